@@ -47,15 +47,15 @@ namespace DTRAIN_NAMESPACE {
 
 /// `DistributedDataParallel ddp{model, group};`
 ///
-/// Lifetime: borrows the model, whose parameters stay at their addresses (DdpOptions::check_addresses); keeps the
-/// group. Gradients that the model let be placed (bind_gradient) live in memory of this object: after its destruction
-/// the model must not touch them, unless gradient_memory() is kept; such a model is in one wrapper at a time. Threads:
-/// one drives the steps; a step's `ready` may be called from any.
+/// Lifetime: borrows the model, whose parameters keep their addresses (DdpOptions::check_addresses); keeps the group.
+/// Gradients that the model binds (bind_gradient) lie in this object's memory: the model must not use them after its
+/// destruction, unless gradient_memory() is kept. Such a model is in one wrapper at a time.
+/// Threads: one thread drives the steps; `ready` of a step may be called from any.
 ///
-/// On CUDA every `ready` names the stream that produces the gradient; finish() lets that stream wait for the reduction
-/// and returns, so that what is enqueued on it next (the optimizer) reads reduced gradients, and the host is free. From
-/// its ready() to finish() a gradient's memory is not touched. A step may be captured in a graph from begin() to
-/// finish(); the graph is destroyed before this object.
+/// On CUDA every `ready` names the stream that produces the gradient. finish() makes that stream wait for the reduction
+/// and returns without blocking: later work on the stream (the optimizer) reads reduced gradients. From ready() to
+/// finish() nothing else touches a gradient's memory. A step from begin() to finish() may be captured in a CUDA graph,
+/// which is destroyed before this object.
 template <class M, class P>
 class DistributedDataParallel {
  public:
@@ -69,15 +69,15 @@ class DistributedDataParallel {
                 "dtrain: the model's device_kind is cuda and this backend reduces host memory only: use backend::Nccl, "
                 "or backend::Staged around this backend");
 
-  /// Collective, blocking: opens a channel, makes sure that all ranks have the same model, gives every rank rank 0's
-  /// values and buffers, plans the buckets, and binds the gradients where the model can.
-  /// @throws Error (disagreement) or JobFailed on every rank where two models differ: the first difference and both
-  /// ranks; Error (invalid_argument) for parameters that cannot be trained; (unsupported) for a device or an
-  /// element type that the backend does not reduce, and for DdpOptions::deterministic where it promises no bits;
-  /// (invalid_argument) for a model that another wrapper has bound; the job's first cause.
+  /// Collective, blocking: opens a channel, checks that all ranks have the same model, broadcasts rank 0's values and
+  /// buffers, plans the buckets, and binds the gradients if the model supports it.
+  /// @throws Error (disagreement) or JobFailed on every rank if two models differ: the first difference and both ranks;
+  /// Error (invalid_argument) for parameters that cannot be trained, or a model that another wrapper has bound;
+  /// (unsupported) for a device or an element type that the backend does not reduce, and for DdpOptions::deterministic
+  /// with a backend that does not promise the same bits; the job's first cause.
   DistributedDataParallel(M& model, ProcessGroup<P> group, DdpOptions options = {})
       : group_(std::move(group)), driver_(make_process_owned<Driver>(group_)) {
-    if constexpr (ddp::Model<M>) {  // else the assertion above has reported it
+    if constexpr (ddp::Model<M>) {  // else a static_assert above has failed
       try {
         construct(model, options);
       } catch (...) {
@@ -95,9 +95,9 @@ class DistributedDataParallel {
   DistributedDataParallel(DistributedDataParallel&&) noexcept = default;
   DistributedDataParallel& operator=(DistributedDataParallel&&) = delete;
 
-  /// Blocking: on CUDA until the last step has been reduced; else only where work of an unfinished step is running.
-  /// While an exception unwinds, the channel stays with the group: the peers are to end with that exception's text, and
-  /// not because this rank's channel closed.
+  /// Blocking: on CUDA until the last step has been reduced; else only if work of an unfinished step is running. While
+  /// an exception unwinds, the group keeps the channel, so that the other ranks fail with that exception's text and not
+  /// because this rank's channel closed.
   ~DistributedDataParallel() {
     if (driver_ && std::uncaught_exceptions() > exceptions_) {
       hand_over_to_group();
@@ -105,9 +105,9 @@ class DistributedDataParallel {
   }
 
   /// `f(ready)` runs the backward pass and calls `ready` for every parameter; then all gradients are reduced.
-  /// Collective, blocking as Step::finish. The first step also plans the buckets anew (DdpOptions::reorder_gradients),
-  /// and waits for the device then. @throws what `f` throws, after reporting it to the job, whose other ranks then
-  /// throw its text; and as Step::finish.
+  /// Collective, blocking as Step::finish. The first step also rebuilds the buckets (DdpOptions::reorder_gradients),
+  /// and then waits for the device. @throws the exception of `f`, whose text the job and so the other ranks get; as
+  /// Step::finish.
   template <std::invocable<Ready> F>
   void backward(F&& f) {
     Step step = begin("backward()");
@@ -120,22 +120,22 @@ class DistributedDataParallel {
     step.finish();
   }
 
-  /// The same in pieces: call `ready` on the step, then `finish`. @throws the job's first cause.
+  /// Begins a step, for use without backward(): call `ready` on it, then `finish`. @throws the job's first cause.
   Step begin() { return begin("begin()"); }
 
-  /// While the result lives, steps reduce nothing and gradients stay this rank's own: a backward pass adds to them, the
-  /// next one without it reduces the sum. Every rank does so for the same steps. The divisor stays the number of ranks:
-  /// for the mean over k passes scale each loss by 1/k.
+  /// While the returned object lives, steps reduce nothing: backward passes add to this rank's own gradients, and the
+  /// next step without it reduces the sum. Every rank does so for the same steps. The divisor stays the number of
+  /// ranks: for the mean over k passes, scale each loss by 1/k.
   ddp::NoSync no_sync() { return ddp::NoSync(std::shared_ptr<int>(driver_, &driver_->no_sync_depth)); }
 
-  /// Of this rank; ddp::to_string makes a line of it.
+  /// Statistics of this rank; ddp::to_string formats them as a line.
   ddp::ReducerStatistics statistics() const noexcept {
     ddp::ReducerStatistics statistics = driver_->reducer->statistics();
     statistics.why_nothing_is_hidden = driver_->why_nothing_is_hidden;
     return statistics;
   }
 
-  /// Collective, blocking: the rank that the others wait for. @throws the job's first cause.
+  /// Collective, blocking: the slowest rank, for which the others wait. @throws the job's first cause.
   ddp::SlowestRank slowest_rank() {
     group::GroupAccess::of(group_).require_may_block();
     group_.start_pending();
@@ -144,11 +144,11 @@ class DistributedDataParallel {
                                            Deadline::after(group_.timeout()));
   }
 
-  /// Collective, blocking: the line of statistics() and who is slowest. @throws the job's first cause.
+  /// Collective, blocking: statistics() and slowest_rank() as a line. @throws the job's first cause.
   std::string summary() { return to_string(statistics()) + "; " + to_string(slowest_rank()); }
 
-  /// What happened in the latest steps, from `first_step` on (they count from 1), in the order in which it was noted.
-  /// DdpOptions::timeline makes it complete. Threads: any.
+  /// Records of the latest steps, from `first_step` on (steps count from 1), in the order in which they were written.
+  /// They are complete with DdpOptions::timeline. Threads: any.
   std::vector<ddp::StepRecord> records(std::uint64_t first_step = 0) const {
     return driver_->reducer->recorder().records(first_step);
   }
@@ -157,21 +157,21 @@ class DistributedDataParallel {
 
   const ProcessGroup<P>& group() const noexcept { return group_; }
 
-  /// Keep it where bound gradients are used after this object is gone.
+  /// Keeps the memory of bound gradients valid after this object is destroyed.
   std::shared_ptr<const void> gradient_memory() const noexcept { return driver_->reducer->gradient_memory(); }
 
  private:
   using Backend = typename P::Channels;
   using Reducer = ddp::Reducer<typename Backend::Communicator>;
 
-  /// Steps point into it, so it does not move when this object does. The reducer goes before its stream.
+  /// Steps point into it, so it does not move with this object. The reducer is destroyed before its stream.
   struct Driver {
     explicit Driver(const ProcessGroup<P>& group) : stream(group.open_stream()) {}
     typename Backend::StreamOwner stream;
     std::unique_ptr<group::GradientBinding> gradient_binding;
     std::unique_ptr<Reducer> reducer;
     std::optional<ddp::Accumulation> accumulation;
-    int no_sync_depth = 0;  ///< NoSync objects that live
+    int no_sync_depth = 0;  ///< number of live NoSync objects
     const char* why_nothing_is_hidden = nullptr;
   };
 
@@ -184,7 +184,8 @@ class DistributedDataParallel {
     return driver_->reducer->begin(caller);
   }
 
-  /// The group keeps the channel, so the channel must not keep the group; nor the model, which may be wrapped again.
+  /// The group keeps the driver, which therefore drops its references to the group and to the model (which may be
+  /// wrapped again).
   void hand_over_to_group() noexcept {
     driver_->gradient_binding.reset();
     if (driver_->reducer) {
@@ -204,7 +205,7 @@ class DistributedDataParallel {
           ddp::register_gradient_bindings(group::GroupAccess::of(group_).gradient_bindings(), parameters);
     }
     prefix_ = instance_prefix();
-    group_.start_pending();  // other ranks may wait for it before they come here
+    group_.start_pending();  // other ranks may wait for this work before they construct theirs
     ddp::agree_blocking(group_.store(), prefix_, ddp::model_signature(parameters, options, buffers), group_.rank(),
                         context, Deadline::after(group_.timeout()));
 
@@ -230,7 +231,7 @@ class DistributedDataParallel {
     start_progress(options.progress);
   }
 
-  /// With the callbacks in and after steps. It holds the group until hand_over_to_group.
+  /// Includes the callbacks. They keep the group until hand_over_to_group.
   ddp::ReducerOptions reducer_options(M& model, const DdpOptions& options, std::size_t parameters,
                                       const std::vector<TensorView>& buffers) const {
     ddp::ReducerOptions wanted;
@@ -253,7 +254,7 @@ class DistributedDataParallel {
     return wanted;
   }
 
-  /// Where the backend's streams are run by the host, a helper thread runs this one while the user computes.
+  /// For streams that the host runs: starts a helper thread that runs this stream while the program computes.
   void start_progress(stream::host::Progress wanted) {
     if constexpr (requires { driver_->stream.start_helper(); }) {
       using stream::host::Progress;
@@ -274,12 +275,12 @@ class DistributedDataParallel {
             [group = group_](bool unwinding) { group::GroupAccess::of(group).report_abandoned_step(unwinding); }};
   }
 
-  /// Instances are constructed in the same order on every rank.
+  /// Unique for each instance: every rank constructs its instances in the same order.
   std::string instance_prefix() const {
     return "ddp/" + std::to_string(group::GroupAccess::of(group_).next_number("ddp")) + "/";
   }
 
-  /// An exception that the job's own failure caused is not reported to it again.
+  /// Reports `text`, unless the job has failed already: an exception caused by that failure is not reported.
   void report(const std::string& text) const {
     if (!group::GroupAccess::of(group_).failure()->failed()) {
       group::GroupAccess::of(group_).report_exception(text);

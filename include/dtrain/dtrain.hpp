@@ -2,7 +2,7 @@
 /// @file
 /// All of dtrain: `#include <dtrain/dtrain.hpp>` needs nothing but a C++20 compiler.
 
-// Macros that programs have before this (one letter; Qt's, X11's): put aside, and back at the end.
+// Undefines macros that collide with dtrain's names (single letters; Qt's, X11's); they are restored at the end.
 #pragma push_macro("A")
 #undef A
 #pragma push_macro("B")

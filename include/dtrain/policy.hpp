@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Policy: how processes start, what carries the bytes and along which paths, chosen at compile time.
+/// Policy: launcher, backend and topology of a job, chosen at compile time.
 
 #include "dtrain/backend/backend.hpp"
 #include "dtrain/core/version.hpp"
@@ -10,8 +10,8 @@
 
 namespace DTRAIN_NAMESPACE {
 
-/// The three choices of a job. What cannot work together does not compile, in one sentence that names what is missing
-/// and the header with the contract.
+/// Launcher, backend and topology. Types that do not fit together fail to compile, with one sentence that names the
+/// missing member and the header with the contract.
 template <class LauncherType, class BackendType, class TopologyType = topology::Flat>
 struct Policy {
   using Launcher = LauncherType;
@@ -33,7 +33,7 @@ struct Policy {
                 "dtrain: the third type of Policy must be a topology, such as topology::Flat "
                 "(contract: dtrain/topology/topology.hpp)");
 
-  /// A backend whose processes another launcher has to start declares it (works_with).
+  /// A backend that works with some launchers only declares them (works_with).
   static constexpr bool launcher_fits_backend = [] {
     if constexpr (has_launcher && requires { Backend::template works_with<Launcher>; }) {
       return Backend::template works_with<Launcher>;
@@ -44,7 +44,7 @@ struct Policy {
                 "dtrain: backend::Mpi needs launch::PerProcess; start one process for each rank with mpirun or srun "
                 "(works_with in dtrain/backend/mpi.hpp)");
 
-  /// Does not compile where the backend lacks what the topology needs; the topology says what that is.
+  /// topology::require fails to compile, with the reason, if the backend lacks an ability that the topology needs.
   static constexpr bool topology_fits_backend = [] {
     if constexpr (has_backend && has_topology) {
       topology::require<Topology, Backend>();
@@ -52,7 +52,7 @@ struct Policy {
     return true;
   }();
 
-  /// What opens the channels of groups and wrappers: the backend, with reductions along the topology's paths.
+  /// Opens the channels of groups and wrappers: the backend, with the topology's algorithms for reductions.
   using Channels = topology::Channels<Topology, Backend>;
 };
 

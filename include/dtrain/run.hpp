@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// run(): starts the ranks as the policy says and runs the body on each.
+/// run() and init_process_group(): start or join the ranks of a job.
 
 #include <unistd.h>
 
@@ -37,8 +37,8 @@ concept RunBody = std::invocable<Body, ProcessGroup<P>> || std::invocable<Body, 
 
 namespace detail {
 
-/// Facts of the backend for a launcher that asks: how many devices there are where it computes on some
-/// (`visible_devices()`), and how many ranks it joins where that is bounded (`most_ranks`).
+/// Passes facts of the backend to a launcher that takes them: the number of visible devices (`visible_devices()`), and
+/// the largest number of ranks (`most_ranks`) if the backend has one.
 template <class P>
 launch::StartResult start(int argc, char** argv) {
   launch::BackendFacts facts;
@@ -56,7 +56,8 @@ launch::StartResult start(int argc, char** argv) {
   }
 }
 
-/// The system keeps the lowest eight bits of an exit code: a failure is to be none of those that they make 0.
+/// The system keeps the lowest eight bits of an exit code. A nonzero code whose eight bits are 0 becomes
+/// exit_code_exception.
 inline int as_exit_code(long long code) noexcept {
   return code != 0 && (code & 0xff) == 0 ? exit_code_exception : static_cast<int>(code);
 }
@@ -83,15 +84,15 @@ inline int exit_code_of(const Error& error) {
   return usage ? exit_code_usage : exit_code_exception;
 }
 
-/// Joins, runs the body, leaves; turns what was thrown into a line on stderr, a report to the job and an exit code.
-/// A process that the body forked ends where it comes back from it.
+/// Joins, runs the body, leaves. An exception becomes a line on stderr, a report to the job and an exit code. A process
+/// that the body forked exits when it returns from the body.
 template <class P, RunBody<P> Body>
 int run_worker(const launch::RankProcess& worker, Body& body, const GroupOptions& options) {
   const std::string prefix = "rank " + std::to_string(worker.identity.rank) + ": ";
   const pid_t process = ::getpid();
   std::optional<ProcessGroup<P>> group;
   const auto end_if_forked = [&](int exit_code) {
-    if (::getpid() != process) {  // it has none of the group's threads, and must not speak for the rank
+    if (::getpid() != process) {  // a forked process has none of the group's threads and must not act as the rank
       log(LogLevel::warning,
           prefix + "a process that the body forked came back from it; let such a process end with _exit or exec");
       static_cast<void>(std::fflush(nullptr));
@@ -130,7 +131,7 @@ int run_worker(const launch::RankProcess& worker, Body& body, const GroupOptions
   }
 }
 
-/// Flushes the body's output, and warns where the system did not take it.
+/// Flushes stdout. Logs a warning if output was lost.
 inline void report_lost_output(const launch::RankProcess& worker) {
   const bool had_failed = std::ferror(stdout) != 0;
   const int reason = std::fflush(stdout) != 0 ? errno : 0;
@@ -143,11 +144,13 @@ inline void report_lost_output(const launch::RankProcess& worker) {
 
 }  // namespace detail
 
-/// Runs `body` on every rank and returns the process's exit code: the body's (1 for 256 and the like, of which the
-/// system would make 0); 1 after an exception (its text is on stderr), 2 for a usage or identity error, 75 when this
-/// rank failed because another did first. With launch::PerNode the process the user started becomes the launcher,
-/// never calls `body`, and returns the first failing worker's code (128 + signal). To be main's first statement.
-/// Blocking: until the job ends.
+/// Runs `body` on every rank. Must be the first statement of main(). Blocking: until the job ends.
+/// @returns the process's exit code:
+///   - the body's; 1 if its lowest eight bits are 0 (256, for example), because the system would make it 0;
+///   - 1 after an exception, whose text is on stderr; 2 for a usage or identity error;
+///   - 75 if this rank failed because another rank failed first.
+/// With launch::PerNode the process that the user started becomes the launcher. It never calls `body`, and returns the
+/// exit code of the first worker that failed (128 + signal).
 template <class P, RunBody<P> Body>
 int run(int argc, char** argv, Body body, const GroupOptions& options = {}) {
   launch::StartResult start = detail::start<P>(argc, argv);
@@ -159,7 +162,7 @@ int run(int argc, char** argv, Body body, const GroupOptions& options = {}) {
   return exit_code;
 }
 
-/// The same without a body, for programs that are started once for each rank: joins and returns the group.
+/// Joins the job and returns its group, for programs that are started once for each rank.
 /// Collective, blocking. @throws Error (identity, and as ProcessGroup::join).
 template <class P>
 ProcessGroup<P> init_process_group(launch::JoinOptions options = {}, const GroupOptions& group_options = {}) {

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The address check: whether the parameters are still where they were when the model was wrapped.
+/// Address check: detects parameters whose memory has moved since the model was wrapped.
 
 #include <chrono>
 #include <cstddef>
@@ -18,15 +18,15 @@
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// Gradients are read from and written to addresses that were taken once. Memory that has moved since is free
-/// or has another owner: this finds out by reading parameters() again, at the beginning and at the end of a step.
-/// Steady state: allocates nothing beside what the model does. Threads: the one that drives the steps.
+/// The reducer reads and writes gradients at addresses that it read once. Memory that the model has moved since is free
+/// or in other use. AddressCheck therefore reads parameters() again, at the beginning and at the end of a step. Steady
+/// state: allocates nothing itself. Threads: the one that drives the steps.
 class AddressCheck {
  public:
-  /// Calls visit() with each of the model's parameters as they are now, in their order.
+  /// Calls visit() with each of the model's present parameters, in order.
   using Read = std::function<void(AddressCheck&)>;
 
-  /// Lifetime: until forget() the model outlives it.
+  /// Reads the parameters of `model`. Lifetime: the model outlives the check, or its forget().
   template <Model M>
   static Read reading(M& model) {
     return [&model](AddressCheck& check) {
@@ -36,12 +36,12 @@ class AddressCheck {
     };
   }
 
-  /// @param read may be empty: then nothing is checked
-  /// @param every_step whether every step is checked; nothing: those after one in which that cost less than 1 us a
-  /// parameter. The first two steps and every 64th always are.
+  /// @param read empty: nothing is checked
+  /// @param every_step true: checks every step; false: steps 1, 2 and every 64th; nullopt: also each step after one
+  /// whose check cost less than 1 us a parameter
   AddressCheck(Read read, std::optional<bool> every_step) : read_(std::move(read)), every_step_(every_step) {}
 
-  /// From now on the parameters are to stay where the model says that they are now.
+  /// Records the present addresses; later checks compare with them.
   void remember() {
     known_.clear();
     remembers_ = true;
@@ -64,7 +64,7 @@ class AddressCheck {
     is_cheap_ = cost_ < known_.size() * std::chrono::microseconds(1);
   }
 
-  /// For Read.
+  /// Called by Read for each parameter.
   void visit(const Parameter& parameter) {
     if (remembers_) {
       known_.push_back({range_of(parameter.value), range_of(parameter.gradient)});
@@ -76,7 +76,7 @@ class AddressCheck {
     require_same("gradient", i, parameter, known_[i].gradient, range_of(parameter.gradient));
   }
 
-  /// The model may be gone: nothing is checked from now on.
+  /// Disables the check, because the model may be destroyed.
   void forget() noexcept {
     read_ = nullptr;
     is_due_ = false;
@@ -138,7 +138,7 @@ class AddressCheck {
   std::vector<KnownAddresses> known_;
   std::size_t visited_ = 0;
   std::uint64_t step_ = 0;
-  std::chrono::nanoseconds cost_{};  ///< in this step
+  std::chrono::nanoseconds cost_{};  ///< of the checks of this step
   bool remembers_ = false;
   bool is_due_ = false;
   bool is_cheap_ = false;

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Rejects models that a backend cannot reduce, in one sentence each, before a channel is opened.
+/// Backend checks: reject models that a backend cannot reduce, before a channel is opened.
 
 #include <cstddef>
 #include <span>
@@ -32,8 +32,7 @@ void check_device(const std::string& what, Device device, Device communication) 
 
 }  // namespace detail
 
-/// @param communication where the stream of the wrapper runs
-/// @throws Error (unsupported)
+/// @param communication device of the wrapper's stream
 template <class Backend>
 void check_backend(std::span<const Parameter> parameters, std::span<const TensorView> buffers,
                    const DdpOptions& options, Device communication) {

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The bucket plan: which gradients are reduced together, in which order, and where each lies in the arena.
+/// Bucket plan: which gradients are reduced together, in which order, and their offsets in the arena.
 
 #include <algorithm>
 #include <cstddef>
@@ -17,22 +17,22 @@
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// What a plan needs to know of one gradient.
+/// Size, type and device of one gradient.
 struct GradientSize {
   std::size_t bytes = 0;
   DType dtype = DType::f32;
   Device device{};
 };
 
-/// How large buckets may be. A zero gives every parameter a bucket of its own.
+/// Size limits of buckets. Zeros give every parameter its own bucket.
 struct BucketCaps {
-  /// Of the first to be reduced, and of the smallest at the end.
+  /// Of the first bucket, and of the smallest ones at the end.
   std::size_t first_bucket_bytes = std::size_t{1} << 20;
   /// Of any bucket of more than one parameter.
   std::size_t bucket_bytes = std::size_t{25} << 20;
 };
 
-/// Gradients that one collective reduces.
+/// Gradients that one collective reduces together.
 struct PlannedBucket {
   std::vector<std::size_t> parameters;  ///< in ready order
   DType dtype = DType::f32;
@@ -45,7 +45,7 @@ struct PlannedBucket {
 /// Every parameter lies in exactly one bucket. Buckets follow each other in the arena without a gap, in launch order.
 struct BucketPlan {
   std::vector<PlannedBucket> buckets;
-  std::vector<std::size_t> offset_of;  ///< parameter -> place in the arena, a multiple of arena_alignment
+  std::vector<std::size_t> offset_of;  ///< parameter -> offset in the arena, a multiple of arena_alignment
   std::vector<std::size_t> bucket_of;  ///< parameter -> index into buckets
   std::size_t arena_bytes = 0;
 };
@@ -60,12 +60,12 @@ inline std::vector<std::size_t> reverse_order(std::size_t count) {
   return order;
 }
 
-/// The cap of a bucket opened when `remaining` of `total` bytes are not yet placed: at most bucket_bytes, and not below
-/// the first bucket's cap,
-/// - a sixteenth of all: while a bucket fills, nothing of it is on its way. Where communication takes as long as the
-///   backward pass, that time is added to the step;
-/// - half of what remains, so that the last buckets halve: what is reduced after the backward pass has ended, which
-///   nothing hides, stays as small as the first bucket.
+/// The cap of a bucket opened when `remaining` of `total` bytes are not yet placed: at most bucket_bytes, at least the
+/// first bucket's cap, and between these the smaller of
+/// - a sixteenth of all bytes: no byte of a bucket is in flight while the bucket fills. Where communication takes as
+/// long as the backward pass, that time is added to the step;
+/// - half of the remaining bytes, so that the last buckets halve. The last bucket is reduced after the backward pass
+/// has ended, which hides none of it; so it stays as small as the first.
 /// Of 400 MiB: 1, 25, ..., 25, 24, 12, 6, 3, 2, 1, 1; of 100 MiB: 1, 6, ..., 6, 4, 2, 1, 1, 1.
 /// bench/scaling/step_model.hpp has the arithmetic.
 constexpr std::size_t tapered_cap(std::size_t remaining, std::size_t total, const BucketCaps& caps) noexcept {
@@ -94,7 +94,7 @@ inline void check_order(std::span<const std::size_t> order, std::size_t count) {
   }
 }
 
-/// All gradients together, padded. @throws Error (limit) beyond 2^60 bytes.
+/// Sum of all padded gradients. @throws Error (limit) beyond 2^60 bytes.
 inline std::size_t arena_bytes_of(std::span<const GradientSize> sizes) {
   constexpr std::size_t most = std::size_t{1} << 60;
   std::size_t total = 0;
@@ -106,20 +106,21 @@ inline std::size_t arena_bytes_of(std::span<const GradientSize> sizes) {
   return total;
 }
 
-/// A bucket that still takes parameters, one for each kind (dtype and device) met so far.
+/// A bucket that still takes parameters. There is one for each kind (dtype and device) so far.
 struct OpenBucket {
   PlannedBucket bucket;
   std::size_t cap = 0;
-  std::size_t last_position = 0;  ///< in the ready order, of its last parameter: when it becomes complete
+  std::size_t last_position = 0;  ///< of its last parameter in the ready order: completes the bucket
 };
 
 }  // namespace detail
 
-/// Pure and deterministic: the same arguments give the same plan on every rank. Parameters fill buckets in
-/// `ready_order`; one of another dtype or device goes to the open bucket of its own kind, so alternating kinds do not
-/// cut buckets short. Buckets are ordered by when their last parameter is ready. A parameter above the cap has a bucket
-/// of its own; one of no bytes takes no place. @throws Error (invalid_argument) where `ready_order` is not a
-/// permutation, (limit) for sizes that no machine has.
+/// Pure and deterministic: the same arguments give the same plan on every rank.
+/// - Parameters fill buckets in `ready_order`. Each goes to the open bucket of its dtype and device, so that
+/// alternating kinds do not cut buckets short.
+/// - Buckets are ordered by the ready position of their last parameter.
+/// - A parameter larger than the cap has its own bucket; one of 0 bytes takes no space.
+/// @throws Error (invalid_argument) if `ready_order` is not a permutation, (limit) beyond 2^60 bytes.
 inline BucketPlan plan_buckets(std::span<const GradientSize> sizes, std::span<const std::size_t> ready_order,
                                BucketCaps caps = {}) {
   detail::check_order(ready_order, sizes.size());
@@ -169,7 +170,7 @@ inline BucketPlan plan_buckets(std::span<const GradientSize> sizes, std::span<co
   return plan;
 }
 
-/// The plan in reverse order of the parameters.
+/// Plans for the reverse order of the parameters.
 inline BucketPlan plan_buckets(std::span<const GradientSize> sizes, BucketCaps caps = {}) {
   return plan_buckets(sizes, reverse_order(sizes.size()), caps);
 }

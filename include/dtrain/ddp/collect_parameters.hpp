@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Collects a model's parameters and rejects those that cannot be trained, in one sentence each.
+/// Collection of a model's parameters and buffers; rejects those that cannot be trained.
 
 #include <algorithm>
 #include <cstddef>
@@ -17,7 +17,7 @@
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// The longest name of a parameter: names are compared between ranks.
+/// The longest name of a parameter, since ranks exchange and compare names.
 inline constexpr std::size_t max_parameter_name_bytes = 1024;
 
 namespace detail {
@@ -30,7 +30,7 @@ inline std::string kind(const TensorView& view) {
   return std::string(name(view.dtype)) + " " + to_string(view.shape) + " on " + to_string(view.device);
 }
 
-/// A tied parameter that is listed twice would be reduced twice.
+/// Rejects overlapping gradients: a tied parameter listed twice would be reduced twice.
 inline void check_gradients_are_apart(std::span<const Parameter> parameters) {
   std::vector<std::size_t> by_address;
   for (std::size_t i = 0; i < parameters.size(); ++i) {
@@ -55,8 +55,7 @@ inline void check_gradients_are_apart(std::span<const Parameter> parameters) {
 
 }  // namespace detail
 
-/// @param binds whether the model lets its gradients be placed: they need no memory of their own then
-/// @throws Error (invalid_argument).
+/// @param binds whether the model has bind_gradient: its gradients then need no memory of their own
 inline void check_parameters(std::span<const Parameter> parameters, bool binds) {
   if (parameters.empty()) {
     throw Error(Errc::invalid_argument, "the model's parameters() is empty: there is nothing to train");
@@ -86,7 +85,7 @@ inline void check_parameters(std::span<const Parameter> parameters, bool binds) 
   detail::check_gradients_are_apart(parameters);
 }
 
-/// The parameters as they are now. Their names are copied, their memory is not.
+/// The model's present parameters. Names are copied, tensors are not.
 template <Model M>
 std::vector<Parameter> collect_parameters(M& model) {
   auto&& range = model.parameters();
@@ -99,7 +98,7 @@ std::vector<Parameter> collect_parameters(M& model) {
   return parameters;
 }
 
-/// The buffers as they are now; none where the model has none. @throws Error (invalid_argument)
+/// The model's present buffers; empty for a model without buffers(). @throws Error (invalid_argument)
 template <Model M>
 std::vector<TensorView> collect_buffers(M& model) {
   std::vector<TensorView> buffers;
@@ -116,7 +115,7 @@ std::vector<TensorView> collect_buffers(M& model) {
   return buffers;
 }
 
-/// What a bucket plan needs to know of them.
+/// Sizes of the gradients, for plan_buckets.
 inline std::vector<GradientSize> gradient_sizes(std::span<const Parameter> parameters) {
   std::vector<GradientSize> sizes;
   sizes.reserve(parameters.size());

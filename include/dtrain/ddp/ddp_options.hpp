@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// DdpOptions: what a user may choose about the reduction of gradients.
+/// DdpOptions: options of DistributedDataParallel.
 
 #include <cstddef>
 #include <cstdint>
@@ -15,40 +15,39 @@
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// The same on every rank, except for recording, checking, `progress` and `producer_stream`; a difference is an error
-/// on all of them.
+/// Must be the same on every rank, except for `timeline`, `device_times`, `check_addresses`, `progress` and
+/// `producer_stream`. A difference is an error on all ranks.
 struct DdpOptions {
   std::size_t bucket_bytes = BucketCaps{}.bucket_bytes;              ///< 0: a bucket for each parameter
   std::size_t first_bucket_bytes = BucketCaps{}.first_bucket_bytes;  ///< above bucket_bytes it counts as bucket_bytes
   ReduceOp reduce_op = ReduceOp::average;                            ///< or sum
-  Accumulate accumulate = Accumulate::element;  ///< of f16 and bf16: f32 also where GroupOptions do not say so
-  /// The buckets stay as they were planned at the start, so that every run with the same model, options, ranks and
-  /// nodes gives the same bits; a backend that does not promise that (backend::Determinism) is refused.
+  Accumulate accumulate = Accumulate::element;  ///< f32: for f16 and bf16, even if GroupOptions do not request it
+  /// Keeps the first bucket plan, so that every run with the same model, options, ranks and nodes gives the same bits.
+  /// A backend that does not promise that (backend::Determinism) is rejected.
   bool deterministic = false;
-  /// At the end of the first step the buckets are planned once more, in the order in which rank 0's gradients were
-  /// ready; gradients that were bound may move then, with what they hold. Not with `deterministic`, nor where the first
-  /// step became part of a CUDA graph.
+  /// Rebuilds the buckets at the end of the first step, in rank 0's ready order. Bound gradients may then move, with
+  /// their content. Has no effect with `deterministic`, or if the first step is captured in a CUDA graph.
   bool reorder_gradients = true;
-  /// A parameter that is not announced in a step counts as zeros on that rank, unless steps under no_sync() since the
-  /// last one have left something in its gradient; else finish() names it in an error. What is not announced is known
-  /// in finish() only: steps of several such wrappers end in one order on all ranks. On CUDA streams that gradients
-  /// came from outlive the wrapper then.
+  /// A parameter without ready() in a step contributes zeros on that rank, or the gradient that steps under no_sync()
+  /// have left since the last reduced step. Without this option, finish() names such parameters in an error. Unused
+  /// parameters are detected in finish(): if a program has several such wrappers, every rank must finish their steps in
+  /// the same order. On CUDA, streams passed to ready() must then outlive the wrapper.
   bool allow_unused_parameters = false;
-  /// Each step gives every rank rank 0's buffers, where the model has buffers(). From the last ready() to finish() they
-  /// are not touched.
+  /// Each step broadcasts rank 0's buffers, if the model has buffers(). From the last ready() to finish() nothing else
+  /// touches them.
   bool broadcast_buffers = true;
-  /// parameters() is read again, at the beginning and at the end of a step, to find values and gradients that have
-  /// moved since the construction: in every step, or (false) in the first two and every 64th. Where it is not set,
-  /// in every step as long as that takes less than 1 us a parameter.
+  /// Reads parameters() again at the beginning and at the end of a step, to detect values and gradients that have moved
+  /// since the construction. True: in every step; false: in the first two and every 64th; not set: in every step while
+  /// a check takes less than 1 us a parameter.
   std::optional<bool> check_addresses{};
-  /// Every ready() is recorded, too, and on CUDA when the device came to a bucket and was done with it, which costs
-  /// some microseconds a bucket; records are kept of many steps.
+  /// Also records every ready(), and on CUDA the times at which the device started and finished each bucket, which
+  /// costs some microseconds a bucket. Keeps records of more steps.
   bool timeline = false;
-  /// On CUDA statistics() tells how long communication took and how much of it backward hid, measured by events that
-  /// cost some microseconds a bucket; with `timeline` it does, too. On host streams it always does.
+  /// On CUDA, statistics() has the time of communication and the part of it that backward hid, measured by events that
+  /// cost some microseconds a bucket. `timeline` implies this option; on host streams it is always on.
   bool device_times = false;
-  /// On CUDA: the stream that values, gradients and buffers were written on before the construction. Without one, the
-  /// device's default stream, which also stands for all streams that are not made non-blocking.
+  /// On CUDA: the stream that wrote values, gradients and buffers before the construction. The default is the device's
+  /// default stream, which also covers all streams that were not created as non-blocking.
   StreamHandle producer_stream{};
   stream::host::Progress progress = stream::host::Progress::automatic;  ///< the thread that runs the communication
 

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Failure context: latch, rank and callback with which a reducer fails together with its job.
+/// Failure context: latch, rank and callback with which a reducer reports failures to its job.
 
 #include <chrono>
 #include <functional>
@@ -12,15 +12,15 @@
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// Given by the group.
+/// Provided by the group.
 struct FailureContext {
   std::shared_ptr<FailureLatch> latch;  ///< never null
-  int rank = 0;                         ///< in the job, as causes name it
-  std::string host;                     ///< this rank's, for causes
+  int rank = 0;                         ///< in the job; causes name it
+  std::string host;                     ///< this rank's; causes name it
   std::chrono::nanoseconds timeout{};   ///< of one collective
-  /// Called when a step is destroyed unfinished, with whether an exception is under way; it must not throw. The group
-  /// waits a moment for the caller that catches that exception and knows its text. Without it the job is notified at
-  /// once.
+  /// Called when a step is destroyed unfinished; must not throw. `unwinding`: an exception is unwinding, and the report
+  /// waits a moment so that the caller that catches the exception can report its text first. If empty, the job is
+  /// notified at once.
   std::function<void(bool unwinding)> step_abandoned{};
 
   /// Reports to the job that this rank failed with `text`.

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The concept Model: anything with parameters().
+/// Model concept: a class with parameters().
 
 #include <concepts>
 #include <cstddef>
@@ -12,13 +12,13 @@
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// What every model has; the concepts below say of what kind it is, each so that an error can name it.
+/// Basis of Model. The concepts are separate, so that a compile error names the one that fails.
 template <class M>
 concept HasParameters = requires(M& model) {
   model.parameters();
 };
 
-/// `parameters()` gives a range that knows its size, by value or by reference, in the same order each time.
+/// `parameters()` returns a sized range, by value or by reference, in the same order each time.
 template <class M>
 concept ParametersAreSized = HasParameters<M> && requires(M& model) {
   { std::size(model.parameters()) } -> std::convertible_to<std::size_t>;
@@ -31,21 +31,21 @@ concept ParametersAreParameters = HasParameters<M> && requires(M& model) {
   std::end(model.parameters());
 };
 
-/// The user's model. Its parameters stay where they are when DistributedDataParallel is constructed; parameters() is
-/// called again now and then, between and at the end of steps, to see that they did (DdpOptions::check_addresses).
+/// The user's model. Its parameters keep their addresses once DistributedDataParallel is constructed, which reads
+/// parameters() again at the beginning and at the end of steps to check that (DdpOptions::check_addresses).
 template <class M>
 concept Model = HasParameters<M> && ParametersAreSized<M> && ParametersAreParameters<M>;
 
-/// A Model that lets DistributedDataParallel place its gradients: `bind_gradient(i, view)` makes gradient i live at
-/// `view` from now on (same shape, dtype and device as before; its content was copied there). Called at construction
-/// and at most once more, at the end of the first step, for gradients that move (DdpOptions::reorder_gradients).
+/// A Model whose gradients DistributedDataParallel may place. After `bind_gradient(i, view)`, gradient i lives at
+/// `view`: same shape, dtype and device as before, content already copied. Called at construction, and at most once
+/// more at the end of the first step for gradients that move (DdpOptions::reorder_gradients).
 template <class M>
 concept BindsGradients = Model<M> && requires(M& model, std::size_t index, const TensorView& gradient) {
   model.bind_gradient(index, gradient);
 };
 
-/// A Model with state that is no parameter, such as the running means of batch normalisation: `buffers()` gives a range
-/// of TensorView that knows its size. Each step gives all ranks rank 0's (DdpOptions::broadcast_buffers).
+/// A Model with state besides parameters, such as the running means of batch normalisation: `buffers()` returns a sized
+/// range of TensorView. Each step broadcasts rank 0's (DdpOptions::broadcast_buffers).
 template <class M>
 concept HasBuffers = Model<M> && requires(M& model) {
   { std::size(model.buffers()) } -> std::convertible_to<std::size_t>;
@@ -53,8 +53,8 @@ concept HasBuffers = Model<M> && requires(M& model) {
   std::end(model.buffers());
 };
 
-/// Where a model's parameters are. On a GPU it says so: `static constexpr dtrain::DeviceKind device_kind =
-/// dtrain::DeviceKind::cuda;`. One that does not say is on the host.
+/// Device kind of a model's parameters: host, unless the model declares `static constexpr dtrain::DeviceKind
+/// device_kind = dtrain::DeviceKind::cuda;`.
 template <class M>
 inline constexpr DeviceKind device_kind_of = DeviceKind::host;
 template <class M>

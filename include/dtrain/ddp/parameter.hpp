@@ -9,7 +9,7 @@
 namespace DTRAIN_NAMESPACE::ddp {
 
 /// One trainable tensor of a model. Value and gradient have the same shape, dtype and device, and are contiguous.
-/// Lifetime: both stay at their address as long as the DistributedDataParallel that was given the model.
+/// Lifetime: both keep their addresses until the model's DistributedDataParallel is destroyed.
 struct Parameter {
   std::string name;
   TensorView value;

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Ready: what a backward pass calls when a gradient is final.
+/// Ready: callback by which a backward pass marks a gradient as final.
 
 #include <cstddef>
 
@@ -9,10 +9,11 @@
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// The one thing a model's backward pass needs to know of dtrain; not a template, so that models can live in .cpp
-/// files. Threads: may be called from any thread, concurrently for different i. Lifetime: the step that made it.
-/// Blocking: no; over NCCL the first that completes a bucket waits until it has on all ranks, which connect then.
-/// @throws Error (invalid_argument) for an index out of range or a parameter that was ready before.
+/// The only type of dtrain that a model's backward pass needs. It is not a template, so that models can be in .cpp
+/// files. Threads: any, concurrently for different parameters. Lifetime: the step that made it outlives it.
+/// Blocking: no; over NCCL, the call that completes the first bucket waits until that bucket is complete on all ranks,
+/// which connect then.
+/// @throws Error (invalid_argument) for an index out of range, or a second call for a parameter in one step.
 class Ready {
  public:
   /// Interface of a step that a Ready notifies.
@@ -30,12 +31,12 @@ class Ready {
   /// Gradient `parameter` (its index in parameters()) is final in host memory.
   void operator()(std::size_t parameter) const { sink_->ready(parameter); }
 
-  /// It is final once the work that `stream` holds now has run: the only form for a gradient on a GPU, with this or
-  /// other memory.
+  /// The gradient is final once the work now enqueued on `stream` has run. The only forms for a gradient on a GPU are
+  /// this one and the next.
   void operator()(std::size_t parameter, StreamHandle stream) const { sink_->ready(parameter, stream); }
 
-  /// It is in `gradient` this time (an autograd engine's own tensor), which stays unchanged until the step is finished;
-  /// the reduced values are in the parameter's own gradient memory afterwards.
+  /// In this step the gradient is in `gradient` (an autograd engine's own tensor), which stays unchanged until the step
+  /// is finished. The reduced values then are in the parameter's own gradient memory.
   void operator()(std::size_t parameter, const TensorView& gradient, StreamHandle stream) const {
     sink_->ready(parameter, gradient, stream);
   }

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Options of a reducer.
+/// ReducerOptions: options of a reducer.
 
 #include <cstddef>
 #include <memory>
@@ -14,17 +14,17 @@
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// The same on every rank, what is recorded excepted.
+/// Must be the same on every rank, except for `records`, `running` and the members that choose recording and checking.
 struct ReducerOptions {
-  bool allow_unused_parameters = false;      ///< what is not announced takes part with zeros
-  bool records_every_ready = false;          ///< and not only what happens once for each bucket
-  bool device_times = false;                 ///< collectives that run on a device are timed there
-  std::size_t records = 1024;                ///< kept of the latest steps
-  std::vector<TensorView> buffers{};         ///< that every rank gets rank 0's of, in each step
-  std::shared_ptr<RunningBucket> running{};  ///< is kept up to date
+  bool allow_unused_parameters = false;      ///< parameters without ready() contribute zeros
+  bool records_every_ready = false;          ///< in addition to the events of each bucket
+  bool device_times = false;                 ///< measures collectives on a device
+  std::size_t records = 1024;                ///< number of step records kept
+  std::vector<TensorView> buffers{};         ///< broadcast from rank 0 in each step
+  std::shared_ptr<RunningBucket> running{};  ///< updated with each bucket; may be null
   BucketRebuild rebuild{};
-  AddressCheck::Read read_parameters{};   ///< of the model, for AddressCheck
-  std::optional<bool> check_addresses{};  ///< in every step, or not
+  AddressCheck::Read read_parameters{};   ///< for AddressCheck
+  std::optional<bool> check_addresses{};  ///< see DdpOptions
 };
 
 }  // namespace DTRAIN_NAMESPACE::ddp

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Registers bound gradients: a model's gradients live in the memory of one wrapper at a time.
+/// Registration of bound gradients: a model's gradients are bound by one wrapper at a time.
 
 #include <cstddef>
 #include <memory>
@@ -14,14 +14,15 @@
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// A parameter is known by the address of its value. @returns what keeps others from binding these gradients while it
-/// lives. @throws Error (invalid_argument) where one is bound already
+/// Identifies a parameter by the address of its value.
+/// @returns an object that prevents other wrappers from binding these gradients while it lives
+/// @throws Error (invalid_argument) if one is bound already
 inline std::unique_ptr<group::GradientBinding> register_gradient_bindings(
     std::shared_ptr<group::GradientBindingRegistry> registry, std::span<const Parameter> parameters) {
   auto binding = std::make_unique<group::GradientBinding>(std::move(registry));
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     if (parameters[i].value.bytes() != 0 &&
-        !binding->add(parameters[i].value.data)) {  // a tied one is registered twice
+        !binding->add(parameters[i].value.data)) {  // add() accepts a tied parameter twice
       throw Error(Errc::invalid_argument, "the gradient of parameter " + std::to_string(i) + " '" + parameters[i].name +
                                               "' lives in another DistributedDataParallel: a model with "
                                               "bind_gradient is wrapped once at a time; destroy the other one first");

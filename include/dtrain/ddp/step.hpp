@@ -11,16 +11,18 @@
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// Made by `begin()`; a model's backward pass calls `ready` on it, then `finish` is called. Destroyed without, the
-/// step is abandoned: the other ranks are notified, since they wait for this one's gradients.
-/// Threads: `ready` from any thread, concurrently for different i; everything else from the thread that owns it.
-/// Lifetime: what made it outlives it. A Ready made from it stays valid when the Step moves, until it is finished.
+/// Made by `begin()`. A model's backward pass calls `ready`; then the program calls `finish`. A step that is destroyed
+/// before `finish` is abandoned: the other ranks, which wait for this rank's gradients, are notified.
+/// Threads: `ready` from any thread, concurrently for different parameters; everything else from the thread that owns
+/// it.
+/// Lifetime: the object that made it outlives it. A Ready made from it stays valid until the step is finished, also
+/// when the Step moves.
 class Step {
  public:
   /// Interface of a reducer that a Step drives.
   struct Target : Ready::Sink {
     virtual void finish() = 0;
-    /// `unwinding`: an exception is on its way out of the scope that held the step; whoever catches it knows the text.
+    /// `unwinding`: an exception is leaving the scope of the step; the caller that catches it knows its text.
     virtual void abandon(bool unwinding) noexcept = 0;
 
    protected:
@@ -39,30 +41,31 @@ class Step {
   }
   ~Step() { abandon(); }
 
-  /// Gradient `parameter` is final in host memory. Blocking: no; a copy where the gradient is not bound.
-  /// @throws Error (invalid_argument) out of range, ready before, after finish(), or for a gradient on a GPU; the job's
-  /// cause once it failed.
+  /// Gradient `parameter` is final in host memory. Blocking: no; copies the gradient unless it is bound.
+  /// @throws Error (invalid_argument) for an index out of range, a second call in this step, a call after finish(), or
+  /// a gradient on a GPU; the job's cause once it failed.
   void ready(std::size_t parameter) { target().ready(parameter); }
 
-  /// It is final once the work that `stream` holds now has run; until finish() nothing else touches its memory.
+  /// The gradient is final once the work now enqueued on `stream` has run. Until finish() nothing else touches its
+  /// memory.
   void ready(std::size_t parameter, StreamHandle stream) { target().ready(parameter, stream); }
 
-  /// It is in `gradient` this time, which stays unchanged until finish() returns; the reduced values are in the
-  /// parameter's own gradient memory then.
+  /// In this step the gradient is in `gradient`, which stays unchanged until finish() returns. The reduced values then
+  /// are in the parameter's own gradient memory.
   void ready(std::size_t parameter, const TensorView& gradient, StreamHandle stream) {
     target().ready(parameter, gradient, stream);
   }
 
-  /// For code that takes a Ready.
+  /// Callback form of `ready`, for a backward pass.
   Ready ready() { return Ready(target()); }
 
-  /// Collective, blocking: returns when every gradient is reduced, in the parameters' gradient memory. On CUDA it does
-  /// not block: later work of the streams that were given to `ready` comes after the reduction. All `ready` calls have
-  /// returned before. @throws Error (missing_gradient) that names the parameters that were not ready;
-  /// PeerLost, JobFailed; Error (timeout).
+  /// Collective, blocking: returns when all gradients are reduced, in the parameters' gradient memory. On CUDA it does
+  /// not block: later work of the streams that were passed to `ready` runs after the reduction. All `ready` calls must
+  /// have returned.
+  /// @throws Error (missing_gradient), naming the parameters without ready(); PeerLost, JobFailed; Error (timeout).
   void finish() {
     Target& finishing = target();
-    target_ = nullptr;  // a step that fails here has reported to the job itself
+    target_ = nullptr;  // a step that fails in finish() reports to the job itself
     finishing.finish();
   }
 

@@ -10,14 +10,14 @@
 
 namespace DTRAIN_NAMESPACE::group {
 
-/// Contiguous host memory of an element type that dtrain knows: std::span of any extent, std::vector, std::array, T[n].
+/// Contiguous host memory of dtrain Elements: std::span of any extent, std::vector, std::array, T[n].
 template <class Values>
 concept HostValues = requires(Values& values) {
   std::span(values);
   requires Element<std::remove_cv_t<typename decltype(std::span(values))::element_type>>;
 };
 
-/// The same, to write.
+/// HostValues whose elements are not const.
 template <class Values>
 concept WritableHostValues = HostValues<Values> && requires(Values& values) {
   requires !std::is_const_v<typename decltype(std::span(values))::element_type>;
@@ -25,7 +25,8 @@ concept WritableHostValues = HostValues<Values> && requires(Values& values) {
 
 namespace detail {
 
-/// An integer without a DType of its own, such as std::int8_t or unsigned: moved as what has its size, not reduced.
+/// An integer type without its own DType, such as std::int8_t or unsigned. Collectives move it as the type of the same
+/// size (`moved_as`) and do not reduce it.
 template <class T>
 concept MovedOnly = !Element<T> && (std::is_same_v<T, std::byte> ||
                                     (std::is_integral_v<T> && (sizeof(T) == 1 || sizeof(T) == 4 || sizeof(T) == 8)));
@@ -53,7 +54,7 @@ ConstBufferView moved_read_view(std::span<T, Extent> values) noexcept {
   return {reinterpret_cast<const std::byte*>(values.data()), values.size(), moved_as<std::remove_const_t<T>>, {}};
 }
 
-/// @returns false, after a static_assert with the reason
+/// Fails to compile, with the reason.
 template <class Values>
 constexpr bool refuse_reduction() noexcept {
   static_assert(sizeof(Values) == 0,
@@ -97,10 +98,9 @@ ConstBufferView any_read_view(std::span<T, Extent> values) noexcept {
 
 }  // namespace detail
 
-// What is contiguous is a buffer, hence no constructor here is explicit.
-// NOLINTBEGIN(google-explicit-constructor)
+// Constructors are implicit: every contiguous container is accepted as a buffer.
 
-/// What a collective writes: a container that stays, or a span. Lifetime: the memory outlives the work.
+/// Output of a collective: an lvalue container, or a span. Lifetime: the memory outlives the work.
 struct WriteBuffer : BufferView {
   constexpr WriteBuffer(const BufferView& view) noexcept : BufferView(view) {}
 
@@ -117,7 +117,7 @@ struct WriteBuffer : BufferView {
   }
 };
 
-/// What a collective reads. Lifetime: the memory outlives the work.
+/// Input of a collective. Lifetime: the memory outlives the work.
 struct ReadBuffer : ConstBufferView {
   constexpr ReadBuffer(const ConstBufferView& view) noexcept : ConstBufferView(view) {}
   constexpr ReadBuffer(const BufferView& view) noexcept : ConstBufferView(view) {}
@@ -131,8 +131,8 @@ struct ReadBuffer : ConstBufferView {
   }
 };
 
-/// What a collective writes that only moves: any integers of 1, 4 or 8 bytes, and bytes, besides. (Its constructors
-/// repeat the base's: clang 14 hides inherited ones behind those that differ in their constraints only.)
+/// Output of a collective that does not reduce: also any integers of 1, 4 or 8 bytes, and std::byte. (Its constructors
+/// repeat the base's: clang 14 hides inherited constructors that differ in their constraints only.)
 struct MovedWriteBuffer : WriteBuffer {
   constexpr MovedWriteBuffer(const BufferView& view) noexcept : WriteBuffer(view) {}
 
@@ -146,7 +146,7 @@ struct MovedWriteBuffer : WriteBuffer {
   noexcept : WriteBuffer(detail::any_write_view(std::span(values))) {}
 };
 
-/// What it reads.
+/// Input of a collective that does not reduce.
 struct MovedReadBuffer : ReadBuffer {
   constexpr MovedReadBuffer(const ConstBufferView& view) noexcept : ReadBuffer(view) {}
   constexpr MovedReadBuffer(const BufferView& view) noexcept : ReadBuffer(view) {}

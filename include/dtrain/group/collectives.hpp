@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The collectives of a process group.
+/// Collectives of a process group, enqueued on a stream or blocking.
 
 #include <span>
 #include <type_traits>
@@ -15,19 +15,22 @@
 
 namespace DTRAIN_NAMESPACE::group {
 
-/// What ProcessGroup inherits. Each operation comes twice: with a stream it is enqueued there and returns a Work, to
-/// wait for or to drop; without one it blocks: it runs on the group's own stream, behind what is enqueued there, and
-/// returns when it is done, at most timeout() after it begins to run. An operation exists where the backend's
-/// communicator has the ability (see dtrain/backend/communicator.hpp). Buffers are views of any memory of the
-/// backend's, or typed host memory: a std::span, std::vector, std::array or array of a dtrain::Element, or, where
-/// nothing is reduced, of any integers of 1, 4 or 8 bytes. With a backend of device memory, all_reduce and broadcast
-/// without a stream take host memory besides, which is copied there and back.
+/// Base class of ProcessGroup. Each operation has two forms:
+/// - With a stream: enqueues there and returns a Work, which may be dropped.
+/// - Without one: blocks. It runs on the group's own stream, after the work enqueued there, and returns when it is
+/// done, at most timeout() after it begins to run.
 ///
+/// An operation exists if the backend's communicator has the ability (see dtrain/backend/communicator.hpp).
+/// Buffers: views of any memory that the backend reduces, or typed host memory (std::span, std::vector, std::array or
+/// array) of a dtrain::Element; operations that do not reduce also take any integers of 1, 4 or 8 bytes. With a backend
+/// of device memory, all_reduce and broadcast without a stream also take host memory, which is copied to the device and
+/// back.
 /// Collective: every rank of the group calls the same operations in the same order, with the same counts, types, roots
-/// and reductions; send, recv and send_recv concern the ranks that they name. Lifetime: buffers outlive enqueued work.
-/// Threads: one at a time for each group, and not the control loop, where a coroutine awaits a Work of the program's
-/// thread. @throws Error (invalid_argument) before anything is enqueued where sizes,
-/// types, ranks or addresses do not fit; the job's first cause.
+/// and reductions. send, recv and send_recv concern only the ranks that they name.
+/// Lifetime: buffers outlive enqueued work. Threads: one at a time for each group, and not the control loop, where a
+/// coroutine awaits a Work that a thread of the program enqueued.
+/// @throws Error (invalid_argument), before anything is enqueued, if sizes, types, ranks or addresses do not fit; the
+/// job's first cause.
 template <class Group, class State>
 class Collectives {
  public:
@@ -36,7 +39,7 @@ class Collectives {
 
   using Work = group::Work<State>;
 
-  /// `output` gets the reduction of every rank's `input`: the same memory as `input`, or disjoint.
+  /// `output` gets the reduction of every rank's `input`. The two are the same memory or disjoint.
   Work all_reduce(ReadBuffer input, WriteBuffer output, ReduceOp op, Stream stream) const {
     backend::check_all_reduce(input, output);
     live().all_reduce(input, output, op, stream);
@@ -59,8 +62,8 @@ class Collectives {
   }
   void all_reduce(WriteBuffer values, ReduceOp op) const { all_reduce(values, values, op); }
 
-  /// One number, a loss for example: `loss = group.all_reduce(loss, dtrain::ReduceOp::average)`. Collective, blocking.
-  /// @returns the reduction of every rank's `value`
+  /// Reduces one number, such as a loss: `loss = group.all_reduce(loss, dtrain::ReduceOp::average)`. Collective,
+  /// blocking.
   template <class Number>
   requires(std::is_arithmetic_v<Number> || Element<Number>) [[nodiscard]] Number
       all_reduce(Number value, ReduceOp op) const {
@@ -94,8 +97,8 @@ class Collectives {
     broadcast(buffer, root, stream()).wait();
   }
 
-  /// Rank r's `output` gets block r of the reduction of every rank's `input`, which has one for each rank: the same
-  /// memory as that block, or disjoint.
+  /// Rank r's `output` gets block r of the reduction of every rank's `input`, which has one block for each rank.
+  /// `output` is the memory of that block, or disjoint from `input`.
   Work reduce_scatter(ReadBuffer input, WriteBuffer output, ReduceOp op,
                       Stream stream) const requires backend::CanReduceScatter<Communicator> {
     Communicator& channel = live();
@@ -108,8 +111,8 @@ class Collectives {
     reduce_scatter(input, output, op, stream()).wait();
   }
 
-  /// Block r of `output`, which has one for each rank, gets rank r's `input`: the same memory as that block, or
-  /// disjoint.
+  /// Block r of `output` gets rank r's `input`; `output` has one block for each rank. `input` is the memory of this
+  /// rank's block, or disjoint from `output`.
   Work all_gather(MovedReadBuffer input, MovedWriteBuffer output,
                   Stream stream) const requires backend::CanAllGather<Communicator> {
     Communicator& channel = live();
@@ -121,7 +124,7 @@ class Collectives {
     all_gather(input, output, stream()).wait();
   }
 
-  /// Gives `input` to rank `peer`, which calls recv. May complete before that, or only then.
+  /// Sends `input` to rank `peer`, which calls recv. It may complete before that recv begins, or only after.
   Work send(MovedReadBuffer input, int peer, Stream stream) const requires backend::CanSendRecv<Communicator> {
     Communicator& channel = live();
     backend::check_message("send", input, peer, channel.rank(), channel.size());
@@ -132,7 +135,7 @@ class Collectives {
     send(input, peer, stream()).wait();
   }
 
-  /// `output` gets what rank `peer` sends: the k-th recv the k-th send.
+  /// `output` gets the message that rank `peer` sends: the k-th recv gets the k-th send.
   Work recv(MovedWriteBuffer output, int peer, Stream stream) const requires backend::CanSendRecv<Communicator> {
     Communicator& channel = live();
     backend::check_message("recv", output, peer, channel.rank(), channel.size());
@@ -143,8 +146,8 @@ class Collectives {
     recv(output, peer, stream()).wait();
   }
 
-  /// Both at once, so that ranks in a ring need not take turns; to itself a rank copies. `input` and `output` are
-  /// disjoint.
+  /// Sends and receives at once, so that ranks in a ring need not alternate. A rank that names itself copies. `input`
+  /// and `output` are disjoint.
   Work send_recv(MovedReadBuffer input, int to, MovedWriteBuffer output, int from,
                  Stream stream) const requires backend::CanSendRecv<Communicator> {
     Communicator& channel = live();
@@ -157,8 +160,8 @@ class Collectives {
     send_recv(input, to, output, from, stream()).wait();
   }
 
-  /// Completes when every rank's stream has come to it. Without a stream it is also what throws the job's first cause
-  /// on every rank alike: before a checkpoint is written, for example.
+  /// Completes when every rank's stream has reached it. Without a stream, it throws the job's first cause on every rank
+  /// alike: call it before writing a checkpoint, for example.
   Work barrier(Stream stream) const {
     live().barrier(stream);
     return work(stream);

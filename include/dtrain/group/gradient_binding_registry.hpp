@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Gradient binding registry: the parameters whose gradients one wrapper of a rank has bound.
+/// Gradient binding registry: addresses of parameters whose gradients a wrapper of this rank has bound.
 
 #include <map>
 #include <memory>
@@ -11,10 +11,10 @@
 
 namespace DTRAIN_NAMESPACE::group {
 
-/// Addresses, each of one owner at most. Threads: all members from any thread.
+/// Each address has at most one owner. Threads: all members from any thread.
 class GradientBindingRegistry {
  public:
-  /// @returns whether `owner` has it now: no other owner had it.
+  /// @returns false if another owner has the address
   bool add(const void* address, const void* owner) {
     const std::lock_guard lock(mutex_);
     return owners_.try_emplace(address, owner).first->second == owner;
@@ -30,7 +30,7 @@ class GradientBindingRegistry {
   std::map<const void*, const void*> owners_;
 };
 
-/// Owns its entries of the registry until its end.
+/// Owns entries of the registry; its destructor removes them.
 class GradientBinding {
  public:
   explicit GradientBinding(std::shared_ptr<GradientBindingRegistry> registry) noexcept
@@ -39,7 +39,7 @@ class GradientBinding {
   GradientBinding& operator=(const GradientBinding&) = delete;
   ~GradientBinding() { registry_->remove_all_of(this); }
 
-  /// @returns false where another owner has it.
+  /// @returns false if another owner has the address
   bool add(const void* address) { return registry_->add(address, this); }
 
  private:

@@ -6,9 +6,9 @@
 
 namespace DTRAIN_NAMESPACE::group {
 
-/// The same on every rank; a difference is an error on all of them. Subgroups and wrappers inherit it.
+/// Must be the same on every rank; a difference is an error on all ranks. Subgroups and wrappers inherit them.
 struct GroupOptions {
-  Accumulate accumulate = Accumulate::element;  ///< of f16 and bf16: f32 doubles the bytes of partial results at most
+  Accumulate accumulate = Accumulate::element;  ///< f32 for f16 and bf16: up to twice the bytes of partial results
 };
 
 }  // namespace DTRAIN_NAMESPACE::group

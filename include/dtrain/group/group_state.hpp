@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// group::GroupState: the ranks of one group, and this rank's channel, stream and options in it.
+/// group::GroupState: members of one group, and this rank's channel, stream and options in it.
 
 #include <algorithm>
 #include <atomic>
@@ -29,16 +29,17 @@
 
 namespace DTRAIN_NAMESPACE::group {
 
-/// Shared by the handles of one group. Its end closes the group's channel; the job ends with its last group. Where an
-/// exception unwinds, the channel stays with the job: the peers are to end with that exception's text, and not because
-/// this rank's channel closed. Threads: collectives from one at a time; the rest from any.
+/// Shared by the handles of one group. The destructor closes the group's channel; the rank leaves the job with its last
+/// group. While an exception unwinds, the rank's RankContext keeps the channel, so that peers fail with that
+/// exception's text and not because this rank's channel closed. Threads: collectives from one at a time; the rest from
+/// any.
 template <backend::Backend Backend>
 class GroupState final : private RankContext::Closable {
  public:
   using Communicator = typename Backend::Communicator;
   using StreamOwner = typename Backend::StreamOwner;
 
-  /// Collective, blocking: all ranks of the job.
+  /// Collective, blocking: the group of all ranks of the job.
   static std::shared_ptr<GroupState> of_all_ranks(std::shared_ptr<RankContext> rank_context,
                                                   const GroupOptions& options) {
     rendezvous::Membership members = rank_context->control_plane.membership();
@@ -64,20 +65,21 @@ class GroupState final : private RankContext::Closable {
     return resources_->host_staging_buffer;
   }
 
-  /// @throws Error (closed) after the rank has left; Error (invalid_argument) on the control thread.
+  /// The open communicator. @throws Error (closed) after the rank has left; Error (invalid_argument) on the control
+  /// thread.
   Communicator& live() {
     rank_context_->require_may_block();
     require_open();
     return *resources_->communicator;
   }
 
-  /// Blocking: until what was enqueued before `event` has ended. @throws the job's first cause; Error (timeout)
+  /// Blocking: until the work enqueued before `event` has ended. @throws the job's first cause; Error (timeout)
   void wait(typename Communicator::Stream::Event& event) {
     const FailureLatch& failure = *rank_context_->control_plane.failure();
     backend::block_until_complete(event, live(), failure, rank_context_->timeout, members_.rank_in_job());
   }
 
-  /// The same on the control loop, which it leaves free meanwhile. Lifetime: the event outlives the wait.
+  /// wait() for the control loop, which is not blocked. Lifetime: the event outlives the wait.
   async::Task<void> completion(const typename Communicator::Stream::Event& event) {
     async::EventLoop& loop = rank_context_->tasks.loop();
     const std::shared_ptr<ChannelResources> resources = resources_;
@@ -100,7 +102,7 @@ class GroupState final : private RankContext::Closable {
                     "waiting for a collective of a stream, none of whose work ended within twice the timeout");
       }
     }
-    const Deadline first_cause_due = Deadline::after(std::chrono::seconds(2));  // the store knows which one came first
+    const Deadline first_cause_due = Deadline::after(std::chrono::seconds(2));  // the store decides which came first
     while (resources->failure() && !failure->failed() && !first_cause_due.passed()) {
       co_await loop.sleep_for(std::chrono::milliseconds(1));
     }
@@ -110,23 +112,22 @@ class GroupState final : private RankContext::Closable {
     }
   }
 
-  /// Begins what is enqueued on this rank's streams where no thread runs it. Blocking: no.
+  /// Starts enqueued work of this rank's streams that no thread runs. Blocking: no.
   void start_pending() const noexcept { rank_context_->streams->run_unattended(); }
 
-  /// The job's, with the group's prefix before every key, and barriers of the group's ranks.
+  /// The job's store, with the group's prefix before every key and barriers of the group's ranks.
   rendezvous::Store store() const {
     rendezvous::Store store = rank_context_->control_plane.store().with_timeout(rank_context_->timeout);
     return has_all_ranks() ? store : store.with_prefix(prefix_).with_barrier_ranks(barrier_ranks_);
   }
 
-  /// 1, 2, ... for each purpose.
+  /// Counts 1, 2, ... for each purpose.
   int next_number(const std::string& purpose) {
     const std::lock_guard lock(numbers_mutex_);
     return ++numbers_[purpose];
   }
 
-  /// Collective, blocking: a channel of its own for the ranks of this group. @param accumulate f32: also where the
-  /// group's is not
+  /// Collective, blocking: a new channel for the ranks of this group. @param accumulate f32: even if the group's is not
   Communicator open_channel(const std::string& purpose, Accumulate accumulate,
                             const backend::DescribeOperation& describe) {
     rank_context_->require_may_block();
@@ -134,14 +135,14 @@ class GroupState final : private RankContext::Closable {
                 std::max(accumulate, options_.accumulate), describe);
   }
 
-  /// Collective, blocking: the group of the ranks that give the same color, ordered by key, then by rank.
+  /// Collective, blocking: the group of the ranks that pass the same color, ordered by key, then by rank.
   std::shared_ptr<GroupState> split_blocking(int color, int key) {
     if (color < 0) {
       throw Error(Errc::invalid_argument, "splitting a process group with color " + std::to_string(color) +
                                               "; every rank gives a color of at least 0");
     }
     Communicator& parent = live();
-    rank_context_->streams->run_unattended();  // other ranks may wait for it before they come here
+    rank_context_->streams->run_unattended();  // other ranks may wait for this work before they call this
     Communicator child =
         make_or_report([&] { return parent.split_blocking(color, key, Deadline::after(rank_context_->timeout)); });
     rendezvous::Membership members = child.members();
@@ -151,17 +152,17 @@ class GroupState final : private RankContext::Closable {
     return state;
   }
 
-  /// A stream of this rank: where the rank is stalled in another one, its work is run in the background.
+  /// A new stream of this rank. While the rank waits in another one, its work runs in the background.
   StreamOwner open_stream() const {
     StreamOwner stream;
     register_stream(stream);
     return stream;
   }
 
-  /// Later collectives are rejected, and peers that wait in one are notified. Not while one runs.
+  /// Rejects later collectives, and notifies peers that wait in one. No collective may be running.
   void close() noexcept override { resources_->close(); }
 
-  rendezvous::TaskRunner& tasks;  ///< the job's; for OffThreadDeleter
+  rendezvous::TaskRunner& tasks;  ///< the rank's; for OffThreadDeleter
 
  private:
   struct ChannelResources;
@@ -172,10 +173,9 @@ class GroupState final : private RankContext::Closable {
     }
   }
 
-  /// Kept until the rank leaves where an exception unwinds. The communicator is destroyed before its stream.
+  /// Kept until the rank leaves if an exception unwinds. The communicator is destroyed before its stream.
   struct ChannelResources {
-    /// For the control loop, beside which the program's thread may close the group; nothing once it is closed.
-    /// @{
+    /// For the control loop, while the program's thread may close the group; nullopt once it is closed.
     std::optional<std::uint64_t> progress(const typename Communicator::Stream::Event& event) const {
       const std::lock_guard lock(closing);
       return communicator ? std::optional(backend::progress_of(event, *communicator)) : std::nullopt;
@@ -187,7 +187,7 @@ class GroupState final : private RankContext::Closable {
     /// @}
 
     void close() noexcept {
-      std::optional<Communicator> closed;  // ends behind the lock: that may take a moment
+      std::optional<Communicator> closed;  // destroyed after the lock is released, because closing may take long
       const std::lock_guard lock(closing);
       if (communicator) {
         closed.emplace(std::move(*communicator));
@@ -198,7 +198,7 @@ class GroupState final : private RankContext::Closable {
     StreamOwner stream;
     HostStagingBuffer<typename Communicator::Stream> host_staging_buffer;
     mutable std::mutex closing;
-    std::optional<Communicator> communicator;  ///< nothing once this rank has left
+    std::optional<Communicator> communicator;  ///< nullopt once this rank has left
   };
 
   GroupState(std::shared_ptr<RankContext> rank_context, rendezvous::Membership members, std::string prefix,
@@ -213,7 +213,7 @@ class GroupState final : private RankContext::Closable {
         options_(options),
         resources_(std::make_shared<ChannelResources>()) {
     register_stream(resources_->stream);
-    static_cast<void>(resources_->stream.ref());  // on this thread's device, if streams have one
+    static_cast<void>(resources_->stream.ref());  // creates it on this thread's device, if streams have one
     rank_context_->add(*this);
   }
 
@@ -229,8 +229,8 @@ class GroupState final : private RankContext::Closable {
     }
   }
 
-  /// An error on one rank while a channel is made is reported to the job: the others would wait for this one.
-  /// Blocking: 2 s at most beyond `make`. @throws the job's first cause
+  /// Reports an error of `make` to the job, since the other ranks would wait for this one. Blocking: 2 s at most beyond
+  /// `make`. @throws the job's first cause
   template <class Make>
   Communicator make_or_report(Make make) const {
     try {
@@ -250,7 +250,7 @@ class GroupState final : private RankContext::Closable {
   Communicator open(const std::string& purpose, Accumulate accumulate,
                     const backend::DescribeOperation& describe = {}) const {
     const std::string name = prefix_ + purpose;
-    rank_context_->streams->run_unattended();  // other ranks may wait for it before they come here
+    rank_context_->streams->run_unattended();  // other ranks may wait for this work before they call this
     const backend::ChannelContext context{members_,
                                           name,
                                           rank_context_->control_plane.store().with_prefix(name + "/"),
@@ -264,7 +264,7 @@ class GroupState final : private RankContext::Closable {
 
   std::shared_ptr<RankContext> rank_context_;
   const rendezvous::Membership members_;
-  const std::string prefix_;  ///< of keys and channel names; empty for the whole job
+  const std::string prefix_;  ///< of keys and channel names; empty for the group of all ranks
   const std::shared_ptr<const rendezvous::RankSet> barrier_ranks_;  ///< of the barriers of a subgroup
   const GroupOptions options_;
   std::shared_ptr<ChannelResources> resources_;

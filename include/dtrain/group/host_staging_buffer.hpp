@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Host staging buffer: carries host memory through collectives of a backend that reduces device memory only.
+/// Host staging buffer: copies host memory to the device and back for collectives of a device-only backend.
 
 #include <algorithm>
 #include <cstddef>
@@ -15,7 +15,7 @@
 
 namespace DTRAIN_NAMESPACE::group {
 
-/// For backends of host memory there is nothing to do.
+/// Backends of host memory need none.
 template <class Stream>
 class HostStagingBuffer {
  public:
@@ -24,18 +24,18 @@ class HostStagingBuffer {
 
 #if DTRAIN_WITH_CUDA
 
-/// A loss or a count lives on the host; with a backend of device memory it is copied there and back, in chunks through
-/// memory that was allocated with the group, for nothing is to be allocated beside running collectives. Threads: one.
+/// With a backend of device memory, a value on the host (a loss, a count) is copied to the device and back in chunks.
+/// The memory is allocated with the group, because nothing may be allocated while collectives run. Threads: one.
 template <>
 class HostStagingBuffer<stream::cuda::StreamRef> {
  public:
   static constexpr bool is_needed = true;
 
-  /// On the thread's current device. @throws Error (cuda)
+  /// Allocates on the thread's current device. @throws Error (cuda)
   HostStagingBuffer() : pinned_(chunk_bytes), device_(chunk_bytes) {}
 
-  /// `operate(chunk)` enqueues an in-place operation on device memory, at least once; then `output` has the results of
-  /// all chunks. Blocking, by `wait()`, which returns when the stream has come so far, or throws.
+  /// Calls `operate(chunk)`, at least once, to enqueue an in-place operation on device memory. Then `output` has the
+  /// results of all chunks. Blocking: by `wait()`, which returns once the stream has completed the chunk, or throws.
   template <class Operate, class Wait>
   void copy_through(const ConstBufferView& input, const BufferView& output, stream::cuda::StreamRef stream,
                     Operate operate, Wait wait) const {

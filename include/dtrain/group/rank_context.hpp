@@ -23,12 +23,13 @@
 
 namespace DTRAIN_NAMESPACE::group {
 
-/// Owned by the rank's groups together. Its end leaves the job; where an exception unwinds the stack at that moment,
-/// the rank has failed instead, and the others are notified. A process that was forked since is not the rank: there
-/// reports do nothing, and nothing ends. Threads: all members from any thread, leave_blocking and the end from one.
+/// Shared by the rank's groups. The destructor leaves the job; if an exception is unwinding the stack, the rank has
+/// failed instead and the other ranks are notified. In a forked process reports and the destructor do nothing.
+/// Threads: all members from any thread; leave_blocking and the destructor from one.
 class RankContext {
  public:
-  /// A channel of this rank that closes when the rank leaves: its peers are notified instead of waiting for this one.
+  /// A channel of this rank. It closes when the rank leaves, so that peers are notified instead of waiting for this
+  /// rank.
   class Closable {
    public:
     virtual void close() noexcept = 0;
@@ -38,35 +39,34 @@ class RankContext {
   };
 
   /// Collective, blocking: joins as the rank that `worker` describes. @throws as ControlPlane.
-  /// @param base stays until all else of the job has ended
+  /// @param base is destroyed after all other members
   RankContext(const launch::RankProcess& worker, std::string required_settings, std::shared_ptr<void> base = {});
   RankContext(const RankContext&) = delete;
   RankContext& operator=(const RankContext&) = delete;
 
   ~RankContext();
 
-  /// @throws Error (invalid_argument) on the control thread, where a coroutine runs, and in a process that was forked
-  /// since.
+  /// @throws Error (invalid_argument) in a coroutine on the control thread, and in a forked process.
   void require_may_block() const;
 
-  /// @param failed_rank the rank that the exception is about, where that is another one. Blocking: until the job knows,
-  /// 2 s at most.
+  /// Reports that this rank failed with `text`. Blocking: until the job has the report, 2 s at most.
+  /// @param failed_rank the rank that the exception is about, if it is another one
   void report_exception(const std::string& text, std::optional<int> failed_rank = {}) noexcept;
 
-  /// The same after `grace`, in which a more precise cause may be reported. Blocking: no.
+  /// Reports after `grace`, in which a more precise cause may be reported. Blocking: no.
   void report_after(std::chrono::milliseconds grace, std::string text) noexcept;
 
-  /// Keeps `work` until the end.
+  /// Keeps `work` until this rank leaves.
   void keep_alive_until_leave(std::shared_ptr<void> work) noexcept {
     try {
       const std::lock_guard lock(mutex_);
       kept_.push_back(std::move(work));
     } catch (...) {
-      // Then it ends now; the others may get a less precise cause.
+      // Then `work` is destroyed now; the other ranks may get a less precise cause.
     }
   }
 
-  /// Lifetime: `channel` is removed before it goes.
+  /// Lifetime: `channel` is removed before it is destroyed.
   void add(Closable& channel) {
     const std::lock_guard lock(mutex_);
     channels_.push_back(&channel);
@@ -85,7 +85,7 @@ class RankContext {
   const std::chrono::nanoseconds timeout;  ///< of one collective
   rendezvous::ControlPlane control_plane;
   rendezvous::TaskRunner tasks;
-  const std::shared_ptr<stream::host::StreamRegistry> streams;  ///< of this rank, all groups and wrappers
+  const std::shared_ptr<stream::host::StreamRegistry> streams;  ///< of all groups and wrappers
   const std::shared_ptr<GradientBindingRegistry> gradient_bindings =
       std::make_shared<GradientBindingRegistry>();  ///< of this rank's wrappers
 

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The functions of group::RankContext.
+/// Member function definitions of group::RankContext.
 
 #include <chrono>
 #include <exception>
@@ -89,7 +89,7 @@ DTRAIN_DEFINED void RankContext::report_after(std::chrono::milliseconds grace, s
       loop.spawn_detached(detail::report_later(loop, grace, latch, cause));
     });
   } catch (...) {
-    // The others notice when this rank leaves without having taken part.
+    // The other ranks notice when this rank leaves without having taken part.
   }
 }
 
@@ -104,7 +104,7 @@ DTRAIN_DEFINED void RankContext::leave_blocking() {
     }
     kept.swap(kept_);
   }
-  kept.clear();  // peers that wait in one of these channels are notified, too
+  kept.clear();  // peers that wait in one of these channels are notified as well
   control_plane.leave_blocking(Deadline::after(timeout));
 }
 

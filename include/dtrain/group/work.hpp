@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// group::Work: a collective that was enqueued on a stream.
+/// group::Work: a handle on a collective that was enqueued on a stream.
 
 #include <coroutine>
 #include <memory>
@@ -10,12 +10,13 @@
 
 namespace DTRAIN_NAMESPACE::group {
 
-/// What a collective with a stream gives. It may be dropped: the operation stays enqueued, and the memory that it uses
-/// outlives it as before. On a host stream an operation begins to run when somebody waits on this rank (for it, or for
-/// another one), or asks is_complete(); what has not begun when the rank leaves is skipped, so wait for the last one.
-/// Lifetime: keeps the group as a handle of it does, and is used before leave(); a stream of the program's own outlives
-/// it. Threads: one at a time. Not in a CUDA graph's capture, in which nothing completes.
-/// @tparam State what the handles of one group share
+/// Returned by a collective with a stream. It may be dropped: the operation stays enqueued, and must still be outlived
+/// by its buffers.
+/// On a host stream, an operation begins to run when a thread of this rank waits (for any operation) or calls
+/// is_complete(). Operations that have not begun when the rank leaves are skipped: wait for the last one.
+/// Lifetime: keeps the group like a handle; is used before leave(); the program's own stream outlives it. Threads: one
+/// at a time. Not in a CUDA graph capture, in which nothing completes.
+/// @tparam State shared by the handles of one group
 template <class State>
 class Work {
  public:
@@ -23,7 +24,7 @@ class Work {
 
   Work(std::shared_ptr<State> state, Stream stream) : state_(std::move(state)) { stream.record(event_); }
 
-  /// Whether the operation has ended, well or not; where it has not, it begins to run. Blocking: no.
+  /// Whether the operation has ended, successfully or not. If it has not, starts pending work. Blocking: no.
   bool is_complete() const noexcept {
     if (event_.is_complete()) {
       return true;
@@ -36,8 +37,8 @@ class Work {
   /// loop. @throws the job's first cause; Error (timeout); Error (closed) after leave()
   void wait() const { state_->wait(event_); }
 
-  /// `co_await work` in a coroutine on the rank's control loop; the program's thread has made the collective. It asks
-  /// again and again, at intervals that grow to 2 ms. Lifetime: outlives the wait. @throws as wait
+  /// `co_await work` in a coroutine on the rank's control loop, for a collective that a thread of the program enqueued.
+  /// The coroutine polls at intervals that grow to 2 ms. Lifetime: the Work outlives the wait. @throws as wait
   auto operator co_await() const { return Awaiter(state_->completion(event_)); }
 
  private:
@@ -56,7 +57,7 @@ class Work {
   };
 
   std::shared_ptr<State> state_;
-  mutable typename Stream::Event event_;  ///< waiting changes no value of it
+  mutable typename Stream::Event event_;  ///< waiting does not change its value
 };
 
 }  // namespace DTRAIN_NAMESPACE::group

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Gives every rank rank 0's parameter values, once, before training.
+/// Broadcast of rank 0's parameter values and buffers to every rank, once, before training.
 
 #include <span>
 
@@ -11,8 +11,8 @@
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// Collective, blocking: returns when all values and buffers are rank 0's. Their memory stays the model's own. What
-/// wrote them has run, or the stream comes after it.
+/// Collective, blocking: returns when all values and buffers are rank 0's, in the model's own memory. The work that
+/// wrote them has run, or the stream is ordered after it.
 /// @throws the job's first cause; Error (timeout).
 template <backend::Communicator Communicator>
 void broadcast_values(Communicator& communicator, typename Communicator::Stream stream,

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Bucket order broadcast: rank 0 publishes its ready order of the parameters, which every rank plans buckets by.
+/// Bucket order broadcast: rank 0 publishes its ready order, by which every rank plans its buckets.
 
 #include <cstddef>
 #include <cstdint>
@@ -45,7 +45,7 @@ inline std::vector<std::size_t> order_in(std::string_view bytes, std::size_t cou
 
 }  // namespace detail
 
-/// Rank 0 publishes its order in the background: no rank waits for its finish(). `prefix` is used once.
+/// Publishes rank 0's order in the background, so that no rank waits for rank 0's finish(). `prefix` is used once.
 template <class Store>
 async::Task<void> publish_order(Store store, std::string prefix, std::vector<std::size_t> order) {
   net::ByteWriter writer;
@@ -60,8 +60,8 @@ async::Task<void> publish_order(Store store, std::string prefix, std::vector<std
   }
 }
 
-/// Blocking: until rank 0 has published its order of `count` parameters, which each of the other ranks of so many reads
-/// once. @throws the job's first cause; Error (timeout)
+/// Blocking: until rank 0 has published its order of `count` parameters. Each of the other `world_size` - 1 ranks reads
+/// it once. @throws the job's first cause; Error (timeout)
 template <class Store>
 std::vector<std::size_t> read_order_blocking(Store store, const std::string& prefix, std::size_t count, int world_size,
                                              const FailureContext& context, Deadline deadline) {
@@ -71,19 +71,19 @@ std::vector<std::size_t> read_order_blocking(Store store, const std::string& pre
       bytes += store.take(detail::order_key(prefix, chunk), world_size - 1, deadline).wait();
     }
   } catch (const Error&) {
-    context.latch->throw_if_failed(context.rank);  // throws it as the rank that it came from
+    context.latch->throw_if_failed(context.rank);  // with the rank that caused it
     throw;
   }
   return detail::order_in(bytes, count);
 }
 
-/// Gives `rebuild` what it needs for rank 0's order to be that of all ranks of `group`, which it keeps.
+/// Sets the callbacks of `rebuild`, so that all ranks of `group` use rank 0's order. The callbacks keep `group`.
 template <class Group>
 void set_up_order_broadcast(BucketRebuild& rebuild, Group group, const std::string& prefix,
                             const FailureContext& context) {
   rebuild.ranks_on_host = group.local_world_size();
   const auto wait_until_published =
-      std::make_shared<std::function<void(Deadline)>>();  // how rank 0 waits for its publication
+      std::make_shared<std::function<void(Deadline)>>();  // rank 0 waits for its publication with it
   rebuild.publish = [group, prefix, wait_until_published](const std::vector<std::size_t>& order) {
     if (group.rank() != 0 || group.world_size() == 1) return;
     const auto make = [store = group.store(), prefix, order] { return publish_order(store, prefix, order); };
@@ -92,7 +92,7 @@ void set_up_order_broadcast(BucketRebuild& rebuild, Group group, const std::stri
   };
   rebuild.agree = [group, prefix, wait_until_published, context](const std::vector<std::size_t>& order) {
     const Deadline deadline = Deadline::after(group.timeout());
-    group.start_pending();  // other ranks may wait for it before they have theirs
+    group.start_pending();  // other ranks may wait for this work before they have their order
     if (group.rank() != 0) {
       return read_order_blocking(group.store(), prefix, order.size(), group.world_size(), context, deadline);
     }

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Gives every rank rank 0's buffers, in one collective at the end of each step.
+/// Broadcast of rank 0's buffers to every rank, in one collective at the end of each step.
 
 #include <cstddef>
 #include <optional>
@@ -15,12 +15,11 @@
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// Owns the memory that the buffers, however many and of whatever types, travel in as bytes. Lifetime: the buffers'
-/// memory outlives it.
+/// Owns the memory in which all buffers, of any types, are sent as bytes. Lifetime: the buffers' memory outlives it.
 template <backend::Communicator Communicator>
 class BufferBroadcast {
  public:
-  /// Collective, blocking: allocates where there is something to send.
+  /// Collective, blocking: allocates if there are bytes to send and other ranks.
   BufferBroadcast(Communicator& communicator, std::span<const TensorView> buffers, Deadline deadline)
       : is_root_(communicator.rank() == 0) {
     std::size_t bytes = 0;
@@ -39,7 +38,7 @@ class BufferBroadcast {
     }
   }
 
-  /// Enqueues, after the copier's earlier work, which has waited for the streams that wrote the buffers.
+  /// Enqueues the broadcast, after the copier's earlier work, which has waited for the streams that wrote the buffers.
   template <class Copier>
   void launch(Communicator& communicator, Copier& copier) {
     if (!memory_) {
@@ -54,7 +53,7 @@ class BufferBroadcast {
     }
   }
 
-  /// After the broadcast has run.
+  /// Call after the broadcast has run.
   template <class Copier>
   void finish(Copier& copier) {
     if constexpr (!Copier::copies_on_stream) {

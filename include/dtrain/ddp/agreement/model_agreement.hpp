@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Agreement: before training all ranks compare their models, and all fail alike where two differ.
+/// Model agreement: all ranks compare their models before training, and all fail alike if two differ.
 
 #include <charconv>
 #include <cstddef>
@@ -22,14 +22,14 @@ namespace DTRAIN_NAMESPACE::ddp {
 
 namespace detail {
 
-/// A signature is cut into chunks that a store takes as values.
+/// A signature is stored in chunks, because a store bounds its values.
 inline constexpr std::size_t signature_chunk_bytes = std::size_t{256} << 10;
 
 inline std::size_t chunks_of(std::size_t bytes) {
   return (bytes + signature_chunk_bytes - 1) / signature_chunk_bytes;
 }
 
-/// Digest and length: all that a rank whose model is the same needs to read.
+/// Digest and length: a rank with the same model needs no more.
 inline std::string summary_of(std::string_view bytes) {
   return hex(Sha256().update(bytes).digest()) + " " + std::to_string(bytes.size());
 }
@@ -47,7 +47,7 @@ void publish(Store& store, const std::string& prefix, std::string_view bytes, in
   store.set(prefix + "summary", summary_of(bytes), deadline).wait();
 }
 
-/// What publish set is gone.
+/// Erases the keys that publish has set.
 template <class Store>
 void erase_published(Store& store, const std::string& prefix, std::string_view bytes, Deadline deadline) {
   for (std::size_t chunk = 0; chunk < chunks_of(bytes.size()); ++chunk) {
@@ -57,7 +57,7 @@ void erase_published(Store& store, const std::string& prefix, std::string_view b
   store.erase(prefix + "summary", deadline).wait();
 }
 
-/// 0 for anything else than a number up to `most`.
+/// The number in `text`; 0 unless `text` is a number up to `most`.
 inline std::size_t number_in(std::string_view text, std::size_t most) noexcept {
   std::size_t number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
@@ -72,7 +72,7 @@ std::string difference_to_rank_0(Store& store, const std::string& prefix, std::s
   for (std::size_t chunk = 0; chunk < chunks_of(length); ++chunk) {
     bytes += store.get(prefix + "signature/" + std::to_string(chunk), deadline).wait();
   }
-  const std::string name = store.get(prefix + "publisher", deadline).wait();  // of rank 0 of the group in the job
+  const std::string name = store.get(prefix + "publisher", deadline).wait();  // rank in the job of the group's rank 0
   const int publisher = static_cast<int>(number_in(name, std::numeric_limits<int>::max()));
   const std::string other = "rank " + std::to_string(publisher);
   const std::optional<ModelSignature> theirs = parse_signature(bytes);
@@ -86,10 +86,10 @@ std::string difference_to_rank_0(Store& store, const std::string& prefix, std::s
 
 }  // namespace detail
 
-/// Collective, blocking. Rank 0 publishes its signature, the others compare: O(1) messages a rank where all agree.
-/// Each instance in a job uses its own `prefix`, the same on all ranks. @param rank in the group whose ranks compare
+/// Collective, blocking: rank 0 publishes its signature and the other ranks compare. O(1) messages a rank if all agree.
+/// Each instance in a job uses its own `prefix`, the same on all ranks. @param rank rank in the group
 /// @throws Error (disagreement) on the rank that differs and JobFailed on all others, with the same sentence: the first
-/// difference and both ranks. Error (limit) for a model whose signature is beyond max_signature_bytes.
+/// difference and both ranks; Error (limit) for a model whose signature is beyond max_signature_bytes.
 template <class Store>
 void agree_blocking(Store store, const std::string& prefix, const ModelSignature& mine, int rank,
                     const FailureContext& context, Deadline deadline) {
@@ -112,7 +112,7 @@ void agree_blocking(Store store, const std::string& prefix, const ModelSignature
       detail::erase_published(store, prefix, bytes, deadline);
     }
   } catch (const Error&) {
-    context.latch->throw_if_failed(context.rank);  // throws it as the rank that it came from
+    context.latch->throw_if_failed(context.rank);  // with the rank that caused it
     throw;
   }
   context.latch->throw_if_failed(context.rank);

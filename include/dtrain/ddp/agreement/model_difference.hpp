@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The first difference between two ranks' models, as a sentence.
+/// Model difference: the first difference between two ranks' models, as a sentence.
 
 #include <algorithm>
 #include <cstddef>
@@ -15,7 +15,7 @@ namespace DTRAIN_NAMESPACE::ddp {
 
 namespace detail {
 
-/// "f32 [784, 256]", with the device where it is not the host.
+/// "f32 [784, 256]", with the device if it is not the host.
 inline std::string kind(const ParameterSignature& parameter) {
   return std::string(name(parameter.dtype)) + " " + to_string(parameter.shape) +
          (parameter.device == DeviceKind::cuda ? " on cuda" : "");
@@ -31,10 +31,10 @@ std::string option_difference(const char* option, int rank, const Value& mine, i
          theirs;
 }
 
-/// The first of the options that are yes or no.
+/// The first difference of the boolean options.
 inline std::optional<std::string> flag_difference(const ModelSignature& mine, int rank, const ModelSignature& theirs,
                                                   int other_rank) {
-  using Value = bool ModelSignature::*;  // nvcc writes a member of this type in a way that g++ warns of
+  using Value = bool ModelSignature::*;  // nvcc emits members of this type in a way that g++ warns about
   struct Flag {
     const char* option;
     Value value;
@@ -60,7 +60,8 @@ inline std::string extra_parameter(int rank, const ModelSignature& longer, int o
 
 }  // namespace detail
 
-/// Options first, then parameters in order. Names both ranks and both things. @returns nothing where all agrees.
+/// Compares options first, then parameters in order. The sentence names both ranks and both values.
+/// @returns nullopt if the models agree
 inline std::optional<std::string> first_difference(const ModelSignature& mine, int rank, const ModelSignature& theirs,
                                                    int other_rank) {
   if (mine.bucket_bytes != theirs.bucket_bytes) {

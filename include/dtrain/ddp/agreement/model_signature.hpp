@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The signature of a model: names, shapes, types and options that must be the same on all ranks.
+/// Model signature: names, shapes, types and options that must be the same on all ranks.
 
 #include <cstddef>
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// Devices count by their kind: each rank has its own GPU.
+/// Only the kind of a device is compared: each rank has its own GPU.
 struct ParameterSignature {
   std::string name;
   Shape shape;
@@ -24,12 +24,12 @@ struct ParameterSignature {
   friend bool operator==(const ParameterSignature&, const ParameterSignature&) = default;
 };
 
-/// The model and those options that all ranks must have alike.
+/// Parameters, buffers and options that must be the same on all ranks.
 struct ModelSignature {
   std::uint64_t bucket_bytes = 0;
   std::uint64_t first_bucket_bytes = 0;
   ReduceOp reduce_op = ReduceOp::average;
-  std::vector<ParameterSignature> parameters;  ///< and behind them the buffers
+  std::vector<ParameterSignature> parameters;  ///< followed by the buffers
   bool deterministic = false;
   bool reorder_gradients = false;
   bool allow_unused_parameters = false;
@@ -39,7 +39,7 @@ struct ModelSignature {
   friend bool operator==(const ModelSignature&, const ModelSignature&) = default;
 };
 
-/// @param parameters, buffers as the model gives them
+/// The signature of a model's parameters and buffers, in the model's order.
 inline ModelSignature model_signature(std::span<const Parameter> parameters, const DdpOptions& options,
                                       std::span<const TensorView> buffers = {}) {
   ModelSignature signature{options.bucket_bytes,

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// A model's signature as bytes, and back from bytes that another process wrote.
+/// Model signature serialisation: to bytes, and from untrusted bytes of another process.
 
 #include <cstddef>
 #include <cstdint>
@@ -18,7 +18,7 @@
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// The longest signature that is read.
+/// The longest signature that a rank reads.
 inline constexpr std::size_t max_signature_bytes = std::size_t{64} << 20;
 
 namespace detail {
@@ -26,7 +26,7 @@ namespace detail {
 inline constexpr std::string_view signature_format = "dtrain ddp 3\n";
 inline constexpr std::size_t smallest_parameter_bytes = 4 + 3;  ///< of an entry without a name or extents
 
-/// The options of two values, as bits.
+/// Options with two values, as bits.
 inline std::uint8_t flags_of(const ModelSignature& signature) {
   const int bits = (signature.deterministic ? 1 : 0) | (signature.reorder_gradients ? 2 : 0) |
                    (signature.allow_unused_parameters ? 4 : 0) | (signature.broadcast_buffers ? 8 : 0) |
@@ -57,7 +57,7 @@ inline ParameterSignature read_parameter(net::ByteReader& reader) {
 
 }  // namespace detail
 
-/// The same bytes for equal signatures, and only for those.
+/// Equal signatures give the same bytes; different signatures give different bytes.
 inline std::string serialise(const ModelSignature& signature) {
   net::ByteWriter writer;
   writer.raw(std::as_bytes(std::span(detail::signature_format)));
@@ -72,8 +72,8 @@ inline std::string serialise(const ModelSignature& signature) {
   return std::string(writer.characters());
 }
 
-/// Bytes come from another process: whatever they are, memory stays below a small multiple of their size.
-/// @returns nothing for anything that serialise does not write.
+/// Parses untrusted bytes. Memory stays below a small multiple of their size.
+/// @returns nullopt for bytes that serialise does not produce
 inline std::optional<ModelSignature> parse_signature(std::string_view bytes) {
   if (bytes.size() > max_signature_bytes || !bytes.starts_with(detail::signature_format)) return std::nullopt;
   net::ByteReader reader(bytes.substr(detail::signature_format.size()));

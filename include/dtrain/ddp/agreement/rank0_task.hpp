@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// A task on a file that rank 0 runs, and whose result every rank gets.
+/// Rank 0 task: a file operation that rank 0 runs and whose result every rank gets.
 
 #include <algorithm>
 #include <cstddef>
@@ -18,16 +18,16 @@
 
 namespace DTRAIN_NAMESPACE::ddp::detail {
 
-/// How rank 0's task ended, as all ranks read it: "yes", "no", or the error that it threw and the rank.
+/// Result of rank 0's task in the store: "yes", "no", or the error that it threw and the rank.
 struct Rank0Result {
   static std::string of(const Error& error, int rank) {
     const bool posix = error.code().category() == std::generic_category();
     const bool own = error.code().category() == dtrain_category();
-    const int code = posix || own ? error.code().value() : static_cast<int>(Errc::unsupported);  // a device's failure
+    const int code = posix || own ? error.code().value() : static_cast<int>(Errc::unsupported);  // a device's error
     return (posix ? "p" : "d") + std::to_string(code) + " " + std::to_string(rank) + " " + sanitize(error.what());
   }
 
-  /// @returns whether it is "yes" @throws Error, the one that rank 0 has
+  /// @returns whether `text` is "yes" @throws the Error of rank 0
   static bool read(std::string_view text) {
     if (text == "yes" || text == "no") return text == "yes";
     std::string_view unread = text.substr(std::min<std::size_t>(1, text.size()));
@@ -39,7 +39,7 @@ struct Rank0Result {
   }
 
  private:
-  /// The digits at the front of `text`, which it is cut off from with the space behind them.
+  /// Removes the number at the front of `text`, and the space after it. @returns the number
   static int take_number(std::string_view& text) {
     int number = 0;
     std::size_t at = 0;
@@ -51,7 +51,7 @@ struct Rank0Result {
   }
 };
 
-/// Blocking: as long as rank 0 works and is alive; each timeout() logs a warning.
+/// Blocking: as long as rank 0 works and is alive. Logs a warning every timeout().
 template <class Group, class Store>
 std::string rank0_result_blocking(const Group& group, const Store& store, const std::string& key,
                                   const std::string& doing) {
@@ -71,13 +71,13 @@ std::string rank0_result_blocking(const Group& group, const Store& store, const 
   return store.take(key, group.world_size() - 1).wait();  // erased once every rank has taken it
 }
 
-/// Runs `work()` on rank 0 and gives every rank its result or its Error, which says where it happened.
-/// Collective, blocking: as long as rank 0 works. @param doing "writing the file x"
+/// Runs `work()` on rank 0. Every rank gets its result or its Error, which names rank 0 and its host.
+/// Collective, blocking: as long as rank 0 works. @param doing for sentences: "writing the file x"
 template <class Group, class Work>
 bool run_on_rank0_blocking(const Group& group, const std::string& doing, Work work) {
   const auto store = group.store().with_prefix("dtrain/rank 0/");
   const std::string key = std::to_string(group::GroupAccess::of(group).next_number("rank 0"));
-  group.start_pending();  // other ranks may wait for it before they come here
+  group.start_pending();  // other ranks may wait for this work before they call this
   if (group.rank() != 0) {
     return Rank0Result::read(rank0_result_blocking(group, store, key, doing));
   }
@@ -90,7 +90,7 @@ bool run_on_rank0_blocking(const Group& group, const std::string& doing, Work wo
     result = work() ? "yes" : "no";
   } catch (const Error& error) {
     result = Rank0Result::of(Error(error.code(), error.what() + where), rank);
-  } catch (const std::exception& error) {  // such as out of memory: the others wait for a result
+  } catch (const std::exception& error) {  // such as out of memory; the other ranks wait for a result
     result = Rank0Result::of(Error(Errc::limit, doing + " ended by " + error.what() + where), rank);
   }
   if (group.world_size() > 1) {

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// What describes a tensor as bytes, and back from bytes that are not trusted.
+/// Tensor metadata serialisation: enumerations and shapes to bytes, and from untrusted bytes.
 
 #include <array>
 #include <cstddef>
@@ -14,7 +14,7 @@
 
 namespace DTRAIN_NAMESPACE::ddp::detail {
 
-/// An enumeration whose values are 1..last, from one byte; any other byte makes the reader fail.
+/// Reads an enumeration with values 1..last from one byte. Any other byte makes the reader fail.
 template <class Enum>
 Enum read_choice(net::ByteReader& reader, Enum last) noexcept {
   const std::uint8_t value = reader.u8();
@@ -25,7 +25,7 @@ Enum read_choice(net::ByteReader& reader, Enum last) noexcept {
   return static_cast<Enum>(value);
 }
 
-/// u8 number of extents, each extent as i64.
+/// Format: u8 number of extents, each extent as i64.
 inline void write_shape(net::ByteWriter& writer, const Shape& shape) {
   writer.u8(static_cast<std::uint8_t>(shape.extents().size()));
   for (const std::int64_t extent : shape.extents()) {
@@ -33,7 +33,7 @@ inline void write_shape(net::ByteWriter& writer, const Shape& shape) {
   }
 }
 
-/// What cannot be a shape makes the reader fail.
+/// Bytes that are not a shape make the reader fail.
 inline Shape read_shape(net::ByteReader& reader) {
   const std::size_t rank = reader.u8();
   std::array<std::int64_t, Shape::max_rank> extents{};

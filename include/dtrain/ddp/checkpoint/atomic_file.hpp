@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// AtomicFile: a file that appears whole or not at all.
+/// AtomicFile: a file that is replaced as a whole or not at all.
 
 #include <fcntl.h>
 #include <stdlib.h>
@@ -26,7 +26,7 @@ namespace DTRAIN_NAMESPACE::ddp {
 
 namespace detail {
 
-/// The system would take the name up to its first zero byte for another file's. @throws Error (invalid_argument)
+/// The system would read the name only up to its first zero byte. @throws Error (invalid_argument)
 inline void require_file_name(const std::string& path) {
   if (path.find('\0') != std::string::npos) {
     throw Error(Errc::invalid_argument, "the name of the file " + sanitize(path) +
@@ -34,26 +34,28 @@ inline void require_file_name(const std::string& path) {
   }
 }
 
-/// What a symbolic link names in the end, which is to be written instead of the link; any other path as it is.
+/// The final target of a symbolic link, which is written instead of the link; any other path unchanged.
 inline std::string behind_link(const std::string& path) {
   struct stat status {};
   if (::lstat(path.c_str(), &status) != 0 || !S_ISLNK(status.st_mode)) return path;
   const std::unique_ptr<char, void (*)(void*)> target(::realpath(path.c_str(), nullptr), &std::free);
-  return target ? std::string(target.get()) : path;  // to nothing: then it becomes the file
+  return target ? std::string(target.get()) : path;  // dangling: the file replaces the link
 }
 
 }  // namespace detail
 
-/// Takes bytes for `path`, which commit() puts there in place of what it was; until then that is unchanged, and a kill,
-/// a full disk or a lost power supply leaves either the old content or the new one. A symbolic link stays one: what it
-/// names is replaced. The permissions stay, and where the system allows it the owner and the group. Lifetime: without
-/// commit() nothing remains. What a killed process leaves is PATH.part, which no other user may read and which its
-/// owner's next writer removes; it is locked as long as its writer lives, so that two writers do not mix. Blocking: the
-/// file system. Threads: none but the one that uses it.
+/// Writes PATH.part and replaces `path` by it in commit().
+/// - Until commit() `path` is unchanged. A kill, a full disk or a power loss leaves the old content or the new one.
+/// - A symbolic link stays; its target is replaced. The permissions stay, and if the system allows it the owner and the
+/// group.
+/// - Without commit() no file remains. Only a killed process leaves PATH.part. No other user may read it, and its
+/// owner's next writer removes it.
+/// - A writer locks PATH.part while it lives, so that two writers do not mix.
+/// Blocking: the file system. Threads: one.
 class AtomicFile {
  public:
   /// @throws Error (the system's code) naming the file; (invalid_argument) for a folder, a device or a pipe; (refused)
-  /// where another process is writing it, or a PATH.part is another user's
+  /// if another process is writing the file, or PATH.part belongs to another user
   explicit AtomicFile(const std::string& path) : path_(detail::behind_link(path)), part_(path_ + ".part") {
     detail::require_file_name(path);
     inspect_replaced();
@@ -65,7 +67,7 @@ class AtomicFile {
   AtomicFile& operator=(AtomicFile&&) = delete;
   ~AtomicFile() { abandon(); }
 
-  /// Appends. @throws as the constructor
+  /// Appends `bytes`. @throws as the constructor
   void write(std::span<const std::byte> bytes) {
     const BlockedWriteSignals no_signal;
     while (!bytes.empty()) {
@@ -78,7 +80,7 @@ class AtomicFile {
     }
   }
 
-  /// The bytes are on the disk and under their name. Nothing may follow. @throws as the constructor
+  /// Puts the bytes on the disk and under their name. The last call on this object. @throws as the constructor
   void commit() {
     give_permissions();
     if (::fsync(descriptor_.get()) != 0) fail(errno);
@@ -88,10 +90,11 @@ class AtomicFile {
   }
 
  private:
-  /// Two writers seldom meet; a file system whose two ways to a file disagree about it would keep this one for ever.
+  /// Bounds the retries: collisions of writers are rare, but a file system with inconsistent views of a file would
+  /// cause endless retries.
   static constexpr int most_tries = 100;
 
-  /// Renaming would put a file where /dev/null was, for root.
+  /// Rejects other than regular files: as root, renaming would replace /dev/null by a file.
   void inspect_replaced() {
     struct stat there {};
     if (::stat(path_.c_str(), &there) != 0) return;
@@ -103,10 +106,10 @@ class AtomicFile {
     mode_ = there.st_mode & 0777;
   }
 
-  /// A file that no process has opened before, and that only this user may open. @returns false where another try may
-  /// find it free
+  /// Creates PATH.part, which no process has opened before and only this user may open. @returns false if a retry may
+  /// succeed
   bool create_and_lock() {
-    const mode_t created = replaced_ ? 0600 : 0666;  // what is new has the permissions that the umask leaves it
+    const mode_t created = replaced_ ? 0600 : 0666;  // a new file gets the permissions that the umask leaves
     descriptor_ =
         async::Descriptor(::open(part_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, created));
     if (!descriptor_) {
@@ -129,7 +132,8 @@ class AtomicFile {
     return true;
   }
 
-  /// What a killed writer left: whoever has it open is not to read or write what comes now, so it is not used again.
+  /// Removes the PATH.part of a killed writer. It is not reused, because a process that has it open could read or write
+  /// the new content.
   void remove_leftover() {
     struct stat named {};
     if (::lstat(part_.c_str(), &named) != 0) {
@@ -151,13 +155,14 @@ class AtomicFile {
     if (is_named(left) && ::unlink(part_.c_str()) != 0 && errno != ENOENT) fail(errno);
   }
 
-  /// @returns false where another process has it. Where the file system has no locks, no process is kept out.
+  /// @returns false if another process holds the lock. On a file system without locks, concurrent writers are not
+  /// detected.
   static bool lock(const async::Descriptor& file) noexcept {
     return ::flock(file.get(), LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK;
   }
 
   [[noreturn]] void refuse_second_writer() {
-    descriptor_.reset();  // what is not this writer's is not removed
+    descriptor_.reset();  // the other writer's file is not removed
     throw Error(Errc::refused, "writing the file " + path_ + " failed: another process is writing " + part_ +
                                    "; give each job a file of its own");
   }
@@ -168,14 +173,14 @@ class AtomicFile {
     return status;
   }
 
-  /// Whether PATH.part is this file still: its writer may have renamed it before it could be locked.
+  /// Whether PATH.part still names this file: its writer may have renamed it before it was locked.
   bool is_named(const async::Descriptor& file) {
     const struct stat mine = status_of(file);
     struct stat named {};
     return ::lstat(part_.c_str(), &named) == 0 && mine.st_ino == named.st_ino && mine.st_dev == named.st_dev;
   }
 
-  /// Never more than what is replaced had: where its group cannot be given, the file's own group may nothing.
+  /// Never grants more than the replaced file did. If that file's group cannot be set, the group gets no permissions.
   void give_permissions() {
     mode_t mode = mode_;
     if (replaced_ && status_of(descriptor_).st_gid != replaced_->group &&
@@ -184,12 +189,12 @@ class AtomicFile {
     }
     if (::fchmod(descriptor_.get(), mode) != 0) fail(errno);
     if (replaced_ && status_of(descriptor_).st_uid != replaced_->owner) {
-      // Last: who has given a file away may not change its permissions. Only root may; others keep the file.
+      // Last, because a process that has given a file away may not change its permissions. Only root can give it away.
       static_cast<void>(::fchown(descriptor_.get(), replaced_->owner, static_cast<gid_t>(-1)) == 0);
     }
   }
 
-  /// The renaming itself is on the disk, where the file system can say so of a folder.
+  /// Syncs the renaming to the disk, if the file system supports fsync of a folder.
   void sync_folder() {
     const std::size_t slash = path_.rfind('/');
     const std::string folder = slash == std::string::npos ? "." : path_.substr(0, slash + 1);
@@ -218,8 +223,8 @@ class AtomicFile {
     uid_t owner;
     gid_t group;
   };
-  std::optional<FileOwner> replaced_;  ///< whose the file is that is there already
-  mode_t mode_ = 0;                    ///< of the file in the end
+  std::optional<FileOwner> replaced_;  ///< owner of the file that exists already
+  mode_t mode_ = 0;                    ///< permissions of the file after commit()
   async::Descriptor descriptor_;
 };
 

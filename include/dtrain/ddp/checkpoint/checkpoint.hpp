@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Checkpoints of a whole job: rank 0 has the file, every rank has the values.
+/// Checkpoints of a whole job: rank 0 reads and writes the file, every rank gets the values.
 
 #include <cstddef>
 #include <span>
@@ -21,12 +21,12 @@ namespace DTRAIN_NAMESPACE::ddp {
 
 namespace detail {
 
-/// @throws Error (disagreement) or JobFailed where a rank's tensors differ from rank 0's in name, shape or device
+/// @throws Error (disagreement) or JobFailed if a rank's tensors differ from rank 0's in name, shape or device
 template <class Group>
 void agree_on_tensors_blocking(const Group& group, std::span<const NamedTensor> tensors) {
   ModelSignature signature;
   signature.parameters = tensor_signatures(tensors, decltype(tensor_access(group))::takes_device_memory);
-  // No file has it, but it decides how the values travel.
+  // Not in the file, but the device decides how the values are sent.
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     signature.parameters[i].device = tensors[i].value.device.kind;
   }
@@ -43,13 +43,14 @@ void agree_on_tensors_blocking(const Group& group, std::span<const NamedTensor> 
 
 }  // namespace detail
 
-/// Rank 0 writes its values of `tensors` to `path`, after every rank has come and none has failed. At any moment the
-/// file is the old one or the new one, whole, also after a kill (see AtomicFile). The other ranks' values are not
-/// looked at: what all ranks have alike is saved. Tensors are in host memory or, with a backend of device memory, on
-/// the device; then what writes them has run, or is enqueued on the group's stream. Collective, blocking: until the
-/// file is on the disk, however long that takes a rank 0 that is alive.
-/// @throws Error on every rank, with the same sentence, which names the rank that writes, where the file cannot be
-/// written: who catches it can go on;
+/// Rank 0 writes its values of `tensors` to `path`, after every rank has called this and none has failed. The other
+/// ranks' values are not read: save values that all ranks share.
+/// - `path` has the old content or the new one at any moment, also after a kill (see AtomicFile).
+/// - Tensors are in host memory or, with a backend of device memory, on the device. The work that writes them has run,
+/// or is enqueued on the group's stream.
+/// Collective, blocking: until the file is on the disk, without a time limit while rank 0 is alive.
+/// @throws Error on every rank, with the same sentence, which names the writing rank, if the file cannot be written
+/// (the job has not failed: a caller may catch it and continue);
 /// Error (unsupported) for tensors of another device than the group's and the host; the job's first cause
 template <class Group>
 void save_checkpoint(const Group& group, const std::string& path, std::span<const NamedTensor> tensors) {
@@ -60,12 +61,12 @@ void save_checkpoint(const Group& group, const std::string& path, std::span<cons
   }));
 }
 
-/// Every rank's `tensors` get the values of rank 0's file at `path`, which the other ranks need not see. Before or
-/// after the model is wrapped. Collective, blocking: as save_checkpoint. @returns false on every rank where
-/// rank 0 has no such file
-/// @throws Error (disagreement) or JobFailed where the ranks' tensors differ: the first difference and both ranks;
-/// Error (protocol) on every rank, with the same sentence, for a file that is damaged or has other tensors, which
-/// leaves the values as they were unless the file changes while it is read; the job's first cause
+/// Every rank's `tensors` get the values of rank 0's file at `path`. Only rank 0 needs access to the file. Call it
+/// before or after wrapping the model. Collective, blocking: as save_checkpoint.
+/// @returns false on every rank if rank 0 has no such file
+/// @throws Error (disagreement) or JobFailed if the ranks' tensors differ: the first difference and both ranks;
+/// Error (protocol) on every rank, with the same sentence, for a file that is damaged or has other tensors; the values
+/// stay as they were, unless the file changes during the read; the job's first cause
 template <class Group>
 bool load_checkpoint(const Group& group, const std::string& path, std::span<const NamedTensor> tensors) {
   detail::agree_on_tensors_blocking(group, tensors);

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Tensors to a checkpoint file and back, by one process.
+/// Checkpoint file: writes tensors to it and reads them back, in one process.
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -30,7 +30,7 @@
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// `path` holds the tensors' present values; whatever interrupts it, it holds these or what it held before, whole.
+/// Writes the tensors' present values to `path`. If it is interrupted, `path` has these or its former content, whole.
 /// Blocking: the file system. @throws Error (the system's code) naming the file; as tensor_signatures,
 /// checkpoint_header, `access`
 template <class Access = HostTensorAccess>
@@ -54,13 +54,13 @@ void write_checkpoint_file(const std::string& path, std::span<const NamedTensor>
 
 namespace detail {
 
-/// An open checkpoint file, whose content is not trusted.
+/// Reader of a checkpoint file with untrusted content.
 class CheckpointReader {
  public:
-  /// Nothing is open where there is no file. @throws Error (the system's code) naming the file
+  /// Opens `path`; converts to false if there is no file. @throws Error (the system's code) naming the file
   explicit CheckpointReader(std::string path) : path_(std::move(path)) {
     require_file_name(path_);
-    // Not blocking: the name may be a pipe's.
+    // O_NONBLOCK: the name may be a pipe's.
     descriptor_ = async::Descriptor(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
     if (!descriptor_ && errno != ENOENT) fail_reading(errno);
     struct stat status {};
@@ -71,7 +71,7 @@ class CheckpointReader {
 
   explicit operator bool() const noexcept { return static_cast<bool>(descriptor_); }
 
-  /// The list of tensors, for whose elements the file has exactly the right length. @throws Error (protocol)
+  /// Reads the list of tensors, and checks that the file's length matches it. @throws Error (protocol)
   std::vector<ParameterSignature> read_list() {
     std::array<std::byte, checkpoint_preamble_bytes> preamble{};
     read(0, std::span(preamble).first(static_cast<std::size_t>(std::min<std::uint64_t>(size_, preamble.size()))));
@@ -127,7 +127,7 @@ class CheckpointReader {
   void read(std::uint64_t offset, std::span<std::byte> target) const {
     while (!target.empty()) {
       const ssize_t got = ::pread(descriptor_.get(), target.data(), target.size(), static_cast<off_t>(offset));
-      if (got == 0) cut();  // it has become shorter meanwhile
+      if (got == 0) cut();  // the file has become shorter
       if (got < 0 && errno != EINTR) fail_reading(errno);
       if (got > 0) {
         target = target.subspan(static_cast<std::size_t>(got));
@@ -148,7 +148,8 @@ class CheckpointReader {
   std::uint64_t first_element_ = 0;
 };
 
-/// How the file's list differs from the program's, in a sentence's second half; nothing where it does not.
+/// The first difference between the file's tensors and the program's, as the second half of a sentence; nullopt if
+/// none.
 inline std::optional<std::string> difference_to_file(std::span<const ParameterSignature> file,
                                                      std::span<const ParameterSignature> program) {
   const auto shown = [](const ParameterSignature& tensor) { return in_quotes(tensor.name) + ", " + kind(tensor); };
@@ -163,9 +164,9 @@ inline std::optional<std::string> difference_to_file(std::span<const ParameterSi
 
 }  // namespace detail
 
-/// Gives the tensors the values that `path` holds. Blocking: the file system. @returns false where there is no file
-/// @throws Error (protocol) for a file that is no checkpoint, is damaged or has other tensors, which leaves the values
-/// as they were; Error (the system's code)
+/// Reads the tensors' values from `path`. Blocking: the file system. @returns false if there is no file
+/// @throws Error (protocol) for a file that is no checkpoint, is damaged or has other tensors; the values stay as they
+/// were; Error (the system's code)
 template <class Access = HostTensorAccess>
 bool read_checkpoint_file(const std::string& path, std::span<const NamedTensor> tensors, Access access = {}) {
   const std::vector<ParameterSignature> wanted = tensor_signatures(tensors, Access::takes_device_memory);

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The beginning of a checkpoint file: which tensors follow it.
+/// Checkpoint header: format of a checkpoint file, and its list of tensors.
 
 #include <cstddef>
 #include <cstdint>
@@ -22,12 +22,12 @@
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// A checkpoint file is, without gaps, all numbers little-endian:
+/// Format of a checkpoint file. No gaps; all numbers little-endian:
 ///   checkpoint_magic
 ///   u32   length of the list, in bytes
 ///   list  u32 count; of each tensor: u32 length and name, u8 dtype, u8 number of extents, each extent as i64
 ///   ...   the tensors' elements as they lie in memory, in the order of the list
-///   32    SHA-256 of all before it
+///   32    SHA-256 of all bytes before it
 inline constexpr std::string_view checkpoint_magic = "dtrain checkpoint 1\n";
 inline constexpr std::size_t checkpoint_preamble_bytes = checkpoint_magic.size() + 4;
 inline constexpr std::size_t checkpoint_digest_bytes = std::tuple_size_v<Sha256Digest>;
@@ -41,7 +41,7 @@ inline constexpr std::size_t max_checkpoint_tensors = std::size_t{1} << 20;
 /// The content of a preamble.
 struct CheckpointPreamble {
   bool is_checkpoint = false;    ///< of any version
-  bool is_this_version = false;  ///< then list_bytes counts
+  bool is_this_version = false;  ///< list_bytes is valid only then
   std::uint32_t list_bytes = 0;
 };
 
@@ -56,7 +56,7 @@ inline CheckpointPreamble parse_checkpoint_preamble(std::span<const std::byte> b
   return preamble;
 }
 
-/// What stands before the elements. @throws Error (limit) for a list that would not be read
+/// The bytes before the elements. @throws Error (limit) for a list that parse_checkpoint_list would reject
 inline std::vector<std::byte> checkpoint_header(std::span<const ParameterSignature> tensors) {
   if (tensors.size() > max_checkpoint_tensors) {
     throw Error(Errc::limit, "a checkpoint of " + std::to_string(tensors.size()) +
@@ -91,8 +91,8 @@ inline ParameterSignature read_checkpoint_entry(net::ByteReader& reader) {
 
 }  // namespace detail
 
-/// The list of a header, from bytes that are not trusted. Memory stays below a small multiple of their number.
-/// @returns nothing for anything that checkpoint_header does not write.
+/// Parses the list of a header from untrusted bytes. Memory stays below a small multiple of their size.
+/// @returns nullopt for bytes that checkpoint_header does not produce
 inline std::optional<std::vector<ParameterSignature>> parse_checkpoint_list(std::span<const std::byte> bytes) {
   constexpr std::size_t smallest_entry_bytes = 4 + 1 + 1;
   net::ByteReader reader(bytes);
@@ -108,7 +108,7 @@ inline std::optional<std::vector<ParameterSignature>> parse_checkpoint_list(std:
   return reader.finished() ? std::optional(std::move(tensors)) : std::nullopt;
 }
 
-/// The bytes of all elements. @returns nothing where they are beyond `most`
+/// The size of all elements in bytes. @returns nullopt if it is more than `most`
 inline std::optional<std::uint64_t> element_bytes(std::span<const ParameterSignature> tensors, std::uint64_t most) {
   std::uint64_t sum = 0;
   for (const ParameterSignature& tensor : tensors) {

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// NamedTensor: memory that a checkpoint holds, and the name under which it does.
+/// NamedTensor: a tensor of a checkpoint, with its name.
 
 #include <cstddef>
 #include <span>
@@ -14,15 +14,15 @@
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// One tensor of a training's state: a parameter, an optimizer's velocity, the number of steps done.
-/// Lifetime: the memory outlives what it is given to.
+/// One tensor of the training state: a parameter, an optimizer's velocity, the number of steps done.
+/// Lifetime: the memory outlives the call that gets it.
 struct NamedTensor {
   std::string name;
   TensorView value;
 };
 
-/// The values of a model's parameters, under their names: the beginning of what most trainings save. Gradients are not
-/// among them, since every step makes them anew.
+/// The values of a model's parameters, with their names. Gradients are not included, since every step computes them
+/// anew.
 inline std::vector<NamedTensor> parameter_values(std::span<const Parameter> parameters) {
   std::vector<NamedTensor> values;
   values.reserve(parameters.size());
@@ -32,10 +32,10 @@ inline std::vector<NamedTensor> parameter_values(std::span<const Parameter> para
   return values;
 }
 
-/// What the tensors are called and how they are shaped, which is compared between ranks and with files.
-/// @param on_devices whether memory may be a device's
-/// @throws Error (unsupported) for memory that is not the host's; (invalid_argument) for a name that is too long or a
-/// tensor without memory
+/// Names, shapes and types of the tensors, for comparison between ranks and with files.
+/// @param on_devices whether device memory is allowed
+/// @throws Error (unsupported) for device memory that is not allowed; (invalid_argument) for a name that is too long or
+/// a tensor without memory
 inline std::vector<ParameterSignature> tensor_signatures(std::span<const NamedTensor> tensors,
                                                          bool on_devices = false) {
   std::vector<ParameterSignature> signatures;

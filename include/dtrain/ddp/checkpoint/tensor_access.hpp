@@ -19,23 +19,23 @@
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// Elements in host memory are read and written where they lie.
+/// Elements in host memory are read and written in place.
 struct HostTensorAccess {
   static constexpr bool takes_device_memory = false;
 
-  /// What the tensor holds.
+  /// The tensor's elements.
   std::span<const std::byte> fetch(const TensorView& tensor) const noexcept { return {tensor.data, tensor.bytes()}; }
 
-  /// Where its elements are to be written; then it is given them by `put`.
+  /// The memory into which the caller writes the elements; `put` then stores them in the tensor.
   std::span<std::byte> place(const TensorView& tensor) const noexcept { return {tensor.data, tensor.bytes()}; }
   void put(const TensorView&) const noexcept {}
 };
 
 #if DTRAIN_WITH_CUDA
 
-/// Those on the device of a stream are copied through host memory, one tensor at a time; others are as with
-/// HostTensorAccess. What fetch and place give is valid until the next of them. Blocking: the stream's copies. Threads:
-/// none but the one that uses it.
+/// Elements on the device of a stream are copied through host memory, one tensor at a time; host memory is accessed in
+/// place. The result of fetch or place is valid until the next call of either. Blocking: the stream's copies. Threads:
+/// one.
 class DeviceTensorAccess {
  public:
   static constexpr bool takes_device_memory = true;
@@ -74,8 +74,9 @@ class DeviceTensorAccess {
   }
 
  private:
-  /// A copy of pageable memory waits inside the call, without a deadline, for what is before it in the stream: that is
-  /// waited for first. The memory is not used once the call has returned, also where the copy is abandoned.
+  /// A copy of pageable memory blocks inside the call, without a deadline, until the stream's earlier work has run. So
+  /// the earlier work is waited for first. The host memory is not used after the call returns, even if the copy is
+  /// abandoned.
   void copy_blocking(std::byte* to, const std::byte* from, std::size_t bytes, cudaMemcpyKind kind) {
     block_until_done();
     stream::cuda::check(cudaMemcpyAsync(to, from, bytes, kind, stream_.native()), "cudaMemcpyAsync");
@@ -92,7 +93,7 @@ class DeviceTensorAccess {
 
   stream::cuda::StreamRef stream_;
   std::chrono::nanoseconds timeout_;
-  std::vector<std::byte> memory_;  ///< of the largest tensor so far
+  std::vector<std::byte> memory_;  ///< as large as the largest tensor so far
 };
 
 #endif  // DTRAIN_WITH_CUDA
@@ -115,7 +116,7 @@ struct TensorAccessFor<stream::cuda::StreamRef> {
 
 }  // namespace detail
 
-/// Of the tensors that a group's ranks may have.
+/// The access for tensors of a group: on the host, or on the device of the group's stream.
 template <class Group>
 auto tensor_access(const Group& group) {
   return detail::TensorAccessFor<typename Group::Stream>::make(group.stream(), group.timeout());

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The samples of one rank in one epoch, cut into batches.
+/// SampleBatches: the samples of one rank in one epoch, divided into batches.
 
 #include <algorithm>
 #include <cstddef>
@@ -17,13 +17,13 @@ namespace DTRAIN_NAMESPACE::ddp {
 /// Lifetime: the spans point into this object.
 class SampleBatches {
  public:
-  /// Every batch has `batch_size` samples (at least one), the last one what is left.
+  /// Every batch has `batch_size` samples (at least one); the last one has the rest.
   SampleBatches(std::vector<std::size_t> samples, std::size_t batch_size)
       : samples_(std::move(samples)), batch_size_(batch_size) {}
 
   class Iterator {
    public:
-    using iterator_category = std::input_iterator_tag;  // its reference is a value
+    using iterator_category = std::input_iterator_tag;  // operator* returns a value
     using iterator_concept = std::forward_iterator_tag;
     using value_type = std::span<const std::size_t>;
     using difference_type = std::ptrdiff_t;
@@ -56,7 +56,7 @@ class SampleBatches {
     return std::span(samples_).subspan(first, std::min(batch_size_, samples_.size() - first));
   }
 
-  /// All of them, batch after batch.
+  /// All samples, batch after batch.
   std::span<const std::size_t> samples() const noexcept { return samples_; }
 
   Iterator begin() const noexcept { return {this, 0}; }

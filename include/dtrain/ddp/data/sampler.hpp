@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// DistributedSampler: which samples of a data set this rank takes, batch by batch.
+/// DistributedSampler: the samples of a data set that this rank processes, in batches.
 
 #include <algorithm>
 #include <concepts>
@@ -16,18 +16,18 @@
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// Alike on all ranks but for `rank`.
+/// Must be the same on all ranks, except for `rank`.
 struct SamplerOptions {
   std::size_t dataset_size = 0;  ///< samples
   std::size_t global_batch = 0;  ///< samples of all ranks together in one step
   int rank = 0;
   int world_size = 1;
   std::uint64_t seed = 0;
-  bool shuffle = true;  ///< another order in every epoch; without it 0, 1, 2, ...
+  bool shuffle = true;  ///< a new order in every epoch; false: 0, 1, 2, ...
 };
 
-/// Every epoch has one global order of the data set, which seed and epoch alone decide: it is the same for any number
-/// of ranks, so the k-th step trains on the same samples on one rank or on eight. Threads: const members concurrently.
+/// Every epoch has one global order of the data set, which depends only on seed and epoch. It is the same for any
+/// number of ranks: step k trains on the same samples on one rank or on eight. Threads: const members concurrently.
 class DistributedSampler {
  public:
   /// @throws Error (invalid_argument) for an empty data set or batch, or a rank outside 0..world_size-1.
@@ -46,8 +46,8 @@ class DistributedSampler {
     }
   }
 
-  /// For this rank of the group: `DistributedSampler{group, {.dataset_size = n, .global_batch = b}}`; the options' own
-  /// rank and world_size do not count.
+  /// A sampler for this rank of the group: `DistributedSampler{group, {.dataset_size = n, .global_batch = b}}`. The
+  /// options' rank and world_size are ignored.
   template <class Group>
   requires requires(const Group& group) {
     { group.rank() } -> std::same_as<int>;
@@ -56,9 +56,10 @@ class DistributedSampler {
   DistributedSampler(const Group& group, const SamplerOptions& options)
       : DistributedSampler(for_rank(options, group.rank(), group.world_size())) {}
 
-  /// For training. Step k takes positions [k*B, min((k+1)*B, N)) of the global order; of such a slice of L samples
-  /// every rank gets ceil(L/n): those at rank, rank+n, rank+2n, ... inside the slice, beginning again at the slice's
-  /// start where n does not divide L. So all ranks take the same number of steps and of samples in each of them.
+  /// Batches for training. Step k takes positions [k*B, min((k+1)*B, N)) of the global order (B: global_batch, N:
+  /// dataset_size). With n ranks and L samples in such a slice, each rank gets ceil(L/n) of them: those at rank,
+  /// rank+n, rank+2n, ... in the slice, continuing at its start if n does not divide L. So all ranks have the same
+  /// number of steps, and of samples in each step.
   SampleBatches batches(std::uint64_t epoch) const {
     const std::vector<std::size_t> order = global_order(epoch);
     const std::size_t slice = std::min(options_.global_batch, order.size());
@@ -73,8 +74,8 @@ class DistributedSampler {
     return {std::move(mine), share(slice)};
   }
 
-  /// For evaluation: samples rank, rank+n, rank+2n, ... of the data set in its own order, not padded: over all ranks
-  /// every sample comes exactly once. Ranks may differ by one sample, and by a batch.
+  /// Batches for evaluation: samples rank, rank+n, rank+2n, ... of the data set in its own order, without padding. Over
+  /// all ranks, every sample occurs exactly once. Ranks may differ by one sample, and by one batch.
   SampleBatches evaluation() const {
     std::vector<std::size_t> mine;
     mine.reserve(options_.dataset_size / ranks() + 1);
@@ -84,7 +85,7 @@ class DistributedSampler {
     return {std::move(mine), share(std::min(options_.global_batch, options_.dataset_size))};
   }
 
-  /// The order of the whole data set in `epoch`, the same on every rank and for any world size.
+  /// The order of the whole data set in `epoch`: the same on every rank and for any world size.
   std::vector<std::size_t> global_order(std::uint64_t epoch) const {
     if (options_.shuffle) {
       return shuffled_order(options_.dataset_size, options_.seed, epoch);

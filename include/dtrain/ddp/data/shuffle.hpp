@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// A permutation of 0..n-1 that is the same with every compiler and standard library.
+/// Shuffle: a permutation of 0..n-1 that is the same with every compiler and standard library.
 
 #include <cstddef>
 #include <cstdint>
@@ -20,7 +20,8 @@ constexpr std::uint64_t mix64(std::uint64_t value) noexcept {
   return value ^ value >> 31;
 }
 
-/// SplitMix64. The standard's engines are specified but its distributions are not, so the bounded draw is our own.
+/// SplitMix64 generator. It has its own bounded draw, because the standard specifies its engines but not its
+/// distributions' results.
 class SplitMix64 {
  public:
   explicit constexpr SplitMix64(std::uint64_t state) noexcept : state_(state) {}
@@ -43,12 +44,12 @@ class SplitMix64 {
   std::uint64_t state_;
 };
 
-/// The generator of one epoch. Seed and epoch are both mixed: neighbouring epochs do not run through the same states.
+/// The generator of one epoch. It mixes both seed and epoch, so that neighbouring epochs have unrelated states.
 constexpr SplitMix64 epoch_generator(std::uint64_t seed, std::uint64_t epoch) noexcept {
   return SplitMix64(mix64(mix64(seed + SplitMix64::gamma) + epoch));
 }
 
-/// Fisher and Yates, from the last place down, with draws of `epoch_generator(seed, epoch)`.
+/// Fisher-Yates shuffle, from the last position down, with draws of `epoch_generator(seed, epoch)`.
 inline std::vector<std::size_t> shuffled_order(std::size_t count, std::uint64_t seed, std::uint64_t epoch) {
   std::vector<std::size_t> order(count);
   std::iota(order.begin(), order.end(), std::size_t{0});

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Clock offset: the difference of a rank's clock to rank 0's.
+/// Clock offset: the difference between rank 0's clock and a rank's, estimated over the store.
 
 #include <algorithm>
 #include <chrono>
@@ -12,8 +12,8 @@
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// Added to this rank's times it gives rank 0's, to within `uncertainty`. Both 0 where the ranks share a host, whose
-/// processes share the clock.
+/// A time of this rank plus `offset` is rank 0's time, to within `uncertainty`. Both are 0 if the ranks share a host,
+/// because its processes share the clock.
 struct ClockOffset {
   std::chrono::nanoseconds offset{};
   std::chrono::nanoseconds uncertainty{};
@@ -27,7 +27,7 @@ inline std::chrono::nanoseconds now_on_step_clock() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(StepRecord::Clock::now().time_since_epoch());
 }
 
-/// The server's half of sample_clock_blocking.
+/// Rank 0's half of sample_clock_blocking.
 template <class Store>
 void serve_clock_blocking(const Store& store) {
   for (int sample = 0; sample < clock_samples; ++sample) {
@@ -37,8 +37,8 @@ void serve_clock_blocking(const Store& store) {
   }
 }
 
-/// The request whose reply came back soonest counts (Cristian, "Probabilistic clock synchronization", 1989): rank 0
-/// read its clock at some moment between request and reply.
+/// Uses the request with the shortest round trip (Cristian, "Probabilistic clock synchronization", 1989): rank 0 read
+/// its clock at some moment between request and reply.
 template <class Store>
 ClockOffset sample_clock_blocking(const Store& store) {
   ClockOffset best{{}, std::chrono::nanoseconds::max()};
@@ -60,8 +60,8 @@ ClockOffset sample_clock_blocking(const Store& store) {
 
 }  // namespace detail
 
-/// This rank's offset. Collective, blocking: rank 0 answers the ranks of other hosts one after the other, a few round
-/// trips to the store each. @param store the group's, with a prefix that nothing else uses meanwhile
+/// This rank's offset. Collective, blocking: rank 0 serves the ranks of other hosts one after the other, with a few
+/// round trips to the store each. @param store the group's, with a prefix in no other use meanwhile
 template <class Store>
 ClockOffset clock_offset_blocking(const Store& store, int rank, int world_size, int node_rank) {
   if (rank == 0) {

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// How long the buckets' collectives ran on a device, and how much of that the backward pass hid.
+/// Device times: duration of the buckets' collectives on a device, and the part that the backward pass hid.
 
 #include <algorithm>
 #include <array>
@@ -19,16 +19,18 @@
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// Events with timing before and behind each bucket's collective, and where the streams that compute come to wait for
-/// the last one. The host waits for none of them: a step's are read in a later step, or when statistics are asked for,
-/// once they are complete. While those of several steps are not, and where a step becomes part of a graph, nothing is
-/// measured. Does nothing where the meter does not want it. Threads: `started` and `reduced` one at a time, all else on
-/// the thread that drives the steps. Steady state: allocates nothing.
+/// Records timing events before and after each bucket's collective, and where each computing stream begins to wait for
+/// the last one. The host never waits for an event. It reads a step's events once they are complete: in a later step,
+/// or when statistics are requested.
+/// A step is not measured if it is captured in a graph, if four earlier steps are still unread, or if the meter
+/// does not want device times.
+/// Threads: `started` and `reduced` one at a time; everything else on the thread that drives the steps. Steady state:
+/// allocates nothing.
 class DeviceTimes {
  public:
   DeviceTimes(StepMeter& meter, int device) : meter_(&meter), device_(device) {}
 
-  /// Between steps: for so many buckets. @throws Error (cuda), as what follows
+  /// Prepares events for the number of buckets. Between steps. @throws Error (cuda), as the members below
   void plan(std::size_t buckets) {
     if (!meter_->wants_device_times()) {
       return;
@@ -43,14 +45,14 @@ class DeviceTimes {
     }
   }
 
-  /// A step begins.
   void begin_step() noexcept {
     recording_ = nullptr;
     collect();
     under_way_ = true;
   }
 
-  /// `stream` comes to the collective of `bucket`. Bucket 0, the first of a step, decides whether the step is measured.
+  /// Records the start of the collective of `bucket`. Bucket 0, the first of a step, decides whether the step is
+  /// measured.
   void started(std::size_t bucket, stream::cuda::StreamRef stream) {
     if (bucket == 0 && meter_->wants_device_times() && count_ < steps_.size() && !stream.is_capturing()) {
       recording_ = &at(count_);
@@ -67,7 +69,7 @@ class DeviceTimes {
     }
   }
 
-  /// All that `producer` computes in this step is enqueued there.
+  /// Records the end of the step's computation on `producer`.
   void computed(stream::cuda::StreamRef producer) {
     if (recording_ == nullptr) {
       return;
@@ -78,15 +80,15 @@ class DeviceTimes {
     recording_->computed[recording_->producers++].record(producer);
   }
 
-  /// All of the step is enqueued.
+  /// Call when all work of the step is enqueued.
   void end_step() noexcept {
     count_ += recording_ != nullptr ? 1 : 0;
     recording_ = nullptr;
     under_way_ = false;
   }
 
-  /// Adds the steps that the device is done with to the meter. Blocking: no. While a step is under way, and after one
-  /// that was abandoned, nothing: threads that launch its buckets may use the same entries.
+  /// Adds the steps that the device has completed to the meter. Blocking: no. Does nothing while a step is open or
+  /// after one that was abandoned: threads that launch its buckets may use the same entries.
   void collect() noexcept {
     if (under_way_ || count_ == 0) {
       return;
@@ -104,7 +106,7 @@ class DeviceTimes {
   };
   struct TimedStep {
     std::vector<TimedBucket> buckets;
-    std::vector<stream::cuda::TimingEvent> computed;  ///< of the first `producers`
+    std::vector<stream::cuda::TimingEvent> computed;  ///< only the first `producers` are used
     std::size_t producers = 0;
   };
 
@@ -145,11 +147,11 @@ class DeviceTimes {
 
   StepMeter* meter_;
   int device_;
-  std::array<TimedStep, 4> steps_;  ///< from front_ on, `count_` that the device may still be at
+  std::array<TimedStep, 4> steps_;  ///< a ring: `count_` steps from front_ on are not yet read
   std::size_t front_ = 0;
   std::size_t count_ = 0;
-  TimedStep* recording_ = nullptr;  ///< the one under way, where it is measured
-  bool under_way_ = false;          ///< for the thread that drives the steps, and no other
+  TimedStep* recording_ = nullptr;  ///< the current step; null if it is not measured
+  bool under_way_ = false;          ///< used by the thread that drives the steps only
 };
 
 }  // namespace DTRAIN_NAMESPACE::ddp

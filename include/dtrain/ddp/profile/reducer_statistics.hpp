@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Statistics: what was reduced and how long it took, as a struct and as a line.
+/// ReducerStatistics: counts and times of a reducer's steps, as a struct and as a line.
 
 #include <chrono>
 #include <cstdint>
@@ -11,18 +11,18 @@
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// What was reduced so far on this rank. A step that failed is not counted.
+/// Totals of this rank so far. Failed steps are not counted.
 struct ReducerStatistics {
   std::uint64_t steps = 0;
   std::uint64_t bytes_reduced = 0;  ///< of gradients, without padding
   std::size_t buckets = 0;          ///< in the plan
   StepTimes times;                  ///< sums over the steps
   bool is_measured = false;         ///< whether times.communication and times.hidden are known
-  /// Those that these two are sums over, and times.exposed with them: on host streams all; on CUDA, where
-  /// DdpOptions::device_times wants it, those that the device is done with and could be timed.
+  /// Steps in times.communication, times.hidden and times.exposed. On host streams: all steps. On CUDA, with
+  /// DdpOptions::device_times: the steps that could be timed and that the device has completed.
   std::uint64_t measured_steps = 0;
-  std::uint64_t unreduced_passes = 0;           ///< under no_sync(), before these steps
-  const char* why_nothing_is_hidden = nullptr;  ///< where communication runs in finish() only
+  std::uint64_t unreduced_passes = 0;           ///< passes under no_sync() before these steps
+  const char* why_nothing_is_hidden = nullptr;  ///< set if communication runs in finish() only
 };
 
 namespace detail {
@@ -38,7 +38,7 @@ inline std::string milliseconds_text(std::chrono::nanoseconds sum, std::uint64_t
 }  // namespace detail
 
 /// Means over the steps: "a step of 200: forward 3.1 ms, backward 8.2 ms, communication 5 ms (hidden 4.4 ms), exposed
-/// 0.6 ms, 100 MB in 12 buckets". What was not measured is left out, why next to nothing was hidden stands behind it.
+/// 0.6 ms, 100 MB in 12 buckets". Omits times that were not measured. Gives the reason if less than 1% was hidden.
 inline std::string to_string(const ReducerStatistics& statistics) {
   const StepTimes& times = statistics.times;
   const auto part = [&](const char* what, std::chrono::nanoseconds sum) {

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The running bucket: step and bucket of the communication under way, for error sentences.
+/// Running bucket: step and bucket of the current communication, for error sentences.
 
 #include <atomic>
 #include <cstddef>
@@ -14,8 +14,8 @@
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// A channel knows an operation's number and its buffer's length, which has padding in it; its user knows steps and
-/// gradients. Threads: any.
+/// Translates a channel's terms (operation number, buffer length with padding) into the user's: step, bucket, gradient
+/// elements. Threads: any.
 class RunningBucket {
  public:
   void plan(const BucketPlan& plan) {
@@ -27,14 +27,14 @@ class RunningBucket {
     }
   }
 
-  /// Step `step`, from 1, has come to bucket `bucket`.
+  /// The communication has reached bucket `bucket` of step `step`, which counts from 1.
   void begin(std::uint64_t step, std::size_t bucket) noexcept {
     bucket_.store(bucket, std::memory_order_relaxed);
     step_.store(step, std::memory_order_relaxed);
   }
 
-  /// "all_reduce (average) of 1000 f32 (bucket 0 of 3 in step 7)", without padding; what the operation itself says
-  /// before the first step.
+  /// "all_reduce (average) of 1000 f32 (bucket 0 of 3 in step 7)", without padding; before the first step, only the
+  /// operation.
   std::string describe(backend::Operation operation) const {
     const std::uint64_t step = step_.load(std::memory_order_relaxed);
     const std::size_t bucket = bucket_.load(std::memory_order_relaxed);

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The slowest rank: the one for whose forward and backward passes the others wait.
+/// Slowest rank: the rank with the longest forward and backward passes, for which the others wait.
 
 #include <chrono>
 #include <cstdint>
@@ -12,10 +12,10 @@
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// The rank that the others wait for.
+/// The rank with the longest mean forward and backward time.
 struct SlowestRank {
   int rank = 0;                          ///< in the group
-  std::chrono::nanoseconds computing{};  ///< its forward and backward of a step, on average
+  std::chrono::nanoseconds computing{};  ///< its mean forward and backward time of a step
   std::chrono::nanoseconds typical{};    ///< the mean of all ranks
 };
 
@@ -27,7 +27,8 @@ inline std::string to_string(const SlowestRank& slowest) {
 
 namespace detail {
 
-/// The decimal number at the front of `text`, which it is cut off from with what ends it; 0 for anything else.
+/// Removes the decimal number at the front of `text`, and the character after it. @returns the number; 0 if there is
+/// none
 inline std::int64_t take_number(std::string_view& text) {
   std::int64_t number = 0;
   std::size_t length = 0;
@@ -40,8 +41,8 @@ inline std::int64_t take_number(std::string_view& text) {
 
 }  // namespace detail
 
-/// Collective, blocking: rank 0 reads every rank's times and publishes the slowest. O(ranks) messages to rank 0, for
-/// reports and not for every step. @param prefix used once; `deadline` bounds each wait
+/// Collective, blocking: rank 0 reads every rank's times and publishes the slowest. O(ranks) messages to rank 0: for
+/// reports, not for every step. @param prefix used once; `deadline` bounds each wait
 template <class Store>
 SlowestRank find_slowest_rank_blocking(Store store, const std::string& prefix, const ReducerStatistics& mine, int rank,
                                        int world_size, Deadline deadline) {

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The step meter: how long the parts of the steps took.
+/// Step meter: times of the phases of steps.
 
 #include <algorithm>
 #include <atomic>
@@ -20,27 +20,28 @@ namespace DTRAIN_NAMESPACE::ddp {
 
 /// Sums over steps.
 struct StepTimes {
-  /// From the end of a pass to begin(): forward pass, optimizer, data. Passes under no_sync() count, as in `backward`.
+  /// From the end of a pass to begin(): forward pass, optimizer, data. Includes passes under no_sync(), as `backward`
+  /// does.
   std::chrono::nanoseconds forward{};
   std::chrono::nanoseconds backward{};       ///< from begin() to finish()
-  std::chrono::nanoseconds communication{};  ///< collectives running
-  std::chrono::nanoseconds hidden{};         ///< of it, before finish() was called; on a device, while it computed
-  std::chrono::nanoseconds exposed{};        ///< in finish(), on a device behind it: what the step is longer for
+  std::chrono::nanoseconds communication{};  ///< duration of the collectives
+  std::chrono::nanoseconds hidden{};         ///< part before finish() was called; on a device, part during computation
+  std::chrono::nanoseconds exposed{};        ///< time added to the step: in finish(), or on a device after computation
 };
 
-/// What a meter takes note of beside what costs a clock's reading.
+/// Optional measurements, which cost more than reading a clock.
 struct Metering {
-  bool every_ready = false;                  ///< and what else makes the records complete
-  bool device_times = false;                 ///< of collectives that run on a device
-  std::shared_ptr<RunningBucket> running{};  ///< is updated with each bucket; may be null
+  bool every_ready = false;                  ///< records each ready(), and on CUDA each start and end of a bucket
+  bool device_times = false;                 ///< measures collectives on a device
+  std::shared_ptr<RunningBucket> running{};  ///< updated with each bucket; may be null
 };
 
-/// Writes the step records and adds up the times. Steady state: allocates nothing. Threads: stamps run on the
-/// communication stream, `launched` under the bucket queue's mutex, `ready` anywhere; everything else on the thread
-/// that drives the steps. Lifetime: outlives the stamps' work.
+/// Writes step records and sums up times. Steady state: allocates nothing. Threads: stamps run on the communication
+/// stream, `launched` under the bucket queue's mutex, `ready` anywhere; everything else on the thread that drives the
+/// steps. Lifetime: outlives the stamps' work.
 class StepMeter {
  public:
-  /// Work for a stream: notes that it came to this place.
+  /// Work for a stream: records that the stream has reached this point.
   struct Stamp {
     StepMeter* meter;
     std::uint64_t step;
@@ -49,14 +50,14 @@ class StepMeter {
     void operator()() const noexcept { meter->reached(*this); }
   };
 
-  /// @param records that the ring holds
+  /// @param records capacity of the ring
   StepMeter(std::size_t buckets, std::size_t records, Metering metering = {})
       : recorder_(records), metering_(std::move(metering)), spans_(buckets) {}
 
   bool is_complete() const noexcept { return metering_.every_ready; }
   bool wants_device_times() const noexcept { return metering_.device_times; }
 
-  /// Between steps.
+  /// Sets the buckets. Between steps.
   void plan(const BucketPlan& plan) {
     spans_ = std::vector<Span>(plan.buckets.size());
     if (metering_.running) metering_.running->plan(plan);
@@ -69,7 +70,7 @@ class StepMeter {
     recorder_.note(step_, StepEvent::begun, 0, now);
   }
 
-  /// The same for a pass that reduces nothing: it counts with the step that reduces what it leaves.
+  /// Begins a pass that reduces nothing. It counts with the next step that reduces.
   void begin_unreduced() noexcept {
     end_forward(Clock::now());
     is_unreduced_ = true;
@@ -92,13 +93,13 @@ class StepMeter {
     return {this, step_, static_cast<std::uint32_t>(bucket), event};
   }
 
-  /// finish() was called.
+  /// Call at the begin of finish().
   void waiting() noexcept {
     waiting_ = Clock::now();
     recorder_.note(step_, StepEvent::waiting, 0, waiting_);
   }
 
-  /// finish() is done: every stamp of the step has been passed, where the stream has any (`measured`).
+  /// Call at the end of finish(). `measured`: the stream has stamps, all of which have run.
   void finished(bool measured) noexcept {
     end_ = Clock::now();
     recorder_.note(step_, StepEvent::finished, 0, end_);
@@ -112,8 +113,8 @@ class StepMeter {
     }
   }
 
-  /// A device's times of an earlier step: collectives ran so long, `hidden` of it while it computed, and computing
-  /// had to wait for them so long.
+  /// Adds a device's times of an earlier step: duration of its collectives, the part `hidden` by computation, and the
+  /// time that computation waited for them.
   void measured(std::chrono::nanoseconds communication, std::chrono::nanoseconds hidden,
                 std::chrono::nanoseconds exposed) noexcept {
     times_.communication += communication;
@@ -122,17 +123,17 @@ class StepMeter {
     ++measured_steps_;
   }
 
-  /// Of the steps that finished.
+  /// Sums over the finished steps.
   StepTimes times() const noexcept {
     StepTimes times = times_;
     times.exposed = exposed_on_device_.value_or(times.exposed);
     return times;
   }
 
-  /// Those that `communication` and `hidden` are sums over, and `exposed` where a device measured it.
+  /// Number of steps in `communication` and `hidden`, and in `exposed` if a device measured it.
   std::uint64_t measured_steps() const noexcept { return measured_steps_; }
 
-  /// Those that `forward` and `backward` are sums over besides the steps.
+  /// Number of passes in `forward` and `backward` besides the steps.
   std::uint64_t unreduced_passes() const noexcept { return unreduced_passes_; }
 
   const StepRecorder& recorder() const noexcept { return recorder_; }
@@ -140,7 +141,7 @@ class StepMeter {
  private:
   using Clock = StepRecord::Clock;
 
-  /// When the stream was busy with a bucket, in the clock's ticks.
+  /// When the stream worked on a bucket, in the clock's ticks.
   struct Span {
     std::atomic<Clock::rep> started{0};
     std::atomic<Clock::rep> reduced{0};
@@ -180,19 +181,19 @@ class StepMeter {
   Metering metering_;
   std::vector<Span> spans_;
   StepTimes times_;
-  std::optional<std::chrono::nanoseconds> exposed_on_device_;  ///< nothing where no device has measured
+  std::optional<std::chrono::nanoseconds> exposed_on_device_;  ///< nullopt if no device has measured
   std::uint64_t measured_steps_ = 0;
   std::uint64_t step_ = 0;
   Clock::time_point begin_{};
   Clock::time_point waiting_{};
-  Clock::time_point end_{};  ///< of the pass before; the epoch where there was none
+  Clock::time_point end_{};  ///< of the previous pass; the epoch if there is none
   /// @name Since the last step's end.
   /// @{
   std::chrono::nanoseconds forward_{};
   std::chrono::nanoseconds backward_{};  ///< of passes that reduced nothing
   std::uint64_t unreduced_ = 0;
   /// @}
-  bool is_unreduced_ = false;  ///< the pass that is under way
+  bool is_unreduced_ = false;  ///< the current pass
   std::uint64_t unreduced_passes_ = 0;
 };
 

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// A step record: one thing that happened in a step, and when.
+/// Step record: one event of a step, and its time.
 
 #include <chrono>
 #include <cstddef>
@@ -10,15 +10,15 @@
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// What happened. For each step, in time: one `begun`; for each parameter `ready`; for each bucket `launched`,
-/// `started`, `reduced`; one `waiting`; one `finished`.
+/// Events of each step, in time: one `begun`; for each parameter `ready`; for each bucket `launched`, `started`,
+/// `reduced`; one `waiting`; one `finished`.
 enum class StepEvent : std::uint8_t {
-  begun = 1,  ///< begin() was called: what came before was not DistributedDataParallel's
-  ready,      ///< a gradient was announced; only where every ready() is recorded (DdpOptions::timeline)
+  begun = 1,  ///< begin() was called; the time before is the program's
+  ready,      ///< a gradient is ready; only if every ready() is recorded (DdpOptions::timeline)
   launched,   ///< the bucket's collective was enqueued
-  started,    ///< the communication stream came to it
-  reduced,    ///< the communication stream was done with it
-  waiting,    ///< finish() was called: from here on communication is not hidden
+  started,    ///< the communication stream has reached the bucket
+  reduced,    ///< the communication stream has completed the bucket
+  waiting,    ///< finish() was called; later communication is not hidden
   finished,   ///< finish() returned
 };
 
@@ -43,7 +43,7 @@ struct StepRecord {
   using Clock = std::chrono::steady_clock;  ///< the same for all processes of a host
 
   std::uint64_t step = 0;   ///< from 1
-  std::uint32_t index = 0;  ///< of the parameter where it is `ready`, else of the bucket; 0 for the step's own
+  std::uint32_t index = 0;  ///< of the parameter for `ready`, else of the bucket; 0 for events of the whole step
   StepEvent event = StepEvent::begun;
   Clock::time_point time{};
 

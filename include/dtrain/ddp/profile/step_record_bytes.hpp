@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// A rank's records of a timeline as bytes, and back from bytes that another process wrote.
+/// Timeline serialisation: a rank's records to bytes, and from untrusted bytes of another process.
 
 #include <chrono>
 #include <cstddef>
@@ -20,11 +20,11 @@ namespace DTRAIN_NAMESPACE::ddp {
 
 inline constexpr std::size_t step_record_bytes = 8 + 4 + 1 + 8;
 
-/// The most that the records of all ranks of a timeline take together; where there are more, each rank's latest remain.
+/// The most bytes for the records of all ranks of a timeline. Beyond it, each rank's latest records are kept.
 inline constexpr std::size_t max_timeline_bytes = std::size_t{64} << 20;
 
-/// No clock that counts from its host's start, and no offset between two, is further from zero: sums and differences of
-/// times that were read can be formed.
+/// A bound on times and clock offsets: no clock that counts from its host's start exceeds it, and sums and differences
+/// of times that were read do not overflow.
 inline constexpr std::chrono::nanoseconds max_timeline_time{std::int64_t{1} << 60};
 
 namespace detail {
@@ -39,7 +39,7 @@ inline std::chrono::nanoseconds read_timeline_time(net::ByteReader& reader) noex
 
 }  // namespace detail
 
-/// @param most records: the latest are kept
+/// @param most number of records; the latest are kept
 inline std::string serialise(const RankTimeline& timeline, std::size_t most) {
   const std::size_t first = timeline.records.size() > most ? timeline.records.size() - most : 0;
   net::ByteWriter writer;
@@ -52,7 +52,7 @@ inline std::string serialise(const RankTimeline& timeline, std::size_t most) {
   return std::string(writer.characters());
 }
 
-/// @returns nothing for anything that serialise does not write
+/// @returns nullopt for bytes that serialise does not produce
 inline std::optional<RankTimeline> parse_rank_timeline(int rank, const std::string& text) {
   net::ByteReader reader(text);
   RankTimeline timeline;

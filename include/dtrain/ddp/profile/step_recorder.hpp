@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The step recorder: a fixed ring of step records that any thread writes.
+/// Step recorder: a lock-free ring of step records, of fixed size, that any thread writes.
 
 #include <atomic>
 #include <bit>
@@ -12,11 +12,11 @@
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// The latest records overwrite the oldest. Allocates at construction only. Threads: `note` concurrently, from any;
-/// `records` too, which leaves out what is being written meanwhile.
+/// The latest records overwrite the oldest. Allocates only at construction. Threads: `note` from any, concurrently;
+/// `records` as well, which omits records that are being written.
 class StepRecorder {
  public:
-  /// @param capacity of records; rounded up to a power of two
+  /// @param capacity number of records; rounded up to a power of two
   explicit StepRecorder(std::size_t capacity) : slots_(std::bit_ceil(capacity < 2 ? std::size_t{2} : capacity)) {}
 
   std::size_t capacity() const noexcept { return slots_.size(); }
@@ -30,9 +30,9 @@ class StepRecorder {
     RecordSlot& slot = slots_[number & (slots_.size() - 1)];
     const std::uint64_t before = slot.number.exchange(busy, std::memory_order_acquire);
     if (before == busy) {
-      return;  // a thread was stopped here for a whole turn of the ring; it writes, this record is dropped
+      return;  // another thread has been writing here for a whole turn of the ring: this record is dropped
     }
-    // A reader that meets a record half written sees another number before it or after it.
+    // A reader of a half-written record sees different numbers before and after reading it.
     slot.step.store(step, std::memory_order_release);
     slot.what.store(static_cast<std::uint64_t>(index) << 8 | static_cast<std::uint64_t>(event),
                     std::memory_order_release);
@@ -40,7 +40,7 @@ class StepRecorder {
     slot.number.store(number + 1, std::memory_order_release);
   }
 
-  /// Those that are still here, in the order in which they were written, of steps from `first_step` on. Allocates.
+  /// The records in the ring of steps from `first_step` on, in the order in which they were written. Allocates.
   std::vector<StepRecord> records(std::uint64_t first_step = 0) const {
     std::vector<StepRecord> found;
     const std::uint64_t end = next_.load(std::memory_order_acquire);
@@ -55,7 +55,7 @@ class StepRecorder {
     return found;
   }
 
-  /// How many were ever written: where it is above the capacity, the oldest are gone.
+  /// Number of records ever written; beyond the capacity, the oldest are lost.
   std::uint64_t written() const noexcept { return next_.load(std::memory_order_relaxed); }
 
  private:

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// A timeline: the step records of all ranks as Chrome trace JSON, which Perfetto and chrome://tracing show.
+/// Timeline: the step records of all ranks as Chrome trace JSON, for Perfetto and chrome://tracing.
 
 #include <algorithm>
 #include <chrono>
@@ -22,14 +22,14 @@ namespace DTRAIN_NAMESPACE::ddp {
 struct RankTimeline {
   int rank = 0;
   std::string host;
-  std::chrono::nanoseconds clock_offset{};       ///< added to its times they are rank 0's
-  std::chrono::nanoseconds clock_uncertainty{};  ///< the offset is right to within this; 0 where the clock is the same
+  std::chrono::nanoseconds clock_offset{};       ///< a time of this rank plus this is rank 0's time
+  std::chrono::nanoseconds clock_uncertainty{};  ///< bound on the offset's error; 0 if the clock is the same
   std::vector<StepRecord> records{};
 };
 
 namespace detail {
 
-/// A JSON string: printable, so only quotes and backslashes need care.
+/// A JSON string. `text` is made printable, so only quotes and backslashes are escaped.
 inline std::string json_string(const std::string& text) {
   std::string quoted = "\"";
   for (const char byte : sanitize(text)) {
@@ -70,7 +70,7 @@ class TraceEvents {
 
   Duration since_origin(Time time) const { return time + offset_ - origin_; }
 
-  /// "1234.567" of a duration that is not negative. Exact, and with a point in every locale of the program.
+  /// "1234.567" for a duration that is not negative. Exact, and with a point in every locale of the program.
   static std::string microseconds(Duration duration) {
     const std::int64_t count = std::chrono::duration_cast<std::chrono::nanoseconds>(duration).count();
     return std::to_string(count / 1000) + "." + std::to_string(1000 + count % 1000).substr(1);
@@ -90,7 +90,7 @@ class TraceEvents {
   bool first_ = true;
 };
 
-/// Pairs what begins with what ends it; a pair of which the ring has lost one half is left out.
+/// Pairs begin and end records. A record whose other half the ring has lost is omitted.
 class TracePairs {
  public:
   explicit TracePairs(TraceEvents& events) : events_(events) {}
@@ -148,9 +148,9 @@ inline StepRecord::Clock::time_point earliest(std::span<const RankTimeline> rank
 
 }  // namespace detail
 
-/// One process for each rank, with rows for its steps, the gradients that became ready, the buckets from their launch
-/// to their start, and their reduction; an event a line. Times count from the earliest record. @param parameters names,
-/// in the order of parameters(); where one is missing its number stands
+/// One trace process for each rank, with four rows: steps, ready gradients, buckets from launch to start, and
+/// reductions. One event a line. Times count from the earliest record.
+/// @param parameters names, in the order of parameters(); a missing name is replaced by its index
 inline std::string timeline_json(std::span<const RankTimeline> ranks, std::span<const std::string> parameters = {}) {
   std::string text = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[";
   detail::TraceEvents events(detail::earliest(ranks), text);

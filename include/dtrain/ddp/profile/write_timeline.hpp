@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The timeline of a whole job, gathered and written by rank 0.
+/// Timeline of a whole job, gathered and written by rank 0.
 
 #include <algorithm>
 #include <cstddef>
@@ -24,7 +24,7 @@ namespace DTRAIN_NAMESPACE::ddp {
 
 namespace detail {
 
-inline constexpr std::size_t timeline_chunk_bytes = std::size_t{512} << 10;  // a value of the store has its bounds
+inline constexpr std::size_t timeline_chunk_bytes = std::size_t{512} << 10;  // the store bounds its values
 
 /// Sets `key/0`, `key/1`, ..., and their number under `key`.
 template <class Store>
@@ -36,7 +36,7 @@ void put_chunks_blocking(const Store& store, const std::string& key, const std::
   store.set(key, std::to_string(chunks)).wait();
 }
 
-/// What put_chunks_blocking set, which is gone from the store afterwards.
+/// Reads the chunks of put_chunks_blocking and erases them from the store.
 template <class Store>
 std::string take_chunks_blocking(const Store& store, const std::string& key) {
   constexpr std::size_t most = max_timeline_bytes / timeline_chunk_bytes + 1;
@@ -52,18 +52,18 @@ std::string take_chunks_blocking(const Store& store, const std::string& key) {
 
 }  // namespace detail
 
-/// Rank 0 writes the records of all ranks (DistributedDataParallel::records) to `path` as a trace that Perfetto and
-/// chrome://tracing open, on rank 0's clock. Ranks on other hosts have their offset estimated now, and the trace says
-/// to within what. Beyond max_timeline_bytes each rank's latest records count. Collective, blocking: as long as rank 0
-/// writes.
-/// @param parameters names for the gradients, in the order of parameters(); rank 0's count
-/// @throws Error on every rank, with the same sentence, where the file cannot be written; the job's first cause
+/// Rank 0 writes the records of all ranks (DistributedDataParallel::records) to `path` as a trace for Perfetto and
+/// chrome://tracing, on rank 0's clock. The clock offsets of ranks on other hosts are estimated now; the trace contains
+/// their uncertainty. Beyond max_timeline_bytes each rank's latest records are kept.
+/// Collective, blocking: as long as rank 0 writes.
+/// @param parameters names of the gradients, in the order of parameters(); rank 0's are used
+/// @throws Error on every rank, with the same sentence, if the file cannot be written; the job's first cause
 template <class Group>
 void write_timeline(const Group& group, const std::string& path, std::vector<StepRecord> records,
                     std::span<const std::string> parameters = {}) {
   const auto store = group.store().with_prefix("dtrain/timeline/");
   const int ranks = group.world_size();
-  group.start_pending();  // other ranks may wait for it before they come here
+  group.start_pending();  // other ranks may wait for this work before they call this
   const ClockOffset clock = clock_offset_blocking(store.with_prefix("clock/"), group.rank(), ranks, group.node_rank());
   RankTimeline own{group.rank(), group.members().host, clock.offset, clock.uncertainty, std::move(records)};
   const std::size_t most = max_timeline_bytes / step_record_bytes / static_cast<std::size_t>(ranks);

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Accumulation: backward passes whose gradients stay on this rank, to be added to.
+/// Gradient accumulation under no_sync(): backward passes add to this rank's gradients and reduce nothing.
 
 #include <cstddef>
 #include <memory>
@@ -16,8 +16,8 @@
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// While it lives, steps of the DistributedDataParallel that gave it reduce nothing. Movable. Threads: the one that
-/// drives the steps.
+/// While it lives, steps of its DistributedDataParallel reduce nothing. Movable. Threads: the one that drives the
+/// steps.
 class [[nodiscard]] NoSync {
  public:
   explicit NoSync(std::shared_ptr<int> depth) noexcept : depth_(std::move(depth)) { ++*depth_; }
@@ -33,8 +33,9 @@ class [[nodiscard]] NoSync {
   std::shared_ptr<int> depth_;
 };
 
-/// What such steps have left in which gradients, for a next step that reduces without announcing them anew. Threads:
-/// `add` concurrently, for different parameters; everything else between steps.
+/// The parameters whose gradients steps under no_sync() have left unreduced, and the streams that wrote them. The next
+/// step that reduces includes these gradients without another ready().
+/// Threads: `add` concurrently, for different parameters; everything else between steps.
 class AccumulatedGradients {
  public:
   explicit AccumulatedGradients(std::size_t parameters) : gradients_(parameters) {}
@@ -53,7 +54,8 @@ class AccumulatedGradients {
   std::vector<AccumulatedGradient> gradients_;
 };
 
-/// The target of such steps: a gradient that is ready stays where it is. Lifetime: what it is given outlives it.
+/// Target of steps under no_sync(): a ready gradient stays in its own memory. Lifetime: the constructor's arguments
+/// outlive it.
 class Accumulation final : public Step::Target {
  public:
   Accumulation(const ReadyTracker& tracker, const GradientTable& gradients, AccumulatedGradients& accumulated,
@@ -77,8 +79,8 @@ class Accumulation final : public Step::Target {
     add(parameter, stream);
   }
 
-  /// @throws Error (invalid_argument) where `gradient` is not the parameter's own memory: the next step that reduces
-  /// would not know of it.
+  /// @throws Error (invalid_argument) if `gradient` is not the parameter's own memory, which alone the next reducing
+  /// step reads.
   void ready(std::size_t parameter, const TensorView& gradient, StreamHandle stream) override {
     tracker_->check_index(parameter);
     if (gradient.data != (*gradients_)[parameter].own) {

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The bucket queue: buckets become complete in any order and are launched in the plan's.
+/// Bucket queue: buckets become complete in any order and are launched in the plan's order.
 
 #include <atomic>
 #include <cstddef>
@@ -13,20 +13,21 @@
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// Collectives match by order, so every rank launches bucket 0, 1, 2, ... whatever order its gradients came in.
+/// Every rank launches buckets 0, 1, 2, ..., whatever the order of its ready gradients, because collectives match by
+/// order.
 /// Threads: `mark_gradient_ready` and `resume_if_waiting` concurrently; everything else between steps.
 class BucketQueue {
  public:
   /// `sizes[b]` is the number of parameters in bucket b, at least one.
   explicit BucketQueue(std::span<const std::size_t> sizes) { plan(sizes); }
 
-  /// The buckets are others from the next step on.
+  /// Replaces the buckets, from the next step on.
   void plan(std::span<const std::size_t> sizes) {
     buckets_ = std::vector<BucketState>(sizes.size());
     for (std::size_t bucket = 0; bucket < sizes.size(); ++bucket) {
       buckets_[bucket].size = sizes[bucket];
     }
-    next_ = 0;  // none of these is launched
+    next_ = 0;  // none of the new buckets is launched
     complete_ = 0;
   }
 
@@ -40,12 +41,15 @@ class BucketQueue {
     failure_ = nullptr;
   }
 
-  /// A gradient of `bucket` is in the bucket. The last one locks the mutex, once, calls `complete(bucket)`, then
-  /// `launch(b)` for every complete bucket whose predecessors are launched, until one returns that there is no capacity
-  /// now (false). An exception of the two passes through; nothing is launched after.
+  /// Marks one gradient as packed into `bucket`. The call for the bucket's last gradient locks the mutex, once, and
+  /// calls
+  ///   - `complete(bucket)`;
+  ///   - `launch(b)` for every complete bucket whose predecessors are launched, until one returns false (no capacity
+  ///   now).
+  /// An exception of either is passed on; nothing is launched after it.
   template <class Complete, class Launch>
   void mark_gradient_ready(std::size_t bucket, Complete&& complete, Launch&& launch) {
-    // Releases this thread's writes to the bucket, and acquires those of the threads that came before.
+    // Releases this thread's writes to the bucket, and acquires those of earlier threads.
     if (buckets_[bucket].pending.fetch_sub(1, std::memory_order_acq_rel) != 1) {
       return;
     }
@@ -56,8 +60,7 @@ class BucketQueue {
     launch_complete(launch);
   }
 
-  /// Launches buckets for which there was no capacity when they became complete. Rethrows what a launch threw in this
-  /// step.
+  /// Launches complete buckets that had no capacity before. Rethrows the exception of a launch in this step.
   template <class Launch>
   void resume(Launch&& launch) {
     const std::lock_guard lock(mutex_);
@@ -67,7 +70,7 @@ class BucketQueue {
     }
   }
 
-  /// The same where a bucket waits for capacity, for the thread that has freed some. What a launch throws is kept.
+  /// As resume, if a bucket waits for capacity: for the thread that has freed some. Keeps the exception of a launch.
   template <class Launch>
   void resume_if_waiting(Launch&& launch) noexcept {
     if (!waits_for_capacity_.load()) {
@@ -77,29 +80,29 @@ class BucketQueue {
       const std::lock_guard lock(mutex_);
       launch_complete(launch);
     } catch (...) {
-      // finish() asks.
+      // finish() rethrows it.
     }
   }
 
-  /// Nothing is launched from now on. Threads: any.
+  /// Stops launching. Threads: any.
   void close() noexcept {
     const std::lock_guard lock(mutex_);
     closed_ = true;
   }
 
-  /// Whether every gradient of this step is in its bucket, and not only announced.
+  /// Whether every gradient of this step is packed into its bucket, and not only marked ready.
   bool all_complete() const {
     const std::lock_guard lock(mutex_);
     return complete_ == buckets_.size();
   }
 
-  /// How many buckets of this step are launched.
+  /// Number of buckets launched in this step.
   std::size_t launched() const {
     const std::lock_guard lock(mutex_);
     return next_;
   }
 
-  /// Rethrows what `launch` threw in this step, for a caller other than the one it was thrown to.
+  /// Rethrows the exception of a launch in this step, for a caller on another thread.
   void throw_if_launch_failed() const {
     const std::lock_guard lock(mutex_);
     if (failure_) {
@@ -115,7 +118,7 @@ class BucketQueue {
     bool complete = false;  // guarded by the mutex
   };
 
-  /// Under the mutex, as what follows.
+  /// Requires the mutex, as or_fail does.
   template <class Launch>
   void launch_complete(Launch& launch) {
     waits_for_capacity_.store(false);
@@ -125,7 +128,7 @@ class BucketQueue {
       if (launched) {
         ++next_;
       } else if (waits_for_capacity_.exchange(true)) {
-        return;  // no capacity, even after the thread that frees some could see the flag
+        return;  // checked again after the flag was set, so that no wake-up is lost
       }
     }
   }

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Buckets at run time: ranges of the arena.
+/// Bucket ranges: the elements of each bucket in the arena.
 
 #include <cstddef>
 #include <vector>
@@ -10,13 +10,13 @@
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// The elements of `planned` in an arena at `arena`, padding included: zeros, which every reduction leaves as they are.
+/// The elements of `planned` in the arena at `arena`, with padding: zeros, which every reduction leaves zero.
 inline BufferView range_of(const PlannedBucket& planned, std::byte* arena) noexcept {
   std::byte* const data = planned.bytes == 0 ? nullptr : arena + planned.offset;
   return {data, planned.bytes / size_bytes(planned.dtype), planned.dtype, planned.device};
 }
 
-/// Of all its buckets.
+/// The ranges of all buckets of `plan`.
 inline std::vector<BufferView> ranges_of(const BucketPlan& plan, std::byte* arena) {
   std::vector<BufferView> ranges;
   ranges.reserve(plan.buckets.size());
@@ -26,7 +26,7 @@ inline std::vector<BufferView> ranges_of(const BucketPlan& plan, std::byte* aren
   return ranges;
 }
 
-/// How many gradients each of its buckets waits for.
+/// The number of gradients of each bucket.
 inline std::vector<std::size_t> parameter_counts(const BucketPlan& plan) {
   std::vector<std::size_t> counts;
   counts.reserve(plan.buckets.size());

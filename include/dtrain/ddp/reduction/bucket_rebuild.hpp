@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Bucket rebuild: once, after the first step, buckets are planned in the order in which the gradients were ready.
+/// Bucket rebuild: after the first step, plans the buckets again in the observed ready order and moves gradients.
 
 #include <algorithm>
 #include <cstddef>
@@ -23,17 +23,18 @@ namespace DTRAIN_NAMESPACE::ddp {
 /// Callbacks with which a reducer rebuilds its buckets. Without `agree` it keeps its first plan.
 struct BucketRebuild {
   BucketCaps caps;
-  /// Collective, blocking: rank 0's order, given this rank's.
+  /// Collective, blocking: returns rank 0's order; `order` is this rank's.
   std::function<std::vector<std::size_t>(const std::vector<std::size_t>& order)> agree;
-  /// Gradient i lives at `view` now: for the model's bind_gradient. Needed where one is bound.
+  /// Calls the model's bind_gradient: gradient `parameter` is at `view` now. Required if a gradient is bound.
   std::function<void(std::size_t parameter, const TensorView& view)> bind;
-  /// Given this rank's order, when its last gradient is ready: what others wait for in `agree` is not to wait for this
-  /// rank's finish(), which may itself wait for them in another channel. Blocking: no. May be empty.
+  /// Called with this rank's order when its last gradient is ready. Other ranks wait in `agree` for this publication.
+  /// It must not wait for this rank's finish(), which may itself wait for them in another channel. Blocking: no. May be
+  /// empty.
   std::function<void(const std::vector<std::size_t>& order)> publish{};
-  int ranks_on_host = 1;  ///< that move their gradients at the same time
+  int ranks_on_host = 1;  ///< ranks that move their gradients at the same time
 };
 
-/// The plan of the same gradients for another order.
+/// Plans the same gradients in another order.
 inline BucketPlan rebuilt_plan(const BucketPlan& plan, std::span<const GradientSize> sizes,
                                std::span<const std::size_t> order, const BucketCaps& caps) {
   BucketPlan next = plan_buckets(sizes, order, caps);
@@ -43,13 +44,13 @@ inline BucketPlan rebuilt_plan(const BucketPlan& plan, std::span<const GradientS
   return next;
 }
 
-/// Host memory through which gradients are moved: for all of them where that can be allocated, else for some.
+/// Host memory for moving gradients: as large as the arena if that can be allocated, else smaller.
 struct RelocationBuffer {
-  /// @param sharers ranks that take as much of the host's memory at the same time
-  /// @throws std::bad_alloc where there is not even a page
+  /// @param sharers ranks of this host that allocate as much at the same time
+  /// @throws std::bad_alloc if not even one page can be allocated
   RelocationBuffer(std::size_t wanted, int sharers) : bytes(wanted) {
     constexpr std::size_t min_bytes = 4096;
-    constexpr std::size_t useful_bytes = std::size_t{16} << 20;  // more of less than all would be no faster
+    constexpr std::size_t useful_bytes = std::size_t{16} << 20;  // below the full size, more would be no faster
     const std::uint64_t available =
         backend::shared_memory::available_memory_bytes() / (2 * static_cast<unsigned>(sharers));
     if (bytes > available || !try_allocate()) {
@@ -71,7 +72,7 @@ struct RelocationBuffer {
   std::size_t bytes;
 };
 
-/// All gradients' places in the arena, in their present order, and where the plan has them.
+/// The gradients' blocks in their present order in the arena, with their offsets in `plan` as targets.
 inline std::vector<Block> blocks_of(const GradientTable& gradients, const BucketPlan& plan, const std::byte* arena) {
   std::vector<std::pair<std::size_t, Block>> placed;
   for (std::size_t parameter = 0; parameter < gradients.size(); ++parameter) {
@@ -88,11 +89,12 @@ inline std::vector<Block> blocks_of(const GradientTable& gradients, const Bucket
   return blocks;
 }
 
-/// Blocking: moves all gradients to the places of `plan` and calls `bind` for those that live there; what they hold is
-/// kept, and zeros are what the rest of the arena holds. On the way is the host's memory: the device's may be full.
-/// Where that is, too, they are moved within the arena, which takes longer.
-/// @param copier copies and clears; `wait` is what it waits with
-/// @param sharers ranks of this host that do so at the same time
+/// Blocking: moves all gradients to their offsets in `plan` and calls `bind` for bound gradients that moved.
+/// - Bound gradients keep their content; the rest of the arena is zero afterwards.
+/// - Gradients are copied through host memory, because device memory may be full. If host memory is short as well, they
+/// are moved within the arena, which takes longer.
+/// @param copier copies and clears; waits with `wait`
+/// @param sharers ranks of this host that move gradients at the same time
 template <class Copier, class Wait>
 void move_gradients(GradientTable& gradients, const BucketPlan& plan, std::byte* arena, Copier& copier, Wait&& wait,
                     const std::function<void(std::size_t, const TensorView&)>& bind, int sharers) {
@@ -123,7 +125,7 @@ void move_gradients(GradientTable& gradients, const BucketPlan& plan, std::byte*
       copier.clear(place, before.bytes);
     }
   }
-  copier.synchronize(wait);  // the zeros too: a graph that replays the next step does not come after this stream
+  copier.synchronize(wait);  // includes the zeros: a graph that replays the next step is not ordered after this stream
 }
 
 }  // namespace DTRAIN_NAMESPACE::ddp

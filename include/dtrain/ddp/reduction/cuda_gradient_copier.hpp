@@ -1,7 +1,6 @@
 #pragma once
 /// @file
-/// CUDA gradient copier: copies gradients on a device into their bucket and back; streams wait for streams, the host
-/// for none.
+/// CUDA gradient copier: packs and unpacks gradients in device memory, ordered by streams, without host waits.
 
 #include <algorithm>
 #include <cstddef>
@@ -26,16 +25,16 @@
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// A gradient copier as HostGradientCopier is. `ready` only notes the stream; when a bucket is complete, one event is
-/// recorded on each stream that produced a gradient of it, and the communication stream waits for those, packs what is
-/// not bound, reduces, and copies back. Nothing here waits on the host or asks an event within a step, so that a step
-/// can be captured in a CUDA graph.
+/// The gradient copier (see HostGradientCopier) of a CUDA stream. on_gradient_ready only stores the stream. When a
+/// bucket is complete, an event is recorded on each stream that produced one of its gradients. The communication stream
+/// waits for these events, packs unbound gradients, reduces, and unpacks. Within a step the host waits for nothing and
+/// queries no event, so that a step can be captured in a CUDA graph.
 class CudaGradientCopier {
  public:
   using Stream = stream::cuda::StreamRef;
 
   static constexpr bool copies_on_stream = true;
-  static constexpr bool is_measured = false;  // the host does not know when, unless DeviceTimes measures it
+  static constexpr bool is_measured = false;  // times need DeviceTimes: the host does not know when a bucket runs
 
   CudaGradientCopier(Stream stream, GradientTable& gradients, const BucketPlan& plan, StepMeter& meter)
       : stream_(stream),
@@ -49,7 +48,8 @@ class CudaGradientCopier {
 
   Stream stream() const noexcept { return stream_; }
 
-  /// Work of `stream` from now on comes after what `producer` holds now; one of the host stands for the default stream.
+  /// Makes later work of `stream` run after the work now enqueued on `producer`; a host `producer` means the default
+  /// stream.
   static void order_behind(Stream stream, StreamHandle producer) {
     stream::cuda::Event written;
     with_stream(producer.device.kind == DeviceKind::cuda ? producer : StreamHandle{stream.device(), nullptr},
@@ -75,7 +75,7 @@ class CudaGradientCopier {
   /// Adds the times of earlier steps to the meter. Blocking: no.
   void collect_times() noexcept { times_.collect(); }
 
-  /// An index out of range is left to what comes next.
+  /// Ignores an index out of range, which mark_ready rejects later.
   void require_no_stream(std::size_t parameter) const {
     if (parameter < gradients_->size()) {
       gradients_->refuse_without_stream(parameter);
@@ -94,10 +94,11 @@ class CudaGradientCopier {
     announced_[parameter] = {gradient, stream, false};
   }
 
-  /// The stream of an announced parameter is one that finish() orders, and that zeros have to wait for.
+  /// Adds the stream of a ready parameter to those that zero fills wait for and that wait for the reduction in
+  /// finish().
   void note_producer(std::size_t parameter) { note(announced_[parameter].stream); }
 
-  /// The stream that last produced it is remembered: there its owner may still be using it.
+  /// Keeps the stream that last produced the gradient: the gradient's owner may still be using it there.
   void zero_fill(std::size_t parameter) noexcept {
     announced_[parameter] = {nullptr, announced_[parameter].stream, true};
   }
@@ -112,10 +113,10 @@ class CudaGradientCopier {
         continue;
       }
       for (const StreamHandle producer : producers_) {
-        events.add(producer);  // a gradient's owner may still be writing what zeros are to replace
+        events.add(producer);  // it may still be writing the gradient that zeros replace
       }
       const StreamHandle earlier = announced_[parameter].stream;
-      if (earlier.device.kind == DeviceKind::cuda && !is_captured()) {  // a graph waits for nothing outside it
+      if (earlier.device.kind == DeviceKind::cuda && !is_captured()) {  // a graph cannot wait for work outside it
         events.add(earlier);
         note(earlier);
       }
@@ -153,8 +154,8 @@ class CudaGradientCopier {
     stamp(bucket, StepEvent::reduced);
   }
 
-  /// Later work of every stream that produced a gradient of this step comes after the last bucket. Blocking: no, unless
-  /// no gradient was announced at all: then there is no stream that could wait.
+  /// Makes later work of every stream that produced a gradient of this step run after the last bucket. Blocking: no,
+  /// unless no parameter was ready: then there is no such stream.
   template <class Wait, class Resume>
   void finish(Wait&& wait, Resume&&) {
     stream_.record(done_);
@@ -192,7 +193,7 @@ class CudaGradientCopier {
     }
   }
 
-  /// Blocking: until the stream is done with all that is enqueued. Between steps.
+  /// Blocking: until all enqueued work of the stream has run. Between steps.
   template <class Wait>
   void synchronize(Wait&& wait) {
     stream_.record(done_);
@@ -205,11 +206,11 @@ class CudaGradientCopier {
     }
   }
 
-  /// Whether addresses may change: not where the step became part of a graph, which holds them.
+  /// Whether addresses may change: not if the step is captured in a graph, which stores them.
   bool may_move() const { return !stream_.is_capturing(); }
 
-  /// Blocking. @returns whether the stream is done with all that is enqueued, at the deadline at the latest. What is
-  /// being captured does not run and cannot be waited for.
+  /// Blocking: until `deadline` at most. @returns whether all enqueued work of the stream has run; true during a
+  /// capture, whose work does not run and cannot be waited for.
   bool block_until_idle(Deadline deadline) {
     if (stream_.is_capturing()) {
       return true;
@@ -225,8 +226,8 @@ class CudaGradientCopier {
     bool is_zero_filled = false;
   };
 
-  /// A call of the host in the stream: some microseconds, hence only where everything is to be recorded. A graph would
-  /// call it again and again.
+  /// Enqueues a host function, only if all records are wanted, since it costs some microseconds. Not in a capture: a
+  /// graph would call it in every replay.
   void stamp(std::size_t bucket, StepEvent event) const {
     if (!meter_->is_complete() || stream_.is_capturing()) {
       return;
@@ -239,7 +240,7 @@ class CudaGradientCopier {
     static_cast<void>(stamp.release());
   }
 
-  /// Whether this step becomes part of a graph.
+  /// Whether this step is captured in a graph.
   bool is_captured() const {
     bool captured = false;
     for (const StreamHandle producer : producers_) {

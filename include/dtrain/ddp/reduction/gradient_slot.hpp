@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The gradient slot: where one gradient lies for the user, and where in the arena it is reduced.
+/// Gradient slot: address of one gradient in the model, and its address in the arena.
 
 #include <cstddef>
 #include <cstring>
@@ -9,7 +9,7 @@
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// A bound gradient lives in the arena, so that both addresses are the same and nothing is copied.
+/// A bound gradient lies in the arena: both addresses are the same and nothing is copied.
 struct GradientSlot {
   std::byte* own = nullptr;    ///< the parameter's gradient memory
   std::byte* place = nullptr;  ///< in the arena

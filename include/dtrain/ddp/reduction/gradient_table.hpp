@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The gradient table: for each parameter its gradient's slot, and what may be announced for it.
+/// Gradient table: slot, name and shape of each parameter's gradient, and checks of ready() arguments.
 
 #include <cstddef>
 #include <span>
@@ -19,7 +19,7 @@ namespace DTRAIN_NAMESPACE::ddp {
 /// Threads: const members concurrently. Indices are in range, except where a member says that it checks.
 class GradientTable {
  public:
-  /// @param arena where the plan's arena begins, on `device`; null only where it has no bytes
+  /// @param arena begin of the plan's arena, on `device`; null only if the arena has 0 bytes
   /// @throws Error (unsupported) for gradients that are not on `device`.
   GradientTable(std::span<const Parameter> parameters, const BucketPlan& plan, std::byte* arena, Device device = {})
       : arena_(arena), device_(device) {
@@ -39,8 +39,8 @@ class GradientTable {
 
   const GradientSlot& operator[](std::size_t parameter) const noexcept { return slots_[parameter]; }
 
-  /// Where gradient i lives from now on is its place in the arena; what it holds is to be copied there before.
-  /// Checks the index. @returns where.
+  /// Binds a gradient: from now on it lies in the arena. The caller has copied its content there. Checks the index.
+  /// @returns the gradient's new view
   TensorView bind(std::size_t parameter) {
     GradientSlot& slot = slots_.at(parameter);
     slot.own = slot.place;
@@ -48,8 +48,9 @@ class GradientTable {
     return views_[parameter];
   }
 
-  /// The places are those of another plan of the same gradients. A bound gradient is to be moved there.
-  /// @returns where gradient i lives now.
+  /// Sets the gradient's offset to that of another plan of the same gradients. The caller moves a bound gradient's
+  /// content.
+  /// @returns the gradient's present view
   TensorView move(std::size_t parameter, const BucketPlan& plan) {
     GradientSlot& slot = slots_.at(parameter);
     const bool bound = slot.is_bound();
@@ -57,7 +58,7 @@ class GradientTable {
     return bound ? bind(parameter) : views_[parameter];
   }
 
-  /// @throws Error (unsupported) for a stream of another device than the gradients'.
+  /// @throws Error (unsupported) for a stream of another device.
   void require_same_device(std::size_t parameter, StreamHandle stream) const {
     if (stream.device.kind != device_.kind || (device_.kind == DeviceKind::cuda && stream.device != device_)) {
       throw Error(Errc::unsupported, announcement(parameter) + " came with a stream of " + to_string(stream.device) +
@@ -65,7 +66,7 @@ class GradientTable {
     }
   }
 
-  /// @throws Error (invalid_argument) for a gradient on a device: the stream that produces it is to be named.
+  /// @throws Error (invalid_argument) for a gradient on a device: ready() must name the stream that produces it.
   void require_no_stream(std::size_t parameter) const {
     if (device_.kind != DeviceKind::host) {
       refuse_without_stream(parameter);
@@ -79,7 +80,7 @@ class GradientTable {
                                             "; call ready(i, stream) with the stream that produces it");
   }
 
-  /// @throws Error (invalid_argument) unless `gradient` has as many elements of the same kind as the parameter's own.
+  /// @throws Error (invalid_argument) unless `gradient` has the element count, dtype and device of the parameter's own.
   void require_same_kind(std::size_t parameter, const TensorView& gradient) const {
     const TensorView& own = views_[parameter];
     const bool there = gradient.data != nullptr || gradient.bytes() == 0;

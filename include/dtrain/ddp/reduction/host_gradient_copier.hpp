@@ -1,7 +1,6 @@
 #pragma once
 /// @file
-/// Host gradient copier: copies gradients in host memory into their bucket and back, in the announcing thread and in
-/// finish().
+/// Host gradient copier: packs gradients in host memory in the thread that calls ready(), and unpacks in finish().
 
 #include <cstddef>
 #include <cstring>
@@ -19,15 +18,15 @@
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// A gradient copier is the part of a reducer that differs between streams: Reducer calls it, with indices in range.
+/// A gradient copier is the part of a reducer that differs between streams. Reducer calls it with indices in range.
 /// Threads: `on_gradient_ready` concurrently, for different parameters; `complete`, `can_launch`, `before` and `after`
 /// under the bucket queue's mutex; everything else between steps. Lifetime: table, plan and meter outlive it.
 template <stream::Stream Stream>
 class HostGradientCopier {
  public:
-  static constexpr bool copies_on_stream = false;  ///< else a thread of the host copies
+  static constexpr bool copies_on_stream = false;  ///< false: a host thread copies
 
-  /// Whether the meter knows when the stream came to a bucket and was done with it.
+  /// Whether the meter gets the times at which the stream started and finished each bucket.
   static constexpr bool is_measured = requires(Stream stream, StepMeter::Stamp stamp) { stream.enqueue(stamp); };
 
   HostGradientCopier(Stream stream, GradientTable& gradients, const BucketPlan& plan, StepMeter& meter)
@@ -35,41 +34,42 @@ class HostGradientCopier {
 
   Stream stream() const noexcept { return stream_; }
 
-  /// Work of `stream` from now on comes after what `producer` holds now: on the host that has run.
+  /// Makes later work of a stream run after a producer's. Nothing to do: a host producer's work has run.
   static void order_behind(Stream, StreamHandle) noexcept {}
 
-  /// The plan is another one of as many bytes. Between steps, while nothing is on its way.
+  /// Adopts the new plan, which has as many bytes. Between steps, while no bucket is in flight.
   void rebuild_buckets() { reduced_ = std::vector<Event>(plan_->buckets.size()); }
 
   void begin_step() noexcept { done_ = 0; }
 
-  /// Stamps have updated the meter in time.
+  /// Nothing to do: stamps update the meter.
   void collect_times() const noexcept {}
 
-  /// The gradient is final now. Nothing to check for `ready(i)`.
+  /// `ready(i)` needs no stream: the gradient is final.
   void require_no_stream(std::size_t) const noexcept {}
   void require_stream(std::size_t parameter, StreamHandle stream) const {
     gradients_->require_same_device(parameter, stream);
   }
 
-  /// It is at `gradient`, its own memory or other.
+  /// Packs the gradient from `gradient`, its own or other memory.
   void on_gradient_ready(std::size_t parameter, const std::byte* gradient, StreamHandle) const noexcept {
     (*gradients_)[parameter].pack_from(gradient);
   }
 
-  /// It takes part with zeros.
+  /// The parameter contributes zeros.
   void zero_fill(std::size_t parameter) const noexcept {
     clear((*gradients_)[parameter].place, (*gradients_)[parameter].bytes);
   }
-  void note_producer(std::size_t) const noexcept {}  // the thread that announced the gradient has finished it
+  void note_producer(std::size_t) const noexcept {}  // the thread that called ready() has finished the gradient
 
   void complete(std::size_t) const noexcept {}
 
-  /// From now on `act` is called by the stream when a bucket is reduced: there may be capacity for another one. It
-  /// throws nothing. Before the first step.
+  /// Sets `act`, which the stream calls after reducing a bucket: there may be capacity for another one. `act` does not
+  /// throw. Before the first step.
   void on_capacity_freed(std::function<void()> act) { on_capacity_freed_ = std::move(act); }
 
-  /// A host stream has a bounded queue and then runs work in the thread that enqueues: ready() must not do that.
+  /// Limits the buckets in flight: if its queue is full, a host stream runs work in the enqueueing thread, and ready()
+  /// must not run work.
   bool can_launch(std::size_t bucket) noexcept {
     while (bucket - done_ >= max_in_flight && reduced_[done_].is_complete()) {
       ++done_;
@@ -77,7 +77,7 @@ class HostGradientCopier {
     return bucket - done_ < max_in_flight;
   }
 
-  /// Enqueued before and after the collective of a bucket.
+  /// Enqueue stamps before and after the collective of a bucket.
   void before(std::size_t bucket) const { stamp(bucket, StepEvent::started); }
   void after(std::size_t bucket) {
     if constexpr (is_measured) {
@@ -86,8 +86,8 @@ class HostGradientCopier {
     stream_.record(reduced_[bucket]);
   }
 
-  /// Blocking: until all is reduced and in its own memory. `wait(event)` throws where the job has failed, and
-  /// `resume()` launches buckets for which there was no capacity.
+  /// Blocking: until all gradients are reduced and unpacked. `wait(event)` throws if the job has failed;
+  /// `resume(bucket)` launches buckets that had no capacity before.
   template <class Wait, class Resume>
   void finish(Wait&& wait, Resume&& resume) {
     for (std::size_t bucket = 0; bucket < reduced_.size(); ++bucket) {
@@ -99,15 +99,15 @@ class HostGradientCopier {
     }
   }
 
-  /// Blocking. While no thread launches. @returns whether the stream is done with all that is enqueued, that of a
-  /// bucket whose launch threw included, at the deadline at the latest
+  /// Blocking: until `deadline` at most. No thread may launch meanwhile.
+  /// @returns whether all enqueued work of the stream has run, including that of a bucket whose launch threw
   bool block_until_idle(Deadline deadline) {
     Event done;
     stream_.record(done);
     return done.block_until_complete(deadline) == stream::WaitResult::complete;
   }
 
-  /// Between own memory and places that hold no gradients.
+  /// Copy between the model's memory and arena slots, for buffers.
   void gather(std::span<const GradientSlot> slots) const noexcept {
     for (const GradientSlot& slot : slots) {
       slot.pack();
@@ -136,14 +136,14 @@ class HostGradientCopier {
     }
   }
 
-  /// Whether addresses may change: no graph holds them.
+  /// Whether addresses may change: always, since no graph stores them.
   bool may_move() const noexcept { return true; }
 
  private:
   using Event = typename Stream::Event;
 
-  /// Work for the stream. Where it runs in the background the next bucket is launched there: another rank may wait for
-  /// it while this one is in another channel.
+  /// Work for the stream. If it runs in the background, it launches the next bucket: another rank may wait for that
+  /// bucket while this rank is in another channel.
   struct BucketReduced {
     StepMeter::Stamp stamp;
     const std::function<void()>* on_capacity_freed;
@@ -153,8 +153,8 @@ class HostGradientCopier {
     }
   };
 
-  /// Buckets under way at once: each may take eight of the 256 slots of stream::host::Queue, of which two are stamps.
-  /// A thread that launches must not wait for a slot, since the work that runs may launch, too.
+  /// Most buckets in flight. Each may take eight of the 256 slots of stream::host::Queue, two of them for stamps. A
+  /// launching thread must not wait for a slot, because the work that frees slots may launch as well.
   static constexpr std::size_t max_in_flight = 31;
 
   void stamp(std::size_t bucket, StepEvent event) const {
@@ -168,7 +168,7 @@ class HostGradientCopier {
   const BucketPlan* plan_;
   StepMeter* meter_;
   std::vector<Event> reduced_;
-  std::size_t done_ = 0;  ///< buckets that were seen reduced
+  std::size_t done_ = 0;  ///< buckets known to be reduced
   std::function<void()> on_capacity_freed_;
 };
 

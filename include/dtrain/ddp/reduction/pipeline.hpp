@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The pipeline: gradients go into buckets, full buckets become collectives, results go back.
+/// Reduction pipeline: packs gradients into buckets, launches a collective for each full bucket, unpacks results.
 
 #include <cstddef>
 #include <functional>
@@ -25,9 +25,9 @@
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// Owns the channel and the arena. Reducer checks which gradients may be announced when. Threads: `add_gradient`
-/// concurrently, for different parameters; everything else between the first and the last of them. Buckets for which
-/// the stream had no capacity are launched by the thread that runs the host stream, too. Pinned.
+/// Owns the channel and the arena. Reducer checks the order of the calls. Pinned.
+/// Threads: `add_gradient` concurrently, for different parameters; everything else before the first or after the last
+/// of these calls. A thread that runs the host stream launches buckets as well, if they had no capacity before.
 template <backend::Communicator Communicator>
 class Pipeline {
  public:
@@ -65,14 +65,14 @@ class Pipeline {
   StepMeter& meter() noexcept { return meter_; }
   const StepMeter& meter() const noexcept { return meter_; }
 
-  /// The meter, once it knows what a device has measured so far.
+  /// The meter, with the device times measured so far.
   const StepMeter& up_to_date_meter() noexcept {
     copier_.collect_times();
     return meter_;
   }
   std::shared_ptr<const void> memory() const noexcept { return arena_; }
 
-  /// Blocking. What gradient i holds is copied into the arena, where it lives from now on. @returns where
+  /// Blocking: copies the gradient's content into the arena, where the gradient lies from now on. @returns its new view
   TensorView bind(std::size_t parameter, const FailureContext& context) {
     const GradientSlot slot = gradients_[parameter];
     if (slot.own != nullptr && !slot.is_bound()) {
@@ -87,13 +87,13 @@ class Pipeline {
     copier_.begin_step();
   }
 
-  /// Gradient i of this step is at `gradient` once the work that `stream` holds now has run.
+  /// Adds a gradient of this step: it is at `gradient` once the work now enqueued on `stream` has run.
   void add_gradient(std::size_t parameter, const std::byte* gradient, StreamHandle stream) {
     copier_.on_gradient_ready(parameter, gradient, stream);
     mark_gradient_ready(parameter);
   }
 
-  /// Those for which `was_announced(i)` does not hold take part with zeros.
+  /// Parameters for which `was_announced(i)` is false contribute zeros.
   template <class Announced>
   void zero_fill_others(Announced was_announced) {
     for (std::size_t parameter = 0; parameter < gradients_.size(); ++parameter) {
@@ -109,20 +109,21 @@ class Pipeline {
     }
   }
 
-  /// From now on `act` is called in each step when all gradients are in their buckets, before the last launch.
+  /// Sets `act`, which each step calls when all gradients are in their buckets, after the launch of the last bucket's
+  /// collective.
   void on_all_gradients_ready(std::function<void()> act) { on_all_gradients_ready_ = std::move(act); }
 
-  /// Nothing is launched from now on, in the background either.
+  /// Stops launching, also in the background.
   void stop_launching() noexcept { queue_.close(); }
 
-  /// Rethrows what a launch threw in this step.
+  /// Rethrows the exception of a launch in this step.
   void throw_if_launch_failed() const { queue_.throw_if_launch_failed(); }
 
-  /// Whether all gradients of this step are in their buckets, and not only announced.
+  /// Whether all gradients of this step are packed into their buckets, and not only marked ready.
   bool all_complete() const { return queue_.all_complete(); }
 
-  /// Collective. Blocking on host streams: until all is reduced and in its own memory; on CUDA the producers' streams
-  /// wait. @throws the job's first cause; Error (timeout)
+  /// Collective. Blocking on host streams: until all gradients are reduced and unpacked. On CUDA, later work of the
+  /// producers' streams waits instead. @throws the job's first cause; Error (timeout)
   void finish(const FailureContext& context) {
     copier_.finish(waiting(context), [this, launched = queue_.launched()](std::size_t bucket) mutable {
       if (bucket >= launched) {
@@ -134,12 +135,12 @@ class Pipeline {
     meter_.finished(GradientCopier::is_measured);
   }
 
-  /// Blocking. Between steps: the plan for another order of the same gradients; what they hold is kept.
+  /// Blocking. Between steps: plans the same gradients in another order and moves them, with their content.
   void rebuild_buckets(std::span<const std::size_t> order, const BucketRebuild& rebuild,
                        const FailureContext& context) {
     BucketPlan next = rebuilt_plan(plan_, sizes_, order, rebuild.caps);
     if (next.offset_of == plan_.offset_of && next.bucket_of == plan_.bucket_of) {
-      return;  // the same plan: no memory for another copy of all gradients is needed
+      return;  // the same plan: saves the memory of a second copy
     }
     move_gradients(gradients_, next, arena_base(), copier_, waiting(context), rebuild.bind, rebuild.ranks_on_host);
     plan_ = std::move(next);
@@ -149,8 +150,8 @@ class Pipeline {
     copier_.rebuild_buckets();
   }
 
-  /// Blocking: until the work that points into the arena has ended; aborted where it does not by the deadline, or now.
-  /// @returns false where it has not ended even so: this must outlive it
+  /// Blocking: until the work that uses the arena has ended. Aborts that work at the deadline, or at once if `now`.
+  /// @returns false if the work has not ended within 5 s after the abort: this object must then outlive it
   bool end(bool now, const Cause& cause, Deadline deadline) {
     stop_launching();
     if (!now && copier_.block_until_idle(deadline)) {
@@ -173,7 +174,7 @@ class Pipeline {
 
   std::byte* arena_base() const noexcept { return arena_ ? arena_->data() : nullptr; }
 
-  /// Waits for an event, as long as the job is well.
+  /// A function that waits for an event, and throws if the job fails.
   auto waiting(const FailureContext& context) {
     return [this, &context](typename Stream::Event& event) {
       backend::block_until_complete(event, communicator_, *context.latch, context.timeout, context.rank);
@@ -189,7 +190,7 @@ class Pipeline {
     return [this](std::size_t bucket) { return launch(bucket); };
   }
 
-  /// Under the queue's mutex, which makes it the one thread that enqueues. @returns whether there was capacity.
+  /// Requires the queue's mutex: only one thread enqueues at a time. @returns false if there was no capacity
   bool launch(std::size_t bucket) {
     if (!copier_.can_launch(bucket)) {
       return false;
@@ -203,7 +204,7 @@ class Pipeline {
       if (on_all_gradients_ready_) {
         on_all_gradients_ready_();
       }
-      buffers_.launch(communicator_, copier_);  // by now the stream has waited for all producers of the step
+      buffers_.launch(communicator_, copier_);  // the stream now has waited for all producers of the step
     }
     copier_.after(bucket);
     return true;

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Producer events: the streams that produced the gradients of one bucket, with an event on each.
+/// Producer events: the streams that produced the gradients of one bucket, each with a CUDA event.
 
 #include <algorithm>
 #include <cstddef>
@@ -16,8 +16,8 @@
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// Calls `act(stream)`. The default stream, a null one, is that of the thread's current device: it is made the
-/// handle's.
+/// Calls `act(stream)`. The default stream (null) is that of the current device, so the handle's device is made
+/// current.
 template <class F>
 void with_stream(StreamHandle handle, F act) {
   if (handle.native == nullptr) {
@@ -28,12 +28,12 @@ void with_stream(StreamHandle handle, F act) {
   }
 }
 
-/// Events are made once and reused, so that a step with the same streams as an earlier one allocates nothing.
+/// Events are created once and reused: a step with the same streams as an earlier one allocates nothing.
 class ProducerEvents {
  public:
   void clear() noexcept { used_ = 0; }
 
-  /// A stream that is there already is not added again.
+  /// Adds a stream unless it is present.
   void add(StreamHandle stream) {
     const auto end = events_.begin() + static_cast<std::ptrdiff_t>(used_);
     if (std::any_of(events_.begin(), end, [&](const ProducerEvent& event) { return event.stream == stream; })) {
@@ -45,14 +45,14 @@ class ProducerEvents {
     events_[used_++].stream = stream;
   }
 
-  /// Marks the present end of every stream.
+  /// Records an event at the present end of every stream.
   void record() {
     for (std::size_t i = 0; i < used_; ++i) {
       with_stream(events_[i].stream, [&](stream::cuda::StreamRef stream) { stream.record(events_[i].produced); });
     }
   }
 
-  /// Later work of `waiting` comes after the marks.
+  /// Makes later work of `waiting` run after the recorded events.
   void make_wait(stream::cuda::StreamRef waiting) const {
     for (std::size_t i = 0; i < used_; ++i) {
       waiting.wait(events_[i].produced);

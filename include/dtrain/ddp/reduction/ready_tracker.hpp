@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The ready tracker: which parameters were announced in the step that is under way.
+/// Ready tracker: the parameters whose gradients are ready in the current step, and their order.
 
 #include <algorithm>
 #include <atomic>
@@ -26,12 +26,12 @@ class ReadyTracker {
     open_.store(true, std::memory_order_release);
   }
 
-  /// From now on `mark_ready` throws. @returns whether a step was under way.
+  /// Ends the step: mark_ready throws from now on. @returns whether a step was open.
   bool end_step() noexcept { return open_.exchange(false, std::memory_order_acq_rel); }
 
   bool is_open() const noexcept { return open_.load(std::memory_order_acquire); }
 
-  /// @throws Error (invalid_argument) for an index out of range, outside a step, or for the second time in it.
+  /// @throws Error (invalid_argument) for an index out of range, outside a step, or for a second call in the step.
   void mark_ready(std::size_t parameter) {
     check_index(parameter);
     if (!is_open()) {
@@ -49,7 +49,7 @@ class ReadyTracker {
     }
   }
 
-  /// From now on, between steps: whether the order of the announcements is remembered.
+  /// Starts or stops recording the ready order. Between steps.
   void record_order(bool wanted) {
     records_order_ = wanted;
     next_position_.store(0, std::memory_order_relaxed);
@@ -58,7 +58,7 @@ class ReadyTracker {
     }
   }
 
-  /// All parameters in the order in which they were announced; those that were not come last, the last one first.
+  /// All parameters in their ready order. Parameters that were not ready follow, in reverse index order.
   std::vector<std::size_t> observed_order() const {
     std::vector<std::size_t> order;
     for (std::size_t parameter = names_.size(); parameter-- > 0;) {
@@ -71,7 +71,7 @@ class ReadyTracker {
     return order;
   }
 
-  /// Whether it was announced in this step.
+  /// Whether the parameter was ready in this step.
   bool was_ready(std::size_t parameter) const noexcept {
     return ready_in_step_[parameter].load(std::memory_order_relaxed) == step_.load(std::memory_order_relaxed);
   }
@@ -85,7 +85,7 @@ class ReadyTracker {
     }
   }
 
-  /// A sentence that names up to five parameters which were not ready in this step; empty where all were.
+  /// A sentence that names up to five parameters that were not ready in this step; empty if all were.
   std::string missing() const {
     const std::uint64_t step = step_.load(std::memory_order_relaxed);
     std::string listed;

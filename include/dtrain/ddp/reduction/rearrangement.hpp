@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Rearrangement: blocks of memory in another order, in place, without a second copy of them.
+/// Rearrangement: sorts blocks of memory in place, through a small scratch buffer.
 
 #include <algorithm>
 #include <cstddef>
@@ -11,16 +11,16 @@
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// A stretch of memory that follows the one before it.
+/// A block of memory, directly after the block before it.
 struct Block {
   std::size_t bytes = 0;
-  std::size_t target = 0;  ///< where it is to begin; the order of the targets is the wanted one
+  std::size_t target = 0;  ///< wanted begin; only the order of the targets is used
 };
 
 namespace detail {
 
-/// A merge sort that rotates instead of copying aside: of n blocks each byte is moved about log(n) times where they are
-/// in disorder, and not at all where they are in order.
+/// A merge sort that rotates instead of copying to a second array. Each byte of n blocks is moved about log(n) times if
+/// they are in disorder, and never if they are in order.
 template <class Copy>
 class Rearrangement {
  public:
@@ -38,7 +38,7 @@ class Rearrangement {
     return bytes;
   }
 
-  /// Blocks [first, last), which begin at `at`.
+  /// Sorts blocks [first, last), which begin at `at`.
   void sort(std::size_t first, std::size_t last, std::byte* at) {
     if (last - first > 1) {
       const std::size_t middle = first + (last - first) / 2;
@@ -48,7 +48,7 @@ class Rearrangement {
     }
   }
 
-  /// [first, middle) and [middle, last) are in order.
+  /// Merges [first, middle) and [middle, last), each of which is in order.
   void merge(std::size_t first, std::size_t middle, std::size_t last, std::byte* at) {
     if (first == middle || middle == last || blocks_[middle - 1].target < blocks_[middle].target) {
       return;
@@ -72,8 +72,9 @@ class Rearrangement {
     merge(boundary, right, last, at + bytes_of(first, boundary));
   }
 
-  /// What `left` bytes from `at` hold comes behind the `right` bytes that follow them. The shorter side goes to where
-  /// it stays, in exchange for as much of the longer one.
+  /// Swaps the `left` bytes at `at` with the `right` bytes after them. Each pass exchanges the shorter side with as
+  /// much of the longer one, which puts the shorter side in its final position.
+  /// Example, left 2 and right 4: ab1234 becomes 3412ab, and ab is final. Then left 2 and right 2: 1234ab.
   void rotate(std::byte* at, std::size_t left, std::size_t right) {
     while (left != 0 && right != 0) {
       const std::size_t shorter = std::min(left, right);
@@ -104,8 +105,8 @@ class Rearrangement {
 
 }  // namespace detail
 
-/// Brings `blocks`, which follow each other from `base` on, into the order of their targets.
-/// @param scratch through which two ranges are exchanged; any size but 0
+/// Sorts `blocks`, which follow each other from `base` on, by their targets.
+/// @param scratch buffer for exchanging two ranges; any size but 0
 /// @param copy `copy(to, from, bytes)` copies between ranges that do not overlap, blocking
 template <class Copy>
 void rearrange(std::byte* base, std::span<Block> blocks, std::span<std::byte> scratch, Copy copy) {

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The reducer: steps in which every gradient is announced once and reduced, or the job gets the reason why not.
+/// Reducer: steps in which every gradient is marked ready once and reduced; failures are reported to the job.
 
 #include <chrono>
 #include <cstddef>
@@ -31,18 +31,18 @@
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// Owns a channel and an arena that all gradients are reduced in. A bound gradient lives there; any other is copied in
-/// when it is ready and back once it is reduced: by the host or by streams (GradientCopierFor).
-/// Steady state: nothing is allocated; one lock for each bucket.
+/// Owns a channel, and an arena in which all gradients are reduced. A bound gradient lies in the arena. Any other
+/// gradient is packed when it is ready and unpacked once it is reduced, by the host or by streams (GradientCopierFor).
+/// Steady state: allocates nothing; one lock for each bucket.
 /// Threads: `ready` of a step from any thread; everything else from one. Lifetime: the stream's owner and the
-/// parameters' memory outlive it; it is pinned, because steps point to it.
+/// parameters' memory outlive it. It is pinned, because steps point to it.
 template <backend::Communicator Communicator>
 class Reducer final : public Step::Target {
  public:
   using Stream = typename Communicator::Stream;
 
-  /// Collective, blocking: allocates the arena. `plan` was made of `parameters`' gradients, in the same order; both are
-  /// the same on every rank. @throws Error (unsupported) for gradients that are not where the stream runs.
+  /// Collective, blocking: allocates the arena. `plan` is made from the gradients of `parameters`, in the same order;
+  /// both are the same on every rank. @throws Error (unsupported) for gradients on another device than the stream's.
   Reducer(Communicator communicator, Stream stream, std::span<const Parameter> parameters, BucketPlan plan, ReduceOp op,
           FailureContext context, ReducerOptions options = {})
       : context_(std::move(context)),
@@ -62,34 +62,34 @@ class Reducer final : public Step::Target {
   Reducer(const Reducer&) = delete;
   Reducer& operator=(const Reducer&) = delete;
 
-  /// Blocking: until the work that points into the arena has ended; that of a step that was not finished is aborted.
+  /// Blocking: until the work that uses the arena has ended. Work of an unfinished step is aborted.
   ~Reducer() {
     try {
       const bool is_idle = pipeline_.end(
           under_way_, {CauseKind::exception, context_.rank, context_.host, "a step was abandoned without finish()"},
           Deadline::after(context_.timeout));
       if (!is_idle) {
-        static_cast<void>(owner_.release());  // its memory is still in use, and no caller is left to wait longer
+        static_cast<void>(owner_.release());  // leaked: its memory is still in use after the wait
         log(LogLevel::warning, "a stream still runs a step that was abandoned; the memory of its gradients is kept");
       }
     } catch (...) {
-      // Nothing more can be done here, and no caller is left to be notified.
+      // A destructor cannot report it.
     }
   }
 
-  /// Blocking. Gradient i lives in the arena from now on; what it holds is copied there. Between steps.
-  /// @returns where: the view to hand to the model's bind_gradient.
+  /// Blocking: copies the gradient's content into the arena, where the gradient lies from now on. Between steps.
+  /// @returns its new view, for the model's bind_gradient.
   TensorView bind(std::size_t parameter) {
     tracker_.check_index(parameter);
     return pipeline_.bind(parameter, context_);
   }
 
-  /// From now on the model's parameters stay where it says that they are now. After the last bind.
+  /// Records the parameters' present addresses for the address check. After the last bind.
   void remember_addresses() { addresses_.remember(); }
 
-  /// Begins a step. @throws the job's first cause; Error (invalid_argument) while another one is under way or after one
+  /// Begins a step. @throws the job's first cause; Error (invalid_argument) while another step is open or after one
   /// that failed.
-  /// @param caller what the user called, for sentences
+  /// @param caller the user's call, for error sentences
   Step begin(const char* caller = "begin()") {
     throw_if_unusable(caller);
     or_report([&] { addresses_.begin_step(steps_ + 1); });
@@ -99,7 +99,7 @@ class Reducer final : public Step::Target {
     return Step(*this);
   }
 
-  /// What begin() throws.
+  /// Throws the errors of begin().
   void throw_if_unusable(const char* caller = "begin()") const {
     if (under_way_ && !tracker_.is_open()) {
       context_.latch->block_until_failed(Deadline::after(cause_grace));
@@ -167,11 +167,11 @@ class Reducer final : public Step::Target {
         context_.report_exception("a step was abandoned without finish()");
       }
     } catch (...) {
-      // The others notice when this rank leaves without having taken part.
+      // The other ranks notice when this rank leaves without having taken part.
     }
   }
 
-  /// Drops the callbacks, and with them the objects that they hold. After the last step.
+  /// Drops the callbacks and the objects that they hold. After the last step.
   void drop_callbacks() noexcept {
     pipeline_.stop_launching();
     context_.step_abandoned = nullptr;
@@ -194,19 +194,19 @@ class Reducer final : public Step::Target {
   /// The latest step records. Threads: any.
   const StepRecorder& recorder() const noexcept { return pipeline_.meter().recorder(); }
 
-  /// Another one after the first step, where rebuild was wanted.
+  /// The bucket plan. A rebuild replaces it after the first step.
   const BucketPlan& plan() const noexcept { return pipeline_.plan(); }
 
-  /// Target of a step that reduces nothing. Lifetime: the reducer's.
+  /// Target of steps that reduce nothing. Lifetime: the reducer's.
   Accumulation accumulation() noexcept {
     return {tracker_, pipeline_.gradients(), accumulated_, context_, pipeline_.meter()};
   }
 
-  /// Keeps the arena, and with it every bound gradient, in place after the reducer is gone.
+  /// Keeps the arena, and so every bound gradient, valid after the reducer is destroyed.
   std::shared_ptr<const void> gradient_memory() const noexcept { return pipeline_.memory(); }
 
  private:
-  /// How long the report of an abandoned step may take: its cause is more precise than those that come after.
+  /// Grace period for the report of an abandoned step, whose cause is more precise than later ones.
   static constexpr std::chrono::milliseconds cause_grace{500};
 
   /// @param gradient null for the parameter's own memory
@@ -219,13 +219,13 @@ class Reducer final : public Step::Target {
     pipeline_.add_gradient(parameter, gradient != nullptr ? gradient : pipeline_.gradients()[parameter].own, stream);
   }
 
-  /// Calls `act`; the other ranks, which wait for this one, get the exception's text.
+  /// Calls `act`; reports its exception to the other ranks, which wait for this one.
   template <class F>
   void or_report(F&& act) {
     try {
       act();
     } catch (const JobFailed&) {
-      throw;  // they have it already
+      throw;  // the job has its cause already
     } catch (...) {
       context_.report_exception(exception_text());
       throw;
@@ -251,7 +251,7 @@ class Reducer final : public Step::Target {
     });
   }
 
-  /// Announced in this step, or left by one that reduced nothing.
+  /// Whether the parameter was ready in this step, or has a gradient of a step that reduced nothing.
   bool takes_part(std::size_t parameter) const noexcept {
     return tracker_.was_ready(parameter) || accumulated_.has(parameter);
   }
@@ -264,7 +264,7 @@ class Reducer final : public Step::Target {
     }
   }
 
-  /// Once, where it is wanted and no graph holds addresses.
+  /// Rebuilds once, if configured and if no graph stores addresses.
   void rebuild_buckets() {
     if (BucketRebuild& rebuild = options_.rebuild; rebuild.agree && pipeline_.copier().may_move()) {
       or_report([&] {
