@@ -106,7 +106,7 @@ class DistributedDataParallel {
 
   /// `f(ready)` runs the backward pass and calls `ready` for every parameter; then all gradients are reduced.
   /// Collective, blocking as Step::finish. The first step also rebuilds the buckets (DdpOptions::reorder_gradients),
-  /// and then waits for the device. @throws the exception of `f`, whose text the job and so the other ranks get; as
+  /// and then waits for the device. @throws the exception of `f`, whose text the job gets for the other ranks; as
   /// Step::finish.
   template <std::invocable<Ready> F>
   void backward(F&& f) {
@@ -184,8 +184,8 @@ class DistributedDataParallel {
     return driver_->reducer->begin(caller);
   }
 
-  /// The group keeps the driver, which therefore drops its references to the group and to the model (which may be
-  /// wrapped again).
+  /// The group keeps the driver, which therefore drops its references to the group, and to the model (for another
+  /// wrapper).
   void hand_over_to_group() noexcept {
     driver_->gradient_binding.reset();
     if (driver_->reducer) {

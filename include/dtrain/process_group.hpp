@@ -27,16 +27,13 @@ namespace DTRAIN_NAMESPACE {
 using async::Task;
 using rendezvous::BackgroundTask;
 
-/// A shared handle: copies refer to the same group. See group::Collectives for its collectives: a call with a stream
-/// enqueues and returns a Work; a call without one blocks, for at most timeout().
+/// A shared handle: copies refer to the same group. See group::Collectives for the collectives.
 ///
 /// Threads: collectives of one group come from one thread at a time, in the same order on every rank. Collectives of
 /// different groups (split) never wait for each other. store(), check() and the identity: any thread.
-/// Errors: once the job has failed, every call throws its first cause: PeerLost or JobFailed, and Error on the rank
-/// that caused it.
-/// Leaving: when the last handle on the job or on any subgroup is destroyed, this rank leaves the job, which goes on
-/// without it. If an exception is unwinding the stack at that moment, the rank has failed and the other ranks are
-/// notified.
+/// Errors: once the job has failed, every call throws its first cause: PeerLost or JobFailed; Error on its origin.
+/// Leaving: the end of the last handle on the job or on any subgroup makes this rank leave the job, which goes on
+/// without it. If an exception unwinds the stack at that moment, the rank has failed and the other ranks are notified.
 template <class P>
 class ProcessGroup : public group::Collectives<ProcessGroup<P>, group::GroupState<typename P::Channels>> {
  public:
@@ -83,8 +80,8 @@ class ProcessGroup : public group::Collectives<ProcessGroup<P>, group::GroupStat
     return ProcessGroup(state_->split_blocking(color, key));
   }
 
-  /// The job's key-value store. A call without a deadline takes at most timeout(). A subgroup sees only its own keys,
-  /// and its barriers wait for its ranks only.
+  /// The job's key-value store. Calls without a deadline take at most timeout(). A subgroup has its own keys and
+  /// barriers.
   rendezvous::Store store() const { return state_->store(); }
 
   /// Runs a coroutine on this rank's control loop and returns its value:
@@ -146,8 +143,8 @@ class ProcessGroup : public group::Collectives<ProcessGroup<P>, group::GroupStat
 
   group::GroupInternals<State> internals() const { return group::GroupInternals<State>(state_); }
 
-  /// Runs the backend's set-up before the ranks join; the backend may provide the job's secret.
-  /// @returns resources that are kept until the rank's job has ended
+  /// Runs the backend's set-up before the ranks join; it may provide the job's secret. @returns resources to keep to
+  /// the end
   static std::shared_ptr<void> pre_join(launch::RankProcess& worker) {
     const identity::ProcessIdentity& identity = worker.identity;
     backend::ProcessInfo process_info{identity.rank,       identity.world_size,      identity.launcher, {},

@@ -56,8 +56,7 @@ launch::StartResult start(int argc, char** argv) {
   }
 }
 
-/// The system keeps the lowest eight bits of an exit code. A nonzero code whose eight bits are 0 becomes
-/// exit_code_exception.
+/// The system keeps eight bits of an exit code. Nonzero codes that it would truncate to 0 become exit_code_exception.
 inline int as_exit_code(long long code) noexcept {
   return code != 0 && (code & 0xff) == 0 ? exit_code_exception : static_cast<int>(code);
 }
@@ -146,9 +145,9 @@ inline void report_lost_output(const launch::RankProcess& worker) {
 
 /// Runs `body` on every rank. Must be the first statement of main(). Blocking: until the job ends.
 /// @returns the process's exit code:
-///   - the body's; 1 if its lowest eight bits are 0 (256, for example), because the system would make it 0;
-///   - 1 after an exception, whose text is on stderr; 2 for a usage or identity error;
-///   - 75 if this rank failed because another rank failed first.
+/// - the body's; 1 for nonzero codes that the system would truncate to 0, such as 256;
+/// - 1 after an exception, whose text is on stderr; 2 for a usage or identity error;
+/// - 75 if this rank failed because another rank failed first.
 /// With launch::PerNode the process that the user started becomes the launcher. It never calls `body`, and returns the
 /// exit code of the first worker that failed (128 + signal).
 template <class P, RunBody<P> Body>

@@ -33,6 +33,7 @@ void check_device(const std::string& what, Device device, Device communication) 
 }  // namespace detail
 
 /// @param communication device of the wrapper's stream
+/// @throws Error (unsupported)
 template <class Backend>
 void check_backend(std::span<const Parameter> parameters, std::span<const TensorView> buffers,
                    const DdpOptions& options, Device communication) {

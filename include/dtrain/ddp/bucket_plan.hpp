@@ -62,10 +62,10 @@ inline std::vector<std::size_t> reverse_order(std::size_t count) {
 
 /// The cap of a bucket opened when `remaining` of `total` bytes are not yet placed: at most bucket_bytes, at least the
 /// first bucket's cap, and between these the smaller of
-/// - a sixteenth of all bytes: no byte of a bucket is in flight while the bucket fills. Where communication takes as
-/// long as the backward pass, that time is added to the step;
-/// - half of the remaining bytes, so that the last buckets halve. The last bucket is reduced after the backward pass
-/// has ended, which hides none of it; so it stays as small as the first.
+/// - a sixteenth of all bytes: while a bucket fills, none of it is in flight. If communication takes as long as the
+/// backward pass, the fill time is added to the step;
+/// - half of the remaining bytes, so that the last buckets halve. The last one is reduced after the backward pass,
+/// which hides none of it; so it stays as small as the first.
 /// Of 400 MiB: 1, 25, ..., 25, 24, 12, 6, 3, 2, 1, 1; of 100 MiB: 1, 6, ..., 6, 4, 2, 1, 1, 1.
 /// bench/scaling/step_model.hpp has the arithmetic.
 constexpr std::size_t tapered_cap(std::size_t remaining, std::size_t total, const BucketCaps& caps) noexcept {

@@ -56,6 +56,7 @@ inline void check_gradients_are_apart(std::span<const Parameter> parameters) {
 }  // namespace detail
 
 /// @param binds whether the model has bind_gradient: its gradients then need no memory of their own
+/// @throws Error (invalid_argument)
 inline void check_parameters(std::span<const Parameter> parameters, bool binds) {
   if (parameters.empty()) {
     throw Error(Errc::invalid_argument, "the model's parameters() is empty: there is nothing to train");

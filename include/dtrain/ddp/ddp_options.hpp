@@ -21,7 +21,7 @@ struct DdpOptions {
   std::size_t bucket_bytes = BucketCaps{}.bucket_bytes;              ///< 0: a bucket for each parameter
   std::size_t first_bucket_bytes = BucketCaps{}.first_bucket_bytes;  ///< above bucket_bytes it counts as bucket_bytes
   ReduceOp reduce_op = ReduceOp::average;                            ///< or sum
-  Accumulate accumulate = Accumulate::element;  ///< f32: for f16 and bf16, even if GroupOptions do not request it
+  Accumulate accumulate = Accumulate::element;  ///< f32 for f16 and bf16, even if GroupOptions do not request it
   /// Keeps the first bucket plan, so that every run with the same model, options, ranks and nodes gives the same bits.
   /// A backend that does not promise that (backend::Determinism) is rejected.
   bool deterministic = false;
@@ -33,8 +33,8 @@ struct DdpOptions {
   /// parameters are detected in finish(): if a program has several such wrappers, every rank must finish their steps in
   /// the same order. On CUDA, streams passed to ready() must then outlive the wrapper.
   bool allow_unused_parameters = false;
-  /// Each step broadcasts rank 0's buffers, if the model has buffers(). From the last ready() to finish() nothing else
-  /// touches them.
+  /// Each step broadcasts rank 0's buffers, if the model has buffers(). Nothing else touches them from the last ready()
+  /// to finish().
   bool broadcast_buffers = true;
   /// Reads parameters() again at the beginning and at the end of a step, to detect values and gradients that have moved
   /// since the construction. True: in every step; false: in the first two and every 64th; not set: in every step while

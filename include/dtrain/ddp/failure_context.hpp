@@ -19,8 +19,7 @@ struct FailureContext {
   std::string host;                     ///< this rank's; causes name it
   std::chrono::nanoseconds timeout{};   ///< of one collective
   /// Called when a step is destroyed unfinished; must not throw. `unwinding`: an exception is unwinding, and the report
-  /// waits a moment so that the caller that catches the exception can report its text first. If empty, the job is
-  /// notified at once.
+  /// waits a moment so that the exception's catcher can report its text first. If empty, the job is notified at once.
   std::function<void(bool unwinding)> step_abandoned{};
 
   /// Reports to the job that this rank failed with `text`.

@@ -13,10 +13,8 @@ namespace DTRAIN_NAMESPACE::ddp {
 
 /// Made by `begin()`. A model's backward pass calls `ready`; then the program calls `finish`. A step that is destroyed
 /// before `finish` is abandoned: the other ranks, which wait for this rank's gradients, are notified.
-/// Threads: `ready` from any thread, concurrently for different parameters; everything else from the thread that owns
-/// it.
-/// Lifetime: the object that made it outlives it. A Ready made from it stays valid until the step is finished, also
-/// when the Step moves.
+/// Threads: `ready` from any thread, concurrently for different parameters; everything else from the step's owner.
+/// Lifetime: its maker outlives it. A Ready made from it is valid until the step is finished, even if the Step moves.
 class Step {
  public:
   /// Interface of a reducer that a Step drives.
@@ -46,8 +44,7 @@ class Step {
   /// a gradient on a GPU; the job's cause once it failed.
   void ready(std::size_t parameter) { target().ready(parameter); }
 
-  /// The gradient is final once the work now enqueued on `stream` has run. Until finish() nothing else touches its
-  /// memory.
+  /// The gradient is final once the work now enqueued on `stream` has run. Nothing touches its memory until finish().
   void ready(std::size_t parameter, StreamHandle stream) { target().ready(parameter, stream); }
 
   /// In this step the gradient is in `gradient`, which stays unchanged until finish() returns. The reduced values then
@@ -60,8 +57,7 @@ class Step {
   Ready ready() { return Ready(target()); }
 
   /// Collective, blocking: returns when all gradients are reduced, in the parameters' gradient memory. On CUDA it does
-  /// not block: later work of the streams that were passed to `ready` runs after the reduction. All `ready` calls must
-  /// have returned.
+  /// not block: later work of the streams passed to `ready` runs after the reduction. All `ready` calls have returned.
   /// @throws Error (missing_gradient), naming the parameters without ready(); PeerLost, JobFailed; Error (timeout).
   void finish() {
     Target& finishing = target();

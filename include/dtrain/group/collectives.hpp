@@ -23,14 +23,12 @@ namespace DTRAIN_NAMESPACE::group {
 /// An operation exists if the backend's communicator has the ability (see dtrain/backend/communicator.hpp).
 /// Buffers: views of any memory that the backend reduces, or typed host memory (std::span, std::vector, std::array or
 /// array) of a dtrain::Element; operations that do not reduce also take any integers of 1, 4 or 8 bytes. With a backend
-/// of device memory, all_reduce and broadcast without a stream also take host memory, which is copied to the device and
-/// back.
+/// of device memory, all_reduce and broadcast without a stream also take host memory, and copy it both ways.
 /// Collective: every rank of the group calls the same operations in the same order, with the same counts, types, roots
 /// and reductions. send, recv and send_recv concern only the ranks that they name.
 /// Lifetime: buffers outlive enqueued work. Threads: one at a time for each group, and not the control loop, where a
 /// coroutine awaits a Work that a thread of the program enqueued.
-/// @throws Error (invalid_argument), before anything is enqueued, if sizes, types, ranks or addresses do not fit; the
-/// job's first cause.
+/// @throws Error (invalid_argument), before anything is enqueued, if an argument does not fit; the job's first cause.
 template <class Group, class State>
 class Collectives {
  public:
@@ -62,8 +60,8 @@ class Collectives {
   }
   void all_reduce(WriteBuffer values, ReduceOp op) const { all_reduce(values, values, op); }
 
-  /// Reduces one number, such as a loss: `loss = group.all_reduce(loss, dtrain::ReduceOp::average)`. Collective,
-  /// blocking.
+  /// Collective, blocking. Reduces one number: `loss = group.all_reduce(loss, dtrain::ReduceOp::average)`.
+  /// @returns the reduction of every rank's `value`
   template <class Number>
   requires(std::is_arithmetic_v<Number> || Element<Number>) [[nodiscard]] Number
       all_reduce(Number value, ReduceOp op) const {
@@ -146,8 +144,8 @@ class Collectives {
     recv(output, peer, stream()).wait();
   }
 
-  /// Sends and receives at once, so that ranks in a ring need not alternate. A rank that names itself copies. `input`
-  /// and `output` are disjoint.
+  /// Sends and receives at once, so that ranks in a ring need not alternate. A rank may name itself. `input` and
+  /// `output` are disjoint.
   Work send_recv(MovedReadBuffer input, int to, MovedWriteBuffer output, int from,
                  Stream stream) const requires backend::CanSendRecv<Communicator> {
     Communicator& channel = live();

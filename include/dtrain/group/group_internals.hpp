@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// GroupInternals: what dtrain's own parts use of a process group, and users do not.
+/// GroupInternals: members of a process group that dtrain uses internally and user code does not.
 
 #include <chrono>
 #include <memory>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// GroupOptions: what a user may choose about the collectives of a job's groups.
+/// GroupOptions: options of the collectives of a job's groups.
 
 #include "dtrain/core/types/reduce_op.hpp"
 

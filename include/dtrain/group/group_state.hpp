@@ -31,8 +31,7 @@ namespace DTRAIN_NAMESPACE::group {
 
 /// Shared by the handles of one group. The destructor closes the group's channel; the rank leaves the job with its last
 /// group. While an exception unwinds, the rank's RankContext keeps the channel, so that peers fail with that
-/// exception's text and not because this rank's channel closed. Threads: collectives from one at a time; the rest from
-/// any.
+/// exception's text and not because this rank's channel closed. Threads: one for collectives; any for the rest.
 template <backend::Backend Backend>
 class GroupState final : private RankContext::Closable {
  public:
@@ -65,8 +64,7 @@ class GroupState final : private RankContext::Closable {
     return resources_->host_staging_buffer;
   }
 
-  /// The open communicator. @throws Error (closed) after the rank has left; Error (invalid_argument) on the control
-  /// thread.
+  /// The open communicator. @throws Error (closed) after the rank has left, (invalid_argument) on the control thread.
   Communicator& live() {
     rank_context_->require_may_block();
     require_open();

@@ -28,8 +28,7 @@ namespace DTRAIN_NAMESPACE::group {
 /// Threads: all members from any thread; leave_blocking and the destructor from one.
 class RankContext {
  public:
-  /// A channel of this rank. It closes when the rank leaves, so that peers are notified instead of waiting for this
-  /// rank.
+  /// A channel of this rank. It closes when the rank leaves, so that peers are notified instead of waiting.
   class Closable {
    public:
     virtual void close() noexcept = 0;

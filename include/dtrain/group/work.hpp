@@ -10,8 +10,7 @@
 
 namespace DTRAIN_NAMESPACE::group {
 
-/// Returned by a collective with a stream. It may be dropped: the operation stays enqueued, and must still be outlived
-/// by its buffers.
+/// Returned by a collective with a stream. It may be dropped: the operation stays enqueued and still uses its buffers.
 /// On a host stream, an operation begins to run when a thread of this rank waits (for any operation) or calls
 /// is_complete(). Operations that have not begun when the rank leaves are skipped: wait for the last one.
 /// Lifetime: keeps the group like a handle; is used before leave(); the program's own stream outlives it. Threads: one

@@ -71,7 +71,7 @@ std::vector<std::size_t> read_order_blocking(Store store, const std::string& pre
       bytes += store.take(detail::order_key(prefix, chunk), world_size - 1, deadline).wait();
     }
   } catch (const Error&) {
-    context.latch->throw_if_failed(context.rank);  // with the rank that caused it
+    context.latch->throw_if_failed(context.rank);  // the first cause names its rank
     throw;
   }
   return detail::order_in(bytes, count);

@@ -19,7 +19,7 @@ namespace DTRAIN_NAMESPACE::ddp {
 template <backend::Communicator Communicator>
 class BufferBroadcast {
  public:
-  /// Collective, blocking: allocates if there are bytes to send and other ranks.
+  /// Collective, blocking: allocates, if there are bytes to send and ranks to receive them.
   BufferBroadcast(Communicator& communicator, std::span<const TensorView> buffers, Deadline deadline)
       : is_root_(communicator.rank() == 0) {
     std::size_t bytes = 0;

@@ -112,7 +112,7 @@ void agree_blocking(Store store, const std::string& prefix, const ModelSignature
       detail::erase_published(store, prefix, bytes, deadline);
     }
   } catch (const Error&) {
-    context.latch->throw_if_failed(context.rank);  // with the rank that caused it
+    context.latch->throw_if_failed(context.rank);  // the first cause names its rank
     throw;
   }
   context.latch->throw_if_failed(context.rank);

@@ -46,10 +46,9 @@ inline std::string behind_link(const std::string& path) {
 
 /// Writes PATH.part and replaces `path` by it in commit().
 /// - Until commit() `path` is unchanged. A kill, a full disk or a power loss leaves the old content or the new one.
-/// - A symbolic link stays; its target is replaced. The permissions stay, and if the system allows it the owner and the
-/// group.
-/// - Without commit() no file remains. Only a killed process leaves PATH.part. No other user may read it, and its
-/// owner's next writer removes it.
+/// - A symbolic link stays; its target is replaced. The permissions stay, and if possible the owner and the group.
+/// - Without commit() no file remains. Only a killed process leaves PATH.part, which no other user may read and which
+/// its owner's next writer removes.
 /// - A writer locks PATH.part while it lives, so that two writers do not mix.
 /// Blocking: the file system. Threads: one.
 class AtomicFile {
@@ -90,8 +89,7 @@ class AtomicFile {
   }
 
  private:
-  /// Bounds the retries: collisions of writers are rare, but a file system with inconsistent views of a file would
-  /// cause endless retries.
+  /// Bounds the retries: collisions are rare, but a file system with inconsistent views of a file would repeat them.
   static constexpr int most_tries = 100;
 
   /// Rejects other than regular files: as root, renaming would replace /dev/null by a file.
@@ -106,8 +104,7 @@ class AtomicFile {
     mode_ = there.st_mode & 0777;
   }
 
-  /// Creates PATH.part, which no process has opened before and only this user may open. @returns false if a retry may
-  /// succeed
+  /// Creates PATH.part, which no process has opened and only this user may open. @returns false if a retry may succeed
   bool create_and_lock() {
     const mode_t created = replaced_ ? 0600 : 0666;  // a new file gets the permissions that the umask leaves
     descriptor_ =
@@ -132,8 +129,7 @@ class AtomicFile {
     return true;
   }
 
-  /// Removes the PATH.part of a killed writer. It is not reused, because a process that has it open could read or write
-  /// the new content.
+  /// Removes a killed writer's PATH.part. It is not reused: a process that has it open could read or write new content.
   void remove_leftover() {
     struct stat named {};
     if (::lstat(part_.c_str(), &named) != 0) {
@@ -155,8 +151,7 @@ class AtomicFile {
     if (is_named(left) && ::unlink(part_.c_str()) != 0 && errno != ENOENT) fail(errno);
   }
 
-  /// @returns false if another process holds the lock. On a file system without locks, concurrent writers are not
-  /// detected.
+  /// @returns false if another process holds the lock. Without locks in the file system, every writer succeeds.
   static bool lock(const async::Descriptor& file) noexcept {
     return ::flock(file.get(), LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK;
   }

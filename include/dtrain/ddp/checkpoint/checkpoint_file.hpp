@@ -148,8 +148,7 @@ class CheckpointReader {
   std::uint64_t first_element_ = 0;
 };
 
-/// The first difference between the file's tensors and the program's, as the second half of a sentence; nullopt if
-/// none.
+/// The first difference of the file's tensors to the program's, as a sentence's second half; nullopt if none.
 inline std::optional<std::string> difference_to_file(std::span<const ParameterSignature> file,
                                                      std::span<const ParameterSignature> program) {
   const auto shown = [](const ParameterSignature& tensor) { return in_quotes(tensor.name) + ", " + kind(tensor); };
@@ -165,8 +164,8 @@ inline std::optional<std::string> difference_to_file(std::span<const ParameterSi
 }  // namespace detail
 
 /// Reads the tensors' values from `path`. Blocking: the file system. @returns false if there is no file
-/// @throws Error (protocol) for a file that is no checkpoint, is damaged or has other tensors; the values stay as they
-/// were; Error (the system's code)
+/// @throws Error (protocol) if the file is no checkpoint, is damaged or has other tensors (values stay as they were);
+/// Error (the system's code)
 template <class Access = HostTensorAccess>
 bool read_checkpoint_file(const std::string& path, std::span<const NamedTensor> tensors, Access access = {}) {
   const std::vector<ParameterSignature> wanted = tensor_signatures(tensors, Access::takes_device_memory);

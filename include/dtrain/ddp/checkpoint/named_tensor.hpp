@@ -21,8 +21,7 @@ struct NamedTensor {
   TensorView value;
 };
 
-/// The values of a model's parameters, with their names. Gradients are not included, since every step computes them
-/// anew.
+/// The values of a model's parameters, with their names. Gradients are not included: every step computes them anew.
 inline std::vector<NamedTensor> parameter_values(std::span<const Parameter> parameters) {
   std::vector<NamedTensor> values;
   values.reserve(parameters.size());
@@ -34,8 +33,8 @@ inline std::vector<NamedTensor> parameter_values(std::span<const Parameter> para
 
 /// Names, shapes and types of the tensors, for comparison between ranks and with files.
 /// @param on_devices whether device memory is allowed
-/// @throws Error (unsupported) for device memory that is not allowed; (invalid_argument) for a name that is too long or
-/// a tensor without memory
+/// @throws Error (unsupported) for device memory that is not allowed; (invalid_argument) for too long a name or no
+/// memory
 inline std::vector<ParameterSignature> tensor_signatures(std::span<const NamedTensor> tensors,
                                                          bool on_devices = false) {
   std::vector<ParameterSignature> signatures;

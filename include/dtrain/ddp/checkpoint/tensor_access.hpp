@@ -33,9 +33,8 @@ struct HostTensorAccess {
 
 #if DTRAIN_WITH_CUDA
 
-/// Elements on the device of a stream are copied through host memory, one tensor at a time; host memory is accessed in
-/// place. The result of fetch or place is valid until the next call of either. Blocking: the stream's copies. Threads:
-/// one.
+/// Elements on the stream's device are copied through host memory, one tensor at a time; host memory is accessed in
+/// place. The result of fetch or place is valid until the next call of either. Blocking: the copies. Threads: one.
 class DeviceTensorAccess {
  public:
   static constexpr bool takes_device_memory = true;
@@ -74,9 +73,8 @@ class DeviceTensorAccess {
   }
 
  private:
-  /// A copy of pageable memory blocks inside the call, without a deadline, until the stream's earlier work has run. So
-  /// the earlier work is waited for first. The host memory is not used after the call returns, even if the copy is
-  /// abandoned.
+  /// A copy of pageable memory blocks without a deadline until the stream's earlier work has run, so that work is
+  /// waited for first. The host memory is not used after the call returns, even if the copy is abandoned.
   void copy_blocking(std::byte* to, const std::byte* from, std::size_t bytes, cudaMemcpyKind kind) {
     block_until_done();
     stream::cuda::check(cudaMemcpyAsync(to, from, bytes, kind, stream_.native()), "cudaMemcpyAsync");

@@ -20,8 +20,7 @@ constexpr std::uint64_t mix64(std::uint64_t value) noexcept {
   return value ^ value >> 31;
 }
 
-/// SplitMix64 generator. It has its own bounded draw, because the standard specifies its engines but not its
-/// distributions' results.
+/// SplitMix64 generator. Its bounded draw is our own, because the standard does not specify distributions' results.
 class SplitMix64 {
  public:
   explicit constexpr SplitMix64(std::uint64_t state) noexcept : state_(state) {}

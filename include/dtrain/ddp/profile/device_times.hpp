@@ -51,8 +51,7 @@ class DeviceTimes {
     under_way_ = true;
   }
 
-  /// Records the start of the collective of `bucket`. Bucket 0, the first of a step, decides whether the step is
-  /// measured.
+  /// Records the start of the collective of `bucket`. Bucket 0, a step's first, decides whether the step is measured.
   void started(std::size_t bucket, stream::cuda::StreamRef stream) {
     if (bucket == 0 && meter_->wants_device_times() && count_ < steps_.size() && !stream.is_capturing()) {
       recording_ = &at(count_);

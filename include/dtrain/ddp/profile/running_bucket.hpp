@@ -14,8 +14,7 @@
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// Translates a channel's terms (operation number, buffer length with padding) into the user's: step, bucket, gradient
-/// elements. Threads: any.
+/// Translates a channel's operation into the user's terms: step, bucket, elements without padding. Threads: any.
 class RunningBucket {
  public:
   void plan(const BucketPlan& plan) {
@@ -33,8 +32,7 @@ class RunningBucket {
     step_.store(step, std::memory_order_relaxed);
   }
 
-  /// "all_reduce (average) of 1000 f32 (bucket 0 of 3 in step 7)", without padding; before the first step, only the
-  /// operation.
+  /// "all_reduce (average) of 1000 f32 (bucket 0 of 3 in step 7)", without padding; before step 1, only the operation.
   std::string describe(backend::Operation operation) const {
     const std::uint64_t step = step_.load(std::memory_order_relaxed);
     const std::size_t bucket = bucket_.load(std::memory_order_relaxed);

@@ -27,8 +27,7 @@ inline std::string to_string(const SlowestRank& slowest) {
 
 namespace detail {
 
-/// Removes the decimal number at the front of `text`, and the character after it. @returns the number; 0 if there is
-/// none
+/// Removes the number at the front of `text`, and the character after it. @returns the number; 0 if there is none
 inline std::int64_t take_number(std::string_view& text) {
   std::int64_t number = 0;
   std::size_t length = 0;

@@ -20,8 +20,7 @@ namespace DTRAIN_NAMESPACE::ddp {
 
 /// Sums over steps.
 struct StepTimes {
-  /// From the end of a pass to begin(): forward pass, optimizer, data. Includes passes under no_sync(), as `backward`
-  /// does.
+  /// From the end of a pass to begin(): forward pass, optimizer, data. Here and below with passes under no_sync().
   std::chrono::nanoseconds forward{};
   std::chrono::nanoseconds backward{};       ///< from begin() to finish()
   std::chrono::nanoseconds communication{};  ///< duration of the collectives

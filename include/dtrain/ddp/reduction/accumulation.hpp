@@ -16,8 +16,7 @@
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// While it lives, steps of its DistributedDataParallel reduce nothing. Movable. Threads: the one that drives the
-/// steps.
+/// While it lives, steps of its DistributedDataParallel reduce nothing. Movable. Threads: the one that drives steps.
 class [[nodiscard]] NoSync {
  public:
   explicit NoSync(std::shared_ptr<int> depth) noexcept : depth_(std::move(depth)) { ++*depth_; }
@@ -33,9 +32,9 @@ class [[nodiscard]] NoSync {
   std::shared_ptr<int> depth_;
 };
 
-/// The parameters whose gradients steps under no_sync() have left unreduced, and the streams that wrote them. The next
-/// step that reduces includes these gradients without another ready().
-/// Threads: `add` concurrently, for different parameters; everything else between steps.
+/// Gradients that steps under no_sync() have left unreduced, with their streams. With allow_unused_parameters, the next
+/// step that reduces includes them without another ready(). Threads: `add` concurrently, for different parameters;
+/// everything else between steps.
 class AccumulatedGradients {
  public:
   explicit AccumulatedGradients(std::size_t parameters) : gradients_(parameters) {}
@@ -54,8 +53,7 @@ class AccumulatedGradients {
   std::vector<AccumulatedGradient> gradients_;
 };
 
-/// Target of steps under no_sync(): a ready gradient stays in its own memory. Lifetime: the constructor's arguments
-/// outlive it.
+/// Target of steps under no_sync(): ready gradients stay in place. Lifetime: the constructor's arguments outlive it.
 class Accumulation final : public Step::Target {
  public:
   Accumulation(const ReadyTracker& tracker, const GradientTable& gradients, AccumulatedGradients& accumulated,
@@ -79,8 +77,8 @@ class Accumulation final : public Step::Target {
     add(parameter, stream);
   }
 
-  /// @throws Error (invalid_argument) if `gradient` is not the parameter's own memory, which alone the next reducing
-  /// step reads.
+  /// @throws Error (invalid_argument) if `gradient` is not the parameter's own memory, the only one that the next step
+  /// reads
   void ready(std::size_t parameter, const TensorView& gradient, StreamHandle stream) override {
     tracker_->check_index(parameter);
     if (gradient.data != (*gradients_)[parameter].own) {

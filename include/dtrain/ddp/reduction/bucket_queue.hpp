@@ -13,8 +13,7 @@
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// Every rank launches buckets 0, 1, 2, ..., whatever the order of its ready gradients, because collectives match by
-/// order.
+/// Collectives match by order: every rank launches buckets 0, 1, 2, ..., whatever the order of its ready gradients.
 /// Threads: `mark_gradient_ready` and `resume_if_waiting` concurrently; everything else between steps.
 class BucketQueue {
  public:
@@ -41,11 +40,9 @@ class BucketQueue {
     failure_ = nullptr;
   }
 
-  /// Marks one gradient as packed into `bucket`. The call for the bucket's last gradient locks the mutex, once, and
-  /// calls
-  ///   - `complete(bucket)`;
-  ///   - `launch(b)` for every complete bucket whose predecessors are launched, until one returns false (no capacity
-  ///   now).
+  /// Marks one gradient as packed into `bucket`. The call for its last gradient locks the mutex, once, and calls
+  /// - `complete(bucket)`, then
+  /// - `launch(b)` for each complete bucket whose predecessors are launched, until one returns false (no capacity).
   /// An exception of either is passed on; nothing is launched after it.
   template <class Complete, class Launch>
   void mark_gradient_ready(std::size_t bucket, Complete&& complete, Launch&& launch) {
@@ -128,7 +125,7 @@ class BucketQueue {
       if (launched) {
         ++next_;
       } else if (waits_for_capacity_.exchange(true)) {
-        return;  // checked again after the flag was set, so that no wake-up is lost
+        return;  // no capacity either after the flag was set: the thread that frees some resumes
       }
     }
   }

@@ -48,8 +48,7 @@ class CudaGradientCopier {
 
   Stream stream() const noexcept { return stream_; }
 
-  /// Makes later work of `stream` run after the work now enqueued on `producer`; a host `producer` means the default
-  /// stream.
+  /// Makes later work of `stream` run after the work now on `producer`; a host `producer` means the default stream.
   static void order_behind(Stream stream, StreamHandle producer) {
     stream::cuda::Event written;
     with_stream(producer.device.kind == DeviceKind::cuda ? producer : StreamHandle{stream.device(), nullptr},
@@ -94,8 +93,7 @@ class CudaGradientCopier {
     announced_[parameter] = {gradient, stream, false};
   }
 
-  /// Adds the stream of a ready parameter to those that zero fills wait for and that wait for the reduction in
-  /// finish().
+  /// Adds the stream of a ready parameter to those that zero fills wait for, and that wait for the reduction.
   void note_producer(std::size_t parameter) { note(announced_[parameter].stream); }
 
   /// Keeps the stream that last produced the gradient: the gradient's owner may still be using it there.

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Selects the gradient copier for a communicator's stream.
+/// Selection of the gradient copier for a communicator's stream.
 
 #include "dtrain/core/config.hpp"
 #include "dtrain/ddp/reduction/cuda_gradient_copier.hpp"

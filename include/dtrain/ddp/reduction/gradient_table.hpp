@@ -48,8 +48,7 @@ class GradientTable {
     return views_[parameter];
   }
 
-  /// Sets the gradient's offset to that of another plan of the same gradients. The caller moves a bound gradient's
-  /// content.
+  /// Places the gradient as in another plan of the same gradients. The caller moves a bound gradient's content.
   /// @returns the gradient's present view
   TensorView move(std::size_t parameter, const BucketPlan& plan) {
     GradientSlot& slot = slots_.at(parameter);

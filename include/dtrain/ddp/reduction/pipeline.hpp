@@ -109,8 +109,7 @@ class Pipeline {
     }
   }
 
-  /// Sets `act`, which each step calls when all gradients are in their buckets, after the launch of the last bucket's
-  /// collective.
+  /// Sets `act`, which each step calls when all gradients are in their buckets and the last all_reduce is enqueued.
   void on_all_gradients_ready(std::function<void()> act) { on_all_gradients_ready_ = std::move(act); }
 
   /// Stops launching, also in the background.

@@ -16,8 +16,7 @@
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// Calls `act(stream)`. The default stream (null) is that of the current device, so the handle's device is made
-/// current.
+/// Calls `act(stream)`. The default stream (null) is that of the current device, so the handle's becomes current.
 template <class F>
 void with_stream(StreamHandle handle, F act) {
   if (handle.native == nullptr) {
