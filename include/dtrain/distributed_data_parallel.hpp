@@ -106,8 +106,7 @@ class DistributedDataParallel {
 
   /// `f(ready)` runs the backward pass and calls `ready` for every parameter; then all gradients are reduced.
   /// Collective, blocking as Step::finish. The first step also rebuilds the buckets (DdpOptions::reorder_gradients),
-  /// and then waits for the device. @throws the exception of `f`, whose text the job gets for the other ranks; as
-  /// Step::finish.
+  /// and then waits for the device. @throws the exception of `f`, after reporting its text to the job; as Step::finish.
   template <std::invocable<Ready> F>
   void backward(F&& f) {
     Step step = begin("backward()");
@@ -184,8 +183,8 @@ class DistributedDataParallel {
     return driver_->reducer->begin(caller);
   }
 
-  /// The group keeps the driver, which therefore drops its references to the group, and to the model (for another
-  /// wrapper).
+  /// The group keeps the driver, which therefore drops its references to the group and (for another wrapper) to the
+  /// model.
   void hand_over_to_group() noexcept {
     driver_->gradient_binding.reset();
     if (driver_->reducer) {

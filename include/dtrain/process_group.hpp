@@ -32,8 +32,9 @@ using rendezvous::BackgroundTask;
 /// Threads: collectives of one group come from one thread at a time, in the same order on every rank. Collectives of
 /// different groups (split) never wait for each other. store(), check() and the identity: any thread.
 /// Errors: once the job has failed, every call throws its first cause: PeerLost or JobFailed; Error on its origin.
-/// Leaving: the end of the last handle on the job or on any subgroup makes this rank leave the job, which goes on
-/// without it. If an exception unwinds the stack at that moment, the rank has failed and the other ranks are notified.
+/// Leaving: the destruction of this rank's last handle, on the job or on a subgroup, leaves the job, which goes on
+/// without this rank. If an exception unwinds the stack at that moment, the rank has failed and the other ranks are
+/// notified.
 template <class P>
 class ProcessGroup : public group::Collectives<ProcessGroup<P>, group::GroupState<typename P::Channels>> {
  public:
@@ -80,8 +81,8 @@ class ProcessGroup : public group::Collectives<ProcessGroup<P>, group::GroupStat
     return ProcessGroup(state_->split_blocking(color, key));
   }
 
-  /// The job's key-value store. Calls without a deadline take at most timeout(). A subgroup has its own keys and
-  /// barriers.
+  /// The job's key-value store. Calls without a deadline take at most timeout(). A subgroup sees its own keys only, and
+  /// its barriers wait for its ranks only.
   rendezvous::Store store() const { return state_->store(); }
 
   /// Runs a coroutine on this rank's control loop and returns its value:
@@ -143,8 +144,7 @@ class ProcessGroup : public group::Collectives<ProcessGroup<P>, group::GroupStat
 
   group::GroupInternals<State> internals() const { return group::GroupInternals<State>(state_); }
 
-  /// Runs the backend's set-up before the ranks join; it may provide the job's secret. @returns resources to keep to
-  /// the end
+  /// Runs the backend's set-up before the ranks join; it may provide the job's secret. @returns resources of the job
   static std::shared_ptr<void> pre_join(launch::RankProcess& worker) {
     const identity::ProcessIdentity& identity = worker.identity;
     backend::ProcessInfo process_info{identity.rank,       identity.world_size,      identity.launcher, {},

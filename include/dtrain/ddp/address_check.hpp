@@ -37,8 +37,8 @@ class AddressCheck {
   }
 
   /// @param read empty: nothing is checked
-  /// @param every_step true: checks every step; false: steps 1, 2 and every 64th; nullopt: also each step after one
-  /// whose check cost less than 1 us a parameter
+  /// @param every_step true: checks every step; false: steps 1, 2 and every 64th; nullopt: as false, and also each step
+  /// after a check that cost less than 1 us a parameter
   AddressCheck(Read read, std::optional<bool> every_step) : read_(std::move(read)), every_step_(every_step) {}
 
   /// Records the present addresses; later checks compare with them.

@@ -116,8 +116,8 @@ struct OpenBucket {
 }  // namespace detail
 
 /// Pure and deterministic: the same arguments give the same plan on every rank.
-/// - Parameters fill buckets in `ready_order`. Each goes to the open bucket of its dtype and device, so that
-/// alternating kinds do not cut buckets short.
+/// - Parameters fill buckets in `ready_order`, each the open bucket of its dtype and device: alternating kinds do not
+/// cut buckets short.
 /// - Buckets are ordered by the ready position of their last parameter.
 /// - A parameter larger than the cap has its own bucket; one of 0 bytes takes no space.
 /// @throws Error (invalid_argument) if `ready_order` is not a permutation, (limit) beyond 2^60 bytes.

@@ -33,8 +33,8 @@ struct DdpOptions {
   /// parameters are detected in finish(): if a program has several such wrappers, every rank must finish their steps in
   /// the same order. On CUDA, streams passed to ready() must then outlive the wrapper.
   bool allow_unused_parameters = false;
-  /// Each step broadcasts rank 0's buffers, if the model has buffers(). Nothing else touches them from the last ready()
-  /// to finish().
+  /// Each step broadcasts rank 0's buffers, if the model has buffers(). The program leaves them untouched from the last
+  /// ready() to finish().
   bool broadcast_buffers = true;
   /// Reads parameters() again at the beginning and at the end of a step, to detect values and gradients that have moved
   /// since the construction. True: in every step; false: in the first two and every 64th; not set: in every step while

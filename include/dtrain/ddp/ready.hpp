@@ -31,8 +31,8 @@ class Ready {
   /// Gradient `parameter` (its index in parameters()) is final in host memory.
   void operator()(std::size_t parameter) const { sink_->ready(parameter); }
 
-  /// The gradient is final once the work now enqueued on `stream` has run. The only forms for a gradient on a GPU are
-  /// this one and the next.
+  /// The gradient is final once the work now enqueued on `stream` has run. Required, with this or other memory, on a
+  /// GPU.
   void operator()(std::size_t parameter, StreamHandle stream) const { sink_->ready(parameter, stream); }
 
   /// In this step the gradient is in `gradient` (an autograd engine's own tensor), which stays unchanged until the step

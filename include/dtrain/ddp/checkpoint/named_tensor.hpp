@@ -33,8 +33,7 @@ inline std::vector<NamedTensor> parameter_values(std::span<const Parameter> para
 
 /// Names, shapes and types of the tensors, for comparison between ranks and with files.
 /// @param on_devices whether device memory is allowed
-/// @throws Error (unsupported) for device memory that is not allowed; (invalid_argument) for too long a name or no
-/// memory
+/// @throws Error (unsupported) if device memory is not allowed; (invalid_argument) for too long a name or no memory
 inline std::vector<ParameterSignature> tensor_signatures(std::span<const NamedTensor> tensors,
                                                          bool on_devices = false) {
   std::vector<ParameterSignature> signatures;

@@ -57,9 +57,9 @@ class DistributedSampler {
       : DistributedSampler(for_rank(options, group.rank(), group.world_size())) {}
 
   /// Batches for training. Step k takes positions [k*B, min((k+1)*B, N)) of the global order (B: global_batch, N:
-  /// dataset_size). With n ranks and L samples in such a slice, each rank gets ceil(L/n) of them: those at rank,
-  /// rank+n, rank+2n, ... in the slice, continuing at its start if n does not divide L. So all ranks have the same
-  /// number of steps, and of samples in each step.
+  /// dataset_size). With n ranks and L samples in such a slice, each rank gets ceil(L/n) of them: at rank, rank+n,
+  /// rank+2n, ... modulo L. So all ranks have the same number of steps, and of samples in each step.
+  /// Example, L = 4 and n = 3: rank 0 gets positions 0 and 3 of the slice, rank 1 gets 1 and 0, rank 2 gets 2 and 1.
   SampleBatches batches(std::uint64_t epoch) const {
     const std::vector<std::size_t> order = global_order(epoch);
     const std::size_t slice = std::min(options_.global_batch, order.size());

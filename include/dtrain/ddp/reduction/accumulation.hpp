@@ -77,8 +77,7 @@ class Accumulation final : public Step::Target {
     add(parameter, stream);
   }
 
-  /// @throws Error (invalid_argument) if `gradient` is not the parameter's own memory, the only one that the next step
-  /// reads
+  /// @throws Error (invalid_argument) if `gradient` is not the parameter's own memory: the next step reads only that
   void ready(std::size_t parameter, const TensorView& gradient, StreamHandle stream) override {
     tracker_->check_index(parameter);
     if (gradient.data != (*gradients_)[parameter].own) {

@@ -27,9 +27,9 @@ struct BucketRebuild {
   std::function<std::vector<std::size_t>(const std::vector<std::size_t>& order)> agree;
   /// Calls the model's bind_gradient: gradient `parameter` is at `view` now. Required if a gradient is bound.
   std::function<void(std::size_t parameter, const TensorView& view)> bind;
-  /// Called with this rank's order when its last gradient is ready; may be empty. Other ranks wait in `agree` for this
-  /// publication, which must not wait for this rank's finish(): that may wait for them in another channel. Blocking:
-  /// no.
+  /// Called with this rank's order when its last gradient is ready; may be empty. Blocking: no. Other ranks wait in
+  /// `agree` for this publication, which must not wait for this rank's finish(): that may wait for them in another
+  /// channel.
   std::function<void(const std::vector<std::size_t>& order)> publish{};
   int ranks_on_host = 1;  ///< ranks that move their gradients at the same time
 };

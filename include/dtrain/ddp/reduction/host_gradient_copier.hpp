@@ -64,8 +64,7 @@ class HostGradientCopier {
 
   void complete(std::size_t) const noexcept {}
 
-  /// Sets `act`, which the stream calls after each bucket, since it frees capacity. Must not throw. Before the first
-  /// step.
+  /// Sets `act`, which the stream calls after each bucket, since it frees capacity. It must not throw. Before any step.
   void on_capacity_freed(std::function<void()> act) { on_capacity_freed_ = std::move(act); }
 
   /// Limits the buckets in flight: if its queue is full, a host stream runs work in the enqueueing thread, and ready()

@@ -48,7 +48,8 @@ class Rearrangement {
     }
   }
 
-  /// Merges [first, middle) and [middle, last), each of which is in order.
+  /// Merges [first, middle) and [middle, last), each in order: splits the longer run in the middle and the other at the
+  /// same target, rotates the inner parts, and merges both halves.
   void merge(std::size_t first, std::size_t middle, std::size_t last, std::byte* at) {
     if (first == middle || middle == last || blocks_[middle - 1].target < blocks_[middle].target) {
       return;

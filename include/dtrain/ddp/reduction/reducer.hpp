@@ -87,8 +87,7 @@ class Reducer final : public Step::Target {
   /// Records the parameters' present addresses for the address check. After the last bind.
   void remember_addresses() { addresses_.remember(); }
 
-  /// Begins a step. @throws the job's first cause; Error (invalid_argument) while another is open or after one that
-  /// failed.
+  /// Begins a step. @throws the job's first cause; Error (invalid_argument) if another is open or a step has failed.
   /// @param caller the user's call, for error sentences
   Step begin(const char* caller = "begin()") {
     throw_if_unusable(caller);
