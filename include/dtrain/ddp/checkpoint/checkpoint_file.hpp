@@ -164,8 +164,8 @@ inline std::optional<std::string> difference_to_file(std::span<const ParameterSi
 }  // namespace detail
 
 /// Reads the tensors' values from `path`. Blocking: the file system. @returns false if there is no file
-/// @throws Error (protocol) if the file is no checkpoint, is damaged or has other tensors (values stay as they were);
-/// Error (the system's code)
+/// @throws Error (protocol) if it is no checkpoint, is damaged or has other tensors: values are unchanged; (the
+/// system's code)
 template <class Access = HostTensorAccess>
 bool read_checkpoint_file(const std::string& path, std::span<const NamedTensor> tensors, Access access = {}) {
   const std::vector<ParameterSignature> wanted = tensor_signatures(tensors, Access::takes_device_memory);

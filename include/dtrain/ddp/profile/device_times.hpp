@@ -22,10 +22,10 @@ namespace DTRAIN_NAMESPACE::ddp {
 /// Records timing events before and after each bucket's collective, and where each computing stream begins to wait for
 /// the last one. The host never waits for an event. It reads a step's events once they are complete: in a later step,
 /// or when statistics are requested.
-/// A step is not measured if it is captured in a graph, if four earlier steps are still unread, or if the meter
-/// does not want device times.
-/// Threads: `started` and `reduced` one at a time; everything else on the thread that drives the steps. Steady state:
-/// allocates nothing.
+/// Not measured: steps captured in a graph, steps while four earlier ones are unread, and all steps if the meter does
+/// not want device times.
+/// Threads: `started` and `reduced` one at a time; everything else on the thread that drives the steps.
+/// Steady state: allocates nothing.
 class DeviceTimes {
  public:
   DeviceTimes(StepMeter& meter, int device) : meter_(&meter), device_(device) {}

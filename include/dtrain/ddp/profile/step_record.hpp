@@ -22,7 +22,7 @@ enum class StepEvent : std::uint8_t {
   finished,   ///< finish() returned
 };
 
-/// The last of StepEvent, for tables.
+/// Size of a table that is indexed by StepEvent.
 inline constexpr std::size_t step_events = static_cast<std::size_t>(StepEvent::finished) + 1;
 
 /// "reduced".

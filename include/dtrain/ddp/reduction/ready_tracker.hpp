@@ -14,7 +14,7 @@
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// Each entry holds the number of the step in which its parameter was last ready, so a new step resets nothing.
+/// Each entry is the number of the step in which its parameter was last ready, so a new step resets nothing.
 /// Threads: `mark_ready` concurrently, for any parameters; everything else between steps.
 class ReadyTracker {
  public:
