@@ -28,7 +28,8 @@ namespace DTRAIN_NAMESPACE::group {
 /// and reductions. send, recv and send_recv concern only the ranks that they name.
 /// Lifetime: buffers outlive enqueued work. Threads: one at a time for each group, and not the control loop, where a
 /// coroutine awaits a Work that a thread of the program enqueued.
-/// @throws Error (invalid_argument), before anything is enqueued, if an argument does not fit; the job's first cause.
+/// @throws Error (invalid_argument), before anything is enqueued, if sizes, types, ranks or addresses do not fit; the
+/// job's first cause.
 template <class Group, class State>
 class Collectives {
  public:
