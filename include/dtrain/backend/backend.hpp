@@ -22,7 +22,7 @@ concept HasBackendName = requires {
   { B::name() } noexcept -> std::convertible_to<std::string_view>;
 };
 
-/// Whether buffers on that kind of device can be handed to its communicators.
+/// Whether its communicators take buffers on that kind of device.
 template <class B>
 concept HasDeviceSupport = requires(DeviceKind kind) {
   { B::supports(kind) } noexcept -> std::same_as<bool>;
@@ -41,7 +41,7 @@ concept HasCommunicationStream = requires { typename B::StreamOwner; } && requir
 };
 
 /// Collective, blocking. Opens the channel that the context describes; channels never wait for each other.
-/// @throws Error (unsupported) on every rank where the ranks cannot reach each other by this backend.
+/// @throws Error (unsupported) on every rank if the backend cannot connect all ranks
 template <class B>
 concept CanOpen = requires { typename B::Communicator; } && Communicator<typename B::Communicator> &&
                   requires(const ChannelContext& context, Deadline deadline) {
@@ -50,11 +50,11 @@ concept CanOpen = requires { typename B::Communicator; } && Communicator<typenam
 
 // clang-format on
 
-/// What a backend promises of the bits that a reduction of the same values on the same ranks gives.
+/// Reproducibility that a backend promises for the bits of a reduction of equal values on the same ranks.
 enum class Determinism {
-  none,        ///< nothing
-  for_a_plan,  ///< the same on every rank and in every run with the same buckets, node layout and number of ranks
-  always,      ///< the same whatever the buckets, threads and timing besides
+  none,        ///< no promise
+  for_a_plan,  ///< equal on every rank, and in every run with equal buckets, node layout and number of ranks
+  always,      ///< equal for all buckets, threads and timing
 };
 
 /// `B::determinism`; none for a backend without one.
@@ -66,8 +66,7 @@ requires requires {
 }
 inline constexpr Determinism determinism_of<B> = B::determinism;
 
-/// `B::averages(dtype)`: whether a reduction by ReduceOp::average gives the average of such elements; yes for a backend
-/// without it.
+/// `B::averages(dtype)`: whether ReduceOp::average gives the average for that dtype; true for a backend without it.
 template <class B>
 constexpr bool averages(DType dtype) noexcept {
   if constexpr (requires { B::averages(dtype); }) {
@@ -78,7 +77,7 @@ constexpr bool averages(DType dtype) noexcept {
 }
 
 // clang-format off
-/// Has no state of its own: everything lives in the communicators it opens.
+/// A backend type has no state: its communicators own everything.
 template <class B>
 concept Backend = HasBackendName<B> && HasDeviceSupport<B> && HasDTypeSupport<B> &&
                   CanOpen<B> && HasCommunicationStream<B>;

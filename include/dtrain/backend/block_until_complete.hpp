@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Completion wait of a communicator's work, and the error that it ends with.
+/// Blocking wait for a communicator's enqueued work, which throws the job's first cause.
 
 #include <chrono>
 #include <cstdint>
@@ -14,9 +14,10 @@
 
 namespace DTRAIN_NAMESPACE::backend {
 
-/// The job's first cause, if the job or this communicator has failed. Blocking: where the communicator has failed and
-/// the store has not yet said which cause came first, until it does, 2 s at most.
-/// @throws PeerLost, JobFailed, Error: see FailureLatch::throw_if_failed.
+/// Throws if the job or this communicator has failed. Blocking: at most 2 s, if the communicator has failed and the
+/// job's first cause is not known yet.
+/// @throws PeerLost, JobFailed, Error: see FailureLatch::throw_if_failed; the communicator's own cause if the job's
+/// stays unknown
 template <Communicator C>
 void throw_if_failed(const C& communicator, const FailureLatch& failure, int rank_in_job) {
   const std::optional<Cause> own = communicator.failure();
@@ -29,8 +30,7 @@ void throw_if_failed(const C& communicator, const FailureLatch& failure, int ran
   }
 }
 
-/// A number that changes while the work of the event's stream goes on: of the stream, where that counts, or else of the
-/// communicator.
+/// A counter that changes while work advances: the stream's if the event has one, else the communicator's, else 0.
 template <stream::Event E, Communicator C>
 std::uint64_t progress_of(const E& event, const C& communicator) noexcept {
   if constexpr (requires { event.progress(); }) {
@@ -42,7 +42,7 @@ std::uint64_t progress_of(const E& event, const C& communicator) noexcept {
   }
 }
 
-/// event.is_complete(), for threads of dtrain's own: on CUDA it disturbs no thread that captures a graph.
+/// event.is_complete() for dtrain's own threads: on CUDA it does not disturb a thread that captures a graph.
 template <stream::Event E>
 bool is_complete_beside_capture(const E& event) noexcept {
   if constexpr (requires { event.is_complete_beside_capture(); }) {
@@ -52,10 +52,9 @@ bool is_complete_beside_capture(const E& event) noexcept {
   }
 }
 
-/// Blocking: until the work before `event` is done. Each operation ends itself `timeout` after it begins to run,
-/// hence the deadline here is only a guard against a stream that nobody runs, and begins again while operations
-/// complete.
-/// @throws as throw_if_failed, and Error (timeout).
+/// Blocking: until the work before `event` is complete. Each operation has its own timeout, which starts when it begins
+/// to run. The deadline here guards against a stream that no thread runs; it restarts as long as operations complete.
+/// @throws as throw_if_failed; Error (timeout) if no operation completes within twice the timeout
 template <stream::Event E, Communicator C>
 void block_until_complete(E& event, const C& communicator, const FailureLatch& failure,
                           std::chrono::nanoseconds timeout, int rank_in_job) {

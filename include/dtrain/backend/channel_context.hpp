@@ -16,21 +16,21 @@
 
 namespace DTRAIN_NAMESPACE::backend {
 
-/// One channel of one group. Every rank opens the same channels in the same order, so `name` is the same on all.
+/// One channel of one group. Every rank opens the same channels in the same order, hence with equal names.
 struct ChannelContext {
   rendezvous::Membership members;         ///< this rank, its host and node, and the channel's ranks
   std::string name;                       ///< unique in the job, e.g. "group/ddp-1"; a prefix for store keys
-  StoreRef store;                         ///< for exchanging what opening needs; takes a rendezvous::Store
-  std::shared_ptr<FailureLatch> failure;  ///< aborts the channel; takes its reports
+  StoreRef store;                         ///< exchanges setup data; constructible from a rendezvous::Store
+  std::shared_ptr<FailureLatch> failure;  ///< a failed job aborts the channel; a failed channel reports here
   std::chrono::nanoseconds timeout;       ///< of one collective, from the moment it begins to run
-  /// Called by the thread that runs an operation once it has waited for a peer for about a millisecond, and again
-  /// before each further sleep (tens of milliseconds at most): the peer may itself wait for work of this rank that lies
-  /// on another stream and that nobody runs. Does not throw or block; may be empty. A split channel calls its parent's.
+  /// The thread that runs an operation calls it after about 1 ms of waiting for a peer, and before each further sleep
+  /// (tens of milliseconds at most). Reason: the peer may wait for work of this rank on another stream that no thread
+  /// runs. Must not throw or block; may be empty. A split channel calls its parent's.
   std::function<void()> on_stall{};
   DescribeOperation describe{};  ///< may be empty
-  Accumulate accumulate{};       ///< the same on every rank; a backend that cannot refuses f32 when it opens
+  Accumulate accumulate{};       ///< the same on every rank; a backend without f32 refuses it in open_blocking
 
-  /// This rank's number in the job, which failures are reported under.
+  /// This rank's number in the job, under which failures are reported.
   int reporting_rank() const noexcept { return members.rank_in_job(); }
 };
 

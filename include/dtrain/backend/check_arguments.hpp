@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The preconditions of collectives, checked at the call, in one sentence each, for every backend.
+/// Argument checks of collectives and messages at the call, common to all backends.
 
 #include <cstddef>
 #include <functional>
@@ -37,7 +37,9 @@ inline bool overlap(const ConstBufferView& a, const ConstBufferView& b) noexcept
   return before(a.data, b.data + b.bytes()) && before(b.data, a.data + a.bytes());
 }
 
-/// `whole` has one block of the size of `part` for each rank; in place `part` is the rank's own.
+/// Requires:
+/// - `whole` has one block as long as `part` for each rank;
+/// - both are disjoint, or `part` is this rank's block of `whole` (in place).
 inline void check_blocks(const char* operation, const char* whole_is, const ConstBufferView& whole, const char* part_is,
                          const ConstBufferView& part, int rank, int size) {
   const std::size_t ranks = static_cast<std::size_t>(size);
@@ -55,8 +57,7 @@ inline void check_blocks(const char* operation, const char* whole_is, const Cons
 
 }  // namespace detail
 
-/// @param backend for the sentence: "backend::Gloo"
-/// @throws Error (unsupported) for memory of a device.
+/// @param backend named in the error: "backend::Gloo" @throws Error (unsupported) for device memory
 inline void check_host_memory(const char* backend, const ConstBufferView& input, const ConstBufferView& output) {
   for (const Device device : {input.device, output.device}) {
     if (device.kind != DeviceKind::host) {
@@ -66,7 +67,7 @@ inline void check_host_memory(const char* backend, const ConstBufferView& input,
   }
 }
 
-/// @throws Error (invalid_argument) unless both are alike, and the same memory or disjoint.
+/// @throws Error (invalid_argument) unless both have equal length and type, and are disjoint or start at one address.
 inline void check_all_reduce(const ConstBufferView& input, const ConstBufferView& output) {
   if (input.count != output.count || input.dtype != output.dtype) {
     detail::refuse("all_reduce of " + detail::amount(input) + " into " + detail::amount(output) +
@@ -79,7 +80,7 @@ inline void check_all_reduce(const ConstBufferView& input, const ConstBufferView
   }
 }
 
-/// For backends that reduce with dtrain's kernels. @throws Error (unsupported) for floats of 8 bits
+/// For backends that reduce with dtrain's kernels. @throws Error (unsupported) for 8-bit floats
 inline void check_reduced_by_kernels(const char* operation, const ConstBufferView& view) {
   if (is_float8(view.dtype)) {
     throw Error(Errc::unsupported, std::string(operation) + " of " + detail::amount(view) +
@@ -98,7 +99,7 @@ inline void check_all_gather(const ConstBufferView& input, const ConstBufferView
   detail::check_blocks("all_gather", "an output", output, "an input", input, rank, size);
 }
 
-/// @throws Error (invalid_argument) for a root that is no rank of the channel, and memory that is not there.
+/// @throws Error (invalid_argument) unless `root` is a rank of the channel and the memory is valid (see check_memory).
 inline void check_broadcast(const ConstBufferView& buffer, int root, int size) {
   if (root < 0 || root >= size) {
     detail::refuse("broadcast from rank " + std::to_string(root) + " of " + std::to_string(size) +
@@ -107,7 +108,7 @@ inline void check_broadcast(const ConstBufferView& buffer, int root, int size) {
   detail::check_memory("broadcast", buffer);
 }
 
-/// @throws Error (invalid_argument) for a peer that is no other rank of the channel, and memory that is not there.
+/// @throws Error (invalid_argument) unless `peer` is another rank of the channel and the memory is valid.
 inline void check_message(const char* operation, const ConstBufferView& buffer, int peer, int rank, int size) {
   if (peer < 0 || peer >= size || peer == rank) {
     detail::refuse(std::string(operation) + " between rank " + std::to_string(rank) + " and rank " +
@@ -116,7 +117,8 @@ inline void check_message(const char* operation, const ConstBufferView& buffer, 
   detail::check_memory(operation, buffer);
 }
 
-/// @throws Error (invalid_argument) for ranks that are not of the channel, and memory that is not there or overlaps.
+/// @throws Error (invalid_argument) unless `to` and `from` are ranks of the channel and the memory is valid and
+/// disjoint.
 inline void check_send_recv(const ConstBufferView& input, int to, const ConstBufferView& output, int from, int size) {
   if (to < 0 || to >= size || from < 0 || from >= size) {
     detail::refuse("send_recv to rank " + std::to_string(to) + " and from rank " + std::to_string(from) + " of " +

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The concept Communicator: what carries bytes between the ranks of one channel.
+/// The concept Communicator: collectives and messages between the ranks of one channel.
 
 #include <concepts>
 #include <cstddef>
@@ -14,12 +14,13 @@
 #include "dtrain/rendezvous/membership/membership.hpp"
 #include "dtrain/stream/stream.hpp"
 
-/// The contract of every operation that takes a stream. Collective: every rank of the channel calls the same operations
-/// in the same order with the same counts, dtypes, roots and reductions; a backend that notices a difference reports
-/// CauseKind::disagreement. Blocking: no; it enqueues and returns. Lifetime: buffers outlive the work. Threads: one
-/// thread at a time for each communicator, abort() excepted. Errors: a precondition broken by the caller throws at the
-/// call; what goes wrong while the work runs fails the communicator (`failure()`), and work enqueued behind it is
-/// skipped.
+/// Contract of every operation that takes a stream.
+/// - Collective: every rank of the channel calls the same operations in the same order, with the same counts, dtypes,
+///   roots and reductions. A backend that detects a difference reports CauseKind::disagreement.
+/// - Blocking: no; it enqueues and returns. Lifetime: buffers outlive the work.
+/// - Threads: one at a time for each communicator, abort() excepted.
+/// - Errors: a broken precondition throws at the call. A failure while the work runs fails the communicator
+///   (`failure()`), and its later work is skipped.
 namespace DTRAIN_NAMESPACE::backend {
 // clang-format 14 tears requires-expressions apart.
 // clang-format off
@@ -47,7 +48,7 @@ concept CanBroadcast = HasRanks<C> && requires(C c, BufferView buffer, int root,
   { c.broadcast(buffer, root, stream) } -> std::same_as<void>;
 };
 
-/// The work completes when every rank's stream has come to it.
+/// The work completes once every rank's stream has reached it.
 template <class C>
 concept CanBarrier = HasRanks<C> && requires(C c, typename C::Stream stream) {
   { c.barrier(stream) } -> std::same_as<void>;
@@ -70,13 +71,14 @@ concept CanAllGather =
       { c.all_gather(input, output, stream) } -> std::same_as<void>;
     };
 
-/// Point to point: not collective, only the two ranks named call it. `peer` is another rank of the channel, `to` and
-/// `from` may be the rank itself. The k-th send of rank a to b is what the k-th recv of b from a gets, send_recv
-/// counted as one of each; both give the same count and dtype, else a disagreement. A send may complete before its recv
-/// was called, or not: code that is right counts on neither. `send_recv` does both at once, so that a ring in which
-/// every rank sends to the next and receives from the one before goes round whatever the size; with a send before a
-/// recv on every rank it would wait for ever once messages exceed what the backend buffers. Input and output are
-/// disjoint.
+/// Point-to-point messages. Not collective: only sender and receiver call.
+/// - `peer` is another rank of the channel; `to` and `from` may be the rank itself.
+/// - The k-th recv of b from a gets the k-th send of a to b; a send_recv counts as one of each.
+/// - Both ends give the same count and dtype, else the channel fails with a disagreement.
+/// - A send may complete before its recv is called, or not; correct code relies on neither.
+/// - send_recv sends and receives at the same time; its input and output are disjoint.
+/// Example: in a ring, each rank calls send_recv(input, next, output, previous), which completes for any size. If every
+/// rank called send before recv, they would deadlock once messages exceed the backend's buffers.
 template <class C>
 concept CanSendRecv =
     HasRanks<C> && requires(C c, ConstBufferView input, BufferView output, int peer, int to, int from,
@@ -86,16 +88,16 @@ concept CanSendRecv =
       { c.send_recv(input, to, output, from, stream) } -> std::same_as<void>;
     };
 
-/// Collective, blocking. A channel of its own for the ranks of one `color`, ordered by `key`, then by rank. Every rank
-/// gives a color >= 0; a negative one is an invalid_argument. `members()` are the channel's, with their ranks in the job.
+/// Collective, blocking. Opens a channel for the ranks with equal `color`, ordered by `key`, then by rank. A color < 0
+/// is an Error (invalid_argument). `members()` are the channel's members, with their ranks in the job.
 template <class C>
 concept CanSplit = HasRanks<C> && requires(C c, int color, int key, Deadline deadline) {
   { c.split_blocking(color, key, deadline) } -> std::same_as<C>;
   { std::as_const(c).members() } noexcept -> std::same_as<const rendezvous::Membership&>;
 };
 
-/// Collective, blocking. Memory that the backend reduces without a copy: the same size on every rank, zeroed. The
-/// Allocation owns it (`data()`, `bytes()`), may outlive the communicator, and is not handed out after an abort.
+/// Collective, blocking. Allocates zeroed memory, equally large on every rank, that the backend reduces without a copy.
+/// The Allocation owns it (`data()`, `bytes()`) and may outlive the communicator. After an abort, this call throws.
 template <class C>
 concept CanAllocate = HasRanks<C> && requires { typename C::Allocation; } && std::movable<typename C::Allocation> &&
                       requires(C c, std::size_t bytes, Deadline deadline, const typename C::Allocation memory) {
@@ -104,16 +106,16 @@ concept CanAllocate = HasRanks<C> && requires { typename C::Allocation; } && std
                         { memory.bytes() } noexcept -> std::same_as<std::size_t>;
                       };
 
-/// From any thread, at any time: running and later work ends within milliseconds, without touching peers' memory again.
-/// `failure()` is the cause for which a communicator is out of service, nothing while it serves.
+/// Threads: any, at any time. Running and later work ends within milliseconds and touches no peer's memory afterwards.
+/// `failure()` is the communicator's first cause; nullopt while it has not failed.
 template <class C>
 concept CanAbort = requires(C c, const C& view, const Cause& cause) {
   { c.abort(cause) } noexcept -> std::same_as<void>;
   { view.failure() } -> std::same_as<std::optional<Cause>>;
 };
 
-/// What DistributedDataParallel with topology::Flat needs. Reduce-scatter, all-gather, send/recv and split are further
-/// abilities that other topologies ask for by name. A Communicator is a movable owner of its channel.
+/// Operations that DistributedDataParallel with topology::Flat needs. Other topologies require further concepts:
+/// CanReduceScatter, CanAllGather, CanSendRecv, CanSplit. A Communicator is a movable owner of its channel.
 template <class C>
 concept Communicator = std::movable<C> && HasRanks<C> && CanAllReduce<C> && CanBroadcast<C> && CanBarrier<C> &&
                        CanAllocate<C> && CanAbort<C>;

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The cause for which a channel went out of service: the first one stays.
+/// FirstCause: the first cause of a channel's failure; later causes are ignored.
 
 #include <atomic>
 #include <mutex>
@@ -11,7 +11,7 @@
 
 namespace DTRAIN_NAMESPACE::backend {
 
-/// A copy, without its texts where there is no memory for them.
+/// A copy, without the texts if memory is exhausted.
 inline Cause copy_of(const Cause& cause) noexcept {
   try {
     return cause;
@@ -20,21 +20,21 @@ inline Cause copy_of(const Cause& cause) noexcept {
   }
 }
 
-/// Reports to the job; where that fails, failure() of the channel still has the cause.
+/// Reports to the job. If that throws, failure() of the channel still has the cause.
 inline void report_quietly(FailureLatch& job, const Cause& cause) noexcept {
   try {
     job.report(cause);
   } catch (...) {
-    // The channel's failure() has it.
+    // see above
   }
 }
 
-/// Threads: all members from any.
+/// Threads: any, for all members.
 class FirstCause {
  public:
   bool is_set() const noexcept { return set_.load(std::memory_order_acquire); }
 
-  /// For a wait that looks at it, and for an order with other words that are seq_cst as well.
+  /// For waits that poll it, and for a seq_cst order with other atomics.
   const std::atomic<bool>& flag() const noexcept { return set_; }
 
   std::optional<Cause> get() const {
@@ -45,7 +45,7 @@ class FirstCause {
     return cause_;
   }
 
-  /// `publish()` is called before anybody can find the cause. @returns false where there was one already
+  /// Calls `publish()` before any thread can read the cause. @returns false if a cause was set before
   template <class Publish>
   bool set(const Cause& cause, Publish publish) noexcept {
     const std::lock_guard lock(mutex_);
@@ -54,7 +54,7 @@ class FirstCause {
     }
     cause_ = copy_of(cause);
     publish();
-    set_.store(true);  // before anybody else can find a cause and return
+    set_.store(true);  // under the lock: when another set() returns false, is_set() is true
     return true;
   }
   bool set(const Cause& cause) noexcept {

@@ -18,22 +18,25 @@
 
 namespace DTRAIN_NAMESPACE::backend {
 
-/// Collectives are dtrain's own, over Gloo's point-to-point messages, hence can be cancelled at any time: a rank that
-/// fails ends the others. The ranks find each other through the job's store. Each channel has connections between all
-/// of its ranks, a Gloo context and two threads of its own (Gloo's, which looks up every 10 ms, and one that waits in
-/// Gloo), so that channels never wait for each other. Gloo allocates memory for every message; dtrain does not. What
-/// travels is neither encrypted nor authenticated, and whoever reaches the ports can disturb the job: use it in a
-/// network that you trust, and choose that with DTRAIN_INTERFACE.
+/// Collectives are dtrain's own, over Gloo's point-to-point messages, so they can be cancelled at any time: a failed
+/// rank ends the operations of all others. Ranks exchange their addresses through the job's store.
+///
+/// Each channel has connections between all its ranks, a Gloo context and two threads: Gloo's, which polls every 10 ms,
+/// and one that blocks in Gloo. Hence channels never wait for each other. Gloo allocates memory for each message;
+/// dtrain does not.
+///
+/// Messages are neither encrypted nor authenticated, and any client that reaches the ports can disturb the job. Use a
+/// trusted network, selected with DTRAIN_INTERFACE.
 struct Gloo {
   using Communicator = message_passing::Communicator<gloo::Transport>;
   using StreamOwner = stream::host::CommunicationStream;
-  static constexpr Determinism determinism = Determinism::for_a_plan;  // which algorithm runs depends on lengths
+  static constexpr Determinism determinism = Determinism::for_a_plan;  // lengths select the algorithm
 
   static constexpr std::string_view name() noexcept { return "Gloo"; }
   static constexpr bool supports(DeviceKind kind) noexcept { return kind == DeviceKind::host; }
   static constexpr bool reduces(DType dtype) noexcept { return !is_float8(dtype); }
 
-  /// Collective, blocking. See CanOpen. What goes wrong on one rank is reported to context.failure.
+  /// Collective, blocking. See CanOpen. Reports a failure of this rank to context.failure.
   /// @throws Error (unsupported, closed, timeout, limit, protocol), JobFailed
   static Communicator open_blocking(const ChannelContext& context, Deadline deadline) {
     return open_and_report_blocking<Communicator>(context, deadline);

@@ -27,13 +27,14 @@
 
 namespace DTRAIN_NAMESPACE::backend {
 
-/// Collectives are dtrain's own, over MPI's point-to-point messages, hence can be cancelled at any time: a rank that
-/// fails ends the others. One thread of dtrain's makes every call to MPI; it starts MPI, unless the program did with
-/// MPI_THREAD_MULTIPLE. Channels are bands of tags. Needs launch::PerProcess: mpirun starts the processes.
+/// Collectives are dtrain's own, over MPI's point-to-point messages, so they can be cancelled at any time: a failed
+/// rank ends the operations of all others. One dtrain thread makes every MPI call. It initializes MPI, unless the
+/// program has done so with MPI_THREAD_MULTIPLE. Each channel uses its own range of tags. Needs launch::PerProcess:
+/// mpirun starts the processes.
 struct Mpi {
   using Communicator = message_passing::Communicator<mpi::Transport>;
   using StreamOwner = stream::host::CommunicationStream;
-  static constexpr Determinism determinism = Determinism::for_a_plan;  // which algorithm runs depends on lengths
+  static constexpr Determinism determinism = Determinism::for_a_plan;  // lengths select the algorithm
 
   static constexpr std::string_view name() noexcept { return "Mpi"; }
   static constexpr bool supports(DeviceKind kind) noexcept { return kind == DeviceKind::host; }
@@ -43,8 +44,8 @@ struct Mpi {
   template <class Launcher>
   static constexpr bool works_with = Launcher::returns_into_user_code;
 
-  /// Collective, blocking: starts MPI, compares the ranks, and distributes rank 0's secret by MPI_Bcast, one drawn for
-  /// this job where it has none. @throws Error (identity, unsupported, timeout, mpi)
+  /// Collective, blocking. Initializes MPI, compares rank and size with MPI_COMM_WORLD, and distributes rank 0's secret
+  /// by MPI_Bcast; rank 0 draws one if the job has none. @throws Error (identity, unsupported, timeout, mpi)
   static PreJoinResult pre_join_blocking(const ProcessInfo& process_info, Deadline deadline) {
     const std::shared_ptr<mpi::Engine> engine = mpi::Engine::shared_blocking(deadline);
     if (engine->rank() != process_info.rank || engine->size() != process_info.world_size) {
@@ -63,7 +64,7 @@ struct Mpi {
       std::memcpy(bytes->data(), secret.data(), std::min(secret.size(), bytes->size() - 1));
     }
     const auto distribute = [bytes](mpi::Engine::EngineState& state) {
-      if (state.secret.empty()) {  // only before the first channel: a rank that waits in here serves no other one
+      if (state.secret.empty()) {  // only before the first channel: a rank blocked in MPI_Bcast serves no other channel
         const int count = static_cast<int>(bytes->size());
         mpi::check(MPI_Bcast(bytes->data(), count, MPI_CHAR, 0, state.runtime->communicator()),
                    "distributing the job's secret");
@@ -76,21 +77,21 @@ struct Mpi {
     return {engine, process_info.secret ? secret : std::string(bytes->data())};
   }
 
-  /// Collective, blocking. See CanOpen. What goes wrong on one rank is reported to context.failure.
+  /// Collective, blocking. See CanOpen. Reports a failure of this rank to context.failure.
   /// @throws Error (timeout, limit, protocol, mpi), JobFailed
   static Communicator open_blocking(const ChannelContext& context, Deadline deadline) {
     return open_and_report_blocking<Communicator>(context, deadline);
   }
 };
 
-/// The same, but that collectives are MPI's own (MPI_Iallreduce and its like), on a communicator for each channel: for
-/// systems whose MPI has better ones, in hardware perhaps. Their price:
-/// - MPI cannot cancel them. A collective that is abandoned, because a peer failed or it took too long, takes MPI out
-/// of
-///   service in this process, for all channels; the program can only end.
-/// - Ranks that call different things are not noticed: MPI fails, gives a wrong result or waits for the timeout.
-/// - MPI promises no bits: not from one run to the next, nor, strictly, the same on all ranks.
-/// Messages between two ranks, and collectives of more than 2^31 - 1 bytes, are as those of Mpi.
+/// As Mpi, with MPI's own collectives (MPI_Iallreduce and the like) on one communicator for each channel. For systems
+/// whose MPI has faster ones, for example in hardware. Limits:
+/// - MPI cannot cancel a collective. If one is abandoned after a peer's failure or a timeout, MPI is out of service for
+///   all channels of this process, and the program can only exit.
+/// - Different calls on different ranks are not detected: MPI fails, returns a wrong result, or blocks until the
+///   timeout.
+/// - MPI promises no reproducible bits: neither between runs nor, strictly, between ranks.
+/// Messages between two ranks, and collectives of more than 2^31 - 1 bytes, work as in Mpi.
 struct MpiCollectives : Mpi {
   using Communicator = message_passing::Communicator<mpi::BasicTransport<mpi::CollectiveEndpoint>>;
   static constexpr Determinism determinism = Determinism::none;

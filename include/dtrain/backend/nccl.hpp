@@ -24,25 +24,27 @@
 
 namespace DTRAIN_NAMESPACE::backend {
 
-/// NCCL with options of its own: `NcclWith<NcclOptions{.max_ctas = 8}>`; the communication stream has high priority.
-/// Every call to NCCL returns at once and ends by a deadline; a rank that fails ends the others. Each channel has a
-/// communicator and two threads that watch it. An average is NCCL's own, of floating-point elements; those of 16 and
-/// 8 bits are added up in their own precision, and a NaN need not survive min and max. For an average of those of 16
-/// bits each element is first multiplied by 1 / ranks, rounded to its type, so that over a number of ranks that is no
-/// power of two all averages are off by one factor (bf16 over 3, 6 or 12 ranks +0.2 %). Floats of 8 bits are reduced
-/// with NCCL 2.24 and newer on GPUs of compute capability 9.0 and more: sums saturate at the largest finite value, and
-/// for an average each element is first multiplied by 1 / ranks, rounded to its type (over 3 ranks 0.344 in f8e4m3,
-/// 0.312 in f8e5m2), which is refused beyond 64 ranks in f8e4m3, 16384 in f8e5m2.
+/// NCCL with options: `NcclWith<NcclOptions{.max_ctas = 8}>`. The communication stream has high priority. Every NCCL
+/// call returns at once and ends by a deadline; a failed rank ends the operations of all others. Each channel has a
+/// communicator and two threads that watch it.
 ///
-/// Order: on a device NCCL's channels share the processors, hence operations of all channels of a job are enqueued in
-/// one order on all ranks, which a program does that runs one thread. From NCCL 2.26 on that suffices under any load,
-/// because NCCL_LAUNCH_ORDER_IMPLICIT is set to 1 where the user has not set it; NCCL_LAUNCH_RACE_FATAL=1 makes an
-/// error of threads that race. Before 2.26 the program makes channels' streams wait for each other. What differs ends
-/// by the timeout, with an error that says what each rank called.
+/// Reductions are NCCL's own:
+/// - 16-bit and 8-bit floats are added in their own precision. A NaN need not survive min and max.
+/// - average takes floating-point elements. For 16-bit and 8-bit floats, each element is first multiplied by 1 / ranks,
+///   rounded to its type. If the number of ranks is no power of two, all averages are therefore off by one factor (bf16
+///   over 3, 6 or 12 ranks: +0.2 %; over 3 ranks the multiplier is 0.344 in f8e4m3, 0.312 in f8e5m2).
+/// - 8-bit floats need NCCL 2.24 and compute capability 9.0. Sums saturate at the largest finite value. An average is
+///   refused beyond 64 ranks in f8e4m3, 16384 in f8e5m2.
 ///
-/// Ends: NCCL ends a communicator once all ranks of the node close theirs. Who closes first waits for ten seconds at
-/// most; then NCCL is left behind in a thread, and where it is there still at the end of the process, that ends as by
-/// _exit.
+/// Order: channels of one device share its processors. Therefore all ranks enqueue the operations of all channels in
+/// one order; a program with one enqueuing thread does so. A different order ends by the timeout, with an error that
+/// names each rank's call.
+/// - NCCL 2.26 and newer: that order suffices under any load, because dtrain sets NCCL_LAUNCH_ORDER_IMPLICIT to 1
+///   unless the user has set it. With NCCL_LAUNCH_RACE_FATAL=1, racing threads are an error.
+/// - Before 2.26: the program makes the channels' streams wait for each other.
+///
+/// Close: NCCL destroys a communicator once all ranks of the node close theirs. A rank waits at most ten seconds, then
+/// leaves NCCL's call in a thread. If that call still runs at the end of the process, the process ends as by _exit.
 template <NcclOptions options>
 struct NcclWith {
   using Communicator = nccl::Communicator;
@@ -53,17 +55,17 @@ struct NcclWith {
   static constexpr bool reduces(DType dtype) noexcept { return nccl::reduces(dtype); }
   static constexpr bool averages(DType dtype) noexcept { return nccl::averages(dtype); }
 
-  /// How many ranks a node takes where nobody says.
+  /// Default number of ranks on a node.
   static int visible_devices() { return cuda::visible_devices(); }
 
-  /// Chooses the rank's device, before anything else of CUDA. Blocking: no. @throws Error (unsupported, usage, cuda)
+  /// Selects the rank's device, before any other CUDA call. Blocking: no. @throws Error (unsupported, usage, cuda)
   static PreJoinResult pre_join_blocking(const ProcessInfo& process_info, Deadline /*deadline*/) {
     nccl::prepare_environment();
     cuda::take_device(process_info, may_share());
     return {nullptr, process_info.secret};
   }
 
-  /// Collective, blocking. See CanOpen. What goes wrong on one rank is reported to context.failure.
+  /// Collective, blocking. See CanOpen. Reports a failure of this rank to context.failure.
   /// @throws Error (unsupported, timeout, protocol, nccl, cuda), JobFailed
   static Communicator open_blocking(const ChannelContext& context, Deadline deadline) {
     if (context.accumulate != Accumulate::element) {
@@ -83,7 +85,8 @@ struct NcclWith {
     }
   };
 
-  /// Since 2.30.3 NCCL lets ranks share a device where this variable says so. Where it does not, its own error follows.
+  /// NCCL 2.30.3 and newer lets ranks share a device if NCCL_MULTI_RANK_GPU_ENABLE is 1; older versions throw their own
+  /// error.
   static bool may_share() {
     const identity::Environment environment = identity::snapshot_environment();
     return cuda::shares_devices(environment) ||

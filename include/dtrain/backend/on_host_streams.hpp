@@ -9,7 +9,7 @@
 
 namespace DTRAIN_NAMESPACE::backend {
 
-/// A backend whose operations go to host queues.
+/// A backend whose communicators enqueue on stream::host::StreamRef.
 template <class B>
 concept OnHostStreams = Backend<B> && std::same_as<typename B::Communicator::Stream, stream::host::StreamRef>;
 

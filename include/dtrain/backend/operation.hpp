@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Descriptor of a call. Ranks compare descriptors, so that calls that differ fail instead of hanging.
+/// Operation: descriptor of a call. Ranks compare descriptors, so that mismatched calls fail instead of hanging.
 
 #include <cstdint>
 #include <functional>
@@ -24,18 +24,18 @@ enum class OperationKind : std::uint8_t {
   send_recv,
 };
 
-/// Lies in shared memory and travels in messages: plain fields, the same in every process.
+/// Plain fields with one layout in every process: it is stored in shared memory and sent in messages.
 struct Operation {
   std::uint64_t sequence = 0;    ///< 1, 2, ... among a channel's collectives; 0 point to point
-  std::uint64_t count = 0;       ///< elements: of the whole buffer, of one rank's block where it has blocks
-  std::uint64_t allocation = 0;  ///< which allocation of the channel the buffer lies in; 0: in none, or out of place
-  std::uint64_t offset = 0;      ///< bytes from the beginning of the rank's part
-  std::int32_t root = 0;         ///< of a broadcast; point to point, the peer it goes to, or else comes from
+  std::uint64_t count = 0;       ///< elements of the whole buffer, or of one rank's block where it has blocks
+  std::uint64_t allocation = 0;  ///< number of the allocation that holds the buffer; 0: none, or out of place
+  std::uint64_t offset = 0;      ///< bytes from the beginning of the rank's memory in it
+  std::int32_t root = 0;         ///< of a broadcast; point to point, the receiving peer, or else the sending one
   OperationKind kind = OperationKind::none;
   DType dtype = DType::f32;
   ReduceOp op = ReduceOp::sum;
 
-  /// Whether both ranks called the same operation. Where their buffers lie is each rank's own business.
+  /// Whether both ranks called the same operation. Buffer locations (allocation, offset) may differ.
   bool agrees_with(const Operation& other) const noexcept {
     return sequence == other.sequence && count == other.count && root == other.root && kind == other.kind &&
            dtype == other.dtype && op == other.op;

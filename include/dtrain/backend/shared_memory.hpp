@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// backend::SharedMemory: ranks of one host reduce in memory that all of them have mapped.
+/// backend::SharedMemory: ranks of one host reduce in memory that all of them map.
 
 #include <string_view>
 
@@ -13,21 +13,20 @@
 
 namespace DTRAIN_NAMESPACE::backend {
 
-/// The embedded default: needs no library, nothing in /dev/shm, and leaves nothing behind, however a rank ends.
+/// The default backend: needs no library and no /dev/shm, and leaves no resource behind, however a rank ends.
 struct SharedMemory {
   using Communicator = shared_memory::Communicator;
   using StreamOwner = stream::host::CommunicationStream;
   static constexpr Determinism determinism = Determinism::always;  // sums in rank order, f16 and bf16 rounded once
 
-  static constexpr int most_ranks = 256;  ///< on its one host
+  static constexpr int most_ranks = 256;  ///< all on one host
 
   static constexpr std::string_view name() noexcept { return "SharedMemory"; }
   static constexpr bool supports(DeviceKind kind) noexcept { return kind == DeviceKind::host; }
   static constexpr bool reduces(DType dtype) noexcept { return !is_float8(dtype); }
 
-  /// Collective, blocking. See CanOpen. What goes wrong on one rank is reported to context.failure, so that the others
-  /// do not wait for it. @throws Error (unsupported: ranks on several hosts; limit, out_of_memory, timeout, closed),
-  /// JobFailed
+  /// Collective, blocking. See CanOpen. Reports a failure of this rank to context.failure, so that others do not wait
+  /// for it. @throws Error (unsupported: ranks on several hosts; limit, out_of_memory, timeout, closed), JobFailed
   static Communicator open_blocking(const ChannelContext& context, Deadline deadline);
 };
 

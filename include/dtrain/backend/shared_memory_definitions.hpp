@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// backend::SharedMemory::open_blocking.
+/// Definition of backend::SharedMemory::open_blocking.
 
 #include <string>
 
@@ -41,7 +41,7 @@ DTRAIN_DEFINED SharedMemory::Communicator SharedMemory::open_blocking(const Chan
   } catch (const JobFailed&) {
     throw;
   } catch (const shared_memory::RemoteError& error) {
-    if (context.members.rank == 0) {  // rank 0 sends it to the others, and reports for all
+    if (context.members.rank == 0) {  // rank 0 has sent the error to all ranks, and alone reports it
       context.failure->report({CauseKind::exception, -1, "", error.what()});
     }
     throw;

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// backend::Staged: device memory goes through pinned host memory, over a backend for that.
+/// backend::Staged: a host backend reduces CUDA buffers through pinned host memory.
 
 #include <array>
 #include <cstddef>
@@ -23,11 +23,12 @@
 
 namespace DTRAIN_NAMESPACE::backend {
 
-/// `Policy<launch::PerNode, backend::Staged<backend::SharedMemory>>`: CUDA gradients where NCCL is not, or where
-/// several ranks share a device (DTRAIN_SHARE_DEVICES=1). The device copies a chunk to the host while the chunk before
-/// it is reduced there and the one before that is copied back. A topology is laid over `Inner`. Reductions have its
-/// bits. On a device without stream memory operations (cuStreamWaitValue32) host functions wait in streams, which CUDA
-/// may run one at a time in a process: there a process has one rank, and one channel under way at a time.
+/// `Policy<launch::PerNode, backend::Staged<backend::SharedMemory>>`: for CUDA gradients without NCCL, or with several
+/// ranks on one device (DTRAIN_SHARE_DEVICES=1). Chunks are pipelined: while the host reduces chunk k, the device
+/// copies chunk k+1 to the host and chunk k-1 back. A topology is applied to `Inner`. Reductions have Inner's bits.
+///
+/// On a device without stream memory operations (cuStreamWaitValue32), host functions wait in streams, and CUDA may run
+/// these one at a time in a process. There, a process has one rank, and one channel with running work at a time.
 template <class Inner>
 struct Staged {
   static_assert(OnHostStreams<Inner>,
@@ -38,7 +39,7 @@ struct Staged {
   using StreamOwner = stream::cuda::CommunicationStream;
   static constexpr Determinism determinism = determinism_of<Inner>;
 
-  /// The backend that moves the bytes, and the same around another one: topologies are applied to that.
+  /// The host backend, and Staged over another one: topologies are applied to the host backend.
   using InnerBackend = Inner;
   template <class Other>
   using Rebind = Staged<Other>;
@@ -56,11 +57,11 @@ struct Staged {
     return true;
   }();
 
-  /// How many ranks a node takes where nobody says.
+  /// Default number of ranks on a node.
   static int visible_devices() { return cuda::visible_devices(); }
 
-  /// Blocking, and collective where `Inner` is. Takes this rank's device. @throws Error (unsupported, usage, cuda), and
-  /// as Inner::pre_join_blocking
+  /// Blocking; collective if `Inner`'s is. Selects this rank's device.
+  /// @throws Error (unsupported, usage, cuda), and as Inner::pre_join_blocking
   static PreJoinResult pre_join_blocking(const ProcessInfo& process_info, [[maybe_unused]] Deadline deadline) {
     cuda::take_device(process_info, cuda::shares_devices());
     if constexpr (HasPreJoin<Inner>) {
@@ -74,7 +75,7 @@ struct Staged {
   /// @throws Error (unsupported: two ranks on one device; cuda), and as Inner::open_blocking
   static Communicator open_blocking(const ChannelContext& context, Deadline deadline) {
     reporting_failure(context, [&] { cuda::compare_devices_blocking(context, cuda::shares_devices(), deadline); });
-    auto inner = Inner::open_blocking(context, deadline);  // tells of its own failures
+    auto inner = Inner::open_blocking(context, deadline);  // reports its own failures
     return reporting_failure(context, [&] { return Communicator(context, std::move(inner), deadline); });
   }
 

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The loop that all kernels share: block after block, from every source, through registers, to every target.
+/// Kernel loop: reduces block after block, from every source, through registers, to every target.
 
 #include <cstddef>
 #include <cstring>
@@ -14,14 +14,14 @@
 
 namespace DTRAIN_NAMESPACE::kernels {
 
-/// An `Arithmetic` has types Partial and Result, `bytes` of elements that one of them stands for, and
-///   start(Partial&, from, 0)         the first source's elements
-///   combine(Partial&, from, k)       and those of source k
-///   finish(Result&, Partial&)        what is stored
-///   put(to, Result const&)
-/// and says whether it averages: then Beyond is a vector, in which note_beyond(Beyond&, Result const&) sets bits where
-/// a result is not finite, and Careful the arithmetic for those. Twice is one for twice the bytes. Named members and no
-/// array: g++ 12 leaves an array of vectors in memory.
+/// An `Arithmetic` has types Partial and Result, `bytes` (of the elements in one Partial), and
+///   start(Partial&, from, 0)         loads the first source's elements
+///   combine(Partial&, from, k)       combines them with those of source k
+///   finish(Result&, Partial&)        computes the value to store
+///   put(to, Result const&)           stores it
+/// and `averages`. If true, it also has a vector type Beyond, note_beyond(Beyond&, Result const&), which sets bits
+/// where a result is not finite, and Careful, the arithmetic for such results. Twice has twice the bytes. Its members
+/// are named, because g++ 12 leaves an array of vectors in memory.
 template <class Arithmetic>
 class Twice {
  public:
@@ -61,19 +61,19 @@ class Twice {
   Arithmetic arithmetic_;
 };
 
-/// What fills, and does not overflow, 16 registers: four vectors of partial results.
+/// The largest block that fits 16 registers: four vectors of partial results.
 template <class Arithmetic>
 using RegisterBlock = std::conditional_t<(sizeof(typename Arithmetic::Partial) > sizeof(typename Arithmetic::Result)),
                                          Twice<Arithmetic>, Twice<Twice<Arithmetic>>>;
 
-/// Finishes a block of averages some of which are not finite, because their sums, a source or an average is not: these
-/// become the sum of the sources each times the factor, which is finite where all sources are and stay below the
-/// largest value by its roundings. Rare: a function of its own, for any processor.
+/// Finishes a block of averages, some of which are not finite, because their sum, a source or the average is not. These
+/// become the sum of the sources, each multiplied by the factor first. It is finite if all sources are finite and below
+/// the largest value by its roundings. Rare, hence a separate function for any processor.
 template <class Careful>
 DTRAIN_OPTIMIZED __attribute__((noinline)) void average_beyond_sum(const KernelArguments& arguments, std::size_t offset,
                                                                    std::byte* block, std::size_t bytes) noexcept;
 
-/// Reduces whole blocks of an `Inner` arithmetic. Everything of one is read before anything of it is written, so that a
+/// Reduces whole blocks of an `Inner` arithmetic. Reads all sources of a block before it writes any target, so that a
 /// target may be a source.
 template <class Inner>
 DTRAIN_ALWAYS_INLINE void reduce_blocks(const KernelArguments& arguments) noexcept {

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Elements as wider ones and back: 16-bit floats as f32, integers as i64.
+/// Element conversion to wider types and back: 16-bit floats and f32, integers and i64.
 
 #include <cstddef>
 #include <cstdint>
@@ -16,7 +16,7 @@
 
 namespace DTRAIN_NAMESPACE::kernels {
 
-/// A `Format` of 16 bytes: Bf16Words, F16Words. Four elements at a time, the last ones padded.
+/// Widens four elements at a time, the last ones padded. `Format` has 16 bytes: Bf16Words, F16Words.
 template <class Format>
 DTRAIN_OPTIMIZED void widen_halves(std::byte* to, const std::byte* from, std::size_t count) noexcept {
   constexpr std::size_t step = sizeof(typename Format::Floats) / sizeof(float);
@@ -39,7 +39,7 @@ DTRAIN_OPTIMIZED void widen_halves(std::byte* to, const std::byte* from, std::si
   }
 }
 
-/// To nearest even; every NaN becomes the one.
+/// Rounds to nearest even; every NaN becomes the canonical one.
 template <class Format>
 DTRAIN_OPTIMIZED void narrow_floats(std::byte* to, const std::byte* from, std::size_t count) noexcept {
   constexpr std::size_t step = sizeof(typename Format::Floats) / sizeof(float);
@@ -74,9 +74,11 @@ DTRAIN_OPTIMIZED void convert_integers(std::byte* to, const std::byte* from, std
   }
 }
 
-/// `count` elements of `from_type` as `to_type`, either at any alignment: f16 and bf16 as f32, i32 and u8 as i64,
-/// exactly; from f32 rounded to nearest even, from i64 modulo 2^bits; any other pair is of equal types and copied. `to`
-/// and `from` are disjoint. The floating-point environment is the default one.
+/// Converts `count` elements at any alignment.
+/// - f16 and bf16 to f32, i32 and u8 to i64: exact.
+/// - f32 to f16 and bf16: rounded to nearest even. i64 to i32 and u8: modulo 2^bits.
+/// - Equal types: copied. No other pair is allowed.
+/// Requires: `to` and `from` are disjoint; the floating-point environment is the default one.
 inline void convert(DType from_type, const std::byte* from, DType to_type, std::byte* to, std::size_t count) noexcept {
   if (from_type == to_type) {
     copy_bytes(to, from, count * size_bytes(to_type));

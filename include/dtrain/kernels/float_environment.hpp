@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The rounding and the subnormals of IEEE 754 for a scope, whatever the caller's thread has set.
+/// Default floating-point environment (IEEE 754 rounding and subnormals) for a scope.
 
 #include <cstdint>
 
@@ -14,8 +14,8 @@
 namespace DTRAIN_NAMESPACE::kernels {
 
 /// A program linked with -ffast-math starts with subnormals flushed to zero (crtfastmath.o), and a user may have set
-/// another rounding or trap on inexact results. Where all is as a program finds it, nothing is written; then the flags
-/// that record exceptions may be raised, as by any arithmetic.
+/// another rounding or traps. Writes nothing if the environment is the default one; exception flags may be raised then,
+/// as by any arithmetic.
 class DefaultFloatEnvironment {
  public:
 #if DTRAIN_X86_64

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// KernelArguments: what a kernel is called with.
+/// KernelArguments: parameters of a reduction kernel.
 
 #include <cstddef>
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace DTRAIN_NAMESPACE::kernels {
 
-/// The bits of which min and max make keys that are ordered as integers; see MinMax.
+/// Bit patterns with which min and max make keys that are ordered as integers; see MinMax.
 struct KeyBits {
   std::int64_t flip = 0;       ///< all ones for min: reverses the order
   std::int64_t magnitude = 0;  ///< the bits below a floating-point sign, 0 for integers
@@ -40,10 +40,10 @@ constexpr KeyBits key_bits(DType dtype, bool minimum) noexcept {
   return {};
 }
 
-/// One reduction, checked: there are sources and targets, and `bytes` is a multiple of `granularity`.
+/// One reduction. Requires at least one source and one target, and `bytes` a multiple of `granularity`.
 struct KernelArguments {
   static constexpr std::size_t max_sources = 256;
-  static constexpr std::size_t granularity = 256;  ///< a multiple of what any kernel takes at a time
+  static constexpr std::size_t granularity = 256;  ///< a multiple of every kernel's block
 
   const std::byte* const* sources = nullptr;
   std::size_t source_count = 0;
@@ -51,8 +51,8 @@ struct KernelArguments {
   std::size_t target_count = 0;
   std::size_t bytes = 0;
   std::size_t divisor = 1;          ///< of an average
-  double factor = 1;                ///< what a floating-point result is multiplied by
-  const double* weights = nullptr;  ///< what each source is multiplied by, where the kernel weighs them
+  double factor = 1;                ///< of a floating-point result
+  const double* weights = nullptr;  ///< one factor for each source, if the kernel weighs them
   KeyBits key;
 };
 

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Copies bytes past the caches (non-temporal stores), for somebody else to read.
+/// Non-temporal copy: stores past the caches, for another core to read.
 
 #include <algorithm>
 #include <cstddef>
@@ -13,10 +13,10 @@
 
 namespace DTRAIN_NAMESPACE::kernels {
 
-/// As copy_bytes, for memory that another core read last and reads next: an ordinary store first fetches the line from
-/// that core's cache, and costs more than the detour through memory. Measured on two cores of a Zen 3 whose level-3
-/// cache they did not share: staging 64 KiB took 0.2 of the time; on cores that share it, about as long. What was
-/// written is visible to whoever sees a later release of this thread.
+/// As copy_bytes, for memory that another core read last and reads next. An ordinary store first fetches the line from
+/// that core's cache, which costs more than the detour through memory. Measured on two cores of a Zen 3 without a
+/// shared level-3 cache: staging 64 KiB took 0.2 of the time; on cores that share it, about as long. A later release by
+/// this thread also publishes these stores.
 DTRAIN_OPTIMIZED inline void stream_bytes(std::byte* to, const std::byte* from, std::size_t bytes) noexcept {
 #if DTRAIN_X86_64 && !DTRAIN_THREAD_SANITIZER
   using Block = Vector<std::uint64_t, 16>;

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Partial reduction: the step that each rank takes where a reduction goes from rank to rank.
+/// Partial reduction: one rank's step of a reduction that passes partial results from rank to rank.
 
 #include <algorithm>
 #include <array>
@@ -16,7 +16,7 @@
 
 namespace DTRAIN_NAMESPACE::kernels {
 
-/// What partial results travel as.
+/// Type of partial results.
 constexpr DType partial_type(DType dtype, ReduceOp op, Accumulate accumulate) noexcept {
   const bool half = dtype == DType::f16 || dtype == DType::bf16;
   if (half && accumulate == Accumulate::f32 && op != ReduceOp::min && op != ReduceOp::max) {
@@ -25,26 +25,26 @@ constexpr DType partial_type(DType dtype, ReduceOp op, Accumulate accumulate) no
   return op == ReduceOp::average && (dtype == DType::i32 || dtype == DType::u8) ? DType::i64 : dtype;
 }
 
-/// A rank combines contributions, which are ranks' elements as they are, and partial results of other ranks, of
-/// type(), to a partial result, or at the end to the result, of the elements' type again.
+/// Combines operands to a partial result, or in the last step to the result, of the elements' type. An operand is a
+/// contribution (the elements of one rank, unchanged) or a partial result of other ranks, of type().
 ///
-/// - Average of floats: each contribution is multiplied by the rounded 1 / ranks when it is first combined, so that,
-///   up to roundings, no partial result is larger than the largest contribution. Every combination has one rounding for
-///   each product and each sum; of 16-bit floats they are f32's, and what is combined is rounded once to type().
-/// - Average of i32 and u8: partial results are 64-bit sums; the end is the exact sum divided, truncated toward zero.
-///   Of i64: the partial results are taken modulo 2^64, and the last combination's exact sum is divided.
+/// - Average of floats: each contribution is multiplied by the rounded 1 / ranks when it is first combined. Hence, up
+///   to roundings, no partial result is larger than the largest contribution. Each product and each sum is rounded
+///   once; for 16-bit floats this rounds to f32, and the combination is rounded once to type().
+/// - Average of i32 and u8: partial results are 64-bit sums; the result is the exact sum divided, truncated toward
+///   zero. Of i64: partial results are modulo 2^64, and the last combination's exact sum is divided.
 /// - All else: as kernels::Reduction, rounded or taken modulo 2^bits to type() by every combination.
 ///
 /// Threads: any; a value without state.
 class PartialReduction {
  public:
-  /// What one rank has, or what was combined of several.
+  /// A contribution, or a partial result.
   struct Operand {
     const std::byte* data;
     bool is_partial;
   };
 
-  /// @param ranks that contribute
+  /// @param ranks number of contributions in all
   PartialReduction(DType dtype, ReduceOp op, int ranks, Accumulate accumulate) noexcept
       : dtype_(dtype),
         op_(op),
@@ -55,17 +55,17 @@ class PartialReduction {
         last_(weighs_ ? combine_ : Reduction::of(type_, op).over(static_cast<std::size_t>(ranks))),
         weight_(reciprocal_of(ranks)) {}
 
-  /// Of partial results.
+  /// Type of partial results.
   DType type() const noexcept { return type_; }
   bool widens() const noexcept { return type_ != dtype_; }
 
-  /// Where in memory for `count` partial results as many contributions lie that are to be combined in it.
+  /// Place for `count` contributions within memory for `count` partial results, so that they can be combined in place.
   std::byte* contributions_in(std::byte* memory, std::size_t count) const noexcept {
     return memory + count * (size_bytes(type_) - size_bytes(dtype_));
   }
 
-  /// Combines two or more sources, from the left, to a partial result, or where it is the `last` combination to the
-  /// result. `target` is one of the sources, contributions where contributions_in() says, or disjoint from all.
+  /// Combines two or more sources, from the left, to a partial result, or to the result if `last`. `target` is disjoint
+  /// from all sources, or is one of them: a partial result, or contributions at contributions_in(target).
   void operator()(std::span<const Operand> sources, std::byte* target, std::size_t count, bool last) const noexcept {
     if (widens() || sources.size() > max_at_once) {
       combine_in_blocks(
@@ -82,8 +82,8 @@ class PartialReduction {
                               weighs_ ? weights.data() : nullptr);
   }
 
-  /// Combines the contributions of all ranks, in their order, to the result: in one pass, as Reduction does, where they
-  /// are no more than it takes.
+  /// Combines the contributions of all ranks, in rank order, to the result: in one pass, as Reduction does, if there
+  /// are at most Reduction::max_sources.
   void all(std::span<const std::byte* const> contributions, std::byte* target, std::size_t count) const noexcept {
     if (contributions.size() <= Reduction::max_sources) {
       Reduction::of(dtype_, op_)(contributions, std::span(&target, 1), count);
@@ -97,8 +97,8 @@ class PartialReduction {
         target, count, true);
   }
 
-  /// One contribution as a partial result, for whoever combines them by plain sums (or by the operation, if it is no
-  /// average). `to` is `from`, if widens() is false, or disjoint.
+  /// Converts one contribution to a partial result, for algorithms that combine by plain sums (or by the operation, if
+  /// it is no average). `to` is `from`, if widens() is false, or disjoint.
   void begin(const std::byte* from, std::byte* to, std::size_t count) const noexcept {
     const DefaultFloatEnvironment environment;
     if (widens() || (to != from && !weighs_)) {
@@ -110,12 +110,12 @@ class PartialReduction {
     }
   }
 
-  /// The result from the last partial result. `to` is `from`, if widens() is false, or disjoint.
+  /// Converts the last partial result to the result. `to` is `from`, if widens() is false, or disjoint.
   void end(std::byte* from, std::byte* to, std::size_t count) const noexcept {
     const DefaultFloatEnvironment environment;
     if (!weighs_) {
       const std::byte* const sum = from;
-      last_(std::span(&sum, 1), std::span(&from, 1), count);  // an average of integers is divided, all else kept
+      last_(std::span(&sum, 1), std::span(&from, 1), count);  // divides an average of integers, keeps all else
     }
     if (widens() || to != from) {
       convert(type_, from, dtype_, to, count);
@@ -124,7 +124,7 @@ class PartialReduction {
 
  private:
   static constexpr std::size_t max_at_once = 3;
-  static constexpr std::size_t block = 512;  ///< elements, which lie in the cache while they are converted
+  static constexpr std::size_t block = 512;  ///< elements, few enough to stay in the cache
 
   static double reciprocal_of(int ranks) noexcept {
     const DefaultFloatEnvironment environment;
@@ -133,7 +133,7 @@ class PartialReduction {
 
   double weight_of(const Operand& source) const noexcept { return source.is_partial ? 1 : weight_; }
 
-  /// Block after block in type(): all of one is read before it is written, and what is written reaches no later one.
+  /// Block after block in type(): reads a block before writing it, and no write reaches a later block.
   template <class SourceAt>
   void combine_in_blocks(std::size_t sources, SourceAt source_at, std::byte* target, std::size_t count,
                          bool last) const noexcept {

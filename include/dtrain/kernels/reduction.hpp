@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Reduces the elements of many ranks in host memory, in rank order: the same bits on every processor.
+/// Reduction: combines the elements of many ranks in host memory, in rank order, with equal bits on every processor.
 
 #include <cstddef>
 #include <cstdint>
@@ -21,24 +21,25 @@
 
 namespace DTRAIN_NAMESPACE::kernels {
 
-/// `sources[0][i] op sources[1][i] op ...`, evaluated from the left, stored to every target. Every element type
-/// but the 8-bit floats, which backends refuse, has every operation:
+/// `sources[0][i] op sources[1][i] op ...`, evaluated from the left, stored to every target. Supports every operation
+/// for every element type but the 8-bit floats, which backends refuse:
 ///
-/// - f64, f32: one rounding for each step; an average is the sum times the rounded 1 / sources, or where that is not
-///   finite the sum of the elements each times it: so an average of finite elements is finite, up to roundings.
-/// - f16, bf16: the same in f32, then rounded once to nearest even, beyond the largest finite value to infinity.
+/// - f64, f32: one rounding for each step. An average is the sum times the rounded 1 / sources. If that is not finite,
+///   it is the sum of the elements, each multiplied by 1 / sources first. So an average of finite elements is finite,
+///   up to roundings.
+/// - f16, bf16: the same in f32, then rounded once to nearest even; beyond the largest finite value, to infinity.
 /// - min, max of these: a NaN on any rank gives NaN, and -0 < +0 (minimum and maximum of IEEE 754-2019).
-/// - NaN in any result is the one positive quiet NaN without payload, so its bits depend on nothing.
+/// - NaN results have the bits of the positive quiet NaN without payload.
 /// - i64, i32, u8: sum and product modulo 2^bits; an average is the exact sum divided, truncated toward zero.
-/// - One source is copied: nothing is reduced, and a NaN keeps its bits; with a divisor of its own it is divided.
+/// - One source is copied, and a NaN keeps its bits; after over(), it is divided.
 ///
-/// No flag of the including program and no setting of the calling thread changes a bit: not -ffast-math, not -mfma, not
-/// flushed subnormals or another rounding, which are set to the default meanwhile.
+/// Compiler flags of the including program and settings of the calling thread change no bit: neither -ffast-math and
+/// -mfma, nor flushed subnormals or another rounding, which the call sets to the default meanwhile.
 class Reduction {
  public:
   static constexpr std::size_t max_sources = KernelArguments::max_sources;
 
-  /// `dtype` is no float of 8 bits; `isa` is one that runs on this machine.
+  /// Requires: `dtype` is no 8-bit float; this machine supports `isa`.
   static Reduction of(DType dtype, ReduceOp op, Isa isa = best_isa()) noexcept {
     Kernel kernel = nullptr;
     if (isa == Isa::avx512) {
@@ -49,19 +50,21 @@ class Reduction {
     return Reduction(dtype, op, kernel != nullptr ? kernel : baseline_kernel_for(dtype, op));
   }
 
-  /// The same, where the sources stand for `ranks` ranks: an average divides by that number and not by the number of
-  /// sources. For the last combination of a chain of partial sums: f64, f32: times the rounded 1 / ranks; f16, bf16: so
-  /// in f32, then rounded once; integers: this combination's exact sum, divided and truncated toward zero, whereas the
-  /// partial sums before it were taken modulo 2^bits. Other operations do not divide. @param ranks at least 1
+  /// The same for sources that stand for `ranks` ranks: an average divides by `ranks`, not by the number of sources.
+  /// Other operations do not divide. For the last combination of a chain of partial sums:
+  /// - f64, f32: times the rounded 1 / ranks; f16, bf16: so in f32, then rounded once;
+  /// - integers: this combination's exact sum, divided and truncated toward zero; earlier partial sums were modulo
+  ///   2^bits.
+  /// @param ranks at least 1
   [[nodiscard]] Reduction over(std::size_t ranks) const noexcept {
     Reduction divided = *this;
     divided.divisor_ = op_ == ReduceOp::average ? ranks : 0;
     return divided;
   }
 
-  /// The sum of the sources, each times a weight of its own, which the call gives: of f64 and f32 one rounding for each
-  /// product and each sum; of f16 and bf16 the same in f32, then rounded once. For averages whose partial sums are no
-  /// larger than what is averaged. `dtype` is a float of 16 bits or more.
+  /// The sum of the sources, each multiplied by its weight from the call. f64, f32: one rounding for each product and
+  /// each sum; f16, bf16: the same in f32, then rounded once. For averages whose partial sums are no larger than the
+  /// elements. Requires: `dtype` is a float of 16 bits or more.
   static Reduction weighted_sum(DType dtype, Isa isa = best_isa()) noexcept {
     Kernel kernel = nullptr;
     if (isa == Isa::avx512) {
@@ -74,7 +77,7 @@ class Reduction {
 
   /// Reduces `count` elements of 1 to max_sources sources at any alignment. A target is one of the sources (the same
   /// address) or disjoint from all of them. Blocking: no longer than the reduction takes. Threads: any; a Reduction is
-  /// a value without state. @param weights of a weighted sum: one for each source, rounded to f32 but for f64
+  /// a value without state. @param weights of a weighted sum: one for each source; rounded to f32, except for f64
   void operator()(std::span<const std::byte* const> sources, std::span<std::byte* const> targets, std::size_t count,
                   const double* weights = nullptr) const noexcept {
     const std::size_t bytes = count * size_bytes(dtype_);
@@ -106,8 +109,8 @@ class Reduction {
   }
 
  private:
-  /// What is behind the last whole multiple, padded with zeros: the same instructions on every element, and nothing of
-  /// it compiled into every kernel. A function of its own, because its memory is needed only here.
+  /// Reduces the bytes after the last whole multiple of the granularity, padded with zeros: by the same instructions,
+  /// and without such code in every kernel. A separate function, because its memory is needed only here.
   __attribute__((noinline)) static void reduce_rest(Kernel kernel, KernelArguments arguments,
                                                     std::size_t bytes) noexcept {
     std::byte padded[max_sources][KernelArguments::granularity];

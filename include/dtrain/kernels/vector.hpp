@@ -16,7 +16,7 @@ struct VectorOf {
   typedef Lane type __attribute__((vector_size(Width)));
 };
 
-/// `Width` bytes of lanes. Passed by reference everywhere: by value a wide one has another ABI in every target.
+/// `Width` bytes of lanes. Always passed by reference: by value, a wide vector's ABI depends on the target.
 template <class Lane, std::size_t Width>
 using Vector = typename VectorOf<Lane, Width>::type;
 
@@ -31,7 +31,7 @@ DTRAIN_ALWAYS_INLINE void store(std::byte* to, const V& from) noexcept {
   std::memcpy(to, &from, sizeof(V));
 }
 
-/// Puts `chosen` where the mask's lanes are all ones. Integer lanes.
+/// Replaces lanes by those of `chosen` where the mask's lane is all ones. Integer lanes only.
 template <class V>
 DTRAIN_ALWAYS_INLINE void replace_where(V& value, const V& mask, const V& chosen) noexcept {
   value = (value & ~mask) | (chosen & mask);
@@ -43,7 +43,7 @@ DTRAIN_ALWAYS_INLINE void fill(Vector<Lane, Width>& to, Lane value) noexcept {
   to = Vector<Lane, Width>{} + value;
 }
 
-/// The integers as wide as a floating-point lane, and its bit patterns.
+/// The integer type as wide as a floating-point lane, and bit patterns of the lane.
 template <class Float>
 struct BitsOf;
 template <>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The CUDA device of each rank: chosen before the ranks join, compared within a node afterwards.
+/// CUDA device selection before the ranks join, and the comparison of devices within a node afterwards.
 
 #include <algorithm>
 #include <array>
@@ -38,7 +38,7 @@ inline bool shares_devices(const identity::Environment& environment = identity::
   return value == "1";
 }
 
-/// How many devices this process sees; 0 where there is no driver. @throws Error (cuda) for what else goes wrong
+/// Number of devices that this process sees; 0 without a driver. @throws Error (cuda) for other failures
 inline int visible_devices() {
   int count = 0;
   const cudaError_t code = cudaGetDeviceCount(&count);
@@ -50,9 +50,9 @@ inline int visible_devices() {
   return count;
 }
 
-/// Makes the rank's device the calling thread's current one: see identity::choose_device. Before anything else of CUDA.
-/// @param may_share whether the backend can compute with several ranks on one device, and was asked to
-/// @throws Error (unsupported: there is no device for this rank; usage, cuda)
+/// Makes the rank's device current in the calling thread: see identity::choose_device. Precedes all other CUDA calls.
+/// @param may_share whether the backend supports several ranks on one device, and the user allows it
+/// @throws Error (unsupported: no device for this rank; usage, cuda)
 inline void take_device(const ProcessInfo& process_info, bool may_share) {
   const identity::DeviceChoice choice =
       identity::choose_device({process_info.local_rank, process_info.local_world_size, visible_devices(), may_share});
@@ -62,8 +62,7 @@ inline void take_device(const ProcessInfo& process_info, bool may_share) {
   stream::cuda::check(cudaSetDevice(choice.index), "cudaSetDevice");
 }
 
-/// Identifies a device among all of the machine, whatever each process calls it: its UUID, or its position on the
-/// bus where it has none.
+/// A device's name, unique on the host and equal in all processes: its UUID, or its PCI bus ID if it has none.
 inline std::string device_name(int device) {
   cudaDeviceProp properties{};
   stream::cuda::check(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
@@ -87,7 +86,7 @@ inline std::string device_name(int device) {
 
 namespace detail {
 
-/// What a rank publishes about its device: "0 GPU-12ab rank".
+/// A rank's published device: "0 GPU-12ab rank".
 struct DeviceAssignment {
   bool may_share = false;
   std::string device;
@@ -107,7 +106,7 @@ inline DeviceAssignment device_assignment_from(const std::string& text) {
   return {text[0] == '1', text.substr(2, end - 2), text.substr(end + 1)};
 }
 
-/// The first device that is assigned twice, unless both ranks allow that; nothing where there is none.
+/// The error for the first device that two ranks use, unless both allow that; empty if there is none.
 inline std::string first_conflict(std::vector<DeviceAssignment> assignments, const std::string& host) {
   std::stable_sort(assignments.begin(), assignments.end(),
                    [](const DeviceAssignment& a, const DeviceAssignment& b) { return a.device < b.device; });
@@ -125,12 +124,12 @@ inline std::string first_conflict(std::vector<DeviceAssignment> assignments, con
 
 }  // namespace detail
 
-/// The name of the channel at whose opening devices are compared: a job's first.
+/// A job's first channel. Devices are compared when it opens.
 inline constexpr std::string_view first_channel = "group";
 
-/// Collective over the ranks of a node, blocking: refuses a device that two of them use. The node's rank 0 reads
-/// all assignments, so that every rank reads one value. Does nothing for later channels than the job's first.
-/// @throws Error (unsupported) on every rank of the node, which names both ranks; (timeout, protocol, cuda), JobFailed
+/// Collective over the ranks of a node, blocking. Throws if two ranks use one device and may not share it. The node's
+/// rank 0 decides, so that every rank gets the same result. Does nothing for later channels than the job's first.
+/// @throws Error (unsupported), naming both ranks, on every rank of the node; (timeout, protocol, cuda), JobFailed
 inline void compare_devices_blocking(const ChannelContext& context, bool may_share, Deadline deadline) {
   const rendezvous::Membership& members = context.members;
   if (context.name != first_channel || members.local_world_size == 1) {

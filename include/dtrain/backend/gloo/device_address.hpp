@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The address of this host that a channel's connections use.
+/// The local IP address at which a Gloo channel listens.
 
 #include <optional>
 #include <string>
@@ -13,7 +13,7 @@ namespace DTRAIN_NAMESPACE::backend::gloo {
 
 namespace detail {
 
-/// Of the route out; else the first interface's that is not loopback; nothing where there is none.
+/// The default route's address; else that of the first interface that is not loopback; nullopt without one.
 inline std::optional<net::SocketAddress> outward_address() {
   std::optional<net::SocketAddress> found = net::address_of_default_route();
   for (const net::InterfaceAddress& each : net::interface_addresses()) {
@@ -26,9 +26,12 @@ inline std::optional<net::SocketAddress> outward_address() {
 
 }  // namespace detail
 
-/// Numeric: what DTRAIN_INTERFACE names; where all ranks share this host loopback; else where the store sees this rank;
-/// on the store's own host, which it may see by loopback, the address of the route out.
-/// @throws Error (unsupported) where this host has no address that others can reach
+/// Numeric; the first that applies:
+/// - the address of DTRAIN_INTERFACE;
+/// - 127.0.0.1 if all ranks share this host;
+/// - the address at which the store sees this rank;
+/// - detail::outward_address(), on the store's own host, where the store may see this rank by loopback.
+/// @throws Error (unsupported) if this host has no address that others can reach
 inline std::string device_address(const rendezvous::Membership& members) {
   if (!members.named_address.empty()) {
     return members.named_address;

@@ -27,13 +27,14 @@ namespace DTRAIN_NAMESPACE::backend::gloo {
 using message_passing::FramePool;
 using message_passing::TagClass;
 
-/// A message_passing::Endpoint whose `done` blocks. Every message has a number among those of its tag class between its
-/// two ranks, by which Gloo matches the two ends. Gloo never says how long a received message was, and ends the process
-/// where it is longer than its memory; hence a short one travels in a frame with its length, and a long one is also
-/// matched by its length: those beyond 16 KiB have memory of exactly their length, and one of another length is not
-/// received.
+/// A message_passing::Endpoint whose `done` blocks. For each direction between two ranks, messages of a tag class are
+/// numbered; Gloo matches the two ends by tag class and number. Gloo does not report a received message's length, and
+/// ends the process if the message exceeds its memory. Hence:
+/// - a message of up to 16 KiB travels in a frame with its length;
+/// - a longer message also matches by its length, so its memory has exactly that length, and one of another length is
+///   not received.
+/// Gloo allocates for each message; dtrain's own memory is reused.
 ///
-/// Gloo allocates for every message; what dtrain needs is kept for the next one.
 /// Threads: one at a time; interrupt() from any. Lifetime: the mesh outlives it.
 class Endpoint {
  public:
@@ -53,7 +54,7 @@ class Endpoint {
   int size() const noexcept { return size_; }
   FramePool& frames() noexcept { return frames_; }
 
-  /// @throws Error (closed) where the peer is gone
+  /// @throws Error (closed) if the peer is gone; (limit) from 2^40 bytes on
   MessageHandle send(std::span<const std::byte> input, int peer, TagClass tag_class) {
     PendingMessage& message = start(peer, false);
     const std::uint64_t slot = next_slot(numbers_[static_cast<std::size_t>(peer)].sent, tag_class, input.size());
@@ -96,11 +97,11 @@ class Endpoint {
     std::size_t await_resume() const { return endpoint.take(handle); }
   };
 
-  /// Blocking, in await_ready, whose routine is suspended only where the wait was interrupted, and then for good.
-  /// @throws Error (closed) where the peer is gone; (disagreement) where a message was longer than its memory
+  /// Blocking, in await_ready. The routine is suspended only if interrupt() ended the wait, and then never resumed.
+  /// @throws Error (closed) if the peer is gone; (disagreement) if a message was longer than its memory
   Awaiter done(MessageHandle handle) noexcept { return {*this, handle}; }
 
-  /// The wait under way ends, and later ones do not begin. Threads: any.
+  /// Ends the current wait; later ones do not begin. Threads: any.
   void interrupt() noexcept {
     const std::lock_guard lock(mutex_);
     interrupted_ = true;
@@ -109,7 +110,7 @@ class Endpoint {
     }
   }
 
-  /// Whatever is under way: when this returns, nobody reads or writes its memory any more. Then only destruction.
+  /// Drops all messages: on return, no thread reads or writes their memory. Afterwards only destruction is allowed.
   void abandon() noexcept {
     {
       const std::lock_guard lock(mutex_);
@@ -123,7 +124,7 @@ class Endpoint {
   /// Whether every message that was started is complete.
   bool is_idle() const noexcept { return free_.size() == messages_.size(); }
 
-  /// After a wait that was interrupted: whose message it waited for, and whether it was to send.
+  /// After an interrupted wait: the peer, and whether that peer had to send (true) or receive.
   std::pair<int, bool> waits_for() const noexcept { return awaited_end_; }
 
  private:
@@ -131,7 +132,7 @@ class Endpoint {
   static constexpr unsigned length_bits = 40;
   static constexpr unsigned number_bits = 23;
 
-  /// A message in flight, or a free entry for one. It stays at its address.
+  /// A message in flight, or a free entry for one. Has a stable address.
   struct PendingMessage {
     std::uint32_t index = 0;
     int peer = -1;
@@ -140,7 +141,7 @@ class Endpoint {
     std::size_t bytes = 0;
     std::byte* target = nullptr;
     std::unique_ptr<std::byte[]> memory;
-    std::unique_ptr<::gloo::transport::UnboundBuffer> buffer;  ///< goes first: then nobody touches the memory
+    std::unique_ptr<::gloo::transport::UnboundBuffer> buffer;  ///< destroyed first: then Gloo no longer uses the memory
 
     std::byte* frame() {
       if (!memory) {
@@ -155,7 +156,7 @@ class Endpoint {
     std::array<std::uint32_t, message_passing::tag_class_count> received{};
   };
 
-  /// One buffer is all of memory, so that it serves for messages anywhere: an offset in it is an address.
+  /// A buffer that spans all of memory serves messages at any address: an offset in it is an address.
   std::unique_ptr<::gloo::transport::UnboundBuffer> all_of_memory() const {
     return mesh_.gloo_context().createUnboundBuffer(nullptr, std::numeric_limits<std::size_t>::max());
   }
@@ -163,7 +164,7 @@ class Endpoint {
 
   PendingMessage& start(int peer, bool receives) {
     if (free_.empty()) {
-      free_.reserve(messages_.size() + 1);  // for take(), which does not throw
+      free_.reserve(messages_.size() + 1);  // so that take() does not allocate
       auto made = std::make_unique<PendingMessage>();
       made->index = static_cast<std::uint32_t>(messages_.size());
       made->buffer = all_of_memory();
@@ -183,7 +184,7 @@ class Endpoint {
            ", which has ended or left the channel (does every rank take as many steps and call the same collectives?)";
   }
 
-  /// Tag class, number and, where the message is long, its length.
+  /// Gloo's match key: tag class, number and, for a long message, its length.
   static std::uint64_t next_slot(std::array<std::uint32_t, message_passing::tag_class_count>& numbers,
                                  TagClass tag_class, std::size_t bytes) {
     if (bytes >> length_bits != 0) {
@@ -195,7 +196,7 @@ class Endpoint {
     return static_cast<std::uint64_t>(tag_class) << (length_bits + number_bits) | number << length_bits | length;
   }
 
-  /// @returns false where it was interrupted
+  /// @returns false if interrupted
   bool block_until_done(MessageHandle handle) {
     PendingMessage& message = *messages_[handle.index];
     awaited_end_ = {message.peer, message.receives};
@@ -214,7 +215,7 @@ class Endpoint {
     return calling_gloo([&] { return doing(message); }, wait);
   }
 
-  /// Whom interrupt() is to interrupt. @returns false where it was called before
+  /// Publishes the message whose wait interrupt() ends. @returns false if interrupt() was called before
   bool announce(PendingMessage* message) noexcept {
     const std::lock_guard lock(mutex_);
     if (interrupted_ && message != nullptr) {
@@ -244,7 +245,7 @@ class Endpoint {
     return static_cast<std::size_t>(length);
   }
 
-  /// The caller interrupts at its deadline: where Gloo's own passes, it closes all connections.
+  /// The caller interrupts at its own deadline, because Gloo closes all connections when its timeout passes.
   static constexpr std::chrono::milliseconds longest_wait = std::chrono::hours(24 * 365);
 
   Mesh& mesh_;

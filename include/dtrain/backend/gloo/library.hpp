@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Gloo's headers, and its exceptions as dtrain's.
+/// Gloo's headers, and the conversion of its exceptions to Error.
 
 #include <exception>
 #include <new>
@@ -16,16 +16,16 @@
 #include <gloo/transport/tcp/device.h>
 #include <gloo/transport/unbound_buffer.h>
 
-/// Of Gloo only its TCP transport is used. What matters about it, read in its source (2022-05) and seen:
-/// - A wait that times out closes every connection of its context; one that is aborted from another thread returns.
-/// - It has a thread for each device, and what is thrown there ends the process: a message that is longer than the
-///   memory it is received in, for one. Endpoint keeps that from happening.
-/// - It writes with writev, which raises SIGPIPE where the peer is gone: dtrain calls it with signals blocked.
-/// - Its descriptors are inherited by programs that a rank starts.
+/// dtrain uses only Gloo's TCP transport. Its relevant behaviour, read in its source (2022-05) and observed:
+/// - A wait that times out closes every connection of its context. A wait that another thread aborts returns.
+/// - It has a thread for each device. An exception there ends the process, for example for a message longer than its
+///   receive memory. Endpoint prevents that.
+/// - It calls writev, which raises SIGPIPE if the peer is gone. Hence dtrain calls Gloo with signals blocked.
+/// - Programs that a rank starts inherit its descriptors.
 namespace DTRAIN_NAMESPACE::backend::gloo {
 
-/// Calls `work`. @param doing gives the beginning of a sentence, where one is wanted
-/// @throws Error (closed) for what Gloo throws: "doing: Gloo says ..."; Errors as they are
+/// Calls `work`. @param doing returns the beginning of the error sentence; called after a failure only
+/// @throws Error (closed) for Gloo's exceptions: "doing: Gloo says ..."; Error and std::bad_alloc unchanged
 template <class Doing, class Work>
 decltype(auto) calling_gloo(const Doing& doing, const Work& work) {
   try {

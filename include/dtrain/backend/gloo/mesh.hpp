@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// gloo::Mesh: the connections of one channel, from each rank to each other.
+/// gloo::Mesh: the connections of one channel, between all pairs of ranks.
 
 #include <algorithm>
 #include <atomic>
@@ -24,9 +24,9 @@
 
 namespace DTRAIN_NAMESPACE::backend::gloo {
 
-/// A Gloo device, with its thread, and a Gloo context for this channel alone: what ends one ends no other. It is what
-/// gloo::rendezvous::Context does with a store, in steps that a failure of the job can interrupt.
-/// Threads: connect and close one at a time, interrupt from any.
+/// A Gloo device with its thread, and a Gloo context, both for this channel alone: closing it affects no other channel.
+/// It performs the steps of gloo::rendezvous::Context with a store, so that a failure of the job can interrupt them.
+/// Threads: interrupt() from any; all others one at a time.
 class Mesh {
  public:
   /// Listens for each peer. @throws Error (unsupported, closed)
@@ -37,7 +37,7 @@ class Mesh {
     const auto open = [&] {
       device_ = ::gloo::transport::tcp::CreateDevice(::gloo::transport::tcp::attr(address.c_str()));
       gloo_context_ = device_->createContext(rank_, size);
-      // Gloo waits five times as long for a connection.
+      // To connect, Gloo waits for five times the timeout.
       gloo_context_->setTimeout(
           std::max(std::chrono::milliseconds(1),
                    std::chrono::duration_cast<std::chrono::milliseconds>(deadline.remaining()) / 5));
@@ -53,8 +53,8 @@ class Mesh {
     own_.device = address;
   }
 
-  /// Collective, blocking: publishes the addresses that this rank listens at, and reads those of the others. @throws
-  /// Error (timeout, protocol), JobFailed
+  /// Collective, blocking: publishes this rank's addresses and reads those of the others.
+  /// @throws Error (timeout, protocol), JobFailed
   void exchange_addresses(const StoreRef& store, Deadline deadline) {
     const int size = gloo_context_->size;
     for (int peer = 0; peer < size; ++peer) {
@@ -85,13 +85,14 @@ class Mesh {
     }
   }
 
-  /// Collective, blocking: until every rank is connected with every other. A rank that leaves the channel before that
-  /// breaks connections that others still wait for. @throws Error (timeout), JobFailed
+  /// Collective, blocking: until every rank is connected with every other. Otherwise a rank that leaves the channel
+  /// early would break connections that others still wait for. @throws Error (timeout), JobFailed
   void await_all(const StoreRef& store, Deadline deadline) const {
     const auto key_of = [&](const std::string& rank) { return name_ + "/gloo-" + rank + "-connected"; };
     if (rank_ != 0) {
       store.set_blocking(key_of(std::to_string(rank_)), "", deadline);
-      const Deadline later = rendezvous::with_grace(deadline);  // rank 0 knows which rank is missing
+      const Deadline later =
+          rendezvous::with_grace(deadline);  // rank 0's error, which names the missing rank, comes first
       store.take_blocking(key_of("all"), gloo_context_->size - 1, later);
       return;
     }
@@ -111,8 +112,8 @@ class Mesh {
     }
   }
 
-  /// connect() returns soon, and nothing is sent or received any more: peers find their connections reset. Blocking:
-  /// up to 10 ms for each, which is how often Gloo's thread looks up.
+  /// Closes all connections: connect() returns soon, and peers find their connections reset. Blocking: up to 10 ms for
+  /// each connection, the polling period of Gloo's thread.
   void interrupt() noexcept {
     interrupted_.store(true);
     for (int peer = 0; peer < gloo_context_->size; ++peer) {
@@ -120,7 +121,7 @@ class Mesh {
         if (peer != rank_) {
           gloo_context_->getPair(peer)->close();
         }
-      } catch (...) {  // Gloo's bookkeeping, which the end of the context ends
+      } catch (...) {  // the destructor of Gloo's context cleans up
       }
     }
   }
@@ -134,7 +135,7 @@ class Mesh {
   }
 
  private:
-  /// Where `peer` listens for this rank: its list has no address for itself.
+  /// Address at which `peer` listens for this rank. A rank's list omits itself.
   std::vector<char> address_of(int peer) const {
     const PeerInfo& info = peers_[static_cast<std::size_t>(peer)];
     const std::size_t ranks = peers_.size();
@@ -154,7 +155,7 @@ class Mesh {
   std::vector<PeerInfo> peers_;
   std::atomic<bool> interrupted_{false};
   std::shared_ptr<::gloo::transport::Device> device_;
-  std::shared_ptr<::gloo::transport::Context> gloo_context_;  ///< goes before its device
+  std::shared_ptr<::gloo::transport::Context> gloo_context_;  ///< destroyed before its device
 };
 
 }  // namespace DTRAIN_NAMESPACE::backend::gloo

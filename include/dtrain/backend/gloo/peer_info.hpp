@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The addresses that a rank listens at, as it publishes them in the store.
+/// PeerInfo: the addresses at which a rank listens, as published in the store.
 
 #include <charconv>
 #include <cstddef>
@@ -16,10 +16,10 @@ namespace DTRAIN_NAMESPACE::backend::gloo {
 /// One listening socket for each peer.
 struct PeerInfo {
   int job_rank = 0;
-  std::string host;               ///< its name
-  std::string device;             ///< the numeric address that it listens at
-  std::size_t address_bytes = 0;  ///< of one address, in Gloo's own form
-  std::string addresses;          ///< one behind the other, for the peers in the order of ranks
+  std::string host;               ///< host name
+  std::string device;             ///< the numeric address of its sockets
+  std::size_t address_bytes = 0;  ///< size of one address, in Gloo's own format
+  std::string addresses;          ///< concatenated, for the peers in rank order
 };
 
 /// "gloo 3 128 10.0.0.2 host-b\n" and the addresses.
@@ -28,7 +28,7 @@ inline std::string to_text(const PeerInfo& info) {
          info.host + "\n" + info.addresses;
 }
 
-/// @throws Error (protocol) where the text is none
+/// @throws Error (protocol) if the text is malformed
 inline PeerInfo peer_info_from(const std::string& text) {
   constexpr std::string_view tag = "gloo ";
   const std::size_t line = text.find('\n');

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// gloo::Transport: runs a channel's routines on a thread that may block in Gloo.
+/// gloo::Transport: runs a channel's routines on its own thread, which may block in Gloo.
 
 #include <chrono>
 #include <exception>
@@ -24,8 +24,8 @@
 
 namespace DTRAIN_NAMESPACE::backend::gloo {
 
-/// See message_passing::Transport. Gloo's waits block: the channel's own thread runs the routine straight through, and
-/// the thread that runs the stream waits for that one, keeps the deadline, and notices when the operation is cancelled.
+/// See message_passing::Transport. Gloo's waits block, so the channel's own thread runs each routine from start to end.
+/// The thread that runs the stream waits for it, checks the deadline, and interrupts it on cancellation.
 class Transport {
  public:
   using Endpoint = gloo::Endpoint;
@@ -44,8 +44,8 @@ class Transport {
 
   Endpoint& endpoint() noexcept { return *endpoint_; }
 
-  /// Within a host blocks go straight to the rank that reduces them, in chunks as long as Gloo's own: what counts is
-  /// how often threads are woken. Between hosts in shorter ones, of which more are on their way.
+  /// Within a host, blocks go straight to the rank that reduces them, in chunks as long as Gloo's own, because the
+  /// number of thread wake-ups dominates. Between hosts, chunks are shorter and more of them are in flight.
   static message_passing::Tuning tuning(const ChannelContext& context) noexcept {
     message_passing::Tuning tuning;
     if (context.members.node_count == 1) {
@@ -56,7 +56,8 @@ class Transport {
     return tuning;
   }
 
-  /// Blocking: until the routine is done, or `token` cancels it. @returns true: the operation's memory is free again
+  /// Blocking: until the routine is done, or `token` cancels it. @returns true: the operation's memory is no longer
+  /// used
   template <class Token>
   bool run_blocking(message_passing::Routine& routine, Token& token) noexcept {
     auto work = [&]() noexcept { routine.resume(); };
@@ -78,10 +79,10 @@ class Transport {
   /// See Endpoint::waits_for.
   std::pair<int, bool> waits_for() const noexcept { return endpoint_->waits_for(); }
 
-  /// From any thread: the operation under way ends, and there is no later one.
+  /// Threads: any. The running operation ends, and later ones do not start.
   void interrupt() noexcept { endpoint_->interrupt(); }
 
-  /// The connections end; peers that wait for this rank find them closed.
+  /// Closes the connections, which ends the waits of peers for this rank.
   void close(bool /*clean*/) noexcept {
     while (!worker_.wait(Deadline::after(std::chrono::hours(1)))) {
     }
@@ -92,11 +93,11 @@ class Transport {
   }
 
  private:
-  /// How long the job's first cause is waited for where a peer has closed its connection: longer than the store waits
-  /// for a lost rank to come back.
+  /// Wait for the job's first cause after a peer has closed its connection. Longer than the store waits for a lost rank
+  /// to reconnect.
   static constexpr std::chrono::milliseconds grace{1200};
 
-  /// In the channel's thread; a failure of the job interrupts it.
+  /// Connects on the channel's thread; a failed job or the deadline interrupts it.
   void connect(const ChannelContext& context, Deadline deadline) {
     std::exception_ptr failed;
     auto work = [&]() noexcept {
@@ -115,7 +116,7 @@ class Transport {
         context.on_stall();
       }
     }
-    if (failed && !deadline.passed()) {  // a peer that is gone, whose loss may be the job's first cause
+    if (failed && !deadline.passed()) {  // a lost peer may be the job's first cause
       context.failure->block_until_failed(earlier(deadline, Deadline::after(grace)));
     }
     context.failure->throw_if_failed(context.reporting_rank());
@@ -127,8 +128,7 @@ class Transport {
     }
   }
 
-  /// Nobody touches the operation's memory any more; then the connections, on which a message may be half received, are
-  /// closed.
+  /// Ends all use of the operation's memory, then closes the connections, because a message may be half received.
   void cancel(const message_passing::Routine& routine) noexcept {
     endpoint_->interrupt();
     endpoint_->abandon();
@@ -154,7 +154,7 @@ class Transport {
   std::unique_ptr<Mesh> mesh_;
   std::optional<Endpoint> endpoint_;
   CloseConnections close_connections_{*this};
-  async::WorkerThread worker_;  ///< goes first
+  async::WorkerThread worker_;  ///< destroyed first
 };
 
 static_assert(message_passing::Transport<Transport>);

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Zeroed memory that a message-passing communicator hands out.
+/// Allocation: zeroed memory from a message-passing communicator.
 
 #include <cstddef>
 #include <cstring>
@@ -14,7 +14,7 @@
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
-/// Owns `bytes()` bytes at a page's alignment. Movable; outlives any communicator.
+/// Owns `bytes()` bytes, aligned to 4 KiB. Movable; may outlive any communicator.
 class Allocation {
  public:
   Allocation() noexcept = default;

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// One rank's side of a message-passing channel: operations in order, timeouts and failure.
+/// Channel of one rank over messages: operations in order, timeouts and failure.
 
 #include <algorithm>
 #include <atomic>
@@ -28,14 +28,14 @@
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
-/// Owned by the Communicator and by each enqueued operation (retain, release). Threads: run, and what its work calls,
-/// belong to the thread that runs the stream; abort, failure and close to any.
+/// Reference-counted (retain, release) by the Communicator and by each enqueued operation. Threads: run, and calls from
+/// its work, in the thread that runs the stream; abort, failure and close in any.
 template <Transport T>
 class Channel {
  public:
   using Endpoint = typename T::Endpoint;
 
-  /// A message to oneself, which no endpoint carries.
+  /// A message from this rank to itself, which no endpoint carries.
   struct SelfMessage {
     Operation operation;
     std::vector<std::byte> bytes;
@@ -66,8 +66,8 @@ class Channel {
     }
   }
 
-  /// Runs the routine that `make(context)` gives as the `turn`-th operation that was enqueued; skips it once the
-  /// channel has failed.
+  /// Runs the routine from `make(context)` as the `turn`-th enqueued operation; skips it if the channel has failed.
+  /// Fails the channel if an earlier operation has not run, or another one is running.
   template <class Make>
   void run(std::uint64_t turn, const Operation& operation, Make make) noexcept {
     if (in_operation_.exchange(1) != 0) {
@@ -77,7 +77,7 @@ class Channel {
     const std::uint64_t done = done_.load(std::memory_order_relaxed);
     if (done + 1 != turn && !aborted()) {
       fail(out_of_order(operation));
-    } else if (!cause_.flag().load()) {  // seq_cst, as is close(): one of both sees the other
+    } else if (!cause_.flag().load()) {  // seq_cst, as in close(): this thread or close() sees the other's store
       execute(operation, make);
     }
     done_.store(std::max(done, turn), std::memory_order_release);
@@ -91,9 +91,9 @@ class Channel {
 
   std::optional<Cause> failure() const { return cause_.get(); }
 
-  /// Ends running and later work of this rank. The first cause stays.
+  /// Ends running and later work of this rank. The first cause is kept.
   void abort(const Cause& cause) noexcept {
-    if (cause_.set(cause) && process_.is_current()) {  // a forked process has no such thread to interrupt
+    if (cause_.set(cause) && process_.is_current()) {  // a forked process lacks the thread to interrupt
       transport_.interrupt();
     }
   }
@@ -104,8 +104,8 @@ class Channel {
     report_quietly(*failure_, cause);
   }
 
-  /// The communicator is going away: no work runs after this. Blocking: until what runs in another thread has ended,
-  /// which is soon.
+  /// The communicator is being destroyed: no work runs after this. Blocking: until an operation that runs in another
+  /// thread has ended, which is soon.
   void close(std::uint64_t enqueued) noexcept {
     if (done_.load() < enqueued) {
       abort({CauseKind::exception, job_rank_, host_, "its communicator was destroyed before all of its work had run"});
@@ -120,7 +120,7 @@ class Channel {
  private:
   ~Channel() = default;
 
-  /// Of one operation.
+  /// The message_passing::CancellationToken of one operation.
   struct OperationCancellationToken {
     Channel& channel;
     Deadline deadline;
@@ -152,8 +152,7 @@ class Channel {
       if (!transport_.run_blocking(routine, token)) {
         scratch_.leak();
       }
-      if (token.timed_out &&
-          !aborted()) {  // also where it ended at that moment: the transport has cancelled the operation
+      if (token.timed_out && !aborted()) {  // even if it ended just then: the transport has cancelled it
         fail({CauseKind::timeout, job_rank_, host_, present(operation) + ": " + missing()});
       } else if (routine.done()) {
         routine.check();
@@ -169,7 +168,7 @@ class Channel {
     }
   }
 
-  /// Where a message could not be carried, the other end may have gone: then the job knows better.
+  /// After a transport error, waits up to 500 ms for the job's first cause, because the peer may have failed first.
   void explain(const Operation& operation, const Error& error) noexcept {
     if (error.code() == make_error_code(Errc::disagreement)) {
       fail({CauseKind::disagreement, -1, "", error.what()});

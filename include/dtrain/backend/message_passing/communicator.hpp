@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The communicator of ranks that exchange messages, over any Transport.
+/// Communicator over any message-passing Transport.
 
 #include <cstddef>
 #include <cstdint>
@@ -20,10 +20,10 @@
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
-/// Owns one rank's end of a channel. Reductions are of every DType but floats of 8 bits, by every ReduceOp; their bits
-/// depend on the count, the number of ranks and the transport's Tuning alone. Work begins in the thread that waits for
-/// the stream, or in its helper, which blocks until it is done. Threads: one at a time, abort() and failure() from any.
-/// Destruction skips work that has not run.
+/// Owns one rank's channel. Reduces every DType but 8-bit floats, by every ReduceOp; the bits depend only on the count,
+/// the number of ranks and the transport's Tuning. An operation runs in the thread that waits for the stream, or in its
+/// helper thread, and blocks that thread until it is done. Threads: one at a time; abort() and failure() from any. The
+/// destructor skips work that has not run.
 template <Transport T>
 class Communicator {
  public:
@@ -39,7 +39,7 @@ class Communicator {
   int size() const noexcept { return channel().size(); }
   const rendezvous::Membership& members() const noexcept { return owner_->context.members; }
 
-  /// See CanAllReduce. @throws Error (unsupported, invalid_argument) at the call, as do the others.
+  /// See CanAllReduce. All operations throw Error (unsupported, invalid_argument) at the call.
   void all_reduce(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) {
     check_host(input, output);
     check_all_reduce(input, output);
@@ -96,21 +96,21 @@ class Communicator {
   Communicator split_blocking(int color, int key, Deadline deadline) {
     owner_->check();
     if (owner_->context.on_stall) {
-      owner_->context.on_stall();  // others may wait for what this rank has enqueued elsewhere before they come
+      owner_->context.on_stall();  // peers may need work that this rank has enqueued elsewhere before they call split
     }
     const ChannelContext part = split_context(owner_->context, owner_->splits + 1, color, key, deadline);
     ++owner_->splits;
     return open_blocking(part, deadline);
   }
 
-  /// See CanAllocate. Ordinary memory: nothing is exchanged, and a rank that has none fails alone.
+  /// See CanAllocate. Ordinary memory, without communication: a rank that is out of memory fails alone.
   /// @throws Error (out_of_memory); the job's first cause, or the channel's
   Allocation allocate_blocking(std::size_t bytes, Deadline /*deadline*/) {
     owner_->check();
     return Allocation(bytes);
   }
 
-  /// See CanAbort. The peers' channels are notified by the job.
+  /// See CanAbort. The job notifies the peers' channels.
   void abort(const Cause& cause) noexcept { channel().abort(cause); }
   std::optional<Cause> failure() const { return channel().failure(); }
 
@@ -118,7 +118,7 @@ class Communicator {
   Communicator(const ChannelContext& context, Deadline deadline)
       : owner_(make_process_owned<ChannelOwner>(context, deadline)) {}
 
-  /// What stays at its address when the communicator moves.
+  /// State with a stable address while the communicator moves.
   struct ChannelOwner {
     ChannelOwner(const ChannelContext& of, Deadline deadline)
         : context(of), channel(new Channel<T>(context, context.members.ranks_in_job(), deadline)) {
@@ -149,14 +149,14 @@ class Communicator {
     const ChannelContext context;
     Channel<T>* channel;
     std::uint64_t enqueued = 0;     ///< operations of every kind
-    std::uint64_t collectives = 0;  ///< those that every rank takes part in
+    std::uint64_t collectives = 0;  ///< operations of all ranks, without point to point
     std::uint64_t splits = 0;
     FailureLatch::Subscription subscription;
   };
 
   Channel<T>& channel() const noexcept { return *owner_->channel; }
 
-  /// The next collective. Nothing is counted before it is enqueued.
+  /// Descriptor of the next collective. enqueue() counts it, after success only.
   Operation next(OperationKind kind, const ConstBufferView& buffer) const noexcept {
     Operation operation;
     operation.sequence = owner_->collectives + 1;

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Memory for the frames of a channel's coroutines, used again and again.
+/// FramePool: reused memory for the coroutine frames of a channel.
 
 #include <array>
 #include <cstddef>
@@ -10,9 +10,8 @@
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
-/// Blocks of a few sizes, each kept in a list once it is free: an algorithm that ran before runs without an allocation.
-/// Threads: one at a time; where one hands a channel's work to another, the hand-over orders them.
-/// Lifetime: outlives the frames.
+/// Free lists of blocks, by size: an algorithm that ran before runs without an allocation. Threads: one at a time; if
+/// another thread takes over a channel's work, the hand-over orders their accesses. Lifetime: outlives the frames.
 class FramePool {
  public:
   FramePool() noexcept = default;
@@ -43,7 +42,7 @@ class FramePool {
     return block + 1;
   }
 
-  /// Gives a block back to the pool that it is from.
+  /// Returns a block to its pool.
   static void give_back(void* memory) noexcept {
     FrameBlock* const block = static_cast<FrameBlock*>(memory) - 1;
     if (block->list >= lists) {
@@ -55,8 +54,8 @@ class FramePool {
   }
 
  private:
-  static constexpr std::size_t step = 128;  ///< bytes between one list's blocks and the next's
-  static constexpr std::size_t lists = 64;  ///< a frame beyond 8 KiB would be a mistake, and only slower
+  static constexpr std::size_t step = 128;  ///< list k has blocks of (k + 1) * step bytes
+  static constexpr std::size_t lists = 64;  ///< a frame beyond 8 KiB is not pooled, which is only slower
 
   struct alignas(std::max_align_t) FrameBlock {
     FramePool* pool;

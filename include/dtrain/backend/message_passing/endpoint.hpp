@@ -1,7 +1,6 @@
 #pragma once
 /// @file
-/// The concept Endpoint: point-to-point messages between the ranks of one channel, which the algorithms are written
-/// over.
+/// The concept Endpoint: point-to-point messages between the ranks of a channel, used by the algorithms.
 
 #include <concepts>
 #include <cstddef>
@@ -13,10 +12,9 @@
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
-/// Classes of tags, one sequence of messages each between two ranks: in each the k-th that is sent is the k-th that is
-/// received.
+/// Each class has its own message sequence for each direction between two ranks: the k-th recv gets the k-th send.
 enum class TagClass : std::uint8_t {
-  collective,  ///< those of the algorithms
+  collective,  ///< messages of the algorithms
   direct,      ///< the user's send and recv
 };
 inline constexpr int tag_class_count = 2;
@@ -32,7 +30,7 @@ concept HasRankAndSize = requires(E& endpoint) {
   { endpoint.frames() } noexcept -> std::same_as<FramePool&>;
 };
 
-/// Starts a message to or from another rank, of any length, also of no bytes; a MessageHandle identifies it.
+/// Starts a message to or from another rank. Any length, including 0; the MessageHandle identifies it.
 template <class E>
 concept CanStartMessages =
     std::is_trivially_copyable_v<typename E::MessageHandle> && std::default_initializable<typename E::MessageHandle> &&
@@ -41,18 +39,18 @@ concept CanStartMessages =
       { endpoint.recv(output, peer, tag_class) } -> std::same_as<typename E::MessageHandle>;
     };
 
-/// `const std::size_t bytes = co_await endpoint.done(handle);`: until the message is complete, and how long it was; a
-/// received one may be shorter than the memory for it. Each handle is awaited once.
+/// `const std::size_t bytes = co_await endpoint.done(handle);` waits until the message is complete and returns its
+/// length, which may be below a receiver's memory. Each handle is awaited once.
 template <class E>
 concept CanFinishMessages = requires(E& endpoint, typename E::MessageHandle handle) {
   { endpoint.done(handle).await_ready() } -> std::same_as<bool>;
   { endpoint.done(handle).await_resume() } -> std::same_as<std::size_t>;
 };
 
-/// Lifetime: memory stays until its message is complete. Threads: the one that runs the routine.
-/// Errors: a message longer than the memory for it is an Error (disagreement). Whatever ends an operation early either
-/// destroys the coroutine where it is suspended, or leaves `done` as an exception: an algorithm cleans up with
-/// destructors, and does not touch the endpoint in them. Messages that are then under way are handled by the endpoint.
+/// Lifetime: memory outlives its message. Threads: the one that runs the routine.
+/// Errors: a message longer than its memory is an Error (disagreement). An operation that ends early either throws out
+/// of `done`, or its suspended coroutine is destroyed. Algorithms therefore clean up in destructors, which must not use
+/// the endpoint. The endpoint itself handles messages that are then in flight.
 template <class E>
 concept Endpoint = HasRankAndSize<E> && CanStartMessages<E> && CanFinishMessages<E>;
 // clang-format on

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Operations of a message-passing channel as a stream's work items.
+/// Work items of a stream: operations of a message-passing channel.
 
 #include <cstddef>
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
-/// A collective: holds the channel until it has run or was dropped.
+/// A collective. Holds a reference to the channel until it has run or was dropped.
 template <Transport T>
 struct EnqueuedCollective {
   Channel<T>* channel;
@@ -30,7 +30,7 @@ struct EnqueuedCollective {
   void drop() noexcept { channel->release(); }
 };
 
-/// Buffers of a message and the ranks at its other ends; -1: none.
+/// Buffers of a message, and its peers (-1: none).
 struct PointToPointBuffers {
   const std::byte* input;
   std::byte* output;
@@ -41,7 +41,7 @@ struct PointToPointBuffers {
 
 namespace detail {
 
-/// A message to oneself is stored until it is received.
+/// Like point_to_point, but a message to this rank itself is stored until its recv.
 template <Transport T>
 Routine point_to_point_or_self(OperationContext<typename T::Endpoint>& context, Channel<T>& channel,
                                const PointToPointBuffers& buffers, DType input_dtype) {
@@ -78,7 +78,7 @@ Routine point_to_point_or_self(OperationContext<typename T::Endpoint>& context, 
 
 }  // namespace detail
 
-/// A send, a receive or both. The operation is of what is received, where something is.
+/// A send, a recv, or both. `operation` describes the received message, or the sent one if there is no recv.
 template <Transport T>
 struct EnqueuedPointToPoint {
   Channel<T>* channel;

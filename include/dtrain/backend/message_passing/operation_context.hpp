@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// OperationContext: the endpoint, the channel's memory and the operation that an algorithm runs with.
+/// OperationContext: the endpoint, scratch memory and operation that an algorithm uses.
 
 #include <cstddef>
 #include <string>
@@ -15,20 +15,20 @@
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
-/// Which algorithm runs from which size on, and how messages are cut. The same on every rank.
+/// Thresholds that select algorithms, and chunk sizes. Equal on every rank.
 struct Tuning {
-  std::size_t small_bytes = 8192;        ///< what travels in an operation's first message, to one peer
-  std::size_t chunk_bytes = 256 * 1024;  ///< the most of a message of a pipelined algorithm
-  std::size_t chunks_in_flight = 4;      ///< how many of these are on their way between two ranks
-  int direct_exchange_ranks = 8;         ///< up to so many ranks send small reductions to all others
-  std::size_t point_to_point_chunk_bytes = std::size_t{1} << 30U;  ///< the most of one message of a send
-  bool all_to_all = false;  ///< large reductions go straight to the rank that reduces them: all ranks share a host
+  std::size_t small_bytes = 8192;        ///< most payload bytes in an operation's first message to a peer
+  std::size_t chunk_bytes = 256 * 1024;  ///< longest message of a pipelined algorithm
+  std::size_t chunks_in_flight = 4;      ///< messages in flight between two ranks
+  int direct_exchange_ranks = 8;         ///< up to this size, small operations use direct_exchange
+  std::size_t point_to_point_chunk_bytes = std::size_t{1} << 30U;  ///< longest message of a send
+  bool all_to_all = false;  ///< large reductions use all_to_all: all ranks share a host
 };
 
-/// The same for every operation of a channel.
+/// Constants of a channel.
 struct ChannelInfo {
   std::string name;
-  std::vector<int> job_ranks;  ///< of the channel's ranks
+  std::vector<int> job_ranks;  ///< rank in the job of each rank of the channel
   Tuning tuning;
   DescribeOperation describe{};
   Accumulate accumulate{};
@@ -50,7 +50,7 @@ struct OperationContext {
   int after(int distance) const noexcept { return (rank() + distance) % size(); }
   int before(int distance) const noexcept { return (rank() - distance + size()) % size(); }
 
-  /// Of a reduction that goes from rank to rank.
+  /// The reduction step for algorithms that pass partial results from rank to rank.
   kernels::PartialReduction partial_reduction() const noexcept {
     return {operation.dtype, operation.op, size(), channel.accumulate};
   }

@@ -12,14 +12,14 @@
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
-/// Starts when it is resumed or awaited, and ends with its coroutine: destroying it where it is suspended destroys all
-/// locals, and with them what they await. Its first parameter has `frames()`, where its frame comes from.
+/// A coroutine that starts when resumed or awaited. Destroying it while suspended destroys all its locals, including
+/// the child routine that it awaits. Its first parameter must have `frames()`, the pool of its frame.
 ///
 ///     Routine child = ring(endpoint, work);  // named: g++ 12 destroys temporaries in a co_await expression twice
 ///     co_await child;
 ///
-/// Over an endpoint that blocks in `done` it never suspends: one resume() runs it to its end.
-/// Threads: one at a time. Lifetime: what its reference parameters refer to, and the pool, outlive it.
+/// Over an endpoint that blocks in `done`, it never suspends: one resume() runs it to its end.
+/// Threads: one at a time. Lifetime: the pool and the targets of its reference parameters outlive it.
 class [[nodiscard]] Routine {
  public:
   class promise_type;
@@ -35,18 +35,18 @@ class [[nodiscard]] Routine {
   }
   ~Routine() { destroy(); }
 
-  /// Ends it now.
+  /// Destroys the coroutine.
   void destroy() noexcept {
     if (frame_) {
       std::exchange(frame_, nullptr).destroy();
     }
   }
 
-  /// For whoever drives it without awaiting it: runs it until it suspends or ends.
+  /// For a transport, which does not await it: runs it until it suspends or ends.
   void resume() const { frame_.resume(); }
   bool done() const noexcept { return frame_.done(); }
 
-  /// Of a routine that is done: @throws what it threw
+  /// Requires done(). @throws the coroutine's exception
   void check() const;
 
   class Awaiter;
@@ -70,15 +70,15 @@ struct FrameSource {
   FramePool& pool;
 };
 
-/// Any other parameter: the frame's memory does not depend on it.
+/// Converts from any further parameter, which operator new ignores.
 struct Anything {
   Anything() noexcept = default;
   template <class T>
   Anything(const T& /*argument*/) noexcept {}  // NOLINT(google-explicit-constructor): see operator new
 };
 
-/// Frames come from the pool of the first parameter (by an operator new that is no template: g++ 12 would say that the
-/// operator delete does not match it); completion resumes who awaits.
+/// Completion resumes the awaiting parent. Frames come from the first parameter's pool. operator new is no template,
+/// because g++ 12 would warn that operator delete does not match it.
 class Routine::promise_type {
  public:
   static void* operator new (std::size_t bytes, FrameSource first, Anything = {}, Anything = {}, Anything = {},

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// A channel's working memory, which grows and is kept.
+/// Scratch: a channel's working memory, which grows on demand and is reused.
 
 #include <cstddef>
 #include <new>
@@ -17,8 +17,7 @@ class Scratch {
   Scratch& operator=(const Scratch&) = delete;
   ~Scratch() { give_back(); }
 
-  /// At least `bytes`, whose content is what it happens to be. What an earlier call gave is no longer valid.
-  /// @throws std::bad_alloc
+  /// At least `bytes` of uninitialized memory. Invalidates the result of earlier calls. @throws std::bad_alloc
   std::byte* at_least(std::size_t bytes) {
     if (bytes > bytes_) {
       give_back();
@@ -28,7 +27,7 @@ class Scratch {
     return memory_;
   }
 
-  /// Gives the memory up without freeing it: somebody may still write there.
+  /// Forgets the memory without freeing it, because the transport may still write to it.
   void leak() noexcept {
     memory_ = nullptr;
     bytes_ = 0;

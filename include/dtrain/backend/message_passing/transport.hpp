@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The concept Transport: what a message-passing backend provides for a channel.
+/// The concept Transport: the implementation of a channel by a message-passing backend.
 
 #include <chrono>
 #include <concepts>
@@ -17,9 +17,10 @@
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
-/// Asked by a Transport whether to cancel an operation. `aborted` costs nothing; `cancelled` also reads the clock;
-/// `stalled` is called after a wait of about a millisecond, and again at least every 20 ms. `reason` is a sentence: why
-/// this rank ends, for a Transport that has to end the process.
+/// A Transport polls it to learn whether to cancel an operation.
+/// - `aborted()` is cheap; `cancelled()` also reads the clock.
+/// - `stalled()` is called after a wait of about 1 ms, and then at least every 20 ms.
+/// - `reason()` is a sentence: why this rank ends, for a Transport that has to end the process.
 template <class C>
 concept CancellationToken = requires(C& token) {
   { token.aborted() }
@@ -41,15 +42,17 @@ struct NoCancellationToken {
 // clang-format 14 tears requires-expressions apart.
 // clang-format off
 
-/// One rank's end of one channel. Constructed from the context, the ranks of the job that the channel has, and a
-/// deadline: collective, blocking; it may throw. Threads: run_blocking from one at a time; interrupt from any.
+/// One rank's connection to a channel. The constructor takes the context, the channel's ranks in the job and a
+/// deadline; it is collective, blocks and may throw. Threads: run_blocking from one at a time; interrupt from any.
 ///
-/// - `run_blocking(routine, token)`: until the routine is done, or the token cancels it and nothing will touch the
-///   operation's memory; if MPI or the like could not be made to release it: false, and the scratch is never freed.
-/// - `waits_for()`: after that, the rank of the channel for whose message it waited, and whether that was to send.
+/// - `run_blocking(routine, token)`: returns true once the routine is done, or is cancelled by the token and the
+///   operation's memory is no longer used. Returns false if the library (MPI or the like) still uses the memory: then
+///   the scratch is never freed.
+/// - `waits_for()`: after a cancelled run, the peer in the channel whose message was missing, and whether it had to
+///   send.
 /// - `interrupt()`: the token's answers may have changed.
-/// - `close(clean)`: the last call; `clean` if the channel had not failed. Peers that wait may be notified.
-/// - `tuning(context)`: the same on every rank.
+/// - `close(clean)`: the last call; `clean` if the channel has not failed. May notify waiting peers.
+/// - `tuning(context)`: equal on every rank.
 template <class T>
 concept Transport = requires { typename T::Endpoint; } && Endpoint<typename T::Endpoint> &&
     std::constructible_from<T, const ChannelContext&, const std::vector<int>&, Deadline> &&

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// gather_blocking: a text of every rank, combined by rank 0 and read by all.
+/// gather_blocking: gathers one text of each rank on rank 0, which combines and distributes them.
 
 #include <string>
 #include <utility>
@@ -11,9 +11,10 @@
 
 namespace DTRAIN_NAMESPACE::backend {
 
-/// Collective, blocking: rank 0 combines one text of each rank into a text that every rank gets. Nothing of it stays in
-/// the store. @param name of the keys, used once; `combine(texts)` runs on rank 0, with the texts in the order of ranks
-/// @throws Error (timeout), JobFailed; what `combine` throws, on rank 0
+/// Collective, blocking. Rank 0 combines one text of each rank; every rank gets the result. No key stays in the store.
+/// @param name prefix of the keys, used once
+/// @param combine `combine(texts)` runs on rank 0, with the texts in rank order
+/// @throws Error (timeout), JobFailed; on rank 0, exceptions of `combine`
 template <class Combine>
 std::string gather_blocking(const StoreRef& store, const std::string& name, int rank, int ranks, std::string own,
                             Combine combine, Deadline deadline) {

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Opens a channel, and reports to the job what fails meanwhile on this rank.
+/// Opening of a channel, with failures of this rank reported to the job.
 
 #include "dtrain/backend/channel_context.hpp"
 #include "dtrain/core/cause.hpp"
@@ -9,13 +9,13 @@
 
 namespace DTRAIN_NAMESPACE::backend {
 
-/// The others would wait for this rank until their deadline.
+/// Reports a failed opening to the job. Otherwise the other ranks would wait for this rank until their deadline.
 inline void report_failed_opening(const ChannelContext& context, const Error& error) {
   const CauseKind kind = error.code() == make_error_code(Errc::timeout) ? CauseKind::timeout : CauseKind::exception;
   context.failure->report({kind, context.reporting_rank(), context.members.host, error.what()});
 }
 
-/// What `make()` gives. @throws what that throws, once it is reported
+/// Returns `make()`. @throws its exceptions; an Error other than JobFailed is first reported to the job
 template <class Make>
 auto reporting_failure(const ChannelContext& context, Make make) -> decltype(make()) {
   try {
@@ -28,8 +28,8 @@ auto reporting_failure(const ChannelContext& context, Make make) -> decltype(mak
   }
 }
 
-/// `Communicator::open_blocking`. Collective, blocking. @throws the job's first cause; what that throws, once it is
-/// reported
+/// Calls `Communicator::open_blocking`. Collective, blocking.
+/// @throws the job's first cause; exceptions of open_blocking, after the report
 template <class Communicator>
 Communicator open_and_report_blocking(const ChannelContext& context, Deadline deadline) {
   context.failure->throw_if_failed(context.reporting_rank());

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// What a backend starts before the ranks of a job join: the concept HasPreJoin.
+/// The concept HasPreJoin: a backend's setup before the ranks of a job join.
 
 #include <concepts>
 #include <memory>
@@ -15,9 +15,9 @@ namespace DTRAIN_NAMESPACE::backend {
 struct ProcessInfo {
   int rank = 0;
   int world_size = 1;
-  std::string launcher;               ///< that stated it: "openmpi"
-  std::optional<std::string> secret;  ///< of the job, where it has one
-  /// Among the ranks of this node, where the launcher states it.
+  std::string launcher;               ///< source of the identity: "openmpi"
+  std::optional<std::string> secret;  ///< the job's, if known
+  /// On this node, if the launcher states it.
   std::optional<int> local_rank{};
   std::optional<int> local_world_size{};
 };
@@ -28,7 +28,7 @@ struct PreJoinResult {
   std::optional<std::string> secret;  ///< the job's
 };
 
-/// Collective, blocking: it may compare the identity with what it knows itself, and bring the job's secret along.
+/// Collective, blocking. May verify the identity against the backend's own, and may supply the job's secret.
 template <class B>
 concept HasPreJoin = requires(const ProcessInfo& process_info, Deadline deadline) {
   { B::pre_join_blocking(process_info, deadline) } -> std::same_as<PreJoinResult>;

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Splits a channel by color and key.
+/// Split of a channel by color and key, as by MPI_Comm_split.
 
 #include <algorithm>
 #include <charconv>
@@ -16,7 +16,7 @@
 
 namespace DTRAIN_NAMESPACE::backend {
 
-/// What a rank passes to split, as in MPI_Comm_split.
+/// A rank's arguments to split.
 struct ColorAndKey {
   int color = 0;
   int key = 0;
@@ -31,7 +31,7 @@ inline std::string to_text(const std::vector<ColorAndKey>& choices) {
   return text;
 }
 
-/// @throws Error (protocol) where the text is not that of `ranks` choices
+/// @throws Error (protocol) unless the text holds `ranks` choices
 inline std::vector<ColorAndKey> colors_and_keys_from(const std::string& text, int ranks) {
   std::vector<ColorAndKey> choices(static_cast<std::size_t>(ranks));
   const char* at = text.data();
@@ -81,9 +81,8 @@ inline std::vector<ColorAndKey> gather_colors_and_keys(const ChannelContext& con
   return colors_and_keys_from(all, ranks);
 }
 
-/// Collective, blocking: the channel that the `number`-th split of `context`'s gives this rank.
-/// @throws Error (invalid_argument) for a negative color, before anything is published;
-/// (timeout), JobFailed
+/// Collective, blocking. The context of this rank's channel after the `number`-th split of `context`'s channel.
+/// @throws Error (invalid_argument) for a negative color, before this rank publishes anything; (timeout), JobFailed
 inline ChannelContext split_context(const ChannelContext& context, std::uint64_t number, int color, int key,
                                     Deadline deadline) {
   if (color < 0) {

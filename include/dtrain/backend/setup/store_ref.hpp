@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// StoreRef: a key-value store of any type, as opening a channel needs it.
+/// StoreRef: type-erased key-value store, used to open channels.
 
 #include <concepts>
 #include <cstdint>
@@ -13,8 +13,8 @@
 
 namespace DTRAIN_NAMESPACE::backend {
 
-/// A store with set and get, whose calls can be waited for, as those of rendezvous::Store; a backend needs no more, and
-/// its tests no server.
+/// A store whose set and get return a waitable call, as those of rendezvous::Store. Backends need no more, so their
+/// tests need no server.
 template <class S>
 concept KeyValueStore = std::copyable<S> &&
     requires(S store, const std::string& key, std::string value, Deadline deadline) {
@@ -22,7 +22,7 @@ concept KeyValueStore = std::copyable<S> &&
   { store.get(key, deadline).wait() } -> std::convertible_to<std::string>;
 };
 
-/// Copyable handle on a store of any type. Threads: as the store's.
+/// Copyable handle on a store of any type. Threads: as the store's. Without take and erase, a store keeps its keys.
 class StoreRef {
  public:
   template <class Store>
@@ -60,18 +60,17 @@ class StoreRef {
   /// Blocking: until some rank has set the key. @throws Error (timeout), JobFailed
   std::string get_blocking(const std::string& key, Deadline deadline) const { return get_(key, deadline); }
 
-  /// Blocking: as get_blocking; the key is gone once it was taken `readers` times. A store that cannot take keeps it.
+  /// Blocking: as get_blocking. The store erases the key after `readers` takes.
   std::string take_blocking(const std::string& key, std::int64_t readers, Deadline deadline) const {
     return take_ ? take_(key, readers, deadline) : get_(key, deadline);
   }
 
-  /// Blocking: adds to the integer under the key and gives the sum; 0 from a store that cannot.
+  /// Blocking: adds to the integer under the key. @returns the sum; 0 if the store has no add
   std::int64_t add_blocking(const std::string& key, std::int64_t delta, Deadline deadline) const {
     return add_ ? add_(key, delta, deadline) : 0;
   }
 
-  /// Blocking: until the key is gone, where it was there. A store that cannot erase keeps it.
-  /// @throws Error (timeout), JobFailed
+  /// Blocking: until the key is erased, if it existed. @throws Error (timeout), JobFailed
   void erase_blocking(const std::string& key, Deadline deadline) const {
     if (erase_) {
       erase_(key, deadline);

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// shared_memory::Allocation: memory of a channel that is this rank's.
+/// shared_memory::Allocation: this rank's memory in an allocation of a channel.
 
 #include <cstddef>
 #include <memory>
@@ -12,8 +12,7 @@ namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
 class Segment;
 
-/// A rank's part of an allocation: an owner, which may outlive the communicator. Collectives in place on it copy
-/// nothing.
+/// An owner, which may outlive the communicator. In-place collectives on this memory copy nothing.
 class Allocation {
  public:
   Allocation() noexcept = default;
@@ -33,7 +32,7 @@ class Allocation {
   Allocation& operator=(const Allocation&) = delete;
   ~Allocation() = default;
 
-  /// This rank's part, aligned to a page at least.
+  /// This rank's memory, aligned to a page at least.
   std::byte* data() const noexcept { return data_; }
   std::size_t bytes() const noexcept { return bytes_; }
 

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Memory that every rank of a channel has mapped: a range for each rank.
+/// Arena: an allocation of a channel, with a memory range for each rank, mapped by every rank.
 
 #include <cstddef>
 #include <cstdint>
@@ -13,19 +13,19 @@
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
-/// Borrows an allocation, for one operation. Lifetime: the Allocation, as for every buffer that is enqueued.
+/// Borrows an allocation for one operation. Lifetime: the Allocation outlives enqueued work, as every buffer does.
 struct Arena {
   std::byte* base = nullptr;
   std::size_t stride = 0;
 
   std::byte* memory_of(int rank) const noexcept { return base + static_cast<std::size_t>(rank) * stride; }
 
-  /// The buffer that `operation` says is at an offset in that rank's memory.
+  /// The buffer at `operation.offset` in the memory of `rank`.
   std::byte* buffer(int rank, const Operation& operation) const noexcept { return memory_of(rank) + operation.offset; }
 };
 
-/// What a communicator remembers of its allocations, to recognise buffers in them. An allocation has the number of the
-/// exchange that made it: the same on every rank, also after one that failed on some of them.
+/// Table of a communicator's allocations, to find buffers in them. An allocation has the number of the setup that made
+/// it: the same on every rank, also after a setup that failed on some ranks.
 class ArenaTable {
  public:
   struct Location {
@@ -40,13 +40,13 @@ class ArenaTable {
     records_.push_back({number, segment, arena, own_memory, bytes});
   }
 
-  /// Where `count` bytes at `data` lie. Blocking: no; allocates nothing.
+  /// Location of `count` bytes at `data`. Blocking: no; allocates nothing.
   Location find(const std::byte* data, std::size_t count) const noexcept {
     const auto address = reinterpret_cast<std::uintptr_t>(data);
     for (const ArenaRecord& record : records_) {
       const auto begin = reinterpret_cast<std::uintptr_t>(record.own_memory);
       if (address >= begin && address - begin <= record.bytes && count <= record.bytes - (address - begin) &&
-          !record.segment.expired()) {  // else the addresses may be somebody else's by now
+          !record.segment.expired()) {  // else other memory may have these addresses by now
         return {record.number, address - begin, record.arena};
       }
     }

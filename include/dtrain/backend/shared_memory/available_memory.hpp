@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// How much memory this process may still take.
+/// Available memory: how much this process may still allocate, by the kernel's estimate and control-group limits.
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -17,7 +17,7 @@
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
-/// The beginning of a small file of the kernel's; empty where it cannot be read.
+/// The first 4096 bytes of a kernel file; empty if it cannot be read.
 inline std::string read_start(const char* path) {
   const net::Descriptor file(::open(path, O_RDONLY | O_CLOEXEC));
   std::array<char, 4096> text{};
@@ -25,7 +25,7 @@ inline std::string read_start(const char* path) {
   return count > 0 ? std::string(text.data(), static_cast<std::size_t>(count)) : std::string();
 }
 
-/// The number that follows `label` in `text`; `otherwise` where there is none.
+/// The number after `label` in `text`; `otherwise` if there is none.
 inline std::uint64_t number_after(std::string_view text, std::string_view label, std::uint64_t otherwise) noexcept {
   const std::size_t place = text.find(label);
   if (place == std::string_view::npos) {
@@ -38,9 +38,9 @@ inline std::uint64_t number_after(std::string_view text, std::string_view label,
   return result.ec == std::errc() ? number : otherwise;
 }
 
-/// What the control group in `folder` may still take: its limit less what it uses, without files' pages, which the
-/// kernel gives back. No bound where the folder has no limit, or does not exist.
-/// @param files what the group's statistics call its files' pages, those of groups below included
+/// Bytes that the control group in `folder` may still take: its limit minus its use, without file pages, which the
+/// kernel reclaims. No bound if the folder has no limit or does not exist.
+/// @param files prefix of the file-page counters that include child groups: "total_" in version 1, "" in version 2
 inline std::uint64_t available_in_group(const std::string& folder, const char* limit, const char* usage,
                                         const std::string& files) {
   constexpr std::uint64_t unknown = std::numeric_limits<std::uint64_t>::max();
@@ -56,8 +56,8 @@ inline std::uint64_t available_in_group(const std::string& folder, const char* l
   return most - std::min(most, held);
 }
 
-/// The least of what this process's control group and those above it may still take, in both versions of the kernel's
-/// interface. @param groups what /proc/self/cgroup says: "0::/path" or "4:memory:/path" a line
+/// The minimum over this process's control group and its ancestors, in versions 1 and 2 of the kernel's interface.
+/// @param groups content of /proc/self/cgroup: lines "0::/path" or "4:memory:/path"
 inline std::uint64_t available_in_groups(std::string_view groups, const std::string& root = "/sys/fs/cgroup") {
   std::uint64_t available = std::numeric_limits<std::uint64_t>::max();
   while (!groups.empty()) {
@@ -73,7 +73,7 @@ inline std::uint64_t available_in_groups(std::string_view groups, const std::str
     if (!first_version && !line.starts_with("0::")) {
       continue;
     }
-    // In a container the path may be the host's; the container's own root is looked at in any case.
+    // In a container, the path may be the host's; the loop ends at the container's own root in any case.
     std::string path(line.substr(path_at + 1));
     for (;; path.erase(path.rfind('/'))) {
       const std::string folder = root + (first_version ? "/memory" : "") + (path == "/" ? "" : path);
@@ -88,9 +88,8 @@ inline std::uint64_t available_in_groups(std::string_view groups, const std::str
   return available;
 }
 
-/// Bytes, as the kernel estimates them: what is free or can be freed on this host, and no more than the control groups
-/// leave. Asked before memory is allocated: the kernel ends processes where a memfd grows beyond it. No bound where it
-/// is unknown.
+/// Bytes that the kernel estimates as free or reclaimable on this host, at most those that the control groups leave.
+/// Checked before an allocation, because the kernel kills processes whose memfd grows beyond it. No bound if unknown.
 inline std::uint64_t available_memory_bytes() {
   constexpr std::uint64_t unknown = std::numeric_limits<std::uint64_t>::max();
   const std::uint64_t kibibytes = number_after(read_start("/proc/meminfo"), "MemAvailable:", unknown / 1024);

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// BarrierWait: the wait of one rank for its peers at a barrier, and its error where they do not arrive.
+/// BarrierWait: one rank's wait for its peers at a barrier, and the error if they do not arrive.
 
 #include <atomic>
 #include <chrono>
@@ -15,7 +15,7 @@
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
-/// Whether a count of barriers has reached `barrier`; it may wrap.
+/// Whether a counter of barriers has reached `barrier`; both may wrap.
 inline bool has_reached(const std::atomic<std::uint32_t>& count, std::uint32_t barrier) noexcept {
   return static_cast<std::int32_t>(count.load() - barrier) >= 0;
 }
@@ -24,8 +24,8 @@ inline bool has_arrived(const RankSlot& slot, std::uint32_t barrier) noexcept {
   return has_reached(slot.arrived.count, barrier);
 }
 
-/// The word that shows that a peer has arrived, and what is read right after: fetched meanwhile, both take one way, not
-/// two.
+/// The word that shows a peer's arrival, and the memory that is read right after it. Prefetching the memory during the
+/// wait overlaps two transfers between cores.
 struct ArrivalFlag {
   const std::atomic<std::uint32_t>* count;
   const void* next_read;
@@ -43,8 +43,8 @@ struct BarrierWait {
   ControlBlock control;
   int ranks;
   std::uint32_t number;
-  int awaited;       ///< the peer that is waited for now
-  ArrivalFlag flag;  ///< the peer's
+  int awaited;       ///< the awaited peer
+  ArrivalFlag flag;  ///< of the awaited peer
 
   bool done() const noexcept {
     if (has_reached(*flag.count, number)) {
@@ -57,9 +57,9 @@ struct BarrierWait {
   bool may_sleep() const noexcept { return !done() && control.slot(awaited).state.load() == SlotState::serving; }
   FutexCounter& counter() const noexcept { return control.slot(awaited).arrived; }
 
-  /// Why this barrier cannot complete any more, if a peer failed or left. All are looked at: the one that is waited
-  /// for may itself wait for such a peer. A peer that arrived before it left does not fail it. @param present names the
-  /// operation, where that is wanted: a sentence costs memory
+  /// The cause if this barrier cannot complete: a peer failed before all ranks arrived, or left before it arrived
+  /// itself. Checks all ranks, because the awaited peer may itself wait for such a peer.
+  /// @param present names the operation; called on failure only, because it allocates
   template <class Present>
   std::optional<Cause> failure(const Present& present) const {
     for (int rank = 0; rank < ranks; ++rank) {
@@ -78,7 +78,7 @@ struct BarrierWait {
     return std::nullopt;
   }
 
-  /// The ranks that have arrived, those that have not, and how long that has been so.
+  /// Error text: the missing ranks, those that have arrived, and the time waited.
   std::string missing(std::chrono::milliseconds waited) const {
     std::vector<int> here;
     std::vector<int> not_here;

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// One rank's side of a channel: operations in order, barriers, timeouts and failure.
+/// Channel of one rank in shared memory: operations in order, barriers, timeouts and failure.
 
 #include <algorithm>
 #include <atomic>
@@ -30,12 +30,12 @@
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
-/// A barrier: every rank counts up its own `arrived` word and waits for those of all others. What a rank wrote before
-/// it arrived, others may read after the barrier; what it writes after barrier k+1 no rank reads for barrier k any
-/// more.
+/// Barrier: every rank increments its own `arrived` word and waits for those of all others. After barrier k, every rank
+/// may read data that any rank wrote before it. After barrier k+1, no rank reads data of barrier k, so it may be
+/// overwritten.
 ///
-/// Owned by the Communicator and by each enqueued operation (retain, release). Threads: run, and what its work
-/// calls, belong to the thread that runs the stream; abort, failure and close to any.
+/// Reference-counted (retain, release) by the Communicator and by each enqueued operation. Threads: run, and calls from
+/// its work, in the thread that runs the stream; abort, failure and close in any.
 class Channel {
  public:
   Channel(const ChannelContext& context, std::shared_ptr<Segment> segment)
@@ -75,8 +75,9 @@ class Channel {
     }
   }
 
-  /// Runs `work` as the `turn`-th that was enqueued; skips it once the channel has failed. This rank's descriptor of a
-  /// collective becomes visible with its next arrival.
+  /// Runs `work` as the `turn`-th enqueued operation; skips it if the channel has failed. Peers see this rank's
+  /// descriptor of a collective from its next arrival on. Fails the channel if an earlier operation has not run, or
+  /// another one is running.
   template <class F>
   void run(std::uint64_t turn, const Operation& operation, F work) noexcept {
     if (in_operation_.exchange(1) != 0) {
@@ -86,7 +87,7 @@ class Channel {
     const std::uint64_t done = done_.load(std::memory_order_relaxed);
     if (done + 1 != turn && !aborted()) {
       fail(out_of_order(operation));
-    } else if (!cause_.flag().load()) {  // seq_cst, as is close(): one of both sees the other
+    } else if (!cause_.flag().load()) {  // seq_cst, as in close(): this thread or close() sees the other's store
       operation_ = operation;
       deadline_.reset();
       if (operation.sequence != 0) {
@@ -101,7 +102,7 @@ class Channel {
     }
   }
 
-  /// Arrives, and waits for all. @returns false where the channel has failed meanwhile.
+  /// Arrives at the next barrier and waits for all ranks. @returns false if the channel has failed
   bool arrive_and_wait() noexcept {
     own_slot().arrived.set(++barriers_);
     return wait_for_all([this](int peer) { return arrival_flag_of(control_.slot(peer)); });
@@ -114,8 +115,7 @@ class Channel {
     return wait_for_all([this](int peer) { return arrival_flag_of(operation_slot(peer)); }) && all_agree();
   }
 
-  /// Waits until `awaited.done()`: for a moment on its core, then without one. @returns false where the channel has
-  /// failed meanwhile.
+  /// Waits until `awaited.done()`: spins and yields first, then sleeps. @returns false if the channel has failed
   template <class Awaited>
   bool wait(const Awaited& awaited) noexcept {
     int turn = 0;
@@ -152,23 +152,23 @@ class Channel {
     return false;
   }
 
-  /// Messages so far from this rank to that one, and from that one to this; in the thread that runs the work.
+  /// Numbers of messages sent to and received from `peer`. Threads: the one that runs the work.
   std::uint64_t& sent_to(int peer) noexcept { return sent_to_[static_cast<std::size_t>(peer)]; }
   std::uint64_t& received_from(int peer) noexcept { return received_from_[static_cast<std::size_t>(peer)]; }
 
-  /// Rank `rank`'s descriptor of the present operation; valid from the operation's first barrier to its end.
+  /// Rank `rank`'s descriptor of the current operation; valid from the operation's first barrier to its end.
   const Operation& operation_of(int rank) const noexcept { return operation_slot(rank).operation; }
 
-  /// Where a rank publishes a small input of the present operation.
+  /// Memory in which a rank publishes a small input of the current operation.
   std::byte* small_input_of(int rank, std::size_t bytes) const noexcept { return operation_slot(rank).input(bytes); }
 
-  /// Whether work is to stop now. Looked at between steps of work that take microseconds.
+  /// Whether work must stop. Checked between steps of work that take microseconds.
   bool aborted() const noexcept { return cause_.is_set(); }
 
   std::optional<Cause> failure() const { return cause_.get(); }
 
-  /// Ends running and later work of this rank, and passes the cause to the peers' channels. The first cause stays. In a
-  /// process that the rank forked only that process's copy ends: the slot is the rank's.
+  /// Ends running and later work of this rank, and passes the cause to the peers' channels. The first cause is kept. In
+  /// a process that the rank forked, ends that process's copy only, because the slot belongs to the rank.
   void abort(const Cause& cause) noexcept {
     if (!process_.is_current()) {
       cause_.set(cause);
@@ -186,8 +186,8 @@ class Channel {
     report_quietly(*failure_, cause);
   }
 
-  /// The communicator is going away: no work runs after this, and peers that still wait for this rank are notified.
-  /// Blocking: until the operation that runs in another thread has ended, which is soon.
+  /// The communicator is being destroyed: no work runs after this, and peers that wait for this rank are notified.
+  /// Blocking: until an operation that runs in another thread has ended, which is soon.
   void close(std::uint64_t enqueued) noexcept {
     if (done_.load() < enqueued) {
       abort({CauseKind::exception, job_rank_, host_, "its communicator was destroyed before all of its work had run"});
@@ -219,7 +219,7 @@ class Channel {
     return !aborted();
   }
 
-  /// Publishes that this rank arrives at no further barrier, receives and sends nothing more.
+  /// Publishes that this rank arrives at no further barrier, and receives and sends nothing more.
   void leave(SlotState state) noexcept {
     own_slot().state.store(state);
     own_slot().arrived.wake();
@@ -228,7 +228,7 @@ class Channel {
     }
   }
 
-  /// Every rank compares all others with rank 0, so that every rank reports the same sentence.
+  /// Compares all ranks with rank 0. Every rank does so, so that all report the same error.
   bool all_agree() noexcept {
     const Operation& first = operation_of(0);
     for (int peer = 1; peer < size_; ++peer) {
@@ -275,7 +275,7 @@ class Channel {
   std::vector<std::uint64_t> sent_to_;
   std::vector<std::uint64_t> received_from_;
   Operation operation_;
-  std::optional<Deadline> deadline_;  ///< of the present operation; the clock is read when it first has to sleep
+  std::optional<Deadline> deadline_;  ///< of the current operation; set when it first sleeps, which saves clock reads
   std::atomic<std::uint64_t> done_{0};
   std::atomic<std::uint32_t> in_operation_{0};
   std::atomic<bool> closing_{false};

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The communicator of ranks that share one host's memory.
+/// Communicator of ranks that share one host's memory.
 
 #include <cstddef>
 #include <memory>
@@ -15,17 +15,17 @@
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
-/// Owns one rank's end of a channel. Reductions are of every DType but floats of 8 bits, by every ReduceOp, in rank
-/// order (see kernels::Reduction): the same bits whatever the memory, the path, the progress mode and the timing. Work
-/// runs in the thread that waits for the stream, or in its helper; a rank whose peers have not come spins, then sleeps.
-/// Threads: one at a time, abort() and failure() from any. Destruction skips work that has not run.
+/// Owns one rank's channel. Reduces every DType but 8-bit floats, by every ReduceOp, in rank order (see
+/// kernels::Reduction): equal bits for every memory, path, progress mode and timing. Work runs in the thread that waits
+/// for the stream, or in its helper thread. A rank that waits for peers spins, then sleeps. Threads: one at a time;
+/// abort() and failure() from any. The destructor skips work that has not run.
 class Communicator {
  public:
   using Stream = stream::host::StreamRef;
   using Allocation = shared_memory::Allocation;
 
-  /// Collective, blocking. For SharedMemory::open_blocking and split_blocking. @throws Error (unsupported, limit,
-  /// out_of_memory, timeout, closed), JobFailed
+  /// Collective, blocking. Called by SharedMemory::open_blocking and split_blocking.
+  /// @throws Error (unsupported, limit, out_of_memory, timeout, closed), JobFailed
   static Communicator open_blocking(const ChannelContext& context, Deadline deadline);
 
   Communicator(Communicator&& other) noexcept;
@@ -36,22 +36,22 @@ class Communicator {
   int size() const noexcept;
   const rendezvous::Membership& members() const noexcept;
 
-  /// See CanAllReduce. In place on an allocation nothing is copied. @throws Error (unsupported, invalid_argument) at
-  /// the call, as do the others.
+  /// See CanAllReduce. Copies nothing if it is in place on an allocation. All operations throw Error (unsupported,
+  /// invalid_argument) at the call.
   void all_reduce(ConstBufferView input, BufferView output, ReduceOp op, Stream stream);
 
   /// See CanBroadcast.
   void broadcast(BufferView buffer, int root, Stream stream);
 
-  /// See CanReduceScatter. `output` may be this rank's block of `input`; where every rank's input lies in one
-  /// allocation nothing is copied.
+  /// See CanReduceScatter. `output` may be this rank's block of `input`. Copies nothing if all inputs are in one
+  /// allocation.
   void reduce_scatter(ConstBufferView input, BufferView output, ReduceOp op, Stream stream);
 
-  /// See CanAllGather. `input` may be this rank's block of `output`; where every rank's input lies in one allocation it
-  /// is copied once for each reader.
+  /// See CanAllGather. `input` may be this rank's block of `output`. If all inputs are in one allocation, each reader
+  /// copies them once.
   void all_gather(ConstBufferView input, BufferView output, Stream stream);
 
-  /// See CanSendRecv. A message of up to 128 KiB does not wait for its receiver while no other is under way.
+  /// See CanSendRecv. A message of up to 128 KiB does not wait for its receiver if no other is in flight.
   void send(ConstBufferView input, int peer, Stream stream);
   void recv(BufferView output, int peer, Stream stream);
   void send_recv(ConstBufferView input, int to, BufferView output, int from, Stream stream);
@@ -62,8 +62,8 @@ class Communicator {
   /// See CanSplit. @throws Error (invalid_argument) at the call for a negative color; as open_blocking
   Communicator split_blocking(int color, int key, Deadline deadline);
 
-  /// See CanAllocate. Parts are aligned to pages, from 2 MiB on to huge pages; a rank's pages are on its own NUMA node.
-  /// If it fails it fails on every rank, and the channel serves on.
+  /// See CanAllocate. Each rank's memory is aligned to pages, from 2 MiB on to huge pages, which lie on the rank's own
+  /// NUMA node. An error occurs on every rank, and the channel stays usable.
   /// @throws Error (disagreement, out_of_memory, timeout), JobFailed
   Allocation allocate_blocking(std::size_t bytes, Deadline deadline);
 

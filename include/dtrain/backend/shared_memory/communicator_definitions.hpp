@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The functions of shared_memory::Communicator.
+/// Member functions of shared_memory::Communicator.
 
 #include <cstddef>
 #include <cstdint>
@@ -30,7 +30,7 @@ inline void check_host(const ConstBufferView& input, const ConstBufferView& outp
 
 }  // namespace detail
 
-/// An enqueued operation: holds the channel until it has run or was dropped.
+/// An enqueued operation. Holds a reference to the channel until it has run or was dropped.
 template <class Algorithm>
 struct EnqueuedOperation {
   Channel* channel;
@@ -45,7 +45,7 @@ struct EnqueuedOperation {
   void drop() noexcept { channel->release(); }
 };
 
-/// What stays at its address when the communicator moves.
+/// State with a stable address while the communicator moves.
 struct Communicator::ChannelOwner {
   ChannelOwner(const ChannelContext& of, SetupConnections to, std::shared_ptr<Segment> control)
       : context(of), connections(std::move(to)), channel(new Channel(context, std::move(control))) {
@@ -63,7 +63,7 @@ struct Communicator::ChannelOwner {
     channel->release();
   }
 
-  /// What this rank has enqueued elsewhere runs while it waits here: others may wait for that before they come.
+  /// Runs this rank's work on other streams while it waits here, because peers may need that work first.
   void run_other_streams() const {
     if (context.on_stall) {
       context.on_stall();
@@ -78,7 +78,7 @@ struct Communicator::ChannelOwner {
     }
   }
 
-  /// The next collective. Nothing is counted before it is enqueued.
+  /// Descriptor of the next collective. enqueue() counts it, after success only.
   Operation next(OperationKind kind, const ConstBufferView& buffer,
                  const ArenaTable::Location& location) const noexcept {
     Operation operation;
@@ -104,8 +104,8 @@ struct Communicator::ChannelOwner {
     collectives += operation.sequence != 0 ? 1 : 0;
   }
 
-  /// Collective, blocking: every rank finds what the others wrote into the control block. @throws Error (unsupported,
-  /// timeout), JobFailed
+  /// Collective, blocking: checks that every rank reads the nonces that the others wrote into the control block.
+  /// @throws Error (unsupported, timeout), JobFailed
   void verify_shared_mapping(std::uint64_t nonce) {
     bool same = true;
     const auto work = [&]() noexcept {
@@ -143,7 +143,7 @@ struct Communicator::ChannelOwner {
   Channel* channel;
   ArenaTable arenas;
   std::uint64_t enqueued = 0;        ///< operations of every kind
-  std::uint64_t collectives = 0;     ///< those that every rank takes part in
+  std::uint64_t collectives = 0;     ///< operations of all ranks, without point to point
   std::uint64_t segment_setups = 1;  ///< the first was the control block's
   std::uint64_t splits = 0;
   FailureLatch::Subscription subscription;

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The layout of a channel's shared memory: a slot for each rank, then its staging areas and its mailbox.
+/// ControlBlock: layout of a channel's shared memory: rank slots, then each rank's staging areas and mailbox.
 
 #include <algorithm>
 #include <array>
@@ -20,24 +20,24 @@ namespace DTRAIN_NAMESPACE::backend::shared_memory {
 /// The largest input that a rank publishes in its slot.
 inline constexpr std::size_t slot_bytes = 8192;
 
-/// Up to this many bytes every rank of a reduction publishes its input in its slot and reduces everything by itself:
-/// one barrier instead of two, but n times the reading. A second barrier costs each rank a look at n - 1 others, as
-/// reading some lines of each does; beyond, what all read together is the cost.
+/// Up to this many bytes, every rank of a reduction publishes its input in its slot and reduces everything by itself:
+/// one barrier instead of two, but n times the reads. A second barrier makes each rank read n - 1 slots, which costs as
+/// much as reading some lines of each. Beyond this size, the reads of all ranks dominate.
 constexpr std::size_t small_bytes(int ranks) noexcept {
   return std::clamp(std::size_t{16} * 1024 / static_cast<std::size_t>(ranks), std::size_t{512}, slot_bytes);
 }
 
-/// Ranks of one host; each rank looks at every other's slot, so many more would want another algorithm.
+/// Ranks of one host. Each rank reads every other's slot, so many more ranks would need another algorithm.
 inline constexpr int max_ranks = 256;
 
 enum class SlotState : std::uint32_t { serving = 0, closed, failed };
 
-/// What a rank publishes at the first barrier of a collective: a rank that sees `barrier` has the rest, most of it in
-/// the same cache line.
+/// A rank's publication at the first barrier of a collective. A rank that sees `barrier` may read the other members,
+/// most of which are in the same cache line.
 struct alignas(64) OperationSlot {
   std::atomic<std::uint32_t> barrier{0};  ///< written last
   Operation operation{};
-  std::array<std::byte, 16> inline_input{};  ///< an input that fits
+  std::array<std::byte, 16> inline_input{};  ///< an input of up to 16 bytes
   alignas(64) std::array<std::byte, slot_bytes> long_input{};
 
   std::byte* input(std::size_t bytes) noexcept {
@@ -46,22 +46,22 @@ struct alignas(64) OperationSlot {
 };
 static_assert(offsetof(OperationSlot, long_input) == 64, "dtrain: an operation and a few bytes are one cache line");
 
-/// What one rank publishes for the others. Only that rank writes it; all increment its counters. Zeroed memory is a
-/// valid slot.
+/// A rank's publication for the others. Only that rank writes it, except that all ranks increment its counters, and
+/// receivers free its mailbox slots. Zeroed memory is a valid slot.
 struct alignas(64) RankSlot {
   FutexCounter arrived{};  ///< barriers this rank has arrived at
   std::atomic<SlotState> state{SlotState::serving};
   std::atomic<std::uint32_t> core{0};         ///< 1 + the core this rank last waited on; 0: unknown
   alignas(64) FutexCounter mailbox_events{};  ///< counts messages for this rank, and its own that were received
   alignas(64) std::uint64_t nonce = 0;        ///< proves that all ranks map the same memory
-  std::atomic<std::uint32_t> job_rank{0};     ///< 1 + this rank's number in the job, for sentences; 0: not yet there
-  /// Two, by parity: one is written while a slow peer still reads the other.
+  std::atomic<std::uint32_t> job_rank{0};     ///< 1 + this rank's number in the job, for errors; 0: not yet set
+  /// By parity of the operation's number: one is written while a slow peer still reads the other.
   std::array<OperationSlot, 2> operation_slots{};
   alignas(64) SharedCause cause{};  ///< written before `state` becomes failed
   std::array<MailboxSlot, mailbox_slots> mailbox{};
 };
 
-/// Where everything is, as a function of the number of ranks alone.
+/// Addresses in the shared memory, as a function of the number of ranks alone.
 class ControlBlock {
  public:
   static constexpr std::size_t chunk_bytes_for(int ranks) noexcept {
@@ -87,16 +87,16 @@ class ControlBlock {
   /// Bytes of one chunk of a staged operation.
   std::size_t chunk_bytes() const noexcept { return chunk_bytes_for(ranks_); }
 
-  /// A rank's input for the chunks of that parity.
+  /// Staging area for a rank's input of a chunk; chunks of one parity share it.
   std::byte* staged_input(int rank, std::size_t chunk) const noexcept {
     return staging(rank) + chunk % 2 * chunk_bytes();
   }
-  /// The slice that a rank reduced, for the chunks of that parity.
+  /// Staging area for the slice of a chunk that a rank reduced; chunks of one parity share it.
   std::byte* staged_result(int rank, std::size_t chunk) const noexcept {
     return staging(rank) + 2 * chunk_bytes() + chunk % 2 * result_bytes(ranks_);
   }
 
-  /// The chunk that a slot of a rank's mailbox holds.
+  /// Memory of one slot of a rank's mailbox.
   std::byte* mailbox(int rank, std::size_t index) const noexcept {
     return staging(rank) + staging_bytes(ranks_) + index * mailbox_slot_bytes;
   }

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// A counter in shared memory that ranks sleep on until it changes.
+/// FutexCounter: a counter in shared memory on which ranks sleep until it changes.
 
 #include <atomic>
 #include <cstdint>
@@ -10,12 +10,12 @@
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
-/// Zeroed memory is a valid one. The rank that changes the count first writes what it announces; the change and the
-/// read of `waiters` are sequentially consistent, as is what a waiter does in the other order: one of both sees the
-/// other.
+/// Zeroed memory is a valid counter. A rank first writes the data that it announces, changes `count`, then reads
+/// `waiters`. A waiter increments `waiters`, then reads `count`. These are sequentially consistent, so at least one of
+/// the two sees the other's change.
 struct FutexCounter {
   std::atomic<std::uint32_t> count{0};    ///< the word that waiters sleep on
-  std::atomic<std::uint32_t> waiters{0};  ///< no waiter, no wake
+  std::atomic<std::uint32_t> waiters{0};  ///< ranks that sleep or are about to
 
   void set(std::uint32_t value) noexcept {
     count.store(value);
@@ -25,7 +25,7 @@ struct FutexCounter {
     count.fetch_add(1);
     wake();
   }
-  /// Costs nothing where no rank sleeps.
+  /// Makes no system call if no rank sleeps.
   void wake() noexcept {
     if (waiters.load() != 0) {
       futex_wake_all(count, FutexScope::shared);
@@ -33,12 +33,12 @@ struct FutexCounter {
   }
 };
 
-/// The sleep of one rank's running thread, which any thread of that rank can end.
+/// The sleep of a rank's working thread, which any thread of that rank can end.
 class FutexWaiter {
  public:
-  /// Until the counter changes, wake() was called after `stop` was set, or the deadline has passed: short, so that a
-  /// wake that just misses the waiter, or a peer that was killed, costs no more. Returns at once unless `may_sleep()`,
-  /// which is asked once every change is noticed.
+  /// Sleeps until the counter changes, wake() is called after `stop` was set, or the deadline passes. The deadline is
+  /// short, so that a wake that just misses the waiter, or a killed peer, costs no more. Returns at once unless
+  /// `may_sleep()`, which is called when no later change can be missed.
   template <class F>
   void sleep(FutexCounter& counter, F may_sleep, const std::atomic<bool>& stop, Deadline deadline) noexcept {
     counter.waiters.fetch_add(1);

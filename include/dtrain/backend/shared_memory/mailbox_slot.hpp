@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// MailboxSlot: a chunk of a message in the sender's mailbox, until its receiver has copied it.
+/// MailboxSlot: descriptor of one message chunk in the sender's mailbox, until the receiver has copied it.
 
 #include <atomic>
 #include <cstddef>
@@ -10,14 +10,13 @@
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
-/// Chunks that a rank can have in flight, and the bytes of one: two are written while two are read.
+/// A rank's maximum of chunks in flight, and the bytes of a chunk: two are written while two are read.
 inline constexpr std::size_t mailbox_slots = 4;
 inline constexpr std::size_t mailbox_slot_bytes = std::size_t{32} << 10;
 
-/// The sender writes it while it is free and then sets `owner`; that rank reads it and frees it. Zeroed memory is a
-/// free one.
+/// The sender fills a free slot and then sets `owner`; that rank reads it and frees it. Zeroed memory is a free slot.
 struct alignas(64) MailboxSlot {
-  std::atomic<std::uint32_t> owner{0};  ///< 1 + the rank that it is for; 0: free
+  std::atomic<std::uint32_t> owner{0};  ///< 1 + the receiving rank; 0: free
   DType dtype = DType::f32;
   std::uint64_t message = 0;  ///< 1, 2, ... from this sender to that receiver
   std::uint64_t offset = 0;   ///< of the chunk in the message, in bytes

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The owner of one mapping of shared memory.
+/// Segment: owner of one mapping of shared memory (a memfd).
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -27,12 +27,12 @@ constexpr std::size_t round_up(std::size_t value, std::size_t multiple) noexcept
   return (value + multiple - 1) / multiple * multiple;
 }
 
-/// A mapped memfd: no file anywhere, gone with the last process that maps it. A process that this one forks does not
-/// have the mapping: it would write what the ranks read. Pages exist once they are reserved (a page that cannot be had
-/// is then an error code; touching it unreserved would be a SIGBUS). All users own it together.
+/// A mapped memfd, owned jointly by its users: no file anywhere, freed with the last process that maps it. Forked
+/// processes do not have the mapping, because they would write to memory that the ranks read. Pages exist once they are
+/// reserved: if memory is exhausted, reserve() throws, where touching an unreserved page would be a SIGBUS.
 class Segment {
  public:
-  /// A new memfd of `bytes`, sealed against shrinking, without pages yet; `needed` bytes of it are to be reserved.
+  /// A new memfd of `bytes`, sealed against resizing, without pages yet. @param needed bytes that will be reserved
   /// @throws Error (out_of_memory, posix)
   static std::shared_ptr<Segment> create(std::size_t bytes, std::size_t needed) {
     const std::uint64_t available = available_memory_bytes();
@@ -57,8 +57,7 @@ class Segment {
     return std::shared_ptr<Segment>(new Segment(std::move(memory), bytes));
   }
 
-  /// Maps a memfd that another process made. @throws Error (protocol) where it is not sealed or not of that size,
-  /// (posix)
+  /// Maps a memfd that another process made. @throws Error (protocol) unless it is sealed and of that size; (posix)
   static std::shared_ptr<Segment> adopt(net::Descriptor memory, std::size_t bytes) {
     const int seals = ::fcntl(memory.get(), F_GET_SEALS);
     const off_t end = ::lseek(memory.get(), 0, SEEK_END);
@@ -72,7 +71,7 @@ class Segment {
   Segment(const Segment&) = delete;
   Segment& operator=(const Segment&) = delete;
   ~Segment() {
-    if (process_.is_current()) {  // in a process that was forked since, something else may be there
+    if (process_.is_current()) {  // a forked process may have another mapping there
       unmap();
     }
   }
@@ -80,17 +79,17 @@ class Segment {
   std::byte* base() const noexcept { return base_; }
   std::size_t bytes() const noexcept { return bytes_; }
 
-  /// The memfd, to hand to other processes; -1 after close_descriptor().
+  /// The memfd, to send to other processes; -1 after close_descriptor().
   int descriptor() const noexcept { return memory_.get(); }
 
   /// Reserves zeroed pages on this thread's NUMA node. @throws Error (out_of_memory, posix)
   void reserve(std::size_t offset, std::size_t count) const {
     if (count == 0) {
-      return;  // which the system would refuse
+      return;  // posix_fallocate refuses it
     }
     if (bytes_ >= huge_page_bytes) {
-      // Reserved through the descriptor pages are small, written through the advised mapping huge where the system
-      // allows. What cannot be had here (an old kernel, no memory) the reservation below finds.
+      // Reserving through the descriptor gives small pages; writing through the advised mapping gives huge ones where
+      // the system allows. If that fails (old kernel, no memory), the reservation below decides.
       static_cast<void>(::madvise(base_ + offset, count, populate_write));
     }
     int result = 0;
@@ -106,13 +105,13 @@ class Segment {
     }
   }
 
-  /// The mapping stays. Once every rank has it, nobody needs the descriptor.
+  /// Keeps the mapping. Once every rank has mapped the memfd, no rank needs the descriptor.
   void close_descriptor() noexcept { memory_.reset(); }
 
  private:
   static constexpr int populate_write = 23;  ///< MADV_POPULATE_WRITE, which older C libraries do not name
 
-  /// The base is aligned for huge pages where the segment is large enough to have some.
+  /// Aligns the base to huge pages if the segment is large enough for one.
   Segment(net::Descriptor memory, std::size_t bytes) : memory_(std::move(memory)), bytes_(bytes) {
     const std::size_t slack = bytes >= huge_page_bytes ? huge_page_bytes : 0;
     void* range = ::mmap(nullptr, bytes + slack, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

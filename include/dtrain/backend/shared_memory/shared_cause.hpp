@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// A failure's cause in memory that other processes read.
+/// SharedCause: the cause of a failure in shared memory.
 
 #include <algorithm>
 #include <array>
@@ -15,7 +15,7 @@
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
-/// A Cause that other processes can read; texts are cut to what fits.
+/// A Cause that other processes can read; longer texts are truncated.
 struct SharedCause {
   std::uint32_t kind = 0;
   std::int32_t rank = -1;

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// SpinPolicy: how long a rank spins and yields for another before it sleeps.
+/// SpinPolicy: how long a waiting rank spins and yields before it sleeps.
 
 #include <sched.h>
 
@@ -14,18 +14,18 @@
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
-/// First it spins in the hope that the peer runs on another core, then it yields in case the peer waits for this one.
+/// Spins first, in case the peer runs on another core; then yields, in case the peer needs this core.
 ///
-/// The scheduler may leave two ranks on one core while another is idle: each looks busy, so neither is moved, and every
-/// barrier costs a change of threads. A thread that sleeps is placed anew when it is woken, on an idle core if there is
-/// one; hence a rank that finds its peer on its own core sleeps at once, every two milliseconds at most: where no core
-/// is idle that moves nobody, and being woken costs more than a yield. Threads: the one that runs the channel's work.
+/// The scheduler may leave two ranks on one core while another is idle. Both look busy, so it moves neither, and every
+/// barrier costs a thread switch. A thread that sleeps is placed anew when it is woken, on an idle core if there is
+/// one. Hence a rank that finds its peer on its own core sleeps at once, every 2 ms at most: without an idle core, a
+/// sleep moves no thread, and a wake-up costs more than a yield. Threads: the one that runs the channel's work.
 class SpinPolicy {
  public:
   explicit SpinPolicy(int ranks) noexcept
       : cores_suffice_(stream::host::cores_by_affinity() >= ranks), spins_(cores_suffice_ ? 200 : 50) {}
 
-  /// Spins or yields once. @param turn from 0, counted by the caller @returns false when it is time to sleep.
+  /// Spins or yields once. @param turn from 0, counted by the caller @returns false if the caller is to sleep
   bool spin_once(int& turn, const ControlBlock& control, int rank, int peer) noexcept {
     if (turn == first_look && cores_suffice_ && on_one_core(control.slot(rank), control.slot(peer))) {
       if (may_sleep()) {

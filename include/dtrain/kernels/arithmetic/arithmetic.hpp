@@ -1,10 +1,10 @@
 #pragma once
 /// @file
-/// The floating-point instructions of the kernels: one rounding each, in the order they are written.
+/// Floating-point operations of the kernels: one rounding each, in the order they are written.
 ///
-/// -ffast-math may add in another order, fuse a product into a sum, and take NaN for impossible. clang on x86 is
-/// told by a pragma; others by an empty asm that needs each result in a register before the next step.
-/// NaN is compared as an integer: no flag can fold that.
+/// -ffast-math may add in another order, fuse a product into a sum, and assume that no NaN occurs. A pragma prevents
+/// this with clang on x86; elsewhere an empty asm needs each result in a register before the next step. NaN is compared
+/// as an integer, which no flag can fold.
 
 #include <cstddef>
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 namespace DTRAIN_NAMESPACE::kernels {
 
-/// What the compiler does not look through.
+/// Hides from the compiler how `value` was computed.
 template <class V>
 DTRAIN_ALWAYS_INLINE void keep_as_computed([[maybe_unused]] V& value) noexcept {
 #if DTRAIN_PRECISE_PRAGMA
@@ -32,7 +32,7 @@ DTRAIN_ALWAYS_INLINE void keep_as_computed([[maybe_unused]] V& value) noexcept {
 #endif
 }
 
-/// For a product that is added next, which clang's -ffp-contract=fast fuses with the sum whatever the pragma says.
+/// For a product that is added next: clang's -ffp-contract=fast fuses it with the sum despite the pragma.
 template <class V>
 DTRAIN_ALWAYS_INLINE void keep_product([[maybe_unused]] V& value) noexcept {
 #if DTRAIN_PRECISE_PRAGMA
@@ -61,8 +61,8 @@ DTRAIN_ALWAYS_INLINE void multiply(V& to, const V& value) noexcept {
   keep_as_computed(to);
 }
 
-/// 1 / count, rounded to nearest. Converted to float it is float's rounded reciprocal: double has more than twice
-/// float's digits. Its caller has set the default rounding.
+/// 1 / count, rounded to nearest. Converted to float, it is float's rounded reciprocal, because double has more than
+/// twice float's digits. Requires the default rounding.
 inline double reciprocal(std::size_t count) noexcept {
   DTRAIN_PRECISE_ARITHMETIC
   double one = 1;
@@ -72,7 +72,7 @@ inline double reciprocal(std::size_t count) noexcept {
   return quotient;
 }
 
-/// One NaN for all: which of two a sum takes its bits from, and its sign, differs between instructions.
+/// Replaces every NaN by one bit pattern, because instructions differ in the sign and bits of a NaN result.
 template <class Float, std::size_t Width>
 DTRAIN_ALWAYS_INLINE void make_nan_canonical(Vector<Float, Width>& value) noexcept {
   using Bits = BitsOf<Float>;
@@ -84,7 +84,7 @@ DTRAIN_ALWAYS_INLINE void make_nan_canonical(Vector<Float, Width>& value) noexce
   value = (Vector<Float, Width>)bits;
 }
 
-/// The same for two 16-bit floats in each word, whose magnitude is NaN's beyond `infinity`.
+/// The same for two 16-bit floats in each word; a magnitude beyond `infinity` is NaN.
 template <std::size_t Width, class V>
 DTRAIN_ALWAYS_INLINE void make_halves_canonical(V& words, std::int16_t infinity, std::int16_t nan) noexcept {
   using Halves = Vector<std::int16_t, Width>;
@@ -97,7 +97,7 @@ DTRAIN_ALWAYS_INLINE void make_halves_canonical(V& words, std::int16_t infinity,
   words = (V)halves;
 }
 
-/// Whether any bit is set. g++ does not find the instruction by itself.
+/// Whether any bit is set. g++ does not choose vptest by itself.
 template <std::size_t Width>
 DTRAIN_ALWAYS_INLINE bool any(const Vector<std::int64_t, Width>& bits) noexcept {
 #if DTRAIN_X86_64 && !defined(__clang__)
@@ -115,8 +115,8 @@ DTRAIN_ALWAYS_INLINE bool any(const Vector<std::int64_t, Width>& bits) noexcept 
 }
 
 struct Add {
-  static constexpr bool weighs = false;    ///< whether each source is multiplied by a weight of its own first
-  static constexpr bool averages = false;  ///< whether a sum beyond what is finite is no result
+  static constexpr bool weighs = false;    ///< whether each source is first multiplied by its own weight
+  static constexpr bool averages = false;  ///< whether results that are not finite are computed again (Careful)
   template <class V>
   DTRAIN_ALWAYS_INLINE static void apply(V& to, const V& value) noexcept {
     add(to, value);

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// f16 through the processor's own conversions.
+/// f16 conversion by the processor's instructions: F16C and AVX-512.
 
 #include <cstddef>
 #include <cstdint>
@@ -13,10 +13,10 @@
 namespace DTRAIN_NAMESPACE::kernels {
 
 #if DTRAIN_X86_64
-/// Halves become two vectors of f32, of the whole width each. An asm and not an intrinsic: <immintrin.h> costs every
-/// user compile time. The immediate 0 rounds to nearest even whatever MXCSR says; subnormals are exact both ways. The
-/// operand is the memory itself: a load before it costs as much as the conversion. (ThreadSanitizer does not see these
-/// reads; it sees the stores, and those of all other kernels.)
+/// Converts a vector of f16 to two vectors of f32 of the same width, and back. An asm and not an intrinsic, because
+/// <immintrin.h> costs every user compile time. The immediate 0 rounds to nearest even whatever MXCSR says; subnormals
+/// are exact both ways. The operand is in memory, because a separate load costs as much as the conversion.
+/// (ThreadSanitizer does not see these reads; it sees the stores, and those of all other kernels.)
 struct F16c {
   static constexpr std::size_t width = 32;
   using Floats = Vector<float, width>;
@@ -36,7 +36,7 @@ struct F16c {
   }
 };
 
-/// The same with twice the lanes.
+/// F16c with twice the lanes.
 struct F16Avx512 {
   static constexpr std::size_t width = 64;
   using Floats = Vector<float, width>;

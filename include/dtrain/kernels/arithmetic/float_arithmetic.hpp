@@ -13,9 +13,9 @@
 
 namespace DTRAIN_NAMESPACE::kernels {
 
-/// `Operation` is Add, AddWeighted, Average or Multiply. An average is the sum times the rounded reciprocal: a division
-/// for each element costs more than reading it. A sum is multiplied by one, which changes nothing but a NaN, and saves
-/// a loop.
+/// `Operation` is Add, AddWeighted, Average or Multiply. An average is the sum times the rounded reciprocal, because a
+/// division for each element costs more than reading it. A sum is multiplied by one, which changes only a NaN and saves
+/// a second loop.
 template <class Float, std::size_t Width, class Operation>
 class FloatArithmetic {
  public:
@@ -54,7 +54,7 @@ class FloatArithmetic {
     }
     result = partial;
   }
-  /// Of an average, instead: marks infinity and NaN.
+  /// For averages, instead of make_nan_canonical: marks infinity and NaN.
   DTRAIN_ALWAYS_INLINE void note_beyond(Beyond& beyond, const Result& result) const noexcept {
     beyond |= (Beyond)(((Vector<Lane, Width>)result & infinity) == infinity);
   }

@@ -17,7 +17,7 @@ namespace DTRAIN_NAMESPACE::kernels {
 template <std::size_t Width>
 struct Bf16Words;
 
-/// Elements of `Format::bytes` bytes as two vectors of f32. A `Format` has types Floats and Packed and
+/// Computes with `Format::bytes` bytes of elements as two vectors of f32. A `Format` has types Floats and Packed and
 ///   widen(Floats&, Floats&, from), narrow(Packed&, Floats const&, Floats const&), put(to, Packed const&)
 template <class Format, class Operation>
 class HalfArithmetic {
@@ -65,7 +65,7 @@ class HalfArithmetic {
       Format::narrow(result, partial.first, partial.second);
     }
   }
-  /// Of an average of bf16: marks infinity and NaN.
+  /// For averages of bf16: marks infinity and NaN.
   DTRAIN_ALWAYS_INLINE void note_beyond(Beyond& beyond, const Result& result) const noexcept {
     beyond |= (Beyond)(((Vector<Lane, sizeof(Result)>)result & infinity) == infinity);
   }
@@ -76,11 +76,11 @@ class HalfArithmetic {
   const double* weights_;
 };
 
-/// An f32 holds the sum of any number of ranks' f16.
+/// An f32 holds the sum of any number of ranks' f16, so that averages need no Careful.
 template <class Operation>
 using OfF16 = std::conditional_t<Operation::averages, Add, Operation>;
 
-/// The lower and the upper halves of 32-bit words. Not `vcvtneps2bf16`: it takes subnormals for zero.
+/// bf16 in the lower and upper halves of 32-bit words. Not `vcvtneps2bf16`, which takes subnormals for zero.
 template <std::size_t Width>
 struct Bf16Words {
   static constexpr std::size_t bytes = Width;
@@ -97,7 +97,7 @@ struct Bf16Words {
     pack(packed, lower, upper);
     make_halves_canonical<Width>(packed, 0x7f80, 0x7fc0);
   }
-  /// A NaN stays one of any kind.
+  /// A NaN stays a NaN, with any bits.
   DTRAIN_ALWAYS_INLINE static void pack(Packed& packed, const Floats& lower, const Floats& upper) noexcept {
     Packed low, high;
     round(low, lower);
@@ -106,7 +106,7 @@ struct Bf16Words {
   }
   DTRAIN_ALWAYS_INLINE static void put(std::byte* to, const Packed& packed) noexcept { store(to, packed); }
 
-  /// One in the lower half of each word, and back; there a NaN has no bits of its own below the upper 16.
+  /// One element in the lower half of each word, and back. Requires that a NaN has no bits below the upper 16.
   DTRAIN_ALWAYS_INLINE static void widen(Floats& to, const Packed& halves) noexcept { to = (Floats)(halves << 16U); }
   DTRAIN_ALWAYS_INLINE static void narrow(Packed& to, const Floats& value) noexcept {
     round(to, value);
@@ -115,15 +115,15 @@ struct Bf16Words {
   }
 
  private:
-  /// To nearest even in the upper 16 bits; beyond the largest finite value the carry makes infinity.
+  /// Rounds to nearest even in the upper 16 bits; beyond the largest finite value, the carry makes infinity.
   DTRAIN_ALWAYS_INLINE static void round(Packed& to, const Floats& value) noexcept {
     const Packed bits = (Packed)value;
     to = bits + 0x7fffU + ((bits >> 16U) & 1U);
   }
 };
 
-/// The same for f16, by integers and one exact or once rounded addition: what the instructions of F16C give, bit for
-/// bit. Source of the method: F. Giesen, "Float->half variants" (public domain), for subnormals as for all others.
+/// The same for f16, by integer operations and one addition that is exact or rounded once. Gives the bits of F16C's
+/// instructions, for subnormals too. Source of the method: F. Giesen, "Float->half variants" (public domain).
 template <std::size_t Width>
 struct F16Words {
   static constexpr std::size_t bytes = Width;
@@ -145,7 +145,7 @@ struct F16Words {
   }
   DTRAIN_ALWAYS_INLINE static void put(std::byte* to, const Packed& packed) noexcept { store(to, packed); }
 
-  /// One in the lower half of each word, and back; there a NaN keeps its sign.
+  /// One element in the lower half of each word, and back; a NaN keeps its sign.
   DTRAIN_ALWAYS_INLINE static void widen(Floats& to, const Packed& halves) noexcept {
     const Packed magnitude = (halves & 0x7fffU) << 13U;
     const Packed exponent = magnitude & 0x0f800000U;

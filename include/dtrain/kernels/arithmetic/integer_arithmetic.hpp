@@ -42,7 +42,7 @@ T element(const std::byte* from) noexcept {
   return value;
 }
 
-/// The product modulo 2^bits, one element after the other: nobody trains with it.
+/// The product modulo 2^bits, one element after the other, because training does not use it.
 template <class Unsigned>
 DTRAIN_OPTIMIZED void integer_product(const KernelArguments& arguments) noexcept {
   for (std::size_t i = 0; i < arguments.bytes; i += sizeof(Unsigned)) {
@@ -57,7 +57,7 @@ DTRAIN_OPTIMIZED void integer_product(const KernelArguments& arguments) noexcept
   }
 }
 
-/// The exact sum, for which `Wide` has room, divided by KernelArguments::divisor and truncated toward zero.
+/// The exact sum, which fits `Wide`, divided by KernelArguments::divisor and truncated toward zero.
 template <class Integer, class Wide>
 DTRAIN_OPTIMIZED void integer_average(const KernelArguments& arguments) noexcept {
   for (std::size_t i = 0; i < arguments.bytes; i += sizeof(Integer)) {

@@ -13,10 +13,12 @@
 
 namespace DTRAIN_NAMESPACE::kernels {
 
-/// Keys are ordered as signed integers: a negative floating-point value has the bits below its sign inverted, so that
-/// -0 < +0; NaN is the greatest key; for min all keys but NaN's are inverted. So one loop does min and max, and f16
-/// and bf16 share it without being converted. What differs is in KernelArguments::key. This is minimum and maximum of
-/// IEEE 754-2019. An unsigned integer becomes signed by inverting its highest bit.
+/// Converts elements to keys that are ordered as signed integers. So one loop does min and max, and f16 and bf16 share
+/// it without conversion; the differences are in KernelArguments::key.
+/// - Floats: a negative value has the bits below its sign inverted, so that -0 < +0; NaN is the greatest key. This is
+///   minimum and maximum of IEEE 754-2019.
+/// - Unsigned integers: the highest bit is inverted.
+/// - For min, all keys but NaN's are inverted.
 template <class Lane, std::size_t Width>
 class MinMax {
  public:

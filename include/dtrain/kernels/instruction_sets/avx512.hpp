@@ -19,7 +19,7 @@
 namespace DTRAIN_NAMESPACE::kernels {
 
 #if DTRAIN_X86_64
-/// A function of its own with an explicit target: inlined into nothing that is compiled for less.
+/// A separate function with an explicit target, so that it is not inlined into code for lesser processors.
 template <class Arithmetic>
 DTRAIN_OPTIMIZED __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq"))) void avx512_kernel(
     const KernelArguments& arguments) noexcept {
@@ -38,7 +38,7 @@ Kernel avx512_float_kernel(DType dtype) noexcept {
   }
 }
 
-/// Null where the baseline's is as good.
+/// Null if the baseline's is as fast.
 inline Kernel avx512_kernel_for(DType dtype, ReduceOp op) noexcept {
   switch (op) {
     case ReduceOp::sum: return avx512_float_kernel<Add>(dtype);

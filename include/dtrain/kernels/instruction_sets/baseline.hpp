@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The kernels for any processor: 16-byte vectors, which every 64-bit one has.
+/// Kernels for any processor: 16-byte vectors, which every 64-bit processor supports.
 
 #include <cstdint>
 

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Which of a processor's vector instructions a kernel is compiled for.
+/// Isa: the vector instruction set that a kernel is compiled for.
 
 #include <cstdint>
 
@@ -9,7 +9,7 @@
 
 namespace DTRAIN_NAMESPACE::kernels {
 
-/// In ascending order: a processor that runs one runs those before it. All give the same bits.
+/// In ascending order: a processor that supports one supports those before it. All give the same bits.
 enum class Isa : std::uint8_t {
   baseline,  ///< generic vector code: every processor that the program itself runs on
   avx2,      ///< AVX2 and F16C
@@ -26,7 +26,7 @@ constexpr const char* name(Isa isa) noexcept {
 }
 
 #if DTRAIN_X86_64
-/// What the instruction `cpuid` returns.
+/// Registers that `cpuid` returns.
 struct CpuidResult {
   std::uint32_t a, b, c, d;
 };
@@ -37,7 +37,7 @@ inline CpuidResult read_cpuid(std::uint32_t leaf) noexcept {
   return result;
 }
 
-/// The registers that the operating system saves when it switches threads; meaningful only with OSXSAVE.
+/// The register sets that the operating system saves on a thread switch (XCR0). Valid only with OSXSAVE.
 inline std::uint32_t registers_saved_by_system() noexcept {
   std::uint32_t low = 0;
   asm volatile("xgetbv" : "=a"(low) : "c"(0) : "edx");
@@ -68,7 +68,7 @@ inline Isa isa_of_processor() noexcept {
 }
 #endif
 
-/// The fastest that this machine runs. Asked once: in a virtual machine `cpuid` takes microseconds.
+/// The fastest that this machine supports. Queried once, because in a virtual machine `cpuid` takes microseconds.
 inline Isa best_isa() noexcept {
   static const Isa best = isa_of_processor();
   return best;

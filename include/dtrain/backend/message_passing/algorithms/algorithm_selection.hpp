@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Selects the algorithm of an operation by its size and the number of ranks, alike on every rank.
+/// Algorithm selection of a collective by size and number of ranks, equal on every rank.
 
 #include <concepts>
 #include <cstddef>
@@ -22,7 +22,7 @@
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
-/// The buffers of a collective on this rank; a broadcast's is the output, a barrier has none.
+/// Buffers of a collective on this rank. A broadcast uses the output; a barrier has none.
 struct Buffers {
   const std::byte* input = nullptr;
   std::byte* output = nullptr;
@@ -31,7 +31,7 @@ struct Buffers {
 // clang-format 14 tears requires-expressions apart.
 // clang-format off
 
-/// An Endpoint that carries some collectives itself, alike on every rank.
+/// An Endpoint that implements some collectives itself, the same ones on every rank.
 template <class E>
 concept CarriesCollectives = Endpoint<E> && requires(E& endpoint, OperationContext<E>& context, const Buffers& buffers) {
   { endpoint.carries(context.operation) } noexcept -> std::same_as<bool>;
@@ -41,14 +41,13 @@ concept CarriesCollectives = Endpoint<E> && requires(E& endpoint, OperationConte
 
 namespace detail {
 
-/// Whether every rank sends to every other.
+/// Whether a small operation runs as direct_exchange.
 template <Endpoint E>
 bool uses_direct_exchange(const OperationContext<E>& context, std::size_t bytes) noexcept {
   return context.size() <= context.channel.tuning.direct_exchange_ranks && bytes <= context.channel.tuning.small_bytes;
 }
 
-/// Reduces long buffers: every block goes straight to its rank, or round the ring as partial results. Of `count`
-/// elements in all blocks.
+/// Reduces long buffers of `count` elements in all blocks, by all_to_all or by ring with partial results.
 template <Endpoint E>
 Routine reduce_blocks(OperationContext<E>& context, const Buffers& buffers, std::size_t count, bool gathers) {
   const Tuning& tuning = context.channel.tuning;
@@ -124,7 +123,7 @@ Routine broadcast(OperationContext<E>& context, const Buffers& buffers) {
   co_await routine;
 }
 
-/// A channel of one rank: what is reduced, gathered or scattered is its own.
+/// A channel of one rank: copies input to output.
 inline void copy_own(const Operation& operation, const Buffers& buffers) noexcept {
   const bool moves = operation.kind != OperationKind::barrier && operation.kind != OperationKind::broadcast;
   if (moves && buffers.input != buffers.output) {
@@ -134,9 +133,8 @@ inline void copy_own(const Operation& operation, const Buffers& buffers) noexcep
 
 }  // namespace detail
 
-/// Runs the context's collective. Its bits depend on the operation, the number of ranks and Tuning
-/// alone, and are the same on every rank, unless the endpoint carries it. Lifetime: `context` and `buffers` as the
-/// routine.
+/// Runs the context's collective. Its bits depend only on the operation, the number of ranks and Tuning, and are equal
+/// on every rank, unless the endpoint implements it. Lifetime: `context` and `buffers` outlive the routine.
 template <Endpoint E>
 Routine collective(OperationContext<E>& context, const Buffers& buffers) {
   if (context.size() == 1) {

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Large all_reduce and reduce_scatter among few ranks: every block goes straight to the rank that reduces it.
+/// All-to-all exchange for large all_reduce and reduce_scatter of few ranks: one rank reduces each block.
 
 #include <array>
 #include <cstddef>
@@ -17,8 +17,8 @@
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 namespace detail {
 
-/// Numbers messages as RingSchedule does; message m goes to, and comes from, every peer. A round has a step in which
-/// the owner of each block gets it from all, and one in which it gives its result to all.
+/// Numbers messages as RingSchedule does. Message m goes to every peer and comes from every peer. A round has one or
+/// two steps: each block's owner receives the block from all peers; then, if the work gathers, sends the result to all.
 template <Endpoint E>
 class AllToAllSchedule {
  public:
@@ -43,7 +43,7 @@ class AllToAllSchedule {
     return {gives ? work_.output + extent.offset : slot(m, peer), extent.bytes};
   }
 
-  /// Message `m` of every peer is here. In rank order, with one rounding at the end.
+  /// Reduces once message `m` of every peer has arrived: in rank order, with one rounding at the end.
   void arrived(std::size_t m) const noexcept {
     if (is_result(m)) {
       return;
@@ -78,9 +78,9 @@ class AllToAllSchedule {
 
 }  // namespace detail
 
-/// The bytes of a ring in 2 steps instead of 2 (size - 1), each element read and written once where it is reduced, and
-/// the bits of SharedMemory. Between hosts a ring meets fewer bottlenecks. @param work reduces; at most
-/// max_direct_exchange_ranks
+/// Sends as many bytes as a ring, in 2 steps instead of 2 (size - 1). Each element is read and written once, by the
+/// rank that reduces it; the bits are those of SharedMemory. Between hosts, a ring meets fewer bottlenecks.
+/// Requires: `work` reduces; at most max_direct_exchange_ranks.
 template <Endpoint E>
 Routine all_to_all(OperationContext<E>& context, const BlockCollective& work) {
   using MessageHandle = typename E::MessageHandle;

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Dissemination barrier: in round k a rank receives from the one 2^k before it, hence in the end from all.
+/// Dissemination barrier: in round k, each rank receives from the rank 2^k before it, so in the end from all.
 
 #include <cstddef>
 

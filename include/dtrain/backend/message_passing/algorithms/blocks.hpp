@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// How a buffer is cut into one block for each rank, and these into chunks.
+/// Blocks: division of a buffer into one block for each rank, and of blocks into chunks.
 
 #include <algorithm>
 #include <cstddef>
@@ -13,22 +13,22 @@ namespace DTRAIN_NAMESPACE::backend::message_passing {
 /// The largest value of Tuning::chunks_in_flight.
 inline constexpr std::size_t max_chunks_in_flight = 8;
 
-/// A run of elements, in bytes from the beginning of the whole buffer.
+/// A range of elements; `offset` in bytes from the beginning of the whole buffer.
 struct Extent {
   std::size_t offset;
   std::size_t bytes;
   std::size_t count;
 };
 
-/// Blocks are as long as each other but for the last ones, which may be shorter or empty. A block is worked on in
-/// rounds of `chunks_in_flight()` chunks, which travel at the same time.
+/// Blocks have equal lengths, except the last ones, which may be shorter or empty. A block is processed in rounds of
+/// `chunks_in_flight()` chunks, which are in flight together.
 class Blocks {
  public:
-  /// `count` elements in all, in `blocks` blocks.
+  /// Divides `count` elements into `blocks` blocks.
   Blocks(std::size_t count, DType dtype, int blocks, const Tuning& tuning) noexcept
       : Blocks(count, dtype, blocks, tuning, dtype) {}
 
-  /// @param carried what a chunk travels as at its widest
+  /// @param carried widest type in which a chunk is sent
   Blocks(std::size_t count, DType dtype, int blocks, const Tuning& tuning, DType carried) noexcept
       : count_(count), element_(size_bytes(dtype)), carried_(size_bytes(carried)), in_flight_(tuning.chunks_in_flight) {
     const std::size_t number = static_cast<std::size_t>(blocks);
@@ -43,7 +43,7 @@ class Blocks {
 
   std::size_t chunks_in_flight() const noexcept { return in_flight_; }
   std::size_t rounds() const noexcept { return rounds_; }
-  std::size_t chunk_bytes() const noexcept { return chunk_ * carried_; }  ///< memory for one, at its widest
+  std::size_t chunk_bytes() const noexcept { return chunk_ * carried_; }  ///< memory for one in its widest type
   std::size_t block_bytes() const noexcept { return block_ * element_; }
 
   Extent chunk(int block, std::size_t round, std::size_t index) const noexcept {

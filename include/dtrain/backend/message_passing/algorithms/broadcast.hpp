@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Broadcast: small buffers down a tree, large ones along a chain of ranks in chunks.
+/// Broadcast: binomial tree for small buffers, pipelined chain for large ones.
 
 #include <array>
 #include <cstddef>
@@ -16,15 +16,15 @@ namespace DTRAIN_NAMESPACE::backend::message_passing {
 
 namespace detail {
 
-/// The root decides which rank sends to which, and ranks that differ on it would wait for each other, or for nobody.
-/// So every rank sends its header to the next one, modulo size, whatever the root: where two differ, so do two
-/// neighbours.
+/// Every rank sends its header to the next rank, modulo size, whatever the root. If any two ranks differ, some two
+/// neighbours differ and detect it. Without this, ranks with different roots would wait for messages that no rank
+/// sends, because the root determines all other messages.
 template <Endpoint E>
 class HeaderExchange {
  public:
   static std::size_t bytes(const OperationContext<E>& context) noexcept { return 2 * header_bytes(context); }
 
-  /// @param memory of bytes(context), which stays
+  /// @param memory bytes(context) long; outlives the messages
   HeaderExchange(OperationContext<E>& context, std::byte* memory)
       : received_header_(memory + header_bytes(context)),
         header_received_(
@@ -48,8 +48,8 @@ class HeaderExchange {
 
 }  // namespace detail
 
-/// Binomial tree: in each step those that have it send it on, so that twice as many have it. Source: Thakur,
-/// Rabenseifner and Gropp (see recursive_doubling.hpp), 4.3. @param buffer of at most Tuning::small_bytes
+/// Binomial tree: in each step, every rank that has the buffer sends it to another rank. Source: Thakur, Rabenseifner
+/// and Gropp (see recursive_doubling.hpp), 4.3. @param buffer of at most Tuning::small_bytes
 template <Endpoint E>
 Routine broadcast_small(OperationContext<E>& context, std::span<std::byte> buffer) {
   using MessageHandle = typename E::MessageHandle;
@@ -86,9 +86,9 @@ Routine broadcast_small(OperationContext<E>& context, std::span<std::byte> buffe
   co_await context.endpoint.done(headers.header_sent());
 }
 
-/// Chain: each rank sends a chunk on while the next one arrives. Takes the time of the buffer, and of a chunk for
-/// each rank but two. Source: J. Pjesivac-Grbovic et al., "Performance analysis of MPI collective operations", Cluster
-/// Computing 10 (2007), "pipeline".
+/// Chain: each rank sends a chunk to the next while it receives the following one. Time: that of the whole buffer plus
+/// that of one chunk for each rank but two. Source: J. Pjesivac-Grbovic et al., "Performance analysis of MPI collective
+/// operations", Cluster Computing 10 (2007), "pipeline".
 template <Endpoint E>
 Routine broadcast_large(OperationContext<E>& context, std::span<std::byte> buffer) {
   using MessageHandle = typename E::MessageHandle;

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Small reductions and all-gathers of few ranks: every rank sends to every other, once.
+/// Direct exchange for small reductions and all-gathers of few ranks: every rank sends once to every other.
 
 #include <array>
 #include <cstddef>
@@ -16,13 +16,13 @@ namespace DTRAIN_NAMESPACE::backend::message_passing {
 
 inline constexpr int max_direct_exchange_ranks = 16;
 
-/// Each rank gets `bytes` from every other. Reduces them in rank order, or lays them side by side.
+/// Each rank receives `bytes` from every other, and reduces them in rank order or concatenates them.
 struct DirectExchange {
-  const std::byte* input;  ///< `blocks` long blocks for the ranks, or one block for all
+  const std::byte* input;  ///< if `blocks`, one block for each rank; else one block for all
   std::byte* output;
   std::size_t bytes;  ///< of a block
-  std::size_t count;  ///< the same, in elements
-  bool blocks;        ///< each rank is sent its own block of the input
+  std::size_t count;  ///< of a block, in elements
+  bool blocks;        ///< each rank receives its own block of the input
   bool reduces;
 };
 

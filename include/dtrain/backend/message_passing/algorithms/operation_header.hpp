@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The first message between two ranks of an operation: its descriptor, and a small payload inline.
+/// Operation header: an operation's first message to a peer, with its descriptor and a small payload.
 
 #include <cstddef>
 #include <cstring>
@@ -11,11 +11,11 @@
 #include "dtrain/core/error.hpp"
 #include "dtrain/kernels/copy.hpp"
 
-/// Ranks that call different operations detect it here, before one waits for a message that the other never sends. It
-/// costs a large operation nothing: what follows does not wait for it.
+/// Ranks with different operations detect it here, before one waits for a message that the other never sends. Large
+/// operations pay no latency: their later messages do not wait for the header.
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
-/// Memory for a header: every one fits, whatever the other rank calls.
+/// Memory for any header, whatever operation the other rank calls.
 template <Endpoint E>
 std::size_t header_bytes(const OperationContext<E>& context) noexcept {
   const std::size_t step = 64;
@@ -26,7 +26,7 @@ inline std::byte* inline_payload(std::byte* memory) noexcept {
   return memory + sizeof(Operation);
 }
 
-/// Writes this rank's; `payload` may lie in its place already. @returns the message
+/// Writes this rank's header; `payload` may be in place already. @returns the message
 inline std::span<const std::byte> write_header(std::byte* memory, std::span<const std::byte> payload,
                                                const Operation& operation) {
   std::memcpy(memory, &operation, sizeof(Operation));
@@ -42,7 +42,7 @@ std::span<const std::byte> write_header(const OperationContext<E>& context, std:
   return write_header(memory, payload, context.operation);
 }
 
-/// All of the memory for one, to receive it in.
+/// All memory of a header, for receiving.
 template <Endpoint E>
 std::span<std::byte> header_memory(const OperationContext<E>& context, std::byte* memory) noexcept {
   return {memory, header_bytes(context)};
@@ -50,7 +50,8 @@ std::span<std::byte> header_memory(const OperationContext<E>& context, std::byte
 
 namespace detail {
 
-/// Point to point the two ends differ in what they are called, and in nothing else.
+/// Whether two descriptors match. Point to point, only count and dtype do, because one end sends and the other
+/// receives.
 inline bool fit(const Operation& own, const Operation& other) noexcept {
   return own.sequence != 0 ? own.agrees_with(other)
                            : other.sequence == 0 && own.count == other.count && own.dtype == other.dtype;
@@ -81,11 +82,11 @@ template <Endpoint E>
 
 }  // namespace detail
 
-/// The last message that a rank sends: it has left the channel.
+/// Kind in a rank's last message, sent when it has left the channel.
 inline constexpr OperationKind has_left = OperationKind::none;
 
-/// `memory` holds `bytes` of a message from `peer`. @throws Error (disagreement) unless it calls the same operation and
-/// sends `payload` bytes with it
+/// Checks a received header: `memory` holds `bytes` of a message from `peer`.
+/// @throws Error (disagreement) unless `peer` calls the same operation and sends `payload` bytes in the header
 template <Endpoint E>
 void check_header(const OperationContext<E>& context, int peer, const std::byte* memory, std::size_t bytes,
                   std::size_t payload) {
@@ -113,7 +114,7 @@ void check_header(const OperationContext<E>& context, int peer, const std::byte*
   }
 }
 
-/// A later message of the operation was of `bytes`. @throws Error (disagreement) unless these are as many as `expected`
+/// Checks the length of a later message. @throws Error (disagreement) unless `bytes` equals `expected`
 template <Endpoint E>
 void check_length(const OperationContext<E>& context, int peer, std::size_t bytes, std::size_t expected) {
   if (bytes != expected) {

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The user's messages: a send, a receive, or both at once.
+/// Point-to-point messages of the user: send, recv, or both at once.
 
 #include <algorithm>
 #include <array>
@@ -14,8 +14,8 @@
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
-/// A rank of -1 stands for: nothing goes there, or comes from there. `sent` is the descriptor of `input`; the
-/// context's operation is the descriptor that the sender must give for `output`.
+/// `to` = -1: no send; `from` = -1: no recv. `sent` is the descriptor of `input`; the context's operation is the
+/// descriptor that the sender must give for `output`.
 struct PointToPoint {
   std::span<const std::byte> input;
   std::span<std::byte> output;
@@ -24,8 +24,8 @@ struct PointToPoint {
   Operation sent;
 };
 
-/// A short message travels in the header; a longer one follows it in chunks, of which two are in flight each way. A
-/// chunk is received before one is waited for, so that no ring of waiting ranks closes.
+/// A short message travels in the header. A longer one follows the header in chunks, two of which are in flight in each
+/// direction. A rank posts a recv before it waits for a chunk, so ranks cannot deadlock in a ring.
 template <Endpoint E>
 Routine point_to_point(OperationContext<E>& context, const PointToPoint& work) {
   using MessageHandle = typename E::MessageHandle;

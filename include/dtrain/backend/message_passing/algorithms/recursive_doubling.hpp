@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Small reductions of many ranks: recursive doubling, log2(size) exchanges over growing distances.
+/// Recursive doubling for small reductions of many ranks: log2(size) exchanges over growing distances.
 
 #include <array>
 #include <bit>
@@ -17,7 +17,7 @@
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
-/// `bytes` of `count` elements. As partial results, too, they fit in a header's payload.
+/// `bytes` for `count` elements. As partial results, they also fit in a header's payload.
 struct RecursiveDoubling {
   const std::byte* input;
   std::byte* output;
@@ -27,7 +27,7 @@ struct RecursiveDoubling {
 
 namespace detail {
 
-/// What a rank has so far, behind the memory for a header.
+/// A rank's partial result, stored as the payload of a header.
 struct PartialResult {
   std::byte* memory;
   std::size_t bytes;
@@ -64,8 +64,10 @@ Routine receive_partial_result(OperationContext<E>& context, int peer, std::byte
 }  // namespace detail
 
 /// Recursive doubling. Source: R. Thakur, R. Rabenseifner and W. Gropp, "Optimization of collective communication
-/// operations in MPICH", Int. J. High Perform. Comput. Appl. 19 (2005), 4.5. Ranks beyond the largest power of two hand
-/// theirs to a partner first and get the result from it. Two ranks combine in the same order on both: the same bits.
+/// operations in MPICH", Int. J. High Perform. Comput. Appl. 19 (2005), 4.5. Ranks beyond the largest power of two
+/// first send their input to a partner, and in the end receive the result from it. Both ranks of a pair combine in the
+/// same order, so their bits are equal.
+/// Example with 6 ranks: 4 and 5 send to 0 and 1; pairs 0-1, 2-3, then 0-2, 1-3; 0 and 1 send the result to 4 and 5.
 template <Endpoint E>
 Routine recursive_doubling(OperationContext<E>& context, const RecursiveDoubling& work) {
   const int self = context.rank();

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Reduce-scatter and all-gather round a ring, in chunks that follow each other: large all_reduce, and both alone.
+/// Pipelined ring algorithms: reduce-scatter, all-gather, and both in turn as all_reduce.
 
 #include <array>
 #include <cstddef>
@@ -16,11 +16,10 @@
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
 /// A collective over blocks, one for each rank. Source: P. Patarasuk and X. Yuan, "Bandwidth optimal all-reduce
-/// algorithms for clusters of workstations", J. Parallel Distrib. Comput. 69 (2009); cut into chunks as NCCL's ring
-/// does.
+/// algorithms for clusters of workstations", J. Parallel Distrib. Comput. 69 (2009). Chunks are those of NCCL's ring.
 struct BlockCollective {
-  const std::byte* input;  ///< of the reduction: all blocks; unused where nothing is reduced
-  std::byte* output;       ///< of an all-gather: all blocks, this rank's in its place; else this rank's block alone
+  const std::byte* input;  ///< all blocks of the reduction; unused without one
+  std::byte* output;       ///< if `gathers`, all blocks, this rank's in its place; else this rank's block alone
   Blocks blocks;
   bool reduces;
   bool gathers;
@@ -43,7 +42,7 @@ class RingSchedule {
 
   std::size_t messages() const noexcept { return work_.blocks.rounds() * steps_ * in_flight_; }
 
-  /// What message `m` to the next rank consists of.
+  /// Message `m` to the next rank.
   std::span<const std::byte> outgoing(std::size_t m) const noexcept {
     const std::size_t step = step_of(m);
     if (step < reductions_) {
@@ -55,7 +54,7 @@ class RingSchedule {
     return {gathered(extent), extent.bytes};
   }
 
-  /// Where message `m` from the rank before goes: first its contribution, then partial results, then results.
+  /// Memory for message `m` from the previous rank: first its contribution, then partial results, then results.
   std::span<std::byte> incoming(std::size_t m) const noexcept {
     const Extent extent = received(m);
     const std::size_t step = step_of(m);
@@ -66,7 +65,7 @@ class RingSchedule {
                      : std::span(slot(m), partial_bytes(extent));
   }
 
-  /// Message `m` is here: this rank's contribution is combined with it.
+  /// Message `m` has arrived: combines it with this rank's contribution.
   void arrived(std::size_t m) const noexcept {
     const std::size_t step = step_of(m);
     if (step >= reductions_) {
@@ -85,7 +84,8 @@ class RingSchedule {
     return work_.blocks.chunk(block, m / in_flight_ / steps_, m % in_flight_);
   }
 
-  /// A block's way through the reduction begins behind its owner and ends with it; then it goes on from there.
+  /// The block that message `m` from the previous rank carries. A block's reduction starts at the rank after its owner
+  /// and ends at the owner; then the all-gather passes it on from there.
   Extent received(std::size_t m) const noexcept {
     const std::size_t step = step_of(m);
     const std::size_t distance = step < reductions_ ? step + 2 : step - reductions_ + 1;
@@ -100,7 +100,7 @@ class RingSchedule {
     return work_.output + extent.offset - (work_.gathers ? 0 : own);
   }
 
-  /// Two for each chunk in flight: one is sent while the next message arrives in the other.
+  /// Two slots for each chunk in flight: one is sent while the next message arrives in the other.
   std::byte* slot(std::size_t m) const noexcept { return slots_ + m % (2 * in_flight_) * work_.blocks.chunk_bytes(); }
 
   OperationContext<E>& context_;
@@ -108,14 +108,15 @@ class RingSchedule {
   std::byte* slots_;
   kernels::PartialReduction combine_;
   std::size_t in_flight_;
-  std::size_t reductions_;  ///< steps in which something is reduced
+  std::size_t reductions_;  ///< steps that reduce
   std::size_t steps_;
 };
 
 }  // namespace detail
 
-/// Message m + in_flight can be sent once message m is here. Message m + in_flight is received once message m has been
-/// sent: then the memory is free, and as every rank receives before it waits, no ring of waiting ranks closes.
+/// - Message m + in_flight is sent after message m has arrived, because it holds the combined result.
+/// - Message m + in_flight is received after message m has been sent: then its memory is free.
+/// Every rank posts a recv before it waits, so ranks cannot deadlock in a ring.
 template <Endpoint E>
 Routine ring(OperationContext<E>& context, const BlockCollective& work) {
   using MessageHandle = typename E::MessageHandle;

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// All-gather in shared memory: by slots, in place, or staged; of bytes, whatever the element type.
+/// All-gather in shared memory: through slots, in place, or staged; copies bytes of any element type.
 
 #include <cstddef>
 
@@ -16,7 +16,7 @@ namespace DTRAIN_NAMESPACE::backend::shared_memory {
 struct AllGather {
   const std::byte* input;  ///< may be this rank's block of the output
   std::byte* output;
-  Arena arena;  ///< that the input lies in, if any
+  Arena arena;  ///< of the input, if any
 
   void operator()(Channel& channel, const Operation& operation) const noexcept {
     const std::size_t block = operation.count * size_bytes(operation.dtype);
@@ -66,7 +66,7 @@ struct AllGather {
         });
   }
 
-  /// From the next rank on, so that not all read the same memory at once.
+  /// From the next rank on, so that ranks read different memory at a time.
   template <class F>
   static void for_each_peer(const Channel& channel, F f) noexcept {
     for (int step = 1; step < channel.size(); ++step) {

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// All-reduce in shared memory: by slots, in place, or staged, with the same bits.
+/// All-reduce in shared memory: through slots, in place, or staged, with equal bits.
 
 #include <algorithm>
 #include <cstddef>
@@ -15,8 +15,8 @@
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
-/// Bytes moved for S bytes on n ranks: small n(n+3)S, in an arena 2nS, staged (5n-2)S: what a rank reduces of its own
-/// input is not copied.
+/// Bytes moved for S bytes on n ranks: small n(n+3)S, in an arena 2nS, staged (5n-2)S, because a rank does not copy its
+/// own slice of its input.
 struct AllReduce {
   const std::byte* input;
   std::byte* output;
@@ -97,7 +97,7 @@ struct AllReduce {
       channel_.copy_path().copy(to + own.end * element_, from + own.end * element_, (length - own.end) * element_);
     }
 
-    /// Into the own output, and from there, while it is in the cache, to where the others take it.
+    /// Reduces into this rank's output, and copies from there to the staged result while it is in the cache.
     void reduce_slice(std::size_t chunk) const noexcept {
       const ReduceSlice own = slice_of(chunks_.length(chunk), channel_.size(), channel_.rank());
       std::byte* const result = channel_.control().staged_result(channel_.rank(), chunk);

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Broadcast in shared memory: by slots, in place, or staged; of bytes, whatever the element type.
+/// Broadcast in shared memory: through slots, in place, or staged; copies bytes of any element type.
 
 #include <cstddef>
 

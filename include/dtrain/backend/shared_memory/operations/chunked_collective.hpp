@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Collectives over long buffers: in place in an arena, or staged chunk by chunk.
+/// Chunked execution of collectives over long buffers: in place in an arena, or staged chunk by chunk.
 
 #include <algorithm>
 #include <cstddef>
@@ -11,13 +11,13 @@
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
-/// Between steps of this size long work looks whether it was aborted.
+/// Long work checks for an abort after each step of this size.
 inline constexpr std::size_t abort_check_bytes = std::size_t{256} << 10;
 
 /// Elements divided into chunks that fit a staging area, evenly and in whole cache lines.
 class ChunkRange {
  public:
-  /// @param most elements that fit, a multiple of 64 or less than that
+  /// @param most elements that fit; a multiple of 64, or less than 64
   ChunkRange(std::size_t count, std::size_t most) noexcept : count_(count) {
     const std::size_t needed = (count + most - 1) / most;
     length_ = needed <= 1 ? count : std::min(most, slice_length(count, static_cast<int>(needed)));
@@ -32,8 +32,8 @@ class ChunkRange {
   std::size_t length_;
 };
 
-/// Whether every rank's buffer of the present operation lies in the same allocation. The same answer on every rank.
-/// Called after the operation's first barrier.
+/// Whether every rank's buffer of the current operation is in one allocation. Equal on every rank. Requires that the
+/// operation's first barrier has passed.
 inline bool all_in_one_arena(const Channel& channel) noexcept {
   const std::uint64_t allocation = channel.operation_of(0).allocation;
   for (int rank = 1; rank < channel.size(); ++rank) {
@@ -44,7 +44,7 @@ inline bool all_in_one_arena(const Channel& channel) noexcept {
   return allocation != 0;
 }
 
-/// Whether any rank's does.
+/// Whether any rank's buffer is in an allocation.
 inline bool any_in_arena(const Channel& channel) noexcept {
   for (int rank = 0; rank < channel.size(); ++rank) {
     if (channel.operation_of(rank).allocation != 0) {
@@ -57,10 +57,11 @@ inline bool any_in_arena(const Channel& channel) noexcept {
 /// How a chunked collective ended on this rank.
 enum class ChunkedResult { in_place, staged, failed };
 
-/// In place: `direct()` between two barriers. Staged: one barrier for each chunk; between two of them a rank reads one
-/// chunk (`read(chunk)`) and publishes the next (`publish(chunk)`), which it may write where chunk - 2 was: every rank
-/// read that before the last barrier. Which of the two is known only after the first barrier; a rank whose buffer is in
-/// no arena knows before that it is staged, and saves the others a barrier.
+/// - In place: `direct()` between two barriers.
+/// - Staged: one barrier for each chunk. Between two barriers, a rank reads one chunk (`read(chunk)`) and publishes the
+///   next (`publish(chunk)`) in the memory of chunk - 2, which every rank read before the last barrier.
+/// The first barrier decides between both. A rank whose buffer is in no arena knows before that it is staged; then it
+/// publishes chunk 0 before the first barrier, which saves a barrier if no rank's buffer is in an arena.
 template <class Direct, class Publish, class Read>
 ChunkedResult run_chunked(Channel& channel, const Operation& operation, std::size_t chunks, std::size_t staged_bytes,
                           Direct direct, Publish publish, Read read) noexcept {
@@ -79,7 +80,7 @@ ChunkedResult run_chunked(Channel& channel, const Operation& operation, std::siz
   }
   if (all_in_one_arena(channel)) {
     direct();
-    // After an abort it may be unfinished, and no rank may take it for complete.
+    // After an abort, direct() may be incomplete, and an arrival would tell peers that it is complete.
     return !channel.aborted() && channel.arrive_and_wait() ? ChunkedResult::in_place : ChunkedResult::failed;
   }
   if (any_in_arena(channel)) {

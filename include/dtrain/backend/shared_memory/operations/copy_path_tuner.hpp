@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Whether staged bytes go through the caches or past them: measured while they do.
+/// CopyPathTuner: measured choice between cached and non-temporal copies of staged bytes.
 
 #include <algorithm>
 #include <array>
@@ -44,7 +44,7 @@ class CopyPathTuner {
     return result;
   }
 
-  /// After an operation that was staged, to its end.
+  /// After an operation that was staged completely.
   void end() noexcept {
     if (counts_ && operations_++ % period == 0) {
       best_.fill(std::numeric_limits<double>::max());

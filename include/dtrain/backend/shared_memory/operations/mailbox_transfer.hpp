@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Point to point in shared memory: messages go through the sender's mailbox, chunk by chunk.
+/// Point-to-point transfer in shared memory: messages pass through the sender's mailbox in chunks.
 
 #include <algorithm>
 #include <cstddef>
@@ -16,8 +16,8 @@
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
-/// A send, a receive, or both at once, which then never wait for each other. A send is over when its last chunk is in
-/// the mailbox: a message of up to mailbox_slots chunks does not wait for its receiver, if the mailbox is empty.
+/// A send, a recv, or both at once, which do not wait for each other. A send completes when its last chunk is in the
+/// mailbox: a message of up to mailbox_slots chunks does not wait for its receiver, if the mailbox is empty.
 struct MailboxTransfer {
   const std::byte* input;
   std::byte* output;
@@ -25,8 +25,8 @@ struct MailboxTransfer {
   std::uint64_t output_count;
   DType input_dtype;
   DType output_dtype;
-  std::int32_t to;    ///< -1: nothing is sent
-  std::int32_t from;  ///< -1: nothing is received
+  std::int32_t to;    ///< -1: no send
+  std::int32_t from;  ///< -1: no recv
 
   void operator()(Channel& channel, const Operation& /*operation*/) const noexcept {
     TransferExecution execution(*this, channel);
@@ -38,7 +38,7 @@ struct MailboxTransfer {
   }
 
  private:
-  /// One execution on one rank; while nothing can be done it is what Channel::wait waits for.
+  /// One execution on one rank; Channel::wait waits for it while it cannot advance.
   class TransferExecution {
    public:
     TransferExecution(const MailboxTransfer& work, Channel& channel) noexcept
@@ -49,7 +49,7 @@ struct MailboxTransfer {
           sent_number_(unsent_ ? ++channel.sent_to(work.to) : 0),
           received_number_(unreceived_ ? ++channel.received_from(work.from) : 0) {}
 
-    /// Does what can be done now. @returns whether something is left that can yet be done.
+    /// Moves all chunks that can be moved now. @returns true if chunks remain and the channel has not failed
     bool advance() noexcept {
       while (!channel_.aborted()) {
         MailboxSlot* const free = free_slot();
@@ -99,14 +99,14 @@ struct MailboxTransfer {
    private:
     bool left(int peer) const noexcept { return channel_.control().slot(peer).state.load() != SlotState::serving; }
 
-    /// A peer that is still needed and has left; -1 where there is none.
+    /// A peer that is still needed but has left; -1 if there is none.
     int gone() const noexcept {
       return unsent_ && left(work_.to) ? work_.to : unreceived_ && left(work_.from) ? work_.from : -1;
     }
 
     int job_rank(int peer) const noexcept { return channel_.control().job_rank(peer); }
 
-    /// A slot for the next chunk; null where nothing is left to send or none is free.
+    /// A slot for the next chunk; null if nothing remains to be sent or no slot is free.
     MailboxSlot* free_slot() const noexcept {
       if (unsent_) {
         for (MailboxSlot& slot : channel_.control().slot(channel_.rank()).mailbox) {
@@ -118,7 +118,7 @@ struct MailboxTransfer {
       return nullptr;
     }
 
-    /// The next chunk for this rank; null where none is expected or it has not come.
+    /// The next chunk for this rank; null if none is expected or it has not arrived.
     MailboxSlot* filled_slot() const noexcept {
       if (unreceived_) {
         for (MailboxSlot& slot : channel_.control().slot(work_.from).mailbox) {

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// One address for each rank, as a reduction takes them.
+/// RankAddresses: one address for each rank, as kernels::Reduction takes them.
 
 #include <array>
 #include <cstddef>
@@ -10,7 +10,7 @@
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
-/// A list in place: no allocation while an operation runs.
+/// Stored inline: no allocation while an operation runs.
 template <class Pointer>
 class RankAddresses {
  public:

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Reduce-scatter in shared memory: by slots, in place, or staged, with the bits of an all-reduce.
+/// Reduce-scatter in shared memory: through slots, in place, or staged, with the bits of an all-reduce.
 
 #include <cstddef>
 #include <span>
@@ -14,12 +14,12 @@
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
-/// Every rank publishes its input, in place or chunk by chunk, and reduces its own block of all. Bytes moved for S
-/// bytes on n ranks: in an arena (n+1)S, staged about 3nS: the own block is not copied.
+/// Every rank publishes its input, in place or chunk by chunk, and reduces its own block of all inputs. Bytes moved for
+/// S bytes on n ranks: in an arena (n+1)S, staged about 3nS, because a rank does not copy its own block.
 struct ReduceScatter {
   const std::byte* input;
   std::byte* output;  ///< may be this rank's block of the input
-  Arena arena;        ///< that the input lies in, if any
+  Arena arena;        ///< of the input, if any
 
   void operator()(Channel& channel, const Operation& operation) const noexcept {
     const Layout layout{operation.count, size_bytes(operation.dtype), channel.size(), channel.rank()};

@@ -9,7 +9,7 @@
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
-/// The part of `count` elements that one rank reduces: whole cache lines, the last ranks' may be empty.
+/// The range of `count` elements that one rank reduces: whole cache lines; those of the last ranks may be empty.
 struct ReduceSlice {
   std::size_t begin = 0;
   std::size_t end = 0;

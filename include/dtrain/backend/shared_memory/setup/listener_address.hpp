@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// What rank 0 of a channel publishes in the store: the address that it listens at, or its error.
+/// ListenerAddress: the Unix socket of a channel's rank 0, or its error, as published in the store.
 
 #include <algorithm>
 #include <string>
@@ -15,7 +15,7 @@ namespace DTRAIN_NAMESPACE::backend::shared_memory {
 /// "open NAME TOKEN", or "error SENTENCE".
 struct ListenerAddress {
   std::string name;   ///< of its Unix socket
-  std::string token;  ///< which strangers do not know
+  std::string token;  ///< secret: processes outside the job do not know it
 
   std::string to_text() const { return "open " + name + " " + token; }
 
@@ -23,7 +23,7 @@ struct ListenerAddress {
     return "error rank " + std::to_string(job_rank) + " could not listen: " + error.what();
   }
 
-  /// @throws Error (job_failed) where it is an error, or malformed
+  /// @throws Error (job_failed) if rank 0 published an error, or the text is malformed
   static ListenerAddress from(const std::string& text, const std::string& channel) {
     std::string_view rest = text;
     const auto word = [&rest] {

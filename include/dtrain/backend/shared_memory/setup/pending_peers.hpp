@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Connections to rank 0 of a channel whose hello has not come yet.
+/// PendingPeers: connections to a channel's rank 0 before their hello message.
 
 #include <poll.h>
 #include <unistd.h>
@@ -17,8 +17,8 @@
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
-/// A connection, and whether a thread of this very process is at its other end. (ThreadSanitizer sees nothing through
-/// two mappings of one memory: ranks that are threads share one.)
+/// A connection, and whether its peer is a thread of this process. (ThreadSanitizer cannot relate two mappings of one
+/// memory, so ranks that are threads share one.)
 struct PeerSocket {
   net::UnixConnection connection;
   bool same_process = false;
@@ -28,13 +28,13 @@ struct PeerSocket {
   }
 };
 
-/// All are polled at once: a rank that is stalled before its hello has its time, and strangers take none from others.
-/// Of more than `most` the oldest goes.
+/// Polls all connections at once: a rank may send its hello late, and processes outside the job delay no rank. Of more
+/// than `most` connections, the oldest is closed.
 class PendingPeers {
  public:
   PendingPeers(net::UnixListener listener, std::size_t most) : listener_(std::move(listener)), most_(most) {}
 
-  /// What to poll before serve().
+  /// Entries to poll before serve().
   std::span<pollfd> poll_entries() {
     poll_entries_.assign(1, {listener_.descriptor(), POLLIN, 0});
     for (const PeerSocket& peer : peers_) {
@@ -43,8 +43,7 @@ class PendingPeers {
     return poll_entries_;
   }
 
-  /// Once that was polled: calls `on_hello(PeerSocket&&, bytes)` for each that has sent something, and accepts new
-  /// ones.
+  /// After polling: calls `on_hello(PeerSocket&&, bytes)` for each connection with a message, and accepts a new one.
   /// @throws Error (posix)
   template <class OnHello>
   void serve(OnHello on_hello) {
@@ -67,12 +66,12 @@ class PendingPeers {
     try {
       bytes = peer.connection.receive(Deadline::after({}));
     } catch (const Error&) {
-      return;  // it has gone, or sent what no rank sends
+      return;  // the connection is closed, or not a rank's
     }
     on_hello(std::move(peer), bytes);
   }
 
-  /// A process of another user is no rank.
+  /// Closes connections of other users' processes.
   void add(PeerSocket peer) {
     if (peer.connection.peer_credentials().uid == ::geteuid()) {
       if (peers_.size() >= most_) {

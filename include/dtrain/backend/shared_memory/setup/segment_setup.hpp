@@ -22,12 +22,11 @@ struct MappedSegment {
   std::uint64_t nonce = 0;
 };
 
-/// How a mapping goes from one thread to another of the same process: the message carries the address of an
-/// InProcessTransfer on the heap, which the receiver owns from then on. (A receiver that fails before it reads the
-/// message leaks it.)
+/// Passes a mapping to another thread of the same process. The message carries the address of an InProcessTransfer on
+/// the heap, which the receiver then owns. (A receiver that fails before it reads the message leaks it.)
 struct InProcessTransfer {
   std::shared_ptr<Segment> segment;
-  std::atomic<bool> ready{false};  ///< orders the two threads; a socket does not, in the language's terms
+  std::atomic<bool> ready{false};  ///< orders the two threads; in C++'s memory model a socket does not
 
   static std::uint64_t give(const std::shared_ptr<Segment>& segment) {
     auto transfer = std::make_unique<InProcessTransfer>();
@@ -42,15 +41,17 @@ struct InProcessTransfer {
   }
 };
 
-/// One setup: peers request a size, rank 0 compares and offers a segment, every rank reserves the pages of
-/// its own memory and answers whether it could, rank 0 sends the outcome. Ends the same way on every rank.
+/// One setup. Ends the same way on every rank:
+/// - peers request a size; rank 0 compares the sizes and offers a segment;
+/// - every rank reserves the pages of its own memory; peers answer whether they could;
+/// - rank 0 sends the outcome.
 class SegmentSetup {
  public:
   SegmentSetup(SetupConnections& connections, std::uint64_t number, std::size_t bytes, Deadline deadline)
       : connections_(connections), number_(number), bytes_(bytes), deadline_(deadline), stride_(stride_for(bytes)) {}
 
-  /// Collective, blocking. @throws Error: disagreement where the sizes differ (naming both), out_of_memory, timeout,
-  /// closed; the same on every rank that can still be reached. JobFailed
+  /// Collective, blocking. @throws JobFailed; Error, the same on every rank that can still be reached: disagreement if
+  /// sizes differ (naming both), out_of_memory, timeout, closed
   MappedSegment run() { return connections_.rank() == 0 ? offer() : accept(); }
 
  private:
@@ -131,7 +132,7 @@ class SegmentSetup {
     }
   }
 
-  /// Best effort where it is an error: a peer that has gone has its own.
+  /// Best effort if the outcome is an error: a lost peer has its own.
   void send_outcome(const SetupMessage& outcome) {
     for (int peer = 1; peer < connections_.size(); ++peer) {
       try {

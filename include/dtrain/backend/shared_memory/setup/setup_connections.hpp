@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The Unix connections between rank 0 and every other rank of a channel.
+/// SetupConnections: Unix connections between rank 0 and every other rank of a channel.
 
 #include <poll.h>
 
@@ -30,11 +30,11 @@
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
-/// A star around rank 0. Nothing remains of it in the file system, and nothing at all after the last process.
+/// A star around rank 0. Leaves nothing in the file system, and nothing at all after the last process.
 class SetupConnections {
  public:
-  /// Collective, blocking. Rank 0 listens under a random name that it publishes in the store; a token that only the
-  /// store knows keeps strangers out. @throws Error, JobFailed
+  /// Collective, blocking. Rank 0 listens under a random name and publishes it in the store, with a token; it rejects
+  /// connections without the token. @throws Error, JobFailed
   static SetupConnections open(const ChannelContext& context, Deadline deadline) {
     SetupConnections connections(context);
     if (connections.rank_ == 0 && connections.size_ > 1) {
@@ -48,18 +48,17 @@ class SetupConnections {
   int rank() const noexcept { return rank_; }
   int size() const noexcept { return size_; }
 
-  /// A rank's number in the job, for sentences.
+  /// A rank's number in the job, for errors.
   int job_rank(int rank) const noexcept { return members_.rank_in_job(rank); }
 
   /// On rank 0: to that peer. Elsewhere: to rank 0.
   PeerSocket& socket(int peer) noexcept { return *sockets_[rank_ == 0 ? static_cast<std::size_t>(peer - 1) : 0]; }
 
-  /// `check` throws when waiting has become pointless; it is asked every 20 ms.
+  /// Waits call `check` every 20 ms; it throws to end the wait.
   void set_check(std::function<void()> check) { check_ = std::move(check); }
 
-  /// The message of that kind in the `number`-th setup; messages of earlier setups are skipped.
-  /// Blocking. @throws Error (timeout, closed, protocol), the error that the other side sends instead, what the check
-  /// throws
+  /// Blocking: the message of `kind` in the `number`-th setup; messages of earlier setups are skipped.
+  /// @throws Error (timeout, closed, protocol); the error that the peer sends instead; exceptions of the check
   SetupMessage receive(int peer, SetupMessageKind kind, std::uint64_t number, Deadline deadline) {
     return with_context(peer, [&] {
       for (;;) {
@@ -89,13 +88,13 @@ class SetupConnections {
     });
   }
 
-  /// Blocking: hardly; a message fits the socket. @throws Error
+  /// Blocks hardly: a message fits the socket's buffer. @throws Error
   void send(int peer, const SetupMessage& message, Deadline deadline) {
     with_context(peer, [&] { socket(peer).connection.send(message.as_bytes(), deadline); });
   }
 
-  /// To rank 0, whose answer is received next: where it has gone, its last message explains more than the closed
-  /// connection.
+  /// Sends to rank 0, whose answer is received next. Ignores a closed connection, because rank 0's last message
+  /// explains more.
   void send_before_receiving(const SetupMessage& message, Deadline deadline) {
     try {
       socket(0).connection.send(message.as_bytes(), deadline);
@@ -123,7 +122,7 @@ class SetupConnections {
 
   static std::string listener_key(const ChannelContext& context) { return context.name + "/shared_memory"; }
 
-  /// Ranks that are connected receive the cause, before they see a closed connection.
+  /// On failure, sends the cause to connected ranks before their connections close.
   void accept_all_or_report(const ChannelContext& context, Deadline deadline) {
     try {
       accept_all(context, deadline);
@@ -138,16 +137,16 @@ class SetupConnections {
             peer->connection.send(outcome.as_bytes(), Deadline::after(std::chrono::seconds(1)));
           }
         } catch (const Error&) {
-          // It has gone, and reports its own cause.
+          // The peer has closed its connection, and reports its own cause.
         }
       }
       throw;
     }
   }
 
-  /// Rank 0 has one connection with each of the others while memory is mapped.
+  /// Rank 0 has a connection to each other rank while memory is mapped.
   static void require_files(std::size_t connections) {
-    constexpr std::size_t spare = 8;  // the listener, the memory, and processes that are none of the ranks
+    constexpr std::size_t spare = 8;  // the listener, the memfd, and connections of other processes
     if (!make_room_for_files(connections + spare)) {
       const std::string needed = std::to_string(open_files() + connections + spare);
       throw Error(Errc::limit, "mapping one memory into " + std::to_string(connections) + " ranks needs " + needed +
@@ -179,7 +178,7 @@ class SetupConnections {
     context.store.erase_blocking(listener_key(context), deadline);
   }
 
-  /// @returns false for a stranger
+  /// @returns false unless `peer` is a rank that is still expected
   bool admit(PeerSocket peer, const std::vector<std::byte>& bytes, const std::string& token) {
     try {
       const SetupMessage hello = message_from(bytes);
@@ -215,7 +214,7 @@ class SetupConnections {
     }
   }
 
-  /// Waits in slices, so that the check can end it. @throws what the check throws, Error (timeout, posix)
+  /// Waits in slices, so that the check can end it. @throws exceptions of the check; Error (timeout, posix)
   void wait_readable(int descriptor, Deadline deadline) const {
     pollfd entry{descriptor, POLLIN, 0};
     wait_readable(std::span(&entry, 1), deadline);
@@ -249,8 +248,7 @@ class SetupConnections {
 
   std::string doing() const { return "setting up shared memory for channel '" + channel_ + "'"; }
 
-  /// Adds the peer's rank to a socket's error. The job's first cause, and an error that rank 0 sent, stay as
-  /// they are.
+  /// Adds the peer's rank to a socket's error. The job's first cause, and an error that rank 0 sent, pass unchanged.
   template <class F>
   auto with_context(int peer, F call) const -> decltype(call()) {
     try {

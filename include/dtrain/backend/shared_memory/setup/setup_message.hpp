@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Messages of ranks of one host over Unix sockets while they set up shared memory.
+/// SetupMessage: message between ranks of one host during the setup of shared memory.
 
 #include <algorithm>
 #include <array>
@@ -20,10 +20,10 @@ namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
 enum class SetupMessageKind : std::uint32_t {
   hello = 1,  ///< peer to rank 0: rank, token
-  request,    ///< peer to rank 0: bytes it wants
+  request,    ///< peer to rank 0: requested bytes
   offer,      ///< rank 0 to peer: bytes of the segment, nonce; an address, or else the descriptor follows
-  ready,      ///< peer to rank 0: it has the memory, or code and text of its error
-  outcome,    ///< rank 0 to peer: all have it, or code and text of its error
+  ready,      ///< peer to rank 0: success, or code and text of its error
+  outcome,    ///< rank 0 to peer: success of all ranks, or code and text of the error
 };
 
 /// An error that another rank sent: its sentence is complete.
@@ -37,12 +37,12 @@ struct SetupMessage {
 
   std::uint64_t magic = magic_number;
   SetupMessageKind kind = SetupMessageKind::hello;
-  std::int32_t rank = 0;     ///< the sender's among those of the channel
+  std::int32_t rank = 0;     ///< the sender's rank in the channel
   std::uint64_t number = 0;  ///< of the setup on this channel: 1, 2, ...
   std::uint64_t bytes = 0;
   std::uint64_t nonce = 0;
-  std::uint64_t address = 0;  ///< in an offer to a thread of the same process
-  std::int32_t code = 0;      ///< 0: well; else an Errc
+  std::uint64_t address = 0;  ///< of an InProcessTransfer, in an offer to a thread of the same process
+  std::int32_t code = 0;      ///< 0: success; else an Errc
   std::array<char, 64> token{};
   std::array<char, 1024> text{};
 
@@ -57,7 +57,7 @@ struct SetupMessage {
     std::memcpy(text.data(), sentence.data(), std::min(sentence.size(), text.size()));
   }
 
-  /// @throws RemoteError where it carries an error.
+  /// @throws RemoteError if it carries an error
   void throw_if_error() const {
     if (code != 0) {
       throw RemoteError(static_cast<Errc>(code), text_as_string());
@@ -66,7 +66,7 @@ struct SetupMessage {
 };
 static_assert(std::is_trivially_copyable_v<SetupMessage>);
 
-/// @throws Error (protocol) where the bytes are no message.
+/// @throws Error (protocol) if the bytes are no message
 inline SetupMessage message_from(const std::vector<std::byte>& bytes) {
   SetupMessage message;
   if (bytes.size() == sizeof(SetupMessage)) {
