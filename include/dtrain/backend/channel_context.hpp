@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Parameters for opening a channel.
+/// ChannelContext: parameters for opening a channel.
 
 #include <chrono>
 #include <cstdint>

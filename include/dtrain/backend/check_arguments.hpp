@@ -89,12 +89,12 @@ inline void check_reduced_by_kernels(const char* operation, const ConstBufferVie
   }
 }
 
-/// @throws Error (invalid_argument) unless `input` is `size` blocks as long as `output`.
+/// @throws Error (invalid_argument) unless `input` has `size` blocks as long as `output`, and the memory is valid.
 inline void check_reduce_scatter(const ConstBufferView& input, const ConstBufferView& output, int rank, int size) {
   detail::check_blocks("reduce_scatter", "an input", input, "an output", output, rank, size);
 }
 
-/// @throws Error (invalid_argument) unless `output` is `size` blocks as long as `input`.
+/// @throws Error (invalid_argument) unless `output` has `size` blocks as long as `input`, and the memory is valid.
 inline void check_all_gather(const ConstBufferView& input, const ConstBufferView& output, int rank, int size) {
   detail::check_blocks("all_gather", "an output", output, "an input", input, rank, size);
 }
@@ -117,8 +117,7 @@ inline void check_message(const char* operation, const ConstBufferView& buffer, 
   detail::check_memory(operation, buffer);
 }
 
-/// @throws Error (invalid_argument) unless `to` and `from` are ranks of the channel and the memory is valid and
-/// disjoint.
+/// @throws Error (invalid_argument) unless both are ranks of the channel, and the memory is valid and disjoint.
 inline void check_send_recv(const ConstBufferView& input, int to, const ConstBufferView& output, int from, int size) {
   if (to < 0 || to >= size || from < 0 || from >= size) {
     detail::refuse("send_recv to rank " + std::to_string(to) + " and from rank " + std::to_string(from) + " of " +

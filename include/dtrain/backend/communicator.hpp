@@ -33,8 +33,7 @@ concept HasRanks = requires(const C c) {
   { c.size() } noexcept -> std::same_as<int>;
 } && stream::Stream<typename C::Stream>;
 
-/// Every rank's `output` gets the reduction of all `input`s; in place where both start at the same address, else
-/// disjoint.
+/// Every rank's `output` gets the reduction of all `input`s. Both start at the same address (in place) or are disjoint.
 template <class C>
 concept CanAllReduce =
     HasRanks<C> &&
@@ -54,8 +53,8 @@ concept CanBarrier = HasRanks<C> && requires(C c, typename C::Stream stream) {
   { c.barrier(stream) } -> std::same_as<void>;
 };
 
-/// Rank r's `output` (count elements) gets block r of the reduction of all `input`s (size * count elements); in place
-/// where `output` is that block of `input`, else disjoint.
+/// Rank r's `output` (count elements) gets block r of the reduction of all `input`s (size * count elements). `output`
+/// is that block of `input` (in place) or disjoint.
 template <class C>
 concept CanReduceScatter =
     HasRanks<C> &&
@@ -63,8 +62,8 @@ concept CanReduceScatter =
       { c.reduce_scatter(input, output, op, stream) } -> std::same_as<void>;
     };
 
-/// Block r of every rank's `output` (size * count elements) gets rank r's `input` (count elements); in place where
-/// `input` is that block of `output`, else disjoint.
+/// Block r of every rank's `output` (size * count elements) gets rank r's `input` (count elements). `input` is that
+/// block of `output` (in place) or disjoint.
 template <class C>
 concept CanAllGather =
     HasRanks<C> && requires(C c, ConstBufferView input, BufferView output, typename C::Stream stream) {

@@ -25,7 +25,7 @@ inline void report_quietly(FailureLatch& job, const Cause& cause) noexcept {
   try {
     job.report(cause);
   } catch (...) {
-    // see above
+    // ignored: see above
   }
 }
 

@@ -43,8 +43,9 @@ namespace DTRAIN_NAMESPACE::backend {
 ///   unless the user has set it. With NCCL_LAUNCH_RACE_FATAL=1, racing threads are an error.
 /// - Before 2.26: the program makes the channels' streams wait for each other.
 ///
-/// Close: NCCL destroys a communicator once all ranks of the node close theirs. A rank waits at most ten seconds, then
-/// leaves NCCL's call in a thread. If that call still runs at the end of the process, the process ends as by _exit.
+/// Close: NCCL destroys a communicator once all ranks of the node close theirs. The first to close waits at most ten
+/// seconds, then leaves NCCL's call in a thread. If that call still runs at the end of the process, the process ends as
+/// by _exit.
 template <NcclOptions options>
 struct NcclWith {
   using Communicator = nccl::Communicator;
@@ -85,7 +86,7 @@ struct NcclWith {
     }
   };
 
-  /// NCCL 2.30.3 and newer lets ranks share a device if NCCL_MULTI_RANK_GPU_ENABLE is 1; older versions throw their own
+  /// NCCL since 2.30.3 lets ranks share a device if NCCL_MULTI_RANK_GPU_ENABLE is 1; older ones fail with their own
   /// error.
   static bool may_share() {
     const identity::Environment environment = identity::snapshot_environment();

@@ -13,9 +13,9 @@
 
 namespace DTRAIN_NAMESPACE::kernels {
 
-/// A program linked with -ffast-math starts with subnormals flushed to zero (crtfastmath.o), and a user may have set
-/// another rounding or traps. Writes nothing if the environment is the default one; exception flags may be raised then,
-/// as by any arithmetic.
+/// Needed because a program linked with -ffast-math starts with subnormals flushed to zero (crtfastmath.o), and a user
+/// may have set another rounding or traps. Writes nothing if the environment is the default one; exception flags may be
+/// raised then, as by any arithmetic.
 class DefaultFloatEnvironment {
  public:
 #if DTRAIN_X86_64

@@ -15,7 +15,7 @@ struct KeyBits {
   std::int64_t flip = 0;       ///< all ones for min: reverses the order
   std::int64_t magnitude = 0;  ///< the bits below a floating-point sign, 0 for integers
   std::int64_t infinity = 0;   ///< a magnitude beyond it is NaN
-  std::int64_t greatest = 0;   ///< the result whose key is the greatest: NaN, or the integer at the end
+  std::int64_t greatest = 0;   ///< the result with the greatest key: NaN, or the extreme integer
 };
 
 constexpr KeyBits key_bits(DType dtype, bool minimum) noexcept {

@@ -54,7 +54,7 @@ class Endpoint {
   int size() const noexcept { return size_; }
   FramePool& frames() noexcept { return frames_; }
 
-  /// @throws Error (closed) if the peer is gone; (limit) from 2^40 bytes on
+  /// @throws Error (closed) if the peer has closed its connection; (limit) from 2^40 bytes on
   MessageHandle send(std::span<const std::byte> input, int peer, TagClass tag_class) {
     PendingMessage& message = start(peer, false);
     const std::uint64_t slot = next_slot(numbers_[static_cast<std::size_t>(peer)].sent, tag_class, input.size());
@@ -98,7 +98,7 @@ class Endpoint {
   };
 
   /// Blocking, in await_ready. The routine is suspended only if interrupt() ended the wait, and then never resumed.
-  /// @throws Error (closed) if the peer is gone; (disagreement) if a message was longer than its memory
+  /// @throws Error (closed) if the peer has closed its connection; (disagreement) if a message exceeds its memory
   Awaiter done(MessageHandle handle) noexcept { return {*this, handle}; }
 
   /// Ends the current wait; later ones do not begin. Threads: any.

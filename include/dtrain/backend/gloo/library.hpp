@@ -20,7 +20,7 @@
 /// - A wait that times out closes every connection of its context. A wait that another thread aborts returns.
 /// - It has a thread for each device. An exception there ends the process, for example for a message longer than its
 ///   receive memory. Endpoint prevents that.
-/// - It calls writev, which raises SIGPIPE if the peer is gone. Hence dtrain calls Gloo with signals blocked.
+/// - It calls writev, which raises SIGPIPE if the peer has closed. Hence dtrain calls Gloo with signals blocked.
 /// - Programs that a rank starts inherit its descriptors.
 namespace DTRAIN_NAMESPACE::backend::gloo {
 

@@ -86,13 +86,13 @@ class Mesh {
   }
 
   /// Collective, blocking: until every rank is connected with every other. Otherwise a rank that leaves the channel
-  /// early would break connections that others still wait for. @throws Error (timeout), JobFailed
+  /// early would break connections that others still wait for. Rank 0 times out first, because its error names the
+  /// missing rank. @throws Error (timeout), JobFailed
   void await_all(const StoreRef& store, Deadline deadline) const {
     const auto key_of = [&](const std::string& rank) { return name_ + "/gloo-" + rank + "-connected"; };
     if (rank_ != 0) {
       store.set_blocking(key_of(std::to_string(rank_)), "", deadline);
-      const Deadline later =
-          rendezvous::with_grace(deadline);  // rank 0's error, which names the missing rank, comes first
+      const Deadline later = rendezvous::with_grace(deadline);  // later than rank 0
       store.take_blocking(key_of("all"), gloo_context_->size - 1, later);
       return;
     }

@@ -56,8 +56,7 @@ class Transport {
     return tuning;
   }
 
-  /// Blocking: until the routine is done, or `token` cancels it. @returns true: the operation's memory is no longer
-  /// used
+  /// Blocking: until the routine is done, or `token` cancels it. @returns true: the operation's memory is free again
   template <class Token>
   bool run_blocking(message_passing::Routine& routine, Token& token) noexcept {
     auto work = [&]() noexcept { routine.resume(); };
@@ -93,8 +92,8 @@ class Transport {
   }
 
  private:
-  /// Wait for the job's first cause after a peer has closed its connection. Longer than the store waits for a lost rank
-  /// to reconnect.
+  /// Wait for the job's first cause after a peer has closed its connection: longer than a lost rank may take to
+  /// reconnect.
   static constexpr std::chrono::milliseconds grace{1200};
 
   /// Connects on the channel's thread; a failed job or the deadline interrupts it.

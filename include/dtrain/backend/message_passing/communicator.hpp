@@ -30,7 +30,7 @@ class Communicator {
   using Stream = stream::host::StreamRef;
   using Allocation = message_passing::Allocation;
 
-  /// Collective, blocking. @throws Error (timeout, limit, protocol), JobFailed, what the Transport throws
+  /// Collective, blocking. @throws Error (timeout, limit, protocol), JobFailed, exceptions of the Transport
   static Communicator open_blocking(const ChannelContext& context, Deadline deadline) {
     return Communicator(context, deadline);
   }

@@ -22,7 +22,7 @@ inline constexpr int tag_class_count = 2;
 // clang-format 14 tears requires-expressions apart.
 // clang-format off
 
-/// This rank (0..size-1), the number of ranks, and memory for coroutines.
+/// This rank (0..size-1), the number of ranks, and the pool for coroutine frames.
 template <class E>
 concept HasRankAndSize = requires(E& endpoint) {
   { endpoint.rank() } noexcept -> std::same_as<int>;

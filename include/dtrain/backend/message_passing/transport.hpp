@@ -48,7 +48,7 @@ struct NoCancellationToken {
 /// - `run_blocking(routine, token)`: returns true once the routine is done, or is cancelled by the token and the
 ///   operation's memory is no longer used. Returns false if the library (MPI or the like) still uses the memory: then
 ///   the scratch is never freed.
-/// - `waits_for()`: after a cancelled run, the peer in the channel whose message was missing, and whether it had to
+/// - `waits_for()`: after a cancelled run, the awaited peer's rank in the channel, and whether that peer had to
 ///   send.
 /// - `interrupt()`: the token's answers may have changed.
 /// - `close(clean)`: the last call; `clean` if the channel has not failed. May notify waiting peers.

@@ -22,12 +22,12 @@ concept KeyValueStore = std::copyable<S> &&
   { store.get(key, deadline).wait() } -> std::convertible_to<std::string>;
 };
 
-/// Copyable handle on a store of any type. Threads: as the store's. Without take and erase, a store keeps its keys.
+/// Copyable handle on a store of any type. Threads: as the store's. A store without take or erase keeps its keys.
 class StoreRef {
  public:
   template <class Store>
   requires(!std::same_as<Store, StoreRef> && KeyValueStore<Store>)
-      StoreRef(Store store) {  // NOLINT(google-explicit-constructor): a store is one
+      StoreRef(Store store) {  // NOLINT(google-explicit-constructor): accepts any store
     const auto shared = std::make_shared<Store>(std::move(store));
     set_ = [shared](const std::string& key, const std::string& value, Deadline deadline) {
       shared->set(key, value, deadline).wait();

@@ -62,8 +62,8 @@ class Communicator {
   /// See CanSplit. @throws Error (invalid_argument) at the call for a negative color; as open_blocking
   Communicator split_blocking(int color, int key, Deadline deadline);
 
-  /// See CanAllocate. Each rank's memory is aligned to pages, from 2 MiB on to huge pages, which lie on the rank's own
-  /// NUMA node. An error occurs on every rank, and the channel stays usable.
+  /// See CanAllocate. Each rank's memory is aligned to pages, from 2 MiB on to huge pages; its pages are on the rank's
+  /// own NUMA node. An error occurs on every rank, and the channel stays usable.
   /// @throws Error (disagreement, out_of_memory, timeout), JobFailed
   Allocation allocate_blocking(std::size_t bytes, Deadline deadline);
 

@@ -51,10 +51,11 @@ static_assert(offsetof(OperationSlot, long_input) == 64, "dtrain: an operation a
 struct alignas(64) RankSlot {
   FutexCounter arrived{};  ///< barriers this rank has arrived at
   std::atomic<SlotState> state{SlotState::serving};
-  std::atomic<std::uint32_t> core{0};         ///< 1 + the core this rank last waited on; 0: unknown
-  alignas(64) FutexCounter mailbox_events{};  ///< counts messages for this rank, and its own that were received
-  alignas(64) std::uint64_t nonce = 0;        ///< proves that all ranks map the same memory
-  std::atomic<std::uint32_t> job_rank{0};     ///< 1 + this rank's number in the job, for errors; 0: not yet set
+  std::atomic<std::uint32_t> core{0};  ///< 1 + the core this rank last waited on; 0: unknown
+  alignas(64)
+      FutexCounter mailbox_events{};       ///< counts chunks sent to this rank, and its own chunks that were received
+  alignas(64) std::uint64_t nonce = 0;     ///< proves that all ranks map the same memory
+  std::atomic<std::uint32_t> job_rank{0};  ///< 1 + this rank's number in the job, for errors; 0: not yet set
   /// By parity of the operation's number: one is written while a slow peer still reads the other.
   std::array<OperationSlot, 2> operation_slots{};
   alignas(64) SharedCause cause{};  ///< written before `state` becomes failed

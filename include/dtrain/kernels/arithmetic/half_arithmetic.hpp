@@ -149,16 +149,16 @@ struct F16Words {
   DTRAIN_ALWAYS_INLINE static void widen(Floats& to, const Packed& halves) noexcept {
     const Packed magnitude = (halves & 0x7fffU) << 13U;
     const Packed exponent = magnitude & 0x0f800000U;
-    const Packed special = (Packed)(exponent == 0x0f800000U);  // infinity or NaN: the largest exponent again
+    const Packed special = (Packed)(exponent == 0x0f800000U);  // infinity or NaN: gets the largest exponent
     const Packed subnormal = (Packed)(exponent == Packed{});
-    // A subnormal gets the exponent 2^-14 and an implicit one, which the subtraction takes away again.
+    // A subnormal gets the exponent 2^-14 and an implicit one, which the subtraction removes.
     const Packed rebased = magnitude + (112U << 23U) + (special & (112U << 23U)) + (subnormal & (1U << 23U));
     Floats value = (Floats)rebased;
     subtract(value, (Floats)(subnormal & (113U << 23U)));
     to = (Floats)((Packed)value | ((halves & 0x8000U) << 16U));
   }
   DTRAIN_ALWAYS_INLINE static void narrow(Packed& to, const Floats& value) noexcept {
-    using Signed = Vector<std::int32_t, Width>;  // what SSE2 can compare
+    using Signed = Vector<std::int32_t, Width>;  // SSE2 compares signed lanes only
     const Packed bits = (Packed)value;
     const Packed positive = bits & 0x7fffffffU;
     const Signed magnitude = (Signed)positive;

@@ -13,7 +13,7 @@
 
 namespace DTRAIN_NAMESPACE::kernels {
 
-/// The sum modulo 2^bits: `Lane` is unsigned, and stands for the signed type too.
+/// The sum modulo 2^bits. `Lane` is unsigned and also serves the signed type.
 template <class Lane, std::size_t Width>
 struct IntegerSum {
   static constexpr std::size_t bytes = Width;
@@ -72,6 +72,6 @@ DTRAIN_OPTIMIZED void integer_average(const KernelArguments& arguments) noexcept
   }
 }
 
-__extension__ typedef __int128 WideInteger;  // -Wpedantic calls it no standard type
+__extension__ typedef __int128 WideInteger;  // without __extension__, -Wpedantic warns
 
 }  // namespace DTRAIN_NAMESPACE::kernels

@@ -11,7 +11,7 @@ namespace DTRAIN_NAMESPACE::kernels {
 
 /// In ascending order: a processor that supports one supports those before it. All give the same bits.
 enum class Isa : std::uint8_t {
-  baseline,  ///< generic vector code: every processor that the program itself runs on
+  baseline,  ///< generic vector code for every processor that can run the program
   avx2,      ///< AVX2 and F16C
   avx512,    ///< AVX-512 F, BW, VL and DQ
 };

@@ -48,8 +48,9 @@ class HeaderExchange {
 
 }  // namespace detail
 
-/// Binomial tree: in each step, every rank that has the buffer sends it to another rank. Source: Thakur, Rabenseifner
-/// and Gropp (see recursive_doubling.hpp), 4.3. @param buffer of at most Tuning::small_bytes
+/// Binomial tree: in each step, every rank that has the buffer sends it to one more rank, which doubles their number.
+/// Source: Thakur, Rabenseifner and Gropp (see recursive_doubling.hpp), 4.3. @param buffer of at most
+/// Tuning::small_bytes
 template <Endpoint E>
 Routine broadcast_small(OperationContext<E>& context, std::span<std::byte> buffer) {
   using MessageHandle = typename E::MessageHandle;

@@ -50,7 +50,7 @@ std::span<std::byte> header_memory(const OperationContext<E>& context, std::byte
 
 namespace detail {
 
-/// Whether two descriptors match. Point to point, only count and dtype do, because one end sends and the other
+/// Whether two descriptors match: point to point by count and dtype alone, because one end sends and the other
 /// receives.
 inline bool fit(const Operation& own, const Operation& other) noexcept {
   return own.sequence != 0 ? own.agrees_with(other)

@@ -30,7 +30,7 @@ struct AllGather {
   }
 
  private:
-  /// One barrier.
+  /// Through slots, with one barrier.
   void small(Channel& channel, std::size_t block) const noexcept {
     kernels::copy_bytes(channel.small_input_of(channel.rank(), block), input, block);
     if (channel.arrive_and_compare()) {

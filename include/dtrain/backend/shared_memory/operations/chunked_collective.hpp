@@ -80,7 +80,7 @@ ChunkedResult run_chunked(Channel& channel, const Operation& operation, std::siz
   }
   if (all_in_one_arena(channel)) {
     direct();
-    // After an abort, direct() may be incomplete, and an arrival would tell peers that it is complete.
+    // After an abort, direct() may be incomplete; an arrival would let peers take it for complete.
     return !channel.aborted() && channel.arrive_and_wait() ? ChunkedResult::in_place : ChunkedResult::failed;
   }
   if (any_in_arena(channel)) {

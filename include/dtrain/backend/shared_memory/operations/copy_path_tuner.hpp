@@ -14,10 +14,10 @@
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
-/// Between cores that share a level-3 cache an ordinary copy is up to twice as fast, between others a copy past the
-/// caches (measured on two cores of a Zen 3 that its host moved about). Which it is no rank knows, and it may change:
-/// so of every `period` long operations each way is used for two and timed, and the faster one for the rest. The bytes
-/// are the same; ranks need not agree. Threads: the one that runs the work.
+/// Between cores that share a level-3 cache, an ordinary copy is up to twice as fast; between others, a copy past the
+/// caches (measured on two cores of a Zen 3 that its host moved about). No rank knows which case applies, and it may
+/// change. Hence of every `period` long operations, each path is used for two and timed, and the faster one serves the
+/// rest. The bytes are the same, so ranks need not agree. Threads: the one that runs the work.
 class CopyPathTuner {
  public:
   using Clock = std::chrono::steady_clock;
@@ -60,7 +60,7 @@ class CopyPathTuner {
   static constexpr std::size_t least_bytes = std::size_t{32} << 10;
 
   std::uint64_t operations_ = 0;
-  std::array<double, 2> best_{};  ///< clock ticks a byte: through the caches, past them
+  std::array<double, 2> best_{};  ///< clock ticks per byte: through the caches, past them
   bool counts_ = false;
   bool timed_ = false;
   bool streamed_ = true;

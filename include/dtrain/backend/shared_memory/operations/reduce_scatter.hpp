@@ -51,7 +51,7 @@ struct ReduceScatter {
     return kernels::Reduction::of(operation.dtype, operation.op, channel.isa());
   }
 
-  /// One barrier.
+  /// Through slots, with one barrier.
   void small(Channel& channel, const Operation& operation, const Layout& layout) const noexcept {
     kernels::copy_bytes(channel.small_input_of(layout.rank, layout.all_bytes()), input, layout.all_bytes());
     if (channel.arrive_and_compare()) {

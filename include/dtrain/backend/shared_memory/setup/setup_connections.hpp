@@ -259,7 +259,8 @@ class SetupConnections {
       throw;
     } catch (const Error& error) {
       if (error.code() != make_error_code(Errc::timeout)) {
-        failure_->block_until_failed(Deadline::after(std::chrono::milliseconds(500)));  // the cause of a lost peer
+        failure_->block_until_failed(
+            Deadline::after(std::chrono::milliseconds(500)));  // the first cause, if the peer is lost
       }
       check_();
       throw Error(error.code(), doing() + " with rank " + std::to_string(job_rank(peer)) + ": " + error.what());
