@@ -59,9 +59,9 @@ enum class ChunkedResult { in_place, staged, failed };
 
 /// - In place: `direct()` between two barriers.
 /// - Staged: one barrier for each chunk. Between two barriers, a rank reads one chunk (`read(chunk)`) and publishes the
-///   next (`publish(chunk)`) in the memory of chunk - 2, which every rank read before the last barrier.
+///   next (`publish(chunk)`). It overwrites chunk - 2, which every rank read before the last barrier.
 /// The first barrier decides between both. A rank whose buffer is in no arena knows before that it is staged; then it
-/// publishes chunk 0 before the first barrier, which saves a barrier if no rank's buffer is in an arena.
+/// publishes chunk 0 before the first barrier. That saves a barrier if no rank's buffer is in an arena.
 template <class Direct, class Publish, class Read>
 ChunkedResult run_chunked(Channel& channel, const Operation& operation, std::size_t chunks, std::size_t staged_bytes,
                           Direct direct, Publish publish, Read read) noexcept {
