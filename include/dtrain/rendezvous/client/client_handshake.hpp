@@ -16,11 +16,11 @@
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-/// Where a store is, and what a handshake with it needs.
+/// Address of a store, and the parameters of a handshake with it.
 struct StoreAddress {
   std::string host;
   std::uint16_t port = 0;
-  std::uint16_t ports = 1;  ///< at which of so many ports from there on the store may be
+  std::uint16_t ports = 1;  ///< number of ports, from `port` on, at one of which the store listens
   ClientRole role = ClientRole::rank;
   std::uint64_t attempt = 0;
   std::optional<Secret> secret{};
@@ -28,7 +28,7 @@ struct StoreAddress {
   std::string text() const { return host + ":" + std::to_string(port); }
 };
 
-/// The store closed, or the deadline passed, before it had accepted or refused this rank.
+/// The connection closed, or the deadline passed, before the store accepted or refused this rank.
 struct HandshakeError {
   std::string reason;
   bool timed_out = false;
@@ -50,12 +50,13 @@ inline HandshakeError handshake_error(const net::FrameResult& frame, bool reques
 
 }  // namespace detail
 
-/// @param request its proof is filled in here
-/// @param doing begins the sentences: "joining the job at a:1 as rank 2"
+/// Sends a Hello, receives the Challenge, sends `request` and receives the reply.
+/// @param request the function fills in its proof
+/// @param doing begins the error sentences: "joining the job at a:1 as rank 2"
 /// @param deadline of the first reply
-/// @param reply_deadline of the reply to `request`: a store that took it may act on it
-/// @throws Error (protocol) for what is no store; Error (refused) for one that does not know the secret, or asks for
-/// none where this rank has one: it may be another job's
+/// @param reply_deadline of the reply to `request`, on which a store that received it may already act
+/// @throws Error (protocol) if the peer is no store of dtrain; Error (refused) if the store does not know the secret,
+/// or asks for none though this rank has one: it may be another job's store
 inline async::Task<HandshakeResult> handshake(FramedConnection& connection, const StoreAddress& address,
                                               HandshakeRequest request, std::string doing, Deadline deadline,
                                               Deadline reply_deadline) {

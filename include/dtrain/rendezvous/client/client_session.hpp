@@ -24,8 +24,8 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 class ClientSession {
  public:
   struct MessageHandlers {
-    std::function<bool(ToRank&)> on_message;              ///< false where it is out of place
-    std::function<void(const std::string& how)> on_lost;  ///< the store is gone for good; a clause
+    std::function<bool(ToRank&)> on_message;              ///< returns false for an unexpected message
+    std::function<void(const std::string& how)> on_lost;  ///< the store is lost; `how` is a clause
   };
 
   ClientSession(async::EventLoop& loop, StoreAddress address, const Accepted& accepted,
@@ -37,14 +37,14 @@ class ClientSession {
         handlers_(std::move(handlers)),
         session_(std::make_shared<ResumableSession>(loop, SessionOptions{}, frame_handlers())) {
     connection->watch(std::chrono::milliseconds(accepted_.liveness_ms));
-    static_cast<void>(session_->attach(std::move(connection), 0));  // a new session can go on from its beginning
+    static_cast<void>(session_->attach(std::move(connection), 0));  // a new session can always start at frame 0
     heartbeat_task_ = loop_.spawn(run_heartbeats());
   }
   ClientSession(const ClientSession&) = delete;
   ClientSession& operator=(const ClientSession&) = delete;
   ~ClientSession() { end(); }
 
-  /// False where too much waits to be sent.
+  /// @returns false if too many bytes wait to be sent
   [[nodiscard]] bool send(Frame frame) { return session_->send(std::move(frame)); }
   std::size_t waiting_bytes() const noexcept { return session_->waiting_bytes(); }
 
@@ -58,7 +58,7 @@ class ClientSession {
   }
 
  private:
-  /// How long an address may take to answer at first: TCP itself would repeat a lost SYN only after a second.
+  /// How long an address may take to answer at first. TCP repeats a lost SYN only after a second.
   static constexpr std::chrono::milliseconds first_connect_timeout{100};
   static constexpr std::chrono::milliseconds longest_connect_timeout{5000};
 
@@ -87,7 +87,8 @@ class ClientSession {
     }
   }
 
-  /// Where this process itself was stopped meanwhile, the store is not blamed for it.
+  /// Sends heartbeats, and ends the session if the store sends nothing for the liveness time. If this process itself
+  /// was stopped meanwhile, the liveness time begins anew.
   async::Task<void> run_heartbeats() {
     const std::chrono::milliseconds every(std::max(accepted_.heartbeat_ms, 1U));
     const std::chrono::milliseconds liveness(std::max(accepted_.liveness_ms, 1U));
@@ -106,8 +107,9 @@ class ClientSession {
     }
   }
 
-  /// Replaces the broken connection within the reconnect window: at the address that was good, since asking for a name
-  /// may take longer than that; where the name means another one by now, also there. @param how it broke
+  /// Replaces the broken connection within the reconnect window. It tries the last good address first, because
+  /// resolving the name may take longer than the window. Lookup adds other addresses.
+  /// @param how the connection broke
   async::Task<void> resume(std::string how) {
     const Deadline deadline = Deadline::after(std::chrono::milliseconds(accepted_.reconnect_window_ms));
     std::string reason;
@@ -137,7 +139,7 @@ class ClientSession {
     }
   }
 
-  /// @param reason set where trying again cannot succeed
+  /// @param reason set if another try cannot succeed
   async::Task<bool> resume_once(std::string& reason, Deadline deadline) {
     async::Task<net::ConnectResult> attempt = net::connect_to_any(loop_, endpoints_, deadline, connect_timeout_);
     net::ConnectResult connected = co_await std::move(attempt);
@@ -171,7 +173,7 @@ class ClientSession {
     co_return attached;
   }
 
-  /// Adds what the store's name means by now to where the session may go on.
+  /// Adds the addresses that the store's name resolves to now to `endpoints_`.
   async::Task<void> look_up_store(Deadline deadline) {
     async::Task<net::Resolution> lookup = net::resolve(loop_, address_.host, address_.port, deadline);
     const net::Resolution found = co_await std::move(lookup);
@@ -184,13 +186,13 @@ class ClientSession {
 
   async::EventLoop& loop_;
   StoreAddress address_;
-  net::SocketAddress peer_;  ///< where the session's last connection went
+  net::SocketAddress peer_;  ///< store address of the session's last connection
   Accepted accepted_;
   MessageHandlers handlers_;
   std::shared_ptr<ResumableSession> session_;
   async::TaskHandle heartbeat_task_;
-  std::vector<net::SocketAddress> endpoints_;    ///< where the session may go on
-  std::chrono::milliseconds connect_timeout_{};  ///< how long each of them may take to answer the next time
+  std::vector<net::SocketAddress> endpoints_;    ///< addresses to try when resuming
+  std::chrono::milliseconds connect_timeout_{};  ///< timeout of the next try
   std::string last_error_;                       ///< of the last try
   async::TaskHandle resume_task_;
   async::TaskHandle lookup_task_;

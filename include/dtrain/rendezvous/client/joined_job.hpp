@@ -12,19 +12,18 @@
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-/// A rank's side of the rendezvous is built of, from below: FramedConnection (a connection with its frames),
-/// handshake() and StoreConnector (Hello, Challenge, Join, until the store accepts), ResumableSession (numbers frames
-/// and keeps what was not acknowledged), ClientSession (heartbeats, and a new connection for a ResumableSession that
-/// lost its own), StoreClient (pairs requests with answers), and this.
+/// The client side of the rendezvous. Its layers, from the lowest: FramedConnection (a connection with its frames),
+/// handshake() and StoreConnector (Hello, Challenge, Join, until the store accepts), ResumableSession (numbers and
+/// keeps frames), ClientSession (heartbeats, reconnection), StoreClient (pairs requests with responses), JoinedJob.
 ///
-/// Lifetime: the loop outlives it. Destroying it without leave closes the connection, which the job takes for the loss
-/// of this rank. Threads: the loop's, destruction included.
+/// Lifetime: the loop outlives it. Destroying it without leave() closes the connection; the job then counts this rank
+/// as lost. Threads: the loop's, destruction included.
 class JoinedJob {
  public:
-  /// Connects to the store, again and again where it is not there yet, and waits until all ranks have joined.
-  /// @param failure gets the job's first cause, now and for the session's life
-  /// @throws Error (refused) with the store's sentence, or where one side does not know the other's secret; the job's
-  /// first cause; Error (timeout); and what connecting throws
+  /// Connects to the store, with retries until the store listens, and waits until all ranks have joined.
+  /// @param failure receives the job's first cause, during the join and for the session's life
+  /// @throws Error (refused) with the store's sentence, or if one side does not know the other's secret; the job's
+  /// first cause; Error (timeout); and the errors of connecting
   static async::Task<std::unique_ptr<JoinedJob>> join(async::EventLoop& loop, StoreAddress address, JoinRequest request,
                                                       std::shared_ptr<FailureLatch> failure, Deadline deadline) {
     const std::string store = address.text();
@@ -49,7 +48,6 @@ class JoinedJob {
     co_return std::unique_ptr<JoinedJob>(new JoinedJob(*std::move(membership), std::move(client)));
   }
 
-  /// Who this rank is among the others.
   const Membership& membership() const noexcept { return membership_; }
 
   /// Sends Leave and closes. @returns whether the store acknowledged it by the deadline

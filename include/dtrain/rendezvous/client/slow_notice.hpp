@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The log line for a long wait, with its reason.
+/// SlowNotice: a log warning about a long wait, with its reason.
 
 #include <chrono>
 #include <exception>
@@ -12,11 +12,11 @@
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-/// Warns once where it has lived for a while. Lifetime: the loop outlives it; it does not move. Threads: the loop's.
+/// Logs one warning after it has existed for `after`. Lifetime: the loop outlives it; not movable. Threads: the loop's.
 class SlowNotice {
  public:
-  /// @param doing what waits: "joining the job at a:1 as rank 2"
-  /// @param why what it waits for, until note() says better
+  /// @param doing the wait: "joining the job at a:1 as rank 2"
+  /// @param why the reason for the wait, until note() replaces it
   SlowNotice(async::EventLoop& loop, std::string doing, std::string why,
              std::chrono::milliseconds after = std::chrono::seconds(10))
       : doing_(std::move(doing)),
@@ -25,7 +25,7 @@ class SlowNotice {
   SlowNotice(const SlowNotice&) = delete;
   SlowNotice& operator=(const SlowNotice&) = delete;
 
-  /// What is known by now.
+  /// Replaces the reason.
   void note(std::string why) { why_ = std::move(why); }
 
  private:
@@ -36,7 +36,7 @@ class SlowNotice {
 
   std::string doing_;
   std::string why_;
-  async::TaskHandle saying_;  ///< last: gone before what it uses
+  async::TaskHandle saying_;  ///< last: destroyed before the members that it uses
 };
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// StoreCall: a request to the store that is sent when it is awaited or waited for.
+/// StoreCall: a store request that is sent by co_await or wait().
 
 #include <chrono>
 #include <coroutine>
@@ -24,16 +24,16 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 class LoopHandle;
 class StoreClient;
 
-/// What compare_set found and did.
+/// Result of compare_set.
 struct CompareSet {
   bool swapped = false;
   std::optional<std::string> now{};  ///< the key's value afterwards; nothing where it does not exist
 };
 
-/// A request with the session that it goes to. Sent once: by whoever calls send() or wait() first.
+/// A request and its session. The first call of send() or wait() sends it, once.
 struct StoreRequest {
-  /// Sends the request when the result is awaited, on the control loop. @throws see Store; Error (invalid_argument) for
-  /// a request that has been sent, or was moved from
+  /// Sends the request when the result is awaited, on the control loop.
+  /// @throws see Store; Error (invalid_argument) if the request was already sent or moved from
   async::Task<Response> send();
 
   /// Sends the request on the control loop and blocks the calling thread. @throws as send
@@ -51,12 +51,12 @@ struct StoreRequest {
   async::Task<Response> start();
 };
 
-/// What a call of Store gives: nothing is sent before `co_await call` (on the rank's control loop) or `call.wait()`
-/// (on any other thread), one of them, once. Destroying the coroutine that awaits it takes the request back.
-/// @tparam T what the operation gives: void, text, optional text, texts, a number, whether it existed, CompareSet
+/// Result of an operation of Store. Nothing is sent before `co_await call` (on the rank's control loop) or
+/// `call.wait()` (on any other thread); use one of them, once. Destroying the awaiting coroutine cancels the request.
+/// @tparam T value of the operation: void, string, optional string, vector of strings, int64_t, bool, CompareSet
 template <class T>
 class [[nodiscard]] StoreCall {
-  /// What of the request the response is read by.
+  /// Fields of the request that decode() needs.
   struct Expected {
     std::size_t values;
     std::string desired;
@@ -75,12 +75,12 @@ class [[nodiscard]] StoreCall {
   }
   StoreCall& operator=(StoreCall&&) = delete;
 
-  /// Blocking: until the store has answered, until the deadline at most, or a moment longer (a second at most) for the
-  /// store's last word. Threads: not the control loop's, where it throws Error (invalid_argument) instead of waiting
-  /// for itself. @throws see Store; Error (invalid_argument) for a call that is done already
+  /// Blocking: until the store answers, at most until the deadline and a second more for the store's last answer.
+  /// Threads: not the control loop's, where it throws Error (invalid_argument) instead of deadlocking. @throws see
+  /// Store; Error (invalid_argument) if the call was already used
   T wait() { return decode(request_.wait(), std::move(expected_)); }
 
-  /// Reads the response when the coroutine goes on, without a frame of its own.
+  /// Decodes the response when the coroutine resumes, without a coroutine frame of its own.
   class Awaiter {
    public:
     Awaiter(async::Task<Response> response, Expected expected)
@@ -101,7 +101,7 @@ class [[nodiscard]] StoreCall {
   /// @throws as wait
   Awaiter operator co_await() { return Awaiter(request_.send(), std::move(expected_)); }
 
-  /// The same as a Task, for what takes one (when_all, with_deadline).
+  /// Conversion to a Task, for functions that take one (when_all, with_deadline).
   operator async::Task<T>() && { return as_task(std::move(*this)); }
 
  private:

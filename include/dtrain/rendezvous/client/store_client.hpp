@@ -39,8 +39,9 @@ class StoreClient {
   StoreClient& operator=(const StoreClient&) = delete;
   ~StoreClient() { end("the session with the store ended"); }
 
-  /// Waits until all ranks have joined: who this rank is; nothing where the deadline passed, and the store has not sent
-  /// a moment later who is missing. Its timeout passes before its ranks', unless the machine stood still.
+  /// Waits until all ranks have joined. The store's own join timeout passes earlier, unless its machine stood still;
+  /// the store then sends the missing ranks as the first cause.
+  /// @returns nothing if the store answered neither by the deadline nor within a second after it
   /// @throws the job's first cause
   async::Task<std::optional<Membership>> wait_for_welcome(Deadline deadline) {
     const async::WakeReason ready = co_await welcomed_.wait(deadline);
@@ -51,13 +52,13 @@ class StoreClient {
     co_return std::move(membership_);
   }
 
-  /// Sends a request and waits for its response. After the deadline it takes the request back, and waits a moment for
-  /// the store to answer what was missing.
+  /// Sends a request and waits for its response. At the deadline it cancels the request, and waits up to a second for
+  /// the store's answer that says what was missing.
   /// @param self outlives the wait
-  /// @param doing begins every sentence: "waiting for key 'a' of the store"
-  /// @returns a response that is ok or missing
-  /// @throws the job's first cause; Error (timeout); Error (refused); Error (closed) after leave or end; Error (limit)
-  /// where too much waits to be sent
+  /// @param doing begins every error sentence: "waiting for key 'a' of the store"
+  /// @returns a response with Status::ok or Status::missing
+  /// @throws the job's first cause; Error (timeout), (refused); (closed) after leave or end; (limit) if too many bytes
+  /// wait
   static async::Task<Response> send_request(std::shared_ptr<StoreClient> self, Request request, std::string doing,
                                             Deadline deadline) {
     self->require_open(doing);
@@ -75,7 +76,7 @@ class StoreClient {
     co_return *std::move(pending.response);
   }
 
-  /// Sends Leave. @returns whether the store acknowledged it by the deadline. Every other wait ends.
+  /// Sends Leave, and ends every other wait. @returns whether the store acknowledged it by the deadline
   async::Task<bool> leave(Deadline deadline) {
     if (!open()) {
       co_return false;
@@ -88,7 +89,7 @@ class StoreClient {
     co_return acknowledged;
   }
 
-  /// Reports to the store. Where it does not answer with the job's first cause soon, this one is taken for it.
+  /// Reports a failure to the store. If the store sends no first cause within a second, this rank takes `cause` for it.
   void report(const Cause& cause) {
     if (failure_->failed()) {
       return;
@@ -102,12 +103,12 @@ class StoreClient {
       if (reporting_.done()) {
         reporting_ = loop_.spawn(fail_unless_answered(cause));
       }
-    } catch (const Error&) {  // too much waits to be sent: the store takes nothing
+    } catch (const Error&) {  // too many bytes wait to be sent: the store takes none
       fail(cause);
     }
   }
 
-  /// Closes the connection; every wait ends with `sentence`. Without leave, the job sees a lost rank.
+  /// Closes the connection; every wait ends with `sentence`. Without leave(), the job counts this rank as lost.
   void end(std::string sentence) noexcept {
     if (open()) {
       end_sentence_ = std::move(sentence);
@@ -123,7 +124,7 @@ class StoreClient {
  private:
   static constexpr std::chrono::milliseconds response_grace{1000};
 
-  /// A request that waits, in the frame of the coroutine that sent it.
+  /// Pending request, in the frame of the coroutine that sent it.
   struct PendingRequest {
     PendingRequest(StoreClient& owner, std::uint64_t number) : client(owner), id(number), over(owner.loop_) {
       client.pending_.emplace(id, this);
@@ -143,14 +144,14 @@ class StoreClient {
       cancelled = true;
       try {
         client.post(encode(Cancel{id}), "taking a request back");
-      } catch (...) {  // too much waits to be sent: the store keeps the request
+      } catch (...) {  // too many bytes wait to be sent: the store keeps the request
       }
     }
 
     StoreClient& client;
     std::uint64_t id;
     async::ManualResetEvent over;
-    std::optional<Response> response{};  ///< nothing where none came in time
+    std::optional<Response> response{};  ///< empty if none arrived in time
     bool cancelled = false;
   };
 
@@ -237,7 +238,7 @@ class StoreClient {
     failure_received_.set();
   }
 
-  /// The session ended, and this rank did not mean it.
+  /// The store is lost: the job has failed, unless this rank is leaving or knows another cause.
   void on_connection_lost(const std::string& how) {
     if (!leaving_ && !failure_->failed()) {
       fail(Cause{CauseKind::lost,

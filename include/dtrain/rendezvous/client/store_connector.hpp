@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// How a rank finds the store of its job and joins.
+/// Store connector: connects to the job's store, with retries over one or several ports, and joins the job.
 
 #include <algorithm>
 #include <chrono>
@@ -22,13 +22,12 @@
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-/// The rank that asks to join.
 struct JoinRequest {
   RankInfo info;
   int world_size = 1;
-  std::string job{};         ///< the job's name; empty where it has none
-  Origin origin{};           ///< what else tells the job from others
-  bool opens_store = false;  ///< the job's store is this rank's to open
+  std::string job{};         ///< name of the job; empty if it has none
+  Origin origin{};           ///< further facts that distinguish the job from others
+  bool opens_store = false;  ///< this rank hosts its job's store
 
   /// @param timeout how long this rank waits for the others
   Join message(std::chrono::milliseconds timeout) const {
@@ -46,14 +45,14 @@ struct JoinRequest {
 
 /// A connection with a store that has accepted this rank.
 struct ConnectedStore {
-  StoreAddress address;  ///< with the port that it was found at
+  StoreAddress address;  ///< with the port at which the store was found
   Accepted accepted;
   std::unique_ptr<FramedConnection> connection;
 };
 
-/// Tries until the store is there. Where it may be at one of several ports, what is found at one is asked whether it is
-/// this job's; a port that does not answer as a store of this job is passed over.
-/// Lifetime: what it is given outlives its task. Threads: the loop's.
+/// Tries to join until the store answers. If the store may be at several ports, it sends its Join to each in turn, and
+/// skips a port that does not answer as this job's store. Lifetime: the arguments outlive its task. Threads: the
+/// loop's.
 class StoreConnector {
  public:
   StoreConnector(async::EventLoop& loop, StoreAddress address, const JoinRequest& request, FailureLatch& failure,
@@ -65,8 +64,8 @@ class StoreConnector {
         doing_(std::move(doing)),
         deadline_(deadline) {}
 
-  /// @throws Error (refused) with the store's sentence, or where one side does not know the other's secret; the job's
-  /// first cause; Error (timeout); Error (protocol) for what is no store; and what connecting throws
+  /// @throws Error (refused) with the store's sentence, or if one side does not know the other's secret; the job's
+  /// first cause; Error (timeout); Error (protocol) if the peer is no store; and the errors of connecting
   async::Task<ConnectedStore> connect_and_join() {
     const std::chrono::microseconds delay_of_rank = connect_delay(request_->info.rank);
     if (delay_of_rank.count() > 0) {
@@ -93,7 +92,7 @@ class StoreConnector {
       }
       notice.note(other_store_refusal_.empty() ? last_error_ : other_store_refusal_);
       is_again = has_sent_request_ && !is_again;
-      if (is_again) {  // a store that took the Join waits for this rank, for the reconnect window
+      if (is_again) {  // a store that took the Join waits for this rank within the reconnect window
         co_await loop_->sleep_for(backoff_.first);
         continue;
       }
@@ -108,12 +107,12 @@ class StoreConnector {
  private:
   /// How long one of several ports is tried before the next.
   static constexpr std::chrono::milliseconds port_timeout{500};
-  /// How long a store there may take to answer a Join: one that is slow has taken the rank in meanwhile.
+  /// How long a store at one of several ports may take to answer a Join: a slow one may have admitted the rank already.
   static constexpr std::chrono::milliseconds reply_timeout{5000};
 
-  /// How long a rank waits before it connects. More connections at once than a listener's queue holds (4096 on most
-  /// systems) are dropped, and TCP repeats them only a second later; so the many ranks of a large job come about as
-  /// fast as a store takes them.
+  /// How long a rank waits before it connects. If more ranks connect at once than a listener's queue holds (4096 on
+  /// most systems), the system drops connections, and TCP repeats them only a second later. The delay makes the ranks
+  /// of a large job connect about as fast as a store accepts them.
   static std::chrono::microseconds connect_delay(int rank) noexcept {
     constexpr int at_once = 2000;
     constexpr int longest = 100000;
@@ -144,7 +143,7 @@ class StoreConnector {
     co_return in;
   }
 
-  /// Connects and shakes hands. False, with `last_error_` set, where it is worth another try.
+  /// Connects and performs the handshake. @returns false, with `last_error_` set, if another try may succeed
   async::Task<bool> try_once(ConnectedStore& connected) {
     is_other_job_ = true;
     net::Connection connection = co_await connect();
@@ -176,7 +175,7 @@ class StoreConnector {
     co_return true;
   }
 
-  /// The only port is tried until it answers; of several each once, since there is a next one.
+  /// Tries a single port until it answers, and each of several ports once.
   async::Task<net::Connection> connect() {
     if (address_.ports == 1) {
       async::Task<net::Connection> patient =
@@ -196,7 +195,7 @@ class StoreConnector {
     co_return *std::move(result.connection);
   }
 
-  /// The store times out a moment before this rank does, so that it has time to send which ranks are missing.
+  /// Its timeout is a tenth shorter than this rank's, at most 1 s, so that the store can still send the missing ranks.
   Join make_join() const {
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline_.remaining());
     return request_->message(left - std::min(left / 10, std::chrono::milliseconds(1000)));
@@ -209,11 +208,10 @@ class StoreConnector {
   std::string doing_;
   Deadline deadline_;
   std::string last_error_;
-  std::string
-      other_store_refusal_;  ///< the sentence of another job's store, which is better than the error of the last port
+  std::string other_store_refusal_;  ///< of another job's store: explains more than last_error_
   net::Backoff backoff_;
-  bool has_sent_request_ = false;  ///< the last try ended after its Join was sent
-  bool is_other_job_ = true;       ///< what was found at the last port is not this job's store
+  bool has_sent_request_ = false;  ///< the last try ended after it had sent its Join
+  bool is_other_job_ = true;       ///< the last port is not known to be of this job's store
 };
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The functions of rendezvous::Store.
+/// Definitions of rendezvous::Store and StoreRequest.
 
 #include <cstddef>
 #include <cstdint>

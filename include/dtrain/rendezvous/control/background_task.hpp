@@ -15,7 +15,7 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 
 namespace detail {
 
-/// What the owner of a background task and the loop share.
+/// State that the owner of a background task and the loop share.
 template <class T>
 class BackgroundState {
  public:
@@ -30,7 +30,7 @@ class BackgroundState {
     const std::lock_guard lock(mutex_);
     return gone_;
   }
-  /// Blocking: until the coroutine's frame is destroyed or the deadline passes. @returns whether it is
+  /// Blocking: until the coroutine's frame is destroyed or the deadline passes. @returns whether it is destroyed
   bool wait_until_gone(Deadline deadline) const {
     std::unique_lock lock(mutex_);
     return block_until(changed_, lock, deadline, [this] { return gone_; });
@@ -41,10 +41,10 @@ class BackgroundState {
     changed_.wait(lock, [this] { return gone_; });
   }
 
-  async::Outcome<T> outcome;     ///< the loop's thread until it is gone, then the owner's
-  async::ManualResetEvent stop;  ///< set when it is over, or to be ended: the loop's thread
-  async::TaskHandle task;        ///< the loop's thread only
-  bool cancelled = false;        ///< before it began: the loop's thread only
+  async::Outcome<T> outcome;     ///< used by the loop's thread until the coroutine is gone, then by the owner's
+  async::ManualResetEvent stop;  ///< set when the coroutine is over or is to end; loop's thread only
+  async::TaskHandle task;        ///< loop's thread only
+  bool cancelled = false;        ///< before it began; loop's thread only
 
  private:
   mutable std::mutex mutex_;
@@ -54,10 +54,11 @@ class BackgroundState {
 
 }  // namespace detail
 
-/// Owns a coroutine that ProcessGroup::spawn has started: destroying it cancels the coroutine, which is then gone, with
-/// all its locals. Lifetime: may outlive the group, whose end has ended the coroutine.
-/// Blocking: its destructor, while another coroutine keeps the control loop busy. Threads: one at a time, the control
-/// loop's included (there nothing waits: a coroutine that destroys its own owner ends at its next suspension).
+/// Owns a coroutine that ProcessGroup::spawn has started. Destroying the owner cancels the coroutine and destroys its
+/// locals. Lifetime: may outlive the group, whose destruction ends the coroutine.
+/// Blocking: its destructor, while another coroutine keeps the control loop busy. Threads: one at a time, also the
+/// control loop's. There the destructor does not block: a coroutine that destroys its owner ends at its next
+/// suspension.
 template <class T>
 class [[nodiscard]] BackgroundTask {
  public:
@@ -75,10 +76,10 @@ class [[nodiscard]] BackgroundTask {
   }
   ~BackgroundTask() { cancel(); }
 
-  /// Whether the coroutine has ended, by itself or not; also true where nothing is owned.
+  /// Whether the coroutine has ended, by itself or cancelled; also true if nothing is owned.
   bool done() const { return state_ == nullptr || state_->gone(); }
 
-  /// What the destructor does.
+  /// Cancels the coroutine, as the destructor does.
   void cancel() noexcept {
     const std::shared_ptr<detail::BackgroundState<T>> state = std::exchange(state_, nullptr);
     const std::shared_ptr<LoopHandle> loop_handle = std::exchange(loop_handle_, nullptr);
@@ -92,14 +93,14 @@ class [[nodiscard]] BackgroundTask {
     if (loop_handle->on_loop_thread()) {
       return end();
     }
-    loop_handle->post(end);  // where the loop takes no more, it has ended the coroutine or is about to
+    loop_handle->post(end);  // a closed loop has ended the coroutine, or will soon
     state->wait_until_gone();
   }
 
-  /// The coroutine's value, once. Blocking: until it has ended, at most until the deadline; it goes on then.
+  /// The coroutine's value, once. Blocking: until the coroutine ends, at most until the deadline; then it continues.
   /// @throws what the coroutine threw; the job's first cause if it has failed meanwhile; Error (timeout); Error
-  /// (closed) if the rank has left the job; Error (invalid_argument) on the control loop's own thread, and where
-  /// nothing is owned
+  /// (closed) if the rank has left the job; Error (invalid_argument) on the control loop's thread, or if nothing is
+  /// owned
   T wait(Deadline deadline) {
     if (!state_ || loop_handle_->on_loop_thread()) {
       throw Error(Errc::invalid_argument, std::string(waiting) + (state_ ? ": called on the control thread, which "

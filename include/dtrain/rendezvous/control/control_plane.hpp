@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// rendezvous::ControlPlane: a rank's whole control plane, for callers that block.
+/// rendezvous::ControlPlane: a rank's control thread, its session with the store, and the store if the rank hosts it.
 
 #include <chrono>
 #include <cstdint>
@@ -28,11 +28,11 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 class LoopHandle;
 struct HostIdentity;
 
-/// Who this rank is, as far as it knows, and where its job meets.
+/// The rank's numbers, as its launcher states them, and the address of its job's store.
 struct ControlPlaneOptions {
   int rank = 0;
   int world_size = 1;
-  /// @name What the launcher states as certain: checked, and an error where it is wrong. Guesses stay empty.
+  /// @name Values that the launcher states as certain. A wrong value is an error; a guess stays empty.
   /// @{
   std::optional<int> local_rank{};
   std::optional<int> local_world_size{};
@@ -41,46 +41,46 @@ struct ControlPlaneOptions {
   /// @}
   std::string master_host = "127.0.0.1";
   std::uint16_t master_port = 0;
-  /// At which of so many ports from there on the store is: the first that is free. More than 1 only with `job`, by
-  /// which the ranks recognise it.
+  /// Number of ports from master_port on; the store listens at the first free one. More than 1 requires `job`, by which
+  /// ranks recognise their store.
   std::uint16_t master_ports = 1;
   bool host_store = false;  ///< this rank opens the store at master_host:master_port
   std::chrono::milliseconds timeout{600000};
   std::optional<std::string> host_id{};     ///< DTRAIN_HOST_ID
-  std::optional<std::string> interface {};  ///< DTRAIN_INTERFACE: where this rank, and a store of its, is to be reached
-  std::optional<Secret> secret{};           ///< of the job, where it has one
+  std::optional<std::string> interface {};  ///< DTRAIN_INTERFACE: address of this rank, and of a store that it hosts
+  std::optional<Secret> secret{};           ///< of the job, if it has one
   std::uint64_t attempt = 0;                ///< counted from 0
-  std::string job{};                        ///< its name; empty where it has none
-  Origin origin{};                          ///< what else tells it from others
-  std::string settings{};                   ///< what must be the same on all ranks (job_settings.hpp)
+  std::string job{};                        ///< name of the job; empty if it has none
+  Origin origin{};                          ///< further facts that distinguish the job from others
+  std::string settings{};                   ///< must be equal on all ranks (job_settings.hpp)
   Limits limits{};
 };
 
-/// Owns a thread with a loop, on which the rank's session lives, and the store where this rank hosts it.
+/// Owns the control thread. Its loop runs the rank's session with the store, and the store if the rank hosts it.
 /// Threads: construction, leave_blocking and destruction from one thread; the rest from any.
 class ControlPlane {
  public:
-  /// Joins the job. A job of one rank that hosts its own store takes a port that the system chooses.
-  /// Collective, blocking: until all ranks have joined, at most `timeout` and a second, for the store's answer then.
-  /// @throws what JoinedJob::join, listen_for_ranks and host_identity throw, with nothing left behind
+  /// Joins the job. A job of one rank that hosts its own store uses a port that the system chooses.
+  /// Collective. Blocking: until all ranks have joined, at most `timeout` and a second for the store's answer.
+  /// @throws the errors of JoinedJob::join, listen_for_ranks and host_identity; nothing is left behind
   explicit ControlPlane(const ControlPlaneOptions& options,
                         std::shared_ptr<FailureLatch> failure = std::make_shared<FailureLatch>());
   ControlPlane(const ControlPlane&) = delete;
   ControlPlane& operator=(const ControlPlane&) = delete;
 
-  /// Without leave_blocking before it, the others see the loss of this rank. Blocking: a second at most, where this
-  /// rank hosts the store, so that the others receive the cause from it.
+  /// Without an earlier leave_blocking, the other ranks see this rank as lost. Blocking: at most a second, if this rank
+  /// hosts the store, so that the other ranks receive the cause.
   ~ControlPlane();
 
   const Membership& membership() const noexcept { return membership_; }
   Store store() const { return {client_, loop_handle_}; }
   const std::shared_ptr<FailureLatch>& failure() const noexcept { return failure_; }
 
-  /// The thread whose loop carries the session: for other parts of the rank's control plane.
+  /// The control thread, for other parts of the rank's control plane.
   async::LoopThread& control_thread() noexcept { return thread_; }
 
-  /// Sends Leave; afterwards the store can no longer be used. The host of the store stays until all have left.
-  /// Blocking: until the deadline at most. @returns whether all that was done by then
+  /// Sends Leave; afterwards the store cannot be used. The rank that hosts the store waits until all ranks have left.
+  /// Blocking: at most until the deadline. @returns whether all of this was complete by then
   bool leave_blocking(Deadline deadline);
 
  private:

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The functions of rendezvous::ControlPlane.
+/// Definitions of rendezvous::ControlPlane.
 
 #include <unistd.h>
 
@@ -25,13 +25,12 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 
 namespace detail {
 
-/// How long a rank that hosts the store stays until the others have received why it leaves.
+/// How long a rank that hosts the store waits for the other ranks to receive the cause.
 inline constexpr std::chrono::milliseconds departure_timeout{1000};
 
 }  // namespace detail
 
-/// The rank's session and, where it hosts the store, the server: the loop's thread only, until it has
-/// ended.
+/// The rank's session and, if it hosts the store, the server. Used by the loop's thread only, until it has ended.
 struct ControlPlane::LoopState {
   std::optional<StoreServer> server;
   JobServer* job = nullptr;  ///< the server's
@@ -100,7 +99,7 @@ DTRAIN_DEFINED async::Task<void> ControlPlane::join(async::EventLoop& loop, cons
   try {
     loop_state_->session = co_await JoinedJob::join(loop, address, std::move(request), failure_, deadline);
   } catch (const std::exception& error) {
-    if (loop_state_->server) {  // the others are to receive why their store goes away
+    if (loop_state_->server) {  // the other ranks receive the cause before the store ends
       loop_state_->job->post_failure(Cause{CauseKind::exception, options.rank, host.name, error.what()});
     }
     throw;
@@ -136,7 +135,7 @@ DTRAIN_DEFINED async::Task<bool> ControlPlane::leave_all(Deadline deadline) {
   co_return left;
 }
 
-/// Ends the session, and gives the other ranks time to receive the cause where this rank hosts the store.
+/// Ends the session; if this rank hosts the store, the other ranks get time to receive the cause.
 DTRAIN_DEFINED async::Task<void> ControlPlane::wait_for_departures() {
   loop_state_->session.reset();
   if (loop_state_->server) {
@@ -150,7 +149,7 @@ DTRAIN_DEFINED async::Task<void> ControlPlane::destroy_loop_state() {
   co_return;
 }
 
-/// A report goes to the store; once there is no session any more, nobody else is to be notified.
+/// Sends reports to the store; without a session, a report sets this rank's own latch.
 DTRAIN_DEFINED void ControlPlane::install_reporter() {
   const std::weak_ptr<FailureLatch> latch = failure_;
   failure_->set_reporter([loop_handle = loop_handle_, weak_client = client_, latch](const Cause& cause) {

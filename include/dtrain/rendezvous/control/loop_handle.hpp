@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The way from any thread to a rank's control loop, which ends safely before the loop does.
+/// LoopHandle: access to a rank's control loop from any thread, also when the loop has ended.
 
 #include <chrono>
 #include <condition_variable>
@@ -14,17 +14,17 @@
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-/// A grace period more: the deadline of a blocking call around a task that keeps the given one itself, and whose error
-/// names what it waited for.
+/// The deadline plus 3 s, for a blocking call around a task that itself keeps the deadline. The task then times out
+/// first, and its error names what it waited for.
 inline Deadline with_grace(Deadline deadline) {
   constexpr std::chrono::seconds moment(3);
   const bool has_room = deadline.instant() < Deadline::Clock::time_point::max() - moment;
   return has_room ? Deadline::at(deadline.instant() + moment) : deadline;
 }
 
-/// Shared by those who may outlive the loop's owner: after close(), they get an error instead of reaching a loop that
-/// is gone. So are processes that were forked since, which have no such thread. Threads: all members from any thread;
-/// close from none that is inside run_blocking.
+/// Shared by objects that may outlive the loop's owner. After close(), their calls fail instead of using a loop that is
+/// gone. Calls also fail in a process that was forked since: it has no such thread. Threads: all members from any
+/// thread; close() not from a thread inside run_blocking.
 class LoopHandle {
  public:
   explicit LoopHandle(async::LoopThread& thread) noexcept : thread_(&thread) {}
@@ -57,8 +57,8 @@ class LoopHandle {
     return use.thread != nullptr && use.thread->is_current();
   }
 
-  /// Refuses new calls and waits for those that run. Blocking: until they have returned; who closes has ended what they
-  /// wait for.
+  /// Refuses new calls. Blocking: until the running calls have returned. @pre the caller has ended the tasks they wait
+  /// for
   void close() {
     if (!process_.is_current()) {
       return;
@@ -72,7 +72,7 @@ class LoopHandle {
   struct LoopUse {
     explicit LoopUse(LoopHandle& owner) : handle(owner) {
       if (!handle.process_.is_current()) {
-        return;  // nor is the mutex: another thread may have held it at the fork
+        return;  // the mutex is not usable either: another thread may have held it at the fork
       }
       const std::lock_guard lock(handle.mutex_);
       thread = handle.thread_;

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// A deleter for what owns a control thread, and may lose its last owner on that very thread.
+/// Deleter for the owner of a control thread, whose last reference may end on that very thread.
 
 #include <thread>
 
@@ -9,9 +9,9 @@
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-/// Deletes in the thread that asks for it, except on the control thread: a coroutine there may hold the last handle,
-/// and the owner waits for that thread to end. Then a thread of its own does it. In a process that was forked since the
-/// owner stays, as with DeleteInOwningProcess. @pre the owner has a TaskRunner `tasks`
+/// Deletes on the calling thread, except on the control thread: a coroutine there may hold the last handle, and the
+/// owner's destructor waits for that thread. A new thread then deletes the owner. In a process that was forked since,
+/// the owner is not deleted, as with DeleteInOwningProcess. @pre the owner has a TaskRunner `tasks`
 struct OffThreadDeleter {
   template <class Owner>
   void operator()(Owner* owner) const noexcept {
@@ -22,7 +22,7 @@ struct OffThreadDeleter {
       try {
         std::thread([owner] { delete owner; }).detach();
       } catch (...) {
-        // No thread can be had: the owner stays, and the other ranks see the end of this process.
+        // No thread can be created: the owner stays, and the other ranks see the end of this process.
       }
     } else {
       delete owner;

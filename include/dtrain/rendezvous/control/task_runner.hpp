@@ -22,7 +22,7 @@ inline constexpr bool is_task = false;
 template <class T>
 inline constexpr bool is_task<async::Task<T>> = true;
 
-/// make(loop), or make() where it does not want the loop.
+/// make(loop), or make() if it takes no loop.
 template <class Make>
 auto call_with_loop(Make& make, async::EventLoop& loop) {
   if constexpr (std::is_invocable_v<Make&, async::EventLoop&>) {
@@ -40,7 +40,7 @@ struct TaskOf {
                 "'[&]() -> dtrain::Task<int> { ... }'");
 };
 
-/// What makes a coroutine. Not the user's type itself: nvcc's compiler warns of frames that hold types without linkage.
+/// Type-erased maker of a coroutine: nvcc's compiler warns of frames that hold types without linkage.
 template <class T>
 class TaskFactory {
  public:
@@ -61,15 +61,14 @@ class FunctionTaskFactory final : public TaskFactory<T> {
   Make make_;
 };
 
-/// What a coroutine made by Make comes to.
+/// Value type of a coroutine made by Make.
 template <class Make>
 using ValueOf = typename TaskOf<std::remove_reference_t<Make>>::type::value_type;
 
 }  // namespace detail
 
-/// Each coroutine ends by itself, by its owner, with the job's first cause, or when the rank leaves.
-/// Lifetime: the thread outlives it. Threads: all members from any thread, but the destructor and close_blocking not
-/// from the loop's.
+/// Starts coroutines. Each ends by itself, when its owner cancels it, when the job fails, or when the rank leaves.
+/// Lifetime: the thread outlives it. Threads: any; the destructor and close_blocking not from the loop's.
 class TaskRunner {
  public:
   TaskRunner(async::LoopThread& thread, std::shared_ptr<FailureLatch> failure, int rank)
@@ -106,8 +105,8 @@ class TaskRunner {
     return BackgroundTask<T>(std::move(state), loop_handle_);
   }
 
-  /// Starts `make`, which outlives the call, and gives its value.
-  /// Blocking: until it has ended; at the deadline it is cancelled, and is gone when this returns.
+  /// Runs the coroutine of `make`, which outlives the call, and returns its value.
+  /// Blocking: until the coroutine has ended; at the deadline it is cancelled, and is gone when this returns.
   /// @throws what BackgroundTask::wait throws
   template <class Make>
   auto run_blocking(Make& make, Deadline deadline) const {
@@ -120,7 +119,7 @@ class TaskRunner {
     return task.wait(deadline);
   }
 
-  /// Ends all coroutines and starts no more. Blocking: until they are gone, for as long as they keep the loop busy.
+  /// Ends all coroutines and starts no more. Blocking: until they are gone, as long as they keep the loop busy.
   void close_blocking() noexcept {
     subscription_.reset();
     try {
@@ -147,7 +146,7 @@ class TaskRunner {
     bool closed = false;
   };
 
-  /// Posted to the loop. Run or not, its state is notified when the coroutine is gone.
+  /// Posted to the loop. Whether it runs or not, the state is notified when the coroutine is gone.
   template <class T>
   class StartTask {
    public:
@@ -181,7 +180,7 @@ class TaskRunner {
     async::Task<T> task_;
   };
 
-  /// The frame of the coroutine is destroyed.
+  /// Called when the frame of the coroutine is destroyed.
   template <class T>
   static void ended(RunningTasks& running, detail::BackgroundState<T>& state) noexcept {
     state.task.detach();
@@ -192,7 +191,7 @@ class TaskRunner {
     state.set_gone();
   }
 
-  /// Runs what `factory` makes until it has ended or `stop` is set: by the job's failure, or since the rank leaves.
+  /// Runs the coroutine of `factory` until it ends or `stop` is set, because the job failed or the rank leaves.
   template <class T>
   static async::Task<T> drive(async::EventLoop& loop, std::shared_ptr<FailureLatch> failure, int rank,
                               std::shared_ptr<detail::BackgroundState<T>> state,
@@ -206,7 +205,7 @@ class TaskRunner {
       while (!state->stop.is_set()) {
         co_await state->stop.wait(Deadline::after(std::chrono::hours(24)));
       }
-    }  // destroys the child where it still waits
+    }  // destroys a child that still waits
     if (!outcome.done()) {
       failure->throw_if_failed(rank);
       throw Error(Errc::closed, "a coroutine on the control loop was ended, since this rank has left the job");

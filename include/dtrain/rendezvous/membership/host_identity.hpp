@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Which host a process runs on, distinguished by what two containers on one machine do not share.
+/// Host identity: boot id and network namespace, by which ranks decide whether they share a host.
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -19,13 +19,13 @@
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-/// Which machine a rank runs on, as the ranks compare it.
+/// Identity of a rank's host. Ranks compare `id` only.
 struct HostIdentity {
-  std::string id;    ///< equal on two ranks exactly where they share a host
-  std::string name;  ///< for messages only: names repeat, and differ between views of one machine
+  std::string id;    ///< two ranks share a host exactly if their ids are equal
+  std::string name;  ///< host name, for messages only: two hosts may have one name, one host two names
 };
 
-/// The identity that follows from its two parts: what makes it testable without several machines.
+/// Host id of its two parts: "5f3a\n" and "4026531840" give "5f3a/net:4026531840". Pure, for tests on one machine.
 inline std::string host_id_of(std::string_view boot_id, std::string_view network_namespace) {
   const std::size_t end = boot_id.find_last_not_of(" \t\r\n");
   std::string id(boot_id.substr(0, end == std::string_view::npos ? 0 : end + 1));
@@ -35,7 +35,7 @@ inline std::string host_id_of(std::string_view boot_id, std::string_view network
 
 namespace detail {
 
-/// The first bytes of a small file of the kernel's; empty where it cannot be read.
+/// At most the first 128 bytes of a kernel file; empty if the file cannot be read.
 inline std::string read_small_file(const char* path) {
   int fd = -1;
   do {
@@ -49,17 +49,17 @@ inline std::string read_small_file(const char* path) {
   do {
     count = ::read(fd, text, sizeof text);
   } while (count < 0 && errno == EINTR);
-  static_cast<void>(::close(fd));  // read only: nothing can be lost
+  static_cast<void>(::close(fd));  // read only: an error of close loses nothing
   return std::string(text, count > 0 ? static_cast<std::size_t>(count) : 0);
 }
 
 }  // namespace detail
 
-/// The boot id, which all containers and namespaces of a machine share, with the inode of the network namespace, which
-/// two containers do not. Where the system tells neither, the host's name stands in.
-/// @param override_id DTRAIN_HOST_ID, where it is set: taken as it is; the caller reads the environment
-/// @throws Error (posix) if the system does not tell its name; Error (invalid_argument) for an override that is too
-/// long
+/// Identity of this host: the boot id, which all containers of a machine share, and the inode of the network namespace,
+/// which two containers do not share. The host name replaces each part that the system does not provide.
+/// @param override_id value of DTRAIN_HOST_ID, which the caller reads; if not empty, it is the host id, unchanged
+/// @throws Error (posix) if the system does not provide the host name; Error (invalid_argument) if the override has
+/// more than max_name_bytes characters
 inline HostIdentity host_identity(const std::optional<std::string>& override_id = std::nullopt) {
   struct ::utsname system {};
   if (::uname(&system) != 0) {

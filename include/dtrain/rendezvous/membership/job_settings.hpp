@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// What must be the same on all ranks, as a text that can be compared and explained: pure.
+/// Job settings: text that must be equal on all ranks, and its first difference, for messages. Pure.
 
 #include <optional>
 #include <string>
@@ -11,7 +11,7 @@
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-/// Lines "name=value", in an order that all ranks share. Bounded by max_settings_bytes.
+/// Lines "name=value", added in the same order on every rank. A Join carries at most max_settings_bytes of them.
 class JobSettings {
  public:
   JobSettings& add(std::string_view name, std::string_view value) {
@@ -26,7 +26,7 @@ class JobSettings {
 
 namespace detail {
 
-/// Takes the first line off, as a sentence may have it; "nothing" where there is none.
+/// Removes the first line from `text`, and returns it sanitized; "nothing" if there is none.
 inline std::string take_line(std::string_view& text) {
   if (text.empty()) {
     return "nothing";
@@ -39,7 +39,7 @@ inline std::string take_line(std::string_view& text) {
 
 }  // namespace detail
 
-/// The first lines that differ; nothing where all are equal.
+/// The first pair of lines that differ; nothing if all lines are equal.
 inline std::optional<std::pair<std::string, std::string>> first_difference(std::string_view a, std::string_view b) {
   while (!a.empty() || !b.empty()) {
     std::string first = detail::take_line(a);

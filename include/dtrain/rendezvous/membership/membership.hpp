@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Who a rank is among the others, once all have joined.
+/// Membership: a rank's numbers in its job (rank, local rank, node rank, sizes), known once all ranks have joined.
 
 #include <algorithm>
 #include <cstddef>
@@ -13,8 +13,8 @@
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-/// Complete: what the launcher left open was learnt when all ranks joined. A node is a host as its ranks' host
-/// identities tell it (boot id and network namespace), not a host name.
+/// All fields are known, also those that the launcher left open. A node is all ranks with one host id (boot id and
+/// network namespace), not all ranks with one host name.
 struct Membership {
   int rank = 0;
   int world_size = 1;
@@ -23,20 +23,21 @@ struct Membership {
   int node_rank = 0;
   int node_count = 1;
   std::string host;  ///< this rank's host name, for messages
-  std::string job;   ///< hexadecimal, drawn by the store for this job and attempt; the same on every rank
-  /// The first rank that is on another host than this one, and that host's name; -1 where all share this host.
+  std::string job;   ///< hexadecimal id that the store draws for each attempt of the job; equal on every rank
+  /// Lowest rank on another host, and that host's name; -1 if all ranks share this host.
   int other_host_rank = -1;
   std::string other_host;
-  /// In a group that was split off: its ranks' numbers in the job. `rank` and `world_size` are the group's then, all
-  /// else is the job's. Null in the whole job.
+  /// Job ranks of the members of a split-off group; null in the whole job. In such a group, `rank` and `world_size` are
+  /// the group's; all other fields are the job's.
   std::shared_ptr<const std::vector<int>> job_ranks{};
-  /// Numeric addresses of this rank's host, known to this rank alone; empty where there is none.
+  /// Numeric addresses of this rank's host. Only this rank knows them; empty if there is none.
   /// @{
-  std::string named_address{};  ///< what DTRAIN_INTERFACE names, where that is of this host
-  std::string route_address{};  ///< this end of the connection with the store, unless that is loopback
+  std::string named_address{};  ///< address that DTRAIN_INTERFACE names, if it is this host's
+  std::string route_address{};  ///< local address of the connection to the store, unless it is loopback
   /// @}
 
-  /// other_host for a sentence. Two hosts of one name may be one, of which two containers have two host ids.
+  /// other_host for a message. If both hosts have one name, it adds the remedy: two containers of a host have two host
+  /// ids.
   std::string other_host_text() const {
     return other_host != host ? other_host
                               : other_host +
@@ -44,15 +45,15 @@ struct Membership {
                                     "DTRAIN_HOST_ID to one value for all of its ranks)";
   }
 
-  /// What causes name, and what the job's failure is compared with.
+  /// This rank's number in the job. Causes contain job ranks, also those in groups.
   int rank_in_job() const noexcept { return rank_in_job(rank); }
 
-  /// The same of another rank of the group.
+  /// Job rank of another rank of the group.
   int rank_in_job(int other) const noexcept {
     return job_ranks ? (*job_ranks)[static_cast<std::size_t>(other)] : other;
   }
 
-  /// The ranks of the group, as the job numbers them.
+  /// Job ranks of the group, in the order of its ranks.
   std::vector<int> ranks_in_job() const {
     std::vector<int> ranks;
     for (int other = 0; other < world_size; ++other) {
@@ -61,7 +62,8 @@ struct Membership {
     return ranks;
   }
 
-  /// This rank in a group of some of this one's. @param ranks of this group, in their new order, this one among them
+  /// This rank's Membership in a subgroup.
+  /// @param ranks members by their ranks in this group, in the order of their new ranks; this rank is among them
   Membership in_part_of(const std::vector<int>& ranks) const {
     std::vector<int> in_job;
     for (const int other : ranks) {

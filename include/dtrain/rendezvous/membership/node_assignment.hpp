@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// From the RankInfo of all ranks to the Membership of each: a pure function.
+/// Node assignment: pure function from the RankInfo of all ranks to the Membership of each.
 
 #include <cstddef>
 #include <optional>
@@ -16,22 +16,22 @@
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-/// What a rank knows of itself when it joins. What its launcher stated as certain is checked; what is open or a guess
-/// of the launcher is left empty and learnt.
+/// A rank's description of itself when it joins. The store checks the values that the launcher stated as certain.
+/// Values that are open or guesses stay empty; the store computes them.
 struct RankInfo {
   int rank = 0;
   std::string host_id;
-  std::string host;  ///< its name, for messages
+  std::string host;  ///< host name, for messages
   std::optional<int> local_rank;
   std::optional<int> local_world_size;
   std::optional<int> node_rank;
   std::optional<int> node_count;
-  std::string settings;  ///< what must be the same on all ranks: lines "name=value" (job_settings.hpp)
+  std::string settings;  ///< lines "name=value" that must be equal on all ranks (job_settings.hpp)
 };
 
 namespace detail {
 
-/// The sentence about one stated value that is wrong; nothing where it is right or was not stated.
+/// The sentence if a stated value differs from the computed one; nothing if they are equal or none was stated.
 inline std::optional<std::string> mismatch(const RankInfo& info, std::string_view name, std::optional<int> stated,
                                            int computed, std::string_view why) {
   if (!stated || *stated == computed) {
@@ -43,7 +43,8 @@ inline std::optional<std::string> mismatch(const RankInfo& info, std::string_vie
   return text + "; correct the variable or flag that states it, or leave it out";
 }
 
-/// Another rank on a host of the same name with another host id: a host in two containers, or two hosts of one name.
+/// Addition to the sentence if another rank has the same host name with another host id, else empty: these may be two
+/// containers of one host, or two hosts of one name.
 inline std::string same_name_elsewhere(const std::vector<RankInfo>& ranks, const RankInfo& info) {
   for (const RankInfo& other : ranks) {
     if (other.host == info.host && other.host_id != info.host_id) {
@@ -57,10 +58,11 @@ inline std::string same_name_elsewhere(const std::vector<RankInfo>& ranks, const
 
 }  // namespace detail
 
-/// Nodes are numbered in the order of their first ranks, and the ranks of a node in the order of their ranks.
+/// Numbers nodes in the order of their first ranks, and the local ranks of a node in the order of its ranks. Example:
+/// ranks 0 to 3 on hosts a, b, a, b have node ranks 0, 1, 0, 1 and local ranks 0, 0, 1, 1.
 /// @param ranks one entry for each rank, in order
-/// @param job the name of the job that every rank gets
-/// @returns a Membership for each rank, or the first disagreement between what a rank stated and what is so
+/// @param job the id of the job, which every rank gets
+/// @returns a Membership for each rank, or the first disagreement between a stated and a computed value
 inline std::variant<std::vector<Membership>, Cause> form_membership(const std::vector<RankInfo>& ranks,
                                                                     const std::string& job) {
   std::unordered_map<std::string_view, std::size_t> node_of_host;

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Which job a process belongs to, as its name, the process that started it and its program tell. Pure.
+/// Origin: the facts (starter process, program) by which a store distinguishes jobs beside their names. Pure.
 
 #include <cstdint>
 #include <optional>
@@ -10,15 +10,15 @@
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-/// What a process states beside its job's name. What one of two processes does not state is not compared.
+/// Facts about a process, beside its job's name. A fact that one of two processes does not state is not compared.
 struct Origin {
-  bool is_exact_job = false;        ///< the name is no other job's: nothing else need be the same
+  bool is_exact_job = false;        ///< the job name is unique to this job: nothing else is compared
   bool one_starter = false;         ///< the launcher starts all ranks of a host from one process
-  std::uint64_t process_space = 0;  ///< the inode of its PID namespace: process ids of another one are not compared
-  std::int64_t starter = 0;         ///< the process that started it; 0: not known
-  std::uint64_t starter_began = 0;  ///< when that began, in clock ticks since the machine's start
-  std::string starter_name{};       ///< for sentences
-  std::string program{};            ///< the executable's name, for sentences
+  std::uint64_t process_space = 0;  ///< inode of the PID namespace: starters are compared only within one namespace
+  std::int64_t starter = 0;         ///< id of the process that started this one; 0: unknown
+  std::uint64_t starter_began = 0;  ///< start time of that process, in clock ticks since the machine's boot
+  std::string starter_name{};       ///< for messages
+  std::string program{};            ///< name of the executable, for messages
   std::string build{};              ///< "build id 5f3a...", or a digest of the executable
 
   friend bool operator==(const Origin&, const Origin&) = default;
@@ -27,16 +27,16 @@ struct Origin {
 /// A process and the job that it belongs to.
 struct JobMember {
   std::string description;  ///< "rank 1 on host a (process 12)"
-  std::string job;          ///< empty: its launcher gives none
+  std::string job;          ///< job name; empty if the launcher gives none
   std::string host_id;
   Origin origin;
 };
 
-/// How two processes compare.
+/// Result of compare_jobs.
 struct JobComparison {
   enum class Relation : std::uint8_t { same = 1, doubtful, other };
   Relation relation = Relation::same;
-  std::string sentence{};  ///< both values and the remedy, unless they are the same
+  std::string sentence{};  ///< both values and the remedy; empty if the relation is `same`
 };
 
 namespace detail {
@@ -70,9 +70,15 @@ inline JobComparison compare_names(const JobMember& a, const JobMember& b) {
 
 }  // namespace detail
 
-/// Whether `a`, which wants to join, belongs to the job of `b`: one that opened its store, or has joined from the same
-/// host. The name decides where it is no other job's. Else the processes that started the two decide, where both run on
-/// one host: in doubt only, where a launcher may have several. Else the program has to be the same one.
+/// Whether `a`, which asks to join, belongs to the job of `b`, which opened the store or was the first to join from a's
+/// host. The first rule that applies decides:
+/// 1. Both have a job name, and the names differ: other.
+/// 2. One job name is exact, the other process has no name, and both state an origin: other.
+/// 3. One process states no origin, or a job name is exact: same.
+/// 4. The starters are comparable (same host, same PID namespace, both known) and equal: same.
+/// 5. The starters are comparable and differ, and both launchers have one starter on each host: other.
+/// 6. The builds are known and differ: other.
+/// 7. The starters are comparable and differ: doubtful, since a launcher may have several on a host. Otherwise: same.
 inline JobComparison compare_jobs(const JobMember& a, const JobMember& b) {
   using Relation = JobComparison::Relation;
   const bool both_say = !a.origin.program.empty() && !b.origin.program.empty();

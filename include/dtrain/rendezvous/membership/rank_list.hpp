@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Ranks in a sentence: "rank 3", "ranks 0-2 and 7".
+/// Text of a list of ranks, for messages: "rank 3", "ranks 0-2 and 7".
 
 #include <cstddef>
 #include <string>
@@ -11,8 +11,9 @@
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-/// "0-3", "7". Ranges are joined; after `max_ranges` of them the rest is counted ("9 more"), so that a sentence about
-/// 10,000 ranks can be read. @param ranks ascending
+/// Ranges of consecutive ranks: "0-3", "7". After `max_ranges` ranges, the other ranks are counted ("9 more"), so that
+/// a message about 10,000 ranks stays readable.
+/// @param ranks ascending
 inline std::vector<std::string> rank_ranges(const std::vector<int>& ranks, std::size_t max_ranges = 16) {
   std::vector<std::pair<int, int>> ranges;
   for (const int rank : ranks) {
@@ -35,7 +36,7 @@ inline std::vector<std::string> rank_ranges(const std::vector<int>& ranks, std::
   return parts;
 }
 
-/// "ranks 0-3 and 7", of rank_ranges. @param ranks ascending
+/// "ranks 0-3 and 7", made by rank_ranges; "no rank" if there is none. @param ranks ascending
 inline std::string rank_list(const std::vector<int>& ranks, std::size_t max_ranges = 16) {
   if (ranks.empty()) {
     return "no rank";

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// RankSet: some ranks of a job, in few bytes.
+/// RankSet: compact set of ranks, as ascending ranges of equal steps.
 
 #include <algorithm>
 #include <cstddef>
@@ -10,7 +10,7 @@
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-/// Ascending ranges of equal steps: the usual parts of a job (a node's ranks, every eighth rank) are one range each.
+/// The usual subsets of a job (a node's ranks, every eighth rank) need one range each.
 struct RankSet {
   /// first, first + step, and so on: `more` ranks after the first.
   struct RankRange {
@@ -24,9 +24,9 @@ struct RankSet {
     friend bool operator==(const RankRange&, const RankRange&) = default;
   };
 
-  std::vector<RankRange> ranges;  ///< each begins behind the end of the one before
+  std::vector<RankRange> ranges;  ///< each begins after the end of the one before
 
-  /// @param ranks in any order, each once
+  /// @param ranks in any order, each once. Example: 0, 8, 16, 17 become the ranges {0, 8, 2} and {17, 1, 0}.
   static RankSet of(std::vector<int> ranks) {
     std::sort(ranks.begin(), ranks.end());
     RankSet set;
@@ -60,10 +60,10 @@ struct RankSet {
     return std::any_of(ranges.begin(), ranges.end(), [rank](const RankRange& range) { return range.contains(rank); });
   }
 
-  /// The largest; -1 where there is none.
+  /// The largest rank; -1 if there is none.
   int last() const noexcept { return ranges.empty() ? -1 : ranges.back().last(); }
 
-  /// All of them, ascending.
+  /// All ranks, ascending.
   std::vector<int> ranks() const {
     std::vector<int> all;
     for (const RankRange& range : ranges) {

@@ -22,7 +22,7 @@
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-/// Appends fields; a text that is too long for the other side is cut.
+/// Appends fields to a frame. A text that is longer than the receiver accepts is cut.
 class FieldWriter {
  public:
   void number(std::uint16_t value) { out_.u16(value); }
@@ -30,7 +30,7 @@ class FieldWriter {
   void number(std::uint64_t value) { out_.u64(value); }
   void number(std::int64_t value) { out_.i64(value); }
 
-  /// An integer that is one of first..last.
+  /// An integer in first..last, which the reader checks.
   void number(int value, int, int) { out_.u32(static_cast<std::uint32_t>(value)); }
   void number(const std::optional<int>& value, int, int) { out_.u32(static_cast<std::uint32_t>(value.value_or(-1))); }
 
@@ -40,7 +40,7 @@ class FieldWriter {
   }
   void text(const std::string& value, std::size_t longest) { out_.string(truncate_utf8(value, longest)); }
   void raw_text(const std::string& value, std::size_t longest) { text(value, longest); }
-  /// A long one is not copied: it becomes a shared part. @pre it is not too long
+  /// A value of 4 KiB or more is not copied but becomes a shared part. @pre it has at most `longest` bytes
   void raw_text(const SharedValue& value, std::size_t longest) {
     if (value == nullptr || value->size() < shared_from) {
       text(value == nullptr ? std::string() : *value, longest);
@@ -67,13 +67,13 @@ class FieldWriter {
   void clear() noexcept { out_.clear(); }
 
  private:
-  static constexpr std::size_t shared_from = std::size_t{4} << 10;  ///< less is copied faster than it is shared
+  static constexpr std::size_t shared_from = std::size_t{4} << 10;  ///< copying fewer bytes is faster than sharing them
 
   net::ByteWriter out_;
   std::vector<net::SharedBytes> parts_;
 };
 
-/// Reads fields from bytes that nobody vouches for; after the first one that cannot be, finished() is false for good.
+/// Reads fields from untrusted bytes. After the first invalid field, finished() stays false.
 class FieldReader {
  public:
   explicit FieldReader(std::span<const std::byte> bytes) : in_(bytes) {}
@@ -101,16 +101,16 @@ class FieldReader {
     value = in_.ok() ? static_cast<E>(found) : first;
   }
 
-  /// A name or a sentence, for people: printable, whatever the peer sent.
+  /// A name or a sentence, sanitized: printable, whatever bytes the peer sent.
   void text(std::string& value, std::size_t longest) {
     value = sanitize(in_.string(longest));
     value.resize(truncate_utf8(value, longest).size());
   }
 
-  /// Any bytes: a key or a value. In a sentence they are in_quotes() or sanitize().
+  /// Any bytes: a key or a value. Messages contain them only through in_quotes() or sanitize().
   void raw_text(std::string& value, std::size_t longest) { value = in_.string(longest); }
 
-  /// At least one text and at most `most`. What is allocated follows what is there, not what is announced.
+  /// One to `most` texts. Memory grows with the texts that are present, not with the announced count.
   void raw_texts(std::vector<std::string>& values, std::size_t most, std::size_t longest) {
     const std::uint32_t count = in_.u32();
     require(count >= 1 && count <= most);

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The messages of the handshake, before a session begins, to the bytes of a frame and back.
+/// Handshake codec: messages of the handshake to frames and back.
 
 #include <cstddef>
 #include <cstdint>
@@ -13,13 +13,13 @@
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-/// What a rank may send after its Hello.
+/// Messages that a rank may send after its Hello.
 using HandshakeRequest = std::variant<Join, Resume>;
 
-/// What a store may send in the handshake.
+/// Messages that a store may send in the handshake.
 using HandshakeReply = std::variant<Challenge, Accepted, Refused, Failure>;
 
-/// @param protocol another than this version's only in tests
+/// @param protocol another version only in tests
 inline Frame encode(Hello message, std::uint16_t protocol = protocol_version) {
   FieldWriter writer;
   writer.choice(MessageKind::hello, MessageKind::hello, MessageKind::hello);
@@ -30,7 +30,7 @@ inline Frame encode(Hello message, std::uint16_t protocol = protocol_version) {
   return writer.take();
 }
 
-/// A Hello, or why it is refused; nothing if it is no Hello of any version: then there is nobody to explain it to.
+/// A Hello, or the refusal of another version's Hello; nothing for other bytes, whose sender could not read a refusal.
 /// @param version the store's version of dtrain
 inline std::optional<std::variant<Hello, Refused>> decode_hello(std::span<const std::byte> frame,
                                                                 const std::string& version) {
@@ -58,7 +58,7 @@ inline std::optional<std::variant<Hello, Refused>> decode_hello(std::span<const 
   return hello;
 }
 
-/// What a rank sent after its Hello; nothing if it does not follow the protocol.
+/// Decodes a rank's message after its Hello; nothing if the frame does not follow the protocol.
 inline std::optional<HandshakeRequest> decode_handshake_request(std::span<const std::byte> frame) {
   FieldReader reader(frame);
   MessageKind kind{};
@@ -70,7 +70,7 @@ inline std::optional<HandshakeRequest> decode_handshake_request(std::span<const 
   }
 }
 
-/// What a store sent in the handshake; nothing if it does not follow the protocol.
+/// Decodes a store's message in the handshake; nothing if the frame does not follow the protocol.
 inline std::optional<HandshakeReply> decode_handshake_reply(std::span<const std::byte> frame) {
   FieldReader reader(frame);
   MessageKind kind{};

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The fields of the handshake's messages, for the codec.
+/// Fields of the handshake messages in their order on the wire, for handshake_codec.hpp.
 
 #include <limits>
 
@@ -32,7 +32,7 @@ inline constexpr MessageKind kind_of(const Refused*) {
   return MessageKind::refused;
 }
 
-/// What follows the kind, magic, protocol and version of a Hello.
+/// Fields after the kind, magic, protocol and version of a Hello.
 template <class Fields>
 void fields(Fields& of, Hello& message) {
   of.choice(message.role, ClientRole::rank, ClientRole::launcher);

@@ -1,42 +1,41 @@
 #pragma once
 /// @file
-/// The messages between a rank and the store of its job; this comment is the description of the protocol.
+/// Protocol messages between a rank and its job's store; this comment describes the protocol.
 ///
-/// Both sides of a TCP connection send frames (net/framing/frame.hpp: a length, then that many bytes); the first byte
-/// of a frame is its MessageKind, the rest its fields in the order of the structs, integers little-endian, strings as a
-/// 32-bit length and their bytes. Every length is bounded (limits.hpp), and a frame with bytes left over is malformed.
+/// Both sides of a TCP connection send frames (net/framing/frame.hpp: a length, then that many bytes). The first byte
+/// of a frame is its MessageKind; the rest is its fields, in the order of the structs. Integers are little-endian,
+/// strings a 32-bit length and their bytes. Every length is bounded (limits.hpp); left-over bytes are an error.
 ///
 ///   rank                                 store
-///   Hello                        ->              who, of which attempt, with a secret or without; a nonce
+///   Hello                        ->              role, attempt, whether it has a secret; a nonce
 ///                                <-      Challenge   a nonce, and whether a secret is asked for
-///   Join, with a proof           ->              within the handshake deadline
+///   Join, with a proof           ->              within the handshake timeout
 ///                                <-      Accepted, with a proof, at once; or Refused, or Failure, and the end
 ///
-/// From here on, a session: its frames are numbered on each side by counting them, Heartbeats left out.
+/// From here on, a session. Each side numbers its frames by counting them, without Heartbeats.
 ///
-///                                <-      Welcome once all ranks have joined: who this rank is
+///                                <-      Welcome once all ranks have joined: the rank's Membership
 ///                                 or     Failure the job's first cause
 ///   Request (id)                 ->
-///                                <-      Response (id)   in any order; get, wait and barrier answer when they can
-///   Cancel (id)                  ->              its deadline passed: answered by the Response, whichever it became
+///                                <-      Response (id)   in any order; get, wait and barrier once complete
+///   Cancel (id)                  ->              its deadline passed: one Response answers both
 ///   FailureReport (cause)        ->
 ///                                <-      Failure         to every rank, once: the first cause of the job
 ///   Leave                        ->
 ///                                <-      Left            then the rank closes
-///   Heartbeat                    <->             how many frames have come; the rank's every Accepted::heartbeat_ms,
+///   Heartbeat                    <->             number of received frames; the rank's every Accepted::heartbeat_ms,
 ///                                                the store's as the answer to it, or to a part of a long frame; and
 ///                                                either side's when it has many bytes to acknowledge
 ///
-/// Neither side sends more than max_unacknowledged_bytes before the other has acknowledged some of them; both read at
-/// all times, so that acknowledgements come. A side that receives no byte for the liveness time takes the other for
-/// lost. A connection that breaks without Leave is replaced by a new one within the reconnect window: Hello and
-/// Challenge again, then Resume with the session's token instead of Join, answered by Accepted; each side then sends
-/// what the other has not received. Otherwise the rank is lost.
+/// Neither side sends more than max_unacknowledged_bytes before the other has acknowledged some of them. Both read at
+/// all times, so that acknowledgements arrive. A side that receives no byte for the liveness time considers the other
+/// lost. A connection that breaks without Leave is replaced by a new one within the reconnect window; otherwise the
+/// rank is lost. On the new connection, Hello and Challenge are followed by Resume with the session's token instead of
+/// Join. The store answers Accepted; each side then sends the frames that the other has not received.
 ///
-/// A connection that closes before Accepted means nothing, and the rank tries again: a store that has too many
-/// connections that send nothing closes the oldest. After a failure every request is answered Status::failed. What
-/// every version keeps: the kind, magic, protocol and version of a Hello, and all of Refused; so two versions can tell
-/// each other apart. The proofs are described in transcript.hpp.
+/// If a connection closes before Accepted, the rank tries again: a store with too many pending connections closes the
+/// oldest. After a failure, every request is answered Status::failed. Every version keeps the kind, magic, protocol and
+/// version of a Hello, and all of Refused, so that versions recognise each other. Proofs: transcript.hpp.
 
 #include <array>
 #include <cstddef>
@@ -51,13 +50,13 @@
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-/// @name What a Hello begins with
+/// @name First fields of a Hello
 /// @{
 inline constexpr std::uint32_t protocol_magic = 0x4E525444;  // "DTRN"
 inline constexpr std::uint16_t protocol_version = 3;
 /// @}
 
-/// What begins a frame. Numbers are never given to another meaning.
+/// First byte of a frame. A number never changes its meaning.
 enum class MessageKind : std::uint8_t {
   hello = 1,
   welcome = 2,
@@ -76,16 +75,16 @@ enum class MessageKind : std::uint8_t {
   heartbeat = 15,
 };
 
-/// Whose job a session is of: the ranks', or that of the launchers of all nodes, which have a job of their own.
+/// The job of a session: the ranks' job, or the launchers', which is a separate job of one launcher for each node.
 enum class ClientRole : std::uint8_t { rank = 1, launcher = 2 };
 
 /// Random bytes, new for each handshake.
 using Nonce = std::array<std::byte, 16>;
 
-/// An HMAC-SHA256; zeros where there is no secret.
+/// HMAC-SHA256 (transcript.hpp); zeros if there is no secret.
 using Proof = std::array<std::byte, 32>;
 
-/// @name In the handshake
+/// @name Messages of the handshake
 /// @{
 struct Hello {
   std::string version;  ///< of dtrain; the same on all ranks of a job
@@ -103,15 +102,15 @@ struct Challenge {
 struct Join {
   RankInfo info;
   int world_size = 1;
-  std::string job;                    ///< the job's name; empty where it has none
-  Origin origin{};                    ///< what else tells the job from others
-  bool opens_store = false;           ///< the store of this rank's job is its own to open
+  std::string job;                    ///< name of the job; empty if it has none
+  Origin origin{};                    ///< further facts that distinguish the job from others
+  bool opens_store = false;           ///< this rank hosts its job's store
   std::int64_t process = 0;           ///< its process id, for messages
   std::uint64_t join_timeout_ms = 0;  ///< how long this rank waits for the others
   Proof proof{};
 };
 
-/// Names a session to the store that issued it; nobody else can guess the key.
+/// Id of a session with an unguessable key, issued by the store.
 struct SessionToken {
   std::uint64_t session = 0;
   Nonce key{};
@@ -123,10 +122,10 @@ struct Resume {
   Proof proof{};
 };
 
-/// The rank is admitted and waits for the others, or goes on with its session.
+/// The store has admitted the rank, which waits for the others; or it resumes the rank's session.
 struct Accepted {
   SessionToken token;
-  std::uint64_t received = 0;  ///< frames of the session; 0 where it begins
+  std::uint64_t received = 0;  ///< frames of the session that the store has; 0 in a new session
   std::uint32_t heartbeat_ms = 0;
   std::uint32_t liveness_ms = 0;
   std::uint32_t reconnect_window_ms = 0;  ///< how long the store waits for a Resume
@@ -135,21 +134,21 @@ struct Accepted {
 
 struct Refused {
   std::string sentence;
-  bool other_job = false;  ///< the store is another job's: this rank's own may be elsewhere
+  bool other_job = false;  ///< this store is another job's; the store of this rank's job may be at another port
 };
 /// @}
 
-/// @name In a session
+/// @name Messages of a session
 /// @{
 struct Heartbeat {
-  std::uint64_t received = 0;  ///< frames of the session: they need not be kept for a Resume any more
+  std::uint64_t received = 0;  ///< frames of the session that the sender has; the receiver need not keep them any more
 };
 
 struct Welcome {
   Membership membership;
 };
 
-/// The first cause, to a rank; the same fields as a FailureReport, which goes to the store.
+/// The job's first cause, from the store to a rank; a FailureReport goes from a rank to the store.
 struct Failure {
   Cause cause;
 };

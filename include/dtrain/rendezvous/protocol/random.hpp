@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Bytes that nobody can guess: nonces, tokens, secrets and the names of jobs.
+/// Cryptographic random bytes: nonces, session tokens, secrets and job ids.
 
 #include <sys/random.h>
 
@@ -14,7 +14,7 @@
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-/// Blocking: only early in the boot of a machine. @throws Error (posix)
+/// Bytes of getrandom(2). Blocking: only early in the boot of a machine. @throws Error (posix)
 template <std::size_t N>
 std::array<std::byte, N> random_bytes() {
   std::array<std::byte, N> bytes{};

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Store requests and responses: a part of the protocol (message.hpp).
+/// Store requests and responses of the protocol (message.hpp).
 
 #include <cstddef>
 #include <cstdint>
@@ -14,38 +14,38 @@
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-/// Of all keys and values of one request, or of one answer: so each fits into a frame.
+/// Bound of all keys and values of one request, or of one response, so that each fits into a frame.
 inline constexpr std::size_t max_batch_bytes = max_value_bytes + max_key_bytes;
 
 enum class RequestKind : std::uint8_t {
   set = 1,      ///< keys[0], value
-  get,          ///< keys[0]: waits until it exists
+  get,          ///< keys[0]: waits until the key exists
   try_get,      ///< keys[0]
   add,          ///< keys[0], number
   wait,         ///< keys: waits until all exist at once
   barrier,      ///< keys[0]: its name; members
-  compare_set,  ///< keys[0], expected, value: sets it where the key has the expected value, or is missing as expected
+  compare_set,  ///< keys[0], expected, value: sets the key if it has the expected value; no `expected`: if it is
+                ///< missing
   erase,        ///< keys[0]
-  append,       ///< keys[0], value: to the end of what the key has; a missing key counts as empty
+  append,       ///< keys[0], value: appends it; a missing key counts as empty
   set_many,     ///< keys, and as many values: all or nothing
   get_many,     ///< keys: waits until all exist at once
-  take,         ///< keys[0], number: as get; the key is erased once it was taken so often
+  take,         ///< keys[0], number: as get; the store erases the key after `number` takes
 };
 
-/// Whether a request is about several keys.
 inline constexpr bool takes_many(RequestKind kind) noexcept {
   return kind == RequestKind::wait || kind == RequestKind::set_many || kind == RequestKind::get_many;
 }
 
 struct Request {
-  std::uint64_t id = 0;  ///< ascending on a connection
+  std::uint64_t id = 0;  ///< ascending within a session
   RequestKind kind = RequestKind::set;
   std::vector<std::string> keys;
   std::string value;
   std::int64_t number = 0;
   std::optional<std::string> expected{};
   std::vector<std::string> values{};
-  RankSet members{};  ///< of a barrier; none: all ranks of the job
+  RankSet members{};  ///< ranks of a barrier; empty: all ranks of the job
 };
 
 struct Cancel {
@@ -55,8 +55,8 @@ struct Cancel {
 enum class Status : std::uint8_t {
   ok = 1,
   missing,    ///< try_get, erase, compare_set: the key does not exist
-  refused,    ///< text says why
-  cancelled,  ///< text says what was missing
+  refused,    ///< text has the reason
+  cancelled,  ///< text lists the missing keys or ranks
   failed,     ///< the job has failed; Failure has the cause
 };
 
@@ -64,15 +64,15 @@ template <class Value>
 struct BasicResponse {
   std::uint64_t id = 0;
   Status status = Status::ok;
-  Value text{};                 ///< a value, or a sentence
+  Value text{};                 ///< the key's value, or an error sentence
   std::int64_t number = 0;      ///< add: the sum; append: the length; compare_set: 1 if it was set
   std::vector<Value> values{};  ///< get_many: in the order of the keys
 };
 using Response = BasicResponse<std::string>;
 
-/// A value as the store and all answers that have it share it. Null: an empty one.
+/// Value that the store shares with all responses that contain it. Null: empty.
 using SharedValue = std::shared_ptr<const std::string>;
-/// The same answer, as a store gives it: many ranks may wait for one large value.
+/// Response of a store, with shared values: many ranks may wait for one large value.
 using ValueResponse = BasicResponse<SharedValue>;
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous

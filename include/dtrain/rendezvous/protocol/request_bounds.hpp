@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Client-side bounds of store requests, and how sentences name a request.
+/// Client-side bounds of store requests, and the text that names a request in error sentences.
 
 #include <cstddef>
 #include <string>
@@ -11,7 +11,7 @@
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-/// What a request is doing, for the beginning of sentences: "setting key 'a' and 2 more". @pre it has a key
+/// Beginning of an error sentence about a request: "setting key 'a' and 2 more". @pre the request has a key
 inline std::string describe(const Request& request) {
   const char* verb = "";
   switch (request.kind) {
@@ -32,7 +32,7 @@ inline std::string describe(const Request& request) {
          (request.keys.size() > 1 ? " and " + std::to_string(request.keys.size() - 1) + " more" : "");
 }
 
-/// @throws Error (invalid_argument) for what is too long or too much, with the bound
+/// Checks a request against the bounds. @throws Error (invalid_argument) with the bound that it exceeds
 inline void require_bounded(const Request& request, const std::string& doing) {
   const auto refuse = [&](const std::string& what, std::size_t bound, const char* rest = " are possible") {
     throw Error(Errc::invalid_argument, doing + ": " + what + "; at most " + std::to_string(bound) + rest);

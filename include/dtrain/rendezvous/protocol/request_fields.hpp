@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The fields of requests and their answers, in their order on the wire: for session_codec.hpp.
+/// Fields of requests and responses in their order on the wire, for session_codec.hpp.
 
 #include <algorithm>
 #include <cstddef>
@@ -24,7 +24,7 @@ inline constexpr MessageKind kind_of(const Cancel*) {
   return MessageKind::cancel;
 }
 
-/// Exactly `count` values. @pre when writing, there are so many
+/// Exactly `count` values. @pre when writing, `values` has `count` elements
 template <class Fields, class Value>
 void values_of(Fields& of, std::vector<Value>& values, std::size_t count) {
   values.resize(count);
@@ -33,7 +33,7 @@ void values_of(Fields& of, std::vector<Value>& values, std::size_t count) {
   }
 }
 
-/// Each range within the job, and behind the one before.
+/// Ranges of ranks below max_world_size, each after the end of the one before.
 template <class Fields>
 void fields(Fields& of, RankSet& set) {
   int count = static_cast<int>(set.ranges.size());

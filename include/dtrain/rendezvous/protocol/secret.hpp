@@ -14,15 +14,15 @@
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-/// Both sides prove that they know it without sending it (see transcript.hpp). It guards the handshake, not the
-/// connection: what follows is neither encrypted nor protected against somebody who can change what is on its way.
+/// Both sides prove that they know the secret without sending it (transcript.hpp). It protects the handshake only:
+/// later bytes are neither encrypted nor protected against an attacker who can change them on the network.
 class Secret {
  public:
   static constexpr std::size_t fewest_characters = 16;
   static constexpr std::size_t most_characters = 4096;
 
-  /// @param where it comes from, for the sentence: "DTRAIN_SECRET"
-  /// @throws Error (usage) where it is too short to be one, or too long; the sentence does not quote it
+  /// @param where the text comes from, for the error sentence: "DTRAIN_SECRET"
+  /// @throws Error (usage) unless the text has 16 to 4096 characters; the sentence does not quote it
   static Secret of(std::string text, std::string_view where) {
     if (text.size() < fewest_characters || text.size() > most_characters) {
       throw Error(Errc::usage, std::string(where) + " has " + std::to_string(text.size()) +
@@ -33,10 +33,10 @@ class Secret {
     return Secret(std::move(text));
   }
 
-  /// 64 hexadecimal digits that nobody can guess. @throws Error (posix)
+  /// A new random secret of 64 hexadecimal digits. @throws Error (posix)
   static Secret drawn() { return Secret(hex(random_bytes<32>())); }
 
-  /// What to pass on to those who are to join.
+  /// The text to pass on to the processes that are to join.
   const std::string& text() const noexcept { return text_; }
   std::span<const std::byte> bytes() const noexcept { return std::as_bytes(std::span(text_)); }
 

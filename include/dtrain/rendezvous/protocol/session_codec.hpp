@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The messages of a session to the bytes of a frame and back.
+/// Session codec: messages of a session to frames and back.
 
 #include <cstddef>
 #include <cstdint>
@@ -100,7 +100,7 @@ std::optional<Any> decode_as(FieldReader& reader) {
 
 }  // namespace detail
 
-/// The frame of a message, in the memory of `writer`, which is used again.
+/// Encodes a message into `writer`, which owns the returned bytes and is cleared first.
 template <class Message>
 std::span<const std::byte> encode(Message message, FieldWriter& writer) {
   writer.clear();
@@ -110,7 +110,7 @@ std::span<const std::byte> encode(Message message, FieldWriter& writer) {
   return writer.view();
 }
 
-/// The frame of a message. @pre keys and values within their bounds: they would be cut
+/// The frame of a message. @pre keys and values are within their bounds; longer ones are cut
 template <class Message>
 Frame encode(Message message) {
   FieldWriter writer;
@@ -118,7 +118,7 @@ Frame encode(Message message) {
   return writer.take();
 }
 
-/// The same frame as that of the Response, whose values it shares.
+/// The frame of the same Response, sharing its long values instead of copying them.
 inline OutgoingFrame encode(ValueResponse message) {
   FieldWriter writer;
   static_cast<void>(encode(std::move(message), writer));
@@ -129,7 +129,7 @@ inline Frame encode(ToRank message) {
   return std::visit([](auto& each) { return encode(std::move(each)); }, message);
 }
 
-/// The frames that a heartbeat counts; nothing where the frame is no heartbeat. A malformed one is none.
+/// Number of frames that a heartbeat acknowledges; nothing if the frame is no heartbeat, or a malformed one.
 inline std::optional<std::uint64_t> decode_heartbeat(std::span<const std::byte> frame) {
   FieldReader reader(frame);
   MessageKind kind{};
@@ -138,7 +138,7 @@ inline std::optional<std::uint64_t> decode_heartbeat(std::span<const std::byte> 
   return heartbeat ? std::optional<std::uint64_t>(heartbeat->received) : std::nullopt;
 }
 
-/// What a store sent in a session; nothing if it does not follow the protocol.
+/// Decodes a store's message in a session; nothing if the frame does not follow the protocol.
 inline std::optional<ToRank> decode_to_rank(std::span<const std::byte> frame) {
   FieldReader reader(frame);
   MessageKind kind{};
@@ -152,7 +152,7 @@ inline std::optional<ToRank> decode_to_rank(std::span<const std::byte> frame) {
   }
 }
 
-/// What a rank sent in a session; nothing if it does not follow the protocol.
+/// Decodes a rank's message in a session; nothing if the frame does not follow the protocol.
 inline std::optional<FromRank> decode_from_rank(std::span<const std::byte> frame) {
   FieldReader reader(frame);
   MessageKind kind{};

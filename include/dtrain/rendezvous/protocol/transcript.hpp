@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The frames of a handshake, and the proofs of the secret over them.
+/// Handshake transcript: the frames of a handshake, and the proofs of the secret over them.
 
 #include <algorithm>
 #include <array>
@@ -15,7 +15,7 @@
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-/// Whose proof it is. Each has a label of its own, so neither can be sent back as the other.
+/// The side that makes a proof. Each has its own label, so a proof cannot be sent back as the other side's.
 enum class ProofSide : std::uint8_t { rank, store };
 
 /// The frames of one handshake in order, each with its length. A proof is the HMAC-SHA256 (RFC 2104) under the secret
@@ -26,7 +26,7 @@ class Transcript {
  public:
   void add(std::span<const std::byte> frame) noexcept { append(hash_, frame); }
 
-  /// The proof for a frame whose proof is not filled in yet, without adding it.
+  /// The proof for a frame whose last bytes are reserved for it. The frame is not added.
   Proof proof_for(ProofSide side, const Secret& secret, std::span<const std::byte> frame) const noexcept {
     Sha256 hash = hash_;
     append(hash, frame.first(frame.size() - std::min(frame.size(), sizeof(Proof))));

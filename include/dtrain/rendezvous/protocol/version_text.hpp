@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The version as ranks and stores compare it.
+/// Text of dtrain's version, which ranks and stores compare.
 
 #include <string>
 

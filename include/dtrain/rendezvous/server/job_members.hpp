@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Join comparison: tells the processes of this job from those of another one. Pure.
+/// Join comparison: distinguishes the processes of this job from those of another job. Pure.
 
 #include <map>
 #include <string>
@@ -13,7 +13,8 @@
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-/// The names of jobs are always compared; what started a process, and its program, where a rank opened the store.
+/// Compares a Join with the store's opener and earlier ranks: job names always, starters and programs if a rank opened
+/// it.
 class JobMembers {
  public:
   JobMembers(const std::string& owner, const std::string& job, StoreOpener opener)
@@ -26,12 +27,12 @@ class JobMembers {
   /// "rank 0 on host a (process 12)", or the launcher.
   const std::string& opener() const noexcept { return opener_.description; }
 
-  /// Whether it wanted to open a store itself, and is not the process that opened this one.
+  /// Whether the process hosts its job's store, but has not opened this one.
   bool opens_another(const Join& join) const noexcept {
     return join.opens_store && (join.process != process_ || join.info.host_id != opener_.host_id);
   }
 
-  /// With the opener, then with the first that joined from the same host.
+  /// Compares with the opener, then with the first rank that joined from the same host.
   JobComparison compare(const Join& join) const {
     const JobMember member = member_of(join);
     JobComparison compared = compare_jobs(member, opener_);
@@ -42,7 +43,6 @@ class JobMembers {
     return compare_jobs(member, neighbour->second);
   }
 
-  /// It has joined.
   void add(const Join& join) {
     if (has_opener()) {
       first_of_host_.try_emplace(join.info.host_id, member_of(join));
@@ -50,7 +50,7 @@ class JobMembers {
   }
 
  private:
-  /// A name as it is received from the ranks that join.
+  /// Sanitizes and cuts a name as FieldReader::text does, so that it compares equal to a received one.
   static std::string as_received(const std::string& name) {
     std::string shown = sanitize(std::string(truncate_utf8(name, max_name_bytes)));
     shown.resize(truncate_utf8(shown, max_name_bytes).size());

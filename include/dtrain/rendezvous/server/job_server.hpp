@@ -25,9 +25,9 @@
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-/// Does what its JobState wants done, and detects lost ranks: their session has had no connection for the reconnect
-/// window, or has sent nothing for the liveness time. Lifetime: the loop outlives it; destroying it closes every
-/// session at once. Threads: the loop's.
+/// Performs the actions of its JobState, and detects lost ranks. A rank is lost if its session has no connection for
+/// the reconnect window, or sends nothing for the liveness time. Lifetime: the loop outlives it; destroying it closes
+/// every session at once. Threads: the loop's.
 class JobServer {
  public:
   /// @throws Error (posix) if the system gives no random bytes; Error (invalid_argument) for an impossible world size
@@ -45,16 +45,16 @@ class JobServer {
 
   const StoreJobOptions& options() const noexcept { return options_; }
 
-  /// Posts a failure that the store's own process noticed. The first cause of the job wins and goes to every rank.
+  /// Posts a failure that the store's own process noticed. Only the job's first cause counts; every rank receives it.
   void post_failure(const Cause& cause) {
     job_.post(cause);
     apply();
   }
 
-  /// The job's first cause; nothing while it is well.
+  /// The job's first cause; nothing while the job has not failed.
   const std::optional<Cause>& cause() const noexcept { return job_.cause(); }
 
-  /// Whether by the deadline every rank has left, or, after a failure, closed its connection.
+  /// Waits until every rank has left or, after a failure, closed its connection. @returns false at the deadline
   async::Task<bool> all_left(Deadline deadline) {
     const async::WakeReason ready = co_await over_.wait(deadline);
     co_return ready == async::WakeReason::ready;
@@ -62,12 +62,9 @@ class JobServer {
 
   std::size_t sessions() const noexcept { return clients_.size(); }
 
-  /// What its ranks keep in it.
   const KeyValueMap& keys() const noexcept { return job_.keys(); }
 
-  /// @name For the server's handshake
-  /// @{
-  /// A process that may do so joins, or resumes its session. After Accepted, attach() with the same session.
+  /// Admits a process whose proof is checked: it joins, or resumes its session. After Accepted, attach() that session.
   std::variant<Accepted, Refused, Failure> admit(const Join& join) {
     const RankTable::RankEntry* entry = job_.rank_table().find_process(join);
     const ClientEntry* present = entry == nullptr ? nullptr : clients_.at(entry->session).get();
@@ -99,7 +96,7 @@ class JobServer {
     }
     return accept(found->first, *found->second);
   }
-  /// The session goes on over this connection. @param has how many frames the rank has
+  /// Continues the session on this connection. @param has number of frames that the rank has
   void attach(SessionId id, std::unique_ptr<FramedConnection> connection, std::uint64_t has) {
     const auto found = clients_.find(id);
     if (found == clients_.end()) {
@@ -126,7 +123,7 @@ class JobServer {
 
     Nonce key;
     std::shared_ptr<ResumableSession> session;
-    async::TaskHandle waiting;  ///< for a new connection
+    async::TaskHandle waiting;  ///< runs after a lost connection, and ends the session after the reconnect window
   };
 
   static StoreJobOptions checked(StoreJobOptions options) {
@@ -145,7 +142,8 @@ class JobServer {
     return std::make_shared<ResumableSession>(loop_, session, std::move(handlers));
   }
 
-  /// Fewer heartbeats a rank where there are many ranks: ten thousand of them send 10,000 a second.
+  /// Heartbeat interval: 0.5 s, or longer for more than 5000 ranks, so that about 10,000 heartbeats a second arrive at
+  /// most; at most a quarter of the liveness time.
   std::chrono::milliseconds heartbeat() const {
     const std::chrono::milliseconds wanted(std::max(500, options_.world_size / 10));
     return std::max(std::chrono::milliseconds(1), std::min(wanted, limits_.liveness / 4));
@@ -166,7 +164,7 @@ class JobServer {
 
   bool receive_frame(SessionId id, std::span<const std::byte> frame) {
     if (!job_.has_joined(id)) {
-      return true;  // it has left: what it still sends is read only so that its end is seen
+      return true;  // the rank has left: its bytes are read only to see the connection's end
     }
     std::optional<FromRank> message = decode_from_rank(frame);
     if (!message) {
@@ -177,7 +175,7 @@ class JobServer {
     return true;
   }
 
-  /// A session has no connection any more: it may come back for a while, unless it has left or the job is failing.
+  /// A session lost its connection. It may be resumed for a while, unless the rank has left or the job has failed.
   void disconnected(SessionId id, const std::string& how) {
     const std::string text = "its process ended, or its connection broke, before it left the job (" + how + ")";
     const auto found = clients_.find(id);
@@ -197,7 +195,7 @@ class JobServer {
     detach(id, how);
   }
 
-  /// A session is over.
+  /// Ends a session. Its rank is lost, unless it has left.
   void detach(SessionId id, const std::string& how) {
     const std::optional<Cause> loss = job_.session_ended(id, how);
     clients_.erase(id);
@@ -207,7 +205,8 @@ class JobServer {
     apply();
   }
 
-  /// Where the store's own process was stopped meanwhile, no rank is lost for it.
+  /// Ends sessions that send nothing for the liveness time. If the store's own process was stopped meanwhile, the
+  /// liveness time of every session begins anew.
   async::Task<void> watch_liveness() {
     const std::chrono::milliseconds step = std::max(std::chrono::milliseconds(1), limits_.liveness / 8);
     for (;;) {
@@ -230,7 +229,7 @@ class JobServer {
     }
   }
 
-  /// Does what the job wants done. A handler may post a failure meanwhile: it is done after what came before.
+  /// Performs the job's actions in order. If a callback posts a failure meanwhile, its actions follow the earlier ones.
   void apply() {
     if (std::exchange(applying_, true)) {
       return;
@@ -291,7 +290,7 @@ class JobServer {
   bool applying_ = false;
   SessionId last_id_ = 0;
   std::map<SessionId, std::unique_ptr<ClientEntry>> clients_;
-  JoinTimeout join_timeout_;  ///< the tasks come last: they are gone before what they use
+  JoinTimeout join_timeout_;  ///< tasks come last: destroyed before the members that they use
   async::TaskHandle liveness_task_;
 };
 

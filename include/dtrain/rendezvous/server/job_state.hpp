@@ -18,12 +18,12 @@
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-/// Which ranks have joined, the first cause and leaving; requests are the RequestHandler's.
-/// Threads: one. Bounded by its Limits whatever it receives.
+/// State of one job; its RequestHandler serves requests. Threads: one. Its Limits bound its memory, whatever it
+/// receives.
 class JobState {
  public:
-  /// @param id of this start of the job, which every rank gets
-  /// @param job its name, and `opener` the rank that opens its store: with them all others are compared
+  /// @param id of this attempt of the job, which every rank receives
+  /// @param job name of the job; a Join is compared with it and with `opener`, the rank that opens the store
   JobState(int world_size, std::string owner, std::string id, const Limits& limits, const std::string& job = {},
            StoreOpener opener = {})
       : id_(std::move(id)),
@@ -42,15 +42,15 @@ class JobState {
   const RankTable& rank_table() const noexcept { return rank_table_; }
   const KeyValueMap& keys() const noexcept { return request_handler_.keys(); }
 
-  /// No rank is left to serve: all ranks joined (or the job failed), and all of them have left or were lost.
+  /// Whether no rank is left to serve: all ranks joined (or the job failed), and all have left or were lost.
   bool over() const noexcept { return (formed_ || cause_) && rank_table_.present() == 0; }
 
   bool has_joined(SessionId session) const { return ranks_.contains(session); }
 
-  /// The result of a Join: nothing where the session has joined, or why not.
+  /// Result of a Join: monostate if the session has joined, else the reason.
   using JoinResult = std::variant<std::monostate, Refused, Failure>;
 
-  /// A process that has proved the secret asks to join. @pre the session is new
+  /// Handles the Join of a process that has proved the secret. @pre the session is new
   JoinResult join(SessionId session, const Join& join) {
     const JobComparison compared = members_.compare(join);
     if (compared.relation == JobComparison::Relation::other) {
@@ -82,16 +82,15 @@ class JobState {
     return std::monostate{};
   }
 
-  /// A process was refused. The sentence is kept for the error of the ranks that time out waiting: it might have been
-  /// the missing one.
+  /// Keeps the sentence of a refusal for the error of a join timeout: the refused process may be the missing rank.
   void record_refusal(std::string sentence) { last_refusal_ = std::move(sentence); }
 
-  /// A rank sent a message in its session.
+  /// Handles a rank's message. @pre has_joined(session)
   void receive(SessionId session, FromRank message) {
     std::visit([&](auto& each) { on(session, each); }, message);
   }
 
-  /// A session is gone. @returns the loss, for post, if it had joined and not left
+  /// Removes a session that has ended. @returns the loss, for post(), if its rank had joined and not left
   std::optional<Cause> session_ended(SessionId session, const std::string& how) {
     const auto found = ranks_.find(session);
     if (found == ranks_.end()) {
@@ -104,7 +103,7 @@ class JobState {
     return cause;
   }
 
-  /// The first cause wins; it goes to every rank at once.
+  /// Fails the job. Only the first cause counts; every joined rank receives it at once.
   void post(const Cause& cause) {
     if (cause_) {
       return;
@@ -120,7 +119,7 @@ class JobState {
   /// The ranks that have not joined yet.
   std::string missing() const { return rank_list(rank_table_.ranks_in(RankTable::RankState::not_joined)); }
 
-  /// The deadline passed before all ranks had joined. @param waited how long that was: "600 s"
+  /// Fails the job if not all ranks have joined. @param waited for the sentence: "600 s"
   void on_join_timeout(const std::string& waited) {
     if (formed_ || cause_) {
       return;
@@ -138,8 +137,8 @@ class JobState {
   void send(SessionId session, ToRank message) { actions_.emplace_back(send_to(session, std::move(message))); }
   void close(SessionId session) { actions_.emplace_back(CloseAfterSending{session}); }
 
-  /// Admits the rank. Where ranks of two jobs may meet, because nothing distinguished them so far, a second claim of a
-  /// rank ends a job that is not complete yet.
+  /// Admits the rank. If a rank opened the store and the job still forms, a second claim of a rank or of the store
+  /// fails the job: two jobs that nothing distinguishes may have met at one port.
   std::variant<std::monostate, Refused, Cause> claim(SessionId session, const Join& join) {
     const bool opens_another = members_.opens_another(join);
     const bool comes_again = rank_table_.find_process(join) != nullptr;  // its first connection may not have ended yet
@@ -207,13 +206,13 @@ class JobState {
   std::string id_;
   JobMembers members_;
   RankTable rank_table_;
-  std::map<SessionId, int> ranks_;  ///< the sessions that have joined and not left, and whose they are
+  std::map<SessionId, int> ranks_;  ///< rank of each session that has joined and not left
   std::optional<Cause> cause_;
   bool formed_ = false;
   bool has_warned_ = false;
   std::string last_refusal_;
   std::vector<ServerAction> actions_;
-  RequestHandler request_handler_;  ///< answers into actions_
+  RequestHandler request_handler_;  ///< appends its responses to actions_
 };
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous

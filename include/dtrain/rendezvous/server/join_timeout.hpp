@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Waits until all ranks have joined, logs which are missing, and fails the job when that takes too long.
+/// Join timeout: waits for all ranks, logs the missing ones, and fails the job at the deadline.
 
 #include <chrono>
 #include <cstdint>
@@ -17,7 +17,7 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 /// Lifetime: the loop and the job outlive it. Threads: the loop's.
 class JoinTimeout {
  public:
-  /// @param ended is called when it has failed the job
+  /// @param ended called after it has failed the job
   JoinTimeout(async::EventLoop& loop, JobState& job, Deadline deadline, std::function<void()> ended)
       : job_(&job),
         began_(Deadline::Clock::now()),
@@ -28,8 +28,7 @@ class JoinTimeout {
   JoinTimeout(const JoinTimeout&) = delete;
   JoinTimeout& operator=(const JoinTimeout&) = delete;
 
-  /// A rank has joined. Where it waits less long than the store, its timeout is that of all: without it there is no
-  /// job.
+  /// A rank has joined. If it times out before the store, its timeout applies to the job, which needs every rank.
   void joined(std::uint64_t join_timeout_ms) {
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline_.remaining());
     if (join_timeout_ms < static_cast<std::uint64_t>(left.count())) {
@@ -39,7 +38,7 @@ class JoinTimeout {
   }
 
  private:
-  /// How long users wait without a log line; then as often again.
+  /// Interval of the log lines while ranks are missing.
   static constexpr std::chrono::seconds notice_interval{10};
 
   async::Task<void> watch() {

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Where a store listens for the others of its job.
+/// Listening addresses of a store, from DTRAIN_INTERFACE or the master address.
 
 #include <algorithm>
 #include <cerrno>
@@ -18,15 +18,14 @@
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-/// The user's settings for it.
 struct ListenOptions {
   std::optional<std::string> interface {};  ///< DTRAIN_INTERFACE: an interface's name, or an address
-  bool has_secret = false;                  ///< then reaching the port is not enough to join
+  bool has_secret = false;                  ///< of the job: reaching the port is then not enough to join
 };
 
 namespace detail {
 
-/// Nothing where the address is not one of this machine's. @throws Error (posix) with a sentence about the port
+/// A listener; nothing if the address is not this machine's. @throws Error (posix) with a sentence about the port
 inline std::optional<net::Listener> try_listen(async::EventLoop& loop, const std::string& host,
                                                const net::SocketAddress& endpoint) {
   try {
@@ -44,7 +43,7 @@ inline std::optional<net::Listener> try_listen(async::EventLoop& loop, const std
   }
 }
 
-/// The addresses of what DTRAIN_INTERFACE names. @throws Error (usage) where this machine has no such
+/// DTRAIN_INTERFACE as an address, or the addresses of the interface that it names. @throws Error (usage) for neither
 inline std::vector<net::SocketAddress> named_addresses(const std::string& name, std::uint16_t port) {
   if (const std::optional<net::SocketAddress> address = net::SocketAddress::from_numeric(name, port)) {
     return {*address};
@@ -66,7 +65,8 @@ inline std::vector<net::SocketAddress> named_addresses(const std::string& name, 
   return found;
 }
 
-/// Every interface is for those with a secret. @param who names it: "DTRAIN_INTERFACE=0.0.0.0" @throws Error (usage)
+/// Requires a secret for listening on every interface.
+/// @param source for the sentence: "DTRAIN_INTERFACE=0.0.0.0" @throws Error (usage)
 inline void require_secret_for_any(const net::SocketAddress& endpoint, const std::string& source, bool has_secret) {
   if (!has_secret && endpoint.unmapped().is_any()) {
     throw Error(Errc::usage, source +
@@ -76,9 +76,11 @@ inline void require_secret_for_any(const net::SocketAddress& endpoint, const std
   }
 }
 
-/// Where to listen for a host that is none of this machine's outward addresses: its name may mean the loopback address
-/// here and another one elsewhere (Debian's 127.0.1.1), or the address may be forwarded to this machine (a service's).
-/// @throws Error (usage) where that would be every interface, for everybody
+/// Listening addresses, without a secret, for a host that is none of this machine's outward addresses. Its name may
+/// mean a loopback address here and another one elsewhere (Debian's 127.0.1.1), or it may be forwarded to this machine
+/// (a service).
+/// @param outward address of the default route
+/// @throws Error (usage) if there is none: the store would have to listen everywhere, for every process
 inline std::vector<net::SocketAddress> resolve_candidates(const std::string& host,
                                                           const std::vector<net::SocketAddress>& resolved,
                                                           const std::optional<net::SocketAddress>& outward) {
@@ -100,13 +102,16 @@ inline std::vector<net::SocketAddress> resolve_candidates(const std::string& hos
 
 }  // namespace detail
 
-/// Listens at `host` where that is this machine's: at the loopback address if it is written as one; else at the first
-/// of its addresses that is local and not loopback. Where none is: at every address with a secret; without one at the
-/// address of the default route, and at the loopback address that the name means here. 0.0.0.0 and :: are every
-/// address.
-/// @throws Error (posix): "port 29500 on host-a is in use ..."; Error (refused) for a host that does not resolve by the
-/// deadline; Error (usage) where it would have to listen everywhere without a secret, or DTRAIN_INTERFACE is none of
-/// this machine's
+/// Listens for the ranks of a job. The first rule that applies decides:
+/// - DTRAIN_INTERFACE is set: its first address that is this machine's.
+/// - `host` is a loopback host: the loopback address.
+/// - `host` resolves to addresses of this machine that are not loopback: the first of them.
+/// - The job has a secret: every address.
+/// - Else: the address of the default route, and the loopback addresses to which `host` resolves here.
+///
+/// 0.0.0.0 and :: mean every address, which requires a secret.
+/// @throws Error (posix): "port 29500 on host-a is in use ..."; Error (refused) if `host` does not resolve by the
+/// deadline; Error (usage) if every address would need a secret, or DTRAIN_INTERFACE is not this machine's
 inline async::Task<std::vector<net::Listener>> listen_for_ranks(async::EventLoop& loop, std::string host,
                                                                 std::uint16_t port, Deadline deadline,
                                                                 ListenOptions options) {
@@ -153,7 +158,7 @@ inline async::Task<std::vector<net::Listener>> listen_for_ranks(async::EventLoop
   co_return std::move(listeners);
 }
 
-/// listen_for_ranks at the first port that is free of those where `address` may be.
+/// listen_for_ranks at the first free port of those at which `address` may be.
 inline async::Task<std::vector<net::Listener>> listen_on_any(async::EventLoop& loop, StoreAddress address,
                                                              Deadline deadline, ListenOptions options) {
   for (std::uint16_t offset = 0;; ++offset) {

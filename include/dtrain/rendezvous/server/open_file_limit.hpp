@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Whether a process may open the files that serving a job takes.
+/// Open-file limit: check that a process may open the files that a job's store needs.
 
 #include <cstddef>
 #include <optional>
@@ -12,9 +12,10 @@
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-/// Checked at once: the store would time out waiting for ranks that find no room. Nothing where there are files enough.
+/// The cause of failure if this process may open too few files; nothing if it may open enough. Checked before ranks
+/// join: ranks that find no free file would only time out.
 inline std::optional<Cause> too_few_files(const StoreJobOptions& job) {
-  constexpr std::size_t spare = 4;  // the process's own session, somebody who comes, and what it opens for a moment
+  constexpr std::size_t spare = 4;  // own session, one pending connection, files that are open briefly
   const auto members = static_cast<std::size_t>(job.world_size);
   const std::size_t needed = open_files() + members + job.further_files + spare;
   const std::size_t limit = open_files_limit().value_or(needed);

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// How many connections that have not joined a server keeps open.
+/// Limit of pending connections, which a server keeps open before they join.
 
 #include <algorithm>
 #include <cstddef>
@@ -9,7 +9,7 @@
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-/// What is wanted, but at most half of the files that this process may open: the rest is for those who join.
+/// `wanted`, but at most half of the files that this process may open: the rest is for joined ranks.
 inline std::size_t pending_connection_limit(std::size_t wanted) noexcept {
   return std::min(wanted, std::max(open_files_limit().value_or(2 * wanted) / 2, std::size_t{1}));
 }

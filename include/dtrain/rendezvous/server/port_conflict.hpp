@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Listening for the ranks of a job where another job's store may hold the port.
+/// Port conflict: listens for ranks, or asks the dtrain store that holds the port about its job.
 
 #include <cerrno>
 #include <chrono>
@@ -19,9 +19,9 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 
 namespace detail {
 
-/// Sends a Join to a store of dtrain's at `address` as the process that wanted to open one there: its job fails where
-/// nothing distinguishes the two jobs. @returns its answer; empty for what is no store of dtrain's or does not answer
-/// soon
+/// Sends a Join to the dtrain store at `address`, as the process that wanted to open one there. If nothing
+/// distinguishes the two jobs, the store's job fails (JobState::claim).
+/// @returns the store's answer; empty if no dtrain store answers by the deadline
 inline async::Task<std::string> query_port_holder(async::EventLoop& loop, StoreAddress address,
                                                   const JoinRequest& request, Deadline deadline) {
   std::string answer;
@@ -37,17 +37,17 @@ inline async::Task<std::string> query_port_holder(async::EventLoop& loop, StoreA
     } else if (const Failure* failure = std::get_if<Failure>(&result)) {
       answer = failure->cause.sentence();
     }
-  } catch (const Error&) {  // a program of somebody else's, or a store with another secret
+  } catch (const Error&) {  // another program, or a store with another secret
   }
   co_return answer;
 }
 
 }  // namespace detail
 
-/// listen_on_any. Where the port is taken, a store of dtrain's that has it is asked whose it is, and learns of this
-/// process.
-/// @param request as this process would join
-/// @throws as listen_on_any; what the other store says ends the sentence
+/// As listen_on_any. If the port is in use and a dtrain store holds it, that store receives this process's Join, and
+/// its answer ends the error sentence.
+/// @param request Join of this process
+/// @throws as listen_on_any
 inline async::Task<std::vector<net::Listener>> listen_or_query_holder(async::EventLoop& loop, StoreAddress address,
                                                                       ListenOptions options, const JoinRequest& request,
                                                                       Deadline deadline) {

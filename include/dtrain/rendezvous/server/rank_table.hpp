@@ -24,7 +24,7 @@ inline std::string process_text(const Join& join) {
   return process_text(join.info.rank, join.info.host, join.process);
 }
 
-/// Names a connection of the server's; never used twice.
+/// Number of a session of the server, never used twice.
 using SessionId = std::uint64_t;
 
 /// The process of each rank, and whether it has joined, left or was lost.
@@ -41,16 +41,15 @@ class RankTable {
     std::string process_text() const { return rendezvous::process_text(info.rank, info.host, process); }
   };
 
-  /// @param owner names in sentences whose world size it is: "rank 0 on host a", "the launcher on host a"
+  /// @param owner process that states the world size, for sentences: "rank 0 on host a", "the launcher on host a"
   RankTable(int world_size, std::string owner)
       : owner_(std::move(owner)), entries_(static_cast<std::size_t>(world_size)) {}
 
   int world_size() const noexcept { return static_cast<int>(entries_.size()); }
   const RankEntry& at(int rank) const { return entries_.at(static_cast<std::size_t>(rank)); }
 
-  /// Nothing where the rank was admitted; Refused where only this one is wrong, as is each that comes when all ranks
-  /// have joined (another job's rank, with this one's address); a Cause where the job cannot be formed, as with
-  /// different world sizes or settings.
+  /// @returns monostate if the rank was admitted; Refused if only this process is wrong, as is every process after all
+  /// ranks have joined (another job's rank at this job's address); a Cause if world sizes or settings differ
   std::variant<std::monostate, Refused, Cause> admit(SessionId session, const Join& join) {
     const int rank = join.info.rank;
     if (join.world_size != world_size()) {
@@ -84,14 +83,13 @@ class RankTable {
                        "; start all ranks with the same program and settings"};
     }
     entry = RankEntry{RankState::joined, session, join.info, join.process};
-    entry.info.settings.clear();  // ten thousand copies of one text
+    entry.info.settings.clear();  // equal on all ranks: 10,000 copies of one text
     ++joined_;
     ++present_;
     return std::monostate{};
   }
 
-  /// The entry of a rank that has joined, also where it has left or was lost since; null where it has not, or there is
-  /// none.
+  /// Entry of a rank that has joined, even if it has left or was lost since; else null.
   const RankEntry* find(int rank) const noexcept {
     if (rank < 0 || rank >= world_size()) {
       return nullptr;
@@ -100,7 +98,7 @@ class RankTable {
     return entry.state == RankState::not_joined ? nullptr : &entry;
   }
 
-  /// The entry of the very process that sends this, where it has joined already; null where there is none.
+  /// Entry of the same process (rank, host id and process id) if it is joined; else null.
   const RankEntry* find_process(const Join& join) const noexcept {
     const int rank = join.info.rank;
     if (rank < 0 || rank >= world_size() || join.world_size != world_size()) {
@@ -111,7 +109,7 @@ class RankTable {
     return entry.state == RankState::joined && same ? &entry : nullptr;
   }
 
-  /// A rank that has joined is gone. @param how left or lost
+  /// Marks a joined rank as gone. @param how left or lost
   void remove(int rank, RankState how) {
     entries_[static_cast<std::size_t>(rank)].state = how;
     --present_;
@@ -121,7 +119,7 @@ class RankTable {
   /// Whether every rank has joined at some time.
   bool complete() const noexcept { return joined_ == entries_.size(); }
 
-  /// How many are joined now.
+  /// Number of ranks that are joined now.
   std::size_t present() const noexcept { return present_; }
 
   bool anyone_left() const noexcept { return left_ > 0; }
@@ -137,7 +135,6 @@ class RankTable {
     return ranks;
   }
 
-  /// The RankInfo of all, in order of rank.
   std::vector<RankInfo> info() const {
     std::vector<RankInfo> all;
     all.reserve(entries_.size());
@@ -149,8 +146,8 @@ class RankTable {
 
  private:
   std::string owner_;
-  std::string settings_;       ///< those of the first that joined
-  std::string settings_from_;  ///< the rank and host of that one
+  std::string settings_;       ///< of the first rank that joined
+  std::string settings_from_;  ///< that rank and its host
   std::vector<RankEntry> entries_;
   std::size_t joined_ = 0;
   std::size_t present_ = 0;

@@ -11,13 +11,13 @@
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-/// What a store may send in a session.
+/// Session messages from the store to a rank.
 using ToRank = std::variant<Welcome, Failure, Response, Left>;
 
-/// What a rank may send in its session.
+/// Session messages from a rank to the store.
 using FromRank = std::variant<Request, Cancel, FailureReport, Leave>;
 
-/// @name Actions: what the server is to do, in order.
+/// @name Actions that the server performs, in order
 /// @{
 struct SendMessage {
   SessionId session = 0;
@@ -27,7 +27,7 @@ struct SendMessage {
 [[gnu::noinline]] inline SendMessage send_to(SessionId session, ToRank message) {
   return {session, std::move(message)};
 }
-/// The answer to a request that has values.
+/// A response that shares its values with the store.
 struct SendValues {
   SessionId session = 0;
   ValueResponse message;
@@ -35,16 +35,14 @@ struct SendValues {
 [[gnu::noinline]] inline SendValues send_to(SessionId session, ValueResponse message) {
   return {session, std::move(message)};
 }
-/// Close the session once what was sent to it is out.
+/// Close the session after its queued frames are sent.
 struct CloseAfterSending {
   SessionId session = 0;
 };
-/// A rank has joined.
 struct RankJoined {
   int rank = 0;
   std::string host;
 };
-/// A rank has left.
 struct RankLeft {
   int rank = 0;
 };
@@ -52,7 +50,7 @@ struct RankLeft {
 struct JobFailedAction {
   Cause cause;
 };
-/// A rank has joined that may be another job's.
+/// A rank has joined that may belong to another job.
 struct LogWarning {
   std::string sentence;
 };

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// What a store is to know of a job before anybody joins.
+/// Store options: a job that a store serves, and the options that all jobs of a server share.
 
 #include <chrono>
 #include <cstddef>
@@ -17,24 +17,24 @@
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-/// The process that opens a job's store and is one of its ranks. Ranks of the job are compared with it.
+/// The rank that opens a job's store, with which joining ranks are compared.
 struct StoreOpener {
-  std::int64_t process = 0;  ///< its process id; 0: no rank of the job opens the store, and nothing is compared
+  std::int64_t process = 0;  ///< process id; 0: no rank of the job opens the store, and only job names are compared
   std::string host_id{};
   Origin origin{};
 };
 
-/// One job of a server's.
+/// One job of a server.
 struct StoreJobOptions {
   ClientRole role = ClientRole::rank;
   int world_size = 1;
   std::uint64_t attempt = 0;  ///< ranks of an earlier one are refused
-  std::string job{};          ///< its name; empty: every name may join, unless the opener has an origin
-  /// Whose world size it is, in sentences: "rank 0 on host a", "the launcher on host a".
+  std::string job{};          ///< job name; empty: every name may join, unless the opener has an origin
+  /// Process that states the world size, for sentences: "rank 0 on host a", "the launcher on host a".
   std::string owner = "the store";
-  StoreOpener opener{};           ///< the rank that opens the store, where it is one
-  std::size_t further_files = 0;  ///< that this process will open beside the job's connections
-  Deadline join_deadline = Deadline::after(std::chrono::seconds(600));  ///< by when all ranks have joined
+  StoreOpener opener{};           ///< the rank that opens the store, if a rank does
+  std::size_t further_files = 0;  ///< files that this process will open beside the job's connections
+  Deadline join_deadline = Deadline::after(std::chrono::seconds(600));  ///< all ranks join by then
 
   /// @name Called on the loop's thread. They must not throw, nor destroy the server or open a job.
   /// @{
@@ -44,9 +44,9 @@ struct StoreJobOptions {
   /// @}
 };
 
-/// What all jobs of a server share.
+/// Options that all jobs of a server share.
 struct ServerOptions {
-  std::optional<Secret> secret{};  ///< that everybody has to know
+  std::optional<Secret> secret{};  ///< every process must know it to join
   Limits limits{};
 };
 

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// rendezvous::StoreServer: accepts connections, performs the handshake and hands each over to its job.
+/// rendezvous::StoreServer: accepts connections, performs the handshake and passes each connection to its job.
 
 #include <algorithm>
 #include <chrono>
@@ -46,12 +46,12 @@ class StoreServer {
   StoreServer& operator=(const StoreServer&) = delete;
   ~StoreServer() = default;
 
-  /// Where it listens; the first of its addresses.
+  /// The first address that it listens at.
   net::SocketAddress local() const noexcept { return listeners_.front().local(); }
 
-  /// Opens a job. A former one of its role ends: its sessions are closed, and late ranks of it are refused by name.
-  /// Where this process may not open as many files as the job needs, the job has failed from the beginning.
-  /// Lifetime of the result: until the next job of its role, or the server's end. @throws as JobServer
+  /// Opens a job, which replaces an earlier job of the same role: its sessions are closed, and its late ranks are
+  /// refused with a sentence. If this process may not open enough files for the job, the job has failed from the
+  /// beginning. Lifetime of the result: until the next job of its role, or the server's end. @throws as JobServer
   JobServer& open(StoreJobOptions options) {
     auto job = std::make_unique<JobServer>(loop_, std::move(options), options_.limits);
     std::unique_ptr<JobServer>& place = jobs_[job->options().role];
@@ -62,19 +62,18 @@ class StoreServer {
     return *place;
   }
 
-  /// How many connections have not joined: for tests and diagnosis.
+  /// Number of connections that have not joined: for tests and diagnosis.
   std::size_t pending_connections() const noexcept { return without_hello_.size() + with_hello_.size(); }
 
  private:
   /// A connection that has not joined.
   struct PendingConnection {
     std::unique_ptr<FramedConnection> connection;
-    async::TaskHandle task;  ///< gone before the connection
+    async::TaskHandle task;  ///< destroyed before the connection
   };
   using ConnectionId = std::uint64_t;
   using PendingConnections = std::map<ConnectionId, PendingConnection>;  ///< the oldest first
 
-  /// What a rank has sent in the handshake.
   struct ReceivedHandshake {
     Hello hello;
     HandshakeRequest request;
@@ -95,15 +94,14 @@ class StoreServer {
       if (accepted) {
         add_pending(std::move(*accepted));
       }
-      if (accepted_at_once >=
-          max_pending_connections() / 8) {  // they are served before many others could push them out
+      if (accepted_at_once >= max_pending_connections() / 8) {  // serve them before many new ones replace them
         co_await loop_.sleep_for(std::chrono::milliseconds(0));
         accepted_at_once = 0;
       }
     }
   }
 
-  /// Where all ranks of a large job come at once, there is room for each of them.
+  /// The bound, and one more for each rank that has not joined: all ranks of a large job may connect at once.
   std::size_t max_pending_connections() const noexcept {
     std::size_t most = options_.limits.pending_connections;
     for (const auto& [role, job] : jobs_) {
@@ -124,19 +122,19 @@ class StoreServer {
       pending.connection = std::make_unique<FramedConnection>(std::move(connection), max_handshake_bytes);
       pending.connection->watch(options_.limits.liveness);
       pending.task = loop_.spawn(receive(id, *pending.connection));
-    } catch (const std::exception&) {  // it is gone already, or there is no memory for it: the others are served on
+    } catch (const std::exception&) {  // the connection is gone, or memory is short: serve the others
       without_hello_.erase(id);
     }
   }
 
-  /// Where the oldest makes room for one more. Anybody can send a Hello: so connections with one, of whom a rank is one
-  /// until the store's answer has come back to it, have half of the places before the others, and no more. Neither
-  /// floods of connections nor of Hellos push a rank out before half of all places have been given away anew.
+  /// The connections whose oldest is closed to make room. Connections with a Hello keep at most half of all places,
+  /// those without one the rest. A rank has sent a Hello until it receives the store's reply, but any process can send
+  /// one. Neither a flood of connections nor one of Hellos evicts a rank before half of all places were reused.
   PendingConnections& pool_to_shrink() noexcept {
     return with_hello_.size() > max_pending_connections() / 2 || without_hello_.empty() ? with_hello_ : without_hello_;
   }
 
-  /// One connection, from its first byte to its session or its end. What goes wrong with it ends it and no other.
+  /// Serves one connection until its session takes it over or it ends. An error ends this connection only.
   async::Task<void> receive(ConnectionId id, FramedConnection& connection) {
     try {
       const Deadline deadline = Deadline::after(options_.limits.handshake);
@@ -157,7 +155,7 @@ class StoreServer {
     }
   }
 
-  /// Hello, Challenge, and Join or Resume; nothing for what makes no sense or comes too late.
+  /// Performs Hello, Challenge, and Join or Resume. @returns monostate for malformed or late messages
   async::Task<std::variant<std::monostate, Refused, ReceivedHandshake>> receive_handshake(ConnectionId id,
                                                                                           FramedConnection& connection,
                                                                                           Deadline deadline) {
@@ -205,11 +203,12 @@ class StoreServer {
     return std::nullopt;
   }
 
-  /// The session takes the connection over, and nothing is returned; or what to answer instead.
+  /// Passes the connection to its session. @returns nothing, or the frame to answer instead; an empty frame closes the
+  /// connection, and the rank tries again
   std::optional<Frame> route_to_job(ConnectionId id, ReceivedHandshake& handshake) {
     const auto place = jobs_.find(handshake.hello.role);
     if (place == jobs_.end() && handshake.hello.role == ClientRole::rank) {
-      return Frame();  // not yet
+      return Frame();  // no job yet
     }
     if (place == jobs_.end()) {
       return encode(
@@ -219,7 +218,7 @@ class StoreServer {
     JobServer& job = *place->second;
     const Join* join = std::get_if<Join>(&handshake.request);
     if (handshake.hello.attempt > job.options().attempt) {
-      return Frame();  // the store itself still belongs to the former attempt
+      return Frame();  // this store still serves the earlier attempt
     }
     if (auto refused = refusal_of_earlier_attempt(handshake.hello, join, job.options())) {
       job.record_refusal(refused->sentence);
@@ -253,7 +252,7 @@ class StoreServer {
     return std::nullopt;
   }
 
-  /// Sends the answer, and gives the other side a moment to read it and close. @param frame empty: nothing is sent
+  /// Sends `frame` unless it is empty, and waits up to a second for the peer to read it and close.
   async::Task<void> reject(FramedConnection& connection, Frame frame) {
     if (frame.empty()) {
       co_return;
@@ -270,7 +269,7 @@ class StoreServer {
     }
   }
 
-  /// The server itself cannot go on.
+  /// The server itself cannot continue.
   void fail_all_jobs(const std::exception_ptr& reason) {
     std::string text = "an unknown exception";
     try {
@@ -290,8 +289,8 @@ class StoreServer {
   std::map<ClientRole, std::unique_ptr<JobServer>> jobs_;
   ConnectionId last_id_ = 0;
   PendingConnections without_hello_;
-  PendingConnections with_hello_;             ///< have sent a Hello as a rank does, and no proof yet
-  std::vector<async::TaskHandle> accepting_;  ///< last: gone before what they use
+  PendingConnections with_hello_;             ///< have sent a valid Hello, and have no session yet
+  std::vector<async::TaskHandle> accepting_;  ///< last: destroyed before the members that they use
 };
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous

@@ -12,13 +12,13 @@
 namespace DTRAIN_NAMESPACE::rendezvous {
 
 struct FramedConnection {
-  /// @param bound of the frames that are read at first
+  /// @param bound largest frame to read, until reader.raise_bound()
   explicit FramedConnection(net::Connection connected, std::size_t bound = max_frame_bytes)
       : tcp(std::move(connected)), reader(tcp, bound), writer(tcp, max_frame_bytes) {}
   FramedConnection(const FramedConnection&) = delete;
   FramedConnection& operator=(const FramedConnection&) = delete;
 
-  /// Lets the system notice a host or a path that is gone: probes while nothing is sent, a bound while something is.
+  /// Lets TCP detect a lost host or path: keepalive probes while idle, a user timeout while bytes are unacknowledged.
   void watch(std::chrono::milliseconds liveness) {
     tcp.set_keepalive(std::chrono::seconds(10), std::chrono::seconds(5), 3);
     tcp.set_user_timeout(liveness);

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// rendezvous::ResumableSession: one side of a session, which outlives the connections that carry it.
+/// rendezvous::ResumableSession: one side of a session, which outlives its connections.
 
 #include <algorithm>
 #include <chrono>
@@ -25,20 +25,20 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 
 /// Bounds of one end of a session.
 struct SessionOptions {
-  std::size_t outgoing_bytes = std::size_t{64} << 20;  ///< that may wait for a peer that does not read
-  std::chrono::milliseconds send{60000};               ///< for a peer that takes nothing
+  std::size_t outgoing_bytes = std::size_t{64} << 20;  ///< that may wait to be sent
+  std::chrono::milliseconds send{60000};               ///< how long a peer may take no byte, or acknowledge none
   bool is_server = false;  ///< answers heartbeats, and serves no further requests while many responses wait
-  std::chrono::milliseconds answer{500};  ///< how often a store acknowledges bytes of a frame that takes long
+  std::chrono::milliseconds answer{500};  ///< interval of a server's heartbeats while a long frame arrives
 };
 
-/// Numbers, sends, keeps and receives the frames of a session. Lifetime: close() before the last owner lets go; the
-/// loop outlives it. Threads: the loop's. Its handlers may close it.
+/// Numbers, sends, retains and receives the frames of a session. Lifetime: call close() before releasing the last
+/// owner's reference; the loop outlives it. Threads: the loop's. Its handlers may close it.
 class ResumableSession : public std::enable_shared_from_this<ResumableSession> {
  public:
   struct FrameHandlers {
-    /// A frame of the session has come. False where it does not follow the protocol: the connection ends.
+    /// A session frame was received. Returns false if it does not follow the protocol: the connection then ends.
     std::function<bool(std::span<const std::byte>)> on_frame;
-    /// The connection has ended, and no other is attached. @param how a clause
+    /// The connection has ended, and no other is attached. @param how the reason, a clause
     std::function<void(const std::string& how)> on_end;
   };
 
@@ -53,8 +53,9 @@ class ResumableSession : public std::enable_shared_from_this<ResumableSession> {
   ResumableSession& operator=(const ResumableSession&) = delete;
   ~ResumableSession() = default;
 
-  /// Goes on over this connection, instead of any that it has. What the connection's writer holds already goes first.
-  /// @param has how many frames the peer has. False where it cannot go on from there: then nothing is changed
+  /// Continues the session on this connection instead of an earlier one. Bytes that its writer has queued go first.
+  /// @param has number of frames that the peer has
+  /// @returns false, with nothing changed, if the session cannot continue from there
   bool attach(std::unique_ptr<FramedConnection> connection, std::uint64_t has) {
     if (!queue_.rewind(has)) {
       return false;
@@ -69,27 +70,26 @@ class ResumableSession : public std::enable_shared_from_this<ResumableSession> {
 
   bool attached() const noexcept { return connection_ != nullptr; }
 
-  /// False where the peer leaves too much unread.
+  /// @returns false, without sending, if more than SessionOptions::outgoing_bytes would wait
   [[nodiscard]] bool send(OutgoingFrame frame) {
     to_write_.set();
     return queue_.push(std::move(frame));
   }
 
-  /// Acknowledges the frames that have come; keeps a connection alive. No effect without one, nor where so much is
-  /// under way that the peer receives bytes anyway.
+  /// Acknowledges the received frames, which keeps the connection alive. No effect without one, or with 1 MiB queued.
   void send_heartbeat() {
     if (connection_ && connection_->writer.queued_bytes() < batch_bytes) {
       acknowledge();
     }
   }
 
-  /// Ends the connection once everything is sent. Without one, nothing is sent any more.
+  /// Ends the connection once all frames are sent. Without a connection, no effect before the next attach().
   void close_after_sending() {
     closing_ = true;
     to_write_.set();
   }
 
-  /// Ends everything; no handler is called any more.
+  /// Ends the session; no handler is called any more.
   void close() noexcept {
     handlers_ = {};
     detach();
@@ -106,12 +106,12 @@ class ResumableSession : public std::enable_shared_from_this<ResumableSession> {
   static constexpr std::chrono::milliseconds linger{1000};
   static constexpr const char* no_protocol = "it sent bytes that do not follow the protocol";
 
-  static constexpr std::chrono::milliseconds step{100};  ///< how often a peer that takes little is looked after
+  static constexpr std::chrono::milliseconds step{100};  ///< interval at which write_all() checks a slow peer
 
   static Deadline a_day() { return Deadline::after(std::chrono::hours(24)); }
 
-  /// Many frames wait to be sent: a rank has to read answers before it is served more. On one side only: two that
-  /// waited so for each other would do so for good.
+  /// Whether a server serves no more requests until the rank has read responses. Only the server side does this: two
+  /// sides that wait for each other would deadlock.
   bool lacks_room() const noexcept {
     return options_.is_server && queue_.waiting_bytes() > options_.outgoing_bytes / 16;
   }
@@ -124,16 +124,16 @@ class ResumableSession : public std::enable_shared_from_this<ResumableSession> {
     }
   }
 
-  /// Ends both directions and the connection.
+  /// Stops reading and writing, and closes the connection.
   void detach() noexcept {
     reading_.cancel();
     writing_.cancel();
     connection_.reset();
-    unserved_.clear();  // it was not acknowledged: it comes again
+    unserved_.clear();  // not acknowledged: the peer sends them again
     unserved_bytes_ = 0;
   }
 
-  /// Runs one direction. Its end, or its exception, is the end of the connection.
+  /// Runs read_all or write_all. When it returns or throws, the connection ends.
   static async::Task<void> run(std::shared_ptr<ResumableSession> self,
                                async::Task<std::string> (ResumableSession::*direction)(FramedConnection&)) {
     const FramedConnection* const connection = self->connection_.get();
@@ -177,8 +177,8 @@ class ResumableSession : public std::enable_shared_from_this<ResumableSession> {
     }
   }
 
-  /// Every byte is a sign of life: a frame may take longer than the liveness time. The sender of a long one learns of
-  /// it, because its heartbeats wait behind it.
+  /// Every received byte shows that the peer is alive, since one frame may take longer than the liveness time. A server
+  /// also sends heartbeats while a long frame arrives, since the sender's own heartbeats are queued behind that frame.
   void note_bytes(bool are_whole) {
     last_received_ = Deadline::Clock::now();
     if (options_.is_server && !are_whole && last_received_ - last_heartbeat_ >= options_.answer) {
@@ -186,8 +186,8 @@ class ResumableSession : public std::enable_shared_from_this<ResumableSession> {
     }
   }
 
-  /// What has to wait for room is kept unacknowledged, and the peer sends only so much; acknowledgements are read at
-  /// all times, or there would never be room.
+  /// Serves a frame, or keeps it until lacks_room() is false. Kept frames are bounded, because they are unacknowledged.
+  /// Heartbeats are never kept: they acknowledge responses, which makes room. @returns false for a protocol violation
   bool receive_frame(Frame& frame) {
     if (const std::optional<std::uint64_t> has = decode_heartbeat(frame)) {
       if (options_.is_server) {
@@ -220,7 +220,7 @@ class ResumableSession : public std::enable_shared_from_this<ResumableSession> {
     return !on_frame || on_frame(frame);
   }
 
-  /// Serves what waited for room. False where it does not follow the protocol.
+  /// Serves frames that waited for room. @returns false for a protocol violation
   bool serve_waiting(const FramedConnection& connection) {
     bool is_valid = true;
     while (is_valid && connection_.get() == &connection && !unserved_.empty() && !lacks_room()) {
@@ -259,7 +259,7 @@ class ResumableSession : public std::enable_shared_from_this<ResumableSession> {
         } else if (now - last_taken >= options_.send) {
           co_return "it took nothing for " + duration_text(options_.send);
         }
-      } else if (queue_.has_waiting()) {  // until the peer has acknowledged more
+      } else if (queue_.has_waiting()) {  // wait until the peer has acknowledged more
         const std::size_t before = queue_.taken_bytes();
         const async::WakeReason ready = co_await to_write_.wait(Deadline::at(last_taken + options_.send));
         if (queue_.taken_bytes() != before) {
@@ -268,7 +268,7 @@ class ResumableSession : public std::enable_shared_from_this<ResumableSession> {
           co_return "it acknowledged nothing for " + duration_text(options_.send);
         }
       } else if (closing_) {
-        connection.tcp.shutdown_write();  // the peer reads all of it, and closes; who does not close is closed
+        connection.tcp.shutdown_write();  // the peer reads all bytes and closes, or is closed after `linger`
         co_await loop_.sleep_for(linger);
         co_return "it was asked to close";
       } else {

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The frames of one direction of a session, kept until the other side has them: a pure queue.
+/// Retransmit queue: frames of one direction of a session, kept until the peer acknowledges them. Pure.
 
 #include <cstddef>
 #include <cstdint>
@@ -14,7 +14,7 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 
 using Frame = std::vector<std::byte>;
 
-/// A frame to be sent: its own bytes, and those that it shares with other frames.
+/// Frame to send: its own bytes, and bytes that it shares with other frames.
 struct OutgoingFrame {
   OutgoingFrame(Frame bytes, std::vector<net::SharedBytes> shared = {})  // NOLINT: most frames share nothing
       : own(std::move(bytes)), parts(std::move(shared)) {
@@ -30,15 +30,15 @@ struct OutgoingFrame {
   std::size_t shared_bytes = 0;
 };
 
-/// Frames are numbered from 0 in the order of push. First they wait; once taken they are kept, for a peer that loses
-/// its connection, until it has acknowledged them. No more can be taken than may be kept, so none is ever dropped.
+/// Frames are numbered from 0 in the order of push(). A frame waits until take(); then it is kept, to be sent again on
+/// a new connection, until the peer acknowledges it. may_take() bounds the kept bytes, so no frame is ever dropped.
 class RetransmitQueue {
  public:
   /// @param most bytes that may wait
   /// @param kept bytes that may be taken and not acknowledged
   RetransmitQueue(std::size_t most, std::size_t kept) noexcept : most_(most), kept_(kept) {}
 
-  /// False, with nothing appended, where more than the bound would wait: the peer does not read.
+  /// @returns false, with nothing appended, if more than `most` bytes would wait: the peer does not read
   [[nodiscard]] bool push(OutgoingFrame frame) {
     if (waiting_bytes_ + frame.size() > most_) {
       return false;
@@ -51,7 +51,7 @@ class RetransmitQueue {
   bool has_waiting() const noexcept { return taken_ < frames_.size(); }
   std::size_t waiting_bytes() const noexcept { return waiting_bytes_; }
 
-  /// Whether a frame waits, and may be kept beside those that are not acknowledged; one alone always may.
+  /// Whether a frame waits and fits beside the unacknowledged ones. A single frame always fits.
   bool may_take() const noexcept {
     return has_waiting() && (taken_ == 0 || taken_bytes_ + frames_[taken_].size() <= kept_);
   }
@@ -65,7 +65,7 @@ class RetransmitQueue {
     return frame;
   }
 
-  /// The peer has the first `count` frames. False for a count that cannot be: it was never sent so many.
+  /// Drops the frames before number `count`, which the peer has. @returns false if fewer frames are taken
   bool acknowledge(std::uint64_t count) noexcept {
     if (count > first_ + taken_) {
       return false;
@@ -76,8 +76,8 @@ class RetransmitQueue {
     return true;
   }
 
-  /// Everything that the peer does not have waits again. False, with nothing changed, where it misses what it has
-  /// acknowledged, or claims what was never sent.
+  /// Makes all frames from number `count` on wait again. @returns false, with nothing changed, if the peer lacks frames
+  /// that it had acknowledged, or claims frames that were never sent
   bool rewind(std::uint64_t count) noexcept {
     if (count < first_ || !acknowledge(count)) {
       return false;

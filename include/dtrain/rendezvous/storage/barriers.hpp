@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Which ranks have arrived at which barrier: a pure state machine.
+/// Barriers: pure state machine of the ranks that have arrived at each barrier.
 
 #include <cstddef>
 #include <cstdint>
@@ -16,28 +16,28 @@
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-/// Every rank that a barrier is of passes it once in a round. A completed barrier is forgotten, so that the next
-/// arrival at its name opens the next round, and names that are no longer used cost nothing.
+/// Each member of a barrier passes it once a round. A completed round is erased, so that the next arrival begins a new
+/// round, and names that are no longer used need no memory.
 class Barriers {
  public:
   using Instant = KeyWaiters::Instant;
 
   enum class ArrivalResult : std::uint8_t { waiting = 1, completed, already_there, other_members };
 
-  /// A barrier in which a request was cancelled: the ranks that have arrived, and those that are missing.
+  /// State of a barrier in which a request was cancelled.
   struct Unfinished {
     std::string name;
-    std::vector<int> arrived;  ///< the rank of the cancelled request among them
+    std::vector<int> arrived;  ///< including the rank of the cancelled request
     std::vector<int> missing;
-    std::vector<int> cancelled;  ///< arrived and cancelled before; the round goes on without them
-    std::size_t members = 0;     ///< how many ranks the barrier is of
+    std::vector<int> cancelled;  ///< arrived and cancelled before, and have not arrived again
+    std::size_t members = 0;     ///< number of ranks of the barrier
     Instant since;               ///< when the first one arrived
   };
 
   explicit Barriers(int world_size) : all_(RankSet::first_of(world_size)) {}
 
-  /// @param released gets every request of the round when the last rank arrives, this one included
-  /// @param members whose barrier it is, `rank` among them; none: all ranks'
+  /// @param released receives every request of the round when the last rank arrives, including this one
+  /// @param members ranks of the barrier, including `rank`; empty: all ranks
   ArrivalResult arrive(const std::string& name, int rank, RequestKey id, Instant now, std::vector<RequestKey>& released,
                        RankSet members = {}) {
     const auto [place, is_new] = rounds_.try_emplace(name);
@@ -65,7 +65,7 @@ class Barriers {
     return ArrivalResult::completed;
   }
 
-  /// Takes an arrival back; nothing if there is no such (any more).
+  /// Removes the arrival of a request; nothing if there is none (any more).
   std::optional<Unfinished> cancel(RequestKey id) {
     const auto found = arrivals_.find(id);
     if (found == arrivals_.end()) {
@@ -85,7 +85,7 @@ class Barriers {
     return result;
   }
 
-  /// The barrier that a session waits in; nothing if in none.
+  /// A barrier that the session waits in; nothing if in none.
   std::optional<std::string> waited_by(std::uint64_t session) const {
     const auto found = arrivals_.lower_bound({session, 0});
     if (found == arrivals_.end() || found->first.session != session) {
@@ -94,17 +94,17 @@ class Barriers {
     return found->second.name;
   }
 
-  /// Takes back all arrivals of a session.
+  /// Removes all arrivals of a session.
   void forget(std::uint64_t session) {
     for (auto it = arrivals_.lower_bound({session, 0}); it != arrivals_.end() && it->first.session == session;) {
       take_back(it++);
     }
   }
 
-  /// The ranks that a barrier is of. @pre a rank waits in it
+  /// The ranks of a barrier. @pre a rank waits in it
   const RankSet& members_of(const std::string& name) const { return rounds_.at(name).members; }
 
-  /// How much a session's barriers take in memory: the ranges of their ranks.
+  /// Number of rank ranges of a session's barriers: a measure of their memory.
   std::size_t ranges_of(std::uint64_t session) const {
     std::size_t ranges = 0;
     for (auto it = arrivals_.lower_bound({session, 0}); it != arrivals_.end() && it->first.session == session; ++it) {
@@ -113,7 +113,7 @@ class Barriers {
     return ranges;
   }
 
-  /// Takes back every arrival at the barriers that `rank` has a part in. @returns the requests
+  /// Removes every arrival at the barriers of `rank`. @returns the requests
   std::vector<RequestKey> clear_those_of(int rank) {
     std::vector<RequestKey> cleared;
     for (auto it = arrivals_.begin(); it != arrivals_.end();) {
@@ -126,7 +126,7 @@ class Barriers {
     return cleared;
   }
 
-  /// Takes back every arrival at every barrier. @returns the requests, with the names of their barriers
+  /// Removes every arrival at every barrier. @returns the requests, with the names of their barriers
   std::vector<std::pair<RequestKey, std::string>> clear() {
     std::vector<std::pair<RequestKey, std::string>> all;
     for (auto& [id, place] : arrivals_) {
@@ -143,17 +143,17 @@ class Barriers {
   struct Round {
     Instant since;
     RankSet members;
-    std::size_t awaited = 0;  ///< how many they are
+    std::size_t awaited = 0;  ///< number of members
     std::map<int, RequestKey> arrived;
     std::set<int> cancelled;
   };
-  /// Where a request waits.
+  /// The barrier in which a request waits, and its rank.
   struct BarrierArrival {
     std::string name;
     int rank = 0;
   };
 
-  /// A round that nobody waits in is forgotten.
+  /// Removes an arrival, and its round if no other arrival is left.
   void take_back(std::map<RequestKey, BarrierArrival>::iterator place) {
     const auto round = rounds_.find(place->second.name);
     round->second.arrived.erase(place->second.rank);

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The keys and values of a job: a pure state machine.
+/// KeyValueMap: pure state machine of a job's keys and values, and of the waits for keys.
 
 #include <charconv>
 #include <cstddef>
@@ -18,13 +18,14 @@
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-/// Every change is whole or, with the sentence of a refusal, none. Those that add keys give whose waits they end.
+/// A change succeeds wholly, or changes nothing and returns the sentence of a refusal. Changes that add keys also
+/// return the waits that they end (`released`).
 class KeyValueMap {
  public:
   using Refusal = std::optional<std::string>;
   using Released = KeyWaiters::Released;
 
-  /// What add came to, or append's length in bytes.
+  /// The sum of add, or append's length in bytes.
   struct Count {
     std::int64_t value = 0;
     Refusal refusal;
@@ -37,13 +38,13 @@ class KeyValueMap {
     return found == values_.end() ? nullptr : found->second.get();
   }
 
-  /// The value for answers that outlive it here; null where there is none.
+  /// The value, shared with responses that outlive it here; null if the key does not exist.
   SharedValue shared(const std::string& key) const {
     const auto found = values_.find(key);
     return found == values_.end() ? nullptr : found->second;
   }
 
-  /// Sets or replaces a value and releases those who waited for the key.
+  /// Sets or replaces a value, and releases the waits for the key.
   Refusal set(const std::string& key, std::string value, std::vector<Released>& released) {
     const std::string* old = find(key);
     Refusal refusal =
@@ -54,7 +55,7 @@ class KeyValueMap {
     return refusal;
   }
 
-  /// As so many sets in this order; of a key that is there twice the last value counts. @pre as many values as keys
+  /// Sets or replaces all values, or none; if a key occurs twice, its last value counts. @pre as many values as keys
   Refusal set_many(const std::vector<std::string>& keys, std::vector<std::string> values,
                    std::vector<Released>& released) {
     std::map<std::string, std::size_t> last;
@@ -111,7 +112,7 @@ class KeyValueMap {
     Count count{static_cast<std::int64_t>(length), refuse(0, 0, text.size())};
     if (!count.refusal) {
       std::shared_ptr<std::string>& value = values_.at(key);
-      if (value.use_count() > 1) {  // answers have it as it was
+      if (value.use_count() > 1) {  // responses share the old value
         value = std::make_shared<std::string>(*value);
       }
       *value += text;
@@ -120,7 +121,7 @@ class KeyValueMap {
     return count;
   }
 
-  /// Removes the key; who waits for it goes on waiting. @returns whether it existed
+  /// Removes the key; waits for it continue. @returns whether it existed
   bool erase(const std::string& key) {
     const auto found = values_.find(key);
     if (found == values_.end()) {
@@ -133,26 +134,26 @@ class KeyValueMap {
     return true;
   }
 
-  /// A take of the key was answered: it is erased with the last of `readers`. Nothing where it is gone already.
+  /// Counts an answered take; the `readers`-th erases the key. No effect if the key is gone.
   void take(const std::string& key, std::int64_t readers) {
     if (values_.contains(key) && ++taken_[key] >= readers) {
       erase(key);
     }
   }
 
-  /// Registers a wait for all of `keys`, unless they all exist: then it is over, and this false.
+  /// Registers a wait for all of `keys`. @returns false, without a wait, if they all exist
   bool wait(RequestKey id, RequestKind kind, std::vector<std::string> keys, KeyWaiters::Instant now,
             std::int64_t readers = 0) {
     return waits_.add(id, kind, std::move(keys), now, Exists{values_}, readers);
   }
 
-  /// Takes a wait back; nothing if there is no such (any more).
+  /// Removes a wait; nothing if there is none (any more).
   std::optional<KeyWaiters::Cancelled> cancel(RequestKey id) { return waits_.cancel(id, Exists{values_}); }
 
-  /// Takes back all waits of a session.
+  /// Removes all waits of a session.
   void forget(std::uint64_t session) { waits_.forget(session); }
 
-  /// The first key that the oldest wait of a session lacks; nothing if it waits for none.
+  /// The first missing key of a session's oldest wait; nothing if it has no wait.
   std::optional<std::string> lacked_by(std::uint64_t session) const {
     return waits_.lacked_by(session, Exists{values_});
   }
@@ -170,7 +171,7 @@ class KeyValueMap {
     const Values& values;
   };
 
-  /// Why the store cannot take `added` more keys, and `taken` bytes in the place of `freed` ones.
+  /// The refusal, if any, of `added` more keys, and of `taken` bytes in the place of `freed` ones.
   Refusal refuse(std::size_t added, std::size_t freed, std::size_t taken) const {
     if (values_.size() + added > limits_.keys && added > 0) {
       return "the store holds " + std::to_string(values_.size()) + " keys, its limit is " +
@@ -196,7 +197,7 @@ class KeyValueMap {
   Limits limits_;
   std::size_t bytes_ = 0;
   Values values_;
-  std::unordered_map<std::string, std::int64_t> taken_;  ///< how often, of the keys that will be taken again
+  std::unordered_map<std::string, std::int64_t> taken_;  ///< number of takes so far, of keys that are still to be taken
   KeyWaiters waits_;
 };
 

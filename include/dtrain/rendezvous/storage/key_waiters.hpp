@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Which requests wait for which keys: a pure state machine.
+/// KeyWaiters: pure state machine of the requests that wait for keys.
 
 #include <cstddef>
 #include <cstdint>
@@ -17,7 +17,7 @@
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-/// Names a request that awaits its answer: the session, and the number that the session gave the request.
+/// Identifies a pending request: its session, and its number in that session.
 struct RequestKey {
   std::uint64_t session = 0;
   std::uint64_t request = 0;
@@ -25,8 +25,8 @@ struct RequestKey {
   friend auto operator<=>(const RequestKey&, const RequestKey&) = default;
 };
 
-/// A wait ends when all its keys exist at once: one that vanishes meanwhile is waited for again. Which keys exist is
-/// known to the caller: `exists(key)`, and on_added() and on_erased() at each change.
+/// A wait ends when all its keys exist at once; a key that is erased meanwhile is waited for again. The caller knows
+/// which keys exist: it passes `exists(key)`, and calls on_added() and on_erased() at each change.
 class KeyWaiters {
  public:
   using Instant = Deadline::Clock::time_point;
@@ -39,15 +39,15 @@ class KeyWaiters {
     std::int64_t readers = 0;  ///< of a take
   };
 
-  /// A wait that was taken back.
+  /// A wait that was cancelled.
   struct Cancelled {
-    std::vector<std::string> missing;  ///< each once, in the order of asking
-    std::size_t keys = 0;              ///< how many different ones were waited for
+    std::vector<std::string> missing;  ///< each once, in the order of the request
+    std::size_t keys = 0;              ///< number of different keys
     Instant since;
   };
 
-  /// Registers a wait, unless all keys exist: then there is nothing to wait for, and it is false.
-  /// @param keys at least one; the same one several times counts once
+  /// Registers a wait. @returns false, without a wait, if all keys exist
+  /// @param keys at least one; repeated keys count once
   template <class Exists>
   bool add(RequestKey id, RequestKind kind, std::vector<std::string> keys, Instant now, const Exists& exists,
            std::int64_t readers = 0) {
@@ -73,7 +73,7 @@ class KeyWaiters {
     return true;
   }
 
-  /// A key came to be: the waits that lacked only it end, in the order of sessions and requests.
+  /// A key was added: the waits that lacked only this key end, in the order of sessions and requests.
   void on_added(const std::string& key, std::vector<Released>& released) {
     const auto place = waiters_.find(key);
     if (place == waiters_.end()) {
@@ -99,7 +99,7 @@ class KeyWaiters {
     }
   }
 
-  /// Takes a wait back; nothing if there is no such (any more).
+  /// Removes a wait; nothing if there is none (any more).
   template <class Exists>
   std::optional<Cancelled> cancel(RequestKey id, const Exists& exists) {
     const auto found = waits_.find(id);
@@ -117,21 +117,20 @@ class KeyWaiters {
     return result;
   }
 
-  /// Takes back all waits of a session.
+  /// Removes all waits of a session.
   void forget(std::uint64_t session) {
     for (auto it = waits_.lower_bound({session, 0}); it != waits_.end() && it->first.session == session;) {
       end(it++);
     }
   }
 
-  /// How many keys the waits of a session have in all, those included that exist by now, and each as often as it was
-  /// named: what they take in memory.
+  /// Number of keys in all waits of a session, existing and repeated ones included: a measure of their memory.
   std::size_t keys_of(std::uint64_t session) const {
     const auto found = keys_of_.find(session);
     return found == keys_of_.end() ? 0 : found->second;
   }
 
-  /// The first key that the oldest wait of a session lacks; nothing if it waits for none.
+  /// The first missing key of a session's oldest wait; nothing if it has no wait.
   template <class Exists>
   std::optional<std::string> lacked_by(std::uint64_t session, const Exists& exists) const {
     const auto found = waits_.lower_bound({session, 0});
@@ -153,7 +152,7 @@ class KeyWaiters {
     RequestKind kind = RequestKind::wait;
     std::vector<std::string> keys;
     std::size_t different = 0;
-    std::size_t missing = 0;  ///< how many of the different ones do not exist
+    std::size_t missing = 0;  ///< number of different keys that do not exist
     Instant since;
     std::int64_t readers = 0;
   };
@@ -175,7 +174,7 @@ class KeyWaiters {
   }
 
   std::map<RequestKey, Wait> waits_;
-  std::unordered_map<std::string, std::set<RequestKey>> waiters_;  ///< for each key, who waits for it among others
+  std::unordered_map<std::string, std::set<RequestKey>> waiters_;  ///< for each key, the requests that wait for it
   std::unordered_map<std::uint64_t, std::size_t> keys_of_;         ///< for each session, the sum of `keys`
 };
 

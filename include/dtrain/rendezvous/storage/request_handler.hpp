@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Where the requests of a job's ranks are served: a pure state machine, requests in, answers out.
+/// RequestHandler: pure state machine that serves the requests of a job's ranks: requests in, responses out.
 
 #include <algorithm>
 #include <cstdint>
@@ -23,10 +23,10 @@
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-/// Every request gets one answer, unless its session ends first. Threads: one. Bounded by its Limits.
+/// Every request gets one response, unless its session ends first. Threads: one. Bounded by its Limits.
 class RequestHandler {
  public:
-  /// @param actions gets the answers. Lifetime: outlives the handler
+  /// @param actions receives the responses; outlives the handler
   RequestHandler(int world_size, const Limits& limits, std::vector<ServerAction>& actions)
       : limits_(limits), world_size_(world_size), actions_(actions), keys_(limits), barriers_(world_size) {}
   RequestHandler(const RequestHandler&) = delete;
@@ -37,17 +37,17 @@ class RequestHandler {
 
   const KeyValueMap& keys() const noexcept { return keys_; }
 
-  /// A session may ask from now on, as this rank.
+  /// Registers the session of a rank.
   void open(SessionId session, int rank) { clients_.emplace(session, ClientRequests{rank, {}}); }
 
-  /// Nobody waits for the session's answers any more.
+  /// Removes a session and its pending requests.
   void close(SessionId session) {
     keys_.forget(session);
     barriers_.forget(session);
     clients_.erase(session);
   }
 
-  /// Ends every request without an answer: the job has failed, and its ranks were notified.
+  /// Ends every request without a response: the job has failed, and its ranks were notified.
   void fail() {
     for (auto& [session, client] : clients_) {
       keys_.forget(session);
@@ -56,7 +56,7 @@ class RequestHandler {
     barriers_.clear();
   }
 
-  /// This rank has left the job: no barrier that it has a part in can complete any more.
+  /// Rank `left` has left the job: refuses its barriers, now and later, since none of them can complete.
   void refuse_barriers(int left) {
     left_.insert(left);
     for (const RequestKey id : barriers_.clear_those_of(left)) {
@@ -64,7 +64,7 @@ class RequestHandler {
     }
   }
 
-  /// What a rank is doing, as far as its requests tell.
+  /// A rank's activity, from its pending requests, for sentences: "while it waited in barrier 'a'".
   std::string doing(SessionId session) const {
     if (const std::optional<std::string> barrier = barriers_.waited_by(session)) {
       return "while it waited in barrier " + in_quotes(*barrier);
@@ -73,7 +73,7 @@ class RequestHandler {
     return key ? "while it waited for key " + in_quotes(*key) : "while it worked";
   }
 
-  /// @pre the session is open, and the request came out of decode_from_rank
+  /// Serves a request. @pre the session is open, and decode_from_rank returned the request
   void receive(SessionId session, Request& request, Instant now = Deadline::Clock::now()) {
     const RequestKey id{session, request.id};
     ClientRequests& client = clients_.at(session);
@@ -83,12 +83,12 @@ class RequestHandler {
                         " requests without an answer, the limit; await some first");
     }
     if (!client.pending.insert(request.id).second) {
-      return;  // an id that is used twice: its first use will be answered
+      return;  // an id that is used twice: its first use gets the response
     }
     serve(id, client.rank, request, now);
   }
 
-  /// The rank cancels a request; one that was answered meanwhile stays so.
+  /// Cancels a request; no effect if it was answered already.
   void receive(SessionId session, const Cancel& cancel, Instant now = Deadline::Clock::now()) {
     const RequestKey id{session, cancel.id};
     if (const std::optional<KeyWaiters::Cancelled> wait = keys_.cancel(id)) {
@@ -196,7 +196,7 @@ class RequestHandler {
     return {id.request, Status::refused, std::make_shared<const std::string>(std::move(why))};
   }
 
-  /// The answer to a wait whose keys all exist, with values that are the store's own.
+  /// Response to a wait whose keys all exist. It shares the store's values.
   ValueResponse found(const KeyWaiters::Released& wait) const {
     ValueResponse response;
     response.id = wait.id.request;
@@ -225,7 +225,7 @@ class RequestHandler {
     }
   }
 
-  /// All that one change releases is answered at once, but no session gets more of it than may wait to be sent to it.
+  /// Answers all waits that a change released; refuses those of a session once they exceed half of outgoing_bytes.
   void release(const std::vector<KeyWaiters::Released>& released) {
     std::map<SessionId, std::size_t> bytes;
     for (const KeyWaiters::Released& each : released) {
@@ -242,7 +242,7 @@ class RequestHandler {
       }
       answer(std::move(response), each.id.session);
     }
-    for (const KeyWaiters::Released& each : released) {  // now that nobody's answer needs the key any more
+    for (const KeyWaiters::Released& each : released) {  // after all responses that need the key
       count_take(each);
     }
   }
@@ -292,7 +292,7 @@ class RequestHandler {
   std::vector<ServerAction>& actions_;
   KeyValueMap keys_;
   Barriers barriers_;
-  std::set<int> left_;  ///< the ranks without which no barrier can complete any more
+  std::set<int> left_;  ///< ranks that have left: none of their barriers can complete
   std::map<SessionId, ClientRequests> clients_;
 };
 
