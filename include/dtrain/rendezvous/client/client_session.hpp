@@ -108,8 +108,7 @@ class ClientSession {
   }
 
   /// Replaces the broken connection within the reconnect window. It tries the last good address first, because
-  /// resolving the name may take longer than the window. Lookup adds other addresses.
-  /// @param how the connection broke
+  /// resolving the name may take longer than the window; look_up_store() adds others. @param how the connection broke
   async::Task<void> resume(std::string how) {
     const Deadline deadline = Deadline::after(std::chrono::milliseconds(accepted_.reconnect_window_ms));
     std::string reason;

@@ -25,7 +25,6 @@ class SlowNotice {
   SlowNotice(const SlowNotice&) = delete;
   SlowNotice& operator=(const SlowNotice&) = delete;
 
-  /// Replaces the reason.
   void note(std::string why) { why_ = std::move(why); }
 
  private:

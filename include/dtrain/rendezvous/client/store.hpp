@@ -26,7 +26,7 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 /// An operation returns a StoreCall, which sends nothing by itself. In a coroutine on the rank's control loop
 /// (ProcessGroup::run, ::spawn), write `co_await store.get("key")`. On any other thread, `store.get("key").wait()`
 /// blocks. Both take until the deadline at most (timeout() from now if none is given), and a second more for the
-/// store's last answer. Threads: any, several at once.
+/// store's last response. Threads: any, several at once.
 /// @throws Error (timeout) that names the key or barrier; the job's first cause (PeerLost, JobFailed) from every
 /// pending and later call; Error (refused) with the store's sentence; Error (invalid_argument) if a bound is exceeded;
 /// Error (limit) if too many bytes wait to be sent; Error (closed) after the session

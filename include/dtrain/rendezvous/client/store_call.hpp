@@ -27,7 +27,7 @@ class StoreClient;
 /// Result of compare_set.
 struct CompareSet {
   bool swapped = false;
-  std::optional<std::string> now{};  ///< the key's value afterwards; nothing where it does not exist
+  std::optional<std::string> now{};  ///< the key's value afterwards; empty if the key does not exist
 };
 
 /// A request and its session. The first call of send() or wait() sends it, once.
@@ -75,9 +75,9 @@ class [[nodiscard]] StoreCall {
   }
   StoreCall& operator=(StoreCall&&) = delete;
 
-  /// Blocking: until the store answers, at most until the deadline and a second more for the store's last answer.
-  /// Threads: not the control loop's, where it throws Error (invalid_argument) instead of deadlocking. @throws see
-  /// Store; Error (invalid_argument) if the call was already used
+  /// Blocking: until the store answers, at most until the deadline and a second more for its last response.
+  /// Threads: not the control loop's, where it throws Error (invalid_argument) instead of deadlocking.
+  /// @throws see Store; Error (invalid_argument) if the call was already used
   T wait() { return decode(request_.wait(), std::move(expected_)); }
 
   /// Decodes the response when the coroutine resumes, without a coroutine frame of its own.

@@ -41,7 +41,8 @@ class StoreClient {
 
   /// Waits until all ranks have joined. The store's own join timeout passes earlier, unless its machine stood still;
   /// the store then sends the missing ranks as the first cause.
-  /// @returns nothing if the store answered neither by the deadline nor within a second after it
+  /// @returns this rank's Membership; nothing if the store answered neither by the deadline nor within a second after
+  /// it
   /// @throws the job's first cause
   async::Task<std::optional<Membership>> wait_for_welcome(Deadline deadline) {
     const async::WakeReason ready = co_await welcomed_.wait(deadline);
@@ -53,12 +54,12 @@ class StoreClient {
   }
 
   /// Sends a request and waits for its response. At the deadline it cancels the request, and waits up to a second for
-  /// the store's answer that says what was missing.
+  /// the response to the cancelled request, which lists what is missing.
   /// @param self outlives the wait
   /// @param doing begins every error sentence: "waiting for key 'a' of the store"
   /// @returns a response with Status::ok or Status::missing
-  /// @throws the job's first cause; Error (timeout), (refused); (closed) after leave or end; (limit) if too many bytes
-  /// wait
+  /// @throws the job's first cause; Error (timeout), (refused); (closed) after leave or end; (limit): too much to be
+  /// sent
   static async::Task<Response> send_request(std::shared_ptr<StoreClient> self, Request request, std::string doing,
                                             Deadline deadline) {
     self->require_open(doing);

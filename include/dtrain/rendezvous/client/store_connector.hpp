@@ -51,8 +51,7 @@ struct ConnectedStore {
 };
 
 /// Tries to join until the store answers. If the store may be at several ports, it sends its Join to each in turn, and
-/// skips a port that does not answer as this job's store. Lifetime: the arguments outlive its task. Threads: the
-/// loop's.
+/// skips a port without this job's store. Lifetime: the arguments outlive its task. Threads: the loop's.
 class StoreConnector {
  public:
   StoreConnector(async::EventLoop& loop, StoreAddress address, const JoinRequest& request, FailureLatch& failure,

@@ -56,9 +56,8 @@ class BackgroundState {
 
 /// Owns a coroutine that ProcessGroup::spawn has started. Destroying the owner cancels the coroutine and destroys its
 /// locals. Lifetime: may outlive the group, whose destruction ends the coroutine.
-/// Blocking: its destructor, while another coroutine keeps the control loop busy. Threads: one at a time, also the
-/// control loop's. There the destructor does not block: a coroutine that destroys its owner ends at its next
-/// suspension.
+/// Blocking: its destructor, while another coroutine keeps the control loop busy. Threads: one at a time. On the
+/// control loop's thread nothing blocks: a coroutine that destroys its own owner ends at its next suspension.
 template <class T>
 class [[nodiscard]] BackgroundTask {
  public:
@@ -98,9 +97,8 @@ class [[nodiscard]] BackgroundTask {
   }
 
   /// The coroutine's value, once. Blocking: until the coroutine ends, at most until the deadline; then it continues.
-  /// @throws what the coroutine threw; the job's first cause if it has failed meanwhile; Error (timeout); Error
-  /// (closed) if the rank has left the job; Error (invalid_argument) on the control loop's thread, or if nothing is
-  /// owned
+  /// @throws what the coroutine threw; the job's first cause if it has failed; Error (timeout); Error (closed) if the
+  /// rank has left the job; Error (invalid_argument) on the control loop's thread, or if nothing is owned
   T wait(Deadline deadline) {
     if (!state_ || loop_handle_->on_loop_thread()) {
       throw Error(Errc::invalid_argument, std::string(waiting) + (state_ ? ": called on the control thread, which "

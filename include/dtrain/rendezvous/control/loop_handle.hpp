@@ -57,8 +57,7 @@ class LoopHandle {
     return use.thread != nullptr && use.thread->is_current();
   }
 
-  /// Refuses new calls. Blocking: until the running calls have returned. @pre the caller has ended the tasks they wait
-  /// for
+  /// Refuses new calls. Blocking: until the running calls have returned. @pre the caller has ended what they wait for
   void close() {
     if (!process_.is_current()) {
       return;

@@ -22,7 +22,7 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 /// Identity of a rank's host. Ranks compare `id` only.
 struct HostIdentity {
   std::string id;    ///< two ranks share a host exactly if their ids are equal
-  std::string name;  ///< host name, for messages only: two hosts may have one name, one host two names
+  std::string name;  ///< host name, for error sentences only: two hosts may have one name, one host two names
 };
 
 /// Host id of its two parts: "5f3a\n" and "4026531840" give "5f3a/net:4026531840". Pure, for tests on one machine.

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Job settings: text that must be equal on all ranks, and its first difference, for messages. Pure.
+/// Job settings: text that must be equal on all ranks, and its first difference, for error sentences. Pure.
 
 #include <optional>
 #include <string>

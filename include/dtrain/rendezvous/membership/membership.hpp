@@ -22,7 +22,7 @@ struct Membership {
   int local_world_size = 1;
   int node_rank = 0;
   int node_count = 1;
-  std::string host;  ///< this rank's host name, for messages
+  std::string host;  ///< this rank's host name, for error sentences
   std::string job;   ///< hexadecimal id that the store draws for each attempt of the job; equal on every rank
   /// Lowest rank on another host, and that host's name; -1 if all ranks share this host.
   int other_host_rank = -1;
@@ -36,8 +36,7 @@ struct Membership {
   std::string route_address{};  ///< local address of the connection to the store, unless it is loopback
   /// @}
 
-  /// other_host for a message. If both hosts have one name, it adds the remedy: two containers of a host have two host
-  /// ids.
+  /// other_host for error sentences, with a remedy if both names are equal: two containers of a host have two host ids.
   std::string other_host_text() const {
     return other_host != host ? other_host
                               : other_host +
@@ -45,7 +44,7 @@ struct Membership {
                                     "DTRAIN_HOST_ID to one value for all of its ranks)";
   }
 
-  /// This rank's number in the job. Causes contain job ranks, also those in groups.
+  /// This rank's number in the job: causes contain it, and the job's failure is compared with it.
   int rank_in_job() const noexcept { return rank_in_job(rank); }
 
   /// Job rank of another rank of the group.

@@ -21,7 +21,7 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 struct RankInfo {
   int rank = 0;
   std::string host_id;
-  std::string host;  ///< host name, for messages
+  std::string host;  ///< host name, for error sentences
   std::optional<int> local_rank;
   std::optional<int> local_world_size;
   std::optional<int> node_rank;
@@ -43,8 +43,7 @@ inline std::optional<std::string> mismatch(const RankInfo& info, std::string_vie
   return text + "; correct the variable or flag that states it, or leave it out";
 }
 
-/// Addition to the sentence if another rank has the same host name with another host id, else empty: these may be two
-/// containers of one host, or two hosts of one name.
+/// If another rank has the same host name but another host id, the remedy to append to the sentence; else empty.
 inline std::string same_name_elsewhere(const std::vector<RankInfo>& ranks, const RankInfo& info) {
   for (const RankInfo& other : ranks) {
     if (other.host == info.host && other.host_id != info.host_id) {

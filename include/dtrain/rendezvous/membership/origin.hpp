@@ -17,8 +17,8 @@ struct Origin {
   std::uint64_t process_space = 0;  ///< inode of the PID namespace: starters are compared only within one namespace
   std::int64_t starter = 0;         ///< id of the process that started this one; 0: unknown
   std::uint64_t starter_began = 0;  ///< start time of that process, in clock ticks since the machine's boot
-  std::string starter_name{};       ///< for messages
-  std::string program{};            ///< name of the executable, for messages
+  std::string starter_name{};       ///< for error sentences
+  std::string program{};            ///< name of the executable, for error sentences
   std::string build{};              ///< "build id 5f3a...", or a digest of the executable
 
   friend bool operator==(const Origin&, const Origin&) = default;
@@ -70,15 +70,15 @@ inline JobComparison compare_names(const JobMember& a, const JobMember& b) {
 
 }  // namespace detail
 
-/// Whether `a`, which asks to join, belongs to the job of `b`, which opened the store or was the first to join from a's
-/// host. The first rule that applies decides:
+/// Whether `a`, which asks to join, belongs to the job of `b`, the opener of the store or a rank on a's host. The first
+/// rule that applies decides; starters are comparable on one host, in one PID namespace, if both are known:
 /// 1. Both have a job name, and the names differ: other.
 /// 2. One job name is exact, the other process has no name, and both state an origin: other.
 /// 3. One process states no origin, or a job name is exact: same.
-/// 4. The starters are comparable (same host, same PID namespace, both known) and equal: same.
+/// 4. The starters are comparable and equal: same.
 /// 5. The starters are comparable and differ, and both launchers have one starter on each host: other.
 /// 6. The builds are known and differ: other.
-/// 7. The starters are comparable and differ: doubtful, since a launcher may have several on a host. Otherwise: same.
+/// 7. The starters are comparable and differ: doubtful, since a launcher may have several on a host. Else: same.
 inline JobComparison compare_jobs(const JobMember& a, const JobMember& b) {
   using Relation = JobComparison::Relation;
   const bool both_say = !a.origin.program.empty() && !b.origin.program.empty();

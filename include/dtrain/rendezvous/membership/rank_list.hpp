@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Text of a list of ranks, for messages: "rank 3", "ranks 0-2 and 7".
+/// Text of a list of ranks, for error sentences: "rank 3", "ranks 0-2 and 7".
 
 #include <cstddef>
 #include <string>
@@ -12,7 +12,7 @@
 namespace DTRAIN_NAMESPACE::rendezvous {
 
 /// Ranges of consecutive ranks: "0-3", "7". After `max_ranges` ranges, the other ranks are counted ("9 more"), so that
-/// a message about 10,000 ranks stays readable.
+/// a sentence about 10,000 ranks stays readable.
 /// @param ranks ascending
 inline std::vector<std::string> rank_ranges(const std::vector<int>& ranks, std::size_t max_ranges = 16) {
   std::vector<std::pair<int, int>> ranges;

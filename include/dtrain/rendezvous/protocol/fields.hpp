@@ -107,7 +107,7 @@ class FieldReader {
     value.resize(truncate_utf8(value, longest).size());
   }
 
-  /// Any bytes: a key or a value. Messages contain them only through in_quotes() or sanitize().
+  /// Any bytes: a key or a value. Error sentences contain them only through in_quotes() or sanitize().
   void raw_text(std::string& value, std::size_t longest) { value = in_.string(longest); }
 
   /// One to `most` texts. Memory grows with the texts that are present, not with the announced count.

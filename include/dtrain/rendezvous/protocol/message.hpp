@@ -105,7 +105,7 @@ struct Join {
   std::string job;                    ///< name of the job; empty if it has none
   Origin origin{};                    ///< further facts that distinguish the job from others
   bool opens_store = false;           ///< this rank hosts its job's store
-  std::int64_t process = 0;           ///< its process id, for messages
+  std::int64_t process = 0;           ///< its process id, for error sentences
   std::uint64_t join_timeout_ms = 0;  ///< how long this rank waits for the others
   Proof proof{};
 };

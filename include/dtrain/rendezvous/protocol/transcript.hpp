@@ -19,9 +19,9 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 enum class ProofSide : std::uint8_t { rank, store };
 
 /// The frames of one handshake in order, each with its length. A proof is the HMAC-SHA256 (RFC 2104) under the secret
-/// of a label and the SHA-256 of these frames up to the place of the proof itself, which ends its frame. It is bound to
-/// both nonces, so that none can be replayed; to the protocol's and dtrain's version, the role and the attempt,
-/// which are in the Hello; and to everything else that its frame says. The store's covers the rank's. Pure.
+/// of a label and the SHA-256 of these frames, up to the proof itself, which ends its frame. It covers both nonces, so
+/// that it cannot be replayed; protocol version, dtrain's version, role and attempt, which are in the Hello; and all
+/// else in its frame. The store's proof covers the rank's. Pure.
 class Transcript {
  public:
   void add(std::span<const std::byte> frame) noexcept { append(hash_, frame); }

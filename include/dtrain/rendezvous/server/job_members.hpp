@@ -13,8 +13,7 @@
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-/// Compares a Join with the store's opener and earlier ranks: job names always, starters and programs if a rank opened
-/// it.
+/// Compares a Join with the opener and earlier ranks: job names always, starters and programs if a rank is the opener.
 class JobMembers {
  public:
   JobMembers(const std::string& owner, const std::string& job, StoreOpener opener)

@@ -18,8 +18,7 @@
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-/// State of one job; its RequestHandler serves requests. Threads: one. Its Limits bound its memory, whatever it
-/// receives.
+/// State of one job; its RequestHandler serves requests. Threads: one. Its Limits bound it, whatever it receives.
 class JobState {
  public:
   /// @param id of this attempt of the job, which every rank receives
@@ -119,7 +118,7 @@ class JobState {
   /// The ranks that have not joined yet.
   std::string missing() const { return rank_list(rank_table_.ranks_in(RankTable::RankState::not_joined)); }
 
-  /// Fails the job if not all ranks have joined. @param waited for the sentence: "600 s"
+  /// Fails the job if not all ranks have joined. @param waited for the error sentence: "600 s"
   void on_join_timeout(const std::string& waited) {
     if (formed_ || cause_) {
       return;

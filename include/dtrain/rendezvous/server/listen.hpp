@@ -65,8 +65,7 @@ inline std::vector<net::SocketAddress> named_addresses(const std::string& name, 
   return found;
 }
 
-/// Requires a secret for listening on every interface.
-/// @param source for the sentence: "DTRAIN_INTERFACE=0.0.0.0" @throws Error (usage)
+/// Requires a secret for every interface. @param source for the sentence: "DTRAIN_INTERFACE=::" @throws Error (usage)
 inline void require_secret_for_any(const net::SocketAddress& endpoint, const std::string& source, bool has_secret) {
   if (!has_secret && endpoint.unmapped().is_any()) {
     throw Error(Errc::usage, source +
@@ -77,10 +76,9 @@ inline void require_secret_for_any(const net::SocketAddress& endpoint, const std
 }
 
 /// Listening addresses, without a secret, for a host that is none of this machine's outward addresses. Its name may
-/// mean a loopback address here and another one elsewhere (Debian's 127.0.1.1), or it may be forwarded to this machine
-/// (a service).
+/// mean a loopback address here and another one elsewhere (Debian's 127.0.1.1), or it is forwarded here (a service).
 /// @param outward address of the default route
-/// @throws Error (usage) if there is none: the store would have to listen everywhere, for every process
+/// @throws Error (usage) if there is no candidate: the store would have to listen everywhere, for every process
 inline std::vector<net::SocketAddress> resolve_candidates(const std::string& host,
                                                           const std::vector<net::SocketAddress>& resolved,
                                                           const std::optional<net::SocketAddress>& outward) {
@@ -102,16 +100,14 @@ inline std::vector<net::SocketAddress> resolve_candidates(const std::string& hos
 
 }  // namespace detail
 
-/// Listens for the ranks of a job. The first rule that applies decides:
+/// Listens for the ranks of a job. The first rule that applies decides; every address (0.0.0.0, ::) requires a secret:
 /// - DTRAIN_INTERFACE is set: its first address that is this machine's.
 /// - `host` is a loopback host: the loopback address.
 /// - `host` resolves to addresses of this machine that are not loopback: the first of them.
 /// - The job has a secret: every address.
 /// - Else: the address of the default route, and the loopback addresses to which `host` resolves here.
-///
-/// 0.0.0.0 and :: mean every address, which requires a secret.
 /// @throws Error (posix): "port 29500 on host-a is in use ..."; Error (refused) if `host` does not resolve by the
-/// deadline; Error (usage) if every address would need a secret, or DTRAIN_INTERFACE is not this machine's
+/// deadline; Error (usage) if it needed every address without a secret, or DTRAIN_INTERFACE is not this machine's
 inline async::Task<std::vector<net::Listener>> listen_for_ranks(async::EventLoop& loop, std::string host,
                                                                 std::uint16_t port, Deadline deadline,
                                                                 ListenOptions options) {

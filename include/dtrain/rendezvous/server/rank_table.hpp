@@ -41,7 +41,7 @@ class RankTable {
     std::string process_text() const { return rendezvous::process_text(info.rank, info.host, process); }
   };
 
-  /// @param owner process that states the world size, for sentences: "rank 0 on host a", "the launcher on host a"
+  /// @param owner process that states the world size, for error sentences: "rank 0 on host a", "the launcher on host a"
   RankTable(int world_size, std::string owner)
       : owner_(std::move(owner)), entries_(static_cast<std::size_t>(world_size)) {}
 

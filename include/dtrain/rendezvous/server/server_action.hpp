@@ -46,7 +46,6 @@ struct RankJoined {
 struct RankLeft {
   int rank = 0;
 };
-/// The job has its first cause.
 struct JobFailedAction {
   Cause cause;
 };

@@ -30,7 +30,7 @@ struct StoreJobOptions {
   int world_size = 1;
   std::uint64_t attempt = 0;  ///< ranks of an earlier one are refused
   std::string job{};          ///< job name; empty: every name may join, unless the opener has an origin
-  /// Process that states the world size, for sentences: "rank 0 on host a", "the launcher on host a".
+  /// Process that states the world size, for error sentences: "rank 0 on host a", "the launcher on host a".
   std::string owner = "the store";
   StoreOpener opener{};           ///< the rank that opens the store, if a rank does
   std::size_t further_files = 0;  ///< files that this process will open beside the job's connections

@@ -25,8 +25,8 @@ struct RequestKey {
   friend auto operator<=>(const RequestKey&, const RequestKey&) = default;
 };
 
-/// A wait ends when all its keys exist at once; a key that is erased meanwhile is waited for again. The caller knows
-/// which keys exist: it passes `exists(key)`, and calls on_added() and on_erased() at each change.
+/// A wait ends when all its keys exist at once: if a is set and erased before b is set, a wait for both continues. The
+/// caller knows which keys exist: it passes `exists(key)`, and calls on_added() and on_erased() at each change.
 class KeyWaiters {
  public:
   using Instant = Deadline::Clock::time_point;
@@ -89,7 +89,6 @@ class KeyWaiters {
     }
   }
 
-  /// A key was erased.
   void on_erased(const std::string& key) {
     const auto place = waiters_.find(key);
     if (place != waiters_.end()) {

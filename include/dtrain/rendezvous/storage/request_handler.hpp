@@ -64,7 +64,7 @@ class RequestHandler {
     }
   }
 
-  /// A rank's activity, from its pending requests, for sentences: "while it waited in barrier 'a'".
+  /// A rank's activity, from its pending requests, for error sentences: "while it waited in barrier 'a'".
   std::string doing(SessionId session) const {
     if (const std::optional<std::string> barrier = barriers_.waited_by(session)) {
       return "while it waited in barrier " + in_quotes(*barrier);
@@ -101,7 +101,7 @@ class RequestHandler {
  private:
   struct ClientRequests {
     int rank = 0;
-    std::set<std::uint64_t> pending;  ///< requests without an answer
+    std::set<std::uint64_t> pending;  ///< requests without a response
   };
 
   static std::string sentence(const KeyWaiters::Cancelled& wait, Instant now) {
