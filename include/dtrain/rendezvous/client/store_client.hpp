@@ -53,8 +53,8 @@ class StoreClient {
     co_return std::move(membership_);
   }
 
-  /// Sends a request and waits for its response. At the deadline it cancels the request, and waits up to a second for
-  /// the response to the cancelled request, which lists what is missing.
+  /// Sends a request and waits for its response. At the deadline it cancels the request. It then waits up to a second
+  /// for the response, which lists what is missing.
   /// @param self outlives the wait
   /// @param doing begins every error sentence: "waiting for key 'a' of the store"
   /// @returns a response with Status::ok or Status::missing

@@ -110,8 +110,8 @@ class StoreConnector {
   static constexpr std::chrono::milliseconds reply_timeout{5000};
 
   /// How long a rank waits before it connects. If more ranks connect at once than a listener's queue holds (4096 on
-  /// most systems), the system drops connections, and TCP repeats them only a second later. The delay makes the ranks
-  /// of a large job connect about as fast as a store accepts them.
+  /// most systems), connections are dropped. TCP repeats them only a second later. The delay makes the ranks of a large
+  /// job connect about as fast as a store accepts them.
   static std::chrono::microseconds connect_delay(int rank) noexcept {
     constexpr int at_once = 2000;
     constexpr int longest = 100000;

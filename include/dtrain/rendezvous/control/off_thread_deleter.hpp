@@ -9,9 +9,9 @@
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-/// Deletes on the calling thread, except on the control thread: a coroutine there may hold the last handle, and the
-/// owner's destructor waits for that thread. A new thread then deletes the owner. In a process that was forked since,
-/// the owner is not deleted, as with DeleteInOwningProcess. @pre the owner has a TaskRunner `tasks`
+/// Deletes on the calling thread; if that is the control thread, on a new one. A coroutine on the control thread may
+/// hold the last handle, and the owner's destructor waits for that thread. In a process that was forked since, the
+/// owner is not deleted, as with DeleteInOwningProcess. @pre the owner has a TaskRunner `tasks`
 struct OffThreadDeleter {
   template <class Owner>
   void operator()(Owner* owner) const noexcept {

@@ -55,8 +55,8 @@ inline std::string read_small_file(const char* path) {
 
 }  // namespace detail
 
-/// Identity of this host: the boot id, which all containers of a machine share, and the inode of the network namespace,
-/// which two containers do not share. The host name replaces each part that the system does not provide.
+/// Identity of this host. All containers of a machine share the boot id, but not the inode of the network namespace.
+/// The host name replaces each part that the system does not provide.
 /// @param override_id value of DTRAIN_HOST_ID, which the caller reads; if not empty, it is the host id, unchanged
 /// @throws Error (posix) if the system does not provide the host name; Error (invalid_argument) if the override has
 /// more than max_name_bytes characters

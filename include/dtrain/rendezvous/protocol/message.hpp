@@ -8,7 +8,7 @@
 ///
 ///   rank                                 store
 ///   Hello                        ->              role, attempt, whether it has a secret; a nonce
-///                                <-      Challenge   a nonce, and whether a secret is asked for
+///                                <-      Challenge   a nonce, and whether the store requires a secret
 ///   Join, with a proof           ->              within the handshake timeout
 ///                                <-      Accepted, with a proof, at once; or Refused, or Failure, and the end
 ///
@@ -118,7 +118,7 @@ struct SessionToken {
 
 struct Resume {
   SessionToken token;
-  std::uint64_t received = 0;  ///< frames of the session
+  std::uint64_t received = 0;  ///< frames of the session that the rank has
   Proof proof{};
 };
 

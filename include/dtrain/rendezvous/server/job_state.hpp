@@ -136,8 +136,8 @@ class JobState {
   void send(SessionId session, ToRank message) { actions_.emplace_back(send_to(session, std::move(message))); }
   void close(SessionId session) { actions_.emplace_back(CloseAfterSending{session}); }
 
-  /// Admits the rank. If a rank opened the store and the job still forms, a second claim of a rank or of the store
-  /// fails the job: two jobs that nothing distinguishes may have met at one port.
+  /// Admits the rank. While a job whose store a rank opened still forms, a second claim of a rank or of the store fails
+  /// it. Two jobs that nothing distinguishes may then have met at one port.
   std::variant<std::monostate, Refused, Cause> claim(SessionId session, const Join& join) {
     const bool opens_another = members_.opens_another(join);
     const bool comes_again = rank_table_.find_process(join) != nullptr;  // its first connection may not have ended yet

@@ -44,8 +44,8 @@ inline async::Task<std::string> query_port_holder(async::EventLoop& loop, StoreA
 
 }  // namespace detail
 
-/// As listen_on_any. If the port is in use and a dtrain store holds it, that store receives this process's Join, and
-/// its answer ends the error sentence.
+/// As listen_on_any. If a dtrain store holds the port, this process sends it a Join. Its answer ends the error
+/// sentence.
 /// @param request Join of this process
 /// @throws as listen_on_any
 inline async::Task<std::vector<net::Listener>> listen_or_query_holder(async::EventLoop& loop, StoreAddress address,

@@ -49,8 +49,8 @@ class StoreServer {
   /// The first address that it listens at.
   net::SocketAddress local() const noexcept { return listeners_.front().local(); }
 
-  /// Opens a job, which replaces an earlier job of the same role: its sessions are closed, and its late ranks are
-  /// refused with a sentence. If this process may not open enough files for the job, the job has failed from the
+  /// Opens a job, which replaces an earlier job of the same role. The earlier job's sessions are closed; its late ranks
+  /// are refused with a sentence. If this process may not open enough files for the job, the job has failed from the
   /// beginning. Lifetime of the result: until the next job of its role, or the server's end. @throws as JobServer
   JobServer& open(StoreJobOptions options) {
     auto job = std::make_unique<JobServer>(loop_, std::move(options), options_.limits);
@@ -127,9 +127,9 @@ class StoreServer {
     }
   }
 
-  /// The connections whose oldest is closed to make room. Connections with a Hello keep at most half of all places,
-  /// those without one the rest. A rank has sent a Hello until it receives the store's reply, but any process can send
-  /// one. Neither a flood of connections nor one of Hellos evicts a rank before half of all places were reused.
+  /// The connections whose oldest is closed to make room. A rank's connection has a Hello until the store answers its
+  /// Join, but any process can send a Hello. So connections with a Hello keep half of all places before the others, and
+  /// no more. Neither a flood of connections nor one of Hellos evicts a rank before half of all places were reused.
   PendingConnections& pool_to_shrink() noexcept {
     return with_hello_.size() > max_pending_connections() / 2 || without_hello_.empty() ? with_hello_ : without_hello_;
   }
