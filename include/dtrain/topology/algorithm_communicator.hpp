@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Algorithm communicator: reductions by a topology's algorithm, everything else by the backend.
+/// Algorithm communicator: all_reduce by a topology's algorithm, other operations by the backend.
 
 #include <cstddef>
 #include <cstdint>
@@ -21,13 +21,14 @@
 
 namespace DTRAIN_NAMESPACE::topology {
 
-/// An `Algorithm` is opened by `Algorithm(context, deadline)`, collectively, on channels of its own; in the thread that
-/// runs the stream it does
-///   bool all_reduce(ConstBufferView, BufferView, ReduceOp)   false where one of its channels has failed
-/// and from any thread `abort(cause)` and `failure()`. One with an Allocation has allocate_blocking(bytes, deadline).
+/// Members of an `Algorithm`:
+///   Algorithm(context, deadline)                             collective; opens the algorithm's own channels
+///   bool all_reduce(ConstBufferView, BufferView, ReduceOp)   in the stream's thread; false: one of its channels failed
+///   abort(cause), failure()                                  in any thread
+///   allocate_blocking(bytes, deadline)                       if it has a type Allocation
 ///
-/// Host memory. The broken channel of an algorithm ends the whole, and the whole ends all of them.
-/// Threads: as backend::Communicator. Destruction skips work that has not run.
+/// Reduces host memory only. If one channel fails, the communicator aborts all its channels.
+/// Threads: as backend::Communicator. The destructor skips operations that have not run.
 template <backend::Backend B, class Algorithm>
 class AlgorithmCommunicator {
   using Inner = typename B::Communicator;
@@ -88,17 +89,17 @@ class AlgorithmCommunicator {
     inner().send_recv(input, to, output, from, stream);
   }
 
-  /// See CanSplit: the ranks of a color use the topology among themselves.
+  /// See CanSplit. The new communicators use the same topology.
   AlgorithmCommunicator split_blocking(int color, int key, Deadline deadline) {
     check();
-    help();  // other ranks may wait for work that is enqueued here before they come
+    help();  // Other ranks may call split only after work that is enqueued here has run.
     const backend::ChannelContext child =
         backend::split_context(state_->context, state_->splits + 1, color, key, deadline);
     ++state_->splits;
     return open_blocking(child, deadline);
   }
 
-  /// See CanAllocate. Where the algorithm allocates on its own channel, reductions that were enqueued end first.
+  /// See CanAllocate. If the algorithm allocates on its own channel, the call first waits for all enqueued reductions.
   Allocation allocate_blocking(std::size_t bytes, Deadline deadline) {
     if constexpr (allocates_itself) {
       check();
@@ -117,7 +118,7 @@ class AlgorithmCommunicator {
   std::optional<Cause> failure() const { return state_->failure(); }
 
  private:
-  /// State that stays at its address when the communicator moves.
+  /// State whose address does not change when the communicator is moved.
   struct AlgorithmState {
     AlgorithmState(const backend::ChannelContext& of, Deadline deadline)
         : context(of),
@@ -144,7 +145,7 @@ class AlgorithmCommunicator {
       return cause ? cause : inner.failure();
     }
 
-    /// In the thread that runs the stream. What an algorithm throws is the channel's failure.
+    /// Runs in the stream's thread. An exception of the algorithm becomes the channel's failure.
     void reduce(const ConstBufferView& input, const BufferView& output, ReduceOp op) noexcept {
       try {
         if (!failure() && !algorithm.all_reduce(input, output, op)) {
@@ -164,13 +165,13 @@ class AlgorithmCommunicator {
         abort(cause);
         context.failure->report(cause);
       } catch (...) {
-        // Out of memory for the sentence: the peers time out.
+        // No memory for the message: the peers time out.
       }
     }
 
     const backend::ChannelContext context;
-    Inner inner;          ///< of the whole group; the program's other operations
-    Algorithm algorithm;  ///< with channels of its own: it runs while the program enqueues
+    Inner inner;          ///< of the whole group, for all operations but all_reduce
+    Algorithm algorithm;  ///< has its own channels, because it runs while the program enqueues
     OperationSequencer* const sequencer;
     std::uint64_t enqueued = 0;
     std::uint64_t splits = 0;
@@ -227,7 +228,7 @@ class AlgorithmCommunicator {
   ProcessOwned<AlgorithmState> state_;
 };
 
-/// What `Rebind<B>` is for an algorithm on backend B.
+/// The type `Rebind<B>` of a topology with this algorithm.
 template <backend::Backend B, class Algorithm>
 struct AlgorithmBackend {
   using Communicator = AlgorithmCommunicator<B, Algorithm>;
@@ -244,7 +245,7 @@ struct AlgorithmBackend {
   }
 };
 
-/// A backend on host streams, as the algorithms' own steps are, that carries messages between two ranks.
+/// A backend on host streams with send and recv. Algorithms enqueue their own steps on host streams, too.
 template <class B>
 concept HasPointToPoint = backend::OnHostStreams<B> && backend::CanSendRecv<typename B::Communicator>;
 

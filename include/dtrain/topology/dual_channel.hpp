@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// topology::DualChannel: an algorithm's chunks are sent on two channels in turn.
+/// topology::DualChannel: two channels of an algorithm, for even and odd chunks.
 
 #include <cstddef>
 #include <optional>
@@ -15,15 +15,15 @@
 
 namespace DTRAIN_NAMESPACE::topology {
 
-/// Every second chunk, from `first` on; or all of them.
+/// The chunks first, first + stride, first + 2 * stride, ...
 struct ChunkRun {
   std::size_t first = 0;
   std::size_t stride = 1;
 };
 
-/// A channel has one operation under way, and its links are idle while a chunk is reduced. With
-/// two channels they carry a chunk of the other one meanwhile.
-/// Threads: run one at a time, abort() and failure() from any.
+/// A channel runs one operation at a time, so its links are idle while a rank reduces a chunk. With two channels,
+/// the links carry a chunk of the other channel during that time.
+/// Threads: one run() at a time; abort() and failure() from any.
 template <backend::Backend B>
 class DualChannel {
  public:
@@ -37,7 +37,8 @@ class DualChannel {
   int rank() const noexcept { return first_.rank(); }
   int size() const noexcept { return first_.size(); }
 
-  /// `work(channel, run)` sends the chunks of a run on a channel; two runs at once where there are two chunks or more.
+  /// `work(channel, run)` processes the chunks of a run on a channel and returns whether the channel still works. With
+  /// two or more chunks, two runs are processed in parallel.
   /// Blocking. @returns whether the channels still work. @throws what `work` throws
   template <class Work>
   bool run(std::size_t chunks, Work work) {
@@ -65,7 +66,7 @@ class DualChannel {
   }
 
  private:
-  /// The context of an algorithm's channel, beside the group's own channel of the same ranks.
+  /// Context with the same ranks as the group's own channel, and another name.
   static backend::ChannelContext sub_channel_context(const backend::ChannelContext& context,
                                                      const std::string& purpose) {
     backend::ChannelContext made = context;

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// topology::Flat: the backend's own all-reduce.
+/// topology::Flat: the topology that uses the backend's own all-reduce.
 
 #include <string_view>
 
@@ -9,7 +9,7 @@
 
 namespace DTRAIN_NAMESPACE::topology {
 
-/// Is the backend itself.
+/// Rebinds a backend to itself.
 struct Flat {
   static constexpr std::string_view name() noexcept { return "Flat"; }
 

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// topology::Hierarchical: inside the nodes first, so that each byte crosses between nodes once.
+/// topology::Hierarchical: two-level all-reduce, inside nodes and across nodes.
 
 #include <algorithm>
 #include <cstddef>
@@ -21,18 +21,22 @@
 
 namespace DTRAIN_NAMESPACE::topology {
 
-/// Reduce-scatter in the node, all-reduce of each rank's block with those of the same local rank in other nodes,
-/// all-gather in the node: all ranks of a node use its link at once. `B` joins nodes, `Intra` the ranks of one.
+/// `B` is the backend across nodes, `Intra` the backend inside a node. Steps:
+///   1. reduce-scatter inside each node: one block for each local rank
+///   2. all-reduce of a block among the ranks with the same local rank, across nodes
+///   3. all-gather inside each node
+/// In step 2, all ranks of a node use its link at the same time, and each byte crosses between nodes once.
 ///
-/// A large buffer is cut into segments, which are pipelined: while segment k crosses nodes, segment k-1 is all-gathered
-/// and k+1 reduce-scattered inside the nodes.
+/// A large buffer is divided into segments. Segments are pipelined: while segment k crosses nodes, segment k-1 is
+/// all-gathered and k+1 reduce-scattered inside nodes.
 ///
-/// Nodes need not be alike. The blocks, and cross-node groups, are as many as the smallest node has ranks; a larger
-/// node reduces the whole on each of its ranks; its first ranks, which have cross-node groups, broadcast their blocks
-/// in the node.
+/// Nodes may have different numbers of ranks. There is one block, and one cross-node group, for each rank of the
+/// smallest node. In a larger node, step 1 is an all-reduce of the whole buffer; in step 3, each rank that has a
+/// cross-node group broadcasts its block.
 ///
-/// An average of floats is that of the nodes' averages. Where nodes are not alike, and where partial results are wider
-/// than elements (see kernels::PartialReduction), each rank first copies its contribution to one.
+/// An average of floats is the average of the nodes' averages. Exceptions: nodes of different sizes, and partial
+/// results that are wider than elements. Then each rank first makes a partial result of its contribution (see
+/// kernels::PartialReduction).
 /// Source: Ueno and Yokota, "Exhaustive study of hierarchical AllReduce patterns for large messages between GPUs",
 /// 2019.
 template <class B, class Intra>
@@ -57,7 +61,7 @@ class HierarchicalReduction {
     }
   }
 
-  /// Collective, blocking: memory that the node reduces without a copy.
+  /// Collective, blocking. Allocates memory that `Intra` reduces without a copy.
   Allocation allocate_blocking(std::size_t bytes, Deadline deadline) {
     return node_.communicator().allocate_blocking(bytes, deadline);
   }
@@ -85,7 +89,7 @@ class HierarchicalReduction {
   }
 
  private:
-  /// Equal blocks for all cross-node groups; the last group's is longer by the elements that are left over.
+  /// All cross-node groups have equal blocks. The last group also has the remainder, rest().
   BufferRange blocks(const BufferView& whole) const noexcept { return {0, whole.count - rest(whole).count}; }
   BufferRange rest(const BufferView& whole) const noexcept {
     const std::size_t left_over = whole.count % static_cast<std::size_t>(layout_.cross_node_groups);
@@ -100,10 +104,10 @@ class HierarchicalReduction {
     return own;
   }
 
-  /// Long enough that the fixed cost of a reduction across nodes does not count.
+  /// Bytes of a segment for each cross-node group: the fixed cost of a reduction across nodes is then negligible.
   static constexpr std::size_t group_segment_bytes = std::size_t{8} << 20;
 
-  /// Whether every node has as many ranks as each other.
+  /// Whether all nodes have the same number of ranks.
   bool is_uniform() const noexcept { return layout_.ranks == layout_.cross_node_groups * layout_.nodes; }
 
   bool in_segments(const ConstBufferView& input, const BufferView& output, ReduceOp op) {
@@ -165,7 +169,7 @@ class HierarchicalReduction {
     });
   }
 
-  /// Reduces the node's partial results of this rank's range across nodes.
+  /// Reduces this rank's range of the nodes' partial results across nodes.
   bool reduce_across(const BufferView& partials, const BufferView& output, const kernels::PartialReduction& reduction,
                      ReduceOp op) {
     const BufferView own = across_ ? view_of(partials, owned_range(partials, layout_.local_rank)) : BufferView{};
@@ -200,18 +204,18 @@ class HierarchicalReduction {
 
   Accumulate accumulate_;
   NodeLayout layout_;
-  backend::message_passing::Scratch partials_;  ///< of two segments, where they do not lie in the output
+  backend::message_passing::Scratch partials_;  ///< of two segments, if they are wider than the output's elements
   SubChannel<typename Intra::Communicator> node_;
   std::optional<SubChannel<typename B::Communicator>> across_;
-  std::optional<ParallelRunner> runner_;  ///< of a rank that has work inside and across; destroyed first
+  std::optional<ParallelRunner> runner_;  ///< if this rank works both inside and across nodes; destroyed first
 };
 
-/// A backend that can be used inside the nodes of one on host streams.
+/// A backend that Hierarchical can use inside nodes.
 template <class I>
 concept ReducesInNodes = backend::OnHostStreams<I> && backend::CanReduceScatter<typename I::Communicator> &&
     backend::CanAllGather<typename I::Communicator>;
 
-/// `IntraBackend` joins the ranks of a node, such as backend::SharedMemory; void: the policy's own does.
+/// `IntraBackend`: backend inside a node, such as backend::SharedMemory; void: the policy's backend.
 template <class IntraBackend = void>
 struct Hierarchical {
   static constexpr std::string_view name() noexcept { return "Hierarchical"; }

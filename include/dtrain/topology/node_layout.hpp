@@ -13,9 +13,12 @@
 
 namespace DTRAIN_NAMESPACE::topology {
 
-/// One rank's view. Nodes are numbered in the order of their first ranks in the group, and the ranks of a node in the
-/// order of the group's: for groups that were split off, too. There are as many cross-node groups as the smallest node
-/// has ranks, one for each of a node's first ranks; further ranks take part inside their node only.
+/// Node layout of a group, from one rank's view; the group may be the result of a split.
+///  - Nodes are numbered in the order of their first ranks in the group.
+///  - Local ranks follow the order of the group's ranks.
+///  - The number of cross-node groups is the number of ranks of the smallest node. Cross-node group i has the ranks
+///  with
+///    local rank i; ranks with a higher local rank take part inside their node only.
 struct NodeLayout {
   int node = 0;
   int nodes = 1;
@@ -23,16 +26,18 @@ struct NodeLayout {
   int local_size = 1;
   int cross_node_groups = 1;
   int ranks = 1;
-  std::vector<int> node_members{};        ///< the group's ranks in this node, in their order
-  std::vector<int> cross_node_members{};  ///< one rank of each node: that of this local rank
+  std::vector<int> node_members{};        ///< the group's ranks in this node, ascending
+  std::vector<int> cross_node_members{};  ///< the rank of each node that has this local rank
 
   bool has_cross_node_group() const noexcept { return local_rank < cross_node_groups; }
-  bool is_even() const noexcept { return local_size == cross_node_groups; }  ///< of this node
+  /// Whether every rank of this node has a cross-node group.
+  bool is_even() const noexcept { return local_size == cross_node_groups; }
 };
 
-/// `node_of[rank]`: any number that the ranks of a node, and no others, have in common.
+/// @param node_of for each rank a number: equal for ranks of one node, different for ranks of different nodes
+/// Example: node_of {7, 7, 9}, rank 1: node 0, local_rank 1, local_size 2, and one cross-node group, {0, 2}.
 inline NodeLayout node_layout(const std::vector<int>& node_of, int rank) {
-  std::vector<int> order;  // of the nodes
+  std::vector<int> order;  // numbers of the nodes, in the order of their first ranks
   std::vector<std::vector<int>> members;
   NodeLayout layout;
   layout.ranks = static_cast<int>(node_of.size());
@@ -64,7 +69,7 @@ inline NodeLayout node_layout(const std::vector<int>& node_of, int rank) {
   return layout;
 }
 
-/// Collective, blocking: nodes are those of the rendezvous (hosts, as DTRAIN_HOST_ID or the system tells them).
+/// Collective, blocking. Nodes are the rendezvous' nodes: hosts, by DTRAIN_HOST_ID or the system's identification.
 /// @throws Error (timeout), JobFailed
 inline NodeLayout exchange_node_layout(const backend::ChannelContext& context, Deadline deadline) {
   std::vector<int> node_of;
@@ -75,7 +80,7 @@ inline NodeLayout exchange_node_layout(const backend::ChannelContext& context, D
   return node_layout(node_of, context.members.rank);
 }
 
-/// The ranks of this rank's node: one host, whatever the job's others are.
+/// Context with the ranks of this rank's node. All of them are on one host.
 inline backend::ChannelContext inside_node(const backend::ChannelContext& context, const NodeLayout& layout) {
   backend::ChannelContext made = context;
   made.name += "/node-" + std::to_string(layout.node);
@@ -85,7 +90,7 @@ inline backend::ChannelContext inside_node(const backend::ChannelContext& contex
   return made;
 }
 
-/// The ranks of all nodes that have this local rank. @pre the layout has a cross-node group for it
+/// Context with the ranks of all nodes that have this local rank. @pre layout.has_cross_node_group()
 inline backend::ChannelContext across_nodes(const backend::ChannelContext& context, const NodeLayout& layout) {
   backend::ChannelContext made = context;
   made.name += "/across-" + std::to_string(layout.local_rank);

@@ -1,7 +1,6 @@
 #pragma once
 /// @file
-/// topology::OperationSequencer: reductions run in the order in which they were enqueued, and none after the
-/// communicator's end.
+/// topology::OperationSequencer: runs reductions in enqueue order, and none after the communicator's destruction.
 
 #include <algorithm>
 #include <atomic>
@@ -15,7 +14,8 @@
 
 namespace DTRAIN_NAMESPACE::topology {
 
-/// Held by a communicator and by all of its enqueued work, which may outlive it. Threads: all members from any.
+/// Reference-counted: a communicator and each of its enqueued operations, which may outlive it, hold one reference.
+/// Threads: all members from any.
 class OperationSequencer {
  public:
   OperationSequencer() = default;
@@ -29,7 +29,8 @@ class OperationSequencer {
     }
   }
 
-  /// Runs operation `number`, from 1, or calls `reject` where the one before it has not ended; neither after close().
+  /// Runs operation `number` (the first is 1). Calls `reject` instead if the previous operation has not ended. Calls
+  /// neither after close().
   template <class Work, class Reject>
   void run(std::uint64_t number, Work work, Reject reject) noexcept {
     std::unique_lock lock(mutex_);
@@ -49,8 +50,8 @@ class OperationSequencer {
     changed_.notify_all();
   }
 
-  /// Blocking: until the first `count` operations have run. `help()` is called before each short sleep, to run them.
-  /// @returns false at the deadline
+  /// Blocks until the first `count` operations have run. Before each wait of at most 20 ms it calls `help()`, which may
+  /// run them. @returns false at the deadline
   template <class Help>
   bool wait_until_done(std::uint64_t count, Deadline deadline, Help help) {
     std::unique_lock lock(mutex_);
@@ -64,8 +65,8 @@ class OperationSequencer {
     return done_ >= count;
   }
 
-  /// From now on nothing runs. Calls `end()` where not all of `count` have run. Blocking: until the one that runs in
-  /// another thread has ended, which `end` sees to.
+  /// Stops further operations. If fewer than `count` have run, calls `end()`, which must end those that are running.
+  /// Blocks until no operation is running in another thread.
   template <class End>
   void close(std::uint64_t count, End end) noexcept {
     std::unique_lock lock(mutex_);

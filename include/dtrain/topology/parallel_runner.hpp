@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// topology::ParallelRunner: a second thread of an algorithm, so that one chunk is sent while another is reduced.
+/// topology::ParallelRunner: second thread of an algorithm, to send one chunk while another is reduced.
 
 #include <chrono>
 #include <exception>
@@ -11,19 +11,19 @@
 
 namespace DTRAIN_NAMESPACE::topology {
 
-/// Threads: one at a time. Lifetime: destroyed before what its work uses.
+/// Threads: one at a time. Lifetime: must be destroyed before the objects that its functions use.
 class ParallelRunner {
  public:
-  /// Runs `first()` in this thread and `second()` in the other, which return whether their channels still work. Where
-  /// one throws, `stop(cause)` makes the other end. Blocking: until both have returned.
-  /// @returns whether both do. @throws what first() throws, else what second() throws
+  /// Runs `first()` in this thread and `second()` in the other; each returns whether its channel still works. If one
+  /// throws, `stop(cause)` must make the other return. Blocks until both have returned.
+  /// @returns whether both channels still work. @throws what first() throws, else what second() throws
   template <class First, class Second, class Stop>
   bool run_both(First first, Second second, Stop stop) {
     CallResult second_result;
     auto work = [&]() noexcept { second_result = result_of(second, stop); };
     worker_.start(work);
     const CallResult first_result = result_of(first, stop);
-    // Bounded, although it tries again: the channels' operations end by deadlines of their first_result.
+    // The loop ends: each operation of the channels has its own deadline.
     while (!worker_.wait(Deadline::after(std::chrono::minutes(1)))) {
     }
     for (const std::exception_ptr& thrown : {first_result.thrown, second_result.thrown}) {
@@ -49,7 +49,7 @@ class ParallelRunner {
       cause.kind = CauseKind::exception;
       try {
         cause.text = error.what();
-      } catch (...) {  // out of memory for the sentence
+      } catch (...) {  // no memory for the message
       }
       stop(cause);
       return {false, std::current_exception()};

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// topology::ParameterServer: the first ranks reduce for all, a shard each.
+/// topology::ParameterServer: synchronous parameter server; the first ranks reduce one shard each.
 
 #include <algorithm>
 #include <cstddef>
@@ -21,9 +21,10 @@
 
 namespace DTRAIN_NAMESPACE::topology {
 
-/// Every rank sends each server its shard, a chunk at a time; the server, which trains too, reduces the shards of all
-/// ranks in rank order, as SharedMemory does, and sends the result back. Servers are ranks 0 to S-1, or all where there
-/// are fewer. Their links carry n - 1 times their shards, so this is for few ranks, or servers with better links.
+/// Servers are ranks 0 to S-1, or all ranks if there are fewer; they train, too. Every rank sends each server its
+/// shard, in chunks. The server reduces the shards of all ranks in rank order, as SharedMemory does, and sends the
+/// result back. With n ranks, a server's link carries n - 1 times its shard. Therefore use it for few ranks, or for
+/// servers with faster links.
 /// Source: Li et al., "Scaling distributed machine learning with the parameter server", OSDI 2014; here synchronous.
 template <class B, int servers>
 class ParameterServerReduction {
@@ -32,7 +33,7 @@ class ParameterServerReduction {
   static constexpr std::string_view name() noexcept { return "ParameterServer"; }
   static constexpr bool reduces(DType dtype) noexcept { return B::reduces(dtype); }
 
-  /// Collective, blocking. A server has memory for a chunk of every rank: the chunks are shorter where ranks are many.
+  /// Collective, blocking. A server has memory for one chunk of each rank: with many ranks, chunks are shorter.
   ParameterServerReduction(const backend::ChannelContext& context, Deadline deadline)
       : bytes_(std::clamp(channel_memory_bytes / static_cast<std::size_t>(context.members.world_size),
                           std::size_t{4096}, chunk_bytes) /
@@ -74,7 +75,7 @@ class ParameterServerReduction {
 
  private:
   using SubChannel = typename DualChannel<B>::SubChannel;
-  static constexpr std::size_t channel_memory_bytes = std::size_t{8} << 20;  ///< of a server's memory for each channel
+  static constexpr std::size_t channel_memory_bytes = std::size_t{8} << 20;  ///< of a server, for each channel
 
   int server_count() const noexcept { return std::min(servers, channels_.size()); }
   bool is_server(int rank) const noexcept { return rank < server_count(); }
@@ -86,14 +87,14 @@ class ParameterServerReduction {
     return block_of(whole.count, server_count(), server);
   }
 
-  /// The memory of a channel, null on ranks that are no servers, and in it the chunk of `rank`.
+  /// slots(): memory of the run's channel, null on ranks that are no servers. slot(): the chunk of `rank` in it.
   std::byte* slots(ChunkRun run) const noexcept {
     return received_ ? received_.get() + run.first * static_cast<std::size_t>(channels_.size()) * bytes_ : nullptr;
   }
   std::byte* slot(std::byte* slots, int rank) const noexcept { return slots + static_cast<std::size_t>(rank) * bytes_; }
 
-  /// In round t rank r sends to r - t and a server s receives from s + t: each has one partner a side, no round waits
-  /// for a later one, and all servers receive at once.
+  /// In round t, rank r sends to r - t, and server s receives from s + t, modulo the number of ranks. Each rank has at
+  /// most one peer to send to and one to receive from. No round waits for a later one. All servers receive in parallel.
   bool push(SubChannel& channel, std::byte* slots, const ConstBufferView& input, const BufferView& output,
             std::size_t length, std::size_t index) {
     for (int round = 1; round < channels_.size(); ++round) {
@@ -110,7 +111,7 @@ class ParameterServerReduction {
     return true;
   }
 
-  /// In rank order, rounded once.
+  /// Reduces in rank order and rounds once.
   void reduce(ChunkRun run, const ConstBufferView& own, const BufferView& result,
               const kernels::PartialReduction& reduction) noexcept {
     const auto ranks = static_cast<std::size_t>(channels_.size());
@@ -135,12 +136,12 @@ class ParameterServerReduction {
   }
 
   std::size_t bytes_;                      ///< of a chunk
-  std::unique_ptr<std::byte[]> received_;  ///< a server's: for each channel a chunk of each rank
-  std::vector<const std::byte*> sources_;  ///< of each channel
+  std::unique_ptr<std::byte[]> received_;  ///< only of a server: for each channel a chunk of each rank
+  std::vector<const std::byte*> sources_;  ///< only of a server: for each channel a pointer for each rank
   DualChannel<B> channels_;
 };
 
-/// With `S` servers; on fewer ranks all of them serve.
+/// Has `S` servers; with fewer ranks than `S`, every rank is a server.
 template <int S = 1>
 struct ParameterServer {
   static_assert(S > 0, "dtrain: topology::ParameterServer<S> needs at least one server");

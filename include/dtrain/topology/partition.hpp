@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Partition of buffers: into one block for each of several ranks, and these into chunks; and copying.
+/// Partition of buffers: blocks, one for each rank, and chunks of a block; views and copies of them.
 
 #include <algorithm>
 #include <cstddef>
@@ -10,7 +10,7 @@
 
 namespace DTRAIN_NAMESPACE::topology {
 
-/// Sent over a link at a time, and reduced while it is in the cache.
+/// Bytes that are sent over a link at a time, few enough to be reduced while they are in the cache.
 inline constexpr std::size_t chunk_bytes = std::size_t{1} << 20;
 
 /// A range of a buffer's elements.
@@ -19,20 +19,21 @@ struct BufferRange {
   std::size_t count = 0;
 };
 
-/// Block `index` of `blocks` that differ by one element at most, the longer ones first.
+/// Block `index` of `blocks` blocks, whose lengths differ by at most one element; the longer blocks come first.
+/// Example: 10 elements in 4 blocks: 3, 3, 2, 2.
 constexpr BufferRange block_of(std::size_t count, int blocks, int index) noexcept {
   const auto number = static_cast<std::size_t>(blocks);
   const auto at = static_cast<std::size_t>(index);
   return {at * (count / number) + std::min(at, count % number), count / number + (at < count % number ? 1 : 0)};
 }
 
-/// Chunk `index` of a range that is cut into chunks of `length`; empty behind its end.
+/// Chunk `index` of a range that is divided into chunks of `length` elements; empty beyond the end of the range.
 constexpr BufferRange chunk_of(BufferRange range, std::size_t length, std::size_t index) noexcept {
   const std::size_t skipped = std::min(range.count, index * length);
   return {range.begin + skipped, std::min(length, range.count - skipped)};
 }
 
-/// How many chunks of `length` cover `count`.
+/// Number of chunks of `length` elements that cover `count` elements.
 constexpr std::size_t chunks_in(std::size_t count, std::size_t length) noexcept {
   return (count + length - 1) / length;
 }
@@ -46,7 +47,7 @@ constexpr ConstBufferView view_of(const ConstBufferView& whole, BufferRange rang
           whole.device};
 }
 
-/// Nothing where both are the same memory.
+/// Does nothing if both are the same memory.
 inline void copy(const ConstBufferView& from, const BufferView& to) noexcept {
   if (from.data != to.data && to.count != 0) {
     kernels::copy_bytes(to.data, from.data, to.bytes());

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// topology::Ring: every rank sends to the next one only, and every link carries the same.
+/// topology::Ring: bandwidth-optimal ring all-reduce; every rank sends to the next rank only.
 
 #include <array>
 #include <cstddef>
@@ -20,8 +20,8 @@
 
 namespace DTRAIN_NAMESPACE::topology {
 
-/// Reduce-scatter and all-gather round the ring, 2 (n - 1) steps: each rank sends 2 (n - 1) / n of the bytes, the least
-/// that is possible. For large buffers; with many ranks its steps make small ones slow.
+/// Reduce-scatter and all-gather round a ring of n ranks, in 2 (n - 1) steps. Each rank sends 2 (n - 1) / n of the
+/// bytes, the minimum. For large buffers; with many ranks, the number of steps makes small buffers slow.
 /// Source: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009.
 template <class B>
 class RingReduction {
@@ -65,13 +65,13 @@ class RingReduction {
   int next() const noexcept { return (channels_.rank() + 1) % channels_.size(); }
   int previous() const noexcept { return (channels_.rank() + channels_.size() - 1) % channels_.size(); }
 
-  /// The block that is `back` ranks behind this one's own.
+  /// The block of the rank that is `back` places before this one in the ring.
   BufferRange block(const BufferView& whole, int back) const noexcept {
     return block_of(whole.count, channels_.size(), (channels_.rank() + 2 * channels_.size() - back) % channels_.size());
   }
 
-  /// A partial result goes to the next rank, and this rank reduces its elements into the one of another block that
-  /// comes.
+  /// Reduce-scatter. In step s, rank r sends its partial result of block r - s to the next rank, receives that of block
+  /// r - s - 1 from the previous rank, and adds its own elements. In the end it has the result of block r + 1.
   template <class ChunkOfBlock>
   bool reduce(SubChannel& channel, std::byte* memory, const ConstBufferView& input, const BufferView& output,
               const kernels::PartialReduction& reduction, ChunkOfBlock chunk_of_block) {
@@ -97,7 +97,7 @@ class RingReduction {
     return true;
   }
 
-  /// A reduced block is sent on.
+  /// All-gather. In step s, rank r sends the result of block r - s + 1 and receives that of block r - s.
   template <class ChunkOfBlock>
   bool gather(SubChannel& channel, const BufferView& output, ChunkOfBlock chunk_of_block) {
     for (int step = 0; step + 1 < channels_.size(); ++step) {
@@ -110,7 +110,7 @@ class RingReduction {
   }
 
   Accumulate accumulate_;
-  std::unique_ptr<std::byte[]> memory_;  ///< for each channel a chunk that is sent and one that is received
+  std::unique_ptr<std::byte[]> memory_;  ///< for each channel one chunk to send and one to receive
   DualChannel<B> channels_;
 };
 

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// topology::SubChannel: a channel of an algorithm's own, whose operations it runs step by step.
+/// topology::SubChannel: an algorithm's own channel, whose operations run one step at a time.
 
 #include <chrono>
 #include <memory>
@@ -16,12 +16,12 @@
 
 namespace DTRAIN_NAMESPACE::topology {
 
-/// No rank: nothing is sent, or nothing received.
+/// Stands for no peer: SubChannel::exchange() then sends nothing, or receives nothing.
 inline constexpr int no_rank = -1;
 
-/// An algorithm has many steps for each reduction, more than a stream's queue holds. So a reduction is one work item
-/// on the program's stream, and the thread that runs it runs the steps one after the other on a queue of its own.
-/// Threads: one takes steps; abort() and failure() from any.
+/// An algorithm has more steps for a reduction than a stream's queue can hold. Therefore a reduction is one work item
+/// on the program's stream. The stream's thread runs the steps one after the other on the SubChannel's own queue.
+/// Threads: one calls step(); abort() and failure() from any.
 template <backend::Communicator C>
 class SubChannel {
  public:
@@ -31,19 +31,20 @@ class SubChannel {
   int rank() const noexcept { return communicator_.rank(); }
   int size() const noexcept { return communicator_.size(); }
 
-  /// Blocking: what `start(communicator, stream)` enqueues has run, by the backend's timeout. @returns whether the
-  /// channel still works. @throws what the call throws
+  /// Blocks until the operations that `start(communicator, stream)` enqueues have run, or have failed by the backend's
+  /// timeout. @returns whether the channel still works. @throws what `start` throws
   template <class Start>
   bool step(Start start) {
     start(communicator_, queue_->ref());
-    // Bounded, although it tries again: each operation ends by a deadline of its own.
+    // The loop ends: each operation has its own deadline.
     while (queue_->block_until_complete(queue_->published(), Deadline::after(std::chrono::minutes(1))) !=
            stream::WaitResult::complete) {
     }
     return !communicator_.failure();
   }
 
-  /// Sends `input` to one rank and receives `output` from another, at once; without a rank or an element neither.
+  /// Sends `input` to rank `to` and receives `output` from rank `from` at the same time. Skips a direction that has
+  /// `no_rank` or no element.
   bool exchange(ConstBufferView input, int to, BufferView output, int from) {
     const bool sends = to != no_rank && input.count != 0;
     const bool receives = from != no_rank && output.count != 0;

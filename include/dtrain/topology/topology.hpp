@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The concept Topology: the algorithm of a reduction over a backend's channels.
+/// Concept Topology: the all-reduce algorithm over a backend's channels.
 
 #include <concepts>
 #include <string_view>
@@ -14,45 +14,45 @@ template <template <class> class Rebind>
 struct RebindTemplate;
 }  // namespace detail
 
-// clang-format 14 tears requires-expressions apart.
+// clang-format 14 breaks requires-expressions into pieces.
 // clang-format off
 
-/// A name for messages and summaries.
+/// `name()`: for messages and summaries.
 template <class T>
 concept HasTopologyName = requires {
   { T::name() } noexcept -> std::convertible_to<std::string_view>;
 };
 
-/// `supports_backend<B>`: whether backend B has what it needs, false for what is no backend.
+/// `supports_backend<B>`: whether B has all operations that the topology needs; false if B is no backend.
 template <class T>
 concept HasRequirements = requires {
   { T::template supports_backend<void> } -> std::convertible_to<bool>;
 };
 
-/// `Rebind<B>`: a type for every B, a Backend where it supports B.
+/// `Rebind<B>`: names a type for every B; this type is a Backend if the topology supports B.
 template <class T>
 concept HasRebind = requires { typename detail::RebindTemplate<T::template Rebind>; };
 
-/// A topology makes a backend of a backend: `T::Rebind<B>` opens channels whose all_reduce takes the topology's paths
-/// over channels of B, and whose other operations are B's. It has no state: all state is in the communicators. Its
-/// requirements on B are stated twice: `supports_backend<B>` for concepts, and `require<B>()` for the author of a
-/// policy, a static_assert with a literal sentence ("dtrain: topology::Ring needs a backend with ...").
+/// A topology maps a backend to a backend. Channels of `T::Rebind<B>` run all_reduce by the topology's algorithm over
+/// channels of B, and other operations by B. A topology has no state: all state is in the communicators.
+/// A topology states its requirements on B twice: as `supports_backend<B>` for concepts, and as `require<B>()`, a
+/// static_assert with a sentence for the author of a policy ("dtrain: topology::Ring needs a backend with ...").
 template <class T>
 concept Topology = HasTopologyName<T> && HasRequirements<T> && HasRebind<T>;
 
-/// T can be used with backend B.
+/// Topology T can be used with backend B.
 template <class T, class B>
 concept SupportsBackend = Topology<T> && backend::Backend<B> && T::template supports_backend<B> &&
                   backend::Backend<typename T::template Rebind<B>> && requires { T::template require<B>(); };
 // clang-format on
 
-/// A backend that only copies memory for another one, its inner backend: topologies are applied to that.
+/// A backend that copies memory and leaves the operations to its inner backend. Topologies rebind the inner backend.
 template <class B>
 concept HasInnerBackend = requires {
   typename B::template Rebind<typename B::InnerBackend>;
 };
 
-/// Does not compile where B, or its inner backend, lacks an ability that T needs: see Topology.
+/// Fails to compile if B, or its inner backend, lacks an operation that T needs: see Topology.
 template <Topology T, class B>
 constexpr void require() noexcept {
   if constexpr (HasInnerBackend<B>) {
@@ -64,7 +64,7 @@ constexpr void require() noexcept {
 
 namespace detail {
 
-/// Where the two do not fit, require() has reported it in one sentence, and no other error is to follow.
+/// Is B if T does not support B: require() has reported that in one sentence, and no other compile error should follow.
 template <class T, class B>
 struct Channels {
   using Type = B;
@@ -80,7 +80,7 @@ requires(T::template supports_backend<typename B::InnerBackend>) struct Channels
 
 }  // namespace detail
 
-/// The backend that a policy's channels are opened with.
+/// The backend that opens a policy's channels.
 template <class T, class B>
 using Channels = typename detail::Channels<T, B>::Type;
 

@@ -1,7 +1,6 @@
 #pragma once
 /// @file
-/// Traffic model: how many bytes the topologies' all_reduce moves over which links: pure functions, for models of a
-/// step and for tests.
+/// Traffic model: bytes per link of each topology's all_reduce; pure functions, for step models and tests.
 
 #include <algorithm>
 #include <cstddef>
@@ -9,12 +8,12 @@
 
 #include "dtrain/core/version.hpp"
 
-/// All count bytes of payload of one all_reduce of `bytes` bytes, without a backend's headers, and are exact but for an
-/// element in each block. What a rank or a node sends it also receives over all ranks or nodes together. Averages of
+/// All functions count the payload bytes of one all_reduce of `bytes` bytes, without a backend's headers. They are
+/// exact up to one element for each block. In total, a rank or a node receives as many bytes as it sends. Averages of
 /// i32 and u8, and reductions by Accumulate::f32, send more: their partial results are wider (kernels::partial_type).
 namespace DTRAIN_NAMESPACE::topology {
 
-/// What rank `from` sends to rank `to` under a topology: a function of two ranks.
+/// Bytes that rank `from` sends to rank `to` under topology::Ring.
 struct RingTraffic {
   double bytes;
   int ranks;
@@ -25,12 +24,12 @@ struct RingTraffic {
   }
 };
 
-/// Of topology::Tree.
+/// Bytes that rank `from` sends to rank `to` under topology::Tree.
 struct TreeTraffic {
   double bytes;
   int ranks;
 
-  /// The bytes, once up and once down each edge.
+  /// All bytes, once up and once down each edge.
   constexpr double operator()(int from, int to) const noexcept {
     return from != to && (is_parent(from, to) || is_parent(to, from)) ? bytes : 0;
   }
@@ -39,13 +38,13 @@ struct TreeTraffic {
   static constexpr bool is_parent(int rank, int of) noexcept { return of > 0 && (of - 1) / 2 == rank; }
 };
 
-/// Of topology::ParameterServer.
+/// Bytes that rank `from` sends to rank `to` under topology::ParameterServer.
 struct ParameterServerTraffic {
   double bytes;
   int ranks;
   int servers;
 
-  /// To each server its shard, from each server the same.
+  /// A rank sends each server its shard, and a server sends each rank the server's shard.
   constexpr double operator()(int from, int to) const noexcept {
     const int serving = std::min(servers, ranks);
     const double shard = bytes / serving;
@@ -53,7 +52,7 @@ struct ParameterServerTraffic {
   }
 };
 
-/// What one rank sends.
+/// Bytes that one rank sends.
 template <class Traffic>
 constexpr double bytes_sent(const Traffic& traffic, int rank) noexcept {
   double sum = 0;
@@ -63,7 +62,7 @@ constexpr double bytes_sent(const Traffic& traffic, int rank) noexcept {
   return sum;
 }
 
-/// What leaves a node over its link. @param node_of the node of each rank
+/// Bytes that leave a node over its link. @param node_of the node of each rank
 template <class Traffic>
 constexpr double bytes_leaving(const Traffic& traffic, std::span<const int> node_of, int node) noexcept {
   double sum = 0;
@@ -77,13 +76,14 @@ constexpr double bytes_leaving(const Traffic& traffic, std::span<const int> node
   return sum;
 }
 
-/// What leaves a node under Hierarchical over a backend whose own all_reduce sends 2 (m - 1) / m of the bytes among m
-/// ranks, the least possible: all ranks of a node together send as much as one rank of a ring of nodes.
+/// Bytes that leave a node under Hierarchical: all ranks of a node together send as much as one rank of a ring of
+/// nodes.
+/// @pre the backend's own all_reduce sends 2 (m - 1) / m of the bytes among m ranks, the minimum
 constexpr double hierarchical_bytes_leaving(double bytes, int nodes) noexcept {
   return nodes > 1 ? 2 * (nodes - 1) * bytes / nodes : 0;
 }
 
-/// The same for one of the ranks in cross-node groups, of which each node has as many as the smallest node has ranks.
+/// The same for one rank of a cross-node group. Each node has one such rank for each rank of the smallest node.
 constexpr double hierarchical_bytes_across(double bytes, int nodes, int cross_node_groups) noexcept {
   return hierarchical_bytes_leaving(bytes, nodes) / cross_node_groups;
 }

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// topology::Tree: up a binary tree and down again, in as many steps as it is high.
+/// topology::Tree: binary-tree all-reduce: reduction up the tree, broadcast down the tree.
 
 #include <array>
 #include <cstddef>
@@ -20,10 +20,9 @@
 
 namespace DTRAIN_NAMESPACE::topology {
 
-/// Rank r's parent is (r - 1) / 2; chunks are pipelined through the tree. About 2 log2(n) steps, so it is for small
-/// buffers on many ranks. One tree and not the two of Sanders, Speck and Traeff ("Two-tree algorithms for full
-/// bandwidth broadcast, reduction and scan", 2009), which balance the links: where these are the limit, Ring sends
-/// less.
+/// Rank r's parent is (r - 1) / 2; chunks are pipelined through the tree. It takes about 2 log2(n) steps, so it is for
+/// small buffers on many ranks. Sanders, Speck and Traeff ("Two-tree algorithms for full bandwidth broadcast, reduction
+/// and scan", 2009) balance the links with two trees. This is one tree: if links are the limit, Ring sends less.
 template <class B>
 class TreeReduction {
  public:
@@ -63,9 +62,9 @@ class TreeReduction {
   bool has_children(int rank) const noexcept { return rank != no_rank && existing(2 * rank + 1) != no_rank; }
   int parent() const noexcept { return channels_.rank() == 0 ? no_rank : (channels_.rank() - 1) / 2; }
 
-  /// While one chunk is received from the left child, the one before it is sent to the parent. No deadlock: every
-  /// message waits only for messages of an earlier chunk, or of the same chunk further down or further left. A rank
-  /// without children sends its contribution, the others partial results.
+  /// Reduction. While a rank receives one chunk from its left child, it sends the previous chunk to its parent. A rank
+  /// without children sends its contribution, another rank its partial result. No deadlock: a message waits only for
+  /// messages of an earlier chunk, or of the same chunk further down or further left.
   bool up(SubChannel& channel, ChunkRun run, const ConstBufferView& input, const BufferView& output,
           const kernels::PartialReduction& reduction, std::size_t length) {
     std::byte* const memory = left() == no_rank ? nullptr : memory_.get() + 3 * run.first * chunk_bytes;
@@ -113,7 +112,7 @@ class TreeReduction {
   }
 
   Accumulate accumulate_;
-  std::unique_ptr<std::byte[]> memory_;  ///< for each channel a chunk of each child, and one for the parent
+  std::unique_ptr<std::byte[]> memory_;  ///< for each channel one chunk of each child, and one for the parent
   DualChannel<B> channels_;
 };
 
