@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// One attempt on one node: its workers from their start to the end of their output.
+/// Attempt on one node: its workers from their start to the end of their output.
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -21,12 +21,12 @@
 
 namespace DTRAIN_NAMESPACE::launch {
 
-/// DIR for the first attempt, DIR/attempt-K for the K-th restart: nothing is overwritten.
+/// DIR for the first attempt, DIR/attempt-K for the K-th restart: no attempt overwrites another one's files.
 inline std::string log_directory(const std::string& directory, int attempt) {
   return attempt == 0 ? directory : directory + "/attempt-" + std::to_string(attempt);
 }
 
-/// What an attempt uses of its launcher. Lifetime: outlives the attempt.
+/// Objects of the launcher that an attempt uses. Lifetime: they outlive the attempt.
 struct AttemptServices {
   async::EventLoop& loop;
   async::AutoResetEvent& changed;
@@ -36,10 +36,10 @@ struct AttemptServices {
   JobCoordinator& coordinator;
 };
 
-/// Threads: the loop's, which is the main thread of a process that has no other.
+/// Threads: the loop's, which is the main thread and the process's only thread.
 class Attempt {
  public:
-  /// @throws Error (posix) where the directory of --log-dir cannot be made
+  /// @throws Error (posix) if the directory of --log-dir cannot be created
   Attempt(const AttemptServices& services, const WorkerProgram& program, const NodePlan& plan)
       : services_(services),
         program_(&program),
@@ -56,8 +56,9 @@ class Attempt {
   Attempt& operator=(const Attempt&) = delete;
   ~Attempt() { services_.forwarder.forward_to(nullptr); }
 
-  /// Starts the workers, fewer where a signal ends the job meanwhile. The loop runs between them: other launchers are
-  /// to see this one alive. @throws Error (posix) where one cannot be started, or a file of --log-dir not be written
+  /// Starts the workers, or fewer if a stop signal arrives meanwhile. The loop runs between two starts, so that this
+  /// launcher keeps sending heartbeats.
+  /// @throws Error (posix) if a worker cannot be started or a file of --log-dir cannot be opened
   async::Task<void> start() {
     const async::Descriptor nothing(::open("/dev/null", O_RDONLY | O_CLOEXEC));
     if (!nothing) {
@@ -69,8 +70,9 @@ class Attempt {
     }
   }
 
-  /// Until no worker runs and what they wrote last has been read. @returns how it ended, but for where and the signals
-  /// @param liveness how long a worker may be stopped before it has joined
+  /// Ends when no worker runs and their last output has been read (at most 200 ms later).
+  /// @param liveness how long a worker that has not joined may be stopped
+  /// @returns the end on this node, without node, host and signals
   async::Task<NodeEnd> supervise(ShutdownSchedule schedule, std::chrono::nanoseconds liveness, std::string host) {
     Supervisor supervisor(services_.loop, services_.changed, services_.forwarder, workers_, services_.output.error(),
                           services_.coordinator, std::move(schedule), liveness, std::move(host));
@@ -96,20 +98,20 @@ class Attempt {
     co_return std::move(end);
   }
 
-  /// Whether SIGINT or SIGTERM has come since the last worker ended: the output is not waited for any more.
+  /// Whether SIGINT or SIGTERM has arrived since the last worker ended. Then the launcher no longer waits for output.
   bool stop_requested_since_end() const noexcept { return services_.forwarder.stop_requests() != stops_before_end_; }
 
-  /// Whether all that the workers have written is on its way to the console.
+  /// Whether all output of the workers has been passed to the console.
   bool output_is_drained() const noexcept { return workers_.output_is_drained(); }
 
-  /// Stops relaying, and shows last lines that have no end.
+  /// Stops relaying, and prints last lines that lack a newline.
   void finish_output() {
     workers_.finish_output();
     error_.flush();
   }
 
  private:
-  /// How long the last lines may take to come where the console does not keep up.
+  /// How long supervise() waits for the last output if the console is slow.
   static constexpr std::chrono::milliseconds drain_timeout{200};
 
   void start_worker(int local_rank, int nothing) {
@@ -152,7 +154,7 @@ class Attempt {
                                          folded);
   }
 
-  /// Once: a disk that is full is so for all of them.
+  /// Prints one line for the first lost file only: a full disk affects all of them.
   void report_lost_log(const std::string& what) {
     if (!std::exchange(has_lost_log_, true)) {
       services_.output.error().line("dtrain: ", what +

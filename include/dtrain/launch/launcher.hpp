@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The contract of a launcher: how the processes of a job come to be, the first type of a Policy.
+/// Concept Launcher: the first type of a Policy, which starts or identifies the processes of a job.
 
 #include <concepts>
 #include <string_view>
@@ -9,18 +9,18 @@
 
 namespace DTRAIN_NAMESPACE::launch {
 
-/// Counts the devices of the kind that a policy's backend computes on; null where that is the host.
+/// Counts the devices of the kind that a policy's backend computes on; null if that is the host.
 using VisibleDevices = int (*)();
 
-/// What a launcher asks of a policy's backend before it starts anything.
+/// Properties of a policy's backend that a launcher uses before it starts workers.
 struct BackendFacts {
   std::string_view name{};  ///< for messages
   VisibleDevices visible_devices = nullptr;
-  int most_ranks = 0;  ///< that it joins on one host; 0: as many as there are
+  int most_ranks = 0;  ///< most ranks on one host; 0: no limit
 };
 
-/// `L::start(argc, argv)`: in a process that is a rank, a RankProcess; in every other, the exit code, with everything
-/// explained on stderr. Blocking: in a launcher process, until its workers have ended.
+/// `L::start(argc, argv)`: returns a RankProcess in a process that is a rank. In other processes it returns the exit
+/// code and prints errors on stderr. Blocking: in a launcher process, until its workers have ended.
 template <class L>
 concept CanStart = requires(int argc, char** argv) {
   { L::start(argc, argv) } -> std::same_as<StartResult>;
@@ -32,14 +32,14 @@ concept HasLauncherName = requires {
   { L::name() } -> std::convertible_to<std::string_view>;
 };
 
-/// `L::returns_into_user_code`: whether every process that calls start() becomes a rank. Where one does not (it stays
-/// the launcher), only dtrain::run can be used.
+/// `L::returns_into_user_code`: whether every process that calls start() becomes a rank. If false, one process remains
+/// the launcher, and programs must use dtrain::run.
 template <class L>
 concept StatesWhetherItReturns = requires {
   { L::returns_into_user_code } -> std::convertible_to<bool>;
 };
 
-/// The type a Policy names, which makes processes into ranks. It has no state of its own.
+/// The launcher type of a Policy. It has no state.
 template <class L>
 concept Launcher = CanStart<L> && HasLauncherName<L> && StatesWhetherItReturns<L>;
 

@@ -26,8 +26,8 @@ namespace DTRAIN_NAMESPACE::launch {
 /// Lifetime: for one run(). Threads: the main thread of a process that has no other.
 class NodeLauncher {
  public:
-  /// Opens the store. @throws Error (posix) for a port in use, a log directory that cannot be written; nothing is
-  /// started
+  /// Opens the store. Starts no worker. @throws Error (posix) for a port in use or a log directory that cannot be
+  /// created
   explicit NodeLauncher(NodeLauncherOptions options)
       : options_(std::move(options)),
         host_(rendezvous::host_identity(options_.host_id)),
@@ -46,15 +46,15 @@ class NodeLauncher {
   NodeLauncher(const NodeLauncher&) = delete;
   NodeLauncher& operator=(const NodeLauncher&) = delete;
 
-  /// Starts the workers and stays with them. Blocking: until the last one has ended.
-  /// @returns the launcher's exit code; what keeps it from going on is explained on stderr
+  /// Starts the workers and supervises them. Blocking: until the last one has ended.
+  /// @returns the launcher's exit code; errors are printed on stderr
   int run() {
     constexpr auto longer_than_any_job = std::chrono::hours(24 * 365);
     return loop_.run_until(run_job(), Deadline::after(longer_than_any_job), "running the job");
   }
 
  private:
-  /// How long a consumer of the output may take nothing before what is left is dropped.
+  /// How long a consumer may read no output before the launcher drops the rest.
   static constexpr std::chrono::seconds drain_timeout{600};
   static constexpr std::chrono::seconds drain_timeout_after_failure{5};
   static constexpr std::chrono::milliseconds least_drain_timeout{100};
@@ -92,7 +92,7 @@ class NodeLauncher {
         [this](int signal, int count) { forwarder_.on_remote_stop(signal, count); });
   }
 
-  /// What keeps this launcher from going on.
+  /// An error that ends this launcher.
   struct Problem {
     int exit_code = 0;  ///< 0: there is none
     std::string sentence;
@@ -123,7 +123,7 @@ class NodeLauncher {
       co_return 128 + signal;
     }
     if (!assignment->description.empty()) {
-      // A loopback address that all launchers have reached needs no further line.
+      // several_hosts is false: all launchers have reached the address, so a loopback address needs no warning.
       const NetworkReport network =
           local_network_report(identity::Variables(options_.program.environment), options_.node.master_addr, false);
       output_.error().line("dtrain: ",
@@ -143,7 +143,7 @@ class NodeLauncher {
     }
   }
 
-  /// Nothing where a signal asked the job to end before it began.
+  /// @returns nullopt if a stop signal arrived before all launchers had joined
   async::Task<std::optional<RankAssignment>> assign_ranks() {
     std::optional<RankAssignment> assignment;
     std::exception_ptr failure;
@@ -219,7 +219,7 @@ class NodeLauncher {
     co_return std::move(result);
   }
 
-  /// What the workers wrote, and then the report.
+  /// Prints the rest of the workers' output, then the report.
   async::Task<void> show(Attempt* attempt, const JobResult& result) {
     const std::chrono::milliseconds timeout = result.exit_code == 0 ? drain_timeout : drain_timeout_after_failure;
     const auto stop_requested = [attempt] { return attempt != nullptr && attempt->stop_requested_since_end(); };
@@ -234,7 +234,7 @@ class NodeLauncher {
     co_await flush(flows && !stop_requested() ? timeout : least_drain_timeout);
   }
 
-  /// The launcher's own lines.
+  /// Waits until the launcher's own lines are written, `timeout` passes without progress, or a stop signal arrives.
   async::Task<void> flush(std::chrono::milliseconds timeout) {
     const auto nothing_more = [] { return true; };
     const auto stop_requested = [this, before = forwarder_.stop_requests()] {

@@ -7,19 +7,20 @@
 
 namespace DTRAIN_NAMESPACE::launch {
 
-/// `./train --nproc-per-node=4`: starts four of its own program, each a rank, and ends with them. Started once on each
-/// of several nodes (--nnodes, --node-rank, --master-addr), it is one job. The store runs in the launcher (of node 0),
-/// so it survives rank 0. With --in-process there is no launcher: the process itself is rank 0 of 1.
+/// `./train --nproc-per-node=4` starts its own program four times, each as a rank, and ends when they have ended. For a
+/// job on several nodes, the user starts it once on each (--nnodes, --node-rank, --master-addr). The store runs in the
+/// launcher of node 0, so it outlives rank 0. With --in-process there is no launcher: the process is rank 0 of 1.
 struct PerNode {
   static constexpr bool returns_into_user_code = false;
 
   static constexpr const char* name() noexcept { return "launch::PerNode"; }
 
-  /// In a worker, its RankProcess; in the launcher, the first failing worker's exit code (128 + signal), 0, or 2 with a
-  /// sentence on stderr where nothing could be started. To be main's first statement.
-  /// Blocking: in the launcher, until all workers have ended. Threads: the main thread, of a process that has no other.
-  /// @param backend counts the devices that --nproc-per-node=auto starts a worker for each of (else it is the cores),
-  /// and says how many workers are too many
+  /// @returns in a worker, its RankProcess; in the launcher, an exit code:
+  ///   - 0, or the code of the worker that failed first (128 + signal number for a signal)
+  ///   - 2, with a sentence on stderr, if no worker could be started
+  /// @pre It is main's first statement. Threads: the main thread of a process that has no other thread.
+  /// Blocking: in the launcher, until all workers have ended.
+  /// @param backend its devices, or the cores, are counted for --nproc-per-node=auto; it limits the number of workers
   static StartResult start(int argc, char** argv, const BackendFacts& backend = {});
 };
 

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// launch::PerNode::start.
+/// Definition of launch::PerNode::start.
 
 #include <unistd.h>
 
@@ -42,10 +42,10 @@ DTRAIN_DEFINED StartResult PerNode::start(int argc, char** argv, const BackendFa
       end_with_launcher(*launcher);
     } else if (const int error = is_worker ? end_with_parent(parent) : 0; error != 0) {
       throw posix_error(error,
-                        "making this worker end with its launcher");  // again: capabilities of its file have undone it
+                        "making this worker end with its launcher");  // exec may have reset it: see end_with_parent()
     }
     if (is_worker) {
-      // Its stdout is a pipe, but people read it: a line goes out when it is complete, also before a crash.
+      // stdout is a pipe that users read: line buffering shows each complete line, also before a crash.
       static_cast<void>(std::setvbuf(stdout, nullptr, _IOLBF, 0));
       return StartResult(rank_process_of_launcher(environment, std::move(arguments)));
     }

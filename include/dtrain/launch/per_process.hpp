@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// launch::PerProcess: somebody else starts one process for each rank; the environment says which one this is.
+/// launch::PerProcess: an external launcher starts one process for each rank and sets its identity in the environment.
 
 #include <exception>
 

@@ -19,15 +19,15 @@
 
 namespace DTRAIN_NAMESPACE::launch {
 
-/// A value; it needs nothing of what it was made from.
+/// A value that refers to no other object.
 struct RankProcess {
   identity::ProcessIdentity identity;
-  ArgumentVector argument_vector;  ///< without what launchers add
-  bool hosts_store = false;        ///< the job's store is this process's to run
-  JobIdentity job;                 ///< what tells the job from others
+  ArgumentVector argument_vector;  ///< without arguments that launchers add
+  bool hosts_store = false;        ///< this process runs the job's store
+  JobIdentity job;                 ///< distinguishes the job from other jobs
   std::optional<std::string> host_id_override;
-  std::optional<std::string> interface;      ///< where a store of this process's listens: a name or an address
-  std::optional<rendezvous::Secret> secret;  ///< of the job, where it has one
+  std::optional<std::string> interface;                  ///< where this process's store listens: a name or an address
+  std::optional<rendezvous::Secret> secret;              ///< of the job, if it has one
   std::chrono::nanoseconds timeout = default_timeout;    ///< of a collective and of the rendezvous
   std::chrono::nanoseconds liveness = default_liveness;  ///< how long a silent peer counts as alive
 
@@ -35,7 +35,7 @@ struct RankProcess {
   std::span<char* const> arguments() const noexcept { return argument_vector.view(); }
 };
 
-/// What a launcher's start() returns: a rank's process, or the code that this process is to exit with.
+/// Result of a launcher's start(): a rank's process, or the exit code of this process.
 struct StartResult {
   explicit StartResult(RankProcess rank) : worker(std::move(rank)) {}
   explicit StartResult(int code) noexcept : exit_code(code) {}
@@ -44,23 +44,23 @@ struct StartResult {
   int exit_code = 0;
 };
 
-/// How a process joins a job that somebody else started. What is not given is read from the environment.
+/// Options of a process that joins a job of an external launcher. Values that are not set come from the environment.
 struct JoinOptions {
   std::optional<identity::ProcessIdentity> identity;
   std::optional<std::chrono::nanoseconds> timeout;
-  std::vector<std::string> arguments;  ///< argv, where a launcher may have left --local_rank=N in it
+  std::vector<std::string> arguments;  ///< argv; a launcher may have added --local_rank=N
 };
 
-/// The worker that this process's environment describes; rank 0 hosts the store, and prints on stderr what was
-/// read where there is more to print than one process alone. Closed standard descriptors become /dev/null.
-/// @throws identity::IdentityError; Error (usage) for a setting that cannot be, or a flag of PerNode's launcher
+/// The worker that this process's environment describes. Rank 0 hosts the store. Rank 0 also prints its identity on
+/// stderr if there are several ranks, or warnings. Closed standard descriptors become /dev/null.
+/// @throws identity::IdentityError; Error (usage) for an invalid setting, or a flag of PerNode's launcher
 RankProcess rank_process_of(JoinOptions options);
 
-/// Rank 0 of 1, whatever the environment says of ranks; it hosts the store. Closed standard descriptors become
-/// /dev/null. @throws Error (usage) for a setting that cannot be
+/// Rank 0 of 1; ignores ranks in the environment. It hosts the store. Closed standard descriptors become /dev/null.
+/// @throws Error (usage) for an invalid setting
 RankProcess rank_process_alone(const identity::Environment& environment, std::vector<std::string> arguments);
 
-/// The worker that launch::PerNode's launcher made of this process; the launcher hosts the store.
+/// The worker that launch::PerNode's launcher started as this process. The launcher hosts the store.
 /// @throws as rank_process_of
 RankProcess rank_process_of_launcher(const identity::Environment& environment, std::vector<std::string> arguments);
 

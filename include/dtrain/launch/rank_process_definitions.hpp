@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The functions of launch/rank_process.hpp.
+/// Definitions of the functions of launch/rank_process.hpp.
 
 #include <string>
 #include <utility>
@@ -35,7 +35,7 @@ inline RankProcess rank_process_with(identity::ProcessIdentity identity, const i
   return worker;
 }
 
-/// Rank 0's line at start, and what slows the network down where there are several hosts.
+/// Logs rank 0's identity and, for several hosts, the network interface and reasons for a slow network.
 inline void log_identity(const identity::ProcessIdentity& identity, const identity::Variables& variables) {
   if (!spans_hosts(identity)) {
     log(LogLevel::warning, to_string(identity));
@@ -62,7 +62,7 @@ DTRAIN_DEFINED RankProcess rank_process_of(JoinOptions options) {
   RankProcess worker = detail::rank_process_with(
       options.identity ? std::move(*options.identity) : identity::process_identity(environment, pointers),
       identity::Variables(environment));
-  if (options.identity && !worker.identity.job) {  // DTRAIN_JOB_ID still counts
+  if (options.identity && !worker.identity.job) {  // DTRAIN_JOB_ID still applies
     identity::name_job(identity::Variables(environment), worker.identity);
   }
   worker.job = job_identity(identity::Variables(environment), worker.identity);

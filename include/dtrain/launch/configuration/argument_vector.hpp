@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// An argv that owns its strings.
+/// Argument vector: an argv that owns its strings.
 
 #include <memory>
 #include <span>
@@ -12,7 +12,7 @@
 
 namespace DTRAIN_NAMESPACE::launch {
 
-/// Copies share the strings, which may be written to like main's.
+/// Copies share the strings. The program may write to them, as to main's argv.
 class ArgumentVector {
  public:
   ArgumentVector() : ArgumentVector(std::vector<std::string>{}) {}
@@ -25,7 +25,7 @@ class ArgumentVector {
     storage_->pointers.push_back(nullptr);
   }
 
-  /// argc and argv; argv[argc] is null. Lifetime: as long as a copy of this lives.
+  /// argc and argv; argv[argc] is null. Lifetime: as long as a copy of this ArgumentVector lives.
   int count() const noexcept { return static_cast<int>(storage_->texts.size()); }
   char** pointers() const noexcept { return storage_->pointers.data(); }
 

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The words of a command line in one string, quoted as in a shell.
+/// Command words: splits a command line into words, with the quotes of a shell.
 
 #include <optional>
 #include <string>
@@ -11,9 +11,9 @@
 
 namespace DTRAIN_NAMESPACE::launch {
 
-/// Pure. Blanks separate words. '...' is literal; in "..." a backslash before \, ", $ or ` is taken away; elsewhere it
-/// makes the next character literal. Nothing is expanded: `sh -c '"$@"' --` is `sh`, `-c`, `"$@"`, `--`.
-/// @returns nothing for a quote without an end
+/// Pure. Blanks separate words. '...' is literal. In "...", a backslash before \, ", $ or ` is removed. Outside quotes,
+/// a backslash makes the next character literal. Nothing is expanded. Example: `sh -c '"$@"' --` has the words `sh`,
+/// `-c`, `"$@"`, `--`. @returns nullopt for a quote without an end
 inline std::optional<std::vector<std::string>> command_words(std::string_view text) {
   constexpr std::string_view blanks = " \t\r\n";
   constexpr std::string_view escaped_in_quotes = "\\\"$`";

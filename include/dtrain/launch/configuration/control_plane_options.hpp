@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// From a worker's identity to the options of its control plane.
+/// Control-plane options of a worker, from its identity and settings.
 
 #include <algorithm>
 #include <chrono>
@@ -15,15 +15,16 @@
 
 namespace DTRAIN_NAMESPACE::launch {
 
-/// At least as long, and short enough to be counted with.
+/// Rounds up to milliseconds; at most 100 years, so that sums with it do not overflow.
 inline std::chrono::milliseconds in_milliseconds(std::chrono::nanoseconds time) {
   constexpr std::chrono::nanoseconds longest = std::chrono::hours(24 * 365 * 100);
   return std::chrono::ceil<std::chrono::milliseconds>(std::min(time, longest));
 }
 
-/// What is certain is stated, so that the rendezvous checks it; what is provisional is left for it to compute.
-/// @param settings what must be the same on all ranks (rendezvous/membership/job_settings.hpp)
-/// @throws Error (identity) where several ranks have no address of the store.
+/// Sets identity fields that are certain, which the rendezvous then checks. Leaves provisional fields unset, and the
+/// rendezvous computes them.
+/// @param settings values that must be equal on all ranks (rendezvous/membership/job_settings.hpp)
+/// @throws Error (identity) for several ranks without an address of the store
 inline rendezvous::ControlPlaneOptions control_plane_options(const RankProcess& worker, std::string settings = {}) {
   const identity::ProcessIdentity& identity = worker.identity;
   const auto certain = [&identity](const char* field, const std::optional<int>& value) {

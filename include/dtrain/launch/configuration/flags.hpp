@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The launcher's flags, taken out of a program's command line.
+/// Launcher flags: parses them and removes them from a program's command line.
 
 #include <algorithm>
 #include <array>
@@ -19,13 +19,13 @@
 
 namespace DTRAIN_NAMESPACE::launch {
 
-/// What the launcher was asked for, and what is left for the program.
+/// Values of the launcher's flags, and the arguments that remain for the program.
 struct Flags {
   identity::NodeFlags node;
   std::optional<std::string> log_dir;
   int max_restarts = 0;
   std::vector<std::string> wrapper;  ///< the words of --wrap: a command in front of each worker
-  std::optional<int> wrapped_rank;   ///< --wrap-rank: in front of this one alone
+  std::optional<int> wrapped_rank;   ///< --wrap-rank: in front of this rank only
   bool in_process = false;           ///< this process becomes rank 0 of 1
   bool help = false;
   std::vector<std::string> program;  ///< the program's name and its own arguments, in order
@@ -38,7 +38,7 @@ inline constexpr std::array<std::string_view, 11> flag_names{
     "--log-dir",        "--wrap",   "--wrap-rank", "--in-process",  "--help-launch",
 };
 
-/// How many insertions, deletions and replacements of one letter make `a` of `b` (Levenshtein).
+/// Levenshtein distance: number of insertions, deletions and replacements of one letter that change `b` into `a`.
 inline std::size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<std::size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), std::size_t{0});
@@ -52,15 +52,15 @@ inline std::size_t edit_distance(std::string_view a, std::string_view b) {
   return row.back();
 }
 
-/// A count of workers as other launchers spell it.
+/// Whether the flag is another launcher's name of --nproc-per-node.
 inline bool is_short_for_workers(std::string_view flag) {
   return flag == "--nproc" || flag == "--nprocs";
 }
 
-/// The launcher's flag that an argument names; nothing for the program's own.
-/// @throws Error (usage) for a name that is nearly one, with the suggestion
+/// The launcher's flag with this name ('_' counts as '-'); nullopt for a flag of the program.
+/// @throws Error (usage) with a suggestion, for a name that is similar to a launcher's flag
 inline std::optional<std::string_view> flag_named(std::string_view given) {
-  constexpr std::size_t longest = 32;  // beyond it nothing is near, and nothing is compared
+  constexpr std::size_t longest = 32;  // longer names are similar to no flag
   if (given.substr(0, 2) != "--" || given.size() > longest) {
     return std::nullopt;
   }
@@ -130,8 +130,9 @@ inline void check_together(const Flags& flags) {
 
 }  // namespace detail
 
-/// Splits a command line. A flag that is given twice counts as given last. The first "--" goes, too.
-/// @throws Error (usage) for a flag without its value, and for one that is nearly the launcher's
+/// Splits a command line. If a flag occurs twice, the last value counts. Also removes the first "--".
+/// @throws Error (usage) for a flag without its value, an invalid value, a contradiction between flags, and a name that
+/// is similar to a launcher's flag
 inline Flags parse_flags(identity::Arguments arguments) {
   Flags flags;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
@@ -176,8 +177,8 @@ inline Flags parse_flags(identity::Arguments arguments) {
   return flags;
 }
 
-/// For a program that is started once for each rank: flags that only a launcher of its own could follow.
-/// @throws Error (usage)
+/// For a program that an external launcher starts once for each rank.
+/// @throws Error (usage) for a flag that only launch::PerNode supports
 inline void refuse_launcher_flags(const std::vector<std::string>& arguments) {
   constexpr std::array<std::string_view, 7> launchers{
       "--nproc-per-node", "--nnodes", "--node-rank", "--max-restarts", "--wrap-rank", "--in-process", "--help-launch"};

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// What --help-launch prints.
+/// Help text of the launcher's flags (--help-launch).
 
 #include "dtrain/core/version.hpp"
 

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Which job this process belongs to, for comparing when it joins.
+/// Job identity: name and origin of the job of this process, which the store compares when the process joins.
 
 #include <sys/stat.h>
 #include <unistd.h>
@@ -19,14 +19,14 @@
 
 namespace DTRAIN_NAMESPACE::launch {
 
-/// The job's name, empty where it has none, and what else tells it from others.
+/// The job's name (empty if it has none), and further properties that distinguish it from other jobs.
 struct JobIdentity {
   std::string name;
   rendezvous::Origin origin;
 };
 
-/// MPICH's mpiexec gives its job no name that a process can see, but all of its proxies call it at one address.
-/// @param command as Starter has it. @returns "hydra=host-a:43789"; nothing for what is none of its proxies
+/// A job of MPICH's mpiexec has no name that a process can read, but all mpiexec proxies connect to the same address.
+/// @param command as in Starter. @returns "hydra=host-a:43789"; nullopt if the command is no such proxy
 inline std::optional<std::string> hydra_job(std::string_view command) {
   const std::size_t at = command.find(hydra_proxy_flag);
   const std::string_view rest = at == std::string_view::npos ? "" : command.substr(at + hydra_proxy_flag.size());
@@ -34,8 +34,8 @@ inline std::optional<std::string> hydra_job(std::string_view command) {
   return address.empty() ? std::nullopt : std::optional("hydra=" + std::string(address));
 }
 
-/// What the environment says of the job, and what the machine adds. A process alone asks nothing.
-/// Blocking: reads files of the kernel's.
+/// The job's identity from the environment and, if it has several ranks, from the process's program and starter.
+/// Blocking: reads files of the kernel.
 inline JobIdentity job_identity(const identity::Variables& variables, const identity::ProcessIdentity& identity,
                                 const SystemFiles& files = SystemFiles()) {
   JobIdentity job;
@@ -50,7 +50,7 @@ inline JobIdentity job_identity(const identity::Variables& variables, const iden
   origin.build = own_build();
   struct ::stat space {};
   origin.process_space = ::stat("/proc/self/ns/pid", &space) == 0 ? space.st_ino : 0;
-  // torchrun's agent may have a RANK of its own, the node's, but no run id.
+  // torchrun's agent may have its own RANK, the node's, but it has no run id.
   const std::string own_variable = identity.elastic ? "TORCHELASTIC_RUN_ID" : identity.rank_variable;
   const std::optional<std::string> own_value = variables.text(own_variable);
   const std::optional<Starter> starter =

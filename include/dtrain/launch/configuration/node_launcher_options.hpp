@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// What a launcher is to do: a pure function of its flags and its environment.
+/// Node-launcher options: configuration of a node's launcher, from its flags and its environment.
 
 #include <chrono>
 #include <cstdint>
@@ -19,11 +19,11 @@
 
 namespace DTRAIN_NAMESPACE::launch {
 
-/// What is started, `workers` times, and with whom.
+/// The program that the launcher starts `workers` times, the job's nodes, and the launcher's settings.
 struct NodeLauncherOptions {
   WorkerProgram program;
   identity::NodeIdentity node;
-  std::string node_source;  ///< what says how many nodes there are: "RANK='0', WORLD_SIZE='2'"
+  std::string node_source;  ///< flag or variables with the number of nodes: "RANK='0', WORLD_SIZE='2'"
   int workers = 1;
   int cores = 1;
   int max_restarts = 0;
@@ -32,7 +32,7 @@ struct NodeLauncherOptions {
   std::chrono::nanoseconds stop_grace = ShutdownSchedule::default_stop_grace;
   ShutdownTimeouts shutdown_timeouts{};
   std::optional<std::string> host_id;
-  std::string job;                           ///< its name, by which launchers of several nodes compare; may be empty
+  std::string job;                           ///< its name, which launchers of several nodes compare; may be empty
   std::optional<rendezvous::Secret> secret;  ///< of several nodes
   std::optional<std::string> interface;      ///< where the store of several nodes listens: a name or an address
 };
@@ -41,8 +41,7 @@ namespace detail {
 
 inline constexpr int most_workers = 4096;
 
-/// How many workers --nproc-per-node asks for; 1 where it is not given. @throws Error (usage), what visible_devices
-/// throws
+/// Number of workers by --nproc-per-node; 1 without the flag. @throws Error (usage); errors of visible_devices
 inline int worker_count(const std::optional<std::string>& given, int cores, VisibleDevices visible_devices) {
   if (!given) {
     return 1;
@@ -68,7 +67,7 @@ inline int worker_count(const std::optional<std::string>& given, int cores, Visi
   return count;
 }
 
-/// What says how many nodes there are, for a sentence.
+/// Flag or variables that state the number of nodes, for messages.
 inline std::string node_source(const identity::NodeFlags& flags, const identity::Environment& environment,
                                const identity::NodeIdentity& node) {
   if (flags.node_count) {
@@ -87,8 +86,8 @@ inline std::string node_source(const identity::NodeFlags& flags, const identity:
   return stated.empty() ? "the environment of " + node.launcher : stated;
 }
 
-/// Who this node is. What the environment says of a process is taken for the node here, so where that is incomplete the
-/// sentence also says how to ignore it. @throws Error (identity, usage)
+/// This node's identity. The launcher reads variables such as RANK as the node's. If they are incomplete, the error
+/// also names the flag that ignores them. @throws Error (identity, usage)
 inline identity::NodeIdentity node_of(const identity::Environment& environment, const identity::NodeFlags& flags) {
   using identity::IdentityErrc;
   try {
@@ -109,7 +108,7 @@ inline identity::NodeIdentity node_of(const identity::Environment& environment, 
   }
 }
 
-/// The secret that the launchers of several nodes share. @throws Error (usage) where there is none
+/// The secret that the launchers of several nodes share; nullopt for one node. @throws Error (usage) if it is not set
 inline std::optional<rendezvous::Secret> secret_of_nodes(const identity::Variables& variables,
                                                          const NodeLauncherOptions& options) {
   if (options.node.node_count == 1) {
@@ -131,8 +130,8 @@ inline std::optional<rendezvous::Secret> secret_of_nodes(const identity::Variabl
 
 }  // namespace detail
 
-/// @throws Error (usage) where the backend does not join so many ranks on one host. Before any is started: each would
-/// find it out by itself
+/// Checks the number of workers before any is started, so that the error is printed once and not by each worker.
+/// @throws Error (usage) if the backend does not support so many ranks on one host
 inline void check_most_workers(int workers, const BackendFacts& backend) {
   if (backend.most_ranks != 0 && workers > backend.most_ranks) {
     throw Error(Errc::usage, "backend::" + std::string(backend.name) + " joins at most " +
@@ -141,8 +140,9 @@ inline void check_most_workers(int workers, const BackendFacts& backend) {
   }
 }
 
-/// @param cores how many this process may use
-/// @param visible_devices is called for --nproc-per-node=auto; may be null
+/// The launcher's configuration.
+/// @param cores number of cores that this process may use
+/// @param visible_devices called for --nproc-per-node=auto; may be null
 /// @throws Error (usage, identity). Blocking: reads the secret's file
 inline NodeLauncherOptions node_launcher_options(Flags flags, const identity::Environment& environment, int cores,
                                                  VisibleDevices visible_devices = nullptr) {
@@ -158,7 +158,7 @@ inline NodeLauncherOptions node_launcher_options(Flags flags, const identity::En
   options.liveness = seconds_setting(variables, "DTRAIN_LIVENESS_SECONDS", default_liveness);
   if (visible_devices != nullptr) {
     options.shutdown_timeouts.exit_grace = device_shutdown_timeouts.exit_grace;
-    if (options.max_restarts > 0) {  // the next attempt needs the memory
+    if (options.max_restarts > 0) {  // the next attempt needs the device memory of killed workers
       options.shutdown_timeouts.kill_timeout = device_shutdown_timeouts.kill_timeout;
     }
   }

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The executable of this process: its name, and what tells it from other builds.
+/// Program build: name and build id (or digest) of this process's executable.
 
 #include <elf.h>
 #include <fcntl.h>
@@ -21,8 +21,7 @@
 
 namespace DTRAIN_NAMESPACE::launch {
 
-/// The build id in the notes of an executable (ELF notes, each aligned to 4 bytes), in hexadecimal; empty without one.
-/// Pure.
+/// The build id in an executable's ELF notes (each aligned to 4 bytes), in hexadecimal; empty if there is none. Pure.
 inline std::string build_id_in(std::span<const std::byte> notes) {
   constexpr std::string_view owner("GNU\0", 4);
   constexpr std::size_t longest = 64;
@@ -46,7 +45,8 @@ inline std::string build_id_in(std::span<const std::byte> notes) {
 
 namespace detail {
 
-/// Of the first object that the loader has, which is the program, also under valgrind or behind ld.so.
+/// Callback of dl_iterate_phdr. Stores the build id of the first object, which is the program, also under valgrind or
+/// when ld.so was started with the program as argument.
 inline int find_build_id(::dl_phdr_info* object, std::size_t, void* found) {
   for (std::size_t i = 0; i < object->dlpi_phnum; ++i) {
     const ElfW(Phdr)& segment = object->dlpi_phdr[i];
@@ -59,7 +59,7 @@ inline int find_build_id(::dl_phdr_info* object, std::size_t, void* found) {
   return 1;  // no further object
 }
 
-/// The digest of a file's beginning; empty where it cannot be read.
+/// The SHA-256 of a file's first 64 MiB; empty if the file cannot be read.
 inline std::string digest_of(const char* path) {
   constexpr std::size_t most = std::size_t{64} << 20;
   const net::Descriptor file(::open(path, O_RDONLY | O_CLOEXEC));
@@ -85,8 +85,8 @@ inline std::string digest_of(const char* path) {
 
 }  // namespace detail
 
-/// "build id 5f3a...", else "digest 77c1..." of the file's first 64 MiB; empty where neither is to be had.
-/// Blocking: without a build id it reads the executable.
+/// "build id 5f3a...", else "digest 77c1..." of the file's first 64 MiB; empty if both are unavailable.
+/// Blocking: without a build id, it reads the executable.
 inline std::string own_build() {
   std::string id;
   ::dl_iterate_phdr(&detail::find_build_id, &id);

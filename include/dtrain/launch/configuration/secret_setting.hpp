@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The job's secret, as the environment gives it.
+/// Secret setting: the job's secret, from DTRAIN_SECRET or DTRAIN_SECRET_FILE.
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -22,8 +22,8 @@ namespace DTRAIN_NAMESPACE::launch {
 
 namespace detail {
 
-/// A file's text without the white space at its end; it may be a pipe, which is read to its end.
-/// Blocking: until the deadline. @throws Error (usage) where it cannot be read; Error (timeout)
+/// A file's text without the white space at its end; the file may be a pipe, which is read to its end.
+/// Blocking: until the deadline. @throws Error (usage) if it cannot be read; Error (timeout)
 inline std::string secret_in_file(const std::string& path,
                                   Deadline deadline = Deadline::after(std::chrono::seconds(10))) {
   const async::Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
@@ -50,7 +50,7 @@ inline std::string secret_in_file(const std::string& path,
 
 }  // namespace detail
 
-/// Nothing where there is none. Blocking: reads the file.
+/// The job's secret; nullopt if no variable is set. Blocking: reads the file.
 /// @throws Error (usage) for a secret that is too short, a file that cannot be read, or both variables
 inline std::optional<rendezvous::Secret> secret_setting(const identity::Variables& variables) {
   const std::optional<std::string> text = variables.text("DTRAIN_SECRET");

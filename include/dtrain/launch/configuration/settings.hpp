@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Parsers of the variables that set timeouts and the log level, whoever started the rank.
+/// Settings: parsers of the variables for timeouts and the log level.
 
 #include <charconv>
 #include <chrono>
@@ -13,12 +13,12 @@
 
 namespace DTRAIN_NAMESPACE::launch {
 
-/// DTRAIN_TIMEOUT_SECONDS and DTRAIN_LIVENESS_SECONDS where they are unset.
+/// Defaults of DTRAIN_TIMEOUT_SECONDS and DTRAIN_LIVENESS_SECONDS.
 inline constexpr std::chrono::seconds default_timeout{600};
 inline constexpr std::chrono::seconds default_liveness{5};
 
-/// A variable's seconds, which may have a fraction; `otherwise` where it is unset.
-/// @throws Error (usage) for what is not a number from 0.001 to 10,000,000
+/// A variable's seconds, which may have a fraction; `otherwise` if it is unset.
+/// @throws Error (usage) for a value that is not a number from 0.001 to 10,000,000
 inline std::chrono::nanoseconds seconds_setting(const identity::Variables& variables, const char* variable,
                                                 std::chrono::nanoseconds otherwise) {
   const std::optional<std::string> value = variables.text(variable);
@@ -35,7 +35,7 @@ inline std::chrono::nanoseconds seconds_setting(const identity::Variables& varia
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(seconds));
 }
 
-/// @throws Error (usage) where DTRAIN_LOG names no level
+/// @throws Error (usage) if DTRAIN_LOG is set and is no log level
 inline void check_log_setting(const identity::Variables& variables) {
   const std::optional<std::string> value = variables.text("DTRAIN_LOG");
   if (value && !is_log_level(*value)) {

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The process that started a rank: the nearest one above it that is not a wrapper of this rank alone.
+/// Starter: the process that started a rank; its nearest ancestor that is not a wrapper of this rank only.
 
 #include <algorithm>
 #include <cstddef>
@@ -15,17 +15,17 @@
 
 namespace DTRAIN_NAMESPACE::launch {
 
-/// A process, with the time of its beginning, by which a process id that was given again is another one.
+/// A process id and its start time, which together distinguish the process from a later one with the same id.
 struct Starter {
   std::int64_t process = 0;
   std::uint64_t began = 0;
   std::string name;     ///< "hydra_pmi_proxy"
-  std::string command;  ///< its arguments, each with a zero byte behind it
+  std::string command;  ///< its arguments, each followed by a zero byte
 };
 
 namespace detail {
 
-/// One line of /proc/PROCESS/stat: "12 (a name) S 7 ...". Field 4 is the parent, field 22 the beginning.
+/// Fields of /proc/PROCESS/stat, "12 (a name) S 7 ...": field 4 is the parent, field 22 the start time.
 struct ProcessStatus {
   std::string name;
   std::int64_t parent = 0;
@@ -58,7 +58,7 @@ inline std::optional<ProcessStatus> parse_process_status(std::string_view line) 
   return std::nullopt;
 }
 
-/// Whether a block of entries, each with a zero byte behind it, has this one.
+/// Whether a block of entries, each followed by a zero byte, contains this entry.
 inline bool has_entry(std::string_view block, std::string_view entry) {
   while (!block.empty()) {
     const std::string_view each = block.substr(0, block.find('\0'));
@@ -72,14 +72,14 @@ inline bool has_entry(std::string_view block, std::string_view entry) {
 
 }  // namespace detail
 
-/// What a proxy of MPICH's mpiexec has on its command line.
+/// Flag on the command line of a proxy of MPICH's mpiexec.
 inline constexpr std::string_view hydra_proxy_flag("--control-port\0", 15);
 
-/// A wrapper script that a launcher starts for each rank has the rank's variable in its environment; what starts the
-/// wrappers has not, but for a proxy of MPICH's that another launcher started as its rank. Nothing where /proc does not
-/// tell.
-/// @param parent of this process; 0 is outside its PID namespace
-/// @param rank_entry "PMI_RANK=3"; empty: the parent itself is meant
+/// The nearest ancestor without `rank_entry` in its environment; nullopt if /proc cannot be read. Wrapper scripts that
+/// a launcher starts for each rank have the entry, their starter does not. Exception: a proxy of MPICH's mpiexec may
+/// have it, if another launcher started the proxy as a rank; the proxy is the starter in any case.
+/// @param parent of this process; 0: the parent is outside its PID namespace
+/// @param rank_entry "PMI_RANK=3"; empty: returns the parent
 inline std::optional<Starter> starter_of(const SystemFiles& files, std::int64_t parent, const std::string& rank_entry) {
   constexpr int deepest = 64;
   constexpr std::size_t most_environment = std::size_t{1} << 20;

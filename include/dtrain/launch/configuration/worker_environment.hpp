@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The environment that the per-node launcher gives its workers: pure, and how one recognises itself in it.
+/// Worker environment: the variables that the per-node launcher sets for each worker; pure.
 
 #include <algorithm>
 #include <array>
@@ -12,26 +12,26 @@
 
 namespace DTRAIN_NAMESPACE::launch {
 
-/// What a node's workers share.
+/// Values that the workers of a node share.
 struct NodePlan {
   int workers = 1;
-  int first_rank = 0;  ///< the workers of lower nodes
-  int world_size = 1;  ///< the workers of all nodes
+  int first_rank = 0;  ///< number of workers of nodes with a lower node rank
+  int world_size = 1;  ///< number of workers of all nodes
   int node_rank = 0;
   int node_count = 1;
   std::string master_addr;
   int master_port = 0;
   std::string secret;               ///< of the job's store
-  int attempt = 0;                  ///< how often the workers have been started before
+  int attempt = 0;                  ///< number of earlier starts of the workers
   int cores = 1;                    ///< of this node, for all workers
   std::string launcher_process;     ///< its process id
-  bool stdout_is_terminal = false;  ///< the launcher's own
-  bool stderr_is_terminal = false;
+  bool stdout_is_terminal = false;  ///< of the launcher
+  bool stderr_is_terminal = false;  ///< of the launcher
 };
 
 namespace detail {
 
-/// What would make every worker look like the one process that an MPI or torchrun started here.
+/// Whether the variable describes the launcher's process as a rank of MPI or torchrun. Workers must not inherit it.
 inline bool describes_the_launcher(std::string_view variable) noexcept {
   constexpr std::array<std::string_view, 4> prefixes{"OMPI_COMM_WORLD_", "PMI", "MV2_", "TORCHELASTIC_"};
   return variable == "DTRAIN_LAUNCHER" || variable == "DTRAIN_WRAPPED" || variable == "PALS_RANKID" ||
@@ -41,7 +41,7 @@ inline bool describes_the_launcher(std::string_view variable) noexcept {
 
 }  // namespace detail
 
-/// `base`, the launcher's own environment, made one worker's.
+/// The environment of one worker. @param base the launcher's own environment
 inline identity::Environment worker_environment(const identity::Environment& base, const NodePlan& plan,
                                                 int local_rank) {
   identity::Environment environment;
@@ -78,7 +78,8 @@ inline identity::Environment worker_environment(const identity::Environment& bas
   return environment;
 }
 
-/// The environment of a launcher that a worker of another job started: without what says who that worker is.
+/// The environment of a launcher. If a worker of another job started it, removes the variables with that worker's
+/// identity.
 inline identity::Environment without_outer_job(const identity::Environment& environment) {
   if (environment.count("DTRAIN_LAUNCHER_PROCESS") == 0) {
     return environment;
@@ -92,8 +93,8 @@ inline identity::Environment without_outer_job(const identity::Environment& envi
   return outside;
 }
 
-/// Whether this is the environment of a worker that `parent`, a process id, started itself: a program that a worker
-/// starts in turn inherits the variables but not the parent.
+/// Whether this is the environment of a worker that the process `parent` started itself. A child of a worker inherits
+/// the variables, but has another parent.
 inline bool is_worker_environment(const identity::Environment& environment, long parent) {
   const identity::Variables variables(environment);
   return variables.has("DTRAIN_RANK") && variables.text("DTRAIN_LAUNCHER_PROCESS") == std::to_string(parent);

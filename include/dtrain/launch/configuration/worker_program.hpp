@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The command line of a worker: this process's own program, with what it is loaded by and wrapped in.
+/// Worker program: a worker's command line, with this process's program, its loader and the command of --wrap.
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -20,28 +20,28 @@
 
 namespace DTRAIN_NAMESPACE::launch {
 
-/// What is started, for every attempt.
+/// The program that each attempt starts, and its options.
 struct WorkerProgram {
   std::vector<std::string> loader;     ///< see loader_of
-  std::vector<std::string> wrapper;    ///< --wrap, its program's path first; empty for none
-  std::optional<int> wrapped_rank;     ///< --wrap-rank; nothing: every rank is wrapped
+  std::vector<std::string> wrapper;    ///< --wrap, its program's path first; empty: no wrapper
+  std::optional<int> wrapped_rank;     ///< --wrap-rank; nullopt: every rank is wrapped
   std::vector<std::string> arguments;  ///< the program's name first
   identity::Environment environment;
   std::optional<std::string> log_dir;
-  bool folds = true;  ///< what several ranks say is shown once (see LineFold)
+  bool folds = true;  ///< a message of several ranks is printed once (see LineFold)
 
   bool wraps(int rank) const { return !wrapper.empty() && wrapped_rank.value_or(rank) == rank; }
 };
 
-/// A file to execute, and its argv.
+/// An executable file and its argv.
 struct CommandLine {
   std::string executable;
   std::vector<std::string> arguments;
 };
 
-/// Where this process's program can be executed once more: its path, by which `ps` names the workers, while that is
-/// the very file that runs here; else the kernel's link to that file, for a program that was replaced or deleted.
-/// valgrind and qemu answer these calls for the program that they run.
+/// Path for executing this process's program again: the program's path, which `ps` then shows for workers. If the
+/// program's file was replaced or deleted: /proc/self/exe, the kernel's link to the file that runs here.
+/// valgrind and qemu answer these system calls for the program that they run.
 inline std::string own_program() {
   std::string path(4096, '\0');
   const ssize_t length = ::readlink("/proc/self/exe", path.data(), path.size());
@@ -54,8 +54,8 @@ inline std::string own_program() {
   return is_there ? path : "/proc/self/exe";
 }
 
-/// What stands before `argv` on the command line that this process was started with: `ld.so --library-path DIR`, where
-/// a loader runs the program. Mostly empty. Pure.
+/// The words before `argv` on this process's command line, such as `ld.so --library-path DIR` if a loader runs the
+/// program; usually empty. Pure.
 /// @param command_line /proc/self/cmdline: each word ends with '\0'
 inline std::vector<std::string> loader_of(std::string_view command_line, const std::vector<std::string>& argv) {
   std::vector<std::string> words;
@@ -69,14 +69,14 @@ inline std::vector<std::string> loader_of(std::string_view command_line, const s
   return words;
 }
 
-/// The same, of this process.
+/// loader_of() for this process.
 inline std::vector<std::string> own_loader(const std::vector<std::string>& argv) {
   const std::string command_line = SystemFiles().text("/proc/self/cmdline").value_or("");
   const bool is_whole = command_line.size() < SystemFiles::most_bytes;
   return loader_of(is_whole ? std::string_view(command_line) : std::string_view(), argv);
 }
 
-/// The path of --wrap's program, as a shell would find it. @throws Error (usage) where there is none
+/// The path of --wrap's program, found by PATH as in a shell. @throws Error (usage) if there is none
 inline std::string wrapper_path(const std::string& name, const identity::Environment& environment) {
   const auto is_program = [](const std::string& path) {
     struct ::stat status {};
@@ -100,15 +100,15 @@ inline std::string wrapper_path(const std::string& name, const identity::Environ
   return name;
 }
 
-/// What starts a rank. Looked up each time: a program may be replaced between two attempts, and then the one that runs
-/// here goes on to be started.
+/// The command line that starts a rank. Call it for each start: if the program's file is replaced between two attempts,
+/// the launcher keeps starting the program that it runs itself.
 inline CommandLine command_line_of(const WorkerProgram& program, int rank) {
   CommandLine command;
   command.executable = own_program();
   command.arguments = program.loader;
   command.arguments.insert(command.arguments.end(), program.arguments.begin(), program.arguments.end());
   if (program.wraps(rank)) {
-    // Below a wrapper /proc/self is the wrapper.
+    // In a wrapper, /proc/self would be the wrapper.
     const bool is_link = command.executable == "/proc/self/exe";
     command.arguments.front() = is_link ? "/proc/" + std::to_string(::getpid()) + "/exe" : command.executable;
     command.executable = program.wrapper.front();

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// InfiniBand ports of this machine, and what keeps a job from using them.
+/// InfiniBand: active ports of this machine, and environment variables that disable them.
 
 #include <cstddef>
 #include <initializer_list>
@@ -15,7 +15,7 @@
 
 namespace DTRAIN_NAMESPACE::launch {
 
-/// Ports that are up, "mlx5_0 port 1 (200 Gb/sec (4X HDR))"; those of an Ethernet adapter (RoCE) are not among them.
+/// Active ports, such as "mlx5_0 port 1 (200 Gb/sec (4X HDR))"; without ports of Ethernet adapters (RoCE).
 inline std::vector<std::string> active_infiniband_ports(const SystemFiles& files) {
   const std::string all = "/sys/class/infiniband";
   std::vector<std::string> active;
@@ -35,7 +35,8 @@ inline std::vector<std::string> active_infiniband_ports(const SystemFiles& files
 
 namespace detail {
 
-/// Whether a list of transports, "rc,sm" or "^tcp" for all others, leaves out every one whose name begins so.
+/// Whether a list of transports disables those whose names begin with one of `transports`.
+/// Example for {"rc"}: "sm" and "^rc" (all but rc) disable it, "rc,sm" and "^tcp" do not.
 inline bool leaves_out(std::string_view list, std::initializer_list<const char*> transports) {
   const bool all_others = !list.empty() && list.front() == '^';
   list.remove_prefix(all_others ? 1 : 0);
@@ -43,7 +44,8 @@ inline bool leaves_out(std::string_view list, std::initializer_list<const char*>
   while (!list.empty()) {
     std::string_view word = list.substr(0, list.find_first_of(",;"));
     list.remove_prefix(word.size() + (word.size() < list.size() ? 1 : 0));
-    word.remove_prefix(!word.empty() && word.front() == '\\' ? 1 : 0);  // UCX: this one alone, without its helpers
+    word.remove_prefix(!word.empty() && word.front() == '\\' ? 1
+                                                             : 0);  // UCX: "\rc" is rc without its auxiliary transports
     for (const std::string_view transport : transports) {
       listed = listed || word.substr(0, transport.size()) == transport;
     }
@@ -53,7 +55,7 @@ inline bool leaves_out(std::string_view list, std::initializer_list<const char*>
 
 }  // namespace detail
 
-/// The variables that keep NCCL, UCX or libfabric from InfiniBand, each as "NAME='value'".
+/// Environment variables that disable InfiniBand for NCCL, UCX or libfabric, each as "NAME='value'".
 /// Sources: NCCL's, UCX's and libfabric's documentation of these variables.
 inline std::vector<std::string> variables_against_infiniband(const identity::Variables& variables) {
   std::vector<std::string> found;

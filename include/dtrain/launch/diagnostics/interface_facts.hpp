@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// What /sys says of a network interface.
+/// Properties of a network interface from /sys: speed, and whether it is a container bridge.
 
 #include <algorithm>
 #include <optional>
@@ -15,12 +15,12 @@ namespace DTRAIN_NAMESPACE::launch {
 
 namespace detail {
 
-/// /sys/class/net/NAME; an alias ("eth0:1") is its interface's.
+/// /sys/class/net/NAME; for an alias ("eth0:1"), the folder of its interface.
 inline std::string folder_of_interface(std::string_view name) {
   return "/sys/class/net/" + std::string(name.substr(0, name.find(':')));
 }
 
-/// Neither a device of its own nor on top of one, as a bond or a VLAN is.
+/// Whether the interface has no device, and is not on top of one as a bond or a VLAN is.
 inline bool is_virtual(const std::vector<std::string>& files) {
   return std::none_of(files.begin(), files.end(),
                       [](const std::string& file) { return file == "device" || file.compare(0, 6, "lower_") == 0; });
@@ -28,8 +28,8 @@ inline bool is_virtual(const std::vector<std::string>& files) {
 
 }  // namespace detail
 
-/// In Mbit/s. Nothing where the kernel does not know, and for an interface without a device: what veth says (10000) is
-/// made up.
+/// Speed in Mbit/s. nullopt if the kernel does not know it, or if the interface has no device: the 10000 that veth
+/// reports is no measured value.
 inline std::optional<int> interface_speed(std::string_view name, const SystemFiles& files) {
   const std::string folder = detail::folder_of_interface(name);
   const std::optional<int> speed = identity::parse_integer(files.line(folder + "/speed").value_or(""));
@@ -51,7 +51,7 @@ inline std::string speed_text(std::optional<int> mbit) {
   return text + " Gbit/s";
 }
 
-/// Whether it joins the containers of one machine: as an address for other hosts it is a mistake.
+/// Whether the interface is a bridge for the containers of one machine. Other hosts cannot reach its address.
 inline bool is_container_bridge(std::string_view name) {
   const auto begins = [name](std::string_view start) { return name.substr(0, start.size()) == start; };
   const bool docker_network =  // br-0123456789ab

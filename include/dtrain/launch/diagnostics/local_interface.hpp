@@ -1,7 +1,6 @@
 #pragma once
 /// @file
-/// The network interface by which the other hosts of a job reach this one, as far as this host knows without asking
-/// anybody.
+/// Local network interface by which other hosts of a job reach this one, found without network traffic.
 
 #include <algorithm>
 #include <cstddef>
@@ -16,7 +15,7 @@
 
 namespace DTRAIN_NAMESPACE::launch {
 
-/// An interface with the address that the others reach it by.
+/// An interface and the address by which other hosts reach it.
 struct LocalInterface {
   std::string name;     ///< "eth0"
   std::string address;  ///< "192.0.2.1"
@@ -25,7 +24,7 @@ struct LocalInterface {
 
 namespace detail {
 
-/// The address that a file in the form of /etc/hosts gives a name.
+/// The address of a name in a text with the format of /etc/hosts.
 inline std::optional<net::SocketAddress> address_in_hosts(std::string_view hosts, std::string_view name) {
   while (!hosts.empty()) {
     const std::size_t end = std::min(hosts.find('\n'), hosts.size());
@@ -53,8 +52,8 @@ inline std::optional<net::SocketAddress> address_in_hosts(std::string_view hosts
 
 }  // namespace detail
 
-/// The numeric address of the job's store, where it is written as one or /etc/hosts has it. A name that means
-/// the loopback address here (Debian's 127.0.1.1) means another one elsewhere: nothing.
+/// The numeric address of the job's store, from the text itself or from /etc/hosts; else nullopt. Also nullopt for a
+/// host name that is a loopback address here (Debian's 127.0.1.1), because it is another address on other hosts.
 inline std::optional<net::SocketAddress> known_address(const std::string& host, const SystemFiles& files) {
   if (const auto numeric = net::SocketAddress::from_numeric(host, 0)) {
     return numeric;
@@ -63,10 +62,11 @@ inline std::optional<net::SocketAddress> known_address(const std::string& host, 
   return listed && (!listed->is_loopback() || net::is_loopback_host(host)) ? listed : std::nullopt;
 }
 
-/// The interface that DTRAIN_INTERFACE names; else the one that has, or leads to, the job's store; else the one
-/// of the default route. Nothing where that is none of `addresses`.
-/// @param master MASTER_ADDR, or what stands for it
-/// @param address_towards which own address the route to another one has: net::address_towards, or a test's
+/// The interface that DTRAIN_INTERFACE names. Else the interface that has the store's address, or the route to it. Else
+/// the interface of the default route. nullopt if the result is none of `addresses`.
+/// @param master MASTER_ADDR, or the address that replaces it
+/// @param address_towards returns this host's address on the route to another address: net::address_towards, or a
+/// function of a test
 template <class AddressTowards>
 std::optional<LocalInterface> local_interface(const identity::Variables& variables,
                                               const std::optional<std::string>& master, const SystemFiles& files,

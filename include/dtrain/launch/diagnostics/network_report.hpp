@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// What rank 0 prints of the network at start, and whoami --verbose on request.
+/// Network report: interface and warnings that rank 0 prints at start, and whoami --verbose on request.
 
 #include <optional>
 #include <string>
@@ -18,14 +18,14 @@
 
 namespace DTRAIN_NAMESPACE::launch {
 
-/// What a launcher prints of the network before its job begins.
+/// Lines about the network for the launcher or rank 0 to print before the job begins.
 struct NetworkReport {
   std::string interface;              ///< "network: eth0 (192.0.2.1), 25 Gbit/s"
   std::vector<std::string> warnings;  ///< sentences with a remedy each
 };
 
-/// Whether a job has ranks on several hosts, as far as its environment says: where that does not say how many nodes
-/// there are, a store that only one host can reach means one.
+/// Whether a job has ranks on several hosts, according to its environment. If the number of nodes is unknown: false for
+/// a store at a loopback address, which only one host can reach.
 inline bool spans_hosts(const identity::ProcessIdentity& identity) {
   if (identity.node_count) {
     return *identity.node_count > 1;
@@ -33,8 +33,8 @@ inline bool spans_hosts(const identity::ProcessIdentity& identity) {
   return identity.world_size > 1 && identity.master_addr && !net::is_loopback_host(*identity.master_addr);
 }
 
-/// Pure, but for the files below the root.
-/// @param several_hosts whether others must reach this host
+/// Pure, apart from reading `files`.
+/// @param several_hosts whether other hosts must reach this host
 /// @param addresses of this machine; `address_towards` as in local_interface
 template <class AddressTowards>
 NetworkReport network_report(const identity::Variables& variables, const std::optional<std::string>& master,
@@ -53,7 +53,7 @@ NetworkReport network_report(const identity::Variables& variables, const std::op
   } else {
     report.interface = "network: no interface leads to other hosts";
   }
-  if (own && several_hosts && !variables.has("DTRAIN_HOST_ID")) {  // which makes several of one, for a test
+  if (own && several_hosts && !variables.has("DTRAIN_HOST_ID")) {  // which lets one host be several nodes, for a test
     add(interface_without_others(*own, addresses));
   }
   add(unused_infiniband(variables, files));
@@ -62,8 +62,8 @@ NetworkReport network_report(const identity::Variables& variables, const std::op
   return report;
 }
 
-/// The same of this machine; advice that cannot be had keeps nobody from starting. Opens no connection; nothing is
-/// sent. Blocking: reads files of the kernel's.
+/// The report of this machine. An error becomes a line of the report, so that the job starts. Opens no connection and
+/// sends no data. Blocking: reads files of the kernel.
 inline NetworkReport local_network_report(const identity::Variables& variables,
                                           const std::optional<std::string>& master, bool several_hosts) {
   try {

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// What makes the network of a job slower than the machine could be, each as a sentence with its remedy.
+/// Network warnings: reasons for a slow network, each a sentence with its remedy.
 
 #include <cstdint>
 #include <optional>
@@ -16,8 +16,8 @@
 
 namespace DTRAIN_NAMESPACE::launch {
 
-/// For ranks on several hosts: the loopback interface, and a bridge for containers, reach no other host.
-/// @param others this machine's addresses, of which the sentence proposes some
+/// For ranks on several hosts: `own` is the loopback interface or a container bridge, which reach no other host.
+/// @param others this machine's addresses; the sentence proposes some of them
 inline std::optional<std::string> interface_without_others(const LocalInterface& own,
                                                            const std::vector<net::InterfaceAddress>& others) {
   const bool is_bridge = is_container_bridge(own.name);
@@ -38,7 +38,7 @@ inline std::optional<std::string> interface_without_others(const LocalInterface&
          (proposals.empty() ? "" : "; there are: " + proposals);
 }
 
-/// An InfiniBand port that is up, and that variables keep the job from.
+/// An InfiniBand port is active, but environment variables disable InfiniBand.
 inline std::optional<std::string> unused_infiniband(const identity::Variables& variables, const SystemFiles& files) {
   const std::vector<std::string> ports = active_infiniband_ports(files);
   const std::vector<std::string> against = variables_against_infiniband(variables);
@@ -54,7 +54,7 @@ inline std::optional<std::string> unused_infiniband(const identity::Variables& v
          (against.size() > 1 ? " keep" : " keeps") + " the job from it; unset " + (against.size() > 1 ? "them" : "it");
 }
 
-/// Memory for InfiniBand is locked; below a GiB a job runs out of it, or falls back to TCP.
+/// InfiniBand needs locked memory. With a limit below 1 GiB a job exceeds it, or uses TCP instead.
 inline std::optional<std::string> little_lockable_memory(const SystemFiles& files) {
   constexpr std::string_view label = "Max locked memory";
   const std::string limits = files.text("/proc/self/limits").value_or("");
@@ -73,7 +73,7 @@ inline std::optional<std::string> little_lockable_memory(const SystemFiles& file
          "/etc/security/limits.conf, or with docker run --ulimit memlock=-1";
 }
 
-/// Azure's images describe how GPUs and adapters are wired; NCCL cannot see that through their virtual PCI bus.
+/// Azure's images have a file with the topology of GPUs and adapters, which their virtual PCI bus hides from NCCL.
 inline std::optional<std::string> unused_topology_file(const identity::Variables& variables, const SystemFiles& files) {
   const std::string top = "/opt/microsoft";
   const auto is_topology = [](const std::string& name) {

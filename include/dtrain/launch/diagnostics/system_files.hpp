@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The system's own files (/proc, /sys, /etc), below a root that a test can choose.
+/// System files (/proc, /sys, /etc), below a root folder that a test can choose.
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -21,7 +21,7 @@
 
 namespace DTRAIN_NAMESPACE::launch {
 
-/// Reads; what cannot be read is not there. Paths begin with '/', and are below the root.
+/// Reads files; a file that cannot be read counts as missing. Paths begin with '/', and are relative to the root.
 class SystemFiles {
  public:
   static constexpr std::size_t most_bytes = std::size_t{64} << 10;
@@ -34,7 +34,7 @@ class SystemFiles {
     }
   }
 
-  /// A regular file's bytes, at most the first `most`; nothing for what is none.
+  /// A regular file's first bytes, at most `most`; nullopt if the file is not regular or cannot be read.
   std::optional<std::string> text(const std::string& path, std::size_t most = most_bytes) const {
     const net::Descriptor file(::open((root_ + path).c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
     struct ::stat facts {};
@@ -46,7 +46,7 @@ class SystemFiles {
     while (filled < bytes.size()) {
       const ssize_t count = ::read(file.get(), bytes.data() + filled, bytes.size() - filled);
       if (count < 0 && errno != EINTR) {
-        return std::nullopt;  // the kernel answers so for the speed of an interface that is down
+        return std::nullopt;  // for example the speed of an interface that is down
       }
       if (count == 0) {
         break;
@@ -67,7 +67,7 @@ class SystemFiles {
     return all;
   }
 
-  /// What is in a folder, sorted; of more than `most_names` only so many.
+  /// Names in a folder, sorted; at most `most_names`.
   std::vector<std::string> names(const std::string& path) const {
     const std::unique_ptr<DIR, int (*)(DIR*)> folder(::opendir((root_ + path).c_str()), &::closedir);
     std::vector<std::string> found;

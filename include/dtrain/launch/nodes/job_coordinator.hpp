@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Job coordinator: interface between one node's launcher and those of the other nodes.
+/// Job coordinator: interface between one node's launcher and the launchers of the other nodes.
 
 #include <optional>
 #include <string>
@@ -11,7 +11,7 @@
 
 namespace DTRAIN_NAMESPACE::launch {
 
-/// Which ranks of the job this node's workers are, and where the job's store is.
+/// The ranks of this node's workers, and the address of the job's store.
 struct RankAssignment {
   int node_rank = 0;
   int node_count = 1;
@@ -19,13 +19,13 @@ struct RankAssignment {
   int world_size = 1;
   std::string master_addr;
   int master_port = 0;
-  std::string secret;       ///< made for this job; empty where the workers have it already
-  std::string description;  ///< of a job of several nodes, on node 0: "4 ranks on 2 nodes (3 on node 0, ..."
+  std::string secret;       ///< generated for this job; empty if the workers have one already
+  std::string description;  ///< for several nodes, on node 0: "4 ranks on 2 nodes (3 on node 0, ..."
 };
 
-/// One launcher alone (SingleNodeCoordinator), or with those of other nodes (MultiNodeCoordinator). Changes set the
-/// event it was made with. Errors: assign_ranks() and begin() throw JobFailed where another launcher is lost; to
-/// conclude() that is a result. Threads: the loop's.
+/// Implementations: SingleNodeCoordinator and MultiNodeCoordinator. A change sets the event of the constructor.
+/// Errors: if another launcher is lost, assign_ranks() and begin() throw JobFailed, and conclude() returns a result.
+/// Threads: the loop's.
 class JobCoordinator {
  public:
   JobCoordinator() = default;
@@ -33,38 +33,39 @@ class JobCoordinator {
   JobCoordinator& operator=(const JobCoordinator&) = delete;
   virtual ~JobCoordinator() = default;
 
-  /// Finds the other launchers and agrees with them on ranks. Before everything else.
+  /// Joins the other launchers and agrees with them on ranks. @pre no other function was called
   virtual async::Task<RankAssignment> assign_ranks() = 0;
 
-  /// Once it has returned, ranks of this attempt can join. Attempts count from 0.
+  /// Begins an attempt: after it, ranks of this attempt can join. Attempts count from 0.
   virtual async::Task<void> begin(int attempt) = 0;
 
-  /// The job's first cause in this attempt; nothing while the ranks are well.
+  /// The job's first cause in this attempt; nullopt before a failure.
   virtual std::optional<Cause> first_cause() const = 0;
 
-  /// Whether a worker on any node has failed, or another launcher is lost: the others are to stop.
+  /// Whether a worker on any node has failed or another launcher is lost, so that this node's workers must stop.
   virtual bool failing() const = 0;
 
-  /// Whether a rank of this node has joined, as far as is known here: from then on the store notices its silence.
+  /// Whether a rank of this node is known to have joined. From then on the store detects that it is lost.
   virtual bool has_joined(int rank) const = 0;
 
-  /// Whether a rank of this node, whose process has just ended, had said before that it was done.
+  /// Whether a rank of this node had left the job before its process ended. @pre the process has just ended
   virtual async::Task<bool> has_left(int rank) = 0;
 
   /// A worker of this node has failed.
-  /// @param secondary it failed because of what the ranks know already; otherwise they are notified, unless it had left
+  /// @param secondary the cause is a failure that the ranks know already. If false, the coordinator notifies the ranks,
+  /// unless the worker had left
   virtual void on_worker_failed(const Cause& loss, bool secondary) = 0;
 
-  /// The signal that this launcher was sent to end the job, and how many of those there have been.
+  /// This launcher received SIGINT or SIGTERM, as its `count`-th stop request.
   virtual void stop(int signal, int count) = 0;
 
-  /// No worker of this node runs any more. @returns the result once that is so on every node
+  /// No worker of this node runs any more. Waits until that is so on every node. @returns the job's result
   virtual async::Task<JobResult> conclude(NodeEnd end) = 0;
 
-  /// Nothing comes after this attempt.
+  /// This was the last attempt.
   virtual async::Task<void> leave() = 0;
 
-  /// This launcher cannot go on; the others are notified of the reason. Instead of leave().
+  /// This launcher failed; notifies the other launchers of the reason. Call it instead of leave().
   virtual async::Task<void> abort(std::string reason) = 0;
 };
 

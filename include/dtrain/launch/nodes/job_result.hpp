@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The result of an attempt on all nodes together: a pure function of how it ended on each.
+/// Job result: exit code, report and restart decision, from the ends of an attempt on all nodes; pure.
 
 #include <csignal>
 #include <optional>
@@ -28,8 +28,12 @@ struct JobResult {
   }
 };
 
-/// The node that failed first; null where all is well. Of several the one that the store's first cause names, then the
-/// one that was reported first, then that of the lowest node; ends that are no cause come last.
+/// The node that failed first; null if none failed. The lowest node of the first non-empty row counts:
+///   1. primary end of the rank that the store's first cause names
+///   2. primary end of the rank `first_reported`
+///   3. other primary ends
+///   4. other ends that the launcher did not cause
+///   5. ends of workers that the launcher had stopped
 /// @param first_reported the rank whose failure a launcher reported to the others first; -1 for none
 inline const NodeEnd* first_node(const std::vector<NodeEnd>& nodes, const std::optional<Cause>& cause,
                                  int first_reported) {
@@ -71,7 +75,8 @@ inline JobResult decide_result(const std::vector<NodeEnd>& nodes, const std::opt
   if (node != nullptr) {
     result.exit_code = node->first->exit_code();
     if (stop_signal == 0 && cause && !node->first->is_primary()) {
-      // It was ended by a launcher or failed with the others; also a rank that threw, before it had exited by itself.
+      // A launcher stopped the rank, or it failed with the others. This may be a rank that threw: the launcher stopped
+      // it before it exited by itself.
       result.exit_code = cause->kind == CauseKind::exception ? exit_code_exception : exit_code_job_failed;
     }
   } else if (abandoned) {

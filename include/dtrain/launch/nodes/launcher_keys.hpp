@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The keys and small values that the launchers of a job exchange.
+/// Launcher keys: store keys and records that the launchers of a job exchange.
 
 #include <string>
 #include <type_traits>
@@ -9,7 +9,7 @@
 
 namespace DTRAIN_NAMESPACE::launch {
 
-/// Those of an attempt begin with its number; stop requests are the job's.
+/// Keys of an attempt begin with "attempt/" and its number. Stop requests are of the job, not of an attempt.
 class LauncherKeys {
  public:
   explicit LauncherKeys(int attempt) : attempt_("attempt/" + std::to_string(attempt) + "/") {}
@@ -49,7 +49,7 @@ struct CauseRecord {
 /// A failed worker, as its launcher reports it to the others. A record (see record.hpp).
 struct FailureRecord {
   CauseRecord cause;
-  bool secondary = false;  ///< it failed because of what the ranks know already
+  bool secondary = false;  ///< caused by a failure that the ranks know already
 
   template <class Self, class Fields>
   static void describe(Self& self, Fields& fields) {

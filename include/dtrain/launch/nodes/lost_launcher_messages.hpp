@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// What a launcher prints when another launcher is lost or does not join.
+/// Messages of a launcher about another launcher that is lost or does not join.
 
 #include <string>
 #include <vector>
@@ -10,8 +10,8 @@
 
 namespace DTRAIN_NAMESPACE::launch {
 
-/// @param cause the first cause of the launchers' job, in which nodes are ranks
-/// @param store where node 0's launcher listens
+/// @param cause the first cause of the launchers' job, in which node ranks are the ranks
+/// @param store the address where node 0's launcher listens
 inline std::string lost_launcher_message(const Cause& cause, const std::string& store) {
   if (cause.rank < 0) {
     return cause.kind == CauseKind::lost

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The coordinator of the launchers of several nodes, through keys of a job of their own in node 0's store.
+/// Coordinator of the launchers of several nodes, which exchange keys in their own job in node 0's store.
 
 #include <chrono>
 #include <csignal>
@@ -23,12 +23,12 @@
 
 namespace DTRAIN_NAMESPACE::launch {
 
-/// Node 0 opens the attempts, publishes what the ranks' store knows, and decides; each launcher reports its own
-/// workers. Lifetime: the loop and the event outlive it. Threads: the loop's.
+/// Node 0 opens the attempts, publishes the state of the ranks' store (first cause, ranks that left, all joined), and
+/// decides the result. Each launcher reports its own workers.
+/// Lifetime: the loop and the event outlive it. Threads: the loop's.
 class MultiNodeCoordinator final : public JobCoordinator {
  public:
-  /// @param on_remote_stop is called when the launcher of another node was sent a signal to end the job, with it and
-  /// how many of those it has had
+  /// @param on_remote_stop called when the launcher of another node received its `count`-th signal to end the job
   MultiNodeCoordinator(async::EventLoop& loop, async::AutoResetEvent& changed, NodeRendezvousOptions options,
                        RestartPolicy policy, std::function<void(int signal, int count)> on_remote_stop)
       : loop_(&loop),
@@ -154,10 +154,10 @@ class MultiNodeCoordinator final : public JobCoordinator {
   }
 
  private:
-  /// How long it may take after the end of a rank's process until it is known that the rank has left.
+  /// How long has_left() waits for the rank's leave after its process has ended.
   static constexpr std::chrono::milliseconds leave_timeout{500};
 
-  /// A task ends with the launchers' job; that is noticed elsewhere.
+  /// Ignores errors of a task: it fails only with the launchers' job, which is_over() reports.
   static async::ExceptionHandler ignored() {
     return [](const std::exception_ptr&) {};
   }
@@ -195,7 +195,7 @@ class MultiNodeCoordinator final : public JobCoordinator {
     changed_->set();
   }
 
-  /// The same, where the first one counts.
+  /// The same, but keeps an existing value.
   void publish_first(std::string key, std::string value) {
     loop_->spawn_detached(node_rendezvous_.set_first(std::move(key), std::move(value)), ignored());
   }
@@ -239,14 +239,14 @@ class MultiNodeCoordinator final : public JobCoordinator {
   RestartPolicy policy_;
   std::function<void(int, int)> on_remote_stop_;
   NodeRendezvous node_rendezvous_;
-  std::optional<RankStore> ranks_;  ///< node 0's
+  std::optional<RankStore> ranks_;  ///< on node 0 only
   int attempt_ = 0;
   std::optional<Cause> cause_;                 ///< as node 0 published it
-  std::optional<FailureRecord> first_report_;  ///< what a launcher reported first
+  std::optional<FailureRecord> first_report_;  ///< the first report of any launcher
   bool is_complete_ = false;                   ///< all ranks have joined
   std::set<int> left_;
   std::vector<async::TaskHandle> leaving_;
-  async::TaskHandle watching_stops_;  ///< the tasks come last: they are gone before what they use
+  async::TaskHandle watching_stops_;  ///< the tasks come last: destroyed before the members that they use
   async::TaskHandle watching_cause_;
   async::TaskHandle watching_joins_;
   async::TaskHandle watching_failure_;

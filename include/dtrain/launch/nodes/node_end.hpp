@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// How one attempt ended on one node, from which the job's result is decided.
+/// End of one attempt on one node: input of the job's result.
 
 #include <optional>
 #include <string>
@@ -16,10 +16,10 @@ struct NodeEnd {
   std::string host;
   std::optional<WorkerEnd> first;       ///< first_failure of the node's workers
   std::vector<int> secondary;           ///< the ranks that ended with exit_code_job_failed
-  std::vector<std::string> last_lines;  ///< of the first one's stderr
-  int stop_signal = 0;                  ///< SIGINT or SIGTERM that asked the job to stop, or 0
-  bool interrupted = false;             ///< a signal has come that ends a job for good
-  bool started = true;                  ///< false where the job was stopped before there were workers
+  std::vector<std::string> last_lines;  ///< that `first` wrote to stderr
+  int stop_signal = 0;                  ///< SIGINT or SIGTERM that requested the job's end, or 0
+  bool interrupted = false;             ///< a signal arrived after which the job is not restarted
+  bool started = true;                  ///< false if the job was stopped before it had workers
   bool abandoned = false;               ///< a killed process did not end: the kernel holds it
 
   template <class Self, class Fields>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The launchers of all nodes, from joining to leaving.
+/// Rendezvous of the launchers of all nodes, from joining to leaving.
 
 #include <algorithm>
 #include <chrono>
@@ -27,7 +27,7 @@
 
 namespace DTRAIN_NAMESPACE::launch {
 
-/// What a launcher brings to the rendezvous of all nodes' launchers.
+/// Options of a launcher in the rendezvous of all nodes' launchers.
 struct NodeRendezvousOptions {
   int node_rank = 0;
   int node_count = 1;
@@ -39,14 +39,14 @@ struct NodeRendezvousOptions {
   rendezvous::Limits limits{};
   std::optional<rendezvous::Secret> secret{};
   std::optional<std::string> interface {};  ///< where node 0 listens: a name or an address
-  std::string job{};                        ///< its name; empty where it has none
+  std::string job{};                        ///< its name; empty if it has none
 };
 
-/// Node 0 opens the store; every launcher joins it in the role of one. Lifetime: the loop and the event outlive it.
-/// Threads: the loop's.
+/// Node 0 opens the store; every launcher joins it with ClientRole::launcher.
+/// Lifetime: the loop and the event outlive it. Threads: the loop's.
 class NodeRendezvous {
  public:
-  /// @param changed is set when another launcher is lost
+  /// @param changed set when the launchers' job fails, for example when another launcher is lost
   NodeRendezvous(async::EventLoop& loop, async::AutoResetEvent& changed, NodeRendezvousOptions options)
       : loop_(&loop), options_(std::move(options)), failure_(std::make_shared<FailureLatch>()) {
     subscription_ = failure_->subscribe([&changed](const Cause&) { changed.set(); });
@@ -56,9 +56,9 @@ class NodeRendezvous {
 
   const NodeRendezvousOptions& options() const noexcept { return options_; }
 
-  /// Until all launchers have joined and know which ranks they start.
-  /// @throws JobFailed with a sentence that names the nodes that did not join; Error (usage) for nodes that cannot be
-  /// one job; what listening and joining throw
+  /// Ends when all launchers have joined and know the ranks that they start.
+  /// @throws JobFailed with a sentence that names the nodes that did not join; Error (usage) for nodes that cannot form
+  /// a job; errors of rendezvous::listen_for_ranks and JoinedJob::join
   async::Task<void> join() {
     const Deadline deadline = Deadline::after(options_.join_timeout);
     rendezvous::StoreAddress address;
@@ -88,36 +88,36 @@ class NodeRendezvous {
 
   bool has_joined() const noexcept { return store_.has_value(); }
 
-  /// Which node has which ranks, once all have joined.
+  /// The ranks of each node. @pre join() has ended
   const NodeTable& table() const noexcept { return table_; }
 
-  /// Node 0's store.
+  /// The store. @pre this is node 0
   rendezvous::StoreServer& server() noexcept { return *server_; }
 
-  /// Whether a launcher was lost.
+  /// Whether the launchers' job has failed, for example because a launcher was lost.
   bool is_over() const noexcept { return failure_->failed(); }
 
-  /// Why, once it is over.
+  /// The first cause, if is_over().
   std::optional<Cause> cause() const { return failure_->cause(); }
 
-  /// @name Keys of the launchers' job. They end with an exception when a launcher is lost.
+  /// @name Keys of the launchers' job. If a launcher is lost, these functions throw.
   /// @{
   async::Task<void> set(std::string key, std::string value) {
     return store_->set(std::move(key), std::move(value), response_deadline());
   }
-  /// Does nothing where the key exists.
+  /// Does nothing if the key exists.
   async::Task<void> set_first(std::string key, std::string value) {
     const rendezvous::CompareSet result =
         co_await store_->compare_set(std::move(key), std::nullopt, std::move(value), response_deadline());
     static_cast<void>(result);
   }
-  /// Waits until it exists: as long as all launchers are alive.
+  /// Waits until the key exists, as long as all launchers are alive.
   async::Task<std::string> get(std::string key) {
     return store_->get(std::move(key), Deadline::after(longer_than_any_job));
   }
   /// @}
 
-  /// Reports to the others why this launcher cannot go on, unless all have the same reason.
+  /// Reports to the other launchers why this one failed, unless the table's problem, which all know, is the reason.
   async::Task<void> report_failure(std::string reason) {
     if (session_ != nullptr && !is_over() && table_.problem.empty()) {
       const Cause cause{CauseKind::exception, options_.node_rank, options_.host.name, std::move(reason)};
@@ -129,7 +129,7 @@ class NodeRendezvous {
     }
   }
 
-  /// Leaves the job; node 0's store stays until all have left, or know why there is nothing more.
+  /// Leaves the job. Node 0's store stays open until all launchers have left, at most 5 s, or 1 s after a failure.
   async::Task<void> leave() {
     const bool well = !is_over();
     if (session_ != nullptr && well) {
@@ -166,7 +166,7 @@ class NodeRendezvous {
     missing_nodes_task_ = loop_->spawn(watch_missing_nodes(deadline));
   }
 
-  /// Fails the job just before the store would, so that the sentence names nodes rather than ranks.
+  /// Fails the job shortly before the store would, so that the sentence names nodes and not ranks.
   async::Task<void> watch_missing_nodes(Deadline deadline) {
     const Deadline::Clock::duration all = deadline.remaining();
     const Deadline::Clock::duration before = 2 * std::min<Deadline::Clock::duration>(all / 10, std::chrono::seconds(1));
@@ -211,7 +211,7 @@ class NodeRendezvous {
   NodeRendezvousOptions options_;
   std::shared_ptr<FailureLatch> failure_;
   FailureLatch::Subscription subscription_;
-  std::optional<rendezvous::StoreServer> server_;  ///< node 0's
+  std::optional<rendezvous::StoreServer> server_;  ///< on node 0 only
   rendezvous::JobServer* launchers_ = nullptr;     ///< the server's
   std::set<int> joined_;
   std::unique_ptr<rendezvous::JoinedJob> session_;

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Which ranks are on which node: a pure function of what each launcher states.
+/// Node table: the ranks of each node, from each launcher's number of workers; pure.
 
 #include <cstddef>
 #include <cstdint>
@@ -12,10 +12,10 @@
 
 namespace DTRAIN_NAMESPACE::launch {
 
-/// What a launcher states of its node. A record (see record.hpp).
+/// A launcher's information about its node. A record (see record.hpp).
 struct NodeInfo {
   int workers = 1;
-  std::string host;     ///< its name, for sentences
+  std::string host;     ///< its name, for messages
   std::string host_id;  ///< see rendezvous/membership/host_identity.hpp
 
   template <class Self, class Fields>
@@ -26,14 +26,14 @@ struct NodeInfo {
   }
 };
 
-/// What node 0 sends to all launchers. A record (see record.hpp).
+/// The table that node 0 sends to all launchers. A record (see record.hpp).
 struct NodeTable {
   std::vector<int> workers;  ///< of each node
-  std::string problem;       ///< why there can be no such job; empty where there can
+  std::string problem;       ///< why these nodes cannot form a job; empty if they can
 
   int node_count() const noexcept { return static_cast<int>(workers.size()); }
 
-  /// How many ranks are on the nodes below.
+  /// Number of ranks on nodes with a lower node rank.
   int first_rank(int node) const noexcept {
     int rank = 0;
     for (std::size_t i = 0; i < static_cast<std::size_t>(node) && i < workers.size(); ++i) {
@@ -77,7 +77,7 @@ inline NodeTable table_of(const std::vector<NodeInfo>& node_infos) {
   return table;
 }
 
-/// "4 ranks on 2 nodes (3 on node 0, 1 on node 1)", the nodes counted where there are many.
+/// "4 ranks on 2 nodes (3 on node 0, 1 on node 1)"; lists at most 8 nodes.
 inline std::string to_string(const NodeTable& table) {
   constexpr std::size_t most = 8;
   std::string text =

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The job that the ranks of each attempt join, in the store of node 0's launcher.
+/// Rank store: the job in the store of node 0's launcher that the ranks of each attempt join.
 
 #include <chrono>
 #include <cstddef>
@@ -15,23 +15,23 @@
 
 namespace DTRAIN_NAMESPACE::launch {
 
-/// Of the store that the ranks join.
+/// Options of RankStore.
 struct RankStoreOptions {
   int world_size = 1;
   std::string owner;                               ///< "the launcher on host a"
-  std::chrono::nanoseconds join_timeout{0};        ///< from its opening until all have joined
-  std::size_t further_files = 0;                   ///< that this process will open besides: for its workers
-  std::function<void(const Cause&)> on_failure{};  ///< the first cause of the present attempt
+  std::chrono::nanoseconds join_timeout{0};        ///< from open() until all ranks have joined
+  std::size_t further_files = 0;                   ///< files that this process will open for its workers
+  std::function<void(const Cause&)> on_failure{};  ///< the first cause of the current attempt
   std::function<void(int rank)> on_left{};
   std::function<void()> on_complete{};  ///< all ranks have joined
 };
 
-/// How many files a launcher has open for so many workers: what each writes to, and pipes to the one that starts.
+/// Number of files that a launcher opens for its workers: two pipes for each, and pipes for the worker that starts.
 inline std::size_t files_for_workers(int workers) noexcept {
   return 2 * static_cast<std::size_t>(workers) + 6;
 }
 
-/// Opens the ranks' job for each attempt, which closes the one before: its stragglers are rejected.
+/// Opens the ranks' job for each attempt. That closes the previous attempt's job, and late ranks of it are rejected.
 /// Lifetime: the server outlives it. Threads: the loop's.
 class RankStore {
  public:
@@ -40,7 +40,7 @@ class RankStore {
   RankStore(const RankStore&) = delete;
   RankStore& operator=(const RankStore&) = delete;
 
-  /// Ranks of this attempt can join from now on. @throws Error (limit) where too few files may be opened for them
+  /// Ranks of this attempt can join from now on. @throws Error (limit) if the limit of open files is too low for them
   void open(int attempt) {
     joined_.clear();
     left_.clear();
@@ -71,7 +71,7 @@ class RankStore {
     };
     job.further_files = options_.further_files;
     job_ = &server_->open(std::move(job));
-    if (cause_) {  // no worker is to be started for it
+    if (cause_) {  // the attempt has failed already: start no worker
       throw Error(Errc::limit, cause_->text);
     }
   }
@@ -79,7 +79,7 @@ class RankStore {
   bool has_joined(int rank) const { return joined_.count(rank) != 0; }
   bool has_left(int rank) const { return left_.count(rank) != 0; }
 
-  /// The first cause of the present attempt; nothing while it is well.
+  /// The first cause of the current attempt; nullopt before a failure.
   const std::optional<Cause>& cause() const noexcept { return cause_; }
 
   /// Notifies the ranks of a failed worker, unless it had left.
@@ -95,7 +95,7 @@ class RankStore {
   std::set<int> joined_;
   std::set<int> left_;
   std::optional<Cause> cause_;
-  rendezvous::JobServer* job_ = nullptr;  ///< the server's
+  rendezvous::JobServer* job_ = nullptr;  ///< owned by the server
 };
 
 }  // namespace DTRAIN_NAMESPACE::launch

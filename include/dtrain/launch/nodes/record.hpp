@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// What launchers exchange, as values of the store: one description of a record's fields serves both directions.
+/// Records: serialization of structs that launchers exchange as store values; one describe() writes and reads.
 
 #include <cstddef>
 #include <cstdint>
@@ -16,7 +16,7 @@
 
 namespace DTRAIN_NAMESPACE::launch {
 
-/// Appends fields.
+/// Appends fields to a value.
 class RecordWriter {
  public:
   void number(int value) { out_.i64(value); }
@@ -48,8 +48,8 @@ class RecordWriter {
   net::ByteWriter out_;
 };
 
-/// Reads fields; after the first one that cannot be, finished() is false for good. What is allocated follows what is
-/// there, not what is announced.
+/// Reads fields. After the first invalid field, finished() stays false. Memory is allocated for bytes that are present,
+/// not for lengths that the value claims.
 class RecordReader {
  public:
   explicit RecordReader(std::string_view bytes) noexcept : in_(bytes) {}
@@ -86,7 +86,8 @@ class RecordReader {
   net::ByteReader in_;
 };
 
-/// A record is a struct with `describe(record, fields)`, which names its fields in order.
+/// The value of a record. A record is a struct with a static `describe(record, fields)`, which passes its fields in
+/// order to a RecordWriter or RecordReader.
 template <class Record>
 std::string to_value(const Record& record) {
   RecordWriter writer;
@@ -94,7 +95,7 @@ std::string to_value(const Record& record) {
   return writer.take();
 }
 
-/// @throws Error (protocol) for bytes that are no such record
+/// @throws Error (protocol) for bytes that are not a valid record of this type
 template <class Record>
 Record from_value(std::string_view value) {
   Record record;

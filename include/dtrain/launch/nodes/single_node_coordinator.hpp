@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The coordinator of a launcher that is alone: everything is known here.
+/// Coordinator of a job's only launcher.
 
 #include <chrono>
 #include <optional>
@@ -14,18 +14,18 @@
 
 namespace DTRAIN_NAMESPACE::launch {
 
-/// What the launcher of the job's only node is given.
+/// Options of SingleNodeCoordinator.
 struct SingleNodeOptions {
   int workers = 1;
-  std::uint16_t port = 0;  ///< 0: one that the system chooses
+  std::uint16_t port = 0;  ///< 0: the system chooses one
   std::string host;
   std::chrono::nanoseconds join_timeout{0};
   rendezvous::Limits limits{};
   RestartPolicy policy;
 };
 
-/// The store listens at the loopback address, and admits those that know a secret drawn for this job. Lifetime: the
-/// loop and the event outlive it. Threads: the loop's.
+/// The store listens at the loopback address, and admits clients that know a secret generated for this job.
+/// Lifetime: the loop and the event outlive it. Threads: the loop's.
 class SingleNodeCoordinator final : public JobCoordinator {
  public:
   /// @throws Error (posix) for a port in use
@@ -86,7 +86,7 @@ class SingleNodeCoordinator final : public JobCoordinator {
   }
 
   async::Task<void> leave() override {
-    server_.reset();  // nothing is left to serve; its port is free from here on
+    server_.reset();  // frees the port
     co_return;
   }
 

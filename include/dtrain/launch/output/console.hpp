@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The launcher's own stdout or stderr: whole lines out, never in the way of the loop.
+/// Console: the launcher's stdout or stderr; writes whole lines and does not block the loop.
 
 #include <limits.h>
 #include <unistd.h>
@@ -21,12 +21,14 @@
 
 namespace DTRAIN_NAMESPACE::launch {
 
-/// A bounded queue in front of a descriptor. Lines are written as many at a time as a pipe takes whole (PIPE_BUF), so
-/// that those of other processes on the same pipe do not fall between. Who adds output waits for room() first, so a
-/// slow consumer slows the workers and loses nothing. A consumer that has gone away (EPIPE, a full disk) takes nothing
-/// more; what is added then is dropped.
-///
-/// On a terminal one line may be live: the unfinished line of a worker, redrawn below everything else that is printed.
+/// A bounded queue in front of a descriptor.
+///  - One write has as many lines as a pipe accepts atomically (PIPE_BUF). Therefore lines of other processes on the
+///  same
+///    pipe do not split them.
+///  - Producers wait for room() before they add output. Therefore a slow consumer slows the workers, and no output is
+///    lost.
+///  - After a write error (EPIPE, a full disk) the console is broken, and drops all further output.
+///  - On a terminal, one line may be live: the unfinished line of a worker, redrawn below all other output.
 /// Lifetime: outlives the task of write_out(). Threads: the loop's.
 class Console {
  public:
@@ -45,12 +47,12 @@ class Console {
   bool is_terminal() const noexcept { return is_terminal_; }
   bool broken() const noexcept { return broken_; }
 
-  /// Called once with the errno, when the consumer takes nothing more.
+  /// The handler is called once, with the errno of the write that failed.
   void on_broken(std::function<void(int error)> handler) { on_broken_ = std::move(handler); }
 
   bool empty() const noexcept { return pending_.size() == written_; }
 
-  /// How many bytes the consumer has taken: whether it moves.
+  /// Number of bytes that the consumer has accepted; shows whether it makes progress.
   std::uint64_t taken_bytes() const noexcept { return taken_bytes_; }
 
   /// Adds `prefix` + `text` + '\n'.
@@ -63,7 +65,7 @@ class Console {
     draw_live(live);
   }
 
-  /// Makes `text` the live line; an empty one takes it away. On a terminal that does not keep up, drawings are skipped.
+  /// Makes `text` the live line; an empty text removes it. Skips the update if the terminal is slow.
   void live_line(const std::string& text) {
     const bool keeps_up = pending_.size() - written_ < PIPE_BUF;
     if (!is_terminal_ || text == live_ || (!text.empty() && !keeps_up)) {
@@ -73,10 +75,10 @@ class Console {
     draw_live(text);
   }
 
-  /// `co_await console.room(deadline)`: until there is room for more output, at most till the deadline.
+  /// `co_await console.room(deadline)` waits until the queue has room for more output, at most until the deadline.
   async::ManualResetEvent::Awaiter room(Deadline deadline) noexcept { return room_.wait(deadline); }
 
-  /// Writes what is added, for ever: a task for the loop to keep.
+  /// Writes added output; a task that never ends.
   async::Task<void> write_out() {
     for (;;) {
       if (empty()) {
@@ -92,7 +94,7 @@ class Console {
       }
       const bool busy = !write_some();
       if (busy || !can_wait_) {
-        co_await loop_->sleep_for(std::chrono::milliseconds(busy ? 10 : 0));  // the others' turn
+        co_await loop_->sleep_for(std::chrono::milliseconds(busy ? 10 : 0));  // other tasks run
       }
     }
   }
@@ -123,7 +125,7 @@ class Console {
     live_ = text;
   }
 
-  /// As many whole lines as fit into a page of a pipe; a part of a line that is longer than that.
+  /// Bytes of the next write: as many whole lines as fit into PIPE_BUF, or PIPE_BUF bytes of a longer line.
   std::size_t next_length() const noexcept {
     const std::string_view rest = std::string_view(pending_).substr(written_);
     if (rest.size() <= PIPE_BUF || !can_wait_) {
@@ -133,8 +135,8 @@ class Console {
     return newline == std::string_view::npos ? std::size_t{PIPE_BUF} : newline + 1;
   }
 
-  /// Writes once. @returns false where the descriptor would have blocked: asked again here, because the console of the
-  /// other stream may have filled the same pipe since this one was woken.
+  /// Writes once. @returns false if the descriptor would have blocked. It polls again, because the console of the other
+  /// stream may have filled the same pipe since this one was resumed.
   bool write_some() {
     int error = 0;
     bool would_block = can_wait_ && !broken_ && !takes_output(descriptor_);
@@ -172,7 +174,7 @@ class Console {
   bool broken_ = false;
   std::function<void(int)> on_broken_;
   std::string pending_;
-  std::size_t written_ = 0;  ///< how much of pending_ is out
+  std::size_t written_ = 0;  ///< bytes of pending_ that are written
   std::uint64_t taken_bytes_ = 0;
   std::string live_;
   async::ManualResetEvent changed_;

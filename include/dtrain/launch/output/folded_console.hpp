@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// A console behind a LineFold, whose held lines are shown in time.
+/// Folded console: LineFold in front of a console, with a timer for held lines.
 
 #include <chrono>
 #include <string_view>
@@ -11,11 +11,10 @@
 
 namespace DTRAIN_NAMESPACE::launch {
 
-/// Lifetime: the loop and the console outlive it; what it still holds is shown when it is destroyed. Threads: the
-/// loop's.
+/// Lifetime: the loop and the console outlive it. The destructor prints held lines. Threads: the loop's.
 class FoldedConsole {
  public:
-  /// @param ranks how many may say the same; of 1 nothing is folded
+  /// @param ranks number of ranks that may print the same line; with 1, no line is folded
   FoldedConsole(async::EventLoop& loop, Console& console, int ranks)
       : fold_(ranks, [&console](std::string_view prefix, std::string_view text) { console.line(prefix, text); }),
         changed_(loop),
@@ -25,7 +24,7 @@ class FoldedConsole {
   ~FoldedConsole() {
     try {
       flush();
-    } catch (...) {  // out of memory: nothing more is said
+    } catch (...) {  // out of memory: the lines are lost
     }
   }
 
@@ -35,7 +34,7 @@ class FoldedConsole {
     changed_.set();
   }
 
-  /// Shows what is held.
+  /// Prints held lines.
   void flush() { fold_.flush(); }
 
  private:
@@ -49,7 +48,7 @@ class FoldedConsole {
 
   LineFold fold_;
   async::AutoResetEvent changed_;
-  async::TaskHandle showing_;  ///< last: it is gone before what it uses
+  async::TaskHandle showing_;  ///< last: destroyed before the members that it uses
 };
 
 }  // namespace DTRAIN_NAMESPACE::launch

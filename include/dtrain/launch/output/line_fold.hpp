@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// One line for a sentence of dtrain's that several ranks print: "[0-2,4-63] dtrain: ends because ...".
+/// Line fold: one line for a message of dtrain that several ranks print, "[0-2,4-63] dtrain: ends because ...".
 
 #include <algorithm>
 #include <chrono>
@@ -18,29 +18,29 @@
 
 namespace DTRAIN_NAMESPACE::launch {
 
-/// A line that begins with "dtrain: " is held until every rank has said it, for `window` at most. "rank 3: " behind
-/// that, where rank 3 says it, does not count as a difference, and is not in the folded line.
-/// - Every other line is shown at once. What its rank has said before, and is held, is shown before it.
-/// - The lines of a rank are shown in their order.
-/// Pure. Bounded: `most_held` lines of `longest_held` bytes; more, and longer ones, are not held.
+/// A line that begins with "dtrain: " is held until every rank has printed it, at most for `window`. If rank 3 prints
+/// "dtrain: rank 3: TEXT", "rank 3: " does not count as a difference, and is not in the folded line.
+/// - Other lines are emitted at once, after held lines that the same rank printed before.
+/// - The lines of a rank are emitted in their order.
+/// Pure. Bounded: holds at most `most_held` lines of at most `longest_held` bytes.
 class LineFold {
  public:
   using Clock = ShutdownSchedule::Clock;
 
-  /// Longer than the workers of a job that has failed take to end: all of them print why in one line.
+  /// Longer than the shutdown of a failed job takes, so that the messages of all its workers are one line.
   static constexpr std::chrono::milliseconds window =
       ShutdownSchedule::exit_grace + ShutdownSchedule::term_grace + std::chrono::milliseconds(200);
   static constexpr std::size_t most_held = 64;
   static constexpr std::size_t longest_held = 4096;
 
-  /// @param ranks how many may say the same; of 1 nothing is held
-  /// @param emit shows a line: "[3] " and its text
+  /// @param ranks number of ranks that may print the same line; with 1, no line is held
+  /// @param emit prints a line: "[3] " and its text
   LineFold(int ranks, std::function<void(std::string_view prefix, std::string_view text)> emit)
       : ranks_(static_cast<std::size_t>(std::max(1, ranks))), emit_(std::move(emit)) {}
 
   /// A rank's line, without its '\n'.
   void take(int rank, std::string_view line, Clock::time_point now) {
-    const std::size_t last = held_with(rank);  // one behind the last that this rank has said
+    const std::size_t last = held_with(rank);  // one past the last held line of this rank
     if (ranks_ == 1 || line.substr(0, own.size()) != own || line.size() > longest_held) {
       show(last);
       emit_(prefix_of({rank}), line);
@@ -63,25 +63,25 @@ class LineFold {
     }
   }
 
-  /// Shows what has been held for long enough.
+  /// Emits lines that have been held for `window`.
   void expire(Clock::time_point now) {
     while (!held_.empty() && held_.front().until <= now) {
       show(1);
     }
   }
 
-  /// Shows all.
+  /// Emits all held lines.
   void flush() { show(held_.size()); }
 
-  /// When the next one has been held for long enough.
+  /// The time at which the next held line expires.
   std::optional<Clock::time_point> next() const {
     return held_.empty() ? std::nullopt : std::optional(held_.front().until);
   }
 
  private:
   struct Held {
-    std::string text;       ///< without what `is_named` says
-    bool is_named = false;  ///< "rank R: " stands before it, of the rank that says it
+    std::string text;       ///< without "dtrain: " and "rank R: "
+    bool is_named = false;  ///< each rank R prints "rank R: " before the text
     std::vector<int> ranks;
     Clock::time_point until;
   };
@@ -117,7 +117,7 @@ class LineFold {
 
   std::size_t ranks_;
   std::function<void(std::string_view, std::string_view)> emit_;
-  std::deque<Held> held_;  ///< in the order in which they were first said
+  std::deque<Held> held_;  ///< in the order in which they were first printed
 };
 
 }  // namespace DTRAIN_NAMESPACE::launch

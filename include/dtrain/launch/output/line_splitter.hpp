@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Cuts a stream of bytes into whole lines, with a bound.
+/// Line splitter: splits a stream of bytes into lines of bounded length.
 
 #include <cstddef>
 #include <string>
@@ -10,15 +10,15 @@
 
 namespace DTRAIN_NAMESPACE::launch {
 
-/// Pure: the lines depend on the bytes alone, not on how they were cut into pieces. A line beyond the bound becomes
-/// several of exactly that length.
+/// Pure: the lines depend on the bytes alone, not on the sizes of the reads. A longer line becomes several lines of
+/// exactly `max_line_bytes`, and the rest.
 class LineSplitter {
  public:
   static constexpr std::size_t default_max_line_bytes = std::size_t{64} << 10;
 
   explicit LineSplitter(std::size_t max_line_bytes = default_max_line_bytes) : max_line_bytes_(max_line_bytes) {}
 
-  /// Calls `emit(std::string_view)` for each line that is whole now, without its '\n'.
+  /// Calls `emit(std::string_view)` for each line that is complete now, without its '\n'.
   template <class Emit>
   void feed(std::string_view bytes, Emit emit) {
     while (!bytes.empty()) {
@@ -32,7 +32,7 @@ class LineSplitter {
       if (whole) {
         bytes.remove_prefix(1);
       }
-      // A full line waits for the byte after it: a '\n' there ends it instead of an empty line.
+      // A line of maximal length waits for the next byte: a '\n' there ends this line, and not an empty one.
       if (whole || !bytes.empty()) {
         emit(std::string_view(partial_));
         partial_.clear();
@@ -40,7 +40,7 @@ class LineSplitter {
     }
   }
 
-  /// The end of the stream: emits a line that has no '\n'.
+  /// At the end of the stream: emits a last line that has no '\n'.
   template <class Emit>
   void finish(Emit emit) {
     if (!partial_.empty()) {
@@ -49,7 +49,7 @@ class LineSplitter {
     }
   }
 
-  /// The beginning of the line that is not whole yet.
+  /// The line that is not complete yet.
   std::string_view partial() const noexcept { return partial_; }
 
  private:
@@ -57,8 +57,8 @@ class LineSplitter {
   std::string partial_;
 };
 
-/// What a terminal would show of a line in which '\r' went back to its start: the text after the last '\r' that is
-/// followed by something. So a progress bar that was drawn a hundred times is one line.
+/// The text of a line after the last '\r' that is followed by another character, as a terminal shows it. Therefore a
+/// progress bar that a worker drew a hundred times is one line.
 inline std::string_view visible_part(std::string_view line) noexcept {
   while (!line.empty() && line.back() == '\r') {
     line.remove_suffix(1);

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The file that --log-dir keeps of one stream of one worker.
+/// Log file: the file in --log-dir for one stream of one worker.
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -19,7 +19,7 @@
 
 namespace DTRAIN_NAMESPACE::launch {
 
-/// Makes a directory and those above it. @throws Error (posix)
+/// Creates a directory and its parents. @throws Error (posix)
 inline void make_directories(const std::string& path) {
   for (std::size_t end = path.find('/', 1);; end = path.find('/', end + 1)) {
     const std::string part = path.substr(0, end);
@@ -35,14 +35,14 @@ inline void make_directories(const std::string& path) {
   }
 }
 
-/// Holds the bytes as the worker wrote them, without prefixes. Emptied when it is opened.
+/// Has the bytes as the worker wrote them, without prefixes. An existing file is truncated when it is opened.
 class LogFile {
  public:
-  /// Keeps nothing.
+  /// Writes no file.
   LogFile() noexcept = default;
 
-  /// @param on_lost is called once, with what cannot be written and why: "writing d/rank-0.stdout: No space ..."
-  /// Blocking: no; a pipe of that name that nobody reads is refused. @throws Error (posix)
+  /// @param on_lost called once, at the first write error: "writing d/rank-0.stdout: No space ..."
+  /// Blocking: no. @throws Error (posix), also if `path` is a pipe that no process reads
   explicit LogFile(const std::string& path, std::function<void(const std::string& what)> on_lost = {})
       : path_(path),
         on_lost_(std::move(on_lost)),
@@ -52,7 +52,7 @@ class LogFile {
     }
   }
 
-  /// Appends. False, once, when it cannot: the file keeps what it has and takes nothing more.
+  /// Appends. @returns false at the first write error; after it the file is closed, and further bytes are dropped
   bool write(std::string_view bytes) {
     while (file_ && !bytes.empty()) {
       const ssize_t count = ::write(file_.get(), bytes.data(), bytes.size());

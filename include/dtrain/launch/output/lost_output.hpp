@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The sentence about a standard stream that takes nothing more.
+/// Lost output: message about a standard stream after a write error.
 
 #include <unistd.h>
 
@@ -11,7 +11,7 @@
 
 namespace DTRAIN_NAMESPACE::launch {
 
-/// "stdout ('/dev/full')": a descriptor of this process, with the file that it leads to where that has a name.
+/// "stdout ('/dev/full')": a descriptor of this process, with the name of its file if it has one.
 inline std::string stream_name(const std::string& name, int descriptor) {
   std::string target(4096, '\0');
   const std::string link = "/proc/self/fd/" + std::to_string(descriptor);

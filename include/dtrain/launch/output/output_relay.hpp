@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Relays one stream of one worker to the launcher's console, line by line.
+/// Output relay: passes one stream of one worker to the launcher's console, line by line.
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -20,11 +20,12 @@
 
 namespace DTRAIN_NAMESPACE::launch {
 
-/// Reads a pipe to its end. Lifetime: it, the console and the fold outlive the task of run(). Threads: the loop's.
+/// Reads a pipe to its end. Lifetime: the relay, console and folded console outlive the task of run(). Threads: the
+/// loop's.
 class OutputRelay {
  public:
-  /// @param is_live whether the unfinished line is shown as it grows, where the console is a terminal
-  /// @param folded through which lines go to the console; null: they go there directly
+  /// @param is_live whether the console shows the unfinished line while it grows, if the console is a terminal
+  /// @param folded receives the lines and passes them to the console; null: the console receives them directly
   OutputRelay(async::EventLoop& loop, async::Descriptor pipe, Console& console, int rank, bool is_live, LogFile log,
               FoldedConsole* folded = nullptr)
       : loop_(&loop),
@@ -43,7 +44,7 @@ class OutputRelay {
   OutputRelay(const OutputRelay&) = delete;
   OutputRelay& operator=(const OutputRelay&) = delete;
 
-  /// Reads until the last writer has closed the pipe: a task for the loop to keep.
+  /// Reads until the last writer has closed the pipe.
   async::Task<void> run() {
     std::array<char, std::size_t{16} << 10> buffer;
     while (pipe_) {
@@ -61,10 +62,10 @@ class OutputRelay {
     }
   }
 
-  /// Whether nothing more will come, or nothing more is there although a process still holds the pipe open.
+  /// Whether the pipe is closed, or is empty although a process still holds it open.
   bool is_drained() const noexcept { return !pipe_ || !has_input(pipe_.get()); }
 
-  /// Shows the last line although it has no end, and closes the pipe. Call it when run() does not run any more.
+  /// Prints the last line, which has no newline, and closes the pipe. @pre the task of run() has ended or is cancelled
   void finish() {
     show_live("");
     splitter_.finish([this](std::string_view line) { emit(line); });
@@ -75,7 +76,7 @@ class OutputRelay {
 
  private:
   void take(std::string_view bytes) {
-    static_cast<void>(log_.write(bytes));  // it reports itself what it cannot keep
+    static_cast<void>(log_.write(bytes));  // on_lost reports errors
     show_live("");
     splitter_.feed(bytes, [this](std::string_view line) { emit(line); });
     if (is_live_) {

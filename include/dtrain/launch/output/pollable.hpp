@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Which descriptors can be waited for, and whether one is ready now.
+/// Pollable descriptors: whether epoll accepts a descriptor, and whether it is ready now.
 
 #include <poll.h>
 #include <sys/stat.h>
@@ -10,7 +10,7 @@
 
 namespace DTRAIN_NAMESPACE::launch {
 
-/// Pipes, sockets and terminals. A regular file or /dev/null is refused by epoll, and never makes its user wait.
+/// True for pipes, sockets and terminals. epoll rejects regular files and /dev/null, which are always ready.
 inline bool can_be_waited_for(int descriptor) noexcept {
   struct ::stat status {};
   if (::fstat(descriptor, &status) != 0) {
@@ -19,13 +19,14 @@ inline bool can_be_waited_for(int descriptor) noexcept {
   return S_ISFIFO(status.st_mode) || S_ISSOCK(status.st_mode) || ::isatty(descriptor) == 1;
 }
 
-/// Whether a read would return at once with bytes. Blocking: no.
+/// Whether a read would return bytes without blocking. Blocking: no.
 inline bool has_input(int descriptor) noexcept {
   pollfd asked{descriptor, POLLIN, 0};
   return ::poll(&asked, 1, 0) == 1 && (asked.revents & POLLIN) != 0;
 }
 
-/// Whether a write, of at most PIPE_BUF bytes to a pipe, would return at once, be it with an error. Blocking: no.
+/// Whether a write (to a pipe: of at most PIPE_BUF bytes) would return without blocking, also with an error.
+/// Blocking: no.
 inline bool takes_output(int descriptor) noexcept {
   pollfd asked{descriptor, POLLOUT, 0};
   return ::poll(&asked, 1, 0) == 1;

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Forwards the launcher's stdin to one worker.
+/// Stdin forwarder: passes the launcher's stdin to one worker.
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -17,12 +17,12 @@
 
 namespace DTRAIN_NAMESPACE::launch {
 
-/// A worker in its own process group that read the terminal would be stopped by SIGTTIN; through a pipe it reads
-/// freely. Lifetime: outlives the task of run(). Threads: the loop's.
+/// The worker reads a pipe, because SIGTTIN stops a worker in its own process group when it reads the terminal.
+/// Lifetime: outlives the task of run(). Threads: the loop's.
 class StdinForwarder {
  public:
-  /// @param source stays the caller's
-  /// @param pipe the writing end, closed when the source ends or nobody reads
+  /// @param source the descriptor to read; the caller still owns it
+  /// @param pipe the writing end; closed at the end of the source, or when the worker has closed the reading end
   StdinForwarder(async::EventLoop& loop, int source, async::Descriptor pipe)
       : loop_(&loop), source_(source), pipe_(std::move(pipe)), can_wait_(can_be_waited_for(source)) {
     const int flags = ::fcntl(pipe_.get(), F_GETFL);
@@ -33,12 +33,12 @@ class StdinForwarder {
   StdinForwarder(const StdinForwarder&) = delete;
   StdinForwarder& operator=(const StdinForwarder&) = delete;
 
-  /// A task for the loop to keep.
+  /// Forwards until the pipe is closed.
   async::Task<void> run() {
     std::array<char, 4096> buffer;
     while (pipe_) {
       if (in_background()) {
-        co_await loop_->sleep_for(std::chrono::milliseconds(500));  // the input is the shell's
+        co_await loop_->sleep_for(std::chrono::milliseconds(500));  // the shell reads the terminal now
         continue;
       }
       if (can_wait_) {

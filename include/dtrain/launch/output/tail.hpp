@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The last lines of a stream, for a report of how a process ended.
+/// Tail: the last lines of a stream, for the failure report.
 
 #include <cstddef>
 #include <deque>
@@ -11,7 +11,7 @@
 
 namespace DTRAIN_NAMESPACE::launch {
 
-/// Keeps a bounded number of lines, each cut to a bounded length.
+/// Keeps the last `max_lines` lines, each truncated to `max_line_bytes`.
 class Tail {
  public:
   static constexpr std::size_t max_lines = 20;

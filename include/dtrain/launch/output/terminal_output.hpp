@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The launcher's stdout and stderr together.
+/// Terminal output: the launcher's stdout and stderr.
 
 #include <sys/stat.h>
 #include <unistd.h>
@@ -14,8 +14,8 @@
 
 namespace DTRAIN_NAMESPACE::launch {
 
-/// Where both are one terminal, one console writes to it, so that a progress bar on one is not broken by a line on the
-/// other. A stdout that takes nothing more is said on stderr. Lifetime: the loop outlives it. Threads: the loop's.
+/// If both are the same terminal, one console writes to it, so that a line on one does not break a progress bar on the
+/// other. A write error of stdout is reported on stderr. Lifetime: the loop outlives it. Threads: the loop's.
 class TerminalOutput {
  public:
   TerminalOutput(async::EventLoop& loop, int output, int error)
@@ -33,8 +33,11 @@ class TerminalOutput {
   Console& output() noexcept { return output_; }
   Console& error() noexcept { return is_one_ ? output_ : error_; }
 
-  /// Until everything is written and `done()`, or the consumers have taken nothing for `timeout`, or `cancelled()`.
-  /// @returns whether everything is written
+  /// Ends when one of these is true:
+  ///   - all output is written and `done()` is true
+  ///   - the consumers have accepted no bytes for `timeout`
+  ///   - `cancelled()` is true
+  /// @returns whether all output is written and `done()` is true
   template <class Done, class Cancelled>
   async::Task<bool> flush(std::chrono::milliseconds timeout, Done done, Cancelled cancelled) {
     std::uint64_t taken = taken_bytes();

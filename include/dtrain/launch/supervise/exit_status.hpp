@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// How a process ended, as a number for exit() and in words.
+/// Exit status of a process: exit code or signal, as a number for exit() and as text.
 
 #include <sys/wait.h>
 
@@ -40,7 +40,7 @@ inline std::string signal_name(int signal) {
   }
 }
 
-/// What a signal of the system's says of a limit; empty for others.
+/// For a signal that the system sends when a process exceeds a limit, text that names the limit; else empty.
 inline std::string limit_behind_signal(int signal) {
   switch (signal) {
     case SIGXCPU: return ": the limit of processor time, ulimit -t";
@@ -49,7 +49,7 @@ inline std::string limit_behind_signal(int signal) {
   }
 }
 
-/// An exit code, or a signal where `signal` is not 0.
+/// An exit code, or a signal if `signal` is not 0.
 struct ExitStatus {
   int code = 0;
   int signal = 0;
@@ -58,7 +58,7 @@ struct ExitStatus {
     return info.si_code == CLD_EXITED ? ExitStatus{info.si_status, 0} : ExitStatus{0, info.si_status};
   }
 
-  /// What a shell would say: 128 + signal.
+  /// For a signal the number that a shell uses: 128 + signal.
   int exit_code() const noexcept { return signal != 0 ? 128 + signal : code; }
 
   std::string text() const {

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Which worker's end is the cause of the others': a pure function of how all ended.
+/// Failure analysis: finds the first failed worker of a job from the ends of all workers; pure.
 
 #include <algorithm>
 #include <optional>
@@ -13,20 +13,20 @@
 
 namespace DTRAIN_NAMESPACE::launch {
 
-/// How a worker ended. Listed in the order in which the ends were noticed. A record (see record.hpp).
+/// End of a worker: a record (see record.hpp). Lists of ends are in the order in which the launcher noticed them.
 struct WorkerEnd {
   int rank = 0;
   ExitStatus status;
-  bool left = true;      ///< it had said that it was done (leave)
-  bool stopped = false;  ///< it ended after the launcher had signalled it
+  bool left = true;      ///< it had left the job before it ended
+  bool stopped = false;  ///< it ended after the launcher had sent it SIGTERM or SIGKILL
 
-  /// Leaving with exit code 0 is the only end that is none; without leaving it is a loss.
+  /// False only for a worker that left the job and ended with exit code 0. Exit code 0 without leaving is a loss.
   bool failed() const noexcept { return status != ExitStatus{} || !left; }
 
-  /// It failed because another rank had failed.
+  /// Exit was caused by another rank's failure.
   bool is_secondary() const noexcept { return status == ExitStatus{exit_code_job_failed, 0}; }
 
-  /// The others may have failed because of it.
+  /// Candidate for the root cause.
   bool is_primary() const noexcept { return failed() && !stopped && !is_secondary(); }
 
   /// Exit code 0 without leaving must not look like success.
@@ -46,9 +46,11 @@ struct WorkerEnd {
   }
 };
 
-/// The end that the job's end is due to; nothing where all is well. Ends of one moment are told apart by the first
-/// cause that the store knows. Where all failed because of another, one that ended by itself comes before one that was
-/// stopped.
+/// The end that caused the job's failure, or nullopt if no worker failed. The first match counts:
+///   1. a primary end of the rank that the store's first cause names (for ends that were noticed at the same time)
+///   2. the first primary end
+///   3. the first failed end of a worker that the launcher had not stopped
+///   4. the first failed end
 inline std::optional<WorkerEnd> first_failure(const std::vector<WorkerEnd>& ends, const std::optional<Cause>& cause) {
   const auto first_that = [&ends](auto holds) {
     const auto found = std::find_if(ends.begin(), ends.end(), holds);

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// What the launcher prints about a job that failed.
+/// Failure report: the lines that the launcher prints about a failed job.
 
 #include <algorithm>
 #include <optional>
@@ -14,18 +14,17 @@
 
 namespace DTRAIN_NAMESPACE::launch {
 
-/// "rank 2 on host gpu-a failed first: killed by signal 9 (SIGKILL)", or the store's cause where all failed because of
-/// that.
+/// "rank 2 on host gpu-a failed first: killed by signal 9 (SIGKILL)". If no end is primary, the store's cause.
 inline std::string failure_sentence(const WorkerEnd& first, const std::optional<Cause>& cause, std::string_view host) {
   return first.is_primary() || !cause
              ? "rank " + std::to_string(first.rank) + " on host " + std::string(host) + " failed first: " + first.text()
              : "the job failed: " + cause->sentence();
 }
 
-/// Lines for stderr: which rank on which host failed first, how, what it wrote last, and which ranks failed because of
-/// it. Pure.
+/// Lines for stderr: the rank and host that failed first, its exit status, the ranks that failed because of it, and its
+/// last output. Pure.
 /// @param secondary the ranks that ended with exit_code_job_failed
-/// @param last_lines the last lines that the first one wrote to stderr
+/// @param last_lines the last lines that the first failed rank wrote to stderr
 inline std::vector<std::string> failure_report(const WorkerEnd& first, std::vector<int> secondary,
                                                const std::optional<Cause>& cause, std::string_view host,
                                                const std::vector<std::string>& last_lines) {
@@ -50,7 +49,7 @@ inline std::vector<std::string> failure_report(const WorkerEnd& first, std::vect
   return lines;
 }
 
-/// One line where the job ended because a signal asked the launcher to end it.
+/// One line for a job that ended because of a signal to the launcher.
 inline std::string stop_report(int signal, const std::optional<WorkerEnd>& first, std::string_view host) {
   std::string line = signal_name(signal) + " was forwarded to the workers; ";
   return first ? line + "rank " + std::to_string(first->rank) + " on host " + std::string(host) +

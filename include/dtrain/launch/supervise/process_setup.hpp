@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Preconditions of a process that becomes a launcher.
+/// Process setup of a launcher: one thread, open standard descriptors, signal handling, subreaper.
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -17,7 +17,7 @@
 
 namespace DTRAIN_NAMESPACE::launch {
 
-/// How many threads this process has. @throws Error (posix) where /proc does not tell
+/// Number of threads of this process. @throws Error (posix) if /proc cannot be read
 inline std::size_t thread_count() {
   DIR* tasks = ::opendir("/proc/self/task");
   if (tasks == nullptr) {
@@ -27,14 +27,14 @@ inline std::size_t thread_count() {
   while (const dirent* entry = ::readdir(tasks)) {
     count += entry->d_name[0] != '.' ? 1 : 0;
   }
-  static_cast<void>(::closedir(tasks));  // read only: nothing can be lost
+  static_cast<void>(::closedir(tasks));  // read only: an error loses no data
   return count;
 }
 
-/// Workers die with the thread that started them, and a fork copies locks that other threads hold: so the launcher has
-/// one thread. MPI and CUDA, once initialised, have some. @throws Error (usage)
+/// Checks that the launcher has one thread. Workers end with the thread that started them, and fork copies locks that
+/// other threads hold. MPI and CUDA start threads when they are initialised. @throws Error (usage)
 inline void require_single_thread() {
-  constexpr std::size_t expected = DTRAIN_THREAD_SANITIZER ? 2 : 1;  // the sanitizer has one of its own
+  constexpr std::size_t expected = DTRAIN_THREAD_SANITIZER ? 2 : 1;  // the sanitizer has its own thread
   const std::size_t count = thread_count();
   if (count > expected || ::gettid() != ::getpid()) {
     throw Error(Errc::usage, "this process has " + std::to_string(count) +
@@ -43,8 +43,8 @@ inline void require_single_thread() {
   }
 }
 
-/// Opens /dev/null as each of stdin, stdout and stderr that is closed, so that no pipe or socket takes its number, and
-/// with it what the program prints.
+/// Opens /dev/null as each of stdin, stdout and stderr that is closed. Otherwise a pipe or socket could get its number,
+/// and then receive the program's output.
 inline void open_standard_descriptors() {
   for (int descriptor = 0; descriptor <= 2; ++descriptor) {
     if (::fcntl(descriptor, F_GETFD) < 0 && ::open("/dev/null", O_RDWR) != descriptor) {
@@ -53,8 +53,8 @@ inline void open_standard_descriptors() {
   }
 }
 
-/// A file of the launcher's that would grow beyond its limit (ulimit -f) is an error, and does not end the job. Workers
-/// have the system's default again: an exec takes handlers away.
+/// Installs a handler for SIGXFSZ: a launcher's file at its limit (ulimit -f) is then a write error and does not end
+/// the job. Workers get the system's default, because exec resets handlers.
 inline void survive_file_size_limit() {
   struct sigaction present {};
   if (::sigaction(SIGXFSZ, nullptr, &present) != 0) {
@@ -69,7 +69,8 @@ inline void survive_file_size_limit() {
   }
 }
 
-/// What a worker leaves behind becomes this process's child, so that it can be reaped, also as PID 1 of a container.
+/// Orphaned processes of a worker become children of this process, which can then reap them, also as PID 1 of a
+/// container.
 inline void become_subreaper() {
   if (::prctl(PR_SET_CHILD_SUBREAPER, 1) != 0) {
     throw errno_error("becoming the subreaper of what the workers leave behind");

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Ancestors and descendants of a process, as /proc lists them.
+/// Process tree: ancestors and descendants of a process, from /proc.
 
 #include <sys/stat.h>
 #include <sys/types.h>
@@ -20,7 +20,7 @@ namespace DTRAIN_NAMESPACE::launch {
 
 namespace detail {
 
-/// The next decimal number of a text, which loses it; nothing where there is none.
+/// Removes the next decimal number from the text and returns it; nullopt if there is none.
 inline std::optional<pid_t> take_number(std::string_view& text) {
   text.remove_prefix(std::min(text.find_first_not_of(" \n"), text.size()));
   pid_t number = 0;
@@ -42,7 +42,7 @@ inline bool is_same_program(pid_t a, pid_t b) {
 
 }  // namespace detail
 
-/// Nothing for a process that has ended; 0 for one whose parent is in another process namespace.
+/// The parent's process id. nullopt: the process has ended. 0: its parent is in another process namespace.
 inline std::optional<pid_t> parent_of(pid_t process) {
   const std::string all = SystemFiles().text("/proc/" + std::to_string(process) + "/stat").value_or("");
   const std::size_t name_end = all.rfind(')');  // "1234 (any (name) S 1 ..."
@@ -53,8 +53,7 @@ inline std::optional<pid_t> parent_of(pid_t process) {
   return detail::take_number(rest);
 }
 
-/// Whether `ancestor` is this process's parent, or the parent's, and so on. True where a process namespace in between
-/// hides it.
+/// Whether `ancestor` is an ancestor of this process. Also true if a process namespace in between hides it.
 inline bool has_ancestor(pid_t ancestor) {
   constexpr int deepest = 64;
   std::optional<pid_t> process = ::getppid();
@@ -64,7 +63,7 @@ inline bool has_ancestor(pid_t ancestor) {
   return process == ancestor || process == pid_t{0};
 }
 
-/// The process itself, then its children, then theirs. Bounded.
+/// The process itself and its descendants, breadth first; stops when it has found 4096 or more.
 inline std::vector<pid_t> descendants_of(pid_t process) {
   constexpr std::size_t most = 4096;
   const SystemFiles files;
@@ -82,8 +81,8 @@ inline std::vector<pid_t> descendants_of(pid_t process) {
   return found;
 }
 
-/// The rank that runs below a wrapper which started it as a child of its own (strace, gdb, a shell), with what the rank
-/// has started. Empty where the wrapper became the rank by exec (valgrind, numactl, env), or has not started it yet.
+/// The rank that a wrapper started as its child (strace, gdb, a shell), followed by the rank's descendants. Empty if
+/// the wrapper became the rank by exec (valgrind, numactl, env), or has not started it yet.
 inline std::vector<pid_t> rank_below(pid_t wrapper) {
   if (detail::is_same_program(wrapper, ::getpid())) {
     return {};

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Whether a job that failed is started again: a pure function.
+/// Restart policy: decides whether a failed job is started again; pure.
 
 #include <string>
 
@@ -15,9 +15,9 @@ struct RestartPolicy {
 
   int max_restarts = 0;
 
-  /// Not after a usage error: the next attempt could not follow the command line or the environment either.
-  /// @param first the end that the attempt's end is due to
-  /// @param interrupted a signal asked the job to end
+  /// False after a usage error: the next attempt would have the same command line and environment.
+  /// @param first the end that caused the attempt's failure
+  /// @param interrupted whether a signal requested the job's end
   bool should_restart(const WorkerEnd& first, int attempt, bool interrupted) const noexcept {
     return !interrupted && attempt < max_restarts && first.exit_code() != exit_code_usage;
   }

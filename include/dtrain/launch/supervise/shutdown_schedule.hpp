@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// When the workers are signalled to stop, and when they are killed: a pure function of what happened when.
+/// Shutdown schedule: the times at which the launcher sends workers SIGTERM and SIGKILL; pure.
 
 #include <algorithm>
 #include <chrono>
@@ -11,11 +11,11 @@
 
 namespace DTRAIN_NAMESPACE::launch {
 
-/// How long processes take to end. Those that compute on devices end slower: they abort what runs there, and the driver
-/// takes their contexts down, also after SIGKILL, when their memory of the device is still taken.
+/// Times that processes have to end. Processes that compute on devices end slower: they abort running operations, and
+/// the driver destroys their contexts. It does so after SIGKILL, too; until then their device memory is in use.
 struct ShutdownTimeouts {
-  /// From the first failure on, for the others to end by themselves, saying why. ThreadSanitizer holds a process up for
-  /// a second when it exits.
+  /// From the first failure on: the other workers can end by themselves, with a message. ThreadSanitizer delays a
+  /// process's exit by a second.
   std::chrono::milliseconds exit_grace{DTRAIN_THREAD_SANITIZER ? 2500 : 300};
   /// From SIGKILL on.
   std::chrono::milliseconds kill_timeout{300};
@@ -23,9 +23,8 @@ struct ShutdownTimeouts {
 inline constexpr ShutdownTimeouts device_shutdown_timeouts{std::chrono::milliseconds(5000),
                                                            std::chrono::milliseconds(60000)};
 
-/// After the first failure the others get `exit_grace` to end by themselves, then SIGTERM, and SIGKILL
-/// `term_grace` later. After a forwarded SIGINT or SIGTERM they have `stop_grace`; a second one leaves them
-/// `term_grace`.
+/// After the first failure: SIGTERM after `exit_grace`, and SIGKILL `term_grace` later. After a forwarded SIGINT or
+/// SIGTERM: SIGKILL after `stop_grace`, or `term_grace` after a second one.
 class ShutdownSchedule {
  public:
   using Clock = Deadline::Clock;
@@ -39,7 +38,7 @@ class ShutdownSchedule {
 
   enum class Action { nothing, terminate, kill };
 
-  /// A worker failed. Workers that were asked to stop may end as they like.
+  /// A worker failed. Has no effect after a stop request: workers that stop may end with any status.
   void on_failure(Clock::time_point now) {
     if (!terminate_at_ && !kill_at_) {
       terminate_at_ = now + timeouts_.exit_grace;
@@ -56,7 +55,7 @@ class ShutdownSchedule {
 
   bool was_stop_requested() const noexcept { return stop_requested_; }
 
-  /// What is to be done now, each once.
+  /// The action that is due now; each action is returned once.
   Action due(Clock::time_point now) {
     if (kill_at_ && *kill_at_ <= now && !killed_) {
       killed_ = true;
@@ -70,7 +69,7 @@ class ShutdownSchedule {
     return Action::nothing;
   }
 
-  /// When there is something to do next.
+  /// The time of the next action.
   std::optional<Clock::time_point> next() const {
     if (terminate_at_ && !terminated_) {
       return terminate_at_;
@@ -78,11 +77,11 @@ class ShutdownSchedule {
     return killed_ ? std::nullopt : kill_at_;
   }
 
-  /// Whether the launcher itself has ended workers: what ends from now on is no cause.
+  /// Whether the launcher has sent SIGTERM or SIGKILL: workers that end from now on are no first cause.
   bool has_acted() const noexcept { return terminated_ || killed_; }
   bool has_killed() const noexcept { return killed_; }
 
-  /// How long a killed process is waited for.
+  /// How long the launcher waits for a killed process.
   std::chrono::milliseconds kill_timeout() const noexcept { return timeouts_.kill_timeout; }
 
  private:

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Forwards the launcher's signals to the workers of the present attempt.
+/// Signal forwarder: sends the launcher's signals to the workers of the current attempt.
 
 #include <unistd.h>
 
@@ -18,24 +18,24 @@
 
 namespace DTRAIN_NAMESPACE::launch {
 
-/// Reads signals from its construction to its destruction, also between attempts. Lifetime: what it is given outlives
-/// it. Threads: the loop's.
+/// Reads signals from its construction to its destruction, also between attempts.
+/// Lifetime: the constructor's arguments outlive it. Threads: the loop's.
 class SignalForwarder {
  public:
-  /// @param changed is set at every signal, SIGCHLD included
+  /// @param changed the forwarder sets it at every signal, SIGCHLD included
   SignalForwarder(async::EventLoop& loop, SignalReader& signals, async::AutoResetEvent& changed)
       : loop_(&loop), signals_(&signals), changed_(&changed), reading_(loop.spawn(read_all())) {}
   SignalForwarder(const SignalForwarder&) = delete;
   SignalForwarder& operator=(const SignalForwarder&) = delete;
 
-  /// Who gets the signals from now on; null for nobody. Lifetime: until the next call.
+  /// Forwards signals to these workers from now on; null: drops them. Lifetime: `workers` lives until the next call.
   void forward_to(const Workers* workers) noexcept { workers_ = workers; }
 
-  /// Called with SIGINT or SIGTERM, and how often one of them has come, for each that this process was sent.
+  /// The handler is called for each SIGINT and SIGTERM to this process. `count`: how many of both have arrived.
   void on_stop(std::function<void(int signal, int count)> handler) { on_stop_ = std::move(handler); }
 
-  /// The launcher of another node was sent SIGINT or SIGTERM, its `count`-th. Where this one has had as many, as when
-  /// a batch system signals all of them at once, it is the same request.
+  /// The launcher of another node received its `count`-th SIGINT or SIGTERM. If this launcher has received as many, it
+  /// is the same request: a batch system may signal all launchers at once.
   void on_remote_stop(int signal, int count) {
     remote_stops_ = std::max(remote_stops_, count);
     if (count > local_stops_) {
@@ -45,13 +45,13 @@ class SignalForwarder {
     }
   }
 
-  /// The first SIGINT or SIGTERM; 0 while none has come.
+  /// The first SIGINT or SIGTERM; 0 if none has arrived.
   int stop_signal() const noexcept { return stop_signal_; }
 
-  /// How often SIGINT or SIGTERM has come to the one launcher of the job that was sent it most often.
+  /// Number of SIGINT and SIGTERM at the launcher of the job that received most of them.
   int stop_requests() const noexcept { return std::max(local_stops_, remote_stops_); }
 
-  /// Whether a signal asked the job to end: SIGINT, SIGTERM, SIGHUP or SIGQUIT.
+  /// Whether a signal requested the job's end: SIGINT, SIGTERM, SIGHUP or SIGQUIT.
   bool interrupted() const noexcept { return interrupted_; }
 
  private:
@@ -78,7 +78,7 @@ class SignalForwarder {
       }
     }
     if (signal == SIGTSTP) {
-      static_cast<void>(::kill(::getpid(), SIGSTOP));  // SIGTSTP is blocked here; a shell wants to see its job stopped
+      static_cast<void>(::kill(::getpid(), SIGSTOP));  // SIGTSTP is blocked here, but the shell expects a stopped job
     }
   }
 
@@ -87,7 +87,8 @@ class SignalForwarder {
     interrupted_ = true;
   }
 
-  /// What a terminal sends to a whole group goes to each worker's whole group; the others to the worker, which decides.
+  /// Signals that a terminal sends to a group go to each worker's group. SIGTERM, SIGUSR1 and SIGUSR2 go to the worker
+  /// only, which may pass them on.
   void forward(int signal) const {
     constexpr std::array<int, 3> single{SIGTERM, SIGUSR1, SIGUSR2};
     if (workers_ == nullptr) {
@@ -107,7 +108,7 @@ class SignalForwarder {
   std::function<void(int, int)> on_stop_;
   int stop_signal_ = 0;
   int local_stops_ = 0;
-  int remote_stops_ = 0;  ///< of the launcher of another node
+  int remote_stops_ = 0;  ///< at the launcher of another node that received most of them
   bool interrupted_ = false;
   async::TaskHandle reading_;
 };

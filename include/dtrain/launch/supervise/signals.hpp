@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The launcher's signals: held back from the process and read from a descriptor instead.
+/// Signals of the launcher: blocked in the process and read from a signalfd.
 
 #include <pthread.h>
 #include <sys/signalfd.h>
@@ -16,15 +16,17 @@
 
 namespace DTRAIN_NAMESPACE::launch {
 
-/// What is passed on to the workers.
+/// Signals that the launcher forwards to the workers.
 inline constexpr std::array<int, 8> forwarded_signals{SIGINT,  SIGTERM, SIGHUP,  SIGQUIT,
                                                       SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT};
 
-/// Blocks the forwarded signals and SIGCHLD in this thread while it lives. A signal that whoever started the launcher
-/// had it ignore (nohup, a background job of a script) stays ignored and is not forwarded. Also blocked, and not
-/// read: SIGPIPE and SIGXFSZ, because a reader that went away and a file at its limit are errors of a write here;
-/// SIGTTIN and SIGTTOU, because a launcher in the background must not be stopped by its own pumping. Threads: for a
-/// process with one thread.
+/// Blocks signals in this thread from its construction to its destruction:
+///  - the forwarded signals and SIGCHLD, which next() returns. A forwarded signal that the launcher inherited as
+///  ignored
+///    (nohup, a background job of a script) stays ignored, and is not forwarded;
+///  - SIGPIPE and SIGXFSZ, so that a closed reader and a file at its limit are write errors;
+///  - SIGTTIN and SIGTTOU, so that relaying stdin and output does not stop a launcher in the background.
+/// Threads: for a process with one thread.
 class SignalReader {
  public:
   SignalReader() {
@@ -40,7 +42,7 @@ class SignalReader {
         sigaddset(&wanted, signal);
       }
     }
-    // Inherited as ignored, the ends of children would never be signalled.
+    // If SIGCHLD were inherited as ignored, the launcher would receive no signal for a child's end.
     struct sigaction standard {};
     standard.sa_handler = SIG_DFL;
     if (::sigaction(SIGCHLD, &standard, nullptr) != 0) {
@@ -62,7 +64,7 @@ class SignalReader {
   SignalReader(const SignalReader&) = delete;
   SignalReader& operator=(const SignalReader&) = delete;
   ~SignalReader() {
-    while (next()) {  // what came too late must not hit the process when the mask is restored
+    while (next()) {  // a pending signal must not reach the process when the mask is restored
     }
     const timespec at_once{};
     sigset_t of_writes;
@@ -74,7 +76,7 @@ class SignalReader {
     static_cast<void>(::pthread_sigmask(SIG_SETMASK, &original_mask_, nullptr));
   }
 
-  /// A signal that has arrived. Blocking: no. @throws nothing; a failed read is no signal
+  /// A signal that has arrived; nullopt if none has, or if the read failed. Blocking: no.
   std::optional<int> next() noexcept {
     signalfd_siginfo info{};
     ssize_t count = -1;
@@ -87,7 +89,7 @@ class SignalReader {
 
   int descriptor() const noexcept { return descriptor_.get(); }
 
-  /// The mask that the process was started with, for its children.
+  /// The signal mask before construction, for child processes.
   const sigset_t& original_mask() const noexcept { return original_mask_; }
 
  private:

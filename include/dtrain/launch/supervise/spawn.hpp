@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Starts a program as a child that dies with this process.
+/// Process spawning: starts a program as a child that is killed when this process ends.
 
 #include <fcntl.h>
 #include <poll.h>
@@ -30,7 +30,7 @@ struct Pipe {
   async::Descriptor writer;
 };
 
-/// @throws Error (posix) where descriptors run out
+/// @throws Error (posix) if no descriptors are left
 inline Pipe make_pipe() {
   int ends[2] = {-1, -1};
   if (::pipe2(ends, O_CLOEXEC) != 0) {
@@ -40,7 +40,7 @@ inline Pipe make_pipe() {
   return {async::Descriptor(ends[0]), async::Descriptor(ends[1])};
 }
 
-/// What to start. Lifetime: the descriptors, all above 2, stay open until spawn() returns.
+/// Program, environment and descriptors of a child. @pre The descriptors are above 2 and open until spawn() returns.
 struct SpawnRequest {
   std::string executable;
   std::vector<std::string> arguments;  ///< the program's name first
@@ -51,8 +51,9 @@ struct SpawnRequest {
   sigset_t signal_mask{};
 };
 
-/// From now on this process is killed when the thread that started it ends; it ends at once where that has ended
-/// already. An exec of a file with capabilities, or for another user, undoes it. @returns 0, or the error
+/// From now on the system kills this process when the thread that started it ends. If that thread has ended already,
+/// this process exits now. An exec of a file with capabilities, or for another user, undoes the setting.
+/// @returns 0, or errno
 inline int end_with_parent(pid_t parent) noexcept {
   if (::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) {
     return errno;
@@ -75,11 +76,11 @@ inline std::vector<char*> pointers_to(std::vector<std::string>& texts) {
   return pointers;
 }
 
-/// In the child, between fork and exec: only what is safe there. Returns the error that kept the program from starting.
+/// Runs in the child between fork and exec, with async-signal-safe calls only. @returns errno if the start failed
 inline int exec_in_child(const SpawnRequest& request, char* const* arguments, char* const* environment, pid_t parent,
                          const std::optional<rlimit>& files) noexcept {
-  // A group of its own: Ctrl-C on a terminal reaches the launcher alone, which forwards it once; and all that a worker
-  // starts can be ended with it.
+  // A group of its own: Ctrl-C on a terminal reaches the launcher alone, which forwards it once. The launcher can kill
+  // the worker and all its descendants in the group.
   if (::setpgid(0, 0) != 0) {
     return errno;
   }
@@ -105,7 +106,7 @@ inline int exec_in_child(const SpawnRequest& request, char* const* arguments, ch
   return errno;
 }
 
-/// The error that the child wrote, or 0 once its exec has closed the pipe.
+/// The errno that the child wrote to the pipe, or 0 when its exec has closed the pipe.
 inline int exec_error(int reader, const std::string& doing) {
   constexpr int start_timeout_ms = 10000;
   for (;;) {
@@ -127,9 +128,10 @@ inline int exec_error(int reader, const std::string& doing) {
 
 }  // namespace detail
 
-/// The process id of the started program. It is killed when this thread ends, hence when this process does, however it
-/// does. Blocking: until the program runs, 10 s at most. Threads: the main thread, of a process that has no other.
-/// @throws Error (posix) if it cannot be started; Error (timeout). Nothing is left behind.
+/// Starts the program and returns its process id. The system kills it when this thread ends, and therefore also when
+/// this process ends for any reason. Blocks until the program runs, at most 10 s.
+/// Threads: the main thread of a process that has no other thread.
+/// @throws Error (posix) if the start failed; Error (timeout). In both cases no child is left.
 inline pid_t spawn(const SpawnRequest& request) {
   const std::string doing = "starting " + request.executable;
   std::vector<std::string> arguments = request.arguments;
@@ -154,7 +156,7 @@ inline pid_t spawn(const SpawnRequest& request) {
     static_cast<void>(written);
     ::_exit(127);
   }
-  static_cast<void>(::setpgid(child, child));  // the child does it, too: whichever comes first
+  static_cast<void>(::setpgid(child, child));  // the child calls it, too: either may be first
   report.writer.reset();
   try {
     const int error = detail::exec_error(report.reader.get(), doing);

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// How long workers have been stopped (SIGSTOP, SIGTSTP): a pure function of who was stopped when.
+/// Stopped workers: how long each worker has been stopped (SIGSTOP, SIGTSTP); pure.
 
 #include <sys/types.h>
 
@@ -23,7 +23,7 @@ struct StoppedWorker {
   pid_t process = 0;
   int signal = 0;
 
-  /// What is said where it has joined nothing yet. @param liveness how long it was waited for
+  /// The cause for a worker that had not joined the job. @param liveness how long the launcher waited for it
   std::string text(std::chrono::nanoseconds liveness) const {
     return "its process " + std::to_string(process) + " was stopped by " + signal_name(signal) +
            " before it had joined the job, and has not gone on for " + duration_text(liveness) +
@@ -31,7 +31,7 @@ struct StoppedWorker {
   }
 };
 
-/// A worker that is stopped for as long as a silent rank counts as alive counts as lost, as one that has joined does.
+/// A worker that is stopped for the liveness time is lost, as is a joined rank that sends nothing for that time.
 class StoppedWorkers {
  public:
   using Clock = Deadline::Clock;
@@ -39,9 +39,9 @@ class StoppedWorkers {
   explicit StoppedWorkers(std::chrono::nanoseconds liveness)
       : liveness_(std::chrono::ceil<Clock::duration>(std::min<std::chrono::nanoseconds>(liveness, longest))) {}
 
-  /// @param stopped all that are stopped now, and that nobody else watches over
-  /// @returns those that are so for the liveness time, each once in that time. Where the launcher itself was stopped,
-  /// they get it once more.
+  /// @param stopped all workers that are stopped now and have not joined the job
+  /// @returns workers that have been stopped for the liveness time, each once in that time. If the launcher itself was
+  /// stopped in between, their time starts again.
   std::vector<StoppedWorker> lost(const std::vector<StoppedWorker>& stopped, Clock::time_point now) {
     const bool was_stopped = next() && now > *next() + liveness_ / 2;
     std::map<pid_t, Clock::time_point> since;
@@ -59,7 +59,7 @@ class StoppedWorkers {
     return lost;
   }
 
-  /// When the next one counts as lost.
+  /// The time at which the next stopped worker is lost.
   std::optional<Clock::time_point> next() const {
     std::optional<Clock::time_point> first;
     for (const auto& [process, begin] : since_) {

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Watches over the workers of one attempt from their start to the end of the last one.
+/// Supervisor: watches the workers of one attempt from their start to the end of the last worker.
 
 #include <algorithm>
 #include <chrono>
@@ -28,13 +28,13 @@ inline std::string waiting_text(std::size_t workers, std::chrono::milliseconds t
          duration_text(timeout);
 }
 
-/// Ends the others when one worker fails, here or on another node. An attempt whose workers end within a second of
-/// SIGTERM or SIGKILL is over 1.3 s after the first failure, 6 s where they compute on devices. Lifetime: everything it
-/// is given outlives it. Threads: the loop's.
+/// When a worker fails, here or on another node, the supervisor ends the other workers. If they end within a second of
+/// SIGTERM, the attempt ends at most 1.3 s after the first failure, or 6 s if they compute on devices.
+/// Lifetime: the constructor's arguments outlive it. Threads: the loop's.
 class Supervisor {
  public:
-  /// @param changed is set by the forwarder and the coordinator
-  /// @param console where the launcher prints what it waits for
+  /// @param changed the forwarder and the coordinator set it
+  /// @param console the launcher prints there that it waits for killed workers
   Supervisor(async::EventLoop& loop, async::AutoResetEvent& changed, const SignalForwarder& forwarder, Workers& workers,
              Console& console, JobCoordinator& coordinator, ShutdownSchedule schedule,
              std::chrono::nanoseconds liveness, std::string host)
@@ -51,7 +51,7 @@ class Supervisor {
   Supervisor(const Supervisor&) = delete;
   Supervisor& operator=(const Supervisor&) = delete;
 
-  /// Until no worker runs, nor what workers left in their groups.
+  /// Ends when no worker and no other process of the workers' groups runs, or when waiting for killed ones timed out.
   async::Task<void> watch() {
     for (;;) {
       const std::vector<Workers::Ended> ended = workers_->reap();
@@ -67,7 +67,7 @@ class Supervisor {
       act(schedule_.due(now));
       report_waiting(now);
       if (killed_at_ && now - *killed_at_ > schedule_.kill_timeout()) {
-        break;  // a process that the kernel holds; it dies when it is let go
+        break;  // the kernel still holds a process; it ends when the kernel releases it
       }
       const auto longest = now + (killed_at_ ? Deadline::Clock::duration(std::chrono::milliseconds(50))
                                              : Deadline::Clock::duration(std::chrono::hours(1)));
@@ -77,16 +77,16 @@ class Supervisor {
     co_await reap_orphans();
   }
 
-  /// How the workers ended, in the order in which that was noticed.
+  /// The workers' ends, in the order in which the supervisor noticed them.
   const std::vector<WorkerEnd>& ends() const noexcept { return ends_; }
 
-  /// Whether a process was killed and did not end.
+  /// Whether a killed worker has not ended.
   bool abandoned() const noexcept { return killed_at_.has_value() && workers_->running() != 0; }
 
  private:
   static constexpr std::chrono::milliseconds orphan_timeout{300};
 
-  /// Once, where a killed process takes longer than most.
+  /// Prints one line if a killed process has not ended after a second.
   void report_waiting(Deadline::Clock::time_point now) {
     if (killed_at_ && !reported_waiting_ && now - *killed_at_ > std::chrono::seconds(1)) {
       reported_waiting_ = true;
@@ -94,7 +94,7 @@ class Supervisor {
     }
   }
 
-  /// What the workers left in their groups has been killed, and becomes this process's children one by one.
+  /// Reaps the killed processes of the workers' groups, which become children of this process one by one.
   async::Task<void> reap_orphans() {
     const Deadline deadline = Deadline::after(orphan_timeout);
     while (!workers_->groups_are_gone() && !deadline.passed()) {
@@ -120,7 +120,7 @@ class Supervisor {
     coordinator_->on_worker_failed(loss, end.is_secondary());
   }
 
-  /// A worker that is stopped before it has joined: only its launcher can see it.
+  /// Workers that are stopped before they have joined: the store does not know them, only their launcher does.
   void note_stopped(Deadline::Clock::time_point now) {
     std::vector<StoppedWorker> stopped = schedule_.has_acted() ? std::vector<StoppedWorker>{} : workers_->stopped();
     std::erase_if(stopped, [this](const StoppedWorker& each) { return coordinator_->has_joined(each.rank); });

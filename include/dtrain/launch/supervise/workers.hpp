@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The worker processes of one launcher: their signals, their ends, their output.
+/// Worker processes of one launcher: signals to them, reaping, output.
 
 #include <poll.h>
 #include <sys/types.h>
@@ -24,8 +24,8 @@
 
 namespace DTRAIN_NAMESPACE::launch {
 
-/// Owns what it is given; processes that still run when it is destroyed are killed and reaped, with all that is in
-/// their groups. Threads: the loop's.
+/// Owns the workers' processes and output relays. The destructor kills the workers' groups and reaps the workers.
+/// Threads: the loop's.
 class Workers {
  public:
   struct Ended {
@@ -37,7 +37,7 @@ class Workers {
   Workers(const Workers&) = delete;
   Workers& operator=(const Workers&) = delete;
 
-  /// Blocking: until the processes are reaped, a second at most: one that the kernel or a debugger holds is left to it.
+  /// Blocks until the processes are reaped, at most a second. The kernel or a debugger may hold one for longer.
   ~Workers() {
     kill_groups();
     const Deadline deadline = Deadline::after(std::chrono::seconds(1));
@@ -48,8 +48,8 @@ class Workers {
     }
   }
 
-  /// Takes over a process that leads its own group, and starts to relay what it writes.
-  /// @param is_wrapped whether it is the command of --wrap, which may stay the parent of the rank
+  /// Takes ownership of a process that leads its own group, and starts to relay its output.
+  /// @param is_wrapped whether the process is the command of --wrap, which may stay the parent of the rank
   /// @param input may be null
   void add(int rank, pid_t process, bool is_wrapped, std::unique_ptr<OutputRelay> output,
            std::unique_ptr<OutputRelay> error, std::unique_ptr<StdinForwarder> input) {
@@ -61,7 +61,7 @@ class Workers {
     worker.output = std::move(output);
     worker.error = std::move(error);
     worker.input = std::move(input);
-    workers_.push_back(std::move(worker));  // from here on it ends with this
+    workers_.push_back(std::move(worker));  // from here on the destructor ends the process
     ChildProcess& added = workers_.back();
     added.tasks.push_back(loop_->spawn(added.output->run()));
     added.tasks.push_back(loop_->spawn(added.error->run()));
@@ -75,8 +75,8 @@ class Workers {
         std::count_if(workers_.begin(), workers_.end(), [](const ChildProcess& worker) { return worker.process > 0; }));
   }
 
-  /// Sends a signal to each worker, not to what it has started, nor to a wrapper that is its parent: a shell or perf
-  /// would end of it, and with it the worker's last output.
+  /// Sends a signal to each worker, but not to its descendants, and not to a wrapper that is its parent. The signal
+  /// would end a wrapper such as a shell or perf, and the worker's last output would be lost.
   void signal_each(int signal) const {
     for (const ChildProcess& worker : workers_) {
       const std::vector<pid_t> rank = worker.is_wrapped ? rank_below(worker.process) : std::vector<pid_t>{};
@@ -84,8 +84,8 @@ class Workers {
     }
   }
 
-  /// Sends a signal to each worker's group, as a terminal would, and to a worker that has moved to another group. Again
-  /// not to a wrapper.
+  /// Sends a signal to each worker's group, as a terminal does, and to a worker that has moved to another group. For a
+  /// wrapped worker, sends it to the rank and its descendants, not to the wrapper.
   void signal_groups(int signal) const {
     for (const ChildProcess& worker : workers_) {
       const std::vector<pid_t> rank = worker.is_wrapped ? rank_below(worker.process) : std::vector<pid_t>{};
@@ -105,8 +105,8 @@ class Workers {
     }
   }
 
-  /// Reaps every child that has ended, also those that a worker left to this process (it is their subreaper), and kills
-  /// what an ended worker leaves in its group. Blocking: no.
+  /// Reaps every child that has ended, including orphans of workers (this process is their subreaper). Kills the rest
+  /// of an ended worker's group. Blocking: no.
   std::vector<Ended> reap() {
     std::vector<Ended> ended;
     for (;;) {
@@ -121,7 +121,7 @@ class Workers {
       const auto worker = std::find_if(workers_.begin(), workers_.end(),
                                        [&info](const ChildProcess& each) { return each.process == info.si_pid; });
       if (worker != workers_.end()) {
-        // While it is a zombie its number can belong to no other group.
+        // While the worker is a zombie, its number can belong to no other group.
         static_cast<void>(::kill(-worker->process, SIGKILL));
         worker->process = 0;
         ended.push_back({worker->rank, ExitStatus::of(info)});
@@ -131,7 +131,8 @@ class Workers {
     }
   }
 
-  /// The workers that are stopped now, and that no debugger holds; wrapped ones are their wrapper's. Blocking: no.
+  /// Workers that are stopped now and that no debugger traces; without wrapped workers, which may be their wrapper's
+  /// children. Blocking: no.
   std::vector<StoppedWorker> stopped() const {
     std::vector<StoppedWorker> found;
     for (const ChildProcess& worker : workers_) {
@@ -146,22 +147,22 @@ class Workers {
     return found;
   }
 
-  /// Whether nothing is left of the groups of the workers that have ended: a process that was killed takes a moment to
-  /// go, and stays a zombie until it is reaped. Blocking: no.
+  /// Whether no process is left in the groups of ended workers. A killed process takes some time to end, and remains a
+  /// zombie until it is reaped. Blocking: no.
   bool groups_are_gone() const noexcept {
     return std::all_of(workers_.begin(), workers_.end(), [](const ChildProcess& worker) {
       return worker.process > 0 || (::kill(-worker.group, 0) != 0 && errno == ESRCH);
     });
   }
 
-  /// Whether all that the workers have written is on its way to the console.
+  /// Whether all output of the workers has been passed to the console.
   bool output_is_drained() const noexcept {
     return std::all_of(workers_.begin(), workers_.end(), [](const ChildProcess& worker) {
       return worker.output->is_drained() && worker.error->is_drained();
     });
   }
 
-  /// Stops relaying, and shows last lines that have no end.
+  /// Stops relaying, and prints last lines that lack a newline.
   void finish_output() {
     for (ChildProcess& worker : workers_) {
       worker.tasks.clear();
@@ -180,8 +181,8 @@ class Workers {
  private:
   struct ChildProcess {
     int rank = 0;
-    pid_t process = 0;  ///< 0 once it is reaped
-    pid_t group = 0;    ///< the number that it had
+    pid_t process = 0;  ///< 0 after it is reaped
+    pid_t group = 0;    ///< its process id, also after it is reaped
     bool is_wrapped = false;
     std::unique_ptr<OutputRelay> output;
     std::unique_ptr<OutputRelay> error;
@@ -191,7 +192,7 @@ class Workers {
 
   static void send(const ChildProcess& worker, pid_t process, int signal) noexcept {
     if (worker.process > 0) {
-      static_cast<void>(::kill(process, signal));  // one that has just ended is a zombie: no error
+      static_cast<void>(::kill(process, signal));  // no error for a zombie
     }
   }
 

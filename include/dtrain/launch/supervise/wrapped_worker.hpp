@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// A worker that the command of --wrap started, and not the launcher itself.
+/// Wrapped worker: a worker that the command of --wrap started, not the launcher itself.
 
 #include <sys/prctl.h>
 #include <sys/types.h>
@@ -17,10 +17,10 @@
 
 namespace DTRAIN_NAMESPACE::launch {
 
-/// Set for a wrapped worker, which takes it out of its environment: what it starts in turn is not that worker.
+/// Set in a wrapped worker's environment. The worker unsets it, because its own children are no workers.
 inline constexpr const char* wrapped_variable = "DTRAIN_WRAPPED";
 
-/// The process id of the launcher whose wrapped worker has this environment; nothing for any other process. Pure.
+/// The launcher's process id from the environment of a wrapped worker; nullopt for other processes. Pure.
 inline std::optional<pid_t> launcher_of_wrapped(const identity::Environment& environment) {
   const identity::Variables variables(environment);
   const std::optional<std::string> launcher = variables.text("DTRAIN_LAUNCHER_PROCESS");
@@ -28,8 +28,8 @@ inline std::optional<pid_t> launcher_of_wrapped(const identity::Environment& env
   return is_wrapped ? std::optional<pid_t>(identity::parse_integer(*launcher)) : std::nullopt;
 }
 
-/// Makes this process end with the wrapper, which ends with the launcher: the system signals a process at its parent's
-/// end only. Threads: the main thread, before there are others. @throws Error (usage) where the launcher has gone
+/// The system will kill this process when its parent ends. The parent is the wrapper, which ends with the launcher.
+/// Threads: the main thread, before there are others. @throws Error (usage) if no ancestor is the launcher
 inline void end_with_launcher(pid_t launcher) {
   if (::unsetenv(wrapped_variable) != 0 || ::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) {
     throw errno_error("making this worker end with the command of --wrap");
