@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// What every source does with the facts it read: complete them on one node, and check them.
+/// Identity completion: derived fields on one node, and range checks, which every source applies.
 
 #include <optional>
 #include <string>
@@ -12,13 +12,14 @@ namespace DTRAIN_NAMESPACE::identity {
 
 inline constexpr const char* loopback_address = "127.0.0.1";
 
-/// One node = local size equals world size, or node count is 1, or world size is 1.
+/// Whether the job has one node: the local world size is the world size, or the node count is 1, or the world size
+/// is 1.
 inline bool on_one_node(const ProcessIdentity& identity) noexcept {
   return identity.world_size == 1 || identity.node_count == 1 || identity.local_world_size == identity.world_size;
 }
 
-/// On one node: node rank 0 of 1, and a missing local size is the world size. A world size of 1 also gives local rank
-/// 0. What it sets follows from certain facts, so sources call it before they guess.
+/// On one node, sets node rank 0 of 1, and a missing local world size to the world size. With world size 1, also sets a
+/// missing local rank to 0. These values are certain, so sources call it before they guess other fields.
 inline void complete_one_node(ProcessIdentity& identity) {
   if (!on_one_node(identity)) {
     return;
@@ -34,7 +35,7 @@ inline void complete_one_node(ProcessIdentity& identity) {
 }
 
 namespace detail {
-/// `index` < `bound`, where both are known; no bound is 0.
+/// Checks that `index` < `bound` if both are known, and that `bound` is not 0.
 inline void check_below(const char* index_name, std::optional<int> index, const char* bound_name,
                         std::optional<int> bound, const std::string& stated) {
   if (!index && bound == 0) {
@@ -49,8 +50,9 @@ inline void check_below(const char* index_name, std::optional<int> index, const 
 }
 }  // namespace detail
 
-/// @throws IdentityError (rank-out-of-range) for a rank that is not below its size, or a part larger than the whole.
-/// @param stated the variables it was read from, as Variables::stated() gives them
+/// @throws IdentityError (rank-out-of-range) for a rank that is not below its size, or a local world size above the
+/// world size.
+/// @param stated the variables of the identity, as Variables::stated() returns them
 inline void check_ranges(const ProcessIdentity& identity, const std::string& stated) {
   detail::check_below("rank", identity.rank, "world size", identity.world_size, stated);
   detail::check_below("local rank", identity.local_rank, "local world size", identity.local_world_size, stated);
@@ -62,8 +64,8 @@ inline void check_ranges(const ProcessIdentity& identity, const std::string& sta
   }
 }
 
-/// The value of `variable`, else the loopback address on one node.
-/// @throws IdentityError (no-master-addr), which says what to set.
+/// The value of `variable`; if it is unset, the loopback address on one node.
+/// @throws IdentityError (no-master-addr) for several nodes; the sentence names the variable to set
 inline std::string master_addr_or_loopback(const Variables& variables, const char* variable,
                                            const ProcessIdentity& identity) {
   if (const std::optional<std::string> given = variables.text(variable)) {

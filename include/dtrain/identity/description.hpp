@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// An identity as one line for people.
+/// Description of an identity as one line of text.
 
 #include <optional>
 #include <string>
@@ -14,7 +14,7 @@ namespace DTRAIN_NAMESPACE::identity {
 
 namespace detail {
 
-/// "local rank 1 of 2"; a part that is not known is learnt, one that is a guess is confirmed.
+/// "local rank 1 of 2". Ranks compute unknown values, and confirm guessed ones, after connecting.
 inline std::string part_of_whole(const ProcessIdentity& identity, std::string_view name, const std::optional<int>& part,
                                  const std::optional<int>& whole, bool guessed) {
   std::string text(name);
@@ -46,7 +46,7 @@ inline std::string to_string(const ProcessIdentity& identity) {
                                 identity.is_provisional("local_rank") || identity.is_provisional("local_world_size"));
   line += ", " + detail::part_of_whole(identity, "node", identity.node_rank, identity.node_count,
                                        identity.is_provisional("node_rank") || identity.is_provisional("node_count"));
-  constexpr std::size_t longest_name = 253;  // DNS has no longer ones
+  constexpr std::size_t longest_name = 253;  // maximum of DNS
   const std::string address = excerpt(identity.master_addr.value_or("an address not known yet"), longest_name);
   const bool brackets = address.find(':') != std::string::npos && address.front() != '[';
   line += ", store at " + (brackets ? "[" + address + "]" : address);

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Which of the devices that a process sees it computes on.
+/// Device choice: selects one of the process's visible devices.
 
 #include <optional>
 #include <string>
@@ -9,22 +9,24 @@
 
 namespace DTRAIN_NAMESPACE::identity {
 
-/// What the choice depends on. Ranks are among those of this node; what the launcher did not say is not there.
+/// Inputs of the choice. Optional values are nullopt if the launcher did not set them.
 struct DeviceFacts {
   std::optional<int> local_rank;
   std::optional<int> local_world_size;
-  int visible = 0;       ///< devices that this process sees
-  bool sharing = false;  ///< whether ranks were asked to share devices
+  int visible = 0;       ///< number of devices that are visible to this process
+  bool sharing = false;  ///< whether ranks may share devices (DTRAIN_SHARE_DEVICES)
 };
 
-/// An index among the visible devices, or why there is none.
+/// An index among the visible devices, or the reason for having none.
 struct DeviceChoice {
   int index = -1;
-  std::string refusal;  ///< a sentence; empty where there is a choice
+  std::string refusal;  ///< a sentence; empty if `index` is valid
 };
 
-/// One visible device is taken: a launcher that shows each rank its own has chosen already. Else rank l of the node
-/// takes the l-th; fewer than ranks are dealt out in turn where they are to be shared, and refused otherwise.
+/// Chooses a device:
+///  - one visible device: that one, because the launcher has assigned one to each rank
+///  - at least as many devices as local ranks: the device with the local rank as index
+///  - fewer devices: local rank modulo number of devices if ranks may share them; otherwise a refusal
 inline DeviceChoice choose_device(const DeviceFacts& facts) {
   const std::string seen = std::to_string(facts.visible);
   if (facts.visible < 1) {

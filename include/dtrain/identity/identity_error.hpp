@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// What can be wrong with an environment that should say who a process is.
+/// Identity errors: invalid, contradictory or incomplete variables of a process's identity.
 
 #include <cstdint>
 #include <string>
@@ -11,7 +11,7 @@
 
 namespace DTRAIN_NAMESPACE::identity {
 
-/// Each has a name that scripts rely on: `whoami` prints it as error_code.
+/// Each code has a stable name for scripts: `whoami` prints it as error_code.
 enum class IdentityErrc : std::uint8_t {
   bad_integer = 1,
   bad_port,
@@ -65,7 +65,7 @@ constexpr std::string_view name(IdentityErrc code) noexcept {
   return "unknown";
 }
 
-/// The sentence says which variable, its value, and what to set.
+/// The sentence names the variable, its value, and the remedy.
 class IdentityError : public Error {
  public:
   IdentityError(IdentityErrc reason, std::string sentence, SourceLocation where = SourceLocation::current())

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The job's name, by which the ranks of one job refuse those of another: DTRAIN_JOB_ID, else the launcher's own id.
+/// Job name: DTRAIN_JOB_ID, else the launcher's id of the job; ranks with different job names do not join each other.
 
 #include <algorithm>
 #include <array>
@@ -19,10 +19,10 @@ namespace DTRAIN_NAMESPACE::identity {
 
 namespace detail {
 
-/// A source as far as it names jobs.
+/// Properties of a source for naming jobs.
 struct JobNaming {
   std::string_view launcher;
-  const char* rank_variable;  ///< another value for each rank: a process without it stands above the ranks
+  const char* rank_variable;  ///< differs between ranks; an ancestor without it started the ranks
   bool one_starter;           ///< one process on each node starts all ranks of that node
 };
 
@@ -42,7 +42,8 @@ inline constexpr std::array<JobNaming, 13> job_namings{{
     {"k8s", "JOB_COMPLETION_INDEX", false},
 }};
 
-/// The launcher that started the ranks. RANK and WORLD_SIZE may only repeat what a Slurm step, Open MPI or PMI says.
+/// The launcher that started the ranks. If RANK and WORLD_SIZE only repeat the values of a Slurm step, Open MPI or PMI,
+/// it is that launcher.
 inline std::string_view starting_launcher(const Variables& variables, const ProcessIdentity& identity) {
   if (identity.launcher != "torch" || identity.elastic) {
     return identity.launcher;
@@ -55,7 +56,7 @@ inline std::string_view starting_launcher(const Variables& variables, const Proc
                                                                             : std::string_view(identity.launcher);
 }
 
-/// `variables` as "A.B=1.2"; nothing unless all are set.
+/// Names and values of the variables as "A.B=1.2"; nullopt unless all are set.
 inline std::optional<std::string> named_by(const Variables& variables, std::initializer_list<const char*> names) {
   std::string left;
   std::string right;
@@ -70,7 +71,7 @@ inline std::optional<std::string> named_by(const Variables& variables, std::init
   return left + "=" + right;
 }
 
-/// The parts of a heterogeneous job have a job id each; the first one's stands for all.
+/// Each component of a heterogeneous job has its own job id; the id of the first component is used for all.
 inline std::optional<std::string> slurm_job_name(const Variables& variables) {
   for (const char* leader : {"SLURM_HET_JOB_ID", "SLURM_JOB_ID_HET_GROUP_0", "SLURM_JOB_ID"}) {
     if (variables.has(leader)) {
@@ -86,7 +87,7 @@ inline std::optional<std::string> openmpi_job_name(const Variables& variables) {
   return space ? space : hnp ? std::optional("mpirun=" + std::to_string(hnp->job)) : std::nullopt;
 }
 
-/// What the launcher calls this very start of the program, and no other.
+/// The launcher's name of this start of the program; another start has another name.
 inline std::optional<std::string> launch_name(const Variables& variables, std::string_view launcher) {
   return launcher == "slurm"     ? slurm_job_name(variables)
          : launcher == "openmpi" ? openmpi_job_name(variables)
@@ -97,7 +98,7 @@ inline std::optional<std::string> launch_name(const Variables& variables, std::s
                                  : std::nullopt;
 }
 
-/// What a batch system calls the job that this one runs in: others may run in it too.
+/// The batch system's name of the allocation in which the job runs. Other jobs may run in the same allocation.
 inline std::optional<std::string> allocation_name(const Variables& variables, std::string_view launcher) {
   const bool starts_all = launcher == "jsrun" || launcher == "mvapich" || launcher == "pmi" || launcher == "openmpi";
   const std::optional<std::string> lsf = starts_all ? named_by(variables, {"LSB_JOBID"}) : std::nullopt;
@@ -106,7 +107,7 @@ inline std::optional<std::string> allocation_name(const Variables& variables, st
 
 }  // namespace detail
 
-/// "DTRAIN_JOB_ID=monday", where the user names the job.
+/// "DTRAIN_JOB_ID=monday" if the user set the name; else nullopt.
 inline std::optional<std::string> given_job_name(const Variables& variables) {
   return detail::named_by(variables, {"DTRAIN_JOB_ID"});
 }
@@ -126,7 +127,7 @@ inline void name_job(const Variables& variables, ProcessIdentity& identity) {
     identity.job = launch ? launch : detail::allocation_name(variables, launcher);
   }
   identity.is_exact_job =
-      launch || (identity.elastic && identity.job != "none");  // what torchrun calls a job that has no name
+      launch || (identity.elastic && identity.job != "none");  // torchrun's run id of a job without a name
 }
 
 }  // namespace DTRAIN_NAMESPACE::identity

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The port of the store where nobody gives one: computed from a number that all of the job's processes see.
+/// Job port: the store's port, from MASTER_PORT or computed from a job number that all processes of the job have.
 
 #include <cstddef>
 #include <cstdint>
@@ -13,12 +13,12 @@
 
 namespace DTRAIN_NAMESPACE::identity {
 
-/// Which of Slurm's numbers belong to the job: a step's own, or the allocation's for an MPI inside it, or none.
+/// Slurm's numbers that identify the job: job and step id (step), job id for an MPI inside the allocation, or none.
 enum class SlurmNumbers : std::uint8_t { none, allocation, step };
 
 namespace detail {
 
-/// N of PMIX_NAMESPACE="...-N@M", as PRRTE writes it; Slurm's and Open MPI 4's have another form.
+/// N of PMIX_NAMESPACE="...-N@M", the form of PRRTE. nullopt for the forms of Slurm and Open MPI 4.
 inline std::optional<std::uint64_t> prrte_job(std::string_view name) {
   const std::size_t at = name.rfind('@');
   const std::size_t dash = name.substr(0, at).rfind('-');
@@ -47,7 +47,8 @@ inline std::optional<std::uint64_t> job_number(const Variables& variables, Slurm
 
 }  // namespace detail
 
-/// MASTER_PORT, else one above Linux's ephemeral range, so that two jobs on a machine seldom meet, else the default.
+/// MASTER_PORT. Else a port from 61440 to 65535, computed from the job's number: above Linux's ephemeral range, and
+/// rarely the same for two jobs on a machine. Else default_master_port.
 /// @throws IdentityError: bad-port, bad-integer
 inline int job_port(const Variables& variables, SlurmNumbers slurm) {
   constexpr std::uint64_t first = 61440;

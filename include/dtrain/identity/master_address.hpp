@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Where rank 0 is, for launchers that do not say it outright: MPI's, and those like them.
+/// Master address: the host of rank 0, for MPI-like launchers that do not state it.
 
 #include <optional>
 #include <string>
@@ -14,7 +14,7 @@ namespace DTRAIN_NAMESPACE::identity {
 
 namespace detail {
 
-/// Azure ML's names for the host of rank 0, and its port, which is not the one in AZ_BATCH_MASTER_NODE.
+/// Reads Azure ML's variables for the host of rank 0. Uses Azure's port, not the port in AZ_BATCH_MASTER_NODE.
 inline bool find_azure_master_address(const Variables& variables, ProcessIdentity& identity) {
   constexpr int azure_port = 6105;
   const std::optional<std::string> batch = variables.text("AZ_BATCH_MASTER_NODE");
@@ -29,9 +29,9 @@ inline bool find_azure_master_address(const Variables& variables, ProcessIdentit
   return true;
 }
 
-/// Open MPI 4 gives every process the host of mpirun, which usually is where rank 0 runs: a guess. Only rank 0 can
-/// tell: its own daemon is mpirun itself, or it is not there.
-/// @throws IdentityError (no-master-addr) on rank 0 where it is not.
+/// Open MPI 4 gives every process the address of mpirun. Guesses that rank 0 runs on mpirun's host. Only rank 0 can
+/// verify that: it is on that host if its own daemon is mpirun itself.
+/// @throws IdentityError (no-master-addr) on rank 0 if it is on another host
 inline bool guess_mpirun_host(const Variables& variables, ProcessIdentity& identity) {
   const std::string uri = variables.text("OMPI_MCA_orte_hnp_uri").value_or("");
   const std::optional<OrteUri> mpirun = parse_orte_uri(uri);
@@ -53,15 +53,15 @@ inline bool guess_mpirun_host(const Variables& variables, ProcessIdentity& ident
 
 }  // namespace detail
 
-/// How much of the environment an MPI-like source may ask for its master.
+/// Variables that an MPI-like source may use to find its master.
 struct MasterHints {
-  bool slurm_allocation = false;  ///< its processes are placed in the order of the allocation's nodes
+  bool slurm_allocation = false;  ///< the launcher places its processes in the order of the allocation's nodes
   bool open_mpi = false;
-  const char* how = "";  ///< how its users pass a variable to every process, for the sentence
+  const char* how = "";  ///< the way to pass a variable to every process, for the sentence
 };
 
-/// Sets master_addr and master_port; a guess is named in `provisional`.
-/// @param stated the variables that `identity` was read from, as Variables::stated() gives them
+/// Sets master_addr and master_port. Adds "master_addr" to `provisional` if it is a guess.
+/// @param stated the variables of `identity`, as Variables::stated() returns them
 /// @throws IdentityError: no-master-addr, bad-port, bad-hostlist, ambiguous-address
 inline void find_master_address(const Variables& variables, const MasterHints& hints, const std::string& stated,
                                 ProcessIdentity& identity) {

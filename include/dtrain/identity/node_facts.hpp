@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Inputs of a node's identity: the launcher's flags, as variables beside the environment's.
+/// Node facts: inputs and result of a node's identity; launcher flags as additional variables.
 
 #include <optional>
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace DTRAIN_NAMESPACE::identity {
 
-/// The launcher's flags as they were given, unread. A flag wins over the environment, field by field.
+/// The launcher's flags as unparsed text. Each flag overrides the environment's variables for its field.
 struct NodeFlags {
   std::optional<std::string> node_count;      ///< --nnodes
   std::optional<std::string> node_rank;       ///< --node-rank
@@ -19,12 +19,12 @@ struct NodeFlags {
   std::optional<std::string> nproc_per_node;  ///< --nproc-per-node
 };
 
-/// Which node of its job a launcher is on, and where the launchers' store is.
+/// A launcher's node in its job, and the address of the launchers' store.
 struct NodeIdentity {
   int node_rank = 0;
   int node_count = 1;
   std::string master_addr = "127.0.0.1";
-  std::optional<int> master_port;             ///< nothing: the launcher binds port 0
+  std::optional<int> master_port;             ///< nullopt: the launcher binds port 0
   std::optional<std::string> nproc_per_node;  ///< decimal digits or "auto"
   std::string launcher;
   std::vector<std::string> provisional;
@@ -33,7 +33,7 @@ struct NodeIdentity {
   friend bool operator==(const NodeIdentity&, const NodeIdentity&) = default;
 };
 
-/// Rank and count as one source has them. A source that also knows where node 0 is says so, for several nodes.
+/// Node rank and node count from one source. For several nodes, also node 0's address if the source has it.
 struct NodeFacts {
   int node_rank = 0;
   int node_count = 1;
@@ -44,8 +44,8 @@ struct NodeFacts {
   std::vector<std::string> warnings;
 };
 
-/// `environment` with the flags in it under their own names, so that they are read, and named in sentences, like
-/// variables.
+/// `environment` with each flag as an entry under its own name, such as "--nnodes". Therefore flags are read, and named
+/// in sentences, like variables.
 inline Environment with_flags(const Environment& environment, const NodeFlags& flags) {
   Environment joined = environment;
   const auto put = [&joined](const char* flag, const std::optional<std::string>& value) {

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Which node a per-node launcher runs on, among how many: a pure function of flags and environment.
+/// Node identity: node rank, node count and store address of a per-node launcher, from flags and environment; pure.
 
 #include <optional>
 #include <string>
@@ -12,14 +12,14 @@ namespace DTRAIN_NAMESPACE::identity {
 
 namespace detail {
 
-/// Rank and count, flags first. Where both flags are given, the environment is not asked.
+/// Node rank and count; flags override the environment. With both flags, or --nnodes=1, the environment is not read.
 inline NodeFacts rank_and_count_of_node(const Environment& joined, const Variables& variables) {
   const std::optional<int> rank = variables.integer("--node-rank");
   const std::optional<int> count = read_node_count(variables, "--nnodes");
   NodeFacts node;
   node.launcher = "node";
   if (!(rank && count) && count != 1) {
-    Environment with_master = joined;  // a master that is given is never guessed, nor missed
+    Environment with_master = joined;  // with a given master, sources neither guess one nor fail without one
     for (const char* given : {"PET_MASTER_ADDR", "--master-addr"}) {
       if (const std::optional<std::string> address = variables.text(given)) {
         with_master["MASTER_ADDR"] = *address;
@@ -32,7 +32,7 @@ inline NodeFacts rank_and_count_of_node(const Environment& joined, const Variabl
   return node;
 }
 
-/// The address of the launchers' store: given, else this node, else what the source found.
+/// The address of the launchers' store: from flags or variables; else loopback on one node; else the source's.
 inline void find_node_master_address(const Variables& variables, const NodeFacts& facts, NodeIdentity& node) {
   const bool one_node = node.node_count == 1;
   std::optional<std::string> address;
@@ -57,7 +57,7 @@ inline void find_node_master_address(const Variables& variables, const NodeFacts
   }
 }
 
-/// An integer or "auto". @throws IdentityError (bad-integer)
+/// A number of workers in decimal digits, or "auto". @throws IdentityError (bad-integer)
 inline std::optional<std::string> read_nproc_per_node(const Variables& variables) {
   std::optional<std::string> found;
   for (const char* variable : {"--nproc-per-node", "PET_NPROC_PER_NODE"}) {
@@ -72,8 +72,8 @@ inline std::optional<std::string> read_nproc_per_node(const Variables& variables
 
 }  // namespace detail
 
-/// Which node the launcher with these flags and this environment is. Pure.
-/// @throws IdentityError where they contradict themselves or say only half.
+/// The node identity of a launcher with these flags and this environment. Pure.
+/// @throws IdentityError if they are contradictory or incomplete
 inline NodeIdentity node_identity(const Environment& environment, const NodeFlags& flags = {}) {
   const Environment joined = with_flags(environment, flags);
   const Variables variables(joined);

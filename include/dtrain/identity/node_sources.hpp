@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// Sources of a launcher's node rank, in order of precedence: pairs that name nodes, then one launcher on each node
-/// under mpirun or srun, then the description of a process, which is the node here.
+/// Node sources of a launcher, in order of precedence: pairs of node variables; one launcher on each node under mpirun
+/// or srun; a process's identity, read as the node's.
 
 #include <array>
 #include <optional>
@@ -14,7 +14,7 @@
 
 namespace DTRAIN_NAMESPACE::identity {
 
-/// A pair of variables that names a node.
+/// A pair of variables with node rank and node count.
 struct NodePair {
   std::string_view launcher;
   const char* rank;
@@ -30,7 +30,7 @@ inline constexpr std::array<NodePair, 4> node_pairs{{
 
 namespace detail {
 
-/// The first pair that is whole, a flag standing in for either half, and has the wanted name.
+/// The first complete pair of the wanted launcher. A flag may replace either variable of a pair.
 inline std::optional<NodeFacts> read_node_pair(const Variables& variables, const std::optional<std::string>& wanted) {
   for (const NodePair& pair : node_pairs) {
     const bool has_rank = variables.has(pair.rank);
@@ -41,14 +41,14 @@ inline std::optional<NodeFacts> read_node_pair(const Variables& variables, const
     }
     NodeFacts node;
     node.launcher = pair.launcher;
-    node.node_rank = has_rank ? *variables.integer(pair.rank) : 0;  // the flag is put over it
+    node.node_rank = has_rank ? *variables.integer(pair.rank) : 0;  // the flag overrides it later
     node.node_count = has_count ? *read_node_count(variables, pair.count) : 1;
     return node;
   }
   return std::nullopt;
 }
 
-/// A process's identity taken for the node's.
+/// A process's identity, used as the node's.
 inline NodeFacts node_of(const ProcessIdentity& identity) {
   NodeFacts node;
   node.launcher = identity.launcher;
@@ -77,7 +77,7 @@ inline NodeFacts read_mpirun_node(const Variables& variables) {
   return node_of(OpenMpiSource::read(variables, {}));
 }
 
-/// One task on each node, on all of them, or every launcher says that there are many.
+/// @pre srun started one task on each node of the step; otherwise every launcher throws IdentityError (many-launchers)
 inline NodeFacts read_srun_node(const Variables& variables) {
   const ProcessIdentity identity = SlurmSource::read(variables, {});
   const std::optional<int> nodes = variables.count("SLURM_STEP_NUM_NODES");
@@ -90,7 +90,7 @@ inline NodeFacts read_srun_node(const Variables& variables) {
   return node;
 }
 
-/// A launcher in a batch script sees the allocation's nodes but runs once.
+/// Warns about a launcher in a batch script: its allocation has several nodes, but the launcher runs once.
 inline std::vector<std::string> allocation_warnings(const Variables& variables) {
   const std::optional<int> nodes = parse_integer(variables.text("SLURM_JOB_NUM_NODES").value_or(""));
   if (!variables.has("SLURM_JOB_ID") || nodes.value_or(1) < 2) {
@@ -100,7 +100,7 @@ inline std::vector<std::string> allocation_warnings(const Variables& variables) 
           " nodes, not started with srun: this is one node; start it with srun --ntasks-per-node=1 for all"};
 }
 
-/// @throws IdentityError (unknown-launcher) where DTRAIN_LAUNCHER names a pair that is not whole.
+/// @throws IdentityError (unknown-launcher) if DTRAIN_LAUNCHER names an incomplete pair
 inline void check_wanted_pair(const Variables& variables, const std::optional<std::string>& wanted) {
   if (wanted != "node" && wanted != "pet") {
     return;
@@ -113,8 +113,7 @@ inline void check_wanted_pair(const Variables& variables, const std::optional<st
   refuse_launcher(*wanted, there + names_of_present(variables));
 }
 
-/// What names the number of nodes but not this one's rank.
-/// @throws IdentityError: no-rank, elastic-range
+/// Checks that a number of nodes has a node rank, too. @throws IdentityError: no-rank, elastic-range
 inline void check_unpaired_count(const Variables& variables) {
   for (const auto& [count, rank] : {std::pair("--nnodes", "--node-rank"), std::pair("PET_NNODES", "PET_NODE_RANK"),
                                     std::pair("DTRAIN_NODE_COUNT", "DTRAIN_NODE_RANK")}) {
@@ -130,8 +129,8 @@ inline void check_unpaired_count(const Variables& variables) {
 
 }  // namespace detail
 
-/// This node's rank and count by its environment; flags are not looked at, but for the master that they give.
-/// @throws IdentityError where the environment contradicts itself or says only half.
+/// Node rank and count from the environment, which includes the flags (see with_flags). The caller lets rank and count
+/// flags override the result. @throws IdentityError if the environment is contradictory or incomplete
 inline NodeFacts node_facts(const Environment& environment, const Variables& variables) {
   const std::optional<std::string> wanted = variables.text("DTRAIN_LAUNCHER");
   if (const std::optional<NodeFacts> pair = detail::read_node_pair(variables, wanted)) {
@@ -145,7 +144,7 @@ inline NodeFacts node_facts(const Environment& environment, const Variables& var
   }
   detail::check_wanted_pair(variables, wanted);
   Environment process = environment;
-  process.erase("PET_NNODES");  // what describes a node is right here
+  process.erase("PET_NNODES");  // process_identity() would reject variables that describe a node
   process.erase("PET_NPROC_PER_NODE");
   const ProcessIdentity identity = process_identity(process);
   NodeFacts node = detail::node_of(identity);

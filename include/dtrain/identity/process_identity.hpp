@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Who a process is, as far as its environment tells.
+/// Process identity: rank, sizes, node, store address and job of a process, from its environment.
 
 #include <algorithm>
 #include <optional>
@@ -12,10 +12,11 @@
 
 namespace DTRAIN_NAMESPACE::identity {
 
-/// Where nothing else gives a port.
+/// Port of the store if no variable or flag sets one.
 inline constexpr int default_master_port = 29500;
 
-/// What is not set is learnt by exchange after connecting; what `provisional` names is a guess that it confirms.
+/// Ranks compute unset fields by an exchange after connecting. The exchange also confirms fields that are guesses,
+/// which `provisional` names.
 struct ProcessIdentity {
   int rank = 0;
   int world_size = 1;
@@ -25,21 +26,21 @@ struct ProcessIdentity {
   std::optional<int> node_count;
   std::optional<std::string> master_addr;
   std::optional<int> master_port;
-  int attempt = 0;  ///< how often the launcher has started the job again
-  /// @name What tells the job from others (job_name.hpp)
+  int attempt = 0;  ///< number of restarts of the job by the launcher
+  /// @name Properties that distinguish the job from other jobs (job_name.hpp)
   /// @{
   std::optional<std::string> job;  ///< its name: "DTRAIN_JOB_ID=monday", "SLURM_JOB_ID.SLURM_STEP_ID=17.0", a run id
   bool is_exact_job = false;       ///< no other job has that name
   bool one_starter = false;        ///< one process on each node starts all of its ranks
-  std::string rank_variable;       ///< differs between the ranks; empty where there is one process only
+  std::string rank_variable;       ///< differs between the ranks; empty for a single process
   /// @}
   std::string launcher;                  ///< the source: "dtrain", "torch", ..., "single"
-  bool elastic = false;                  ///< torchrun itself set RANK and WORLD_SIZE, not a script or a person
+  bool elastic = false;                  ///< torchrun set RANK and WORLD_SIZE, not a script or a user
   std::vector<std::string> provisional;  ///< names of fields
   std::vector<std::string> warnings;     ///< sentences
-  std::vector<std::string> ignored;      ///< other launchers, and variables, that are set but say something else
+  std::vector<std::string> ignored;      ///< other launchers and variables that are set to other values
 
-  /// The source, for sentences.
+  /// Name of the source, for messages.
   std::string source_text() const { return launcher == "torch" && !elastic ? "RANK and WORLD_SIZE" : launcher; }
 
   bool is_provisional(std::string_view field) const {

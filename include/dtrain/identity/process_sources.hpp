@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Sources of a process's identity, in order of precedence.
+/// Process-identity sources, in order of precedence.
 
 #include <array>
 #include <string>
@@ -24,7 +24,7 @@
 
 namespace DTRAIN_NAMESPACE::identity {
 
-/// A launcher's traces: its name, whether they give both rank and world size, and what they say.
+/// A source: the launcher's name, whether its variables give both rank and world size, and the identity that they give.
 struct IdentitySource {
   std::string_view name;
   bool (*present)(const Variables&);
@@ -36,8 +36,8 @@ constexpr IdentitySource source_of() noexcept {
   return {S::name, &S::present, &S::read};
 }
 
-/// The first that is present wins. What starts processes comes before what only describes a cluster: mpirun may run
-/// inside one. The last always is present.
+/// The first source that is present counts. Sources of launchers come before sources that only describe a cluster,
+/// because mpirun may run inside a cluster. The last source is always present.
 inline constexpr std::array<IdentitySource, 14> sources{
     source_of<DtrainSource>(),     source_of<TorchSource>(),  source_of<HorovodSource>(),
     source_of<OpenMpiSource>(),    source_of<JsrunSource>(),  source_of<MvapichSource>(),
@@ -48,7 +48,7 @@ inline constexpr std::array<IdentitySource, 14> sources{
 
 namespace detail {
 
-/// @param there the names of what could be forced, each followed by ", "
+/// @param there the names of launchers that are present, each followed by ", "
 [[noreturn]] inline void refuse_launcher(const std::string& wanted, const std::string& there) {
   throw IdentityError(IdentityErrc::unknown_launcher, quoted("DTRAIN_LAUNCHER", wanted) +
                                                           " names no launcher whose variables are set; there are: " +
@@ -63,7 +63,7 @@ inline std::string names_of_present(const Variables& variables) {
   return names;
 }
 
-/// The source that DTRAIN_LAUNCHER names. @throws IdentityError (unknown-launcher), which lists what is there.
+/// The source that DTRAIN_LAUNCHER names. @throws IdentityError (unknown-launcher), which lists the present sources
 inline const IdentitySource& forced_source(const Variables& variables, const std::string& wanted) {
   if (wanted == "none") {
     return sources.back();
@@ -87,7 +87,7 @@ inline const IdentitySource& first_source(const Variables& variables) {
   return sources.back();
 }
 
-/// Whether a launcher's variables, as far as they can be read, say the same as `identity`.
+/// Whether a source gives the same rank and world size as `identity`; false if the source throws.
 inline bool agrees(const IdentitySource& source, const Variables& variables, Arguments arguments,
                    const ProcessIdentity& identity) {
   try {
@@ -98,7 +98,8 @@ inline bool agrees(const IdentitySource& source, const Variables& variables, Arg
   }
 }
 
-/// Names what is set but was not followed, for the line that people read. Beside [dtrain] nothing is looked at.
+/// Adds present sources that disagree with the chosen one to `ignored`, for the printed line. If [dtrain] was chosen,
+/// other sources are not compared.
 inline void note_ignored(const IdentitySource& chosen, const Variables& variables, Arguments arguments,
                          ProcessIdentity& identity) {
   for (const IdentitySource& source : sources) {

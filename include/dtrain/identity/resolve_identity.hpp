@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The pure function that turns an environment into a ProcessIdentity.
+/// Identity resolution: the ProcessIdentity of an environment; pure.
 
 #include "dtrain/core/config.hpp"
 #include "dtrain/identity/description.hpp"
@@ -11,9 +11,8 @@
 
 namespace DTRAIN_NAMESPACE::identity {
 
-/// Who the process with this environment and these arguments is. Pure: the same values give the same answer, whatever
-/// the real environment.
-/// @throws IdentityError where the environment contradicts itself or says only half.
+/// The identity of a process with this environment and these arguments. Pure: does not read the real environment.
+/// @throws IdentityError if the environment is contradictory or incomplete
 ProcessIdentity process_identity(const Environment& environment, Arguments arguments = {});
 
 }  // namespace DTRAIN_NAMESPACE::identity

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The function of identity/resolve_identity.hpp.
+/// Definition of the function of identity/resolve_identity.hpp.
 
 #include <optional>
 #include <string>

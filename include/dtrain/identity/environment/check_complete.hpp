@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Diagnosis of a launcher's environment that lacks a variable, with the remedy.
+/// Completeness check: errors, with remedies, for a launcher's environment that lacks a variable.
 
 #include <algorithm>
 #include <optional>
@@ -12,7 +12,7 @@ namespace DTRAIN_NAMESPACE::identity {
 
 namespace detail {
 
-/// Whether any launcher's size is set.
+/// Whether any launcher's world size is set.
 inline bool has_a_size(const Variables& variables) {
   return variables.has("WORLD_SIZE") ||
          std::any_of(launcher_pairs.begin(), launcher_pairs.end(),
@@ -21,7 +21,7 @@ inline bool has_a_size(const Variables& variables) {
 
 }  // namespace detail
 
-/// Called where no source counts.
+/// @pre no source is present.
 /// @throws IdentityError: node-level-env, pmix-only, no-rank, no-world-size, half-identity, bad-integer
 inline void check_complete(const Variables& variables) {
   const std::optional<std::string> nodes = variables.text("PET_NNODES");

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The identity of one entry in a list of a cluster's processes.
+/// Cluster identity: identity of one entry in a list of a cluster's processes.
 
 #include <cstddef>
 #include <map>
@@ -13,7 +13,7 @@
 
 namespace DTRAIN_NAMESPACE::identity {
 
-/// MASTER_ADDR has no say where a list names every process's host.
+/// Adds MASTER_ADDR to `ignored` if it differs: the list of hosts determines the master.
 inline void ignore_master_addr(const Variables& variables, ProcessIdentity& identity) {
   const std::optional<std::string> address = variables.text("MASTER_ADDR");
   if (address && address != identity.master_addr) {
@@ -21,7 +21,8 @@ inline void ignore_master_addr(const Variables& variables, ProcessIdentity& iden
   }
 }
 
-/// Hosts, in the order in which they are first seen, are the nodes: a guess, as one machine may have several names.
+/// Different hosts are different nodes, in the order of their first entries. That is a guess, because one machine may
+/// have several names.
 /// @throws IdentityError: ambiguous-address, bad-port, tf-malformed
 inline ProcessIdentity identity_in_cluster(const ClusterTask& task, const char* launcher, const Variables& variables,
                                            const char* variable) {

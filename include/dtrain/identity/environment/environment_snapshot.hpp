@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The one reader of the process's real environment.
+/// Environment snapshot: the only reader of the process's real environment.
 
 #include <unistd.h>
 
@@ -12,8 +12,9 @@
 
 namespace DTRAIN_NAMESPACE::identity {
 
-/// A copy of ::environ. Entries without a name are left out; the first of two with one name counts, as for getenv.
-/// Threads: no other thread may change the environment meanwhile. @throws Error (limit) beyond 65,536 variables.
+/// A copy of ::environ. Entries without a name are skipped. If a name occurs twice, the first entry counts, as in
+/// getenv. Threads: no other thread may change the environment meanwhile. @throws Error (limit) beyond 65,536
+/// variables.
 inline Environment snapshot_environment() {
   constexpr std::size_t most = 65536;
   Environment environment;

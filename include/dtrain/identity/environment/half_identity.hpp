@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Half identities: no source is complete, but a variable shows that there are other processes.
+/// Half-identity check: no source is complete, but a variable shows that the job has other processes.
 
 #include <array>
 #include <optional>
@@ -14,7 +14,7 @@ namespace DTRAIN_NAMESPACE::identity {
 
 namespace detail {
 
-/// A launcher's pair, of which each half says that there are others. A size of 1 says nothing.
+/// Variables of a launcher. Either of them alone shows that the job has other processes, except a size of 1.
 struct RankAndSizeNames {
   const char* rank;
   const char* size;
@@ -31,7 +31,7 @@ inline constexpr std::array<RankAndSizeNames, 7> launcher_pairs{{
 }};
 
 /// @param stated "PMI_RANK='3'"
-/// @param missing "PMI_SIZE": a variable, or several
+/// @param missing "PMI_SIZE is", or "RANK and WORLD_SIZE are"
 [[noreturn]] inline void refuse_half(const std::string& stated, const std::string& missing, const std::string& remedy) {
   throw IdentityError(IdentityErrc::half_identity,
                       stated + " says that this process is one of several, but " + missing + " not set; " + remedy +
@@ -70,7 +70,8 @@ inline void check_sagemaker_half(const Variables& variables) {
   }
 }
 
-/// NODE_RANK with the number of nodes: right for a per-node launcher, which has read them before it comes here.
+/// NODE_RANK with the number of nodes is an error for a process. A per-node launcher reads them before and does not get
+/// here.
 inline void check_node_half(const Variables& variables) {
   const char* const start = "start a program with launch::PerNode, or set RANK and WORLD_SIZE for every process";
   for (const char* count : {"NNODES", "AZUREML_NODE_COUNT"}) {
@@ -100,7 +101,8 @@ inline void check_local_half(const Variables& variables) {
 
 }  // namespace detail
 
-/// Called where no source is complete. The sentence names the variable, what is missing, and DTRAIN_LAUNCHER=none.
+/// The error's sentence names the variable, the missing variables, and DTRAIN_LAUNCHER=none. @pre no source is
+/// complete.
 /// @throws IdentityError: half-identity, bad-integer
 inline void check_half_identity(const Variables& variables) {
   detail::check_pairs(variables);

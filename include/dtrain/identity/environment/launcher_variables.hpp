@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The four variables that most launchers set for each process, under names of their own.
+/// Launcher variables: names of a launcher's variables for rank, world size, local rank and local world size.
 
 #include <string>
 
@@ -8,7 +8,7 @@
 
 namespace DTRAIN_NAMESPACE::identity {
 
-/// Their names.
+/// The names of one launcher.
 struct LauncherVariables {
   const char* rank;
   const char* world_size;
@@ -21,7 +21,7 @@ struct LauncherVariables {
     return variables.stated({rank, world_size, local_rank, local_world_size});
   }
 
-  /// The four facts, unchecked. @throws IdentityError (bad-integer)
+  /// The four values, without range checks. @pre give_both(variables). @throws IdentityError (bad-integer)
   ProcessIdentity read(const Variables& variables, const char* launcher) const {
     ProcessIdentity identity;
     identity.launcher = launcher;

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The argument that torch.distributed.launch adds to a program: --local_rank=N, in all its spellings.
+/// Local-rank argument: --local_rank=N, which torch.distributed.launch adds to a program, in all spellings.
 
 #include <cstddef>
 #include <optional>
@@ -22,8 +22,8 @@ inline bool is_local_rank_flag(std::string_view text) noexcept {
 }
 }  // namespace detail
 
-/// N of --local_rank=N, --local-rank=N, or either with a separate value; nothing after "--" is looked at.
-/// @throws IdentityError (bad-integer; conflict-local-rank where it is given twice with different values).
+/// N of --local_rank=N, --local-rank=N, or either with a separate value. Ignores arguments after "--".
+/// @throws IdentityError (bad-integer; conflict-local-rank for two different values)
 inline std::optional<int> local_rank_argument(Arguments arguments) {
   std::optional<int> found;
   for (std::size_t i = 1; i < arguments.size(); ++i) {

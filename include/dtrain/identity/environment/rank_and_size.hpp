@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Rank and world size as some launcher states them, for comparing launchers.
+/// Rank and world size of one launcher, for comparing launchers.
 
 #include <optional>
 
@@ -8,7 +8,7 @@
 
 namespace DTRAIN_NAMESPACE::identity {
 
-/// A rank among its job's.
+/// A rank and its job's world size.
 struct RankAndSize {
   int rank = 0;
   int world_size = 1;
@@ -16,7 +16,7 @@ struct RankAndSize {
   friend bool operator==(const RankAndSize&, const RankAndSize&) = default;
 };
 
-/// Nothing unless both variables are numbers: for comparing with a launcher that is not asked for more.
+/// Values of both variables; nullopt unless both are numbers. For comparing sources, so it does not throw.
 inline std::optional<RankAndSize> stated_rank_and_size(const Variables& variables, std::string_view rank,
                                                        std::string_view size) {
   const std::optional<int> stated_rank = parse_integer(variables.text(rank).value_or(""));
@@ -24,7 +24,7 @@ inline std::optional<RankAndSize> stated_rank_and_size(const Variables& variable
   return stated_rank && stated_size ? std::optional(RankAndSize{*stated_rank, *stated_size}) : std::nullopt;
 }
 
-/// Both for the same job, in which they would be two ranks.
+/// Whether two launchers give the same world size (above 1), but different ranks.
 inline bool conflict(const RankAndSize& a, const RankAndSize& b) noexcept {
   return a.world_size == b.world_size && a.world_size > 1 && a.rank != b.rank;
 }

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// What a Slurm step says about one of its tasks.
+/// Slurm step: variables of a Slurm step for one of its tasks.
 
 #include <algorithm>
 #include <cstdint>
@@ -13,12 +13,12 @@
 
 namespace DTRAIN_NAMESPACE::identity {
 
-/// The variable that gives a step's world size: SLURM_NTASKS is the allocation's, and only stands in for the step's.
+/// The variable with the step's world size. SLURM_NTASKS is of the allocation; it is used if the step's is unset.
 inline const char* slurm_size_variable(const Variables& variables) {
   return variables.has("SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS";
 }
 
-/// Whether SLURM_STEP_ID names a step that starts tasks: 4294967290 to 4294967293 stand for those that start none
+/// Whether SLURM_STEP_ID is a step that starts tasks. Ids 4294967290 to 4294967293 are steps without tasks
 /// (interactive, batch, extern, pending).
 inline bool is_real_slurm_step(const Variables& variables) {
   constexpr std::uint64_t first_special = 4294967290;
@@ -28,19 +28,19 @@ inline bool is_real_slurm_step(const Variables& variables) {
   return text && (step < first_special || step > last_special);
 }
 
-/// Whether this is a task of a step that srun started. A batch script has SLURM_PROCID=0 without any step.
+/// Whether this process is a task of a step that srun started. A batch script has SLURM_PROCID=0, but no such step.
 inline bool in_slurm_step(const Variables& variables) {
   return is_real_slurm_step(variables) && variables.has("SLURM_PROCID") &&
          variables.has(slurm_size_variable(variables));
 }
 
-/// Rank and world size of a step's task.
+/// Rank and world size of this task in its step; nullopt outside a step.
 inline std::optional<RankAndSize> slurm_step_rank_and_size(const Variables& variables) {
   return in_slurm_step(variables) ? stated_rank_and_size(variables, "SLURM_PROCID", slurm_size_variable(variables))
                                   : std::nullopt;
 }
 
-/// How many tasks of the step run on this node; nothing where Slurm does not say.
+/// Number of the step's tasks on this node; nullopt if Slurm's variables do not contain it.
 /// @throws IdentityError: bad-tasks-per-node, bad-integer
 inline std::optional<int> slurm_local_size(const Variables& variables) {
   const std::optional<std::string> list = variables.text("SLURM_STEP_TASKS_PER_NODE");
@@ -62,7 +62,7 @@ inline std::optional<int> slurm_local_size(const Variables& variables) {
   return 1 + static_cast<int>(std::count(ranks->begin(), ranks->end(), ','));
 }
 
-/// Fills what `identity` lacks: local rank and size, node rank and count. @throws as slurm_local_size
+/// Fills unset fields of `identity`: local rank and size, node rank and count. @throws as slurm_local_size
 inline void fill_from_slurm_step(const Variables& variables, ProcessIdentity& identity) {
   identity.local_rank = identity.local_rank ? identity.local_rank : variables.integer("SLURM_LOCALID");
   identity.node_rank = identity.node_rank ? identity.node_rank : variables.integer("SLURM_NODEID");

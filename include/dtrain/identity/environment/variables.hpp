@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Typed, strict reading of environment variables out of a map.
+/// Environment variables: typed, strict reads from a map.
 
 #include <cstdint>
 #include <functional>
@@ -15,15 +15,15 @@
 
 namespace DTRAIN_NAMESPACE::identity {
 
-/// A whole environment, as a value.
+/// An environment: variables and their values.
 using Environment = std::map<std::string, std::string, std::less<>>;
 
-/// `NAME='value'` for a sentence.
+/// `NAME='value'` for messages.
 inline std::string quoted(std::string_view variable, std::string_view value) {
   return std::string(variable) + "=" + in_quotes(value, 64);
 }
 
-/// Decimal digits only, at most 2147483647; nothing for anything else.
+/// A number in decimal digits, at most 2147483647; nullopt for other text.
 inline std::optional<int> parse_integer(std::string_view text) noexcept {
   if (text.empty() || text.size() > 10) {
     return std::nullopt;
@@ -38,7 +38,7 @@ inline std::optional<int> parse_integer(std::string_view text) noexcept {
   return number > 2147483647 ? std::nullopt : std::optional<int>(static_cast<int>(number));
 }
 
-/// Decimal digits only, at most 18 of them, for a number that only takes part in a formula.
+/// A number of at most 18 decimal digits, for ids that only enter a formula; nullopt for other text.
 inline std::optional<std::uint64_t> parse_wide_integer(std::string_view text) noexcept {
   if (text.empty() || text.size() > 18) {
     return std::nullopt;
@@ -53,7 +53,7 @@ inline std::optional<std::uint64_t> parse_wide_integer(std::string_view text) no
   return number;
 }
 
-/// 1..65535 in decimal digits; nothing for anything else.
+/// 1..65535 in decimal digits; nullopt for other text.
 inline std::optional<int> parse_port(std::string_view text) noexcept {
   const std::optional<int> number = parse_integer(text);
   return number && *number >= 1 && *number <= 65535 ? number : std::nullopt;
@@ -71,7 +71,8 @@ class Variables {
 
   bool has(std::string_view variable) const { return text(variable).has_value(); }
 
-  /// @throws IdentityError (bad-integer) for a value that is not decimal digits, or above 2147483647.
+  /// nullopt if unset. @throws IdentityError (bad-integer) for a value with other bytes than digits, or above
+  /// 2147483647
   std::optional<int> integer(std::string_view variable) const { return number(variable, parse_integer); }
 
   /// A number of up to 18 digits. @throws IdentityError (bad-integer)
@@ -79,7 +80,7 @@ class Variables {
     return number(variable, parse_wide_integer);
   }
 
-  /// An integer that counts something, so at least 1. @throws IdentityError (bad-integer).
+  /// An integer of at least 1. @throws IdentityError (bad-integer)
   std::optional<int> count(std::string_view variable) const {
     const std::optional<int> number = integer(variable);
     if (number && *number == 0) {
@@ -103,7 +104,7 @@ class Variables {
     return port;
   }
 
-  /// Those of `names` that are set, for a sentence: "RANK='2', WORLD_SIZE='2'".
+  /// The variables of `names` that are set, for messages: "RANK='2', WORLD_SIZE='2'".
   std::string stated(std::initializer_list<std::string_view> names) const {
     std::string list;
     for (const std::string_view name : names) {

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// A cluster in TensorFlow's JSON form, {"cluster": {ROLE: [ENTRY...]}, "task": {"type": ROLE, "index": N}}, read
-/// strictly.
+/// Cluster specification: strict reader of TensorFlow's JSON, {"cluster": {ROLE: [ENTRY...]}, "task": {"type": ROLE,
+/// "index": N}}.
 
 #include <algorithm>
 #include <cstddef>
@@ -16,15 +16,15 @@
 
 namespace DTRAIN_NAMESPACE::identity {
 
-/// Which roles a variable's cluster may have.
+/// Roles that the cluster of a variable may have.
 struct ClusterRoles {
   const char* variable;
-  std::span<const std::string_view> ranked;    ///< whose entries are the ranks, in this order
-  std::span<const std::string_view> unranked;  ///< that take no part in training
-  std::span<const std::string_view> alone;     ///< that have one entry at most, all together
+  std::span<const std::string_view> ranked;    ///< roles whose entries are the ranks, in this order
+  std::span<const std::string_view> unranked;  ///< roles that do not train
+  std::span<const std::string_view> alone;     ///< roles that together have at most one entry
 };
 
-/// The entries that are ranks, and which of them this process is.
+/// The entries that are ranks, and this process's rank.
 struct ClusterTask {
   std::vector<std::string> entries;
   std::size_t rank = 0;
@@ -42,7 +42,7 @@ inline bool is_missing(const Json* value) noexcept {
           value->text.empty());
 }
 
-/// Reads one variable's value; every failure is a sentence with both.
+/// Reads one variable's value. Every error names the variable and its value.
 class ClusterReader {
  public:
   ClusterReader(const ClusterRoles& roles, std::string_view value) : roles_(roles), value_(value) {}
@@ -148,7 +148,8 @@ class ClusterReader {
 
 }  // namespace detail
 
-/// Whether the variable says anything: no cluster, or an empty one, is as good as unset. What cannot be read is there.
+/// Whether the variable has a cluster. False for a document without a cluster, or with an empty one. True for a value
+/// that cannot be parsed, which read_cluster() then rejects.
 inline bool has_cluster(const ClusterRoles& roles, const Variables& variables) {
   const std::optional<std::string> value = variables.text(roles.variable);
   const std::optional<Json> document = value ? parse_json(*value) : std::nullopt;

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Which bytes a host's name or address may have, in variables that others set.
+/// Host-name bytes: the bytes that are valid in host names and addresses.
 
 #include "dtrain/core/version.hpp"
 
@@ -11,7 +11,7 @@ constexpr bool is_host_name_byte(char byte) noexcept {
          byte == '.' || byte == '_';
 }
 
-/// A name's, or those of an IPv6 address, which may name an interface behind '%'.
+/// Bytes of host names and of IPv6 addresses, which may have an interface after '%'.
 constexpr bool is_host_byte(char byte) noexcept {
   return is_host_name_byte(byte) || byte == ':' || byte == '%';
 }

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// "host", "host:port" and "[IPv6 address]:port", taken apart.
+/// Host and port: parser of "host", "host:port" and "[IPv6 address]:port".
 
 #include <algorithm>
 #include <cstddef>
@@ -15,13 +15,13 @@ namespace DTRAIN_NAMESPACE::identity {
 
 /// An entry of a list of hosts.
 struct HostPort {
-  std::string host;  ///< without brackets; nothing says that it can be resolved
+  std::string host;  ///< without brackets; not resolved
   std::optional<int> port;
 };
 
-/// `entry` as it stands in the value of `variable`.
+/// Parses `entry`, an entry in the value of `variable`.
 /// @throws IdentityError: ambiguous-address for an IPv6 address that is not [address]:port, bad-port, and `malformed`
-/// for what is no host at all.
+/// for an invalid host
 inline HostPort split_host_port(std::string_view variable, std::string_view entry, IdentityErrc malformed) {
   const auto fail = [&](IdentityErrc code, const char* problem) {
     throw IdentityError(code, "the entry " + quoted(variable, entry) + " " + problem);

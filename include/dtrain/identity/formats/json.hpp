@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// A small strict reader of JSON (RFC 8259) for the variables that clusters set, bounded in size and depth.
+/// JSON reader: strict parser (RFC 8259) for variables that clusters set, bounded in size and depth.
 
 #include <algorithm>
 #include <cstddef>
@@ -15,27 +15,27 @@
 
 namespace DTRAIN_NAMESPACE::identity {
 
-/// A value with all that is in it.
+/// A JSON value and the values inside it.
 struct Json {
   enum class Type : std::uint8_t { null, boolean, number, string, array, object };
 
   Type type = Type::null;
-  std::string text;               ///< a string's bytes, or a number, true or false as it was written
-  std::vector<Json> items;        ///< an array's, or an object's values
-  std::vector<std::string> keys;  ///< an object's: keys[i] belongs to items[i]; all differ
+  std::string text;               ///< bytes of a string; literal text of a number, null, true or false
+  std::vector<Json> items;        ///< values of an array or object
+  std::vector<std::string> keys;  ///< keys of an object: keys[i] belongs to items[i]; all differ
 
   bool is(Type wanted) const noexcept { return type == wanted; }
 
-  /// An object's value. @returns nullptr where there is none, or where this is no object
+  /// The value of a key of an object; nullptr if the key is missing, or if this is no object.
   const Json* find(std::string_view key) const noexcept {
     const auto found = std::find(keys.begin(), keys.end(), key);
     return found == keys.end() ? nullptr : &items[static_cast<std::size_t>(found - keys.begin())];
   }
 };
 
-/// Linux lets no variable be longer than half of this.
+/// Longest document in bytes: twice the length that Linux allows for a variable.
 inline constexpr std::size_t longest_json = 256 * 1024;
-/// Arrays and objects inside each other.
+/// Deepest nesting of arrays and objects.
 inline constexpr int deepest_json = 32;
 
 namespace detail {
@@ -59,7 +59,7 @@ inline void append_utf8(std::string& text, std::uint32_t point) {
   }
 }
 
-/// Each step takes what its name says off the text, or answers false.
+/// Each function consumes the element that it is named after; it returns false if the text has another element.
 class JsonReader {
  public:
   explicit JsonReader(std::string_view text) noexcept : text_(text) {}
@@ -122,7 +122,7 @@ class JsonReader {
     return take('}') && all_differ(value.keys);
   }
 
-  /// A name given twice would mean the one or the other, depending on who reads it.
+  /// Rejects a key that occurs twice: other readers may use its first value or its last.
   static bool all_differ(const std::vector<std::string>& keys) {
     std::vector<std::string_view> sorted(keys.begin(), keys.end());
     std::sort(sorted.begin(), sorted.end());
@@ -158,7 +158,7 @@ class JsonReader {
     if (!take('u') || !four_digits(point)) {
       return false;
     }
-    if (point >= 0xd800 && point < 0xe000) {  // UTF-16's way to write what needs more: a pair, high half first
+    if (point >= 0xd800 && point < 0xe000) {  // UTF-16 surrogate pair, high half first
       std::uint32_t low = 0;
       if (point >= 0xdc00 || !take('\\') || !take('u') || !four_digits(low) || low < 0xdc00 || low >= 0xe000) {
         return false;
@@ -240,7 +240,7 @@ class JsonReader {
 
 }  // namespace detail
 
-/// Nothing for what is not one JSON document, has a name twice in an object, or is longer or deeper than the bounds.
+/// nullopt if the text is not one JSON document, has a key twice in an object, or exceeds the bounds of size and depth.
 inline std::optional<Json> parse_json(std::string_view text) {
   std::optional<Json> value(std::in_place);
   return detail::JsonReader(text).document(*value) ? std::move(value) : std::nullopt;

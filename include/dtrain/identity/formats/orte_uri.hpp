@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The contact address of an Open MPI 4 daemon: "1571946496.0;tcp://192.0.2.2:54609;tcp6://[fd00::2]:35257".
+/// ORTE URI: contact address of an Open MPI 4 daemon, "1571946496.0;tcp://192.0.2.2:54609;tcp6://[fd00::2]:35257".
 
 #include <algorithm>
 #include <cstddef>
@@ -17,7 +17,7 @@ namespace DTRAIN_NAMESPACE::identity {
 struct OrteUri {
   std::uint64_t job = 0;     ///< the same for mpirun and all its daemons
   std::uint64_t daemon = 0;  ///< 0 is mpirun itself (the HNP)
-  std::string host;          ///< the first address that other hosts can use; empty where there is none
+  std::string host;          ///< the first address that is not a loopback one; empty if there is none
 };
 
 namespace detail {
@@ -26,7 +26,7 @@ inline bool is_loopback(std::string_view address) noexcept {
   return address.substr(0, 4) == "127." || address == "::1" || address == "localhost";
 }
 
-/// The addresses of "tcp://A,B:port" or "tcp6://[A,B]:port": the first that is not a loopback one, or nothing.
+/// The first address of "tcp://A,B:port" or "tcp6://[A,B]:port" that is not a loopback one; empty if there is none.
 inline std::string reachable_host(std::string_view contact) {
   const std::size_t begin = contact.find("://");
   const std::size_t end = contact.rfind(':');
@@ -50,7 +50,7 @@ inline std::string reachable_host(std::string_view contact) {
 
 }  // namespace detail
 
-/// Nothing for what does not begin "JOB.DAEMON": a daemon's address is a hint, never required.
+/// nullopt, not an error, for a text that does not begin with "JOB.DAEMON": the address is only a hint.
 inline std::optional<OrteUri> parse_orte_uri(std::string_view uri) {
   const std::size_t semicolon = std::min(uri.find(';'), uri.size());
   const std::string_view name = uri.substr(0, semicolon);

@@ -1,7 +1,6 @@
 #pragma once
 /// @file
-/// Slurm's compressed host lists, for example "node[001-003,007],gpu-a": all of one is checked, its first host is
-/// given.
+/// Slurm host list: parser of compressed lists such as "node[001-003,007],gpu-a"; returns the first host.
 
 #include <algorithm>
 #include <cstddef>
@@ -19,7 +18,7 @@ inline bool is_digit(char byte) noexcept {
   return byte >= '0' && byte <= '9';
 }
 
-/// Reads a list from its beginning to its end; each step takes what its name says or throws.
+/// Reads a list from its beginning to its end. Each function consumes the element that it is named after, or throws.
 class HostListReader {
  public:
   HostListReader(std::string_view variable, std::string_view list) noexcept : variable_(variable), list_(list) {}
@@ -34,7 +33,7 @@ class HostListReader {
   }
 
  private:
-  /// One entry, with any number of brackets in it. @returns the first of the hosts it stands for
+  /// One entry, with any number of brackets. @returns its first host
   std::string host() {
     std::string name;
     while (at_ != list_.size() && peek() != ',') {
@@ -63,7 +62,7 @@ class HostListReader {
     return first;
   }
 
-  /// "7", or "001-003". @returns its first number, with its zeros
+  /// "7", or "001-003". @returns the first number, with leading zeros
   std::string range() {
     const std::string_view low = digits();
     if (peek() == '-') {
@@ -86,7 +85,7 @@ class HostListReader {
     return list_.substr(begin, at_ - begin);
   }
 
-  /// Numbers of any length, leading zeros or not.
+  /// Compares decimal numbers of any length; ignores leading zeros.
   static bool is_less(std::string_view a, std::string_view b) noexcept {
     a.remove_prefix(std::min(a.find_first_not_of('0'), a.size()));
     b.remove_prefix(std::min(b.find_first_not_of('0'), b.size()));
@@ -115,8 +114,9 @@ class HostListReader {
 
 }  // namespace detail
 
-/// The first host that `list`, the value of `variable`, stands for. Lists are not sorted; zero padding is kept.
-/// @throws IdentityError (bad-hostlist) for anything that is not one, its end included.
+/// The first host of `list`, the value of `variable`. The list need not be sorted; zero padding is kept.
+/// Example: "node[001-003,007],gpu-a" gives "node001".
+/// @throws IdentityError (bad-hostlist) if any entry of the list is invalid
 inline std::string first_slurm_host(std::string_view variable, std::string_view list) {
   return detail::HostListReader(variable, list).first_host();
 }

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Slurm's counts of tasks on each node, for example "2(x3),1".
+/// Slurm tasks per node: parser of task counts such as "2(x3),1".
 
 #include <algorithm>
 #include <cstddef>
@@ -19,7 +19,7 @@ struct TasksOnNodes {
   int nodes = 1;
 };
 
-/// "2(x3)" or "1"; nothing for anything else.
+/// "2(x3)" or "1"; nullopt for other text.
 inline std::optional<TasksOnNodes> parse_tasks_on_nodes(std::string_view entry) {
   TasksOnNodes parsed;
   const std::size_t bracket = entry.find('(');
@@ -38,8 +38,9 @@ inline std::optional<TasksOnNodes> parse_tasks_on_nodes(std::string_view entry) 
 
 }  // namespace detail
 
-/// How many tasks run on the node number `node`, by `list`, the value of `variable`. All of the list is checked.
-/// @throws IdentityError (bad-tasks-per-node) for a list that is not one, or that ends before that node.
+/// Number of tasks on node `node` (from 0) in `list`, the value of `variable`. Checks the whole list.
+/// Example: "2(x3),1" has 2 tasks on nodes 0 to 2, and 1 task on node 3.
+/// @throws IdentityError (bad-tasks-per-node) for an invalid list, or one that has no entry for the node
 inline int slurm_tasks_on_node(std::string_view variable, std::string_view list, int node) {
   std::optional<int> found;
   long long nodes = 0;

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Source [dtrain]: the variables that the per-node launcher writes for its workers, taken whole.
+/// Source [dtrain]: the variables that the per-node launcher sets for its workers.
 
 #include "dtrain/identity/complete_identity.hpp"
 #include "dtrain/identity/environment/local_rank_argument.hpp"
@@ -14,7 +14,7 @@ struct DtrainSource {
     return variables.has("DTRAIN_RANK") && variables.has("DTRAIN_WORLD_SIZE");
   }
 
-  /// Nothing else is consulted: a worker inherits whatever its launcher was started with.
+  /// Reads DTRAIN_ variables only: a worker inherits other variables, which describe its launcher.
   static ProcessIdentity read(const Variables& variables, Arguments) {
     ProcessIdentity identity;
     identity.launcher = name;

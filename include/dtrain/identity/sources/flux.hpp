@@ -8,7 +8,7 @@
 
 namespace DTRAIN_NAMESPACE::identity {
 
-/// Flux sets PMI_RANK too, and srun may have started its brokers: only these variables have the task's local facts.
+/// Flux also sets PMI_RANK, and srun may have started its brokers. Only the FLUX_ variables have the task's local rank.
 struct FluxSource {
   static constexpr const char* name = "flux";
 

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Source [horovod]: horovodrun with its own (Gloo) start of processes.
+/// Source [horovod]: a process that horovodrun started with Gloo.
 
 #include "dtrain/identity/environment/launcher_variables.hpp"
 #include "dtrain/identity/environment/local_rank_argument.hpp"
@@ -8,7 +8,8 @@
 
 namespace DTRAIN_NAMESPACE::identity {
 
-/// HOROVOD_CROSS_RANK counts only the hosts that have this local rank, so on uneven hosts it is not the node's rank.
+/// HOROVOD_CROSS_RANK is not used: it counts only hosts that have this local rank. If hosts have different numbers of
+/// ranks, it is not the node rank.
 struct HorovodSource {
   static constexpr const char* name = "horovod";
   static constexpr LauncherVariables names{"HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE"};

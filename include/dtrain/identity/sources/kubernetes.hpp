@@ -10,7 +10,7 @@ namespace DTRAIN_NAMESPACE::identity {
 struct KubernetesSource {
   static constexpr const char* name = "k8s";
 
-  /// An index without a size is not a distributed job.
+  /// JOB_COMPLETION_INDEX without WORLD_SIZE is not a distributed job.
   static bool present(const Variables& variables) {
     return variables.has("JOB_COMPLETION_INDEX") && !variables.has("RANK") && variables.has("WORLD_SIZE") &&
            variables.text("WORLD_SIZE") != "1";

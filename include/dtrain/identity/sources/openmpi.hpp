@@ -8,8 +8,8 @@
 
 namespace DTRAIN_NAMESPACE::identity {
 
-/// OMPI_COMM_WORLD_NODE_RANK is this process's rank among those on its node, never the node's; OMPI_UNIVERSE_SIZE
-/// counts slots; OMPI_MCA_* settings alone are no launch.
+/// Variables that it does not use: OMPI_COMM_WORLD_NODE_RANK is the process's rank on its node, not the node rank;
+/// OMPI_UNIVERSE_SIZE counts slots. OMPI_MCA_* alone do not show that mpirun started the process.
 struct OpenMpiSource {
   static constexpr const char* name = "openmpi";
   static constexpr LauncherVariables names{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
@@ -32,7 +32,7 @@ struct OpenMpiSource {
   }
 
  private:
-  /// Right where mpirun filled node after node with equally many; nothing says that it did.
+  /// Guesses that mpirun filled node after node with equal numbers of ranks; no variable confirms it.
   static void guess_node_rank(ProcessIdentity& identity) {
     const long long local_size = identity.local_world_size.value_or(0);
     if (identity.node_rank || !identity.node_count || local_size == 0 ||

@@ -14,7 +14,7 @@ struct PmiSource {
 
   static bool present(const Variables& variables) { return variables.has("PMI_RANK") && variables.has("PMI_SIZE"); }
 
-  /// Slurm serves PMI itself, and then has the local facts too.
+  /// Whether Slurm provides the PMI variables. Then source [slurm] is better: it also has local and node ranks.
   static bool yields_to_slurm(const Variables& variables) {
     const std::optional<RankAndSize> step = slurm_step_rank_and_size(variables);
     return step && step == stated_rank_and_size(variables, "PMI_RANK", "PMI_SIZE");

@@ -48,7 +48,7 @@ struct SageMakerSource {
   }
 
  private:
-  /// @throws IdentityError (sm-host) for what is not a JSON list of different names of hosts.
+  /// @throws IdentityError (sm-host) for a text that is not a JSON list of different host names
   static std::vector<std::string> parse_hosts(const std::string& list) {
     const std::optional<Json> parsed = parse_json(list);
     std::vector<std::string> hosts;

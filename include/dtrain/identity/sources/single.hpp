@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Source [single]: rank 0 of 1, where nothing says otherwise.
+/// Source [single]: rank 0 of 1, if no other source is present.
 
 #include <optional>
 #include <string>
@@ -29,9 +29,9 @@ struct SingleSource {
   }
 
  private:
-  /// What may mean that there are others, and often does not.
+  /// Warns about variables that may show, but often do not, that the job has other processes.
   static void warn(const Variables& variables, ProcessIdentity& identity) {
-    // A batch script sees the allocation's variables but runs once: never wait for tasks that srun did not start.
+    // A batch script has the allocation's variables but runs once: do not wait for tasks that srun did not start.
     for (const auto& [variable, what] :
          {std::pair("SLURM_NTASKS", "tasks"), std::pair("SLURM_JOB_NUM_NODES", "nodes")}) {
       const std::optional<int> count = parse_integer(variables.text(variable).value_or(""));
@@ -43,12 +43,12 @@ struct SingleSource {
       }
     }
     if (variables.has("SM_HOSTS") &&
-        !variables.has("SM_CURRENT_HOST")) {  // of one host: more would be half an identity
+        !variables.has("SM_CURRENT_HOST")) {  // with one host: check_complete() rejects more
       identity.warnings.push_back(
           quoted("SM_HOSTS", *variables.text("SM_HOSTS")) +
           " is set without SM_CURRENT_HOST: this is one process; set SM_CURRENT_HOST to join the others");
     }
-    // A sweep is an Indexed Job of processes that are each alone.
+    // A parameter sweep is an Indexed Job, too, whose pods are independent.
     if (variables.has("JOB_COMPLETION_INDEX") && !variables.has("WORLD_SIZE")) {
       identity.warnings.push_back(
           variables.stated({"JOB_COMPLETION_INDEX"}) +

@@ -42,7 +42,7 @@ struct SlurmSource {
 
  private:
   /// Task 0 runs on the first node of the step's list, unless the user placed the tasks. SLURM_LAUNCH_NODE_IPADDR is
-  /// where srun runs: never the master.
+  /// not used: it is srun's host.
   static std::string first_host(const Variables& variables) {
     const std::string distribution = variables.text("SLURM_DISTRIBUTION").value_or("");
     const std::optional<std::string> nodes = variables.text("SLURM_STEP_NODELIST");

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Source [tf_config]: TF_CONFIG, as TensorFlow's jobs, Kubeflow and Vertex AI set it.
+/// Source [tf_config]: TF_CONFIG, which TensorFlow's jobs, Kubeflow and Vertex AI set.
 
 #include <array>
 #include <string_view>
@@ -10,7 +10,7 @@
 
 namespace DTRAIN_NAMESPACE::identity {
 
-/// Ranks are the chief (or master), then the workers; parameter servers and evaluators are none.
+/// Ranks are the chief (or master), then the workers. Parameter servers and evaluators are no ranks.
 struct TfConfigSource {
   static constexpr const char* name = "tf_config";
   static constexpr std::array<std::string_view, 3> ranked{"chief", "master", "worker"};

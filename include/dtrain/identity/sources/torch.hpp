@@ -1,7 +1,6 @@
 #pragma once
 /// @file
-/// Source [torch]: RANK and WORLD_SIZE, as torchrun, DeepSpeed, Azure ML, Kubeflow, Ray and hand-written scripts set
-/// them.
+/// Source [torch]: RANK and WORLD_SIZE, from torchrun, DeepSpeed, Azure ML, Kubeflow, Ray or hand-written scripts.
 
 #include <string>
 
@@ -12,8 +11,9 @@
 
 namespace DTRAIN_NAMESPACE::identity {
 
-/// Elastic (TORCHELASTIC_RUN_ID is set): torchrun made the environment for this process, and it is trusted. Else it may
-/// have been exported before the processes were started, and what started them is asked.
+/// If TORCHELASTIC_RUN_ID is set (elastic), torchrun set the variables for this process, and the source trusts them.
+/// Otherwise they may have been exported before a launcher started the processes, so the source compares them with
+/// Slurm's, Open MPI's and PMI's variables.
 struct TorchSource {
   static constexpr const char* name = "torch";
 
@@ -44,7 +44,7 @@ struct TorchSource {
     return identity;
   }
 
-  /// torchrun listens on MASTER_PORT itself (bind gives EADDRINUSE) when its agent store is in use: the next one, then.
+  /// With the agent store, torchrun itself listens on MASTER_PORT (bind returns EADDRINUSE), so the next port is used.
   static int read_port(const Variables& variables) {
     constexpr int last = 65535;
     constexpr int first_above_ephemeral = 61440;
@@ -56,7 +56,7 @@ struct TorchSource {
   }
 
  private:
-  /// A batch script that exports RANK=$SLURM_PROCID gives every task RANK=0: all would be rank 0.
+  /// A batch script that exports RANK=$SLURM_PROCID gives every task RANK=0, so that each would be rank 0.
   static void check_conflicts(const Variables& variables, const ProcessIdentity& identity) {
     check_conflict(variables, identity, "SLURM_PROCID", slurm_step_rank_and_size(variables));
     const LauncherVariables& mpi = OpenMpiSource::names;
@@ -93,7 +93,7 @@ struct TorchSource {
     }
   }
 
-  /// Kubeflow's RANK is the pod's while its WORLD_SIZE counts processes (kubeflow/trainer issue 1790).
+  /// Kubeflow's RANK is the pod's rank, but its WORLD_SIZE counts processes (kubeflow/trainer issue 1790).
   static void read_pod(const Variables& variables, ProcessIdentity& identity) {
     const std::optional<std::string> processes = variables.text("PET_NPROC_PER_NODE");
     if (!processes) {
@@ -131,7 +131,7 @@ struct TorchSource {
     fill(identity.node_count, "AZUREML_NODE_COUNT");
   }
 
-  /// From a launcher that says the same rank and world size.
+  /// Fills unset fields from a launcher that has the same rank and world size.
   static void fill_gaps(const Variables& variables, ProcessIdentity& identity) {
     const RankAndSize own{identity.rank, identity.world_size};
     const LauncherVariables& mpi = OpenMpiSource::names;
@@ -145,7 +145,7 @@ struct TorchSource {
     }
   }
 
-  /// Azure ML starts the same number of processes on each node, but does not say so: a guess.
+  /// Guesses that all nodes have equal numbers of processes, as Azure ML starts them; no variable confirms it.
   static void guess_local_size(const Variables& variables, ProcessIdentity& identity) {
     const std::optional<int> nodes = variables.count("AZUREML_NODE_COUNT");
     if (!identity.local_world_size && nodes && identity.world_size % *nodes == 0) {
