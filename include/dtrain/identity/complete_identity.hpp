@@ -12,8 +12,7 @@ namespace DTRAIN_NAMESPACE::identity {
 
 inline constexpr const char* loopback_address = "127.0.0.1";
 
-/// Whether the job has one node: the local world size is the world size, or the node count is 1, or the world size
-/// is 1.
+/// Whether the job has one node: local world size = world size, or node count = 1, or world size = 1.
 inline bool on_one_node(const ProcessIdentity& identity) noexcept {
   return identity.world_size == 1 || identity.node_count == 1 || identity.local_world_size == identity.world_size;
 }

@@ -26,8 +26,7 @@ namespace DTRAIN_NAMESPACE::launch {
 /// Lifetime: for one run(). Threads: the main thread of a process that has no other.
 class NodeLauncher {
  public:
-  /// Opens the store. Starts no worker. @throws Error (posix) for a port in use or a log directory that cannot be
-  /// created
+  /// Opens the store; starts no worker. @throws Error (posix) for a port in use or an invalid log directory
   explicit NodeLauncher(NodeLauncherOptions options)
       : options_(std::move(options)),
         host_(rendezvous::host_identity(options_.host_id)),

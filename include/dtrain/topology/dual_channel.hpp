@@ -21,8 +21,8 @@ struct ChunkRun {
   std::size_t stride = 1;
 };
 
-/// A channel runs one operation at a time, so its links are idle while a rank reduces a chunk. With two channels,
-/// the links carry a chunk of the other channel during that time.
+/// A channel runs one operation at a time, so its links are idle while a rank reduces a chunk. With two channels, the
+/// links carry a chunk of the other channel during that time.
 /// Threads: one run() at a time; abort() and failure() from any.
 template <backend::Backend B>
 class DualChannel {

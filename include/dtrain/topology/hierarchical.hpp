@@ -34,11 +34,10 @@ namespace DTRAIN_NAMESPACE::topology {
 /// smallest node. In a larger node, step 1 is an all-reduce of the whole buffer; in step 3, each rank that has a
 /// cross-node group broadcasts its block.
 ///
-/// An average of floats is the average of the nodes' averages. Exceptions: nodes of different sizes, and partial
-/// results that are wider than elements. Then each rank first makes a partial result of its contribution (see
-/// kernels::PartialReduction).
-/// Source: Ueno and Yokota, "Exhaustive study of hierarchical AllReduce patterns for large messages between GPUs",
-/// 2019.
+/// An average of floats is the average of the nodes' averages, unless nodes have different sizes or partial results
+/// are wider than elements. Then each rank first makes a partial result of its contribution
+/// (kernels::PartialReduction). Source: Ueno and Yokota, "Exhaustive study of hierarchical AllReduce patterns for large
+/// messages between GPUs", 2019.
 template <class B, class Intra>
 class HierarchicalReduction {
  public:

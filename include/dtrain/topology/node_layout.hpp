@@ -17,8 +17,7 @@ namespace DTRAIN_NAMESPACE::topology {
 ///  - Nodes are numbered in the order of their first ranks in the group.
 ///  - Local ranks follow the order of the group's ranks.
 ///  - The number of cross-node groups is the number of ranks of the smallest node. Cross-node group i has the ranks
-///  with
-///    local rank i; ranks with a higher local rank take part inside their node only.
+///    with local rank i; ranks with a higher local rank take part inside their node only.
 struct NodeLayout {
   int node = 0;
   int nodes = 1;

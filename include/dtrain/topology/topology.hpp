@@ -14,7 +14,7 @@ template <template <class> class Rebind>
 struct RebindTemplate;
 }  // namespace detail
 
-// clang-format 14 breaks requires-expressions into pieces.
+// clang-format 14 splits requires-expressions over too many lines.
 // clang-format off
 
 /// `name()`: for messages and summaries.

@@ -21,8 +21,7 @@ inline void ignore_master_addr(const Variables& variables, ProcessIdentity& iden
   }
 }
 
-/// Different hosts are different nodes, in the order of their first entries. That is a guess, because one machine may
-/// have several names.
+/// Hosts are nodes, in the order of their first entries. That is a guess: one machine may have several names.
 /// @throws IdentityError: ambiguous-address, bad-port, tf-malformed
 inline ProcessIdentity identity_in_cluster(const ClusterTask& task, const char* launcher, const Variables& variables,
                                            const char* variable) {

@@ -70,8 +70,7 @@ inline void check_sagemaker_half(const Variables& variables) {
   }
 }
 
-/// NODE_RANK with the number of nodes is an error for a process. A per-node launcher reads them before and does not get
-/// here.
+/// NODE_RANK with the number of nodes is an error for a process. A per-node launcher has read them before.
 inline void check_node_half(const Variables& variables) {
   const char* const start = "start a program with launch::PerNode, or set RANK and WORLD_SIZE for every process";
   for (const char* count : {"NNODES", "AZUREML_NODE_COUNT"}) {

@@ -71,8 +71,7 @@ class Variables {
 
   bool has(std::string_view variable) const { return text(variable).has_value(); }
 
-  /// nullopt if unset. @throws IdentityError (bad-integer) for a value with other bytes than digits, or above
-  /// 2147483647
+  /// nullopt if unset. @throws IdentityError (bad-integer) for a value that is not decimal digits, or above 2147483647
   std::optional<int> integer(std::string_view variable) const { return number(variable, parse_integer); }
 
   /// A number of up to 18 digits. @throws IdentityError (bad-integer)

@@ -78,8 +78,7 @@ inline identity::Environment worker_environment(const identity::Environment& bas
   return environment;
 }
 
-/// The environment of a launcher. If a worker of another job started it, removes the variables with that worker's
-/// identity.
+/// The environment of a launcher, without the identity of a worker of another job that may have started it.
 inline identity::Environment without_outer_job(const identity::Environment& environment) {
   if (environment.count("DTRAIN_LAUNCHER_PROCESS") == 0) {
     return environment;

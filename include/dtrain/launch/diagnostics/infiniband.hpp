@@ -44,8 +44,7 @@ inline bool leaves_out(std::string_view list, std::initializer_list<const char*>
   while (!list.empty()) {
     std::string_view word = list.substr(0, list.find_first_of(",;"));
     list.remove_prefix(word.size() + (word.size() < list.size() ? 1 : 0));
-    word.remove_prefix(!word.empty() && word.front() == '\\' ? 1
-                                                             : 0);  // UCX: "\rc" is rc without its auxiliary transports
+    word.remove_prefix(!word.empty() && word.front() == '\\' ? 1 : 0);  // UCX: rc without auxiliary transports
     for (const std::string_view transport : transports) {
       listed = listed || word.substr(0, transport.size()) == transport;
     }

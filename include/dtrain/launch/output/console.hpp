@@ -23,8 +23,7 @@ namespace DTRAIN_NAMESPACE::launch {
 
 /// A bounded queue in front of a descriptor.
 ///  - One write has as many lines as a pipe accepts atomically (PIPE_BUF). Therefore lines of other processes on the
-///  same
-///    pipe do not split them.
+///    same pipe do not split them.
 ///  - Producers wait for room() before they add output. Therefore a slow consumer slows the workers, and no output is
 ///    lost.
 ///  - After a write error (EPIPE, a full disk) the console is broken, and drops all further output.

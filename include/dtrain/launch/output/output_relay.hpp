@@ -20,8 +20,7 @@
 
 namespace DTRAIN_NAMESPACE::launch {
 
-/// Reads a pipe to its end. Lifetime: the relay, console and folded console outlive the task of run(). Threads: the
-/// loop's.
+/// Reads a pipe to its end. Lifetime: relay, console and folded console outlive the task of run(). Threads: the loop's.
 class OutputRelay {
  public:
   /// @param is_live whether the console shows the unfinished line while it grows, if the console is a terminal

@@ -69,8 +69,7 @@ inline void survive_file_size_limit() {
   }
 }
 
-/// Orphaned processes of a worker become children of this process, which can then reap them, also as PID 1 of a
-/// container.
+/// Makes this process the parent of workers' orphans, so that it can reap them, also as PID 1 of a container.
 inline void become_subreaper() {
   if (::prctl(PR_SET_CHILD_SUBREAPER, 1) != 0) {
     throw errno_error("becoming the subreaper of what the workers leave behind");

@@ -22,8 +22,7 @@ inline constexpr std::array<int, 8> forwarded_signals{SIGINT,  SIGTERM, SIGHUP, 
 
 /// Blocks signals in this thread from its construction to its destruction:
 ///  - the forwarded signals and SIGCHLD, which next() returns. A forwarded signal that the launcher inherited as
-///  ignored
-///    (nohup, a background job of a script) stays ignored, and is not forwarded;
+///    ignored (nohup, a background job of a script) stays ignored, and is not forwarded;
 ///  - SIGPIPE and SIGXFSZ, so that a closed reader and a file at its limit are write errors;
 ///  - SIGTTIN and SIGTTOU, so that relaying stdin and output does not stop a launcher in the background.
 /// Threads: for a process with one thread.

@@ -187,7 +187,7 @@ class Workers {
     std::unique_ptr<OutputRelay> output;
     std::unique_ptr<OutputRelay> error;
     std::unique_ptr<StdinForwarder> input;
-    std::vector<async::TaskHandle> tasks;  ///< destroyed before what they use
+    std::vector<async::TaskHandle> tasks;  ///< destroyed before the members that they use
   };
 
   static void send(const ChildProcess& worker, pid_t process, int signal) noexcept {
