@@ -23,7 +23,7 @@
 
 namespace DTRAIN_NAMESPACE::launch {
 
-/// Lifetime: for one run(). Threads: the main thread of a process that has no other.
+/// Call run() once. Threads: the main thread of a process that has no other thread.
 class NodeLauncher {
  public:
   /// Opens the store; starts no worker. @throws Error (posix) for a port in use or an invalid log directory

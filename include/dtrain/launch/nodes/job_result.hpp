@@ -32,7 +32,7 @@ struct JobResult {
 ///   1. primary end of the rank that the store's first cause names
 ///   2. primary end of the rank `first_reported`
 ///   3. other primary ends
-///   4. other ends that the launcher did not cause
+///   4. secondary ends of workers that the launcher had not stopped
 ///   5. ends of workers that the launcher had stopped
 /// @param first_reported the rank whose failure a launcher reported to the others first; -1 for none
 inline const NodeEnd* first_node(const std::vector<NodeEnd>& nodes, const std::optional<Cause>& cause,

@@ -23,9 +23,9 @@
 
 namespace DTRAIN_NAMESPACE::launch {
 
-/// Node 0 opens the attempts, publishes the state of the ranks' store (first cause, ranks that left, all joined), and
-/// decides the result. Each launcher reports its own workers.
-/// Lifetime: the loop and the event outlive it. Threads: the loop's.
+/// Node 0 opens the attempts, publishes the state of the ranks' store (first cause, other nodes' ranks that left, all
+/// joined), and decides the result. Each launcher reports its own workers. Lifetime: the loop and the event outlive it.
+/// Threads: the loop's.
 class MultiNodeCoordinator final : public JobCoordinator {
  public:
   /// @param on_remote_stop called when the launcher of another node received its `count`-th signal to end the job
