@@ -10,8 +10,7 @@
 
 namespace DTRAIN_NAMESPACE::backend::mpi {
 
-/// Counts a call's beginning and its end; calls do not nest. Threads: InCall in the one that owns MPI, number() from
-/// any.
+/// Counts each call's begin and end; calls do not nest. Threads: InCall in the one that owns MPI, number() from any.
 class CallMonitor {
  public:
   class InCall {
@@ -40,7 +39,7 @@ class HangDetector {
   HangDetector(const CallMonitor& monitor, std::chrono::milliseconds timeout) noexcept
       : monitor_(monitor), timeout_(timeout), last_number_(monitor.number()), deadline_(Deadline::after(timeout)) {}
 
-  /// Whether all the time since an earlier check, `timeout` ago or more, was spent in one call.
+  /// Whether the thread has been inside one call since a check that is at least `timeout` old.
   bool hangs() noexcept {
     const std::uint64_t now = monitor_.number();
     if (now != last_number_ || now % 2 == 0) {

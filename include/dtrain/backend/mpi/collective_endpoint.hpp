@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// A channel's messages over MPI, and its collectives by MPI's own algorithms.
+/// CollectiveEndpoint: one channel's messages over MPI, and its collectives by MPI's own algorithms.
 
 #include <cstddef>
 #include <limits>
@@ -20,14 +20,14 @@
 
 namespace DTRAIN_NAMESPACE::backend::mpi {
 
-/// An Endpoint that carries whole collectives, over a communicator of the channel's own. Each is one nonblocking call,
-/// which MPI lets nobody cancel: one that is abandoned takes MPI out of service in this process. Nothing compares what
-/// the ranks call. Threads: as Endpoint.
+/// Endpoint that also runs whole collectives, over a communicator of the channel's own. Each is one nonblocking call,
+/// which MPI cannot cancel: an abandoned one takes MPI out of service in this process. The ranks' calls are not
+/// compared. Threads: as Endpoint.
 class CollectiveEndpoint : public Endpoint {
  public:
   using Endpoint::Endpoint;
 
-  /// Collective over the channel's ranks, blocking for as long as MPI likes: so all have said before that they come.
+  /// Collective over the channel's ranks, blocking without a deadline. Precondition: all ranks announced it.
   /// @throws Error (mpi)
   void make_communicator(MPI_Comm parent, int tag) {
     MPI_Group all = MPI_GROUP_NULL;
@@ -40,7 +40,7 @@ class CollectiveEndpoint : public Endpoint {
     check(MPI_Group_free(&all), "asking for the job's ranks");
   }
 
-  /// While MPI runs, and where nothing was cancelled.
+  /// Preconditions: MPI runs, and no collective was cancelled.
   void free_communicator() noexcept {
     operators_.free();
     if (collectives_ != MPI_COMM_NULL) {
@@ -48,14 +48,15 @@ class CollectiveEndpoint : public Endpoint {
     }
   }
 
-  /// MPI counts to 2^31 - 1; what has more bytes dtrain's own algorithms carry out. Alike on every rank.
+  /// Whether MPI runs the operation; the same on every rank. MPI counts to 2^31 - 1; beyond, dtrain's algorithms run
+  /// it.
   bool carries(const Operation& operation) const noexcept {
     const DType widest = kernels::partial_type(operation.dtype, operation.op, Accumulate::f32);
     return operation.count * size_bytes(widest) <= static_cast<std::size_t>(std::numeric_limits<int>::max());
   }
 
-  /// Sources: MPI 3.1, 5.12, "Nonblocking Collective Operations"; in place means the same on every rank there, so that
-  /// inputs apart are copied. What MPI sums up are partial results. Lifetime: as message_passing::collective
+  /// Sources: MPI 3.1, 5.12, "Nonblocking Collective Operations". There all ranks or none operate in place, so separate
+  /// inputs are copied. MPI reduces partial results. Lifetime: as message_passing::collective
   template <message_passing::Endpoint E>
   message_passing::Routine collective(message_passing::OperationContext<E>& context,
                                       const message_passing::Buffers& buffers) {

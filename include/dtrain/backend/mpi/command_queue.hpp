@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// CommandQueue: what other threads ask of the one that owns MPI.
+/// CommandQueue: commands of other threads to the thread that owns MPI.
 
 #include <atomic>
 #include <cstddef>
@@ -17,14 +17,14 @@ namespace DTRAIN_NAMESPACE::backend::mpi {
 
 struct RunningRoutine;
 
-/// One of three things: to start a routine, to cancel one, or to make a call.
+/// Starts a routine, cancels one, or makes a call.
 struct Command {
   RunningRoutine* start = nullptr;
   RunningRoutine* cancel = nullptr;
   std::function<void()> call{};
 };
 
-/// Threads: `push` from any, the rest from the one that executes. It sleeps while there is nothing to do.
+/// Threads: push() from any, the rest from the thread that executes. That thread sleeps while the queue is empty.
 class CommandQueue {
  public:
   CommandQueue() {
@@ -32,7 +32,7 @@ class CommandQueue {
     taken_commands_.reserve(usual);
   }
 
-  /// Allocates only where more than `usual` commands wait, or for a call that is large.
+  /// Allocates only if more than `usual` commands wait, or for a large call.
   void push(Command command) {
     {
       const std::lock_guard lock(mutex_);
@@ -44,7 +44,7 @@ class CommandQueue {
     }
   }
 
-  /// Calls `each(Command&)` for what has come. @returns whether there was any
+  /// Calls `each(Command&)` for each queued command. @returns whether there was any
   template <class Each>
   bool take(Each each) {
     const std::uint32_t number = number_.load(std::memory_order_acquire);

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// One channel's messages over MPI: the Endpoint that its routines run on.
+/// Endpoint: one channel's messages over MPI.
 
 #include <coroutine>
 #include <cstddef>
@@ -23,15 +23,15 @@ namespace DTRAIN_NAMESPACE::backend::mpi {
 using message_passing::FramePool;
 using message_passing::TagClass;
 
-/// A channel is a band of tags of one MPI communicator, one tag for each class. Threads: the one that owns MPI, but for
-/// rank, size and frames (see FramePool).
+/// A channel is a range of tags of one MPI communicator, one tag for each class. Threads: the one that owns MPI; any
+/// for rank(), size() and frames() (see FramePool).
 class Endpoint {
  public:
   struct MessageHandle {
     std::uint32_t slot = 0;
   };
 
-  /// @param world_ranks of the channel's ranks in `communicator`
+  /// @param world_ranks the channel's ranks, as ranks of `communicator`
   Endpoint(Requests& requests, MPI_Comm communicator, int first_tag, int rank, std::vector<int> world_ranks)
       : requests_(requests),
         communicator_(communicator),
@@ -64,7 +64,7 @@ class Endpoint {
     return started(request, peer, true);
   }
 
-  /// A few bytes that stay where they are for ever, and that nobody need receive. @throws Error (mpi)
+  /// Sends a few bytes that no rank need receive. Lifetime: `input` is never freed. @throws Error (mpi)
   void send_detached(std::span<const std::byte> input, int peer, TagClass tag_class) {
     MPI_Request request = MPI_REQUEST_NULL;
     check(MPI_Isend(input.data(), count_of(input.size()), MPI_BYTE, world_rank(peer), tag(tag_class), communicator_,
@@ -73,7 +73,7 @@ class Endpoint {
     check(MPI_Request_free(&request), "sending a last message");
   }
 
-  /// See message_passing::Endpoint. Of one handle at a time.
+  /// See message_passing::Endpoint. Waits for one handle at a time.
   class Awaiter {
    public:
     Awaiter(Endpoint& endpoint, MessageHandle handle) noexcept : endpoint_(endpoint), handle_(handle) {}
@@ -87,7 +87,7 @@ class Endpoint {
   };
   Awaiter done(MessageHandle handle) noexcept { return {*this, handle}; }
 
-  /// A message is complete. @returns who waits for it, to be resumed; null where nobody does yet
+  /// Marks a message complete. @returns the coroutine that waits for it, to be resumed; null if none waits yet
   std::coroutine_handle<> complete(std::uint32_t slot, std::size_t bytes, int error) noexcept {
     PendingMessage& message = messages_[slot];
     message.done = true;
@@ -97,19 +97,18 @@ class Endpoint {
     return awaited ? std::exchange(waiter_, nullptr) : nullptr;
   }
 
-  /// The rank of the channel that the suspended routine waits for, and whether it is to send; for a timeout's sentence.
+  /// The channel's rank that the suspended routine waits for, and whether that rank is to send. For a timeout's error.
   std::pair<int, bool> waits_for() const noexcept {
     return messages_.empty() ? std::pair(-1, true) : std::pair(messages_[awaited_].peer, messages_[awaited_].receives);
   }
 
-  /// Nobody waits any more.
   void clear_waiter() noexcept { waiter_ = nullptr; }
 
  protected:
   const std::vector<int>& world_ranks() const noexcept { return world_ranks_; }
   CallMonitor& call_monitor() noexcept { return requests_.call_monitor(); }
 
-  /// A request of `peer`, or of all ranks (-1). One that `receives` can be cancelled.
+  /// Records a request to or from `peer`, or of all ranks (-1). A request that `receives` can be cancelled.
   MessageHandle started(MPI_Request request, int peer, bool receives) {
     std::uint32_t slot = 0;
     if (free_.empty()) {

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The one thread of a process that calls MPI.
+/// Engine: the one thread of a process that calls MPI.
 
 #include <atomic>
 #include <chrono>
@@ -30,19 +30,19 @@
 
 namespace DTRAIN_NAMESPACE::backend::mpi {
 
-/// Starts MPI, runs every call to it, and ends it. All channels of a process share one.
-/// Threads: any, but for what it says of itself. Lifetime: as long as the last owner.
+/// Initialises MPI, runs every call to it, and finalizes it. All channels of a process share one engine.
+/// Threads: any, except where a member says otherwise. Lifetime: as long as its last owner.
 class Engine {
  public:
-  /// What the thread that owns MPI works with.
+  /// State of the thread that owns MPI.
   struct EngineState {
     std::optional<MpiRuntime> runtime;
     ProgressLoop loop;
-    int channels = 0;      ///< whose tags this process has chosen
+    int channels = 0;      ///< number of channels whose tags this process has chosen
     std::string secret{};  ///< of the job, once it was handed out
   };
 
-  /// Collective over MPI_COMM_WORLD where it is the first call, blocking. See EngineRegistry.
+  /// Collective over MPI_COMM_WORLD if it is the process's first call; blocking. See EngineRegistry.
   /// @throws Error (timeout, unsupported, mpi)
   static std::shared_ptr<Engine> shared_blocking(Deadline deadline) {
     return registry().shared_blocking([deadline] { return std::shared_ptr<Engine>(new Engine(deadline)); }, deadline);
@@ -51,8 +51,8 @@ class Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  /// Blocking: ends MPI with all other ranks where nothing was cancelled, as long as set_finalize_timeout() says; else
-  /// at once.
+  /// Blocking. If nothing was cancelled, finalizes MPI with all other ranks, for at most set_finalize_timeout().
+  /// Otherwise stops without MPI_Finalize, after at most two seconds.
   ~Engine() {
     const bool clean = opened_.load() && !failed_.load();
     if (!clean) {
@@ -72,7 +72,7 @@ class Engine {
     }
   }
 
-  /// The process's rank in MPI_COMM_WORLD, and more of its session.
+  /// The process's rank in MPI_COMM_WORLD, and other values of MpiRuntime.
   int rank() const noexcept { return runtime().rank(); }
   int size() const noexcept { return runtime().size(); }
   int highest_tag() const noexcept { return runtime().highest_tag(); }
@@ -82,8 +82,8 @@ class Engine {
   CommandQueue& commands() noexcept { return thread_state_->state.loop.commands(); }
   Requests& requests() noexcept { return thread_state_->state.loop.requests(); }
 
-  /// Runs `call(EngineState&)` in the thread that owns MPI. Blocking: until it has returned, or the deadline passes,
-  /// after which it may still run. @throws what the call throws, Error (timeout)
+  /// Runs `call(EngineState&)` in the thread that owns MPI. Blocking: until the call returns or the deadline passes;
+  /// after the deadline it may still run. @throws the call's exceptions, Error (timeout)
   void run_blocking(std::function<void(EngineState&)> call, Deadline deadline, const char* doing) {
     struct PendingCall {
       std::mutex mutex;
@@ -113,20 +113,20 @@ class Engine {
     }
   }
 
-  /// A channel is open: all ranks finalize MPI together at the end, unless something fails.
+  /// Called when a channel is open: at the end all ranks finalize MPI together, unless one fails.
   void expect_finalize() noexcept { opened_.store(true); }
-  /// Not all ranks will come to MPI_Finalize: it is not called.
+  /// Skips MPI_Finalize, because not all ranks will call it.
   void skip_finalize() noexcept { failed_.store(true); }
   void set_finalize_timeout(std::chrono::nanoseconds timeout) noexcept { finalize_timeout_.store(timeout); }
 
  private:
-  /// It outlives whatever the program destroys at its end.
+  /// Never destroyed: it outlives all objects that the program destroys at its end.
   static EngineRegistry<Engine>& registry() {
     static EngineRegistry<Engine>& registered = *new EngineRegistry<Engine>;
     return registered;
   }
 
-  /// Outlives an Engine whose thread does not come back.
+  /// Outlives an Engine whose thread does not end.
   struct ThreadState {
     bool block_until_ended(Deadline deadline) {
       std::unique_lock lock(mutex);

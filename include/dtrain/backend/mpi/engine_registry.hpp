@@ -13,13 +13,13 @@
 
 namespace DTRAIN_NAMESPACE::backend::mpi {
 
-/// MPI exists once in a process, can be started once, and is not to be called again once it is disabled: it may hold
-/// memory that is no longer there. `E` is the engine. Threads: any.
+/// Holds the engine. A process can start MPI only once, and must not call it after disable(): MPI may hold memory that
+/// no longer exists. `E` is the engine. Threads: any.
 template <class E>
 class EngineRegistry {
  public:
-  /// The engine that somebody owns, else what `make()` gives. Blocking: while another thread makes one.
-  /// @throws Error (timeout; unsupported where MPI was disabled), what make() throws
+  /// The engine if it still has an owner, otherwise the result of `make()`. Blocking: while another thread makes one.
+  /// @throws Error (timeout; unsupported after disable()), exceptions of make()
   template <class Make>
   std::shared_ptr<E> shared_blocking(Make make, Deadline deadline) {
     std::unique_lock lock(mutex_);
@@ -53,7 +53,7 @@ class EngineRegistry {
     return made;
   }
 
-  /// MPI is not to be called again.
+  /// Forbids any further call to MPI in this process.
   void disable() noexcept {
     const std::lock_guard lock(mutex_);
     disabled_ = true;

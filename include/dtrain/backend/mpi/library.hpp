@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The MPI library: its header without the C++ bindings, and its errors.
+/// The MPI library: <mpi.h> without the C++ bindings, and conversion of MPI's error codes to Error.
 
 #include <string>
 #include <system_error>
@@ -20,13 +20,13 @@
 
 namespace DTRAIN_NAMESPACE::backend::mpi {
 
-/// Whether MPI has ended in this process; whatever else is called then aborts it.
+/// Whether MPI is finalized in this process; most other MPI calls then abort the process.
 inline bool has_ended() noexcept {
   int ended = 0;
   return MPI_Finalized(&ended) != MPI_SUCCESS || ended != 0;
 }
 
-/// The category of MPI's own error codes, named "mpi". Its messages are asked for only while MPI runs.
+/// The category of MPI's own error codes, named "mpi". It calls MPI_Error_string() only while MPI runs.
 inline const std::error_category& mpi_category() noexcept {
   struct Category final : std::error_category {
     const char* name() const noexcept override { return "mpi"; }
@@ -41,7 +41,7 @@ inline const std::error_category& mpi_category() noexcept {
   return category;
 }
 
-/// "doing: what MPI says".
+/// "doing: MPI's message".
 inline Error mpi_error(int code, const std::string& doing) {
   return {std::error_code(code, mpi_category()), doing + ": " + mpi_category().message(code)};
 }

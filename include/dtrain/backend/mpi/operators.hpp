@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// MPI's datatypes and reduction operators; dtrain's kernels where MPI's give other results.
+/// Operators: MPI datatypes and reduction operators; dtrain's kernels where MPI's operators give other results.
 
 #include <array>
 #include <cstddef>
@@ -17,7 +17,7 @@
 
 namespace DTRAIN_NAMESPACE::backend::mpi {
 
-/// The elements as MPI knows them; f16 and bf16, which it does not know, as two bytes, and the 8-bit floats as one.
+/// The MPI datatype of the elements: 16-bit and 8-bit integers for f16, bf16 and 8-bit floats, which MPI lacks.
 inline MPI_Datatype datatype_of(DType dtype) noexcept {
   switch (dtype) {
     case DType::f64: return MPI_DOUBLE;
@@ -33,9 +33,9 @@ inline MPI_Datatype datatype_of(DType dtype) noexcept {
   return MPI_UINT8_T;
 }
 
-/// The operators of one channel. An average is a sum of what kernels::PartialReduction begins. MPI says neither how it
-/// orders a sum nor what a minimum with a NaN is: the latter is dtrain's here.
-/// Threads: the one that owns MPI.
+/// The operators of one channel. An average is a sum of the values that kernels::PartialReduction begins with. MPI
+/// defines neither the order of a sum nor a minimum with a NaN, so the latter is dtrain's. Threads: the one that owns
+/// MPI.
 class Operators {
  public:
   Operators() = default;
@@ -56,7 +56,7 @@ class Operators {
     return real ? made(dtype, ReduceOp::max) : MPI_MAX;
   }
 
-  /// While MPI runs.
+  /// Precondition: MPI runs.
   void free() noexcept {
     for (auto& [key, op] : made_) {
       static_cast<void>(MPI_Op_free(&op));

@@ -24,22 +24,22 @@
 
 namespace DTRAIN_NAMESPACE::backend::mpi {
 
-/// Resumes running routines when what they wait for has come. MPI makes progress only inside its calls: while
-/// messages are under way they are tested without end, at first without a pause.
-/// Threads: all but `commands` belongs to the thread that owns MPI.
+/// Resumes running routines when the messages that they wait for are complete. MPI makes progress only inside its
+/// calls: while messages are pending the loop tests them repeatedly, at first without a pause. Threads: commands() from
+/// any, the rest from the one that owns MPI.
 class ProgressLoop {
  public:
   CommandQueue& commands() noexcept { return commands_; }
   Requests& requests() noexcept { return requests_; }
 
-  /// Whether MPI holds memory that it could not be made to let go of: then it is not called any more, so that it does
-  /// not write there, and every routine ends at once.
+  /// Whether MPI holds memory that it did not release. MPI is then not called any more, so that it does not write
+  /// there, and every routine ends at once.
   bool out_of_service() const noexcept { return out_of_service_; }
 
   void stop() noexcept { stopped_ = true; }
 
   /// Blocking: until stop().
-  /// @param owns_mpi nobody else ends MPI: it may be called while nothing is waited for
+  /// @param owns_mpi the program does not finalize MPI, so the loop may call it while no message is pending
   void run(bool owns_mpi) noexcept {
     // Else the kernel adds 50 microseconds to every short sleep.
     static_cast<void>(::prctl(PR_SET_TIMERSLACK, 1000UL, 0, 0, 0));
@@ -78,8 +78,8 @@ class ProgressLoop {
   static constexpr std::chrono::microseconds longest_sleep{200};
   static constexpr std::chrono::milliseconds longest_idle_sleep{5};
 
-  /// How long to sleep where nothing is waited for. A send may be complete for MPI before its bytes have left (its
-  /// connection is not there yet, or full), and they leave only inside MPI's calls.
+  /// Calls MPI_Iprobe. @returns how long to sleep while no message is pending. MPI may complete a send before its bytes
+  /// have left (its connection is not open yet, or full), and they leave only inside MPI's calls.
   std::chrono::nanoseconds idle_sleep_time(std::chrono::nanoseconds idle_for) noexcept {
     const CallMonitor::InCall in_call(requests_.call_monitor());
     int found = 0;
@@ -141,7 +141,7 @@ class ProgressLoop {
     }
   }
 
-  /// After an error, or where it was cancelled, messages may be left.
+  /// After an error or a cancellation messages may still be pending.
   void end(RunningRoutine& running) noexcept {
     running_.erase(std::find(running_.begin(), running_.end(), &running));
     running.endpoint.clear_waiter();

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The MPI requests that are under way in this process, tested together.
+/// Requests: the pending MPI requests of this process, tested together.
 
 #include <cstddef>
 #include <cstdint>
@@ -16,7 +16,7 @@ namespace DTRAIN_NAMESPACE::backend::mpi {
 
 class Endpoint;
 
-/// Whose message a request is.
+/// Endpoint and message slot that a request belongs to.
 struct RequestOwner {
   Endpoint* endpoint;
   std::uint32_t slot;
@@ -34,10 +34,10 @@ class Requests {
 
   bool empty() const noexcept { return requests_.empty(); }
 
-  /// Where all calls about messages are counted. Threads: as CallMonitor.
+  /// Counts all MPI calls about messages. Threads: as CallMonitor.
   CallMonitor& call_monitor() noexcept { return call_monitor_; }
 
-  /// What is under way stays so for MPI, which is not called again; its owners may end.
+  /// Drops all requests; their owners may end. The requests stay pending in MPI, which is not called again.
   void forget() noexcept {
     requests_.clear();
     owners_.clear();
@@ -48,8 +48,8 @@ class Requests {
     owners_.push_back(owner);
   }
 
-  /// Calls `each(Completed)` for those that are complete, once they are all taken out; it may add others.
-  /// @returns whether there were any. @throws Error (mpi) where MPI cannot even test them
+  /// Calls `each(Completed)` for each complete request, once all of these are removed; `each` may add requests.
+  /// @returns whether any was complete. @throws Error (mpi) if MPI cannot test them
   template <class Each>
   bool test(Each each) {
     int count = 0;
@@ -75,14 +75,14 @@ class Requests {
     return true;
   }
 
-  /// Takes out what belongs to `endpoint`: receives that nothing has come for are cancelled.
-  /// @returns whether MPI is done with all of their memory
+  /// Removes all requests of `endpoint`, and cancels its receives that have no message yet.
+  /// @returns whether MPI no longer uses any of their memory
   bool abandon(const Endpoint& endpoint) noexcept {
     bool clean = true;
     for (std::size_t i = 0; i < requests_.size(); ++i) {
       if (owners_[i].endpoint == &endpoint) {
         clean = end(requests_[i], owners_[i].receives) && clean;
-        requests_[i] = MPI_REQUEST_NULL;  // what is left of it is left to MPI
+        requests_[i] = MPI_REQUEST_NULL;  // MPI keeps a request that has not ended
       }
     }
     drop_complete();

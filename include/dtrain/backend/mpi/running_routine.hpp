@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// A routine that one thread waits for and another one, which owns MPI, runs.
+/// RunningRoutine: a routine that the thread owning MPI runs, while another thread waits for it.
 
 #include <atomic>
 #include <cstdint>
@@ -13,11 +13,11 @@ namespace DTRAIN_NAMESPACE::backend::mpi {
 
 class Endpoint;
 
-/// What the thread that waits for a channel's work sleeps on. Threads: `sleep` from one, `notify` from any.
-/// Lifetime: outlives whoever notifies.
+/// Futex of the thread that waits for a channel's routine. Threads: sleep() from one, notify() from any.
+/// Lifetime: outlives every thread that calls notify().
 class Wakeup {
  public:
-  /// Blocking: until notify() or the deadline; not at all where `is_ready()` holds.
+  /// Blocking: until notify() or the deadline; returns at once if `is_ready()`.
   template <class IsReady>
   void sleep(Deadline deadline, IsReady is_ready) noexcept {
     word_.store(asleep);
@@ -43,8 +43,8 @@ struct RunningRoutine {
   Endpoint& endpoint;
   message_passing::Routine& routine;
   Wakeup& wakeup;
-  std::atomic<bool> ended{false};  ///< nothing touches the operation's memory any more, unless memory_is_lost
-  bool memory_is_lost = false;     ///< MPI could not be made to let go of it; to be read once it has ended
+  std::atomic<bool> ended{false};  ///< the operation's memory is no longer used, unless memory_is_lost
+  bool memory_is_lost = false;     ///< MPI still uses that memory; valid once `ended` is set
 };
 
 }  // namespace DTRAIN_NAMESPACE::backend::mpi

@@ -12,12 +12,11 @@
 
 namespace DTRAIN_NAMESPACE::backend::mpi {
 
-/// A communicator of dtrain's own with all processes of MPI_COMM_WORLD, and what MPI says of them. It is made before
-/// any message, and nothing else that is collective inside MPI follows: what comes later can be cancelled at any
-/// moment. Threads: the one that owns MPI.
+/// Owns a duplicate of MPI_COMM_WORLD, made before any message. Channels of point-to-point messages make no collective
+/// MPI call after it, so that all their calls can be cancelled at any moment. Threads: the one that owns MPI.
 class MpiRuntime {
  public:
-  /// Collective over MPI_COMM_WORLD, blocking, for as long as MPI likes. Initialises MPI unless the program did.
+  /// Collective over MPI_COMM_WORLD, blocking without a deadline. Initialises MPI unless the program did.
   /// @throws Error (unsupported, mpi)
   MpiRuntime() {
     int initialized = 0;
@@ -48,14 +47,14 @@ class MpiRuntime {
   MpiRuntime& operator=(const MpiRuntime&) = delete;
 
   MPI_Comm communicator() const noexcept { return communicator_; }
-  /// Whether this began MPI, and so is to end it.
+  /// Whether this object initialised MPI, and therefore finalizes it.
   bool is_own() const noexcept { return started_; }
   int rank() const noexcept { return rank_; }
   int size() const noexcept { return size_; }
   int highest_tag() const noexcept { return highest_tag_; }
   const std::string& version_text() const noexcept { return library_; }
 
-  /// Collective where this began MPI; blocking, until every rank has come here.
+  /// Collective if is_own(), and then blocking until every rank calls it.
   void end() noexcept {
     if (has_ended()) {
       return;  // the program ended it before its process group
@@ -70,9 +69,9 @@ class MpiRuntime {
   }
 
  private:
-  /// Open MPI aborts a process whose peer closes a connection before all is written, and MPI_Finalize does not wait for
-  /// what nobody had to receive: a channel's close message. A message that follows it to each peer that may have got
-  /// one is received here; of more than `most_notified` ranks from those that channels of all ranks notify.
+  /// Receives a last message from each peer that may have sent a close message, and sends one likewise. Reasons: Open
+  /// MPI aborts a process whose peer closes a connection before all bytes are written, and MPI_Finalize does not wait
+  /// for messages that no rank has to receive. With more than `most_notified` ranks: as channels of all ranks do.
   void flush() const noexcept {
     constexpr int most_notified = 64;  // as in mpi/transport.hpp
     for (int distance = 1; distance < size_; distance = size_ <= most_notified ? distance + 1 : 2 * distance) {
@@ -91,7 +90,7 @@ class MpiRuntime {
     check(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "having errors returned");
   }
 
-  /// This thread calls MPI whenever the program's may.
+  /// Requires MPI_THREAD_MULTIPLE: the engine's thread calls MPI while the program's threads may call it.
   static void check_thread_level() {
     int provided = 0;
     check(MPI_Query_thread(&provided), "asking for the level of threads");

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The transport of a channel whose messages go over MPI.
+/// BasicTransport: the transport of a channel whose messages go over MPI.
 
 #include <sched.h>
 #include <unistd.h>
@@ -46,7 +46,7 @@ class BasicTransport {
     return has_communicator ? "backend::MpiCollectives" : "backend::Mpi";
   }
 
-  /// Collective, blocking: the channel's tags are agreed on, and its communicator made where it has one.
+  /// Collective, blocking: agrees on the channel's tags, and makes the channel's communicator if `E` has one.
   /// @throws Error (timeout, limit, mpi), JobFailed
   BasicTransport(const ChannelContext& context, const std::vector<int>& job_ranks, Deadline deadline)
       : engine_(Engine::shared_blocking(deadline)) {
@@ -55,7 +55,7 @@ class BasicTransport {
     endpoint_ =
         std::make_shared<E>(engine_->requests(), engine_->communicator(), first_tag, context.members.rank, job_ranks);
     if constexpr (has_communicator) {
-      wait_for_ranks(context, deadline);  // the engine serves no other channel while it waits for them inside MPI
+      wait_for_ranks(context, deadline);  // inside MPI the engine would wait for them and serve no other channel
       const auto make = [endpoint = endpoint_, first_tag](Engine::EngineState& state) {
         endpoint->make_communicator(state.runtime->communicator(), first_tag);
       };
@@ -66,8 +66,8 @@ class BasicTransport {
 
   Endpoint& endpoint() noexcept { return *endpoint_; }
 
-  /// Where all ranks share a host blocks go straight. Between hosts more is on its way: a long message waits for the
-  /// receiver's answer, behind the bytes that fill the link.
+  /// If all ranks share a host, each rank sends blocks directly to each other rank. Between hosts more chunks are in
+  /// flight: a long message waits for the receiver's answer, which queues behind the bytes that fill the link.
   static message_passing::Tuning tuning(const ChannelContext& context) noexcept {
     message_passing::Tuning tuning;
     tuning.all_to_all = context.members.node_count == 1;
@@ -75,7 +75,7 @@ class BasicTransport {
     return tuning;
   }
 
-  /// Blocking: until the routine is done, or `token` cancels it. @returns whether the operation's memory is free again
+  /// Blocking: until the routine ends, or `token` cancels it. @returns whether MPI has released its memory
   template <class Token>
   bool run_blocking(message_passing::Routine& routine, Token& token) noexcept {
     RunningRoutine running{*endpoint_, routine, wakeup_};
@@ -106,18 +106,18 @@ class BasicTransport {
     return !running.memory_is_lost;
   }
 
-  /// From any thread: run_blocking asks its token.
+  /// Makes run_blocking() check its token. Threads: any.
   void interrupt() noexcept { wakeup_.notify(); }
 
-  /// "rank 2 had not sent all of it", of ranks of the channel; after an operation that was cancelled.
+  /// After a cancelled operation: the channel's rank that it waited for, and whether that rank was to send.
   std::pair<int, bool> waits_for() const noexcept { return endpoint_->waits_for(); }
 
-  /// Ends the channel: tells the other ranks that this one calls nothing any more. After a failure they know.
+  /// Closes the channel. If `clean`, sends a close message to the other ranks; after a failure they know already.
   void close(bool clean) noexcept {
     if (!clean) {
       engine_->skip_finalize();
     }
-    try {  // also where no message is to be sent: what the engine still does with this channel's wakeup is then over
+    try {  // also without a message to send: afterwards the engine uses this channel's wakeup no more
       const auto send_close = [endpoint = endpoint_, clean](Engine::EngineState& state) {
         if (clean && !state.loop.out_of_service() && !has_ended()) {
           send_close_messages(*endpoint);
@@ -128,22 +128,22 @@ class BasicTransport {
       };
       engine_->run_blocking(send_close, Deadline::after(std::chrono::seconds(10)), "leaving a channel");
     } catch (...) {
-      // They wait until their deadline.
+      // The other ranks wait until their deadline.
     }
   }
 
  private:
   static constexpr int yields = 20;
-  static constexpr std::chrono::milliseconds mpi_hang_timeout{500};  ///< with one call that does not come back
-  static constexpr int most_notified = 64;  ///< of more ranks those that an algorithm may have behind this one
+  static constexpr std::chrono::milliseconds mpi_hang_timeout{500};  ///< of one MPI call that does not return
+  static constexpr int most_notified = 64;  ///< with more ranks: those at distances 1, 2, 4, ..., as in algorithms
 
-  /// Two tags for each channel, which no other channel of this process or of a peer has: those are of the channel's
-  /// rank 0, which counts its own. @throws Error (limit)
+  /// Chooses the channel's two tags. Rank 0 of the channel takes them from its own range of tags, so that no other
+  /// channel of this process or of a peer has them. @throws Error (limit)
   int agree_on_tags(const ChannelContext& context, Deadline deadline) {
     const std::string key = context.name + "/mpi";
     if (context.members.rank == 0) {
       const int own = engine_->highest_tag() / engine_->size() / message_passing::tag_class_count;
-      const auto chosen = std::make_shared<int>();  // a call that comes too late may still write there
+      const auto chosen = std::make_shared<int>();  // a call that runs after the deadline still writes there
       engine_->run_blocking([chosen](Engine::EngineState& state) { *chosen = state.channels++; }, deadline,
                             "choosing a channel's tags");
       const int number = *chosen;
@@ -168,14 +168,14 @@ class BasicTransport {
     return tag;
   }
 
-  /// Every rank is about to make the channel's communicator.
+  /// Blocking: until every rank is about to make the channel's communicator.
   static void wait_for_ranks(const ChannelContext& context, Deadline deadline) {
     const auto all = [](const std::vector<std::string>&) { return std::string("all here"); };
     gather_blocking(context.store, context.name + "/mpi-ranks", context.members.rank, context.members.world_size,
                     "here", all, deadline);
   }
 
-  /// A few bytes, which MPI keeps even where nobody receives them; where it reads them they stay for ever.
+  /// MPI keeps a message of a few bytes even if no rank receives it. MPI reads it from static memory.
   static void send_close_messages(Endpoint& endpoint) {
     static constexpr Operation close_message{};
     const int size = endpoint.size();

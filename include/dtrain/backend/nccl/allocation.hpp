@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Zeroed device memory that NCCL knows.
+/// Allocation: zeroed device memory that is registered with NCCL.
 
 #include <algorithm>
 #include <cstddef>
@@ -22,7 +22,7 @@
 
 namespace DTRAIN_NAMESPACE::backend::nccl {
 
-/// Blocking: until it is done. @throws Error (timeout, cuda)
+/// Blocking: until the memory is filled. @throws Error (timeout, cuda)
 inline void fill_with_zeros(void* data, std::size_t bytes, int device, Deadline deadline) {
   const stream::cuda::Stream stream(stream::cuda::Priority::normal, device);
   stream::cuda::Event done;
@@ -34,8 +34,8 @@ inline void fill_with_zeros(void* data, std::size_t bytes, int device, Deadline 
   }
 }
 
-/// Owns `bytes()` bytes on the channel's device. Movable; may outlive the communicator. Its end waits for the device,
-/// as that of other device memory does.
+/// Owns `bytes()` bytes on the channel's device. Movable; may outlive the communicator. Destruction waits for the
+/// device, as that of other device memory does.
 class Allocation {
  public:
   Allocation() noexcept = default;
@@ -79,7 +79,7 @@ class Allocation {
         if (channel->status.aborted()) {
           channel->status.block_until_ended();  // the streams drain with it
         }
-        // As cudaFree does: streams may still use it, and NCCL unbinds and unmaps it at once.
+        // As cudaFree does: streams may still use the memory, which NCCL unmaps at once.
         static_cast<void>(stream::cuda::quiet(cudaDeviceSynchronize()));
         if (registered) {
           channel->deregister_memory(handle);

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Waiting until NCCL has done what a call began: its calls here return at once and finish in threads of NCCL's own.
+/// AsyncResult: waiting for a nonblocking NCCL call, which finishes in threads of NCCL's own.
 
 #include <algorithm>
 #include <chrono>
@@ -14,24 +14,25 @@
 
 namespace DTRAIN_NAMESPACE::backend::nccl {
 
-/// How it ended: `code` is NCCL's; ncclInProgress where the deadline passed, or the waiting was given up.
+/// Result of the wait. `code` is NCCL's: ncclInProgress if the deadline passed or the wait was given up.
 struct AsyncResult {
   ncclResult_t code = ncclSuccess;
   bool given_up = false;
 };
 
-/// Whether an error that NCCL found in its own threads has put the communicator out of service.
+/// NCCL's asynchronous state: an error found in its own threads puts the communicator out of service.
 inline ncclResult_t state_of(const CommLock::Guard& held) {
   ncclResult_t state = ncclSuccess;
   const ncclResult_t code = ncclCommGetAsyncError(held.communicator(), &state);
   return code != ncclSuccess ? code : state;
 }
 
-/// After a call that returned `code`; the communicator is asked where that is ncclSuccess, too, because ncclCommSplit
-/// and, from 2.28 on, ncclCommWindowRegister say so while they still run (src/init.cc, src/dev_runtime.cc). Before it
-/// has ended no other call may be made, and no CUDA work enqueued on the stream concerned. Blocking: to launch an
-/// operation takes tens of microseconds, in which the lock is kept; then others, who may abort, get it in between.
-/// @param give_up is asked without the lock
+/// Waits for a call that returned `code`. Also queries the communicator after ncclSuccess, which ncclCommSplit and,
+/// from 2.28 on, ncclCommWindowRegister return while they still run (src/init.cc, src/dev_runtime.cc). Until the call
+/// has ended, no thread makes another call or enqueues CUDA work on its stream. Blocking: launching an operation takes
+/// tens of microseconds, so the lock is kept for 300; after that it is released between queries, so that others can
+/// abort.
+/// @param give_up is called without the lock
 template <class GiveUp>
 AsyncResult wait_for_result_blocking(CommLock::Guard& held, ncclResult_t code, Deadline deadline, GiveUp give_up) {
   constexpr std::chrono::microseconds longest_sleep{2000};

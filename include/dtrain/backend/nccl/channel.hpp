@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// One rank's end of an NCCL channel: enqueuing operations, and giving up when one fails.
+/// Channel: one rank's end of an NCCL channel, with its operations and their failures.
 
 #include <algorithm>
 #include <atomic>
@@ -29,11 +29,10 @@
 
 namespace DTRAIN_NAMESPACE::backend::nccl {
 
-/// Shared by the Communicator, the thread that watches and the Allocations. Threads: issue and close from one at a
-/// time, the rest from any.
+/// Shared by the Communicator, the Watchdog and the Allocations. Threads: issue() from one at a time, else any.
 class Channel {
  public:
-  /// Without a communicator: see init.hpp. @throws Error (cuda)
+  /// Has no communicator yet: see init.hpp. @throws Error (cuda)
   Channel(const ChannelContext& of, const NcclOptions& with, int device)
       : context(limited(of)), options(with), status(context), device_(device), ring_(device) {}
   Channel(const Channel&) = delete;
@@ -47,14 +46,14 @@ class Channel {
   int device() const noexcept { return device_; }
   Caller caller() const noexcept { return {context.reporting_rank(), device_}; }
 
-  /// Enqueues what `call(ncclComm_t)` enqueues on `stream`. Blocking: until NCCL has launched it, microseconds; the
-  /// first operations of a channel connect ranks and take longer, `timeout` at most.
+  /// Enqueues the work of `call(ncclComm_t)` on `stream`. Blocking: until NCCL has launched it, microseconds. A
+  /// channel's first operations connect ranks and take longer, at most `timeout`.
   /// @throws the job's first cause; Error (timeout, nccl, cuda)
   template <class Call>
   void issue(const Operation& operation, const char* function, stream::cuda::StreamRef stream, Call call) {
     status.check();
     std::optional<InflightRing::TrackedOperation> watched;
-    if (!stream.is_capturing()) {  // a graph must not record these events, nor anybody query its own
+    if (!stream.is_capturing()) {  // a graph must not record these events; those of a graph cannot be queried
       watched.emplace(ring_, operation, stream);
     }
     CommLock::Guard held = lock_or_throw();
@@ -70,7 +69,7 @@ class Channel {
     }
   }
 
-  /// The same for calls without a stream. @param doing for messages
+  /// As issue(), for calls without a stream. @param doing for messages
   template <class Call>
   void manage(const std::string& doing, Deadline deadline, Call call) {
     const stream::cuda::DeviceGuard guard(device_);
@@ -82,15 +81,15 @@ class Channel {
     }
   }
 
-  /// What the watching thread sees, without a call of CUDA's. Blocking: no; while another thread holds the lock only
-  /// whether CUDA answers.
+  /// State of the channel, read without a CUDA call. Does not block; if another thread holds the lock, only `is_stuck`
+  /// is set.
   struct PollResult {
     bool was_polled = false;  ///< else another thread held the lock, or there is no communicator
     ncclResult_t state = ncclSuccess;
     std::string error_text{};
     cudaError_t device = cudaSuccess;
     std::optional<Operation> overdue{};
-    bool is_stuck = false;  ///< events are being asked, and do not answer
+    bool is_stuck = false;  ///< a poll of the events has not returned for `timeout` and 5 s
   };
   PollResult poll() {
     PollResult polled;
@@ -115,27 +114,27 @@ class Channel {
     return polled;
   }
 
-  /// Asks the device for what the next poll() is to see. Blocking: in CUDA, for as long as a stream of the device is
-  /// full.
+  /// Queries the device for the next poll(). Blocking: in CUDA, while a stream of the device is full.
   void poll_events() { ring_.poll(); }
 
-  /// How many operations were seen to be complete; the watching thread looks every 50 ms.
+  /// Number of operations found complete; the watchdog polls every 50 ms.
   std::uint64_t progress() const noexcept { return ring_.progress(); }
 
-  /// Whether all operations that are watched are complete. Blocking: as poll_events().
+  /// Whether all watched operations are complete. Blocking: as poll_events().
   bool idle() {
     poll_events();
     return ring_.is_idle();
   }
 
-  /// Where a thread of NCCL's writes what a split gives, and at worst after the split was given up: until this
-  /// channel's communicator is aborted.
+  /// Variable for the communicator of a split. A thread of NCCL's may write it even after the split was given up, until
+  /// this channel's communicator is aborted.
   ncclComm_t& split_result() {
     const CommLock::Guard held = comm_lock.lock();
     return split_results_.emplace_back(nullptr);
   }
 
-  /// What splits gave that were given up. Blocking, as ncclCommAbort is; once the communicator has ended.
+  /// Aborts the communicators of splits that were given up. Precondition: the channel's communicator has ended.
+  /// Blocking, as ncclCommAbort is.
   void abort_abandoned_splits() noexcept {
     while (const ncclComm_t abandoned = take_abandoned_split()) {
       static_cast<void>(ncclCommAbort(abandoned));
@@ -146,23 +145,23 @@ class Channel {
   /// @{
   using RegistrationHandle = std::list<MemoryRegistration>::iterator;
 
-  /// Collective. Blocking: until NCCL knows the memory. @throws as issue
+  /// Collective. Blocking: until NCCL has registered the memory. @throws as issue
   RegistrationHandle register_memory(std::byte* memory, std::size_t bytes, Deadline deadline) {
     const RegistrationHandle handle = [this] {
       const CommLock::Guard held = comm_lock.lock();
       return registrations_.emplace(registrations_.end());
     }();
-    // Where that fails the handle stays as long as the channel, because NCCL may still be writing there.
+    // If that fails, the handle stays as long as the channel, because NCCL may still write there.
     manage("registering " + std::to_string(bytes) + " bytes with NCCL", deadline, [&](ncclComm_t communicator) {
       return nccl::register_memory(communicator, memory, bytes, options.symmetric_arenas, *handle);
     });
     return handle;
   }
 
-  /// Once the device has let go of it.
+  /// Precondition: the device no longer uses the memory.
   void deregister_memory(RegistrationHandle handle) noexcept {
     const CommLock::Guard held = comm_lock.lock();
-    if (held.communicator() != nullptr && !status.aborted()) {  // else it goes with the communicator
+    if (held.communicator() != nullptr && !status.aborted()) {  // else the registration ends with the communicator
       static_cast<void>(nccl::deregister_memory(held.communicator(), *handle));
       registrations_.erase(handle);
     }
@@ -181,7 +180,7 @@ class Channel {
     return context;
   }
 
-  /// @returns null where there is no more
+  /// @returns null if there is none left
   ncclComm_t take_abandoned_split() noexcept {
     const CommLock::Guard held = comm_lock.lock();
     ncclComm_t found = nullptr;
@@ -202,7 +201,7 @@ class Channel {
     return held;
   }
 
-  /// Fails the channel: whatever goes wrong in a call, NCCL leaves nothing that is usable.
+  /// Fails the channel: after a failed call its communicator is unusable.
   [[noreturn]] void throw_with_diagnosis(const AsyncResult& result, const std::string& doing,
                                          const Operation* operation, CommLock::Guard held) {
     const std::string error_text = held.communicator() != nullptr ? last_error(held.communicator()) : std::string();
@@ -231,7 +230,7 @@ class Channel {
   const int device_;
   InflightRing ring_;
   std::list<MemoryRegistration> registrations_;
-  std::list<ncclComm_t> split_results_;  ///< null once somebody owns it
+  std::list<ncclComm_t> split_results_;  ///< null once taken
 };
 
 }  // namespace DTRAIN_NAMESPACE::backend::nccl

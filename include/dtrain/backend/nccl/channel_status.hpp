@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// ChannelStatus: whether a channel is in service, its first cause, and waking its watchdog.
+/// ChannelStatus: a channel's first cause of failure, and the wake-up of its watchdog.
 
 #include <atomic>
 #include <chrono>
@@ -23,7 +23,7 @@
 
 namespace DTRAIN_NAMESPACE::backend::nccl {
 
-/// The first cause stays. Threads: any.
+/// Keeps the first cause. Threads: any.
 class ChannelStatus {
  public:
   explicit ChannelStatus(const ChannelContext& context)
@@ -35,29 +35,30 @@ class ChannelStatus {
 
   std::optional<Cause> failure() const { return cause_.get(); }
 
-  /// The channel is out of service; whoever watches it is woken. Blocking: no.
+  /// Takes the channel out of service and wakes its watchdog. Does not block.
   void abort(const Cause& cause) noexcept {
     if (cause_.set(cause)) {
-      const std::lock_guard lock(mutex_);  // else it could fall between the watchdog's check and its sleep
+      const std::lock_guard lock(mutex_);  // else it could happen between the watchdog's check and its sleep
       begin_ending();
     }
   }
 
-  /// Aborts, and reports to the job.
+  /// Calls abort(), and reports the cause to the job.
   void fail(const Cause& cause) noexcept {
     abort(cause);
     report_quietly(*job_, cause);
   }
 
-  /// fail() with a cause that this rank is the origin of.
+  /// fail() with a cause that originates on this rank.
   void fail(CauseKind kind, const std::string& text) noexcept { fail({kind, job_rank_, host_, text}); }
 
-  /// Where another rank may have failed the job's first cause is the better one: waits half a second for it. Blocking.
+  /// Blocking: waits half a second for the job's first cause, which says more if another rank may have failed.
+  /// @returns whether the job has failed
   bool wait_for_first_cause() const {
     return job_->block_until_failed(Deadline::after(std::chrono::milliseconds(500)));
   }
 
-  /// @throws the job's first cause, or this channel's; Error where it is this rank's own
+  /// @throws the job's first cause, or this channel's; Error if it originates on this rank
   void check() const {
     if (!aborted() && !job_->failed()) {
       return;
@@ -80,22 +81,22 @@ class ChannelStatus {
     if (abandoned_) {
       AbandonedThreads::remove();
     }
-    changed_.notify_all();  // with the lock: nothing of this is touched afterwards
+    changed_.notify_all();  // with the lock: the thread does not use this object afterwards
   }
-  /// Blocking: until the deadline, an abort, or stop_watching(). @returns whether it is to go on
+  /// Blocking: until the deadline, an abort, or stop_watching(). @returns whether the watchdog continues
   bool block_while_watching(Deadline deadline) {
     std::unique_lock lock(mutex_);
     return !block_until(changed_, lock, deadline, [this] { return stopping_ || aborted(); });
   }
-  /// Blocking: ten seconds at most since the abort or stop_watching(), and one where the process has left threads
-  /// behind already. @returns whether the thread has ended
+  /// Blocking: at most ten seconds since the abort or stop_watching(); one if the process has abandoned threads.
+  /// @returns whether the thread has ended
   bool block_until_ended() {
     std::unique_lock lock(mutex_);
     const auto timeout = AbandonedThreads::count() == 0 ? std::chrono::seconds(10) : std::chrono::seconds(1);
     const auto since = ending_since_.value_or(Deadline::Clock::now());
     return block_until(changed_, lock, Deadline::at(since + timeout), [this] { return ended_; });
   }
-  /// Nobody waits for the thread any longer. @returns false where it has ended meanwhile
+  /// Marks the thread as abandoned: it is not joined. @returns false if it has ended meanwhile
   bool abandon_thread() noexcept {
     const std::lock_guard lock(mutex_);
     abandoned_ = !ended_;
@@ -109,7 +110,7 @@ class ChannelStatus {
   int job_rank() const noexcept { return job_rank_; }
 
  private:
-  /// With the mutex.
+  /// Precondition: the caller holds the mutex.
   void begin_ending() noexcept {
     ending_since_ = ending_since_.value_or(Deadline::Clock::now());
     changed_.notify_all();

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// CommLock: the lock of one ncclComm_t, under which every call to NCCL on it runs.
+/// CommLock: the lock of one ncclComm_t, held in every call to NCCL on it.
 
 #include <mutex>
 #include <utility>
@@ -12,18 +12,18 @@
 
 namespace DTRAIN_NAMESPACE::backend::nccl {
 
-/// Holds a communicator, which NCCL lets nobody use from two threads, abort included. Threads: any.
-/// Its end leaves a communicator that nobody took to the end of the process.
+/// Holds a communicator. NCCL forbids calls on it from two threads at once, aborts included. Threads: any.
+/// A communicator that is never taken stays until the process ends.
 class CommLock {
  public:
   /// Holds the lock.
   class Guard {
    public:
-    /// Null before there is one, and once it was taken.
+    /// Null before adopt() and after take().
     ncclComm_t communicator() const noexcept { return lock_owner_->communicator_; }
     bool is_granted() const noexcept { return lock_.owns_lock(); }
 
-    /// Between unlock() and lock() others may call; what they do to the communicator is seen afterwards.
+    /// Between unlock() and lock() other threads may call NCCL; later calls see their changes.
     void unlock() { lock_.unlock(); }
     void lock() { lock_.lock(); }
 
@@ -42,14 +42,13 @@ class CommLock {
   /// Blocking: while another thread holds it.
   [[nodiscard]] Guard lock() { return {*this, std::unique_lock(mutex_)}; }
 
-  /// It may not be granted.
+  /// The Guard may not be granted.
   [[nodiscard]] Guard try_lock() { return {*this, std::unique_lock(mutex_, std::try_to_lock)}; }
 
   void adopt(const Guard& /*guard*/, ncclComm_t communicator) noexcept { communicator_ = communicator; }
 
-  /// For whoever ends it, which may wait for other ranks and so is done without the lock: nobody else finds it any
-  /// more.
-  /// @returns null where there is none
+  /// For the thread that ends the communicator without the lock, because ending may wait for other ranks. No other
+  /// thread gets the communicator afterwards. @returns null if there is none
   [[nodiscard]] ncclComm_t take(const Guard& /*guard*/) noexcept { return std::exchange(communicator_, nullptr); }
 
  private:

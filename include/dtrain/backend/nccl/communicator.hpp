@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The communicator of ranks with a CUDA device each, over NCCL.
+/// Communicator over NCCL, for ranks with a CUDA device each.
 
 #include <cstddef>
 #include <cstdint>
@@ -28,12 +28,12 @@
 
 namespace DTRAIN_NAMESPACE::backend::nccl {
 
-/// Owns one rank's end of a channel. Buffers and streams are those of the device that was the thread's current one when
-/// it was opened. Operations run on the stream; the host waits only until NCCL has launched them. Once the channel has
-/// failed they are refused with its cause. They can be captured in CUDA graphs, alike on all ranks; how long a graph
-/// runs is not watched, and the graph goes before the communicator. Threads: one at a time, abort() and failure() from
-/// any. Destruction, blocking: until the work enqueued has run or failed, then until all ranks of the node close
-/// theirs, ten seconds at most: beyond, a sentence is logged, and NCCL is left behind in a thread.
+/// Owns one rank's end of a channel. Buffers and streams are on the device that was the thread's current one at
+/// open_blocking(). Operations run on the stream; the host waits only until NCCL has launched them. After a failure of
+/// the channel they throw its cause. Operations can be captured in CUDA graphs, alike on all ranks. A graph's run time
+/// is not watched, and the graph is destroyed before the communicator. Threads: one at a time, abort() and failure()
+/// from any. Destruction, blocking: until the enqueued work has run or failed, then until all ranks of the node close
+/// theirs, at most ten seconds. After these it logs a warning and leaves NCCL behind in a thread.
 class Communicator {
  public:
   using Stream = stream::cuda::StreamRef;
@@ -89,7 +89,7 @@ class Communicator {
     });
   }
 
-  /// See CanSendRecv. A message, however small, may wait for its receiver.
+  /// See CanSendRecv. A send of any size may wait for its receiver.
   void send(ConstBufferView input, int peer, Stream stream) {
     check_message("send", input, peer, rank(), size());
     message(OperationKind::send, "ncclSend", input, input, peer, stream, [&](ncclComm_t to) {
@@ -113,7 +113,7 @@ class Communicator {
       }
       const ncclResult_t one = ncclSend(input.data, input.count, sent, to, by, stream.native());
       const ncclResult_t other = ncclRecv(output.data, output.count, received, from, by, stream.native());
-      code = ncclGroupEnd();  // says what was wrong in the group, too
+      code = ncclGroupEnd();  // also reports errors of the group's calls
       for (const ncclResult_t earlier : {other, one}) {
         code = earlier != ncclSuccess && earlier != ncclInProgress ? earlier : code;
       }
@@ -149,13 +149,13 @@ class Communicator {
     return Communicator(std::move(state));
   }
 
-  /// See CanAllocate. Where a rank cannot have it, the job fails: the others would wait for that rank.
+  /// See CanAllocate. If a rank cannot allocate, the job fails: the other ranks would wait for it.
   /// @throws Error (out_of_memory, timeout, nccl, cuda); the job's first cause, or the channel's
   Allocation allocate_blocking(std::size_t bytes, Deadline deadline) {
     return reporting_failure(state_->channel->context, [&] { return Allocation(state_->channel, bytes, deadline); });
   }
 
-  /// See CanAbort. Blocking: no; the thread that watches aborts. The peers' channels learn of it from the job.
+  /// See CanAbort. Does not block: the watchdog thread aborts NCCL. The job aborts the other ranks' channels.
   void abort(const Cause& cause) noexcept { state_->channel->status.abort(cause); }
   std::optional<Cause> failure() const { return state_->channel->status.failure(); }
 
@@ -163,7 +163,7 @@ class Communicator {
   std::uint64_t progress() const noexcept { return state_->channel->progress(); }
 
  private:
-  /// What stays at its address when the communicator moves.
+  /// State whose address stays the same when the communicator moves.
   struct ChannelState {
     ChannelState(const ChannelContext& context, const NcclOptions& options, int device, Deadline deadline)
         : channel(std::make_shared<Channel>(context, options, device)), token(sizeof(std::int32_t), device) {
@@ -172,7 +172,7 @@ class Communicator {
     ChannelState(const ChannelState&) = delete;
     ChannelState& operator=(const ChannelState&) = delete;
 
-    /// The channel has its communicator.
+    /// Precondition: the channel has its communicator.
     void serve() {
       watchdog.emplace(channel);
       subscription =
@@ -201,14 +201,14 @@ class Communicator {
     }
 
     const std::shared_ptr<Channel> channel;
-    const stream::cuda::DeviceBuffer token;  ///< a barrier's
-    std::uint64_t collectives = 0;           ///< those that every rank takes part in
+    const stream::cuda::DeviceBuffer token;  ///< operand of a barrier
+    std::uint64_t collectives = 0;           ///< operations in which every rank takes part
     std::uint64_t splits = 0;
     std::optional<Watchdog> watchdog;
     FailureLatch::Subscription subscription;
   };
 
-  /// Of an operation, beside its buffer.
+  /// Arguments of an operation besides its buffers.
   struct Details {
     int root = 0;
     ReduceOp op = ReduceOp::sum;
@@ -216,7 +216,7 @@ class Communicator {
 
   explicit Communicator(ProcessOwned<ChannelState> state) noexcept : state_(std::move(state)) {}
 
-  /// The next collective; nothing is counted before it is enqueued. @param shown tells its count and type
+  /// Issues the next collective, and counts it once it is enqueued. @param shown has its count and type
   template <class Call>
   void collective(OperationKind kind, const char* function, const ConstBufferView& shown, const ConstBufferView& other,
                   Details details, Stream stream, Call call) {

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// dtrain's element types and reductions as NCCL's.
+/// Conversion of element types and reductions to NCCL's.
 
 #include <string>
 
@@ -15,8 +15,8 @@
 
 namespace DTRAIN_NAMESPACE::backend::nccl {
 
-/// As NCCL moves it: floats of 8 bits as bytes, which every version moves on every device.
-/// @throws Error (invalid_argument) for what is no DType
+/// The type in which NCCL moves elements: bytes for 8-bit floats, which every version moves on every device.
+/// @throws Error (invalid_argument) for a value that is no DType
 inline ncclDataType_t type_of(DType dtype) {
   switch (dtype) {
     case DType::f64: return ncclFloat64;
@@ -36,8 +36,8 @@ constexpr bool reduces(DType dtype) noexcept {
   return reduces_float8 || !is_float8(dtype);
 }
 
-/// As NCCL reduces it on that device. A communicator that refuses an operation is lost, hence this one does before.
-/// @throws Error (unsupported, invalid_argument, cuda)
+/// The type in which NCCL reduces elements on the device. A refused operation makes a communicator unusable; therefore
+/// this function refuses it before NCCL does. @throws Error (unsupported, invalid_argument, cuda)
 inline ncclDataType_t reduced_type_of(DType dtype, int device) {
   if (!is_float8(dtype)) {
     return type_of(dtype);
@@ -58,18 +58,18 @@ inline ncclDataType_t reduced_type_of(DType dtype, int device) {
   return dtype == DType::f8e4m3 ? float8_e4m3_type : float8_e5m2_type;
 }
 
-/// NCCL adds integers up modulo 2^bits and then divides, which is no average where the sum overflows.
+/// Whether NCCL's averages are correct. NCCL adds integers modulo 2^bits and then divides: wrong if the sum overflows.
 constexpr bool averages(DType dtype) noexcept {
   return dtype != DType::i64 && dtype != DType::i32 && dtype != DType::u8;
 }
 
-/// Up to how many ranks 1 / ranks is a normal number of an 8-bit type. NCCL multiplies every element by it, rounded:
-/// beyond, digits are missing, until it is 0 (src/enqueue.cc, hostToDevRedOp).
+/// Maximum number of ranks for which 1 / ranks is a normal number of an 8-bit type. NCCL multiplies every element by
+/// it, rounded: with more ranks it loses digits, until it is 0 (src/enqueue.cc, hostToDevRedOp).
 constexpr int max_averaged_ranks(DType dtype) noexcept {
   return dtype == DType::f8e4m3 ? 1 << 6 : 1 << 14;
 }
 
-/// @throws Error (unsupported) for an average that would be wrong; (invalid_argument) for what is no ReduceOp
+/// @throws Error (unsupported) for an average that would be wrong; (invalid_argument) for a value that is no ReduceOp
 inline ncclRedOp_t reduction_of(ReduceOp op, DType dtype, int ranks) {
   switch (op) {
     case ReduceOp::sum: return ncclSum;
@@ -88,7 +88,7 @@ inline ncclRedOp_t reduction_of(ReduceOp op, DType dtype, int ranks) {
                                            "for 1/" +
                                            std::to_string(ranks) + "; average f16, bf16 or f32");
       }
-      return is_float8(dtype) && ranks == 1 ? ncclSum : ncclAvg;  // to 2.30 it refuses 8 bits with one rank
+      return is_float8(dtype) && ranks == 1 ? ncclSum : ncclAvg;  // up to 2.30 NCCL refuses 8 bits with one rank
   }
   throw Error(Errc::invalid_argument, std::string("NCCL does not know the reduction ") + name(op));
 }

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// What NCCL reads from the environment, before its first call.
+/// NCCL's environment variables, set and checked before its first call.
 
 #include <cerrno>
 #include <cstdlib>
@@ -17,7 +17,7 @@
 
 namespace DTRAIN_NAMESPACE::backend::nccl {
 
-/// What is wrong with the variables; null where nothing is.
+/// A warning about the variables; null if they are in order.
 inline const char* warning_about(const identity::Environment& environment) {
   return identity::Variables(environment).text("NCCL_COMM_BLOCKING") != "1"
              ? nullptr
@@ -25,9 +25,9 @@ inline const char* warning_about(const identity::Environment& environment) {
                "to measure";
 }
 
-/// Makes the order of the program's calls the order on the device, for all communicators of it (from NCCL 2.26 on),
-/// unless the user has set NCCL_LAUNCH_ORDER_IMPLICIT. Says so where a variable takes away what dtrain promises.
-/// Threads: none reads the environment meanwhile. @throws Error where the environment takes no more
+/// Sets NCCL_LAUNCH_ORDER_IMPLICIT unless the user has: the device then runs operations in the order of the program's
+/// calls, for all its communicators (from NCCL 2.26 on). Logs a warning if a variable breaks a guarantee of dtrain.
+/// Threads: no other thread reads the environment meanwhile. @throws Error if the variable cannot be set
 inline void prepare_environment() {
   if (::setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0) != 0) {
     throw Error(std::error_code(errno, std::generic_category()), "setting NCCL_LAUNCH_ORDER_IMPLICIT");

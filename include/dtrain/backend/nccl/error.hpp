@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// NCCL's errors as dtrain's.
+/// Conversion of NCCL's error codes to Error.
 
 #include <cstring>
 #include <string>
@@ -43,8 +43,8 @@ inline std::string name_of(ncclResult_t code) {
   }
 }
 
-/// What NCCL reports of the last error in this process, a line at most; empty where it said nothing. The caller holds
-/// the lock of `communicator`, or has none.
+/// NCCL's last error in this process, at most 300 characters; empty if there is none. The caller holds the lock of
+/// `communicator`, or passes null.
 inline std::string last_error(ncclComm_t communicator) {
   constexpr std::size_t longest = 300;
   const char* const text = ncclGetLastError(communicator);
@@ -58,7 +58,7 @@ inline std::string last_error(ncclComm_t communicator) {
   return sanitize(error_text);
 }
 
-/// Who calls NCCL, for its errors.
+/// Rank and device of the caller, for NCCL's errors.
 struct Caller {
   int rank = 0;  ///< in the job
   int device = 0;

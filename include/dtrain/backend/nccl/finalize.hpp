@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The end of a channel: finalize and destroy where its work is complete, abort otherwise.
+/// End of a channel: ncclCommFinalize and ncclCommDestroy if its work is complete, ncclCommAbort otherwise.
 
 #include <chrono>
 #include <thread>
@@ -15,7 +15,7 @@
 
 namespace DTRAIN_NAMESPACE::backend::nccl {
 
-/// While the channel is watched. Blocking. @returns whether its work has run by the deadline; true where it was aborted
+/// Precondition: the channel is watched. Blocking. @returns whether its work has run in time; true after an abort
 inline bool block_until_idle(Channel& channel, Deadline deadline) {
   const stream::cuda::RelaxedCapture relaxed;
   while (!channel.status.aborted() && !channel.idle()) {
@@ -27,10 +27,9 @@ inline bool block_until_idle(Channel& channel, Deadline deadline) {
   return true;
 }
 
-/// Ends the communicator; all work that still runs where the channel was aborted. Blocking, and without a deadline:
-/// NCCL waits for graphs with its operations, and in ncclCommDestroy and ncclCommAbort until all ranks of the node have
-/// called one of the two (src/proxy.cc, ncclProxyService). Hence nobody does this but the thread that watches, which
-/// can be left behind.
+/// Ends the communicator, and after an abort all work that still runs. Blocking, without a deadline: NCCL waits for
+/// graphs with its operations, and in ncclCommDestroy and ncclCommAbort until all ranks of the node have called one of
+/// the two (src/proxy.cc, ncclProxyService). Only the watchdog thread, which can be left behind, calls this.
 inline void end_blocking(Channel& channel) noexcept {
   CommLock::Guard held = channel.comm_lock.lock();
   bool finalized = false;

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Initialising communicators: of all ranks of a channel, and by a split.
+/// Initialisation of NCCL communicators: ncclCommInitRankConfig for all ranks of a channel, and ncclCommSplit.
 
 #include <array>
 #include <atomic>
@@ -34,7 +34,7 @@ inline std::string to_hexadecimal(const ncclUniqueId& id) {
   return text;
 }
 
-/// @throws Error (protocol) for what to_hexadecimal does not give
+/// @throws Error (protocol) unless `text` is from to_hexadecimal
 inline ncclUniqueId unique_id_from(const std::string& text) {
   ncclUniqueId id{};
   bool good = text.size() == 2 * sizeof id.internal;
@@ -52,7 +52,7 @@ inline ncclUniqueId unique_id_from(const std::string& text) {
   return id;
 }
 
-/// Rank 0's, through the store. Blocking. @throws Error (timeout, nccl), JobFailed
+/// Rank 0's unique id, which the store passes on. Blocking. @throws Error (timeout, nccl), JobFailed
 inline ncclUniqueId exchange_id_blocking(const Channel& channel, Deadline deadline) {
   const ChannelContext& context = channel.context;
   const std::string key = context.name + "/nccl-id";
@@ -71,7 +71,7 @@ inline ncclUniqueId exchange_id_blocking(const Channel& channel, Deadline deadli
   return id;
 }
 
-/// What to do about ranks that do not find each other.
+/// Remedy for an error of ranks that do not connect.
 inline std::string hint(const Channel& channel) {
   const int ranks = channel.context.members.world_size;
   return ranks == 1 ? "is the device of another process at fault? NCCL_DEBUG=INFO makes NCCL say what it waits for"
@@ -81,9 +81,8 @@ inline std::string hint(const Channel& channel) {
                           "makes NCCL say what it waits for";
 }
 
-/// Waits for the communicator under the channel's lock. Where that fails it stays there: an abort may wait for other
-/// ranks, which are notified first.
-/// @throws the job's first cause; Error (timeout, nccl)
+/// Waits for the communicator under the channel's lock. After a failure the channel keeps it: an abort may wait for
+/// other ranks, which must be notified first. @throws the job's first cause; Error (timeout, nccl)
 inline void wait_or_throw(Channel& channel, CommLock::Guard& held, ncclResult_t code, const char* call,
                           Deadline deadline) {
   const auto began = Deadline::Clock::now();
@@ -105,8 +104,8 @@ inline void wait_or_throw(Channel& channel, CommLock::Guard& held, ncclResult_t 
   throw nccl_error(result.code, doing, channel.caller(), error_text, hint(channel));
 }
 
-/// Collective, blocking: gives the channel its communicator. @throws the job's first cause; Error (timeout, nccl,
-/// protocol), once it is reported to the job
+/// Collective, blocking: makes the channel's communicator.
+/// @throws the job's first cause; Error (timeout, nccl, protocol), once it is reported to the job
 inline void connect_blocking(Channel& channel, Deadline deadline) {
   const ChannelContext& context = channel.context;
   const ncclUniqueId id = exchange_id_blocking(channel, deadline);
@@ -120,7 +119,7 @@ inline void connect_blocking(Channel& channel, Deadline deadline) {
   wait_or_throw(channel, held, code, "ncclCommInitRankConfig", deadline);
 }
 
-/// Collective, blocking: gives `child` a communicator of those ranks of `parent` that give the same color.
+/// Collective, blocking: gives `child` a communicator of the ranks of `parent` with the same color.
 /// @throws the job's first cause; Error (timeout, nccl), once it is reported to the job
 inline void split_blocking(Channel& parent, Channel& child, int color, int key, Deadline deadline) {
   ncclConfig_t config = config_of(child.options);
@@ -130,7 +129,7 @@ inline void split_blocking(Channel& parent, Channel& child, int color, int key, 
   const std::atomic_ref<ncclComm_t> written(made);
   while (written.load(std::memory_order_acquire) == nullptr && !deadline.passed() && !parent.status.aborted()) {
     std::this_thread::sleep_for(
-        std::chrono::microseconds(100));  // NVIDIA/nccl#1472: a moment behind the parent's state
+        std::chrono::microseconds(100));  // NVIDIA/nccl#1472: written after the parent's state changes
   }
   if (written.load(std::memory_order_acquire) == nullptr) {
     parent.status.check();

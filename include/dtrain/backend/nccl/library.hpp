@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Compatibility of NCCL's versions, 2.18 to 2.30.
+/// Compatibility with NCCL versions 2.18 to 2.30.
 
 #include <cstddef>
 #include <string>
@@ -23,8 +23,7 @@ inline std::string version_text(int code) {
   return std::to_string(code / 10000) + "." + std::to_string(code / 100 % 100) + "." + std::to_string(code % 100);
 }
 
-/// A header that is older than the library does no harm; a newer one names what the library has not.
-/// @throws Error (unsupported)
+/// Checks that the library is at least as new as the header; an older library lacks functions of the header.
 inline void require_library() {
   int library = 0;
   const int header = NCCL_VERSION_CODE;
@@ -35,7 +34,7 @@ inline void require_library() {
   }
 }
 
-/// Of a communicator none of whose calls waits for another rank.
+/// Configuration of a nonblocking communicator: none of its calls waits for another rank.
 inline ncclConfig_t config_of(const NcclOptions& options) noexcept {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
@@ -54,7 +53,7 @@ inline ncclConfig_t config_of(const NcclOptions& options) noexcept {
   return config;
 }
 
-/// Device memory of the kind that NCCL registers best, from 2.19 on; the caller says which device is current.
+/// Allocates memory of the current device, from 2.19 on of the kind that NCCL registers best.
 inline ncclResult_t allocate(void** memory, std::size_t bytes) {
 #if NCCL_VERSION_CODE >= 21901
   return ncclMemAlloc(memory, bytes);
@@ -71,7 +70,7 @@ inline ncclResult_t release(void* memory) {
 #endif
 }
 
-/// As NCCL reduces floats of 8 bits, from 2.24 on.
+/// NCCL's types for reductions of 8-bit floats, from 2.24 on.
 #if NCCL_VERSION_CODE >= 22400
 inline constexpr bool reduces_float8 = true;
 inline constexpr ncclDataType_t float8_e4m3_type = ncclFloat8e4m3;
@@ -82,7 +81,7 @@ inline constexpr ncclDataType_t float8_e4m3_type = ncclUint8;
 inline constexpr ncclDataType_t float8_e5m2_type = ncclUint8;
 #endif
 
-/// What a communicator knows of a piece of memory. Pinned: NCCL may fill it in later.
+/// A communicator's registration of a memory range. Pinned: NCCL may write it later.
 struct MemoryRegistration {
   void* handle = nullptr;
 #if NCCL_VERSION_CODE >= 22703
@@ -90,7 +89,7 @@ struct MemoryRegistration {
 #endif
 };
 
-/// May be in progress when it returns. A window is collective, a handle is not.
+/// Registration may be in progress when this returns. Registering a window is collective, a handle is not.
 inline ncclResult_t register_memory(ncclComm_t communicator, void* memory, std::size_t bytes, bool symmetric,
                                     MemoryRegistration& registration) {
 #if NCCL_VERSION_CODE >= 22703
@@ -108,7 +107,7 @@ inline ncclResult_t register_memory(ncclComm_t communicator, void* memory, std::
 #endif
 }
 
-/// Local to the rank, for both kinds.
+/// Not collective, for both kinds.
 inline ncclResult_t deregister_memory(ncclComm_t communicator, const MemoryRegistration& registration) {
 #if NCCL_VERSION_CODE >= 22703
   if (registration.window != nullptr) {

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Allocation: device memory with host memory that its operations go through.
+/// Allocation: device memory, with the host memory through which its operations pass.
 
 #include <cstddef>
 #include <cstdint>
@@ -16,7 +16,7 @@
 
 namespace DTRAIN_NAMESPACE::backend::staged {
 
-/// Owns both. The host shadow is the inner backend's own allocation, pinned: it reduces there without another copy.
+/// Owns both. The host shadow is a pinned allocation of the inner backend, which reduces there without another copy.
 /// Lifetime: outlives all work on it; may outlive the communicator.
 template <class Inner>
 class Allocation {
@@ -35,7 +35,7 @@ class Allocation {
   std::weak_ptr<const void> lifetime() const noexcept { return memory_; }
 
  private:
-  /// Members go in the reverse order: freeing device memory waits for the work on it.
+  /// Destroyed in the reverse order: freeing device memory waits for the work on it.
   struct DeviceAndHostMemory {
     DeviceAndHostMemory(stream::cuda::DeviceBuffer on_device, Inner on_host)
         : host_shadow(std::move(on_host)),
@@ -49,7 +49,7 @@ class Allocation {
   std::shared_ptr<DeviceAndHostMemory> memory_;
 };
 
-/// A communicator's allocations, to find the host shadows of buffers in them.
+/// A communicator's allocations, to find the host shadows of their buffers.
 class HostShadowTable {
  public:
   template <class Inner>
@@ -58,13 +58,13 @@ class HostShadowTable {
     shadows_.push_back({memory.lifetime(), memory.data(), memory.host_shadow(), memory.bytes()});
   }
 
-  /// The host memory of `count` bytes at `device`; null where these are in no allocation. Allocates nothing.
+  /// Host memory of `count` bytes at `device`; null if they are in no allocation. Allocates nothing.
   std::byte* find(const std::byte* device, std::size_t count) const noexcept {
     const auto address = reinterpret_cast<std::uintptr_t>(device);
     for (const HostShadow& shadow : shadows_) {
       const auto begin = reinterpret_cast<std::uintptr_t>(shadow.device);
       if (address >= begin && address - begin <= shadow.bytes && count <= shadow.bytes - (address - begin) &&
-          !shadow.lifetime.expired()) {  // else the addresses may be somebody else's by now
+          !shadow.lifetime.expired()) {  // else other memory may have these addresses by now
         return shadow.host_shadow + (address - begin);
       }
     }

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// ChunkCopies: how one chunk of an operation is copied to the host and back.
+/// ChunkCopies: the copies of one chunk to the host and back.
 
 #include <cstddef>
 
@@ -13,8 +13,8 @@
 
 namespace DTRAIN_NAMESPACE::backend::staged {
 
-/// `rows` runs of `bytes`, one behind the other in host memory, `stride` bytes apart on the device; none without rows.
-/// Has no const of its own: of a buffer that is only read nothing is written.
+/// `rows` rows of `bytes`: contiguous in host memory, `stride` bytes apart on the device; nothing to copy without rows.
+/// Not const-correct: also used for read-only buffers, which are never written.
 struct StridedCopy {
   std::byte* device = nullptr;
   std::byte* host = nullptr;
@@ -23,7 +23,7 @@ struct StridedCopy {
   std::size_t stride = 0;
 };
 
-/// Host memory of the copies and of the operation is the same.
+/// Copies of a chunk, and operands of the inner operation in the same host memory.
 struct ChunkCopies {
   StridedCopy to_host{};
   StridedCopy to_device{};
@@ -33,13 +33,13 @@ struct ChunkCopies {
   std::size_t output_count = 0;
 };
 
-/// A chunk of a buffer.
+/// Copy of one chunk of a buffer.
 inline StridedCopy copy_of(const std::byte* device, std::byte* host, ElementRange chunk, std::size_t element) noexcept {
   std::byte* const begin = device == nullptr ? nullptr : const_cast<std::byte*>(device) + chunk.begin * element;
   return {begin, host, chunk.count * element, 1, 0};
 }
 
-/// The same chunk of each of `blocks` blocks of `length` elements, which a buffer is made of.
+/// Copy of the same chunk of each of the buffer's `blocks` blocks of `length` elements.
 inline StridedCopy copy_of_blocks(const std::byte* device, std::byte* host, ElementRange chunk, std::size_t element,
                                   std::size_t blocks, std::size_t length) noexcept {
   StridedCopy rows = copy_of(device, host, chunk, element);

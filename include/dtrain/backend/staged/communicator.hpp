@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The communicator of device memory over a communicator of host memory.
+/// Communicator of device memory, staged through a communicator of host memory.
 
 #include <algorithm>
 #include <cstddef>
@@ -29,10 +29,9 @@
 
 namespace DTRAIN_NAMESPACE::backend::staged {
 
-/// Owns one rank's end of a channel, for memory of one device. Reductions have the inner backend's bits: how they are
-/// cut into chunks depends on counts and types alone. Threads: one at a time, abort() and failure() from any.
-/// Destruction skips work that has not run. Blocking: nothing but what says so, unless hundreds of chunks are under
-/// way.
+/// Owns one rank's end of a channel, for memory of one device. Reductions have the inner backend's bits: chunks depend
+/// on counts and types alone. Threads: one at a time, abort() and failure() from any. Destruction skips work that has
+/// not run. No function blocks unless it says so, except while hundreds of chunks are in flight.
 template <backend::Communicator Inner>
 class Communicator {
  public:
@@ -48,8 +47,8 @@ class Communicator {
   int size() const noexcept { return inner().size(); }
   const rendezvous::Membership& members() const noexcept { return pipeline_->context().members; }
 
-  /// See CanAllReduce. Where a buffer lies in an allocation there is no other copy than those of the device. @throws
-  /// Error (unsupported, invalid_argument, cuda) at the call, as do the others.
+  /// See CanAllReduce. If a buffer lies in an allocation, the only copies are those between device and host.
+  /// @throws Error (unsupported, invalid_argument, cuda) at the call, as do the others
   void all_reduce(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) {
     check_device(input, output, stream);
     check_all_reduce(input, output);
@@ -177,7 +176,7 @@ class Communicator {
     return reporting_failure(context, [&] { return Communicator(context, std::move(inner_channel), deadline); });
   }
 
-  /// See CanAllocate: device memory. What was enqueued runs first. Where a rank cannot have it, the job fails.
+  /// See CanAllocate: device memory. What was enqueued runs first. If a rank cannot allocate, the job fails.
   /// @throws Error (cuda: no memory of the device, or none to pin), and as the inner allocate_blocking
   Allocation allocate_blocking(std::size_t bytes, Deadline deadline) {
     const stream::cuda::DeviceGuard guard(pipeline_->device());
@@ -195,7 +194,7 @@ class Communicator {
   void abort(const Cause& cause) noexcept { pipeline_->abort(cause); }
   std::optional<Cause> failure() const { return pipeline_->failure(); }
 
-  /// A number that grows while operations go on. Threads: any.
+  /// A number that grows while chunks complete. Threads: any.
   std::uint64_t progress() const noexcept { return pipeline_->progress(); }
 
  private:
@@ -211,7 +210,7 @@ class Communicator {
     return operation;
   }
 
-  /// Both directions are cut alike whoever calls send, recv or send_recv: half a slot for each.
+  /// Each direction uses half a slot, so that send, recv and send_recv have chunks of the same size.
   void exchange(ConstBufferView input, int to, BufferView output, int from, Stream stream) {
     const std::size_t element = size_bytes(input.dtype);
     const ChunkPlan sent(input.count, element, slot_bytes / 2);

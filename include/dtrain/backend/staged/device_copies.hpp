@@ -20,8 +20,8 @@
 
 namespace DTRAIN_NAMESPACE::backend::staged {
 
-/// Takes chunks from the program's stream, and brings results back by a stream of its own, which the program's waits
-/// for. Lifetime: until block_until_drained(). Threads: one enqueues; chunks() from any.
+/// Copies chunks to the host on the program's stream, and results back on a copy stream, for which the program's stream
+/// waits. Lifetime: until block_until_drained(). Threads: one enqueues; chunks() from any.
 template <Communicator C>
 class DeviceCopies {
  public:
@@ -35,7 +35,7 @@ class DeviceCopies {
   ChunkPool& chunks() noexcept { return chunks_; }
   stream::cuda::StreamRef upload() const noexcept { return upload_.ref(); }
 
-  /// Host memory for the next chunk, which the chunk before in it has left by the time that `stream` comes to this.
+  /// Host memory of the next chunk. `stream` waits until the previous chunk has left it.
   struct StagingSlot {
     std::byte* memory;
     stream::cuda::Event* copied_back;
@@ -48,7 +48,7 @@ class DeviceCopies {
   }
   void release(const StagingSlot& slot) { upload_.ref().record(*slot.copied_back); }
 
-  /// Enqueued: there and back, with the chunk's events between.
+  /// Enqueues both copies of a chunk, and the chunk's events between them.
   void enqueue_copies(StagedChunk& chunk, const ChunkCopies& copies, stream::cuda::StreamRef stream) {
     chunk.input = copies.input;
     chunk.output = copies.output;
@@ -57,7 +57,7 @@ class DeviceCopies {
     stream.record(chunk.started);
     copy_to_host(copies.to_host, stream);
     stream.record(chunk.copied_to_host);
-    upload_.ref().wait(chunk.copied_to_host);  // after a failure the host signals without having waited for it
+    upload_.ref().wait(chunk.copied_to_host);  // after a failure the host signals before this copy has ended
     upload_.ref().wait_unwatched(chunk.result_ready, Deadline::after(longer_than_any_queue));
     copy_to_device(copies.to_device, upload_.ref());
   }
@@ -79,11 +79,11 @@ class DeviceCopies {
   }
 
  private:
-  /// The wait for a chunk ends because the chunk is signalled, which deadlines of the host's see to.
+  /// The host signals every chunk by its own deadlines, which ends this wait.
   static constexpr std::chrono::hours longer_than_any_queue{24};
   static constexpr std::chrono::seconds drain_timeout{5};
 
-  // Members go in the reverse order.
+  // Members are destroyed in the reverse order.
   std::size_t room_;
   typename C::Allocation slot_memory_;
   stream::cuda::HostRegistration pinned_;

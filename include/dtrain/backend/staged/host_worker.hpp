@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The thread that runs the inner backend's operations on chunks that have come to the host.
+/// HostWorker: the thread that runs the inner backend's operations on chunks in host memory.
 
 #include <atomic>
 #include <chrono>
@@ -28,8 +28,8 @@
 
 namespace DTRAIN_NAMESPACE::backend::staged {
 
-/// Owns the inner communicator. Every chunk is signalled in the end, whatever fails: no stream is left waiting.
-/// Pinned. Threads: one enqueues and drains; abort() and failure() from any.
+/// Uses the inner communicator in a thread. Signals every chunk in the end, also after a failure: no stream is left
+/// waiting. Pinned. Threads: one enqueues and drains; fail() and progress() from any.
 template <Communicator C>
 class HostWorker {
  public:
@@ -42,7 +42,7 @@ class HostWorker {
   HostWorker(const HostWorker&) = delete;
   HostWorker& operator=(const HostWorker&) = delete;
 
-  /// Ends what has not run. Blocking: until the operation under way has ended, which sees that.
+  /// Ends work that has not run. Blocking: until the running operation has ended, which the abort makes it do.
   ~HostWorker() {
     if (completed_.load() != enqueued_) {
       inner_.abort({CauseKind::exception, context_.reporting_rank(), context_.members.host,
@@ -51,7 +51,7 @@ class HostWorker {
     thread_->stop_helper();
   }
 
-  /// The chain of `count` chunks is completed in turn. Blocking: while hundreds of chains are waiting.
+  /// Enqueues a chain of `count` chunks, which complete in turn. Blocking: while hundreds of chains are waiting.
   void enqueue(const StagedOperation& operation, StagedChunk* first, std::size_t count) {
     thread_->ref().enqueue(QueuedChunks{this, operation, first});
     enqueued_ += count;
@@ -75,7 +75,7 @@ class HostWorker {
       inner_.abort(cause);
       context_.failure->report(cause);
     } catch (...) {
-      // Out of memory for the sentence: the peers' timeouts end the job.
+      // Out of memory for the message: the peers' timeouts end the job.
     }
   }
 
@@ -106,20 +106,20 @@ class HostWorker {
       if (chunk->result_ready.timed_out()) {
         fail(operation.kind, CauseKind::timeout, "its stream's wait for the host timed out");
       }
-      completed_.fetch_add(1);  // first: who has seen the result may destroy the communicator
+      completed_.fetch_add(1);  // first: a thread that sees the result may destroy the communicator
       chunks_.release(*chunk);
     }
   }
 
-  /// A new thread's device is 0, and asking it for anything would take memory of that one.
+  /// A new thread's current device is 0, and other CUDA calls would allocate memory on it.
   void take_device() const {
     if (stream::cuda::current_device() != device_) {
       stream::cuda::check(cudaSetDevice(device_), "cudaSetDevice");
     }
   }
 
-  /// Blocking: until the chunk is in host memory, by the channel's timeout from when the program's stream has come to
-  /// it; until then by the peers' timeouts, which fail the channel. @returns false where the channel has failed
+  /// Blocking: until the chunk is in host memory. From when the program's stream has reached the chunk, the deadline is
+  /// the channel's timeout; before that the peers' timeouts fail the channel. @returns false if the channel has failed
   bool wait_until_on_host(const StagedOperation& operation, const StagedChunk& chunk) {
     std::optional<Deadline> deadline;
     while (chunk.copied_to_host.block_until_complete(Deadline::after(failure_check_interval)) !=
@@ -154,7 +154,7 @@ class HostWorker {
   stream::host::Queue steps_;                                ///< the inner communicator's
   std::uint64_t enqueued_ = 0;                               ///< chunks
   std::atomic<std::uint64_t> completed_{0};                  ///< of them
-  std::optional<stream::host::CommunicationStream> thread_;  ///< its end drops what has not run, which signals it
+  std::optional<stream::host::CommunicationStream> thread_;  ///< destroyed first: drops and signals pending work
 };
 
 }  // namespace DTRAIN_NAMESPACE::backend::staged

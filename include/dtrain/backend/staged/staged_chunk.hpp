@@ -17,22 +17,22 @@
 
 namespace DTRAIN_NAMESPACE::backend::staged {
 
-/// The device says that the chunk is on the host, a thread runs the host's operation on it, and that signals the device
-/// that the result may be fetched.
+/// The device signals that the chunk is on the host. A thread runs the inner operation on it, and signals the device
+/// that the result can be copied.
 struct StagedChunk {
   explicit StagedChunk(std::byte* pinned_word) : result_ready(pinned_word) {}
 
-  stream::cuda::Event started;               ///< the program's stream has come to the chunk
+  stream::cuda::Event started;               ///< the program's stream has reached the chunk
   stream::cuda::Event copied_to_host;        ///< the chunk is in host memory
-  stream::cuda::ExternalEvent result_ready;  ///< its result is
-  std::byte* input = nullptr;                ///< what the host's operation reads and writes
+  stream::cuda::ExternalEvent result_ready;  ///< the result is in host memory
+  std::byte* input = nullptr;                ///< operands of the inner operation
   std::byte* output = nullptr;
   std::size_t input_count = 0;
   std::size_t output_count = 0;
   StagedChunk* next = nullptr;  ///< of the same operation
 };
 
-/// Owns chunks and lends them; grows where all are lent. Threads: all members from any.
+/// Owns chunks and lends them; grows if all are lent. Threads: any.
 class ChunkPool {
  public:
   /// @throws Error (cuda) where there is no more pinned memory
@@ -57,7 +57,7 @@ class ChunkPool {
     return chunk;
   }
 
-  /// Lets its device go on, and takes the chunk back. What waits for it may not have come to that yet.
+  /// Signals the device, and takes the chunk back. The device may reach its wait for the signal later.
   void release(StagedChunk& chunk) noexcept {
     chunk.result_ready.signal();
     const std::lock_guard lock(mutex_);

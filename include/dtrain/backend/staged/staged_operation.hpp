@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// An operation of the inner backend, to be run on one chunk after the other.
+/// StagedOperation: an operation of the inner backend, run on one chunk after the other.
 
 #include <concepts>
 #include <cstdint>
@@ -32,13 +32,13 @@ constexpr std::string_view name(StagedKind kind) noexcept {
   return "an operation";
 }
 
-/// What all chunks of an operation have in common.
+/// Properties shared by all chunks of an operation.
 struct StagedOperation {
   StagedKind kind = StagedKind::barrier;
   DType dtype = DType::f32;
   ReduceOp op = ReduceOp::sum;
   int root = 0;
-  int to = -1;  ///< of an exchange: -1 where nothing is sent, or received
+  int to = -1;  ///< peers of an exchange; -1: nothing is sent, or received
   int from = -1;
 };
 
@@ -47,7 +47,7 @@ namespace detail {
 template <class C>
 void start_exchange(C& inner, const StagedOperation& operation, const ConstBufferView& input, const BufferView& output,
                     const StagedChunk& chunk, stream::host::StreamRef stream) {
-  // Of two lengths the longer one goes on alone; a message without elements is one all the same.
+  // The longer of two messages continues alone. A message without elements is sent, too.
   const bool sends = operation.to >= 0 && chunk.input != nullptr;
   const bool receives = operation.from >= 0 && chunk.output != nullptr;
   if (sends && receives) {

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Cuts an operation on device memory into chunks that are on their way at the same time.
+/// StagingPipeline: operations on device memory as pipelined chunks in host memory.
 
 #include <algorithm>
 #include <cstddef>
@@ -30,12 +30,14 @@
 
 namespace DTRAIN_NAMESPACE::backend::staged {
 
-/// For each chunk, the program's stream copies it to the host; the worker's thread waits for that and runs the host's
-/// operation; the copy stream, which has waited for the thread, copies the result to the device; in the end the
-/// program's stream waits for that one. So three chunks move at once, and the program's thread does not block.
+/// Each chunk has three stages, so three chunks move at once and the program's thread does not block:
+/// 1. The program's stream copies the chunk to the host.
+/// 2. The worker's thread waits for that copy and runs the inner operation.
+/// 3. The copy stream waits for the thread and copies the result to the device.
+/// At the end of an operation the program's stream waits for the copy stream.
 ///
-/// Pinned. Threads: one submits; abort() and failure() from any. Destruction ends what has not run. Blocking then: for
-/// the copies under way. Lifetime: the program's stream outlives its work.
+/// Pinned. Threads: one submits; abort() and failure() from any. Destruction ends work that has not run. Blocking then:
+/// for the copies in flight. Lifetime: the program's stream outlives its work.
 template <Communicator C>
 class StagingPipeline {
  public:
@@ -53,16 +55,16 @@ class StagingPipeline {
   ~StagingPipeline() {
     host_worker_.reset();
     if (!device_copies_->block_until_drained()) {
-      static_cast<void>(device_copies_.release());  // the device still uses it, and nobody is left to wait longer
+      static_cast<void>(device_copies_.release());  // leaked, because the device still uses it
     }
   }
 
-  /// Bytes of host memory that a chunk has in a slot.
+  /// Bytes of host memory per chunk in a slot.
   std::size_t room() const noexcept { return room_; }
 
-  /// Enqueued: a ChunkCopies for each chunk, which `describe(index, slot)` gives; `slot` is null where the operation
-  /// does not go through slots. After a failure nothing is enqueued.
-  /// @throws Error (unsupported: the stream is captured; cuda: the channel is out of service then)
+  /// Enqueues the copies of each chunk, which `describe(index, slot)` returns as ChunkCopies. `slot` is null if the
+  /// operation does not use slots. After a failure nothing is enqueued.
+  /// @throws Error (unsupported: the stream is captured; cuda: the channel is then out of service)
   template <class Describe>
   void submit(const StagedOperation& operation, std::size_t chunks, bool through_slots, Describe describe,
               stream::cuda::StreamRef stream) {
@@ -97,7 +99,7 @@ class StagingPipeline {
   /// Blocking: until everything submitted has run on the host. @returns false at the deadline
   bool drain(Deadline deadline) { return host_worker_->drain(deadline); }
 
-  /// A number that grows while chunks are carried. Threads: any.
+  /// A number that grows while chunks complete. Threads: any.
   std::uint64_t progress() const noexcept { return host_worker_->progress(); }
 
   C& inner() noexcept { return inner_; }
@@ -112,7 +114,7 @@ class StagingPipeline {
  private:
   static constexpr std::size_t largest_element = 16;
 
-  /// Chunks that go to the thread together. The first one goes alone, so that the thread begins at once.
+  /// Chunks passed to the thread together. The first chunk is passed alone, so that the thread begins at once.
   class Batch {
    public:
     Batch(StagingPipeline& pipeline, const StagedOperation& operation) noexcept
@@ -120,7 +122,7 @@ class StagingPipeline {
 
     StagedChunk& add() {
       if (pipeline_.device_copies_->chunks().is_empty()) {
-        enqueue();  // or the device, which waits for these chunks, would be waited for
+        enqueue();  // else add() would wait for the device, which waits for these chunks
       }
       StagedChunk& chunk = pipeline_.device_copies_->chunks().take();
       (first_ == nullptr ? first_ : last_->next) = &chunk;
@@ -165,7 +167,7 @@ class StagingPipeline {
     }
   }
 
-  /// After a failure: the end is to wait for what was enqueued all the same.
+  /// After a failure: the destructor then waits for the copies that were enqueued.
   void join_stream_if_possible(stream::cuda::StreamRef stream) noexcept {
     try {
       device_copies_->join_stream(stream);

@@ -14,15 +14,15 @@
 
 namespace DTRAIN_NAMESPACE::backend::nccl {
 
-/// Counts them. Where one is left when the process ends, the process ends as by _exit, with its streams of <cstdio>
-/// flushed: what else runs at the end would take CUDA away from under NCCL. Threads: any.
+/// Counts them. If one is left when the process ends, the process ends as by _exit, with its <cstdio> streams flushed:
+/// other exit handlers would unload CUDA while NCCL uses it. Threads: any.
 class AbandonedThreads {
  public:
   static int count() noexcept { return count_.load(); }
 
   static void add() noexcept {
     if (!is_registered_.exchange(true)) {
-      static_cast<void>(::on_exit(end_process, nullptr));  // where it cannot be, the process ends as others do
+      static_cast<void>(::on_exit(end_process, nullptr));  // if this fails, the process ends as others do
     }
     count_.fetch_add(1);
   }

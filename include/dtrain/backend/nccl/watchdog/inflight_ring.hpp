@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// InflightRing: the operations that run or wait in streams, and since when the first one runs.
+/// InflightRing: the operations in flight on streams, and when the first of them began.
 
 #include <array>
 #include <atomic>
@@ -21,19 +21,19 @@
 
 namespace DTRAIN_NAMESPACE::backend::nccl {
 
-/// An event before and one after each operation, in a fixed ring. Where more are in flight than it has slots, the
-/// last slot stands for several operations, and its clock begins anew with each. No lock is held over a call of
-/// CUDA's, any of which may stand for as long as a stream is full. Threads: one enters operations at a time, any polls.
+/// Records an event before and after each operation, in a fixed ring. If more operations are in flight than the ring
+/// has slots, the last slot stands for several, and its clock restarts with each. No lock is held during a CUDA call,
+/// because any may block while a stream is full. Threads: one enters operations at a time, any polls.
 class InflightRing {
  public:
-  /// What is to be seen of the operation in front, if any.
+  /// State of the first operation, if any.
   struct View {
     cudaError_t failure = cudaSuccess;  ///< of the device
     std::optional<Operation> running{};
     Deadline::Clock::time_point since{};
   };
 
-  /// An operation from before it is enqueued to after it; its end gives it up where end() was not called.
+  /// An operation, from before to after it is enqueued. Destruction marks it as enqueued, also without end().
   class TrackedOperation {
    public:
     /// @throws Error (cuda)
@@ -51,7 +51,7 @@ class InflightRing {
     InflightRing* ring_;
   };
 
-  /// Makes the events, so that no operation has to. @throws Error (cuda)
+  /// Makes all events in advance. @throws Error (cuda)
   explicit InflightRing(int device) {
     const stream::cuda::Stream first(stream::cuda::Priority::normal, device);
     for (InflightOperation& slot : operations_) {
@@ -60,8 +60,8 @@ class InflightRing {
     }
   }
 
-  /// Asks the events, and forgets what is complete; nothing while another thread asks. Not in a thread that captures a
-  /// stream.
+  /// Queries the events and removes complete operations; does nothing while another thread polls. Precondition: the
+  /// thread captures no stream.
   void poll() {
     const std::unique_lock one(polling_, std::try_to_lock);
     if (!one) {
@@ -96,22 +96,22 @@ class InflightRing {
     polling_since_.reset();
   }
 
-  /// How many slots were found complete.
+  /// Number of slots that polls found complete.
   std::uint64_t progress() const noexcept { return progress_.load(std::memory_order_relaxed); }
 
-  /// As of the last poll.
+  /// Result of the last poll.
   View last_view() const {
     const std::lock_guard lock(mutex_);
     return last_view_;
   }
 
-  /// Whether no operation was in flight when the last poll ended, nor has been entered since.
+  /// Whether no operation was in flight after the last poll, and none was entered since.
   bool is_idle() const {
     const std::lock_guard lock(mutex_);
     return count_ == 0;
   }
 
-  /// Since when a poll has not come back; nothing where none is under way.
+  /// When the current poll began; empty if none is running.
   std::optional<Deadline::Clock::time_point> polling_since() const {
     const std::lock_guard lock(mutex_);
     return polling_since_;
@@ -148,13 +148,13 @@ class InflightRing {
     slot.enqueued = false;
   }
 
-  /// Also where `after` could not be recorded anew: the slot ends with an earlier operation then.
+  /// Also if `after` could not be recorded again: the slot then completes with an earlier operation.
   void mark_enqueued() noexcept {
     const std::lock_guard lock(mutex_);
     at(count_ - 1).enqueued = true;
   }
 
-  /// That of the operation entered last, which nobody takes out before it is enqueued.
+  /// Slot of the operation entered last, which stays in the ring until it is enqueued.
   InflightOperation& last() {
     const std::lock_guard lock(mutex_);
     return at(count_ - 1);
@@ -178,7 +178,7 @@ class InflightRing {
 
   std::atomic<std::uint64_t> progress_{0};
   std::mutex polling_;
-  mutable std::mutex mutex_;  ///< for all below, but the events
+  mutable std::mutex mutex_;  ///< guards all members below, except the events
   std::array<InflightOperation, 64> operations_;
   std::size_t front_ = 0;
   std::size_t count_ = 0;

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Finding out, once an operation has timed out, whether the ranks called different operations.
+/// Diagnosis of a timeout: whether the ranks called different operations.
 
 #include <algorithm>
 #include <chrono>
@@ -18,25 +18,24 @@
 
 #if DTRAIN_WITH_NCCL
 
-/// NCCL itself compares nothing: ranks that call different things wait for each other. Each rank that has waited too
-/// long writes what it is in under its number, and reads what the next rank is in. Where all ranks are not in the same
-/// operation some rank differs from the next.
+/// NCCL compares nothing: ranks that call different operations wait for each other. A rank that times out writes its
+/// operation to the store, under its rank, and reads the next rank's. If not all ranks are in the same operation, some
+/// rank differs from the next one.
 namespace DTRAIN_NAMESPACE::backend::nccl {
 
-/// What stands under the number of a rank that has closed its end.
+/// Value in the store for a rank that has closed its end.
 inline constexpr const char* has_left = "has left the channel";
 
 inline std::string timeout_key(const ChannelContext& context, int rank) {
   return context.name + "/timeout/" + std::to_string(rank);
 }
 
-/// How long the ranks may be apart in giving up. Who waits for the stream is patient for twice the timeout.
+/// Maximum time between the timeouts of two ranks. A caller that waits for the stream waits twice the timeout.
 inline std::chrono::nanoseconds grace_period(std::chrono::nanoseconds timeout) {
   return std::min<std::chrono::nanoseconds>(timeout / 3, std::chrono::seconds(5));
 }
 
-/// Blocking: grace_period(timeout) twice at most. @returns why `operation` has not ended; nothing where the job has
-/// failed meanwhile
+/// Blocking: at most twice grace_period(timeout). @returns why `operation` has not ended; empty once the job has failed
 inline std::optional<Cause> diagnose_timeout_blocking(const ChannelContext& context, const Operation& operation) {
   const auto own_rank = std::to_string(context.reporting_rank());
   const std::string ordinal = operation.sequence == 0 ? "" : " as operation " + std::to_string(operation.sequence);
@@ -55,8 +54,7 @@ inline std::optional<Cause> diagnose_timeout_blocking(const ChannelContext& cont
                    "on channel '" + context.name + "', rank " + own_rank + called + " and " + other +
                        "; every rank calls the same collectives in the same order"};
     }
-    if (!other.ends_with(
-            called)) {  // it has left, or is in another operation, which it may have come to before this one
+    if (!other.ends_with(called)) {  // it has left, or is in another operation, maybe an earlier one
       detail = other + "; every rank calls the same collectives in the same order";
     } else if (context.failure->block_until_failed(Deadline::after(grace_period(context.timeout)))) {
       return std::nullopt;  // other ranks differ
@@ -71,8 +69,8 @@ inline std::optional<Cause> diagnose_timeout_blocking(const ChannelContext& cont
                    duration_text(context.timeout) + "; " + detail};
 }
 
-/// The operation has ended after all: what this rank wrote of it would be read by the rank before, were that late in
-/// another one. Blocking: a second at most.
+/// Erases this rank's operation, which has ended after all: otherwise the previous rank could read it later, during
+/// another operation. Blocking: a second at most.
 inline void retract_timeout(const ChannelContext& context) noexcept {
   try {
     context.store.erase_blocking(timeout_key(context, context.members.rank), Deadline::after(std::chrono::seconds(1)));
@@ -81,7 +79,7 @@ inline void retract_timeout(const ChannelContext& context) noexcept {
   }
 }
 
-/// The last one to leave erases what all have written: nobody will read it.
+/// The last rank to leave erases all entries: no rank will read them.
 inline void erase_after_last_departure(const ChannelContext& context, Deadline deadline) {
   const std::string left = context.name + "/timeout/left";
   if (context.store.add_blocking(left, 1, deadline) == context.members.world_size) {
@@ -92,8 +90,8 @@ inline void erase_after_last_departure(const ChannelContext& context, Deadline d
   }
 }
 
-/// Published for a rank that waits for this one. @param last whether this rank publishes nothing more.
-/// Blocking: a second at most.
+/// Publishes that this rank has left, for a rank that waits for it. @param last whether this rank publishes nothing
+/// more. Blocking: a second at most.
 inline void publish_departure(const ChannelContext& context, bool last) noexcept {
   try {
     if (context.members.world_size > 1 && !context.failure->failed()) {
@@ -105,7 +103,7 @@ inline void publish_departure(const ChannelContext& context, bool last) noexcept
       }
     }
   } catch (...) {
-    // The others find out without it, later.
+    // The other ranks detect it later without this entry.
   }
 }
 

@@ -26,12 +26,12 @@
 
 namespace DTRAIN_NAMESPACE::backend::nccl {
 
-/// Asks NCCL and the events twenty times a second; an abort wakes it at once. Only this thread ends the communicator,
-/// so that whoever aborts or closes does not block in NCCL. It shares the channel: one that hangs in NCCL is left
-/// behind.
+/// Polls NCCL and the events twenty times a second; an abort wakes it at once. Only this thread ends the communicator,
+/// so that threads that abort or close do not block in NCCL. The watchdog shares the channel: a thread that hangs in
+/// NCCL is left behind with it.
 class Watchdog {
  public:
-  /// @throws Error where the system gives no more threads
+  /// @throws Error if the system cannot start a thread
   explicit Watchdog(std::shared_ptr<Channel> channel) : channel_(std::move(channel)) {
     // The user's signal handlers run in the user's threads.
     sigset_t all;
@@ -63,13 +63,13 @@ class Watchdog {
                                  "it waits until all ranks of a node close theirs: destroy wrappers and groups in one "
                                  "order on all ranks, and CUDA graphs with their operations before them");
     } catch (...) {
-      // No memory for the sentence.
+      // No memory for the message.
     }
   }
 
  private:
   static void main(Channel& channel) noexcept {
-    // The device that the channel is on and no other gets a context; what another thread captures is not its concern.
+    // Only the channel's device gets a context. Captures of other threads do not forbid this thread's calls.
     stream::cuda::quiet(cudaSetDevice(channel.device()));
     const stream::cuda::RelaxedCapture relaxed;
     std::thread polling;
@@ -83,16 +83,16 @@ class Watchdog {
       channel.status.fail(CauseKind::exception, "the thread that watches NCCL has failed");
     }
     if (!channel.status.aborted()) {
-      publish_departure(channel.context, true);  // again: an operation that timed out meanwhile was written over it
+      publish_departure(channel.context, true);  // again: an operation that timed out meanwhile has overwritten it
     }
     end_blocking(channel);
     if (polling.joinable()) {
-      polling.join();  // what it may stand in has drained
+      polling.join();  // a CUDA call in which it may block returns now
     }
     channel.status.set_ended();
   }
 
-  /// Asks the events, in a thread of its own: a call of CUDA's may stand until NCCL is aborted, which main() does.
+  /// Polls the events in a thread of its own: a CUDA call may block until NCCL is aborted, which main() does.
   static void poll_events(Channel& channel) noexcept {
     stream::cuda::quiet(cudaSetDevice(channel.device()));
     const stream::cuda::RelaxedCapture relaxed;
@@ -106,7 +106,7 @@ class Watchdog {
     const Channel::PollResult polled = channel.poll();
     const std::string on_channel = " on channel '" + channel.context.name + "'";
     if (polled.state != ncclSuccess && polled.state != ncclInProgress) {
-      channel.status.wait_for_first_cause();  // another rank may have gone
+      channel.status.wait_for_first_cause();  // another rank may have failed
       if (!channel.status.aborted()) {
         channel.status.fail(CauseKind::exception, nccl_error(polled.state, "an operation" + on_channel + " that ran",
                                                              channel.caller(), polled.error_text)
