@@ -6,8 +6,8 @@
 
 namespace DTRAIN_NAMESPACE::async {
 
-/// set() wakes the longest waiter, or, where nobody waits, lets the next one through; sets that nobody used count once.
-/// A set given to a waiter that is destroyed before it runs goes to the next one. Lifetime: outlives its waiters.
+/// set() wakes the longest waiter. Without waiters it lets the next one pass; several such sets count once. A set
+/// granted to a waiter that is destroyed before it runs passes to the next one. Lifetime: outlives its waiters.
 /// Threads: the loop's.
 class AutoResetEvent {
  public:
@@ -18,7 +18,7 @@ class AutoResetEvent {
   inline void set() noexcept;
   bool is_set() const noexcept { return set_; }
 
-  /// `co_await event.wait(deadline)`: WakeReason::ready for one who got a set, or WakeReason::timed_out.
+  /// `co_await event.wait(deadline)`: WakeReason::ready for a waiter that got a set, or WakeReason::timed_out.
   inline Awaiter wait(Deadline deadline) noexcept;
 
  private:

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Scope in which new threads take no signals.
+/// BlockedSignals: scope in which new threads start with all signals blocked.
 
 #include <pthread.h>
 #include <signal.h>
@@ -9,8 +9,8 @@
 
 namespace DTRAIN_NAMESPACE::async {
 
-/// Blocks every signal in this thread for a scope. A thread started inside inherits that, so handlers and signalfds of
-/// the program work as without it.
+/// Blocks every signal in this thread for a scope. A thread started in the scope inherits that, so that it does not
+/// affect the program's handlers and signalfds.
 class BlockedSignals {
  public:
   BlockedSignals() {

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// One task that a thread runs on another thread's EventLoop and waits for.
+/// BlockingCall: a task on another thread's EventLoop, for which the calling thread waits.
 
 #include <condition_variable>
 #include <exception>
@@ -13,20 +13,20 @@
 
 namespace DTRAIN_NAMESPACE::async {
 
-/// What of a BlockingCall is the same for every result: compiled once.
+/// The part of BlockingCall that does not depend on the result type: compiled once.
 class BlockingCallBase {
  public:
   BlockingCallBase(const BlockingCallBase&) = delete;
   BlockingCallBase& operator=(const BlockingCallBase&) = delete;
 
-  /// Whether the task was destroyed by the deadline. Blocking: until then.
+  /// Blocking: until the task is destroyed or the deadline passes. @returns whether it is destroyed
   bool wait_until(Deadline deadline) {
     std::unique_lock lock(mutex_);
     return block_until(changed_, lock, deadline, [this] { return references_ == 0; });
   }
 
-  /// Destroys the task on the loop's thread. Blocking: until that has happened, for as long as a coroutine or a posted
-  /// function keeps that thread busy.
+  /// Destroys the task on the loop's thread. Blocking: until then, also while a coroutine or a posted function occupies
+  /// that thread.
   void cancel(EventLoop& loop) {
     expect(1);
     loop.post([guard = Reference(*this), this] { owner_.cancel(); });
@@ -38,14 +38,14 @@ class BlockingCallBase {
   BlockingCallBase() = default;
   ~BlockingCallBase() = default;
 
-  /// Posts the task that `task` makes.
+  /// Posts a call of task().
   void post(EventLoop& loop) {
     expect(1);
     loop.post([guard = Reference(*this), &loop, this]() mutable { begin(loop, guard); });
   }
 
  private:
-  /// What the loop holds while it may still touch the call.
+  /// Reference that the loop holds while it may use the call.
   class Reference {
    public:
     explicit Reference(BlockingCallBase& call) noexcept : call_(&call) {}
@@ -63,9 +63,9 @@ class BlockingCallBase {
     BlockingCallBase* call_;
   };
 
-  /// The task, which keeps its result. On the loop's thread.
+  /// Makes the task that stores the result. On the loop's thread.
   virtual Task<void> task(EventLoop& loop) = 0;
-  /// Keeps the exception that came instead of a task. On the loop's thread.
+  /// Stores the exception of making the task. On the loop's thread.
   virtual void fail(std::exception_ptr exception) = 0;
 
   void expect(int more) {
@@ -102,12 +102,12 @@ class BlockingCallBase {
   TaskHandle owner_;    ///< the loop's thread only
 };
 
-/// Lives on the stack of the thread that waits. start(), then wait_until() or cancel() until one of them has said that
-/// nothing on the loop's thread refers to it any more.
+/// Lives on the stack of the waiting thread. Call start(), then wait_until(), and cancel() if that returns false.
+/// Afterwards the loop's thread no longer uses the call.
 template <class T>
 class BlockingCall final : public BlockingCallBase {
  public:
-  /// Posts the task that `make(loop)` makes on the loop's thread. `make` outlives it.
+  /// Posts a call of `make(loop)`, which makes the task on the loop's thread. Lifetime: `make` outlives the call.
   template <class Make>
   void start(EventLoop& loop, Make& make) {
     make_ = const_cast<void*>(static_cast<const void*>(&make));

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// A move-only owner of a file descriptor.
+/// Descriptor: a move-only owner of a file descriptor.
 
 #include <unistd.h>
 
@@ -11,14 +11,14 @@
 
 namespace DTRAIN_NAMESPACE::async {
 
-/// Closes its descriptor when destroyed. Whoever creates one passes a close-on-exec flag to the system call, so that no
-/// process that the user starts keeps a socket of this one open.
+/// Closes its descriptor when destroyed. Code that opens one passes a close-on-exec flag to the system call, so that
+/// processes started by the program do not keep it open.
 /// Lifetime: no coroutine waits for a descriptor (EventLoop::readable) while it is closed.
 class Descriptor {
  public:
   Descriptor() noexcept = default;
 
-  /// Takes over `fd`; a negative one owns nothing.
+  /// Takes over `fd`; with a negative one it owns nothing.
   explicit Descriptor(int fd) noexcept : fd_(fd < 0 ? -1 : fd) {}
 
   Descriptor(Descriptor&& other) noexcept : fd_(other.release()) {}
@@ -34,7 +34,7 @@ class Descriptor {
   int get() const noexcept { return fd_; }
   explicit operator bool() const noexcept { return fd_ >= 0; }
 
-  /// Gives the descriptor to the caller, who closes it.
+  /// Passes the descriptor to the caller, which closes it.
   [[nodiscard]] int release() noexcept { return std::exchange(fd_, -1); }
 
   /// Closes it now. EINTR is not retried: on Linux the descriptor is gone all the same.

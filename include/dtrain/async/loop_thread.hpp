@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// async::LoopThread: an EventLoop with a thread of its own, and the blocking way into it.
+/// async::LoopThread: an EventLoop with a thread of its own, and blocking calls to it.
 
 #include <exception>
 #include <mutex>
@@ -16,13 +16,13 @@
 
 namespace DTRAIN_NAMESPACE::async {
 
-/// Owns the loop and runs it until destroyed. Its thread takes no signals, so handlers and signalfds of the program
-/// work as without it. If a task without a handler throws, the loop ends: every task is cancelled and every later call
-/// throws. Threads: run_blocking from any thread but the loop's, several at once. Destroying it stops and joins (from
-/// outside).
+/// Owns the loop and runs it until destroyed. The thread blocks all signals, so that it does not affect the program's
+/// handlers and signalfds. If a task without a handler throws, the loop ends: every task is cancelled and every later
+/// call throws. Threads: run_blocking() from any thread but the loop's, several at once. Destruction, from any other
+/// thread, stops the loop and joins the thread.
 class LoopThread {
  public:
-  /// @throws Error where the system gives no more threads
+  /// @throws Error if the system cannot start a thread
   LoopThread() {
     thread_ = start_thread("the thread of an event loop", [this] { serve(); });
   }
@@ -30,19 +30,19 @@ class LoopThread {
   LoopThread& operator=(const LoopThread&) = delete;
   ~LoopThread() { loop_.stop(); }
 
-  /// To post to; its other functions belong to the loop's thread.
+  /// For post(); its other functions belong to the loop's thread.
   EventLoop& loop() noexcept { return loop_; }
 
   /// Whether the caller is the loop's thread, also while the loop ends. Threads: any.
   bool is_current() const noexcept { return std::this_thread::get_id() == thread_.get_id(); }
 
   /// Runs `co_await make(loop)` on the loop's thread and returns its value here.
-  /// Blocking: until the task has ended. At the deadline the task is cancelled on the loop's thread, and this returns
-  /// only when that has happened, so that `make` may capture the caller's locals by reference.
-  /// @param make callable with EventLoop&, gives a Task; a coroutine lambda with captures is fine, since it stays alive
-  /// @param doing begins the sentence of a timeout
-  /// @throws what the task threw; Error (timeout); Error (cancelled) if the loop has ended; Error (invalid_argument)
-  /// from the loop's own thread, which would wait for itself
+  /// Blocking: until the task has ended. At the deadline the task is cancelled on the loop's thread. This function
+  /// returns only afterwards, so `make` may capture the caller's locals by reference.
+  /// @param make callable with EventLoop& that returns a Task; a coroutine lambda with captures works: it stays alive
+  /// @param doing begins the error message of a timeout
+  /// @throws the task's exception; Error (timeout); Error (cancelled) if the loop has ended; Error (invalid_argument)
+  /// on the loop's own thread, which would wait for itself
   template <class Make>
   auto run_blocking(Make&& make, Deadline deadline, std::string_view doing = "running a task") {
     using T = typename std::remove_cvref_t<std::invoke_result_t<Make&, EventLoop&>>::value_type;

@@ -7,8 +7,8 @@
 namespace DTRAIN_NAMESPACE::async {
 
 /// Stays set, and wakes every waiter, until reset.
-/// Lifetime: outlives its waiters; a waiter destroyed before takes itself out.
-/// Threads: the loop's; from others, post a function that sets it.
+/// Lifetime: outlives its waiters; a waiter that is destroyed removes itself.
+/// Threads: the loop's; other threads post a function that sets it.
 class ManualResetEvent {
  public:
   class Awaiter;

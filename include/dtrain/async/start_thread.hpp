@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Starting a thread of the library's own: without signals, and with a sentence where there is none to be had.
+/// start_thread(): starts a thread of the library, with signals blocked and an error that names the thread.
 
 #include <cerrno>
 #include <string>
@@ -14,9 +14,9 @@
 
 namespace DTRAIN_NAMESPACE::async {
 
-/// Runs `main()` on a new thread, which takes no signals: the program's handlers run in the program's threads.
-/// @param what names the thread in the sentence: "a channel's thread"
-/// @throws Error (posix) where the system gives no more threads
+/// Runs `main()` on a new thread with all signals blocked, so that the program's handlers run in the program's threads.
+/// @param what names the thread in the error: "a channel's thread"
+/// @throws Error (posix) if the system cannot start a thread
 template <class Main>
 std::jthread start_thread(const std::string& what, Main main) {
   const BlockedSignals blocked;

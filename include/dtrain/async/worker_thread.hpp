@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// async::WorkerThread: a thread of one's own, for work that blocks.
+/// async::WorkerThread: a thread for one blocking work function at a time.
 
 #include <atomic>
 #include <cstdint>
@@ -12,12 +12,12 @@
 
 namespace DTRAIN_NAMESPACE::async {
 
-/// Runs one piece of work at a time, for whoever then waits for it. Its signals are blocked: SIGPIPE too, which a
-/// library may raise. Threads: start, wait and destruction one at a time.
-/// Lifetime: destruction is blocking until the work that runs has ended; whoever owns it makes it end.
+/// Runs one work function at a time, for which one thread then waits. Blocks its signals, including SIGPIPE, which a
+/// library may raise. Threads: start(), wait() and destruction one at a time.
+/// Lifetime: destruction blocks until the running work has ended; the owner makes it end.
 class WorkerThread {
  public:
-  /// @throws Error where the system gives no more threads
+  /// @throws Error if the system cannot start a thread
   WorkerThread() : thread_(start_thread("a channel's thread", [this] { main(); })) {}
   WorkerThread(const WorkerThread&) = delete;
   WorkerThread& operator=(const WorkerThread&) = delete;
@@ -26,7 +26,7 @@ class WorkerThread {
     post();
   }
 
-  /// `work()` begins to run. It does not throw. Lifetime: until wait() has said that it is done.
+  /// Starts `work()`, which does not throw. Lifetime: until wait() returns true.
   template <class Work>
   void start(Work& work) noexcept {
     static_assert(noexcept(work()), "dtrain: nothing may be thrown on a channel's thread");
@@ -35,7 +35,7 @@ class WorkerThread {
     post();
   }
 
-  /// Blocking: until what was started is done, or the deadline passes. @returns whether it is done
+  /// Blocking: until the started work is done, or the deadline passes. @returns whether it is done
   bool wait(Deadline deadline) const noexcept {
     const std::uint32_t started = started_.load(std::memory_order_relaxed);
     for (;;) {
@@ -73,7 +73,7 @@ class WorkerThread {
   void* object_ = nullptr;
   std::atomic<std::uint32_t> started_{0};
   std::atomic<std::uint32_t> done_{0};
-  std::jthread thread_;  ///< last: joined before what it uses goes
+  std::jthread thread_;  ///< last: joined before the other members are destroyed
 };
 
 }  // namespace DTRAIN_NAMESPACE::async

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The concepts Event, ExternalEvent and Stream: ordered work, and the points in it that others wait for.
+/// The concepts Event, ExternalEvent and Stream: ordered work, and points in it to wait for.
 
 #include <concepts>
 
@@ -38,12 +38,12 @@ concept CanSignal = requires(E event) {
   { event.reset() } noexcept -> std::same_as<void>;
 };
 
-/// An event that the host completes and streams wait for. The signaller signals it on failure too: a stream
-/// cannot be left waiting. Pinned (streams keep its address): it outlives the work that waits for it.
+/// An event that the host completes and streams wait for. The host signals it on failure too, so that no stream is left
+/// waiting. Pinned (streams keep its address): it outlives the work that waits for it.
 template <class E>
 concept ExternalEvent = CanPoll<E> && CanBlock<E> && CanSignal<E>;
 
-/// `S::Event`: what its work can be waited for by.
+/// `S::Event`: the event type of its work.
 template <class S>
 concept HasEvent = requires { typename S::Event; } && Event<typename S::Event>;
 
@@ -59,19 +59,19 @@ concept CanWaitEvent = HasEvent<S> && requires(S stream, const typename S::Event
   { stream.wait(event) } -> std::same_as<void>;
 };
 
-/// `device()`: where its work runs.
+/// `device()`: the device that runs its work.
 template <class S>
 concept HasDevice = requires(const S stream) {
   { stream.device() } noexcept -> std::same_as<Device>;
 };
 
-/// Work in order. A model of Stream is a copyable reference; an owner outlives its references and all enqueued work.
-/// Threads: one thread enqueues at a time; events may be polled and waited for by any.
+/// Work that runs in order. A model of Stream is a copyable reference; its owner outlives its references and all
+/// enqueued work. Threads: one enqueues at a time; any may poll events and wait for them.
 template <class S>
 concept Stream = std::copyable<S> && HasDevice<S> && CanRecord<S> && CanWaitEvent<S>;
 
-/// An ability that not every device has: `wait(external, deadline)` enqueues a wait for a host's signal. If the
-/// deadline passes first the event is signalled by the stream and says so (`timed_out()`); work behind it then runs.
+/// Not every device has this: `wait(external, deadline)` enqueues a wait for a host's signal. If the deadline passes
+/// first, the stream signals the event, `timed_out()` is true, and later work of the stream runs.
 template <class S>
 concept CanWaitExternal = Stream<S> && requires { typename S::ExternalEvent; } &&
                           ExternalEvent<typename S::ExternalEvent> &&

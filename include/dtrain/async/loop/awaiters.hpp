@@ -8,7 +8,7 @@
 
 namespace DTRAIN_NAMESPACE::async {
 
-/// Ends at its deadline.
+/// Waits until its deadline.
 class [[nodiscard]] SleepAwaiter : public Waiter {
  public:
   SleepAwaiter(Scheduler& scheduler, Deadline deadline) noexcept : scheduler_(scheduler), deadline_(deadline) {}
@@ -23,7 +23,7 @@ class [[nodiscard]] SleepAwaiter : public Waiter {
   Deadline deadline_;
 };
 
-/// Ends when its descriptor is ready or at its deadline.
+/// Waits until its descriptor is ready or its deadline passes.
 class [[nodiscard]] DescriptorAwaiter : public Waiter {
  public:
   DescriptorAwaiter(Scheduler& scheduler, int fd, Interest interest, Deadline deadline) noexcept

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// async::EventLoop: one thread that runs coroutines.
+/// async::EventLoop: runs coroutines in one thread.
 
 #include <pthread.h>
 
@@ -16,11 +16,10 @@
 
 namespace DTRAIN_NAMESPACE::async {
 
-/// Runs tasks in the thread that calls run() or run_until(). Others (LoopThread) talk to it through post().
-/// Threads: post, stop and on_loop_thread from any thread; everything else on the thread that runs it, or on any while
-/// none does.
-/// Lifetime: outlives every awaiter, ManualResetEvent and socket made for it; destroying it destroys the tasks it still
-/// has.
+/// Runs tasks in the thread that calls run() or run_until(). Other threads use post().
+/// Threads: post, stop and on_loop_thread from any; everything else on the thread that runs the loop, or any if none
+/// does.
+/// Lifetime: outlives every awaiter, ManualResetEvent and socket made for it; destruction destroys its remaining tasks.
 class EventLoop {
  public:
   EventLoop() : scheduler_(posts_.descriptor()) {}
@@ -28,10 +27,10 @@ class EventLoop {
   EventLoop& operator=(const EventLoop&) = delete;
   ~EventLoop() { close(); }
 
-  /// Adds a task; it starts in the loop's next turn, and its owner is the result (TaskHandle::detach gives it to the
-  /// loop).
-  /// @param on_exception gets what leaves the task; without it, the exception leaves run() or run_until()
-  /// @param on_destroyed runs after the task's frame is destroyed, however it ended
+  /// Adds a task, which starts in the loop's next turn. The returned handle owns it; TaskHandle::detach gives it to the
+  /// loop.
+  /// @param on_exception gets an exception that leaves the task; without a handler it leaves run() or run_until()
+  /// @param on_destroyed runs after the task's frame is destroyed, however the task ended
   /// @throws Error (cancelled) once the loop is closed
   [[nodiscard]] TaskHandle spawn(Task<void> task, ExceptionHandler on_exception = {},
                                  DestroyedHandler on_destroyed = {}) {
@@ -46,22 +45,22 @@ class EventLoop {
     return TaskHandle(record.release());
   }
 
-  /// spawn, kept by the loop.
+  /// As spawn(), owned by the loop.
   void spawn_detached(Task<void> task, ExceptionHandler on_exception = {}) {
     spawn(std::move(task), std::move(on_exception)).detach();
   }
 
-  /// Runs `function()` on the loop's thread, in order of posting. What it throws leaves run(). False, with the function
-  /// destroyed unrun, once the loop is closed; what is posted and not run by then is destroyed unrun too.
-  /// Threads: any. Costs an allocation, a short lock, and a system call where the queue was empty.
+  /// Runs `function()` on the loop's thread, in order of posting. Its exception leaves run(). After close() it returns
+  /// false and destroys the function without running it; close() does the same to functions that have not run.
+  /// Threads: any. Costs an allocation, a short lock, and a system call if the queue was empty.
   template <class F>
   bool post(F function) {
     return posts_.push(std::move(function));
   }
 
-  /// Runs until stop(). Blocking: without a deadline, because stop() ends it from any thread.
-  /// @throws Error (invalid_argument) if the loop is running already; what a task without a handler or a posted
-  /// function threw (the loop can then be run again)
+  /// Runs until stop(). Blocking: without a deadline, because any thread can call stop().
+  /// @throws Error (invalid_argument) if the loop is running already; the exception of a posted function or of a task
+  /// without a handler (the loop can then be run again)
   void run() {
     drive([] { return false; });
   }
@@ -74,8 +73,8 @@ class EventLoop {
 
   /// Runs the loop in this thread until `task` has ended.
   /// Blocking: until the deadline, when the task is cancelled.
-  /// @param doing begins the sentence of a timeout
-  /// @throws what the task threw; Error (timeout); Error (cancelled) after stop(); and what run() throws
+  /// @param doing begins the error message of a timeout
+  /// @throws the task's exception; Error (timeout); Error (cancelled) after stop(); and the exceptions of run()
   template <class T>
   T run_until(Task<T> task, Deadline deadline, std::string_view doing = "running a task") {
     Outcome<T> outcome;
@@ -95,10 +94,10 @@ class EventLoop {
   SleepAwaiter sleep_until(Deadline deadline) noexcept { return {scheduler_, deadline}; }
   SleepAwaiter sleep_for(Deadline::Clock::duration time) noexcept { return {scheduler_, Deadline::after(time)}; }
 
-  /// `co_await loop.readable(fd, deadline)`: WakeReason::ready when a read would not block (also at its end and on
-  /// errors), or WakeReason::timed_out. Several coroutines may wait for one descriptor. A deadline that has passed asks
-  /// once. Lifetime: the descriptor stays open while a coroutine waits for it.
-  /// @throws Error (posix) at the await where epoll refuses the descriptor
+  /// `co_await loop.readable(fd, deadline)`: WakeReason::ready when a read would not block (also at the end of the
+  /// stream and on errors), or WakeReason::timed_out. Several coroutines may wait for one descriptor. With a past
+  /// deadline it checks once. Lifetime: the descriptor stays open while a coroutine waits for it.
+  /// @throws Error (posix) at the await if epoll refuses the descriptor
   DescriptorAwaiter readable(int descriptor, Deadline deadline) noexcept {
     return {scheduler_, descriptor, Interest::read, deadline};
   }
@@ -111,18 +110,18 @@ class EventLoop {
     return running_.load() && ::pthread_equal(thread_.load(), ::pthread_self()) != 0;
   }
 
-  /// Destroys all tasks and refuses new ones and posts; what the destructor does first. Not from inside run().
+  /// Destroys all tasks, and refuses new tasks and posts. The destructor calls it. Not from inside run().
   void close() noexcept {
     closed_ = true;
     posts_.close();
     scheduler_.destroy_all();
   }
 
-  /// How many descriptors and timers are waited for: for tests and diagnosis.
+  /// Number of descriptors and timers that coroutines wait for: for tests and diagnosis.
   std::size_t registered_descriptors() const noexcept { return scheduler_.registered_descriptors(); }
   std::size_t pending_timers() const noexcept { return scheduler_.pending_timers(); }
 
-  /// For those who write awaiters.
+  /// For the implementation of awaiters.
   Scheduler& scheduler() noexcept { return scheduler_; }
 
  private:

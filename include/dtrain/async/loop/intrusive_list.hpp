@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// A doubly linked list whose links live in its elements, which can leave it at any time without knowing it.
+/// IntrusiveList: a doubly linked list whose elements hold the links and can unlink themselves.
 
 #include "dtrain/core/version.hpp"
 

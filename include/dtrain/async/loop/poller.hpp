@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The epoll set of an EventLoop: which coroutines wait for which descriptors.
+/// Poller: the epoll set of an EventLoop, with the coroutines that wait for each descriptor.
 
 #include <sys/epoll.h>
 
@@ -19,15 +19,15 @@
 
 namespace DTRAIN_NAMESPACE::async {
 
-/// What a waiter wants to do with a descriptor without being blocked.
+/// Kind of readiness that a waiter waits for.
 enum class Interest : std::uint8_t { read = 1, write };
 
-/// A descriptor is in the epoll set exactly while somebody waits for it, so whoever closes one that nobody waits for
-/// has nothing to undo, and a forked copy of it wakes nobody. Events of an earlier registration of the same number are
-/// told apart by a generation.
+/// A descriptor is in the epoll set exactly while a coroutine waits for it. So closing a descriptor without waiters
+/// needs no clean-up, and a forked copy of it wakes no coroutine. A generation distinguishes events of earlier
+/// registrations of the same number.
 class Poller {
  public:
-  /// `wakeup` is watched for reading as long as the poller lives.
+  /// Watches `wakeup` for reading for the poller's lifetime.
   explicit Poller(int wakeup) : epoll_(::epoll_create1(EPOLL_CLOEXEC)) {
     if (!epoll_) {
       throw errno_error("creating an epoll set", "raise the limit of open files (ulimit -n)");
@@ -41,7 +41,7 @@ class Poller {
   }
 
   /// Registers a waiter for a descriptor.
-  /// @throws Error (posix) where epoll refuses it: a regular file (EPERM), a closed descriptor (EBADF).
+  /// @throws Error (posix) if epoll refuses it: a regular file (EPERM), a closed descriptor (EBADF).
   void add(Waiter& waiter, int descriptor, Interest interest) {
     if (descriptor < 0) {
       throw posix_error(EBADF, "waiting for a descriptor that is not open");
@@ -99,7 +99,7 @@ class Poller {
     return woken;
   }
 
-  /// How many descriptors somebody waits for.
+  /// Number of descriptors with waiters.
   std::size_t registered_count() const noexcept { return registered_count_; }
 
  private:
@@ -132,8 +132,8 @@ class Poller {
     }
   }
 
-  /// Makes the epoll set agree with who waits. `fresh`: the number may be a new file since the last call, so the system
-  /// is asked even where nothing seems to change.
+  /// Updates the epoll set to the entry's waiters. `fresh`: the number may be a new file since the last call, so the
+  /// system is called even if nothing seems to change.
   bool apply(int descriptor, DescriptorWaiters& entry, bool fresh) noexcept {
     const std::uint32_t wanted = (entry.readers.empty() ? 0U : std::uint32_t{EPOLLIN} | std::uint32_t{EPOLLRDHUP}) |
                                  (entry.writers.empty() ? 0U : std::uint32_t{EPOLLOUT});

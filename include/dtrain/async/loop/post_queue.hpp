@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Functions that other threads hand to an EventLoop, and the eventfd that wakes it.
+/// PostQueue: functions that other threads post to an EventLoop, and the eventfd that wakes it.
 
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -39,7 +39,7 @@ class PostQueue {
 
   int descriptor() const noexcept { return wakeup_.get(); }
 
-  /// Appends a function; false (and the function destroyed, in this thread) once the queue is closed.
+  /// Appends a function. Returns false, with the function destroyed in this thread, once the queue is closed.
   template <class F>
   bool push(F function) {
     struct Holder final : PostedFunction {
@@ -56,7 +56,7 @@ class PostQueue {
       }
       items_.push_back(std::move(item));
       if (items_.size() > 1) {
-        return true;  // whoever pushed the first one has woken the loop
+        return true;  // the thread that pushed the first one wakes the loop
       }
     }
     wake();
@@ -70,8 +70,8 @@ class PostQueue {
     }
   }
 
-  /// Makes the eventfd unreadable and runs what was pushed by now. What a function throws leaves at once; the rest
-  /// stays for the next call.
+  /// Makes the eventfd unreadable and runs the functions pushed so far. An exception of a function leaves at once; the
+  /// rest stays for the next call.
   void run_all() {
     std::uint64_t count = 0;
     while (::read(wakeup_.get(), &count, sizeof count) < 0 && errno == EINTR) {

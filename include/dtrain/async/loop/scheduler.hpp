@@ -13,7 +13,7 @@
 
 namespace DTRAIN_NAMESPACE::async {
 
-/// The part of an EventLoop that awaiters talk to. Threads: the loop's.
+/// The part of an EventLoop that awaiters use. Threads: the loop's.
 class Scheduler {
  public:
   /// `wakeup` is readable when poll() is to return at once.
@@ -29,20 +29,20 @@ class Scheduler {
     timers_.insert(waiter, deadline);
   }
 
-  /// add(), and also until the descriptor is ready. @throws Error (posix) where epoll refuses it.
+  /// As add(), and also until the descriptor is ready. @throws Error (posix) if epoll refuses it
   void add(Waiter& waiter, std::coroutine_handle<> coroutine, Deadline deadline, int descriptor, Interest interest) {
     add(waiter, coroutine, deadline);
     poller_.add(waiter, descriptor, interest);
   }
 
-  /// Lets a waiter run in the next turn, or in this one where it has not come to its coroutines.
+  /// Resumes a waiter in the next turn, or in this one if it has not reached resume_ready().
   void wake(Waiter& waiter, WakeReason outcome = WakeReason::ready) noexcept {
     remove(waiter);
     waiter.outcome = outcome;
     ready_.push_back(waiter);
   }
 
-  /// Takes a waiter out of whatever it waits in.
+  /// Removes a waiter from everything that it waits in.
   void remove(Waiter& waiter) noexcept {
     timers_.remove(waiter);
     poller_.remove(waiter);
@@ -58,9 +58,9 @@ class Scheduler {
     ready_.push_back(record.start);
   }
 
-  /// Waits for something to do, at most until the next timer or not at all if `return_at_once`. Descriptors come before
-  /// timers, so that what is ready wins over a deadline that has passed. Returns whether the wake-up descriptor is
-  /// readable.
+  /// Waits for a ready descriptor or the next timer; returns at once with `return_at_once`. Descriptors come before
+  /// timers, so that a ready descriptor wins over a deadline that has passed.
+  /// @returns whether the wake-up descriptor is readable
   bool poll(bool return_at_once) {
     const bool busy = return_at_once || !ready_.empty() || !batch_.empty();
     const bool woken = poller_.poll(busy ? 0 : poll_timeout_ms(), [this](Waiter& waiter) { wake(waiter); });
@@ -71,8 +71,8 @@ class Scheduler {
     return woken;
   }
 
-  /// Runs those that are ready. Those woken meanwhile wait for the next call, so that no chain starves the others.
-  /// @throws what a task without a handler threw; the rest runs in the next call
+  /// Resumes the ready waiters. Waiters woken meanwhile wait for the next call, so that no chain starves the others.
+  /// @throws the exception of a task without a handler; the rest runs in the next call
   void resume_ready() {
     batch_.splice_back(ready_);
     while (Waiter* waiter = batch_.pop_front()) {
@@ -141,7 +141,7 @@ class Scheduler {
   IntrusiveList<TaskRecord> records_;
   IntrusiveList<Waiter> ready_;
   IntrusiveList<Waiter> batch_;
-  TaskRecord* current_ = nullptr;  ///< whose coroutine runs now
+  TaskRecord* current_ = nullptr;  ///< the task whose coroutine runs now
 };
 
 }  // namespace DTRAIN_NAMESPACE::async

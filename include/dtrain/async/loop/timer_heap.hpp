@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Timers in a binary heap: the earliest at once, insertion and removal in logarithmic time.
+/// TimerHeap: timers in a binary heap; insertion and removal in logarithmic time.
 
 #include <cstddef>
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace DTRAIN_NAMESPACE::async {
 
-/// One timer; it knows its index in the heap, so that a cancelled one leaves at once.
+/// One timer. It stores its index in the heap, so that a cancelled one is removed at once.
 struct TimerNode {
   static constexpr std::size_t not_in_heap = static_cast<std::size_t>(-1);
 
@@ -33,7 +33,7 @@ class TimerHeap {
     sift_up(heap_.size() - 1, timer);
   }
 
-  /// Takes a timer out; one that is not in the heap stays as it is.
+  /// Removes a timer; no effect on one that is not in the heap.
   void remove(TimerNode& timer) noexcept {
     if (timer.index == TimerNode::not_in_heap) {
       return;

@@ -13,8 +13,8 @@ namespace DTRAIN_NAMESPACE::async {
 
 class TaskRecord;
 
-/// The base of the awaiters. It lives in the coroutine's frame, so suspending allocates nothing (the timers' array may
-/// grow). An awaiter calls Scheduler::remove in its destructor.
+/// Base of the awaiters. It is in the coroutine's frame, so suspending allocates nothing (the timers' array may grow).
+/// An awaiter calls Scheduler::remove in its destructor.
 class Waiter : public ListNode, public TimerNode {
  public:
   std::coroutine_handle<> coroutine;

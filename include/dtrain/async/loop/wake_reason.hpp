@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Wake reason: how a coroutine's wait ended.
+/// WakeReason: why a coroutine's wait ended.
 
 #include <cstdint>
 
@@ -8,7 +8,7 @@
 
 namespace DTRAIN_NAMESPACE::async {
 
-/// Why a suspended coroutine was resumed; `ready` wins where both hold.
+/// Why a suspended coroutine was resumed; `ready` wins if both hold.
 enum class WakeReason : std::uint8_t { ready = 1, timed_out };
 
 }  // namespace DTRAIN_NAMESPACE::async

@@ -50,7 +50,8 @@ class Outcome<void> {
   std::exception_ptr exception_;
 };
 
-/// Runs `task` and stores what it comes to; the task's frame is gone when it does. Lifetime: `outcome` outlives it.
+/// Runs `task` and stores its value or exception, once the task's frame is destroyed. Lifetime: `outcome` outlives
+/// this.
 template <class T>
 Task<void> store_outcome(Task<T> task, Outcome<T>& outcome) {
   try {

@@ -18,7 +18,7 @@ class Task;
 
 namespace detail {
 
-/// What every Task's coroutine has: nothing runs before the first await, and completion resumes who awaits.
+/// Common part of all Task promises: nothing runs before the first await; completion resumes the awaiting coroutine.
 class TaskPromiseBase {
  public:
   struct FinalAwaiter {
@@ -70,21 +70,21 @@ class TaskPromise<void> : public TaskPromiseBase {
 
 }  // namespace detail
 
-/// The result of a coroutine that has not started: `const T value = co_await std::move(task);`. T is void, a value, or
-/// move-only. An exception that leaves the coroutine is thrown where it is awaited.
+/// A coroutine that starts when it is awaited: `const T value = co_await std::move(task);`. T is void or a value,
+/// possibly move-only. The await throws an exception that leaves the coroutine.
 ///
-/// Cancellation is destruction. Destroying a Task that is suspended destroys its frame with all locals, hence the tasks
-/// it awaits; every awaiter of this library takes itself out of the loop in its destructor. A coroutine therefore
-/// cleans up with destructors and never learns that it was cancelled. A Task must not be destroyed by code that it
-/// itself runs (TaskHandle allows it, by destroying a moment later).
+/// Cancellation is destruction. Destroying a suspended Task destroys its frame with all locals, hence the tasks it
+/// awaits; every awaiter of this library removes itself from the loop in its destructor. A coroutine therefore cleans
+/// up in destructors, and gets no other notice of its cancellation. Code that a Task runs must not destroy that Task
+/// (TaskHandle allows it, by destroying it later).
 ///
 /// A child that completes without suspending returns to its parent like a function: a loop of a million such awaits
-/// uses no stack, with any compiler and flags. Tasks that await each other in depth n use n frames of the stack.
+/// needs no stack, with any compiler and flags. Tasks that await each other in depth n need n stack frames.
 ///
-/// A local that cannot be copied is returned as `co_return std::move(local);`: nvcc does not move by itself.
+/// Return a local that cannot be copied by `co_return std::move(local);`: nvcc does not move it implicitly.
 ///
-/// Lifetime: a coroutine's reference parameters, and the captures of a coroutine lambda, outlive the Task.
-/// Threads: a Task belongs to one thread (of its EventLoop) from its first resumption to its destruction.
+/// Lifetime: a coroutine's reference parameters, and the captures of a coroutine lambda, outlive the Task. Threads: a
+/// Task belongs to one thread (of its EventLoop) from its first resumption to its destruction.
 template <class T = void>
 class [[nodiscard]] Task {
   static_assert(!std::is_reference_v<T>, "dtrain: a Task returns a value; return a pointer instead of a reference");
@@ -116,10 +116,10 @@ class [[nodiscard]] Task {
   /// Whether the coroutine has returned or thrown.
   bool done() const noexcept { return frame_ && frame_.done(); }
 
-  /// For those who drive a task without awaiting it: the coroutine, to resume.
+  /// The coroutine, for code that resumes a task without awaiting it.
   std::coroutine_handle<> handle() const noexcept { return frame_; }
 
-  /// The result of a task that is done, and frees the coroutine. @throws what the coroutine threw.
+  /// Returns the result of a task that is done, and frees the coroutine. @throws the coroutine's exception
   T take() {
     const Task finished(std::move(*this));
     return finished.frame_.promise().take();

@@ -11,10 +11,10 @@
 
 namespace DTRAIN_NAMESPACE::async {
 
-/// Called on the loop's thread with what left a spawned task.
+/// Called on the loop's thread with an exception that left a spawned task.
 using ExceptionHandler = std::function<void(std::exception_ptr)>;
 
-/// Called on the loop's thread once a spawned task's frame is destroyed, however it ended. It must not throw.
+/// Called on the loop's thread once a spawned task's frame is destroyed, however the task ended. It must not throw.
 using DestroyedHandler = std::function<void()>;
 
 /// The loop's record of a spawned task.
@@ -23,7 +23,7 @@ class TaskRecord : public ListNode {
   TaskRecord(Task<void> coroutine, ExceptionHandler handler, DestroyedHandler destroyed_handler)
       : task(std::move(coroutine)), on_exception(std::move(handler)), on_destroyed(std::move(destroyed_handler)) {}
 
-  /// Destroys the coroutine, then the record if nobody owns it, then calls on_destroyed.
+  /// Destroys the coroutine, then the record if it has no owner, then calls on_destroyed.
   void end() noexcept {
     unlink();
     start.unlink();
@@ -45,16 +45,16 @@ class TaskRecord : public ListNode {
   DestroyedHandler on_destroyed;
   Waiter start;
   bool destroyed = false;  ///< its frame has been destroyed
-  bool running = false;    ///< its own code is what runs now
+  bool running = false;    ///< the loop is resuming its coroutine
   bool owned = true;       ///< by a TaskHandle; otherwise by the loop
   bool ending = false;     ///< its frame is being destroyed
   bool abandoned = false;  ///< its TaskHandle was destroyed by the task itself
 };
 
-/// Owns a spawned task: destroying it cancels the task, which is then destroyed with all its locals. Where the task
-/// itself destroys its owner (a session that takes itself out of the map of sessions), it runs on to its next
-/// suspension and is destroyed there. Lifetime: may outlive the loop; the loop's end has cancelled the task. Threads:
-/// the loop's thread, or any while no thread runs the loop.
+/// Owns a spawned task; destruction cancels the task and destroys it with all its locals. If the task destroys its own
+/// handle (a session that removes itself from the map of sessions), the task runs on to its next suspension and is
+/// destroyed there. Lifetime: may outlive the loop, whose destruction cancels the task. Threads: the loop's, or any
+/// while no thread runs the loop.
 class TaskHandle {
  public:
   TaskHandle() noexcept = default;
@@ -69,7 +69,7 @@ class TaskHandle {
   }
   ~TaskHandle() { cancel(); }
 
-  /// Whether the task has ended; also true where nothing is owned.
+  /// Whether the task has ended; true for an empty handle.
   bool done() const noexcept { return record_ == nullptr || record_->destroyed; }
 
   /// Destroys the task now; no effect on one that is done.
@@ -90,7 +90,7 @@ class TaskHandle {
     }
   }
 
-  /// Gives the task to the loop, which runs it to its end or to the loop's.
+  /// Releases the task to the loop, which owns it from then on.
   void detach() noexcept {
     if (TaskRecord* record = std::exchange(record_, nullptr)) {
       if (record->destroyed) {

@@ -13,7 +13,7 @@ namespace DTRAIN_NAMESPACE::async {
 
 namespace detail {
 
-/// What the children of one when_all share.
+/// State shared by the children of one when_all.
 struct WhenAllState {
   explicit WhenAllState(EventLoop& loop) : done(loop) {}
   std::size_t pending = 0;
@@ -42,11 +42,11 @@ void rethrow_failed(std::deque<Outcome<T>>& outcomes) {
 
 }  // namespace detail
 
-/// Runs the tasks interleaved on one loop and returns their values in the order given (Task<void> for void ones). The
-/// first exception cancels the others, which are destroyed before it is rethrown; of several in one turn of the loop,
-/// that of the first task in order. A task that fails at its start keeps the later ones from starting.
+/// Runs the tasks interleaved on one loop and returns their values in the given order (Task<void> for void ones). The
+/// first exception cancels the other tasks, which are destroyed before it is rethrown; of several in one turn of the
+/// loop, the first task's in the given order. After a task that fails at its start, later ones do not start.
 /// @param deadline when it passes, the tasks are destroyed
-/// @throws what a task threw; Error (timeout)
+/// @throws a task's exception; Error (timeout)
 template <class T>
 Task<std::conditional_t<std::is_void_v<T>, void, std::vector<std::conditional_t<std::is_void_v<T>, bool, T>>>> when_all(
     EventLoop& loop, std::vector<Task<T>> tasks, Deadline deadline) {

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// A task that is cancelled at a deadline.
+/// with_deadline: runs a task that is cancelled at a deadline.
 
 #include <optional>
 #include <type_traits>
@@ -21,9 +21,9 @@ Task<void> store_and_set(Task<T> task, Outcome<T>& outcome, ManualResetEvent& do
 
 }  // namespace detail
 
-/// The task's value, or nothing when the deadline came first: the task is then destroyed. For Task<void>: whether it
-/// ended in time. A task that ends in the same turn as the deadline has ended in time.
-/// @throws what the task throws
+/// Returns the task's value, or nullopt if the deadline passed first; the task is then destroyed. For Task<void>:
+/// whether it ended in time. A task that ends in the same turn as the deadline has ended in time.
+/// @throws the task's exception
 template <class T>
 Task<std::conditional_t<std::is_void_v<T>, bool, std::optional<std::conditional_t<std::is_void_v<T>, bool, T>>>>
 with_deadline(EventLoop& loop, Task<T> task, Deadline deadline) {
@@ -46,7 +46,7 @@ with_deadline(EventLoop& loop, Task<T> task, Deadline deadline) {
   }
 }
 
-/// The same of what converts to a Task, as a call of the store.
+/// The same for a type that converts to a Task, such as a call of the store.
 template <class Call>
 requires(!std::is_same_v<Call, Task<typename Call::value_type>> &&
          std::is_convertible_v<Call, Task<typename Call::value_type>>) auto with_deadline(EventLoop& loop, Call call,

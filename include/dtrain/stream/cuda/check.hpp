@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The CUDA runtime's errors as dtrain's.
+/// Conversion of CUDA runtime errors to Error.
 
 #include <string>
 #include <system_error>
@@ -29,8 +29,8 @@ inline const std::error_category& cuda_category() noexcept {
   return category;
 }
 
-/// Whether the call succeeded. What it left in the thread's "last error" is taken out: the program, which asks for that
-/// after its own kernels, would take it for theirs.
+/// Whether the call succeeded. Clears the thread's "last error": the program, which reads it after its own kernels,
+/// would attribute it to them.
 inline bool quiet(cudaError_t code) noexcept {
   if (code == cudaSuccess) {
     return true;
@@ -41,8 +41,9 @@ inline bool quiet(cudaError_t code) noexcept {
   return false;
 }
 
-/// "cudaMalloc on device 0: cudaErrorMemoryAllocation, out of memory; REMEDY". An error of a kernel shows at whatever
-/// call comes next. @param call what was called, or what was being done
+/// "cudaMalloc on device 0: cudaErrorMemoryAllocation, out of memory; REMEDY". A later call may report a kernel's
+/// error.
+/// @param call the function called, or the action
 inline Error cuda_error(cudaError_t code, const std::string& call, const std::string& remedy = {},
                         SourceLocation where = SourceLocation::current()) {
   const char* const name = cudaGetErrorName(code);

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The CUDA stream that a group or a DDP instance runs its communication on.
+/// CommunicationStream: the CUDA stream for the communication of a group or a DDP instance.
 
 #include <optional>
 

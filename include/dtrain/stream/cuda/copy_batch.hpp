@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Many copies within a device, enqueued together.
+/// CopyBatch: many copies within a device, enqueued together.
 
 #include <cstddef>
 #include <vector>
@@ -13,9 +13,9 @@
 
 namespace DTRAIN_NAMESPACE::stream::cuda {
 
-/// Collects device-to-device copies, then enqueues them: with one call where the runtime and the driver have one (CUDA
-/// 12.8), else with one for each. In no order among themselves: what one writes no other one reads or writes.
-/// Nothing is allocated for as many copies as were reserved. Threads: one at a time.
+/// Collects device-to-device copies, then enqueues them: by one call if the runtime and the driver have one (CUDA
+/// 12.8), else by one call each. The copies are unordered: no copy may read or write what another one writes. Allocates
+/// nothing for as many copies as were reserved. Threads: one at a time.
 class CopyBatch {
  public:
   void reserve(std::size_t copies) {
@@ -35,15 +35,15 @@ class CopyBatch {
   std::size_t size() const noexcept { return bytes_.size(); }
   bool empty() const noexcept { return bytes_.empty(); }
 
-  /// Without enqueueing anything, all are forgotten.
+  /// Drops all copies without enqueueing them.
   void clear() noexcept {
     to_.clear();
     from_.clear();
     bytes_.clear();
   }
 
-  /// Enqueued; none are left. Lifetime: the memory outlives the work, the batch need not.
-  /// @throws Error (cuda); some may be enqueued then
+  /// Enqueued; the batch is then empty. Lifetime: the memory outlives the work, the batch need not.
+  /// @throws Error (cuda); some copies may then be enqueued
   void enqueue(StreamRef stream) {
     if (!empty() && (size() == 1 || !enqueue_together(stream))) {
       for (std::size_t i = 0; i < size(); ++i) {
@@ -55,10 +55,10 @@ class CopyBatch {
   }
 
  private:
-  /// @returns false where that cannot be, with nothing enqueued
+  /// @returns false if that is impossible, with nothing enqueued
   bool enqueue_together([[maybe_unused]] StreamRef stream) {
 #if CUDART_VERSION >= 12080
-    // The default stream takes no batches, under either of its names, and graphs take none from every driver.
+    // Neither name of the default stream accepts batches; graphs accept them from some drivers only.
     const bool is_default = stream.native() == nullptr || stream.native() == cudaStreamLegacy;
     if (!has_batches_ || is_default || stream.is_capturing()) {
       return false;
@@ -88,7 +88,7 @@ class CopyBatch {
   std::vector<void*> to_;
   std::vector<const void*> from_;
   std::vector<std::size_t> bytes_;
-  bool has_batches_ = true;  ///< until the driver says otherwise
+  bool has_batches_ = true;  ///< until the driver refuses one
 };
 
 }  // namespace DTRAIN_NAMESPACE::stream::cuda

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Memory of a CUDA device.
+/// DeviceBuffer: memory of a CUDA device.
 
 #include <cstddef>
 #include <string>
@@ -15,7 +15,7 @@
 namespace DTRAIN_NAMESPACE::stream::cuda {
 
 /// Owns memory of one device, aligned to 256 bytes; the host cannot read it. Lifetime: outlives all work on it.
-/// Blocking: to allocate and to free may wait for the whole device.
+/// Blocking: allocating and freeing may wait for the whole device.
 class DeviceBuffer {
  public:
   DeviceBuffer() noexcept = default;

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The thread's current CUDA device, changed for a scope.
+/// DeviceGuard: the thread's current CUDA device, changed for a scope.
 
 #include "dtrain/core/config.hpp"
 #include "dtrain/stream/cuda/check.hpp"
@@ -17,8 +17,7 @@ inline int current_device() {
   return device;
 }
 
-/// Whether the process has a context on the device, which takes hundreds of megabytes of it; true where the driver does
-/// not say.
+/// Whether the process has a context on the device, which takes hundreds of megabytes of it. True without an answer.
 inline bool has_context(int device) noexcept {
   using State = int (*)(int device, unsigned int* flags, int* active);
   static const auto state = reinterpret_cast<State>(driver_function("cuDevicePrimaryCtxGetState", 7000));
@@ -27,12 +26,12 @@ inline bool has_context(int device) noexcept {
   return state == nullptr || state(device, &flags, &active) != 0 || active != 0;
 }
 
-/// Makes `device` the thread's current one, and gives the thread back what it had. Not where that has no context:
-/// cudaSetDevice would make one, on device 0 as a rule, which every thread has that never chose. Threads: the one that
-/// made it.
+/// Makes `device` the thread's current device, and restores the previous one at its end. It does not restore a device
+/// without a context, usually device 0 in a thread that never chose one: cudaSetDevice would make a context there.
+/// Threads: the one that made it.
 class DeviceGuard {
  public:
-  /// @throws Error (cuda) for a device that is not there
+  /// @throws Error (cuda) for a device that does not exist
   explicit DeviceGuard(int device) : before_(current_device()), changed_(device != before_) {
     if (changed_) {
       check(cudaSetDevice(device), "cudaSetDevice");

@@ -9,9 +9,10 @@
 
 namespace DTRAIN_NAMESPACE::stream::cuda {
 
-/// They come from the runtime, so that a program links no libcuda. Their types are written out where they are called:
-/// <cuda.h> is for programs that use the driver themselves. @param version of CUDA, in which the function came to be as
-/// it is called @returns null where the driver does not have it
+/// Looks up a driver function through the runtime, so that a program links no libcuda. The calling code spells out its
+/// type, because <cuda.h> is for programs that use the driver themselves.
+/// @param version the CUDA version that introduced the function in this form
+/// @returns null if the driver does not have it
 inline void* driver_function(const char* name, [[maybe_unused]] unsigned int version) noexcept {
   void* found = nullptr;
   cudaDriverEntryPointQueryResult status = cudaDriverEntryPointSymbolNotFound;

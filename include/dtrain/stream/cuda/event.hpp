@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// A point in a CUDA stream.
+/// Event: a point in a CUDA stream.
 
 #include <algorithm>
 #include <chrono>
@@ -18,8 +18,8 @@
 
 namespace DTRAIN_NAMESPACE::stream::cuda {
 
-/// Owns a cudaEvent_t without timing, made by the first record, on the recording stream's device; one never recorded is
-/// complete. Threads: polled and waited for by any thread; not while another thread records it.
+/// Owns a cudaEvent_t without timing, made by the first record on the recording stream's device. An event never
+/// recorded is complete. Threads: any thread polls and waits, but not while another thread records.
 class Event {
  public:
   Event() noexcept = default;
@@ -31,18 +31,18 @@ class Event {
   }
   ~Event() { destroy(); }
 
-  /// False too where the device has failed: block_until_complete() throws what it says. Not while a stream is being
-  /// captured, which this call would break.
+  /// Also false if the device has failed: block_until_complete() throws its error. Not while a stream is being
+  /// captured, because this call would break the capture.
   bool is_complete() const noexcept { return event_ == nullptr || quiet(cudaEventQuery(event_)); }
 
-  /// The same, in a thread that captures nothing, while another one does.
+  /// As is_complete(), for a thread that captures nothing while another thread captures.
   bool is_complete_beside_capture() const noexcept {
     const RelaxedCapture relaxed;
     return is_complete();
   }
 
-  /// Blocking: asks again and again, at first at once, then every 100 us, since the runtime's own wait has no deadline.
-  /// @throws Error (cuda) where the device has failed, by this event's work or other work
+  /// Blocking: polls, at first without a pause, then every 100 us, since the runtime's own wait has no deadline.
+  /// @throws Error (cuda) if the device has failed, by this event's work or other work
   WaitResult block_until_complete(Deadline deadline) const {
     constexpr std::chrono::microseconds longest_sleep{100};
     constexpr int polls_at_once = 64;

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// An event that the host completes and a CUDA stream waits for.
+/// ExternalEvent: an event that the host completes and a CUDA stream waits for.
 
 #include <atomic>
 #include <cstdint>
@@ -20,19 +20,18 @@
 
 namespace DTRAIN_NAMESPACE::stream::cuda {
 
-/// Incomplete until signal(). Streams wait for a word in pinned memory to come to the number of this round, by a memory
-/// operation; reset() begins the next round, also while a stream has not come to its wait yet, which is over all the
-/// same. Where the device has no such operation, a thread of the runtime blocks in the stream's stead.
+/// Incomplete until signal(). Streams wait, by a memory operation, until a word in pinned memory reaches the number of
+/// this round. reset() begins the next round; a stream that reaches its wait only then passes it. If the device has no
+/// such operation, a thread of the runtime blocks instead of the stream.
 ///
-/// Threads: all members from any thread, reset() excepted. Lifetime: pinned; outlives the work that waits for it.
-/// signal() does not touch the event after it has become complete, so whoever saw it complete may destroy it, once no
-/// stream waits.
+/// Threads: all members from any thread, except reset(). Lifetime: pinned; outlives the work that waits for it. A
+/// thread that sees it complete may destroy it once no stream waits, because signal() does not use it after that.
 class ExternalEvent {
  public:
   /// @throws Error (cuda) where there is no pinned memory
   ExternalEvent() : own_(sizeof(std::uint32_t)) { place(own_.data()); }
 
-  /// Borrows four bytes of pinned memory, for those who have many. Lifetime: as the event's.
+  /// Borrows four bytes of pinned memory, for owners of many events. Lifetime: as the event's.
   explicit ExternalEvent(std::byte* pinned) { place(pinned); }
 
   ExternalEvent(const ExternalEvent&) = delete;
@@ -45,7 +44,7 @@ class ExternalEvent {
 
   bool is_complete() const noexcept { return phase(state_.load(std::memory_order_acquire)) >= signalled; }
 
-  /// Whether a stream's wait gave up at its deadline before anybody signalled.
+  /// Whether a stream's wait reached its deadline before the signal.
   bool timed_out() const noexcept { return phase(state_.load(std::memory_order_acquire)) == expired; }
 
   void signal() noexcept { complete(state_.load(std::memory_order_acquire), signalled); }
@@ -65,7 +64,7 @@ class ExternalEvent {
  private:
   friend class StreamRef;
 
-  /// A state is a round's number and its phase; rounds are counted in steps that leave room for the phase.
+  /// A state is a round's number plus its phase; rounds count in steps of one_round, which leaves space for the phase.
   enum Phase : std::uint32_t { idle, awaited, signalled, expired };
   static constexpr std::uint32_t one_round = 4;
   static constexpr std::uint32_t phase(std::uint32_t state) noexcept { return state % one_round; }
@@ -75,7 +74,7 @@ class ExternalEvent {
     return static_cast<std::int32_t>(earlier - later) < 0;
   }
 
-  /// What a thread of the runtime needs to block in a stream's stead.
+  /// Argument of a runtime thread that blocks instead of a stream.
   struct HostWait {
     ExternalEvent* event;
     std::uint32_t round;
@@ -108,12 +107,12 @@ class ExternalEvent {
     }
   }
 
-  /// A device does not look at clocks: a thread of this event's does, until the round is over.
+  /// A device cannot check deadlines: a thread of this event does, until the round is over.
   void watch(std::uint32_t waited_round, Deadline deadline) {
     if (watch_ && watched_round_ == waited_round) {
       return;  // the first wait's deadline ends the round
     }
-    watch_.reset();  // the one before has ended, as its round has
+    watch_.reset();  // the previous watch has ended, as its round has
     const async::BlockedSignals blocked;
     watch_.emplace([this, waited_round, deadline] { expire_at(waited_round, deadline); });
     watched_round_ = waited_round;
@@ -147,8 +146,9 @@ class ExternalEvent {
     return WaitResult::complete;
   }
 
-  /// Ends the round that `state` was read in, unless it is over. The word goes first: who sees the event complete may
-  /// destroy it. Two may do so at once, and the slower one must neither set the word back nor end the next round.
+  /// Ends the round that `state` was read in, unless it is over. The word is written first, because a thread that sees
+  /// the event complete may destroy it. Two threads may call this at once: the slower one neither sets the word back
+  /// nor ends the next round.
   void complete(std::uint32_t state, Phase as) noexcept {
     const std::uint32_t present = round(state);
     if (phase(state) >= signalled) {
@@ -166,7 +166,7 @@ class ExternalEvent {
   }
 
   PinnedBuffer own_;
-  std::atomic<std::uint32_t>* word_ = nullptr;  ///< the last round that is over; what devices read
+  std::atomic<std::uint32_t>* word_ = nullptr;  ///< the last round that is over; read by devices
   mutable std::atomic<std::uint32_t> state_{one_round};
   std::uint32_t watched_round_ = 0;
   std::optional<std::jthread> watch_;

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Host memory of somebody else's, pinned for a while.
+/// HostRegistration: borrowed host memory, pinned for a scope.
 
 #include <cstddef>
 #include <string>
@@ -13,8 +13,8 @@
 
 namespace DTRAIN_NAMESPACE::stream::cuda {
 
-/// Pins memory that begins with a page, so that devices copy from and to it without the processor. Borrows the memory,
-/// which outlives it, as it outlives all work on the memory. Blocking: to begin and to end may wait for the device.
+/// Pins memory that begins with a page, so that devices copy from and to it without the processor. Lifetime: the memory
+/// outlives it, and it outlives all work on the memory. Blocking: construction and destruction may wait for the device.
 class HostRegistration {
  public:
   HostRegistration() noexcept = default;

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The driver's stream memory operations.
+/// Stream memory operations of the CUDA driver.
 
 #include <cstdint>
 
@@ -19,12 +19,12 @@ using WaitValue32 = int (*)(cudaStream_t stream, unsigned long long address, std
 inline constexpr int success = 0;
 inline constexpr int not_supported = 801;
 inline constexpr unsigned int wait_until_at_least = 0;  ///< CU_STREAM_WAIT_VALUE_GEQ: cyclic
-inline constexpr unsigned int version = 12000;          ///< the one that has no driver option in its way
+inline constexpr unsigned int version = 12000;          ///< its entry point needs no driver option
 
 }  // namespace driver
 
-/// Enqueued: work of `stream` behind it starts when `*word`, in pinned memory, has come to `value` or gone beyond.
-/// @returns false where the driver or the device cannot do that; nothing is enqueued then
+/// Enqueued: later work of `stream` starts when `*word`, in pinned memory, has reached or passed `value`.
+/// @returns false if the driver or the device cannot do that; nothing is enqueued then
 /// @throws Error (cuda)
 inline bool wait_for_value(cudaStream_t stream, const std::uint32_t* word, std::uint32_t value) {
   static const auto wait =

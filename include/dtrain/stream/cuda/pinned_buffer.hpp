@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Host memory that devices copy from and to without the processor.
+/// PinnedBuffer: host memory for copies by devices.
 
 #include <cstddef>
 #include <string>
@@ -14,7 +14,7 @@
 namespace DTRAIN_NAMESPACE::stream::cuda {
 
 /// Owns pinned memory at the same address for the host and for every device. Lifetime: outlives all work on it.
-/// Blocking: to allocate and to free may wait for the whole device.
+/// Blocking: allocating and freeing may wait for the whole device.
 class PinnedBuffer {
  public:
   PinnedBuffer() noexcept = default;

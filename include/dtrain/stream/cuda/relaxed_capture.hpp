@@ -9,8 +9,8 @@
 
 namespace DTRAIN_NAMESPACE::stream::cuda {
 
-/// While it lives this thread may ask events and allocate although another thread captures a graph, which CUDA else
-/// forbids to all threads. Of one thread.
+/// While it exists, this thread may query events and allocate although another thread captures a graph. By default CUDA
+/// forbids that to all threads. Threads: the one that made it.
 class RelaxedCapture {
  public:
   RelaxedCapture() noexcept { exchange(); }
@@ -21,7 +21,7 @@ class RelaxedCapture {
  private:
   void exchange() noexcept { static_cast<void>(quiet(cudaThreadExchangeStreamCaptureMode(&other_))); }
 
-  cudaStreamCaptureMode other_ = cudaStreamCaptureModeRelaxed;  ///< the one that this thread does not have
+  cudaStreamCaptureMode other_ = cudaStreamCaptureModeRelaxed;  ///< the mode that this thread is not in
 };
 
 }  // namespace DTRAIN_NAMESPACE::stream::cuda

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// A CUDA stream that is owned.
+/// Stream: an owned CUDA stream.
 
 #include <utility>
 
@@ -13,11 +13,11 @@
 
 namespace DTRAIN_NAMESPACE::stream::cuda {
 
-/// Of two streams with work, the device's scheduler takes that of high priority first.
+/// If two streams have work, the device's scheduler takes that of high priority first.
 enum class Priority { normal, high };
 
-/// Owns a stream that does not wait for the default stream. Lifetime: outlives its references; work that is enqueued
-/// at its end runs all the same, and what it needs outlives it.
+/// Owns a stream that does not wait for the default stream. Lifetime: outlives its references. Enqueued work runs on
+/// after its destruction; the memory of that work outlives the work.
 class Stream {
  public:
   /// On the thread's current device. @throws Error (cuda)

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The reference to a CUDA stream that models Stream.
+/// StreamRef: the reference to a CUDA stream that models Stream.
 
 #include <cstddef>
 
@@ -18,8 +18,8 @@
 
 namespace DTRAIN_NAMESPACE::stream::cuda {
 
-/// Borrows a cudaStream_t of one device. Threads: one enqueues at a time. Lifetime: the stream outlives it and all work
-/// enqueued through it.
+/// Borrows a cudaStream_t of one device. Threads: one enqueues at a time. Lifetime: the stream outlives the reference
+/// and all work enqueued through it.
 class StreamRef {
  public:
   using Event = cuda::Event;
@@ -29,9 +29,8 @@ class StreamRef {
   StreamRef(int, int) = delete;
   StreamRef(std::nullptr_t, int) = delete;
 
-  /// The stream of a handle; a null one is the device's legacy default stream, in files that are compiled with
-  /// default streams for each thread too: those wait for it. @throws Error (invalid_argument) for one of the
-  /// host.
+  /// The stream of a handle. A null handle is the device's legacy default stream, also in files compiled with
+  /// per-thread default streams, which wait for it. @throws Error (invalid_argument) for a host stream
   static StreamRef of(StreamHandle handle) {
     if (handle.device.kind != DeviceKind::cuda) {
       throw Error(Errc::invalid_argument, "a stream of " + to_string(handle.device) +
@@ -60,10 +59,10 @@ class StreamRef {
   /// Enqueued; the host does not block. Lifetime: the event outlives this work.
   void wait(ExternalEvent& event, Deadline deadline) const { event.enqueue_wait(stream_, deadline, true); }
 
-  /// The same where whoever is to signal keeps the deadline himself: no thread watches the clock.
+  /// As wait(), if the signalling thread keeps the deadline itself: no thread watches the clock.
   void wait_unwatched(ExternalEvent& event, Deadline deadline) const { event.enqueue_wait(stream_, deadline, false); }
 
-  /// Whether what is enqueued now becomes part of a graph instead of running.
+  /// Whether work enqueued now becomes part of a graph instead of running.
   bool is_capturing() const {
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
     const cudaError_t code = cudaStreamIsCapturing(stream_, &status);

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// A point in a CUDA stream that knows when the device came to it.
+/// TimingEvent: a point in a CUDA stream, with the time at which the device reached it.
 
 #include <chrono>
 #include <optional>
@@ -15,8 +15,7 @@
 
 namespace DTRAIN_NAMESPACE::stream::cuda {
 
-/// Owns a cudaEvent_t with timing, which costs the device more than an Event. Threads: not while another thread records
-/// it.
+/// Owns a cudaEvent_t with timing, which costs the device more than an Event. Threads: any, except during a record.
 class TimingEvent {
  public:
   /// @throws Error (cuda)
@@ -35,14 +34,13 @@ class TimingEvent {
     }
   }
 
-  /// Enqueued, on a stream of the device. Not where the stream is captured. @throws Error (cuda)
+  /// Enqueued, on a stream of the device that is not captured. @throws Error (cuda)
   void record(StreamRef stream) { check(cudaEventRecord(event_, stream.native()), "cudaEventRecord"); }
 
-  /// False too where the device has failed. Not while a stream is being captured, unless under RelaxedCapture.
+  /// Also false if the device has failed. Not while a stream is being captured, except under RelaxedCapture.
   bool is_complete() const noexcept { return quiet(cudaEventQuery(event_)); }
 
-  /// What passed on the device from one to the other, less than nothing where `to` was first; nothing where one of them
-  /// is not complete or the device does not say.
+  /// Device time between two events, negative if `to` was first. Empty if one is not complete, or the time is unknown.
   friend std::optional<std::chrono::nanoseconds> between(const TimingEvent& from, const TimingEvent& to) noexcept {
     float milliseconds = 0;
     if (!quiet(cudaEventElapsedTime(&milliseconds, from.event_, to.event_))) {

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The host stream that a group or a DDP instance runs its communication on.
+/// CommunicationStream: the host stream for the communication of a group or a DDP instance.
 
 #include <memory>
 #include <optional>
@@ -12,26 +12,25 @@
 
 namespace DTRAIN_NAMESPACE::stream::host {
 
-/// Owns a Queue and, once asked for, the thread that drains it. Movable; references stay valid.
-/// Threads: one for each stream, besides what its references allow.
-/// Lifetime: outlives its references; work not yet run is dropped at the end.
+/// Owns a Queue and, after start_helper(), the thread that drains it. Movable; references stay valid. Threads: one at a
+/// time, its references as StreamRef. Lifetime: outlives its references; destruction drops work that has not run.
 class CommunicationStream {
  public:
   CommunicationStream() : owned_(std::make_unique<QueueAndHelper>()) {}
 
   StreamRef ref() const noexcept { return owned_->queue.ref(); }
 
-  /// From now on a thread runs the work; a second call does nothing. @throws Error where no thread can be had.
+  /// Starts a thread that runs the work; a second call does nothing. @throws Error if the system cannot start a thread.
   void start_helper() {
     if (!owned_->helper) {
       owned_->helper.emplace(owned_->queue);
     }
   }
 
-  /// Blocking: until the work that runs has ended. Whoever waits runs the rest.
+  /// Blocking: until the running work has ended. Waiting threads run the rest.
   void stop_helper() noexcept { owned_->helper.reset(); }
 
-  /// Registers it as one of the rank's streams: its work runs in the background where the rank is blocked elsewhere.
+  /// Registers it as one of the rank's streams: its work runs in the background while the rank is blocked elsewhere.
   void register_with(std::shared_ptr<StreamRegistry> registry) {
     owned_->registration.emplace(std::move(registry), owned_->queue);
   }

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// An event that the host completes and a host stream waits for.
+/// ExternalEvent: an event that the host completes and a host stream waits for.
 
 #include <atomic>
 #include <cstdint>
@@ -12,7 +12,7 @@
 namespace DTRAIN_NAMESPACE::stream::host {
 
 /// Incomplete until signal(). Threads: all members from any thread. Lifetime: pinned; outlives the work that waits for
-/// it. signal() does not touch the event after it has become complete, so whoever saw it complete may destroy it.
+/// it. signal() does not use the event after it has become complete: a thread that sees it complete may destroy it.
 class ExternalEvent {
  public:
   ExternalEvent() = default;
@@ -26,7 +26,7 @@ class ExternalEvent {
 
   void signal() noexcept { complete_as(signalled); }
 
-  /// Makes it incomplete again. Not while somebody waits.
+  /// Makes it incomplete again. Not while a thread waits.
   void reset() noexcept { state_.store(idle, std::memory_order_release); }
 
   WaitResult block_until_complete(Deadline deadline) const noexcept {

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// A thread that drains a host queue while the user computes.
+/// HelperThread: drains a host queue while the program computes.
 
 #include <string>
 #include <thread>
@@ -10,12 +10,12 @@
 
 namespace DTRAIN_NAMESPACE::stream::host {
 
-/// Sleeps while there is nothing to run; an enqueue wakes it with one futex call, and only if it sleeps. One for each
-/// queue. Destruction lets the work that runs end and leaves the rest to whoever waits. Lifetime: the queue outlives
-/// it.
+/// Sleeps while the queue is empty; an enqueue wakes it with one futex call, and only if it sleeps. At most one per
+/// queue. Destruction lets the running work end and leaves the rest to waiting threads. Lifetime: the queue outlives
+/// the thread.
 class HelperThread {
  public:
-  /// @throws Error where the system gives no more threads.
+  /// @throws Error if the system cannot start a thread
   explicit HelperThread(Queue& queue) : queue_(queue) {
     queue_.has_helper_.store(true);
     try {

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// A thread that runs a host queue's work once, where somebody waits for it and nobody runs it.
+/// OnDemandRunner: a thread started to run a host queue's work that no other thread runs.
 
 #include <atomic>
 #include <thread>
@@ -18,12 +18,11 @@ class OnDemandRunner {
   OnDemandRunner(const OnDemandRunner&) = delete;
   OnDemandRunner& operator=(const OnDemandRunner&) = delete;
 
-  /// Lets the work that runs end and leaves the rest. Blocking: for as long as that takes; work ends by a deadline of
-  /// its own.
+  /// Leaves work that has not run. Blocking: until the running work has ended, by a deadline of its own.
   ~OnDemandRunner() { stops_.store(true); }
 
-  /// Starts the thread where the queue has work that nobody runs. Blocking: no. Where no thread can be had the work
-  /// stays for whoever waits, and who asks again is served again.
+  /// Starts the thread if the queue has work that no thread runs. Does not block. If the system cannot start a thread,
+  /// the work is left to waiting threads; a later call tries again.
   void start_if_idle() noexcept {
     if (running_.load() || !queue_.has_unattended_work()) {
       return;
@@ -31,7 +30,7 @@ class OnDemandRunner {
     running_.store(true);
     try {
       const async::BlockedSignals blocked;         // the user's signal handlers run in the user's threads
-      thread_ = std::jthread([this] { main(); });  // the one before has ended
+      thread_ = std::jthread([this] { main(); });  // the previous thread has ended
     } catch (...) {
       running_.store(false);
     }
@@ -46,7 +45,7 @@ class OnDemandRunner {
   Queue& queue_;
   std::atomic<bool> running_{false};
   std::atomic<bool> stops_{false};
-  std::jthread thread_;  ///< joined before what it uses goes
+  std::jthread thread_;  ///< last: joined before the other members are destroyed
 };
 
 }  // namespace DTRAIN_NAMESPACE::stream::host

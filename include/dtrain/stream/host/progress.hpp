@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Whether a helper thread drives communication while the user computes.
+/// Progress: whether a helper thread drives communication while the program computes.
 
 #include <sched.h>
 #include <unistd.h>
@@ -12,8 +12,8 @@
 
 namespace DTRAIN_NAMESPACE::stream::host {
 
-/// `thread` overlaps communication with computing; `caller` runs it in the thread that waits for it. Waking a thread
-/// for little, or where no core is free, costs more than it hides: `automatic` asks for a free core.
+/// `thread` overlaps communication with computation; `caller` runs it in the thread that waits for it. Waking a thread
+/// for little work, or without a free core, costs more than it hides: `automatic` is `thread` only with a free core.
 enum class Progress { automatic, thread, caller };
 
 /// "automatic", "thread" or "caller". @throws Error (usage) for anything else.
@@ -34,7 +34,7 @@ constexpr const char* name(Progress progress) noexcept {
   return "unknown progress";
 }
 
-/// What `wanted` means for this many ranks on this host and cores that a rank may run on: `thread` or `caller`.
+/// Resolves `automatic` for this many ranks on the host, and cores that a rank may use: `thread` or `caller`.
 constexpr Progress decide(Progress wanted, int cores, int local_world_size) noexcept {
   if (wanted != Progress::automatic) {
     return wanted;
@@ -42,7 +42,7 @@ constexpr Progress decide(Progress wanted, int cores, int local_world_size) noex
   return cores > local_world_size ? Progress::thread : Progress::caller;
 }
 
-/// The cores that the calling thread may run on; where the system does not say, those that there are.
+/// Number of cores that the calling thread may use; if the system cannot answer, the number of cores online.
 inline int cores_by_affinity() noexcept {
   cpu_set_t allowed[8];  // 8192 cores, the most that Linux can be built for; it refuses a set smaller than its own
   if (::sched_getaffinity(0, sizeof(allowed), allowed) != 0) {

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The caller-runs queue: work in order, run by whoever waits for it.
+/// Queue: a caller-runs work queue; the thread that waits for the work runs it in order.
 
 #include <array>
 #include <atomic>
@@ -20,18 +20,18 @@ namespace DTRAIN_NAMESPACE::stream::host {
 
 class StreamRef;
 
-/// Owns a ring of work. Work gets a ticket (1, 2, ...) when it is enqueued and runs in that order, one at a time, in a
-/// thread that waits for it or in a HelperThread.
+/// Owns a ring of work items. Each gets a ticket (1, 2, ...) when it is enqueued. Items run in that order, one at a
+/// time, in a thread that waits for them or in a HelperThread.
 ///
-/// Between producers and the runner there is no lock: a producer writes an item and publishes its ticket (release), the
-/// runner reads the ticket (acquire) and then the item. What the work reads must therefore be ordered before its
-/// enqueue, and ThreadSanitizer sees it where it is not.
+/// Producers and the runner share no lock. A producer writes an item and publishes its ticket (release); the runner
+/// reads the ticket (acquire) and then the item. Therefore data that the work reads must be written before the enqueue;
+/// ThreadSanitizer reports it otherwise.
 ///
-/// Threads: enqueue from any thread; wait and poll from any thread. Work must end by a deadline of its own.
-/// Lifetime: pinned; outlives its references, events and HelperThread. Work not yet run at the end is dropped.
+/// Threads: enqueue from any thread; wait and poll from any thread. Work must end by a deadline of its own. Lifetime:
+/// pinned; outlives its references, events and HelperThread. Destruction drops work that has not run.
 class Queue {
  public:
-  /// Items that fit. Enqueueing to a full ring runs, or waits for, its oldest work instead of growing.
+  /// Capacity of the ring. Enqueueing to a full ring runs its oldest work, or waits for it, instead of growing.
   static constexpr std::uint64_t capacity = 256;
 
   Queue() = default;
@@ -45,8 +45,8 @@ class Queue {
 
   StreamRef ref() noexcept;
 
-  /// Blocking: no, unless the ring is full. Wakes a parked HelperThread.
-  /// @throws Error (limit) where the ring is full and the caller is itself work of this queue.
+  /// Blocks only if the ring is full. Wakes a parked HelperThread.
+  /// @throws Error (invalid_argument) if the ring is full and the caller is itself work of this queue
   template <WorkFunction F>
   void enqueue(const F& work) {
     while (!try_enqueue(work)) {
@@ -63,14 +63,14 @@ class Queue {
 
   bool is_complete(std::uint64_t ticket) const noexcept { return completed() >= ticket; }
 
-  /// Whether there is work that no thread runs and no HelperThread will.
+  /// Whether there is work that no thread runs, and no HelperThread.
   bool has_unattended_work() const noexcept {
     return completed_.load() < published_.load() && runner_state_.load() == no_runner && !has_helper_.load();
   }
 
   /// Blocking: runs the work up to `ticket` in this thread if no other thread runs it; else sleeps until it is done or
-  /// the other thread stops running. The deadline is looked at between two pieces of work.
-  /// @throws Error (invalid_argument) where the caller is itself work of this queue, which would wait for ever.
+  /// the other thread stops running. The deadline is checked between two work items.
+  /// @throws Error (invalid_argument) if the caller is itself work of this queue, which would wait for ever
   WaitResult block_until_complete(std::uint64_t ticket, Deadline deadline) {
     while (!is_complete(ticket)) {
       if (run_up_to(ticket, [deadline] { return !deadline.passed(); })) {
@@ -112,7 +112,7 @@ class Queue {
     return true;
   }
 
-  /// Runs work while there is some up to `ticket` and `may_continue()` says so. @returns false if another thread runs.
+  /// Runs work up to `ticket` while there is some and `may_continue()`. @returns false if another thread runs.
   template <class F>
   bool run_up_to(std::uint64_t ticket, F may_continue) noexcept {
     std::uint32_t expected = no_runner;
@@ -131,7 +131,7 @@ class Queue {
     runner_thread_.store(std::thread::id(), std::memory_order_relaxed);
     runner_state_.store(no_runner);
     if (wanted_.load() != no_waiter) {
-      wake_waiters();  // one of them takes over
+      wake_waiters();  // one of the waiters continues
     }
     if (done < published_.load()) {
       wake_helper();
@@ -139,9 +139,9 @@ class Queue {
     return true;
   }
 
-  /// Sleeps until `ticket` is complete or nobody runs; may return early. A waiter announces the ticket it wants, reads
-  /// the words again and sleeps; the runner changes them and reads the announcement: in one total order one sees the
-  /// other.
+  /// Sleeps until `ticket` is complete or no thread runs work; may return early. A waiter stores the ticket it wants,
+  /// reads the words again and sleeps; the runner changes the words and then reads that ticket. All are seq_cst, so at
+  /// least one of the two sees the other's store.
   FutexResult sleep_until_progress(std::uint64_t ticket, Deadline deadline) noexcept {
     const auto progressed = [&] { return completed_.load() >= ticket || runner_state_.load() == no_runner; };
     for (int spins = 0; spins < 200; ++spins) {
@@ -163,7 +163,7 @@ class Queue {
     futex_wake_all(signal_, FutexScope::process);
   }
 
-  /// One wake at most for each time the helper parked.
+  /// Wakes the helper at most once for each time it parked.
   void wake_helper() noexcept {
     std::uint32_t expected = helper_parked;
     if (helper_.load() == helper_parked && helper_.compare_exchange_strong(expected, helper_awake)) {
@@ -171,7 +171,7 @@ class Queue {
     }
   }
 
-  /// The helper's sleep: until there is work that nobody runs, or it is to stop.
+  /// The helper sleeps here until there is work that no thread runs, or it is to stop.
   void park_helper() noexcept {
     helper_.store(helper_parked);
     const bool has_work = completed_.load() < published_.load() && runner_state_.load() == no_runner;
@@ -186,10 +186,10 @@ class Queue {
   alignas(64) std::atomic<std::uint64_t> completed_{0};
   std::atomic<std::uint32_t> runner_state_{no_runner};
   std::atomic<std::thread::id> runner_thread_{};
-  alignas(64) std::atomic<std::uint64_t> wanted_{no_waiter};  ///< the lowest ticket that somebody sleeps for
+  alignas(64) std::atomic<std::uint64_t> wanted_{no_waiter};  ///< lowest ticket that a thread sleeps for
   std::atomic<std::uint32_t> signal_{0};
   std::atomic<std::uint32_t> helper_{helper_awake};
-  std::atomic<bool> has_helper_{false};  ///< false again where it is to stop
+  std::atomic<bool> has_helper_{false};  ///< false again when it is to stop
   std::array<WorkItem, capacity> ring_;
 };
 

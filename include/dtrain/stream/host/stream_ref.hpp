@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The reference to a host queue that models Stream.
+/// StreamRef: the reference to a host queue that models Stream.
 
 #include <chrono>
 #include <cstddef>
@@ -30,14 +30,14 @@ class StreamRef {
     event.ticket_ = queue_->published();
   }
 
-  /// Later work of this stream starts after the event's latest record. The work of the other stream is run by whoever
-  /// runs this one, if nobody else does. Enqueued; the host does not block.
+  /// Later work of this stream starts after the event's latest record. If no thread runs the other stream's work, the
+  /// thread that runs this stream runs it. Enqueued; the host does not block.
   void wait(const Event& event) const {
     if (event.queue_ == queue_ || event.is_complete()) {
       return;
     }
     const auto wait_for_other = [event]() noexcept {
-      // Bounded, although it tries again: each piece of work of the other stream ends by a deadline of its own.
+      // Bounded: each work item of the other stream ends by a deadline of its own.
       while (event.block_until_complete(Deadline::after(std::chrono::minutes(1))) != WaitResult::complete) {
       }
     };
@@ -55,7 +55,7 @@ class StreamRef {
     queue_->enqueue(wait_for_host);
   }
 
-  /// Runs `work` after what is enqueued so far. Enqueued; see Queue::enqueue.
+  /// Runs `work` after the work enqueued so far. Enqueued; see Queue::enqueue.
   template <WorkFunction F>
   void enqueue(const F& work) const {
     queue_->enqueue(work);

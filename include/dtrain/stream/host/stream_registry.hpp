@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Stream registry: a rank's host streams; runs those that no thread runs, so that streams cannot deadlock.
+/// StreamRegistry: a rank's host streams; runs those that no thread runs, so that streams cannot deadlock.
 
 #include <algorithm>
 #include <memory>
@@ -12,15 +12,13 @@
 
 namespace DTRAIN_NAMESPACE::stream::host {
 
-/// A caller-runs stream makes no progress while its rank's thread waits inside another stream's operation. Where rank 0
-/// waits in channel A for rank 1, and rank 1 in channel B for rank 0, each has enqueued what the other waits for, and
-/// nobody runs it. So whoever waits long calls `run_unattended`, again and again while it waits.
-///
-/// Threads: all members from any thread. Owned together by the rank's group and its streams.
+/// A caller-runs stream makes no progress while its rank's thread waits inside another stream's operation. Example:
+/// rank 0 waits in channel A for rank 1, and rank 1 waits in channel B for rank 0. Each has enqueued the work that the
+/// other one waits for, and no thread runs it. So a thread that waits long calls run_unattended() repeatedly.
 class StreamRegistry {
  public:
-  /// A stream's registration in the registry, and the thread that runs it then. Pinned. Lifetime: the queue outlives
-  /// it. Blocking: the end waits for the work that its thread runs; see OnDemandRunner.
+  /// A stream's registration, with the thread that runs it on demand. Pinned. Lifetime: the queue outlives it.
+  /// Blocking: destruction waits for the work that its thread runs; see OnDemandRunner.
   class Registration {
    public:
     Registration(std::shared_ptr<StreamRegistry> registry, Queue& queue)
@@ -40,8 +38,7 @@ class StreamRegistry {
   StreamRegistry(const StreamRegistry&) = delete;
   StreamRegistry& operator=(const StreamRegistry&) = delete;
 
-  /// Sees to it that a thread runs each stream that has work and no thread. Blocking: no. Allocates only where it
-  /// starts a thread.
+  /// Starts a thread for each stream that has work and no thread. Does not block. Allocates only to start a thread.
   void run_unattended() noexcept {
     const std::lock_guard lock(mutex_);
     for (OnDemandRunner* runner : streams_) {

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// One piece of queued work: a small callable stored in place.
+/// WorkItem: a small callable in a host queue, stored in place.
 
 #include <concepts>
 #include <cstddef>
@@ -11,11 +11,11 @@
 
 namespace DTRAIN_NAMESPACE::stream::host {
 
-/// Bytes that a callable may capture. More belongs behind a pointer.
+/// Maximum size of a callable with its captures. Larger data belongs behind a pointer.
 inline constexpr std::size_t work_item_bytes = 112;
 
-/// What a queue stores: no allocation, no exceptions, nothing to destroy. A callable that holds a reference to
-/// something has `drop()` to give it up when it is never run.
+/// A callable that a queue stores: no allocation, no exceptions, no destructor. A callable that holds a reference has
+/// `drop()` to release it if it never runs.
 template <class F>
 concept WorkFunction = std::is_trivially_copyable_v<F> && std::is_nothrow_invocable_r_v<void, F&> &&
                            sizeof(F) <= work_item_bytes
