@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Waiting on a condition variable until a deadline, in a form that ThreadSanitizer follows.
+/// block_until(): waits on a condition variable until a deadline, in a form that ThreadSanitizer supports.
 
 #include <chrono>
 #include <condition_variable>
@@ -11,8 +11,8 @@
 
 namespace DTRAIN_NAMESPACE {
 
-/// Blocking: until `ready()` holds or the deadline passes; `lock` is held when it is asked. @returns the last
-/// `ready()`.
+/// Blocking: until `ready()` holds or the deadline passes. Calls `ready()` with `lock` held. @returns the last
+/// `ready()`
 template <class Ready>
 bool block_until(std::condition_variable& changed, std::unique_lock<std::mutex>& lock, Deadline deadline, Ready ready) {
   while (!ready() && !deadline.passed()) {

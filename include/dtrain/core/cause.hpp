@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The first cause of a job's failure, as every rank reports it.
+/// Cause: the first cause of a job's failure, the same on every rank.
 
 #include <cstdint>
 #include <string>
@@ -10,21 +10,21 @@
 
 namespace DTRAIN_NAMESPACE {
 
-/// What made a job fail.
+/// Kind of failure that ended a job.
 enum class CauseKind : std::uint8_t {
   lost = 1,      ///< a rank's connection closed before it left: killed, crashed, or left before the end
   exception,     ///< an exception left user code or a step on a rank
   timeout,       ///< a deadline passed
-  disagreement,  ///< ranks differ in what must be the same
+  disagreement,  ///< ranks differ in a value that must be the same
   stopped,       ///< the launcher received a signal to stop
 };
 
-/// Posted once for a job; the first one wins. `rank` is -1 where no rank is to blame.
+/// Posted once for a job; the first one wins. `rank` is -1 if no rank is its origin.
 struct Cause {
   CauseKind kind = CauseKind::lost;
   int rank = -1;
   std::string host;
-  std::string text;  ///< what it was doing, the exception's text, or the difference
+  std::string text;  ///< the rank's action, the exception's text, or the difference
 
   /// "rank 1 on host gpu-a was lost: ..." in one sentence.
   std::string sentence() const {
@@ -57,18 +57,18 @@ class JobFailed : public Error {
   Cause cause_;
 };
 
-/// A JobFailed whose cause is that a rank's process went away.
+/// A JobFailed because a rank's process ended.
 class PeerLost : public JobFailed {
  public:
   explicit PeerLost(Cause cause, SourceLocation where = SourceLocation::current())
       : JobFailed(Errc::peer_lost, std::move(cause), where) {}
 
-  /// The lost rank, and the host it ran on.
+  /// The lost rank, and its host.
   int lost_rank() const noexcept { return cause().rank; }
   const std::string& host() const noexcept { return cause().host; }
 };
 
-/// @throws PeerLost where the cause is a lost rank, JobFailed for every other cause.
+/// @throws PeerLost if the cause is a lost rank, otherwise JobFailed
 [[noreturn]] inline void throw_cause(const Cause& cause, SourceLocation where = SourceLocation::current()) {
   if (cause.kind == CauseKind::lost) {
     throw PeerLost(cause, where);

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The one reader of compiler macros: every other file asks here what the compiler can do.
+/// Compiler and feature macros: the only file that reads the compiler's own macros.
 
 #if !defined(__linux__)
 #error "dtrain: Linux is the only system it runs on (epoll, memfd and futexes carry it)"
@@ -10,7 +10,7 @@
 #error "dtrain: C++20 is needed; compile with -std=c++20 (g++ >= 12, clang >= 14, nvcc >= 12.4)"
 #endif
 
-/// 1 where ThreadSanitizer watches: deadlines get slack and fences it cannot see are avoided.
+/// 1 under ThreadSanitizer: deadlines are longer, and fences that it cannot follow are avoided.
 #if defined(__SANITIZE_THREAD__)
 #define DTRAIN_THREAD_SANITIZER 1
 #elif defined(__has_feature)
@@ -22,8 +22,8 @@
 #define DTRAIN_THREAD_SANITIZER 0
 #endif
 
-/// 1: the bulk of what is no template is only declared, except in the one source file of the program that defines
-/// DTRAIN_IMPLEMENTATION before it includes dtrain.hpp; every file of the program says the same. 0: header-only.
+/// 1: most functions that are no templates are only declared, except in the one source file of the program that defines
+/// DTRAIN_IMPLEMENTATION before it includes dtrain.hpp. Every file of the program has the same value. 0: header-only.
 #ifndef DTRAIN_SEPARATE_COMPILATION
 #define DTRAIN_SEPARATE_COMPILATION 0
 #endif
@@ -32,8 +32,8 @@
 #error "dtrain: DTRAIN_IMPLEMENTATION needs -DDTRAIN_SEPARATE_COMPILATION=1, here and in all files of the program"
 #endif
 
-/// For headers: whether this source file sees the definitions (they stand in files NAME_definitions.hpp), and what
-/// each of them begins with.
+/// For headers: whether this source file compiles the definitions (in files NAME_definitions.hpp), and the specifier
+/// that begins each of them.
 #if !DTRAIN_SEPARATE_COMPILATION
 #define DTRAIN_DEFINITIONS 1
 #define DTRAIN_DEFINED inline
@@ -44,7 +44,7 @@
 #define DTRAIN_DEFINITIONS 0
 #endif
 
-/// The processor, for the one instruction that a spinning wait wants.
+/// The processor, for the instruction of a spinning wait.
 #if defined(__x86_64__) || defined(__i386__)
 #define DTRAIN_X86 1
 #else
@@ -66,22 +66,22 @@
 #define DTRAIN_WITH_MPI 0
 #endif
 
-/// Inlined at -O0 too: for the pieces that an inner loop is put together from.
+/// Inlined at -O0 too: for the parts of an inner loop.
 #define DTRAIN_ALWAYS_INLINE inline __attribute__((always_inline))
 
 #if defined(__clang__)
-/// For an inner loop that is to be fast in an unoptimised program too. clang has no such attribute.
+/// For an inner loop that must be fast in an unoptimised program too. clang has no such attribute.
 #define DTRAIN_OPTIMIZED
-/// A helper with instructions that the including program may not be compiled for. clang refuses to inline it always
-/// into a template without the same attribute, and inlines it all the same.
+/// A helper with instructions for which the including program may not be compiled. clang rejects always_inline into a
+/// template without the same attribute, but inlines the helper all the same.
 #define DTRAIN_TARGET_HELPER(isa) inline __attribute__((target(isa)))
 #else
 #define DTRAIN_OPTIMIZED __attribute__((optimize("O3")))
 #define DTRAIN_TARGET_HELPER(isa) inline __attribute__((always_inline))
 #endif
 
-/// Opens a block whose floating-point arithmetic is done as written, whatever -ffast-math allows; where there is no
-/// such pragma (g++; clang 14 on other processors), the code keeps its results apart by other means.
+/// Opens a block whose floating-point arithmetic is done as written, even under -ffast-math. Without such a pragma
+/// (g++; clang 14 on other processors) the code keeps its results separate by other means.
 #if defined(__clang__) && DTRAIN_X86_64
 #define DTRAIN_PRECISE_PRAGMA 1
 #define DTRAIN_PRECISE_ARITHMETIC _Pragma("float_control(precise, on)")
@@ -101,8 +101,8 @@
 #define DTRAIN_WITH_NCCL 0
 #endif
 
-/// 1 adds CUDA streams and buffers, which need the CUDA runtime's header and library, and no compiler but the program's
-/// own: CMake's target dtrain::cuda sets it.
+/// 1 adds CUDA streams and buffers, which need the CUDA runtime's header and library, and only the program's own
+/// compiler. CMake's target dtrain::cuda sets it.
 #if !defined(DTRAIN_WITH_CUDA)
 #define DTRAIN_WITH_CUDA DTRAIN_WITH_NCCL
 #elif DTRAIN_WITH_NCCL && !DTRAIN_WITH_CUDA

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// A point in time after which a wait gives up; every wait in dtrain has one.
+/// Deadline: the point in time at which a wait ends; every wait in dtrain has one.
 
 #include <algorithm>
 #include <chrono>
@@ -9,12 +9,12 @@
 
 namespace DTRAIN_NAMESPACE {
 
-/// A steady-clock instant. There is no "never": a caller who means long says how long.
+/// A steady-clock instant. There is no "never": a caller names a long timeout explicitly.
 class Deadline {
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// A timeout beyond what the clock can tell ends with the clock.
+  /// A timeout beyond the clock's range ends at the clock's maximum.
   static Deadline after(Clock::duration timeout) {
     const Clock::time_point now = Clock::now();
     return Deadline(timeout < Clock::time_point::max() - now ? now + timeout : Clock::time_point::max());
@@ -23,12 +23,12 @@ class Deadline {
 
   bool passed() const { return Clock::now() >= instant_; }
 
-  /// What is left, never negative.
+  /// Time left, never negative.
   Clock::duration remaining() const { return std::max(Clock::duration::zero(), instant_ - Clock::now()); }
 
   constexpr Clock::time_point instant() const { return instant_; }
 
-  /// The one that comes first.
+  /// The earlier of two deadlines.
   friend constexpr Deadline earlier(Deadline a, Deadline b) { return a.instant_ < b.instant_ ? a : b; }
 
  private:

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Durations as text, for sentences.
+/// duration_text(): durations as text, for messages.
 
 #include <chrono>
 #include <cstdio>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// dtrain::Error: what was being done, what went wrong, what to do, and where.
+/// dtrain::Error: the exception of dtrain, with action, reason, remedy and source location.
 
 #include <cerrno>
 #include <optional>
@@ -17,20 +17,20 @@ namespace DTRAIN_NAMESPACE {
 /// The codes of dtrain's own category. Codes of the system, CUDA, NCCL, MPI and Gloo keep their own categories.
 enum class Errc : int {
   invalid_argument = 1,  ///< a caller broke a documented precondition
-  usage,                 ///< a command line that cannot be followed
-  identity,              ///< the environment does not say who this process is
+  usage,                 ///< an invalid command line
+  identity,              ///< the environment does not identify this process
   timeout,               ///< a deadline passed
   cancelled,             ///< the operation was cancelled by its owner
-  closed,                ///< the other side closed the connection
-  refused,               ///< the other side refused, with a reason
+  closed,                ///< the peer closed the connection
+  refused,               ///< the peer refused, with a reason
   protocol,              ///< bytes from outside that do not follow the protocol
   limit,                 ///< a stated bound would be exceeded
-  disagreement,          ///< ranks differ in what must be the same
+  disagreement,          ///< ranks differ in a value that must be the same
   missing_gradient,      ///< a parameter got no gradient in a step
   unsupported,           ///< this backend cannot do it
-  out_of_memory,         ///< shared or device memory could not be had
-  job_failed,            ///< another rank failed first; the cause says how
-  peer_lost,             ///< another rank's process went away
+  out_of_memory,         ///< shared or device memory is exhausted
+  job_failed,            ///< another rank failed first; see its cause
+  peer_lost,             ///< another rank's process ended
 };
 
 /// The category of Errc, named "dtrain".
@@ -66,7 +66,7 @@ inline std::error_code make_error_code(Errc code) noexcept {
   return {static_cast<int>(code), dtrain_category()};
 }
 
-/// Every exception that dtrain throws. `what()` is the sentence alone; `code()` has the category and number.
+/// Base of all exceptions of dtrain. `what()` is the message alone; `code()` has the category and number.
 class Error : public std::system_error {
  public:
   Error(std::error_code code, std::string sentence, SourceLocation where = SourceLocation::current())
@@ -77,13 +77,13 @@ class Error : public std::system_error {
 
   const char* what() const noexcept override { return sentence_.c_str(); }
 
-  /// Where in dtrain (or in the user's code, for a precondition) it was noticed.
+  /// Where dtrain (or the user's code, for a precondition) detected the error.
   const SourceLocation& where() const noexcept { return where_; }
 
-  /// The rank whose error it is, once that is known: of the process that threw, or of the one that does a work for all.
+  /// The rank of the error, once known: of the process that threw, or of the one that works for all.
   std::optional<int> rank() const noexcept { return rank_; }
 
-  /// Sets rank(). The sentence stays as it is.
+  /// Sets rank(); the message stays the same.
   Error& with_rank(int rank) noexcept {
     rank_ = rank;
     return *this;
@@ -95,8 +95,8 @@ class Error : public std::system_error {
   std::optional<int> rank_;
 };
 
-/// An Error of the posix category: "doing: strerror(number)", with the limit that it may be due to, and what to do
-/// where the caller knows it.
+/// An Error of the posix category: "doing: strerror(number)", with the limit that may have caused it, and the remedy if
+/// one is given.
 [[nodiscard]] inline Error posix_error(int number, const std::string& doing, const std::string& remedy = {},
                                        SourceLocation where = SourceLocation::current()) {
   const std::error_code code(number, std::generic_category());

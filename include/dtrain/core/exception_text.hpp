@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The sentence of the exception that is being handled.
+/// exception_text(): the message of the exception that is being handled.
 
 #include <cerrno>
 #include <exception>
@@ -11,7 +11,7 @@
 
 namespace DTRAIN_NAMESPACE {
 
-/// What it says; where memory ran out also the limit that may be the cause. @pre in a catch block
+/// Its message; if memory ran out, with the limit that may be the cause. @pre in a catch block
 inline std::string exception_text() {
   try {
     throw;

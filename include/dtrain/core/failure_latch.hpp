@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// FailureLatch: a rank's copy of the job's first cause; setting it wakes everything that waits.
+/// FailureLatch: a rank's copy of the job's first cause; setting it wakes all waiting threads.
 
 #include <atomic>
 #include <condition_variable>
@@ -21,16 +21,16 @@ namespace DTRAIN_NAMESPACE {
 
 /// Set once, read by every thread of the rank. Threads: all members may be called concurrently.
 ///
-/// It is set in two ways: `set` by the control plane, which knows the job's first cause, and `report` by whoever on
-/// this rank noticed something. A report goes to the reporter that the group installed (it asks the store, which
-/// answers every rank with the cause that came first); without one it is set at once.
+/// The control plane, which knows the job's first cause, calls set(). Code that detects a failure on this rank calls
+/// report(): the group's reporter passes the report to the store, which answers every rank with the job's first cause.
+/// Without a reporter, report() calls set().
 class FailureLatch : public std::enable_shared_from_this<FailureLatch> {
  public:
   using Callback = std::function<void(const Cause&)>;
   using Reporter = std::function<void(const Cause&)>;
 
-  /// Owns a callback's registration: after its destruction the callback is not running and will not be called.
-  /// A callback must not destroy its own Subscription.
+  /// Owns a callback's registration: after its destruction the callback is not running and is never called. A callback
+  /// must not destroy its own Subscription.
   class Subscription {
    public:
     Subscription() noexcept = default;
@@ -64,7 +64,7 @@ class FailureLatch : public std::enable_shared_from_this<FailureLatch> {
 
   bool failed() const noexcept { return failed_.load(std::memory_order_acquire); }
 
-  /// The first cause; nothing while the job is well.
+  /// The first cause; empty while the job has not failed.
   std::optional<Cause> cause() const {
     if (!failed()) {
       return std::nullopt;
@@ -73,8 +73,8 @@ class FailureLatch : public std::enable_shared_from_this<FailureLatch> {
     return cause_;
   }
 
-  /// Keeps `cause` if it is the first and calls every callback with it, in this thread, before it returns.
-  /// @returns whether it was the first.
+  /// Stores `cause` if it is the first, and calls every callback with it, in this thread, before it returns.
+  /// @returns whether it was the first
   bool set(const Cause& cause) {
     const std::lock_guard lock(mutex_);
     if (failed()) {
@@ -95,8 +95,8 @@ class FailureLatch : public std::enable_shared_from_this<FailureLatch> {
     return block_until(changed_, lock, deadline, [this] { return failed(); });
   }
 
-  /// Reports a failure noticed on this rank to the job. The job's first cause may be another one. Nothing in a process
-  /// that this one forked: it is not the rank.
+  /// Reports a failure of this rank to the job, whose first cause may be another one. Does nothing in a forked process,
+  /// which is not the rank.
   void report(const Cause& cause) {
     if (!process_.is_current()) {
       return;
@@ -129,7 +129,7 @@ class FailureLatch : public std::enable_shared_from_this<FailureLatch> {
     return {shared_from_this(), position};
   }
 
-  /// @throws PeerLost, JobFailed: the job's first cause, on a rank that is not its origin; Error on the origin itself.
+  /// @throws PeerLost, JobFailed with the job's first cause, on ranks other than its origin; Error on the origin
   void throw_if_failed(int own_rank) const {
     const std::optional<Cause> found = cause();
     if (!found) {

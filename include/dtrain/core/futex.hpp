@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Waiting on a 32-bit word with a deadline, inside a process or across processes (raw futexes).
+/// Futexes: waiting on a 32-bit word with a deadline, inside a process or across processes.
 
 #include <linux/futex.h>
 #include <sys/syscall.h>
@@ -21,15 +21,15 @@ namespace DTRAIN_NAMESPACE {
 static_assert(sizeof(std::atomic<std::uint32_t>) == 4 && std::atomic<std::uint32_t>::is_always_lock_free,
               "dtrain: a futex needs a lock-free 32-bit atomic");
 
-/// Who can wait on a word: threads of one process, or every process that has mapped it. std::atomic::wait knows only
-/// the first kind: it never wakes another process.
+/// Waiters of a word: threads of one process, or of every process that has mapped it. std::atomic::wait supports only
+/// the first: it never wakes another process.
 enum class FutexScope : int { process = FUTEX_PRIVATE_FLAG, shared = 0 };
 
-/// `awake` says nothing about why: the caller looks at its condition again.
+/// After `awake` the caller checks its condition again: wake-ups may be spurious.
 enum class FutexResult { awake, timed_out };
 
-/// Blocking: sleeps while `word` equals `expected`, until somebody wakes the word or the deadline passes. Signals of
-/// the operating system do not end the wait. Returns at once where the word differs.
+/// Blocking: sleeps while `word` equals `expected`, until a thread wakes the word or the deadline passes. Signals of
+/// the operating system do not end the wait. Returns at once if the word differs.
 inline FutexResult futex_wait(const std::atomic<std::uint32_t>& word, std::uint32_t expected, Deadline deadline,
                               FutexScope scope) noexcept {
   using std::chrono::nanoseconds;
@@ -48,19 +48,19 @@ inline FutexResult futex_wait(const std::atomic<std::uint32_t>& word, std::uint3
   return FutexResult::awake;
 }
 
-/// Wakes up to `count` sleepers of the word. The word need not be alive: a stray address wakes nobody.
-/// @returns how many were woken.
+/// Wakes up to `count` threads that sleep on the word. The word need not exist any more: then it wakes none.
+/// @returns how many were woken
 inline int futex_wake(const std::atomic<std::uint32_t>& word, int count, FutexScope scope) noexcept {
   const long woken = ::syscall(SYS_futex, &word, FUTEX_WAKE | static_cast<int>(scope), count, nullptr, nullptr, 0);
   return woken > 0 ? static_cast<int>(woken) : 0;
 }
 
-/// Wakes all of them. @returns how many were woken.
+/// Wakes all threads that sleep on the word. @returns how many were woken
 inline int futex_wake_all(const std::atomic<std::uint32_t>& word, FutexScope scope) noexcept {
   return futex_wake(word, INT_MAX, scope);
 }
 
-/// Tells the processor that this is a spinning wait.
+/// Hint to the processor that the thread spins.
 inline void spin_pause() noexcept {
 #if DTRAIN_X86
   __asm__ __volatile__("pause");

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Lines to stderr, each in one write, from a level that DTRAIN_LOG sets.
+/// log(): lines to stderr, each in one write, at the levels that DTRAIN_LOG selects.
 
 #include <unistd.h>
 
@@ -16,7 +16,7 @@ namespace DTRAIN_NAMESPACE {
 /// Each level includes those before it.
 enum class LogLevel : int { off = 0, error, warning, info, debug };
 
-/// The level that DTRAIN_LOG names; warning where it is unset or names none.
+/// The level that DTRAIN_LOG names; warning if it is unset or invalid.
 inline LogLevel log_level_of(const char* text) noexcept {
   const std::string_view name = text == nullptr ? "" : text;
   if (name == "off") return LogLevel::off;
@@ -26,12 +26,12 @@ inline LogLevel log_level_of(const char* text) noexcept {
   return LogLevel::warning;
 }
 
-/// Whether `name` is a level: what DTRAIN_LOG may be set to.
+/// Whether `name` is a valid value of DTRAIN_LOG.
 inline bool is_log_level(std::string_view name) noexcept {
   return name == "off" || name == "error" || name == "warning" || name == "info" || name == "debug";
 }
 
-/// Writes "dtrain: text\n" to stderr if `level` is wanted. A full or closed stderr is not an error of the job.
+/// Writes "dtrain: text\n" to stderr if `level` is enabled. A full or closed stderr is not an error of the job.
 inline void log(LogLevel level, std::string_view text) {
   static const LogLevel wanted = log_level_of(std::getenv("DTRAIN_LOG"));
   if (level > wanted || level == LogLevel::off) {

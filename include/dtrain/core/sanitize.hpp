@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// sanitize(): texts of other processes, with what a terminal would interpret escaped.
+/// sanitize(): escapes characters of other processes' text that a terminal would interpret.
 
 #include <algorithm>
 #include <cstddef>
@@ -14,9 +14,9 @@ namespace DTRAIN_NAMESPACE {
 
 namespace detail {
 
-/// How many bytes of `text` are its first character in UTF-8, where it is one that may be shown; else 0.
-/// Not shown are control characters (C0, DEL, C1), what changes the direction of the text that follows, line and
-/// paragraph separators, and what is no UTF-8 (overlong forms and surrogates included).
+/// Size in bytes of the first UTF-8 character of `text` if it is printable, otherwise 0. Not printable: control
+/// characters (C0, DEL, C1), characters that change the text direction, line and paragraph separators, and invalid
+/// UTF-8 (also overlong forms and surrogates).
 inline std::size_t printable_character_bytes(std::string_view text) noexcept {
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
   const unsigned first = byte(0);
@@ -43,9 +43,9 @@ inline std::size_t printable_character_bytes(std::string_view text) noexcept {
 
 }  // namespace detail
 
-/// The text with everything that a terminal would not show as itself written as \n, \r, \t or \x1b (one for each byte).
-/// What comes from another process goes through here before it becomes part of a sentence: it can then neither move the
-/// cursor nor begin a line of its own. A printable text stays as it is.
+/// The text with every byte of unprintable characters written as \n, \r, \t or \x1b. Text of another process passes
+/// through here before it becomes part of a message: it can then neither move the cursor nor begin a line. Printable
+/// text stays unchanged.
 inline std::string sanitize(std::string_view text) {
   constexpr char digits[] = "0123456789abcdef";
   std::string shown;
@@ -68,7 +68,7 @@ inline std::string sanitize(std::string_view text) {
   return shown;
 }
 
-/// As much of a text as fits into `longest` bytes, not ending inside a character of UTF-8.
+/// The longest prefix of at most `longest` bytes that does not end inside a UTF-8 character.
 inline std::string_view truncate_utf8(std::string_view text, std::size_t longest) {
   std::size_t length = std::min(text.size(), longest);
   while (length > 0 && length < text.size() && (static_cast<unsigned char>(text[length]) & 0xC0U) == 0x80U) {
@@ -77,7 +77,7 @@ inline std::string_view truncate_utf8(std::string_view text, std::size_t longest
   return text.substr(0, length);
 }
 
-/// A text for a sentence, whatever its bytes are: printable, and with "..." where there is more of it.
+/// A printable excerpt of any text for a message, with "..." if it is truncated.
 inline std::string excerpt(std::string_view text, std::size_t longest = 128) {
   return std::string(truncate_utf8(sanitize(text.substr(0, longest)), longest)) + (text.size() > longest ? "..." : "");
 }

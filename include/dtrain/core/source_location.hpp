@@ -1,12 +1,12 @@
 #pragma once
 /// @file
-/// A place in the source; clang 14 with libstdc++ 12 has no std::source_location.
+/// SourceLocation: a source position; clang 14 with libstdc++ 12 has no std::source_location.
 
 #include "dtrain/core/version.hpp"
 
 namespace DTRAIN_NAMESPACE {
 
-/// A default argument `SourceLocation::current()` is the place of the call.
+/// As a default argument, `SourceLocation::current()` is the position of the call.
 struct SourceLocation {
   const char* file = "";
   const char* function = "";

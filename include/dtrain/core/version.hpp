@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The version: CMake and the package files read these three numbers from here.
+/// Version of dtrain; CMake and the package files read these three numbers from here.
 
 #define DTRAIN_VERSION_MAJOR 0
 #define DTRAIN_VERSION_MINOR 1
@@ -9,8 +9,8 @@
 #define DTRAIN_DETAIL_JOIN_EXPANDED(a, b, c, d) a##b##c##d
 #define DTRAIN_DETAIL_JOIN(a, b, c, d) DTRAIN_DETAIL_JOIN_EXPANDED(a, b, c, d)
 
-/// What every file opens: `namespace DTRAIN_NAMESPACE::async {`. The inline namespace carries the version and nothing
-/// else, so objects compiled with different options link, and objects of different versions do not mix silently.
+/// Every file opens `namespace DTRAIN_NAMESPACE::async {`. The inline namespace contains the version and nothing else.
+/// Therefore objects compiled with different options link, and objects of different versions do not mix silently.
 #define DTRAIN_NAMESPACE dtrain::inline DTRAIN_DETAIL_JOIN(v, DTRAIN_VERSION_MAJOR, _, DTRAIN_VERSION_MINOR)
 
 namespace DTRAIN_NAMESPACE {

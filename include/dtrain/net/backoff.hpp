@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Backoff: how an attempt that may succeed later is repeated.
+/// Backoff: delays between retries.
 
 #include <chrono>
 #include <functional>
@@ -10,7 +10,7 @@
 
 namespace DTRAIN_NAMESPACE::net {
 
-/// The pauses between attempts, and what is called when one fails.
+/// Delays between attempts, and a callback for failed ones.
 struct Backoff {
   std::chrono::milliseconds first{10};
   std::chrono::milliseconds longest{1000};

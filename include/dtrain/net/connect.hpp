@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Connecting: one attempt to one address, and attempts with back-off until a deadline.
+/// connect(): one attempt to one address, and attempts with back-off until a deadline.
 
 #include <algorithm>
 #include <chrono>
@@ -16,7 +16,7 @@
 
 namespace DTRAIN_NAMESPACE::net {
 
-/// A connection, or the errno that kept it from being (ETIMEDOUT at the deadline).
+/// A connection, or the errno of its failure (ETIMEDOUT at the deadline).
 struct ConnectResult {
   std::optional<Connection> connection;
   int error = 0;
@@ -46,7 +46,7 @@ inline async::Task<ConnectResult> connect(async::EventLoop& loop, SocketAddress 
   if (result.error == 0) {
     Connection connection(loop, std::move(socket));
     if (connection.local() == connection.peer()) {
-      result.error = ECONNREFUSED;  // TCP's simultaneous open with itself, from a port that happened to be the same
+      result.error = ECONNREFUSED;  // TCP's simultaneous open connected the socket to itself
     } else {
       result.connection.emplace(std::move(connection));
     }
@@ -56,7 +56,7 @@ inline async::Task<ConnectResult> connect(async::EventLoop& loop, SocketAddress 
 
 namespace detail {
 
-/// Reasons that the next moment may change: the server is not there yet, or the way to it.
+/// Whether a later attempt may succeed: the server, or the route to it, may not be up yet.
 inline bool is_retriable(int error) noexcept {
   switch (error) {
     case ECONNREFUSED:
@@ -76,9 +76,9 @@ inline bool is_retriable(int error) noexcept {
 
 }  // namespace detail
 
-/// One attempt to each address in turn. @param attempt_timeout how long each may take
-/// @returns the first connection, or of the reasons the most specific one: "::1 is not there" is less specific about
-/// localhost than "127.0.0.1 refused"
+/// One attempt to each address in turn. @param attempt_timeout of each attempt
+/// @returns the first connection, or the most specific error: of localhost, "127.0.0.1 refused", not "no such address
+/// ::1"
 inline async::Task<ConnectResult> connect_to_any(async::EventLoop& loop, std::vector<SocketAddress> addresses,
                                                  Deadline deadline, std::chrono::milliseconds attempt_timeout) {
   int error = ETIMEDOUT;
@@ -93,10 +93,10 @@ inline async::Task<ConnectResult> connect_to_any(async::EventLoop& loop, std::ve
   co_return ConnectResult{std::nullopt, error};
 }
 
-/// Connects to a host that may not listen, or have a known name, yet: resolves it, tries its addresses in order, and
-/// begins again after a growing delay, until the deadline.
-/// @throws Error (refused) for a name that stays unknown, or can be none; Error (posix), with the host, the port, the
-/// last reason and the time spent, when the deadline passes or at once for what trying again cannot change
+/// Connects to a host that may not listen yet, or whose name may not resolve yet: resolves the name, tries its
+/// addresses in order, and retries with growing delays until the deadline.
+/// @throws Error (refused) for a name that does not resolve, or is invalid; Error (posix), with the host, the port, the
+/// last reason and the time spent, at the deadline or at once for an error that a retry cannot change
 inline async::Task<Connection> connect_with_backoff(async::EventLoop& loop, std::string host, std::uint16_t port,
                                                     Deadline deadline, Backoff backoff = {}) {
   const Deadline::Clock::time_point begin = Deadline::Clock::now();

@@ -24,19 +24,18 @@
 
 namespace DTRAIN_NAMESPACE::net {
 
-/// Sends small messages at once (TCP_NODELAY), has keepalive on, and never raises SIGPIPE. One coroutine may read while
-/// another writes.
-/// Lifetime: outlives the tasks of its functions, and does not move while they run; the loop outlives it. Buffers
-/// outlive the task that uses them. Threads: the loop's.
+/// Sends small messages at once (TCP_NODELAY), enables keepalive, and never raises SIGPIPE. One coroutine may read
+/// while one writes. Lifetime: outlives the tasks of its functions, and does not move while they run; the loop outlives
+/// it. Buffers outlive the task that uses them. Threads: the loop's.
 class Connection {
  public:
-  /// Takes over a connected, non-blocking socket. @throws Error (posix) where an option is refused
+  /// Takes over a connected, non-blocking socket. @throws Error (posix) if the system refuses an option
   Connection(async::EventLoop& loop, Descriptor socket) : loop_(&loop), socket_(std::move(socket)) {
     set_option(IPPROTO_TCP, TCP_NODELAY, 1, "TCP_NODELAY");
     set_option(SOL_SOCKET, SO_KEEPALIVE, 1, "SO_KEEPALIVE");
   }
 
-  /// Reads what is there without waiting; nothing where that would block.
+  /// Reads available bytes without waiting; nullopt if the read would block.
   std::optional<IoResult> try_read(std::span<std::byte> buffer) {
     for (;;) {
       const ssize_t count = ::recv(socket_.get(), buffer.data(), buffer.size(), 0);
@@ -52,7 +51,7 @@ class Connection {
     }
   }
 
-  /// Writes what fits without waiting; nothing where not a byte does.
+  /// Writes as many bytes as possible without waiting; nullopt if the write would block.
   std::optional<IoResult> try_write(std::span<const std::byte> bytes) {
     for (;;) {
       const ssize_t count = ::send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
@@ -65,7 +64,7 @@ class Connection {
     }
   }
 
-  /// Reads at least one byte, or finds the end. A read of nothing is ok at once.
+  /// Reads at least one byte, or the end of the stream. Reading into an empty buffer is ok at once.
   async::Task<IoResult> read_some(std::span<std::byte> buffer, Deadline deadline) {
     for (;;) {
       const std::optional<IoResult> result = try_read(buffer);
@@ -79,7 +78,7 @@ class Connection {
     }
   }
 
-  /// Writes all of it, or says how much had gone when the deadline or the end of the connection came.
+  /// Writes all bytes. If the deadline passes or the connection ends, the result has the number written so far.
   async::Task<IoResult> write_all(std::span<const std::byte> bytes, Deadline deadline) {
     std::size_t done = 0;
     while (done < bytes.size()) {
@@ -103,35 +102,34 @@ class Connection {
   async::DescriptorAwaiter readable(Deadline deadline) noexcept { return loop_->readable(socket_.get(), deadline); }
   async::DescriptorAwaiter writable(Deadline deadline) noexcept { return loop_->writable(socket_.get(), deadline); }
 
-  /// Sends probes after `idle` of silence, every `interval`, and gives the connection up after `probes` without an
-  /// answer.
+  /// Sends probes every `interval` after `idle` of silence; ends the connection after `probes` unanswered ones.
   void set_keepalive(std::chrono::seconds idle, std::chrono::seconds interval, int probes) {
     set_option(IPPROTO_TCP, TCP_KEEPIDLE, static_cast<int>(idle.count()), "TCP_KEEPIDLE");
     set_option(IPPROTO_TCP, TCP_KEEPINTVL, static_cast<int>(interval.count()), "TCP_KEEPINTVL");
     set_option(IPPROTO_TCP, TCP_KEEPCNT, probes, "TCP_KEEPCNT");
   }
 
-  /// Gives the connection up when sent data stays unacknowledged for so long (TCP_USER_TIMEOUT), 24 days at most.
+  /// Ends the connection if sent data stays unacknowledged for `timeout` (TCP_USER_TIMEOUT), 24 days at most.
   void set_user_timeout(std::chrono::milliseconds timeout) {
     const std::chrono::milliseconds longest(std::numeric_limits<int>::max());
     set_option(IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(std::min(timeout, longest).count()), "TCP_USER_TIMEOUT");
   }
 
-  /// The two ends, IPv4 as IPv4 also on a dual-stack socket. An end that is gone is 0.0.0.0:0.
+  /// Addresses of both ends, IPv4 as IPv4 also on a dual-stack socket; 0.0.0.0:0 once disconnected.
   SocketAddress peer() const noexcept { return address(&::getpeername); }
   SocketAddress local() const noexcept { return address(&::getsockname); }
 
-  /// The peer reads its end after what was written; reading goes on.
+  /// Closes the sending direction: the peer reads the end of the stream after the bytes written. Reading continues.
   void shutdown_write() noexcept { static_cast<void>(::shutdown(socket_.get(), SHUT_WR)); }
 
-  /// Ends both directions; coroutines that wait on it see it closed.
+  /// Closes both directions; coroutines that wait for the connection see it closed.
   void shutdown() noexcept { static_cast<void>(::shutdown(socket_.get(), SHUT_RDWR)); }
 
   int descriptor() const noexcept { return socket_.get(); }
   async::EventLoop& loop() const noexcept { return *loop_; }
 
  private:
-  /// Errors that the network or the peer can cause; anything else is a mistake in this program.
+  /// Errors that the network or the peer can cause; any other is a programming error.
   static bool is_gone(int error) noexcept {
     switch (error) {
       case ECONNRESET:

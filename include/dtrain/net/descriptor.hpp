@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The owner of a file descriptor, under the name that sockets use.
+/// net::Descriptor: alias of async::Descriptor for sockets.
 
 #include "dtrain/async/descriptor.hpp"
 

@@ -26,7 +26,7 @@ struct InterfaceAddress {
   bool is_up = true;
 };
 
-/// All that have an IPv4 or IPv6 address, in the system's order. @throws Error (posix)
+/// All IPv4 and IPv6 addresses of the interfaces, in the system's order. @throws Error (posix)
 inline std::vector<InterfaceAddress> interface_addresses() {
   ::ifaddrs* list = nullptr;
   if (::getifaddrs(&list) != 0) {
@@ -47,7 +47,7 @@ inline std::vector<InterfaceAddress> interface_addresses() {
   return all;
 }
 
-/// Whether an address is one of an interface that is down: what listens there hears nobody.
+/// Whether the address belongs to an interface that is down, where a listener gets no connections.
 inline bool is_down(const SocketAddress& address) {
   try {
     const std::vector<InterfaceAddress> all = interface_addresses();
@@ -62,16 +62,16 @@ inline bool is_down(const SocketAddress& address) {
 /// Whether no route leads to the address, as to 127.0.0.1 before the loopback interface has ever been up.
 inline bool is_unreachable(const SocketAddress& address) noexcept {
   const Descriptor socket(::socket(address.family(), SOCK_DGRAM | SOCK_CLOEXEC, 0));
-  const SocketAddress target = address.with_port(9);  // of any: a datagram socket that connects sends nothing
+  const SocketAddress target = address.with_port(9);  // any port: connecting a datagram socket sends nothing
   return socket && ::connect(socket.get(), target.data(), target.size()) != 0 && errno == ENETUNREACH;
 }
 
-/// This machine's address on the route to another one, or to itself. Nothing is sent. Nothing where there is no route.
+/// This machine's address on the route to another machine, or to itself; empty without a route. Sends nothing.
 inline std::optional<SocketAddress> address_towards(const SocketAddress& target) {
   const Descriptor socket(::socket(target.family(), SOCK_DGRAM | SOCK_CLOEXEC, 0));
   sockaddr_storage storage{};
   socklen_t size = sizeof storage;
-  const SocketAddress port_given = target.with_port(9);  // of any; what a route is asked for must have one
+  const SocketAddress port_given = target.with_port(9);  // any port: connect() needs one
   if (!socket || ::connect(socket.get(), port_given.data(), port_given.size()) != 0 ||
       ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&storage), &size) != 0) {
     return std::nullopt;
@@ -80,10 +80,10 @@ inline std::optional<SocketAddress> address_towards(const SocketAddress& target)
   return own ? std::optional(own->with_port(0)) : std::nullopt;
 }
 
-/// The address that this machine shows to others where nothing says which: the one of the route out, IPv4 before IPv6.
-/// Nothing is sent. Nothing where there is no such route.
+/// This machine's address on the default route, IPv4 before IPv6: the one to publish if no setting names another. Empty
+/// without such a route. Sends nothing.
 inline std::optional<SocketAddress> address_of_default_route() {
-  for (const char* const outside : {"192.0.2.1", "2001:db8::1"}) {  // documentation's: nobody's (RFC 5737, RFC 3849)
+  for (const char* const outside : {"192.0.2.1", "2001:db8::1"}) {  // reserved for documentation (RFC 5737, RFC 3849)
     const std::optional<SocketAddress> own = address_towards(*SocketAddress::from_numeric(outside, 0));
     if (own && !own->is_loopback() && !own->is_any()) {
       return own;

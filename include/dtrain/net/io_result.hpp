@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// How reading or writing ended: expected outcomes as values.
+/// IoResult: the result of reading or writing; expected outcomes are values.
 
 #include <cstddef>
 #include <cstdint>
@@ -12,18 +12,18 @@
 
 namespace DTRAIN_NAMESPACE::net {
 
-/// How moving bytes ended. None of these is an exception: they are expected, and the caller knows what it was doing.
+/// How a send or receive ended. These outcomes are expected, so they are values and not exceptions.
 enum class IoStatus : std::uint8_t {
   ok = 1,
-  closed,     ///< the connection is gone: closed by the peer, reset, or given up by the system
+  closed,     ///< the connection has ended: closed by the peer, reset, or given up by the system
   timed_out,  ///< the deadline came first
 };
 
-/// The end of one send or receive.
+/// Result of one send or receive.
 struct IoResult {
   IoStatus status = IoStatus::ok;
-  std::size_t bytes = 0;  ///< moved, also where the status is not ok
-  int error = 0;          ///< the errno that ended the connection; 0 where the peer closed it in order
+  std::size_t bytes = 0;  ///< transferred, also if the status is not ok
+  int error = 0;          ///< the errno that ended the connection; 0 if the peer closed it in order
 
   bool ok() const noexcept { return status == IoStatus::ok; }
 

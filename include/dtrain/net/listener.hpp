@@ -19,12 +19,12 @@
 
 namespace DTRAIN_NAMESPACE::net {
 
-/// Lifetime: outlives the tasks of accept(), and does not move while they run; the loop outlives it. Threads: the
-/// loop's.
+/// Accepts connections. Lifetime: outlives the tasks of accept(), and does not move while they run; the loop outlives
+/// it. Threads: the loop's.
 class Listener {
  public:
-  /// Listens at an address of this machine; port 0 is one that the system chooses (see local()). SO_REUSEADDR is set.
-  /// @throws Error (posix), whose sentence names the port and what to set
+  /// Listens at an address of this machine; for port 0 the system chooses one (see local()). SO_REUSEADDR is set.
+  /// @throws Error (posix), whose message names the port and a remedy
   static Listener bind(async::EventLoop& loop, const SocketAddress& address, int backlog = default_backlog) {
     return open(loop, address, backlog, false);
   }
@@ -41,8 +41,8 @@ class Listener {
     return open(loop, SocketAddress::any_v4(port), backlog, false);
   }
 
-  /// Listens at the loopback address: 127.0.0.1, or ::1 on a host that has only that.
-  /// @throws Error (posix) as bind; where there is neither, the sentence says what brings them up
+  /// Listens at the loopback address: 127.0.0.1, or ::1 on a host with only that.
+  /// @throws Error (posix) as bind; on a host with neither, the message says how to bring the interface up
   static Listener bind_loopback(async::EventLoop& loop, std::uint16_t port, int backlog = default_backlog) {
     for (const SocketAddress& address : {SocketAddress::loopback_v4(port), SocketAddress::loopback_v6(port)}) {
       try {
@@ -59,9 +59,9 @@ class Listener {
                       "this host's loopback interface is down or has no address; bring it up: ip link set lo up");
   }
 
-  /// The next connection, or nothing at the deadline. A peer that is gone before it is accepted is passed over; where
-  /// the process or the system is out of descriptors, it says so once, and tries again every 20 ms.
-  /// @throws Error (posix) for what is a mistake in this program
+  /// Returns the next connection, or nullopt at the deadline. Skips a peer that disconnects before it is accepted. If
+  /// the process or the system is out of descriptors, it logs one warning and tries again every 20 ms.
+  /// @throws Error (posix) for a programming error
   async::Task<std::optional<Connection>> accept(Deadline deadline) {
     for (;;) {
       Descriptor socket(::accept4(socket_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
@@ -85,7 +85,7 @@ class Listener {
     }
   }
 
-  /// Where it listens, with the port that the system chose.
+  /// The address at which it listens, with the port that the system chose.
   SocketAddress local() const noexcept { return local_; }
   std::uint16_t port() const noexcept { return local_.port(); }
   int descriptor() const noexcept { return socket_.get(); }
@@ -131,7 +131,7 @@ class Listener {
     }
   }
 
-  /// Whether this machine, or its kernel, has no such address.
+  /// Whether this machine or its kernel lacks the address.
   static bool is_missing(const Error& error) noexcept {
     const int reason = error.code().value();
     return reason == EAFNOSUPPORT || reason == EADDRNOTAVAIL || reason == EPROTONOSUPPORT;

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Which of this machine's addresses a setting means.
+/// local_address_named(): the address of this machine that a setting names.
 
 #include <optional>
 #include <string>
@@ -9,8 +9,8 @@
 
 namespace DTRAIN_NAMESPACE::net {
 
-/// The numeric address of this machine that `name` means: an interface's, IPv4 before IPv6, or itself. Empty where it
-/// means none: it may be said to all machines of a job, and speak of another one. @throws Error (posix)
+/// The numeric address of this machine that `name` gives as an interface (IPv4 before IPv6) or as an address. Empty if
+/// neither is of this machine: one setting for all machines of a job may name another one. @throws Error (posix)
 inline std::string local_address_named(const std::string& name) {
   const std::optional<SocketAddress> address = SocketAddress::from_numeric(name, 0);
   std::string found;

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Blocking waits for a descriptor, with a deadline.
+/// wait_descriptor(): blocking waits for a descriptor, with a deadline.
 
 #include <poll.h>
 
@@ -15,9 +15,9 @@
 
 namespace DTRAIN_NAMESPACE::net {
 
-/// Returns when `events` (POLLIN, POLLOUT), an error or the other side's end is there. A deadline that has passed asks
-/// once. Blocking: until the deadline.
-/// @param doing begins the sentence of an error
+/// Returns on `events` (POLLIN, POLLOUT), an error or the peer's close. With a past deadline it checks once.
+/// Blocking: until the deadline.
+/// @param doing begins the error message
 /// @throws Error (timeout, posix)
 inline void wait_descriptor(int descriptor, short events, Deadline deadline, const std::string& doing) {
   for (;;) {

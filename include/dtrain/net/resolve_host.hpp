@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// resolve(): host names to addresses, with a deadline, which getaddrinfo does not have.
+/// resolve(): host names to addresses, with a deadline (getaddrinfo has none).
 
 #include <netdb.h>
 
@@ -23,10 +23,10 @@
 
 namespace DTRAIN_NAMESPACE::net {
 
-/// Addresses in the order to try them, or why there are none.
+/// Addresses in the order to try them, or the reason for their absence.
 struct Resolution {
   std::vector<SocketAddress> addresses;
-  std::string reason;  ///< empty where there are addresses
+  std::string reason;  ///< empty if there are addresses
 };
 
 /// The Error for a host that does not resolve.
@@ -35,15 +35,14 @@ inline Error unresolved_error(const std::string& host, const std::string& reason
                              "; set MASTER_ADDR (or --master-addr) to a name or address that this machine can reach"};
 }
 
-/// Why a host that did not resolve never will; empty where it may come to be a name. Nothing is below .invalid (RFC
-/// 6761, 6.4).
+/// Why an unresolved host name can never resolve; empty if it may resolve later. RFC 6761, 6.4 reserves .invalid.
 inline std::string invalid_name_reason(const std::string& host) {
   if (host.empty() || host.size() > 255 || host.find('\0') != std::string::npos) {
     return "a host name has 1 to 255 characters";
   }
   const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
   const auto may_be = [&](char c) {
-    const bool is_letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c & 0x80) != 0;  // or a part of one
+    const bool is_letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c & 0x80) != 0;  // or a byte of one
     return is_letter || is_digit(c) || c == '-' || c == '_' || c == '.';
   };
   if (!std::all_of(host.begin(), host.end(), may_be)) {
@@ -64,7 +63,7 @@ inline std::string invalid_name_reason(const std::string& host) {
 
 namespace detail {
 
-/// What getaddrinfo returns. Blocking: for as long as the system's resolver takes.
+/// The result of getaddrinfo. Blocking: for as long as the system's resolver takes.
 inline Resolution query_system(const std::string& host, std::uint16_t port) {
   addrinfo hints{};
   hints.ai_family = AF_UNSPEC;
@@ -89,12 +88,12 @@ inline Resolution query_system(const std::string& host, std::uint16_t port) {
   return resolution;
 }
 
-/// What the helper thread and the waiting coroutine share; whichever is last frees it.
+/// State shared by the helper thread and the waiting coroutine; the last owner frees it.
 class ResolveRequest {
  public:
   explicit ResolveRequest(async::EventLoop& loop) : loop_(&loop), done_(loop) {}
 
-  /// On the helper thread. The loop is alive while the coroutine has not detached the request.
+  /// On the helper thread. The loop exists until the coroutine detaches the request.
   void deliver(const std::shared_ptr<ResolveRequest>& self, Resolution found) {
     const std::lock_guard lock(mutex_);
     if (loop_ != nullptr) {
@@ -145,8 +144,8 @@ inline std::shared_ptr<ResolveRequest> start_resolve_request(async::EventLoop& l
 
 }  // namespace detail
 
-/// The addresses of `host`. Numeric ones and "localhost" are known at once; others are asked of the system on a helper
-/// thread, which is left to itself at the deadline or when the task is destroyed.
+/// Returns the addresses of `host`. Numeric hosts and "localhost" resolve at once. For others a helper thread calls the
+/// system's resolver; it runs on alone after the deadline or the task's destruction.
 /// @throws Error (posix) if no thread can be started
 inline async::Task<Resolution> resolve(async::EventLoop& loop, std::string host, std::uint16_t port,
                                        Deadline deadline) {
@@ -176,9 +175,9 @@ inline async::Task<Resolution> resolve(async::EventLoop& loop, std::string host,
   co_return std::move(resolution);
 }
 
-/// At least one address of `host`. Asks again after a growing delay, because a name may come to be later: that of a pod
-/// of Kubernetes once the pod has an address.
-/// @throws Error (refused) at the deadline, with the time spent, or at once for what can be no name
+/// Returns at least one address of `host`. Retries with growing delays, because a name may resolve later: the name of a
+/// Kubernetes pod once the pod has an address.
+/// @throws Error (refused) at the deadline, with the time spent, or at once for an invalid name
 inline async::Task<std::vector<SocketAddress>> resolve_with_backoff(async::EventLoop& loop, std::string host,
                                                                     std::uint16_t port, Deadline deadline,
                                                                     Backoff backoff = {}) {

@@ -20,7 +20,7 @@
 
 namespace DTRAIN_NAMESPACE::net {
 
-/// A port in decimal digits, 0..65535; nothing otherwise.
+/// A port in decimal digits, 0..65535; otherwise nullopt.
 inline std::optional<std::uint16_t> parse_port(std::string_view text) noexcept {
   std::uint16_t port = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), port);
@@ -30,7 +30,7 @@ inline std::optional<std::uint16_t> parse_port(std::string_view text) noexcept {
   return port;
 }
 
-/// A value: 28 bytes, compared by what it names.
+/// A value of 28 bytes, compared by family, address, port and scope.
 class SocketAddress {
  public:
   /// 0.0.0.0, port 0.
@@ -41,7 +41,7 @@ class SocketAddress {
   static SocketAddress any_v6(std::uint16_t port) noexcept { return v6(in6addr_any, port); }
   static SocketAddress loopback_v6(std::uint16_t port) noexcept { return v6(in6addr_loopback, port); }
 
-  /// Of "192.0.2.1", "2001:db8::1", "[2001:db8::1]" or "fe80::1%eth0"; nothing for a name or anything else.
+  /// From "192.0.2.1", "2001:db8::1", "[2001:db8::1]" or "fe80::1%eth0"; nullopt for a name or any other text.
   static std::optional<SocketAddress> from_numeric(std::string_view host, std::uint16_t port) {
     if (host.size() >= 2 && host.front() == '[' && host.back() == ']') {
       host = host.substr(1, host.size() - 2);
@@ -72,7 +72,7 @@ class SocketAddress {
     return result;
   }
 
-  /// Of "192.0.2.1:80" or "[2001:db8::1]:80".
+  /// From "192.0.2.1:80" or "[2001:db8::1]:80".
   static std::optional<SocketAddress> parse(std::string_view text) {
     const std::size_t colon = text.rfind(':');
     if (colon == std::string_view::npos || (text.find(':') != colon && text[colon - 1] != ']')) {
@@ -82,7 +82,7 @@ class SocketAddress {
     return port ? from_numeric(text.substr(0, colon), *port) : std::nullopt;
   }
 
-  /// What the system returned; nothing for another family.
+  /// From an address of a system call; nullopt for another family.
   static std::optional<SocketAddress> from_system(const sockaddr* address, socklen_t size) noexcept {
     SocketAddress result;
     const bool is_v4 = size >= sizeof(sockaddr_in) && address->sa_family == AF_INET;
@@ -104,7 +104,7 @@ class SocketAddress {
     return changed;
   }
 
-  /// The whole of 127.0.0.0/8, ::1, and the former written as IPv6.
+  /// 127.0.0.0/8, ::1, and the former mapped to IPv6.
   bool is_loopback() const noexcept {
     if (!is_v6()) {
       return (ntohl(storage_.v4.sin_addr.s_addr) >> 24) == 127;
@@ -118,7 +118,8 @@ class SocketAddress {
     return is_v6() ? IN6_IS_ADDR_UNSPECIFIED(&storage_.v6.sin6_addr) != 0 : storage_.v4.sin_addr.s_addr == INADDR_ANY;
   }
 
-  /// The same address as IPv4 where it is IPv4 written as IPv6 (::ffff:192.0.2.1), as a dual-stack socket sees peers.
+  /// The IPv4 address of an IPv4-mapped IPv6 address (::ffff:192.0.2.1), in which form a dual-stack socket reports
+  /// peers; other addresses unchanged.
   SocketAddress unmapped() const noexcept {
     if (!is_v6() || !IN6_IS_ADDR_V4MAPPED(&storage_.v6.sin6_addr)) {
       return *this;
@@ -173,7 +174,7 @@ class SocketAddress {
   } storage_{.v6 = {}};
 };
 
-/// Whether a host is written as the loopback address, which every machine has for itself.
+/// Whether a host is "localhost" or a loopback address.
 inline bool is_loopback_host(std::string_view host) {
   const std::optional<SocketAddress> address = SocketAddress::from_numeric(host, 0);
   return host == "localhost" || (address && address->is_loopback());

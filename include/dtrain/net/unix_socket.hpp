@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Unix sockets in the abstract namespace, to hand descriptors to processes on the same host.
+/// UnixConnection and UnixListener: abstract Unix sockets that pass descriptors between processes of a host.
 
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -19,14 +19,14 @@
 
 namespace DTRAIN_NAMESPACE::net {
 
-/// Who is at the other end, as the kernel saw it when the connection was made.
+/// Credentials of the peer process, as the kernel recorded them when the connection was made.
 struct PeerCredentials {
   pid_t pid = 0;
   uid_t uid = 0;
   gid_t gid = 0;
 };
 
-/// A message, and the descriptor that came with it, if any.
+/// A message, with the descriptor that it carried, if any.
 struct ReceivedDescriptor {
   Descriptor descriptor;
   std::vector<std::byte> bytes;
@@ -34,7 +34,7 @@ struct ReceivedDescriptor {
 
 namespace detail {
 
-/// A name of 1 to 107 bytes; its address has no file, and is gone with its socket.
+/// Abstract address of a name of 1 to 107 bytes. It has no file, and ends with its socket.
 struct AbstractAddress {
   explicit AbstractAddress(std::string_view name) {
     if (name.empty() || name.size() > sizeof address.sun_path - 1) {
@@ -61,7 +61,7 @@ inline Descriptor unix_socket(const std::string& doing) {
 
 }  // namespace detail
 
-/// One end of a connection that keeps the boundaries of messages.
+/// One end of a connection that keeps message boundaries.
 /// Blocking: every function with a deadline, up to it. Threads: one sends and one receives at a time.
 class UnixConnection {
  public:
@@ -69,7 +69,7 @@ class UnixConnection {
 
   explicit UnixConnection(Descriptor socket) noexcept : socket_(std::move(socket)) {}
 
-  /// @throws Error (posix): ECONNREFUSED where nobody listens under that name
+  /// @throws Error (posix): ECONNREFUSED if no process listens under that name; Error (timeout)
   static UnixConnection connect(std::string_view name, Deadline deadline) {
     const std::string doing = "connecting to the Unix socket '" + std::string(name) + "'";
     const detail::AbstractAddress address(name);
@@ -104,9 +104,9 @@ class UnixConnection {
     send_message(message, bytes, deadline);
   }
 
-  /// The next message and its descriptor, which is close-on-exec.
+  /// Receives the next message and its descriptor, which is close-on-exec.
   /// @throws Error (timeout); Error (closed); Error (protocol) for a message without a descriptor, with more than one,
-  /// or longer than 4096 bytes (what came with it is closed)
+  /// or longer than 4096 bytes (its descriptors are closed)
   ReceivedDescriptor receive_descriptor(Deadline deadline) {
     ReceivedDescriptor received = receive_message(deadline);
     if (!received.descriptor) {
@@ -115,7 +115,7 @@ class UnixConnection {
     return received;
   }
 
-  /// The next message alone. @throws as receive_descriptor, and Error (protocol) if a descriptor came with it
+  /// Receives the next message alone. @throws as receive_descriptor, and Error (protocol) if it carries a descriptor
   std::vector<std::byte> receive(Deadline deadline) {
     ReceivedDescriptor received = receive_message(deadline);
     if (received.descriptor) {
@@ -199,7 +199,7 @@ class UnixConnection {
     return received;
   }
 
-  /// Allocates nothing: no exception can come between a descriptor and its owner.
+  /// Allocates nothing, so no exception can leave a descriptor without an owner.
   static void adopt_descriptors(msghdr& message, std::vector<Descriptor>& descriptors) noexcept {
     for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr; header = CMSG_NXTHDR(&message, header)) {
       if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) {
@@ -222,7 +222,7 @@ class UnixConnection {
 /// Listens under a name that processes of this host (in one network namespace) can connect to.
 class UnixListener {
  public:
-  /// @throws Error (posix): EADDRINUSE where the name is taken
+  /// @throws Error (posix): EADDRINUSE if another socket has the name
   explicit UnixListener(std::string_view name) {
     const std::string doing = "listening at the Unix socket '" + std::string(name) + "'";
     const detail::AbstractAddress address(name);

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// HMAC-SHA256 as RFC 2104 specifies it.
+/// HmacSha256: HMAC-SHA256 as RFC 2104 specifies it.
 
 #include <array>
 #include <cstddef>
@@ -12,8 +12,8 @@
 
 namespace DTRAIN_NAMESPACE {
 
-/// A keyed digest under way: who does not know the key can neither make nor check it. A copy continues on its own.
-/// Threads: none but the one that uses it.
+/// An incremental keyed digest: without the key nobody can make or verify it. A copy continues independently.
+/// Threads: one at a time.
 class HmacSha256 {
  public:
   explicit HmacSha256(std::span<const std::byte> key) noexcept {
@@ -33,7 +33,7 @@ class HmacSha256 {
   }
   HmacSha256& update(std::string_view text) noexcept { return update(std::as_bytes(std::span(text))); }
 
-  /// The digest of what came so far; the message may go on afterwards.
+  /// The digest of the bytes so far; more may follow.
   Sha256Digest digest() const noexcept {
     const Sha256Digest inner = inner_.digest();
     return Sha256(outer_).update(inner).digest();
@@ -52,7 +52,7 @@ class HmacSha256 {
   Sha256 outer_;
 };
 
-/// Whether two digests are equal, in a time that does not tell where they differ.
+/// Whether two digests are equal, in a time that does not depend on the position of a difference.
 inline bool equal_in_constant_time(const Sha256Digest& a, const Sha256Digest& b) noexcept {
   volatile std::uint8_t difference = 0;
   for (std::size_t i = 0; i < a.size(); ++i) {

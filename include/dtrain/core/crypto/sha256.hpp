@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// SHA-256 as FIPS 180-4 specifies it, fed piece by piece.
+/// Sha256: incremental SHA-256 as FIPS 180-4 specifies it.
 
 #include <array>
 #include <cstddef>
@@ -15,10 +15,10 @@
 
 namespace DTRAIN_NAMESPACE {
 
-/// The 32 bytes of a SHA-256 digest, in the order that they are written.
+/// The 32 bytes of a SHA-256 digest, in the standard's order.
 using Sha256Digest = std::array<std::byte, 32>;
 
-/// Two lower-case digits a byte, the first byte first.
+/// Two lower-case digits per byte, the first byte first.
 inline std::string hex(std::span<const std::byte> bytes) {
   constexpr std::string_view digits = "0123456789abcdef";
   std::string text;
@@ -30,13 +30,13 @@ inline std::string hex(std::span<const std::byte> bytes) {
   return text;
 }
 
-/// A digest under way. A copy continues on its own, so a common beginning (an HMAC's padded key) is hashed once.
-/// Threads: none but the one that uses it.
+/// An incremental digest. A copy continues independently, so a common beginning (an HMAC's padded key) is hashed once.
+/// Threads: one at a time.
 class Sha256 {
  public:
   static constexpr std::size_t block_bytes = 64;
 
-  /// Appends `bytes` to the message; the digest does not depend on how the message was cut.
+  /// Appends `bytes` to the message; the digest does not depend on its division into calls.
   Sha256& update(std::span<const std::byte> bytes) noexcept {
     message_bytes_ += bytes.size();
     if (pending_ > 0) {
@@ -56,7 +56,7 @@ class Sha256 {
 
   Sha256& update(std::string_view text) noexcept { return update(std::as_bytes(std::span(text))); }
 
-  /// The digest of what came so far; the message may go on afterwards.
+  /// The digest of the bytes so far; more may follow.
   Sha256Digest digest() const noexcept {
     Sha256 last = *this;
     last.finish();

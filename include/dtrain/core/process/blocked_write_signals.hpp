@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// A scope in which a write that fails is an error and not a signal.
+/// BlockedWriteSignals: scope in which a failed write is an error and not a signal.
 
 #include <pthread.h>
 #include <signal.h>
@@ -13,8 +13,8 @@
 
 namespace DTRAIN_NAMESPACE {
 
-/// Keeps SIGPIPE and SIGXFSZ, which would end the process, from this thread: writing to a pipe without a reader is
-/// EPIPE; writing, or sizing a memory, beyond RLIMIT_FSIZE is EFBIG. Allocates nothing.
+/// Blocks SIGPIPE and SIGXFSZ in this thread, which would end the process. Writing to a pipe without a reader then
+/// gives EPIPE; writing, or sizing a memory file, beyond RLIMIT_FSIZE gives EFBIG. Allocates nothing.
 class BlockedWriteSignals {
  public:
   BlockedWriteSignals() noexcept {

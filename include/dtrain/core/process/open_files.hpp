@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// How many files this process may have open, and raising that.
+/// The limit of open files of this process, and how to raise it.
 
 #include <dirent.h>
 #include <sys/resource.h>
@@ -22,16 +22,16 @@ inline std::atomic<rlim_t> files_raised_to{0};
 
 }  // namespace detail
 
-/// How many files this process may have open; nothing where the system does not say so.
+/// Maximum number of open files of this process; empty if the system cannot answer.
 inline std::optional<std::size_t> open_files_limit() noexcept {
   rlimit files{};
   return ::getrlimit(RLIMIT_NOFILE, &files) == 0 ? std::optional<std::size_t>(files.rlim_cur) : std::nullopt;
 }
 
-/// Raises the soft limit of open files to the hard one, which needs no privilege; where that cannot be, it stays. The
-/// usual 1024 protects programs that call select(), whose sets end there; a store of a large job needs more. What this
-/// process starts gets the former limit back (open_files_for_children): it may call select(), or close all that it
-/// could have open. Go's runtime does both alike.
+/// Raises the soft limit of open files to the hard one, without privileges; if that fails, the limit stays. The usual
+/// 1024 protects programs that call select(), whose sets have that size; a store of a large job needs more. Child
+/// processes get the former limit back (open_files_for_children), because they may call select(), or close every
+/// possible descriptor. Go's runtime does both in the same way.
 inline void raise_open_files() noexcept {
   rlimit files{};
   if (::getrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_cur >= files.rlim_max) {
@@ -46,8 +46,8 @@ inline void raise_open_files() noexcept {
   }
 }
 
-/// The limits for what this process starts: those before raise_open_files, unless somebody has changed them since.
-/// Nothing where they are this process's.
+/// The limits for child processes: those before raise_open_files, unless they were changed since. Empty if children
+/// inherit the limits of this process.
 inline std::optional<rlimit> open_files_for_children() noexcept {
   rlimit files{};
   if (detail::files_before.load() == 0 || ::getrlimit(RLIMIT_NOFILE, &files) != 0 ||
@@ -58,7 +58,7 @@ inline std::optional<rlimit> open_files_for_children() noexcept {
   return files;
 }
 
-/// How many files this process has open; 0 where the system does not say so.
+/// Number of open files of this process; 0 if the system cannot answer.
 inline std::size_t open_files() noexcept {
   ::DIR* const folder = ::opendir("/proc/self/fd");
   if (folder == nullptr) {
@@ -69,10 +69,10 @@ inline std::size_t open_files() noexcept {
     ++entries;
   }
   static_cast<void>(::closedir(folder));
-  return entries - 3;  // ".", ".." and the folder's own
+  return entries - 3;  // ".", ".." and the folder's own descriptor
 }
 
-/// Whether `more` files can be opened beside those that are open, once the soft limit is raised where it is too low.
+/// Whether `more` files can be opened in addition to the open ones; raises the soft limit if it is too low.
 inline bool make_room_for_files(std::size_t more) noexcept {
   const auto has_room = [more] {
     const std::optional<std::size_t> limit = open_files_limit();

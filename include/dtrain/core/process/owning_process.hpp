@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Which process owns something: a process that it forks has a copy, and is not the rank.
+/// OwningProcess: detects a forked process, whose copy of an object must not be used as the rank's.
 
 #include <sys/types.h>
 #include <unistd.h>
@@ -12,7 +12,7 @@
 
 namespace DTRAIN_NAMESPACE {
 
-/// Remembers the process that made it. Threads: any.
+/// Stores the process that made it. Threads: any.
 class OwningProcess {
  public:
   OwningProcess() noexcept : process_(::getpid()) {}
@@ -24,8 +24,8 @@ class OwningProcess {
   pid_t process_;
 };
 
-/// Deletes in the process that made it. In a process that was forked since the object stays: it has none of the
-/// object's threads, and shares its sockets, epoll sets and memory with the rank, which goes on using them.
+/// Deletes the object only in the process that made it. In a forked process the object stays: that process has none of
+/// the object's threads, and shares its sockets, epoll sets and memory with the rank, which still uses them.
 struct DeleteInOwningProcess {
   template <class T>
   void operator()(T* object) const noexcept {
@@ -36,7 +36,7 @@ struct DeleteInOwningProcess {
   OwningProcess process{};
 };
 
-/// A unique_ptr that ends what it owns only in the process that made it.
+/// A unique_ptr that destroys its object only in the process that made it.
 template <class T>
 using ProcessOwned = std::unique_ptr<T, DeleteInOwningProcess>;
 

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// This process's own limits (ulimit): named where they may be what an error is due to.
+/// limit_hint(): names the limit of this process (ulimit) that may have caused an error.
 
 #include <sys/resource.h>
 
@@ -13,7 +13,7 @@ namespace DTRAIN_NAMESPACE {
 
 namespace detail {
 
-/// "; the address space of this process is limited to 4096000 bytes (ulimit -v)", or nothing where it is not.
+/// "; the address space of this process is limited to 4096000 bytes (ulimit -v)", or nothing without a limit.
 template <class Resource>
 std::string limit_text(Resource resource, const char* what, const char* option) {
   rlimit limit{};
@@ -25,8 +25,8 @@ std::string limit_text(Resource resource, const char* what, const char* option) 
 
 }  // namespace detail
 
-/// Names the limit of this process that such an error of the system may be due to, to be appended; empty where that is
-/// not limited.
+/// Text to append to an error of the system: the limit of this process that may have caused it; empty if it is not
+/// limited.
 inline std::string limit_hint(int error) {
   if (error == ENOMEM) {
     return detail::limit_text(RLIMIT_AS, "the address space of this process is", "-v");

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The upper half of a float, as gradients are stored: no arithmetic, exact conversions.
+/// bfloat16: the upper half of a float, for storing gradients: no arithmetic, exact conversions.
 
 #include <bit>
 #include <cstdint>
@@ -11,14 +11,14 @@
 
 namespace DTRAIN_NAMESPACE {
 
-/// For programs without a bfloat16 of their own; float16.hpp says how another type (c10::BFloat16, __nv_bfloat16,
-/// Eigen::bfloat16) is made known to dtrain.
+/// For programs without a bfloat16 of their own; float16.hpp describes how to register another type (c10::BFloat16,
+/// __nv_bfloat16, Eigen::bfloat16).
 struct bfloat16 {
   std::uint16_t bits = 0;
 
   constexpr bfloat16() noexcept = default;
 
-  /// Rounds to nearest even; beyond the largest finite value to infinity. Every NaN becomes 0x7fc0.
+  /// Rounds to nearest even; a value beyond the largest finite one becomes infinity. Every NaN becomes 0x7fc0.
   constexpr explicit bfloat16(float value) noexcept : bits(rounded(std::bit_cast<std::uint32_t>(value))) {}
 
   static constexpr bfloat16 from_bits(std::uint16_t bits) noexcept {

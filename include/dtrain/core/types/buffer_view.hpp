@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// A flat run of elements that somebody else owns: what a collective reads and writes.
+/// BufferView: non-owning view of contiguous elements, the operand of a collective.
 
 #include <cstddef>
 #include <span>
@@ -10,7 +10,8 @@
 
 namespace DTRAIN_NAMESPACE {
 
-/// `count` elements of `dtype` at `data`, to write. Lifetime: the memory outlives every operation enqueued on it.
+/// Writable view of `count` elements of `dtype` at `data`. Lifetime: the memory outlives every operation enqueued on
+/// it.
 struct BufferView {
   std::byte* data = nullptr;
   std::size_t count = 0;
@@ -20,7 +21,7 @@ struct BufferView {
   constexpr std::size_t bytes() const noexcept { return count * size_bytes(dtype); }
 };
 
-/// The same, to read.
+/// Read-only view.
 struct ConstBufferView {
   const std::byte* data = nullptr;
   std::size_t count = 0;
@@ -30,14 +31,14 @@ struct ConstBufferView {
   constexpr ConstBufferView() noexcept = default;
   constexpr ConstBufferView(const std::byte* source, std::size_t elements, DType type, Device where = {}) noexcept
       : data(source), count(elements), dtype(type), device(where) {}
-  // NOLINTNEXTLINE(google-explicit-constructor): what may be written may be read.
+  // NOLINTNEXTLINE(google-explicit-constructor): writable memory is readable.
   constexpr ConstBufferView(const BufferView& view) noexcept
       : data(view.data), count(view.count), dtype(view.dtype), device(view.device) {}
 
   constexpr std::size_t bytes() const noexcept { return count * size_bytes(dtype); }
 };
 
-/// The elements of a span of host memory.
+/// View of a span of host memory.
 template <Element T>
 BufferView buffer_view(std::span<T> values) noexcept {
   return {reinterpret_cast<std::byte*>(values.data()), values.size(), dtype_of<T>::value, {}};

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Device: kind and index of the memory and of the streams.
+/// Device: kind and index of the device of memory or of a stream.
 
 #include <cstdint>
 #include <string>
@@ -9,13 +9,13 @@
 
 namespace DTRAIN_NAMESPACE {
 
-/// Whose memory: the host's, or a GPU's.
+/// The host, or a GPU with CUDA.
 enum class DeviceKind : std::uint8_t { host = 1, cuda };
 
-/// One of them. The host is always index 0.
+/// A device. The host is always index 0.
 struct Device {
   DeviceKind kind = DeviceKind::host;
-  std::int32_t index = 0;  ///< among the devices that this process sees, as CUDA counts them
+  std::int32_t index = 0;  ///< CUDA's number among the devices visible to this process
 
   friend constexpr bool operator==(const Device&, const Device&) = default;
 };

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The element types that gradients and collectives come in.
+/// DType: the element types of gradients and collectives.
 
 #include <cstddef>
 #include <cstdint>
@@ -11,10 +11,10 @@
 namespace DTRAIN_NAMESPACE {
 
 /// IEEE 754 floating point, of which bf16 is the upper half of an f32; two's complement integers; bytes; the 8-bit
-/// floating point of the Open Compute Project (see float8.hpp). The numbers are in checkpoints: they stay.
+/// floats of the Open Compute Project (see float8.hpp). Checkpoints contain the numbers, so they never change.
 enum class DType : std::uint8_t { f64 = 1, f32, f16, bf16, i64, i32, u8, f8e4m3, f8e5m2 };
 
-/// Of one element; 0 for a value that is no DType.
+/// Size of one element; 0 for a value that is no DType.
 constexpr std::size_t size_bytes(DType dtype) noexcept {
   switch (dtype) {
     case DType::f64:
@@ -45,12 +45,12 @@ constexpr const char* name(DType dtype) noexcept {
   return "unknown dtype";
 }
 
-/// Floats of 8 bits, which every backend moves and only NCCL reduces.
+/// 8-bit floats, which every backend transfers and only NCCL reduces.
 constexpr bool is_float8(DType dtype) noexcept {
   return dtype == DType::f8e4m3 || dtype == DType::f8e5m2;
 }
 
-/// `dtype_of<T>::value` is the DType of a C++ type. Specialise it for a type of your own with the bits of one of them,
+/// `dtype_of<T>::value` is the DType of a C++ type. Specialise it for your own type with the same bits as one of them,
 /// such as another library's half (see dtrain/core/types/float16.hpp).
 template <class T>
 struct dtype_of;
@@ -73,7 +73,7 @@ template <>
 struct dtype_of<detail::OtherLong>
     : std::integral_constant<DType, sizeof(detail::OtherLong) == 8 ? DType::i64 : DType::i32> {};
 
-/// A C++ type that dtrain knows the DType of.
+/// A C++ type that has a DType.
 template <class T>
 concept Element = requires {
   dtype_of<T>::value;

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// IEEE 754's 16-bit float, as gradients are stored: no arithmetic, exact conversions.
+/// float16: IEEE 754's 16-bit float, for storing gradients: no arithmetic, exact conversions.
 
 #include <bit>
 #include <cstdint>
@@ -11,18 +11,19 @@
 
 namespace DTRAIN_NAMESPACE {
 
-/// For programs without a half type of their own. One with another (c10::Half, __half, Eigen::half, _Float16) says once
+/// For programs without a half type of their own. A program with another type (c10::Half, __half, Eigen::half,
+/// _Float16) registers it once and passes spans of it; the type must hold the 16 bits and nothing else:
 ///
 ///   template <> struct dtrain::dtype_of<c10::Half> : std::integral_constant<dtrain::DType, dtrain::DType::f16> {};
 ///
-/// and passes spans of it; the type must hold the 16 bits and nothing else. The conversions are made of integers, so
-/// that they are the same at compile time, under -ffast-math and where subnormals are flushed.
+/// The conversions use integers only, so that they are the same at compile time, under -ffast-math and with flushed
+/// subnormals.
 struct float16 {
   std::uint16_t bits = 0;
 
   constexpr float16() noexcept = default;
 
-  /// Rounds to nearest even; beyond the largest finite value (65504) to infinity. Every NaN becomes 0x7e00.
+  /// Rounds to nearest even; a value beyond the largest finite one (65504) becomes infinity. Every NaN becomes 0x7e00.
   constexpr explicit float16(float value) noexcept : bits(rounded(std::bit_cast<std::uint32_t>(value))) {}
 
   static constexpr float16 from_bits(std::uint16_t bits) noexcept {

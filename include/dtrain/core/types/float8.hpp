@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The 8-bit floats of the Open Compute Project, as gradients are stored: no arithmetic, exact conversions.
+/// The 8-bit floats of the Open Compute Project, for storing gradients: no arithmetic, exact conversions.
 
 #include <bit>
 #include <cstdint>
@@ -13,8 +13,8 @@ namespace DTRAIN_NAMESPACE {
 
 namespace detail {
 
-/// A sign, an exponent, `digits` bits behind the implicit one; `largest` are the bits of the greatest finite value, and
-/// what is beyond is NaN, or where its digits are 0 infinity.
+/// A sign, an exponent, and `digits` bits after the implicit one. `largest` is the greatest finite value's bits; above
+/// it, bits with digits 0 are infinity and all others NaN.
 template <std::uint32_t digits, std::uint32_t largest>
 struct Float8Format {
   static constexpr std::uint32_t bias = (1U << (6U - digits)) - 1U;
@@ -69,8 +69,8 @@ struct Float8 {
 
   constexpr Float8() noexcept = default;
 
-  /// Rounds to nearest even, and saturates as CUDA's type and NCCL do: what is beyond the largest finite value becomes
-  /// it, infinity too. Every NaN becomes 0x7f.
+  /// Rounds to nearest even, and saturates as CUDA's type and NCCL do: larger values and infinity become the largest
+  /// finite one. Every NaN becomes 0x7f.
   constexpr explicit Float8(float value) noexcept : bits(Format::rounded(std::bit_cast<std::uint32_t>(value))) {}
 
   static constexpr Float8 from_bits(std::uint8_t bits) noexcept {
@@ -85,12 +85,12 @@ struct Float8 {
 
 }  // namespace detail
 
-/// Four bits of exponent, three digits, no infinity ("e4m3fn"): to 448, in steps of 2^-9 near 0. For programs without
-/// such a type of their own; float16.hpp says how another (__nv_fp8_e4m3, c10::Float8_e4m3fn) is made known to dtrain.
+/// Four exponent bits, three digits, no infinity ("e4m3fn"): up to 448, in steps of 2^-9 near 0. For programs without
+/// such a type of their own; float16.hpp describes how to register another one (__nv_fp8_e4m3, c10::Float8_e4m3fn).
 /// Source: OCP 8-bit Floating Point Specification (OFP8), 1.0, 2023.
 using float8_e4m3 = detail::Float8<detail::Float8Format<3, 0x7e>>;
 
-/// Five bits of exponent, two digits, an infinity: to 57344, in steps of 2^-16 near 0. Else as float8_e4m3.
+/// Five exponent bits, two digits, an infinity: up to 57344, in steps of 2^-16 near 0. Otherwise as float8_e4m3.
 using float8_e5m2 = detail::Float8<detail::Float8Format<2, 0x7b>>;
 
 template <>

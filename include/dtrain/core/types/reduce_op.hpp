@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The operations that a reduction combines ranks with, and the type of their partial results.
+/// ReduceOp: the reduction operators, and the type of their partial results.
 
 #include <cstdint>
 
@@ -8,7 +8,7 @@
 
 namespace DTRAIN_NAMESPACE {
 
-/// `average` is the sum divided by the number of ranks, in one pass where the backend can.
+/// `average` is the sum divided by the number of ranks, in one pass if the backend can.
 enum class ReduceOp : std::uint8_t { sum = 1, average, min, max, product };
 
 constexpr const char* name(ReduceOp op) noexcept {
@@ -22,8 +22,8 @@ constexpr const char* name(ReduceOp op) noexcept {
   return "unknown reduction";
 }
 
-/// What partial results of 16-bit floats are where they travel from rank to rank, as round a ring: of the elements' own
-/// type, rounded at every rank that they pass, or f32, twice as many bytes, rounded once at the end.
+/// Type of the partial results of 16-bit floats that travel between ranks, as round a ring. `element`: the elements'
+/// own type, rounded at every rank. `f32`: twice as many bytes, rounded once at the end.
 enum class Accumulate : std::uint8_t { element = 0, f32 };
 
 constexpr const char* name(Accumulate accumulate) noexcept {

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// A contiguous tensor that somebody else owns: address, shape, element type, device.
+/// TensorView: non-owning view of a contiguous tensor: address, shape, element type, device.
 
 #include <array>
 #include <cstddef>
@@ -14,15 +14,15 @@
 
 namespace DTRAIN_NAMESPACE {
 
-/// Up to eight extents, in elements, outermost first. A shape without extents is one element.
+/// Up to eight extents, outermost first. A shape without extents has one element.
 class Shape {
  public:
   static constexpr std::size_t max_rank = 8;
 
   constexpr Shape() noexcept = default;
 
-  /// @throws Error (invalid_argument) for more than eight extents, a negative one, or a product beyond 2^60: its
-  /// bytes still fit a size_t.
+  /// @throws Error (invalid_argument) for more than eight extents, a negative one, or a product beyond 2^60 (whose
+  /// bytes still fit a size_t)
   Shape(std::initializer_list<std::int64_t> extents) : Shape(std::span(extents.begin(), extents.size())) {}
 
   explicit Shape(std::span<const std::int64_t> extents) {
@@ -70,8 +70,8 @@ struct TensorView {
   constexpr BufferView flat() const noexcept { return {data, shape.element_count(), dtype, device}; }
   constexpr std::size_t bytes() const noexcept { return flat().bytes(); }
 
-  /// The elements, for host code that knows the type.
-  /// @throws Error (invalid_argument) if T is not the view's element type or the memory is not the host's.
+  /// The elements, for host code with a known type.
+  /// @throws Error (invalid_argument) if T is not the view's element type or the memory is not the host's
   template <Element T>
   std::span<T> as() const {
     if (dtype_of<T>::value != dtype || device.kind != DeviceKind::host) {

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Decoding of what ByteWriter wrote, from bytes that nobody vouches for.
+/// ByteReader: bounds-checked decoding of ByteWriter's encoding, from untrusted bytes.
 
 #include <cstddef>
 #include <cstdint>
@@ -13,9 +13,9 @@
 
 namespace DTRAIN_NAMESPACE::net {
 
-/// Reads in order. What is missing or beyond its bound makes ok() false for good; every later read gives zero or
-/// nothing, so that a whole message can be read and checked once at its end: `if (!reader.finished()) ...`. Lifetime:
-/// the bytes outlive the reader and the spans it gives out.
+/// Reads values in order. A missing value, or one beyond its bound, makes ok() false for good; every later read returns
+/// zero or an empty value. So code reads a whole message and checks once: `if (!reader.finished()) ...`. Lifetime: the
+/// bytes outlive the reader and its spans.
 class ByteReader {
  public:
   explicit ByteReader(std::span<const std::byte> bytes) noexcept : left_(bytes) {}
@@ -28,7 +28,7 @@ class ByteReader {
   std::uint64_t u64() noexcept { return little_endian(8); }
   std::int64_t i64() noexcept { return static_cast<std::int64_t>(little_endian(8)); }
 
-  /// `count` bytes as they stand.
+  /// `count` bytes without a length.
   std::span<const std::byte> raw(std::size_t count) noexcept {
     if (!ok_ || count > left_.size()) {
       fail();
@@ -55,7 +55,7 @@ class ByteReader {
     return {reinterpret_cast<const char*>(content.data()), content.size()};
   }
 
-  /// Marks the message as wrong: for a caller who finds a value that cannot be.
+  /// Marks the message as malformed: for code that reads an impossible value.
   void fail() noexcept {
     ok_ = false;
     left_ = {};
@@ -64,7 +64,7 @@ class ByteReader {
   bool ok() const noexcept { return ok_; }
   std::size_t remaining() const noexcept { return left_.size(); }
 
-  /// Whether all was read, and nothing is left over.
+  /// Whether every read succeeded and no byte is left.
   bool finished() const noexcept { return ok_ && left_.empty(); }
 
  private:

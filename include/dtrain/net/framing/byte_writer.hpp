@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Encoding of little-endian integers and bounded strings.
+/// ByteWriter: encoding of little-endian integers and length-prefixed bytes.
 
 #include <cstddef>
 #include <cstdint>
@@ -25,7 +25,7 @@ class ByteWriter {
   ByteWriter& u64(std::uint64_t value) { return little_endian(value, 8); }
   ByteWriter& i64(std::int64_t value) { return u64(static_cast<std::uint64_t>(value)); }
 
-  /// The bytes alone, without their number.
+  /// The bytes without a length.
   ByteWriter& raw(std::span<const std::byte> bytes) {
     bytes_.insert(bytes_.end(), bytes.begin(), bytes.end());
     return *this;
@@ -45,7 +45,7 @@ class ByteWriter {
   /// The same as characters.
   std::string_view characters() const noexcept { return {reinterpret_cast<const char*>(bytes_.data()), bytes_.size()}; }
   std::vector<std::byte> take() noexcept { return std::exchange(bytes_, {}); }
-  /// Empty again, with its memory.
+  /// Removes all bytes and keeps the memory.
   void clear() noexcept { bytes_.clear(); }
 
  private:

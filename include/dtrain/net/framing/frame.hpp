@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Frames over a Connection.
+/// FrameReader and FrameWriter: length-prefixed frames over a Connection.
 
 #include <algorithm>
 #include <array>
@@ -20,31 +20,31 @@ namespace DTRAIN_NAMESPACE::net {
 /// How reading or writing a frame ended.
 enum class FrameStatus : std::uint8_t {
   ok = 1,
-  closed,     ///< at the end of a frame
+  closed,     ///< the connection ended between frames
   truncated,  ///< the connection ended inside a frame
-  timed_out,  ///< what was received so far is kept: reading may go on
+  timed_out,  ///< received bytes are kept: the next read continues
   too_long,   ///< the peer announced more than the bound: the stream is malformed from here on
 };
 
-/// A frame that was read, or why there is none.
+/// A frame, or the reason for its absence.
 struct FrameResult {
   FrameStatus status = FrameStatus::ok;
   std::vector<std::byte> payload{};
-  std::string reason{};  ///< a clause for a sentence where the status is not ok
+  std::string reason{};  ///< a clause for an error message if the status is not ok
 
   bool ok() const noexcept { return status == FrameStatus::ok; }
 };
 
-/// Lifetime: the connection outlives it; neither moves while a task reads. One coroutine reads at a time.
+/// Reads frames. Lifetime: the connection outlives it; neither moves while a task reads. One coroutine reads at a time.
 class FrameReader {
  public:
   explicit FrameReader(Connection& connection, std::size_t bound = default_frame_bound) noexcept
       : connection_(&connection), parser_(bound) {}
 
-  /// How many bytes have come, whole frames or not.
+  /// Number of received bytes, in whole frames or not.
   std::uint64_t received_bytes() const noexcept { return received_bytes_; }
 
-  /// From here on frames may be longer: for a peer that has shown who it is.
+  /// Raises the bound of later frames: for a peer that has authenticated itself.
   void raise_bound(std::size_t bound) noexcept { parser_.raise_bound(bound); }
 
   /// The next frame.
@@ -60,8 +60,8 @@ class FrameReader {
     co_return std::move(result);
   }
 
-  /// The next frame, or the end of them, without waiting; false where nothing more is there. Uses the result's memory
-  /// again: heartbeats allocate nothing.
+  /// Reads the next frame, or the end of the stream, without waiting; false if neither has arrived. Reuses the memory
+  /// of `result`, so heartbeats allocate nothing.
   bool try_read_frame(FrameResult& result) {
     while (!parser_.next(result.payload)) {
       if (parser_.malformed()) {
@@ -91,7 +91,7 @@ class FrameReader {
     result.reason = io.reason() + (inside ? " inside a frame" : "");
   }
 
-  /// Moves what has arrived into the parser. The buffer is on the stack, not in the frames of ten thousand coroutines.
+  /// Moves received bytes into the parser. The buffer is on the stack, not in the frames of ten thousand coroutines.
   IoResult receive() {
     std::array<std::byte, 16384> buffer;
     const IoResult io = connection_->try_read(buffer).value_or(IoResult{IoStatus::timed_out, 0, 0});
@@ -105,14 +105,14 @@ class FrameReader {
   std::uint64_t received_bytes_ = 0;
 };
 
-/// Bytes of a frame that are shared with other frames: they come before its own byte `at`, and are not copied.
+/// Bytes that several frames share: inserted before the frame's own byte `at`, not copied.
 struct SharedBytes {
   std::size_t at = 0;
   std::shared_ptr<const std::string> bytes;
 };
 
-/// Queues frames and writes them together. Lifetime: as FrameReader. One coroutine flushes at a time; others may queue
-/// meanwhile, and what they queue goes with the same flush.
+/// Queues frames and writes them together. Lifetime: as FrameReader. One coroutine flushes at a time. Other coroutines
+/// may queue meanwhile; the same flush writes their frames.
 class FrameWriter {
  public:
   static constexpr std::size_t default_queue_bound = std::size_t{64} << 20;
@@ -121,9 +121,8 @@ class FrameWriter {
                        std::size_t queue_bound = default_queue_bound) noexcept
       : connection_(&connection), bound_(bound), queue_bound_(queue_bound) {}
 
-  /// Appends a frame. False, with nothing appended, where more than the queue's bound would wait: the peer does not
-  /// read.
-  /// @param shared the rest of the frame, ascending
+  /// Appends a frame. False, with nothing appended, if the queue would exceed its bound because the peer does not read.
+  /// @param shared further bytes of the frame, ascending by `at`
   /// @throws Error (limit) for a frame above its bound
   [[nodiscard]] bool queue(std::span<const std::byte> payload, std::span<const SharedBytes> shared = {}) {
     std::size_t size = payload.size();
@@ -148,7 +147,7 @@ class FrameWriter {
     return true;
   }
 
-  /// Writes what is queued. After a timeout the rest stays queued, and the next flush goes on with it.
+  /// Writes the queued bytes. After a timeout the rest stays queued for the next flush.
   async::Task<IoResult> flush(Deadline deadline) {
     IoResult total = try_flush();
     while (total.status == IoStatus::timed_out) {
@@ -162,7 +161,7 @@ class FrameWriter {
     co_return total;
   }
 
-  /// Writes what goes without waiting: timed_out where some of it does not. Allocates nothing.
+  /// Writes without waiting; timed_out if some bytes are left. Allocates nothing.
   IoResult try_flush() {
     IoResult total;
     while (queued_bytes() > 0) {
@@ -185,7 +184,7 @@ class FrameWriter {
     return total;
   }
 
-  /// queue and flush. @throws Error (limit) also where the queue is full
+  /// Calls queue() and flush(). @throws Error (limit) also if the queue is full
   async::Task<IoResult> write_frame(std::span<const std::byte> payload, Deadline deadline) {
     if (!queue(payload)) {
       throw Error(Errc::limit, "sending a message: " + std::to_string(queued_bytes()) + " bytes wait for a peer that " +
@@ -198,7 +197,7 @@ class FrameWriter {
   std::size_t queued_bytes() const noexcept { return queued_bytes_; }
 
  private:
-  /// What can be written in one go, of what is being written.
+  /// The next contiguous bytes to write.
   std::span<const std::byte> next_write() const noexcept {
     if (shared_.empty()) {
       return std::span<const std::byte>(writing_).subspan(written_);
@@ -208,7 +207,7 @@ class FrameWriter {
                                        : std::span<const std::byte>(writing_).first(shared_bytes.at).subspan(written_);
   }
 
-  /// So many bytes of next_write() have been written.
+  /// Records that `bytes` bytes of next_write() are written.
   void take(std::size_t bytes) noexcept {
     queued_bytes_ -= bytes;
     if (shared_.empty() || written_ != shared_.back().at) {
@@ -225,10 +224,10 @@ class FrameWriter {
   Connection* connection_;
   std::size_t bound_;
   std::size_t queue_bound_;
-  std::vector<std::byte> queue_;           ///< what waits for the next write
-  std::vector<SharedBytes> queue_shared_;  ///< and what comes between its bytes
-  std::vector<std::byte> writing_;         ///< what is being written, from written_ on
-  std::vector<SharedBytes> shared_;        ///< and what comes between its bytes, the next one last
+  std::vector<std::byte> queue_;           ///< bytes of the next write
+  std::vector<SharedBytes> queue_shared_;  ///< shared bytes to insert into queue_
+  std::vector<std::byte> writing_;         ///< bytes of the current write, from written_ on
+  std::vector<SharedBytes> shared_;        ///< shared bytes to insert into writing_, the next one last
   std::size_t written_ = 0;
   std::size_t written_of_shared_ = 0;
   std::size_t queued_bytes_ = 0;

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Frames in a stream of bytes: a little-endian u32 length, then so many bytes.
+/// FrameParser: splits a byte stream into frames.
 
 #include <cstddef>
 #include <cstdint>
@@ -16,20 +16,20 @@ namespace DTRAIN_NAMESPACE::net {
 
 /// A frame is its payload's length, a little-endian u32, and the payload.
 inline constexpr std::size_t frame_header_bytes = 4;
-/// The longest payload that is read where nobody said another bound.
+/// Default bound of a frame's payload.
 inline constexpr std::size_t default_frame_bound = std::size_t{1} << 20;
 
-/// Takes bytes in chunks of any size and gives whole frames. Its memory is what was received and not yet taken, so a
-/// length that somebody claims costs nothing. A length above the bound makes the stream malformed for good.
+/// Takes bytes in chunks of any size and returns whole frames. Its memory holds only received bytes that were not
+/// returned yet, so a large announced length costs nothing. After a length above the bound the stream stays malformed.
 class FrameParser {
  public:
   /// @param bound of a frame's payload, in bytes
   explicit FrameParser(std::size_t bound = default_frame_bound) noexcept : bound_(bound) {}
 
-  /// From here on frames may be longer. A stream that is malformed stays so.
+  /// Raises the bound of later frames. A malformed stream stays malformed.
   void raise_bound(std::size_t bound) noexcept { bound_ = bound; }
 
-  /// Appends what was received; ignored once the stream is malformed.
+  /// Appends received bytes; ignores them once the stream is malformed.
   void feed(std::span<const std::byte> bytes) {
     if (malformed_) {
       return;
@@ -48,7 +48,7 @@ class FrameParser {
     return next(frame) ? std::optional(std::move(frame)) : std::nullopt;
   }
 
-  /// The same in memory that is used again: small frames allocate nothing.
+  /// The same into reused memory: small frames allocate nothing.
   bool next(std::vector<std::byte>& frame) {
     if (malformed_ || buffered() < frame_header_bytes || buffered() - frame_header_bytes < length()) {
       return false;
@@ -75,7 +75,7 @@ class FrameParser {
   bool malformed() const noexcept { return malformed_; }
   std::uint32_t refused_length() const noexcept { return refused_length_; }
 
-  /// Bytes received and not yet given out; not zero at the end of the stream means a frame cut short.
+  /// Received bytes not returned yet; nonzero at the end of the stream means a truncated frame.
   std::size_t buffered() const noexcept { return buffer_.size() - taken_; }
   std::size_t bound() const noexcept { return bound_; }
 
@@ -101,7 +101,7 @@ class FrameParser {
 
   std::size_t bound_;
   std::vector<std::byte> buffer_;
-  std::size_t taken_ = 0;  ///< bytes at the buffer's beginning that were given out
+  std::size_t taken_ = 0;  ///< bytes at the buffer's beginning that were returned
   bool malformed_ = false;
   std::uint32_t refused_length_ = 0;
 };
