@@ -7,8 +7,8 @@
 namespace DTRAIN_NAMESPACE::async {
 
 /// set() wakes the longest waiter. Without waiters it lets the next one pass; several such sets count once. A set
-/// granted to a waiter that is destroyed before it runs passes to the next one. Lifetime: outlives its waiters.
-/// Threads: the loop's.
+/// granted to a waiter that is destroyed before it runs passes to the next. Lifetime: outlives its waiters. Threads:
+/// the loop's.
 class AutoResetEvent {
  public:
   class Awaiter;

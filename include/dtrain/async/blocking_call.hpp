@@ -25,8 +25,7 @@ class BlockingCallBase {
     return block_until(changed_, lock, deadline, [this] { return references_ == 0; });
   }
 
-  /// Destroys the task on the loop's thread. Blocking: until then, also while a coroutine or a posted function occupies
-  /// that thread.
+  /// Destroys the task on the loop's thread. Blocking: until then, also while that thread is busy.
   void cancel(EventLoop& loop) {
     expect(1);
     loop.post([guard = Reference(*this), this] { owner_.cancel(); });

@@ -11,8 +11,7 @@
 
 namespace DTRAIN_NAMESPACE {
 
-/// Blocking: until `ready()` holds or the deadline passes. Calls `ready()` with `lock` held. @returns the last
-/// `ready()`
+/// Blocking: until `ready()` holds or the deadline passes. Calls `ready()` with `lock` held. @returns its last result
 template <class Ready>
 bool block_until(std::condition_variable& changed, std::unique_lock<std::mutex>& lock, Deadline deadline, Ready ready) {
   while (!ready() && !deadline.passed()) {

@@ -26,7 +26,7 @@ struct Cause {
   std::string host;
   std::string text;  ///< the rank's action, the exception's text, or the difference
 
-  /// "rank 1 on host gpu-a was lost: ..." in one sentence.
+  /// "rank 1 on host gpu-a was lost: ...".
   std::string sentence() const {
     const std::string who =
         rank < 0 ? std::string("the job") : "rank " + std::to_string(rank) + (host.empty() ? "" : " on host " + host);

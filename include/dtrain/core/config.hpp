@@ -95,8 +95,7 @@
 #define DTRAIN_WITH_GLOO 0
 #endif
 
-/// 1 adds backend::Nccl, which needs NCCL's header and library: CMake's target dtrain::nccl sets it. It brings CUDA
-/// along.
+/// 1 adds backend::Nccl, which needs NCCL's header and library: CMake's target dtrain::nccl sets it. Implies CUDA.
 #ifndef DTRAIN_WITH_NCCL
 #define DTRAIN_WITH_NCCL 0
 #endif

@@ -95,8 +95,7 @@ class Error : public std::system_error {
   std::optional<int> rank_;
 };
 
-/// An Error of the posix category: "doing: strerror(number)", with the limit that may have caused it, and the remedy if
-/// one is given.
+/// An Error of the posix category: "doing: strerror(number)", with the limit that may have caused it, and the remedy.
 [[nodiscard]] inline Error posix_error(int number, const std::string& doing, const std::string& remedy = {},
                                        SourceLocation where = SourceLocation::current()) {
   const std::error_code code(number, std::generic_category());

@@ -44,8 +44,8 @@ inline std::size_t printable_character_bytes(std::string_view text) noexcept {
 }  // namespace detail
 
 /// The text with every byte of unprintable characters written as \n, \r, \t or \x1b. Text of another process passes
-/// through here before it becomes part of a message: it can then neither move the cursor nor begin a line. Printable
-/// text stays unchanged.
+/// through here before it becomes part of a message: it cannot move the cursor or begin a line. Printable text is
+/// unchanged.
 inline std::string sanitize(std::string_view text) {
   constexpr char digits[] = "0123456789abcdef";
   std::string shown;

@@ -77,8 +77,7 @@ inline bool is_retriable(int error) noexcept {
 }  // namespace detail
 
 /// One attempt to each address in turn. @param attempt_timeout of each attempt
-/// @returns the first connection, or the most specific error: of localhost, "127.0.0.1 refused", not "no such address
-/// ::1"
+/// @returns the first connection, or the most specific error: for localhost the refusal by 127.0.0.1, not a missing ::1
 inline async::Task<ConnectResult> connect_to_any(async::EventLoop& loop, std::vector<SocketAddress> addresses,
                                                  Deadline deadline, std::chrono::milliseconds attempt_timeout) {
   int error = ETIMEDOUT;

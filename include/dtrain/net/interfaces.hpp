@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The addresses of this machine's network interfaces.
+/// interface_addresses(): the addresses of this machine's network interfaces.
 
 #include <ifaddrs.h>
 #include <net/if.h>

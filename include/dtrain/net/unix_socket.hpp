@@ -179,7 +179,7 @@ class UnixConnection {
       if (count < 0 && error == EAGAIN) {
         wait_descriptor(socket_.get(), POLLIN, deadline, "receiving from a process on this host");
       } else if (count < 0 && error == ECONNRESET && !was_reset) {
-        was_reset = true;  // it closed without reading everything; what it sent before is still here
+        was_reset = true;  // the peer closed without reading everything; its earlier messages are still readable
       } else if (count < 0 && error != EINTR && error != ECONNRESET) {
         throw posix_error(error, "receiving from a process on this host");
       } else if (count == 0 || (count < 0 && error == ECONNRESET)) {

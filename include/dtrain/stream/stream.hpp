@@ -15,7 +15,7 @@ namespace DTRAIN_NAMESPACE::stream {
 /// How a blocking wait ended. A deadline that passes is an expected outcome, hence a value.
 enum class WaitResult { complete, timed_out };
 
-/// `is_complete()` asks without blocking, from any thread. An event never recorded is complete, as on CUDA.
+/// `is_complete()` polls without blocking, from any thread. An event never recorded is complete, as on CUDA.
 template <class E>
 concept CanPoll = requires(const E event) {
   { event.is_complete() } noexcept -> std::same_as<bool>;

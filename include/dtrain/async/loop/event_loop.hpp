@@ -17,8 +17,7 @@
 namespace DTRAIN_NAMESPACE::async {
 
 /// Runs tasks in the thread that calls run() or run_until(). Other threads use post().
-/// Threads: post, stop and on_loop_thread from any; everything else on the thread that runs the loop, or any if none
-/// does.
+/// Threads: post, stop and on_loop_thread from any; all else on the thread that runs the loop, or any if none does.
 /// Lifetime: outlives every awaiter, ManualResetEvent and socket made for it; destruction destroys its remaining tasks.
 class EventLoop {
  public:
@@ -27,8 +26,7 @@ class EventLoop {
   EventLoop& operator=(const EventLoop&) = delete;
   ~EventLoop() { close(); }
 
-  /// Adds a task, which starts in the loop's next turn. The returned handle owns it; TaskHandle::detach gives it to the
-  /// loop.
+  /// Adds a task, which starts in the loop's next turn. The result owns it; TaskHandle::detach gives it to the loop.
   /// @param on_exception gets an exception that leaves the task; without a handler it leaves run() or run_until()
   /// @param on_destroyed runs after the task's frame is destroyed, however the task ended
   /// @throws Error (cancelled) once the loop is closed

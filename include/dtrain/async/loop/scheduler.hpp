@@ -108,7 +108,7 @@ class Scheduler {
     }
     current_ = record;
     record->running = true;
-    waiter.coroutine.resume();  // the waiter is in the coroutine's frame: it may be gone from here on
+    waiter.coroutine.resume();  // the waiter is in the coroutine's frame: do not use it from here on
     record->running = false;
     current_ = nullptr;
     if (record->task.done() || record->abandoned) {

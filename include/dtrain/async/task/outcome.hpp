@@ -19,7 +19,7 @@ class Outcome {
   void succeed(T value) { value_.emplace(std::move(value)); }
   void fail(std::exception_ptr exception) noexcept { exception_ = std::move(exception); }
 
-  /// The value, once. @throws what the task threw.
+  /// The value, once. @throws the task's exception
   T take() {
     if (exception_) {
       std::rethrow_exception(std::exchange(exception_, nullptr));
@@ -50,8 +50,7 @@ class Outcome<void> {
   std::exception_ptr exception_;
 };
 
-/// Runs `task` and stores its value or exception, once the task's frame is destroyed. Lifetime: `outcome` outlives
-/// this.
+/// Runs `task` and stores its value or exception, after destroying the task's frame. Lifetime: `outcome` outlives it.
 template <class T>
 Task<void> store_outcome(Task<T> task, Outcome<T>& outcome) {
   try {

@@ -33,7 +33,7 @@ with_deadline(EventLoop& loop, Task<T> task, Deadline deadline) {
     const Task<void> child = detail::store_and_set(std::move(task), outcome, done);
     child.handle().resume();
     co_await done.wait(deadline);
-  }  // destroys the child where it still waits
+  }  // destroys the child if it still waits
   if constexpr (std::is_void_v<T>) {
     const bool in_time = outcome.done();
     outcome.take();

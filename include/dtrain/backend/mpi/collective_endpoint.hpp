@@ -48,8 +48,7 @@ class CollectiveEndpoint : public Endpoint {
     }
   }
 
-  /// Whether MPI runs the operation; the same on every rank. MPI counts to 2^31 - 1; beyond, dtrain's algorithms run
-  /// it.
+  /// Whether MPI runs the operation; the same on every rank. MPI counts to 2^31 - 1; dtrain's algorithms run the rest.
   bool carries(const Operation& operation) const noexcept {
     const DType widest = kernels::partial_type(operation.dtype, operation.op, Accumulate::f32);
     return operation.count * size_bytes(widest) <= static_cast<std::size_t>(std::numeric_limits<int>::max());

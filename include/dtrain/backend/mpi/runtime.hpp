@@ -40,7 +40,7 @@ class MpiRuntime {
     int* bound = nullptr;
     int has_bound = 0;
     check(MPI_Comm_get_attr(communicator_, MPI_TAG_UB, &bound, &has_bound), "asking for the largest tag");
-    highest_tag_ = has_bound != 0 ? *bound : 32767;  // what the standard guarantees
+    highest_tag_ = has_bound != 0 ? *bound : 32767;  // guaranteed by the standard
     library_ = library_name();
   }
   MpiRuntime(const MpiRuntime&) = delete;

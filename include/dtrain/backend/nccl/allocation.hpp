@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Allocation: zeroed device memory that is registered with NCCL.
+/// Allocation: zeroed device memory, registered with NCCL.
 
 #include <algorithm>
 #include <cstddef>

@@ -30,8 +30,7 @@ inline ncclResult_t state_of(const CommLock::Guard& held) {
 /// Waits for a call that returned `code`. Also queries the communicator after ncclSuccess, which ncclCommSplit and,
 /// from 2.28 on, ncclCommWindowRegister return while they still run (src/init.cc, src/dev_runtime.cc). Until the call
 /// has ended, no thread makes another call or enqueues CUDA work on its stream. Blocking: launching an operation takes
-/// tens of microseconds, so the lock is kept for 300; after that it is released between queries, so that others can
-/// abort.
+/// tens of microseconds, so the lock is kept for 300; after that it is released between queries, for aborts.
 /// @param give_up is called without the lock
 template <class GiveUp>
 AsyncResult wait_for_result_blocking(CommLock::Guard& held, ncclResult_t code, Deadline deadline, GiveUp give_up) {

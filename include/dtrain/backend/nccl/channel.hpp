@@ -81,8 +81,8 @@ class Channel {
     }
   }
 
-  /// State of the channel, read without a CUDA call. Does not block; if another thread holds the lock, only `is_stuck`
-  /// is set.
+  /// State of the channel, read without a CUDA call. Does not block; only sets `is_stuck` if another thread holds the
+  /// lock.
   struct PollResult {
     bool was_polled = false;  ///< else another thread held the lock, or there is no communicator
     ncclResult_t state = ncclSuccess;
@@ -216,7 +216,7 @@ class Channel {
       status.fail(CauseKind::timeout,
                   doing + " on channel '" + context.name + "' had not ended in time; does every rank call it?");
     } else {
-      status.wait_for_first_cause();  // another rank may have gone
+      status.wait_for_first_cause();  // another rank may have failed
       status.check();
       const Error error = nccl_error(result.code, doing + " on channel '" + context.name + "'", caller(), error_text);
       status.fail(CauseKind::exception, error.what());

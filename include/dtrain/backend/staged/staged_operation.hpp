@@ -61,7 +61,7 @@ void start_exchange(C& inner, const StagedOperation& operation, const ConstBuffe
 
 }  // namespace detail
 
-/// Enqueues the operation on a chunk's host memory. @throws what the inner communicator throws at the call
+/// Enqueues the operation on a chunk's host memory. @throws the inner communicator's exceptions at the call
 template <class C>
 void start(C& inner, const StagedOperation& operation, const StagedChunk& chunk, stream::host::StreamRef stream) {
   const ConstBufferView input{chunk.input, chunk.input_count, operation.dtype};

@@ -12,7 +12,7 @@
 
 namespace DTRAIN_NAMESPACE {
 
-/// An incremental keyed digest: without the key nobody can make or verify it. A copy continues independently.
+/// An incremental keyed digest: making and verifying it needs the key. A copy continues independently.
 /// Threads: one at a time.
 class HmacSha256 {
  public:

@@ -16,7 +16,7 @@ namespace DTRAIN_NAMESPACE {
 
 namespace detail {
 
-/// The soft limit before it was raised, and what it was raised to; 0 while it has not been.
+/// The soft limit before and after raise_open_files(); 0 before that call.
 inline std::atomic<rlim_t> files_before{0};
 inline std::atomic<rlim_t> files_raised_to{0};
 

@@ -25,8 +25,7 @@ std::string limit_text(Resource resource, const char* what, const char* option) 
 
 }  // namespace detail
 
-/// Text to append to an error of the system: the limit of this process that may have caused it; empty if it is not
-/// limited.
+/// Text to append to an error of the system: this process's limit that may have caused it; empty if there is none.
 inline std::string limit_hint(int error) {
   if (error == ENOMEM) {
     return detail::limit_text(RLIMIT_AS, "the address space of this process is", "-v");

@@ -10,8 +10,7 @@
 
 namespace DTRAIN_NAMESPACE {
 
-/// Writable view of `count` elements of `dtype` at `data`. Lifetime: the memory outlives every operation enqueued on
-/// it.
+/// Writable view of `count` elements of `dtype` at `data`. Lifetime: the memory outlives all operations on it.
 struct BufferView {
   std::byte* data = nullptr;
   std::size_t count = 0;

@@ -16,7 +16,7 @@ namespace DTRAIN_NAMESPACE {
 ///
 ///   template <> struct dtrain::dtype_of<c10::Half> : std::integral_constant<dtrain::DType, dtrain::DType::f16> {};
 ///
-/// The conversions use integers only, so that they are the same at compile time, under -ffast-math and with flushed
+/// The conversions use integers only: results are the same at compile time, under -ffast-math and with flushed
 /// subnormals.
 struct float16 {
   std::uint16_t bits = 0;

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The 8-bit floats of the Open Compute Project, for storing gradients: no arithmetic, exact conversions.
+/// float8_e4m3 and float8_e5m2 of the Open Compute Project, for storing gradients: no arithmetic, exact conversions.
 
 #include <bit>
 #include <cstdint>

@@ -41,8 +41,7 @@ inline bool quiet(cudaError_t code) noexcept {
   return false;
 }
 
-/// "cudaMalloc on device 0: cudaErrorMemoryAllocation, out of memory; REMEDY". A later call may report a kernel's
-/// error.
+/// "cudaMalloc on device 0: cudaErrorMemoryAllocation, out of memory; REMEDY". Later calls report kernels' errors.
 /// @param call the function called, or the action
 inline Error cuda_error(cudaError_t code, const std::string& call, const std::string& remedy = {},
                         SourceLocation where = SourceLocation::current()) {

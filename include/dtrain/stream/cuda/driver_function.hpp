@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Functions of the CUDA driver, looked up at run time.
+/// driver_function(): functions of the CUDA driver, looked up at run time.
 
 #include "dtrain/core/config.hpp"
 #include "dtrain/stream/cuda/check.hpp"

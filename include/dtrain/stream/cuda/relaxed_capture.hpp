@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Guard that puts this thread into CUDA's relaxed mode of stream capture.
+/// RelaxedCapture: guard that puts this thread into CUDA's relaxed mode of stream capture.
 
 #include "dtrain/core/config.hpp"
 #include "dtrain/stream/cuda/check.hpp"
