@@ -94,8 +94,8 @@ inline async::Task<ConnectResult> connect_to_any(async::EventLoop& loop, std::ve
 
 /// Connects to a host that may not listen yet, or whose name may not resolve yet: resolves the name, tries its
 /// addresses in order, and retries with growing delays until the deadline.
-/// @throws Error (refused) for a name that does not resolve, or is invalid; Error (posix), with the host, the port, the
-/// last reason and the time spent, at the deadline or at once for an error that a retry cannot change
+/// @throws Error (refused) for a name that does not resolve, or is invalid; Error (posix) at the deadline, or at once
+/// for an error that a retry cannot change: with the host, the port, the last reason and the time spent
 inline async::Task<Connection> connect_with_backoff(async::EventLoop& loop, std::string host, std::uint16_t port,
                                                     Deadline deadline, Backoff backoff = {}) {
   const Deadline::Clock::time_point begin = Deadline::Clock::now();

@@ -71,7 +71,7 @@ class TaskPromise<void> : public TaskPromiseBase {
 }  // namespace detail
 
 /// A coroutine that starts when it is awaited: `const T value = co_await std::move(task);`. T is void or a value,
-/// possibly move-only. The await throws an exception that leaves the coroutine.
+/// possibly move-only. The await rethrows an exception of the coroutine.
 ///
 /// Cancellation is destruction. Destroying a suspended Task destroys its frame with all locals, hence the tasks it
 /// awaits; every awaiter of this library removes itself from the loop in its destructor. A coroutine therefore cleans

@@ -51,10 +51,10 @@ class TaskRecord : public ListNode {
   bool abandoned = false;  ///< its TaskHandle was destroyed by the task itself
 };
 
-/// Owns a spawned task; destruction cancels the task and destroys it with all its locals. If the task destroys its own
-/// handle (a session that removes itself from the map of sessions), the task runs on to its next suspension and is
-/// destroyed there. Lifetime: may outlive the loop, whose destruction cancels the task. Threads: the loop's, or any
-/// while no thread runs the loop.
+/// Owns a spawned task; destruction cancels the task and destroys it with all its locals. A task that destroys its own
+/// handle runs on to its next suspension and is destroyed there. Example: a session removes itself from the map of
+/// sessions. Lifetime: may outlive the loop, whose destruction cancels the task. Threads: the loop's, or any while no
+/// thread runs the loop.
 class TaskHandle {
  public:
   TaskHandle() noexcept = default;

@@ -33,9 +33,8 @@ inline MPI_Datatype datatype_of(DType dtype) noexcept {
   return MPI_UINT8_T;
 }
 
-/// The operators of one channel. An average is a sum of values from kernels::PartialReduction. MPI
-/// defines neither the order of a sum nor a minimum with a NaN, so the latter is dtrain's. Threads: the one that owns
-/// MPI.
+/// The operators of one channel. An average is a sum of values from kernels::PartialReduction. MPI defines neither the
+/// order of a sum nor a minimum with a NaN, so the latter is dtrain's. Threads: the one that owns MPI.
 class Operators {
  public:
   Operators() = default;

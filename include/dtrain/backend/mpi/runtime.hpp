@@ -70,8 +70,8 @@ class MpiRuntime {
 
  private:
   /// Receives a last message from each peer that may have sent a close message, and sends one likewise. Reasons: Open
-  /// MPI aborts a process whose peer closes a connection before all bytes are written, and MPI_Finalize does not wait
-  /// for messages that no rank has to receive. With more than `most_notified` ranks: as channels of all ranks do.
+  /// MPI aborts a process whose peer closes a connection before all bytes are written. MPI_Finalize does not wait for
+  /// messages that no rank has to receive. With more than `most_notified` ranks: as channels of all ranks do.
   void flush() const noexcept {
     constexpr int most_notified = 64;  // as in mpi/transport.hpp
     for (int distance = 1; distance < size_; distance = size_ <= most_notified ? distance + 1 : 2 * distance) {

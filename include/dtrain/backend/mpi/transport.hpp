@@ -112,7 +112,7 @@ class BasicTransport {
   /// After a cancelled operation: the channel's rank that it waited for, and whether that rank was to send.
   std::pair<int, bool> waits_for() const noexcept { return endpoint_->waits_for(); }
 
-  /// Closes the channel. If `clean`, sends a close message to the other ranks; after a failure they know already.
+  /// Closes the channel. If `clean`, notifies the other ranks that it calls nothing more; after a failure they know.
   void close(bool clean) noexcept {
     if (!clean) {
       engine_->skip_finalize();

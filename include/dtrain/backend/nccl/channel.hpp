@@ -81,8 +81,8 @@ class Channel {
     }
   }
 
-  /// State of the channel, read without a CUDA call. Does not block; only sets `is_stuck` if another thread holds the
-  /// lock.
+  /// State of the channel, read without a CUDA call. Does not block; sets only `is_stuck` while another thread holds
+  /// the lock.
   struct PollResult {
     bool was_polled = false;  ///< else another thread held the lock, or there is no communicator
     ncclResult_t state = ncclSuccess;

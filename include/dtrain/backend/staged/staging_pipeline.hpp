@@ -30,11 +30,11 @@
 
 namespace DTRAIN_NAMESPACE::backend::staged {
 
-/// Each chunk has three stages, so three chunks move at once and the program's thread does not block:
+/// Each chunk has three stages, so three chunks move at once and the program's thread does not block. At the end of an
+/// operation the program's stream waits for the copy stream. Stages:
 /// 1. The program's stream copies the chunk to the host.
 /// 2. The worker's thread waits for that copy and runs the inner operation.
 /// 3. The copy stream waits for the thread and copies the result to the device.
-/// At the end of an operation the program's stream waits for the copy stream.
 ///
 /// Pinned. Threads: one submits; abort() and failure() from any. Destruction ends work that has not run. Blocking then:
 /// for the copies in flight. Lifetime: the program's stream outlives its work.
