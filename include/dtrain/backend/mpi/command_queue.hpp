@@ -66,7 +66,7 @@ class CommandQueue {
   /// Blocking: until there is a command that was not taken, or the deadline passes.
   void sleep(Deadline deadline) noexcept {
     asleep_.store(true);
-    futex_wait(number_, taken_number_, deadline, FutexScope::process);  // returns at once where the number has changed
+    futex_wait(number_, taken_number_, deadline, FutexScope::process);  // returns at once if the number has changed
     asleep_.store(false);
   }
 

@@ -105,7 +105,7 @@ inline void wait_or_throw(Channel& channel, CommLock::Guard& held, ncclResult_t 
 }
 
 /// Collective, blocking: makes the channel's communicator.
-/// @throws the job's first cause; Error (timeout, nccl, protocol), once it is reported to the job
+/// @throws the job's first cause; Error (timeout, nccl, protocol), which the caller reports to the job
 inline void connect_blocking(Channel& channel, Deadline deadline) {
   const ChannelContext& context = channel.context;
   const ncclUniqueId id = exchange_id_blocking(channel, deadline);
@@ -120,7 +120,7 @@ inline void connect_blocking(Channel& channel, Deadline deadline) {
 }
 
 /// Collective, blocking: gives `child` a communicator of the ranks of `parent` with the same color.
-/// @throws the job's first cause; Error (timeout, nccl), once it is reported to the job
+/// @throws the job's first cause; Error (timeout, nccl), which the caller reports to the job
 inline void split_blocking(Channel& parent, Channel& child, int color, int key, Deadline deadline) {
   ncclConfig_t config = config_of(child.options);
   ncclComm_t& made = parent.split_result();

@@ -23,7 +23,8 @@ inline std::string version_text(int code) {
   return std::to_string(code / 10000) + "." + std::to_string(code / 100 % 100) + "." + std::to_string(code % 100);
 }
 
-/// Checks that the library is at least as new as the header; an older library lacks functions of the header.
+/// Checks that the library is at least as new as the header, apart from the patch number; an older one
+/// lacks functions of the header.
 inline void require_library() {
   int library = 0;
   const int header = NCCL_VERSION_CODE;

@@ -35,7 +35,7 @@ struct StagedChunk {
 /// Owns chunks and lends them; grows if all are lent. Threads: any.
 class ChunkPool {
  public:
-  /// @throws Error (cuda) where there is no more pinned memory
+  /// @throws Error (cuda) if there is no more pinned memory
   ChunkPool() { grow(); }
 
   /// Whether the next take() allocates, which may wait for the whole device.
@@ -44,7 +44,7 @@ class ChunkPool {
     return free_.empty();
   }
 
-  /// @throws Error (cuda) where there is no more pinned memory
+  /// @throws Error (cuda) if there is no more pinned memory
   StagedChunk& take() {
     const std::lock_guard lock(mutex_);
     if (free_.empty()) {

@@ -13,9 +13,9 @@
 
 namespace DTRAIN_NAMESPACE::net {
 
-/// Reads values in order. A missing value, or one beyond its bound, makes ok() false for good; every later read returns
-/// zero or an empty value. So code reads a whole message and checks once: `if (!reader.finished()) ...`. Lifetime: the
-/// bytes outlive the reader and its spans.
+/// Reads values in order. A missing value, or one beyond its bound, makes ok() false permanently; every later read
+/// returns zero or an empty value. So code reads a whole message and checks once: `if (!reader.finished()) ...`.
+/// Lifetime: the bytes outlive the reader and its spans.
 class ByteReader {
  public:
   explicit ByteReader(std::span<const std::byte> bytes) noexcept : left_(bytes) {}

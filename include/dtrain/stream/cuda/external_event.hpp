@@ -28,7 +28,7 @@ namespace DTRAIN_NAMESPACE::stream::cuda {
 /// thread that sees it complete may destroy it once no stream waits, because signal() does not use it after that.
 class ExternalEvent {
  public:
-  /// @throws Error (cuda) where there is no pinned memory
+  /// @throws Error (cuda) if there is no pinned memory
   ExternalEvent() : own_(sizeof(std::uint32_t)) { place(own_.data()); }
 
   /// Borrows four bytes of pinned memory, for owners of many events. Lifetime: as the event's.
