@@ -105,7 +105,8 @@ class FrameReader {
   std::uint64_t received_bytes_ = 0;
 };
 
-/// Bytes that several frames share: inserted before the frame's own byte `at`, not copied.
+/// Bytes that several frames share: inserted before the frame's own byte `at`, not copied. With {1, "XY"} the
+/// payload "ab" becomes "aXYb".
 struct SharedBytes {
   std::size_t at = 0;
   std::shared_ptr<const std::string> bytes;
