@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Runs every command of a compile_commands.json with -fsyntax-only: what the compiler says, without its optimiser.
 
-  check_syntax.py [--changed-since=COMMIT] COMPILE_COMMANDS PATTERN...
+  check_syntax.py [--changed-since=COMMIT [--at-most=N]] COMPILE_COMMANDS PATTERN...
 
 Exits with 1 if a file whose path a pattern finds does not compile, or if a pattern finds none. With --changed-since, a
-header's own check (below dtrain_verify_interface_header_sets) runs only if the header is another than in COMMIT.
+header's own check (below dtrain_verify_interface_header_sets) runs only if the header is another than in COMMIT; of more
+than N such headers, as after a renaming of everything, N run, spread evenly over the folders.
 """
 
 import argparse
@@ -38,9 +39,15 @@ def changed_headers(commit):
     return set(names.splitlines())
 
 
+def spread(entries, most):
+    """At most so many of them, evenly."""
+    return entries if len(entries) <= most else [entries[at * len(entries) // most] for at in range(most)]
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--changed-since", metavar="COMMIT")
+    parser.add_argument("--at-most", metavar="N", type=int, default=sys.maxsize)
     parser.add_argument("commands")
     parser.add_argument("patterns", nargs="+")
     arguments = parser.parse_args()
@@ -51,8 +58,11 @@ def main():
     entries = [entry for entry in entries if any(pattern.search(entry["file"]) for pattern in patterns)]
     if arguments.changed_since:
         changed = changed_headers(arguments.changed_since)
-        entries = [entry for entry in entries
-                   if not (header := HEADER_CHECK.search(entry["file"])) or header.group(1) in changed]
+        headers = [entry for entry in entries
+                   if (header := HEADER_CHECK.search(entry["file"])) and header.group(1) in changed]
+        run = spread(headers, arguments.at_most)
+        print(f"{len(run)} of {len(headers)} changed headers by themselves")
+        entries = [entry for entry in entries if not HEADER_CHECK.search(entry["file"])] + run
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         problems += [problem for problem in pool.map(check, entries) if problem]
     for problem in problems:
