@@ -106,7 +106,7 @@ TEST_CASE("a Work of a failed job throws its first cause, waited for or awaited"
     }
   });
   CHECK(contains(ends[0].text, "the disk is full"));
-  for (const std::size_t rank : {1, 2}) {
+  for (const std::size_t rank : {std::size_t{1}, std::size_t{2}}) {
     CAPTURE(rank);
     CHECK(ends[rank].job_failed);
     CHECK(contains(ends[rank].text, "rank 0 on host "));
