@@ -4069,6 +4069,32 @@ Task<void> store_outcome(Task<T> task, Outcome<T>& outcome) {
 
 }  // namespace DTRAIN_NAMESPACE::async
 
+// ---- dtrain/async/task/owned_task_awaiter.hpp
+
+/// @file
+/// OwnedTaskAwaiter: awaiter that owns its task, for the operator co_await of other types.
+
+namespace DTRAIN_NAMESPACE::async {
+
+/// Starts the task when it is awaited. Destroying it cancels the task. Pinned. Threads: as Task.
+template <class T>
+class OwnedTaskAwaiter {
+ public:
+  explicit OwnedTaskAwaiter(Task<T> task) noexcept : task_(std::move(task)), inner_(task_) {}
+  OwnedTaskAwaiter(const OwnedTaskAwaiter&) = delete;
+  OwnedTaskAwaiter& operator=(const OwnedTaskAwaiter&) = delete;
+
+  bool await_ready() const noexcept { return inner_.await_ready(); }
+  bool await_suspend(std::coroutine_handle<> parent) { return inner_.await_suspend(parent); }
+  T await_resume() { return inner_.await_resume(); }
+
+ private:
+  Task<T> task_;
+  typename Task<T>::Awaiter inner_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::async
+
 // ---- dtrain/async/task/task_handle.hpp
 
 /// @file
@@ -8342,20 +8368,13 @@ class [[nodiscard]] StoreCall {
   T wait() { return decode(request_.wait(), std::move(expected_)); }
 
   /// Decodes the response when the coroutine resumes, without a coroutine frame of its own.
-  class Awaiter {
+  class Awaiter : public async::OwnedTaskAwaiter<Response> {
    public:
     Awaiter(async::Task<Response> response, Expected expected)
-        : response_(std::move(response)), inner_(response_), expected_(std::move(expected)) {}
-    Awaiter(const Awaiter&) = delete;
-    Awaiter& operator=(const Awaiter&) = delete;
-
-    bool await_ready() const noexcept { return inner_.await_ready(); }
-    bool await_suspend(std::coroutine_handle<> parent) { return inner_.await_suspend(parent); }
-    T await_resume() { return decode(inner_.await_resume(), std::move(expected_)); }
+        : OwnedTaskAwaiter(std::move(response)), expected_(std::move(expected)) {}
+    T await_resume() { return decode(OwnedTaskAwaiter::await_resume(), std::move(expected_)); }
 
    private:
-    async::Task<Response> response_;
-    async::Task<Response>::Awaiter inner_;
     Expected expected_;
   };
 
@@ -8499,7 +8518,7 @@ class Store {
   Request make_request(RequestKind kind, std::string key) const;
   Request make_request_of_many(RequestKind kind, std::vector<std::string> keys) const;
   Request make_request_with_value(RequestKind kind, std::string key, std::string value) const;
-  StoreRequest send_request(Request request, const OptionalDeadline& deadline) const;
+  StoreRequest prepare(Request request, const OptionalDeadline& deadline) const;
 
   std::weak_ptr<StoreClient> client_;
   std::shared_ptr<LoopHandle> loop_handle_;
@@ -10696,6 +10715,7 @@ namespace DTRAIN_NAMESPACE::backend {
 struct NcclOptions {
   /// Minimum and maximum number of thread blocks of one collective; 0: NCCL's choice. The backward pass runs on the
   /// same multiprocessors: with fewer blocks it has more of them, but the collective takes longer.
+  /// @{
   int min_ctas = 0;
   int max_ctas = 0;
   /// @}
@@ -19733,6 +19753,7 @@ class GroupState final : private RankContext::Closable {
   /// Kept until the rank leaves if an exception unwinds. The communicator is destroyed before its stream.
   struct ChannelResources {
     /// For the control loop, while the program's thread may close the group; nullopt once it is closed.
+    /// @{
     std::optional<std::uint64_t> progress(const typename Communicator::Stream::Event& event) const {
       const std::lock_guard lock(closing);
       return communicator ? std::optional(backend::progress_of(event, *communicator)) : std::nullopt;
@@ -19869,23 +19890,9 @@ class Work {
 
   /// `co_await work` in a coroutine on the rank's control loop, for a collective that a thread of the program enqueued.
   /// The coroutine polls at intervals that grow to 2 ms. Lifetime: the Work outlives the wait. @throws as wait
-  auto operator co_await() const { return Awaiter(state_->completion(event_)); }
+  auto operator co_await() const { return async::OwnedTaskAwaiter<void>(state_->completion(event_)); }
 
  private:
-  class Awaiter {
-   public:
-    explicit Awaiter(async::Task<void> task) : task_(std::move(task)), inner_(task_) {}
-    Awaiter(const Awaiter&) = delete;
-    Awaiter& operator=(const Awaiter&) = delete;
-    bool await_ready() const noexcept { return inner_.await_ready(); }
-    bool await_suspend(std::coroutine_handle<> parent) { return inner_.await_suspend(parent); }
-    void await_resume() { inner_.await_resume(); }
-
-   private:
-    async::Task<void> task_;
-    async::Task<void>::Awaiter inner_;
-  };
-
   std::shared_ptr<State> state_;
   mutable typename Stream::Event event_;  ///< waiting does not change its value
 };
@@ -33162,12 +33169,12 @@ DTRAIN_DEFINED Request Store::make_request_with_value(RequestKind kind, std::str
   return request;
 }
 
-DTRAIN_DEFINED StoreRequest Store::send_request(Request request, const OptionalDeadline& deadline) const {
+DTRAIN_DEFINED StoreRequest Store::prepare(Request request, const OptionalDeadline& deadline) const {
   return {client_, loop_handle_, std::move(request), deadline, timeout_, false};
 }
 
 DTRAIN_DEFINED StoreCall<void> Store::set(std::string key, std::string value, OptionalDeadline deadline) const {
-  return send_request(make_request_with_value(RequestKind::set, std::move(key), std::move(value)), deadline);
+  return prepare(make_request_with_value(RequestKind::set, std::move(key), std::move(value)), deadline);
 }
 
 DTRAIN_DEFINED StoreCall<void> Store::set_many(std::vector<std::pair<std::string, std::string>> entries,
@@ -33177,54 +33184,54 @@ DTRAIN_DEFINED StoreCall<void> Store::set_many(std::vector<std::pair<std::string
     request.keys.push_back(prefix_ + key);
     request.values.push_back(std::move(value));
   }
-  return send_request(std::move(request), deadline);
+  return prepare(std::move(request), deadline);
 }
 
 DTRAIN_DEFINED StoreCall<CompareSet> Store::compare_set(std::string key, std::optional<std::string> expected,
                                                         std::string desired, OptionalDeadline deadline) const {
   Request request = make_request_with_value(RequestKind::compare_set, std::move(key), std::move(desired));
   request.expected = std::move(expected);
-  return send_request(std::move(request), deadline);
+  return prepare(std::move(request), deadline);
 }
 
 DTRAIN_DEFINED StoreCall<std::string> Store::get(std::string key, OptionalDeadline deadline) const {
-  return send_request(make_request(RequestKind::get, std::move(key)), deadline);
+  return prepare(make_request(RequestKind::get, std::move(key)), deadline);
 }
 
 DTRAIN_DEFINED StoreCall<std::string> Store::take(std::string key, std::int64_t readers,
                                                   OptionalDeadline deadline) const {
   Request request = make_request(RequestKind::take, std::move(key));
   request.number = readers;
-  return send_request(std::move(request), deadline);
+  return prepare(std::move(request), deadline);
 }
 
 DTRAIN_DEFINED StoreCall<std::vector<std::string>> Store::get_many(std::vector<std::string> keys,
                                                                    OptionalDeadline deadline) const {
-  return send_request(make_request_of_many(RequestKind::get_many, std::move(keys)), deadline);
+  return prepare(make_request_of_many(RequestKind::get_many, std::move(keys)), deadline);
 }
 
 DTRAIN_DEFINED StoreCall<std::optional<std::string>> Store::try_get(std::string key, OptionalDeadline deadline) const {
-  return send_request(make_request(RequestKind::try_get, std::move(key)), deadline);
+  return prepare(make_request(RequestKind::try_get, std::move(key)), deadline);
 }
 
 DTRAIN_DEFINED StoreCall<bool> Store::erase(std::string key, OptionalDeadline deadline) const {
-  return send_request(make_request(RequestKind::erase, std::move(key)), deadline);
+  return prepare(make_request(RequestKind::erase, std::move(key)), deadline);
 }
 
 DTRAIN_DEFINED StoreCall<std::int64_t> Store::add(std::string key, std::int64_t delta,
                                                   OptionalDeadline deadline) const {
   Request request = make_request(RequestKind::add, std::move(key));
   request.number = delta;
-  return send_request(std::move(request), deadline);
+  return prepare(std::move(request), deadline);
 }
 
 DTRAIN_DEFINED StoreCall<std::int64_t> Store::append(std::string key, std::string text,
                                                      OptionalDeadline deadline) const {
-  return send_request(make_request_with_value(RequestKind::append, std::move(key), std::move(text)), deadline);
+  return prepare(make_request_with_value(RequestKind::append, std::move(key), std::move(text)), deadline);
 }
 
 DTRAIN_DEFINED StoreCall<void> Store::wait(std::vector<std::string> keys, OptionalDeadline deadline) const {
-  return send_request(make_request_of_many(RequestKind::wait, std::move(keys)), deadline);
+  return prepare(make_request_of_many(RequestKind::wait, std::move(keys)), deadline);
 }
 
 DTRAIN_DEFINED StoreCall<void> Store::barrier(std::string name, OptionalDeadline deadline) const {
@@ -33232,7 +33239,7 @@ DTRAIN_DEFINED StoreCall<void> Store::barrier(std::string name, OptionalDeadline
   if (barrier_ranks_) {
     request.members = *barrier_ranks_;
   }
-  return send_request(std::move(request), deadline);
+  return prepare(std::move(request), deadline);
 }
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
@@ -34352,6 +34359,8 @@ class JobServer {
 
   const KeyValueMap& keys() const noexcept { return job_.keys(); }
 
+  /// @name For the handshake of StoreServer
+  /// @{
   /// Admits a process whose proof is checked: it joins, or resumes its session. After Accepted, attach() that session.
   std::variant<Accepted, Refused, Failure> admit(const Join& join) {
     const RankTable::RankEntry* entry = job_.rank_table().find_process(join);

@@ -174,6 +174,7 @@ class GroupState final : private RankContext::Closable {
   /// Kept until the rank leaves if an exception unwinds. The communicator is destroyed before its stream.
   struct ChannelResources {
     /// For the control loop, while the program's thread may close the group; nullopt once it is closed.
+    /// @{
     std::optional<std::uint64_t> progress(const typename Communicator::Stream::Event& event) const {
       const std::lock_guard lock(closing);
       return communicator ? std::optional(backend::progress_of(event, *communicator)) : std::nullopt;

@@ -2,11 +2,10 @@
 /// @file
 /// group::Work: a handle on a collective that was enqueued on a stream.
 
-#include <coroutine>
 #include <memory>
 #include <utility>
 
-#include "dtrain/async/task/task.hpp"
+#include "dtrain/async/task/owned_task_awaiter.hpp"
 
 namespace DTRAIN_NAMESPACE::group {
 
@@ -38,23 +37,9 @@ class Work {
 
   /// `co_await work` in a coroutine on the rank's control loop, for a collective that a thread of the program enqueued.
   /// The coroutine polls at intervals that grow to 2 ms. Lifetime: the Work outlives the wait. @throws as wait
-  auto operator co_await() const { return Awaiter(state_->completion(event_)); }
+  auto operator co_await() const { return async::OwnedTaskAwaiter<void>(state_->completion(event_)); }
 
  private:
-  class Awaiter {
-   public:
-    explicit Awaiter(async::Task<void> task) : task_(std::move(task)), inner_(task_) {}
-    Awaiter(const Awaiter&) = delete;
-    Awaiter& operator=(const Awaiter&) = delete;
-    bool await_ready() const noexcept { return inner_.await_ready(); }
-    bool await_suspend(std::coroutine_handle<> parent) { return inner_.await_suspend(parent); }
-    void await_resume() { inner_.await_resume(); }
-
-   private:
-    async::Task<void> task_;
-    async::Task<void>::Awaiter inner_;
-  };
-
   std::shared_ptr<State> state_;
   mutable typename Stream::Event event_;  ///< waiting does not change its value
 };

@@ -12,6 +12,7 @@ namespace DTRAIN_NAMESPACE::backend {
 struct NcclOptions {
   /// Minimum and maximum number of thread blocks of one collective; 0: NCCL's choice. The backward pass runs on the
   /// same multiprocessors: with fewer blocks it has more of them, but the collective takes longer.
+  /// @{
   int min_ctas = 0;
   int max_ctas = 0;
   /// @}

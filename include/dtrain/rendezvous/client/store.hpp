@@ -105,7 +105,7 @@ class Store {
   Request make_request(RequestKind kind, std::string key) const;
   Request make_request_of_many(RequestKind kind, std::vector<std::string> keys) const;
   Request make_request_with_value(RequestKind kind, std::string key, std::string value) const;
-  StoreRequest send_request(Request request, const OptionalDeadline& deadline) const;
+  StoreRequest prepare(Request request, const OptionalDeadline& deadline) const;
 
   std::weak_ptr<StoreClient> client_;
   std::shared_ptr<LoopHandle> loop_handle_;

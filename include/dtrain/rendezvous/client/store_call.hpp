@@ -3,7 +3,6 @@
 /// StoreCall: a store request that is sent by co_await or wait().
 
 #include <chrono>
-#include <coroutine>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -13,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "dtrain/async/task/owned_task_awaiter.hpp"
 #include "dtrain/async/task/task.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/deadline.hpp"
@@ -81,20 +81,13 @@ class [[nodiscard]] StoreCall {
   T wait() { return decode(request_.wait(), std::move(expected_)); }
 
   /// Decodes the response when the coroutine resumes, without a coroutine frame of its own.
-  class Awaiter {
+  class Awaiter : public async::OwnedTaskAwaiter<Response> {
    public:
     Awaiter(async::Task<Response> response, Expected expected)
-        : response_(std::move(response)), inner_(response_), expected_(std::move(expected)) {}
-    Awaiter(const Awaiter&) = delete;
-    Awaiter& operator=(const Awaiter&) = delete;
-
-    bool await_ready() const noexcept { return inner_.await_ready(); }
-    bool await_suspend(std::coroutine_handle<> parent) { return inner_.await_suspend(parent); }
-    T await_resume() { return decode(inner_.await_resume(), std::move(expected_)); }
+        : OwnedTaskAwaiter(std::move(response)), expected_(std::move(expected)) {}
+    T await_resume() { return decode(OwnedTaskAwaiter::await_resume(), std::move(expected_)); }
 
    private:
-    async::Task<Response> response_;
-    async::Task<Response>::Awaiter inner_;
     Expected expected_;
   };
 

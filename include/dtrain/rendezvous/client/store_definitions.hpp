@@ -87,12 +87,12 @@ DTRAIN_DEFINED Request Store::make_request_with_value(RequestKind kind, std::str
   return request;
 }
 
-DTRAIN_DEFINED StoreRequest Store::send_request(Request request, const OptionalDeadline& deadline) const {
+DTRAIN_DEFINED StoreRequest Store::prepare(Request request, const OptionalDeadline& deadline) const {
   return {client_, loop_handle_, std::move(request), deadline, timeout_, false};
 }
 
 DTRAIN_DEFINED StoreCall<void> Store::set(std::string key, std::string value, OptionalDeadline deadline) const {
-  return send_request(make_request_with_value(RequestKind::set, std::move(key), std::move(value)), deadline);
+  return prepare(make_request_with_value(RequestKind::set, std::move(key), std::move(value)), deadline);
 }
 
 DTRAIN_DEFINED StoreCall<void> Store::set_many(std::vector<std::pair<std::string, std::string>> entries,
@@ -102,54 +102,54 @@ DTRAIN_DEFINED StoreCall<void> Store::set_many(std::vector<std::pair<std::string
     request.keys.push_back(prefix_ + key);
     request.values.push_back(std::move(value));
   }
-  return send_request(std::move(request), deadline);
+  return prepare(std::move(request), deadline);
 }
 
 DTRAIN_DEFINED StoreCall<CompareSet> Store::compare_set(std::string key, std::optional<std::string> expected,
                                                         std::string desired, OptionalDeadline deadline) const {
   Request request = make_request_with_value(RequestKind::compare_set, std::move(key), std::move(desired));
   request.expected = std::move(expected);
-  return send_request(std::move(request), deadline);
+  return prepare(std::move(request), deadline);
 }
 
 DTRAIN_DEFINED StoreCall<std::string> Store::get(std::string key, OptionalDeadline deadline) const {
-  return send_request(make_request(RequestKind::get, std::move(key)), deadline);
+  return prepare(make_request(RequestKind::get, std::move(key)), deadline);
 }
 
 DTRAIN_DEFINED StoreCall<std::string> Store::take(std::string key, std::int64_t readers,
                                                   OptionalDeadline deadline) const {
   Request request = make_request(RequestKind::take, std::move(key));
   request.number = readers;
-  return send_request(std::move(request), deadline);
+  return prepare(std::move(request), deadline);
 }
 
 DTRAIN_DEFINED StoreCall<std::vector<std::string>> Store::get_many(std::vector<std::string> keys,
                                                                    OptionalDeadline deadline) const {
-  return send_request(make_request_of_many(RequestKind::get_many, std::move(keys)), deadline);
+  return prepare(make_request_of_many(RequestKind::get_many, std::move(keys)), deadline);
 }
 
 DTRAIN_DEFINED StoreCall<std::optional<std::string>> Store::try_get(std::string key, OptionalDeadline deadline) const {
-  return send_request(make_request(RequestKind::try_get, std::move(key)), deadline);
+  return prepare(make_request(RequestKind::try_get, std::move(key)), deadline);
 }
 
 DTRAIN_DEFINED StoreCall<bool> Store::erase(std::string key, OptionalDeadline deadline) const {
-  return send_request(make_request(RequestKind::erase, std::move(key)), deadline);
+  return prepare(make_request(RequestKind::erase, std::move(key)), deadline);
 }
 
 DTRAIN_DEFINED StoreCall<std::int64_t> Store::add(std::string key, std::int64_t delta,
                                                   OptionalDeadline deadline) const {
   Request request = make_request(RequestKind::add, std::move(key));
   request.number = delta;
-  return send_request(std::move(request), deadline);
+  return prepare(std::move(request), deadline);
 }
 
 DTRAIN_DEFINED StoreCall<std::int64_t> Store::append(std::string key, std::string text,
                                                      OptionalDeadline deadline) const {
-  return send_request(make_request_with_value(RequestKind::append, std::move(key), std::move(text)), deadline);
+  return prepare(make_request_with_value(RequestKind::append, std::move(key), std::move(text)), deadline);
 }
 
 DTRAIN_DEFINED StoreCall<void> Store::wait(std::vector<std::string> keys, OptionalDeadline deadline) const {
-  return send_request(make_request_of_many(RequestKind::wait, std::move(keys)), deadline);
+  return prepare(make_request_of_many(RequestKind::wait, std::move(keys)), deadline);
 }
 
 DTRAIN_DEFINED StoreCall<void> Store::barrier(std::string name, OptionalDeadline deadline) const {
@@ -157,7 +157,7 @@ DTRAIN_DEFINED StoreCall<void> Store::barrier(std::string name, OptionalDeadline
   if (barrier_ranks_) {
     request.members = *barrier_ranks_;
   }
-  return send_request(std::move(request), deadline);
+  return prepare(std::move(request), deadline);
 }
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous

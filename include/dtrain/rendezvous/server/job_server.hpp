@@ -64,6 +64,8 @@ class JobServer {
 
   const KeyValueMap& keys() const noexcept { return job_.keys(); }
 
+  /// @name For the handshake of StoreServer
+  /// @{
   /// Admits a process whose proof is checked: it joins, or resumes its session. After Accepted, attach() that session.
   std::variant<Accepted, Refused, Failure> admit(const Join& join) {
     const RankTable::RankEntry* entry = job_.rank_table().find_process(join);
