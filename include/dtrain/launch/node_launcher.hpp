@@ -14,11 +14,9 @@
 #include "dtrain/core/log.hpp"
 #include "dtrain/core/process/exit_codes.hpp"
 #include "dtrain/launch/attempt.hpp"
-#include "dtrain/launch/configuration/control_plane_options.hpp"
 #include "dtrain/launch/configuration/node_launcher_options.hpp"
 #include "dtrain/launch/diagnostics/network_report.hpp"
-#include "dtrain/launch/nodes/multi_node_coordinator.hpp"
-#include "dtrain/launch/nodes/single_node_coordinator.hpp"
+#include "dtrain/launch/nodes/job_coordinator.hpp"
 #include "dtrain/rendezvous/membership/host_identity.hpp"
 
 namespace DTRAIN_NAMESPACE::launch {
@@ -26,21 +24,22 @@ namespace DTRAIN_NAMESPACE::launch {
 /// Call run() once. Threads: the main thread of a process that has no other thread.
 class NodeLauncher {
  public:
-  /// Opens the store; starts no worker. @throws Error (posix) for a port in use or an invalid log directory
+  /// Starts no worker. @throws Error (posix) for an invalid log directory
   explicit NodeLauncher(NodeLauncherOptions options)
       : options_(std::move(options)),
         host_(rendezvous::host_identity(options_.host_id)),
         output_(loop_, STDOUT_FILENO, STDERR_FILENO),
         changed_(loop_),
-        forwarder_(loop_, signals_, changed_) {
+        forwarder_(loop_, signals_, changed_),
+        coordinator_(loop_, changed_, options_, host_,
+                     [this](int signal, int count) { forwarder_.on_remote_stop(signal, count); }) {
     for (const std::string& warning : options_.node.warnings) {
       log(LogLevel::warning, warning);
     }
     if (options_.program.log_dir) {
       make_directories(*options_.program.log_dir);
     }
-    coordinator_ = make_coordinator();
-    forwarder_.on_stop([this](int signal, int count) { coordinator_->stop(signal, count); });
+    forwarder_.on_stop([this](int signal, int count) { coordinator_.stop(signal, count); });
   }
   NodeLauncher(const NodeLauncher&) = delete;
   NodeLauncher& operator=(const NodeLauncher&) = delete;
@@ -58,39 +57,6 @@ class NodeLauncher {
   static constexpr std::chrono::seconds drain_timeout_after_failure{5};
   static constexpr std::chrono::milliseconds least_drain_timeout{100};
 
-  RestartPolicy policy() const noexcept { return RestartPolicy{options_.max_restarts}; }
-
-  std::unique_ptr<JobCoordinator> make_coordinator() {
-    rendezvous::Limits limits;
-    limits.liveness = in_milliseconds(options_.liveness);
-    const identity::NodeIdentity& node = options_.node;
-    if (node.node_count == 1) {
-      SingleNodeOptions one;
-      one.workers = options_.workers;
-      one.port = static_cast<std::uint16_t>(node.master_port.value_or(0));
-      one.host = host_.name;
-      one.join_timeout = options_.join_timeout;
-      one.limits = limits;
-      one.policy = policy();
-      return std::make_unique<SingleNodeCoordinator>(loop_, changed_, std::move(one));
-    }
-    NodeRendezvousOptions several;
-    several.node_rank = node.node_rank;
-    several.node_count = node.node_count;
-    several.master_addr = node.master_addr;
-    several.master_port = static_cast<std::uint16_t>(node.master_port.value_or(identity::default_master_port));
-    several.host = host_;
-    several.workers = options_.workers;
-    several.join_timeout = options_.join_timeout;
-    several.limits = limits;
-    several.secret = options_.secret;
-    several.interface = options_.interface;
-    several.job = options_.job;
-    return std::make_unique<MultiNodeCoordinator>(
-        loop_, changed_, std::move(several), policy(),
-        [this](int signal, int count) { forwarder_.on_remote_stop(signal, count); });
-  }
-
   /// An error that ends this launcher.
   struct Problem {
     int exit_code = 0;  ///< 0: there is none
@@ -107,35 +73,37 @@ class NodeLauncher {
     } catch (const std::exception& error) {
       problem = Problem{exit_code_usage, error.what()};
     }
-    co_await coordinator_->abort(problem.sentence);
+    co_await coordinator_.abort(problem.sentence);
     output_.error().line("dtrain: ", problem.sentence);
     co_await flush(drain_timeout_after_failure);
     co_return problem.exit_code;
   }
 
   async::Task<int> run_attempts() {
-    const std::optional<RankAssignment> assignment = co_await assign_ranks();
-    if (!assignment) {
+    std::optional<NodePlan> plan = co_await assign_ranks();
+    if (!plan) {
       const int signal = forwarder_.stop_signal();
       output_.error().line("dtrain: ", signal_name(signal) + " came before all launchers had joined");
       co_await flush(least_drain_timeout);
       co_return 128 + signal;
     }
-    if (!assignment->description.empty()) {
+    if (const std::string description = coordinator_.description(); !description.empty()) {
       // several_hosts is false: all launchers have reached the address, so a loopback address needs no warning.
       const NetworkReport network =
           local_network_report(identity::Variables(options_.program.environment), options_.node.master_addr, false);
-      output_.error().line("dtrain: ",
-                           assignment->description + ", nodes from " + options_.node_source + "; " + network.interface);
+      output_.error().line("dtrain: ", description + ", nodes from " + options_.node_source + "; " + network.interface);
       for (const std::string& warning : network.warnings) {
         output_.error().line("dtrain: ", "slow path: " + warning);
       }
     }
-    require_rank(options_.program.wrapped_rank, assignment->world_size);
-    NodePlan plan = plan_for(*assignment);
-    for (;; ++plan.attempt) {
-      co_await coordinator_->begin(plan.attempt);
-      const JobResult result = co_await attempt(plan);
+    require_rank(options_.program.wrapped_rank, plan->world_size);
+    plan->cores = options_.cores;
+    plan->launcher_process = std::to_string(::getpid());
+    plan->stdout_is_terminal = output_.output().is_terminal();
+    plan->stderr_is_terminal = output_.error().is_terminal();
+    for (;; ++plan->attempt) {
+      co_await coordinator_.begin(plan->attempt);
+      const JobResult result = co_await attempt(*plan);
       if (!result.restart) {
         co_return result.exit_code;
       }
@@ -143,25 +111,25 @@ class NodeLauncher {
   }
 
   /// @returns nullopt if a stop signal arrived before all launchers had joined
-  async::Task<std::optional<RankAssignment>> assign_ranks() {
-    std::optional<RankAssignment> assignment;
+  async::Task<std::optional<NodePlan>> assign_ranks() {
+    std::optional<NodePlan> plan;
     std::exception_ptr failure;
     const async::ExceptionHandler failed = [this, &failure](const std::exception_ptr& reason) {
       failure = reason;
       changed_.set();
     };
-    const async::TaskHandle assigning = loop_.spawn(assign_ranks_into(assignment), failed);
-    while (!assignment && !failure && forwarder_.stop_requests() == 0) {
+    const async::TaskHandle assigning = loop_.spawn(assign_ranks_into(plan), failed);
+    while (!plan && !failure && forwarder_.stop_requests() == 0) {
       co_await changed_.wait(Deadline::after(std::chrono::hours(1)));
     }
     if (failure) {
       std::rethrow_exception(failure);
     }
-    co_return std::move(assignment);
+    co_return std::move(plan);
   }
 
-  async::Task<void> assign_ranks_into(std::optional<RankAssignment>& assignment) {
-    assignment = co_await coordinator_->assign_ranks();
+  async::Task<void> assign_ranks_into(std::optional<NodePlan>& plan) {
+    plan = co_await coordinator_.assign_ranks();
     changed_.set();
   }
 
@@ -173,29 +141,12 @@ class NodeLauncher {
     }
   }
 
-  NodePlan plan_for(const RankAssignment& assignment) {
-    NodePlan plan;
-    plan.workers = options_.workers;
-    plan.first_rank = assignment.first_rank;
-    plan.world_size = assignment.world_size;
-    plan.node_rank = assignment.node_rank;
-    plan.node_count = assignment.node_count;
-    plan.master_addr = assignment.master_addr;
-    plan.master_port = assignment.master_port;
-    plan.secret = assignment.secret;
-    plan.cores = options_.cores;
-    plan.launcher_process = std::to_string(::getpid());
-    plan.stdout_is_terminal = output_.output().is_terminal();
-    plan.stderr_is_terminal = output_.error().is_terminal();
-    return plan;
-  }
-
   async::Task<JobResult> attempt(const NodePlan& plan) {
     std::unique_ptr<Attempt> attempt;
     NodeEnd end;
     end.started = forwarder_.stop_requests() == 0;
     if (end.started) {
-      const AttemptServices services{loop_, changed_, signals_, forwarder_, output_, *coordinator_};
+      const AttemptServices services{loop_, changed_, signals_, forwarder_, output_, coordinator_};
       attempt = std::make_unique<Attempt>(services, options_.program, plan);
       co_await attempt->start();
       async::Task<NodeEnd> supervising = attempt->supervise(
@@ -209,10 +160,10 @@ class NodeLauncher {
     }
     end.stop_signal = forwarder_.stop_signal();
     end.interrupted = forwarder_.interrupted();
-    async::Task<JobResult> concluding = coordinator_->conclude(std::move(end));
+    async::Task<JobResult> concluding = coordinator_.conclude(std::move(end));
     JobResult result = co_await std::move(concluding);
     if (!result.restart) {
-      co_await coordinator_->leave();
+      co_await coordinator_.leave();
     }
     co_await show(attempt.get(), result);
     co_return std::move(result);
@@ -249,7 +200,7 @@ class NodeLauncher {
   TerminalOutput output_;
   async::AutoResetEvent changed_;
   SignalForwarder forwarder_;
-  std::unique_ptr<JobCoordinator> coordinator_;
+  JobCoordinator coordinator_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::launch

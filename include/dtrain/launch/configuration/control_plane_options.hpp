@@ -3,23 +3,17 @@
 /// Control-plane options of a worker, from its identity and settings.
 
 #include <algorithm>
-#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <utility>
 
 #include "dtrain/core/error.hpp"
+#include "dtrain/launch/configuration/settings.hpp"
 #include "dtrain/launch/rank_process.hpp"
 #include "dtrain/rendezvous/control/control_plane.hpp"
 
 namespace DTRAIN_NAMESPACE::launch {
-
-/// Rounds up to milliseconds; at most 100 years, so that sums with it do not overflow.
-inline std::chrono::milliseconds in_milliseconds(std::chrono::nanoseconds time) {
-  constexpr std::chrono::nanoseconds longest = std::chrono::hours(24 * 365 * 100);
-  return std::chrono::ceil<std::chrono::milliseconds>(std::min(time, longest));
-}
 
 /// Sets identity fields that are certain, which the rendezvous then checks. Leaves provisional fields unset, and the
 /// rendezvous computes them.

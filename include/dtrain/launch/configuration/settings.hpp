@@ -2,6 +2,7 @@
 /// @file
 /// Settings: parsers of the variables for timeouts and the log level.
 
+#include <algorithm>
 #include <charconv>
 #include <chrono>
 #include <optional>
@@ -33,6 +34,12 @@ inline std::chrono::nanoseconds seconds_setting(const identity::Variables& varia
                                  " is not a number of seconds from 0.001 to 10000000; correct it or unset it");
   }
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(seconds));
+}
+
+/// Rounds up to milliseconds; at most 100 years, so that sums with it do not overflow.
+inline std::chrono::milliseconds in_milliseconds(std::chrono::nanoseconds time) {
+  constexpr std::chrono::nanoseconds longest = std::chrono::hours(24 * 365 * 100);
+  return std::chrono::ceil<std::chrono::milliseconds>(std::min(time, longest));
 }
 
 /// @throws Error (usage) if DTRAIN_LOG is set and is no log level

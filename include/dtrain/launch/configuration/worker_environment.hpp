@@ -21,7 +21,7 @@ struct NodePlan {
   int node_count = 1;
   std::string master_addr;
   int master_port = 0;
-  std::string secret;               ///< of the job's store
+  std::string secret;               ///< of the job's store; empty if the launcher's environment has it
   int attempt = 0;                  ///< number of earlier starts of the workers
   int cores = 1;                    ///< of this node, for all workers
   std::string launcher_process;     ///< its process id

@@ -1,72 +1,292 @@
 #pragma once
 /// @file
-/// Job coordinator: interface between one node's launcher and the launchers of the other nodes.
+/// Job coordinator: ranks, attempts, failures and result of a job, agreed between the launchers of its nodes.
 
+#include <chrono>
+#include <csignal>
+#include <exception>
+#include <functional>
 #include <optional>
+#include <set>
 #include <string>
+#include <utility>
+#include <vector>
 
-#include "dtrain/async/task/task.hpp"
+#include "dtrain/async/auto_reset_event.hpp"
 #include "dtrain/core/cause.hpp"
+#include "dtrain/core/process/exit_codes.hpp"
+#include "dtrain/identity/environment/variables.hpp"
+#include "dtrain/launch/configuration/node_launcher_options.hpp"
+#include "dtrain/launch/configuration/worker_environment.hpp"
 #include "dtrain/launch/nodes/job_result.hpp"
+#include "dtrain/launch/nodes/launcher_keys.hpp"
+#include "dtrain/launch/nodes/node_rendezvous.hpp"
+#include "dtrain/launch/nodes/rank_store.hpp"
 
 namespace DTRAIN_NAMESPACE::launch {
 
-/// The ranks of this node's workers, and the address of the job's store.
-struct RankAssignment {
-  int node_rank = 0;
-  int node_count = 1;
-  int first_rank = 0;
-  int world_size = 1;
-  std::string master_addr;
-  int master_port = 0;
-  std::string secret;       ///< generated for this job; empty if the workers have one already
-  std::string description;  ///< for several nodes, on node 0: "4 ranks on 2 nodes (3 on node 0, ..."
-};
-
-/// Implementations: SingleNodeCoordinator and MultiNodeCoordinator. A change sets the event of the constructor.
+/// Launchers of several nodes exchange keys in their own job in node 0's store. Node 0 opens the attempts, publishes
+/// the state of the ranks' store (first cause, other nodes' ranks that left, all joined), and decides the result. Each
+/// launcher reports its own workers. The only launcher of a job does the same without an exchange.
 /// Errors: if another launcher is lost, assign_ranks() and begin() throw JobFailed, and conclude() returns a result.
-/// Threads: the loop's.
+/// Lifetime: the constructor's arguments outlive it. Threads: the loop's.
 class JobCoordinator {
  public:
-  JobCoordinator() = default;
+  /// @param changed set at every change
+  /// @param on_remote_stop called when the launcher of another node received its `count`-th signal to end the job
+  JobCoordinator(async::EventLoop& loop, async::AutoResetEvent& changed, const NodeLauncherOptions& options,
+                 const rendezvous::HostIdentity& host, std::function<void(int signal, int count)> on_remote_stop)
+      : loop_(&loop),
+        changed_(&changed),
+        options_(&options),
+        host_(&host),
+        on_remote_stop_(std::move(on_remote_stop)),
+        node_rendezvous_(loop, changed, options, host) {}
   JobCoordinator(const JobCoordinator&) = delete;
   JobCoordinator& operator=(const JobCoordinator&) = delete;
-  virtual ~JobCoordinator() = default;
 
   /// Joins the other launchers and agrees with them on ranks. @pre no other function was called
-  virtual async::Task<RankAssignment> assign_ranks() = 0;
+  /// @returns this node's part of the job. The secret is empty if the workers have one already
+  async::Task<NodePlan> assign_ranks() {
+    co_await node_rendezvous_.join();
+    const NodeTable& table = node_rendezvous_.table();
+    if (is_first()) {
+      rendezvous::StoreJobOptions job;
+      job.world_size = table.world_size();
+      job.owner = std::string(is_alone() ? "the launcher" : "the launcher of node 0") + " on host " + host_->name;
+      job.further_files = files_for_workers(options_->workers);
+      job.on_failure = [this](const Cause& cause) { publish(keys().cause(), to_value(CauseRecord{cause})); };
+      job.on_left = [this](int rank) {
+        if (rank >= node_rendezvous_.table().workers.front()) {
+          publish(keys().left(rank), "yes");
+        }
+      };
+      const auto on_complete = [this] { publish(keys().complete(), "yes"); };
+      ranks_.emplace(node_rendezvous_.server(), std::move(job), options_->join_timeout, on_complete);
+    }
+    if (!is_alone()) {
+      watching_stops_ = loop_->spawn(watch_stops(), ignored());
+    }
+    NodePlan plan;
+    plan.workers = options_->workers;
+    plan.first_rank = table.first_rank(options_->node.node_rank);
+    plan.world_size = table.world_size();
+    plan.node_rank = options_->node.node_rank;
+    plan.node_count = options_->node.node_count;
+    plan.master_addr = node_rendezvous_.master_addr();
+    plan.master_port = node_rendezvous_.master_port();
+    plan.secret = node_rendezvous_.drawn_secret();
+    co_return std::move(plan);
+  }
+
+  /// For several nodes, on node 0: "4 ranks on 2 nodes (3 on node 0, ...". Else empty. @pre assign_ranks() has ended
+  std::string description() const {
+    return is_alone() || !is_first()
+               ? std::string()
+               : to_string(node_rendezvous_.table()) + ", store at " + node_rendezvous_.store_text();
+  }
 
   /// Begins an attempt: after it, ranks of this attempt can join. Attempts count from 0.
-  virtual async::Task<void> begin(int attempt) = 0;
+  async::Task<void> begin(int attempt) {
+    attempt_ = attempt;
+    cause_.reset();
+    first_report_.reset();
+    is_complete_ = false;
+    left_.clear();
+    leaving_.clear();
+    if (is_first()) {
+      ranks_->open(attempt);
+    }
+    if (is_alone()) {
+      co_return;
+    }
+    if (is_first()) {
+      co_await node_rendezvous_.set(keys().start(), "start");
+    } else {
+      co_await node_rendezvous_.get(keys().start());
+      watching_cause_ =
+          watch(keys().cause(), [this](const std::string& value) { cause_ = from_value<CauseRecord>(value).cause; });
+      watching_joins_ = watch(keys().complete(), [this](const std::string&) { is_complete_ = true; });
+    }
+    watching_failure_ = watch(keys().failing(), [this](const std::string& value) {
+      first_report_ = from_value<FailureRecord>(value);
+      if (is_first() && !first_report_->secondary) {
+        ranks_->report_loss(first_report_->cause.cause);
+      }
+    });
+  }
 
   /// The job's first cause in this attempt; nullopt before a failure.
-  virtual std::optional<Cause> first_cause() const = 0;
+  std::optional<Cause> first_cause() const { return is_first() ? ranks_->cause() : cause_; }
 
   /// Whether a worker on any node has failed or another launcher is lost, so that this node's workers must stop.
-  virtual bool failing() const = 0;
+  bool failing() const { return first_report_.has_value() || first_cause() || node_rendezvous_.is_over(); }
 
   /// Whether a rank of this node is known to have joined. From then on the store detects that it is lost.
-  virtual bool has_joined(int rank) const = 0;
+  bool has_joined(int rank) const { return is_first() ? ranks_->has_joined(rank) : is_complete_; }
 
-  /// Whether a rank of this node had left the job before its process ended. @pre the process has just ended
-  virtual async::Task<bool> has_left(int rank) = 0;
+  /// Whether a rank of this node had left the job before its process ended. A rank leaves before it exits, but the
+  /// store may not have read that yet. @pre the process has just ended
+  async::Task<bool> has_left(int rank) {
+    if (!is_first()) {
+      leaving_.push_back(watch(keys().left(rank), [this, rank](const std::string&) { left_.insert(rank); }));
+    }
+    const Deadline deadline = Deadline::after(std::chrono::milliseconds(is_alone() ? 200 : 500));
+    while (!knows_left(rank) && !is_lost(rank) && !node_rendezvous_.is_over() && !deadline.passed()) {
+      co_await loop_->sleep_for(std::chrono::milliseconds(2));
+    }
+    co_return knows_left(rank);
+  }
 
   /// A worker of this node has failed.
   /// @param secondary the cause is a failure that the ranks know already. If false, the coordinator notifies the ranks,
   /// unless the worker had left
-  virtual void on_worker_failed(const Cause& loss, bool secondary) = 0;
+  void on_worker_failed(const Cause& loss, bool secondary) {
+    if (is_first() && !secondary) {
+      ranks_->report_loss(loss);
+    }
+    if (!first_report_ && is_alone()) {
+      first_report_ = FailureRecord{CauseRecord{loss}, secondary};
+    } else if (!first_report_) {
+      publish_first(keys().failing(), to_value(FailureRecord{CauseRecord{loss}, secondary}));
+    }
+  }
 
   /// This launcher received SIGINT or SIGTERM, as its `count`-th stop request.
-  virtual void stop(int signal, int count) = 0;
+  void stop(int signal, int count) {
+    if (node_rendezvous_.has_joined()) {
+      publish_first(keys().stop(count), std::to_string(signal));
+    }
+  }
 
   /// No worker of this node runs any more. Waits until that is so on every node. @returns the job's result
-  virtual async::Task<JobResult> conclude(NodeEnd end) = 0;
+  async::Task<JobResult> conclude(NodeEnd end) {
+    if (is_alone()) {
+      co_return decide(std::vector<NodeEnd>{std::move(end)});
+    }
+    try {
+      const std::string own = to_value(end);
+      co_await node_rendezvous_.set(keys().end(end.node), own);
+      if (is_first()) {
+        const JobResult result = co_await decide_for_all_nodes();
+        co_await node_rendezvous_.set(keys().job_result(), to_value(result));
+        co_return result;
+      }
+      const std::string value = co_await node_rendezvous_.get(keys().job_result());
+      co_return from_value<JobResult>(value);
+    } catch (const Error&) {
+      if (!node_rendezvous_.is_over()) {
+        throw;
+      }
+    }
+    JobResult lost;
+    lost.exit_code = exit_code_job_failed;
+    lost.report = {lost_launcher_message(*node_rendezvous_.cause(), node_rendezvous_.store_text())};
+    co_return std::move(lost);
+  }
 
   /// This was the last attempt.
-  virtual async::Task<void> leave() = 0;
+  async::Task<void> leave() {
+    stop_watching();
+    co_await node_rendezvous_.leave();
+  }
 
   /// This launcher failed; notifies the other launchers of the reason. Call it instead of leave().
-  virtual async::Task<void> abort(std::string reason) = 0;
+  async::Task<void> abort(std::string reason) {
+    stop_watching();
+    co_await node_rendezvous_.report_failure(std::move(reason));
+    co_await node_rendezvous_.leave();
+  }
+
+ private:
+  /// Ignores errors of a task: it fails only with the launchers' job, which is_over() reports.
+  static async::ExceptionHandler ignored() {
+    return [](const std::exception_ptr&) {};
+  }
+
+  bool is_first() const noexcept { return options_->node.node_rank == 0; }
+  bool is_alone() const noexcept { return options_->node.node_count == 1; }
+  LauncherKeys keys() const noexcept { return LauncherKeys(attempt_); }
+
+  bool knows_left(int rank) const { return is_first() ? ranks_->has_left(rank) : left_.count(rank) != 0; }
+
+  bool is_lost(int rank) const {
+    const std::optional<Cause> cause = first_cause();
+    return cause && cause->rank == rank;
+  }
+
+  JobResult decide(const std::vector<NodeEnd>& nodes) const {
+    const int first_reported = first_report_ ? first_report_->cause.cause.rank : -1;
+    return decide_result(nodes, first_cause(), first_reported, RestartPolicy{options_->max_restarts}, attempt_);
+  }
+
+  async::Task<JobResult> decide_for_all_nodes() {
+    std::vector<NodeEnd> nodes;
+    for (int node = 0; node < options_->node.node_count; ++node) {
+      const std::string value = co_await node_rendezvous_.get(keys().end(node));
+      nodes.push_back(from_value<NodeEnd>(value));
+    }
+    co_return decide(nodes);
+  }
+
+  void stop_watching() {
+    watching_stops_.cancel();
+    watching_cause_.cancel();
+    watching_joins_.cancel();
+    watching_failure_.cancel();
+    leaving_.clear();
+  }
+
+  /// Sets a key for the other launchers, if there are any.
+  void publish(std::string key, std::string value) {
+    if (!is_alone()) {
+      loop_->spawn_detached(node_rendezvous_.set(std::move(key), std::move(value)), ignored());
+    }
+    changed_->set();
+  }
+
+  /// The same, but keeps an existing value.
+  void publish_first(std::string key, std::string value) {
+    loop_->spawn_detached(node_rendezvous_.set_first(std::move(key), std::move(value)), ignored());
+  }
+
+  async::Task<void> watch_stops() {
+    for (int count = 1;; ++count) {
+      const std::string value = co_await node_rendezvous_.get(keys().stop(count));
+      const int signal = identity::parse_integer(value).value_or(SIGTERM);
+      const bool ends_jobs = signal == SIGINT || signal == SIGHUP || signal == SIGQUIT;
+      on_remote_stop_(ends_jobs ? signal : SIGTERM, count);
+    }
+  }
+
+  /// Calls the handler with the key's value when another launcher, or this one, has set the key.
+  async::TaskHandle watch(std::string key, std::function<void(const std::string&)> handler) {
+    return loop_->spawn(wait_for(std::move(key), std::move(handler)), ignored());
+  }
+
+  async::Task<void> wait_for(std::string key, std::function<void(const std::string&)> handler) {
+    const std::string value = co_await node_rendezvous_.get(std::move(key));
+    handler(value);
+    changed_->set();
+  }
+
+  async::EventLoop* loop_;
+  async::AutoResetEvent* changed_;
+  const NodeLauncherOptions* options_;
+  const rendezvous::HostIdentity* host_;
+  std::function<void(int, int)> on_remote_stop_;
+  NodeRendezvous node_rendezvous_;
+  std::optional<RankStore> ranks_;  ///< on node 0 only
+  int attempt_ = 0;
+  std::optional<Cause> cause_;                 ///< as node 0 published it
+  std::optional<FailureRecord> first_report_;  ///< the first report of any launcher
+  bool is_complete_ = false;                   ///< all ranks have joined
+  std::set<int> left_;
+  std::vector<async::TaskHandle> leaving_;
+  async::TaskHandle watching_stops_;  ///< the tasks come last: destroyed before the members that they use
+  async::TaskHandle watching_cause_;
+  async::TaskHandle watching_joins_;
+  async::TaskHandle watching_failure_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::launch

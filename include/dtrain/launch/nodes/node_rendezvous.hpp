@@ -15,6 +15,7 @@
 #include "dtrain/async/auto_reset_event.hpp"
 #include "dtrain/core/duration_text.hpp"
 #include "dtrain/core/failure_latch.hpp"
+#include "dtrain/launch/configuration/node_launcher_options.hpp"
 #include "dtrain/launch/nodes/launcher_keys.hpp"
 #include "dtrain/launch/nodes/lost_launcher_messages.hpp"
 #include "dtrain/launch/nodes/node_table.hpp"
@@ -27,65 +28,60 @@
 
 namespace DTRAIN_NAMESPACE::launch {
 
-/// Options of a launcher in the rendezvous of all nodes' launchers.
-struct NodeRendezvousOptions {
-  int node_rank = 0;
-  int node_count = 1;
-  std::string master_addr;
-  std::uint16_t master_port = 0;
-  rendezvous::HostIdentity host;
-  int workers = 1;                           ///< on this node
-  std::chrono::nanoseconds join_timeout{0};  ///< from the opening of the store until all have joined
-  rendezvous::Limits limits{};
-  std::optional<rendezvous::Secret> secret{};
-  std::optional<std::string> interface {};  ///< where node 0 listens: a name or an address
-  std::string job{};                        ///< its name; empty if it has none
-};
-
-/// Node 0 opens the store; every launcher joins it with ClientRole::launcher.
-/// Lifetime: the loop and the event outlive it. Threads: the loop's.
+/// Node 0 opens the store; every launcher joins it with ClientRole::launcher. The only launcher of a job joins nothing:
+/// its store listens at the loopback address, and admits clients that know a secret drawn for this job.
+/// Lifetime: the constructor's arguments outlive it. Threads: the loop's.
 class NodeRendezvous {
  public:
   /// @param changed set when the launchers' job fails, for example when another launcher is lost
-  NodeRendezvous(async::EventLoop& loop, async::AutoResetEvent& changed, NodeRendezvousOptions options)
-      : loop_(&loop), options_(std::move(options)), failure_(std::make_shared<FailureLatch>()) {
+  NodeRendezvous(async::EventLoop& loop, async::AutoResetEvent& changed, const NodeLauncherOptions& options,
+                 const rendezvous::HostIdentity& host)
+      : loop_(&loop),
+        options_(&options),
+        host_(&host),
+        master_addr_(options.node.master_addr),
+        master_port_(static_cast<std::uint16_t>(options.node.master_port.value_or(0))),
+        failure_(std::make_shared<FailureLatch>()) {
     subscription_ = failure_->subscribe([&changed](const Cause&) { changed.set(); });
   }
   NodeRendezvous(const NodeRendezvous&) = delete;
   NodeRendezvous& operator=(const NodeRendezvous&) = delete;
 
-  const NodeRendezvousOptions& options() const noexcept { return options_; }
-
   /// Ends when all launchers have joined and know the ranks that they start.
   /// @throws JobFailed with a sentence that names the nodes that did not join; Error (usage) for nodes that cannot form
-  /// a job; errors of rendezvous::listen_for_ranks and JoinedJob::join
+  /// a job; Error (posix) for a port in use; errors of rendezvous::listen_for_ranks and JoinedJob::join
   async::Task<void> join() {
-    const Deadline deadline = Deadline::after(options_.join_timeout);
+    if (options_->node.node_count == 1) {
+      open_local_store();
+      co_return;
+    }
+    const Deadline deadline = Deadline::after(options_->join_timeout);
     rendezvous::StoreAddress address;
-    address.host = options_.master_addr;
-    address.port = options_.master_port;
+    address.host = master_addr_;
+    address.port = master_port_;
     address.role = rendezvous::ClientRole::launcher;
-    address.secret = options_.secret;
-    if (options_.node_rank == 0) {
-      const rendezvous::ListenOptions rules{options_.interface, options_.secret.has_value()};
+    address.secret = options_->secret;
+    if (options_->node.node_rank == 0) {
+      const rendezvous::ListenOptions rules{options_->interface, options_->secret.has_value()};
       std::vector<net::Listener> listeners =
-          co_await rendezvous::listen_for_ranks(*loop_, options_.master_addr, options_.master_port, deadline, rules);
+          co_await rendezvous::listen_for_ranks(*loop_, master_addr_, master_port_, deadline, rules);
       const net::SocketAddress bound = listeners.front().local();
       address.host = bound.is_any() ? "localhost" : bound.host();
       open_store(std::move(listeners), deadline);
     }
     rendezvous::JoinRequest request;
-    request.info.rank = options_.node_rank;
-    request.info.host_id = options_.host.id;
-    request.info.host = options_.host.name;
-    request.world_size = options_.node_count;
-    request.job = options_.job;
+    request.info.rank = options_->node.node_rank;
+    request.info.host_id = host_->id;
+    request.info.host = host_->name;
+    request.world_size = options_->node.node_count;
+    request.job = options_->job;
     session_ = co_await rendezvous::JoinedJob::join(*loop_, address, std::move(request), failure_, deadline);
     missing_nodes_task_.cancel();
     store_.emplace(session_->client(), nullptr);
     co_await exchange_node_info();
   }
 
+  /// Whether this launcher has joined others.
   bool has_joined() const noexcept { return store_.has_value(); }
 
   /// The ranks of each node. @pre join() has ended
@@ -120,7 +116,7 @@ class NodeRendezvous {
   /// Reports to the other launchers why this one failed, unless the table's problem, which all know, is the reason.
   async::Task<void> report_failure(std::string reason) {
     if (session_ != nullptr && !is_over() && table_.problem.empty()) {
-      const Cause cause{CauseKind::exception, options_.node_rank, options_.host.name, std::move(reason)};
+      const Cause cause{CauseKind::exception, options_->node.node_rank, host_->name, std::move(reason)};
       session_->report(cause);
       const Deadline deadline = Deadline::after(failure_timeout);
       while (!is_over() && !deadline.passed()) {
@@ -143,8 +139,15 @@ class NodeRendezvous {
     server_.reset();
   }
 
-  /// "host:29500"
-  std::string store_text() const { return options_.master_addr + ":" + std::to_string(options_.master_port); }
+  /// @name The store's address. @pre join() has ended
+  /// @{
+  const std::string& master_addr() const noexcept { return master_addr_; }
+  int master_port() const noexcept { return master_port_; }
+  std::string store_text() const { return master_addr_ + ":" + std::to_string(master_port_); }  ///< "host:29500"
+  /// @}
+
+  /// The secret that the only launcher of a job has drawn; else empty.
+  const std::string& drawn_secret() const noexcept { return drawn_secret_; }
 
  private:
   static constexpr std::chrono::hours longer_than_any_job{24 * 365};
@@ -153,13 +156,29 @@ class NodeRendezvous {
 
   static Deadline response_deadline() { return Deadline::after(std::chrono::seconds(60)); }
 
+  void open_local_store() {
+    net::Listener listener = net::Listener::bind_loopback(*loop_, master_port_);
+    const rendezvous::Secret secret = rendezvous::Secret::drawn();
+    drawn_secret_ = secret.text();
+    master_addr_ = listener.local().host();
+    master_port_ = listener.port();
+    table_.workers = {options_->workers};
+    server_.emplace(*loop_, std::move(listener), rendezvous::ServerOptions{secret, limits()});
+  }
+
+  rendezvous::Limits limits() const {
+    rendezvous::Limits limits;
+    limits.liveness = in_milliseconds(options_->liveness);
+    return limits;
+  }
+
   void open_store(std::vector<net::Listener> listeners, Deadline deadline) {
-    server_.emplace(*loop_, std::move(listeners), rendezvous::ServerOptions{options_.secret, options_.limits});
+    server_.emplace(*loop_, std::move(listeners), rendezvous::ServerOptions{options_->secret, limits()});
     rendezvous::StoreJobOptions job;
     job.role = rendezvous::ClientRole::launcher;
-    job.world_size = options_.node_count;
-    job.job = options_.job;
-    job.owner = "the launcher of node 0 on host " + options_.host.name;
+    job.world_size = options_->node.node_count;
+    job.job = options_->job;
+    job.owner = "the launcher of node 0 on host " + host_->name;
     job.join_deadline = deadline;
     job.on_joined = [this](int node, const std::string&) { joined_.insert(node); };
     launchers_ = &server_->open(std::move(job));
@@ -172,29 +191,29 @@ class NodeRendezvous {
     const Deadline::Clock::duration before = 2 * std::min<Deadline::Clock::duration>(all / 10, std::chrono::seconds(1));
     co_await loop_->sleep_for(all - before);
     std::vector<int> missing;
-    for (int node = 0; node < options_.node_count; ++node) {
+    for (int node = 0; node < options_->node.node_count; ++node) {
       if (joined_.count(node) == 0) {
         missing.push_back(node);
       }
     }
     if (!missing.empty()) {
-      launchers_->post_failure(
-          Cause{CauseKind::timeout,
-                -1,
-                {},
-                missing_nodes(missing, options_.node_count, duration_text(options_.join_timeout), store_text())});
+      launchers_->post_failure(Cause{
+          CauseKind::timeout,
+          -1,
+          {},
+          missing_nodes(missing, options_->node.node_count, duration_text(options_->join_timeout), store_text())});
     }
   }
 
   async::Task<void> exchange_node_info() {
     NodeInfo info;
-    info.workers = options_.workers;
-    info.host = options_.host.name;
-    info.host_id = options_.host.id;
-    co_await set(LauncherKeys::node_info(options_.node_rank), to_value(info));
-    if (options_.node_rank == 0) {
+    info.workers = options_->workers;
+    info.host = host_->name;
+    info.host_id = host_->id;
+    co_await set(LauncherKeys::node_info(options_->node.node_rank), to_value(info));
+    if (options_->node.node_rank == 0) {
       std::vector<NodeInfo> node_infos;
-      for (int node = 0; node < options_.node_count; ++node) {
+      for (int node = 0; node < options_->node.node_count; ++node) {
         const std::string value = co_await get(LauncherKeys::node_info(node));
         node_infos.push_back(from_value<NodeInfo>(value));
       }
@@ -208,7 +227,11 @@ class NodeRendezvous {
   }
 
   async::EventLoop* loop_;
-  NodeRendezvousOptions options_;
+  const NodeLauncherOptions* options_;
+  const rendezvous::HostIdentity* host_;
+  std::string master_addr_;
+  std::uint16_t master_port_;
+  std::string drawn_secret_;
   std::shared_ptr<FailureLatch> failure_;
   FailureLatch::Subscription subscription_;
   std::optional<rendezvous::StoreServer> server_;  ///< on node 0 only

@@ -15,17 +15,6 @@
 
 namespace DTRAIN_NAMESPACE::launch {
 
-/// Options of RankStore.
-struct RankStoreOptions {
-  int world_size = 1;
-  std::string owner;                               ///< "the launcher on host a"
-  std::chrono::nanoseconds join_timeout{0};        ///< from open() until all ranks have joined
-  std::size_t further_files = 0;                   ///< files that this process will open for its workers
-  std::function<void(const Cause&)> on_failure{};  ///< the first cause of the current attempt
-  std::function<void(int rank)> on_left{};
-  std::function<void()> on_complete{};  ///< all ranks have joined
-};
-
 /// Number of files that a launcher opens for its workers: two pipes for each, and pipes for the worker that starts.
 inline std::size_t files_for_workers(int workers) noexcept {
   return 2 * static_cast<std::size_t>(workers) + 6;
@@ -35,8 +24,13 @@ inline std::size_t files_for_workers(int workers) noexcept {
 /// Lifetime: the server outlives it. Threads: the loop's.
 class RankStore {
  public:
-  RankStore(rendezvous::StoreServer& server, RankStoreOptions options)
-      : server_(&server), options_(std::move(options)) {}
+  /// @param job the attempts' job; RankStore sets attempt, deadline and on_joined
+  /// @param join_timeout from open() until all ranks have joined
+  /// @param on_complete all ranks of the attempt have joined
+  RankStore(
+      rendezvous::StoreServer& server, rendezvous::StoreJobOptions job, std::chrono::nanoseconds join_timeout,
+      std::function<void()> on_complete = [] {})
+      : server_(&server), job_options_(std::move(job)), join_timeout_(join_timeout), on_complete_(on_complete) {}
   RankStore(const RankStore&) = delete;
   RankStore& operator=(const RankStore&) = delete;
 
@@ -45,31 +39,27 @@ class RankStore {
     joined_.clear();
     left_.clear();
     cause_.reset();
-    rendezvous::StoreJobOptions job;
-    job.role = rendezvous::ClientRole::rank;
-    job.world_size = options_.world_size;
+    rendezvous::StoreJobOptions job = job_options_;
     job.attempt = static_cast<std::uint64_t>(attempt);
-    job.owner = options_.owner;
-    job.join_deadline = Deadline::after(options_.join_timeout);
+    job.join_deadline = Deadline::after(join_timeout_);
     job.on_joined = [this](int rank, const std::string&) {
       joined_.insert(rank);
-      if (joined_.size() == static_cast<std::size_t>(options_.world_size) && options_.on_complete) {
-        options_.on_complete();
+      if (joined_.size() == static_cast<std::size_t>(job_options_.world_size)) {
+        on_complete_();
       }
     };
     job.on_left = [this](int rank) {
       left_.insert(rank);
-      if (options_.on_left) {
-        options_.on_left(rank);
+      if (job_options_.on_left) {
+        job_options_.on_left(rank);
       }
     };
     job.on_failure = [this](const Cause& cause) {
       cause_ = cause;
-      if (options_.on_failure) {
-        options_.on_failure(cause);
+      if (job_options_.on_failure) {
+        job_options_.on_failure(cause);
       }
     };
-    job.further_files = options_.further_files;
     job_ = &server_->open(std::move(job));
     if (cause_) {  // the attempt has failed already: start no worker
       throw Error(Errc::limit, cause_->text);
@@ -91,7 +81,9 @@ class RankStore {
 
  private:
   rendezvous::StoreServer* server_;
-  RankStoreOptions options_;
+  rendezvous::StoreJobOptions job_options_;
+  std::chrono::nanoseconds join_timeout_;
+  std::function<void()> on_complete_;
   std::set<int> joined_;
   std::set<int> left_;
   std::optional<Cause> cause_;

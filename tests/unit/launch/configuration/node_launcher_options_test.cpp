@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "dtrain/launch/attempt.hpp"
 #include "support/contains.hpp"
 
 using dtrain::identity::Environment;

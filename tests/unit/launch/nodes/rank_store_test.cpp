@@ -14,13 +14,13 @@ TEST_CASE("a launcher that may not open enough files for its ranks learns that b
     dtrain::async::EventLoop loop;
     rendezvous::StoreServer server(loop, dtrain::net::Listener::bind(loop, dtrain::net::SocketAddress::loopback_v4(0)),
                                    {});
-    dtrain::launch::RankStoreOptions options;
+    rendezvous::StoreJobOptions options;
     options.world_size = 70;
     options.owner = "the launcher on host a";
-    options.join_timeout = std::chrono::seconds(600);
-    dtrain::launch::RankStore(server, options).open(0);
+    const std::chrono::seconds join_timeout(600);
+    dtrain::launch::RankStore(server, options, join_timeout).open(0);
     options.further_files = dtrain::launch::files_for_workers(70);
-    dtrain::launch::RankStore(server, options).open(0);
+    dtrain::launch::RankStore(server, options, join_timeout).open(0);
     return std::string("nothing was thrown");
   });
   CAPTURE(text);
