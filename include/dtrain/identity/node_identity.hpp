@@ -4,8 +4,8 @@
 
 #include <optional>
 #include <string>
+#include <utility>
 
-#include "dtrain/identity/node_facts.hpp"
 #include "dtrain/identity/node_sources.hpp"
 
 namespace DTRAIN_NAMESPACE::identity {
@@ -13,10 +13,10 @@ namespace DTRAIN_NAMESPACE::identity {
 namespace detail {
 
 /// Node rank and count; flags override the environment. With both flags, or --nnodes=1, the environment is not read.
-inline NodeFacts rank_and_count_of_node(const Environment& joined, const Variables& variables) {
+inline NodeIdentity rank_and_count_of_node(const Environment& joined, const Variables& variables) {
   const std::optional<int> rank = variables.integer("--node-rank");
   const std::optional<int> count = read_node_count(variables, "--nnodes");
-  NodeFacts node;
+  NodeIdentity node;
   node.launcher = "node";
   if (!(rank && count) && count != 1) {
     Environment with_master = joined;  // with a given master, sources neither guess one nor fail without one
@@ -25,7 +25,7 @@ inline NodeFacts rank_and_count_of_node(const Environment& joined, const Variabl
         with_master["MASTER_ADDR"] = *address;
       }
     }
-    node = node_facts(with_master, Variables(with_master));
+    node = node_of_environment(with_master, Variables(with_master));
   }
   node.node_rank = rank.value_or(node.node_rank);
   node.node_count = count.value_or(node.node_count);
@@ -33,27 +33,27 @@ inline NodeFacts rank_and_count_of_node(const Environment& joined, const Variabl
 }
 
 /// The address of the launchers' store: from flags or variables; else loopback on one node; else the source's.
-inline void find_node_master_address(const Variables& variables, const NodeFacts& facts, NodeIdentity& node) {
+inline void find_node_master_address(const Variables& variables, NodeIdentity& node) {
   const bool one_node = node.node_count == 1;
   std::optional<std::string> address;
   for (const char* variable : {"--master-addr", "PET_MASTER_ADDR", "MASTER_ADDR"}) {
     address = address ? address : variables.text(variable);
   }
-  if (!address && !one_node && !facts.master_addr) {
+  if (address || one_node) {
+    node.master_addr = address.value_or(loopback_address);
+    node.provisional.clear();
+  } else if (node.master_addr.empty()) {
     throw IdentityError(IdentityErrc::no_master_addr,
                         "MASTER_ADDR is not set for " + std::to_string(node.node_count) +
                             " nodes; give every launcher --master-addr=HOST, the host of node 0");
   }
-  node.master_addr = address ? *address : one_node ? loopback_address : *facts.master_addr;
-  if (!address && !one_node && facts.master_is_guess) {
-    node.provisional.emplace_back("master_addr");
-  }
+  const std::optional<int> port_of_source = std::exchange(node.master_port, std::nullopt);
   for (const char* variable : {"--master-port", "PET_MASTER_PORT"}) {
     node.master_port = node.master_port ? node.master_port : variables.port(variable);
   }
   const std::optional<int> port = variables.port("MASTER_PORT");
   if (!node.master_port && (port || !one_node)) {
-    node.master_port = facts.master_port ? facts.master_port : port.value_or(default_master_port);
+    node.master_port = port_of_source ? port_of_source : port.value_or(default_master_port);
   }
 }
 
@@ -77,12 +77,7 @@ inline std::optional<std::string> read_nproc_per_node(const Variables& variables
 inline NodeIdentity node_identity(const Environment& environment, const NodeFlags& flags = {}) {
   const Environment joined = with_flags(environment, flags);
   const Variables variables(joined);
-  const NodeFacts facts = detail::rank_and_count_of_node(joined, variables);
-  NodeIdentity node;
-  node.node_rank = facts.node_rank;
-  node.node_count = facts.node_count;
-  node.launcher = facts.launcher;
-  node.warnings = facts.warnings;
+  NodeIdentity node = detail::rank_and_count_of_node(joined, variables);
   if (node.node_rank >= node.node_count) {
     throw IdentityError(
         IdentityErrc::rank_out_of_range,
@@ -92,7 +87,7 @@ inline NodeIdentity node_identity(const Environment& environment, const NodeFlag
                               "PET_NNODES", "NODE_RANK", "AZUREML_NODE_COUNT", "NNODES"}) +
             "); set both (--node-rank, --nnodes), counting from 0");
   }
-  detail::find_node_master_address(variables, facts, node);
+  detail::find_node_master_address(variables, node);
   node.nproc_per_node = detail::read_nproc_per_node(variables);
   return node;
 }

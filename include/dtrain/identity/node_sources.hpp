@@ -1,18 +1,69 @@
 #pragma once
 /// @file
-/// Node sources of a launcher, in order of precedence: pairs of node variables; one launcher on each node under mpirun
-/// or srun; a process's identity, read as the node's.
+/// Node sources: a launcher's node in its job, from flags and, in order of precedence, pairs of node variables, one
+/// launcher on each node under mpirun or srun, and a process's identity, read as the node's.
 
 #include <array>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
-#include "dtrain/identity/node_facts.hpp"
 #include "dtrain/identity/process_sources.hpp"
 #include "dtrain/identity/resolve_identity.hpp"
 
 namespace DTRAIN_NAMESPACE::identity {
+
+/// The launcher's flags as unparsed text. Each flag overrides the environment's variables for its field.
+struct NodeFlags {
+  std::optional<std::string> node_count;      ///< --nnodes
+  std::optional<std::string> node_rank;       ///< --node-rank
+  std::optional<std::string> master_addr;     ///< --master-addr
+  std::optional<std::string> master_port;     ///< --master-port
+  std::optional<std::string> nproc_per_node;  ///< --nproc-per-node
+};
+
+/// A launcher's node in its job, and the address of the launchers' store.
+struct NodeIdentity {
+  int node_rank = 0;
+  int node_count = 1;
+  std::string master_addr;                    ///< empty in a source that does not state it
+  std::optional<int> master_port;             ///< nullopt: the launcher binds port 0
+  std::optional<std::string> nproc_per_node;  ///< decimal digits or "auto"
+  std::string launcher;
+  std::vector<std::string> provisional;
+  std::vector<std::string> warnings;
+
+  friend bool operator==(const NodeIdentity&, const NodeIdentity&) = default;
+};
+
+/// `environment` with each flag as an entry under its own name, such as "--nnodes". Therefore flags are read, and named
+/// in sentences, like variables.
+inline Environment with_flags(const Environment& environment, const NodeFlags& flags) {
+  Environment joined = environment;
+  const auto put = [&joined](const char* flag, const std::optional<std::string>& value) {
+    joined.erase(flag);
+    if (value) {
+      joined[flag] = *value;
+    }
+  };
+  put("--nnodes", flags.node_count);
+  put("--node-rank", flags.node_rank);
+  put("--master-addr", flags.master_addr);
+  put("--master-port", flags.master_port);
+  put("--nproc-per-node", flags.nproc_per_node);
+  return joined;
+}
+
+/// A number of nodes. @throws IdentityError: elastic-range for "1:4", bad-integer
+inline std::optional<int> read_node_count(const Variables& variables, const char* variable) {
+  const std::optional<std::string> value = variables.text(variable);
+  if (value && value->find(':') != std::string::npos) {
+    throw IdentityError(IdentityErrc::elastic_range,
+                        quoted(variable, *value) + " is a range of nodes; a job has a fixed size here: set one number");
+  }
+  return variables.count(variable);
+}
 
 /// A pair of variables with node rank and node count.
 struct NodePair {
@@ -31,7 +82,8 @@ inline constexpr std::array<NodePair, 4> node_pairs{{
 namespace detail {
 
 /// The first complete pair of the wanted launcher. A flag may replace either variable of a pair.
-inline std::optional<NodeFacts> read_node_pair(const Variables& variables, const std::optional<std::string>& wanted) {
+inline std::optional<NodeIdentity> read_node_pair(const Variables& variables,
+                                                  const std::optional<std::string>& wanted) {
   for (const NodePair& pair : node_pairs) {
     const bool has_rank = variables.has(pair.rank);
     const bool has_count = variables.has(pair.count);
@@ -39,7 +91,7 @@ inline std::optional<NodeFacts> read_node_pair(const Variables& variables, const
     if ((wanted && *wanted != pair.launcher) || !whole) {
       continue;
     }
-    NodeFacts node;
+    NodeIdentity node;
     node.launcher = pair.launcher;
     node.node_rank = has_rank ? *variables.integer(pair.rank) : 0;  // the flag overrides it later
     node.node_count = has_count ? *read_node_count(variables, pair.count) : 1;
@@ -49,14 +101,16 @@ inline std::optional<NodeFacts> read_node_pair(const Variables& variables, const
 }
 
 /// A process's identity, used as the node's.
-inline NodeFacts node_of(const ProcessIdentity& identity) {
-  NodeFacts node;
+inline NodeIdentity node_of(const ProcessIdentity& identity) {
+  NodeIdentity node;
   node.launcher = identity.launcher;
   node.node_rank = identity.rank;
   node.node_count = identity.world_size;
-  node.master_addr = identity.master_addr;
+  node.master_addr = identity.master_addr.value_or("");
   node.master_port = identity.master_port;
-  node.master_is_guess = identity.is_provisional("master_addr");
+  if (identity.is_provisional("master_addr")) {
+    node.provisional.emplace_back("master_addr");
+  }
   return node;
 }
 
@@ -68,7 +122,7 @@ inline NodeFacts node_of(const ProcessIdentity& identity) {
                           "; a program that is started once for each rank has launch::PerProcess in its policy");
 }
 
-inline NodeFacts read_mpirun_node(const Variables& variables) {
+inline NodeIdentity read_mpirun_node(const Variables& variables) {
   const std::optional<int> local_size = variables.integer(OpenMpiSource::names.local_world_size);
   if (local_size.value_or(1) > 1) {
     refuse_many("mpirun", OpenMpiSource::names.stated(variables),
@@ -78,13 +132,13 @@ inline NodeFacts read_mpirun_node(const Variables& variables) {
 }
 
 /// @pre srun started one task on each node of the step; otherwise every launcher throws IdentityError (many-launchers)
-inline NodeFacts read_srun_node(const Variables& variables) {
+inline NodeIdentity read_srun_node(const Variables& variables) {
   const ProcessIdentity identity = SlurmSource::read(variables, {});
   const std::optional<int> nodes = variables.count("SLURM_STEP_NUM_NODES");
   if (identity.local_world_size.value_or(1) > 1 || (nodes && *nodes < identity.world_size)) {
     refuse_many("srun", SlurmSource::stated(variables), "srun --ntasks-per-node=1");
   }
-  NodeFacts node = node_of(identity);
+  NodeIdentity node = node_of(identity);
   node.node_rank = identity.node_rank.value_or(identity.rank);
   node.node_count = nodes.value_or(identity.world_size);
   return node;
@@ -129,11 +183,12 @@ inline void check_unpaired_count(const Variables& variables) {
 
 }  // namespace detail
 
-/// Node rank and count from the environment, which includes the flags (see with_flags). The caller lets rank and count
-/// flags override the result. @throws IdentityError if the environment is contradictory or incomplete
-inline NodeFacts node_facts(const Environment& environment, const Variables& variables) {
+/// Node rank, node count and, if a source has them, node 0's address and port, from the environment, which includes the
+/// flags (see with_flags). The caller lets flags override the result. @throws IdentityError if the environment is
+/// contradictory or incomplete
+inline NodeIdentity node_of_environment(const Environment& environment, const Variables& variables) {
   const std::optional<std::string> wanted = variables.text("DTRAIN_LAUNCHER");
-  if (const std::optional<NodeFacts> pair = detail::read_node_pair(variables, wanted)) {
+  if (const std::optional<NodeIdentity> pair = detail::read_node_pair(variables, wanted)) {
     return *pair;
   }
   if (OpenMpiSource::present(variables) && wanted.value_or(OpenMpiSource::name) == OpenMpiSource::name) {
@@ -147,7 +202,7 @@ inline NodeFacts node_facts(const Environment& environment, const Variables& var
   process.erase("PET_NNODES");  // process_identity() would reject variables that describe a node
   process.erase("PET_NPROC_PER_NODE");
   const ProcessIdentity identity = process_identity(process);
-  NodeFacts node = detail::node_of(identity);
+  NodeIdentity node = detail::node_of(identity);
   if (identity.launcher != SingleSource::name) {
     node.warnings = identity.warnings;
   } else if (!wanted) {
