@@ -14,7 +14,6 @@
 #include "dtrain/core/types/reduce_op.hpp"
 #include "dtrain/group/collectives.hpp"
 #include "dtrain/group/group_internals.hpp"
-#include "dtrain/group/group_options.hpp"
 #include "dtrain/group/group_state.hpp"
 #include "dtrain/group/rank_context.hpp"
 #include "dtrain/policy.hpp"

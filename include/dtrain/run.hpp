@@ -22,7 +22,7 @@
 #include "dtrain/core/log.hpp"
 #include "dtrain/core/process/exit_codes.hpp"
 #include "dtrain/group/group_internals.hpp"
-#include "dtrain/launch/output/lost_output.hpp"
+#include "dtrain/launch/output/standard_stream.hpp"
 #include "dtrain/launch/rank_process.hpp"
 #include "dtrain/process_group.hpp"
 

@@ -21,13 +21,17 @@
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/types/reduce_op.hpp"
-#include "dtrain/group/group_options.hpp"
 #include "dtrain/group/host_staging_buffer.hpp"
 #include "dtrain/group/rank_context.hpp"
 #include "dtrain/rendezvous/control/off_thread_deleter.hpp"
 #include "dtrain/rendezvous/membership/rank_set.hpp"
 
 namespace DTRAIN_NAMESPACE::group {
+
+/// Must be the same on every rank; a difference is an error on all ranks. Subgroups and wrappers inherit them.
+struct GroupOptions {
+  Accumulate accumulate = Accumulate::element;  ///< f32 for f16 and bf16: up to twice the bytes of partial results
+};
 
 /// Shared by the handles of one group. The destructor closes the group's channel; the rank leaves the job with its last
 /// group. While an exception unwinds, the rank's RankContext keeps the channel, so that peers fail with that
@@ -275,3 +279,7 @@ class GroupState final : private RankContext::Closable {
 };
 
 }  // namespace DTRAIN_NAMESPACE::group
+
+namespace DTRAIN_NAMESPACE {
+using group::GroupOptions;
+}  // namespace DTRAIN_NAMESPACE

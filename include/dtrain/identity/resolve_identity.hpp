@@ -3,7 +3,6 @@
 /// Identity resolution: the ProcessIdentity of an environment; pure.
 
 #include "dtrain/core/config.hpp"
-#include "dtrain/identity/description.hpp"
 #include "dtrain/identity/environment/local_rank_argument.hpp"
 #include "dtrain/identity/environment/variables.hpp"
 #include "dtrain/identity/identity_error.hpp"

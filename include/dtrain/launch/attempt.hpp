@@ -17,7 +17,6 @@
 #include "dtrain/launch/output/terminal_output.hpp"
 #include "dtrain/launch/supervise/spawn.hpp"
 #include "dtrain/launch/supervise/supervisor.hpp"
-#include "dtrain/launch/supervise/wrapped_worker.hpp"
 
 namespace DTRAIN_NAMESPACE::launch {
 

@@ -17,16 +17,15 @@
 #include "dtrain/core/process/exit_codes.hpp"
 #include "dtrain/identity/environment/environment_snapshot.hpp"
 #include "dtrain/launch/configuration/flags.hpp"
-#include "dtrain/launch/configuration/help.hpp"
 #include "dtrain/launch/configuration/node_launcher_options.hpp"
+#include "dtrain/launch/configuration/worker_environment.hpp"
 #include "dtrain/launch/configuration/worker_program.hpp"
 #include "dtrain/launch/node_launcher.hpp"
-#include "dtrain/launch/output/lost_output.hpp"
+#include "dtrain/launch/output/standard_stream.hpp"
 #include "dtrain/launch/per_node.hpp"
 #include "dtrain/launch/rank_process.hpp"
 #include "dtrain/launch/supervise/process_setup.hpp"
 #include "dtrain/launch/supervise/spawn.hpp"
-#include "dtrain/launch/supervise/wrapped_worker.hpp"
 #include "dtrain/stream/host/progress.hpp"
 
 namespace DTRAIN_NAMESPACE::launch {

@@ -3,6 +3,7 @@
 /// launch::RankProcess: identity and settings of the process that is a rank.
 
 #include <chrono>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -10,14 +11,42 @@
 #include <vector>
 
 #include "dtrain/core/config.hpp"
+#include "dtrain/core/version.hpp"
 #include "dtrain/identity/environment/variables.hpp"
 #include "dtrain/identity/process_identity.hpp"
-#include "dtrain/launch/configuration/argument_vector.hpp"
 #include "dtrain/launch/configuration/job_identity.hpp"
 #include "dtrain/launch/configuration/settings.hpp"
 #include "dtrain/rendezvous/protocol/secret.hpp"
 
 namespace DTRAIN_NAMESPACE::launch {
+
+/// Copies share the strings. The program may write to them, as to main's argv.
+class ArgumentVector {
+ public:
+  ArgumentVector() : ArgumentVector(std::vector<std::string>{}) {}
+
+  explicit ArgumentVector(std::vector<std::string> texts) : storage_(std::make_shared<Storage>()) {
+    storage_->texts = std::move(texts);
+    for (std::string& text : storage_->texts) {
+      storage_->pointers.push_back(text.data());
+    }
+    storage_->pointers.push_back(nullptr);
+  }
+
+  /// argc and argv; argv[argc] is null. Lifetime: as long as a copy of this ArgumentVector lives.
+  int count() const noexcept { return static_cast<int>(storage_->texts.size()); }
+  char** pointers() const noexcept { return storage_->pointers.data(); }
+
+  std::span<char* const> view() const noexcept { return {storage_->pointers.data(), storage_->texts.size()}; }
+
+ private:
+  struct Storage {
+    std::vector<std::string> texts;
+    std::vector<char*> pointers;
+  };
+
+  std::shared_ptr<Storage> storage_;
+};
 
 /// A value that refers to no other object.
 struct RankProcess {

@@ -7,15 +7,15 @@
 #include <vector>
 
 #include "dtrain/core/log.hpp"
-#include "dtrain/identity/description.hpp"
 #include "dtrain/identity/environment/environment_snapshot.hpp"
 #include "dtrain/identity/environment/local_rank_argument.hpp"
 #include "dtrain/identity/job_name.hpp"
+#include "dtrain/identity/process_identity.hpp"
 #include "dtrain/identity/resolve_identity.hpp"
 #include "dtrain/identity/sources/dtrain.hpp"
 #include "dtrain/identity/sources/single.hpp"
 #include "dtrain/launch/configuration/flags.hpp"
-#include "dtrain/launch/configuration/secret_setting.hpp"
+#include "dtrain/launch/configuration/settings.hpp"
 #include "dtrain/launch/diagnostics/network_report.hpp"
 #include "dtrain/launch/rank_process.hpp"
 #include "dtrain/launch/supervise/process_setup.hpp"

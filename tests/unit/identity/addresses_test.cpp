@@ -9,7 +9,7 @@
 
 #include "dtrain/identity/formats/host_port.hpp"
 #include "dtrain/identity/formats/orte_uri.hpp"
-#include "dtrain/identity/job_port.hpp"
+#include "dtrain/identity/master_address.hpp"
 #include "outcome.hpp"
 
 namespace identity = dtrain::identity;

@@ -1,14 +1,116 @@
 #pragma once
 /// @file
-/// Completeness check: errors, with remedies, for a launcher's environment that lacks a variable.
+/// Completeness check: errors, with remedies, if variables show a job of several processes but are no complete source.
 
 #include <algorithm>
+#include <array>
 #include <optional>
 #include <string>
 
-#include "dtrain/identity/environment/half_identity.hpp"
+#include "dtrain/identity/environment/slurm_step.hpp"
+#include "dtrain/identity/environment/variables.hpp"
+#include "dtrain/identity/formats/json.hpp"
 
 namespace DTRAIN_NAMESPACE::identity {
+
+namespace detail {
+
+/// Variables of a launcher. Either of them alone shows that the job has other processes, except a size of 1.
+struct RankAndSizeNames {
+  const char* rank;
+  const char* size;
+};
+
+inline constexpr std::array<RankAndSizeNames, 7> launcher_pairs{{
+    {"DTRAIN_RANK", "DTRAIN_WORLD_SIZE"},
+    {"HOROVOD_RANK", "HOROVOD_SIZE"},
+    {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
+    {"JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE"},
+    {"MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"},
+    {"FLUX_TASK_RANK", "FLUX_JOB_SIZE"},
+    {"PMI_RANK", "PMI_SIZE"},
+}};
+
+/// @param stated "PMI_RANK='3'"
+/// @param missing "PMI_SIZE is", or "RANK and WORLD_SIZE are"
+[[noreturn]] inline void refuse_half(const std::string& stated, const std::string& missing, const std::string& remedy) {
+  throw IdentityError(IdentityErrc::half_identity,
+                      stated + " says that this process is one of several, but " + missing + " not set; " + remedy +
+                          ", or set DTRAIN_LAUNCHER=none for a process that is meant to be alone");
+}
+
+inline void check_pairs(const Variables& variables) {
+  for (const auto& [rank, size] : launcher_pairs) {
+    const bool has_rank = variables.integer(rank).has_value();
+    const std::optional<int> count = variables.integer(size);
+    if (has_rank != count.has_value() && count != 1) {
+      const char* const missing = has_rank ? size : rank;
+      refuse_half(variables.stated({rank, size}), std::string(missing) + " is",
+                  "set " + std::string(missing) + " for every process");
+    }
+  }
+}
+
+inline void check_slurm_half(const Variables& variables) {
+  if (variables.has("SLURM_PROCID") && variables.wide_integer("SLURM_STEP_ID") && is_real_slurm_step(variables) &&
+      !variables.has(slurm_size_variable(variables))) {
+    variables.integer("SLURM_PROCID");
+    refuse_half(variables.stated({"SLURM_PROCID", "SLURM_STEP_ID"}), "SLURM_STEP_NUM_TASKS is",
+                "pass the step's whole environment on (srun --export=ALL)");
+  }
+}
+
+/// One host in SM_HOSTS is a job of one process.
+inline void check_sagemaker_half(const Variables& variables) {
+  const std::optional<Json> hosts = parse_json(variables.text("SM_HOSTS").value_or(""));
+  const bool alone = hosts && hosts->is(Json::Type::array) && hosts->items.size() == 1;
+  if (variables.has("SM_HOSTS") != variables.has("SM_CURRENT_HOST") && !alone) {
+    const std::string missing = variables.has("SM_HOSTS") ? "SM_CURRENT_HOST" : "SM_HOSTS";
+    refuse_half(variables.stated({"SM_HOSTS", "SM_CURRENT_HOST"}), missing + " is",
+                "set " + missing + " for every process");
+  }
+}
+
+/// NODE_RANK with the number of nodes is an error for a process. A per-node launcher has read them before.
+inline void check_node_half(const Variables& variables) {
+  const char* const start = "start a program with launch::PerNode, or set RANK and WORLD_SIZE for every process";
+  for (const char* count : {"NNODES", "AZUREML_NODE_COUNT"}) {
+    if (variables.has("NODE_RANK") && variables.has(count) && variables.text(count) != "1") {
+      refuse_half(variables.stated({"NODE_RANK", count}), "RANK and WORLD_SIZE are", start);
+    }
+  }
+  if (variables.integer("PET_NODE_RANK") && !variables.has("PET_NNODES")) {
+    refuse_half(variables.stated({"PET_NODE_RANK"}), "PET_NNODES is", start);
+  }
+}
+
+inline void check_local_half(const Variables& variables) {
+  const bool ranked = variables.integer("LOCAL_RANK").value_or(0) != 0;
+  if (ranked || variables.integer("LOCAL_WORLD_SIZE").value_or(1) != 1) {
+    refuse_half(variables.stated({ranked ? "LOCAL_RANK" : "LOCAL_WORLD_SIZE"}), "RANK and WORLD_SIZE are",
+                "set both for every process");
+  }
+  if (variables.integer("OMPI_COMM_WORLD_LOCAL_RANK").value_or(0) != 0) {
+    refuse_half(variables.stated({"OMPI_COMM_WORLD_LOCAL_RANK"}), "OMPI_COMM_WORLD_RANK and OMPI_COMM_WORLD_SIZE are",
+                "set both for every process");
+  }
+  if (variables.integer("PALS_RANKID")) {
+    refuse_half(variables.stated({"PALS_RANKID"}), "PMI_RANK and PMI_SIZE are", "set both for every process");
+  }
+}
+
+}  // namespace detail
+
+/// The error's sentence names the variable, the missing variables, and DTRAIN_LAUNCHER=none. @pre no source is
+/// complete.
+/// @throws IdentityError: half-identity, bad-integer
+inline void check_half_identity(const Variables& variables) {
+  detail::check_pairs(variables);
+  detail::check_slurm_half(variables);
+  detail::check_sagemaker_half(variables);
+  detail::check_node_half(variables);
+  detail::check_local_half(variables);
+}
 
 namespace detail {
 

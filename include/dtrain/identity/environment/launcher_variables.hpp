@@ -1,12 +1,35 @@
 #pragma once
 /// @file
-/// Launcher variables: names of a launcher's variables for rank, world size, local rank and local world size.
+/// Launcher variables: a launcher's rank and world size, and the names of its variables.
 
+#include <optional>
 #include <string>
 
 #include "dtrain/identity/complete_identity.hpp"
+#include "dtrain/identity/environment/variables.hpp"
 
 namespace DTRAIN_NAMESPACE::identity {
+
+/// A rank and its job's world size.
+struct RankAndSize {
+  int rank = 0;
+  int world_size = 1;
+
+  friend bool operator==(const RankAndSize&, const RankAndSize&) = default;
+};
+
+/// Values of both variables; nullopt unless both are numbers. For comparing sources, so it does not throw.
+inline std::optional<RankAndSize> stated_rank_and_size(const Variables& variables, std::string_view rank,
+                                                       std::string_view size) {
+  const std::optional<int> stated_rank = parse_integer(variables.text(rank).value_or(""));
+  const std::optional<int> stated_size = parse_integer(variables.text(size).value_or(""));
+  return stated_rank && stated_size ? std::optional(RankAndSize{*stated_rank, *stated_size}) : std::nullopt;
+}
+
+/// Whether two launchers give the same world size (above 1), but different ranks.
+inline bool conflict(const RankAndSize& a, const RankAndSize& b) noexcept {
+  return a.world_size == b.world_size && a.world_size > 1 && a.rank != b.rank;
+}
 
 /// The names of one launcher.
 struct LauncherVariables {

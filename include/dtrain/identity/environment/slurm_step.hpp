@@ -7,8 +7,8 @@
 #include <optional>
 #include <string>
 
-#include "dtrain/identity/environment/rank_and_size.hpp"
-#include "dtrain/identity/formats/slurm_tasks_per_node.hpp"
+#include "dtrain/identity/environment/launcher_variables.hpp"
+#include "dtrain/identity/formats/slurm_lists.hpp"
 #include "dtrain/identity/process_identity.hpp"
 
 namespace DTRAIN_NAMESPACE::identity {

@@ -8,10 +8,20 @@
 #include <string>
 #include <string_view>
 
+#include "dtrain/core/version.hpp"
 #include "dtrain/identity/environment/variables.hpp"
-#include "dtrain/identity/formats/host_name.hpp"
 
 namespace DTRAIN_NAMESPACE::identity {
+
+constexpr bool is_host_name_byte(char byte) noexcept {
+  return (byte >= '0' && byte <= '9') || (byte >= 'a' && byte <= 'z') || (byte >= 'A' && byte <= 'Z') || byte == '-' ||
+         byte == '.' || byte == '_';
+}
+
+/// Bytes of host names and of IPv6 addresses, which may have an interface after '%'.
+constexpr bool is_host_byte(char byte) noexcept {
+  return is_host_name_byte(byte) || byte == ':' || byte == '%';
+}
 
 /// An entry of a list of hosts.
 struct HostPort {

@@ -10,7 +10,7 @@
 #include <string_view>
 
 #include "dtrain/identity/environment/variables.hpp"
-#include "dtrain/identity/formats/host_name.hpp"
+#include "dtrain/identity/formats/host_port.hpp"
 
 namespace DTRAIN_NAMESPACE::identity {
 

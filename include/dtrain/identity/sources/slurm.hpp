@@ -7,8 +7,8 @@
 #include "dtrain/identity/complete_identity.hpp"
 #include "dtrain/identity/environment/local_rank_argument.hpp"
 #include "dtrain/identity/environment/slurm_step.hpp"
-#include "dtrain/identity/formats/slurm_hostlist.hpp"
-#include "dtrain/identity/job_port.hpp"
+#include "dtrain/identity/formats/slurm_lists.hpp"
+#include "dtrain/identity/master_address.hpp"
 
 namespace DTRAIN_NAMESPACE::identity {
 

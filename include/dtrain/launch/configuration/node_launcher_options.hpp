@@ -11,7 +11,6 @@
 #include "dtrain/identity/job_name.hpp"
 #include "dtrain/identity/node_identity.hpp"
 #include "dtrain/launch/configuration/flags.hpp"
-#include "dtrain/launch/configuration/secret_setting.hpp"
 #include "dtrain/launch/configuration/settings.hpp"
 #include "dtrain/launch/configuration/worker_program.hpp"
 #include "dtrain/launch/launcher.hpp"

@@ -1,16 +1,25 @@
 #pragma once
 /// @file
-/// Settings: parsers of the variables for timeouts and the log level.
+/// Settings: parsers of the variables for timeouts, log level and secret.
+
+#include <fcntl.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <cerrno>
 #include <charconv>
 #include <chrono>
 #include <optional>
 #include <string>
 
+#include "dtrain/async/descriptor.hpp"
+#include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/log.hpp"
 #include "dtrain/identity/environment/variables.hpp"
+#include "dtrain/net/poll_descriptor.hpp"
+#include "dtrain/rendezvous/protocol/secret.hpp"
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -49,6 +58,53 @@ inline void check_log_setting(const identity::Variables& variables) {
     throw Error(Errc::usage, identity::quoted("DTRAIN_LOG", *value) +
                                  " is no level; set it to off, error, warning, info or debug, or unset it");
   }
+}
+
+namespace detail {
+
+/// A file's text without the white space at its end; the file may be a pipe, which is read to its end.
+/// Blocking: until the deadline. @throws Error (usage) if it cannot be read; Error (timeout)
+inline std::string secret_in_file(const std::string& path,
+                                  Deadline deadline = Deadline::after(std::chrono::seconds(10))) {
+  const async::Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
+  const std::string doing = "reading the secret, " + identity::quoted("DTRAIN_SECRET_FILE", path);
+  std::array<char, rendezvous::Secret::most_characters + 2> text{};
+  std::size_t length = 0;
+  ssize_t count = file ? 1 : -1;
+  while (count > 0 && length < text.size()) {
+    net::wait_descriptor(file.get(), POLLIN, deadline, doing);
+    count = ::read(file.get(), text.data() + length, text.size() - length);
+    if (count < 0 && (errno == EINTR || errno == EAGAIN)) {
+      count = 1;
+      continue;
+    }
+    length += count > 0 ? static_cast<std::size_t>(count) : 0;
+  }
+  if (count < 0) {
+    throw Error(Errc::usage, identity::quoted("DTRAIN_SECRET_FILE", path) + " cannot be read (" +
+                                 std::system_category().message(errno) + "); name a file that holds the job's secret");
+  }
+  const std::string all(text.data(), length);
+  return all.substr(0, all.find_last_not_of(" \t\r\n") + 1);
+}
+
+}  // namespace detail
+
+/// The job's secret; nullopt if no variable is set. Blocking: reads the file.
+/// @throws Error (usage) for a secret that is too short, a file that cannot be read, or both variables
+inline std::optional<rendezvous::Secret> secret_setting(const identity::Variables& variables) {
+  const std::optional<std::string> text = variables.text("DTRAIN_SECRET");
+  const std::optional<std::string> file = variables.text("DTRAIN_SECRET_FILE");
+  if (text && file) {
+    throw Error(Errc::usage, "DTRAIN_SECRET and DTRAIN_SECRET_FILE are both set; unset one of them");
+  }
+  if (text) {
+    return rendezvous::Secret::of(*text, "DTRAIN_SECRET");
+  }
+  if (file) {
+    return rendezvous::Secret::of(detail::secret_in_file(*file), "the file that DTRAIN_SECRET_FILE names");
+  }
+  return std::nullopt;
 }
 
 }  // namespace DTRAIN_NAMESPACE::launch

@@ -10,8 +10,8 @@
 #include <string_view>
 #include <utility>
 
-#include "dtrain/identity/environment/variables.hpp"
 #include "dtrain/launch/diagnostics/system_files.hpp"
+#include "dtrain/launch/supervise/process_tree.hpp"
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -24,39 +24,6 @@ struct Starter {
 };
 
 namespace detail {
-
-/// Fields of /proc/PROCESS/stat, "12 (a name) S 7 ...": field 4 is the parent, field 22 the start time.
-struct ProcessStatus {
-  std::string name;
-  std::int64_t parent = 0;
-  std::uint64_t began = 0;
-};
-
-inline std::optional<ProcessStatus> parse_process_status(std::string_view line) {
-  constexpr int parent_field = 4;
-  constexpr int began_field = 22;
-  const std::size_t open = line.find('(');
-  const std::size_t close = line.rfind(')');
-  if (open == std::string_view::npos || close == std::string_view::npos || close < open) {
-    return std::nullopt;
-  }
-  ProcessStatus status;
-  status.name = std::string(line.substr(open + 1, close - open - 1));
-  line.remove_prefix(close + 1);
-  for (int field = 3; field <= began_field; ++field) {
-    line.remove_prefix(std::min(line.find_first_not_of(' '), line.size()));
-    const std::string_view text = line.substr(0, line.find(' '));
-    line.remove_prefix(text.size());
-    const std::optional<std::uint64_t> number = identity::parse_wide_integer(text);
-    if (field == parent_field && number) {
-      status.parent = static_cast<std::int64_t>(*number);
-    } else if (field == began_field && number) {
-      status.began = *number;
-      return status;
-    }
-  }
-  return std::nullopt;
-}
 
 /// Whether a block of entries, each followed by a zero byte, contains this entry.
 inline bool has_entry(std::string_view block, std::string_view entry) {

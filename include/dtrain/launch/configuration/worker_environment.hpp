@@ -1,9 +1,13 @@
 #pragma once
 /// @file
-/// Worker environment: the variables that the per-node launcher sets for each worker; pure.
+/// Worker environment: the variables that the per-node launcher sets for each worker, and by which a process knows that
+/// it is one; pure.
+
+#include <sys/types.h>
 
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -97,6 +101,17 @@ inline identity::Environment without_outer_job(const identity::Environment& envi
 inline bool is_worker_environment(const identity::Environment& environment, long parent) {
   const identity::Variables variables(environment);
   return variables.has("DTRAIN_RANK") && variables.text("DTRAIN_LAUNCHER_PROCESS") == std::to_string(parent);
+}
+
+/// Set in a wrapped worker's environment. The worker unsets it, because its own children are no workers.
+inline constexpr const char* wrapped_variable = "DTRAIN_WRAPPED";
+
+/// The launcher's process id from the environment of a wrapped worker; nullopt for other processes. Pure.
+inline std::optional<pid_t> launcher_of_wrapped(const identity::Environment& environment) {
+  const identity::Variables variables(environment);
+  const std::optional<std::string> launcher = variables.text("DTRAIN_LAUNCHER_PROCESS");
+  const bool is_wrapped = variables.has(wrapped_variable) && variables.has("DTRAIN_RANK") && launcher;
+  return is_wrapped ? std::optional<pid_t>(identity::parse_integer(*launcher)) : std::nullopt;
 }
 
 }  // namespace DTRAIN_NAMESPACE::launch

@@ -10,7 +10,6 @@
 #include "dtrain/core/error.hpp"
 #include "dtrain/identity/environment/variables.hpp"
 #include "dtrain/identity/process_identity.hpp"
-#include "dtrain/launch/diagnostics/interface_facts.hpp"
 #include "dtrain/launch/diagnostics/local_interface.hpp"
 #include "dtrain/launch/diagnostics/network_warnings.hpp"
 #include "dtrain/launch/diagnostics/system_files.hpp"

@@ -19,7 +19,7 @@
 #include "dtrain/launch/configuration/node_launcher_options.hpp"
 #include "dtrain/launch/configuration/worker_environment.hpp"
 #include "dtrain/launch/nodes/job_result.hpp"
-#include "dtrain/launch/nodes/launcher_keys.hpp"
+#include "dtrain/launch/nodes/launcher_records.hpp"
 #include "dtrain/launch/nodes/node_rendezvous.hpp"
 #include "dtrain/launch/nodes/rank_store.hpp"
 

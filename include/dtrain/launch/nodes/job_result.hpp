@@ -8,11 +8,54 @@
 #include <vector>
 
 #include "dtrain/core/process/exit_codes.hpp"
-#include "dtrain/launch/nodes/node_end.hpp"
-#include "dtrain/launch/supervise/failure_report.hpp"
-#include "dtrain/launch/supervise/restart_policy.hpp"
+#include "dtrain/launch/supervise/failure_analysis.hpp"
 
 namespace DTRAIN_NAMESPACE::launch {
+
+/// A record (see record.hpp).
+struct NodeEnd {
+  int node = 0;
+  std::string host;
+  std::optional<WorkerEnd> first;       ///< first_failure of the node's workers
+  std::vector<int> secondary;           ///< the ranks that ended with exit_code_job_failed
+  std::vector<std::string> last_lines;  ///< that `first` wrote to stderr
+  int stop_signal = 0;                  ///< SIGINT or SIGTERM that requested the job's end, or 0
+  bool interrupted = false;             ///< a signal arrived after which the job is not restarted
+  bool started = true;                  ///< false if the job was stopped before it had workers
+  bool abandoned = false;               ///< a killed process did not end: the kernel holds it
+
+  template <class Self, class Fields>
+  static void describe(Self& self, Fields& fields) {
+    fields.number(self.node);
+    fields.text(self.host);
+    fields.maybe(self.first);
+    fields.numbers(self.secondary);
+    fields.texts(self.last_lines);
+    fields.number(self.stop_signal);
+    fields.flag(self.interrupted);
+    fields.flag(self.started);
+    fields.flag(self.abandoned);
+  }
+};
+
+/// --max-restarts. Attempts count from 0.
+struct RestartPolicy {
+  static constexpr int most_restarts = 10000;
+
+  int max_restarts = 0;
+
+  /// False after a usage error: the next attempt would have the same command line and environment.
+  /// @param first the end that caused the attempt's failure
+  /// @param interrupted whether a signal requested the job's end
+  bool should_restart(const WorkerEnd& first, int attempt, bool interrupted) const noexcept {
+    return !interrupted && attempt < max_restarts && first.exit_code() != exit_code_usage;
+  }
+
+  /// "attempt 2 of 4 begins: WHY"
+  std::string announcement(int attempt, const std::string& why) const {
+    return "attempt " + std::to_string(attempt + 1) + " of " + std::to_string(max_restarts + 1) + " begins: " + why;
+  }
+};
 
 /// The same on every launcher of the job. A record (see record.hpp).
 struct JobResult {

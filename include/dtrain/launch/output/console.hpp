@@ -17,7 +17,7 @@
 
 #include "dtrain/async/manual_reset_event.hpp"
 #include "dtrain/launch/output/line_splitter.hpp"
-#include "dtrain/launch/output/pollable.hpp"
+#include "dtrain/launch/output/standard_stream.hpp"
 
 namespace DTRAIN_NAMESPACE::launch {
 

@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "dtrain/async/loop/event_loop.hpp"
-#include "dtrain/launch/output/pollable.hpp"
+#include "dtrain/launch/output/standard_stream.hpp"
 
 namespace DTRAIN_NAMESPACE::launch {
 

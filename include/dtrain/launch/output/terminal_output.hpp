@@ -10,7 +10,7 @@
 #include <string_view>
 
 #include "dtrain/launch/output/console.hpp"
-#include "dtrain/launch/output/lost_output.hpp"
+#include "dtrain/launch/output/standard_stream.hpp"
 
 namespace DTRAIN_NAMESPACE::launch {
 

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Process setup of a launcher: one thread, open standard descriptors, signal handling, subreaper.
+/// Process setup of a launcher or worker: one thread, open standard descriptors, signals, subreaper, end with others.
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -10,10 +10,13 @@
 
 #include <cerrno>
 #include <cstddef>
+#include <cstdlib>
 #include <string>
 
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/error.hpp"
+#include "dtrain/launch/configuration/worker_environment.hpp"
+#include "dtrain/launch/supervise/process_tree.hpp"
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -73,6 +76,20 @@ inline void survive_file_size_limit() {
 inline void become_subreaper() {
   if (::prctl(PR_SET_CHILD_SUBREAPER, 1) != 0) {
     throw errno_error("becoming the subreaper of what the workers leave behind");
+  }
+}
+
+/// The system will kill this process when its parent ends. The parent is the wrapper, which ends with the launcher.
+/// Threads: the main thread, before there are others. @throws Error (usage) if no ancestor is the launcher
+inline void end_with_launcher(pid_t launcher) {
+  if (::unsetenv(wrapped_variable) != 0 || ::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) {
+    throw errno_error("making this worker end with the command of --wrap");
+  }
+  if (!has_ancestor(launcher)) {
+    throw Error(Errc::usage,
+                "process " + std::to_string(launcher) +
+                    ", the launcher of this worker, is none of its ancestors: it has ended, or the command "
+                    "of --wrap does not stay the parent of what it starts; wrap in one that does");
   }
 }
 

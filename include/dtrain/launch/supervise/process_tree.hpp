@@ -9,16 +9,51 @@
 #include <algorithm>
 #include <charconv>
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "dtrain/identity/environment/variables.hpp"
 #include "dtrain/launch/diagnostics/system_files.hpp"
 
 namespace DTRAIN_NAMESPACE::launch {
 
 namespace detail {
+
+/// Fields of /proc/PROCESS/stat, "12 (a name) S 7 ...": field 4 is the parent, field 22 the start time.
+struct ProcessStatus {
+  std::string name;
+  std::int64_t parent = 0;
+  std::uint64_t began = 0;
+};
+
+inline std::optional<ProcessStatus> parse_process_status(std::string_view line) {
+  constexpr int parent_field = 4;
+  constexpr int began_field = 22;
+  const std::size_t open = line.find('(');
+  const std::size_t close = line.rfind(')');
+  if (open == std::string_view::npos || close == std::string_view::npos || close < open) {
+    return std::nullopt;
+  }
+  ProcessStatus status;
+  status.name = std::string(line.substr(open + 1, close - open - 1));
+  line.remove_prefix(close + 1);
+  for (int field = 3; field <= began_field; ++field) {
+    line.remove_prefix(std::min(line.find_first_not_of(' '), line.size()));
+    const std::string_view text = line.substr(0, line.find(' '));
+    line.remove_prefix(text.size());
+    const std::optional<std::uint64_t> number = identity::parse_wide_integer(text);
+    if (field == parent_field && number) {
+      status.parent = static_cast<std::int64_t>(*number);
+    } else if (field == began_field && number) {
+      status.began = *number;
+      return status;
+    }
+  }
+  return std::nullopt;
+}
 
 /// Removes the next decimal number from the text and returns it; nullopt if there is none.
 inline std::optional<pid_t> take_number(std::string_view& text) {
@@ -45,12 +80,8 @@ inline bool is_same_program(pid_t a, pid_t b) {
 /// The parent's process id. nullopt: the process has ended. 0: its parent is in another process namespace.
 inline std::optional<pid_t> parent_of(pid_t process) {
   const std::string all = SystemFiles().text("/proc/" + std::to_string(process) + "/stat").value_or("");
-  const std::size_t name_end = all.rfind(')');  // "1234 (any (name) S 1 ..."
-  if (name_end == std::string::npos || name_end + 4 > all.size()) {
-    return std::nullopt;
-  }
-  std::string_view rest = std::string_view(all).substr(name_end + 3);
-  return detail::take_number(rest);
+  const std::optional<detail::ProcessStatus> status = detail::parse_process_status(all);
+  return status ? std::optional(static_cast<pid_t>(status->parent)) : std::nullopt;
 }
 
 /// Whether `ancestor` is an ancestor of this process. Also true if a process namespace in between hides it.

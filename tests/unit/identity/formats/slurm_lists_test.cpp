@@ -7,8 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "dtrain/identity/formats/slurm_hostlist.hpp"
-#include "dtrain/identity/formats/slurm_tasks_per_node.hpp"
+#include "dtrain/identity/formats/slurm_lists.hpp"
 #include "unit/identity/outcome.hpp"
 
 namespace identity = dtrain::identity;

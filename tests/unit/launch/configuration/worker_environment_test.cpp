@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "dtrain/identity/resolve_identity.hpp"
-#include "dtrain/launch/configuration/argument_vector.hpp"
 #include "dtrain/launch/configuration/settings.hpp"
 #include "dtrain/launch/rank_process.hpp"
 

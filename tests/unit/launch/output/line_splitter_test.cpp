@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "dtrain/launch/output/tail.hpp"
+#include "dtrain/launch/output/output_relay.hpp"
 
 using dtrain::launch::LineSplitter;
 using dtrain::launch::Tail;

@@ -7,8 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "dtrain/launch/supervise/failure_report.hpp"
-
 using dtrain::Cause;
 using dtrain::CauseKind;
 using dtrain::launch::ExitStatus;

@@ -1,11 +1,11 @@
-#include "dtrain/identity/environment/half_identity.hpp"
+#include "dtrain/identity/environment/check_complete.hpp"
 
 #include <doctest/doctest.h>
 
 #include <string>
 #include <vector>
 
-#include "dtrain/identity/description.hpp"
+#include "dtrain/identity/process_identity.hpp"
 #include "unit/identity/outcome.hpp"
 
 namespace identity = dtrain::identity;

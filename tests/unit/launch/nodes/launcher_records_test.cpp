@@ -1,11 +1,10 @@
-#include "dtrain/launch/nodes/node_table.hpp"
+#include "dtrain/launch/nodes/launcher_records.hpp"
 
 #include <doctest/doctest.h>
 
 #include <string>
 #include <vector>
 
-#include "dtrain/launch/nodes/launcher_keys.hpp"
 #include "dtrain/launch/nodes/lost_launcher_messages.hpp"
 #include "dtrain/launch/nodes/record.hpp"
 

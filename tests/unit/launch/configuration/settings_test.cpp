@@ -1,4 +1,4 @@
-#include "dtrain/launch/configuration/secret_setting.hpp"
+#include "dtrain/launch/configuration/settings.hpp"
 
 #include <doctest/doctest.h>
 #include <sys/stat.h>

@@ -1,15 +1,40 @@
 #pragma once
 /// @file
-/// Lost output: message about a standard stream after a write error.
+/// Standard streams of a process: whether they can be waited for, are ready, or are lost.
 
+#include <poll.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <string>
 #include <system_error>
 
 #include "dtrain/core/sanitize.hpp"
+#include "dtrain/core/version.hpp"
 
 namespace DTRAIN_NAMESPACE::launch {
+
+/// True for pipes, sockets and terminals. epoll rejects regular files and /dev/null, which are always ready.
+inline bool can_be_waited_for(int descriptor) noexcept {
+  struct ::stat status {};
+  if (::fstat(descriptor, &status) != 0) {
+    return false;
+  }
+  return S_ISFIFO(status.st_mode) || S_ISSOCK(status.st_mode) || ::isatty(descriptor) == 1;
+}
+
+/// Whether a read would return bytes without blocking. Blocking: no.
+inline bool has_input(int descriptor) noexcept {
+  pollfd asked{descriptor, POLLIN, 0};
+  return ::poll(&asked, 1, 0) == 1 && (asked.revents & POLLIN) != 0;
+}
+
+/// Whether a write (to a pipe: of at most PIPE_BUF bytes) would return without blocking, also with an error.
+/// Blocking: no.
+inline bool takes_output(int descriptor) noexcept {
+  pollfd asked{descriptor, POLLOUT, 0};
+  return ::poll(&asked, 1, 0) == 1;
+}
 
 /// "stdout ('/dev/full')": a descriptor of this process, with the name of its file if it has one.
 inline std::string stream_name(const std::string& name, int descriptor) {
