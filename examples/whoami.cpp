@@ -120,6 +120,9 @@ int main(int argc, char** argv) {
     line = "{\"error\": " + json(std::string_view(error.what())) + ", \"error_code\": null}";
     exit_code = 2;
   }
-  const bool written = std::puts(line.c_str()) >= 0 && std::fflush(stdout) == 0;
-  return written ? exit_code : 1;
+  if (std::puts(line.c_str()) < 0 || std::fflush(stdout) != 0) {
+    std::perror("whoami: printing the identity on stdout");
+    return 1;
+  }
+  return exit_code;
 }

@@ -342,6 +342,15 @@ TEST_CASE("a launcher that waits for the others can be ended by a signal") {
   CHECK(contains(result.error, "SIGTERM came before all launchers had joined"));
 }
 
+TEST_CASE("a launcher that is to find node 0 at every address says at once that it cannot") {
+  const Result result = support::run(probe, {"--nnodes=2", "--node-rank=1", "--master-addr=0.0.0.0", "*:join"},
+                                     {{"DTRAIN_SECRET", secret}});
+  CHECK(result.exit_code == 2);
+  CHECK(contains(result.error, "node 1 cannot connect to node 0 at 0.0.0.0"));
+  CHECK(contains(result.error, "--master-addr=HOST"));
+  CHECK(result.time < std::chrono::seconds(30));
+}
+
 TEST_CASE("several nodes without a secret, or with two, are errors that say what to do") {
   const std::vector<std::string> node{"--nnodes=2", "--node-rank=0", "--master-addr=127.0.0.1", "*:join"};
   const Result none = support::run(probe, node);

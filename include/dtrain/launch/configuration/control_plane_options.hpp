@@ -11,6 +11,7 @@
 #include "dtrain/core/error.hpp"
 #include "dtrain/launch/configuration/settings.hpp"
 #include "dtrain/launch/rank_process.hpp"
+#include "dtrain/net/socket_address.hpp"
 #include "dtrain/rendezvous/control/control_plane.hpp"
 
 namespace DTRAIN_NAMESPACE::launch {
@@ -18,7 +19,7 @@ namespace DTRAIN_NAMESPACE::launch {
 /// Sets identity fields that are certain, which the rendezvous then checks. Leaves provisional fields unset, and the
 /// rendezvous computes them.
 /// @param settings values that must be equal on all ranks (rendezvous/membership/job_settings.hpp)
-/// @throws Error (identity) for several ranks without an address of the store
+/// @throws Error (identity) for several ranks without an address of the store, or with one that this rank cannot reach
 inline rendezvous::ControlPlaneOptions control_plane_options(const RankProcess& worker, std::string settings = {}) {
   const identity::ProcessIdentity& identity = worker.identity;
   const auto certain = [&identity](const char* field, const std::optional<int>& value) {
@@ -29,6 +30,13 @@ inline rendezvous::ControlPlaneOptions control_plane_options(const RankProcess& 
                 "rank " + std::to_string(identity.rank) + " of " + std::to_string(identity.world_size) +
                     " does not know the address of the job's store; set MASTER_ADDR and MASTER_PORT to an address "
                     "of rank 0's host and a free port there");
+  }
+  const bool is_elsewhere = certain("node_rank", identity.node_rank).value_or(0) != 0;
+  const bool may_be_here = worker.secret || worker.interface;  // else rank 0 does not listen at 0.0.0.0
+  if (!worker.hosts_store && net::is_any_host(identity.master_addr.value_or("")) && (is_elsewhere || !may_be_here)) {
+    throw Error(Errc::identity, "rank " + std::to_string(identity.rank) + " cannot connect to the job's store at " +
+                                    *identity.master_addr + ", which means every interface of rank 0's host; set " +
+                                    "MASTER_ADDR to an address of that host");
   }
   rendezvous::ControlPlaneOptions options;
   options.rank = identity.rank;

@@ -54,6 +54,11 @@ class NodeRendezvous {
       open_local_store();
       co_return;
     }
+    if (options_->node.node_rank != 0 && net::is_any_host(master_addr_)) {
+      throw Error(Errc::usage, "node " + std::to_string(options_->node.node_rank) + " cannot connect to node 0 at " +
+                                   master_addr_ + ", which means every interface of a host; give --master-addr=HOST, " +
+                                   "the host of node 0");
+    }
     const Deadline deadline = Deadline::after(options_->join_timeout);
     rendezvous::StoreAddress address;
     address.host = master_addr_;

@@ -51,10 +51,11 @@ net::InterfaceAddress address(const std::string& interface, const std::string& h
 const std::vector<net::InterfaceAddress> addresses{address("lo", "127.0.0.1"), address("eth0", "10.0.0.4"),
                                                    address("docker0", "172.17.0.1")};
 
-/// As a kernel would answer: loopback and 172.17.0.0/16 are this machine's, the rest is behind eth0.
+/// As a kernel would answer: loopback, every address and 172.17.0.0/16 are this machine's, the rest is behind eth0.
 std::optional<net::SocketAddress> towards(const std::optional<net::SocketAddress>& target) {
   const std::string host = target ? target->host() : "";
-  return net::SocketAddress::from_numeric(host.rfind("127.", 0) == 0      ? "127.0.0.1"
+  const bool is_own = host.rfind("127.", 0) == 0 || host == "0.0.0.0" || host == "::";
+  return net::SocketAddress::from_numeric(is_own                          ? "127.0.0.1"
                                           : host.rfind("172.17.", 0) == 0 ? "172.17.0.1"
                                                                           : "10.0.0.4",
                                           0);
@@ -131,6 +132,16 @@ TEST_CASE("a name is looked up in /etc/hosts alone, where one that means loopbac
   CHECK(known("host-b") == "");
   CHECK(known("192.0.2.7") == "192.0.2.7");
   CHECK(report(machine, {}, "host-a").interface == "network: eth0 (10.0.0.4), speed unknown");
+}
+
+TEST_CASE("a store at every address is reached by the interface of the default route") {
+  const FakeMachine machine;
+  for (const std::string any : {"0.0.0.0", "::"}) {
+    const launch::NetworkReport report =
+        launch::network_report(Variables({}), any, true, machine.files(), addresses, towards);
+    CHECK(contains(report.interface, "network: eth0 (10.0.0.4)"));
+    CHECK(report.warnings.empty());
+  }
 }
 
 TEST_CASE("loopback or a bridge for containers between hosts is a slow path, with the interfaces to use") {

@@ -1,0 +1,54 @@
+#include "dtrain/launch/configuration/control_plane_options.hpp"
+
+#include <doctest/doctest.h>
+
+#include <string>
+
+#include "support/contains.hpp"
+
+namespace launch = dtrain::launch;
+
+namespace {
+
+launch::RankProcess rank_1_of_2(const std::string& master_addr) {
+  launch::RankProcess worker;
+  worker.identity.rank = 1;
+  worker.identity.world_size = 2;
+  worker.identity.master_addr = master_addr;
+  worker.identity.master_port = 29500;
+  return worker;
+}
+
+std::string error_of(const launch::RankProcess& worker) {
+  try {
+    static_cast<void>(launch::control_plane_options(worker));
+  } catch (const dtrain::Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+}  // namespace
+
+TEST_CASE("a rank that cannot reach the store at every address says so before it tries") {
+  CHECK(error_of(rank_1_of_2("192.0.2.1")) == "");
+  for (const std::string any : {"0.0.0.0", "::"}) {
+    launch::RankProcess worker = rank_1_of_2(any);
+    CHECK(support::contains(error_of(worker), "rank 1 cannot connect to the job's store at " + any));
+    worker.secret = dtrain::rendezvous::Secret::drawn();
+    CHECK(error_of(worker) == "");  // rank 0 listens everywhere, and may be on this host
+    worker.identity.node_rank = 1;
+    CHECK(support::contains(error_of(worker), "set MASTER_ADDR to an address of that host"));
+    worker.identity.provisional = {"node_rank"};
+    CHECK(error_of(worker) == "");
+    worker.hosts_store = true;
+    worker.secret.reset();
+    CHECK(error_of(worker) == "");  // the store itself says what it needs
+  }
+}
+
+TEST_CASE("several ranks without an address of the store are an error that names what to set") {
+  launch::RankProcess worker = rank_1_of_2("192.0.2.1");
+  worker.identity.master_addr.reset();
+  CHECK(support::contains(error_of(worker), "rank 1 of 2 does not know the address of the job's store"));
+}
