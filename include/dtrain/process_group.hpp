@@ -8,7 +8,6 @@
 #include <string>
 #include <utility>
 
-#include "dtrain/backend/setup/pre_join.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/types/reduce_op.hpp"
@@ -49,7 +48,7 @@ class ProcessGroup : public group::Collectives<ProcessGroup<P>, group::GroupStat
     launch::RankProcess self = worker;
     std::shared_ptr<void> base;
     if constexpr (backend::HasPreJoin<typename P::Backend>) {
-      base = pre_join(self);
+      base = P::Backend::pre_join_blocking(self.identity, self.secret, Deadline::after(self.timeout));
     }
     std::shared_ptr<group::RankContext> rank_context(
         new group::RankContext(self, required_settings(self, options), std::move(base)),
@@ -142,21 +141,6 @@ class ProcessGroup : public group::Collectives<ProcessGroup<P>, group::GroupStat
   explicit ProcessGroup(std::shared_ptr<State> state) noexcept : state_(std::move(state)) {}
 
   group::GroupInternals<State> internals() const { return group::GroupInternals<State>(state_); }
-
-  /// Runs the backend's set-up before the ranks join; it may provide the job's secret. @returns resources of the job
-  static std::shared_ptr<void> pre_join(launch::RankProcess& worker) {
-    const identity::ProcessIdentity& identity = worker.identity;
-    backend::ProcessInfo process_info{identity.rank,       identity.world_size,      identity.launcher, {},
-                                      identity.local_rank, identity.local_world_size};
-    if (worker.secret) {
-      process_info.secret = worker.secret->text();
-    }
-    backend::PreJoinResult entry = P::Backend::pre_join_blocking(process_info, Deadline::after(worker.timeout));
-    if (entry.secret) {
-      worker.secret = rendezvous::Secret::of(std::move(*entry.secret), "what the backend handed out");
-    }
-    return std::move(entry.keep_alive);
-  }
 
   /// Settings that must be the same on all ranks. DistributedDataParallel compares models and their options.
   static std::string required_settings(const launch::RankProcess& worker, const GroupOptions& options) {

@@ -4,6 +4,8 @@
 
 #include <concepts>
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <string_view>
 
 #include "dtrain/backend/channel_context.hpp"
@@ -11,6 +13,8 @@
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/types/device.hpp"
 #include "dtrain/core/types/dtype.hpp"
+#include "dtrain/identity/process_identity.hpp"
+#include "dtrain/rendezvous/protocol/secret.hpp"
 
 namespace DTRAIN_NAMESPACE::backend {
 // clang-format 14 tears requires-expressions apart.
@@ -47,6 +51,14 @@ concept CanOpen = requires { typename B::Communicator; } && Communicator<typenam
                   requires(const ChannelContext& context, Deadline deadline) {
                     { B::open_blocking(context, deadline) } -> std::same_as<typename B::Communicator>;
                   };
+
+/// Collective, blocking. Set-up before the ranks of a job join: may verify the identity against the backend's own, and
+/// may set the job's secret. The result is an object that the job holds until its end; it may be null.
+template <class B>
+concept HasPreJoin = requires(const identity::ProcessIdentity& identity, std::optional<rendezvous::Secret>& secret,
+                              Deadline deadline) {
+  { B::pre_join_blocking(identity, secret, deadline) } -> std::same_as<std::shared_ptr<void>>;
+};
 
 // clang-format on
 

@@ -3,8 +3,8 @@
 /// backend::Mpi: ranks that mpirun or srun started exchange messages over MPI.
 
 #include <array>
-#include <cstring>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -16,7 +16,6 @@
 #include "dtrain/backend/mpi/library.hpp"
 #include "dtrain/backend/mpi/transport.hpp"
 #include "dtrain/backend/setup/open_and_report.hpp"
-#include "dtrain/backend/setup/pre_join.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/types/dtype.hpp"
@@ -46,22 +45,21 @@ struct Mpi {
 
   /// Collective, blocking. Initializes MPI, compares rank and size with MPI_COMM_WORLD, and distributes rank 0's secret
   /// by MPI_Bcast; rank 0 draws one if the job has none. @throws Error (identity, unsupported, timeout, mpi)
-  static PreJoinResult pre_join_blocking(const ProcessInfo& process_info, Deadline deadline) {
+  static std::shared_ptr<void> pre_join_blocking(const identity::ProcessIdentity& identity,
+                                                 std::optional<rendezvous::Secret>& secret, Deadline deadline) {
     const std::shared_ptr<mpi::Engine> engine = mpi::Engine::shared_blocking(deadline);
-    if (engine->rank() != process_info.rank || engine->size() != process_info.world_size) {
+    if (engine->rank() != identity.rank || engine->size() != identity.world_size) {
       engine->skip_finalize();
-      throw Error(Errc::identity, "by its environment [" + process_info.launcher + "] this is rank " +
-                                      std::to_string(process_info.rank) + " of " +
-                                      std::to_string(process_info.world_size) + ", but MPI_COMM_WORLD says rank " +
-                                      std::to_string(engine->rank()) + " of " + std::to_string(engine->size()) +
-                                      "; the program is linked with " + engine->version_text() +
-                                      ": start it with that MPI's mpirun, `mpirun -n " +
-                                      std::to_string(process_info.world_size) + " PROGRAM`");
+      throw Error(Errc::identity, "by its environment [" + identity.launcher + "] this is rank " +
+                                      std::to_string(identity.rank) + " of " + std::to_string(identity.world_size) +
+                                      ", but MPI_COMM_WORLD says rank " + std::to_string(engine->rank()) + " of " +
+                                      std::to_string(engine->size()) + "; the program is linked with " +
+                                      engine->version_text() + ": start it with that MPI's mpirun, `mpirun -n " +
+                                      std::to_string(identity.world_size) + " PROGRAM`");
     }
-    std::string secret = process_info.secret.value_or(process_info.rank == 0 ? rendezvous::Secret::drawn().text() : "");
     const auto bytes = std::make_shared<std::array<char, rendezvous::Secret::most_characters + 1>>();
-    if (process_info.rank == 0) {
-      std::memcpy(bytes->data(), secret.data(), std::min(secret.size(), bytes->size() - 1));
+    if (identity.rank == 0) {
+      secret.value_or(rendezvous::Secret::drawn()).text().copy(bytes->data(), bytes->size() - 1);
     }
     const auto distribute = [bytes](mpi::Engine::EngineState& state) {
       if (state.secret.empty()) {  // only before the first channel: a rank blocked in MPI_Bcast serves no other channel
@@ -74,7 +72,10 @@ struct Mpi {
       state.secret.copy(bytes->data(), bytes->size() - 1);
     };
     engine->run_blocking(distribute, deadline, "distributing the job's secret");
-    return {engine, process_info.secret ? secret : std::string(bytes->data())};
+    if (!secret) {
+      secret = rendezvous::Secret::of(bytes->data(), "what the backend handed out");
+    }
+    return engine;
   }
 
   /// Collective, blocking. See CanOpen. Reports a failure of this rank to context.failure.

@@ -11,7 +11,6 @@
 #include "dtrain/backend/nccl/environment_setup.hpp"
 #include "dtrain/backend/nccl/nccl_options.hpp"
 #include "dtrain/backend/setup/open_and_report.hpp"
-#include "dtrain/backend/setup/pre_join.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/types/dtype.hpp"
@@ -60,10 +59,11 @@ struct NcclWith {
   static int visible_devices() { return cuda::visible_devices(); }
 
   /// Selects the rank's device, before any other CUDA call. Blocking: no. @throws Error (unsupported, usage, cuda)
-  static PreJoinResult pre_join_blocking(const ProcessInfo& process_info, Deadline /*deadline*/) {
+  static std::shared_ptr<void> pre_join_blocking(const identity::ProcessIdentity& identity,
+                                                 std::optional<rendezvous::Secret>& /*secret*/, Deadline /*deadline*/) {
     nccl::prepare_environment();
-    cuda::take_device(process_info, may_share());
-    return {nullptr, process_info.secret};
+    cuda::take_device(identity, may_share());
+    return nullptr;
   }
 
   /// Collective, blocking. See CanOpen. Reports a failure of this rank to context.failure.

@@ -12,7 +12,6 @@
 #include "dtrain/backend/cuda/devices.hpp"
 #include "dtrain/backend/on_host_streams.hpp"
 #include "dtrain/backend/setup/open_and_report.hpp"
-#include "dtrain/backend/setup/pre_join.hpp"
 #include "dtrain/backend/shared_memory.hpp"
 #include "dtrain/backend/staged/communicator.hpp"
 #include "dtrain/core/config.hpp"
@@ -62,12 +61,14 @@ struct Staged {
 
   /// Blocking; collective if `Inner`'s is. Selects this rank's device.
   /// @throws Error (unsupported, usage, cuda), and as Inner::pre_join_blocking
-  static PreJoinResult pre_join_blocking(const ProcessInfo& process_info, [[maybe_unused]] Deadline deadline) {
-    cuda::take_device(process_info, cuda::shares_devices());
+  static std::shared_ptr<void> pre_join_blocking(const identity::ProcessIdentity& identity,
+                                                 [[maybe_unused]] std::optional<rendezvous::Secret>& secret,
+                                                 [[maybe_unused]] Deadline deadline) {
+    cuda::take_device(identity, cuda::shares_devices());
     if constexpr (HasPreJoin<Inner>) {
-      return Inner::pre_join_blocking(process_info, deadline);
+      return Inner::pre_join_blocking(identity, secret, deadline);
     } else {
-      return {nullptr, process_info.secret};
+      return nullptr;
     }
   }
 

@@ -22,14 +22,17 @@ namespace {
 namespace cuda = dtrain::backend::cuda;
 using dtrain::Deadline;
 using dtrain::Error;
-using dtrain::backend::ProcessInfo;
+using dtrain::identity::ProcessIdentity;
 using support::FakeJob;
 using support::RankThread;
 using support::run_thread_ranks;
 using namespace std::chrono_literals;
 
-[[maybe_unused]] ProcessInfo process_info(int local_rank, int local_world_size) {
-  return {local_rank, local_world_size, "test", {}, local_rank, local_world_size};
+[[maybe_unused]] ProcessIdentity identity_of(int local_rank, int local_world_size) {
+  ProcessIdentity identity;
+  identity.rank = identity.local_rank.emplace(local_rank);
+  identity.world_size = identity.local_world_size.emplace(local_world_size);
+  return identity;
 }
 
 void compare(const std::shared_ptr<FakeJob>& job, const RankThread& self, bool may_share,
@@ -81,13 +84,13 @@ TEST_CASE("each rank takes the device of its local rank, which becomes its threa
   emulation::set_device_count(4);
   CHECK(cuda::visible_devices() == 4);
   run_thread_ranks(4, [job = std::make_shared<FakeJob>(4)](RankThread& self) {
-    cuda::take_device(process_info(self.rank(), 4), false);
+    cuda::take_device(identity_of(self.rank(), 4), false);
     CHECK(dtrain::stream::cuda::current_device() == self.rank());
     compare(job, self, false);
   });
-  CHECK_THROWS_WITH_AS(cuda::take_device(process_info(4, 8), false), doctest::Contains("finds 4 devices"), Error);
+  CHECK_THROWS_WITH_AS(cuda::take_device(identity_of(4, 8), false), doctest::Contains("finds 4 devices"), Error);
   run_thread_ranks(1, [](RankThread&) {
-    cuda::take_device(process_info(6, 8), true);
+    cuda::take_device(identity_of(6, 8), true);
     CHECK(dtrain::stream::cuda::current_device() == 2);
   });
   emulation::set_device_count(1);
@@ -97,7 +100,7 @@ TEST_CASE("a machine without devices has none to count or to take") {
   emulation::fail("cudaGetDeviceCount", 1, cudaErrorNoDevice);
   CHECK(cuda::visible_devices() == 0);
   emulation::fail("cudaGetDeviceCount", 1, cudaErrorInsufficientDriver);
-  CHECK_THROWS_WITH_AS(cuda::take_device(process_info(0, 1), false), doctest::Contains("no CUDA device is visible"),
+  CHECK_THROWS_WITH_AS(cuda::take_device(identity_of(0, 1), false), doctest::Contains("no CUDA device is visible"),
                        Error);
   emulation::fail("cudaGetDeviceCount", 1, cudaErrorIllegalAddress);
   CHECK_THROWS_WITH_AS(cuda::visible_devices(), doctest::Contains("cudaErrorIllegalAddress"), Error);

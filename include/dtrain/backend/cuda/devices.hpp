@@ -13,7 +13,6 @@
 
 #include "dtrain/backend/channel_context.hpp"
 #include "dtrain/backend/setup/gather.hpp"
-#include "dtrain/backend/setup/pre_join.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
@@ -21,6 +20,7 @@
 #include "dtrain/identity/device_choice.hpp"
 #include "dtrain/identity/environment/environment_snapshot.hpp"
 #include "dtrain/identity/environment/variables.hpp"
+#include "dtrain/identity/process_identity.hpp"
 #include "dtrain/stream/cuda/check.hpp"
 #include "dtrain/stream/cuda/device_guard.hpp"
 
@@ -53,11 +53,11 @@ inline int visible_devices() {
 /// Makes the rank's device current in the calling thread: see identity::choose_device. Precedes all other CUDA calls.
 /// @param may_share whether the backend supports several ranks on one device, and the user allows it
 /// @throws Error (unsupported: no device for this rank; usage, cuda)
-inline void take_device(const ProcessInfo& process_info, bool may_share) {
+inline void take_device(const identity::ProcessIdentity& identity, bool may_share) {
   const identity::DeviceChoice choice =
-      identity::choose_device({process_info.local_rank, process_info.local_world_size, visible_devices(), may_share});
+      identity::choose_device({identity.local_rank, identity.local_world_size, visible_devices(), may_share});
   if (!choice.refusal.empty()) {
-    throw Error(Errc::unsupported, choice.refusal).with_rank(process_info.rank);
+    throw Error(Errc::unsupported, choice.refusal).with_rank(identity.rank);
   }
   stream::cuda::check(cudaSetDevice(choice.index), "cudaSetDevice");
 }
