@@ -21,7 +21,7 @@
 #include "bench/all_reduce/rank_group.hpp"
 #include "bench/all_reduce/results.hpp"
 #include "bench/options.hpp"
-#include "dtrain/backend/shared_memory/available_memory.hpp"
+#include "dtrain/core/process/available_memory.hpp"
 
 namespace {
 
@@ -124,7 +124,7 @@ class AllReduceBench {
   /// Every system has its buffers at once.
   std::vector<std::uint64_t> sizes_that_fit(int ranks) const {
     std::vector<std::uint64_t> sizes;
-    const std::uint64_t available = dtrain::backend::shared_memory::available_memory_bytes();
+    const std::uint64_t available = dtrain::available_memory_bytes();
     for (const std::uint64_t bytes : sizes_) {
       const std::uint64_t needed = 6 * static_cast<std::uint64_t>(ranks * buffers_of(bytes)) * bytes;
       if (bytes % 4 != 0) {

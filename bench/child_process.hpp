@@ -20,16 +20,16 @@
 #include <type_traits>
 #include <utility>
 
-#include "dtrain/async/descriptor.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/process/descriptor.hpp"
 
 namespace bench {
 
 /// Sends and receives plain structs, each in one packet. Both sides have one.
 class Channel {
  public:
-  explicit Channel(dtrain::async::Descriptor socket) noexcept : socket_(std::move(socket)) {}
+  explicit Channel(dtrain::Descriptor socket) noexcept : socket_(std::move(socket)) {}
 
   int descriptor() const noexcept { return socket_.get(); }
 
@@ -68,7 +68,7 @@ class Channel {
   }
 
  private:
-  dtrain::async::Descriptor socket_;
+  dtrain::Descriptor socket_;
 };
 
 /// Ends with its owner, whatever happens. Threads: forked from a process that has one thread.
@@ -105,16 +105,16 @@ class ChildProcess {
   pid_t process() const noexcept { return process_; }
 
  private:
-  static std::array<dtrain::async::Descriptor, 2> pair() {
+  static std::array<dtrain::Descriptor, 2> pair() {
     int sockets[2];
     if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets) != 0) {
       throw dtrain::errno_error("making a channel to a process of the benchmark");
     }
-    return {dtrain::async::Descriptor(sockets[0]), dtrain::async::Descriptor(sockets[1])};
+    return {dtrain::Descriptor(sockets[0]), dtrain::Descriptor(sockets[1])};
   }
 
   template <class Body>
-  ChildProcess(std::array<dtrain::async::Descriptor, 2> sockets, Body& body) : channel_(std::move(sockets[0])) {
+  ChildProcess(std::array<dtrain::Descriptor, 2> sockets, Body& body) : channel_(std::move(sockets[0])) {
     std::fflush(stdout);
     process_ = ::fork();
     if (process_ < 0) {
@@ -126,9 +126,9 @@ class ChildProcess {
   }
 
   template <class Body>
-  [[noreturn]] void run_and_exit(dtrain::async::Descriptor socket, Body& body) {
+  [[noreturn]] void run_and_exit(dtrain::Descriptor socket, Body& body) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-    channel_ = Channel(dtrain::async::Descriptor());
+    channel_ = Channel(dtrain::Descriptor());
     try {
       body(Channel(std::move(socket)));
       ::_exit(0);

@@ -16,9 +16,9 @@
 #include <string>
 #include <vector>
 
-#include "dtrain/async/descriptor.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/process/descriptor.hpp"
 
 namespace bench {
 
@@ -46,8 +46,8 @@ inline CommandOutput run_command(std::vector<std::string> arguments, dtrain::Dea
   if (::pipe2(ends, O_CLOEXEC) != 0) {
     throw dtrain::errno_error("making a pipe for " + arguments.front());
   }
-  const dtrain::async::Descriptor reading(ends[0]);
-  dtrain::async::Descriptor writing(ends[1]);
+  const dtrain::Descriptor reading(ends[0]);
+  dtrain::Descriptor writing(ends[1]);
   std::vector<char*> argv;
   for (std::string& argument : arguments) {
     argv.push_back(argument.data());

@@ -18,7 +18,7 @@
 #include "bench/options.hpp"
 #include "bench/result_rows.hpp"
 #include "bench/shape_model.hpp"
-#include "dtrain/backend/shared_memory/available_memory.hpp"
+#include "dtrain/core/process/available_memory.hpp"
 
 namespace {
 
@@ -121,7 +121,7 @@ bench::Told run_job(const bench::ModelShapes& model, int ranks, int samples) {
 
 void measure(const bench::ModelShapes& model, int ranks, int samples, bench::ResultRows& rows) {
   const std::uint64_t bytes = static_cast<std::uint64_t>(model.elements()) * sizeof(float);
-  if (static_cast<std::uint64_t>(ranks) * bytes * 4 > dtrain::backend::shared_memory::available_memory_bytes()) {
+  if (static_cast<std::uint64_t>(ranks) * bytes * 4 > dtrain::available_memory_bytes()) {
     std::printf("%d ranks with %s: left out, because the host has too little memory\n", ranks, model.name.c_str());
     return;
   }

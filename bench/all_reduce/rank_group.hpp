@@ -19,9 +19,9 @@
 
 #include "bench/all_reduce/protocol.hpp"
 #include "bench/child_process.hpp"
-#include "dtrain/async/descriptor.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/process/descriptor.hpp"
 
 namespace bench {
 
@@ -45,7 +45,7 @@ class RankGroup {
   RankGroup(std::string name, int ranks, GroupCommand command)
       : name_(std::move(name)), listener_(listen()), child_([&](const Channel&) { become(command); }) {
     const dtrain::Deadline deadline = dtrain::Deadline::after(std::chrono::seconds(60));
-    std::vector<dtrain::async::Descriptor> callers;
+    std::vector<dtrain::Descriptor> callers;
     while (static_cast<int>(callers.size()) < ranks) {
       await(listener_.get(), deadline);
       callers.emplace_back(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
@@ -53,7 +53,7 @@ class RankGroup {
         throw dtrain::errno_error("accepting a rank of " + name_);
       }
     }
-    for (dtrain::async::Descriptor& caller : callers) {
+    for (dtrain::Descriptor& caller : callers) {
       ranks_.push_back({std::move(caller), ""});
     }
     for (Rank& rank : ranks_) {
@@ -109,14 +109,14 @@ class RankGroup {
 
  private:
   struct Rank {
-    dtrain::async::Descriptor socket;
+    dtrain::Descriptor socket;
     std::string read;  ///< and not yet a line
   };
 
-  dtrain::async::Descriptor listen() {
+  dtrain::Descriptor listen() {
     sockaddr_un address{};
     address.sun_family = AF_UNIX;
-    dtrain::async::Descriptor socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    dtrain::Descriptor socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
     // A name that the system chooses.
     socklen_t size = sizeof address;
     if (!socket || ::bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address.sun_family) != 0 ||
@@ -185,7 +185,7 @@ class RankGroup {
 
   std::string name_;
   std::string socket_name_;
-  dtrain::async::Descriptor listener_;
+  dtrain::Descriptor listener_;
   ChildProcess child_;
   std::vector<Rank> ranks_;
 };

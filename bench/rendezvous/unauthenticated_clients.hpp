@@ -74,7 +74,7 @@ class UnauthenticatedClients {
     static constexpr std::uint64_t mark_of_channel = ~std::uint64_t{0};
 
     struct Stranger {
-      dtrain::async::Descriptor socket;
+      dtrain::Descriptor socket;
       bool connected = false;
       bool was_connected = false;
     };
@@ -91,7 +91,7 @@ class UnauthenticatedClients {
     void connect(std::size_t i) {
       Stranger& stranger = strangers_[i];
       stranger.connected = false;
-      stranger.socket = dtrain::async::Descriptor(::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+      stranger.socket = dtrain::Descriptor(::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
       if (!stranger.socket) {
         throw dtrain::errno_error("making a stranger's socket");
       }
@@ -175,7 +175,7 @@ class UnauthenticatedClients {
 
     std::chrono::milliseconds moment_;
     sockaddr_in address_{};
-    dtrain::async::Descriptor poller_;
+    dtrain::Descriptor poller_;
     std::vector<Stranger> strangers_;
     std::vector<std::pair<dtrain::Deadline, std::size_t>> waiting_;
     std::size_t were_connected_ = 0;

@@ -12,8 +12,8 @@ namespace ddp = dtrain::ddp;
 namespace {
 
 /// A file without a name, with `bytes` in it; closed by the destructor of what owns it.
-dtrain::async::Descriptor file_of(std::string_view bytes) {
-  dtrain::async::Descriptor file(::memfd_create("checkpoint", MFD_CLOEXEC));
+dtrain::Descriptor file_of(std::string_view bytes) {
+  dtrain::Descriptor file(::memfd_create("checkpoint", MFD_CLOEXEC));
   fuzz::require(static_cast<bool>(file), "a file in memory can be had");
   fuzz::require(::pwrite(file.get(), bytes.data(), bytes.size(), 0) == static_cast<ssize_t>(bytes.size()),
                 "a file in memory can be written");
@@ -49,7 +49,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     bytes.resize(bytes.size() - 32);
     bytes += as_text(dtrain::Sha256().update(bytes).digest());
   }
-  const dtrain::async::Descriptor file = file_of(bytes);
+  const dtrain::Descriptor file = file_of(bytes);
   const std::string path = "/proc/self/fd/" + std::to_string(file.get());
   try {
     ddp::detail::CheckpointReader reader(path);

@@ -67,7 +67,7 @@ class Visit {
   }
 
   void connect() {
-    socket_ = dtrain::async::Descriptor(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    socket_ = dtrain::Descriptor(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     sockaddr_in address{};
     address.sin_family = AF_INET;
     address.sin_port = htons(server_.local().port());
@@ -184,7 +184,7 @@ class Visit {
 
   dtrain::async::EventLoop loop_;
   StoreServer server_;
-  dtrain::async::Descriptor socket_;
+  dtrain::Descriptor socket_;
   dtrain::net::FrameParser parser_{max_frame_bytes};
   Transcript transcript_;
   Frame last_join_;  ///< of any visit: a proof that was right once

@@ -19,7 +19,7 @@
 #include <utility>
 #include <vector>
 
-#include "dtrain/net/descriptor.hpp"
+#include "dtrain/core/process/descriptor.hpp"
 
 namespace dtrain_test {
 
@@ -76,8 +76,8 @@ class CuttingProxy {
 
  private:
   struct Pair {
-    dtrain::net::Descriptor first;
-    dtrain::net::Descriptor second;
+    dtrain::Descriptor first;
+    dtrain::Descriptor second;
     bool has_answered = false;
   };
 
@@ -111,12 +111,12 @@ class CuttingProxy {
   }
 
   void admit() {
-    dtrain::net::Descriptor near(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    dtrain::Descriptor near(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
     if (!near || refusing_.load()) {
       ++refused_;
       return;
     }
-    dtrain::net::Descriptor far(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    dtrain::Descriptor far(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     const sockaddr_in address = loopback(target_);
     if (::connect(far.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0) {
       const std::lock_guard lock(mutex_);
@@ -151,7 +151,7 @@ class CuttingProxy {
   }
 
   std::uint16_t target_;
-  dtrain::net::Descriptor listener_;
+  dtrain::Descriptor listener_;
   std::uint16_t port_ = 0;
   std::mutex mutex_;
   std::vector<Pair> pairs_;

@@ -59,7 +59,7 @@ class Attempt {
   /// launcher keeps sending heartbeats.
   /// @throws Error (posix) if a worker cannot be started or a file of --log-dir cannot be opened
   async::Task<void> start() {
-    const async::Descriptor nothing(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+    const Descriptor nothing(::open("/dev/null", O_RDONLY | O_CLOEXEC));
     if (!nothing) {
       throw errno_error("opening /dev/null for the workers' stdin");
     }
@@ -141,7 +141,7 @@ class Attempt {
                  std::move(stdin_forwarder));
   }
 
-  std::unique_ptr<OutputRelay> relay(int rank, async::Descriptor pipe, Console& console, FoldedConsole* folded,
+  std::unique_ptr<OutputRelay> relay(int rank, Descriptor pipe, Console& console, FoldedConsole* folded,
                                      const char* stream) {
     LogFile log;
     if (log_directory_) {

@@ -18,7 +18,7 @@
 #include "dtrain/async/loop/event_loop.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
-#include "dtrain/net/descriptor.hpp"
+#include "dtrain/core/process/descriptor.hpp"
 #include "dtrain/net/io_result.hpp"
 #include "dtrain/net/socket_address.hpp"
 

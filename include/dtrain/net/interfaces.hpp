@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "dtrain/core/error.hpp"
-#include "dtrain/net/descriptor.hpp"
+#include "dtrain/core/process/descriptor.hpp"
 #include "dtrain/net/socket_address.hpp"
 
 namespace DTRAIN_NAMESPACE::net {

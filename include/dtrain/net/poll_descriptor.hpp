@@ -11,7 +11,7 @@
 
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
-#include "dtrain/net/descriptor.hpp"
+#include "dtrain/core/process/descriptor.hpp"
 
 namespace DTRAIN_NAMESPACE::net {
 

@@ -15,8 +15,8 @@
 
 namespace {
 
+using dtrain::available_memory_bytes;
 using dtrain::Errc;
-using dtrain::backend::shared_memory::available_memory_bytes;
 using dtrain::backend::shared_memory::Segment;
 using support::in_child;
 
@@ -48,7 +48,7 @@ TEST_CASE("a reserved segment is zeroed, writable and cannot shrink") {
 
 TEST_CASE("the descriptor's memory is the mapping's") {
   const auto first = Segment::create(4096, 4096);
-  const auto second = Segment::adopt(dtrain::net::Descriptor(::dup(first->descriptor())), 4096);
+  const auto second = Segment::adopt(dtrain::Descriptor(::dup(first->descriptor())), 4096);
   first->base()[5] = std::byte{9};
   CHECK(second->base()[5] == std::byte{9});
 }
@@ -66,9 +66,9 @@ TEST_CASE("more memory than there is is refused before any is taken, saying how 
 TEST_CASE("a memory that is not sealed, or of another size, is not adopted") {
   const int unsealed = ::memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   REQUIRE(::ftruncate(unsealed, 4096) == 0);
-  CHECK(error_of([&] { Segment::adopt(dtrain::net::Descriptor(unsealed), 4096); }).first == Errc::protocol);
+  CHECK(error_of([&] { Segment::adopt(dtrain::Descriptor(unsealed), 4096); }).first == Errc::protocol);
   const auto sealed = Segment::create(4096, 4096);
-  CHECK(error_of([&] { Segment::adopt(dtrain::net::Descriptor(::dup(sealed->descriptor())), 8192); }).first ==
+  CHECK(error_of([&] { Segment::adopt(dtrain::Descriptor(::dup(sealed->descriptor())), 8192); }).first ==
         Errc::protocol);
 }
 
@@ -91,7 +91,7 @@ int mapped_memfds() {
 TEST_CASE("a process that is forked does not have the memory, and its copy of the owner unmaps nothing") {
   for (const std::size_t bytes : {std::size_t{4096}, std::size_t{3} << 20}) {
     auto made = Segment::create(bytes, bytes);
-    auto adopted = Segment::adopt(dtrain::net::Descriptor(::dup(made->descriptor())), bytes);
+    auto adopted = Segment::adopt(dtrain::Descriptor(::dup(made->descriptor())), bytes);
     for (auto* const segment : {&made, &adopted}) {
       std::byte* const base = (*segment)->base();
       CHECK(is_mapped(base + bytes - 4096));

@@ -12,7 +12,7 @@
 namespace {
 
 using namespace dtrain;
-using net::Descriptor;
+using dtrain::Descriptor;
 using net::UnixConnection;
 using net::UnixListener;
 using namespace std::chrono_literals;

@@ -18,7 +18,7 @@
 #include <variant>
 #include <vector>
 
-#include "dtrain/net/descriptor.hpp"
+#include "dtrain/core/process/descriptor.hpp"
 #include "dtrain/net/framing/frame_parser.hpp"
 #include "dtrain/rendezvous/protocol/handshake_codec.hpp"
 #include "dtrain/rendezvous/protocol/version_text.hpp"
@@ -168,7 +168,7 @@ class RawClient {
 
   void note(const std::vector<std::byte>& frame) { received_ += dtrain::rendezvous::decode_to_rank(frame) ? 1 : 0; }
 
-  dtrain::net::Descriptor socket_;
+  dtrain::Descriptor socket_;
   dtrain::net::FrameParser parser_{dtrain::rendezvous::max_frame_bytes};
   std::uint64_t received_ = 0;  ///< frames of the session
   bool connected_ = false;

@@ -13,9 +13,9 @@
 #include <utility>
 #include <vector>
 
-#include "dtrain/async/descriptor.hpp"
 #include "dtrain/async/loop/waiter.hpp"
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/process/descriptor.hpp"
 
 namespace DTRAIN_NAMESPACE::async {
 

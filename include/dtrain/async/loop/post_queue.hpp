@@ -13,8 +13,8 @@
 #include <mutex>
 #include <utility>
 
-#include "dtrain/async/descriptor.hpp"
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/process/descriptor.hpp"
 
 namespace DTRAIN_NAMESPACE::async {
 

@@ -13,11 +13,11 @@
 #include <string>
 #include <utility>
 
-#include "dtrain/backend/shared_memory/available_memory.hpp"
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/process/available_memory.hpp"
 #include "dtrain/core/process/blocked_write_signals.hpp"
+#include "dtrain/core/process/descriptor.hpp"
 #include "dtrain/core/process/owning_process.hpp"
-#include "dtrain/net/descriptor.hpp"
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
@@ -39,7 +39,7 @@ class Segment {
     if (needed > available) {
       throw out_of_memory(needed, available);
     }
-    net::Descriptor memory(::memfd_create("dtrain", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+    Descriptor memory(::memfd_create("dtrain", MFD_CLOEXEC | MFD_ALLOW_SEALING));
     if (!memory) {
       throw errno_error("creating " + std::to_string(bytes) + " bytes of shared memory");
     }
@@ -58,7 +58,7 @@ class Segment {
   }
 
   /// Maps a memfd that another process made. @throws Error (protocol) unless it is sealed and of that size; (posix)
-  static std::shared_ptr<Segment> adopt(net::Descriptor memory, std::size_t bytes) {
+  static std::shared_ptr<Segment> adopt(Descriptor memory, std::size_t bytes) {
     const int seals = ::fcntl(memory.get(), F_GET_SEALS);
     const off_t end = ::lseek(memory.get(), 0, SEEK_END);
     if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || end < 0 || static_cast<std::uint64_t>(end) != bytes) {
@@ -112,7 +112,7 @@ class Segment {
   static constexpr int populate_write = 23;  ///< MADV_POPULATE_WRITE, which older C libraries do not name
 
   /// Aligns the base to huge pages if the segment is large enough for one.
-  Segment(net::Descriptor memory, std::size_t bytes) : memory_(std::move(memory)), bytes_(bytes) {
+  Segment(Descriptor memory, std::size_t bytes) : memory_(std::move(memory)), bytes_(bytes) {
     const std::size_t slack = bytes >= huge_page_bytes ? huge_page_bytes : 0;
     void* range = ::mmap(nullptr, bytes + slack, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (range == MAP_FAILED) {
@@ -155,7 +155,7 @@ class Segment {
   }
 
   const OwningProcess process_;
-  net::Descriptor memory_;
+  Descriptor memory_;
   std::byte* base_ = nullptr;
   std::size_t bytes_ = 0;
 };

@@ -17,9 +17,9 @@
 #include <span>
 #include <string>
 
-#include "dtrain/async/descriptor.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/process/blocked_write_signals.hpp"
+#include "dtrain/core/process/descriptor.hpp"
 #include "dtrain/core/sanitize.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
@@ -107,8 +107,7 @@ class AtomicFile {
   /// Creates PATH.part, which no process has opened and only this user may open. @returns false if a retry may succeed
   bool create_and_lock() {
     const mode_t created = replaced_ ? 0600 : 0666;  // a new file gets the permissions that the umask leaves
-    descriptor_ =
-        async::Descriptor(::open(part_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, created));
+    descriptor_ = Descriptor(::open(part_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, created));
     if (!descriptor_) {
       if (errno == EEXIST) {
         remove_leftover();
@@ -141,7 +140,7 @@ class AtomicFile {
                                      std::to_string(named.st_uid) + ", this process of user " +
                                      std::to_string(::geteuid()) + "; remove it if no process is writing it");
     }
-    const async::Descriptor left(::open(part_.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+    const Descriptor left(::open(part_.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
     if (!left) {
       if (errno == ENOENT || errno == EINTR) return;
       fail(errno);
@@ -152,7 +151,7 @@ class AtomicFile {
   }
 
   /// @returns false if another process holds the lock. Without locks in the file system, every writer succeeds.
-  static bool lock(const async::Descriptor& file) noexcept {
+  static bool lock(const Descriptor& file) noexcept {
     return ::flock(file.get(), LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK;
   }
 
@@ -162,14 +161,14 @@ class AtomicFile {
                                    "; give each job a file of its own");
   }
 
-  struct stat status_of(const async::Descriptor& file) {
+  struct stat status_of(const Descriptor& file) {
     struct stat status {};
     if (::fstat(file.get(), &status) != 0) fail(errno);
     return status;
   }
 
   /// Whether PATH.part still names this file: its writer may have renamed it before it was locked.
-  bool is_named(const async::Descriptor& file) {
+  bool is_named(const Descriptor& file) {
     const struct stat mine = status_of(file);
     struct stat named {};
     return ::lstat(part_.c_str(), &named) == 0 && mine.st_ino == named.st_ino && mine.st_dev == named.st_dev;
@@ -193,7 +192,7 @@ class AtomicFile {
   void sync_folder() {
     const std::size_t slash = path_.rfind('/');
     const std::string folder = slash == std::string::npos ? "." : path_.substr(0, slash + 1);
-    const async::Descriptor opened(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    const Descriptor opened(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (opened && ::fsync(opened.get()) != 0 && errno != EINVAL) {
       throw posix_error(errno, "writing the folder of the file " + path_ + " to its disk failed");
     }
@@ -220,7 +219,7 @@ class AtomicFile {
   };
   std::optional<FileOwner> replaced_;  ///< owner of the file that exists already
   mode_t mode_ = 0;                    ///< permissions of the file after commit()
-  async::Descriptor descriptor_;
+  Descriptor descriptor_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::ddp

@@ -18,9 +18,9 @@
 #include <utility>
 #include <vector>
 
-#include "dtrain/async/descriptor.hpp"
 #include "dtrain/core/crypto/sha256.hpp"
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/process/descriptor.hpp"
 #include "dtrain/core/sanitize.hpp"
 #include "dtrain/ddp/agreement/model_difference.hpp"
 #include "dtrain/ddp/checkpoint/atomic_file.hpp"
@@ -61,7 +61,7 @@ class CheckpointReader {
   explicit CheckpointReader(std::string path) : path_(std::move(path)) {
     require_file_name(path_);
     // O_NONBLOCK: the name may be a pipe's.
-    descriptor_ = async::Descriptor(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+    descriptor_ = Descriptor(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
     if (!descriptor_ && errno != ENOENT) fail_reading(errno);
     struct stat status {};
     if (descriptor_ && ::fstat(descriptor_.get(), &status) != 0) fail_reading(errno);
@@ -143,7 +143,7 @@ class CheckpointReader {
   }
 
   std::string path_;
-  async::Descriptor descriptor_;
+  Descriptor descriptor_;
   std::uint64_t size_ = 0;
   std::uint64_t first_element_ = 0;
 };

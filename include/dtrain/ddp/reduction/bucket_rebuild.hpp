@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "dtrain/backend/shared_memory/available_memory.hpp"
+#include "dtrain/core/process/available_memory.hpp"
 #include "dtrain/core/types/tensor_view.hpp"
 #include "dtrain/ddp/bucket_plan.hpp"
 #include "dtrain/ddp/reduction/gradient_table.hpp"
@@ -51,8 +51,7 @@ struct RelocationBuffer {
   RelocationBuffer(std::size_t wanted, int sharers) : bytes(wanted) {
     constexpr std::size_t min_bytes = 4096;
     constexpr std::size_t useful_bytes = std::size_t{16} << 20;  // below the full size, more would be no faster
-    const std::uint64_t available =
-        backend::shared_memory::available_memory_bytes() / (2 * static_cast<unsigned>(sharers));
+    const std::uint64_t available = available_memory_bytes() / (2 * static_cast<unsigned>(sharers));
     if (bytes > available || !try_allocate()) {
       bytes = std::min(bytes, useful_bytes);
     }

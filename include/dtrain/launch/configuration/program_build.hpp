@@ -17,7 +17,7 @@
 #include <string_view>
 
 #include "dtrain/core/crypto/sha256.hpp"
-#include "dtrain/net/descriptor.hpp"
+#include "dtrain/core/process/descriptor.hpp"
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -62,7 +62,7 @@ inline int find_build_id(::dl_phdr_info* object, std::size_t, void* found) {
 /// The SHA-256 of a file's first 64 MiB; empty if the file cannot be read.
 inline std::string digest_of(const char* path) {
   constexpr std::size_t most = std::size_t{64} << 20;
-  const net::Descriptor file(::open(path, O_RDONLY | O_CLOEXEC));
+  const Descriptor file(::open(path, O_RDONLY | O_CLOEXEC));
   std::array<std::byte, 65536> piece{};
   Sha256 digest;
   std::size_t read = 0;

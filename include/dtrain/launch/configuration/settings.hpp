@@ -13,10 +13,10 @@
 #include <optional>
 #include <string>
 
-#include "dtrain/async/descriptor.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/log.hpp"
+#include "dtrain/core/process/descriptor.hpp"
 #include "dtrain/identity/environment/variables.hpp"
 #include "dtrain/net/poll_descriptor.hpp"
 #include "dtrain/rendezvous/protocol/secret.hpp"
@@ -66,7 +66,7 @@ namespace detail {
 /// Blocking: until the deadline. @throws Error (usage) if it cannot be read; Error (timeout)
 inline std::string secret_in_file(const std::string& path,
                                   Deadline deadline = Deadline::after(std::chrono::seconds(10))) {
-  const async::Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
+  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
   const std::string doing = "reading the secret, " + identity::quoted("DTRAIN_SECRET_FILE", path);
   std::array<char, rendezvous::Secret::most_characters + 2> text{};
   std::size_t length = 0;

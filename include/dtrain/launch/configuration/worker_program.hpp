@@ -14,9 +14,9 @@
 #include <vector>
 
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/process/descriptor.hpp"
 #include "dtrain/identity/environment/variables.hpp"
 #include "dtrain/launch/diagnostics/system_files.hpp"
-#include "dtrain/net/descriptor.hpp"
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -45,7 +45,7 @@ struct CommandLine {
 inline std::string own_program() {
   std::string path(4096, '\0');
   const ssize_t length = ::readlink("/proc/self/exe", path.data(), path.size());
-  const net::Descriptor running(::open("/proc/self/exe", O_PATH | O_CLOEXEC));
+  const Descriptor running(::open("/proc/self/exe", O_PATH | O_CLOEXEC));
   struct ::stat file {};
   struct ::stat found {};
   path.resize(length < 0 ? 0 : static_cast<std::size_t>(length));

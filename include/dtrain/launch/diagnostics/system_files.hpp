@@ -17,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-#include "dtrain/net/descriptor.hpp"
+#include "dtrain/core/process/descriptor.hpp"
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -36,7 +36,7 @@ class SystemFiles {
 
   /// A regular file's first bytes, at most `most`; nullopt if the file is not regular or cannot be read.
   std::optional<std::string> text(const std::string& path, std::size_t most = most_bytes) const {
-    const net::Descriptor file(::open((root_ + path).c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+    const Descriptor file(::open((root_ + path).c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
     struct ::stat facts {};
     if (!file || ::fstat(file.get(), &facts) != 0 || !S_ISREG(facts.st_mode)) {
       return std::nullopt;

@@ -14,8 +14,8 @@
 #include <system_error>
 #include <utility>
 
-#include "dtrain/async/descriptor.hpp"
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/process/descriptor.hpp"
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -73,7 +73,7 @@ class LogFile {
  private:
   std::string path_;
   std::function<void(const std::string&)> on_lost_;
-  async::Descriptor file_;
+  Descriptor file_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::launch

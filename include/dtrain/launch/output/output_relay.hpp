@@ -49,7 +49,7 @@ class OutputRelay {
  public:
   /// @param is_live whether the console shows the unfinished line while it grows, if the console is a terminal
   /// @param folded receives the lines and passes them to the console; null: the console receives them directly
-  OutputRelay(async::EventLoop& loop, async::Descriptor pipe, Console& console, int rank, bool is_live, LogFile log,
+  OutputRelay(async::EventLoop& loop, Descriptor pipe, Console& console, int rank, bool is_live, LogFile log,
               FoldedConsole* folded = nullptr)
       : loop_(&loop),
         pipe_(std::move(pipe)),
@@ -125,7 +125,7 @@ class OutputRelay {
   }
 
   async::EventLoop* loop_;
-  async::Descriptor pipe_;
+  Descriptor pipe_;
   Console* console_;
   FoldedConsole* folded_;
   int rank_;

@@ -23,7 +23,7 @@ class StdinForwarder {
  public:
   /// @param source the descriptor to read; the caller still owns it
   /// @param pipe the writing end; closed at the end of the source, or when the worker has closed the reading end
-  StdinForwarder(async::EventLoop& loop, int source, async::Descriptor pipe)
+  StdinForwarder(async::EventLoop& loop, int source, Descriptor pipe)
       : loop_(&loop), source_(source), pipe_(std::move(pipe)), can_wait_(can_be_waited_for(source)) {
     const int flags = ::fcntl(pipe_.get(), F_GETFL);
     if (flags < 0 || ::fcntl(pipe_.get(), F_SETFL, flags | O_NONBLOCK) != 0) {
@@ -81,7 +81,7 @@ class StdinForwarder {
 
   async::EventLoop* loop_;
   int source_;
-  async::Descriptor pipe_;
+  Descriptor pipe_;
   bool can_wait_;
 };
 

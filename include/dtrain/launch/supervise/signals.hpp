@@ -11,8 +11,8 @@
 #include <csignal>
 #include <optional>
 
-#include "dtrain/async/descriptor.hpp"
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/process/descriptor.hpp"
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -51,7 +51,7 @@ class SignalReader {
     for (const int signal : {SIGPIPE, SIGXFSZ, SIGTTIN, SIGTTOU}) {
       sigaddset(&blocked, signal);
     }
-    descriptor_ = async::Descriptor(::signalfd(-1, &wanted, SFD_CLOEXEC | SFD_NONBLOCK));
+    descriptor_ = Descriptor(::signalfd(-1, &wanted, SFD_CLOEXEC | SFD_NONBLOCK));
     if (!descriptor_) {
       throw errno_error("creating a descriptor for signals");
     }
@@ -92,7 +92,7 @@ class SignalReader {
   const sigset_t& original_mask() const noexcept { return original_mask_; }
 
  private:
-  async::Descriptor descriptor_;
+  Descriptor descriptor_;
   sigset_t original_mask_{};
 };
 

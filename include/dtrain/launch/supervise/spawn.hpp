@@ -17,8 +17,8 @@
 #include <utility>
 #include <vector>
 
-#include "dtrain/async/descriptor.hpp"
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/process/descriptor.hpp"
 #include "dtrain/core/process/open_files.hpp"
 #include "dtrain/identity/environment/variables.hpp"
 
@@ -26,8 +26,8 @@ namespace DTRAIN_NAMESPACE::launch {
 
 /// A pipe, both ends close-on-exec.
 struct Pipe {
-  async::Descriptor reader;
-  async::Descriptor writer;
+  Descriptor reader;
+  Descriptor writer;
 };
 
 /// @throws Error (posix) if no descriptors are left
@@ -37,7 +37,7 @@ inline Pipe make_pipe() {
     throw errno_error("creating a pipe to a worker",
                       "raise the limit of open files (ulimit -n) or start fewer workers");
   }
-  return {async::Descriptor(ends[0]), async::Descriptor(ends[1])};
+  return {Descriptor(ends[0]), Descriptor(ends[1])};
 }
 
 /// Program, environment and descriptors of a child. @pre The descriptors are above 2 and open until spawn() returns.

@@ -8,9 +8,9 @@
 #include <string_view>
 #include <utility>
 
+#include "dtrain/core/crypto/random.hpp"
 #include "dtrain/core/crypto/sha256.hpp"
 #include "dtrain/core/error.hpp"
-#include "dtrain/rendezvous/protocol/random.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 

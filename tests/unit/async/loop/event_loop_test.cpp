@@ -15,10 +15,10 @@
 namespace {
 
 using namespace dtrain;
-using async::Descriptor;
 using async::EventLoop;
 using async::Task;
 using async::WakeReason;
+using dtrain::Descriptor;
 using namespace std::chrono_literals;
 
 Deadline soon() {

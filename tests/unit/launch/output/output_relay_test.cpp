@@ -131,7 +131,7 @@ TEST_CASE("a console whose reader is gone takes nothing more and holds nobody up
 TEST_CASE("a regular file is written like anything else") {
   EventLoop loop;
   char path[] = "/tmp/dtrain-console-XXXXXX";
-  const dtrain::async::Descriptor file(::mkostemp(path, O_CLOEXEC));
+  const dtrain::Descriptor file(::mkostemp(path, O_CLOEXEC));
   REQUIRE(file);
   Console console(loop, file.get(), false);
   const TaskHandle writing = loop.spawn(console.write_out());

@@ -13,7 +13,7 @@
 #include "dtrain/launch/supervise/process_setup.hpp"
 #include "support/limited_child.hpp"
 
-using dtrain::async::Descriptor;
+using dtrain::Descriptor;
 using dtrain::launch::ExitStatus;
 using dtrain::launch::make_pipe;
 using dtrain::launch::Pipe;

@@ -8,11 +8,11 @@
 #include <chrono>
 #include <string>
 
-#include "dtrain/net/descriptor.hpp"
+#include "dtrain/core/process/descriptor.hpp"
 
+using dtrain::Descriptor;
 using dtrain::async::EventLoop;
 using dtrain::async::Task;
-using dtrain::net::Descriptor;
 using dtrain::rendezvous::SlowNotice;
 
 namespace {

@@ -110,7 +110,7 @@ class SegmentSetup {
                                            std::to_string(ranks) + " ranks: no machine has an address space for that");
     }
     std::uint64_t nonce = 0;
-    const auto random = rendezvous::random_bytes<sizeof(nonce)>();
+    const auto random = random_bytes<sizeof(nonce)>();
     std::memcpy(&nonce, random.data(), sizeof(nonce));
     return {Segment::create(size_of_segment(), ranks * bytes_), stride_, nonce};
   }

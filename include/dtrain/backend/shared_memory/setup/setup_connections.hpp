@@ -21,12 +21,12 @@
 #include "dtrain/backend/shared_memory/setup/pending_peers.hpp"
 #include "dtrain/backend/shared_memory/setup/setup_message.hpp"
 #include "dtrain/core/cause.hpp"
+#include "dtrain/core/crypto/random.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/failure_latch.hpp"
 #include "dtrain/core/process/open_files.hpp"
 #include "dtrain/net/unix_socket.hpp"
-#include "dtrain/rendezvous/protocol/random.hpp"
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
@@ -81,7 +81,7 @@ class SetupConnections {
   }
 
   /// Blocking. @throws as receive
-  net::Descriptor receive_descriptor(int peer, Deadline deadline) {
+  Descriptor receive_descriptor(int peer, Deadline deadline) {
     return with_context(peer, [&] {
       wait_readable(socket(peer).connection.descriptor(), deadline);
       return std::move(socket(peer).connection.receive_descriptor(deadline).descriptor);
@@ -157,7 +157,7 @@ class SetupConnections {
   }
 
   void accept_all(const ChannelContext& context, Deadline deadline) {
-    const ListenerAddress listener{"dtrain-" + rendezvous::random_job_id(), rendezvous::random_job_id()};
+    const ListenerAddress listener{"dtrain-" + random_job_id(), random_job_id()};
     std::optional<PendingPeers> pending;
     try {
       require_files(static_cast<std::size_t>(size_));

@@ -12,7 +12,7 @@
 #include "dtrain/core/crypto/sha256.hpp"
 #include "dtrain/core/error.hpp"
 
-namespace DTRAIN_NAMESPACE::rendezvous {
+namespace DTRAIN_NAMESPACE {
 
 /// Bytes of getrandom(2). Blocking: only early in the boot of a machine. @throws Error (posix)
 template <std::size_t N>
@@ -34,4 +34,4 @@ inline std::string random_job_id() {
   return hex(random_bytes<16>());
 }
 
-}  // namespace DTRAIN_NAMESPACE::rendezvous
+}  // namespace DTRAIN_NAMESPACE

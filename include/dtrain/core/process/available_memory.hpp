@@ -13,13 +13,13 @@
 #include <string>
 #include <string_view>
 
-#include "dtrain/net/descriptor.hpp"
+#include "dtrain/core/process/descriptor.hpp"
 
-namespace DTRAIN_NAMESPACE::backend::shared_memory {
+namespace DTRAIN_NAMESPACE {
 
 /// The first 4096 bytes of a kernel file; empty if it cannot be read.
 inline std::string read_start(const char* path) {
-  const net::Descriptor file(::open(path, O_RDONLY | O_CLOEXEC));
+  const Descriptor file(::open(path, O_RDONLY | O_CLOEXEC));
   std::array<char, 4096> text{};
   const ssize_t count = file ? ::read(file.get(), text.data(), text.size()) : -1;
   return count > 0 ? std::string(text.data(), static_cast<std::size_t>(count)) : std::string();
@@ -97,4 +97,4 @@ inline std::uint64_t available_memory_bytes() {
                   available_in_groups(read_start("/proc/self/cgroup")));
 }
 
-}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
+}  // namespace DTRAIN_NAMESPACE

@@ -9,11 +9,11 @@
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/version.hpp"
 
-namespace DTRAIN_NAMESPACE::async {
+namespace DTRAIN_NAMESPACE {
 
 /// Closes its descriptor when destroyed. Code that opens one passes a close-on-exec flag to the system call, so that
 /// processes started by the program do not keep it open.
-/// Lifetime: no coroutine waits for a descriptor (EventLoop::readable) while it is closed.
+/// Lifetime: no coroutine waits for the descriptor (EventLoop::readable) while it is closed.
 class Descriptor {
  public:
   Descriptor() noexcept = default;
@@ -48,4 +48,4 @@ class Descriptor {
   int fd_ = -1;
 };
 
-}  // namespace DTRAIN_NAMESPACE::async
+}  // namespace DTRAIN_NAMESPACE

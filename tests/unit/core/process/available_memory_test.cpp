@@ -1,4 +1,4 @@
-#include "dtrain/backend/shared_memory/available_memory.hpp"
+#include "dtrain/core/process/available_memory.hpp"
 
 #include <doctest/doctest.h>
 #include <sys/stat.h>
@@ -12,7 +12,7 @@
 
 namespace {
 
-using dtrain::backend::shared_memory::available_in_groups;
+using dtrain::available_in_groups;
 
 constexpr std::uint64_t unbounded = std::numeric_limits<std::uint64_t>::max();
 
