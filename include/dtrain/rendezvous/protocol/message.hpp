@@ -41,6 +41,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <variant>
 
 #include "dtrain/core/cause.hpp"
 #include "dtrain/rendezvous/membership/membership.hpp"
@@ -159,6 +160,12 @@ struct FailureReport {
 
 struct Leave {};
 struct Left {};
+
+/// From the store to a rank.
+using ToRank = std::variant<Welcome, Failure, Response, Left>;
+
+/// From a rank to the store.
+using FromRank = std::variant<Request, Cancel, FailureReport, Leave>;
 /// @}
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous

@@ -15,7 +15,6 @@
 #include "dtrain/rendezvous/protocol/handshake_fields.hpp"
 #include "dtrain/rendezvous/protocol/limits.hpp"
 #include "dtrain/rendezvous/protocol/request_fields.hpp"
-#include "dtrain/rendezvous/server/server_action.hpp"
 #include "dtrain/rendezvous/session/retransmit_queue.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {

@@ -10,7 +10,6 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <type_traits>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -25,19 +24,19 @@
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-/// Performs the actions of its JobState, and detects lost ranks. A rank is lost if its session has no connection for
+/// Sends what its JobState says, and detects lost ranks. A rank is lost if its session has no connection for
 /// the reconnect window, or sends nothing for the liveness time. Lifetime: the loop outlives it; destroying it closes
 /// every session at once. Threads: the loop's.
-class JobServer {
+class JobServer final : private JobSink {
  public:
   /// @throws Error (posix) if the system gives no random bytes; Error (invalid_argument) for an impossible world size
   JobServer(async::EventLoop& loop, StoreJobOptions options, const Limits& limits)
       : loop_(loop),
         options_(checked(std::move(options))),
         limits_(limits),
-        job_(options_.world_size, options_.owner, random_job_id(), limits_, options_.job, options_.opener),
+        job_(*this, options_.world_size, options_.owner, random_job_id(), limits_, options_.job, options_.opener),
         over_(loop),
-        join_timeout_(loop, job_, options_.join_deadline, [this] { apply(); }),
+        join_timeout_(loop, job_, options_.join_deadline, [this] { settle(); }),
         liveness_task_(loop_.spawn(watch_liveness())) {}
   JobServer(const JobServer&) = delete;
   JobServer& operator=(const JobServer&) = delete;
@@ -48,7 +47,7 @@ class JobServer {
   /// Posts a failure that the store's own process noticed. Only the job's first cause counts; every rank receives it.
   void post_failure(const Cause& cause) {
     job_.post(cause);
-    apply();
+    settle();
   }
 
   /// The job's first cause; nothing while the job has not failed.
@@ -80,11 +79,11 @@ class JobServer {
     if (std::holds_alternative<std::monostate>(result)) {
       join_timeout_.joined(join.join_timeout_ms);
       const Accepted accepted = accept(id, added);
-      apply();
+      settle();
       return accepted;
     }
     clients_.erase(id);
-    apply();
+    settle();
     const Refused* refused = std::get_if<Refused>(&result);
     return refused != nullptr ? std::variant<Accepted, Refused, Failure>(*refused) : std::get<Failure>(result);
   }
@@ -173,7 +172,7 @@ class JobServer {
       return false;
     }
     job_.receive(id, *std::move(message));
-    apply();
+    settle();
     return true;
   }
 
@@ -204,7 +203,7 @@ class JobServer {
     if (loss) {
       job_.post(*loss);
     }
-    apply();
+    settle();
   }
 
   /// Ends sessions that send nothing for the liveness time. If the store's own process was stopped meanwhile, the
@@ -231,65 +230,57 @@ class JobServer {
     }
   }
 
-  /// Performs the job's actions in order. If a callback posts a failure meanwhile, its actions follow the earlier ones.
-  void apply() {
-    if (std::exchange(applying_, true)) {
-      return;
-    }
-    const std::unique_ptr<bool, void (*)(bool*)> guard(&applying_, [](bool* applying) { *applying = false; });
-    std::vector<SessionId> unread;
-    for (auto actions = job_.take_actions(); !actions.empty(); actions = job_.take_actions()) {
-      for (ServerAction& action : actions) {
-        std::visit([&](auto& each) { perform(each, unread); }, action);
-      }
-    }
-    applying_ = false;
-    if (job_.over()) {
-      over_.set();
-    }
-    for (const SessionId id : unread) {
-      detach(id, "it left more than " + std::to_string(limits_.outgoing_bytes) + " bytes of answers unread");
+  /// @name Called by the job
+  /// @{
+  template <class Message>
+  void send_to(SessionId id, Message& message) {
+    const auto found = clients_.find(id);
+    if (found != clients_.end() && !found->second->session->send(encode(std::move(message)))) {
+      unread_.push_back(id);
     }
   }
-
-  template <class Answer>
-  requires std::is_same_v<Answer, SendMessage> || std::is_same_v<Answer, SendValues>
-  void perform(Answer& send, std::vector<SessionId>& unread) {
-    const auto found = clients_.find(send.session);
-    if (found != clients_.end() && !found->second->session->send(encode(std::move(send.message)))) {
-      unread.push_back(send.session);
-    }
-  }
-  void perform(const CloseAfterSending& close, std::vector<SessionId>&) {
-    const auto found = clients_.find(close.session);
+  void send(SessionId id, ToRank message) override { send_to(id, message); }
+  void send(SessionId id, ValueResponse message) override { send_to(id, message); }
+  void close_after_sending(SessionId id) override {
+    const auto found = clients_.find(id);
     if (found != clients_.end()) {
       found->second->session->close_after_sending();
     }
   }
-  void perform(const RankJoined& joined, std::vector<SessionId>&) {
+  void on_joined(int rank, const std::string& host) override {
     if (options_.on_joined) {
-      options_.on_joined(joined.rank, joined.host);
+      options_.on_joined(rank, host);
     }
   }
-  void perform(const RankLeft& left, std::vector<SessionId>&) {
+  void on_left(int rank) override {
     if (options_.on_left) {
-      options_.on_left(left.rank);
+      options_.on_left(rank);
     }
   }
-  void perform(const JobFailedAction& failed, std::vector<SessionId>&) {
+  void on_failure(const Cause& cause) override {
     if (options_.on_failure) {
-      options_.on_failure(failed.cause);
+      options_.on_failure(cause);
     }
   }
+  void warn(const std::string& sentence) override { log(LogLevel::warning, sentence); }
+  /// @}
 
-  void perform(const LogWarning& doubt, std::vector<SessionId>&) { log(LogLevel::warning, doubt.sentence); }
+  /// After each call of the job: ends the sessions that left too many bytes unread, which changes the job again.
+  void settle() {
+    for (const SessionId id : std::exchange(unread_, {})) {
+      detach(id, "it left more than " + std::to_string(limits_.outgoing_bytes) + " bytes of answers unread");
+    }
+    if (job_.over()) {
+      over_.set();
+    }
+  }
 
   async::EventLoop& loop_;
   StoreJobOptions options_;
   Limits limits_;
   JobState job_;
   async::ManualResetEvent over_;
-  bool applying_ = false;
+  std::vector<SessionId> unread_;  ///< sessions that took too little of what was sent
   SessionId last_id_ = 0;
   std::map<SessionId, std::unique_ptr<ClientEntry>> clients_;
   JoinTimeout join_timeout_;  ///< tasks come last: destroyed before the members that they use

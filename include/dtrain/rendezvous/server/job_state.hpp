@@ -12,29 +12,28 @@
 #include "dtrain/rendezvous/membership/rank_list.hpp"
 #include "dtrain/rendezvous/protocol/limits.hpp"
 #include "dtrain/rendezvous/server/job_members.hpp"
+#include "dtrain/rendezvous/server/job_sink.hpp"
 #include "dtrain/rendezvous/server/rank_table.hpp"
-#include "dtrain/rendezvous/server/server_action.hpp"
-#include "dtrain/rendezvous/storage/request_handler.hpp"
+#include "dtrain/rendezvous/server/request_handler.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
 /// State of one job; its RequestHandler serves requests. Threads: one. Its Limits bound it, whatever it receives.
 class JobState {
  public:
+  /// @param sink sends messages and tells of ranks; outlives the state
   /// @param id of this attempt of the job, which every rank receives
   /// @param job name of the job; a Join is compared with it and with `opener`, the rank that opens the store
-  JobState(int world_size, std::string owner, std::string id, const Limits& limits, const std::string& job = {},
-           StoreOpener opener = {})
-      : id_(std::move(id)),
+  JobState(JobSink& sink, int world_size, std::string owner, std::string id, const Limits& limits,
+           const std::string& job = {}, StoreOpener opener = {})
+      : sink_(sink),
+        id_(std::move(id)),
         members_(owner, job, std::move(opener)),
         rank_table_(world_size, std::move(owner)),
-        request_handler_(world_size, limits, actions_) {}
+        request_handler_(world_size, limits, sink) {}
   JobState(const JobState&) = delete;
   JobState& operator=(const JobState&) = delete;
   ~JobState() = default;
-
-  /// The actions since the last call.
-  std::vector<ServerAction> take_actions() { return std::exchange(actions_, {}); }
 
   const std::optional<Cause>& cause() const noexcept { return cause_; }
   bool formed() const noexcept { return formed_; }
@@ -72,9 +71,9 @@ class JobState {
     request_handler_.open(session, join.info.rank);
     members_.add(join);
     if (compared.relation == JobComparison::Relation::doubtful && !std::exchange(has_warned_, true)) {
-      actions_.emplace_back(LogWarning{compared.sentence});  // one for each job is enough
+      sink_.warn(compared.sentence);  // one for each job is enough
     }
-    actions_.emplace_back(RankJoined{join.info.rank, join.info.host});
+    sink_.on_joined(join.info.rank, join.info.host);
     if (rank_table_.complete()) {
       form();
     }
@@ -108,9 +107,9 @@ class JobState {
       return;
     }
     cause_ = cause;
-    actions_.emplace_back(JobFailedAction{cause});
+    sink_.on_failure(cause);
     for (const auto& [session, rank] : ranks_) {
-      send(session, Failure{cause});
+      sink_.send(session, Failure{cause});
     }
     request_handler_.fail();
   }
@@ -133,9 +132,6 @@ class JobState {
   }
 
  private:
-  void send(SessionId session, ToRank message) { actions_.emplace_back(send_to(session, std::move(message))); }
-  void close(SessionId session) { actions_.emplace_back(CloseAfterSending{session}); }
-
   /// Admits the rank. While a job whose store a rank opened still forms, a second claim of a rank or of the store fails
   /// it. Two jobs that nothing distinguishes may then have met at one port.
   std::variant<std::monostate, Refused, Cause> claim(SessionId session, const Join& join) {
@@ -165,7 +161,7 @@ class JobState {
     formed_ = true;
     for (Membership& membership : std::get<std::vector<Membership>>(formed)) {
       const SessionId session = rank_table_.at(membership.rank).session;
-      send(session, Welcome{std::move(membership)});
+      sink_.send(session, Welcome{std::move(membership)});
     }
   }
 
@@ -177,10 +173,10 @@ class JobState {
 
   void on(SessionId session, Request& request) {
     if (cause_) {
-      return send(session, Response{request.id, Status::failed, cause_->sentence(), 0});
+      return sink_.send(session, Response{request.id, Status::failed, cause_->sentence(), 0});
     }
     if (!formed_) {
-      return send(session, Response{request.id, Status::refused, "not all ranks have joined yet", 0});
+      return sink_.send(session, Response{request.id, Status::refused, "not all ranks have joined yet", 0});
     }
     request_handler_.receive(session, request);
   }
@@ -192,16 +188,17 @@ class JobState {
   void on(SessionId session, const Leave&) {
     const int rank = ranks_.at(session);
     const std::string host = rank_table_.at(rank).info.host;
-    send(session, Left{});
-    close(session);
+    sink_.send(session, Left{});
+    sink_.close_after_sending(session);
     remove(session, RankTable::RankState::left);
-    actions_.emplace_back(RankLeft{rank});
+    sink_.on_left(rank);
     if (!formed_) {
       return post(Cause{CauseKind::lost, rank, host, "it left before all ranks had joined"});
     }
     request_handler_.refuse_barriers(rank);
   }
 
+  JobSink& sink_;
   std::string id_;
   JobMembers members_;
   RankTable rank_table_;
@@ -210,8 +207,7 @@ class JobState {
   bool formed_ = false;
   bool has_warned_ = false;
   std::string last_refusal_;
-  std::vector<ServerAction> actions_;
-  RequestHandler request_handler_;  ///< appends its responses to actions_
+  RequestHandler request_handler_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous

@@ -1,7 +1,8 @@
 #pragma once
 /// @file
-/// Open-file limit: check that a process may open the files that a job's store needs.
+/// Open-file limit: how many ranks and pending connections the store of a process may have.
 
+#include <algorithm>
 #include <cstddef>
 #include <optional>
 #include <string>
@@ -31,6 +32,12 @@ inline std::optional<Cause> too_few_files(const StoreJobOptions& job) {
                    " open files for that, but may open " + std::to_string(limit) +
                    "; raise the hard limit (ulimit -Hn " + number +
                    ", systemd's LimitNOFILE, docker's --ulimit nofile)"};
+}
+
+/// Pending connections that a server keeps open before they join: `wanted`, but at most half of the files that this
+/// process may open. The rest is for joined ranks.
+inline std::size_t pending_connection_limit(std::size_t wanted) noexcept {
+  return std::min(wanted, std::max(open_files_limit().value_or(2 * wanted) / 2, std::size_t{1}));
 }
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous

@@ -36,7 +36,8 @@ struct StoreJobOptions {
   std::size_t further_files = 0;  ///< files that this process will open beside the job's connections
   Deadline join_deadline = Deadline::after(std::chrono::seconds(600));  ///< all ranks join by then
 
-  /// @name Called on the loop's thread. They must not throw, nor destroy the server or open a job.
+  /// @name Called on the loop's thread. They must not throw, post a failure, open a job or
+  /// destroy the server.
   /// @{
   std::function<void(const Cause&)> on_failure{};
   std::function<void(int rank, const std::string& host)> on_joined{};

@@ -22,7 +22,6 @@
 #include "dtrain/rendezvous/protocol/version_text.hpp"
 #include "dtrain/rendezvous/server/job_server.hpp"
 #include "dtrain/rendezvous/server/open_file_limit.hpp"
-#include "dtrain/rendezvous/server/pending_connection_limit.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 

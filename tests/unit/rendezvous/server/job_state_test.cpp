@@ -6,17 +6,21 @@
 #include <utility>
 #include <vector>
 
+#include "unit/rendezvous/server/recording_sink.hpp"
+
 using namespace dtrain::rendezvous;
 using dtrain::Cause;
 using dtrain::CauseKind;
+using rendezvous_test::RecordingSink;
 
 namespace {
 
 /// A job whose ranks are the sessions 100, 101, ...
 struct Table {
-  explicit Table(int world_size, Limits limits = {}) : job(world_size, "the launcher on host l", "job-id", limits) {}
+  explicit Table(int world_size, Limits limits = {})
+      : job(sink, world_size, "the launcher on host l", "job-id", limits) {}
   Table(int world_size, const std::string& owner, const std::string& name, const StoreOpener& opener)
-      : job(world_size, owner, "job-id", {}, name, opener) {}
+      : job(sink, world_size, owner, "job-id", {}, name, opener) {}
 
   void join(SessionId session, int rank, int world_size, const std::string& host = "a",
             const std::string& settings = {}) {
@@ -55,28 +59,15 @@ struct Table {
     job.receive(session, Request{id, operation, std::move(keys), std::move(value), number});
   }
 
-  /// The answers to join, and the actions, since the last call, each as one line.
+  /// The answers to join, and what the sink recorded, since the last call, each as one line.
   std::vector<std::string> seen() {
     std::vector<std::string> lines = std::exchange(answers, {});
-    for (const ServerAction& action : job.take_actions()) {
-      if (const auto* send = std::get_if<SendMessage>(&action)) {
-        lines.push_back(std::to_string(send->session) + " " + text(send->message));
-      } else if (const auto* values = std::get_if<SendValues>(&action)) {
-        const ValueResponse& response = values->message;
-        lines.push_back(
-            std::to_string(values->session) + " " +
-            text(Response{response.id, response.status, response.text ? *response.text : "", response.number}));
-      } else if (const auto* close = std::get_if<CloseAfterSending>(&action)) {
-        lines.push_back(std::to_string(close->session) + " close");
-      } else if (const auto* joined = std::get_if<RankJoined>(&action)) {
-        lines.push_back("joined " + std::to_string(joined->rank) + " " + joined->host);
-      } else if (const auto* left = std::get_if<RankLeft>(&action)) {
-        lines.push_back("left " + std::to_string(left->rank));
-      } else if (const auto* doubt = std::get_if<LogWarning>(&action)) {
-        lines.push_back("doubt: " + doubt->sentence);
-      } else {
-        lines.push_back("failed: " + std::get<JobFailedAction>(action).cause.sentence());
-      }
+    for (const RecordingSink::Event& event : sink.take()) {
+      const auto* message = std::get_if<RecordingSink::Message>(&event);
+      lines.push_back(message == nullptr
+                          ? std::get<std::string>(event)
+                          : std::to_string(message->session) + " " +
+                                std::visit([](const auto& each) { return text(each); }, message->content));
     }
     return lines;
   }
@@ -94,7 +85,11 @@ struct Table {
     }
     return "left";
   }
+  static std::string text(const ValueResponse& response) {
+    return text(Response{response.id, response.status, response.text ? *response.text : "", response.number});
+  }
 
+  RecordingSink sink;
   JobState job;
   std::vector<std::string> answers;
 };

@@ -17,7 +17,7 @@
 #include "dtrain/core/sanitize.hpp"
 #include "dtrain/rendezvous/membership/rank_list.hpp"
 #include "dtrain/rendezvous/protocol/limits.hpp"
-#include "dtrain/rendezvous/server/server_action.hpp"
+#include "dtrain/rendezvous/server/job_sink.hpp"
 #include "dtrain/rendezvous/storage/barriers.hpp"
 #include "dtrain/rendezvous/storage/key_value_map.hpp"
 
@@ -26,9 +26,9 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 /// Every request gets one response, unless its session ends first. Threads: one. Bounded by its Limits.
 class RequestHandler {
  public:
-  /// @param actions receives the responses; outlives the handler
-  RequestHandler(int world_size, const Limits& limits, std::vector<ServerAction>& actions)
-      : limits_(limits), world_size_(world_size), actions_(actions), keys_(limits), barriers_(world_size) {}
+  /// @param sink sends the responses; outlives the handler
+  RequestHandler(int world_size, const Limits& limits, JobSink& sink)
+      : limits_(limits), world_size_(world_size), sink_(sink), keys_(limits), barriers_(world_size) {}
   RequestHandler(const RequestHandler&) = delete;
   RequestHandler& operator=(const RequestHandler&) = delete;
   ~RequestHandler() = default;
@@ -133,7 +133,7 @@ class RequestHandler {
     const auto found = clients_.find(session);
     if (found != clients_.end()) {
       found->second.pending.erase(response.id);
-      actions_.emplace_back(send_to(session, std::move(response)));
+      sink_.send(session, std::move(response));
     }
   }
   void answer(RequestKey id, Status status, std::string text = {}, std::int64_t number = 0) {
@@ -289,7 +289,7 @@ class RequestHandler {
 
   Limits limits_;
   int world_size_;
-  std::vector<ServerAction>& actions_;
+  JobSink& sink_;
   KeyValueMap keys_;
   Barriers barriers_;
   std::set<int> left_;  ///< ranks that have left: none of their barriers can complete

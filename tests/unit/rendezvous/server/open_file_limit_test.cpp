@@ -1,4 +1,4 @@
-#include "dtrain/rendezvous/server/pending_connection_limit.hpp"
+#include "dtrain/rendezvous/server/open_file_limit.hpp"
 
 #include <doctest/doctest.h>
 #include <sys/resource.h>

@@ -1,4 +1,4 @@
-#include "dtrain/rendezvous/storage/request_handler.hpp"
+#include "dtrain/rendezvous/server/request_handler.hpp"
 
 #include <doctest/doctest.h>
 
@@ -11,8 +11,10 @@
 
 #include "dtrain/rendezvous/protocol/session_codec.hpp"
 #include "support/allocation_count.hpp"
+#include "unit/rendezvous/server/recording_sink.hpp"
 
 using namespace dtrain::rendezvous;
+using rendezvous_test::RecordingSink;
 
 namespace {
 
@@ -20,7 +22,7 @@ using Strings = std::vector<std::string>;
 
 /// A handler whose ranks 0, 1, ... are the sessions 100, 101, ..., and a clock in seconds.
 struct Handler {
-  explicit Handler(int world_size, Limits limits = {}) : handler(world_size, limits, actions) {
+  explicit Handler(int world_size, Limits limits = {}) : handler(world_size, limits, sink) {
     for (int rank = 0; rank < world_size; ++rank) {
       handler.open(100 + static_cast<SessionId>(rank), rank);
     }
@@ -46,15 +48,12 @@ struct Handler {
   /// The answers since the last call: session, request, status, text or values, number.
   Strings seen() {
     Strings lines;
-    for (const ServerAction& action : actions) {
-      if (const auto* values = std::get_if<SendValues>(&action)) {
-        lines.push_back(line_of(values->session, values->message));
-      } else {
-        const SendMessage& send = std::get<SendMessage>(action);
-        lines.push_back(line_of(send.session, std::get<Response>(send.message)));
-      }
+    for (const RecordingSink::Event& event : sink.take()) {
+      const auto& [session, content] = std::get<RecordingSink::Message>(event);
+      const auto* values = std::get_if<ValueResponse>(&content);
+      lines.push_back(values != nullptr ? line_of(session, *values)
+                                        : line_of(session, std::get<Response>(std::get<ToRank>(content))));
     }
-    actions.clear();
     return lines;
   }
 
@@ -70,7 +69,7 @@ struct Handler {
   static std::string text_of(const std::string& value) { return value; }
   static std::string text_of(const SharedValue& value) { return value ? *value : std::string(); }
 
-  std::vector<ServerAction> actions;
+  RecordingSink sink;
   RequestHandler handler;
   std::uint64_t last_id = 0;
   int seconds = 0;
@@ -115,15 +114,12 @@ std::size_t bytes_of_answers(Handler& tested, std::vector<RetransmitQueue>& outb
                              const std::function<void()>& answered) {
   const std::size_t before = support::allocated_bytes;
   answered();
-  for (ServerAction& action : tested.actions) {
-    const auto push = [&](auto& send) {
-      if constexpr (requires { send.message; }) {
-        CHECK(outboxes.at(send.session - 100).push(encode(std::move(send.message))));
-      }
-    };
-    std::visit(push, action);
+  for (RecordingSink::Event& event : tested.sink.events) {
+    auto& [session, content] = std::get<RecordingSink::Message>(event);
+    RetransmitQueue& outbox = outboxes.at(session - 100);
+    std::visit([&](auto& message) { CHECK(outbox.push(encode(std::move(message)))); }, content);
   }
-  tested.actions.clear();
+  tested.sink.events.clear();
   return support::allocated_bytes - before;
 }
 
