@@ -17,8 +17,8 @@
 
 #include "bench/child_process.hpp"
 #include "dtrain/async/manual_reset_event.hpp"
-#include "dtrain/rendezvous/client/joined_job.hpp"
 #include "dtrain/rendezvous/client/store.hpp"
+#include "dtrain/rendezvous/client/store_client.hpp"
 
 namespace bench {
 
@@ -88,7 +88,7 @@ class ClientProcess {
       }
       channel_.send(result_);
       co_await told();
-      for (std::unique_ptr<rendezvous::JoinedJob>& session : sessions_) {
+      for (rendezvous::StoreClient::Owner& session : sessions_) {
         if (session) {
           loop_.spawn_detached(leave(*session));
         }
@@ -110,7 +110,7 @@ class ClientProcess {
     dtrain::async::Task<void> one(int index) {
       try {
         co_await join(index);
-        const rendezvous::Store store(sessions_[static_cast<std::size_t>(index)]->client(), nullptr);
+        const rendezvous::Store store(sessions_[static_cast<std::size_t>(index)]->weak_from_this(), nullptr);
         dtrain::async::Task<std::int64_t> adding = store.add("count", 1, soon());
         const std::int64_t sum = co_await std::move(adding);
         result_.sum += sum;
@@ -133,16 +133,16 @@ class ClientProcess {
       address.host = "127.0.0.1";
       address.port = options_.port;
       address.secret = options_.secret;
-      rendezvous::JoinRequest request;
+      rendezvous::Join request;
       request.info.rank = options_.first_rank + index;
       request.info.host_id = request.info.host = "node-" + std::to_string(request.info.rank / ranks_of_a_node);
       request.info.settings = "policy=bench";
       request.world_size = options_.world_size;
       auto latch = std::make_shared<dtrain::FailureLatch>();
       const int rank = request.info.rank;
-      dtrain::async::Task<std::unique_ptr<rendezvous::JoinedJob>> joining =
-          rendezvous::JoinedJob::join(loop_, std::move(address), std::move(request), std::move(latch), soon());
-      std::unique_ptr<rendezvous::JoinedJob> session = co_await std::move(joining);
+      dtrain::async::Task<rendezvous::StoreClient::Owner> joining =
+          rendezvous::StoreClient::join(loop_, std::move(address), std::move(request), std::move(latch), soon());
+      rendezvous::StoreClient::Owner session = co_await std::move(joining);
       check(session->membership(), rank);
       sessions_[static_cast<std::size_t>(index)] = std::move(session);
       if (++joined_ == options_.ranks) {
@@ -165,7 +165,7 @@ class ClientProcess {
       }
     }
 
-    dtrain::async::Task<void> leave(rendezvous::JoinedJob& session) {
+    dtrain::async::Task<void> leave(rendezvous::StoreClient& session) {
       co_await session.leave(soon());
       ++left_;
     }
@@ -186,7 +186,7 @@ class ClientProcess {
     int joined_ = 0;
     int done_ = 0;
     int left_ = 0;
-    std::vector<std::unique_ptr<rendezvous::JoinedJob>> sessions_;
+    std::vector<rendezvous::StoreClient::Owner> sessions_;
   };
 
   ChildProcess child_;

@@ -19,8 +19,8 @@
 #include "dtrain/launch/nodes/launcher_records.hpp"
 #include "dtrain/launch/nodes/lost_launcher_messages.hpp"
 #include "dtrain/launch/nodes/record.hpp"
-#include "dtrain/rendezvous/client/joined_job.hpp"
 #include "dtrain/rendezvous/client/store.hpp"
+#include "dtrain/rendezvous/client/store_client.hpp"
 #include "dtrain/rendezvous/membership/host_identity.hpp"
 #include "dtrain/rendezvous/server/listen.hpp"
 #include "dtrain/rendezvous/server/store_server.hpp"
@@ -48,7 +48,7 @@ class NodeRendezvous {
 
   /// Ends when all launchers have joined and know the ranks that they start.
   /// @throws JobFailed with a sentence that names the nodes that did not join; Error (usage) for nodes that cannot form
-  /// a job; Error (posix) for a port in use; errors of rendezvous::listen_for_ranks and JoinedJob::join
+  /// a job; Error (posix) for a port in use; errors of rendezvous::listen_for_ranks and StoreClient::join
   async::Task<void> join() {
     if (options_->node.node_count == 1) {
       open_local_store();
@@ -73,15 +73,15 @@ class NodeRendezvous {
       address.host = bound.is_any() ? "localhost" : bound.host();
       open_store(std::move(listeners), deadline);
     }
-    rendezvous::JoinRequest request;
+    rendezvous::Join request;
     request.info.rank = options_->node.node_rank;
     request.info.host_id = host_->id;
     request.info.host = host_->name;
     request.world_size = options_->node.node_count;
     request.job = options_->job;
-    session_ = co_await rendezvous::JoinedJob::join(*loop_, address, std::move(request), failure_, deadline);
+    session_ = co_await rendezvous::StoreClient::join(*loop_, address, std::move(request), failure_, deadline);
     missing_nodes_task_.cancel();
-    store_.emplace(session_->client(), nullptr);
+    store_.emplace(session_->weak_from_this(), nullptr);
     co_await exchange_node_info();
   }
 
@@ -241,7 +241,7 @@ class NodeRendezvous {
   std::optional<rendezvous::StoreServer> server_;  ///< on node 0 only
   rendezvous::JobServer* launchers_ = nullptr;     ///< the server's
   std::set<int> joined_;
-  std::unique_ptr<rendezvous::JoinedJob> session_;
+  rendezvous::StoreClient::Owner session_;
   std::optional<rendezvous::Store> store_;
   NodeTable table_;
   async::TaskHandle missing_nodes_task_;

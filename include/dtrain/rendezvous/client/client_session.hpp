@@ -5,9 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <exception>
-#include <functional>
 #include <memory>
-#include <span>
 #include <string>
 #include <utility>
 #include <variant>
@@ -16,75 +14,64 @@
 #include "dtrain/core/duration_text.hpp"
 #include "dtrain/net/connect.hpp"
 #include "dtrain/rendezvous/client/client_handshake.hpp"
+#include "dtrain/rendezvous/client/store_connector.hpp"
 #include "dtrain/rendezvous/session/resumable_session.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-/// Lifetime: the loop outlives it. Threads: the loop's. Its handlers may end it.
-class ClientSession {
+/// Base of a StoreClient, which receives the frames. Lifetime: the loop outlives it. Threads: the loop's.
+class ClientSession : public SessionHandler {
  public:
-  struct MessageHandlers {
-    std::function<bool(ToRank&)> on_message;              ///< returns false for an unexpected message
-    std::function<void(const std::string& how)> on_lost;  ///< the store is lost; `how` is a clause
-  };
-
-  ClientSession(async::EventLoop& loop, StoreAddress address, const Accepted& accepted,
-                std::unique_ptr<FramedConnection> connection, MessageHandlers handlers)
-      : loop_(loop),
-        address_(std::move(address)),
-        peer_(connection->tcp.peer()),
-        accepted_(accepted),
-        handlers_(std::move(handlers)),
-        session_(std::make_shared<ResumableSession>(loop, SessionOptions{}, frame_handlers())) {
-    connection->watch(std::chrono::milliseconds(accepted_.liveness_ms));
-    static_cast<void>(session_->attach(std::move(connection), 0));  // a new session can always start at frame 0
-    heartbeat_task_ = loop_.spawn(run_heartbeats());
-  }
   ClientSession(const ClientSession&) = delete;
   ClientSession& operator=(const ClientSession&) = delete;
-  ~ClientSession() { end(); }
 
-  /// @returns false if too many bytes wait to be sent
-  [[nodiscard]] bool send(Frame frame) { return session_->send(std::move(frame)); }
-  std::size_t waiting_bytes() const noexcept { return session_->waiting_bytes(); }
+ protected:
+  /// The tasks begin in the loop's next turn, when the derived object exists.
+  ClientSession(async::EventLoop& loop, ConnectedStore store)
+      : loop_(loop),
+        address_(std::move(store.address)),
+        peer_(store.connection->tcp.peer()),
+        accepted_(store.accepted),
+        session_(std::make_shared<ResumableSession>(loop, SessionOptions{}, *this)) {
+    store.connection->watch(std::chrono::milliseconds(accepted_.liveness_ms));
+    static_cast<void>(session_->attach(std::move(store.connection), 0));  // a new session can always start at frame 0
+    heartbeat_task_ = loop_.spawn(run_heartbeats());
+  }
+  ~ClientSession() { close(); }
 
-  /// Closes the connection; no handler is called any more.
-  void end() noexcept {
-    handlers_ = {};
+  /// The job has failed, as the store says instead of going on with the session.
+  virtual void on_failure(const Cause& cause) = 0;
+  /// The store is lost, and the session closed. @param how a clause
+  virtual void on_lost(const std::string& how) = 0;
+
+  /// Closes the connection; no virtual function is called any more.
+  void close() noexcept {
     session_->close();
     heartbeat_task_.cancel();
     resume_task_.cancel();
     lookup_task_.cancel();
   }
 
+  async::EventLoop& loop() const noexcept { return loop_; }
+  const StoreAddress& address() const noexcept { return address_; }
+  ResumableSession& session() const noexcept { return *session_; }
+
  private:
   /// How long an address may take to answer at first. TCP repeats a lost SYN only after a second.
   static constexpr std::chrono::milliseconds first_connect_timeout{100};
   static constexpr std::chrono::milliseconds longest_connect_timeout{5000};
 
-  ResumableSession::FrameHandlers frame_handlers() {
-    ResumableSession::FrameHandlers handlers;
-    handlers.on_frame = [this](std::span<const std::byte> frame) {
-      std::optional<ToRank> message = decode_to_rank(frame);
-      const std::function<bool(ToRank&)> on_message = handlers_.on_message;
-      return message && (!on_message || on_message(*message));
-    };
-    handlers.on_end = [this](const std::string& how) {
-      if (accepted_.reconnect_window_ms == 0) {
-        report_lost(how);
-      } else {
-        resume_task_ = loop_.spawn(resume(how));
-      }
-    };
-    return handlers;
+  void on_disconnected(const std::string& how) override {
+    if (accepted_.reconnect_window_ms == 0) {
+      lose(how);
+    } else {
+      resume_task_ = loop_.spawn(resume(how));
+    }
   }
 
-  void report_lost(const std::string& how) {
-    const std::function<void(const std::string&)> on_lost = handlers_.on_lost;
-    end();
-    if (on_lost) {
-      on_lost(how);
-    }
+  void lose(const std::string& how) {
+    close();
+    on_lost(how);
   }
 
   /// Sends heartbeats, and ends the session if the store sends nothing for the liveness time. If this process itself
@@ -99,8 +86,8 @@ class ClientSession {
       if (now - before > every + liveness / 2) {
         session_->reset_liveness_clock();
       } else if (session_->attached() && now - session_->last_received() > liveness) {
-        report_lost("it has sent nothing for " + duration_text(liveness) +
-                    " (it is stopped, or its host or the way to it is gone)");
+        lose("it has sent nothing for " + duration_text(liveness) +
+             " (it is stopped, or its host or the way to it is gone)");
         co_return;
       }
       session_->send_heartbeat();
@@ -134,7 +121,7 @@ class ClientSession {
     lookup_task_.cancel();
     if (!done) {
       reason = reason.empty() ? last_error_ : reason;
-      report_lost(how + (reason.empty() ? "" : "; going on with the session failed: " + reason));
+      lose(how + (reason.empty() ? "" : "; going on with the session failed: " + reason));
     }
   }
 
@@ -155,9 +142,7 @@ class ClientSession {
       reason = refused->sentence;
     } else if (const Failure* failure = std::get_if<Failure>(&result)) {
       reason = failure->cause.sentence();
-      ToRank message = *failure;
-      const std::function<bool(ToRank&)> on_message = handlers_.on_message;
-      static_cast<void>(!on_message || on_message(message));
+      on_failure(failure->cause);
     }
     const HandshakeError* error = std::get_if<HandshakeError>(&result);
     last_error_ = error != nullptr ? error->reason : last_error_;
@@ -187,7 +172,6 @@ class ClientSession {
   StoreAddress address_;
   net::SocketAddress peer_;  ///< store address of the session's last connection
   Accepted accepted_;
-  MessageHandlers handlers_;
   std::shared_ptr<ResumableSession> session_;
   async::TaskHandle heartbeat_task_;
   std::vector<net::SocketAddress> endpoints_;    ///< addresses to try when resuming

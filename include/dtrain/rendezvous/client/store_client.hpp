@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Store client: pending requests of a rank, their responses, and the job's failure.
+/// Store client: a rank's session with the store of its job, and the requests in it.
 
 #include <chrono>
 #include <cstdint>
@@ -19,39 +19,69 @@
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-/// Shared by the JoinedJob, which ends it, and the tasks that wait for responses.
-/// Lifetime: the loop outlives it. Threads: the loop's.
-class StoreClient {
+/// The client side of the rendezvous, from joining to leaving. Its layers, from the lowest: FramedConnection (a
+/// connection with its frames), handshake() and StoreConnector (Hello, Challenge, Join, until the store accepts),
+/// ResumableSession (numbers and keeps frames), ClientSession (heartbeats, reconnection), StoreClient (pairs requests
+/// with responses). Lifetime: the loop outlives it. Threads: the loop's, destruction included.
+class StoreClient final : public std::enable_shared_from_this<StoreClient>, private ClientSession {
  public:
-  /// @param connection on which the store has accepted this rank
-  StoreClient(async::EventLoop& loop, StoreAddress address, const Accepted& accepted,
-              std::unique_ptr<FramedConnection> connection, int rank, std::shared_ptr<FailureLatch> failure)
-      : loop_(loop),
+  /// Ends the session when its owner goes. Tasks that wait for a response then throw; until then they share the client.
+  struct EndSession {
+    void operator()(StoreClient* ended) noexcept {
+      ended->end("the session with the store has ended");
+      client.reset();
+    }
+    std::shared_ptr<StoreClient> client{};
+  };
+  /// Without an earlier leave(), the job counts the rank as lost when this goes.
+  using Owner = std::unique_ptr<StoreClient, EndSession>;
+
+  /// Connects to the store, with retries until the store listens, and waits until all ranks have joined.
+  /// @param failure receives the job's first cause, during the join and for the session's life
+  /// @throws Error (refused) with the store's sentence, or if one side does not know the other's secret; the job's
+  /// first cause; Error (timeout); and the errors of connecting
+  static async::Task<Owner> join(async::EventLoop& loop, StoreAddress address, Join request,
+                                 std::shared_ptr<FailureLatch> failure, Deadline deadline) {
+    const int rank = request.info.rank;
+    const int world_size = request.world_size;
+    const std::string doing = "joining the job at " + address.text() + " as " +
+                              (address.role == ClientRole::rank ? "rank " : "node ") + std::to_string(rank);
+    StoreConnector connector(loop, std::move(address), std::move(request), *failure, doing, deadline);
+    ConnectedStore connected = co_await connector.connect_and_join();
+    const net::SocketAddress own_end = connected.connection->tcp.local().unmapped();
+    auto shared = std::make_shared<StoreClient>(loop, std::move(connected), rank, std::move(failure));
+    Owner client(shared.get(), EndSession{shared});
+    const async::WakeReason ready = co_await client->welcomed_.wait(deadline);
+    if (ready == async::WakeReason::timed_out) {  // the store's own timeout has passed, unless its machine stood still
+      co_await client->welcomed_.wait(Deadline::after(response_grace));
+    }
+    client->failure_->throw_if_failed(rank);
+    if (!client->membership_) {
+      throw Error(Errc::timeout, doing + ": the deadline passed; the store did not say which ranks are missing");
+    }
+    Membership& membership = *client->membership_;
+    if (membership.rank != rank || membership.world_size != world_size) {
+      throw Error(Errc::protocol, doing + ": the store answered for another rank");
+    }
+    if (!own_end.is_loopback()) {
+      membership.route_address = own_end.host();
+    }
+    co_return std::move(client);
+  }
+
+  /// @param store has accepted this rank
+  StoreClient(async::EventLoop& loop, ConnectedStore store, int rank, std::shared_ptr<FailureLatch> failure)
+      : ClientSession(loop, std::move(store)),
         rank_(rank),
-        store_(address.text()),
         failure_(std::move(failure)),
         welcomed_(loop),
         left_(loop),
-        failure_received_(loop),
-        session_(
-            std::make_unique<ClientSession>(loop, std::move(address), accepted, std::move(connection), handlers())) {}
+        failure_received_(loop) {}
   StoreClient(const StoreClient&) = delete;
   StoreClient& operator=(const StoreClient&) = delete;
   ~StoreClient() { end("the session with the store ended"); }
 
-  /// Waits until all ranks have joined. The store's own join timeout passes earlier, unless its machine stood still;
-  /// the store then sends the missing ranks as the first cause.
-  /// @returns this rank's Membership; nothing if the store answered neither by the deadline nor within a second after
-  /// it
-  /// @throws the job's first cause
-  async::Task<std::optional<Membership>> wait_for_welcome(Deadline deadline) {
-    const async::WakeReason ready = co_await welcomed_.wait(deadline);
-    if (ready == async::WakeReason::timed_out) {
-      co_await welcomed_.wait(Deadline::after(response_grace));
-    }
-    failure_->throw_if_failed(rank_);
-    co_return std::move(membership_);
-  }
+  const Membership& membership() const noexcept { return *membership_; }
 
   /// Sends a request and waits for its response. At the deadline it cancels the request. It then waits up to a second
   /// for the response, which lists what is missing.
@@ -102,21 +132,11 @@ class StoreClient {
     try {
       post(encode(FailureReport{cause}), "reporting a failure");
       if (reporting_.done()) {
-        reporting_ = loop_.spawn(fail_unless_answered(cause));
+        reporting_ = loop().spawn(fail_unless_answered(cause));
       }
     } catch (const Error&) {  // too many bytes wait to be sent: the store takes none
-      fail(cause);
+      on_failure(cause);
     }
-  }
-
-  /// Closes the connection; every wait ends with `sentence`. Without leave(), the job counts this rank as lost.
-  void end(std::string sentence) noexcept {
-    if (open()) {
-      end_sentence_ = std::move(sentence);
-    }
-    reporting_.cancel();
-    session_.reset();
-    wake_all();
   }
 
   int rank() const noexcept { return rank_; }
@@ -127,7 +147,7 @@ class StoreClient {
 
   /// Pending request, in the frame of the coroutine that sent it.
   struct PendingRequest {
-    PendingRequest(StoreClient& owner, std::uint64_t number) : client(owner), id(number), over(owner.loop_) {
+    PendingRequest(StoreClient& owner, std::uint64_t number) : client(owner), id(number), over(owner.loop()) {
       client.pending_.emplace(id, this);
     }
     PendingRequest(const PendingRequest&) = delete;
@@ -156,22 +176,22 @@ class StoreClient {
     bool cancelled = false;
   };
 
-  bool open() const noexcept { return session_ != nullptr; }
+  bool open() const noexcept { return !end_sentence_; }
 
-  ClientSession::MessageHandlers handlers() {
-    ClientSession::MessageHandlers handlers;
-    handlers.on_message = [this](ToRank& message) {
-      std::visit([this](auto& each) { on(each); }, message);
-      return true;
-    };
-    handlers.on_lost = [this](const std::string& how) { on_connection_lost(how); };
-    return handlers;
+  /// Closes the connection; every wait ends with `sentence`. Without leave(), the job counts this rank as lost.
+  void end(std::string sentence) noexcept {
+    if (open()) {
+      end_sentence_ = std::move(sentence);
+    }
+    reporting_.cancel();
+    close();
+    wake_all();
   }
 
   void require_open(const std::string& doing) const {
     failure_->throw_if_failed(rank_);
     if (!open() || leaving_) {
-      throw Error(Errc::closed, doing + ": " + (open() ? "this rank is leaving the job" : end_sentence_))
+      throw Error(Errc::closed, doing + ": " + (open() ? "this rank is leaving the job" : *end_sentence_))
           .with_rank(rank_);
     }
   }
@@ -189,8 +209,8 @@ class StoreClient {
   }
 
   void post(Frame frame, const std::string& doing) {
-    if (!session_->send(std::move(frame))) {
-      throw Error(Errc::limit, doing + ": " + std::to_string(session_->waiting_bytes()) +
+    if (!session().send(std::move(frame))) {
+      throw Error(Errc::limit, doing + ": " + std::to_string(session().waiting_bytes()) +
                                    " bytes wait to be sent to the store; await some requests first")
           .with_rank(rank_);
     }
@@ -208,10 +228,17 @@ class StoreClient {
   async::Task<void> fail_unless_answered(Cause cause) {
     const async::WakeReason ready = co_await failure_received_.wait(Deadline::after(response_grace));
     if (ready == async::WakeReason::timed_out) {
-      fail(cause);
+      on_failure(cause);
     }
   }
 
+  bool on_frame(std::span<const std::byte> frame) override {
+    std::optional<ToRank> message = decode_to_rank(frame);
+    if (message) {
+      std::visit([this](auto& each) { on(each); }, *message);
+    }
+    return message.has_value();
+  }
   void on(Response& response) {
     const auto found = pending_.find(response.id);
     if (found != pending_.end()) {
@@ -219,7 +246,7 @@ class StoreClient {
       found->second->over.set();
     }
   }
-  void on(const Failure& failure) { fail(failure.cause); }
+  void on(const Failure& failure) { on_failure(failure.cause); }
   void on(const Left&) {
     acknowledged_ = true;
     left_.set();
@@ -230,7 +257,7 @@ class StoreClient {
   }
 
   /// The job has failed: every wait ends with its cause.
-  void fail(const Cause& cause) {
+  void on_failure(const Cause& cause) override {
     failure_->set(cause);
     for (const auto& [id, pending] : pending_) {
       pending->over.set();
@@ -240,31 +267,29 @@ class StoreClient {
   }
 
   /// The store is lost: the job has failed, unless this rank is leaving or knows another cause.
-  void on_connection_lost(const std::string& how) {
+  void on_lost(const std::string& how) override {
     if (!leaving_ && !failure_->failed()) {
-      fail(Cause{CauseKind::lost,
-                 -1,
-                 {},
-                 "the store of the job at " + store_ + " went away: rank 0 or its launcher ended (" + how + ")"});
+      on_failure(Cause{
+          CauseKind::lost,
+          -1,
+          {},
+          "the store of the job at " + address().text() + " went away: rank 0 or its launcher ended (" + how + ")"});
     }
     wake_all();
   }
 
-  async::EventLoop& loop_;
   int rank_;
-  std::string store_;
   std::shared_ptr<FailureLatch> failure_;
   async::ManualResetEvent welcomed_;
   async::ManualResetEvent left_;
   async::ManualResetEvent failure_received_;
   std::uint64_t last_id_ = 0;
-  std::optional<Membership> membership_;
+  std::optional<Membership> membership_;  ///< since Welcome
   std::map<std::uint64_t, PendingRequest*> pending_;
   bool leaving_ = false;
   bool acknowledged_ = false;
-  std::string end_sentence_;
+  std::optional<std::string> end_sentence_;  ///< once ended
   async::TaskHandle reporting_;
-  std::unique_ptr<ClientSession> session_;  ///< null once ended
 };
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous

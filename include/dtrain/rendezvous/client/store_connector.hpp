@@ -22,27 +22,6 @@
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-struct JoinRequest {
-  RankInfo info;
-  int world_size = 1;
-  std::string job{};         ///< name of the job; empty if it has none
-  Origin origin{};           ///< further facts that distinguish the job from others
-  bool opens_store = false;  ///< this rank hosts its job's store
-
-  /// @param timeout how long this rank waits for the others
-  Join message(std::chrono::milliseconds timeout) const {
-    Join join;
-    join.info = info;
-    join.world_size = world_size;
-    join.job = job;
-    join.origin = origin;
-    join.opens_store = opens_store;
-    join.process = static_cast<std::int64_t>(::getpid());
-    join.join_timeout_ms = static_cast<std::uint64_t>(timeout.count());
-    return join;
-  }
-};
-
 /// A connection with a store that has accepted this rank.
 struct ConnectedStore {
   StoreAddress address;  ///< with the port at which the store was found
@@ -54,11 +33,12 @@ struct ConnectedStore {
 /// skips a port without this job's store. Lifetime: the arguments outlive its task. Threads: the loop's.
 class StoreConnector {
  public:
-  StoreConnector(async::EventLoop& loop, StoreAddress address, const JoinRequest& request, FailureLatch& failure,
-                 std::string doing, Deadline deadline)
+  /// @param join process and timeout are filled in
+  StoreConnector(async::EventLoop& loop, StoreAddress address, Join join, FailureLatch& failure, std::string doing,
+                 Deadline deadline)
       : loop_(&loop),
         address_(std::move(address)),
-        request_(&request),
+        join_(std::move(join)),
         failure_(&failure),
         doing_(std::move(doing)),
         deadline_(deadline) {}
@@ -66,7 +46,7 @@ class StoreConnector {
   /// @throws Error (refused) with the store's sentence, or if one side does not know the other's secret; the job's
   /// first cause; Error (timeout); Error (protocol) if the peer is no store; and the errors of connecting
   async::Task<ConnectedStore> connect_and_join() {
-    const std::chrono::microseconds delay_of_rank = connect_delay(request_->info.rank);
+    const std::chrono::microseconds delay_of_rank = connect_delay(join_.info.rank);
     if (delay_of_rank.count() > 0) {
       co_await loop_->sleep_until(earlier(deadline_, Deadline::after(delay_of_rank)));
     }
@@ -155,11 +135,11 @@ class StoreConnector {
         co_await handshake(*connected.connection, address_, std::move(request), doing_, deadline, reply_deadline);
     if (const Refused* refused = std::get_if<Refused>(&result)) {
       is_other_job_ = refused->other_job;
-      throw Error(Errc::refused, doing_ + " was refused: " + refused->sentence).with_rank(request_->info.rank);
+      throw Error(Errc::refused, doing_ + " was refused: " + refused->sentence).with_rank(join_.info.rank);
     }
     if (const Failure* failed = std::get_if<Failure>(&result)) {
       failure_->set(failed->cause);
-      failure_->throw_if_failed(request_->info.rank);
+      failure_->throw_if_failed(join_.info.rank);
     }
     const HandshakeError* error = std::get_if<HandshakeError>(&result);
     if (error != nullptr && error->timed_out) {
@@ -197,12 +177,16 @@ class StoreConnector {
   /// Its timeout is a tenth shorter than this rank's, at most 1 s, so that the store can still send the missing ranks.
   Join make_join() const {
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline_.remaining());
-    return request_->message(left - std::min(left / 10, std::chrono::milliseconds(1000)));
+    Join join = join_;
+    join.process = ::getpid();
+    join.join_timeout_ms =
+        static_cast<std::uint64_t>((left - std::min(left / 10, std::chrono::milliseconds(1000))).count());
+    return join;
   }
 
   async::EventLoop* loop_;
   StoreAddress address_;
-  const JoinRequest* request_;
+  Join join_;
   FailureLatch* failure_;
   std::string doing_;
   Deadline deadline_;

@@ -62,7 +62,7 @@ class ControlPlane {
  public:
   /// Joins the job. A job of one rank that hosts its own store uses a port that the system chooses.
   /// Collective. Blocking: until all ranks have joined, at most `timeout` and a second for the store's answer.
-  /// @throws the errors of JoinedJob::join, listen_for_ranks and host_identity; nothing is left behind
+  /// @throws the errors of StoreClient::join, listen_for_ranks and host_identity; nothing is left behind
   explicit ControlPlane(const ControlPlaneOptions& options,
                         std::shared_ptr<FailureLatch> failure = std::make_shared<FailureLatch>());
   ControlPlane(const ControlPlane&) = delete;

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "dtrain/net/local_address.hpp"
-#include "dtrain/rendezvous/client/joined_job.hpp"
+#include "dtrain/rendezvous/client/store_client.hpp"
 #include "dtrain/rendezvous/control/control_plane.hpp"
 #include "dtrain/rendezvous/control/loop_handle.hpp"
 #include "dtrain/rendezvous/membership/host_identity.hpp"
@@ -34,7 +34,7 @@ inline constexpr std::chrono::milliseconds departure_timeout{1000};
 struct ControlPlane::LoopState {
   std::optional<StoreServer> server;
   JobServer* job = nullptr;  ///< the server's
-  std::unique_ptr<JoinedJob> session;
+  StoreClient::Owner session;
 };
 
 DTRAIN_DEFINED ControlPlane::ControlPlane(const ControlPlaneOptions& options, std::shared_ptr<FailureLatch> failure)
@@ -67,7 +67,7 @@ DTRAIN_DEFINED bool ControlPlane::leave_blocking(Deadline deadline) {
 
 DTRAIN_DEFINED async::Task<void> ControlPlane::join(async::EventLoop& loop, const ControlPlaneOptions& options,
                                                     const HostIdentity& host, Deadline deadline) {
-  JoinRequest request;
+  Join request;
   request.info = RankInfo{
       options.rank,       host.id,         host.name, options.local_rank, options.local_world_size, options.node_rank,
       options.node_count, options.settings};
@@ -97,7 +97,7 @@ DTRAIN_DEFINED async::Task<void> ControlPlane::join(async::EventLoop& loop, cons
     open_store(loop, std::move(listeners), options, host, deadline);
   }
   try {
-    loop_state_->session = co_await JoinedJob::join(loop, address, std::move(request), failure_, deadline);
+    loop_state_->session = co_await StoreClient::join(loop, address, std::move(request), failure_, deadline);
   } catch (const std::exception& error) {
     if (loop_state_->server) {  // the other ranks receive the cause before the store ends
       loop_state_->job->post_failure(Cause{CauseKind::exception, options.rank, host.name, error.what()});
@@ -106,7 +106,7 @@ DTRAIN_DEFINED async::Task<void> ControlPlane::join(async::EventLoop& loop, cons
   }
   membership_ = loop_state_->session->membership();
   membership_.named_address = options.interface ? net::local_address_named(*options.interface) : std::string();
-  client_ = loop_state_->session->client();
+  client_ = loop_state_->session->weak_from_this();
 }
 
 DTRAIN_DEFINED void ControlPlane::open_store(async::EventLoop& loop, std::vector<net::Listener> listeners,

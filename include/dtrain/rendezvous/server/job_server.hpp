@@ -73,8 +73,7 @@ class JobServer final : private JobSink {
       return accept(entry->session, *present);  // its connection broke before it had received Accepted
     }
     const SessionId id = ++last_id_;
-    auto client = std::make_unique<ClientEntry>(Nonce(random_bytes<16>()), make_session(id));
-    ClientEntry& added = *clients_.emplace(id, std::move(client)).first->second;
+    ClientEntry& added = *clients_.emplace(id, std::make_unique<ClientEntry>(*this, id)).first->second;
     const JobState::JoinResult result = job_.join(id, join);
     if (std::holds_alternative<std::monostate>(result)) {
       join_timeout_.joined(join.join_timeout_ms);
@@ -115,14 +114,21 @@ class JobServer final : private JobSink {
   /// @}
 
  private:
-  struct ClientEntry {
-    ClientEntry(Nonce secret_key, std::shared_ptr<ResumableSession> resumable_session)
-        : key(secret_key), session(std::move(resumable_session)) {}
+  struct ClientEntry final : SessionHandler {
+    ClientEntry(JobServer& server, SessionId session_id)
+        : owner(server),
+          id(session_id),
+          session(std::make_shared<ResumableSession>(server.loop_, server.session_options(), *this)) {}
     ClientEntry(const ClientEntry&) = delete;
     ClientEntry& operator=(const ClientEntry&) = delete;
     ~ClientEntry() { session->close(); }
 
-    Nonce key;
+    bool on_frame(std::span<const std::byte> frame) override { return owner.receive_frame(id, frame); }
+    void on_disconnected(const std::string& how) override { owner.disconnected(id, how); }
+
+    JobServer& owner;
+    SessionId id;
+    Nonce key = random_bytes<16>();
     std::shared_ptr<ResumableSession> session;
     async::TaskHandle waiting;  ///< runs after a lost connection, and ends the session after the reconnect window
   };
@@ -135,13 +141,7 @@ class JobServer final : private JobSink {
     return options;
   }
 
-  std::shared_ptr<ResumableSession> make_session(SessionId id) {
-    ResumableSession::FrameHandlers handlers;
-    handlers.on_frame = [this, id](std::span<const std::byte> frame) { return receive_frame(id, frame); };
-    handlers.on_end = [this, id](const std::string& how) { disconnected(id, how); };
-    const SessionOptions session{limits_.outgoing_bytes, limits_.send, true, heartbeat()};
-    return std::make_shared<ResumableSession>(loop_, session, std::move(handlers));
-  }
+  SessionOptions session_options() const { return {limits_.outgoing_bytes, limits_.send, true, heartbeat()}; }
 
   /// Heartbeat interval: 0.5 s, or longer for more than 5000 ranks, so that about 10,000 heartbeats a second arrive at
   /// most; at most a quarter of the liveness time.

@@ -7,7 +7,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -31,27 +30,30 @@ struct SessionOptions {
   std::chrono::milliseconds answer{500};  ///< interval of a server's heartbeats while a long frame arrives
 };
 
+/// What a session calls. Both functions may close the session and destroy the handler.
+class SessionHandler {
+ public:
+  /// A session frame was received. @returns false if it does not follow the protocol: the connection then ends
+  virtual bool on_frame(std::span<const std::byte> frame) = 0;
+  /// The connection has ended, and no other is attached. @param how the reason, a clause
+  virtual void on_disconnected(const std::string& how) = 0;
+
+ protected:
+  ~SessionHandler() = default;
+};
+
 /// Numbers, sends, retains and receives the frames of a session. Lifetime: call close() before releasing the last
-/// owner's reference; the loop outlives it. Threads: the loop's. Its handlers may close it.
+/// owner's reference; the loop outlives it. Threads: the loop's.
 class ResumableSession : public std::enable_shared_from_this<ResumableSession> {
  public:
-  struct FrameHandlers {
-    /// A session frame was received. Returns false if it does not follow the protocol: the connection then ends.
-    std::function<bool(std::span<const std::byte>)> on_frame;
-    /// The connection has ended, and no other is attached. @param how the reason, a clause
-    std::function<void(const std::string& how)> on_end;
-  };
-
-  ResumableSession(async::EventLoop& loop, const SessionOptions& options, FrameHandlers handlers)
+  ResumableSession(async::EventLoop& loop, const SessionOptions& options, SessionHandler& handler)
       : loop_(loop),
         options_(options),
-        handlers_(std::move(handlers)),
+        handler_(&handler),
         queue_(options.outgoing_bytes, max_unacknowledged_bytes),
-        to_write_(loop),
-        last_received_(Deadline::Clock::now()) {}
+        to_write_(loop) {}
   ResumableSession(const ResumableSession&) = delete;
   ResumableSession& operator=(const ResumableSession&) = delete;
-  ~ResumableSession() = default;
 
   /// Continues the session on this connection instead of an earlier one. Bytes that its writer has queued go first.
   /// @param has number of frames that the peer has
@@ -89,9 +91,9 @@ class ResumableSession : public std::enable_shared_from_this<ResumableSession> {
     to_write_.set();
   }
 
-  /// Ends the session; no handler is called any more.
+  /// Ends the session; the handler is not called any more.
   void close() noexcept {
-    handlers_ = {};
+    handler_ = nullptr;
     detach();
   }
 
@@ -105,9 +107,7 @@ class ResumableSession : public std::enable_shared_from_this<ResumableSession> {
   static constexpr std::size_t most_unserved = std::size_t{1} << 16;  ///< frames; a rank has far fewer requests open
   static constexpr std::chrono::milliseconds linger{1000};
   static constexpr const char* no_protocol = "it sent bytes that do not follow the protocol";
-
   static constexpr std::chrono::milliseconds step{100};  ///< interval at which write_all() checks a slow peer
-
   static Deadline a_day() { return Deadline::after(std::chrono::hours(24)); }
 
   /// Whether a server serves no more requests until the rank has read responses. Only the server side does this: two
@@ -145,9 +145,8 @@ class ResumableSession : public std::enable_shared_from_this<ResumableSession> {
     }
     if (self->connection_.get() == connection) {
       self->detach();
-      const std::function<void(const std::string&)> on_end = self->handlers_.on_end;
-      if (on_end) {
-        on_end(how);
+      if (self->handler_ != nullptr) {
+        self->handler_->on_disconnected(how);
       }
     }
   }
@@ -189,18 +188,21 @@ class ResumableSession : public std::enable_shared_from_this<ResumableSession> {
   /// Serves a frame, or keeps it until lacks_room() is false. Kept frames are bounded, because they are unacknowledged.
   /// Heartbeats are never kept: they acknowledge responses, which makes room. @returns false for a protocol violation
   bool receive_frame(Frame& frame) {
-    if (const std::optional<std::uint64_t> has = decode_heartbeat(frame)) {
+    if (frame.empty()) {
+      return false;  // no message is empty
+    }
+    if (frame.front() == static_cast<std::byte>(MessageKind::heartbeat)) {
+      const std::optional<std::uint64_t> has = decode_heartbeat(frame);
+      if (!has || !queue_.acknowledge(*has)) {
+        return false;
+      }
       if (options_.is_server) {
         send_heartbeat();
       }
-      const bool is_possible = queue_.acknowledge(*has);
       if (queue_.has_waiting()) {
         to_write_.set();
       }
-      return is_possible;
-    }
-    if (frame.empty()) {
-      return false;  // no message is empty
+      return true;
     }
     if (unserved_.empty() && !lacks_room()) {
       return serve(frame);
@@ -216,8 +218,7 @@ class ResumableSession : public std::enable_shared_from_this<ResumableSession> {
     if (unacknowledged_bytes_ > max_unacknowledged_bytes / 4) {
       acknowledge();
     }
-    const std::function<bool(std::span<const std::byte>)> on_frame = handlers_.on_frame;
-    return !on_frame || on_frame(frame);
+    return handler_ == nullptr || handler_->on_frame(frame);
   }
 
   /// Serves frames that waited for room. @returns false for a protocol violation
@@ -280,11 +281,11 @@ class ResumableSession : public std::enable_shared_from_this<ResumableSession> {
 
   async::EventLoop& loop_;
   SessionOptions options_;
-  FrameHandlers handlers_;
+  SessionHandler* handler_;  ///< null once closed
   RetransmitQueue queue_;
   std::unique_ptr<FramedConnection> connection_;
   async::AutoResetEvent to_write_;
-  Deadline::Clock::time_point last_received_;
+  Deadline::Clock::time_point last_received_ = Deadline::Clock::now();
   Deadline::Clock::time_point last_heartbeat_;
   std::uint64_t received_ = 0;
   std::size_t unacknowledged_bytes_ = 0;
