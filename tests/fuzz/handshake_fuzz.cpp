@@ -14,7 +14,6 @@
 #include <span>
 
 #include "dtrain/net/framing/byte_writer.hpp"
-#include "dtrain/rendezvous/protocol/version_text.hpp"
 #include "dtrain/rendezvous/server/store_server.hpp"
 #include "fuzz/codec_invariants.hpp"
 
@@ -146,7 +145,7 @@ class Visit {
 
   void greet(bool with_secret) {
     Hello greeting;
-    greeting.version = version_text();
+    greeting.version = dtrain::version_text;
     greeting.has_secret = with_secret;
     const Frame frame = encode(greeting);
     if (said_ == 0) {

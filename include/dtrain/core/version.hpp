@@ -8,6 +8,8 @@
 
 #define DTRAIN_DETAIL_JOIN_EXPANDED(a, b, c, d) a##b##c##d
 #define DTRAIN_DETAIL_JOIN(a, b, c, d) DTRAIN_DETAIL_JOIN_EXPANDED(a, b, c, d)
+#define DTRAIN_DETAIL_DOTTED_EXPANDED(a, b, c) #a "." #b "." #c
+#define DTRAIN_DETAIL_DOTTED(a, b, c) DTRAIN_DETAIL_DOTTED_EXPANDED(a, b, c)
 
 /// Every file opens `namespace DTRAIN_NAMESPACE::async {`. The inline namespace contains the version and nothing else.
 /// Therefore objects compiled with different options link, and objects of different versions do not mix silently.
@@ -24,5 +26,9 @@ struct Version {
 };
 
 inline constexpr Version version{DTRAIN_VERSION_MAJOR, DTRAIN_VERSION_MINOR, DTRAIN_VERSION_PATCH};
+
+/// "0.1.0"; the ranks of a job and its store compare it.
+inline constexpr const char* version_text =
+    DTRAIN_DETAIL_DOTTED(DTRAIN_VERSION_MAJOR, DTRAIN_VERSION_MINOR, DTRAIN_VERSION_PATCH);
 
 }  // namespace DTRAIN_NAMESPACE

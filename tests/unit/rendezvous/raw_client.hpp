@@ -21,7 +21,6 @@
 #include "dtrain/core/process/descriptor.hpp"
 #include "dtrain/net/framing/frame_parser.hpp"
 #include "dtrain/rendezvous/protocol/handshake_codec.hpp"
-#include "dtrain/rendezvous/protocol/version_text.hpp"
 
 namespace rendezvous_test {
 
@@ -139,7 +138,7 @@ class RawClient {
 
   static dtrain::rendezvous::Hello hello() {
     dtrain::rendezvous::Hello hello;
-    hello.version = dtrain::rendezvous::version_text();
+    hello.version = dtrain::version_text;
     return hello;
   }
 

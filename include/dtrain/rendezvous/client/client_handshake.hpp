@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Client half of the handshake with a store.
+/// Client half of the handshake with a store; StoreServer has the other half.
 
 #include <cstdint>
 #include <optional>
@@ -11,7 +11,6 @@
 
 #include "dtrain/rendezvous/protocol/handshake_codec.hpp"
 #include "dtrain/rendezvous/protocol/transcript.hpp"
-#include "dtrain/rendezvous/protocol/version_text.hpp"
 #include "dtrain/rendezvous/session/framed_connection.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {
@@ -62,7 +61,7 @@ inline async::Task<HandshakeResult> handshake(FramedConnection& connection, cons
                                               Deadline reply_deadline) {
   Transcript transcript;
   const Frame hello =
-      encode(Hello{version_text(), address.role, address.attempt, random_bytes<16>(), address.secret.has_value()});
+      encode(Hello{version_text, address.role, address.attempt, random_bytes<16>(), address.secret.has_value()});
   transcript.add(hello);
   const net::IoResult hello_sent = co_await connection.writer.write_frame(hello, deadline);
   if (!hello_sent.ok()) {

@@ -19,7 +19,6 @@
 #include "dtrain/net/listener.hpp"
 #include "dtrain/rendezvous/protocol/handshake_codec.hpp"
 #include "dtrain/rendezvous/protocol/transcript.hpp"
-#include "dtrain/rendezvous/protocol/version_text.hpp"
 #include "dtrain/rendezvous/server/job_server.hpp"
 #include "dtrain/rendezvous/server/open_file_limit.hpp"
 
@@ -160,7 +159,7 @@ class StoreServer {
                                                                                           Deadline deadline) {
     ReceivedHandshake handshake;
     const net::FrameResult first = co_await connection.reader.read_frame(deadline);
-    auto hello = first.ok() ? decode_hello(first.payload, version_text()) : std::nullopt;
+    auto hello = first.ok() ? decode_hello(first.payload, version_text) : std::nullopt;
     if (!hello) {
       co_return std::monostate();
     }

@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 
+#include <chrono>
 #include <cstddef>
 #include <memory>
 #include <optional>
@@ -9,7 +10,7 @@
 #include <variant>
 #include <vector>
 
-#include "dtrain/rendezvous/protocol/request_bounds.hpp"
+#include "dtrain/rendezvous/client/store.hpp"
 #include "dtrain/rendezvous/protocol/session_codec.hpp"
 
 using namespace dtrain::rendezvous;
@@ -107,8 +108,9 @@ TEST_CASE("ranks beyond any job, twice or out of order, and too many ranges of t
   CHECK(through_the_wire(barrier).members == barrier.members);
   barrier.members.ranges.push_back({most, 1, 0});
   CHECK_FALSE(decode_from_rank(encode(barrier)));
+  StoreRequest unsent{{}, nullptr, barrier, std::nullopt, std::chrono::seconds(1), false};
   CHECK_THROWS_WITH_AS(
-      require_bounded(barrier, "waiting in barrier 'b'"),
+      static_cast<void>(unsent.send()),
       "waiting in barrier 'b': its 16385 ranks are 16385 ranges of equal steps; at most 16384 are possible",
       dtrain::Error);
 }
