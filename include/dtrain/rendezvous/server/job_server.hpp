@@ -24,9 +24,9 @@
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-/// Sends what its JobState says, and detects lost ranks. A rank is lost if its session has no connection for
-/// the reconnect window, or sends nothing for the liveness time. Lifetime: the loop outlives it; destroying it closes
-/// every session at once. Threads: the loop's.
+/// Sends what its JobState says, and detects lost ranks. A rank is lost if its session has no connection for the
+/// reconnect window, or sends nothing for the liveness time. Lifetime: the loop outlives it; destroying it closes every
+/// session at once. Threads: the loop's.
 class JobServer final : private JobSink {
  public:
   /// @throws Error (posix) if the system gives no random bytes; Error (invalid_argument) for an impossible world size
@@ -247,21 +247,9 @@ class JobServer final : private JobSink {
       found->second->session->close_after_sending();
     }
   }
-  void on_joined(int rank, const std::string& host) override {
-    if (options_.on_joined) {
-      options_.on_joined(rank, host);
-    }
-  }
-  void on_left(int rank) override {
-    if (options_.on_left) {
-      options_.on_left(rank);
-    }
-  }
-  void on_failure(const Cause& cause) override {
-    if (options_.on_failure) {
-      options_.on_failure(cause);
-    }
-  }
+  void on_joined(int rank, const std::string& host) override { options_.on_joined(rank, host); }
+  void on_left(int rank) override { options_.on_left(rank); }
+  void on_failure(const Cause& cause) override { options_.on_failure(cause); }
   void warn(const std::string& sentence) override { log(LogLevel::warning, sentence); }
   /// @}
 

@@ -36,12 +36,11 @@ struct StoreJobOptions {
   std::size_t further_files = 0;  ///< files that this process will open beside the job's connections
   Deadline join_deadline = Deadline::after(std::chrono::seconds(600));  ///< all ranks join by then
 
-  /// @name Called on the loop's thread. They must not throw, post a failure, open a job or
-  /// destroy the server.
+  /// @name Called on the loop's thread. They must not throw, post a failure, open a job or destroy the server.
   /// @{
-  std::function<void(const Cause&)> on_failure{};
-  std::function<void(int rank, const std::string& host)> on_joined{};
-  std::function<void(int rank)> on_left{};
+  std::function<void(const Cause&)> on_failure = [](const Cause&) {};
+  std::function<void(int rank, const std::string& host)> on_joined = [](int, const std::string&) {};
+  std::function<void(int rank)> on_left = [](int) {};
   /// @}
 };
 
