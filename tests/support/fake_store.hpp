@@ -86,6 +86,12 @@ class FakeStore {
     return FinishedCall(std::move(value));
   }
 
+  FinishedCall<std::optional<std::string>> try_get(const std::string& key, dtrain::Deadline) const {
+    const std::lock_guard lock(job_->mutex_);
+    const auto found = job_->values_.find(key);
+    return FinishedCall(found == job_->values_.end() ? std::optional<std::string>() : std::optional(found->second));
+  }
+
   FinishedCall<bool> erase(const std::string& key, dtrain::Deadline) {
     const std::lock_guard lock(job_->mutex_);
     return FinishedCall(job_->values_.erase(key) > 0);

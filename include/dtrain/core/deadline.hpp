@@ -28,8 +28,9 @@ class Deadline {
 
   constexpr Clock::time_point instant() const { return instant_; }
 
-  /// The earlier of two deadlines.
+  /// The earlier, and the later of two deadlines.
   friend constexpr Deadline earlier(Deadline a, Deadline b) { return a.instant_ < b.instant_ ? a : b; }
+  friend constexpr Deadline later(Deadline a, Deadline b) { return a.instant_ < b.instant_ ? b : a; }
 
  private:
   explicit constexpr Deadline(Clock::time_point instant) : instant_(instant) {}

@@ -6,14 +6,16 @@
 #include <array>
 #include <cstddef>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "dtrain/backend/channel_context.hpp"
-#include "dtrain/backend/setup/gather.hpp"
+#include "dtrain/backend/setup/store_gather.hpp"
 #include "dtrain/core/config.hpp"
+#include "dtrain/core/crypto/sha256.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/sanitize.hpp"
@@ -66,17 +68,9 @@ inline void take_device(const identity::ProcessIdentity& identity, bool may_shar
 inline std::string device_name(int device) {
   cudaDeviceProp properties{};
   stream::cuda::check(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
-  constexpr char digits[] = "0123456789abcdef";
-  std::string uuid = "GPU-";
-  bool is_set = false;
-  for (const char byte : properties.uuid.bytes) {
-    const auto value = static_cast<unsigned char>(byte);
-    is_set = is_set || value != 0;
-    uuid += digits[value / 16];
-    uuid += digits[value % 16];
-  }
-  if (is_set) {
-    return uuid;
+  const auto uuid = std::as_bytes(std::span(properties.uuid.bytes));
+  if (std::any_of(uuid.begin(), uuid.end(), [](std::byte byte) { return byte != std::byte{}; })) {
+    return "GPU-" + hex(uuid);
   }
   std::array<char, 32> bus_id{};
   stream::cuda::check(cudaDeviceGetPCIBusId(bus_id.data(), static_cast<int>(bus_id.size()), device),
@@ -135,23 +129,25 @@ inline void compare_devices_blocking(const ChannelContext& context, bool may_sha
   if (context.name != first_channel || members.local_world_size == 1) {
     return;
   }
-  const std::string no_refusal = "none";
-  const std::string node = "devices/" + std::to_string(members.node_rank);
-  const std::string device = device_name(stream::cuda::current_device());
-  const auto refusal_of = [&](const std::vector<std::string>& words) {
+  const auto own = [&] {
+    return to_text(detail::DeviceAssignment{may_share, device_name(stream::cuda::current_device()),
+                                            std::to_string(members.rank_in_job())});
+  };
+  const auto compare = [&](const std::vector<std::string>& texts) {
     std::vector<detail::DeviceAssignment> assignments;
-    for (const std::string& word : words) {
-      assignments.push_back(detail::device_assignment_from(word));
+    for (const std::string& text : texts) {
+      assignments.push_back(detail::device_assignment_from(text));
     }
     const std::string conflict = detail::first_conflict(std::move(assignments), members.host);
-    return conflict.empty() ? no_refusal : conflict;
+    if (!conflict.empty()) {
+      throw Error(Errc::unsupported, conflict);
+    }
+    return std::string();
   };
-  const detail::DeviceAssignment own{may_share, device, std::to_string(members.rank_in_job())};
-  const std::string refusal = gather_blocking(context.store, node, members.local_rank, members.local_world_size,
-                                              to_text(own), refusal_of, deadline);
-  if (refusal != no_refusal) {
-    throw Error(Errc::unsupported, refusal).with_rank(members.rank_in_job());
-  }
+  const auto name = [](int local_rank) { return "local rank " + std::to_string(local_rank); };
+  store_gather({context.store, members.local_rank, members.local_world_size, members.rank_in_job(), deadline,
+                "comparing the devices of the ranks on host " + members.host, name},
+               "devices/" + std::to_string(members.node_rank), own, compare);
 }
 
 }  // namespace DTRAIN_NAMESPACE::backend::cuda

@@ -15,10 +15,10 @@
 #include "dtrain/backend/gloo/device_address.hpp"
 #include "dtrain/backend/gloo/library.hpp"
 #include "dtrain/backend/gloo/peer_info.hpp"
+#include "dtrain/backend/setup/store_gather.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
-#include "dtrain/rendezvous/control/loop_handle.hpp"
 
 #if DTRAIN_WITH_GLOO
 
@@ -86,30 +86,19 @@ class Mesh {
   }
 
   /// Collective, blocking: until every rank is connected with every other. Otherwise a rank that leaves the channel
-  /// early would break connections that others still wait for. Rank 0 times out first, because its error names the
-  /// missing rank. @throws Error (timeout), JobFailed
+  /// early would break connections that others still wait for. @throws Error (timeout), JobFailed
   void await_all(const StoreRef& store, Deadline deadline) const {
-    const auto key_of = [&](const std::string& rank) { return name_ + "/gloo-" + rank + "-connected"; };
-    if (rank_ != 0) {
-      store.set_blocking(key_of(std::to_string(rank_)), "", deadline);
-      const Deadline later = rendezvous::with_grace(deadline);  // later than rank 0
-      store.take_blocking(key_of("all"), gloo_context_->size - 1, later);
-      return;
-    }
-    for (int peer = 1; peer < gloo_context_->size; ++peer) {
-      const std::string key = key_of(std::to_string(peer));
-      try {
-        store.take_blocking(key, 1, deadline);
-      } catch (const Error& error) {
-        if (error.code() != make_error_code(Errc::timeout)) throw;
-        throw Error(Errc::timeout, "connecting channel '" + name_ + "': " + to_string(peer) +
-                                       " is not connected with all others by the deadline; can every host of the job "
-                                       "reach every other one?");
-      }
-    }
-    if (gloo_context_->size > 1) {
-      store.set_blocking(key_of("all"), "", deadline);
-    }
+    const StoreRank self{store,
+                         rank_,
+                         gloo_context_->size,
+                         own_.job_rank,
+                         deadline,
+                         "connecting channel '" + name_ + "'",
+                         [this](int peer) { return to_string(peer); },
+                         "is not connected with all others by the deadline; can every host of the job reach every "
+                         "other one?"};
+    const auto empty = [](const auto&...) { return std::string(); };
+    store_gather(self, name_ + "/gloo-connected", empty, empty);
   }
 
   /// Closes all connections: connect() returns soon, and peers find their connections reset. Blocking: up to 10 ms for

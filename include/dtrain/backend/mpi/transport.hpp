@@ -24,7 +24,7 @@
 #include "dtrain/backend/mpi/endpoint.hpp"
 #include "dtrain/backend/mpi/engine.hpp"
 #include "dtrain/backend/mpi/running_routine.hpp"
-#include "dtrain/backend/setup/gather.hpp"
+#include "dtrain/backend/setup/store_gather.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/log.hpp"
@@ -140,8 +140,7 @@ class BasicTransport {
   /// Chooses the channel's two tags. Rank 0 of the channel takes them from its own range of tags, so that no other
   /// channel of this process or of a peer has them. @throws Error (limit)
   int agree_on_tags(const ChannelContext& context, Deadline deadline) {
-    const std::string key = context.name + "/mpi";
-    if (context.members.rank == 0) {
+    const auto choose = [&] {
       const int own = engine_->highest_tag() / engine_->size() / message_passing::tag_class_count;
       const auto chosen = std::make_shared<int>();  // a call that runs after the deadline still writes there
       engine_->run_blocking([chosen](Engine::EngineState& state) { *chosen = state.channels++; }, deadline,
@@ -152,28 +151,25 @@ class BasicTransport {
                                      " only: this rank has opened " + std::to_string(number) +
                                      " channels, and cannot open more; keep groups instead of splitting anew");
       }
-      const int tag = (engine_->rank() * own + number) * message_passing::tag_class_count;
-      if (context.members.world_size > 1) {
-        context.store.set_blocking(key, std::to_string(tag), deadline);
-      }
-      return tag;
-    }
-    const std::string text = context.store.take_blocking(key, context.members.world_size - 1, deadline);
+      return std::to_string((engine_->rank() * own + number) * message_passing::tag_class_count);
+    };
+    const std::string text =
+        store_broadcast(StoreRank::of(context, deadline, opening(context)), context.name + "/mpi", choose);
     int tag = -1;
     const auto [after, error] = std::from_chars(text.data(), text.data() + text.size(), tag);
     if (error != std::errc() || after != text.data() + text.size() || tag < 0 || tag > engine_->highest_tag()) {
-      throw Error(Errc::protocol,
-                  "opening channel '" + context.name + "': rank 0 gave no tag; do all ranks run one program?");
+      throw Error(Errc::protocol, opening(context) + ": rank 0 gave no tag; do all ranks run one program?");
     }
     return tag;
   }
 
   /// Blocking: until every rank is about to make the channel's communicator.
   static void wait_for_ranks(const ChannelContext& context, Deadline deadline) {
-    const auto all = [](const std::vector<std::string>&) { return std::string("all here"); };
-    gather_blocking(context.store, context.name + "/mpi-ranks", context.members.rank, context.members.world_size,
-                    "here", all, deadline);
+    const auto empty = [](const auto&...) { return std::string(); };
+    store_gather(StoreRank::of(context, deadline, opening(context)), context.name + "/mpi-ranks", empty, empty);
   }
+
+  static std::string opening(const ChannelContext& context) { return "opening channel '" + context.name + "'"; }
 
   /// MPI keeps a message of a few bytes even if no rank receives it. MPI reads it from static memory.
   static void send_close_messages(Endpoint& endpoint) {

@@ -4,7 +4,6 @@
 
 #include <array>
 #include <atomic>
-#include <charconv>
 #include <chrono>
 #include <cstddef>
 #include <string>
@@ -14,6 +13,7 @@
 #include "dtrain/backend/nccl/async_result.hpp"
 #include "dtrain/backend/nccl/channel.hpp"
 #include "dtrain/backend/nccl/error.hpp"
+#include "dtrain/backend/setup/store_gather.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/duration_text.hpp"
@@ -24,51 +24,31 @@
 
 namespace DTRAIN_NAMESPACE::backend::nccl {
 
-inline std::string to_hexadecimal(const ncclUniqueId& id) {
-  constexpr char digits[] = "0123456789abcdef";
-  std::string text;
-  for (const char character : id.internal) {
-    const auto byte = static_cast<unsigned char>(character);
-    text += {digits[byte >> 4], digits[byte & 0xf]};
-  }
-  return text;
-}
-
-/// @throws Error (protocol) unless `text` is from to_hexadecimal
-inline ncclUniqueId unique_id_from(const std::string& text) {
+/// @throws Error (protocol) unless `bytes` are those of an ncclUniqueId
+inline ncclUniqueId unique_id_from(const std::string& bytes) {
   ncclUniqueId id{};
-  bool good = text.size() == 2 * sizeof id.internal;
-  for (std::size_t i = 0; good && i < sizeof id.internal; ++i) {
-    unsigned byte = 0;
-    const char* const end = text.data() + 2 * i + 2;
-    const auto [after, error] = std::from_chars(end - 2, end, byte, 16);
-    good = after == end && error == std::errc();
-    id.internal[i] = static_cast<char>(byte);
+  if (bytes.size() != sizeof id.internal) {
+    throw Error(Errc::protocol, "NCCL's unique id came as " + std::to_string(bytes.size()) +
+                                    " bytes; do all ranks run the same program?");
   }
-  if (!good) {
-    throw Error(Errc::protocol, "NCCL's unique id came as " + std::to_string(text.size()) +
-                                    " characters that are none; do all ranks run the same program?");
-  }
+  bytes.copy(id.internal, sizeof id.internal);
   return id;
 }
 
 /// Rank 0's unique id, which the store passes on. Blocking. @throws Error (timeout, nccl), JobFailed
 inline ncclUniqueId exchange_id_blocking(const Channel& channel, Deadline deadline) {
+  const auto draw = [&] {
+    ncclUniqueId id{};
+    const ncclResult_t code = ncclGetUniqueId(&id);
+    if (code != ncclSuccess) {
+      throw nccl_error(code, "ncclGetUniqueId", channel.caller(), last_error(nullptr),
+                       "NCCL_SOCKET_IFNAME names the network interface to use");
+    }
+    return std::string(id.internal, sizeof id.internal);
+  };
   const ChannelContext& context = channel.context;
-  const std::string key = context.name + "/nccl-id";
-  if (context.members.rank != 0) {
-    return unique_id_from(context.store.take_blocking(key, context.members.world_size - 1, deadline));
-  }
-  ncclUniqueId id{};
-  const ncclResult_t code = ncclGetUniqueId(&id);
-  if (code != ncclSuccess) {
-    throw nccl_error(code, "ncclGetUniqueId", channel.caller(), last_error(nullptr),
-                     "NCCL_SOCKET_IFNAME names the network interface to use");
-  }
-  if (context.members.world_size > 1) {
-    context.store.set_blocking(key, to_hexadecimal(id), deadline);
-  }
-  return id;
+  const StoreRank self = StoreRank::of(context, deadline, "opening channel '" + context.name + "'");
+  return unique_id_from(store_broadcast(self, context.name + "/nccl-id", draw));
 }
 
 /// Remedy for an error of ranks that do not connect.

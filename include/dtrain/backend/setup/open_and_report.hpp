@@ -12,7 +12,9 @@ namespace DTRAIN_NAMESPACE::backend {
 /// Reports a failed opening to the job. Otherwise the other ranks would wait for this rank until their deadline.
 inline void report_failed_opening(const ChannelContext& context, const Error& error) {
   const CauseKind kind = error.code() == make_error_code(Errc::timeout) ? CauseKind::timeout : CauseKind::exception;
-  context.failure->report({kind, context.reporting_rank(), context.members.host, error.what()});
+  const int rank = error.rank().value_or(context.reporting_rank());  // another one's, if all ranks got its error
+  const bool own = rank == context.reporting_rank();
+  context.failure->report({kind, rank, own ? context.members.host : "", error.what()});
 }
 
 /// Returns `make()`. @throws its exceptions; an Error other than JobFailed is first reported to the job

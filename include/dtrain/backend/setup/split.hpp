@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "dtrain/backend/channel_context.hpp"
-#include "dtrain/backend/setup/gather.hpp"
+#include "dtrain/backend/setup/store_gather.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/sanitize.hpp"
@@ -68,7 +68,7 @@ inline std::vector<int> ranks_of_color(const std::vector<ColorAndKey>& choices, 
 /// Collective, blocking: the color and key of every rank of the context. @throws Error (timeout), JobFailed
 inline std::vector<ColorAndKey> gather_colors_and_keys(const ChannelContext& context, const std::string& purpose,
                                                        ColorAndKey own, Deadline deadline) {
-  const int ranks = context.members.world_size;
+  const StoreRank self = StoreRank::of(context, deadline, "splitting channel '" + context.name + "'");
   const auto joined = [](const std::vector<std::string>& texts) {
     std::vector<ColorAndKey> gathered;
     for (const std::string& text : texts) {
@@ -76,9 +76,9 @@ inline std::vector<ColorAndKey> gather_colors_and_keys(const ChannelContext& con
     }
     return to_text(gathered);
   };
-  const std::string all =
-      gather_blocking(context.store, purpose, context.members.rank, ranks, to_text({own}), joined, deadline);
-  return colors_and_keys_from(all, ranks);
+  return colors_and_keys_from(store_gather(
+                                  self, purpose, [own] { return to_text({own}); }, joined),
+                              self.ranks);
 }
 
 /// Collective, blocking. The context of this rank's channel after the `number`-th split of `context`'s channel.

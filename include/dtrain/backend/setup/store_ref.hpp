@@ -40,6 +40,11 @@ class StoreRef {
         return shared->take(key, readers, deadline).wait();
       };
     }
+    if constexpr (requires(const std::string& key, Deadline deadline) { shared->try_get(key, deadline).wait(); }) {
+      has_ = [shared](const std::string& key, Deadline deadline) {
+        return shared->try_get(key, deadline).wait().has_value();
+      };
+    }
     if constexpr (requires(const std::string& key, Deadline deadline) { shared->add(key, 1, deadline).wait(); }) {
       add_ = [shared](const std::string& key, std::int64_t delta, Deadline deadline) -> std::int64_t {
         return shared->add(key, delta, deadline).wait();
@@ -65,6 +70,9 @@ class StoreRef {
     return take_ ? take_(key, readers, deadline) : get_(key, deadline);
   }
 
+  /// Blocking: whether the key exists; true if the store has no try_get. @throws Error (timeout), JobFailed
+  bool has_blocking(const std::string& key, Deadline deadline) const { return !has_ || has_(key, deadline); }
+
   /// Blocking: adds to the integer under the key. @returns the sum; 0 if the store has no add
   std::int64_t add_blocking(const std::string& key, std::int64_t delta, Deadline deadline) const {
     return add_ ? add_(key, delta, deadline) : 0;
@@ -81,6 +89,7 @@ class StoreRef {
   std::function<void(const std::string&, const std::string&, Deadline)> set_;
   std::function<std::string(const std::string&, Deadline)> get_;
   std::function<std::string(const std::string&, std::int64_t, Deadline)> take_;
+  std::function<bool(const std::string&, Deadline)> has_;
   std::function<std::int64_t(const std::string&, std::int64_t, Deadline)> add_;
   std::function<void(const std::string&, Deadline)> erase_;
 };

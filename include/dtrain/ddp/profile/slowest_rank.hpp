@@ -2,11 +2,15 @@
 /// @file
 /// Slowest rank: the rank with the longest forward and backward passes, for which the others wait.
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <numeric>
 #include <string>
 #include <string_view>
+#include <vector>
 
+#include "dtrain/backend/setup/store_gather.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/ddp/profile/reducer_statistics.hpp"
 
@@ -42,43 +46,32 @@ inline std::int64_t take_number(std::string_view& text) {
 
 /// Collective, blocking: rank 0 reads every rank's times and publishes the slowest. O(ranks) messages to rank 0: for
 /// reports, not for every step. @param prefix used once; `deadline` bounds each wait
-template <class Store>
-SlowestRank find_slowest_rank_blocking(Store store, const std::string& prefix, const ReducerStatistics& mine, int rank,
-                                       int world_size, Deadline deadline) {
-  const auto steps = static_cast<std::int64_t>(mine.steps == 0 ? 1 : mine.steps);
-  const std::int64_t computing = (mine.times.forward + mine.times.backward).count() / steps;
-  SlowestRank slowest{rank, std::chrono::nanoseconds(computing), std::chrono::nanoseconds(computing)};
-  if (world_size == 1) {
-    return slowest;
-  }
-  if (rank != 0) {
-    store.set(prefix + "computing/" + std::to_string(rank), std::to_string(computing), deadline).wait();
-    const std::string reply = store.take(prefix + "slowest", world_size - 1, deadline).wait();
-    std::string_view rest = reply;
-    slowest.rank = static_cast<int>(detail::take_number(rest) % world_size);
-    slowest.computing = std::chrono::nanoseconds(detail::take_number(rest));
-    slowest.typical = std::chrono::nanoseconds(detail::take_number(rest));
-    return slowest;
-  }
-  double sum = static_cast<double>(computing);
-  for (int other = 1; other < world_size; ++other) {
-    const std::string key = prefix + "computing/" + std::to_string(other);
-    const std::string reply = store.take(key, 1, deadline).wait();
-    std::string_view rest = reply;
-    const std::chrono::nanoseconds of_other(detail::take_number(rest));
-    sum += static_cast<double>(of_other.count());
-    if (of_other > slowest.computing) {
-      slowest.rank = other;
-      slowest.computing = of_other;
+inline SlowestRank find_slowest_rank_blocking(const backend::StoreRef& store, const std::string& prefix,
+                                              const ReducerStatistics& mine, int rank, int world_size,
+                                              Deadline deadline) {
+  const auto own = [&] {
+    const auto steps = static_cast<std::int64_t>(mine.steps == 0 ? 1 : mine.steps);
+    return std::to_string((mine.times.forward + mine.times.backward).count() / steps);
+  };
+  const auto find = [&](const std::vector<std::string>& texts) {
+    std::vector<std::int64_t> times;
+    for (const std::string& text : texts) {
+      std::string_view rest = text;
+      times.push_back(detail::take_number(rest));
     }
-  }
-  slowest.typical = std::chrono::nanoseconds(static_cast<std::int64_t>(sum / world_size));
-  store
-      .set(prefix + "slowest",
-           std::to_string(slowest.rank) + " " + std::to_string(slowest.computing.count()) + " " +
-               std::to_string(slowest.typical.count()),
-           deadline)
-      .wait();
+    const auto longest = std::max_element(times.begin(), times.end());
+    const double mean = std::accumulate(times.begin(), times.end(), 0.0) / world_size;
+    return std::to_string(longest - times.begin()) + " " + std::to_string(*longest) + " " +
+           std::to_string(static_cast<std::int64_t>(mean));
+  };
+  const auto name = [](int other) { return "rank " + std::to_string(other); };
+  const std::string found = backend::store_gather(
+      {store, rank, world_size, rank, deadline, "finding the slowest rank", name}, prefix + "computing", own, find);
+  std::string_view rest = found;
+  SlowestRank slowest;
+  slowest.rank = static_cast<int>(detail::take_number(rest) % world_size);
+  slowest.computing = std::chrono::nanoseconds(detail::take_number(rest));
+  slowest.typical = std::chrono::nanoseconds(detail::take_number(rest));
   return slowest;
 }
 

@@ -1,0 +1,158 @@
+#pragma once
+/// @file
+/// store_gather and store_broadcast: texts from every rank to rank 0, and from rank 0 to every rank, over the store.
+
+#include <chrono>
+#include <cstdlib>
+#include <functional>
+#include <string>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "dtrain/backend/channel_context.hpp"
+#include "dtrain/core/cause.hpp"
+#include "dtrain/core/deadline.hpp"
+#include "dtrain/core/error.hpp"
+#include "dtrain/core/sanitize.hpp"
+#include "dtrain/rendezvous/control/loop_handle.hpp"
+
+namespace DTRAIN_NAMESPACE::backend {
+
+/// This rank, among the ranks that exchange texts: those of a channel, a group or a node.
+struct StoreRank {
+  /// A rank of the context's channel. @param doing for the sentence of a timeout: "splitting channel 'group'"
+  static StoreRank of(const ChannelContext& context, Deadline deadline, std::string doing) {
+    const auto name = [members = context.members](int rank) {
+      return "rank " + std::to_string(members.rank_in_job(rank));
+    };
+    return {context.store,
+            context.members.rank,
+            context.members.world_size,
+            context.reporting_rank(),
+            deadline,
+            std::move(doing),
+            name};
+  }
+
+  StoreRef store;
+  int rank;
+  int ranks;
+  int job_rank;  ///< this rank's number in the job
+  Deadline deadline;
+  std::string doing;
+  std::function<std::string(int)> name_of_rank;  ///< "rank 3"
+  std::string late = "did not come by the deadline";
+};
+
+namespace detail {
+
+/// "=TEXT", or an error with its origin: "!d4 2 SENTENCE" is code 4 of dtrain's category on rank 2 of the job.
+inline std::string encode(const Error& error, int job_rank) {
+  const bool posix = error.code().category() == std::generic_category();
+  const bool own = error.code().category() == dtrain_category();
+  const int code = posix || own ? error.code().value() : static_cast<int>(Errc::job_failed);  // a library's error
+  return (posix ? "!p" : "!d") + std::to_string(code) + " " + std::to_string(error.rank().value_or(job_rank)) + " " +
+         sanitize(error.what());
+}
+
+/// @throws the error that the rank has sent; Error (protocol) if `sent` is malformed
+inline std::string decode(const std::string& sent) {
+  if (sent.starts_with('=')) {
+    return sent.substr(1);
+  }
+  const bool posix = sent.starts_with("!p");
+  char* end = nullptr;
+  const long code = posix || sent.starts_with("!d") ? std::strtol(sent.c_str() + 2, &end, 10) : 0;
+  if (code <= 0 || code > 4096) {
+    throw Error(Errc::protocol, "another rank sent " + in_quotes(sent) + "; do all ranks run the same program?");
+  }
+  const auto rank = static_cast<int>(std::strtol(end, &end, 10));
+  const std::error_code as = posix ? std::error_code(static_cast<int>(code), std::generic_category())
+                                   : make_error_code(static_cast<Errc>(code));
+  throw Error(as, end + (*end == ' ' ? 1 : 0)).with_rank(rank);
+}
+
+/// `make()` encoded, or its error. @throws JobFailed
+template <class Make>
+std::string encoded_result(Make& make, int job_rank) {
+  try {
+    return "=" + make();
+  } catch (const JobFailed&) {
+    throw;
+  } catch (const Error& error) {
+    return encode(error, job_rank);
+  }
+}
+
+/// Rank 0's half: takes the text of every other rank. @throws Error (timeout), which names all ranks that did not come
+inline void take_texts(const StoreRank& self, const std::string& name, std::vector<std::string>& texts) {
+  const auto key_of = [&](int rank) { return name + "/" + std::to_string(rank); };
+  for (int rank = 1; rank < self.ranks; ++rank) {
+    try {
+      texts.push_back(self.store.take_blocking(key_of(rank), 1, self.deadline));
+    } catch (const Error& error) {
+      if (error.code() != make_error_code(Errc::timeout)) throw;
+      std::string missing = self.name_of_rank(rank);
+      for (int later = rank + 1; later < self.ranks; ++later) {
+        const bool came = self.store.has_blocking(key_of(later), Deadline::after(std::chrono::seconds(1)));
+        missing += came ? "" : ", " + self.name_of_rank(later);
+      }
+      throw Error(Errc::timeout, self.doing + ": " + missing + " " + self.late + " (" + error.what() + ")");
+    }
+  }
+  for (std::string& text : texts) {
+    text = decode(text);
+  }
+}
+
+}  // namespace detail
+
+/// Collective, blocking: rank 0 runs `make()`; every rank gets its text or its Error. No key stays in the store.
+/// @param key used once
+/// @throws Error: that of `make` on every rank, with its code and sentence (job_failed for a library's code); (timeout)
+/// at the deadline on rank 0, and later elsewhere, so that rank 0's Error, which explains more, comes first; JobFailed
+template <class Make>
+std::string store_broadcast(const StoreRank& self, const std::string& key, Make make) {
+  if (self.rank != 0) {
+    return detail::decode(self.store.take_blocking(key, self.ranks - 1, rendezvous::with_grace(self.deadline)));
+  }
+  const auto publish = [&](const std::string& text) {
+    if (self.ranks > 1) {  // `make` may have passed the deadline
+      self.store.set_blocking(key, text, later(self.deadline, Deadline::after(std::chrono::seconds(10))));
+    }
+  };
+  std::string text;
+  try {
+    text = make();
+  } catch (const JobFailed&) {
+    throw;
+  } catch (const Error& error) {
+    publish(detail::encode(error, self.job_rank));
+    throw;
+  }
+  publish("=" + text);
+  return text;
+}
+
+/// Collective, blocking: rank 0 combines a text of each rank; every rank gets the result, or the Error of the rank that
+/// failed. No key stays in the store.
+/// @param name prefix of the keys, used once
+/// @param own `own()` is this rank's text
+/// @param combine `combine(texts)` runs on rank 0, with the texts in rank order
+/// @throws as store_broadcast, also for errors of `own` on any rank; Error (timeout), which names the missing ranks
+template <class Own, class Combine>
+std::string store_gather(const StoreRank& self, const std::string& name, Own own, Combine combine) {
+  if (self.rank != 0) {
+    self.store.set_blocking(name + "/" + std::to_string(self.rank), detail::encoded_result(own, self.job_rank),
+                            self.deadline);
+  }
+  const auto gather = [&]() -> std::string {
+    std::vector<std::string> texts{detail::encoded_result(own, self.job_rank)};
+    detail::take_texts(self, name, texts);
+    return combine(texts);
+  };
+  return store_broadcast(self, name + "/all", gather);
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend

@@ -1,0 +1,142 @@
+// What the ranks of a channel exchange over the store, and how it ends where one fails or does not come.
+
+#include "dtrain/backend/setup/store_gather.hpp"
+
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <memory>
+#include <string>
+#include <system_error>
+#include <vector>
+
+#include "support/channel_context.hpp"
+#include "support/thread_ranks.hpp"
+
+namespace {
+
+using dtrain::Deadline;
+using dtrain::Errc;
+using dtrain::Error;
+using dtrain::backend::store_broadcast;
+using dtrain::backend::store_gather;
+using dtrain::backend::StoreRank;
+using support::FakeJob;
+using support::FakeStore;
+using support::RankThread;
+using support::run_thread_ranks;
+using namespace std::chrono_literals;
+
+StoreRank store_rank(const std::shared_ptr<FakeJob>& job, const RankThread& self,
+                     std::chrono::nanoseconds timeout = 20s) {
+  return StoreRank::of(support::channel_context(job, self.rank(), self.size(), "group", timeout),
+                       Deadline::after(timeout), "comparing");
+}
+
+std::string joined(const std::vector<std::string>& texts) {
+  std::string all;
+  for (const std::string& text : texts) {
+    all += text + ";";
+  }
+  return all;
+}
+
+/// Checks that every rank's `call` throws an Error with this code, sentence and rank.
+template <class Call>
+void check_error_of_all(int ranks, std::error_code code, const std::string& sentence, int origin, Call call) {
+  const auto job = std::make_shared<FakeJob>(ranks);
+  std::atomic<int> right{0};
+  run_thread_ranks(ranks, [&](RankThread& self) {
+    try {
+      call(store_rank(job, self));
+    } catch (const Error& error) {
+      right += error.code() == code && error.what() == sentence && error.rank().value_or(origin) == origin ? 1 : 0;
+    }
+  });
+  CHECK(right == ranks);
+  for (const char* key : {"text", "text/all", "text/1", "text/2"}) {
+    CHECK_FALSE(FakeStore(job, 0).contains(key));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("every rank gets what rank 0 makes of all texts in rank order, and no key stays in the store") {
+  for (const int ranks : {1, 2, 5}) {
+    const auto job = std::make_shared<FakeJob>(ranks);
+    std::atomic<int> right{0};
+    run_thread_ranks(ranks, [&](RankThread& self) {
+      const StoreRank rank = store_rank(job, self);
+      const auto own = [&] { return std::string("!") + std::to_string(self.rank()) + std::string(1, '\0'); };
+      std::string expected;
+      for (int other = 0; other < ranks; ++other) {
+        expected += "!" + std::to_string(other) + std::string(1, '\0') + ";";
+      }
+      right += store_gather(rank, "texts", own, joined) == expected ? 1 : 0;
+      right += store_broadcast(rank, "text", own) == std::string("!0") + '\0' ? 1 : 0;
+    });
+    CHECK(right == 2 * ranks);
+    for (const char* key : {"texts/all", "texts/1", "texts/2", "texts/3", "texts/4", "text"}) {
+      CHECK_FALSE(FakeStore(job, 0).contains(key));
+    }
+  }
+}
+
+TEST_CASE("an error of one rank is every rank's, with its code, sentence and rank") {
+  const auto text = [] { return std::string("x"); };
+  for (const std::error_code code :
+       {std::error_code(EMFILE, std::generic_category()), make_error_code(Errc::out_of_memory)}) {
+    const auto fail = [&]() -> std::string { throw Error(code, "no more sockets on rank"); };
+    check_error_of_all(3, code, "no more sockets on rank", 0,
+                       [&](const StoreRank& rank) { store_broadcast(rank, "text", fail); });
+    check_error_of_all(3, code, "no more sockets on rank", 0, [&](const StoreRank& rank) {
+      store_gather(rank, "text", text, [&](const auto&) { return fail(); });
+    });
+    check_error_of_all(3, code, "no more sockets on rank", 2, [&](const StoreRank& rank) {
+      store_gather(
+          rank, "text", [&] { return rank.rank == 2 ? fail() : text(); }, joined);
+    });
+  }
+}
+
+TEST_CASE("ranks that do not come are all named, also to the ranks that did") {
+  const auto job = std::make_shared<FakeJob>(5);
+  std::atomic<int> named{0};
+  run_thread_ranks(5, [&](RankThread& self) {
+    if (self.rank() == 1 || self.rank() == 4) return;
+    const auto text = [] { return std::string("x"); };
+    try {
+      store_gather(store_rank(job, self, 300ms), "text", text, joined);
+    } catch (const Error& error) {
+      named += error.code() == Errc::timeout ? 1 : 0;
+      named += error.what() == std::string(
+                                   "comparing: rank 1, rank 4 did not come by the deadline (waiting for key "
+                                   "text/1 took too long)")
+                   ? 1
+                   : 0;
+    }
+  });
+  CHECK(named == 6);
+}
+
+TEST_CASE("who waits for a text hears the job's first cause") {
+  const auto job = std::make_shared<FakeJob>(2);
+  run_thread_ranks(1, [&](RankThread&) {
+    const RankThread second(1, 2);
+    job->fail({dtrain::CauseKind::lost, 0, "elsewhere", "its connection closed"});
+    CHECK_THROWS_AS(store_broadcast(store_rank(job, second), "text", [] { return std::string(); }), dtrain::PeerLost);
+  });
+}
+
+TEST_CASE("what another program has written under a key is refused") {
+  for (const char* text : {"", "x", "!", "!d", "!d0 1 x", "!d-3 1 x", "!q3 1 x", "!p99999999999999999999 1 x"}) {
+    CAPTURE(text);
+    const auto job = std::make_shared<FakeJob>(2);
+    FakeStore(job, 0).set("text", text).wait();
+    const RankThread second(1, 2);
+    CHECK_THROWS_WITH_AS(store_broadcast(store_rank(job, second), "text", [] { return std::string(); }),
+                         doctest::Contains("do all ranks run the same program?"), Error);
+  }
+}
