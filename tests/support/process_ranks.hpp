@@ -21,6 +21,7 @@
 #include <thread>
 #include <vector>
 
+#include "dtrain/core/cause.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
 #include "support/finished_call.hpp"
@@ -28,7 +29,7 @@
 namespace support {
 
 /// A few keys of up to 255 bytes in memory that forked processes share. Copyable handle; the memory lives as long as
-/// the processes.
+/// the processes. As in a job's store, calls fail once a rank is lost.
 class ForkStore {
  public:
   ForkStore() {
@@ -54,10 +55,15 @@ class ForkStore {
           return FinishedCall(std::string(entry.value.data()));
         }
       }
+      if (const int lost = table_->lost.load(); lost >= 0) {
+        dtrain::throw_cause({dtrain::CauseKind::lost, lost, "here", "its process ended"});
+      }
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
     throw dtrain::Error(dtrain::Errc::timeout, "waiting for key " + key + " took too long");
   }
+
+  void lose(int rank) const { table_->lost.store(rank); }
 
  private:
   struct Entry {
@@ -67,7 +73,8 @@ class ForkStore {
   };
   struct Table {
     std::atomic<std::size_t> taken{0};
-    std::array<Entry, 16> entries{};
+    std::atomic<int> lost{-1};
+    std::array<Entry, 128> entries{};
   };
   static void copy(const std::string& from, std::array<char, 256>& to) {
     std::memcpy(to.data(), from.data(), std::min(from.size(), to.size() - 1));
@@ -80,9 +87,11 @@ class ForkStore {
 using ExitCodes = std::vector<int>;
 
 /// Forks a process for each rank, runs `body(rank)` in it (its result is the exit code; 99 after an exception, whose
-/// text goes to stderr), and returns when all have ended. A process that takes longer than `patience` is killed: 137.
+/// text goes to stderr), and returns when all have ended. A rank whose process was killed is lost in `store`. A process
+/// that takes longer than `patience` is killed: 137.
 template <class Body>
-ExitCodes run_process_ranks(int ranks, Body body, std::chrono::seconds patience = std::chrono::seconds(40)) {
+ExitCodes run_process_ranks(const ForkStore& store, int ranks, Body body,
+                            std::chrono::seconds patience = std::chrono::seconds(40)) {
   std::vector<pid_t> processes;
   for (int rank = 0; rank < ranks; ++rank) {
     const pid_t process = ::fork();
@@ -95,21 +104,26 @@ ExitCodes run_process_ranks(int ranks, Body body, std::chrono::seconds patience 
       }
       ::_exit(code);
     }
+    if (process < 0) throw dtrain::errno_error("forking a rank");
     processes.push_back(process);
   }
   const dtrain::Deadline deadline = dtrain::Deadline::after(patience);
-  ExitCodes codes;
-  for (std::size_t i = 0; i < processes.size(); ++i) {
-    int status = 0;
-    pid_t ended = 0;
-    while (processes[i] > 0 && (ended = ::waitpid(processes[i], &status, WNOHANG)) == 0) {
-      if (deadline.passed()) {
+  ExitCodes codes(processes.size(), -1);
+  for (std::size_t under_way = processes.size(); under_way > 0;) {
+    for (std::size_t i = 0; i < processes.size(); ++i) {
+      int status = 0;
+      const pid_t ended = processes[i] > 0 ? ::waitpid(processes[i], &status, WNOHANG) : 0;
+      if (ended > 0) {
+        codes[i] = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+        if (WIFSIGNALED(status)) store.lose(static_cast<int>(i));
+        processes[i] = -1;
+        --under_way;
+      } else if (processes[i] > 0 && deadline.passed()) {
         std::fprintf(stderr, "watchdog: the process of rank %zu of %d hangs\n", i, ranks);
         ::kill(processes[i], SIGKILL);
       }
-      std::this_thread::sleep_for(std::chrono::milliseconds(2));
     }
-    codes.push_back(ended <= 0 ? -1 : WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status));
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
   return codes;
 }

@@ -7,8 +7,6 @@
 #include "dtrain/backend/setup/open_and_report.hpp"
 #include "dtrain/backend/shared_memory.hpp"
 #include "dtrain/backend/shared_memory/control_block.hpp"
-#include "dtrain/backend/shared_memory/setup/setup_message.hpp"
-#include "dtrain/core/cause.hpp"
 #include "dtrain/core/error.hpp"
 
 namespace DTRAIN_NAMESPACE::backend {
@@ -35,20 +33,7 @@ inline void check_one_host(const rendezvous::Membership& members) {
 DTRAIN_DEFINED SharedMemory::Communicator SharedMemory::open_blocking(const ChannelContext& context,
                                                                       Deadline deadline) {
   shared_memory::check_one_host(context.members);
-  context.failure->throw_if_failed(context.reporting_rank());
-  try {
-    return Communicator::open_blocking(context, deadline);
-  } catch (const JobFailed&) {
-    throw;
-  } catch (const shared_memory::RemoteError& error) {
-    if (context.members.rank == 0) {  // rank 0 has sent the error to all ranks, and alone reports it
-      context.failure->report({CauseKind::exception, -1, "", error.what()});
-    }
-    throw;
-  } catch (const Error& error) {
-    report_failed_opening(context, error);
-    throw;
-  }
+  return open_and_report_blocking<Communicator>(context, deadline);
 }
 
 }  // namespace DTRAIN_NAMESPACE::backend

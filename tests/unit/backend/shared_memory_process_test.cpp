@@ -51,10 +51,11 @@ struct Rank {
   SharedMemory::Communicator communicator;
 };
 
-/// The abstract socket that rank 0 told the others about.
+/// The abstract socket at which rank 1 was sent the memory: "=BYTES NAME TOKEN".
 std::string door_of(const ForkStore& store) {
-  const std::string door = store.get("processes/shared_memory", Deadline::after(0s + 10s)).wait();
-  return door.substr(5, door.find(' ', 5) - 5);
+  const std::string door = store.get("processes/memory-1/offer/1", Deadline::after(0s + 10s)).wait();
+  const std::size_t begin = door.find(' ') + 1;
+  return door.substr(begin, door.find(' ', begin) - begin);
 }
 
 int sockets_named(const std::string& name) {
@@ -79,13 +80,13 @@ std::size_t open_descriptors() {
 TEST_CASE("processes reduce in one memory with the bits of a plain loop, and leave nothing behind") {
   for (const int ranks : {2, 4}) {
     const ForkStore store;
-    const ExitCodes codes = run_process_ranks(ranks, [&](int rank) {
+    const ExitCodes codes = run_process_ranks(store, ranks, [&](int rank) {
       const std::size_t descriptors = open_descriptors();
       {
-        Rank self(store, rank, ranks, 20s);
         if (rank == 0 && sockets_named(door_of(store)) == 0) {
           return 2;
         }
+        Rank self(store, rank, ranks, 20s);
         for (const std::size_t count : {10U, 3000U, 200'000U}) {
           const auto memory = self.communicator.allocate_blocking(count * 4, Deadline::after(20s));
           const auto inputs = support::awkward_inputs<float>(ranks, count, count);
@@ -109,7 +110,7 @@ TEST_CASE("processes reduce in one memory with the bits of a plain loop, and lea
 TEST_CASE("a rank that is killed inside an operation leaves nothing behind, and the others name it") {
   const int ranks = 3;
   const ForkStore store;
-  const ExitCodes codes = run_process_ranks(ranks, [&](int rank) {
+  const ExitCodes codes = run_process_ranks(store, ranks, [&](int rank) {
     Rank self(store, rank, ranks, 500ms);
     const auto memory = self.communicator.allocate_blocking(1 << 20, Deadline::after(20s));
     if (rank == 1) {
@@ -129,7 +130,7 @@ TEST_CASE("a rank that is killed inside an operation leaves nothing behind, and 
 
 TEST_CASE("a process that ends while memory is allocated is an error for the others, not a wait") {
   const ForkStore store;
-  const ExitCodes codes = run_process_ranks(3, [&](int rank) {
+  const ExitCodes codes = run_process_ranks(store, 3, [&](int rank) {
     Rank self(store, rank, 3, 20s);
     if (rank == 1) {
       ::raise(SIGKILL);

@@ -47,12 +47,8 @@ struct EnqueuedOperation {
 
 /// State with a stable address while the communicator moves.
 struct Communicator::ChannelOwner {
-  ChannelOwner(const ChannelContext& of, SetupConnections to, std::shared_ptr<Segment> control)
-      : context(of), connections(std::move(to)), channel(new Channel(context, std::move(control))) {
-    connections.set_check([this] {
-      run_other_streams();
-      check();
-    });
+  ChannelOwner(const ChannelContext& of, std::shared_ptr<Segment> control)
+      : context(of), channel(new Channel(context, std::move(control))) {
     subscription = context.failure->subscribe([this](const Cause& cause) { channel->abort(cause); });
   }
   ChannelOwner(const ChannelOwner&) = delete;
@@ -63,7 +59,7 @@ struct Communicator::ChannelOwner {
     channel->release();
   }
 
-  /// Runs this rank's work on other streams while it waits here, because peers may need that work first.
+  /// Starts this rank's work on other streams before it waits here, because peers may need that work first.
   void run_other_streams() const {
     if (context.on_stall) {
       context.on_stall();
@@ -139,7 +135,6 @@ struct Communicator::ChannelOwner {
   }
 
   const ChannelContext context;
-  SetupConnections connections;
   Channel* channel;
   ArenaTable arenas;
   std::uint64_t enqueued = 0;        ///< operations of every kind
@@ -157,9 +152,8 @@ DTRAIN_DEFINED Communicator::~Communicator() = default;
 DTRAIN_DEFINED Communicator Communicator::open_blocking(const ChannelContext& context, Deadline deadline) {
   const std::size_t ranks = static_cast<std::size_t>(context.members.world_size);
   const std::size_t bytes = ControlBlock::bytes_for(context.members.world_size);
-  SetupConnections connections = SetupConnections::open(context, deadline);
-  const MappedSegment shared = SegmentSetup(connections, 1, (bytes + ranks - 1) / ranks, deadline).run();
-  auto owner = make_process_owned<ChannelOwner>(context, std::move(connections), shared.segment);
+  const MappedSegment shared = SegmentSetup(context, 1, (bytes + ranks - 1) / ranks, deadline).run();
+  auto owner = make_process_owned<ChannelOwner>(context, shared.segment);
   owner->verify_shared_mapping(shared.nonce);
   return Communicator(std::move(owner));
 }
@@ -243,7 +237,8 @@ DTRAIN_DEFINED Communicator Communicator::split_blocking(int color, int key, Dea
 
 DTRAIN_DEFINED Allocation Communicator::allocate_blocking(std::size_t bytes, Deadline deadline) {
   owner_->check();
-  const MappedSegment shared = SegmentSetup(owner_->connections, ++owner_->segment_setups, bytes, deadline).run();
+  owner_->run_other_streams();
+  const MappedSegment shared = SegmentSetup(owner_->context, ++owner_->segment_setups, bytes, deadline).run();
   owner_->check();
   const Arena arena{shared.segment->base(), shared.stride};
   owner_->arenas.add(owner_->segment_setups, shared.segment, arena, arena.memory_of(rank()), bytes);

@@ -72,18 +72,4 @@ inline std::size_t open_files() noexcept {
   return entries - 3;  // ".", ".." and the folder's own descriptor
 }
 
-/// Whether `more` files can be opened in addition to the open ones; raises the soft limit if it is too low.
-inline bool make_room_for_files(std::size_t more) noexcept {
-  const auto has_room = [more] {
-    const std::optional<std::size_t> limit = open_files_limit();
-    errno = 0;
-    const std::size_t open = open_files();
-    return !limit || (errno != EMFILE && open + more <= *limit);
-  };
-  if (!has_room()) {
-    raise_open_files();
-  }
-  return has_room();
-}
-
 }  // namespace DTRAIN_NAMESPACE

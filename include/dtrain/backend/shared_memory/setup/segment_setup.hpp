@@ -2,16 +2,22 @@
 /// @file
 /// SegmentSetup: maps a new segment on every rank of a channel, or on none.
 
-#include <atomic>
+#include <unistd.h>
+
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
+#include <cstring>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
+#include "dtrain/backend/setup/store_gather.hpp"
 #include "dtrain/backend/shared_memory/segment.hpp"
-#include "dtrain/backend/shared_memory/setup/setup_connections.hpp"
-#include "dtrain/backend/shared_memory/setup/setup_message.hpp"
+#include "dtrain/backend/shared_memory/setup/segment_transfer.hpp"
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
@@ -22,158 +28,95 @@ struct MappedSegment {
   std::uint64_t nonce = 0;
 };
 
-/// Passes a mapping to another thread of the same process. The message carries the address of an InProcessTransfer on
-/// the heap, which the receiver then owns. (A receiver that fails before it reads the message leaks it.)
-struct InProcessTransfer {
-  std::shared_ptr<Segment> segment;
-  std::atomic<bool> ready{false};  ///< orders the two threads; in C++'s memory model a socket does not
-
-  static std::uint64_t give(const std::shared_ptr<Segment>& segment) {
-    auto transfer = std::make_unique<InProcessTransfer>();
-    transfer->segment = segment;
-    transfer->ready.store(true, std::memory_order_release);
-    return reinterpret_cast<std::uintptr_t>(transfer.release());
-  }
-  static std::shared_ptr<Segment> take(std::uint64_t address) {
-    const std::unique_ptr<InProcessTransfer> transfer(
-        reinterpret_cast<InProcessTransfer*>(static_cast<std::uintptr_t>(address)));
-    return transfer->ready.load(std::memory_order_acquire) ? std::move(transfer->segment) : nullptr;
-  }
-};
-
 /// One setup. Ends the same way on every rank:
-/// - peers request a size; rank 0 compares the sizes and offers a segment;
-/// - every rank reserves the pages of its own memory; peers answer whether they could;
-/// - rank 0 sends the outcome.
+/// - every rank states a size and its socket; rank 0 compares the sizes and sends every rank the segment's descriptor;
+/// - every rank maps the segment and reserves the pages of its own memory, or all throw the error of one.
 class SegmentSetup {
  public:
-  SegmentSetup(SetupConnections& connections, std::uint64_t number, std::size_t bytes, Deadline deadline)
-      : connections_(connections), number_(number), bytes_(bytes), deadline_(deadline), stride_(stride_for(bytes)) {}
+  /// @param number of the setup on this channel: 1, 2, ...
+  SegmentSetup(const ChannelContext& context, std::uint64_t number, std::size_t bytes, Deadline deadline)
+      : self_(StoreRank::of(context, deadline, "setting up shared memory for channel '" + context.name + "'")),
+        name_(context.name + "/memory-" + std::to_string(number)),
+        bytes_(bytes) {
+    const std::size_t unit = bytes >= huge_page_bytes ? huge_page_bytes : static_cast<std::size_t>(::getpagesize());
+    shared_.stride = round_up(std::max<std::size_t>(bytes, 1), unit);
+  }
 
   /// Collective, blocking. @throws JobFailed; Error, the same on every rank that can still be reached: disagreement if
-  /// sizes differ (naming both), out_of_memory, timeout, closed
-  MappedSegment run() { return connections_.rank() == 0 ? offer() : accept(); }
+  /// sizes differ (naming both), out_of_memory, timeout
+  MappedSegment run() {
+    const std::string nonce = store_gather(
+        self_, name_ + "/offer", [this] { return request(); },
+        [this](const std::vector<std::string>& requests) { return offer(requests); });
+    shared_.nonce = std::strtoull(nonce.c_str(), nullptr, 10);
+    const auto map = [this] {
+      map_and_reserve();
+      return std::string();
+    };
+    store_gather(self_, name_ + "/mapped", map, [](const auto&) { return std::string(); });
+    shared_.segment->close_descriptor();
+    return std::move(shared_);
+  }
 
  private:
-  static std::size_t stride_for(std::size_t bytes) noexcept {
-    const std::size_t unit = bytes >= huge_page_bytes ? huge_page_bytes : static_cast<std::size_t>(::getpagesize());
-    return round_up(std::max<std::size_t>(bytes, 1), unit);
-  }
-
-  SetupMessage message(SetupMessageKind kind) const noexcept {
-    SetupMessage made;
-    made.kind = kind;
-    made.rank = connections_.rank();
-    made.number = number_;
-    made.bytes = bytes_;
-    return made;
-  }
-
-  MappedSegment offer() {
-    try {
-      compare_requests();
-      const MappedSegment shared = create();
-      for (int peer = 1; peer < connections_.size(); ++peer) {
-        send_offer(peer, shared);
-      }
-      shared.segment->reserve(0, bytes_);
-      for (int peer = 1; peer < connections_.size(); ++peer) {
-        connections_.receive(peer, SetupMessageKind::ready, number_, deadline_).throw_if_error();
-      }
-      shared.segment->close_descriptor();
-      send_outcome(message(SetupMessageKind::outcome));
-      return shared;
-    } catch (const Error& error) {
-      SetupMessage outcome = message(SetupMessageKind::outcome);
-      outcome.set_error(error);
-      send_outcome(outcome);
-      throw;
+  /// "BYTES NAME TOKEN"; rank 0 has no socket.
+  std::string request() {
+    if (self_.rank == 0) {
+      return std::to_string(bytes_);
     }
+    receiver_.emplace();
+    return std::to_string(bytes_) + " " + receiver_->address();
   }
 
-  void compare_requests() {
-    for (int peer = 1; peer < connections_.size(); ++peer) {
-      const SetupMessage request = connections_.receive(peer, SetupMessageKind::request, number_, deadline_);
-      if (request.bytes != bytes_) {
-        throw Error(Errc::disagreement, "rank " + std::to_string(connections_.job_rank(0)) + " allocates " +
-                                            std::to_string(bytes_) + " bytes of shared memory and rank " +
-                                            std::to_string(connections_.job_rank(peer)) + " allocates " +
-                                            std::to_string(request.bytes) + "; every rank asks for the same size");
+  /// On rank 0. @returns the nonce
+  std::string offer(const std::vector<std::string>& requests) {
+    for (int peer = 1; peer < self_.ranks; ++peer) {
+      const std::string& request = requests[static_cast<std::size_t>(peer)];
+      const std::string bytes = request.substr(0, request.find(' '));
+      if (bytes != requests[0]) {
+        throw Error(Errc::disagreement, self_.name_of_rank(0) + " allocates " + requests[0] +
+                                            " bytes of shared memory and " + self_.name_of_rank(peer) + " allocates " +
+                                            sanitize(bytes) + "; every rank asks for the same size");
       }
     }
-  }
-
-  MappedSegment create() const {
-    const auto ranks = static_cast<std::size_t>(connections_.size());
+    const auto ranks = static_cast<std::size_t>(self_.ranks);
     if (bytes_ > (std::size_t{1} << 56) / ranks) {
       throw Error(Errc::out_of_memory, "allocating " + std::to_string(bytes_) + " bytes of shared memory for each of " +
                                            std::to_string(ranks) + " ranks: no machine has an address space for that");
     }
+    shared_.segment = Segment::create(ranks * shared_.stride, ranks * bytes_);
+    for (int peer = 1; peer < self_.ranks; ++peer) {
+      const std::string& request = requests[static_cast<std::size_t>(peer)];
+      try {
+        send_segment(request.substr(std::min(requests[0].size() + 1, request.size())), shared_.segment, self_.deadline);
+      } catch (const Error& error) {
+        throw Error(error.code(), self_.doing + " with " + self_.name_of_rank(peer) + ": " + error.what());
+      }
+    }
     std::uint64_t nonce = 0;
     const auto random = random_bytes<sizeof(nonce)>();
     std::memcpy(&nonce, random.data(), sizeof(nonce));
-    return {Segment::create(size_of_segment(), ranks * bytes_), stride_, nonce};
+    return std::to_string(nonce);
   }
 
-  void send_offer(int peer, const MappedSegment& shared) {
-    SetupMessage offer = message(SetupMessageKind::offer);
-    offer.nonce = shared.nonce;
-    if (!connections_.socket(peer).same_process) {
-      connections_.send(peer, offer, deadline_);
-      connections_.send_descriptor(peer, shared.segment->descriptor(), deadline_);
-      return;
-    }
-    offer.address = InProcessTransfer::give(shared.segment);
+  void map_and_reserve() {
     try {
-      connections_.send(peer, offer, deadline_);
-    } catch (...) {
-      InProcessTransfer::take(offer.address);
-      throw;
-    }
-  }
-
-  /// Best effort if the outcome is an error: a lost peer has its own.
-  void send_outcome(const SetupMessage& outcome) {
-    for (int peer = 1; peer < connections_.size(); ++peer) {
-      try {
-        connections_.send(peer, outcome, Deadline::after(std::chrono::seconds(1)));
-      } catch (const Error&) {
-        if (outcome.code == 0) {
-          throw;
-        }
+      if (receiver_) {
+        shared_.segment = receiver_->receive(static_cast<std::size_t>(self_.ranks) * shared_.stride, self_.deadline);
+        receiver_.reset();
       }
-    }
-  }
-
-  MappedSegment accept() {
-    connections_.send_before_receiving(message(SetupMessageKind::request), deadline_);
-    const SetupMessage offer = connections_.receive(0, SetupMessageKind::offer, number_, deadline_);
-    MappedSegment shared{nullptr, stride_, offer.nonce};
-    SetupMessage ready = message(SetupMessageKind::ready);
-    try {
-      shared.segment = connections_.socket(0).same_process
-                           ? InProcessTransfer::take(offer.address)
-                           : Segment::adopt(connections_.receive_descriptor(0, deadline_), size_of_segment());
-      shared.segment->reserve(static_cast<std::size_t>(connections_.rank()) * stride_, bytes_);
-    } catch (const JobFailed&) {
-      throw;
+      shared_.segment->reserve(static_cast<std::size_t>(self_.rank) * shared_.stride, bytes_);
     } catch (const Error& error) {
-      ready.set_error(Error(
-          error.code(), "on rank " + std::to_string(connections_.job_rank(connections_.rank())) + ": " + error.what()));
+      throw Error(error.code(),
+                  (self_.rank == 0 ? std::string() : "on " + self_.name_of_rank(self_.rank) + ": ") + error.what());
     }
-    connections_.send_before_receiving(ready, deadline_);
-    connections_.receive(0, SetupMessageKind::outcome, number_, deadline_).throw_if_error();
-    shared.segment->close_descriptor();
-    return shared;
   }
 
-  std::size_t size_of_segment() const noexcept { return static_cast<std::size_t>(connections_.size()) * stride_; }
-
-  SetupConnections& connections_;
-  const std::uint64_t number_;
+  const StoreRank self_;
+  const std::string name_;  ///< of keys in the store
   const std::size_t bytes_;
-  const Deadline deadline_;
-  const std::size_t stride_;
+  MappedSegment shared_;
+  std::optional<SegmentReceiver> receiver_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::backend::shared_memory
