@@ -18,7 +18,7 @@ using Ranks = std::vector<std::vector<std::byte>>;
 template <class Test>
 void for_each_isa(Test test) {
   using dtrain::kernels::Isa;
-  for (const Isa isa : {Isa::baseline, Isa::avx2, Isa::avx512}) {
+  for (const Isa isa : {Isa::baseline, Isa::avx2}) {
     if (dtrain::kernels::runs_on_this_machine(isa)) {
       INFO(dtrain::kernels::name(isa));
       test(isa);

@@ -14,7 +14,6 @@
 #include "dtrain/kernels/copy.hpp"
 #include "dtrain/kernels/float_environment.hpp"
 #include "dtrain/kernels/instruction_sets/avx2.hpp"
-#include "dtrain/kernels/instruction_sets/avx512.hpp"
 #include "dtrain/kernels/instruction_sets/baseline.hpp"
 #include "dtrain/kernels/instruction_sets/isa.hpp"
 #include "dtrain/kernels/kernel_arguments.hpp"
@@ -41,12 +40,7 @@ class Reduction {
 
   /// Requires: `dtype` is no 8-bit float; this machine supports `isa`.
   static Reduction of(DType dtype, ReduceOp op, Isa isa = best_isa()) noexcept {
-    Kernel kernel = nullptr;
-    if (isa == Isa::avx512) {
-      kernel = avx512_kernel_for(dtype, op);
-    } else if (isa == Isa::avx2) {
-      kernel = avx2_kernel_for(dtype, op);
-    }
+    const Kernel kernel = isa == Isa::avx2 ? avx2_kernel_for(dtype, op) : nullptr;
     return Reduction(dtype, op, kernel != nullptr ? kernel : baseline_kernel_for(dtype, op));
   }
 
@@ -66,12 +60,7 @@ class Reduction {
   /// each sum; f16, bf16: the same in f32, then rounded once. For averages whose partial sums are no larger than the
   /// elements. Requires: `dtype` is a float of 16 bits or more.
   static Reduction weighted_sum(DType dtype, Isa isa = best_isa()) noexcept {
-    Kernel kernel = nullptr;
-    if (isa == Isa::avx512) {
-      kernel = avx512_float_kernel<AddWeighted>(dtype);
-    } else if (isa == Isa::avx2) {
-      kernel = avx2_float_kernel<AddWeighted>(dtype);
-    }
+    const Kernel kernel = isa == Isa::avx2 ? avx2_float_kernel<AddWeighted>(dtype) : nullptr;
     return Reduction(dtype, ReduceOp::sum, kernel != nullptr ? kernel : baseline_float_kernel<AddWeighted>(dtype));
   }
 

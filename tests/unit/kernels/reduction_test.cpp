@@ -33,7 +33,7 @@ void check_all(std::size_t ranks, std::size_t count, std::size_t offset, std::ui
     const Ranks inputs = awkward_ranks(dtype, ranks, count, seed);
     for (const ReduceOp op : support::all_ops) {
       const std::vector<std::byte> expected = support::scalar_reduction(dtype, op, inputs);
-      for (const Isa isa : {Isa::baseline, Isa::avx2, Isa::avx512}) {
+      for (const Isa isa : {Isa::baseline, Isa::avx2}) {
         if (dtrain::kernels::runs_on_this_machine(isa)) {
           INFO(dtrain::name(dtype), " ", dtrain::name(op), " ", dtrain::kernels::name(isa));
           CHECK((support::reduce_bytes(Reduction::of(dtype, op, isa), inputs, count, offset) == expected));

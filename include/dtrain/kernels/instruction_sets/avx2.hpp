@@ -31,7 +31,7 @@ Kernel avx2_float_kernel(DType dtype) noexcept {
   switch (dtype) {
     case DType::f64: return &avx2_kernel<FloatArithmetic<double, 32, Operation>>;
     case DType::f32: return &avx2_kernel<FloatArithmetic<float, 32, Operation>>;
-    case DType::f16: return &avx2_kernel<HalfArithmetic<F16Native<F16c>, OfF16<Operation>>>;
+    case DType::f16: return &avx2_kernel<HalfArithmetic<F16Native, OfF16<Operation>>>;
     case DType::bf16: return &avx2_kernel<HalfArithmetic<Bf16Words<32>, Operation>>;
     default: return nullptr;
   }

@@ -13,14 +13,12 @@ namespace DTRAIN_NAMESPACE::kernels {
 enum class Isa : std::uint8_t {
   baseline,  ///< generic vector code for every processor that can run the program
   avx2,      ///< AVX2 and F16C
-  avx512,    ///< AVX-512 F, BW, VL and DQ
 };
 
 constexpr const char* name(Isa isa) noexcept {
   switch (isa) {
     case Isa::baseline: return "baseline";
     case Isa::avx2: return "avx2";
-    case Isa::avx512: return "avx512";
   }
   return "unknown instructions";
 }
@@ -55,12 +53,9 @@ inline Isa isa_of_processor() noexcept {
   const CpuidResult extended = read_cpuid(7);
   constexpr std::uint32_t ymm = 1U << 1 | 1U << 2;
   constexpr std::uint32_t avx2 = 1U << 5;
-  if (!all(features.c, osxsave_avx_f16c) || !all(registers_saved_by_system(), ymm) || !all(extended.b, avx2)) {
-    return Isa::baseline;
-  }
-  constexpr std::uint32_t zmm = 1U << 5 | 1U << 6 | 1U << 7;
-  constexpr std::uint32_t f_dq_bw_vl = 1U << 16 | 1U << 17 | 1U << 30 | 1U << 31;
-  return all(registers_saved_by_system(), zmm) && all(extended.b, f_dq_bw_vl) ? Isa::avx512 : Isa::avx2;
+  return all(features.c, osxsave_avx_f16c) && all(registers_saved_by_system(), ymm) && all(extended.b, avx2)
+             ? Isa::avx2
+             : Isa::baseline;
 }
 #else
 inline Isa isa_of_processor() noexcept {

@@ -38,5 +38,4 @@ TEST_CASE("the processor is known as the kernel knows it") {
     return true;
   };
   CHECK((dtrain::kernels::runs_on_this_machine(Isa::avx2) == has("avx avx2 f16c")));
-  CHECK((dtrain::kernels::runs_on_this_machine(Isa::avx512) == has("avx2 f16c avx512f avx512bw avx512dq avx512vl")));
 }
