@@ -36,8 +36,6 @@ void set_current_device(int device) noexcept;
 void make_context(int device) noexcept;
 
 bool has_stream_memory_operations() noexcept;
-int compute_capability(int device) noexcept;
-int least_compute_capability() noexcept;
 
 /// Counters of events: whether this wait or record is one that a test wants to be lost.
 bool wait_is_ignored() noexcept;

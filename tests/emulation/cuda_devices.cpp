@@ -51,7 +51,7 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
       case CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_MEM_OPS_V1:
       case CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR_V1:
       case CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR: *value = has_stream_memory_operations() ? 1 : 0; break;
-      case cudaDevAttrComputeCapabilityMajor: *value = compute_capability(device); break;
+      case cudaDevAttrComputeCapabilityMajor: *value = 9; break;
       case cudaDevAttrUnifiedAddressing:
       case cudaDevAttrHostRegisterSupported:
       case cudaDevAttrAsyncEngineCount: *value = 1; break;
@@ -70,7 +70,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
     std::snprintf(properties->name, sizeof properties->name, "%s", description);
     std::snprintf(properties->uuid.bytes, sizeof properties->uuid.bytes, "emulated-%d", uuid_number(device));
     properties->totalGlobalMem = device_memory_bytes();
-    properties->major = compute_capability(device);
+    properties->major = 9;
     properties->multiProcessorCount = 4;
     properties->asyncEngineCount = 1;
     properties->unifiedAddressing = 1;

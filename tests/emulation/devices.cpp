@@ -17,7 +17,6 @@ namespace {
 std::atomic<int> wanted_count{-1};
 std::array<std::atomic<int>, most_devices> uuids{};  // plus 1; 0: the device's own
 std::atomic<bool> memory_operations{true};
-std::array<std::atomic<int>, most_devices> older_by{};  // than compute capability 9
 std::array<std::atomic<bool>, most_devices> contexts{};
 thread_local int chosen_device = 0;
 
@@ -73,7 +72,6 @@ void set_same_uuid(int device, int other) {
 void reset_devices() noexcept {
   set_device_count(-1);
   set_stream_memory_operations(true);
-  set_compute_capability(9);
   for (std::atomic<int>& uuid : uuids)
     uuid.store(0, std::memory_order_relaxed);
 }
@@ -104,22 +102,6 @@ bool has_stream_memory_operations() noexcept {
 }
 void set_stream_memory_operations(bool there) {
   memory_operations.store(there, std::memory_order_relaxed);
-}
-
-int compute_capability(int device) noexcept {
-  return 9 - older_by[static_cast<std::size_t>(device)].load(std::memory_order_relaxed);
-}
-int least_compute_capability() noexcept {
-  int least = compute_capability(0);
-  for (int device = 1; device < device_count(); ++device)
-    least = std::min(least, compute_capability(device));
-  return least;
-}
-void set_compute_capability(int major, int device) {
-  for (int each = 0; each < most_devices; ++each) {
-    if (device == any_device || device == each)
-      older_by[static_cast<std::size_t>(each)].store(9 - major, std::memory_order_relaxed);
-  }
 }
 
 }  // namespace emulation

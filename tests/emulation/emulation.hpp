@@ -56,9 +56,6 @@ int host_waits();
 /// Whether devices can wait for a value in memory (cuStreamWaitValue32); they can unless told otherwise.
 void set_stream_memory_operations(bool there);
 
-/// A device's compute capability, its major number: 9 unless told otherwise.
-void set_compute_capability(int major, int device = any_device);
-
 /// Bytes of device and pinned memory that are allocated.
 std::size_t allocated_device_bytes();
 std::size_t allocated_pinned_bytes();

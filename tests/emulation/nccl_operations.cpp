@@ -37,17 +37,6 @@ bool set_reduction(Operation& operation, const Communicator& communicator, ncclR
   return made.is_used && made.type == operation.type;
 }
 
-/// What NCCL 2.24 to 2.30 do not reduce of floats of 8 bits: anything where a rank's device is older, here any
-/// device (src/enqueue.cc), and with one rank what is multiplied (src/device/onerank.cu).
-const char* refusal_of(const Operation& operation, const Communicator& communicator) {
-  using Kind = Operation::Kind;
-  const bool reduces =
-      operation.kind == Kind::all_reduce || operation.kind == Kind::reduce || operation.kind == Kind::reduce_scatter;
-  if (!reduces || !is_float8(operation.type)) return nullptr;
-  if (least_compute_capability() < 9) return "FP8 reduction support begins with sm90 capable devices.";
-  return communicator.size() == 1 && operation.reduction.is_scaled ? "" : nullptr;
-}
-
 /// Where a call's sizes differ: elements that are sent and received, for `count` of the call.
 struct Sizes {
   std::size_t sent;
@@ -69,10 +58,6 @@ ncclResult_t collective(const char* function, Operation operation, const void* f
   }
   if (!set_reduction(operation, communicator, named)) return ncclInvalidArgument;
   if (operation.count == 0) return ncclSuccess;
-  if (const char* const text = refusal_of(operation, communicator)) {
-    communicator.fail(ncclInvalidArgument, text);  // NCCL does so to a non-blocking communicator
-    return ncclInvalidArgument;
-  }
   if (sizes.sent > 0) {
     operation.from = reached(communicator, from, sizes.sent * element);
     if (operation.from == nullptr) return ncclInvalidArgument;

@@ -10,7 +10,6 @@
 
 #include "dtrain/core/types/bfloat16.hpp"
 #include "dtrain/core/types/float16.hpp"
-#include "dtrain/core/types/float8.hpp"
 
 namespace emulation {
 namespace {
@@ -96,10 +95,6 @@ void with_type(ncclDataType_t type, Body body) {
     case ncclUint64: return body(std::uint64_t{});
     case ncclFloat16: return body(dtrain::float16{});
     case ncclBfloat16: return body(dtrain::bfloat16{});
-#if NCCL_VERSION_CODE >= 22400
-    case ncclFloat8e4m3: return body(dtrain::float8_e4m3{});
-    case ncclFloat8e5m2: return body(dtrain::float8_e5m2{});
-#endif
     case ncclFloat32: return body(float{});
     case ncclFloat64: return body(double{});
     default: return;
@@ -118,10 +113,6 @@ bool is_floating(ncclDataType_t type) noexcept {
   bool floating = false;
   with_type(type, [&](auto element) { floating = !std::is_integral_v<decltype(element)>; });
   return floating;
-}
-
-bool is_float8(ncclDataType_t type) noexcept {
-  return element_bytes(type) == 1 && is_floating(type);
 }
 
 void reduce(ncclDataType_t type, const Reduction& reduction, std::span<const std::byte* const> inputs, std::byte* out,

@@ -19,7 +19,6 @@ struct Reduction {
 /// 0 for types that the emulation does not know.
 std::size_t element_bytes(ncclDataType_t type) noexcept;
 bool is_floating(ncclDataType_t type) noexcept;
-bool is_float8(ncclDataType_t type) noexcept;
 
 /// out[i] = inputs[0][i] op inputs[1][i] op ... ; `out` may be one of the inputs.
 void reduce(ncclDataType_t type, const Reduction& reduction, std::span<const std::byte* const> inputs, std::byte* out,

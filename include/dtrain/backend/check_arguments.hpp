@@ -32,6 +32,15 @@ inline void check_memory(const char* operation, const ConstBufferView& view) {
   }
 }
 
+/// @throws Error (unsupported) for 8-bit floats
+inline void check_is_reduced(const char* operation, const ConstBufferView& view) {
+  if (is_float8(view.dtype)) {
+    throw Error(Errc::unsupported, std::string(operation) + " of " + amount(view) +
+                                       ": floats of 8 bits can be moved, and not reduced, because they have too few "
+                                       "digits for a sum or an average; reduce them as f16, bf16 or f32");
+  }
+}
+
 inline bool overlap(const ConstBufferView& a, const ConstBufferView& b) noexcept {
   const std::less<const std::byte*> before;
   return before(a.data, b.data + b.bytes()) && before(b.data, a.data + a.bytes());
@@ -67,7 +76,8 @@ inline void check_host_memory(const char* backend, const ConstBufferView& input,
   }
 }
 
-/// @throws Error (invalid_argument) unless both have equal length and type, and are disjoint or start at one address.
+/// @throws Error (invalid_argument) unless both have equal length and type, and are disjoint or start at one address;
+/// (unsupported) for 8-bit floats.
 inline void check_all_reduce(const ConstBufferView& input, const ConstBufferView& output) {
   if (input.count != output.count || input.dtype != output.dtype) {
     detail::refuse("all_reduce of " + detail::amount(input) + " into " + detail::amount(output) +
@@ -78,20 +88,14 @@ inline void check_all_reduce(const ConstBufferView& input, const ConstBufferView
   if (input.data != output.data && detail::overlap(input, output)) {
     detail::refuse("the input and output of all_reduce overlap; give the same address for both, or disjoint memory");
   }
+  detail::check_is_reduced("all_reduce", output);
 }
 
-/// For backends that reduce with dtrain's kernels. @throws Error (unsupported) for 8-bit floats
-inline void check_reduced_by_kernels(const char* operation, const ConstBufferView& view) {
-  if (is_float8(view.dtype)) {
-    throw Error(Errc::unsupported, std::string(operation) + " of " + detail::amount(view) +
-                                       ": only NCCL reduces floats of 8 bits (backend::Nccl, on GPUs since Hopper); "
-                                       "reduce them as f16, bf16 or f32");
-  }
-}
-
-/// @throws Error (invalid_argument) unless `input` has `size` blocks as long as `output`, and the memory is valid.
+/// @throws Error (invalid_argument) unless `input` has `size` blocks as long as `output`, and the memory is valid;
+/// (unsupported) for 8-bit floats.
 inline void check_reduce_scatter(const ConstBufferView& input, const ConstBufferView& output, int rank, int size) {
   detail::check_blocks("reduce_scatter", "an input", input, "an output", output, rank, size);
+  detail::check_is_reduced("reduce_scatter", output);
 }
 
 /// @throws Error (invalid_argument) unless `output` has `size` blocks as long as `input`, and the memory is valid.

@@ -28,12 +28,10 @@ namespace DTRAIN_NAMESPACE::backend {
 /// communicator and two threads that watch it.
 ///
 /// Reductions are NCCL's own:
-/// - 16-bit and 8-bit floats are added in their own precision. A NaN need not survive min and max.
-/// - average takes floating-point elements. For 16-bit and 8-bit floats, each element is first multiplied by 1 / ranks,
-///   rounded to its type. If the number of ranks is no power of two, all averages are therefore off by one factor (bf16
-///   over 3, 6 or 12 ranks: +0.2 %; over 3 ranks the multiplier is 0.344 in f8e4m3, 0.312 in f8e5m2).
-/// - 8-bit floats need NCCL since 2.24 and compute capability 9.0 or more. Sums saturate at the largest finite value.
-///   An average is refused beyond 64 ranks in f8e4m3, 16384 in f8e5m2.
+/// - 16-bit floats are added in their own precision. A NaN need not survive min and max.
+/// - average takes floating-point elements. For 16-bit floats, each element is first multiplied by 1 / ranks, rounded
+///   to its type. If the number of ranks is no power of two, all averages are therefore off by one factor (bf16 over 3,
+///   6 or 12 ranks: +0.2 %).
 ///
 /// Order: channels of one device share its processors. Therefore all ranks enqueue the operations of all channels in
 /// one order; a program with one enqueuing thread does so. A different order ends by the timeout, with an error that
@@ -52,7 +50,7 @@ struct NcclWith {
 
   static constexpr std::string_view name() noexcept { return "Nccl"; }
   static constexpr bool supports(DeviceKind kind) noexcept { return kind == DeviceKind::cuda; }
-  static constexpr bool reduces(DType dtype) noexcept { return nccl::reduces(dtype); }
+  static constexpr bool reduces(DType dtype) noexcept { return !is_float8(dtype); }
   static constexpr bool averages(DType dtype) noexcept { return nccl::averages(dtype); }
 
   /// Default number of ranks on a node.

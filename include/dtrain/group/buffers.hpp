@@ -5,16 +5,21 @@
 #include <cstddef>
 #include <span>
 #include <type_traits>
+#include <utility>
 
 #include "dtrain/core/types/buffer_view.hpp"
 
 namespace DTRAIN_NAMESPACE::group {
 
-/// Contiguous host memory of dtrain Elements: std::span of any extent, std::vector, std::array, T[n].
+/// An Element that collectives reduce: all but the 8-bit floats.
+template <class T>
+concept ReducedElement = Element<T> && !is_float8(dtype_of<T>::value);
+
+/// Contiguous host memory of ReducedElements: std::span of any extent, std::vector, std::array, T[n].
 template <class Values>
 concept HostValues = requires(Values& values) {
   std::span(values);
-  requires Element<std::remove_cv_t<typename decltype(std::span(values))::element_type>>;
+  requires ReducedElement<std::remove_cv_t<typename decltype(std::span(values))::element_type>>;
 };
 
 /// HostValues whose elements are not const.
@@ -26,12 +31,16 @@ concept WritableHostValues = HostValues<Values> && requires(Values& values) {
 namespace detail {
 
 /// An integer type without its own DType, such as std::int8_t or unsigned. Collectives move it as the type of the same
-/// size (`moved_as`) and do not reduce it.
+/// size (`moved_as`).
 template <class T>
-concept MovedOnly = !Element<T> && (std::is_same_v<T, std::byte> ||
-                                    (std::is_integral_v<T> && (sizeof(T) == 1 || sizeof(T) == 4 || sizeof(T) == 8)));
+concept OtherInteger = !Element<T> && (std::is_same_v<T, std::byte> ||
+                                       (std::is_integral_v<T> && (sizeof(T) == 1 || sizeof(T) == 4 || sizeof(T) == 8)));
 
-template <MovedOnly T>
+/// Elements that collectives move and do not reduce.
+template <class T>
+concept MovedOnly = OtherInteger<T> ||(Element<T> && !ReducedElement<T>);
+
+template <OtherInteger T>
 inline constexpr DType moved_as = sizeof(T) == 1   ? DType::u8
                                   : sizeof(T) == 4 ? DType::i32
                                                    : DType::i64;
@@ -57,10 +66,15 @@ ConstBufferView moved_read_view(std::span<T, Extent> values) noexcept {
 /// Fails to compile, with the reason.
 template <class Values>
 constexpr bool refuse_reduction() noexcept {
-  static_assert(sizeof(Values) == 0,
+  using T = std::remove_cv_t<typename decltype(std::span(std::declval<Values&>()))::element_type>;
+  static_assert(Element<T>,
                 "dtrain: elements of this integer type can be moved (broadcast, all_gather, send, recv), and not "
                 "reduced: copy them to std::int32_t or std::int64_t, or for sums that wrap to std::uint8_t (see "
                 "dtrain/group/buffers.hpp)");
+  static_assert(!Element<T> || ReducedElement<T>,
+                "dtrain: floats of 8 bits can be moved (broadcast, all_gather, send, recv), and not reduced, because "
+                "they have too few digits for a sum or an average: copy them to float, dtrain::float16 or "
+                "dtrain::bfloat16");
   return false;
 }
 
@@ -104,7 +118,7 @@ ConstBufferView any_read_view(std::span<T, Extent> values) noexcept {
 struct WriteBuffer : BufferView {
   constexpr WriteBuffer(const BufferView& view) noexcept : BufferView(view) {}
 
-  template <Element T, std::size_t Extent>
+  template <ReducedElement T, std::size_t Extent>
   WriteBuffer(std::span<T, Extent> values) noexcept : BufferView(detail::write_view(values)) {}
 
   template <WritableHostValues Values>
@@ -131,8 +145,8 @@ struct ReadBuffer : ConstBufferView {
   }
 };
 
-/// Output of a collective that does not reduce: also any integers of 1, 4 or 8 bytes, and std::byte. (Its constructors
-/// repeat the base's: clang 14 hides inherited constructors that differ in their constraints only.)
+/// Output of a collective that does not reduce: also 8-bit floats, integers of 1, 4 or 8 bytes, and std::byte. (Its
+/// constructors repeat the base's: clang 14 hides inherited constructors that differ in their constraints only.)
 struct MovedWriteBuffer : WriteBuffer {
   constexpr MovedWriteBuffer(const BufferView& view) noexcept : WriteBuffer(view) {}
 

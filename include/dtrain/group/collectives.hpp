@@ -22,8 +22,9 @@ namespace DTRAIN_NAMESPACE::group {
 ///
 /// An operation exists if the backend's communicator has the ability (see dtrain/backend/communicator.hpp).
 /// Buffers: views of any memory that the backend reduces, or typed host memory (std::span, std::vector, std::array or
-/// array) of a dtrain::Element; operations that do not reduce also take any integers of 1, 4 or 8 bytes. With a backend
-/// of device memory, all_reduce and broadcast without a stream also take host memory, and copy it both ways.
+/// array) of a dtrain::Element. Operations that do not reduce also take any integers of 1, 4 or 8 bytes, and only they
+/// take 8-bit floats. With a backend of device memory, all_reduce and broadcast without a stream also take host memory,
+/// and copy it both ways.
 /// Collective: every rank of the group calls the same operations in the same order, with the same counts, types, roots
 /// and reductions. send, recv and send_recv concern only the ranks that they name.
 /// Lifetime: buffers outlive enqueued work. Threads: one at a time for each group, and not the control loop, where a
@@ -67,10 +68,10 @@ class Collectives {
   requires(std::is_arithmetic_v<Number> || Element<Number>) [[nodiscard]] Number
       all_reduce(Number value, ReduceOp op) const {
     static_assert(
-        Element<Number>,
+        ReducedElement<Number>,
         "dtrain: all_reduce(value, op) takes one number of a type that dtrain reduces (see "
         "dtrain/core/types/dtype.hpp): convert others, to std::int64_t for example; for several give a buffer");
-    if constexpr (Element<Number>) {
+    if constexpr (ReducedElement<Number>) {
       all_reduce(std::span(&value, 1), op);
     }
     return value;

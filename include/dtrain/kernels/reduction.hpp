@@ -21,7 +21,7 @@
 namespace DTRAIN_NAMESPACE::kernels {
 
 /// `sources[0][i] op sources[1][i] op ...`, evaluated from the left, stored to every target. Supports every operation
-/// for every element type but the 8-bit floats, which backends refuse:
+/// for every element type but the 8-bit floats:
 ///
 /// - f64, f32: one rounding for each step. An average is the sum times the rounded 1 / sources. If that is not finite,
 ///   it is the sum of the elements, each multiplied by 1 / sources first. So an average of finite elements is finite,

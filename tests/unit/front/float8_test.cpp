@@ -1,4 +1,4 @@
-// Floats of 8 bits where no backend reduces them: they move, are stored, and their reductions are refused.
+// Floats of 8 bits: they move, are stored, and their reductions are refused.
 
 #include "dtrain/core/types/float8.hpp"
 
@@ -90,11 +90,12 @@ void expect_moved_and_refused() {
     CHECK(same(std::span<const float8_e4m3>(gathered).subspan(512), all_values<float8_e4m3>(2)));
     CHECK(same<float8_e4m3>(passed, all_values<float8_e4m3>((rank + ranks - 1) % ranks)));
     const std::string sentence =
-        " f8e4m3: only NCCL reduces floats of 8 bits (backend::Nccl, on GPUs since Hopper); reduce them as f16, bf16 "
-        "or "
-        "f32";
-    CHECK(refusal_of([&] { group.all_reduce(values, dtrain::ReduceOp::sum); }) == "all_reduce of 256" + sentence);
-    CHECK(refusal_of([&] { group.reduce_scatter(gathered, values, dtrain::ReduceOp::max); }) ==
+        " f8e4m3: floats of 8 bits can be moved, and not reduced, because they have too few digits for a sum or an "
+        "average; reduce them as f16, bf16 or f32";
+    const dtrain::BufferView view = dtrain::buffer_view(std::span(values));
+    const dtrain::BufferView whole = dtrain::buffer_view(std::span(gathered));
+    CHECK(refusal_of([&] { group.all_reduce(view, dtrain::ReduceOp::sum); }) == "all_reduce of 256" + sentence);
+    CHECK(refusal_of([&] { group.reduce_scatter(whole, view, dtrain::ReduceOp::max); }) ==
           "reduce_scatter of 256" + sentence);
     group.broadcast(values, 1);  // the refusals left nothing behind
     CHECK(same<float8_e4m3>(values, all_values<float8_e4m3>(1)));
@@ -109,7 +110,7 @@ TEST_CASE("floats of 8 bits move through shared memory, and a reduction of them 
   expect_moved_and_refused<Ring>();
 }
 
-TEST_CASE("a model whose gradients have 8 bits is refused where the backend does not reduce them") {
+TEST_CASE("a model whose gradients have 8 bits is refused") {
   const auto ends = support::run_groups<Flat>(1, [](const dtrain::ProcessGroup<Flat>& group) {
     ShortGradient model;
     CHECK(

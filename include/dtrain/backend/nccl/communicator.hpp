@@ -55,8 +55,8 @@ class Communicator {
   /// See CanAllReduce. @throws Error (unsupported, invalid_argument) at the call, as do the others.
   void all_reduce(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) {
     check_all_reduce(input, output);
-    const ncclRedOp_t reduction = reduction_of(op, input.dtype, size());
-    const ncclDataType_t type = reduced_type_of(input.dtype, state_->channel->device());
+    const ncclRedOp_t reduction = reduction_of(op, input.dtype);
+    const ncclDataType_t type = type_of(input.dtype);
     collective(OperationKind::all_reduce, "ncclAllReduce", input, output, {.op = op}, stream, [&](ncclComm_t to) {
       return ncclAllReduce(input.data, output.data, input.count, type, reduction, to, stream.native());
     });
@@ -73,8 +73,8 @@ class Communicator {
   /// See CanReduceScatter. `output` may be this rank's block of `input`.
   void reduce_scatter(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) {
     check_reduce_scatter(input, output, rank(), size());
-    const ncclRedOp_t reduction = reduction_of(op, input.dtype, size());
-    const ncclDataType_t type = reduced_type_of(input.dtype, state_->channel->device());
+    const ncclRedOp_t reduction = reduction_of(op, input.dtype);
+    const ncclDataType_t type = type_of(input.dtype);
     collective(OperationKind::reduce_scatter, "ncclReduceScatter", output, input, {.op = op}, stream,
                [&](ncclComm_t to) {
                  return ncclReduceScatter(input.data, output.data, output.count, type, reduction, to, stream.native());

@@ -71,17 +71,6 @@ inline ncclResult_t release(void* memory) {
 #endif
 }
 
-/// NCCL's types for reductions of 8-bit floats, from 2.24 on.
-#if NCCL_VERSION_CODE >= 22400
-inline constexpr bool reduces_float8 = true;
-inline constexpr ncclDataType_t float8_e4m3_type = ncclFloat8e4m3;
-inline constexpr ncclDataType_t float8_e5m2_type = ncclFloat8e5m2;
-#else
-inline constexpr bool reduces_float8 = false;
-inline constexpr ncclDataType_t float8_e4m3_type = ncclUint8;
-inline constexpr ncclDataType_t float8_e5m2_type = ncclUint8;
-#endif
-
 /// A communicator's registration of a memory range. Pinned: NCCL may write it later.
 struct MemoryRegistration {
   void* handle = nullptr;

@@ -45,7 +45,7 @@ constexpr const char* name(DType dtype) noexcept {
   return "unknown dtype";
 }
 
-/// 8-bit floats, which every backend transfers and only NCCL reduces.
+/// 8-bit floats, which every backend transfers and none reduces: they have too few digits for a sum or an average.
 constexpr bool is_float8(DType dtype) noexcept {
   return dtype == DType::f8e4m3 || dtype == DType::f8e5m2;
 }
