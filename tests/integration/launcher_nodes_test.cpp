@@ -9,6 +9,7 @@
 
 #include <chrono>
 #include <csignal>
+#include <cstdint>
 #include <memory>
 #include <random>
 #include <string>
@@ -44,6 +45,23 @@ std::string free_port() {
   REQUIRE(::getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size) == 0);
   ::close(listener);
   return std::to_string(ntohs(address.sin_port));
+}
+
+/// Whether somebody listens at the port of this machine before a deadline.
+bool is_listened_at(const std::string& port) {
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_port = htons(static_cast<std::uint16_t>(std::stoi(port)));
+  for (const dtrain::Deadline deadline = support::soon(); !deadline.passed(); ::usleep(2000)) {
+    const int client = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    const bool connected = ::connect(client, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
+    ::close(client);
+    if (connected) {
+      return true;
+    }
+  }
+  return false;
 }
 
 const std::string secret = "0123456789abcdef0123456789abcdef";
@@ -332,10 +350,11 @@ TEST_CASE("a launcher that does not come is named within the timeout, and one th
 }
 
 TEST_CASE("a launcher that waits for the others can be ended by a signal") {
-  Program program(probe, {"--nnodes=2", "--node-rank=0", "--master-addr=127.0.0.1", "--master-port=" + free_port()},
+  const std::string port = free_port();
+  Program program(probe, {"--nnodes=2", "--node-rank=0", "--master-addr=127.0.0.1", "--master-port=" + port},
                   {{"DTRAIN_SECRET", secret}});
   program.close_input();
-  ::usleep(200000);
+  REQUIRE(is_listened_at(port));
   program.signal(SIGTERM);
   const Result result = program.wait();
   CHECK(result.exit_code == 143);
