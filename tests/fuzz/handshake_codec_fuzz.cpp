@@ -74,9 +74,9 @@ std::vector<std::string> fuzz::seeds() {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::span<const std::byte> frame = std::as_bytes(std::span(data, size));
   require_hello(frame);
-  fuzz::require_round_trip(frame, rendezvous::decode_handshake_request);
-  fuzz::require_round_trip(frame, rendezvous::decode_handshake_reply);
-  if (const auto request = rendezvous::decode_handshake_request(frame)) {
+  fuzz::require_round_trip(frame, rendezvous::decode<rendezvous::HandshakeRequest>);
+  fuzz::require_round_trip(frame, rendezvous::decode<rendezvous::HandshakeReply>);
+  if (const auto request = rendezvous::decode<rendezvous::HandshakeRequest>(frame)) {
     require_bounded(*request);
   }
   return 0;

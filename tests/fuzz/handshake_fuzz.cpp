@@ -13,7 +13,7 @@
 #include <optional>
 #include <span>
 
-#include "dtrain/net/framing/byte_writer.hpp"
+#include "dtrain/core/serializer.hpp"
 #include "dtrain/rendezvous/server/store_server.hpp"
 #include "fuzz/codec_invariants.hpp"
 
@@ -104,8 +104,8 @@ class Visit {
     }
     fuzz::require(!parser_.malformed(), "the store keeps to the bound of frames");
     while (const auto frame = parser_.next()) {
-      const auto answer = decode_handshake_reply(*frame);
-      fuzz::require(answer.has_value() || decode_to_rank(*frame) || decode_heartbeat(*frame),
+      const auto answer = decode<HandshakeReply>(*frame);
+      fuzz::require(answer.has_value() || decode<ToRank>(*frame) || decode_heartbeat(*frame),
                     "the store says messages");
       if (answer && std::holds_alternative<Challenge>(*answer)) {
         fuzz::require(!challenged_, "there is one challenge");
@@ -118,9 +118,11 @@ class Visit {
     }
   }
 
-  void send(const Frame& payload) {
-    dtrain::net::ByteWriter writer;
-    writer.u32(static_cast<std::uint32_t>(payload.size())).raw(payload);
+  void send(Frame payload) {
+    dtrain::Serializer writer;
+    auto size = static_cast<std::uint32_t>(payload.size());
+    writer.number(size);
+    writer.bytes(payload);
     send_bytes(writer.take());
   }
   void send_bytes(std::span<const std::byte> bytes) {

@@ -84,8 +84,8 @@ void try_direction(std::span<const std::byte> frame, Decode decode) {
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::span<const std::byte> frame = std::as_bytes(std::span(data, size));
-  try_direction(frame, [](std::span<const std::byte> bytes) { return decode_from_rank(bytes); });
-  try_direction(frame, [](std::span<const std::byte> bytes) { return decode_to_rank(bytes); });
+  try_direction(frame, [](std::span<const std::byte> bytes) { return decode<FromRank>(bytes); });
+  try_direction(frame, [](std::span<const std::byte> bytes) { return decode<ToRank>(bytes); });
   return 0;
 }
 

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "dtrain/core/process/descriptor.hpp"
+#include "dtrain/core/serializer.hpp"
 #include "dtrain/net/framing/frame_parser.hpp"
 #include "dtrain/rendezvous/protocol/handshake_codec.hpp"
 
@@ -46,10 +47,12 @@ class RawClient {
   }
 
   /// The bytes with their length before them; another length where one is given.
-  static std::vector<std::byte> framed(const std::vector<std::byte>& payload,
+  static std::vector<std::byte> framed(std::vector<std::byte> payload,
                                        std::optional<std::uint32_t> length = std::nullopt) {
-    dtrain::net::ByteWriter writer;
-    writer.u32(length.value_or(static_cast<std::uint32_t>(payload.size()))).raw(payload);
+    dtrain::Serializer writer;
+    std::uint32_t size = length.value_or(static_cast<std::uint32_t>(payload.size()));
+    writer.number(size);
+    writer.bytes(payload);
     return writer.take();
   }
   bool send_frame(const std::vector<std::byte>& payload) { return send(framed(payload)); }
@@ -97,13 +100,13 @@ class RawClient {
   /// The next message that is no challenge and no heartbeat, or nothing.
   std::optional<FromStore> receive() {
     while (const auto frame = receive_frame()) {
-      if (const auto answer = dtrain::rendezvous::decode_handshake_reply(*frame)) {
+      if (const auto answer = dtrain::rendezvous::decode<dtrain::rendezvous::HandshakeReply>(*frame)) {
         if (std::holds_alternative<dtrain::rendezvous::Challenge>(*answer)) {
           continue;
         }
         return widen(*answer);
       }
-      if (const auto message = dtrain::rendezvous::decode_to_rank(*frame)) {
+      if (const auto message = dtrain::rendezvous::decode<dtrain::rendezvous::ToRank>(*frame)) {
         return widen(*message);
       }
     }
@@ -165,7 +168,9 @@ class RawClient {
         message);
   }
 
-  void note(const std::vector<std::byte>& frame) { received_ += dtrain::rendezvous::decode_to_rank(frame) ? 1 : 0; }
+  void note(const std::vector<std::byte>& frame) {
+    received_ += dtrain::rendezvous::decode<dtrain::rendezvous::ToRank>(frame) ? 1 : 0;
+  }
 
   dtrain::Descriptor socket_;
   dtrain::net::FrameParser parser_{dtrain::rendezvous::max_frame_bytes};

@@ -71,7 +71,7 @@ inline async::Task<HandshakeResult> handshake(FramedConnection& connection, cons
   if (!first.ok()) {
     co_return detail::handshake_error(first, false);
   }
-  std::optional<HandshakeReply> reply = decode_handshake_reply(first.payload);
+  std::optional<HandshakeReply> reply = decode<HandshakeReply>(first.payload);
   if (reply && std::holds_alternative<Refused>(*reply)) {
     co_return std::get<Refused>(*std::move(reply));
   }
@@ -100,7 +100,7 @@ inline async::Task<HandshakeResult> handshake(FramedConnection& connection, cons
   if (!second.ok()) {
     co_return detail::handshake_error(second, true);
   }
-  reply = decode_handshake_reply(second.payload);
+  reply = decode<HandshakeReply>(second.payload);
   if (!reply || std::holds_alternative<Challenge>(*reply)) {
     throw detail::no_store_error(doing);
   }

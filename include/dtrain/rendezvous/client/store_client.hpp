@@ -233,7 +233,7 @@ class StoreClient final : public std::enable_shared_from_this<StoreClient>, priv
   }
 
   bool on_frame(std::span<const std::byte> frame) override {
-    std::optional<ToRank> message = decode_to_rank(frame);
+    std::optional<ToRank> message = decode<ToRank>(frame);
     if (message) {
       std::visit([this](auto& each) { on(each); }, *message);
     }

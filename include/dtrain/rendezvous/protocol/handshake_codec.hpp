@@ -4,11 +4,15 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <span>
 #include <string>
 #include <variant>
 
+#include "dtrain/core/serializer.hpp"
+#include "dtrain/rendezvous/protocol/limits.hpp"
+#include "dtrain/rendezvous/protocol/message.hpp"
 #include "dtrain/rendezvous/protocol/session_codec.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {
@@ -19,14 +23,108 @@ using HandshakeRequest = std::variant<Join, Resume>;
 /// Messages that a store may send in the handshake.
 using HandshakeReply = std::variant<Challenge, Accepted, Refused, Failure>;
 
+template <>
+inline constexpr MessageKind kind_of<Challenge> = MessageKind::challenge;
+template <>
+inline constexpr MessageKind kind_of<Join> = MessageKind::join;
+template <>
+inline constexpr MessageKind kind_of<Resume> = MessageKind::resume;
+template <>
+inline constexpr MessageKind kind_of<Accepted> = MessageKind::accepted;
+template <>
+inline constexpr MessageKind kind_of<Refused> = MessageKind::refused;
+
+/// @name Fields of each message in their order on the wire. A proof comes last (transcript.hpp).
+/// @{
+
+/// Those after the kind, magic, protocol and version of a Hello.
+inline void fields(Serializer& of, Hello& message) {
+  of.choice(message.role, ClientRole::rank, ClientRole::launcher);
+  of.number(message.attempt);
+  of.bytes(message.nonce);
+  of.flag(message.has_secret);
+}
+
+inline void fields(Serializer& of, Challenge& message) {
+  of.bytes(message.nonce);
+  of.flag(message.asks_secret);
+}
+
+inline void fields(Serializer& of, Origin& origin) {
+  of.flag(origin.is_exact_job);
+  of.flag(origin.one_starter);
+  of.number(origin.process_space);
+  of.number(origin.starter);
+  of.number(origin.starter_began);
+  of.text(origin.starter_name, max_name_bytes);
+  of.text(origin.program, max_name_bytes);
+  of.text(origin.build, max_name_bytes);
+}
+
+inline void fields(Serializer& of, Join& message) {
+  constexpr int most = std::numeric_limits<int>::max();
+  of.number(message.info.rank);  // out of range: refused with a sentence
+  of.number(message.world_size);
+  of.text(message.info.host_id, max_name_bytes);
+  of.text(message.info.host, max_name_bytes);
+  of.number(message.info.local_rank, most);
+  of.number(message.info.local_world_size, most);
+  of.number(message.info.node_rank, most);
+  of.number(message.info.node_count, most);
+  of.raw_text(message.info.settings, max_settings_bytes);
+  of.text(message.job, max_name_bytes);
+  fields(of, message.origin);
+  of.flag(message.opens_store);
+  of.number(message.process);
+  of.number(message.join_timeout_ms);
+  of.bytes(message.proof);
+}
+
+inline void fields(Serializer& of, SessionToken& token) {
+  of.number(token.session);
+  of.bytes(token.key);
+}
+
+inline void fields(Serializer& of, Resume& message) {
+  fields(of, message.token);
+  of.number(message.received);
+  of.bytes(message.proof);
+}
+
+inline void fields(Serializer& of, Accepted& message) {
+  fields(of, message.token);
+  of.number(message.received);
+  of.number(message.heartbeat_ms);
+  of.number(message.liveness_ms);
+  of.number(message.reconnect_window_ms);
+  of.bytes(message.proof);
+}
+
+inline void fields(Serializer& of, Refused& message) {
+  of.text(message.sentence, max_sentence_bytes);
+  of.flag(message.other_job);
+}
+/// @}
+
+namespace detail {
+
+/// The first fields of a Hello, which every version keeps.
+inline void version_fields(Serializer& of, std::uint16_t& protocol, std::string& version) {
+  MessageKind kind = MessageKind::hello;
+  std::uint32_t magic = protocol_magic;
+  of.choice(kind, MessageKind::hello, MessageKind::hello);
+  of.number(magic, protocol_magic, protocol_magic);
+  of.number(protocol);
+  of.text(version, max_name_bytes);
+}
+
+}  // namespace detail
+
 /// @param protocol another version only in tests
 inline Frame encode(Hello message, std::uint16_t protocol = protocol_version) {
-  FieldWriter writer;
-  writer.choice(MessageKind::hello, MessageKind::hello, MessageKind::hello);
-  writer.number(protocol_magic);
-  writer.number(protocol);
-  writer.text(message.version, max_name_bytes);
-  detail::fields(writer, message);
+  Serializer writer;
+  detail::version_fields(writer, protocol, message.version);
+  fields(writer, message);
   return writer.take();
 }
 
@@ -34,16 +132,11 @@ inline Frame encode(Hello message, std::uint16_t protocol = protocol_version) {
 /// @param version the store's version of dtrain
 inline std::optional<std::variant<Hello, Refused>> decode_hello(std::span<const std::byte> frame,
                                                                 const std::string& version) {
-  FieldReader reader(frame);
-  MessageKind kind{};
-  std::uint32_t magic = 0;
+  Serializer reader(frame);
   std::uint16_t protocol = 0;
   Hello hello;
-  reader.choice(kind, MessageKind::hello, MessageKind::hello);
-  reader.number(magic);
-  reader.number(protocol);
-  reader.text(hello.version, max_name_bytes);
-  if (!reader.ok() || magic != protocol_magic) {
+  detail::version_fields(reader, protocol, hello.version);
+  if (!reader.ok()) {
     return std::nullopt;
   }
   if (protocol != protocol_version || hello.version != version) {
@@ -51,37 +144,11 @@ inline std::optional<std::variant<Hello, Refused>> decode_hello(std::span<const 
                    "), the job dtrain " + version + " (protocol " + std::to_string(protocol_version) +
                    "); run one build on all ranks"};
   }
-  detail::fields(reader, hello);
+  fields(reader, hello);
   if (!reader.finished()) {
     return std::nullopt;
   }
   return hello;
-}
-
-/// Decodes a rank's message after its Hello; nothing if the frame does not follow the protocol.
-inline std::optional<HandshakeRequest> decode_handshake_request(std::span<const std::byte> frame) {
-  FieldReader reader(frame);
-  MessageKind kind{};
-  reader.choice(kind, MessageKind::hello, MessageKind::heartbeat);
-  switch (kind) {
-    case MessageKind::join: return detail::decode_as<Join, HandshakeRequest>(reader);
-    case MessageKind::resume: return detail::decode_as<Resume, HandshakeRequest>(reader);
-    default: return std::nullopt;
-  }
-}
-
-/// Decodes a store's message in the handshake; nothing if the frame does not follow the protocol.
-inline std::optional<HandshakeReply> decode_handshake_reply(std::span<const std::byte> frame) {
-  FieldReader reader(frame);
-  MessageKind kind{};
-  reader.choice(kind, MessageKind::hello, MessageKind::heartbeat);
-  switch (kind) {
-    case MessageKind::challenge: return detail::decode_as<Challenge, HandshakeReply>(reader);
-    case MessageKind::accepted: return detail::decode_as<Accepted, HandshakeReply>(reader);
-    case MessageKind::refused: return detail::decode_as<Refused, HandshakeReply>(reader);
-    case MessageKind::failure: return detail::decode_as<Failure, HandshakeReply>(reader);
-    default: return std::nullopt;
-  }
 }
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous

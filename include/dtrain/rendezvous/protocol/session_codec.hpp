@@ -2,124 +2,201 @@
 /// @file
 /// Session codec: messages of a session to frames and back.
 
+#include <algorithm>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <variant>
 #include <vector>
 
-#include "dtrain/rendezvous/protocol/fields.hpp"
-#include "dtrain/rendezvous/protocol/handshake_fields.hpp"
+#include "dtrain/core/serializer.hpp"
+#include "dtrain/net/framing/frame.hpp"
 #include "dtrain/rendezvous/protocol/limits.hpp"
-#include "dtrain/rendezvous/protocol/request_fields.hpp"
+#include "dtrain/rendezvous/protocol/message.hpp"
 #include "dtrain/rendezvous/session/retransmit_queue.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-namespace detail {
+/// The kind of a type of message; for other types, an error of the compiler.
+template <class Message>
+inline constexpr MessageKind kind_of = Message::has_no_kind;
+template <>
+inline constexpr MessageKind kind_of<Heartbeat> = MessageKind::heartbeat;
+template <>
+inline constexpr MessageKind kind_of<Welcome> = MessageKind::welcome;
+template <>
+inline constexpr MessageKind kind_of<Failure> = MessageKind::failure;
+template <>
+inline constexpr MessageKind kind_of<FailureReport> = MessageKind::report;
+template <>
+inline constexpr MessageKind kind_of<Leave> = MessageKind::leave;
+template <>
+inline constexpr MessageKind kind_of<Left> = MessageKind::left;
+template <>
+inline constexpr MessageKind kind_of<Request> = MessageKind::request;
+template <class Value>
+inline constexpr MessageKind kind_of<BasicResponse<Value>> = MessageKind::response;
+template <>
+inline constexpr MessageKind kind_of<Cancel> = MessageKind::cancel;
 
-/// @name The kind of each message, and its fields in their order on the wire.
+/// @name Fields of each message in their order on the wire
 /// @{
-inline constexpr MessageKind kind_of(const Heartbeat*) {
-  return MessageKind::heartbeat;
-}
-inline constexpr MessageKind kind_of(const Welcome*) {
-  return MessageKind::welcome;
-}
-inline constexpr MessageKind kind_of(const Failure*) {
-  return MessageKind::failure;
-}
-inline constexpr MessageKind kind_of(const FailureReport*) {
-  return MessageKind::report;
-}
-inline constexpr MessageKind kind_of(const Leave*) {
-  return MessageKind::leave;
-}
-inline constexpr MessageKind kind_of(const Left*) {
-  return MessageKind::left;
-}
-
-template <class Fields>
-void fields(Fields& of, Heartbeat& message) {
+inline void fields(Serializer& of, Heartbeat& message) {
   of.number(message.received);
 }
 
-template <class Fields>
-void fields(Fields& of, Welcome& message) {
-  of.number(message.membership.rank, 0, max_world_size);
-  of.number(message.membership.world_size, 1, max_world_size);
-  of.number(message.membership.local_rank, 0, max_world_size);
-  of.number(message.membership.local_world_size, 1, max_world_size);
-  of.number(message.membership.node_rank, 0, max_world_size);
-  of.number(message.membership.node_count, 1, max_world_size);
-  of.text(message.membership.host, max_name_bytes);
-  of.text(message.membership.job, max_name_bytes);
-  of.number(message.membership.other_host_rank, -1, max_world_size);
-  of.text(message.membership.other_host, max_name_bytes);
+inline void fields(Serializer& of, Welcome& message) {
+  Membership& membership = message.membership;
+  of.number(membership.rank, 0, max_world_size);
+  of.number(membership.world_size, 1, max_world_size);
+  of.number(membership.local_rank, 0, max_world_size);
+  of.number(membership.local_world_size, 1, max_world_size);
+  of.number(membership.node_rank, 0, max_world_size);
+  of.number(membership.node_count, 1, max_world_size);
+  of.text(membership.host, max_name_bytes);
+  of.text(membership.job, max_name_bytes);
+  of.number(membership.other_host_rank, -1, max_world_size);
+  of.text(membership.other_host, max_name_bytes);
 }
 
-template <class Fields>
-void fields(Fields& of, Cause& cause) {
+inline void fields(Serializer& of, Cause& cause) {
   of.choice(cause.kind, CauseKind::lost, CauseKind::stopped);
-  of.number(cause.rank, -1, max_int);
+  of.number(cause.rank, -1, std::numeric_limits<int>::max());
   of.text(cause.host, max_name_bytes);
   of.text(cause.text, max_sentence_bytes);
 }
 
-template <class Fields>
-void fields(Fields& of, Failure& message) {
+inline void fields(Serializer& of, Failure& message) {
   fields(of, message.cause);
 }
-
-template <class Fields>
-void fields(Fields& of, FailureReport& message) {
+inline void fields(Serializer& of, FailureReport& message) {
   fields(of, message.cause);
 }
+inline void fields(Serializer&, Leave&) {}
+inline void fields(Serializer&, Left&) {}
 
-template <class Fields>
-void fields(Fields&, Leave&) {}
+/// Ranges of ranks below max_world_size, each after the end of the one before.
+inline void fields(Serializer& of, RankSet& set) {
+  int behind = 0;
+  of.list(set.ranges, 0, max_barrier_ranges, [&](RankSet::RankRange& range) {
+    constexpr int most = max_world_size - 1;
+    of.number(range.first, behind, most);
+    of.number(range.step, 1, most);
+    of.number(range.more, 0, (most - range.first) / std::max(range.step, 1));
+    behind = range.last() + 1;
+  });
+}
 
-template <class Fields>
-void fields(Fields&, Left&) {}
+inline void fields(Serializer& of, Request& message) {
+  const auto value = [&of](std::string& bytes) { of.raw_text(bytes, max_value_bytes); };
+  of.number(message.id);
+  of.choice(message.kind, RequestKind::set, RequestKind::take);
+  of.list(message.keys, 1, takes_many(message.kind) ? max_keys_per_wait : 1,
+          [&of](std::string& key) { of.raw_text(key, max_key_bytes); });
+  switch (message.kind) {
+    case RequestKind::compare_set:
+      of.maybe(message.expected, value);
+      value(message.value);
+      break;
+    case RequestKind::set:
+    case RequestKind::append: value(message.value); break;
+    case RequestKind::add:
+    case RequestKind::take: of.number(message.number); break;
+    case RequestKind::barrier: fields(of, message.members); break;
+    case RequestKind::set_many:
+      message.values.resize(message.keys.size());
+      std::for_each(message.values.begin(), message.values.end(), value);
+      break;
+    default: break;
+  }
+}
+
+/// @param of a Serializer, or a SharingWriter
+template <class Fields, class Value>
+void fields(Fields& of, BasicResponse<Value>& message) {
+  of.number(message.id);
+  of.choice(message.status, Status::ok, Status::failed);
+  of.raw_text(message.text, max_value_bytes);
+  of.number(message.number);
+  of.list(message.values, 0, max_keys_per_wait, [&of](Value& value) { of.raw_text(value, max_value_bytes); });
+}
+
+inline void fields(Serializer& of, Cancel& message) {
+  of.number(message.id);
+}
 /// @}
 
-template <class Message, class Any>
-std::optional<Any> decode_as(FieldReader& reader) {
-  Message message;
-  fields(reader, message);
-  std::optional<Any> decoded;
-  if (reader.finished()) {
-    decoded.emplace(std::move(message));
-  }
-  return decoded;
-}
-
-}  // namespace detail
-
 /// Encodes a message into `writer`, which owns the returned bytes and is cleared first.
-template <class Message>
-std::span<const std::byte> encode(Message message, FieldWriter& writer) {
+template <class Message, std::derived_from<Serializer> Writer>
+std::span<const std::byte> encode(Message message, Writer& writer) {
   writer.clear();
-  const MessageKind kind = detail::kind_of(&message);
+  MessageKind kind = kind_of<Message>;
   writer.choice(kind, kind, kind);
-  detail::fields(writer, message);
+  fields(writer, message);
   return writer.view();
 }
 
 /// The frame of a message. @pre keys and values are within their bounds; longer ones are cut
 template <class Message>
 Frame encode(Message message) {
-  FieldWriter writer;
+  Serializer writer;
   static_cast<void>(encode(std::move(message), writer));
   return writer.take();
 }
 
-/// The frame of the same Response, sharing its long values instead of copying them.
+namespace detail {
+
+/// A writer that does not copy values of 4 KiB or more: they become shared parts.
+class SharingWriter : public Serializer {
+ public:
+  /// @pre the value has at most `longest` bytes
+  void raw_text(const SharedValue& value, std::size_t longest) {
+    constexpr std::size_t shared_from = std::size_t{4} << 10;  // copying fewer bytes is faster than sharing them
+    if (value == nullptr || value->size() < shared_from) {
+      std::string text = value == nullptr ? std::string() : *value;
+      Serializer::raw_text(text, longest);
+    } else {
+      auto size = static_cast<std::uint32_t>(value->size());
+      number(size);
+      parts_.push_back({view().size(), value});
+    }
+  }
+  std::vector<net::SharedBytes> take_parts() { return std::exchange(parts_, {}); }
+
+ private:
+  std::vector<net::SharedBytes> parts_;
+};
+
+template <class... Messages>
+std::optional<std::variant<Messages...>> decode(std::span<const std::byte> frame,
+                                                std::type_identity<std::variant<Messages...>>) {
+  Serializer reader(frame);
+  MessageKind kind{};
+  std::optional<std::variant<Messages...>> message;
+  const auto read = [&]<class Message>(std::type_identity<Message>) {
+    if (reader.ok() && kind == kind_of<Message>) {
+      fields(reader, std::get<Message>(message.emplace(std::in_place_type<Message>)));
+    }
+  };
+  reader.choice(kind, MessageKind::hello, MessageKind::heartbeat);
+  (read(std::type_identity<Messages>()), ...);
+  if (!reader.finished()) {
+    message.reset();
+  }
+  return message;
+}
+
+}  // namespace detail
+
+/// The frame of a Response, sharing its long values instead of copying them.
 inline OutgoingFrame encode(ValueResponse message) {
-  FieldWriter writer;
+  detail::SharingWriter writer;
   static_cast<void>(encode(std::move(message), writer));
   return {writer.take(), writer.take_parts()};
 }
@@ -128,41 +205,16 @@ inline Frame encode(ToRank message) {
   return std::visit([](auto& each) { return encode(std::move(each)); }, message);
 }
 
+/// One of the messages of a variant, such as ToRank; nothing if the frame is another, or does not follow the protocol.
+template <class AnyMessage>
+std::optional<AnyMessage> decode(std::span<const std::byte> frame) {
+  return detail::decode(frame, std::type_identity<AnyMessage>());
+}
+
 /// Number of frames that a heartbeat acknowledges; nothing if the frame is no heartbeat, or a malformed one.
 inline std::optional<std::uint64_t> decode_heartbeat(std::span<const std::byte> frame) {
-  FieldReader reader(frame);
-  MessageKind kind{};
-  reader.choice(kind, MessageKind::heartbeat, MessageKind::heartbeat);
-  const std::optional<Heartbeat> heartbeat = detail::decode_as<Heartbeat, Heartbeat>(reader);
-  return heartbeat ? std::optional<std::uint64_t>(heartbeat->received) : std::nullopt;
-}
-
-/// Decodes a store's message in a session; nothing if the frame does not follow the protocol.
-inline std::optional<ToRank> decode_to_rank(std::span<const std::byte> frame) {
-  FieldReader reader(frame);
-  MessageKind kind{};
-  reader.choice(kind, MessageKind::hello, MessageKind::heartbeat);
-  switch (kind) {
-    case MessageKind::welcome: return detail::decode_as<Welcome, ToRank>(reader);
-    case MessageKind::failure: return detail::decode_as<Failure, ToRank>(reader);
-    case MessageKind::response: return detail::decode_as<Response, ToRank>(reader);
-    case MessageKind::left: return detail::decode_as<Left, ToRank>(reader);
-    default: return std::nullopt;
-  }
-}
-
-/// Decodes a rank's message in a session; nothing if the frame does not follow the protocol.
-inline std::optional<FromRank> decode_from_rank(std::span<const std::byte> frame) {
-  FieldReader reader(frame);
-  MessageKind kind{};
-  reader.choice(kind, MessageKind::hello, MessageKind::heartbeat);
-  switch (kind) {
-    case MessageKind::request: return detail::decode_as<Request, FromRank>(reader);
-    case MessageKind::cancel: return detail::decode_as<Cancel, FromRank>(reader);
-    case MessageKind::report: return detail::decode_as<FailureReport, FromRank>(reader);
-    case MessageKind::leave: return detail::decode_as<Leave, FromRank>(reader);
-    default: return std::nullopt;
-  }
+  const auto heartbeat = decode<std::variant<Heartbeat>>(frame);
+  return heartbeat ? std::optional(std::get<Heartbeat>(*heartbeat).received) : std::nullopt;
 }
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous

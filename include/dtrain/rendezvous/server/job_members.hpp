@@ -49,7 +49,7 @@ class JobMembers {
   }
 
  private:
-  /// Sanitizes and cuts a name as FieldReader::text does, so that it compares equal to a received one.
+  /// Sanitizes and cuts a name as Serializer::text does, so that it compares equal to a received one.
   static std::string as_received(const std::string& name) {
     std::string shown = sanitize(std::string(truncate_utf8(name, max_name_bytes)));
     shown.resize(truncate_utf8(shown, max_name_bytes).size());

@@ -167,7 +167,7 @@ class JobServer final : private JobSink {
     if (!job_.has_joined(id)) {
       return true;  // the rank has left: its bytes are read only to see the connection's end
     }
-    std::optional<FromRank> message = decode_from_rank(frame);
+    std::optional<FromRank> message = decode<FromRank>(frame);
     if (!message) {
       return false;
     }

@@ -73,7 +73,7 @@ class RequestHandler {
     return key ? "while it waited for key " + in_quotes(*key) : "while it worked";
   }
 
-  /// Serves a request. @pre the session is open, and decode_from_rank returned the request
+  /// Serves a request. @pre the session is open, and decode<FromRank> returned the request
   void receive(SessionId session, Request& request, Instant now = Deadline::Clock::now()) {
     const RequestKey id{session, request.id};
     ClientRequests& client = clients_.at(session);

@@ -179,7 +179,7 @@ class StoreServer {
       co_return std::monostate();
     }
     const net::FrameResult second = co_await connection.reader.read_frame(deadline);
-    std::optional<HandshakeRequest> request = second.ok() ? decode_handshake_request(second.payload) : std::nullopt;
+    std::optional<HandshakeRequest> request = second.ok() ? decode<HandshakeRequest>(second.payload) : std::nullopt;
     if (!request) {
       co_return std::monostate();
     }

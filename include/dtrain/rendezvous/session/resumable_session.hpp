@@ -289,7 +289,7 @@ class ResumableSession : public std::enable_shared_from_this<ResumableSession> {
   Deadline::Clock::time_point last_heartbeat_;
   std::uint64_t received_ = 0;
   std::size_t unacknowledged_bytes_ = 0;
-  FieldWriter heartbeat_;
+  Serializer heartbeat_;
   std::deque<Frame> unserved_;  ///< frames of the peer that wait for room
   std::size_t unserved_bytes_ = 0;
   bool closing_ = false;

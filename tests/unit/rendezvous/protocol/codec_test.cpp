@@ -93,7 +93,7 @@ TEST_CASE("a hello comes back as it was") {
 }
 
 TEST_CASE("what is sent in the handshake comes back as it was") {
-  const auto request = decode_handshake_request(encode(a_join()));
+  const auto request = decode<HandshakeRequest>(encode(a_join()));
   REQUIRE(request);
   const Join& join = std::get<Join>(*request);
   CHECK(join.info.rank == 3);
@@ -111,23 +111,23 @@ TEST_CASE("what is sent in the handshake comes back as it was") {
   CHECK(join.process == 1234);
   CHECK(join.join_timeout_ms == 600000);
   CHECK(join.proof == filled<32>(9));
-  const auto resume = decode_handshake_request(encode(Resume{{5, filled<16>(1)}, 77, filled<32>(2)}));
+  const auto resume = decode<HandshakeRequest>(encode(Resume{{5, filled<16>(1)}, 77, filled<32>(2)}));
   REQUIRE(resume);
   CHECK(std::get<Resume>(*resume).token.session == 5);
   CHECK(std::get<Resume>(*resume).token.key == filled<16>(1));
   CHECK(std::get<Resume>(*resume).received == 77);
-  const auto challenge = decode_handshake_reply(encode(Challenge{filled<16>(4), true}));
+  const auto challenge = decode<HandshakeReply>(encode(Challenge{filled<16>(4), true}));
   REQUIRE(challenge);
   CHECK(std::get<Challenge>(*challenge).nonce == filled<16>(4));
   CHECK(std::get<Challenge>(*challenge).asks_secret);
-  const auto accepted = decode_handshake_reply(encode(Accepted{{5, filled<16>(1)}, 77, 500, 5000, 400, filled<32>(2)}));
+  const auto accepted = decode<HandshakeReply>(encode(Accepted{{5, filled<16>(1)}, 77, 500, 5000, 400, filled<32>(2)}));
   REQUIRE(accepted);
   CHECK(std::get<Accepted>(*accepted).received == 77);
   CHECK(std::get<Accepted>(*accepted).heartbeat_ms == 500);
   CHECK(std::get<Accepted>(*accepted).liveness_ms == 5000);
   CHECK(std::get<Accepted>(*accepted).reconnect_window_ms == 400);
   CHECK(std::get<Accepted>(*accepted).proof == filled<32>(2));
-  CHECK(std::get<Refused>(*decode_handshake_reply(encode(Refused{"no"}))).sentence == "no");
+  CHECK(std::get<Refused>(*decode<HandshakeReply>(encode(Refused{"no"}))).sentence == "no");
   CHECK(decode_heartbeat(encode(Heartbeat{12})) == 12);
   CHECK_FALSE(decode_heartbeat(encode(Leave{})));
 }
@@ -147,29 +147,29 @@ TEST_CASE("a hello of another protocol or version is refused with both in the se
 }
 
 TEST_CASE("requests come back as they were") {
-  const auto decoded = decode_from_rank(encode(a_request(RequestKind::wait, {"a", "", std::string(1024, 'k')})));
+  const auto decoded = decode<FromRank>(encode(a_request(RequestKind::wait, {"a", "", std::string(1024, 'k')})));
   REQUIRE(decoded);
   const Request& request = std::get<Request>(*decoded);
   CHECK(request.id == 42);
   CHECK(request.kind == RequestKind::wait);
   CHECK(request.keys == std::vector<std::string>{"a", "", std::string(1024, 'k')});
-  const auto set = decode_from_rank(encode(a_request(RequestKind::set, {"a"})));
+  const auto set = decode<FromRank>(encode(a_request(RequestKind::set, {"a"})));
   REQUIRE(set);
   CHECK(std::get<Request>(*set).value == "value");
-  const auto add = decode_from_rank(encode(a_request(RequestKind::add, {"a"})));
+  const auto add = decode<FromRank>(encode(a_request(RequestKind::add, {"a"})));
   REQUIRE(add);
   CHECK(std::get<Request>(*add).number == -7);
 }
 
 TEST_CASE("a message is read only by the side that it is for") {
   for (const Frame& frame : frames_from_rank()) {
-    CHECK(decode_from_rank(frame));
-    CHECK_FALSE(decode_to_rank(frame));
+    CHECK(decode<FromRank>(frame));
+    CHECK_FALSE(decode<ToRank>(frame));
     CHECK_FALSE(decode_hello(frame, "0.1.0"));
   }
   for (const Frame& frame : frames_to_rank()) {
-    CHECK(decode_to_rank(frame));
-    CHECK_FALSE(decode_from_rank(frame));
+    CHECK(decode<ToRank>(frame));
+    CHECK_FALSE(decode<FromRank>(frame));
     CHECK_FALSE(decode_hello(frame, "0.1.0"));
   }
 }
@@ -182,17 +182,17 @@ TEST_CASE("every truncation and every byte too many is malformed") {
   for (const Frame& frame : frames) {
     for (std::size_t length = 0; length < frame.size(); ++length) {
       const auto part = std::span(frame).first(length);
-      CHECK_FALSE(decode_from_rank(part));
-      CHECK_FALSE(decode_to_rank(part));
+      CHECK_FALSE(decode<FromRank>(part));
+      CHECK_FALSE(decode<ToRank>(part));
     }
     Frame longer = frame;
     longer.push_back(std::byte{0});
-    CHECK_FALSE(decode_from_rank(longer));
-    CHECK_FALSE(decode_to_rank(longer));
+    CHECK_FALSE(decode<FromRank>(longer));
+    CHECK_FALSE(decode<ToRank>(longer));
   }
   const Frame join = encode(a_join());
   for (std::size_t length = 0; length < join.size(); ++length) {
-    CHECK_FALSE(decode_handshake_request(std::span(join).first(length)));
+    CHECK_FALSE(decode<HandshakeRequest>(std::span(join).first(length)));
   }
   const Frame hello = encode(a_hello());
   for (std::size_t length = 0; length < hello.size(); ++length) {
@@ -223,7 +223,7 @@ TEST_CASE("random bytes and random changes never decode to something out of boun
     for (int change = 0; change < 2 && !frame.empty(); ++change) {
       frame[random() % frame.size()] = static_cast<std::byte>(random() & 0xffU);
     }
-    if (const auto message = decode_from_rank(frame)) {
+    if (const auto message = decode<FromRank>(frame)) {
       ++decoded;
       if (const auto* request = std::get_if<Request>(&*message)) {
         REQUIRE_FALSE(request->keys.empty());
@@ -231,21 +231,21 @@ TEST_CASE("random bytes and random changes never decode to something out of boun
         REQUIRE((takes_many(request->kind) || request->keys.size() == 1));
       }
     }
-    if (const auto message = decode_to_rank(frame)) {
+    if (const auto message = decode<ToRank>(frame)) {
       ++decoded;
       if (const auto* welcome = std::get_if<Welcome>(&*message)) {
         REQUIRE(welcome->membership.world_size >= 1);
       }
     }
     decoded += decode_hello(frame, "0.1.0").has_value() ? 1 : 0;
-    if (const auto request = decode_handshake_request(frame)) {
+    if (const auto request = decode<HandshakeRequest>(frame)) {
       ++decoded;
       if (const auto* join = std::get_if<Join>(&*request)) {
         REQUIRE(join->info.host.size() <= max_name_bytes);
         REQUIRE(join->info.settings.size() <= max_settings_bytes);
       }
     }
-    decoded += decode_handshake_reply(frame).has_value() ? 1 : 0;
+    decoded += decode<HandshakeReply>(frame).has_value() ? 1 : 0;
   }
   CHECK(decoded > 100);  // or nothing was tried
 }
@@ -255,15 +255,15 @@ TEST_CASE("announced lengths and counts beyond the bounds are malformed") {
   const std::size_t count_at = 1 + 8 + 1;
   wait[count_at] = std::byte{0xff};
   wait[count_at + 3] = std::byte{0x7f};
-  CHECK_FALSE(decode_from_rank(wait));
+  CHECK_FALSE(decode<FromRank>(wait));
   wait[count_at] = wait[count_at + 3] = std::byte{0};
-  CHECK_FALSE(decode_from_rank(wait));
-  CHECK_FALSE(decode_from_rank(encode(a_request(RequestKind::get, {"a", "b"}))));
-  CHECK_FALSE(decode_from_rank(encode(a_request(RequestKind::get, {}))));
+  CHECK_FALSE(decode<FromRank>(wait));
+  CHECK_FALSE(decode<FromRank>(encode(a_request(RequestKind::get, {"a", "b"}))));
+  CHECK_FALSE(decode<FromRank>(encode(a_request(RequestKind::get, {}))));
 }
 
 TEST_CASE("a text that is too long is cut") {
-  const auto decoded = decode_handshake_reply(encode(Refused{std::string(100000, 'x')}));
+  const auto decoded = decode<HandshakeReply>(encode(Refused{std::string(100000, 'x')}));
   REQUIRE(decoded);
   CHECK(std::get<Refused>(*decoded).sentence.size() == max_sentence_bytes);
 }

@@ -32,7 +32,7 @@ Request a_request(RequestKind operation, Strings keys) {
 }
 
 Request through_the_wire(const Request& request) {
-  const auto decoded = decode_from_rank(encode(request));
+  const auto decoded = decode<FromRank>(encode(request));
   REQUIRE(decoded);
   return std::get<Request>(*decoded);
 }
@@ -98,7 +98,7 @@ TEST_CASE("ranks beyond any job, twice or out of order, and too many ranges of t
         Ranges{{most, 1, 0}, {most + 1, 1, 0}}, Ranges{{0, 1, -1}}}) {
     Request barrier = a_request(RequestKind::barrier, {"b"});
     barrier.members.ranges = ranges;
-    CHECK_FALSE(decode_from_rank(encode(barrier)));
+    CHECK_FALSE(decode<FromRank>(encode(barrier)));
   }
   Request barrier = a_request(RequestKind::barrier, {"b"});
   for (int i = 0; i < static_cast<int>(max_barrier_ranges); ++i) {
@@ -107,7 +107,7 @@ TEST_CASE("ranks beyond any job, twice or out of order, and too many ranges of t
   CHECK(encode(barrier).size() < max_frame_bytes);
   CHECK(through_the_wire(barrier).members == barrier.members);
   barrier.members.ranges.push_back({most, 1, 0});
-  CHECK_FALSE(decode_from_rank(encode(barrier)));
+  CHECK_FALSE(decode<FromRank>(encode(barrier)));
   StoreRequest unsent{{}, nullptr, barrier, std::nullopt, std::chrono::seconds(1), false};
   CHECK_THROWS_WITH_AS(
       static_cast<void>(unsent.send()),
@@ -118,7 +118,7 @@ TEST_CASE("ranks beyond any job, twice or out of order, and too many ranges of t
 TEST_CASE("an answer carries values of any bytes in their order") {
   Response response{3, Status::ok, "text", -1};
   response.values = {"b", "", "a\n"};
-  const auto decoded = decode_to_rank(encode(response));
+  const auto decoded = decode<ToRank>(encode(response));
   REQUIRE(decoded);
   const Response& back = std::get<Response>(*decoded);
   CHECK(back.values == response.values);
@@ -128,26 +128,26 @@ TEST_CASE("an answer carries values of any bytes in their order") {
 
 TEST_CASE("requests of one key with several, and of too many, are malformed") {
   for (const RequestKind each : {RequestKind::compare_set, RequestKind::erase, RequestKind::append, RequestKind::get}) {
-    CHECK_FALSE(decode_from_rank(encode(a_request(each, {"a", "b"}))));
-    CHECK_FALSE(decode_from_rank(encode(a_request(each, {}))));
+    CHECK_FALSE(decode<FromRank>(encode(a_request(each, {"a", "b"}))));
+    CHECK_FALSE(decode<FromRank>(encode(a_request(each, {}))));
   }
-  CHECK_FALSE(decode_from_rank(encode(a_request(RequestKind::set_many, {}))));
-  CHECK_FALSE(decode_from_rank(encode(a_request(RequestKind::get_many, Strings(1025, "k")))));
+  CHECK_FALSE(decode<FromRank>(encode(a_request(RequestKind::set_many, {}))));
+  CHECK_FALSE(decode<FromRank>(encode(a_request(RequestKind::get_many, Strings(1025, "k")))));
   Response response;
   response.values = Strings(1025);
-  CHECK_FALSE(decode_to_rank(encode(response)));
+  CHECK_FALSE(decode<ToRank>(encode(response)));
 }
 
 TEST_CASE("every truncation and every byte too many of a request is malformed") {
   for (const Frame& frame : frames()) {
     for (std::size_t length = 0; length < frame.size(); ++length) {
-      CHECK_FALSE(decode_from_rank(std::span(frame).first(length)));
-      CHECK_FALSE(decode_to_rank(std::span(frame).first(length)));
+      CHECK_FALSE(decode<FromRank>(std::span(frame).first(length)));
+      CHECK_FALSE(decode<ToRank>(std::span(frame).first(length)));
     }
     Frame longer = frame;
     longer.push_back(std::byte{0});
-    CHECK_FALSE(decode_from_rank(longer));
-    CHECK_FALSE(decode_to_rank(longer));
+    CHECK_FALSE(decode<FromRank>(longer));
+    CHECK_FALSE(decode<ToRank>(longer));
   }
 }
 
@@ -158,7 +158,7 @@ TEST_CASE("what random changes leave readable is within the bounds, and has one 
   for (int round = 0; round < 20000; ++round) {
     Frame frame = seeds[random() % seeds.size()];
     frame[random() % frame.size()] = static_cast<std::byte>(random() & 0xffU);
-    if (const auto message = decode_from_rank(frame)) {
+    if (const auto message = decode<FromRank>(frame)) {
       ++decoded;
       const Request& request = std::get<Request>(*message);
       REQUIRE_FALSE(request.keys.empty());
@@ -171,10 +171,10 @@ TEST_CASE("what random changes leave readable is within the bounds, and has one 
 }
 
 TEST_CASE("names and sentences from a peer arrive printable, keys and values as they are") {
-  const auto failure = decode_to_rank(encode(Failure{{dtrain::CauseKind::exception, 1, "h\x1b[2J", "a\nb\x07"}}));
+  const auto failure = decode<ToRank>(encode(Failure{{dtrain::CauseKind::exception, 1, "h\x1b[2J", "a\nb\x07"}}));
   REQUIRE(failure);
   CHECK(std::get<Failure>(*failure).cause.sentence() == "rank 1 on host h\\x1b[2J failed: a\\nb\\x07");
-  const auto report = decode_from_rank(
+  const auto report = decode<FromRank>(
       encode(FailureReport{{dtrain::CauseKind::exception, 1, "h", std::string(max_sentence_bytes, '\x1b')}}));
   REQUIRE(report);
   CHECK(std::get<FailureReport>(*report).cause.text.size() == max_sentence_bytes);

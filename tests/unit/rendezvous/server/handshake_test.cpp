@@ -48,7 +48,7 @@ Transcript begin_handshake(RawClient& client, const Hello& hello) {
   REQUIRE(client.send_frame(encode(hello)));
   const auto challenge = client.receive_frame();
   REQUIRE(challenge);
-  REQUIRE(decode_handshake_reply(*challenge));
+  REQUIRE(decode<HandshakeReply>(*challenge));
   transcript.add(*challenge);
   return transcript;
 }

@@ -1,0 +1,235 @@
+#pragma once
+/// @file
+/// Serializer: writes the fields of a struct to bytes and reads them from untrusted bytes, by one description.
+
+#include <algorithm>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "dtrain/core/error.hpp"
+#include "dtrain/core/sanitize.hpp"
+
+namespace DTRAIN_NAMESPACE {
+
+/// A struct that is sent or stored has a function `fields(Serializer&, T&)`, which passes its fields in order; the same
+/// function writes and reads. Integers are little-endian, a text is a u32 length and its bytes, a list a u32 count and
+/// its elements. A writer appends to view() and changes no field. A reader checks each field against its bounds: after
+/// the first malformed one, it reads zeros and empty texts, and finished() stays false. Memory grows with the bytes
+/// that are present, not with the lengths that they announce. Lifetime: the bytes outlive a reader.
+class Serializer {
+ public:
+  Serializer() noexcept = default;  ///< writes
+  explicit Serializer(std::span<const std::byte> bytes) noexcept : in_(bytes), reads_(true) {}
+  explicit Serializer(std::string_view bytes) noexcept : Serializer(std::as_bytes(std::span(bytes))) {}
+
+  bool reads() const noexcept { return reads_; }
+
+  template <std::integral T>
+  void number(T& value) {
+    value = static_cast<T>(little_endian(static_cast<std::uint64_t>(value), sizeof(T)));
+  }
+  /// An integer in first..last.
+  template <std::integral T>
+  void number(T& value, std::type_identity_t<T> first, std::type_identity_t<T> last) {
+    number(value);
+    if (reads_ && (value < first || value > last)) {
+      fail("has a number out of its bounds");
+      value = first;
+    }
+  }
+  /// An integer in 0..last, or none, which is written as -1.
+  void number(std::optional<int>& value, int last) {
+    int found = value.value_or(-1);
+    number(found, -1, last);
+    value = ok() && found != -1 ? std::optional<int>(found) : std::nullopt;
+  }
+  /// An enumerator in first..last, in one byte.
+  template <class E>
+  void choice(E& value, E first, E last) {
+    auto found = static_cast<std::uint8_t>(value);
+    number(found, static_cast<std::uint8_t>(first), static_cast<std::uint8_t>(last));
+    value = static_cast<E>(found);
+  }
+  void flag(bool& value) {
+    std::uint8_t found = value ? 1 : 0;
+    number(found, 0, 1);
+    value = found == 1;
+  }
+
+  /// Any bytes, such as a key or a value; a writer cuts them to `longest`. Error sentences contain them only through
+  /// in_quotes() or sanitize().
+  void raw_text(std::string& value, std::size_t longest) {
+    const std::string_view written = truncate_utf8(value, longest);
+    auto size = static_cast<std::uint32_t>(written.size());
+    number(size);
+    if (!reads_) return append(written);
+    if (size > longest) fail("has a text that is too long");
+    value = take_text(size);
+  }
+  /// A name or a sentence: it arrives printable, whatever bytes the peer sent.
+  void text(std::string& value, std::size_t longest) {
+    raw_text(value, longest);
+    if (reads_) {
+      value = sanitize(value);
+      value.resize(truncate_utf8(value, longest).size());
+    }
+  }
+  /// Bytes without a length.
+  void bytes(std::span<std::byte> value) {
+    if (!reads_) {
+      out_.insert(out_.end(), value.begin(), value.end());
+    } else {
+      const std::span<const std::byte> found = take_bytes(value.size());
+      std::copy(found.begin(), found.end(), value.begin());
+    }
+  }
+  /// A mark of the format, which a reader requires.
+  void constant(std::string_view expected) {
+    if (!reads_) {
+      append(expected);
+    } else if (take_text(expected.size()) != expected) {
+      fail("has another format");
+    }
+  }
+
+  /// `least` to `most` elements. `each(element)` passes the fields of one; none is empty on the wire.
+  template <class T, class Each>
+  void list(std::vector<T>& values, std::size_t least, std::size_t most, Each each) {
+    auto count = static_cast<std::uint32_t>(values.size());
+    number(count);
+    if (reads_) {
+      values.clear();
+      if (count < least || count > most) fail("has a list with too few or too many elements");
+    }
+    for (std::uint32_t i = 0; i < count && ok(); ++i) {
+      each(reads_ ? values.emplace_back() : values[i]);
+    }
+  }
+  /// As a list of at most one element.
+  template <class T, class Each>
+  void maybe(std::optional<T>& value, Each each) {
+    std::uint32_t count = value ? 1 : 0;
+    number(count, 0, 1);
+    if (count == 1) {
+      each(value ? *value : value.emplace());
+    }
+  }
+
+  /// Marks the bytes as malformed. The first call counts. @param problem a clause, such as "has another format"
+  [[gnu::cold, gnu::noinline]] void fail(const char* problem) noexcept {
+    if (ok()) {
+      problem_ = problem;
+    }
+  }
+  bool ok() const noexcept { return problem_ == nullptr; }
+  std::size_t remaining() const noexcept { return ok() ? in_.size() - at_ : 0; }
+  /// Whether every field was well formed and no byte is left.
+  bool finished() const noexcept { return ok() && at_ == in_.size(); }
+
+  /// @param what the subject of the sentence: "a rank's address"
+  /// @throws Error (protocol) with the problem and its place unless finished()
+  [[gnu::cold, gnu::noinline]] void require_finished(std::string_view what) const {
+    if (!finished()) {
+      const std::string_view bytes(reinterpret_cast<const char*>(in_.data()), in_.size());
+      throw Error(Errc::protocol, std::string(what) + " came as " + in_quotes(bytes, 64) + ", which " +
+                                      (ok() ? "has more bytes than its fields" : problem_) + " (byte " +
+                                      std::to_string(at_) + " of " + std::to_string(in_.size()) +
+                                      "); do all ranks run the same program?");
+    }
+  }
+
+  /// @name What was written
+  /// @{
+  std::span<const std::byte> view() const noexcept { return out_; }
+  std::string_view characters() const noexcept { return {reinterpret_cast<const char*>(out_.data()), out_.size()}; }
+  std::vector<std::byte> take() noexcept { return std::exchange(out_, {}); }
+  void clear() noexcept {
+    out_.clear();
+  }  ///< keeps the memory
+     /// @}
+
+ private:
+  /// Writes `value`, or reads another one. @returns it
+  std::uint64_t little_endian(std::uint64_t value, std::size_t size) {
+    if (!reads_) {
+      for (std::size_t i = 0; i < size; ++i) {
+        out_.push_back(static_cast<std::byte>((value >> (8 * i)) & 0xff));
+      }
+      return value;
+    }
+    const std::span<const std::byte> found = take_bytes(size);
+    value = 0;
+    for (std::size_t i = found.size(); i > 0; --i) {
+      value = (value << 8) | std::to_integer<std::uint64_t>(found[i - 1]);
+    }
+    return value;
+  }
+
+  void append(std::string_view written) {
+    const auto from = std::as_bytes(std::span(written));
+    out_.insert(out_.end(), from.begin(), from.end());
+  }
+  std::span<const std::byte> take_bytes(std::size_t size) noexcept {
+    if (size > remaining()) {
+      fail("ends too early");
+      return {};
+    }
+    at_ += size;
+    return in_.subspan(at_ - size, size);
+  }
+  std::string take_text(std::size_t size) {
+    const std::span<const std::byte> found = take_bytes(size);
+    return {reinterpret_cast<const char*>(found.data()), found.size()};
+  }
+
+  std::span<const std::byte> in_;
+  std::size_t at_ = 0;  ///< of in_: the next byte; after a failure, the end of what was read
+  std::vector<std::byte> out_;
+  const char* problem_ = nullptr;
+  bool reads_ = false;
+};
+
+template <std::integral T>
+void fields(Serializer& of, T& value) {
+  of.number(value);
+}
+
+/// The bytes of a value, for the store.
+template <class T>
+std::string to_bytes(T value) {
+  Serializer writer;
+  fields(writer, value);
+  return std::string(writer.characters());
+}
+
+/// Reads untrusted bytes. @returns nullopt for bytes that to_bytes does not produce
+template <class T>
+std::optional<T> try_from_bytes(std::string_view bytes) {
+  std::optional<T> value(std::in_place);
+  Serializer reader(bytes);
+  fields(reader, *value);
+  if (!reader.finished()) {
+    value.reset();
+  }
+  return value;
+}
+
+/// The same. @param what see Serializer::require_finished @throws Error (protocol)
+template <class T>
+T from_bytes(std::string_view bytes, std::string_view what) {
+  T value{};
+  Serializer reader(bytes);
+  fields(reader, value);
+  reader.require_finished(what);
+  return value;
+}
+
+}  // namespace DTRAIN_NAMESPACE
