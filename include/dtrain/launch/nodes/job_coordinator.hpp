@@ -55,7 +55,7 @@ class JobCoordinator {
       job.world_size = table.world_size();
       job.owner = std::string(is_alone() ? "the launcher" : "the launcher of node 0") + " on host " + host_->name;
       job.further_files = files_for_workers(options_->workers);
-      job.on_failure = [this](const Cause& cause) { publish(keys().cause(), to_value(CauseRecord{cause})); };
+      job.on_failure = [this](const Cause& cause) { publish(keys().cause(), to_bytes(FailureRecord{cause})); };
       job.on_left = [this](int rank) {
         if (rank >= node_rendezvous_.table().workers.front()) {
           publish(keys().left(rank), "yes");
@@ -104,14 +104,15 @@ class JobCoordinator {
       co_await node_rendezvous_.set(keys().start(), "start");
     } else {
       co_await node_rendezvous_.get(keys().start());
-      watching_cause_ =
-          watch(keys().cause(), [this](const std::string& value) { cause_ = from_value<CauseRecord>(value).cause; });
+      watching_cause_ = watch(keys().cause(), [this](const std::string& value) {
+        cause_ = from_bytes<FailureRecord>(value, launcher_value).cause;
+      });
       watching_joins_ = watch(keys().complete(), [this](const std::string&) { is_complete_ = true; });
     }
     watching_failure_ = watch(keys().failing(), [this](const std::string& value) {
-      first_report_ = from_value<FailureRecord>(value);
+      first_report_ = from_bytes<FailureRecord>(value, launcher_value);
       if (is_first() && !first_report_->secondary) {
-        ranks_->report_loss(first_report_->cause.cause);
+        ranks_->report_loss(first_report_->cause);
       }
     });
   }
@@ -146,9 +147,9 @@ class JobCoordinator {
       ranks_->report_loss(loss);
     }
     if (!first_report_ && is_alone()) {
-      first_report_ = FailureRecord{CauseRecord{loss}, secondary};
+      first_report_ = FailureRecord{loss, secondary};
     } else if (!first_report_) {
-      publish_first(keys().failing(), to_value(FailureRecord{CauseRecord{loss}, secondary}));
+      publish_first(keys().failing(), to_bytes(FailureRecord{loss, secondary}));
     }
   }
 
@@ -165,15 +166,16 @@ class JobCoordinator {
       co_return decide(std::vector<NodeEnd>{std::move(end)});
     }
     try {
-      const std::string own = to_value(end);
+      const std::string own = to_bytes(end);
       co_await node_rendezvous_.set(keys().end(end.node), own);
       if (is_first()) {
         const JobResult result = co_await decide_for_all_nodes();
-        co_await node_rendezvous_.set(keys().job_result(), to_value(result));
+        const std::string bytes = to_bytes(result);
+        co_await node_rendezvous_.set(keys().job_result(), bytes);
         co_return result;
       }
       const std::string value = co_await node_rendezvous_.get(keys().job_result());
-      co_return from_value<JobResult>(value);
+      co_return from_bytes<JobResult>(value, launcher_value);
     } catch (const Error&) {
       if (!node_rendezvous_.is_over()) {
         throw;
@@ -216,7 +218,7 @@ class JobCoordinator {
   }
 
   JobResult decide(const std::vector<NodeEnd>& nodes) const {
-    const int first_reported = first_report_ ? first_report_->cause.cause.rank : -1;
+    const int first_reported = first_report_ ? first_report_->cause.rank : -1;
     return decide_result(nodes, first_cause(), first_reported, RestartPolicy{options_->max_restarts}, attempt_);
   }
 
@@ -224,7 +226,7 @@ class JobCoordinator {
     std::vector<NodeEnd> nodes;
     for (int node = 0; node < options_->node.node_count; ++node) {
       const std::string value = co_await node_rendezvous_.get(keys().end(node));
-      nodes.push_back(from_value<NodeEnd>(value));
+      nodes.push_back(from_bytes<NodeEnd>(value, launcher_value));
     }
     co_return decide(nodes);
   }

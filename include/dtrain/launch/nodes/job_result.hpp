@@ -8,11 +8,13 @@
 #include <vector>
 
 #include "dtrain/core/process/exit_codes.hpp"
+#include "dtrain/core/serializer.hpp"
 #include "dtrain/launch/supervise/failure_analysis.hpp"
+#include "dtrain/rendezvous/protocol/limits.hpp"
 
 namespace DTRAIN_NAMESPACE::launch {
 
-/// A record (see record.hpp).
+/// What a launcher reports of its node, for the job's result.
 struct NodeEnd {
   int node = 0;
   std::string host;
@@ -23,20 +25,25 @@ struct NodeEnd {
   bool interrupted = false;             ///< a signal arrived after which the job is not restarted
   bool started = true;                  ///< false if the job was stopped before it had workers
   bool abandoned = false;               ///< a killed process did not end: the kernel holds it
-
-  template <class Self, class Fields>
-  static void describe(Self& self, Fields& fields) {
-    fields.number(self.node);
-    fields.text(self.host);
-    fields.maybe(self.first);
-    fields.numbers(self.secondary);
-    fields.texts(self.last_lines);
-    fields.number(self.stop_signal);
-    fields.flag(self.interrupted);
-    fields.flag(self.started);
-    fields.flag(self.abandoned);
-  }
 };
+
+/// Lines as a program wrote them.
+inline void line_fields(Serializer& of, std::vector<std::string>& lines) {
+  using rendezvous::max_value_bytes;
+  of.list(lines, 0, max_value_bytes, [&of](std::string& line) { of.raw_text(line, max_value_bytes); });
+}
+
+inline void fields(Serializer& of, NodeEnd& end) {
+  of.number(end.node);
+  of.text(end.host, rendezvous::max_name_bytes);
+  of.maybe(end.first, [&of](WorkerEnd& first) { fields(of, first); });
+  of.list(end.secondary, 0, rendezvous::max_world_size, [&of](int& rank) { of.number(rank); });
+  line_fields(of, end.last_lines);
+  of.number(end.stop_signal);
+  of.flag(end.interrupted);
+  of.flag(end.started);
+  of.flag(end.abandoned);
+}
 
 /// --max-restarts. Attempts count from 0.
 struct RestartPolicy {
@@ -57,19 +64,18 @@ struct RestartPolicy {
   }
 };
 
-/// The same on every launcher of the job. A record (see record.hpp).
+/// The same on every launcher of the job.
 struct JobResult {
   int exit_code = 0;
   bool restart = false;             ///< the workers are started again
   std::vector<std::string> report;  ///< lines that every launcher prints on stderr
-
-  template <class Self, class Fields>
-  static void describe(Self& self, Fields& fields) {
-    fields.number(self.exit_code);
-    fields.flag(self.restart);
-    fields.texts(self.report);
-  }
 };
+
+inline void fields(Serializer& of, JobResult& result) {
+  of.number(result.exit_code);
+  of.flag(result.restart);
+  line_fields(of, result.report);
+}
 
 /// The node that failed first; null if none failed. The lowest node of the first non-empty row counts:
 ///   1. primary end of the rank that the store's first cause names

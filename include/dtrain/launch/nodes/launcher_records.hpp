@@ -6,11 +6,13 @@
 #include <cstdint>
 #include <map>
 #include <string>
-#include <type_traits>
+#include <string_view>
 #include <vector>
 
 #include "dtrain/core/cause.hpp"
+#include "dtrain/core/serializer.hpp"
 #include "dtrain/rendezvous/protocol/limits.hpp"
+#include "dtrain/rendezvous/protocol/session_codec.hpp"
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -24,7 +26,7 @@ class LauncherKeys {
   static std::string stop(int count) { return "stop/" + std::to_string(count); }          ///< a signal
   std::string start() const { return attempt_ + "start"; }                                ///< ranks can join
   std::string complete() const { return attempt_ + "complete"; }                          ///< all ranks have joined
-  std::string cause() const { return attempt_ + "cause"; }                                ///< CauseRecord
+  std::string cause() const { return attempt_ + "cause"; }                                ///< FailureRecord
   std::string failing() const { return attempt_ + "failing"; }                            ///< FailureRecord
   std::string left(int rank) const { return attempt_ + "left/" + std::to_string(rank); }  ///< it has left
   std::string end(int node) const { return attempt_ + "end/" + std::to_string(node); }    ///< NodeEnd
@@ -34,50 +36,34 @@ class LauncherKeys {
   std::string attempt_;
 };
 
-/// A Cause as a record (see record.hpp).
-struct CauseRecord {
-  Cause cause;
+/// The subject of the sentence about a value that cannot be read (see from_bytes).
+inline constexpr std::string_view launcher_value = "what another launcher of this job wrote";
 
-  template <class Self, class Fields>
-  static void describe(Self& self, Fields& fields) {
-    int kind = static_cast<int>(self.cause.kind);
-    fields.number(kind);
-    if constexpr (!std::is_const_v<Self>) {
-      self.cause.kind = static_cast<CauseKind>(kind);
-    }
-    fields.number(self.cause.rank);
-    fields.text(self.cause.host);
-    fields.text(self.cause.text);
-  }
-};
-
-/// A failed worker, as its launcher reports it to the others. A record (see record.hpp).
+/// A failure, as a launcher reports it to the others.
 struct FailureRecord {
-  CauseRecord cause;
-  bool secondary = false;  ///< caused by a failure that the ranks know already
-
-  template <class Self, class Fields>
-  static void describe(Self& self, Fields& fields) {
-    CauseRecord::describe(self.cause, fields);
-    fields.flag(self.secondary);
-  }
+  Cause cause;
+  bool secondary = false;  ///< a worker's, caused by a failure that the ranks know already
 };
 
-/// A launcher's information about its node. A record (see record.hpp).
+inline void fields(Serializer& of, FailureRecord& record) {
+  rendezvous::fields(of, record.cause);
+  of.flag(record.secondary);
+}
+
+/// A launcher's information about its node.
 struct NodeInfo {
   int workers = 1;
   std::string host;     ///< its name, for messages
   std::string host_id;  ///< see rendezvous/membership/host_identity.hpp
-
-  template <class Self, class Fields>
-  static void describe(Self& self, Fields& fields) {
-    fields.number(self.workers);
-    fields.text(self.host);
-    fields.text(self.host_id);
-  }
 };
 
-/// The table that node 0 sends to all launchers. A record (see record.hpp).
+inline void fields(Serializer& of, NodeInfo& info) {
+  of.number(info.workers);
+  of.text(info.host, rendezvous::max_name_bytes);
+  of.text(info.host_id, rendezvous::max_name_bytes);
+}
+
+/// The table that node 0 sends to all launchers.
 struct NodeTable {
   std::vector<int> workers;  ///< of each node
   std::string problem;       ///< why these nodes cannot form a job; empty if they can
@@ -93,13 +79,12 @@ struct NodeTable {
     return rank;
   }
   int world_size() const noexcept { return first_rank(node_count()); }
-
-  template <class Self, class Fields>
-  static void describe(Self& self, Fields& fields) {
-    fields.numbers(self.workers);
-    fields.text(self.problem);
-  }
 };
+
+inline void fields(Serializer& of, NodeTable& table) {
+  of.list(table.workers, 0, rendezvous::max_world_size, [&of](int& workers) { of.number(workers); });
+  of.text(table.problem, rendezvous::max_sentence_bytes);
+}
 
 /// @param node_infos one for each node, in order
 inline NodeTable table_of(const std::vector<NodeInfo>& node_infos) {

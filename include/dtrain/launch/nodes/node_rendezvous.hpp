@@ -15,10 +15,10 @@
 #include "dtrain/async/auto_reset_event.hpp"
 #include "dtrain/core/duration_text.hpp"
 #include "dtrain/core/failure_latch.hpp"
+#include "dtrain/core/serializer.hpp"
 #include "dtrain/launch/configuration/node_launcher_options.hpp"
 #include "dtrain/launch/nodes/launcher_records.hpp"
 #include "dtrain/launch/nodes/lost_launcher_messages.hpp"
-#include "dtrain/launch/nodes/record.hpp"
 #include "dtrain/rendezvous/client/store.hpp"
 #include "dtrain/rendezvous/client/store_client.hpp"
 #include "dtrain/rendezvous/membership/host_identity.hpp"
@@ -214,17 +214,19 @@ class NodeRendezvous {
     info.workers = options_->workers;
     info.host = host_->name;
     info.host_id = host_->id;
-    co_await set(LauncherKeys::node_info(options_->node.node_rank), to_value(info));
+    const std::string own = to_bytes(info);
+    co_await set(LauncherKeys::node_info(options_->node.node_rank), own);
     if (options_->node.node_rank == 0) {
       std::vector<NodeInfo> node_infos;
       for (int node = 0; node < options_->node.node_count; ++node) {
         const std::string value = co_await get(LauncherKeys::node_info(node));
-        node_infos.push_back(from_value<NodeInfo>(value));
+        node_infos.push_back(from_bytes<NodeInfo>(value, launcher_value));
       }
-      co_await set(LauncherKeys::table(), to_value(table_of(node_infos)));
+      const std::string table = to_bytes(table_of(node_infos));
+      co_await set(LauncherKeys::table(), table);
     }
     const std::string value = co_await get(LauncherKeys::table());
-    table_ = from_value<NodeTable>(value);
+    table_ = from_bytes<NodeTable>(value, launcher_value);
     if (!table_.problem.empty()) {
       throw Error(Errc::usage, table_.problem);
     }

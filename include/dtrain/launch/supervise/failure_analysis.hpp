@@ -10,12 +10,13 @@
 
 #include "dtrain/core/cause.hpp"
 #include "dtrain/core/process/exit_codes.hpp"
+#include "dtrain/core/serializer.hpp"
 #include "dtrain/launch/supervise/exit_status.hpp"
 #include "dtrain/rendezvous/membership/rank_list.hpp"
 
 namespace DTRAIN_NAMESPACE::launch {
 
-/// End of a worker: a record (see record.hpp). Lists of ends are in the order in which the launcher noticed them.
+/// End of a worker. Lists of ends are in the order in which the launcher noticed them.
 struct WorkerEnd {
   int rank = 0;
   ExitStatus status;
@@ -37,16 +38,15 @@ struct WorkerEnd {
   std::string text() const {
     return status == ExitStatus{} && !left ? "exit code 0 before it had left the job" : status.text();
   }
-
-  template <class Self, class Fields>
-  static void describe(Self& self, Fields& fields) {
-    fields.number(self.rank);
-    fields.number(self.status.code);
-    fields.number(self.status.signal);
-    fields.flag(self.left);
-    fields.flag(self.stopped);
-  }
 };
+
+inline void fields(Serializer& of, WorkerEnd& end) {
+  of.number(end.rank);
+  of.number(end.status.code);
+  of.number(end.status.signal);
+  of.flag(end.left);
+  of.flag(end.stopped);
+}
 
 /// The end that caused the job's failure, or nullopt if no worker failed. The first match counts:
 ///   1. a primary end of the rank that the store's first cause names (for ends that were noticed at the same time)

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "dtrain/launch/nodes/record.hpp"
+#include "dtrain/core/serializer.hpp"
 
 using dtrain::Cause;
 using dtrain::CauseKind;
@@ -172,8 +172,8 @@ TEST_CASE("ends and results travel as they are, and other bytes are refused") {
   end.last_lines = {"one", std::string("t\0wo", 4)};
   end.stop_signal = SIGTERM;
   end.abandoned = true;
-  const std::string value = to_value(end);
-  const NodeEnd read = dtrain::launch::from_value<NodeEnd>(value);
+  const std::string value = dtrain::to_bytes(end);
+  const NodeEnd read = dtrain::from_bytes<NodeEnd>(value, "it");
   CHECK(read.node == 3);
   CHECK(read.host == "host-3");
   REQUIRE(read.first.has_value());
@@ -186,10 +186,10 @@ TEST_CASE("ends and results travel as they are, and other bytes are refused") {
   CHECK(read.abandoned);
   CHECK(read.started);
   for (std::size_t length = 0; length < value.size(); ++length) {
-    CHECK_THROWS_AS(dtrain::launch::from_value<NodeEnd>(value.substr(0, length)), dtrain::Error);
+    CHECK_THROWS_AS(dtrain::from_bytes<NodeEnd>(value.substr(0, length), "it"), dtrain::Error);
   }
-  CHECK_THROWS_AS(dtrain::launch::from_value<NodeEnd>(value + "x"), dtrain::Error);
-  const JobResult result = dtrain::launch::from_value<JobResult>(to_value(JobResult{5, true, {"why"}}));
+  CHECK_THROWS_AS(dtrain::from_bytes<NodeEnd>(value + "x", "it"), dtrain::Error);
+  const JobResult result = dtrain::from_bytes<JobResult>(dtrain::to_bytes(JobResult{5, true, {"why"}}), "it");
   CHECK(result.exit_code == 5);
   CHECK(result.restart);
   CHECK(result.report == std::vector<std::string>{"why"});

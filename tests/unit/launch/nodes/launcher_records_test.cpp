@@ -6,13 +6,12 @@
 #include <vector>
 
 #include "dtrain/launch/nodes/lost_launcher_messages.hpp"
-#include "dtrain/launch/nodes/record.hpp"
 
 using dtrain::Cause;
 using dtrain::CauseKind;
-using dtrain::launch::CauseRecord;
+using dtrain::from_bytes;
+using dtrain::to_bytes;
 using dtrain::launch::FailureRecord;
-using dtrain::launch::from_value;
 using dtrain::launch::LauncherKeys;
 using dtrain::launch::lost_launcher_message;
 using dtrain::launch::missing_nodes;
@@ -20,7 +19,6 @@ using dtrain::launch::node_list;
 using dtrain::launch::NodeInfo;
 using dtrain::launch::NodeTable;
 using dtrain::launch::table_of;
-using dtrain::launch::to_value;
 
 namespace {
 
@@ -68,19 +66,19 @@ TEST_CASE("a table is a phrase, which does not grow with the nodes") {
 }
 
 TEST_CASE("nodes, tables, causes and failures travel as they are") {
-  const NodeInfo info = from_value<NodeInfo>(to_value(NodeInfo{5, "h", "id"}));
+  const NodeInfo info = from_bytes<NodeInfo>(to_bytes(NodeInfo{5, "h", "id"}), "it");
   CHECK(info.workers == 5);
   CHECK(info.host == "h");
   CHECK(info.host_id == "id");
-  const NodeTable table = from_value<NodeTable>(to_value(NodeTable{{1, 2}, "trouble"}));
+  const NodeTable table = from_bytes<NodeTable>(to_bytes(NodeTable{{1, 2}, "trouble"}), "it");
   CHECK(table.workers == std::vector<int>{1, 2});
   CHECK(table.problem == "trouble");
   const Cause cause{CauseKind::timeout, 7, "h", "late"};
-  const FailureRecord failure = from_value<FailureRecord>(to_value(FailureRecord{CauseRecord{cause}, true}));
+  const FailureRecord failure = from_bytes<FailureRecord>(to_bytes(FailureRecord{cause, true}), "it");
   CHECK(failure.secondary);
-  CHECK(failure.cause.cause.kind == CauseKind::timeout);
-  CHECK(failure.cause.cause.sentence() == cause.sentence());
-  CHECK_THROWS_AS(from_value<NodeTable>(to_value(info)), dtrain::Error);
+  CHECK(failure.cause.kind == CauseKind::timeout);
+  CHECK(failure.cause.sentence() == cause.sentence());
+  CHECK_THROWS_AS(from_bytes<NodeTable>(to_bytes(info), "it"), dtrain::Error);
 }
 
 TEST_CASE("keys of different attempts, nodes and ranks are different") {
