@@ -3,6 +3,7 @@
 /// Serializer: writes the fields of a struct to bytes and reads them from untrusted bytes, by one description.
 
 #include <algorithm>
+#include <chrono>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
@@ -200,6 +201,16 @@ class Serializer {
 template <std::integral T>
 void fields(Serializer& of, T& value) {
   of.number(value);
+}
+
+/// The longest time that is read: no clock that counts from its host's start exceeds it, and sums and differences of
+/// times that were read do not overflow.
+inline constexpr std::chrono::nanoseconds max_time_read{std::int64_t{1} << 60};
+
+inline void fields(Serializer& of, std::chrono::nanoseconds& time) {
+  std::int64_t count = time.count();
+  of.number(count, -max_time_read.count(), max_time_read.count());
+  time = std::chrono::nanoseconds(count);
 }
 
 /// The bytes of a value, for the store.

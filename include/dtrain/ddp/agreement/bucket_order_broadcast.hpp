@@ -13,11 +13,10 @@
 #include "dtrain/async/task/task.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/serializer.hpp"
 #include "dtrain/ddp/agreement/model_agreement.hpp"
 #include "dtrain/ddp/failure_context.hpp"
 #include "dtrain/ddp/reduction/bucket_rebuild.hpp"
-#include "dtrain/net/framing/byte_reader.hpp"
-#include "dtrain/net/framing/byte_writer.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -35,10 +34,12 @@ inline std::vector<std::size_t> order_in(std::string_view bytes, std::size_t cou
     throw Error(Errc::protocol, "rank 0's order of parameters has " + std::to_string(bytes.size()) + " bytes, not " +
                                     std::to_string(count * order_entry_bytes) + "; do both run the same program?");
   }
-  net::ByteReader reader(bytes);
+  Serializer reader(bytes);
   std::vector<std::size_t> order(count);
   for (std::size_t& parameter : order) {
-    parameter = reader.u32();
+    std::uint32_t index = 0;
+    reader.number(index);
+    parameter = index;
   }
   return order;
 }
@@ -48,9 +49,10 @@ inline std::vector<std::size_t> order_in(std::string_view bytes, std::size_t cou
 /// Publishes rank 0's order in the background, so that no rank waits for rank 0's finish(). `prefix` is used once.
 template <class Store>
 async::Task<void> publish_order(Store store, std::string prefix, std::vector<std::size_t> order) {
-  net::ByteWriter writer;
+  Serializer writer;
   for (const std::size_t parameter : order) {
-    writer.u32(static_cast<std::uint32_t>(parameter));
+    auto index = static_cast<std::uint32_t>(parameter);
+    writer.number(index);
   }
   const std::string_view bytes = writer.characters();
   for (std::size_t chunk = 0; chunk < detail::chunks_of(bytes.size()); ++chunk) {

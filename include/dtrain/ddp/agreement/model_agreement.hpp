@@ -13,9 +13,9 @@
 #include "dtrain/core/crypto/sha256.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/serializer.hpp"
 #include "dtrain/ddp/agreement/model_difference.hpp"
 #include "dtrain/ddp/agreement/model_signature.hpp"
-#include "dtrain/ddp/agreement/model_signature_bytes.hpp"
 #include "dtrain/ddp/failure_context.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
@@ -75,7 +75,8 @@ std::string difference_to_rank_0(Store& store, const std::string& prefix, std::s
   const std::string name = store.get(prefix + "publisher", deadline).wait();  // rank in the job of the group's rank 0
   const int publisher = static_cast<int>(number_in(name, std::numeric_limits<int>::max()));
   const std::string other = "rank " + std::to_string(publisher);
-  const std::optional<ModelSignature> theirs = parse_signature(bytes);
+  const std::optional<ModelSignature> theirs =
+      bytes.size() <= max_signature_bytes ? try_from_bytes<ModelSignature>(bytes) : std::nullopt;
   if (!theirs) {
     return "rank " + std::to_string(rank) + " cannot read the model signature of " + other +
            "; do both run the same program?";
@@ -93,7 +94,7 @@ std::string difference_to_rank_0(Store& store, const std::string& prefix, std::s
 template <class Store>
 void agree_blocking(Store store, const std::string& prefix, const ModelSignature& mine, int rank,
                     const FailureContext& context, Deadline deadline) {
-  const std::string bytes = serialise(mine);
+  const std::string bytes = to_bytes(mine);
   if (bytes.size() > max_signature_bytes) {
     throw Error(Errc::limit, "the names and shapes of " + std::to_string(mine.parameters.size()) + " parameters take " +
                                  std::to_string(bytes.size()) + " bytes to compare between ranks; shorten the names");

@@ -2,17 +2,24 @@
 /// @file
 /// Model signature: names, shapes, types and options that must be the same on all ranks.
 
+#include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "dtrain/core/error.hpp"
+#include "dtrain/core/serializer.hpp"
 #include "dtrain/ddp/collect_parameters.hpp"
 #include "dtrain/ddp/ddp_options.hpp"
 #include "dtrain/ddp/parameter.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
+
+/// The longest signature that a rank reads.
+inline constexpr std::size_t max_signature_bytes = std::size_t{64} << 20;
 
 /// Only the kind of a device is compared: each rank has its own GPU.
 struct ParameterSignature {
@@ -38,6 +45,46 @@ struct ModelSignature {
 
   friend bool operator==(const ModelSignature&, const ModelSignature&) = default;
 };
+
+/// A number of extents as u8, and each as i64.
+inline void fields(Serializer& of, Shape& shape) {
+  std::array<std::int64_t, Shape::max_rank> extents{};
+  std::copy(shape.extents().begin(), shape.extents().end(), extents.begin());
+  auto rank = static_cast<std::uint8_t>(shape.extents().size());
+  of.number(rank, 0, Shape::max_rank);
+  for (std::size_t i = 0; i < rank; ++i) {
+    of.number(extents[i]);
+  }
+  try {
+    shape = Shape(std::span(extents).first(rank));
+  } catch (const Error&) {
+    of.fail("has an impossible shape");
+  }
+}
+
+/// Those that checkpoint files have as well.
+inline void tensor_fields(Serializer& of, ParameterSignature& tensor) {
+  of.raw_text(tensor.name, max_parameter_name_bytes);
+  of.choice(tensor.dtype, DType::f64, DType::f8e5m2);
+  fields(of, tensor.shape);
+}
+
+/// Equal signatures give the same bytes; different signatures give different bytes.
+inline void fields(Serializer& of, ModelSignature& signature) {
+  of.constant("dtrain ddp 4\n");
+  of.number(signature.bucket_bytes);
+  of.number(signature.first_bucket_bytes);
+  of.choice(signature.reduce_op, ReduceOp::sum, ReduceOp::product);
+  of.flag(signature.deterministic);
+  of.flag(signature.reorder_gradients);
+  of.flag(signature.allow_unused_parameters);
+  of.flag(signature.broadcast_buffers);
+  of.choice(signature.accumulate, Accumulate::element, Accumulate::f32);
+  of.list(signature.parameters, 0, max_signature_bytes, [&of](ParameterSignature& parameter) {
+    tensor_fields(of, parameter);
+    of.choice(parameter.device, DeviceKind::host, DeviceKind::cuda);
+  });
+}
 
 /// The signature of a model's parameters and buffers, in the model's order.
 inline ModelSignature model_signature(std::span<const Parameter> parameters, const DdpOptions& options,

@@ -14,11 +14,8 @@
 
 #include "dtrain/core/crypto/sha256.hpp"
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/serializer.hpp"
 #include "dtrain/ddp/agreement/model_signature.hpp"
-#include "dtrain/ddp/agreement/tensor_bytes.hpp"
-#include "dtrain/ddp/collect_parameters.hpp"
-#include "dtrain/net/framing/byte_reader.hpp"
-#include "dtrain/net/framing/byte_writer.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -46,65 +43,53 @@ struct CheckpointPreamble {
 };
 
 inline CheckpointPreamble parse_checkpoint_preamble(std::span<const std::byte> bytes) {
-  net::ByteReader reader(bytes);
-  const std::span<const std::byte> magic = reader.raw(checkpoint_magic.size());
-  const std::string_view text(reinterpret_cast<const char*>(magic.data()), magic.size());
   CheckpointPreamble preamble;
+  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   preamble.is_checkpoint = text.starts_with(checkpoint_magic.substr(0, checkpoint_magic.size() - 2));
-  preamble.is_this_version = text == checkpoint_magic;
-  preamble.list_bytes = reader.u32();
+  Serializer reader(bytes);
+  reader.constant(checkpoint_magic);
+  preamble.is_this_version = reader.ok();
+  reader.number(preamble.list_bytes);
   return preamble;
 }
 
+namespace detail {
+
+inline void list_fields(Serializer& of, std::vector<ParameterSignature>& tensors) {
+  of.list(tensors, 0, max_checkpoint_tensors, [&of](ParameterSignature& tensor) { tensor_fields(of, tensor); });
+}
+
+}  // namespace detail
+
 /// The bytes before the elements. @throws Error (limit) for a list that parse_checkpoint_list would reject
-inline std::vector<std::byte> checkpoint_header(std::span<const ParameterSignature> tensors) {
+inline std::vector<std::byte> checkpoint_header(std::vector<ParameterSignature> tensors) {
   if (tensors.size() > max_checkpoint_tensors) {
     throw Error(Errc::limit, "a checkpoint of " + std::to_string(tensors.size()) +
                                  " tensors was to be written; at most " + std::to_string(max_checkpoint_tensors) +
                                  " are possible, so put several into one");
   }
-  net::ByteWriter list;
-  list.u32(static_cast<std::uint32_t>(tensors.size()));
-  for (const ParameterSignature& tensor : tensors) {
-    list.string(tensor.name).u8(static_cast<std::uint8_t>(tensor.dtype));
-    detail::write_shape(list, tensor.shape);
-  }
+  Serializer list;
+  detail::list_fields(list, tensors);
   if (list.view().size() > max_checkpoint_list_bytes) {
     throw Error(Errc::limit, "the names and shapes of " + std::to_string(tensors.size()) + " tensors take " +
                                  std::to_string(list.view().size()) + " bytes in a checkpoint; at most " +
                                  std::to_string(max_checkpoint_list_bytes) + " are possible");
   }
-  net::ByteWriter header;
-  header.raw(std::as_bytes(std::span(checkpoint_magic))).bytes(list.view());
+  Serializer header;
+  auto list_bytes = static_cast<std::uint32_t>(list.view().size());
+  header.constant(checkpoint_magic);
+  header.number(list_bytes);
+  header.constant(list.characters());
   return header.take();
 }
-
-namespace detail {
-
-inline ParameterSignature read_checkpoint_entry(net::ByteReader& reader) {
-  ParameterSignature tensor;
-  tensor.name = reader.string(max_parameter_name_bytes);
-  tensor.dtype = read_choice(reader, DType::f8e5m2);
-  tensor.shape = read_shape(reader);
-  return tensor;
-}
-
-}  // namespace detail
 
 /// Parses the list of a header from untrusted bytes. Memory stays below a small multiple of their size.
 /// @returns nullopt for bytes that checkpoint_header does not produce
 inline std::optional<std::vector<ParameterSignature>> parse_checkpoint_list(std::span<const std::byte> bytes) {
-  constexpr std::size_t smallest_entry_bytes = 4 + 1 + 1;
-  net::ByteReader reader(bytes);
-  const std::size_t count = reader.u32();
-  if (!reader.ok() || bytes.size() > max_checkpoint_list_bytes || count > max_checkpoint_tensors ||
-      count > reader.remaining() / smallest_entry_bytes) {
-    return std::nullopt;
-  }
+  if (bytes.size() > max_checkpoint_list_bytes) return std::nullopt;
   std::vector<ParameterSignature> tensors;
-  for (std::size_t i = 0; i < count && reader.ok(); ++i) {
-    tensors.push_back(detail::read_checkpoint_entry(reader));
-  }
+  Serializer reader(bytes);
+  detail::list_fields(reader, tensors);
   return reader.finished() ? std::optional(std::move(tensors)) : std::nullopt;
 }
 

@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
-#include <cstdlib>
 #include <string>
 
+#include "dtrain/core/serializer.hpp"
 #include "dtrain/ddp/profile/step_record.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
@@ -33,7 +33,7 @@ void serve_clock_blocking(const Store& store) {
   for (int sample = 0; sample < clock_samples; ++sample) {
     const std::string number = std::to_string(sample);
     store.get("request/" + number).wait();
-    store.set("reply/" + number, std::to_string(now_on_step_clock().count())).wait();
+    store.set("reply/" + number, to_bytes(now_on_step_clock())).wait();
   }
 }
 
@@ -48,7 +48,7 @@ ClockOffset sample_clock_blocking(const Store& store) {
     store.set("request/" + number, "").wait();
     const std::string reply = store.get("reply/" + number).wait();
     const std::chrono::nanoseconds after = now_on_step_clock();
-    const std::chrono::nanoseconds theirs(std::strtoll(reply.c_str(), nullptr, 10));
+    const auto theirs = from_bytes<std::chrono::nanoseconds>(reply, "rank 0's time");
     if (const auto half = (after - before) / 2; half < best.uncertainty) {
       best = {theirs - before - half, std::max(half, std::chrono::nanoseconds(1))};
     }

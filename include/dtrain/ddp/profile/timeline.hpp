@@ -14,18 +14,10 @@
 #include <vector>
 
 #include "dtrain/core/sanitize.hpp"
+#include "dtrain/ddp/profile/rank_timeline.hpp"
 #include "dtrain/ddp/profile/step_record.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
-
-/// The records of one rank, and the offset of its clock to rank 0's.
-struct RankTimeline {
-  int rank = 0;
-  std::string host;
-  std::chrono::nanoseconds clock_offset{};       ///< a time of this rank plus this is rank 0's time
-  std::chrono::nanoseconds clock_uncertainty{};  ///< bound on the offset's error; 0 if the clock is the same
-  std::vector<StepRecord> records{};
-};
 
 namespace detail {
 

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <cstdlib>
 #include <optional>
 #include <span>
 #include <string>
@@ -16,8 +15,8 @@
 #include "dtrain/ddp/agreement/rank0_task.hpp"
 #include "dtrain/ddp/checkpoint/atomic_file.hpp"
 #include "dtrain/ddp/profile/clock_offset.hpp"
+#include "dtrain/ddp/profile/rank_timeline.hpp"
 #include "dtrain/ddp/profile/step_record.hpp"
-#include "dtrain/ddp/profile/step_record_bytes.hpp"
 #include "dtrain/ddp/profile/timeline.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
@@ -33,7 +32,7 @@ void put_chunks_blocking(const Store& store, const std::string& key, const std::
   for (std::size_t at = 0; at < text.size(); at += timeline_chunk_bytes) {
     store.set(key + "/" + std::to_string(chunks++), text.substr(at, timeline_chunk_bytes)).wait();
   }
-  store.set(key, std::to_string(chunks)).wait();
+  store.set(key, to_bytes(chunks)).wait();
 }
 
 /// Reads the chunks of put_chunks_blocking and erases them from the store.
@@ -41,7 +40,7 @@ template <class Store>
 std::string take_chunks_blocking(const Store& store, const std::string& key) {
   constexpr std::size_t most = max_timeline_bytes / timeline_chunk_bytes + 1;
   const std::string count = store.take(key, 1).wait();
-  const std::size_t chunks = std::min<std::size_t>(std::strtoull(count.c_str(), nullptr, 10), most);
+  const std::size_t chunks = std::min(from_bytes<std::size_t>(count, "the number of a timeline's parts"), most);
   std::string text;
   for (std::size_t chunk = 0; chunk < chunks; ++chunk) {
     const std::string name = key + "/" + std::to_string(chunk);

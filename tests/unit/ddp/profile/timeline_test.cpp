@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "dtrain/ddp/profile/step_record_bytes.hpp"
+#include "dtrain/ddp/profile/rank_timeline.hpp"
 #include "dtrain/identity/formats/json.hpp"
 
 using dtrain::ddp::RankTimeline;
@@ -145,7 +145,7 @@ TEST_CASE("times of years are written to the nanosecond") {
 
 TEST_CASE("times that no clock has are refused: their differences could not be formed") {
   using std::chrono::nanoseconds;
-  const nanoseconds most = dtrain::ddp::max_timeline_time;
+  const nanoseconds most = dtrain::max_time_read;
   const auto is_read = [](nanoseconds offset, nanoseconds uncertainty, nanoseconds time) {
     const RankTimeline timeline{1, "node", offset, uncertainty, {at(time.count(), StepEvent::begun)}};
     return dtrain::ddp::parse_rank_timeline(1, serialise(timeline, 1)).has_value();

@@ -2,15 +2,13 @@
 
 #include <doctest/doctest.h>
 
+#include <cstdint>
 #include <random>
 #include <span>
 #include <vector>
 
-#include "dtrain/net/framing/byte_writer.hpp"
-
 namespace {
 
-using dtrain::net::ByteWriter;
 using dtrain::net::FrameParser;
 using Bytes = std::vector<std::byte>;
 
@@ -30,13 +28,24 @@ Bytes payload(std::size_t size, unsigned seed) {
   return bytes;
 }
 
+/// Appends a frame. @param length announced
+void append(Bytes& stream, const Bytes& frame, std::uint32_t length) {
+  for (unsigned shift = 0; shift < 32; shift += 8) {
+    stream.push_back(static_cast<std::byte>((length >> shift) & 0xff));
+  }
+  stream.insert(stream.end(), frame.begin(), frame.end());
+}
+
+void append(Bytes& stream, const Bytes& frame) {
+  append(stream, frame, static_cast<std::uint32_t>(frame.size()));
+}
+
 TEST_CASE("every split of a stream in three gives the same frames") {
   const std::vector<Bytes> expected{payload(3, 1), payload(0, 2), payload(1, 3), payload(9, 4)};
-  ByteWriter writer;
+  Bytes stream;
   for (const Bytes& frame : expected) {
-    writer.bytes(frame);
+    append(stream, frame);
   }
-  const Bytes stream = writer.take();
   const std::span<const std::byte> all(stream);
   for (std::size_t first = 0; first <= stream.size(); ++first) {
     for (std::size_t second = first; second <= stream.size(); ++second) {
@@ -58,12 +67,11 @@ TEST_CASE("random frames in random pieces come out as they went in, whether take
   std::mt19937 random(11);
   for (int round = 0; round < 300; ++round) {
     std::vector<Bytes> expected;
-    ByteWriter writer;
+    Bytes stream;
     for (unsigned i = 0; i < 1 + random() % 8; ++i) {
       expected.push_back(payload(random() % 300, i));
-      writer.bytes(expected.back());
+      append(stream, expected.back());
     }
-    const Bytes stream = writer.take();
     FrameParser parser;
     std::vector<Bytes> frames;
     for (std::size_t at = 0; at < stream.size();) {
@@ -85,9 +93,8 @@ TEST_CASE("random frames in random pieces come out as they went in, whether take
 TEST_CASE("a length above the bound makes the stream malformed for good, in whatever pieces it comes") {
   for (const std::uint32_t length : {11U, 0x7fffffffU, 0x80000000U, 0xffffffffU}) {
     for (std::size_t cut = 0; cut <= 4; ++cut) {
-      ByteWriter writer;
-      writer.u32(length);
-      const Bytes header = writer.take();
+      Bytes header;
+      append(header, {}, length);
       FrameParser parser(10);
       parser.feed(std::span<const std::byte>(header).first(cut));
       parser.feed(std::span<const std::byte>(header).subspan(cut));
@@ -102,10 +109,11 @@ TEST_CASE("a length above the bound makes the stream malformed for good, in what
 }
 
 TEST_CASE("frames before a malformed one are still given out") {
-  ByteWriter writer;
-  writer.bytes(payload(10, 5)).u32(11);
+  Bytes stream;
+  append(stream, payload(10, 5));
+  append(stream, {}, 11);
   FrameParser parser(10);
-  parser.feed(writer.view());
+  parser.feed(stream);
   CHECK_FALSE(parser.malformed());
   CHECK(parser.next() == payload(10, 5));
   CHECK_FALSE(parser.next().has_value());
@@ -114,9 +122,9 @@ TEST_CASE("frames before a malformed one are still given out") {
 
 TEST_CASE("an announced megabyte costs only what has arrived of it") {
   FrameParser parser;
-  ByteWriter writer;
-  writer.u32(1U << 20).raw(payload(100, 1));
-  parser.feed(writer.view());
+  Bytes stream;
+  append(stream, payload(100, 1), 1U << 20);
+  parser.feed(stream);
   CHECK_FALSE(parser.malformed());
   CHECK(parser.buffered() == 104);
   CHECK_FALSE(parser.next().has_value());
