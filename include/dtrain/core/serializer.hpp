@@ -31,8 +31,6 @@ class Serializer {
   explicit Serializer(std::span<const std::byte> bytes) noexcept : in_(bytes), reads_(true) {}
   explicit Serializer(std::string_view bytes) noexcept : Serializer(std::as_bytes(std::span(bytes))) {}
 
-  bool reads() const noexcept { return reads_; }
-
   template <std::integral T>
   void number(T& value) {
     value = static_cast<T>(little_endian(static_cast<std::uint64_t>(value), sizeof(T)));

@@ -145,10 +145,10 @@ TEST_CASE("a peer that is there but never connects ends the opening with the dea
       const auto context = support::channel_context(job, thread.rank(), 2, "group", 10s);
       if (thread.rank() == 1) {
         // Rank 0's own address with the highest port: of two sockets the one with the lower waits for the other.
-        auto info =
-            dtrain::backend::gloo::peer_info_from(context.store.get_blocking("group/gloo-0", Deadline::after(10s)));
+        auto info = dtrain::from_bytes<dtrain::backend::gloo::PeerInfo>(
+            context.store.get_blocking("group/gloo-0", Deadline::after(10s)), "rank 0's addresses");
         info.addresses[2] = info.addresses[3] = static_cast<char>(0xff);
-        context.store.set_blocking("group/gloo-1", to_text(info), Deadline::after(10s));
+        context.store.set_blocking("group/gloo-1", dtrain::to_bytes(info), Deadline::after(10s));
         std::this_thread::sleep_for(300ms);
         if (job_fails) job->fail({CauseKind::exception, 1, "here", "no more"});
         context.failure->block_until_failed(Deadline::after(10s));

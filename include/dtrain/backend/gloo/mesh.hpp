@@ -6,6 +6,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstddef>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -14,15 +15,32 @@
 #include "dtrain/backend/channel_context.hpp"
 #include "dtrain/backend/gloo/device_address.hpp"
 #include "dtrain/backend/gloo/library.hpp"
-#include "dtrain/backend/gloo/peer_info.hpp"
 #include "dtrain/backend/setup/store_gather.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/serializer.hpp"
 
 #if DTRAIN_WITH_GLOO
 
 namespace DTRAIN_NAMESPACE::backend::gloo {
+
+/// The addresses at which a rank listens, as published in the store: one socket for each peer.
+struct PeerInfo {
+  int job_rank = 0;
+  std::string host;               ///< host name
+  std::string device;             ///< the numeric address of its sockets
+  std::size_t address_bytes = 0;  ///< size of one address, in Gloo's own format
+  std::string addresses;          ///< concatenated, for the peers in rank order
+};
+
+inline void fields(Serializer& of, PeerInfo& info) {
+  of.number(info.job_rank, 0, std::numeric_limits<int>::max());
+  of.text(info.host, 256);
+  of.text(info.device, 256);
+  of.number(info.address_bytes);
+  of.raw_text(info.addresses, std::size_t{64} << 20);  // the store bounds its values
+}
 
 /// A Gloo device with its thread, and a Gloo context, both for this channel alone: closing it affects no other channel.
 /// It performs the steps of gloo::rendezvous::Context with a store, so that a failure of the job can interrupt them.
@@ -66,10 +84,12 @@ class Mesh {
     }
     const auto key_of = [&](int rank) { return name_ + "/gloo-" + std::to_string(rank); };
     if (size > 1) {
-      store.set_blocking(key_of(rank_), to_text(own_), deadline);
+      store.set_blocking(key_of(rank_), to_bytes(own_), deadline);
     }
     for (int peer = 0; peer < size; ++peer) {
-      peers_.push_back(peer == rank_ ? own_ : peer_info_from(store.take_blocking(key_of(peer), size - 1, deadline)));
+      peers_.push_back(peer == rank_ ? own_
+                                     : from_bytes<PeerInfo>(store.take_blocking(key_of(peer), size - 1, deadline),
+                                                            "a rank's addresses for Gloo"));
     }
   }
 
