@@ -139,9 +139,6 @@ class StoreClient final : public std::enable_shared_from_this<StoreClient>, priv
     }
   }
 
-  int rank() const noexcept { return rank_; }
-  FailureLatch& failure() const noexcept { return *failure_; }
-
  private:
   static constexpr std::chrono::milliseconds response_grace{1000};
 

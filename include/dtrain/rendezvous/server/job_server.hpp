@@ -50,9 +50,6 @@ class JobServer final : private JobSink {
     settle();
   }
 
-  /// The job's first cause; nothing while the job has not failed.
-  const std::optional<Cause>& cause() const noexcept { return job_.cause(); }
-
   /// Waits until every rank has left or, after a failure, closed its connection. @returns false at the deadline
   async::Task<bool> all_left(Deadline deadline) {
     const async::WakeReason ready = co_await over_.wait(deadline);

@@ -113,7 +113,6 @@ class RankTable {
   void remove(int rank, RankState how) {
     entries_[static_cast<std::size_t>(rank)].state = how;
     --present_;
-    left_ += how == RankState::left ? 1 : 0;
   }
 
   /// Whether every rank has joined at some time.
@@ -121,8 +120,6 @@ class RankTable {
 
   /// Number of ranks that are joined now.
   std::size_t present() const noexcept { return present_; }
-
-  bool anyone_left() const noexcept { return left_ > 0; }
 
   /// The ranks in a state, ascending.
   std::vector<int> ranks_in(RankState state) const {
@@ -151,7 +148,6 @@ class RankTable {
   std::vector<RankEntry> entries_;
   std::size_t joined_ = 0;
   std::size_t present_ = 0;
-  std::size_t left_ = 0;
 };
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
