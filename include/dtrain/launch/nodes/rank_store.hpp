@@ -50,15 +50,11 @@ class RankStore {
     };
     job.on_left = [this](int rank) {
       left_.insert(rank);
-      if (job_options_.on_left) {
-        job_options_.on_left(rank);
-      }
+      job_options_.on_left(rank);
     };
     job.on_failure = [this](const Cause& cause) {
       cause_ = cause;
-      if (job_options_.on_failure) {
-        job_options_.on_failure(cause);
-      }
+      job_options_.on_failure(cause);
     };
     job_ = &server_->open(std::move(job));
     if (cause_) {  // the attempt has failed already: start no worker
