@@ -83,8 +83,8 @@ class UnixConnection {
     return UnixConnection(std::move(socket));
   }
 
-  /// Sends a message with a descriptor; the receiver gets a copy of it. The caller keeps `descriptor`.
-  /// @throws Error (timeout, closed, posix)
+  /// Sends a message of 1 to 4096 bytes with a descriptor; the receiver gets a copy of it. The caller keeps
+  /// `descriptor`. @throws Error (timeout, closed, posix)
   void send_descriptor(int descriptor, std::span<const std::byte> bytes, Deadline deadline) {
     alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
     msghdr message{};
@@ -98,12 +98,6 @@ class UnixConnection {
     send_message(message, bytes, deadline);
   }
 
-  /// Sends a message alone: 1 to 4096 bytes. @throws Error (timeout, closed, posix)
-  void send(std::span<const std::byte> bytes, Deadline deadline) {
-    msghdr message{};
-    send_message(message, bytes, deadline);
-  }
-
   /// Receives the next message and its descriptor, which is close-on-exec.
   /// @throws Error (timeout); Error (closed); Error (protocol) for a message without a descriptor, with more than one,
   /// or longer than 4096 bytes (its descriptors are closed)
@@ -113,15 +107,6 @@ class UnixConnection {
       throw Error(Errc::protocol, "receiving a descriptor: the message came without one");
     }
     return received;
-  }
-
-  /// Receives the next message alone. @throws as receive_descriptor, and Error (protocol) if it carries a descriptor
-  std::vector<std::byte> receive(Deadline deadline) {
-    ReceivedDescriptor received = receive_message(deadline);
-    if (received.descriptor) {
-      throw Error(Errc::protocol, "receiving a message: a descriptor came with it");
-    }
-    return std::move(received.bytes);
   }
 
   /// @throws Error (posix)
@@ -247,8 +232,6 @@ class UnixListener {
       }
     }
   }
-
-  int descriptor() const noexcept { return socket_.get(); }
 
  private:
   Descriptor socket_;

@@ -7,7 +7,9 @@
 
 #include <array>
 #include <string>
+#include <string_view>
 #include <thread>
+#include <vector>
 
 namespace {
 
@@ -51,6 +53,14 @@ void send_many(int socket, std::size_t count) {
   REQUIRE(::sendmsg(socket, &message, MSG_NOSIGNAL) == 1);
 }
 
+/// Messages that carry standard input's descriptor.
+void send(UnixConnection& connection, std::string_view text, Deadline deadline = soon()) {
+  connection.send_descriptor(0, bytes_of(text), deadline);
+}
+std::vector<std::byte> receive(UnixConnection& connection, Deadline deadline = soon()) {
+  return connection.receive_descriptor(deadline).bytes;
+}
+
 struct Pair {
   explicit Pair(const char* what)
       : listener(fresh_name(what)),
@@ -82,21 +92,21 @@ TEST_CASE("both ends know the process of the other") {
   CHECK(pair.client.peer_credentials().uid == ::geteuid());
 }
 
-TEST_CASE("plain messages keep their boundaries, and a closed end is an error with that code") {
+TEST_CASE("messages keep their boundaries, and a closed end is an error with that code") {
   Pair pair("plain");
-  pair.client.send(bytes_of("one"), soon());
-  pair.client.send(bytes_of("three"), soon());
-  CHECK(pair.server.receive(soon()).size() == 3);
-  CHECK(pair.server.receive(soon()).size() == 5);
+  send(pair.client, "one");
+  send(pair.client, "three");
+  CHECK(receive(pair.server).size() == 3);
+  CHECK(receive(pair.server).size() == 5);
   { const UnixConnection gone = std::move(pair.client); }
   try {
-    pair.server.receive(soon());
+    receive(pair.server);
     FAIL("it received something");
   } catch (const Error& error) {
     CHECK(error.code() == Errc::closed);
   }
   try {
-    pair.server.send(bytes_of("x"), soon());
+    send(pair.server, "x");
     FAIL("it sent something");
   } catch (const Error& error) {
     CHECK(error.code() == Errc::closed);
@@ -105,11 +115,11 @@ TEST_CASE("plain messages keep their boundaries, and a closed end is an error wi
 
 TEST_CASE("what an end said before it closed is received, also if it left messages unread") {
   Pair pair("last-words");
-  pair.client.send(bytes_of("unread"), soon());
-  pair.server.send(bytes_of("farewell"), soon());
+  send(pair.client, "unread");
+  send(pair.server, "farewell");
   { const UnixConnection closing = std::move(pair.server); }
-  CHECK(pair.client.receive(soon()).size() == 8);
-  CHECK_THROWS_AS(pair.client.receive(soon()), Error);
+  CHECK(receive(pair.client).size() == 8);
+  CHECK_THROWS_AS(receive(pair.client), Error);
 }
 
 TEST_CASE("messages with too many descriptors, or none, are refused and leave none open") {
@@ -120,14 +130,14 @@ TEST_CASE("messages with too many descriptors, or none, are refused and leave no
     CHECK_THROWS_AS(pair.server.receive_descriptor(soon()), Error);
     CHECK(lowest_free_descriptor() == before);
   }
-  pair.client.send(bytes_of("bare"), soon());
-  CHECK_THROWS_AS(pair.server.receive_descriptor(soon()), Error);
-  pair.client.send_descriptor(0, bytes_of("x"), soon());
-  CHECK_THROWS_AS(pair.server.receive(soon()), Error);
+  REQUIRE(::send(pair.client.descriptor(), "bare", 4, 0) == 4);
+  CHECK_THROWS_AS(receive(pair.server), Error);
+  send(pair.client, "x");
+  CHECK(receive(pair.server).size() == 1);
   CHECK(lowest_free_descriptor() == before);
   const std::vector<std::byte> long_message(5000);
   REQUIRE(::send(pair.client.descriptor(), long_message.data(), long_message.size(), 0) == 5000);
-  CHECK_THROWS_AS(pair.server.receive(soon()), Error);
+  CHECK_THROWS_AS(receive(pair.server), Error);
 }
 
 TEST_CASE("waits end at their deadlines, and names are bounded, unique and refused when nobody listens") {
@@ -140,24 +150,25 @@ TEST_CASE("waits end at their deadlines, and names are bounded, unique and refus
     }
     return std::error_code();
   };
-  CHECK(code_of([&] { pair.server.receive(Deadline::after(5ms)); }) == Errc::timeout);
+  CHECK(code_of([&] { receive(pair.server, Deadline::after(5ms)); }) == Errc::timeout);
   CHECK(code_of([&] { pair.listener.accept(Deadline::after(5ms)); }) == Errc::timeout);
   CHECK(code_of([&] {
           for (;;)
-            pair.client.send(bytes_of("unread"), Deadline::after(5ms));
+            send(pair.client, "unread", Deadline::after(5ms));
         }) == Errc::timeout);
   CHECK(code_of([] { UnixConnection::connect(fresh_name("nobody"), soon()); }) == std::errc::connection_refused);
   CHECK(code_of([] { const UnixListener twice(fresh_name("deadlines")); }) == std::errc::address_in_use);
   CHECK(code_of([] { const UnixListener nameless(""); }) == Errc::invalid_argument);
   CHECK(code_of([] { const UnixListener endless(std::string(108, 'x')); }) == Errc::invalid_argument);
-  const UnixListener longest(fresh_name("longest") + std::string(107 - fresh_name("longest").size(), 'x'));
-  CHECK(longest.descriptor() >= 0);
+  const std::string name = fresh_name("longest") + std::string(107 - fresh_name("longest").size(), 'x');
+  const UnixListener longest(name);
+  CHECK(UnixConnection::connect(name, soon()).descriptor() >= 0);
 }
 
 TEST_CASE("a receiver that waits is woken by a sender in another thread") {
   Pair pair("threads");
-  std::jthread sender([&] { pair.client.send(bytes_of("hello"), soon()); });
-  CHECK(pair.server.receive(soon()).size() == 5);
+  std::jthread sender([&] { send(pair.client, "hello"); });
+  CHECK(receive(pair.server).size() == 5);
 }
 
 }  // namespace
