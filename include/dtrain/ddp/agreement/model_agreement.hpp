@@ -9,6 +9,8 @@
 #include <string>
 #include <string_view>
 #include <system_error>
+#include <utility>
+#include <vector>
 
 #include "dtrain/core/crypto/sha256.hpp"
 #include "dtrain/core/deadline.hpp"
@@ -34,27 +36,18 @@ inline std::string summary_of(std::string_view bytes) {
   return hex(Sha256().update(bytes).digest()) + " " + std::to_string(bytes.size());
 }
 
-template <class Store>
-void publish(Store& store, const std::string& prefix, std::string_view bytes, int rank_in_job, Deadline deadline) {
-  for (std::size_t chunk = 0; chunk < chunks_of(bytes.size()); ++chunk) {
-    const std::size_t first = chunk * signature_chunk_bytes;
-    store
-        .set(prefix + "signature/" + std::to_string(chunk), std::string(bytes.substr(first, signature_chunk_bytes)),
-             deadline)
-        .wait();
-  }
-  store.set(prefix + "publisher", std::to_string(rank_in_job), deadline).wait();
-  store.set(prefix + "summary", summary_of(bytes), deadline).wait();
-}
+using Entries = std::vector<std::pair<std::string, std::string>>;
 
-/// Erases the keys that publish has set.
-template <class Store>
-void erase_published(Store& store, const std::string& prefix, std::string_view bytes, Deadline deadline) {
+/// Keys and values that rank 0 publishes, the summary last.
+inline Entries entries_of(const std::string& prefix, std::string_view bytes, int rank_in_job) {
+  Entries entries;
   for (std::size_t chunk = 0; chunk < chunks_of(bytes.size()); ++chunk) {
-    store.erase(prefix + "signature/" + std::to_string(chunk), deadline).wait();
+    entries.emplace_back(prefix + "signature/" + std::to_string(chunk),
+                         bytes.substr(chunk * signature_chunk_bytes, signature_chunk_bytes));
   }
-  store.erase(prefix + "publisher", deadline).wait();
-  store.erase(prefix + "summary", deadline).wait();
+  entries.emplace_back(prefix + "publisher", std::to_string(rank_in_job));
+  entries.emplace_back(prefix + "summary", summary_of(bytes));
+  return entries;
 }
 
 /// The number in `text`; 0 unless `text` is a number up to `most`.
@@ -99,18 +92,20 @@ void agree_blocking(Store store, const std::string& prefix, const ModelSignature
     throw Error(Errc::limit, "the names and shapes of " + std::to_string(mine.parameters.size()) + " parameters take " +
                                  std::to_string(bytes.size()) + " bytes to compare between ranks; shorten the names");
   }
+  const detail::Entries entries = rank == 0 ? detail::entries_of(prefix, bytes, context.rank) : detail::Entries{};
   try {
-    if (rank == 0) {
-      detail::publish(store, prefix, bytes, context.rank, deadline);
-    } else if (const std::string summary = store.get(prefix + "summary", deadline).wait();
-               summary != detail::summary_of(bytes)) {
+    for (const auto& [key, value] : entries) {
+      store.set(key, value, deadline).wait();
+    }
+    const std::string summary = rank == 0 ? entries.back().second : store.get(prefix + "summary", deadline).wait();
+    if (summary != detail::summary_of(bytes)) {
       context.latch->report({CauseKind::disagreement, context.rank, context.host,
                              detail::difference_to_rank_0(store, prefix, summary, mine, context.rank, deadline)});
       context.latch->block_until_failed(deadline);
     }
     store.barrier(prefix + "agreed", deadline).wait();
-    if (rank == 0) {
-      detail::erase_published(store, prefix, bytes, deadline);
+    for (const auto& entry : entries) {
+      store.erase(entry.first, deadline).wait();
     }
   } catch (const Error&) {
     context.latch->throw_if_failed(context.rank);  // the first cause names its rank

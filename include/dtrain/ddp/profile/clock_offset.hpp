@@ -32,7 +32,7 @@ template <class Store>
 void serve_clock_blocking(const Store& store) {
   for (int sample = 0; sample < clock_samples; ++sample) {
     const std::string number = std::to_string(sample);
-    store.get("request/" + number).wait();
+    store.take("request/" + number, 1).wait();
     store.set("reply/" + number, to_bytes(now_on_step_clock())).wait();
   }
 }
@@ -46,14 +46,12 @@ ClockOffset sample_clock_blocking(const Store& store) {
     const std::string number = std::to_string(sample);
     const std::chrono::nanoseconds before = now_on_step_clock();
     store.set("request/" + number, "").wait();
-    const std::string reply = store.get("reply/" + number).wait();
+    const std::string reply = store.take("reply/" + number, 1).wait();
     const std::chrono::nanoseconds after = now_on_step_clock();
     const auto theirs = from_bytes<std::chrono::nanoseconds>(reply, "rank 0's time");
     if (const auto half = (after - before) / 2; half < best.uncertainty) {
       best = {theirs - before - half, std::max(half, std::chrono::nanoseconds(1))};
     }
-    store.erase("request/" + number).wait();
-    store.erase("reply/" + number).wait();
   }
   return best;
 }
@@ -64,19 +62,20 @@ ClockOffset sample_clock_blocking(const Store& store) {
 /// round trips to the store each. @param store the group's, with a prefix in no other use meanwhile
 template <class Store>
 ClockOffset clock_offset_blocking(const Store& store, int rank, int world_size, int node_rank) {
+  if (world_size == 1) {
+    return {};
+  }
   if (rank == 0) {
     store.set("node", std::to_string(node_rank)).wait();
     for (int other = 1; other < world_size; ++other) {
       const std::string key = "rank " + std::to_string(other);
-      if (store.get(key).wait() == "other node") {
+      if (store.take(key, 1).wait() == "other node") {
         detail::serve_clock_blocking(store.with_prefix(key + "/"));
       }
-      store.erase(key).wait();
     }
-    store.erase("node").wait();
     return {};
   }
-  const bool same_node = store.get("node").wait() == std::to_string(node_rank);
+  const bool same_node = store.take("node", world_size - 1).wait() == std::to_string(node_rank);
   const std::string key = "rank " + std::to_string(rank);
   store.set(key, same_node ? "same node" : "other node").wait();
   return same_node ? ClockOffset{} : detail::sample_clock_blocking(store.with_prefix(key + "/"));
