@@ -9,7 +9,7 @@
 #include <type_traits>
 
 #include "dtrain/backend/backend.hpp"
-#include "dtrain/backend/message_passing/scratch.hpp"
+#include "dtrain/backend/message_passing/memory.hpp"
 #include "dtrain/core/types/reduce_op.hpp"
 #include "dtrain/kernels/partial_reduction.hpp"
 #include "dtrain/topology/algorithm_communicator.hpp"

@@ -8,7 +8,7 @@
 
 #include "dtrain/backend/message_passing/coroutine_frame_pool.hpp"
 #include "dtrain/backend/message_passing/endpoint.hpp"
-#include "dtrain/backend/message_passing/scratch.hpp"
+#include "dtrain/backend/message_passing/memory.hpp"
 #include "dtrain/backend/operation.hpp"
 #include "dtrain/core/types/reduce_op.hpp"
 #include "dtrain/kernels/partial_reduction.hpp"

@@ -82,7 +82,7 @@ struct Communicator::ChannelOwner {
     operation.kind = kind;
     operation.count = buffer.count;
     operation.dtype = buffer.dtype;
-    operation.allocation = location.allocation;
+    operation.allocation = location.value.number;
     operation.offset = location.offset;
     return operation;
   }
@@ -177,7 +177,7 @@ DTRAIN_DEFINED void Communicator::all_reduce(ConstBufferView input, BufferView o
       input.data == output.data ? owner_->arenas.find(output.data, output.bytes()) : ArenaTable::Location{};
   Operation operation = owner_->next(OperationKind::all_reduce, output, location);
   operation.op = op;
-  owner_->enqueue(operation, AllReduce{input.data, output.data, location.arena}, stream);
+  owner_->enqueue(operation, AllReduce{input.data, output.data, location.value.arena}, stream);
 }
 
 DTRAIN_DEFINED void Communicator::broadcast(BufferView buffer, int root, Stream stream) {
@@ -186,7 +186,7 @@ DTRAIN_DEFINED void Communicator::broadcast(BufferView buffer, int root, Stream 
   const ArenaTable::Location location = owner_->arenas.find(buffer.data, buffer.bytes());
   Operation operation = owner_->next(OperationKind::broadcast, buffer, location);
   operation.root = root;
-  owner_->enqueue(operation, Broadcast{buffer.data, location.arena}, stream);
+  owner_->enqueue(operation, Broadcast{buffer.data, location.value.arena}, stream);
 }
 
 DTRAIN_DEFINED void Communicator::reduce_scatter(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) {
@@ -195,7 +195,7 @@ DTRAIN_DEFINED void Communicator::reduce_scatter(ConstBufferView input, BufferVi
   const ArenaTable::Location location = owner_->arenas.find(input.data, input.bytes());
   Operation operation = owner_->next(OperationKind::reduce_scatter, output, location);
   operation.op = op;
-  owner_->enqueue(operation, ReduceScatter{input.data, output.data, location.arena}, stream);
+  owner_->enqueue(operation, ReduceScatter{input.data, output.data, location.value.arena}, stream);
 }
 
 DTRAIN_DEFINED void Communicator::all_gather(ConstBufferView input, BufferView output, Stream stream) {
@@ -203,7 +203,7 @@ DTRAIN_DEFINED void Communicator::all_gather(ConstBufferView input, BufferView o
   check_all_gather(input, output, rank(), size());
   const ArenaTable::Location location = owner_->arenas.find(input.data, input.bytes());
   owner_->enqueue(owner_->next(OperationKind::all_gather, input, location),
-                  AllGather{input.data, output.data, location.arena}, stream);
+                  AllGather{input.data, output.data, location.value.arena}, stream);
 }
 
 DTRAIN_DEFINED void Communicator::send(ConstBufferView input, int peer, Stream stream) {
@@ -239,7 +239,7 @@ DTRAIN_DEFINED Allocation Communicator::allocate_blocking(std::size_t bytes, Dea
   const MappedSegment shared = SegmentSetup(owner_->context, ++owner_->segment_setups, bytes, deadline).run();
   owner_->check();
   const Arena arena{shared.segment->base(), shared.stride};
-  owner_->arenas.add(owner_->segment_setups, shared.segment, arena, arena.memory_of(rank()), bytes);
+  owner_->arenas.add(shared.segment, arena.memory_of(rank()), bytes, {owner_->segment_setups, arena});
   return {shared.segment, arena.memory_of(rank()), bytes};
 }
 

@@ -3,10 +3,8 @@
 /// Allocation: device memory, with the host memory through which its operations pass.
 
 #include <cstddef>
-#include <cstdint>
 #include <memory>
 #include <utility>
-#include <vector>
 
 #include "dtrain/core/config.hpp"
 #include "dtrain/stream/cuda/device_buffer.hpp"
@@ -47,39 +45,6 @@ class Allocation {
   };
 
   std::shared_ptr<DeviceAndHostMemory> memory_;
-};
-
-/// A communicator's allocations, to find the host shadows of their buffers.
-class HostShadowTable {
- public:
-  template <class Inner>
-  void add(const Allocation<Inner>& memory) {
-    std::erase_if(shadows_, [](const HostShadow& shadow) { return shadow.lifetime.expired(); });
-    shadows_.push_back({memory.lifetime(), memory.data(), memory.host_shadow(), memory.bytes()});
-  }
-
-  /// Host memory of `count` bytes at `device`; null if they are in no allocation. Allocates nothing.
-  std::byte* find(const std::byte* device, std::size_t count) const noexcept {
-    const auto address = reinterpret_cast<std::uintptr_t>(device);
-    for (const HostShadow& shadow : shadows_) {
-      const auto begin = reinterpret_cast<std::uintptr_t>(shadow.device);
-      if (address >= begin && address - begin <= shadow.bytes && count <= shadow.bytes - (address - begin) &&
-          !shadow.lifetime.expired()) {  // else other memory may have these addresses by now
-        return shadow.host_shadow + (address - begin);
-      }
-    }
-    return nullptr;
-  }
-
- private:
-  struct HostShadow {
-    std::weak_ptr<const void> lifetime;
-    const std::byte* device;
-    std::byte* host_shadow;
-    std::size_t bytes;
-  };
-
-  std::vector<HostShadow> shadows_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::backend::staged

@@ -10,6 +10,7 @@
 #include <string>
 #include <utility>
 
+#include "dtrain/backend/allocation_table.hpp"
 #include "dtrain/backend/channel_context.hpp"
 #include "dtrain/backend/check_arguments.hpp"
 #include "dtrain/backend/communicator.hpp"
@@ -52,7 +53,7 @@ class Communicator {
   void all_reduce(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) {
     check_device(input, output, stream);
     check_all_reduce(input, output);
-    std::byte* const host_shadow = shadows_.find(output.data, output.bytes());
+    std::byte* const host_shadow = host_shadow_of(output);
     const std::size_t element = size_bytes(output.dtype);
     const ChunkPlan chunks(output.count, element, slot_bytes);
     const auto describe = [&](std::size_t index, std::byte* slot) {
@@ -74,7 +75,7 @@ class Communicator {
   void broadcast(BufferView buffer, int root, Stream stream) {
     check_device(buffer, buffer, stream);
     check_broadcast(buffer, root, size());
-    std::byte* const host_shadow = shadows_.find(buffer.data, buffer.bytes());
+    std::byte* const host_shadow = host_shadow_of(buffer);
     const std::size_t element = size_bytes(buffer.dtype);
     const ChunkPlan chunks(buffer.count, element, slot_bytes);
     const auto describe = [&](std::size_t index, std::byte* slot) {
@@ -183,7 +184,7 @@ class Communicator {
       stream::cuda::DeviceBuffer device(bytes, pipeline_->device());
       zero_blocking(device, deadline);
       Allocation memory(std::move(device), inner().allocate_blocking(bytes, deadline));
-      shadows_.add(memory);
+      shadows_.add(memory.lifetime(), memory.data(), memory.bytes(), memory.host_shadow());
       return memory;
     });
   }
@@ -250,6 +251,12 @@ class Communicator {
     }
   }
 
+  /// Null unless the buffer is in an allocation.
+  std::byte* host_shadow_of(const BufferView& buffer) const noexcept {
+    const auto found = shadows_.find(buffer.data, buffer.bytes());
+    return found.value + found.offset;
+  }
+
   /// Blocking. @throws the job's first cause, or this channel's; Error (timeout)
   void drain(const char* what_was_done, Deadline deadline) {
     const bool drained = pipeline_->drain(deadline);
@@ -279,7 +286,7 @@ class Communicator {
   }
 
   ProcessOwned<StagingPipeline<Inner>> pipeline_;
-  HostShadowTable shadows_;
+  AllocationTable<std::byte*> shadows_;  ///< host shadows of device memory
   std::uint64_t splits_ = 0;
 };
 

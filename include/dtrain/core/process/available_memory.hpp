@@ -2,27 +2,20 @@
 /// @file
 /// Available memory: how much this process may still allocate, by the kernel's estimate and control-group limits.
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <cstdint>
 #include <limits>
 #include <string>
 #include <string_view>
 
-#include "dtrain/core/process/descriptor.hpp"
+#include "dtrain/core/process/small_file.hpp"
 
 namespace DTRAIN_NAMESPACE {
 
 /// The first 4096 bytes of a kernel file; empty if it cannot be read.
-inline std::string read_start(const char* path) {
-  const Descriptor file(::open(path, O_RDONLY | O_CLOEXEC));
-  std::array<char, 4096> text{};
-  const ssize_t count = file ? ::read(file.get(), text.data(), text.size()) : -1;
-  return count > 0 ? std::string(text.data(), static_cast<std::size_t>(count)) : std::string();
+inline std::string read_start(const std::string& path) {
+  return read_small_file(path, 4096).value_or("");
 }
 
 /// The number after `label` in `text`; `otherwise` if there is none.
@@ -44,12 +37,12 @@ inline std::uint64_t number_after(std::string_view text, std::string_view label,
 inline std::uint64_t available_in_group(const std::string& folder, const char* limit, const char* usage,
                                         const std::string& files) {
   constexpr std::uint64_t unknown = std::numeric_limits<std::uint64_t>::max();
-  const std::uint64_t most = number_after(read_start((folder + limit).c_str()), "", unknown);
+  const std::uint64_t most = number_after(read_start(folder + limit), "", unknown);
   if (most == unknown) {
     return unknown;
   }
-  const std::uint64_t used = number_after(read_start((folder + usage).c_str()), "", 0);
-  const std::string statistics = "\n" + read_start((folder + "/memory.stat").c_str());
+  const std::uint64_t used = number_after(read_start(folder + usage), "", 0);
+  const std::string statistics = "\n" + read_start(folder + "/memory.stat");
   const std::uint64_t reclaimable = number_after(statistics, "\n" + files + "inactive_file ", 0) +
                                     number_after(statistics, "\n" + files + "active_file ", 0);
   const std::uint64_t held = used - std::min(used, reclaimable);

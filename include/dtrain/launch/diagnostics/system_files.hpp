@@ -3,12 +3,8 @@
 /// System files (/proc, /sys, /etc), below a root folder that a test can choose.
 
 #include <dirent.h>
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstddef>
 #include <memory>
 #include <optional>
@@ -17,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "dtrain/core/process/descriptor.hpp"
+#include "dtrain/core/process/small_file.hpp"
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -36,25 +32,7 @@ class SystemFiles {
 
   /// A regular file's first bytes, at most `most`; nullopt if the file is not regular or cannot be read.
   std::optional<std::string> text(const std::string& path, std::size_t most = most_bytes) const {
-    const Descriptor file(::open((root_ + path).c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-    struct ::stat facts {};
-    if (!file || ::fstat(file.get(), &facts) != 0 || !S_ISREG(facts.st_mode)) {
-      return std::nullopt;
-    }
-    std::string bytes(most, '\0');
-    std::size_t filled = 0;
-    while (filled < bytes.size()) {
-      const ssize_t count = ::read(file.get(), bytes.data() + filled, bytes.size() - filled);
-      if (count < 0 && errno != EINTR) {
-        return std::nullopt;  // for example the speed of an interface that is down
-      }
-      if (count == 0) {
-        break;
-      }
-      filled += count > 0 ? static_cast<std::size_t>(count) : 0;
-    }
-    bytes.resize(filled);
-    return bytes;
+    return read_small_file(root_ + path, most);
   }
 
   /// A file's first line without the spaces at its end.

@@ -2,19 +2,17 @@
 /// @file
 /// Host identity: boot id and network namespace, by which ranks decide whether they share a host.
 
-#include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/utsname.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstddef>
 #include <optional>
 #include <string>
 #include <string_view>
 
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/process/small_file.hpp"
 #include "dtrain/rendezvous/protocol/limits.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {
@@ -32,28 +30,6 @@ inline std::string host_id_of(std::string_view boot_id, std::string_view network
   id.append("/net:").append(network_namespace);
   return id;
 }
-
-namespace detail {
-
-/// At most the first 128 bytes of a kernel file; empty if the file cannot be read.
-inline std::string read_small_file(const char* path) {
-  int fd = -1;
-  do {
-    fd = ::open(path, O_RDONLY | O_CLOEXEC);
-  } while (fd < 0 && errno == EINTR);
-  if (fd < 0) {
-    return {};
-  }
-  char text[128];
-  ssize_t count = -1;
-  do {
-    count = ::read(fd, text, sizeof text);
-  } while (count < 0 && errno == EINTR);
-  static_cast<void>(::close(fd));  // read only: an error of close loses nothing
-  return std::string(text, count > 0 ? static_cast<std::size_t>(count) : 0);
-}
-
-}  // namespace detail
 
 /// Identity of this host. All containers of a machine share the boot id, but not the inode of the network namespace.
 /// The host name replaces each part that the system does not provide.
@@ -77,7 +53,7 @@ inline HostIdentity host_identity(const std::optional<std::string>& override_id 
     host.id = *override_id;
     return host;
   }
-  const std::string boot_id = detail::read_small_file("/proc/sys/kernel/random/boot_id");
+  const std::string boot_id = read_small_file("/proc/sys/kernel/random/boot_id", 128).value_or("");
   struct ::stat space {};
   const bool has_namespace = ::stat("/proc/self/ns/net", &space) == 0;
   host.id = host_id_of(boot_id.empty() ? "name:" + host.name : boot_id,

@@ -1,0 +1,90 @@
+#pragma once
+/// @file
+/// Page-aligned memory of message-passing communicators: allocations and scratch.
+
+#include <cerrno>
+#include <cstddef>
+#include <cstring>
+#include <memory>
+#include <new>
+#include <string>
+#include <utility>
+
+#include "dtrain/core/error.hpp"
+#include "dtrain/core/process/process_limits.hpp"
+
+namespace DTRAIN_NAMESPACE::backend::message_passing {
+
+namespace detail {
+
+inline constexpr std::align_val_t page{4096};
+
+struct FreePages {
+  void operator()(std::byte* memory) const noexcept { ::operator delete(memory, page); }
+};
+using Pages = std::unique_ptr<std::byte, FreePages>;
+
+/// Uninitialized. @throws std::bad_alloc
+inline Pages allocate_pages(std::size_t bytes) {
+  return Pages(static_cast<std::byte*>(::operator new(bytes, page)));
+}
+
+}  // namespace detail
+
+/// Owns `bytes()` zeroed bytes, aligned to 4 KiB. Movable; may outlive any communicator.
+class Allocation {
+ public:
+  Allocation() noexcept = default;
+
+  /// @throws Error (out_of_memory)
+  explicit Allocation(std::size_t bytes) : bytes_(bytes) {
+    try {
+      memory_ = detail::allocate_pages(bytes == 0 ? 1 : bytes);
+    } catch (const std::bad_alloc&) {
+      throw Error(Errc::out_of_memory,
+                  "no " + std::to_string(bytes) + " bytes of memory could be had" + limit_hint(ENOMEM));
+    }
+    std::memset(memory_.get(), 0, bytes);
+  }
+  Allocation(Allocation&& other) noexcept : memory_(std::move(other.memory_)), bytes_(std::exchange(other.bytes_, 0)) {}
+  Allocation& operator=(Allocation&& other) noexcept {
+    memory_ = std::move(other.memory_);
+    bytes_ = std::exchange(other.bytes_, 0);
+    return *this;
+  }
+
+  std::byte* data() const noexcept { return memory_.get(); }
+  std::size_t bytes() const noexcept { return bytes_; }
+
+ private:
+  detail::Pages memory_;
+  std::size_t bytes_ = 0;
+};
+
+/// A channel's working memory, which grows on demand and is reused. Aligned to 4 KiB. Threads: as the operations of a
+/// channel, one at a time.
+class Scratch {
+ public:
+  /// At least `bytes` of uninitialized memory. Invalidates the result of earlier calls. @throws std::bad_alloc
+  std::byte* at_least(std::size_t bytes) {
+    if (bytes > bytes_) {
+      bytes_ = 0;
+      memory_.reset();
+      memory_ = detail::allocate_pages(bytes);
+      bytes_ = bytes;
+    }
+    return memory_.get();
+  }
+
+  /// Forgets the memory without freeing it, because the transport may still write to it.
+  void leak() noexcept {
+    static_cast<void>(memory_.release());
+    bytes_ = 0;
+  }
+
+ private:
+  detail::Pages memory_;
+  std::size_t bytes_ = 0;
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::message_passing
