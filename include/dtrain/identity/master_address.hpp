@@ -111,11 +111,14 @@ struct MasterHints {
   const char* how = "";  ///< the way to pass a variable to every process, for the sentence
 };
 
-/// Sets master_addr and master_port. Adds "master_addr" to `provisional` if it is a guess.
+/// Derives fields on one node, checks ranges, and sets master_addr and master_port. Adds "master_addr" to `provisional`
+/// if it is a guess.
 /// @param stated the variables of `identity`, as Variables::stated() returns them
-/// @throws IdentityError: no-master-addr, bad-port, bad-hostlist, ambiguous-address
-inline void find_master_address(const Variables& variables, const MasterHints& hints, const std::string& stated,
-                                ProcessIdentity& identity) {
+/// @throws IdentityError: rank-out-of-range, no-master-addr, bad-port, bad-hostlist, ambiguous-address
+inline void complete_identity(const Variables& variables, const MasterHints& hints, const std::string& stated,
+                              ProcessIdentity& identity) {
+  complete_one_node(identity);
+  check_ranges(identity, stated);
   identity.master_addr = variables.text("MASTER_ADDR");
   if (!identity.master_addr && hints.open_mpi && detail::find_azure_master_address(variables, identity)) {
     return;

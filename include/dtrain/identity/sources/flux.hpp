@@ -25,9 +25,7 @@ struct FluxSource {
     identity.node_count = variables.count("FLUX_JOB_NNODES");
     const std::string stated =
         variables.stated({"FLUX_TASK_RANK", "FLUX_JOB_SIZE", "FLUX_TASK_LOCAL_ID", "FLUX_JOB_NNODES"});
-    complete_one_node(identity);
-    check_ranges(identity, stated);
-    find_master_address(variables, MasterHints{}, stated, identity);
+    complete_identity(variables, MasterHints{}, stated, identity);
     return identity;
   }
 };

@@ -18,9 +18,7 @@ struct HorovodSource {
 
   static ProcessIdentity read(const Variables& variables, Arguments) {
     ProcessIdentity identity = names.read(variables, name);
-    complete_one_node(identity);
-    check_ranges(identity, names.stated(variables));
-    find_master_address(variables, MasterHints{}, names.stated(variables), identity);
+    complete_identity(variables, MasterHints{}, names.stated(variables), identity);
     return identity;
   }
 };

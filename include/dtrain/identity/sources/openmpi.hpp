@@ -23,10 +23,8 @@ struct OpenMpiSource {
     identity.node_count = identity.node_count ? identity.node_count : variables.count("AZUREML_NODE_COUNT");
     const std::string stated = variables.stated({names.rank, names.world_size, names.local_rank, names.local_world_size,
                                                  "OMPI_MCA_orte_num_nodes", "AZUREML_NODE_COUNT"});
-    complete_one_node(identity);
-    check_ranges(identity, stated);
-    find_master_address(variables, {.slurm_allocation = true, .open_mpi = true, .how = ": mpirun -x MASTER_ADDR=HOST"},
-                        stated, identity);
+    complete_identity(variables, {.slurm_allocation = true, .open_mpi = true, .how = ": mpirun -x MASTER_ADDR=HOST"},
+                      stated, identity);
     guess_node_rank(identity);
     return identity;
   }

@@ -31,10 +31,8 @@ struct PmiSource {
     const std::string stated =
         variables.stated({"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "PMI_LOCAL_RANK", "PALS_LOCAL_RANKID",
                           "MPI_LOCALNRANKS", "PMI_LOCAL_SIZE", "PALS_LOCAL_SIZE", "PALS_NODEID"});
-    complete_one_node(identity);
-    check_ranges(identity, stated);
-    find_master_address(variables, {.slurm_allocation = true, .how = ": mpiexec -genv MASTER_ADDR HOST"}, stated,
-                        identity);
+    complete_identity(variables, {.slurm_allocation = true, .how = ": mpiexec -genv MASTER_ADDR HOST"}, stated,
+                      identity);
     return identity;
   }
 
