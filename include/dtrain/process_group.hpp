@@ -44,15 +44,15 @@ class ProcessGroup : public group::Collectives<ProcessGroup<P>, group::GroupStat
   /// Collective, blocking: joins the job as the rank that `worker` describes. For run() and init_process_group().
   /// @throws Error for an identity that conflicts with another rank's, a host that does not resolve, a port in use, or
   /// a deadline that passes (the sentence names the ranks that have not joined).
-  static ProcessGroup join(const launch::RankProcess& worker, const GroupOptions& options = {}) {
-    launch::RankProcess self = worker;
+  static ProcessGroup join(const rendezvous::ControlPlaneOptions& worker, const GroupOptions& options = {}) {
+    rendezvous::ControlPlaneOptions self = worker;
     std::shared_ptr<void> base;
     if constexpr (backend::HasPreJoin<typename P::Backend>) {
       base = P::Backend::pre_join_blocking(self.identity, self.secret, Deadline::after(self.timeout));
     }
-    std::shared_ptr<group::RankContext> rank_context(
-        new group::RankContext(self, required_settings(self, options), std::move(base)),
-        rendezvous::OffThreadDeleter());
+    self.settings = required_settings(self, options);
+    std::shared_ptr<group::RankContext> rank_context(new group::RankContext(self, std::move(base)),
+                                                     rendezvous::OffThreadDeleter());
     return ProcessGroup(State::of_all_ranks(std::move(rank_context), options));
   }
 
@@ -143,12 +143,12 @@ class ProcessGroup : public group::Collectives<ProcessGroup<P>, group::GroupStat
   group::GroupInternals<State> internals() const { return group::GroupInternals<State>(state_); }
 
   /// Settings that must be the same on all ranks. DistributedDataParallel compares models and their options.
-  static std::string required_settings(const launch::RankProcess& worker, const GroupOptions& options) {
+  static std::string required_settings(const rendezvous::ControlPlaneOptions& rank, const GroupOptions& options) {
     rendezvous::JobSettings settings;
     settings.add("launcher", P::Launcher::name())
         .add("backend", P::Backend::name())
         .add("topology", P::Topology::name());
-    settings.add("DTRAIN_TIMEOUT_SECONDS", std::to_string(std::chrono::duration<double>(worker.timeout).count()));
+    settings.add("DTRAIN_TIMEOUT_SECONDS", std::to_string(std::chrono::duration<double>(rank.timeout).count()));
     settings.add("GroupOptions::accumulate", name(options.accumulate));
     return settings.text();
   }

@@ -17,8 +17,8 @@
 #include <thread>
 
 #include "dtrain/core/process/exit_codes.hpp"
-#include "dtrain/launch/configuration/control_plane_options.hpp"
 #include "dtrain/launch/per_node.hpp"
+#include "dtrain/rendezvous/control/control_plane.hpp"
 
 namespace {
 
@@ -110,7 +110,7 @@ std::optional<int> act(const Action& action, const dtrain::launch::RankProcess& 
   const int number = std::atoi(action.value.c_str());
   if (action.name == "join") {
     try {
-      control_plane = std::make_unique<ControlPlane>(dtrain::launch::control_plane_options(worker));
+      control_plane = std::make_unique<ControlPlane>(worker);
     } catch (const dtrain::JobFailed& failed) {
       put(STDERR_FILENO, std::string("cause: ") + failed.what() + "\n");
       return dtrain::exit_code_job_failed;
@@ -204,7 +204,7 @@ std::optional<int> act(const Action& action, const dtrain::launch::RankProcess& 
       await_file(action.value + ".go");
       std::string how = "it joined";
       try {
-        const ControlPlane late(dtrain::launch::control_plane_options(worker));
+        const ControlPlane late(worker);
       } catch (const std::exception& error) {
         how = error.what();
       }

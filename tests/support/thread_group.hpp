@@ -46,7 +46,7 @@ std::vector<RankEnd> run_groups_at(const rendezvous_test::StoreProcess& store, i
           worker.identity.local_rank = self.rank();
           worker.identity.local_world_size = ranks;
         } else {
-          worker.host_id_override = hosts[static_cast<std::size_t>(self.rank())];
+          worker.host_id = hosts[static_cast<std::size_t>(self.rank())];
         }
         self.doing("joining");
         RankEnd& end = ends[static_cast<std::size_t>(self.rank())];

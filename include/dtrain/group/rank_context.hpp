@@ -16,7 +16,6 @@
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/process/owning_process.hpp"
 #include "dtrain/group/gradient_binding_registry.hpp"
-#include "dtrain/launch/rank_process.hpp"
 #include "dtrain/rendezvous/control/control_plane.hpp"
 #include "dtrain/rendezvous/control/task_runner.hpp"
 #include "dtrain/stream/host/stream_registry.hpp"
@@ -37,9 +36,8 @@ class RankContext {
     ~Closable() = default;
   };
 
-  /// Collective, blocking: joins as the rank that `worker` describes. @throws as ControlPlane.
-  /// @param base is destroyed after all other members
-  RankContext(const launch::RankProcess& worker, std::string required_settings, std::shared_ptr<void> base = {});
+  /// Collective, blocking: joins the job. @throws as ControlPlane. @param base is destroyed after all other members
+  explicit RankContext(const rendezvous::ControlPlaneOptions& options, std::shared_ptr<void> base = {});
   RankContext(const RankContext&) = delete;
   RankContext& operator=(const RankContext&) = delete;
 

@@ -14,7 +14,6 @@
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/group/rank_context.hpp"
-#include "dtrain/launch/configuration/control_plane_options.hpp"
 
 namespace DTRAIN_NAMESPACE::group {
 
@@ -28,11 +27,10 @@ inline async::Task<void> report_later(async::EventLoop& loop, std::chrono::milli
 
 }  // namespace detail
 
-DTRAIN_DEFINED RankContext::RankContext(const launch::RankProcess& worker, std::string required_settings,
-                                        std::shared_ptr<void> base)
+DTRAIN_DEFINED RankContext::RankContext(const rendezvous::ControlPlaneOptions& options, std::shared_ptr<void> base)
     : base_(std::move(base)),
-      timeout(worker.timeout),
-      control_plane(launch::control_plane_options(worker, std::move(required_settings))),
+      timeout(options.timeout),
+      control_plane(options),
       tasks(control_plane.control_thread(), control_plane.failure(), control_plane.membership().rank),
       streams(std::make_shared<stream::host::StreamRegistry>()) {}
 

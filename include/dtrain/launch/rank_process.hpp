@@ -14,9 +14,7 @@
 #include "dtrain/core/version.hpp"
 #include "dtrain/identity/environment/variables.hpp"
 #include "dtrain/identity/process_identity.hpp"
-#include "dtrain/launch/configuration/job_identity.hpp"
-#include "dtrain/launch/configuration/settings.hpp"
-#include "dtrain/rendezvous/protocol/secret.hpp"
+#include "dtrain/rendezvous/control/control_plane_options.hpp"
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -49,16 +47,8 @@ class ArgumentVector {
 };
 
 /// A value that refers to no other object.
-struct RankProcess {
-  identity::ProcessIdentity identity;
-  ArgumentVector argument_vector;  ///< without arguments that launchers add
-  bool hosts_store = false;        ///< this process runs the job's store
-  JobIdentity job;                 ///< distinguishes the job from other jobs
-  std::optional<std::string> host_id_override;
-  std::optional<std::string> interface;                  ///< where this process's store listens: a name or an address
-  std::optional<rendezvous::Secret> secret;              ///< of the job, if it has one
-  std::chrono::nanoseconds timeout = default_timeout;    ///< of a collective and of the rendezvous
-  std::chrono::nanoseconds liveness = default_liveness;  ///< how long a silent peer counts as alive
+struct RankProcess : rendezvous::ControlPlaneOptions {
+  ArgumentVector argument_vector{};  ///< without arguments that launchers add
 
   /// argv; [0] is the program's name. Lifetime: as long as a copy of this RankProcess lives.
   std::span<char* const> arguments() const noexcept { return argument_vector.view(); }

@@ -2,6 +2,8 @@
 /// @file
 /// Definitions of the functions of launch/rank_process.hpp.
 
+#include <algorithm>
+#include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,6 +17,7 @@
 #include "dtrain/identity/sources/dtrain.hpp"
 #include "dtrain/identity/sources/single.hpp"
 #include "dtrain/launch/configuration/flags.hpp"
+#include "dtrain/launch/configuration/job_identity.hpp"
 #include "dtrain/launch/configuration/settings.hpp"
 #include "dtrain/launch/diagnostics/network_report.hpp"
 #include "dtrain/launch/rank_process.hpp"
@@ -27,11 +30,11 @@ namespace detail {
 inline RankProcess rank_process_with(identity::ProcessIdentity identity, const identity::Variables& variables) {
   RankProcess worker;
   worker.identity = std::move(identity);
-  worker.host_id_override = variables.text("DTRAIN_HOST_ID");
+  worker.host_id = variables.text("DTRAIN_HOST_ID");
   worker.interface = variables.text("DTRAIN_INTERFACE");
   worker.secret = secret_setting(variables);
   worker.timeout = seconds_setting(variables, "DTRAIN_TIMEOUT_SECONDS", default_timeout);
-  worker.liveness = seconds_setting(variables, "DTRAIN_LIVENESS_SECONDS", default_liveness);
+  worker.limits.liveness = in_milliseconds(seconds_setting(variables, "DTRAIN_LIVENESS_SECONDS", default_liveness));
   return worker;
 }
 
@@ -65,7 +68,15 @@ DTRAIN_DEFINED RankProcess rank_process_of(JoinOptions options) {
   if (options.identity && !worker.identity.job) {  // DTRAIN_JOB_ID still applies
     identity::name_job(identity::Variables(environment), worker.identity);
   }
-  worker.job = job_identity(identity::Variables(environment), worker.identity);
+  JobIdentity job = job_identity(identity::Variables(environment), worker.identity);
+  worker.origin = std::move(job.origin);
+  if (worker.identity.elastic && worker.identity.master_addr) {
+    // torchrun's port may be taken by another torchrun; its name may be "none".
+    const int port = worker.identity.master_port.value_or(identity::default_master_port);
+    job.name += "@" + *worker.identity.master_addr + ":" + std::to_string(port);
+    worker.master_ports = static_cast<std::uint16_t>(std::min(16, 65536 - port));
+  }
+  worker.identity.job = std::move(job.name);
   worker.argument_vector = ArgumentVector(identity::without_local_rank(options.arguments));
   worker.hosts_store = worker.identity.rank == 0;
   worker.timeout = options.timeout.value_or(worker.timeout);

@@ -129,9 +129,10 @@ class StoreProcess {
 
 inline ControlPlaneOptions rank_options(int rank, int world_size, std::uint16_t port) {
   ControlPlaneOptions options;
-  options.rank = rank;
-  options.world_size = world_size;
-  options.master_port = port;
+  options.identity.rank = rank;
+  options.identity.world_size = world_size;
+  options.identity.master_addr = "127.0.0.1";
+  options.identity.master_port = port;
   options.timeout = std::chrono::seconds(60);
   return options;
 }

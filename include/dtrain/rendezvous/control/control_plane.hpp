@@ -2,11 +2,7 @@
 /// @file
 /// rendezvous::ControlPlane: a rank's control thread, its session with the store, and the store if the rank hosts it.
 
-#include <chrono>
-#include <cstdint>
 #include <memory>
-#include <optional>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -14,10 +10,8 @@
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/failure_latch.hpp"
 #include "dtrain/rendezvous/client/store.hpp"
+#include "dtrain/rendezvous/control/control_plane_options.hpp"
 #include "dtrain/rendezvous/membership/membership.hpp"
-#include "dtrain/rendezvous/membership/origin.hpp"
-#include "dtrain/rendezvous/protocol/limits.hpp"
-#include "dtrain/rendezvous/protocol/secret.hpp"
 
 namespace DTRAIN_NAMESPACE::net {
 class Listener;
@@ -28,41 +22,14 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 class LoopHandle;
 struct HostIdentity;
 
-/// The rank's numbers, as its launcher states them, and the address of its job's store.
-struct ControlPlaneOptions {
-  int rank = 0;
-  int world_size = 1;
-  /// @name Values that the launcher states as certain. A wrong value is an error; a guess stays empty.
-  /// @{
-  std::optional<int> local_rank{};
-  std::optional<int> local_world_size{};
-  std::optional<int> node_rank{};
-  std::optional<int> node_count{};
-  /// @}
-  std::string master_host = "127.0.0.1";
-  std::uint16_t master_port = 0;
-  /// Number of ports from master_port on; the store listens at the first free one. More than 1 requires `job`, by which
-  /// ranks recognise their store.
-  std::uint16_t master_ports = 1;
-  bool host_store = false;  ///< this rank opens the store at master_host:master_port
-  std::chrono::milliseconds timeout{600000};
-  std::optional<std::string> host_id{};     ///< DTRAIN_HOST_ID
-  std::optional<std::string> interface {};  ///< DTRAIN_INTERFACE: address of this rank, and of a store that it hosts
-  std::optional<Secret> secret{};           ///< of the job, if it has one
-  std::uint64_t attempt = 0;                ///< counted from 0
-  std::string job{};                        ///< name of the job; empty if it has none
-  Origin origin{};                          ///< further facts that distinguish the job from others
-  std::string settings{};                   ///< must be equal on all ranks (job_settings.hpp)
-  Limits limits{};
-};
-
 /// Owns the control thread. Its loop runs the rank's session with the store, and the store if the rank hosts it.
 /// Threads: construction, leave_blocking and destruction from one thread; the rest from any.
 class ControlPlane {
  public:
   /// Joins the job. A job of one rank that hosts its own store uses a port that the system chooses.
   /// Collective. Blocking: until all ranks have joined, at most `timeout` and a second for the store's answer.
-  /// @throws the errors of StoreClient::join, listen_for_ranks and host_identity; nothing is left behind
+  /// @throws as check_master_address, and the errors of StoreClient::join, listen_for_ranks and host_identity; nothing
+  /// is left behind
   explicit ControlPlane(const ControlPlaneOptions& options,
                         std::shared_ptr<FailureLatch> failure = std::make_shared<FailureLatch>());
   ControlPlane(const ControlPlane&) = delete;

@@ -4,6 +4,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <exception>
@@ -28,6 +29,22 @@ namespace detail {
 /// How long a rank that hosts the store waits for the other ranks to receive the cause.
 inline constexpr std::chrono::milliseconds departure_timeout{1000};
 
+/// What the store learns about this rank. Provisional fields stay unset: the store computes them.
+inline RankInfo rank_info(const ControlPlaneOptions& options, const HostIdentity& host) {
+  const identity::ProcessIdentity& identity = options.identity;
+  const auto certain = [&identity](const char* field, const std::optional<int>& value) {
+    return identity.is_provisional(field) ? std::nullopt : value;
+  };
+  return {identity.rank,
+          host.id,
+          host.name,
+          certain("local_rank", identity.local_rank),
+          certain("local_world_size", identity.local_world_size),
+          certain("node_rank", identity.node_rank),
+          certain("node_count", identity.node_count),
+          options.settings};
+}
+
 }  // namespace detail
 
 /// The rank's session and, if it hosts the store, the server. Used by the loop's thread only, until it has ended.
@@ -41,8 +58,10 @@ DTRAIN_DEFINED ControlPlane::ControlPlane(const ControlPlaneOptions& options, st
     : failure_(std::move(failure)),
       loop_handle_(std::make_shared<LoopHandle>(thread_)),
       loop_state_(std::make_unique<LoopState>()) {
+  check_master_address(options);
   const HostIdentity host = host_identity(options.host_id);
-  const Deadline deadline = Deadline::after(options.timeout);
+  constexpr std::chrono::nanoseconds longest = std::chrono::hours(24 * 365 * 100);  // sums with it do not overflow
+  const Deadline deadline = Deadline::after(std::min(options.timeout, longest));
   const auto form = [&](async::EventLoop& loop) { return join(loop, options, host, deadline); };
   try {
     thread_.run_blocking(form, with_grace(deadline), "joining the job");
@@ -68,21 +87,20 @@ DTRAIN_DEFINED bool ControlPlane::leave_blocking(Deadline deadline) {
 DTRAIN_DEFINED async::Task<void> ControlPlane::join(async::EventLoop& loop, const ControlPlaneOptions& options,
                                                     const HostIdentity& host, Deadline deadline) {
   Join request;
-  request.info = RankInfo{
-      options.rank,       host.id,         host.name, options.local_rank, options.local_world_size, options.node_rank,
-      options.node_count, options.settings};
-  request.world_size = options.world_size;
-  request.job = options.job;
+  const identity::ProcessIdentity& identity = options.identity;
+  request.info = detail::rank_info(options, host);
+  request.world_size = identity.world_size;
+  request.job = identity.job.value_or("");
   request.origin = options.origin;
-  request.opens_store = options.host_store;
-  const bool alone = options.world_size == 1 && options.host_store;
+  request.opens_store = options.hosts_store;
+  const bool alone = identity.world_size == 1 && options.hosts_store;
   StoreAddress address;
-  address.host = alone ? "127.0.0.1" : options.master_host;
-  address.port = alone ? std::uint16_t{0} : options.master_port;
+  address.host = alone ? "127.0.0.1" : identity.master_addr.value_or("127.0.0.1");
+  address.port = static_cast<std::uint16_t>(alone ? 0 : identity.master_port.value_or(identity::default_master_port));
   address.ports = alone ? std::uint16_t{1} : options.master_ports;
-  address.attempt = options.attempt;
+  address.attempt = static_cast<std::uint64_t>(identity.attempt);
   address.secret = options.secret;
-  if (options.host_store) {
+  if (options.hosts_store) {
     const ListenOptions listen_options{options.interface, options.secret.has_value()};
     std::vector<net::Listener> listeners;
     if (alone) {
@@ -100,7 +118,7 @@ DTRAIN_DEFINED async::Task<void> ControlPlane::join(async::EventLoop& loop, cons
     loop_state_->session = co_await StoreClient::join(loop, address, std::move(request), failure_, deadline);
   } catch (const std::exception& error) {
     if (loop_state_->server) {  // the other ranks receive the cause before the store ends
-      loop_state_->job->post_failure(Cause{CauseKind::exception, options.rank, host.name, error.what()});
+      loop_state_->job->post_failure(Cause{CauseKind::exception, identity.rank, host.name, error.what()});
     }
     throw;
   }
@@ -114,10 +132,10 @@ DTRAIN_DEFINED void ControlPlane::open_store(async::EventLoop& loop, std::vector
                                              Deadline join_deadline) {
   loop_state_->server.emplace(loop, std::move(listeners), ServerOptions{options.secret, options.limits});
   StoreJobOptions job;
-  job.world_size = options.world_size;
-  job.attempt = options.attempt;
-  job.job = options.job;
-  job.owner = "rank " + std::to_string(options.rank) + " on host " + host.name;
+  job.world_size = options.identity.world_size;
+  job.attempt = static_cast<std::uint64_t>(options.identity.attempt);
+  job.job = options.identity.job.value_or("");
+  job.owner = "rank " + std::to_string(options.identity.rank) + " on host " + host.name;
   job.opener = StoreOpener{::getpid(), host.id, options.origin};
   job.join_deadline = join_deadline;
   loop_state_->job = &loop_state_->server->open(std::move(job));

@@ -41,8 +41,8 @@ TEST_CASE("ranks wait for a name that nobody knows yet, rank 0 that listens ther
   });
   const auto errors = on_ranks(2, [&](int rank) {
     ControlPlaneOptions options = rank_options(rank, 2, port);
-    options.master_host = "train-0.train.test";
-    options.host_store = rank == 0;
+    options.identity.master_addr = "train-0.train.test";
+    options.hosts_store = rank == 0;
     try {
       ControlPlane control_plane(options);
       control_plane.store().barrier("all", soon()).wait();
@@ -60,7 +60,7 @@ TEST_CASE("a name that can be none is refused at once, also where the store may 
   for (const std::uint16_t ports : {std::uint16_t{1}, std::uint16_t{3}}) {
     const std::string error = on_ranks(1, [&](int) {
                                 ControlPlaneOptions options = rank_options(1, 2, 29500);
-                                options.master_host = "no-such-host.invalid";
+                                options.identity.master_addr = "no-such-host.invalid";
                                 options.master_ports = ports;
                                 const ControlPlane control_plane(options);
                               }).front();

@@ -187,7 +187,7 @@ TEST_CASE("rank 0 that hosts the store and fails tells the others its cause befo
   std::vector<std::string> heard(3);
   const auto errors = on_ranks(3, [&](int rank) {
     ControlPlaneOptions options = rank_options(rank, 3, port);
-    options.host_store = rank == 0;
+    options.hosts_store = rank == 0;
     try {
       ControlPlane control_plane(options);
       if (rank == 0) {

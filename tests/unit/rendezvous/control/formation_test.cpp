@@ -13,7 +13,7 @@ using namespace rendezvous_test;
 TEST_CASE("a rank alone forms its job, also where its port is taken") {
   StoreProcess other(1);
   ControlPlaneOptions options = rank_options(0, 1, other.port());
-  options.host_store = true;
+  options.hosts_store = true;
   ControlPlane alone(options);
   CHECK(alone.membership().world_size == 1);
   CHECK(alone.membership().job.size() == 32);
@@ -80,7 +80,7 @@ TEST_CASE("a wrong statement of a launcher is an error on every rank") {
   const auto errors = on_ranks(3, [&](int rank) {
     ControlPlaneOptions options = rank_options(rank, 3, store.port());
     if (rank == 1) {
-      options.local_rank = 2;
+      options.identity.local_rank = 2;
     }
     const ControlPlane control_plane(options);
   });
@@ -166,7 +166,7 @@ TEST_CASE("rank 0 hosts the store and leaves last") {
   }
   const auto errors = on_ranks(3, [&](int rank) {
     ControlPlaneOptions options = rank_options(rank, 3, port);
-    options.host_store = rank == 0;
+    options.hosts_store = rank == 0;
     ControlPlane control_plane(options);
     if (rank == 2) {
       std::this_thread::sleep_for(std::chrono::milliseconds(100));
@@ -182,7 +182,7 @@ TEST_CASE("rank 0 hosts the store and leaves last") {
 TEST_CASE("a port that is taken is an error that names it") {
   StoreProcess other(1);
   ControlPlaneOptions options = rank_options(0, 2, other.port());
-  options.host_store = true;
+  options.hosts_store = true;
   try {
     const ControlPlane control_plane(options);
     FAIL("it listened");

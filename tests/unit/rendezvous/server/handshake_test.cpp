@@ -225,7 +225,7 @@ TEST_CASE("a straggler of an earlier attempt is refused by name, and one that is
     store.open(std::move(third));
   });
   ControlPlaneOptions early = rank_options(0, 1, store.port());
-  early.attempt = 2;
+  early.identity.attempt = 2;
   ControlPlane control_plane(early);
   CHECK(control_plane.leave_blocking(soon()));
 }
@@ -242,7 +242,7 @@ TEST_CASE("keys of an attempt are gone in the next") {
     CHECK_THROWS(first.store().set("late", "value", soon()).wait());
   }
   ControlPlaneOptions options = rank_options(0, 1, store.port());
-  options.attempt = 1;
+  options.identity.attempt = 1;
   ControlPlane second(options);
   CHECK_FALSE(second.store().try_get("key", soon()).wait());
   second.leave_blocking(soon());
@@ -261,11 +261,11 @@ TEST_CASE("where a launcher's port is taken the store is at the next one, and ra
   const auto errors = on_ranks(4, [&](int index) {
     ControlPlaneOptions options = rank_options(index % 2, 2, port);
     options.master_ports = 16;
-    options.job = index < 2 ? "monday" : "tuesday";
-    options.host_store = options.rank == 0;
+    options.identity.job = index < 2 ? "monday" : "tuesday";
+    options.hosts_store = options.identity.rank == 0;
     ControlPlane control_plane(options);
-    if (options.rank == 0) {
-      control_plane.store().set("whose", options.job, soon()).wait();
+    if (options.identity.rank == 0) {
+      control_plane.store().set("whose", *options.identity.job, soon()).wait();
     }
     seen[static_cast<std::size_t>(index)] = control_plane.store().get("whose", soon()).wait();
     control_plane.leave_blocking(soon());
@@ -279,7 +279,7 @@ TEST_CASE("a rank of another job is refused, and so is a launcher where none is 
   options.job.job = "monday";
   StoreProcess store(std::move(options));
   ControlPlaneOptions other = rank_options(1, 2, store.port());
-  other.job = "tuesday";
+  other.identity.job = "tuesday";
   const std::string error = error_of_joining(other);
   CHECK(error.find("belongs to the job 'tuesday', and this is the store of 'monday'") != std::string::npos);
 

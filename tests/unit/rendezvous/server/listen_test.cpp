@@ -100,9 +100,9 @@ TEST_CASE("an address that means every interface is refused without a secret, wh
   CHECK(listens_at("::ffff:0.0.0.0", {std::nullopt, false}) == "the master address ::ffff:0.0.0.0" + rest);
   const std::string error = on_ranks(1, [&](int rank) {
                               ControlPlaneOptions options = rank_options(rank, 2, 0);
-                              options.master_host = "0.0.0.0";
+                              options.identity.master_addr = "0.0.0.0";
                               options.timeout = std::chrono::seconds(10);
-                              options.host_store = true;
+                              options.hosts_store = true;
                               const ControlPlane control_plane(options);
                             }).front();
   CHECK(error == "the master address 0.0.0.0" + rest);
@@ -143,8 +143,8 @@ TEST_CASE("ranks form over IPv6 as over IPv4") {
     }
     const auto errors = on_ranks(3, [&](int rank) {
       ControlPlaneOptions options = rank_options(rank, 3, port);
-      options.master_host = host;
-      options.host_store = rank == 0;
+      options.identity.master_addr = host;
+      options.hosts_store = rank == 0;
       ControlPlane control_plane(options);
       control_plane.store().barrier("all", soon()).wait();
       control_plane.leave_blocking(soon());

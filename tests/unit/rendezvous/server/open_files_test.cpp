@@ -70,7 +70,7 @@ TEST_CASE("a store that may not open enough files for its job says so at once, w
 TEST_CASE("rank 0 of a job that is too large for its open files says so at once, and does not wait for the others") {
   const std::string text = with_open_files(64, 64, [] {
     ControlPlaneOptions options = rank_options(0, 70, 0);
-    options.host_store = true;
+    options.hosts_store = true;
     options.timeout = std::chrono::seconds(600);
     const ControlPlane control_plane(options);
     return std::string("it has joined");

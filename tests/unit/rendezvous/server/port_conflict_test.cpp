@@ -21,9 +21,9 @@ std::uint16_t free_port() {
 /// Rank 0 of 2, which opens the store. Two such in one process are told apart by their hosts' ids.
 ControlPlaneOptions opener(std::uint16_t port, const std::string& host_id, const std::string& job = {}) {
   ControlPlaneOptions options = rank_options(0, 2, port);
-  options.host_store = true;
+  options.hosts_store = true;
   options.host_id = host_id;
-  options.job = job;
+  options.identity.job = job;
   return options;
 }
 
@@ -76,7 +76,7 @@ TEST_CASE("a rank 0 of another name is refused with both names, and the job that
   CHECK(second.find(" belongs to the job 'tuesday', and this is the store of 'monday', which rank 0 on host ") !=
         std::string::npos);
   ControlPlaneOptions rank_1 = rank_options(1, 2, port);
-  rank_1.job = "monday";
+  rank_1.identity.job = "monday";
   ControlPlane other(rank_1);
   CHECK(other.leave_blocking(soon()));
   forming.join();

@@ -197,7 +197,7 @@ TEST_CASE("a store that is slow to answer a Join is not left for the next port")
   options.job.on_joined = [](int, const std::string&) { std::this_thread::sleep_for(std::chrono::milliseconds(1200)); };
   StoreProcess store(options);
   ControlPlaneOptions rank = rank_options(0, 1, store.port());
-  rank.job = "slow";
+  rank.identity.job = "slow";
   rank.master_ports = 2;
   ControlPlane control_plane(rank);
   CHECK(control_plane.leave_blocking(soon()));
@@ -208,7 +208,7 @@ TEST_CASE("a rank that the job fails over learns so at once, also where the stor
   options.job.job = "some";
   StoreProcess store(options);
   ControlPlaneOptions rank = rank_options(1, 3, store.port());
-  rank.job = "some";
+  rank.identity.job = "some";
   rank.master_ports = 2;
   rank.timeout = std::chrono::seconds(15);
   std::string sentence;

@@ -194,7 +194,7 @@ TEST_CASE("a session goes on at the address that was good, though the name servi
   StoreProcess store(options);
   CuttingProxy proxy(store.port());
   ControlPlaneOptions rank = rank_options(0, 1, proxy.port());
-  rank.master_host = "store.test";
+  rank.identity.master_addr = "store.test";
   ControlPlane control_plane(rank);
   names.hold(true);
   const int asked = names.asked();
@@ -215,7 +215,7 @@ TEST_CASE("a session goes on where its store's name leads by now, if the address
   CuttingProxy first(store.port());
   CuttingProxy second(store.port(), first.port(), 2);
   ControlPlaneOptions rank = rank_options(0, 1, first.port());
-  rank.master_host = "store.test";
+  rank.identity.master_addr = "store.test";
   ControlPlane control_plane(rank);
   names.set_address("127.0.0.2");
   first.refuse(true);

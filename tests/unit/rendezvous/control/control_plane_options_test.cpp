@@ -1,4 +1,4 @@
-#include "dtrain/launch/configuration/control_plane_options.hpp"
+#include "dtrain/rendezvous/control/control_plane_options.hpp"
 
 #include <doctest/doctest.h>
 
@@ -6,12 +6,12 @@
 
 #include "support/contains.hpp"
 
-namespace launch = dtrain::launch;
+using dtrain::rendezvous::ControlPlaneOptions;
 
 namespace {
 
-launch::RankProcess rank_1_of_2(const std::string& master_addr) {
-  launch::RankProcess worker;
+ControlPlaneOptions rank_1_of_2(const std::string& master_addr) {
+  ControlPlaneOptions worker;
   worker.identity.rank = 1;
   worker.identity.world_size = 2;
   worker.identity.master_addr = master_addr;
@@ -19,9 +19,9 @@ launch::RankProcess rank_1_of_2(const std::string& master_addr) {
   return worker;
 }
 
-std::string error_of(const launch::RankProcess& worker) {
+std::string error_of(const ControlPlaneOptions& worker) {
   try {
-    static_cast<void>(launch::control_plane_options(worker));
+    dtrain::rendezvous::check_master_address(worker);
   } catch (const dtrain::Error& error) {
     return error.what();
   }
@@ -33,7 +33,7 @@ std::string error_of(const launch::RankProcess& worker) {
 TEST_CASE("a rank that cannot reach the store at every address says so before it tries") {
   CHECK(error_of(rank_1_of_2("192.0.2.1")) == "");
   for (const std::string any : {"0.0.0.0", "::"}) {
-    launch::RankProcess worker = rank_1_of_2(any);
+    ControlPlaneOptions worker = rank_1_of_2(any);
     CHECK(support::contains(error_of(worker), "rank 1 cannot connect to the job's store at " + any));
     worker.secret = dtrain::rendezvous::Secret::drawn();
     CHECK(error_of(worker) == "");  // rank 0 listens everywhere, and may be on this host
@@ -48,7 +48,7 @@ TEST_CASE("a rank that cannot reach the store at every address says so before it
 }
 
 TEST_CASE("several ranks without an address of the store are an error that names what to set") {
-  launch::RankProcess worker = rank_1_of_2("192.0.2.1");
+  ControlPlaneOptions worker = rank_1_of_2("192.0.2.1");
   worker.identity.master_addr.reset();
   CHECK(support::contains(error_of(worker), "rank 1 of 2 does not know the address of the job's store"));
 }
