@@ -28,13 +28,11 @@ using namespace torch_model_probe;
 /// Notes in which order gradients are announced, and what the first parameter's gradient is at that time.
 struct Sink final : dtrain::Ready::Sink {
   explicit Sink(const torch::Tensor& parameter) : first(parameter) {}
-  void ready(std::size_t parameter) override {
-    order.push_back(parameter);
+  void ready(const dtrain::ReadyGradient& gradient) override {
+    if (gradient.stream) throw std::logic_error("a stream");
+    if (gradient.memory) throw std::logic_error("memory");
+    order.push_back(gradient.parameter);
     first_was_zero.push_back(first.grad().abs().sum().item<double>() == 0);
-  }
-  void ready(std::size_t, dtrain::StreamHandle) override { throw std::logic_error("a stream"); }
-  void ready(std::size_t, const dtrain::TensorView&, dtrain::StreamHandle) override {
-    throw std::logic_error("memory");
   }
 
   torch::Tensor first;

@@ -116,7 +116,7 @@ class AddressCheck {
     const bool is_same_kind = before.bytes == now.bytes && before.dtype == now.dtype;
     if (is_same_kind && (before.data == now.data || before.bytes == 0)) return;
     const std::string which =
-        "in step " + std::to_string(step_) + " the " + what + " of " + detail::quoted(i, parameter);
+        "in step " + std::to_string(step_) + " the " + what + " of " + describe_parameter(i, parameter.name);
     if (!is_same_kind) {
       throw Error(Errc::invalid_argument,
                   which + " has " + text(now) + ", and had " + text(before) +

@@ -44,7 +44,7 @@ void check_backend(std::span<const Parameter> parameters, std::span<const Tensor
                                        "of summation is fixed, or another backend");
   }
   for (std::size_t i = 0; i < parameters.size(); ++i) {
-    const std::string described = "parameter " + std::to_string(i) + " '" + parameters[i].name + "'";
+    const std::string described = describe_parameter(i, parameters[i].name);
     detail::check_device<Backend>(described, parameters[i].value.device, communication);
     if (!Backend::reduces(parameters[i].gradient.dtype)) {
       throw Error(Errc::unsupported, described + " has a gradient of " + name(parameters[i].gradient.dtype) +

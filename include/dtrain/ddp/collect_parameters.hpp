@@ -22,10 +22,6 @@ inline constexpr std::size_t max_parameter_name_bytes = 1024;
 
 namespace detail {
 
-inline std::string quoted(std::size_t index, const Parameter& parameter) {
-  return "parameter " + std::to_string(index) + " '" + parameter.name.substr(0, 128) + "'";
-}
-
 inline std::string kind(const TensorView& view) {
   return std::string(name(view.dtype)) + " " + to_string(view.shape) + " on " + to_string(view.device);
 }
@@ -46,9 +42,10 @@ inline void check_gradients_are_apart(std::span<const Parameter> parameters) {
     const std::size_t b = by_address[next];
     const TensorView& before = parameters[a].gradient;
     if (std::less<>{}(parameters[b].gradient.data, before.data + before.bytes())) {
-      throw Error(Errc::invalid_argument, "the gradients of " + quoted(std::min(a, b), parameters[std::min(a, b)]) +
-                                              " and " + quoted(std::max(a, b), parameters[std::max(a, b)]) +
-                                              " share memory; list a tied parameter once");
+      throw Error(Errc::invalid_argument,
+                  "the gradients of " + describe_parameter(std::min(a, b), parameters[std::min(a, b)].name) + " and " +
+                      describe_parameter(std::max(a, b), parameters[std::max(a, b)].name) +
+                      " share memory; list a tied parameter once");
     }
   }
 }
@@ -64,11 +61,11 @@ inline void check_parameters(std::span<const Parameter> parameters, bool binds) 
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     const TensorView& value = parameters[i].value;
     const TensorView& gradient = parameters[i].gradient;
-    const std::string described = detail::quoted(i, parameters[i]);
+    const std::string described = describe_parameter(i, parameters[i].name);
     if (parameters[i].name.size() > max_parameter_name_bytes) {
-      throw Error(Errc::invalid_argument, "the name of " + described + "... has " +
-                                              std::to_string(parameters[i].name.size()) + " bytes; the most is " +
-                                              std::to_string(max_parameter_name_bytes));
+      throw Error(Errc::invalid_argument, "the name of " + describe_parameter(i, parameters[i].name.substr(0, 128)) +
+                                              "... has " + std::to_string(parameters[i].name.size()) +
+                                              " bytes; the most is " + std::to_string(max_parameter_name_bytes));
     }
     if (value.shape != gradient.shape || value.dtype != gradient.dtype || value.device != gradient.device) {
       throw Error(Errc::invalid_argument, "the value of " + described + " is " + detail::kind(value) +

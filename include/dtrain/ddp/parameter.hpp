@@ -2,6 +2,7 @@
 /// @file
 /// Parameter: a name, the memory of its value and the memory of its gradient.
 
+#include <cstddef>
 #include <string>
 
 #include "dtrain/core/types/tensor_view.hpp"
@@ -15,6 +16,11 @@ struct Parameter {
   TensorView value;
   TensorView gradient;
 };
+
+/// "parameter 3 'fc1.weight'".
+inline std::string describe_parameter(std::size_t index, const std::string& name) {
+  return "parameter " + std::to_string(index) + " '" + name + "'";
+}
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 

@@ -3,11 +3,19 @@
 /// Ready: callback by which a backward pass marks a gradient as final.
 
 #include <cstddef>
+#include <optional>
 
 #include "dtrain/core/types/stream_handle.hpp"
 #include "dtrain/core/types/tensor_view.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
+
+/// A gradient that a backward pass marks as final.
+struct ReadyGradient {
+  std::size_t parameter = 0;             ///< index in parameters()
+  std::optional<StreamHandle> stream{};  ///< final once the work now enqueued there has run; nullopt: final already
+  std::optional<TensorView> memory{};    ///< nullopt: the parameter's own gradient memory
+};
 
 /// The only type of dtrain that a model's backward pass needs. It is not a template, so that models can be in .cpp
 /// files. Threads: any, concurrently for different parameters. Lifetime: the step that made it outlives it.
@@ -18,9 +26,7 @@ class Ready {
  public:
   /// Interface of a step that a Ready notifies.
   struct Sink {
-    virtual void ready(std::size_t parameter) = 0;
-    virtual void ready(std::size_t parameter, StreamHandle stream) = 0;
-    virtual void ready(std::size_t parameter, const TensorView& gradient, StreamHandle stream) = 0;
+    virtual void ready(const ReadyGradient& gradient) = 0;
 
    protected:
     ~Sink() = default;
@@ -29,17 +35,20 @@ class Ready {
   explicit Ready(Sink& sink) noexcept : sink_(&sink) {}
 
   /// Gradient `parameter` (its index in parameters()) is final in host memory.
-  void operator()(std::size_t parameter) const { sink_->ready(parameter); }
+  void operator()(std::size_t parameter) const { (*this)(ReadyGradient{parameter}); }
 
   /// The gradient is final once the work now enqueued on `stream` has run. Required, with this or other memory, on a
   /// GPU.
-  void operator()(std::size_t parameter, StreamHandle stream) const { sink_->ready(parameter, stream); }
+  void operator()(std::size_t parameter, StreamHandle stream) const { (*this)(ReadyGradient{parameter, stream}); }
 
   /// In this step the gradient is in `gradient` (an autograd engine's own tensor), which stays unchanged until the step
   /// is finished. The reduced values then are in the parameter's own gradient memory.
   void operator()(std::size_t parameter, const TensorView& gradient, StreamHandle stream) const {
-    sink_->ready(parameter, gradient, stream);
+    (*this)(ReadyGradient{parameter, stream, gradient});
   }
+
+  /// The general form of the others.
+  void operator()(const ReadyGradient& gradient) const { sink_->ready(gradient); }
 
  private:
   Sink* sink_;
@@ -49,4 +58,5 @@ class Ready {
 
 namespace DTRAIN_NAMESPACE {
 using ddp::Ready;
+using ddp::ReadyGradient;
 }  // namespace DTRAIN_NAMESPACE

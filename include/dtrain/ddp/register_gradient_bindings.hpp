@@ -23,8 +23,8 @@ inline std::unique_ptr<group::GradientBinding> register_gradient_bindings(
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     if (parameters[i].value.bytes() != 0 &&
         !binding->add(parameters[i].value.data)) {  // add() accepts a tied parameter twice
-      throw Error(Errc::invalid_argument, "the gradient of parameter " + std::to_string(i) + " '" + parameters[i].name +
-                                              "' lives in another DistributedDataParallel: a model with "
+      throw Error(Errc::invalid_argument, "the gradient of " + describe_parameter(i, parameters[i].name) +
+                                              " lives in another DistributedDataParallel: a model with "
                                               "bind_gradient is wrapped once at a time; destroy the other one first");
     }
   }

@@ -42,15 +42,15 @@ class Step {
   /// Gradient `parameter` is final in host memory. Blocking: no; copies the gradient unless it is bound.
   /// @throws Error (invalid_argument) for an index out of range, a second call in this step, a call after finish(), or
   /// a gradient on a GPU; the job's cause once it failed.
-  void ready(std::size_t parameter) { target().ready(parameter); }
+  void ready(std::size_t parameter) { ready()(parameter); }
 
   /// The gradient is final once the work now enqueued on `stream` has run. Nothing touches its memory until finish().
-  void ready(std::size_t parameter, StreamHandle stream) { target().ready(parameter, stream); }
+  void ready(std::size_t parameter, StreamHandle stream) { ready()(parameter, stream); }
 
   /// In this step the gradient is in `gradient`, which stays unchanged until finish() returns. The reduced values then
   /// are in the parameter's own gradient memory.
   void ready(std::size_t parameter, const TensorView& gradient, StreamHandle stream) {
-    target().ready(parameter, gradient, stream);
+    ready()(parameter, gradient, stream);
   }
 
   /// Callback form of `ready`, for a backward pass.

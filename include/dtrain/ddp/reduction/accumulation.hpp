@@ -11,7 +11,6 @@
 #include "dtrain/ddp/failure_context.hpp"
 #include "dtrain/ddp/profile/step_meter.hpp"
 #include "dtrain/ddp/reduction/gradient_table.hpp"
-#include "dtrain/ddp/reduction/ready_tracker.hpp"
 #include "dtrain/ddp/step.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
@@ -56,37 +55,26 @@ class AccumulatedGradients {
 /// Target of steps under no_sync(): ready gradients stay in place. Lifetime: the constructor's arguments outlive it.
 class Accumulation final : public Step::Target {
  public:
-  Accumulation(const ReadyTracker& tracker, const GradientTable& gradients, AccumulatedGradients& accumulated,
-               const FailureContext& context, StepMeter& meter) noexcept
-      : tracker_(&tracker), gradients_(&gradients), accumulated_(&accumulated), context_(&context), meter_(&meter) {}
+  Accumulation(const GradientTable& gradients, AccumulatedGradients& accumulated, const FailureContext& context,
+               StepMeter& meter) noexcept
+      : gradients_(&gradients), accumulated_(&accumulated), context_(&context), meter_(&meter) {}
 
   Step begin() noexcept {
     meter_->begin_unreduced();
     return Step(*this);
   }
 
-  void ready(std::size_t parameter) override {
-    tracker_->check_index(parameter);
-    gradients_->require_no_stream(parameter);
-    add(parameter, {});
-  }
-
-  void ready(std::size_t parameter, StreamHandle stream) override {
-    tracker_->check_index(parameter);
-    gradients_->require_same_device(parameter, stream);
-    add(parameter, stream);
-  }
-
-  /// @throws Error (invalid_argument) if `gradient` is not the parameter's own memory: the next step reads only that
-  void ready(std::size_t parameter, const TensorView& gradient, StreamHandle stream) override {
-    tracker_->check_index(parameter);
-    if (gradient.data != (*gradients_)[parameter].own) {
-      throw Error(Errc::invalid_argument,
-                  "ready(" + std::to_string(parameter) + ") for " + gradients_->describe(parameter) +
-                      " came with other memory under no_sync(); add the gradient to the parameter's own, "
-                      "which the next step without no_sync() reduces");
+  /// @throws Error (invalid_argument) if the gradient is in other memory than the parameter's own: the next step does
+  /// not read that
+  void ready(const ReadyGradient& gradient) override {
+    gradients_->check(gradient);
+    if (gradient.memory && gradient.memory->data != (*gradients_)[gradient.parameter].own) {
+      throw Error(Errc::invalid_argument, gradients_->names().describe_ready(gradient.parameter) +
+                                              " came with other memory under no_sync(); add the gradient to the "
+                                              "parameter's own, which the next step without no_sync() reduces");
     }
-    ready(parameter, stream);
+    context_->latch->throw_if_failed(context_->rank);
+    accumulated_->add(gradient.parameter, gradient.stream.value_or(StreamHandle{}));
   }
 
   void finish() override {
@@ -96,12 +84,6 @@ class Accumulation final : public Step::Target {
   void abandon(bool) noexcept override {}  // no other rank waits for it
 
  private:
-  void add(std::size_t parameter, StreamHandle stream) {
-    context_->latch->throw_if_failed(context_->rank);
-    accumulated_->add(parameter, stream);
-  }
-
-  const ReadyTracker* tracker_;
   const GradientTable* gradients_;
   AccumulatedGradients* accumulated_;
   const FailureContext* context_;

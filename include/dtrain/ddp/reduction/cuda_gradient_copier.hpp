@@ -74,14 +74,8 @@ class CudaGradientCopier {
   /// Adds the times of earlier steps to the meter. Blocking: no.
   void collect_times() noexcept { times_.collect(); }
 
-  /// Ignores an index out of range, which mark_ready rejects later.
-  void require_no_stream(std::size_t parameter) const {
-    if (parameter < gradients_->size()) {
-      gradients_->refuse_without_stream(parameter);
-    }
-  }
-  void require_stream(std::size_t parameter, StreamHandle stream) const {
-    gradients_->require_same_device(parameter, stream);
+  /// @throws Error (invalid_argument)
+  static void check_stream(std::size_t parameter, StreamHandle stream) {
     if (stream.native == cudaStreamPerThread) {
       throw Error(Errc::invalid_argument, "ready(" + std::to_string(parameter) +
                                               ") came with cudaStreamPerThread, which is another stream in every "

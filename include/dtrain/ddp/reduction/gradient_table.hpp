@@ -11,8 +11,11 @@
 #include "dtrain/core/types/stream_handle.hpp"
 #include "dtrain/core/types/tensor_view.hpp"
 #include "dtrain/ddp/bucket_plan.hpp"
+#include "dtrain/ddp/collect_parameters.hpp"
 #include "dtrain/ddp/parameter.hpp"
+#include "dtrain/ddp/ready.hpp"
 #include "dtrain/ddp/reduction/gradient_slot.hpp"
+#include "dtrain/ddp/reduction/parameter_names.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -22,15 +25,14 @@ class GradientTable {
   /// @param arena begin of the plan's arena, on `device`; null only if the arena has 0 bytes
   /// @throws Error (unsupported) for gradients that are not on `device`.
   GradientTable(std::span<const Parameter> parameters, const BucketPlan& plan, std::byte* arena, Device device = {})
-      : arena_(arena), device_(device) {
+      : arena_(arena), device_(device), names_(parameters) {
     for (std::size_t i = 0; i < parameters.size(); ++i) {
       const TensorView& gradient = parameters[i].gradient;
-      names_.push_back(parameters[i].name);
       views_.push_back(gradient);
       slots_.push_back({gradient.data, place(plan, i), gradient.bytes()});
       if (gradient.device != device) {
-        throw Error(Errc::unsupported, "the gradient of " + describe(i) + " is on " + to_string(gradient.device) +
-                                           "; this reducer takes gradients " + where());
+        throw Error(Errc::unsupported, "the gradient of " + names_.describe(i) + " is on " +
+                                           to_string(gradient.device) + "; this reducer takes gradients " + where());
       }
     }
   }
@@ -57,46 +59,23 @@ class GradientTable {
     return bound ? bind(parameter) : views_[parameter];
   }
 
-  /// @throws Error (unsupported) for a stream of another device.
-  void require_same_device(std::size_t parameter, StreamHandle stream) const {
-    if (stream.device.kind != device_.kind || (device_.kind == DeviceKind::cuda && stream.device != device_)) {
-      throw Error(Errc::unsupported, announcement(parameter) + " came with a stream of " + to_string(stream.device) +
-                                         "; this reducer takes gradients " + where());
+  /// @throws Error (invalid_argument) for an index out of range, a gradient on a device without a stream, and memory
+  /// unlike the parameter's own; (unsupported) for a stream of another device.
+  void check(const ReadyGradient& gradient) const {
+    names_.check_index(gradient.parameter);
+    if (gradient.stream) {
+      require_same_device(gradient.parameter, *gradient.stream);
+    } else if (device_.kind != DeviceKind::host) {
+      throw Error(Errc::invalid_argument, names_.describe_ready(gradient.parameter) +
+                                              " came without a stream, but the gradient is on " + to_string(device_) +
+                                              "; call ready(i, stream) with the stream that produces it");
+    }
+    if (gradient.memory) {
+      require_same_kind(gradient.parameter, *gradient.memory);
     }
   }
 
-  /// @throws Error (invalid_argument) for a gradient on a device: ready() must name the stream that produces it.
-  void require_no_stream(std::size_t parameter) const {
-    if (device_.kind != DeviceKind::host) {
-      refuse_without_stream(parameter);
-    }
-  }
-
-  /// @throws Error (invalid_argument)
-  [[noreturn]] void refuse_without_stream(std::size_t parameter) const {
-    throw Error(Errc::invalid_argument, announcement(parameter) + " came without a stream, but the gradient is on " +
-                                            to_string(device_) +
-                                            "; call ready(i, stream) with the stream that produces it");
-  }
-
-  /// @throws Error (invalid_argument) unless `gradient` has the element count, dtype and device of the parameter's own.
-  void require_same_kind(std::size_t parameter, const TensorView& gradient) const {
-    const TensorView& own = views_[parameter];
-    const bool there = gradient.data != nullptr || gradient.bytes() == 0;
-    const bool same = gradient.shape.element_count() == own.shape.element_count() && gradient.dtype == own.dtype &&
-                      gradient.device == own.device;
-    if (!same || !there) {
-      throw Error(Errc::invalid_argument, announcement(parameter) + ", which is " + kind(own) + ", came with " +
-                                              (there ? "" : "no memory of ") + kind(gradient));
-    }
-  }
-
-  /// "parameter 3 'fc1.weight'".
-  std::string describe(std::size_t parameter) const {
-    return "parameter " + std::to_string(parameter) + " '" + names_[parameter] + "'";
-  }
-
-  const std::vector<std::string>& names() const noexcept { return names_; }
+  const ParameterNames& names() const noexcept { return names_; }
 
  private:
   std::byte* place(const BucketPlan& plan, std::size_t parameter) const noexcept {
@@ -108,17 +87,28 @@ class GradientTable {
                                             : "on " + to_string(device_) + ", the device of its communication";
   }
 
-  std::string announcement(std::size_t parameter) const {
-    return "ready(" + std::to_string(parameter) + ") for " + describe(parameter);
+  void require_same_device(std::size_t parameter, StreamHandle stream) const {
+    if (stream.device.kind != device_.kind || (device_.kind == DeviceKind::cuda && stream.device != device_)) {
+      throw Error(Errc::unsupported, names_.describe_ready(parameter) + " came with a stream of " +
+                                         to_string(stream.device) + "; this reducer takes gradients " + where());
+    }
   }
 
-  static std::string kind(const TensorView& view) {
-    return std::string(name(view.dtype)) + " " + to_string(view.shape) + " on " + to_string(view.device);
+  /// Requires the element count, dtype and device of the parameter's own.
+  void require_same_kind(std::size_t parameter, const TensorView& gradient) const {
+    const TensorView& own = views_[parameter];
+    const bool there = gradient.data != nullptr || gradient.bytes() == 0;
+    const bool same = gradient.shape.element_count() == own.shape.element_count() && gradient.dtype == own.dtype &&
+                      gradient.device == own.device;
+    if (!same || !there) {
+      throw Error(Errc::invalid_argument, names_.describe_ready(parameter) + ", which is " + detail::kind(own) +
+                                              ", came with " + (there ? "" : "no memory of ") + detail::kind(gradient));
+    }
   }
 
   std::byte* arena_;
   Device device_;
-  std::vector<std::string> names_;
+  ParameterNames names_;
   std::vector<TensorView> views_;
   std::vector<GradientSlot> slots_;
 };

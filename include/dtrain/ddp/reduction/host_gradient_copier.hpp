@@ -45,12 +45,6 @@ class HostGradientCopier {
   /// Nothing to do: stamps update the meter.
   void collect_times() const noexcept {}
 
-  /// `ready(i)` needs no stream: the gradient is final.
-  void require_no_stream(std::size_t) const noexcept {}
-  void require_stream(std::size_t parameter, StreamHandle stream) const {
-    gradients_->require_same_device(parameter, stream);
-  }
-
   /// Packs the gradient from `gradient`, its own or other memory.
   void on_gradient_ready(std::size_t parameter, const std::byte* gradient, StreamHandle) const noexcept {
     (*gradients_)[parameter].pack_from(gradient);

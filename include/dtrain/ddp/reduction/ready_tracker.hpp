@@ -7,19 +7,20 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "dtrain/core/error.hpp"
+#include "dtrain/ddp/reduction/parameter_names.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
 
 /// Each entry is the number of the step in which its parameter was last ready, so a new step resets nothing.
 /// Threads: `mark_ready` concurrently, for any parameters; everything else between steps.
+/// Lifetime: the names outlive it.
 class ReadyTracker {
  public:
-  explicit ReadyTracker(std::vector<std::string> names)
-      : names_(std::move(names)), ready_in_step_(names_.size()), position_(names_.size()) {}
+  explicit ReadyTracker(const ParameterNames& names)
+      : names_(&names), ready_in_step_(names.size()), position_(names.size()) {}
 
   void begin_step() noexcept {
     step_.fetch_add(1, std::memory_order_relaxed);
@@ -31,18 +32,16 @@ class ReadyTracker {
 
   bool is_open() const noexcept { return open_.load(std::memory_order_acquire); }
 
-  /// @throws Error (invalid_argument) for an index out of range, outside a step, or for a second call in the step.
+  /// Requires an index in range. @throws Error (invalid_argument) outside a step, or for a second call in the step.
   void mark_ready(std::size_t parameter) {
-    check_index(parameter);
     if (!is_open()) {
-      throw Error(Errc::invalid_argument, "ready(" + std::to_string(parameter) + ") for " + describe(parameter) +
+      throw Error(Errc::invalid_argument, names_->describe_ready(parameter) +
                                               " came when no step was under way; call it between begin() and finish()");
     }
     const std::uint64_t step = step_.load(std::memory_order_relaxed);
     if (ready_in_step_[parameter].exchange(step, std::memory_order_relaxed) == step) {
-      throw Error(Errc::invalid_argument, "ready(" + std::to_string(parameter) + ") for " + describe(parameter) +
-                                              " came twice in step " + std::to_string(step) +
-                                              "; call it once, when the gradient is final");
+      throw Error(Errc::invalid_argument, names_->describe_ready(parameter) + " came twice in step " +
+                                              std::to_string(step) + "; call it once, when the gradient is final");
     }
     if (records_order_) {
       position_[parameter].store(1 + next_position_.fetch_add(1, std::memory_order_relaxed), std::memory_order_relaxed);
@@ -61,7 +60,7 @@ class ReadyTracker {
   /// All parameters in their ready order. Parameters that were not ready follow, in reverse index order.
   std::vector<std::size_t> observed_order() const {
     std::vector<std::size_t> order;
-    for (std::size_t parameter = names_.size(); parameter-- > 0;) {
+    for (std::size_t parameter = position_.size(); parameter-- > 0;) {
       order.push_back(parameter);
     }
     const auto rank = [this](std::size_t parameter) {
@@ -76,15 +75,6 @@ class ReadyTracker {
     return ready_in_step_[parameter].load(std::memory_order_relaxed) == step_.load(std::memory_order_relaxed);
   }
 
-  /// @throws Error (invalid_argument) for an index out of range.
-  void check_index(std::size_t parameter) const {
-    if (parameter >= names_.size()) {
-      throw Error(Errc::invalid_argument, "ready(" + std::to_string(parameter) + ") was called, but the model has " +
-                                              std::to_string(names_.size()) +
-                                              " parameters; pass an index into parameters()");
-    }
-  }
-
   /// A sentence that names up to five parameters that were not ready in this step; empty if all were.
   std::string missing() const {
     const std::uint64_t step = step_.load(std::memory_order_relaxed);
@@ -93,7 +83,7 @@ class ReadyTracker {
     for (std::size_t parameter = 0; parameter < ready_in_step_.size(); ++parameter) {
       if (was_ready(parameter)) continue;
       if (++count <= most_named) {
-        listed += (count > 1 ? ", " : "") + describe(parameter);
+        listed += (count > 1 ? ", " : "") + names_->describe(parameter);
       }
     }
     if (count == 0) {
@@ -105,18 +95,13 @@ class ReadyTracker {
            "DdpOptions::allow_unused_parameters)";
   }
 
-  /// "parameter 3 'fc1.weight'".
-  std::string describe(std::size_t parameter) const {
-    return "parameter " + std::to_string(parameter) + " '" + names_[parameter] + "'";
-  }
-
   /// The number of the last step begun, from 1.
   std::uint64_t step() const noexcept { return step_.load(std::memory_order_relaxed); }
 
  private:
   static constexpr std::size_t most_named = 5;
 
-  std::vector<std::string> names_;
+  const ParameterNames* names_;
   std::vector<std::atomic<std::uint64_t>> ready_in_step_;
   std::vector<std::atomic<std::size_t>> position_;  ///< in the observed order, from 1
   std::atomic<std::size_t> next_position_{0};

@@ -80,7 +80,7 @@ class Reducer final : public Step::Target {
   /// Blocking: copies the gradient's content into the arena, where the gradient lies from now on. Between steps.
   /// @returns its new view, for the model's bind_gradient.
   TensorView bind(std::size_t parameter) {
-    tracker_.check_index(parameter);
+    pipeline_.gradients().names().check_index(parameter);
     return pipeline_.bind(parameter, context_);
   }
 
@@ -115,28 +115,29 @@ class Reducer final : public Step::Target {
   }
 
   /// See Step, which forwards its calls to the reducer.
-  void ready(std::size_t parameter) override {
-    pipeline_.copier().require_no_stream(parameter);
-    announce(parameter, nullptr, {});
-  }
-
-  void ready(std::size_t parameter, StreamHandle stream) override {
-    tracker_.check_index(parameter);
-    pipeline_.copier().require_stream(parameter, stream);
-    announce(parameter, nullptr, stream);
-  }
-
-  void ready(std::size_t parameter, const TensorView& gradient, StreamHandle stream) override {
-    tracker_.check_index(parameter);
-    pipeline_.copier().require_stream(parameter, stream);
-    pipeline_.gradients().require_same_kind(parameter, gradient);
-    if (accumulated_.has(parameter) && gradient.data != pipeline_.gradients()[parameter].own) {
+  void ready(const ReadyGradient& gradient) override {
+    const std::size_t parameter = gradient.parameter;
+    const GradientTable& gradients = pipeline_.gradients();
+    gradients.check(gradient);
+    const StreamHandle stream = gradient.stream.value_or(StreamHandle{});
+    if constexpr (requires { pipeline_.copier().check_stream(parameter, stream); }) {
+      pipeline_.copier().check_stream(parameter, stream);
+    }
+    const std::byte* const own = gradients[parameter].own;
+    const bool is_elsewhere = gradient.memory && gradient.memory->data != nullptr;
+    const std::byte* const memory = is_elsewhere ? gradient.memory->data : own;
+    if (memory != own && accumulated_.has(parameter)) {
       throw Error(Errc::invalid_argument,
-                  "ready(" + std::to_string(parameter) + ") for " + tracker_.describe(parameter) +
+                  gradients.names().describe_ready(parameter) +
                       " came with other memory, and what steps under no_sync() left in its own would be lost; add to "
                       "that, and call ready(i)");
     }
-    announce(parameter, gradient.data, stream);
+    if (context_.latch->failed()) {
+      context_.latch->throw_if_failed(context_.rank);
+    }
+    tracker_.mark_ready(parameter);
+    pipeline_.meter().ready(parameter);
+    pipeline_.add_gradient(parameter, memory, stream);
   }
 
   void finish() override {
@@ -197,9 +198,7 @@ class Reducer final : public Step::Target {
   const BucketPlan& plan() const noexcept { return pipeline_.plan(); }
 
   /// Target of steps that reduce nothing. Lifetime: the reducer's.
-  Accumulation accumulation() noexcept {
-    return {tracker_, pipeline_.gradients(), accumulated_, context_, pipeline_.meter()};
-  }
+  Accumulation accumulation() noexcept { return {pipeline_.gradients(), accumulated_, context_, pipeline_.meter()}; }
 
   /// Keeps the arena, and so every bound gradient, valid after the reducer is destroyed.
   std::shared_ptr<const void> gradient_memory() const noexcept { return pipeline_.memory(); }
@@ -207,16 +206,6 @@ class Reducer final : public Step::Target {
  private:
   /// Grace period for the report of an abandoned step, whose cause is more precise than later ones.
   static constexpr std::chrono::milliseconds cause_grace{500};
-
-  /// @param gradient null for the parameter's own memory
-  void announce(std::size_t parameter, const std::byte* gradient, StreamHandle stream) {
-    if (context_.latch->failed()) {
-      context_.latch->throw_if_failed(context_.rank);
-    }
-    tracker_.mark_ready(parameter);
-    pipeline_.meter().ready(parameter);
-    pipeline_.add_gradient(parameter, gradient != nullptr ? gradient : pipeline_.gradients()[parameter].own, stream);
-  }
 
   /// Calls `act`; reports its exception to the other ranks, which wait for this one.
   template <class F>

@@ -5,10 +5,23 @@
 #include <string>
 #include <vector>
 
+using dtrain::ddp::ParameterNames;
 using dtrain::ddp::ReadyTracker;
 
+namespace {
+
+ParameterNames named(const std::vector<std::string>& names) {
+  std::vector<dtrain::Parameter> parameters;
+  for (const std::string& name : names)
+    parameters.push_back({name, {}, {}});
+  return ParameterNames(parameters);
+}
+
+}  // namespace
+
 TEST_CASE("a new step forgets the entries of the one before") {
-  ReadyTracker tracker({"a", "b"});
+  const ParameterNames names = named({"a", "b"});
+  ReadyTracker tracker(names);
   for (int step = 1; step <= 3; ++step) {
     tracker.begin_step();
     CHECK(tracker.missing().find("parameter 0 'a', parameter 1 'b'") != std::string::npos);
@@ -22,7 +35,8 @@ TEST_CASE("a new step forgets the entries of the one before") {
 }
 
 TEST_CASE("the observed order is that of the announcements, with what was not announced at the end, last first") {
-  ReadyTracker tracker({"a", "b", "c", "d", "e"});
+  const ParameterNames names = named({"a", "b", "c", "d", "e"});
+  ReadyTracker tracker(names);
   tracker.record_order(true);
   tracker.begin_step();
   for (const std::size_t parameter : {3u, 0u, 4u})
@@ -35,10 +49,12 @@ TEST_CASE("the observed order is that of the announcements, with what was not an
 }
 
 TEST_CASE("five missing parameters are named without a rest, the sixth is counted") {
-  ReadyTracker five({"a", "b", "c", "d", "e"});
+  const ParameterNames five_names = named({"a", "b", "c", "d", "e"});
+  ReadyTracker five(five_names);
   five.begin_step();
   CHECK(five.missing().find("parameter 4 'e';") != std::string::npos);
-  ReadyTracker six({"a", "b", "c", "d", "e", "f"});
+  const ParameterNames six_names = named({"a", "b", "c", "d", "e", "f"});
+  ReadyTracker six(six_names);
   six.begin_step();
   CHECK(six.missing().find("parameter 4 'e' and 1 more;") != std::string::npos);
   CHECK(six.missing().find("'f'") == std::string::npos);

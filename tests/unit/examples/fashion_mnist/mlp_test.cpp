@@ -23,11 +23,7 @@ constexpr std::array<Eigen::Index, 4> small_widths{5, 4, 3, 3};
 
 /// Notes who was ready, in which order.
 struct Recorder final : dtrain::Ready::Sink {
-  void ready(std::size_t parameter) override { order.push_back(parameter); }
-  void ready(std::size_t parameter, dtrain::StreamHandle) override { order.push_back(parameter); }
-  void ready(std::size_t parameter, const dtrain::TensorView&, dtrain::StreamHandle) override {
-    order.push_back(parameter);
-  }
+  void ready(const dtrain::ReadyGradient& gradient) override { order.push_back(gradient.parameter); }
   std::vector<std::size_t> order;
 };
 
