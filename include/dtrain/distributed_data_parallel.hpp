@@ -2,7 +2,6 @@
 /// @file
 /// DistributedDataParallel: wraps a model and averages its gradients over the ranks while the backward pass runs.
 
-#include <algorithm>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
@@ -12,7 +11,6 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -213,13 +211,13 @@ class DistributedDataParallel {
         "ddp", options.accumulate,
         [running](const backend::Operation& operation) { return running->describe(operation); });
     const auto stream = driver_->stream.ref();
-    ddp::GradientCopierFor<std::remove_const_t<decltype(stream)>>::order_behind(stream, options.producer_stream);
+    if constexpr (Reducer::GradientCopier::copies_on_stream) {
+      Reducer::GradientCopier::order_behind(stream, options.producer_stream);
+    }
     ddp::broadcast_values(communicator, stream, parameters, buffers, context);
     ddp::BucketPlan plan = ddp::plan_buckets(ddp::gradient_sizes(parameters), options.caps());
-    ddp::ReducerOptions wanted = reducer_options(model, options, parameters.size(), buffers);
-    wanted.running = running;
-    driver_->reducer = std::make_unique<Reducer>(std::move(communicator), stream, parameters, std::move(plan),
-                                                 options.reduce_op, context, std::move(wanted));
+    driver_->reducer = std::make_unique<Reducer>(std::move(communicator), stream, parameters, std::move(plan), options,
+                                                 context, reducer_parts(model, options, buffers, running));
     driver_->accumulation.emplace(driver_->reducer->accumulation());
     if constexpr (ddp::BindsGradients<M>) {
       for (std::size_t i = 0; i < parameters.size(); ++i) {
@@ -230,27 +228,20 @@ class DistributedDataParallel {
     start_progress(options.progress);
   }
 
-  /// Includes the callbacks. They keep the group until hand_over_to_group.
-  ddp::ReducerOptions reducer_options(M& model, const DdpOptions& options, std::size_t parameters,
-                                      const std::vector<TensorView>& buffers) const {
-    ddp::ReducerOptions wanted;
-    wanted.allow_unused_parameters = options.allow_unused_parameters;
-    wanted.records_every_ready = options.timeline;
-    wanted.device_times = options.timeline || options.device_times;
-    wanted.records = options.timeline ? std::max(timeline_records, 8 * parameters) : untimed_records;
-    wanted.check_addresses = options.check_addresses;
-    wanted.read_parameters = ddp::AddressCheck::reading(model);
+  /// Its callbacks keep the group until hand_over_to_group.
+  ddp::ReducerParts reducer_parts(M& model, const DdpOptions& options, const std::vector<TensorView>& buffers,
+                                  const std::shared_ptr<ddp::RunningBucket>& running) const {
+    ddp::ReducerParts parts{{}, running, {}, ddp::AddressCheck::reading(model)};
     if (options.broadcast_buffers) {
-      wanted.buffers = buffers;
+      parts.buffers = buffers;
     }
     if (options.reorder_gradients && !options.deterministic) {
-      wanted.rebuild.caps = options.caps();
-      ddp::set_up_order_broadcast(wanted.rebuild, group_, prefix_, failure_context());
+      ddp::set_up_order_broadcast(parts.rebuild, group_, prefix_, failure_context());
       if constexpr (ddp::BindsGradients<M>) {
-        wanted.rebuild.bind = [&model](std::size_t i, const TensorView& view) { model.bind_gradient(i, view); };
+        parts.rebuild.bind = [&model](std::size_t i, const TensorView& view) { model.bind_gradient(i, view); };
       }
     }
-    return wanted;
+    return parts;
   }
 
   /// For streams that the host runs: starts a helper thread that runs this stream while the program computes.
@@ -285,9 +276,6 @@ class DistributedDataParallel {
       group::GroupAccess::of(group_).report_exception(text);
     }
   }
-
-  static constexpr std::size_t untimed_records = 1024;
-  static constexpr std::size_t timeline_records = std::size_t{1} << 16;
 
   ProcessGroup<P> group_;
   std::shared_ptr<Driver> driver_;

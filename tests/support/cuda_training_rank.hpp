@@ -31,7 +31,8 @@ class CudaTrainingRank {
     bool bound = false;
     std::size_t streams = 1;
     std::chrono::nanoseconds timeout = std::chrono::seconds(10);
-    dtrain::ddp::ReducerOptions options{};
+    dtrain::DdpOptions options{};
+    dtrain::ddp::ReducerParts parts{};
   };
 
   CudaTrainingRank(const std::shared_ptr<FakeJob>& job, int rank, int size, Wanted wanted)
@@ -52,7 +53,7 @@ class CudaTrainingRank {
     reducer =
         std::make_unique<NcclReducer>(std::move(nccl.communicator), nccl.stream.ref(), parameters,
                                       dtrain::ddp::plan_buckets(dtrain::ddp::gradient_sizes(parameters), wanted.caps),
-                                      dtrain::ReduceOp::average, std::move(context), std::move(wanted.options));
+                                      wanted.options, std::move(context), std::move(wanted.parts));
     for (std::size_t i = 0; wanted.bound && i < sizes_.size(); ++i) {
       parameters[i].gradient = reducer->bind(i);
     }

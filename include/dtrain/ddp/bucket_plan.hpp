@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/types/buffer_view.hpp"
 #include "dtrain/core/types/device.hpp"
 #include "dtrain/core/types/dtype.hpp"
 
@@ -173,6 +174,32 @@ inline BucketPlan plan_buckets(std::span<const GradientSize> sizes, std::span<co
 /// Plans for the reverse order of the parameters.
 inline BucketPlan plan_buckets(std::span<const GradientSize> sizes, BucketCaps caps = {}) {
   return plan_buckets(sizes, reverse_order(sizes.size()), caps);
+}
+
+/// The elements of `planned` in the arena at `arena`, with padding: zeros, which every reduction leaves zero.
+inline BufferView range_of(const PlannedBucket& planned, std::byte* arena) noexcept {
+  std::byte* const data = planned.bytes == 0 ? nullptr : arena + planned.offset;
+  return {data, planned.bytes / size_bytes(planned.dtype), planned.dtype, planned.device};
+}
+
+/// The ranges of all buckets of `plan`.
+inline std::vector<BufferView> ranges_of(const BucketPlan& plan, std::byte* arena) {
+  std::vector<BufferView> ranges;
+  ranges.reserve(plan.buckets.size());
+  for (const PlannedBucket& bucket : plan.buckets) {
+    ranges.push_back(range_of(bucket, arena));
+  }
+  return ranges;
+}
+
+/// The number of gradients of each bucket.
+inline std::vector<std::size_t> parameter_counts(const BucketPlan& plan) {
+  std::vector<std::size_t> counts;
+  counts.reserve(plan.buckets.size());
+  for (const PlannedBucket& bucket : plan.buckets) {
+    counts.push_back(bucket.parameters.size());
+  }
+  return counts;
 }
 
 }  // namespace DTRAIN_NAMESPACE::ddp

@@ -22,7 +22,7 @@ using FakeReducer = dtrain::ddp::Reducer<support::FakeCommunicator>;
 struct FakeRank {
   explicit FakeRank(std::vector<std::size_t> sizes, dtrain::ddp::BucketCaps caps = {0, 0},
                     bool runs_when_waited_for = true, std::chrono::nanoseconds timeout = std::chrono::seconds(10),
-                    dtrain::ddp::ReducerOptions options = {})
+                    dtrain::DdpOptions options = {}, dtrain::ddp::ReducerParts parts = {})
       : stream(runs_when_waited_for) {
     channel->rank = 1;
     channel->size = 3;
@@ -37,9 +37,11 @@ struct FakeRank {
     }
     dtrain::ddp::FailureContext context{latch, 1, "host-a", timeout,
                                         [this](bool unwinding) { abandoned.push_back(unwinding); }};
+    options.first_bucket_bytes = caps.first_bucket_bytes;
+    options.bucket_bytes = caps.bucket_bytes;
     reducer = std::make_unique<FakeReducer>(support::FakeCommunicator(channel), stream.ref(), parameters,
                                             dtrain::ddp::plan_buckets(dtrain::ddp::gradient_sizes(parameters), caps),
-                                            dtrain::ReduceOp::average, std::move(context), std::move(options));
+                                            options, std::move(context), std::move(parts));
   }
 
   /// Writes `value` into all of gradient i, where it lives now.

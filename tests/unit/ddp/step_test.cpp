@@ -78,7 +78,7 @@ TEST_CASE("without a callback the job is notified at once that a step was abando
   dtrain::ddp::FailureContext context{rank.latch, 1, "host-a", std::chrono::seconds(1), {}};
   ddp_test::FakeReducer reducer(support::FakeCommunicator(rank.channel), rank.stream.ref(), rank.parameters,
                                 dtrain::ddp::plan_buckets(dtrain::ddp::gradient_sizes(rank.parameters)),
-                                dtrain::ReduceOp::sum, context);
+                                dtrain::DdpOptions{.reduce_op = dtrain::ReduceOp::sum}, context);
   { const Step step = reducer.begin(); }
   REQUIRE(rank.latch->failed());
   CHECK(rank.latch->cause()->text == "a step was abandoned without finish()");

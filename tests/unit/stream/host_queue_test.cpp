@@ -150,9 +150,28 @@ TEST_CASE("many producers lose nothing, and a full ring drains instead of growin
   for (std::thread& producer : producers) {
     producer.join();
   }
-  CHECK(ran >= 3000 - static_cast<int>(Queue::capacity));
+  CHECK(ran >= 3000 - static_cast<int>(Queue::initial_capacity));
   CHECK(drain(queue.ref()) == WaitResult::complete);
   CHECK(ran == 3000);
+}
+
+TEST_CASE("a ring holds what was reserved, and its enqueuer runs none of it") {
+  Queue queue;
+  int ran = 0;
+  const auto count = [&ran]() noexcept { ++ran; };
+  for (const int items : {100, 1000, 5000}) {
+    queue.ref().enqueue(count);
+    queue.ref().reserve(static_cast<std::uint64_t>(items));
+    CHECK(ran == (items == 100 ? 0 : 1));  // a ring that is large enough stays, with its work
+    CHECK(drain(queue.ref()) == WaitResult::complete);
+    ran = 0;
+    for (int k = 0; k < items; ++k)
+      queue.ref().enqueue(count);
+    CHECK(ran == 0);
+    CHECK(drain(queue.ref()) == WaitResult::complete);
+    CHECK(ran == items);
+    ran = 0;
+  }
 }
 
 TEST_CASE("work that waits for its own stream is an error, not a hang") {

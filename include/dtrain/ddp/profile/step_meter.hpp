@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "dtrain/ddp/ddp_options.hpp"
 #include "dtrain/ddp/profile/running_bucket.hpp"
 #include "dtrain/ddp/profile/step_record.hpp"
 #include "dtrain/ddp/profile/step_recorder.hpp"
@@ -28,13 +29,6 @@ struct StepTimes {
   std::chrono::nanoseconds exposed{};        ///< time added to the step: in finish(), or on a device after computation
 };
 
-/// Optional measurements, which cost more than reading a clock.
-struct Metering {
-  bool every_ready = false;                  ///< records each ready(), and on CUDA each start and end of a bucket
-  bool device_times = false;                 ///< measures collectives on a device
-  std::shared_ptr<RunningBucket> running{};  ///< updated with each bucket; may be null
-};
-
 /// Writes step records and sums up times. Steady state: allocates nothing. Threads: stamps run on the communication
 /// stream, `launched` under the bucket queue's mutex, `ready` anywhere; everything else on the thread that drives the
 /// steps. Lifetime: outlives the stamps' work.
@@ -49,17 +43,23 @@ class StepMeter {
     void operator()() const noexcept { meter->reached(*this); }
   };
 
-  /// @param records capacity of the ring
-  StepMeter(std::size_t buckets, std::size_t records, Metering metering = {})
-      : recorder_(records), metering_(std::move(metering)), spans_(buckets) {}
+  /// @param running updated with each bucket; may be null
+  explicit StepMeter(std::size_t parameters, const DdpOptions& options = {},
+                     std::shared_ptr<RunningBucket> running = {})
+      : recorder_(options.timeline ? std::max(timeline_records, 8 * parameters) : untimed_records),
+        running_(std::move(running)),
+        is_complete_(options.timeline),
+        wants_device_times_(options.timeline || options.device_times) {}
 
-  bool is_complete() const noexcept { return metering_.every_ready; }
-  bool wants_device_times() const noexcept { return metering_.device_times; }
+  /// Whether each ready() is recorded, and on CUDA each start and end of a bucket.
+  bool is_complete() const noexcept { return is_complete_; }
+  /// Whether collectives on a device are measured.
+  bool wants_device_times() const noexcept { return wants_device_times_; }
 
   /// Sets the buckets. Between steps.
   void plan(const BucketPlan& plan) {
     spans_ = std::vector<Span>(plan.buckets.size());
-    if (metering_.running) metering_.running->plan(plan);
+    if (running_) running_->plan(plan);
   }
 
   void begin() noexcept {
@@ -140,6 +140,9 @@ class StepMeter {
  private:
   using Clock = StepRecord::Clock;
 
+  static constexpr std::size_t untimed_records = 1024;
+  static constexpr std::size_t timeline_records = std::size_t{1} << 16;
+
   /// When the stream worked on a bucket, in the clock's ticks.
   struct Span {
     std::atomic<Clock::rep> started{0};
@@ -156,8 +159,8 @@ class StepMeter {
   void reached(const Stamp& stamp) noexcept {
     const auto now = Clock::now();
     recorder_.note(stamp.step, stamp.event, stamp.bucket, now);
-    if (stamp.event == StepEvent::started && metering_.running) {
-      metering_.running->begin(stamp.step, stamp.bucket);
+    if (stamp.event == StepEvent::started && running_) {
+      running_->begin(stamp.step, stamp.bucket);
     }
     if (stamp.bucket < spans_.size()) {
       Span& span = spans_[stamp.bucket];
@@ -177,7 +180,9 @@ class StepMeter {
   }
 
   StepRecorder recorder_;
-  Metering metering_;
+  std::shared_ptr<RunningBucket> running_;
+  bool is_complete_;
+  bool wants_device_times_;
   std::vector<Span> spans_;
   StepTimes times_;
   std::optional<std::chrono::nanoseconds> exposed_on_device_;  ///< nullopt if no device has measured

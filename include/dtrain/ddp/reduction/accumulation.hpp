@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -31,26 +32,9 @@ class [[nodiscard]] NoSync {
   std::shared_ptr<int> depth_;
 };
 
-/// Gradients that steps under no_sync() have left unreduced, with their streams. With allow_unused_parameters, the next
-/// step that reduces includes them without another ready(). Threads: `add` concurrently, for different parameters;
-/// everything else between steps.
-class AccumulatedGradients {
- public:
-  explicit AccumulatedGradients(std::size_t parameters) : gradients_(parameters) {}
-
-  void add(std::size_t parameter, StreamHandle stream) noexcept { gradients_[parameter] = {true, stream}; }
-  bool has(std::size_t parameter) const noexcept { return gradients_[parameter].is_present; }
-  StreamHandle stream(std::size_t parameter) const noexcept { return gradients_[parameter].stream; }
-  void clear() noexcept { gradients_.assign(gradients_.size(), {}); }
-
- private:
-  struct AccumulatedGradient {
-    bool is_present = false;
-    StreamHandle stream{};
-  };
-
-  std::vector<AccumulatedGradient> gradients_;
-};
+/// For each parameter the stream of the gradient that steps under no_sync() have left unreduced; nullopt if there is
+/// none. With allow_unused_parameters, the next step that reduces includes them without another ready().
+using AccumulatedGradients = std::vector<std::optional<StreamHandle>>;
 
 /// Target of steps under no_sync(): ready gradients stay in place. Lifetime: the constructor's arguments outlive it.
 class Accumulation final : public Step::Target {
@@ -74,7 +58,7 @@ class Accumulation final : public Step::Target {
                                               "parameter's own, which the next step without no_sync() reduces");
     }
     context_->latch->throw_if_failed(context_->rank);
-    accumulated_->add(gradient.parameter, gradient.stream.value_or(StreamHandle{}));
+    (*accumulated_)[gradient.parameter] = gradient.stream.value_or(StreamHandle{});
   }
 
   void finish() override {

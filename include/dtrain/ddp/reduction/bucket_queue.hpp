@@ -14,7 +14,7 @@
 namespace DTRAIN_NAMESPACE::ddp {
 
 /// Collectives match by order: every rank launches buckets 0, 1, 2, ..., whatever the order of its ready gradients.
-/// Threads: `mark_gradient_ready` and `resume_if_waiting` concurrently; everything else between steps.
+/// Threads: `mark_gradient_ready` concurrently; everything else between steps, except where a member says otherwise.
 class BucketQueue {
  public:
   /// `sizes[b]` is the number of parameters in bucket b, at least one.
@@ -42,7 +42,7 @@ class BucketQueue {
 
   /// Marks one gradient as packed into `bucket`. The call for its last gradient locks the mutex, once, and calls
   /// - `complete(bucket)`, then
-  /// - `launch(b)` for each complete bucket whose predecessors are launched, until one returns false (no capacity).
+  /// - `launch(b)` for each complete bucket whose predecessors are launched.
   /// An exception of either is passed on; nothing is launched after it.
   template <class Complete, class Launch>
   void mark_gradient_ready(std::size_t bucket, Complete&& complete, Launch&& launch) {
@@ -54,30 +54,8 @@ class BucketQueue {
     or_fail([&] { complete(bucket); });
     buckets_[bucket].complete = true;
     ++complete_;
-    launch_complete(launch);
-  }
-
-  /// Launches complete buckets that had no capacity before. Rethrows the exception of a launch in this step.
-  template <class Launch>
-  void resume(Launch&& launch) {
-    const std::lock_guard lock(mutex_);
-    launch_complete(launch);
-    if (failure_) {
-      std::rethrow_exception(failure_);
-    }
-  }
-
-  /// As resume, if a bucket waits for capacity: for the thread that has freed some. Keeps the exception of a launch.
-  template <class Launch>
-  void resume_if_waiting(Launch&& launch) noexcept {
-    if (!waits_for_capacity_.load()) {
-      return;
-    }
-    try {
-      const std::lock_guard lock(mutex_);
-      launch_complete(launch);
-    } catch (...) {
-      // finish() rethrows it.
+    for (; !failure_ && !closed_ && next_ < buckets_.size() && buckets_[next_].complete; ++next_) {
+      or_fail([&] { launch(next_); });
     }
   }
 
@@ -91,12 +69,6 @@ class BucketQueue {
   bool all_complete() const {
     const std::lock_guard lock(mutex_);
     return complete_ == buckets_.size();
-  }
-
-  /// Number of buckets launched in this step.
-  std::size_t launched() const {
-    const std::lock_guard lock(mutex_);
-    return next_;
   }
 
   /// Rethrows the exception of a launch in this step, for a caller on another thread.
@@ -115,21 +87,7 @@ class BucketQueue {
     bool complete = false;  // guarded by the mutex
   };
 
-  /// Requires the mutex, as or_fail does.
-  template <class Launch>
-  void launch_complete(Launch& launch) {
-    waits_for_capacity_.store(false);
-    while (!failure_ && !closed_ && next_ < buckets_.size() && buckets_[next_].complete) {
-      bool launched = false;
-      or_fail([&] { launched = launch(next_); });
-      if (launched) {
-        ++next_;
-      } else if (waits_for_capacity_.exchange(true)) {
-        return;  // no capacity either after the flag was set: the thread that frees some resumes
-      }
-    }
-  }
-
+  /// Requires the mutex.
   template <class F>
   void or_fail(F&& act) {
     try {
@@ -145,7 +103,6 @@ class BucketQueue {
   std::size_t next_ = 0;
   std::size_t complete_ = 0;
   std::exception_ptr failure_;
-  std::atomic<bool> waits_for_capacity_{false};  ///< a complete bucket waits for capacity
   bool closed_ = false;
 };
 

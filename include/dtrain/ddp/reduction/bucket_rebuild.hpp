@@ -22,7 +22,6 @@ namespace DTRAIN_NAMESPACE::ddp {
 
 /// Callbacks with which a reducer rebuilds its buckets. Without `agree` it keeps its first plan.
 struct BucketRebuild {
-  BucketCaps caps;
   /// Collective, blocking: returns rank 0's order; `order` is this rank's.
   std::function<std::vector<std::size_t>(const std::vector<std::size_t>& order)> agree;
   /// Calls the model's bind_gradient: gradient `parameter` is at `view` now. Required if a gradient is bound.
@@ -124,7 +123,10 @@ void move_gradients(GradientTable& gradients, const BucketPlan& plan, std::byte*
       copier.clear(place, before.bytes);
     }
   }
-  copier.synchronize(wait);  // includes the zeros: a graph that replays the next step is not ordered after this stream
+  if constexpr (Copier::copies_on_stream) {
+    copier.synchronize(
+        wait);  // includes the zeros: a graph that replays the next step is not ordered after this stream
+  }
 }
 
 }  // namespace DTRAIN_NAMESPACE::ddp

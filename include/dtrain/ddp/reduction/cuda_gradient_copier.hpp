@@ -116,8 +116,6 @@ class CudaGradientCopier {
     events.record();
   }
 
-  bool can_launch(std::size_t) const noexcept { return true; }
-
   void before(std::size_t bucket) {
     producer_events_[bucket].make_wait(stream_);
     times_.started(bucket, stream_);
@@ -148,8 +146,8 @@ class CudaGradientCopier {
 
   /// Makes later work of every stream that produced a gradient of this step run after the last bucket. Blocking: no,
   /// unless no parameter was ready: then there is no such stream.
-  template <class Wait, class Resume>
-  void finish(Wait&& wait, Resume&&) {
+  template <class Wait>
+  void finish(Wait&& wait) {
     stream_.record(done_);
     for (const StreamHandle producer : producers_) {
       with_stream(producer, [this](Stream waiting) {

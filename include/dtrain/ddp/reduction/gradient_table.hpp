@@ -1,8 +1,9 @@
 #pragma once
 /// @file
-/// Gradient table: slot, name and shape of each parameter's gradient, and checks of ready() arguments.
+/// Gradient table: addresses, name and shape of each parameter's gradient, and checks of ready() arguments.
 
 #include <cstddef>
+#include <cstring>
 #include <span>
 #include <string>
 #include <vector>
@@ -14,12 +15,35 @@
 #include "dtrain/ddp/collect_parameters.hpp"
 #include "dtrain/ddp/parameter.hpp"
 #include "dtrain/ddp/ready.hpp"
-#include "dtrain/ddp/reduction/gradient_slot.hpp"
 #include "dtrain/ddp/reduction/parameter_names.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// Threads: const members concurrently. Indices are in range, except where a member says that it checks.
+/// A bound gradient lies in the arena: both addresses are the same and nothing is copied.
+struct GradientSlot {
+  std::byte* own = nullptr;    ///< the parameter's gradient memory
+  std::byte* place = nullptr;  ///< in the arena
+  std::size_t bytes = 0;
+
+  bool is_bound() const noexcept { return own == place; }
+
+  void pack() const noexcept { pack_from(own); }
+
+  /// `source` is the slot's own memory or memory that does not overlap the arena.
+  void pack_from(const std::byte* source) const noexcept {
+    if (source != place && bytes != 0) {
+      std::memcpy(place, source, bytes);
+    }
+  }
+
+  void unpack() const noexcept {
+    if (!is_bound() && bytes != 0) {
+      std::memcpy(own, place, bytes);
+    }
+  }
+};
+
+/// Threads: const members concurrently. Indices are in range, except for check().
 class GradientTable {
  public:
   /// @param arena begin of the plan's arena, on `device`; null only if the arena has 0 bytes
@@ -41,10 +65,10 @@ class GradientTable {
 
   const GradientSlot& operator[](std::size_t parameter) const noexcept { return slots_[parameter]; }
 
-  /// Binds a gradient: from now on it lies in the arena. The caller has copied its content there. Checks the index.
+  /// Binds a gradient: from now on it lies in the arena. The caller has copied its content there.
   /// @returns the gradient's new view
   TensorView bind(std::size_t parameter) {
-    GradientSlot& slot = slots_.at(parameter);
+    GradientSlot& slot = slots_[parameter];
     slot.own = slot.place;
     views_[parameter].data = slot.place;
     return views_[parameter];
@@ -53,7 +77,7 @@ class GradientTable {
   /// Places the gradient as in another plan of the same gradients. The caller moves a bound gradient's content.
   /// @returns the gradient's present view
   TensorView move(std::size_t parameter, const BucketPlan& plan) {
-    GradientSlot& slot = slots_.at(parameter);
+    GradientSlot& slot = slots_[parameter];
     const bool bound = slot.is_bound();
     slot.place = place(plan, parameter);
     return bound ? bind(parameter) : views_[parameter];
@@ -62,7 +86,9 @@ class GradientTable {
   /// @throws Error (invalid_argument) for an index out of range, a gradient on a device without a stream, and memory
   /// unlike the parameter's own; (unsupported) for a stream of another device.
   void check(const ReadyGradient& gradient) const {
-    names_.check_index(gradient.parameter);
+    if (gradient.parameter >= size()) {
+      names_.refuse_index(gradient.parameter);
+    }
     if (gradient.stream) {
       require_same_device(gradient.parameter, *gradient.stream);
     } else if (device_.kind != DeviceKind::host) {

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Parameter names: descriptions and index checks of a model's parameters, for error sentences.
+/// Parameter names: descriptions of a model's parameters for error sentences.
 
 #include <cstddef>
 #include <span>
@@ -23,12 +23,10 @@ class ParameterNames {
 
   std::size_t size() const noexcept { return names_.size(); }
 
-  /// @throws Error (invalid_argument) for an index out of range
-  void check_index(std::size_t parameter) const {
-    if (parameter >= size()) {
-      throw Error(Errc::invalid_argument, "ready(" + std::to_string(parameter) + ") was called, but the model has " +
-                                              std::to_string(size()) + " parameters; pass an index into parameters()");
-    }
+  /// @throws Error (invalid_argument): the index is out of range
+  [[noreturn]] void refuse_index(std::size_t parameter) const {
+    throw Error(Errc::invalid_argument, "ready(" + std::to_string(parameter) + ") was called, but the model has " +
+                                            std::to_string(size()) + " parameters; pass an index into parameters()");
   }
 
   /// "parameter 3 'fc1.weight'".

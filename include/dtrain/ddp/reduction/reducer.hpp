@@ -2,11 +2,13 @@
 /// @file
 /// Reducer: steps in which every gradient is marked ready once and reduced; failures are reported to the job.
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -17,19 +19,28 @@
 #include "dtrain/core/cause.hpp"
 #include "dtrain/core/exception_text.hpp"
 #include "dtrain/core/log.hpp"
-#include "dtrain/core/types/reduce_op.hpp"
+#include "dtrain/core/types/tensor_view.hpp"
 #include "dtrain/ddp/address_check.hpp"
+#include "dtrain/ddp/ddp_options.hpp"
 #include "dtrain/ddp/failure_context.hpp"
 #include "dtrain/ddp/parameter.hpp"
 #include "dtrain/ddp/profile/reducer_statistics.hpp"
+#include "dtrain/ddp/profile/running_bucket.hpp"
 #include "dtrain/ddp/profile/step_recorder.hpp"
-#include "dtrain/ddp/reducer_options.hpp"
 #include "dtrain/ddp/reduction/accumulation.hpp"
-#include "dtrain/ddp/reduction/pipeline.hpp"
+#include "dtrain/ddp/reduction/bucket_reduction.hpp"
 #include "dtrain/ddp/reduction/ready_tracker.hpp"
 #include "dtrain/ddp/step.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
+
+/// Parts of a model and its group that a reducer uses; each may be missing.
+struct ReducerParts {
+  std::vector<TensorView> buffers{};         ///< broadcast from rank 0 in each step
+  std::shared_ptr<RunningBucket> running{};  ///< updated with each bucket
+  BucketRebuild rebuild{};
+  AddressCheck::Read read_parameters{};
+};
 
 /// Owns a channel, and an arena in which all gradients are reduced. A bound gradient lies in the arena. Any other
 /// gradient is packed when it is ready and unpacked once it is reduced, by the host or by streams (GradientCopierFor).
@@ -40,22 +51,23 @@ template <backend::Communicator Communicator>
 class Reducer final : public Step::Target {
  public:
   using Stream = typename Communicator::Stream;
+  using GradientCopier = typename BucketReduction<Communicator>::GradientCopier;
 
   /// Collective, blocking: allocates the arena. `plan` is made from the gradients of `parameters`, in the same order;
   /// both are the same on every rank. @throws Error (unsupported) for gradients on another device than the stream's.
-  Reducer(Communicator communicator, Stream stream, std::span<const Parameter> parameters, BucketPlan plan, ReduceOp op,
-          FailureContext context, ReducerOptions options = {})
+  Reducer(Communicator communicator, Stream stream, std::span<const Parameter> parameters, BucketPlan plan,
+          const DdpOptions& options, FailureContext context, ReducerParts parts = {})
       : context_(std::move(context)),
-        options_(std::move(options)),
-        owner_(new Pipeline<Communicator>(
-            std::move(communicator), stream, parameters, options_.buffers, std::move(plan), op, context_,
-            options_.records, Metering{options_.records_every_ready, options_.device_times, options_.running})),
-        tracker_(pipeline_.gradients().names()),
+        options_(options),
+        rebuild_(std::move(parts.rebuild)),
+        owner_(new BucketReduction<Communicator>(std::move(communicator), stream, parameters, parts.buffers,
+                                                 std::move(plan), options, context_, std::move(parts.running))),
+        tracker_(reduction_.gradients().names()),
         accumulated_(parameters.size()),
-        addresses_(std::move(options_.read_parameters), options_.check_addresses) {
-    tracker_.record_order(options_.rebuild.agree != nullptr);
-    if (options_.rebuild.publish) {
-      pipeline_.on_all_gradients_ready([this] { options_.rebuild.publish(tracker_.observed_order()); });
+        addresses_(std::move(parts.read_parameters), options.check_addresses) {
+    tracker_.record_order(rebuild_.agree != nullptr);
+    if (rebuild_.publish) {
+      reduction_.on_all_gradients_ready([this] { rebuild_.publish(tracker_.observed_order()); });
     }
   }
 
@@ -65,7 +77,7 @@ class Reducer final : public Step::Target {
   /// Blocking: until the work that uses the arena has ended. Work of an unfinished step is aborted.
   ~Reducer() {
     try {
-      const bool is_idle = pipeline_.end(
+      const bool is_idle = reduction_.end(
           under_way_, {CauseKind::exception, context_.rank, context_.host, "a step was abandoned without finish()"},
           Deadline::after(context_.timeout));
       if (!is_idle) {
@@ -79,10 +91,7 @@ class Reducer final : public Step::Target {
 
   /// Blocking: copies the gradient's content into the arena, where the gradient lies from now on. Between steps.
   /// @returns its new view, for the model's bind_gradient.
-  TensorView bind(std::size_t parameter) {
-    pipeline_.gradients().names().check_index(parameter);
-    return pipeline_.bind(parameter, context_);
-  }
+  TensorView bind(std::size_t parameter) { return reduction_.bind(parameter, context_); }
 
   /// Records the parameters' present addresses for the address check. After the last bind.
   void remember_addresses() { addresses_.remember(); }
@@ -92,7 +101,7 @@ class Reducer final : public Step::Target {
   Step begin(const char* caller = "begin()") {
     throw_if_unusable(caller);
     or_report([&] { addresses_.begin_step(steps_ + 1); });
-    pipeline_.begin_step();
+    reduction_.begin_step();
     tracker_.begin_step();
     under_way_ = true;
     return Step(*this);
@@ -103,7 +112,7 @@ class Reducer final : public Step::Target {
     if (under_way_ && !tracker_.is_open()) {
       context_.latch->block_until_failed(Deadline::after(cause_grace));
     }
-    backend::throw_if_failed(pipeline_.communicator(), *context_.latch, context_.rank);
+    backend::throw_if_failed(reduction_.communicator(), *context_.latch, context_.rank);
     if (under_way_) {
       throw Error(Errc::invalid_argument,
                   caller + std::string(tracker_.is_open()
@@ -117,16 +126,16 @@ class Reducer final : public Step::Target {
   /// See Step, which forwards its calls to the reducer.
   void ready(const ReadyGradient& gradient) override {
     const std::size_t parameter = gradient.parameter;
-    const GradientTable& gradients = pipeline_.gradients();
+    const GradientTable& gradients = reduction_.gradients();
     gradients.check(gradient);
     const StreamHandle stream = gradient.stream.value_or(StreamHandle{});
-    if constexpr (requires { pipeline_.copier().check_stream(parameter, stream); }) {
-      pipeline_.copier().check_stream(parameter, stream);
+    if constexpr (GradientCopier::copies_on_stream) {
+      GradientCopier::check_stream(parameter, stream);
     }
     const std::byte* const own = gradients[parameter].own;
     const bool is_elsewhere = gradient.memory && gradient.memory->data != nullptr;
     const std::byte* const memory = is_elsewhere ? gradient.memory->data : own;
-    if (memory != own && accumulated_.has(parameter)) {
+    if (memory != own && accumulated_[parameter]) {
       throw Error(Errc::invalid_argument,
                   gradients.names().describe_ready(parameter) +
                       " came with other memory, and what steps under no_sync() left in its own would be lost; add to "
@@ -136,22 +145,22 @@ class Reducer final : public Step::Target {
       context_.latch->throw_if_failed(context_.rank);
     }
     tracker_.mark_ready(parameter);
-    pipeline_.meter().ready(parameter);
-    pipeline_.add_gradient(parameter, memory, stream);
+    reduction_.meter().ready(parameter);
+    reduction_.add_gradient(parameter, memory, stream);
   }
 
   void finish() override {
     if (!tracker_.end_step()) {
       throw Error(Errc::invalid_argument, "finish() came when no step was under way; begin() one first");
     }
-    pipeline_.meter().waiting();
-    backend::throw_if_failed(pipeline_.communicator(), *context_.latch, context_.rank);
+    reduction_.meter().waiting();
+    backend::throw_if_failed(reduction_.communicator(), *context_.latch, context_.rank);
     complete_or_throw();
-    or_report([&] { pipeline_.finish(context_); });
+    or_report([&] { reduction_.finish(context_); });
     for (const PlannedBucket& bucket : plan().buckets) {
       bytes_reduced_ += bucket.payload_bytes;
     }
-    accumulated_.clear();
+    std::fill(accumulated_.begin(), accumulated_.end(), std::nullopt);
     if (++steps_ == 1) {
       rebuild_buckets();
     }
@@ -173,35 +182,35 @@ class Reducer final : public Step::Target {
 
   /// Drops the callbacks and the objects that they hold. After the last step.
   void drop_callbacks() noexcept {
-    pipeline_.stop_launching();
+    reduction_.stop_launching();
     context_.step_abandoned = nullptr;
-    pipeline_.on_all_gradients_ready({});
-    options_.rebuild = {};
+    reduction_.on_all_gradients_ready({});
+    rebuild_ = {};
     addresses_.forget();
   }
 
   ReducerStatistics statistics() const noexcept {
-    const StepMeter& meter = pipeline_.up_to_date_meter();
+    const StepMeter& meter = reduction_.up_to_date_meter();
     return {steps_,
             bytes_reduced_,
             plan().buckets.size(),
             meter.times(),
-            Pipeline<Communicator>::GradientCopier::is_measured || meter.measured_steps() > 0,
+            GradientCopier::is_measured || meter.measured_steps() > 0,
             meter.measured_steps(),
             meter.unreduced_passes()};
   }
 
   /// The latest step records. Threads: any.
-  const StepRecorder& recorder() const noexcept { return pipeline_.meter().recorder(); }
+  const StepRecorder& recorder() const noexcept { return reduction_.meter().recorder(); }
 
   /// The bucket plan. A rebuild replaces it after the first step.
-  const BucketPlan& plan() const noexcept { return pipeline_.plan(); }
+  const BucketPlan& plan() const noexcept { return reduction_.plan(); }
 
   /// Target of steps that reduce nothing. Lifetime: the reducer's.
-  Accumulation accumulation() noexcept { return {pipeline_.gradients(), accumulated_, context_, pipeline_.meter()}; }
+  Accumulation accumulation() noexcept { return {reduction_.gradients(), accumulated_, context_, reduction_.meter()}; }
 
   /// Keeps the arena, and so every bound gradient, valid after the reducer is destroyed.
-  std::shared_ptr<const void> gradient_memory() const noexcept { return pipeline_.memory(); }
+  std::shared_ptr<const void> gradient_memory() const noexcept { return reduction_.memory(); }
 
  private:
   /// Grace period for the report of an abandoned step, whose cause is more precise than later ones.
@@ -222,16 +231,16 @@ class Reducer final : public Step::Target {
 
   void complete_or_throw() {
     or_report([&] {
-      pipeline_.throw_if_launch_failed();
+      reduction_.throw_if_launch_failed();
       addresses_.end_step();
       if (const std::string missing = tracker_.missing(); !missing.empty()) {
         if (!options_.allow_unused_parameters) {
           throw Error(Errc::missing_gradient, missing).with_rank(context_.rank);
         }
         add_accumulated();
-        pipeline_.zero_fill_others([this](std::size_t parameter) { return takes_part(parameter); });
+        reduction_.zero_fill_others([this](std::size_t parameter) { return takes_part(parameter); });
       }
-      if (!pipeline_.all_complete()) {
+      if (!reduction_.all_complete()) {
         throw Error(Errc::invalid_argument,
                     "finish() came while a ready() of its step was still running; wait for its return first")
             .with_rank(context_.rank);
@@ -241,34 +250,35 @@ class Reducer final : public Step::Target {
 
   /// Whether the parameter was ready in this step, or has a gradient of a step that reduced nothing.
   bool takes_part(std::size_t parameter) const noexcept {
-    return tracker_.was_ready(parameter) || accumulated_.has(parameter);
+    return tracker_.was_ready(parameter) || accumulated_[parameter];
   }
 
   void add_accumulated() {
-    for (std::size_t parameter = 0; parameter < pipeline_.gradients().size(); ++parameter) {
-      if (!tracker_.was_ready(parameter) && accumulated_.has(parameter)) {
-        pipeline_.add_gradient(parameter, pipeline_.gradients()[parameter].own, accumulated_.stream(parameter));
+    for (std::size_t parameter = 0; parameter < reduction_.gradients().size(); ++parameter) {
+      if (!tracker_.was_ready(parameter) && accumulated_[parameter]) {
+        reduction_.add_gradient(parameter, reduction_.gradients()[parameter].own, *accumulated_[parameter]);
       }
     }
   }
 
   /// Rebuilds once, if configured and if no graph stores addresses.
   void rebuild_buckets() {
-    if (BucketRebuild& rebuild = options_.rebuild; rebuild.agree && pipeline_.copier().may_move()) {
+    if (rebuild_.agree && reduction_.copier().may_move()) {
       or_report([&] {
-        pipeline_.rebuild_buckets(rebuild.agree(tracker_.observed_order()), rebuild, context_);
+        reduction_.rebuild_buckets(rebuild_.agree(tracker_.observed_order()), rebuild_, options_.caps(), context_);
         addresses_.remember();  // bound gradients have moved
       });
-      rebuild = {};
+      rebuild_ = {};
     }
-    pipeline_.on_all_gradients_ready({});
+    reduction_.on_all_gradients_ready({});
     tracker_.record_order(false);
   }
 
   FailureContext context_;
-  ReducerOptions options_;
-  std::unique_ptr<Pipeline<Communicator>> owner_;
-  Pipeline<Communicator>& pipeline_ = *owner_;
+  DdpOptions options_;
+  BucketRebuild rebuild_;
+  std::unique_ptr<BucketReduction<Communicator>> owner_;
+  BucketReduction<Communicator>& reduction_ = *owner_;
   ReadyTracker tracker_;
   AccumulatedGradients accumulated_;
   AddressCheck addresses_;

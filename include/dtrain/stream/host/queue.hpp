@@ -2,13 +2,14 @@
 /// @file
 /// Queue: a caller-runs work queue; the thread that waits for the work runs it in order.
 
-#include <array>
 #include <atomic>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <mutex>
 #include <thread>
+#include <vector>
 
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
@@ -31,8 +32,9 @@ class StreamRef;
 /// pinned; outlives its references, events and HelperThread. Destruction drops work that has not run.
 class Queue {
  public:
-  /// Capacity of the ring. Enqueueing to a full ring runs its oldest work, or waits for it, instead of growing.
-  static constexpr std::uint64_t capacity = 256;
+  /// Capacity of the ring, unless reserve() makes it larger. Enqueueing to a full ring runs its oldest work, or waits
+  /// for it, instead of growing.
+  static constexpr std::uint64_t initial_capacity = 256;
 
   Queue() = default;
   Queue(const Queue&) = delete;
@@ -45,12 +47,23 @@ class Queue {
 
   StreamRef ref() noexcept;
 
+  /// Makes the ring hold at least `items` work items. Blocks until the work enqueued so far is done. Threads: no other
+  /// enqueues meanwhile. @throws Error (invalid_argument) if the caller is itself work of this queue
+  void reserve(std::uint64_t items) {
+    if (items <= ring_.size()) {
+      return;
+    }
+    while (block_until_complete(published(), Deadline::after(full_ring_timeout)) != WaitResult::complete) {
+    }
+    ring_ = std::vector<WorkItem>(std::bit_ceil(items));  // a runner reads it once it has seen a later ticket
+  }
+
   /// Blocks only if the ring is full. Wakes a parked HelperThread.
   /// @throws Error (invalid_argument) if the ring is full and the caller is itself work of this queue
   template <WorkFunction F>
   void enqueue(const F& work) {
     while (!try_enqueue(work)) {
-      block_until_complete(published() + 1 - capacity, Deadline::after(full_ring_timeout));
+      block_until_complete(published() + 1 - ring_.size(), Deadline::after(full_ring_timeout));
     }
     wake_helper();
   }
@@ -98,13 +111,13 @@ class Queue {
   enum RunnerState : std::uint32_t { no_runner, has_runner };
   enum HelperState : std::uint32_t { helper_awake, helper_parked };
 
-  WorkItem& slot(std::uint64_t index) noexcept { return ring_[index % capacity]; }
+  WorkItem& slot(std::uint64_t index) noexcept { return ring_[index & (ring_.size() - 1)]; }
 
   template <WorkFunction F>
   bool try_enqueue(const F& work) {
     const std::lock_guard gate(producers_);
     const std::uint64_t index = published_.load(std::memory_order_relaxed);
-    if (index - completed_.load(std::memory_order_acquire) >= capacity) {
+    if (index - completed_.load(std::memory_order_acquire) >= ring_.size()) {
       return false;
     }
     slot(index).store(work);
@@ -189,8 +202,8 @@ class Queue {
   alignas(64) std::atomic<std::uint64_t> wanted_{no_waiter};  ///< lowest ticket that a thread sleeps for
   std::atomic<std::uint32_t> signal_{0};
   std::atomic<std::uint32_t> helper_{helper_awake};
-  std::atomic<bool> has_helper_{false};  ///< false again when it is to stop
-  std::array<WorkItem, capacity> ring_;
+  std::atomic<bool> has_helper_{false};                       ///< false again when it is to stop
+  alignas(64) std::vector<WorkItem> ring_{initial_capacity};  ///< a power of two
 };
 
 }  // namespace DTRAIN_NAMESPACE::stream::host

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 
 #include "dtrain/core/types/device.hpp"
 #include "dtrain/stream/host/event.hpp"
@@ -60,6 +61,9 @@ class StreamRef {
   void enqueue(const F& work) const {
     queue_->enqueue(work);
   }
+
+  /// See Queue::reserve.
+  void reserve(std::uint64_t items) const { queue_->reserve(items); }
 
   friend bool operator==(StreamRef, StreamRef) = default;
 

@@ -56,12 +56,12 @@ void expect_replays(int ranks, bool bound, int warm_up, cudaStreamCaptureMode mo
     CudaTrainingRank::Wanted wanted{.caps = {256, 2048}, .bound = bound};
     wanted.options.device_times = true;
     std::vector<dtrain::Parameter>* parameters = nullptr;
-    wanted.options.rebuild = {{0, 0},
-                              [&](const std::vector<std::size_t>&) {
-                                ++planned_again;
-                                return std::vector<std::size_t>{1, 0, 3, 2};
-                              },
-                              [&](std::size_t i, const dtrain::TensorView& view) { (*parameters)[i].gradient = view; }};
+    wanted.options.bucket_bytes = 0;
+    wanted.parts.rebuild = {[&](const std::vector<std::size_t>&) {
+                              ++planned_again;
+                              return std::vector<std::size_t>{1, 0, 3, 2};
+                            },
+                            [&](std::size_t i, const dtrain::TensorView& view) { (*parameters)[i].gradient = view; }};
     CudaTrainingRank rank(job, self.rank(), ranks, wanted);
     parameters = &rank.parameters;
     self.doing("warming up");

@@ -214,7 +214,7 @@ TEST_CASE("a gradient that is not on the device of the communication is refused"
   const std::vector<dtrain::Parameter> parameters{{"w", view, view}};
   expect_error(Errc::unsupported, "this reducer takes gradients on cuda:0, the device of its communication", [&] {
     support::NcclReducer(std::move(nccl.communicator), nccl.stream.ref(), parameters,
-                         dtrain::ddp::plan_buckets(dtrain::ddp::gradient_sizes(parameters)), dtrain::ReduceOp::sum,
+                         dtrain::ddp::plan_buckets(dtrain::ddp::gradient_sizes(parameters)), dtrain::DdpOptions{},
                          {nccl.latch, 0, "host-a", 10s, {}});
   });
 }
@@ -293,7 +293,7 @@ TEST_CASE("where everything is recorded, the device's times of each bucket are")
   if (!support::enough_devices(1)) return dtrain_test::skip("there is no device");
   for (const bool everything : {false, true}) {
     CAPTURE(everything);
-    CudaTrainingRank rank(std::make_shared<FakeJob>(1), 0, 1, {.options = {.records_every_ready = everything}});
+    CudaTrainingRank rank(std::make_shared<FakeJob>(1), 0, 1, {.options = {.timeline = everything}});
     for (int repeat = 0; repeat < 3; ++repeat) {
       Step step = rank.reducer->begin();
       for (std::size_t i = rank.count(); i-- > 0;)
@@ -321,15 +321,14 @@ TEST_CASE("a second plan moves what bound gradients hold, and later steps reduce
   std::atomic<int> moved{0};
   run_thread_ranks(2, [&](RankThread& self) {
     std::vector<dtrain::Parameter>* parameters = nullptr;
-    CudaTrainingRank::Wanted wanted{.bound = true};
-    wanted.options.rebuild = {{0, 0},
-                              [](const std::vector<std::size_t>&) {
-                                return std::vector<std::size_t>{2, 0, 3, 1};
-                              },
-                              [&](std::size_t i, const dtrain::TensorView& view) {
-                                moved += (*parameters)[i].gradient.data != view.data ? 1 : 0;
-                                (*parameters)[i].gradient = view;
-                              }};
+    CudaTrainingRank::Wanted wanted{.bound = true, .options = {.bucket_bytes = 0}};
+    wanted.parts.rebuild = {[](const std::vector<std::size_t>&) {
+                              return std::vector<std::size_t>{2, 0, 3, 1};
+                            },
+                            [&](std::size_t i, const dtrain::TensorView& view) {
+                              moved += (*parameters)[i].gradient.data != view.data ? 1 : 0;
+                              (*parameters)[i].gradient = view;
+                            }};
     CudaTrainingRank rank(job, self.rank(), 2, wanted);
     parameters = &rank.parameters;
     for (int repeat = 0; repeat < 3; ++repeat) {

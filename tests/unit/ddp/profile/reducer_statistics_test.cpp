@@ -58,7 +58,7 @@ TEST_CASE("the line says why nothing was hidden, and counts passes under no_sync
 }
 
 TEST_CASE("a pass under no_sync counts as the pass that it is, and not as forward") {
-  StepMeter meter(1, 64);
+  StepMeter meter(1);
   for (int step = 0; step < 3; ++step) {
     for (int pass = 0; pass < 2; ++pass) {
       meter.begin_unreduced();
@@ -80,7 +80,7 @@ TEST_CASE("a pass under no_sync counts as the pass that it is, and not as forwar
 TEST_CASE("a step leaves its records in order, every ready among them where that is wanted") {
   for (const bool every : {false, true}) {
     CAPTURE(every);
-    FakeRank rank({3, 4}, {0, 0}, true, 10s, {.records_every_ready = every});
+    FakeRank rank({3, 4}, {0, 0}, true, 10s, {.timeline = every});
     for (int repeat = 0; repeat < 2; ++repeat) {
       Step step = rank.reducer->begin();
       step.ready(1);
@@ -100,7 +100,8 @@ TEST_CASE("a step leaves its records in order, every ready among them where that
 }
 
 TEST_CASE("communication before finish is hidden, the rest is not") {
-  StepMeter meter(2, 64);
+  StepMeter meter(2);
+  meter.plan(dtrain::ddp::plan_buckets(std::vector<dtrain::ddp::GradientSize>(2, {4}), dtrain::ddp::BucketCaps{0, 0}));
   for (int step = 0; step < 3; ++step) {
     meter.begin();
     meter.stamp(0, StepEvent::started)();

@@ -335,9 +335,9 @@ TEST_CASE("a reducer that is destroyed within a step ends its work first") {
 TEST_CASE("a reducer that is destroyed waits for a launch, too, that threw when its collective was enqueued") {
   for (const bool finished : {false, true}) {
     CAPTURE(finished);
-    dtrain::ddp::ReducerOptions options;
-    options.rebuild.publish = [](const std::vector<std::size_t>&) { throw std::runtime_error("no word"); };
-    FakeRank rank({1, 1}, {0, 0}, true, std::chrono::seconds(10), std::move(options));
+    dtrain::ddp::ReducerParts parts;
+    parts.rebuild.publish = [](const std::vector<std::size_t>&) { throw std::runtime_error("no word"); };
+    FakeRank rank({1, 1}, {0, 0}, true, std::chrono::seconds(10), {}, std::move(parts));
     {
       Step step = rank.reducer->begin();
       step.ready(1);
@@ -360,11 +360,15 @@ TEST_CASE("bound gradients stay where they are while gradient_memory is kept") {
   CHECK(rank.read(0) == 9.0F);
 }
 
-TEST_CASE("a launch that throws in finish, where there was no capacity for it before, is reported to the job too") {
+TEST_CASE("ready launches each of many buckets, and one of them that throws is reported to the job") {
   FakeRank rank(std::vector<std::size_t>(60, 1));
   rank.channel->refuses_at = 50;
   Step step = rank.reducer->begin();
-  for (std::size_t i = 60; i-- > 0;)
+  for (std::size_t i = 60; i-- > 10;)
+    step.ready(i);
+  CHECK(rank.launched().size() == 50);
+  CHECK_THROWS_WITH(step.ready(9), "the channel refuses this launch");
+  for (std::size_t i = 9; i-- > 0;)
     step.ready(i);
   CHECK(!rank.latch->failed());
   CHECK_THROWS_WITH(step.finish(), "the channel refuses this launch");

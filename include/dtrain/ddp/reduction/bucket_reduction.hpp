@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Reduction pipeline: packs gradients into buckets, launches a collective for each full bucket, unpacks results.
+/// BucketReduction: packs gradients into buckets, launches a collective for each full bucket, unpacks results.
 
 #include <cstddef>
 #include <functional>
@@ -14,11 +14,12 @@
 #include "dtrain/core/types/reduce_op.hpp"
 #include "dtrain/ddp/agreement/buffer_broadcast.hpp"
 #include "dtrain/ddp/collect_parameters.hpp"
+#include "dtrain/ddp/ddp_options.hpp"
 #include "dtrain/ddp/failure_context.hpp"
 #include "dtrain/ddp/parameter.hpp"
+#include "dtrain/ddp/profile/running_bucket.hpp"
 #include "dtrain/ddp/profile/step_meter.hpp"
 #include "dtrain/ddp/reduction/bucket_queue.hpp"
-#include "dtrain/ddp/reduction/bucket_ranges.hpp"
 #include "dtrain/ddp/reduction/bucket_rebuild.hpp"
 #include "dtrain/ddp/reduction/gradient_copier.hpp"
 #include "dtrain/ddp/reduction/gradient_table.hpp"
@@ -27,19 +28,19 @@ namespace DTRAIN_NAMESPACE::ddp {
 
 /// Owns the channel and the arena. Reducer checks the order of the calls. Pinned.
 /// Threads: `add_gradient` concurrently, for different parameters; everything else before the first or after the last
-/// of these calls. A thread that runs the host stream launches buckets as well, if they had no capacity before.
+/// of these calls.
 template <backend::Communicator Communicator>
-class Pipeline {
+class BucketReduction {
  public:
   using Stream = typename Communicator::Stream;
   using GradientCopier = GradientCopierFor<Stream>;
 
   /// Collective, blocking: allocates. @throws as Reducer.
-  Pipeline(Communicator communicator, Stream stream, std::span<const Parameter> parameters,
-           std::span<const TensorView> buffers, BucketPlan plan, ReduceOp op, const FailureContext& context,
-           std::size_t records, Metering metering)
+  BucketReduction(Communicator communicator, Stream stream, std::span<const Parameter> parameters,
+                  std::span<const TensorView> buffers, BucketPlan plan, const DdpOptions& options,
+                  const FailureContext& context, std::shared_ptr<RunningBucket> running)
       : communicator_(std::move(communicator)),
-        op_(op),
+        op_(options.reduce_op),
         plan_(std::move(plan)),
         sizes_(gradient_sizes(parameters)),
         arena_(allocate(context)),
@@ -47,16 +48,13 @@ class Pipeline {
         gradients_(parameters, plan_, arena_base(), stream.device()),
         queue_(parameter_counts(plan_)),
         ranges_(ranges_of(plan_, arena_base())),
-        meter_(ranges_.size(), records, std::move(metering)),
+        meter_(parameters.size(), options, std::move(running)),
         copier_(stream, gradients_, plan_, meter_) {
     meter_.plan(plan_);
-    if constexpr (!GradientCopier::copies_on_stream) {
-      copier_.on_capacity_freed([this] { queue_.resume_if_waiting(launching()); });
-    }
   }
 
-  Pipeline(const Pipeline&) = delete;
-  Pipeline& operator=(const Pipeline&) = delete;
+  BucketReduction(const BucketReduction&) = delete;
+  BucketReduction& operator=(const BucketReduction&) = delete;
 
   const Communicator& communicator() const noexcept { return communicator_; }
   const BucketPlan& plan() const noexcept { return plan_; }
@@ -67,13 +65,18 @@ class Pipeline {
 
   /// The meter, with the device times measured so far.
   const StepMeter& up_to_date_meter() noexcept {
-    copier_.collect_times();
+    if constexpr (GradientCopier::copies_on_stream) {
+      copier_.collect_times();
+    }
     return meter_;
   }
   std::shared_ptr<const void> memory() const noexcept { return arena_; }
 
   /// Blocking: copies the gradient's content into the arena, where the gradient lies from now on. @returns its new view
   TensorView bind(std::size_t parameter, const FailureContext& context) {
+    if (parameter >= gradients_.size()) {
+      gradients_.names().refuse_index(parameter);
+    }
     const GradientSlot slot = gradients_[parameter];
     if (slot.own != nullptr && !slot.is_bound()) {
       copier_.copy(slot.place, slot.own, slot.bytes, waiting(context));
@@ -84,7 +87,9 @@ class Pipeline {
   void begin_step() noexcept {
     meter_.begin();
     queue_.begin_step();
-    copier_.begin_step();
+    if constexpr (GradientCopier::copies_on_stream) {
+      copier_.begin_step();
+    }
   }
 
   /// Adds a gradient of this step: it is at `gradient` once the work now enqueued on `stream` has run.
@@ -96,9 +101,11 @@ class Pipeline {
   /// Parameters for which `was_announced(i)` is false contribute zeros.
   template <class Announced>
   void zero_fill_others(Announced was_announced) {
-    for (std::size_t parameter = 0; parameter < gradients_.size(); ++parameter) {
-      if (was_announced(parameter)) {
-        copier_.note_producer(parameter);
+    if constexpr (GradientCopier::copies_on_stream) {
+      for (std::size_t parameter = 0; parameter < gradients_.size(); ++parameter) {
+        if (was_announced(parameter)) {
+          copier_.note_producer(parameter);
+        }
       }
     }
     for (std::size_t parameter = 0; parameter < gradients_.size(); ++parameter) {
@@ -112,7 +119,7 @@ class Pipeline {
   /// Sets `act`, which each step calls when all gradients are in their buckets and the last all_reduce is enqueued.
   void on_all_gradients_ready(std::function<void()> act) { on_all_gradients_ready_ = std::move(act); }
 
-  /// Stops launching, also in the background.
+  /// Stops launching.
   void stop_launching() noexcept { queue_.close(); }
 
   /// Rethrows the exception of a launch in this step.
@@ -124,20 +131,15 @@ class Pipeline {
   /// Collective. Blocking on host streams: until all gradients are reduced and unpacked. On CUDA, later work of the
   /// producers' streams waits instead. @throws the job's first cause; Error (timeout)
   void finish(const FailureContext& context) {
-    copier_.finish(waiting(context), [this, launched = queue_.launched()](std::size_t bucket) mutable {
-      if (bucket >= launched) {
-        queue_.resume(launching());
-        launched = queue_.launched();
-      }
-    });
+    copier_.finish(waiting(context));
     buffers_.finish(copier_);
     meter_.finished(GradientCopier::is_measured);
   }
 
   /// Blocking. Between steps: plans the same gradients in another order and moves them, with their content.
-  void rebuild_buckets(std::span<const std::size_t> order, const BucketRebuild& rebuild,
+  void rebuild_buckets(std::span<const std::size_t> order, const BucketRebuild& rebuild, const BucketCaps& caps,
                        const FailureContext& context) {
-    BucketPlan next = rebuilt_plan(plan_, sizes_, order, rebuild.caps);
+    BucketPlan next = rebuilt_plan(plan_, sizes_, order, caps);
     if (next.offset_of == plan_.offset_of && next.bucket_of == plan_.bucket_of) {
       return;  // the same plan: saves the memory of a second copy
     }
@@ -182,18 +184,19 @@ class Pipeline {
 
   void mark_gradient_ready(std::size_t parameter) {
     queue_.mark_gradient_ready(
-        plan_.bucket_of[parameter], [this](std::size_t bucket) { copier_.complete(bucket); }, launching());
+        plan_.bucket_of[parameter], [this](std::size_t bucket) { complete(bucket); },
+        [this](std::size_t bucket) { launch(bucket); });
   }
 
-  auto launching() {
-    return [this](std::size_t bucket) { return launch(bucket); };
-  }
-
-  /// Requires the queue's mutex: only one thread enqueues at a time. @returns false if there was no capacity
-  bool launch(std::size_t bucket) {
-    if (!copier_.can_launch(bucket)) {
-      return false;
+  /// Requires the queue's mutex, as launch does.
+  void complete([[maybe_unused]] std::size_t bucket) {
+    if constexpr (GradientCopier::copies_on_stream) {
+      copier_.complete(bucket);
     }
+  }
+
+  /// Requires the queue's mutex: only one thread enqueues at a time.
+  void launch(std::size_t bucket) {
     meter_.launched(bucket);
     copier_.before(bucket);
     if (const BufferView& range = ranges_[bucket]; range.count != 0) {
@@ -206,7 +209,6 @@ class Pipeline {
       buffers_.launch(communicator_, copier_);  // the stream now has waited for all producers of the step
     }
     copier_.after(bucket);
-    return true;
   }
 
   Communicator communicator_;
