@@ -178,7 +178,7 @@ dtrain::async::Task<void> pretend(dtrain::net::Listener listener, bool asks) {
   std::optional<dtrain::net::Connection> connection = co_await listener.accept(soon());
   FramedConnection framed(std::move(*connection));
   co_await framed.reader.read_frame(soon());
-  const Frame challenge = encode(Challenge{random_bytes<16>(), asks});
+  const Frame challenge = encode(Challenge{dtrain::random_bytes<16>(), asks});
   co_await framed.writer.write_frame(challenge, soon());
   co_await framed.reader.read_frame(soon());
   const Frame accepted = encode(Accepted{});
