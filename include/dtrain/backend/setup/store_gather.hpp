@@ -23,8 +23,8 @@ namespace DTRAIN_NAMESPACE::backend {
 struct StoreRank {
   /// A rank of the context's channel. @param doing for the sentence of a timeout: "splitting channel 'group'"
   static StoreRank of(const ChannelContext& context, Deadline deadline, std::string doing) {
-    const auto name = [members = context.members](int rank) {
-      return "rank " + std::to_string(members.rank_in_job(rank));
+    const auto name = [members = context.members](int other) {
+      return "rank " + std::to_string(members.rank_in_job(other));
     };
     return {context.store,
             context.members.rank,
