@@ -16,14 +16,13 @@
 #include "dtrain/group/group_state.hpp"
 #include "dtrain/group/rank_context.hpp"
 #include "dtrain/policy.hpp"
-#include "dtrain/rendezvous/control/off_thread_deleter.hpp"
 #include "dtrain/rendezvous/control/task_runner.hpp"
 #include "dtrain/rendezvous/membership/job_settings.hpp"
 
 namespace DTRAIN_NAMESPACE {
 
+using async::BackgroundTask;
 using async::Task;
-using rendezvous::BackgroundTask;
 
 /// A shared handle: copies refer to the same group. See group::Collectives for the collectives.
 ///
@@ -93,7 +92,7 @@ class ProcessGroup : public group::Collectives<ProcessGroup<P>, group::GroupStat
   /// @throws the coroutine's exception; the job's first cause; Error (timeout); Error (closed) after leave()
   template <class Make>
   auto run(Make&& make, std::optional<Deadline> deadline = {}) const {
-    const Deadline by = deadline ? *deadline : rendezvous::with_grace(Deadline::after(timeout()));
+    const Deadline by = deadline ? *deadline : with_grace(Deadline::after(timeout()));
     return rank_context().tasks.run_blocking(make, by);
   }
 

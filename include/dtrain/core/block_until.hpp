@@ -2,6 +2,7 @@
 /// @file
 /// block_until(): waits on a condition variable until a deadline, in a form that ThreadSanitizer supports.
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
@@ -16,7 +17,8 @@ template <class Ready>
 bool block_until(std::condition_variable& changed, std::unique_lock<std::mutex>& lock, Deadline deadline, Ready ready) {
   while (!ready() && !deadline.passed()) {
     if constexpr (DTRAIN_THREAD_SANITIZER != 0) {  // g++ 12's does not know the wait on the steady clock
-      changed.wait_until(lock, std::chrono::system_clock::now() + deadline.remaining());
+      const auto left = std::min<Deadline::Clock::duration>(deadline.remaining(), std::chrono::hours(1));
+      changed.wait_until(lock, std::chrono::system_clock::now() + left);
     } else {
       changed.wait_until(lock, deadline.instant());
     }

@@ -4,12 +4,13 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstddef>
 
 #include "dtrain/core/version.hpp"
 
 namespace DTRAIN_NAMESPACE {
 
-/// A steady-clock instant. There is no "never": a caller names a long timeout explicitly.
+/// A steady-clock instant. A wait that something else is certain to end says what, by unbounded().
 class Deadline {
  public:
   using Clock = std::chrono::steady_clock;
@@ -18,6 +19,13 @@ class Deadline {
   static Deadline after(Clock::duration timeout) {
     const Clock::time_point now = Clock::now();
     return Deadline(timeout < Clock::time_point::max() - now ? now + timeout : Clock::time_point::max());
+  }
+  /// Never passes. @param reason a literal: why the wait ends all the same
+  template <std::size_t N>
+  static constexpr Deadline unbounded(const char (&reason)[N]) {
+    static_assert(N > 1, "dtrain: say why the wait ends");
+    static_cast<void>(reason);
+    return Deadline(Clock::time_point::max());
   }
   static constexpr Deadline at(Clock::time_point instant) { return Deadline(instant); }
 
@@ -37,5 +45,13 @@ class Deadline {
 
   Clock::time_point instant_;
 };
+
+/// The deadline plus 3 s, for a blocking call around a task that itself keeps the deadline. The task then times out
+/// first, and its error names what it waited for.
+inline Deadline with_grace(Deadline deadline) {
+  constexpr std::chrono::seconds moment(3);
+  const bool has_room = deadline.instant() < Deadline::Clock::time_point::max() - moment;
+  return has_room ? Deadline::at(deadline.instant() + moment) : deadline;
+}
 
 }  // namespace DTRAIN_NAMESPACE

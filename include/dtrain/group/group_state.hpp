@@ -23,7 +23,6 @@
 #include "dtrain/core/types/reduce_op.hpp"
 #include "dtrain/group/host_staging_buffer.hpp"
 #include "dtrain/group/rank_context.hpp"
-#include "dtrain/rendezvous/control/off_thread_deleter.hpp"
 #include "dtrain/rendezvous/membership/rank_set.hpp"
 
 namespace DTRAIN_NAMESPACE::group {

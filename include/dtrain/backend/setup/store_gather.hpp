@@ -15,7 +15,6 @@
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/sanitize.hpp"
-#include "dtrain/rendezvous/control/loop_handle.hpp"
 
 namespace DTRAIN_NAMESPACE::backend {
 
@@ -115,7 +114,7 @@ inline void take_texts(const StoreRank& self, const std::string& name, std::vect
 template <class Make>
 std::string store_broadcast(const StoreRank& self, const std::string& key, Make make) {
   if (self.rank != 0) {
-    return detail::decode(self.store.take_blocking(key, self.ranks - 1, rendezvous::with_grace(self.deadline)));
+    return detail::decode(self.store.take_blocking(key, self.ranks - 1, with_grace(self.deadline)));
   }
   const auto publish = [&](const std::string& text) {
     if (self.ranks > 1) {  // `make` may have passed the deadline

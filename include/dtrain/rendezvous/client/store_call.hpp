@@ -19,9 +19,13 @@
 #include "dtrain/core/error.hpp"
 #include "dtrain/rendezvous/protocol/request.hpp"
 
+namespace DTRAIN_NAMESPACE::async {
+class LoopHandle;
+}
+
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-class LoopHandle;
+using async::LoopHandle;
 class StoreClient;
 
 /// Result of compare_set.

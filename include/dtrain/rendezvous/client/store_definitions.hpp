@@ -10,11 +10,11 @@
 #include <utility>
 #include <vector>
 
+#include "dtrain/async/loop_handle.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/sanitize.hpp"
 #include "dtrain/rendezvous/client/store.hpp"
 #include "dtrain/rendezvous/client/store_client.hpp"
-#include "dtrain/rendezvous/control/loop_handle.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 

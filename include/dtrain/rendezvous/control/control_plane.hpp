@@ -19,7 +19,6 @@ class Listener;
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-class LoopHandle;
 struct HostIdentity;
 
 /// Owns the control thread. Its loop runs the rank's session with the store, and the store if the rank hosts it.
@@ -40,7 +39,7 @@ class ControlPlane {
   ~ControlPlane();
 
   const Membership& membership() const noexcept { return membership_; }
-  Store store() const { return {client_, loop_handle_}; }
+  Store store() const { return {client_, thread_.handle()}; }
   const std::shared_ptr<FailureLatch>& failure() const noexcept { return failure_; }
 
   /// The control thread, for other parts of the rank's control plane.
@@ -65,7 +64,6 @@ class ControlPlane {
 
   std::shared_ptr<FailureLatch> failure_;
   async::LoopThread thread_;
-  std::shared_ptr<LoopHandle> loop_handle_;
   Membership membership_;
   std::weak_ptr<StoreClient> client_;
   std::unique_ptr<LoopState> loop_state_;

@@ -17,7 +17,6 @@
 #include "dtrain/net/local_address.hpp"
 #include "dtrain/rendezvous/client/store_client.hpp"
 #include "dtrain/rendezvous/control/control_plane.hpp"
-#include "dtrain/rendezvous/control/loop_handle.hpp"
 #include "dtrain/rendezvous/membership/host_identity.hpp"
 #include "dtrain/rendezvous/server/port_conflict.hpp"
 #include "dtrain/rendezvous/server/store_server.hpp"
@@ -55,9 +54,7 @@ struct ControlPlane::LoopState {
 };
 
 DTRAIN_DEFINED ControlPlane::ControlPlane(const ControlPlaneOptions& options, std::shared_ptr<FailureLatch> failure)
-    : failure_(std::move(failure)),
-      loop_handle_(std::make_shared<LoopHandle>(thread_)),
-      loop_state_(std::make_unique<LoopState>()) {
+    : failure_(std::move(failure)), loop_state_(std::make_unique<LoopState>()) {
   check_master_address(options);
   const HostIdentity host = host_identity(options.host_id);
   constexpr std::chrono::nanoseconds longest = std::chrono::hours(24 * 365 * 100);  // sums with it do not overflow
@@ -170,7 +167,7 @@ DTRAIN_DEFINED async::Task<void> ControlPlane::destroy_loop_state() {
 /// Sends reports to the store; without a session, a report sets this rank's own latch.
 DTRAIN_DEFINED void ControlPlane::install_reporter() {
   const std::weak_ptr<FailureLatch> latch = failure_;
-  failure_->set_reporter([loop_handle = loop_handle_, weak_client = client_, latch](const Cause& cause) {
+  failure_->set_reporter([loop_handle = thread_.handle(), weak_client = client_, latch](const Cause& cause) {
     const bool posted = loop_handle->post([weak_client, latch, cause] {
       if (const std::shared_ptr<StoreClient> client = weak_client.lock()) {
         client->report(cause);
@@ -196,7 +193,6 @@ DTRAIN_DEFINED void ControlPlane::close() noexcept {
     } catch (...) {  // the loop has ended, and with it every task
     }
   }
-  loop_handle_->close();
 }
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous

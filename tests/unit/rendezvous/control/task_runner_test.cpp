@@ -16,10 +16,10 @@ using dtrain::CauseKind;
 using dtrain::Deadline;
 using dtrain::Errc;
 using dtrain::FailureLatch;
+using dtrain::async::BackgroundTask;
 using dtrain::async::EventLoop;
 using dtrain::async::LoopThread;
 using dtrain::async::Task;
-using dtrain::rendezvous::BackgroundTask;
 using dtrain::rendezvous::TaskRunner;
 
 namespace {
@@ -154,9 +154,9 @@ TEST_CASE("what blocks throws on the control thread instead of waiting for itsel
         error_of(Errc::invalid_argument, [&] { background.wait(soon()); });
   };
   CHECK(rank.tasks.run_blocking(nested, soon()) ==
-        "running a coroutine on the control loop: called on the control thread, where it would wait for itself; "
+        "waiting for a coroutine on the control loop: called on the control thread, where it would wait for itself; "
         "co_await the coroutine instead|waiting for a coroutine on the control loop: called on the control thread, "
-        "which runs it; co_await the coroutine instead");
+        "where it would wait for itself; co_await the coroutine instead");
 }
 
 TEST_CASE("a coroutine may own others, and end itself by destroying its owner") {

@@ -1,0 +1,299 @@
+#pragma once
+/// @file
+/// LoopHandle: starts coroutines on another thread's EventLoop; a BackgroundTask owns each.
+
+#include <atomic>
+#include <condition_variable>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <type_traits>
+#include <utility>
+
+#include "dtrain/async/loop/event_loop.hpp"
+#include "dtrain/core/block_until.hpp"
+#include "dtrain/core/exception_text.hpp"
+#include "dtrain/core/process/owning_process.hpp"
+
+namespace DTRAIN_NAMESPACE::async {
+
+/// State that the owner of a coroutine and the loop share, without the value: compiled once. Threads: the loop's until
+/// the coroutine is gone, then the owner's; the functions any.
+class SpawnState : public ListNode {
+ public:
+  /// The coroutine's frame is gone, or was never made: frees the rest, then notifies the owner.
+  void end() noexcept {
+    unlink();
+    task.detach();
+    make = nullptr;
+    const std::lock_guard lock(mutex_);
+    gone_ = true;
+    changed_.notify_all();
+  }
+  bool gone() const {
+    const std::lock_guard lock(mutex_);
+    return gone_;
+  }
+  /// Blocking: until the coroutine is destroyed or the deadline passes. @returns whether it is destroyed
+  bool wait_until_gone(Deadline deadline) const {
+    std::unique_lock lock(mutex_);
+    return block_until(changed_, lock, deadline, [this] { return gone_; });
+  }
+
+  std::function<Task<void>(EventLoop&)> make;  ///< lives as long as the coroutine that it makes
+  TaskHandle task;
+  bool cancelled = false;    ///< by its owner, before it began
+  std::exception_ptr error;  ///< thrown by `make`, or why another than the owner has cancelled the coroutine
+
+ private:
+  mutable std::mutex mutex_;
+  mutable std::condition_variable changed_;
+  bool gone_ = false;  ///< guarded by mutex_
+};
+
+/// Coroutines that may be cancelled together. Threads: the loop's.
+using SpawnStates = IntrusiveList<SpawnState>;
+
+/// A SpawnState with the coroutine's result.
+template <class T>
+class SpawnStateOf : public SpawnState {
+ public:
+  Outcome<T> outcome;
+};
+
+template <class T>
+class BackgroundTask;
+
+namespace detail {
+
+/// Whether T is a Task, or converts to one as a call of the store does.
+template <class T>
+inline constexpr bool is_task = requires {
+  typename T::value_type;
+  requires std::is_convertible_v<T, Task<typename T::value_type>>;
+};
+
+/// make(loop), or make() if it takes no loop.
+template <class Make>
+auto call_with_loop(Make& make, EventLoop& loop) {
+  if constexpr (std::is_invocable_v<Make&, EventLoop&>) {
+    return make(loop);
+  } else {
+    return make();
+  }
+}
+
+template <class Make>
+struct TaskOf {
+  using type = decltype(call_with_loop(std::declval<Make&>(), std::declval<EventLoop&>()));
+  static_assert(is_task<type>,
+                "dtrain: run and spawn take a coroutine that returns dtrain::Task<T>; write "
+                "'[&]() -> dtrain::Task<int> { ... }'");
+};
+
+/// Posted to the loop. Whether it runs or not, the state learns when the coroutine is gone.
+class StartTask {
+ public:
+  StartTask(std::shared_ptr<SpawnState> state, EventLoop& loop, std::shared_ptr<SpawnStates> group) noexcept
+      : state_(std::move(state)), loop_(loop), group_(std::move(group)) {}
+  StartTask(StartTask&& other) noexcept = default;
+  StartTask& operator=(StartTask&&) = delete;
+  ~StartTask() {
+    if (state_) {
+      state_->end();
+    }
+  }
+
+  void operator()() {
+    if (state_->cancelled) {
+      return;
+    }
+    try {
+      Task<void> task = state_->make(loop_);
+      if (state_->cancelled) {
+        return;
+      }
+      state_->task = loop_.spawn(std::move(task), {}, [state = state_, group = group_] { state->end(); });
+    } catch (...) {
+      state_->error = std::current_exception();
+      return;
+    }
+    if (group_) {
+      group_->push_back(*state_);
+    }
+    state_.reset();
+  }
+
+ private:
+  std::shared_ptr<SpawnState> state_;
+  EventLoop& loop_;
+  std::shared_ptr<SpawnStates> group_;
+};
+
+}  // namespace detail
+
+/// Access to the EventLoop of a LoopThread, for objects that may outlive it. Once that has ended, and in a process that
+/// was forked since, nothing starts any more. Threads: any.
+class LoopHandle : public std::enable_shared_from_this<LoopHandle> {
+ public:
+  /// Value type of a coroutine made by Make.
+  template <class Make>
+  using ValueOf = typename detail::TaskOf<std::remove_reference_t<Make>>::type::value_type;
+
+  explicit LoopHandle(const std::shared_ptr<EventLoop>& loop) noexcept : loop_(loop) {}
+
+  /// Starts `make(loop)` or `make()` on the loop's thread. `make` lives as long as the coroutine, and both end there.
+  /// @param doing begins the error sentence
+  /// @param group in which the coroutine stays until it ends
+  /// @throws Error (closed) if the loop has ended, (cancelled) by an exception; Error (closed) in a forked process
+  template <class Make>
+  BackgroundTask<ValueOf<Make>> spawn(Make make, std::string_view doing = "starting a coroutine",
+                                      std::shared_ptr<SpawnStates> group = {}) {
+    auto state = std::make_shared<SpawnStateOf<ValueOf<Make>>>();
+    state->make = [&outcome = state->outcome, kept = std::make_shared<Make>(std::move(make))](EventLoop& loop) {
+      Task<ValueOf<Make>> task = detail::call_with_loop(*kept, loop);
+      return store_outcome(std::move(task), outcome);  // nvcc warns of a frame that holds `kept`
+    };
+    const std::shared_ptr<EventLoop> loop = open_loop();
+    if (!loop || !loop->post(detail::StartTask(state, *loop, std::move(group)))) {
+      throw_ended(doing);
+    }
+    return {std::move(state), shared_from_this()};
+  }
+
+  /// spawn(), and waits for the value.
+  /// Blocking: until the coroutine has ended; at the deadline it is cancelled. Either way it is gone when this returns,
+  /// so that `make` may capture the caller's locals by reference.
+  /// @throws as spawn and BackgroundTask::wait
+  template <class Make>
+  auto run_blocking(Make&& make, Deadline deadline, std::string_view doing = "running a task") {
+    auto task = spawn([&make](EventLoop& loop) { return detail::call_with_loop(make, loop); }, doing);
+    return task.wait(deadline, doing);
+  }
+
+  /// EventLoop::post; false if nothing starts any more.
+  template <class F>
+  bool post(F function) {
+    const std::shared_ptr<EventLoop> loop = open_loop();
+    return loop && loop->post(std::move(function));
+  }
+
+  bool is_of_this_process() const noexcept { return process_.is_current(); }
+
+  /// Whether the caller is the loop's thread, where nothing may block; also while the loop ends.
+  bool on_loop_thread() const noexcept { return thread_.load() == std::this_thread::get_id(); }
+
+  /// @throws why nothing starts any more
+  [[noreturn]] void throw_ended(std::string_view doing) const {
+    if (!process_.is_current()) {
+      throw Error(Errc::closed, std::string(doing) + ": this process was forked from a rank, and is none");
+    }
+    if (loop_.expired()) {
+      throw Error(Errc::closed, std::string(doing) + ": this rank's process group has been destroyed");
+    }
+    const std::lock_guard lock(mutex_);
+    if (end_reason_.empty()) {
+      throw Error(Errc::closed, std::string(doing) + ": the event loop has ended");
+    }
+    throw Error(Errc::cancelled, std::string(doing) + ": the event loop ended because of: " + end_reason_);
+  }
+
+  /// For LoopThread: runs the loop in this thread until it is stopped or throws, and closes it.
+  void serve(EventLoop& loop) noexcept {
+    thread_ = std::this_thread::get_id();
+    try {
+      loop.run();
+    } catch (...) {
+      const std::lock_guard lock(mutex_);
+      end_reason_ = exception_text();
+    }
+    loop.close();
+    thread_ = std::thread::id();
+  }
+
+ private:
+  std::shared_ptr<EventLoop> open_loop() const noexcept { return process_.is_current() ? loop_.lock() : nullptr; }
+
+  const std::weak_ptr<EventLoop> loop_;
+  const OwningProcess process_;
+  std::atomic<std::thread::id> thread_{};
+  mutable std::mutex mutex_;
+  std::string end_reason_;  ///< guarded by mutex_: what ended the loop, if not EventLoop::stop
+};
+
+/// Owns a coroutine. Destroying the owner cancels the coroutine and destroys its locals. Lifetime: may outlive the
+/// loop, which ends the coroutine, and the group of ProcessGroup::spawn, which does the same.
+/// Blocking: its destructor, while another coroutine keeps the loop busy. Threads: one at a time. On the loop's thread
+/// nothing blocks: a coroutine that destroys its own owner ends at its next suspension.
+template <class T>
+class [[nodiscard]] BackgroundTask {
+ public:
+  BackgroundTask() noexcept = default;
+  BackgroundTask(std::shared_ptr<SpawnStateOf<T>> state, std::shared_ptr<LoopHandle> loop) noexcept
+      : state_(std::move(state)), loop_(std::move(loop)) {}
+  BackgroundTask(BackgroundTask&& other) noexcept = default;
+  BackgroundTask& operator=(BackgroundTask&& other) noexcept {
+    if (this != &other) {
+      cancel();
+      state_ = std::move(other.state_);
+      loop_ = std::move(other.loop_);
+    }
+    return *this;
+  }
+  ~BackgroundTask() { cancel(); }
+
+  /// Whether the coroutine has ended, by itself or cancelled; also true if nothing is owned.
+  bool done() const { return state_ == nullptr || state_->gone(); }
+
+  /// Cancels the coroutine, as the destructor does.
+  void cancel() noexcept {
+    const std::shared_ptr<SpawnStateOf<T>> state = std::exchange(state_, nullptr);
+    const std::shared_ptr<LoopHandle> loop = std::exchange(loop_, nullptr);
+    if (!state || !loop->is_of_this_process() || state->gone()) {
+      return;
+    }
+    const auto end = [state] {
+      state->cancelled = true;
+      state->task.cancel();
+    };
+    if (loop->on_loop_thread()) {
+      return end();
+    }
+    loop->post(end);  // a loop that has ended has destroyed the coroutine, or will soon
+    state->wait_until_gone(Deadline::unbounded("the loop destroys the coroutine in its next turn"));
+  }
+
+  /// The coroutine's value, once. Blocking: until the coroutine ends, at most until the deadline; then it continues.
+  /// @param doing begins the error sentences
+  /// @throws what the coroutine threw; the job's first cause if it has failed; Error (timeout); Error (closed) if the
+  /// rank has left the job or the loop has ended; Error (cancelled) if an exception ended the loop; Error
+  /// (invalid_argument) on the loop's thread, or if nothing is owned
+  T wait(Deadline deadline, std::string_view doing = "waiting for a coroutine on the control loop") {
+    if (!state_ || loop_->on_loop_thread()) {
+      throw Error(Errc::invalid_argument,
+                  std::string(doing) + (state_ ? ": called on the control thread, where it would wait for itself; "
+                                                 "co_await the coroutine instead"
+                                               : ": there is none"));
+    }
+    if (!state_->wait_until_gone(deadline)) {
+      throw Error(Errc::timeout, std::string(doing) + ": the deadline passed");
+    }
+    if (state_->error) {
+      std::rethrow_exception(std::exchange(state_->error, nullptr));
+    }
+    if (!state_->outcome.done()) {
+      loop_->throw_ended(doing);
+    }
+    return state_->outcome.take();
+  }
+
+ private:
+  std::shared_ptr<SpawnStateOf<T>> state_;
+  std::shared_ptr<LoopHandle> loop_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::async
