@@ -58,7 +58,7 @@ class WorkerThread {
   void main() noexcept {
     for (std::uint32_t next = 1;; ++next) {
       while (started_.load(std::memory_order_acquire) != next) {
-        futex_wait(started_, next - 1, Deadline::after(std::chrono::hours(1)), FutexScope::process);
+        futex_wait(started_, next - 1, Deadline::unbounded("the destructor posts an end"), FutexScope::process);
       }
       if (work_ == nullptr) {
         return;

@@ -47,8 +47,8 @@ class NodeLauncher {
   /// Starts the workers and supervises them. Blocking: until the last one has ended.
   /// @returns the launcher's exit code; errors are printed on stderr
   int run() {
-    constexpr auto longer_than_any_job = std::chrono::hours(24 * 365);
-    return loop_.run_until(run_job(), Deadline::after(longer_than_any_job), "running the job");
+    return loop_.run_until(run_job(), Deadline::unbounded("the job ends, by a signal at the latest"),
+                           "running the job");
   }
 
  private:
@@ -120,7 +120,7 @@ class NodeLauncher {
     };
     const async::TaskHandle assigning = loop_.spawn(assign_ranks_into(plan), failed);
     while (!plan && !failure && forwarder_.stop_requests() == 0) {
-      co_await changed_.wait(Deadline::after(std::chrono::hours(1)));
+      co_await changed_.wait(Deadline::unbounded("the assignment comes or fails, or a signal stops it"));
     }
     if (failure) {
       std::rethrow_exception(failure);

@@ -29,6 +29,13 @@ TEST_CASE("a timeout beyond what the clock can tell has not passed") {
   CHECK(Deadline::after(Deadline::Clock::duration::min()).passed());
 }
 
+TEST_CASE("an unbounded deadline never passes, nor does its grace") {
+  constexpr Deadline unbounded = Deadline::unbounded("this test does not wait");
+  CHECK_FALSE(unbounded.passed());
+  CHECK(unbounded.remaining() > hours(24 * 365 * 100));
+  CHECK(dtrain::with_grace(unbounded).instant() == unbounded.instant());
+}
+
 TEST_CASE("the earlier of two deadlines is the one that comes first, in either order") {
   const Deadline first = Deadline::at(Deadline::Clock::time_point(seconds(1)));
   const Deadline second = Deadline::at(Deadline::Clock::time_point(seconds(2)));

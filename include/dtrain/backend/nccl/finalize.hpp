@@ -35,9 +35,9 @@ inline void end_blocking(Channel& channel) noexcept {
   bool finalized = false;
   if (held.communicator() != nullptr && !channel.status.aborted()) {
     channel.deregister_all(held);
-    const AsyncResult result =
-        wait_for_result_blocking(held, ncclCommFinalize(held.communicator()), Deadline::after(std::chrono::hours(24)),
-                                 [&] { return channel.status.aborted(); });
+    const AsyncResult result = wait_for_result_blocking(held, ncclCommFinalize(held.communicator()),
+                                                        Deadline::unbounded("the watchdog thread can be left behind"),
+                                                        [&] { return channel.status.aborted(); });
     finalized = result.code == ncclSuccess;
   }
   const ncclComm_t communicator = channel.comm_lock.take(held);

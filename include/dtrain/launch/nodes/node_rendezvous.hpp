@@ -113,7 +113,7 @@ class NodeRendezvous {
   }
   /// Waits until the key exists, as long as all launchers are alive.
   async::Task<std::string> get(std::string key) {
-    return store_->get(std::move(key), Deadline::after(longer_than_any_job));
+    return store_->get(std::move(key), Deadline::unbounded("the loss of a launcher ends the session"));
   }
   /// @}
 
@@ -154,7 +154,6 @@ class NodeRendezvous {
   const std::string& drawn_secret() const noexcept { return drawn_secret_; }
 
  private:
-  static constexpr std::chrono::hours longer_than_any_job{24 * 365};
   static constexpr std::chrono::seconds leave_timeout{5};
   static constexpr std::chrono::seconds failure_timeout{1};
 

@@ -81,15 +81,12 @@ class Console {
   async::Task<void> write_out() {
     for (;;) {
       if (empty()) {
-        co_await changed_.wait(Deadline::after(std::chrono::hours(1)));
+        co_await changed_.wait(Deadline::unbounded("the task is destroyed with the console"));
         changed_.reset();
         continue;
       }
       if (can_wait_ && !broken_) {
-        const async::WakeReason ready = co_await loop_->writable(descriptor_, Deadline::after(std::chrono::hours(1)));
-        if (ready == async::WakeReason::timed_out) {
-          continue;
-        }
+        co_await loop_->writable(descriptor_, Deadline::unbounded("the task is destroyed with the console"));
       }
       const bool busy = !write_some();
       if (busy || !can_wait_) {

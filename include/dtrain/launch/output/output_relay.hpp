@@ -71,11 +71,8 @@ class OutputRelay {
   async::Task<void> run() {
     std::array<char, std::size_t{16} << 10> buffer;
     while (pipe_) {
-      co_await console_->room(Deadline::after(std::chrono::hours(1)));
-      const async::WakeReason ready = co_await loop_->readable(pipe_.get(), Deadline::after(std::chrono::hours(1)));
-      if (ready == async::WakeReason::timed_out) {
-        continue;
-      }
+      co_await console_->room(Deadline::unbounded("a slow consumer slows the workers"));
+      co_await loop_->readable(pipe_.get(), Deadline::unbounded("the worker ends and closes the pipe"));
       const ssize_t count = ::read(pipe_.get(), buffer.data(), buffer.size());
       if (count > 0) {
         take(std::string_view(buffer.data(), static_cast<std::size_t>(count)));

@@ -72,7 +72,7 @@ class StdinForwarder {
       if (count >= 0) {
         bytes.remove_prefix(static_cast<std::size_t>(count));
       } else if (error == EAGAIN) {
-        co_await loop_->writable(pipe_.get(), Deadline::after(std::chrono::hours(1)));
+        co_await loop_->writable(pipe_.get(), Deadline::unbounded("the worker reads, or ends and closes the pipe"));
       } else if (error != EINTR) {
         pipe_.reset();  // the worker has closed its stdin or ended
       }

@@ -57,7 +57,7 @@ class SignalForwarder {
  private:
   async::Task<void> read_all() {
     for (;;) {
-      co_await loop_->readable(signals_->descriptor(), Deadline::after(std::chrono::hours(1)));
+      co_await loop_->readable(signals_->descriptor(), Deadline::unbounded("the task is destroyed with the launcher"));
       while (const std::optional<int> signal = signals_->next()) {
         if (*signal != SIGCHLD) {
           take(*signal);

@@ -78,8 +78,6 @@ class StoreServer {
     Transcript transcript;
   };
 
-  static Deadline a_day() { return Deadline::after(std::chrono::hours(24)); }
-
   static std::vector<net::Listener> one(net::Listener listener) {
     std::vector<net::Listener> listeners;
     listeners.push_back(std::move(listener));
@@ -88,7 +86,8 @@ class StoreServer {
 
   async::Task<void> accept_all(net::Listener& listener) {
     for (std::size_t accepted_at_once = 1;; ++accepted_at_once) {
-      std::optional<net::Connection> accepted = co_await listener.accept(a_day());
+      std::optional<net::Connection> accepted =
+          co_await listener.accept(Deadline::unbounded("clients may come as long as the store lives"));
       if (accepted) {
         add_pending(std::move(*accepted));
       }

@@ -108,7 +108,6 @@ class ResumableSession : public std::enable_shared_from_this<ResumableSession> {
   static constexpr std::chrono::milliseconds linger{1000};
   static constexpr const char* no_protocol = "it sent bytes that do not follow the protocol";
   static constexpr std::chrono::milliseconds step{100};  ///< interval at which write_all() checks a slow peer
-  static Deadline a_day() { return Deadline::after(std::chrono::hours(24)); }
 
   /// Whether a server serves no more requests until the rank has read responses. Only the server side does this: two
   /// sides that wait for each other would deadlock.
@@ -160,7 +159,7 @@ class ResumableSession : public std::enable_shared_from_this<ResumableSession> {
         note_bytes(is_whole);
       }
       if (!is_whole) {
-        co_await connection.tcp.readable(a_day());
+        co_await connection.tcp.readable(Deadline::unbounded("the session watches the peer and ends the connection"));
         continue;
       }
       if (!frame.ok()) {
@@ -273,7 +272,7 @@ class ResumableSession : public std::enable_shared_from_this<ResumableSession> {
         co_await loop_.sleep_for(linger);
         co_return "it was asked to close";
       } else {
-        co_await to_write_.wait(a_day());
+        co_await to_write_.wait(Deadline::unbounded("the end of the connection destroys this task"));
         last_taken = Deadline::Clock::now();
       }
     }
