@@ -82,6 +82,12 @@ class GroupState final : private RankContext::Closable {
 
   /// wait() for the control loop, which is not blocked. Lifetime: the event outlives the wait.
   async::Task<void> completion(const typename Communicator::Stream::Event& event) {
+    if (!rank_context_->tasks.on_loop_thread()) {
+      throw Error(
+          Errc::invalid_argument,
+          "a collective was awaited on another thread than the control thread; await it in a coroutine of run or "
+          "spawn, or call wait()");
+    }
     async::EventLoop& loop = rank_context_->tasks.loop();
     const std::shared_ptr<ChannelResources> resources = resources_;
     const std::shared_ptr<FailureLatch> failure = rank_context_->control_plane.failure();

@@ -92,6 +92,27 @@ TEST_CASE("a coroutine on the control loop awaits a collective that nobody else 
   });
 }
 
+TEST_CASE("awaiting on a loop of the program's own is refused, for a collective and for the store") {
+  run_ranks(2, [](const WorkGroup& group) {
+    std::array<float, 1> values{1};
+    auto work = group.all_reduce(values, ReduceOp::sum, group.stream());
+    const auto awaits_work = [&]() -> dtrain::Task<> { co_await work; };
+    const auto awaits_store = [&]() -> dtrain::Task<> { co_await group.store().set("key", "value"); };
+    const Deadline deadline = Deadline::after(std::chrono::seconds(20));
+    const std::string elsewhere =
+        "awaited on another thread than the control thread; await it in a coroutine of run or "
+        "spawn, or call wait()";
+    dtrain::async::EventLoop loop;
+    CHECK_THROWS_WITH_AS(loop.run_until(awaits_work(), deadline), ("a collective was " + elsewhere).c_str(),
+                         dtrain::Error);
+    CHECK_THROWS_WITH_AS(loop.run_until(awaits_store(), deadline), ("setting key 'key': " + elsewhere).c_str(),
+                         dtrain::Error);
+    work.wait();
+    group.store().set("key", "value").wait();
+    CHECK(values[0] == 2);
+  });
+}
+
 TEST_CASE("a Work of a failed job throws its first cause, waited for or awaited") {
   const auto ends = support::run_groups<WorkPolicy>(3, [](const WorkGroup& group) {
     std::array<float, 1> values{1};

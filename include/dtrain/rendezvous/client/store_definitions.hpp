@@ -105,6 +105,11 @@ DTRAIN_DEFINED async::Task<Response> StoreRequest::start() {
 
 DTRAIN_DEFINED async::Task<Response> StoreRequest::send() {
   spend();
+  if (loop_handle && !client.expired() && !loop_handle->on_loop_thread()) {
+    throw Error(Errc::invalid_argument, detail::describe(request) +
+                                            ": awaited on another thread than the control thread; await "
+                                            "it in a coroutine of run or spawn, or call wait()");
+  }
   return start();
 }
 
