@@ -5,7 +5,7 @@
 #include <memory>
 #include <utility>
 
-#include "dtrain/async/task/owned_task_awaiter.hpp"
+#include "dtrain/async/task/task.hpp"
 
 namespace DTRAIN_NAMESPACE::group {
 

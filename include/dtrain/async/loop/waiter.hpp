@@ -7,11 +7,13 @@
 
 #include "dtrain/async/loop/intrusive_list.hpp"
 #include "dtrain/async/loop/timer_heap.hpp"
-#include "dtrain/async/loop/wake_reason.hpp"
 
 namespace DTRAIN_NAMESPACE::async {
 
 class TaskRecord;
+
+/// Why a suspended coroutine was resumed; `ready` wins if both hold.
+enum class WakeReason : std::uint8_t { ready = 1, timed_out };
 
 /// Base of the awaiters. It is in the coroutine's frame, so suspending allocates nothing (the timers' array may grow).
 /// An awaiter calls Scheduler::remove in its destructor.

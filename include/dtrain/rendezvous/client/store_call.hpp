@@ -12,7 +12,6 @@
 #include <utility>
 #include <vector>
 
-#include "dtrain/async/task/owned_task_awaiter.hpp"
 #include "dtrain/async/task/task.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/deadline.hpp"
