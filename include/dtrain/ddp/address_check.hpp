@@ -2,6 +2,7 @@
 /// @file
 /// Address check: detects parameters whose memory has moved since the model was wrapped.
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -37,8 +38,9 @@ class AddressCheck {
   }
 
   /// @param read empty: nothing is checked
-  /// @param every_step true: checks every step; false: steps 1, 2 and every 64th; nullopt: as false, and also each step
-  /// after a check that cost less than 1 us a parameter
+  /// @param every_step true: checks every step; false: steps 1, 2 and every 64th; nullopt: every step with up to 1000
+  /// parameters, or once a step's two readings, by the fastest reading so far, take less than 1 us a parameter; else as
+  /// false
   AddressCheck(Read read, std::optional<bool> every_step) : read_(std::move(read)), every_step_(every_step) {}
 
   /// Records the present addresses; later checks compare with them.
@@ -52,16 +54,13 @@ class AddressCheck {
   /// Before the first gradient of step `step`, from 1, is read. @throws Error (invalid_argument)
   void begin_step(std::uint64_t step) {
     step_ = step;
-    is_due_ = read_ && (step <= 2 || step % max_steps_between == 0 || every_step_.value_or(is_cheap_));
-    cost_ = {};
+    is_due_ = read_ && (step <= 2 || step % max_steps_between == 0 || every_step_.value_or(is_cheap()));
     if (is_due_) compare();
   }
 
   /// Before the first reduced gradient is written. @throws Error (invalid_argument)
   void end_step() {
-    if (!is_due_) return;
-    compare();
-    is_cheap_ = cost_ < known_.size() * std::chrono::microseconds(1);
+    if (is_due_) compare();
   }
 
   /// Called by Read for each parameter.
@@ -84,6 +83,7 @@ class AddressCheck {
 
  private:
   static constexpr std::uint64_t max_steps_between = 64;
+  static constexpr std::size_t always_checked_parameters = 1000;
 
   struct MemoryRange {
     const std::byte* data = nullptr;
@@ -97,6 +97,12 @@ class AddressCheck {
 
   static MemoryRange range_of(const TensorView& view) noexcept { return {view.data, view.bytes(), view.dtype}; }
 
+  /// The fastest of all readings counts: on a loaded machine any single one can take long.
+  bool is_cheap() const noexcept {
+    return known_.size() <= always_checked_parameters ||
+           (last_checked_ > 0 && 2 * fastest_ < known_.size() * std::chrono::microseconds(1));
+  }
+
   void compare() {
     const auto begin = std::chrono::steady_clock::now();
     visited_ = 0;
@@ -106,9 +112,19 @@ class AddressCheck {
                                               std::to_string(visited_) + " parameters, and had " +
                                               std::to_string(known_.size()) +
                                               " when DistributedDataParallel was given the model; make another "
-                                              "DistributedDataParallel for a model that has changed");
+                                              "DistributedDataParallel for a model that has changed" +
+                                              since_last_check());
     }
-    cost_ += std::chrono::steady_clock::now() - begin;
+    const std::chrono::nanoseconds cost = std::chrono::steady_clock::now() - begin;
+    fastest_ = last_checked_ == 0 ? cost : std::min(fastest_, cost);
+    last_checked_ = step_;
+  }
+
+  /// Empty if the last step, or the beginning of this one, was checked.
+  std::string since_last_check() const {
+    if (last_checked_ + 1 >= step_) return {};
+    return "; the last check was in step " + std::to_string(last_checked_) +
+           ": the results of all steps since then may be wrong (DdpOptions::check_addresses = true checks every step)";
   }
 
   void require_same(const char* what, std::size_t i, const Parameter& parameter, const MemoryRange& before,
@@ -121,12 +137,14 @@ class AddressCheck {
       throw Error(Errc::invalid_argument,
                   which + " has " + text(now) + ", and had " + text(before) +
                       " when DistributedDataParallel was given the model; make another DistributedDataParallel for a "
-                      "model that has changed");
+                      "model that has changed" +
+                      since_last_check());
     }
     throw Error(Errc::invalid_argument,
                 which + (now.data == nullptr ? " has no memory, and had some" : " is at another address than") +
                     " when DistributedDataParallel was given the model; a std::vector that grows moves its elements: "
-                    "keep the memory where it is, or make another DistributedDataParallel once it has moved");
+                    "keep the memory where it is, or make another DistributedDataParallel once it has moved" +
+                    since_last_check());
   }
 
   static std::string text(const MemoryRange& range) {
@@ -138,10 +156,10 @@ class AddressCheck {
   std::vector<KnownAddresses> known_;
   std::size_t visited_ = 0;
   std::uint64_t step_ = 0;
-  std::chrono::nanoseconds cost_{};  ///< of the checks of this step
+  std::uint64_t last_checked_ = 0;  ///< the last step in which a check found nothing; 0: none yet
+  std::chrono::nanoseconds fastest_{};
   bool remembers_ = false;
   bool is_due_ = false;
-  bool is_cheap_ = false;
 };
 
 }  // namespace DTRAIN_NAMESPACE::ddp

@@ -37,8 +37,8 @@ struct DdpOptions {
   /// ready() to finish().
   bool broadcast_buffers = true;
   /// Reads parameters() again at the beginning and at the end of a step, to detect values and gradients that have moved
-  /// since the construction. True: in every step; false: in the first two and every 64th; not set: in every step while
-  /// a check takes less than 1 us a parameter.
+  /// since the construction. True: in every step; false: in the first two and every 64th; not set: in every step with
+  /// at most 1,000 parameters, or if the readings take less than 1 us a parameter and step, else as false.
   std::optional<bool> check_addresses{};
   /// Also records every ready(), and on CUDA the times at which the device started and finished each bucket, which
   /// costs some microseconds a bucket. Keeps records of more steps.

@@ -118,7 +118,9 @@ TEST_CASE("where a step's check is not wanted or dear, the first two and every 6
   for (const std::optional<bool> wanted : {std::optional<bool>(false), std::optional<bool>()}) {
     CAPTURE(wanted.has_value());
     Model model;
-    if (!wanted) model.delay = std::chrono::milliseconds(1);  // for two parameters, of which one may take 1 us
+    if (!wanted) model.delay = std::chrono::milliseconds(2);  // for 1001 parameters, of which one may take 1 us
+    while (!wanted && model.list.size() < 1001)
+      model.list.push_back(model.list[0]);
     AddressCheck check = model.check(wanted);
     std::vector<std::uint64_t> checked;
     for (std::uint64_t step = 1; step <= 130; ++step) {
@@ -127,6 +129,57 @@ TEST_CASE("where a step's check is not wanted or dear, the first two and every 6
       if (model.reads > before) checked.push_back(step);
     }
     CHECK(checked == std::vector<std::uint64_t>{1, 2, 64, 128});
+  }
+}
+
+TEST_CASE("up to 1,000 parameters are checked in every step, however long that takes") {
+  Model model;
+  model.delay = std::chrono::milliseconds(2);  // as on a loaded machine
+  while (model.list.size() < 1000)
+    model.list.push_back(model.list[0]);
+  AddressCheck check = model.check();
+  for (std::uint64_t step = 1; step <= 5; ++step)
+    run(check, step);
+  CHECK(model.reads == 10);
+}
+
+TEST_CASE("more parameters are checked in every step if one reading of several was fast") {
+  Model model;
+  while (model.list.size() < 20'000)
+    model.list.push_back(model.list[0]);
+  AddressCheck check = model.check();
+  check.begin_step(1);
+  model.delay = std::chrono::milliseconds(25);
+  check.end_step();
+  for (std::uint64_t step = 2; step <= 4; ++step)
+    run(check, step);
+  CHECK(model.reads == 8);
+}
+
+TEST_CASE("what is found behind unchecked steps names the last step that was checked") {
+  Model model;
+  AddressCheck check = model.check(false);
+  for (std::uint64_t step = 1; step <= 63; ++step)
+    run(check, step);
+  std::array<float, 2> elsewhere{};
+  const Parameter before = model.list[1];
+  model.list[1].gradient = tensor_view(elsewhere.data(), {2});
+  const char* const sentence =
+      "; the last check was in step 2: the results of all steps since then may be wrong "
+      "(DdpOptions::check_addresses = true checks every step)";
+  CHECK_THROWS_WITH_AS(check.begin_step(64), doctest::Contains(sentence), Error);
+  model.list[1].gradient.shape = {1};
+  CHECK_THROWS_WITH_AS(check.begin_step(64), doctest::Contains(sentence), Error);
+  model.list.pop_back();
+  CHECK_THROWS_WITH_AS(check.begin_step(64), doctest::Contains(sentence), Error);
+  model.list.push_back(before);
+  check.begin_step(64);
+  model.list.pop_back();
+  CHECK_THROWS_WITH_AS(check.end_step(), doctest::Contains("for a model that has changed"), Error);
+  try {
+    check.end_step();
+  } catch (const Error& error) {
+    CHECK(std::string(error.what()).find("the last check") == std::string::npos);
   }
 }
 
