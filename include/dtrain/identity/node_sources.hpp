@@ -208,6 +208,7 @@ inline NodeIdentity node_of_environment(const Environment& environment, const Va
   } else if (!wanted) {
     detail::check_unpaired_count(variables);
     node.warnings = detail::allocation_warnings(variables);
+    SingleSource::warn_of_first_node(variables, node.warnings);
   }
   return node;
 }

@@ -51,7 +51,12 @@ inline void check_pairs(const Variables& variables) {
   }
 }
 
+/// A batch script, which is no step, has SLURM_PROCID=0.
 inline void check_slurm_half(const Variables& variables) {
+  if (!variables.has("SLURM_STEP_ID") && variables.integer("SLURM_PROCID").value_or(0) > 0) {
+    refuse_half(variables.stated({"SLURM_PROCID", "SLURM_STEP_NUM_TASKS"}), "SLURM_STEP_ID is",
+                "pass the step's whole environment on (srun --export=ALL)");
+  }
   if (variables.has("SLURM_PROCID") && variables.wide_integer("SLURM_STEP_ID") && is_real_slurm_step(variables) &&
       !variables.has(slurm_size_variable(variables))) {
     variables.integer("SLURM_PROCID");
@@ -78,6 +83,16 @@ inline void check_node_half(const Variables& variables) {
     if (variables.has("NODE_RANK") && variables.has(count) && variables.text(count) != "1") {
       refuse_half(variables.stated({"NODE_RANK", count}), "RANK and WORLD_SIZE are", start);
     }
+  }
+  const bool has_count = variables.has("NNODES") || variables.has("AZUREML_NODE_COUNT");
+  const char* const both =
+      "set NODE_RANK and NNODES for every node's launch::PerNode program, or RANK and WORLD_SIZE for every process of "
+      "another";
+  if (!has_count && variables.integer("NODE_RANK").value_or(0) > 0) {
+    refuse_half(variables.stated({"NODE_RANK"}), "NNODES is", both);
+  }
+  if (!variables.has("NODE_RANK") && parse_integer(variables.text("NNODES").value_or("1")).value_or(2) > 1) {
+    refuse_half(variables.stated({"NNODES"}), "NODE_RANK is", both);
   }
   if (variables.integer("PET_NODE_RANK") && !variables.has("PET_NNODES")) {
     refuse_half(variables.stated({"PET_NODE_RANK"}), "PET_NNODES is", start);

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "dtrain/identity/complete_identity.hpp"
 #include "dtrain/identity/environment/local_rank_argument.hpp"
@@ -26,6 +27,16 @@ struct SingleSource {
       warn(variables, identity);
     }
     return identity;
+  }
+
+  /// Node 0 of several needs MASTER_ADDR; a job of one node does not.
+  static void warn_of_first_node(const Variables& variables, std::vector<std::string>& warnings) {
+    if (variables.has("NODE_RANK") && variables.has("MASTER_ADDR") && !variables.has("NNODES") &&
+        !variables.has("AZUREML_NODE_COUNT")) {
+      warnings.push_back(variables.stated({"NODE_RANK", "MASTER_ADDR"}) +
+                         " are set without NNODES: this is a job of its own, without other nodes; set NNODES for every "
+                         "node's launch::PerNode program, or RANK and WORLD_SIZE for every process of another");
+    }
   }
 
  private:
@@ -54,6 +65,19 @@ struct SingleSource {
           variables.stated({"JOB_COMPLETION_INDEX"}) +
           " is set without WORLD_SIZE: this is one process; set WORLD_SIZE and MASTER_ADDR in the "
           "manifest to make the pods one job");
+    }
+    warn_of_first_node(variables, identity.warnings);
+    warn_of_first_local_rank(variables, identity.warnings);
+  }
+
+  static void warn_of_first_local_rank(const Variables& variables, std::vector<std::string>& warnings) {
+    for (const auto& [local, whole] :
+         {std::pair("LOCAL_RANK", "RANK and WORLD_SIZE"),
+          std::pair("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_RANK and OMPI_COMM_WORLD_SIZE")}) {
+      if (variables.has(local)) {  // 0: check_complete() rejects others
+        warnings.push_back(variables.stated({local}) + " is set without " + whole +
+                           ": this is one process; set both for every process of a job");
+      }
     }
   }
 };

@@ -24,6 +24,14 @@ std::vector<Half> halves() {
   std::vector<Half> all{
       {{{"NODE_RANK", "0"}, {"NNODES", "2"}}, {"NODE_RANK='0'", "NNODES='2'", "RANK and WORLD_SIZE are not set"}},
       {{{"NODE_RANK", "1"}, {"AZUREML_NODE_COUNT", "2"}}, {"NODE_RANK='1'", "AZUREML_NODE_COUNT='2'", "PerNode"}},
+      {{{"NODE_RANK", "1"}},
+       {"NODE_RANK='1'", "NNODES is not set; set NODE_RANK and NNODES for every node's launch::"}},
+      {{{"NODE_RANK", "2"}, {"MASTER_ADDR", "h"}}, {"NODE_RANK='2'", "NNODES is not set"}},
+      {{{"NNODES", "2"}}, {"NNODES='2'", "NODE_RANK is not set; set NODE_RANK and NNODES for every node's launch::"}},
+      {{{"NNODES", "1:4"}}, {"NNODES='1:4'", "NODE_RANK is not set"}},
+      {{{"SLURM_PROCID", "1"}}, {"SLURM_PROCID='1'", "SLURM_STEP_ID is not set", "srun --export=ALL"}},
+      {{{"SLURM_PROCID", "1"}, {"SLURM_STEP_NUM_TASKS", "4"}, {"SLURM_JOB_ID", "7"}},
+       {"SLURM_PROCID='1', SLURM_STEP_NUM_TASKS='4'", "SLURM_STEP_ID is not set"}},
       {{{"PALS_RANKID", "0"}}, {"PALS_RANKID='0'", "PMI_RANK and PMI_SIZE are not set"}},
       {{{"OMPI_COMM_WORLD_LOCAL_RANK", "1"}}, {"OMPI_COMM_WORLD_LOCAL_RANK='1'", "OMPI_COMM_WORLD_SIZE are not set"}},
       {{{"SM_CURRENT_HOST", "algo-1"}}, {"SM_CURRENT_HOST='algo-1'", "SM_HOSTS is not set"}},
@@ -96,7 +104,7 @@ TEST_CASE("a size of 1, a first local rank, and one host say nothing") {
            {{"LOCAL_RANK", "0"}, {"LOCAL_WORLD_SIZE", "1"}},
            {{"NODE_RANK", "0"}, {"NNODES", "1"}},
            {{"NODE_RANK", "0"}},
-           {{"NNODES", "4"}},
+           {{"NNODES", "1"}},
            {{"PET_NODE_RANK", "0"}, {"PET_NNODES", "1"}},
            {{"SM_HOSTS", R"(["algo-1"])"}},
            {{"SLURM_PROCID", "0"}, {"SLURM_STEP_ID", "4294967291"}},
@@ -140,9 +148,37 @@ TEST_CASE("a pod of a sweep and a batch script are alone, with a warning each, u
   CHECK(identity::process_identity({{"SLURM_JOB_ID", "5"}, {"SLURM_JOB_NUM_NODES", "1"}}).warnings.empty());
 }
 
+TEST_CASE("a first local rank or a first node alone is alone, with a warning that names the variable") {
+  for (const auto& [environment, sentence] : std::vector<std::pair<Environment, std::string>>{
+           {{{"LOCAL_RANK", "0"}}, "LOCAL_RANK='0' is set without RANK and WORLD_SIZE: this is one process; set both"},
+           {{{"OMPI_COMM_WORLD_LOCAL_RANK", "0"}},
+            "OMPI_COMM_WORLD_LOCAL_RANK='0' is set without OMPI_COMM_WORLD_RANK and OMPI_COMM_WORLD_SIZE: this is one"},
+           {{{"NODE_RANK", "0"}, {"MASTER_ADDR", "h"}},
+            "NODE_RANK='0', MASTER_ADDR='h' are set without NNODES: this is a job of its own, without other "
+            "nodes; "}}) {
+    CAPTURE(sentence);
+    Environment alone = environment;
+    const identity::ProcessIdentity who = identity::process_identity(alone);
+    CHECK(who.world_size == 1);
+    REQUIRE(who.warnings.size() == 1);
+    CHECK(contains(who.warnings[0], sentence));
+    const bool of_node = alone.count("NODE_RANK") == 1;
+    const std::vector<std::string> of_launcher = identity::node_identity(alone).warnings;
+    CHECK(of_launcher == (of_node ? who.warnings : std::vector<std::string>{}));
+    alone["DTRAIN_LAUNCHER"] = "none";
+    CHECK(identity::process_identity(alone).warnings.empty());
+    CHECK(identity::node_identity(alone).warnings.empty());
+  }
+}
+
 TEST_CASE("half of a node's identity is an error for a per-node launcher too, and --nnodes=1 ends the doubt") {
   const Environment half{{"PET_NODE_RANK", "1"}};
   CHECK(outcome::node_refusal_of(half).code == "half-identity");
+  CHECK(outcome::node_refusal_of({{"NODE_RANK", "1"}, {"MASTER_ADDR", "h"}}).code == "half-identity");
+  CHECK(outcome::node_refusal_of({{"NNODES", "2"}, {"MASTER_ADDR", "h"}}).code == "half-identity");
+  identity::NodeFlags count;
+  count.node_count = "2";
+  CHECK(outcome::node_refusal_of({{"NODE_RANK", "1"}, {"MASTER_ADDR", "h"}}, count).code == "");
   identity::NodeFlags alone;
   alone.node_count = "1";
   CHECK(outcome::node_refusal_of(half, alone).code == "");
