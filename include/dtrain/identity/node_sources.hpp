@@ -164,7 +164,7 @@ inline void check_wanted_pair(const Variables& variables, const std::optional<st
     const bool whole = variables.has(pair.rank) && variables.has(pair.count);
     there += whole && there.find(pair.launcher) == std::string::npos ? std::string(pair.launcher) + ", " : "";
   }
-  refuse_launcher(*wanted, there + names_of_present(variables));
+  refuse_launcher(variables, *wanted, there + names_of_present(variables));
 }
 
 /// Checks that a number of nodes has a node rank, too. @throws IdentityError: no-rank, elastic-range

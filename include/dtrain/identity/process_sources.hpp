@@ -48,11 +48,52 @@ inline constexpr std::array<IdentitySource, 14> sources{
 
 namespace detail {
 
+/// A value of DTRAIN_LAUNCHER, and the variables that it needs.
+struct LauncherNeeds {
+  std::string_view launcher;
+  std::array<std::string_view, 3> variables;
+};
+
+/// The names of `sources`, in their order, and of the pairs of node_sources.hpp.
+inline constexpr std::array<LauncherNeeds, 15> launcher_needs{{
+    {DtrainSource::name, {"DTRAIN_RANK", "DTRAIN_WORLD_SIZE"}},
+    {TorchSource::name, {"RANK", "WORLD_SIZE"}},
+    {HorovodSource::name, {HorovodSource::names.rank, HorovodSource::names.world_size}},
+    {OpenMpiSource::name, {OpenMpiSource::names.rank, OpenMpiSource::names.world_size}},
+    {JsrunSource::name, {JsrunSource::names.rank, JsrunSource::names.world_size}},
+    {MvapichSource::name, {MvapichSource::names.rank, MvapichSource::names.world_size}},
+    {FluxSource::name, {"FLUX_TASK_RANK", "FLUX_JOB_SIZE"}},
+    {PmiSource::name, {"PMI_RANK", "PMI_SIZE"}},
+    {SlurmSource::name, {"SLURM_PROCID", "SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS"}},
+    {TfConfigSource::name, {TfConfigSource::roles.variable}},
+    {VertexSource::name, {VertexSource::roles.variable}},
+    {SageMakerSource::name, {"SM_HOSTS", "SM_CURRENT_HOST"}},
+    {KubernetesSource::name, {"JOB_COMPLETION_INDEX", "WORLD_SIZE"}},
+    {"node", {"NODE_RANK", "NNODES"}},
+    {"pet", {"PET_NODE_RANK", "PET_NNODES"}},
+}};
+
+/// Names what a known launcher lacks, or all known launchers.
 /// @param there the names of launchers that are present, each followed by ", "
-[[noreturn]] inline void refuse_launcher(const std::string& wanted, const std::string& there) {
-  throw IdentityError(IdentityErrc::unknown_launcher, quoted("DTRAIN_LAUNCHER", wanted) +
-                                                          " names no launcher whose variables are set; there are: " +
-                                                          there + "none; set one of them, or unset it");
+[[noreturn]] inline void refuse_launcher(const Variables& variables, const std::string& wanted,
+                                         const std::string& there) {
+  std::string missing;
+  std::string known;
+  bool is_known = false;
+  for (const LauncherNeeds& needs : launcher_needs) {
+    known += std::string(needs.launcher) + ", ";
+    is_known = is_known || needs.launcher == wanted;
+    for (const std::string_view variable : needs.variables) {
+      if (needs.launcher == wanted && !variable.empty() && !variables.has(variable)) {
+        missing += (missing.empty() ? "" : ", ") + std::string(variable);
+      }
+    }
+  }
+  throw IdentityError(IdentityErrc::unknown_launcher,
+                      quoted("DTRAIN_LAUNCHER", wanted) + " names no launcher whose variables are set" +
+                          (is_known ? "" : ", nor one that dtrain knows (" + known + "single, none)") +
+                          (missing.empty() ? "" : ": not set for it: " + missing) + "; there are: " + there +
+                          "none; set one of them, or unset it");
 }
 
 inline std::string names_of_present(const Variables& variables) {
@@ -73,7 +114,7 @@ inline const IdentitySource& forced_source(const Variables& variables, const std
       return source;
     }
   }
-  refuse_launcher(wanted, names_of_present(variables));
+  refuse_launcher(variables, wanted, names_of_present(variables));
 }
 
 inline const IdentitySource& first_source(const Variables& variables) {

@@ -129,6 +129,17 @@ TEST_CASE("DTRAIN_LAUNCHER forces a source that is there, or none") {
     CHECK(error_code_of(job) == "unknown-launcher");
     CHECK(contains(sentence_of(job), "there are: dtrain, torch, single, none"));
   }
+  CHECK(contains(sentence_of(job),
+                 "names no launcher whose variables are set: not set for it: SLURM_PROCID, "
+                 "SLURM_STEP_ID, SLURM_STEP_NUM_TASKS; there are"));
+  job["SLURM_PROCID"] = "1";
+  CHECK(contains(sentence_of(job), "not set for it: SLURM_STEP_ID, SLURM_STEP_NUM_TASKS; there are"));
+  job["DTRAIN_LAUNCHER"] = "slurmm";
+  CHECK(
+      contains(sentence_of(job),
+               "DTRAIN_LAUNCHER='slurmm' names no launcher whose variables are set, nor one that dtrain knows (dtrain, "
+               "torch, horovod, openmpi, jsrun, mvapich, flux, pmi, slurm, tf_config, vertex, sagemaker, k8s, node, "
+               "pet, single, none); there are: dtrain, torch, single, none; set one of them, or unset it"));
 }
 
 TEST_CASE("half an environment is an error that helps, not a single process") {
