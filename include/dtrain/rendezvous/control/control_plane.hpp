@@ -54,8 +54,8 @@ class ControlPlane {
 
   async::Task<void> join(async::EventLoop& loop, const ControlPlaneOptions& options, const HostIdentity& host,
                          Deadline deadline);
-  void open_store(async::EventLoop& loop, std::vector<net::Listener> listeners, const ControlPlaneOptions& options,
-                  const HostIdentity& host, Deadline join_deadline);
+  void open_store(async::EventLoop& loop, std::vector<net::Listener> listeners, std::string place,
+                  const ControlPlaneOptions& options, const HostIdentity& host, Deadline join_deadline);
   async::Task<bool> leave_all(Deadline deadline);
   async::Task<void> wait_for_departures();
   async::Task<void> destroy_loop_state();

@@ -109,7 +109,8 @@ DTRAIN_DEFINED async::Task<void> ControlPlane::join(async::EventLoop& loop, cons
     address.host = bound.is_any() ? "localhost" : bound.host();
     address.port = bound.port();
     address.ports = 1;
-    open_store(loop, std::move(listeners), options, host, deadline);
+    std::string place = alone ? std::string() : listens_at(listeners, identity.master_addr.value_or(""));
+    open_store(loop, std::move(listeners), std::move(place), options, host, deadline);
   }
   try {
     loop_state_->session = co_await StoreClient::join(loop, address, std::move(request), failure_, deadline);
@@ -125,15 +126,15 @@ DTRAIN_DEFINED async::Task<void> ControlPlane::join(async::EventLoop& loop, cons
 }
 
 DTRAIN_DEFINED void ControlPlane::open_store(async::EventLoop& loop, std::vector<net::Listener> listeners,
-                                             const ControlPlaneOptions& options, const HostIdentity& host,
-                                             Deadline join_deadline) {
+                                             std::string place, const ControlPlaneOptions& options,
+                                             const HostIdentity& host, Deadline join_deadline) {
   loop_state_->server.emplace(loop, std::move(listeners), ServerOptions{options.secret, options.limits});
   StoreJobOptions job;
   job.world_size = options.identity.world_size;
   job.attempt = static_cast<std::uint64_t>(options.identity.attempt);
   job.job = options.identity.job.value_or("");
   job.owner = "rank " + std::to_string(options.identity.rank) + " on host " + host.name;
-  job.opener = StoreOpener{::getpid(), host.id, options.origin};
+  job.opener = StoreOpener{::getpid(), host.id, options.origin, std::move(place)};
   job.join_deadline = join_deadline;
   loop_state_->job = &loop_state_->server->open(std::move(job));
 }

@@ -18,6 +18,7 @@ class JobMembers {
  public:
   JobMembers(const std::string& owner, const std::string& job, StoreOpener opener)
       : process_(opener.process),
+        listens_at_(std::move(opener.listens_at)),
         opener_{owner + (opener.process != 0 ? " (process " + std::to_string(opener.process) + ")" : ""),
                 as_received(job), as_received(opener.host_id), std::move(opener.origin)} {}
 
@@ -25,6 +26,9 @@ class JobMembers {
 
   /// "rank 0 on host a (process 12)", or the launcher.
   const std::string& opener() const noexcept { return opener_.description; }
+
+  /// StoreOpener::listens_at.
+  const std::string& listens_at() const noexcept { return listens_at_; }
 
   /// Whether the process hosts its job's store, but has not opened this one.
   bool opens_another(const Join& join) const noexcept {
@@ -61,6 +65,7 @@ class JobMembers {
   }
 
   std::int64_t process_;
+  std::string listens_at_;
   JobMember opener_;
   std::map<std::string, JobMember> first_of_host_;
 };

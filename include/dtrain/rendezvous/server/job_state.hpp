@@ -124,7 +124,8 @@ class JobState {
     }
     std::string text = "within " + waited + " only " + rank_list(rank_table_.ranks_in(RankTable::RankState::joined)) +
                        " of " + std::to_string(rank_table_.world_size()) + " joined, " + missing() +
-                       " did not; see whether they run and know the address of the store";
+                       " did not; see whether they run and know the address of the store" +
+                       (members_.listens_at().empty() ? "" : ": " + members_.listens_at());
     if (!last_refusal_.empty()) {
       text += " (a process was refused: " + last_refusal_ + ")";
     }

@@ -154,6 +154,26 @@ inline async::Task<std::vector<net::Listener>> listen_for_ranks(async::EventLoop
   co_return std::move(listeners);
 }
 
+/// Where rank 0 listens, beside the address that the ranks were given, for the error of a join timeout. The two differ
+/// where the given address is forwarded to this host, or is wrong. @pre there are listeners @throws Error (posix)
+inline std::string listens_at(const std::vector<net::Listener>& listeners, const std::string& master_host) {
+  std::string places;
+  for (const net::Listener& listener : listeners) {
+    const net::SocketAddress local = listener.local();
+    places += (places.empty() ? "" : " and ") +
+              (local.is_any() ? "port " + std::to_string(local.port()) + " of every address" : to_string(local));
+  }
+  const std::optional<net::SocketAddress> given = net::SocketAddress::from_numeric(master_host, 0);
+  bool is_elsewhere = given && !given->is_loopback() && !given->is_any();
+  if (is_elsewhere) {
+    for (const net::InterfaceAddress& each : net::interface_addresses()) {
+      is_elsewhere = is_elsewhere && each.address.host() != given->unmapped().host();
+    }
+  }
+  return "rank 0 listens at " + places + ", and MASTER_ADDR is " + master_host +
+         (is_elsewhere ? ", which is no address of its host" : "");
+}
+
 /// listen_for_ranks at the first free port of those at which `address` may be.
 inline async::Task<std::vector<net::Listener>> listen_on_any(async::EventLoop& loop, StoreAddress address,
                                                              Deadline deadline, ListenOptions options) {

@@ -22,6 +22,7 @@ struct StoreOpener {
   std::int64_t process = 0;  ///< process id; 0: no rank of the job opens the store, and only job names are compared
   std::string host_id{};
   Origin origin{};
+  std::string listens_at{};  ///< for the error of a join timeout: "rank 0 listens at 10.0.0.2:29500, and ..."
 };
 
 /// One job of a server.

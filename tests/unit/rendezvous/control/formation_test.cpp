@@ -158,6 +158,29 @@ TEST_CASE("the shortest join timeout fails the job on every rank and names the m
   }
 }
 
+TEST_CASE("where ranks are missing, rank 0 names the address at which it listens, and the one that they were given") {
+  std::uint16_t port = 0;
+  {
+    const StoreProcess probe(1);
+    port = probe.port();  // free in a moment
+  }
+  ControlPlaneOptions options = rank_options(0, 2, port);
+  options.host_store = true;
+  options.timeout = std::chrono::milliseconds(500);
+  const std::string given = options.master_host;
+  const std::string number = std::to_string(port);
+  CHECK_THROWS_WITH(ControlPlane{options},
+                    doctest::Contains(("know the address of the store: rank 0 listens at 127.0.0.1:" + number +
+                                       ", and MASTER_ADDR is " + given)
+                                          .c_str()));
+  options.master_host = "192.0.2.7";  // reserved for documentation
+  options.secret = dtrain::rendezvous::Secret::drawn();
+  CHECK_THROWS_WITH(ControlPlane{options},
+                    doctest::Contains(("rank 0 listens at port " + number + " of every address, and MASTER_ADDR is " +
+                                       "192.0.2.7, which is no address of its host")
+                                          .c_str()));
+}
+
 TEST_CASE("rank 0 hosts the store and leaves last") {
   std::uint16_t port = 0;
   {
