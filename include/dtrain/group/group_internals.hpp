@@ -66,7 +66,7 @@ class GroupInternals {
     state_->rank_context()->keep_alive_until_leave(std::move(work));
   }
 
-  /// @throws Error (invalid_argument) in a coroutine on the control thread, where a blocking call would wait for
+  /// @throws Error (invalid_argument) in a coroutine on the control loop, where a blocking call would wait for
   /// itself; and in a process that the rank forked.
   void require_may_block() const { state_->rank_context()->require_may_block(); }
 

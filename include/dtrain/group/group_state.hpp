@@ -67,7 +67,7 @@ class GroupState final : private RankContext::Closable {
     return resources_->host_staging_buffer;
   }
 
-  /// The open communicator. @throws Error (closed) after the rank has left, (invalid_argument) on the control thread.
+  /// The open communicator. @throws Error (closed) after the rank has left, (invalid_argument) on the control loop.
   Communicator& live() {
     rank_context_->require_may_block();
     require_open();

@@ -43,7 +43,7 @@ class RankContext {
 
   ~RankContext();
 
-  /// @throws Error (invalid_argument) in a coroutine on the control thread, and in a forked process.
+  /// @throws Error (invalid_argument) in a coroutine on the control loop, and in a forked process.
   void require_may_block() const;
 
   /// Reports that this rank failed with `text`. Blocking: until the job has the report, 2 s at most.

@@ -58,8 +58,9 @@ DTRAIN_DEFINED void RankContext::require_may_block() const {
   }
   if (tasks.on_loop_thread()) {
     throw Error(Errc::invalid_argument,
-                "a collective or a call that blocks was made in a coroutine on the control thread, where it would "
-                "wait for itself; make it on a thread of the program");
+                "a collective or a call that blocks was made in a coroutine on the control loop, where it would wait "
+                "for itself; make it on a thread of the program: enqueue the collective there, with a stream, and "
+                "co_await its Work in the coroutine");
   }
 }
 

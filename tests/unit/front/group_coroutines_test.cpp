@@ -118,6 +118,18 @@ TEST_CASE("what blocks is an error in a coroutine, never a hang") {
   });
 }
 
+TEST_CASE("the error of a collective in a coroutine says what to do instead") {
+  run_well(1, [](const ThreadGroup& group) {
+    const auto tries = [&]() -> Task<std::string> {
+      std::string text = error_of([&] { group.barrier(group.stream()); }).second;
+      co_return text;
+    };
+    CHECK(group.run(tries).find("was made in a coroutine on the control loop, where it would wait for itself; make it "
+                                "on a thread of the program: enqueue the collective there, with a stream, and co_await "
+                                "its Work in the coroutine") != std::string::npos);
+  });
+}
+
 TEST_CASE("a failed job ends coroutines in front and in the background, whatever they wait for") {
   std::atomic<int> ended{0};
   const std::vector<RankEnd> ends = support::run_groups<ThreadPolicy>(3, [&](const ThreadGroup& group) {
