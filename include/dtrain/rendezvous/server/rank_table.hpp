@@ -71,7 +71,10 @@ class RankTable {
                           : entry.state == RankState::left ? ", which has left"
                                                            : ", which was lost";
       return Refused{"rank " + std::to_string(rank) + " is taken: " + entry.process_text() + " has it" + state +
-                     "; give each process its own rank"};
+                     (entry.info.host_id == join.info.host_id && entry.process == join.process
+                          ? ", and is this process; a process joins a job once: call dtrain::run() or "
+                            "init_process_group() only once"
+                          : "; give each process its own rank")};
     }
     if (joined_ == 0) {
       settings_ = join.info.settings;

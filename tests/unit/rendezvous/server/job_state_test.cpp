@@ -426,6 +426,7 @@ TEST_CASE("a rank that comes again while its first connection ends is refused al
   table.seen();
   table.Table::join(102, OpenedTable::request(1, 8));
   CHECK(table.seen() ==
-        Lines{"102 refused: rank 1 is taken: rank 1 on host a (process 8) has it; give each process its own rank"});
+        Lines{"102 refused: rank 1 is taken: rank 1 on host a (process 8) has it, and is this process; a process joins "
+              "a job once: call dtrain::run() or init_process_group() only once"});
   CHECK_FALSE(table.job.cause());
 }
