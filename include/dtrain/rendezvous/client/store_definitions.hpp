@@ -43,9 +43,10 @@ inline std::string describe(const Request& request) {
 
 /// Checks a request against the bounds. @throws Error (invalid_argument) with the bound that it exceeds
 inline void require_bounded(const Request& request, const std::string& doing) {
-  const auto refuse = [&](const std::string& what, std::size_t bound, const char* rest = " are possible") {
+  const auto refuse = [&](const std::string& what, std::size_t bound, const std::string& rest = " are possible") {
     throw Error(Errc::invalid_argument, doing + ": " + what + "; at most " + std::to_string(bound) + rest);
   };
+  const std::string of_value = std::string(" are possible") + large_value_remedy;
   const auto bytes = [](std::size_t count) { return std::to_string(count) + " bytes"; };
   if (request.keys.size() > max_keys_per_wait) {
     refuse("these are " + std::to_string(request.keys.size()) + " keys", max_keys_per_wait, " are possible at once");
@@ -65,11 +66,11 @@ inline void require_bounded(const Request& request, const std::string& doing) {
   for (const std::string& value : request.values) {
     sum += value.size();
     if (value.size() > max_value_bytes) {
-      refuse("a value has " + bytes(value.size()), max_value_bytes);
+      refuse("a value has " + bytes(value.size()), max_value_bytes, of_value);
     }
   }
   if (request.value.size() > max_value_bytes) {
-    refuse("the value has " + bytes(request.value.size()), max_value_bytes);
+    refuse("the value has " + bytes(request.value.size()), max_value_bytes, of_value);
   }
   if (sum > max_batch_bytes) {
     refuse("its keys and values have " + bytes(sum) + " together", max_batch_bytes, " are possible at once");

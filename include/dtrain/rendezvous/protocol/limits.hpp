@@ -13,6 +13,7 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 /// @{
 inline constexpr std::size_t max_key_bytes = 1024;
 inline constexpr std::size_t max_value_bytes = std::size_t{1} << 20;
+inline constexpr const char* large_value_remedy = "; split it over several keys, or send it by a collective";
 inline constexpr std::size_t max_keys_per_wait = 1024;
 inline constexpr std::size_t max_sentence_bytes = 8192;  ///< texts of causes and refusals; longer ones are cut
 inline constexpr std::size_t max_name_bytes = 256;       ///< host names, host identities, versions

@@ -87,7 +87,7 @@ class KeyValueMap {
       const char* end = text->data() + text->size();
       const auto [stop, error] = std::from_chars(text->data(), end, present);
       if (error != std::errc() || stop != end) {
-        return {0, "it holds no integer; add works on keys that add alone has written"};
+        return {0, "it holds no integer; add works on a value that is a decimal number"};
       }
     }
     Count sum;
@@ -107,7 +107,7 @@ class KeyValueMap {
     const std::size_t length = old->size() + text.size();
     if (length > max_value_bytes) {
       return {0, "the value would have " + std::to_string(length) + " bytes; at most " +
-                     std::to_string(max_value_bytes) + " are possible"};
+                     std::to_string(max_value_bytes) + " are possible" + large_value_remedy};
     }
     Count count{static_cast<std::int64_t>(length), refuse(0, 0, text.size())};
     if (!count.refusal) {

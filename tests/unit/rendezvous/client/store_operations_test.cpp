@@ -120,12 +120,12 @@ TEST_CASE("what would not fit into one message is refused with the bound, on eit
     CHECK(error_of(dtrain::Errc::invalid_argument, [&] {
             store.compare_set("a", large, large, soon()).wait();
           }).find("2097153 bytes together") != std::string::npos);
-    CHECK(error_of(dtrain::Errc::invalid_argument, [&] {
-            store.append("a", large + "x", soon()).wait();
-          }).find("the value has 1048577 bytes; at most 1048576") != std::string::npos);
+    CHECK(error_of(dtrain::Errc::invalid_argument, [&] { store.append("a", large + "x", soon()).wait(); })
+              .find("the value has 1048577 bytes; at most 1048576 are possible; split it over several keys, or send it "
+                    "by a") != std::string::npos);
     CHECK(error_of(dtrain::Errc::invalid_argument, [&] {
             store.set_many({{"a", large + "x"}}, soon()).wait();
-          }).find("a value has 1048577 bytes") != std::string::npos);
+          }).find("a value has 1048577 bytes; at most 1048576 are possible; split it over") != std::string::npos);
     store.set_many({{std::string(max_key_bytes, 'k'), large}}, soon()).wait();
     store.set_many({{"b", large}}, soon()).wait();
     CHECK(store.get_many({"b"}, soon()).wait().front() == large);
@@ -136,7 +136,9 @@ TEST_CASE("what would not fit into one message is refused with the bound, on eit
           "waiting for key 'b' and 1 more: the values of these 2 keys have 2097152 bytes; at most 1049600 are "
           "given at once; ask for fewer keys");
     CHECK(error_of(dtrain::Errc::refused, [&] { store.append("b", "x", soon()).wait(); }) ==
-          "appending to key 'b': the value would have 1048577 bytes; at most 1048576 are possible");
+          "appending to key 'b': the value would have 1048577 bytes; at most 1048576 are possible; split it over "
+          "several keys, or send "
+          "it by a collective");
     store.set("c", "1", soon()).wait();
     CHECK(store.get_many(Strings(1024, "c"), soon()).wait() == Strings(1024, "1"));
   });

@@ -186,7 +186,8 @@ TEST_CASE("requests are answered, those that wait when they can be") {
   table.ask(101, 2, RequestKind::add, {"n"}, "", 5);
   CHECK(table.seen() == Lines{"101 answer 2 1 5", "100 answer 2 1 "});
   table.ask(101, 3, RequestKind::add, {"k"}, "", 5);
-  CHECK(table.seen().front().find("101 answer 3 3 it holds no integer") == 0);
+  CHECK(table.seen().front().find(
+            "101 answer 3 3 it holds no integer; add works on a value that is a decimal number") == 0);
 }
 
 TEST_CASE("a barrier answers all at once, round after round") {

@@ -68,7 +68,8 @@ TEST_CASE("append makes a value longer up to the bound, and a key that is missin
   CHECK(keys.bytes() == 6);
   CHECK(released.size() == 1);
   CHECK(keys.append("log", std::string(max_value_bytes - 2, 'x'), released).refusal ==
-        "the value would have 1048577 bytes; at most 1048576 are possible");
+        "the value would have 1048577 bytes; at most 1048576 are possible; split it over several keys, or send it by a "
+        "collective");
   CHECK(*keys.find("log") == "abc");
   CHECK_FALSE(keys.append("log", std::string(max_value_bytes - 3, 'x'), released).refusal);
 }
