@@ -195,3 +195,16 @@ TEST_CASE("once a rank has failed no checkpoint is written") {
   CHECK(ends[0].text.find("its data is bad") != std::string::npos);
   CHECK(support::file_content(path) == before);
 }
+
+TEST_CASE("where rank 0 alone saves, the error names save_checkpoint and that every rank calls it") {
+  const support::TemporaryDirectory folder;
+  const std::string path = folder.path + "/checkpoint";
+  const auto ends = support::run_groups<Policy>(2, [&](const dtrain::ProcessGroup<Policy>& group) {
+    Training training = trained(0, 4);
+    if (group.rank() == 0) dtrain::save_checkpoint(group, path, training.state());
+  });
+  CAPTURE(ends[0].text);
+  CHECK(ends[0].text.find("cannot be finished: rank 1 has left") != std::string::npos);
+  CHECK(ends[0].text.find(" (rank 0 was in save_checkpoint of '" + path +
+                          "': every rank calls it, and rank 0 writes)") != std::string::npos);
+}

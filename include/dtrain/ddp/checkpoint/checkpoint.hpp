@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 
+#include "dtrain/core/cause.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/sanitize.hpp"
@@ -41,6 +42,20 @@ void agree_on_tensors_blocking(const Group& group, std::span<const NamedTensor> 
                  deadline);
 }
 
+/// The barrier of save_checkpoint. A rank that does not come may have been kept from it by `if (rank == 0)`.
+template <class Group>
+void barrier_of_save(const Group& group, const std::string& path) {
+  try {
+    group.barrier();
+  } catch (const JobFailed& failed) {
+    Cause cause = failed.cause();
+    if (cause.kind != CauseKind::disagreement && cause.kind != CauseKind::timeout) throw;
+    cause.text += " (rank " + std::to_string(group.members().rank_in_job()) + " was in save_checkpoint of '" +
+                  sanitize(path) + "': every rank calls it, and rank 0 writes)";
+    throw_cause(cause);
+  }
+}
+
 }  // namespace detail
 
 /// Rank 0 writes its values of `tensors` to `path`, after every rank has called this and none has failed. The other
@@ -54,7 +69,7 @@ void agree_on_tensors_blocking(const Group& group, std::span<const NamedTensor> 
 /// Error (unsupported) for tensors of another device than the group's and the host; the job's first cause
 template <class Group>
 void save_checkpoint(const Group& group, const std::string& path, std::span<const NamedTensor> tensors) {
-  group.barrier();
+  detail::barrier_of_save(group, path);
   static_cast<void>(detail::run_on_rank0_blocking(group, "writing the file " + sanitize(path), [&] {
     write_checkpoint_file(path, tensors, tensor_access(group));
     return true;
