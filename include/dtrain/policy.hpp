@@ -21,12 +21,19 @@ struct Policy {
   static constexpr bool has_launcher = launch::Launcher<Launcher>;
   static_assert(has_launcher,
                 "dtrain: the first type of Policy must be a launcher: launch::PerNode or launch::PerProcess "
-                "(contract: dtrain/launch/launcher.hpp)");
+                "(contract: the concept launch::Launcher, in dtrain/launch/launcher.hpp)");
+
+  /// Backends of libraries are declared alone where their macro is not set.
+  static constexpr bool is_defined = requires { sizeof(Backend); };
+  static_assert(is_defined,
+                "dtrain: this backend is declared and not defined, because its library is not switched on: Mpi and "
+                "MpiCollectives need -DDTRAIN_WITH_MPI=1 (with CMake: link dtrain::mpi), Gloo -DDTRAIN_WITH_GLOO=1 "
+                "(dtrain::gloo), Nccl -DDTRAIN_WITH_NCCL=1 (dtrain::nccl), Staged -DDTRAIN_WITH_CUDA=1 (dtrain::cuda)");
 
   static constexpr bool has_backend = backend::Backend<Backend>;
-  static_assert(has_backend,
+  static_assert(has_backend || !is_defined,
                 "dtrain: the second type of Policy must be a backend, such as backend::SharedMemory "
-                "(contract: dtrain/backend/backend.hpp)");
+                "(contract: the concept backend::Backend, in dtrain/backend/backend.hpp)");
 
   static constexpr bool has_topology = topology::Topology<Topology>;
   static_assert(has_topology,

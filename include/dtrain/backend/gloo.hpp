@@ -47,4 +47,13 @@ static_assert(Backend<Gloo>);
 
 }  // namespace DTRAIN_NAMESPACE::backend
 
+#else
+
+namespace DTRAIN_NAMESPACE::backend {
+
+/// Policy's error for it names the macro.
+struct Gloo;
+
+}  // namespace DTRAIN_NAMESPACE::backend
+
 #endif  // DTRAIN_WITH_GLOO

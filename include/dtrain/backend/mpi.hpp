@@ -111,4 +111,14 @@ static_assert(HasPreJoin<Mpi> && HasPreJoin<MpiCollectives>);
 
 }  // namespace DTRAIN_NAMESPACE::backend
 
+#else
+
+namespace DTRAIN_NAMESPACE::backend {
+
+/// Policy's error for them names the macro.
+struct Mpi;
+struct MpiCollectives;
+
+}  // namespace DTRAIN_NAMESPACE::backend
+
 #endif  // DTRAIN_WITH_MPI

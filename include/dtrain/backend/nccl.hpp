@@ -102,4 +102,13 @@ static_assert(CanSendRecv<Nccl::Communicator> && CanSplit<Nccl::Communicator>);
 
 }  // namespace DTRAIN_NAMESPACE::backend
 
+#else
+
+namespace DTRAIN_NAMESPACE::backend {
+
+/// Policy's error for it names the macro.
+struct Nccl;
+
+}  // namespace DTRAIN_NAMESPACE::backend
+
 #endif  // DTRAIN_WITH_NCCL

@@ -100,4 +100,14 @@ static_assert(HasPreJoin<Staged<SharedMemory>>);
 
 }  // namespace DTRAIN_NAMESPACE::backend
 
+#else
+
+namespace DTRAIN_NAMESPACE::backend {
+
+/// Policy's error for it names the macro.
+template <class Inner>
+struct Staged;
+
+}  // namespace DTRAIN_NAMESPACE::backend
+
 #endif  // DTRAIN_WITH_CUDA
