@@ -58,11 +58,12 @@ template <class M, class P>
 class DistributedDataParallel {
  public:
   static_assert(ddp::Model<M>,
-                "dtrain: Model needs parameters(): a sized range of dtrain::Parameter (see dtrain/ddp/model.hpp)");
+                "dtrain: Model needs parameters(): a sized range of dtrain::Parameter "
+                "(contract: the concept ddp::Model, in dtrain/ddp/model.hpp)");
   static_assert(ddp::device_kind_of<M> == DeviceKind::cuda || P::Channels::supports(DeviceKind::host),
                 "dtrain: this backend reduces on GPUs only and the model is on the host: a model on a GPU says "
-                "'static constexpr dtrain::DeviceKind device_kind = dtrain::DeviceKind::cuda;' (see "
-                "dtrain/ddp/model.hpp)");
+                "'static constexpr dtrain::DeviceKind device_kind = dtrain::DeviceKind::cuda;' "
+                "(ddp::device_kind_of in dtrain/ddp/model.hpp)");
   static_assert(ddp::device_kind_of<M> == DeviceKind::host || P::Channels::supports(DeviceKind::cuda),
                 "dtrain: the model's device_kind is cuda and this backend reduces host memory only: use backend::Nccl, "
                 "or backend::Staged around this backend");

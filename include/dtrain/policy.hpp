@@ -38,7 +38,7 @@ struct Policy {
   static constexpr bool has_topology = topology::Topology<Topology>;
   static_assert(has_topology,
                 "dtrain: the third type of Policy must be a topology, such as topology::Flat "
-                "(contract: dtrain/topology/topology.hpp)");
+                "(contract: the concept topology::Topology, in dtrain/topology/topology.hpp)");
 
   /// A backend that works with some launchers only declares them (works_with).
   static constexpr bool launcher_fits_backend = [] {
@@ -49,7 +49,7 @@ struct Policy {
   }();
   static_assert(launcher_fits_backend,
                 "dtrain: backend::Mpi needs launch::PerProcess; start one process for each rank with mpirun or srun "
-                "(works_with in dtrain/backend/mpi.hpp)");
+                "(Mpi::works_with, in dtrain/backend/mpi.hpp)");
 
   /// topology::require fails to compile, with the reason, if the backend lacks an ability that the topology needs.
   static constexpr bool topology_fits_backend = [] {

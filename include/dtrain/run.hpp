@@ -168,7 +168,7 @@ ProcessGroup<P> init_process_group(launch::JoinOptions options = {}, const Group
   static_assert(
       P::Launcher::returns_into_user_code,
       "dtrain: init_process_group needs launch::PerProcess; the launcher process of launch::PerNode never returns "
-      "into user code, so use dtrain::run (see dtrain/run.hpp)");
+      "into user code, so use dtrain::run");
   return ProcessGroup<P>::join(launch::rank_process_of(std::move(options)), group_options);
 }
 

@@ -69,8 +69,8 @@ constexpr bool refuse_reduction() noexcept {
   using T = std::remove_cv_t<typename decltype(std::span(std::declval<Values&>()))::element_type>;
   static_assert(Element<T>,
                 "dtrain: elements of this integer type can be moved (broadcast, all_gather, send, recv), and not "
-                "reduced: copy them to std::int32_t or std::int64_t, or for sums that wrap to std::uint8_t (see "
-                "dtrain/group/buffers.hpp)");
+                "reduced: copy them to std::int32_t or std::int64_t, or for sums that wrap to std::uint8_t "
+                "(the concept dtrain::Element, in dtrain/core/types/dtype.hpp)");
   static_assert(!Element<T> || ReducedElement<T>,
                 "dtrain: floats of 8 bits can be moved (broadcast, all_gather, send, recv), and not reduced, because "
                 "they have too few digits for a sum or an average: copy them to float, dtrain::float16 or "

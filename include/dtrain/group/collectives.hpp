@@ -67,10 +67,10 @@ class Collectives {
   template <class Number>
   requires(std::is_arithmetic_v<Number> || Element<Number>) [[nodiscard]] Number
       all_reduce(Number value, ReduceOp op) const {
-    static_assert(
-        ReducedElement<Number>,
-        "dtrain: all_reduce(value, op) takes one number of a type that dtrain reduces (see "
-        "dtrain/core/types/dtype.hpp): convert others, to std::int64_t for example; for several give a buffer");
+    static_assert(ReducedElement<Number>,
+                  "dtrain: all_reduce(value, op) takes one number of a type that dtrain reduces (the concept "
+                  "group::ReducedElement, in dtrain/group/buffers.hpp): convert others, to std::int64_t for example; "
+                  "for several give a buffer");
     if constexpr (ReducedElement<Number>) {
       all_reduce(std::span(&value, 1), op);
     }

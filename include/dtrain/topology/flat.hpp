@@ -20,7 +20,7 @@ struct Flat {
   static constexpr void require() noexcept {
     static_assert(supports_backend<B>,
                   "dtrain: topology::Flat needs a backend, such as backend::SharedMemory "
-                  "(contract: dtrain/backend/backend.hpp)");
+                  "(contract: the concept backend::Backend, in dtrain/backend/backend.hpp)");
   }
 
   template <class B>

@@ -228,7 +228,8 @@ struct Hierarchical {
   template <class B>
   static constexpr void require() noexcept {
     static_assert(backend::OnHostStreams<B>,
-                  "dtrain: topology::Hierarchical needs a backend on host streams (dtrain/stream/host/stream_ref.hpp)");
+                  "dtrain: topology::Hierarchical needs a backend on host streams "
+                  "(backend::OnHostStreams in dtrain/backend/on_host_streams.hpp)");
     static_assert(!backend::OnHostStreams<B> || ReducesInNodes<Intra<B>>,
                   "dtrain: topology::Hierarchical needs a backend with reduce_scatter and all_gather on host streams "
                   "inside the nodes: give one, as in Hierarchical<backend::SharedMemory> "
