@@ -12,6 +12,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <system_error>
 #include <type_traits>
 #include <utility>
@@ -106,16 +107,21 @@ int run_worker(const launch::RankProcess& worker, Body& body, const GroupOptions
       const std::optional<Cause> cause = group::GroupAccess::of(*group).failure()->cause();
       reported_by_another = cause && cause->rank != group->rank() && cause->text == text;
     }
-    log(reported_by_another ? LogLevel::info : LogLevel::error, prefix + text);
+    const bool names_rank = std::string_view(text).starts_with(prefix.substr(0, prefix.size() - 2) + " on host ");
+    log(reported_by_another ? LogLevel::info : LogLevel::error, (names_rank ? "" : prefix) + text);
     return exit_code;
   };
   try {
     group.emplace(ProcessGroup<P>::join(worker, options));
-    const int exit_code = call_body<P>(body, *group, worker.arguments());
+    int exit_code = call_body<P>(body, *group, worker.arguments());
     end_if_forked(exit_code);
     if (const std::optional<Cause> cause = group::GroupAccess::of(*group).failure()->cause()) {
-      log(LogLevel::warning, prefix + "the body returned " + std::to_string(exit_code) +
-                                 " although the job had failed: " + cause->sentence());
+      const std::string returned = std::to_string(exit_code);
+      if (exit_code == 0) {
+        exit_code = cause->rank == worker.identity.rank ? exit_code_exception : exit_code_job_failed;
+      }
+      log(LogLevel::warning, prefix + "the body returned " + returned + " although the job had failed (exit code " +
+                                 std::to_string(exit_code) + "): " + cause->sentence());
     }
     group->leave();
     return exit_code;
@@ -148,6 +154,7 @@ inline void report_lost_output(const launch::RankProcess& worker) {
 /// - the body's; 1 for nonzero codes that the system would truncate to 0, such as 256;
 /// - 1 after an exception, whose text is on stderr; 2 for a usage or identity error;
 /// - 75 if this rank failed because another rank failed first.
+/// A body that returns 0 after the job has failed counts as failed: 1 if its own rank was the first cause, else 75.
 /// With launch::PerNode the process that the user started becomes the launcher. It never calls `body`, and returns the
 /// exit code of the first worker that failed (128 + signal).
 template <class P, RunBody<P> Body>
