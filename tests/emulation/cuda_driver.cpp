@@ -4,12 +4,18 @@
 #include <cuda.h>
 
 #include <chrono>
+#include <cstdio>
 #include <cstring>
+#include <memory>
+#include <mutex>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "api.hpp"
 #include "copy.hpp"
 #include "emulation.hpp"
+#include "ptx.hpp"
 #include "stream.hpp"
 
 using namespace emulation;
@@ -68,6 +74,50 @@ CUresult CUDAAPI primary_context_state(CUdevice device, unsigned int* flags, int
   return CUDA_SUCCESS;
 }
 
+// A library and its kernel are one and the same; they stay for ever, as dtrain leaves them to the process's end.
+CUresult CUDAAPI load_library(CUlibrary* library, const void* text, CUjit_option*, void**, unsigned int,
+                              CUlibraryOption*, void**, unsigned int) {
+  const int refused = admitted("cuLibraryLoadData");
+  if (refused != 0) return static_cast<CUresult>(refused);
+  auto kernel = std::make_unique<PtxKernel>(static_cast<const char*>(text));
+  if (!kernel->is_valid()) {
+    std::fprintf(stderr, "emulated driver: invalid PTX: %s\n", kernel->error().c_str());
+    return CUDA_ERROR_INVALID_PTX;
+  }
+  static std::vector<std::unique_ptr<PtxKernel>> all;
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  *library = reinterpret_cast<CUlibrary>(kernel.get());
+  all.push_back(std::move(kernel));
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI get_kernel(CUkernel* kernel, CUlibrary library, const char* name) {
+  const int refused = admitted("cuLibraryGetKernel");
+  if (refused != 0) return static_cast<CUresult>(refused);
+  if (reinterpret_cast<const PtxKernel*>(library)->name() != name) return CUDA_ERROR_NOT_FOUND;
+  *kernel = reinterpret_cast<CUkernel>(library);
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI launch_kernel(CUfunction function, unsigned int blocks, unsigned int blocks_y, unsigned int blocks_z,
+                               unsigned int threads, unsigned int threads_y, unsigned int threads_z, unsigned int,
+                               CUstream stream, void** arguments, void**) {
+  const int refused = admitted("cuLaunchKernel");
+  if (refused != 0) return static_cast<CUresult>(refused);
+  Stream* const where = stream_of(stream);
+  if (where == nullptr || where->device() != current_device()) return CUDA_ERROR_INVALID_HANDLE;
+  if (blocks == 0 || blocks_y != 1 || blocks_z != 1 || threads == 0 || threads > 1024 || threads_y != 1 ||
+      threads_z != 1) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  const auto* const kernel = reinterpret_cast<const PtxKernel*>(function);
+  where->submit([kernel, blocks, threads, parameters = kernel->packed(arguments)] {
+    return [kernel, blocks, threads, parameters] { kernel->run(blocks, threads, parameters); };
+  });
+  return CUDA_SUCCESS;
+}
+
 }  // namespace
 
 cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function, unsigned int, unsigned long long,
@@ -79,6 +129,9 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function
     if (std::strcmp(symbol, "cuDevicePrimaryCtxGetState") == 0) {
       *function = reinterpret_cast<void*>(&primary_context_state);
     }
+    if (std::strcmp(symbol, "cuLibraryLoadData") == 0) *function = reinterpret_cast<void*>(&load_library);
+    if (std::strcmp(symbol, "cuLibraryGetKernel") == 0) *function = reinterpret_cast<void*>(&get_kernel);
+    if (std::strcmp(symbol, "cuLaunchKernel") == 0) *function = reinterpret_cast<void*>(&launch_kernel);
     const bool found = *function != nullptr;
     if (result != nullptr) *result = found ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
     return found || result != nullptr ? cudaSuccess : cudaErrorSymbolNotFound;

@@ -1,0 +1,199 @@
+#pragma once
+/// @file
+/// PTX text of the kernel that copies, converts and scales many arrays in one launch.
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "dtrain/core/config.hpp"
+#include "dtrain/core/types/dtype.hpp"
+
+#if DTRAIN_WITH_CUDA
+
+namespace DTRAIN_NAMESPACE::stream::cuda {
+
+/// One array, as the kernel reads it from its parameters.
+struct ScaleKernelEntry {
+  std::uint64_t target;
+  std::uint64_t source;
+  std::uint32_t elements;
+  std::uint32_t first_block;  ///< of the array; entries are sorted by it
+};
+
+/// Entries of one launch. Their 3 KiB fit into the 4 KiB of a kernel's parameters, so that the launch copies them: no
+/// memory must outlive it, and a graph stores them.
+inline constexpr std::size_t max_scale_entries = 128;
+inline constexpr std::uint32_t scale_block_threads = 256;
+inline constexpr std::uint32_t scale_block_elements = 8192;  ///< of one array; a power of two
+inline constexpr const char* scale_kernel_name = "dtrain_scale";
+
+/// Element types between which the kernel converts: f32, f16 and bf16 with each other, f64 with itself.
+constexpr bool can_scale(DType from, DType to) noexcept {
+  const auto is_short = [](DType dtype) { return dtype == DType::f32 || dtype == DType::f16 || dtype == DType::bf16; };
+  return (is_short(from) && is_short(to)) || (from == DType::f64 && to == DType::f64);
+}
+
+namespace ptx {
+
+/// Type of a register that memory is read to and written from.
+inline std::string memory_type(DType dtype) {
+  return dtype == DType::f64 ? "f64" : dtype == DType::f32 ? "f32" : "b16";
+}
+
+/// Elements that one instruction reads or writes: up to 16 bytes.
+constexpr unsigned lanes(DType dtype) noexcept {
+  return dtype == DType::f64 ? 2 : 4;
+}
+
+/// "{%h0, %h1, %h2, %h3}", registers `first` and following.
+inline std::string registers(DType dtype, char letter, unsigned first, unsigned count) {
+  std::string text;
+  for (unsigned i = first; i < first + count; ++i) {
+    text += (text.empty() ? "%" : ", %") + std::string(1, letter) + memory_type(dtype)[0] + std::to_string(i);
+  }
+  return count == 1 ? text : "{" + text + "}";
+}
+
+/// Reads or writes `count` elements at `address`.
+inline std::string transfer(DType dtype, char letter, const char* instruction, const char* address, unsigned count) {
+  std::string text;
+  const unsigned width = count < lanes(dtype) ? count : lanes(dtype);
+  for (unsigned first = 0; first < count; first += width) {
+    const std::string names = registers(dtype, letter, first, width);
+    const std::string place = "[" + std::string(address) + "+" + std::to_string(first * size_bytes(dtype)) + "]";
+    const bool loads = instruction[0] == 'l';
+    text += std::string(instruction) + ".global" + (width == 1 ? "" : ".v" + std::to_string(width)) + "." +
+            memory_type(dtype) + " " + (loads ? names + ", " + place : place + ", " + names) + ";\n";
+  }
+  return text;
+}
+
+/// Converts element `i` to the type of the product, multiplies, and rounds it once to the target's type. Integers round
+/// to bf16, because sm_70 and sm_75 have no instruction for that.
+inline std::string scale_element(DType from, DType to, unsigned i) {
+  const std::string source = registers(from, 's', i, 1);
+  const std::string target = registers(to, 't', i, 1);
+  if (from == DType::f64) {
+    return "mul.rn.f64 " + target + ", " + source + ", %factor;\n";
+  }
+  std::string text = from == DType::f32 ? "mov.f32 %value, " + source + ";\n"
+                     : from == DType::f16
+                         ? "cvt.f32.f16 %value, " + source + ";\n"
+                         : "cvt.u32.u16 %bits, " + source + ";\nshl.b32 %bits, %bits, 16;\nmov.b32 %value, %bits;\n";
+  text += "mul.rn.f32 %value, %value, %factor;\n";
+  if (to == DType::f32) {
+    return text + "mov.f32 " + target + ", %value;\n";
+  }
+  if (to == DType::f16) {
+    return text + "cvt.rn.f16.f32 " + target + ", %value;\n";
+  }
+  return text +
+         "mov.b32 %bits, %value;\n"
+         "shr.u32 %odd, %bits, 16;\n"
+         "and.b32 %odd, %odd, 1;\n"
+         "add.u32 %bits, %bits, 32767;\n"
+         "add.u32 %bits, %bits, %odd;\n"
+         "shr.u32 %bits, %bits, 16;\n"
+         "setp.nan.f32 %is_nan, %value, %value;\n"
+         "selp.b32 %bits, 32704, %bits, %is_nan;\n"  // 0x7fc0
+         "cvt.u16.u32 " +
+         target + ", %bits;\n";
+}
+
+/// A loop of one thread over elements from %index to `end`, `count` at a time.
+inline std::string loop(DType from, DType to, const std::string& label, const char* end, unsigned count) {
+  std::string text = label + ":\nsetp.ge.u32 %is_done, %index, " + end + ";\n@%is_done bra " + label +
+                     "_DONE;\nmad.wide.u32 %read, %index, " + std::to_string(size_bytes(from)) +
+                     ", %source;\nmad.wide.u32 %written, %index, " + std::to_string(size_bytes(to)) + ", %target;\n" +
+                     transfer(from, 's', "ld", "%read", count);
+  for (unsigned i = 0; i < count; ++i) {
+    text += scale_element(from, to, i);
+  }
+  return text + transfer(to, 't', "st", "%written", count) + "add.u32 %index, %index, " +
+         std::to_string(count * scale_block_threads) + ";\nbra " + label + ";\n" + label + "_DONE:\n";
+}
+
+}  // namespace ptx
+
+/// The kernel `scale_kernel_name`(entries, number of entries, factor): each element of each target becomes the source's
+/// element times the factor, computed in f32 (f64 for f64) and rounded once to nearest even. Subnormals are kept, NaNs
+/// stay NaNs. One array of `n` elements takes ceil(n / scale_block_elements) blocks of scale_block_threads threads.
+/// A block finds its entry by binary search. Where both addresses are multiples of 16 bytes, a thread moves 16 or 32
+/// bytes at a time. Target and source are the same memory or disjoint.
+///
+/// The text is for PTX 6.0 and sm_70; the driver compiles it for the device (PTX ISA, "PTX Module Directives").
+inline std::string scale_kernel_text(DType from, DType to) {
+  const std::string float_type = from == DType::f64 ? "f64" : "f32";
+  const unsigned at_a_time = from == DType::f64 ? 2 : size_bytes(from) == 4 && size_bytes(to) == 4 ? 4 : 8;
+  const std::string elements = std::to_string(scale_block_elements);
+  const std::string entry_bytes = std::to_string(sizeof(ScaleKernelEntry));
+  return ".version 6.0\n.target sm_70\n.address_size 64\n.visible .entry " + std::string(scale_kernel_name) +
+         "(\n.param .align 8 .b8 entries[" + std::to_string(max_scale_entries * sizeof(ScaleKernelEntry)) +
+         "],\n.param .u32 entry_count,\n.param ." + float_type +
+         " factor)\n{\n"
+         ".reg .pred %is_done, %is_nan;\n"
+         ".reg .u32 %block, %thread, %low, %high, %middle, %first, %elements, %begin, %end, %whole, %index;\n"
+         ".reg .u32 %bits, %odd;\n"
+         ".reg .u64 %table, %entry, %source, %target, %read, %written, %misaligned;\n"
+         ".reg .f32 %value;\n.reg ." +
+         float_type + " %factor;\n.reg ." + ptx::memory_type(from) + " %s" + ptx::memory_type(from)[0] +
+         "<8>;\n.reg ." + ptx::memory_type(to) + " %t" + ptx::memory_type(to)[0] +
+         "<8>;\n"
+         "ld.param." +
+         float_type +
+         " %factor, [factor];\n"
+         "ld.param.u32 %high, [entry_count];\n"
+         "mov.b64 %table, entries;\n"
+         "mov.u32 %block, %ctaid.x;\n"
+         "mov.u32 %thread, %tid.x;\n"
+         "mov.u32 %low, 0;\n"
+         "SEARCH:\n"  // the block's entry is in [low, high)
+         "add.u32 %middle, %low, 1;\n"
+         "setp.ge.u32 %is_done, %middle, %high;\n"
+         "@%is_done bra FOUND;\n"
+         "add.u32 %middle, %low, %high;\n"
+         "shr.u32 %middle, %middle, 1;\n"
+         "mad.wide.u32 %entry, %middle, " +
+         entry_bytes +
+         ", %table;\n"
+         "ld.param.u32 %first, [%entry+20];\n"
+         "setp.gt.u32 %is_done, %first, %block;\n"
+         "@%is_done mov.u32 %high, %middle;\n"
+         "@!%is_done mov.u32 %low, %middle;\n"
+         "bra SEARCH;\n"
+         "FOUND:\n"
+         "mad.wide.u32 %entry, %low, " +
+         entry_bytes +
+         ", %table;\n"
+         "ld.param.u64 %target, [%entry+0];\n"
+         "ld.param.u64 %source, [%entry+8];\n"
+         "ld.param.u32 %elements, [%entry+16];\n"
+         "ld.param.u32 %first, [%entry+20];\n"
+         "cvta.to.global.u64 %target, %target;\n"
+         "cvta.to.global.u64 %source, %source;\n"
+         "sub.u32 %begin, %block, %first;\n"
+         "mul.lo.u32 %begin, %begin, " +
+         elements +
+         ";\n"
+         "sub.u32 %end, %elements, %begin;\n"
+         "min.u32 %end, %end, " +
+         elements +
+         ";\n"
+         "add.u32 %end, %begin, %end;\n"
+         "or.b64 %misaligned, %target, %source;\n"
+         "and.b64 %misaligned, %misaligned, 15;\n"
+         "setp.ne.u64 %is_done, %misaligned, 0;\n"
+         "mov.u32 %whole, %begin;\n"
+         "@%is_done bra VECTOR_DONE;\n"
+         "and.b32 %whole, %end, " +
+         std::to_string(~(at_a_time - 1U)) +  // begin is a multiple as well
+         ";\n"
+         "mad.lo.u32 %index, %thread, " +
+         std::to_string(at_a_time) + ", %begin;\n" + ptx::loop(from, to, "VECTOR", "%whole", at_a_time) +
+         "add.u32 %index, %whole, %thread;\n" + ptx::loop(from, to, "SINGLE", "%end", 1) + "ret;\n}\n";
+}
+
+}  // namespace DTRAIN_NAMESPACE::stream::cuda
+
+#endif  // DTRAIN_WITH_CUDA

@@ -1,0 +1,143 @@
+/// @file
+/// Runs a parsed PTX kernel: instructions as the PTX ISA defines them, one thread after the other.
+
+#include <bit>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+
+#include "device_memory.hpp"
+#include "ptx.hpp"
+
+namespace emulation {
+namespace {
+
+float float_of(std::uint64_t bits) {
+  return std::bit_cast<float>(static_cast<std::uint32_t>(bits));
+}
+
+/// NVIDIA's GPUs have one NaN.
+std::uint64_t bits_of(float value) {
+  return std::isnan(value) ? 0x7fffffffU : std::bit_cast<std::uint32_t>(value);
+}
+
+/// From the definition: sign, exponent from -14 to 15, 10 digits; below 2^-14 multiples of 2^-24.
+double value_of_half(std::uint64_t bits) {
+  const int exponent = static_cast<int>(bits >> 10U & 31U);
+  const double digits = static_cast<double>(bits & 1023U);
+  const double magnitude = exponent == 31  ? (digits != 0 ? std::numeric_limits<double>::quiet_NaN() : HUGE_VAL)
+                           : exponent == 0 ? std::ldexp(digits, -24)
+                                           : std::ldexp(1024.0 + digits, exponent - 25);
+  return (bits & 0x8000U) != 0 ? -magnitude : magnitude;
+}
+
+/// The nearest such value, to even.
+std::uint64_t half_of(float value) {
+  if (std::isnan(value)) return 0x7fffU;
+  const std::uint64_t sign = std::signbit(value) ? 0x8000U : 0U;
+  const double magnitude = std::abs(static_cast<double>(value));
+  if (magnitude >= 65520.0) return sign | 0x7c00U;
+  const int exponent = magnitude < std::ldexp(1.0, -14) ? -14 : std::ilogb(magnitude);
+  const auto steps = static_cast<std::uint64_t>(std::nearbyint(std::ldexp(magnitude, 10 - exponent)));
+  // 1024 steps are the implicit digit; a carry to 2048 raises the exponent.
+  return sign | (static_cast<std::uint64_t>(exponent + 14) * 1024U + steps);
+}
+
+std::byte* memory_at(std::uint64_t address, std::size_t bytes) {
+  void* const shadow = shadow_of(reinterpret_cast<const void*>(address), bytes);
+  if (shadow == nullptr || address % bytes != 0) {
+    std::fprintf(stderr, "emulated kernel: address %#llx of %zu bytes is not the device's, or misaligned\n",
+                 static_cast<unsigned long long>(address), bytes);
+    std::abort();
+  }
+  return static_cast<std::byte*>(shadow);
+}
+
+}  // namespace
+
+void PtxKernel::run(std::uint32_t blocks, std::uint32_t threads, const std::vector<std::byte>& parameters) const {
+  std::vector<std::uint64_t> registers(registers_.size());
+  for (std::uint32_t block = 0; block < blocks; ++block) {
+    for (std::uint32_t thread = 0; thread < threads; ++thread) {
+      registers.assign(registers.size(), 0xdeadbeefdeadbeefU);  // nothing is zero by itself
+      registers[block_register] = block;
+      registers[thread_register] = thread;
+      run_thread(registers, parameters);
+    }
+  }
+}
+
+void PtxKernel::run_thread(std::vector<std::uint64_t>& registers, const std::vector<std::byte>& parameters) const {
+  std::size_t at = 0;
+  const auto value = [&](const Operand& operand) {
+    return operand.kind == Operand::Kind::reg ? registers[operand.value] : operand.value;
+  };
+  while (true) {
+    const Instruction& now = instructions_[at++];
+    if (now.predicate >= 0 && (registers[static_cast<std::size_t>(now.predicate)] != 0) == now.is_negated) continue;
+    const auto a = [&] { return value(now.operands[1]); };
+    const auto b = [&] { return value(now.operands[2]); };
+    const auto c = [&] { return value(now.operands[3]); };
+    const auto low = [](std::uint64_t wide) { return static_cast<std::uint32_t>(wide); };
+    const auto set = [&](std::uint64_t result) { registers[now.operands[0].value] = result; };
+    switch (now.opcode) {
+      case Opcode::move: set(a()); break;
+      case Opcode::add_u32: set(low(a() + b())); break;
+      case Opcode::sub_u32: set(low(a() - b())); break;
+      case Opcode::mul_u32: set(low(a() * b())); break;
+      case Opcode::mad_u32: set(low(a() * b() + c())); break;
+      case Opcode::mad_wide: set(std::uint64_t{low(a())} * low(b()) + c()); break;
+      case Opcode::min_u32: set(low(a()) < low(b()) ? low(a()) : low(b())); break;
+      case Opcode::and_bits: set(a() & b()); break;
+      case Opcode::or_bits: set(a() | b()); break;
+      case Opcode::shr_u32: set(low(a()) >> b()); break;
+      case Opcode::shl_b32: set(low(a() << b())); break;
+      case Opcode::set_ge_u32: set(low(a()) >= low(b()) ? 1 : 0); break;
+      case Opcode::set_gt_u32: set(low(a()) > low(b()) ? 1 : 0); break;
+      case Opcode::set_ne_u64: set(a() != b() ? 1 : 0); break;
+      case Opcode::set_nan_f32: set(std::isnan(float_of(a())) || std::isnan(float_of(b())) ? 1 : 0); break;
+      case Opcode::select: set(c() != 0 ? a() : b()); break;
+      case Opcode::f32_of_f16: set(bits_of(static_cast<float>(value_of_half(a())))); break;
+      case Opcode::f16_of_f32: set(half_of(float_of(a()))); break;
+      case Opcode::u16_of_u32: set(a() & 0xffffU); break;
+      case Opcode::mul_f32: set(bits_of(float_of(a()) * float_of(b()))); break;
+      case Opcode::mul_f64:
+        set(std::bit_cast<std::uint64_t>(std::bit_cast<double>(a()) * std::bit_cast<double>(b())));
+        break;
+      case Opcode::load_parameter: {
+        std::uint64_t loaded = 0;
+        const Operand& place = now.operands[1];
+        const bool is_register = place.kind == Operand::Kind::address;
+        const std::uint64_t from = (is_register ? registers[place.value] : place.value) + place.offset;
+        if (from + now.bytes > parameters.size()) std::abort();
+        std::memcpy(&loaded, &parameters[from], now.bytes);
+        set(loaded);
+        break;
+      }
+      case Opcode::load:
+      case Opcode::store: {
+        const bool loads = now.opcode == Opcode::load;
+        const Operand& place = now.operands[loads ? 1 : 0];
+        const Operand& names = now.operands[loads ? 0 : 1];
+        const std::uint64_t address = registers[place.value] + place.offset;
+        std::byte* const memory = memory_at(address, now.bytes * names.lanes.size());
+        for (std::size_t lane = 0; lane < names.lanes.size(); ++lane) {
+          std::uint64_t& element = registers[names.lanes[lane]];
+          if (loads) {
+            element = 0;
+            std::memcpy(&element, memory + lane * now.bytes, now.bytes);
+          } else {
+            std::memcpy(memory + lane * now.bytes, &element, now.bytes);
+          }
+        }
+        break;
+      }
+      case Opcode::bra: at = now.target; break;
+      case Opcode::ret: return;
+    }
+  }
+}
+
+}  // namespace emulation

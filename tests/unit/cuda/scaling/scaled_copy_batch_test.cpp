@@ -1,0 +1,268 @@
+#include "dtrain/stream/cuda/scaling/scaled_copy_batch.hpp"
+
+#include "dtrain/core/config.hpp"
+
+#include <doctest/doctest.h>
+
+#include <bit>
+#include <chrono>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <limits>
+#include <random>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "dtrain/core/types/bfloat16.hpp"
+#include "dtrain/core/types/float16.hpp"
+#include "support/cuda_memory.hpp"
+#include "support/temporary_directory.hpp"
+#if DTRAIN_EMULATED_CUDA
+#include "emulation/emulation.hpp"
+#endif
+
+namespace {
+
+using dtrain::bfloat16;
+using dtrain::Deadline;
+using dtrain::DType;
+using dtrain::float16;
+using dtrain::stream::WaitResult;
+using dtrain::stream::cuda::can_scale;
+using dtrain::stream::cuda::DeviceBuffer;
+using dtrain::stream::cuda::Event;
+using dtrain::stream::cuda::scale_kernel_text;
+using dtrain::stream::cuda::ScaledCopyBatch;
+using dtrain::stream::cuda::ScaleKernel;
+using dtrain::stream::cuda::Stream;
+using dtrain::stream::cuda::StreamRef;
+using namespace std::chrono_literals;
+
+void wait(StreamRef stream) {
+  Event event;
+  stream.record(event);
+  REQUIRE(event.block_until_complete(Deadline::after(60s)) == WaitResult::complete);
+}
+
+template <class T>
+using Bits =
+    std::conditional_t<sizeof(T) == 8, std::uint64_t, std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint16_t>>;
+
+/// The host's arithmetic: in f32, or f64 for f64, rounded once.
+template <class To, class From>
+To scaled(From value, double factor) {
+  if constexpr (std::is_same_v<From, double>) {
+    return value * factor;
+  } else {
+    return To(static_cast<float>(value) * static_cast<float>(factor));
+  }
+}
+
+template <class T>
+bool is_nan(T value) {
+  if constexpr (std::is_same_v<T, double>) {
+    return std::isnan(value);
+  } else {
+    return std::isnan(static_cast<float>(value));
+  }
+}
+
+/// All patterns of bits alike: zeros, subnormals, infinities and NaNs among them.
+template <class T>
+std::vector<T> any_values(std::size_t count, unsigned seed) {
+  std::mt19937_64 random(seed);
+  std::vector<T> values(count);
+  for (T& value : values) {
+    auto bits = static_cast<Bits<T>>(random());
+    if (random() % 8 == 0) {
+      const auto low_half = static_cast<Bits<T>>((std::uint64_t{1} << (4 * sizeof(T))) - 1);
+      bits = static_cast<Bits<T>>(random() % 3 == 0 ? 0 : bits & low_half);
+    }
+    value = std::bit_cast<T>(bits);
+  }
+  return values;
+}
+
+/// Copies arrays of these sizes, each `shift` elements behind a multiple of 16 bytes, and compares each bit; what lies
+/// between the arrays stays as it was.
+template <class From, class To>
+void expect_copies(const std::vector<std::size_t>& sizes, std::size_t shift, double factor) {
+  constexpr std::size_t gap = 16;
+  std::size_t count = 0;
+  for (const std::size_t size : sizes) {
+    count += (shift + size + 2 * gap - 1) / gap * gap;
+  }
+  const std::vector<From> values = any_values<From>(count, 7);
+  const To untouched = To(42.0F);
+  const DeviceBuffer from = support::on_device(values);
+  const DeviceBuffer to = support::on_device(std::vector<To>(count, untouched));
+  const Stream stream;
+  const DType from_type = dtrain::dtype_of<From>::value;
+  const DType to_type = dtrain::dtype_of<To>::value;
+  const ScaleKernel kernel = ScaleKernel::find(from_type, to_type);
+  REQUIRE(kernel);
+  ScaledCopyBatch batch(kernel, from_type, to_type);
+  batch.reserve(sizes.size());
+  std::vector<To> expected(count, untouched);
+  std::size_t begin = 0;
+  for (const std::size_t size : sizes) {
+    const std::size_t first = begin + shift;
+    batch.add(to.data() + first * sizeof(To), from.data() + first * sizeof(From), size);
+    for (std::size_t i = first; i < first + size; ++i) {
+      expected[i] = scaled<To>(values[i], factor);
+    }
+    begin += (shift + size + 2 * gap - 1) / gap * gap;
+  }
+  batch.enqueue(factor, stream.ref());
+  CHECK(batch.empty());
+  wait(stream.ref());
+  const std::vector<To> result = support::on_host<To>(to.data(), count);
+  std::size_t wrong = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    const bool is_same = std::bit_cast<Bits<To>>(result[i]) == std::bit_cast<Bits<To>>(expected[i]);
+    wrong += is_same || (is_nan(result[i]) && is_nan(expected[i])) ? 0 : 1;
+  }
+  CHECK(wrong == 0);
+}
+
+template <class From, class To>
+void expect_all_copies() {
+  for (const double factor : {1.0, 1.0 / 3.0, 4096.0}) {
+    expect_copies<From, To>({1, 2, 7, 8, 9, 255, 256, 257, 2049}, 0, factor);
+    expect_copies<From, To>({1, 2, 7, 8, 9, 255, 256, 257}, 1, factor);
+  }
+  expect_copies<From, To>({8191, 8192, 8193, 3, 20'000}, 0, 1.0 / 7.0);
+  expect_copies<From, To>(std::vector<std::size_t>(300, 5), 0, 0.1);  // three launches
+}
+
+}  // namespace
+
+#if DTRAIN_EMULATED_CUDA
+TEST_CASE("a driver that does not load the kernel is no error, and is asked again") {
+  emulation::fail("cuLibraryLoadData", 1, 209);  // CUDA_ERROR_NO_BINARY_FOR_GPU
+  CHECK_FALSE(ScaleKernel::find(DType::f32, DType::bf16));
+  CHECK(ScaleKernel::find(DType::f32, DType::bf16));
+}
+#endif
+
+TEST_CASE("there are kernels for f32, f16 and bf16 with each other, for f64 with itself, and no others") {
+  CHECK(ScaleKernel::find(DType::f64, DType::f64));
+  for (const DType dtype : {DType::i64, DType::i32, DType::u8, DType::f8e4m3, DType::f8e5m2, DType::f64}) {
+    CHECK_FALSE(ScaleKernel::find(dtype, DType::f32));
+    CHECK_FALSE(ScaleKernel::find(DType::f32, dtype));
+  }
+}
+
+TEST_CASE("scaled copies have the bits of the host's arithmetic, at every size and alignment, and write nothing else") {
+  SUBCASE("f64 to f64") {
+    expect_all_copies<double, double>();
+  }
+  SUBCASE("f32 to f32") {
+    expect_all_copies<float, float>();
+  }
+  SUBCASE("f32 to f16") {
+    expect_all_copies<float, float16>();
+  }
+  SUBCASE("f32 to bf16") {
+    expect_all_copies<float, bfloat16>();
+  }
+  SUBCASE("f16 to f32") {
+    expect_all_copies<float16, float>();
+  }
+  SUBCASE("f16 to f16") {
+    expect_all_copies<float16, float16>();
+  }
+  SUBCASE("f16 to bf16") {
+    expect_all_copies<float16, bfloat16>();
+  }
+  SUBCASE("bf16 to f32") {
+    expect_all_copies<bfloat16, float>();
+  }
+  SUBCASE("bf16 to f16") {
+    expect_all_copies<bfloat16, float16>();
+  }
+  SUBCASE("bf16 to bf16") {
+    expect_all_copies<bfloat16, bfloat16>();
+  }
+}
+
+TEST_CASE("an array is scaled in its own place") {
+  std::vector<float> values(1000);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    values[i] = static_cast<float>(i);
+  }
+  const DeviceBuffer memory = support::on_device(values);
+  const Stream stream;
+  ScaledCopyBatch batch(ScaleKernel::find(DType::f32, DType::f32), DType::f32, DType::f32);
+  batch.add(memory.data(), memory.data(), values.size());
+  batch.enqueue(0.5, stream.ref());
+  wait(stream.ref());
+  for (float& value : values) {
+    value *= 0.5F;
+  }
+  CHECK(support::on_host<float>(memory.data(), values.size()) == values);
+}
+
+TEST_CASE("a graph replays scaled copies, with the addresses of the capture and the values of the replay") {
+  const DeviceBuffer from = support::on_device(std::vector<float>(100, 1.0F));
+  const DeviceBuffer to = support::on_device(std::vector<float>(100, 0.0F));
+  const Stream stream;
+  ScaledCopyBatch batch(ScaleKernel::find(DType::f32, DType::f32), DType::f32, DType::f32);
+  batch.add(to.data(), from.data(), 100);
+  support::check(cudaStreamBeginCapture(stream.ref().native(), cudaStreamCaptureModeThreadLocal), "begin");
+  batch.enqueue(3.0, stream.ref());
+  cudaGraph_t graph = nullptr;
+  support::check(cudaStreamEndCapture(stream.ref().native(), &graph), "end");
+  cudaGraphExec_t executable = nullptr;
+  support::check(cudaGraphInstantiate(&executable, graph, 0), "instantiate");
+  CHECK(support::on_host<float>(to.data(), 100) == std::vector<float>(100, 0.0F));
+  for (const float value : {1.0F, 2.0F}) {
+    support::write(from.data(), std::vector<float>(100, value));
+    support::check(cudaGraphLaunch(executable, stream.ref().native()), "launch");
+    wait(stream.ref());
+    CHECK(support::on_host<float>(to.data(), 100) == std::vector<float>(100, 3.0F * value));
+  }
+  support::check(cudaGraphExecDestroy(executable), "destroy");
+  support::check(cudaGraphDestroy(graph), "destroy");
+}
+
+TEST_CASE("the toolkit's assembler accepts each kernel for each GPU that it knows") {
+  const char* ptxas = nullptr;
+  for (const char* const candidate : {"ptxas", "/usr/local/cuda/bin/ptxas"}) {
+    if (ptxas == nullptr && std::system((std::string(candidate) + " --version >/dev/null 2>&1").c_str()) == 0) {
+      ptxas = candidate;
+    }
+  }
+  if (ptxas == nullptr) {
+    MESSAGE("left out: no ptxas on the path or in /usr/local/cuda/bin");
+    return;
+  }
+  const support::TemporaryDirectory folder;
+  const std::string file = folder.path + "/kernel.ptx";
+  const auto compiles = [&](const std::string& text, int architecture) {
+    std::ofstream(file) << text;
+    return std::system((std::string(ptxas) + " -arch=sm_" + std::to_string(architecture) + " -o " + file + ".out " +
+                        file + " >/dev/null 2>&1")
+                           .c_str()) == 0;
+  };
+  const std::string sample = scale_kernel_text(DType::f32, DType::f32);
+  REQUIRE_FALSE(compiles(sample + "nonsense", 80));
+  int architectures = 0;
+  for (const int architecture : {70, 75, 80, 86, 89, 90, 100, 103, 120}) {
+    if (!compiles(".version 6.0\n.target sm_70\n.address_size 64\n", architecture)) {
+      continue;  // toolkits forget old GPUs, and do not know new ones
+    }
+    ++architectures;
+    for (const DType from : {DType::f64, DType::f32, DType::f16, DType::bf16}) {
+      for (const DType to : {DType::f64, DType::f32, DType::f16, DType::bf16}) {
+        CAPTURE(architecture);
+        CHECK((!can_scale(from, to) || compiles(scale_kernel_text(from, to), architecture)));
+      }
+    }
+  }
+  CHECK(architectures >= 3);
+}
