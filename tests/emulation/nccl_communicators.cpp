@@ -27,6 +27,7 @@ bool is_valid(const ncclConfig_t& config) {
 }  // namespace
 
 ncclResult_t ncclGetVersion(int* version) {
+  if (const ncclResult_t refused = nccl_admitted("ncclGetVersion")) return refused;
   *version = NCCL_VERSION_CODE;
   return ncclSuccess;
 }

@@ -106,7 +106,9 @@ concept CanAllocate = HasRanks<C> && requires { typename C::Allocation; } && std
                       };
 
 /// Threads: any, at any time. Running and later work ends within milliseconds and touches no peer's memory afterwards.
-/// `failure()` is the communicator's first cause; nullopt while it has not failed.
+/// `failure()` is the communicator's first cause; nullopt while it has not failed. An abort is final. A job that goes on
+/// with fewer ranks needs two more abilities, which NCCL has since 2.28 and no backend here offers: to stop running work
+/// and keep the communicator (ncclCommRevoke), and to make one of the ranks that are left (ncclCommShrink, since 2.27).
 template <class C>
 concept CanAbort = requires(C c, const C& view, const Cause& cause) {
   { c.abort(cause) } noexcept -> std::same_as<void>;

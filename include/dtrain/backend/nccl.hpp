@@ -38,7 +38,9 @@ namespace DTRAIN_NAMESPACE::backend {
 /// names each rank's call.
 /// - NCCL 2.26 and newer: that order suffices under any load, because dtrain sets NCCL_LAUNCH_ORDER_IMPLICIT to 1
 ///   unless the user has set it. With NCCL_LAUNCH_RACE_FATAL=1, racing threads are an error.
-/// - Before 2.26: the program makes the channels' streams wait for each other.
+/// - Before 2.26: each operation waits on the device for the one enqueued before it on any channel. Captured graphs are
+/// not
+///   ordered: the program orders them.
 ///
 /// Close: NCCL destroys a communicator once all ranks of the node close theirs. The first to close waits at most ten
 /// seconds, then leaves NCCL's call in a thread. If that call still runs at the end of the process, the process ends as

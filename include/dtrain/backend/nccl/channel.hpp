@@ -17,6 +17,7 @@
 #include "dtrain/backend/nccl/channel_status.hpp"
 #include "dtrain/backend/nccl/comm_lock.hpp"
 #include "dtrain/backend/nccl/error.hpp"
+#include "dtrain/backend/nccl/launch_order.hpp"
 #include "dtrain/backend/nccl/watchdog/inflight_ring.hpp"
 #include "dtrain/backend/nccl/watchdog/timeout_diagnosis.hpp"
 #include "dtrain/core/config.hpp"
@@ -34,7 +35,12 @@ class Channel {
  public:
   /// Has no communicator yet: see init.hpp. @throws Error (cuda)
   Channel(const ChannelContext& of, const NcclOptions& with, int device)
-      : context(limited(of)), options(with), status(context), device_(device), ring_(device) {}
+      : context(limited(of)),
+        options(with),
+        status(context),
+        device_(device),
+        order_(LaunchOrder::of_device(device)),
+        ring_(device) {}
   Channel(const Channel&) = delete;
   Channel& operator=(const Channel&) = delete;
 
@@ -52,8 +58,12 @@ class Channel {
   template <class Call>
   void issue(const Operation& operation, const char* function, stream::cuda::StreamRef stream, Call call) {
     status.check();
+    std::optional<LaunchOrder::Turn> turn;
     std::optional<InflightRing::TrackedOperation> watched;
     if (!stream.is_capturing()) {  // a graph must not record these events; those of a graph cannot be queried
+      if (order_ != nullptr) {
+        turn.emplace(*order_, stream, Deadline::after(context.timeout));
+      }
       watched.emplace(ring_, operation, stream);
     }
     CommLock::Guard held = lock_or_throw();
@@ -61,11 +71,15 @@ class Channel {
         held, call(held.communicator()), Deadline::after(context.timeout), [this] { return status.aborted(); });
     if (result.code != ncclSuccess) {
       watched.reset();
+      turn.reset();
       throw_with_diagnosis(result, to_string(operation) + " by " + function, &operation, std::move(held));
     }
     held.unlock();
     if (watched) {
       watched->end(stream);
+    }
+    if (turn) {
+      turn->end(stream);
     }
   }
 
@@ -228,6 +242,7 @@ class Channel {
   }
 
   const int device_;
+  LaunchOrder* const order_;  ///< null if NCCL orders by itself
   InflightRing ring_;
   std::list<MemoryRegistration> registrations_;
   std::list<ncclComm_t> split_results_;  ///< null once taken

@@ -90,7 +90,7 @@ inline void connect_blocking(Channel& channel, Deadline deadline) {
   const ChannelContext& context = channel.context;
   const ncclUniqueId id = exchange_id_blocking(channel, deadline);
   const stream::cuda::DeviceGuard guard(channel.device());
-  ncclConfig_t config = config_of(channel.options);
+  ncclConfig_t config = config_of(channel.options, channel.context.name.c_str());
   ncclComm_t made = nullptr;
   CommLock::Guard held = channel.comm_lock.lock();
   const ncclResult_t code =
@@ -102,7 +102,7 @@ inline void connect_blocking(Channel& channel, Deadline deadline) {
 /// Collective, blocking: gives `child` a communicator of the ranks of `parent` with the same color.
 /// @throws the job's first cause; Error (timeout, nccl), which the caller reports to the job
 inline void split_blocking(Channel& parent, Channel& child, int color, int key, Deadline deadline) {
-  ncclConfig_t config = config_of(child.options);
+  ncclConfig_t config = config_of(child.options, child.context.name.c_str());
   ncclComm_t& made = parent.split_result();
   parent.manage("splitting", deadline,
                 [&](ncclComm_t communicator) { return ncclCommSplit(communicator, color, key, &made, &config); });

@@ -36,7 +36,8 @@ inline void require_library() {
 }
 
 /// Configuration of a nonblocking communicator: none of its calls waits for another rank.
-inline ncclConfig_t config_of(const NcclOptions& options) noexcept {
+/// @param name for NCCL's profilers, since 2.27; it outlives the communicator
+inline ncclConfig_t config_of(const NcclOptions& options, [[maybe_unused]] const char* name) noexcept {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
   config.splitShare = options.share_splits ? 1 : 0;
@@ -50,6 +51,23 @@ inline ncclConfig_t config_of(const NcclOptions& options) noexcept {
   choose(config.cgaClusterSize, options.cga_cluster_size, -1);
 #if NCCL_VERSION_CODE >= 22602
   choose(config.trafficClass, options.traffic_class, -1);
+#endif
+#if NCCL_VERSION_CODE >= 22703
+  config.commName = name;
+  choose(config.nvlsCTAs, options.nvls_ctas, 0);
+  switch (options.cta_policy) {
+    case CtaPolicy::nccl_choice: break;
+    case CtaPolicy::speed: config.CTAPolicy = NCCL_CTA_POLICY_DEFAULT; break;
+    case CtaPolicy::efficiency: config.CTAPolicy = NCCL_CTA_POLICY_EFFICIENCY; break;
+    case CtaPolicy::zero:
+#if NCCL_VERSION_CODE >= 22803
+      config.CTAPolicy = NCCL_CTA_POLICY_ZERO;
+#endif
+      break;
+  }
+#endif
+#if NCCL_VERSION_CODE >= 22902
+  choose(config.graphUsageMode, options.graph_usage_mode, -1);
 #endif
   return config;
 }

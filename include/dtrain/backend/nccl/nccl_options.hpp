@@ -6,6 +6,14 @@
 
 namespace DTRAIN_NAMESPACE::backend {
 
+/// Whether NCCL spends thread blocks on speed or leaves them to the program; NCCL's NCCL_CTA_POLICY_*.
+enum class CtaPolicy {
+  nccl_choice,
+  speed,       ///< NCCL_CTA_POLICY_DEFAULT
+  efficiency,  ///< as few blocks as full bandwidth needs; wants registered memory
+  zero,        ///< copy engines instead of blocks where possible, since 2.28; wants `symmetric_arenas`
+};
+
 /// Argument of NcclWith: `NcclWith<NcclOptions{.max_ctas = 8}>`. The same on every rank. Options that are newer than
 /// the NCCL of the compilation have no effect. NCCL's environment variables, such as NCCL_MAX_CTAS, override all
 /// options. Only they select an algorithm and a protocol: NCCL_ALGO, NCCL_PROTO.
@@ -18,6 +26,12 @@ struct NcclOptions {
   /// @}
   int cga_cluster_size = -1;  ///< blocks in a cluster, 0 to 8; -1: NCCL's choice
   int traffic_class = -1;     ///< class that marks network packets, since 2.26; -1: NCCL's choice
+  /// Blocks of a collective that uses NVLink SHARP, since 2.27; 0: NCCL's choice.
+  int nvls_ctas = 0;
+  CtaPolicy cta_policy = CtaPolicy::nccl_choice;  ///< since 2.27
+  /// How the program uses CUDA graphs with one communicator, since 2.29: 0 not at all, 1 one graph, 2 several graphs,
+  /// or graphs beside other operations; -1: NCCL's choice, which is 2. Lower values save work in each operation.
+  int graph_usage_mode = -1;
   bool share_splits = false;  ///< a split uses its parent's buffers and connections, and ends with it
   /// Registers arenas as windows of symmetric memory, since 2.27: faster between GPUs that NVLink connects. Otherwise
   /// arenas are registered one by one.

@@ -1,0 +1,63 @@
+#include "dtrain/core/config.hpp"
+
+#if DTRAIN_EMULATED_CUDA
+
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "support/nccl_rank.hpp"
+
+namespace {
+
+using dtrain::Deadline;
+using support::FakeJob;
+using support::NcclRank;
+using namespace std::chrono_literals;
+
+/// Whether an operation of one channel completes while that of another one, enqueued before, has not begun.
+bool overtakes(bool library_orders) {
+  const auto job = std::make_shared<FakeJob>(1);
+  const auto opened = [&](const std::string& name) {
+    if (!library_orders) {
+      emulation::fail("ncclGetVersion", 2, ncclSystemError);  // the first call compares it with the header
+    }
+    return NcclRank(job, 0, 1, name);
+  };
+  NcclRank first = opened("first");
+  NcclRank second = opened("second");
+  const support::DeviceBuffer memory[] = {support::on_device(std::vector<float>(4, 1.0F)),
+                                          support::on_device(std::vector<float>(4, 1.0F))};
+  std::atomic<bool> may_begin{false};
+  support::enqueue_on_host(first.stream.ref(), [&] {
+    while (!may_begin) {
+      std::this_thread::sleep_for(1ms);
+    }
+  });
+  for (NcclRank* rank : {&first, &second}) {
+    const auto view = rank->view(memory[rank == &second ? 1 : 0], 4, dtrain::DType::f32);
+    rank->communicator.all_reduce(view, view, dtrain::ReduceOp::sum, rank->stream.ref());
+  }
+  dtrain::stream::cuda::Event event;
+  second.stream.ref().record(event);
+  const auto patience = library_orders ? 20s : 200ms;
+  const bool completed = event.block_until_complete(Deadline::after(patience)) == dtrain::stream::WaitResult::complete;
+  may_begin = true;
+  CHECK(first.wait());
+  CHECK(second.wait());
+  return completed;
+}
+
+}  // namespace
+
+TEST_CASE("before NCCL 2.26 an operation waits for the one enqueued before it on another channel of its device") {
+  REQUIRE(support::enough_devices(1));
+  CHECK_FALSE(overtakes(false));
+  CHECK(overtakes(true));  // NCCL itself orders them
+}
+#endif
