@@ -15,7 +15,10 @@
 #include "dtrain/backend/shared_memory.hpp"
 #include "dtrain/backend/staged/communicator.hpp"
 #include "dtrain/core/config.hpp"
+#include "dtrain/core/log.hpp"
 #include "dtrain/core/types/dtype.hpp"
+#include "dtrain/identity/environment/environment_snapshot.hpp"
+#include "dtrain/identity/environment/variables.hpp"
 #include "dtrain/stream/cuda/communication_stream.hpp"
 
 #if DTRAIN_WITH_CUDA
@@ -59,12 +62,24 @@ struct Staged {
   /// Default number of ranks on a node.
   static int visible_devices() { return cuda::visible_devices(); }
 
+  /// A warning about the environment; null if it is in order.
+  static const char* warning_about(const identity::Environment& environment) {
+    return identity::Variables(environment).text("CUDA_DEVICE_MAX_CONNECTIONS") != "1"
+               ? nullptr
+               : "CUDA_DEVICE_MAX_CONNECTIONS=1 gives all streams one hardware queue, where a copy of backend::Staged "
+                 "that waits for the host holds up other streams; if ranks use several channels in different orders, "
+                 "they end by the timeout; unset it, or set it to 8";
+  }
+
   /// Blocking; collective if `Inner`'s is. Selects this rank's device.
   /// @throws Error (unsupported, usage, cuda), and as Inner::pre_join_blocking
   static std::shared_ptr<void> pre_join_blocking(const identity::ProcessIdentity& identity,
                                                  [[maybe_unused]] std::optional<rendezvous::Secret>& secret,
                                                  [[maybe_unused]] Deadline deadline) {
     cuda::take_device(identity, cuda::shares_devices());
+    if (const char* const warning = warning_about(identity::snapshot_environment())) {
+      log(LogLevel::warning, warning);
+    }
     if constexpr (HasPreJoin<Inner>) {
       return Inner::pre_join_blocking(identity, secret, deadline);
     } else {
