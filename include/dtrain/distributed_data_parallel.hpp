@@ -34,6 +34,7 @@
 #include "dtrain/ddp/ready.hpp"
 #include "dtrain/ddp/reduction/accumulation.hpp"
 #include "dtrain/ddp/reduction/reducer.hpp"
+#include "dtrain/ddp/reduction/scaled_averages.hpp"
 #include "dtrain/ddp/register_gradient_bindings.hpp"
 #include "dtrain/ddp/step.hpp"
 #include "dtrain/group/gradient_binding_registry.hpp"
@@ -204,8 +205,10 @@ class DistributedDataParallel {
     }
     prefix_ = instance_prefix();
     group_.start_pending();  // other ranks may wait for this work before they construct theirs
-    ddp::agree_blocking(group_.store(), prefix_, ddp::model_signature(parameters, options, buffers), group_.rank(),
-                        context, Deadline::after(group_.timeout()));
+    const bool scales_averages =
+        ddp::scales_averages<typename Backend::Communicator>(parameters, options.reduce_op, group_.world_size());
+    ddp::agree_blocking(group_.store(), prefix_, ddp::model_signature(parameters, options, buffers, scales_averages),
+                        group_.rank(), context, Deadline::after(group_.timeout()));
 
     const auto running = std::make_shared<ddp::RunningBucket>();
     auto communicator = group::GroupAccess::of(group_).open_channel(

@@ -105,6 +105,10 @@ concept CanAllocate = HasRanks<C> && requires { typename C::Allocation; } && std
                         { memory.bytes() } noexcept -> std::same_as<std::size_t>;
                       };
 
+/// Sums are faster or more exact than averages: DistributedDataParallel then scales gradients itself, if it can.
+template <class C>
+concept PrefersSums = requires { requires C::prefers_sums; };
+
 /// Threads: any, at any time. Running and later work ends within milliseconds and touches no peer's memory afterwards.
 /// `failure()` is the communicator's first cause; nullopt while it has not failed. An abort is final. A job that goes on
 /// with fewer ranks needs two more abilities, which NCCL has since 2.28 and no backend here offers: to stop running work

@@ -39,6 +39,10 @@ class Communicator {
   using Stream = stream::cuda::StreamRef;
   using Allocation = nccl::Allocation;
 
+  /// ncclAvg multiplies by a factor that is rounded to the element type, and excludes NVLink SHARP (NCCL's
+  /// ncclNvlsSupported) and, before 2.30.3, kernels for symmetric memory.
+  static constexpr bool prefers_sums = true;
+
   /// Collective, blocking. @throws the job's first cause; Error (unsupported, timeout, protocol, nccl, cuda)
   static Communicator open_blocking(const ChannelContext& context, const NcclOptions& options, Deadline deadline) {
     require_library();

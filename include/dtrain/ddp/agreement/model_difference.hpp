@@ -80,6 +80,12 @@ inline std::optional<std::string> first_difference(const ModelSignature& mine, i
     return detail::option_difference("accumulate", rank, std::string(name(mine.accumulate)), other_rank,
                                      std::string(name(theirs.accumulate)));
   }
+  if (mine.scales_averages != theirs.scales_averages) {
+    return "the CUDA driver of rank " + std::to_string(mine.scales_averages ? other_rank : rank) +
+           " does not load dtrain's kernel that scales gradients, that of rank " +
+           std::to_string(mine.scales_averages ? rank : other_rank) +
+           " does; run one driver version on all hosts, or set DdpOptions::reduce_op to sum and divide the loss";
+  }
   if (const auto difference = detail::flag_difference(mine, rank, theirs, other_rank)) {
     return difference;
   }

@@ -42,6 +42,7 @@ struct ModelSignature {
   bool allow_unused_parameters = false;
   bool broadcast_buffers = false;
   Accumulate accumulate = Accumulate::element;
+  bool scales_averages = false;  ///< see scaled_averages.hpp
 
   friend bool operator==(const ModelSignature&, const ModelSignature&) = default;
 };
@@ -71,7 +72,7 @@ inline void tensor_fields(Serializer& of, ParameterSignature& tensor) {
 
 /// Equal signatures give the same bytes; different signatures give different bytes.
 inline void fields(Serializer& of, ModelSignature& signature) {
-  of.constant("dtrain ddp 4\n");
+  of.constant("dtrain ddp 5\n");
   of.number(signature.bucket_bytes);
   of.number(signature.first_bucket_bytes);
   of.choice(signature.reduce_op, ReduceOp::sum, ReduceOp::product);
@@ -80,6 +81,7 @@ inline void fields(Serializer& of, ModelSignature& signature) {
   of.flag(signature.allow_unused_parameters);
   of.flag(signature.broadcast_buffers);
   of.choice(signature.accumulate, Accumulate::element, Accumulate::f32);
+  of.flag(signature.scales_averages);
   of.list(signature.parameters, 0, max_signature_bytes, [&of](ParameterSignature& parameter) {
     tensor_fields(of, parameter);
     of.choice(parameter.device, DeviceKind::host, DeviceKind::cuda);
@@ -88,7 +90,7 @@ inline void fields(Serializer& of, ModelSignature& signature) {
 
 /// The signature of a model's parameters and buffers, in the model's order.
 inline ModelSignature model_signature(std::span<const Parameter> parameters, const DdpOptions& options,
-                                      std::span<const TensorView> buffers = {}) {
+                                      std::span<const TensorView> buffers = {}, bool scales_averages = false) {
   ModelSignature signature{options.bucket_bytes,
                            options.first_bucket_bytes,
                            options.reduce_op,
@@ -97,7 +99,8 @@ inline ModelSignature model_signature(std::span<const Parameter> parameters, con
                            options.reorder_gradients,
                            options.allow_unused_parameters,
                            options.broadcast_buffers,
-                           options.accumulate};
+                           options.accumulate,
+                           scales_averages};
   signature.parameters.reserve(parameters.size() + buffers.size());
   for (const Parameter& parameter : parameters) {
     signature.parameters.push_back(

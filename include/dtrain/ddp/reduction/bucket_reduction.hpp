@@ -23,6 +23,7 @@
 #include "dtrain/ddp/reduction/bucket_rebuild.hpp"
 #include "dtrain/ddp/reduction/gradient_copier.hpp"
 #include "dtrain/ddp/reduction/gradient_table.hpp"
+#include "dtrain/ddp/reduction/scaled_averages.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -51,6 +52,12 @@ class BucketReduction {
         meter_(parameters.size(), options, std::move(running)),
         copier_(stream, gradients_, plan_, meter_) {
     meter_.plan(plan_);
+    if constexpr (requires { copier_.scale_gradients(1.0); }) {
+      if (scales_averages<Communicator>(parameters, op_, communicator_.size())) {
+        copier_.scale_gradients(1.0 / communicator_.size());
+        op_ = ReduceOp::sum;
+      }
+    }
   }
 
   BucketReduction(const BucketReduction&) = delete;
@@ -212,7 +219,7 @@ class BucketReduction {
   }
 
   Communicator communicator_;
-  ReduceOp op_;
+  ReduceOp op_;  ///< of the collectives
   BucketPlan plan_;
   std::vector<GradientSize> sizes_;
   std::shared_ptr<Allocation> arena_;

@@ -19,6 +19,7 @@
 #include "dtrain/ddp/reduction/gradient_table.hpp"
 #include "dtrain/ddp/reduction/producer_events.hpp"
 #include "dtrain/stream/cuda/copy_batch.hpp"
+#include "dtrain/stream/cuda/scaling/scaled_copy_batch.hpp"
 #include "dtrain/stream/cuda/stream_ref.hpp"
 
 #if DTRAIN_WITH_CUDA
@@ -56,7 +57,24 @@ class CudaGradientCopier {
     stream.wait(written);
   }
 
+  /// From now on each gradient is multiplied by `factor` before the collective, bound ones in their place. Launches the
+  /// kernels once, so that the driver loads them now: lazy loading may wait for work that waits for other ranks.
+  /// Precondition: a ScaleKernel for each element type.
+  void scale_gradients(double factor) {
+    factor_ = factor;
+    rebuild_buckets();
+    for (stream::cuda::ScaledCopyBatch& batch : scaled_copies_) {
+      batch.load(stream_);
+    }
+  }
+
   void rebuild_buckets() {
+    scaled_copies_.clear();
+    if (factor_ != 1) {
+      for (const PlannedBucket& bucket : plan_->buckets) {
+        scaled_copies_.emplace_back(bucket.dtype, bucket.dtype).reserve(bucket.parameters.size());
+      }
+    }
     producer_events_ = std::vector<ProducerEvents>(plan_->buckets.size());
     std::size_t most = 0;
     for (const PlannedBucket& bucket : plan_->buckets) {
@@ -125,11 +143,17 @@ class CudaGradientCopier {
       const AnnouncedGradient& announced = announced_[parameter];
       if (announced.is_zero_filled) {
         clear(slot.place, slot.bytes);
+      } else if (factor_ != 1) {
+        scaled_copies_[bucket].add(slot.place, announced.gradient,
+                                   slot.bytes / size_bytes(plan_->buckets[bucket].dtype));
       } else if (announced.gradient != slot.place) {
         copies_.add(slot.place, announced.gradient, slot.bytes);
       }
     }
     copies_.enqueue(stream_);
+    if (factor_ != 1) {
+      scaled_copies_[bucket].enqueue(factor_, stream_);
+    }
   }
 
   void after(std::size_t bucket) {
@@ -254,6 +278,8 @@ class CudaGradientCopier {
   std::vector<ProducerEvents> producer_events_;  ///< of each bucket
   std::vector<StreamHandle> producers_;          ///< of the step so far
   stream::cuda::CopyBatch copies_;
+  double factor_ = 1;                                         ///< 1: gradients are packed as they are
+  std::vector<stream::cuda::ScaledCopyBatch> scaled_copies_;  ///< of each bucket, unless the factor is 1
   stream::cuda::Event done_;
 };
 

@@ -103,9 +103,9 @@ void expect_copies(const std::vector<std::size_t>& sizes, std::size_t shift, dou
   const Stream stream;
   const DType from_type = dtrain::dtype_of<From>::value;
   const DType to_type = dtrain::dtype_of<To>::value;
-  const ScaleKernel kernel = ScaleKernel::find(from_type, to_type);
-  REQUIRE(kernel);
-  ScaledCopyBatch batch(kernel, from_type, to_type);
+  REQUIRE(ScaleKernel::find(from_type, to_type));
+  ScaledCopyBatch batch(from_type, to_type);
+  batch.load(stream.ref());
   batch.reserve(sizes.size());
   std::vector<To> expected(count, untouched);
   std::size_t begin = 0;
@@ -197,7 +197,7 @@ TEST_CASE("an array is scaled in its own place") {
   }
   const DeviceBuffer memory = support::on_device(values);
   const Stream stream;
-  ScaledCopyBatch batch(ScaleKernel::find(DType::f32, DType::f32), DType::f32, DType::f32);
+  ScaledCopyBatch batch(DType::f32, DType::f32);
   batch.add(memory.data(), memory.data(), values.size());
   batch.enqueue(0.5, stream.ref());
   wait(stream.ref());
@@ -211,7 +211,7 @@ TEST_CASE("a graph replays scaled copies, with the addresses of the capture and 
   const DeviceBuffer from = support::on_device(std::vector<float>(100, 1.0F));
   const DeviceBuffer to = support::on_device(std::vector<float>(100, 0.0F));
   const Stream stream;
-  ScaledCopyBatch batch(ScaleKernel::find(DType::f32, DType::f32), DType::f32, DType::f32);
+  ScaledCopyBatch batch(DType::f32, DType::f32);
   batch.add(to.data(), from.data(), 100);
   support::check(cudaStreamBeginCapture(stream.ref().native(), cudaStreamCaptureModeThreadLocal), "begin");
   batch.enqueue(3.0, stream.ref());

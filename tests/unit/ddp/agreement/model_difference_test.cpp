@@ -66,6 +66,11 @@ TEST_CASE("options are compared, and come before parameters") {
   CHECK(difference(mine, two_layers()) == "rank 2's DdpOptions::deterministic is true, rank 0's is false");
   mine.accumulate = dtrain::Accumulate::f32;
   CHECK(difference(mine, two_layers()) == "rank 2's DdpOptions::accumulate is f32, rank 0's is element");
+  mine = two_layers();
+  mine.scales_averages = true;
+  CHECK(difference(mine, two_layers()) ==
+        "the CUDA driver of rank 0 does not load dtrain's kernel that scales gradients, that of rank 2 does; run one "
+        "driver version on all hosts, or set DdpOptions::reduce_op to sum and divide the loss");
   mine.reduce_op = dtrain::ReduceOp::sum;
   CHECK(difference(mine, two_layers()) == "rank 2's DdpOptions::reduce_op is sum, rank 0's is average");
   mine.first_bucket_bytes = 7;

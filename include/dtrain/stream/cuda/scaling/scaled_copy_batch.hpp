@@ -25,8 +25,16 @@ class ScaledCopyBatch {
   /// Most elements of one entry; longer copies are cut.
   static constexpr std::size_t max_entry_elements = std::size_t{1} << 31U;
 
-  ScaledCopyBatch(ScaleKernel kernel, DType from, DType to)
-      : kernel_(kernel), from_bytes_(size_bytes(from)), to_bytes_(size_bytes(to)) {}
+  /// Precondition: ScaleKernel::find(from, to).
+  ScaledCopyBatch(DType from, DType to)
+      : kernel_(ScaleKernel::find(from, to)), from_bytes_(size_bytes(from)), to_bytes_(size_bytes(to)) {}
+
+  /// Launches the kernel for no elements, so that the driver has loaded it. @throws Error (cuda)
+  void load(StreamRef stream) const {
+    const DeviceGuard guard(stream.device().index);
+    const ScaleKernelEntry nothing{};
+    kernel_.launch(&nothing, 1, 1, 1, stream);
+  }
 
   void reserve(std::size_t copies) { entries_.reserve(copies); }
 
