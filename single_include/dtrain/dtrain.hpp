@@ -97,14 +97,12 @@
 #undef Status
 
 #include <arpa/inet.h>
-#include <dirent.h>
-#include <elf.h>
 #include <fcntl.h>
 #include <ifaddrs.h>
-#include <link.h>
 #include <linux/futex.h>
 #include <net/if.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -151,7 +149,6 @@
 #include <new>
 #include <numeric>
 #include <optional>
-#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -285,6 +282,8 @@
 
 #define DTRAIN_DETAIL_JOIN_EXPANDED(a, b, c, d) a##b##c##d
 #define DTRAIN_DETAIL_JOIN(a, b, c, d) DTRAIN_DETAIL_JOIN_EXPANDED(a, b, c, d)
+#define DTRAIN_DETAIL_DOTTED_EXPANDED(a, b, c) #a "." #b "." #c
+#define DTRAIN_DETAIL_DOTTED(a, b, c) DTRAIN_DETAIL_DOTTED_EXPANDED(a, b, c)
 
 /// Every file opens `namespace DTRAIN_NAMESPACE::async {`. The inline namespace contains the version and nothing else.
 /// Therefore objects compiled with different options link, and objects of different versions do not mix silently.
@@ -301,6 +300,10 @@ struct Version {
 };
 
 inline constexpr Version version{DTRAIN_VERSION_MAJOR, DTRAIN_VERSION_MINOR, DTRAIN_VERSION_PATCH};
+
+/// "0.1.0"; the ranks of a job and its store compare it.
+inline constexpr const char* version_text =
+    DTRAIN_DETAIL_DOTTED(DTRAIN_VERSION_MAJOR, DTRAIN_VERSION_MINOR, DTRAIN_VERSION_PATCH);
 
 }  // namespace DTRAIN_NAMESPACE
 
@@ -441,7 +444,7 @@ class Sha256 {
 
 namespace DTRAIN_NAMESPACE {
 
-/// A steady-clock instant. There is no "never": a caller names a long timeout explicitly.
+/// A steady-clock instant. A wait that something else is certain to end says what, by unbounded().
 class Deadline {
  public:
   using Clock = std::chrono::steady_clock;
@@ -450,6 +453,13 @@ class Deadline {
   static Deadline after(Clock::duration timeout) {
     const Clock::time_point now = Clock::now();
     return Deadline(timeout < Clock::time_point::max() - now ? now + timeout : Clock::time_point::max());
+  }
+  /// Never passes. @param reason a literal: why the wait ends all the same
+  template <std::size_t N>
+  static constexpr Deadline unbounded(const char (&reason)[N]) {
+    static_assert(N > 1, "dtrain: say why the wait ends");
+    static_cast<void>(reason);
+    return Deadline(Clock::time_point::max());
   }
   static constexpr Deadline at(Clock::time_point instant) { return Deadline(instant); }
 
@@ -460,14 +470,23 @@ class Deadline {
 
   constexpr Clock::time_point instant() const { return instant_; }
 
-  /// The earlier of two deadlines.
+  /// The earlier, and the later of two deadlines.
   friend constexpr Deadline earlier(Deadline a, Deadline b) { return a.instant_ < b.instant_ ? a : b; }
+  friend constexpr Deadline later(Deadline a, Deadline b) { return a.instant_ < b.instant_ ? b : a; }
 
  private:
   explicit constexpr Deadline(Clock::time_point instant) : instant_(instant) {}
 
   Clock::time_point instant_;
 };
+
+/// The deadline plus 3 s, for a blocking call around a task that itself keeps the deadline. The task then times out
+/// first, and its error names what it waited for.
+inline Deadline with_grace(Deadline deadline) {
+  constexpr std::chrono::seconds moment(3);
+  const bool has_room = deadline.instant() < Deadline::Clock::time_point::max() - moment;
+  return has_room ? Deadline::at(deadline.instant() + moment) : deadline;
+}
 
 }  // namespace DTRAIN_NAMESPACE
 
@@ -483,7 +502,8 @@ template <class Ready>
 bool block_until(std::condition_variable& changed, std::unique_lock<std::mutex>& lock, Deadline deadline, Ready ready) {
   while (!ready() && !deadline.passed()) {
     if constexpr (DTRAIN_THREAD_SANITIZER != 0) {  // g++ 12's does not know the wait on the steady clock
-      changed.wait_until(lock, std::chrono::system_clock::now() + deadline.remaining());
+      const auto left = std::min<Deadline::Clock::duration>(deadline.remaining(), std::chrono::hours(1));
+      changed.wait_until(lock, std::chrono::system_clock::now() + left);
     } else {
       changed.wait_until(lock, deadline.instant());
     }
@@ -653,6 +673,52 @@ inline void log(LogLevel level, std::string_view text) {
 
 }  // namespace DTRAIN_NAMESPACE
 
+// ---- dtrain/core/process/descriptor.hpp
+
+/// @file
+/// Descriptor: a move-only owner of a file descriptor.
+
+namespace DTRAIN_NAMESPACE {
+
+/// Closes its descriptor when destroyed. Code that opens one passes a close-on-exec flag to the system call, so that
+/// processes started by the program do not keep it open.
+/// Lifetime: no coroutine waits for the descriptor (EventLoop::readable) while it is closed.
+class Descriptor {
+ public:
+  Descriptor() noexcept = default;
+
+  /// Takes over `fd`; with a negative one it owns nothing.
+  explicit Descriptor(int fd) noexcept : fd_(fd < 0 ? -1 : fd) {}
+
+  Descriptor(Descriptor&& other) noexcept : fd_(other.release()) {}
+  Descriptor& operator=(Descriptor&& other) noexcept {
+    if (this != &other) {
+      reset();
+      fd_ = other.release();
+    }
+    return *this;
+  }
+  ~Descriptor() { reset(); }
+
+  int get() const noexcept { return fd_; }
+  explicit operator bool() const noexcept { return fd_ >= 0; }
+
+  /// Passes the descriptor to the caller, which closes it.
+  [[nodiscard]] int release() noexcept { return std::exchange(fd_, -1); }
+
+  /// Closes it now. EINTR is not retried: on Linux the descriptor is gone all the same.
+  void reset() noexcept {
+    if (fd_ >= 0) {
+      static_cast<void>(::close(std::exchange(fd_, -1)));
+    }
+  }
+
+ private:
+  int fd_ = -1;
+};
+
+}  // namespace DTRAIN_NAMESPACE
+
 // ---- dtrain/core/process/exit_codes.hpp
 
 /// @file
@@ -760,6 +826,124 @@ inline std::string exception_text() {
   } catch (...) {
     return "an exception that is not a std::exception";
   }
+}
+
+}  // namespace DTRAIN_NAMESPACE
+
+// ---- dtrain/core/process/small_file.hpp
+
+/// @file
+/// read_small_file: the first bytes of a small file, such as one of the kernel's.
+
+namespace DTRAIN_NAMESPACE {
+
+/// A regular file's first bytes, at most `most`; nullopt if the file is not regular or cannot be read.
+inline std::optional<std::string> read_small_file(const std::string& path, std::size_t most) {
+  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  struct ::stat facts {};
+  if (!file || ::fstat(file.get(), &facts) != 0 || !S_ISREG(facts.st_mode)) {
+    return std::nullopt;
+  }
+  std::string bytes(most, '\0');
+  std::size_t filled = 0;
+  while (filled < most) {
+    const ssize_t count = ::read(file.get(), bytes.data() + filled, most - filled);
+    if (count < 0 && errno != EINTR) {
+      return std::nullopt;  // for example the speed of an interface that is down
+    }
+    if (count == 0) {
+      break;
+    }
+    filled += count > 0 ? static_cast<std::size_t>(count) : 0;
+  }
+  bytes.resize(filled);
+  return bytes;
+}
+
+}  // namespace DTRAIN_NAMESPACE
+
+// ---- dtrain/core/process/available_memory.hpp
+
+/// @file
+/// Available memory: how much this process may still allocate, by the kernel's estimate and control-group limits.
+
+namespace DTRAIN_NAMESPACE {
+
+/// The first 4096 bytes of a kernel file; empty if it cannot be read.
+inline std::string read_start(const std::string& path) {
+  return read_small_file(path, 4096).value_or("");
+}
+
+/// The number after `label` in `text`; `otherwise` if there is none.
+inline std::uint64_t number_after(std::string_view text, std::string_view label, std::uint64_t otherwise) noexcept {
+  const std::size_t place = text.find(label);
+  if (place == std::string_view::npos) {
+    return otherwise;
+  }
+  text.remove_prefix(place + label.size());
+  text.remove_prefix(std::min(text.size(), text.find_first_not_of(' ')));
+  std::uint64_t number = 0;
+  const auto result = std::from_chars(text.data(), text.data() + text.size(), number);
+  return result.ec == std::errc() ? number : otherwise;
+}
+
+/// Bytes that the control group in `folder` may still take: its limit minus its use, without file pages, which the
+/// kernel reclaims. No bound if the folder has no limit or does not exist.
+/// @param files prefix of the file-page counters that include child groups: "total_" in version 1, "" in version 2
+inline std::uint64_t available_in_group(const std::string& folder, const char* limit, const char* usage,
+                                        const std::string& files) {
+  constexpr std::uint64_t unknown = std::numeric_limits<std::uint64_t>::max();
+  const std::uint64_t most = number_after(read_start(folder + limit), "", unknown);
+  if (most == unknown) {
+    return unknown;
+  }
+  const std::uint64_t used = number_after(read_start(folder + usage), "", 0);
+  const std::string statistics = "\n" + read_start(folder + "/memory.stat");
+  const std::uint64_t reclaimable = number_after(statistics, "\n" + files + "inactive_file ", 0) +
+                                    number_after(statistics, "\n" + files + "active_file ", 0);
+  const std::uint64_t held = used - std::min(used, reclaimable);
+  return most - std::min(most, held);
+}
+
+/// The minimum over this process's control group and its ancestors, in versions 1 and 2 of the kernel's interface.
+/// @param groups content of /proc/self/cgroup: lines "0::/path" or "4:memory:/path"
+inline std::uint64_t available_in_groups(std::string_view groups, const std::string& root = "/sys/fs/cgroup") {
+  std::uint64_t available = std::numeric_limits<std::uint64_t>::max();
+  while (!groups.empty()) {
+    const std::size_t end = std::min(groups.find('\n'), groups.size());
+    const std::string_view line = groups.substr(0, end);
+    groups.remove_prefix(std::min(groups.size(), end + 1));
+    const std::size_t name = line.find(':');
+    const std::size_t path_at = name == std::string_view::npos ? name : line.find(':', name + 1);
+    if (path_at == std::string_view::npos) {
+      continue;
+    }
+    const bool first_version = line.substr(name + 1, path_at - name - 1) == "memory";
+    if (!first_version && !line.starts_with("0::")) {
+      continue;
+    }
+    // In a container, the path may be the host's; the loop ends at the container's own root in any case.
+    std::string path(line.substr(path_at + 1));
+    for (;; path.erase(path.rfind('/'))) {
+      const std::string folder = root + (first_version ? "/memory" : "") + (path == "/" ? "" : path);
+      available = std::min(available, first_version ? available_in_group(folder, "/memory.limit_in_bytes",
+                                                                         "/memory.usage_in_bytes", "total_")
+                                                    : available_in_group(folder, "/memory.max", "/memory.current", ""));
+      if (path.find('/') == std::string::npos) {
+        break;
+      }
+    }
+  }
+  return available;
+}
+
+/// Bytes that the kernel estimates as free or reclaimable on this host, at most those that the control groups leave.
+/// Checked before an allocation, because the kernel kills processes whose memfd grows beyond it. No bound if unknown.
+inline std::uint64_t available_memory_bytes() {
+  constexpr std::uint64_t unknown = std::numeric_limits<std::uint64_t>::max();
+  const std::uint64_t kibibytes = number_after(read_start("/proc/meminfo"), "MemAvailable:", unknown / 1024);
+  return std::min(kibibytes > unknown / 1024 ? unknown : kibibytes * 1024,
+                  available_in_groups(read_start("/proc/self/cgroup")));
 }
 
 }  // namespace DTRAIN_NAMESPACE
@@ -1051,6 +1235,35 @@ class PeerLost : public JobFailed {
 
 }  // namespace DTRAIN_NAMESPACE
 
+// ---- dtrain/core/crypto/random.hpp
+
+/// @file
+/// Cryptographic random bytes: nonces, session tokens, secrets and job ids.
+
+namespace DTRAIN_NAMESPACE {
+
+/// Bytes of getrandom(2). Blocking: only early in the boot of a machine. @throws Error (posix)
+template <std::size_t N>
+std::array<std::byte, N> random_bytes() {
+  std::array<std::byte, N> bytes{};
+  std::size_t done = 0;
+  while (done < bytes.size()) {
+    const ssize_t count = ::getrandom(bytes.data() + done, bytes.size() - done, 0);
+    if (count < 0 && errno != EINTR) {
+      throw errno_error("asking the system for random bytes");
+    }
+    done += count > 0 ? static_cast<std::size_t>(count) : 0;
+  }
+  return bytes;
+}
+
+/// 32 hexadecimal digits.
+inline std::string random_job_id() {
+  return hex(random_bytes<16>());
+}
+
+}  // namespace DTRAIN_NAMESPACE
+
 // ---- dtrain/core/failure_latch.hpp
 
 /// @file
@@ -1195,6 +1408,236 @@ class FailureLatch : public std::enable_shared_from_this<FailureLatch> {
 
 }  // namespace DTRAIN_NAMESPACE
 
+// ---- dtrain/core/serializer.hpp
+
+/// @file
+/// Serializer: writes the fields of a struct to bytes and reads them from untrusted bytes, by one description.
+
+namespace DTRAIN_NAMESPACE {
+
+/// A struct that is sent or stored has a function `fields(Serializer&, T&)`, which passes its fields in order; the same
+/// function writes and reads. Integers are little-endian, a text is a u32 length and its bytes, a list a u32 count and
+/// its elements. A writer appends to view() and changes no field. A reader checks each field against its bounds: after
+/// the first malformed one, it reads zeros and empty texts, and finished() stays false. Memory grows with the bytes
+/// that are present, not with the lengths that they announce. Lifetime: the bytes outlive a reader.
+class Serializer {
+ public:
+  Serializer() noexcept = default;  ///< writes
+  explicit Serializer(std::span<const std::byte> bytes) noexcept : in_(bytes), reads_(true) {}
+  explicit Serializer(std::string_view bytes) noexcept : Serializer(std::as_bytes(std::span(bytes))) {}
+
+  template <std::integral T>
+  void number(T& value) {
+    value = static_cast<T>(little_endian(static_cast<std::uint64_t>(value), sizeof(T)));
+  }
+  /// An integer in first..last.
+  template <std::integral T>
+  void number(T& value, std::type_identity_t<T> first, std::type_identity_t<T> last) {
+    number(value);
+    if (reads_ && (value < first || value > last)) {
+      fail("has a number out of its bounds");
+      value = first;
+    }
+  }
+  /// An integer in 0..last, or none, which is written as -1.
+  void number(std::optional<int>& value, int last) {
+    int found = value.value_or(-1);
+    number(found, -1, last);
+    value = ok() && found != -1 ? std::optional<int>(found) : std::nullopt;
+  }
+  /// An enumerator in first..last, in one byte.
+  template <class E>
+  void choice(E& value, E first, E last) {
+    auto found = static_cast<std::uint8_t>(value);
+    number(found, static_cast<std::uint8_t>(first), static_cast<std::uint8_t>(last));
+    value = static_cast<E>(found);
+  }
+  void flag(bool& value) {
+    std::uint8_t found = value ? 1 : 0;
+    number(found, 0, 1);
+    value = found == 1;
+  }
+
+  /// Any bytes, such as a key or a value; a writer cuts them to `longest`. Error sentences contain them only through
+  /// in_quotes() or sanitize().
+  void raw_text(std::string& value, std::size_t longest) {
+    const std::string_view written = truncate_utf8(value, longest);
+    auto size = static_cast<std::uint32_t>(written.size());
+    number(size);
+    if (!reads_) return append(written);
+    if (size > longest) fail("has a text that is too long");
+    value = take_text(size);
+  }
+  /// A name or a sentence: it arrives printable, whatever bytes the peer sent.
+  void text(std::string& value, std::size_t longest) {
+    raw_text(value, longest);
+    if (reads_) {
+      value = sanitize(value);
+      value.resize(truncate_utf8(value, longest).size());
+    }
+  }
+  /// Bytes without a length.
+  void bytes(std::span<std::byte> value) {
+    if (!reads_) {
+      out_.insert(out_.end(), value.begin(), value.end());
+    } else {
+      const std::span<const std::byte> found = take_bytes(value.size());
+      std::copy(found.begin(), found.end(), value.begin());
+    }
+  }
+  /// A mark of the format, which a reader requires.
+  void constant(std::string_view expected) {
+    if (!reads_) {
+      append(expected);
+    } else if (take_text(expected.size()) != expected) {
+      fail("has another format");
+    }
+  }
+
+  /// `least` to `most` elements. `each(element)` passes the fields of one; none is empty on the wire.
+  template <class T, class Each>
+  void list(std::vector<T>& values, std::size_t least, std::size_t most, Each each) {
+    auto count = static_cast<std::uint32_t>(values.size());
+    number(count);
+    if (reads_) {
+      values.clear();
+      if (count < least || count > most) fail("has a list with too few or too many elements");
+    }
+    for (std::uint32_t i = 0; i < count && ok(); ++i) {
+      each(reads_ ? values.emplace_back() : values[i]);
+    }
+  }
+  /// As a list of at most one element.
+  template <class T, class Each>
+  void maybe(std::optional<T>& value, Each each) {
+    std::uint32_t count = value ? 1 : 0;
+    number(count, 0, 1);
+    if (count == 1) {
+      each(value ? *value : value.emplace());
+    }
+  }
+
+  /// Marks the bytes as malformed. The first call counts. @param problem a clause, such as "has another format"
+  [[gnu::cold, gnu::noinline]] void fail(const char* problem) noexcept {
+    if (ok()) {
+      problem_ = problem;
+    }
+  }
+  bool ok() const noexcept { return problem_ == nullptr; }
+  std::size_t remaining() const noexcept { return ok() ? in_.size() - at_ : 0; }
+  /// Whether every field was well formed and no byte is left.
+  bool finished() const noexcept { return ok() && at_ == in_.size(); }
+
+  /// @param what the subject of the sentence: "a rank's address"
+  /// @throws Error (protocol) with the problem and its place unless finished()
+  [[gnu::cold, gnu::noinline]] void require_finished(std::string_view what) const {
+    if (!finished()) {
+      const std::string_view bytes(reinterpret_cast<const char*>(in_.data()), in_.size());
+      throw Error(Errc::protocol, std::string(what) + " came as " + in_quotes(bytes, 64) + ", which " +
+                                      (ok() ? "has more bytes than its fields" : problem_) + " (byte " +
+                                      std::to_string(at_) + " of " + std::to_string(in_.size()) +
+                                      "); do all ranks run the same program?");
+    }
+  }
+
+  /// @name What was written
+  /// @{
+  std::span<const std::byte> view() const noexcept { return out_; }
+  std::string_view characters() const noexcept { return {reinterpret_cast<const char*>(out_.data()), out_.size()}; }
+  std::vector<std::byte> take() noexcept { return std::exchange(out_, {}); }
+  void clear() noexcept {
+    out_.clear();
+  }  ///< keeps the memory
+     /// @}
+
+ private:
+  /// Writes `value`, or reads another one. @returns it
+  std::uint64_t little_endian(std::uint64_t value, std::size_t size) {
+    if (!reads_) {
+      for (std::size_t i = 0; i < size; ++i) {
+        out_.push_back(static_cast<std::byte>((value >> (8 * i)) & 0xff));
+      }
+      return value;
+    }
+    const std::span<const std::byte> found = take_bytes(size);
+    value = 0;
+    for (std::size_t i = found.size(); i > 0; --i) {
+      value = (value << 8) | std::to_integer<std::uint64_t>(found[i - 1]);
+    }
+    return value;
+  }
+
+  void append(std::string_view written) {
+    const auto from = std::as_bytes(std::span(written));
+    out_.insert(out_.end(), from.begin(), from.end());
+  }
+  std::span<const std::byte> take_bytes(std::size_t size) noexcept {
+    if (size > remaining()) {
+      fail("ends too early");
+      return {};
+    }
+    at_ += size;
+    return in_.subspan(at_ - size, size);
+  }
+  std::string take_text(std::size_t size) {
+    const std::span<const std::byte> found = take_bytes(size);
+    return {reinterpret_cast<const char*>(found.data()), found.size()};
+  }
+
+  std::span<const std::byte> in_;
+  std::size_t at_ = 0;  ///< of in_: the next byte; after a failure, the end of what was read
+  std::vector<std::byte> out_;
+  const char* problem_ = nullptr;
+  bool reads_ = false;
+};
+
+template <std::integral T>
+void fields(Serializer& of, T& value) {
+  of.number(value);
+}
+
+/// The longest time that is read: no clock that counts from its host's start exceeds it, and sums and differences of
+/// times that were read do not overflow.
+inline constexpr std::chrono::nanoseconds max_time_read{std::int64_t{1} << 60};
+
+inline void fields(Serializer& of, std::chrono::nanoseconds& time) {
+  std::int64_t count = time.count();
+  of.number(count, -max_time_read.count(), max_time_read.count());
+  time = std::chrono::nanoseconds(count);
+}
+
+/// The bytes of a value, for the store.
+template <class T>
+std::string to_bytes(T value) {
+  Serializer writer;
+  fields(writer, value);
+  return std::string(writer.characters());
+}
+
+/// Reads untrusted bytes. @returns nullopt for bytes that to_bytes does not produce
+template <class T>
+std::optional<T> try_from_bytes(std::string_view bytes) {
+  std::optional<T> value(std::in_place);
+  Serializer reader(bytes);
+  fields(reader, *value);
+  if (!reader.finished()) {
+    value.reset();
+  }
+  return value;
+}
+
+/// The same. @param what see Serializer::require_finished @throws Error (protocol)
+template <class T>
+T from_bytes(std::string_view bytes, std::string_view what) {
+  T value{};
+  Serializer reader(bytes);
+  fields(reader, value);
+  reader.require_finished(what);
+  return value;
+}
+
+}  // namespace DTRAIN_NAMESPACE
+
 // ---- dtrain/core/types/device.hpp
 
 /// @file
@@ -1262,7 +1705,7 @@ constexpr const char* name(DType dtype) noexcept {
   return "unknown dtype";
 }
 
-/// 8-bit floats, which every backend transfers and only NCCL reduces.
+/// 8-bit floats, which every backend transfers and none reduces: they have too few digits for a sum or an average.
 constexpr bool is_float8(DType dtype) noexcept {
   return dtype == DType::f8e4m3 || dtype == DType::f8e5m2;
 }
@@ -1779,14 +2222,12 @@ namespace DTRAIN_NAMESPACE::kernels {
 enum class Isa : std::uint8_t {
   baseline,  ///< generic vector code for every processor that can run the program
   avx2,      ///< AVX2 and F16C
-  avx512,    ///< AVX-512 F, BW, VL and DQ
 };
 
 constexpr const char* name(Isa isa) noexcept {
   switch (isa) {
     case Isa::baseline: return "baseline";
     case Isa::avx2: return "avx2";
-    case Isa::avx512: return "avx512";
   }
   return "unknown instructions";
 }
@@ -1821,12 +2262,9 @@ inline Isa isa_of_processor() noexcept {
   const CpuidResult extended = read_cpuid(7);
   constexpr std::uint32_t ymm = 1U << 1 | 1U << 2;
   constexpr std::uint32_t avx2 = 1U << 5;
-  if (!all(features.c, osxsave_avx_f16c) || !all(registers_saved_by_system(), ymm) || !all(extended.b, avx2)) {
-    return Isa::baseline;
-  }
-  constexpr std::uint32_t zmm = 1U << 5 | 1U << 6 | 1U << 7;
-  constexpr std::uint32_t f_dq_bw_vl = 1U << 16 | 1U << 17 | 1U << 30 | 1U << 31;
-  return all(registers_saved_by_system(), zmm) && all(extended.b, f_dq_bw_vl) ? Isa::avx512 : Isa::avx2;
+  return all(features.c, osxsave_avx_f16c) && all(registers_saved_by_system(), ymm) && all(extended.b, avx2)
+             ? Isa::avx2
+             : Isa::baseline;
 }
 #else
 inline Isa isa_of_processor() noexcept {
@@ -2103,70 +2541,41 @@ struct Multiply {
 // ---- dtrain/kernels/arithmetic/f16_instructions.hpp
 
 /// @file
-/// f16 conversion by the processor's instructions: F16C and AVX-512.
+/// f16 conversion by the processor's instructions: F16C.
 
 namespace DTRAIN_NAMESPACE::kernels {
 
 #if DTRAIN_X86_64
-/// Converts a vector of f16 to two vectors of f32 of the same width, and back. An asm and not an intrinsic, because
-/// <immintrin.h> costs every user compile time. The immediate 0 rounds to nearest even whatever MXCSR says; subnormals
-/// are exact both ways. The operand is in memory, because a separate load costs as much as the conversion.
+/// A format for HalfArithmetic. Converts by asm and not by intrinsics, because <immintrin.h> costs every user compile
+/// time. The immediate 0 rounds to nearest even whatever MXCSR says; subnormals are exact both ways. The operand of
+/// vcvtph2ps is in memory, because a separate load costs as much as the conversion.
 /// (ThreadSanitizer does not see these reads; it sees the stores, and those of all other kernels.)
-struct F16c {
-  static constexpr std::size_t width = 32;
-  using Floats = Vector<float, width>;
-  using Half = Vector<std::uint16_t, width / 2>;
-  using Packed = Vector<std::uint16_t, width>;
-  DTRAIN_TARGET_HELPER("avx2,f16c") static void widen(Floats& to, const std::byte* from) noexcept {
-    asm("{vcvtph2ps %1, %0|vcvtph2ps %0, %1}" : "=x"(to) : "m"(*reinterpret_cast<const std::byte(*)[16]>(from)));
+struct F16Native {
+  static constexpr std::size_t bytes = 32;
+  using Floats = Vector<float, bytes>;
+  using Packed = Vector<std::uint16_t, bytes>;
+
+  DTRAIN_TARGET_HELPER("avx2,f16c") static void widen(Floats& first, Floats& second, const std::byte* from) noexcept {
+    widen(first, from);
+    widen(second, from + bytes / 2);
   }
   DTRAIN_TARGET_HELPER("avx2,f16c")
-  static void narrow(Packed& to, const Floats& first, const Floats& second) noexcept {
-    [[maybe_unused]] Half upper;
+  static void narrow(Packed& packed, const Floats& first, const Floats& second) noexcept {
+    [[maybe_unused]] Vector<std::uint16_t, bytes / 2> upper;
     asm("{vcvtps2ph $0, %2, %x0|vcvtps2ph %x0, %2, 0}\n\t"
         "{vcvtps2ph $0, %3, %1|vcvtps2ph %1, %3, 0}\n\t"
         "{vinserti128 $1, %1, %0, %0|vinserti128 %0, %0, %1, 1}"
-        : "=&x"(to), "=&x"(upper)
+        : "=&x"(packed), "=&x"(upper)
         : "x"(first), "x"(second));
-  }
-};
-
-/// F16c with twice the lanes.
-struct F16Avx512 {
-  static constexpr std::size_t width = 64;
-  using Floats = Vector<float, width>;
-  using Half = Vector<std::uint16_t, width / 2>;
-  using Packed = Vector<std::uint16_t, width>;
-  DTRAIN_TARGET_HELPER("avx512f") static void widen(Floats& to, const std::byte* from) noexcept {
-    asm("{vcvtph2ps %1, %0|vcvtph2ps %0, %1}" : "=v"(to) : "m"(*reinterpret_cast<const std::byte(*)[32]>(from)));
-  }
-  DTRAIN_TARGET_HELPER("avx512f")
-  static void narrow(Packed& to, const Floats& first, const Floats& second) noexcept {
-    [[maybe_unused]] Half upper;
-    asm("{vcvtps2ph $0, %2, %t0|vcvtps2ph %t0, %2, 0}\n\t"
-        "{vcvtps2ph $0, %3, %1|vcvtps2ph %1, %3, 0}\n\t"
-        "{vinserti64x4 $1, %1, %0, %0|vinserti64x4 %0, %0, %1, 1}"
-        : "=&v"(to), "=&v"(upper)
-        : "v"(first), "v"(second));
-  }
-};
-
-/// A format for HalfArithmetic.
-template <class Instructions>
-struct F16Native {
-  static constexpr std::size_t bytes = Instructions::width;
-  using Floats = typename Instructions::Floats;
-  using Packed = typename Instructions::Packed;
-
-  DTRAIN_ALWAYS_INLINE static void widen(Floats& first, Floats& second, const std::byte* from) noexcept {
-    Instructions::widen(first, from);
-    Instructions::widen(second, from + bytes / 2);
-  }
-  DTRAIN_ALWAYS_INLINE static void narrow(Packed& packed, const Floats& first, const Floats& second) noexcept {
-    Instructions::narrow(packed, first, second);
     make_halves_canonical<bytes>(packed, 0x7c00, 0x7e00);
   }
   DTRAIN_ALWAYS_INLINE static void put(std::byte* to, const Packed& packed) noexcept { store(to, packed); }
+
+ private:
+  /// Converts a vector of f16 to a vector of f32 of the same number of elements.
+  DTRAIN_TARGET_HELPER("avx2,f16c") static void widen(Floats& to, const std::byte* from) noexcept {
+    asm("{vcvtph2ps %1, %0|vcvtph2ps %0, %1}" : "=x"(to) : "m"(*reinterpret_cast<const std::byte(*)[16]>(from)));
+  }
 };
 #endif
 
@@ -2800,7 +3209,7 @@ Kernel avx2_float_kernel(DType dtype) noexcept {
   switch (dtype) {
     case DType::f64: return &avx2_kernel<FloatArithmetic<double, 32, Operation>>;
     case DType::f32: return &avx2_kernel<FloatArithmetic<float, 32, Operation>>;
-    case DType::f16: return &avx2_kernel<HalfArithmetic<F16Native<F16c>, OfF16<Operation>>>;
+    case DType::f16: return &avx2_kernel<HalfArithmetic<F16Native, OfF16<Operation>>>;
     case DType::bf16: return &avx2_kernel<HalfArithmetic<Bf16Words<32>, Operation>>;
     default: return nullptr;
   }
@@ -2827,60 +3236,6 @@ Kernel avx2_float_kernel(DType /*dtype*/) noexcept {
   return nullptr;
 }
 inline Kernel avx2_kernel_for(DType /*dtype*/, ReduceOp /*op*/) noexcept {
-  return nullptr;
-}
-#endif
-
-}  // namespace DTRAIN_NAMESPACE::kernels
-
-// ---- dtrain/kernels/instruction_sets/avx512.hpp
-
-/// @file
-/// Kernels for AVX-512: the common dtypes and operations; others are the baseline's.
-
-namespace DTRAIN_NAMESPACE::kernels {
-
-#if DTRAIN_X86_64
-/// A separate function with an explicit target, so that it is not inlined into code for lesser processors.
-template <class Arithmetic>
-DTRAIN_OPTIMIZED __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq"))) void avx512_kernel(
-    const KernelArguments& arguments) noexcept {
-  reduce_blocks<Arithmetic>(arguments);
-}
-
-/// Sum (Add), average (Average) or weighted sum (AddWeighted) of a floating-point type; null for integers.
-template <class Operation>
-Kernel avx512_float_kernel(DType dtype) noexcept {
-  switch (dtype) {
-    case DType::f64: return &avx512_kernel<FloatArithmetic<double, 64, Operation>>;
-    case DType::f32: return &avx512_kernel<FloatArithmetic<float, 64, Operation>>;
-    case DType::f16: return &avx512_kernel<HalfArithmetic<F16Native<F16Avx512>, OfF16<Operation>>>;
-    case DType::bf16: return &avx512_kernel<HalfArithmetic<Bf16Words<64>, Operation>>;
-    default: return nullptr;
-  }
-}
-
-/// Null if the baseline's is as fast.
-inline Kernel avx512_kernel_for(DType dtype, ReduceOp op) noexcept {
-  switch (op) {
-    case ReduceOp::sum: return avx512_float_kernel<Add>(dtype);
-    case ReduceOp::average: return avx512_float_kernel<Average>(dtype);
-    case ReduceOp::product: return nullptr;
-    default: break;
-  }
-  switch (size_bytes(dtype)) {
-    case 8: return &avx512_kernel<MinMax<std::int64_t, 64>>;
-    case 4: return &avx512_kernel<MinMax<std::int32_t, 64>>;
-    case 2: return &avx512_kernel<MinMax<std::int16_t, 64>>;
-    default: return nullptr;
-  }
-}
-#else
-template <class Operation>
-Kernel avx512_float_kernel(DType /*dtype*/) noexcept {
-  return nullptr;
-}
-inline Kernel avx512_kernel_for(DType /*dtype*/, ReduceOp /*op*/) noexcept {
   return nullptr;
 }
 #endif
@@ -2965,7 +3320,7 @@ inline Kernel baseline_kernel_for(DType dtype, ReduceOp op) noexcept {
 namespace DTRAIN_NAMESPACE::kernels {
 
 /// `sources[0][i] op sources[1][i] op ...`, evaluated from the left, stored to every target. Supports every operation
-/// for every element type but the 8-bit floats, which backends refuse:
+/// for every element type but the 8-bit floats:
 ///
 /// - f64, f32: one rounding for each step. An average is the sum times the rounded 1 / sources. If that is not finite,
 ///   it is the sum of the elements, each multiplied by 1 / sources first. So an average of finite elements is finite,
@@ -2984,12 +3339,7 @@ class Reduction {
 
   /// Requires: `dtype` is no 8-bit float; this machine supports `isa`.
   static Reduction of(DType dtype, ReduceOp op, Isa isa = best_isa()) noexcept {
-    Kernel kernel = nullptr;
-    if (isa == Isa::avx512) {
-      kernel = avx512_kernel_for(dtype, op);
-    } else if (isa == Isa::avx2) {
-      kernel = avx2_kernel_for(dtype, op);
-    }
+    const Kernel kernel = isa == Isa::avx2 ? avx2_kernel_for(dtype, op) : nullptr;
     return Reduction(dtype, op, kernel != nullptr ? kernel : baseline_kernel_for(dtype, op));
   }
 
@@ -3009,12 +3359,7 @@ class Reduction {
   /// each sum; f16, bf16: the same in f32, then rounded once. For averages whose partial sums are no larger than the
   /// elements. Requires: `dtype` is a float of 16 bits or more.
   static Reduction weighted_sum(DType dtype, Isa isa = best_isa()) noexcept {
-    Kernel kernel = nullptr;
-    if (isa == Isa::avx512) {
-      kernel = avx512_float_kernel<AddWeighted>(dtype);
-    } else if (isa == Isa::avx2) {
-      kernel = avx2_float_kernel<AddWeighted>(dtype);
-    }
+    const Kernel kernel = isa == Isa::avx2 ? avx2_float_kernel<AddWeighted>(dtype) : nullptr;
     return Reduction(dtype, ReduceOp::sum, kernel != nullptr ? kernel : baseline_float_kernel<AddWeighted>(dtype));
   }
 
@@ -3282,52 +3627,6 @@ class BlockedSignals {
 
  private:
   sigset_t before_{};
-};
-
-}  // namespace DTRAIN_NAMESPACE::async
-
-// ---- dtrain/async/descriptor.hpp
-
-/// @file
-/// Descriptor: a move-only owner of a file descriptor.
-
-namespace DTRAIN_NAMESPACE::async {
-
-/// Closes its descriptor when destroyed. Code that opens one passes a close-on-exec flag to the system call, so that
-/// processes started by the program do not keep it open.
-/// Lifetime: no coroutine waits for a descriptor (EventLoop::readable) while it is closed.
-class Descriptor {
- public:
-  Descriptor() noexcept = default;
-
-  /// Takes over `fd`; with a negative one it owns nothing.
-  explicit Descriptor(int fd) noexcept : fd_(fd < 0 ? -1 : fd) {}
-
-  Descriptor(Descriptor&& other) noexcept : fd_(other.release()) {}
-  Descriptor& operator=(Descriptor&& other) noexcept {
-    if (this != &other) {
-      reset();
-      fd_ = other.release();
-    }
-    return *this;
-  }
-  ~Descriptor() { reset(); }
-
-  int get() const noexcept { return fd_; }
-  explicit operator bool() const noexcept { return fd_ >= 0; }
-
-  /// Passes the descriptor to the caller, which closes it.
-  [[nodiscard]] int release() noexcept { return std::exchange(fd_, -1); }
-
-  /// Closes it now. EINTR is not retried: on Linux the descriptor is gone all the same.
-  void reset() noexcept {
-    if (fd_ >= 0) {
-      static_cast<void>(::close(std::exchange(fd_, -1)));
-    }
-  }
-
- private:
-  int fd_ = -1;
 };
 
 }  // namespace DTRAIN_NAMESPACE::async
@@ -3616,18 +3915,6 @@ class TimerHeap {
 
 }  // namespace DTRAIN_NAMESPACE::async
 
-// ---- dtrain/async/loop/wake_reason.hpp
-
-/// @file
-/// WakeReason: why a coroutine's wait ended.
-
-namespace DTRAIN_NAMESPACE::async {
-
-/// Why a suspended coroutine was resumed; `ready` wins if both hold.
-enum class WakeReason : std::uint8_t { ready = 1, timed_out };
-
-}  // namespace DTRAIN_NAMESPACE::async
-
 // ---- dtrain/async/loop/waiter.hpp
 
 /// @file
@@ -3636,6 +3923,9 @@ enum class WakeReason : std::uint8_t { ready = 1, timed_out };
 namespace DTRAIN_NAMESPACE::async {
 
 class TaskRecord;
+
+/// Why a suspended coroutine was resumed; `ready` wins if both hold.
+enum class WakeReason : std::uint8_t { ready = 1, timed_out };
 
 /// Base of the awaiters. It is in the coroutine's frame, so suspending allocates nothing (the timers' array may grow).
 /// An awaiter calls Scheduler::remove in its destructor.
@@ -4002,6 +4292,25 @@ inline Task<void> TaskPromise<void>::get_return_object() noexcept {
 }
 
 }  // namespace detail
+
+/// Awaiter that owns its task, for the operator co_await of other types. Starts the task when it is awaited.
+/// Destroying it cancels the task. Pinned. Threads: as Task.
+template <class T>
+class OwnedTaskAwaiter {
+ public:
+  explicit OwnedTaskAwaiter(Task<T> task) noexcept : task_(std::move(task)), inner_(task_) {}
+  OwnedTaskAwaiter(const OwnedTaskAwaiter&) = delete;
+  OwnedTaskAwaiter& operator=(const OwnedTaskAwaiter&) = delete;
+
+  bool await_ready() const noexcept { return inner_.await_ready(); }
+  bool await_suspend(std::coroutine_handle<> parent) { return inner_.await_suspend(parent); }
+  T await_resume() { return inner_.await_resume(); }
+
+ private:
+  Task<T> task_;
+  typename Task<T>::Awaiter inner_;
+};
+
 }  // namespace DTRAIN_NAMESPACE::async
 
 // ---- dtrain/async/task/outcome.hpp
@@ -4066,32 +4375,6 @@ Task<void> store_outcome(Task<T> task, Outcome<T>& outcome) {
     outcome.fail(std::current_exception());
   }
 }
-
-}  // namespace DTRAIN_NAMESPACE::async
-
-// ---- dtrain/async/task/owned_task_awaiter.hpp
-
-/// @file
-/// OwnedTaskAwaiter: awaiter that owns its task, for the operator co_await of other types.
-
-namespace DTRAIN_NAMESPACE::async {
-
-/// Starts the task when it is awaited. Destroying it cancels the task. Pinned. Threads: as Task.
-template <class T>
-class OwnedTaskAwaiter {
- public:
-  explicit OwnedTaskAwaiter(Task<T> task) noexcept : task_(std::move(task)), inner_(task_) {}
-  OwnedTaskAwaiter(const OwnedTaskAwaiter&) = delete;
-  OwnedTaskAwaiter& operator=(const OwnedTaskAwaiter&) = delete;
-
-  bool await_ready() const noexcept { return inner_.await_ready(); }
-  bool await_suspend(std::coroutine_handle<> parent) { return inner_.await_suspend(parent); }
-  T await_resume() { return inner_.await_resume(); }
-
- private:
-  Task<T> task_;
-  typename Task<T>::Awaiter inner_;
-};
 
 }  // namespace DTRAIN_NAMESPACE::async
 
@@ -4532,124 +4815,286 @@ class EventLoop {
 
 }  // namespace DTRAIN_NAMESPACE::async
 
-// ---- dtrain/async/blocking_call.hpp
+// ---- dtrain/async/loop_handle.hpp
 
 /// @file
-/// BlockingCall: a task on another thread's EventLoop, for which the calling thread waits.
+/// LoopHandle: starts coroutines on another thread's EventLoop; a BackgroundTask owns each.
 
 namespace DTRAIN_NAMESPACE::async {
 
-/// The part of BlockingCall that does not depend on the result type: compiled once.
-class BlockingCallBase {
+/// State that the owner of a coroutine and the loop share, without the value: compiled once. Threads: the loop's until
+/// the coroutine is gone, then the owner's; the functions any.
+class SpawnState : public ListNode {
  public:
-  BlockingCallBase(const BlockingCallBase&) = delete;
-  BlockingCallBase& operator=(const BlockingCallBase&) = delete;
-
-  /// Blocking: until the task is destroyed or the deadline passes. @returns whether it is destroyed
-  bool wait_until(Deadline deadline) {
+  /// The coroutine's frame is gone, or was never made: frees the rest, then notifies the owner.
+  void end() noexcept {
+    unlink();
+    task.detach();
+    make = nullptr;
+    const std::lock_guard lock(mutex_);
+    gone_ = true;
+    changed_.notify_all();
+  }
+  bool gone() const {
+    const std::lock_guard lock(mutex_);
+    return gone_;
+  }
+  /// Blocking: until the coroutine is destroyed or the deadline passes. @returns whether it is destroyed
+  bool wait_until_gone(Deadline deadline) const {
     std::unique_lock lock(mutex_);
-    return block_until(changed_, lock, deadline, [this] { return references_ == 0; });
+    return block_until(changed_, lock, deadline, [this] { return gone_; });
   }
 
-  /// Destroys the task on the loop's thread. Blocking: until then, also while that thread is busy.
-  void cancel(EventLoop& loop) {
-    expect(1);
-    loop.post([guard = Reference(*this), this] { owner_.cancel(); });
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [this] { return references_ == 0; });
-  }
-
- protected:
-  BlockingCallBase() = default;
-  ~BlockingCallBase() = default;
-
-  /// Posts a call of task().
-  void post(EventLoop& loop) {
-    expect(1);
-    loop.post([guard = Reference(*this), &loop, this]() mutable { begin(loop, guard); });
-  }
+  std::function<Task<void>(EventLoop&)> make;  ///< lives as long as the coroutine that it makes
+  TaskHandle task;
+  bool cancelled = false;    ///< by its owner, before it began
+  std::exception_ptr error;  ///< thrown by `make`, or why another than the owner has cancelled the coroutine
 
  private:
-  /// Reference that the loop holds while it may use the call.
-  class Reference {
-   public:
-    explicit Reference(BlockingCallBase& call) noexcept : call_(&call) {}
-    Reference(Reference&& other) noexcept : call_(std::exchange(other.call_, nullptr)) {}
-    Reference& operator=(Reference&&) = delete;
-    ~Reference() { release(); }
-    BlockingCallBase* transfer() noexcept { return std::exchange(call_, nullptr); }
-    void release() noexcept {
-      if (BlockingCallBase* call = transfer()) {
-        call->dropped();
-      }
-    }
-
-   private:
-    BlockingCallBase* call_;
-  };
-
-  /// Makes the task that stores the result. On the loop's thread.
-  virtual Task<void> task(EventLoop& loop) = 0;
-  /// Stores the exception of making the task. On the loop's thread.
-  virtual void fail(std::exception_ptr exception) = 0;
-
-  void expect(int more) {
-    const std::lock_guard lock(mutex_);
-    references_ += more;
-  }
-
-  /// Notifies under the lock: the waiting thread destroys the call as soon as it sees zero.
-  void dropped() noexcept {
-    const std::lock_guard lock(mutex_);
-    if (--references_ == 0) {
-      changed_.notify_all();
-    }
-  }
-
-  void begin(EventLoop& loop, Reference& guard) {
-    try {
-      owner_ = loop.spawn(task(loop), {}, [this] { on_destroyed(); });
-      guard.transfer();  // the task has it now; on_destroyed() drops it
-    } catch (...) {
-      fail(std::current_exception());
-    }
-  }
-
-  /// Runs on the loop's thread when the frame is destroyed.
-  void on_destroyed() noexcept {
-    owner_.detach();  // frees the record here, not on the waiting thread
-    dropped();
-  }
-
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  int references_ = 0;  ///< guarded by mutex_
-  TaskHandle owner_;    ///< the loop's thread only
+  mutable std::mutex mutex_;
+  mutable std::condition_variable changed_;
+  bool gone_ = false;  ///< guarded by mutex_
 };
 
-/// Lives on the stack of the waiting thread. Call start(), then wait_until(), and cancel() if that returns false.
-/// Afterwards the loop's thread no longer uses the call.
+/// Coroutines that may be cancelled together. Threads: the loop's.
+using SpawnStates = IntrusiveList<SpawnState>;
+
+/// A SpawnState with the coroutine's result.
 template <class T>
-class BlockingCall final : public BlockingCallBase {
+class SpawnStateOf : public SpawnState {
  public:
-  /// Posts a call of `make(loop)`, which makes the task on the loop's thread. Lifetime: `make` outlives the call.
-  template <class Make>
-  void start(EventLoop& loop, Make& make) {
-    make_ = const_cast<void*>(static_cast<const void*>(&make));
-    call_make_ = [](void* untyped, EventLoop& of) -> Task<T> { return (*static_cast<Make*>(untyped))(of); };
-    post(loop);
+  Outcome<T> outcome;
+};
+
+template <class T>
+class BackgroundTask;
+
+namespace detail {
+
+/// Whether T is a Task, or converts to one as a call of the store does.
+template <class T>
+inline constexpr bool is_task = requires {
+  typename T::value_type;
+  requires std::is_convertible_v<T, Task<typename T::value_type>>;
+};
+
+/// make(loop), or make() if it takes no loop.
+template <class Make>
+auto call_with_loop(Make& make, EventLoop& loop) {
+  if constexpr (std::is_invocable_v<Make&, EventLoop&>) {
+    return make(loop);
+  } else {
+    return make();
+  }
+}
+
+template <class Make>
+struct TaskOf {
+  using type = decltype(call_with_loop(std::declval<Make&>(), std::declval<EventLoop&>()));
+  static_assert(is_task<type>,
+                "dtrain: run and spawn take a coroutine that returns dtrain::Task<T>; write "
+                "'[&]() -> dtrain::Task<int> { ... }'");
+};
+
+/// Posted to the loop. Whether it runs or not, the state learns when the coroutine is gone.
+class StartTask {
+ public:
+  StartTask(std::shared_ptr<SpawnState> state, EventLoop& loop, std::shared_ptr<SpawnStates> group) noexcept
+      : state_(std::move(state)), loop_(loop), group_(std::move(group)) {}
+  StartTask(StartTask&& other) noexcept = default;
+  StartTask& operator=(StartTask&&) = delete;
+  ~StartTask() {
+    if (state_) {
+      state_->end();
+    }
   }
 
-  bool done() const noexcept { return outcome_.done(); }
-  T take() { return outcome_.take(); }
+  void operator()() {
+    if (state_->cancelled) {
+      return;
+    }
+    try {
+      Task<void> task = state_->make(loop_);
+      if (state_->cancelled) {
+        return;
+      }
+      state_->task = loop_.spawn(std::move(task), {}, [state = state_, group = group_] { state->end(); });
+    } catch (...) {
+      state_->error = std::current_exception();
+      return;
+    }
+    if (group_) {
+      group_->push_back(*state_);
+    }
+    state_.reset();
+  }
 
  private:
-  Task<void> task(EventLoop& loop) override { return store_outcome(call_make_(make_, loop), outcome_); }
-  void fail(std::exception_ptr exception) override { outcome_.fail(std::move(exception)); }
+  std::shared_ptr<SpawnState> state_;
+  EventLoop& loop_;
+  std::shared_ptr<SpawnStates> group_;
+};
 
-  void* make_ = nullptr;
-  Task<T> (*call_make_)(void*, EventLoop&) = nullptr;
-  Outcome<T> outcome_;  ///< the loop's thread writes it while it holds a reference
+}  // namespace detail
+
+/// Access to the EventLoop of a LoopThread, for objects that may outlive it. Once that has ended, and in a process that
+/// was forked since, nothing starts any more. Threads: any.
+class LoopHandle : public std::enable_shared_from_this<LoopHandle> {
+ public:
+  /// Value type of a coroutine made by Make.
+  template <class Make>
+  using ValueOf = typename detail::TaskOf<std::remove_reference_t<Make>>::type::value_type;
+
+  explicit LoopHandle(const std::shared_ptr<EventLoop>& loop) noexcept : loop_(loop) {}
+
+  /// Starts `make(loop)` or `make()` on the loop's thread. `make` lives as long as the coroutine, and both end there.
+  /// @param doing begins the error sentence
+  /// @param group in which the coroutine stays until it ends
+  /// @throws Error (closed) if the loop has ended, (cancelled) by an exception; Error (closed) in a forked process
+  template <class Make>
+  BackgroundTask<ValueOf<Make>> spawn(Make make, std::string_view doing = "starting a coroutine",
+                                      std::shared_ptr<SpawnStates> group = {}) {
+    auto state = std::make_shared<SpawnStateOf<ValueOf<Make>>>();
+    state->make = [&outcome = state->outcome, kept = std::make_shared<Make>(std::move(make))](EventLoop& loop) {
+      Task<ValueOf<Make>> task = detail::call_with_loop(*kept, loop);
+      return store_outcome(std::move(task), outcome);  // nvcc warns of a frame that holds `kept`
+    };
+    const std::shared_ptr<EventLoop> loop = open_loop();
+    if (!loop || !loop->post(detail::StartTask(state, *loop, std::move(group)))) {
+      throw_ended(doing);
+    }
+    return {std::move(state), shared_from_this()};
+  }
+
+  /// spawn(), and waits for the value.
+  /// Blocking: until the coroutine has ended; at the deadline it is cancelled. Either way it is gone when this returns,
+  /// so that `make` may capture the caller's locals by reference.
+  /// @throws as spawn and BackgroundTask::wait
+  template <class Make>
+  auto run_blocking(Make&& make, Deadline deadline, std::string_view doing = "running a task") {
+    auto task = spawn([&make](EventLoop& loop) { return detail::call_with_loop(make, loop); }, doing);
+    return task.wait(deadline, doing);
+  }
+
+  /// EventLoop::post; false if nothing starts any more.
+  template <class F>
+  bool post(F function) {
+    const std::shared_ptr<EventLoop> loop = open_loop();
+    return loop && loop->post(std::move(function));
+  }
+
+  bool is_of_this_process() const noexcept { return process_.is_current(); }
+
+  /// Whether the caller is the loop's thread, where nothing may block; also while the loop ends.
+  bool on_loop_thread() const noexcept { return thread_.load() == std::this_thread::get_id(); }
+
+  /// @throws why nothing starts any more
+  [[noreturn]] void throw_ended(std::string_view doing) const {
+    if (!process_.is_current()) {
+      throw Error(Errc::closed, std::string(doing) + ": this process was forked from a rank, and is none");
+    }
+    if (loop_.expired()) {
+      throw Error(Errc::closed, std::string(doing) + ": this rank's process group has been destroyed");
+    }
+    const std::lock_guard lock(mutex_);
+    if (end_reason_.empty()) {
+      throw Error(Errc::closed, std::string(doing) + ": the event loop has ended");
+    }
+    throw Error(Errc::cancelled, std::string(doing) + ": the event loop ended because of: " + end_reason_);
+  }
+
+  /// For LoopThread: runs the loop in this thread until it is stopped or throws, and closes it.
+  void serve(EventLoop& loop) noexcept {
+    thread_ = std::this_thread::get_id();
+    try {
+      loop.run();
+    } catch (...) {
+      const std::lock_guard lock(mutex_);
+      end_reason_ = exception_text();
+    }
+    loop.close();
+    thread_ = std::thread::id();
+  }
+
+ private:
+  std::shared_ptr<EventLoop> open_loop() const noexcept { return process_.is_current() ? loop_.lock() : nullptr; }
+
+  const std::weak_ptr<EventLoop> loop_;
+  const OwningProcess process_;
+  std::atomic<std::thread::id> thread_{};
+  mutable std::mutex mutex_;
+  std::string end_reason_;  ///< guarded by mutex_: what ended the loop, if not EventLoop::stop
+};
+
+/// Owns a coroutine. Destroying the owner cancels the coroutine and destroys its locals. Lifetime: may outlive the
+/// loop, which ends the coroutine, and the group of ProcessGroup::spawn, which does the same.
+/// Blocking: its destructor, while another coroutine keeps the loop busy. Threads: one at a time. On the loop's thread
+/// nothing blocks: a coroutine that destroys its own owner ends at its next suspension.
+template <class T>
+class [[nodiscard]] BackgroundTask {
+ public:
+  BackgroundTask() noexcept = default;
+  BackgroundTask(std::shared_ptr<SpawnStateOf<T>> state, std::shared_ptr<LoopHandle> loop) noexcept
+      : state_(std::move(state)), loop_(std::move(loop)) {}
+  BackgroundTask(BackgroundTask&& other) noexcept = default;
+  BackgroundTask& operator=(BackgroundTask&& other) noexcept {
+    if (this != &other) {
+      cancel();
+      state_ = std::move(other.state_);
+      loop_ = std::move(other.loop_);
+    }
+    return *this;
+  }
+  ~BackgroundTask() { cancel(); }
+
+  /// Whether the coroutine has ended, by itself or cancelled; also true if nothing is owned.
+  bool done() const { return state_ == nullptr || state_->gone(); }
+
+  /// Cancels the coroutine, as the destructor does.
+  void cancel() noexcept {
+    const std::shared_ptr<SpawnStateOf<T>> state = std::exchange(state_, nullptr);
+    const std::shared_ptr<LoopHandle> loop = std::exchange(loop_, nullptr);
+    if (!state || !loop->is_of_this_process() || state->gone()) {
+      return;
+    }
+    const auto end = [state] {
+      state->cancelled = true;
+      state->task.cancel();
+    };
+    if (loop->on_loop_thread()) {
+      return end();
+    }
+    loop->post(end);  // a loop that has ended has destroyed the coroutine, or will soon
+    state->wait_until_gone(Deadline::unbounded("the loop destroys the coroutine in its next turn"));
+  }
+
+  /// The coroutine's value, once. Blocking: until the coroutine ends, at most until the deadline; then it continues.
+  /// @param doing begins the error sentences
+  /// @throws what the coroutine threw; the job's first cause if it has failed; Error (timeout); Error (closed) if the
+  /// rank has left the job or the loop has ended; Error (cancelled) if an exception ended the loop; Error
+  /// (invalid_argument) on the loop's thread, or if nothing is owned
+  T wait(Deadline deadline, std::string_view doing = "waiting for a coroutine on the control loop") {
+    if (!state_ || loop_->on_loop_thread()) {
+      throw Error(Errc::invalid_argument,
+                  std::string(doing) + (state_ ? ": called on the control thread, where it would wait for itself; "
+                                                 "co_await the coroutine instead"
+                                               : ": there is none"));
+    }
+    if (!state_->wait_until_gone(deadline)) {
+      throw Error(Errc::timeout, std::string(doing) + ": the deadline passed");
+    }
+    if (state_->error) {
+      std::rethrow_exception(std::exchange(state_->error, nullptr));
+    }
+    if (!state_->outcome.done()) {
+      loop_->throw_ended(doing);
+    }
+    return state_->outcome.take();
+  }
+
+ private:
+  std::shared_ptr<SpawnStateOf<T>> state_;
+  std::shared_ptr<LoopHandle> loop_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::async
@@ -4657,7 +5102,7 @@ class BlockingCall final : public BlockingCallBase {
 // ---- dtrain/async/loop_thread.hpp
 
 /// @file
-/// async::LoopThread: an EventLoop with a thread of its own, and blocking calls to it.
+/// async::LoopThread: an EventLoop with a thread of its own.
 
 namespace DTRAIN_NAMESPACE::async {
 
@@ -4669,72 +5114,28 @@ class LoopThread {
  public:
   /// @throws Error if the system cannot start a thread
   LoopThread() {
-    thread_ = start_thread("the thread of an event loop", [this] { serve(); });
+    thread_ = start_thread("the thread of an event loop", [this] { handle_->serve(*loop_); });
   }
   LoopThread(const LoopThread&) = delete;
   LoopThread& operator=(const LoopThread&) = delete;
-  ~LoopThread() { loop_.stop(); }
+  ~LoopThread() { loop_->stop(); }
 
   /// For post(); its other functions belong to the loop's thread.
-  EventLoop& loop() noexcept { return loop_; }
+  EventLoop& loop() noexcept { return *loop_; }
 
-  /// Whether the caller is the loop's thread, also while the loop ends. Threads: any.
-  bool is_current() const noexcept { return std::this_thread::get_id() == thread_.get_id(); }
+  /// For objects that may outlive this one.
+  const std::shared_ptr<LoopHandle>& handle() const noexcept { return handle_; }
 
-  /// Runs `co_await make(loop)` on the loop's thread and returns its value here.
-  /// Blocking: until the task has ended. At the deadline the task is cancelled on the loop's thread. This function
-  /// returns only afterwards, so `make` may capture the caller's locals by reference.
-  /// @param make callable with EventLoop& that returns a Task; a coroutine lambda with captures works: it stays alive
-  /// @param doing begins the error message of a timeout
-  /// @throws the task's exception; Error (timeout); Error (cancelled) if the loop has ended; Error (invalid_argument)
-  /// on the loop's own thread, which would wait for itself
+  /// LoopHandle::run_blocking.
   template <class Make>
   auto run_blocking(Make&& make, Deadline deadline, std::string_view doing = "running a task") {
-    using T = typename std::remove_cvref_t<std::invoke_result_t<Make&, EventLoop&>>::value_type;
-    if (loop_.on_loop_thread()) {
-      throw Error(Errc::invalid_argument, std::string(doing) + ": called from the event loop's own thread, where it " +
-                                              "would wait for itself; co_await the task instead");
-    }
-    BlockingCall<T> call;
-    call.start(loop_, make);
-    if (!call.wait_until(deadline)) {
-      call.cancel(loop_);
-    }
-    if (!call.done()) {
-      throw_unfinished(deadline, doing);
-    }
-    return call.take();
+    return handle_->run_blocking(make, deadline, doing);
   }
 
  private:
-  void serve() noexcept {
-    try {
-      loop_.run();
-    } catch (const std::exception& error) {
-      const std::lock_guard lock(mutex_);
-      end_reason_ = error.what();
-    } catch (...) {
-      const std::lock_guard lock(mutex_);
-      end_reason_ = "an exception that is not a std::exception";
-    }
-    loop_.close();
-  }
-
-  [[noreturn]] void throw_unfinished(Deadline deadline, std::string_view doing) {
-    const std::lock_guard lock(mutex_);
-    if (!end_reason_.empty()) {
-      throw Error(Errc::cancelled, std::string(doing) + ": the event loop ended because of: " + end_reason_);
-    }
-    if (deadline.passed()) {
-      throw Error(Errc::timeout, std::string(doing) + ": the deadline passed");
-    }
-    throw Error(Errc::cancelled, std::string(doing) + ": the event loop has ended");
-  }
-
-  EventLoop loop_;
-  std::mutex mutex_;
-  std::string end_reason_;  ///< guarded by mutex_: what ended the loop, if not stop()
-  std::jthread thread_;     ///< last: joined before the rest is destroyed
+  const std::shared_ptr<EventLoop> loop_ = std::make_shared<EventLoop>();
+  const std::shared_ptr<LoopHandle> handle_ = std::make_shared<LoopHandle>(loop_);
+  std::jthread thread_;  ///< last: joined before the rest is destroyed
 };
 
 }  // namespace DTRAIN_NAMESPACE::async
@@ -4980,7 +5381,7 @@ class WorkerThread {
   void main() noexcept {
     for (std::uint32_t next = 1;; ++next) {
       while (started_.load(std::memory_order_acquire) != next) {
-        futex_wait(started_, next - 1, Deadline::after(std::chrono::hours(1)), FutexScope::process);
+        futex_wait(started_, next - 1, Deadline::unbounded("the destructor posts an end"), FutexScope::process);
       }
       if (work_ == nullptr) {
         return;
@@ -4999,146 +5400,6 @@ class WorkerThread {
 };
 
 }  // namespace DTRAIN_NAMESPACE::async
-
-// ---- dtrain/net/descriptor.hpp
-
-/// @file
-/// net::Descriptor: alias of async::Descriptor for sockets.
-
-namespace DTRAIN_NAMESPACE::net {
-
-using async::Descriptor;
-
-}  // namespace DTRAIN_NAMESPACE::net
-
-// ---- dtrain/net/framing/byte_reader.hpp
-
-/// @file
-/// ByteReader: bounds-checked decoding of ByteWriter's encoding, from untrusted bytes.
-
-namespace DTRAIN_NAMESPACE::net {
-
-/// Reads values in order. A missing value, or one beyond its bound, makes ok() false permanently; every later read
-/// returns zero or an empty value. So code reads a whole message and checks once: `if (!reader.finished()) ...`.
-/// Lifetime: the bytes outlive the reader and its spans.
-class ByteReader {
- public:
-  explicit ByteReader(std::span<const std::byte> bytes) noexcept : left_(bytes) {}
-  explicit ByteReader(std::string_view characters) noexcept
-      : left_(std::as_bytes(std::span(characters.data(), characters.size()))) {}
-
-  std::uint8_t u8() noexcept { return static_cast<std::uint8_t>(little_endian(1)); }
-  std::uint16_t u16() noexcept { return static_cast<std::uint16_t>(little_endian(2)); }
-  std::uint32_t u32() noexcept { return static_cast<std::uint32_t>(little_endian(4)); }
-  std::uint64_t u64() noexcept { return little_endian(8); }
-  std::int64_t i64() noexcept { return static_cast<std::int64_t>(little_endian(8)); }
-
-  /// `count` bytes without a length.
-  std::span<const std::byte> raw(std::size_t count) noexcept {
-    if (!ok_ || count > left_.size()) {
-      fail();
-      return {};
-    }
-    const std::span<const std::byte> taken = left_.first(count);
-    left_ = left_.subspan(count);
-    return taken;
-  }
-
-  /// A length and that many bytes, at most `most`; nothing is allocated.
-  std::span<const std::byte> bytes(std::size_t most) noexcept {
-    const std::uint32_t count = u32();
-    if (count > most) {
-      fail();
-      return {};
-    }
-    return raw(count);
-  }
-
-  /// A length and that many characters, at most `most`.
-  std::string string(std::size_t most) {
-    const std::span<const std::byte> content = bytes(most);
-    return {reinterpret_cast<const char*>(content.data()), content.size()};
-  }
-
-  /// Marks the message as malformed: for code that reads an impossible value.
-  void fail() noexcept {
-    ok_ = false;
-    left_ = {};
-  }
-
-  bool ok() const noexcept { return ok_; }
-  std::size_t remaining() const noexcept { return left_.size(); }
-
-  /// Whether every read succeeded and no byte is left.
-  bool finished() const noexcept { return ok_ && left_.empty(); }
-
- private:
-  std::uint64_t little_endian(std::size_t count) noexcept {
-    const std::span<const std::byte> encoded = raw(count);
-    std::uint64_t value = 0;
-    for (std::size_t i = encoded.size(); i > 0; --i) {
-      value = (value << 8) | std::to_integer<std::uint64_t>(encoded[i - 1]);
-    }
-    return value;
-  }
-
-  std::span<const std::byte> left_;
-  bool ok_ = true;
-};
-
-}  // namespace DTRAIN_NAMESPACE::net
-
-// ---- dtrain/net/framing/byte_writer.hpp
-
-/// @file
-/// ByteWriter: encoding of little-endian integers and length-prefixed bytes.
-
-namespace DTRAIN_NAMESPACE::net {
-
-/// Appends to a growing array. The result does not depend on the machine's byte order.
-class ByteWriter {
- public:
-  ByteWriter& u8(std::uint8_t value) { return little_endian(value, 1); }
-  ByteWriter& u16(std::uint16_t value) { return little_endian(value, 2); }
-  ByteWriter& u32(std::uint32_t value) { return little_endian(value, 4); }
-  ByteWriter& u64(std::uint64_t value) { return little_endian(value, 8); }
-  ByteWriter& i64(std::int64_t value) { return u64(static_cast<std::uint64_t>(value)); }
-
-  /// The bytes without a length.
-  ByteWriter& raw(std::span<const std::byte> bytes) {
-    bytes_.insert(bytes_.end(), bytes.begin(), bytes.end());
-    return *this;
-  }
-
-  /// A u32 with the number of bytes, then these. @throws Error (limit) beyond 2^32 - 1 bytes
-  ByteWriter& bytes(std::span<const std::byte> content) {
-    if (content.size() > std::numeric_limits<std::uint32_t>::max()) {
-      throw Error(Errc::limit, "encoding " + std::to_string(content.size()) + " bytes; at most 2^32 - 1 are possible");
-    }
-    u32(static_cast<std::uint32_t>(content.size()));
-    return raw(content);
-  }
-  ByteWriter& string(std::string_view text) { return bytes(std::as_bytes(std::span(text.data(), text.size()))); }
-
-  std::span<const std::byte> view() const noexcept { return bytes_; }
-  /// The same as characters.
-  std::string_view characters() const noexcept { return {reinterpret_cast<const char*>(bytes_.data()), bytes_.size()}; }
-  std::vector<std::byte> take() noexcept { return std::exchange(bytes_, {}); }
-  /// Removes all bytes and keeps the memory.
-  void clear() noexcept { bytes_.clear(); }
-
- private:
-  ByteWriter& little_endian(std::uint64_t value, int count) {
-    for (int i = 0; i < count; ++i, value >>= 8) {
-      bytes_.push_back(static_cast<std::byte>(value & 0xff));
-    }
-    return *this;
-  }
-
-  std::vector<std::byte> bytes_;
-};
-
-}  // namespace DTRAIN_NAMESPACE::net
 
 // ---- dtrain/net/socket_address.hpp
 
@@ -5305,6 +5566,13 @@ class SocketAddress {
 inline bool is_loopback_host(std::string_view host) {
   const std::optional<SocketAddress> address = SocketAddress::from_numeric(host, 0);
   return host == "localhost" || (address && address->is_loopback());
+}
+
+/// Whether a host is 0.0.0.0 or ::, at which a server listens on every interface and to which other hosts cannot
+/// connect.
+inline bool is_any_host(std::string_view host) {
+  const std::optional<SocketAddress> address = SocketAddress::from_numeric(host, 0);
+  return address && address->unmapped().is_any();
 }
 
 /// "192.0.2.1:80", "[2001:db8::1]:80".
@@ -5766,6 +6034,200 @@ class RelaxedCapture {
 
 #endif  // DTRAIN_WITH_CUDA
 
+// ---- dtrain/stream/cuda/scaling/scale_kernel_text.hpp
+
+/// @file
+/// PTX text of the kernel that copies, converts and scales many arrays in one launch.
+
+#if DTRAIN_WITH_CUDA
+
+namespace DTRAIN_NAMESPACE::stream::cuda {
+
+/// One array, as the kernel reads it from its parameters.
+struct ScaleKernelEntry {
+  std::uint64_t target;
+  std::uint64_t source;
+  std::uint32_t elements;
+  std::uint32_t first_block;  ///< of the array; entries are sorted by it
+};
+
+/// Entries of one launch. Their 3 KiB fit into the 4 KiB of a kernel's parameters, so that the launch copies them: no
+/// memory must outlive it, and a graph stores them.
+inline constexpr std::size_t max_scale_entries = 128;
+inline constexpr std::uint32_t scale_block_threads = 256;
+inline constexpr std::uint32_t scale_block_elements = 8192;  ///< of one array; a power of two
+inline constexpr const char* scale_kernel_name = "dtrain_scale";
+
+/// Element types between which the kernel converts: f32, f16 and bf16 with each other, f64 with itself.
+constexpr bool can_scale(DType from, DType to) noexcept {
+  const auto is_short = [](DType dtype) { return dtype == DType::f32 || dtype == DType::f16 || dtype == DType::bf16; };
+  return (is_short(from) && is_short(to)) || (from == DType::f64 && to == DType::f64);
+}
+
+namespace ptx {
+
+/// Type of a register that memory is read to and written from.
+inline std::string memory_type(DType dtype) {
+  return dtype == DType::f64 ? "f64" : dtype == DType::f32 ? "f32" : "b16";
+}
+
+/// Elements that one instruction reads or writes: up to 16 bytes.
+constexpr unsigned lanes(DType dtype) noexcept {
+  return dtype == DType::f64 ? 2 : 4;
+}
+
+/// "{%h0, %h1, %h2, %h3}", registers `first` and following.
+inline std::string registers(DType dtype, char letter, unsigned first, unsigned count) {
+  std::string text;
+  for (unsigned i = first; i < first + count; ++i) {
+    text += (text.empty() ? "%" : ", %") + std::string(1, letter) + memory_type(dtype)[0] + std::to_string(i);
+  }
+  return count == 1 ? text : "{" + text + "}";
+}
+
+/// Reads or writes `count` elements at `address`.
+inline std::string transfer(DType dtype, char letter, const char* instruction, const char* address, unsigned count) {
+  std::string text;
+  const unsigned width = count < lanes(dtype) ? count : lanes(dtype);
+  for (unsigned first = 0; first < count; first += width) {
+    const std::string names = registers(dtype, letter, first, width);
+    const std::string place = "[" + std::string(address) + "+" + std::to_string(first * size_bytes(dtype)) + "]";
+    const bool loads = instruction[0] == 'l';
+    text += std::string(instruction) + ".global" + (width == 1 ? "" : ".v" + std::to_string(width)) + "." +
+            memory_type(dtype) + " " + (loads ? names + ", " + place : place + ", " + names) + ";\n";
+  }
+  return text;
+}
+
+/// Converts element `i` to the type of the product, multiplies, and rounds it once to the target's type. Integers round
+/// to bf16, because sm_70 and sm_75 have no instruction for that.
+inline std::string scale_element(DType from, DType to, unsigned i) {
+  const std::string source = registers(from, 's', i, 1);
+  const std::string target = registers(to, 't', i, 1);
+  if (from == DType::f64) {
+    return "mul.rn.f64 " + target + ", " + source + ", %factor;\n";
+  }
+  std::string text = from == DType::f32 ? "mov.f32 %value, " + source + ";\n"
+                     : from == DType::f16
+                         ? "cvt.f32.f16 %value, " + source + ";\n"
+                         : "cvt.u32.u16 %bits, " + source + ";\nshl.b32 %bits, %bits, 16;\nmov.b32 %value, %bits;\n";
+  text += "mul.rn.f32 %value, %value, %factor;\n";
+  if (to == DType::f32) {
+    return text + "mov.f32 " + target + ", %value;\n";
+  }
+  if (to == DType::f16) {
+    return text + "cvt.rn.f16.f32 " + target + ", %value;\n";
+  }
+  return text +
+         "mov.b32 %bits, %value;\n"
+         "shr.u32 %odd, %bits, 16;\n"
+         "and.b32 %odd, %odd, 1;\n"
+         "add.u32 %bits, %bits, 32767;\n"
+         "add.u32 %bits, %bits, %odd;\n"
+         "shr.u32 %bits, %bits, 16;\n"
+         "setp.nan.f32 %is_nan, %value, %value;\n"
+         "selp.b32 %bits, 32704, %bits, %is_nan;\n"  // 0x7fc0
+         "cvt.u16.u32 " +
+         target + ", %bits;\n";
+}
+
+/// A loop of one thread over elements from %index to `end`, `count` at a time.
+inline std::string loop(DType from, DType to, const std::string& label, const char* end, unsigned count) {
+  std::string text = label + ":\nsetp.ge.u32 %is_done, %index, " + end + ";\n@%is_done bra " + label +
+                     "_DONE;\nmad.wide.u32 %read, %index, " + std::to_string(size_bytes(from)) +
+                     ", %source;\nmad.wide.u32 %written, %index, " + std::to_string(size_bytes(to)) + ", %target;\n" +
+                     transfer(from, 's', "ld", "%read", count);
+  for (unsigned i = 0; i < count; ++i) {
+    text += scale_element(from, to, i);
+  }
+  return text + transfer(to, 't', "st", "%written", count) + "add.u32 %index, %index, " +
+         std::to_string(count * scale_block_threads) + ";\nbra " + label + ";\n" + label + "_DONE:\n";
+}
+
+}  // namespace ptx
+
+/// The kernel `scale_kernel_name`(entries, number of entries, factor): each element of each target becomes the source's
+/// element times the factor, computed in f32 (f64 for f64) and rounded once to nearest even. Subnormals are kept, NaNs
+/// stay NaNs. One array of `n` elements takes ceil(n / scale_block_elements) blocks of scale_block_threads threads.
+/// A block finds its entry by binary search. Where both addresses are multiples of 16 bytes, a thread moves 16 or 32
+/// bytes at a time. Target and source are the same memory or disjoint.
+///
+/// The text is for PTX 6.0 and sm_70; the driver compiles it for the device (PTX ISA, "PTX Module Directives").
+inline std::string scale_kernel_text(DType from, DType to) {
+  const std::string float_type = from == DType::f64 ? "f64" : "f32";
+  const unsigned at_a_time = from == DType::f64 ? 2 : size_bytes(from) == 4 && size_bytes(to) == 4 ? 4 : 8;
+  const std::string elements = std::to_string(scale_block_elements);
+  const std::string entry_bytes = std::to_string(sizeof(ScaleKernelEntry));
+  return ".version 6.0\n.target sm_70\n.address_size 64\n.visible .entry " + std::string(scale_kernel_name) +
+         "(\n.param .align 8 .b8 entries[" + std::to_string(max_scale_entries * sizeof(ScaleKernelEntry)) +
+         "],\n.param .u32 entry_count,\n.param ." + float_type +
+         " factor)\n{\n"
+         ".reg .pred %is_done, %is_nan;\n"
+         ".reg .u32 %block, %thread, %low, %high, %middle, %first, %elements, %begin, %end, %whole, %index;\n"
+         ".reg .u32 %bits, %odd;\n"
+         ".reg .u64 %table, %entry, %source, %target, %read, %written, %misaligned;\n"
+         ".reg .f32 %value;\n.reg ." +
+         float_type + " %factor;\n.reg ." + ptx::memory_type(from) + " %s" + ptx::memory_type(from)[0] +
+         "<8>;\n.reg ." + ptx::memory_type(to) + " %t" + ptx::memory_type(to)[0] +
+         "<8>;\n"
+         "ld.param." +
+         float_type +
+         " %factor, [factor];\n"
+         "ld.param.u32 %high, [entry_count];\n"
+         "mov.b64 %table, entries;\n"
+         "mov.u32 %block, %ctaid.x;\n"
+         "mov.u32 %thread, %tid.x;\n"
+         "mov.u32 %low, 0;\n"
+         "SEARCH:\n"  // the block's entry is in [low, high)
+         "add.u32 %middle, %low, 1;\n"
+         "setp.ge.u32 %is_done, %middle, %high;\n"
+         "@%is_done bra FOUND;\n"
+         "add.u32 %middle, %low, %high;\n"
+         "shr.u32 %middle, %middle, 1;\n"
+         "mad.wide.u32 %entry, %middle, " +
+         entry_bytes +
+         ", %table;\n"
+         "ld.param.u32 %first, [%entry+20];\n"
+         "setp.gt.u32 %is_done, %first, %block;\n"
+         "@%is_done mov.u32 %high, %middle;\n"
+         "@!%is_done mov.u32 %low, %middle;\n"
+         "bra SEARCH;\n"
+         "FOUND:\n"
+         "mad.wide.u32 %entry, %low, " +
+         entry_bytes +
+         ", %table;\n"
+         "ld.param.u64 %target, [%entry+0];\n"
+         "ld.param.u64 %source, [%entry+8];\n"
+         "ld.param.u32 %elements, [%entry+16];\n"
+         "ld.param.u32 %first, [%entry+20];\n"
+         "cvta.to.global.u64 %target, %target;\n"
+         "cvta.to.global.u64 %source, %source;\n"
+         "sub.u32 %begin, %block, %first;\n"
+         "mul.lo.u32 %begin, %begin, " +
+         elements +
+         ";\n"
+         "sub.u32 %end, %elements, %begin;\n"
+         "min.u32 %end, %end, " +
+         elements +
+         ";\n"
+         "add.u32 %end, %begin, %end;\n"
+         "or.b64 %misaligned, %target, %source;\n"
+         "and.b64 %misaligned, %misaligned, 15;\n"
+         "setp.ne.u64 %is_done, %misaligned, 0;\n"
+         "mov.u32 %whole, %begin;\n"
+         "@%is_done bra VECTOR_DONE;\n"
+         "and.b32 %whole, %end, " +
+         std::to_string(~(at_a_time - 1U)) +  // begin is a multiple as well
+         ";\n"
+         "mad.lo.u32 %index, %thread, " +
+         std::to_string(at_a_time) + ", %begin;\n" + ptx::loop(from, to, "VECTOR", "%whole", at_a_time) +
+         "add.u32 %index, %whole, %thread;\n" + ptx::loop(from, to, "SINGLE", "%end", 1) + "ret;\n}\n";
+}
+
+}  // namespace DTRAIN_NAMESPACE::stream::cuda
+
+#endif  // DTRAIN_WITH_CUDA
+
 // ---- dtrain/stream/host/progress.hpp
 
 /// @file
@@ -5980,17 +6442,18 @@ class Event {
     return is_complete();
   }
 
-  /// Blocking: polls, at first without a pause, then every 100 us, since the runtime's own wait has no deadline.
+  /// Blocking: polls, for 50 us without a pause, then every 100 us, since the runtime's own wait has no deadline. A
+  /// sleep ends late by Linux's timer slack, 50 us.
   /// @throws Error (cuda) if the device has failed, by this event's work or other work
   WaitResult block_until_complete(Deadline deadline) const {
     constexpr std::chrono::microseconds longest_sleep{100};
-    constexpr int polls_at_once = 64;
+    const Deadline spin = Deadline::after(std::chrono::microseconds(50));
     std::chrono::microseconds sleep{1};
-    for (int polls = 0; !poll(); ++polls) {
+    while (!poll()) {
       if (deadline.passed()) {
         return poll() ? WaitResult::complete : WaitResult::timed_out;
       }
-      if (polls < polls_at_once) {
+      if (!spin.passed()) {
         std::this_thread::yield();
       } else {
         std::this_thread::sleep_for(sleep);
@@ -6375,6 +6838,167 @@ class CopyBatch {
 
 #endif  // DTRAIN_WITH_CUDA
 
+// ---- dtrain/stream/cuda/scaling/scale_kernel.hpp
+
+/// @file
+/// ScaleKernel: the scaling kernel of two element types, loaded by the CUDA driver.
+
+#if DTRAIN_WITH_CUDA
+
+namespace DTRAIN_NAMESPACE::stream::cuda {
+
+namespace driver {
+
+using LibraryLoadData = int (*)(void** library, const void* text, int* options, void** values, unsigned int count,
+                                int* library_options, void** library_values, unsigned int library_count);
+using LibraryGetKernel = int (*)(void** kernel, void* library, const char* name);
+using LaunchKernel = int (*)(void* kernel, unsigned int blocks_x, unsigned int blocks_y, unsigned int blocks_z,
+                             unsigned int threads_x, unsigned int threads_y, unsigned int threads_z,
+                             unsigned int shared_bytes, cudaStream_t stream, void** parameters, void** extra);
+
+}  // namespace driver
+
+/// The kernel of scale_kernel_text(), for one pair of types. Trivially copyable; valid until the process ends.
+class ScaleKernel {
+ public:
+  /// No kernel.
+  ScaleKernel() = default;
+
+  /// The kernel for these types, or none if can_scale() is false or the driver does not load it. The first call for two
+  /// types makes the driver compile the text. Threads: any.
+  static ScaleKernel find(DType from, DType to) {
+    static std::mutex mutex;
+    static ScaleKernel found[types][types];
+    if (!can_scale(from, to)) {
+      return {};
+    }
+    const std::lock_guard lock(mutex);
+    ScaleKernel& kernel = found[static_cast<std::size_t>(from)][static_cast<std::size_t>(to)];
+    if (!kernel) {
+      kernel = load(from, to);
+    }
+    return kernel;
+  }
+
+  explicit operator bool() const noexcept { return kernel_ != nullptr; }
+
+  /// Enqueued. Requires: the stream's device is the thread's current one; 1 <= count <= max_scale_entries.
+  /// @param blocks of all entries @throws Error (cuda)
+  void launch(const ScaleKernelEntry* entries, std::size_t count, std::uint32_t blocks, double factor,
+              StreamRef stream) const {
+    ScaleKernelEntry parameter[max_scale_entries] = {};
+    std::copy_n(entries, count, parameter);
+    auto entry_count = static_cast<std::uint32_t>(count);
+    auto single = static_cast<float>(factor);
+    void* arguments[] = {parameter, &entry_count, is_double_ ? static_cast<void*>(&factor) : &single};
+    const int code = launch_(kernel_, blocks, 1, 1, scale_block_threads, 1, 1, 0, stream.native(), arguments, nullptr);
+    check(static_cast<cudaError_t>(code), "cuLaunchKernel");  // the numbers are the same
+  }
+
+ private:
+  static constexpr std::size_t types = 5;  ///< f64 to bf16
+
+  static ScaleKernel load(DType from, DType to) {
+    constexpr unsigned int version = 12000;
+    const auto load_data = reinterpret_cast<driver::LibraryLoadData>(driver_function("cuLibraryLoadData", version));
+    const auto get_kernel = reinterpret_cast<driver::LibraryGetKernel>(driver_function("cuLibraryGetKernel", version));
+    const auto launch = reinterpret_cast<driver::LaunchKernel>(driver_function("cuLaunchKernel", 4000));
+    ScaleKernel kernel;
+    if (load_data == nullptr || get_kernel == nullptr || launch == nullptr) {
+      return kernel;
+    }
+    const std::string text = scale_kernel_text(from, to);
+    void* library = nullptr;
+    void* loaded = nullptr;
+    if (load_data(&library, text.c_str(), nullptr, nullptr, 0, nullptr, nullptr, 0) == 0 &&
+        get_kernel(&loaded, library, scale_kernel_name) == 0) {
+      kernel.kernel_ = loaded;
+      kernel.launch_ = launch;
+      kernel.is_double_ = from == DType::f64;
+    }
+    return kernel;
+  }
+
+  void* kernel_ = nullptr;
+  driver::LaunchKernel launch_ = nullptr;
+  bool is_double_ = false;
+};
+
+}  // namespace DTRAIN_NAMESPACE::stream::cuda
+
+#endif  // DTRAIN_WITH_CUDA
+
+// ---- dtrain/stream/cuda/scaling/scaled_copy_batch.hpp
+
+/// @file
+/// ScaledCopyBatch: many copies within a device that convert and scale, enqueued together.
+
+#if DTRAIN_WITH_CUDA
+
+namespace DTRAIN_NAMESPACE::stream::cuda {
+
+/// Collects copies of one pair of element types, then enqueues them, 128 arrays a launch. The copies are unordered: no
+/// copy may read or write what another one writes; a copy onto itself is allowed. Allocates nothing for as many copies
+/// as were reserved. Threads: one at a time.
+class ScaledCopyBatch {
+ public:
+  /// Most elements of one entry; longer copies are cut.
+  static constexpr std::size_t max_entry_elements = std::size_t{1} << 31U;
+
+  /// Precondition: ScaleKernel::find(from, to).
+  ScaledCopyBatch(DType from, DType to)
+      : kernel_(ScaleKernel::find(from, to)), from_bytes_(size_bytes(from)), to_bytes_(size_bytes(to)) {}
+
+  /// Launches the kernel for no elements, so that the driver has loaded it. @throws Error (cuda)
+  void load(StreamRef stream) const {
+    const DeviceGuard guard(stream.device().index);
+    const ScaleKernelEntry nothing{};
+    kernel_.launch(&nothing, 1, 1, 1, stream);
+  }
+
+  void reserve(std::size_t copies) { entries_.reserve(copies); }
+
+  void add(std::byte* to, const std::byte* from, std::size_t elements) {
+    while (elements != 0) {
+      const std::size_t some = std::min(elements, max_entry_elements);
+      entries_.push_back({reinterpret_cast<std::uintptr_t>(to), reinterpret_cast<std::uintptr_t>(from),
+                          static_cast<std::uint32_t>(some), 0});
+      to += some * to_bytes_;
+      from += some * from_bytes_;
+      elements -= some;
+    }
+  }
+
+  bool empty() const noexcept { return entries_.empty(); }
+
+  /// Enqueued; the batch is then empty. Each target element becomes the source's times `factor`, see
+  /// scale_kernel_text(). Lifetime: the memory outlives the work, the batch need not.
+  /// @throws Error (cuda); some copies may then be enqueued
+  void enqueue(double factor, StreamRef stream) {
+    const DeviceGuard guard(stream.device().index);
+    for (std::size_t begin = 0; begin < entries_.size(); begin += max_scale_entries) {
+      const std::size_t count = std::min(entries_.size() - begin, max_scale_entries);
+      std::uint32_t blocks = 0;
+      for (std::size_t i = begin; i < begin + count; ++i) {
+        entries_[i].first_block = blocks;
+        blocks += (entries_[i].elements - 1) / scale_block_elements + 1;
+      }
+      kernel_.launch(&entries_[begin], count, blocks, factor, stream);
+    }
+    entries_.clear();
+  }
+
+ private:
+  ScaleKernel kernel_;
+  std::size_t from_bytes_;
+  std::size_t to_bytes_;
+  std::vector<ScaleKernelEntry> entries_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::stream::cuda
+
+#endif  // DTRAIN_WITH_CUDA
+
 // ---- dtrain/stream/cuda/stream.hpp
 
 /// @file
@@ -6587,8 +7211,9 @@ class StreamRef;
 /// pinned; outlives its references, events and HelperThread. Destruction drops work that has not run.
 class Queue {
  public:
-  /// Capacity of the ring. Enqueueing to a full ring runs its oldest work, or waits for it, instead of growing.
-  static constexpr std::uint64_t capacity = 256;
+  /// Capacity of the ring, unless reserve() makes it larger. Enqueueing to a full ring runs its oldest work, or waits
+  /// for it, instead of growing.
+  static constexpr std::uint64_t initial_capacity = 256;
 
   Queue() = default;
   Queue(const Queue&) = delete;
@@ -6601,12 +7226,23 @@ class Queue {
 
   StreamRef ref() noexcept;
 
+  /// Makes the ring hold at least `items` work items. Blocks until the work enqueued so far is done. Threads: no other
+  /// enqueues meanwhile. @throws Error (invalid_argument) if the caller is itself work of this queue
+  void reserve(std::uint64_t items) {
+    if (items <= ring_.size()) {
+      return;
+    }
+    while (block_until_complete(published(), Deadline::after(full_ring_timeout)) != WaitResult::complete) {
+    }
+    ring_ = std::vector<WorkItem>(std::bit_ceil(items));  // a runner reads it once it has seen a later ticket
+  }
+
   /// Blocks only if the ring is full. Wakes a parked HelperThread.
   /// @throws Error (invalid_argument) if the ring is full and the caller is itself work of this queue
   template <WorkFunction F>
   void enqueue(const F& work) {
     while (!try_enqueue(work)) {
-      block_until_complete(published() + 1 - capacity, Deadline::after(full_ring_timeout));
+      block_until_complete(published() + 1 - ring_.size(), Deadline::after(full_ring_timeout));
     }
     wake_helper();
   }
@@ -6654,13 +7290,13 @@ class Queue {
   enum RunnerState : std::uint32_t { no_runner, has_runner };
   enum HelperState : std::uint32_t { helper_awake, helper_parked };
 
-  WorkItem& slot(std::uint64_t index) noexcept { return ring_[index % capacity]; }
+  WorkItem& slot(std::uint64_t index) noexcept { return ring_[index & (ring_.size() - 1)]; }
 
   template <WorkFunction F>
   bool try_enqueue(const F& work) {
     const std::lock_guard gate(producers_);
     const std::uint64_t index = published_.load(std::memory_order_relaxed);
-    if (index - completed_.load(std::memory_order_acquire) >= capacity) {
+    if (index - completed_.load(std::memory_order_acquire) >= ring_.size()) {
       return false;
     }
     slot(index).store(work);
@@ -6745,8 +7381,8 @@ class Queue {
   alignas(64) std::atomic<std::uint64_t> wanted_{no_waiter};  ///< lowest ticket that a thread sleeps for
   std::atomic<std::uint32_t> signal_{0};
   std::atomic<std::uint32_t> helper_{helper_awake};
-  std::atomic<bool> has_helper_{false};  ///< false again when it is to stop
-  std::array<WorkItem, capacity> ring_;
+  std::atomic<bool> has_helper_{false};                       ///< false again when it is to stop
+  alignas(64) std::vector<WorkItem> ring_{initial_capacity};  ///< a power of two
 };
 
 }  // namespace DTRAIN_NAMESPACE::stream::host
@@ -6927,6 +7563,9 @@ class StreamRef {
   void enqueue(const F& work) const {
     queue_->enqueue(work);
   }
+
+  /// See Queue::reserve.
+  void reserve(std::uint64_t items) const { queue_->reserve(items); }
 
   friend bool operator==(StreamRef, StreamRef) = default;
 
@@ -7334,7 +7973,7 @@ inline Environment snapshot_environment() {
 // ---- dtrain/identity/process_identity.hpp
 
 /// @file
-/// Process identity: rank, sizes, node, store address and job of a process, from its environment.
+/// Process identity: rank, sizes, node, store address and job of a process, from its environment; as text.
 
 namespace DTRAIN_NAMESPACE::identity {
 
@@ -7376,218 +8015,55 @@ struct ProcessIdentity {
   friend bool operator==(const ProcessIdentity&, const ProcessIdentity&) = default;
 };
 
-}  // namespace DTRAIN_NAMESPACE::identity
-
-// ---- dtrain/rendezvous/control/loop_handle.hpp
-
-/// @file
-/// LoopHandle: access to a rank's control loop from any thread, also when the loop has ended.
-
-namespace DTRAIN_NAMESPACE::rendezvous {
-
-/// The deadline plus 3 s, for a blocking call around a task that itself keeps the deadline. The task then times out
-/// first, and its error names what it waited for.
-inline Deadline with_grace(Deadline deadline) {
-  constexpr std::chrono::seconds moment(3);
-  const bool has_room = deadline.instant() < Deadline::Clock::time_point::max() - moment;
-  return has_room ? Deadline::at(deadline.instant() + moment) : deadline;
-}
-
-/// Shared by objects that may outlive the loop's owner. After close(), their calls fail instead of using a loop that is
-/// gone. Calls also fail in a process that was forked since: it has no such thread. Threads: all members from any
-/// thread; close() not from a thread inside run_blocking.
-class LoopHandle {
- public:
-  explicit LoopHandle(async::LoopThread& thread) noexcept : thread_(&thread) {}
-
-  /// LoopThread::run_blocking. @throws also Error (closed) after close(), and in a process that was forked since
-  template <class Make>
-  auto run_blocking(Make&& make, Deadline deadline, std::string_view doing) {
-    const LoopUse use(*this);
-    if (use.thread == nullptr) {
-      throw Error(Errc::closed,
-                  std::string(doing) + (process_.is_current() ? ": this rank's process group has been destroyed"
-                                                              : ": this process was forked from a rank, and is none"));
-    }
-    return use.thread->run_blocking(std::forward<Make>(make), deadline, doing);
-  }
-
-  /// EventLoop::post; false after close(), and in a process that was forked since.
-  template <class F>
-  bool post(F function) {
-    const LoopUse use(*this);
-    return use.thread != nullptr && use.thread->loop().post(std::move(function));
-  }
-
-  /// False in a process that was forked since.
-  bool is_of_this_process() const noexcept { return process_.is_current(); }
-
-  /// Whether the caller is on the loop's thread, where nothing may block; false after close().
-  bool on_loop_thread() {
-    const LoopUse use(*this);
-    return use.thread != nullptr && use.thread->is_current();
-  }
-
-  /// Refuses new calls. Blocking: until the running calls have returned. @pre the caller has ended what they wait for
-  void close() {
-    if (!process_.is_current()) {
-      return;
-    }
-    std::unique_lock lock(mutex_);
-    thread_ = nullptr;
-    changed_.wait(lock, [this] { return uses_ == 0; });
-  }
-
- private:
-  struct LoopUse {
-    explicit LoopUse(LoopHandle& owner) : handle(owner) {
-      if (!handle.process_.is_current()) {
-        return;  // the mutex is not usable either: another thread may have held it at the fork
-      }
-      const std::lock_guard lock(handle.mutex_);
-      thread = handle.thread_;
-      ++handle.uses_;
-    }
-    LoopUse(const LoopUse&) = delete;
-    LoopUse& operator=(const LoopUse&) = delete;
-    ~LoopUse() {
-      if (!handle.process_.is_current()) {
-        return;
-      }
-      const std::lock_guard lock(handle.mutex_);
-      if (--handle.uses_ == 0) {
-        handle.changed_.notify_all();
-      }
-    }
-    LoopHandle& handle;
-    async::LoopThread* thread = nullptr;
-  };
-
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  async::LoopThread* thread_;  ///< guarded by mutex_; null once closed
-  int uses_ = 0;               ///< guarded by mutex_
-  const OwningProcess process_;
-};
-
-}  // namespace DTRAIN_NAMESPACE::rendezvous
-
-// ---- dtrain/rendezvous/control/background_task.hpp
-
-/// @file
-/// rendezvous::BackgroundTask: the owner of a user's coroutine on a rank's control loop.
-
-namespace DTRAIN_NAMESPACE::rendezvous {
-
 namespace detail {
 
-/// State that the owner of a background task and the loop share.
-template <class T>
-class BackgroundState {
- public:
-  explicit BackgroundState(async::EventLoop& loop) noexcept : stop(loop) {}
+/// "local rank 1 of 2". Ranks compute unknown values, and confirm guessed ones, after connecting.
+inline std::string part_of_whole(const ProcessIdentity& identity, std::string_view name, const std::optional<int>& part,
+                                 const std::optional<int>& whole, bool guessed) {
+  std::string text(name);
+  if (!part) {
+    return text + " learnt after connecting";
+  }
+  text +=
+      " " + std::to_string(*part) + (whole ? " of " + std::to_string(*whole) : " of a number learnt after connecting");
+  return text + (guessed && identity.world_size > 1 ? " (a guess, confirmed after connecting)" : "");
+}
 
-  void set_gone() noexcept {
-    const std::lock_guard lock(mutex_);
-    gone_ = true;
-    changed_.notify_all();
+inline std::string joined(const std::vector<std::string>& texts) {
+  std::string list;
+  for (const std::string& text : texts) {
+    list += (list.empty() ? "" : ", ") + text;
   }
-  bool gone() const {
-    const std::lock_guard lock(mutex_);
-    return gone_;
-  }
-  /// Blocking: until the coroutine's frame is destroyed or the deadline passes. @returns whether it is destroyed
-  bool wait_until_gone(Deadline deadline) const {
-    std::unique_lock lock(mutex_);
-    return block_until(changed_, lock, deadline, [this] { return gone_; });
-  }
-  /// Blocking: for as long as a coroutine keeps the loop's thread busy.
-  void wait_until_gone() const {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [this] { return gone_; });
-  }
-
-  async::Outcome<T> outcome;     ///< used by the loop's thread until the coroutine is gone, then by the owner's
-  async::ManualResetEvent stop;  ///< set when the coroutine is over or is to end; loop's thread only
-  async::TaskHandle task;        ///< loop's thread only
-  bool cancelled = false;        ///< before it began; loop's thread only
-
- private:
-  mutable std::mutex mutex_;
-  mutable std::condition_variable changed_;
-  bool gone_ = false;  ///< guarded by mutex_
-};
+  return list;
+}
 
 }  // namespace detail
 
-/// Owns a coroutine that ProcessGroup::spawn has started. Destroying the owner cancels the coroutine and destroys its
-/// locals. Lifetime: may outlive the group, whose destruction ends the coroutine.
-/// Blocking: its destructor, while another coroutine keeps the control loop busy. Threads: one at a time. On the
-/// control loop's thread nothing blocks: a coroutine that destroys its own owner ends at its next suspension.
-template <class T>
-class [[nodiscard]] BackgroundTask {
- public:
-  BackgroundTask() noexcept = default;
-  BackgroundTask(std::shared_ptr<detail::BackgroundState<T>> state, std::shared_ptr<LoopHandle> control) noexcept
-      : state_(std::move(state)), loop_handle_(std::move(control)) {}
-  BackgroundTask(BackgroundTask&& other) noexcept = default;
-  BackgroundTask& operator=(BackgroundTask&& other) noexcept {
-    if (this != &other) {
-      cancel();
-      state_ = std::move(other.state_);
-      loop_handle_ = std::move(other.loop_handle_);
-    }
-    return *this;
+/// "identity from RANK and WORLD_SIZE: rank 1 of 4, local rank 1 of 2, node 0 of 2, store at h0:29500; ignored: slurm",
+/// then the warnings.
+inline std::string to_string(const ProcessIdentity& identity) {
+  std::string line = "identity from " + identity.source_text() + ": rank " + std::to_string(identity.rank) + " of " +
+                     std::to_string(identity.world_size);
+  line += ", " +
+          detail::part_of_whole(identity, "local rank", identity.local_rank, identity.local_world_size,
+                                identity.is_provisional("local_rank") || identity.is_provisional("local_world_size"));
+  line += ", " + detail::part_of_whole(identity, "node", identity.node_rank, identity.node_count,
+                                       identity.is_provisional("node_rank") || identity.is_provisional("node_count"));
+  constexpr std::size_t longest_name = 253;  // maximum of DNS
+  const std::string address = excerpt(identity.master_addr.value_or("an address not known yet"), longest_name);
+  const bool brackets = address.find(':') != std::string::npos && address.front() != '[';
+  line += ", store at " + (brackets ? "[" + address + "]" : address);
+  line += identity.master_port ? ":" + std::to_string(*identity.master_port) : "";
+  line += identity.is_provisional("master_addr") ? " (a guess)" : "";
+  line += identity.attempt > 0 ? ", attempt " + std::to_string(identity.attempt) : "";
+  line += identity.ignored.empty() ? "" : "; ignored: " + detail::joined(identity.ignored);
+  for (const std::string& warning : identity.warnings) {
+    line += "; " + warning;
   }
-  ~BackgroundTask() { cancel(); }
+  return line;
+}
 
-  /// Whether the coroutine has ended, by itself or cancelled; also true if nothing is owned.
-  bool done() const { return state_ == nullptr || state_->gone(); }
-
-  /// Cancels the coroutine, as the destructor does.
-  void cancel() noexcept {
-    const std::shared_ptr<detail::BackgroundState<T>> state = std::exchange(state_, nullptr);
-    const std::shared_ptr<LoopHandle> loop_handle = std::exchange(loop_handle_, nullptr);
-    if (!state || !loop_handle->is_of_this_process() || state->gone()) {
-      return;
-    }
-    const auto end = [state] {
-      state->cancelled = true;
-      state->task.cancel();
-    };
-    if (loop_handle->on_loop_thread()) {
-      return end();
-    }
-    loop_handle->post(end);  // a closed loop has ended the coroutine, or will soon
-    state->wait_until_gone();
-  }
-
-  /// The coroutine's value, once. Blocking: until the coroutine ends, at most until the deadline; then it continues.
-  /// @throws what the coroutine threw; the job's first cause if it has failed; Error (timeout); Error (closed) if the
-  /// rank has left the job; Error (invalid_argument) on the control loop's thread, or if nothing is owned
-  T wait(Deadline deadline) {
-    if (!state_ || loop_handle_->on_loop_thread()) {
-      throw Error(Errc::invalid_argument, std::string(waiting) + (state_ ? ": called on the control thread, which "
-                                                                           "runs it; co_await the coroutine instead"
-                                                                         : ": there is none"));
-    }
-    if (!state_->wait_until_gone(deadline)) {
-      throw Error(Errc::timeout, std::string(waiting) + ": the deadline passed");
-    }
-    if (!state_->outcome.done()) {
-      throw Error(Errc::closed, std::string(waiting) + ": it was ended, since this rank has left the job");
-    }
-    return state_->outcome.take();
-  }
-
- private:
-  static constexpr const char* waiting = "waiting for a coroutine on the control loop";
-
-  std::shared_ptr<detail::BackgroundState<T>> state_;
-  std::shared_ptr<LoopHandle> loop_handle_;
-};
-
-}  // namespace DTRAIN_NAMESPACE::rendezvous
+}  // namespace DTRAIN_NAMESPACE::identity
 
 // ---- dtrain/rendezvous/control/task_runner.hpp
 
@@ -7596,94 +8072,35 @@ class [[nodiscard]] BackgroundTask {
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-namespace detail {
-
-template <class T>
-inline constexpr bool is_task = false;
-template <class T>
-inline constexpr bool is_task<async::Task<T>> = true;
-
-/// make(loop), or make() if it takes no loop.
-template <class Make>
-auto call_with_loop(Make& make, async::EventLoop& loop) {
-  if constexpr (std::is_invocable_v<Make&, async::EventLoop&>) {
-    return make(loop);
-  } else {
-    return make();
-  }
-}
-
-template <class Make>
-struct TaskOf {
-  using type = decltype(call_with_loop(std::declval<Make&>(), std::declval<async::EventLoop&>()));
-  static_assert(is_task<type>,
-                "dtrain: run and spawn take a coroutine that returns dtrain::Task<T>; write "
-                "'[&]() -> dtrain::Task<int> { ... }'");
-};
-
-/// Type-erased maker of a coroutine: nvcc's compiler warns of frames that hold types without linkage.
-template <class T>
-class TaskFactory {
- public:
-  TaskFactory() = default;
-  TaskFactory(const TaskFactory&) = delete;
-  TaskFactory& operator=(const TaskFactory&) = delete;
-  virtual ~TaskFactory() = default;
-  virtual async::Task<T> make(async::EventLoop& loop) = 0;
-};
-
-template <class T, class Make>
-class FunctionTaskFactory final : public TaskFactory<T> {
- public:
-  explicit FunctionTaskFactory(Make make) : make_(std::move(make)) {}
-  async::Task<T> make(async::EventLoop& loop) override { return call_with_loop(make_, loop); }
-
- private:
-  Make make_;
-};
-
-/// Value type of a coroutine made by Make.
-template <class Make>
-using ValueOf = typename TaskOf<std::remove_reference_t<Make>>::type::value_type;
-
-}  // namespace detail
-
 /// Starts coroutines. Each ends by itself, when its owner cancels it, when the job fails, or when the rank leaves.
 /// Lifetime: the thread outlives it. Threads: any; the destructor and close_blocking not from the loop's.
 class TaskRunner {
  public:
   TaskRunner(async::LoopThread& thread, std::shared_ptr<FailureLatch> failure, int rank)
-      : thread_(thread),
-        loop_(thread.loop()),
-        loop_handle_(std::make_shared<LoopHandle>(thread)),
-        failure_(std::move(failure)),
-        rank_(rank),
-        running_(std::make_shared<RunningTasks>(thread.loop())) {
-    subscription_ = failure_->subscribe([loop_handle = loop_handle_, running = running_](const Cause&) {
-      loop_handle->post([running] { running->stop_all(); });
-    });
-  }
+      : loop_(thread.loop()),
+        handle_(thread.handle()),
+        running_(std::make_shared<RunningTasks>(std::move(failure), rank)),
+        subscription_(running_->failure->subscribe([handle = handle_, running = running_](const Cause&) {
+          handle->post([running] { running->cancel_all(); });
+        })) {}
   TaskRunner(const TaskRunner&) = delete;
   TaskRunner& operator=(const TaskRunner&) = delete;
   ~TaskRunner() { close_blocking(); }
 
-  bool on_loop_thread() const noexcept { return thread_.is_current(); }
+  bool on_loop_thread() const noexcept { return handle_->on_loop_thread(); }
   async::EventLoop& loop() const noexcept { return loop_; }
 
   /// Starts `make(loop)` or `make()` on the loop; `make` lives as long as the coroutine.
   /// @throws the job's first cause; Error (closed) after close_blocking
   template <class Make>
   auto start(Make make) const {
-    using T = detail::ValueOf<Make>;
-    failure_->throw_if_failed(rank_);
-    auto state = std::make_shared<detail::BackgroundState<T>>(loop_);
-    std::unique_ptr<detail::TaskFactory<T>> factory =
-        std::make_unique<detail::FunctionTaskFactory<T, Make>>(std::move(make));
-    async::Task<T> task = drive<T>(loop_, failure_, rank_, state, std::move(factory));
-    if (!loop_handle_->post(StartTask<T>(loop_, running_, state, std::move(task)))) {
-      throw Error(Errc::closed, "starting a coroutine on the control loop: this rank has left the job");
-    }
-    return BackgroundTask<T>(std::move(state), loop_handle_);
+    running_->require_open("starting a coroutine on the control loop: this rank has left the job");
+    auto checked = [running = running_, make = std::move(make)](async::EventLoop& loop) mutable {
+      running->require_open(RunningTasks::ended);
+      return async::detail::call_with_loop(make, loop);
+    };
+    return handle_->spawn(std::move(checked), "starting a coroutine on the control loop",
+                          std::shared_ptr<async::SpawnStates>(running_, &running_->tasks));
   }
 
   /// Runs the coroutine of `make`, which outlives the call, and returns its value.
@@ -7691,139 +8108,65 @@ class TaskRunner {
   /// @throws what BackgroundTask::wait throws
   template <class Make>
   auto run_blocking(Make& make, Deadline deadline) const {
-    if (on_loop_thread()) {
-      throw Error(Errc::invalid_argument,
-                  "running a coroutine on the control loop: called on the control thread, "
-                  "where it would wait for itself; co_await the coroutine instead");
-    }
-    auto task = start([&make](async::EventLoop& loop) { return detail::call_with_loop(make, loop); });
+    auto task = start([&make](async::EventLoop& loop) { return async::detail::call_with_loop(make, loop); });
     return task.wait(deadline);
   }
 
   /// Ends all coroutines and starts no more. Blocking: until they are gone, as long as they keep the loop busy.
   void close_blocking() noexcept {
     subscription_.reset();
-    try {
-      const auto drain = [this](async::EventLoop&) { return end_all(running_); };
-      loop_handle_->run_blocking(drain, Deadline::after(std::chrono::seconds(60)),
-                                 "ending the coroutines of this rank");
-    } catch (...) {
-      // Closed already, or the loop has ended, and with it every coroutine.
+    if (running_->left.exchange(true)) {
+      return;
     }
-    loop_handle_->close();
+    try {
+      const auto end = [running = running_](async::EventLoop&) -> async::Task<void> {
+        running->cancel_all();
+        co_return;
+      };
+      handle_->run_blocking(end, Deadline::after(std::chrono::seconds(60)), "ending the coroutines of this rank");
+    } catch (...) {
+      // The loop has ended, and with it every coroutine.
+    }
   }
 
  private:
-  /// The coroutines that have not ended. Threads: the loop's.
+  /// The coroutines that have not ended.
   struct RunningTasks {
-    explicit RunningTasks(async::EventLoop& loop) noexcept : empty(loop) {}
-    void stop_all() noexcept {
-      for (async::ManualResetEvent* stop : stops) {
-        stop->set();
-      }
-    }
-    std::set<async::ManualResetEvent*> stops;
-    async::ManualResetEvent empty;  ///< set when there are none and will be none
-    bool closed = false;
-  };
+    static constexpr const char* ended = "a coroutine on the control loop was ended, since this rank has left the job";
 
-  /// Posted to the loop. Whether it runs or not, the state is notified when the coroutine is gone.
-  template <class T>
-  class StartTask {
-   public:
-    using State = std::shared_ptr<detail::BackgroundState<T>>;
+    RunningTasks(std::shared_ptr<FailureLatch> latch, int own_rank) : failure(std::move(latch)), rank(own_rank) {}
 
-    StartTask(async::EventLoop& loop, std::shared_ptr<RunningTasks> running, State state, async::Task<T> task)
-        : loop_(loop), running_(std::move(running)), state_(std::move(state)), task_(std::move(task)) {}
-    StartTask(StartTask&& other) noexcept = default;
-    StartTask& operator=(StartTask&&) = delete;
-    ~StartTask() {
-      if (state_) {
-        task_.destroy();
-        state_->set_gone();
-      }
-    }
-
-    void operator()() {
-      if (state_->cancelled || running_->closed) {
-        return;
-      }
-      running_->stops.insert(&state_->stop);
-      state_->task = loop_.spawn(async::store_outcome(std::move(task_), state_->outcome), {},
-                                 [running = running_, state = state_] { ended(*running, *state); });
-      state_.reset();
-    }
-
-   private:
-    async::EventLoop& loop_;
-    std::shared_ptr<RunningTasks> running_;
-    State state_;
-    async::Task<T> task_;
-  };
-
-  /// Called when the frame of the coroutine is destroyed.
-  template <class T>
-  static void ended(RunningTasks& running, detail::BackgroundState<T>& state) noexcept {
-    state.task.detach();
-    running.stops.erase(&state.stop);
-    if (running.closed && running.stops.empty()) {
-      running.empty.set();
-    }
-    state.set_gone();
-  }
-
-  /// Runs the coroutine of `factory` until it ends or `stop` is set, because the job failed or the rank leaves.
-  template <class T>
-  static async::Task<T> drive(async::EventLoop& loop, std::shared_ptr<FailureLatch> failure, int rank,
-                              std::shared_ptr<detail::BackgroundState<T>> state,
-                              std::unique_ptr<detail::TaskFactory<T>> factory) {
-    failure->throw_if_failed(rank);
-    async::Outcome<T> outcome;
-    {
-      async::Task<T> task = factory->make(loop);
-      const async::Task<void> child = async::detail::store_and_set(std::move(task), outcome, state->stop);
-      child.handle().resume();
-      while (!state->stop.is_set()) {
-        co_await state->stop.wait(Deadline::after(std::chrono::hours(24)));
-      }
-    }  // destroys a child that still waits
-    if (!outcome.done()) {
+    /// @throws the job's first cause; Error (closed) with `sentence` if the rank has left. Threads: any.
+    void require_open(const char* sentence) const {
       failure->throw_if_failed(rank);
-      throw Error(Errc::closed, "a coroutine on the control loop was ended, since this rank has left the job");
+      if (left) {
+        throw Error(Errc::closed, sentence);
+      }
     }
-    if constexpr (std::is_void_v<T>) {
-      outcome.take();
-    } else {
-      T value = outcome.take();
-      co_return std::move(value);
-    }
-  }
 
-  static async::Task<void> end_all(std::shared_ptr<RunningTasks> running) {
-    running->closed = true;
-    running->stop_all();
-    if (!running->stops.empty()) {
-      co_await running->empty.wait(Deadline::after(std::chrono::seconds(60)));
+    /// For what require_open() throws. Threads: the loop's.
+    void cancel_all() noexcept {
+      while (async::SpawnState* state = tasks.pop_front()) {
+        try {
+          require_open(ended);
+        } catch (...) {
+          state->error = std::current_exception();
+        }
+        state->task.cancel();
+      }
     }
-  }
 
-  async::LoopThread& thread_;
+    const std::shared_ptr<FailureLatch> failure;
+    const int rank;
+    std::atomic<bool> left{false};
+    async::SpawnStates tasks;  ///< the loop's thread only
+  };
+
   async::EventLoop& loop_;
-  std::shared_ptr<LoopHandle> loop_handle_;
-  std::shared_ptr<FailureLatch> failure_;
-  int rank_;
+  std::shared_ptr<async::LoopHandle> handle_;
   std::shared_ptr<RunningTasks> running_;
   FailureLatch::Subscription subscription_;
 };
-
-}  // namespace DTRAIN_NAMESPACE::rendezvous
-
-// ---- dtrain/rendezvous/control/off_thread_deleter.hpp
-
-/// @file
-/// Deleter for the owner of a control thread, whose last reference may end on that very thread.
-
-namespace DTRAIN_NAMESPACE::rendezvous {
 
 /// Deletes on the calling thread; if that is the control thread, on a new one. A coroutine on the control thread may
 /// hold the last handle, and the owner's destructor waits for that thread. In a process that was forked since, the
@@ -8170,6 +8513,7 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 /// @{
 inline constexpr std::size_t max_key_bytes = 1024;
 inline constexpr std::size_t max_value_bytes = std::size_t{1} << 20;
+inline constexpr const char* large_value_remedy = "; split it over several keys, or send it by a collective";
 inline constexpr std::size_t max_keys_per_wait = 1024;
 inline constexpr std::size_t max_sentence_bytes = 8192;  ///< texts of causes and refusals; longer ones are cut
 inline constexpr std::size_t max_name_bytes = 256;       ///< host names, host identities, versions
@@ -8193,41 +8537,12 @@ struct Limits {
   std::size_t waited_keys = 4096;                       ///< of one session, in all its waits
   std::size_t barrier_ranges = 4 * max_barrier_ranges;  ///< of one session, in all barriers that it waits in
   std::size_t outgoing_bytes = std::size_t{64} << 20;   ///< unsent, of one session
-  std::size_t pending_connections = 2048;     ///< the oldest are closed beyond it (pending_connection_limit.hpp)
+  std::size_t pending_connections = 2048;               ///< the oldest are closed beyond it (open_file_limit.hpp)
   std::chrono::milliseconds handshake{5000};  ///< from accepting a connection to receiving its whole Join or Resume
   std::chrono::milliseconds send{60000};      ///< how long unsent frames of a session may make no progress
   std::chrono::milliseconds liveness{5000};   ///< how long a session that sends nothing counts as alive
   std::chrono::milliseconds reconnect_window{500};  ///< how long a session without a connection may be resumed
 };
-
-}  // namespace DTRAIN_NAMESPACE::rendezvous
-
-// ---- dtrain/rendezvous/protocol/random.hpp
-
-/// @file
-/// Cryptographic random bytes: nonces, session tokens, secrets and job ids.
-
-namespace DTRAIN_NAMESPACE::rendezvous {
-
-/// Bytes of getrandom(2). Blocking: only early in the boot of a machine. @throws Error (posix)
-template <std::size_t N>
-std::array<std::byte, N> random_bytes() {
-  std::array<std::byte, N> bytes{};
-  std::size_t done = 0;
-  while (done < bytes.size()) {
-    const ssize_t count = ::getrandom(bytes.data() + done, bytes.size() - done, 0);
-    if (count < 0 && errno != EINTR) {
-      throw errno_error("asking the system for random bytes");
-    }
-    done += count > 0 ? static_cast<std::size_t>(count) : 0;
-  }
-  return bytes;
-}
-
-/// 32 hexadecimal digits.
-inline std::string random_job_id() {
-  return hex(random_bytes<16>());
-}
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
 
@@ -8306,9 +8621,13 @@ using ValueResponse = BasicResponse<SharedValue>;
 /// @file
 /// StoreCall: a store request that is sent by co_await or wait().
 
+namespace DTRAIN_NAMESPACE::async {
+class LoopHandle;
+}
+
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-class LoopHandle;
+using async::LoopHandle;
 class StoreClient;
 
 /// Result of compare_set.
@@ -8570,6 +8889,49 @@ class Secret {
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
 
+// ---- dtrain/rendezvous/control/control_plane_options.hpp
+
+/// @file
+/// Control-plane options: identity and settings with which a rank joins its job.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// A value that refers to no other object.
+struct ControlPlaneOptions {
+  identity::ProcessIdentity identity{};
+  bool hosts_store = false;  ///< this rank opens the store at the master address
+  /// Number of ports from master_port on; the store listens at the first free one. More than 1 requires a job name, by
+  /// which ranks recognise their store.
+  std::uint16_t master_ports = 1;
+  std::optional<std::string> host_id{};     ///< DTRAIN_HOST_ID
+  std::optional<std::string> interface {};  ///< DTRAIN_INTERFACE: address of this rank, and of a store that it hosts
+  std::optional<Secret> secret{};           ///< of the job, if it has one
+  Origin origin{};                          ///< further facts that distinguish the job from others
+  std::string settings{};                   ///< must be equal on all ranks (job_settings.hpp)
+  std::chrono::nanoseconds timeout = std::chrono::minutes(10);  ///< of the rendezvous, and of a collective
+  Limits limits{};
+};
+
+/// @throws Error (identity) for several ranks without an address of the store, or with one that this rank cannot reach
+inline void check_master_address(const ControlPlaneOptions& options) {
+  const identity::ProcessIdentity& identity = options.identity;
+  const std::string rank = "rank " + std::to_string(identity.rank);
+  if (identity.world_size > 1 && (!identity.master_addr || !identity.master_port)) {
+    throw Error(Errc::identity, rank + " of " + std::to_string(identity.world_size) +
+                                    " does not know the address of the job's store; set MASTER_ADDR and MASTER_PORT to "
+                                    "an address of rank 0's host and a free port there");
+  }
+  const bool is_elsewhere = !identity.is_provisional("node_rank") && identity.node_rank.value_or(0) != 0;
+  const bool may_be_here = options.secret || options.interface;  // else rank 0 does not listen at 0.0.0.0
+  if (!options.hosts_store && net::is_any_host(identity.master_addr.value_or("")) && (is_elsewhere || !may_be_here)) {
+    throw Error(Errc::identity, rank + " cannot connect to the job's store at " + *identity.master_addr +
+                                    ", which means every interface of rank 0's host; set MASTER_ADDR to an address of "
+                                    "that host");
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
 // ---- dtrain/rendezvous/control/control_plane.hpp
 
 /// @file
@@ -8581,36 +8943,7 @@ class Listener;
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-class LoopHandle;
 struct HostIdentity;
-
-/// The rank's numbers, as its launcher states them, and the address of its job's store.
-struct ControlPlaneOptions {
-  int rank = 0;
-  int world_size = 1;
-  /// @name Values that the launcher states as certain. A wrong value is an error; a guess stays empty.
-  /// @{
-  std::optional<int> local_rank{};
-  std::optional<int> local_world_size{};
-  std::optional<int> node_rank{};
-  std::optional<int> node_count{};
-  /// @}
-  std::string master_host = "127.0.0.1";
-  std::uint16_t master_port = 0;
-  /// Number of ports from master_port on; the store listens at the first free one. More than 1 requires `job`, by which
-  /// ranks recognise their store.
-  std::uint16_t master_ports = 1;
-  bool host_store = false;  ///< this rank opens the store at master_host:master_port
-  std::chrono::milliseconds timeout{600000};
-  std::optional<std::string> host_id{};     ///< DTRAIN_HOST_ID
-  std::optional<std::string> interface {};  ///< DTRAIN_INTERFACE: address of this rank, and of a store that it hosts
-  std::optional<Secret> secret{};           ///< of the job, if it has one
-  std::uint64_t attempt = 0;                ///< counted from 0
-  std::string job{};                        ///< name of the job; empty if it has none
-  Origin origin{};                          ///< further facts that distinguish the job from others
-  std::string settings{};                   ///< must be equal on all ranks (job_settings.hpp)
-  Limits limits{};
-};
 
 /// Owns the control thread. Its loop runs the rank's session with the store, and the store if the rank hosts it.
 /// Threads: construction, leave_blocking and destruction from one thread; the rest from any.
@@ -8618,7 +8951,8 @@ class ControlPlane {
  public:
   /// Joins the job. A job of one rank that hosts its own store uses a port that the system chooses.
   /// Collective. Blocking: until all ranks have joined, at most `timeout` and a second for the store's answer.
-  /// @throws the errors of JoinedJob::join, listen_for_ranks and host_identity; nothing is left behind
+  /// @throws as check_master_address, and the errors of StoreClient::join, listen_for_ranks and host_identity; nothing
+  /// is left behind
   explicit ControlPlane(const ControlPlaneOptions& options,
                         std::shared_ptr<FailureLatch> failure = std::make_shared<FailureLatch>());
   ControlPlane(const ControlPlane&) = delete;
@@ -8629,7 +8963,7 @@ class ControlPlane {
   ~ControlPlane();
 
   const Membership& membership() const noexcept { return membership_; }
-  Store store() const { return {client_, loop_handle_}; }
+  Store store() const { return {client_, thread_.handle()}; }
   const std::shared_ptr<FailureLatch>& failure() const noexcept { return failure_; }
 
   /// The control thread, for other parts of the rank's control plane.
@@ -8644,8 +8978,8 @@ class ControlPlane {
 
   async::Task<void> join(async::EventLoop& loop, const ControlPlaneOptions& options, const HostIdentity& host,
                          Deadline deadline);
-  void open_store(async::EventLoop& loop, std::vector<net::Listener> listeners, const ControlPlaneOptions& options,
-                  const HostIdentity& host, Deadline join_deadline);
+  void open_store(async::EventLoop& loop, std::vector<net::Listener> listeners, std::string place,
+                  const ControlPlaneOptions& options, const HostIdentity& host, Deadline join_deadline);
   async::Task<bool> leave_all(Deadline deadline);
   async::Task<void> wait_for_departures();
   async::Task<void> destroy_loop_state();
@@ -8654,13 +8988,60 @@ class ControlPlane {
 
   std::shared_ptr<FailureLatch> failure_;
   async::LoopThread thread_;
-  std::shared_ptr<LoopHandle> loop_handle_;
   Membership membership_;
   std::weak_ptr<StoreClient> client_;
   std::unique_ptr<LoopState> loop_state_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/backend/allocation_table.hpp
+
+/// @file
+/// AllocationTable: a communicator's allocations, to find the one that a buffer is in.
+
+namespace DTRAIN_NAMESPACE::backend {
+
+/// @tparam Value of an allocation; value-initialized: of none
+template <class Value>
+class AllocationTable {
+ public:
+  struct Location {
+    Value value{};
+    std::size_t offset = 0;
+  };
+
+  /// @param lifetime expires with the allocation of `bytes` at `data`
+  void add(std::weak_ptr<const void> lifetime, const std::byte* data, std::size_t bytes, Value value) {
+    std::erase_if(records_, [](const Record& record) { return record.lifetime.expired(); });
+    records_.push_back({std::move(lifetime), reinterpret_cast<std::uintptr_t>(data), bytes, std::move(value)});
+  }
+
+  /// Location of `count` bytes at `data`; Location{} if they are in no allocation. Blocking: no; allocates nothing.
+  Location find(const std::byte* data, std::size_t count) const noexcept {
+    const auto address = reinterpret_cast<std::uintptr_t>(data);
+    for (const Record& record : records_) {
+      if (address >= record.begin && address - record.begin <= record.bytes &&
+          count <= record.bytes - (address - record.begin) &&
+          !record.lifetime.expired()) {  // else other memory may have these addresses by now
+        return {record.value, address - record.begin};
+      }
+    }
+    return {};
+  }
+
+ private:
+  struct Record {
+    std::weak_ptr<const void> lifetime;
+    std::uintptr_t begin;
+    std::size_t bytes;
+    Value value;
+  };
+
+  std::vector<Record> records_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend
 
 // ---- dtrain/backend/check_arguments.hpp
 
@@ -8686,6 +9067,15 @@ inline void check_memory(const char* operation, const ConstBufferView& view) {
   }
   if (view.count != 0 && view.data == nullptr) {
     refuse(std::string(operation) + " of " + amount(view) + " was given a null address");
+  }
+}
+
+/// @throws Error (unsupported) for 8-bit floats
+inline void check_is_reduced(const char* operation, const ConstBufferView& view) {
+  if (is_float8(view.dtype)) {
+    throw Error(Errc::unsupported, std::string(operation) + " of " + amount(view) +
+                                       ": floats of 8 bits can be moved, and not reduced, because they have too few "
+                                       "digits for a sum or an average; reduce them as f16, bf16 or f32");
   }
 }
 
@@ -8724,7 +9114,8 @@ inline void check_host_memory(const char* backend, const ConstBufferView& input,
   }
 }
 
-/// @throws Error (invalid_argument) unless both have equal length and type, and are disjoint or start at one address.
+/// @throws Error (invalid_argument) unless both have equal length and type, and are disjoint or start at one address;
+/// (unsupported) for 8-bit floats.
 inline void check_all_reduce(const ConstBufferView& input, const ConstBufferView& output) {
   if (input.count != output.count || input.dtype != output.dtype) {
     detail::refuse("all_reduce of " + detail::amount(input) + " into " + detail::amount(output) +
@@ -8735,20 +9126,14 @@ inline void check_all_reduce(const ConstBufferView& input, const ConstBufferView
   if (input.data != output.data && detail::overlap(input, output)) {
     detail::refuse("the input and output of all_reduce overlap; give the same address for both, or disjoint memory");
   }
+  detail::check_is_reduced("all_reduce", output);
 }
 
-/// For backends that reduce with dtrain's kernels. @throws Error (unsupported) for 8-bit floats
-inline void check_reduced_by_kernels(const char* operation, const ConstBufferView& view) {
-  if (is_float8(view.dtype)) {
-    throw Error(Errc::unsupported, std::string(operation) + " of " + detail::amount(view) +
-                                       ": only NCCL reduces floats of 8 bits (backend::Nccl, on GPUs since Hopper); "
-                                       "reduce them as f16, bf16 or f32");
-  }
-}
-
-/// @throws Error (invalid_argument) unless `input` has `size` blocks as long as `output`, and the memory is valid.
+/// @throws Error (invalid_argument) unless `input` has `size` blocks as long as `output`, and the memory is valid;
+/// (unsupported) for 8-bit floats.
 inline void check_reduce_scatter(const ConstBufferView& input, const ConstBufferView& output, int rank, int size) {
   detail::check_blocks("reduce_scatter", "an input", input, "an output", output, rank, size);
+  detail::check_is_reduced("reduce_scatter", output);
 }
 
 /// @throws Error (invalid_argument) unless `output` has `size` blocks as long as `input`, and the memory is valid.
@@ -8885,8 +9270,14 @@ concept CanAllocate = HasRanks<C> && requires { typename C::Allocation; } && std
                         { memory.bytes() } noexcept -> std::same_as<std::size_t>;
                       };
 
+/// Sums are faster or more exact than averages: DistributedDataParallel then scales gradients itself, if it can.
+template <class C>
+concept PrefersSums = requires { requires C::prefers_sums; };
+
 /// Threads: any, at any time. Running and later work ends within milliseconds and touches no peer's memory afterwards.
-/// `failure()` is the communicator's first cause; nullopt while it has not failed.
+/// `failure()` is the communicator's first cause; nullopt while it has not failed. An abort is final. A job that goes on
+/// with fewer ranks needs two more abilities, which NCCL has since 2.28 and no backend here offers: to stop running work
+/// and keep the communicator (ncclCommRevoke), and to make one of the ranks that are left (ncclCommShrink, since 2.27).
 template <class C>
 concept CanAbort = requires(C c, const C& view, const Cause& cause) {
   { c.abort(cause) } noexcept -> std::same_as<void>;
@@ -9123,105 +9514,6 @@ decltype(auto) calling_gloo(const Doing& doing, const Work& work) {
 
 #endif  // DTRAIN_WITH_GLOO
 
-// ---- dtrain/backend/gloo/peer_info.hpp
-
-/// @file
-/// PeerInfo: the addresses at which a rank listens, as published in the store.
-
-namespace DTRAIN_NAMESPACE::backend::gloo {
-
-/// One listening socket for each peer.
-struct PeerInfo {
-  int job_rank = 0;
-  std::string host;               ///< host name
-  std::string device;             ///< the numeric address of its sockets
-  std::size_t address_bytes = 0;  ///< size of one address, in Gloo's own format
-  std::string addresses;          ///< concatenated, for the peers in rank order
-};
-
-/// "gloo 3 128 10.0.0.2 host-b\n" and the addresses.
-inline std::string to_text(const PeerInfo& info) {
-  return "gloo " + std::to_string(info.job_rank) + " " + std::to_string(info.address_bytes) + " " + info.device + " " +
-         info.host + "\n" + info.addresses;
-}
-
-/// @throws Error (protocol) if the text is malformed
-inline PeerInfo peer_info_from(const std::string& text) {
-  constexpr std::string_view tag = "gloo ";
-  const std::size_t line = text.find('\n');
-  std::string_view rest = std::string_view(text).substr(0, line);
-  const auto word = [&] {
-    const std::size_t space = rest.find(' ');
-    const std::string_view first = rest.substr(0, space);
-    rest = space == std::string_view::npos ? std::string_view() : rest.substr(space + 1);
-    return first;
-  };
-  const auto number = [&](auto& value) {
-    const std::string_view digits = word();
-    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
-    return error == std::errc() && end == digits.data() + digits.size();
-  };
-  PeerInfo info;
-  const bool opens = line != std::string::npos && rest.starts_with(tag);
-  if (opens) {
-    rest.remove_prefix(tag.size());
-  }
-  if (!opens || !number(info.job_rank) || !number(info.address_bytes) || info.job_rank < 0) {
-    throw Error(Errc::protocol, "a rank's addresses for Gloo came as '" + sanitize(text.substr(0, 64)) +
-                                    "'; do all ranks run the same program?");
-  }
-  info.device = word();
-  info.host = rest;
-  info.addresses = text.substr(line + 1);
-  return info;
-}
-
-}  // namespace DTRAIN_NAMESPACE::backend::gloo
-
-// ---- dtrain/backend/message_passing/allocation.hpp
-
-/// @file
-/// Allocation: zeroed memory from a message-passing communicator.
-
-namespace DTRAIN_NAMESPACE::backend::message_passing {
-
-/// Owns `bytes()` bytes, aligned to 4 KiB. Movable; may outlive any communicator.
-class Allocation {
- public:
-  Allocation() noexcept = default;
-
-  /// @throws Error (out_of_memory)
-  explicit Allocation(std::size_t bytes) : bytes_(bytes) {
-    try {
-      memory_.reset(static_cast<std::byte*>(::operator new(bytes == 0 ? 1 : bytes, alignment)));
-    } catch (const std::bad_alloc&) {
-      throw Error(Errc::out_of_memory,
-                  "no " + std::to_string(bytes) + " bytes of memory could be had" + limit_hint(ENOMEM));
-    }
-    std::memset(memory_.get(), 0, bytes);
-  }
-  Allocation(Allocation&& other) noexcept : memory_(std::move(other.memory_)), bytes_(std::exchange(other.bytes_, 0)) {}
-  Allocation& operator=(Allocation&& other) noexcept {
-    memory_ = std::move(other.memory_);
-    bytes_ = std::exchange(other.bytes_, 0);
-    return *this;
-  }
-
-  std::byte* data() const noexcept { return memory_.get(); }
-  std::size_t bytes() const noexcept { return bytes_; }
-
- private:
-  static constexpr std::align_val_t alignment{4096};
-  struct Free {
-    void operator()(std::byte* memory) const noexcept { ::operator delete(memory, alignment); }
-  };
-
-  std::unique_ptr<std::byte, Free> memory_;
-  std::size_t bytes_ = 0;
-};
-
-}  // namespace DTRAIN_NAMESPACE::backend::message_passing
-
 // ---- dtrain/backend/message_passing/coroutine_frame_pool.hpp
 
 /// @file
@@ -9336,6 +9628,87 @@ concept CanFinishMessages = requires(E& endpoint, typename E::MessageHandle hand
 template <class E>
 concept Endpoint = HasRankAndSize<E> && CanStartMessages<E> && CanFinishMessages<E>;
 // clang-format on
+
+}  // namespace DTRAIN_NAMESPACE::backend::message_passing
+
+// ---- dtrain/backend/message_passing/memory.hpp
+
+/// @file
+/// Page-aligned memory of message-passing communicators: allocations and scratch.
+
+namespace DTRAIN_NAMESPACE::backend::message_passing {
+
+namespace detail {
+
+inline constexpr std::align_val_t page{4096};
+
+struct FreePages {
+  void operator()(std::byte* memory) const noexcept { ::operator delete(memory, page); }
+};
+using Pages = std::unique_ptr<std::byte, FreePages>;
+
+/// Uninitialized. @throws std::bad_alloc
+inline Pages allocate_pages(std::size_t bytes) {
+  return Pages(static_cast<std::byte*>(::operator new(bytes, page)));
+}
+
+}  // namespace detail
+
+/// Owns `bytes()` zeroed bytes, aligned to 4 KiB. Movable; may outlive any communicator.
+class Allocation {
+ public:
+  Allocation() noexcept = default;
+
+  /// @throws Error (out_of_memory)
+  explicit Allocation(std::size_t bytes) : bytes_(bytes) {
+    try {
+      memory_ = detail::allocate_pages(bytes == 0 ? 1 : bytes);
+    } catch (const std::bad_alloc&) {
+      throw Error(Errc::out_of_memory,
+                  "no " + std::to_string(bytes) + " bytes of memory could be had" + limit_hint(ENOMEM));
+    }
+    std::memset(memory_.get(), 0, bytes);
+  }
+  Allocation(Allocation&& other) noexcept : memory_(std::move(other.memory_)), bytes_(std::exchange(other.bytes_, 0)) {}
+  Allocation& operator=(Allocation&& other) noexcept {
+    memory_ = std::move(other.memory_);
+    bytes_ = std::exchange(other.bytes_, 0);
+    return *this;
+  }
+
+  std::byte* data() const noexcept { return memory_.get(); }
+  std::size_t bytes() const noexcept { return bytes_; }
+
+ private:
+  detail::Pages memory_;
+  std::size_t bytes_ = 0;
+};
+
+/// A channel's working memory, which grows on demand and is reused. Aligned to 4 KiB. Threads: as the operations of a
+/// channel, one at a time.
+class Scratch {
+ public:
+  /// At least `bytes` of uninitialized memory. Invalidates the result of earlier calls. @throws std::bad_alloc
+  std::byte* at_least(std::size_t bytes) {
+    if (bytes > bytes_) {
+      bytes_ = 0;
+      memory_.reset();
+      memory_ = detail::allocate_pages(bytes);
+      bytes_ = bytes;
+    }
+    return memory_.get();
+  }
+
+  /// Forgets the memory without freeing it, because the transport may still write to it.
+  void leak() noexcept {
+    static_cast<void>(memory_.release());
+    bytes_ = 0;
+  }
+
+ private:
+  detail::Pages memory_;
+  std::size_t bytes_ = 0;
+};
 
 }  // namespace DTRAIN_NAMESPACE::backend::message_passing
 
@@ -9472,51 +9845,6 @@ class Routine::Awaiter {
 inline Routine::Awaiter Routine::operator co_await() & noexcept {
   return Awaiter(*this);
 }
-
-}  // namespace DTRAIN_NAMESPACE::backend::message_passing
-
-// ---- dtrain/backend/message_passing/scratch.hpp
-
-/// @file
-/// Scratch: a channel's working memory, which grows on demand and is reused.
-
-namespace DTRAIN_NAMESPACE::backend::message_passing {
-
-/// Aligned to 4 KiB. Threads: as the operations of a channel, one at a time.
-class Scratch {
- public:
-  Scratch() noexcept = default;
-  Scratch(const Scratch&) = delete;
-  Scratch& operator=(const Scratch&) = delete;
-  ~Scratch() { give_back(); }
-
-  /// At least `bytes` of uninitialized memory. Invalidates the result of earlier calls. @throws std::bad_alloc
-  std::byte* at_least(std::size_t bytes) {
-    if (bytes > bytes_) {
-      give_back();
-      memory_ = static_cast<std::byte*>(::operator new(bytes, alignment));
-      bytes_ = bytes;
-    }
-    return memory_;
-  }
-
-  /// Forgets the memory without freeing it, because the transport may still write to it.
-  void leak() noexcept {
-    memory_ = nullptr;
-    bytes_ = 0;
-  }
-
- private:
-  static constexpr std::align_val_t alignment{4096};
-
-  void give_back() noexcept {
-    ::operator delete(memory_, alignment);
-    leak();
-  }
-
-  std::byte* memory_ = nullptr;
-  std::size_t bytes_ = 0;
-};
 
 }  // namespace DTRAIN_NAMESPACE::backend::message_passing
 
@@ -10709,6 +11037,14 @@ inline void prepare_environment() {
 
 namespace DTRAIN_NAMESPACE::backend {
 
+/// Whether NCCL spends thread blocks on speed or leaves them to the program; NCCL's NCCL_CTA_POLICY_*.
+enum class CtaPolicy {
+  nccl_choice,
+  speed,       ///< NCCL_CTA_POLICY_DEFAULT
+  efficiency,  ///< as few blocks as full bandwidth needs; wants registered memory
+  zero,        ///< copy engines instead of blocks where possible, since 2.28; wants `symmetric_arenas`
+};
+
 /// Argument of NcclWith: `NcclWith<NcclOptions{.max_ctas = 8}>`. The same on every rank. Options that are newer than
 /// the NCCL of the compilation have no effect. NCCL's environment variables, such as NCCL_MAX_CTAS, override all
 /// options. Only they select an algorithm and a protocol: NCCL_ALGO, NCCL_PROTO.
@@ -10721,6 +11057,12 @@ struct NcclOptions {
   /// @}
   int cga_cluster_size = -1;  ///< blocks in a cluster, 0 to 8; -1: NCCL's choice
   int traffic_class = -1;     ///< class that marks network packets, since 2.26; -1: NCCL's choice
+  /// Blocks of a collective that uses NVLink SHARP, since 2.27; 0: NCCL's choice.
+  int nvls_ctas = 0;
+  CtaPolicy cta_policy = CtaPolicy::nccl_choice;  ///< since 2.27
+  /// How the program uses CUDA graphs with one communicator, since 2.29: 0 not at all, 1 one graph, 2 several graphs,
+  /// or graphs beside other operations; -1: NCCL's choice, which is 2. Lower values save work in each operation.
+  int graph_usage_mode = -1;
   bool share_splits = false;  ///< a split uses its parent's buffers and connections, and ends with it
   /// Registers arenas as windows of symmetric memory, since 2.27: faster between GPUs that NVLink connects. Otherwise
   /// arenas are registered one by one.
@@ -10761,7 +11103,8 @@ inline void require_library() {
 }
 
 /// Configuration of a nonblocking communicator: none of its calls waits for another rank.
-inline ncclConfig_t config_of(const NcclOptions& options) noexcept {
+/// @param name for NCCL's profilers, since 2.27; it outlives the communicator
+inline ncclConfig_t config_of(const NcclOptions& options, [[maybe_unused]] const char* name) noexcept {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
   config.splitShare = options.share_splits ? 1 : 0;
@@ -10775,6 +11118,23 @@ inline ncclConfig_t config_of(const NcclOptions& options) noexcept {
   choose(config.cgaClusterSize, options.cga_cluster_size, -1);
 #if NCCL_VERSION_CODE >= 22602
   choose(config.trafficClass, options.traffic_class, -1);
+#endif
+#if NCCL_VERSION_CODE >= 22703
+  config.commName = name;
+  choose(config.nvlsCTAs, options.nvls_ctas, 0);
+  switch (options.cta_policy) {
+    case CtaPolicy::nccl_choice: break;
+    case CtaPolicy::speed: config.CTAPolicy = NCCL_CTA_POLICY_DEFAULT; break;
+    case CtaPolicy::efficiency: config.CTAPolicy = NCCL_CTA_POLICY_EFFICIENCY; break;
+    case CtaPolicy::zero:
+#if NCCL_VERSION_CODE >= 22803
+      config.CTAPolicy = NCCL_CTA_POLICY_ZERO;
+#endif
+      break;
+  }
+#endif
+#if NCCL_VERSION_CODE >= 22902
+  choose(config.graphUsageMode, options.graph_usage_mode, -1);
 #endif
   return config;
 }
@@ -10795,17 +11155,6 @@ inline ncclResult_t release(void* memory) {
   return cudaFree(memory) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
 #endif
 }
-
-/// NCCL's types for reductions of 8-bit floats, from 2.24 on.
-#if NCCL_VERSION_CODE >= 22400
-inline constexpr bool reduces_float8 = true;
-inline constexpr ncclDataType_t float8_e4m3_type = ncclFloat8e4m3;
-inline constexpr ncclDataType_t float8_e5m2_type = ncclFloat8e5m2;
-#else
-inline constexpr bool reduces_float8 = false;
-inline constexpr ncclDataType_t float8_e4m3_type = ncclUint8;
-inline constexpr ncclDataType_t float8_e5m2_type = ncclUint8;
-#endif
 
 /// A communicator's registration of a memory range. Pinned: NCCL may write it later.
 struct MemoryRegistration {
@@ -10981,7 +11330,7 @@ AsyncResult wait_for_result_blocking(CommLock::Guard& held, ncclResult_t code, D
 
 namespace DTRAIN_NAMESPACE::backend::nccl {
 
-/// The type in which NCCL moves elements: bytes for 8-bit floats, which every version moves on every device.
+/// The type of elements; for 8-bit floats bytes, which every version moves on every device.
 /// @throws Error (invalid_argument) for a value that is no DType
 inline ncclDataType_t type_of(DType dtype) {
   switch (dtype) {
@@ -10998,45 +11347,13 @@ inline ncclDataType_t type_of(DType dtype) {
   throw Error(Errc::invalid_argument, std::string("NCCL has no elements of ") + name(dtype));
 }
 
-constexpr bool reduces(DType dtype) noexcept {
-  return reduces_float8 || !is_float8(dtype);
-}
-
-/// The type in which NCCL reduces elements on the device. A refused operation makes a communicator unusable; therefore
-/// this function refuses it before NCCL does. @throws Error (unsupported, invalid_argument, cuda)
-inline ncclDataType_t reduced_type_of(DType dtype, int device) {
-  if (!is_float8(dtype)) {
-    return type_of(dtype);
-  }
-  if (!reduces(dtype)) {
-    throw Error(Errc::unsupported, std::string("the program was compiled with NCCL ") +
-                                       version_text(NCCL_VERSION_CODE) + ", which does not reduce " + name(dtype) +
-                                       "; compile with NCCL 2.24 or newer, or reduce f16, bf16 or f32");
-  }
-  int capability = 0;
-  stream::cuda::check(cudaDeviceGetAttribute(&capability, cudaDevAttrComputeCapabilityMajor, device),
-                      "cudaDeviceGetAttribute");
-  if (capability < 9) {
-    throw Error(Errc::unsupported,
-                std::string("NCCL reduces ") + name(dtype) + " on GPUs of compute capability 9.0 and more, and cuda:" +
-                    std::to_string(device) + " has " + std::to_string(capability) + ".x; reduce f16, bf16 or f32");
-  }
-  return dtype == DType::f8e4m3 ? float8_e4m3_type : float8_e5m2_type;
-}
-
 /// Whether NCCL's averages are correct. NCCL adds integers modulo 2^bits and then divides: wrong if the sum overflows.
 constexpr bool averages(DType dtype) noexcept {
   return dtype != DType::i64 && dtype != DType::i32 && dtype != DType::u8;
 }
 
-/// Maximum number of ranks for which 1 / ranks is a normal number of an 8-bit type. NCCL multiplies every element by
-/// it, rounded: with more ranks it loses digits, until it is 0 (src/enqueue.cc, hostToDevRedOp).
-constexpr int max_averaged_ranks(DType dtype) noexcept {
-  return dtype == DType::f8e4m3 ? 1 << 6 : 1 << 14;
-}
-
 /// @throws Error (unsupported) for an average that would be wrong; (invalid_argument) for a value that is no ReduceOp
-inline ncclRedOp_t reduction_of(ReduceOp op, DType dtype, int ranks) {
+inline ncclRedOp_t reduction_of(ReduceOp op, DType dtype) {
   switch (op) {
     case ReduceOp::sum: return ncclSum;
     case ReduceOp::min: return ncclMin;
@@ -11048,13 +11365,7 @@ inline ncclRedOp_t reduction_of(ReduceOp op, DType dtype, int ranks) {
                                            " by NCCL would be wrong where the sum overflows; reduce with "
                                            "ReduceOp::sum in a type that holds it, and divide");
       }
-      if (is_float8(dtype) && ranks > max_averaged_ranks(dtype)) {
-        throw Error(Errc::unsupported, std::string("an average of ") + name(dtype) + " over " + std::to_string(ranks) +
-                                           " ranks by NCCL would be wrong, because that type has few digits or none "
-                                           "for 1/" +
-                                           std::to_string(ranks) + "; average f16, bf16 or f32");
-      }
-      return is_float8(dtype) && ranks == 1 ? ncclSum : ncclAvg;  // up to 2.30 NCCL refuses 8 bits with one rank
+      return ncclAvg;
   }
   throw Error(Errc::invalid_argument, std::string("NCCL does not know the reduction ") + name(op));
 }
@@ -11132,6 +11443,69 @@ inline Error nccl_error(ncclResult_t code, const std::string& call, Caller calle
   error.with_rank(caller.rank);
   return error;
 }
+
+}  // namespace DTRAIN_NAMESPACE::backend::nccl
+
+#endif  // DTRAIN_WITH_NCCL
+
+// ---- dtrain/backend/nccl/launch_order.hpp
+
+/// @file
+/// LaunchOrder: one order on a device for the operations of all its channels, for NCCL before 2.26.
+
+#if DTRAIN_WITH_NCCL
+
+namespace DTRAIN_NAMESPACE::backend::nccl {
+
+/// Makes each operation wait for the one enqueued before it on any channel of the device. Otherwise two devices may run
+/// two channels' operations in different orders and wait for each other for ever, although all ranks enqueue in one
+/// order (NCCL's user guide, "Using multiple NCCL communicators concurrently"). From 2.26 on
+/// NCCL_LAUNCH_ORDER_IMPLICIT does this inside NCCL. Operations of a captured graph are not ordered: a graph cannot
+/// wait for events outside it.
+class LaunchOrder {
+ public:
+  /// The device's order; null if the library orders by itself. Lives as long as the process, because channels of any
+  /// group share it.
+  static LaunchOrder* of_device(int device) noexcept {
+    static auto& all = *new std::array<LaunchOrder, max_devices>;  // never destroyed: threads may outlive main()
+    int library = 0;
+    const bool orders_itself = ncclGetVersion(&library) == ncclSuccess && library >= first_that_orders;
+    const auto index = static_cast<std::size_t>(device);
+    return orders_itself || index >= all.size() ? nullptr : &all[index];
+  }
+
+  /// One operation, from before to after it is enqueued.
+  class Turn {
+   public:
+    /// Makes `stream` wait for the operation before. Blocking: while another thread enqueues one, until `deadline`.
+    /// @throws Error (timeout, cuda)
+    Turn(LaunchOrder& order, stream::cuda::StreamRef stream, Deadline deadline)
+        : order_(&order), lock_(order.mutex_, deadline.instant()) {
+      if (!lock_.owns_lock()) {
+        throw Error(Errc::timeout,
+                    "an operation of another channel of the device was still being enqueued at the timeout; NCCL "
+                    "before 2.26 needs one order of all channels' operations, the same on all ranks");
+      }
+      stream.wait(order.last_);
+    }
+    Turn(const Turn&) = delete;
+    Turn& operator=(const Turn&) = delete;
+
+    /// The operation is enqueued. @throws Error (cuda)
+    void end(stream::cuda::StreamRef stream) { stream.record(order_->last_); }
+
+   private:
+    LaunchOrder* order_;
+    std::unique_lock<std::timed_mutex> lock_;
+  };
+
+ private:
+  static constexpr int first_that_orders = 22600;
+  static constexpr std::size_t max_devices = 64;
+
+  std::timed_mutex mutex_;
+  stream::cuda::Event last_;  ///< of the last operation; complete before the first
+};
 
 }  // namespace DTRAIN_NAMESPACE::backend::nccl
 
@@ -12653,38 +13027,6 @@ class InflightRing {
 
 #endif  // DTRAIN_WITH_NCCL
 
-// ---- dtrain/backend/setup/pre_join.hpp
-
-/// @file
-/// The concept HasPreJoin: a backend's setup before the ranks of a job join.
-
-namespace DTRAIN_NAMESPACE::backend {
-
-/// The identity of this process, as its launcher states it.
-struct ProcessInfo {
-  int rank = 0;
-  int world_size = 1;
-  std::string launcher;               ///< source of the identity: "openmpi"
-  std::optional<std::string> secret;  ///< the job's, if known
-  /// On this node, if the launcher states it.
-  std::optional<int> local_rank{};
-  std::optional<int> local_world_size{};
-};
-
-/// Result of HasPreJoin.
-struct PreJoinResult {
-  std::shared_ptr<void> keep_alive;   ///< the job holds it until its end
-  std::optional<std::string> secret;  ///< the job's
-};
-
-/// Collective, blocking. May verify the identity against the backend's own, and may supply the job's secret.
-template <class B>
-concept HasPreJoin = requires(const ProcessInfo& process_info, Deadline deadline) {
-  { B::pre_join_blocking(process_info, deadline) } -> std::same_as<PreJoinResult>;
-};
-
-}  // namespace DTRAIN_NAMESPACE::backend
-
 // ---- dtrain/backend/setup/store_ref.hpp
 
 /// @file
@@ -12719,6 +13061,11 @@ class StoreRef {
         return shared->take(key, readers, deadline).wait();
       };
     }
+    if constexpr (requires(const std::string& key, Deadline deadline) { shared->try_get(key, deadline).wait(); }) {
+      has_ = [shared](const std::string& key, Deadline deadline) {
+        return shared->try_get(key, deadline).wait().has_value();
+      };
+    }
     if constexpr (requires(const std::string& key, Deadline deadline) { shared->add(key, 1, deadline).wait(); }) {
       add_ = [shared](const std::string& key, std::int64_t delta, Deadline deadline) -> std::int64_t {
         return shared->add(key, delta, deadline).wait();
@@ -12744,6 +13091,9 @@ class StoreRef {
     return take_ ? take_(key, readers, deadline) : get_(key, deadline);
   }
 
+  /// Blocking: whether the key exists; true if the store has no try_get. @throws Error (timeout), JobFailed
+  bool has_blocking(const std::string& key, Deadline deadline) const { return !has_ || has_(key, deadline); }
+
   /// Blocking: adds to the integer under the key. @returns the sum; 0 if the store has no add
   std::int64_t add_blocking(const std::string& key, std::int64_t delta, Deadline deadline) const {
     return add_ ? add_(key, delta, deadline) : 0;
@@ -12760,6 +13110,7 @@ class StoreRef {
   std::function<void(const std::string&, const std::string&, Deadline)> set_;
   std::function<std::string(const std::string&, Deadline)> get_;
   std::function<std::string(const std::string&, std::int64_t, Deadline)> take_;
+  std::function<bool(const std::string&, Deadline)> has_;
   std::function<std::int64_t(const std::string&, std::int64_t, Deadline)> add_;
   std::function<void(const std::string&, Deadline)> erase_;
 };
@@ -12834,6 +13185,14 @@ concept CanOpen = requires { typename B::Communicator; } && Communicator<typenam
                     { B::open_blocking(context, deadline) } -> std::same_as<typename B::Communicator>;
                   };
 
+/// Collective, blocking. Set-up before the ranks of a job join: may verify the identity against the backend's own, and
+/// may set the job's secret. The result is an object that the job holds until its end; it may be null.
+template <class B>
+concept HasPreJoin = requires(const identity::ProcessIdentity& identity, std::optional<rendezvous::Secret>& secret,
+                              Deadline deadline) {
+  { B::pre_join_blocking(identity, secret, deadline) } -> std::same_as<std::shared_ptr<void>>;
+};
+
 // clang-format on
 
 /// Reproducibility that a backend promises for the bits of a reduction of equal values on the same ranks.
@@ -12870,405 +13229,6 @@ concept Backend = HasBackendName<B> && HasDeviceSupport<B> && HasDTypeSupport<B>
 // clang-format on
 
 }  // namespace DTRAIN_NAMESPACE::backend
-
-// ---- dtrain/backend/gloo/mesh.hpp
-
-/// @file
-/// gloo::Mesh: the connections of one channel, between all pairs of ranks.
-
-#if DTRAIN_WITH_GLOO
-
-namespace DTRAIN_NAMESPACE::backend::gloo {
-
-/// A Gloo device with its thread, and a Gloo context, both for this channel alone: closing it affects no other channel.
-/// It performs the steps of gloo::rendezvous::Context with a store, so that a failure of the job can interrupt them.
-/// Threads: interrupt() from any; all others one at a time.
-class Mesh {
- public:
-  /// Listens for each peer. @throws Error (unsupported, closed)
-  Mesh(const ChannelContext& context, Deadline deadline) : rank_(context.members.rank), name_(context.name) {
-    const int size = context.members.world_size;
-    const std::string address = device_address(context.members);
-    const async::BlockedSignals blocked;  // for the device's thread
-    const auto open = [&] {
-      device_ = ::gloo::transport::tcp::CreateDevice(::gloo::transport::tcp::attr(address.c_str()));
-      gloo_context_ = device_->createContext(rank_, size);
-      // To connect, Gloo waits for five times the timeout.
-      gloo_context_->setTimeout(
-          std::max(std::chrono::milliseconds(1),
-                   std::chrono::duration_cast<std::chrono::milliseconds>(deadline.remaining()) / 5));
-      for (int peer = 0; peer < size; ++peer) {
-        if (peer != rank_) {
-          gloo_context_->createPair(peer);
-        }
-      }
-    };
-    calling_gloo([&] { return "opening channel '" + name_ + "' at address " + address; }, open);
-    own_.job_rank = context.reporting_rank();
-    own_.host = context.members.host;
-    own_.device = address;
-  }
-
-  /// Collective, blocking: publishes this rank's addresses and reads those of the others.
-  /// @throws Error (timeout, protocol), JobFailed
-  void exchange_addresses(const StoreRef& store, Deadline deadline) {
-    const int size = gloo_context_->size;
-    for (int peer = 0; peer < size; ++peer) {
-      if (peer != rank_) {
-        const std::vector<char> address = gloo_context_->getPair(peer)->address().bytes();
-        own_.address_bytes = address.size();
-        own_.addresses.append(address.begin(), address.end());
-      }
-    }
-    const auto key_of = [&](int rank) { return name_ + "/gloo-" + std::to_string(rank); };
-    if (size > 1) {
-      store.set_blocking(key_of(rank_), to_text(own_), deadline);
-    }
-    for (int peer = 0; peer < size; ++peer) {
-      peers_.push_back(peer == rank_ ? own_ : peer_info_from(store.take_blocking(key_of(peer), size - 1, deadline)));
-    }
-  }
-
-  /// Collective, blocking: until every peer is connected, or interrupt(). @throws Error (closed)
-  void connect() {
-    for (int peer = 0; peer < gloo_context_->size && !interrupted_.load(); ++peer) {
-      if (peer != rank_) {
-        const auto connect = [&] { gloo_context_->getPair(peer)->connect(address_of(peer)); };
-        calling_gloo(
-            [&] { return "connecting channel '" + name_ + "' at " + own_.device + " with " + to_string(peer); },
-            connect);
-      }
-    }
-  }
-
-  /// Collective, blocking: until every rank is connected with every other. Otherwise a rank that leaves the channel
-  /// early would break connections that others still wait for. Rank 0 times out first, because its error names the
-  /// missing rank. @throws Error (timeout), JobFailed
-  void await_all(const StoreRef& store, Deadline deadline) const {
-    const auto key_of = [&](const std::string& rank) { return name_ + "/gloo-" + rank + "-connected"; };
-    if (rank_ != 0) {
-      store.set_blocking(key_of(std::to_string(rank_)), "", deadline);
-      const Deadline later = rendezvous::with_grace(deadline);  // later than rank 0
-      store.take_blocking(key_of("all"), gloo_context_->size - 1, later);
-      return;
-    }
-    for (int peer = 1; peer < gloo_context_->size; ++peer) {
-      const std::string key = key_of(std::to_string(peer));
-      try {
-        store.take_blocking(key, 1, deadline);
-      } catch (const Error& error) {
-        if (error.code() != make_error_code(Errc::timeout)) throw;
-        throw Error(Errc::timeout, "connecting channel '" + name_ + "': " + to_string(peer) +
-                                       " is not connected with all others by the deadline; can every host of the job "
-                                       "reach every other one?");
-      }
-    }
-    if (gloo_context_->size > 1) {
-      store.set_blocking(key_of("all"), "", deadline);
-    }
-  }
-
-  /// Closes all connections: connect() returns soon, and peers find their connections reset. Blocking: up to 10 ms for
-  /// each connection, the polling period of Gloo's thread.
-  void interrupt() noexcept {
-    interrupted_.store(true);
-    for (int peer = 0; peer < gloo_context_->size; ++peer) {
-      try {
-        if (peer != rank_) {
-          gloo_context_->getPair(peer)->close();
-        }
-      } catch (...) {  // the destructor of Gloo's context cleans up
-      }
-    }
-  }
-
-  ::gloo::transport::Context& gloo_context() const noexcept { return *gloo_context_; }
-
-  /// "rank 3 on host b".
-  std::string to_string(int peer) const {
-    const PeerInfo& info = peers_[static_cast<std::size_t>(peer)];
-    return "rank " + std::to_string(info.job_rank) + " on host " + info.host;
-  }
-
- private:
-  /// Address at which `peer` listens for this rank. A rank's list omits itself.
-  std::vector<char> address_of(int peer) const {
-    const PeerInfo& info = peers_[static_cast<std::size_t>(peer)];
-    const std::size_t ranks = peers_.size();
-    if (info.address_bytes != own_.address_bytes || info.addresses.size() != (ranks - 1) * info.address_bytes) {
-      throw Error(Errc::disagreement, "channel '" + name_ + "': " + to_string(peer) +
-                                          " writes its addresses otherwise than rank " + std::to_string(own_.job_rank) +
-                                          "; use one version of Gloo on all hosts");
-    }
-    const auto offset = static_cast<std::size_t>(rank_ < peer ? rank_ : rank_ - 1) * info.address_bytes;
-    const auto begin = info.addresses.begin() + static_cast<std::ptrdiff_t>(offset);
-    return {begin, begin + static_cast<std::ptrdiff_t>(info.address_bytes)};
-  }
-
-  const int rank_;
-  const std::string name_;
-  PeerInfo own_;
-  std::vector<PeerInfo> peers_;
-  std::atomic<bool> interrupted_{false};
-  std::shared_ptr<::gloo::transport::Device> device_;
-  std::shared_ptr<::gloo::transport::Context> gloo_context_;  ///< destroyed before its device
-};
-
-}  // namespace DTRAIN_NAMESPACE::backend::gloo
-
-#endif  // DTRAIN_WITH_GLOO
-
-// ---- dtrain/backend/gloo/endpoint.hpp
-
-/// @file
-/// gloo::Endpoint: point-to-point messages over Gloo's unbound buffers.
-
-#if DTRAIN_WITH_GLOO
-
-namespace DTRAIN_NAMESPACE::backend::gloo {
-
-using message_passing::FramePool;
-using message_passing::TagClass;
-
-/// A message_passing::Endpoint whose `done` blocks. For each direction between two ranks, messages of a tag class are
-/// numbered; Gloo matches the two ends by tag class and number. Gloo does not report a received message's length, and
-/// ends the process if the message exceeds its memory. Hence:
-/// - a message of up to 16 KiB travels in a frame with its length;
-/// - a longer message also matches by its length, so its memory has exactly that length, and one of another length is
-///   not received.
-/// Gloo allocates for each message; dtrain's own memory is reused.
-///
-/// Threads: one at a time; interrupt() from any. Lifetime: the mesh outlives it.
-class Endpoint {
- public:
-  struct MessageHandle {
-    std::uint32_t index = 0;
-  };
-
-  explicit Endpoint(Mesh& mesh)
-      : mesh_(mesh),
-        rank_(mesh.gloo_context().rank),
-        size_(mesh.gloo_context().size),
-        numbers_(static_cast<std::size_t>(size_)) {}
-  Endpoint(const Endpoint&) = delete;
-  Endpoint& operator=(const Endpoint&) = delete;
-
-  int rank() const noexcept { return rank_; }
-  int size() const noexcept { return size_; }
-  FramePool& frames() noexcept { return frames_; }
-
-  /// @throws Error (closed) if the peer has closed its connection; (limit) from 2^40 bytes on
-  MessageHandle send(std::span<const std::byte> input, int peer, TagClass tag_class) {
-    PendingMessage& message = start(peer, false);
-    const std::uint64_t slot = next_slot(numbers_[static_cast<std::size_t>(peer)].sent, tag_class, input.size());
-    message.bytes = input.size();
-    if (input.size() <= longest_framed) {
-      const std::uint64_t length = input.size();
-      std::memcpy(message.frame(), &length, sizeof length);
-      if (!input.empty()) {
-        std::memcpy(message.frame() + sizeof length, input.data(), input.size());
-      }
-      input = {message.frame(), sizeof length + input.size()};
-    }
-    const auto call = [&] { message.buffer->send(peer, slot, offset_of(input.data()), input.size()); };
-    calling_gloo([&] { return doing(message); }, call);
-    return {message.index};
-  }
-
-  /// As send.
-  MessageHandle recv(std::span<std::byte> output, int peer, TagClass tag_class) {
-    PendingMessage& message = start(peer, true);
-    const std::uint64_t slot = next_slot(numbers_[static_cast<std::size_t>(peer)].received, tag_class, output.size());
-    message.bytes = output.size();
-    message.target = nullptr;
-    if (output.size() <= longest_framed) {
-      message.target = output.data();
-      message.framed = true;
-      output = {message.frame(), sizeof(std::uint64_t) + longest_framed};
-    }
-    const auto call = [&] { message.buffer->recv(peer, slot, offset_of(output.data()), output.size()); };
-    calling_gloo([&] { return doing(message); }, call);
-    return {message.index};
-  }
-
-  struct Awaiter {
-    Endpoint& endpoint;
-    MessageHandle handle;
-
-    bool await_ready() const { return endpoint.block_until_done(handle); }
-    void await_suspend(std::coroutine_handle<>) const noexcept {}
-    std::size_t await_resume() const { return endpoint.take(handle); }
-  };
-
-  /// Blocking, in await_ready. The routine is suspended only if interrupt() ended the wait, and then never resumed.
-  /// @throws Error (closed) if the peer has closed its connection; (disagreement) if a message exceeds its memory
-  Awaiter done(MessageHandle handle) noexcept { return {*this, handle}; }
-
-  /// Ends the current wait; later ones do not begin. Threads: any.
-  void interrupt() noexcept {
-    const std::lock_guard lock(mutex_);
-    interrupted_ = true;
-    if (awaited_ != nullptr) {
-      awaited_->receives ? awaited_->buffer->abortWaitRecv() : awaited_->buffer->abortWaitSend();
-    }
-  }
-
-  /// Drops all messages: on return, no thread reads or writes their memory. Afterwards only destruction is allowed.
-  void abandon() noexcept {
-    {
-      const std::lock_guard lock(mutex_);
-      interrupted_ = true;
-      awaited_ = nullptr;
-    }
-    messages_.clear();
-    free_.clear();
-  }
-
-  /// Whether every message that was started is complete.
-  bool is_idle() const noexcept { return free_.size() == messages_.size(); }
-
-  /// After an interrupted wait: the peer, and whether that peer had to send (true) or receive.
-  std::pair<int, bool> waits_for() const noexcept { return awaited_end_; }
-
- private:
-  static constexpr std::size_t longest_framed = 16 * 1024;
-  static constexpr unsigned length_bits = 40;
-  static constexpr unsigned number_bits = 23;
-
-  /// A message in flight, or a free entry for one. Has a stable address.
-  struct PendingMessage {
-    std::uint32_t index = 0;
-    int peer = -1;
-    bool receives = false;
-    bool framed = false;
-    std::size_t bytes = 0;
-    std::byte* target = nullptr;
-    std::unique_ptr<std::byte[]> memory;
-    std::unique_ptr<::gloo::transport::UnboundBuffer> buffer;  ///< destroyed first: then Gloo no longer uses the memory
-
-    std::byte* frame() {
-      if (!memory) {
-        memory.reset(new std::byte[sizeof(std::uint64_t) + longest_framed]);
-      }
-      return memory.get();
-    }
-  };
-
-  struct SequenceNumbers {
-    std::array<std::uint32_t, message_passing::tag_class_count> sent{};
-    std::array<std::uint32_t, message_passing::tag_class_count> received{};
-  };
-
-  /// A buffer that spans all of memory serves messages at any address: an offset in it is an address.
-  std::unique_ptr<::gloo::transport::UnboundBuffer> all_of_memory() const {
-    return mesh_.gloo_context().createUnboundBuffer(nullptr, std::numeric_limits<std::size_t>::max());
-  }
-  static std::size_t offset_of(const std::byte* address) noexcept { return reinterpret_cast<std::uintptr_t>(address); }
-
-  PendingMessage& start(int peer, bool receives) {
-    if (free_.empty()) {
-      free_.reserve(messages_.size() + 1);  // so that take() does not allocate
-      auto made = std::make_unique<PendingMessage>();
-      made->index = static_cast<std::uint32_t>(messages_.size());
-      made->buffer = all_of_memory();
-      messages_.push_back(std::move(made));
-      free_.push_back(messages_.back()->index);
-    }
-    PendingMessage& message = *messages_[free_.back()];
-    free_.pop_back();
-    message.peer = peer;
-    message.receives = receives;
-    message.framed = false;
-    return message;
-  }
-
-  std::string doing(const PendingMessage& message) const {
-    return (message.receives ? "receiving from " : "sending to ") + mesh_.to_string(message.peer) +
-           ", which has ended or left the channel (does every rank take as many steps and call the same collectives?)";
-  }
-
-  /// Gloo's match key: tag class, number and, for a long message, its length.
-  static std::uint64_t next_slot(std::array<std::uint32_t, message_passing::tag_class_count>& numbers,
-                                 TagClass tag_class, std::size_t bytes) {
-    if (bytes >> length_bits != 0) {
-      throw Error(Errc::limit,
-                  "a message of " + std::to_string(bytes) + " bytes is longer than a channel of Gloo takes");
-    }
-    const std::uint64_t number = numbers[static_cast<std::size_t>(tag_class)]++ % (1U << number_bits);
-    const std::uint64_t length = bytes <= longest_framed ? 0 : bytes;
-    return static_cast<std::uint64_t>(tag_class) << (length_bits + number_bits) | number << length_bits | length;
-  }
-
-  /// @returns false if interrupted
-  bool block_until_done(MessageHandle handle) {
-    PendingMessage& message = *messages_[handle.index];
-    awaited_end_ = {message.peer, message.receives};
-    if (!announce(&message)) {
-      return false;
-    }
-    struct AnnouncementGuard {
-      Endpoint& endpoint;
-      ~AnnouncementGuard() { endpoint.announce(nullptr); }
-    };
-    const auto wait = [&] {
-      const AnnouncementGuard guard{*this};
-      return message.receives ? message.buffer->waitRecv(nullptr, longest_wait)
-                              : message.buffer->waitSend(nullptr, longest_wait);
-    };
-    return calling_gloo([&] { return doing(message); }, wait);
-  }
-
-  /// Publishes the message whose wait interrupt() ends. @returns false if interrupt() was called before
-  bool announce(PendingMessage* message) noexcept {
-    const std::lock_guard lock(mutex_);
-    if (interrupted_ && message != nullptr) {
-      return false;
-    }
-    awaited_ = message;
-    return true;
-  }
-
-  std::size_t take(MessageHandle handle) {
-    PendingMessage& message = *messages_[handle.index];
-    const std::size_t bytes = message.framed ? unpack(message) : message.bytes;
-    free_.push_back(message.index);
-    return bytes;
-  }
-
-  std::size_t unpack(PendingMessage& message) const {
-    std::uint64_t length = 0;
-    std::memcpy(&length, message.frame(), sizeof length);
-    if (length > message.bytes) {
-      throw Error(Errc::disagreement, mesh_.to_string(message.peer) + " sends " + std::to_string(length) +
-                                          " bytes where " + std::to_string(message.bytes) + " are received");
-    }
-    if (length > 0) {
-      std::memcpy(message.target, message.frame() + sizeof length, static_cast<std::size_t>(length));
-    }
-    return static_cast<std::size_t>(length);
-  }
-
-  /// The caller interrupts at its own deadline, because Gloo closes all connections when its timeout passes.
-  static constexpr std::chrono::milliseconds longest_wait = std::chrono::hours(24 * 365);
-
-  Mesh& mesh_;
-  const int rank_;
-  const int size_;
-  FramePool frames_;
-  std::vector<SequenceNumbers> numbers_;  ///< by peer
-  std::vector<std::unique_ptr<PendingMessage>> messages_;
-  std::vector<std::uint32_t> free_;
-  std::pair<int, bool> awaited_end_{-1, true};
-  std::mutex mutex_;
-  bool interrupted_ = false;
-  PendingMessage* awaited_ = nullptr;
-};
-
-static_assert(message_passing::Endpoint<Endpoint>);
-
-}  // namespace DTRAIN_NAMESPACE::backend::gloo
-
-#endif  // DTRAIN_WITH_GLOO
 
 // ---- dtrain/backend/message_passing/transport.hpp
 
@@ -13328,153 +13288,6 @@ concept Transport = requires { typename T::Endpoint; } && Endpoint<typename T::E
 // clang-format on
 
 }  // namespace DTRAIN_NAMESPACE::backend::message_passing
-
-// ---- dtrain/backend/gloo/transport.hpp
-
-/// @file
-/// gloo::Transport: runs a channel's routines on its own thread, which may block in Gloo.
-
-#if DTRAIN_WITH_GLOO
-
-namespace DTRAIN_NAMESPACE::backend::gloo {
-
-/// See message_passing::Transport. Gloo's waits block, so the channel's own thread runs each routine from start to end.
-/// The thread that runs the stream waits for it, checks the deadline, and interrupts it on cancellation.
-class Transport {
- public:
-  using Endpoint = gloo::Endpoint;
-
-  static constexpr const char* backend_name() noexcept { return "backend::Gloo"; }
-
-  /// Collective, blocking. @throws Error (unsupported, closed, timeout, protocol), JobFailed
-  Transport(const ChannelContext& context, const std::vector<int>& /*job_ranks*/, Deadline deadline)
-      : failure_(context.failure), mesh_(std::make_unique<Mesh>(context, deadline)) {
-    mesh_->exchange_addresses(context.store, deadline);
-    connect(context, deadline);
-    mesh_->await_all(context.store, deadline);
-    endpoint_.emplace(*mesh_);
-  }
-  ~Transport() { close(true); }
-
-  Endpoint& endpoint() noexcept { return *endpoint_; }
-
-  /// Within a host, blocks go straight to the rank that reduces them, in chunks as long as Gloo's own, because the
-  /// number of thread wake-ups dominates. Between hosts, chunks are shorter and more of them are in flight.
-  static message_passing::Tuning tuning(const ChannelContext& context) noexcept {
-    message_passing::Tuning tuning;
-    if (context.members.node_count == 1) {
-      tuning.all_to_all = true;
-      tuning.chunk_bytes = 1024 * 1024;
-      tuning.chunks_in_flight = 2;
-    }
-    return tuning;
-  }
-
-  /// Blocking: until the routine is done, or `token` cancels it. @returns true: the operation's memory is free again
-  template <class Token>
-  bool run_blocking(message_passing::Routine& routine, Token& token) noexcept {
-    auto work = [&]() noexcept { routine.resume(); };
-    worker_.start(work);
-    std::chrono::milliseconds slice(1);
-    while (!worker_.wait(Deadline::after(std::exchange(slice, std::chrono::milliseconds(20))))) {
-      if (token.cancelled()) {
-        endpoint_->interrupt();
-      } else {
-        token.stalled();
-      }
-    }
-    if (!endpoint_->is_idle()) {
-      cancel(routine);
-    }
-    return true;
-  }
-
-  /// See Endpoint::waits_for.
-  std::pair<int, bool> waits_for() const noexcept { return endpoint_->waits_for(); }
-
-  /// Threads: any. The running operation ends, and later ones do not start.
-  void interrupt() noexcept { endpoint_->interrupt(); }
-
-  /// Closes the connections, which ends the waits of peers for this rank.
-  void close(bool /*clean*/) noexcept {
-    while (!worker_.wait(Deadline::after(std::chrono::hours(1)))) {
-    }
-    if (endpoint_) {
-      endpoint_->abandon();
-    }
-    mesh_.reset();
-  }
-
- private:
-  /// Wait for the job's first cause after a peer has closed its connection: longer than a lost rank may take to
-  /// reconnect.
-  static constexpr std::chrono::milliseconds grace{1200};
-
-  /// Connects on the channel's thread; a failed job or the deadline interrupts it.
-  void connect(const ChannelContext& context, Deadline deadline) {
-    std::exception_ptr failed;
-    auto work = [&]() noexcept {
-      try {
-        mesh_->connect();
-      } catch (...) {
-        failed = std::current_exception();
-      }
-    };
-    worker_.start(work);
-    while (!worker_.wait(Deadline::after(std::chrono::milliseconds(10)))) {
-      if (deadline.passed() || context.failure->failed()) {
-        mesh_->interrupt();
-      }
-      if (context.on_stall) {
-        context.on_stall();
-      }
-    }
-    if (failed && !deadline.passed()) {  // a lost peer may be the job's first cause
-      context.failure->block_until_failed(earlier(deadline, Deadline::after(grace)));
-    }
-    context.failure->throw_if_failed(context.reporting_rank());
-    if (deadline.passed()) {
-      throw Error(Errc::timeout, "connecting channel '" + context.name + "' over Gloo took too long");
-    }
-    if (failed) {
-      std::rethrow_exception(failed);
-    }
-  }
-
-  /// Ends all use of the operation's memory, then closes the connections, because a message may be half received.
-  void cancel(const message_passing::Routine& routine) noexcept {
-    endpoint_->interrupt();
-    endpoint_->abandon();
-    try {
-      if (routine.done()) {
-        routine.check();
-      }
-    } catch (const Error& error) {
-      if (error.code() == make_error_code(Errc::closed)) {
-        failure_->block_until_failed(Deadline::after(grace));
-      }
-    } catch (...) {  // Channel reports it
-    }
-    worker_.start(close_connections_);
-  }
-
-  struct CloseConnections {
-    Transport& transport;
-    void operator()() const noexcept { transport.mesh_->interrupt(); }
-  };
-
-  const std::shared_ptr<FailureLatch> failure_;
-  std::unique_ptr<Mesh> mesh_;
-  std::optional<Endpoint> endpoint_;
-  CloseConnections close_connections_{*this};
-  async::WorkerThread worker_;  ///< destroyed first
-};
-
-static_assert(message_passing::Transport<Transport>);
-
-}  // namespace DTRAIN_NAMESPACE::backend::gloo
-
-#endif  // DTRAIN_WITH_GLOO
 
 // ---- dtrain/backend/message_passing/channel.hpp
 
@@ -13999,7 +13812,12 @@ class Channel {
  public:
   /// Has no communicator yet: see init.hpp. @throws Error (cuda)
   Channel(const ChannelContext& of, const NcclOptions& with, int device)
-      : context(limited(of)), options(with), status(context), device_(device), ring_(device) {}
+      : context(limited(of)),
+        options(with),
+        status(context),
+        device_(device),
+        order_(LaunchOrder::of_device(device)),
+        ring_(device) {}
   Channel(const Channel&) = delete;
   Channel& operator=(const Channel&) = delete;
 
@@ -14017,8 +13835,12 @@ class Channel {
   template <class Call>
   void issue(const Operation& operation, const char* function, stream::cuda::StreamRef stream, Call call) {
     status.check();
+    std::optional<LaunchOrder::Turn> turn;
     std::optional<InflightRing::TrackedOperation> watched;
     if (!stream.is_capturing()) {  // a graph must not record these events; those of a graph cannot be queried
+      if (order_ != nullptr) {
+        turn.emplace(*order_, stream, Deadline::after(context.timeout));
+      }
       watched.emplace(ring_, operation, stream);
     }
     CommLock::Guard held = lock_or_throw();
@@ -14026,11 +13848,15 @@ class Channel {
         held, call(held.communicator()), Deadline::after(context.timeout), [this] { return status.aborted(); });
     if (result.code != ncclSuccess) {
       watched.reset();
+      turn.reset();
       throw_with_diagnosis(result, to_string(operation) + " by " + function, &operation, std::move(held));
     }
     held.unlock();
     if (watched) {
       watched->end(stream);
+    }
+    if (turn) {
+      turn->end(stream);
     }
   }
 
@@ -14193,6 +14019,7 @@ class Channel {
   }
 
   const int device_;
+  LaunchOrder* const order_;  ///< null if NCCL orders by itself
   InflightRing ring_;
   std::list<MemoryRegistration> registrations_;
   std::list<ncclComm_t> split_results_;  ///< null once taken
@@ -14322,9 +14149,9 @@ inline void end_blocking(Channel& channel) noexcept {
   bool finalized = false;
   if (held.communicator() != nullptr && !channel.status.aborted()) {
     channel.deregister_all(held);
-    const AsyncResult result =
-        wait_for_result_blocking(held, ncclCommFinalize(held.communicator()), Deadline::after(std::chrono::hours(24)),
-                                 [&] { return channel.status.aborted(); });
+    const AsyncResult result = wait_for_result_blocking(held, ncclCommFinalize(held.communicator()),
+                                                        Deadline::unbounded("the watchdog thread can be left behind"),
+                                                        [&] { return channel.status.aborted(); });
     finalized = result.code == ncclSuccess;
   }
   const ncclComm_t communicator = channel.comm_lock.take(held);
@@ -14333,137 +14160,6 @@ inline void end_blocking(Channel& channel) noexcept {
     static_cast<void>(finalized ? ncclCommDestroy(communicator) : ncclCommAbort(communicator));
   }
   channel.abort_abandoned_splits();
-}
-
-}  // namespace DTRAIN_NAMESPACE::backend::nccl
-
-#endif  // DTRAIN_WITH_NCCL
-
-// ---- dtrain/backend/nccl/init.hpp
-
-/// @file
-/// Initialisation of NCCL communicators: ncclCommInitRankConfig for all ranks of a channel, and ncclCommSplit.
-
-#if DTRAIN_WITH_NCCL
-
-namespace DTRAIN_NAMESPACE::backend::nccl {
-
-inline std::string to_hexadecimal(const ncclUniqueId& id) {
-  constexpr char digits[] = "0123456789abcdef";
-  std::string text;
-  for (const char character : id.internal) {
-    const auto byte = static_cast<unsigned char>(character);
-    text += {digits[byte >> 4], digits[byte & 0xf]};
-  }
-  return text;
-}
-
-/// @throws Error (protocol) unless `text` is from to_hexadecimal
-inline ncclUniqueId unique_id_from(const std::string& text) {
-  ncclUniqueId id{};
-  bool good = text.size() == 2 * sizeof id.internal;
-  for (std::size_t i = 0; good && i < sizeof id.internal; ++i) {
-    unsigned byte = 0;
-    const char* const end = text.data() + 2 * i + 2;
-    const auto [after, error] = std::from_chars(end - 2, end, byte, 16);
-    good = after == end && error == std::errc();
-    id.internal[i] = static_cast<char>(byte);
-  }
-  if (!good) {
-    throw Error(Errc::protocol, "NCCL's unique id came as " + std::to_string(text.size()) +
-                                    " characters that are none; do all ranks run the same program?");
-  }
-  return id;
-}
-
-/// Rank 0's unique id, which the store passes on. Blocking. @throws Error (timeout, nccl), JobFailed
-inline ncclUniqueId exchange_id_blocking(const Channel& channel, Deadline deadline) {
-  const ChannelContext& context = channel.context;
-  const std::string key = context.name + "/nccl-id";
-  if (context.members.rank != 0) {
-    return unique_id_from(context.store.take_blocking(key, context.members.world_size - 1, deadline));
-  }
-  ncclUniqueId id{};
-  const ncclResult_t code = ncclGetUniqueId(&id);
-  if (code != ncclSuccess) {
-    throw nccl_error(code, "ncclGetUniqueId", channel.caller(), last_error(nullptr),
-                     "NCCL_SOCKET_IFNAME names the network interface to use");
-  }
-  if (context.members.world_size > 1) {
-    context.store.set_blocking(key, to_hexadecimal(id), deadline);
-  }
-  return id;
-}
-
-/// Remedy for an error of ranks that do not connect.
-inline std::string hint(const Channel& channel) {
-  const int ranks = channel.context.members.world_size;
-  return ranks == 1 ? "is the device of another process at fault? NCCL_DEBUG=INFO makes NCCL say what it waits for"
-                    : "do all " + std::to_string(ranks) +
-                          " ranks come here, each with a device of its own? NCCL_SOCKET_IFNAME names the interface "
-                          "that the ranks reach each other by, whose ports no firewall may close; NCCL_DEBUG=INFO "
-                          "makes NCCL say what it waits for";
-}
-
-/// Waits for the communicator under the channel's lock. After a failure the channel keeps it: an abort may wait for
-/// other ranks, which must be notified first. @throws the job's first cause; Error (timeout, nccl)
-inline void wait_or_throw(Channel& channel, CommLock::Guard& held, ncclResult_t code, const char* call,
-                          Deadline deadline) {
-  const auto began = Deadline::Clock::now();
-  const auto& job = channel.context.failure;
-  const AsyncResult result = wait_for_result_blocking(held, code, deadline, [&] { return job->failed(); });
-  if (result.code == ncclSuccess && held.communicator() != nullptr) {
-    return;
-  }
-  const std::string error_text = held.communicator() != nullptr ? last_error(held.communicator()) : last_error(nullptr);
-  held.unlock();
-  job->throw_if_failed(channel.context.reporting_rank());
-  const std::string doing = std::string(call) + " for channel '" + channel.context.name + "'";
-  if (result.code == ncclInProgress) {
-    throw Error(Errc::timeout, doing + " had not connected rank " + std::to_string(channel.context.members.rank) +
-                                   " of " + std::to_string(channel.context.members.world_size) + " after " +
-                                   duration_text(Deadline::Clock::now() - began) + "; " + hint(channel))
-        .with_rank(channel.context.reporting_rank());
-  }
-  throw nccl_error(result.code, doing, channel.caller(), error_text, hint(channel));
-}
-
-/// Collective, blocking: makes the channel's communicator.
-/// @throws the job's first cause; Error (timeout, nccl, protocol), which the caller reports to the job
-inline void connect_blocking(Channel& channel, Deadline deadline) {
-  const ChannelContext& context = channel.context;
-  const ncclUniqueId id = exchange_id_blocking(channel, deadline);
-  const stream::cuda::DeviceGuard guard(channel.device());
-  ncclConfig_t config = config_of(channel.options);
-  ncclComm_t made = nullptr;
-  CommLock::Guard held = channel.comm_lock.lock();
-  const ncclResult_t code =
-      ncclCommInitRankConfig(&made, context.members.world_size, id, context.members.rank, &config);
-  channel.comm_lock.adopt(held, made);
-  wait_or_throw(channel, held, code, "ncclCommInitRankConfig", deadline);
-}
-
-/// Collective, blocking: gives `child` a communicator of the ranks of `parent` with the same color.
-/// @throws the job's first cause; Error (timeout, nccl), which the caller reports to the job
-inline void split_blocking(Channel& parent, Channel& child, int color, int key, Deadline deadline) {
-  ncclConfig_t config = config_of(child.options);
-  ncclComm_t& made = parent.split_result();
-  parent.manage("splitting", deadline,
-                [&](ncclComm_t communicator) { return ncclCommSplit(communicator, color, key, &made, &config); });
-  const std::atomic_ref<ncclComm_t> written(made);
-  while (written.load(std::memory_order_acquire) == nullptr && !deadline.passed() && !parent.status.aborted()) {
-    std::this_thread::sleep_for(
-        std::chrono::microseconds(100));  // NVIDIA/nccl#1472: written after the parent's state changes
-  }
-  if (written.load(std::memory_order_acquire) == nullptr) {
-    parent.status.check();
-    throw Error(Errc::timeout, "ncclCommSplit for channel '" + child.context.name +
-                                   "' had not given a communicator by the deadline; " + hint(child))
-        .with_rank(child.context.reporting_rank());
-  }
-  CommLock::Guard held = child.comm_lock.lock();
-  child.comm_lock.adopt(held, written.exchange(nullptr, std::memory_order_acquire));
-  wait_or_throw(child, held, ncclSuccess, "ncclCommSplit", deadline);
 }
 
 }  // namespace DTRAIN_NAMESPACE::backend::nccl
@@ -14607,34 +14303,185 @@ concept OnHostStreams = Backend<B> && std::same_as<typename B::Communicator::Str
 
 }  // namespace DTRAIN_NAMESPACE::backend
 
-// ---- dtrain/backend/setup/gather.hpp
+// ---- dtrain/backend/setup/open_and_report.hpp
 
 /// @file
-/// gather_blocking: gathers one text of each rank on rank 0, which combines and distributes them.
+/// Opening of a channel, with failures of this rank reported to the job.
 
 namespace DTRAIN_NAMESPACE::backend {
 
-/// Collective, blocking. Rank 0 combines one text of each rank; every rank gets the result. No key stays in the store.
-/// @param name prefix of the keys, used once
-/// @param combine `combine(texts)` runs on rank 0, with the texts in rank order
-/// @throws Error (timeout), JobFailed; on rank 0, exceptions of `combine`
-template <class Combine>
-std::string gather_blocking(const StoreRef& store, const std::string& name, int rank, int ranks, std::string own,
-                            Combine combine, Deadline deadline) {
-  const auto key_of = [&](int other) { return name + "/" + std::to_string(other); };
-  if (rank != 0) {
-    store.set_blocking(key_of(rank), own, deadline);
-    return store.take_blocking(name + "/all", ranks - 1, deadline);
+/// Reports a failed opening to the job. Otherwise the other ranks would wait for this rank until their deadline.
+inline void report_failed_opening(const ChannelContext& context, const Error& error) {
+  const CauseKind kind = error.code() == make_error_code(Errc::timeout) ? CauseKind::timeout : CauseKind::exception;
+  const int rank = error.rank().value_or(context.reporting_rank());  // another one's, if all ranks got its error
+  const bool own = rank == context.reporting_rank();
+  context.failure->report({kind, rank, own ? context.members.host : "", error.what()});
+}
+
+/// Returns `make()`. @throws its exceptions; an Error other than JobFailed is first reported to the job
+template <class Make>
+auto reporting_failure(const ChannelContext& context, Make make) -> decltype(make()) {
+  try {
+    return make();
+  } catch (const JobFailed&) {
+    throw;
+  } catch (const Error& error) {
+    report_failed_opening(context, error);
+    throw;
   }
-  std::vector<std::string> texts{std::move(own)};
-  for (int other = 1; other < ranks; ++other) {
-    texts.push_back(store.take_blocking(key_of(other), 1, deadline));
+}
+
+/// Calls `Communicator::open_blocking`. Collective, blocking.
+/// @throws the job's first cause; exceptions of open_blocking, after the report
+template <class Communicator>
+Communicator open_and_report_blocking(const ChannelContext& context, Deadline deadline) {
+  context.failure->throw_if_failed(context.reporting_rank());
+  return reporting_failure(context, [&] { return Communicator::open_blocking(context, deadline); });
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend
+
+// ---- dtrain/backend/setup/store_gather.hpp
+
+/// @file
+/// store_gather and store_broadcast: texts from every rank to rank 0, and from rank 0 to every rank, over the store.
+
+namespace DTRAIN_NAMESPACE::backend {
+
+/// This rank, among the ranks that exchange texts: those of a channel, a group or a node.
+struct StoreRank {
+  /// A rank of the context's channel. @param doing for the sentence of a timeout: "splitting channel 'group'"
+  static StoreRank of(const ChannelContext& context, Deadline deadline, std::string doing) {
+    const auto name = [members = context.members](int other) {
+      return "rank " + std::to_string(members.rank_in_job(other));
+    };
+    return {context.store,
+            context.members.rank,
+            context.members.world_size,
+            context.reporting_rank(),
+            deadline,
+            std::move(doing),
+            name};
   }
-  const std::string text = combine(texts);
-  if (ranks > 1) {
-    store.set_blocking(name + "/all", text, deadline);
+
+  StoreRef store;
+  int rank;
+  int ranks;
+  int job_rank;  ///< this rank's number in the job
+  Deadline deadline;
+  std::string doing;
+  std::function<std::string(int)> name_of_rank;  ///< "rank 3"
+  std::string late = "did not come by the deadline";
+};
+
+namespace detail {
+
+/// "=TEXT", or an error with its origin: "!d4 2 SENTENCE" is code 4 of dtrain's category on rank 2 of the job.
+inline std::string encode(const Error& error, int job_rank) {
+  const bool posix = error.code().category() == std::generic_category();
+  const bool own = error.code().category() == dtrain_category();
+  const int code = posix || own ? error.code().value() : static_cast<int>(Errc::job_failed);  // a library's error
+  return (posix ? "!p" : "!d") + std::to_string(code) + " " + std::to_string(error.rank().value_or(job_rank)) + " " +
+         sanitize(error.what());
+}
+
+/// @throws the error that the rank has sent; Error (protocol) if `sent` is malformed
+inline std::string decode(const std::string& sent) {
+  if (sent.starts_with('=')) {
+    return sent.substr(1);
   }
+  const bool posix = sent.starts_with("!p");
+  char* end = nullptr;
+  const long code = posix || sent.starts_with("!d") ? std::strtol(sent.c_str() + 2, &end, 10) : 0;
+  if (code <= 0 || code > 4096) {
+    throw Error(Errc::protocol, "another rank sent " + in_quotes(sent) + "; do all ranks run the same program?");
+  }
+  const auto rank = static_cast<int>(std::strtol(end, &end, 10));
+  const std::error_code as = posix ? std::error_code(static_cast<int>(code), std::generic_category())
+                                   : make_error_code(static_cast<Errc>(code));
+  throw Error(as, end + (*end == ' ' ? 1 : 0)).with_rank(rank);
+}
+
+/// `make()` encoded, or its error. @throws JobFailed
+template <class Make>
+std::string encoded_result(Make& make, int job_rank) {
+  try {
+    return "=" + make();
+  } catch (const JobFailed&) {
+    throw;
+  } catch (const Error& error) {
+    return encode(error, job_rank);
+  }
+}
+
+/// Rank 0's half: takes the text of every other rank. @throws Error (timeout), which names all ranks that did not come
+inline void take_texts(const StoreRank& self, const std::string& name, std::vector<std::string>& texts) {
+  const auto key_of = [&](int rank) { return name + "/" + std::to_string(rank); };
+  for (int rank = 1; rank < self.ranks; ++rank) {
+    try {
+      texts.push_back(self.store.take_blocking(key_of(rank), 1, self.deadline));
+    } catch (const Error& error) {
+      if (error.code() != make_error_code(Errc::timeout)) throw;
+      std::string missing = self.name_of_rank(rank);
+      for (int later = rank + 1; later < self.ranks; ++later) {
+        const bool came = self.store.has_blocking(key_of(later), Deadline::after(std::chrono::seconds(1)));
+        missing += came ? "" : ", " + self.name_of_rank(later);
+      }
+      throw Error(Errc::timeout, self.doing + ": " + missing + " " + self.late + " (" + error.what() + ")");
+    }
+  }
+  for (std::string& text : texts) {
+    text = decode(text);
+  }
+}
+
+}  // namespace detail
+
+/// Collective, blocking: rank 0 runs `make()`; every rank gets its text or its Error. No key stays in the store.
+/// @param key used once
+/// @throws Error: that of `make` on every rank, with its code and sentence (job_failed for a library's code); (timeout)
+/// at the deadline on rank 0, and later elsewhere, so that rank 0's Error, which explains more, comes first; JobFailed
+template <class Make>
+std::string store_broadcast(const StoreRank& self, const std::string& key, Make make) {
+  if (self.rank != 0) {
+    return detail::decode(self.store.take_blocking(key, self.ranks - 1, with_grace(self.deadline)));
+  }
+  const auto publish = [&](const std::string& text) {
+    if (self.ranks > 1) {  // `make` may have passed the deadline
+      self.store.set_blocking(key, text, later(self.deadline, Deadline::after(std::chrono::seconds(10))));
+    }
+  };
+  std::string text;
+  try {
+    text = make();
+  } catch (const JobFailed&) {
+    throw;
+  } catch (const Error& error) {
+    publish(detail::encode(error, self.job_rank));
+    throw;
+  }
+  publish("=" + text);
   return text;
+}
+
+/// Collective, blocking: rank 0 combines a text of each rank; every rank gets the result, or the Error of the rank that
+/// failed. No key stays in the store.
+/// @param name prefix of the keys, used once
+/// @param own `own()` is this rank's text
+/// @param combine `combine(texts)` runs on rank 0, with the texts in rank order
+/// @throws as store_broadcast, also for errors of `own` on any rank; Error (timeout), which names the missing ranks
+template <class Own, class Combine>
+std::string store_gather(const StoreRank& self, const std::string& name, Own own, Combine combine) {
+  if (self.rank != 0) {
+    self.store.set_blocking(name + "/" + std::to_string(self.rank), detail::encoded_result(own, self.job_rank),
+                            self.deadline);
+  }
+  const auto gather = [&]() -> std::string {
+    std::vector<std::string> texts{detail::encoded_result(own, self.job_rank)};
+    detail::take_texts(self, name, texts);
+    return combine(texts);
+  };
+  return store_broadcast(self, name + "/all", gather);
 }
 
 }  // namespace DTRAIN_NAMESPACE::backend
@@ -14673,11 +14520,11 @@ inline int visible_devices() {
 /// Makes the rank's device current in the calling thread: see identity::choose_device. Precedes all other CUDA calls.
 /// @param may_share whether the backend supports several ranks on one device, and the user allows it
 /// @throws Error (unsupported: no device for this rank; usage, cuda)
-inline void take_device(const ProcessInfo& process_info, bool may_share) {
+inline void take_device(const identity::ProcessIdentity& identity, bool may_share) {
   const identity::DeviceChoice choice =
-      identity::choose_device({process_info.local_rank, process_info.local_world_size, visible_devices(), may_share});
+      identity::choose_device({identity.local_rank, identity.local_world_size, visible_devices(), may_share});
   if (!choice.refusal.empty()) {
-    throw Error(Errc::unsupported, choice.refusal).with_rank(process_info.rank);
+    throw Error(Errc::unsupported, choice.refusal).with_rank(identity.rank);
   }
   stream::cuda::check(cudaSetDevice(choice.index), "cudaSetDevice");
 }
@@ -14686,17 +14533,9 @@ inline void take_device(const ProcessInfo& process_info, bool may_share) {
 inline std::string device_name(int device) {
   cudaDeviceProp properties{};
   stream::cuda::check(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
-  constexpr char digits[] = "0123456789abcdef";
-  std::string uuid = "GPU-";
-  bool is_set = false;
-  for (const char byte : properties.uuid.bytes) {
-    const auto value = static_cast<unsigned char>(byte);
-    is_set = is_set || value != 0;
-    uuid += digits[value / 16];
-    uuid += digits[value % 16];
-  }
-  if (is_set) {
-    return uuid;
+  const auto uuid = std::as_bytes(std::span(properties.uuid.bytes));
+  if (std::any_of(uuid.begin(), uuid.end(), [](std::byte byte) { return byte != std::byte{}; })) {
+    return "GPU-" + hex(uuid);
   }
   std::array<char, 32> bus_id{};
   stream::cuda::check(cudaDeviceGetPCIBusId(bus_id.data(), static_cast<int>(bus_id.size()), device),
@@ -14755,28 +14594,583 @@ inline void compare_devices_blocking(const ChannelContext& context, bool may_sha
   if (context.name != first_channel || members.local_world_size == 1) {
     return;
   }
-  const std::string no_refusal = "none";
-  const std::string node = "devices/" + std::to_string(members.node_rank);
-  const std::string device = device_name(stream::cuda::current_device());
-  const auto refusal_of = [&](const std::vector<std::string>& words) {
+  const auto own = [&] {
+    return to_text(detail::DeviceAssignment{may_share, device_name(stream::cuda::current_device()),
+                                            std::to_string(members.rank_in_job())});
+  };
+  const auto compare = [&](const std::vector<std::string>& texts) {
     std::vector<detail::DeviceAssignment> assignments;
-    for (const std::string& word : words) {
-      assignments.push_back(detail::device_assignment_from(word));
+    for (const std::string& text : texts) {
+      assignments.push_back(detail::device_assignment_from(text));
     }
     const std::string conflict = detail::first_conflict(std::move(assignments), members.host);
-    return conflict.empty() ? no_refusal : conflict;
+    if (!conflict.empty()) {
+      throw Error(Errc::unsupported, conflict);
+    }
+    return std::string();
   };
-  const detail::DeviceAssignment own{may_share, device, std::to_string(members.rank_in_job())};
-  const std::string refusal = gather_blocking(context.store, node, members.local_rank, members.local_world_size,
-                                              to_text(own), refusal_of, deadline);
-  if (refusal != no_refusal) {
-    throw Error(Errc::unsupported, refusal).with_rank(members.rank_in_job());
-  }
+  const auto name = [](int local_rank) { return "local rank " + std::to_string(local_rank); };
+  store_gather({context.store, members.local_rank, members.local_world_size, members.rank_in_job(), deadline,
+                "comparing the devices of the ranks on host " + members.host, name},
+               "devices/" + std::to_string(members.node_rank), own, compare);
 }
 
 }  // namespace DTRAIN_NAMESPACE::backend::cuda
 
 #endif  // DTRAIN_WITH_CUDA
+
+// ---- dtrain/backend/gloo/mesh.hpp
+
+/// @file
+/// gloo::Mesh: the connections of one channel, between all pairs of ranks.
+
+#if DTRAIN_WITH_GLOO
+
+namespace DTRAIN_NAMESPACE::backend::gloo {
+
+/// The addresses at which a rank listens, as published in the store: one socket for each peer.
+struct PeerInfo {
+  int job_rank = 0;
+  std::string host;               ///< host name
+  std::string device;             ///< the numeric address of its sockets
+  std::size_t address_bytes = 0;  ///< size of one address, in Gloo's own format
+  std::string addresses;          ///< concatenated, for the peers in rank order
+};
+
+inline void fields(Serializer& of, PeerInfo& info) {
+  of.number(info.job_rank, 0, std::numeric_limits<int>::max());
+  of.text(info.host, 256);
+  of.text(info.device, 256);
+  of.number(info.address_bytes);
+  of.raw_text(info.addresses, std::size_t{64} << 20);  // the store bounds its values
+}
+
+/// A Gloo device with its thread, and a Gloo context, both for this channel alone: closing it affects no other channel.
+/// It performs the steps of gloo::rendezvous::Context with a store, so that a failure of the job can interrupt them.
+/// Threads: interrupt() from any; all others one at a time.
+class Mesh {
+ public:
+  /// Listens for each peer. @throws Error (unsupported, closed)
+  Mesh(const ChannelContext& context, Deadline deadline) : rank_(context.members.rank), name_(context.name) {
+    const int size = context.members.world_size;
+    const std::string address = device_address(context.members);
+    const async::BlockedSignals blocked;  // for the device's thread
+    const auto open = [&] {
+      device_ = ::gloo::transport::tcp::CreateDevice(::gloo::transport::tcp::attr(address.c_str()));
+      gloo_context_ = device_->createContext(rank_, size);
+      // To connect, Gloo waits for five times the timeout.
+      gloo_context_->setTimeout(
+          std::max(std::chrono::milliseconds(1),
+                   std::chrono::duration_cast<std::chrono::milliseconds>(deadline.remaining()) / 5));
+      for (int peer = 0; peer < size; ++peer) {
+        if (peer != rank_) {
+          gloo_context_->createPair(peer);
+        }
+      }
+    };
+    calling_gloo([&] { return "opening channel '" + name_ + "' at address " + address; }, open);
+    own_.job_rank = context.reporting_rank();
+    own_.host = context.members.host;
+    own_.device = address;
+  }
+
+  /// Collective, blocking: publishes this rank's addresses and reads those of the others.
+  /// @throws Error (timeout, protocol), JobFailed
+  void exchange_addresses(const StoreRef& store, Deadline deadline) {
+    const int size = gloo_context_->size;
+    for (int peer = 0; peer < size; ++peer) {
+      if (peer != rank_) {
+        const std::vector<char> address = gloo_context_->getPair(peer)->address().bytes();
+        own_.address_bytes = address.size();
+        own_.addresses.append(address.begin(), address.end());
+      }
+    }
+    const auto key_of = [&](int rank) { return name_ + "/gloo-" + std::to_string(rank); };
+    if (size > 1) {
+      store.set_blocking(key_of(rank_), to_bytes(own_), deadline);
+    }
+    for (int peer = 0; peer < size; ++peer) {
+      peers_.push_back(peer == rank_ ? own_
+                                     : from_bytes<PeerInfo>(store.take_blocking(key_of(peer), size - 1, deadline),
+                                                            "a rank's addresses for Gloo"));
+    }
+  }
+
+  /// Collective, blocking: until every peer is connected, or interrupt(). @throws Error (closed)
+  void connect() {
+    for (int peer = 0; peer < gloo_context_->size && !interrupted_.load(); ++peer) {
+      if (peer != rank_) {
+        const auto connect = [&] { gloo_context_->getPair(peer)->connect(address_of(peer)); };
+        calling_gloo(
+            [&] { return "connecting channel '" + name_ + "' at " + own_.device + " with " + to_string(peer); },
+            connect);
+      }
+    }
+  }
+
+  /// Collective, blocking: until every rank is connected with every other. Otherwise a rank that leaves the channel
+  /// early would break connections that others still wait for. @throws Error (timeout), JobFailed
+  void await_all(const StoreRef& store, Deadline deadline) const {
+    const StoreRank self{store,
+                         rank_,
+                         gloo_context_->size,
+                         own_.job_rank,
+                         deadline,
+                         "connecting channel '" + name_ + "'",
+                         [this](int peer) { return to_string(peer); },
+                         "is not connected with all others by the deadline; can every host of the job reach every "
+                         "other one?"};
+    const auto empty = [](const auto&...) { return std::string(); };
+    store_gather(self, name_ + "/gloo-connected", empty, empty);
+  }
+
+  /// Closes all connections: connect() returns soon, and peers find their connections reset. Blocking: up to 10 ms for
+  /// each connection, the polling period of Gloo's thread.
+  void interrupt() noexcept {
+    interrupted_.store(true);
+    for (int peer = 0; peer < gloo_context_->size; ++peer) {
+      try {
+        if (peer != rank_) {
+          gloo_context_->getPair(peer)->close();
+        }
+      } catch (...) {  // the destructor of Gloo's context cleans up
+      }
+    }
+  }
+
+  ::gloo::transport::Context& gloo_context() const noexcept { return *gloo_context_; }
+
+  /// "rank 3 on host b".
+  std::string to_string(int peer) const {
+    const PeerInfo& info = peers_[static_cast<std::size_t>(peer)];
+    return "rank " + std::to_string(info.job_rank) + " on host " + info.host;
+  }
+
+ private:
+  /// Address at which `peer` listens for this rank. A rank's list omits itself.
+  std::vector<char> address_of(int peer) const {
+    const PeerInfo& info = peers_[static_cast<std::size_t>(peer)];
+    const std::size_t ranks = peers_.size();
+    if (info.address_bytes != own_.address_bytes || info.addresses.size() != (ranks - 1) * info.address_bytes) {
+      throw Error(Errc::disagreement, "channel '" + name_ + "': " + to_string(peer) +
+                                          " writes its addresses otherwise than rank " + std::to_string(own_.job_rank) +
+                                          "; use one version of Gloo on all hosts");
+    }
+    const auto offset = static_cast<std::size_t>(rank_ < peer ? rank_ : rank_ - 1) * info.address_bytes;
+    const auto begin = info.addresses.begin() + static_cast<std::ptrdiff_t>(offset);
+    return {begin, begin + static_cast<std::ptrdiff_t>(info.address_bytes)};
+  }
+
+  const int rank_;
+  const std::string name_;
+  PeerInfo own_;
+  std::vector<PeerInfo> peers_;
+  std::atomic<bool> interrupted_{false};
+  std::shared_ptr<::gloo::transport::Device> device_;
+  std::shared_ptr<::gloo::transport::Context> gloo_context_;  ///< destroyed before its device
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::gloo
+
+#endif  // DTRAIN_WITH_GLOO
+
+// ---- dtrain/backend/gloo/endpoint.hpp
+
+/// @file
+/// gloo::Endpoint: point-to-point messages over Gloo's unbound buffers.
+
+#if DTRAIN_WITH_GLOO
+
+namespace DTRAIN_NAMESPACE::backend::gloo {
+
+using message_passing::FramePool;
+using message_passing::TagClass;
+
+/// A message_passing::Endpoint whose `done` blocks. For each direction between two ranks, messages of a tag class are
+/// numbered; Gloo matches the two ends by tag class and number. Gloo does not report a received message's length, and
+/// ends the process if the message exceeds its memory. Hence:
+/// - a message of up to 16 KiB travels in a frame with its length;
+/// - a longer message also matches by its length, so its memory has exactly that length, and one of another length is
+///   not received.
+/// Gloo allocates for each message; dtrain's own memory is reused.
+///
+/// Threads: one at a time; interrupt() from any. Lifetime: the mesh outlives it.
+class Endpoint {
+ public:
+  struct MessageHandle {
+    std::uint32_t index = 0;
+  };
+
+  explicit Endpoint(Mesh& mesh)
+      : mesh_(mesh),
+        rank_(mesh.gloo_context().rank),
+        size_(mesh.gloo_context().size),
+        numbers_(static_cast<std::size_t>(size_)) {}
+  Endpoint(const Endpoint&) = delete;
+  Endpoint& operator=(const Endpoint&) = delete;
+
+  int rank() const noexcept { return rank_; }
+  int size() const noexcept { return size_; }
+  FramePool& frames() noexcept { return frames_; }
+
+  /// @throws Error (closed) if the peer has closed its connection; (limit) from 2^40 bytes on
+  MessageHandle send(std::span<const std::byte> input, int peer, TagClass tag_class) {
+    PendingMessage& message = start(peer, false);
+    const std::uint64_t slot = next_slot(numbers_[static_cast<std::size_t>(peer)].sent, tag_class, input.size());
+    message.bytes = input.size();
+    if (input.size() <= longest_framed) {
+      const std::uint64_t length = input.size();
+      std::memcpy(message.frame(), &length, sizeof length);
+      if (!input.empty()) {
+        std::memcpy(message.frame() + sizeof length, input.data(), input.size());
+      }
+      input = {message.frame(), sizeof length + input.size()};
+    }
+    const auto call = [&] { message.buffer->send(peer, slot, offset_of(input.data()), input.size()); };
+    calling_gloo([&] { return doing(message); }, call);
+    return {message.index};
+  }
+
+  /// As send.
+  MessageHandle recv(std::span<std::byte> output, int peer, TagClass tag_class) {
+    PendingMessage& message = start(peer, true);
+    const std::uint64_t slot = next_slot(numbers_[static_cast<std::size_t>(peer)].received, tag_class, output.size());
+    message.bytes = output.size();
+    message.target = nullptr;
+    if (output.size() <= longest_framed) {
+      message.target = output.data();
+      message.framed = true;
+      output = {message.frame(), sizeof(std::uint64_t) + longest_framed};
+    }
+    const auto call = [&] { message.buffer->recv(peer, slot, offset_of(output.data()), output.size()); };
+    calling_gloo([&] { return doing(message); }, call);
+    return {message.index};
+  }
+
+  struct Awaiter {
+    Endpoint& endpoint;
+    MessageHandle handle;
+
+    bool await_ready() const { return endpoint.block_until_done(handle); }
+    void await_suspend(std::coroutine_handle<>) const noexcept {}
+    std::size_t await_resume() const { return endpoint.take(handle); }
+  };
+
+  /// Blocking, in await_ready. The routine is suspended only if interrupt() ended the wait, and then never resumed.
+  /// @throws Error (closed) if the peer has closed its connection; (disagreement) if a message exceeds its memory
+  Awaiter done(MessageHandle handle) noexcept { return {*this, handle}; }
+
+  /// Ends the current wait; later ones do not begin. Threads: any.
+  void interrupt() noexcept {
+    const std::lock_guard lock(mutex_);
+    interrupted_ = true;
+    if (awaited_ != nullptr) {
+      awaited_->receives ? awaited_->buffer->abortWaitRecv() : awaited_->buffer->abortWaitSend();
+    }
+  }
+
+  /// Drops all messages: on return, no thread reads or writes their memory. Afterwards only destruction is allowed.
+  void abandon() noexcept {
+    {
+      const std::lock_guard lock(mutex_);
+      interrupted_ = true;
+      awaited_ = nullptr;
+    }
+    messages_.clear();
+    free_.clear();
+  }
+
+  /// Whether every message that was started is complete.
+  bool is_idle() const noexcept { return free_.size() == messages_.size(); }
+
+  /// After an interrupted wait: the peer, and whether that peer had to send (true) or receive.
+  std::pair<int, bool> waits_for() const noexcept { return awaited_end_; }
+
+ private:
+  static constexpr std::size_t longest_framed = 16 * 1024;
+  static constexpr unsigned length_bits = 40;
+  static constexpr unsigned number_bits = 23;
+
+  /// A message in flight, or a free entry for one. Has a stable address.
+  struct PendingMessage {
+    std::uint32_t index = 0;
+    int peer = -1;
+    bool receives = false;
+    bool framed = false;
+    std::size_t bytes = 0;
+    std::byte* target = nullptr;
+    std::unique_ptr<std::byte[]> memory;
+    std::unique_ptr<::gloo::transport::UnboundBuffer> buffer;  ///< destroyed first: then Gloo no longer uses the memory
+
+    std::byte* frame() {
+      if (!memory) {
+        memory.reset(new std::byte[sizeof(std::uint64_t) + longest_framed]);
+      }
+      return memory.get();
+    }
+  };
+
+  struct SequenceNumbers {
+    std::array<std::uint32_t, message_passing::tag_class_count> sent{};
+    std::array<std::uint32_t, message_passing::tag_class_count> received{};
+  };
+
+  /// A buffer that spans all of memory serves messages at any address: an offset in it is an address.
+  std::unique_ptr<::gloo::transport::UnboundBuffer> all_of_memory() const {
+    return mesh_.gloo_context().createUnboundBuffer(nullptr, std::numeric_limits<std::size_t>::max());
+  }
+  static std::size_t offset_of(const std::byte* address) noexcept { return reinterpret_cast<std::uintptr_t>(address); }
+
+  PendingMessage& start(int peer, bool receives) {
+    if (free_.empty()) {
+      free_.reserve(messages_.size() + 1);  // so that take() does not allocate
+      auto made = std::make_unique<PendingMessage>();
+      made->index = static_cast<std::uint32_t>(messages_.size());
+      made->buffer = all_of_memory();
+      messages_.push_back(std::move(made));
+      free_.push_back(messages_.back()->index);
+    }
+    PendingMessage& message = *messages_[free_.back()];
+    free_.pop_back();
+    message.peer = peer;
+    message.receives = receives;
+    message.framed = false;
+    return message;
+  }
+
+  std::string doing(const PendingMessage& message) const {
+    return (message.receives ? "receiving from " : "sending to ") + mesh_.to_string(message.peer) +
+           ", which has ended or left the channel (does every rank take as many steps and call the same collectives?)";
+  }
+
+  /// Gloo's match key: tag class, number and, for a long message, its length.
+  static std::uint64_t next_slot(std::array<std::uint32_t, message_passing::tag_class_count>& numbers,
+                                 TagClass tag_class, std::size_t bytes) {
+    if (bytes >> length_bits != 0) {
+      throw Error(Errc::limit,
+                  "a message of " + std::to_string(bytes) + " bytes is longer than a channel of Gloo takes");
+    }
+    const std::uint64_t number = numbers[static_cast<std::size_t>(tag_class)]++ % (1U << number_bits);
+    const std::uint64_t length = bytes <= longest_framed ? 0 : bytes;
+    return static_cast<std::uint64_t>(tag_class) << (length_bits + number_bits) | number << length_bits | length;
+  }
+
+  /// @returns false if interrupted
+  bool block_until_done(MessageHandle handle) {
+    PendingMessage& message = *messages_[handle.index];
+    awaited_end_ = {message.peer, message.receives};
+    if (!announce(&message)) {
+      return false;
+    }
+    struct AnnouncementGuard {
+      Endpoint& endpoint;
+      ~AnnouncementGuard() { endpoint.announce(nullptr); }
+    };
+    const auto wait = [&] {
+      const AnnouncementGuard guard{*this};
+      return message.receives ? message.buffer->waitRecv(nullptr, longest_wait)
+                              : message.buffer->waitSend(nullptr, longest_wait);
+    };
+    return calling_gloo([&] { return doing(message); }, wait);
+  }
+
+  /// Publishes the message whose wait interrupt() ends. @returns false if interrupt() was called before
+  bool announce(PendingMessage* message) noexcept {
+    const std::lock_guard lock(mutex_);
+    if (interrupted_ && message != nullptr) {
+      return false;
+    }
+    awaited_ = message;
+    return true;
+  }
+
+  std::size_t take(MessageHandle handle) {
+    PendingMessage& message = *messages_[handle.index];
+    const std::size_t bytes = message.framed ? unpack(message) : message.bytes;
+    free_.push_back(message.index);
+    return bytes;
+  }
+
+  std::size_t unpack(PendingMessage& message) const {
+    std::uint64_t length = 0;
+    std::memcpy(&length, message.frame(), sizeof length);
+    if (length > message.bytes) {
+      throw Error(Errc::disagreement, mesh_.to_string(message.peer) + " sends " + std::to_string(length) +
+                                          " bytes where " + std::to_string(message.bytes) + " are received");
+    }
+    if (length > 0) {
+      std::memcpy(message.target, message.frame() + sizeof length, static_cast<std::size_t>(length));
+    }
+    return static_cast<std::size_t>(length);
+  }
+
+  /// The caller interrupts at its own deadline, because Gloo closes all connections when its timeout passes.
+  static constexpr std::chrono::milliseconds longest_wait = std::chrono::hours(24 * 365);
+
+  Mesh& mesh_;
+  const int rank_;
+  const int size_;
+  FramePool frames_;
+  std::vector<SequenceNumbers> numbers_;  ///< by peer
+  std::vector<std::unique_ptr<PendingMessage>> messages_;
+  std::vector<std::uint32_t> free_;
+  std::pair<int, bool> awaited_end_{-1, true};
+  std::mutex mutex_;
+  bool interrupted_ = false;
+  PendingMessage* awaited_ = nullptr;
+};
+
+static_assert(message_passing::Endpoint<Endpoint>);
+
+}  // namespace DTRAIN_NAMESPACE::backend::gloo
+
+#endif  // DTRAIN_WITH_GLOO
+
+// ---- dtrain/backend/gloo/transport.hpp
+
+/// @file
+/// gloo::Transport: runs a channel's routines on its own thread, which may block in Gloo.
+
+#if DTRAIN_WITH_GLOO
+
+namespace DTRAIN_NAMESPACE::backend::gloo {
+
+/// See message_passing::Transport. Gloo's waits block, so the channel's own thread runs each routine from start to end.
+/// The thread that runs the stream waits for it, checks the deadline, and interrupts it on cancellation.
+class Transport {
+ public:
+  using Endpoint = gloo::Endpoint;
+
+  static constexpr const char* backend_name() noexcept { return "backend::Gloo"; }
+
+  /// Collective, blocking. @throws Error (unsupported, closed, timeout, protocol), JobFailed
+  Transport(const ChannelContext& context, const std::vector<int>& /*job_ranks*/, Deadline deadline)
+      : failure_(context.failure), mesh_(std::make_unique<Mesh>(context, deadline)) {
+    mesh_->exchange_addresses(context.store, deadline);
+    connect(context, deadline);
+    mesh_->await_all(context.store, deadline);
+    endpoint_.emplace(*mesh_);
+  }
+  ~Transport() { close(true); }
+
+  Endpoint& endpoint() noexcept { return *endpoint_; }
+
+  /// Within a host, blocks go straight to the rank that reduces them, in chunks as long as Gloo's own, because the
+  /// number of thread wake-ups dominates. Between hosts, chunks are shorter and more of them are in flight.
+  static message_passing::Tuning tuning(const ChannelContext& context) noexcept {
+    message_passing::Tuning tuning;
+    if (context.members.node_count == 1) {
+      tuning.all_to_all = true;
+      tuning.chunk_bytes = 1024 * 1024;
+      tuning.chunks_in_flight = 2;
+    }
+    return tuning;
+  }
+
+  /// Blocking: until the routine is done, or `token` cancels it. @returns true: the operation's memory is free again
+  template <class Token>
+  bool run_blocking(message_passing::Routine& routine, Token& token) noexcept {
+    auto work = [&]() noexcept { routine.resume(); };
+    worker_.start(work);
+    std::chrono::milliseconds slice(1);
+    while (!worker_.wait(Deadline::after(std::exchange(slice, std::chrono::milliseconds(20))))) {
+      if (token.cancelled()) {
+        endpoint_->interrupt();
+      } else {
+        token.stalled();
+      }
+    }
+    if (!endpoint_->is_idle()) {
+      cancel(routine);
+    }
+    return true;
+  }
+
+  /// See Endpoint::waits_for.
+  std::pair<int, bool> waits_for() const noexcept { return endpoint_->waits_for(); }
+
+  /// Threads: any. The running operation ends, and later ones do not start.
+  void interrupt() noexcept { endpoint_->interrupt(); }
+
+  /// Closes the connections, which ends the waits of peers for this rank.
+  void close(bool /*clean*/) noexcept {
+    static_cast<void>(worker_.wait(Deadline::unbounded("interrupt() has ended the operation")));
+    if (endpoint_) {
+      endpoint_->abandon();
+    }
+    mesh_.reset();
+  }
+
+ private:
+  /// Wait for the job's first cause after a peer has closed its connection: longer than a lost rank may take to
+  /// reconnect.
+  static constexpr std::chrono::milliseconds grace{1200};
+
+  /// Connects on the channel's thread; a failed job or the deadline interrupts it.
+  void connect(const ChannelContext& context, Deadline deadline) {
+    std::exception_ptr failed;
+    auto work = [&]() noexcept {
+      try {
+        mesh_->connect();
+      } catch (...) {
+        failed = std::current_exception();
+      }
+    };
+    worker_.start(work);
+    while (!worker_.wait(Deadline::after(std::chrono::milliseconds(10)))) {
+      if (deadline.passed() || context.failure->failed()) {
+        mesh_->interrupt();
+      }
+      if (context.on_stall) {
+        context.on_stall();
+      }
+    }
+    if (failed && !deadline.passed()) {  // a lost peer may be the job's first cause
+      context.failure->block_until_failed(earlier(deadline, Deadline::after(grace)));
+    }
+    context.failure->throw_if_failed(context.reporting_rank());
+    if (deadline.passed()) {
+      throw Error(Errc::timeout, "connecting channel '" + context.name + "' over Gloo took too long");
+    }
+    if (failed) {
+      std::rethrow_exception(failed);
+    }
+  }
+
+  /// Ends all use of the operation's memory, then closes the connections, because a message may be half received.
+  void cancel(const message_passing::Routine& routine) noexcept {
+    endpoint_->interrupt();
+    endpoint_->abandon();
+    try {
+      if (routine.done()) {
+        routine.check();
+      }
+    } catch (const Error& error) {
+      if (error.code() == make_error_code(Errc::closed)) {
+        failure_->block_until_failed(Deadline::after(grace));
+      }
+    } catch (...) {  // Channel reports it
+    }
+    worker_.start(close_connections_);
+  }
+
+  struct CloseConnections {
+    Transport& transport;
+    void operator()() const noexcept { transport.mesh_->interrupt(); }
+  };
+
+  const std::shared_ptr<FailureLatch> failure_;
+  std::unique_ptr<Mesh> mesh_;
+  std::optional<Endpoint> endpoint_;
+  CloseConnections close_connections_{*this};
+  async::WorkerThread worker_;  ///< destroyed first
+};
+
+static_assert(message_passing::Transport<Transport>);
+
+}  // namespace DTRAIN_NAMESPACE::backend::gloo
+
+#endif  // DTRAIN_WITH_GLOO
 
 // ---- dtrain/backend/mpi/transport.hpp
 
@@ -14893,8 +15287,7 @@ class BasicTransport {
   /// Chooses the channel's two tags. Rank 0 of the channel takes them from its own range of tags, so that no other
   /// channel of this process or of a peer has them. @throws Error (limit)
   int agree_on_tags(const ChannelContext& context, Deadline deadline) {
-    const std::string key = context.name + "/mpi";
-    if (context.members.rank == 0) {
+    const auto choose = [&] {
       const int own = engine_->highest_tag() / engine_->size() / message_passing::tag_class_count;
       const auto chosen = std::make_shared<int>();  // a call that runs after the deadline still writes there
       engine_->run_blocking([chosen](Engine::EngineState& state) { *chosen = state.channels++; }, deadline,
@@ -14905,28 +15298,25 @@ class BasicTransport {
                                      " only: this rank has opened " + std::to_string(number) +
                                      " channels, and cannot open more; keep groups instead of splitting anew");
       }
-      const int tag = (engine_->rank() * own + number) * message_passing::tag_class_count;
-      if (context.members.world_size > 1) {
-        context.store.set_blocking(key, std::to_string(tag), deadline);
-      }
-      return tag;
-    }
-    const std::string text = context.store.take_blocking(key, context.members.world_size - 1, deadline);
+      return std::to_string((engine_->rank() * own + number) * message_passing::tag_class_count);
+    };
+    const std::string text =
+        store_broadcast(StoreRank::of(context, deadline, opening(context)), context.name + "/mpi", choose);
     int tag = -1;
     const auto [after, error] = std::from_chars(text.data(), text.data() + text.size(), tag);
     if (error != std::errc() || after != text.data() + text.size() || tag < 0 || tag > engine_->highest_tag()) {
-      throw Error(Errc::protocol,
-                  "opening channel '" + context.name + "': rank 0 gave no tag; do all ranks run one program?");
+      throw Error(Errc::protocol, opening(context) + ": rank 0 gave no tag; do all ranks run one program?");
     }
     return tag;
   }
 
   /// Blocking: until every rank is about to make the channel's communicator.
   static void wait_for_ranks(const ChannelContext& context, Deadline deadline) {
-    const auto all = [](const std::vector<std::string>&) { return std::string("all here"); };
-    gather_blocking(context.store, context.name + "/mpi-ranks", context.members.rank, context.members.world_size,
-                    "here", all, deadline);
+    const auto empty = [](const auto&...) { return std::string(); };
+    store_gather(StoreRank::of(context, deadline, opening(context)), context.name + "/mpi-ranks", empty, empty);
   }
+
+  static std::string opening(const ChannelContext& context) { return "opening channel '" + context.name + "'"; }
 
   /// MPI keeps a message of a few bytes even if no rank receives it. MPI reads it from static memory.
   static void send_close_messages(Endpoint& endpoint) {
@@ -14951,41 +15341,116 @@ using Transport = BasicTransport<Endpoint>;
 
 #endif  // DTRAIN_WITH_MPI
 
-// ---- dtrain/backend/setup/open_and_report.hpp
+// ---- dtrain/backend/nccl/init.hpp
 
 /// @file
-/// Opening of a channel, with failures of this rank reported to the job.
+/// Initialisation of NCCL communicators: ncclCommInitRankConfig for all ranks of a channel, and ncclCommSplit.
 
-namespace DTRAIN_NAMESPACE::backend {
+#if DTRAIN_WITH_NCCL
 
-/// Reports a failed opening to the job. Otherwise the other ranks would wait for this rank until their deadline.
-inline void report_failed_opening(const ChannelContext& context, const Error& error) {
-  const CauseKind kind = error.code() == make_error_code(Errc::timeout) ? CauseKind::timeout : CauseKind::exception;
-  context.failure->report({kind, context.reporting_rank(), context.members.host, error.what()});
-}
+namespace DTRAIN_NAMESPACE::backend::nccl {
 
-/// Returns `make()`. @throws its exceptions; an Error other than JobFailed is first reported to the job
-template <class Make>
-auto reporting_failure(const ChannelContext& context, Make make) -> decltype(make()) {
-  try {
-    return make();
-  } catch (const JobFailed&) {
-    throw;
-  } catch (const Error& error) {
-    report_failed_opening(context, error);
-    throw;
+/// @throws Error (protocol) unless `bytes` are those of an ncclUniqueId
+inline ncclUniqueId unique_id_from(const std::string& bytes) {
+  ncclUniqueId id{};
+  if (bytes.size() != sizeof id.internal) {
+    throw Error(Errc::protocol, "NCCL's unique id came as " + std::to_string(bytes.size()) +
+                                    " bytes; do all ranks run the same program?");
   }
+  bytes.copy(id.internal, sizeof id.internal);
+  return id;
 }
 
-/// Calls `Communicator::open_blocking`. Collective, blocking.
-/// @throws the job's first cause; exceptions of open_blocking, after the report
-template <class Communicator>
-Communicator open_and_report_blocking(const ChannelContext& context, Deadline deadline) {
-  context.failure->throw_if_failed(context.reporting_rank());
-  return reporting_failure(context, [&] { return Communicator::open_blocking(context, deadline); });
+/// Rank 0's unique id, which the store passes on. Blocking. @throws Error (timeout, nccl), JobFailed
+inline ncclUniqueId exchange_id_blocking(const Channel& channel, Deadline deadline) {
+  const auto draw = [&] {
+    ncclUniqueId id{};
+    const ncclResult_t code = ncclGetUniqueId(&id);
+    if (code != ncclSuccess) {
+      throw nccl_error(code, "ncclGetUniqueId", channel.caller(), last_error(nullptr),
+                       "NCCL_SOCKET_IFNAME names the network interface to use");
+    }
+    return std::string(id.internal, sizeof id.internal);
+  };
+  const ChannelContext& context = channel.context;
+  const StoreRank self = StoreRank::of(context, deadline, "opening channel '" + context.name + "'");
+  return unique_id_from(store_broadcast(self, context.name + "/nccl-id", draw));
 }
 
-}  // namespace DTRAIN_NAMESPACE::backend
+/// Remedy for an error of ranks that do not connect.
+inline std::string hint(const Channel& channel) {
+  const int ranks = channel.context.members.world_size;
+  return ranks == 1 ? "is the device of another process at fault? NCCL_DEBUG=INFO makes NCCL say what it waits for"
+                    : "do all " + std::to_string(ranks) +
+                          " ranks come here, each with a device of its own? NCCL_SOCKET_IFNAME names the interface "
+                          "that the ranks reach each other by, whose ports no firewall may close; NCCL_DEBUG=INFO "
+                          "makes NCCL say what it waits for";
+}
+
+/// Waits for the communicator under the channel's lock. After a failure the channel keeps it: an abort may wait for
+/// other ranks, which must be notified first. @throws the job's first cause; Error (timeout, nccl)
+inline void wait_or_throw(Channel& channel, CommLock::Guard& held, ncclResult_t code, const char* call,
+                          Deadline deadline) {
+  const auto began = Deadline::Clock::now();
+  const auto& job = channel.context.failure;
+  const AsyncResult result = wait_for_result_blocking(held, code, deadline, [&] { return job->failed(); });
+  if (result.code == ncclSuccess && held.communicator() != nullptr) {
+    return;
+  }
+  const std::string error_text = held.communicator() != nullptr ? last_error(held.communicator()) : last_error(nullptr);
+  held.unlock();
+  job->throw_if_failed(channel.context.reporting_rank());
+  const std::string doing = std::string(call) + " for channel '" + channel.context.name + "'";
+  if (result.code == ncclInProgress) {
+    throw Error(Errc::timeout, doing + " had not connected rank " + std::to_string(channel.context.members.rank) +
+                                   " of " + std::to_string(channel.context.members.world_size) + " after " +
+                                   duration_text(Deadline::Clock::now() - began) + "; " + hint(channel))
+        .with_rank(channel.context.reporting_rank());
+  }
+  throw nccl_error(result.code, doing, channel.caller(), error_text, hint(channel));
+}
+
+/// Collective, blocking: makes the channel's communicator.
+/// @throws the job's first cause; Error (timeout, nccl, protocol), which the caller reports to the job
+inline void connect_blocking(Channel& channel, Deadline deadline) {
+  const ChannelContext& context = channel.context;
+  const ncclUniqueId id = exchange_id_blocking(channel, deadline);
+  const stream::cuda::DeviceGuard guard(channel.device());
+  ncclConfig_t config = config_of(channel.options, channel.context.name.c_str());
+  ncclComm_t made = nullptr;
+  CommLock::Guard held = channel.comm_lock.lock();
+  const ncclResult_t code =
+      ncclCommInitRankConfig(&made, context.members.world_size, id, context.members.rank, &config);
+  channel.comm_lock.adopt(held, made);
+  wait_or_throw(channel, held, code, "ncclCommInitRankConfig", deadline);
+}
+
+/// Collective, blocking: gives `child` a communicator of the ranks of `parent` with the same color.
+/// @throws the job's first cause; Error (timeout, nccl), which the caller reports to the job
+inline void split_blocking(Channel& parent, Channel& child, int color, int key, Deadline deadline) {
+  ncclConfig_t config = config_of(child.options, child.context.name.c_str());
+  ncclComm_t& made = parent.split_result();
+  parent.manage("splitting", deadline,
+                [&](ncclComm_t communicator) { return ncclCommSplit(communicator, color, key, &made, &config); });
+  const std::atomic_ref<ncclComm_t> written(made);
+  while (written.load(std::memory_order_acquire) == nullptr && !deadline.passed() && !parent.status.aborted()) {
+    std::this_thread::sleep_for(
+        std::chrono::microseconds(100));  // NVIDIA/nccl#1472: written after the parent's state changes
+  }
+  if (written.load(std::memory_order_acquire) == nullptr) {
+    parent.status.check();
+    throw Error(Errc::timeout, "ncclCommSplit for channel '" + child.context.name +
+                                   "' had not given a communicator by the deadline; " + hint(child))
+        .with_rank(child.context.reporting_rank());
+  }
+  CommLock::Guard held = child.comm_lock.lock();
+  child.comm_lock.adopt(held, written.exchange(nullptr, std::memory_order_acquire));
+  wait_or_throw(child, held, ncclSuccess, "ncclCommSplit", deadline);
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend::nccl
+
+#endif  // DTRAIN_WITH_NCCL
 
 // ---- dtrain/backend/setup/split.hpp
 
@@ -15046,7 +15511,7 @@ inline std::vector<int> ranks_of_color(const std::vector<ColorAndKey>& choices, 
 /// Collective, blocking: the color and key of every rank of the context. @throws Error (timeout), JobFailed
 inline std::vector<ColorAndKey> gather_colors_and_keys(const ChannelContext& context, const std::string& purpose,
                                                        ColorAndKey own, Deadline deadline) {
-  const int ranks = context.members.world_size;
+  const StoreRank self = StoreRank::of(context, deadline, "splitting channel '" + context.name + "'");
   const auto joined = [](const std::vector<std::string>& texts) {
     std::vector<ColorAndKey> gathered;
     for (const std::string& text : texts) {
@@ -15054,9 +15519,9 @@ inline std::vector<ColorAndKey> gather_colors_and_keys(const ChannelContext& con
     }
     return to_text(gathered);
   };
-  const std::string all =
-      gather_blocking(context.store, purpose, context.members.rank, ranks, to_text({own}), joined, deadline);
-  return colors_and_keys_from(all, ranks);
+  return colors_and_keys_from(store_gather(
+                                  self, purpose, [own] { return to_text({own}); }, joined),
+                              self.ranks);
 }
 
 /// Collective, blocking. The context of this rank's channel after the `number`-th split of `context`'s channel.
@@ -15108,7 +15573,6 @@ class Communicator {
   void all_reduce(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) {
     check_host(input, output);
     check_all_reduce(input, output);
-    check_reduced_by_kernels("all_reduce", output);
     Operation operation = next(OperationKind::all_reduce, output);
     operation.op = op;
     enqueue(operation, {input.data, output.data}, stream);
@@ -15127,7 +15591,6 @@ class Communicator {
   void reduce_scatter(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) {
     check_host(input, output);
     check_reduce_scatter(input, output, rank(), size());
-    check_reduced_by_kernels("reduce_scatter", output);
     Operation operation = next(OperationKind::reduce_scatter, output);
     operation.op = op;
     enqueue(operation, {input.data, output.data}, stream);
@@ -15308,6 +15771,15 @@ static_assert(Backend<Gloo>);
 
 }  // namespace DTRAIN_NAMESPACE::backend
 
+#else
+
+namespace DTRAIN_NAMESPACE::backend {
+
+/// Policy's error for it names the macro.
+struct Gloo;
+
+}  // namespace DTRAIN_NAMESPACE::backend
+
 #endif  // DTRAIN_WITH_GLOO
 
 // ---- dtrain/backend/mpi.hpp
@@ -15338,22 +15810,21 @@ struct Mpi {
 
   /// Collective, blocking. Initializes MPI, compares rank and size with MPI_COMM_WORLD, and distributes rank 0's secret
   /// by MPI_Bcast; rank 0 draws one if the job has none. @throws Error (identity, unsupported, timeout, mpi)
-  static PreJoinResult pre_join_blocking(const ProcessInfo& process_info, Deadline deadline) {
+  static std::shared_ptr<void> pre_join_blocking(const identity::ProcessIdentity& identity,
+                                                 std::optional<rendezvous::Secret>& secret, Deadline deadline) {
     const std::shared_ptr<mpi::Engine> engine = mpi::Engine::shared_blocking(deadline);
-    if (engine->rank() != process_info.rank || engine->size() != process_info.world_size) {
+    if (engine->rank() != identity.rank || engine->size() != identity.world_size) {
       engine->skip_finalize();
-      throw Error(Errc::identity, "by its environment [" + process_info.launcher + "] this is rank " +
-                                      std::to_string(process_info.rank) + " of " +
-                                      std::to_string(process_info.world_size) + ", but MPI_COMM_WORLD says rank " +
-                                      std::to_string(engine->rank()) + " of " + std::to_string(engine->size()) +
-                                      "; the program is linked with " + engine->version_text() +
-                                      ": start it with that MPI's mpirun, `mpirun -n " +
-                                      std::to_string(process_info.world_size) + " PROGRAM`");
+      throw Error(Errc::identity, "by its environment [" + identity.launcher + "] this is rank " +
+                                      std::to_string(identity.rank) + " of " + std::to_string(identity.world_size) +
+                                      ", but MPI_COMM_WORLD says rank " + std::to_string(engine->rank()) + " of " +
+                                      std::to_string(engine->size()) + "; the program is linked with " +
+                                      engine->version_text() + ": start it with that MPI's mpirun, `mpirun -n " +
+                                      std::to_string(identity.world_size) + " PROGRAM`");
     }
-    std::string secret = process_info.secret.value_or(process_info.rank == 0 ? rendezvous::Secret::drawn().text() : "");
     const auto bytes = std::make_shared<std::array<char, rendezvous::Secret::most_characters + 1>>();
-    if (process_info.rank == 0) {
-      std::memcpy(bytes->data(), secret.data(), std::min(secret.size(), bytes->size() - 1));
+    if (identity.rank == 0) {
+      secret.value_or(rendezvous::Secret::drawn()).text().copy(bytes->data(), bytes->size() - 1);
     }
     const auto distribute = [bytes](mpi::Engine::EngineState& state) {
       if (state.secret.empty()) {  // only before the first channel: a rank blocked in MPI_Bcast serves no other channel
@@ -15366,7 +15837,10 @@ struct Mpi {
       state.secret.copy(bytes->data(), bytes->size() - 1);
     };
     engine->run_blocking(distribute, deadline, "distributing the job's secret");
-    return {engine, process_info.secret ? secret : std::string(bytes->data())};
+    if (!secret) {
+      secret = rendezvous::Secret::of(bytes->data(), "what the backend handed out");
+    }
+    return engine;
   }
 
   /// Collective, blocking. See CanOpen. Reports a failure of this rank to context.failure.
@@ -15402,6 +15876,16 @@ static_assert(HasPreJoin<Mpi> && HasPreJoin<MpiCollectives>);
 
 }  // namespace DTRAIN_NAMESPACE::backend
 
+#else
+
+namespace DTRAIN_NAMESPACE::backend {
+
+/// Policy's error for them names the macro.
+struct Mpi;
+struct MpiCollectives;
+
+}  // namespace DTRAIN_NAMESPACE::backend
+
 #endif  // DTRAIN_WITH_MPI
 
 // ---- dtrain/backend/nccl/communicator.hpp
@@ -15424,6 +15908,10 @@ class Communicator {
   using Stream = stream::cuda::StreamRef;
   using Allocation = nccl::Allocation;
 
+  /// ncclAvg multiplies by a factor that is rounded to the element type, and excludes NVLink SHARP (NCCL's
+  /// ncclNvlsSupported) and, before 2.30.3, kernels for symmetric memory.
+  static constexpr bool prefers_sums = true;
+
   /// Collective, blocking. @throws the job's first cause; Error (unsupported, timeout, protocol, nccl, cuda)
   static Communicator open_blocking(const ChannelContext& context, const NcclOptions& options, Deadline deadline) {
     require_library();
@@ -15440,8 +15928,8 @@ class Communicator {
   /// See CanAllReduce. @throws Error (unsupported, invalid_argument) at the call, as do the others.
   void all_reduce(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) {
     check_all_reduce(input, output);
-    const ncclRedOp_t reduction = reduction_of(op, input.dtype, size());
-    const ncclDataType_t type = reduced_type_of(input.dtype, state_->channel->device());
+    const ncclRedOp_t reduction = reduction_of(op, input.dtype);
+    const ncclDataType_t type = type_of(input.dtype);
     collective(OperationKind::all_reduce, "ncclAllReduce", input, output, {.op = op}, stream, [&](ncclComm_t to) {
       return ncclAllReduce(input.data, output.data, input.count, type, reduction, to, stream.native());
     });
@@ -15458,8 +15946,8 @@ class Communicator {
   /// See CanReduceScatter. `output` may be this rank's block of `input`.
   void reduce_scatter(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) {
     check_reduce_scatter(input, output, rank(), size());
-    const ncclRedOp_t reduction = reduction_of(op, input.dtype, size());
-    const ncclDataType_t type = reduced_type_of(input.dtype, state_->channel->device());
+    const ncclRedOp_t reduction = reduction_of(op, input.dtype);
+    const ncclDataType_t type = type_of(input.dtype);
     collective(OperationKind::reduce_scatter, "ncclReduceScatter", output, input, {.op = op}, stream,
                [&](ncclComm_t to) {
                  return ncclReduceScatter(input.data, output.data, output.count, type, reduction, to, stream.native());
@@ -15665,19 +16153,19 @@ namespace DTRAIN_NAMESPACE::backend {
 /// communicator and two threads that watch it.
 ///
 /// Reductions are NCCL's own:
-/// - 16-bit and 8-bit floats are added in their own precision. A NaN need not survive min and max.
-/// - average takes floating-point elements. For 16-bit and 8-bit floats, each element is first multiplied by 1 / ranks,
-///   rounded to its type. If the number of ranks is no power of two, all averages are therefore off by one factor (bf16
-///   over 3, 6 or 12 ranks: +0.2 %; over 3 ranks the multiplier is 0.344 in f8e4m3, 0.312 in f8e5m2).
-/// - 8-bit floats need NCCL since 2.24 and compute capability 9.0 or more. Sums saturate at the largest finite value.
-///   An average is refused beyond 64 ranks in f8e4m3, 16384 in f8e5m2.
+/// - 16-bit floats are added in their own precision. A NaN need not survive min and max.
+/// - average takes floating-point elements. For 16-bit floats, each element is first multiplied by 1 / ranks, rounded
+///   to its type. If the number of ranks is no power of two, all averages are therefore off by one factor (bf16 over 3,
+///   6 or 12 ranks: +0.2 %).
 ///
 /// Order: channels of one device share its processors. Therefore all ranks enqueue the operations of all channels in
 /// one order; a program with one enqueuing thread does so. A different order ends by the timeout, with an error that
 /// names each rank's call.
 /// - NCCL 2.26 and newer: that order suffices under any load, because dtrain sets NCCL_LAUNCH_ORDER_IMPLICIT to 1
 ///   unless the user has set it. With NCCL_LAUNCH_RACE_FATAL=1, racing threads are an error.
-/// - Before 2.26: the program makes the channels' streams wait for each other.
+/// - Before 2.26: each operation waits on the device for the one enqueued before it on any channel. Captured graphs are
+/// not
+///   ordered: the program orders them.
 ///
 /// Close: NCCL destroys a communicator once all ranks of the node close theirs. The first to close waits at most ten
 /// seconds, then leaves NCCL's call in a thread. If that call still runs at the end of the process, the process ends as
@@ -15689,17 +16177,18 @@ struct NcclWith {
 
   static constexpr std::string_view name() noexcept { return "Nccl"; }
   static constexpr bool supports(DeviceKind kind) noexcept { return kind == DeviceKind::cuda; }
-  static constexpr bool reduces(DType dtype) noexcept { return nccl::reduces(dtype); }
+  static constexpr bool reduces(DType dtype) noexcept { return !is_float8(dtype); }
   static constexpr bool averages(DType dtype) noexcept { return nccl::averages(dtype); }
 
   /// Default number of ranks on a node.
   static int visible_devices() { return cuda::visible_devices(); }
 
   /// Selects the rank's device, before any other CUDA call. Blocking: no. @throws Error (unsupported, usage, cuda)
-  static PreJoinResult pre_join_blocking(const ProcessInfo& process_info, Deadline /*deadline*/) {
+  static std::shared_ptr<void> pre_join_blocking(const identity::ProcessIdentity& identity,
+                                                 std::optional<rendezvous::Secret>& /*secret*/, Deadline /*deadline*/) {
     nccl::prepare_environment();
-    cuda::take_device(process_info, may_share());
-    return {nullptr, process_info.secret};
+    cuda::take_device(identity, may_share());
+    return nullptr;
   }
 
   /// Collective, blocking. See CanOpen. Reports a failure of this rank to context.failure.
@@ -15737,6 +16226,15 @@ static_assert(Backend<Nccl>);
 static_assert(HasPreJoin<Nccl>);
 static_assert(CanReduceScatter<Nccl::Communicator> && CanAllGather<Nccl::Communicator>);
 static_assert(CanSendRecv<Nccl::Communicator> && CanSplit<Nccl::Communicator>);
+
+}  // namespace DTRAIN_NAMESPACE::backend
+
+#else
+
+namespace DTRAIN_NAMESPACE::backend {
+
+/// Policy's error for it names the macro.
+struct Nccl;
 
 }  // namespace DTRAIN_NAMESPACE::backend
 
@@ -15780,95 +16278,6 @@ class Allocation {
   std::byte* data_ = nullptr;
   std::size_t bytes_ = 0;
 };
-
-}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
-
-// ---- dtrain/backend/shared_memory/available_memory.hpp
-
-/// @file
-/// Available memory: how much this process may still allocate, by the kernel's estimate and control-group limits.
-
-namespace DTRAIN_NAMESPACE::backend::shared_memory {
-
-/// The first 4096 bytes of a kernel file; empty if it cannot be read.
-inline std::string read_start(const char* path) {
-  const net::Descriptor file(::open(path, O_RDONLY | O_CLOEXEC));
-  std::array<char, 4096> text{};
-  const ssize_t count = file ? ::read(file.get(), text.data(), text.size()) : -1;
-  return count > 0 ? std::string(text.data(), static_cast<std::size_t>(count)) : std::string();
-}
-
-/// The number after `label` in `text`; `otherwise` if there is none.
-inline std::uint64_t number_after(std::string_view text, std::string_view label, std::uint64_t otherwise) noexcept {
-  const std::size_t place = text.find(label);
-  if (place == std::string_view::npos) {
-    return otherwise;
-  }
-  text.remove_prefix(place + label.size());
-  text.remove_prefix(std::min(text.size(), text.find_first_not_of(' ')));
-  std::uint64_t number = 0;
-  const auto result = std::from_chars(text.data(), text.data() + text.size(), number);
-  return result.ec == std::errc() ? number : otherwise;
-}
-
-/// Bytes that the control group in `folder` may still take: its limit minus its use, without file pages, which the
-/// kernel reclaims. No bound if the folder has no limit or does not exist.
-/// @param files prefix of the file-page counters that include child groups: "total_" in version 1, "" in version 2
-inline std::uint64_t available_in_group(const std::string& folder, const char* limit, const char* usage,
-                                        const std::string& files) {
-  constexpr std::uint64_t unknown = std::numeric_limits<std::uint64_t>::max();
-  const std::uint64_t most = number_after(read_start((folder + limit).c_str()), "", unknown);
-  if (most == unknown) {
-    return unknown;
-  }
-  const std::uint64_t used = number_after(read_start((folder + usage).c_str()), "", 0);
-  const std::string statistics = "\n" + read_start((folder + "/memory.stat").c_str());
-  const std::uint64_t reclaimable = number_after(statistics, "\n" + files + "inactive_file ", 0) +
-                                    number_after(statistics, "\n" + files + "active_file ", 0);
-  const std::uint64_t held = used - std::min(used, reclaimable);
-  return most - std::min(most, held);
-}
-
-/// The minimum over this process's control group and its ancestors, in versions 1 and 2 of the kernel's interface.
-/// @param groups content of /proc/self/cgroup: lines "0::/path" or "4:memory:/path"
-inline std::uint64_t available_in_groups(std::string_view groups, const std::string& root = "/sys/fs/cgroup") {
-  std::uint64_t available = std::numeric_limits<std::uint64_t>::max();
-  while (!groups.empty()) {
-    const std::size_t end = std::min(groups.find('\n'), groups.size());
-    const std::string_view line = groups.substr(0, end);
-    groups.remove_prefix(std::min(groups.size(), end + 1));
-    const std::size_t name = line.find(':');
-    const std::size_t path_at = name == std::string_view::npos ? name : line.find(':', name + 1);
-    if (path_at == std::string_view::npos) {
-      continue;
-    }
-    const bool first_version = line.substr(name + 1, path_at - name - 1) == "memory";
-    if (!first_version && !line.starts_with("0::")) {
-      continue;
-    }
-    // In a container, the path may be the host's; the loop ends at the container's own root in any case.
-    std::string path(line.substr(path_at + 1));
-    for (;; path.erase(path.rfind('/'))) {
-      const std::string folder = root + (first_version ? "/memory" : "") + (path == "/" ? "" : path);
-      available = std::min(available, first_version ? available_in_group(folder, "/memory.limit_in_bytes",
-                                                                         "/memory.usage_in_bytes", "total_")
-                                                    : available_in_group(folder, "/memory.max", "/memory.current", ""));
-      if (path.find('/') == std::string::npos) {
-        break;
-      }
-    }
-  }
-  return available;
-}
-
-/// Bytes that the kernel estimates as free or reclaimable on this host, at most those that the control groups leave.
-/// Checked before an allocation, because the kernel kills processes whose memfd grows beyond it. No bound if unknown.
-inline std::uint64_t available_memory_bytes() {
-  constexpr std::uint64_t unknown = std::numeric_limits<std::uint64_t>::max();
-  const std::uint64_t kibibytes = number_after(read_start("/proc/meminfo"), "MemAvailable:", unknown / 1024);
-  return std::min(kibibytes > unknown / 1024 ? unknown : kibibytes * 1024,
-                  available_in_groups(read_start("/proc/self/cgroup")));
-}
 
 }  // namespace DTRAIN_NAMESPACE::backend::shared_memory
 
@@ -16015,39 +16424,6 @@ class Allocation {
   };
 
   std::shared_ptr<DeviceAndHostMemory> memory_;
-};
-
-/// A communicator's allocations, to find the host shadows of their buffers.
-class HostShadowTable {
- public:
-  template <class Inner>
-  void add(const Allocation<Inner>& memory) {
-    std::erase_if(shadows_, [](const HostShadow& shadow) { return shadow.lifetime.expired(); });
-    shadows_.push_back({memory.lifetime(), memory.data(), memory.host_shadow(), memory.bytes()});
-  }
-
-  /// Host memory of `count` bytes at `device`; null if they are in no allocation. Allocates nothing.
-  std::byte* find(const std::byte* device, std::size_t count) const noexcept {
-    const auto address = reinterpret_cast<std::uintptr_t>(device);
-    for (const HostShadow& shadow : shadows_) {
-      const auto begin = reinterpret_cast<std::uintptr_t>(shadow.device);
-      if (address >= begin && address - begin <= shadow.bytes && count <= shadow.bytes - (address - begin) &&
-          !shadow.lifetime.expired()) {  // else other memory may have these addresses by now
-        return shadow.host_shadow + (address - begin);
-      }
-    }
-    return nullptr;
-  }
-
- private:
-  struct HostShadow {
-    std::weak_ptr<const void> lifetime;
-    const std::byte* device;
-    std::byte* host_shadow;
-    std::size_t bytes;
-  };
-
-  std::vector<HostShadow> shadows_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::backend::staged
@@ -16763,8 +17139,7 @@ class Communicator {
   void all_reduce(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) {
     check_device(input, output, stream);
     check_all_reduce(input, output);
-    check_reduced_by_kernels("all_reduce", output);
-    std::byte* const host_shadow = shadows_.find(output.data, output.bytes());
+    std::byte* const host_shadow = host_shadow_of(output);
     const std::size_t element = size_bytes(output.dtype);
     const ChunkPlan chunks(output.count, element, slot_bytes);
     const auto describe = [&](std::size_t index, std::byte* slot) {
@@ -16786,7 +17161,7 @@ class Communicator {
   void broadcast(BufferView buffer, int root, Stream stream) {
     check_device(buffer, buffer, stream);
     check_broadcast(buffer, root, size());
-    std::byte* const host_shadow = shadows_.find(buffer.data, buffer.bytes());
+    std::byte* const host_shadow = host_shadow_of(buffer);
     const std::size_t element = size_bytes(buffer.dtype);
     const ChunkPlan chunks(buffer.count, element, slot_bytes);
     const auto describe = [&](std::size_t index, std::byte* slot) {
@@ -16810,7 +17185,6 @@ class Communicator {
                       Stream stream) requires CanReduceScatter<Inner> {
     check_device(input, output, stream);
     check_reduce_scatter(input, output, rank(), size());
-    check_reduced_by_kernels("reduce_scatter", output);
     const std::size_t element = size_bytes(output.dtype);
     const ChunkPlan chunks(output.count, element, pipeline_->room(), ranks());
     const auto describe = [&](std::size_t index, std::byte* slot) {
@@ -16896,7 +17270,7 @@ class Communicator {
       stream::cuda::DeviceBuffer device(bytes, pipeline_->device());
       zero_blocking(device, deadline);
       Allocation memory(std::move(device), inner().allocate_blocking(bytes, deadline));
-      shadows_.add(memory);
+      shadows_.add(memory.lifetime(), memory.data(), memory.bytes(), memory.host_shadow());
       return memory;
     });
   }
@@ -16963,6 +17337,12 @@ class Communicator {
     }
   }
 
+  /// Null unless the buffer is in an allocation.
+  std::byte* host_shadow_of(const BufferView& buffer) const noexcept {
+    const auto found = shadows_.find(buffer.data, buffer.bytes());
+    return found.value + found.offset;
+  }
+
   /// Blocking. @throws the job's first cause, or this channel's; Error (timeout)
   void drain(const char* what_was_done, Deadline deadline) {
     const bool drained = pipeline_->drain(deadline);
@@ -16992,7 +17372,7 @@ class Communicator {
   }
 
   ProcessOwned<StagingPipeline<Inner>> pipeline_;
-  HostShadowTable shadows_;
+  AllocationTable<std::byte*> shadows_;  ///< host shadows of device memory
   std::uint64_t splits_ = 0;
 };
 
@@ -17046,14 +17426,28 @@ struct Staged {
   /// Default number of ranks on a node.
   static int visible_devices() { return cuda::visible_devices(); }
 
+  /// A warning about the environment; null if it is in order.
+  static const char* warning_about(const identity::Environment& environment) {
+    return identity::Variables(environment).text("CUDA_DEVICE_MAX_CONNECTIONS") != "1"
+               ? nullptr
+               : "CUDA_DEVICE_MAX_CONNECTIONS=1 gives all streams one hardware queue, where a copy of backend::Staged "
+                 "that waits for the host holds up other streams; if ranks use several channels in different orders, "
+                 "they end by the timeout; unset it, or set it to 8";
+  }
+
   /// Blocking; collective if `Inner`'s is. Selects this rank's device.
   /// @throws Error (unsupported, usage, cuda), and as Inner::pre_join_blocking
-  static PreJoinResult pre_join_blocking(const ProcessInfo& process_info, [[maybe_unused]] Deadline deadline) {
-    cuda::take_device(process_info, cuda::shares_devices());
+  static std::shared_ptr<void> pre_join_blocking(const identity::ProcessIdentity& identity,
+                                                 [[maybe_unused]] std::optional<rendezvous::Secret>& secret,
+                                                 [[maybe_unused]] Deadline deadline) {
+    cuda::take_device(identity, cuda::shares_devices());
+    if (const char* const warning = warning_about(identity::snapshot_environment())) {
+      log(LogLevel::warning, warning);
+    }
     if constexpr (HasPreJoin<Inner>) {
-      return Inner::pre_join_blocking(process_info, deadline);
+      return Inner::pre_join_blocking(identity, secret, deadline);
     } else {
-      return {nullptr, process_info.secret};
+      return nullptr;
     }
   }
 
@@ -17082,6 +17476,16 @@ struct Staged {
 
 static_assert(Backend<Staged<SharedMemory>>);
 static_assert(HasPreJoin<Staged<SharedMemory>>);
+
+}  // namespace DTRAIN_NAMESPACE::backend
+
+#else
+
+namespace DTRAIN_NAMESPACE::backend {
+
+/// Policy's error for it names the macro.
+template <class Inner>
+struct Staged;
 
 }  // namespace DTRAIN_NAMESPACE::backend
 
@@ -17309,7 +17713,6 @@ class AlgorithmCommunicator {
   /// See CanAllReduce. @throws Error (unsupported, invalid_argument) at the call
   void all_reduce(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) {
     backend::check_all_reduce(input, output);
-    backend::check_reduced_by_kernels("all_reduce", output);
     check_host(output.device);
     check_host(input.device);
     state_->sequencer->retain();
@@ -17853,7 +18256,7 @@ struct Flat {
   static constexpr void require() noexcept {
     static_assert(supports_backend<B>,
                   "dtrain: topology::Flat needs a backend, such as backend::SharedMemory "
-                  "(contract: dtrain/backend/backend.hpp)");
+                  "(contract: the concept backend::Backend, in dtrain/backend/backend.hpp)");
   }
 
   template <class B>
@@ -18078,7 +18481,8 @@ struct Hierarchical {
   template <class B>
   static constexpr void require() noexcept {
     static_assert(backend::OnHostStreams<B>,
-                  "dtrain: topology::Hierarchical needs a backend on host streams (dtrain/stream/host/stream_ref.hpp)");
+                  "dtrain: topology::Hierarchical needs a backend on host streams "
+                  "(backend::OnHostStreams in dtrain/backend/on_host_streams.hpp)");
     static_assert(!backend::OnHostStreams<B> || ReducesInNodes<Intra<B>>,
                   "dtrain: topology::Hierarchical needs a backend with reduce_scatter and all_gather on host streams "
                   "inside the nodes: give one, as in Hierarchical<backend::SharedMemory> "
@@ -18580,10 +18984,59 @@ static_assert(Topology<Tree>);
 
 }  // namespace DTRAIN_NAMESPACE::topology
 
-// ---- dtrain/launch/configuration/argument_vector.hpp
+// ---- dtrain/launch/output/standard_stream.hpp
 
 /// @file
-/// Argument vector: an argv that owns its strings.
+/// Standard streams of a process: whether they can be waited for, are ready, or are lost.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// True for pipes, sockets and terminals. epoll rejects regular files and /dev/null, which are always ready.
+inline bool can_be_waited_for(int descriptor) noexcept {
+  struct ::stat status {};
+  if (::fstat(descriptor, &status) != 0) {
+    return false;
+  }
+  return S_ISFIFO(status.st_mode) || S_ISSOCK(status.st_mode) || ::isatty(descriptor) == 1;
+}
+
+/// Whether a read would return bytes without blocking. Blocking: no.
+inline bool has_input(int descriptor) noexcept {
+  pollfd asked{descriptor, POLLIN, 0};
+  return ::poll(&asked, 1, 0) == 1 && (asked.revents & POLLIN) != 0;
+}
+
+/// Whether a write (to a pipe: of at most PIPE_BUF bytes) would return without blocking, also with an error.
+/// Blocking: no.
+inline bool takes_output(int descriptor) noexcept {
+  pollfd asked{descriptor, POLLOUT, 0};
+  return ::poll(&asked, 1, 0) == 1;
+}
+
+/// "stdout ('/dev/full')": a descriptor of this process, with the name of its file if it has one.
+inline std::string stream_name(const std::string& name, int descriptor) {
+  std::string target(4096, '\0');
+  const std::string link = "/proc/self/fd/" + std::to_string(descriptor);
+  const ssize_t length = ::readlink(link.c_str(), target.data(), target.size());
+  target.resize(length < 0 ? 0 : static_cast<std::size_t>(length));
+  if (target.empty() || target.front() != '/') {
+    return name + (target.substr(0, 5) == "pipe:" ? " (a pipe)" : "");
+  }
+  return name + " (" + in_quotes(target, 256) + ")";
+}
+
+/// "stdout (a pipe) takes nothing more: Broken pipe; ..." @param error an errno
+inline std::string lost_output(const std::string& name, int descriptor, int error) {
+  return stream_name(name, descriptor) + " takes nothing more: " + std::generic_category().message(error) +
+         "; the job goes on, and what the ranks print there is lost from here on (--log-dir=DIR keeps it in files)";
+}
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/rank_process.hpp
+
+/// @file
+/// launch::RankProcess: identity and settings of the process that is a rank.
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -18615,413 +19068,9 @@ class ArgumentVector {
   std::shared_ptr<Storage> storage_;
 };
 
-}  // namespace DTRAIN_NAMESPACE::launch
-
-// ---- dtrain/launch/configuration/program_build.hpp
-
-/// @file
-/// Program build: name and build id (or digest) of this process's executable.
-
-namespace DTRAIN_NAMESPACE::launch {
-
-/// The build id in an executable's ELF notes (each aligned to 4 bytes), in hexadecimal; empty if there is none. Pure.
-inline std::string build_id_in(std::span<const std::byte> notes) {
-  constexpr std::string_view owner("GNU\0", 4);
-  constexpr std::size_t longest = 64;
-  while (notes.size() >= sizeof(ElfW(Nhdr))) {
-    ElfW(Nhdr) note;
-    std::memcpy(&note, notes.data(), sizeof note);
-    notes = notes.subspan(sizeof note);
-    const std::size_t name_bytes = (std::size_t{note.n_namesz} + 3) / 4 * 4;
-    const std::size_t text_bytes = (std::size_t{note.n_descsz} + 3) / 4 * 4;
-    if (name_bytes > notes.size() || text_bytes > notes.size() - name_bytes) {
-      return {};
-    }
-    const bool is_gnu = note.n_namesz == owner.size() && std::memcmp(notes.data(), owner.data(), owner.size()) == 0;
-    if (is_gnu && note.n_type == NT_GNU_BUILD_ID && note.n_descsz <= longest) {
-      return hex(notes.subspan(name_bytes, note.n_descsz));
-    }
-    notes = notes.subspan(name_bytes + text_bytes);
-  }
-  return {};
-}
-
-namespace detail {
-
-/// Callback of dl_iterate_phdr. Stores the build id of the first object, which is the program, also under valgrind or
-/// when ld.so was started with the program as argument.
-inline int find_build_id(::dl_phdr_info* object, std::size_t, void* found) {
-  for (std::size_t i = 0; i < object->dlpi_phnum; ++i) {
-    const ElfW(Phdr)& segment = object->dlpi_phdr[i];
-    std::string& id = *static_cast<std::string*>(found);
-    if (segment.p_type == PT_NOTE && id.empty()) {
-      const auto* const begin = reinterpret_cast<const std::byte*>(object->dlpi_addr + segment.p_vaddr);
-      id = build_id_in(std::span(begin, segment.p_memsz));
-    }
-  }
-  return 1;  // no further object
-}
-
-/// The SHA-256 of a file's first 64 MiB; empty if the file cannot be read.
-inline std::string digest_of(const char* path) {
-  constexpr std::size_t most = std::size_t{64} << 20;
-  const net::Descriptor file(::open(path, O_RDONLY | O_CLOEXEC));
-  std::array<std::byte, 65536> piece{};
-  Sha256 digest;
-  std::size_t read = 0;
-  while (file && read < most) {
-    const ssize_t count = ::read(file.get(), piece.data(), piece.size());
-    if (count < 0 && errno == EINTR) {
-      continue;
-    }
-    if (count < 0) {
-      return {};
-    }
-    if (count == 0) {
-      break;
-    }
-    digest.update(std::span(piece).first(static_cast<std::size_t>(count)));
-    read += static_cast<std::size_t>(count);
-  }
-  return file ? hex(digest.digest()) : std::string();
-}
-
-}  // namespace detail
-
-/// "build id 5f3a...", else "digest 77c1..." of the file's first 64 MiB; empty if both are unavailable.
-/// Blocking: without a build id, it reads the executable.
-inline std::string own_build() {
-  std::string id;
-  ::dl_iterate_phdr(&detail::find_build_id, &id);
-  if (!id.empty()) {
-    return "build id " + id;
-  }
-  const std::string digest = detail::digest_of("/proc/self/exe");
-  return digest.empty() ? digest : "digest " + digest;
-}
-
-/// The name of the executable's file, without its folder.
-inline std::string own_program_name() {
-  std::array<char, 4096> path{};
-  const ssize_t length = ::readlink("/proc/self/exe", path.data(), path.size());
-  const std::string_view whole(path.data(), length > 0 ? static_cast<std::size_t>(length) : 0);
-  const std::string_view name = whole.substr(whole.rfind('/') + 1);
-  return name.empty() ? "a program" : std::string(name);
-}
-
-}  // namespace DTRAIN_NAMESPACE::launch
-
-// ---- dtrain/launch/configuration/settings.hpp
-
-/// @file
-/// Settings: parsers of the variables for timeouts and the log level.
-
-namespace DTRAIN_NAMESPACE::launch {
-
-/// Defaults of DTRAIN_TIMEOUT_SECONDS and DTRAIN_LIVENESS_SECONDS.
-inline constexpr std::chrono::seconds default_timeout{600};
-inline constexpr std::chrono::seconds default_liveness{5};
-
-/// A variable's seconds, which may have a fraction; `otherwise` if it is unset.
-/// @throws Error (usage) for a value that is not a number from 0.001 to 10,000,000
-inline std::chrono::nanoseconds seconds_setting(const identity::Variables& variables, const char* variable,
-                                                std::chrono::nanoseconds otherwise) {
-  const std::optional<std::string> value = variables.text(variable);
-  if (!value) {
-    return otherwise;
-  }
-  double seconds = 0;
-  const char* const end = value->data() + value->size();
-  const auto [stopped, error] = std::from_chars(value->data(), end, seconds, std::chars_format::fixed);
-  if (error != std::errc{} || stopped != end || !(seconds >= 0.001 && seconds <= 1e7)) {
-    throw Error(Errc::usage, identity::quoted(variable, *value) +
-                                 " is not a number of seconds from 0.001 to 10000000; correct it or unset it");
-  }
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(seconds));
-}
-
-/// @throws Error (usage) if DTRAIN_LOG is set and is no log level
-inline void check_log_setting(const identity::Variables& variables) {
-  const std::optional<std::string> value = variables.text("DTRAIN_LOG");
-  if (value && !is_log_level(*value)) {
-    throw Error(Errc::usage, identity::quoted("DTRAIN_LOG", *value) +
-                                 " is no level; set it to off, error, warning, info or debug, or unset it");
-  }
-}
-
-}  // namespace DTRAIN_NAMESPACE::launch
-
-// ---- dtrain/launch/diagnostics/system_files.hpp
-
-/// @file
-/// System files (/proc, /sys, /etc), below a root folder that a test can choose.
-
-namespace DTRAIN_NAMESPACE::launch {
-
-/// Reads files; a file that cannot be read counts as missing. Paths begin with '/', and are relative to the root.
-class SystemFiles {
- public:
-  static constexpr std::size_t most_bytes = std::size_t{64} << 10;
-  static constexpr std::size_t most_names = 1024;
-
-  /// @param root a folder that has the files of this machine or of another one: /sys, /proc, /etc, /opt
-  explicit SystemFiles(std::string root = "/") : root_(std::move(root)) {
-    while (!root_.empty() && root_.back() == '/') {
-      root_.pop_back();
-    }
-  }
-
-  /// A regular file's first bytes, at most `most`; nullopt if the file is not regular or cannot be read.
-  std::optional<std::string> text(const std::string& path, std::size_t most = most_bytes) const {
-    const net::Descriptor file(::open((root_ + path).c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-    struct ::stat facts {};
-    if (!file || ::fstat(file.get(), &facts) != 0 || !S_ISREG(facts.st_mode)) {
-      return std::nullopt;
-    }
-    std::string bytes(most, '\0');
-    std::size_t filled = 0;
-    while (filled < bytes.size()) {
-      const ssize_t count = ::read(file.get(), bytes.data() + filled, bytes.size() - filled);
-      if (count < 0 && errno != EINTR) {
-        return std::nullopt;  // for example the speed of an interface that is down
-      }
-      if (count == 0) {
-        break;
-      }
-      filled += count > 0 ? static_cast<std::size_t>(count) : 0;
-    }
-    bytes.resize(filled);
-    return bytes;
-  }
-
-  /// A file's first line without the spaces at its end.
-  std::optional<std::string> line(const std::string& path) const {
-    std::optional<std::string> all = text(path);
-    if (all) {
-      all->resize(std::min(all->find('\n'), all->size()));
-      all->resize(all->find_last_not_of(" \t\r") + 1);
-    }
-    return all;
-  }
-
-  /// Names in a folder, sorted; at most `most_names`.
-  std::vector<std::string> names(const std::string& path) const {
-    const std::unique_ptr<DIR, int (*)(DIR*)> folder(::opendir((root_ + path).c_str()), &::closedir);
-    std::vector<std::string> found;
-    const dirent* entry = nullptr;
-    while (folder && found.size() < most_names && (entry = ::readdir(folder.get())) != nullptr) {
-      const std::string_view name = static_cast<const char*>(entry->d_name);
-      if (name != "." && name != "..") {
-        found.emplace_back(name);
-      }
-    }
-    std::sort(found.begin(), found.end());
-    return found;
-  }
-
- private:
-  std::string root_;
-};
-
-}  // namespace DTRAIN_NAMESPACE::launch
-
-// ---- dtrain/launch/configuration/starter.hpp
-
-/// @file
-/// Starter: the process that started a rank; its nearest ancestor that is not a wrapper of this rank only.
-
-namespace DTRAIN_NAMESPACE::launch {
-
-/// A process id and its start time, which together distinguish the process from a later one with the same id.
-struct Starter {
-  std::int64_t process = 0;
-  std::uint64_t began = 0;
-  std::string name;     ///< "hydra_pmi_proxy"
-  std::string command;  ///< its arguments, each followed by a zero byte
-};
-
-namespace detail {
-
-/// Fields of /proc/PROCESS/stat, "12 (a name) S 7 ...": field 4 is the parent, field 22 the start time.
-struct ProcessStatus {
-  std::string name;
-  std::int64_t parent = 0;
-  std::uint64_t began = 0;
-};
-
-inline std::optional<ProcessStatus> parse_process_status(std::string_view line) {
-  constexpr int parent_field = 4;
-  constexpr int began_field = 22;
-  const std::size_t open = line.find('(');
-  const std::size_t close = line.rfind(')');
-  if (open == std::string_view::npos || close == std::string_view::npos || close < open) {
-    return std::nullopt;
-  }
-  ProcessStatus status;
-  status.name = std::string(line.substr(open + 1, close - open - 1));
-  line.remove_prefix(close + 1);
-  for (int field = 3; field <= began_field; ++field) {
-    line.remove_prefix(std::min(line.find_first_not_of(' '), line.size()));
-    const std::string_view text = line.substr(0, line.find(' '));
-    line.remove_prefix(text.size());
-    const std::optional<std::uint64_t> number = identity::parse_wide_integer(text);
-    if (field == parent_field && number) {
-      status.parent = static_cast<std::int64_t>(*number);
-    } else if (field == began_field && number) {
-      status.began = *number;
-      return status;
-    }
-  }
-  return std::nullopt;
-}
-
-/// Whether a block of entries, each followed by a zero byte, contains this entry.
-inline bool has_entry(std::string_view block, std::string_view entry) {
-  while (!block.empty()) {
-    const std::string_view each = block.substr(0, block.find('\0'));
-    if (each == entry) {
-      return true;
-    }
-    block.remove_prefix(std::min(each.size() + 1, block.size()));
-  }
-  return false;
-}
-
-}  // namespace detail
-
-/// Flag on the command line of a proxy of MPICH's mpiexec.
-inline constexpr std::string_view hydra_proxy_flag("--control-port\0", 15);
-
-/// The nearest ancestor without `rank_entry` in its environment; nullopt if /proc cannot be read. Wrapper scripts that
-/// a launcher starts for each rank have the entry, their starter does not. Exception: a proxy of MPICH's mpiexec may
-/// have it, if another launcher started the proxy as a rank; the proxy is the starter in any case.
-/// @param parent of this process; 0: the parent is outside its PID namespace
-/// @param rank_entry "PMI_RANK=3"; empty: returns the parent
-inline std::optional<Starter> starter_of(const SystemFiles& files, std::int64_t parent, const std::string& rank_entry) {
-  constexpr int deepest = 64;
-  constexpr std::size_t most_environment = std::size_t{1} << 20;
-  std::int64_t process = parent;
-  for (int depth = 0; depth < deepest && process > 0; ++depth) {
-    const std::string folder = "/proc/" + std::to_string(process);
-    const auto status = detail::parse_process_status(files.text(folder + "/stat").value_or(""));
-    if (!status) {
-      return std::nullopt;
-    }
-    const std::string environment =
-        rank_entry.empty() ? "" : files.text(folder + "/environ", most_environment).value_or("");
-    std::string command = files.text(folder + "/cmdline").value_or("");
-    if (!detail::has_entry(environment, rank_entry) || command.find(hydra_proxy_flag) != std::string::npos) {
-      return Starter{process, status->began, status->name, std::move(command)};
-    }
-    process = status->parent;
-  }
-  return std::nullopt;
-}
-
-}  // namespace DTRAIN_NAMESPACE::launch
-
-// ---- dtrain/launch/configuration/job_identity.hpp
-
-/// @file
-/// Job identity: name and origin of the job of this process, which the store compares when the process joins.
-
-namespace DTRAIN_NAMESPACE::launch {
-
-/// The job's name (empty if it has none), and further properties that distinguish it from other jobs.
-struct JobIdentity {
-  std::string name;
-  rendezvous::Origin origin;
-};
-
-/// A job of MPICH's mpiexec has no name that a process can read, but all mpiexec proxies connect to the same address.
-/// @param command as in Starter. @returns "hydra=host-a:43789"; nullopt if the command is no such proxy
-inline std::optional<std::string> hydra_job(std::string_view command) {
-  const std::size_t at = command.find(hydra_proxy_flag);
-  const std::string_view rest = at == std::string_view::npos ? "" : command.substr(at + hydra_proxy_flag.size());
-  const std::string_view address = rest.substr(0, rest.find('\0'));
-  return address.empty() ? std::nullopt : std::optional("hydra=" + std::string(address));
-}
-
-/// The job's identity from the environment and, if it has several ranks, from the process's program and starter.
-/// Blocking: reads files of the kernel.
-inline JobIdentity job_identity(const identity::Variables& variables, const identity::ProcessIdentity& identity,
-                                const SystemFiles& files = SystemFiles()) {
-  JobIdentity job;
-  job.name = identity.job.value_or("");
-  if (identity.world_size == 1) {
-    return job;
-  }
-  rendezvous::Origin& origin = job.origin;
-  origin.is_exact_job = identity.is_exact_job;
-  origin.one_starter = identity.one_starter;
-  origin.program = own_program_name();
-  origin.build = own_build();
-  struct ::stat space {};
-  origin.process_space = ::stat("/proc/self/ns/pid", &space) == 0 ? space.st_ino : 0;
-  // torchrun's agent may have its own RANK, the node's, but it has no run id.
-  const std::string own_variable = identity.elastic ? "TORCHELASTIC_RUN_ID" : identity.rank_variable;
-  const std::optional<std::string> own_value = variables.text(own_variable);
-  const std::optional<Starter> starter =
-      starter_of(files, ::getppid(), own_value ? own_variable + "=" + *own_value : std::string());
-  if (starter) {
-    origin.starter = starter->process;
-    origin.starter_began = starter->began;
-    origin.starter_name = starter->name;
-    const std::optional<std::string> hydra =
-        identity.is_exact_job || identity.rank_variable != "PMI_RANK" ? std::nullopt : hydra_job(starter->command);
-    origin.is_exact_job = identity.is_exact_job || hydra;
-    job.name = hydra.value_or(job.name);
-  }
-  return job;
-}
-
-}  // namespace DTRAIN_NAMESPACE::launch
-
-// ---- dtrain/launch/output/lost_output.hpp
-
-/// @file
-/// Lost output: message about a standard stream after a write error.
-
-namespace DTRAIN_NAMESPACE::launch {
-
-/// "stdout ('/dev/full')": a descriptor of this process, with the name of its file if it has one.
-inline std::string stream_name(const std::string& name, int descriptor) {
-  std::string target(4096, '\0');
-  const std::string link = "/proc/self/fd/" + std::to_string(descriptor);
-  const ssize_t length = ::readlink(link.c_str(), target.data(), target.size());
-  target.resize(length < 0 ? 0 : static_cast<std::size_t>(length));
-  if (target.empty() || target.front() != '/') {
-    return name + (target.substr(0, 5) == "pipe:" ? " (a pipe)" : "");
-  }
-  return name + " (" + in_quotes(target, 256) + ")";
-}
-
-/// "stdout (a pipe) takes nothing more: Broken pipe; ..." @param error an errno
-inline std::string lost_output(const std::string& name, int descriptor, int error) {
-  return stream_name(name, descriptor) + " takes nothing more: " + std::generic_category().message(error) +
-         "; the job goes on, and what the ranks print there is lost from here on (--log-dir=DIR keeps it in files)";
-}
-
-}  // namespace DTRAIN_NAMESPACE::launch
-
-// ---- dtrain/launch/rank_process.hpp
-
-/// @file
-/// launch::RankProcess: identity and settings of the process that is a rank.
-
-namespace DTRAIN_NAMESPACE::launch {
-
 /// A value that refers to no other object.
-struct RankProcess {
-  identity::ProcessIdentity identity;
-  ArgumentVector argument_vector;  ///< without arguments that launchers add
-  bool hosts_store = false;        ///< this process runs the job's store
-  JobIdentity job;                 ///< distinguishes the job from other jobs
-  std::optional<std::string> host_id_override;
-  std::optional<std::string> interface;                  ///< where this process's store listens: a name or an address
-  std::optional<rendezvous::Secret> secret;              ///< of the job, if it has one
-  std::chrono::nanoseconds timeout = default_timeout;    ///< of a collective and of the rendezvous
-  std::chrono::nanoseconds liveness = default_liveness;  ///< how long a silent peer counts as alive
+struct RankProcess : rendezvous::ControlPlaneOptions {
+  ArgumentVector argument_vector{};  ///< without arguments that launchers add
 
   /// argv; [0] is the program's name. Lifetime: as long as a copy of this RankProcess lives.
   std::span<char* const> arguments() const noexcept { return argument_vector.view(); }
@@ -19162,11 +19211,15 @@ struct PerProcess {
 
 namespace DTRAIN_NAMESPACE::group {
 
-/// Contiguous host memory of dtrain Elements: std::span of any extent, std::vector, std::array, T[n].
+/// An Element that collectives reduce: all but the 8-bit floats.
+template <class T>
+concept ReducedElement = Element<T> && !is_float8(dtype_of<T>::value);
+
+/// Contiguous host memory of ReducedElements: std::span of any extent, std::vector, std::array, T[n].
 template <class Values>
 concept HostValues = requires(Values& values) {
   std::span(values);
-  requires Element<std::remove_cv_t<typename decltype(std::span(values))::element_type>>;
+  requires ReducedElement<std::remove_cv_t<typename decltype(std::span(values))::element_type>>;
 };
 
 /// HostValues whose elements are not const.
@@ -19178,12 +19231,16 @@ concept WritableHostValues = HostValues<Values> && requires(Values& values) {
 namespace detail {
 
 /// An integer type without its own DType, such as std::int8_t or unsigned. Collectives move it as the type of the same
-/// size (`moved_as`) and do not reduce it.
+/// size (`moved_as`).
 template <class T>
-concept MovedOnly = !Element<T> && (std::is_same_v<T, std::byte> ||
-                                    (std::is_integral_v<T> && (sizeof(T) == 1 || sizeof(T) == 4 || sizeof(T) == 8)));
+concept OtherInteger = !Element<T> && (std::is_same_v<T, std::byte> ||
+                                       (std::is_integral_v<T> && (sizeof(T) == 1 || sizeof(T) == 4 || sizeof(T) == 8)));
 
-template <MovedOnly T>
+/// Elements that collectives move and do not reduce.
+template <class T>
+concept MovedOnly = OtherInteger<T> ||(Element<T> && !ReducedElement<T>);
+
+template <OtherInteger T>
 inline constexpr DType moved_as = sizeof(T) == 1   ? DType::u8
                                   : sizeof(T) == 4 ? DType::i32
                                                    : DType::i64;
@@ -19209,10 +19266,15 @@ ConstBufferView moved_read_view(std::span<T, Extent> values) noexcept {
 /// Fails to compile, with the reason.
 template <class Values>
 constexpr bool refuse_reduction() noexcept {
-  static_assert(sizeof(Values) == 0,
+  using T = std::remove_cv_t<typename decltype(std::span(std::declval<Values&>()))::element_type>;
+  static_assert(Element<T>,
                 "dtrain: elements of this integer type can be moved (broadcast, all_gather, send, recv), and not "
-                "reduced: copy them to std::int32_t or std::int64_t, or for sums that wrap to std::uint8_t (see "
-                "dtrain/group/buffers.hpp)");
+                "reduced: copy them to std::int32_t or std::int64_t, or for sums that wrap to std::uint8_t "
+                "(the concept dtrain::Element, in dtrain/core/types/dtype.hpp)");
+  static_assert(!Element<T> || ReducedElement<T>,
+                "dtrain: floats of 8 bits can be moved (broadcast, all_gather, send, recv), and not reduced, because "
+                "they have too few digits for a sum or an average: copy them to float, dtrain::float16 or "
+                "dtrain::bfloat16");
   return false;
 }
 
@@ -19256,7 +19318,7 @@ ConstBufferView any_read_view(std::span<T, Extent> values) noexcept {
 struct WriteBuffer : BufferView {
   constexpr WriteBuffer(const BufferView& view) noexcept : BufferView(view) {}
 
-  template <Element T, std::size_t Extent>
+  template <ReducedElement T, std::size_t Extent>
   WriteBuffer(std::span<T, Extent> values) noexcept : BufferView(detail::write_view(values)) {}
 
   template <WritableHostValues Values>
@@ -19283,8 +19345,8 @@ struct ReadBuffer : ConstBufferView {
   }
 };
 
-/// Output of a collective that does not reduce: also any integers of 1, 4 or 8 bytes, and std::byte. (Its constructors
-/// repeat the base's: clang 14 hides inherited constructors that differ in their constraints only.)
+/// Output of a collective that does not reduce: also 8-bit floats, integers of 1, 4 or 8 bytes, and std::byte. (Its
+/// constructors repeat the base's: clang 14 hides inherited constructors that differ in their constraints only.)
 struct MovedWriteBuffer : WriteBuffer {
   constexpr MovedWriteBuffer(const BufferView& view) noexcept : WriteBuffer(view) {}
 
@@ -19413,7 +19475,7 @@ class GroupInternals {
     state_->rank_context()->keep_alive_until_leave(std::move(work));
   }
 
-  /// @throws Error (invalid_argument) in a coroutine on the control thread, where a blocking call would wait for
+  /// @throws Error (invalid_argument) in a coroutine on the control loop, where a blocking call would wait for
   /// itself; and in a process that the rank forked.
   void require_may_block() const { state_->rank_context()->require_may_block(); }
 
@@ -19430,24 +19492,6 @@ struct GroupAccess {
 };
 
 }  // namespace DTRAIN_NAMESPACE::group
-
-// ---- dtrain/group/group_options.hpp
-
-/// @file
-/// GroupOptions: options of the collectives of a job's groups.
-
-namespace DTRAIN_NAMESPACE::group {
-
-/// Must be the same on every rank; a difference is an error on all ranks. Subgroups and wrappers inherit them.
-struct GroupOptions {
-  Accumulate accumulate = Accumulate::element;  ///< f32 for f16 and bf16: up to twice the bytes of partial results
-};
-
-}  // namespace DTRAIN_NAMESPACE::group
-
-namespace DTRAIN_NAMESPACE {
-using group::GroupOptions;
-}  // namespace DTRAIN_NAMESPACE
 
 // ---- dtrain/group/host_staging_buffer.hpp
 
@@ -19537,15 +19581,14 @@ class RankContext {
     ~Closable() = default;
   };
 
-  /// Collective, blocking: joins as the rank that `worker` describes. @throws as ControlPlane.
-  /// @param base is destroyed after all other members
-  RankContext(const launch::RankProcess& worker, std::string required_settings, std::shared_ptr<void> base = {});
+  /// Collective, blocking: joins the job. @throws as ControlPlane. @param base is destroyed after all other members
+  explicit RankContext(const rendezvous::ControlPlaneOptions& options, std::shared_ptr<void> base = {});
   RankContext(const RankContext&) = delete;
   RankContext& operator=(const RankContext&) = delete;
 
   ~RankContext();
 
-  /// @throws Error (invalid_argument) in a coroutine on the control thread, and in a forked process.
+  /// @throws Error (invalid_argument) in a coroutine on the control loop, and in a forked process.
   void require_may_block() const;
 
   /// Reports that this rank failed with `text`. Blocking: until the job has the report, 2 s at most.
@@ -19608,6 +19651,11 @@ class RankContext {
 
 namespace DTRAIN_NAMESPACE::group {
 
+/// Must be the same on every rank; a difference is an error on all ranks. Subgroups and wrappers inherit them.
+struct GroupOptions {
+  Accumulate accumulate = Accumulate::element;  ///< f32 for f16 and bf16: up to twice the bytes of partial results
+};
+
 /// Shared by the handles of one group. The destructor closes the group's channel; the rank leaves the job with its last
 /// group. While an exception unwinds, the rank's RankContext keeps the channel, so that peers fail with that
 /// exception's text and not because this rank's channel closed. Threads: one for collectives; any for the rest.
@@ -19643,7 +19691,7 @@ class GroupState final : private RankContext::Closable {
     return resources_->host_staging_buffer;
   }
 
-  /// The open communicator. @throws Error (closed) after the rank has left, (invalid_argument) on the control thread.
+  /// The open communicator. @throws Error (closed) after the rank has left, (invalid_argument) on the control loop.
   Communicator& live() {
     rank_context_->require_may_block();
     require_open();
@@ -19658,6 +19706,12 @@ class GroupState final : private RankContext::Closable {
 
   /// wait() for the control loop, which is not blocked. Lifetime: the event outlives the wait.
   async::Task<void> completion(const typename Communicator::Stream::Event& event) {
+    if (!rank_context_->tasks.on_loop_thread()) {
+      throw Error(
+          Errc::invalid_argument,
+          "a collective was awaited on another thread than the control thread; await it in a coroutine of run or "
+          "spawn, or call wait()");
+    }
     async::EventLoop& loop = rank_context_->tasks.loop();
     const std::shared_ptr<ChannelResources> resources = resources_;
     const std::shared_ptr<FailureLatch> failure = rank_context_->control_plane.failure();
@@ -19855,6 +19909,10 @@ class GroupState final : private RankContext::Closable {
 
 }  // namespace DTRAIN_NAMESPACE::group
 
+namespace DTRAIN_NAMESPACE {
+using group::GroupOptions;
+}  // namespace DTRAIN_NAMESPACE
+
 // ---- dtrain/group/work.hpp
 
 /// @file
@@ -19913,8 +19971,9 @@ namespace DTRAIN_NAMESPACE::group {
 ///
 /// An operation exists if the backend's communicator has the ability (see dtrain/backend/communicator.hpp).
 /// Buffers: views of any memory that the backend reduces, or typed host memory (std::span, std::vector, std::array or
-/// array) of a dtrain::Element; operations that do not reduce also take any integers of 1, 4 or 8 bytes. With a backend
-/// of device memory, all_reduce and broadcast without a stream also take host memory, and copy it both ways.
+/// array) of a dtrain::Element. Operations that do not reduce also take any integers of 1, 4 or 8 bytes, and only they
+/// take 8-bit floats. With a backend of device memory, all_reduce and broadcast without a stream also take host memory,
+/// and copy it both ways.
 /// Collective: every rank of the group calls the same operations in the same order, with the same counts, types, roots
 /// and reductions. send, recv and send_recv concern only the ranks that they name.
 /// Lifetime: buffers outlive enqueued work. Threads: one at a time for each group, and not the control loop, where a
@@ -19957,11 +20016,11 @@ class Collectives {
   template <class Number>
   requires(std::is_arithmetic_v<Number> || Element<Number>) [[nodiscard]] Number
       all_reduce(Number value, ReduceOp op) const {
-    static_assert(
-        Element<Number>,
-        "dtrain: all_reduce(value, op) takes one number of a type that dtrain reduces (see "
-        "dtrain/core/types/dtype.hpp): convert others, to std::int64_t for example; for several give a buffer");
-    if constexpr (Element<Number>) {
+    static_assert(ReducedElement<Number>,
+                  "dtrain: all_reduce(value, op) takes one number of a type that dtrain reduces (the concept "
+                  "group::ReducedElement, in dtrain/group/buffers.hpp): convert others, to std::int64_t for example; "
+                  "for several give a buffer");
+    if constexpr (ReducedElement<Number>) {
       all_reduce(std::span(&value, 1), op);
     }
     return value;
@@ -20076,48 +20135,15 @@ class Collectives {
 
 namespace DTRAIN_NAMESPACE::ddp::detail {
 
-/// Result of rank 0's task in the store: "yes", "no", or the error that it threw and the rank.
-struct Rank0Result {
-  static std::string of(const Error& error, int rank) {
-    const bool posix = error.code().category() == std::generic_category();
-    const bool own = error.code().category() == dtrain_category();
-    const int code = posix || own ? error.code().value() : static_cast<int>(Errc::unsupported);  // a device's error
-    return (posix ? "p" : "d") + std::to_string(code) + " " + std::to_string(rank) + " " + sanitize(error.what());
-  }
-
-  /// @returns whether `text` is "yes" @throws the Error of rank 0
-  static bool read(std::string_view text) {
-    if (text == "yes" || text == "no") return text == "yes";
-    std::string_view unread = text.substr(std::min<std::size_t>(1, text.size()));
-    const int code = take_number(unread);
-    const int rank = take_number(unread);
-    const std::error_code as = text.starts_with("p") ? std::error_code(code, std::generic_category())
-                                                     : make_error_code(static_cast<Errc>(code));
-    throw Error(as, std::string(unread)).with_rank(rank);
-  }
-
- private:
-  /// Removes the number at the front of `text`, and the space after it. @returns the number
-  static int take_number(std::string_view& text) {
-    int number = 0;
-    std::size_t at = 0;
-    for (; at < text.size() && text[at] >= '0' && text[at] <= '9' && at < 8; ++at) {
-      number = number * 10 + (text[at] - '0');
-    }
-    text.remove_prefix(std::min(at + 1, text.size()));
-    return number;
-  }
-};
-
 /// Blocking: as long as rank 0 works and is alive. Logs a warning every timeout().
-template <class Group, class Store>
-std::string rank0_result_blocking(const Group& group, const Store& store, const std::string& key,
-                                  const std::string& doing) {
+template <class Group>
+void wait_for_rank0_blocking(const Group& group, const backend::StoreRef& store, const std::string& key,
+                             const std::string& doing) {
   const Deadline::Clock::time_point began = Deadline::Clock::now();
   for (;;) {
     try {
-      static_cast<void>(store.get(key, Deadline::after(group.timeout())).wait());
-      break;
+      store.get_blocking(key, Deadline::after(group.timeout()));
+      return;
     } catch (const Error& error) {
       if (error.code() != make_error_code(Errc::timeout)) throw;
       log(LogLevel::warning, "rank " + std::to_string(group.members().rank_in_job()) + ": after " +
@@ -20126,82 +20152,34 @@ std::string rank0_result_blocking(const Group& group, const Store& store, const 
                                  "; this rank waits as long as that one is alive");
     }
   }
-  return store.take(key, group.world_size() - 1).wait();  // erased once every rank has taken it
 }
 
 /// Runs `work()` on rank 0. Every rank gets its result or its Error, which names rank 0 and its host.
 /// Collective, blocking: as long as rank 0 works. @param doing for sentences: "writing the file x"
 template <class Group, class Work>
 bool run_on_rank0_blocking(const Group& group, const std::string& doing, Work work) {
-  const auto store = group.store().with_prefix("dtrain/rank 0/");
+  const backend::StoreRef store = group.store().with_prefix("dtrain/rank 0/");
   const std::string key = std::to_string(group::GroupAccess::of(group).next_number("rank 0"));
   group.start_pending();  // other ranks may wait for this work before they call this
-  if (group.rank() != 0) {
-    return Rank0Result::read(rank0_result_blocking(group, store, key, doing));
-  }
   const int rank = group.members().rank_in_job();
-  const std::string where = group.world_size() == 1 ? std::string()
-                                                    : " (on rank " + std::to_string(rank) + " on host " +
-                                                          group.members().host + ", which does it for all ranks)";
-  std::string result;
-  try {
-    result = work() ? "yes" : "no";
-  } catch (const Error& error) {
-    result = Rank0Result::of(Error(error.code(), error.what() + where), rank);
-  } catch (const std::exception& error) {  // such as out of memory; the other ranks wait for a result
-    result = Rank0Result::of(Error(Errc::limit, doing + " ended by " + error.what() + where), rank);
+  const auto run = [&]() -> std::string {
+    const std::string where = group.world_size() == 1 ? std::string()
+                                                      : " (on rank " + std::to_string(rank) + " on host " +
+                                                            group.members().host + ", which does it for all ranks)";
+    try {
+      return work() ? "yes" : "no";
+    } catch (const Error& error) {
+      throw Error(error.code(), error.what() + where).with_rank(rank);
+    } catch (const std::exception& error) {  // such as out of memory; the other ranks wait for a result
+      throw Error(Errc::limit, doing + " ended by " + error.what() + where).with_rank(rank);
+    }
+  };
+  if (group.rank() != 0) {
+    wait_for_rank0_blocking(group, store, key, doing);
   }
-  if (group.world_size() > 1) {
-    store.set(key, result).wait();
-  }
-  return Rank0Result::read(result);
-}
-
-}  // namespace DTRAIN_NAMESPACE::ddp::detail
-
-// ---- dtrain/ddp/agreement/tensor_bytes.hpp
-
-/// @file
-/// Tensor metadata serialisation: enumerations and shapes to bytes, and from untrusted bytes.
-
-namespace DTRAIN_NAMESPACE::ddp::detail {
-
-/// Reads an enumeration with values 1..last from one byte. Any other byte makes the reader fail.
-template <class Enum>
-Enum read_choice(net::ByteReader& reader, Enum last) noexcept {
-  const std::uint8_t value = reader.u8();
-  if (value < 1 || value > static_cast<std::uint8_t>(last)) {
-    reader.fail();
-    return last;
-  }
-  return static_cast<Enum>(value);
-}
-
-/// Format: u8 number of extents, each extent as i64.
-inline void write_shape(net::ByteWriter& writer, const Shape& shape) {
-  writer.u8(static_cast<std::uint8_t>(shape.extents().size()));
-  for (const std::int64_t extent : shape.extents()) {
-    writer.i64(extent);
-  }
-}
-
-/// Bytes that are not a shape make the reader fail.
-inline Shape read_shape(net::ByteReader& reader) {
-  const std::size_t rank = reader.u8();
-  std::array<std::int64_t, Shape::max_rank> extents{};
-  if (rank > extents.size()) {
-    reader.fail();
-    return {};
-  }
-  for (std::size_t i = 0; i < rank; ++i) {
-    extents[i] = reader.i64();
-  }
-  try {
-    return Shape(std::span(extents).first(rank));
-  } catch (const Error&) {
-    reader.fail();
-    return {};
-  }
+  const Deadline deadline = Deadline::after(group.timeout());
+  return backend::store_broadcast({store, group.rank(), group.world_size(), rank, deadline, doing, {}}, key, run) ==
+         "yes";
 }
 
 }  // namespace DTRAIN_NAMESPACE::ddp::detail
@@ -20371,6 +20349,32 @@ inline BucketPlan plan_buckets(std::span<const GradientSize> sizes, BucketCaps c
   return plan_buckets(sizes, reverse_order(sizes.size()), caps);
 }
 
+/// The elements of `planned` in the arena at `arena`, with padding: zeros, which every reduction leaves zero.
+inline BufferView range_of(const PlannedBucket& planned, std::byte* arena) noexcept {
+  std::byte* const data = planned.bytes == 0 ? nullptr : arena + planned.offset;
+  return {data, planned.bytes / size_bytes(planned.dtype), planned.dtype, planned.device};
+}
+
+/// The ranges of all buckets of `plan`.
+inline std::vector<BufferView> ranges_of(const BucketPlan& plan, std::byte* arena) {
+  std::vector<BufferView> ranges;
+  ranges.reserve(plan.buckets.size());
+  for (const PlannedBucket& bucket : plan.buckets) {
+    ranges.push_back(range_of(bucket, arena));
+  }
+  return ranges;
+}
+
+/// The number of gradients of each bucket.
+inline std::vector<std::size_t> parameter_counts(const BucketPlan& plan) {
+  std::vector<std::size_t> counts;
+  counts.reserve(plan.buckets.size());
+  for (const PlannedBucket& bucket : plan.buckets) {
+    counts.push_back(bucket.parameters.size());
+  }
+  return counts;
+}
+
 }  // namespace DTRAIN_NAMESPACE::ddp
 
 // ---- dtrain/ddp/checkpoint/atomic_file.hpp
@@ -20463,8 +20467,7 @@ class AtomicFile {
   /// Creates PATH.part, which no process has opened and only this user may open. @returns false if a retry may succeed
   bool create_and_lock() {
     const mode_t created = replaced_ ? 0600 : 0666;  // a new file gets the permissions that the umask leaves
-    descriptor_ =
-        async::Descriptor(::open(part_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, created));
+    descriptor_ = Descriptor(::open(part_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, created));
     if (!descriptor_) {
       if (errno == EEXIST) {
         remove_leftover();
@@ -20497,7 +20500,7 @@ class AtomicFile {
                                      std::to_string(named.st_uid) + ", this process of user " +
                                      std::to_string(::geteuid()) + "; remove it if no process is writing it");
     }
-    const async::Descriptor left(::open(part_.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+    const Descriptor left(::open(part_.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
     if (!left) {
       if (errno == ENOENT || errno == EINTR) return;
       fail(errno);
@@ -20508,7 +20511,7 @@ class AtomicFile {
   }
 
   /// @returns false if another process holds the lock. Without locks in the file system, every writer succeeds.
-  static bool lock(const async::Descriptor& file) noexcept {
+  static bool lock(const Descriptor& file) noexcept {
     return ::flock(file.get(), LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK;
   }
 
@@ -20518,14 +20521,14 @@ class AtomicFile {
                                    "; give each job a file of its own");
   }
 
-  struct stat status_of(const async::Descriptor& file) {
+  struct stat status_of(const Descriptor& file) {
     struct stat status {};
     if (::fstat(file.get(), &status) != 0) fail(errno);
     return status;
   }
 
   /// Whether PATH.part still names this file: its writer may have renamed it before it was locked.
-  bool is_named(const async::Descriptor& file) {
+  bool is_named(const Descriptor& file) {
     const struct stat mine = status_of(file);
     struct stat named {};
     return ::lstat(part_.c_str(), &named) == 0 && mine.st_ino == named.st_ino && mine.st_dev == named.st_dev;
@@ -20549,7 +20552,7 @@ class AtomicFile {
   void sync_folder() {
     const std::size_t slash = path_.rfind('/');
     const std::string folder = slash == std::string::npos ? "." : path_.substr(0, slash + 1);
-    const async::Descriptor opened(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    const Descriptor opened(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (opened && ::fsync(opened.get()) != 0 && errno != EINVAL) {
       throw posix_error(errno, "writing the folder of the file " + path_ + " to its disk failed");
     }
@@ -20576,7 +20579,7 @@ class AtomicFile {
   };
   std::optional<FileOwner> replaced_;  ///< owner of the file that exists already
   mode_t mode_ = 0;                    ///< permissions of the file after commit()
-  async::Descriptor descriptor_;
+  Descriptor descriptor_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::ddp
@@ -20953,8 +20956,8 @@ struct DdpOptions {
   /// ready() to finish().
   bool broadcast_buffers = true;
   /// Reads parameters() again at the beginning and at the end of a step, to detect values and gradients that have moved
-  /// since the construction. True: in every step; false: in the first two and every 64th; not set: in every step while
-  /// a check takes less than 1 us a parameter.
+  /// since the construction. True: in every step; false: in the first two and every 64th; not set: in every step with
+  /// at most 1,000 parameters, or if the readings take less than 1 us a parameter and step, else as false.
   std::optional<bool> check_addresses{};
   /// Also records every ready(), and on CUDA the times at which the device started and finished each bucket, which
   /// costs some microseconds a bucket. Keeps records of more steps.
@@ -21021,6 +21024,11 @@ struct Parameter {
   TensorView value;
   TensorView gradient;
 };
+
+/// "parameter 3 'fc1.weight'".
+inline std::string describe_parameter(std::size_t index, const std::string& name) {
+  return "parameter " + std::to_string(index) + " '" + name + "'";
+}
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
@@ -21095,7 +21103,7 @@ void check_backend(std::span<const Parameter> parameters, std::span<const Tensor
                                        "of summation is fixed, or another backend");
   }
   for (std::size_t i = 0; i < parameters.size(); ++i) {
-    const std::string described = "parameter " + std::to_string(i) + " '" + parameters[i].name + "'";
+    const std::string described = describe_parameter(i, parameters[i].name);
     detail::check_device<Backend>(described, parameters[i].value.device, communication);
     if (!Backend::reduces(parameters[i].gradient.dtype)) {
       throw Error(Errc::unsupported, described + " has a gradient of " + name(parameters[i].gradient.dtype) +
@@ -21192,10 +21200,6 @@ inline constexpr std::size_t max_parameter_name_bytes = 1024;
 
 namespace detail {
 
-inline std::string quoted(std::size_t index, const Parameter& parameter) {
-  return "parameter " + std::to_string(index) + " '" + parameter.name.substr(0, 128) + "'";
-}
-
 inline std::string kind(const TensorView& view) {
   return std::string(name(view.dtype)) + " " + to_string(view.shape) + " on " + to_string(view.device);
 }
@@ -21216,9 +21220,10 @@ inline void check_gradients_are_apart(std::span<const Parameter> parameters) {
     const std::size_t b = by_address[next];
     const TensorView& before = parameters[a].gradient;
     if (std::less<>{}(parameters[b].gradient.data, before.data + before.bytes())) {
-      throw Error(Errc::invalid_argument, "the gradients of " + quoted(std::min(a, b), parameters[std::min(a, b)]) +
-                                              " and " + quoted(std::max(a, b), parameters[std::max(a, b)]) +
-                                              " share memory; list a tied parameter once");
+      throw Error(Errc::invalid_argument,
+                  "the gradients of " + describe_parameter(std::min(a, b), parameters[std::min(a, b)].name) + " and " +
+                      describe_parameter(std::max(a, b), parameters[std::max(a, b)].name) +
+                      " share memory; list a tied parameter once");
     }
   }
 }
@@ -21234,11 +21239,11 @@ inline void check_parameters(std::span<const Parameter> parameters, bool binds) 
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     const TensorView& value = parameters[i].value;
     const TensorView& gradient = parameters[i].gradient;
-    const std::string described = detail::quoted(i, parameters[i]);
+    const std::string described = describe_parameter(i, parameters[i].name);
     if (parameters[i].name.size() > max_parameter_name_bytes) {
-      throw Error(Errc::invalid_argument, "the name of " + described + "... has " +
-                                              std::to_string(parameters[i].name.size()) + " bytes; the most is " +
-                                              std::to_string(max_parameter_name_bytes));
+      throw Error(Errc::invalid_argument, "the name of " + describe_parameter(i, parameters[i].name.substr(0, 128)) +
+                                              "... has " + std::to_string(parameters[i].name.size()) +
+                                              " bytes; the most is " + std::to_string(max_parameter_name_bytes));
     }
     if (value.shape != gradient.shape || value.dtype != gradient.dtype || value.device != gradient.device) {
       throw Error(Errc::invalid_argument, "the value of " + described + " is " + detail::kind(value) +
@@ -21324,8 +21329,9 @@ class AddressCheck {
   }
 
   /// @param read empty: nothing is checked
-  /// @param every_step true: checks every step; false: steps 1, 2 and every 64th; nullopt: as false, and also each step
-  /// after a check that cost less than 1 us a parameter
+  /// @param every_step true: checks every step; false: steps 1, 2 and every 64th; nullopt: every step with up to 1000
+  /// parameters, or once a step's two readings, by the fastest reading so far, take less than 1 us a parameter; else as
+  /// false
   AddressCheck(Read read, std::optional<bool> every_step) : read_(std::move(read)), every_step_(every_step) {}
 
   /// Records the present addresses; later checks compare with them.
@@ -21339,16 +21345,13 @@ class AddressCheck {
   /// Before the first gradient of step `step`, from 1, is read. @throws Error (invalid_argument)
   void begin_step(std::uint64_t step) {
     step_ = step;
-    is_due_ = read_ && (step <= 2 || step % max_steps_between == 0 || every_step_.value_or(is_cheap_));
-    cost_ = {};
+    is_due_ = read_ && (step <= 2 || step % max_steps_between == 0 || every_step_.value_or(is_cheap()));
     if (is_due_) compare();
   }
 
   /// Before the first reduced gradient is written. @throws Error (invalid_argument)
   void end_step() {
-    if (!is_due_) return;
-    compare();
-    is_cheap_ = cost_ < known_.size() * std::chrono::microseconds(1);
+    if (is_due_) compare();
   }
 
   /// Called by Read for each parameter.
@@ -21371,6 +21374,7 @@ class AddressCheck {
 
  private:
   static constexpr std::uint64_t max_steps_between = 64;
+  static constexpr std::size_t always_checked_parameters = 1000;
 
   struct MemoryRange {
     const std::byte* data = nullptr;
@@ -21384,6 +21388,12 @@ class AddressCheck {
 
   static MemoryRange range_of(const TensorView& view) noexcept { return {view.data, view.bytes(), view.dtype}; }
 
+  /// The fastest of all readings counts: on a loaded machine any single one can take long.
+  bool is_cheap() const noexcept {
+    return known_.size() <= always_checked_parameters ||
+           (last_checked_ > 0 && 2 * fastest_ < known_.size() * std::chrono::microseconds(1));
+  }
+
   void compare() {
     const auto begin = std::chrono::steady_clock::now();
     visited_ = 0;
@@ -21393,9 +21403,19 @@ class AddressCheck {
                                               std::to_string(visited_) + " parameters, and had " +
                                               std::to_string(known_.size()) +
                                               " when DistributedDataParallel was given the model; make another "
-                                              "DistributedDataParallel for a model that has changed");
+                                              "DistributedDataParallel for a model that has changed" +
+                                              since_last_check());
     }
-    cost_ += std::chrono::steady_clock::now() - begin;
+    const std::chrono::nanoseconds cost = std::chrono::steady_clock::now() - begin;
+    fastest_ = last_checked_ == 0 ? cost : std::min(fastest_, cost);
+    last_checked_ = step_;
+  }
+
+  /// Empty if the last step, or the beginning of this one, was checked.
+  std::string since_last_check() const {
+    if (last_checked_ + 1 >= step_) return {};
+    return "; the last check was in step " + std::to_string(last_checked_) +
+           ": the results of all steps since then may be wrong (DdpOptions::check_addresses = true checks every step)";
   }
 
   void require_same(const char* what, std::size_t i, const Parameter& parameter, const MemoryRange& before,
@@ -21403,17 +21423,19 @@ class AddressCheck {
     const bool is_same_kind = before.bytes == now.bytes && before.dtype == now.dtype;
     if (is_same_kind && (before.data == now.data || before.bytes == 0)) return;
     const std::string which =
-        "in step " + std::to_string(step_) + " the " + what + " of " + detail::quoted(i, parameter);
+        "in step " + std::to_string(step_) + " the " + what + " of " + describe_parameter(i, parameter.name);
     if (!is_same_kind) {
       throw Error(Errc::invalid_argument,
                   which + " has " + text(now) + ", and had " + text(before) +
                       " when DistributedDataParallel was given the model; make another DistributedDataParallel for a "
-                      "model that has changed");
+                      "model that has changed" +
+                      since_last_check());
     }
     throw Error(Errc::invalid_argument,
                 which + (now.data == nullptr ? " has no memory, and had some" : " is at another address than") +
                     " when DistributedDataParallel was given the model; a std::vector that grows moves its elements: "
-                    "keep the memory where it is, or make another DistributedDataParallel once it has moved");
+                    "keep the memory where it is, or make another DistributedDataParallel once it has moved" +
+                    since_last_check());
   }
 
   static std::string text(const MemoryRange& range) {
@@ -21425,10 +21447,10 @@ class AddressCheck {
   std::vector<KnownAddresses> known_;
   std::size_t visited_ = 0;
   std::uint64_t step_ = 0;
-  std::chrono::nanoseconds cost_{};  ///< of the checks of this step
+  std::uint64_t last_checked_ = 0;  ///< the last step in which a check found nothing; 0: none yet
+  std::chrono::nanoseconds fastest_{};
   bool remembers_ = false;
   bool is_due_ = false;
-  bool is_cheap_ = false;
 };
 
 }  // namespace DTRAIN_NAMESPACE::ddp
@@ -21439,6 +21461,9 @@ class AddressCheck {
 /// Model signature: names, shapes, types and options that must be the same on all ranks.
 
 namespace DTRAIN_NAMESPACE::ddp {
+
+/// The longest signature that a rank reads.
+inline constexpr std::size_t max_signature_bytes = std::size_t{64} << 20;
 
 /// Only the kind of a device is compared: each rank has its own GPU.
 struct ParameterSignature {
@@ -21461,13 +21486,55 @@ struct ModelSignature {
   bool allow_unused_parameters = false;
   bool broadcast_buffers = false;
   Accumulate accumulate = Accumulate::element;
+  bool scales_averages = false;  ///< see scaled_averages.hpp
 
   friend bool operator==(const ModelSignature&, const ModelSignature&) = default;
 };
 
+/// A number of extents as u8, and each as i64.
+inline void fields(Serializer& of, Shape& shape) {
+  std::array<std::int64_t, Shape::max_rank> extents{};
+  std::copy(shape.extents().begin(), shape.extents().end(), extents.begin());
+  auto rank = static_cast<std::uint8_t>(shape.extents().size());
+  of.number(rank, 0, Shape::max_rank);
+  for (std::size_t i = 0; i < rank; ++i) {
+    of.number(extents[i]);
+  }
+  try {
+    shape = Shape(std::span(extents).first(rank));
+  } catch (const Error&) {
+    of.fail("has an impossible shape");
+  }
+}
+
+/// Those that checkpoint files have as well.
+inline void tensor_fields(Serializer& of, ParameterSignature& tensor) {
+  of.raw_text(tensor.name, max_parameter_name_bytes);
+  of.choice(tensor.dtype, DType::f64, DType::f8e5m2);
+  fields(of, tensor.shape);
+}
+
+/// Equal signatures give the same bytes; different signatures give different bytes.
+inline void fields(Serializer& of, ModelSignature& signature) {
+  of.constant("dtrain ddp 5\n");
+  of.number(signature.bucket_bytes);
+  of.number(signature.first_bucket_bytes);
+  of.choice(signature.reduce_op, ReduceOp::sum, ReduceOp::product);
+  of.flag(signature.deterministic);
+  of.flag(signature.reorder_gradients);
+  of.flag(signature.allow_unused_parameters);
+  of.flag(signature.broadcast_buffers);
+  of.choice(signature.accumulate, Accumulate::element, Accumulate::f32);
+  of.flag(signature.scales_averages);
+  of.list(signature.parameters, 0, max_signature_bytes, [&of](ParameterSignature& parameter) {
+    tensor_fields(of, parameter);
+    of.choice(parameter.device, DeviceKind::host, DeviceKind::cuda);
+  });
+}
+
 /// The signature of a model's parameters and buffers, in the model's order.
 inline ModelSignature model_signature(std::span<const Parameter> parameters, const DdpOptions& options,
-                                      std::span<const TensorView> buffers = {}) {
+                                      std::span<const TensorView> buffers = {}, bool scales_averages = false) {
   ModelSignature signature{options.bucket_bytes,
                            options.first_bucket_bytes,
                            options.reduce_op,
@@ -21476,7 +21543,8 @@ inline ModelSignature model_signature(std::span<const Parameter> parameters, con
                            options.reorder_gradients,
                            options.allow_unused_parameters,
                            options.broadcast_buffers,
-                           options.accumulate};
+                           options.accumulate,
+                           scales_averages};
   signature.parameters.reserve(parameters.size() + buffers.size());
   for (const Parameter& parameter : parameters) {
     signature.parameters.push_back(
@@ -21565,6 +21633,12 @@ inline std::optional<std::string> first_difference(const ModelSignature& mine, i
     return detail::option_difference("accumulate", rank, std::string(name(mine.accumulate)), other_rank,
                                      std::string(name(theirs.accumulate)));
   }
+  if (mine.scales_averages != theirs.scales_averages) {
+    return "the CUDA driver of rank " + std::to_string(mine.scales_averages ? other_rank : rank) +
+           " does not load dtrain's kernel that scales gradients, that of rank " +
+           std::to_string(mine.scales_averages ? rank : other_rank) +
+           " does; run one driver version on all hosts, or set DdpOptions::reduce_op to sum and divide the loss";
+  }
   if (const auto difference = detail::flag_difference(mine, rank, theirs, other_rank)) {
     return difference;
   }
@@ -21584,87 +21658,6 @@ inline std::optional<std::string> first_difference(const ModelSignature& mine, i
     return detail::extra_parameter(other_rank, theirs, rank, common);
   }
   return std::nullopt;
-}
-
-}  // namespace DTRAIN_NAMESPACE::ddp
-
-// ---- dtrain/ddp/agreement/model_signature_bytes.hpp
-
-/// @file
-/// Model signature serialisation: to bytes, and from untrusted bytes of another process.
-
-namespace DTRAIN_NAMESPACE::ddp {
-
-/// The longest signature that a rank reads.
-inline constexpr std::size_t max_signature_bytes = std::size_t{64} << 20;
-
-namespace detail {
-
-inline constexpr std::string_view signature_format = "dtrain ddp 3\n";
-inline constexpr std::size_t smallest_parameter_bytes = 4 + 3;  ///< of an entry without a name or extents
-
-/// Options with two values, as bits.
-inline std::uint8_t flags_of(const ModelSignature& signature) {
-  const int bits = (signature.deterministic ? 1 : 0) | (signature.reorder_gradients ? 2 : 0) |
-                   (signature.allow_unused_parameters ? 4 : 0) | (signature.broadcast_buffers ? 8 : 0) |
-                   (signature.accumulate == Accumulate::f32 ? 16 : 0);
-  return static_cast<std::uint8_t>(bits);
-}
-
-inline void read_flags(net::ByteReader& reader, ModelSignature& signature) noexcept {
-  const std::uint8_t flags = reader.u8();
-  if (flags > 31) {
-    reader.fail();
-  }
-  signature.deterministic = (flags & 1) != 0;
-  signature.reorder_gradients = (flags & 2) != 0;
-  signature.allow_unused_parameters = (flags & 4) != 0;
-  signature.broadcast_buffers = (flags & 8) != 0;
-  signature.accumulate = (flags & 16) != 0 ? Accumulate::f32 : Accumulate::element;
-}
-
-inline ParameterSignature read_parameter(net::ByteReader& reader) {
-  ParameterSignature parameter;
-  parameter.name = reader.string(max_parameter_name_bytes);
-  parameter.dtype = read_choice(reader, DType::f8e5m2);
-  parameter.device = read_choice(reader, DeviceKind::cuda);
-  parameter.shape = read_shape(reader);
-  return parameter;
-}
-
-}  // namespace detail
-
-/// Equal signatures give the same bytes; different signatures give different bytes.
-inline std::string serialise(const ModelSignature& signature) {
-  net::ByteWriter writer;
-  writer.raw(std::as_bytes(std::span(detail::signature_format)));
-  writer.u64(signature.bucket_bytes).u64(signature.first_bucket_bytes);
-  writer.u8(static_cast<std::uint8_t>(signature.reduce_op)).u8(detail::flags_of(signature));
-  writer.u64(signature.parameters.size());
-  for (const ParameterSignature& parameter : signature.parameters) {
-    writer.string(parameter.name).u8(static_cast<std::uint8_t>(parameter.dtype));
-    writer.u8(static_cast<std::uint8_t>(parameter.device));
-    detail::write_shape(writer, parameter.shape);
-  }
-  return std::string(writer.characters());
-}
-
-/// Parses untrusted bytes. Memory stays below a small multiple of their size.
-/// @returns nullopt for bytes that serialise does not produce
-inline std::optional<ModelSignature> parse_signature(std::string_view bytes) {
-  if (bytes.size() > max_signature_bytes || !bytes.starts_with(detail::signature_format)) return std::nullopt;
-  net::ByteReader reader(bytes.substr(detail::signature_format.size()));
-  ModelSignature signature;
-  signature.bucket_bytes = reader.u64();
-  signature.first_bucket_bytes = reader.u64();
-  signature.reduce_op = detail::read_choice(reader, ReduceOp::product);
-  detail::read_flags(reader, signature);
-  const std::uint64_t count = reader.u64();
-  if (count > reader.remaining() / detail::smallest_parameter_bytes) return std::nullopt;
-  for (std::uint64_t i = 0; i < count && reader.ok(); ++i) {
-    signature.parameters.push_back(detail::read_parameter(reader));
-  }
-  return reader.finished() ? std::optional(std::move(signature)) : std::nullopt;
 }
 
 }  // namespace DTRAIN_NAMESPACE::ddp
@@ -21690,27 +21683,18 @@ inline std::string summary_of(std::string_view bytes) {
   return hex(Sha256().update(bytes).digest()) + " " + std::to_string(bytes.size());
 }
 
-template <class Store>
-void publish(Store& store, const std::string& prefix, std::string_view bytes, int rank_in_job, Deadline deadline) {
-  for (std::size_t chunk = 0; chunk < chunks_of(bytes.size()); ++chunk) {
-    const std::size_t first = chunk * signature_chunk_bytes;
-    store
-        .set(prefix + "signature/" + std::to_string(chunk), std::string(bytes.substr(first, signature_chunk_bytes)),
-             deadline)
-        .wait();
-  }
-  store.set(prefix + "publisher", std::to_string(rank_in_job), deadline).wait();
-  store.set(prefix + "summary", summary_of(bytes), deadline).wait();
-}
+using Entries = std::vector<std::pair<std::string, std::string>>;
 
-/// Erases the keys that publish has set.
-template <class Store>
-void erase_published(Store& store, const std::string& prefix, std::string_view bytes, Deadline deadline) {
+/// Keys and values that rank 0 publishes, the summary last.
+inline Entries entries_of(const std::string& prefix, std::string_view bytes, int rank_in_job) {
+  Entries entries;
   for (std::size_t chunk = 0; chunk < chunks_of(bytes.size()); ++chunk) {
-    store.erase(prefix + "signature/" + std::to_string(chunk), deadline).wait();
+    entries.emplace_back(prefix + "signature/" + std::to_string(chunk),
+                         bytes.substr(chunk * signature_chunk_bytes, signature_chunk_bytes));
   }
-  store.erase(prefix + "publisher", deadline).wait();
-  store.erase(prefix + "summary", deadline).wait();
+  entries.emplace_back(prefix + "publisher", std::to_string(rank_in_job));
+  entries.emplace_back(prefix + "summary", summary_of(bytes));
+  return entries;
 }
 
 /// The number in `text`; 0 unless `text` is a number up to `most`.
@@ -21731,7 +21715,8 @@ std::string difference_to_rank_0(Store& store, const std::string& prefix, std::s
   const std::string name = store.get(prefix + "publisher", deadline).wait();  // rank in the job of the group's rank 0
   const int publisher = static_cast<int>(number_in(name, std::numeric_limits<int>::max()));
   const std::string other = "rank " + std::to_string(publisher);
-  const std::optional<ModelSignature> theirs = parse_signature(bytes);
+  const std::optional<ModelSignature> theirs =
+      bytes.size() <= max_signature_bytes ? try_from_bytes<ModelSignature>(bytes) : std::nullopt;
   if (!theirs) {
     return "rank " + std::to_string(rank) + " cannot read the model signature of " + other +
            "; do both run the same program?";
@@ -21749,23 +21734,25 @@ std::string difference_to_rank_0(Store& store, const std::string& prefix, std::s
 template <class Store>
 void agree_blocking(Store store, const std::string& prefix, const ModelSignature& mine, int rank,
                     const FailureContext& context, Deadline deadline) {
-  const std::string bytes = serialise(mine);
+  const std::string bytes = to_bytes(mine);
   if (bytes.size() > max_signature_bytes) {
     throw Error(Errc::limit, "the names and shapes of " + std::to_string(mine.parameters.size()) + " parameters take " +
                                  std::to_string(bytes.size()) + " bytes to compare between ranks; shorten the names");
   }
+  const detail::Entries entries = rank == 0 ? detail::entries_of(prefix, bytes, context.rank) : detail::Entries{};
   try {
-    if (rank == 0) {
-      detail::publish(store, prefix, bytes, context.rank, deadline);
-    } else if (const std::string summary = store.get(prefix + "summary", deadline).wait();
-               summary != detail::summary_of(bytes)) {
+    for (const auto& [key, value] : entries) {
+      store.set(key, value, deadline).wait();
+    }
+    const std::string summary = rank == 0 ? entries.back().second : store.get(prefix + "summary", deadline).wait();
+    if (summary != detail::summary_of(bytes)) {
       context.latch->report({CauseKind::disagreement, context.rank, context.host,
                              detail::difference_to_rank_0(store, prefix, summary, mine, context.rank, deadline)});
       context.latch->block_until_failed(deadline);
     }
     store.barrier(prefix + "agreed", deadline).wait();
-    if (rank == 0) {
-      detail::erase_published(store, prefix, bytes, deadline);
+    for (const auto& entry : entries) {
+      store.erase(entry.first, deadline).wait();
     }
   } catch (const Error&) {
     context.latch->throw_if_failed(context.rank);  // the first cause names its rank
@@ -21807,65 +21794,53 @@ struct CheckpointPreamble {
 };
 
 inline CheckpointPreamble parse_checkpoint_preamble(std::span<const std::byte> bytes) {
-  net::ByteReader reader(bytes);
-  const std::span<const std::byte> magic = reader.raw(checkpoint_magic.size());
-  const std::string_view text(reinterpret_cast<const char*>(magic.data()), magic.size());
   CheckpointPreamble preamble;
+  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   preamble.is_checkpoint = text.starts_with(checkpoint_magic.substr(0, checkpoint_magic.size() - 2));
-  preamble.is_this_version = text == checkpoint_magic;
-  preamble.list_bytes = reader.u32();
+  Serializer reader(bytes);
+  reader.constant(checkpoint_magic);
+  preamble.is_this_version = reader.ok();
+  reader.number(preamble.list_bytes);
   return preamble;
 }
 
+namespace detail {
+
+inline void list_fields(Serializer& of, std::vector<ParameterSignature>& tensors) {
+  of.list(tensors, 0, max_checkpoint_tensors, [&of](ParameterSignature& tensor) { tensor_fields(of, tensor); });
+}
+
+}  // namespace detail
+
 /// The bytes before the elements. @throws Error (limit) for a list that parse_checkpoint_list would reject
-inline std::vector<std::byte> checkpoint_header(std::span<const ParameterSignature> tensors) {
+inline std::vector<std::byte> checkpoint_header(std::vector<ParameterSignature> tensors) {
   if (tensors.size() > max_checkpoint_tensors) {
     throw Error(Errc::limit, "a checkpoint of " + std::to_string(tensors.size()) +
                                  " tensors was to be written; at most " + std::to_string(max_checkpoint_tensors) +
                                  " are possible, so put several into one");
   }
-  net::ByteWriter list;
-  list.u32(static_cast<std::uint32_t>(tensors.size()));
-  for (const ParameterSignature& tensor : tensors) {
-    list.string(tensor.name).u8(static_cast<std::uint8_t>(tensor.dtype));
-    detail::write_shape(list, tensor.shape);
-  }
+  Serializer list;
+  detail::list_fields(list, tensors);
   if (list.view().size() > max_checkpoint_list_bytes) {
     throw Error(Errc::limit, "the names and shapes of " + std::to_string(tensors.size()) + " tensors take " +
                                  std::to_string(list.view().size()) + " bytes in a checkpoint; at most " +
                                  std::to_string(max_checkpoint_list_bytes) + " are possible");
   }
-  net::ByteWriter header;
-  header.raw(std::as_bytes(std::span(checkpoint_magic))).bytes(list.view());
+  Serializer header;
+  auto list_bytes = static_cast<std::uint32_t>(list.view().size());
+  header.constant(checkpoint_magic);
+  header.number(list_bytes);
+  header.constant(list.characters());
   return header.take();
 }
-
-namespace detail {
-
-inline ParameterSignature read_checkpoint_entry(net::ByteReader& reader) {
-  ParameterSignature tensor;
-  tensor.name = reader.string(max_parameter_name_bytes);
-  tensor.dtype = read_choice(reader, DType::f8e5m2);
-  tensor.shape = read_shape(reader);
-  return tensor;
-}
-
-}  // namespace detail
 
 /// Parses the list of a header from untrusted bytes. Memory stays below a small multiple of their size.
 /// @returns nullopt for bytes that checkpoint_header does not produce
 inline std::optional<std::vector<ParameterSignature>> parse_checkpoint_list(std::span<const std::byte> bytes) {
-  constexpr std::size_t smallest_entry_bytes = 4 + 1 + 1;
-  net::ByteReader reader(bytes);
-  const std::size_t count = reader.u32();
-  if (!reader.ok() || bytes.size() > max_checkpoint_list_bytes || count > max_checkpoint_tensors ||
-      count > reader.remaining() / smallest_entry_bytes) {
-    return std::nullopt;
-  }
+  if (bytes.size() > max_checkpoint_list_bytes) return std::nullopt;
   std::vector<ParameterSignature> tensors;
-  for (std::size_t i = 0; i < count && reader.ok(); ++i) {
-    tensors.push_back(detail::read_checkpoint_entry(reader));
-  }
+  Serializer reader(bytes);
+  detail::list_fields(reader, tensors);
   return reader.finished() ? std::optional(std::move(tensors)) : std::nullopt;
 }
 
@@ -21978,7 +21953,7 @@ class CheckpointReader {
   explicit CheckpointReader(std::string path) : path_(std::move(path)) {
     require_file_name(path_);
     // O_NONBLOCK: the name may be a pipe's.
-    descriptor_ = async::Descriptor(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+    descriptor_ = Descriptor(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
     if (!descriptor_ && errno != ENOENT) fail_reading(errno);
     struct stat status {};
     if (descriptor_ && ::fstat(descriptor_.get(), &status) != 0) fail_reading(errno);
@@ -22060,7 +22035,7 @@ class CheckpointReader {
   }
 
   std::string path_;
-  async::Descriptor descriptor_;
+  Descriptor descriptor_;
   std::uint64_t size_ = 0;
   std::uint64_t first_element_ = 0;
 };
@@ -22128,6 +22103,20 @@ void agree_on_tensors_blocking(const Group& group, std::span<const NamedTensor> 
                  deadline);
 }
 
+/// The barrier of save_checkpoint. A rank that does not come may have been kept from it by `if (rank == 0)`.
+template <class Group>
+void barrier_of_save(const Group& group, const std::string& path) {
+  try {
+    group.barrier();
+  } catch (const JobFailed& failed) {
+    Cause cause = failed.cause();
+    if (cause.kind != CauseKind::disagreement && cause.kind != CauseKind::timeout) throw;
+    cause.text += " (rank " + std::to_string(group.members().rank_in_job()) + " was in save_checkpoint of '" +
+                  sanitize(path) + "': every rank calls it, and rank 0 writes)";
+    throw_cause(cause);
+  }
+}
+
 }  // namespace detail
 
 /// Rank 0 writes its values of `tensors` to `path`, after every rank has called this and none has failed. The other
@@ -22141,7 +22130,7 @@ void agree_on_tensors_blocking(const Group& group, std::span<const NamedTensor> 
 /// Error (unsupported) for tensors of another device than the group's and the host; the job's first cause
 template <class Group>
 void save_checkpoint(const Group& group, const std::string& path, std::span<const NamedTensor> tensors) {
-  group.barrier();
+  detail::barrier_of_save(group, path);
   static_cast<void>(detail::run_on_rank0_blocking(group, "writing the file " + sanitize(path), [&] {
     write_checkpoint_file(path, tensors, tensor_access(group));
     return true;
@@ -22306,8 +22295,8 @@ template <class Store>
 void serve_clock_blocking(const Store& store) {
   for (int sample = 0; sample < clock_samples; ++sample) {
     const std::string number = std::to_string(sample);
-    store.get("request/" + number).wait();
-    store.set("reply/" + number, std::to_string(now_on_step_clock().count())).wait();
+    store.take("request/" + number, 1).wait();
+    store.set("reply/" + number, to_bytes(now_on_step_clock())).wait();
   }
 }
 
@@ -22320,14 +22309,12 @@ ClockOffset sample_clock_blocking(const Store& store) {
     const std::string number = std::to_string(sample);
     const std::chrono::nanoseconds before = now_on_step_clock();
     store.set("request/" + number, "").wait();
-    const std::string reply = store.get("reply/" + number).wait();
+    const std::string reply = store.take("reply/" + number, 1).wait();
     const std::chrono::nanoseconds after = now_on_step_clock();
-    const std::chrono::nanoseconds theirs(std::strtoll(reply.c_str(), nullptr, 10));
+    const auto theirs = from_bytes<std::chrono::nanoseconds>(reply, "rank 0's time");
     if (const auto half = (after - before) / 2; half < best.uncertainty) {
       best = {theirs - before - half, std::max(half, std::chrono::nanoseconds(1))};
     }
-    store.erase("request/" + number).wait();
-    store.erase("reply/" + number).wait();
   }
   return best;
 }
@@ -22338,22 +22325,82 @@ ClockOffset sample_clock_blocking(const Store& store) {
 /// round trips to the store each. @param store the group's, with a prefix in no other use meanwhile
 template <class Store>
 ClockOffset clock_offset_blocking(const Store& store, int rank, int world_size, int node_rank) {
+  if (world_size == 1) {
+    return {};
+  }
   if (rank == 0) {
     store.set("node", std::to_string(node_rank)).wait();
     for (int other = 1; other < world_size; ++other) {
       const std::string key = "rank " + std::to_string(other);
-      if (store.get(key).wait() == "other node") {
+      if (store.take(key, 1).wait() == "other node") {
         detail::serve_clock_blocking(store.with_prefix(key + "/"));
       }
-      store.erase(key).wait();
     }
-    store.erase("node").wait();
     return {};
   }
-  const bool same_node = store.get("node").wait() == std::to_string(node_rank);
+  const bool same_node = store.take("node", world_size - 1).wait() == std::to_string(node_rank);
   const std::string key = "rank " + std::to_string(rank);
   store.set(key, same_node ? "same node" : "other node").wait();
   return same_node ? ClockOffset{} : detail::sample_clock_blocking(store.with_prefix(key + "/"));
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/profile/rank_timeline.hpp
+
+/// @file
+/// RankTimeline: the step records of one rank, as it sends them to rank 0.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// The records of one rank, and the offset of its clock to rank 0's.
+struct RankTimeline {
+  int rank = 0;
+  std::string host;
+  std::chrono::nanoseconds clock_offset{};       ///< a time of this rank plus this is rank 0's time
+  std::chrono::nanoseconds clock_uncertainty{};  ///< bound on the offset's error; 0 if the clock is the same
+  std::vector<StepRecord> records{};
+};
+
+inline constexpr std::size_t step_record_bytes = 8 + 4 + 1 + 8;
+
+/// The most bytes for the records of all ranks of a timeline. Beyond it, each rank's latest records are kept.
+inline constexpr std::size_t max_timeline_bytes = std::size_t{64} << 20;
+
+inline void fields(Serializer& of, StepRecord& record) {
+  std::chrono::nanoseconds time = record.time.time_since_epoch();
+  of.number(record.step);
+  of.number(record.index);
+  of.choice(record.event, StepEvent::begun, StepEvent::finished);
+  fields(of, time);
+  record.time = StepRecord::Clock::time_point(time);
+}
+
+/// All but the rank, which the reader knows.
+inline void fields(Serializer& of, RankTimeline& timeline) {
+  of.raw_text(timeline.host, 256);
+  fields(of, timeline.clock_offset);
+  fields(of, timeline.clock_uncertainty);
+  of.list(timeline.records, 0, max_timeline_bytes / step_record_bytes,
+          [&of](StepRecord& record) { fields(of, record); });
+}
+
+/// @param most number of records; the latest are kept
+inline std::string serialise(RankTimeline timeline, std::size_t most) {
+  std::vector<StepRecord>& records = timeline.records;
+  if (records.size() > most) {
+    records.erase(records.begin(), records.end() - static_cast<std::ptrdiff_t>(most));
+  }
+  return to_bytes(std::move(timeline));
+}
+
+/// @returns nullopt for bytes that serialise does not produce
+inline std::optional<RankTimeline> parse_rank_timeline(int rank, std::string_view bytes) {
+  std::optional<RankTimeline> timeline = try_from_bytes<RankTimeline>(bytes);
+  if (timeline) {
+    timeline->rank = rank;
+  }
+  return timeline;
 }
 
 }  // namespace DTRAIN_NAMESPACE::ddp
@@ -22457,13 +22504,6 @@ struct StepTimes {
   std::chrono::nanoseconds exposed{};        ///< time added to the step: in finish(), or on a device after computation
 };
 
-/// Optional measurements, which cost more than reading a clock.
-struct Metering {
-  bool every_ready = false;                  ///< records each ready(), and on CUDA each start and end of a bucket
-  bool device_times = false;                 ///< measures collectives on a device
-  std::shared_ptr<RunningBucket> running{};  ///< updated with each bucket; may be null
-};
-
 /// Writes step records and sums up times. Steady state: allocates nothing. Threads: stamps run on the communication
 /// stream, `launched` under the bucket queue's mutex, `ready` anywhere; everything else on the thread that drives the
 /// steps. Lifetime: outlives the stamps' work.
@@ -22478,17 +22518,23 @@ class StepMeter {
     void operator()() const noexcept { meter->reached(*this); }
   };
 
-  /// @param records capacity of the ring
-  StepMeter(std::size_t buckets, std::size_t records, Metering metering = {})
-      : recorder_(records), metering_(std::move(metering)), spans_(buckets) {}
+  /// @param running updated with each bucket; may be null
+  explicit StepMeter(std::size_t parameters, const DdpOptions& options = {},
+                     std::shared_ptr<RunningBucket> running = {})
+      : recorder_(options.timeline ? std::max(timeline_records, 8 * parameters) : untimed_records),
+        running_(std::move(running)),
+        is_complete_(options.timeline),
+        wants_device_times_(options.timeline || options.device_times) {}
 
-  bool is_complete() const noexcept { return metering_.every_ready; }
-  bool wants_device_times() const noexcept { return metering_.device_times; }
+  /// Whether each ready() is recorded, and on CUDA each start and end of a bucket.
+  bool is_complete() const noexcept { return is_complete_; }
+  /// Whether collectives on a device are measured.
+  bool wants_device_times() const noexcept { return wants_device_times_; }
 
   /// Sets the buckets. Between steps.
   void plan(const BucketPlan& plan) {
     spans_ = std::vector<Span>(plan.buckets.size());
-    if (metering_.running) metering_.running->plan(plan);
+    if (running_) running_->plan(plan);
   }
 
   void begin() noexcept {
@@ -22569,6 +22615,9 @@ class StepMeter {
  private:
   using Clock = StepRecord::Clock;
 
+  static constexpr std::size_t untimed_records = 1024;
+  static constexpr std::size_t timeline_records = std::size_t{1} << 16;
+
   /// When the stream worked on a bucket, in the clock's ticks.
   struct Span {
     std::atomic<Clock::rep> started{0};
@@ -22585,8 +22634,8 @@ class StepMeter {
   void reached(const Stamp& stamp) noexcept {
     const auto now = Clock::now();
     recorder_.note(stamp.step, stamp.event, stamp.bucket, now);
-    if (stamp.event == StepEvent::started && metering_.running) {
-      metering_.running->begin(stamp.step, stamp.bucket);
+    if (stamp.event == StepEvent::started && running_) {
+      running_->begin(stamp.step, stamp.bucket);
     }
     if (stamp.bucket < spans_.size()) {
       Span& span = spans_[stamp.bucket];
@@ -22606,7 +22655,9 @@ class StepMeter {
   }
 
   StepRecorder recorder_;
-  Metering metering_;
+  std::shared_ptr<RunningBucket> running_;
+  bool is_complete_;
+  bool wants_device_times_;
   std::vector<Span> spans_;
   StepTimes times_;
   std::optional<std::chrono::nanoseconds> exposed_on_device_;  ///< nullopt if no device has measured
@@ -22876,43 +22927,32 @@ inline std::int64_t take_number(std::string_view& text) {
 
 /// Collective, blocking: rank 0 reads every rank's times and publishes the slowest. O(ranks) messages to rank 0: for
 /// reports, not for every step. @param prefix used once; `deadline` bounds each wait
-template <class Store>
-SlowestRank find_slowest_rank_blocking(Store store, const std::string& prefix, const ReducerStatistics& mine, int rank,
-                                       int world_size, Deadline deadline) {
-  const auto steps = static_cast<std::int64_t>(mine.steps == 0 ? 1 : mine.steps);
-  const std::int64_t computing = (mine.times.forward + mine.times.backward).count() / steps;
-  SlowestRank slowest{rank, std::chrono::nanoseconds(computing), std::chrono::nanoseconds(computing)};
-  if (world_size == 1) {
-    return slowest;
-  }
-  if (rank != 0) {
-    store.set(prefix + "computing/" + std::to_string(rank), std::to_string(computing), deadline).wait();
-    const std::string reply = store.take(prefix + "slowest", world_size - 1, deadline).wait();
-    std::string_view rest = reply;
-    slowest.rank = static_cast<int>(detail::take_number(rest) % world_size);
-    slowest.computing = std::chrono::nanoseconds(detail::take_number(rest));
-    slowest.typical = std::chrono::nanoseconds(detail::take_number(rest));
-    return slowest;
-  }
-  double sum = static_cast<double>(computing);
-  for (int other = 1; other < world_size; ++other) {
-    const std::string key = prefix + "computing/" + std::to_string(other);
-    const std::string reply = store.take(key, 1, deadline).wait();
-    std::string_view rest = reply;
-    const std::chrono::nanoseconds of_other(detail::take_number(rest));
-    sum += static_cast<double>(of_other.count());
-    if (of_other > slowest.computing) {
-      slowest.rank = other;
-      slowest.computing = of_other;
+inline SlowestRank find_slowest_rank_blocking(const backend::StoreRef& store, const std::string& prefix,
+                                              const ReducerStatistics& mine, int rank, int world_size,
+                                              Deadline deadline) {
+  const auto own = [&] {
+    const auto steps = static_cast<std::int64_t>(mine.steps == 0 ? 1 : mine.steps);
+    return std::to_string((mine.times.forward + mine.times.backward).count() / steps);
+  };
+  const auto find = [&](const std::vector<std::string>& texts) {
+    std::vector<std::int64_t> times;
+    for (const std::string& text : texts) {
+      std::string_view rest = text;
+      times.push_back(detail::take_number(rest));
     }
-  }
-  slowest.typical = std::chrono::nanoseconds(static_cast<std::int64_t>(sum / world_size));
-  store
-      .set(prefix + "slowest",
-           std::to_string(slowest.rank) + " " + std::to_string(slowest.computing.count()) + " " +
-               std::to_string(slowest.typical.count()),
-           deadline)
-      .wait();
+    const auto longest = std::max_element(times.begin(), times.end());
+    const double mean = std::accumulate(times.begin(), times.end(), 0.0) / world_size;
+    return std::to_string(longest - times.begin()) + " " + std::to_string(*longest) + " " +
+           std::to_string(static_cast<std::int64_t>(mean));
+  };
+  const auto name = [](int other) { return "rank " + std::to_string(other); };
+  const std::string found = backend::store_gather(
+      {store, rank, world_size, rank, deadline, "finding the slowest rank", name}, prefix + "computing", own, find);
+  std::string_view rest = found;
+  SlowestRank slowest;
+  slowest.rank = static_cast<int>(detail::take_number(rest) % world_size);
+  slowest.computing = std::chrono::nanoseconds(detail::take_number(rest));
+  slowest.typical = std::chrono::nanoseconds(detail::take_number(rest));
   return slowest;
 }
 
@@ -22924,15 +22964,6 @@ SlowestRank find_slowest_rank_blocking(Store store, const std::string& prefix, c
 /// Timeline: the step records of all ranks as Chrome trace JSON, for Perfetto and chrome://tracing.
 
 namespace DTRAIN_NAMESPACE::ddp {
-
-/// The records of one rank, and the offset of its clock to rank 0's.
-struct RankTimeline {
-  int rank = 0;
-  std::string host;
-  std::chrono::nanoseconds clock_offset{};       ///< a time of this rank plus this is rank 0's time
-  std::chrono::nanoseconds clock_uncertainty{};  ///< bound on the offset's error; 0 if the clock is the same
-  std::vector<StepRecord> records{};
-};
 
 namespace detail {
 
@@ -23084,72 +23115,6 @@ inline std::string timeline_json(std::span<const RankTimeline> ranks, std::span<
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
-// ---- dtrain/ddp/profile/step_record_bytes.hpp
-
-/// @file
-/// Timeline serialisation: a rank's records to bytes, and from untrusted bytes of another process.
-
-namespace DTRAIN_NAMESPACE::ddp {
-
-inline constexpr std::size_t step_record_bytes = 8 + 4 + 1 + 8;
-
-/// The most bytes for the records of all ranks of a timeline. Beyond it, each rank's latest records are kept.
-inline constexpr std::size_t max_timeline_bytes = std::size_t{64} << 20;
-
-/// A bound on times and clock offsets: no clock that counts from its host's start exceeds it, and sums and differences
-/// of times that were read do not overflow.
-inline constexpr std::chrono::nanoseconds max_timeline_time{std::int64_t{1} << 60};
-
-namespace detail {
-
-inline std::chrono::nanoseconds read_timeline_time(net::ByteReader& reader) noexcept {
-  const std::chrono::nanoseconds time(reader.i64());
-  if (time > max_timeline_time || time < -max_timeline_time) {
-    reader.fail();
-  }
-  return time;
-}
-
-}  // namespace detail
-
-/// @param most number of records; the latest are kept
-inline std::string serialise(const RankTimeline& timeline, std::size_t most) {
-  const std::size_t first = timeline.records.size() > most ? timeline.records.size() - most : 0;
-  net::ByteWriter writer;
-  writer.string(timeline.host.substr(0, 256)).i64(timeline.clock_offset.count());
-  writer.i64(timeline.clock_uncertainty.count());
-  for (const StepRecord& record : std::span(timeline.records).subspan(first)) {
-    writer.u64(record.step).u32(record.index).u8(static_cast<std::uint8_t>(record.event));
-    writer.i64(std::chrono::nanoseconds(record.time.time_since_epoch()).count());
-  }
-  return std::string(writer.characters());
-}
-
-/// @returns nullopt for bytes that serialise does not produce
-inline std::optional<RankTimeline> parse_rank_timeline(int rank, const std::string& text) {
-  net::ByteReader reader(text);
-  RankTimeline timeline;
-  timeline.rank = rank;
-  timeline.host = reader.string(256);
-  timeline.clock_offset = detail::read_timeline_time(reader);
-  timeline.clock_uncertainty = detail::read_timeline_time(reader);
-  if (!reader.ok() || reader.remaining() % step_record_bytes != 0) return std::nullopt;
-  timeline.records.reserve(reader.remaining() / step_record_bytes);
-  while (reader.remaining() != 0) {
-    StepRecord record;
-    record.step = reader.u64();
-    record.index = reader.u32();
-    const std::uint8_t event = reader.u8();
-    record.time = StepRecord::Clock::time_point(detail::read_timeline_time(reader));
-    if (event < 1 || event >= step_events) return std::nullopt;
-    record.event = static_cast<StepEvent>(event);
-    timeline.records.push_back(record);
-  }
-  return reader.finished() ? std::optional(std::move(timeline)) : std::nullopt;
-}
-
-}  // namespace DTRAIN_NAMESPACE::ddp
-
 // ---- dtrain/ddp/profile/write_timeline.hpp
 
 /// @file
@@ -23168,7 +23133,7 @@ void put_chunks_blocking(const Store& store, const std::string& key, const std::
   for (std::size_t at = 0; at < text.size(); at += timeline_chunk_bytes) {
     store.set(key + "/" + std::to_string(chunks++), text.substr(at, timeline_chunk_bytes)).wait();
   }
-  store.set(key, std::to_string(chunks)).wait();
+  store.set(key, to_bytes(chunks)).wait();
 }
 
 /// Reads the chunks of put_chunks_blocking and erases them from the store.
@@ -23176,7 +23141,7 @@ template <class Store>
 std::string take_chunks_blocking(const Store& store, const std::string& key) {
   constexpr std::size_t most = max_timeline_bytes / timeline_chunk_bytes + 1;
   const std::string count = store.take(key, 1).wait();
-  const std::size_t chunks = std::min<std::size_t>(std::strtoull(count.c_str(), nullptr, 10), most);
+  const std::size_t chunks = std::min(from_bytes<std::size_t>(count, "the number of a timeline's parts"), most);
   std::string text;
   for (std::size_t chunk = 0; chunk < chunks; ++chunk) {
     const std::string name = key + "/" + std::to_string(chunk);
@@ -23235,6 +23200,13 @@ using ddp::write_timeline;
 
 namespace DTRAIN_NAMESPACE::ddp {
 
+/// A gradient that a backward pass marks as final.
+struct ReadyGradient {
+  std::size_t parameter = 0;             ///< index in parameters()
+  std::optional<StreamHandle> stream{};  ///< final once the work now enqueued there has run; nullopt: final already
+  std::optional<TensorView> memory{};    ///< nullopt: the parameter's own gradient memory
+};
+
 /// The only type of dtrain that a model's backward pass needs. It is not a template, so that models can be in .cpp
 /// files. Threads: any, concurrently for different parameters. Lifetime: the step that made it outlives it.
 /// Blocking: no; over NCCL, the call that completes the first bucket waits until that bucket is complete on all ranks,
@@ -23244,9 +23216,7 @@ class Ready {
  public:
   /// Interface of a step that a Ready notifies.
   struct Sink {
-    virtual void ready(std::size_t parameter) = 0;
-    virtual void ready(std::size_t parameter, StreamHandle stream) = 0;
-    virtual void ready(std::size_t parameter, const TensorView& gradient, StreamHandle stream) = 0;
+    virtual void ready(const ReadyGradient& gradient) = 0;
 
    protected:
     ~Sink() = default;
@@ -23255,17 +23225,20 @@ class Ready {
   explicit Ready(Sink& sink) noexcept : sink_(&sink) {}
 
   /// Gradient `parameter` (its index in parameters()) is final in host memory.
-  void operator()(std::size_t parameter) const { sink_->ready(parameter); }
+  void operator()(std::size_t parameter) const { (*this)(ReadyGradient{parameter}); }
 
   /// The gradient is final once the work now enqueued on `stream` has run. Required, with this or other memory, on a
   /// GPU.
-  void operator()(std::size_t parameter, StreamHandle stream) const { sink_->ready(parameter, stream); }
+  void operator()(std::size_t parameter, StreamHandle stream) const { (*this)(ReadyGradient{parameter, stream}); }
 
   /// In this step the gradient is in `gradient` (an autograd engine's own tensor), which stays unchanged until the step
   /// is finished. The reduced values then are in the parameter's own gradient memory.
   void operator()(std::size_t parameter, const TensorView& gradient, StreamHandle stream) const {
-    sink_->ready(parameter, gradient, stream);
+    (*this)(ReadyGradient{parameter, stream, gradient});
   }
+
+  /// The general form of the others.
+  void operator()(const ReadyGradient& gradient) const { sink_->ready(gradient); }
 
  private:
   Sink* sink_;
@@ -23275,6 +23248,7 @@ class Ready {
 
 namespace DTRAIN_NAMESPACE {
 using ddp::Ready;
+using ddp::ReadyGradient;
 }  // namespace DTRAIN_NAMESPACE
 
 // ---- dtrain/ddp/reduction/bucket_queue.hpp
@@ -23285,7 +23259,7 @@ using ddp::Ready;
 namespace DTRAIN_NAMESPACE::ddp {
 
 /// Collectives match by order: every rank launches buckets 0, 1, 2, ..., whatever the order of its ready gradients.
-/// Threads: `mark_gradient_ready` and `resume_if_waiting` concurrently; everything else between steps.
+/// Threads: `mark_gradient_ready` concurrently; everything else between steps, except where a member says otherwise.
 class BucketQueue {
  public:
   /// `sizes[b]` is the number of parameters in bucket b, at least one.
@@ -23313,7 +23287,7 @@ class BucketQueue {
 
   /// Marks one gradient as packed into `bucket`. The call for its last gradient locks the mutex, once, and calls
   /// - `complete(bucket)`, then
-  /// - `launch(b)` for each complete bucket whose predecessors are launched, until one returns false (no capacity).
+  /// - `launch(b)` for each complete bucket whose predecessors are launched.
   /// An exception of either is passed on; nothing is launched after it.
   template <class Complete, class Launch>
   void mark_gradient_ready(std::size_t bucket, Complete&& complete, Launch&& launch) {
@@ -23325,30 +23299,8 @@ class BucketQueue {
     or_fail([&] { complete(bucket); });
     buckets_[bucket].complete = true;
     ++complete_;
-    launch_complete(launch);
-  }
-
-  /// Launches complete buckets that had no capacity before. Rethrows the exception of a launch in this step.
-  template <class Launch>
-  void resume(Launch&& launch) {
-    const std::lock_guard lock(mutex_);
-    launch_complete(launch);
-    if (failure_) {
-      std::rethrow_exception(failure_);
-    }
-  }
-
-  /// As resume, if a bucket waits for capacity: for the thread that has freed some. Keeps the exception of a launch.
-  template <class Launch>
-  void resume_if_waiting(Launch&& launch) noexcept {
-    if (!waits_for_capacity_.load()) {
-      return;
-    }
-    try {
-      const std::lock_guard lock(mutex_);
-      launch_complete(launch);
-    } catch (...) {
-      // finish() rethrows it.
+    for (; !failure_ && !closed_ && next_ < buckets_.size() && buckets_[next_].complete; ++next_) {
+      or_fail([&] { launch(next_); });
     }
   }
 
@@ -23362,12 +23314,6 @@ class BucketQueue {
   bool all_complete() const {
     const std::lock_guard lock(mutex_);
     return complete_ == buckets_.size();
-  }
-
-  /// Number of buckets launched in this step.
-  std::size_t launched() const {
-    const std::lock_guard lock(mutex_);
-    return next_;
   }
 
   /// Rethrows the exception of a launch in this step, for a caller on another thread.
@@ -23386,21 +23332,7 @@ class BucketQueue {
     bool complete = false;  // guarded by the mutex
   };
 
-  /// Requires the mutex, as or_fail does.
-  template <class Launch>
-  void launch_complete(Launch& launch) {
-    waits_for_capacity_.store(false);
-    while (!failure_ && !closed_ && next_ < buckets_.size() && buckets_[next_].complete) {
-      bool launched = false;
-      or_fail([&] { launched = launch(next_); });
-      if (launched) {
-        ++next_;
-      } else if (waits_for_capacity_.exchange(true)) {
-        return;  // no capacity either after the flag was set: the thread that frees some resumes
-      }
-    }
-  }
-
+  /// Requires the mutex.
   template <class F>
   void or_fail(F&& act) {
     try {
@@ -23416,51 +23348,53 @@ class BucketQueue {
   std::size_t next_ = 0;
   std::size_t complete_ = 0;
   std::exception_ptr failure_;
-  std::atomic<bool> waits_for_capacity_{false};  ///< a complete bucket waits for capacity
   bool closed_ = false;
 };
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
-// ---- dtrain/ddp/reduction/bucket_ranges.hpp
+// ---- dtrain/ddp/reduction/parameter_names.hpp
 
 /// @file
-/// Bucket ranges: the elements of each bucket in the arena.
+/// Parameter names: descriptions of a model's parameters for error sentences.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// The elements of `planned` in the arena at `arena`, with padding: zeros, which every reduction leaves zero.
-inline BufferView range_of(const PlannedBucket& planned, std::byte* arena) noexcept {
-  std::byte* const data = planned.bytes == 0 ? nullptr : arena + planned.offset;
-  return {data, planned.bytes / size_bytes(planned.dtype), planned.dtype, planned.device};
-}
-
-/// The ranges of all buckets of `plan`.
-inline std::vector<BufferView> ranges_of(const BucketPlan& plan, std::byte* arena) {
-  std::vector<BufferView> ranges;
-  ranges.reserve(plan.buckets.size());
-  for (const PlannedBucket& bucket : plan.buckets) {
-    ranges.push_back(range_of(bucket, arena));
+/// Threads: concurrently.
+class ParameterNames {
+ public:
+  explicit ParameterNames(std::span<const Parameter> parameters) {
+    for (const Parameter& parameter : parameters) {
+      names_.push_back(parameter.name);
+    }
   }
-  return ranges;
-}
 
-/// The number of gradients of each bucket.
-inline std::vector<std::size_t> parameter_counts(const BucketPlan& plan) {
-  std::vector<std::size_t> counts;
-  counts.reserve(plan.buckets.size());
-  for (const PlannedBucket& bucket : plan.buckets) {
-    counts.push_back(bucket.parameters.size());
+  std::size_t size() const noexcept { return names_.size(); }
+
+  /// @throws Error (invalid_argument): the index is out of range
+  [[noreturn]] void refuse_index(std::size_t parameter) const {
+    throw Error(Errc::invalid_argument, "ready(" + std::to_string(parameter) + ") was called, but the model has " +
+                                            std::to_string(size()) + " parameters; pass an index into parameters()");
   }
-  return counts;
-}
+
+  /// "parameter 3 'fc1.weight'".
+  std::string describe(std::size_t parameter) const { return describe_parameter(parameter, names_[parameter]); }
+
+  /// "ready(3) for parameter 3 'fc1.weight'".
+  std::string describe_ready(std::size_t parameter) const {
+    return "ready(" + std::to_string(parameter) + ") for " + describe(parameter);
+  }
+
+ private:
+  std::vector<std::string> names_;
+};
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
-// ---- dtrain/ddp/reduction/gradient_slot.hpp
+// ---- dtrain/ddp/reduction/gradient_table.hpp
 
 /// @file
-/// Gradient slot: address of one gradient in the model, and its address in the arena.
+/// Gradient table: addresses, name and shape of each parameter's gradient, and checks of ready() arguments.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -23486,6 +23420,102 @@ struct GradientSlot {
       std::memcpy(own, place, bytes);
     }
   }
+};
+
+/// Threads: const members concurrently. Indices are in range, except for check().
+class GradientTable {
+ public:
+  /// @param arena begin of the plan's arena, on `device`; null only if the arena has 0 bytes
+  /// @throws Error (unsupported) for gradients that are not on `device`.
+  GradientTable(std::span<const Parameter> parameters, const BucketPlan& plan, std::byte* arena, Device device = {})
+      : arena_(arena), device_(device), names_(parameters) {
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      const TensorView& gradient = parameters[i].gradient;
+      views_.push_back(gradient);
+      slots_.push_back({gradient.data, place(plan, i), gradient.bytes()});
+      if (gradient.device != device) {
+        throw Error(Errc::unsupported, "the gradient of " + names_.describe(i) + " is on " +
+                                           to_string(gradient.device) + "; this reducer takes gradients " + where());
+      }
+    }
+  }
+
+  std::size_t size() const noexcept { return slots_.size(); }
+
+  const GradientSlot& operator[](std::size_t parameter) const noexcept { return slots_[parameter]; }
+
+  /// Binds a gradient: from now on it lies in the arena. The caller has copied its content there.
+  /// @returns the gradient's new view
+  TensorView bind(std::size_t parameter) {
+    GradientSlot& slot = slots_[parameter];
+    slot.own = slot.place;
+    views_[parameter].data = slot.place;
+    return views_[parameter];
+  }
+
+  /// Places the gradient as in another plan of the same gradients. The caller moves a bound gradient's content.
+  /// @returns the gradient's present view
+  TensorView move(std::size_t parameter, const BucketPlan& plan) {
+    GradientSlot& slot = slots_[parameter];
+    const bool bound = slot.is_bound();
+    slot.place = place(plan, parameter);
+    return bound ? bind(parameter) : views_[parameter];
+  }
+
+  /// @throws Error (invalid_argument) for an index out of range, a gradient on a device without a stream, and memory
+  /// unlike the parameter's own; (unsupported) for a stream of another device.
+  void check(const ReadyGradient& gradient) const {
+    if (gradient.parameter >= size()) {
+      names_.refuse_index(gradient.parameter);
+    }
+    if (gradient.stream) {
+      require_same_device(gradient.parameter, *gradient.stream);
+    } else if (device_.kind != DeviceKind::host) {
+      throw Error(Errc::invalid_argument, names_.describe_ready(gradient.parameter) +
+                                              " came without a stream, but the gradient is on " + to_string(device_) +
+                                              "; call ready(i, stream) with the stream that produces it");
+    }
+    if (gradient.memory) {
+      require_same_kind(gradient.parameter, *gradient.memory);
+    }
+  }
+
+  const ParameterNames& names() const noexcept { return names_; }
+
+ private:
+  std::byte* place(const BucketPlan& plan, std::size_t parameter) const noexcept {
+    return views_[parameter].bytes() == 0 ? views_[parameter].data : arena_ + plan.offset_of[parameter];
+  }
+
+  std::string where() const {
+    return device_.kind == DeviceKind::host ? std::string("in host memory")
+                                            : "on " + to_string(device_) + ", the device of its communication";
+  }
+
+  void require_same_device(std::size_t parameter, StreamHandle stream) const {
+    if (stream.device.kind != device_.kind || (device_.kind == DeviceKind::cuda && stream.device != device_)) {
+      throw Error(Errc::unsupported, names_.describe_ready(parameter) + " came with a stream of " +
+                                         to_string(stream.device) + "; this reducer takes gradients " + where());
+    }
+  }
+
+  /// Requires the element count, dtype and device of the parameter's own.
+  void require_same_kind(std::size_t parameter, const TensorView& gradient) const {
+    const TensorView& own = views_[parameter];
+    const bool there = gradient.data != nullptr || gradient.bytes() == 0;
+    const bool same = gradient.shape.element_count() == own.shape.element_count() && gradient.dtype == own.dtype &&
+                      gradient.device == own.device;
+    if (!same || !there) {
+      throw Error(Errc::invalid_argument, names_.describe_ready(parameter) + ", which is " + detail::kind(own) +
+                                              ", came with " + (there ? "" : "no memory of ") + detail::kind(gradient));
+    }
+  }
+
+  std::byte* arena_;
+  Device device_;
+  ParameterNames names_;
+  std::vector<TensorView> views_;
+  std::vector<GradientSlot> slots_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::ddp
@@ -23559,122 +23589,6 @@ class BufferBroadcast {
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
-// ---- dtrain/ddp/reduction/gradient_table.hpp
-
-/// @file
-/// Gradient table: slot, name and shape of each parameter's gradient, and checks of ready() arguments.
-
-namespace DTRAIN_NAMESPACE::ddp {
-
-/// Threads: const members concurrently. Indices are in range, except where a member says that it checks.
-class GradientTable {
- public:
-  /// @param arena begin of the plan's arena, on `device`; null only if the arena has 0 bytes
-  /// @throws Error (unsupported) for gradients that are not on `device`.
-  GradientTable(std::span<const Parameter> parameters, const BucketPlan& plan, std::byte* arena, Device device = {})
-      : arena_(arena), device_(device) {
-    for (std::size_t i = 0; i < parameters.size(); ++i) {
-      const TensorView& gradient = parameters[i].gradient;
-      names_.push_back(parameters[i].name);
-      views_.push_back(gradient);
-      slots_.push_back({gradient.data, place(plan, i), gradient.bytes()});
-      if (gradient.device != device) {
-        throw Error(Errc::unsupported, "the gradient of " + describe(i) + " is on " + to_string(gradient.device) +
-                                           "; this reducer takes gradients " + where());
-      }
-    }
-  }
-
-  std::size_t size() const noexcept { return slots_.size(); }
-
-  const GradientSlot& operator[](std::size_t parameter) const noexcept { return slots_[parameter]; }
-
-  /// Binds a gradient: from now on it lies in the arena. The caller has copied its content there. Checks the index.
-  /// @returns the gradient's new view
-  TensorView bind(std::size_t parameter) {
-    GradientSlot& slot = slots_.at(parameter);
-    slot.own = slot.place;
-    views_[parameter].data = slot.place;
-    return views_[parameter];
-  }
-
-  /// Places the gradient as in another plan of the same gradients. The caller moves a bound gradient's content.
-  /// @returns the gradient's present view
-  TensorView move(std::size_t parameter, const BucketPlan& plan) {
-    GradientSlot& slot = slots_.at(parameter);
-    const bool bound = slot.is_bound();
-    slot.place = place(plan, parameter);
-    return bound ? bind(parameter) : views_[parameter];
-  }
-
-  /// @throws Error (unsupported) for a stream of another device.
-  void require_same_device(std::size_t parameter, StreamHandle stream) const {
-    if (stream.device.kind != device_.kind || (device_.kind == DeviceKind::cuda && stream.device != device_)) {
-      throw Error(Errc::unsupported, announcement(parameter) + " came with a stream of " + to_string(stream.device) +
-                                         "; this reducer takes gradients " + where());
-    }
-  }
-
-  /// @throws Error (invalid_argument) for a gradient on a device: ready() must name the stream that produces it.
-  void require_no_stream(std::size_t parameter) const {
-    if (device_.kind != DeviceKind::host) {
-      refuse_without_stream(parameter);
-    }
-  }
-
-  /// @throws Error (invalid_argument)
-  [[noreturn]] void refuse_without_stream(std::size_t parameter) const {
-    throw Error(Errc::invalid_argument, announcement(parameter) + " came without a stream, but the gradient is on " +
-                                            to_string(device_) +
-                                            "; call ready(i, stream) with the stream that produces it");
-  }
-
-  /// @throws Error (invalid_argument) unless `gradient` has the element count, dtype and device of the parameter's own.
-  void require_same_kind(std::size_t parameter, const TensorView& gradient) const {
-    const TensorView& own = views_[parameter];
-    const bool there = gradient.data != nullptr || gradient.bytes() == 0;
-    const bool same = gradient.shape.element_count() == own.shape.element_count() && gradient.dtype == own.dtype &&
-                      gradient.device == own.device;
-    if (!same || !there) {
-      throw Error(Errc::invalid_argument, announcement(parameter) + ", which is " + kind(own) + ", came with " +
-                                              (there ? "" : "no memory of ") + kind(gradient));
-    }
-  }
-
-  /// "parameter 3 'fc1.weight'".
-  std::string describe(std::size_t parameter) const {
-    return "parameter " + std::to_string(parameter) + " '" + names_[parameter] + "'";
-  }
-
-  const std::vector<std::string>& names() const noexcept { return names_; }
-
- private:
-  std::byte* place(const BucketPlan& plan, std::size_t parameter) const noexcept {
-    return views_[parameter].bytes() == 0 ? views_[parameter].data : arena_ + plan.offset_of[parameter];
-  }
-
-  std::string where() const {
-    return device_.kind == DeviceKind::host ? std::string("in host memory")
-                                            : "on " + to_string(device_) + ", the device of its communication";
-  }
-
-  std::string announcement(std::size_t parameter) const {
-    return "ready(" + std::to_string(parameter) + ") for " + describe(parameter);
-  }
-
-  static std::string kind(const TensorView& view) {
-    return std::string(name(view.dtype)) + " " + to_string(view.shape) + " on " + to_string(view.device);
-  }
-
-  std::byte* arena_;
-  Device device_;
-  std::vector<std::string> names_;
-  std::vector<TensorView> views_;
-  std::vector<GradientSlot> slots_;
-};
-
-}  // namespace DTRAIN_NAMESPACE::ddp
-
 // ---- dtrain/ddp/reduction/host_gradient_copier.hpp
 
 /// @file
@@ -23682,9 +23596,10 @@ class GradientTable {
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// A gradient copier is the part of a reducer that differs between streams. Reducer calls it with indices in range.
-/// Threads: `on_gradient_ready` concurrently, for different parameters; `complete`, `can_launch`, `before` and `after`
-/// under the bucket queue's mutex; everything else between steps. Lifetime: table, plan and meter outlive it.
+/// A gradient copier is the part of a reducer that differs between streams. BucketReduction calls it with indices in
+/// range; CudaGradientCopier has members besides, which are called where `copies_on_stream`.
+/// Threads: `on_gradient_ready` concurrently, for different parameters; `before` and `after` under the bucket queue's
+/// mutex; everything else between steps. Lifetime: table, plan and meter outlive it.
 template <stream::Stream Stream>
 class HostGradientCopier {
  public:
@@ -23694,25 +23609,19 @@ class HostGradientCopier {
   static constexpr bool is_measured = requires(Stream stream, StepMeter::Stamp stamp) { stream.enqueue(stamp); };
 
   HostGradientCopier(Stream stream, GradientTable& gradients, const BucketPlan& plan, StepMeter& meter)
-      : stream_(stream), gradients_(&gradients), plan_(&plan), meter_(&meter), reduced_(plan.buckets.size()) {}
+      : stream_(stream), gradients_(&gradients), plan_(&plan), meter_(&meter) {
+    rebuild_buckets();
+  }
 
   Stream stream() const noexcept { return stream_; }
 
-  /// Makes later work of a stream run after a producer's. Nothing to do: a host producer's work has run.
-  static void order_behind(Stream, StreamHandle) noexcept {}
-
-  /// Adopts the new plan, which has as many bytes. Between steps, while no bucket is in flight.
-  void rebuild_buckets() { reduced_ = std::vector<Event>(plan_->buckets.size()); }
-
-  void begin_step() noexcept { done_ = 0; }
-
-  /// Nothing to do: stamps update the meter.
-  void collect_times() const noexcept {}
-
-  /// `ready(i)` needs no stream: the gradient is final.
-  void require_no_stream(std::size_t) const noexcept {}
-  void require_stream(std::size_t parameter, StreamHandle stream) const {
-    gradients_->require_same_device(parameter, stream);
+  /// Adopts the plan. Reserves a place in the stream's queue for all work of a step: ready() must not run work, as a
+  /// host stream does in the enqueueing thread if its queue is full. Between steps.
+  void rebuild_buckets() {
+    reduced_ = std::vector<Event>(plan_->buckets.size());
+    if constexpr (requires { stream_.reserve(std::uint64_t{}); }) {
+      stream_.reserve(items_per_bucket * (reduced_.size() + 1));
+    }
   }
 
   /// Packs the gradient from `gradient`, its own or other memory.
@@ -23724,37 +23633,18 @@ class HostGradientCopier {
   void zero_fill(std::size_t parameter) const noexcept {
     clear((*gradients_)[parameter].place, (*gradients_)[parameter].bytes);
   }
-  void note_producer(std::size_t) const noexcept {}  // the thread that called ready() has finished the gradient
-
-  void complete(std::size_t) const noexcept {}
-
-  /// Sets `act`, which the stream calls after each bucket, since it frees capacity. It must not throw. Before any step.
-  void on_capacity_freed(std::function<void()> act) { on_capacity_freed_ = std::move(act); }
-
-  /// Limits the buckets in flight: if its queue is full, a host stream runs work in the enqueueing thread, and ready()
-  /// must not run work.
-  bool can_launch(std::size_t bucket) noexcept {
-    while (bucket - done_ >= max_in_flight && reduced_[done_].is_complete()) {
-      ++done_;
-    }
-    return bucket - done_ < max_in_flight;
-  }
 
   /// Enqueue stamps before and after the collective of a bucket.
   void before(std::size_t bucket) const { stamp(bucket, StepEvent::started); }
   void after(std::size_t bucket) {
-    if constexpr (is_measured) {
-      stream_.enqueue(BucketReduced{meter_->stamp(bucket, StepEvent::reduced), &on_capacity_freed_});
-    }
+    stamp(bucket, StepEvent::reduced);
     stream_.record(reduced_[bucket]);
   }
 
-  /// Blocking: until all gradients are reduced and unpacked. `wait(event)` throws if the job has failed;
-  /// `resume(bucket)` launches buckets that had no capacity before.
-  template <class Wait, class Resume>
-  void finish(Wait&& wait, Resume&& resume) {
+  /// Blocking: until all gradients are reduced and unpacked. `wait(event)` throws if the job has failed.
+  template <class Wait>
+  void finish(Wait&& wait) {
     for (std::size_t bucket = 0; bucket < reduced_.size(); ++bucket) {
-      resume(bucket);
       wait(reduced_[bucket]);
       for (const std::size_t parameter : plan_->buckets[bucket].parameters) {
         (*gradients_)[parameter].unpack();
@@ -23790,9 +23680,6 @@ class HostGradientCopier {
     }
   }
 
-  template <class Wait>
-  void synchronize(Wait&&) const noexcept {}
-
   void clear(std::byte* memory, std::size_t bytes) const noexcept {
     if (bytes != 0) {
       std::memset(memory, 0, bytes);
@@ -23805,20 +23692,8 @@ class HostGradientCopier {
  private:
   using Event = typename Stream::Event;
 
-  /// Work for the stream. If it runs in the background, it launches the next bucket: another rank may wait for that
-  /// bucket while this rank is in another channel.
-  struct BucketReduced {
-    StepMeter::Stamp stamp;
-    const std::function<void()>* on_capacity_freed;
-    void operator()() const noexcept {
-      stamp();
-      if (*on_capacity_freed) (*on_capacity_freed)();
-    }
-  };
-
-  /// Most buckets in flight. Each may take eight of the 256 slots of stream::host::Queue, two of them for stamps. A
-  /// launching thread must not wait for a slot, because the work that frees slots may launch as well.
-  static constexpr std::size_t max_in_flight = 31;
+  /// Work items of a bucket: two stamps, its collective, and with the last one the broadcast of the buffers.
+  static constexpr std::uint64_t items_per_bucket = 4;
 
   void stamp(std::size_t bucket, StepEvent event) const {
     if constexpr (is_measured) {
@@ -23831,8 +23706,6 @@ class HostGradientCopier {
   const BucketPlan* plan_;
   StepMeter* meter_;
   std::vector<Event> reduced_;
-  std::size_t done_ = 0;  ///< buckets known to be reduced
-  std::function<void()> on_capacity_freed_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::ddp
@@ -23942,7 +23815,24 @@ class CudaGradientCopier {
     stream.wait(written);
   }
 
+  /// From now on each gradient is multiplied by `factor` before the collective, bound ones in their place. Launches the
+  /// kernels once, so that the driver loads them now: lazy loading may wait for work that waits for other ranks.
+  /// Precondition: a ScaleKernel for each element type.
+  void scale_gradients(double factor) {
+    factor_ = factor;
+    rebuild_buckets();
+    for (stream::cuda::ScaledCopyBatch& batch : scaled_copies_) {
+      batch.load(stream_);
+    }
+  }
+
   void rebuild_buckets() {
+    scaled_copies_.clear();
+    if (factor_ != 1) {
+      for (const PlannedBucket& bucket : plan_->buckets) {
+        scaled_copies_.emplace_back(bucket.dtype, bucket.dtype).reserve(bucket.parameters.size());
+      }
+    }
     producer_events_ = std::vector<ProducerEvents>(plan_->buckets.size());
     std::size_t most = 0;
     for (const PlannedBucket& bucket : plan_->buckets) {
@@ -23960,14 +23850,8 @@ class CudaGradientCopier {
   /// Adds the times of earlier steps to the meter. Blocking: no.
   void collect_times() noexcept { times_.collect(); }
 
-  /// Ignores an index out of range, which mark_ready rejects later.
-  void require_no_stream(std::size_t parameter) const {
-    if (parameter < gradients_->size()) {
-      gradients_->refuse_without_stream(parameter);
-    }
-  }
-  void require_stream(std::size_t parameter, StreamHandle stream) const {
-    gradients_->require_same_device(parameter, stream);
+  /// @throws Error (invalid_argument)
+  static void check_stream(std::size_t parameter, StreamHandle stream) {
     if (stream.native == cudaStreamPerThread) {
       throw Error(Errc::invalid_argument, "ready(" + std::to_string(parameter) +
                                               ") came with cudaStreamPerThread, which is another stream in every "
@@ -24008,8 +23892,6 @@ class CudaGradientCopier {
     events.record();
   }
 
-  bool can_launch(std::size_t) const noexcept { return true; }
-
   void before(std::size_t bucket) {
     producer_events_[bucket].make_wait(stream_);
     times_.started(bucket, stream_);
@@ -24019,11 +23901,17 @@ class CudaGradientCopier {
       const AnnouncedGradient& announced = announced_[parameter];
       if (announced.is_zero_filled) {
         clear(slot.place, slot.bytes);
+      } else if (factor_ != 1) {
+        scaled_copies_[bucket].add(slot.place, announced.gradient,
+                                   slot.bytes / size_bytes(plan_->buckets[bucket].dtype));
       } else if (announced.gradient != slot.place) {
         copies_.add(slot.place, announced.gradient, slot.bytes);
       }
     }
     copies_.enqueue(stream_);
+    if (factor_ != 1) {
+      scaled_copies_[bucket].enqueue(factor_, stream_);
+    }
   }
 
   void after(std::size_t bucket) {
@@ -24040,8 +23928,8 @@ class CudaGradientCopier {
 
   /// Makes later work of every stream that produced a gradient of this step run after the last bucket. Blocking: no,
   /// unless no parameter was ready: then there is no such stream.
-  template <class Wait, class Resume>
-  void finish(Wait&& wait, Resume&&) {
+  template <class Wait>
+  void finish(Wait&& wait) {
     stream_.record(done_);
     for (const StreamHandle producer : producers_) {
       with_stream(producer, [this](Stream waiting) {
@@ -24148,6 +24036,8 @@ class CudaGradientCopier {
   std::vector<ProducerEvents> producer_events_;  ///< of each bucket
   std::vector<StreamHandle> producers_;          ///< of the step so far
   stream::cuda::CopyBatch copies_;
+  double factor_ = 1;                                         ///< 1: gradients are packed as they are
+  std::vector<stream::cuda::ScaledCopyBatch> scaled_copies_;  ///< of each bucket, unless the factor is 1
   stream::cuda::Event done_;
 };
 
@@ -24193,10 +24083,11 @@ namespace DTRAIN_NAMESPACE::ddp {
 
 /// Each entry is the number of the step in which its parameter was last ready, so a new step resets nothing.
 /// Threads: `mark_ready` concurrently, for any parameters; everything else between steps.
+/// Lifetime: the names outlive it.
 class ReadyTracker {
  public:
-  explicit ReadyTracker(std::vector<std::string> names)
-      : names_(std::move(names)), ready_in_step_(names_.size()), position_(names_.size()) {}
+  explicit ReadyTracker(const ParameterNames& names)
+      : names_(&names), ready_in_step_(names.size()), position_(names.size()) {}
 
   void begin_step() noexcept {
     step_.fetch_add(1, std::memory_order_relaxed);
@@ -24208,18 +24099,16 @@ class ReadyTracker {
 
   bool is_open() const noexcept { return open_.load(std::memory_order_acquire); }
 
-  /// @throws Error (invalid_argument) for an index out of range, outside a step, or for a second call in the step.
+  /// Requires an index in range. @throws Error (invalid_argument) outside a step, or for a second call in the step.
   void mark_ready(std::size_t parameter) {
-    check_index(parameter);
     if (!is_open()) {
-      throw Error(Errc::invalid_argument, "ready(" + std::to_string(parameter) + ") for " + describe(parameter) +
+      throw Error(Errc::invalid_argument, names_->describe_ready(parameter) +
                                               " came when no step was under way; call it between begin() and finish()");
     }
     const std::uint64_t step = step_.load(std::memory_order_relaxed);
     if (ready_in_step_[parameter].exchange(step, std::memory_order_relaxed) == step) {
-      throw Error(Errc::invalid_argument, "ready(" + std::to_string(parameter) + ") for " + describe(parameter) +
-                                              " came twice in step " + std::to_string(step) +
-                                              "; call it once, when the gradient is final");
+      throw Error(Errc::invalid_argument, names_->describe_ready(parameter) + " came twice in step " +
+                                              std::to_string(step) + "; call it once, when the gradient is final");
     }
     if (records_order_) {
       position_[parameter].store(1 + next_position_.fetch_add(1, std::memory_order_relaxed), std::memory_order_relaxed);
@@ -24238,7 +24127,7 @@ class ReadyTracker {
   /// All parameters in their ready order. Parameters that were not ready follow, in reverse index order.
   std::vector<std::size_t> observed_order() const {
     std::vector<std::size_t> order;
-    for (std::size_t parameter = names_.size(); parameter-- > 0;) {
+    for (std::size_t parameter = position_.size(); parameter-- > 0;) {
       order.push_back(parameter);
     }
     const auto rank = [this](std::size_t parameter) {
@@ -24253,15 +24142,6 @@ class ReadyTracker {
     return ready_in_step_[parameter].load(std::memory_order_relaxed) == step_.load(std::memory_order_relaxed);
   }
 
-  /// @throws Error (invalid_argument) for an index out of range.
-  void check_index(std::size_t parameter) const {
-    if (parameter >= names_.size()) {
-      throw Error(Errc::invalid_argument, "ready(" + std::to_string(parameter) + ") was called, but the model has " +
-                                              std::to_string(names_.size()) +
-                                              " parameters; pass an index into parameters()");
-    }
-  }
-
   /// A sentence that names up to five parameters that were not ready in this step; empty if all were.
   std::string missing() const {
     const std::uint64_t step = step_.load(std::memory_order_relaxed);
@@ -24270,7 +24150,7 @@ class ReadyTracker {
     for (std::size_t parameter = 0; parameter < ready_in_step_.size(); ++parameter) {
       if (was_ready(parameter)) continue;
       if (++count <= most_named) {
-        listed += (count > 1 ? ", " : "") + describe(parameter);
+        listed += (count > 1 ? ", " : "") + names_->describe(parameter);
       }
     }
     if (count == 0) {
@@ -24282,18 +24162,13 @@ class ReadyTracker {
            "DdpOptions::allow_unused_parameters)";
   }
 
-  /// "parameter 3 'fc1.weight'".
-  std::string describe(std::size_t parameter) const {
-    return "parameter " + std::to_string(parameter) + " '" + names_[parameter] + "'";
-  }
-
   /// The number of the last step begun, from 1.
   std::uint64_t step() const noexcept { return step_.load(std::memory_order_relaxed); }
 
  private:
   static constexpr std::size_t most_named = 5;
 
-  std::vector<std::string> names_;
+  const ParameterNames* names_;
   std::vector<std::atomic<std::uint64_t>> ready_in_step_;
   std::vector<std::atomic<std::size_t>> position_;  ///< in the observed order, from 1
   std::atomic<std::size_t> next_position_{0};
@@ -24425,7 +24300,6 @@ namespace DTRAIN_NAMESPACE::ddp {
 
 /// Callbacks with which a reducer rebuilds its buckets. Without `agree` it keeps its first plan.
 struct BucketRebuild {
-  BucketCaps caps;
   /// Collective, blocking: returns rank 0's order; `order` is this rank's.
   std::function<std::vector<std::size_t>(const std::vector<std::size_t>& order)> agree;
   /// Calls the model's bind_gradient: gradient `parameter` is at `view` now. Required if a gradient is bound.
@@ -24454,8 +24328,7 @@ struct RelocationBuffer {
   RelocationBuffer(std::size_t wanted, int sharers) : bytes(wanted) {
     constexpr std::size_t min_bytes = 4096;
     constexpr std::size_t useful_bytes = std::size_t{16} << 20;  // below the full size, more would be no faster
-    const std::uint64_t available =
-        backend::shared_memory::available_memory_bytes() / (2 * static_cast<unsigned>(sharers));
+    const std::uint64_t available = available_memory_bytes() / (2 * static_cast<unsigned>(sharers));
     if (bytes > available || !try_allocate()) {
       bytes = std::min(bytes, useful_bytes);
     }
@@ -24528,7 +24401,10 @@ void move_gradients(GradientTable& gradients, const BucketPlan& plan, std::byte*
       copier.clear(place, before.bytes);
     }
   }
-  copier.synchronize(wait);  // includes the zeros: a graph that replays the next step is not ordered after this stream
+  if constexpr (Copier::copies_on_stream) {
+    copier.synchronize(
+        wait);  // includes the zeros: a graph that replays the next step is not ordered after this stream
+  }
 }
 
 }  // namespace DTRAIN_NAMESPACE::ddp
@@ -24554,10 +24430,12 @@ inline std::vector<std::size_t> order_in(std::string_view bytes, std::size_t cou
     throw Error(Errc::protocol, "rank 0's order of parameters has " + std::to_string(bytes.size()) + " bytes, not " +
                                     std::to_string(count * order_entry_bytes) + "; do both run the same program?");
   }
-  net::ByteReader reader(bytes);
+  Serializer reader(bytes);
   std::vector<std::size_t> order(count);
   for (std::size_t& parameter : order) {
-    parameter = reader.u32();
+    std::uint32_t index = 0;
+    reader.number(index);
+    parameter = index;
   }
   return order;
 }
@@ -24567,9 +24445,10 @@ inline std::vector<std::size_t> order_in(std::string_view bytes, std::size_t cou
 /// Publishes rank 0's order in the background, so that no rank waits for rank 0's finish(). `prefix` is used once.
 template <class Store>
 async::Task<void> publish_order(Store store, std::string prefix, std::vector<std::size_t> order) {
-  net::ByteWriter writer;
+  Serializer writer;
   for (const std::size_t parameter : order) {
-    writer.u32(static_cast<std::uint32_t>(parameter));
+    auto index = static_cast<std::uint32_t>(parameter);
+    writer.number(index);
   }
   const std::string_view bytes = writer.characters();
   for (std::size_t chunk = 0; chunk < detail::chunks_of(bytes.size()); ++chunk) {
@@ -24624,50 +24503,55 @@ void set_up_order_broadcast(BucketRebuild& rebuild, Group group, const std::stri
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
-// ---- dtrain/ddp/reducer_options.hpp
+// ---- dtrain/ddp/reduction/scaled_averages.hpp
 
 /// @file
-/// ReducerOptions: options of a reducer.
+/// Averages that are sums of gradients scaled by 1 / ranks.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// Must be the same on every rank, except for `records`, `running` and the members that choose recording and checking.
-struct ReducerOptions {
-  bool allow_unused_parameters = false;      ///< parameters without ready() contribute zeros
-  bool records_every_ready = false;          ///< in addition to the events of each bucket
-  bool device_times = false;                 ///< measures collectives on a device
-  std::size_t records = 1024;                ///< number of step records kept
-  std::vector<TensorView> buffers{};         ///< broadcast from rank 0 in each step
-  std::shared_ptr<RunningBucket> running{};  ///< updated with each bucket; may be null
-  BucketRebuild rebuild{};
-  AddressCheck::Read read_parameters{};   ///< for AddressCheck
-  std::optional<bool> check_addresses{};  ///< see DdpOptions
-};
+/// Whether gradients are multiplied by 1 / ranks while they are packed, so that the collective is a sum: if the backend
+/// sums better than it averages, and the driver loads the kernel for every element type. It must be the same on all
+/// ranks: the model signature has it.
+template <class Communicator>
+bool scales_averages([[maybe_unused]] std::span<const Parameter> parameters, [[maybe_unused]] ReduceOp op,
+                     [[maybe_unused]] int ranks) {
+#if DTRAIN_WITH_CUDA
+  if constexpr (backend::PrefersSums<Communicator>) {
+    return op == ReduceOp::average && ranks > 1 &&
+           std::all_of(parameters.begin(), parameters.end(), [](const Parameter& parameter) {
+             const DType dtype = parameter.value.dtype;
+             return static_cast<bool>(stream::cuda::ScaleKernel::find(dtype, dtype));
+           });
+  }
+#endif
+  return false;
+}
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
-// ---- dtrain/ddp/reduction/pipeline.hpp
+// ---- dtrain/ddp/reduction/bucket_reduction.hpp
 
 /// @file
-/// Reduction pipeline: packs gradients into buckets, launches a collective for each full bucket, unpacks results.
+/// BucketReduction: packs gradients into buckets, launches a collective for each full bucket, unpacks results.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
 /// Owns the channel and the arena. Reducer checks the order of the calls. Pinned.
 /// Threads: `add_gradient` concurrently, for different parameters; everything else before the first or after the last
-/// of these calls. A thread that runs the host stream launches buckets as well, if they had no capacity before.
+/// of these calls.
 template <backend::Communicator Communicator>
-class Pipeline {
+class BucketReduction {
  public:
   using Stream = typename Communicator::Stream;
   using GradientCopier = GradientCopierFor<Stream>;
 
   /// Collective, blocking: allocates. @throws as Reducer.
-  Pipeline(Communicator communicator, Stream stream, std::span<const Parameter> parameters,
-           std::span<const TensorView> buffers, BucketPlan plan, ReduceOp op, const FailureContext& context,
-           std::size_t records, Metering metering)
+  BucketReduction(Communicator communicator, Stream stream, std::span<const Parameter> parameters,
+                  std::span<const TensorView> buffers, BucketPlan plan, const DdpOptions& options,
+                  const FailureContext& context, std::shared_ptr<RunningBucket> running)
       : communicator_(std::move(communicator)),
-        op_(op),
+        op_(options.reduce_op),
         plan_(std::move(plan)),
         sizes_(gradient_sizes(parameters)),
         arena_(allocate(context)),
@@ -24675,16 +24559,19 @@ class Pipeline {
         gradients_(parameters, plan_, arena_base(), stream.device()),
         queue_(parameter_counts(plan_)),
         ranges_(ranges_of(plan_, arena_base())),
-        meter_(ranges_.size(), records, std::move(metering)),
+        meter_(parameters.size(), options, std::move(running)),
         copier_(stream, gradients_, plan_, meter_) {
     meter_.plan(plan_);
-    if constexpr (!GradientCopier::copies_on_stream) {
-      copier_.on_capacity_freed([this] { queue_.resume_if_waiting(launching()); });
+    if constexpr (requires { copier_.scale_gradients(1.0); }) {
+      if (scales_averages<Communicator>(parameters, op_, communicator_.size())) {
+        copier_.scale_gradients(1.0 / communicator_.size());
+        op_ = ReduceOp::sum;
+      }
     }
   }
 
-  Pipeline(const Pipeline&) = delete;
-  Pipeline& operator=(const Pipeline&) = delete;
+  BucketReduction(const BucketReduction&) = delete;
+  BucketReduction& operator=(const BucketReduction&) = delete;
 
   const Communicator& communicator() const noexcept { return communicator_; }
   const BucketPlan& plan() const noexcept { return plan_; }
@@ -24695,13 +24582,18 @@ class Pipeline {
 
   /// The meter, with the device times measured so far.
   const StepMeter& up_to_date_meter() noexcept {
-    copier_.collect_times();
+    if constexpr (GradientCopier::copies_on_stream) {
+      copier_.collect_times();
+    }
     return meter_;
   }
   std::shared_ptr<const void> memory() const noexcept { return arena_; }
 
   /// Blocking: copies the gradient's content into the arena, where the gradient lies from now on. @returns its new view
   TensorView bind(std::size_t parameter, const FailureContext& context) {
+    if (parameter >= gradients_.size()) {
+      gradients_.names().refuse_index(parameter);
+    }
     const GradientSlot slot = gradients_[parameter];
     if (slot.own != nullptr && !slot.is_bound()) {
       copier_.copy(slot.place, slot.own, slot.bytes, waiting(context));
@@ -24712,7 +24604,9 @@ class Pipeline {
   void begin_step() noexcept {
     meter_.begin();
     queue_.begin_step();
-    copier_.begin_step();
+    if constexpr (GradientCopier::copies_on_stream) {
+      copier_.begin_step();
+    }
   }
 
   /// Adds a gradient of this step: it is at `gradient` once the work now enqueued on `stream` has run.
@@ -24724,9 +24618,11 @@ class Pipeline {
   /// Parameters for which `was_announced(i)` is false contribute zeros.
   template <class Announced>
   void zero_fill_others(Announced was_announced) {
-    for (std::size_t parameter = 0; parameter < gradients_.size(); ++parameter) {
-      if (was_announced(parameter)) {
-        copier_.note_producer(parameter);
+    if constexpr (GradientCopier::copies_on_stream) {
+      for (std::size_t parameter = 0; parameter < gradients_.size(); ++parameter) {
+        if (was_announced(parameter)) {
+          copier_.note_producer(parameter);
+        }
       }
     }
     for (std::size_t parameter = 0; parameter < gradients_.size(); ++parameter) {
@@ -24740,7 +24636,7 @@ class Pipeline {
   /// Sets `act`, which each step calls when all gradients are in their buckets and the last all_reduce is enqueued.
   void on_all_gradients_ready(std::function<void()> act) { on_all_gradients_ready_ = std::move(act); }
 
-  /// Stops launching, also in the background.
+  /// Stops launching.
   void stop_launching() noexcept { queue_.close(); }
 
   /// Rethrows the exception of a launch in this step.
@@ -24752,20 +24648,15 @@ class Pipeline {
   /// Collective. Blocking on host streams: until all gradients are reduced and unpacked. On CUDA, later work of the
   /// producers' streams waits instead. @throws the job's first cause; Error (timeout)
   void finish(const FailureContext& context) {
-    copier_.finish(waiting(context), [this, launched = queue_.launched()](std::size_t bucket) mutable {
-      if (bucket >= launched) {
-        queue_.resume(launching());
-        launched = queue_.launched();
-      }
-    });
+    copier_.finish(waiting(context));
     buffers_.finish(copier_);
     meter_.finished(GradientCopier::is_measured);
   }
 
   /// Blocking. Between steps: plans the same gradients in another order and moves them, with their content.
-  void rebuild_buckets(std::span<const std::size_t> order, const BucketRebuild& rebuild,
+  void rebuild_buckets(std::span<const std::size_t> order, const BucketRebuild& rebuild, const BucketCaps& caps,
                        const FailureContext& context) {
-    BucketPlan next = rebuilt_plan(plan_, sizes_, order, rebuild.caps);
+    BucketPlan next = rebuilt_plan(plan_, sizes_, order, caps);
     if (next.offset_of == plan_.offset_of && next.bucket_of == plan_.bucket_of) {
       return;  // the same plan: saves the memory of a second copy
     }
@@ -24810,18 +24701,19 @@ class Pipeline {
 
   void mark_gradient_ready(std::size_t parameter) {
     queue_.mark_gradient_ready(
-        plan_.bucket_of[parameter], [this](std::size_t bucket) { copier_.complete(bucket); }, launching());
+        plan_.bucket_of[parameter], [this](std::size_t bucket) { complete(bucket); },
+        [this](std::size_t bucket) { launch(bucket); });
   }
 
-  auto launching() {
-    return [this](std::size_t bucket) { return launch(bucket); };
-  }
-
-  /// Requires the queue's mutex: only one thread enqueues at a time. @returns false if there was no capacity
-  bool launch(std::size_t bucket) {
-    if (!copier_.can_launch(bucket)) {
-      return false;
+  /// Requires the queue's mutex, as launch does.
+  void complete([[maybe_unused]] std::size_t bucket) {
+    if constexpr (GradientCopier::copies_on_stream) {
+      copier_.complete(bucket);
     }
+  }
+
+  /// Requires the queue's mutex: only one thread enqueues at a time.
+  void launch(std::size_t bucket) {
     meter_.launched(bucket);
     copier_.before(bucket);
     if (const BufferView& range = ranges_[bucket]; range.count != 0) {
@@ -24834,11 +24726,10 @@ class Pipeline {
       buffers_.launch(communicator_, copier_);  // the stream now has waited for all producers of the step
     }
     copier_.after(bucket);
-    return true;
   }
 
   Communicator communicator_;
-  ReduceOp op_;
+  ReduceOp op_;  ///< of the collectives
   BucketPlan plan_;
   std::vector<GradientSize> sizes_;
   std::shared_ptr<Allocation> arena_;
@@ -24869,8 +24760,8 @@ inline std::unique_ptr<group::GradientBinding> register_gradient_bindings(
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     if (parameters[i].value.bytes() != 0 &&
         !binding->add(parameters[i].value.data)) {  // add() accepts a tied parameter twice
-      throw Error(Errc::invalid_argument, "the gradient of parameter " + std::to_string(i) + " '" + parameters[i].name +
-                                              "' lives in another DistributedDataParallel: a model with "
+      throw Error(Errc::invalid_argument, "the gradient of " + describe_parameter(i, parameters[i].name) +
+                                              " lives in another DistributedDataParallel: a model with "
                                               "bind_gradient is wrapped once at a time; destroy the other one first");
     }
   }
@@ -24917,15 +24808,15 @@ class Step {
   /// Gradient `parameter` is final in host memory. Blocking: no; copies the gradient unless it is bound.
   /// @throws Error (invalid_argument) for an index out of range, a second call in this step, a call after finish(), or
   /// a gradient on a GPU; the job's cause once it failed.
-  void ready(std::size_t parameter) { target().ready(parameter); }
+  void ready(std::size_t parameter) { ready()(parameter); }
 
   /// The gradient is final once the work now enqueued on `stream` has run. Nothing touches its memory until finish().
-  void ready(std::size_t parameter, StreamHandle stream) { target().ready(parameter, stream); }
+  void ready(std::size_t parameter, StreamHandle stream) { ready()(parameter, stream); }
 
   /// In this step the gradient is in `gradient`, which stays unchanged until finish() returns. The reduced values then
   /// are in the parameter's own gradient memory.
   void ready(std::size_t parameter, const TensorView& gradient, StreamHandle stream) {
-    target().ready(parameter, gradient, stream);
+    ready()(parameter, gradient, stream);
   }
 
   /// Callback form of `ready`, for a backward pass.
@@ -24989,61 +24880,33 @@ class [[nodiscard]] NoSync {
   std::shared_ptr<int> depth_;
 };
 
-/// Gradients that steps under no_sync() have left unreduced, with their streams. With allow_unused_parameters, the next
-/// step that reduces includes them without another ready(). Threads: `add` concurrently, for different parameters;
-/// everything else between steps.
-class AccumulatedGradients {
- public:
-  explicit AccumulatedGradients(std::size_t parameters) : gradients_(parameters) {}
-
-  void add(std::size_t parameter, StreamHandle stream) noexcept { gradients_[parameter] = {true, stream}; }
-  bool has(std::size_t parameter) const noexcept { return gradients_[parameter].is_present; }
-  StreamHandle stream(std::size_t parameter) const noexcept { return gradients_[parameter].stream; }
-  void clear() noexcept { gradients_.assign(gradients_.size(), {}); }
-
- private:
-  struct AccumulatedGradient {
-    bool is_present = false;
-    StreamHandle stream{};
-  };
-
-  std::vector<AccumulatedGradient> gradients_;
-};
+/// For each parameter the stream of the gradient that steps under no_sync() have left unreduced; nullopt if there is
+/// none. With allow_unused_parameters, the next step that reduces includes them without another ready().
+using AccumulatedGradients = std::vector<std::optional<StreamHandle>>;
 
 /// Target of steps under no_sync(): ready gradients stay in place. Lifetime: the constructor's arguments outlive it.
 class Accumulation final : public Step::Target {
  public:
-  Accumulation(const ReadyTracker& tracker, const GradientTable& gradients, AccumulatedGradients& accumulated,
-               const FailureContext& context, StepMeter& meter) noexcept
-      : tracker_(&tracker), gradients_(&gradients), accumulated_(&accumulated), context_(&context), meter_(&meter) {}
+  Accumulation(const GradientTable& gradients, AccumulatedGradients& accumulated, const FailureContext& context,
+               StepMeter& meter) noexcept
+      : gradients_(&gradients), accumulated_(&accumulated), context_(&context), meter_(&meter) {}
 
   Step begin() noexcept {
     meter_->begin_unreduced();
     return Step(*this);
   }
 
-  void ready(std::size_t parameter) override {
-    tracker_->check_index(parameter);
-    gradients_->require_no_stream(parameter);
-    add(parameter, {});
-  }
-
-  void ready(std::size_t parameter, StreamHandle stream) override {
-    tracker_->check_index(parameter);
-    gradients_->require_same_device(parameter, stream);
-    add(parameter, stream);
-  }
-
-  /// @throws Error (invalid_argument) if `gradient` is not the parameter's own memory: the next step reads only that
-  void ready(std::size_t parameter, const TensorView& gradient, StreamHandle stream) override {
-    tracker_->check_index(parameter);
-    if (gradient.data != (*gradients_)[parameter].own) {
-      throw Error(Errc::invalid_argument,
-                  "ready(" + std::to_string(parameter) + ") for " + gradients_->describe(parameter) +
-                      " came with other memory under no_sync(); add the gradient to the parameter's own, "
-                      "which the next step without no_sync() reduces");
+  /// @throws Error (invalid_argument) if the gradient is in other memory than the parameter's own: the next step does
+  /// not read that
+  void ready(const ReadyGradient& gradient) override {
+    gradients_->check(gradient);
+    if (gradient.memory && gradient.memory->data != (*gradients_)[gradient.parameter].own) {
+      throw Error(Errc::invalid_argument, gradients_->names().describe_ready(gradient.parameter) +
+                                              " came with other memory under no_sync(); add the gradient to the "
+                                              "parameter's own, which the next step without no_sync() reduces");
     }
-    ready(parameter, stream);
+    context_->latch->throw_if_failed(context_->rank);
+    (*accumulated_)[gradient.parameter] = gradient.stream.value_or(StreamHandle{});
   }
 
   void finish() override {
@@ -25053,12 +24916,6 @@ class Accumulation final : public Step::Target {
   void abandon(bool) noexcept override {}  // no other rank waits for it
 
  private:
-  void add(std::size_t parameter, StreamHandle stream) {
-    context_->latch->throw_if_failed(context_->rank);
-    accumulated_->add(parameter, stream);
-  }
-
-  const ReadyTracker* tracker_;
   const GradientTable* gradients_;
   AccumulatedGradients* accumulated_;
   const FailureContext* context_;
@@ -25074,6 +24931,14 @@ class Accumulation final : public Step::Target {
 
 namespace DTRAIN_NAMESPACE::ddp {
 
+/// Parts of a model and its group that a reducer uses; each may be missing.
+struct ReducerParts {
+  std::vector<TensorView> buffers{};         ///< broadcast from rank 0 in each step
+  std::shared_ptr<RunningBucket> running{};  ///< updated with each bucket
+  BucketRebuild rebuild{};
+  AddressCheck::Read read_parameters{};
+};
+
 /// Owns a channel, and an arena in which all gradients are reduced. A bound gradient lies in the arena. Any other
 /// gradient is packed when it is ready and unpacked once it is reduced, by the host or by streams (GradientCopierFor).
 /// Steady state: allocates nothing; one lock for each bucket.
@@ -25083,22 +24948,23 @@ template <backend::Communicator Communicator>
 class Reducer final : public Step::Target {
  public:
   using Stream = typename Communicator::Stream;
+  using GradientCopier = typename BucketReduction<Communicator>::GradientCopier;
 
   /// Collective, blocking: allocates the arena. `plan` is made from the gradients of `parameters`, in the same order;
   /// both are the same on every rank. @throws Error (unsupported) for gradients on another device than the stream's.
-  Reducer(Communicator communicator, Stream stream, std::span<const Parameter> parameters, BucketPlan plan, ReduceOp op,
-          FailureContext context, ReducerOptions options = {})
+  Reducer(Communicator communicator, Stream stream, std::span<const Parameter> parameters, BucketPlan plan,
+          const DdpOptions& options, FailureContext context, ReducerParts parts = {})
       : context_(std::move(context)),
-        options_(std::move(options)),
-        owner_(new Pipeline<Communicator>(
-            std::move(communicator), stream, parameters, options_.buffers, std::move(plan), op, context_,
-            options_.records, Metering{options_.records_every_ready, options_.device_times, options_.running})),
-        tracker_(pipeline_.gradients().names()),
+        options_(options),
+        rebuild_(std::move(parts.rebuild)),
+        owner_(new BucketReduction<Communicator>(std::move(communicator), stream, parameters, parts.buffers,
+                                                 std::move(plan), options, context_, std::move(parts.running))),
+        tracker_(reduction_.gradients().names()),
         accumulated_(parameters.size()),
-        addresses_(std::move(options_.read_parameters), options_.check_addresses) {
-    tracker_.record_order(options_.rebuild.agree != nullptr);
-    if (options_.rebuild.publish) {
-      pipeline_.on_all_gradients_ready([this] { options_.rebuild.publish(tracker_.observed_order()); });
+        addresses_(std::move(parts.read_parameters), options.check_addresses) {
+    tracker_.record_order(rebuild_.agree != nullptr);
+    if (rebuild_.publish) {
+      reduction_.on_all_gradients_ready([this] { rebuild_.publish(tracker_.observed_order()); });
     }
   }
 
@@ -25108,7 +24974,7 @@ class Reducer final : public Step::Target {
   /// Blocking: until the work that uses the arena has ended. Work of an unfinished step is aborted.
   ~Reducer() {
     try {
-      const bool is_idle = pipeline_.end(
+      const bool is_idle = reduction_.end(
           under_way_, {CauseKind::exception, context_.rank, context_.host, "a step was abandoned without finish()"},
           Deadline::after(context_.timeout));
       if (!is_idle) {
@@ -25122,10 +24988,7 @@ class Reducer final : public Step::Target {
 
   /// Blocking: copies the gradient's content into the arena, where the gradient lies from now on. Between steps.
   /// @returns its new view, for the model's bind_gradient.
-  TensorView bind(std::size_t parameter) {
-    tracker_.check_index(parameter);
-    return pipeline_.bind(parameter, context_);
-  }
+  TensorView bind(std::size_t parameter) { return reduction_.bind(parameter, context_); }
 
   /// Records the parameters' present addresses for the address check. After the last bind.
   void remember_addresses() { addresses_.remember(); }
@@ -25135,7 +24998,7 @@ class Reducer final : public Step::Target {
   Step begin(const char* caller = "begin()") {
     throw_if_unusable(caller);
     or_report([&] { addresses_.begin_step(steps_ + 1); });
-    pipeline_.begin_step();
+    reduction_.begin_step();
     tracker_.begin_step();
     under_way_ = true;
     return Step(*this);
@@ -25146,7 +25009,7 @@ class Reducer final : public Step::Target {
     if (under_way_ && !tracker_.is_open()) {
       context_.latch->block_until_failed(Deadline::after(cause_grace));
     }
-    backend::throw_if_failed(pipeline_.communicator(), *context_.latch, context_.rank);
+    backend::throw_if_failed(reduction_.communicator(), *context_.latch, context_.rank);
     if (under_way_) {
       throw Error(Errc::invalid_argument,
                   caller + std::string(tracker_.is_open()
@@ -25158,42 +25021,43 @@ class Reducer final : public Step::Target {
   }
 
   /// See Step, which forwards its calls to the reducer.
-  void ready(std::size_t parameter) override {
-    pipeline_.copier().require_no_stream(parameter);
-    announce(parameter, nullptr, {});
-  }
-
-  void ready(std::size_t parameter, StreamHandle stream) override {
-    tracker_.check_index(parameter);
-    pipeline_.copier().require_stream(parameter, stream);
-    announce(parameter, nullptr, stream);
-  }
-
-  void ready(std::size_t parameter, const TensorView& gradient, StreamHandle stream) override {
-    tracker_.check_index(parameter);
-    pipeline_.copier().require_stream(parameter, stream);
-    pipeline_.gradients().require_same_kind(parameter, gradient);
-    if (accumulated_.has(parameter) && gradient.data != pipeline_.gradients()[parameter].own) {
+  void ready(const ReadyGradient& gradient) override {
+    const std::size_t parameter = gradient.parameter;
+    const GradientTable& gradients = reduction_.gradients();
+    gradients.check(gradient);
+    const StreamHandle stream = gradient.stream.value_or(StreamHandle{});
+    if constexpr (GradientCopier::copies_on_stream) {
+      GradientCopier::check_stream(parameter, stream);
+    }
+    const std::byte* const own = gradients[parameter].own;
+    const bool is_elsewhere = gradient.memory && gradient.memory->data != nullptr;
+    const std::byte* const memory = is_elsewhere ? gradient.memory->data : own;
+    if (memory != own && accumulated_[parameter]) {
       throw Error(Errc::invalid_argument,
-                  "ready(" + std::to_string(parameter) + ") for " + tracker_.describe(parameter) +
+                  gradients.names().describe_ready(parameter) +
                       " came with other memory, and what steps under no_sync() left in its own would be lost; add to "
                       "that, and call ready(i)");
     }
-    announce(parameter, gradient.data, stream);
+    if (context_.latch->failed()) {
+      context_.latch->throw_if_failed(context_.rank);
+    }
+    tracker_.mark_ready(parameter);
+    reduction_.meter().ready(parameter);
+    reduction_.add_gradient(parameter, memory, stream);
   }
 
   void finish() override {
     if (!tracker_.end_step()) {
       throw Error(Errc::invalid_argument, "finish() came when no step was under way; begin() one first");
     }
-    pipeline_.meter().waiting();
-    backend::throw_if_failed(pipeline_.communicator(), *context_.latch, context_.rank);
+    reduction_.meter().waiting();
+    backend::throw_if_failed(reduction_.communicator(), *context_.latch, context_.rank);
     complete_or_throw();
-    or_report([&] { pipeline_.finish(context_); });
+    or_report([&] { reduction_.finish(context_); });
     for (const PlannedBucket& bucket : plan().buckets) {
       bytes_reduced_ += bucket.payload_bytes;
     }
-    accumulated_.clear();
+    std::fill(accumulated_.begin(), accumulated_.end(), std::nullopt);
     if (++steps_ == 1) {
       rebuild_buckets();
     }
@@ -25215,51 +25079,39 @@ class Reducer final : public Step::Target {
 
   /// Drops the callbacks and the objects that they hold. After the last step.
   void drop_callbacks() noexcept {
-    pipeline_.stop_launching();
+    reduction_.stop_launching();
     context_.step_abandoned = nullptr;
-    pipeline_.on_all_gradients_ready({});
-    options_.rebuild = {};
+    reduction_.on_all_gradients_ready({});
+    rebuild_ = {};
     addresses_.forget();
   }
 
   ReducerStatistics statistics() const noexcept {
-    const StepMeter& meter = pipeline_.up_to_date_meter();
+    const StepMeter& meter = reduction_.up_to_date_meter();
     return {steps_,
             bytes_reduced_,
             plan().buckets.size(),
             meter.times(),
-            Pipeline<Communicator>::GradientCopier::is_measured || meter.measured_steps() > 0,
+            GradientCopier::is_measured || meter.measured_steps() > 0,
             meter.measured_steps(),
             meter.unreduced_passes()};
   }
 
   /// The latest step records. Threads: any.
-  const StepRecorder& recorder() const noexcept { return pipeline_.meter().recorder(); }
+  const StepRecorder& recorder() const noexcept { return reduction_.meter().recorder(); }
 
   /// The bucket plan. A rebuild replaces it after the first step.
-  const BucketPlan& plan() const noexcept { return pipeline_.plan(); }
+  const BucketPlan& plan() const noexcept { return reduction_.plan(); }
 
   /// Target of steps that reduce nothing. Lifetime: the reducer's.
-  Accumulation accumulation() noexcept {
-    return {tracker_, pipeline_.gradients(), accumulated_, context_, pipeline_.meter()};
-  }
+  Accumulation accumulation() noexcept { return {reduction_.gradients(), accumulated_, context_, reduction_.meter()}; }
 
   /// Keeps the arena, and so every bound gradient, valid after the reducer is destroyed.
-  std::shared_ptr<const void> gradient_memory() const noexcept { return pipeline_.memory(); }
+  std::shared_ptr<const void> gradient_memory() const noexcept { return reduction_.memory(); }
 
  private:
   /// Grace period for the report of an abandoned step, whose cause is more precise than later ones.
   static constexpr std::chrono::milliseconds cause_grace{500};
-
-  /// @param gradient null for the parameter's own memory
-  void announce(std::size_t parameter, const std::byte* gradient, StreamHandle stream) {
-    if (context_.latch->failed()) {
-      context_.latch->throw_if_failed(context_.rank);
-    }
-    tracker_.mark_ready(parameter);
-    pipeline_.meter().ready(parameter);
-    pipeline_.add_gradient(parameter, gradient != nullptr ? gradient : pipeline_.gradients()[parameter].own, stream);
-  }
 
   /// Calls `act`; reports its exception to the other ranks, which wait for this one.
   template <class F>
@@ -25276,16 +25128,16 @@ class Reducer final : public Step::Target {
 
   void complete_or_throw() {
     or_report([&] {
-      pipeline_.throw_if_launch_failed();
+      reduction_.throw_if_launch_failed();
       addresses_.end_step();
       if (const std::string missing = tracker_.missing(); !missing.empty()) {
         if (!options_.allow_unused_parameters) {
           throw Error(Errc::missing_gradient, missing).with_rank(context_.rank);
         }
         add_accumulated();
-        pipeline_.zero_fill_others([this](std::size_t parameter) { return takes_part(parameter); });
+        reduction_.zero_fill_others([this](std::size_t parameter) { return takes_part(parameter); });
       }
-      if (!pipeline_.all_complete()) {
+      if (!reduction_.all_complete()) {
         throw Error(Errc::invalid_argument,
                     "finish() came while a ready() of its step was still running; wait for its return first")
             .with_rank(context_.rank);
@@ -25295,34 +25147,35 @@ class Reducer final : public Step::Target {
 
   /// Whether the parameter was ready in this step, or has a gradient of a step that reduced nothing.
   bool takes_part(std::size_t parameter) const noexcept {
-    return tracker_.was_ready(parameter) || accumulated_.has(parameter);
+    return tracker_.was_ready(parameter) || accumulated_[parameter];
   }
 
   void add_accumulated() {
-    for (std::size_t parameter = 0; parameter < pipeline_.gradients().size(); ++parameter) {
-      if (!tracker_.was_ready(parameter) && accumulated_.has(parameter)) {
-        pipeline_.add_gradient(parameter, pipeline_.gradients()[parameter].own, accumulated_.stream(parameter));
+    for (std::size_t parameter = 0; parameter < reduction_.gradients().size(); ++parameter) {
+      if (!tracker_.was_ready(parameter) && accumulated_[parameter]) {
+        reduction_.add_gradient(parameter, reduction_.gradients()[parameter].own, *accumulated_[parameter]);
       }
     }
   }
 
   /// Rebuilds once, if configured and if no graph stores addresses.
   void rebuild_buckets() {
-    if (BucketRebuild& rebuild = options_.rebuild; rebuild.agree && pipeline_.copier().may_move()) {
+    if (rebuild_.agree && reduction_.copier().may_move()) {
       or_report([&] {
-        pipeline_.rebuild_buckets(rebuild.agree(tracker_.observed_order()), rebuild, context_);
+        reduction_.rebuild_buckets(rebuild_.agree(tracker_.observed_order()), rebuild_, options_.caps(), context_);
         addresses_.remember();  // bound gradients have moved
       });
-      rebuild = {};
+      rebuild_ = {};
     }
-    pipeline_.on_all_gradients_ready({});
+    reduction_.on_all_gradients_ready({});
     tracker_.record_order(false);
   }
 
   FailureContext context_;
-  ReducerOptions options_;
-  std::unique_ptr<Pipeline<Communicator>> owner_;
-  Pipeline<Communicator>& pipeline_ = *owner_;
+  DdpOptions options_;
+  BucketRebuild rebuild_;
+  std::unique_ptr<BucketReduction<Communicator>> owner_;
+  BucketReduction<Communicator>& reduction_ = *owner_;
   ReadyTracker tracker_;
   AccumulatedGradients accumulated_;
   AddressCheck addresses_;
@@ -25351,17 +25204,24 @@ struct Policy {
   static constexpr bool has_launcher = launch::Launcher<Launcher>;
   static_assert(has_launcher,
                 "dtrain: the first type of Policy must be a launcher: launch::PerNode or launch::PerProcess "
-                "(contract: dtrain/launch/launcher.hpp)");
+                "(contract: the concept launch::Launcher, in dtrain/launch/launcher.hpp)");
+
+  /// Backends of libraries are declared alone where their macro is not set.
+  static constexpr bool is_defined = requires { sizeof(Backend); };
+  static_assert(is_defined,
+                "dtrain: this backend is declared and not defined, because its library is not switched on: Mpi and "
+                "MpiCollectives need -DDTRAIN_WITH_MPI=1 (with CMake: link dtrain::mpi), Gloo -DDTRAIN_WITH_GLOO=1 "
+                "(dtrain::gloo), Nccl -DDTRAIN_WITH_NCCL=1 (dtrain::nccl), Staged -DDTRAIN_WITH_CUDA=1 (dtrain::cuda)");
 
   static constexpr bool has_backend = backend::Backend<Backend>;
-  static_assert(has_backend,
+  static_assert(has_backend || !is_defined,
                 "dtrain: the second type of Policy must be a backend, such as backend::SharedMemory "
-                "(contract: dtrain/backend/backend.hpp)");
+                "(contract: the concept backend::Backend, in dtrain/backend/backend.hpp)");
 
   static constexpr bool has_topology = topology::Topology<Topology>;
   static_assert(has_topology,
                 "dtrain: the third type of Policy must be a topology, such as topology::Flat "
-                "(contract: dtrain/topology/topology.hpp)");
+                "(contract: the concept topology::Topology, in dtrain/topology/topology.hpp)");
 
   /// A backend that works with some launchers only declares them (works_with).
   static constexpr bool launcher_fits_backend = [] {
@@ -25372,7 +25232,7 @@ struct Policy {
   }();
   static_assert(launcher_fits_backend,
                 "dtrain: backend::Mpi needs launch::PerProcess; start one process for each rank with mpirun or srun "
-                "(works_with in dtrain/backend/mpi.hpp)");
+                "(Mpi::works_with, in dtrain/backend/mpi.hpp)");
 
   /// topology::require fails to compile, with the reason, if the backend lacks an ability that the topology needs.
   static constexpr bool topology_fits_backend = [] {
@@ -25395,8 +25255,8 @@ struct Policy {
 
 namespace DTRAIN_NAMESPACE {
 
+using async::BackgroundTask;
 using async::Task;
-using rendezvous::BackgroundTask;
 
 /// A shared handle: copies refer to the same group. See group::Collectives for the collectives.
 ///
@@ -25417,15 +25277,15 @@ class ProcessGroup : public group::Collectives<ProcessGroup<P>, group::GroupStat
   /// Collective, blocking: joins the job as the rank that `worker` describes. For run() and init_process_group().
   /// @throws Error for an identity that conflicts with another rank's, a host that does not resolve, a port in use, or
   /// a deadline that passes (the sentence names the ranks that have not joined).
-  static ProcessGroup join(const launch::RankProcess& worker, const GroupOptions& options = {}) {
-    launch::RankProcess self = worker;
+  static ProcessGroup join(const rendezvous::ControlPlaneOptions& worker, const GroupOptions& options = {}) {
+    rendezvous::ControlPlaneOptions self = worker;
     std::shared_ptr<void> base;
     if constexpr (backend::HasPreJoin<typename P::Backend>) {
-      base = pre_join(self);
+      base = P::Backend::pre_join_blocking(self.identity, self.secret, Deadline::after(self.timeout));
     }
-    std::shared_ptr<group::RankContext> rank_context(
-        new group::RankContext(self, required_settings(self, options), std::move(base)),
-        rendezvous::OffThreadDeleter());
+    self.settings = required_settings(self, options);
+    std::shared_ptr<group::RankContext> rank_context(new group::RankContext(self, std::move(base)),
+                                                     rendezvous::OffThreadDeleter());
     return ProcessGroup(State::of_all_ranks(std::move(rank_context), options));
   }
 
@@ -25466,7 +25326,7 @@ class ProcessGroup : public group::Collectives<ProcessGroup<P>, group::GroupStat
   /// @throws the coroutine's exception; the job's first cause; Error (timeout); Error (closed) after leave()
   template <class Make>
   auto run(Make&& make, std::optional<Deadline> deadline = {}) const {
-    const Deadline by = deadline ? *deadline : rendezvous::with_grace(Deadline::after(timeout()));
+    const Deadline by = deadline ? *deadline : with_grace(Deadline::after(timeout()));
     return rank_context().tasks.run_blocking(make, by);
   }
 
@@ -25515,28 +25375,13 @@ class ProcessGroup : public group::Collectives<ProcessGroup<P>, group::GroupStat
 
   group::GroupInternals<State> internals() const { return group::GroupInternals<State>(state_); }
 
-  /// Runs the backend's set-up before the ranks join; it may provide the job's secret. @returns resources of the job
-  static std::shared_ptr<void> pre_join(launch::RankProcess& worker) {
-    const identity::ProcessIdentity& identity = worker.identity;
-    backend::ProcessInfo process_info{identity.rank,       identity.world_size,      identity.launcher, {},
-                                      identity.local_rank, identity.local_world_size};
-    if (worker.secret) {
-      process_info.secret = worker.secret->text();
-    }
-    backend::PreJoinResult entry = P::Backend::pre_join_blocking(process_info, Deadline::after(worker.timeout));
-    if (entry.secret) {
-      worker.secret = rendezvous::Secret::of(std::move(*entry.secret), "what the backend handed out");
-    }
-    return std::move(entry.keep_alive);
-  }
-
   /// Settings that must be the same on all ranks. DistributedDataParallel compares models and their options.
-  static std::string required_settings(const launch::RankProcess& worker, const GroupOptions& options) {
+  static std::string required_settings(const rendezvous::ControlPlaneOptions& rank, const GroupOptions& options) {
     rendezvous::JobSettings settings;
     settings.add("launcher", P::Launcher::name())
         .add("backend", P::Backend::name())
         .add("topology", P::Topology::name());
-    settings.add("DTRAIN_TIMEOUT_SECONDS", std::to_string(std::chrono::duration<double>(worker.timeout).count()));
+    settings.add("DTRAIN_TIMEOUT_SECONDS", std::to_string(std::chrono::duration<double>(rank.timeout).count()));
     settings.add("GroupOptions::accumulate", name(options.accumulate));
     return settings.text();
   }
@@ -25570,11 +25415,12 @@ template <class M, class P>
 class DistributedDataParallel {
  public:
   static_assert(ddp::Model<M>,
-                "dtrain: Model needs parameters(): a sized range of dtrain::Parameter (see dtrain/ddp/model.hpp)");
+                "dtrain: Model needs parameters(): a sized range of dtrain::Parameter "
+                "(contract: the concept ddp::Model, in dtrain/ddp/model.hpp)");
   static_assert(ddp::device_kind_of<M> == DeviceKind::cuda || P::Channels::supports(DeviceKind::host),
                 "dtrain: this backend reduces on GPUs only and the model is on the host: a model on a GPU says "
-                "'static constexpr dtrain::DeviceKind device_kind = dtrain::DeviceKind::cuda;' (see "
-                "dtrain/ddp/model.hpp)");
+                "'static constexpr dtrain::DeviceKind device_kind = dtrain::DeviceKind::cuda;' "
+                "(ddp::device_kind_of in dtrain/ddp/model.hpp)");
   static_assert(ddp::device_kind_of<M> == DeviceKind::host || P::Channels::supports(DeviceKind::cuda),
                 "dtrain: the model's device_kind is cuda and this backend reduces host memory only: use backend::Nccl, "
                 "or backend::Staged around this backend");
@@ -25715,21 +25561,23 @@ class DistributedDataParallel {
     }
     prefix_ = instance_prefix();
     group_.start_pending();  // other ranks may wait for this work before they construct theirs
-    ddp::agree_blocking(group_.store(), prefix_, ddp::model_signature(parameters, options, buffers), group_.rank(),
-                        context, Deadline::after(group_.timeout()));
+    const bool scales_averages =
+        ddp::scales_averages<typename Backend::Communicator>(parameters, options.reduce_op, group_.world_size());
+    ddp::agree_blocking(group_.store(), prefix_, ddp::model_signature(parameters, options, buffers, scales_averages),
+                        group_.rank(), context, Deadline::after(group_.timeout()));
 
     const auto running = std::make_shared<ddp::RunningBucket>();
     auto communicator = group::GroupAccess::of(group_).open_channel(
         "ddp", options.accumulate,
         [running](const backend::Operation& operation) { return running->describe(operation); });
     const auto stream = driver_->stream.ref();
-    ddp::GradientCopierFor<std::remove_const_t<decltype(stream)>>::order_behind(stream, options.producer_stream);
+    if constexpr (Reducer::GradientCopier::copies_on_stream) {
+      Reducer::GradientCopier::order_behind(stream, options.producer_stream);
+    }
     ddp::broadcast_values(communicator, stream, parameters, buffers, context);
     ddp::BucketPlan plan = ddp::plan_buckets(ddp::gradient_sizes(parameters), options.caps());
-    ddp::ReducerOptions wanted = reducer_options(model, options, parameters.size(), buffers);
-    wanted.running = running;
-    driver_->reducer = std::make_unique<Reducer>(std::move(communicator), stream, parameters, std::move(plan),
-                                                 options.reduce_op, context, std::move(wanted));
+    driver_->reducer = std::make_unique<Reducer>(std::move(communicator), stream, parameters, std::move(plan), options,
+                                                 context, reducer_parts(model, options, buffers, running));
     driver_->accumulation.emplace(driver_->reducer->accumulation());
     if constexpr (ddp::BindsGradients<M>) {
       for (std::size_t i = 0; i < parameters.size(); ++i) {
@@ -25740,27 +25588,20 @@ class DistributedDataParallel {
     start_progress(options.progress);
   }
 
-  /// Includes the callbacks. They keep the group until hand_over_to_group.
-  ddp::ReducerOptions reducer_options(M& model, const DdpOptions& options, std::size_t parameters,
-                                      const std::vector<TensorView>& buffers) const {
-    ddp::ReducerOptions wanted;
-    wanted.allow_unused_parameters = options.allow_unused_parameters;
-    wanted.records_every_ready = options.timeline;
-    wanted.device_times = options.timeline || options.device_times;
-    wanted.records = options.timeline ? std::max(timeline_records, 8 * parameters) : untimed_records;
-    wanted.check_addresses = options.check_addresses;
-    wanted.read_parameters = ddp::AddressCheck::reading(model);
+  /// Its callbacks keep the group until hand_over_to_group.
+  ddp::ReducerParts reducer_parts(M& model, const DdpOptions& options, const std::vector<TensorView>& buffers,
+                                  const std::shared_ptr<ddp::RunningBucket>& running) const {
+    ddp::ReducerParts parts{{}, running, {}, ddp::AddressCheck::reading(model)};
     if (options.broadcast_buffers) {
-      wanted.buffers = buffers;
+      parts.buffers = buffers;
     }
     if (options.reorder_gradients && !options.deterministic) {
-      wanted.rebuild.caps = options.caps();
-      ddp::set_up_order_broadcast(wanted.rebuild, group_, prefix_, failure_context());
+      ddp::set_up_order_broadcast(parts.rebuild, group_, prefix_, failure_context());
       if constexpr (ddp::BindsGradients<M>) {
-        wanted.rebuild.bind = [&model](std::size_t i, const TensorView& view) { model.bind_gradient(i, view); };
+        parts.rebuild.bind = [&model](std::size_t i, const TensorView& view) { model.bind_gradient(i, view); };
       }
     }
-    return wanted;
+    return parts;
   }
 
   /// For streams that the host runs: starts a helper thread that runs this stream while the program computes.
@@ -25795,9 +25636,6 @@ class DistributedDataParallel {
       group::GroupAccess::of(group_).report_exception(text);
     }
   }
-
-  static constexpr std::size_t untimed_records = 1024;
-  static constexpr std::size_t timeline_records = std::size_t{1} << 16;
 
   ProcessGroup<P> group_;
   std::shared_ptr<Driver> driver_;
@@ -25893,16 +25731,21 @@ int run_worker(const launch::RankProcess& worker, Body& body, const GroupOptions
       const std::optional<Cause> cause = group::GroupAccess::of(*group).failure()->cause();
       reported_by_another = cause && cause->rank != group->rank() && cause->text == text;
     }
-    log(reported_by_another ? LogLevel::info : LogLevel::error, prefix + text);
+    const bool names_rank = std::string_view(text).starts_with(prefix.substr(0, prefix.size() - 2) + " on host ");
+    log(reported_by_another ? LogLevel::info : LogLevel::error, (names_rank ? "" : prefix) + text);
     return exit_code;
   };
   try {
     group.emplace(ProcessGroup<P>::join(worker, options));
-    const int exit_code = call_body<P>(body, *group, worker.arguments());
+    int exit_code = call_body<P>(body, *group, worker.arguments());
     end_if_forked(exit_code);
     if (const std::optional<Cause> cause = group::GroupAccess::of(*group).failure()->cause()) {
-      log(LogLevel::warning, prefix + "the body returned " + std::to_string(exit_code) +
-                                 " although the job had failed: " + cause->sentence());
+      const std::string returned = std::to_string(exit_code);
+      if (exit_code == 0) {
+        exit_code = cause->rank == worker.identity.rank ? exit_code_exception : exit_code_job_failed;
+      }
+      log(LogLevel::warning, prefix + "the body returned " + returned + " although the job had failed (exit code " +
+                                 std::to_string(exit_code) + "): " + cause->sentence());
     }
     group->leave();
     return exit_code;
@@ -25935,6 +25778,7 @@ inline void report_lost_output(const launch::RankProcess& worker) {
 /// - the body's; 1 for nonzero codes that the system would truncate to 0, such as 256;
 /// - 1 after an exception, whose text is on stderr; 2 for a usage or identity error;
 /// - 75 if this rank failed because another rank failed first.
+/// A body that returns 0 after the job has failed counts as failed: 1 if its own rank was the first cause, else 75.
 /// With launch::PerNode the process that the user started becomes the launcher. It never calls `body`, and returns the
 /// exit code of the first worker that failed (128 + signal).
 template <class P, RunBody<P> Body>
@@ -25955,7 +25799,7 @@ ProcessGroup<P> init_process_group(launch::JoinOptions options = {}, const Group
   static_assert(
       P::Launcher::returns_into_user_code,
       "dtrain: init_process_group needs launch::PerProcess; the launcher process of launch::PerNode never returns "
-      "into user code, so use dtrain::run (see dtrain/run.hpp)");
+      "into user code, so use dtrain::run");
   return ProcessGroup<P>::join(launch::rank_process_of(std::move(options)), group_options);
 }
 
@@ -25963,15 +25807,18 @@ ProcessGroup<P> init_process_group(launch::JoinOptions options = {}, const Group
 
 #if DTRAIN_DEFINITIONS
 
+#include <dirent.h>
+#include <elf.h>
 #include <limits.h>
+#include <link.h>
 #include <netdb.h>
 #include <netinet/tcp.h>
-#include <poll.h>
 #include <sys/mman.h>
 #include <sys/signalfd.h>
 #include <sys/un.h>
 #include <sys/utsname.h>
 #include <sys/wait.h>
+#include <set>
 #include <unordered_map>
 #include <variant>
 
@@ -26096,20 +25943,6 @@ inline std::size_t open_files() noexcept {
   }
   static_cast<void>(::closedir(folder));
   return entries - 3;  // ".", ".." and the folder's own descriptor
-}
-
-/// Whether `more` files can be opened in addition to the open ones; raises the soft limit if it is too low.
-inline bool make_room_for_files(std::size_t more) noexcept {
-  const auto has_room = [more] {
-    const std::optional<std::size_t> limit = open_files_limit();
-    errno = 0;
-    const std::size_t open = open_files();
-    return !limit || (errno != EMFILE && open + more <= *limit);
-  };
-  if (!has_room()) {
-    raise_open_files();
-  }
-  return has_room();
 }
 
 }  // namespace DTRAIN_NAMESPACE
@@ -27354,8 +27187,8 @@ class UnixConnection {
     return UnixConnection(std::move(socket));
   }
 
-  /// Sends a message with a descriptor; the receiver gets a copy of it. The caller keeps `descriptor`.
-  /// @throws Error (timeout, closed, posix)
+  /// Sends a message of 1 to 4096 bytes with a descriptor; the receiver gets a copy of it. The caller keeps
+  /// `descriptor`. @throws Error (timeout, closed, posix)
   void send_descriptor(int descriptor, std::span<const std::byte> bytes, Deadline deadline) {
     alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
     msghdr message{};
@@ -27369,12 +27202,6 @@ class UnixConnection {
     send_message(message, bytes, deadline);
   }
 
-  /// Sends a message alone: 1 to 4096 bytes. @throws Error (timeout, closed, posix)
-  void send(std::span<const std::byte> bytes, Deadline deadline) {
-    msghdr message{};
-    send_message(message, bytes, deadline);
-  }
-
   /// Receives the next message and its descriptor, which is close-on-exec.
   /// @throws Error (timeout); Error (closed); Error (protocol) for a message without a descriptor, with more than one,
   /// or longer than 4096 bytes (its descriptors are closed)
@@ -27384,15 +27211,6 @@ class UnixConnection {
       throw Error(Errc::protocol, "receiving a descriptor: the message came without one");
     }
     return received;
-  }
-
-  /// Receives the next message alone. @throws as receive_descriptor, and Error (protocol) if it carries a descriptor
-  std::vector<std::byte> receive(Deadline deadline) {
-    ReceivedDescriptor received = receive_message(deadline);
-    if (received.descriptor) {
-      throw Error(Errc::protocol, "receiving a message: a descriptor came with it");
-    }
-    return std::move(received.bytes);
   }
 
   /// @throws Error (posix)
@@ -27519,8 +27337,6 @@ class UnixListener {
     }
   }
 
-  int descriptor() const noexcept { return socket_.get(); }
-
  private:
   Descriptor socket_;
 };
@@ -27605,69 +27421,33 @@ inline std::string master_addr_or_loopback(const Variables& variables, const cha
 
 }  // namespace DTRAIN_NAMESPACE::identity
 
-// ---- dtrain/identity/description.hpp
-
-/// @file
-/// Description of an identity as one line of text.
-
-namespace DTRAIN_NAMESPACE::identity {
-
-namespace detail {
-
-/// "local rank 1 of 2". Ranks compute unknown values, and confirm guessed ones, after connecting.
-inline std::string part_of_whole(const ProcessIdentity& identity, std::string_view name, const std::optional<int>& part,
-                                 const std::optional<int>& whole, bool guessed) {
-  std::string text(name);
-  if (!part) {
-    return text + " learnt after connecting";
-  }
-  text +=
-      " " + std::to_string(*part) + (whole ? " of " + std::to_string(*whole) : " of a number learnt after connecting");
-  return text + (guessed && identity.world_size > 1 ? " (a guess, confirmed after connecting)" : "");
-}
-
-inline std::string joined(const std::vector<std::string>& texts) {
-  std::string list;
-  for (const std::string& text : texts) {
-    list += (list.empty() ? "" : ", ") + text;
-  }
-  return list;
-}
-
-}  // namespace detail
-
-/// "identity from RANK and WORLD_SIZE: rank 1 of 4, local rank 1 of 2, node 0 of 2, store at h0:29500; ignored: slurm",
-/// then the warnings.
-inline std::string to_string(const ProcessIdentity& identity) {
-  std::string line = "identity from " + identity.source_text() + ": rank " + std::to_string(identity.rank) + " of " +
-                     std::to_string(identity.world_size);
-  line += ", " +
-          detail::part_of_whole(identity, "local rank", identity.local_rank, identity.local_world_size,
-                                identity.is_provisional("local_rank") || identity.is_provisional("local_world_size"));
-  line += ", " + detail::part_of_whole(identity, "node", identity.node_rank, identity.node_count,
-                                       identity.is_provisional("node_rank") || identity.is_provisional("node_count"));
-  constexpr std::size_t longest_name = 253;  // maximum of DNS
-  const std::string address = excerpt(identity.master_addr.value_or("an address not known yet"), longest_name);
-  const bool brackets = address.find(':') != std::string::npos && address.front() != '[';
-  line += ", store at " + (brackets ? "[" + address + "]" : address);
-  line += identity.master_port ? ":" + std::to_string(*identity.master_port) : "";
-  line += identity.is_provisional("master_addr") ? " (a guess)" : "";
-  line += identity.attempt > 0 ? ", attempt " + std::to_string(identity.attempt) : "";
-  line += identity.ignored.empty() ? "" : "; ignored: " + detail::joined(identity.ignored);
-  for (const std::string& warning : identity.warnings) {
-    line += "; " + warning;
-  }
-  return line;
-}
-
-}  // namespace DTRAIN_NAMESPACE::identity
-
 // ---- dtrain/identity/environment/launcher_variables.hpp
 
 /// @file
-/// Launcher variables: names of a launcher's variables for rank, world size, local rank and local world size.
+/// Launcher variables: a launcher's rank and world size, and the names of its variables.
 
 namespace DTRAIN_NAMESPACE::identity {
+
+/// A rank and its job's world size.
+struct RankAndSize {
+  int rank = 0;
+  int world_size = 1;
+
+  friend bool operator==(const RankAndSize&, const RankAndSize&) = default;
+};
+
+/// Values of both variables; nullopt unless both are numbers. For comparing sources, so it does not throw.
+inline std::optional<RankAndSize> stated_rank_and_size(const Variables& variables, std::string_view rank,
+                                                       std::string_view size) {
+  const std::optional<int> stated_rank = parse_integer(variables.text(rank).value_or(""));
+  const std::optional<int> stated_size = parse_integer(variables.text(size).value_or(""));
+  return stated_rank && stated_size ? std::optional(RankAndSize{*stated_rank, *stated_size}) : std::nullopt;
+}
+
+/// Whether two launchers give the same world size (above 1), but different ranks.
+inline bool conflict(const RankAndSize& a, const RankAndSize& b) noexcept {
+  return a.world_size == b.world_size && a.world_size > 1 && a.rank != b.rank;
+}
 
 /// The names of one launcher.
 struct LauncherVariables {
@@ -27768,40 +27548,10 @@ inline std::vector<std::string> without_local_rank(const std::vector<std::string
 
 }  // namespace DTRAIN_NAMESPACE::identity
 
-// ---- dtrain/identity/environment/rank_and_size.hpp
+// ---- dtrain/identity/formats/host_port.hpp
 
 /// @file
-/// Rank and world size of one launcher, for comparing launchers.
-
-namespace DTRAIN_NAMESPACE::identity {
-
-/// A rank and its job's world size.
-struct RankAndSize {
-  int rank = 0;
-  int world_size = 1;
-
-  friend bool operator==(const RankAndSize&, const RankAndSize&) = default;
-};
-
-/// Values of both variables; nullopt unless both are numbers. For comparing sources, so it does not throw.
-inline std::optional<RankAndSize> stated_rank_and_size(const Variables& variables, std::string_view rank,
-                                                       std::string_view size) {
-  const std::optional<int> stated_rank = parse_integer(variables.text(rank).value_or(""));
-  const std::optional<int> stated_size = parse_integer(variables.text(size).value_or(""));
-  return stated_rank && stated_size ? std::optional(RankAndSize{*stated_rank, *stated_size}) : std::nullopt;
-}
-
-/// Whether two launchers give the same world size (above 1), but different ranks.
-inline bool conflict(const RankAndSize& a, const RankAndSize& b) noexcept {
-  return a.world_size == b.world_size && a.world_size > 1 && a.rank != b.rank;
-}
-
-}  // namespace DTRAIN_NAMESPACE::identity
-
-// ---- dtrain/identity/formats/host_name.hpp
-
-/// @file
-/// Host-name bytes: the bytes that are valid in host names and addresses.
+/// Host and port: parser of "host", "host:port" and "[IPv6 address]:port".
 
 namespace DTRAIN_NAMESPACE::identity {
 
@@ -27814,15 +27564,6 @@ constexpr bool is_host_name_byte(char byte) noexcept {
 constexpr bool is_host_byte(char byte) noexcept {
   return is_host_name_byte(byte) || byte == ':' || byte == '%';
 }
-
-}  // namespace DTRAIN_NAMESPACE::identity
-
-// ---- dtrain/identity/formats/host_port.hpp
-
-/// @file
-/// Host and port: parser of "host", "host:port" and "[IPv6 address]:port".
-
-namespace DTRAIN_NAMESPACE::identity {
 
 /// An entry of a list of hosts.
 struct HostPort {
@@ -28385,10 +28126,10 @@ inline std::optional<OrteUri> parse_orte_uri(std::string_view uri) {
 
 }  // namespace DTRAIN_NAMESPACE::identity
 
-// ---- dtrain/identity/formats/slurm_hostlist.hpp
+// ---- dtrain/identity/formats/slurm_lists.hpp
 
 /// @file
-/// Slurm host list: parser of compressed lists such as "node[001-003,007],gpu-a"; returns the first host.
+/// Slurm lists: host lists such as "n[1-3,7]" and task counts such as "4(x2),1".
 
 namespace DTRAIN_NAMESPACE::identity {
 
@@ -28500,15 +28241,6 @@ class HostListReader {
 inline std::string first_slurm_host(std::string_view variable, std::string_view list) {
   return detail::HostListReader(variable, list).first_host();
 }
-
-}  // namespace DTRAIN_NAMESPACE::identity
-
-// ---- dtrain/identity/formats/slurm_tasks_per_node.hpp
-
-/// @file
-/// Slurm tasks per node: parser of task counts such as "2(x3),1".
-
-namespace DTRAIN_NAMESPACE::identity {
 
 namespace detail {
 
@@ -28634,10 +28366,10 @@ inline void fill_from_slurm_step(const Variables& variables, ProcessIdentity& id
 
 }  // namespace DTRAIN_NAMESPACE::identity
 
-// ---- dtrain/identity/environment/half_identity.hpp
+// ---- dtrain/identity/environment/check_complete.hpp
 
 /// @file
-/// Half-identity check: no source is complete, but a variable shows that the job has other processes.
+/// Completeness check: errors, with remedies, if variables show a job of several processes but are no complete source.
 
 namespace DTRAIN_NAMESPACE::identity {
 
@@ -28679,7 +28411,12 @@ inline void check_pairs(const Variables& variables) {
   }
 }
 
+/// A batch script, which is no step, has SLURM_PROCID=0.
 inline void check_slurm_half(const Variables& variables) {
+  if (!variables.has("SLURM_STEP_ID") && variables.integer("SLURM_PROCID").value_or(0) > 0) {
+    refuse_half(variables.stated({"SLURM_PROCID", "SLURM_STEP_NUM_TASKS"}), "SLURM_STEP_ID is",
+                "pass the step's whole environment on (srun --export=ALL)");
+  }
   if (variables.has("SLURM_PROCID") && variables.wide_integer("SLURM_STEP_ID") && is_real_slurm_step(variables) &&
       !variables.has(slurm_size_variable(variables))) {
     variables.integer("SLURM_PROCID");
@@ -28706,6 +28443,16 @@ inline void check_node_half(const Variables& variables) {
     if (variables.has("NODE_RANK") && variables.has(count) && variables.text(count) != "1") {
       refuse_half(variables.stated({"NODE_RANK", count}), "RANK and WORLD_SIZE are", start);
     }
+  }
+  const bool has_count = variables.has("NNODES") || variables.has("AZUREML_NODE_COUNT");
+  const char* const both =
+      "set NODE_RANK and NNODES for every node's launch::PerNode program, or RANK and WORLD_SIZE for every process of "
+      "another";
+  if (!has_count && variables.integer("NODE_RANK").value_or(0) > 0) {
+    refuse_half(variables.stated({"NODE_RANK"}), "NNODES is", both);
+  }
+  if (!variables.has("NODE_RANK") && parse_integer(variables.text("NNODES").value_or("1")).value_or(2) > 1) {
+    refuse_half(variables.stated({"NNODES"}), "NODE_RANK is", both);
   }
   if (variables.integer("PET_NODE_RANK") && !variables.has("PET_NNODES")) {
     refuse_half(variables.stated({"PET_NODE_RANK"}), "PET_NNODES is", start);
@@ -28739,15 +28486,6 @@ inline void check_half_identity(const Variables& variables) {
   detail::check_node_half(variables);
   detail::check_local_half(variables);
 }
-
-}  // namespace DTRAIN_NAMESPACE::identity
-
-// ---- dtrain/identity/environment/check_complete.hpp
-
-/// @file
-/// Completeness check: errors, with remedies, for a launcher's environment that lacks a variable.
-
-namespace DTRAIN_NAMESPACE::identity {
 
 namespace detail {
 
@@ -28794,10 +28532,10 @@ inline void check_complete(const Variables& variables) {
 
 }  // namespace DTRAIN_NAMESPACE::identity
 
-// ---- dtrain/identity/job_port.hpp
+// ---- dtrain/identity/master_address.hpp
 
 /// @file
-/// Job port: the store's port, from MASTER_PORT or computed from a job number that all processes of the job have.
+/// Master address: host and port of the store, for launchers that do not state them.
 
 namespace DTRAIN_NAMESPACE::identity {
 
@@ -28848,15 +28586,6 @@ inline int job_port(const Variables& variables, SlurmNumbers slurm) {
   return job ? static_cast<int>(first + *job % count) : default_master_port;
 }
 
-}  // namespace DTRAIN_NAMESPACE::identity
-
-// ---- dtrain/identity/master_address.hpp
-
-/// @file
-/// Master address: the host of rank 0, for MPI-like launchers that do not state it.
-
-namespace DTRAIN_NAMESPACE::identity {
-
 namespace detail {
 
 /// Reads Azure ML's variables for the host of rank 0. Uses Azure's port, not the port in AZ_BATCH_MASTER_NODE.
@@ -28905,11 +28634,14 @@ struct MasterHints {
   const char* how = "";  ///< the way to pass a variable to every process, for the sentence
 };
 
-/// Sets master_addr and master_port. Adds "master_addr" to `provisional` if it is a guess.
+/// Derives fields on one node, checks ranges, and sets master_addr and master_port. Adds "master_addr" to `provisional`
+/// if it is a guess.
 /// @param stated the variables of `identity`, as Variables::stated() returns them
-/// @throws IdentityError: no-master-addr, bad-port, bad-hostlist, ambiguous-address
-inline void find_master_address(const Variables& variables, const MasterHints& hints, const std::string& stated,
-                                ProcessIdentity& identity) {
+/// @throws IdentityError: rank-out-of-range, no-master-addr, bad-port, bad-hostlist, ambiguous-address
+inline void complete_identity(const Variables& variables, const MasterHints& hints, const std::string& stated,
+                              ProcessIdentity& identity) {
+  complete_one_node(identity);
+  check_ranges(identity, stated);
   identity.master_addr = variables.text("MASTER_ADDR");
   if (!identity.master_addr && hints.open_mpi && detail::find_azure_master_address(variables, identity)) {
     return;
@@ -28932,77 +28664,6 @@ inline void find_master_address(const Variables& variables, const MasterHints& h
                             "); set MASTER_ADDR on every process to the host of rank 0" + hints.how);
   }
   identity.provisional.emplace_back("master_addr");
-}
-
-}  // namespace DTRAIN_NAMESPACE::identity
-
-// ---- dtrain/identity/node_facts.hpp
-
-/// @file
-/// Node facts: inputs and result of a node's identity; launcher flags as additional variables.
-
-namespace DTRAIN_NAMESPACE::identity {
-
-/// The launcher's flags as unparsed text. Each flag overrides the environment's variables for its field.
-struct NodeFlags {
-  std::optional<std::string> node_count;      ///< --nnodes
-  std::optional<std::string> node_rank;       ///< --node-rank
-  std::optional<std::string> master_addr;     ///< --master-addr
-  std::optional<std::string> master_port;     ///< --master-port
-  std::optional<std::string> nproc_per_node;  ///< --nproc-per-node
-};
-
-/// A launcher's node in its job, and the address of the launchers' store.
-struct NodeIdentity {
-  int node_rank = 0;
-  int node_count = 1;
-  std::string master_addr = "127.0.0.1";
-  std::optional<int> master_port;             ///< nullopt: the launcher binds port 0
-  std::optional<std::string> nproc_per_node;  ///< decimal digits or "auto"
-  std::string launcher;
-  std::vector<std::string> provisional;
-  std::vector<std::string> warnings;
-
-  friend bool operator==(const NodeIdentity&, const NodeIdentity&) = default;
-};
-
-/// Node rank and node count from one source. For several nodes, also node 0's address if the source has it.
-struct NodeFacts {
-  int node_rank = 0;
-  int node_count = 1;
-  std::optional<std::string> master_addr;
-  std::optional<int> master_port;
-  bool master_is_guess = false;
-  std::string launcher;
-  std::vector<std::string> warnings;
-};
-
-/// `environment` with each flag as an entry under its own name, such as "--nnodes". Therefore flags are read, and named
-/// in sentences, like variables.
-inline Environment with_flags(const Environment& environment, const NodeFlags& flags) {
-  Environment joined = environment;
-  const auto put = [&joined](const char* flag, const std::optional<std::string>& value) {
-    joined.erase(flag);
-    if (value) {
-      joined[flag] = *value;
-    }
-  };
-  put("--nnodes", flags.node_count);
-  put("--node-rank", flags.node_rank);
-  put("--master-addr", flags.master_addr);
-  put("--master-port", flags.master_port);
-  put("--nproc-per-node", flags.nproc_per_node);
-  return joined;
-}
-
-/// A number of nodes. @throws IdentityError: elastic-range for "1:4", bad-integer
-inline std::optional<int> read_node_count(const Variables& variables, const char* variable) {
-  const std::optional<std::string> value = variables.text(variable);
-  if (value && value->find(':') != std::string::npos) {
-    throw IdentityError(IdentityErrc::elastic_range,
-                        quoted(variable, *value) + " is a range of nodes; a job has a fixed size here: set one number");
-  }
-  return variables.count(variable);
 }
 
 }  // namespace DTRAIN_NAMESPACE::identity
@@ -29080,9 +28741,7 @@ struct FluxSource {
     identity.node_count = variables.count("FLUX_JOB_NNODES");
     const std::string stated =
         variables.stated({"FLUX_TASK_RANK", "FLUX_JOB_SIZE", "FLUX_TASK_LOCAL_ID", "FLUX_JOB_NNODES"});
-    complete_one_node(identity);
-    check_ranges(identity, stated);
-    find_master_address(variables, MasterHints{}, stated, identity);
+    complete_identity(variables, MasterHints{}, stated, identity);
     return identity;
   }
 };
@@ -29106,9 +28765,7 @@ struct HorovodSource {
 
   static ProcessIdentity read(const Variables& variables, Arguments) {
     ProcessIdentity identity = names.read(variables, name);
-    complete_one_node(identity);
-    check_ranges(identity, names.stated(variables));
-    find_master_address(variables, MasterHints{}, names.stated(variables), identity);
+    complete_identity(variables, MasterHints{}, names.stated(variables), identity);
     return identity;
   }
 };
@@ -29131,9 +28788,7 @@ struct JsrunSource {
 
   static ProcessIdentity read(const Variables& variables, Arguments) {
     ProcessIdentity identity = names.read(variables, name);
-    complete_one_node(identity);
-    check_ranges(identity, names.stated(variables));
-    find_master_address(variables, MasterHints{}, names.stated(variables), identity);
+    complete_identity(variables, MasterHints{}, names.stated(variables), identity);
     return identity;
   }
 };
@@ -29187,9 +28842,7 @@ struct MvapichSource {
 
   static ProcessIdentity read(const Variables& variables, Arguments) {
     ProcessIdentity identity = names.read(variables, name);
-    complete_one_node(identity);
-    check_ranges(identity, names.stated(variables));
-    find_master_address(variables, MasterHints{.slurm_allocation = true}, names.stated(variables), identity);
+    complete_identity(variables, MasterHints{.slurm_allocation = true}, names.stated(variables), identity);
     return identity;
   }
 };
@@ -29218,10 +28871,8 @@ struct OpenMpiSource {
     identity.node_count = identity.node_count ? identity.node_count : variables.count("AZUREML_NODE_COUNT");
     const std::string stated = variables.stated({names.rank, names.world_size, names.local_rank, names.local_world_size,
                                                  "OMPI_MCA_orte_num_nodes", "AZUREML_NODE_COUNT"});
-    complete_one_node(identity);
-    check_ranges(identity, stated);
-    find_master_address(variables, {.slurm_allocation = true, .open_mpi = true, .how = ": mpirun -x MASTER_ADDR=HOST"},
-                        stated, identity);
+    complete_identity(variables, {.slurm_allocation = true, .open_mpi = true, .how = ": mpirun -x MASTER_ADDR=HOST"},
+                      stated, identity);
     guess_node_rank(identity);
     return identity;
   }
@@ -29393,10 +29044,8 @@ struct PmiSource {
     const std::string stated =
         variables.stated({"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "PMI_LOCAL_RANK", "PALS_LOCAL_RANKID",
                           "MPI_LOCALNRANKS", "PMI_LOCAL_SIZE", "PALS_LOCAL_SIZE", "PALS_NODEID"});
-    complete_one_node(identity);
-    check_ranges(identity, stated);
-    find_master_address(variables, {.slurm_allocation = true, .how = ": mpiexec -genv MASTER_ADDR HOST"}, stated,
-                        identity);
+    complete_identity(variables, {.slurm_allocation = true, .how = ": mpiexec -genv MASTER_ADDR HOST"}, stated,
+                      identity);
     return identity;
   }
 
@@ -29507,6 +29156,16 @@ struct SingleSource {
     return identity;
   }
 
+  /// Node 0 of several needs MASTER_ADDR; a job of one node does not.
+  static void warn_of_first_node(const Variables& variables, std::vector<std::string>& warnings) {
+    if (variables.has("NODE_RANK") && variables.has("MASTER_ADDR") && !variables.has("NNODES") &&
+        !variables.has("AZUREML_NODE_COUNT")) {
+      warnings.push_back(variables.stated({"NODE_RANK", "MASTER_ADDR"}) +
+                         " are set without NNODES: this is a job of its own, without other nodes; set NNODES for every "
+                         "node's launch::PerNode program, or RANK and WORLD_SIZE for every process of another");
+    }
+  }
+
  private:
   /// Warns about variables that may show, but often do not, that the job has other processes.
   static void warn(const Variables& variables, ProcessIdentity& identity) {
@@ -29533,6 +29192,19 @@ struct SingleSource {
           variables.stated({"JOB_COMPLETION_INDEX"}) +
           " is set without WORLD_SIZE: this is one process; set WORLD_SIZE and MASTER_ADDR in the "
           "manifest to make the pods one job");
+    }
+    warn_of_first_node(variables, identity.warnings);
+    warn_of_first_local_rank(variables, identity.warnings);
+  }
+
+  static void warn_of_first_local_rank(const Variables& variables, std::vector<std::string>& warnings) {
+    for (const auto& [local, whole] :
+         {std::pair("LOCAL_RANK", "RANK and WORLD_SIZE"),
+          std::pair("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_RANK and OMPI_COMM_WORLD_SIZE")}) {
+      if (variables.has(local)) {  // 0: check_complete() rejects others
+        warnings.push_back(variables.stated({local}) + " is set without " + whole +
+                           ": this is one process; set both for every process of a job");
+      }
     }
   }
 };
@@ -29835,11 +29507,52 @@ inline constexpr std::array<IdentitySource, 14> sources{
 
 namespace detail {
 
+/// A value of DTRAIN_LAUNCHER, and the variables that it needs.
+struct LauncherNeeds {
+  std::string_view launcher;
+  std::array<std::string_view, 3> variables;
+};
+
+/// The names of `sources`, in their order, and of the pairs of node_sources.hpp.
+inline constexpr std::array<LauncherNeeds, 15> launcher_needs{{
+    {DtrainSource::name, {"DTRAIN_RANK", "DTRAIN_WORLD_SIZE"}},
+    {TorchSource::name, {"RANK", "WORLD_SIZE"}},
+    {HorovodSource::name, {HorovodSource::names.rank, HorovodSource::names.world_size}},
+    {OpenMpiSource::name, {OpenMpiSource::names.rank, OpenMpiSource::names.world_size}},
+    {JsrunSource::name, {JsrunSource::names.rank, JsrunSource::names.world_size}},
+    {MvapichSource::name, {MvapichSource::names.rank, MvapichSource::names.world_size}},
+    {FluxSource::name, {"FLUX_TASK_RANK", "FLUX_JOB_SIZE"}},
+    {PmiSource::name, {"PMI_RANK", "PMI_SIZE"}},
+    {SlurmSource::name, {"SLURM_PROCID", "SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS"}},
+    {TfConfigSource::name, {TfConfigSource::roles.variable}},
+    {VertexSource::name, {VertexSource::roles.variable}},
+    {SageMakerSource::name, {"SM_HOSTS", "SM_CURRENT_HOST"}},
+    {KubernetesSource::name, {"JOB_COMPLETION_INDEX", "WORLD_SIZE"}},
+    {"node", {"NODE_RANK", "NNODES"}},
+    {"pet", {"PET_NODE_RANK", "PET_NNODES"}},
+}};
+
+/// Names what a known launcher lacks, or all known launchers.
 /// @param there the names of launchers that are present, each followed by ", "
-[[noreturn]] inline void refuse_launcher(const std::string& wanted, const std::string& there) {
-  throw IdentityError(IdentityErrc::unknown_launcher, quoted("DTRAIN_LAUNCHER", wanted) +
-                                                          " names no launcher whose variables are set; there are: " +
-                                                          there + "none; set one of them, or unset it");
+[[noreturn]] inline void refuse_launcher(const Variables& variables, const std::string& wanted,
+                                         const std::string& there) {
+  std::string missing;
+  std::string known;
+  bool is_known = false;
+  for (const LauncherNeeds& needs : launcher_needs) {
+    known += std::string(needs.launcher) + ", ";
+    is_known = is_known || needs.launcher == wanted;
+    for (const std::string_view variable : needs.variables) {
+      if (needs.launcher == wanted && !variable.empty() && !variables.has(variable)) {
+        missing += (missing.empty() ? "" : ", ") + std::string(variable);
+      }
+    }
+  }
+  throw IdentityError(IdentityErrc::unknown_launcher,
+                      quoted("DTRAIN_LAUNCHER", wanted) + " names no launcher whose variables are set" +
+                          (is_known ? "" : ", nor one that dtrain knows (" + known + "single, none)") +
+                          (missing.empty() ? "" : ": not set for it: " + missing) + "; there are: " + there +
+                          "none; set one of them, or unset it");
 }
 
 inline std::string names_of_present(const Variables& variables) {
@@ -29860,7 +29573,7 @@ inline const IdentitySource& forced_source(const Variables& variables, const std
       return source;
     }
   }
-  refuse_launcher(wanted, names_of_present(variables));
+  refuse_launcher(variables, wanted, names_of_present(variables));
 }
 
 inline const IdentitySource& first_source(const Variables& variables) {
@@ -29909,10 +29622,61 @@ inline void note_ignored(const IdentitySource& chosen, const Variables& variable
 // ---- dtrain/identity/node_sources.hpp
 
 /// @file
-/// Node sources of a launcher, in order of precedence: pairs of node variables; one launcher on each node under mpirun
-/// or srun; a process's identity, read as the node's.
+/// Node sources: a launcher's node in its job, from flags and, in order of precedence, pairs of node variables, one
+/// launcher on each node under mpirun or srun, and a process's identity, read as the node's.
 
 namespace DTRAIN_NAMESPACE::identity {
+
+/// The launcher's flags as unparsed text. Each flag overrides the environment's variables for its field.
+struct NodeFlags {
+  std::optional<std::string> node_count;      ///< --nnodes
+  std::optional<std::string> node_rank;       ///< --node-rank
+  std::optional<std::string> master_addr;     ///< --master-addr
+  std::optional<std::string> master_port;     ///< --master-port
+  std::optional<std::string> nproc_per_node;  ///< --nproc-per-node
+};
+
+/// A launcher's node in its job, and the address of the launchers' store.
+struct NodeIdentity {
+  int node_rank = 0;
+  int node_count = 1;
+  std::string master_addr;                    ///< empty in a source that does not state it
+  std::optional<int> master_port;             ///< nullopt: the launcher binds port 0
+  std::optional<std::string> nproc_per_node;  ///< decimal digits or "auto"
+  std::string launcher;
+  std::vector<std::string> provisional;
+  std::vector<std::string> warnings;
+
+  friend bool operator==(const NodeIdentity&, const NodeIdentity&) = default;
+};
+
+/// `environment` with each flag as an entry under its own name, such as "--nnodes". Therefore flags are read, and named
+/// in sentences, like variables.
+inline Environment with_flags(const Environment& environment, const NodeFlags& flags) {
+  Environment joined = environment;
+  const auto put = [&joined](const char* flag, const std::optional<std::string>& value) {
+    joined.erase(flag);
+    if (value) {
+      joined[flag] = *value;
+    }
+  };
+  put("--nnodes", flags.node_count);
+  put("--node-rank", flags.node_rank);
+  put("--master-addr", flags.master_addr);
+  put("--master-port", flags.master_port);
+  put("--nproc-per-node", flags.nproc_per_node);
+  return joined;
+}
+
+/// A number of nodes. @throws IdentityError: elastic-range for "1:4", bad-integer
+inline std::optional<int> read_node_count(const Variables& variables, const char* variable) {
+  const std::optional<std::string> value = variables.text(variable);
+  if (value && value->find(':') != std::string::npos) {
+    throw IdentityError(IdentityErrc::elastic_range,
+                        quoted(variable, *value) + " is a range of nodes; a job has a fixed size here: set one number");
+  }
+  return variables.count(variable);
+}
 
 /// A pair of variables with node rank and node count.
 struct NodePair {
@@ -29931,7 +29695,8 @@ inline constexpr std::array<NodePair, 4> node_pairs{{
 namespace detail {
 
 /// The first complete pair of the wanted launcher. A flag may replace either variable of a pair.
-inline std::optional<NodeFacts> read_node_pair(const Variables& variables, const std::optional<std::string>& wanted) {
+inline std::optional<NodeIdentity> read_node_pair(const Variables& variables,
+                                                  const std::optional<std::string>& wanted) {
   for (const NodePair& pair : node_pairs) {
     const bool has_rank = variables.has(pair.rank);
     const bool has_count = variables.has(pair.count);
@@ -29939,7 +29704,7 @@ inline std::optional<NodeFacts> read_node_pair(const Variables& variables, const
     if ((wanted && *wanted != pair.launcher) || !whole) {
       continue;
     }
-    NodeFacts node;
+    NodeIdentity node;
     node.launcher = pair.launcher;
     node.node_rank = has_rank ? *variables.integer(pair.rank) : 0;  // the flag overrides it later
     node.node_count = has_count ? *read_node_count(variables, pair.count) : 1;
@@ -29949,14 +29714,16 @@ inline std::optional<NodeFacts> read_node_pair(const Variables& variables, const
 }
 
 /// A process's identity, used as the node's.
-inline NodeFacts node_of(const ProcessIdentity& identity) {
-  NodeFacts node;
+inline NodeIdentity node_of(const ProcessIdentity& identity) {
+  NodeIdentity node;
   node.launcher = identity.launcher;
   node.node_rank = identity.rank;
   node.node_count = identity.world_size;
-  node.master_addr = identity.master_addr;
+  node.master_addr = identity.master_addr.value_or("");
   node.master_port = identity.master_port;
-  node.master_is_guess = identity.is_provisional("master_addr");
+  if (identity.is_provisional("master_addr")) {
+    node.provisional.emplace_back("master_addr");
+  }
   return node;
 }
 
@@ -29968,7 +29735,7 @@ inline NodeFacts node_of(const ProcessIdentity& identity) {
                           "; a program that is started once for each rank has launch::PerProcess in its policy");
 }
 
-inline NodeFacts read_mpirun_node(const Variables& variables) {
+inline NodeIdentity read_mpirun_node(const Variables& variables) {
   const std::optional<int> local_size = variables.integer(OpenMpiSource::names.local_world_size);
   if (local_size.value_or(1) > 1) {
     refuse_many("mpirun", OpenMpiSource::names.stated(variables),
@@ -29978,13 +29745,13 @@ inline NodeFacts read_mpirun_node(const Variables& variables) {
 }
 
 /// @pre srun started one task on each node of the step; otherwise every launcher throws IdentityError (many-launchers)
-inline NodeFacts read_srun_node(const Variables& variables) {
+inline NodeIdentity read_srun_node(const Variables& variables) {
   const ProcessIdentity identity = SlurmSource::read(variables, {});
   const std::optional<int> nodes = variables.count("SLURM_STEP_NUM_NODES");
   if (identity.local_world_size.value_or(1) > 1 || (nodes && *nodes < identity.world_size)) {
     refuse_many("srun", SlurmSource::stated(variables), "srun --ntasks-per-node=1");
   }
-  NodeFacts node = node_of(identity);
+  NodeIdentity node = node_of(identity);
   node.node_rank = identity.node_rank.value_or(identity.rank);
   node.node_count = nodes.value_or(identity.world_size);
   return node;
@@ -30010,7 +29777,7 @@ inline void check_wanted_pair(const Variables& variables, const std::optional<st
     const bool whole = variables.has(pair.rank) && variables.has(pair.count);
     there += whole && there.find(pair.launcher) == std::string::npos ? std::string(pair.launcher) + ", " : "";
   }
-  refuse_launcher(*wanted, there + names_of_present(variables));
+  refuse_launcher(variables, *wanted, there + names_of_present(variables));
 }
 
 /// Checks that a number of nodes has a node rank, too. @throws IdentityError: no-rank, elastic-range
@@ -30029,11 +29796,12 @@ inline void check_unpaired_count(const Variables& variables) {
 
 }  // namespace detail
 
-/// Node rank and count from the environment, which includes the flags (see with_flags). The caller lets rank and count
-/// flags override the result. @throws IdentityError if the environment is contradictory or incomplete
-inline NodeFacts node_facts(const Environment& environment, const Variables& variables) {
+/// Node rank, node count and, if a source has them, node 0's address and port, from the environment, which includes the
+/// flags (see with_flags). The caller lets flags override the result. @throws IdentityError if the environment is
+/// contradictory or incomplete
+inline NodeIdentity node_of_environment(const Environment& environment, const Variables& variables) {
   const std::optional<std::string> wanted = variables.text("DTRAIN_LAUNCHER");
-  if (const std::optional<NodeFacts> pair = detail::read_node_pair(variables, wanted)) {
+  if (const std::optional<NodeIdentity> pair = detail::read_node_pair(variables, wanted)) {
     return *pair;
   }
   if (OpenMpiSource::present(variables) && wanted.value_or(OpenMpiSource::name) == OpenMpiSource::name) {
@@ -30047,12 +29815,13 @@ inline NodeFacts node_facts(const Environment& environment, const Variables& var
   process.erase("PET_NNODES");  // process_identity() would reject variables that describe a node
   process.erase("PET_NPROC_PER_NODE");
   const ProcessIdentity identity = process_identity(process);
-  NodeFacts node = detail::node_of(identity);
+  NodeIdentity node = detail::node_of(identity);
   if (identity.launcher != SingleSource::name) {
     node.warnings = identity.warnings;
   } else if (!wanted) {
     detail::check_unpaired_count(variables);
     node.warnings = detail::allocation_warnings(variables);
+    SingleSource::warn_of_first_node(variables, node.warnings);
   }
   return node;
 }
@@ -30069,10 +29838,10 @@ namespace DTRAIN_NAMESPACE::identity {
 namespace detail {
 
 /// Node rank and count; flags override the environment. With both flags, or --nnodes=1, the environment is not read.
-inline NodeFacts rank_and_count_of_node(const Environment& joined, const Variables& variables) {
+inline NodeIdentity rank_and_count_of_node(const Environment& joined, const Variables& variables) {
   const std::optional<int> rank = variables.integer("--node-rank");
   const std::optional<int> count = read_node_count(variables, "--nnodes");
-  NodeFacts node;
+  NodeIdentity node;
   node.launcher = "node";
   if (!(rank && count) && count != 1) {
     Environment with_master = joined;  // with a given master, sources neither guess one nor fail without one
@@ -30081,7 +29850,7 @@ inline NodeFacts rank_and_count_of_node(const Environment& joined, const Variabl
         with_master["MASTER_ADDR"] = *address;
       }
     }
-    node = node_facts(with_master, Variables(with_master));
+    node = node_of_environment(with_master, Variables(with_master));
   }
   node.node_rank = rank.value_or(node.node_rank);
   node.node_count = count.value_or(node.node_count);
@@ -30089,27 +29858,27 @@ inline NodeFacts rank_and_count_of_node(const Environment& joined, const Variabl
 }
 
 /// The address of the launchers' store: from flags or variables; else loopback on one node; else the source's.
-inline void find_node_master_address(const Variables& variables, const NodeFacts& facts, NodeIdentity& node) {
+inline void find_node_master_address(const Variables& variables, NodeIdentity& node) {
   const bool one_node = node.node_count == 1;
   std::optional<std::string> address;
   for (const char* variable : {"--master-addr", "PET_MASTER_ADDR", "MASTER_ADDR"}) {
     address = address ? address : variables.text(variable);
   }
-  if (!address && !one_node && !facts.master_addr) {
+  if (address || one_node) {
+    node.master_addr = address.value_or(loopback_address);
+    node.provisional.clear();
+  } else if (node.master_addr.empty()) {
     throw IdentityError(IdentityErrc::no_master_addr,
                         "MASTER_ADDR is not set for " + std::to_string(node.node_count) +
                             " nodes; give every launcher --master-addr=HOST, the host of node 0");
   }
-  node.master_addr = address ? *address : one_node ? loopback_address : *facts.master_addr;
-  if (!address && !one_node && facts.master_is_guess) {
-    node.provisional.emplace_back("master_addr");
-  }
+  const std::optional<int> port_of_source = std::exchange(node.master_port, std::nullopt);
   for (const char* variable : {"--master-port", "PET_MASTER_PORT"}) {
     node.master_port = node.master_port ? node.master_port : variables.port(variable);
   }
   const std::optional<int> port = variables.port("MASTER_PORT");
   if (!node.master_port && (port || !one_node)) {
-    node.master_port = facts.master_port ? facts.master_port : port.value_or(default_master_port);
+    node.master_port = port_of_source ? port_of_source : port.value_or(default_master_port);
   }
 }
 
@@ -30133,12 +29902,7 @@ inline std::optional<std::string> read_nproc_per_node(const Variables& variables
 inline NodeIdentity node_identity(const Environment& environment, const NodeFlags& flags = {}) {
   const Environment joined = with_flags(environment, flags);
   const Variables variables(joined);
-  const NodeFacts facts = detail::rank_and_count_of_node(joined, variables);
-  NodeIdentity node;
-  node.node_rank = facts.node_rank;
-  node.node_count = facts.node_count;
-  node.launcher = facts.launcher;
-  node.warnings = facts.warnings;
+  NodeIdentity node = detail::rank_and_count_of_node(joined, variables);
   if (node.node_rank >= node.node_count) {
     throw IdentityError(
         IdentityErrc::rank_out_of_range,
@@ -30148,7 +29912,7 @@ inline NodeIdentity node_identity(const Environment& environment, const NodeFlag
                               "PET_NNODES", "NODE_RANK", "AZUREML_NODE_COUNT", "NNODES"}) +
             "); set both (--node-rank, --nnodes), counting from 0");
   }
-  detail::find_node_master_address(variables, facts, node);
+  detail::find_node_master_address(variables, node);
   node.nproc_per_node = detail::read_nproc_per_node(variables);
   return node;
 }
@@ -30230,28 +29994,6 @@ inline std::string host_id_of(std::string_view boot_id, std::string_view network
   return id;
 }
 
-namespace detail {
-
-/// At most the first 128 bytes of a kernel file; empty if the file cannot be read.
-inline std::string read_small_file(const char* path) {
-  int fd = -1;
-  do {
-    fd = ::open(path, O_RDONLY | O_CLOEXEC);
-  } while (fd < 0 && errno == EINTR);
-  if (fd < 0) {
-    return {};
-  }
-  char text[128];
-  ssize_t count = -1;
-  do {
-    count = ::read(fd, text, sizeof text);
-  } while (count < 0 && errno == EINTR);
-  static_cast<void>(::close(fd));  // read only: an error of close loses nothing
-  return std::string(text, count > 0 ? static_cast<std::size_t>(count) : 0);
-}
-
-}  // namespace detail
-
 /// Identity of this host. All containers of a machine share the boot id, but not the inode of the network namespace.
 /// The host name replaces each part that the system does not provide.
 /// @param override_id value of DTRAIN_HOST_ID, which the caller reads; if not empty, it is the host id, unchanged
@@ -30274,7 +30016,7 @@ inline HostIdentity host_identity(const std::optional<std::string>& override_id 
     host.id = *override_id;
     return host;
   }
-  const std::string boot_id = detail::read_small_file("/proc/sys/kernel/random/boot_id");
+  const std::string boot_id = read_small_file("/proc/sys/kernel/random/boot_id", 128).value_or("");
   struct ::stat space {};
   const bool has_namespace = ::stat("/proc/self/ns/net", &space) == 0;
   host.id = host_id_of(boot_id.empty() ? "name:" + host.name : boot_id,
@@ -30588,398 +30330,15 @@ struct FailureReport {
 
 struct Leave {};
 struct Left {};
+
+/// From the store to a rank.
+using ToRank = std::variant<Welcome, Failure, Response, Left>;
+
+/// From a rank to the store.
+using FromRank = std::variant<Request, Cancel, FailureReport, Leave>;
 /// @}
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
-
-// ---- dtrain/rendezvous/protocol/fields.hpp
-
-/// @file
-/// FieldWriter and FieldReader: one description of a message's fields serves both directions.
-
-namespace DTRAIN_NAMESPACE::rendezvous {
-
-/// Appends fields to a frame. A text that is longer than the receiver accepts is cut.
-class FieldWriter {
- public:
-  void number(std::uint16_t value) { out_.u16(value); }
-  void number(std::uint32_t value) { out_.u32(value); }
-  void number(std::uint64_t value) { out_.u64(value); }
-  void number(std::int64_t value) { out_.i64(value); }
-
-  /// An integer in first..last, which the reader checks.
-  void number(int value, int, int) { out_.u32(static_cast<std::uint32_t>(value)); }
-  void number(const std::optional<int>& value, int, int) { out_.u32(static_cast<std::uint32_t>(value.value_or(-1))); }
-
-  template <class E>
-  void choice(E value, E, E) {
-    out_.u8(static_cast<std::uint8_t>(value));
-  }
-  void text(const std::string& value, std::size_t longest) { out_.string(truncate_utf8(value, longest)); }
-  void raw_text(const std::string& value, std::size_t longest) { text(value, longest); }
-  /// A value of 4 KiB or more is not copied but becomes a shared part. @pre it has at most `longest` bytes
-  void raw_text(const SharedValue& value, std::size_t longest) {
-    if (value == nullptr || value->size() < shared_from) {
-      text(value == nullptr ? std::string() : *value, longest);
-    } else {
-      out_.u32(static_cast<std::uint32_t>(value->size()));
-      parts_.push_back({out_.view().size(), value});
-    }
-  }
-  void raw_texts(const std::vector<std::string>& values, std::size_t, std::size_t longest) {
-    out_.u32(static_cast<std::uint32_t>(values.size()));
-    for (const std::string& value : values) {
-      text(value, longest);
-    }
-  }
-  void flag(bool value) { out_.u8(value ? 1 : 0); }
-  template <std::size_t N>
-  void bytes(const std::array<std::byte, N>& value) {
-    out_.raw(value);
-  }
-
-  std::vector<std::byte> take() { return out_.take(); }
-  std::vector<net::SharedBytes> take_parts() { return std::exchange(parts_, {}); }
-  std::span<const std::byte> view() const noexcept { return out_.view(); }
-  void clear() noexcept { out_.clear(); }
-
- private:
-  static constexpr std::size_t shared_from = std::size_t{4} << 10;  ///< copying fewer bytes is faster than sharing them
-
-  net::ByteWriter out_;
-  std::vector<net::SharedBytes> parts_;
-};
-
-/// Reads fields from untrusted bytes. After the first invalid field, finished() stays false.
-class FieldReader {
- public:
-  explicit FieldReader(std::span<const std::byte> bytes) : in_(bytes) {}
-
-  void number(std::uint16_t& value) { value = in_.u16(); }
-  void number(std::uint32_t& value) { value = in_.u32(); }
-  void number(std::uint64_t& value) { value = in_.u64(); }
-  void number(std::int64_t& value) { value = in_.i64(); }
-
-  void number(int& value, int first, int last) {
-    const auto found = static_cast<std::int32_t>(in_.u32());
-    require(found >= first && found <= last);
-    value = in_.ok() ? found : first;
-  }
-  void number(std::optional<int>& value, int first, int last) {
-    const auto found = static_cast<std::int32_t>(in_.u32());
-    require(found == -1 || (found >= first && found <= last));
-    value = in_.ok() && found != -1 ? std::optional<int>(found) : std::nullopt;
-  }
-
-  template <class E>
-  void choice(E& value, E first, E last) {
-    const std::uint8_t found = in_.u8();
-    require(found >= static_cast<std::uint8_t>(first) && found <= static_cast<std::uint8_t>(last));
-    value = in_.ok() ? static_cast<E>(found) : first;
-  }
-
-  /// A name or a sentence, sanitized: printable, whatever bytes the peer sent.
-  void text(std::string& value, std::size_t longest) {
-    value = sanitize(in_.string(longest));
-    value.resize(truncate_utf8(value, longest).size());
-  }
-
-  /// Any bytes: a key or a value. Error sentences contain them only through in_quotes() or sanitize().
-  void raw_text(std::string& value, std::size_t longest) { value = in_.string(longest); }
-
-  /// One to `most` texts. Memory grows with the texts that are present, not with the announced count.
-  void raw_texts(std::vector<std::string>& values, std::size_t most, std::size_t longest) {
-    const std::uint32_t count = in_.u32();
-    require(count >= 1 && count <= most);
-    for (std::uint32_t i = 0; i < count && in_.ok(); ++i) {
-      values.push_back(in_.string(longest));
-    }
-  }
-  void flag(bool& value) {
-    const std::uint8_t found = in_.u8();
-    require(found <= 1);
-    value = in_.ok() && found == 1;
-  }
-  template <std::size_t N>
-  void bytes(std::array<std::byte, N>& value) {
-    const std::span<const std::byte> found = in_.raw(N);
-    std::copy(found.begin(), found.end(), value.begin());
-  }
-
-  bool ok() const noexcept { return in_.ok(); }
-  bool finished() const noexcept { return in_.finished(); }
-
- private:
-  void require(bool holds) {
-    if (!holds) {
-      in_.fail();
-    }
-  }
-
-  net::ByteReader in_;
-};
-
-}  // namespace DTRAIN_NAMESPACE::rendezvous
-
-// ---- dtrain/rendezvous/protocol/handshake_fields.hpp
-
-/// @file
-/// Fields of the handshake messages in their order on the wire, for handshake_codec.hpp.
-
-namespace DTRAIN_NAMESPACE::rendezvous {
-
-namespace detail {
-
-inline constexpr int max_int = std::numeric_limits<int>::max();
-
-/// @name The kind of each message, and its fields in their order on the wire. A proof comes last (transcript.hpp).
-/// @{
-inline constexpr MessageKind kind_of(const Challenge*) {
-  return MessageKind::challenge;
-}
-inline constexpr MessageKind kind_of(const Join*) {
-  return MessageKind::join;
-}
-inline constexpr MessageKind kind_of(const Resume*) {
-  return MessageKind::resume;
-}
-inline constexpr MessageKind kind_of(const Accepted*) {
-  return MessageKind::accepted;
-}
-inline constexpr MessageKind kind_of(const Refused*) {
-  return MessageKind::refused;
-}
-
-/// Fields after the kind, magic, protocol and version of a Hello.
-template <class Fields>
-void fields(Fields& of, Hello& message) {
-  of.choice(message.role, ClientRole::rank, ClientRole::launcher);
-  of.number(message.attempt);
-  of.bytes(message.nonce);
-  of.flag(message.has_secret);
-}
-
-template <class Fields>
-void fields(Fields& of, Challenge& message) {
-  of.bytes(message.nonce);
-  of.flag(message.asks_secret);
-}
-
-template <class Fields>
-void fields(Fields& of, Origin& origin) {
-  of.flag(origin.is_exact_job);
-  of.flag(origin.one_starter);
-  of.number(origin.process_space);
-  of.number(origin.starter);
-  of.number(origin.starter_began);
-  of.text(origin.starter_name, max_name_bytes);
-  of.text(origin.program, max_name_bytes);
-  of.text(origin.build, max_name_bytes);
-}
-
-template <class Fields>
-void fields(Fields& of, Join& message) {
-  of.number(message.info.rank, std::numeric_limits<int>::min(), max_int);  // out of range: refused with a sentence
-  of.number(message.world_size, std::numeric_limits<int>::min(), max_int);
-  of.text(message.info.host_id, max_name_bytes);
-  of.text(message.info.host, max_name_bytes);
-  of.number(message.info.local_rank, 0, max_int);
-  of.number(message.info.local_world_size, 0, max_int);
-  of.number(message.info.node_rank, 0, max_int);
-  of.number(message.info.node_count, 0, max_int);
-  of.raw_text(message.info.settings, max_settings_bytes);
-  of.text(message.job, max_name_bytes);
-  fields(of, message.origin);
-  of.flag(message.opens_store);
-  of.number(message.process);
-  of.number(message.join_timeout_ms);
-  of.bytes(message.proof);
-}
-
-template <class Fields>
-void fields(Fields& of, SessionToken& token) {
-  of.number(token.session);
-  of.bytes(token.key);
-}
-
-template <class Fields>
-void fields(Fields& of, Resume& message) {
-  fields(of, message.token);
-  of.number(message.received);
-  of.bytes(message.proof);
-}
-
-template <class Fields>
-void fields(Fields& of, Accepted& message) {
-  fields(of, message.token);
-  of.number(message.received);
-  of.number(message.heartbeat_ms);
-  of.number(message.liveness_ms);
-  of.number(message.reconnect_window_ms);
-  of.bytes(message.proof);
-}
-
-template <class Fields>
-void fields(Fields& of, Refused& message) {
-  of.text(message.sentence, max_sentence_bytes);
-  of.flag(message.other_job);
-}
-/// @}
-
-}  // namespace detail
-
-}  // namespace DTRAIN_NAMESPACE::rendezvous
-
-// ---- dtrain/rendezvous/protocol/request_bounds.hpp
-
-/// @file
-/// Client-side bounds of store requests, and the text that names a request in error sentences.
-
-namespace DTRAIN_NAMESPACE::rendezvous {
-
-/// Beginning of an error sentence about a request: "setting key 'a' and 2 more". @pre the request has a key
-inline std::string describe(const Request& request) {
-  const char* verb = "";
-  switch (request.kind) {
-    case RequestKind::set: verb = "setting key "; break;
-    case RequestKind::get: verb = "waiting for key "; break;
-    case RequestKind::try_get: verb = "looking for key "; break;
-    case RequestKind::add: verb = "adding to key "; break;
-    case RequestKind::wait: verb = "waiting for key "; break;
-    case RequestKind::barrier: verb = "waiting in barrier "; break;
-    case RequestKind::compare_set: verb = "comparing and setting key "; break;
-    case RequestKind::erase: verb = "erasing key "; break;
-    case RequestKind::append: verb = "appending to key "; break;
-    case RequestKind::set_many: verb = "setting key "; break;
-    case RequestKind::get_many:
-    case RequestKind::take: verb = "waiting for key "; break;
-  }
-  return verb + in_quotes(request.keys.front()) +
-         (request.keys.size() > 1 ? " and " + std::to_string(request.keys.size() - 1) + " more" : "");
-}
-
-/// Checks a request against the bounds. @throws Error (invalid_argument) with the bound that it exceeds
-inline void require_bounded(const Request& request, const std::string& doing) {
-  const auto refuse = [&](const std::string& what, std::size_t bound, const char* rest = " are possible") {
-    throw Error(Errc::invalid_argument, doing + ": " + what + "; at most " + std::to_string(bound) + rest);
-  };
-  const auto bytes = [](std::size_t count) { return std::to_string(count) + " bytes"; };
-  if (request.keys.size() > max_keys_per_wait) {
-    refuse("these are " + std::to_string(request.keys.size()) + " keys", max_keys_per_wait, " are possible at once");
-  }
-  if (request.members.ranges.size() > max_barrier_ranges) {
-    refuse("its " + std::to_string(request.members.size()) + " ranks are " +
-               std::to_string(request.members.ranges.size()) + " ranges of equal steps",
-           max_barrier_ranges);
-  }
-  std::size_t sum = request.value.size() + (request.expected ? request.expected->size() : 0);
-  for (const std::string& key : request.keys) {
-    sum += key.size();
-    if (key.size() > max_key_bytes) {
-      refuse("it has " + bytes(key.size()) + " with its prefix", max_key_bytes);
-    }
-  }
-  for (const std::string& value : request.values) {
-    sum += value.size();
-    if (value.size() > max_value_bytes) {
-      refuse("a value has " + bytes(value.size()), max_value_bytes);
-    }
-  }
-  if (request.value.size() > max_value_bytes) {
-    refuse("the value has " + bytes(request.value.size()), max_value_bytes);
-  }
-  if (sum > max_batch_bytes) {
-    refuse("its keys and values have " + bytes(sum) + " together", max_batch_bytes, " are possible at once");
-  }
-}
-
-}  // namespace DTRAIN_NAMESPACE::rendezvous
-
-// ---- dtrain/rendezvous/protocol/request_fields.hpp
-
-/// @file
-/// Fields of requests and responses in their order on the wire, for session_codec.hpp.
-
-namespace DTRAIN_NAMESPACE::rendezvous::detail {
-
-inline constexpr MessageKind kind_of(const Request*) {
-  return MessageKind::request;
-}
-template <class Value>
-constexpr MessageKind kind_of(const BasicResponse<Value>*) {
-  return MessageKind::response;
-}
-inline constexpr MessageKind kind_of(const Cancel*) {
-  return MessageKind::cancel;
-}
-
-/// Exactly `count` values. @pre when writing, `values` has `count` elements
-template <class Fields, class Value>
-void values_of(Fields& of, std::vector<Value>& values, std::size_t count) {
-  values.resize(count);
-  for (Value& value : values) {
-    of.raw_text(value, max_value_bytes);
-  }
-}
-
-/// Ranges of ranks below max_world_size, each after the end of the one before.
-template <class Fields>
-void fields(Fields& of, RankSet& set) {
-  int count = static_cast<int>(set.ranges.size());
-  of.number(count, 0, static_cast<int>(max_barrier_ranges));
-  set.ranges.resize(static_cast<std::size_t>(count));
-  constexpr int most = max_world_size - 1;
-  int behind = 0;
-  for (RankSet::RankRange& range : set.ranges) {
-    of.number(range.first, behind, most);
-    of.number(range.step, 1, most);
-    of.number(range.more, 0, (most - range.first) / std::max(range.step, 1));
-    behind = range.last() + 1;
-  }
-}
-
-template <class Fields>
-void fields(Fields& of, Request& message) {
-  of.number(message.id);
-  of.choice(message.kind, RequestKind::set, RequestKind::take);
-  of.raw_texts(message.keys, takes_many(message.kind) ? max_keys_per_wait : 1, max_key_bytes);
-  switch (message.kind) {
-    case RequestKind::compare_set: {
-      int expects_one = message.expected ? 1 : 0;
-      of.number(expects_one, 0, 1);
-      if (expects_one == 1) {
-        of.raw_text(message.expected.has_value() ? *message.expected : message.expected.emplace(), max_value_bytes);
-      }
-      of.raw_text(message.value, max_value_bytes);
-      break;
-    }
-    case RequestKind::set:
-    case RequestKind::append: of.raw_text(message.value, max_value_bytes); break;
-    case RequestKind::add:
-    case RequestKind::take: of.number(message.number); break;
-    case RequestKind::barrier: fields(of, message.members); break;
-    case RequestKind::set_many: values_of(of, message.values, message.keys.size()); break;
-    default: break;
-  }
-}
-
-template <class Fields, class Value>
-void fields(Fields& of, BasicResponse<Value>& message) {
-  of.number(message.id);
-  of.choice(message.status, Status::ok, Status::failed);
-  of.raw_text(message.text, max_value_bytes);
-  of.number(message.number);
-  int count = static_cast<int>(message.values.size());
-  of.number(count, 0, static_cast<int>(max_keys_per_wait));
-  values_of(of, message.values, static_cast<std::size_t>(count));
-}
-
-template <class Fields>
-void fields(Fields& of, Cancel& message) {
-  of.number(message.id);
-}
-
-}  // namespace DTRAIN_NAMESPACE::rendezvous::detail
 
 // ---- dtrain/rendezvous/protocol/transcript.hpp
 
@@ -31030,34 +30389,6 @@ class Transcript {
 
   Sha256 hash_;
 };
-
-}  // namespace DTRAIN_NAMESPACE::rendezvous
-
-// ---- dtrain/rendezvous/protocol/version_text.hpp
-
-/// @file
-/// Text of dtrain's version, which ranks and stores compare.
-
-namespace DTRAIN_NAMESPACE::rendezvous {
-
-/// "0.1.0"
-inline std::string version_text() {
-  return std::to_string(version.major) + "." + std::to_string(version.minor) + "." + std::to_string(version.patch);
-}
-
-}  // namespace DTRAIN_NAMESPACE::rendezvous
-
-// ---- dtrain/rendezvous/server/pending_connection_limit.hpp
-
-/// @file
-/// Limit of pending connections, which a server keeps open before they join.
-
-namespace DTRAIN_NAMESPACE::rendezvous {
-
-/// `wanted`, but at most half of the files that this process may open: the rest is for joined ranks.
-inline std::size_t pending_connection_limit(std::size_t wanted) noexcept {
-  return std::min(wanted, std::max(open_files_limit().value_or(2 * wanted) / 2, std::size_t{1}));
-}
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
 
@@ -31123,7 +30454,10 @@ class RankTable {
                           : entry.state == RankState::left ? ", which has left"
                                                            : ", which was lost";
       return Refused{"rank " + std::to_string(rank) + " is taken: " + entry.process_text() + " has it" + state +
-                     "; give each process its own rank"};
+                     (entry.info.host_id == join.info.host_id && entry.process == join.process
+                          ? ", and is this process; a process joins a job once: call dtrain::run() or "
+                            "init_process_group() only once"
+                          : "; give each process its own rank")};
     }
     if (joined_ == 0) {
       settings_ = join.info.settings;
@@ -31165,7 +30499,6 @@ class RankTable {
   void remove(int rank, RankState how) {
     entries_[static_cast<std::size_t>(rank)].state = how;
     --present_;
-    left_ += how == RankState::left ? 1 : 0;
   }
 
   /// Whether every rank has joined at some time.
@@ -31173,8 +30506,6 @@ class RankTable {
 
   /// Number of ranks that are joined now.
   std::size_t present() const noexcept { return present_; }
-
-  bool anyone_left() const noexcept { return left_ > 0; }
 
   /// The ranks in a state, ascending.
   std::vector<int> ranks_in(RankState state) const {
@@ -31203,63 +30534,33 @@ class RankTable {
   std::vector<RankEntry> entries_;
   std::size_t joined_ = 0;
   std::size_t present_ = 0;
-  std::size_t left_ = 0;
 };
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
 
-// ---- dtrain/rendezvous/server/server_action.hpp
+// ---- dtrain/rendezvous/server/job_sink.hpp
 
 /// @file
-/// Message sets of a joined session, and the actions that JobState returns to the server.
+/// JobSink: what the state of a job asks of its server; tests record it instead.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-/// Session messages from the store to a rank.
-using ToRank = std::variant<Welcome, Failure, Response, Left>;
+/// JobState and RequestHandler call it while they change: none of these functions calls them back.
+class JobSink {
+ public:
+  virtual void send(SessionId session, ToRank message) = 0;
+  /// Sends a response that shares its values with the store.
+  virtual void send(SessionId session, ValueResponse message) = 0;
+  virtual void close_after_sending(SessionId session) = 0;
+  virtual void on_joined(int rank, const std::string& host) = 0;
+  virtual void on_left(int rank) = 0;
+  virtual void on_failure(const Cause& cause) = 0;
+  /// A rank has joined that may belong to another job.
+  virtual void warn(const std::string& sentence) = 0;
 
-/// Session messages from a rank to the store.
-using FromRank = std::variant<Request, Cancel, FailureReport, Leave>;
-
-/// @name Actions that the server performs, in order
-/// @{
-struct SendMessage {
-  SessionId session = 0;
-  ToRank message;
+ protected:
+  ~JobSink() = default;
 };
-/// Not inlined: g++ 12 would follow the move of a message into alternatives that it does not hold, and warn of them.
-[[gnu::noinline]] inline SendMessage send_to(SessionId session, ToRank message) {
-  return {session, std::move(message)};
-}
-/// A response that shares its values with the store.
-struct SendValues {
-  SessionId session = 0;
-  ValueResponse message;
-};
-[[gnu::noinline]] inline SendValues send_to(SessionId session, ValueResponse message) {
-  return {session, std::move(message)};
-}
-/// Close the session after its queued frames are sent.
-struct CloseAfterSending {
-  SessionId session = 0;
-};
-struct RankJoined {
-  int rank = 0;
-  std::string host;
-};
-struct RankLeft {
-  int rank = 0;
-};
-struct JobFailedAction {
-  Cause cause;
-};
-/// A rank has joined that may belong to another job.
-struct LogWarning {
-  std::string sentence;
-};
-using ServerAction =
-    std::variant<SendMessage, SendValues, CloseAfterSending, RankJoined, RankLeft, JobFailedAction, LogWarning>;
-/// @}
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
 
@@ -31275,6 +30576,7 @@ struct StoreOpener {
   std::int64_t process = 0;  ///< process id; 0: no rank of the job opens the store, and only job names are compared
   std::string host_id{};
   Origin origin{};
+  std::string listens_at{};  ///< for the error of a join timeout: "rank 0 listens at 10.0.0.2:29500, and ..."
 };
 
 /// One job of a server.
@@ -31289,11 +30591,11 @@ struct StoreJobOptions {
   std::size_t further_files = 0;  ///< files that this process will open beside the job's connections
   Deadline join_deadline = Deadline::after(std::chrono::seconds(600));  ///< all ranks join by then
 
-  /// @name Called on the loop's thread. They must not throw, nor destroy the server or open a job.
+  /// @name Called on the loop's thread. They must not throw, post a failure, open a job or destroy the server.
   /// @{
-  std::function<void(const Cause&)> on_failure{};
-  std::function<void(int rank, const std::string& host)> on_joined{};
-  std::function<void(int rank)> on_left{};
+  std::function<void(const Cause&)> on_failure = [](const Cause&) {};
+  std::function<void(int rank, const std::string& host)> on_joined = [](int, const std::string&) {};
+  std::function<void(int rank)> on_left = [](int) {};
   /// @}
 };
 
@@ -31317,6 +30619,7 @@ class JobMembers {
  public:
   JobMembers(const std::string& owner, const std::string& job, StoreOpener opener)
       : process_(opener.process),
+        listens_at_(std::move(opener.listens_at)),
         opener_{owner + (opener.process != 0 ? " (process " + std::to_string(opener.process) + ")" : ""),
                 as_received(job), as_received(opener.host_id), std::move(opener.origin)} {}
 
@@ -31324,6 +30627,9 @@ class JobMembers {
 
   /// "rank 0 on host a (process 12)", or the launcher.
   const std::string& opener() const noexcept { return opener_.description; }
+
+  /// StoreOpener::listens_at.
+  const std::string& listens_at() const noexcept { return listens_at_; }
 
   /// Whether the process hosts its job's store, but has not opened this one.
   bool opens_another(const Join& join) const noexcept {
@@ -31348,7 +30654,7 @@ class JobMembers {
   }
 
  private:
-  /// Sanitizes and cuts a name as FieldReader::text does, so that it compares equal to a received one.
+  /// Sanitizes and cuts a name as Serializer::text does, so that it compares equal to a received one.
   static std::string as_received(const std::string& name) {
     std::string shown = sanitize(std::string(truncate_utf8(name, max_name_bytes)));
     shown.resize(truncate_utf8(shown, max_name_bytes).size());
@@ -31360,6 +30666,7 @@ class JobMembers {
   }
 
   std::int64_t process_;
+  std::string listens_at_;
   JobMember opener_;
   std::map<std::string, JobMember> first_of_host_;
 };
@@ -31369,7 +30676,7 @@ class JobMembers {
 // ---- dtrain/rendezvous/server/open_file_limit.hpp
 
 /// @file
-/// Open-file limit: check that a process may open the files that a job's store needs.
+/// Open-file limit: how many ranks and pending connections the store of a process may have.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -31392,6 +30699,12 @@ inline std::optional<Cause> too_few_files(const StoreJobOptions& job) {
                    " open files for that, but may open " + std::to_string(limit) +
                    "; raise the hard limit (ulimit -Hn " + number +
                    ", systemd's LimitNOFILE, docker's --ulimit nofile)"};
+}
+
+/// Pending connections that a server keeps open before they join: `wanted`, but at most half of the files that this
+/// process may open. The rest is for joined ranks.
+inline std::size_t pending_connection_limit(std::size_t wanted) noexcept {
+  return std::min(wanted, std::max(open_files_limit().value_or(2 * wanted) / 2, std::size_t{1}));
 }
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
@@ -31531,107 +30844,180 @@ class RetransmitQueue {
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-namespace detail {
+/// The kind of a type of message; for other types, an error of the compiler.
+template <class Message>
+inline constexpr MessageKind kind_of = Message::has_no_kind;
+template <>
+inline constexpr MessageKind kind_of<Heartbeat> = MessageKind::heartbeat;
+template <>
+inline constexpr MessageKind kind_of<Welcome> = MessageKind::welcome;
+template <>
+inline constexpr MessageKind kind_of<Failure> = MessageKind::failure;
+template <>
+inline constexpr MessageKind kind_of<FailureReport> = MessageKind::report;
+template <>
+inline constexpr MessageKind kind_of<Leave> = MessageKind::leave;
+template <>
+inline constexpr MessageKind kind_of<Left> = MessageKind::left;
+template <>
+inline constexpr MessageKind kind_of<Request> = MessageKind::request;
+template <class Value>
+inline constexpr MessageKind kind_of<BasicResponse<Value>> = MessageKind::response;
+template <>
+inline constexpr MessageKind kind_of<Cancel> = MessageKind::cancel;
 
-/// @name The kind of each message, and its fields in their order on the wire.
+/// @name Fields of each message in their order on the wire
 /// @{
-inline constexpr MessageKind kind_of(const Heartbeat*) {
-  return MessageKind::heartbeat;
-}
-inline constexpr MessageKind kind_of(const Welcome*) {
-  return MessageKind::welcome;
-}
-inline constexpr MessageKind kind_of(const Failure*) {
-  return MessageKind::failure;
-}
-inline constexpr MessageKind kind_of(const FailureReport*) {
-  return MessageKind::report;
-}
-inline constexpr MessageKind kind_of(const Leave*) {
-  return MessageKind::leave;
-}
-inline constexpr MessageKind kind_of(const Left*) {
-  return MessageKind::left;
-}
-
-template <class Fields>
-void fields(Fields& of, Heartbeat& message) {
+inline void fields(Serializer& of, Heartbeat& message) {
   of.number(message.received);
 }
 
-template <class Fields>
-void fields(Fields& of, Welcome& message) {
-  of.number(message.membership.rank, 0, max_world_size);
-  of.number(message.membership.world_size, 1, max_world_size);
-  of.number(message.membership.local_rank, 0, max_world_size);
-  of.number(message.membership.local_world_size, 1, max_world_size);
-  of.number(message.membership.node_rank, 0, max_world_size);
-  of.number(message.membership.node_count, 1, max_world_size);
-  of.text(message.membership.host, max_name_bytes);
-  of.text(message.membership.job, max_name_bytes);
-  of.number(message.membership.other_host_rank, -1, max_world_size);
-  of.text(message.membership.other_host, max_name_bytes);
+inline void fields(Serializer& of, Welcome& message) {
+  Membership& membership = message.membership;
+  of.number(membership.rank, 0, max_world_size);
+  of.number(membership.world_size, 1, max_world_size);
+  of.number(membership.local_rank, 0, max_world_size);
+  of.number(membership.local_world_size, 1, max_world_size);
+  of.number(membership.node_rank, 0, max_world_size);
+  of.number(membership.node_count, 1, max_world_size);
+  of.text(membership.host, max_name_bytes);
+  of.text(membership.job, max_name_bytes);
+  of.number(membership.other_host_rank, -1, max_world_size);
+  of.text(membership.other_host, max_name_bytes);
 }
 
-template <class Fields>
-void fields(Fields& of, Cause& cause) {
+inline void fields(Serializer& of, Cause& cause) {
   of.choice(cause.kind, CauseKind::lost, CauseKind::stopped);
-  of.number(cause.rank, -1, max_int);
+  of.number(cause.rank, -1, std::numeric_limits<int>::max());
   of.text(cause.host, max_name_bytes);
   of.text(cause.text, max_sentence_bytes);
 }
 
-template <class Fields>
-void fields(Fields& of, Failure& message) {
+inline void fields(Serializer& of, Failure& message) {
   fields(of, message.cause);
 }
-
-template <class Fields>
-void fields(Fields& of, FailureReport& message) {
+inline void fields(Serializer& of, FailureReport& message) {
   fields(of, message.cause);
 }
+inline void fields(Serializer&, Leave&) {}
+inline void fields(Serializer&, Left&) {}
 
-template <class Fields>
-void fields(Fields&, Leave&) {}
+/// Ranges of ranks below max_world_size, each after the end of the one before.
+inline void fields(Serializer& of, RankSet& set) {
+  int behind = 0;
+  of.list(set.ranges, 0, max_barrier_ranges, [&](RankSet::RankRange& range) {
+    constexpr int most = max_world_size - 1;
+    of.number(range.first, behind, most);
+    of.number(range.step, 1, most);
+    of.number(range.more, 0, (most - range.first) / std::max(range.step, 1));
+    behind = range.last() + 1;
+  });
+}
 
-template <class Fields>
-void fields(Fields&, Left&) {}
+inline void fields(Serializer& of, Request& message) {
+  const auto value = [&of](std::string& bytes) { of.raw_text(bytes, max_value_bytes); };
+  of.number(message.id);
+  of.choice(message.kind, RequestKind::set, RequestKind::take);
+  of.list(message.keys, 1, takes_many(message.kind) ? max_keys_per_wait : 1,
+          [&of](std::string& key) { of.raw_text(key, max_key_bytes); });
+  switch (message.kind) {
+    case RequestKind::compare_set:
+      of.maybe(message.expected, value);
+      value(message.value);
+      break;
+    case RequestKind::set:
+    case RequestKind::append: value(message.value); break;
+    case RequestKind::add:
+    case RequestKind::take: of.number(message.number); break;
+    case RequestKind::barrier: fields(of, message.members); break;
+    case RequestKind::set_many:
+      message.values.resize(message.keys.size());
+      std::for_each(message.values.begin(), message.values.end(), value);
+      break;
+    default: break;
+  }
+}
+
+/// @param of a Serializer, or a SharingWriter
+template <class Fields, class Value>
+void fields(Fields& of, BasicResponse<Value>& message) {
+  of.number(message.id);
+  of.choice(message.status, Status::ok, Status::failed);
+  of.raw_text(message.text, max_value_bytes);
+  of.number(message.number);
+  of.list(message.values, 0, max_keys_per_wait, [&of](Value& value) { of.raw_text(value, max_value_bytes); });
+}
+
+inline void fields(Serializer& of, Cancel& message) {
+  of.number(message.id);
+}
 /// @}
 
-template <class Message, class Any>
-std::optional<Any> decode_as(FieldReader& reader) {
-  Message message;
-  fields(reader, message);
-  std::optional<Any> decoded;
-  if (reader.finished()) {
-    decoded.emplace(std::move(message));
-  }
-  return decoded;
-}
-
-}  // namespace detail
-
 /// Encodes a message into `writer`, which owns the returned bytes and is cleared first.
-template <class Message>
-std::span<const std::byte> encode(Message message, FieldWriter& writer) {
+template <class Message, std::derived_from<Serializer> Writer>
+std::span<const std::byte> encode(Message message, Writer& writer) {
   writer.clear();
-  const MessageKind kind = detail::kind_of(&message);
+  MessageKind kind = kind_of<Message>;
   writer.choice(kind, kind, kind);
-  detail::fields(writer, message);
+  fields(writer, message);
   return writer.view();
 }
 
 /// The frame of a message. @pre keys and values are within their bounds; longer ones are cut
 template <class Message>
 Frame encode(Message message) {
-  FieldWriter writer;
+  Serializer writer;
   static_cast<void>(encode(std::move(message), writer));
   return writer.take();
 }
 
-/// The frame of the same Response, sharing its long values instead of copying them.
+namespace detail {
+
+/// A writer that does not copy values of 4 KiB or more: they become shared parts.
+class SharingWriter : public Serializer {
+ public:
+  /// @pre the value has at most `longest` bytes
+  void raw_text(const SharedValue& value, std::size_t longest) {
+    constexpr std::size_t shared_from = std::size_t{4} << 10;  // copying fewer bytes is faster than sharing them
+    if (value == nullptr || value->size() < shared_from) {
+      std::string text = value == nullptr ? std::string() : *value;
+      Serializer::raw_text(text, longest);
+    } else {
+      auto size = static_cast<std::uint32_t>(value->size());
+      number(size);
+      parts_.push_back({view().size(), value});
+    }
+  }
+  std::vector<net::SharedBytes> take_parts() { return std::exchange(parts_, {}); }
+
+ private:
+  std::vector<net::SharedBytes> parts_;
+};
+
+template <class... Messages>
+std::optional<std::variant<Messages...>> decode(std::span<const std::byte> frame,
+                                                std::type_identity<std::variant<Messages...>>) {
+  Serializer reader(frame);
+  MessageKind kind{};
+  std::optional<std::variant<Messages...>> message;
+  const auto read = [&]<class Message>(std::type_identity<Message>) {
+    if (reader.ok() && kind == kind_of<Message>) {
+      fields(reader, std::get<Message>(message.emplace(std::in_place_type<Message>)));
+    }
+  };
+  reader.choice(kind, MessageKind::hello, MessageKind::heartbeat);
+  (read(std::type_identity<Messages>()), ...);
+  if (!reader.finished()) {
+    message.reset();
+  }
+  return message;
+}
+
+}  // namespace detail
+
+/// The frame of a Response, sharing its long values instead of copying them.
 inline OutgoingFrame encode(ValueResponse message) {
-  FieldWriter writer;
+  detail::SharingWriter writer;
   static_cast<void>(encode(std::move(message), writer));
   return {writer.take(), writer.take_parts()};
 }
@@ -31640,41 +31026,16 @@ inline Frame encode(ToRank message) {
   return std::visit([](auto& each) { return encode(std::move(each)); }, message);
 }
 
+/// One of the messages of a variant, such as ToRank; nothing if the frame is another, or does not follow the protocol.
+template <class AnyMessage>
+std::optional<AnyMessage> decode(std::span<const std::byte> frame) {
+  return detail::decode(frame, std::type_identity<AnyMessage>());
+}
+
 /// Number of frames that a heartbeat acknowledges; nothing if the frame is no heartbeat, or a malformed one.
 inline std::optional<std::uint64_t> decode_heartbeat(std::span<const std::byte> frame) {
-  FieldReader reader(frame);
-  MessageKind kind{};
-  reader.choice(kind, MessageKind::heartbeat, MessageKind::heartbeat);
-  const std::optional<Heartbeat> heartbeat = detail::decode_as<Heartbeat, Heartbeat>(reader);
-  return heartbeat ? std::optional<std::uint64_t>(heartbeat->received) : std::nullopt;
-}
-
-/// Decodes a store's message in a session; nothing if the frame does not follow the protocol.
-inline std::optional<ToRank> decode_to_rank(std::span<const std::byte> frame) {
-  FieldReader reader(frame);
-  MessageKind kind{};
-  reader.choice(kind, MessageKind::hello, MessageKind::heartbeat);
-  switch (kind) {
-    case MessageKind::welcome: return detail::decode_as<Welcome, ToRank>(reader);
-    case MessageKind::failure: return detail::decode_as<Failure, ToRank>(reader);
-    case MessageKind::response: return detail::decode_as<Response, ToRank>(reader);
-    case MessageKind::left: return detail::decode_as<Left, ToRank>(reader);
-    default: return std::nullopt;
-  }
-}
-
-/// Decodes a rank's message in a session; nothing if the frame does not follow the protocol.
-inline std::optional<FromRank> decode_from_rank(std::span<const std::byte> frame) {
-  FieldReader reader(frame);
-  MessageKind kind{};
-  reader.choice(kind, MessageKind::hello, MessageKind::heartbeat);
-  switch (kind) {
-    case MessageKind::request: return detail::decode_as<Request, FromRank>(reader);
-    case MessageKind::cancel: return detail::decode_as<Cancel, FromRank>(reader);
-    case MessageKind::report: return detail::decode_as<FailureReport, FromRank>(reader);
-    case MessageKind::leave: return detail::decode_as<Leave, FromRank>(reader);
-    default: return std::nullopt;
-  }
+  const auto heartbeat = decode<std::variant<Heartbeat>>(frame);
+  return heartbeat ? std::optional(std::get<Heartbeat>(*heartbeat).received) : std::nullopt;
 }
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
@@ -31692,14 +31053,108 @@ using HandshakeRequest = std::variant<Join, Resume>;
 /// Messages that a store may send in the handshake.
 using HandshakeReply = std::variant<Challenge, Accepted, Refused, Failure>;
 
+template <>
+inline constexpr MessageKind kind_of<Challenge> = MessageKind::challenge;
+template <>
+inline constexpr MessageKind kind_of<Join> = MessageKind::join;
+template <>
+inline constexpr MessageKind kind_of<Resume> = MessageKind::resume;
+template <>
+inline constexpr MessageKind kind_of<Accepted> = MessageKind::accepted;
+template <>
+inline constexpr MessageKind kind_of<Refused> = MessageKind::refused;
+
+/// @name Fields of each message in their order on the wire. A proof comes last (transcript.hpp).
+/// @{
+
+/// Those after the kind, magic, protocol and version of a Hello.
+inline void fields(Serializer& of, Hello& message) {
+  of.choice(message.role, ClientRole::rank, ClientRole::launcher);
+  of.number(message.attempt);
+  of.bytes(message.nonce);
+  of.flag(message.has_secret);
+}
+
+inline void fields(Serializer& of, Challenge& message) {
+  of.bytes(message.nonce);
+  of.flag(message.asks_secret);
+}
+
+inline void fields(Serializer& of, Origin& origin) {
+  of.flag(origin.is_exact_job);
+  of.flag(origin.one_starter);
+  of.number(origin.process_space);
+  of.number(origin.starter);
+  of.number(origin.starter_began);
+  of.text(origin.starter_name, max_name_bytes);
+  of.text(origin.program, max_name_bytes);
+  of.text(origin.build, max_name_bytes);
+}
+
+inline void fields(Serializer& of, Join& message) {
+  constexpr int most = std::numeric_limits<int>::max();
+  of.number(message.info.rank);  // out of range: refused with a sentence
+  of.number(message.world_size);
+  of.text(message.info.host_id, max_name_bytes);
+  of.text(message.info.host, max_name_bytes);
+  of.number(message.info.local_rank, most);
+  of.number(message.info.local_world_size, most);
+  of.number(message.info.node_rank, most);
+  of.number(message.info.node_count, most);
+  of.raw_text(message.info.settings, max_settings_bytes);
+  of.text(message.job, max_name_bytes);
+  fields(of, message.origin);
+  of.flag(message.opens_store);
+  of.number(message.process);
+  of.number(message.join_timeout_ms);
+  of.bytes(message.proof);
+}
+
+inline void fields(Serializer& of, SessionToken& token) {
+  of.number(token.session);
+  of.bytes(token.key);
+}
+
+inline void fields(Serializer& of, Resume& message) {
+  fields(of, message.token);
+  of.number(message.received);
+  of.bytes(message.proof);
+}
+
+inline void fields(Serializer& of, Accepted& message) {
+  fields(of, message.token);
+  of.number(message.received);
+  of.number(message.heartbeat_ms);
+  of.number(message.liveness_ms);
+  of.number(message.reconnect_window_ms);
+  of.bytes(message.proof);
+}
+
+inline void fields(Serializer& of, Refused& message) {
+  of.text(message.sentence, max_sentence_bytes);
+  of.flag(message.other_job);
+}
+/// @}
+
+namespace detail {
+
+/// The first fields of a Hello, which every version keeps.
+inline void version_fields(Serializer& of, std::uint16_t& protocol, std::string& version) {
+  MessageKind kind = MessageKind::hello;
+  std::uint32_t magic = protocol_magic;
+  of.choice(kind, MessageKind::hello, MessageKind::hello);
+  of.number(magic, protocol_magic, protocol_magic);
+  of.number(protocol);
+  of.text(version, max_name_bytes);
+}
+
+}  // namespace detail
+
 /// @param protocol another version only in tests
 inline Frame encode(Hello message, std::uint16_t protocol = protocol_version) {
-  FieldWriter writer;
-  writer.choice(MessageKind::hello, MessageKind::hello, MessageKind::hello);
-  writer.number(protocol_magic);
-  writer.number(protocol);
-  writer.text(message.version, max_name_bytes);
-  detail::fields(writer, message);
+  Serializer writer;
+  detail::version_fields(writer, protocol, message.version);
+  fields(writer, message);
   return writer.take();
 }
 
@@ -31707,16 +31162,11 @@ inline Frame encode(Hello message, std::uint16_t protocol = protocol_version) {
 /// @param version the store's version of dtrain
 inline std::optional<std::variant<Hello, Refused>> decode_hello(std::span<const std::byte> frame,
                                                                 const std::string& version) {
-  FieldReader reader(frame);
-  MessageKind kind{};
-  std::uint32_t magic = 0;
+  Serializer reader(frame);
   std::uint16_t protocol = 0;
   Hello hello;
-  reader.choice(kind, MessageKind::hello, MessageKind::hello);
-  reader.number(magic);
-  reader.number(protocol);
-  reader.text(hello.version, max_name_bytes);
-  if (!reader.ok() || magic != protocol_magic) {
+  detail::version_fields(reader, protocol, hello.version);
+  if (!reader.ok()) {
     return std::nullopt;
   }
   if (protocol != protocol_version || hello.version != version) {
@@ -31724,37 +31174,11 @@ inline std::optional<std::variant<Hello, Refused>> decode_hello(std::span<const 
                    "), the job dtrain " + version + " (protocol " + std::to_string(protocol_version) +
                    "); run one build on all ranks"};
   }
-  detail::fields(reader, hello);
+  fields(reader, hello);
   if (!reader.finished()) {
     return std::nullopt;
   }
   return hello;
-}
-
-/// Decodes a rank's message after its Hello; nothing if the frame does not follow the protocol.
-inline std::optional<HandshakeRequest> decode_handshake_request(std::span<const std::byte> frame) {
-  FieldReader reader(frame);
-  MessageKind kind{};
-  reader.choice(kind, MessageKind::hello, MessageKind::heartbeat);
-  switch (kind) {
-    case MessageKind::join: return detail::decode_as<Join, HandshakeRequest>(reader);
-    case MessageKind::resume: return detail::decode_as<Resume, HandshakeRequest>(reader);
-    default: return std::nullopt;
-  }
-}
-
-/// Decodes a store's message in the handshake; nothing if the frame does not follow the protocol.
-inline std::optional<HandshakeReply> decode_handshake_reply(std::span<const std::byte> frame) {
-  FieldReader reader(frame);
-  MessageKind kind{};
-  reader.choice(kind, MessageKind::hello, MessageKind::heartbeat);
-  switch (kind) {
-    case MessageKind::challenge: return detail::decode_as<Challenge, HandshakeReply>(reader);
-    case MessageKind::accepted: return detail::decode_as<Accepted, HandshakeReply>(reader);
-    case MessageKind::refused: return detail::decode_as<Refused, HandshakeReply>(reader);
-    case MessageKind::failure: return detail::decode_as<Failure, HandshakeReply>(reader);
-    default: return std::nullopt;
-  }
 }
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
@@ -31762,7 +31186,7 @@ inline std::optional<HandshakeReply> decode_handshake_reply(std::span<const std:
 // ---- dtrain/rendezvous/client/client_handshake.hpp
 
 /// @file
-/// Client half of the handshake with a store.
+/// Client half of the handshake with a store; StoreServer has the other half.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -31812,7 +31236,7 @@ inline async::Task<HandshakeResult> handshake(FramedConnection& connection, cons
                                               Deadline reply_deadline) {
   Transcript transcript;
   const Frame hello =
-      encode(Hello{version_text(), address.role, address.attempt, random_bytes<16>(), address.secret.has_value()});
+      encode(Hello{version_text, address.role, address.attempt, random_bytes<16>(), address.secret.has_value()});
   transcript.add(hello);
   const net::IoResult hello_sent = co_await connection.writer.write_frame(hello, deadline);
   if (!hello_sent.ok()) {
@@ -31822,7 +31246,7 @@ inline async::Task<HandshakeResult> handshake(FramedConnection& connection, cons
   if (!first.ok()) {
     co_return detail::handshake_error(first, false);
   }
-  std::optional<HandshakeReply> reply = decode_handshake_reply(first.payload);
+  std::optional<HandshakeReply> reply = decode<HandshakeReply>(first.payload);
   if (reply && std::holds_alternative<Refused>(*reply)) {
     co_return std::get<Refused>(*std::move(reply));
   }
@@ -31851,7 +31275,7 @@ inline async::Task<HandshakeResult> handshake(FramedConnection& connection, cons
   if (!second.ok()) {
     co_return detail::handshake_error(second, true);
   }
-  reply = decode_handshake_reply(second.payload);
+  reply = decode<HandshakeReply>(second.payload);
   if (!reply || std::holds_alternative<Challenge>(*reply)) {
     throw detail::no_store_error(doing);
   }
@@ -31878,27 +31302,6 @@ inline async::Task<HandshakeResult> handshake(FramedConnection& connection, cons
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-struct JoinRequest {
-  RankInfo info;
-  int world_size = 1;
-  std::string job{};         ///< name of the job; empty if it has none
-  Origin origin{};           ///< further facts that distinguish the job from others
-  bool opens_store = false;  ///< this rank hosts its job's store
-
-  /// @param timeout how long this rank waits for the others
-  Join message(std::chrono::milliseconds timeout) const {
-    Join join;
-    join.info = info;
-    join.world_size = world_size;
-    join.job = job;
-    join.origin = origin;
-    join.opens_store = opens_store;
-    join.process = static_cast<std::int64_t>(::getpid());
-    join.join_timeout_ms = static_cast<std::uint64_t>(timeout.count());
-    return join;
-  }
-};
-
 /// A connection with a store that has accepted this rank.
 struct ConnectedStore {
   StoreAddress address;  ///< with the port at which the store was found
@@ -31910,11 +31313,12 @@ struct ConnectedStore {
 /// skips a port without this job's store. Lifetime: the arguments outlive its task. Threads: the loop's.
 class StoreConnector {
  public:
-  StoreConnector(async::EventLoop& loop, StoreAddress address, const JoinRequest& request, FailureLatch& failure,
-                 std::string doing, Deadline deadline)
+  /// @param join process and timeout are filled in
+  StoreConnector(async::EventLoop& loop, StoreAddress address, Join join, FailureLatch& failure, std::string doing,
+                 Deadline deadline)
       : loop_(&loop),
         address_(std::move(address)),
-        request_(&request),
+        join_(std::move(join)),
         failure_(&failure),
         doing_(std::move(doing)),
         deadline_(deadline) {}
@@ -31922,7 +31326,7 @@ class StoreConnector {
   /// @throws Error (refused) with the store's sentence, or if one side does not know the other's secret; the job's
   /// first cause; Error (timeout); Error (protocol) if the peer is no store; and the errors of connecting
   async::Task<ConnectedStore> connect_and_join() {
-    const std::chrono::microseconds delay_of_rank = connect_delay(request_->info.rank);
+    const std::chrono::microseconds delay_of_rank = connect_delay(join_.info.rank);
     if (delay_of_rank.count() > 0) {
       co_await loop_->sleep_until(earlier(deadline_, Deadline::after(delay_of_rank)));
     }
@@ -32011,11 +31415,11 @@ class StoreConnector {
         co_await handshake(*connected.connection, address_, std::move(request), doing_, deadline, reply_deadline);
     if (const Refused* refused = std::get_if<Refused>(&result)) {
       is_other_job_ = refused->other_job;
-      throw Error(Errc::refused, doing_ + " was refused: " + refused->sentence).with_rank(request_->info.rank);
+      throw Error(Errc::refused, doing_ + " was refused: " + refused->sentence).with_rank(join_.info.rank);
     }
     if (const Failure* failed = std::get_if<Failure>(&result)) {
       failure_->set(failed->cause);
-      failure_->throw_if_failed(request_->info.rank);
+      failure_->throw_if_failed(join_.info.rank);
     }
     const HandshakeError* error = std::get_if<HandshakeError>(&result);
     if (error != nullptr && error->timed_out) {
@@ -32053,12 +31457,16 @@ class StoreConnector {
   /// Its timeout is a tenth shorter than this rank's, at most 1 s, so that the store can still send the missing ranks.
   Join make_join() const {
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline_.remaining());
-    return request_->message(left - std::min(left / 10, std::chrono::milliseconds(1000)));
+    Join join = join_;
+    join.process = ::getpid();
+    join.join_timeout_ms =
+        static_cast<std::uint64_t>((left - std::min(left / 10, std::chrono::milliseconds(1000))).count());
+    return join;
   }
 
   async::EventLoop* loop_;
   StoreAddress address_;
-  const JoinRequest* request_;
+  Join join_;
   FailureLatch* failure_;
   std::string doing_;
   Deadline deadline_;
@@ -32214,6 +31622,26 @@ inline async::Task<std::vector<net::Listener>> listen_for_ranks(async::EventLoop
   co_return std::move(listeners);
 }
 
+/// Where rank 0 listens, beside the address that the ranks were given, for the error of a join timeout. The two differ
+/// where the given address is forwarded to this host, or is wrong. @pre there are listeners @throws Error (posix)
+inline std::string listens_at(const std::vector<net::Listener>& listeners, const std::string& master_host) {
+  std::string places;
+  for (const net::Listener& listener : listeners) {
+    const net::SocketAddress local = listener.local();
+    places += (places.empty() ? "" : " and ") +
+              (local.is_any() ? "port " + std::to_string(local.port()) + " of every address" : to_string(local));
+  }
+  const std::optional<net::SocketAddress> given = net::SocketAddress::from_numeric(master_host, 0);
+  bool is_elsewhere = given && !given->is_loopback() && !given->is_any();
+  if (is_elsewhere) {
+    for (const net::InterfaceAddress& each : net::interface_addresses()) {
+      is_elsewhere = is_elsewhere && each.address.host() != given->unmapped().host();
+    }
+  }
+  return "rank 0 listens at " + places + ", and MASTER_ADDR is " + master_host +
+         (is_elsewhere ? ", which is no address of its host" : "");
+}
+
 /// listen_for_ranks at the first free port of those at which `address` may be.
 inline async::Task<std::vector<net::Listener>> listen_on_any(async::EventLoop& loop, StoreAddress address,
                                                              Deadline deadline, ListenOptions options) {
@@ -32244,14 +31672,15 @@ namespace detail {
 /// Sends a Join to the dtrain store at `address`, as the process that wanted to open one there. If nothing
 /// distinguishes the two jobs, the store's job fails (JobState::claim).
 /// @returns the store's answer; empty if no dtrain store answers by the deadline
-inline async::Task<std::string> query_port_holder(async::EventLoop& loop, StoreAddress address,
-                                                  const JoinRequest& request, Deadline deadline) {
+inline async::Task<std::string> query_port_holder(async::EventLoop& loop, StoreAddress address, Join join,
+                                                  Deadline deadline) {
   std::string answer;
   try {
     async::Task<net::Connection> connecting = net::connect_with_backoff(loop, address.host, address.port, deadline);
     net::Connection connection = co_await std::move(connecting);
     FramedConnection framed(std::move(connection));
-    HandshakeRequest message = request.message(std::chrono::milliseconds(0));
+    join.process = ::getpid();
+    HandshakeRequest message = std::move(join);
     const HandshakeResult result =
         co_await handshake(framed, address, std::move(message), "asking", deadline, deadline);
     if (const Refused* refused = std::get_if<Refused>(&result)) {
@@ -32268,10 +31697,10 @@ inline async::Task<std::string> query_port_holder(async::EventLoop& loop, StoreA
 
 /// As listen_on_any. If a dtrain store holds the port, this process sends it a Join. Its answer ends the error
 /// sentence.
-/// @param request Join of this process
+/// @param join that of this process
 /// @throws as listen_on_any
 inline async::Task<std::vector<net::Listener>> listen_or_query_holder(async::EventLoop& loop, StoreAddress address,
-                                                                      ListenOptions options, const JoinRequest& request,
+                                                                      ListenOptions options, Join join,
                                                                       Deadline deadline) {
   constexpr std::chrono::milliseconds reply_timeout{1500};
   std::optional<Error> taken;
@@ -32287,7 +31716,7 @@ inline async::Task<std::vector<net::Listener>> listen_or_query_holder(async::Eve
   const std::string own = options.interface ? net::local_address_named(*options.interface) : std::string();
   address.host = own.empty() ? address.host : own;
   const Deadline soon = earlier(deadline, Deadline::after(reply_timeout));
-  const std::string answer = co_await detail::query_port_holder(loop, address, request, soon);
+  const std::string answer = co_await detail::query_port_holder(loop, address, std::move(join), soon);
   if (answer.empty()) {
     throw *taken;
   }
@@ -32311,27 +31740,30 @@ struct SessionOptions {
   std::chrono::milliseconds answer{500};  ///< interval of a server's heartbeats while a long frame arrives
 };
 
+/// What a session calls. Both functions may close the session and destroy the handler.
+class SessionHandler {
+ public:
+  /// A session frame was received. @returns false if it does not follow the protocol: the connection then ends
+  virtual bool on_frame(std::span<const std::byte> frame) = 0;
+  /// The connection has ended, and no other is attached. @param how the reason, a clause
+  virtual void on_disconnected(const std::string& how) = 0;
+
+ protected:
+  ~SessionHandler() = default;
+};
+
 /// Numbers, sends, retains and receives the frames of a session. Lifetime: call close() before releasing the last
-/// owner's reference; the loop outlives it. Threads: the loop's. Its handlers may close it.
+/// owner's reference; the loop outlives it. Threads: the loop's.
 class ResumableSession : public std::enable_shared_from_this<ResumableSession> {
  public:
-  struct FrameHandlers {
-    /// A session frame was received. Returns false if it does not follow the protocol: the connection then ends.
-    std::function<bool(std::span<const std::byte>)> on_frame;
-    /// The connection has ended, and no other is attached. @param how the reason, a clause
-    std::function<void(const std::string& how)> on_end;
-  };
-
-  ResumableSession(async::EventLoop& loop, const SessionOptions& options, FrameHandlers handlers)
+  ResumableSession(async::EventLoop& loop, const SessionOptions& options, SessionHandler& handler)
       : loop_(loop),
         options_(options),
-        handlers_(std::move(handlers)),
+        handler_(&handler),
         queue_(options.outgoing_bytes, max_unacknowledged_bytes),
-        to_write_(loop),
-        last_received_(Deadline::Clock::now()) {}
+        to_write_(loop) {}
   ResumableSession(const ResumableSession&) = delete;
   ResumableSession& operator=(const ResumableSession&) = delete;
-  ~ResumableSession() = default;
 
   /// Continues the session on this connection instead of an earlier one. Bytes that its writer has queued go first.
   /// @param has number of frames that the peer has
@@ -32369,9 +31801,9 @@ class ResumableSession : public std::enable_shared_from_this<ResumableSession> {
     to_write_.set();
   }
 
-  /// Ends the session; no handler is called any more.
+  /// Ends the session; the handler is not called any more.
   void close() noexcept {
-    handlers_ = {};
+    handler_ = nullptr;
     detach();
   }
 
@@ -32385,10 +31817,7 @@ class ResumableSession : public std::enable_shared_from_this<ResumableSession> {
   static constexpr std::size_t most_unserved = std::size_t{1} << 16;  ///< frames; a rank has far fewer requests open
   static constexpr std::chrono::milliseconds linger{1000};
   static constexpr const char* no_protocol = "it sent bytes that do not follow the protocol";
-
   static constexpr std::chrono::milliseconds step{100};  ///< interval at which write_all() checks a slow peer
-
-  static Deadline a_day() { return Deadline::after(std::chrono::hours(24)); }
 
   /// Whether a server serves no more requests until the rank has read responses. Only the server side does this: two
   /// sides that wait for each other would deadlock.
@@ -32425,9 +31854,8 @@ class ResumableSession : public std::enable_shared_from_this<ResumableSession> {
     }
     if (self->connection_.get() == connection) {
       self->detach();
-      const std::function<void(const std::string&)> on_end = self->handlers_.on_end;
-      if (on_end) {
-        on_end(how);
+      if (self->handler_ != nullptr) {
+        self->handler_->on_disconnected(how);
       }
     }
   }
@@ -32441,7 +31869,7 @@ class ResumableSession : public std::enable_shared_from_this<ResumableSession> {
         note_bytes(is_whole);
       }
       if (!is_whole) {
-        co_await connection.tcp.readable(a_day());
+        co_await connection.tcp.readable(Deadline::unbounded("the session watches the peer and ends the connection"));
         continue;
       }
       if (!frame.ok()) {
@@ -32469,18 +31897,21 @@ class ResumableSession : public std::enable_shared_from_this<ResumableSession> {
   /// Serves a frame, or keeps it until lacks_room() is false. Kept frames are bounded, because they are unacknowledged.
   /// Heartbeats are never kept: they acknowledge responses, which makes room. @returns false for a protocol violation
   bool receive_frame(Frame& frame) {
-    if (const std::optional<std::uint64_t> has = decode_heartbeat(frame)) {
+    if (frame.empty()) {
+      return false;  // no message is empty
+    }
+    if (frame.front() == static_cast<std::byte>(MessageKind::heartbeat)) {
+      const std::optional<std::uint64_t> has = decode_heartbeat(frame);
+      if (!has || !queue_.acknowledge(*has)) {
+        return false;
+      }
       if (options_.is_server) {
         send_heartbeat();
       }
-      const bool is_possible = queue_.acknowledge(*has);
       if (queue_.has_waiting()) {
         to_write_.set();
       }
-      return is_possible;
-    }
-    if (frame.empty()) {
-      return false;  // no message is empty
+      return true;
     }
     if (unserved_.empty() && !lacks_room()) {
       return serve(frame);
@@ -32496,8 +31927,7 @@ class ResumableSession : public std::enable_shared_from_this<ResumableSession> {
     if (unacknowledged_bytes_ > max_unacknowledged_bytes / 4) {
       acknowledge();
     }
-    const std::function<bool(std::span<const std::byte>)> on_frame = handlers_.on_frame;
-    return !on_frame || on_frame(frame);
+    return handler_ == nullptr || handler_->on_frame(frame);
   }
 
   /// Serves frames that waited for room. @returns false for a protocol violation
@@ -32552,7 +31982,7 @@ class ResumableSession : public std::enable_shared_from_this<ResumableSession> {
         co_await loop_.sleep_for(linger);
         co_return "it was asked to close";
       } else {
-        co_await to_write_.wait(a_day());
+        co_await to_write_.wait(Deadline::unbounded("the end of the connection destroys this task"));
         last_taken = Deadline::Clock::now();
       }
     }
@@ -32560,15 +31990,15 @@ class ResumableSession : public std::enable_shared_from_this<ResumableSession> {
 
   async::EventLoop& loop_;
   SessionOptions options_;
-  FrameHandlers handlers_;
+  SessionHandler* handler_;  ///< null once closed
   RetransmitQueue queue_;
   std::unique_ptr<FramedConnection> connection_;
   async::AutoResetEvent to_write_;
-  Deadline::Clock::time_point last_received_;
+  Deadline::Clock::time_point last_received_ = Deadline::Clock::now();
   Deadline::Clock::time_point last_heartbeat_;
   std::uint64_t received_ = 0;
   std::size_t unacknowledged_bytes_ = 0;
-  FieldWriter heartbeat_;
+  Serializer heartbeat_;
   std::deque<Frame> unserved_;  ///< frames of the peer that wait for room
   std::size_t unserved_bytes_ = 0;
   bool closing_ = false;
@@ -32585,71 +32015,59 @@ class ResumableSession : public std::enable_shared_from_this<ResumableSession> {
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-/// Lifetime: the loop outlives it. Threads: the loop's. Its handlers may end it.
-class ClientSession {
+/// Base of a StoreClient, which receives the frames. Lifetime: the loop outlives it. Threads: the loop's.
+class ClientSession : public SessionHandler {
  public:
-  struct MessageHandlers {
-    std::function<bool(ToRank&)> on_message;              ///< returns false for an unexpected message
-    std::function<void(const std::string& how)> on_lost;  ///< the store is lost; `how` is a clause
-  };
-
-  ClientSession(async::EventLoop& loop, StoreAddress address, const Accepted& accepted,
-                std::unique_ptr<FramedConnection> connection, MessageHandlers handlers)
-      : loop_(loop),
-        address_(std::move(address)),
-        peer_(connection->tcp.peer()),
-        accepted_(accepted),
-        handlers_(std::move(handlers)),
-        session_(std::make_shared<ResumableSession>(loop, SessionOptions{}, frame_handlers())) {
-    connection->watch(std::chrono::milliseconds(accepted_.liveness_ms));
-    static_cast<void>(session_->attach(std::move(connection), 0));  // a new session can always start at frame 0
-    heartbeat_task_ = loop_.spawn(run_heartbeats());
-  }
   ClientSession(const ClientSession&) = delete;
   ClientSession& operator=(const ClientSession&) = delete;
-  ~ClientSession() { end(); }
 
-  /// @returns false if too many bytes wait to be sent
-  [[nodiscard]] bool send(Frame frame) { return session_->send(std::move(frame)); }
-  std::size_t waiting_bytes() const noexcept { return session_->waiting_bytes(); }
+ protected:
+  /// The tasks begin in the loop's next turn, when the derived object exists.
+  ClientSession(async::EventLoop& loop, ConnectedStore store)
+      : loop_(loop),
+        address_(std::move(store.address)),
+        peer_(store.connection->tcp.peer()),
+        accepted_(store.accepted),
+        session_(std::make_shared<ResumableSession>(loop, SessionOptions{}, *this)) {
+    store.connection->watch(std::chrono::milliseconds(accepted_.liveness_ms));
+    static_cast<void>(session_->attach(std::move(store.connection), 0));  // a new session can always start at frame 0
+    heartbeat_task_ = loop_.spawn(run_heartbeats());
+  }
+  ~ClientSession() { close(); }
 
-  /// Closes the connection; no handler is called any more.
-  void end() noexcept {
-    handlers_ = {};
+  /// The job has failed, as the store says instead of going on with the session.
+  virtual void on_failure(const Cause& cause) = 0;
+  /// The store is lost, and the session closed. @param how a clause
+  virtual void on_lost(const std::string& how) = 0;
+
+  /// Closes the connection; no virtual function is called any more.
+  void close() noexcept {
     session_->close();
     heartbeat_task_.cancel();
     resume_task_.cancel();
     lookup_task_.cancel();
   }
 
+  async::EventLoop& loop() const noexcept { return loop_; }
+  const StoreAddress& address() const noexcept { return address_; }
+  ResumableSession& session() const noexcept { return *session_; }
+
  private:
   /// How long an address may take to answer at first. TCP repeats a lost SYN only after a second.
   static constexpr std::chrono::milliseconds first_connect_timeout{100};
   static constexpr std::chrono::milliseconds longest_connect_timeout{5000};
 
-  ResumableSession::FrameHandlers frame_handlers() {
-    ResumableSession::FrameHandlers handlers;
-    handlers.on_frame = [this](std::span<const std::byte> frame) {
-      std::optional<ToRank> message = decode_to_rank(frame);
-      const std::function<bool(ToRank&)> on_message = handlers_.on_message;
-      return message && (!on_message || on_message(*message));
-    };
-    handlers.on_end = [this](const std::string& how) {
-      if (accepted_.reconnect_window_ms == 0) {
-        report_lost(how);
-      } else {
-        resume_task_ = loop_.spawn(resume(how));
-      }
-    };
-    return handlers;
+  void on_disconnected(const std::string& how) override {
+    if (accepted_.reconnect_window_ms == 0) {
+      lose(how);
+    } else {
+      resume_task_ = loop_.spawn(resume(how));
+    }
   }
 
-  void report_lost(const std::string& how) {
-    const std::function<void(const std::string&)> on_lost = handlers_.on_lost;
-    end();
-    if (on_lost) {
-      on_lost(how);
-    }
+  void lose(const std::string& how) {
+    close();
+    on_lost(how);
   }
 
   /// Sends heartbeats, and ends the session if the store sends nothing for the liveness time. If this process itself
@@ -32664,8 +32082,8 @@ class ClientSession {
       if (now - before > every + liveness / 2) {
         session_->reset_liveness_clock();
       } else if (session_->attached() && now - session_->last_received() > liveness) {
-        report_lost("it has sent nothing for " + duration_text(liveness) +
-                    " (it is stopped, or its host or the way to it is gone)");
+        lose("it has sent nothing for " + duration_text(liveness) +
+             " (it is stopped, or its host or the way to it is gone)");
         co_return;
       }
       session_->send_heartbeat();
@@ -32699,7 +32117,7 @@ class ClientSession {
     lookup_task_.cancel();
     if (!done) {
       reason = reason.empty() ? last_error_ : reason;
-      report_lost(how + (reason.empty() ? "" : "; going on with the session failed: " + reason));
+      lose(how + (reason.empty() ? "" : "; going on with the session failed: " + reason));
     }
   }
 
@@ -32720,9 +32138,7 @@ class ClientSession {
       reason = refused->sentence;
     } else if (const Failure* failure = std::get_if<Failure>(&result)) {
       reason = failure->cause.sentence();
-      ToRank message = *failure;
-      const std::function<bool(ToRank&)> on_message = handlers_.on_message;
-      static_cast<void>(!on_message || on_message(message));
+      on_failure(failure->cause);
     }
     const HandshakeError* error = std::get_if<HandshakeError>(&result);
     last_error_ = error != nullptr ? error->reason : last_error_;
@@ -32752,7 +32168,6 @@ class ClientSession {
   StoreAddress address_;
   net::SocketAddress peer_;  ///< store address of the session's last connection
   Accepted accepted_;
-  MessageHandlers handlers_;
   std::shared_ptr<ResumableSession> session_;
   async::TaskHandle heartbeat_task_;
   std::vector<net::SocketAddress> endpoints_;    ///< addresses to try when resuming
@@ -32767,43 +32182,73 @@ class ClientSession {
 // ---- dtrain/rendezvous/client/store_client.hpp
 
 /// @file
-/// Store client: pending requests of a rank, their responses, and the job's failure.
+/// Store client: a rank's session with the store of its job, and the requests in it.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-/// Shared by the JoinedJob, which ends it, and the tasks that wait for responses.
-/// Lifetime: the loop outlives it. Threads: the loop's.
-class StoreClient {
+/// The client side of the rendezvous, from joining to leaving. Its layers, from the lowest: FramedConnection (a
+/// connection with its frames), handshake() and StoreConnector (Hello, Challenge, Join, until the store accepts),
+/// ResumableSession (numbers and keeps frames), ClientSession (heartbeats, reconnection), StoreClient (pairs requests
+/// with responses). Lifetime: the loop outlives it. Threads: the loop's, destruction included.
+class StoreClient final : public std::enable_shared_from_this<StoreClient>, private ClientSession {
  public:
-  /// @param connection on which the store has accepted this rank
-  StoreClient(async::EventLoop& loop, StoreAddress address, const Accepted& accepted,
-              std::unique_ptr<FramedConnection> connection, int rank, std::shared_ptr<FailureLatch> failure)
-      : loop_(loop),
+  /// Ends the session when its owner goes. Tasks that wait for a response then throw; until then they share the client.
+  struct EndSession {
+    void operator()(StoreClient* ended) noexcept {
+      ended->end("the session with the store has ended");
+      client.reset();
+    }
+    std::shared_ptr<StoreClient> client{};
+  };
+  /// Without an earlier leave(), the job counts the rank as lost when this goes.
+  using Owner = std::unique_ptr<StoreClient, EndSession>;
+
+  /// Connects to the store, with retries until the store listens, and waits until all ranks have joined.
+  /// @param failure receives the job's first cause, during the join and for the session's life
+  /// @throws Error (refused) with the store's sentence, or if one side does not know the other's secret; the job's
+  /// first cause; Error (timeout); and the errors of connecting
+  static async::Task<Owner> join(async::EventLoop& loop, StoreAddress address, Join request,
+                                 std::shared_ptr<FailureLatch> failure, Deadline deadline) {
+    const int rank = request.info.rank;
+    const int world_size = request.world_size;
+    const std::string doing = "joining the job at " + address.text() + " as " +
+                              (address.role == ClientRole::rank ? "rank " : "node ") + std::to_string(rank);
+    StoreConnector connector(loop, std::move(address), std::move(request), *failure, doing, deadline);
+    ConnectedStore connected = co_await connector.connect_and_join();
+    const net::SocketAddress own_end = connected.connection->tcp.local().unmapped();
+    auto shared = std::make_shared<StoreClient>(loop, std::move(connected), rank, std::move(failure));
+    Owner client(shared.get(), EndSession{shared});
+    const async::WakeReason ready = co_await client->welcomed_.wait(deadline);
+    if (ready == async::WakeReason::timed_out) {  // the store's own timeout has passed, unless its machine stood still
+      co_await client->welcomed_.wait(Deadline::after(response_grace));
+    }
+    client->failure_->throw_if_failed(rank);
+    if (!client->membership_) {
+      throw Error(Errc::timeout, doing + ": the deadline passed; the store did not say which ranks are missing");
+    }
+    Membership& membership = *client->membership_;
+    if (membership.rank != rank || membership.world_size != world_size) {
+      throw Error(Errc::protocol, doing + ": the store answered for another rank");
+    }
+    if (!own_end.is_loopback()) {
+      membership.route_address = own_end.host();
+    }
+    co_return std::move(client);
+  }
+
+  /// @param store has accepted this rank
+  StoreClient(async::EventLoop& loop, ConnectedStore store, int rank, std::shared_ptr<FailureLatch> failure)
+      : ClientSession(loop, std::move(store)),
         rank_(rank),
-        store_(address.text()),
         failure_(std::move(failure)),
         welcomed_(loop),
         left_(loop),
-        failure_received_(loop),
-        session_(
-            std::make_unique<ClientSession>(loop, std::move(address), accepted, std::move(connection), handlers())) {}
+        failure_received_(loop) {}
   StoreClient(const StoreClient&) = delete;
   StoreClient& operator=(const StoreClient&) = delete;
   ~StoreClient() { end("the session with the store ended"); }
 
-  /// Waits until all ranks have joined. The store's own join timeout passes earlier, unless its machine stood still;
-  /// the store then sends the missing ranks as the first cause.
-  /// @returns this rank's Membership; nothing if the store answered neither by the deadline nor within a second after
-  /// it
-  /// @throws the job's first cause
-  async::Task<std::optional<Membership>> wait_for_welcome(Deadline deadline) {
-    const async::WakeReason ready = co_await welcomed_.wait(deadline);
-    if (ready == async::WakeReason::timed_out) {
-      co_await welcomed_.wait(Deadline::after(response_grace));
-    }
-    failure_->throw_if_failed(rank_);
-    co_return std::move(membership_);
-  }
+  const Membership& membership() const noexcept { return *membership_; }
 
   /// Sends a request and waits for its response. At the deadline it cancels the request. It then waits up to a second
   /// for the response, which lists what is missing.
@@ -32854,32 +32299,19 @@ class StoreClient {
     try {
       post(encode(FailureReport{cause}), "reporting a failure");
       if (reporting_.done()) {
-        reporting_ = loop_.spawn(fail_unless_answered(cause));
+        reporting_ = loop().spawn(fail_unless_answered(cause));
       }
     } catch (const Error&) {  // too many bytes wait to be sent: the store takes none
-      fail(cause);
+      on_failure(cause);
     }
   }
-
-  /// Closes the connection; every wait ends with `sentence`. Without leave(), the job counts this rank as lost.
-  void end(std::string sentence) noexcept {
-    if (open()) {
-      end_sentence_ = std::move(sentence);
-    }
-    reporting_.cancel();
-    session_.reset();
-    wake_all();
-  }
-
-  int rank() const noexcept { return rank_; }
-  FailureLatch& failure() const noexcept { return *failure_; }
 
  private:
   static constexpr std::chrono::milliseconds response_grace{1000};
 
   /// Pending request, in the frame of the coroutine that sent it.
   struct PendingRequest {
-    PendingRequest(StoreClient& owner, std::uint64_t number) : client(owner), id(number), over(owner.loop_) {
+    PendingRequest(StoreClient& owner, std::uint64_t number) : client(owner), id(number), over(owner.loop()) {
       client.pending_.emplace(id, this);
     }
     PendingRequest(const PendingRequest&) = delete;
@@ -32908,22 +32340,22 @@ class StoreClient {
     bool cancelled = false;
   };
 
-  bool open() const noexcept { return session_ != nullptr; }
+  bool open() const noexcept { return !end_sentence_; }
 
-  ClientSession::MessageHandlers handlers() {
-    ClientSession::MessageHandlers handlers;
-    handlers.on_message = [this](ToRank& message) {
-      std::visit([this](auto& each) { on(each); }, message);
-      return true;
-    };
-    handlers.on_lost = [this](const std::string& how) { on_connection_lost(how); };
-    return handlers;
+  /// Closes the connection; every wait ends with `sentence`. Without leave(), the job counts this rank as lost.
+  void end(std::string sentence) noexcept {
+    if (open()) {
+      end_sentence_ = std::move(sentence);
+    }
+    reporting_.cancel();
+    close();
+    wake_all();
   }
 
   void require_open(const std::string& doing) const {
     failure_->throw_if_failed(rank_);
     if (!open() || leaving_) {
-      throw Error(Errc::closed, doing + ": " + (open() ? "this rank is leaving the job" : end_sentence_))
+      throw Error(Errc::closed, doing + ": " + (open() ? "this rank is leaving the job" : *end_sentence_))
           .with_rank(rank_);
     }
   }
@@ -32941,8 +32373,8 @@ class StoreClient {
   }
 
   void post(Frame frame, const std::string& doing) {
-    if (!session_->send(std::move(frame))) {
-      throw Error(Errc::limit, doing + ": " + std::to_string(session_->waiting_bytes()) +
+    if (!session().send(std::move(frame))) {
+      throw Error(Errc::limit, doing + ": " + std::to_string(session().waiting_bytes()) +
                                    " bytes wait to be sent to the store; await some requests first")
           .with_rank(rank_);
     }
@@ -32960,10 +32392,17 @@ class StoreClient {
   async::Task<void> fail_unless_answered(Cause cause) {
     const async::WakeReason ready = co_await failure_received_.wait(Deadline::after(response_grace));
     if (ready == async::WakeReason::timed_out) {
-      fail(cause);
+      on_failure(cause);
     }
   }
 
+  bool on_frame(std::span<const std::byte> frame) override {
+    std::optional<ToRank> message = decode<ToRank>(frame);
+    if (message) {
+      std::visit([this](auto& each) { on(each); }, *message);
+    }
+    return message.has_value();
+  }
   void on(Response& response) {
     const auto found = pending_.find(response.id);
     if (found != pending_.end()) {
@@ -32971,7 +32410,7 @@ class StoreClient {
       found->second->over.set();
     }
   }
-  void on(const Failure& failure) { fail(failure.cause); }
+  void on(const Failure& failure) { on_failure(failure.cause); }
   void on(const Left&) {
     acknowledged_ = true;
     left_.set();
@@ -32982,7 +32421,7 @@ class StoreClient {
   }
 
   /// The job has failed: every wait ends with its cause.
-  void fail(const Cause& cause) {
+  void on_failure(const Cause& cause) override {
     failure_->set(cause);
     for (const auto& [id, pending] : pending_) {
       pending->over.set();
@@ -32992,102 +32431,29 @@ class StoreClient {
   }
 
   /// The store is lost: the job has failed, unless this rank is leaving or knows another cause.
-  void on_connection_lost(const std::string& how) {
+  void on_lost(const std::string& how) override {
     if (!leaving_ && !failure_->failed()) {
-      fail(Cause{CauseKind::lost,
-                 -1,
-                 {},
-                 "the store of the job at " + store_ + " went away: rank 0 or its launcher ended (" + how + ")"});
+      on_failure(Cause{
+          CauseKind::lost,
+          -1,
+          {},
+          "the store of the job at " + address().text() + " went away: rank 0 or its launcher ended (" + how + ")"});
     }
     wake_all();
   }
 
-  async::EventLoop& loop_;
   int rank_;
-  std::string store_;
   std::shared_ptr<FailureLatch> failure_;
   async::ManualResetEvent welcomed_;
   async::ManualResetEvent left_;
   async::ManualResetEvent failure_received_;
   std::uint64_t last_id_ = 0;
-  std::optional<Membership> membership_;
+  std::optional<Membership> membership_;  ///< since Welcome
   std::map<std::uint64_t, PendingRequest*> pending_;
   bool leaving_ = false;
   bool acknowledged_ = false;
-  std::string end_sentence_;
+  std::optional<std::string> end_sentence_;  ///< once ended
   async::TaskHandle reporting_;
-  std::unique_ptr<ClientSession> session_;  ///< null once ended
-};
-
-}  // namespace DTRAIN_NAMESPACE::rendezvous
-
-// ---- dtrain/rendezvous/client/joined_job.hpp
-
-/// @file
-/// rendezvous::JoinedJob: a rank's membership in its job, from joining to leaving.
-
-namespace DTRAIN_NAMESPACE::rendezvous {
-
-/// The client side of the rendezvous. Its layers, from the lowest: FramedConnection (a connection with its frames),
-/// handshake() and StoreConnector (Hello, Challenge, Join, until the store accepts), ResumableSession (numbers and
-/// keeps frames), ClientSession (heartbeats, reconnection), StoreClient (pairs requests with responses), JoinedJob.
-///
-/// Lifetime: the loop outlives it. Destroying it without leave() closes the connection; the job then counts this rank
-/// as lost. Threads: the loop's, destruction included.
-class JoinedJob {
- public:
-  /// Connects to the store, with retries until the store listens, and waits until all ranks have joined.
-  /// @param failure receives the job's first cause, during the join and for the session's life
-  /// @throws Error (refused) with the store's sentence, or if one side does not know the other's secret; the job's
-  /// first cause; Error (timeout); and the errors of connecting
-  static async::Task<std::unique_ptr<JoinedJob>> join(async::EventLoop& loop, StoreAddress address, JoinRequest request,
-                                                      std::shared_ptr<FailureLatch> failure, Deadline deadline) {
-    const std::string store = address.text();
-    const int rank = request.info.rank;
-    const std::string doing = "joining the job at " + store + " as " +
-                              (address.role == ClientRole::rank ? "rank " : "node ") + std::to_string(rank);
-    StoreConnector connector(loop, std::move(address), request, *failure, doing, deadline);
-    ConnectedStore connected = co_await connector.connect_and_join();
-    const net::SocketAddress own_end = connected.connection->tcp.local().unmapped();
-    auto client = std::make_shared<StoreClient>(loop, std::move(connected.address), connected.accepted,
-                                                std::move(connected.connection), rank, std::move(failure));
-    std::optional<Membership> membership = co_await client->wait_for_welcome(deadline);
-    if (!membership) {
-      throw Error(Errc::timeout, doing + ": the deadline passed; the store did not say which ranks are missing");
-    }
-    if (membership->rank != rank || membership->world_size != request.world_size) {
-      throw Error(Errc::protocol, doing + ": the store answered for another rank");
-    }
-    if (!own_end.is_loopback()) {
-      membership->route_address = own_end.host();
-    }
-    co_return std::unique_ptr<JoinedJob>(new JoinedJob(*std::move(membership), std::move(client)));
-  }
-
-  const Membership& membership() const noexcept { return membership_; }
-
-  /// Sends Leave and closes. @returns whether the store acknowledged it by the deadline
-  async::Task<bool> leave(Deadline deadline) {
-    const bool acknowledged = co_await client_->leave(deadline);
-    co_return acknowledged;
-  }
-
-  /// Reports a failure on this rank to the job; the latch gets the job's first cause within about a second.
-  void report(const Cause& cause) { client_->report(cause); }
-
-  /// For Store, which may outlive the session.
-  const std::shared_ptr<StoreClient>& client() const noexcept { return client_; }
-
-  JoinedJob(const JoinedJob&) = delete;
-  JoinedJob& operator=(const JoinedJob&) = delete;
-  ~JoinedJob() { client_->end("the session with the store has ended"); }
-
- private:
-  JoinedJob(Membership membership, std::shared_ptr<StoreClient> client)
-      : membership_(std::move(membership)), client_(std::move(client)) {}
-
-  Membership membership_;
-  std::shared_ptr<StoreClient> client_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
@@ -33100,6 +32466,63 @@ class JoinedJob {
 namespace DTRAIN_NAMESPACE::rendezvous {
 
 namespace detail {
+
+/// Beginning of an error sentence about a request: "setting key 'a' and 2 more". @pre the request has a key
+inline std::string describe(const Request& request) {
+  const char* verb = "";
+  switch (request.kind) {
+    case RequestKind::set: verb = "setting key "; break;
+    case RequestKind::get: verb = "waiting for key "; break;
+    case RequestKind::try_get: verb = "looking for key "; break;
+    case RequestKind::add: verb = "adding to key "; break;
+    case RequestKind::wait: verb = "waiting for key "; break;
+    case RequestKind::barrier: verb = "waiting in barrier "; break;
+    case RequestKind::compare_set: verb = "comparing and setting key "; break;
+    case RequestKind::erase: verb = "erasing key "; break;
+    case RequestKind::append: verb = "appending to key "; break;
+    case RequestKind::set_many: verb = "setting key "; break;
+    case RequestKind::get_many:
+    case RequestKind::take: verb = "waiting for key "; break;
+  }
+  return verb + in_quotes(request.keys.front()) +
+         (request.keys.size() > 1 ? " and " + std::to_string(request.keys.size() - 1) + " more" : "");
+}
+
+/// Checks a request against the bounds. @throws Error (invalid_argument) with the bound that it exceeds
+inline void require_bounded(const Request& request, const std::string& doing) {
+  const auto refuse = [&](const std::string& what, std::size_t bound, const std::string& rest = " are possible") {
+    throw Error(Errc::invalid_argument, doing + ": " + what + "; at most " + std::to_string(bound) + rest);
+  };
+  const std::string of_value = std::string(" are possible") + large_value_remedy;
+  const auto bytes = [](std::size_t count) { return std::to_string(count) + " bytes"; };
+  if (request.keys.size() > max_keys_per_wait) {
+    refuse("these are " + std::to_string(request.keys.size()) + " keys", max_keys_per_wait, " are possible at once");
+  }
+  if (request.members.ranges.size() > max_barrier_ranges) {
+    refuse("its " + std::to_string(request.members.size()) + " ranks are " +
+               std::to_string(request.members.ranges.size()) + " ranges of equal steps",
+           max_barrier_ranges);
+  }
+  std::size_t sum = request.value.size() + (request.expected ? request.expected->size() : 0);
+  for (const std::string& key : request.keys) {
+    sum += key.size();
+    if (key.size() > max_key_bytes) {
+      refuse("it has " + bytes(key.size()) + " with its prefix", max_key_bytes);
+    }
+  }
+  for (const std::string& value : request.values) {
+    sum += value.size();
+    if (value.size() > max_value_bytes) {
+      refuse("a value has " + bytes(value.size()), max_value_bytes, of_value);
+    }
+  }
+  if (request.value.size() > max_value_bytes) {
+    refuse("the value has " + bytes(request.value.size()), max_value_bytes, of_value);
+  }
+  if (sum > max_batch_bytes) {
+    refuse("its keys and values have " + bytes(sum) + " together", max_batch_bytes, " are possible at once");
+  }
+}
 
 inline async::Task<Response> answer_at_once() {
   co_return Response{};
@@ -33119,8 +32542,8 @@ DTRAIN_DEFINED async::Task<Response> StoreRequest::start() {
   if (request.keys.empty()) {
     return detail::answer_at_once();  // an operation on several keys, of which there are none
   }
-  std::string doing = describe(request);
-  require_bounded(request, doing);
+  std::string doing = detail::describe(request);
+  detail::require_bounded(request, doing);
   std::shared_ptr<StoreClient> session = client.lock();
   if (!session) {
     throw Error(Errc::closed, doing + ": this rank's session with the store has ended");
@@ -33130,6 +32553,11 @@ DTRAIN_DEFINED async::Task<Response> StoreRequest::start() {
 
 DTRAIN_DEFINED async::Task<Response> StoreRequest::send() {
   spend();
+  if (loop_handle && !client.expired() && !loop_handle->on_loop_thread()) {
+    throw Error(Errc::invalid_argument, detail::describe(request) +
+                                            ": awaited on another thread than the control thread; await "
+                                            "it in a coroutine of run or spawn, or call wait()");
+  }
   return start();
 }
 
@@ -33139,7 +32567,7 @@ DTRAIN_DEFINED Response StoreRequest::wait() {
     return {};
   }
   deadline = deadline ? *deadline : Deadline::after(timeout);
-  const std::string doing = describe(request);
+  const std::string doing = detail::describe(request);
   if (!loop_handle) {
     throw Error(Errc::invalid_argument, doing + ": this store has no thread of its own; co_await the call instead");
   }
@@ -33651,7 +33079,7 @@ class KeyValueMap {
       const char* end = text->data() + text->size();
       const auto [stop, error] = std::from_chars(text->data(), end, present);
       if (error != std::errc() || stop != end) {
-        return {0, "it holds no integer; add works on keys that add alone has written"};
+        return {0, "it holds no integer; add works on a value that is a decimal number"};
       }
     }
     Count sum;
@@ -33671,7 +33099,7 @@ class KeyValueMap {
     const std::size_t length = old->size() + text.size();
     if (length > max_value_bytes) {
       return {0, "the value would have " + std::to_string(length) + " bytes; at most " +
-                     std::to_string(max_value_bytes) + " are possible"};
+                     std::to_string(max_value_bytes) + " are possible" + large_value_remedy};
     }
     Count count{static_cast<std::int64_t>(length), refuse(0, 0, text.size())};
     if (!count.refusal) {
@@ -33767,7 +33195,7 @@ class KeyValueMap {
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
 
-// ---- dtrain/rendezvous/storage/request_handler.hpp
+// ---- dtrain/rendezvous/server/request_handler.hpp
 
 /// @file
 /// RequestHandler: pure state machine that serves the requests of a job's ranks: requests in, responses out.
@@ -33777,9 +33205,9 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 /// Every request gets one response, unless its session ends first. Threads: one. Bounded by its Limits.
 class RequestHandler {
  public:
-  /// @param actions receives the responses; outlives the handler
-  RequestHandler(int world_size, const Limits& limits, std::vector<ServerAction>& actions)
-      : limits_(limits), world_size_(world_size), actions_(actions), keys_(limits), barriers_(world_size) {}
+  /// @param sink sends the responses; outlives the handler
+  RequestHandler(int world_size, const Limits& limits, JobSink& sink)
+      : limits_(limits), world_size_(world_size), sink_(sink), keys_(limits), barriers_(world_size) {}
   RequestHandler(const RequestHandler&) = delete;
   RequestHandler& operator=(const RequestHandler&) = delete;
   ~RequestHandler() = default;
@@ -33824,7 +33252,7 @@ class RequestHandler {
     return key ? "while it waited for key " + in_quotes(*key) : "while it worked";
   }
 
-  /// Serves a request. @pre the session is open, and decode_from_rank returned the request
+  /// Serves a request. @pre the session is open, and decode<FromRank> returned the request
   void receive(SessionId session, Request& request, Instant now = Deadline::Clock::now()) {
     const RequestKey id{session, request.id};
     ClientRequests& client = clients_.at(session);
@@ -33884,7 +33312,7 @@ class RequestHandler {
     const auto found = clients_.find(session);
     if (found != clients_.end()) {
       found->second.pending.erase(response.id);
-      actions_.emplace_back(send_to(session, std::move(response)));
+      sink_.send(session, std::move(response));
     }
   }
   void answer(RequestKey id, Status status, std::string text = {}, std::int64_t number = 0) {
@@ -34040,7 +33468,7 @@ class RequestHandler {
 
   Limits limits_;
   int world_size_;
-  std::vector<ServerAction>& actions_;
+  JobSink& sink_;
   KeyValueMap keys_;
   Barriers barriers_;
   std::set<int> left_;  ///< ranks that have left: none of their barriers can complete
@@ -34059,20 +33487,19 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 /// State of one job; its RequestHandler serves requests. Threads: one. Its Limits bound it, whatever it receives.
 class JobState {
  public:
+  /// @param sink sends messages and tells of ranks; outlives the state
   /// @param id of this attempt of the job, which every rank receives
   /// @param job name of the job; a Join is compared with it and with `opener`, the rank that opens the store
-  JobState(int world_size, std::string owner, std::string id, const Limits& limits, const std::string& job = {},
-           StoreOpener opener = {})
-      : id_(std::move(id)),
+  JobState(JobSink& sink, int world_size, std::string owner, std::string id, const Limits& limits,
+           const std::string& job = {}, StoreOpener opener = {})
+      : sink_(sink),
+        id_(std::move(id)),
         members_(owner, job, std::move(opener)),
         rank_table_(world_size, std::move(owner)),
-        request_handler_(world_size, limits, actions_) {}
+        request_handler_(world_size, limits, sink) {}
   JobState(const JobState&) = delete;
   JobState& operator=(const JobState&) = delete;
   ~JobState() = default;
-
-  /// The actions since the last call.
-  std::vector<ServerAction> take_actions() { return std::exchange(actions_, {}); }
 
   const std::optional<Cause>& cause() const noexcept { return cause_; }
   bool formed() const noexcept { return formed_; }
@@ -34110,9 +33537,9 @@ class JobState {
     request_handler_.open(session, join.info.rank);
     members_.add(join);
     if (compared.relation == JobComparison::Relation::doubtful && !std::exchange(has_warned_, true)) {
-      actions_.emplace_back(LogWarning{compared.sentence});  // one for each job is enough
+      sink_.warn(compared.sentence);  // one for each job is enough
     }
-    actions_.emplace_back(RankJoined{join.info.rank, join.info.host});
+    sink_.on_joined(join.info.rank, join.info.host);
     if (rank_table_.complete()) {
       form();
     }
@@ -34146,9 +33573,9 @@ class JobState {
       return;
     }
     cause_ = cause;
-    actions_.emplace_back(JobFailedAction{cause});
+    sink_.on_failure(cause);
     for (const auto& [session, rank] : ranks_) {
-      send(session, Failure{cause});
+      sink_.send(session, Failure{cause});
     }
     request_handler_.fail();
   }
@@ -34163,7 +33590,8 @@ class JobState {
     }
     std::string text = "within " + waited + " only " + rank_list(rank_table_.ranks_in(RankTable::RankState::joined)) +
                        " of " + std::to_string(rank_table_.world_size()) + " joined, " + missing() +
-                       " did not; see whether they run and know the address of the store";
+                       " did not; see whether they run and know the address of the store" +
+                       (members_.listens_at().empty() ? "" : ": " + members_.listens_at());
     if (!last_refusal_.empty()) {
       text += " (a process was refused: " + last_refusal_ + ")";
     }
@@ -34171,9 +33599,6 @@ class JobState {
   }
 
  private:
-  void send(SessionId session, ToRank message) { actions_.emplace_back(send_to(session, std::move(message))); }
-  void close(SessionId session) { actions_.emplace_back(CloseAfterSending{session}); }
-
   /// Admits the rank. While a job whose store a rank opened still forms, a second claim of a rank or of the store fails
   /// it. Two jobs that nothing distinguishes may then have met at one port.
   std::variant<std::monostate, Refused, Cause> claim(SessionId session, const Join& join) {
@@ -34203,7 +33628,7 @@ class JobState {
     formed_ = true;
     for (Membership& membership : std::get<std::vector<Membership>>(formed)) {
       const SessionId session = rank_table_.at(membership.rank).session;
-      send(session, Welcome{std::move(membership)});
+      sink_.send(session, Welcome{std::move(membership)});
     }
   }
 
@@ -34215,10 +33640,10 @@ class JobState {
 
   void on(SessionId session, Request& request) {
     if (cause_) {
-      return send(session, Response{request.id, Status::failed, cause_->sentence(), 0});
+      return sink_.send(session, Response{request.id, Status::failed, cause_->sentence(), 0});
     }
     if (!formed_) {
-      return send(session, Response{request.id, Status::refused, "not all ranks have joined yet", 0});
+      return sink_.send(session, Response{request.id, Status::refused, "not all ranks have joined yet", 0});
     }
     request_handler_.receive(session, request);
   }
@@ -34230,16 +33655,17 @@ class JobState {
   void on(SessionId session, const Leave&) {
     const int rank = ranks_.at(session);
     const std::string host = rank_table_.at(rank).info.host;
-    send(session, Left{});
-    close(session);
+    sink_.send(session, Left{});
+    sink_.close_after_sending(session);
     remove(session, RankTable::RankState::left);
-    actions_.emplace_back(RankLeft{rank});
+    sink_.on_left(rank);
     if (!formed_) {
       return post(Cause{CauseKind::lost, rank, host, "it left before all ranks had joined"});
     }
     request_handler_.refuse_barriers(rank);
   }
 
+  JobSink& sink_;
   std::string id_;
   JobMembers members_;
   RankTable rank_table_;
@@ -34248,8 +33674,7 @@ class JobState {
   bool formed_ = false;
   bool has_warned_ = false;
   std::string last_refusal_;
-  std::vector<ServerAction> actions_;
-  RequestHandler request_handler_;  ///< appends its responses to actions_
+  RequestHandler request_handler_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
@@ -34320,19 +33745,19 @@ class JoinTimeout {
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-/// Performs the actions of its JobState, and detects lost ranks. A rank is lost if its session has no connection for
-/// the reconnect window, or sends nothing for the liveness time. Lifetime: the loop outlives it; destroying it closes
-/// every session at once. Threads: the loop's.
-class JobServer {
+/// Sends what its JobState says, and detects lost ranks. A rank is lost if its session has no connection for the
+/// reconnect window, or sends nothing for the liveness time. Lifetime: the loop outlives it; destroying it closes every
+/// session at once. Threads: the loop's.
+class JobServer final : private JobSink {
  public:
   /// @throws Error (posix) if the system gives no random bytes; Error (invalid_argument) for an impossible world size
   JobServer(async::EventLoop& loop, StoreJobOptions options, const Limits& limits)
       : loop_(loop),
         options_(checked(std::move(options))),
         limits_(limits),
-        job_(options_.world_size, options_.owner, random_job_id(), limits_, options_.job, options_.opener),
+        job_(*this, options_.world_size, options_.owner, random_job_id(), limits_, options_.job, options_.opener),
         over_(loop),
-        join_timeout_(loop, job_, options_.join_deadline, [this] { apply(); }),
+        join_timeout_(loop, job_, options_.join_deadline, [this] { settle(); }),
         liveness_task_(loop_.spawn(watch_liveness())) {}
   JobServer(const JobServer&) = delete;
   JobServer& operator=(const JobServer&) = delete;
@@ -34343,11 +33768,8 @@ class JobServer {
   /// Posts a failure that the store's own process noticed. Only the job's first cause counts; every rank receives it.
   void post_failure(const Cause& cause) {
     job_.post(cause);
-    apply();
+    settle();
   }
-
-  /// The job's first cause; nothing while the job has not failed.
-  const std::optional<Cause>& cause() const noexcept { return job_.cause(); }
 
   /// Waits until every rank has left or, after a failure, closed its connection. @returns false at the deadline
   async::Task<bool> all_left(Deadline deadline) {
@@ -34369,17 +33791,16 @@ class JobServer {
       return accept(entry->session, *present);  // its connection broke before it had received Accepted
     }
     const SessionId id = ++last_id_;
-    auto client = std::make_unique<ClientEntry>(Nonce(random_bytes<16>()), make_session(id));
-    ClientEntry& added = *clients_.emplace(id, std::move(client)).first->second;
+    ClientEntry& added = *clients_.emplace(id, std::make_unique<ClientEntry>(*this, id)).first->second;
     const JobState::JoinResult result = job_.join(id, join);
     if (std::holds_alternative<std::monostate>(result)) {
       join_timeout_.joined(join.join_timeout_ms);
       const Accepted accepted = accept(id, added);
-      apply();
+      settle();
       return accepted;
     }
     clients_.erase(id);
-    apply();
+    settle();
     const Refused* refused = std::get_if<Refused>(&result);
     return refused != nullptr ? std::variant<Accepted, Refused, Failure>(*refused) : std::get<Failure>(result);
   }
@@ -34411,14 +33832,21 @@ class JobServer {
   /// @}
 
  private:
-  struct ClientEntry {
-    ClientEntry(Nonce secret_key, std::shared_ptr<ResumableSession> resumable_session)
-        : key(secret_key), session(std::move(resumable_session)) {}
+  struct ClientEntry final : SessionHandler {
+    ClientEntry(JobServer& server, SessionId session_id)
+        : owner(server),
+          id(session_id),
+          session(std::make_shared<ResumableSession>(server.loop_, server.session_options(), *this)) {}
     ClientEntry(const ClientEntry&) = delete;
     ClientEntry& operator=(const ClientEntry&) = delete;
     ~ClientEntry() { session->close(); }
 
-    Nonce key;
+    bool on_frame(std::span<const std::byte> frame) override { return owner.receive_frame(id, frame); }
+    void on_disconnected(const std::string& how) override { owner.disconnected(id, how); }
+
+    JobServer& owner;
+    SessionId id;
+    Nonce key = random_bytes<16>();
     std::shared_ptr<ResumableSession> session;
     async::TaskHandle waiting;  ///< runs after a lost connection, and ends the session after the reconnect window
   };
@@ -34431,13 +33859,7 @@ class JobServer {
     return options;
   }
 
-  std::shared_ptr<ResumableSession> make_session(SessionId id) {
-    ResumableSession::FrameHandlers handlers;
-    handlers.on_frame = [this, id](std::span<const std::byte> frame) { return receive_frame(id, frame); };
-    handlers.on_end = [this, id](const std::string& how) { disconnected(id, how); };
-    const SessionOptions session{limits_.outgoing_bytes, limits_.send, true, heartbeat()};
-    return std::make_shared<ResumableSession>(loop_, session, std::move(handlers));
-  }
+  SessionOptions session_options() const { return {limits_.outgoing_bytes, limits_.send, true, heartbeat()}; }
 
   /// Heartbeat interval: 0.5 s, or longer for more than 5000 ranks, so that about 10,000 heartbeats a second arrive at
   /// most; at most a quarter of the liveness time.
@@ -34463,12 +33885,12 @@ class JobServer {
     if (!job_.has_joined(id)) {
       return true;  // the rank has left: its bytes are read only to see the connection's end
     }
-    std::optional<FromRank> message = decode_from_rank(frame);
+    std::optional<FromRank> message = decode<FromRank>(frame);
     if (!message) {
       return false;
     }
     job_.receive(id, *std::move(message));
-    apply();
+    settle();
     return true;
   }
 
@@ -34499,7 +33921,7 @@ class JobServer {
     if (loss) {
       job_.post(*loss);
     }
-    apply();
+    settle();
   }
 
   /// Ends sessions that send nothing for the liveness time. If the store's own process was stopped meanwhile, the
@@ -34526,65 +33948,45 @@ class JobServer {
     }
   }
 
-  /// Performs the job's actions in order. If a callback posts a failure meanwhile, its actions follow the earlier ones.
-  void apply() {
-    if (std::exchange(applying_, true)) {
-      return;
-    }
-    const std::unique_ptr<bool, void (*)(bool*)> guard(&applying_, [](bool* applying) { *applying = false; });
-    std::vector<SessionId> unread;
-    for (auto actions = job_.take_actions(); !actions.empty(); actions = job_.take_actions()) {
-      for (ServerAction& action : actions) {
-        std::visit([&](auto& each) { perform(each, unread); }, action);
-      }
-    }
-    applying_ = false;
-    if (job_.over()) {
-      over_.set();
-    }
-    for (const SessionId id : unread) {
-      detach(id, "it left more than " + std::to_string(limits_.outgoing_bytes) + " bytes of answers unread");
+  /// @name Called by the job
+  /// @{
+  template <class Message>
+  void send_to(SessionId id, Message& message) {
+    const auto found = clients_.find(id);
+    if (found != clients_.end() && !found->second->session->send(encode(std::move(message)))) {
+      unread_.push_back(id);
     }
   }
-
-  template <class Answer>
-  requires std::is_same_v<Answer, SendMessage> || std::is_same_v<Answer, SendValues>
-  void perform(Answer& send, std::vector<SessionId>& unread) {
-    const auto found = clients_.find(send.session);
-    if (found != clients_.end() && !found->second->session->send(encode(std::move(send.message)))) {
-      unread.push_back(send.session);
-    }
-  }
-  void perform(const CloseAfterSending& close, std::vector<SessionId>&) {
-    const auto found = clients_.find(close.session);
+  void send(SessionId id, ToRank message) override { send_to(id, message); }
+  void send(SessionId id, ValueResponse message) override { send_to(id, message); }
+  void close_after_sending(SessionId id) override {
+    const auto found = clients_.find(id);
     if (found != clients_.end()) {
       found->second->session->close_after_sending();
     }
   }
-  void perform(const RankJoined& joined, std::vector<SessionId>&) {
-    if (options_.on_joined) {
-      options_.on_joined(joined.rank, joined.host);
-    }
-  }
-  void perform(const RankLeft& left, std::vector<SessionId>&) {
-    if (options_.on_left) {
-      options_.on_left(left.rank);
-    }
-  }
-  void perform(const JobFailedAction& failed, std::vector<SessionId>&) {
-    if (options_.on_failure) {
-      options_.on_failure(failed.cause);
-    }
-  }
+  void on_joined(int rank, const std::string& host) override { options_.on_joined(rank, host); }
+  void on_left(int rank) override { options_.on_left(rank); }
+  void on_failure(const Cause& cause) override { options_.on_failure(cause); }
+  void warn(const std::string& sentence) override { log(LogLevel::warning, sentence); }
+  /// @}
 
-  void perform(const LogWarning& doubt, std::vector<SessionId>&) { log(LogLevel::warning, doubt.sentence); }
+  /// After each call of the job: ends the sessions that left too many bytes unread, which changes the job again.
+  void settle() {
+    for (const SessionId id : std::exchange(unread_, {})) {
+      detach(id, "it left more than " + std::to_string(limits_.outgoing_bytes) + " bytes of answers unread");
+    }
+    if (job_.over()) {
+      over_.set();
+    }
+  }
 
   async::EventLoop& loop_;
   StoreJobOptions options_;
   Limits limits_;
   JobState job_;
   async::ManualResetEvent over_;
-  bool applying_ = false;
+  std::vector<SessionId> unread_;  ///< sessions that took too little of what was sent
   SessionId last_id_ = 0;
   std::map<SessionId, std::unique_ptr<ClientEntry>> clients_;
   JoinTimeout join_timeout_;  ///< tasks come last: destroyed before the members that they use
@@ -34654,8 +34056,6 @@ class StoreServer {
     Transcript transcript;
   };
 
-  static Deadline a_day() { return Deadline::after(std::chrono::hours(24)); }
-
   static std::vector<net::Listener> one(net::Listener listener) {
     std::vector<net::Listener> listeners;
     listeners.push_back(std::move(listener));
@@ -34664,7 +34064,8 @@ class StoreServer {
 
   async::Task<void> accept_all(net::Listener& listener) {
     for (std::size_t accepted_at_once = 1;; ++accepted_at_once) {
-      std::optional<net::Connection> accepted = co_await listener.accept(a_day());
+      std::optional<net::Connection> accepted =
+          co_await listener.accept(Deadline::unbounded("clients may come as long as the store lives"));
       if (accepted) {
         add_pending(std::move(*accepted));
       }
@@ -34735,7 +34136,7 @@ class StoreServer {
                                                                                           Deadline deadline) {
     ReceivedHandshake handshake;
     const net::FrameResult first = co_await connection.reader.read_frame(deadline);
-    auto hello = first.ok() ? decode_hello(first.payload, version_text()) : std::nullopt;
+    auto hello = first.ok() ? decode_hello(first.payload, version_text) : std::nullopt;
     if (!hello) {
       co_return std::monostate();
     }
@@ -34755,7 +34156,7 @@ class StoreServer {
       co_return std::monostate();
     }
     const net::FrameResult second = co_await connection.reader.read_frame(deadline);
-    std::optional<HandshakeRequest> request = second.ok() ? decode_handshake_request(second.payload) : std::nullopt;
+    std::optional<HandshakeRequest> request = second.ok() ? decode<HandshakeRequest>(second.payload) : std::nullopt;
     if (!request) {
       co_return std::monostate();
     }
@@ -34881,21 +34282,37 @@ namespace detail {
 /// How long a rank that hosts the store waits for the other ranks to receive the cause.
 inline constexpr std::chrono::milliseconds departure_timeout{1000};
 
+/// What the store learns about this rank. Provisional fields stay unset: the store computes them.
+inline RankInfo rank_info(const ControlPlaneOptions& options, const HostIdentity& host) {
+  const identity::ProcessIdentity& identity = options.identity;
+  const auto certain = [&identity](const char* field, const std::optional<int>& value) {
+    return identity.is_provisional(field) ? std::nullopt : value;
+  };
+  return {identity.rank,
+          host.id,
+          host.name,
+          certain("local_rank", identity.local_rank),
+          certain("local_world_size", identity.local_world_size),
+          certain("node_rank", identity.node_rank),
+          certain("node_count", identity.node_count),
+          options.settings};
+}
+
 }  // namespace detail
 
 /// The rank's session and, if it hosts the store, the server. Used by the loop's thread only, until it has ended.
 struct ControlPlane::LoopState {
   std::optional<StoreServer> server;
   JobServer* job = nullptr;  ///< the server's
-  std::unique_ptr<JoinedJob> session;
+  StoreClient::Owner session;
 };
 
 DTRAIN_DEFINED ControlPlane::ControlPlane(const ControlPlaneOptions& options, std::shared_ptr<FailureLatch> failure)
-    : failure_(std::move(failure)),
-      loop_handle_(std::make_shared<LoopHandle>(thread_)),
-      loop_state_(std::make_unique<LoopState>()) {
+    : failure_(std::move(failure)), loop_state_(std::make_unique<LoopState>()) {
+  check_master_address(options);
   const HostIdentity host = host_identity(options.host_id);
-  const Deadline deadline = Deadline::after(options.timeout);
+  constexpr std::chrono::nanoseconds longest = std::chrono::hours(24 * 365 * 100);  // sums with it do not overflow
+  const Deadline deadline = Deadline::after(std::min(options.timeout, longest));
   const auto form = [&](async::EventLoop& loop) { return join(loop, options, host, deadline); };
   try {
     thread_.run_blocking(form, with_grace(deadline), "joining the job");
@@ -34920,22 +34337,21 @@ DTRAIN_DEFINED bool ControlPlane::leave_blocking(Deadline deadline) {
 
 DTRAIN_DEFINED async::Task<void> ControlPlane::join(async::EventLoop& loop, const ControlPlaneOptions& options,
                                                     const HostIdentity& host, Deadline deadline) {
-  JoinRequest request;
-  request.info = RankInfo{
-      options.rank,       host.id,         host.name, options.local_rank, options.local_world_size, options.node_rank,
-      options.node_count, options.settings};
-  request.world_size = options.world_size;
-  request.job = options.job;
+  Join request;
+  const identity::ProcessIdentity& identity = options.identity;
+  request.info = detail::rank_info(options, host);
+  request.world_size = identity.world_size;
+  request.job = identity.job.value_or("");
   request.origin = options.origin;
-  request.opens_store = options.host_store;
-  const bool alone = options.world_size == 1 && options.host_store;
+  request.opens_store = options.hosts_store;
+  const bool alone = identity.world_size == 1 && options.hosts_store;
   StoreAddress address;
-  address.host = alone ? "127.0.0.1" : options.master_host;
-  address.port = alone ? std::uint16_t{0} : options.master_port;
+  address.host = alone ? "127.0.0.1" : identity.master_addr.value_or("127.0.0.1");
+  address.port = static_cast<std::uint16_t>(alone ? 0 : identity.master_port.value_or(identity::default_master_port));
   address.ports = alone ? std::uint16_t{1} : options.master_ports;
-  address.attempt = options.attempt;
+  address.attempt = static_cast<std::uint64_t>(identity.attempt);
   address.secret = options.secret;
-  if (options.host_store) {
+  if (options.hosts_store) {
     const ListenOptions listen_options{options.interface, options.secret.has_value()};
     std::vector<net::Listener> listeners;
     if (alone) {
@@ -34947,31 +34363,32 @@ DTRAIN_DEFINED async::Task<void> ControlPlane::join(async::EventLoop& loop, cons
     address.host = bound.is_any() ? "localhost" : bound.host();
     address.port = bound.port();
     address.ports = 1;
-    open_store(loop, std::move(listeners), options, host, deadline);
+    std::string place = alone ? std::string() : listens_at(listeners, identity.master_addr.value_or(""));
+    open_store(loop, std::move(listeners), std::move(place), options, host, deadline);
   }
   try {
-    loop_state_->session = co_await JoinedJob::join(loop, address, std::move(request), failure_, deadline);
+    loop_state_->session = co_await StoreClient::join(loop, address, std::move(request), failure_, deadline);
   } catch (const std::exception& error) {
     if (loop_state_->server) {  // the other ranks receive the cause before the store ends
-      loop_state_->job->post_failure(Cause{CauseKind::exception, options.rank, host.name, error.what()});
+      loop_state_->job->post_failure(Cause{CauseKind::exception, identity.rank, host.name, error.what()});
     }
     throw;
   }
   membership_ = loop_state_->session->membership();
   membership_.named_address = options.interface ? net::local_address_named(*options.interface) : std::string();
-  client_ = loop_state_->session->client();
+  client_ = loop_state_->session->weak_from_this();
 }
 
 DTRAIN_DEFINED void ControlPlane::open_store(async::EventLoop& loop, std::vector<net::Listener> listeners,
-                                             const ControlPlaneOptions& options, const HostIdentity& host,
-                                             Deadline join_deadline) {
+                                             std::string place, const ControlPlaneOptions& options,
+                                             const HostIdentity& host, Deadline join_deadline) {
   loop_state_->server.emplace(loop, std::move(listeners), ServerOptions{options.secret, options.limits});
   StoreJobOptions job;
-  job.world_size = options.world_size;
-  job.attempt = options.attempt;
-  job.job = options.job;
-  job.owner = "rank " + std::to_string(options.rank) + " on host " + host.name;
-  job.opener = StoreOpener{::getpid(), host.id, options.origin};
+  job.world_size = options.identity.world_size;
+  job.attempt = static_cast<std::uint64_t>(options.identity.attempt);
+  job.job = options.identity.job.value_or("");
+  job.owner = "rank " + std::to_string(options.identity.rank) + " on host " + host.name;
+  job.opener = StoreOpener{::getpid(), host.id, options.origin, std::move(place)};
   job.join_deadline = join_deadline;
   loop_state_->job = &loop_state_->server->open(std::move(job));
 }
@@ -35005,7 +34422,7 @@ DTRAIN_DEFINED async::Task<void> ControlPlane::destroy_loop_state() {
 /// Sends reports to the store; without a session, a report sets this rank's own latch.
 DTRAIN_DEFINED void ControlPlane::install_reporter() {
   const std::weak_ptr<FailureLatch> latch = failure_;
-  failure_->set_reporter([loop_handle = loop_handle_, weak_client = client_, latch](const Cause& cause) {
+  failure_->set_reporter([loop_handle = thread_.handle(), weak_client = client_, latch](const Cause& cause) {
     const bool posted = loop_handle->post([weak_client, latch, cause] {
       if (const std::shared_ptr<StoreClient> client = weak_client.lock()) {
         client->report(cause);
@@ -35031,10 +34448,37 @@ DTRAIN_DEFINED void ControlPlane::close() noexcept {
     } catch (...) {  // the loop has ended, and with it every task
     }
   }
-  loop_handle_->close();
 }
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/backend/shared_memory/arena.hpp
+
+/// @file
+/// Arena: an allocation of a channel, with a memory range for each rank, mapped by every rank.
+
+namespace DTRAIN_NAMESPACE::backend::shared_memory {
+
+/// Borrows an allocation for one operation. Lifetime: the Allocation outlives enqueued work, as every buffer does.
+struct Arena {
+  std::byte* base = nullptr;
+  std::size_t stride = 0;
+
+  std::byte* memory_of(int rank) const noexcept { return base + static_cast<std::size_t>(rank) * stride; }
+
+  /// The buffer at `operation.offset` in the memory of `rank`.
+  std::byte* buffer(int rank, const Operation& operation) const noexcept { return memory_of(rank) + operation.offset; }
+};
+
+/// An allocation has the number of the setup that made it: the same on every rank, also after a setup that failed on
+/// some ranks; 0: of none.
+struct NumberedArena {
+  std::uint64_t number = 0;
+  Arena arena{};
+};
+using ArenaTable = AllocationTable<NumberedArena>;
+
+}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
 
 // ---- dtrain/backend/shared_memory/futex_counter.hpp
 
@@ -35238,7 +34682,7 @@ class Segment {
     if (needed > available) {
       throw out_of_memory(needed, available);
     }
-    net::Descriptor memory(::memfd_create("dtrain", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+    Descriptor memory(::memfd_create("dtrain", MFD_CLOEXEC | MFD_ALLOW_SEALING));
     if (!memory) {
       throw errno_error("creating " + std::to_string(bytes) + " bytes of shared memory");
     }
@@ -35257,7 +34701,7 @@ class Segment {
   }
 
   /// Maps a memfd that another process made. @throws Error (protocol) unless it is sealed and of that size; (posix)
-  static std::shared_ptr<Segment> adopt(net::Descriptor memory, std::size_t bytes) {
+  static std::shared_ptr<Segment> adopt(Descriptor memory, std::size_t bytes) {
     const int seals = ::fcntl(memory.get(), F_GET_SEALS);
     const off_t end = ::lseek(memory.get(), 0, SEEK_END);
     if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || end < 0 || static_cast<std::uint64_t>(end) != bytes) {
@@ -35311,7 +34755,7 @@ class Segment {
   static constexpr int populate_write = 23;  ///< MADV_POPULATE_WRITE, which older C libraries do not name
 
   /// Aligns the base to huge pages if the segment is large enough for one.
-  Segment(net::Descriptor memory, std::size_t bytes) : memory_(std::move(memory)), bytes_(bytes) {
+  Segment(Descriptor memory, std::size_t bytes) : memory_(std::move(memory)), bytes_(bytes) {
     const std::size_t slack = bytes >= huge_page_bytes ? huge_page_bytes : 0;
     void* range = ::mmap(nullptr, bytes + slack, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (range == MAP_FAILED) {
@@ -35354,538 +34798,23 @@ class Segment {
   }
 
   const OwningProcess process_;
-  net::Descriptor memory_;
+  Descriptor memory_;
   std::byte* base_ = nullptr;
   std::size_t bytes_ = 0;
 };
 
 }  // namespace DTRAIN_NAMESPACE::backend::shared_memory
 
-// ---- dtrain/backend/shared_memory/arena.hpp
+// ---- dtrain/backend/shared_memory/setup/segment_transfer.hpp
 
 /// @file
-/// Arena: an allocation of a channel, with a memory range for each rank, mapped by every rank.
+/// Segment transfer: rank 0 sends the descriptor of a segment to another process by a Unix socket.
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
-/// Borrows an allocation for one operation. Lifetime: the Allocation outlives enqueued work, as every buffer does.
-struct Arena {
-  std::byte* base = nullptr;
-  std::size_t stride = 0;
-
-  std::byte* memory_of(int rank) const noexcept { return base + static_cast<std::size_t>(rank) * stride; }
-
-  /// The buffer at `operation.offset` in the memory of `rank`.
-  std::byte* buffer(int rank, const Operation& operation) const noexcept { return memory_of(rank) + operation.offset; }
-};
-
-/// Table of a communicator's allocations, to find buffers in them. An allocation has the number of the setup that made
-/// it: the same on every rank, also after a setup that failed on some ranks.
-class ArenaTable {
- public:
-  struct Location {
-    std::uint64_t allocation = 0;  ///< 0: in none
-    std::uint64_t offset = 0;
-    Arena arena{};
-  };
-
-  void add(std::uint64_t number, const std::shared_ptr<Segment>& segment, Arena arena, std::byte* own_memory,
-           std::size_t bytes) {
-    std::erase_if(records_, [](const ArenaRecord& record) { return record.segment.expired(); });
-    records_.push_back({number, segment, arena, own_memory, bytes});
-  }
-
-  /// Location of `count` bytes at `data`. Blocking: no; allocates nothing.
-  Location find(const std::byte* data, std::size_t count) const noexcept {
-    const auto address = reinterpret_cast<std::uintptr_t>(data);
-    for (const ArenaRecord& record : records_) {
-      const auto begin = reinterpret_cast<std::uintptr_t>(record.own_memory);
-      if (address >= begin && address - begin <= record.bytes && count <= record.bytes - (address - begin) &&
-          !record.segment.expired()) {  // else other memory may have these addresses by now
-        return {record.number, address - begin, record.arena};
-      }
-    }
-    return {};
-  }
-
- private:
-  struct ArenaRecord {
-    std::uint64_t number;
-    std::weak_ptr<Segment> segment;
-    Arena arena;
-    std::byte* own_memory;
-    std::size_t bytes;
-  };
-
-  std::vector<ArenaRecord> records_;
-};
-
-}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
-
-// ---- dtrain/backend/shared_memory/setup/pending_peers.hpp
-
-/// @file
-/// PendingPeers: connections to a channel's rank 0 before their hello message.
-
-namespace DTRAIN_NAMESPACE::backend::shared_memory {
-
-/// A connection, and whether its peer is a thread of this process. (ThreadSanitizer cannot relate two mappings of one
-/// memory, so ranks that are threads share one.)
-struct PeerSocket {
-  net::UnixConnection connection;
-  bool same_process = false;
-
-  explicit PeerSocket(net::UnixConnection to) : connection(std::move(to)) {
-    same_process = connection.peer_credentials().pid == ::getpid();
-  }
-};
-
-/// Polls all connections at once: a rank may send its hello late, and processes outside the job delay no rank. Of more
-/// than `most` connections, the oldest is closed.
-class PendingPeers {
- public:
-  PendingPeers(net::UnixListener listener, std::size_t most) : listener_(std::move(listener)), most_(most) {}
-
-  /// Entries to poll before serve().
-  std::span<pollfd> poll_entries() {
-    poll_entries_.assign(1, {listener_.descriptor(), POLLIN, 0});
-    for (const PeerSocket& peer : peers_) {
-      poll_entries_.push_back({peer.connection.descriptor(), POLLIN, 0});
-    }
-    return poll_entries_;
-  }
-
-  /// After polling: calls `on_hello(PeerSocket&&, bytes)` for each connection with a message, and accepts a new one.
-  /// @throws Error (posix)
-  template <class OnHello>
-  void serve(OnHello on_hello) {
-    for (std::size_t i = peers_.size(); i-- > 0;) {
-      if (poll_entries_[i + 1].revents != 0) {
-        PeerSocket peer = std::move(peers_[i]);
-        peers_.erase(peers_.begin() + static_cast<std::ptrdiff_t>(i));
-        receive_hello(std::move(peer), on_hello);
-      }
-    }
-    if (poll_entries_[0].revents != 0) {
-      add(PeerSocket(listener_.accept(Deadline::after(std::chrono::seconds(1)))));
-    }
-  }
-
- private:
-  template <class OnHello>
-  static void receive_hello(PeerSocket peer, OnHello& on_hello) {
-    std::vector<std::byte> bytes;
-    try {
-      bytes = peer.connection.receive(Deadline::after({}));
-    } catch (const Error&) {
-      return;  // the connection is closed, or not a rank's
-    }
-    on_hello(std::move(peer), bytes);
-  }
-
-  /// Closes connections of other users' processes.
-  void add(PeerSocket peer) {
-    if (peer.connection.peer_credentials().uid == ::geteuid()) {
-      if (peers_.size() >= most_) {
-        peers_.erase(peers_.begin());
-      }
-      peers_.push_back(std::move(peer));
-    }
-  }
-
-  net::UnixListener listener_;
-  const std::size_t most_;
-  std::vector<PeerSocket> peers_;
-  std::vector<pollfd> poll_entries_;
-};
-
-}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
-
-// ---- dtrain/backend/shared_memory/setup/setup_message.hpp
-
-/// @file
-/// SetupMessage: message between ranks of one host during the setup of shared memory.
-
-namespace DTRAIN_NAMESPACE::backend::shared_memory {
-
-enum class SetupMessageKind : std::uint32_t {
-  hello = 1,  ///< peer to rank 0: rank, token
-  request,    ///< peer to rank 0: requested bytes
-  offer,      ///< rank 0 to peer: bytes of the segment, nonce; an address, or else the descriptor follows
-  ready,      ///< peer to rank 0: success, or code and text of its error
-  outcome,    ///< rank 0 to peer: success of all ranks, or code and text of the error
-};
-
-/// An error that another rank sent: its sentence is complete.
-struct RemoteError : Error {
-  RemoteError(Errc code, std::string sentence) : Error(code, std::move(sentence)) {}
-};
-
-/// A fixed size: the same program runs at both ends.
-struct SetupMessage {
-  static constexpr std::uint64_t magic_number = 0x6474'7261'696e'0001;  // "dtrain", version of this protocol
-
-  std::uint64_t magic = magic_number;
-  SetupMessageKind kind = SetupMessageKind::hello;
-  std::int32_t rank = 0;     ///< the sender's rank in the channel
-  std::uint64_t number = 0;  ///< of the setup on this channel: 1, 2, ...
-  std::uint64_t bytes = 0;
-  std::uint64_t nonce = 0;
-  std::uint64_t address = 0;  ///< of an InProcessTransfer, in an offer to a thread of the same process
-  std::int32_t code = 0;      ///< 0: success; else an Errc
-  std::array<char, 64> token{};
-  std::array<char, 1024> text{};
-
-  std::span<const std::byte> as_bytes() const noexcept { return std::as_bytes(std::span(this, 1)); }
-
-  std::string text_as_string() const { return {text.begin(), std::find(text.begin(), text.end(), '\0')}; }
-
-  void set_error(const Error& error) noexcept {
-    const bool own = error.code().category() == dtrain_category();
-    code = own ? error.code().value() : static_cast<std::int32_t>(Errc::job_failed);
-    const std::string_view sentence = error.what();
-    std::memcpy(text.data(), sentence.data(), std::min(sentence.size(), text.size()));
-  }
-
-  /// @throws RemoteError if it carries an error
-  void throw_if_error() const {
-    if (code != 0) {
-      throw RemoteError(static_cast<Errc>(code), text_as_string());
-    }
-  }
-};
-static_assert(std::is_trivially_copyable_v<SetupMessage>);
-
-/// @throws Error (protocol) if the bytes are no message
-inline SetupMessage message_from(const std::vector<std::byte>& bytes) {
-  SetupMessage message;
-  if (bytes.size() == sizeof(SetupMessage)) {
-    std::memcpy(&message, bytes.data(), sizeof(SetupMessage));
-  }
-  if (bytes.size() != sizeof(SetupMessage) || message.magic != SetupMessage::magic_number) {
-    throw Error(Errc::protocol,
-                "a message of another program, or of another version of this one, came instead of a rank's");
-  }
-  return message;
-}
-
-}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
-
-// ---- dtrain/backend/shared_memory/setup/listener_address.hpp
-
-/// @file
-/// ListenerAddress: the Unix socket of a channel's rank 0, or its error, as published in the store.
-
-namespace DTRAIN_NAMESPACE::backend::shared_memory {
-
-/// "open NAME TOKEN", or "error SENTENCE".
-struct ListenerAddress {
-  std::string name;   ///< of its Unix socket
-  std::string token;  ///< secret: processes outside the job do not know it
-
-  std::string to_text() const { return "open " + name + " " + token; }
-
-  static std::string error_text(int job_rank, const Error& error) {
-    return "error rank " + std::to_string(job_rank) + " could not listen: " + error.what();
-  }
-
-  /// @throws Error (job_failed) if rank 0 published an error, or the text is malformed
-  static ListenerAddress from(const std::string& text, const std::string& channel) {
-    std::string_view rest = text;
-    const auto word = [&rest] {
-      const std::string_view found = rest.substr(0, rest.find(' '));
-      rest.remove_prefix(std::min(found.size() + 1, rest.size()));
-      return std::string(found);
-    };
-    const bool is_open = word() == "open";
-    ListenerAddress listener;
-    if (is_open) {
-      listener.name = word();
-      listener.token = word();
-    }
-    if (!is_open || listener.token.empty() || listener.token.size() > SetupMessage{}.token.size() || !rest.empty()) {
-      throw Error(Errc::job_failed, "opening channel '" + channel + "': " +
-                                        (is_open ? "rank 0 published '" + sanitize(text) + "'" : sanitize(rest)));
-    }
-    return listener;
-  }
-};
-
-}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
-
-// ---- dtrain/backend/shared_memory/setup/setup_connections.hpp
-
-/// @file
-/// SetupConnections: Unix connections between rank 0 and every other rank of a channel.
-
-namespace DTRAIN_NAMESPACE::backend::shared_memory {
-
-/// A star around rank 0. Leaves nothing in the file system, and nothing at all after the last process.
-class SetupConnections {
- public:
-  /// Collective, blocking. Rank 0 listens under a random name and publishes it in the store, with a token; it rejects
-  /// connections without the token. @throws Error, JobFailed
-  static SetupConnections open(const ChannelContext& context, Deadline deadline) {
-    SetupConnections connections(context);
-    if (connections.rank_ == 0 && connections.size_ > 1) {
-      connections.accept_all_or_report(context, deadline);
-    } else if (connections.rank_ != 0) {
-      connections.connect(context, deadline);
-    }
-    return connections;
-  }
-
-  int rank() const noexcept { return rank_; }
-  int size() const noexcept { return size_; }
-
-  /// A rank's number in the job, for errors.
-  int job_rank(int rank) const noexcept { return members_.rank_in_job(rank); }
-
-  /// On rank 0: to that peer. Elsewhere: to rank 0.
-  PeerSocket& socket(int peer) noexcept { return *sockets_[rank_ == 0 ? static_cast<std::size_t>(peer - 1) : 0]; }
-
-  /// Waits call `check` every 20 ms; it throws to end the wait.
-  void set_check(std::function<void()> check) { check_ = std::move(check); }
-
-  /// Blocking: the message of `kind` in the `number`-th setup; messages of earlier setups are skipped.
-  /// @throws Error (timeout, closed, protocol); the error that the peer sends instead; exceptions of the check
-  SetupMessage receive(int peer, SetupMessageKind kind, std::uint64_t number, Deadline deadline) {
-    return with_context(peer, [&] {
-      for (;;) {
-        wait_readable(socket(peer).connection.descriptor(), deadline);
-        const SetupMessage message = message_from(socket(peer).connection.receive(deadline));
-        if (message.number < number) {
-          continue;
-        }
-        if (message.number == number && message.kind == kind) {
-          return message;
-        }
-        if (message.number == number && message.kind == SetupMessageKind::outcome) {
-          message.throw_if_error();
-        }
-        throw Error(Errc::protocol,
-                    "a setup message came out of order; do all ranks open the same channels and "
-                    "allocate the same memory in the same order?");
-      }
-    });
-  }
-
-  /// Blocking. @throws as receive
-  net::Descriptor receive_descriptor(int peer, Deadline deadline) {
-    return with_context(peer, [&] {
-      wait_readable(socket(peer).connection.descriptor(), deadline);
-      return std::move(socket(peer).connection.receive_descriptor(deadline).descriptor);
-    });
-  }
-
-  /// Blocks hardly: a message fits the socket's buffer. @throws Error
-  void send(int peer, const SetupMessage& message, Deadline deadline) {
-    with_context(peer, [&] { socket(peer).connection.send(message.as_bytes(), deadline); });
-  }
-
-  /// Sends to rank 0, whose answer is received next. Ignores a closed connection, because rank 0's last message
-  /// explains more.
-  void send_before_receiving(const SetupMessage& message, Deadline deadline) {
-    try {
-      socket(0).connection.send(message.as_bytes(), deadline);
-    } catch (const Error& error) {
-      if (error.code() != make_error_code(Errc::closed)) {
-        throw;
-      }
-    }
-  }
-
-  /// @throws as send. The caller keeps `descriptor`.
-  void send_descriptor(int peer, int descriptor, Deadline deadline) {
-    const std::byte one{1};
-    with_context(peer, [&] { socket(peer).connection.send_descriptor(descriptor, std::span(&one, 1), deadline); });
-  }
-
- private:
-  explicit SetupConnections(const ChannelContext& context)
-      : rank_(context.members.rank),
-        size_(context.members.world_size),
-        channel_(context.name),
-        members_(context.members),
-        failure_(context.failure),
-        check_([failure = context.failure, rank = context.reporting_rank()] { failure->throw_if_failed(rank); }) {}
-
-  static std::string listener_key(const ChannelContext& context) { return context.name + "/shared_memory"; }
-
-  /// On failure, sends the cause to connected ranks before their connections close.
-  void accept_all_or_report(const ChannelContext& context, Deadline deadline) {
-    try {
-      accept_all(context, deadline);
-    } catch (const Error& error) {
-      SetupMessage outcome;
-      outcome.kind = SetupMessageKind::outcome;
-      outcome.number = 1;
-      outcome.set_error(error);
-      for (std::optional<PeerSocket>& peer : sockets_) {
-        try {
-          if (peer) {
-            peer->connection.send(outcome.as_bytes(), Deadline::after(std::chrono::seconds(1)));
-          }
-        } catch (const Error&) {
-          // The peer has closed its connection, and reports its own cause.
-        }
-      }
-      throw;
-    }
-  }
-
-  /// Rank 0 has a connection to each other rank while memory is mapped.
-  static void require_files(std::size_t connections) {
-    constexpr std::size_t spare = 8;  // the listener, the memfd, and connections of other processes
-    if (!make_room_for_files(connections + spare)) {
-      const std::string needed = std::to_string(open_files() + connections + spare);
-      throw Error(Errc::limit, "mapping one memory into " + std::to_string(connections) + " ranks needs " + needed +
-                                   " open files, and this process may open " +
-                                   std::to_string(open_files_limit().value_or(0)) + "; raise the limit (ulimit -n " +
-                                   needed + ")");
-    }
-  }
-
-  void accept_all(const ChannelContext& context, Deadline deadline) {
-    const ListenerAddress listener{"dtrain-" + rendezvous::random_job_id(), rendezvous::random_job_id()};
-    std::optional<PendingPeers> pending;
-    try {
-      require_files(static_cast<std::size_t>(size_));
-      pending.emplace(net::UnixListener(listener.name), static_cast<std::size_t>(size_) + max_strangers);
-    } catch (const Error& error) {
-      context.store.set_blocking(listener_key(context), ListenerAddress::error_text(job_rank(0), error), deadline);
-      throw;
-    }
-    context.store.set_blocking(listener_key(context), listener.to_text(), deadline);
-    sockets_.resize(static_cast<std::size_t>(size_ - 1));
-    int arrived = 0;
-    while (arrived < size_ - 1) {
-      wait_for_peers(pending->poll_entries(), deadline);
-      pending->serve([&](PeerSocket peer, const std::vector<std::byte>& hello) {
-        arrived += admit(std::move(peer), hello, listener.token) ? 1 : 0;
-      });
-    }
-    context.store.erase_blocking(listener_key(context), deadline);
-  }
-
-  /// @returns false unless `peer` is a rank that is still expected
-  bool admit(PeerSocket peer, const std::vector<std::byte>& bytes, const std::string& token) {
-    try {
-      const SetupMessage hello = message_from(bytes);
-      if (hello.kind != SetupMessageKind::hello || !std::equal(token.begin(), token.end(), hello.token.begin()) ||
-          hello.rank <= 0 || hello.rank >= size_ || sockets_[static_cast<std::size_t>(hello.rank - 1)]) {
-        return false;
-      }
-      sockets_[static_cast<std::size_t>(hello.rank - 1)].emplace(std::move(peer));
-      return true;
-    } catch (const Error&) {
-      return false;
-    }
-  }
-
-  void connect(const ChannelContext& context, Deadline deadline) {
-    const ListenerAddress listener =
-        ListenerAddress::from(context.store.get_blocking(listener_key(context), deadline), context.name);
-    with_context(0,
-                 [&] { sockets_.emplace_back(std::in_place, net::UnixConnection::connect(listener.name, deadline)); });
-    SetupMessage hello;
-    hello.rank = rank_;
-    std::copy(listener.token.begin(), listener.token.end(), hello.token.begin());
-    send(0, hello, deadline);
-  }
-
-  void wait_for_peers(std::span<pollfd> poll_entries, Deadline deadline) const {
-    try {
-      wait_readable(poll_entries, deadline);
-    } catch (const JobFailed&) {
-      throw;
-    } catch (const Error& error) {
-      throw Error(error.code(), doing() + ", waiting for rank " + missing() + ": " + error.what());
-    }
-  }
-
-  /// Waits in slices, so that the check can end it. @throws exceptions of the check; Error (timeout, posix)
-  void wait_readable(int descriptor, Deadline deadline) const {
-    pollfd entry{descriptor, POLLIN, 0};
-    wait_readable(std::span(&entry, 1), deadline);
-  }
-  void wait_readable(std::span<pollfd> entries, Deadline deadline) const {
-    for (;;) {
-      check_();
-      const bool last = deadline.passed();
-      const int count = ::poll(entries.data(), entries.size(), 20);
-      if (count > 0) {
-        return;
-      }
-      if (count < 0 && errno != EINTR) {
-        throw errno_error("waiting for a Unix socket");
-      }
-      if (last) {
-        throw Error(Errc::timeout, "the deadline passed");
-      }
-    }
-  }
-
-  std::string missing() const {
-    std::string ranks;
-    for (int peer = 1; peer < size_; ++peer) {
-      if (!sockets_[static_cast<std::size_t>(peer - 1)]) {
-        ranks += (ranks.empty() ? "" : ", ") + std::to_string(job_rank(peer));
-      }
-    }
-    return ranks;
-  }
-
-  std::string doing() const { return "setting up shared memory for channel '" + channel_ + "'"; }
-
-  /// Adds the peer's rank to a socket's error. The job's first cause, and an error that rank 0 sent, pass unchanged.
-  template <class F>
-  auto with_context(int peer, F call) const -> decltype(call()) {
-    try {
-      return call();
-    } catch (const JobFailed&) {
-      throw;
-    } catch (const RemoteError&) {
-      throw;
-    } catch (const Error& error) {
-      if (error.code() != make_error_code(Errc::timeout)) {
-        failure_->block_until_failed(
-            Deadline::after(std::chrono::milliseconds(500)));  // the first cause, if the peer is lost
-      }
-      check_();
-      throw Error(error.code(), doing() + " with rank " + std::to_string(job_rank(peer)) + ": " + error.what());
-    }
-  }
-
-  static constexpr std::size_t max_strangers = 16;
-
-  int rank_;
-  int size_;
-  std::string channel_;
-  rendezvous::Membership members_;
-  std::shared_ptr<FailureLatch> failure_;
-  std::function<void()> check_;
-  std::vector<std::optional<PeerSocket>> sockets_;
-};
-
-}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
-
-// ---- dtrain/backend/shared_memory/setup/segment_setup.hpp
-
-/// @file
-/// SegmentSetup: maps a new segment on every rank of a channel, or on none.
-
-namespace DTRAIN_NAMESPACE::backend::shared_memory {
-
-/// A segment, and the nonce that rank 0 drew for it.
-struct MappedSegment {
-  std::shared_ptr<Segment> segment;
-  std::size_t stride = 0;  ///< from one rank's memory to the next
-  std::uint64_t nonce = 0;
-};
-
-/// Passes a mapping to another thread of the same process. The message carries the address of an InProcessTransfer on
-/// the heap, which the receiver then owns. (A receiver that fails before it reads the message leaks it.)
+/// Passes a mapping to another thread of the same process (ThreadSanitizer cannot relate two mappings of one memory).
+/// The message carries the address of an InProcessTransfer on the heap, which the receiver then owns. (A receiver that
+/// fails before it reads the message leaks it.)
 struct InProcessTransfer {
   std::shared_ptr<Segment> segment;
   std::atomic<bool> ready{false};  ///< orders the two threads; in C++'s memory model a socket does not
@@ -35903,139 +34832,184 @@ struct InProcessTransfer {
   }
 };
 
-/// One setup. Ends the same way on every rank:
-/// - peers request a size; rank 0 compares the sizes and offers a segment;
-/// - every rank reserves the pages of its own memory; peers answer whether they could;
-/// - rank 0 sends the outcome.
-class SegmentSetup {
- public:
-  SegmentSetup(SetupConnections& connections, std::uint64_t number, std::size_t bytes, Deadline deadline)
-      : connections_(connections), number_(number), bytes_(bytes), deadline_(deadline), stride_(stride_for(bytes)) {}
+/// The message beside the descriptor. Processes outside the job do not know the token.
+struct SegmentMessage {
+  char token[32]{};
+  std::uint64_t address = 0;  ///< of an InProcessTransfer, for a thread of the same process
+};
 
-  /// Collective, blocking. @throws JobFailed; Error, the same on every rank that can still be reached: disagreement if
-  /// sizes differ (naming both), out_of_memory, timeout, closed
-  MappedSegment run() { return connections_.rank() == 0 ? offer() : accept(); }
+/// Receives one segment. Listens under a random name, which leaves nothing in the file system.
+class SegmentReceiver {
+ public:
+  /// @throws Error (posix)
+  SegmentReceiver() : listener_(name_) {}
+
+  /// "NAME TOKEN", for rank 0.
+  std::string address() const { return name_ + " " + token_; }
+
+  /// The segment that rank 0 has sent. Closes connections of other processes. Blocking: no.
+  /// @throws Error (timeout) if rank 0 has sent none; as Segment::adopt
+  std::shared_ptr<Segment> receive(std::size_t bytes, Deadline deadline) {
+    const Deadline now = Deadline::after({});
+    for (;;) {
+      net::UnixConnection connection = listener_.accept(now);
+      net::ReceivedDescriptor received;
+      try {
+        received = connection.receive_descriptor(now);
+      } catch (const Error&) {
+        // another process's: rank 0 has sent its message already
+      }
+      SegmentMessage message;
+      if (received.bytes.size() == sizeof message) {
+        std::memcpy(&message, received.bytes.data(), sizeof message);
+      }
+      if (token_ == std::string_view(message.token, sizeof message.token)) {
+        return message.address != 0 ? InProcessTransfer::take(message.address)
+                                    : Segment::adopt(std::move(received.descriptor), bytes);
+      }
+      if (deadline.passed()) {
+        throw Error(Errc::timeout, "the Unix socket '" + name_ + "' gets messages of other processes only");
+      }
+    }
+  }
 
  private:
-  static std::size_t stride_for(std::size_t bytes) noexcept {
+  const std::string name_ = "dtrain-" + random_job_id();
+  const std::string token_ = random_job_id();
+  net::UnixListener listener_;
+};
+
+/// Rank 0's half. @param address SegmentReceiver::address() of the receiver
+/// @throws Error (protocol) for a malformed address; (refused) for another user's process; (timeout, posix)
+inline void send_segment(const std::string& address, const std::shared_ptr<Segment>& segment, Deadline deadline) {
+  SegmentMessage message;
+  const std::size_t space = address.find(' ');
+  if (space == 0 || space == std::string::npos || address.size() - space - 1 != sizeof message.token) {
+    throw Error(Errc::protocol, "its socket's address came as " + in_quotes(address));
+  }
+  address.copy(message.token, sizeof message.token, space + 1);
+  net::UnixConnection connection = net::UnixConnection::connect(address.substr(0, space), deadline);
+  const net::PeerCredentials peer = connection.peer_credentials();
+  if (peer.uid != ::geteuid()) {
+    throw Error(Errc::refused, "it runs as user " + std::to_string(peer.uid) + " and this rank as user " +
+                                   std::to_string(::geteuid()) + "; start all ranks of a host as one user");
+  }
+  message.address = peer.pid == ::getpid() ? InProcessTransfer::give(segment) : 0;
+  try {
+    connection.send_descriptor(segment->descriptor(), std::as_bytes(std::span(&message, 1)), deadline);
+  } catch (...) {
+    if (message.address != 0) {
+      InProcessTransfer::take(message.address);
+    }
+    throw;
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
+
+// ---- dtrain/backend/shared_memory/setup/segment_setup.hpp
+
+/// @file
+/// SegmentSetup: maps a new segment on every rank of a channel, or on none.
+
+namespace DTRAIN_NAMESPACE::backend::shared_memory {
+
+/// A segment, and the nonce that rank 0 drew for it.
+struct MappedSegment {
+  std::shared_ptr<Segment> segment;
+  std::size_t stride = 0;  ///< from one rank's memory to the next
+  std::uint64_t nonce = 0;
+};
+
+/// One setup. Ends the same way on every rank:
+/// - every rank states a size and its socket; rank 0 compares the sizes and sends every rank the segment's descriptor;
+/// - every rank maps the segment and reserves the pages of its own memory, or all throw the error of one.
+class SegmentSetup {
+ public:
+  /// @param number of the setup on this channel: 1, 2, ...
+  SegmentSetup(const ChannelContext& context, std::uint64_t number, std::size_t bytes, Deadline deadline)
+      : self_(StoreRank::of(context, deadline, "setting up shared memory for channel '" + context.name + "'")),
+        name_(context.name + "/memory-" + std::to_string(number)),
+        bytes_(bytes) {
     const std::size_t unit = bytes >= huge_page_bytes ? huge_page_bytes : static_cast<std::size_t>(::getpagesize());
-    return round_up(std::max<std::size_t>(bytes, 1), unit);
+    shared_.stride = round_up(std::max<std::size_t>(bytes, 1), unit);
   }
 
-  SetupMessage message(SetupMessageKind kind) const noexcept {
-    SetupMessage made;
-    made.kind = kind;
-    made.rank = connections_.rank();
-    made.number = number_;
-    made.bytes = bytes_;
-    return made;
+  /// Collective, blocking. @throws JobFailed; Error, the same on every rank that can still be reached: disagreement if
+  /// sizes differ (naming both), out_of_memory, timeout
+  MappedSegment run() {
+    const std::string nonce = store_gather(
+        self_, name_ + "/offer", [this] { return request(); },
+        [this](const std::vector<std::string>& requests) { return offer(requests); });
+    shared_.nonce = std::strtoull(nonce.c_str(), nullptr, 10);
+    const auto map = [this] {
+      map_and_reserve();
+      return std::string();
+    };
+    store_gather(self_, name_ + "/mapped", map, [](const auto&) { return std::string(); });
+    shared_.segment->close_descriptor();
+    return std::move(shared_);
   }
 
-  MappedSegment offer() {
-    try {
-      compare_requests();
-      const MappedSegment shared = create();
-      for (int peer = 1; peer < connections_.size(); ++peer) {
-        send_offer(peer, shared);
-      }
-      shared.segment->reserve(0, bytes_);
-      for (int peer = 1; peer < connections_.size(); ++peer) {
-        connections_.receive(peer, SetupMessageKind::ready, number_, deadline_).throw_if_error();
-      }
-      shared.segment->close_descriptor();
-      send_outcome(message(SetupMessageKind::outcome));
-      return shared;
-    } catch (const Error& error) {
-      SetupMessage outcome = message(SetupMessageKind::outcome);
-      outcome.set_error(error);
-      send_outcome(outcome);
-      throw;
+ private:
+  /// "BYTES NAME TOKEN"; rank 0 has no socket.
+  std::string request() {
+    if (self_.rank == 0) {
+      return std::to_string(bytes_);
     }
+    receiver_.emplace();
+    return std::to_string(bytes_) + " " + receiver_->address();
   }
 
-  void compare_requests() {
-    for (int peer = 1; peer < connections_.size(); ++peer) {
-      const SetupMessage request = connections_.receive(peer, SetupMessageKind::request, number_, deadline_);
-      if (request.bytes != bytes_) {
-        throw Error(Errc::disagreement, "rank " + std::to_string(connections_.job_rank(0)) + " allocates " +
-                                            std::to_string(bytes_) + " bytes of shared memory and rank " +
-                                            std::to_string(connections_.job_rank(peer)) + " allocates " +
-                                            std::to_string(request.bytes) + "; every rank asks for the same size");
+  /// On rank 0. @returns the nonce
+  std::string offer(const std::vector<std::string>& requests) {
+    for (int peer = 1; peer < self_.ranks; ++peer) {
+      const std::string& request = requests[static_cast<std::size_t>(peer)];
+      const std::string bytes = request.substr(0, request.find(' '));
+      if (bytes != requests[0]) {
+        throw Error(Errc::disagreement, self_.name_of_rank(0) + " allocates " + requests[0] +
+                                            " bytes of shared memory and " + self_.name_of_rank(peer) + " allocates " +
+                                            sanitize(bytes) + "; every rank asks for the same size");
       }
     }
-  }
-
-  MappedSegment create() const {
-    const auto ranks = static_cast<std::size_t>(connections_.size());
+    const auto ranks = static_cast<std::size_t>(self_.ranks);
     if (bytes_ > (std::size_t{1} << 56) / ranks) {
       throw Error(Errc::out_of_memory, "allocating " + std::to_string(bytes_) + " bytes of shared memory for each of " +
                                            std::to_string(ranks) + " ranks: no machine has an address space for that");
     }
-    std::uint64_t nonce = 0;
-    const auto random = rendezvous::random_bytes<sizeof(nonce)>();
-    std::memcpy(&nonce, random.data(), sizeof(nonce));
-    return {Segment::create(size_of_segment(), ranks * bytes_), stride_, nonce};
-  }
-
-  void send_offer(int peer, const MappedSegment& shared) {
-    SetupMessage offer = message(SetupMessageKind::offer);
-    offer.nonce = shared.nonce;
-    if (!connections_.socket(peer).same_process) {
-      connections_.send(peer, offer, deadline_);
-      connections_.send_descriptor(peer, shared.segment->descriptor(), deadline_);
-      return;
-    }
-    offer.address = InProcessTransfer::give(shared.segment);
-    try {
-      connections_.send(peer, offer, deadline_);
-    } catch (...) {
-      InProcessTransfer::take(offer.address);
-      throw;
-    }
-  }
-
-  /// Best effort if the outcome is an error: a lost peer has its own.
-  void send_outcome(const SetupMessage& outcome) {
-    for (int peer = 1; peer < connections_.size(); ++peer) {
+    shared_.segment = Segment::create(ranks * shared_.stride, ranks * bytes_);
+    for (int peer = 1; peer < self_.ranks; ++peer) {
+      const std::string& request = requests[static_cast<std::size_t>(peer)];
       try {
-        connections_.send(peer, outcome, Deadline::after(std::chrono::seconds(1)));
-      } catch (const Error&) {
-        if (outcome.code == 0) {
-          throw;
-        }
+        send_segment(request.substr(std::min(requests[0].size() + 1, request.size())), shared_.segment, self_.deadline);
+      } catch (const Error& error) {
+        throw Error(error.code(), self_.doing + " with " + self_.name_of_rank(peer) + ": " + error.what());
       }
     }
+    std::uint64_t nonce = 0;
+    const auto random = random_bytes<sizeof(nonce)>();
+    std::memcpy(&nonce, random.data(), sizeof(nonce));
+    return std::to_string(nonce);
   }
 
-  MappedSegment accept() {
-    connections_.send_before_receiving(message(SetupMessageKind::request), deadline_);
-    const SetupMessage offer = connections_.receive(0, SetupMessageKind::offer, number_, deadline_);
-    MappedSegment shared{nullptr, stride_, offer.nonce};
-    SetupMessage ready = message(SetupMessageKind::ready);
+  void map_and_reserve() {
     try {
-      shared.segment = connections_.socket(0).same_process
-                           ? InProcessTransfer::take(offer.address)
-                           : Segment::adopt(connections_.receive_descriptor(0, deadline_), size_of_segment());
-      shared.segment->reserve(static_cast<std::size_t>(connections_.rank()) * stride_, bytes_);
-    } catch (const JobFailed&) {
-      throw;
+      if (receiver_) {
+        shared_.segment = receiver_->receive(static_cast<std::size_t>(self_.ranks) * shared_.stride, self_.deadline);
+        receiver_.reset();
+      }
+      shared_.segment->reserve(static_cast<std::size_t>(self_.rank) * shared_.stride, bytes_);
     } catch (const Error& error) {
-      ready.set_error(Error(
-          error.code(), "on rank " + std::to_string(connections_.job_rank(connections_.rank())) + ": " + error.what()));
+      throw Error(error.code(),
+                  (self_.rank == 0 ? std::string() : "on " + self_.name_of_rank(self_.rank) + ": ") + error.what());
     }
-    connections_.send_before_receiving(ready, deadline_);
-    connections_.receive(0, SetupMessageKind::outcome, number_, deadline_).throw_if_error();
-    shared.segment->close_descriptor();
-    return shared;
   }
 
-  std::size_t size_of_segment() const noexcept { return static_cast<std::size_t>(connections_.size()) * stride_; }
-
-  SetupConnections& connections_;
-  const std::uint64_t number_;
+  const StoreRank self_;
+  const std::string name_;  ///< of keys in the store
   const std::size_t bytes_;
-  const Deadline deadline_;
-  const std::size_t stride_;
+  MappedSegment shared_;
+  std::optional<SegmentReceiver> receiver_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::backend::shared_memory
@@ -37344,12 +36318,8 @@ struct EnqueuedOperation {
 
 /// State with a stable address while the communicator moves.
 struct Communicator::ChannelOwner {
-  ChannelOwner(const ChannelContext& of, SetupConnections to, std::shared_ptr<Segment> control)
-      : context(of), connections(std::move(to)), channel(new Channel(context, std::move(control))) {
-    connections.set_check([this] {
-      run_other_streams();
-      check();
-    });
+  ChannelOwner(const ChannelContext& of, std::shared_ptr<Segment> control)
+      : context(of), channel(new Channel(context, std::move(control))) {
     subscription = context.failure->subscribe([this](const Cause& cause) { channel->abort(cause); });
   }
   ChannelOwner(const ChannelOwner&) = delete;
@@ -37360,7 +36330,7 @@ struct Communicator::ChannelOwner {
     channel->release();
   }
 
-  /// Runs this rank's work on other streams while it waits here, because peers may need that work first.
+  /// Starts this rank's work on other streams before it waits here, because peers may need that work first.
   void run_other_streams() const {
     if (context.on_stall) {
       context.on_stall();
@@ -37383,7 +36353,7 @@ struct Communicator::ChannelOwner {
     operation.kind = kind;
     operation.count = buffer.count;
     operation.dtype = buffer.dtype;
-    operation.allocation = location.allocation;
+    operation.allocation = location.value.number;
     operation.offset = location.offset;
     return operation;
   }
@@ -37436,7 +36406,6 @@ struct Communicator::ChannelOwner {
   }
 
   const ChannelContext context;
-  SetupConnections connections;
   Channel* channel;
   ArenaTable arenas;
   std::uint64_t enqueued = 0;        ///< operations of every kind
@@ -37454,9 +36423,8 @@ DTRAIN_DEFINED Communicator::~Communicator() = default;
 DTRAIN_DEFINED Communicator Communicator::open_blocking(const ChannelContext& context, Deadline deadline) {
   const std::size_t ranks = static_cast<std::size_t>(context.members.world_size);
   const std::size_t bytes = ControlBlock::bytes_for(context.members.world_size);
-  SetupConnections connections = SetupConnections::open(context, deadline);
-  const MappedSegment shared = SegmentSetup(connections, 1, (bytes + ranks - 1) / ranks, deadline).run();
-  auto owner = make_process_owned<ChannelOwner>(context, std::move(connections), shared.segment);
+  const MappedSegment shared = SegmentSetup(context, 1, (bytes + ranks - 1) / ranks, deadline).run();
+  auto owner = make_process_owned<ChannelOwner>(context, shared.segment);
   owner->verify_shared_mapping(shared.nonce);
   return Communicator(std::move(owner));
 }
@@ -37476,12 +36444,11 @@ DTRAIN_DEFINED int Communicator::size() const noexcept {
 DTRAIN_DEFINED void Communicator::all_reduce(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) {
   detail::check_host(input, output);
   check_all_reduce(input, output);
-  check_reduced_by_kernels("all_reduce", output);
   const ArenaTable::Location location =
       input.data == output.data ? owner_->arenas.find(output.data, output.bytes()) : ArenaTable::Location{};
   Operation operation = owner_->next(OperationKind::all_reduce, output, location);
   operation.op = op;
-  owner_->enqueue(operation, AllReduce{input.data, output.data, location.arena}, stream);
+  owner_->enqueue(operation, AllReduce{input.data, output.data, location.value.arena}, stream);
 }
 
 DTRAIN_DEFINED void Communicator::broadcast(BufferView buffer, int root, Stream stream) {
@@ -37490,17 +36457,16 @@ DTRAIN_DEFINED void Communicator::broadcast(BufferView buffer, int root, Stream 
   const ArenaTable::Location location = owner_->arenas.find(buffer.data, buffer.bytes());
   Operation operation = owner_->next(OperationKind::broadcast, buffer, location);
   operation.root = root;
-  owner_->enqueue(operation, Broadcast{buffer.data, location.arena}, stream);
+  owner_->enqueue(operation, Broadcast{buffer.data, location.value.arena}, stream);
 }
 
 DTRAIN_DEFINED void Communicator::reduce_scatter(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) {
   detail::check_host(input, output);
   check_reduce_scatter(input, output, rank(), size());
-  check_reduced_by_kernels("reduce_scatter", output);
   const ArenaTable::Location location = owner_->arenas.find(input.data, input.bytes());
   Operation operation = owner_->next(OperationKind::reduce_scatter, output, location);
   operation.op = op;
-  owner_->enqueue(operation, ReduceScatter{input.data, output.data, location.arena}, stream);
+  owner_->enqueue(operation, ReduceScatter{input.data, output.data, location.value.arena}, stream);
 }
 
 DTRAIN_DEFINED void Communicator::all_gather(ConstBufferView input, BufferView output, Stream stream) {
@@ -37508,7 +36474,7 @@ DTRAIN_DEFINED void Communicator::all_gather(ConstBufferView input, BufferView o
   check_all_gather(input, output, rank(), size());
   const ArenaTable::Location location = owner_->arenas.find(input.data, input.bytes());
   owner_->enqueue(owner_->next(OperationKind::all_gather, input, location),
-                  AllGather{input.data, output.data, location.arena}, stream);
+                  AllGather{input.data, output.data, location.value.arena}, stream);
 }
 
 DTRAIN_DEFINED void Communicator::send(ConstBufferView input, int peer, Stream stream) {
@@ -37540,10 +36506,11 @@ DTRAIN_DEFINED Communicator Communicator::split_blocking(int color, int key, Dea
 
 DTRAIN_DEFINED Allocation Communicator::allocate_blocking(std::size_t bytes, Deadline deadline) {
   owner_->check();
-  const MappedSegment shared = SegmentSetup(owner_->connections, ++owner_->segment_setups, bytes, deadline).run();
+  owner_->run_other_streams();
+  const MappedSegment shared = SegmentSetup(owner_->context, ++owner_->segment_setups, bytes, deadline).run();
   owner_->check();
   const Arena arena{shared.segment->base(), shared.stride};
-  owner_->arenas.add(owner_->segment_setups, shared.segment, arena, arena.memory_of(rank()), bytes);
+  owner_->arenas.add(shared.segment, arena.memory_of(rank()), bytes, {owner_->segment_setups, arena});
   return {shared.segment, arena.memory_of(rank()), bytes};
 }
 
@@ -37586,20 +36553,7 @@ inline void check_one_host(const rendezvous::Membership& members) {
 DTRAIN_DEFINED SharedMemory::Communicator SharedMemory::open_blocking(const ChannelContext& context,
                                                                       Deadline deadline) {
   shared_memory::check_one_host(context.members);
-  context.failure->throw_if_failed(context.reporting_rank());
-  try {
-    return Communicator::open_blocking(context, deadline);
-  } catch (const JobFailed&) {
-    throw;
-  } catch (const shared_memory::RemoteError& error) {
-    if (context.members.rank == 0) {  // rank 0 has sent the error to all ranks, and alone reports it
-      context.failure->report({CauseKind::exception, -1, "", error.what()});
-    }
-    throw;
-  } catch (const Error& error) {
-    report_failed_opening(context, error);
-    throw;
-  }
+  return open_and_report_blocking<Communicator>(context, deadline);
 }
 
 }  // namespace DTRAIN_NAMESPACE::backend
@@ -37655,12 +36609,128 @@ inline std::optional<std::vector<std::string>> command_words(std::string_view te
 
 }  // namespace DTRAIN_NAMESPACE::launch
 
-// ---- dtrain/launch/configuration/control_plane_options.hpp
+// ---- dtrain/launch/configuration/program_build.hpp
 
 /// @file
-/// Control-plane options of a worker, from its identity and settings.
+/// Program build: name and build id (or digest) of this process's executable.
 
 namespace DTRAIN_NAMESPACE::launch {
+
+/// The build id in an executable's ELF notes (each aligned to 4 bytes), in hexadecimal; empty if there is none. Pure.
+inline std::string build_id_in(std::span<const std::byte> notes) {
+  constexpr std::string_view owner("GNU\0", 4);
+  constexpr std::size_t longest = 64;
+  while (notes.size() >= sizeof(ElfW(Nhdr))) {
+    ElfW(Nhdr) note;
+    std::memcpy(&note, notes.data(), sizeof note);
+    notes = notes.subspan(sizeof note);
+    const std::size_t name_bytes = (std::size_t{note.n_namesz} + 3) / 4 * 4;
+    const std::size_t text_bytes = (std::size_t{note.n_descsz} + 3) / 4 * 4;
+    if (name_bytes > notes.size() || text_bytes > notes.size() - name_bytes) {
+      return {};
+    }
+    const bool is_gnu = note.n_namesz == owner.size() && std::memcmp(notes.data(), owner.data(), owner.size()) == 0;
+    if (is_gnu && note.n_type == NT_GNU_BUILD_ID && note.n_descsz <= longest) {
+      return hex(notes.subspan(name_bytes, note.n_descsz));
+    }
+    notes = notes.subspan(name_bytes + text_bytes);
+  }
+  return {};
+}
+
+namespace detail {
+
+/// Callback of dl_iterate_phdr. Stores the build id of the first object, which is the program, also under valgrind or
+/// when ld.so was started with the program as argument.
+inline int find_build_id(::dl_phdr_info* object, std::size_t, void* found) {
+  for (std::size_t i = 0; i < object->dlpi_phnum; ++i) {
+    const ElfW(Phdr)& segment = object->dlpi_phdr[i];
+    std::string& id = *static_cast<std::string*>(found);
+    if (segment.p_type == PT_NOTE && id.empty()) {
+      const auto* const begin = reinterpret_cast<const std::byte*>(object->dlpi_addr + segment.p_vaddr);
+      id = build_id_in(std::span(begin, segment.p_memsz));
+    }
+  }
+  return 1;  // no further object
+}
+
+/// The SHA-256 of a file's first 64 MiB; empty if the file cannot be read.
+inline std::string digest_of(const char* path) {
+  constexpr std::size_t most = std::size_t{64} << 20;
+  const Descriptor file(::open(path, O_RDONLY | O_CLOEXEC));
+  std::array<std::byte, 65536> piece{};
+  Sha256 digest;
+  std::size_t read = 0;
+  while (file && read < most) {
+    const ssize_t count = ::read(file.get(), piece.data(), piece.size());
+    if (count < 0 && errno == EINTR) {
+      continue;
+    }
+    if (count < 0) {
+      return {};
+    }
+    if (count == 0) {
+      break;
+    }
+    digest.update(std::span(piece).first(static_cast<std::size_t>(count)));
+    read += static_cast<std::size_t>(count);
+  }
+  return file ? hex(digest.digest()) : std::string();
+}
+
+}  // namespace detail
+
+/// "build id 5f3a...", else "digest 77c1..." of the file's first 64 MiB; empty if both are unavailable.
+/// Blocking: without a build id, it reads the executable.
+inline std::string own_build() {
+  std::string id;
+  ::dl_iterate_phdr(&detail::find_build_id, &id);
+  if (!id.empty()) {
+    return "build id " + id;
+  }
+  const std::string digest = detail::digest_of("/proc/self/exe");
+  return digest.empty() ? digest : "digest " + digest;
+}
+
+/// The name of the executable's file, without its folder.
+inline std::string own_program_name() {
+  std::array<char, 4096> path{};
+  const ssize_t length = ::readlink("/proc/self/exe", path.data(), path.size());
+  const std::string_view whole(path.data(), length > 0 ? static_cast<std::size_t>(length) : 0);
+  const std::string_view name = whole.substr(whole.rfind('/') + 1);
+  return name.empty() ? "a program" : std::string(name);
+}
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/configuration/settings.hpp
+
+/// @file
+/// Settings: parsers of the variables for timeouts, log level and secret.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// Defaults of DTRAIN_TIMEOUT_SECONDS and DTRAIN_LIVENESS_SECONDS.
+inline constexpr std::chrono::seconds default_timeout{600};
+inline constexpr std::chrono::seconds default_liveness{5};
+
+/// A variable's seconds, which may have a fraction; `otherwise` if it is unset.
+/// @throws Error (usage) for a value that is not a number from 0.001 to 10,000,000
+inline std::chrono::nanoseconds seconds_setting(const identity::Variables& variables, const char* variable,
+                                                std::chrono::nanoseconds otherwise) {
+  const std::optional<std::string> value = variables.text(variable);
+  if (!value) {
+    return otherwise;
+  }
+  double seconds = 0;
+  const char* const end = value->data() + value->size();
+  const auto [stopped, error] = std::from_chars(value->data(), end, seconds, std::chars_format::fixed);
+  if (error != std::errc{} || stopped != end || !(seconds >= 0.001 && seconds <= 1e7)) {
+    throw Error(Errc::usage, identity::quoted(variable, *value) +
+                                 " is not a number of seconds from 0.001 to 10000000; correct it or unset it");
+  }
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(seconds));
+}
 
 /// Rounds up to milliseconds; at most 100 years, so that sums with it do not overflow.
 inline std::chrono::milliseconds in_milliseconds(std::chrono::nanoseconds time) {
@@ -37668,91 +36738,14 @@ inline std::chrono::milliseconds in_milliseconds(std::chrono::nanoseconds time) 
   return std::chrono::ceil<std::chrono::milliseconds>(std::min(time, longest));
 }
 
-/// Sets identity fields that are certain, which the rendezvous then checks. Leaves provisional fields unset, and the
-/// rendezvous computes them.
-/// @param settings values that must be equal on all ranks (rendezvous/membership/job_settings.hpp)
-/// @throws Error (identity) for several ranks without an address of the store
-inline rendezvous::ControlPlaneOptions control_plane_options(const RankProcess& worker, std::string settings = {}) {
-  const identity::ProcessIdentity& identity = worker.identity;
-  const auto certain = [&identity](const char* field, const std::optional<int>& value) {
-    return identity.is_provisional(field) ? std::nullopt : value;
-  };
-  if (identity.world_size > 1 && (!identity.master_addr || !identity.master_port)) {
-    throw Error(Errc::identity,
-                "rank " + std::to_string(identity.rank) + " of " + std::to_string(identity.world_size) +
-                    " does not know the address of the job's store; set MASTER_ADDR and MASTER_PORT to an address "
-                    "of rank 0's host and a free port there");
+/// @throws Error (usage) if DTRAIN_LOG is set and is no log level
+inline void check_log_setting(const identity::Variables& variables) {
+  const std::optional<std::string> value = variables.text("DTRAIN_LOG");
+  if (value && !is_log_level(*value)) {
+    throw Error(Errc::usage, identity::quoted("DTRAIN_LOG", *value) +
+                                 " is no level; set it to off, error, warning, info or debug, or unset it");
   }
-  rendezvous::ControlPlaneOptions options;
-  options.rank = identity.rank;
-  options.world_size = identity.world_size;
-  options.local_rank = certain("local_rank", identity.local_rank);
-  options.local_world_size = certain("local_world_size", identity.local_world_size);
-  options.node_rank = certain("node_rank", identity.node_rank);
-  options.node_count = certain("node_count", identity.node_count);
-  options.master_host = identity.master_addr.value_or("127.0.0.1");
-  options.master_port = static_cast<std::uint16_t>(identity.master_port.value_or(identity::default_master_port));
-  options.host_store = worker.hosts_store;
-  options.timeout = in_milliseconds(worker.timeout);
-  options.secret = worker.secret;
-  options.attempt = static_cast<std::uint64_t>(identity.attempt);
-  options.job = worker.job.name;
-  options.origin = worker.job.origin;
-  if (identity.elastic &&
-      identity.master_addr) {  // torchrun's port may be taken by another torchrun; its name may be "none"
-    options.job += "@" + *identity.master_addr + ":" + std::to_string(options.master_port);
-    options.master_ports = static_cast<std::uint16_t>(std::min(16, 65536 - int{options.master_port}));
-  }
-  options.limits.liveness = in_milliseconds(worker.liveness);
-  options.host_id = worker.host_id_override;
-  options.interface = worker.interface;
-  options.settings = std::move(settings);
-  return options;
 }
-
-}  // namespace DTRAIN_NAMESPACE::launch
-
-// ---- dtrain/launch/configuration/help.hpp
-
-/// @file
-/// Help text of the launcher's flags (--help-launch).
-
-namespace DTRAIN_NAMESPACE::launch {
-
-inline constexpr const char* help_text =
-    "Launcher flags (taken out of the program's arguments; --flag=v, --flag v, underscores as well):\n"
-    "  --nproc-per-node=N|auto  workers to start (default 1); auto: one for each visible GPU where the program\n"
-    "                           computes on GPUs, else for each core this process may use\n"
-    "  --nnodes=N               nodes of the job; start this program once on each of them (default 1)\n"
-    "  --node-rank=R            which of them this one is, from 0\n"
-    "  --master-addr=HOST       the host of node 0 (one node: not needed, the store listens at 127.0.0.1)\n"
-    "  --master-port=P          the port of the job's store (one node: chosen by the system; several: 29500)\n"
-    "  --max-restarts=N         how often all workers are started again after one failed (default 0; several nodes:\n"
-    "                           node 0's counts); exit code 2 and a job ended by a signal are not tried again\n"
-    "  --log-dir=DIR            also writes each worker's output to DIR/rank-R.stdout and DIR/rank-R.stderr, that of\n"
-    "                           the K-th restart to DIR/attempt-K/rank-R.stdout and .stderr\n"
-    "  --wrap='CMD ARGS --'     puts a command in front of each worker's, such as valgrind, numactl, perf, strace,\n"
-    "                           or gdb: --wrap='gdb -batch -ex run -ex bt --args'; quotes as in a shell\n"
-    "  --wrap-rank=R            in front of rank R alone\n"
-    "  --in-process             starts nothing: this process is rank 0 of 1, for a debugger\n"
-    "  --help-launch            prints this\n"
-    "  --                       everything after it is the program's\n"
-    "Several nodes share a secret: the same DTRAIN_SECRET, or a file that DTRAIN_SECRET_FILE names, on each of them.\n"
-    "Every line of a worker is shown behind '[rank] '; stdin goes to the first worker of the node. SIGINT, SIGTERM,\n"
-    "SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP and SIGCONT are forwarded; SIGINT and SIGTERM end the job on all "
-    "nodes:\n"
-    "workers that are still there DTRAIN_GRACE_SECONDS later (default 30) are killed, 1 second after a second signal.\n"
-    "A launcher that is killed takes its workers with it, but not what these have started; as PID 1 of a container it\n"
-    "takes everything.\n";
-
-}  // namespace DTRAIN_NAMESPACE::launch
-
-// ---- dtrain/launch/configuration/secret_setting.hpp
-
-/// @file
-/// Secret setting: the job's secret, from DTRAIN_SECRET or DTRAIN_SECRET_FILE.
-
-namespace DTRAIN_NAMESPACE::launch {
 
 namespace detail {
 
@@ -37760,7 +36753,7 @@ namespace detail {
 /// Blocking: until the deadline. @throws Error (usage) if it cannot be read; Error (timeout)
 inline std::string secret_in_file(const std::string& path,
                                   Deadline deadline = Deadline::after(std::chrono::seconds(10))) {
-  const async::Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
+  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
   const std::string doing = "reading the secret, " + identity::quoted("DTRAIN_SECRET_FILE", path);
   std::array<char, rendezvous::Secret::most_characters + 2> text{};
   std::size_t length = 0;
@@ -37806,7 +36799,8 @@ inline std::optional<rendezvous::Secret> secret_setting(const identity::Variable
 // ---- dtrain/launch/configuration/worker_environment.hpp
 
 /// @file
-/// Worker environment: the variables that the per-node launcher sets for each worker; pure.
+/// Worker environment: the variables that the per-node launcher sets for each worker, and by which a process knows that
+/// it is one; pure.
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -37819,7 +36813,7 @@ struct NodePlan {
   int node_count = 1;
   std::string master_addr;
   int master_port = 0;
-  std::string secret;               ///< of the job's store
+  std::string secret;               ///< of the job's store; empty if the launcher's environment has it
   int attempt = 0;                  ///< number of earlier starts of the workers
   int cores = 1;                    ///< of this node, for all workers
   std::string launcher_process;     ///< its process id
@@ -37897,6 +36891,73 @@ inline bool is_worker_environment(const identity::Environment& environment, long
   return variables.has("DTRAIN_RANK") && variables.text("DTRAIN_LAUNCHER_PROCESS") == std::to_string(parent);
 }
 
+/// Set in a wrapped worker's environment. The worker unsets it, because its own children are no workers.
+inline constexpr const char* wrapped_variable = "DTRAIN_WRAPPED";
+
+/// The launcher's process id from the environment of a wrapped worker; nullopt for other processes. Pure.
+inline std::optional<pid_t> launcher_of_wrapped(const identity::Environment& environment) {
+  const identity::Variables variables(environment);
+  const std::optional<std::string> launcher = variables.text("DTRAIN_LAUNCHER_PROCESS");
+  const bool is_wrapped = variables.has(wrapped_variable) && variables.has("DTRAIN_RANK") && launcher;
+  return is_wrapped ? std::optional<pid_t>(identity::parse_integer(*launcher)) : std::nullopt;
+}
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/diagnostics/system_files.hpp
+
+/// @file
+/// System files (/proc, /sys, /etc), below a root folder that a test can choose.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// Reads files; a file that cannot be read counts as missing. Paths begin with '/', and are relative to the root.
+class SystemFiles {
+ public:
+  static constexpr std::size_t most_bytes = std::size_t{64} << 10;
+  static constexpr std::size_t most_names = 1024;
+
+  /// @param root a folder that has the files of this machine or of another one: /sys, /proc, /etc, /opt
+  explicit SystemFiles(std::string root = "/") : root_(std::move(root)) {
+    while (!root_.empty() && root_.back() == '/') {
+      root_.pop_back();
+    }
+  }
+
+  /// A regular file's first bytes, at most `most`; nullopt if the file is not regular or cannot be read.
+  std::optional<std::string> text(const std::string& path, std::size_t most = most_bytes) const {
+    return read_small_file(root_ + path, most);
+  }
+
+  /// A file's first line without the spaces at its end.
+  std::optional<std::string> line(const std::string& path) const {
+    std::optional<std::string> all = text(path);
+    if (all) {
+      all->resize(std::min(all->find('\n'), all->size()));
+      all->resize(all->find_last_not_of(" \t\r") + 1);
+    }
+    return all;
+  }
+
+  /// Names in a folder, sorted; at most `most_names`.
+  std::vector<std::string> names(const std::string& path) const {
+    const std::unique_ptr<DIR, int (*)(DIR*)> folder(::opendir((root_ + path).c_str()), &::closedir);
+    std::vector<std::string> found;
+    const dirent* entry = nullptr;
+    while (folder && found.size() < most_names && (entry = ::readdir(folder.get())) != nullptr) {
+      const std::string_view name = static_cast<const char*>(entry->d_name);
+      if (name != "." && name != "..") {
+        found.emplace_back(name);
+      }
+    }
+    std::sort(found.begin(), found.end());
+    return found;
+  }
+
+ private:
+  std::string root_;
+};
+
 }  // namespace DTRAIN_NAMESPACE::launch
 
 // ---- dtrain/launch/configuration/worker_program.hpp
@@ -37931,7 +36992,7 @@ struct CommandLine {
 inline std::string own_program() {
   std::string path(4096, '\0');
   const ssize_t length = ::readlink("/proc/self/exe", path.data(), path.size());
-  const net::Descriptor running(::open("/proc/self/exe", O_PATH | O_CLOEXEC));
+  const Descriptor running(::open("/proc/self/exe", O_PATH | O_CLOEXEC));
   struct ::stat file {};
   struct ::stat found {};
   path.resize(length < 0 ? 0 : static_cast<std::size_t>(length));
@@ -38005,10 +37066,141 @@ inline CommandLine command_line_of(const WorkerProgram& program, int rank) {
 
 }  // namespace DTRAIN_NAMESPACE::launch
 
-// ---- dtrain/launch/diagnostics/infiniband.hpp
+// ---- dtrain/launch/diagnostics/local_interface.hpp
 
 /// @file
-/// InfiniBand: active ports of this machine, and environment variables that disable them.
+/// Local network interface by which other hosts of a job reach this one, with its speed; found without network traffic.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+namespace detail {
+
+/// /sys/class/net/NAME; for an alias ("eth0:1"), the folder of its interface.
+inline std::string folder_of_interface(std::string_view name) {
+  return "/sys/class/net/" + std::string(name.substr(0, name.find(':')));
+}
+
+/// Whether the interface has no device, and is not on top of one as a bond or a VLAN is.
+inline bool is_virtual(const std::vector<std::string>& files) {
+  return std::none_of(files.begin(), files.end(),
+                      [](const std::string& file) { return file == "device" || file.compare(0, 6, "lower_") == 0; });
+}
+
+}  // namespace detail
+
+/// Speed in Mbit/s. nullopt if the kernel does not know it, or if the interface has no device: the 10000 that veth
+/// reports is no measured value.
+inline std::optional<int> interface_speed(std::string_view name, const SystemFiles& files) {
+  const std::string folder = detail::folder_of_interface(name);
+  const std::optional<int> speed = identity::parse_integer(files.line(folder + "/speed").value_or(""));
+  return speed && *speed > 0 && !detail::is_virtual(files.names(folder)) ? speed : std::nullopt;
+}
+
+/// "25 Gbit/s", "2.5 Gbit/s", "100 Mbit/s", "speed unknown".
+inline std::string speed_text(std::optional<int> mbit) {
+  if (!mbit) {
+    return "speed unknown";
+  }
+  if (*mbit < 1000) {
+    return std::to_string(*mbit) + " Mbit/s";
+  }
+  std::string text = std::to_string(*mbit / 1000);
+  if (const int tenths = *mbit % 1000 / 100; tenths != 0) {
+    text += "." + std::to_string(tenths);
+  }
+  return text + " Gbit/s";
+}
+
+/// Whether the interface is a bridge for the containers of one machine. Other hosts cannot reach its address.
+inline bool is_container_bridge(std::string_view name) {
+  const auto begins = [name](std::string_view start) { return name.substr(0, start.size()) == start; };
+  const bool docker_network =  // br-0123456789ab
+      name.size() == 15 && begins("br-") && name.find_first_not_of("0123456789abcdef", 3) == std::string_view::npos;
+  return docker_network || begins("docker") || begins("podman") || begins("cni") || begins("lxcbr") ||
+         begins("lxdbr") || begins("virbr");
+}
+
+/// An interface and the address by which other hosts reach it.
+struct LocalInterface {
+  std::string name;     ///< "eth0"
+  std::string address;  ///< "192.0.2.1"
+  bool is_loopback = false;
+};
+
+namespace detail {
+
+/// The address of a name in a text with the format of /etc/hosts.
+inline std::optional<net::SocketAddress> address_in_hosts(std::string_view hosts, std::string_view name) {
+  while (!hosts.empty()) {
+    const std::size_t end = std::min(hosts.find('\n'), hosts.size());
+    std::string_view line = hosts.substr(0, end);
+    hosts.remove_prefix(std::min(end + 1, hosts.size()));
+    line = line.substr(0, line.find('#'));
+    std::optional<net::SocketAddress> address;
+    while (!line.empty()) {
+      const std::size_t begin = std::min(line.find_first_not_of(" \t\r"), line.size());
+      line.remove_prefix(begin);
+      const std::string_view word = line.substr(0, line.find_first_of(" \t\r"));
+      line.remove_prefix(word.size());
+      if (!address) {
+        address = net::SocketAddress::from_numeric(word, 0);
+        if (!address) {
+          break;
+        }
+      } else if (word == name) {
+        return address;
+      }
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace detail
+
+/// The numeric address of the job's store, from the text itself or from /etc/hosts; else nullopt. Also nullopt for
+/// every address (0.0.0.0), and for a host name that is a loopback address here (Debian's 127.0.1.1), because it is
+/// another address on other hosts.
+inline std::optional<net::SocketAddress> known_address(const std::string& host, const SystemFiles& files) {
+  if (const auto numeric = net::SocketAddress::from_numeric(host, 0)) {
+    return numeric->unmapped().is_any() ? std::nullopt : numeric;
+  }
+  const auto listed = detail::address_in_hosts(files.text("/etc/hosts").value_or(""), host);
+  return listed && (!listed->is_loopback() || net::is_loopback_host(host)) ? listed : std::nullopt;
+}
+
+/// The interface that DTRAIN_INTERFACE names. Else the interface that has the store's address, or the route to it. Else
+/// the interface of the default route. nullopt if the result is none of `addresses`.
+/// @param master MASTER_ADDR, or the address that replaces it
+/// @param address_towards returns this host's address on the route to another address: net::address_towards, or a
+/// function of a test
+template <class AddressTowards>
+std::optional<LocalInterface> local_interface(const identity::Variables& variables,
+                                              const std::optional<std::string>& master, const SystemFiles& files,
+                                              const std::vector<net::InterfaceAddress>& addresses,
+                                              AddressTowards address_towards) {
+  const auto found = [&](const auto& is_wanted) -> std::optional<LocalInterface> {
+    for (const net::InterfaceAddress& each : addresses) {
+      if (is_wanted(each)) {
+        return LocalInterface{each.interface, each.address.host(), each.address.is_loopback()};
+      }
+    }
+    return std::nullopt;
+  };
+  if (const auto named = variables.text("DTRAIN_INTERFACE")) {
+    const auto numeric = net::SocketAddress::from_numeric(*named, 0);
+    return found([&](const auto& each) { return numeric ? each.address == *numeric : each.interface == *named; });
+  }
+  const std::optional<net::SocketAddress> target = master ? known_address(*master, files) : std::nullopt;
+  const std::optional<net::SocketAddress> own = address_towards(target);
+  return own ? found([&](const auto& each) { return each.address == *own; }) : std::nullopt;
+}
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/diagnostics/network_warnings.hpp
+
+/// @file
+/// Network warnings: reasons for a slow network, each a sentence with its remedy.
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -38068,154 +37260,6 @@ inline std::vector<std::string> variables_against_infiniband(const identity::Var
   });
   return found;
 }
-
-}  // namespace DTRAIN_NAMESPACE::launch
-
-// ---- dtrain/launch/diagnostics/interface_facts.hpp
-
-/// @file
-/// Properties of a network interface from /sys: speed, and whether it is a container bridge.
-
-namespace DTRAIN_NAMESPACE::launch {
-
-namespace detail {
-
-/// /sys/class/net/NAME; for an alias ("eth0:1"), the folder of its interface.
-inline std::string folder_of_interface(std::string_view name) {
-  return "/sys/class/net/" + std::string(name.substr(0, name.find(':')));
-}
-
-/// Whether the interface has no device, and is not on top of one as a bond or a VLAN is.
-inline bool is_virtual(const std::vector<std::string>& files) {
-  return std::none_of(files.begin(), files.end(),
-                      [](const std::string& file) { return file == "device" || file.compare(0, 6, "lower_") == 0; });
-}
-
-}  // namespace detail
-
-/// Speed in Mbit/s. nullopt if the kernel does not know it, or if the interface has no device: the 10000 that veth
-/// reports is no measured value.
-inline std::optional<int> interface_speed(std::string_view name, const SystemFiles& files) {
-  const std::string folder = detail::folder_of_interface(name);
-  const std::optional<int> speed = identity::parse_integer(files.line(folder + "/speed").value_or(""));
-  return speed && *speed > 0 && !detail::is_virtual(files.names(folder)) ? speed : std::nullopt;
-}
-
-/// "25 Gbit/s", "2.5 Gbit/s", "100 Mbit/s", "speed unknown".
-inline std::string speed_text(std::optional<int> mbit) {
-  if (!mbit) {
-    return "speed unknown";
-  }
-  if (*mbit < 1000) {
-    return std::to_string(*mbit) + " Mbit/s";
-  }
-  std::string text = std::to_string(*mbit / 1000);
-  if (const int tenths = *mbit % 1000 / 100; tenths != 0) {
-    text += "." + std::to_string(tenths);
-  }
-  return text + " Gbit/s";
-}
-
-/// Whether the interface is a bridge for the containers of one machine. Other hosts cannot reach its address.
-inline bool is_container_bridge(std::string_view name) {
-  const auto begins = [name](std::string_view start) { return name.substr(0, start.size()) == start; };
-  const bool docker_network =  // br-0123456789ab
-      name.size() == 15 && begins("br-") && name.find_first_not_of("0123456789abcdef", 3) == std::string_view::npos;
-  return docker_network || begins("docker") || begins("podman") || begins("cni") || begins("lxcbr") ||
-         begins("lxdbr") || begins("virbr");
-}
-
-}  // namespace DTRAIN_NAMESPACE::launch
-
-// ---- dtrain/launch/diagnostics/local_interface.hpp
-
-/// @file
-/// Local network interface by which other hosts of a job reach this one, found without network traffic.
-
-namespace DTRAIN_NAMESPACE::launch {
-
-/// An interface and the address by which other hosts reach it.
-struct LocalInterface {
-  std::string name;     ///< "eth0"
-  std::string address;  ///< "192.0.2.1"
-  bool is_loopback = false;
-};
-
-namespace detail {
-
-/// The address of a name in a text with the format of /etc/hosts.
-inline std::optional<net::SocketAddress> address_in_hosts(std::string_view hosts, std::string_view name) {
-  while (!hosts.empty()) {
-    const std::size_t end = std::min(hosts.find('\n'), hosts.size());
-    std::string_view line = hosts.substr(0, end);
-    hosts.remove_prefix(std::min(end + 1, hosts.size()));
-    line = line.substr(0, line.find('#'));
-    std::optional<net::SocketAddress> address;
-    while (!line.empty()) {
-      const std::size_t begin = std::min(line.find_first_not_of(" \t\r"), line.size());
-      line.remove_prefix(begin);
-      const std::string_view word = line.substr(0, line.find_first_of(" \t\r"));
-      line.remove_prefix(word.size());
-      if (!address) {
-        address = net::SocketAddress::from_numeric(word, 0);
-        if (!address) {
-          break;
-        }
-      } else if (word == name) {
-        return address;
-      }
-    }
-  }
-  return std::nullopt;
-}
-
-}  // namespace detail
-
-/// The numeric address of the job's store, from the text itself or from /etc/hosts; else nullopt. Also nullopt for a
-/// host name that is a loopback address here (Debian's 127.0.1.1), because it is another address on other hosts.
-inline std::optional<net::SocketAddress> known_address(const std::string& host, const SystemFiles& files) {
-  if (const auto numeric = net::SocketAddress::from_numeric(host, 0)) {
-    return numeric;
-  }
-  const auto listed = detail::address_in_hosts(files.text("/etc/hosts").value_or(""), host);
-  return listed && (!listed->is_loopback() || net::is_loopback_host(host)) ? listed : std::nullopt;
-}
-
-/// The interface that DTRAIN_INTERFACE names. Else the interface that has the store's address, or the route to it. Else
-/// the interface of the default route. nullopt if the result is none of `addresses`.
-/// @param master MASTER_ADDR, or the address that replaces it
-/// @param address_towards returns this host's address on the route to another address: net::address_towards, or a
-/// function of a test
-template <class AddressTowards>
-std::optional<LocalInterface> local_interface(const identity::Variables& variables,
-                                              const std::optional<std::string>& master, const SystemFiles& files,
-                                              const std::vector<net::InterfaceAddress>& addresses,
-                                              AddressTowards address_towards) {
-  const auto found = [&](const auto& is_wanted) -> std::optional<LocalInterface> {
-    for (const net::InterfaceAddress& each : addresses) {
-      if (is_wanted(each)) {
-        return LocalInterface{each.interface, each.address.host(), each.address.is_loopback()};
-      }
-    }
-    return std::nullopt;
-  };
-  if (const auto named = variables.text("DTRAIN_INTERFACE")) {
-    const auto numeric = net::SocketAddress::from_numeric(*named, 0);
-    return found([&](const auto& each) { return numeric ? each.address == *numeric : each.interface == *named; });
-  }
-  const std::optional<net::SocketAddress> target = master ? known_address(*master, files) : std::nullopt;
-  const std::optional<net::SocketAddress> own = address_towards(target);
-  return own ? found([&](const auto& each) { return each.address == *own; }) : std::nullopt;
-}
-
-}  // namespace DTRAIN_NAMESPACE::launch
-
-// ---- dtrain/launch/diagnostics/network_warnings.hpp
-
-/// @file
-/// Network warnings: reasons for a slow network, each a sentence with its remedy.
-
-namespace DTRAIN_NAMESPACE::launch {
 
 /// For ranks on several hosts: `own` is the loopback interface or a container bridge, which reach no other host.
 /// @param others this machine's addresses; the sentence proposes some of them
@@ -38366,10 +37410,10 @@ inline NetworkReport local_network_report(const identity::Variables& variables,
 
 }  // namespace DTRAIN_NAMESPACE::launch
 
-// ---- dtrain/launch/nodes/launcher_keys.hpp
+// ---- dtrain/launch/nodes/launcher_records.hpp
 
 /// @file
-/// Launcher keys: store keys and records that the launchers of a job exchange.
+/// Launcher records: keys and values that the launchers of a job exchange in node 0's store.
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -38383,7 +37427,7 @@ class LauncherKeys {
   static std::string stop(int count) { return "stop/" + std::to_string(count); }          ///< a signal
   std::string start() const { return attempt_ + "start"; }                                ///< ranks can join
   std::string complete() const { return attempt_ + "complete"; }                          ///< all ranks have joined
-  std::string cause() const { return attempt_ + "cause"; }                                ///< CauseRecord
+  std::string cause() const { return attempt_ + "cause"; }                                ///< FailureRecord
   std::string failing() const { return attempt_ + "failing"; }                            ///< FailureRecord
   std::string left(int rank) const { return attempt_ + "left/" + std::to_string(rank); }  ///< it has left
   std::string end(int node) const { return attempt_ + "end/" + std::to_string(node); }    ///< NodeEnd
@@ -38393,34 +37437,93 @@ class LauncherKeys {
   std::string attempt_;
 };
 
-/// A Cause as a record (see record.hpp).
-struct CauseRecord {
-  Cause cause;
+/// The subject of the sentence about a value that cannot be read (see from_bytes).
+inline constexpr std::string_view launcher_value = "what another launcher of this job wrote";
 
-  template <class Self, class Fields>
-  static void describe(Self& self, Fields& fields) {
-    int kind = static_cast<int>(self.cause.kind);
-    fields.number(kind);
-    if constexpr (!std::is_const_v<Self>) {
-      self.cause.kind = static_cast<CauseKind>(kind);
-    }
-    fields.number(self.cause.rank);
-    fields.text(self.cause.host);
-    fields.text(self.cause.text);
-  }
-};
-
-/// A failed worker, as its launcher reports it to the others. A record (see record.hpp).
+/// A failure, as a launcher reports it to the others.
 struct FailureRecord {
-  CauseRecord cause;
-  bool secondary = false;  ///< caused by a failure that the ranks know already
-
-  template <class Self, class Fields>
-  static void describe(Self& self, Fields& fields) {
-    CauseRecord::describe(self.cause, fields);
-    fields.flag(self.secondary);
-  }
+  Cause cause;
+  bool secondary = false;  ///< a worker's, caused by a failure that the ranks know already
 };
+
+inline void fields(Serializer& of, FailureRecord& record) {
+  rendezvous::fields(of, record.cause);
+  of.flag(record.secondary);
+}
+
+/// A launcher's information about its node.
+struct NodeInfo {
+  int workers = 1;
+  std::string host;     ///< its name, for messages
+  std::string host_id;  ///< see rendezvous/membership/host_identity.hpp
+};
+
+inline void fields(Serializer& of, NodeInfo& info) {
+  of.number(info.workers);
+  of.text(info.host, rendezvous::max_name_bytes);
+  of.text(info.host_id, rendezvous::max_name_bytes);
+}
+
+/// The table that node 0 sends to all launchers.
+struct NodeTable {
+  std::vector<int> workers;  ///< of each node
+  std::string problem;       ///< why these nodes cannot form a job; empty if they can
+
+  int node_count() const noexcept { return static_cast<int>(workers.size()); }
+
+  /// Number of ranks on nodes with a lower node rank.
+  int first_rank(int node) const noexcept {
+    int rank = 0;
+    for (std::size_t i = 0; i < static_cast<std::size_t>(node) && i < workers.size(); ++i) {
+      rank += workers[i];
+    }
+    return rank;
+  }
+  int world_size() const noexcept { return first_rank(node_count()); }
+};
+
+inline void fields(Serializer& of, NodeTable& table) {
+  of.list(table.workers, 0, rendezvous::max_world_size, [&of](int& workers) { of.number(workers); });
+  of.text(table.problem, rendezvous::max_sentence_bytes);
+}
+
+/// @param node_infos one for each node, in order
+inline NodeTable table_of(const std::vector<NodeInfo>& node_infos) {
+  NodeTable table;
+  std::map<std::string, std::size_t> node_of_host;
+  std::int64_t ranks = 0;
+  for (std::size_t node = 0; node < node_infos.size(); ++node) {
+    const NodeInfo& info = node_infos[node];
+    table.workers.push_back(info.workers);
+    ranks += info.workers;
+    const auto [position, is_new] = node_of_host.emplace(info.host_id, node);
+    if (!is_new && table.problem.empty()) {
+      table.problem = "nodes " + std::to_string(position->second) + " and " + std::to_string(node) + " are one host, " +
+                      info.host +
+                      "; start one launcher on each host (with more workers: "
+                      "--nproc-per-node), or set another DTRAIN_HOST_ID for each to let one host be several nodes";
+    }
+    if (info.workers < 1 && table.problem.empty()) {
+      table.problem = "node " + std::to_string(node) + " has " + std::to_string(info.workers) + " workers";
+    }
+  }
+  if (ranks > rendezvous::max_world_size && table.problem.empty()) {
+    table.problem = "all nodes together have " + std::to_string(ranks) + " workers; at most " +
+                    std::to_string(rendezvous::max_world_size) + " are possible";
+  }
+  return table;
+}
+
+/// "4 ranks on 2 nodes (3 on node 0, 1 on node 1)"; lists at most 8 nodes.
+inline std::string to_string(const NodeTable& table) {
+  constexpr std::size_t most = 8;
+  std::string text =
+      std::to_string(table.world_size()) + " ranks on " + std::to_string(table.node_count()) + " nodes (";
+  for (std::size_t node = 0; node < table.workers.size() && node < most; ++node) {
+    text += (node == 0 ? "" : ", ") + std::to_string(table.workers[node]) + " on node " + std::to_string(node);
+  }
+  return text + (table.workers.size() > most ? ", ...)" : ")");
+}
 
 }  // namespace DTRAIN_NAMESPACE::launch
 
@@ -38463,108 +37566,12 @@ inline std::string missing_nodes(const std::vector<int>& missing, int node_count
 
 }  // namespace DTRAIN_NAMESPACE::launch
 
-// ---- dtrain/launch/nodes/node_table.hpp
-
-/// @file
-/// Node table: the ranks of each node, from each launcher's number of workers; pure.
-
-namespace DTRAIN_NAMESPACE::launch {
-
-/// A launcher's information about its node. A record (see record.hpp).
-struct NodeInfo {
-  int workers = 1;
-  std::string host;     ///< its name, for messages
-  std::string host_id;  ///< see rendezvous/membership/host_identity.hpp
-
-  template <class Self, class Fields>
-  static void describe(Self& self, Fields& fields) {
-    fields.number(self.workers);
-    fields.text(self.host);
-    fields.text(self.host_id);
-  }
-};
-
-/// The table that node 0 sends to all launchers. A record (see record.hpp).
-struct NodeTable {
-  std::vector<int> workers;  ///< of each node
-  std::string problem;       ///< why these nodes cannot form a job; empty if they can
-
-  int node_count() const noexcept { return static_cast<int>(workers.size()); }
-
-  /// Number of ranks on nodes with a lower node rank.
-  int first_rank(int node) const noexcept {
-    int rank = 0;
-    for (std::size_t i = 0; i < static_cast<std::size_t>(node) && i < workers.size(); ++i) {
-      rank += workers[i];
-    }
-    return rank;
-  }
-  int world_size() const noexcept { return first_rank(node_count()); }
-
-  template <class Self, class Fields>
-  static void describe(Self& self, Fields& fields) {
-    fields.numbers(self.workers);
-    fields.text(self.problem);
-  }
-};
-
-/// @param node_infos one for each node, in order
-inline NodeTable table_of(const std::vector<NodeInfo>& node_infos) {
-  NodeTable table;
-  std::map<std::string, std::size_t> node_of_host;
-  std::int64_t ranks = 0;
-  for (std::size_t node = 0; node < node_infos.size(); ++node) {
-    const NodeInfo& info = node_infos[node];
-    table.workers.push_back(info.workers);
-    ranks += info.workers;
-    const auto [position, is_new] = node_of_host.emplace(info.host_id, node);
-    if (!is_new && table.problem.empty()) {
-      table.problem = "nodes " + std::to_string(position->second) + " and " + std::to_string(node) + " are one host, " +
-                      info.host +
-                      "; start one launcher on each host (with more workers: "
-                      "--nproc-per-node), or set another DTRAIN_HOST_ID for each to let one host be several nodes";
-    }
-    if (info.workers < 1 && table.problem.empty()) {
-      table.problem = "node " + std::to_string(node) + " has " + std::to_string(info.workers) + " workers";
-    }
-  }
-  if (ranks > rendezvous::max_world_size && table.problem.empty()) {
-    table.problem = "all nodes together have " + std::to_string(ranks) + " workers; at most " +
-                    std::to_string(rendezvous::max_world_size) + " are possible";
-  }
-  return table;
-}
-
-/// "4 ranks on 2 nodes (3 on node 0, 1 on node 1)"; lists at most 8 nodes.
-inline std::string to_string(const NodeTable& table) {
-  constexpr std::size_t most = 8;
-  std::string text =
-      std::to_string(table.world_size()) + " ranks on " + std::to_string(table.node_count()) + " nodes (";
-  for (std::size_t node = 0; node < table.workers.size() && node < most; ++node) {
-    text += (node == 0 ? "" : ", ") + std::to_string(table.workers[node]) + " on node " + std::to_string(node);
-  }
-  return text + (table.workers.size() > most ? ", ...)" : ")");
-}
-
-}  // namespace DTRAIN_NAMESPACE::launch
-
 // ---- dtrain/launch/nodes/rank_store.hpp
 
 /// @file
 /// Rank store: the job in the store of node 0's launcher that the ranks of each attempt join.
 
 namespace DTRAIN_NAMESPACE::launch {
-
-/// Options of RankStore.
-struct RankStoreOptions {
-  int world_size = 1;
-  std::string owner;                               ///< "the launcher on host a"
-  std::chrono::nanoseconds join_timeout{0};        ///< from open() until all ranks have joined
-  std::size_t further_files = 0;                   ///< files that this process will open for its workers
-  std::function<void(const Cause&)> on_failure{};  ///< the first cause of the current attempt
-  std::function<void(int rank)> on_left{};
-  std::function<void()> on_complete{};  ///< all ranks have joined
-};
 
 /// Number of files that a launcher opens for its workers: two pipes for each, and pipes for the worker that starts.
 inline std::size_t files_for_workers(int workers) noexcept {
@@ -38575,8 +37582,13 @@ inline std::size_t files_for_workers(int workers) noexcept {
 /// Lifetime: the server outlives it. Threads: the loop's.
 class RankStore {
  public:
-  RankStore(rendezvous::StoreServer& server, RankStoreOptions options)
-      : server_(&server), options_(std::move(options)) {}
+  /// @param job the attempts' job; RankStore sets attempt, deadline and on_joined
+  /// @param join_timeout from open() until all ranks have joined
+  /// @param on_complete all ranks of the attempt have joined
+  RankStore(
+      rendezvous::StoreServer& server, rendezvous::StoreJobOptions job, std::chrono::nanoseconds join_timeout,
+      std::function<void()> on_complete = [] {})
+      : server_(&server), job_options_(std::move(job)), join_timeout_(join_timeout), on_complete_(on_complete) {}
   RankStore(const RankStore&) = delete;
   RankStore& operator=(const RankStore&) = delete;
 
@@ -38585,31 +37597,23 @@ class RankStore {
     joined_.clear();
     left_.clear();
     cause_.reset();
-    rendezvous::StoreJobOptions job;
-    job.role = rendezvous::ClientRole::rank;
-    job.world_size = options_.world_size;
+    rendezvous::StoreJobOptions job = job_options_;
     job.attempt = static_cast<std::uint64_t>(attempt);
-    job.owner = options_.owner;
-    job.join_deadline = Deadline::after(options_.join_timeout);
+    job.join_deadline = Deadline::after(join_timeout_);
     job.on_joined = [this](int rank, const std::string&) {
       joined_.insert(rank);
-      if (joined_.size() == static_cast<std::size_t>(options_.world_size) && options_.on_complete) {
-        options_.on_complete();
+      if (joined_.size() == static_cast<std::size_t>(job_options_.world_size)) {
+        on_complete_();
       }
     };
     job.on_left = [this](int rank) {
       left_.insert(rank);
-      if (options_.on_left) {
-        options_.on_left(rank);
-      }
+      job_options_.on_left(rank);
     };
     job.on_failure = [this](const Cause& cause) {
       cause_ = cause;
-      if (options_.on_failure) {
-        options_.on_failure(cause);
-      }
+      job_options_.on_failure(cause);
     };
-    job.further_files = options_.further_files;
     job_ = &server_->open(std::move(job));
     if (cause_) {  // the attempt has failed already: start no worker
       throw Error(Errc::limit, cause_->text);
@@ -38631,314 +37635,13 @@ class RankStore {
 
  private:
   rendezvous::StoreServer* server_;
-  RankStoreOptions options_;
+  rendezvous::StoreJobOptions job_options_;
+  std::chrono::nanoseconds join_timeout_;
+  std::function<void()> on_complete_;
   std::set<int> joined_;
   std::set<int> left_;
   std::optional<Cause> cause_;
   rendezvous::JobServer* job_ = nullptr;  ///< owned by the server
-};
-
-}  // namespace DTRAIN_NAMESPACE::launch
-
-// ---- dtrain/launch/nodes/record.hpp
-
-/// @file
-/// Records: serialization of structs that launchers exchange as store values; one describe() writes and reads.
-
-namespace DTRAIN_NAMESPACE::launch {
-
-/// Appends fields to a value.
-class RecordWriter {
- public:
-  void number(int value) { out_.i64(value); }
-  void flag(bool value) { out_.u8(value ? 1 : 0); }
-  void text(std::string_view value) { out_.string(value); }
-  void numbers(const std::vector<int>& values) {
-    out_.u32(static_cast<std::uint32_t>(values.size()));
-    for (const int value : values) {
-      number(value);
-    }
-  }
-  void texts(const std::vector<std::string>& values) {
-    out_.u32(static_cast<std::uint32_t>(values.size()));
-    for (const std::string& value : values) {
-      text(value);
-    }
-  }
-  template <class Record>
-  void maybe(const std::optional<Record>& record) {
-    flag(record.has_value());
-    if (record) {
-      Record::describe(*record, *this);
-    }
-  }
-
-  std::string take() const { return std::string(out_.characters()); }
-
- private:
-  net::ByteWriter out_;
-};
-
-/// Reads fields. After the first invalid field, finished() stays false. Memory is allocated for bytes that are present,
-/// not for lengths that the value claims.
-class RecordReader {
- public:
-  explicit RecordReader(std::string_view bytes) noexcept : in_(bytes) {}
-
-  void number(int& value) {
-    const std::int64_t found = in_.i64();
-    const bool fits = found >= std::numeric_limits<int>::min() && found <= std::numeric_limits<int>::max();
-    fits ? void(value = static_cast<int>(found)) : in_.fail();
-  }
-  void flag(bool& value) { value = in_.u8() != 0; }
-  void text(std::string& value) { value = in_.string(in_.remaining()); }
-  void numbers(std::vector<int>& values) {
-    for (std::uint32_t left = in_.u32(); left > 0 && in_.ok(); --left) {
-      number(values.emplace_back());
-    }
-  }
-  void texts(std::vector<std::string>& values) {
-    for (std::uint32_t left = in_.u32(); left > 0 && in_.ok(); --left) {
-      text(values.emplace_back());
-    }
-  }
-  template <class Record>
-  void maybe(std::optional<Record>& record) {
-    bool there = false;
-    flag(there);
-    if (there) {
-      Record::describe(record.emplace(), *this);
-    }
-  }
-
-  bool finished() const noexcept { return in_.finished(); }
-
- private:
-  net::ByteReader in_;
-};
-
-/// The value of a record. A record is a struct with a static `describe(record, fields)`, which passes its fields in
-/// order to a RecordWriter or RecordReader.
-template <class Record>
-std::string to_value(const Record& record) {
-  RecordWriter writer;
-  Record::describe(record, writer);
-  return writer.take();
-}
-
-/// @throws Error (protocol) for bytes that are not a valid record of this type
-template <class Record>
-Record from_value(std::string_view value) {
-  Record record;
-  RecordReader reader(value);
-  Record::describe(record, reader);
-  if (!reader.finished()) {
-    throw Error(Errc::protocol,
-                "another launcher of this job wrote what this one cannot read; start the same program on every node");
-  }
-  return record;
-}
-
-}  // namespace DTRAIN_NAMESPACE::launch
-
-// ---- dtrain/launch/nodes/node_rendezvous.hpp
-
-/// @file
-/// Rendezvous of the launchers of all nodes, from joining to leaving.
-
-namespace DTRAIN_NAMESPACE::launch {
-
-/// Options of a launcher in the rendezvous of all nodes' launchers.
-struct NodeRendezvousOptions {
-  int node_rank = 0;
-  int node_count = 1;
-  std::string master_addr;
-  std::uint16_t master_port = 0;
-  rendezvous::HostIdentity host;
-  int workers = 1;                           ///< on this node
-  std::chrono::nanoseconds join_timeout{0};  ///< from the opening of the store until all have joined
-  rendezvous::Limits limits{};
-  std::optional<rendezvous::Secret> secret{};
-  std::optional<std::string> interface {};  ///< where node 0 listens: a name or an address
-  std::string job{};                        ///< its name; empty if it has none
-};
-
-/// Node 0 opens the store; every launcher joins it with ClientRole::launcher.
-/// Lifetime: the loop and the event outlive it. Threads: the loop's.
-class NodeRendezvous {
- public:
-  /// @param changed set when the launchers' job fails, for example when another launcher is lost
-  NodeRendezvous(async::EventLoop& loop, async::AutoResetEvent& changed, NodeRendezvousOptions options)
-      : loop_(&loop), options_(std::move(options)), failure_(std::make_shared<FailureLatch>()) {
-    subscription_ = failure_->subscribe([&changed](const Cause&) { changed.set(); });
-  }
-  NodeRendezvous(const NodeRendezvous&) = delete;
-  NodeRendezvous& operator=(const NodeRendezvous&) = delete;
-
-  const NodeRendezvousOptions& options() const noexcept { return options_; }
-
-  /// Ends when all launchers have joined and know the ranks that they start.
-  /// @throws JobFailed with a sentence that names the nodes that did not join; Error (usage) for nodes that cannot form
-  /// a job; errors of rendezvous::listen_for_ranks and JoinedJob::join
-  async::Task<void> join() {
-    const Deadline deadline = Deadline::after(options_.join_timeout);
-    rendezvous::StoreAddress address;
-    address.host = options_.master_addr;
-    address.port = options_.master_port;
-    address.role = rendezvous::ClientRole::launcher;
-    address.secret = options_.secret;
-    if (options_.node_rank == 0) {
-      const rendezvous::ListenOptions rules{options_.interface, options_.secret.has_value()};
-      std::vector<net::Listener> listeners =
-          co_await rendezvous::listen_for_ranks(*loop_, options_.master_addr, options_.master_port, deadline, rules);
-      const net::SocketAddress bound = listeners.front().local();
-      address.host = bound.is_any() ? "localhost" : bound.host();
-      open_store(std::move(listeners), deadline);
-    }
-    rendezvous::JoinRequest request;
-    request.info.rank = options_.node_rank;
-    request.info.host_id = options_.host.id;
-    request.info.host = options_.host.name;
-    request.world_size = options_.node_count;
-    request.job = options_.job;
-    session_ = co_await rendezvous::JoinedJob::join(*loop_, address, std::move(request), failure_, deadline);
-    missing_nodes_task_.cancel();
-    store_.emplace(session_->client(), nullptr);
-    co_await exchange_node_info();
-  }
-
-  bool has_joined() const noexcept { return store_.has_value(); }
-
-  /// The ranks of each node. @pre join() has ended
-  const NodeTable& table() const noexcept { return table_; }
-
-  /// The store. @pre this is node 0
-  rendezvous::StoreServer& server() noexcept { return *server_; }
-
-  /// Whether the launchers' job has failed, for example because a launcher was lost.
-  bool is_over() const noexcept { return failure_->failed(); }
-
-  /// The first cause, if is_over().
-  std::optional<Cause> cause() const { return failure_->cause(); }
-
-  /// @name Keys of the launchers' job. If a launcher is lost, these functions throw.
-  /// @{
-  async::Task<void> set(std::string key, std::string value) {
-    return store_->set(std::move(key), std::move(value), response_deadline());
-  }
-  /// Does nothing if the key exists.
-  async::Task<void> set_first(std::string key, std::string value) {
-    const rendezvous::CompareSet result =
-        co_await store_->compare_set(std::move(key), std::nullopt, std::move(value), response_deadline());
-    static_cast<void>(result);
-  }
-  /// Waits until the key exists, as long as all launchers are alive.
-  async::Task<std::string> get(std::string key) {
-    return store_->get(std::move(key), Deadline::after(longer_than_any_job));
-  }
-  /// @}
-
-  /// Reports to the other launchers why this one failed, unless the table's problem, which all know, is the reason.
-  async::Task<void> report_failure(std::string reason) {
-    if (session_ != nullptr && !is_over() && table_.problem.empty()) {
-      const Cause cause{CauseKind::exception, options_.node_rank, options_.host.name, std::move(reason)};
-      session_->report(cause);
-      const Deadline deadline = Deadline::after(failure_timeout);
-      while (!is_over() && !deadline.passed()) {
-        co_await loop_->sleep_for(std::chrono::milliseconds(1));
-      }
-    }
-  }
-
-  /// Leaves the job. Node 0's store stays open until all launchers have left, at most 5 s, or 1 s after a failure.
-  async::Task<void> leave() {
-    const bool well = !is_over();
-    if (session_ != nullptr && well) {
-      co_await session_->leave(Deadline::after(leave_timeout));
-    }
-    session_.reset();
-    if (launchers_ != nullptr) {
-      co_await launchers_->all_left(Deadline::after(well ? leave_timeout : failure_timeout));
-    }
-    launchers_ = nullptr;
-    server_.reset();
-  }
-
-  /// "host:29500"
-  std::string store_text() const { return options_.master_addr + ":" + std::to_string(options_.master_port); }
-
- private:
-  static constexpr std::chrono::hours longer_than_any_job{24 * 365};
-  static constexpr std::chrono::seconds leave_timeout{5};
-  static constexpr std::chrono::seconds failure_timeout{1};
-
-  static Deadline response_deadline() { return Deadline::after(std::chrono::seconds(60)); }
-
-  void open_store(std::vector<net::Listener> listeners, Deadline deadline) {
-    server_.emplace(*loop_, std::move(listeners), rendezvous::ServerOptions{options_.secret, options_.limits});
-    rendezvous::StoreJobOptions job;
-    job.role = rendezvous::ClientRole::launcher;
-    job.world_size = options_.node_count;
-    job.job = options_.job;
-    job.owner = "the launcher of node 0 on host " + options_.host.name;
-    job.join_deadline = deadline;
-    job.on_joined = [this](int node, const std::string&) { joined_.insert(node); };
-    launchers_ = &server_->open(std::move(job));
-    missing_nodes_task_ = loop_->spawn(watch_missing_nodes(deadline));
-  }
-
-  /// Fails the job shortly before the store would, so that the sentence names nodes and not ranks.
-  async::Task<void> watch_missing_nodes(Deadline deadline) {
-    const Deadline::Clock::duration all = deadline.remaining();
-    const Deadline::Clock::duration before = 2 * std::min<Deadline::Clock::duration>(all / 10, std::chrono::seconds(1));
-    co_await loop_->sleep_for(all - before);
-    std::vector<int> missing;
-    for (int node = 0; node < options_.node_count; ++node) {
-      if (joined_.count(node) == 0) {
-        missing.push_back(node);
-      }
-    }
-    if (!missing.empty()) {
-      launchers_->post_failure(
-          Cause{CauseKind::timeout,
-                -1,
-                {},
-                missing_nodes(missing, options_.node_count, duration_text(options_.join_timeout), store_text())});
-    }
-  }
-
-  async::Task<void> exchange_node_info() {
-    NodeInfo info;
-    info.workers = options_.workers;
-    info.host = options_.host.name;
-    info.host_id = options_.host.id;
-    co_await set(LauncherKeys::node_info(options_.node_rank), to_value(info));
-    if (options_.node_rank == 0) {
-      std::vector<NodeInfo> node_infos;
-      for (int node = 0; node < options_.node_count; ++node) {
-        const std::string value = co_await get(LauncherKeys::node_info(node));
-        node_infos.push_back(from_value<NodeInfo>(value));
-      }
-      co_await set(LauncherKeys::table(), to_value(table_of(node_infos)));
-    }
-    const std::string value = co_await get(LauncherKeys::table());
-    table_ = from_value<NodeTable>(value);
-    if (!table_.problem.empty()) {
-      throw Error(Errc::usage, table_.problem);
-    }
-  }
-
-  async::EventLoop* loop_;
-  NodeRendezvousOptions options_;
-  std::shared_ptr<FailureLatch> failure_;
-  FailureLatch::Subscription subscription_;
-  std::optional<rendezvous::StoreServer> server_;  ///< on node 0 only
-  rendezvous::JobServer* launchers_ = nullptr;     ///< the server's
-  std::set<int> joined_;
-  std::unique_ptr<rendezvous::JoinedJob> session_;
-  std::optional<rendezvous::Store> store_;
-  NodeTable table_;
-  async::TaskHandle missing_nodes_task_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::launch
@@ -39005,103 +37708,6 @@ inline std::string_view visible_part(std::string_view line) noexcept {
   }
   const std::size_t back = line.rfind('\r');
   return back == std::string_view::npos ? line : line.substr(back + 1);
-}
-
-}  // namespace DTRAIN_NAMESPACE::launch
-
-// ---- dtrain/launch/output/log_file.hpp
-
-/// @file
-/// Log file: the file in --log-dir for one stream of one worker.
-
-namespace DTRAIN_NAMESPACE::launch {
-
-/// Creates a directory and its parents. @throws Error (posix)
-inline void make_directories(const std::string& path) {
-  for (std::size_t end = path.find('/', 1);; end = path.find('/', end + 1)) {
-    const std::string part = path.substr(0, end);
-    struct ::stat status {};
-    const bool there = ::mkdir(part.c_str(), 0777) == 0 ||
-                       (errno == EEXIST && ::stat(part.c_str(), &status) == 0 && S_ISDIR(status.st_mode));
-    if (!there) {
-      throw errno_error("making the directory " + part + " for --log-dir", "give a directory that can be written");
-    }
-    if (end == std::string::npos) {
-      return;
-    }
-  }
-}
-
-/// Has the bytes as the worker wrote them, without prefixes. An existing file is truncated when it is opened.
-class LogFile {
- public:
-  /// Writes no file.
-  LogFile() noexcept = default;
-
-  /// @param on_lost called once, at the first write error: "writing d/rank-0.stdout: No space ..."
-  /// Blocking: no. @throws Error (posix), also if `path` is a pipe that no process reads
-  explicit LogFile(const std::string& path, std::function<void(const std::string& what)> on_lost = {})
-      : path_(path),
-        on_lost_(std::move(on_lost)),
-        file_(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0666)) {
-    if (!file_) {
-      throw errno_error("opening " + path + " for --log-dir", "give a directory that can be written");
-    }
-  }
-
-  /// Appends. @returns false at the first write error; after it the file is closed, and further bytes are dropped
-  bool write(std::string_view bytes) {
-    while (file_ && !bytes.empty()) {
-      const ssize_t count = ::write(file_.get(), bytes.data(), bytes.size());
-      if (count >= 0) {
-        bytes.remove_prefix(static_cast<std::size_t>(count));
-      } else if (errno != EINTR) {
-        const std::string reason = std::generic_category().message(errno);
-        file_.reset();
-        if (on_lost_) {
-          on_lost_("writing " + path_ + ": " + reason);
-        }
-        return false;
-      }
-    }
-    return true;
-  }
-
- private:
-  std::string path_;
-  std::function<void(const std::string&)> on_lost_;
-  async::Descriptor file_;
-};
-
-}  // namespace DTRAIN_NAMESPACE::launch
-
-// ---- dtrain/launch/output/pollable.hpp
-
-/// @file
-/// Pollable descriptors: whether epoll accepts a descriptor, and whether it is ready now.
-
-namespace DTRAIN_NAMESPACE::launch {
-
-/// True for pipes, sockets and terminals. epoll rejects regular files and /dev/null, which are always ready.
-inline bool can_be_waited_for(int descriptor) noexcept {
-  struct ::stat status {};
-  if (::fstat(descriptor, &status) != 0) {
-    return false;
-  }
-  return S_ISFIFO(status.st_mode) || S_ISSOCK(status.st_mode) || ::isatty(descriptor) == 1;
-}
-
-/// Whether a read would return bytes without blocking. Blocking: no.
-inline bool has_input(int descriptor) noexcept {
-  pollfd asked{descriptor, POLLIN, 0};
-  return ::poll(&asked, 1, 0) == 1 && (asked.revents & POLLIN) != 0;
-}
-
-/// Whether a write (to a pipe: of at most PIPE_BUF bytes) would return without blocking, also with an error.
-/// Blocking: no.
-inline bool takes_output(int descriptor) noexcept {
-  pollfd asked{descriptor, POLLOUT, 0};
-  return ::poll(&asked, 1, 0) == 1;
 }
 
 }  // namespace DTRAIN_NAMESPACE::launch
@@ -39173,15 +37779,12 @@ class Console {
   async::Task<void> write_out() {
     for (;;) {
       if (empty()) {
-        co_await changed_.wait(Deadline::after(std::chrono::hours(1)));
+        co_await changed_.wait(Deadline::unbounded("the task is destroyed with the console"));
         changed_.reset();
         continue;
       }
       if (can_wait_ && !broken_) {
-        const async::WakeReason ready = co_await loop_->writable(descriptor_, Deadline::after(std::chrono::hours(1)));
-        if (ready == async::WakeReason::timed_out) {
-          continue;
-        }
+        co_await loop_->writable(descriptor_, Deadline::unbounded("the task is destroyed with the console"));
       }
       const bool busy = !write_some();
       if (busy || !can_wait_) {
@@ -39274,6 +37877,72 @@ class Console {
 
 }  // namespace DTRAIN_NAMESPACE::launch
 
+// ---- dtrain/launch/output/log_file.hpp
+
+/// @file
+/// Log file: the file in --log-dir for one stream of one worker.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// Creates a directory and its parents. @throws Error (posix)
+inline void make_directories(const std::string& path) {
+  for (std::size_t end = path.find('/', 1);; end = path.find('/', end + 1)) {
+    const std::string part = path.substr(0, end);
+    struct ::stat status {};
+    const bool there = ::mkdir(part.c_str(), 0777) == 0 ||
+                       (errno == EEXIST && ::stat(part.c_str(), &status) == 0 && S_ISDIR(status.st_mode));
+    if (!there) {
+      throw errno_error("making the directory " + part + " for --log-dir", "give a directory that can be written");
+    }
+    if (end == std::string::npos) {
+      return;
+    }
+  }
+}
+
+/// Has the bytes as the worker wrote them, without prefixes. An existing file is truncated when it is opened.
+class LogFile {
+ public:
+  /// Writes no file.
+  LogFile() noexcept = default;
+
+  /// @param on_lost called once, at the first write error: "writing d/rank-0.stdout: No space ..."
+  /// Blocking: no. @throws Error (posix), also if `path` is a pipe that no process reads
+  explicit LogFile(const std::string& path, std::function<void(const std::string& what)> on_lost = {})
+      : path_(path),
+        on_lost_(std::move(on_lost)),
+        file_(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0666)) {
+    if (!file_) {
+      throw errno_error("opening " + path + " for --log-dir", "give a directory that can be written");
+    }
+  }
+
+  /// Appends. @returns false at the first write error; after it the file is closed, and further bytes are dropped
+  bool write(std::string_view bytes) {
+    while (file_ && !bytes.empty()) {
+      const ssize_t count = ::write(file_.get(), bytes.data(), bytes.size());
+      if (count >= 0) {
+        bytes.remove_prefix(static_cast<std::size_t>(count));
+      } else if (errno != EINTR) {
+        const std::string reason = std::generic_category().message(errno);
+        file_.reset();
+        if (on_lost_) {
+          on_lost_("writing " + path_ + ": " + reason);
+        }
+        return false;
+      }
+    }
+    return true;
+  }
+
+ private:
+  std::string path_;
+  std::function<void(const std::string&)> on_lost_;
+  Descriptor file_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
 // ---- dtrain/launch/output/stdin_forwarder.hpp
 
 /// @file
@@ -39287,7 +37956,7 @@ class StdinForwarder {
  public:
   /// @param source the descriptor to read; the caller still owns it
   /// @param pipe the writing end; closed at the end of the source, or when the worker has closed the reading end
-  StdinForwarder(async::EventLoop& loop, int source, async::Descriptor pipe)
+  StdinForwarder(async::EventLoop& loop, int source, Descriptor pipe)
       : loop_(&loop), source_(source), pipe_(std::move(pipe)), can_wait_(can_be_waited_for(source)) {
     const int flags = ::fcntl(pipe_.get(), F_GETFL);
     if (flags < 0 || ::fcntl(pipe_.get(), F_SETFL, flags | O_NONBLOCK) != 0) {
@@ -39336,7 +38005,7 @@ class StdinForwarder {
       if (count >= 0) {
         bytes.remove_prefix(static_cast<std::size_t>(count));
       } else if (error == EAGAIN) {
-        co_await loop_->writable(pipe_.get(), Deadline::after(std::chrono::hours(1)));
+        co_await loop_->writable(pipe_.get(), Deadline::unbounded("the worker reads, or ends and closes the pipe"));
       } else if (error != EINTR) {
         pipe_.reset();  // the worker has closed its stdin or ended
       }
@@ -39345,40 +38014,8 @@ class StdinForwarder {
 
   async::EventLoop* loop_;
   int source_;
-  async::Descriptor pipe_;
+  Descriptor pipe_;
   bool can_wait_;
-};
-
-}  // namespace DTRAIN_NAMESPACE::launch
-
-// ---- dtrain/launch/output/tail.hpp
-
-/// @file
-/// Tail: the last lines of a stream, for the failure report.
-
-namespace DTRAIN_NAMESPACE::launch {
-
-/// Keeps the last `max_lines` lines, each truncated to `max_line_bytes`.
-class Tail {
- public:
-  static constexpr std::size_t max_lines = 20;
-  static constexpr std::size_t max_line_bytes = 512;
-
-  void push(std::string_view line) {
-    if (lines_.size() == max_lines) {
-      lines_.pop_front();
-    }
-    lines_.emplace_back(line.substr(0, max_line_bytes));
-    if (line.size() > max_line_bytes) {
-      lines_.back() += "...";
-    }
-  }
-
-  bool empty() const noexcept { return lines_.empty(); }
-  const std::deque<std::string>& lines() const noexcept { return lines_; }
-
- private:
-  std::deque<std::string> lines_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::launch
@@ -39518,11 +38155,11 @@ struct ExitStatus {
 // ---- dtrain/launch/supervise/failure_analysis.hpp
 
 /// @file
-/// Failure analysis: finds the first failed worker of a job from the ends of all workers; pure.
+/// Failure analysis: the first failed worker of a job, from the ends of all workers, and its report; pure.
 
 namespace DTRAIN_NAMESPACE::launch {
 
-/// End of a worker: a record (see record.hpp). Lists of ends are in the order in which the launcher noticed them.
+/// End of a worker. Lists of ends are in the order in which the launcher noticed them.
 struct WorkerEnd {
   int rank = 0;
   ExitStatus status;
@@ -39544,16 +38181,15 @@ struct WorkerEnd {
   std::string text() const {
     return status == ExitStatus{} && !left ? "exit code 0 before it had left the job" : status.text();
   }
-
-  template <class Self, class Fields>
-  static void describe(Self& self, Fields& fields) {
-    fields.number(self.rank);
-    fields.number(self.status.code);
-    fields.number(self.status.signal);
-    fields.flag(self.left);
-    fields.flag(self.stopped);
-  }
 };
+
+inline void fields(Serializer& of, WorkerEnd& end) {
+  of.number(end.rank);
+  of.number(end.status.code);
+  of.number(end.status.signal);
+  of.flag(end.left);
+  of.flag(end.stopped);
+}
 
 /// The end that caused the job's failure, or nullopt if no worker failed. The first match counts:
 ///   1. a primary end of the rank that the store's first cause names (for ends that were noticed at the same time)
@@ -39571,50 +38207,6 @@ inline std::optional<WorkerEnd> first_failure(const std::vector<WorkerEnd>& ends
   first = first ? first : first_that([](const WorkerEnd& end) { return end.failed() && !end.stopped; });
   return first ? first : first_that([](const WorkerEnd& end) { return end.failed(); });
 }
-
-}  // namespace DTRAIN_NAMESPACE::launch
-
-// ---- dtrain/launch/nodes/node_end.hpp
-
-/// @file
-/// End of one attempt on one node: input of the job's result.
-
-namespace DTRAIN_NAMESPACE::launch {
-
-/// A record (see record.hpp).
-struct NodeEnd {
-  int node = 0;
-  std::string host;
-  std::optional<WorkerEnd> first;       ///< first_failure of the node's workers
-  std::vector<int> secondary;           ///< the ranks that ended with exit_code_job_failed
-  std::vector<std::string> last_lines;  ///< that `first` wrote to stderr
-  int stop_signal = 0;                  ///< SIGINT or SIGTERM that requested the job's end, or 0
-  bool interrupted = false;             ///< a signal arrived after which the job is not restarted
-  bool started = true;                  ///< false if the job was stopped before it had workers
-  bool abandoned = false;               ///< a killed process did not end: the kernel holds it
-
-  template <class Self, class Fields>
-  static void describe(Self& self, Fields& fields) {
-    fields.number(self.node);
-    fields.text(self.host);
-    fields.maybe(self.first);
-    fields.numbers(self.secondary);
-    fields.texts(self.last_lines);
-    fields.number(self.stop_signal);
-    fields.flag(self.interrupted);
-    fields.flag(self.started);
-    fields.flag(self.abandoned);
-  }
-};
-
-}  // namespace DTRAIN_NAMESPACE::launch
-
-// ---- dtrain/launch/supervise/failure_report.hpp
-
-/// @file
-/// Failure report: the lines that the launcher prints about a failed job.
-
-namespace DTRAIN_NAMESPACE::launch {
 
 /// "rank 2 on host gpu-a failed first: killed by signal 9 (SIGKILL)". If no end is primary, the store's cause.
 inline std::string failure_sentence(const WorkerEnd& first, const std::optional<Cause>& cause, std::string_view host) {
@@ -39661,166 +38253,43 @@ inline std::string stop_report(int signal, const std::optional<WorkerEnd>& first
 
 }  // namespace DTRAIN_NAMESPACE::launch
 
-// ---- dtrain/launch/supervise/process_setup.hpp
+// ---- dtrain/launch/nodes/job_result.hpp
 
 /// @file
-/// Process setup of a launcher: one thread, open standard descriptors, signal handling, subreaper.
+/// Job result: exit code, report and restart decision, from the ends of an attempt on all nodes; pure.
 
 namespace DTRAIN_NAMESPACE::launch {
 
-/// Number of threads of this process. @throws Error (posix) if /proc cannot be read
-inline std::size_t thread_count() {
-  DIR* tasks = ::opendir("/proc/self/task");
-  if (tasks == nullptr) {
-    throw errno_error("counting the threads of this process in /proc/self/task", "mount /proc");
-  }
-  std::size_t count = 0;
-  while (const dirent* entry = ::readdir(tasks)) {
-    count += entry->d_name[0] != '.' ? 1 : 0;
-  }
-  static_cast<void>(::closedir(tasks));  // read only: an error loses no data
-  return count;
+/// What a launcher reports of its node, for the job's result.
+struct NodeEnd {
+  int node = 0;
+  std::string host;
+  std::optional<WorkerEnd> first;       ///< first_failure of the node's workers
+  std::vector<int> secondary;           ///< the ranks that ended with exit_code_job_failed
+  std::vector<std::string> last_lines;  ///< that `first` wrote to stderr
+  int stop_signal = 0;                  ///< SIGINT or SIGTERM that requested the job's end, or 0
+  bool interrupted = false;             ///< a signal arrived after which the job is not restarted
+  bool started = true;                  ///< false if the job was stopped before it had workers
+  bool abandoned = false;               ///< a killed process did not end: the kernel holds it
+};
+
+/// Lines as a program wrote them.
+inline void line_fields(Serializer& of, std::vector<std::string>& lines) {
+  using rendezvous::max_value_bytes;
+  of.list(lines, 0, max_value_bytes, [&of](std::string& line) { of.raw_text(line, max_value_bytes); });
 }
 
-/// Checks that the launcher has one thread. Workers end with the thread that started them, and fork copies locks that
-/// other threads hold. MPI and CUDA start threads when they are initialised. @throws Error (usage)
-inline void require_single_thread() {
-  constexpr std::size_t expected = DTRAIN_THREAD_SANITIZER ? 2 : 1;  // the sanitizer has its own thread
-  const std::size_t count = thread_count();
-  if (count > expected || ::gettid() != ::getpid()) {
-    throw Error(Errc::usage, "this process has " + std::to_string(count) +
-                                 " threads already; make dtrain::run the first statement of main, before anything that "
-                                 "starts threads, MPI or CUDA");
-  }
+inline void fields(Serializer& of, NodeEnd& end) {
+  of.number(end.node);
+  of.text(end.host, rendezvous::max_name_bytes);
+  of.maybe(end.first, [&of](WorkerEnd& first) { fields(of, first); });
+  of.list(end.secondary, 0, rendezvous::max_world_size, [&of](int& rank) { of.number(rank); });
+  line_fields(of, end.last_lines);
+  of.number(end.stop_signal);
+  of.flag(end.interrupted);
+  of.flag(end.started);
+  of.flag(end.abandoned);
 }
-
-/// Opens /dev/null as each of stdin, stdout and stderr that is closed. Otherwise a pipe or socket could get its number,
-/// and then receive the program's output.
-inline void open_standard_descriptors() {
-  for (int descriptor = 0; descriptor <= 2; ++descriptor) {
-    if (::fcntl(descriptor, F_GETFD) < 0 && ::open("/dev/null", O_RDWR) != descriptor) {
-      throw errno_error("opening /dev/null in the place of a closed standard descriptor");
-    }
-  }
-}
-
-/// Installs a handler for SIGXFSZ: a launcher's file at its limit (ulimit -f) is then a write error and does not end
-/// the job. Workers get the system's default, because exec resets handlers.
-inline void survive_file_size_limit() {
-  struct sigaction present {};
-  if (::sigaction(SIGXFSZ, nullptr, &present) != 0) {
-    throw errno_error("asking what SIGXFSZ does");
-  }
-  if (present.sa_handler == SIG_DFL) {
-    present.sa_handler = [](int) {};
-    present.sa_flags = SA_RESTART;
-    if (::sigaction(SIGXFSZ, &present, nullptr) != 0) {
-      throw errno_error("handling SIGXFSZ");
-    }
-  }
-}
-
-/// Makes this process the parent of workers' orphans, so that it can reap them, also as PID 1 of a container.
-inline void become_subreaper() {
-  if (::prctl(PR_SET_CHILD_SUBREAPER, 1) != 0) {
-    throw errno_error("becoming the subreaper of what the workers leave behind");
-  }
-}
-
-}  // namespace DTRAIN_NAMESPACE::launch
-
-// ---- dtrain/launch/supervise/process_tree.hpp
-
-/// @file
-/// Process tree: ancestors and descendants of a process, from /proc.
-
-namespace DTRAIN_NAMESPACE::launch {
-
-namespace detail {
-
-/// Removes the next decimal number from the text and returns it; nullopt if there is none.
-inline std::optional<pid_t> take_number(std::string_view& text) {
-  text.remove_prefix(std::min(text.find_first_not_of(" \n"), text.size()));
-  pid_t number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc{}) {
-    return std::nullopt;
-  }
-  text.remove_prefix(static_cast<std::size_t>(end - text.data()));
-  return number;
-}
-
-inline bool is_same_program(pid_t a, pid_t b) {
-  struct ::stat first {};
-  struct ::stat second {};
-  return ::stat(("/proc/" + std::to_string(a) + "/exe").c_str(), &first) == 0 &&
-         ::stat(("/proc/" + std::to_string(b) + "/exe").c_str(), &second) == 0 && first.st_dev == second.st_dev &&
-         first.st_ino == second.st_ino;
-}
-
-}  // namespace detail
-
-/// The parent's process id. nullopt: the process has ended. 0: its parent is in another process namespace.
-inline std::optional<pid_t> parent_of(pid_t process) {
-  const std::string all = SystemFiles().text("/proc/" + std::to_string(process) + "/stat").value_or("");
-  const std::size_t name_end = all.rfind(')');  // "1234 (any (name) S 1 ..."
-  if (name_end == std::string::npos || name_end + 4 > all.size()) {
-    return std::nullopt;
-  }
-  std::string_view rest = std::string_view(all).substr(name_end + 3);
-  return detail::take_number(rest);
-}
-
-/// Whether `ancestor` is an ancestor of this process. Also true if a process namespace in between hides it.
-inline bool has_ancestor(pid_t ancestor) {
-  constexpr int deepest = 64;
-  std::optional<pid_t> process = ::getppid();
-  for (int depth = 0; depth < deepest && process && *process > 1 && *process != ancestor; ++depth) {
-    process = parent_of(*process);
-  }
-  return process == ancestor || process == pid_t{0};
-}
-
-/// The process itself and its descendants, breadth first; stops when it has found 4096 or more.
-inline std::vector<pid_t> descendants_of(pid_t process) {
-  constexpr std::size_t most = 4096;
-  const SystemFiles files;
-  std::vector<pid_t> found{process};
-  for (std::size_t i = 0; i < found.size() && found.size() < most; ++i) {
-    const std::string tasks = "/proc/" + std::to_string(found[i]) + "/task";
-    for (const std::string& task : files.names(tasks)) {
-      const std::string text = files.text(tasks + "/" + task + "/children").value_or("");
-      std::string_view children = text;
-      while (const std::optional<pid_t> child = detail::take_number(children)) {
-        found.push_back(*child);
-      }
-    }
-  }
-  return found;
-}
-
-/// The rank that a wrapper started as its child (strace, gdb, a shell), followed by the rank's descendants. Empty if
-/// the wrapper became the rank by exec (valgrind, numactl, env), or has not started it yet.
-inline std::vector<pid_t> rank_below(pid_t wrapper) {
-  if (detail::is_same_program(wrapper, ::getpid())) {
-    return {};
-  }
-  for (const pid_t process : descendants_of(wrapper)) {
-    if (process != wrapper && detail::is_same_program(process, ::getpid())) {
-      return descendants_of(process);
-    }
-  }
-  return {};
-}
-
-}  // namespace DTRAIN_NAMESPACE::launch
-
-// ---- dtrain/launch/supervise/restart_policy.hpp
-
-/// @file
-/// Restart policy: decides whether a failed job is started again; pure.
-
-namespace DTRAIN_NAMESPACE::launch {
 
 /// --max-restarts. Attempts count from 0.
 struct RestartPolicy {
@@ -39841,14 +38310,127 @@ struct RestartPolicy {
   }
 };
 
+/// The same on every launcher of the job.
+struct JobResult {
+  int exit_code = 0;
+  bool restart = false;             ///< the workers are started again
+  std::vector<std::string> report;  ///< lines that every launcher prints on stderr
+};
+
+inline void fields(Serializer& of, JobResult& result) {
+  of.number(result.exit_code);
+  of.flag(result.restart);
+  line_fields(of, result.report);
+}
+
+/// The node that failed first; null if none failed. The lowest node of the first non-empty row counts:
+///   1. primary end of the rank that the store's first cause names
+///   2. primary end of the rank `first_reported`
+///   3. other primary ends
+///   4. secondary ends of workers that the launcher had not stopped
+///   5. ends of workers that the launcher had stopped
+/// @param first_reported the rank whose failure a launcher reported to the others first; -1 for none
+inline const NodeEnd* first_node(const std::vector<NodeEnd>& nodes, const std::optional<Cause>& cause,
+                                 int first_reported) {
+  const auto rank_of = [](const NodeEnd& node) { return node.first->rank; };
+  const auto weight = [&](const NodeEnd& node) {
+    const bool named = cause && cause->rank == rank_of(node);
+    return !node.first->is_primary()         ? (node.first->stopped ? 4 : 3)
+           : named                           ? 0
+           : first_reported == rank_of(node) ? 1
+                                             : 2;
+  };
+  const NodeEnd* best = nullptr;
+  for (const NodeEnd& node : nodes) {
+    if (node.first && (best == nullptr || weight(node) < weight(*best))) {
+      best = &node;
+    }
+  }
+  return best;
+}
+
+/// @param nodes one for each node, in order
+/// @param attempt counts from 0
+inline JobResult decide_result(const std::vector<NodeEnd>& nodes, const std::optional<Cause>& cause, int first_reported,
+                               const RestartPolicy& policy, int attempt) {
+  int stop_signal = 0;
+  bool interrupted = false;
+  bool started = true;
+  bool abandoned = false;
+  std::vector<int> secondary;
+  for (const NodeEnd& node : nodes) {
+    stop_signal = stop_signal == 0 ? node.stop_signal : stop_signal;
+    interrupted = interrupted || node.interrupted || node.stop_signal != 0;
+    started = started && node.started;
+    abandoned = abandoned || node.abandoned;
+    secondary.insert(secondary.end(), node.secondary.begin(), node.secondary.end());
+  }
+  const NodeEnd* const node = first_node(nodes, cause, first_reported);
+  JobResult result;
+  if (node != nullptr) {
+    result.exit_code = node->first->exit_code();
+    if (stop_signal == 0 && cause && !node->first->is_primary()) {
+      // A launcher stopped the rank, or it failed with the others. This may be a rank that threw: the launcher stopped
+      // it before it exited by itself.
+      result.exit_code = cause->kind == CauseKind::exception ? exit_code_exception : exit_code_job_failed;
+    }
+  } else if (abandoned) {
+    result.exit_code = 128 + SIGKILL;
+  }
+  if (stop_signal != 0 && node == nullptr && !started) {
+    result.exit_code = 128 + stop_signal;
+    result.report = {signal_name(stop_signal) + " came before the workers were started"};
+    return result;
+  }
+  if (stop_signal != 0) {
+    result.report = {stop_report(stop_signal, node != nullptr ? node->first : std::nullopt,
+                                 node != nullptr ? node->host : std::string())};
+    return result;
+  }
+  if (node != nullptr) {
+    result.report = failure_report(*node->first, secondary, cause, node->host, node->last_lines);
+    result.restart = policy.should_restart(*node->first, attempt, interrupted);
+    if (result.restart) {
+      result.report.push_back(policy.announcement(attempt + 1, failure_sentence(*node->first, cause, node->host)));
+    }
+  }
+  return result;
+}
+
 }  // namespace DTRAIN_NAMESPACE::launch
 
 // ---- dtrain/launch/configuration/flags.hpp
 
 /// @file
-/// Launcher flags: parses them and removes them from a program's command line.
+/// Launcher flags: help text, and parser that removes them from a program's command line.
 
 namespace DTRAIN_NAMESPACE::launch {
+
+inline constexpr const char* help_text =
+    "Launcher flags (taken out of the program's arguments; --flag=v, --flag v, underscores as well):\n"
+    "  --nproc-per-node=N|auto  workers to start (default 1); auto: one for each visible GPU where the program\n"
+    "                           computes on GPUs, else for each core this process may use\n"
+    "  --nnodes=N               nodes of the job; start this program once on each of them (default 1)\n"
+    "  --node-rank=R            which of them this one is, from 0\n"
+    "  --master-addr=HOST       the host of node 0 (one node: not needed, the store listens at 127.0.0.1)\n"
+    "  --master-port=P          the port of the job's store (one node: chosen by the system; several: 29500)\n"
+    "  --max-restarts=N         how often all workers are started again after one failed (default 0; several nodes:\n"
+    "                           node 0's counts); exit code 2 and a job ended by a signal are not tried again\n"
+    "  --log-dir=DIR            also writes each worker's output to DIR/rank-R.stdout and DIR/rank-R.stderr, that of\n"
+    "                           the K-th restart to DIR/attempt-K/rank-R.stdout and .stderr\n"
+    "  --wrap='CMD ARGS --'     puts a command in front of each worker's, such as valgrind, numactl, perf, strace,\n"
+    "                           or gdb: --wrap='gdb -batch -ex run -ex bt --args'; quotes as in a shell\n"
+    "  --wrap-rank=R            in front of rank R alone\n"
+    "  --in-process             starts nothing: this process is rank 0 of 1, for a debugger\n"
+    "  --help-launch            prints this\n"
+    "  --                       everything after it is the program's\n"
+    "Several nodes share a secret: the same DTRAIN_SECRET, or a file that DTRAIN_SECRET_FILE names, on each of them.\n"
+    "Every line of a worker is shown behind '[rank] '; stdin goes to the first worker of the node. SIGINT, SIGTERM,\n"
+    "SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP and SIGCONT are forwarded; SIGINT and SIGTERM end the job on all "
+    "nodes:\n"
+    "workers that are still there DTRAIN_GRACE_SECONDS later (default 30) are killed, 1 second after a second signal.\n"
+    "A launcher that is killed takes its workers with it, but not what these have started; as PID 1 of a container it\n"
+    "takes everything.\n";
 
 /// Values of the launcher's flags, and the arguments that remain for the program.
 struct Flags {
@@ -40027,510 +38609,310 @@ inline void refuse_launcher_flags(const std::vector<std::string>& arguments) {
 
 }  // namespace DTRAIN_NAMESPACE::launch
 
-// ---- dtrain/launch/nodes/job_result.hpp
+// ---- dtrain/launch/supervise/process_tree.hpp
 
 /// @file
-/// Job result: exit code, report and restart decision, from the ends of an attempt on all nodes; pure.
+/// Process tree: ancestors and descendants of a process, from /proc.
 
 namespace DTRAIN_NAMESPACE::launch {
 
-/// The same on every launcher of the job. A record (see record.hpp).
-struct JobResult {
-  int exit_code = 0;
-  bool restart = false;             ///< the workers are started again
-  std::vector<std::string> report;  ///< lines that every launcher prints on stderr
+namespace detail {
 
-  template <class Self, class Fields>
-  static void describe(Self& self, Fields& fields) {
-    fields.number(self.exit_code);
-    fields.flag(self.restart);
-    fields.texts(self.report);
-  }
+/// Fields of /proc/PROCESS/stat, "12 (a name) S 7 ...": field 4 is the parent, field 22 the start time.
+struct ProcessStatus {
+  std::string name;
+  std::int64_t parent = 0;
+  std::uint64_t began = 0;
 };
 
-/// The node that failed first; null if none failed. The lowest node of the first non-empty row counts:
-///   1. primary end of the rank that the store's first cause names
-///   2. primary end of the rank `first_reported`
-///   3. other primary ends
-///   4. secondary ends of workers that the launcher had not stopped
-///   5. ends of workers that the launcher had stopped
-/// @param first_reported the rank whose failure a launcher reported to the others first; -1 for none
-inline const NodeEnd* first_node(const std::vector<NodeEnd>& nodes, const std::optional<Cause>& cause,
-                                 int first_reported) {
-  const auto rank_of = [](const NodeEnd& node) { return node.first->rank; };
-  const auto weight = [&](const NodeEnd& node) {
-    const bool named = cause && cause->rank == rank_of(node);
-    return !node.first->is_primary()         ? (node.first->stopped ? 4 : 3)
-           : named                           ? 0
-           : first_reported == rank_of(node) ? 1
-                                             : 2;
-  };
-  const NodeEnd* best = nullptr;
-  for (const NodeEnd& node : nodes) {
-    if (node.first && (best == nullptr || weight(node) < weight(*best))) {
-      best = &node;
+inline std::optional<ProcessStatus> parse_process_status(std::string_view line) {
+  constexpr int parent_field = 4;
+  constexpr int began_field = 22;
+  const std::size_t open = line.find('(');
+  const std::size_t close = line.rfind(')');
+  if (open == std::string_view::npos || close == std::string_view::npos || close < open) {
+    return std::nullopt;
+  }
+  ProcessStatus status;
+  status.name = std::string(line.substr(open + 1, close - open - 1));
+  line.remove_prefix(close + 1);
+  for (int field = 3; field <= began_field; ++field) {
+    line.remove_prefix(std::min(line.find_first_not_of(' '), line.size()));
+    const std::string_view text = line.substr(0, line.find(' '));
+    line.remove_prefix(text.size());
+    const std::optional<std::uint64_t> number = identity::parse_wide_integer(text);
+    if (field == parent_field && number) {
+      status.parent = static_cast<std::int64_t>(*number);
+    } else if (field == began_field && number) {
+      status.began = *number;
+      return status;
     }
   }
-  return best;
+  return std::nullopt;
 }
 
-/// @param nodes one for each node, in order
-/// @param attempt counts from 0
-inline JobResult decide_result(const std::vector<NodeEnd>& nodes, const std::optional<Cause>& cause, int first_reported,
-                               const RestartPolicy& policy, int attempt) {
-  int stop_signal = 0;
-  bool interrupted = false;
-  bool started = true;
-  bool abandoned = false;
-  std::vector<int> secondary;
-  for (const NodeEnd& node : nodes) {
-    stop_signal = stop_signal == 0 ? node.stop_signal : stop_signal;
-    interrupted = interrupted || node.interrupted || node.stop_signal != 0;
-    started = started && node.started;
-    abandoned = abandoned || node.abandoned;
-    secondary.insert(secondary.end(), node.secondary.begin(), node.secondary.end());
+/// Removes the next decimal number from the text and returns it; nullopt if there is none.
+inline std::optional<pid_t> take_number(std::string_view& text) {
+  text.remove_prefix(std::min(text.find_first_not_of(" \n"), text.size()));
+  pid_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc{}) {
+    return std::nullopt;
   }
-  const NodeEnd* const node = first_node(nodes, cause, first_reported);
-  JobResult result;
-  if (node != nullptr) {
-    result.exit_code = node->first->exit_code();
-    if (stop_signal == 0 && cause && !node->first->is_primary()) {
-      // A launcher stopped the rank, or it failed with the others. This may be a rank that threw: the launcher stopped
-      // it before it exited by itself.
-      result.exit_code = cause->kind == CauseKind::exception ? exit_code_exception : exit_code_job_failed;
+  text.remove_prefix(static_cast<std::size_t>(end - text.data()));
+  return number;
+}
+
+inline bool is_same_program(pid_t a, pid_t b) {
+  struct ::stat first {};
+  struct ::stat second {};
+  return ::stat(("/proc/" + std::to_string(a) + "/exe").c_str(), &first) == 0 &&
+         ::stat(("/proc/" + std::to_string(b) + "/exe").c_str(), &second) == 0 && first.st_dev == second.st_dev &&
+         first.st_ino == second.st_ino;
+}
+
+}  // namespace detail
+
+/// The parent's process id. nullopt: the process has ended. 0: its parent is in another process namespace.
+inline std::optional<pid_t> parent_of(pid_t process) {
+  const std::string all = SystemFiles().text("/proc/" + std::to_string(process) + "/stat").value_or("");
+  const std::optional<detail::ProcessStatus> status = detail::parse_process_status(all);
+  return status ? std::optional(static_cast<pid_t>(status->parent)) : std::nullopt;
+}
+
+/// Whether `ancestor` is an ancestor of this process. Also true if a process namespace in between hides it.
+inline bool has_ancestor(pid_t ancestor) {
+  constexpr int deepest = 64;
+  std::optional<pid_t> process = ::getppid();
+  for (int depth = 0; depth < deepest && process && *process > 1 && *process != ancestor; ++depth) {
+    process = parent_of(*process);
+  }
+  return process == ancestor || process == pid_t{0};
+}
+
+/// The process itself and its descendants, breadth first; stops when it has found 4096 or more.
+inline std::vector<pid_t> descendants_of(pid_t process) {
+  constexpr std::size_t most = 4096;
+  const SystemFiles files;
+  std::vector<pid_t> found{process};
+  for (std::size_t i = 0; i < found.size() && found.size() < most; ++i) {
+    const std::string tasks = "/proc/" + std::to_string(found[i]) + "/task";
+    for (const std::string& task : files.names(tasks)) {
+      const std::string text = files.text(tasks + "/" + task + "/children").value_or("");
+      std::string_view children = text;
+      while (const std::optional<pid_t> child = detail::take_number(children)) {
+        found.push_back(*child);
+      }
     }
-  } else if (abandoned) {
-    result.exit_code = 128 + SIGKILL;
   }
-  if (stop_signal != 0 && node == nullptr && !started) {
-    result.exit_code = 128 + stop_signal;
-    result.report = {signal_name(stop_signal) + " came before the workers were started"};
-    return result;
+  return found;
+}
+
+/// The rank that a wrapper started as its child (strace, gdb, a shell), followed by the rank's descendants. Empty if
+/// the wrapper became the rank by exec (valgrind, numactl, env), or has not started it yet.
+inline std::vector<pid_t> rank_below(pid_t wrapper) {
+  if (detail::is_same_program(wrapper, ::getpid())) {
+    return {};
   }
-  if (stop_signal != 0) {
-    result.report = {stop_report(stop_signal, node != nullptr ? node->first : std::nullopt,
-                                 node != nullptr ? node->host : std::string())};
-    return result;
-  }
-  if (node != nullptr) {
-    result.report = failure_report(*node->first, secondary, cause, node->host, node->last_lines);
-    result.restart = policy.should_restart(*node->first, attempt, interrupted);
-    if (result.restart) {
-      result.report.push_back(policy.announcement(attempt + 1, failure_sentence(*node->first, cause, node->host)));
+  for (const pid_t process : descendants_of(wrapper)) {
+    if (process != wrapper && detail::is_same_program(process, ::getpid())) {
+      return descendants_of(process);
     }
   }
-  return result;
+  return {};
 }
 
 }  // namespace DTRAIN_NAMESPACE::launch
 
-// ---- dtrain/launch/nodes/job_coordinator.hpp
+// ---- dtrain/launch/configuration/job_identity.hpp
 
 /// @file
-/// Job coordinator: interface between one node's launcher and the launchers of the other nodes.
+/// Job identity: name and origin of the job of this process, by which the store distinguishes jobs.
 
 namespace DTRAIN_NAMESPACE::launch {
 
-/// The ranks of this node's workers, and the address of the job's store.
-struct RankAssignment {
-  int node_rank = 0;
-  int node_count = 1;
-  int first_rank = 0;
-  int world_size = 1;
-  std::string master_addr;
-  int master_port = 0;
-  std::string secret;       ///< generated for this job; empty if the workers have one already
-  std::string description;  ///< for several nodes, on node 0: "4 ranks on 2 nodes (3 on node 0, ..."
+/// A process id and its start time, which together distinguish the process from a later one with the same id.
+struct Starter {
+  std::int64_t process = 0;
+  std::uint64_t began = 0;
+  std::string name;     ///< "hydra_pmi_proxy"
+  std::string command;  ///< its arguments, each followed by a zero byte
 };
 
-/// Implementations: SingleNodeCoordinator and MultiNodeCoordinator. A change sets the event of the constructor.
-/// Errors: if another launcher is lost, assign_ranks() and begin() throw JobFailed, and conclude() returns a result.
-/// Threads: the loop's.
-class JobCoordinator {
- public:
-  JobCoordinator() = default;
-  JobCoordinator(const JobCoordinator&) = delete;
-  JobCoordinator& operator=(const JobCoordinator&) = delete;
-  virtual ~JobCoordinator() = default;
+namespace detail {
 
-  /// Joins the other launchers and agrees with them on ranks. @pre no other function was called
-  virtual async::Task<RankAssignment> assign_ranks() = 0;
+/// Whether a block of entries, each followed by a zero byte, contains this entry.
+inline bool has_entry(std::string_view block, std::string_view entry) {
+  while (!block.empty()) {
+    const std::string_view each = block.substr(0, block.find('\0'));
+    if (each == entry) {
+      return true;
+    }
+    block.remove_prefix(std::min(each.size() + 1, block.size()));
+  }
+  return false;
+}
 
-  /// Begins an attempt: after it, ranks of this attempt can join. Attempts count from 0.
-  virtual async::Task<void> begin(int attempt) = 0;
+}  // namespace detail
 
-  /// The job's first cause in this attempt; nullopt before a failure.
-  virtual std::optional<Cause> first_cause() const = 0;
+/// Flag on the command line of a proxy of MPICH's mpiexec.
+inline constexpr std::string_view hydra_proxy_flag("--control-port\0", 15);
 
-  /// Whether a worker on any node has failed or another launcher is lost, so that this node's workers must stop.
-  virtual bool failing() const = 0;
+/// The nearest ancestor without `rank_entry` in its environment; nullopt if /proc cannot be read. Wrapper scripts that
+/// a launcher starts for each rank have the entry, their starter does not. Exception: a proxy of MPICH's mpiexec may
+/// have it, if another launcher started the proxy as a rank; the proxy is the starter in any case.
+/// @param parent of this process; 0: the parent is outside its PID namespace
+/// @param rank_entry "PMI_RANK=3"; empty: returns the parent
+inline std::optional<Starter> starter_of(const SystemFiles& files, std::int64_t parent, const std::string& rank_entry) {
+  constexpr int deepest = 64;
+  constexpr std::size_t most_environment = std::size_t{1} << 20;
+  std::int64_t process = parent;
+  for (int depth = 0; depth < deepest && process > 0; ++depth) {
+    const std::string folder = "/proc/" + std::to_string(process);
+    const auto status = detail::parse_process_status(files.text(folder + "/stat").value_or(""));
+    if (!status) {
+      return std::nullopt;
+    }
+    const std::string environment =
+        rank_entry.empty() ? "" : files.text(folder + "/environ", most_environment).value_or("");
+    std::string command = files.text(folder + "/cmdline").value_or("");
+    if (!detail::has_entry(environment, rank_entry) || command.find(hydra_proxy_flag) != std::string::npos) {
+      return Starter{process, status->began, status->name, std::move(command)};
+    }
+    process = status->parent;
+  }
+  return std::nullopt;
+}
 
-  /// Whether a rank of this node is known to have joined. From then on the store detects that it is lost.
-  virtual bool has_joined(int rank) const = 0;
-
-  /// Whether a rank of this node had left the job before its process ended. @pre the process has just ended
-  virtual async::Task<bool> has_left(int rank) = 0;
-
-  /// A worker of this node has failed.
-  /// @param secondary the cause is a failure that the ranks know already. If false, the coordinator notifies the ranks,
-  /// unless the worker had left
-  virtual void on_worker_failed(const Cause& loss, bool secondary) = 0;
-
-  /// This launcher received SIGINT or SIGTERM, as its `count`-th stop request.
-  virtual void stop(int signal, int count) = 0;
-
-  /// No worker of this node runs any more. Waits until that is so on every node. @returns the job's result
-  virtual async::Task<JobResult> conclude(NodeEnd end) = 0;
-
-  /// This was the last attempt.
-  virtual async::Task<void> leave() = 0;
-
-  /// This launcher failed; notifies the other launchers of the reason. Call it instead of leave().
-  virtual async::Task<void> abort(std::string reason) = 0;
+/// The job's name (empty if it has none), and further properties that distinguish it from other jobs.
+struct JobIdentity {
+  std::string name;
+  rendezvous::Origin origin;
 };
+
+/// A job of MPICH's mpiexec has no name that a process can read, but all mpiexec proxies connect to the same address.
+/// @param command as in Starter. @returns "hydra=host-a:43789"; nullopt if the command is no such proxy
+inline std::optional<std::string> hydra_job(std::string_view command) {
+  const std::size_t at = command.find(hydra_proxy_flag);
+  const std::string_view rest = at == std::string_view::npos ? "" : command.substr(at + hydra_proxy_flag.size());
+  const std::string_view address = rest.substr(0, rest.find('\0'));
+  return address.empty() ? std::nullopt : std::optional("hydra=" + std::string(address));
+}
+
+/// The job's identity from the environment and, if it has several ranks, from the process's program and starter.
+/// Blocking: reads files of the kernel.
+inline JobIdentity job_identity(const identity::Variables& variables, const identity::ProcessIdentity& identity,
+                                const SystemFiles& files = SystemFiles()) {
+  JobIdentity job;
+  job.name = identity.job.value_or("");
+  if (identity.world_size == 1) {
+    return job;
+  }
+  rendezvous::Origin& origin = job.origin;
+  origin.is_exact_job = identity.is_exact_job;
+  origin.one_starter = identity.one_starter;
+  origin.program = own_program_name();
+  origin.build = own_build();
+  struct ::stat space {};
+  origin.process_space = ::stat("/proc/self/ns/pid", &space) == 0 ? space.st_ino : 0;
+  // torchrun's agent may have its own RANK, the node's, but it has no run id.
+  const std::string own_variable = identity.elastic ? "TORCHELASTIC_RUN_ID" : identity.rank_variable;
+  const std::optional<std::string> own_value = variables.text(own_variable);
+  const std::optional<Starter> starter =
+      starter_of(files, ::getppid(), own_value ? own_variable + "=" + *own_value : std::string());
+  if (starter) {
+    origin.starter = starter->process;
+    origin.starter_began = starter->began;
+    origin.starter_name = starter->name;
+    const std::optional<std::string> hydra =
+        identity.is_exact_job || identity.rank_variable != "PMI_RANK" ? std::nullopt : hydra_job(starter->command);
+    origin.is_exact_job = identity.is_exact_job || hydra;
+    job.name = hydra.value_or(job.name);
+  }
+  return job;
+}
 
 }  // namespace DTRAIN_NAMESPACE::launch
 
-// ---- dtrain/launch/nodes/multi_node_coordinator.hpp
+// ---- dtrain/launch/supervise/process_setup.hpp
 
 /// @file
-/// Coordinator of the launchers of several nodes, which exchange keys in their own job in node 0's store.
+/// Process setup of a launcher or worker: one thread, open standard descriptors, signals, subreaper, end with others.
 
 namespace DTRAIN_NAMESPACE::launch {
 
-/// Node 0 opens the attempts, publishes the state of the ranks' store (first cause, other nodes' ranks that left, all
-/// joined), and decides the result. Each launcher reports its own workers. Lifetime: the loop and the event outlive it.
-/// Threads: the loop's.
-class MultiNodeCoordinator final : public JobCoordinator {
- public:
-  /// @param on_remote_stop called when the launcher of another node received its `count`-th signal to end the job
-  MultiNodeCoordinator(async::EventLoop& loop, async::AutoResetEvent& changed, NodeRendezvousOptions options,
-                       RestartPolicy policy, std::function<void(int signal, int count)> on_remote_stop)
-      : loop_(&loop),
-        changed_(&changed),
-        policy_(policy),
-        on_remote_stop_(std::move(on_remote_stop)),
-        node_rendezvous_(loop, changed, std::move(options)) {}
-
-  async::Task<RankAssignment> assign_ranks() override {
-    co_await node_rendezvous_.join();
-    const NodeRendezvousOptions& own = node_rendezvous_.options();
-    const NodeTable& table = node_rendezvous_.table();
-    if (is_first()) {
-      RankStoreOptions store;
-      store.world_size = table.world_size();
-      store.owner = "the launcher of node 0 on host " + own.host.name;
-      store.join_timeout = own.join_timeout;
-      store.further_files = files_for_workers(own.workers);
-      store.on_failure = [this](const Cause& cause) { publish(keys().cause(), to_value(CauseRecord{cause})); };
-      store.on_left = [this](int rank) {
-        if (rank >= node_rendezvous_.table().workers.front()) {
-          publish(keys().left(rank), "yes");
-        }
-      };
-      store.on_complete = [this] { publish(keys().complete(), "yes"); };
-      ranks_.emplace(node_rendezvous_.server(), std::move(store));
-    }
-    watching_stops_ = loop_->spawn(watch_stops(), ignored());
-    RankAssignment assignment;
-    assignment.node_rank = own.node_rank;
-    assignment.node_count = own.node_count;
-    assignment.first_rank = table.first_rank(own.node_rank);
-    assignment.world_size = table.world_size();
-    assignment.master_addr = own.master_addr;
-    assignment.master_port = own.master_port;
-    if (is_first()) {
-      assignment.description = to_string(table) + ", store at " + node_rendezvous_.store_text();
-    }
-    co_return std::move(assignment);
+/// Number of threads of this process. @throws Error (posix) if /proc cannot be read
+inline std::size_t thread_count() {
+  DIR* tasks = ::opendir("/proc/self/task");
+  if (tasks == nullptr) {
+    throw errno_error("counting the threads of this process in /proc/self/task", "mount /proc");
   }
-
-  async::Task<void> begin(int attempt) override {
-    attempt_ = attempt;
-    cause_.reset();
-    first_report_.reset();
-    is_complete_ = false;
-    left_.clear();
-    leaving_.clear();
-    if (is_first()) {
-      ranks_->open(attempt);
-      co_await node_rendezvous_.set(keys().start(), "start");
-    } else {
-      co_await node_rendezvous_.get(keys().start());
-      watching_cause_ = loop_->spawn(watch_cause(keys().cause()), ignored());
-      watching_joins_ = loop_->spawn(watch_complete(keys().complete()), ignored());
-    }
-    watching_failure_ = loop_->spawn(watch_failure(keys().failing()), ignored());
+  std::size_t count = 0;
+  while (const dirent* entry = ::readdir(tasks)) {
+    count += entry->d_name[0] != '.' ? 1 : 0;
   }
+  static_cast<void>(::closedir(tasks));  // read only: an error loses no data
+  return count;
+}
 
-  std::optional<Cause> first_cause() const override { return is_first() ? ranks_->cause() : cause_; }
-
-  bool failing() const override { return first_report_.has_value() || first_cause() || node_rendezvous_.is_over(); }
-
-  bool has_joined(int rank) const override { return is_first() ? ranks_->has_joined(rank) : is_complete_; }
-
-  async::Task<bool> has_left(int rank) override {
-    if (!is_first()) {
-      leaving_.push_back(loop_->spawn(watch_left(rank, keys().left(rank)), ignored()));
-    }
-    const Deadline deadline = Deadline::after(leave_timeout);
-    while (!knows_left(rank) && !is_lost(rank) && !node_rendezvous_.is_over() && !deadline.passed()) {
-      co_await loop_->sleep_for(std::chrono::milliseconds(2));
-    }
-    co_return knows_left(rank);
+/// Checks that the launcher has one thread. Workers end with the thread that started them, and fork copies locks that
+/// other threads hold. MPI and CUDA start threads when they are initialised. @throws Error (usage)
+inline void require_single_thread() {
+  constexpr std::size_t expected = DTRAIN_THREAD_SANITIZER ? 2 : 1;  // the sanitizer has its own thread
+  const std::size_t count = thread_count();
+  if (count > expected || ::gettid() != ::getpid()) {
+    throw Error(Errc::usage, "this process has " + std::to_string(count) +
+                                 " threads already; make dtrain::run the first statement of main, before anything that "
+                                 "starts threads, MPI or CUDA");
   }
+}
 
-  void on_worker_failed(const Cause& loss, bool secondary) override {
-    if (is_first() && !secondary) {
-      ranks_->report_loss(loss);
-    }
-    if (!first_report_) {
-      publish_first(keys().failing(), to_value(FailureRecord{CauseRecord{loss}, secondary}));
+/// Opens /dev/null as each of stdin, stdout and stderr that is closed. Otherwise a pipe or socket could get its number,
+/// and then receive the program's output.
+inline void open_standard_descriptors() {
+  for (int descriptor = 0; descriptor <= 2; ++descriptor) {
+    if (::fcntl(descriptor, F_GETFD) < 0 && ::open("/dev/null", O_RDWR) != descriptor) {
+      throw errno_error("opening /dev/null in the place of a closed standard descriptor");
     }
   }
+}
 
-  void stop(int signal, int count) override {
-    if (node_rendezvous_.has_joined()) {
-      publish_first(keys().stop(count), std::to_string(signal));
+/// Installs a handler for SIGXFSZ: a launcher's file at its limit (ulimit -f) is then a write error and does not end
+/// the job. Workers get the system's default, because exec resets handlers.
+inline void survive_file_size_limit() {
+  struct sigaction present {};
+  if (::sigaction(SIGXFSZ, nullptr, &present) != 0) {
+    throw errno_error("asking what SIGXFSZ does");
+  }
+  if (present.sa_handler == SIG_DFL) {
+    present.sa_handler = [](int) {};
+    present.sa_flags = SA_RESTART;
+    if (::sigaction(SIGXFSZ, &present, nullptr) != 0) {
+      throw errno_error("handling SIGXFSZ");
     }
   }
+}
 
-  async::Task<JobResult> conclude(NodeEnd end) override {
-    try {
-      const std::string own = to_value(end);
-      co_await node_rendezvous_.set(keys().end(end.node), own);
-      if (is_first()) {
-        const JobResult result = co_await decide_for_all_nodes();
-        co_await node_rendezvous_.set(keys().job_result(), to_value(result));
-        co_return result;
-      }
-      const std::string value = co_await node_rendezvous_.get(keys().job_result());
-      co_return from_value<JobResult>(value);
-    } catch (const Error&) {
-      if (!node_rendezvous_.is_over()) {
-        throw;
-      }
-    }
-    JobResult lost;
-    lost.exit_code = exit_code_job_failed;
-    lost.report = {lost_launcher_message(*node_rendezvous_.cause(), node_rendezvous_.store_text())};
-    co_return std::move(lost);
+/// Makes this process the parent of workers' orphans, so that it can reap them, also as PID 1 of a container.
+inline void become_subreaper() {
+  if (::prctl(PR_SET_CHILD_SUBREAPER, 1) != 0) {
+    throw errno_error("becoming the subreaper of what the workers leave behind");
   }
+}
 
-  async::Task<void> leave() override {
-    stop_watching();
-    co_await node_rendezvous_.leave();
+/// The system will kill this process when its parent ends. The parent is the wrapper, which ends with the launcher.
+/// Threads: the main thread, before there are others. @throws Error (usage) if no ancestor is the launcher
+inline void end_with_launcher(pid_t launcher) {
+  if (::unsetenv(wrapped_variable) != 0 || ::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) {
+    throw errno_error("making this worker end with the command of --wrap");
   }
-
-  async::Task<void> abort(std::string reason) override {
-    stop_watching();
-    co_await node_rendezvous_.report_failure(std::move(reason));
-    co_await node_rendezvous_.leave();
+  if (!has_ancestor(launcher)) {
+    throw Error(Errc::usage,
+                "process " + std::to_string(launcher) +
+                    ", the launcher of this worker, is none of its ancestors: it has ended, or the command "
+                    "of --wrap does not stay the parent of what it starts; wrap in one that does");
   }
-
- private:
-  /// How long has_left() waits for the rank's leave after its process has ended.
-  static constexpr std::chrono::milliseconds leave_timeout{500};
-
-  /// Ignores errors of a task: it fails only with the launchers' job, which is_over() reports.
-  static async::ExceptionHandler ignored() {
-    return [](const std::exception_ptr&) {};
-  }
-
-  bool is_first() const noexcept { return node_rendezvous_.options().node_rank == 0; }
-  LauncherKeys keys() const noexcept { return LauncherKeys(attempt_); }
-
-  bool knows_left(int rank) const { return is_first() ? ranks_->has_left(rank) : left_.count(rank) != 0; }
-
-  bool is_lost(int rank) const {
-    const std::optional<Cause> cause = first_cause();
-    return cause && cause->rank == rank;
-  }
-
-  async::Task<JobResult> decide_for_all_nodes() {
-    std::vector<NodeEnd> nodes;
-    for (int node = 0; node < node_rendezvous_.options().node_count; ++node) {
-      const std::string value = co_await node_rendezvous_.get(keys().end(node));
-      nodes.push_back(from_value<NodeEnd>(value));
-    }
-    const int first_reported = first_report_ ? first_report_->cause.cause.rank : -1;
-    co_return decide_result(nodes, first_cause(), first_reported, policy_, attempt_);
-  }
-
-  void stop_watching() {
-    watching_stops_.cancel();
-    watching_cause_.cancel();
-    watching_joins_.cancel();
-    watching_failure_.cancel();
-    leaving_.clear();
-  }
-
-  void publish(std::string key, std::string value) {
-    loop_->spawn_detached(node_rendezvous_.set(std::move(key), std::move(value)), ignored());
-    changed_->set();
-  }
-
-  /// The same, but keeps an existing value.
-  void publish_first(std::string key, std::string value) {
-    loop_->spawn_detached(node_rendezvous_.set_first(std::move(key), std::move(value)), ignored());
-  }
-
-  async::Task<void> watch_stops() {
-    for (int count = 1;; ++count) {
-      const std::string value = co_await node_rendezvous_.get(keys().stop(count));
-      const int signal = identity::parse_integer(value).value_or(SIGTERM);
-      const bool ends_jobs = signal == SIGINT || signal == SIGHUP || signal == SIGQUIT;
-      on_remote_stop_(ends_jobs ? signal : SIGTERM, count);
-    }
-  }
-
-  async::Task<void> watch_cause(std::string key) {
-    const std::string value = co_await node_rendezvous_.get(std::move(key));
-    cause_ = from_value<CauseRecord>(value).cause;
-    changed_->set();
-  }
-
-  async::Task<void> watch_failure(std::string key) {
-    const std::string value = co_await node_rendezvous_.get(std::move(key));
-    first_report_ = from_value<FailureRecord>(value);
-    if (is_first() && !first_report_->secondary) {
-      ranks_->report_loss(first_report_->cause.cause);
-    }
-    changed_->set();
-  }
-
-  async::Task<void> watch_left(int rank, std::string key) {
-    co_await node_rendezvous_.get(std::move(key));
-    left_.insert(rank);
-  }
-
-  async::Task<void> watch_complete(std::string key) {
-    co_await node_rendezvous_.get(std::move(key));
-    is_complete_ = true;
-  }
-
-  async::EventLoop* loop_;
-  async::AutoResetEvent* changed_;
-  RestartPolicy policy_;
-  std::function<void(int, int)> on_remote_stop_;
-  NodeRendezvous node_rendezvous_;
-  std::optional<RankStore> ranks_;  ///< on node 0 only
-  int attempt_ = 0;
-  std::optional<Cause> cause_;                 ///< as node 0 published it
-  std::optional<FailureRecord> first_report_;  ///< the first report of any launcher
-  bool is_complete_ = false;                   ///< all ranks have joined
-  std::set<int> left_;
-  std::vector<async::TaskHandle> leaving_;
-  async::TaskHandle watching_stops_;  ///< the tasks come last: destroyed before the members that they use
-  async::TaskHandle watching_cause_;
-  async::TaskHandle watching_joins_;
-  async::TaskHandle watching_failure_;
-};
-
-}  // namespace DTRAIN_NAMESPACE::launch
-
-// ---- dtrain/launch/nodes/single_node_coordinator.hpp
-
-/// @file
-/// Coordinator of a job's only launcher.
-
-namespace DTRAIN_NAMESPACE::launch {
-
-/// Options of SingleNodeCoordinator.
-struct SingleNodeOptions {
-  int workers = 1;
-  std::uint16_t port = 0;  ///< 0: the system chooses one
-  std::string host;
-  std::chrono::nanoseconds join_timeout{0};
-  rendezvous::Limits limits{};
-  RestartPolicy policy;
-};
-
-/// The store listens at the loopback address, and admits clients that know a secret generated for this job.
-/// Lifetime: the loop and the event outlive it. Threads: the loop's.
-class SingleNodeCoordinator final : public JobCoordinator {
- public:
-  /// @throws Error (posix) for a port in use
-  SingleNodeCoordinator(async::EventLoop& loop, async::AutoResetEvent& changed, SingleNodeOptions options)
-      : loop_(&loop), changed_(&changed), options_(std::move(options)) {
-    net::Listener listener = net::Listener::bind_loopback(loop, options_.port);
-    const rendezvous::Secret secret = rendezvous::Secret::drawn();
-    assignment_.secret = secret.text();
-    assignment_.world_size = options_.workers;
-    assignment_.master_addr = listener.local().host();
-    assignment_.master_port = listener.port();
-    RankStoreOptions store;
-    store.world_size = options_.workers;
-    store.owner = "the launcher on host " + options_.host;
-    store.join_timeout = options_.join_timeout;
-    store.further_files = files_for_workers(options_.workers);
-    store.on_failure = [this](const Cause&) { changed_->set(); };
-    server_.emplace(loop, std::move(listener), rendezvous::ServerOptions{secret, options_.limits});
-    store_.emplace(*server_, std::move(store));
-  }
-
-  async::Task<RankAssignment> assign_ranks() override { co_return assignment_; }
-
-  async::Task<void> begin(int attempt) override {
-    attempt_ = attempt;
-    failed_rank_ = -1;
-    store_->open(attempt);
-    co_return;
-  }
-
-  std::optional<Cause> first_cause() const override { return store_->cause(); }
-
-  bool failing() const override { return first_cause().has_value(); }
-
-  bool has_joined(int rank) const override { return store_->has_joined(rank); }
-
-  /// A rank leaves before it exits, but the store may not have read that yet.
-  async::Task<bool> has_left(int rank) override {
-    const Deadline deadline = Deadline::after(leave_timeout);
-    while (!store_->has_left(rank) && !is_lost(rank) && !deadline.passed()) {
-      co_await loop_->sleep_for(std::chrono::milliseconds(5));
-    }
-    co_return store_->has_left(rank);
-  }
-
-  void on_worker_failed(const Cause& loss, bool secondary) override {
-    failed_rank_ = failed_rank_ < 0 ? loss.rank : failed_rank_;
-    if (!secondary) {
-      store_->report_loss(loss);
-    }
-  }
-
-  void stop(int, int) override {}
-
-  async::Task<JobResult> conclude(NodeEnd end) override {
-    const std::vector<NodeEnd> nodes{std::move(end)};
-    co_return decide_result(nodes, first_cause(), failed_rank_, options_.policy, attempt_);
-  }
-
-  async::Task<void> leave() override {
-    server_.reset();  // frees the port
-    co_return;
-  }
-
-  async::Task<void> abort(std::string) override { return leave(); }
-
- private:
-  static constexpr std::chrono::milliseconds leave_timeout{200};
-
-  bool is_lost(int rank) const {
-    const std::optional<Cause> cause = first_cause();
-    return cause && cause->rank == rank;
-  }
-
-  async::EventLoop* loop_;
-  async::AutoResetEvent* changed_;
-  SingleNodeOptions options_;
-  RankAssignment assignment_;
-  int attempt_ = 0;
-  int failed_rank_ = -1;
-  std::optional<rendezvous::StoreServer> server_;
-  std::optional<RankStore> store_;
-};
+}
 
 }  // namespace DTRAIN_NAMESPACE::launch
 
@@ -40546,11 +38928,11 @@ namespace detail {
 inline RankProcess rank_process_with(identity::ProcessIdentity identity, const identity::Variables& variables) {
   RankProcess worker;
   worker.identity = std::move(identity);
-  worker.host_id_override = variables.text("DTRAIN_HOST_ID");
+  worker.host_id = variables.text("DTRAIN_HOST_ID");
   worker.interface = variables.text("DTRAIN_INTERFACE");
   worker.secret = secret_setting(variables);
   worker.timeout = seconds_setting(variables, "DTRAIN_TIMEOUT_SECONDS", default_timeout);
-  worker.liveness = seconds_setting(variables, "DTRAIN_LIVENESS_SECONDS", default_liveness);
+  worker.limits.liveness = in_milliseconds(seconds_setting(variables, "DTRAIN_LIVENESS_SECONDS", default_liveness));
   return worker;
 }
 
@@ -40584,7 +38966,15 @@ DTRAIN_DEFINED RankProcess rank_process_of(JoinOptions options) {
   if (options.identity && !worker.identity.job) {  // DTRAIN_JOB_ID still applies
     identity::name_job(identity::Variables(environment), worker.identity);
   }
-  worker.job = job_identity(identity::Variables(environment), worker.identity);
+  JobIdentity job = job_identity(identity::Variables(environment), worker.identity);
+  worker.origin = std::move(job.origin);
+  if (worker.identity.elastic && worker.identity.master_addr) {
+    // torchrun's port may be taken by another torchrun; its name may be "none".
+    const int port = worker.identity.master_port.value_or(identity::default_master_port);
+    job.name += "@" + *worker.identity.master_addr + ":" + std::to_string(port);
+    worker.master_ports = static_cast<std::uint16_t>(std::min(16, 65536 - port));
+  }
+  worker.identity.job = std::move(job.name);
   worker.argument_vector = ArgumentVector(identity::without_local_rank(options.arguments));
   worker.hosts_store = worker.identity.rank == 0;
   worker.timeout = options.timeout.value_or(worker.timeout);
@@ -40709,6 +39099,677 @@ class ShutdownSchedule {
 
 }  // namespace DTRAIN_NAMESPACE::launch
 
+// ---- dtrain/launch/configuration/node_launcher_options.hpp
+
+/// @file
+/// Node-launcher options: configuration of a node's launcher, from its flags and its environment.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// The program that the launcher starts `workers` times, the job's nodes, and the launcher's settings.
+struct NodeLauncherOptions {
+  WorkerProgram program;
+  identity::NodeIdentity node;
+  std::string node_source;  ///< flag or variables with the number of nodes: "RANK='0', WORLD_SIZE='2'"
+  int workers = 1;
+  int cores = 1;
+  int max_restarts = 0;
+  std::chrono::nanoseconds join_timeout = default_timeout;
+  std::chrono::nanoseconds liveness = default_liveness;
+  std::chrono::nanoseconds stop_grace = ShutdownSchedule::default_stop_grace;
+  ShutdownTimeouts shutdown_timeouts{};
+  std::optional<std::string> host_id;
+  std::string job;                           ///< its name, which launchers of several nodes compare; may be empty
+  std::optional<rendezvous::Secret> secret;  ///< of several nodes
+  std::optional<std::string> interface;      ///< where the store of several nodes listens: a name or an address
+};
+
+namespace detail {
+
+inline constexpr int most_workers = 4096;
+
+/// Number of workers by --nproc-per-node; 1 without the flag. @throws Error (usage); errors of visible_devices
+inline int worker_count(const std::optional<std::string>& given, int cores, VisibleDevices visible_devices) {
+  if (!given) {
+    return 1;
+  }
+  if (*given == "auto" && visible_devices == nullptr) {
+    return cores;
+  }
+  if (*given == "auto") {
+    const int devices = visible_devices();
+    if (devices < 1) {
+      throw Error(
+          Errc::usage,
+          "--nproc-per-node=auto starts a worker for each visible GPU, and there is none; look at nvidia-smi and "
+          "CUDA_VISIBLE_DEVICES");
+    }
+    return devices;
+  }
+  const int count = identity::parse_integer(*given).value_or(0);
+  if (count < 1 || count > most_workers) {
+    throw Error(Errc::usage, identity::quoted("--nproc-per-node", *given) + " is not a number of workers from 1 to " +
+                                 std::to_string(most_workers) + ", or auto");
+  }
+  return count;
+}
+
+/// Flag or variables that state the number of nodes, for messages.
+inline std::string node_source(const identity::NodeFlags& flags, const identity::Environment& environment,
+                               const identity::NodeIdentity& node) {
+  if (flags.node_count) {
+    return identity::quoted("--nnodes", *flags.node_count);
+  }
+  const identity::Variables variables(environment);
+  const bool torch = node.launcher == "torch" || node.launcher == "k8s";
+  const std::string stated =
+      node.launcher == "node"
+          ? variables.stated({"DTRAIN_NODE_RANK", "DTRAIN_NODE_COUNT", "NODE_RANK", "AZUREML_NODE_COUNT", "NNODES"})
+      : node.launcher == "pet" ? variables.stated({"PET_NODE_RANK", "PET_NNODES"})
+      : torch                  ? variables.stated({"RANK", "WORLD_SIZE", "JOB_COMPLETION_INDEX"})
+              : variables.stated({"DTRAIN_RANK", "DTRAIN_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
+                                  "PMI_RANK", "PMI_SIZE", "SLURM_NODEID", "SLURM_STEP_NUM_NODES", "TF_CONFIG",
+                                  "CLUSTER_SPEC", "SM_HOSTS"});
+  return stated.empty() ? "the environment of " + node.launcher : stated;
+}
+
+/// This node's identity. The launcher reads variables such as RANK as the node's. If they are incomplete, the error
+/// also names the flag that ignores them. @throws Error (identity, usage)
+inline identity::NodeIdentity node_of(const identity::Environment& environment, const identity::NodeFlags& flags) {
+  using identity::IdentityErrc;
+  try {
+    return identity::node_identity(environment, flags);
+  } catch (const identity::IdentityError& error) {
+    const IdentityErrc reason = error.reason();
+    const bool stray = reason == IdentityErrc::no_rank || reason == IdentityErrc::no_world_size ||
+                       reason == IdentityErrc::no_master_addr || reason == IdentityErrc::conflict_rank ||
+                       reason == IdentityErrc::rank_out_of_range || reason == IdentityErrc::half_identity;
+    if (!stray || flags.node_count) {
+      throw;
+    }
+    const std::string stated =
+        identity::Variables(environment).stated({"RANK", "WORLD_SIZE", "NODE_RANK", "NNODES", "PET_NNODES"});
+    throw Error(Errc::identity, std::string(error.what()) + " (launch::PerNode reads " +
+                                    (stated.empty() ? "this environment" : stated) +
+                                    " for the whole node; if there is only this node, give --nnodes=1)");
+  }
+}
+
+/// The secret that the launchers of several nodes share; nullopt for one node. @throws Error (usage) if it is not set
+inline std::optional<rendezvous::Secret> secret_of_nodes(const identity::Variables& variables,
+                                                         const NodeLauncherOptions& options) {
+  if (options.node.node_count == 1) {
+    return std::nullopt;
+  }
+  std::optional<rendezvous::Secret> secret = secret_setting(variables);
+  if (!secret) {
+    throw Error(Errc::usage,
+                "this is node " + std::to_string(options.node.node_rank) + " of " +
+                    std::to_string(options.node.node_count) + " (from " + options.node_source +
+                    "), and the launchers of several nodes need a secret that they share: make one with "
+                    "DTRAIN_SECRET=$(openssl rand -hex 32) and start every node with it, or put it into a file that "
+                    "DTRAIN_SECRET_FILE names; if there is only this node, give --nnodes=1; if this program is started "
+                    "once for "
+                    "each rank, its policy needs launch::PerProcess");
+  }
+  return secret;
+}
+
+}  // namespace detail
+
+/// Checks the number of workers before any is started, so that the error is printed once and not by each worker.
+/// @throws Error (usage) if the backend does not support so many ranks on one host
+inline void check_most_workers(int workers, const BackendFacts& backend) {
+  if (backend.most_ranks != 0 && workers > backend.most_ranks) {
+    throw Error(Errc::usage, "backend::" + std::string(backend.name) + " joins at most " +
+                                 std::to_string(backend.most_ranks) + " ranks, not " + std::to_string(workers) +
+                                 "; use backend::Gloo, or start fewer workers (--nproc-per-node)");
+  }
+}
+
+/// The launcher's configuration.
+/// @param cores number of cores that this process may use
+/// @param visible_devices called for --nproc-per-node=auto; may be null
+/// @throws Error (usage, identity). Blocking: reads the secret's file
+inline NodeLauncherOptions node_launcher_options(Flags flags, const identity::Environment& environment, int cores,
+                                                 VisibleDevices visible_devices = nullptr) {
+  const identity::Variables variables(environment);
+  check_log_setting(variables);
+  NodeLauncherOptions options;
+  options.node = detail::node_of(environment, flags.node);
+  options.node_source = detail::node_source(flags.node, environment, options.node);
+  options.cores = cores;
+  options.workers = detail::worker_count(options.node.nproc_per_node, cores, visible_devices);
+  options.max_restarts = flags.max_restarts;
+  options.join_timeout = seconds_setting(variables, "DTRAIN_TIMEOUT_SECONDS", default_timeout);
+  options.liveness = seconds_setting(variables, "DTRAIN_LIVENESS_SECONDS", default_liveness);
+  if (visible_devices != nullptr) {
+    options.shutdown_timeouts.exit_grace = device_shutdown_timeouts.exit_grace;
+    if (options.max_restarts > 0) {  // the next attempt needs the device memory of killed workers
+      options.shutdown_timeouts.kill_timeout = device_shutdown_timeouts.kill_timeout;
+    }
+  }
+  options.stop_grace = seconds_setting(variables, "DTRAIN_GRACE_SECONDS", ShutdownSchedule::default_stop_grace);
+  options.host_id = variables.text("DTRAIN_HOST_ID");
+  options.secret = detail::secret_of_nodes(variables, options);
+  options.interface = variables.text("DTRAIN_INTERFACE");
+  options.job = identity::given_job_name(variables).value_or("");
+  options.program.folds = variables.text("DTRAIN_LOG") != "debug";
+  options.program.wrapper = std::move(flags.wrapper);
+  options.program.wrapped_rank = flags.wrapped_rank;
+  options.program.arguments = std::move(flags.program);
+  options.program.environment = environment;
+  options.program.log_dir = std::move(flags.log_dir);
+  return options;
+}
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/nodes/node_rendezvous.hpp
+
+/// @file
+/// Rendezvous of the launchers of all nodes, from joining to leaving.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// Node 0 opens the store; every launcher joins it with ClientRole::launcher. The only launcher of a job joins nothing:
+/// its store listens at the loopback address, and admits clients that know a secret drawn for this job.
+/// Lifetime: the constructor's arguments outlive it. Threads: the loop's.
+class NodeRendezvous {
+ public:
+  /// @param changed set when the launchers' job fails, for example when another launcher is lost
+  NodeRendezvous(async::EventLoop& loop, async::AutoResetEvent& changed, const NodeLauncherOptions& options,
+                 const rendezvous::HostIdentity& host)
+      : loop_(&loop),
+        options_(&options),
+        host_(&host),
+        master_addr_(options.node.master_addr),
+        master_port_(static_cast<std::uint16_t>(options.node.master_port.value_or(0))),
+        failure_(std::make_shared<FailureLatch>()) {
+    subscription_ = failure_->subscribe([&changed](const Cause&) { changed.set(); });
+  }
+  NodeRendezvous(const NodeRendezvous&) = delete;
+  NodeRendezvous& operator=(const NodeRendezvous&) = delete;
+
+  /// Ends when all launchers have joined and know the ranks that they start.
+  /// @throws JobFailed with a sentence that names the nodes that did not join; Error (usage) for nodes that cannot form
+  /// a job; Error (posix) for a port in use; errors of rendezvous::listen_for_ranks and StoreClient::join
+  async::Task<void> join() {
+    if (options_->node.node_count == 1) {
+      open_local_store();
+      co_return;
+    }
+    if (options_->node.node_rank != 0 && net::is_any_host(master_addr_)) {
+      throw Error(Errc::usage, "node " + std::to_string(options_->node.node_rank) + " cannot connect to node 0 at " +
+                                   master_addr_ + ", which means every interface of a host; give --master-addr=HOST, " +
+                                   "the host of node 0");
+    }
+    const Deadline deadline = Deadline::after(options_->join_timeout);
+    rendezvous::StoreAddress address;
+    address.host = master_addr_;
+    address.port = master_port_;
+    address.role = rendezvous::ClientRole::launcher;
+    address.secret = options_->secret;
+    if (options_->node.node_rank == 0) {
+      const rendezvous::ListenOptions rules{options_->interface, options_->secret.has_value()};
+      std::vector<net::Listener> listeners =
+          co_await rendezvous::listen_for_ranks(*loop_, master_addr_, master_port_, deadline, rules);
+      const net::SocketAddress bound = listeners.front().local();
+      address.host = bound.is_any() ? "localhost" : bound.host();
+      open_store(std::move(listeners), deadline);
+    }
+    rendezvous::Join request;
+    request.info.rank = options_->node.node_rank;
+    request.info.host_id = host_->id;
+    request.info.host = host_->name;
+    request.world_size = options_->node.node_count;
+    request.job = options_->job;
+    session_ = co_await rendezvous::StoreClient::join(*loop_, address, std::move(request), failure_, deadline);
+    missing_nodes_task_.cancel();
+    store_.emplace(session_->weak_from_this(), nullptr);
+    co_await exchange_node_info();
+  }
+
+  /// Whether this launcher has joined others.
+  bool has_joined() const noexcept { return store_.has_value(); }
+
+  /// The ranks of each node. @pre join() has ended
+  const NodeTable& table() const noexcept { return table_; }
+
+  /// The store. @pre this is node 0
+  rendezvous::StoreServer& server() noexcept { return *server_; }
+
+  /// Whether the launchers' job has failed, for example because a launcher was lost.
+  bool is_over() const noexcept { return failure_->failed(); }
+
+  /// The first cause, if is_over().
+  std::optional<Cause> cause() const { return failure_->cause(); }
+
+  /// @name Keys of the launchers' job. If a launcher is lost, these functions throw.
+  /// @{
+  async::Task<void> set(std::string key, std::string value) {
+    return store_->set(std::move(key), std::move(value), response_deadline());
+  }
+  /// Does nothing if the key exists.
+  async::Task<void> set_first(std::string key, std::string value) {
+    const rendezvous::CompareSet result =
+        co_await store_->compare_set(std::move(key), std::nullopt, std::move(value), response_deadline());
+    static_cast<void>(result);
+  }
+  /// Waits until the key exists, as long as all launchers are alive.
+  async::Task<std::string> get(std::string key) {
+    return store_->get(std::move(key), Deadline::unbounded("the loss of a launcher ends the session"));
+  }
+  /// @}
+
+  /// Reports to the other launchers why this one failed, unless the table's problem, which all know, is the reason.
+  async::Task<void> report_failure(std::string reason) {
+    if (session_ != nullptr && !is_over() && table_.problem.empty()) {
+      const Cause cause{CauseKind::exception, options_->node.node_rank, host_->name, std::move(reason)};
+      session_->report(cause);
+      const Deadline deadline = Deadline::after(failure_timeout);
+      while (!is_over() && !deadline.passed()) {
+        co_await loop_->sleep_for(std::chrono::milliseconds(1));
+      }
+    }
+  }
+
+  /// Leaves the job. Node 0's store stays open until all launchers have left, at most 5 s, or 1 s after a failure.
+  async::Task<void> leave() {
+    const bool well = !is_over();
+    if (session_ != nullptr && well) {
+      co_await session_->leave(Deadline::after(leave_timeout));
+    }
+    session_.reset();
+    if (launchers_ != nullptr) {
+      co_await launchers_->all_left(Deadline::after(well ? leave_timeout : failure_timeout));
+    }
+    launchers_ = nullptr;
+    server_.reset();
+  }
+
+  /// @name The store's address. @pre join() has ended
+  /// @{
+  const std::string& master_addr() const noexcept { return master_addr_; }
+  int master_port() const noexcept { return master_port_; }
+  std::string store_text() const { return master_addr_ + ":" + std::to_string(master_port_); }  ///< "host:29500"
+  /// @}
+
+  /// The secret that the only launcher of a job has drawn; else empty.
+  const std::string& drawn_secret() const noexcept { return drawn_secret_; }
+
+ private:
+  static constexpr std::chrono::seconds leave_timeout{5};
+  static constexpr std::chrono::seconds failure_timeout{1};
+
+  static Deadline response_deadline() { return Deadline::after(std::chrono::seconds(60)); }
+
+  void open_local_store() {
+    net::Listener listener = net::Listener::bind_loopback(*loop_, master_port_);
+    const rendezvous::Secret secret = rendezvous::Secret::drawn();
+    drawn_secret_ = secret.text();
+    master_addr_ = listener.local().host();
+    master_port_ = listener.port();
+    table_.workers = {options_->workers};
+    server_.emplace(*loop_, std::move(listener), rendezvous::ServerOptions{secret, limits()});
+  }
+
+  rendezvous::Limits limits() const {
+    rendezvous::Limits limits;
+    limits.liveness = in_milliseconds(options_->liveness);
+    return limits;
+  }
+
+  void open_store(std::vector<net::Listener> listeners, Deadline deadline) {
+    server_.emplace(*loop_, std::move(listeners), rendezvous::ServerOptions{options_->secret, limits()});
+    rendezvous::StoreJobOptions job;
+    job.role = rendezvous::ClientRole::launcher;
+    job.world_size = options_->node.node_count;
+    job.job = options_->job;
+    job.owner = "the launcher of node 0 on host " + host_->name;
+    job.join_deadline = deadline;
+    job.on_joined = [this](int node, const std::string&) { joined_.insert(node); };
+    launchers_ = &server_->open(std::move(job));
+    missing_nodes_task_ = loop_->spawn(watch_missing_nodes(deadline));
+  }
+
+  /// Fails the job shortly before the store would, so that the sentence names nodes and not ranks.
+  async::Task<void> watch_missing_nodes(Deadline deadline) {
+    const Deadline::Clock::duration all = deadline.remaining();
+    const Deadline::Clock::duration before = 2 * std::min<Deadline::Clock::duration>(all / 10, std::chrono::seconds(1));
+    co_await loop_->sleep_for(all - before);
+    std::vector<int> missing;
+    for (int node = 0; node < options_->node.node_count; ++node) {
+      if (joined_.count(node) == 0) {
+        missing.push_back(node);
+      }
+    }
+    if (!missing.empty()) {
+      launchers_->post_failure(Cause{
+          CauseKind::timeout,
+          -1,
+          {},
+          missing_nodes(missing, options_->node.node_count, duration_text(options_->join_timeout), store_text())});
+    }
+  }
+
+  async::Task<void> exchange_node_info() {
+    NodeInfo info;
+    info.workers = options_->workers;
+    info.host = host_->name;
+    info.host_id = host_->id;
+    const std::string own = to_bytes(info);
+    co_await set(LauncherKeys::node_info(options_->node.node_rank), own);
+    if (options_->node.node_rank == 0) {
+      std::vector<NodeInfo> node_infos;
+      for (int node = 0; node < options_->node.node_count; ++node) {
+        const std::string value = co_await get(LauncherKeys::node_info(node));
+        node_infos.push_back(from_bytes<NodeInfo>(value, launcher_value));
+      }
+      const std::string table = to_bytes(table_of(node_infos));
+      co_await set(LauncherKeys::table(), table);
+    }
+    const std::string value = co_await get(LauncherKeys::table());
+    table_ = from_bytes<NodeTable>(value, launcher_value);
+    if (!table_.problem.empty()) {
+      throw Error(Errc::usage, table_.problem);
+    }
+  }
+
+  async::EventLoop* loop_;
+  const NodeLauncherOptions* options_;
+  const rendezvous::HostIdentity* host_;
+  std::string master_addr_;
+  std::uint16_t master_port_;
+  std::string drawn_secret_;
+  std::shared_ptr<FailureLatch> failure_;
+  FailureLatch::Subscription subscription_;
+  std::optional<rendezvous::StoreServer> server_;  ///< on node 0 only
+  rendezvous::JobServer* launchers_ = nullptr;     ///< the server's
+  std::set<int> joined_;
+  rendezvous::StoreClient::Owner session_;
+  std::optional<rendezvous::Store> store_;
+  NodeTable table_;
+  async::TaskHandle missing_nodes_task_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/nodes/job_coordinator.hpp
+
+/// @file
+/// Job coordinator: ranks, attempts, failures and result of a job, agreed between the launchers of its nodes.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// Launchers of several nodes exchange keys in their own job in node 0's store. Node 0 opens the attempts, publishes
+/// the state of the ranks' store (first cause, other nodes' ranks that left, all joined), and decides the result. Each
+/// launcher reports its own workers. The only launcher of a job does the same without an exchange.
+/// Errors: if another launcher is lost, assign_ranks() and begin() throw JobFailed, and conclude() returns a result.
+/// Lifetime: the constructor's arguments outlive it. Threads: the loop's.
+class JobCoordinator {
+ public:
+  /// @param changed set at every change
+  /// @param on_remote_stop called when the launcher of another node received its `count`-th signal to end the job
+  JobCoordinator(async::EventLoop& loop, async::AutoResetEvent& changed, const NodeLauncherOptions& options,
+                 const rendezvous::HostIdentity& host, std::function<void(int signal, int count)> on_remote_stop)
+      : loop_(&loop),
+        changed_(&changed),
+        options_(&options),
+        host_(&host),
+        on_remote_stop_(std::move(on_remote_stop)),
+        node_rendezvous_(loop, changed, options, host) {}
+  JobCoordinator(const JobCoordinator&) = delete;
+  JobCoordinator& operator=(const JobCoordinator&) = delete;
+
+  /// Joins the other launchers and agrees with them on ranks. @pre no other function was called
+  /// @returns this node's part of the job. The secret is empty if the workers have one already
+  async::Task<NodePlan> assign_ranks() {
+    co_await node_rendezvous_.join();
+    const NodeTable& table = node_rendezvous_.table();
+    if (is_first()) {
+      rendezvous::StoreJobOptions job;
+      job.world_size = table.world_size();
+      job.owner = std::string(is_alone() ? "the launcher" : "the launcher of node 0") + " on host " + host_->name;
+      job.further_files = files_for_workers(options_->workers);
+      job.on_failure = [this](const Cause& cause) { publish(keys().cause(), to_bytes(FailureRecord{cause})); };
+      job.on_left = [this](int rank) {
+        if (rank >= node_rendezvous_.table().workers.front()) {
+          publish(keys().left(rank), "yes");
+        }
+      };
+      const auto on_complete = [this] { publish(keys().complete(), "yes"); };
+      ranks_.emplace(node_rendezvous_.server(), std::move(job), options_->join_timeout, on_complete);
+    }
+    if (!is_alone()) {
+      watching_stops_ = loop_->spawn(watch_stops(), ignored());
+    }
+    NodePlan plan;
+    plan.workers = options_->workers;
+    plan.first_rank = table.first_rank(options_->node.node_rank);
+    plan.world_size = table.world_size();
+    plan.node_rank = options_->node.node_rank;
+    plan.node_count = options_->node.node_count;
+    plan.master_addr = node_rendezvous_.master_addr();
+    plan.master_port = node_rendezvous_.master_port();
+    plan.secret = node_rendezvous_.drawn_secret();
+    co_return std::move(plan);
+  }
+
+  /// For several nodes, on node 0: "4 ranks on 2 nodes (3 on node 0, ...". Else empty. @pre assign_ranks() has ended
+  std::string description() const {
+    return is_alone() || !is_first()
+               ? std::string()
+               : to_string(node_rendezvous_.table()) + ", store at " + node_rendezvous_.store_text();
+  }
+
+  /// Begins an attempt: after it, ranks of this attempt can join. Attempts count from 0.
+  async::Task<void> begin(int attempt) {
+    attempt_ = attempt;
+    cause_.reset();
+    first_report_.reset();
+    is_complete_ = false;
+    left_.clear();
+    leaving_.clear();
+    if (is_first()) {
+      ranks_->open(attempt);
+    }
+    if (is_alone()) {
+      co_return;
+    }
+    if (is_first()) {
+      co_await node_rendezvous_.set(keys().start(), "start");
+    } else {
+      co_await node_rendezvous_.get(keys().start());
+      watching_cause_ = watch(keys().cause(), [this](const std::string& value) {
+        cause_ = from_bytes<FailureRecord>(value, launcher_value).cause;
+      });
+      watching_joins_ = watch(keys().complete(), [this](const std::string&) { is_complete_ = true; });
+    }
+    watching_failure_ = watch(keys().failing(), [this](const std::string& value) {
+      first_report_ = from_bytes<FailureRecord>(value, launcher_value);
+      if (is_first() && !first_report_->secondary) {
+        ranks_->report_loss(first_report_->cause);
+      }
+    });
+  }
+
+  /// The job's first cause in this attempt; nullopt before a failure.
+  std::optional<Cause> first_cause() const { return is_first() ? ranks_->cause() : cause_; }
+
+  /// Whether a worker on any node has failed or another launcher is lost, so that this node's workers must stop.
+  bool failing() const { return first_report_.has_value() || first_cause() || node_rendezvous_.is_over(); }
+
+  /// Whether a rank of this node is known to have joined. From then on the store detects that it is lost.
+  bool has_joined(int rank) const { return is_first() ? ranks_->has_joined(rank) : is_complete_; }
+
+  /// Whether a rank of this node had left the job before its process ended. A rank leaves before it exits, but the
+  /// store may not have read that yet. @pre the process has just ended
+  async::Task<bool> has_left(int rank) {
+    if (!is_first()) {
+      leaving_.push_back(watch(keys().left(rank), [this, rank](const std::string&) { left_.insert(rank); }));
+    }
+    const Deadline deadline = Deadline::after(std::chrono::milliseconds(is_alone() ? 200 : 500));
+    while (!knows_left(rank) && !is_lost(rank) && !node_rendezvous_.is_over() && !deadline.passed()) {
+      co_await loop_->sleep_for(std::chrono::milliseconds(2));
+    }
+    co_return knows_left(rank);
+  }
+
+  /// A worker of this node has failed.
+  /// @param secondary the cause is a failure that the ranks know already. If false, the coordinator notifies the ranks,
+  /// unless the worker had left
+  void on_worker_failed(const Cause& loss, bool secondary) {
+    if (is_first() && !secondary) {
+      ranks_->report_loss(loss);
+    }
+    if (!first_report_ && is_alone()) {
+      first_report_ = FailureRecord{loss, secondary};
+    } else if (!first_report_) {
+      publish_first(keys().failing(), to_bytes(FailureRecord{loss, secondary}));
+    }
+  }
+
+  /// This launcher received SIGINT or SIGTERM, as its `count`-th stop request.
+  void stop(int signal, int count) {
+    if (node_rendezvous_.has_joined()) {
+      publish_first(keys().stop(count), std::to_string(signal));
+    }
+  }
+
+  /// No worker of this node runs any more. Waits until that is so on every node. @returns the job's result
+  async::Task<JobResult> conclude(NodeEnd end) {
+    if (is_alone()) {
+      co_return decide(std::vector<NodeEnd>{std::move(end)});
+    }
+    try {
+      const std::string own = to_bytes(end);
+      co_await node_rendezvous_.set(keys().end(end.node), own);
+      if (is_first()) {
+        const JobResult result = co_await decide_for_all_nodes();
+        const std::string bytes = to_bytes(result);
+        co_await node_rendezvous_.set(keys().job_result(), bytes);
+        co_return result;
+      }
+      const std::string value = co_await node_rendezvous_.get(keys().job_result());
+      co_return from_bytes<JobResult>(value, launcher_value);
+    } catch (const Error&) {
+      if (!node_rendezvous_.is_over()) {
+        throw;
+      }
+    }
+    JobResult lost;
+    lost.exit_code = exit_code_job_failed;
+    lost.report = {lost_launcher_message(*node_rendezvous_.cause(), node_rendezvous_.store_text())};
+    co_return std::move(lost);
+  }
+
+  /// This was the last attempt.
+  async::Task<void> leave() {
+    stop_watching();
+    co_await node_rendezvous_.leave();
+  }
+
+  /// This launcher failed; notifies the other launchers of the reason. Call it instead of leave().
+  async::Task<void> abort(std::string reason) {
+    stop_watching();
+    co_await node_rendezvous_.report_failure(std::move(reason));
+    co_await node_rendezvous_.leave();
+  }
+
+ private:
+  /// Ignores errors of a task: it fails only with the launchers' job, which is_over() reports.
+  static async::ExceptionHandler ignored() {
+    return [](const std::exception_ptr&) {};
+  }
+
+  bool is_first() const noexcept { return options_->node.node_rank == 0; }
+  bool is_alone() const noexcept { return options_->node.node_count == 1; }
+  LauncherKeys keys() const noexcept { return LauncherKeys(attempt_); }
+
+  bool knows_left(int rank) const { return is_first() ? ranks_->has_left(rank) : left_.count(rank) != 0; }
+
+  bool is_lost(int rank) const {
+    const std::optional<Cause> cause = first_cause();
+    return cause && cause->rank == rank;
+  }
+
+  JobResult decide(const std::vector<NodeEnd>& nodes) const {
+    const int first_reported = first_report_ ? first_report_->cause.rank : -1;
+    return decide_result(nodes, first_cause(), first_reported, RestartPolicy{options_->max_restarts}, attempt_);
+  }
+
+  async::Task<JobResult> decide_for_all_nodes() {
+    std::vector<NodeEnd> nodes;
+    for (int node = 0; node < options_->node.node_count; ++node) {
+      const std::string value = co_await node_rendezvous_.get(keys().end(node));
+      nodes.push_back(from_bytes<NodeEnd>(value, launcher_value));
+    }
+    co_return decide(nodes);
+  }
+
+  void stop_watching() {
+    watching_stops_.cancel();
+    watching_cause_.cancel();
+    watching_joins_.cancel();
+    watching_failure_.cancel();
+    leaving_.clear();
+  }
+
+  /// Sets a key for the other launchers, if there are any.
+  void publish(std::string key, std::string value) {
+    if (!is_alone()) {
+      loop_->spawn_detached(node_rendezvous_.set(std::move(key), std::move(value)), ignored());
+    }
+    changed_->set();
+  }
+
+  /// The same, but keeps an existing value.
+  void publish_first(std::string key, std::string value) {
+    loop_->spawn_detached(node_rendezvous_.set_first(std::move(key), std::move(value)), ignored());
+  }
+
+  async::Task<void> watch_stops() {
+    for (int count = 1;; ++count) {
+      const std::string value = co_await node_rendezvous_.get(keys().stop(count));
+      const int signal = identity::parse_integer(value).value_or(SIGTERM);
+      const bool ends_jobs = signal == SIGINT || signal == SIGHUP || signal == SIGQUIT;
+      on_remote_stop_(ends_jobs ? signal : SIGTERM, count);
+    }
+  }
+
+  /// Calls the handler with the key's value when another launcher, or this one, has set the key.
+  async::TaskHandle watch(std::string key, std::function<void(const std::string&)> handler) {
+    return loop_->spawn(wait_for(std::move(key), std::move(handler)), ignored());
+  }
+
+  async::Task<void> wait_for(std::string key, std::function<void(const std::string&)> handler) {
+    const std::string value = co_await node_rendezvous_.get(std::move(key));
+    handler(value);
+    changed_->set();
+  }
+
+  async::EventLoop* loop_;
+  async::AutoResetEvent* changed_;
+  const NodeLauncherOptions* options_;
+  const rendezvous::HostIdentity* host_;
+  std::function<void(int, int)> on_remote_stop_;
+  NodeRendezvous node_rendezvous_;
+  std::optional<RankStore> ranks_;  ///< on node 0 only
+  int attempt_ = 0;
+  std::optional<Cause> cause_;                 ///< as node 0 published it
+  std::optional<FailureRecord> first_report_;  ///< the first report of any launcher
+  bool is_complete_ = false;                   ///< all ranks have joined
+  std::set<int> left_;
+  std::vector<async::TaskHandle> leaving_;
+  async::TaskHandle watching_stops_;  ///< the tasks come last: destroyed before the members that they use
+  async::TaskHandle watching_cause_;
+  async::TaskHandle watching_joins_;
+  async::TaskHandle watching_failure_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
 // ---- dtrain/launch/output/line_fold.hpp
 
 /// @file
@@ -40818,15 +39879,6 @@ class LineFold {
   std::deque<Held> held_;  ///< in the order in which they were first printed
 };
 
-}  // namespace DTRAIN_NAMESPACE::launch
-
-// ---- dtrain/launch/output/folded_console.hpp
-
-/// @file
-/// Folded console: LineFold in front of a console, with a timer for held lines.
-
-namespace DTRAIN_NAMESPACE::launch {
-
 /// Lifetime: the loop and the console outlive it. The destructor prints held lines. Threads: the loop's.
 class FoldedConsole {
  public:
@@ -40876,12 +39928,35 @@ class FoldedConsole {
 
 namespace DTRAIN_NAMESPACE::launch {
 
+/// Keeps the last `max_lines` lines, each truncated to `max_line_bytes`.
+class Tail {
+ public:
+  static constexpr std::size_t max_lines = 20;
+  static constexpr std::size_t max_line_bytes = 512;
+
+  void push(std::string_view line) {
+    if (lines_.size() == max_lines) {
+      lines_.pop_front();
+    }
+    lines_.emplace_back(line.substr(0, max_line_bytes));
+    if (line.size() > max_line_bytes) {
+      lines_.back() += "...";
+    }
+  }
+
+  bool empty() const noexcept { return lines_.empty(); }
+  const std::deque<std::string>& lines() const noexcept { return lines_; }
+
+ private:
+  std::deque<std::string> lines_;
+};
+
 /// Reads a pipe to its end. Lifetime: relay, console and folded console outlive the task of run(). Threads: the loop's.
 class OutputRelay {
  public:
   /// @param is_live whether the console shows the unfinished line while it grows, if the console is a terminal
   /// @param folded receives the lines and passes them to the console; null: the console receives them directly
-  OutputRelay(async::EventLoop& loop, async::Descriptor pipe, Console& console, int rank, bool is_live, LogFile log,
+  OutputRelay(async::EventLoop& loop, Descriptor pipe, Console& console, int rank, bool is_live, LogFile log,
               FoldedConsole* folded = nullptr)
       : loop_(&loop),
         pipe_(std::move(pipe)),
@@ -40903,11 +39978,8 @@ class OutputRelay {
   async::Task<void> run() {
     std::array<char, std::size_t{16} << 10> buffer;
     while (pipe_) {
-      co_await console_->room(Deadline::after(std::chrono::hours(1)));
-      const async::WakeReason ready = co_await loop_->readable(pipe_.get(), Deadline::after(std::chrono::hours(1)));
-      if (ready == async::WakeReason::timed_out) {
-        continue;
-      }
+      co_await console_->room(Deadline::unbounded("a slow consumer slows the workers"));
+      co_await loop_->readable(pipe_.get(), Deadline::unbounded("the worker ends and closes the pipe"));
       const ssize_t count = ::read(pipe_.get(), buffer.data(), buffer.size());
       if (count > 0) {
         take(std::string_view(buffer.data(), static_cast<std::size_t>(count)));
@@ -40957,7 +40029,7 @@ class OutputRelay {
   }
 
   async::EventLoop* loop_;
-  async::Descriptor pipe_;
+  Descriptor pipe_;
   Console* console_;
   FoldedConsole* folded_;
   int rank_;
@@ -41013,7 +40085,7 @@ class SignalReader {
     for (const int signal : {SIGPIPE, SIGXFSZ, SIGTTIN, SIGTTOU}) {
       sigaddset(&blocked, signal);
     }
-    descriptor_ = async::Descriptor(::signalfd(-1, &wanted, SFD_CLOEXEC | SFD_NONBLOCK));
+    descriptor_ = Descriptor(::signalfd(-1, &wanted, SFD_CLOEXEC | SFD_NONBLOCK));
     if (!descriptor_) {
       throw errno_error("creating a descriptor for signals");
     }
@@ -41054,7 +40126,7 @@ class SignalReader {
   const sigset_t& original_mask() const noexcept { return original_mask_; }
 
  private:
-  async::Descriptor descriptor_;
+  Descriptor descriptor_;
   sigset_t original_mask_{};
 };
 
@@ -41069,8 +40141,8 @@ namespace DTRAIN_NAMESPACE::launch {
 
 /// A pipe, both ends close-on-exec.
 struct Pipe {
-  async::Descriptor reader;
-  async::Descriptor writer;
+  Descriptor reader;
+  Descriptor writer;
 };
 
 /// @throws Error (posix) if no descriptors are left
@@ -41080,7 +40152,7 @@ inline Pipe make_pipe() {
     throw errno_error("creating a pipe to a worker",
                       "raise the limit of open files (ulimit -n) or start fewer workers");
   }
-  return {async::Descriptor(ends[0]), async::Descriptor(ends[1])};
+  return {Descriptor(ends[0]), Descriptor(ends[1])};
 }
 
 /// Program, environment and descriptors of a child. @pre The descriptors are above 2 and open until spawn() returns.
@@ -41522,7 +40594,7 @@ class SignalForwarder {
  private:
   async::Task<void> read_all() {
     for (;;) {
-      co_await loop_->readable(signals_->descriptor(), Deadline::after(std::chrono::hours(1)));
+      co_await loop_->readable(signals_->descriptor(), Deadline::unbounded("the task is destroyed with the launcher"));
       while (const std::optional<int> signal = signals_->next()) {
         if (*signal != SIGCHLD) {
           take(*signal);
@@ -41733,40 +40805,6 @@ class Supervisor {
 
 }  // namespace DTRAIN_NAMESPACE::launch
 
-// ---- dtrain/launch/supervise/wrapped_worker.hpp
-
-/// @file
-/// Wrapped worker: a worker that the command of --wrap started, not the launcher itself.
-
-namespace DTRAIN_NAMESPACE::launch {
-
-/// Set in a wrapped worker's environment. The worker unsets it, because its own children are no workers.
-inline constexpr const char* wrapped_variable = "DTRAIN_WRAPPED";
-
-/// The launcher's process id from the environment of a wrapped worker; nullopt for other processes. Pure.
-inline std::optional<pid_t> launcher_of_wrapped(const identity::Environment& environment) {
-  const identity::Variables variables(environment);
-  const std::optional<std::string> launcher = variables.text("DTRAIN_LAUNCHER_PROCESS");
-  const bool is_wrapped = variables.has(wrapped_variable) && variables.has("DTRAIN_RANK") && launcher;
-  return is_wrapped ? std::optional<pid_t>(identity::parse_integer(*launcher)) : std::nullopt;
-}
-
-/// The system will kill this process when its parent ends. The parent is the wrapper, which ends with the launcher.
-/// Threads: the main thread, before there are others. @throws Error (usage) if no ancestor is the launcher
-inline void end_with_launcher(pid_t launcher) {
-  if (::unsetenv(wrapped_variable) != 0 || ::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) {
-    throw errno_error("making this worker end with the command of --wrap");
-  }
-  if (!has_ancestor(launcher)) {
-    throw Error(Errc::usage,
-                "process " + std::to_string(launcher) +
-                    ", the launcher of this worker, is none of its ancestors: it has ended, or the command "
-                    "of --wrap does not stay the parent of what it starts; wrap in one that does");
-  }
-}
-
-}  // namespace DTRAIN_NAMESPACE::launch
-
 // ---- dtrain/launch/attempt.hpp
 
 /// @file
@@ -41813,7 +40851,7 @@ class Attempt {
   /// launcher keeps sending heartbeats.
   /// @throws Error (posix) if a worker cannot be started or a file of --log-dir cannot be opened
   async::Task<void> start() {
-    const async::Descriptor nothing(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+    const Descriptor nothing(::open("/dev/null", O_RDONLY | O_CLOEXEC));
     if (!nothing) {
       throw errno_error("opening /dev/null for the workers' stdin");
     }
@@ -41895,7 +40933,7 @@ class Attempt {
                  std::move(stdin_forwarder));
   }
 
-  std::unique_ptr<OutputRelay> relay(int rank, async::Descriptor pipe, Console& console, FoldedConsole* folded,
+  std::unique_ptr<OutputRelay> relay(int rank, Descriptor pipe, Console& console, FoldedConsole* folded,
                                      const char* stream) {
     LogFile log;
     if (log_directory_) {
@@ -41928,172 +40966,6 @@ class Attempt {
 
 }  // namespace DTRAIN_NAMESPACE::launch
 
-// ---- dtrain/launch/configuration/node_launcher_options.hpp
-
-/// @file
-/// Node-launcher options: configuration of a node's launcher, from its flags and its environment.
-
-namespace DTRAIN_NAMESPACE::launch {
-
-/// The program that the launcher starts `workers` times, the job's nodes, and the launcher's settings.
-struct NodeLauncherOptions {
-  WorkerProgram program;
-  identity::NodeIdentity node;
-  std::string node_source;  ///< flag or variables with the number of nodes: "RANK='0', WORLD_SIZE='2'"
-  int workers = 1;
-  int cores = 1;
-  int max_restarts = 0;
-  std::chrono::nanoseconds join_timeout = default_timeout;
-  std::chrono::nanoseconds liveness = default_liveness;
-  std::chrono::nanoseconds stop_grace = ShutdownSchedule::default_stop_grace;
-  ShutdownTimeouts shutdown_timeouts{};
-  std::optional<std::string> host_id;
-  std::string job;                           ///< its name, which launchers of several nodes compare; may be empty
-  std::optional<rendezvous::Secret> secret;  ///< of several nodes
-  std::optional<std::string> interface;      ///< where the store of several nodes listens: a name or an address
-};
-
-namespace detail {
-
-inline constexpr int most_workers = 4096;
-
-/// Number of workers by --nproc-per-node; 1 without the flag. @throws Error (usage); errors of visible_devices
-inline int worker_count(const std::optional<std::string>& given, int cores, VisibleDevices visible_devices) {
-  if (!given) {
-    return 1;
-  }
-  if (*given == "auto" && visible_devices == nullptr) {
-    return cores;
-  }
-  if (*given == "auto") {
-    const int devices = visible_devices();
-    if (devices < 1) {
-      throw Error(
-          Errc::usage,
-          "--nproc-per-node=auto starts a worker for each visible GPU, and there is none; look at nvidia-smi and "
-          "CUDA_VISIBLE_DEVICES");
-    }
-    return devices;
-  }
-  const int count = identity::parse_integer(*given).value_or(0);
-  if (count < 1 || count > most_workers) {
-    throw Error(Errc::usage, identity::quoted("--nproc-per-node", *given) + " is not a number of workers from 1 to " +
-                                 std::to_string(most_workers) + ", or auto");
-  }
-  return count;
-}
-
-/// Flag or variables that state the number of nodes, for messages.
-inline std::string node_source(const identity::NodeFlags& flags, const identity::Environment& environment,
-                               const identity::NodeIdentity& node) {
-  if (flags.node_count) {
-    return identity::quoted("--nnodes", *flags.node_count);
-  }
-  const identity::Variables variables(environment);
-  const bool torch = node.launcher == "torch" || node.launcher == "k8s";
-  const std::string stated =
-      node.launcher == "node"
-          ? variables.stated({"DTRAIN_NODE_RANK", "DTRAIN_NODE_COUNT", "NODE_RANK", "AZUREML_NODE_COUNT", "NNODES"})
-      : node.launcher == "pet" ? variables.stated({"PET_NODE_RANK", "PET_NNODES"})
-      : torch                  ? variables.stated({"RANK", "WORLD_SIZE", "JOB_COMPLETION_INDEX"})
-              : variables.stated({"DTRAIN_RANK", "DTRAIN_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
-                                  "PMI_RANK", "PMI_SIZE", "SLURM_NODEID", "SLURM_STEP_NUM_NODES", "TF_CONFIG",
-                                  "CLUSTER_SPEC", "SM_HOSTS"});
-  return stated.empty() ? "the environment of " + node.launcher : stated;
-}
-
-/// This node's identity. The launcher reads variables such as RANK as the node's. If they are incomplete, the error
-/// also names the flag that ignores them. @throws Error (identity, usage)
-inline identity::NodeIdentity node_of(const identity::Environment& environment, const identity::NodeFlags& flags) {
-  using identity::IdentityErrc;
-  try {
-    return identity::node_identity(environment, flags);
-  } catch (const identity::IdentityError& error) {
-    const IdentityErrc reason = error.reason();
-    const bool stray = reason == IdentityErrc::no_rank || reason == IdentityErrc::no_world_size ||
-                       reason == IdentityErrc::no_master_addr || reason == IdentityErrc::conflict_rank ||
-                       reason == IdentityErrc::rank_out_of_range || reason == IdentityErrc::half_identity;
-    if (!stray || flags.node_count) {
-      throw;
-    }
-    const std::string stated =
-        identity::Variables(environment).stated({"RANK", "WORLD_SIZE", "NODE_RANK", "NNODES", "PET_NNODES"});
-    throw Error(Errc::identity, std::string(error.what()) + " (launch::PerNode reads " +
-                                    (stated.empty() ? "this environment" : stated) +
-                                    " for the whole node; if there is only this node, give --nnodes=1)");
-  }
-}
-
-/// The secret that the launchers of several nodes share; nullopt for one node. @throws Error (usage) if it is not set
-inline std::optional<rendezvous::Secret> secret_of_nodes(const identity::Variables& variables,
-                                                         const NodeLauncherOptions& options) {
-  if (options.node.node_count == 1) {
-    return std::nullopt;
-  }
-  std::optional<rendezvous::Secret> secret = secret_setting(variables);
-  if (!secret) {
-    throw Error(Errc::usage,
-                "this is node " + std::to_string(options.node.node_rank) + " of " +
-                    std::to_string(options.node.node_count) + " (from " + options.node_source +
-                    "), and the launchers of several nodes need a secret that they share: make one with "
-                    "DTRAIN_SECRET=$(openssl rand -hex 32) and start every node with it, or put it into a file that "
-                    "DTRAIN_SECRET_FILE names; if there is only this node, give --nnodes=1; if this program is started "
-                    "once for "
-                    "each rank, its policy needs launch::PerProcess");
-  }
-  return secret;
-}
-
-}  // namespace detail
-
-/// Checks the number of workers before any is started, so that the error is printed once and not by each worker.
-/// @throws Error (usage) if the backend does not support so many ranks on one host
-inline void check_most_workers(int workers, const BackendFacts& backend) {
-  if (backend.most_ranks != 0 && workers > backend.most_ranks) {
-    throw Error(Errc::usage, "backend::" + std::string(backend.name) + " joins at most " +
-                                 std::to_string(backend.most_ranks) + " ranks, not " + std::to_string(workers) +
-                                 "; use backend::Gloo, or start fewer workers (--nproc-per-node)");
-  }
-}
-
-/// The launcher's configuration.
-/// @param cores number of cores that this process may use
-/// @param visible_devices called for --nproc-per-node=auto; may be null
-/// @throws Error (usage, identity). Blocking: reads the secret's file
-inline NodeLauncherOptions node_launcher_options(Flags flags, const identity::Environment& environment, int cores,
-                                                 VisibleDevices visible_devices = nullptr) {
-  const identity::Variables variables(environment);
-  check_log_setting(variables);
-  NodeLauncherOptions options;
-  options.node = detail::node_of(environment, flags.node);
-  options.node_source = detail::node_source(flags.node, environment, options.node);
-  options.cores = cores;
-  options.workers = detail::worker_count(options.node.nproc_per_node, cores, visible_devices);
-  options.max_restarts = flags.max_restarts;
-  options.join_timeout = seconds_setting(variables, "DTRAIN_TIMEOUT_SECONDS", default_timeout);
-  options.liveness = seconds_setting(variables, "DTRAIN_LIVENESS_SECONDS", default_liveness);
-  if (visible_devices != nullptr) {
-    options.shutdown_timeouts.exit_grace = device_shutdown_timeouts.exit_grace;
-    if (options.max_restarts > 0) {  // the next attempt needs the device memory of killed workers
-      options.shutdown_timeouts.kill_timeout = device_shutdown_timeouts.kill_timeout;
-    }
-  }
-  options.stop_grace = seconds_setting(variables, "DTRAIN_GRACE_SECONDS", ShutdownSchedule::default_stop_grace);
-  options.host_id = variables.text("DTRAIN_HOST_ID");
-  options.secret = detail::secret_of_nodes(variables, options);
-  options.interface = variables.text("DTRAIN_INTERFACE");
-  options.job = identity::given_job_name(variables).value_or("");
-  options.program.folds = variables.text("DTRAIN_LOG") != "debug";
-  options.program.wrapper = std::move(flags.wrapper);
-  options.program.wrapped_rank = flags.wrapped_rank;
-  options.program.arguments = std::move(flags.program);
-  options.program.environment = environment;
-  options.program.log_dir = std::move(flags.log_dir);
-  return options;
-}
-
-}  // namespace DTRAIN_NAMESPACE::launch
-
 // ---- dtrain/launch/node_launcher.hpp
 
 /// @file
@@ -42104,21 +40976,22 @@ namespace DTRAIN_NAMESPACE::launch {
 /// Call run() once. Threads: the main thread of a process that has no other thread.
 class NodeLauncher {
  public:
-  /// Opens the store; starts no worker. @throws Error (posix) for a port in use or an invalid log directory
+  /// Starts no worker. @throws Error (posix) for an invalid log directory
   explicit NodeLauncher(NodeLauncherOptions options)
       : options_(std::move(options)),
         host_(rendezvous::host_identity(options_.host_id)),
         output_(loop_, STDOUT_FILENO, STDERR_FILENO),
         changed_(loop_),
-        forwarder_(loop_, signals_, changed_) {
+        forwarder_(loop_, signals_, changed_),
+        coordinator_(loop_, changed_, options_, host_,
+                     [this](int signal, int count) { forwarder_.on_remote_stop(signal, count); }) {
     for (const std::string& warning : options_.node.warnings) {
       log(LogLevel::warning, warning);
     }
     if (options_.program.log_dir) {
       make_directories(*options_.program.log_dir);
     }
-    coordinator_ = make_coordinator();
-    forwarder_.on_stop([this](int signal, int count) { coordinator_->stop(signal, count); });
+    forwarder_.on_stop([this](int signal, int count) { coordinator_.stop(signal, count); });
   }
   NodeLauncher(const NodeLauncher&) = delete;
   NodeLauncher& operator=(const NodeLauncher&) = delete;
@@ -42126,8 +40999,8 @@ class NodeLauncher {
   /// Starts the workers and supervises them. Blocking: until the last one has ended.
   /// @returns the launcher's exit code; errors are printed on stderr
   int run() {
-    constexpr auto longer_than_any_job = std::chrono::hours(24 * 365);
-    return loop_.run_until(run_job(), Deadline::after(longer_than_any_job), "running the job");
+    return loop_.run_until(run_job(), Deadline::unbounded("the job ends, by a signal at the latest"),
+                           "running the job");
   }
 
  private:
@@ -42135,39 +41008,6 @@ class NodeLauncher {
   static constexpr std::chrono::seconds drain_timeout{600};
   static constexpr std::chrono::seconds drain_timeout_after_failure{5};
   static constexpr std::chrono::milliseconds least_drain_timeout{100};
-
-  RestartPolicy policy() const noexcept { return RestartPolicy{options_.max_restarts}; }
-
-  std::unique_ptr<JobCoordinator> make_coordinator() {
-    rendezvous::Limits limits;
-    limits.liveness = in_milliseconds(options_.liveness);
-    const identity::NodeIdentity& node = options_.node;
-    if (node.node_count == 1) {
-      SingleNodeOptions one;
-      one.workers = options_.workers;
-      one.port = static_cast<std::uint16_t>(node.master_port.value_or(0));
-      one.host = host_.name;
-      one.join_timeout = options_.join_timeout;
-      one.limits = limits;
-      one.policy = policy();
-      return std::make_unique<SingleNodeCoordinator>(loop_, changed_, std::move(one));
-    }
-    NodeRendezvousOptions several;
-    several.node_rank = node.node_rank;
-    several.node_count = node.node_count;
-    several.master_addr = node.master_addr;
-    several.master_port = static_cast<std::uint16_t>(node.master_port.value_or(identity::default_master_port));
-    several.host = host_;
-    several.workers = options_.workers;
-    several.join_timeout = options_.join_timeout;
-    several.limits = limits;
-    several.secret = options_.secret;
-    several.interface = options_.interface;
-    several.job = options_.job;
-    return std::make_unique<MultiNodeCoordinator>(
-        loop_, changed_, std::move(several), policy(),
-        [this](int signal, int count) { forwarder_.on_remote_stop(signal, count); });
-  }
 
   /// An error that ends this launcher.
   struct Problem {
@@ -42185,35 +41025,37 @@ class NodeLauncher {
     } catch (const std::exception& error) {
       problem = Problem{exit_code_usage, error.what()};
     }
-    co_await coordinator_->abort(problem.sentence);
+    co_await coordinator_.abort(problem.sentence);
     output_.error().line("dtrain: ", problem.sentence);
     co_await flush(drain_timeout_after_failure);
     co_return problem.exit_code;
   }
 
   async::Task<int> run_attempts() {
-    const std::optional<RankAssignment> assignment = co_await assign_ranks();
-    if (!assignment) {
+    std::optional<NodePlan> plan = co_await assign_ranks();
+    if (!plan) {
       const int signal = forwarder_.stop_signal();
       output_.error().line("dtrain: ", signal_name(signal) + " came before all launchers had joined");
       co_await flush(least_drain_timeout);
       co_return 128 + signal;
     }
-    if (!assignment->description.empty()) {
+    if (const std::string description = coordinator_.description(); !description.empty()) {
       // several_hosts is false: all launchers have reached the address, so a loopback address needs no warning.
       const NetworkReport network =
           local_network_report(identity::Variables(options_.program.environment), options_.node.master_addr, false);
-      output_.error().line("dtrain: ",
-                           assignment->description + ", nodes from " + options_.node_source + "; " + network.interface);
+      output_.error().line("dtrain: ", description + ", nodes from " + options_.node_source + "; " + network.interface);
       for (const std::string& warning : network.warnings) {
         output_.error().line("dtrain: ", "slow path: " + warning);
       }
     }
-    require_rank(options_.program.wrapped_rank, assignment->world_size);
-    NodePlan plan = plan_for(*assignment);
-    for (;; ++plan.attempt) {
-      co_await coordinator_->begin(plan.attempt);
-      const JobResult result = co_await attempt(plan);
+    require_rank(options_.program.wrapped_rank, plan->world_size);
+    plan->cores = options_.cores;
+    plan->launcher_process = std::to_string(::getpid());
+    plan->stdout_is_terminal = output_.output().is_terminal();
+    plan->stderr_is_terminal = output_.error().is_terminal();
+    for (;; ++plan->attempt) {
+      co_await coordinator_.begin(plan->attempt);
+      const JobResult result = co_await attempt(*plan);
       if (!result.restart) {
         co_return result.exit_code;
       }
@@ -42221,25 +41063,25 @@ class NodeLauncher {
   }
 
   /// @returns nullopt if a stop signal arrived before all launchers had joined
-  async::Task<std::optional<RankAssignment>> assign_ranks() {
-    std::optional<RankAssignment> assignment;
+  async::Task<std::optional<NodePlan>> assign_ranks() {
+    std::optional<NodePlan> plan;
     std::exception_ptr failure;
     const async::ExceptionHandler failed = [this, &failure](const std::exception_ptr& reason) {
       failure = reason;
       changed_.set();
     };
-    const async::TaskHandle assigning = loop_.spawn(assign_ranks_into(assignment), failed);
-    while (!assignment && !failure && forwarder_.stop_requests() == 0) {
-      co_await changed_.wait(Deadline::after(std::chrono::hours(1)));
+    const async::TaskHandle assigning = loop_.spawn(assign_ranks_into(plan), failed);
+    while (!plan && !failure && forwarder_.stop_requests() == 0) {
+      co_await changed_.wait(Deadline::unbounded("the assignment comes or fails, or a signal stops it"));
     }
     if (failure) {
       std::rethrow_exception(failure);
     }
-    co_return std::move(assignment);
+    co_return std::move(plan);
   }
 
-  async::Task<void> assign_ranks_into(std::optional<RankAssignment>& assignment) {
-    assignment = co_await coordinator_->assign_ranks();
+  async::Task<void> assign_ranks_into(std::optional<NodePlan>& plan) {
+    plan = co_await coordinator_.assign_ranks();
     changed_.set();
   }
 
@@ -42251,29 +41093,12 @@ class NodeLauncher {
     }
   }
 
-  NodePlan plan_for(const RankAssignment& assignment) {
-    NodePlan plan;
-    plan.workers = options_.workers;
-    plan.first_rank = assignment.first_rank;
-    plan.world_size = assignment.world_size;
-    plan.node_rank = assignment.node_rank;
-    plan.node_count = assignment.node_count;
-    plan.master_addr = assignment.master_addr;
-    plan.master_port = assignment.master_port;
-    plan.secret = assignment.secret;
-    plan.cores = options_.cores;
-    plan.launcher_process = std::to_string(::getpid());
-    plan.stdout_is_terminal = output_.output().is_terminal();
-    plan.stderr_is_terminal = output_.error().is_terminal();
-    return plan;
-  }
-
   async::Task<JobResult> attempt(const NodePlan& plan) {
     std::unique_ptr<Attempt> attempt;
     NodeEnd end;
     end.started = forwarder_.stop_requests() == 0;
     if (end.started) {
-      const AttemptServices services{loop_, changed_, signals_, forwarder_, output_, *coordinator_};
+      const AttemptServices services{loop_, changed_, signals_, forwarder_, output_, coordinator_};
       attempt = std::make_unique<Attempt>(services, options_.program, plan);
       co_await attempt->start();
       async::Task<NodeEnd> supervising = attempt->supervise(
@@ -42287,10 +41112,10 @@ class NodeLauncher {
     }
     end.stop_signal = forwarder_.stop_signal();
     end.interrupted = forwarder_.interrupted();
-    async::Task<JobResult> concluding = coordinator_->conclude(std::move(end));
+    async::Task<JobResult> concluding = coordinator_.conclude(std::move(end));
     JobResult result = co_await std::move(concluding);
     if (!result.restart) {
-      co_await coordinator_->leave();
+      co_await coordinator_.leave();
     }
     co_await show(attempt.get(), result);
     co_return std::move(result);
@@ -42327,7 +41152,7 @@ class NodeLauncher {
   TerminalOutput output_;
   async::AutoResetEvent changed_;
   SignalForwarder forwarder_;
-  std::unique_ptr<JobCoordinator> coordinator_;
+  JobCoordinator coordinator_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::launch
@@ -42407,11 +41232,10 @@ inline async::Task<void> report_later(async::EventLoop& loop, std::chrono::milli
 
 }  // namespace detail
 
-DTRAIN_DEFINED RankContext::RankContext(const launch::RankProcess& worker, std::string required_settings,
-                                        std::shared_ptr<void> base)
+DTRAIN_DEFINED RankContext::RankContext(const rendezvous::ControlPlaneOptions& options, std::shared_ptr<void> base)
     : base_(std::move(base)),
-      timeout(worker.timeout),
-      control_plane(launch::control_plane_options(worker, std::move(required_settings))),
+      timeout(options.timeout),
+      control_plane(options),
       tasks(control_plane.control_thread(), control_plane.failure(), control_plane.membership().rank),
       streams(std::make_shared<stream::host::StreamRegistry>()) {}
 
@@ -42439,8 +41263,9 @@ DTRAIN_DEFINED void RankContext::require_may_block() const {
   }
   if (tasks.on_loop_thread()) {
     throw Error(Errc::invalid_argument,
-                "a collective or a call that blocks was made in a coroutine on the control thread, where it would "
-                "wait for itself; make it on a thread of the program");
+                "a collective or a call that blocks was made in a coroutine on the control loop, where it would wait "
+                "for itself; make it on a thread of the program: enqueue the collective there, with a stream, and "
+                "co_await its Work in the coroutine");
   }
 }
 

@@ -180,7 +180,8 @@ inline bool is_loopback_host(std::string_view host) {
   return host == "localhost" || (address && address->is_loopback());
 }
 
-/// Whether a host is 0.0.0.0 or ::, at which a server listens on every interface and to which other hosts cannot connect.
+/// Whether a host is 0.0.0.0 or ::, at which a server listens on every interface and to which other hosts cannot
+/// connect.
 inline bool is_any_host(std::string_view host) {
   const std::optional<SocketAddress> address = SocketAddress::from_numeric(host, 0);
   return address && address->unmapped().is_any();

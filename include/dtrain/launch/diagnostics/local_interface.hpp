@@ -99,9 +99,9 @@ inline std::optional<net::SocketAddress> address_in_hosts(std::string_view hosts
 
 }  // namespace detail
 
-/// The numeric address of the job's store, from the text itself or from /etc/hosts; else nullopt. Also nullopt for every
-/// address (0.0.0.0), and for a host name that is a loopback address here (Debian's 127.0.1.1), because it is another
-/// address on other hosts.
+/// The numeric address of the job's store, from the text itself or from /etc/hosts; else nullopt. Also nullopt for
+/// every address (0.0.0.0), and for a host name that is a loopback address here (Debian's 127.0.1.1), because it is
+/// another address on other hosts.
 inline std::optional<net::SocketAddress> known_address(const std::string& host, const SystemFiles& files) {
   if (const auto numeric = net::SocketAddress::from_numeric(host, 0)) {
     return numeric->unmapped().is_any() ? std::nullopt : numeric;
