@@ -208,3 +208,21 @@ TEST_CASE("where rank 0 alone saves, the error names save_checkpoint and that ev
   CHECK(ends[0].text.find(" (rank 0 was in save_checkpoint of '" + path +
                           "': every rank calls it, and rank 0 writes)") != std::string::npos);
 }
+
+TEST_CASE("a rank whose own wait in save_checkpoint times out names it too, and other errors stay as they are") {
+  struct LateGroup {
+    struct Members {
+      int rank_in_job() const { return 3; }
+    };
+    dtrain::Errc code;
+    Members members() const { return {}; }
+    void barrier() const { throw dtrain::Error(code, "rank 3 on host vm timed out: barrier"); }
+  };
+  CHECK_THROWS_WITH_AS(
+      dtrain::ddp::detail::barrier_of_save(LateGroup{dtrain::Errc::timeout}, "file"),
+      "rank 3 on host vm timed out: barrier (rank 3 was in save_checkpoint of 'file': every rank calls "
+      "it, and rank 0 writes)",
+      dtrain::Error);
+  CHECK_THROWS_WITH_AS(dtrain::ddp::detail::barrier_of_save(LateGroup{dtrain::Errc::closed}, "file"),
+                       "rank 3 on host vm timed out: barrier", dtrain::Error);
+}

@@ -45,14 +45,21 @@ void agree_on_tensors_blocking(const Group& group, std::span<const NamedTensor> 
 /// The barrier of save_checkpoint. A rank that does not come may have been kept from it by `if (rank == 0)`.
 template <class Group>
 void barrier_of_save(const Group& group, const std::string& path) {
+  const auto context = [&] {
+    return " (rank " + std::to_string(group.members().rank_in_job()) + " was in save_checkpoint of '" + sanitize(path) +
+           "': every rank calls it, and rank 0 writes)";
+  };
   try {
     group.barrier();
   } catch (const JobFailed& failed) {
     Cause cause = failed.cause();
     if (cause.kind != CauseKind::disagreement && cause.kind != CauseKind::timeout) throw;
-    cause.text += " (rank " + std::to_string(group.members().rank_in_job()) + " was in save_checkpoint of '" +
-                  sanitize(path) + "': every rank calls it, and rank 0 writes)";
+    cause.text += context();
     throw_cause(cause);
+  } catch (const Error& error) {  // this rank is the first cause
+    const bool waited = error.code() == make_error_code(Errc::timeout);
+    if (!waited && error.code() != make_error_code(Errc::disagreement)) throw;
+    throw Error(error.code(), error.what() + context()).with_rank(group.members().rank_in_job());
   }
 }
 
