@@ -165,15 +165,14 @@ TEST_CASE("where ranks are missing, rank 0 names the address at which it listens
     port = probe.port();  // free in a moment
   }
   ControlPlaneOptions options = rank_options(0, 2, port);
-  options.host_store = true;
+  options.hosts_store = true;
   options.timeout = std::chrono::milliseconds(500);
-  const std::string given = options.master_host;
   const std::string number = std::to_string(port);
   CHECK_THROWS_WITH(ControlPlane{options},
                     doctest::Contains(("know the address of the store: rank 0 listens at 127.0.0.1:" + number +
-                                       ", and MASTER_ADDR is " + given)
+                                       ", and MASTER_ADDR is 127.0.0.1")
                                           .c_str()));
-  options.master_host = "192.0.2.7";  // reserved for documentation
+  options.identity.master_addr = "192.0.2.7";  // reserved for documentation
   options.secret = dtrain::rendezvous::Secret::drawn();
   CHECK_THROWS_WITH(ControlPlane{options},
                     doctest::Contains(("rank 0 listens at port " + number + " of every address, and MASTER_ADDR is " +
