@@ -149,19 +149,21 @@ TEST_CASE("a pod of a sweep and a batch script are alone, with a warning each, u
 }
 
 TEST_CASE("a first local rank or a first node alone is alone, with a warning that names the variable") {
-  for (const auto& [environment, sentence] : std::vector<std::pair<Environment, std::string>>{
-           {{{"LOCAL_RANK", "0"}}, "LOCAL_RANK='0' is set without RANK and WORLD_SIZE: this is one process; set both"},
+  for (const Half& half : std::vector<Half>{
+           {{{"LOCAL_RANK", "0"}},
+            {"LOCAL_RANK='0' is set without RANK and WORLD_SIZE: this is one process; set both"}},
            {{{"OMPI_COMM_WORLD_LOCAL_RANK", "0"}},
-            "OMPI_COMM_WORLD_LOCAL_RANK='0' is set without OMPI_COMM_WORLD_RANK and OMPI_COMM_WORLD_SIZE: this is one"},
+            {"OMPI_COMM_WORLD_LOCAL_RANK='0' is set without OMPI_COMM_WORLD_RANK and OMPI_COMM_WORLD_SIZE: this is "
+             "one"}},
            {{{"NODE_RANK", "0"}, {"MASTER_ADDR", "h"}},
-            "NODE_RANK='0', MASTER_ADDR='h' are set without NNODES: this is a job of its own, without other "
-            "nodes; "}}) {
-    CAPTURE(sentence);
-    Environment alone = environment;
+            {"NODE_RANK='0', MASTER_ADDR='h' are set without NNODES: this is a job of its own, without other "
+             "nodes; "}}}) {
+    CAPTURE(half.stated[0]);
+    Environment alone = half.environment;
     const identity::ProcessIdentity who = identity::process_identity(alone);
     CHECK(who.world_size == 1);
     REQUIRE(who.warnings.size() == 1);
-    CHECK(contains(who.warnings[0], sentence));
+    CHECK(contains(who.warnings[0], half.stated[0]));
     const bool of_node = alone.count("NODE_RANK") == 1;
     const std::vector<std::string> of_launcher = identity::node_identity(alone).warnings;
     CHECK(of_launcher == (of_node ? who.warnings : std::vector<std::string>{}));
