@@ -205,8 +205,8 @@ class DistributedDataParallel {
     }
     prefix_ = instance_prefix();
     group_.start_pending();  // other ranks may wait for this work before they construct theirs
-    const bool scales_averages =
-        ddp::scales_averages<typename Backend::Communicator>(parameters, options.reduce_op, group_.world_size());
+    const bool scales_averages = ddp::scales_averages<typename Backend::Communicator>(
+        parameters, options.reduce_op, group_.world_size(), driver_->stream.ref());
     ddp::agree_blocking(group_.store(), prefix_, ddp::model_signature(parameters, options, buffers, scales_averages),
                         group_.rank(), context, Deadline::after(group_.timeout()));
 
@@ -220,8 +220,9 @@ class DistributedDataParallel {
     }
     ddp::broadcast_values(communicator, stream, parameters, buffers, context);
     ddp::BucketPlan plan = ddp::plan_buckets(ddp::gradient_sizes(parameters), options.caps());
-    driver_->reducer = std::make_unique<Reducer>(std::move(communicator), stream, parameters, std::move(plan), options,
-                                                 context, reducer_parts(model, options, buffers, running));
+    driver_->reducer =
+        std::make_unique<Reducer>(std::move(communicator), stream, parameters, std::move(plan), options, context,
+                                  reducer_parts(model, options, buffers, running, scales_averages));
     driver_->accumulation.emplace(driver_->reducer->accumulation());
     if constexpr (ddp::BindsGradients<M>) {
       for (std::size_t i = 0; i < parameters.size(); ++i) {
@@ -234,8 +235,8 @@ class DistributedDataParallel {
 
   /// Its callbacks keep the group until hand_over_to_group.
   ddp::ReducerParts reducer_parts(M& model, const DdpOptions& options, const std::vector<TensorView>& buffers,
-                                  const std::shared_ptr<ddp::RunningBucket>& running) const {
-    ddp::ReducerParts parts{{}, running, {}, ddp::AddressCheck::reading(model)};
+                                  const std::shared_ptr<ddp::RunningBucket>& running, bool scales_averages) const {
+    ddp::ReducerParts parts{{}, running, {}, ddp::AddressCheck::reading(model), scales_averages};
     if (options.broadcast_buffers) {
       parts.buffers = buffers;
     }

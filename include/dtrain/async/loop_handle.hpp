@@ -172,7 +172,7 @@ class LoopHandle : public std::enable_shared_from_this<LoopHandle> {
   template <class Make>
   auto run_blocking(Make&& make, Deadline deadline, std::string_view doing = "running a task") {
     auto task = spawn([&make](EventLoop& loop) { return detail::call_with_loop(make, loop); }, doing);
-    return task.wait(deadline, doing);
+    return task.wait_or_cancel(deadline, doing);
   }
 
   /// EventLoop::post; false if nothing starts any more.
@@ -289,6 +289,19 @@ class [[nodiscard]] BackgroundTask {
       loop_->throw_ended(doing);
     }
     return state_->outcome.take();
+  }
+
+  /// wait(), but at the deadline the coroutine is cancelled. A value that it has returned meanwhile is not lost.
+  T wait_or_cancel(Deadline deadline, std::string_view doing) {
+    if (state_ && !loop_->on_loop_thread() && !state_->wait_until_gone(deadline)) {
+      const std::shared_ptr<SpawnStateOf<T>> state = state_;
+      cancel();
+      if (!state->outcome.done()) {
+        throw Error(Errc::timeout, std::string(doing) + ": the deadline passed");
+      }
+      return state->outcome.take();
+    }
+    return wait(deadline, doing);
   }
 
  private:

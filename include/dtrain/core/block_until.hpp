@@ -16,11 +16,12 @@ namespace DTRAIN_NAMESPACE {
 template <class Ready>
 bool block_until(std::condition_variable& changed, std::unique_lock<std::mutex>& lock, Deadline deadline, Ready ready) {
   while (!ready() && !deadline.passed()) {
+    // An old libstdc++ converts the instant to the system's clock, where one far away overflows.
+    const auto left = std::min<Deadline::Clock::duration>(deadline.remaining(), std::chrono::hours(1));
     if constexpr (DTRAIN_THREAD_SANITIZER != 0) {  // g++ 12's does not know the wait on the steady clock
-      const auto left = std::min<Deadline::Clock::duration>(deadline.remaining(), std::chrono::hours(1));
       changed.wait_until(lock, std::chrono::system_clock::now() + left);
     } else {
-      changed.wait_until(lock, deadline.instant());
+      changed.wait_until(lock, Deadline::Clock::now() + left);
     }
   }
   return ready();

@@ -142,9 +142,13 @@ class Channel {
 
   /// Variable for the communicator of a split. A thread of NCCL's may write it even after the split was given up, until
   /// this channel's communicator is aborted.
-  ncclComm_t& split_result() {
+  struct SplitResult {
+    ncclComm_t made = nullptr;
+    std::string name;  ///< of the split's channel, which NCCL reads while it splits
+  };
+  SplitResult& split_result(std::string name) {
     const CommLock::Guard held = comm_lock.lock();
-    return split_results_.emplace_back(nullptr);
+    return split_results_.emplace_back(SplitResult{nullptr, std::move(name)});
   }
 
   /// Aborts the communicators of splits that were given up. Precondition: the channel's communicator has ended.
@@ -199,7 +203,7 @@ class Channel {
     const CommLock::Guard held = comm_lock.lock();
     ncclComm_t found = nullptr;
     for (auto each = split_results_.begin(); found == nullptr && each != split_results_.end(); ++each) {
-      found = std::atomic_ref<ncclComm_t>(*each).exchange(nullptr, std::memory_order_acquire);
+      found = std::atomic_ref<ncclComm_t>(each->made).exchange(nullptr, std::memory_order_acquire);
     }
     return found;
   }
@@ -245,7 +249,7 @@ class Channel {
   LaunchOrder* const order_;  ///< null if NCCL orders by itself
   InflightRing ring_;
   std::list<MemoryRegistration> registrations_;
-  std::list<ncclComm_t> split_results_;  ///< null once taken
+  std::list<SplitResult> split_results_;  ///< null once taken
 };
 
 }  // namespace DTRAIN_NAMESPACE::backend::nccl

@@ -102,8 +102,9 @@ inline void connect_blocking(Channel& channel, Deadline deadline) {
 /// Collective, blocking: gives `child` a communicator of the ranks of `parent` with the same color.
 /// @throws the job's first cause; Error (timeout, nccl), which the caller reports to the job
 inline void split_blocking(Channel& parent, Channel& child, int color, int key, Deadline deadline) {
-  ncclConfig_t config = config_of(child.options, child.context.name.c_str());
-  ncclComm_t& made = parent.split_result();
+  Channel::SplitResult& result = parent.split_result(child.context.name);
+  ncclComm_t& made = result.made;
+  ncclConfig_t config = config_of(child.options, result.name.c_str());
   parent.manage("splitting", deadline,
                 [&](ncclComm_t communicator) { return ncclCommSplit(communicator, color, key, &made, &config); });
   const std::atomic_ref<ncclComm_t> written(made);

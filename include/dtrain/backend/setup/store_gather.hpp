@@ -42,6 +42,8 @@ struct StoreRank {
   std::string doing;
   std::function<std::string(int)> name_of_rank;  ///< "rank 3"
   std::string late = "did not come by the deadline";
+  /// Called five times a second while this rank waits for others; throws if they will not come.
+  std::function<void()> check{};
 };
 
 namespace detail {
@@ -84,12 +86,32 @@ std::string encoded_result(Make& make, int job_rank) {
   }
 }
 
+/// Takes the text that another rank sets, see StoreRank::check. @throws Error (timeout), JobFailed, as `check`
+inline std::string take(const StoreRank& self, const std::string& key, int readers, Deadline deadline) {
+  for (bool is_set = !self.check; !is_set;) {
+    try {
+      self.store.get_blocking(key, earlier(deadline, Deadline::after(std::chrono::milliseconds(200))));
+      is_set = true;
+    } catch (const Error& error) {
+      if (error.code() != make_error_code(Errc::timeout) || deadline.passed()) throw;
+    }
+    try {
+      self.check();
+    } catch (const Error&) {
+      // A peer that has got its result may have gone since.
+      is_set = is_set || self.store.has_blocking(key, Deadline::after(std::chrono::seconds(1)));
+      if (!is_set) throw;
+    }
+  }
+  return self.store.take_blocking(key, readers, deadline);
+}
+
 /// Rank 0's half: takes the text of every other rank. @throws Error (timeout), which names all ranks that did not come
 inline void take_texts(const StoreRank& self, const std::string& name, std::vector<std::string>& texts) {
   const auto key_of = [&](int rank) { return name + "/" + std::to_string(rank); };
   for (int rank = 1; rank < self.ranks; ++rank) {
     try {
-      texts.push_back(self.store.take_blocking(key_of(rank), 1, self.deadline));
+      texts.push_back(take(self, key_of(rank), 1, self.deadline));
     } catch (const Error& error) {
       if (error.code() != make_error_code(Errc::timeout)) throw;
       std::string missing = self.name_of_rank(rank);
@@ -99,9 +121,7 @@ inline void take_texts(const StoreRank& self, const std::string& name, std::vect
       }
       throw Error(Errc::timeout, self.doing + ": " + missing + " " + self.late + " (" + error.what() + ")");
     }
-  }
-  for (std::string& text : texts) {
-    text = decode(text);
+    texts.back() = decode(texts.back());  // an error is not kept until the last rank has come
   }
 }
 
@@ -114,7 +134,7 @@ inline void take_texts(const StoreRank& self, const std::string& name, std::vect
 template <class Make>
 std::string store_broadcast(const StoreRank& self, const std::string& key, Make make) {
   if (self.rank != 0) {
-    return detail::decode(self.store.take_blocking(key, self.ranks - 1, with_grace(self.deadline)));
+    return detail::decode(detail::take(self, key, self.ranks - 1, with_grace(self.deadline)));
   }
   const auto publish = [&](const std::string& text) {
     if (self.ranks > 1) {  // `make` may have passed the deadline
@@ -147,7 +167,7 @@ std::string store_gather(const StoreRank& self, const std::string& name, Own own
                             self.deadline);
   }
   const auto gather = [&]() -> std::string {
-    std::vector<std::string> texts{detail::encoded_result(own, self.job_rank)};
+    std::vector<std::string> texts{own()};
     detail::take_texts(self, name, texts);
     return combine(texts);
   };

@@ -167,6 +167,22 @@ class Channel {
 
   std::optional<Cause> failure() const { return cause_.get(); }
 
+  /// @throws Error (disagreement) if a peer has closed the channel, Error or JobFailed with its cause if a peer's has
+  /// failed @param doing what then cannot be finished
+  void throw_if_peer_gone(const std::string& doing) const {
+    for (int peer = 0; peer < size_; ++peer) {
+      const RankSlot& slot = control_.slot(peer);
+      const SlotState state = slot.state.load();
+      if (peer != rank_ && state == SlotState::failed) {
+        throw_cause(slot.cause.load());
+      }
+      if (peer != rank_ && state == SlotState::closed) {
+        throw Error(Errc::disagreement, doing + " cannot be finished: rank " + std::to_string(control_.job_rank(peer)) +
+                                            " has left the channel; every rank calls the same collectives");
+      }
+    }
+  }
+
   /// Ends running and later work of this rank, and passes the cause to the peers' channels. The first cause is kept. In
   /// a process that the rank forked, ends that process's copy only, because the slot belongs to the rank.
   void abort(const Cause& cause) noexcept {

@@ -236,7 +236,12 @@ DTRAIN_DEFINED Communicator Communicator::split_blocking(int color, int key, Dea
 DTRAIN_DEFINED Allocation Communicator::allocate_blocking(std::size_t bytes, Deadline deadline) {
   owner_->check();
   owner_->run_other_streams();
-  const MappedSegment shared = SegmentSetup(owner_->context, ++owner_->segment_setups, bytes, deadline).run();
+  const auto check = [owner = owner_.get()] {
+    owner->run_other_streams();
+    owner->check();
+    owner->channel->throw_if_peer_gone("allocating memory on channel '" + owner->context.name + "'");
+  };
+  const MappedSegment shared = SegmentSetup(owner_->context, ++owner_->segment_setups, bytes, deadline, check).run();
   owner_->check();
   const Arena arena{shared.segment->base(), shared.stride};
   owner_->arenas.add(shared.segment, arena.memory_of(rank()), bytes, {owner_->segment_setups, arena});

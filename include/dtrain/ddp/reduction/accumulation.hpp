@@ -52,7 +52,7 @@ class Accumulation final : public Step::Target {
   /// not read that
   void ready(const ReadyGradient& gradient) override {
     gradients_->check(gradient);
-    if (gradient.memory && gradient.memory->data != (*gradients_)[gradient.parameter].own) {
+    if (gradients_->memory_of(gradient) != (*gradients_)[gradient.parameter].own) {
       throw Error(Errc::invalid_argument, gradients_->names().describe_ready(gradient.parameter) +
                                               " came with other memory under no_sync(); add the gradient to the "
                                               "parameter's own, which the next step without no_sync() reduces");

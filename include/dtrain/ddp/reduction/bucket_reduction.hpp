@@ -23,7 +23,6 @@
 #include "dtrain/ddp/reduction/bucket_rebuild.hpp"
 #include "dtrain/ddp/reduction/gradient_copier.hpp"
 #include "dtrain/ddp/reduction/gradient_table.hpp"
-#include "dtrain/ddp/reduction/scaled_averages.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -39,7 +38,7 @@ class BucketReduction {
   /// Collective, blocking: allocates. @throws as Reducer.
   BucketReduction(Communicator communicator, Stream stream, std::span<const Parameter> parameters,
                   std::span<const TensorView> buffers, BucketPlan plan, const DdpOptions& options,
-                  const FailureContext& context, std::shared_ptr<RunningBucket> running)
+                  const FailureContext& context, std::shared_ptr<RunningBucket> running, bool scales_averages)
       : communicator_(std::move(communicator)),
         op_(options.reduce_op),
         plan_(std::move(plan)),
@@ -53,7 +52,7 @@ class BucketReduction {
         copier_(stream, gradients_, plan_, meter_) {
     meter_.plan(plan_);
     if constexpr (requires { copier_.scale_gradients(1.0); }) {
-      if (scales_averages<Communicator>(parameters, op_, communicator_.size())) {
+      if (scales_averages) {
         copier_.scale_gradients(1.0 / communicator_.size());
         op_ = ReduceOp::sum;
       }

@@ -57,15 +57,11 @@ class CudaGradientCopier {
     stream.wait(written);
   }
 
-  /// From now on each gradient is multiplied by `factor` before the collective, bound ones in their place. Launches the
-  /// kernels once, so that the driver loads them now: lazy loading may wait for work that waits for other ranks.
-  /// Precondition: a ScaleKernel for each element type.
+  /// From now on each gradient is multiplied by `factor` before the collective, bound ones in their place.
+  /// Precondition: scales_averages().
   void scale_gradients(double factor) {
     factor_ = factor;
     rebuild_buckets();
-    for (stream::cuda::ScaledCopyBatch& batch : scaled_copies_) {
-      batch.load(stream_);
-    }
   }
 
   void rebuild_buckets() {
@@ -91,15 +87,6 @@ class CudaGradientCopier {
 
   /// Adds the times of earlier steps to the meter. Blocking: no.
   void collect_times() noexcept { times_.collect(); }
-
-  /// @throws Error (invalid_argument)
-  static void check_stream(std::size_t parameter, StreamHandle stream) {
-    if (stream.native == cudaStreamPerThread) {
-      throw Error(Errc::invalid_argument, "ready(" + std::to_string(parameter) +
-                                              ") came with cudaStreamPerThread, which is another stream in every "
-                                              "thread; pass a stream that was created, or the default stream");
-    }
-  }
 
   void on_gradient_ready(std::size_t parameter, const std::byte* gradient, StreamHandle stream) noexcept {
     announced_[parameter] = {gradient, stream, false};

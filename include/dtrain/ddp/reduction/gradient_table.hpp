@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "dtrain/core/config.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/types/stream_handle.hpp"
 #include "dtrain/core/types/tensor_view.hpp"
@@ -16,6 +17,7 @@
 #include "dtrain/ddp/parameter.hpp"
 #include "dtrain/ddp/ready.hpp"
 #include "dtrain/ddp/reduction/parameter_names.hpp"
+#include "dtrain/stream/cuda/check.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -91,6 +93,13 @@ class GradientTable {
     }
     if (gradient.stream) {
       require_same_device(gradient.parameter, *gradient.stream);
+#if DTRAIN_WITH_CUDA
+      if (gradient.stream->native == cudaStreamPerThread) {
+        throw Error(Errc::invalid_argument, names_.describe_ready(gradient.parameter) +
+                                                " came with cudaStreamPerThread, which is another stream in every "
+                                                "thread; pass a stream that was created, or the default stream");
+      }
+#endif
     } else if (device_.kind != DeviceKind::host) {
       throw Error(Errc::invalid_argument, names_.describe_ready(gradient.parameter) +
                                               " came without a stream, but the gradient is on " + to_string(device_) +
@@ -101,7 +110,15 @@ class GradientTable {
     }
   }
 
-  const ParameterNames& names() const noexcept { return names_; }
+  /// Where the gradient of a checked ready() lies: a view without memory, of an empty gradient, means its own.
+  const std::byte* memory_of(const ReadyGradient& gradient) const noexcept {
+    const bool is_given = gradient.memory && gradient.memory->data != nullptr;
+    return is_given ? gradient.memory->data : slots_[gradient.parameter].own;
+  }
+
+  const ParameterNames& names() const noexcept {
+    return names_;
+  }
 
  private:
   std::byte* place(const BucketPlan& plan, std::size_t parameter) const noexcept {

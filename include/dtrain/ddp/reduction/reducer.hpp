@@ -40,6 +40,7 @@ struct ReducerParts {
   std::shared_ptr<RunningBucket> running{};  ///< updated with each bucket
   BucketRebuild rebuild{};
   AddressCheck::Read read_parameters{};
+  bool scales_averages = false;  ///< see scaled_averages.hpp; the same on all ranks
 };
 
 /// Owns a channel, and an arena in which all gradients are reduced. A bound gradient lies in the arena. Any other
@@ -61,7 +62,8 @@ class Reducer final : public Step::Target {
         options_(options),
         rebuild_(std::move(parts.rebuild)),
         owner_(new BucketReduction<Communicator>(std::move(communicator), stream, parameters, parts.buffers,
-                                                 std::move(plan), options, context_, std::move(parts.running))),
+                                                 std::move(plan), options, context_, std::move(parts.running),
+                                                 parts.scales_averages)),
         tracker_(reduction_.gradients().names()),
         accumulated_(parameters.size()),
         addresses_(std::move(parts.read_parameters), options.check_addresses) {
@@ -129,12 +131,8 @@ class Reducer final : public Step::Target {
     const GradientTable& gradients = reduction_.gradients();
     gradients.check(gradient);
     const StreamHandle stream = gradient.stream.value_or(StreamHandle{});
-    if constexpr (GradientCopier::copies_on_stream) {
-      GradientCopier::check_stream(parameter, stream);
-    }
     const std::byte* const own = gradients[parameter].own;
-    const bool is_elsewhere = gradient.memory && gradient.memory->data != nullptr;
-    const std::byte* const memory = is_elsewhere ? gradient.memory->data : own;
+    const std::byte* const memory = gradients.memory_of(gradient);
     if (memory != own && accumulated_[parameter]) {
       throw Error(Errc::invalid_argument,
                   gradients.names().describe_ready(parameter) +
@@ -245,6 +243,7 @@ class Reducer final : public Step::Target {
                     "finish() came while a ready() of its step was still running; wait for its return first")
             .with_rank(context_.rank);
       }
+      reduction_.throw_if_launch_failed();  // by such a ready()
     });
   }
 

@@ -3,6 +3,7 @@
 /// Averages that are sums of gradients scaled by 1 / ranks.
 
 #include <algorithm>
+#include <cstddef>
 #include <span>
 
 #include "dtrain/backend/communicator.hpp"
@@ -10,23 +11,27 @@
 #include "dtrain/core/types/dtype.hpp"
 #include "dtrain/core/types/reduce_op.hpp"
 #include "dtrain/ddp/parameter.hpp"
-#include "dtrain/stream/cuda/scaling/scale_kernel.hpp"
+#include "dtrain/stream/cuda/scaling/scaled_copy_batch.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
 
 /// Whether gradients are multiplied by 1 / ranks while they are packed, so that the collective is a sum: if the backend
 /// sums better than it averages, and the driver loads the kernel for every element type. It must be the same on all
-/// ranks: the model signature has it.
+/// ranks: the model signature has it. The kernels are loaded now, because loading may wait for work that waits for
+/// other ranks.
 template <class Communicator>
 bool scales_averages([[maybe_unused]] std::span<const Parameter> parameters, [[maybe_unused]] ReduceOp op,
-                     [[maybe_unused]] int ranks) {
+                     [[maybe_unused]] int ranks, [[maybe_unused]] typename Communicator::Stream stream) {
 #if DTRAIN_WITH_CUDA
   if constexpr (backend::PrefersSums<Communicator>) {
-    return op == ReduceOp::average && ranks > 1 &&
-           std::all_of(parameters.begin(), parameters.end(), [](const Parameter& parameter) {
-             const DType dtype = parameter.value.dtype;
-             return static_cast<bool>(stream::cuda::ScaleKernel::find(dtype, dtype));
-           });
+    bool loads = op == ReduceOp::average && ranks > 1;
+    for (std::size_t i = 0; loads && i < parameters.size(); ++i) {
+      const DType dtype = parameters[i].value.dtype;
+      const bool is_loaded = std::any_of(parameters.begin(), parameters.begin() + static_cast<std::ptrdiff_t>(i),
+                                         [dtype](const Parameter& before) { return before.value.dtype == dtype; });
+      loads = is_loaded || stream::cuda::ScaledCopyBatch::load(dtype, dtype, stream);
+    }
+    return loads;
   }
 #endif
   return false;

@@ -53,10 +53,12 @@ double bias_of_average(int ranks, bool bound) {
     const support::DeviceBuffer memory = support::on_device(gradient_of<T>(self.rank()));
     const dtrain::TensorView view{memory.data(), {elements}, dtrain::dtype_of<T>::value, device};
     const std::vector<dtrain::Parameter> parameters{{"p", view, view}};
-    REQUIRE(scales_averages<Nccl>(parameters, ReduceOp::average, ranks));
+    dtrain::ddp::ReducerParts parts;
+    parts.scales_averages = scales_averages<Nccl>(parameters, ReduceOp::average, ranks, nccl.stream.ref());
+    REQUIRE(parts.scales_averages);
     support::NcclReducer reducer(std::move(nccl.communicator), nccl.stream.ref(), parameters,
                                  dtrain::ddp::plan_buckets(dtrain::ddp::gradient_sizes(parameters), {0, 0}), {},
-                                 {nccl.latch, self.rank(), "host", std::chrono::seconds(10), {}});
+                                 {nccl.latch, self.rank(), "host", std::chrono::seconds(10), {}}, std::move(parts));
     const dtrain::TensorView gradient = bound ? reducer.bind(0) : view;
     const dtrain::stream::cuda::Stream stream;
     dtrain::Step step = reducer.begin();
@@ -104,10 +106,23 @@ TEST_CASE("only averages of floats over several ranks of NCCL are scaled sums, a
   dtrain::TensorView bytes = floats;
   bytes.dtype = DType::u8;
   const std::vector<dtrain::Parameter> model{{"w", floats, floats}};
+  const dtrain::stream::cuda::Stream stream;
   const std::vector<dtrain::Parameter> mixed{{"w", floats, floats}, {"b", bytes, bytes}};
-  CHECK(scales_averages<Nccl>(model, ReduceOp::average, 2));
-  CHECK_FALSE(scales_averages<Nccl>(model, ReduceOp::average, 1));
-  CHECK_FALSE(scales_averages<Nccl>(model, ReduceOp::sum, 2));
-  CHECK_FALSE(scales_averages<Nccl>(mixed, ReduceOp::average, 2));
-  CHECK_FALSE(scales_averages<Staged>(model, ReduceOp::average, 2));
+  CHECK(scales_averages<Nccl>(model, ReduceOp::average, 2, stream.ref()));
+  CHECK_FALSE(scales_averages<Nccl>(model, ReduceOp::average, 1, stream.ref()));
+  CHECK_FALSE(scales_averages<Nccl>(model, ReduceOp::sum, 2, stream.ref()));
+  CHECK_FALSE(scales_averages<Nccl>(mixed, ReduceOp::average, 2, stream.ref()));
+  CHECK_FALSE(scales_averages<Staged>(model, ReduceOp::average, 2, stream.ref()));
 }
+
+#if DTRAIN_EMULATED_CUDA
+TEST_CASE("a driver that loads a kernel only when it is launched, and then cannot, leaves averages to NCCL") {
+  REQUIRE(support::enough_devices(1));
+  const dtrain::TensorView floats{nullptr, {4}, DType::f32, {dtrain::DeviceKind::cuda, 0}};
+  const std::vector<dtrain::Parameter> model{{"w", floats, floats}};
+  const dtrain::stream::cuda::Stream stream;
+  emulation::fail("cuLaunchKernel", 1, 209);  // CUDA_ERROR_NO_BINARY_FOR_GPU
+  CHECK_FALSE(scales_averages<Nccl>(model, ReduceOp::average, 2, stream.ref()));
+  CHECK(scales_averages<Nccl>(model, ReduceOp::average, 2, stream.ref()));
+}
+#endif

@@ -103,9 +103,8 @@ void expect_copies(const std::vector<std::size_t>& sizes, std::size_t shift, dou
   const Stream stream;
   const DType from_type = dtrain::dtype_of<From>::value;
   const DType to_type = dtrain::dtype_of<To>::value;
-  REQUIRE(ScaleKernel::find(from_type, to_type));
+  REQUIRE(ScaledCopyBatch::load(from_type, to_type, stream.ref()));
   ScaledCopyBatch batch(from_type, to_type);
-  batch.load(stream.ref());
   batch.reserve(sizes.size());
   std::vector<To> expected(count, untouched);
   std::size_t begin = 0;

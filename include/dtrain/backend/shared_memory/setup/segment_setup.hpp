@@ -5,10 +5,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -34,10 +36,14 @@ struct MappedSegment {
 class SegmentSetup {
  public:
   /// @param number of the setup on this channel: 1, 2, ...
-  SegmentSetup(const ChannelContext& context, std::uint64_t number, std::size_t bytes, Deadline deadline)
+  /// @param check see StoreRank
+  SegmentSetup(const ChannelContext& context, std::uint64_t number, std::size_t bytes, Deadline deadline,
+               std::function<void()> check = {})
       : self_(StoreRank::of(context, deadline, "setting up shared memory for channel '" + context.name + "'")),
+        failure_(context.failure),
         name_(context.name + "/memory-" + std::to_string(number)),
         bytes_(bytes) {
+    self_.check = std::move(check);
     const std::size_t unit = bytes >= huge_page_bytes ? huge_page_bytes : static_cast<std::size_t>(::getpagesize());
     shared_.stride = round_up(std::max<std::size_t>(bytes, 1), unit);
   }
@@ -90,6 +96,10 @@ class SegmentSetup {
       try {
         send_segment(request.substr(std::min(requests[0].size() + 1, request.size())), shared_.segment, self_.deadline);
       } catch (const Error& error) {
+        // The store notices a dead peer after Limits::reconnect_window, 500 ms.
+        if (failure_->block_until_failed(Deadline::after(std::chrono::milliseconds(700)))) {
+          failure_->throw_if_failed(self_.job_rank);
+        }
         throw Error(error.code(), self_.doing + " with " + self_.name_of_rank(peer) + ": " + error.what());
       }
     }
@@ -112,7 +122,8 @@ class SegmentSetup {
     }
   }
 
-  const StoreRank self_;
+  StoreRank self_;
+  const std::shared_ptr<FailureLatch> failure_;
   const std::string name_;  ///< of keys in the store
   const std::size_t bytes_;
   MappedSegment shared_;

@@ -36,8 +36,8 @@ class ScaleKernel {
   /// No kernel.
   ScaleKernel() = default;
 
-  /// The kernel for these types, or none if can_scale() is false or the driver does not load it. The first call for two
-  /// types makes the driver compile the text. Threads: any.
+  /// The kernel for these types, or none if can_scale() is false or the driver does not load it. The driver may compile
+  /// the text as late as at the first launch, and fail then: see ScaledCopyBatch::load. Threads: any.
   static ScaleKernel find(DType from, DType to) {
     static std::mutex mutex;
     static ScaleKernel found[types][types];

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "dtrain/core/config.hpp"
+#include "dtrain/core/error.hpp"
 #include "dtrain/core/types/dtype.hpp"
 #include "dtrain/stream/cuda/device_guard.hpp"
 #include "dtrain/stream/cuda/scaling/scale_kernel.hpp"
@@ -25,15 +26,25 @@ class ScaledCopyBatch {
   /// Most elements of one entry; longer copies are cut.
   static constexpr std::size_t max_entry_elements = std::size_t{1} << 31U;
 
-  /// Precondition: ScaleKernel::find(from, to).
+  /// Precondition of add(): load(from, to, stream).
   ScaledCopyBatch(DType from, DType to)
       : kernel_(ScaleKernel::find(from, to)), from_bytes_(size_bytes(from)), to_bytes_(size_bytes(to)) {}
 
-  /// Launches the kernel for no elements, so that the driver has loaded it. @throws Error (cuda)
-  void load(StreamRef stream) const {
+  /// Launches the kernel for no elements. @returns whether the driver has loaded it for the device: it does that when a
+  /// kernel is first launched, and then cannot if it has no compiler for PTX.
+  static bool load(DType from, DType to, StreamRef stream) {
+    const ScaledCopyBatch batch(from, to);
+    if (!batch.kernel_) {
+      return false;
+    }
     const DeviceGuard guard(stream.device().index);
     const ScaleKernelEntry nothing{};
-    kernel_.launch(&nothing, 1, 1, 1, stream);
+    try {
+      batch.kernel_.launch(&nothing, 1, 1, 1, stream);
+    } catch (const Error&) {
+      return false;
+    }
+    return true;
   }
 
   void reserve(std::size_t copies) { entries_.reserve(copies); }
