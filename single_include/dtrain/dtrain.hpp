@@ -501,11 +501,12 @@ namespace DTRAIN_NAMESPACE {
 template <class Ready>
 bool block_until(std::condition_variable& changed, std::unique_lock<std::mutex>& lock, Deadline deadline, Ready ready) {
   while (!ready() && !deadline.passed()) {
+    // An old libstdc++ converts the instant to the system's clock, where one far away overflows.
+    const auto left = std::min<Deadline::Clock::duration>(deadline.remaining(), std::chrono::hours(1));
     if constexpr (DTRAIN_THREAD_SANITIZER != 0) {  // g++ 12's does not know the wait on the steady clock
-      const auto left = std::min<Deadline::Clock::duration>(deadline.remaining(), std::chrono::hours(1));
       changed.wait_until(lock, std::chrono::system_clock::now() + left);
     } else {
-      changed.wait_until(lock, deadline.instant());
+      changed.wait_until(lock, Deadline::Clock::now() + left);
     }
   }
   return ready();
@@ -4815,10 +4816,71 @@ class EventLoop {
 
 }  // namespace DTRAIN_NAMESPACE::async
 
-// ---- dtrain/async/loop_handle.hpp
+// ---- dtrain/async/manual_reset_event.hpp
 
 /// @file
-/// LoopHandle: starts coroutines on another thread's EventLoop; a BackgroundTask owns each.
+/// async::ManualResetEvent: a flag that coroutines of one loop wait for.
+
+namespace DTRAIN_NAMESPACE::async {
+
+/// Stays set, and wakes every waiter, until reset.
+/// Lifetime: outlives its waiters; a waiter that is destroyed removes itself.
+/// Threads: the loop's; other threads post a function that sets it.
+class ManualResetEvent {
+ public:
+  class Awaiter;
+
+  explicit ManualResetEvent(EventLoop& loop) noexcept : scheduler_(loop.scheduler()) {}
+
+  /// Wakes all waiters, in the order of waiting, in the loop's next turn.
+  void set() noexcept {
+    set_ = true;
+    while (Waiter* waiter = waiters_.front()) {
+      scheduler_.wake(*waiter);
+    }
+  }
+  void reset() noexcept { set_ = false; }
+  bool is_set() const noexcept { return set_; }
+  bool has_waiters() const noexcept { return !waiters_.empty(); }
+
+  /// `co_await event.wait(deadline)`: WakeReason::ready once set (at once if it is), or WakeReason::timed_out.
+  inline Awaiter wait(Deadline deadline) noexcept;
+
+ private:
+  Scheduler& scheduler_;
+  IntrusiveList<Waiter> waiters_;
+  bool set_ = false;
+};
+
+class [[nodiscard]] ManualResetEvent::Awaiter : public Waiter {
+ public:
+  Awaiter(ManualResetEvent& event, Deadline deadline) noexcept
+      : event_(event), scheduler_(event.scheduler_), deadline_(deadline) {}
+  ~Awaiter() { scheduler_.remove(*this); }
+
+  bool await_ready() const noexcept { return event_.set_; }
+  void await_suspend(std::coroutine_handle<> parent) {
+    scheduler_.add(*this, parent, deadline_);
+    event_.waiters_.push_back(*this);
+  }
+  WakeReason await_resume() const noexcept { return outcome; }
+
+ private:
+  ManualResetEvent& event_;
+  Scheduler& scheduler_;
+  Deadline deadline_;
+};
+
+inline ManualResetEvent::Awaiter ManualResetEvent::wait(Deadline deadline) noexcept {
+  return {*this, deadline};
+}
+
+}  // namespace DTRAIN_NAMESPACE::async
+
+// ---- dtrain/async/spawn_state.hpp
+
+/// @file
+/// SpawnState: what the owner of a coroutine and the loop that runs it share.
 
 namespace DTRAIN_NAMESPACE::async {
 
@@ -4865,6 +4927,15 @@ class SpawnStateOf : public SpawnState {
  public:
   Outcome<T> outcome;
 };
+
+}  // namespace DTRAIN_NAMESPACE::async
+
+// ---- dtrain/async/loop_handle.hpp
+
+/// @file
+/// LoopHandle: starts coroutines on another thread's EventLoop; a BackgroundTask owns each.
+
+namespace DTRAIN_NAMESPACE::async {
 
 template <class T>
 class BackgroundTask;
@@ -4973,7 +5044,7 @@ class LoopHandle : public std::enable_shared_from_this<LoopHandle> {
   template <class Make>
   auto run_blocking(Make&& make, Deadline deadline, std::string_view doing = "running a task") {
     auto task = spawn([&make](EventLoop& loop) { return detail::call_with_loop(make, loop); }, doing);
-    return task.wait(deadline, doing);
+    return task.wait_or_cancel(deadline, doing);
   }
 
   /// EventLoop::post; false if nothing starts any more.
@@ -5092,6 +5163,19 @@ class [[nodiscard]] BackgroundTask {
     return state_->outcome.take();
   }
 
+  /// wait(), but at the deadline the coroutine is cancelled. A value that it has returned meanwhile is not lost.
+  T wait_or_cancel(Deadline deadline, std::string_view doing) {
+    if (state_ && !loop_->on_loop_thread() && !state_->wait_until_gone(deadline)) {
+      const std::shared_ptr<SpawnStateOf<T>> state = state_;
+      cancel();
+      if (!state->outcome.done()) {
+        throw Error(Errc::timeout, std::string(doing) + ": the deadline passed");
+      }
+      return state->outcome.take();
+    }
+    return wait(deadline, doing);
+  }
+
  private:
   std::shared_ptr<SpawnStateOf<T>> state_;
   std::shared_ptr<LoopHandle> loop_;
@@ -5137,67 +5221,6 @@ class LoopThread {
   const std::shared_ptr<LoopHandle> handle_ = std::make_shared<LoopHandle>(loop_);
   std::jthread thread_;  ///< last: joined before the rest is destroyed
 };
-
-}  // namespace DTRAIN_NAMESPACE::async
-
-// ---- dtrain/async/manual_reset_event.hpp
-
-/// @file
-/// async::ManualResetEvent: a flag that coroutines of one loop wait for.
-
-namespace DTRAIN_NAMESPACE::async {
-
-/// Stays set, and wakes every waiter, until reset.
-/// Lifetime: outlives its waiters; a waiter that is destroyed removes itself.
-/// Threads: the loop's; other threads post a function that sets it.
-class ManualResetEvent {
- public:
-  class Awaiter;
-
-  explicit ManualResetEvent(EventLoop& loop) noexcept : scheduler_(loop.scheduler()) {}
-
-  /// Wakes all waiters, in the order of waiting, in the loop's next turn.
-  void set() noexcept {
-    set_ = true;
-    while (Waiter* waiter = waiters_.front()) {
-      scheduler_.wake(*waiter);
-    }
-  }
-  void reset() noexcept { set_ = false; }
-  bool is_set() const noexcept { return set_; }
-  bool has_waiters() const noexcept { return !waiters_.empty(); }
-
-  /// `co_await event.wait(deadline)`: WakeReason::ready once set (at once if it is), or WakeReason::timed_out.
-  inline Awaiter wait(Deadline deadline) noexcept;
-
- private:
-  Scheduler& scheduler_;
-  IntrusiveList<Waiter> waiters_;
-  bool set_ = false;
-};
-
-class [[nodiscard]] ManualResetEvent::Awaiter : public Waiter {
- public:
-  Awaiter(ManualResetEvent& event, Deadline deadline) noexcept
-      : event_(event), scheduler_(event.scheduler_), deadline_(deadline) {}
-  ~Awaiter() { scheduler_.remove(*this); }
-
-  bool await_ready() const noexcept { return event_.set_; }
-  void await_suspend(std::coroutine_handle<> parent) {
-    scheduler_.add(*this, parent, deadline_);
-    event_.waiters_.push_back(*this);
-  }
-  WakeReason await_resume() const noexcept { return outcome; }
-
- private:
-  ManualResetEvent& event_;
-  Scheduler& scheduler_;
-  Deadline deadline_;
-};
-
-inline ManualResetEvent::Awaiter ManualResetEvent::wait(Deadline deadline) noexcept {
-  return {*this, deadline};
-}
 
 }  // namespace DTRAIN_NAMESPACE::async
 
@@ -6864,8 +6887,8 @@ class ScaleKernel {
   /// No kernel.
   ScaleKernel() = default;
 
-  /// The kernel for these types, or none if can_scale() is false or the driver does not load it. The first call for two
-  /// types makes the driver compile the text. Threads: any.
+  /// The kernel for these types, or none if can_scale() is false or the driver does not load it. The driver may compile
+  /// the text as late as at the first launch, and fail then: see ScaledCopyBatch::load. Threads: any.
   static ScaleKernel find(DType from, DType to) {
     static std::mutex mutex;
     static ScaleKernel found[types][types];
@@ -6945,15 +6968,25 @@ class ScaledCopyBatch {
   /// Most elements of one entry; longer copies are cut.
   static constexpr std::size_t max_entry_elements = std::size_t{1} << 31U;
 
-  /// Precondition: ScaleKernel::find(from, to).
+  /// Precondition of add(): load(from, to, stream).
   ScaledCopyBatch(DType from, DType to)
       : kernel_(ScaleKernel::find(from, to)), from_bytes_(size_bytes(from)), to_bytes_(size_bytes(to)) {}
 
-  /// Launches the kernel for no elements, so that the driver has loaded it. @throws Error (cuda)
-  void load(StreamRef stream) const {
+  /// Launches the kernel for no elements. @returns whether the driver has loaded it for the device: it does that when a
+  /// kernel is first launched, and then cannot if it has no compiler for PTX.
+  static bool load(DType from, DType to, StreamRef stream) {
+    const ScaledCopyBatch batch(from, to);
+    if (!batch.kernel_) {
+      return false;
+    }
     const DeviceGuard guard(stream.device().index);
     const ScaleKernelEntry nothing{};
-    kernel_.launch(&nothing, 1, 1, 1, stream);
+    try {
+      batch.kernel_.launch(&nothing, 1, 1, 1, stream);
+    } catch (const Error&) {
+      return false;
+    }
+    return true;
   }
 
   void reserve(std::size_t copies) { entries_.reserve(copies); }
@@ -13919,9 +13952,13 @@ class Channel {
 
   /// Variable for the communicator of a split. A thread of NCCL's may write it even after the split was given up, until
   /// this channel's communicator is aborted.
-  ncclComm_t& split_result() {
+  struct SplitResult {
+    ncclComm_t made = nullptr;
+    std::string name;  ///< of the split's channel, which NCCL reads while it splits
+  };
+  SplitResult& split_result(std::string name) {
     const CommLock::Guard held = comm_lock.lock();
-    return split_results_.emplace_back(nullptr);
+    return split_results_.emplace_back(SplitResult{nullptr, std::move(name)});
   }
 
   /// Aborts the communicators of splits that were given up. Precondition: the channel's communicator has ended.
@@ -13976,7 +14013,7 @@ class Channel {
     const CommLock::Guard held = comm_lock.lock();
     ncclComm_t found = nullptr;
     for (auto each = split_results_.begin(); found == nullptr && each != split_results_.end(); ++each) {
-      found = std::atomic_ref<ncclComm_t>(*each).exchange(nullptr, std::memory_order_acquire);
+      found = std::atomic_ref<ncclComm_t>(each->made).exchange(nullptr, std::memory_order_acquire);
     }
     return found;
   }
@@ -14022,7 +14059,7 @@ class Channel {
   LaunchOrder* const order_;  ///< null if NCCL orders by itself
   InflightRing ring_;
   std::list<MemoryRegistration> registrations_;
-  std::list<ncclComm_t> split_results_;  ///< null once taken
+  std::list<SplitResult> split_results_;  ///< null once taken
 };
 
 }  // namespace DTRAIN_NAMESPACE::backend::nccl
@@ -14372,6 +14409,8 @@ struct StoreRank {
   std::string doing;
   std::function<std::string(int)> name_of_rank;  ///< "rank 3"
   std::string late = "did not come by the deadline";
+  /// Called five times a second while this rank waits for others; throws if they will not come.
+  std::function<void()> check{};
 };
 
 namespace detail {
@@ -14414,12 +14453,32 @@ std::string encoded_result(Make& make, int job_rank) {
   }
 }
 
+/// Takes the text that another rank sets, see StoreRank::check. @throws Error (timeout), JobFailed, as `check`
+inline std::string take(const StoreRank& self, const std::string& key, int readers, Deadline deadline) {
+  for (bool is_set = !self.check; !is_set;) {
+    try {
+      self.store.get_blocking(key, earlier(deadline, Deadline::after(std::chrono::milliseconds(200))));
+      is_set = true;
+    } catch (const Error& error) {
+      if (error.code() != make_error_code(Errc::timeout) || deadline.passed()) throw;
+    }
+    try {
+      self.check();
+    } catch (const Error&) {
+      // A peer that has got its result may have gone since.
+      is_set = is_set || self.store.has_blocking(key, Deadline::after(std::chrono::seconds(1)));
+      if (!is_set) throw;
+    }
+  }
+  return self.store.take_blocking(key, readers, deadline);
+}
+
 /// Rank 0's half: takes the text of every other rank. @throws Error (timeout), which names all ranks that did not come
 inline void take_texts(const StoreRank& self, const std::string& name, std::vector<std::string>& texts) {
   const auto key_of = [&](int rank) { return name + "/" + std::to_string(rank); };
   for (int rank = 1; rank < self.ranks; ++rank) {
     try {
-      texts.push_back(self.store.take_blocking(key_of(rank), 1, self.deadline));
+      texts.push_back(take(self, key_of(rank), 1, self.deadline));
     } catch (const Error& error) {
       if (error.code() != make_error_code(Errc::timeout)) throw;
       std::string missing = self.name_of_rank(rank);
@@ -14429,9 +14488,7 @@ inline void take_texts(const StoreRank& self, const std::string& name, std::vect
       }
       throw Error(Errc::timeout, self.doing + ": " + missing + " " + self.late + " (" + error.what() + ")");
     }
-  }
-  for (std::string& text : texts) {
-    text = decode(text);
+    texts.back() = decode(texts.back());  // an error is not kept until the last rank has come
   }
 }
 
@@ -14444,7 +14501,7 @@ inline void take_texts(const StoreRank& self, const std::string& name, std::vect
 template <class Make>
 std::string store_broadcast(const StoreRank& self, const std::string& key, Make make) {
   if (self.rank != 0) {
-    return detail::decode(self.store.take_blocking(key, self.ranks - 1, with_grace(self.deadline)));
+    return detail::decode(detail::take(self, key, self.ranks - 1, with_grace(self.deadline)));
   }
   const auto publish = [&](const std::string& text) {
     if (self.ranks > 1) {  // `make` may have passed the deadline
@@ -14477,7 +14534,7 @@ std::string store_gather(const StoreRank& self, const std::string& name, Own own
                             self.deadline);
   }
   const auto gather = [&]() -> std::string {
-    std::vector<std::string> texts{detail::encoded_result(own, self.job_rank)};
+    std::vector<std::string> texts{own()};
     detail::take_texts(self, name, texts);
     return combine(texts);
   };
@@ -15428,8 +15485,9 @@ inline void connect_blocking(Channel& channel, Deadline deadline) {
 /// Collective, blocking: gives `child` a communicator of the ranks of `parent` with the same color.
 /// @throws the job's first cause; Error (timeout, nccl), which the caller reports to the job
 inline void split_blocking(Channel& parent, Channel& child, int color, int key, Deadline deadline) {
-  ncclConfig_t config = config_of(child.options, child.context.name.c_str());
-  ncclComm_t& made = parent.split_result();
+  Channel::SplitResult& result = parent.split_result(child.context.name);
+  ncclComm_t& made = result.made;
+  ncclConfig_t config = config_of(child.options, result.name.c_str());
   parent.manage("splitting", deadline,
                 [&](ncclComm_t communicator) { return ncclCommSplit(communicator, color, key, &made, &config); });
   const std::atomic_ref<ncclComm_t> written(made);
@@ -22106,14 +22164,21 @@ void agree_on_tensors_blocking(const Group& group, std::span<const NamedTensor> 
 /// The barrier of save_checkpoint. A rank that does not come may have been kept from it by `if (rank == 0)`.
 template <class Group>
 void barrier_of_save(const Group& group, const std::string& path) {
+  const auto context = [&] {
+    return " (rank " + std::to_string(group.members().rank_in_job()) + " was in save_checkpoint of '" + sanitize(path) +
+           "': every rank calls it, and rank 0 writes)";
+  };
   try {
     group.barrier();
   } catch (const JobFailed& failed) {
     Cause cause = failed.cause();
     if (cause.kind != CauseKind::disagreement && cause.kind != CauseKind::timeout) throw;
-    cause.text += " (rank " + std::to_string(group.members().rank_in_job()) + " was in save_checkpoint of '" +
-                  sanitize(path) + "': every rank calls it, and rank 0 writes)";
+    cause.text += context();
     throw_cause(cause);
+  } catch (const Error& error) {  // this rank is the first cause
+    const bool waited = error.code() == make_error_code(Errc::timeout);
+    if (!waited && error.code() != make_error_code(Errc::disagreement)) throw;
+    throw Error(error.code(), error.what() + context()).with_rank(group.members().rank_in_job());
   }
 }
 
@@ -23470,6 +23535,13 @@ class GradientTable {
     }
     if (gradient.stream) {
       require_same_device(gradient.parameter, *gradient.stream);
+#if DTRAIN_WITH_CUDA
+      if (gradient.stream->native == cudaStreamPerThread) {
+        throw Error(Errc::invalid_argument, names_.describe_ready(gradient.parameter) +
+                                                " came with cudaStreamPerThread, which is another stream in every "
+                                                "thread; pass a stream that was created, or the default stream");
+      }
+#endif
     } else if (device_.kind != DeviceKind::host) {
       throw Error(Errc::invalid_argument, names_.describe_ready(gradient.parameter) +
                                               " came without a stream, but the gradient is on " + to_string(device_) +
@@ -23480,7 +23552,15 @@ class GradientTable {
     }
   }
 
-  const ParameterNames& names() const noexcept { return names_; }
+  /// Where the gradient of a checked ready() lies: a view without memory, of an empty gradient, means its own.
+  const std::byte* memory_of(const ReadyGradient& gradient) const noexcept {
+    const bool is_given = gradient.memory && gradient.memory->data != nullptr;
+    return is_given ? gradient.memory->data : slots_[gradient.parameter].own;
+  }
+
+  const ParameterNames& names() const noexcept {
+    return names_;
+  }
 
  private:
   std::byte* place(const BucketPlan& plan, std::size_t parameter) const noexcept {
@@ -23815,15 +23895,11 @@ class CudaGradientCopier {
     stream.wait(written);
   }
 
-  /// From now on each gradient is multiplied by `factor` before the collective, bound ones in their place. Launches the
-  /// kernels once, so that the driver loads them now: lazy loading may wait for work that waits for other ranks.
-  /// Precondition: a ScaleKernel for each element type.
+  /// From now on each gradient is multiplied by `factor` before the collective, bound ones in their place.
+  /// Precondition: scales_averages().
   void scale_gradients(double factor) {
     factor_ = factor;
     rebuild_buckets();
-    for (stream::cuda::ScaledCopyBatch& batch : scaled_copies_) {
-      batch.load(stream_);
-    }
   }
 
   void rebuild_buckets() {
@@ -23849,15 +23925,6 @@ class CudaGradientCopier {
 
   /// Adds the times of earlier steps to the meter. Blocking: no.
   void collect_times() noexcept { times_.collect(); }
-
-  /// @throws Error (invalid_argument)
-  static void check_stream(std::size_t parameter, StreamHandle stream) {
-    if (stream.native == cudaStreamPerThread) {
-      throw Error(Errc::invalid_argument, "ready(" + std::to_string(parameter) +
-                                              ") came with cudaStreamPerThread, which is another stream in every "
-                                              "thread; pass a stream that was created, or the default stream");
-    }
-  }
 
   void on_gradient_ready(std::size_t parameter, const std::byte* gradient, StreamHandle stream) noexcept {
     announced_[parameter] = {gradient, stream, false};
@@ -24503,33 +24570,6 @@ void set_up_order_broadcast(BucketRebuild& rebuild, Group group, const std::stri
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
-// ---- dtrain/ddp/reduction/scaled_averages.hpp
-
-/// @file
-/// Averages that are sums of gradients scaled by 1 / ranks.
-
-namespace DTRAIN_NAMESPACE::ddp {
-
-/// Whether gradients are multiplied by 1 / ranks while they are packed, so that the collective is a sum: if the backend
-/// sums better than it averages, and the driver loads the kernel for every element type. It must be the same on all
-/// ranks: the model signature has it.
-template <class Communicator>
-bool scales_averages([[maybe_unused]] std::span<const Parameter> parameters, [[maybe_unused]] ReduceOp op,
-                     [[maybe_unused]] int ranks) {
-#if DTRAIN_WITH_CUDA
-  if constexpr (backend::PrefersSums<Communicator>) {
-    return op == ReduceOp::average && ranks > 1 &&
-           std::all_of(parameters.begin(), parameters.end(), [](const Parameter& parameter) {
-             const DType dtype = parameter.value.dtype;
-             return static_cast<bool>(stream::cuda::ScaleKernel::find(dtype, dtype));
-           });
-  }
-#endif
-  return false;
-}
-
-}  // namespace DTRAIN_NAMESPACE::ddp
-
 // ---- dtrain/ddp/reduction/bucket_reduction.hpp
 
 /// @file
@@ -24549,7 +24589,7 @@ class BucketReduction {
   /// Collective, blocking: allocates. @throws as Reducer.
   BucketReduction(Communicator communicator, Stream stream, std::span<const Parameter> parameters,
                   std::span<const TensorView> buffers, BucketPlan plan, const DdpOptions& options,
-                  const FailureContext& context, std::shared_ptr<RunningBucket> running)
+                  const FailureContext& context, std::shared_ptr<RunningBucket> running, bool scales_averages)
       : communicator_(std::move(communicator)),
         op_(options.reduce_op),
         plan_(std::move(plan)),
@@ -24563,7 +24603,7 @@ class BucketReduction {
         copier_(stream, gradients_, plan_, meter_) {
     meter_.plan(plan_);
     if constexpr (requires { copier_.scale_gradients(1.0); }) {
-      if (scales_averages<Communicator>(parameters, op_, communicator_.size())) {
+      if (scales_averages) {
         copier_.scale_gradients(1.0 / communicator_.size());
         op_ = ReduceOp::sum;
       }
@@ -24744,6 +24784,37 @@ class BucketReduction {
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
+// ---- dtrain/ddp/reduction/scaled_averages.hpp
+
+/// @file
+/// Averages that are sums of gradients scaled by 1 / ranks.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// Whether gradients are multiplied by 1 / ranks while they are packed, so that the collective is a sum: if the backend
+/// sums better than it averages, and the driver loads the kernel for every element type. It must be the same on all
+/// ranks: the model signature has it. The kernels are loaded now, because loading may wait for work that waits for
+/// other ranks.
+template <class Communicator>
+bool scales_averages([[maybe_unused]] std::span<const Parameter> parameters, [[maybe_unused]] ReduceOp op,
+                     [[maybe_unused]] int ranks, [[maybe_unused]] typename Communicator::Stream stream) {
+#if DTRAIN_WITH_CUDA
+  if constexpr (backend::PrefersSums<Communicator>) {
+    bool loads = op == ReduceOp::average && ranks > 1;
+    for (std::size_t i = 0; loads && i < parameters.size(); ++i) {
+      const DType dtype = parameters[i].value.dtype;
+      const bool is_loaded = std::any_of(parameters.begin(), parameters.begin() + static_cast<std::ptrdiff_t>(i),
+                                         [dtype](const Parameter& before) { return before.value.dtype == dtype; });
+      loads = is_loaded || stream::cuda::ScaledCopyBatch::load(dtype, dtype, stream);
+    }
+    return loads;
+  }
+#endif
+  return false;
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
 // ---- dtrain/ddp/register_gradient_bindings.hpp
 
 /// @file
@@ -24900,7 +24971,7 @@ class Accumulation final : public Step::Target {
   /// not read that
   void ready(const ReadyGradient& gradient) override {
     gradients_->check(gradient);
-    if (gradient.memory && gradient.memory->data != (*gradients_)[gradient.parameter].own) {
+    if (gradients_->memory_of(gradient) != (*gradients_)[gradient.parameter].own) {
       throw Error(Errc::invalid_argument, gradients_->names().describe_ready(gradient.parameter) +
                                               " came with other memory under no_sync(); add the gradient to the "
                                               "parameter's own, which the next step without no_sync() reduces");
@@ -24937,6 +25008,7 @@ struct ReducerParts {
   std::shared_ptr<RunningBucket> running{};  ///< updated with each bucket
   BucketRebuild rebuild{};
   AddressCheck::Read read_parameters{};
+  bool scales_averages = false;  ///< see scaled_averages.hpp; the same on all ranks
 };
 
 /// Owns a channel, and an arena in which all gradients are reduced. A bound gradient lies in the arena. Any other
@@ -24958,7 +25030,8 @@ class Reducer final : public Step::Target {
         options_(options),
         rebuild_(std::move(parts.rebuild)),
         owner_(new BucketReduction<Communicator>(std::move(communicator), stream, parameters, parts.buffers,
-                                                 std::move(plan), options, context_, std::move(parts.running))),
+                                                 std::move(plan), options, context_, std::move(parts.running),
+                                                 parts.scales_averages)),
         tracker_(reduction_.gradients().names()),
         accumulated_(parameters.size()),
         addresses_(std::move(parts.read_parameters), options.check_addresses) {
@@ -25026,12 +25099,8 @@ class Reducer final : public Step::Target {
     const GradientTable& gradients = reduction_.gradients();
     gradients.check(gradient);
     const StreamHandle stream = gradient.stream.value_or(StreamHandle{});
-    if constexpr (GradientCopier::copies_on_stream) {
-      GradientCopier::check_stream(parameter, stream);
-    }
     const std::byte* const own = gradients[parameter].own;
-    const bool is_elsewhere = gradient.memory && gradient.memory->data != nullptr;
-    const std::byte* const memory = is_elsewhere ? gradient.memory->data : own;
+    const std::byte* const memory = gradients.memory_of(gradient);
     if (memory != own && accumulated_[parameter]) {
       throw Error(Errc::invalid_argument,
                   gradients.names().describe_ready(parameter) +
@@ -25142,6 +25211,7 @@ class Reducer final : public Step::Target {
                     "finish() came while a ready() of its step was still running; wait for its return first")
             .with_rank(context_.rank);
       }
+      reduction_.throw_if_launch_failed();  // by such a ready()
     });
   }
 
@@ -25561,8 +25631,8 @@ class DistributedDataParallel {
     }
     prefix_ = instance_prefix();
     group_.start_pending();  // other ranks may wait for this work before they construct theirs
-    const bool scales_averages =
-        ddp::scales_averages<typename Backend::Communicator>(parameters, options.reduce_op, group_.world_size());
+    const bool scales_averages = ddp::scales_averages<typename Backend::Communicator>(
+        parameters, options.reduce_op, group_.world_size(), driver_->stream.ref());
     ddp::agree_blocking(group_.store(), prefix_, ddp::model_signature(parameters, options, buffers, scales_averages),
                         group_.rank(), context, Deadline::after(group_.timeout()));
 
@@ -25576,8 +25646,9 @@ class DistributedDataParallel {
     }
     ddp::broadcast_values(communicator, stream, parameters, buffers, context);
     ddp::BucketPlan plan = ddp::plan_buckets(ddp::gradient_sizes(parameters), options.caps());
-    driver_->reducer = std::make_unique<Reducer>(std::move(communicator), stream, parameters, std::move(plan), options,
-                                                 context, reducer_parts(model, options, buffers, running));
+    driver_->reducer =
+        std::make_unique<Reducer>(std::move(communicator), stream, parameters, std::move(plan), options, context,
+                                  reducer_parts(model, options, buffers, running, scales_averages));
     driver_->accumulation.emplace(driver_->reducer->accumulation());
     if constexpr (ddp::BindsGradients<M>) {
       for (std::size_t i = 0; i < parameters.size(); ++i) {
@@ -25590,8 +25661,8 @@ class DistributedDataParallel {
 
   /// Its callbacks keep the group until hand_over_to_group.
   ddp::ReducerParts reducer_parts(M& model, const DdpOptions& options, const std::vector<TensorView>& buffers,
-                                  const std::shared_ptr<ddp::RunningBucket>& running) const {
-    ddp::ReducerParts parts{{}, running, {}, ddp::AddressCheck::reading(model)};
+                                  const std::shared_ptr<ddp::RunningBucket>& running, bool scales_averages) const {
+    ddp::ReducerParts parts{{}, running, {}, ddp::AddressCheck::reading(model), scales_averages};
     if (options.broadcast_buffers) {
       parts.buffers = buffers;
     }
@@ -34927,10 +34998,14 @@ struct MappedSegment {
 class SegmentSetup {
  public:
   /// @param number of the setup on this channel: 1, 2, ...
-  SegmentSetup(const ChannelContext& context, std::uint64_t number, std::size_t bytes, Deadline deadline)
+  /// @param check see StoreRank
+  SegmentSetup(const ChannelContext& context, std::uint64_t number, std::size_t bytes, Deadline deadline,
+               std::function<void()> check = {})
       : self_(StoreRank::of(context, deadline, "setting up shared memory for channel '" + context.name + "'")),
+        failure_(context.failure),
         name_(context.name + "/memory-" + std::to_string(number)),
         bytes_(bytes) {
+    self_.check = std::move(check);
     const std::size_t unit = bytes >= huge_page_bytes ? huge_page_bytes : static_cast<std::size_t>(::getpagesize());
     shared_.stride = round_up(std::max<std::size_t>(bytes, 1), unit);
   }
@@ -34983,6 +35058,10 @@ class SegmentSetup {
       try {
         send_segment(request.substr(std::min(requests[0].size() + 1, request.size())), shared_.segment, self_.deadline);
       } catch (const Error& error) {
+        // The store notices a dead peer after Limits::reconnect_window, 500 ms.
+        if (failure_->block_until_failed(Deadline::after(std::chrono::milliseconds(700)))) {
+          failure_->throw_if_failed(self_.job_rank);
+        }
         throw Error(error.code(), self_.doing + " with " + self_.name_of_rank(peer) + ": " + error.what());
       }
     }
@@ -35005,7 +35084,8 @@ class SegmentSetup {
     }
   }
 
-  const StoreRank self_;
+  StoreRank self_;
+  const std::shared_ptr<FailureLatch> failure_;
   const std::string name_;  ///< of keys in the store
   const std::size_t bytes_;
   MappedSegment shared_;
@@ -35502,6 +35582,20 @@ class Channel {
   bool aborted() const noexcept { return cause_.is_set(); }
 
   std::optional<Cause> failure() const { return cause_.get(); }
+
+  /// @throws Error (disagreement) if a peer has closed the channel; with its cause if a peer's has failed
+  void throw_if_peer_gone(const std::string& doing) const {
+    for (int peer = 0; peer < size_; ++peer) {
+      const SlotState state = control_.slot(peer).state.load();
+      if (peer != rank_ && state == SlotState::failed) {
+        throw_cause(control_.slot(peer).cause.load());
+      }
+      if (peer != rank_ && state == SlotState::closed) {
+        throw Error(Errc::disagreement, doing + ": rank " + std::to_string(control_.job_rank(peer)) +
+                                            " has left the channel; every rank calls the same collectives");
+      }
+    }
+  }
 
   /// Ends running and later work of this rank, and passes the cause to the peers' channels. The first cause is kept. In
   /// a process that the rank forked, ends that process's copy only, because the slot belongs to the rank.
@@ -36507,7 +36601,12 @@ DTRAIN_DEFINED Communicator Communicator::split_blocking(int color, int key, Dea
 DTRAIN_DEFINED Allocation Communicator::allocate_blocking(std::size_t bytes, Deadline deadline) {
   owner_->check();
   owner_->run_other_streams();
-  const MappedSegment shared = SegmentSetup(owner_->context, ++owner_->segment_setups, bytes, deadline).run();
+  const auto check = [owner = owner_.get()] {
+    owner->run_other_streams();
+    owner->check();
+    owner->channel->throw_if_peer_gone("allocating memory on channel '" + owner->context.name + "'");
+  };
+  const MappedSegment shared = SegmentSetup(owner_->context, ++owner_->segment_setups, bytes, deadline, check).run();
   owner_->check();
   const Arena arena{shared.segment->base(), shared.stride};
   owner_->arenas.add(shared.segment, arena.memory_of(rank()), bytes, {owner_->segment_setups, arena});

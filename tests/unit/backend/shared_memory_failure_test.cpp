@@ -7,9 +7,11 @@
 #include <fstream>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "support/contains.hpp"
@@ -282,6 +284,21 @@ TEST_CASE("a rank that never allocates is a timeout that names it, and no hang f
     ++ended;
     CHECK(error.code() == Errc::timeout);
     CHECK(contains(error.what(), thread.rank() == 0 ? "rank 2" : "rank"));
+  });
+}
+
+TEST_CASE("a rank that leaves the channel while the others allocate is noticed, long before the deadline") {
+  const auto job = std::make_shared<FakeJob>(3);
+  run_thread_ranks(3, [&](RankThread& thread) {
+    std::optional<SharedMemoryRank> self(std::in_place, job, thread.rank(), 3, "group", 600s);
+    if (thread.rank() == 1) {
+      self.reset();
+      return;
+    }
+    const auto error = error_of([&] { self->communicator.allocate_blocking(64, Deadline::after(600s)); });
+    CAPTURE(std::string(error.what()));
+    CHECK(error.code() == make_error_code(Errc::disagreement));
+    CHECK(contains(error.what(), "rank 1 has left the channel"));
   });
 }
 

@@ -167,17 +167,15 @@ class Channel {
 
   std::optional<Cause> failure() const { return cause_.get(); }
 
-  /// @throws Error (disagreement) if a peer has closed the channel, Error or JobFailed with its cause if a peer's has
-  /// failed @param doing what then cannot be finished
+  /// @throws Error (disagreement) if a peer has closed the channel; with its cause if a peer's has failed
   void throw_if_peer_gone(const std::string& doing) const {
     for (int peer = 0; peer < size_; ++peer) {
-      const RankSlot& slot = control_.slot(peer);
-      const SlotState state = slot.state.load();
+      const SlotState state = control_.slot(peer).state.load();
       if (peer != rank_ && state == SlotState::failed) {
-        throw_cause(slot.cause.load());
+        throw_cause(control_.slot(peer).cause.load());
       }
       if (peer != rank_ && state == SlotState::closed) {
-        throw Error(Errc::disagreement, doing + " cannot be finished: rank " + std::to_string(control_.job_rank(peer)) +
+        throw Error(Errc::disagreement, doing + ": rank " + std::to_string(control_.job_rank(peer)) +
                                             " has left the channel; every rank calls the same collectives");
       }
     }

@@ -1,0 +1,59 @@
+#pragma once
+/// @file
+/// SpawnState: what the owner of a coroutine and the loop that runs it share.
+
+#include <condition_variable>
+#include <exception>
+#include <functional>
+#include <mutex>
+
+#include "dtrain/async/loop/event_loop.hpp"
+#include "dtrain/core/block_until.hpp"
+
+namespace DTRAIN_NAMESPACE::async {
+
+/// State that the owner of a coroutine and the loop share, without the value: compiled once. Threads: the loop's until
+/// the coroutine is gone, then the owner's; the functions any.
+class SpawnState : public ListNode {
+ public:
+  /// The coroutine's frame is gone, or was never made: frees the rest, then notifies the owner.
+  void end() noexcept {
+    unlink();
+    task.detach();
+    make = nullptr;
+    const std::lock_guard lock(mutex_);
+    gone_ = true;
+    changed_.notify_all();
+  }
+  bool gone() const {
+    const std::lock_guard lock(mutex_);
+    return gone_;
+  }
+  /// Blocking: until the coroutine is destroyed or the deadline passes. @returns whether it is destroyed
+  bool wait_until_gone(Deadline deadline) const {
+    std::unique_lock lock(mutex_);
+    return block_until(changed_, lock, deadline, [this] { return gone_; });
+  }
+
+  std::function<Task<void>(EventLoop&)> make;  ///< lives as long as the coroutine that it makes
+  TaskHandle task;
+  bool cancelled = false;    ///< by its owner, before it began
+  std::exception_ptr error;  ///< thrown by `make`, or why another than the owner has cancelled the coroutine
+
+ private:
+  mutable std::mutex mutex_;
+  mutable std::condition_variable changed_;
+  bool gone_ = false;  ///< guarded by mutex_
+};
+
+/// Coroutines that may be cancelled together. Threads: the loop's.
+using SpawnStates = IntrusiveList<SpawnState>;
+
+/// A SpawnState with the coroutine's result.
+template <class T>
+class SpawnStateOf : public SpawnState {
+ public:
+  Outcome<T> outcome;
+};
+
+}  // namespace DTRAIN_NAMESPACE::async
