@@ -148,7 +148,7 @@ TEST_CASE("wait() in a coroutine is an error, never a hang") {
       }
       co_return std::move(text);
     });
-    CHECK(contains(said, "control thread"));
+    CHECK(contains(said, "control loop"));
     work.wait();
     CHECK(values[0] == 2);
   });
