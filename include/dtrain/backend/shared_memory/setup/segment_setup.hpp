@@ -59,8 +59,15 @@ class SegmentSetup {
       map_and_reserve();
       return std::string();
     };
-    store_gather(self_, name_ + "/mapped", map, [](const auto&) { return std::string(); });
-    shared_.segment->close_descriptor();
+    // Ranks that are threads of one process share the segment: rank 0 closes the descriptor before the others look.
+    const auto close = [this](const auto&) {
+      shared_.segment->close_descriptor();
+      return std::string();
+    };
+    store_gather(self_, name_ + "/mapped", map, close);
+    if (self_.rank != 0) {
+      shared_.segment->close_descriptor();
+    }
     return std::move(shared_);
   }
 
