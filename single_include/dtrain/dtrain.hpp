@@ -1546,10 +1546,9 @@ class Serializer {
   std::span<const std::byte> view() const noexcept { return out_; }
   std::string_view characters() const noexcept { return {reinterpret_cast<const char*>(out_.data()), out_.size()}; }
   std::vector<std::byte> take() noexcept { return std::exchange(out_, {}); }
-  void clear() noexcept {
-    out_.clear();
-  }  ///< keeps the memory
-     /// @}
+  /// Keeps the memory.
+  void clear() noexcept { out_.clear(); }
+  /// @}
 
  private:
   /// Writes `value`, or reads another one. @returns it
@@ -8579,6 +8578,34 @@ struct Limits {
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
 
+// ---- dtrain/rendezvous/protocol/message_kind.hpp
+
+/// @file
+/// MessageKind: the first byte of a frame, which names the message in it.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// A number never changes its meaning. Each message has its kind as `message_kind`; a Hello is encoded apart.
+enum class MessageKind : std::uint8_t {
+  hello = 1,
+  welcome = 2,
+  refused = 3,
+  failure = 4,
+  request = 5,
+  response = 6,
+  cancel = 7,
+  report = 8,
+  leave = 9,
+  left = 10,
+  accepted = 11,
+  challenge = 12,
+  join = 13,
+  resume = 14,
+  heartbeat = 15,
+};
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
 // ---- dtrain/rendezvous/protocol/request.hpp
 
 /// @file
@@ -8610,6 +8637,7 @@ inline constexpr bool takes_many(RequestKind kind) noexcept {
 }
 
 struct Request {
+  static constexpr MessageKind message_kind = MessageKind::request;
   std::uint64_t id = 0;  ///< ascending within a session
   RequestKind kind = RequestKind::set;
   std::vector<std::string> keys;
@@ -8621,6 +8649,7 @@ struct Request {
 };
 
 struct Cancel {
+  static constexpr MessageKind message_kind = MessageKind::cancel;
   std::uint64_t id = 0;
 };
 
@@ -8634,6 +8663,7 @@ enum class Status : std::uint8_t {
 
 template <class Value>
 struct BasicResponse {
+  static constexpr MessageKind message_kind = MessageKind::response;
   std::uint64_t id = 0;
   Status status = Status::ok;
   Value text{};                 ///< the key's value, or an error sentence
@@ -14455,10 +14485,10 @@ std::string encoded_result(Make& make, int job_rank) {
 
 /// Takes the text that another rank sets, see StoreRank::check. @throws Error (timeout), JobFailed, as `check`
 inline std::string take(const StoreRank& self, const std::string& key, int readers, Deadline deadline) {
-  for (bool is_set = !self.check; !is_set;) {
+  while (self.check) {
     try {
       self.store.get_blocking(key, earlier(deadline, Deadline::after(std::chrono::milliseconds(200))));
-      is_set = true;
+      break;
     } catch (const Error& error) {
       if (error.code() != make_error_code(Errc::timeout) || deadline.passed()) throw;
     }
@@ -14466,8 +14496,7 @@ inline std::string take(const StoreRank& self, const std::string& key, int reade
       self.check();
     } catch (const Error&) {
       // A peer that has got its result may have gone since.
-      is_set = is_set || self.store.has_blocking(key, Deadline::after(std::chrono::seconds(1)));
-      if (!is_set) throw;
+      if (!self.store.has_blocking(key, Deadline::after(std::chrono::seconds(1)))) throw;
     }
   }
   return self.store.take_blocking(key, readers, deadline);
@@ -23269,7 +23298,7 @@ namespace DTRAIN_NAMESPACE::ddp {
 struct ReadyGradient {
   std::size_t parameter = 0;             ///< index in parameters()
   std::optional<StreamHandle> stream{};  ///< final once the work now enqueued there has run; nullopt: final already
-  std::optional<TensorView> memory{};    ///< nullopt: the parameter's own gradient memory
+  const TensorView* memory = nullptr;    ///< null: the parameter's own gradient memory; read during the call only
 };
 
 /// The only type of dtrain that a model's backward pass needs. It is not a template, so that models can be in .cpp
@@ -23299,7 +23328,7 @@ class Ready {
   /// In this step the gradient is in `gradient` (an autograd engine's own tensor), which stays unchanged until the step
   /// is finished. The reduced values then are in the parameter's own gradient memory.
   void operator()(std::size_t parameter, const TensorView& gradient, StreamHandle stream) const {
-    (*this)(ReadyGradient{parameter, stream, gradient});
+    (*this)(ReadyGradient{parameter, stream, &gradient});
   }
 
   /// The general form of the others.
@@ -30298,25 +30327,6 @@ inline constexpr std::uint32_t protocol_magic = 0x4E525444;  // "DTRN"
 inline constexpr std::uint16_t protocol_version = 3;
 /// @}
 
-/// First byte of a frame. A number never changes its meaning.
-enum class MessageKind : std::uint8_t {
-  hello = 1,
-  welcome = 2,
-  refused = 3,
-  failure = 4,
-  request = 5,
-  response = 6,
-  cancel = 7,
-  report = 8,
-  leave = 9,
-  left = 10,
-  accepted = 11,
-  challenge = 12,
-  join = 13,
-  resume = 14,
-  heartbeat = 15,
-};
-
 /// The job of a session: the ranks' job, or the launchers', which is a separate job of one launcher for each node.
 enum class ClientRole : std::uint8_t { rank = 1, launcher = 2 };
 
@@ -30337,11 +30347,13 @@ struct Hello {
 };
 
 struct Challenge {
+  static constexpr MessageKind message_kind = MessageKind::challenge;
   Nonce nonce{};
   bool asks_secret = false;
 };
 
 struct Join {
+  static constexpr MessageKind message_kind = MessageKind::join;
   RankInfo info;
   int world_size = 1;
   std::string job;                    ///< name of the job; empty if it has none
@@ -30359,6 +30371,7 @@ struct SessionToken {
 };
 
 struct Resume {
+  static constexpr MessageKind message_kind = MessageKind::resume;
   SessionToken token;
   std::uint64_t received = 0;  ///< frames of the session that the rank has
   Proof proof{};
@@ -30366,6 +30379,7 @@ struct Resume {
 
 /// The store has admitted the rank, which waits for the others; or it resumes the rank's session.
 struct Accepted {
+  static constexpr MessageKind message_kind = MessageKind::accepted;
   SessionToken token;
   std::uint64_t received = 0;  ///< frames of the session that the store has; 0 in a new session
   std::uint32_t heartbeat_ms = 0;
@@ -30375,6 +30389,7 @@ struct Accepted {
 };
 
 struct Refused {
+  static constexpr MessageKind message_kind = MessageKind::refused;
   std::string sentence;
   bool other_job = false;  ///< this store is another job's; the store of this rank's job may be at another port
 };
@@ -30383,24 +30398,32 @@ struct Refused {
 /// @name Messages of a session
 /// @{
 struct Heartbeat {
+  static constexpr MessageKind message_kind = MessageKind::heartbeat;
   std::uint64_t received = 0;  ///< frames of the session that the sender has; the receiver need not keep them any more
 };
 
 struct Welcome {
+  static constexpr MessageKind message_kind = MessageKind::welcome;
   Membership membership;
 };
 
 /// The job's first cause, from the store to a rank; a FailureReport goes from a rank to the store.
 struct Failure {
+  static constexpr MessageKind message_kind = MessageKind::failure;
   Cause cause;
 };
 
 struct FailureReport {
+  static constexpr MessageKind message_kind = MessageKind::report;
   Cause cause;
 };
 
-struct Leave {};
-struct Left {};
+struct Leave {
+  static constexpr MessageKind message_kind = MessageKind::leave;
+};
+struct Left {
+  static constexpr MessageKind message_kind = MessageKind::left;
+};
 
 /// From the store to a rank.
 using ToRank = std::variant<Welcome, Failure, Response, Left>;
@@ -30915,28 +30938,6 @@ class RetransmitQueue {
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-/// The kind of a type of message; for other types, an error of the compiler.
-template <class Message>
-inline constexpr MessageKind kind_of = Message::has_no_kind;
-template <>
-inline constexpr MessageKind kind_of<Heartbeat> = MessageKind::heartbeat;
-template <>
-inline constexpr MessageKind kind_of<Welcome> = MessageKind::welcome;
-template <>
-inline constexpr MessageKind kind_of<Failure> = MessageKind::failure;
-template <>
-inline constexpr MessageKind kind_of<FailureReport> = MessageKind::report;
-template <>
-inline constexpr MessageKind kind_of<Leave> = MessageKind::leave;
-template <>
-inline constexpr MessageKind kind_of<Left> = MessageKind::left;
-template <>
-inline constexpr MessageKind kind_of<Request> = MessageKind::request;
-template <class Value>
-inline constexpr MessageKind kind_of<BasicResponse<Value>> = MessageKind::response;
-template <>
-inline constexpr MessageKind kind_of<Cancel> = MessageKind::cancel;
-
 /// @name Fields of each message in their order on the wire
 /// @{
 inline void fields(Serializer& of, Heartbeat& message) {
@@ -31028,7 +31029,7 @@ inline void fields(Serializer& of, Cancel& message) {
 template <class Message, std::derived_from<Serializer> Writer>
 std::span<const std::byte> encode(Message message, Writer& writer) {
   writer.clear();
-  MessageKind kind = kind_of<Message>;
+  MessageKind kind = Message::message_kind;
   writer.choice(kind, kind, kind);
   fields(writer, message);
   return writer.view();
@@ -31072,7 +31073,7 @@ std::optional<std::variant<Messages...>> decode(std::span<const std::byte> frame
   MessageKind kind{};
   std::optional<std::variant<Messages...>> message;
   const auto read = [&]<class Message>(std::type_identity<Message>) {
-    if (reader.ok() && kind == kind_of<Message>) {
+    if (reader.ok() && kind == Message::message_kind) {
       fields(reader, std::get<Message>(message.emplace(std::in_place_type<Message>)));
     }
   };
@@ -31123,17 +31124,6 @@ using HandshakeRequest = std::variant<Join, Resume>;
 
 /// Messages that a store may send in the handshake.
 using HandshakeReply = std::variant<Challenge, Accepted, Refused, Failure>;
-
-template <>
-inline constexpr MessageKind kind_of<Challenge> = MessageKind::challenge;
-template <>
-inline constexpr MessageKind kind_of<Join> = MessageKind::join;
-template <>
-inline constexpr MessageKind kind_of<Resume> = MessageKind::resume;
-template <>
-inline constexpr MessageKind kind_of<Accepted> = MessageKind::accepted;
-template <>
-inline constexpr MessageKind kind_of<Refused> = MessageKind::refused;
 
 /// @name Fields of each message in their order on the wire. A proof comes last (transcript.hpp).
 /// @{

@@ -150,10 +150,9 @@ class Serializer {
   std::span<const std::byte> view() const noexcept { return out_; }
   std::string_view characters() const noexcept { return {reinterpret_cast<const char*>(out_.data()), out_.size()}; }
   std::vector<std::byte> take() noexcept { return std::exchange(out_, {}); }
-  void clear() noexcept {
-    out_.clear();
-  }  ///< keeps the memory
-     /// @}
+  /// Keeps the memory.
+  void clear() noexcept { out_.clear(); }
+  /// @}
 
  private:
   /// Writes `value`, or reads another one. @returns it

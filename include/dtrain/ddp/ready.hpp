@@ -14,7 +14,7 @@ namespace DTRAIN_NAMESPACE::ddp {
 struct ReadyGradient {
   std::size_t parameter = 0;             ///< index in parameters()
   std::optional<StreamHandle> stream{};  ///< final once the work now enqueued there has run; nullopt: final already
-  std::optional<TensorView> memory{};    ///< nullopt: the parameter's own gradient memory
+  const TensorView* memory = nullptr;    ///< null: the parameter's own gradient memory; read during the call only
 };
 
 /// The only type of dtrain that a model's backward pass needs. It is not a template, so that models can be in .cpp
@@ -44,7 +44,7 @@ class Ready {
   /// In this step the gradient is in `gradient` (an autograd engine's own tensor), which stays unchanged until the step
   /// is finished. The reduced values then are in the parameter's own gradient memory.
   void operator()(std::size_t parameter, const TensorView& gradient, StreamHandle stream) const {
-    (*this)(ReadyGradient{parameter, stream, gradient});
+    (*this)(ReadyGradient{parameter, stream, &gradient});
   }
 
   /// The general form of the others.

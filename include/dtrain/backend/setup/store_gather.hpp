@@ -88,10 +88,10 @@ std::string encoded_result(Make& make, int job_rank) {
 
 /// Takes the text that another rank sets, see StoreRank::check. @throws Error (timeout), JobFailed, as `check`
 inline std::string take(const StoreRank& self, const std::string& key, int readers, Deadline deadline) {
-  for (bool is_set = !self.check; !is_set;) {
+  while (self.check) {
     try {
       self.store.get_blocking(key, earlier(deadline, Deadline::after(std::chrono::milliseconds(200))));
-      is_set = true;
+      break;
     } catch (const Error& error) {
       if (error.code() != make_error_code(Errc::timeout) || deadline.passed()) throw;
     }
@@ -99,8 +99,7 @@ inline std::string take(const StoreRank& self, const std::string& key, int reade
       self.check();
     } catch (const Error&) {
       // A peer that has got its result may have gone since.
-      is_set = is_set || self.store.has_blocking(key, Deadline::after(std::chrono::seconds(1)));
-      if (!is_set) throw;
+      if (!self.store.has_blocking(key, Deadline::after(std::chrono::seconds(1)))) throw;
     }
   }
   return self.store.take_blocking(key, readers, deadline);

@@ -23,17 +23,6 @@ using HandshakeRequest = std::variant<Join, Resume>;
 /// Messages that a store may send in the handshake.
 using HandshakeReply = std::variant<Challenge, Accepted, Refused, Failure>;
 
-template <>
-inline constexpr MessageKind kind_of<Challenge> = MessageKind::challenge;
-template <>
-inline constexpr MessageKind kind_of<Join> = MessageKind::join;
-template <>
-inline constexpr MessageKind kind_of<Resume> = MessageKind::resume;
-template <>
-inline constexpr MessageKind kind_of<Accepted> = MessageKind::accepted;
-template <>
-inline constexpr MessageKind kind_of<Refused> = MessageKind::refused;
-
 /// @name Fields of each message in their order on the wire. A proof comes last (transcript.hpp).
 /// @{
 

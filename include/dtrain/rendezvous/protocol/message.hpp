@@ -47,6 +47,7 @@
 #include "dtrain/rendezvous/membership/membership.hpp"
 #include "dtrain/rendezvous/membership/node_assignment.hpp"
 #include "dtrain/rendezvous/membership/origin.hpp"
+#include "dtrain/rendezvous/protocol/message_kind.hpp"
 #include "dtrain/rendezvous/protocol/request.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {
@@ -56,25 +57,6 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 inline constexpr std::uint32_t protocol_magic = 0x4E525444;  // "DTRN"
 inline constexpr std::uint16_t protocol_version = 3;
 /// @}
-
-/// First byte of a frame. A number never changes its meaning.
-enum class MessageKind : std::uint8_t {
-  hello = 1,
-  welcome = 2,
-  refused = 3,
-  failure = 4,
-  request = 5,
-  response = 6,
-  cancel = 7,
-  report = 8,
-  leave = 9,
-  left = 10,
-  accepted = 11,
-  challenge = 12,
-  join = 13,
-  resume = 14,
-  heartbeat = 15,
-};
 
 /// The job of a session: the ranks' job, or the launchers', which is a separate job of one launcher for each node.
 enum class ClientRole : std::uint8_t { rank = 1, launcher = 2 };
@@ -96,11 +78,13 @@ struct Hello {
 };
 
 struct Challenge {
+  static constexpr MessageKind message_kind = MessageKind::challenge;
   Nonce nonce{};
   bool asks_secret = false;
 };
 
 struct Join {
+  static constexpr MessageKind message_kind = MessageKind::join;
   RankInfo info;
   int world_size = 1;
   std::string job;                    ///< name of the job; empty if it has none
@@ -118,6 +102,7 @@ struct SessionToken {
 };
 
 struct Resume {
+  static constexpr MessageKind message_kind = MessageKind::resume;
   SessionToken token;
   std::uint64_t received = 0;  ///< frames of the session that the rank has
   Proof proof{};
@@ -125,6 +110,7 @@ struct Resume {
 
 /// The store has admitted the rank, which waits for the others; or it resumes the rank's session.
 struct Accepted {
+  static constexpr MessageKind message_kind = MessageKind::accepted;
   SessionToken token;
   std::uint64_t received = 0;  ///< frames of the session that the store has; 0 in a new session
   std::uint32_t heartbeat_ms = 0;
@@ -134,6 +120,7 @@ struct Accepted {
 };
 
 struct Refused {
+  static constexpr MessageKind message_kind = MessageKind::refused;
   std::string sentence;
   bool other_job = false;  ///< this store is another job's; the store of this rank's job may be at another port
 };
@@ -142,24 +129,32 @@ struct Refused {
 /// @name Messages of a session
 /// @{
 struct Heartbeat {
+  static constexpr MessageKind message_kind = MessageKind::heartbeat;
   std::uint64_t received = 0;  ///< frames of the session that the sender has; the receiver need not keep them any more
 };
 
 struct Welcome {
+  static constexpr MessageKind message_kind = MessageKind::welcome;
   Membership membership;
 };
 
 /// The job's first cause, from the store to a rank; a FailureReport goes from a rank to the store.
 struct Failure {
+  static constexpr MessageKind message_kind = MessageKind::failure;
   Cause cause;
 };
 
 struct FailureReport {
+  static constexpr MessageKind message_kind = MessageKind::report;
   Cause cause;
 };
 
-struct Leave {};
-struct Left {};
+struct Leave {
+  static constexpr MessageKind message_kind = MessageKind::leave;
+};
+struct Left {
+  static constexpr MessageKind message_kind = MessageKind::left;
+};
 
 /// From the store to a rank.
 using ToRank = std::variant<Welcome, Failure, Response, Left>;

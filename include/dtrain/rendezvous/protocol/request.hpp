@@ -11,6 +11,7 @@
 
 #include "dtrain/rendezvous/membership/rank_set.hpp"
 #include "dtrain/rendezvous/protocol/limits.hpp"
+#include "dtrain/rendezvous/protocol/message_kind.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -38,6 +39,7 @@ inline constexpr bool takes_many(RequestKind kind) noexcept {
 }
 
 struct Request {
+  static constexpr MessageKind message_kind = MessageKind::request;
   std::uint64_t id = 0;  ///< ascending within a session
   RequestKind kind = RequestKind::set;
   std::vector<std::string> keys;
@@ -49,6 +51,7 @@ struct Request {
 };
 
 struct Cancel {
+  static constexpr MessageKind message_kind = MessageKind::cancel;
   std::uint64_t id = 0;
 };
 
@@ -62,6 +65,7 @@ enum class Status : std::uint8_t {
 
 template <class Value>
 struct BasicResponse {
+  static constexpr MessageKind message_kind = MessageKind::response;
   std::uint64_t id = 0;
   Status status = Status::ok;
   Value text{};                 ///< the key's value, or an error sentence

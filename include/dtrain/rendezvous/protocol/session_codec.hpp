@@ -23,28 +23,6 @@
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-/// The kind of a type of message; for other types, an error of the compiler.
-template <class Message>
-inline constexpr MessageKind kind_of = Message::has_no_kind;
-template <>
-inline constexpr MessageKind kind_of<Heartbeat> = MessageKind::heartbeat;
-template <>
-inline constexpr MessageKind kind_of<Welcome> = MessageKind::welcome;
-template <>
-inline constexpr MessageKind kind_of<Failure> = MessageKind::failure;
-template <>
-inline constexpr MessageKind kind_of<FailureReport> = MessageKind::report;
-template <>
-inline constexpr MessageKind kind_of<Leave> = MessageKind::leave;
-template <>
-inline constexpr MessageKind kind_of<Left> = MessageKind::left;
-template <>
-inline constexpr MessageKind kind_of<Request> = MessageKind::request;
-template <class Value>
-inline constexpr MessageKind kind_of<BasicResponse<Value>> = MessageKind::response;
-template <>
-inline constexpr MessageKind kind_of<Cancel> = MessageKind::cancel;
-
 /// @name Fields of each message in their order on the wire
 /// @{
 inline void fields(Serializer& of, Heartbeat& message) {
@@ -136,7 +114,7 @@ inline void fields(Serializer& of, Cancel& message) {
 template <class Message, std::derived_from<Serializer> Writer>
 std::span<const std::byte> encode(Message message, Writer& writer) {
   writer.clear();
-  MessageKind kind = kind_of<Message>;
+  MessageKind kind = Message::message_kind;
   writer.choice(kind, kind, kind);
   fields(writer, message);
   return writer.view();
@@ -180,7 +158,7 @@ std::optional<std::variant<Messages...>> decode(std::span<const std::byte> frame
   MessageKind kind{};
   std::optional<std::variant<Messages...>> message;
   const auto read = [&]<class Message>(std::type_identity<Message>) {
-    if (reader.ok() && kind == kind_of<Message>) {
+    if (reader.ok() && kind == Message::message_kind) {
       fields(reader, std::get<Message>(message.emplace(std::in_place_type<Message>)));
     }
   };

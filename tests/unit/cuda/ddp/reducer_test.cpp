@@ -196,7 +196,9 @@ TEST_CASE("ready without a stream, with one of the host and with one of another 
   }
   StreamHandle per_thread = rank.stream().handle();
   per_thread.native = cudaStreamPerThread;
-  expect_error(Errc::invalid_argument, "another stream in every thread", [&] { step.ready(1, per_thread); });
+  for (Step* const any : {&step, &held}) {
+    expect_error(Errc::invalid_argument, "another stream in every thread", [&] { any->ready(1, per_thread); });
+  }
   std::vector<float> host(rank.size(1));
   expect_error(Errc::invalid_argument, "came with f32 [1000] on host",
                [&] { step.ready(1, dtrain::tensor_view(host.data(), {1000}), rank.stream().handle()); });

@@ -5,20 +5,14 @@
 #include <string>
 #include <utility>
 
+#include "unit/ddp/agreement/two_layers.hpp"
+
+using ddp_test::two_layers;
 using dtrain::DType;
 using dtrain::ddp::first_difference;
 using dtrain::ddp::ModelSignature;
 
 namespace {
-
-ModelSignature two_layers() {
-  return {25,
-          1,
-          dtrain::ReduceOp::average,
-          {{"fc1.weight", {784, 256}, DType::f32, dtrain::DeviceKind::host},
-           {"fc1.bias", {256}, DType::f32, dtrain::DeviceKind::host},
-           {"scale", {}, DType::f64, dtrain::DeviceKind::host}}};
-}
 
 std::string difference(const ModelSignature& mine, const ModelSignature& theirs) {
   return first_difference(mine, 2, theirs, 0).value_or("none");

@@ -8,6 +8,9 @@
 #include <string>
 #include <string_view>
 
+#include "unit/ddp/agreement/two_layers.hpp"
+
+using ddp_test::two_layers;
 using dtrain::DType;
 using dtrain::to_bytes;
 using dtrain::ddp::ModelSignature;
@@ -16,15 +19,6 @@ namespace {
 
 std::optional<ModelSignature> parse_signature(std::string_view bytes) {
   return dtrain::try_from_bytes<ModelSignature>(bytes);
-}
-
-ModelSignature two_layers() {
-  return {25,
-          1,
-          dtrain::ReduceOp::average,
-          {{"fc1.weight", {784, 256}, DType::f32, dtrain::DeviceKind::host},
-           {"fc1.bias", {256}, DType::f32, dtrain::DeviceKind::host},
-           {"scale", {}, DType::f64, dtrain::DeviceKind::host}}};
 }
 
 }  // namespace

@@ -79,6 +79,20 @@ TEST_CASE("what a step without reduction has left is not lost to other memory in
   CHECK(rank.read(1) == 70.0F);
 }
 
+TEST_CASE("an empty gradient may come without memory, in a step without reduction as in one with it") {
+  FakeRank rank({0, 100});
+  REQUIRE(rank.parameters[0].gradient.data != nullptr);
+  dtrain::ddp::Accumulation accumulation = rank.reducer->accumulation();
+  Step kept(accumulation);
+  Step step = rank.reducer->begin();
+  for (Step* const any : {&kept, &step}) {
+    any->ready(0, dtrain::TensorView{nullptr, {0}, dtrain::DType::f32, {}}, {});
+    any->ready(1);
+    any->finish();
+  }
+  CHECK(rank.reducer->statistics().steps == 1);
+}
+
 TEST_CASE("a step without reduction refuses what one with it refuses") {
   FakeRank rank({3, 100});
   dtrain::ddp::Accumulation accumulation = rank.reducer->accumulation();
