@@ -66,6 +66,9 @@
 #define DTRAIN_WITH_MPI 0
 #endif
 
+/// Never inlined: for texts of errors and other code that runs rarely, so that its callers stay small.
+#define DTRAIN_NOT_INLINED __attribute__((noinline))
+
 /// Inlined at -O0 too: for the parts of an inner loop.
 #define DTRAIN_ALWAYS_INLINE inline __attribute__((always_inline))
 

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "dtrain/core/error.hpp"
-#include "dtrain/core/sanitize.hpp"
+#include "dtrain/core/text/sanitize.hpp"
 
 namespace DTRAIN_NAMESPACE {
 

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "dtrain/core/duration_text.hpp"
+#include "dtrain/core/text/duration_text.hpp"
 #include "dtrain/net/connection.hpp"
 #include "dtrain/net/interfaces.hpp"
 #include "dtrain/net/resolve_host.hpp"

@@ -17,7 +17,7 @@
 
 #include "dtrain/async/manual_reset_event.hpp"
 #include "dtrain/async/start_thread.hpp"
-#include "dtrain/core/duration_text.hpp"
+#include "dtrain/core/text/duration_text.hpp"
 #include "dtrain/net/backoff.hpp"
 #include "dtrain/net/socket_address.hpp"
 

@@ -28,7 +28,8 @@ struct FakeRank {
     channel->size = 3;
     for (std::size_t i = 0; i < sizes.size(); ++i) {
       values.emplace_back(sizes[i], 1.0F);
-      gradients.emplace_back(sizes[i], 0.0F);
+      gradients.emplace_back().reserve(sizes[i] + 1);  // an empty one has memory too
+      gradients.back().resize(sizes[i]);
     }
     for (std::size_t i = 0; i < sizes.size(); ++i) {
       const dtrain::Shape shape{static_cast<std::int64_t>(sizes[i])};

@@ -18,7 +18,7 @@
 #include "dtrain/core/crypto/sha256.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
-#include "dtrain/core/sanitize.hpp"
+#include "dtrain/core/text/sanitize.hpp"
 #include "dtrain/identity/device_choice.hpp"
 #include "dtrain/identity/environment/environment_snapshot.hpp"
 #include "dtrain/identity/environment/variables.hpp"

@@ -10,7 +10,7 @@
 #include "dtrain/backend/nccl/library.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/error.hpp"
-#include "dtrain/core/sanitize.hpp"
+#include "dtrain/core/text/sanitize.hpp"
 
 #if DTRAIN_WITH_NCCL
 

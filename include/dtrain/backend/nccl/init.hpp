@@ -16,8 +16,8 @@
 #include "dtrain/backend/setup/store_gather.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/deadline.hpp"
-#include "dtrain/core/duration_text.hpp"
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/text/duration_text.hpp"
 #include "dtrain/stream/cuda/device_guard.hpp"
 
 #if DTRAIN_WITH_NCCL

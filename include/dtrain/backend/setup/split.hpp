@@ -12,7 +12,7 @@
 #include "dtrain/backend/setup/store_gather.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
-#include "dtrain/core/sanitize.hpp"
+#include "dtrain/core/text/sanitize.hpp"
 
 namespace DTRAIN_NAMESPACE::backend {
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-#include "dtrain/core/sanitize.hpp"
+#include "dtrain/core/text/sanitize.hpp"
 #include "dtrain/ddp/agreement/model_signature.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {

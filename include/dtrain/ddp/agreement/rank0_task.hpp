@@ -7,9 +7,9 @@
 
 #include "dtrain/backend/setup/store_gather.hpp"
 #include "dtrain/core/deadline.hpp"
-#include "dtrain/core/duration_text.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/log.hpp"
+#include "dtrain/core/text/duration_text.hpp"
 #include "dtrain/group/group_internals.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp::detail {

@@ -20,7 +20,7 @@
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/process/blocked_write_signals.hpp"
 #include "dtrain/core/process/descriptor.hpp"
-#include "dtrain/core/sanitize.hpp"
+#include "dtrain/core/text/sanitize.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
 

@@ -9,7 +9,7 @@
 #include "dtrain/core/cause.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
-#include "dtrain/core/sanitize.hpp"
+#include "dtrain/core/text/sanitize.hpp"
 #include "dtrain/ddp/agreement/model_agreement.hpp"
 #include "dtrain/ddp/agreement/rank0_task.hpp"
 #include "dtrain/ddp/checkpoint/checkpoint_file.hpp"

@@ -21,7 +21,7 @@
 #include "dtrain/core/crypto/sha256.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/process/descriptor.hpp"
-#include "dtrain/core/sanitize.hpp"
+#include "dtrain/core/text/sanitize.hpp"
 #include "dtrain/ddp/agreement/model_difference.hpp"
 #include "dtrain/ddp/checkpoint/atomic_file.hpp"
 #include "dtrain/ddp/checkpoint/checkpoint_header.hpp"

@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "dtrain/core/sanitize.hpp"
+#include "dtrain/core/text/sanitize.hpp"
 #include "dtrain/ddp/profile/rank_timeline.hpp"
 #include "dtrain/ddp/profile/step_record.hpp"
 

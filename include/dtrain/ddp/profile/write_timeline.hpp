@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "dtrain/core/error.hpp"
-#include "dtrain/core/sanitize.hpp"
+#include "dtrain/core/text/sanitize.hpp"
 #include "dtrain/ddp/agreement/rank0_task.hpp"
 #include "dtrain/ddp/checkpoint/atomic_file.hpp"
 #include "dtrain/ddp/profile/clock_offset.hpp"

@@ -53,9 +53,9 @@ class Accumulation final : public Step::Target {
   void ready(const ReadyGradient& gradient) override {
     gradients_->check(gradient);
     if (gradients_->memory_of(gradient) != (*gradients_)[gradient.parameter].own) {
-      throw Error(Errc::invalid_argument, gradients_->names().describe_ready(gradient.parameter) +
-                                              " came with other memory under no_sync(); add the gradient to the "
-                                              "parameter's own, which the next step without no_sync() reduces");
+      gradients_->names().refuse_ready(gradient.parameter,
+                                       "came with other memory under no_sync(); add the gradient to the parameter's "
+                                       "own, which the next step without no_sync() reduces");
     }
     context_->latch->throw_if_failed(context_->rank);
     (*accumulated_)[gradient.parameter] = gradient.stream.value_or(StreamHandle{});

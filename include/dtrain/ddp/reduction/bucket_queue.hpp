@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "dtrain/core/config.hpp"
 #include "dtrain/core/version.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
@@ -45,17 +46,10 @@ class BucketQueue {
   /// - `launch(b)` for each complete bucket whose predecessors are launched.
   /// An exception of either is passed on; nothing is launched after it.
   template <class Complete, class Launch>
-  void mark_gradient_ready(std::size_t bucket, Complete&& complete, Launch&& launch) {
+  void mark_gradient_ready(std::size_t bucket, Complete complete, Launch launch) {
     // Releases this thread's writes to the bucket, and acquires those of earlier threads.
-    if (buckets_[bucket].pending.fetch_sub(1, std::memory_order_acq_rel) != 1) {
-      return;
-    }
-    const std::lock_guard lock(mutex_);
-    or_fail([&] { complete(bucket); });
-    buckets_[bucket].complete = true;
-    ++complete_;
-    for (; !failure_ && !closed_ && next_ < buckets_.size() && buckets_[next_].complete; ++next_) {
-      or_fail([&] { launch(next_); });
+    if (buckets_[bucket].pending.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+      mark_complete(bucket, complete, launch);
     }
   }
 
@@ -86,6 +80,17 @@ class BucketQueue {
     std::size_t size = 0;
     bool complete = false;  // guarded by the mutex
   };
+
+  template <class Complete, class Launch>
+  DTRAIN_NOT_INLINED void mark_complete(std::size_t bucket, Complete& complete, Launch& launch) {
+    const std::lock_guard lock(mutex_);
+    or_fail([&] { complete(bucket); });
+    buckets_[bucket].complete = true;
+    ++complete_;
+    for (; !failure_ && !closed_ && next_ < buckets_.size() && buckets_[next_].complete; ++next_) {
+      or_fail([&] { launch(next_); });
+    }
+  }
 
   /// Requires the mutex.
   template <class F>

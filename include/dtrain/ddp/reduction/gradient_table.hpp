@@ -10,6 +10,7 @@
 
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/types/stream_handle.hpp"
 #include "dtrain/core/types/tensor_view.hpp"
 #include "dtrain/ddp/bucket_plan.hpp"
@@ -57,8 +58,8 @@ class GradientTable {
       views_.push_back(gradient);
       slots_.push_back({gradient.data, place(plan, i), gradient.bytes()});
       if (gradient.device != device) {
-        throw Error(Errc::unsupported, "the gradient of " + names_.describe(i) + " is on " +
-                                           to_string(gradient.device) + "; this reducer takes gradients " + where());
+        throw_error(Errc::unsupported, "the gradient of {} is on {}; this reducer takes gradients {}",
+                    {names_.describe(i), to_string(gradient.device), where()});
       }
     }
   }
@@ -95,15 +96,13 @@ class GradientTable {
       require_same_device(gradient.parameter, *gradient.stream);
 #if DTRAIN_WITH_CUDA
       if (gradient.stream->native == cudaStreamPerThread) {
-        throw Error(Errc::invalid_argument, names_.describe_ready(gradient.parameter) +
-                                                " came with cudaStreamPerThread, which is another stream in every "
-                                                "thread; pass a stream that was created, or the default stream");
+        names_.refuse_ready(gradient.parameter,
+                            "came with cudaStreamPerThread, which is another stream in every thread; pass a stream "
+                            "that was created, or the default stream");
       }
 #endif
     } else if (device_.kind != DeviceKind::host) {
-      throw Error(Errc::invalid_argument, names_.describe_ready(gradient.parameter) +
-                                              " came without a stream, but the gradient is on " + to_string(device_) +
-                                              "; call ready(i, stream) with the stream that produces it");
+      refuse_without_stream(gradient.parameter);
     }
     if (gradient.memory) {
       require_same_kind(gradient.parameter, *gradient.memory);
@@ -132,9 +131,28 @@ class GradientTable {
 
   void require_same_device(std::size_t parameter, StreamHandle stream) const {
     if (stream.device.kind != device_.kind || (device_.kind == DeviceKind::cuda && stream.device != device_)) {
-      throw Error(Errc::unsupported, names_.describe_ready(parameter) + " came with a stream of " +
-                                         to_string(stream.device) + "; this reducer takes gradients " + where());
+      refuse_stream_of(stream.device, parameter);
     }
+  }
+
+  [[noreturn]] DTRAIN_NOT_INLINED void refuse_without_stream(std::size_t parameter) const {
+    names_.refuse_ready(parameter, format_text("came without a stream, but the gradient is on {}; call ready(i, "
+                                               "stream) with the stream that produces it",
+                                               {to_string(device_)}));
+  }
+
+  [[noreturn]] DTRAIN_NOT_INLINED void refuse_stream_of(Device device, std::size_t parameter) const {
+    names_.refuse_ready(
+        parameter,
+        format_text("came with a stream of {}; this reducer takes gradients {}", {to_string(device), where()}),
+        Errc::unsupported);
+  }
+
+  [[noreturn]] DTRAIN_NOT_INLINED void refuse_memory(std::size_t parameter, const TensorView& gradient,
+                                                     bool there) const {
+    names_.refuse_ready(parameter, format_text("came with {}{}, but the parameter's own is {}",
+                                               {there ? "" : "no memory of ", detail::kind(gradient),
+                                                detail::kind(views_[parameter])}));
   }
 
   /// Requires the element count, dtype and device of the parameter's own.
@@ -144,8 +162,7 @@ class GradientTable {
     const bool same = gradient.shape.element_count() == own.shape.element_count() && gradient.dtype == own.dtype &&
                       gradient.device == own.device;
     if (!same || !there) {
-      throw Error(Errc::invalid_argument, names_.describe_ready(parameter) + ", which is " + detail::kind(own) +
-                                              ", came with " + (there ? "" : "no memory of ") + detail::kind(gradient));
+      refuse_memory(parameter, gradient, there);
     }
   }
 

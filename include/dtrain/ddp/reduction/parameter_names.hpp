@@ -5,9 +5,13 @@
 #include <cstddef>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "dtrain/core/config.hpp"
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/source_location.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/ddp/parameter.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
@@ -24,17 +28,20 @@ class ParameterNames {
   std::size_t size() const noexcept { return names_.size(); }
 
   /// @throws Error (invalid_argument): the index is out of range
-  [[noreturn]] void refuse_index(std::size_t parameter) const {
-    throw Error(Errc::invalid_argument, "ready(" + std::to_string(parameter) + ") was called, but the model has " +
-                                            std::to_string(size()) + " parameters; pass an index into parameters()");
+  [[noreturn]] DTRAIN_NOT_INLINED void refuse_index(std::size_t parameter) const {
+    throw_error(Errc::invalid_argument,
+                "ready({}) was called, but the model has {} parameters; pass an index into parameters()",
+                {parameter, size()});
   }
 
   /// "parameter 3 'fc1.weight'".
   std::string describe(std::size_t parameter) const { return describe_parameter(parameter, names_[parameter]); }
 
-  /// "ready(3) for parameter 3 'fc1.weight'".
-  std::string describe_ready(std::size_t parameter) const {
-    return "ready(" + std::to_string(parameter) + ") for " + describe(parameter);
+  /// @throws Error: "ready(3) for parameter 3 'fc1.weight' " and the problem
+  [[noreturn]] DTRAIN_NOT_INLINED void refuse_ready(std::size_t parameter, std::string_view problem,
+                                                    Errc code = Errc::invalid_argument,
+                                                    SourceLocation where = SourceLocation::current()) const {
+    throw_error(code, "ready({}) for {} {}", {parameter, describe(parameter), problem}, where);
   }
 
  private:

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/ddp/reduction/parameter_names.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
@@ -35,13 +36,11 @@ class ReadyTracker {
   /// Requires an index in range. @throws Error (invalid_argument) outside a step, or for a second call in the step.
   void mark_ready(std::size_t parameter) {
     if (!is_open()) {
-      throw Error(Errc::invalid_argument, names_->describe_ready(parameter) +
-                                              " came when no step was under way; call it between begin() and finish()");
+      names_->refuse_ready(parameter, "came when no step was under way; call it between begin() and finish()");
     }
     const std::uint64_t step = step_.load(std::memory_order_relaxed);
     if (ready_in_step_[parameter].exchange(step, std::memory_order_relaxed) == step) {
-      throw Error(Errc::invalid_argument, names_->describe_ready(parameter) + " came twice in step " +
-                                              std::to_string(step) + "; call it once, when the gradient is final");
+      refuse_twice(parameter, step);
     }
     if (records_order_) {
       position_[parameter].store(1 + next_position_.fetch_add(1, std::memory_order_relaxed), std::memory_order_relaxed);
@@ -100,6 +99,11 @@ class ReadyTracker {
 
  private:
   static constexpr std::size_t most_named = 5;
+
+  [[noreturn]] DTRAIN_NOT_INLINED void refuse_twice(std::size_t parameter, std::uint64_t step) const {
+    names_->refuse_ready(parameter,
+                         format_text("came twice in step {}; call it once, when the gradient is final", {step}));
+  }
 
   const ParameterNames* names_;
   std::vector<std::atomic<std::uint64_t>> ready_in_step_;

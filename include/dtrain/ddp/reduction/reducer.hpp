@@ -134,10 +134,9 @@ class Reducer final : public Step::Target {
     const std::byte* const own = gradients[parameter].own;
     const std::byte* const memory = gradients.memory_of(gradient);
     if (memory != own && accumulated_[parameter]) {
-      throw Error(Errc::invalid_argument,
-                  gradients.names().describe_ready(parameter) +
-                      " came with other memory, and what steps under no_sync() left in its own would be lost; add to "
-                      "that, and call ready(i)");
+      gradients.names().refuse_ready(parameter,
+                                     "came with other memory, and what steps under no_sync() left in its own would be "
+                                     "lost; add to that, and call ready(i)");
     }
     if (context_.latch->failed()) {
       context_.latch->throw_if_failed(context_.rank);

@@ -10,7 +10,7 @@
 #include <string>
 #include <string_view>
 
-#include "dtrain/core/sanitize.hpp"
+#include "dtrain/core/text/sanitize.hpp"
 #include "dtrain/identity/identity_error.hpp"
 
 namespace DTRAIN_NAMESPACE::identity {

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "dtrain/core/sanitize.hpp"
+#include "dtrain/core/text/sanitize.hpp"
 #include "dtrain/identity/environment/variables.hpp"
 #include "dtrain/launch/diagnostics/local_interface.hpp"
 #include "dtrain/launch/diagnostics/system_files.hpp"

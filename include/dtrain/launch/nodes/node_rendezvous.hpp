@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "dtrain/async/auto_reset_event.hpp"
-#include "dtrain/core/duration_text.hpp"
 #include "dtrain/core/failure_latch.hpp"
 #include "dtrain/core/serializer.hpp"
+#include "dtrain/core/text/duration_text.hpp"
 #include "dtrain/launch/configuration/node_launcher_options.hpp"
 #include "dtrain/launch/nodes/launcher_records.hpp"
 #include "dtrain/launch/nodes/lost_launcher_messages.hpp"

@@ -9,7 +9,7 @@
 #include <string>
 #include <system_error>
 
-#include "dtrain/core/sanitize.hpp"
+#include "dtrain/core/text/sanitize.hpp"
 #include "dtrain/core/version.hpp"
 
 namespace DTRAIN_NAMESPACE::launch {

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "dtrain/core/deadline.hpp"
-#include "dtrain/core/duration_text.hpp"
+#include "dtrain/core/text/duration_text.hpp"
 #include "dtrain/launch/supervise/exit_status.hpp"
 
 namespace DTRAIN_NAMESPACE::launch {

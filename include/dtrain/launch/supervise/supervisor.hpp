@@ -13,7 +13,7 @@
 
 #include "dtrain/async/auto_reset_event.hpp"
 #include "dtrain/core/cause.hpp"
-#include "dtrain/core/duration_text.hpp"
+#include "dtrain/core/text/duration_text.hpp"
 #include "dtrain/launch/nodes/job_coordinator.hpp"
 #include "dtrain/launch/supervise/shutdown_schedule.hpp"
 #include "dtrain/launch/supervise/signal_forwarder.hpp"

@@ -11,7 +11,7 @@
 #include <variant>
 #include <vector>
 
-#include "dtrain/core/duration_text.hpp"
+#include "dtrain/core/text/duration_text.hpp"
 #include "dtrain/net/connect.hpp"
 #include "dtrain/rendezvous/client/client_handshake.hpp"
 #include "dtrain/rendezvous/client/store_connector.hpp"

@@ -12,7 +12,7 @@
 
 #include "dtrain/async/loop_handle.hpp"
 #include "dtrain/core/error.hpp"
-#include "dtrain/core/sanitize.hpp"
+#include "dtrain/core/text/sanitize.hpp"
 #include "dtrain/rendezvous/client/store.hpp"
 #include "dtrain/rendezvous/client/store_client.hpp"
 

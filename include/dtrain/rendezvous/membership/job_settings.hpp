@@ -7,7 +7,7 @@
 #include <string_view>
 #include <utility>
 
-#include "dtrain/core/sanitize.hpp"
+#include "dtrain/core/text/sanitize.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 

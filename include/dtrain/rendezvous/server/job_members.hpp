@@ -6,7 +6,7 @@
 #include <string>
 #include <utility>
 
-#include "dtrain/core/sanitize.hpp"
+#include "dtrain/core/text/sanitize.hpp"
 #include "dtrain/rendezvous/protocol/limits.hpp"
 #include "dtrain/rendezvous/server/rank_table.hpp"
 #include "dtrain/rendezvous/server/store_job_options.hpp"

@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "dtrain/async/auto_reset_event.hpp"
-#include "dtrain/core/duration_text.hpp"
 #include "dtrain/core/log.hpp"
+#include "dtrain/core/text/duration_text.hpp"
 #include "dtrain/rendezvous/server/job_state.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {

@@ -13,8 +13,8 @@
 #include <utility>
 #include <vector>
 
-#include "dtrain/core/duration_text.hpp"
-#include "dtrain/core/sanitize.hpp"
+#include "dtrain/core/text/duration_text.hpp"
+#include "dtrain/core/text/sanitize.hpp"
 #include "dtrain/rendezvous/membership/rank_list.hpp"
 #include "dtrain/rendezvous/protocol/limits.hpp"
 #include "dtrain/rendezvous/server/job_sink.hpp"

@@ -15,7 +15,7 @@
 
 #include "dtrain/async/auto_reset_event.hpp"
 #include "dtrain/async/task/task_handle.hpp"
-#include "dtrain/core/duration_text.hpp"
+#include "dtrain/core/text/duration_text.hpp"
 #include "dtrain/rendezvous/protocol/session_codec.hpp"
 #include "dtrain/rendezvous/session/framed_connection.hpp"
 #include "dtrain/rendezvous/session/retransmit_queue.hpp"

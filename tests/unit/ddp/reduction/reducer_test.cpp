@@ -251,7 +251,7 @@ TEST_CASE("a gradient of another size or dtype is refused, and its parameter can
   std::array<double, 2> doubles{};
   std::array<float, 3> three{};
   Step step = rank.reducer->begin();
-  expect_error(Errc::invalid_argument, "which is f32 [2] on host, came with f64 [2] on host",
+  expect_error(Errc::invalid_argument, "came with f64 [2] on host, but the parameter's own is f32 [2] on host",
                [&] { step.ready(0, dtrain::tensor_view(doubles.data(), {2}), {}); });
   expect_error(Errc::invalid_argument, "came with f32 [3] on host",
                [&] { step.ready(0, dtrain::tensor_view(three.data(), {3}), {}); });

@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <string>
 
-#include "dtrain/core/sanitize.hpp"
+#include "dtrain/core/text/sanitize.hpp"
 #include "dtrain/rendezvous/membership/origin.hpp"
 
 using dtrain::sanitize;

@@ -12,9 +12,9 @@
 #include "dtrain/core/cause.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/deadline.hpp"
-#include "dtrain/core/duration_text.hpp"
 #include "dtrain/core/error.hpp"
-#include "dtrain/core/sanitize.hpp"
+#include "dtrain/core/text/duration_text.hpp"
+#include "dtrain/core/text/sanitize.hpp"
 
 #if DTRAIN_WITH_NCCL
 

@@ -16,9 +16,9 @@
 #include "dtrain/backend/nccl/watchdog/timeout_diagnosis.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/deadline.hpp"
-#include "dtrain/core/duration_text.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/log.hpp"
+#include "dtrain/core/text/duration_text.hpp"
 #include "dtrain/stream/cuda/check.hpp"
 #include "dtrain/stream/cuda/relaxed_capture.hpp"
 

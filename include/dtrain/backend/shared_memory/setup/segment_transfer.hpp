@@ -18,7 +18,7 @@
 #include "dtrain/core/crypto/random.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
-#include "dtrain/core/sanitize.hpp"
+#include "dtrain/core/text/sanitize.hpp"
 #include "dtrain/net/unix_socket.hpp"
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {

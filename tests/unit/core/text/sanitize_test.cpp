@@ -1,4 +1,4 @@
-#include "dtrain/core/sanitize.hpp"
+#include "dtrain/core/text/sanitize.hpp"
 
 #include <doctest/doctest.h>
 
