@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "dtrain/backend/channel_context.hpp"
-#include "dtrain/backend/setup/split.hpp"
+#include "dtrain/backend/setup/store_gather.hpp"
 #include "dtrain/core/deadline.hpp"
 
 namespace DTRAIN_NAMESPACE::topology {
@@ -71,11 +71,9 @@ inline NodeLayout node_layout(const std::vector<int>& node_of, int rank) {
 /// Collective, blocking. Nodes are the rendezvous' nodes: hosts, by DTRAIN_HOST_ID or the system's identification.
 /// @throws Error (timeout), JobFailed
 inline NodeLayout exchange_node_layout(const backend::ChannelContext& context, Deadline deadline) {
-  std::vector<int> node_of;
-  for (const backend::ColorAndKey& each :
-       backend::gather_colors_and_keys(context, context.name + "/nodes", {context.members.node_rank, 0}, deadline)) {
-    node_of.push_back(each.color);
-  }
+  const auto self = backend::StoreRank::of(context, deadline, "exchanging the nodes of channel '" + context.name + "'");
+  const auto own = [&] { return context.members.node_rank; };
+  const std::vector<int> node_of = backend::store_all_gather(self, context.name + "/nodes", own, "a rank's node");
   return node_layout(node_of, context.members.rank);
 }
 

@@ -42,11 +42,12 @@ TEST_CASE("ranks are ordered by key, then by rank, among those of their color") 
 
 TEST_CASE("what ranks say of a split is written and read without loss, and anything else is refused") {
   const std::vector<ColorAndKey> choices{{0, 5}, {2'147'483'647, -2'147'483'647}};
-  const auto read = dtrain::backend::colors_and_keys_from(dtrain::backend::to_text(choices), 2);
-  CHECK(read[1].color == choices[1].color);
-  CHECK(read[1].key == choices[1].key);
-  for (const char* text : {"", "1 ", "1 2 3", "1 2 3 x ", "99999999999 1 1 1 "}) {
-    CHECK_THROWS_AS(dtrain::backend::colors_and_keys_from(text, 2), dtrain::Error);
+  const auto read = dtrain::from_bytes<ColorAndKey>(dtrain::to_bytes(choices[1]), "a choice");
+  CHECK(read.color == choices[1].color);
+  CHECK(read.key == choices[1].key);
+  const std::string bytes = dtrain::to_bytes(choices[0]);
+  for (const std::string& text : {std::string(), bytes.substr(1), bytes + "1", std::string("1 2 "), bytes + bytes}) {
+    CHECK_THROWS_AS(dtrain::from_bytes<ColorAndKey>(text, "a choice"), dtrain::Error);
   }
 }
 

@@ -18,7 +18,7 @@
 #include "dtrain/core/crypto/sha256.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
-#include "dtrain/core/text/sanitize.hpp"
+#include "dtrain/core/serializer.hpp"
 #include "dtrain/identity/device_choice.hpp"
 #include "dtrain/identity/environment/environment_snapshot.hpp"
 #include "dtrain/identity/environment/variables.hpp"
@@ -80,28 +80,23 @@ inline std::string device_name(int device) {
 
 namespace detail {
 
-/// A rank's published device: "0 GPU-12ab rank".
+/// A rank's device, as it tells the other ranks of its node.
 struct DeviceAssignment {
   bool may_share = false;
   std::string device;
-  std::string rank;
+  int rank = 0;  ///< in the job
+  std::string host;
 };
 
-inline std::string to_text(const DeviceAssignment& assignment) {
-  return std::string(assignment.may_share ? "1 " : "0 ") + assignment.device + " " + assignment.rank;
-}
-
-inline DeviceAssignment device_assignment_from(const std::string& text) {
-  const std::size_t end = text.find(' ', 2);
-  if (text.size() > 256 || end == std::string::npos) {
-    throw Error(Errc::protocol,
-                "a rank's device came as '" + sanitize(text.substr(0, 64)) + "'; do all ranks run the same program?");
-  }
-  return {text[0] == '1', text.substr(2, end - 2), text.substr(end + 1)};
+inline void fields(Serializer& of, DeviceAssignment& assignment) {
+  of.flag(assignment.may_share);
+  of.text(assignment.device, 128);
+  of.number(assignment.rank);
+  of.text(assignment.host, 256);
 }
 
 /// The error for the first device that two ranks use, unless both allow that; empty if there is none.
-inline std::string first_conflict(std::vector<DeviceAssignment> assignments, const std::string& host) {
+inline std::string first_conflict(std::vector<DeviceAssignment> assignments) {
   std::stable_sort(assignments.begin(), assignments.end(),
                    [](const DeviceAssignment& a, const DeviceAssignment& b) { return a.device < b.device; });
   const auto found = std::adjacent_find(assignments.begin(), assignments.end(),
@@ -111,8 +106,8 @@ inline std::string first_conflict(std::vector<DeviceAssignment> assignments, con
   if (found == assignments.end()) {
     return {};
   }
-  return "ranks " + found->rank + " and " + (found + 1)->rank + " on host " + host + " both compute on device " +
-         found->device +
+  return "ranks " + std::to_string(found->rank) + " and " + std::to_string((found + 1)->rank) + " on host " +
+         found->host + " both compute on device " + found->device +
          "; give each rank its own (LOCAL_RANK, CUDA_VISIBLE_DEVICES), or let them share one by DTRAIN_SHARE_DEVICES=1";
 }
 
@@ -121,8 +116,8 @@ inline std::string first_conflict(std::vector<DeviceAssignment> assignments, con
 /// A job's first channel. Devices are compared when it opens.
 inline constexpr std::string_view first_channel = "group";
 
-/// Collective over the ranks of a node, blocking. Throws if two ranks use one device and may not share it. The node's
-/// rank 0 decides, so that every rank gets the same result. Does nothing for later channels than the job's first.
+/// Collective over the ranks of a node, blocking. Throws if two ranks use one device and may not share it. Every
+/// rank compares the same list, and so throws the same. Does nothing for later channels than the job's first.
 /// @throws Error (unsupported), naming both ranks, on every rank of the node; (timeout, protocol, cuda), JobFailed
 inline void compare_devices_blocking(const ChannelContext& context, bool may_share, Deadline deadline) {
   const rendezvous::Membership& members = context.members;
@@ -130,24 +125,22 @@ inline void compare_devices_blocking(const ChannelContext& context, bool may_sha
     return;
   }
   const auto own = [&] {
-    return to_text(detail::DeviceAssignment{may_share, device_name(stream::cuda::current_device()),
-                                            std::to_string(members.rank_in_job())});
-  };
-  const auto compare = [&](const std::vector<std::string>& texts) {
-    std::vector<detail::DeviceAssignment> assignments;
-    for (const std::string& text : texts) {
-      assignments.push_back(detail::device_assignment_from(text));
-    }
-    const std::string conflict = detail::first_conflict(std::move(assignments), members.host);
-    if (!conflict.empty()) {
-      throw Error(Errc::unsupported, conflict);
-    }
-    return std::string();
+    return detail::DeviceAssignment{may_share, device_name(stream::cuda::current_device()), members.rank_in_job(),
+                                    members.host};
   };
   const auto name = [](int local_rank) { return "local rank " + std::to_string(local_rank); };
-  store_gather({context.store, members.local_rank, members.local_world_size, members.rank_in_job(), deadline,
-                "comparing the devices of the ranks on host " + members.host, name},
-               "devices/" + std::to_string(members.node_rank), own, compare);
+  const StoreRank self{context.store,
+                       members.local_rank,
+                       members.local_world_size,
+                       members.rank_in_job(),
+                       deadline,
+                       "comparing the devices of the ranks on host " + members.host,
+                       name};
+  const std::string conflict = detail::first_conflict(
+      store_all_gather(self, "devices/" + std::to_string(members.node_rank), own, "a rank's device"));
+  if (!conflict.empty()) {
+    throw Error(Errc::unsupported, conflict);
+  }
 }
 
 }  // namespace DTRAIN_NAMESPACE::backend::cuda

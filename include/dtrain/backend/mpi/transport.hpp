@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 #include <chrono>
 #include <concepts>
 #include <cstddef>
@@ -29,6 +28,7 @@
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/log.hpp"
 #include "dtrain/core/process/exit_codes.hpp"
+#include "dtrain/core/serializer.hpp"
 
 #if DTRAIN_WITH_MPI
 
@@ -151,13 +151,11 @@ class BasicTransport {
                                      " only: this rank has opened " + std::to_string(number) +
                                      " channels, and cannot open more; keep groups instead of splitting anew");
       }
-      return std::to_string((engine_->rank() * own + number) * message_passing::tag_class_count);
+      return to_bytes((engine_->rank() * own + number) * message_passing::tag_class_count);
     };
-    const std::string text =
-        store_broadcast(StoreRank::of(context, deadline, opening(context)), context.name + "/mpi", choose);
-    int tag = -1;
-    const auto [after, error] = std::from_chars(text.data(), text.data() + text.size(), tag);
-    if (error != std::errc() || after != text.data() + text.size() || tag < 0 || tag > engine_->highest_tag()) {
+    const StoreRank self = StoreRank::of(context, deadline, opening(context));
+    const auto tag = from_bytes<int>(store_broadcast(self, context.name + "/mpi", choose), "a channel's tag");
+    if (tag < 0 || tag > engine_->highest_tag()) {
       throw Error(Errc::protocol, opening(context) + ": rank 0 gave no tag; do all ranks run one program?");
     }
     return tag;

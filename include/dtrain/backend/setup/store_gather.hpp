@@ -1,11 +1,13 @@
 #pragma once
 /// @file
-/// store_gather and store_broadcast: texts from every rank to rank 0, and from rank 0 to every rank, over the store.
+/// store_gather, store_broadcast and store_all_gather: texts and values of ranks, exchanged over the store.
 
 #include <chrono>
+#include <cstddef>
 #include <cstdlib>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -14,6 +16,7 @@
 #include "dtrain/core/cause.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/serializer.hpp"
 #include "dtrain/core/text/sanitize.hpp"
 
 namespace DTRAIN_NAMESPACE::backend {
@@ -171,6 +174,31 @@ std::string store_gather(const StoreRank& self, const std::string& name, Own own
     return combine(texts);
   };
   return store_broadcast(self, name + "/all", gather);
+}
+
+/// Collective, blocking: the values of all ranks, in rank order, on every rank. See store_gather.
+/// @param own `own()` is this rank's value, which has fields() for a Serializer
+/// @param what subject of the sentence about malformed bytes: "a rank's address"
+template <class Own>
+auto store_all_gather(const StoreRank& self, const std::string& name, Own own, std::string_view what) {
+  using Value = decltype(own());
+  const auto combine = [&](const std::vector<std::string>& texts) {
+    Serializer all;
+    for (const std::string& text : texts) {
+      auto value = from_bytes<Value>(text, what);
+      fields(all, value);
+    }
+    return std::string(all.characters());
+  };
+  const std::string all = store_gather(
+      self, name, [&] { return to_bytes(own()); }, combine);
+  Serializer reader(all);
+  std::vector<Value> values(static_cast<std::size_t>(self.ranks));
+  for (Value& value : values) {
+    fields(reader, value);
+  }
+  reader.require_finished(what);
+  return values;
 }
 
 }  // namespace DTRAIN_NAMESPACE::backend

@@ -20,6 +20,7 @@ namespace {
 using dtrain::Deadline;
 using dtrain::Errc;
 using dtrain::Error;
+using dtrain::backend::store_all_gather;
 using dtrain::backend::store_broadcast;
 using dtrain::backend::store_gather;
 using dtrain::backend::StoreRank;
@@ -82,6 +83,29 @@ TEST_CASE("every rank gets what rank 0 makes of all texts in rank order, and no 
       CHECK_FALSE(FakeStore(job, 0).contains(key));
     }
   }
+}
+
+TEST_CASE("every rank gets the values of all ranks in rank order, and malformed bytes are every rank's error") {
+  const auto job = std::make_shared<FakeJob>(3);
+  std::atomic<int> right{0};
+  run_thread_ranks(3, [&](RankThread& self) {
+    const StoreRank rank = store_rank(job, self);
+    const auto squares = store_all_gather(
+        rank, "square", [&] { return self.rank() * self.rank(); }, "a square");
+    right += squares == std::vector<int>{0, 1, 4} ? 1 : 0;
+  });
+  CHECK(right == 3);
+  const std::string sentence =
+      "a square came as 'x', which ends too early (byte 0 of 1); do all ranks run the same program?";
+  check_error_of_all(2, make_error_code(Errc::protocol), sentence, 0, [](const StoreRank& self) {
+    if (self.rank == 0) {
+      store_all_gather(
+          self, "text", [] { return 1; }, "a square");
+    } else {
+      store_gather(
+          self, "text", [] { return std::string("x"); }, [](const auto&) { return std::string(); });
+    }
+  });
 }
 
 TEST_CASE("an error of one rank is every rank's, with its code, sentence and rank") {
