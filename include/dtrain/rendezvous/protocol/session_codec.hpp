@@ -19,7 +19,7 @@
 #include "dtrain/net/framing/frame.hpp"
 #include "dtrain/rendezvous/protocol/limits.hpp"
 #include "dtrain/rendezvous/protocol/message.hpp"
-#include "dtrain/rendezvous/session/retransmit_queue.hpp"
+#include "dtrain/rendezvous/protocol/outgoing_frame.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 

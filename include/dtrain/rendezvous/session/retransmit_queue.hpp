@@ -6,29 +6,10 @@
 #include <cstdint>
 #include <deque>
 #include <utility>
-#include <vector>
 
-#include "dtrain/net/framing/frame.hpp"
+#include "dtrain/rendezvous/protocol/outgoing_frame.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {
-
-using Frame = std::vector<std::byte>;
-
-/// Frame to send: its own bytes, and bytes that it shares with other frames.
-struct OutgoingFrame {
-  OutgoingFrame(Frame bytes, std::vector<net::SharedBytes> shared = {})  // NOLINT: most frames share nothing
-      : own(std::move(bytes)), parts(std::move(shared)) {
-    for (const net::SharedBytes& part : parts) {
-      shared_bytes += part.bytes->size();
-    }
-  }
-
-  std::size_t size() const noexcept { return own.size() + shared_bytes; }
-
-  Frame own;
-  std::vector<net::SharedBytes> parts;
-  std::size_t shared_bytes = 0;
-};
 
 /// Frames are numbered from 0 in the order of push(). A frame waits until take(); then it is kept, to be sent again on
 /// a new connection, until the peer acknowledges it. may_take() bounds the kept bytes, so no frame is ever dropped.
