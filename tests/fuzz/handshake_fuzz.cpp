@@ -1,6 +1,7 @@
-// A store's handshake, over real connections, to somebody who knows the job's secret and to somebody who does not: only
-// who proves the secret gets in, whatever else is said, and nobody leaves anything behind. clang 14 crashes on
-// coroutines with address and undefined together. fuzz: SANITIZERS address
+// A store's handshake over real connections, with a peer that knows the job's secret and a peer that does not: only
+// a peer that proves the secret is admitted, whatever else it sends, and no peer leaves anything behind.
+// clang 14 rejects coroutines with the sanitizers address and undefined together.
+// fuzz: SANITIZERS address
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
