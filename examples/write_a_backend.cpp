@@ -237,7 +237,7 @@ struct Backend {
   static constexpr auto determinism = dtrain::backend::Determinism::always;  // reduced in rank order
   static constexpr std::string_view name() noexcept { return "Mail"; }
   static constexpr bool supports(dtrain::DeviceKind kind) noexcept { return kind == dtrain::DeviceKind::host; }
-  static constexpr bool reduces(dtrain::DType) noexcept { return true; }
+  static constexpr bool reduces(dtrain::DType dtype) noexcept { return !is_float8(dtype); }
 
   static Communicator open_blocking(const dtrain::backend::ChannelContext& context, dtrain::Deadline) {
     context.failure->throw_if_failed(context.reporting_rank());

@@ -1,5 +1,5 @@
 /// @file
-/// Calls about devices.
+/// CUDA runtime emulation: device count, selection, properties and limits.
 
 #include <cuda.h>
 

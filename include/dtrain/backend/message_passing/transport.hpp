@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The concept Transport: the implementation of a channel by a message-passing backend.
+/// The concept Transport: opens, interrupts and closes the endpoints of one channel over messages.
 
 #include <chrono>
 #include <concepts>

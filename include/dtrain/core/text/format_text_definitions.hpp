@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Definitions of the functions of core/format_text.hpp.
+/// Definitions of the functions of core/text/format_text.hpp.
 
 #include <cstring>
 

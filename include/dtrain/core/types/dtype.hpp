@@ -14,6 +14,12 @@ namespace DTRAIN_NAMESPACE {
 /// floats of the Open Compute Project (see float8.hpp). Checkpoints contain the numbers, so they never change.
 enum class DType : std::uint8_t { f64 = 1, f32, f16, bf16, i64, i32, u8, f8e4m3, f8e5m2 };
 
+/// @name Bounds of the enumerators, for bytes from outside
+/// @{
+inline constexpr DType first_dtype = DType::f64;
+inline constexpr DType last_dtype = DType::f8e5m2;
+/// @}
+
 /// Size of one element; 0 for a value that is no DType.
 constexpr std::size_t size_bytes(DType dtype) noexcept {
   switch (dtype) {

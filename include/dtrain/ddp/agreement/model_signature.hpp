@@ -66,7 +66,7 @@ inline void fields(Serializer& of, Shape& shape) {
 /// Those that checkpoint files have as well.
 inline void tensor_fields(Serializer& of, ParameterSignature& tensor) {
   of.raw_text(tensor.name, max_parameter_name_bytes);
-  of.choice(tensor.dtype, DType::f64, DType::f8e5m2);
+  of.choice(tensor.dtype, first_dtype, last_dtype);
   fields(of, tensor.shape);
 }
 

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Bucket queue: buckets become complete in any order and are launched in the plan's order.
+/// Bucket queue: counts the pending gradients of each bucket, and launches complete buckets in the plan's order.
 
 #include <atomic>
 #include <cstddef>

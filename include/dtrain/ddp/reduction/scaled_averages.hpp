@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Averages that are sums of gradients scaled by 1 / ranks.
+/// Decision whether gradients are scaled by 1 / ranks before a bucket is summed, instead of averaged by the backend.
 
 #include <algorithm>
 #include <cstddef>

@@ -45,6 +45,7 @@ inline Kernel baseline_min_max_kernel(DType dtype) noexcept {
   }
 }
 
+/// Sum, product or average of an integer type; null for others.
 inline Kernel baseline_integer_kernel(DType dtype, ReduceOp op) noexcept {
   switch (dtype) {
     case DType::i64:
@@ -55,18 +56,26 @@ inline Kernel baseline_integer_kernel(DType dtype, ReduceOp op) noexcept {
       return op == ReduceOp::sum       ? &baseline_kernel<IntegerSum<std::uint32_t, 16>>
              : op == ReduceOp::product ? &integer_product<std::uint32_t>
                                        : &integer_average<std::int32_t, std::int64_t>;
-    default:
+    case DType::u8:
       return op == ReduceOp::sum       ? &baseline_kernel<IntegerSum<std::uint8_t, 16>>
              : op == ReduceOp::product ? &integer_product<std::uint8_t>
                                        : &integer_average<std::uint8_t, std::uint32_t>;
+    case DType::f64:
+    case DType::f32:
+    case DType::f16:
+    case DType::bf16:
+    case DType::f8e4m3:
+    case DType::f8e5m2: break;
   }
+  return nullptr;
 }
 
+/// Of the types that are reduced.
 constexpr bool is_float(DType dtype) noexcept {
   return dtype == DType::f64 || dtype == DType::f32 || dtype == DType::f16 || dtype == DType::bf16;
 }
 
-/// Never null.
+/// Never null for a type that is reduced.
 inline Kernel baseline_kernel_for(DType dtype, ReduceOp op) noexcept {
   if (op == ReduceOp::min || op == ReduceOp::max) {
     return baseline_min_max_kernel(dtype);

@@ -26,7 +26,6 @@ enum class RequestKind : std::uint8_t {
   wait,         ///< keys: waits until all exist at once
   barrier,      ///< keys[0]: its name; members
   compare_set,  ///< keys[0], expected, value: sets the key if it has the expected value (none: if it is missing)
-                ///< missing
   erase,        ///< keys[0]
   append,       ///< keys[0], value: appends it; a missing key counts as empty
   set_many,     ///< keys, and as many values: all or nothing

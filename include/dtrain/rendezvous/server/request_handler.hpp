@@ -23,7 +23,8 @@
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-/// Every request gets one response, unless its session ends first. Threads: one. Bounded by its Limits.
+/// Every request gets one response, unless its session ends first. Threads: the store server's.
+/// Its Limits bound it.
 class RequestHandler {
  public:
   /// @param sink sends the responses; outlives the handler

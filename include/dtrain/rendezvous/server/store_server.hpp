@@ -25,7 +25,8 @@
 namespace DTRAIN_NAMESPACE::rendezvous {
 
 /// Serves at most one job of each role, from its construction to its destruction, which closes every connection at
-/// once. Lifetime: the loop outlives it. Threads: the loop's, construction and destruction included.
+/// once. Lifetime: the loop outlives it.
+/// Threads: the one that runs the event loop, which is the control thread of the rank or launcher that hosts the store.
 class StoreServer {
  public:
   /// @param listeners at least one
