@@ -26,6 +26,7 @@ class AddressCheck {
  public:
   /// Calls visit() with each of the model's present parameters, in order.
   using Read = std::function<void(AddressCheck&)>;
+  using Now = std::chrono::steady_clock::time_point (*)();
 
   /// Reads the parameters of `model`. Lifetime: the model outlives the check, or its forget().
   template <Model M>
@@ -41,7 +42,9 @@ class AddressCheck {
   /// @param every_step true: checks every step; false: steps 1, 2 and every 64th; nullopt: every step with up to 1000
   /// parameters, or once a step's two readings, by the fastest reading so far, take less than 1 us a parameter; else as
   /// false
-  AddressCheck(Read read, std::optional<bool> every_step) : read_(std::move(read)), every_step_(every_step) {}
+  /// @param now the clock; tests have their own
+  AddressCheck(Read read, std::optional<bool> every_step, Now now = &std::chrono::steady_clock::now)
+      : read_(std::move(read)), every_step_(every_step), now_(now) {}
 
   /// Records the present addresses; later checks compare with them.
   void remember() {
@@ -104,7 +107,7 @@ class AddressCheck {
   }
 
   void compare() {
-    const auto begin = std::chrono::steady_clock::now();
+    const auto begin = now_();
     visited_ = 0;
     read_(*this);
     if (visited_ != known_.size()) {
@@ -115,7 +118,7 @@ class AddressCheck {
                                               "DistributedDataParallel for a model that has changed" +
                                               since_last_check());
     }
-    const std::chrono::nanoseconds cost = std::chrono::steady_clock::now() - begin;
+    const std::chrono::nanoseconds cost = now_() - begin;
     fastest_ = last_checked_ == 0 ? cost : std::min(fastest_, cost);
     last_checked_ = step_;
   }
@@ -153,6 +156,7 @@ class AddressCheck {
 
   Read read_;
   std::optional<bool> every_step_;
+  Now now_;
   std::vector<KnownAddresses> known_;
   std::size_t visited_ = 0;
   std::uint64_t step_ = 0;

@@ -59,7 +59,8 @@ class SegmentSetup {
       map_and_reserve();
       return std::string();
     };
-    // Ranks that are threads of one process share the segment: rank 0 closes the descriptor before the others look.
+    // Under ThreadSanitizer, ranks that are threads of one process share the Segment: rank 0 closes the descriptor
+    // first.
     const auto close = [this](const auto&) {
       shared_.segment->close_descriptor();
       return std::string();

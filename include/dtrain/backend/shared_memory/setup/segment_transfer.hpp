@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "dtrain/backend/shared_memory/segment.hpp"
+#include "dtrain/core/config.hpp"
 #include "dtrain/core/crypto/random.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
@@ -23,9 +24,9 @@
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
-/// Passes a mapping to another thread of the same process (ThreadSanitizer cannot relate two mappings of one memory).
-/// The message carries the address of an InProcessTransfer on the heap, which the receiver then owns. (A receiver that
-/// fails before it reads the message leaks it.)
+/// Under ThreadSanitizer, which cannot relate two mappings of one memory, passes a mapping to another thread of the
+/// same process. The message carries the address of an InProcessTransfer on the heap, which the receiver then owns. (A
+/// receiver that fails before it reads the message leaks it.) In other builds, every rank maps the segment itself.
 struct InProcessTransfer {
   std::shared_ptr<Segment> segment;
   std::atomic<bool> ready{false};  ///< orders the two threads; in C++'s memory model a socket does not
@@ -75,8 +76,10 @@ class SegmentReceiver {
         std::memcpy(&message, received.bytes.data(), sizeof message);
       }
       if (token_ == std::string_view(message.token, sizeof message.token)) {
-        return message.address != 0 ? InProcessTransfer::take(message.address)
-                                    : Segment::adopt(std::move(received.descriptor), bytes);
+        if (DTRAIN_THREAD_SANITIZER && message.address != 0) {
+          return InProcessTransfer::take(message.address);
+        }
+        return Segment::adopt(std::move(received.descriptor), bytes);
       }
       if (deadline.passed()) {
         throw Error(Errc::timeout, "the Unix socket '" + name_ + "' gets messages of other processes only");
@@ -105,11 +108,13 @@ inline void send_segment(const std::string& address, const std::shared_ptr<Segme
     throw Error(Errc::refused, "it runs as user " + std::to_string(peer.uid) + " and this rank as user " +
                                    std::to_string(::geteuid()) + "; start all ranks of a host as one user");
   }
-  message.address = peer.pid == ::getpid() ? InProcessTransfer::give(segment) : 0;
+  if (DTRAIN_THREAD_SANITIZER && peer.pid == ::getpid()) {
+    message.address = InProcessTransfer::give(segment);
+  }
   try {
     connection.send_descriptor(segment->descriptor(), std::as_bytes(std::span(&message, 1)), deadline);
   } catch (...) {
-    if (message.address != 0) {
+    if (DTRAIN_THREAD_SANITIZER && message.address != 0) {
       InProcessTransfer::take(message.address);
     }
     throw;
