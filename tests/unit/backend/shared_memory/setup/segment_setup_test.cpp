@@ -7,8 +7,8 @@
 #include <sys/socket.h>
 
 #include <chrono>
-#include <fstream>
 #include <cstddef>
+#include <fstream>
 #include <memory>
 #include <optional>
 #include <span>
