@@ -5,12 +5,12 @@
 #include <chrono>
 #include <cstdint>
 #include <optional>
-#include <string>
 
 #include "dtrain/backend/communicator.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/failure_latch.hpp"
+#include "dtrain/core/text/format_text.hpp"
 
 namespace DTRAIN_NAMESPACE::backend {
 
@@ -66,7 +66,7 @@ void block_until_complete(E& event, const C& communicator, const FailureLatch& f
       return;
     }
     if (progress_of(event, communicator) == before) {
-      throw Error(Errc::timeout,
+      throw_error(Errc::timeout,
                   "waiting for the communication stream, none of whose work ended within twice the timeout; is a step "
                   "of another thread still using it?");
     }

@@ -5,39 +5,39 @@
 #include <cstddef>
 #include <functional>
 #include <limits>
-#include <string>
 
+#include "dtrain/core/config.hpp"
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/types/buffer_view.hpp"
 
 namespace DTRAIN_NAMESPACE::backend {
 
 namespace detail {
 
-inline std::string amount(const ConstBufferView& view) {
-  return std::to_string(view.count) + " " + name(view.dtype);
-}
-
-[[noreturn]] inline void refuse(const std::string& sentence) {
-  throw Error(Errc::invalid_argument, sentence);
+/// @throws Error: "all_reduce of 1024 f32" and the problem
+[[noreturn]] DTRAIN_NOT_INLINED inline void refuse_view(const char* operation, const ConstBufferView& view,
+                                                        const char* problem, Errc code = Errc::invalid_argument) {
+  throw_error(code, "{} of {} {}{}", {operation, view.count, name(view.dtype), problem});
 }
 
 inline void check_memory(const char* operation, const ConstBufferView& view) {
   const std::size_t element = size_bytes(view.dtype);
   if (element == 0 || view.count > std::numeric_limits<std::size_t>::max() / 2 / element) {
-    refuse(std::string(operation) + " of " + amount(view) + ": no memory is that long, or holds that type");
+    refuse_view(operation, view, ": no memory is that long, or holds that type");
   }
   if (view.count != 0 && view.data == nullptr) {
-    refuse(std::string(operation) + " of " + amount(view) + " was given a null address");
+    refuse_view(operation, view, " was given a null address");
   }
 }
 
 /// @throws Error (unsupported) for 8-bit floats
 inline void check_is_reduced(const char* operation, const ConstBufferView& view) {
   if (is_float8(view.dtype)) {
-    throw Error(Errc::unsupported, std::string(operation) + " of " + amount(view) +
-                                       ": floats of 8 bits can be moved, and not reduced, because they have too few "
-                                       "digits for a sum or an average; reduce them as f16, bf16 or f32");
+    refuse_view(operation, view,
+                ": floats of 8 bits can be moved, and not reduced, because they have too few digits for a sum or an "
+                "average; reduce them as f16, bf16 or f32",
+                Errc::unsupported);
   }
 }
 
@@ -53,25 +53,30 @@ inline void check_blocks(const char* operation, const char* whole_is, const Cons
                          const ConstBufferView& part, int rank, int size) {
   const std::size_t ranks = static_cast<std::size_t>(size);
   if (whole.dtype != part.dtype || whole.count % ranks != 0 || whole.count / ranks != part.count) {
-    refuse(std::string(operation) + " on " + std::to_string(size) + " ranks with " + whole_is + " of " + amount(whole) +
-           " and " + part_is + " of " + amount(part) + "; the first has a block like the second for each rank");
+    throw_error(Errc::invalid_argument,
+                "{} on {} ranks with {} of {} {} and {} of {} {}; the first has a block like the second for each rank",
+                {operation, size, whole_is, whole.count, name(whole.dtype), part_is, part.count, name(part.dtype)});
   }
   check_memory(operation, whole);
   check_memory(operation, part);
   if (overlap(whole, part) && part.data != whole.data + static_cast<std::size_t>(rank) * part.bytes()) {
-    refuse("the input and output of " + std::string(operation) +
-           " overlap; give disjoint memory, or this rank's block of the longer one as the shorter");
+    throw_error(Errc::invalid_argument,
+                "the input and output of {} overlap; give disjoint memory, or this rank's block of the longer one as "
+                "the shorter",
+                {operation});
   }
 }
 
 }  // namespace detail
 
 /// @param backend named in the error: "backend::Gloo" @throws Error (unsupported) for device memory
-inline void check_host_memory(const char* backend, const ConstBufferView& input, const ConstBufferView& output) {
+DTRAIN_NOT_INLINED inline void check_host_memory(const char* backend, const ConstBufferView& input,
+                                                 const ConstBufferView& output) {
   for (const Device device : {input.device, output.device}) {
     if (device.kind != DeviceKind::host) {
-      throw Error(Errc::unsupported, std::string(backend) + " takes host memory, not memory of " + to_string(device) +
-                                         "; use backend::Nccl or backend::Staged for it");
+      throw_error(Errc::unsupported,
+                  "{} takes host memory, not memory of {}; use backend::Nccl or backend::Staged for it",
+                  {backend, to_string(device)});
     }
   }
 }
@@ -80,13 +85,14 @@ inline void check_host_memory(const char* backend, const ConstBufferView& input,
 /// (unsupported) for 8-bit floats.
 inline void check_all_reduce(const ConstBufferView& input, const ConstBufferView& output) {
   if (input.count != output.count || input.dtype != output.dtype) {
-    detail::refuse("all_reduce of " + detail::amount(input) + " into " + detail::amount(output) +
-                   "; both buffers have the same length and type");
+    throw_error(Errc::invalid_argument, "all_reduce of {} {} into {} {}; both buffers have the same length and type",
+                {input.count, name(input.dtype), output.count, name(output.dtype)});
   }
   detail::check_memory("all_reduce", input);
   detail::check_memory("all_reduce", output);
   if (input.data != output.data && detail::overlap(input, output)) {
-    detail::refuse("the input and output of all_reduce overlap; give the same address for both, or disjoint memory");
+    throw_error(Errc::invalid_argument,
+                "the input and output of all_reduce overlap; give the same address for both, or disjoint memory");
   }
   detail::check_is_reduced("all_reduce", output);
 }
@@ -106,8 +112,7 @@ inline void check_all_gather(const ConstBufferView& input, const ConstBufferView
 /// @throws Error (invalid_argument) unless `root` is a rank of the channel and the memory is valid (see check_memory).
 inline void check_broadcast(const ConstBufferView& buffer, int root, int size) {
   if (root < 0 || root >= size) {
-    detail::refuse("broadcast from rank " + std::to_string(root) + " of " + std::to_string(size) +
-                   "; ranks are counted from 0");
+    throw_error(Errc::invalid_argument, "broadcast from rank {} of {}; ranks are counted from 0", {root, size});
   }
   detail::check_memory("broadcast", buffer);
 }
@@ -115,8 +120,8 @@ inline void check_broadcast(const ConstBufferView& buffer, int root, int size) {
 /// @throws Error (invalid_argument) unless `peer` is another rank of the channel and the memory is valid.
 inline void check_message(const char* operation, const ConstBufferView& buffer, int peer, int rank, int size) {
   if (peer < 0 || peer >= size || peer == rank) {
-    detail::refuse(std::string(operation) + " between rank " + std::to_string(rank) + " and rank " +
-                   std::to_string(peer) + " of " + std::to_string(size) + "; a peer is another rank, counted from 0");
+    throw_error(Errc::invalid_argument, "{} between rank {} and rank {} of {}; a peer is another rank, counted from 0",
+                {operation, rank, peer, size});
   }
   detail::check_memory(operation, buffer);
 }
@@ -124,13 +129,13 @@ inline void check_message(const char* operation, const ConstBufferView& buffer, 
 /// @throws Error (invalid_argument) unless both are ranks of the channel, and the memory is valid and disjoint.
 inline void check_send_recv(const ConstBufferView& input, int to, const ConstBufferView& output, int from, int size) {
   if (to < 0 || to >= size || from < 0 || from >= size) {
-    detail::refuse("send_recv to rank " + std::to_string(to) + " and from rank " + std::to_string(from) + " of " +
-                   std::to_string(size) + "; ranks are counted from 0");
+    throw_error(Errc::invalid_argument, "send_recv to rank {} and from rank {} of {}; ranks are counted from 0",
+                {to, from, size});
   }
   detail::check_memory("send_recv", input);
   detail::check_memory("send_recv", output);
   if (detail::overlap(input, output)) {
-    detail::refuse("the input and output of send_recv overlap; give it disjoint memory");
+    throw_error(Errc::invalid_argument, "the input and output of send_recv overlap; give it disjoint memory");
   }
 }
 

@@ -5,7 +5,9 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <string_view>
 
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/types/dtype.hpp"
 #include "dtrain/core/types/reduce_op.hpp"
 
@@ -44,18 +46,17 @@ struct Operation {
 
 /// "all_reduce (sum) of 1024 f32"; "broadcast of 10 f64 from rank 0".
 inline std::string to_string(const Operation& operation) {
-  const std::string elements = " of " + std::to_string(operation.count) + " " + name(operation.dtype);
-  const std::string reduced = std::string(" (") + name(operation.op) + ")";
-  const std::string peer = " rank " + std::to_string(operation.root);
+  const std::string elements = format_text("of {} {}", {operation.count, name(operation.dtype)});
+  const char* const op = name(operation.op);
   switch (operation.kind) {
-    case OperationKind::all_reduce: return "all_reduce" + reduced + elements;
-    case OperationKind::broadcast: return "broadcast" + elements + " from" + peer;
-    case OperationKind::reduce_scatter: return "reduce_scatter" + reduced + elements + " a rank";
-    case OperationKind::all_gather: return "all_gather" + elements + " a rank";
+    case OperationKind::all_reduce: return format_text("all_reduce ({}) {}", {op, elements});
+    case OperationKind::broadcast: return format_text("broadcast {} from rank {}", {elements, operation.root});
+    case OperationKind::reduce_scatter: return format_text("reduce_scatter ({}) {} a rank", {op, elements});
+    case OperationKind::all_gather: return format_text("all_gather {} a rank", {elements});
     case OperationKind::barrier: return "barrier";
-    case OperationKind::send: return "send" + elements + " to" + peer;
-    case OperationKind::recv: return "recv" + elements + " from" + peer;
-    case OperationKind::send_recv: return "send_recv" + elements + " to" + peer;
+    case OperationKind::send: return format_text("send {} to rank {}", {elements, operation.root});
+    case OperationKind::recv: return format_text("recv {} from rank {}", {elements, operation.root});
+    case OperationKind::send_recv: return format_text("send_recv {} to rank {}", {elements, operation.root});
     case OperationKind::none: break;
   }
   return "no operation";
@@ -70,9 +71,40 @@ inline std::string described(const Operation& operation, const DescribeOperation
 
 /// "operation 5 of channel 'group'", or "on channel 'group'" point to point.
 inline std::string position_of(const Operation& operation, const std::string& channel) {
-  return (operation.sequence == 0 ? "on channel '"
-                                  : "operation " + std::to_string(operation.sequence) + " of channel '") +
-         channel + "'";
+  return operation.sequence == 0 ? format_text("on channel '{}'", {channel})
+                                 : format_text("operation {} of channel '{}'", {operation.sequence, channel});
 }
+
+/// "all_reduce (sum) of 1024 f32, operation 5 of channel 'group'".
+inline std::string described_on(const std::string& channel, const Operation& operation,
+                                const DescribeOperation& describe = {}) {
+  return format_text("{}, {}", {described(operation, describe), position_of(operation, channel)});
+}
+
+/// The sentence for ranks that call different operations. @param call of `rank` @param act of `other`: "called barrier"
+inline std::string unequal_calls(const std::string& position, int rank, const std::string& call, int other,
+                                 std::string_view act) {
+  return format_text("as {}, rank {} called {} and rank {} {}; every rank calls the same collectives in the same order",
+                     {position, rank, call, other, act});
+}
+
+/// What a rank says of a message.
+struct MessageEnd {
+  int job_rank;
+  std::uint64_t count;
+  DType dtype;
+};
+
+/// The sentence for a message whose ends differ.
+inline std::string unequal_message(const std::string& channel, const MessageEnd& sent, const MessageEnd& received) {
+  return format_text(
+      "on channel '{}', rank {} sends {} {} and rank {} receives {} {}; both give the same count and type",
+      {channel, sent.job_rank, sent.count, name(sent.dtype), received.job_rank, received.count, name(received.dtype)});
+}
+
+/// The end of the sentence for an operation on a wrong stream.
+inline constexpr const char* began_early =
+    "began before the one enqueued before it had run; operations of one communicator go to one stream, or to streams "
+    "that wait for each other";
 
 }  // namespace DTRAIN_NAMESPACE::backend

@@ -2,12 +2,11 @@
 /// @file
 /// Definition of backend::SharedMemory::open_blocking.
 
-#include <string>
-
 #include "dtrain/backend/setup/open_and_report.hpp"
 #include "dtrain/backend/shared_memory.hpp"
 #include "dtrain/backend/shared_memory/control_block.hpp"
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/text/format_text.hpp"
 
 namespace DTRAIN_NAMESPACE::backend {
 
@@ -17,14 +16,14 @@ static_assert(SharedMemory::most_ranks == max_ranks);
 
 inline void check_one_host(const rendezvous::Membership& members) {
   if (members.other_host_rank >= 0) {
-    throw Error(Errc::unsupported, "backend::SharedMemory joins the ranks of one host, but rank " +
-                                       std::to_string(members.rank) + " is on " + members.host + " and rank " +
-                                       std::to_string(members.other_host_rank) + " on " + members.other_host_text() +
-                                       "; use backend::Mpi, backend::Gloo or backend::Nccl for several hosts");
+    throw_error(Errc::unsupported,
+                "backend::SharedMemory joins the ranks of one host, but rank {} is on {} and rank {} on {}; use "
+                "backend::Mpi, backend::Gloo or backend::Nccl for several hosts",
+                {members.rank, members.host, members.other_host_rank, members.other_host_text()});
   }
   if (members.world_size > max_ranks) {
-    throw Error(Errc::limit, "backend::SharedMemory joins at most " + std::to_string(max_ranks) + " ranks, not " +
-                                 std::to_string(members.world_size) + "; use backend::Gloo or backend::Mpi");
+    throw_error(Errc::limit, "backend::SharedMemory joins at most {} ranks, not {}; use backend::Gloo or backend::Mpi",
+                {max_ranks, members.world_size});
   }
 }
 

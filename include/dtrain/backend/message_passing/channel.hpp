@@ -12,6 +12,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -21,10 +22,12 @@
 #include "dtrain/backend/message_passing/routine.hpp"
 #include "dtrain/backend/message_passing/transport.hpp"
 #include "dtrain/core/cause.hpp"
+#include "dtrain/core/config.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/failure_latch.hpp"
 #include "dtrain/core/futex.hpp"
 #include "dtrain/core/process/owning_process.hpp"
+#include "dtrain/core/text/format_text.hpp"
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
@@ -71,12 +74,12 @@ class Channel {
   template <class Make>
   void run(std::uint64_t turn, const Operation& operation, Make make) noexcept {
     if (in_operation_.exchange(1) != 0) {
-      fail(out_of_order(operation));
+      fail_operation(CauseKind::exception, operation, " ", began_early);
       return;
     }
     const std::uint64_t done = done_.load(std::memory_order_relaxed);
     if (done + 1 != turn && !aborted()) {
-      fail(out_of_order(operation));
+      fail_operation(CauseKind::exception, operation, " ", began_early);
     } else if (!cause_.flag().load()) {  // seq_cst, as in close(): this thread or close() sees the other's store
       execute(operation, make);
     }
@@ -138,8 +141,8 @@ class Channel {
     }
     std::string reason() const {
       const std::optional<Cause> cause = channel.failure();
-      return "rank " + std::to_string(channel.job_rank_) +
-             (cause ? ": ends because " + cause->sentence() : ": ends because an operation timed out");
+      return format_text("rank {}: ends because {}",
+                         {channel.job_rank_, cause ? cause->sentence() : "an operation timed out"});
     }
   };
 
@@ -153,18 +156,18 @@ class Channel {
         scratch_.leak();
       }
       if (token.timed_out && !aborted()) {  // even if it ended just then: the transport has cancelled it
-        fail({CauseKind::timeout, job_rank_, host_, present(operation) + ": " + missing()});
+        fail_operation(CauseKind::timeout, operation, ": ", missing());
       } else if (routine.done()) {
         routine.check();
       } else if (!aborted()) {
-        fail({CauseKind::exception, job_rank_, host_,
-              present(operation) + " was cancelled, because " + T::backend_name() +
-                  " is out of service in this process since another operation was cancelled"});
+        fail_operation(CauseKind::exception, operation, " was cancelled, because ",
+                       format_text("{} is out of service in this process since another operation was cancelled",
+                                   {T::backend_name()}));
       }
     } catch (const Error& error) {
       explain(operation, error);
     } catch (const std::exception& error) {
-      fail({CauseKind::exception, job_rank_, host_, present(operation) + ": " + error.what()});
+      fail_operation(CauseKind::exception, operation, ": ", error.what());
     }
   }
 
@@ -176,31 +179,27 @@ class Channel {
     }
     failure_->block_until_failed(Deadline::after(std::chrono::milliseconds(500)));
     if (!aborted()) {
-      fail({CauseKind::exception, job_rank_, host_, present(operation) + ": " + error.what()});
+      fail_operation(CauseKind::exception, operation, ": ", error.what());
     }
   }
 
   std::string missing() const {
     const auto [rank, sends] = transport_.waits_for();
     const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(timeout_);
-    const std::string after = " after " + std::to_string(waited.count()) + " ms";
     if (rank < 0 || rank >= static_cast<int>(info_.job_ranks.size())) {
-      return "it had not ended" + after;
+      return format_text("it had not ended after {} ms", {waited.count()});
     }
-    const std::string peer = "rank " + std::to_string(info_.job_ranks[static_cast<std::size_t>(rank)]);
-    return peer + (sends ? " had not sent its part" : " had not taken what was sent to it") + after +
-           "; does every rank call it? DTRAIN_TIMEOUT_SECONDS is how long it may take";
+    return format_text(
+        "rank {} had not {} after {} ms; does every rank call it? DTRAIN_TIMEOUT_SECONDS is how long it may take",
+        {info_.job_ranks[static_cast<std::size_t>(rank)], sends ? "sent its part" : "taken what was sent to it",
+         waited.count()});
   }
 
-  Cause out_of_order(const Operation& operation) const {
-    return {CauseKind::exception, job_rank_, host_,
-            present(operation) +
-                " began before the one enqueued before it had run; operations of one communicator go to one stream, or "
-                "to streams that wait for each other"};
-  }
-
-  std::string present(const Operation& operation) const {
-    return described(operation, info_.describe) + ", " + position_of(operation, info_.name);
+  /// Fails the channel: "all_reduce (sum) of 10 f32, operation 5 of channel 'group'", `joint` and `problem`.
+  DTRAIN_NOT_INLINED void fail_operation(CauseKind kind, const Operation& operation, const char* joint,
+                                         std::string_view problem) {
+    fail({kind, job_rank_, host_,
+          format_text("{}{}{}", {described_on(info_.name, operation, info_.describe), joint, problem})});
   }
 
   const OwningProcess process_;

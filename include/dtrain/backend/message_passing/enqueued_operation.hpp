@@ -12,6 +12,7 @@
 #include "dtrain/backend/message_passing/algorithms/point_to_point.hpp"
 #include "dtrain/backend/message_passing/channel.hpp"
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/text/format_text.hpp"
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
@@ -60,9 +61,8 @@ Routine point_to_point_or_self(OperationContext<typename T::Endpoint>& context, 
   }
   if (buffers.from == context.rank()) {
     if (channel.self_messages().empty()) {
-      throw Error(Errc::disagreement, "on channel '" + context.channel.name + "', rank " +
-                                          std::to_string(channel.job_rank()) +
-                                          " receives from itself what it has not sent before");
+      throw_error(Errc::disagreement, "on channel '{}', rank {} receives from itself what it has not sent before",
+                  {context.channel.name, channel.job_rank()});
     }
     const auto message = std::move(channel.self_messages().front());
     channel.self_messages().pop_front();

@@ -7,11 +7,11 @@
 #include <cstring>
 #include <memory>
 #include <new>
-#include <string>
 #include <utility>
 
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/process/process_limits.hpp"
+#include "dtrain/core/text/format_text.hpp"
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
@@ -41,8 +41,7 @@ class Allocation {
     try {
       memory_ = detail::allocate_pages(bytes == 0 ? 1 : bytes);
     } catch (const std::bad_alloc&) {
-      throw Error(Errc::out_of_memory,
-                  "no " + std::to_string(bytes) + " bytes of memory could be had" + limit_hint(ENOMEM));
+      throw_error(Errc::out_of_memory, "no {} bytes of memory could be had{}", {bytes, limit_hint(ENOMEM)});
     }
     std::memset(memory_.get(), 0, bytes);
   }

@@ -11,6 +11,7 @@
 
 #include "dtrain/backend/shared_memory/control_block.hpp"
 #include "dtrain/core/cause.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/rendezvous/membership/rank_list.hpp"
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
@@ -70,9 +71,9 @@ struct BarrierWait {
       }
       if (state == SlotState::closed && !has_arrived(slot, number)) {
         return Cause{CauseKind::disagreement, -1, "",
-                     present() + " cannot be finished: rank " + std::to_string(control.job_rank(rank)) +
-                         " has left the channel without calling it; every rank takes as many steps and calls the same "
-                         "collectives"};
+                     format_text("{} cannot be finished: rank {} has left the channel without calling it; every rank "
+                                 "takes as many steps and calls the same collectives",
+                                 {present(), control.job_rank(rank)})};
       }
     }
     return std::nullopt;
@@ -85,9 +86,10 @@ struct BarrierWait {
     for (int rank = 0; rank < ranks; ++rank) {
       (has_arrived(control.slot(rank), number) ? here : not_here).push_back(control.job_rank(rank));
     }
-    return rendezvous::rank_list(not_here) + " had not arrived after " + std::to_string(waited.count()) + " ms; " +
-           rendezvous::rank_list(here) +
-           " had; does every rank call it? DTRAIN_TIMEOUT_SECONDS is how long it may take";
+    return format_text(
+        "{} had not arrived after {} ms; {} had; does every rank call it? DTRAIN_TIMEOUT_SECONDS is how long it may "
+        "take",
+        {rendezvous::rank_list(not_here), waited.count(), rendezvous::rank_list(here)});
   }
 
  private:

@@ -22,10 +22,12 @@
 #include "dtrain/backend/shared_memory/segment.hpp"
 #include "dtrain/backend/shared_memory/spin_policy.hpp"
 #include "dtrain/core/cause.hpp"
+#include "dtrain/core/config.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/failure_latch.hpp"
 #include "dtrain/core/futex.hpp"
 #include "dtrain/core/process/owning_process.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/kernels/instruction_sets/isa.hpp"
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
@@ -81,12 +83,12 @@ class Channel {
   template <class F>
   void run(std::uint64_t turn, const Operation& operation, F work) noexcept {
     if (in_operation_.exchange(1) != 0) {
-      fail(out_of_order(operation));
+      fail_early(operation);
       return;
     }
     const std::uint64_t done = done_.load(std::memory_order_relaxed);
     if (done + 1 != turn && !aborted()) {
-      fail(out_of_order(operation));
+      fail_early(operation);
     } else if (!cause_.flag().load()) {  // seq_cst, as in close(): this thread or close() sees the other's store
       operation_ = operation;
       deadline_.reset();
@@ -146,7 +148,7 @@ class Channel {
         fail(*cause);
       } else if (deadline_->passed()) {
         const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(timeout_);
-        fail({CauseKind::timeout, job_rank_, host_, present() + ": " + awaited.missing(waited)});
+        fail({CauseKind::timeout, job_rank_, host_, format_text("{}: {}", {present(), awaited.missing(waited)})});
       }
     }
     return false;
@@ -175,8 +177,8 @@ class Channel {
         throw_cause(control_.slot(peer).cause.load());
       }
       if (peer != rank_ && state == SlotState::closed) {
-        throw Error(Errc::disagreement, doing + ": rank " + std::to_string(control_.job_rank(peer)) +
-                                            " has left the channel; every rank calls the same collectives");
+        throw_error(Errc::disagreement, "{}: rank {} has left the channel; every rank calls the same collectives",
+                    {doing, control_.job_rank(peer)});
       }
     }
   }
@@ -249,24 +251,20 @@ class Channel {
       const Operation& other = operation_of(peer);
       if (!other.agrees_with(first)) {
         fail({CauseKind::disagreement, -1, "",
-              "as " + position_of(first, name_) + ", rank " + std::to_string(control_.job_rank(0)) + " called " +
-                  to_string(first) + " and rank " + std::to_string(control_.job_rank(peer)) + " called " +
-                  to_string(other) + "; every rank calls the same collectives in the same order"});
+              unequal_calls(position_of(first, name_), control_.job_rank(0), to_string(first), control_.job_rank(peer),
+                            "called " + to_string(other))});
         return false;
       }
     }
     return true;
   }
 
-  Cause out_of_order(const Operation& operation) const {
-    return {
-        CauseKind::exception, job_rank_, host_,
-        to_string(operation) + ", " + position_of(operation, name_) +
-            ", began before the one enqueued before it had run; operations of one communicator go to one stream, or "
-            "to streams that wait for each other"};
+  DTRAIN_NOT_INLINED void fail_early(const Operation& operation) {
+    const std::string text = format_text("{}, {}", {described_on(name_, operation), began_early});
+    fail({CauseKind::exception, job_rank_, host_, text});
   }
 
-  std::string present() const { return described(operation_, describe_) + ", " + position_of(operation_, name_); }
+  std::string present() const { return described_on(name_, operation_, describe_); }
 
   const OwningProcess process_;
   const int rank_;

@@ -19,6 +19,7 @@
 #include "dtrain/backend/shared_memory/operations/mailbox_transfer.hpp"
 #include "dtrain/backend/shared_memory/operations/reduce_scatter.hpp"
 #include "dtrain/backend/shared_memory/setup/segment_setup.hpp"
+#include "dtrain/core/text/format_text.hpp"
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
@@ -116,8 +117,9 @@ struct Communicator::ChannelOwner {
     ++collectives;
     check();
     if (!same) {
-      throw Error(Errc::unsupported, "the ranks of channel '" + channel->name() +
-                                         "' do not see the same memory; use backend::Mpi, Gloo or Nccl between hosts");
+      throw_error(Errc::unsupported,
+                  "the ranks of channel '{}' do not see the same memory; use backend::Mpi, Gloo or Nccl between hosts",
+                  {channel->name()});
     }
   }
 
@@ -239,7 +241,7 @@ DTRAIN_DEFINED Allocation Communicator::allocate_blocking(std::size_t bytes, Dea
   const auto check = [owner = owner_.get()] {
     owner->run_other_streams();
     owner->check();
-    owner->channel->throw_if_peer_gone("allocating memory on channel '" + owner->context.name + "'");
+    owner->channel->throw_if_peer_gone(format_text("allocating memory on channel '{}'", {owner->context.name}));
   };
   const MappedSegment shared = SegmentSetup(owner_->context, ++owner_->segment_setups, bytes, deadline, check).run();
   owner_->check();

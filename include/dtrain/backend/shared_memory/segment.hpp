@@ -18,6 +18,7 @@
 #include "dtrain/core/process/blocked_write_signals.hpp"
 #include "dtrain/core/process/descriptor.hpp"
 #include "dtrain/core/process/owning_process.hpp"
+#include "dtrain/core/text/format_text.hpp"
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
@@ -37,7 +38,7 @@ class Segment {
   static std::shared_ptr<Segment> create(std::size_t bytes, std::size_t needed) {
     const std::uint64_t available = available_memory_bytes();
     if (needed > available) {
-      throw out_of_memory(needed, available);
+      throw_out_of_memory(needed, available);
     }
     Descriptor memory(::memfd_create("dtrain", MFD_CLOEXEC | MFD_ALLOW_SEALING));
     if (!memory) {
@@ -62,8 +63,7 @@ class Segment {
     const int seals = ::fcntl(memory.get(), F_GET_SEALS);
     const off_t end = ::lseek(memory.get(), 0, SEEK_END);
     if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || end < 0 || static_cast<std::uint64_t>(end) != bytes) {
-      throw Error(Errc::protocol,
-                  "the shared memory that rank 0 sent is not sealed, or not of " + std::to_string(bytes) + " bytes");
+      throw_error(Errc::protocol, "the shared memory that rank 0 sent is not sealed, or not of {} bytes", {bytes});
     }
     return std::shared_ptr<Segment>(new Segment(std::move(memory), bytes));
   }
@@ -98,7 +98,7 @@ class Segment {
       result = ::posix_fallocate(memory_.get(), static_cast<off_t>(offset), static_cast<off_t>(count));
     } while (result == EINTR);
     if (result == ENOSPC || result == ENOMEM) {
-      throw out_of_memory(count, available_memory_bytes());
+      throw_out_of_memory(count, available_memory_bytes());
     }
     if (result != 0) {
       throw posix_error(result, "reserving " + std::to_string(count) + " bytes of shared memory");
@@ -147,11 +147,11 @@ class Segment {
 
   void unmap() const noexcept { static_cast<void>(::munmap(base_, bytes_)); }
 
-  static Error out_of_memory(std::size_t bytes, std::uint64_t available) {
-    return {Errc::out_of_memory,
-            "allocating " + std::to_string(bytes) + " bytes of shared memory: about " + std::to_string(available) +
-                " bytes are available on this host; use fewer ranks or a smaller model, or give the "
-                "container more memory"};
+  [[noreturn]] static void throw_out_of_memory(std::size_t bytes, std::uint64_t available) {
+    throw_error(Errc::out_of_memory,
+                "allocating {} bytes of shared memory: about {} bytes are available on this host; use fewer ranks or a "
+                "smaller model, or give the container more memory",
+                {bytes, available});
   }
 
   const OwningProcess process_;

@@ -6,9 +6,12 @@
 #include <cstring>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "dtrain/backend/message_passing/operation_context.hpp"
+#include "dtrain/core/config.hpp"
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/kernels/copy.hpp"
 
 /// Ranks with different operations detect it here, before one waits for a message that the other never sends. Large
@@ -58,26 +61,33 @@ inline bool fit(const Operation& own, const Operation& other) noexcept {
 }
 
 template <Endpoint E>
-[[noreturn]] void disagree(const OperationContext<E>& context, int peer, const std::string& peer_action) {
-  const auto job_rank = [&](int rank) {
-    return std::to_string(context.channel.job_ranks[static_cast<std::size_t>(rank)]);
-  };
-  throw Error(Errc::disagreement,
-              "as " + position_of(context.operation, context.channel.name) + ", rank " + job_rank(context.rank()) +
-                  " called " + described(context.operation, context.channel.describe) + " and rank " + job_rank(peer) +
-                  " " + peer_action + "; every rank calls the same collectives in the same order");
+int job_rank(const OperationContext<E>& context, int rank) {
+  return context.channel.job_ranks[static_cast<std::size_t>(rank)];
 }
 
 template <Endpoint E>
-[[noreturn]] void disagree_on_message(const OperationContext<E>& context, int peer, const Operation& sent) {
-  const auto job_rank = [&](int rank) {
-    return std::to_string(context.channel.job_ranks[static_cast<std::size_t>(rank)]);
-  };
-  throw Error(Errc::disagreement, "on channel '" + context.channel.name + "', rank " + job_rank(peer) + " sends " +
-                                      std::to_string(sent.count) + " " + name(sent.dtype) + " and rank " +
-                                      job_rank(context.rank()) + " receives " +
-                                      std::to_string(context.operation.count) + " " + name(context.operation.dtype) +
-                                      "; both give the same count and type");
+[[noreturn]] DTRAIN_NOT_INLINED void disagree(const OperationContext<E>& context, int peer,
+                                              std::string_view peer_action) {
+  const ChannelInfo& channel = context.channel;
+  throw Error(Errc::disagreement,
+              unequal_calls(position_of(context.operation, channel.name), job_rank(context, context.rank()),
+                            described(context.operation, channel.describe), job_rank(context, peer), peer_action));
+}
+
+template <Endpoint E>
+[[noreturn]] DTRAIN_NOT_INLINED void disagree_on_message(const OperationContext<E>& context, int peer,
+                                                         const Operation& sent) {
+  const Operation& received = context.operation;
+  throw Error(Errc::disagreement,
+              unequal_message(context.channel.name, {job_rank(context, peer), sent.count, sent.dtype},
+                              {job_rank(context, context.rank()), received.count, received.dtype}));
+}
+
+template <Endpoint E>
+[[noreturn]] DTRAIN_NOT_INLINED void disagree_on_length(const OperationContext<E>& context, int peer, std::size_t bytes,
+                                                        std::size_t expected) {
+  disagree(context, peer,
+           format_text("sent {} bytes where {} were its part; do all ranks run one program?", {bytes, expected}));
 }
 
 }  // namespace detail
@@ -88,8 +98,8 @@ inline constexpr OperationKind has_left = OperationKind::none;
 /// Checks a received header: `memory` holds `bytes` of a message from `peer`.
 /// @throws Error (disagreement) unless `peer` calls the same operation and sends `payload` bytes in the header
 template <Endpoint E>
-void check_header(const OperationContext<E>& context, int peer, const std::byte* memory, std::size_t bytes,
-                  std::size_t payload) {
+DTRAIN_NOT_INLINED void check_header(const OperationContext<E>& context, int peer, const std::byte* memory,
+                                     std::size_t bytes, std::size_t payload) {
   Operation other;
   if (bytes < sizeof(Operation)) {
     detail::disagree(context, peer, "was still in the one before");
@@ -102,15 +112,13 @@ void check_header(const OperationContext<E>& context, int peer, const std::byte*
     detail::disagree_on_message(context, peer, other);
   }
   if (!detail::fit(context.operation, other)) {
-    detail::disagree(
-        context, peer,
-        "called " + to_string(other) +
-            (other.sequence == context.operation.sequence ? std::string()
-                                                          : " as " + position_of(other, context.channel.name)));
+    const bool same_position = other.sequence == context.operation.sequence;
+    const std::string called = "called " + to_string(other);
+    detail::disagree(context, peer,
+                     same_position ? called : called + " as " + position_of(other, context.channel.name));
   }
   if (bytes != sizeof(Operation) + payload) {
-    detail::disagree(context, peer,
-                     "sent " + std::to_string(bytes) + " bytes to begin it; do all ranks run one program?");
+    detail::disagree(context, peer, format_text("sent {} bytes to begin it; do all ranks run one program?", {bytes}));
   }
 }
 
@@ -118,9 +126,7 @@ void check_header(const OperationContext<E>& context, int peer, const std::byte*
 template <Endpoint E>
 void check_length(const OperationContext<E>& context, int peer, std::size_t bytes, std::size_t expected) {
   if (bytes != expected) {
-    detail::disagree(context, peer,
-                     "sent " + std::to_string(bytes) + " bytes where " + std::to_string(expected) +
-                         " were its part; do all ranks run one program?");
+    detail::disagree_on_length(context, peer, bytes, expected);
   }
 }
 

@@ -11,6 +11,7 @@
 #include "dtrain/backend/shared_memory/channel.hpp"
 #include "dtrain/backend/shared_memory/mailbox_slot.hpp"
 #include "dtrain/core/cause.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/kernels/copy.hpp"
 #include "dtrain/kernels/non_temporal_copy.hpp"
 
@@ -83,17 +84,20 @@ struct MailboxTransfer {
       const int peer = gone();
       if (peer >= 0 && !done()) {
         return Cause{CauseKind::disagreement, -1, "",
-                     present() + " cannot be finished: rank " + std::to_string(job_rank(peer)) +
-                         " has left the channel without completing it"};
+                     format_text("{} cannot be finished: rank {} has left the channel without completing it",
+                                 {present(), job_rank(peer)})};
       }
       return std::nullopt;
     }
 
     std::string missing(std::chrono::milliseconds waited) const {
-      const std::string after = " after " + std::to_string(waited.count()) + " ms";
-      return unreceived_ ? "rank " + std::to_string(job_rank(work_.from)) + " had not sent all of it" + after
-                         : "rank " + std::to_string(job_rank(work_.to)) + " had not taken what was sent before" +
-                               after + "; where ranks send to each other before they receive, use send_recv";
+      if (unreceived_) {
+        return format_text("rank {} had not sent all of it after {} ms", {job_rank(work_.from), waited.count()});
+      }
+      return format_text(
+          "rank {} had not taken what was sent before after {} ms; where ranks send to each other before they receive, "
+          "use send_recv",
+          {job_rank(work_.to), waited.count()});
     }
 
    private:
@@ -149,10 +153,8 @@ struct MailboxTransfer {
     void receive_chunk(MailboxSlot& slot) noexcept {
       if (slot.count != work_.output_count || slot.dtype != work_.output_dtype) {
         channel_.fail({CauseKind::disagreement, -1, "",
-                       "on channel '" + channel_.name() + "', rank " + std::to_string(job_rank(work_.from)) +
-                           " sends " + std::to_string(slot.count) + " " + name(slot.dtype) + " and rank " +
-                           std::to_string(channel_.job_rank()) + " receives " + std::to_string(work_.output_count) +
-                           " " + name(work_.output_dtype) + "; both give the same count and type"});
+                       unequal_message(channel_.name(), {job_rank(work_.from), slot.count, slot.dtype},
+                                       {channel_.job_rank(), work_.output_count, work_.output_dtype})});
         return;
       }
       const std::size_t bytes = work_.output_count * size_bytes(work_.output_dtype);

@@ -20,6 +20,7 @@
 #include "dtrain/backend/setup/store_gather.hpp"
 #include "dtrain/backend/shared_memory/segment.hpp"
 #include "dtrain/backend/shared_memory/setup/segment_transfer.hpp"
+#include "dtrain/core/text/format_text.hpp"
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
@@ -39,9 +40,10 @@ class SegmentSetup {
   /// @param check see StoreRank
   SegmentSetup(const ChannelContext& context, std::uint64_t number, std::size_t bytes, Deadline deadline,
                std::function<void()> check = {})
-      : self_(StoreRank::of(context, deadline, "setting up shared memory for channel '" + context.name + "'")),
+      : self_(
+            StoreRank::of(context, deadline, format_text("setting up shared memory for channel '{}'", {context.name}))),
         failure_(context.failure),
-        name_(context.name + "/memory-" + std::to_string(number)),
+        name_(format_text("{}/memory-{}", {context.name, number})),
         bytes_(bytes) {
     self_.check = std::move(check);
     const std::size_t unit = bytes >= huge_page_bytes ? huge_page_bytes : static_cast<std::size_t>(::getpagesize());
@@ -79,7 +81,7 @@ class SegmentSetup {
       return std::to_string(bytes_);
     }
     receiver_.emplace();
-    return std::to_string(bytes_) + " " + receiver_->address();
+    return format_text("{} {}", {bytes_, receiver_->address()});
   }
 
   /// On rank 0. @returns the nonce
@@ -88,15 +90,16 @@ class SegmentSetup {
       const std::string& request = requests[static_cast<std::size_t>(peer)];
       const std::string bytes = request.substr(0, request.find(' '));
       if (bytes != requests[0]) {
-        throw Error(Errc::disagreement, self_.name_of_rank(0) + " allocates " + requests[0] +
-                                            " bytes of shared memory and " + self_.name_of_rank(peer) + " allocates " +
-                                            sanitize(bytes) + "; every rank asks for the same size");
+        throw_error(Errc::disagreement,
+                    "{} allocates {} bytes of shared memory and {} allocates {}; every rank asks for the same size",
+                    {self_.name_of_rank(0), requests[0], self_.name_of_rank(peer), sanitize(bytes)});
       }
     }
     const auto ranks = static_cast<std::size_t>(self_.ranks);
     if (bytes_ > (std::size_t{1} << 56) / ranks) {
-      throw Error(Errc::out_of_memory, "allocating " + std::to_string(bytes_) + " bytes of shared memory for each of " +
-                                           std::to_string(ranks) + " ranks: no machine has an address space for that");
+      throw_error(Errc::out_of_memory,
+                  "allocating {} bytes of shared memory for each of {} ranks: no machine has an address space for that",
+                  {bytes_, ranks});
     }
     shared_.segment = Segment::create(ranks * shared_.stride, ranks * bytes_);
     for (int peer = 1; peer < self_.ranks; ++peer) {
@@ -108,7 +111,7 @@ class SegmentSetup {
         if (failure_->block_until_failed(Deadline::after(std::chrono::milliseconds(700)))) {
           failure_->throw_if_failed(self_.job_rank);
         }
-        throw Error(error.code(), self_.doing + " with " + self_.name_of_rank(peer) + ": " + error.what());
+        throw Error(error.code(), format_text("{} with {}: {}", {self_.doing, self_.name_of_rank(peer), error.what()}));
       }
     }
     std::uint64_t nonce = 0;
@@ -125,8 +128,9 @@ class SegmentSetup {
       }
       shared_.segment->reserve(static_cast<std::size_t>(self_.rank) * shared_.stride, bytes_);
     } catch (const Error& error) {
-      throw Error(error.code(),
-                  (self_.rank == 0 ? std::string() : "on " + self_.name_of_rank(self_.rank) + ": ") + error.what());
+      throw Error(error.code(), self_.rank == 0
+                                    ? error.what()
+                                    : format_text("on {}: {}", {self_.name_of_rank(self_.rank), error.what()}));
     }
   }
 

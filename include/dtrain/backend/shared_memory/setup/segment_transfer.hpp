@@ -19,6 +19,7 @@
 #include "dtrain/core/crypto/random.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/text/sanitize.hpp"
 #include "dtrain/net/unix_socket.hpp"
 
@@ -57,7 +58,7 @@ class SegmentReceiver {
   SegmentReceiver() : listener_(name_) {}
 
   /// "NAME TOKEN", for rank 0.
-  std::string address() const { return name_ + " " + token_; }
+  std::string address() const { return format_text("{} {}", {name_, token_}); }
 
   /// The segment that rank 0 has sent. Closes connections of other processes. Blocking: no.
   /// @throws Error (timeout) if rank 0 has sent none; as Segment::adopt
@@ -82,7 +83,7 @@ class SegmentReceiver {
         return Segment::adopt(std::move(received.descriptor), bytes);
       }
       if (deadline.passed()) {
-        throw Error(Errc::timeout, "the Unix socket '" + name_ + "' gets messages of other processes only");
+        throw_error(Errc::timeout, "the Unix socket '{}' gets messages of other processes only", {name_});
       }
     }
   }
@@ -99,14 +100,14 @@ inline void send_segment(const std::string& address, const std::shared_ptr<Segme
   SegmentMessage message;
   const std::size_t space = address.find(' ');
   if (space == 0 || space == std::string::npos || address.size() - space - 1 != sizeof message.token) {
-    throw Error(Errc::protocol, "its socket's address came as " + in_quotes(address));
+    throw_error(Errc::protocol, "its socket's address came as {}", {in_quotes(address)});
   }
   address.copy(message.token, sizeof message.token, space + 1);
   net::UnixConnection connection = net::UnixConnection::connect(address.substr(0, space), deadline);
   const net::PeerCredentials peer = connection.peer_credentials();
   if (peer.uid != ::geteuid()) {
-    throw Error(Errc::refused, "it runs as user " + std::to_string(peer.uid) + " and this rank as user " +
-                                   std::to_string(::geteuid()) + "; start all ranks of a host as one user");
+    throw_error(Errc::refused, "it runs as user {} and this rank as user {}; start all ranks of a host as one user",
+                {peer.uid, ::geteuid()});
   }
   if (DTRAIN_THREAD_SANITIZER && peer.pid == ::getpid()) {
     message.address = InProcessTransfer::give(segment);
