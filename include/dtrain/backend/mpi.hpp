@@ -5,7 +5,6 @@
 #include <array>
 #include <memory>
 #include <optional>
-#include <string>
 #include <string_view>
 
 #include "dtrain/backend/backend.hpp"
@@ -18,6 +17,7 @@
 #include "dtrain/backend/setup/open_and_report.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/types/dtype.hpp"
 #include "dtrain/rendezvous/protocol/secret.hpp"
 #include "dtrain/stream/host/communication_stream.hpp"
@@ -50,12 +50,11 @@ struct Mpi {
     const std::shared_ptr<mpi::Engine> engine = mpi::Engine::shared_blocking(deadline);
     if (engine->rank() != identity.rank || engine->size() != identity.world_size) {
       engine->skip_finalize();
-      throw Error(Errc::identity, "by its environment [" + identity.launcher + "] this is rank " +
-                                      std::to_string(identity.rank) + " of " + std::to_string(identity.world_size) +
-                                      ", but MPI_COMM_WORLD says rank " + std::to_string(engine->rank()) + " of " +
-                                      std::to_string(engine->size()) + "; the program is linked with " +
-                                      engine->version_text() + ": start it with that MPI's mpirun, `mpirun -n " +
-                                      std::to_string(identity.world_size) + " PROGRAM`");
+      throw_error(Errc::identity,
+                  "by its environment [{}] this is rank {} of {}, but MPI_COMM_WORLD says rank {} of {}; the program "
+                  "is linked with {}: start it with that MPI's mpirun, `mpirun -n {} PROGRAM`",
+                  {identity.launcher, identity.rank, identity.world_size, engine->rank(), engine->size(),
+                   engine->version_text(), identity.world_size});
     }
     const auto bytes = std::make_shared<std::array<char, rendezvous::Secret::most_characters + 1>>();
     if (identity.rank == 0) {

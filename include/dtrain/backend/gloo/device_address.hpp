@@ -6,6 +6,7 @@
 #include <string>
 
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/net/interfaces.hpp"
 #include "dtrain/rendezvous/membership/membership.hpp"
 
@@ -44,9 +45,10 @@ inline std::string device_address(const rendezvous::Membership& members) {
   }
   const std::optional<net::SocketAddress> outward = detail::outward_address();
   if (!outward) {
-    throw Error(Errc::unsupported, "backend::Gloo finds no address of host " + members.host + " that rank " +
-                                       std::to_string(members.other_host_rank) + " on host " + members.other_host +
-                                       " could reach; name an interface with DTRAIN_INTERFACE");
+    throw_error(Errc::unsupported,
+                "backend::Gloo finds no address of host {} that rank {} on host {} could reach; name an interface with "
+                "DTRAIN_INTERFACE",
+                {members.host, members.other_host_rank, members.other_host});
   }
   return outward->host();
 }

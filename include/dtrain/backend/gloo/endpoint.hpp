@@ -19,6 +19,7 @@
 #include "dtrain/backend/message_passing/coroutine_frame_pool.hpp"
 #include "dtrain/backend/message_passing/endpoint.hpp"
 #include "dtrain/core/config.hpp"
+#include "dtrain/core/text/format_text.hpp"
 
 #if DTRAIN_WITH_GLOO
 
@@ -180,16 +181,17 @@ class Endpoint {
   }
 
   std::string doing(const PendingMessage& message) const {
-    return (message.receives ? "receiving from " : "sending to ") + mesh_.to_string(message.peer) +
-           ", which has ended or left the channel (does every rank take as many steps and call the same collectives?)";
+    return format_text(
+        "{} {}, which has ended or left the channel (does every rank take as many steps and call the same "
+        "collectives?)",
+        {message.receives ? "receiving from" : "sending to", mesh_.to_string(message.peer)});
   }
 
   /// Gloo's match key: tag class, number and, for a long message, its length.
   static std::uint64_t next_slot(std::array<std::uint32_t, message_passing::tag_class_count>& numbers,
                                  TagClass tag_class, std::size_t bytes) {
     if (bytes >> length_bits != 0) {
-      throw Error(Errc::limit,
-                  "a message of " + std::to_string(bytes) + " bytes is longer than a channel of Gloo takes");
+      throw_error(Errc::limit, "a message of {} bytes is longer than a channel of Gloo takes", {bytes});
     }
     const std::uint64_t number = numbers[static_cast<std::size_t>(tag_class)]++ % (1U << number_bits);
     const std::uint64_t length = bytes <= longest_framed ? 0 : bytes;
@@ -236,8 +238,8 @@ class Endpoint {
     std::uint64_t length = 0;
     std::memcpy(&length, message.frame(), sizeof length);
     if (length > message.bytes) {
-      throw Error(Errc::disagreement, mesh_.to_string(message.peer) + " sends " + std::to_string(length) +
-                                          " bytes where " + std::to_string(message.bytes) + " are received");
+      throw_error(Errc::disagreement, "{} sends {} bytes where {} are received",
+                  {mesh_.to_string(message.peer), length, message.bytes});
     }
     if (length > 0) {
       std::memcpy(message.target, message.frame() + sizeof length, static_cast<std::size_t>(length));

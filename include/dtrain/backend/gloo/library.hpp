@@ -7,6 +7,7 @@
 
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/text/sanitize.hpp"
 
 #if DTRAIN_WITH_GLOO
@@ -35,7 +36,7 @@ decltype(auto) calling_gloo(const Doing& doing, const Work& work) {
   } catch (const std::bad_alloc&) {
     throw;
   } catch (const std::exception& error) {
-    throw Error(Errc::closed, doing() + ": Gloo says: " + sanitize(error.what()));
+    throw_error(Errc::closed, "{}: Gloo says: {}", {doing(), sanitize(error.what())});
   }
 }
 

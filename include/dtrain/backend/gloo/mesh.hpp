@@ -20,6 +20,7 @@
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/serializer.hpp"
+#include "dtrain/core/text/format_text.hpp"
 
 #if DTRAIN_WITH_GLOO
 
@@ -65,7 +66,7 @@ class Mesh {
         }
       }
     };
-    calling_gloo([&] { return "opening channel '" + name_ + "' at address " + address; }, open);
+    calling_gloo([&] { return format_text("opening channel '{}' at address {}", {name_, address}); }, open);
     own_.job_rank = context.reporting_rank();
     own_.host = context.members.host;
     own_.device = address;
@@ -82,7 +83,7 @@ class Mesh {
         own_.addresses.append(address.begin(), address.end());
       }
     }
-    const auto key_of = [&](int rank) { return name_ + "/gloo-" + std::to_string(rank); };
+    const auto key_of = [&](int rank) { return format_text("{}/gloo-{}", {name_, rank}); };
     if (size > 1) {
       store.set_blocking(key_of(rank_), to_bytes(own_), deadline);
     }
@@ -99,7 +100,9 @@ class Mesh {
       if (peer != rank_) {
         const auto connect = [&] { gloo_context_->getPair(peer)->connect(address_of(peer)); };
         calling_gloo(
-            [&] { return "connecting channel '" + name_ + "' at " + own_.device + " with " + to_string(peer); },
+            [&] {
+              return format_text("connecting channel '{}' at {} with {}", {name_, own_.device, to_string(peer)});
+            },
             connect);
       }
     }
@@ -113,7 +116,7 @@ class Mesh {
                          gloo_context_->size,
                          own_.job_rank,
                          deadline,
-                         "connecting channel '" + name_ + "'",
+                         format_text("connecting channel '{}'", {name_}),
                          [this](int peer) { return to_string(peer); },
                          "is not connected with all others by the deadline; can every host of the job reach every "
                          "other one?"};
@@ -140,7 +143,7 @@ class Mesh {
   /// "rank 3 on host b".
   std::string to_string(int peer) const {
     const PeerInfo& info = peers_[static_cast<std::size_t>(peer)];
-    return "rank " + std::to_string(info.job_rank) + " on host " + info.host;
+    return format_text("rank {} on host {}", {info.job_rank, info.host});
   }
 
  private:
@@ -149,9 +152,9 @@ class Mesh {
     const PeerInfo& info = peers_[static_cast<std::size_t>(peer)];
     const std::size_t ranks = peers_.size();
     if (info.address_bytes != own_.address_bytes || info.addresses.size() != (ranks - 1) * info.address_bytes) {
-      throw Error(Errc::disagreement, "channel '" + name_ + "': " + to_string(peer) +
-                                          " writes its addresses otherwise than rank " + std::to_string(own_.job_rank) +
-                                          "; use one version of Gloo on all hosts");
+      throw_error(Errc::disagreement,
+                  "channel '{}': {} writes its addresses otherwise than rank {}; use one version of Gloo on all hosts",
+                  {name_, to_string(peer), own_.job_rank});
     }
     const auto offset = static_cast<std::size_t>(rank_ < peer ? rank_ : rank_ - 1) * info.address_bytes;
     const auto begin = info.addresses.begin() + static_cast<std::ptrdiff_t>(offset);

@@ -6,7 +6,6 @@
 #include <exception>
 #include <memory>
 #include <optional>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -19,6 +18,7 @@
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/failure_latch.hpp"
+#include "dtrain/core/text/format_text.hpp"
 
 #if DTRAIN_WITH_GLOO
 
@@ -119,7 +119,7 @@ class Transport {
     }
     context.failure->throw_if_failed(context.reporting_rank());
     if (deadline.passed()) {
-      throw Error(Errc::timeout, "connecting channel '" + context.name + "' over Gloo took too long");
+      throw_error(Errc::timeout, "connecting channel '{}' over Gloo took too long", {context.name});
     }
     if (failed) {
       std::rethrow_exception(failed);

@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -15,6 +14,7 @@
 #include "dtrain/backend/mpi/library.hpp"
 #include "dtrain/backend/mpi/requests.hpp"
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/text/format_text.hpp"
 
 #if DTRAIN_WITH_MPI
 
@@ -134,7 +134,7 @@ class Endpoint {
 
   static int count_of(std::size_t bytes) {
     if (bytes > 0x7fff'ffff) {
-      throw Error(Errc::limit, "a message of " + std::to_string(bytes) + " bytes; MPI counts to 2^31 - 1");
+      throw_error(Errc::limit, "a message of {} bytes; MPI counts to 2^31 - 1", {bytes});
     }
     return static_cast<int>(bytes);
   }
@@ -154,7 +154,7 @@ class Endpoint {
     if (message.error != MPI_SUCCESS) {
       check(MPI_Error_class(message.error, &kind), "asking what an error is");
       if (kind == MPI_ERR_TRUNCATE) {
-        throw Error(Errc::disagreement,
+        throw_error(Errc::disagreement,
                     "a received message is longer than expected; do all ranks call the "
                     "same collectives in the same order, with the same counts?");
       }

@@ -25,6 +25,7 @@
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/log.hpp"
+#include "dtrain/core/text/format_text.hpp"
 
 #if DTRAIN_WITH_MPI
 
@@ -106,7 +107,7 @@ class Engine {
                      }});
     std::unique_lock lock(result->mutex);
     if (!block_until(result->changed, lock, deadline, [&] { return result->done; })) {
-      throw Error(Errc::timeout, std::string(doing) + " took too long; have all processes of the job come as far?");
+      throw_error(Errc::timeout, "{} took too long; have all processes of the job come as far?", {doing});
     }
     if (result->thrown) {
       std::rethrow_exception(result->thrown);
@@ -146,7 +147,7 @@ class Engine {
     try {
       thread_ = std::thread([thread_state = thread_state_] { main(*thread_state); });
     } catch (const std::system_error& failure) {
-      throw Error(failure.code(), std::string("starting the thread that calls MPI: ") + failure.what());
+      throw Error(failure.code(), format_text("starting the thread that calls MPI: {}", {failure.what()}));
     }
     std::unique_lock lock(thread_state_->mutex);
     const bool has_started =
@@ -154,7 +155,7 @@ class Engine {
     lock.unlock();
     if (!has_started) {
       thread_.detach();
-      throw Error(Errc::timeout, "MPI_Init_thread did not come back in time; have all processes of the job started?");
+      throw_error(Errc::timeout, "MPI_Init_thread did not come back in time; have all processes of the job started?");
     }
     if (thread_state_->failed) {
       thread_.join();

@@ -10,6 +10,7 @@
 #include "dtrain/core/block_until.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/text/format_text.hpp"
 
 namespace DTRAIN_NAMESPACE::backend::mpi {
 
@@ -24,10 +25,10 @@ class EngineRegistry {
   std::shared_ptr<E> shared_blocking(Make make, Deadline deadline) {
     std::unique_lock lock(mutex_);
     if (!block_until(changed_, lock, deadline, [this] { return !making_; })) {
-      throw Error(Errc::timeout, "another thread of this process has not come to an end of starting MPI");
+      throw_error(Errc::timeout, "another thread of this process has not come to an end of starting MPI");
     }
     if (disabled_) {
-      throw Error(Errc::unsupported,
+      throw_error(Errc::unsupported,
                   "an earlier process group of this process ended in a failure, and with it MPI, which cannot be "
                   "started again; end the process, and start the job anew");
     }

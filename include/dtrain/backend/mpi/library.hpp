@@ -7,6 +7,7 @@
 
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/text/format_text.hpp"
 
 #if DTRAIN_WITH_MPI
 
@@ -43,7 +44,7 @@ inline const std::error_category& mpi_category() noexcept {
 
 /// "doing: MPI's message".
 inline Error mpi_error(int code, const std::string& doing) {
-  return {std::error_code(code, mpi_category()), doing + ": " + mpi_category().message(code)};
+  return {std::error_code(code, mpi_category()), format_text("{}: {}", {doing, mpi_category().message(code)})};
 }
 
 /// @throws Error (of the category mpi) unless `code` is MPI_SUCCESS

@@ -7,6 +7,7 @@
 
 #include "dtrain/backend/mpi/library.hpp"
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/text/format_text.hpp"
 
 #if DTRAIN_WITH_MPI
 
@@ -24,7 +25,7 @@ class MpiRuntime {
     check(MPI_Initialized(&initialized), "asking whether MPI runs");
     check(MPI_Finalized(&finalized), "asking whether MPI has ended");
     if (finalized != 0) {
-      throw Error(Errc::unsupported,
+      throw_error(Errc::unsupported,
                   "MPI has ended in this process and cannot be started again; keep one process group until the end, "
                   "or initialise and finalize MPI in main, around all of them");
     }
@@ -95,7 +96,7 @@ class MpiRuntime {
     int provided = 0;
     check(MPI_Query_thread(&provided), "asking for the level of threads");
     if (provided < MPI_THREAD_MULTIPLE) {
-      throw Error(Errc::unsupported,
+      throw_error(Errc::unsupported,
                   "this program initialised MPI for one thread at a time, but backend::Mpi calls it from a thread of "
                   "its own; initialise it with MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided), or not "
                   "at all");

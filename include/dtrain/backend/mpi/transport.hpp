@@ -29,6 +29,7 @@
 #include "dtrain/core/log.hpp"
 #include "dtrain/core/process/exit_codes.hpp"
 #include "dtrain/core/serializer.hpp"
+#include "dtrain/core/text/format_text.hpp"
 
 #if DTRAIN_WITH_MPI
 
@@ -99,7 +100,8 @@ class BasicTransport {
       }
       if (hang_detector && hang_detector->hangs() && !running.ended.load()) {
         // Open MPI's TCP transport ends a process from inside a call when a peer dies, and takes seconds for it.
-        log(LogLevel::error, token.reason() + " (and a call to MPI does not come back: this process ends here)");
+        log(LogLevel::error,
+            format_text("{} (and a call to MPI does not come back: this process ends here)", {token.reason()}));
         ::_exit(exit_code_job_failed);
       }
     }
@@ -147,16 +149,17 @@ class BasicTransport {
                             "choosing a channel's tags");
       const int number = *chosen;
       if (number >= own) {
-        throw Error(Errc::limit, engine_->version_text() + " has tags up to " + std::to_string(engine_->highest_tag()) +
-                                     " only: this rank has opened " + std::to_string(number) +
-                                     " channels, and cannot open more; keep groups instead of splitting anew");
+        throw_error(Errc::limit,
+                    "{} has tags up to {} only: this rank has opened {} channels, and cannot open more; keep groups "
+                    "instead of splitting anew",
+                    {engine_->version_text(), engine_->highest_tag(), number});
       }
       return to_bytes((engine_->rank() * own + number) * message_passing::tag_class_count);
     };
     const StoreRank self = StoreRank::of(context, deadline, opening(context));
     const auto tag = from_bytes<int>(store_broadcast(self, context.name + "/mpi", choose), "a channel's tag");
     if (tag < 0 || tag > engine_->highest_tag()) {
-      throw Error(Errc::protocol, opening(context) + ": rank 0 gave no tag; do all ranks run one program?");
+      throw_error(Errc::protocol, "{}: rank 0 gave no tag; do all ranks run one program?", {opening(context)});
     }
     return tag;
   }
@@ -167,7 +170,9 @@ class BasicTransport {
     store_gather(StoreRank::of(context, deadline, opening(context)), context.name + "/mpi-ranks", empty, empty);
   }
 
-  static std::string opening(const ChannelContext& context) { return "opening channel '" + context.name + "'"; }
+  static std::string opening(const ChannelContext& context) {
+    return format_text("opening channel '{}'", {context.name});
+  }
 
   /// MPI keeps a message of a few bytes even if no rank receives it. MPI reads it from static memory.
   static void send_close_messages(Endpoint& endpoint) {
