@@ -13,6 +13,7 @@
 #include "dtrain/backend/setup/open_and_report.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/types/dtype.hpp"
 #include "dtrain/core/types/reduce_op.hpp"
 #include "dtrain/identity/environment/environment_snapshot.hpp"
@@ -70,9 +71,10 @@ struct NcclWith {
   /// @throws Error (unsupported, timeout, protocol, nccl, cuda), JobFailed
   static Communicator open_blocking(const ChannelContext& context, Deadline deadline) {
     if (context.accumulate != Accumulate::element) {
-      throw Error(Errc::unsupported, "opening channel '" + context.name +
-                                         "' with accumulate = f32: NCCL adds 16-bit floats up in their own type; leave "
-                                         "the option out, or reduce f32");
+      throw_error(Errc::unsupported,
+                  "opening channel '{}' with accumulate = f32: NCCL adds 16-bit floats up in their own type; leave the "
+                  "option out, or reduce f32",
+                  {context.name});
     }
     return open_and_report_blocking<Opened>(context, deadline);
   }

@@ -19,6 +19,7 @@
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/serializer.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/identity/device_choice.hpp"
 #include "dtrain/identity/environment/environment_snapshot.hpp"
 #include "dtrain/identity/environment/variables.hpp"
@@ -34,8 +35,8 @@ namespace DTRAIN_NAMESPACE::backend::cuda {
 inline bool shares_devices(const identity::Environment& environment = identity::snapshot_environment()) {
   const std::string value = identity::Variables(environment).text("DTRAIN_SHARE_DEVICES").value_or("0");
   if (value != "0" && value != "1") {
-    throw Error(Errc::usage,
-                identity::quoted("DTRAIN_SHARE_DEVICES", value) + " is neither 0 nor 1; 1 lets ranks share a device");
+    throw_error(Errc::usage, "{} is neither 0 nor 1; 1 lets ranks share a device",
+                {identity::quoted("DTRAIN_SHARE_DEVICES", value)});
   }
   return value == "1";
 }
@@ -106,9 +107,11 @@ inline std::string first_conflict(std::vector<DeviceAssignment> assignments) {
   if (found == assignments.end()) {
     return {};
   }
-  return "ranks " + std::to_string(found->rank) + " and " + std::to_string((found + 1)->rank) + " on host " +
-         found->host + " both compute on device " + found->device +
-         "; give each rank its own (LOCAL_RANK, CUDA_VISIBLE_DEVICES), or let them share one by DTRAIN_SHARE_DEVICES=1";
+  return format_text(
+      "ranks {} and {} on host {} both compute on device {}; give each rank its own (LOCAL_RANK, "
+      "CUDA_VISIBLE_DEVICES), "
+      "or let them share one by DTRAIN_SHARE_DEVICES=1",
+      {found->rank, (found + 1)->rank, found->host, found->device});
 }
 
 }  // namespace detail
@@ -139,7 +142,7 @@ inline void compare_devices_blocking(const ChannelContext& context, bool may_sha
   const std::string conflict = detail::first_conflict(
       store_all_gather(self, "devices/" + std::to_string(members.node_rank), own, "a rank's device"));
   if (!conflict.empty()) {
-    throw Error(Errc::unsupported, conflict);
+    throw_error(Errc::unsupported, "{}", {conflict});
   }
 }
 

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <memory>
-#include <string>
 #include <utility>
 
 #include "dtrain/backend/nccl/channel.hpp"
@@ -13,6 +12,7 @@
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/process/owning_process.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/stream/cuda/check.hpp"
 #include "dtrain/stream/cuda/device_guard.hpp"
 #include "dtrain/stream/cuda/event.hpp"
@@ -29,8 +29,8 @@ inline void fill_with_zeros(void* data, std::size_t bytes, int device, Deadline 
   stream::cuda::check(cudaMemsetAsync(data, 0, bytes, stream.ref().native()), "cudaMemsetAsync");
   stream.ref().record(done);
   if (done.block_until_complete(deadline) != stream::WaitResult::complete) {
-    throw Error(Errc::timeout, "filling " + std::to_string(bytes) +
-                                   " bytes of device memory with zeros had not ended in time; is the device busy?");
+    throw_error(Errc::timeout,
+                "filling {} bytes of device memory with zeros had not ended in time; is the device busy?", {bytes});
   }
 }
 
@@ -51,10 +51,10 @@ class Allocation {
     if (code != ncclSuccess) {
       memory.data = nullptr;
       stream::cuda::quiet(cudaGetLastError());
-      throw Error(Errc::out_of_memory, "no " + std::to_string(bytes) + " bytes of memory of device " +
-                                           std::to_string(memory.channel->device()) +
-                                           " could be had: ncclMemAlloc says " + name_of(code) + ", " +
-                                           nccl_category().message(static_cast<int>(code)))
+      throw Error(Errc::out_of_memory,
+                  format_text("no {} bytes of memory of device {} could be had: ncclMemAlloc says {}, {}",
+                              {bytes, memory.channel->device(), name_of(code),
+                               nccl_category().message(static_cast<int>(code))}))
           .with_rank(memory.channel->context.reporting_rank());
     }
     fill_with_zeros(memory.data, length, memory.channel->device(), deadline);

@@ -10,6 +10,7 @@
 #include <list>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "dtrain/backend/channel_context.hpp"
@@ -23,6 +24,7 @@
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/stream/cuda/device_guard.hpp"
 #include "dtrain/stream/cuda/stream_ref.hpp"
 
@@ -72,7 +74,7 @@ class Channel {
     if (result.code != ncclSuccess) {
       watched.reset();
       turn.reset();
-      throw_with_diagnosis(result, to_string(operation) + " by " + function, &operation, std::move(held));
+      throw_with_diagnosis(result, function, &operation, std::move(held));
     }
     held.unlock();
     if (watched) {
@@ -170,7 +172,7 @@ class Channel {
       return registrations_.emplace(registrations_.end());
     }();
     // If that fails, the handle stays as long as the channel, because NCCL may still write there.
-    manage("registering " + std::to_string(bytes) + " bytes with NCCL", deadline, [&](ncclComm_t communicator) {
+    manage(format_text("registering {} bytes with NCCL", {bytes}), deadline, [&](ncclComm_t communicator) {
       return nccl::register_memory(communicator, memory, bytes, options.symmetric_arenas, *handle);
     });
     return handle;
@@ -214,14 +216,17 @@ class Channel {
     if (held.communicator() == nullptr) {
       held.unlock();
       status.check();
-      throw Error(Errc::closed, "an operation was called on channel '" + context.name + "', which is closed");
+      throw_error(Errc::closed, "an operation was called on channel '{}', which is closed", {context.name});
     }
     return held;
   }
 
   /// Fails the channel: after a failed call its communicator is unusable.
-  [[noreturn]] void throw_with_diagnosis(const AsyncResult& result, const std::string& doing,
-                                         const Operation* operation, CommLock::Guard held) {
+  /// @param action the function that `operation` called, or what was done without one
+  [[noreturn]] DTRAIN_NOT_INLINED void throw_with_diagnosis(const AsyncResult& result, std::string_view action,
+                                                            const Operation* operation, CommLock::Guard held) {
+    const std::string doing =
+        operation != nullptr ? format_text("{} by {}", {to_string(*operation), action}) : std::string(action);
     const std::string error_text = held.communicator() != nullptr ? last_error(held.communicator()) : std::string();
     held.unlock();
     status.check();
@@ -231,18 +236,19 @@ class Channel {
         status.fail(*cause);
       }
     } else if (waited) {
-      status.fail(CauseKind::timeout,
-                  doing + " on channel '" + context.name + "' had not ended in time; does every rank call it?");
+      status.fail(CauseKind::timeout, format_text("{} on channel '{}' had not ended in time; does every rank call it?",
+                                                  {doing, context.name}));
     } else {
       status.wait_for_first_cause();  // another rank may have failed
       status.check();
-      const Error error = nccl_error(result.code, doing + " on channel '" + context.name + "'", caller(), error_text);
+      const std::string call = format_text("{} on channel '{}'", {doing, context.name});
+      const Error error = nccl_error(result.code, call, caller(), error_text);
       status.fail(CauseKind::exception, error.what());
       throw error;
     }
     status.wait_for_first_cause();
     status.check();
-    throw Error(Errc::timeout, doing + " was given up");
+    throw_error(Errc::timeout, "{} was given up", {doing});
   }
 
   const int device_;

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <string>
 #include <utility>
 
 #include "dtrain/backend/check_arguments.hpp"
@@ -21,6 +20,7 @@
 #include "dtrain/backend/setup/split.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/process/owning_process.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/stream/cuda/device_buffer.hpp"
 #include "dtrain/stream/cuda/stream_ref.hpp"
 
@@ -143,8 +143,10 @@ class Communicator {
         child, [&] { return make_process_owned<ChannelState>(child, parent.options, parent.device(), deadline); });
     reporting_failure(child, [&] {
       if (!block_until_idle(parent, deadline)) {  // else NCCL might deadlock
-        throw Error(Errc::timeout, "splitting channel '" + parent.context.name +
-                                       "': the work enqueued on it had not run in time; does every rank enqueue it?")
+        throw Error(Errc::timeout,
+                    format_text("splitting channel '{}': the work enqueued on it had not run in time; does every rank "
+                                "enqueue it?",
+                                {parent.context.name}))
             .with_rank(child.reporting_rank());
       }
       nccl::split_blocking(parent, *state->channel, color, key, deadline);
@@ -189,12 +191,13 @@ class Communicator {
         if (watchdog) {
           publish_departure(channel->context, false);
           if (!block_until_idle(*channel, Deadline::after(channel->context.timeout))) {
-            channel->status.fail(CauseKind::exception, "its communicator '" + channel->context.name +
-                                                           "' was destroyed before all of its work had run");
+            channel->status.fail(CauseKind::exception,
+                                 format_text("its communicator '{}' was destroyed before all of its work had run",
+                                             {channel->context.name}));
           }
         } else if (channel->comm_lock.lock().communicator() != nullptr) {
           channel->status.abort({CauseKind::exception, channel->context.reporting_rank(), channel->context.members.host,
-                                 "channel '" + channel->context.name + "' could not be opened"});
+                                 format_text("channel '{}' could not be opened", {channel->context.name})});
           watchdog.emplace(channel);
         }
         watchdog.reset();
@@ -248,18 +251,19 @@ class Communicator {
     return operation;
   }
 
-  void check_device(const ConstBufferView& one, const ConstBufferView& other, Stream stream) const {
+  DTRAIN_NOT_INLINED void check_device(const ConstBufferView& one, const ConstBufferView& other, Stream stream) const {
     const Device own{DeviceKind::cuda, state_->channel->device()};
     for (const Device device : {one.device, other.device}) {
       if (device != own) {
-        throw Error(device.kind == own.kind ? Errc::invalid_argument : Errc::unsupported,
-                    "NCCL's channel '" + state_->channel->context.name + "' takes memory of " + to_string(own) +
-                        ", not memory of " + to_string(device) + "; give the view the device that its memory is on");
+        throw_error(device.kind == own.kind ? Errc::invalid_argument : Errc::unsupported,
+                    "NCCL's channel '{}' takes memory of {}, not memory of {}; give the view the device that its "
+                    "memory is on",
+                    {state_->channel->context.name, to_string(own), to_string(device)});
       }
     }
     if (stream.device() != own) {
-      throw Error(Errc::invalid_argument, "NCCL's channel '" + state_->channel->context.name + "' takes streams of " +
-                                              to_string(own) + ", not one of " + to_string(stream.device()));
+      throw_error(Errc::invalid_argument, "NCCL's channel '{}' takes streams of {}, not one of {}",
+                  {state_->channel->context.name, to_string(own), to_string(stream.device())});
     }
   }
 

@@ -2,11 +2,10 @@
 /// @file
 /// Conversion of element types and reductions to NCCL's.
 
-#include <string>
-
 #include "dtrain/backend/nccl/library.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/types/dtype.hpp"
 #include "dtrain/core/types/reduce_op.hpp"
 
@@ -28,7 +27,7 @@ inline ncclDataType_t type_of(DType dtype) {
     case DType::f8e4m3:
     case DType::f8e5m2: return ncclUint8;
   }
-  throw Error(Errc::invalid_argument, std::string("NCCL has no elements of ") + name(dtype));
+  throw_error(Errc::invalid_argument, "NCCL has no elements of {}", {name(dtype)});
 }
 
 /// Whether NCCL's averages are correct. NCCL adds integers modulo 2^bits and then divides: wrong if the sum overflows.
@@ -45,13 +44,14 @@ inline ncclRedOp_t reduction_of(ReduceOp op, DType dtype) {
     case ReduceOp::product: return ncclProd;
     case ReduceOp::average:
       if (!averages(dtype)) {
-        throw Error(Errc::unsupported, std::string("an average of ") + name(dtype) +
-                                           " by NCCL would be wrong where the sum overflows; reduce with "
-                                           "ReduceOp::sum in a type that holds it, and divide");
+        throw_error(Errc::unsupported,
+                    "an average of {} by NCCL would be wrong where the sum overflows; reduce with ReduceOp::sum in a "
+                    "type that holds it, and divide",
+                    {name(dtype)});
       }
       return ncclAvg;
   }
-  throw Error(Errc::invalid_argument, std::string("NCCL does not know the reduction ") + name(op));
+  throw_error(Errc::invalid_argument, "NCCL does not know the reduction {}", {name(op)});
 }
 
 }  // namespace DTRAIN_NAMESPACE::backend::nccl

@@ -10,6 +10,7 @@
 #include "dtrain/backend/nccl/library.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/text/sanitize.hpp"
 
 #if DTRAIN_WITH_NCCL
@@ -68,11 +69,12 @@ struct Caller {
 inline Error nccl_error(ncclResult_t code, const std::string& call, Caller caller, const std::string& error_text,
                         const std::string& remedy = "NCCL_DEBUG=WARN makes NCCL say more",
                         SourceLocation where = SourceLocation::current()) {
-  Error error(std::error_code(static_cast<int>(code), nccl_category()),
-              call + " on rank " + std::to_string(caller.rank) + ", device " + std::to_string(caller.device) + ": " +
-                  name_of(code) + ", " + nccl_category().message(static_cast<int>(code)) +
-                  (error_text.empty() ? "" : " (last error: " + error_text + ")") + "; " + remedy,
-              where);
+  Error error(
+      std::error_code(static_cast<int>(code), nccl_category()),
+      format_text("{} on rank {}, device {}: {}, {}{}{}{}; {}",
+                  {call, caller.rank, caller.device, name_of(code), nccl_category().message(static_cast<int>(code)),
+                   error_text.empty() ? "" : " (last error: ", error_text, error_text.empty() ? "" : ")", remedy}),
+      where);
   error.with_rank(caller.rank);
   return error;
 }

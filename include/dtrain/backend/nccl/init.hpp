@@ -18,6 +18,7 @@
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/text/duration_text.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/stream/cuda/device_guard.hpp"
 
 #if DTRAIN_WITH_NCCL
@@ -28,8 +29,8 @@ namespace DTRAIN_NAMESPACE::backend::nccl {
 inline ncclUniqueId unique_id_from(const std::string& bytes) {
   ncclUniqueId id{};
   if (bytes.size() != sizeof id.internal) {
-    throw Error(Errc::protocol, "NCCL's unique id came as " + std::to_string(bytes.size()) +
-                                    " bytes; do all ranks run the same program?");
+    throw_error(Errc::protocol, "NCCL's unique id came as {} bytes; do all ranks run the same program?",
+                {bytes.size()});
   }
   bytes.copy(id.internal, sizeof id.internal);
   return id;
@@ -47,7 +48,7 @@ inline ncclUniqueId exchange_id_blocking(const Channel& channel, Deadline deadli
     return std::string(id.internal, sizeof id.internal);
   };
   const ChannelContext& context = channel.context;
-  const StoreRank self = StoreRank::of(context, deadline, "opening channel '" + context.name + "'");
+  const StoreRank self = StoreRank::of(context, deadline, format_text("opening channel '{}'", {context.name}));
   return unique_id_from(store_broadcast(self, context.name + "/nccl-id", draw));
 }
 
@@ -55,10 +56,11 @@ inline ncclUniqueId exchange_id_blocking(const Channel& channel, Deadline deadli
 inline std::string hint(const Channel& channel) {
   const int ranks = channel.context.members.world_size;
   return ranks == 1 ? "is the device of another process at fault? NCCL_DEBUG=INFO makes NCCL say what it waits for"
-                    : "do all " + std::to_string(ranks) +
-                          " ranks come here, each with a device of its own? NCCL_SOCKET_IFNAME names the interface "
-                          "that the ranks reach each other by, whose ports no firewall may close; NCCL_DEBUG=INFO "
-                          "makes NCCL say what it waits for";
+                    : format_text(
+                          "do all {} ranks come here, each with a device of its own? NCCL_SOCKET_IFNAME names "
+                          "the interface that the ranks reach each other by, whose ports no firewall may "
+                          "close; NCCL_DEBUG=INFO makes NCCL say what it waits for",
+                          {ranks});
 }
 
 /// Waits for the communicator under the channel's lock. After a failure the channel keeps it: an abort may wait for
@@ -74,11 +76,12 @@ inline void wait_or_throw(Channel& channel, CommLock::Guard& held, ncclResult_t 
   const std::string error_text = held.communicator() != nullptr ? last_error(held.communicator()) : last_error(nullptr);
   held.unlock();
   job->throw_if_failed(channel.context.reporting_rank());
-  const std::string doing = std::string(call) + " for channel '" + channel.context.name + "'";
+  const std::string doing = format_text("{} for channel '{}'", {call, channel.context.name});
   if (result.code == ncclInProgress) {
-    throw Error(Errc::timeout, doing + " had not connected rank " + std::to_string(channel.context.members.rank) +
-                                   " of " + std::to_string(channel.context.members.world_size) + " after " +
-                                   duration_text(Deadline::Clock::now() - began) + "; " + hint(channel))
+    const rendezvous::Membership& members = channel.context.members;
+    throw Error(Errc::timeout, format_text("{} had not connected rank {} of {} after {}; {}",
+                                           {doing, members.rank, members.world_size,
+                                            duration_text(Deadline::Clock::now() - began), hint(channel)}))
         .with_rank(channel.context.reporting_rank());
   }
   throw nccl_error(result.code, doing, channel.caller(), error_text, hint(channel));
@@ -114,8 +117,9 @@ inline void split_blocking(Channel& parent, Channel& child, int color, int key, 
   }
   if (written.load(std::memory_order_acquire) == nullptr) {
     parent.status.check();
-    throw Error(Errc::timeout, "ncclCommSplit for channel '" + child.context.name +
-                                   "' had not given a communicator by the deadline; " + hint(child))
+    throw Error(Errc::timeout,
+                format_text("ncclCommSplit for channel '{}' had not given a communicator by the deadline; {}",
+                            {child.context.name, hint(child)}))
         .with_rank(child.context.reporting_rank());
   }
   CommLock::Guard held = child.comm_lock.lock();

@@ -10,6 +10,7 @@
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/stream/cuda/event.hpp"
 #include "dtrain/stream/cuda/stream_ref.hpp"
 
@@ -42,7 +43,7 @@ class LaunchOrder {
     Turn(LaunchOrder& order, stream::cuda::StreamRef stream, Deadline deadline)
         : order_(&order), lock_(order.mutex_, deadline.instant()) {
       if (!lock_.owns_lock()) {
-        throw Error(Errc::timeout,
+        throw_error(Errc::timeout,
                     "an operation of another channel of the device was still being enqueued at the timeout; NCCL "
                     "before 2.26 needs one order of all channels' operations, the same on all ranks");
       }

@@ -8,6 +8,7 @@
 #include "dtrain/backend/nccl/nccl_options.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/text/format_text.hpp"
 
 #if DTRAIN_WITH_NCCL
 
@@ -20,7 +21,7 @@ static_assert(NCCL_VERSION_CODE >= NCCL_VERSION(2, 18, 0),
 
 /// "2.28.9".
 inline std::string version_text(int code) {
-  return std::to_string(code / 10000) + "." + std::to_string(code / 100 % 100) + "." + std::to_string(code % 100);
+  return format_text("{}.{}.{}", {code / 10000, code / 100 % 100, code % 100});
 }
 
 /// Checks that the library is at least as new as the header, apart from the patch number; an older one
@@ -29,9 +30,10 @@ inline void require_library() {
   int library = 0;
   const int header = NCCL_VERSION_CODE;
   if (ncclGetVersion(&library) != ncclSuccess || library / 100 < header / 100) {
-    throw Error(Errc::unsupported, "the program was compiled with NCCL " + version_text(header) +
-                                       " and runs with NCCL " + version_text(library) +
-                                       "; put a libnccl.so.2 at least as new first on the library path");
+    throw_error(Errc::unsupported,
+                "the program was compiled with NCCL {} and runs with NCCL {}; put a libnccl.so.2 at least as new first "
+                "on the library path",
+                {version_text(header), version_text(library)});
   }
 }
 

@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <string>
 #include <utility>
 
 #include "dtrain/backend/allocation_table.hpp"
@@ -23,6 +22,7 @@
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/process/owning_process.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/stream/cuda/device_buffer.hpp"
 #include "dtrain/stream/cuda/stream_ref.hpp"
 
@@ -151,9 +151,10 @@ class Communicator {
     check_device(input, output, stream);
     check_send_recv(input, to, output, from, size());
     if (input.dtype != output.dtype) {
-      throw Error(Errc::unsupported, std::string("send_recv of device memory that sends ") + name(input.dtype) +
-                                         " and receives " + name(output.dtype) +
-                                         "; both are of one type here: call send and recv");
+      throw_error(
+          Errc::unsupported,
+          "send_recv of device memory that sends {} and receives {}; both are of one type here: call send and recv",
+          {name(input.dtype), name(output.dtype)});
     }
     exchange(input, to, output, from, stream);
   }
@@ -171,7 +172,7 @@ class Communicator {
     Inner inner_channel = inner().split_blocking(color, key, deadline);
     ChannelContext context = pipeline_->context();
     context.members = inner_channel.members();
-    context.name += "/split-" + std::to_string(++splits_) + "-color-" + std::to_string(color);
+    context.name += format_text("/split-{}-color-{}", {++splits_, color});
     return reporting_failure(context, [&] { return Communicator(context, std::move(inner_channel), deadline); });
   }
 
@@ -236,17 +237,19 @@ class Communicator {
     pipeline_->submit(operation, std::max(sends, receives), true, describe, stream);
   }
 
-  void check_device(const ConstBufferView& input, const ConstBufferView& output, Stream stream) const {
+  DTRAIN_NOT_INLINED void check_device(const ConstBufferView& input, const ConstBufferView& output,
+                                       Stream stream) const {
     const Device own{DeviceKind::cuda, pipeline_->device()};
     if (stream.device() != own) {
-      throw Error(Errc::invalid_argument,
-                  "this channel takes streams of " + to_string(own) + ", not one of " + to_string(stream.device()));
+      throw_error(Errc::invalid_argument, "this channel takes streams of {}, not one of {}",
+                  {to_string(own), to_string(stream.device())});
     }
     for (const Device device : {input.device, output.device}) {
       if (device != own) {
-        throw Error(Errc::unsupported, "this channel takes memory of " + to_string(own) + ", not of " +
-                                           to_string(device) +
-                                           "; backend::Staged is for device memory, the backend in it for the host's");
+        throw_error(Errc::unsupported,
+                    "this channel takes memory of {}, not of {}; backend::Staged is for device memory, the backend in "
+                    "it for the host's",
+                    {to_string(own), to_string(device)});
       }
     }
   }
@@ -266,8 +269,8 @@ class Communicator {
       throw_cause(*cause);
     }
     if (!drained) {
-      throw Error(Errc::timeout, std::string(what_was_done) + " while operations on channel '" + context.name +
-                                     "' had not run by the deadline; wait for them first");
+      throw_error(Errc::timeout, "{} while operations on channel '{}' had not run by the deadline; wait for them first",
+                  {what_was_done, context.name});
     }
   }
 
@@ -280,8 +283,8 @@ class Communicator {
     stream::cuda::Event zeroed;
     pipeline_->upload().record(zeroed);
     if (zeroed.block_until_complete(deadline) == stream::WaitResult::timed_out) {
-      throw Error(Errc::timeout, "the device did not clear memory of " + std::to_string(device.bytes()) +
-                                     " bytes by the deadline; does a kernel hang?");
+      throw_error(Errc::timeout, "the device did not clear memory of {} bytes by the deadline; does a kernel hang?",
+                  {device.bytes()});
     }
   }
 

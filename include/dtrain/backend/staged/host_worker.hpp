@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <exception>
 #include <optional>
-#include <string>
 #include <utility>
 
 #include "dtrain/backend/channel_context.hpp"
@@ -18,6 +17,7 @@
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/stream/cuda/check.hpp"
 #include "dtrain/stream/cuda/device_guard.hpp"
 #include "dtrain/stream/cuda/relaxed_capture.hpp"
@@ -71,7 +71,7 @@ class HostWorker {
   void fail(StagedKind kind, CauseKind cause_kind, const char* text) noexcept {
     try {
       const Cause cause{cause_kind, context_.reporting_rank(), context_.members.host,
-                        std::string(name(kind)) + " on channel '" + context_.name + "': " + text};
+                        format_text("{} on channel '{}': {}", {name(kind), context_.name, text})};
       inner_.abort(cause);
       context_.failure->report(cause);
     } catch (...) {

@@ -8,7 +8,6 @@
 #include <exception>
 #include <memory>
 #include <optional>
-#include <string>
 #include <utility>
 
 #include "dtrain/backend/channel_context.hpp"
@@ -23,6 +22,7 @@
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/stream/cuda/device_guard.hpp"
 #include "dtrain/stream/cuda/stream_ref.hpp"
 
@@ -161,9 +161,10 @@ class StagingPipeline {
 
   static void refuse_capture(StagedKind kind, stream::cuda::StreamRef stream) {
     if (stream.is_capturing()) {
-      throw Error(Errc::unsupported, std::string(name(kind)) +
-                                         " through host memory was enqueued on a stream that is being captured, but a "
-                                         "graph cannot hold what the host does; use backend::Nccl, or do not capture");
+      throw_error(Errc::unsupported,
+                  "{} through host memory was enqueued on a stream that is being captured, but a graph cannot hold "
+                  "what the host does; use backend::Nccl, or do not capture",
+                  {name(kind)});
     }
   }
 

@@ -14,6 +14,7 @@
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/text/duration_text.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/text/sanitize.hpp"
 
 #if DTRAIN_WITH_NCCL
@@ -27,7 +28,7 @@ namespace DTRAIN_NAMESPACE::backend::nccl {
 inline constexpr const char* has_left = "has left the channel";
 
 inline std::string timeout_key(const ChannelContext& context, int rank) {
-  return context.name + "/timeout/" + std::to_string(rank);
+  return format_text("{}/timeout/{}", {context.name, rank});
 }
 
 /// Maximum time between the timeouts of two ranks. A caller that waits for the stream waits twice the timeout.
@@ -37,22 +38,22 @@ inline std::chrono::nanoseconds grace_period(std::chrono::nanoseconds timeout) {
 
 /// Blocking: at most twice grace_period(timeout). @returns why `operation` has not ended; empty once the job has failed
 inline std::optional<Cause> diagnose_timeout_blocking(const ChannelContext& context, const Operation& operation) {
-  const auto own_rank = std::to_string(context.reporting_rank());
   const std::string ordinal = operation.sequence == 0 ? "" : " as operation " + std::to_string(operation.sequence);
-  const std::string called = " called " + to_string(operation) + ordinal;
+  const std::string called = format_text(" called {}{}", {to_string(operation), ordinal});
+  const std::string own = format_text("rank {}{}", {context.reporting_rank(), called});
   const int size = context.members.world_size;
   std::string detail =
       "does every rank call it, and the operations of all channels in the same order? DTRAIN_TIMEOUT_SECONDS is how "
       "long it may take";
   try {
     const Deadline deadline = Deadline::after(grace_period(context.timeout));
-    context.store.set_blocking(timeout_key(context, context.members.rank), "rank " + own_rank + called, deadline);
+    context.store.set_blocking(timeout_key(context, context.members.rank), own, deadline);
     const int next = (context.members.rank + 1) % size;
     const std::string other = sanitize(context.store.get_blocking(timeout_key(context, next), deadline).substr(0, 300));
     if (operation.sequence != 0 && other.ends_with(ordinal) && !other.ends_with(called)) {
       return Cause{CauseKind::disagreement, -1, "",
-                   "on channel '" + context.name + "', rank " + own_rank + called + " and " + other +
-                       "; every rank calls the same collectives in the same order"};
+                   format_text("on channel '{}', {} and {}; every rank calls the same collectives in the same order",
+                               {context.name, own, other})};
     }
     if (!other.ends_with(called)) {  // it has left, or is in another operation, maybe an earlier one
       detail = other + "; every rank calls the same collectives in the same order";
@@ -62,11 +63,11 @@ inline std::optional<Cause> diagnose_timeout_blocking(const ChannelContext& cont
   } catch (const JobFailed&) {
     return std::nullopt;
   } catch (const Error&) {
-    detail = "rank " + std::to_string((context.members.rank + 1) % size) + " of the channel is in none; " + detail;
+    detail = format_text("rank {} of the channel is in none; {}", {(context.members.rank + 1) % size, detail});
   }
   return Cause{CauseKind::timeout, context.reporting_rank(), context.members.host,
-               to_string(operation) + ", " + position_of(operation, context.name) + ": it had not ended after " +
-                   duration_text(context.timeout) + "; " + detail};
+               format_text("{}: it had not ended after {}; {}",
+                           {described_on(context.name, operation), duration_text(context.timeout), detail})};
 }
 
 /// Erases this rank's operation, which has ended after all: otherwise the previous rank could read it later, during
@@ -97,7 +98,7 @@ inline void publish_departure(const ChannelContext& context, bool last) noexcept
     if (context.members.world_size > 1 && !context.failure->failed()) {
       const Deadline deadline = Deadline::after(std::chrono::seconds(1));
       context.store.set_blocking(timeout_key(context, context.members.rank),
-                                 "rank " + std::to_string(context.reporting_rank()) + " " + has_left, deadline);
+                                 format_text("rank {} {}", {context.reporting_rank(), has_left}), deadline);
       if (last) {
         erase_after_last_departure(context, deadline);
       }

@@ -6,7 +6,6 @@
 #include <csignal>
 #include <memory>
 #include <optional>
-#include <string>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -19,6 +18,7 @@
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/log.hpp"
 #include "dtrain/core/text/duration_text.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/stream/cuda/check.hpp"
 #include "dtrain/stream/cuda/relaxed_capture.hpp"
 
@@ -42,7 +42,7 @@ class Watchdog {
       thread_ = std::thread([shared = channel_] { main(*shared); });
     } catch (const std::system_error& failure) {
       pthread_sigmask(SIG_SETMASK, &before, nullptr);
-      throw Error(failure.code(), std::string("starting the thread that watches NCCL: ") + failure.what());
+      throw Error(failure.code(), format_text("starting the thread that watches NCCL: {}", {failure.what()}));
     }
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }
@@ -58,10 +58,12 @@ class Watchdog {
     }
     thread_.detach();
     try {
-      log(LogLevel::warning, "NCCL had not ended the communicator of channel '" + channel_->context.name +
-                                 "' in time (10 s, 1 s after the first such) and is left behind with it, in a thread; "
-                                 "it waits until all ranks of a node close theirs: destroy wrappers and groups in one "
-                                 "order on all ranks, and CUDA graphs with their operations before them");
+      log(LogLevel::warning,
+          format_text("NCCL had not ended the communicator of channel '{}' in time (10 s, 1 s after the first such) "
+                      "and is left behind with it, in a thread; it waits until all ranks of a node close theirs: "
+                      "destroy wrappers and groups in one order on all ranks, and CUDA graphs with their operations "
+                      "before them",
+                      {channel_->context.name}));
     } catch (...) {
       // No memory for the message.
     }
@@ -104,17 +106,15 @@ class Watchdog {
   /// @param timeout_published whether the store holds the operation that this rank timed out in
   static void poll(Channel& channel, bool& timeout_published) {
     const Channel::PollResult polled = channel.poll();
-    const std::string on_channel = " on channel '" + channel.context.name + "'";
+    const auto doing = [&] { return format_text("an operation on channel '{}' that ran", {channel.context.name}); };
     if (polled.state != ncclSuccess && polled.state != ncclInProgress) {
       channel.status.wait_for_first_cause();  // another rank may have failed
       if (!channel.status.aborted()) {
-        channel.status.fail(CauseKind::exception, nccl_error(polled.state, "an operation" + on_channel + " that ran",
-                                                             channel.caller(), polled.error_text)
-                                                      .what());
+        channel.status.fail(CauseKind::exception,
+                            nccl_error(polled.state, doing(), channel.caller(), polled.error_text).what());
       }
     } else if (polled.device != cudaSuccess) {
-      channel.status.fail(CauseKind::exception,
-                          stream::cuda::cuda_error(polled.device, "an operation" + on_channel + " that ran").what());
+      channel.status.fail(CauseKind::exception, stream::cuda::cuda_error(polled.device, doing()).what());
     } else if (polled.overdue) {
       timeout_published = true;
       const std::optional<Cause> cause = diagnose_timeout_blocking(channel.context, *polled.overdue);
@@ -122,11 +122,12 @@ class Watchdog {
         channel.status.fail(*cause);
       }
     } else if (polled.is_stuck) {
-      channel.status.fail(CauseKind::timeout,
-                          "CUDA has not answered for longer than the timeout of " +
-                              duration_text(channel.context.timeout) + " whether the operations" + on_channel +
-                              " have run; a stream may be full of work behind one that waits for another rank, or the "
-                              "device's driver hangs");
+      channel.status.fail(
+          CauseKind::timeout,
+          format_text("CUDA has not answered for longer than the timeout of {} whether the operations on channel '{}' "
+                      "have run; a stream may be full of work behind one that waits for another rank, or the device's "
+                      "driver hangs",
+                      {duration_text(channel.context.timeout), channel.context.name}));
     } else if (timeout_published && polled.was_polled) {
       retract_timeout(channel.context);
       timeout_published = false;
