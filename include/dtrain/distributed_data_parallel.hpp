@@ -18,6 +18,7 @@
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/exception_text.hpp"
 #include "dtrain/core/process/owning_process.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/ddp/agreement/broadcast_values.hpp"
 #include "dtrain/ddp/agreement/bucket_order_broadcast.hpp"
 #include "dtrain/ddp/agreement/model_agreement.hpp"
@@ -138,7 +139,7 @@ class DistributedDataParallel {
   ddp::SlowestRank slowest_rank() {
     group::GroupAccess::of(group_).require_may_block();
     group_.start_pending();
-    return ddp::find_slowest_rank_blocking(group_.store(), prefix_ + "report/" + std::to_string(reports_++) + "/",
+    return ddp::find_slowest_rank_blocking(group_.store(), format_text("{}report/{}/", {prefix_, reports_++}),
                                            statistics(), group_.rank(), group_.world_size(),
                                            Deadline::after(group_.timeout()));
   }
@@ -272,7 +273,7 @@ class DistributedDataParallel {
 
   /// Unique for each instance: every rank constructs its instances in the same order.
   std::string instance_prefix() const {
-    return "ddp/" + std::to_string(group::GroupAccess::of(group_).next_number("ddp")) + "/";
+    return format_text("ddp/{}/", {group::GroupAccess::of(group_).next_number("ddp")});
   }
 
   /// Reports `text`, unless the job has failed already: an exception caused by that failure is not reported.

@@ -22,6 +22,7 @@
 #include "dtrain/core/exception_text.hpp"
 #include "dtrain/core/log.hpp"
 #include "dtrain/core/process/exit_codes.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/group/group_internals.hpp"
 #include "dtrain/launch/output/standard_stream.hpp"
 #include "dtrain/launch/rank_process.hpp"
@@ -88,7 +89,7 @@ inline int exit_code_of(const Error& error) {
 /// that the body forked exits when it returns from the body.
 template <class P, RunBody<P> Body>
 int run_worker(const launch::RankProcess& worker, Body& body, const GroupOptions& options) {
-  const std::string prefix = "rank " + std::to_string(worker.identity.rank) + ": ";
+  const std::string prefix = format_text("rank {}: ", {worker.identity.rank});
   const pid_t process = ::getpid();
   std::optional<ProcessGroup<P>> group;
   const auto end_if_forked = [&](int exit_code) {
@@ -116,18 +117,18 @@ int run_worker(const launch::RankProcess& worker, Body& body, const GroupOptions
     int exit_code = call_body<P>(body, *group, worker.arguments());
     end_if_forked(exit_code);
     if (const std::optional<Cause> cause = group::GroupAccess::of(*group).failure()->cause()) {
-      const std::string returned = std::to_string(exit_code);
+      const int returned = exit_code;
       if (exit_code == 0) {
         exit_code = cause->rank == worker.identity.rank ? exit_code_exception : exit_code_job_failed;
       }
-      log(LogLevel::warning, prefix + "the body returned " + returned + " although the job had failed (exit code " +
-                                 std::to_string(exit_code) + "): " + cause->sentence());
+      log(LogLevel::warning, format_text("{}the body returned {} although the job had failed (exit code {}): {}",
+                                         {prefix, returned, exit_code, cause->sentence()}));
     }
     group->leave();
     return exit_code;
   } catch (const JobFailed& failed) {
     end_if_forked(exit_code_job_failed);
-    log(LogLevel::error, prefix + "ends because " + failed.what());
+    log(LogLevel::error, format_text("{}ends because {}", {prefix, failed.what()}));
     return exit_code_job_failed;
   } catch (const Error& error) {
     return fail(error.what(), exit_code_of(error), error.rank());
@@ -141,9 +142,9 @@ inline void report_lost_output(const launch::RankProcess& worker) {
   const bool had_failed = std::ferror(stdout) != 0;
   const int reason = std::fflush(stdout) != 0 ? errno : 0;
   if (reason != 0 || had_failed) {
-    log(LogLevel::warning, "rank " + std::to_string(worker.identity.rank) + ": what it printed on " +
-                               launch::stream_name("stdout", STDOUT_FILENO) + " is lost, at least in part: " +
-                               (reason != 0 ? std::generic_category().message(reason) : "a write failed"));
+    log(LogLevel::warning, format_text("rank {}: what it printed on {} is lost, at least in part: {}",
+                                       {worker.identity.rank, launch::stream_name("stdout", STDOUT_FILENO),
+                                        reason != 0 ? std::generic_category().message(reason) : "a write failed"}));
   }
 }
 

@@ -20,6 +20,7 @@
 #include "dtrain/core/cause.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/types/reduce_op.hpp"
 #include "dtrain/group/host_staging_buffer.hpp"
 #include "dtrain/group/rank_context.hpp"
@@ -83,7 +84,7 @@ class GroupState final : private RankContext::Closable {
   /// wait() for the control loop, which is not blocked. Lifetime: the event outlives the wait.
   async::Task<void> completion(const typename Communicator::Stream::Event& event) {
     if (!rank_context_->tasks.on_loop_thread()) {
-      throw Error(
+      throw_error(
           Errc::invalid_argument,
           "a collective was awaited on another thread than the control thread; await it in a coroutine of run or "
           "spawn, or call wait()");
@@ -99,13 +100,13 @@ class GroupState final : private RankContext::Closable {
       pause = std::min(2 * pause, std::chrono::microseconds(2000));
       const std::optional<std::uint64_t> now = resources->progress(event);
       if (!now && !backend::is_complete_beside_capture(event)) {
-        throw Error(Errc::closed, "a collective was awaited on a process group that this rank has left");
+        throw_error(Errc::closed, "a collective was awaited on a process group that this rank has left");
       }
       if (now && *now != progress) {
         progress = *now;
         stalled = Deadline::after(2 * rank_context_->timeout);
       } else if (stalled.passed()) {
-        throw Error(Errc::timeout,
+        throw_error(Errc::timeout,
                     "waiting for a collective of a stream, none of whose work ended within twice the timeout");
       }
     }
@@ -138,22 +139,22 @@ class GroupState final : private RankContext::Closable {
   Communicator open_channel(const std::string& purpose, Accumulate accumulate,
                             const backend::DescribeOperation& describe) {
     rank_context_->require_may_block();
-    return open(purpose + "-" + std::to_string(channels_opened_.fetch_add(1)),
+    return open(format_text("{}-{}", {purpose, channels_opened_.fetch_add(1)}),
                 std::max(accumulate, options_.accumulate), describe);
   }
 
   /// Collective, blocking: the group of the ranks that pass the same color, ordered by key, then by rank.
   std::shared_ptr<GroupState> split_blocking(int color, int key) {
     if (color < 0) {
-      throw Error(Errc::invalid_argument, "splitting a process group with color " + std::to_string(color) +
-                                              "; every rank gives a color of at least 0");
+      throw_error(Errc::invalid_argument,
+                  "splitting a process group with color {}; every rank gives a color of at least 0", {color});
     }
     Communicator& parent = live();
     rank_context_->streams->run_unattended();  // other ranks may wait for this work before they call this
     Communicator child =
         make_or_report([&] { return parent.split_blocking(color, key, Deadline::after(rank_context_->timeout)); });
     rendezvous::Membership members = child.members();
-    std::string prefix = prefix_ + "split-" + std::to_string(splits_++) + "-" + std::to_string(color) + "/";
+    std::string prefix = format_text("{}split-{}-{}/", {prefix_, splits_++, color});
     std::shared_ptr<GroupState> state = make(rank_context_, std::move(members), std::move(prefix), options_);
     state->resources_->communicator.emplace(std::move(child));
     return state;
@@ -176,7 +177,7 @@ class GroupState final : private RankContext::Closable {
 
   void require_open() const {
     if (!resources_->communicator) {
-      throw Error(Errc::closed, "a collective was called on a process group that this rank has left");
+      throw_error(Errc::closed, "a collective was called on a process group that this rank has left");
     }
   }
 

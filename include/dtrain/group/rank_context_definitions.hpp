@@ -13,6 +13,7 @@
 #include "dtrain/async/loop/event_loop.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/group/rank_context.hpp"
 
 namespace DTRAIN_NAMESPACE::group {
@@ -51,13 +52,13 @@ DTRAIN_DEFINED RankContext::~RankContext() {
 
 DTRAIN_DEFINED void RankContext::require_may_block() const {
   if (!process_.is_current()) {
-    throw Error(Errc::invalid_argument,
-                "a process that rank " + std::to_string(control_plane.membership().rank) +
-                    " forked called its process group; the group is of the process that joined the job; let the child "
-                    "compute without it, and end with _exit or exec");
+    throw_error(Errc::invalid_argument,
+                "a process that rank {} forked called its process group; the group is of the process that joined the "
+                "job; let the child compute without it, and end with _exit or exec",
+                {control_plane.membership().rank});
   }
   if (tasks.on_loop_thread()) {
-    throw Error(Errc::invalid_argument,
+    throw_error(Errc::invalid_argument,
                 "a collective or a call that blocks was made in a coroutine on the control loop, where it would wait "
                 "for itself; make it on a thread of the program: enqueue the collective there, with a stream, and "
                 "co_await its Work in the coroutine");

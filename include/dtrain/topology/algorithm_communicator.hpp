@@ -7,7 +7,6 @@
 #include <exception>
 #include <memory>
 #include <optional>
-#include <string>
 #include <string_view>
 #include <utility>
 
@@ -15,8 +14,10 @@
 #include "dtrain/backend/check_arguments.hpp"
 #include "dtrain/backend/on_host_streams.hpp"
 #include "dtrain/backend/setup/split.hpp"
+#include "dtrain/core/config.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/process/owning_process.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/topology/operation_sequencer.hpp"
 
 namespace DTRAIN_NAMESPACE::topology {
@@ -103,9 +104,10 @@ class AlgorithmCommunicator {
     if constexpr (allocates_itself) {
       check();
       if (!state_->sequencer->wait_until_done(state_->enqueued, deadline, [this] { help(); })) {
-        throw Error(Errc::timeout, "memory of channel '" + state_->context.name +
-                                       "' was requested while reductions of it wait on a stream that no thread runs; "
-                                       "wait for them first");
+        throw_error(Errc::timeout,
+                    "memory of channel '{}' was requested while reductions of it wait on a stream that no thread runs; "
+                    "wait for them first",
+                    {state_->context.name});
       }
       return state_->algorithm.allocate_blocking(bytes, deadline);
     } else {
@@ -160,7 +162,7 @@ class AlgorithmCommunicator {
     void fail(const char* text) noexcept {
       try {
         const Cause cause{CauseKind::exception, context.reporting_rank(), context.members.host,
-                          "an all_reduce on channel '" + context.name + "': " + text};
+                          format_text("an all_reduce on channel '{}': {}", {context.name, text})};
         abort(cause);
         context.failure->report(cause);
       } catch (...) {
@@ -216,11 +218,11 @@ class AlgorithmCommunicator {
     }
   }
 
-  static void check_host(Device device) {
+  DTRAIN_NOT_INLINED static void check_host(Device device) {
     if (device.kind != DeviceKind::host) {
-      throw Error(Errc::unsupported, "topology::" + std::string(Algorithm::name()) +
-                                         " reduces host memory, not memory of " + to_string(device) +
-                                         "; use topology::Flat with a backend for it");
+      throw_error(Errc::unsupported,
+                  "topology::{} reduces host memory, not memory of {}; use topology::Flat with a backend for it",
+                  {Algorithm::name(), to_string(device)});
     }
   }
 

@@ -12,6 +12,7 @@
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/serializer.hpp"
+#include "dtrain/core/text/format_text.hpp"
 
 namespace DTRAIN_NAMESPACE::backend {
 
@@ -45,21 +46,17 @@ inline std::vector<int> ranks_of_color(const std::vector<ColorAndKey>& choices, 
 inline ChannelContext split_context(const ChannelContext& context, std::uint64_t number, int color, int key,
                                     Deadline deadline) {
   if (color < 0) {
-    throw Error(Errc::invalid_argument,
-                "split with color " + std::to_string(color) +
-                    "; colors begin at 0: give the ranks that are to be alone one of their own");
+    throw_error(Errc::invalid_argument,
+                "split with color {}; colors begin at 0: give the ranks that are to be alone one of their own",
+                {color});
   }
-  const std::string split = context.name + "/split-" + std::to_string(number);
-  const StoreRank self = StoreRank::of(context, deadline, "splitting channel '" + context.name + "'");
-  const std::vector<ColorAndKey> choices = store_all_gather(
-      self, split,
-      [=] {
-        return ColorAndKey{color, key};
-      },
-      "a rank's color and key");
+  const std::string split = format_text("{}/split-{}", {context.name, number});
+  const StoreRank self = StoreRank::of(context, deadline, format_text("splitting channel '{}'", {context.name}));
+  const auto own = [=] { return ColorAndKey{color, key}; };
+  const std::vector<ColorAndKey> choices = store_all_gather(self, split, own, "a rank's color and key");
   ChannelContext made = context;
   made.members = context.members.in_part_of(ranks_of_color(choices, context.members.rank));
-  made.name = split + "-color-" + std::to_string(color);
+  made.name = format_text("{}-color-{}", {split, color});
   return made;
 }
 

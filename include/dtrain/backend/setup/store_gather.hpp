@@ -17,6 +17,7 @@
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/serializer.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/text/sanitize.hpp"
 
 namespace DTRAIN_NAMESPACE::backend {
@@ -56,8 +57,8 @@ inline std::string encode(const Error& error, int job_rank) {
   const bool posix = error.code().category() == std::generic_category();
   const bool own = error.code().category() == dtrain_category();
   const int code = posix || own ? error.code().value() : static_cast<int>(Errc::job_failed);  // a library's error
-  return (posix ? "!p" : "!d") + std::to_string(code) + " " + std::to_string(error.rank().value_or(job_rank)) + " " +
-         sanitize(error.what());
+  return format_text("{}{} {} {}",
+                     {posix ? "!p" : "!d", code, error.rank().value_or(job_rank), sanitize(error.what())});
 }
 
 /// @throws the error that the rank has sent; Error (protocol) if `sent` is malformed
@@ -69,7 +70,7 @@ inline std::string decode(const std::string& sent) {
   char* end = nullptr;
   const long code = posix || sent.starts_with("!d") ? std::strtol(sent.c_str() + 2, &end, 10) : 0;
   if (code <= 0 || code > 4096) {
-    throw Error(Errc::protocol, "another rank sent " + in_quotes(sent) + "; do all ranks run the same program?");
+    throw_error(Errc::protocol, "another rank sent {}; do all ranks run the same program?", {in_quotes(sent)});
   }
   const auto rank = static_cast<int>(std::strtol(end, &end, 10));
   const std::error_code as = posix ? std::error_code(static_cast<int>(code), std::generic_category())
@@ -110,7 +111,7 @@ inline std::string take(const StoreRank& self, const std::string& key, int reade
 
 /// Rank 0's half: takes the text of every other rank. @throws Error (timeout), which names all ranks that did not come
 inline void take_texts(const StoreRank& self, const std::string& name, std::vector<std::string>& texts) {
-  const auto key_of = [&](int rank) { return name + "/" + std::to_string(rank); };
+  const auto key_of = [&](int rank) { return format_text("{}/{}", {name, rank}); };
   for (int rank = 1; rank < self.ranks; ++rank) {
     try {
       texts.push_back(take(self, key_of(rank), 1, self.deadline));
@@ -121,7 +122,7 @@ inline void take_texts(const StoreRank& self, const std::string& name, std::vect
         const bool came = self.store.has_blocking(key_of(later), Deadline::after(std::chrono::seconds(1)));
         missing += came ? "" : ", " + self.name_of_rank(later);
       }
-      throw Error(Errc::timeout, self.doing + ": " + missing + " " + self.late + " (" + error.what() + ")");
+      throw_error(Errc::timeout, "{}: {} {} ({})", {self.doing, missing, self.late, error.what()});
     }
     texts.back() = decode(texts.back());  // an error is not kept until the last rank has come
   }
@@ -165,7 +166,7 @@ std::string store_broadcast(const StoreRank& self, const std::string& key, Make 
 template <class Own, class Combine>
 std::string store_gather(const StoreRank& self, const std::string& name, Own own, Combine combine) {
   if (self.rank != 0) {
-    self.store.set_blocking(name + "/" + std::to_string(self.rank), detail::encoded_result(own, self.job_rank),
+    self.store.set_blocking(format_text("{}/{}", {name, self.rank}), detail::encoded_result(own, self.job_rank),
                             self.deadline);
   }
   const auto gather = [&]() -> std::string {
