@@ -8,6 +8,8 @@ namespace DTRAIN_NAMESPACE {
 
 /// As a default argument, `SourceLocation::current()` is the position of the call.
 struct SourceLocation {
+  constexpr SourceLocation() noexcept = default;  // no aggregate: a list of values for a text is never converted to it
+
   const char* file = "";
   const char* function = "";
   unsigned line = 0;
@@ -15,7 +17,11 @@ struct SourceLocation {
   static constexpr SourceLocation current(const char* file = __builtin_FILE(),
                                           const char* function = __builtin_FUNCTION(),
                                           unsigned line = __builtin_LINE()) noexcept {
-    return {file, function, line};
+    SourceLocation place;
+    place.file = file;
+    place.function = function;
+    place.line = line;
+    return place;
   }
 };
 

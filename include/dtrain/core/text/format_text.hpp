@@ -1,7 +1,8 @@
 #pragma once
 /// @file
-/// format_text(): a text with values in it, and throw_error(): an Error with such a sentence.
+/// format_text(): a text with values in it; throw_error(), throw_errno(): an Error with such a sentence.
 
+#include <cerrno>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
@@ -62,6 +63,8 @@ namespace detail {
 std::string format_values(const char* pattern, std::span<const TextValue> values);
 [[noreturn]] void throw_formatted(Errc code, const char* pattern, std::span<const TextValue> values,
                                   SourceLocation where);
+[[noreturn]] void throw_formatted_posix(int number, const char* pattern, std::span<const TextValue> values,
+                                        const char* remedy, SourceLocation where);
 }  // namespace detail
 
 /// `format_text("rank {} of {}", {rank, size})`. A call costs a third of the compile time and code of the same text
@@ -82,6 +85,32 @@ template <std::size_t Count>
 [[noreturn]] inline void throw_error(Errc code, const char* sentence,
                                      SourceLocation where = SourceLocation::current()) {
   detail::throw_formatted(code, sentence, {}, where);
+}
+
+/// Throws posix_error(number, format_text(pattern, values), remedy).
+template <std::size_t Count>
+[[noreturn]] void throw_posix(int number, std::type_identity_t<TextPattern<Count>> pattern,
+                              const TextValue (&values)[Count], const char* remedy = "",
+                              SourceLocation where = SourceLocation::current()) {
+  detail::throw_formatted_posix(number, pattern.characters(), values, remedy, where);
+}
+
+/// Throws posix_error(number, doing).
+[[noreturn]] inline void throw_posix(int number, std::string_view doing,
+                                     SourceLocation where = SourceLocation::current()) {
+  throw_posix(number, "{}", {doing}, "", where);
+}
+
+/// throw_posix() of the present errno.
+template <std::size_t Count>
+[[noreturn]] void throw_errno(std::type_identity_t<TextPattern<Count>> pattern, const TextValue (&values)[Count],
+                              const char* remedy = "", SourceLocation where = SourceLocation::current()) {
+  throw_posix(errno, pattern, values, remedy, where);
+}
+
+/// throw_posix() of the present errno.
+[[noreturn]] inline void throw_errno(std::string_view doing, SourceLocation where = SourceLocation::current()) {
+  throw_posix(errno, doing, where);
 }
 
 }  // namespace DTRAIN_NAMESPACE

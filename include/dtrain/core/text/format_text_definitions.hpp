@@ -34,6 +34,12 @@ DTRAIN_NOT_INLINED DTRAIN_DEFINED void throw_formatted(Errc code, const char* pa
   throw Error(code, format_values(pattern, values), where);
 }
 
+DTRAIN_NOT_INLINED DTRAIN_DEFINED void throw_formatted_posix(int number, const char* pattern,
+                                                             std::span<const TextValue> values, const char* remedy,
+                                                             SourceLocation where) {
+  throw posix_error(number, format_values(pattern, values), remedy, where);
+}
+
 }  // namespace detail
 
 }  // namespace DTRAIN_NAMESPACE

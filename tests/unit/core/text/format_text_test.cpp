@@ -2,14 +2,18 @@
 
 #include <doctest/doctest.h>
 
+#include <cerrno>
 #include <cstdint>
 #include <limits>
 #include <string>
 #include <string_view>
+#include <system_error>
 
 using dtrain::Errc;
 using dtrain::format_text;
+using dtrain::throw_errno;
 using dtrain::throw_error;
+using dtrain::throw_posix;
 
 TEST_CASE("values stand in the places of the pattern, in their order") {
   const std::string name = "fc1";
@@ -34,4 +38,26 @@ TEST_CASE("throw_error throws the code, the sentence and the place of the call")
     CHECK(error.where().line == line);
   }
   CHECK_THROWS_WITH_AS(throw_error(Errc::usage, "no values, and {} stays"), "no values, and {} stays", dtrain::Error);
+}
+
+TEST_CASE("constant characters are values, not a place in the source") {
+  CHECK_THROWS_WITH_AS(throw_error(Errc::usage, "{}", {"one"}), "one", dtrain::Error);
+  CHECK_THROWS_WITH_AS(throw_error(Errc::usage, "{} {}", {"one", "two"}), "one two", dtrain::Error);
+  CHECK_THROWS_WITH_AS(throw_error(Errc::usage, "{} {} {}", {"one", "two", 3U}), "one two 3", dtrain::Error);
+}
+
+TEST_CASE("throw_errno and throw_posix throw the error of the system, with its remedy and the place of the call") {
+  const auto line = static_cast<unsigned>(__LINE__ + 3);
+  try {
+    errno = ENOENT;
+    throw_errno("opening {}", {"a.txt"}, "make it");
+  } catch (const dtrain::Error& error) {
+    CHECK(error.code() == std::error_code(ENOENT, std::generic_category()));
+    CHECK(error.what() == std::string_view("opening a.txt: No such file or directory; make it"));
+    CHECK(error.where().line == line);
+  }
+  errno = EACCES;
+  CHECK_THROWS_WITH_AS(throw_errno("opening {}"), "opening {}: Permission denied", dtrain::Error);
+  CHECK_THROWS_WITH_AS(throw_posix(EEXIST, "making {}", {std::string("b")}), "making b: File exists", dtrain::Error);
+  CHECK_THROWS_WITH_AS(throw_posix(EPIPE, "writing"), "writing: Broken pipe", dtrain::Error);
 }
