@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/text/format_text.hpp"
 
 namespace DTRAIN_NAMESPACE {
 
@@ -29,15 +30,15 @@ struct Cause {
   /// "rank 1 on host gpu-a was lost: ...".
   std::string sentence() const {
     const std::string who =
-        rank < 0 ? std::string("the job") : "rank " + std::to_string(rank) + (host.empty() ? "" : " on host " + host);
+        rank < 0 ? "the job" : format_text("rank {}{}{}", {rank, host.empty() ? "" : " on host ", host});
     switch (kind) {
-      case CauseKind::lost: return who + " was lost: " + text;
-      case CauseKind::exception: return who + " failed: " + text;
-      case CauseKind::timeout: return who + " timed out: " + text;
+      case CauseKind::lost: return format_text("{} was lost: {}", {who, text});
+      case CauseKind::exception: return format_text("{} failed: {}", {who, text});
+      case CauseKind::timeout: return format_text("{} timed out: {}", {who, text});
       case CauseKind::disagreement: return "ranks disagree: " + text;
-      case CauseKind::stopped: return who + " was stopped: " + text;
+      case CauseKind::stopped: return format_text("{} was stopped: {}", {who, text});
     }
-    return who + ": " + text;
+    return format_text("{}: {}", {who, text});
   }
 };
 

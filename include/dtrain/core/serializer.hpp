@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/text/sanitize.hpp"
 
 namespace DTRAIN_NAMESPACE {
@@ -138,10 +139,8 @@ class Serializer {
   [[gnu::cold, gnu::noinline]] void require_finished(std::string_view what) const {
     if (!finished()) {
       const std::string_view bytes(reinterpret_cast<const char*>(in_.data()), in_.size());
-      throw Error(Errc::protocol, std::string(what) + " came as " + in_quotes(bytes, 64) + ", which " +
-                                      (ok() ? "has more bytes than its fields" : problem_) + " (byte " +
-                                      std::to_string(at_) + " of " + std::to_string(in_.size()) +
-                                      "); do all ranks run the same program?");
+      throw_error(Errc::protocol, "{} came as {}, which {} (byte {} of {}); do all ranks run the same program?",
+                  {what, in_quotes(bytes, 64), ok() ? "has more bytes than its fields" : problem_, at_, in_.size()});
     }
   }
 

@@ -10,7 +10,7 @@
 #include <string>
 
 #include "dtrain/core/crypto/sha256.hpp"
-#include "dtrain/core/error.hpp"
+#include "dtrain/core/text/format_text.hpp"
 
 namespace DTRAIN_NAMESPACE {
 
@@ -22,7 +22,7 @@ std::array<std::byte, N> random_bytes() {
   while (done < bytes.size()) {
     const ssize_t count = ::getrandom(bytes.data() + done, bytes.size() - done, 0);
     if (count < 0 && errno != EINTR) {
-      throw errno_error("asking the system for random bytes");
+      throw_errno("asking the system for random bytes");
     }
     done += count > 0 ? static_cast<std::size_t>(count) : 0;
   }

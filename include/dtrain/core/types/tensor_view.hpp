@@ -10,6 +10,7 @@
 #include <string>
 
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/types/buffer_view.hpp"
 
 namespace DTRAIN_NAMESPACE {
@@ -27,13 +28,11 @@ class Shape {
 
   explicit Shape(std::span<const std::int64_t> extents) {
     if (extents.size() > max_rank) {
-      throw Error(Errc::invalid_argument,
-                  "a shape has " + std::to_string(extents.size()) + " extents; at most 8 are possible");
+      throw_error(Errc::invalid_argument, "a shape has {} extents; at most 8 are possible", {extents.size()});
     }
     for (const std::int64_t extent : extents) {
       if (extent < 0 || (extent > 0 && element_count_ > (std::int64_t{1} << 60) / extent)) {
-        throw Error(Errc::invalid_argument,
-                    "extent " + std::to_string(extent) + " of a shape is negative or makes it too large");
+        throw_error(Errc::invalid_argument, "extent {} of a shape is negative or makes it too large", {extent});
       }
       extents_[rank_++] = extent;
       element_count_ *= extent;
@@ -75,8 +74,8 @@ struct TensorView {
   template <Element T>
   std::span<T> as() const {
     if (dtype_of<T>::value != dtype || device.kind != DeviceKind::host) {
-      throw Error(Errc::invalid_argument, std::string("a view of ") + name(dtype) + " on " + to_string(device) +
-                                              " was read as " + name(dtype_of<T>::value) + " on host");
+      throw_error(Errc::invalid_argument, "a view of {} on {} was read as {} on host",
+                  {name(dtype), to_string(device), name(dtype_of<T>::value)});
     }
     return {reinterpret_cast<T*>(data), shape.element_count()};
   }
