@@ -5,7 +5,7 @@
 #include <pthread.h>
 #include <signal.h>
 
-#include "dtrain/core/error.hpp"
+#include "dtrain/core/text/format_text.hpp"
 
 namespace DTRAIN_NAMESPACE::async {
 
@@ -18,7 +18,7 @@ class BlockedSignals {
     static_cast<void>(::sigfillset(&all));
     const int error = ::pthread_sigmask(SIG_SETMASK, &all, &before_);
     if (error != 0) {
-      throw posix_error(error, "blocking signals to start a thread");
+      throw_posix(error, "blocking signals to start a thread");
     }
   }
   BlockedSignals(const BlockedSignals&) = delete;

@@ -18,6 +18,7 @@
 #include "dtrain/async/spawn_state.hpp"
 #include "dtrain/core/exception_text.hpp"
 #include "dtrain/core/process/owning_process.hpp"
+#include "dtrain/core/text/format_text.hpp"
 
 namespace DTRAIN_NAMESPACE::async {
 
@@ -146,16 +147,16 @@ class LoopHandle : public std::enable_shared_from_this<LoopHandle> {
   /// @throws why nothing starts any more
   [[noreturn]] void throw_ended(std::string_view doing) const {
     if (!process_.is_current()) {
-      throw Error(Errc::closed, std::string(doing) + ": this process was forked from a rank, and is none");
+      throw_error(Errc::closed, "{}: this process was forked from a rank, and is none", {doing});
     }
     if (loop_.expired()) {
-      throw Error(Errc::closed, std::string(doing) + ": this rank's process group has been destroyed");
+      throw_error(Errc::closed, "{}: this rank's process group has been destroyed", {doing});
     }
     const std::lock_guard lock(mutex_);
     if (end_reason_.empty()) {
-      throw Error(Errc::closed, std::string(doing) + ": the event loop has ended");
+      throw_error(Errc::closed, "{}: the event loop has ended", {doing});
     }
-    throw Error(Errc::cancelled, std::string(doing) + ": the event loop ended because of: " + end_reason_);
+    throw_error(Errc::cancelled, "{}: the event loop ended because of: {}", {doing, end_reason_});
   }
 
   /// For LoopThread: runs the loop in this thread until it is stopped or throws, and closes it.
@@ -230,13 +231,13 @@ class [[nodiscard]] BackgroundTask {
   /// (invalid_argument) on the loop's thread, or if nothing is owned
   T wait(Deadline deadline, std::string_view doing = "waiting for a coroutine on the control loop") {
     if (!state_ || loop_->on_loop_thread()) {
-      throw Error(Errc::invalid_argument,
-                  std::string(doing) + (state_ ? ": called on the control thread, where it would wait for itself; "
-                                                 "co_await the coroutine instead"
-                                               : ": there is none"));
+      throw_error(Errc::invalid_argument, "{}: {}",
+                  {doing, state_ ? "called on the control thread, where it would wait for itself; co_await the "
+                                   "coroutine instead"
+                                 : "there is none"});
     }
     if (!state_->wait_until_gone(deadline)) {
-      throw Error(Errc::timeout, std::string(doing) + ": the deadline passed");
+      throw_error(Errc::timeout, "{}: the deadline passed", {doing});
     }
     if (state_->error) {
       std::rethrow_exception(std::exchange(state_->error, nullptr));
@@ -253,7 +254,7 @@ class [[nodiscard]] BackgroundTask {
       const std::shared_ptr<SpawnStateOf<T>> state = state_;
       cancel();
       if (!state->outcome.done()) {
-        throw Error(Errc::timeout, std::string(doing) + ": the deadline passed");
+        throw_error(Errc::timeout, "{}: the deadline passed", {doing});
       }
       return state->outcome.take();
     }

@@ -11,6 +11,7 @@
 #include "dtrain/async/blocked_signals.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/process/process_limits.hpp"
+#include "dtrain/core/text/format_text.hpp"
 
 namespace DTRAIN_NAMESPACE::async {
 
@@ -23,7 +24,7 @@ std::jthread start_thread(const std::string& what, Main main) {
   try {
     return std::jthread(std::move(main));
   } catch (const std::system_error& failure) {
-    throw Error(failure.code(), "starting " + what + ": " + failure.what() + limit_hint(ENOMEM));
+    throw Error(failure.code(), format_text("starting {}: {}{}", {what, failure.what(), limit_hint(ENOMEM)}));
   }
 }
 

@@ -6,13 +6,13 @@
 
 #include <atomic>
 #include <memory>
-#include <string>
 #include <string_view>
 #include <utility>
 
 #include "dtrain/async/loop/awaiters.hpp"
 #include "dtrain/async/loop/post_queue.hpp"
 #include "dtrain/async/task/outcome.hpp"
+#include "dtrain/core/text/format_text.hpp"
 
 namespace DTRAIN_NAMESPACE::async {
 
@@ -33,10 +33,10 @@ class EventLoop {
   [[nodiscard]] TaskHandle spawn(Task<void> task, ExceptionHandler on_exception = {},
                                  DestroyedHandler on_destroyed = {}) {
     if (closed_) {
-      throw Error(Errc::cancelled, "starting a task: the event loop has ended");
+      throw_error(Errc::cancelled, "starting a task: the event loop has ended");
     }
     if (!task) {
-      throw Error(Errc::invalid_argument, "starting a task that was moved from");
+      throw_error(Errc::invalid_argument, "starting a task that was moved from");
     }
     auto record = std::make_unique<TaskRecord>(std::move(task), std::move(on_exception), std::move(on_destroyed));
     scheduler_.start(*record);
@@ -82,8 +82,8 @@ class EventLoop {
     if (!owner.done()) {
       owner.cancel();
       const bool late = deadline.passed();
-      throw Error(late ? Errc::timeout : Errc::cancelled,
-                  std::string(doing) + (late ? ": the deadline passed" : ": the event loop was stopped"));
+      throw_error(late ? Errc::timeout : Errc::cancelled, "{}: {}",
+                  {doing, late ? "the deadline passed" : "the event loop was stopped"});
     }
     return outcome.take();
   }
@@ -135,7 +135,7 @@ class EventLoop {
   template <class Done>
   void drive(Done done) {
     if (running_.exchange(true)) {
-      throw Error(Errc::invalid_argument, "running an event loop that is running already; await the task instead");
+      throw_error(Errc::invalid_argument, "running an event loop that is running already; await the task instead");
     }
     thread_.store(::pthread_self());
     struct RunningReset {

@@ -9,13 +9,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <string>
 #include <utility>
 #include <vector>
 
 #include "dtrain/async/loop/waiter.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/process/descriptor.hpp"
+#include "dtrain/core/text/format_text.hpp"
 
 namespace DTRAIN_NAMESPACE::async {
 
@@ -36,7 +36,7 @@ class Poller {
     event.events = EPOLLIN;
     event.data.u64 = wakeup_tag;
     if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, wakeup, &event) != 0) {
-      throw errno_error("adding the wake-up descriptor to an epoll set");
+      throw_errno("adding the wake-up descriptor to an epoll set");
     }
   }
 
@@ -44,7 +44,7 @@ class Poller {
   /// @throws Error (posix) if epoll refuses it: a regular file (EPERM), a closed descriptor (EBADF).
   void add(Waiter& waiter, int descriptor, Interest interest) {
     if (descriptor < 0) {
-      throw posix_error(EBADF, "waiting for a descriptor that is not open");
+      throw_posix(EBADF, "waiting for a descriptor that is not open");
     }
     const auto index = static_cast<std::size_t>(descriptor);
     if (index >= entries_.size()) {
@@ -59,7 +59,7 @@ class Poller {
       const int reason = errno;
       waiter.unlink();
       apply(descriptor, entry, false);
-      throw posix_error(reason, "waiting for descriptor " + std::to_string(descriptor));
+      throw_posix(reason, "waiting for descriptor {}", {descriptor});
     }
     waiter.descriptor = descriptor;
   }
@@ -81,7 +81,7 @@ class Poller {
     std::array<epoll_event, 64> events;
     const int count = ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), timeout_ms);
     if (count < 0 && errno != EINTR) {
-      throw errno_error("waiting for events");
+      throw_errno("waiting for events");
     }
     bool woken = false;
     for (std::size_t i = 0; count > 0 && i < static_cast<std::size_t>(count); ++i) {

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/version.hpp"
 
 namespace DTRAIN_NAMESPACE::async {
@@ -145,7 +146,7 @@ class Task<T>::Awaiter {
   bool await_suspend(std::coroutine_handle<> parent) {
     const std::coroutine_handle<promise_type> child = task_.frame_;
     if (!child) {
-      throw Error(Errc::invalid_argument, "a task was awaited twice, or after it was moved from");
+      throw_error(Errc::invalid_argument, "a task was awaited twice, or after it was moved from");
     }
     child.resume();
     if (child.done()) {

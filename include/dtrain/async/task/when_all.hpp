@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "dtrain/async/manual_reset_event.hpp"
+#include "dtrain/core/text/format_text.hpp"
 
 namespace DTRAIN_NAMESPACE::async {
 
@@ -61,8 +62,7 @@ Task<std::conditional_t<std::is_void_v<T>, void, std::vector<std::conditional_t<
       children.back().handle().resume();
     }
     if (!tasks.empty() && co_await state.done.wait(deadline) == WakeReason::timed_out) {
-      throw Error(Errc::timeout, "waiting for " + std::to_string(state.pending) + " of " +
-                                     std::to_string(tasks.size()) + " tasks: the deadline passed");
+      throw_error(Errc::timeout, "waiting for {} of {} tasks: the deadline passed", {state.pending, tasks.size()});
     }
   }  // destroys the children that still wait
   detail::rethrow_failed(outcomes);
