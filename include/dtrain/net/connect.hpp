@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "dtrain/core/text/duration_text.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/net/connection.hpp"
 #include "dtrain/net/interfaces.hpp"
 #include "dtrain/net/resolve_host.hpp"
@@ -29,7 +30,7 @@ inline async::Task<ConnectResult> connect(async::EventLoop& loop, SocketAddress 
   if (!socket) {
     result.error = errno;
     if (result.error != EAFNOSUPPORT) {
-      throw posix_error(result.error, "making a socket to connect to " + to_string(address));
+      throw_posix(result.error, "making a socket to connect to {}", {to_string(address)});
     }
     co_return std::move(result);
   }
@@ -111,8 +112,7 @@ inline async::Task<Connection> connect_with_backoff(async::EventLoop& loop, std:
     const bool loopback_is_down =
         is_loopback_host(host) && result.error == ENETUNREACH && is_unreachable(SocketAddress::loopback_v4(port));
     const Error error = posix_error(
-        result.error,
-        "connecting to " + host + " port " + std::to_string(port) + ", tried for " + duration_text(now - begin),
+        result.error, format_text("connecting to {} port {}, tried for {}", {host, port, duration_text(now - begin)}),
         loopback_is_down ? "this host's loopback interface is down; bring it up: ip link set lo up"
                          : "check that rank 0 or its launcher runs there, and MASTER_ADDR and MASTER_PORT");
     if (loopback_is_down || !detail::is_retriable(result.error) || now + delay >= deadline.instant()) {

@@ -12,13 +12,12 @@
 #include <limits>
 #include <optional>
 #include <span>
-#include <string>
 #include <utility>
 
 #include "dtrain/async/loop/event_loop.hpp"
 #include "dtrain/core/deadline.hpp"
-#include "dtrain/core/error.hpp"
 #include "dtrain/core/process/descriptor.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/net/io_result.hpp"
 #include "dtrain/net/socket_address.hpp"
 
@@ -152,14 +151,14 @@ class Connection {
       return IoResult{IoStatus::closed, 0, error};
     }
     if (error != EAGAIN && error != EWOULDBLOCK) {
-      throw posix_error(error, doing + to_string(peer()));
+      throw_posix(error, "{}{}", {doing, to_string(peer())});
     }
     return std::nullopt;
   }
 
   void set_option(int level, int option, int value, const char* name) {
     if (::setsockopt(socket_.get(), level, option, &value, sizeof value) != 0) {
-      throw errno_error(std::string("setting ") + name + " to " + std::to_string(value) + " on a connection");
+      throw_errno("setting {} to {} on a connection", {name, value});
     }
   }
 

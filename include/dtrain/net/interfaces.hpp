@@ -15,6 +15,7 @@
 
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/process/descriptor.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/net/socket_address.hpp"
 
 namespace DTRAIN_NAMESPACE::net {
@@ -30,7 +31,7 @@ struct InterfaceAddress {
 inline std::vector<InterfaceAddress> interface_addresses() {
   ::ifaddrs* list = nullptr;
   if (::getifaddrs(&list) != 0) {
-    throw errno_error("asking for the addresses of this machine's network interfaces");
+    throw_errno("asking for the addresses of this machine's network interfaces");
   }
   const std::unique_ptr<::ifaddrs, void (*)(::ifaddrs*)> owner(list, &::freeifaddrs);
   std::vector<InterfaceAddress> all;

@@ -14,6 +14,7 @@
 
 #include "dtrain/core/log.hpp"
 #include "dtrain/core/process/open_files.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/net/connection.hpp"
 #include "dtrain/net/interfaces.hpp"
 
@@ -77,7 +78,7 @@ class Listener {
         co_await loop_->sleep_for(std::chrono::milliseconds(20));
         ready = deadline.passed() ? async::WakeReason::timed_out : async::WakeReason::ready;
       } else if (error == EBADF || error == EINVAL || error == ENOTSOCK || error == EFAULT || error == EOPNOTSUPP) {
-        throw posix_error(error, "accepting a connection");
+        throw_posix(error, "accepting a connection");
       }
       if (ready == async::WakeReason::timed_out) {
         co_return std::nullopt;
@@ -97,26 +98,25 @@ class Listener {
       : loop_(&loop), socket_(std::move(socket)), local_(local) {}
 
   static Listener open(async::EventLoop& loop, const SocketAddress& address, int backlog, bool dual_stack) {
-    const std::string doing =
-        "listening at " +
-        (dual_stack ? "port " + std::to_string(address.port()) + " of every address" : to_string(address));
+    const std::string doing = dual_stack ? format_text("listening at port {} of every address", {address.port()})
+                                         : "listening at " + to_string(address);
     Descriptor socket(::socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_TCP));
     if (!socket) {
-      throw errno_error(doing);
+      throw_errno(doing);
     }
     const int on = 1;
     const int v6_only = dual_stack ? 0 : 1;
     if (::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) != 0 ||
         (address.is_v6() && ::setsockopt(socket.get(), IPPROTO_IPV6, IPV6_V6ONLY, &v6_only, sizeof v6_only) != 0)) {
-      throw errno_error(doing);
+      throw_errno(doing);
     }
     if (::bind(socket.get(), address.data(), address.size()) != 0 || ::listen(socket.get(), backlog) != 0) {
-      throw errno_error(doing, remedy(errno));
+      throw_errno("{}", {doing}, remedy(errno));
     }
     sockaddr_storage storage{};
     socklen_t size = sizeof storage;
     if (::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&storage), &size) != 0) {
-      throw errno_error(doing);
+      throw_errno(doing);
     }
     const auto local = SocketAddress::from_system(reinterpret_cast<const sockaddr*>(&storage), size);
     return {loop, std::move(socket), local.value_or(address)};
@@ -124,9 +124,9 @@ class Listener {
 
   void warn_exhausted(int error) {
     if (!std::exchange(has_warned_exhausted_, true)) {
-      const std::string remedy = "those who connect wait; this process may have " +
-                                 std::to_string(open_files_limit().value_or(0)) +
-                                 " files open: raise that (ulimit -n), or close some";
+      const std::string remedy = format_text(
+          "those who connect wait; this process may have {} files open: raise that (ulimit -n), or close some",
+          {open_files_limit().value_or(0)});
       log(LogLevel::warning, posix_error(error, "accepting a connection at " + to_string(local_), remedy).what());
     }
   }

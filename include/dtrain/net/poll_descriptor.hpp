@@ -12,6 +12,7 @@
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/process/descriptor.hpp"
+#include "dtrain/core/text/format_text.hpp"
 
 namespace DTRAIN_NAMESPACE::net {
 
@@ -29,10 +30,10 @@ inline void wait_descriptor(int descriptor, short events, Deadline deadline, con
       return;
     }
     if (count < 0 && errno != EINTR) {
-      throw errno_error(doing);
+      throw_errno(doing);
     }
     if (count == 0 && last) {
-      throw Error(Errc::timeout, doing + ": the deadline passed");
+      throw_error(Errc::timeout, "{}: the deadline passed", {doing});
     }
   }
 }
@@ -40,10 +41,10 @@ inline void wait_descriptor(int descriptor, short events, Deadline deadline, con
 /// Sleeps a millisecond. @throws Error (timeout) if the deadline has passed, (posix)
 inline void pause_before_retry(Deadline deadline, const std::string& doing) {
   if (deadline.passed()) {
-    throw Error(Errc::timeout, doing + ": the deadline passed");
+    throw_error(Errc::timeout, "{}: the deadline passed", {doing});
   }
   if (::poll(nullptr, 0, 1) < 0 && errno != EINTR) {
-    throw errno_error(doing);
+    throw_errno(doing);
   }
 }
 

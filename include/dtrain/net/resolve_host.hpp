@@ -18,6 +18,7 @@
 #include "dtrain/async/manual_reset_event.hpp"
 #include "dtrain/async/start_thread.hpp"
 #include "dtrain/core/text/duration_text.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/net/backoff.hpp"
 #include "dtrain/net/socket_address.hpp"
 
@@ -31,8 +32,9 @@ struct Resolution {
 
 /// The Error for a host that does not resolve.
 inline Error unresolved_error(const std::string& host, const std::string& reason) {
-  return {Errc::refused, "resolving host '" + host + "': " + reason +
-                             "; set MASTER_ADDR (or --master-addr) to a name or address that this machine can reach"};
+  return {Errc::refused, format_text("resolving host '{}': {}; set MASTER_ADDR (or --master-addr) to a name or address "
+                                     "that this machine can reach",
+                                     {host, reason})};
 }
 
 /// Why an unresolved host name can never resolve; empty if it may resolve later. RFC 6761, 6.4 reserves .invalid.
@@ -193,7 +195,8 @@ inline async::Task<std::vector<SocketAddress>> resolve_with_backoff(async::Event
       throw unresolved_error(host, why_none);
     }
     const Deadline::Clock::time_point now = Deadline::Clock::now();
-    const Error error = unresolved_error(host, resolution.reason + " (tried for " + duration_text(now - begin) + ")");
+    const Error error =
+        unresolved_error(host, format_text("{} (tried for {})", {resolution.reason, duration_text(now - begin)}));
     if (now + delay >= deadline.instant()) {
       throw error;
     }

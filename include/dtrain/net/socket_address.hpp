@@ -16,6 +16,7 @@
 #include <string_view>
 
 #include "dtrain/core/config.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/version.hpp"
 
 namespace DTRAIN_NAMESPACE::net {
@@ -137,7 +138,7 @@ class SocketAddress {
       return "?";
     }
     const bool scoped = is_v6() && storage_.v6.sin6_scope_id != 0;
-    return scoped ? std::string(text) + "%" + std::to_string(storage_.v6.sin6_scope_id) : std::string(text);
+    return scoped ? format_text("{}%{}", {text, storage_.v6.sin6_scope_id}) : std::string(text);
   }
 
   const sockaddr* data() const noexcept { return &storage_.any; }
@@ -189,8 +190,8 @@ inline bool is_any_host(std::string_view host) {
 
 /// "192.0.2.1:80", "[2001:db8::1]:80".
 inline std::string to_string(const SocketAddress& address) {
-  const std::string host = address.is_v6() ? "[" + address.host() + "]" : address.host();
-  return host + ":" + std::to_string(address.port());
+  return address.is_v6() ? format_text("[{}]:{}", {address.host(), address.port()})
+                         : format_text("{}:{}", {address.host(), address.port()});
 }
 
 }  // namespace DTRAIN_NAMESPACE::net

@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/net/poll_descriptor.hpp"
 
 namespace DTRAIN_NAMESPACE::net {
@@ -38,8 +39,7 @@ namespace detail {
 struct AbstractAddress {
   explicit AbstractAddress(std::string_view name) {
     if (name.empty() || name.size() > sizeof address.sun_path - 1) {
-      throw Error(Errc::invalid_argument,
-                  "a Unix socket's name has 1 to 107 bytes, not " + std::to_string(name.size()));
+      throw_error(Errc::invalid_argument, "a Unix socket's name has 1 to 107 bytes, not {}", {name.size()});
     }
     address.sun_family = AF_UNIX;
     std::memcpy(address.sun_path + 1, name.data(), name.size());
@@ -54,7 +54,7 @@ struct AbstractAddress {
 inline Descriptor unix_socket(const std::string& doing) {
   Descriptor socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!socket) {
-    throw errno_error(doing);
+    throw_errno(doing);
   }
   return socket;
 }
@@ -71,12 +71,13 @@ class UnixConnection {
 
   /// @throws Error (posix): ECONNREFUSED if no process listens under that name; Error (timeout)
   static UnixConnection connect(std::string_view name, Deadline deadline) {
-    const std::string doing = "connecting to the Unix socket '" + std::string(name) + "'";
+    const std::string doing = format_text("connecting to the Unix socket '{}'", {name});
     const detail::AbstractAddress address(name);
     Descriptor socket = detail::unix_socket(doing);
     while (::connect(socket.get(), address.data(), address.size) != 0) {
       if (errno != EAGAIN && errno != EINTR) {
-        throw errno_error(doing, "the process that listens there must run on this host, in the same network namespace");
+        throw_errno("{}", {doing},
+                    "the process that listens there must run on this host, in the same network namespace");
       }
       pause_before_retry(deadline, doing);  // its backlog is full
     }
@@ -104,7 +105,7 @@ class UnixConnection {
   ReceivedDescriptor receive_descriptor(Deadline deadline) {
     ReceivedDescriptor received = receive_message(deadline);
     if (!received.descriptor) {
-      throw Error(Errc::protocol, "receiving a descriptor: the message came without one");
+      throw_error(Errc::protocol, "receiving a descriptor: the message came without one");
     }
     return received;
   }
@@ -114,7 +115,7 @@ class UnixConnection {
     ucred credentials{};
     socklen_t size = sizeof credentials;
     if (::getsockopt(socket_.get(), SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0) {
-      throw errno_error("asking who is at the other end of a Unix socket");
+      throw_errno("asking who is at the other end of a Unix socket");
     }
     return {credentials.pid, credentials.uid, credentials.gid};
   }
@@ -124,8 +125,7 @@ class UnixConnection {
  private:
   void send_message(msghdr& message, std::span<const std::byte> bytes, Deadline deadline) {
     if (bytes.empty() || bytes.size() > max_message_bytes) {
-      throw Error(Errc::invalid_argument,
-                  "a Unix socket's message has 1 to 4096 bytes, not " + std::to_string(bytes.size()));
+      throw_error(Errc::invalid_argument, "a Unix socket's message has 1 to 4096 bytes, not {}", {bytes.size()});
     }
     iovec part{const_cast<std::byte*>(bytes.data()), bytes.size()};
     message.msg_iov = &part;
@@ -133,12 +133,12 @@ class UnixConnection {
     while (::sendmsg(socket_.get(), &message, MSG_NOSIGNAL) < 0) {
       const int error = errno;
       if (error == EPIPE || error == ECONNRESET) {
-        throw Error(Errc::closed, "sending to a process on this host: it has closed its Unix socket");
+        throw_error(Errc::closed, "sending to a process on this host: it has closed its Unix socket");
       }
       if (error == EAGAIN) {
         wait_descriptor(socket_.get(), POLLOUT, deadline, "sending to a process on this host");
       } else if (error != EINTR) {
-        throw posix_error(error, "sending to a process on this host");
+        throw_posix(error, "sending to a process on this host");
       }
     }
   }
@@ -166,17 +166,16 @@ class UnixConnection {
       } else if (count < 0 && error == ECONNRESET && !was_reset) {
         was_reset = true;  // the peer closed without reading everything; its earlier messages are still readable
       } else if (count < 0 && error != EINTR && error != ECONNRESET) {
-        throw posix_error(error, "receiving from a process on this host");
+        throw_posix(error, "receiving from a process on this host");
       } else if (count == 0 || (count < 0 && error == ECONNRESET)) {
-        throw Error(Errc::closed, "receiving from a process on this host: it has closed its Unix socket");
+        throw_error(Errc::closed, "receiving from a process on this host: it has closed its Unix socket");
       }
     }
     received.bytes.resize(static_cast<std::size_t>(count));
     adopt_descriptors(message, descriptors);  // first, so that none stays open
     if ((message.msg_flags & (MSG_CTRUNC | MSG_TRUNC)) != 0 || descriptors.size() > 1) {
-      throw Error(Errc::protocol,
-                  "receiving from a process on this host: the message is too long or carries more than "
-                  "one descriptor");
+      throw_error(Errc::protocol,
+                  "receiving from a process on this host: the message is too long or carries more than one descriptor");
     }
     if (!descriptors.empty()) {
       received.descriptor = std::move(descriptors.front());
@@ -209,11 +208,11 @@ class UnixListener {
  public:
   /// @throws Error (posix): EADDRINUSE if another socket has the name
   explicit UnixListener(std::string_view name) {
-    const std::string doing = "listening at the Unix socket '" + std::string(name) + "'";
+    const std::string doing = format_text("listening at the Unix socket '{}'", {name});
     const detail::AbstractAddress address(name);
     socket_ = detail::unix_socket(doing);
     if (::bind(socket_.get(), address.data(), address.size) != 0 || ::listen(socket_.get(), 128) != 0) {
-      throw errno_error(doing);
+      throw_errno(doing);
     }
   }
 
@@ -228,7 +227,7 @@ class UnixListener {
       if (errno == EAGAIN) {
         wait_descriptor(socket_.get(), POLLIN, deadline, doing);
       } else if (errno != EINTR && errno != ECONNABORTED) {
-        throw errno_error(doing);
+        throw_errno(doing);
       }
     }
   }

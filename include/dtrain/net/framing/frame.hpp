@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/net/connection.hpp"
 #include "dtrain/net/framing/frame_parser.hpp"
 
@@ -66,8 +67,8 @@ class FrameReader {
     while (!parser_.next(result.payload)) {
       if (parser_.malformed()) {
         result.status = FrameStatus::too_long;
-        result.reason = "the peer announced a frame of " + std::to_string(parser_.refused_length()) +
-                        " bytes; at most " + std::to_string(parser_.bound()) + " are taken";
+        result.reason = format_text("the peer announced a frame of {} bytes; at most {} are taken",
+                                    {parser_.refused_length(), parser_.bound()});
         return true;
       }
       const IoResult io = receive();
@@ -131,8 +132,7 @@ class FrameWriter {
       size += shared_bytes.bytes->size();
     }
     if (size > bound_) {
-      throw Error(Errc::limit, "sending a message of " + std::to_string(size) + " bytes; at most " +
-                                   std::to_string(bound_) + " are possible");
+      throw_error(Errc::limit, "sending a message of {} bytes; at most {} are possible", {size, bound_});
     }
     if (queued_bytes() + frame_header_bytes + size > queue_bound_) {
       return false;
@@ -188,8 +188,7 @@ class FrameWriter {
   /// Calls queue() and flush(). @throws Error (limit) also if the queue is full
   async::Task<IoResult> write_frame(std::span<const std::byte> payload, Deadline deadline) {
     if (!queue(payload)) {
-      throw Error(Errc::limit, "sending a message: " + std::to_string(queued_bytes()) + " bytes wait for a peer that " +
-                                   "does not read");
+      throw_error(Errc::limit, "sending a message: {} bytes wait for a peer that does not read", {queued_bytes()});
     }
     const IoResult result = co_await flush(deadline);
     co_return result;
