@@ -7,6 +7,7 @@
 
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/text/format_text.hpp"
 
 #if DTRAIN_WITH_CUDA
 
@@ -51,8 +52,9 @@ inline Error cuda_error(cudaError_t code, const std::string& call, const std::st
   static_cast<void>(quiet(code));
   const std::string place = knows_device ? " on device " + std::to_string(device) : "";
   return {std::error_code(static_cast<int>(code), cuda_category()),
-          call + place + ": " + (name != nullptr ? name : "unknown error") + ", " +
-              cuda_category().message(static_cast<int>(code)) + (remedy.empty() ? "" : "; " + remedy),
+          format_text("{}{}: {}, {}{}{}",
+                      {call, place, name != nullptr ? name : "unknown error",
+                       cuda_category().message(static_cast<int>(code)), remedy.empty() ? "" : "; ", remedy}),
           where};
 }
 

@@ -3,10 +3,10 @@
 /// DeviceBuffer: memory of a CUDA device.
 
 #include <cstddef>
-#include <string>
 #include <utility>
 
 #include "dtrain/core/config.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/stream/cuda/check.hpp"
 #include "dtrain/stream/cuda/device_guard.hpp"
 
@@ -28,7 +28,7 @@ class DeviceBuffer {
     void* memory = nullptr;
     const cudaError_t code = bytes == 0 ? cudaSuccess : cudaMalloc(&memory, bytes);
     if (code != cudaSuccess) {
-      throw cuda_error(code, "cudaMalloc of " + std::to_string(bytes) + " bytes");
+      throw cuda_error(code, format_text("cudaMalloc of {} bytes", {bytes}));
     }
     data_ = static_cast<std::byte*>(memory);
   }

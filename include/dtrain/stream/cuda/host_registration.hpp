@@ -3,10 +3,10 @@
 /// HostRegistration: borrowed host memory, pinned for a scope.
 
 #include <cstddef>
-#include <string>
 #include <utility>
 
 #include "dtrain/core/config.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/stream/cuda/check.hpp"
 
 #if DTRAIN_WITH_CUDA
@@ -26,7 +26,7 @@ class HostRegistration {
     }
     const cudaError_t code = cudaHostRegister(data, bytes, cudaHostRegisterPortable | cudaHostRegisterMapped);
     if (code != cudaSuccess) {
-      throw cuda_error(code, "cudaHostRegister of " + std::to_string(bytes) + " bytes",
+      throw cuda_error(code, format_text("cudaHostRegister of {} bytes", {bytes}),
                        "look at how much memory may be locked (ulimit -l)");
     }
     data_ = data;

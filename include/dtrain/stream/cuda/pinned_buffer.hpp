@@ -3,10 +3,10 @@
 /// PinnedBuffer: host memory for copies by devices.
 
 #include <cstddef>
-#include <string>
 #include <utility>
 
 #include "dtrain/core/config.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/stream/cuda/check.hpp"
 
 #if DTRAIN_WITH_CUDA
@@ -25,7 +25,7 @@ class PinnedBuffer {
     const cudaError_t code =
         bytes == 0 ? cudaSuccess : cudaHostAlloc(&memory, bytes, cudaHostAllocPortable | cudaHostAllocMapped);
     if (code != cudaSuccess) {
-      throw cuda_error(code, "cudaHostAlloc of " + std::to_string(bytes) + " bytes");
+      throw cuda_error(code, format_text("cudaHostAlloc of {} bytes", {bytes}));
     }
     data_ = static_cast<std::byte*>(memory);
   }

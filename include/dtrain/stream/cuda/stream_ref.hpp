@@ -7,6 +7,7 @@
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/types/device.hpp"
 #include "dtrain/core/types/stream_handle.hpp"
 #include "dtrain/stream/cuda/check.hpp"
@@ -33,9 +34,10 @@ class StreamRef {
   /// per-thread default streams, which wait for it. @throws Error (invalid_argument) for a host stream
   static StreamRef of(StreamHandle handle) {
     if (handle.device.kind != DeviceKind::cuda) {
-      throw Error(Errc::invalid_argument, "a stream of " + to_string(handle.device) +
-                                              " was given where a CUDA stream is needed; pass the cudaStream_t that "
-                                              "the work was enqueued on, with its device");
+      throw_error(Errc::invalid_argument,
+                  "a stream of {} was given where a CUDA stream is needed; pass the cudaStream_t that the work was "
+                  "enqueued on, with its device",
+                  {to_string(handle.device)});
     }
     return {handle.native == nullptr ? cudaStreamLegacy : static_cast<cudaStream_t>(handle.native),
             handle.device.index};

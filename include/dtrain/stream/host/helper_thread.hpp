@@ -2,10 +2,10 @@
 /// @file
 /// HelperThread: drains a host queue while the program computes.
 
-#include <string>
 #include <thread>
 
 #include "dtrain/async/start_thread.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/stream/host/queue.hpp"
 
 namespace DTRAIN_NAMESPACE::stream::host {
@@ -22,7 +22,7 @@ class HelperThread {
       thread_ = async::start_thread("the communication helper thread", [this] { main(); });
     } catch (const Error& failure) {
       queue_.has_helper_.store(false);
-      throw Error(failure.code(), std::string(failure.what()) + "; progress = caller needs no thread");
+      throw Error(failure.code(), format_text("{}; progress = caller needs no thread", {failure.what()}));
     }
   }
   HelperThread(const HelperThread&) = delete;

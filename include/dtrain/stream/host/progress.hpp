@@ -5,10 +5,10 @@
 #include <sched.h>
 #include <unistd.h>
 
-#include <string>
 #include <string_view>
 
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/text/format_text.hpp"
 
 namespace DTRAIN_NAMESPACE::stream::host {
 
@@ -21,8 +21,8 @@ inline Progress progress_from(std::string_view text) {
   if (text == "automatic") return Progress::automatic;
   if (text == "thread") return Progress::thread;
   if (text == "caller") return Progress::caller;
-  throw Error(Errc::usage, "progress \"" + std::string(text.substr(0, 64)) +
-                               "\" is not known; possible are automatic, thread and caller");
+  throw_error(Errc::usage, "progress \"{}\" is not known; possible are automatic, thread and caller",
+              {text.substr(0, 64)});
 }
 
 constexpr const char* name(Progress progress) noexcept {

@@ -14,6 +14,7 @@
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/futex.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/stream/host/work_item.hpp"
 #include "dtrain/stream/stream.hpp"
 
@@ -90,10 +91,9 @@ class Queue {
         return is_complete(ticket) ? WaitResult::complete : WaitResult::timed_out;
       }
       if (runner_thread_.load(std::memory_order_relaxed) == std::this_thread::get_id()) {
-        throw Error(
-            Errc::invalid_argument,
-            "work that runs on a host stream waited for later work of the same stream, which cannot start before "
-            "it returns; enqueue instead of waiting, or use another stream");
+        throw_error(Errc::invalid_argument,
+                    "work that runs on a host stream waited for later work of the same stream, which cannot start "
+                    "before it returns; enqueue instead of waiting, or use another stream");
       }
       if (sleep_until_progress(ticket, deadline) == FutexResult::timed_out) {
         return is_complete(ticket) ? WaitResult::complete : WaitResult::timed_out;

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "dtrain/core/config.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/types/dtype.hpp"
 
 #if DTRAIN_WITH_CUDA
@@ -61,10 +62,11 @@ inline std::string transfer(DType dtype, char letter, const char* instruction, c
   const unsigned width = count < lanes(dtype) ? count : lanes(dtype);
   for (unsigned first = 0; first < count; first += width) {
     const std::string names = registers(dtype, letter, first, width);
-    const std::string place = "[" + std::string(address) + "+" + std::to_string(first * size_bytes(dtype)) + "]";
+    const std::string place = format_text("[{}+{}]", {address, first * size_bytes(dtype)});
     const bool loads = instruction[0] == 'l';
-    text += std::string(instruction) + ".global" + (width == 1 ? "" : ".v" + std::to_string(width)) + "." +
-            memory_type(dtype) + " " + (loads ? names + ", " + place : place + ", " + names) + ";\n";
+    const std::string vector = width == 1 ? "" : ".v" + std::to_string(width);
+    text += format_text("{}.global{}.{} {}, {};\n",
+                        {instruction, vector, memory_type(dtype), loads ? names : place, loads ? place : names});
   }
   return text;
 }
@@ -75,7 +77,7 @@ inline std::string scale_element(DType from, DType to, unsigned i) {
   const std::string source = registers(from, 's', i, 1);
   const std::string target = registers(to, 't', i, 1);
   if (from == DType::f64) {
-    return "mul.rn.f64 " + target + ", " + source + ", %factor;\n";
+    return format_text("mul.rn.f64 {}, {}, %factor;\n", {target, source});
   }
   std::string text = from == DType::f32 ? "mov.f32 %value, " + source + ";\n"
                      : from == DType::f16
@@ -103,15 +105,18 @@ inline std::string scale_element(DType from, DType to, unsigned i) {
 
 /// A loop of one thread over elements from %index to `end`, `count` at a time.
 inline std::string loop(DType from, DType to, const std::string& label, const char* end, unsigned count) {
-  std::string text = label + ":\nsetp.ge.u32 %is_done, %index, " + end + ";\n@%is_done bra " + label +
-                     "_DONE;\nmad.wide.u32 %read, %index, " + std::to_string(size_bytes(from)) +
-                     ", %source;\nmad.wide.u32 %written, %index, " + std::to_string(size_bytes(to)) + ", %target;\n" +
-                     transfer(from, 's', "ld", "%read", count);
+  std::string text = format_text(
+      "{}:\n"
+      "setp.ge.u32 %is_done, %index, {};\n"
+      "@%is_done bra {}_DONE;\n"
+      "mad.wide.u32 %read, %index, {}, %source;\n"
+      "mad.wide.u32 %written, %index, {}, %target;\n{}",
+      {label, end, label, size_bytes(from), size_bytes(to), transfer(from, 's', "ld", "%read", count)});
   for (unsigned i = 0; i < count; ++i) {
     text += scale_element(from, to, i);
   }
-  return text + transfer(to, 't', "st", "%written", count) + "add.u32 %index, %index, " +
-         std::to_string(count * scale_block_threads) + ";\nbra " + label + ";\n" + label + "_DONE:\n";
+  return text + format_text("{}add.u32 %index, %index, {};\nbra {};\n{}_DONE:\n",
+                            {transfer(to, 't', "st", "%written", count), count * scale_block_threads, label, label});
 }
 
 }  // namespace ptx
