@@ -38,13 +38,13 @@ namespace detail {
 inline void check_below(const char* index_name, std::optional<int> index, const char* bound_name,
                         std::optional<int> bound, const std::string& stated) {
   if (!index && bound == 0) {
-    throw IdentityError(IdentityErrc::rank_out_of_range,
-                        std::string(bound_name) + " is 0 (" + stated + "); set it to 1 or more, or unset it");
+    throw_identity_error(IdentityErrc::rank_out_of_range, "{} is 0 ({}); set it to 1 or more, or unset it",
+                         {bound_name, stated});
   }
   if (index && bound && *index >= *bound) {
-    throw IdentityError(IdentityErrc::rank_out_of_range,
-                        std::string(index_name) + " " + std::to_string(*index) + " is not below " + bound_name + " " +
-                            std::to_string(*bound) + " (" + stated + "); set both for the same job, counting from 0");
+    throw_identity_error(IdentityErrc::rank_out_of_range,
+                         "{} {} is not below {} {} ({}); set both for the same job, counting from 0",
+                         {index_name, *index, bound_name, *bound, stated});
   }
 }
 }  // namespace detail
@@ -57,9 +57,9 @@ inline void check_ranges(const ProcessIdentity& identity, const std::string& sta
   detail::check_below("local rank", identity.local_rank, "local world size", identity.local_world_size, stated);
   detail::check_below("node rank", identity.node_rank, "node count", identity.node_count, stated);
   if (identity.local_world_size && *identity.local_world_size > identity.world_size) {
-    throw IdentityError(IdentityErrc::rank_out_of_range,
-                        "local world size " + std::to_string(*identity.local_world_size) + " is above world size " +
-                            std::to_string(identity.world_size) + " (" + stated + "); set both for the same job");
+    throw_identity_error(IdentityErrc::rank_out_of_range,
+                         "local world size {} is above world size {} ({}); set both for the same job",
+                         {*identity.local_world_size, identity.world_size, stated});
   }
 }
 
@@ -73,10 +73,11 @@ inline std::string master_addr_or_loopback(const Variables& variables, const cha
   if (on_one_node(identity)) {
     return loopback_address;
   }
-  throw IdentityError(IdentityErrc::no_master_addr, std::string(variable) + " is not set, and nothing says that all " +
-                                                        std::to_string(identity.world_size) +
-                                                        " processes run on one node; set " + variable +
-                                                        " on every process to the host of rank 0");
+  throw_identity_error(
+      IdentityErrc::no_master_addr,
+      "{} is not set, and nothing says that all {} processes run on one node; set {} on every process to the host of "
+      "rank 0",
+      {variable, identity.world_size, variable});
 }
 
 }  // namespace DTRAIN_NAMESPACE::identity

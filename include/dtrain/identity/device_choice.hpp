@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/version.hpp"
 
 namespace DTRAIN_NAMESPACE::identity {
@@ -28,7 +29,6 @@ struct DeviceChoice {
 ///  - at least as many devices as local ranks: the device with the local rank as index
 ///  - fewer devices: local rank modulo number of devices if ranks may share them; otherwise a refusal
 inline DeviceChoice choose_device(const DeviceFacts& facts) {
-  const std::string seen = std::to_string(facts.visible);
   if (facts.visible < 1) {
     return {-1,
             "no CUDA device is visible to this process; look at CUDA_VISIBLE_DEVICES and nvidia-smi, or use a "
@@ -38,9 +38,9 @@ inline DeviceChoice choose_device(const DeviceFacts& facts) {
     return {0, {}};
   }
   if (!facts.local_rank) {
-    return {-1, seen +
-                    " devices are visible and the launcher did not say which of this node's ranks this is; set "
-                    "LOCAL_RANK, or show each rank its own device by CUDA_VISIBLE_DEVICES"};
+    return {-1, format_text("{} devices are visible and the launcher did not say which of this node's ranks this is; "
+                            "set LOCAL_RANK, or show each rank its own device by CUDA_VISIBLE_DEVICES",
+                            {facts.visible})};
   }
   const int rank = *facts.local_rank;
   const int ranks = facts.local_world_size.value_or(rank + 1);
@@ -50,8 +50,9 @@ inline DeviceChoice choose_device(const DeviceFacts& facts) {
   if (facts.sharing) {
     return {rank % facts.visible, {}};
   }
-  return {-1, "rank " + std::to_string(rank) + " of the " + std::to_string(ranks) + " on this node finds " + seen +
-                  " devices; start at most one rank for each device, or set DTRAIN_SHARE_DEVICES=1 to share them"};
+  return {-1, format_text("rank {} of the {} on this node finds {} devices; start at most one rank for each device, or "
+                          "set DTRAIN_SHARE_DEVICES=1 to share them",
+                          {rank, ranks, facts.visible})};
 }
 
 }  // namespace DTRAIN_NAMESPACE::identity

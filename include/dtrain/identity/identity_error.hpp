@@ -2,12 +2,17 @@
 /// @file
 /// Identity errors: invalid, contradictory or incomplete variables of a process's identity.
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 
+#include "dtrain/core/config.hpp"
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/text/format_text.hpp"
 
 namespace DTRAIN_NAMESPACE::identity {
 
@@ -76,5 +81,20 @@ class IdentityError : public Error {
  private:
   IdentityErrc reason_;
 };
+
+namespace detail {
+[[noreturn]] DTRAIN_NOT_INLINED inline void throw_identity(IdentityErrc reason, const char* pattern,
+                                                           std::span<const TextValue> values, SourceLocation where) {
+  throw IdentityError(reason, dtrain::detail::format_values(pattern, values), where);
+}
+}  // namespace detail
+
+/// Throws IdentityError(reason, format_text(pattern, values)), as throw_error() does an Error.
+template <std::size_t Count>
+[[noreturn]] void throw_identity_error(IdentityErrc reason, std::type_identity_t<TextPattern<Count>> pattern,
+                                       const TextValue (&values)[Count],
+                                       SourceLocation where = SourceLocation::current()) {
+  detail::throw_identity(reason, pattern.characters(), values, where);
+}
 
 }  // namespace DTRAIN_NAMESPACE::identity

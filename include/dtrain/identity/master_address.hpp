@@ -92,11 +92,11 @@ inline bool guess_mpirun_host(const Variables& variables, ProcessIdentity& ident
   const std::string daemon_uri = variables.text("OMPI_MCA_orte_local_daemon_uri").value_or("");
   const std::optional<OrteUri> daemon = parse_orte_uri(daemon_uri);
   if (identity.rank == 0 && daemon && (daemon->job != mpirun->job || daemon->daemon != mpirun->daemon)) {
-    throw IdentityError(IdentityErrc::no_master_addr,
-                        "MASTER_ADDR is not set, and mpirun ran on " + mpirun->host +
-                            ", which is not the node of rank 0 (" + quoted("OMPI_MCA_orte_hnp_uri", uri) +
-                            " is another daemon than " + quoted("OMPI_MCA_orte_local_daemon_uri", daemon_uri) +
-                            "); pass mpirun -x MASTER_ADDR=HOST, the host of rank 0");
+    throw_identity_error(
+        IdentityErrc::no_master_addr,
+        "MASTER_ADDR is not set, and mpirun ran on {}, which is not the node of rank 0 ({} is another daemon than {}); "
+        "pass mpirun -x MASTER_ADDR=HOST, the host of rank 0",
+        {mpirun->host, quoted("OMPI_MCA_orte_hnp_uri", uri), quoted("OMPI_MCA_orte_local_daemon_uri", daemon_uri)});
   }
   identity.master_addr = mpirun->host;
   return true;
@@ -135,10 +135,11 @@ inline void complete_identity(const Variables& variables, const MasterHints& hin
   if (hints.slurm_allocation && nodes) {
     identity.master_addr = first_slurm_host("SLURM_JOB_NODELIST", *nodes);
   } else if (!hints.open_mpi || !detail::guess_mpirun_host(variables, identity)) {
-    throw IdentityError(IdentityErrc::no_master_addr,
-                        identity.launcher +
-                            ": MASTER_ADDR is not set, and the host of rank 0 is not in the environment (" + stated +
-                            "); set MASTER_ADDR on every process to the host of rank 0" + hints.how);
+    throw_identity_error(
+        IdentityErrc::no_master_addr,
+        "{}: MASTER_ADDR is not set, and the host of rank 0 is not in the environment ({}); set MASTER_ADDR on every "
+        "process to the host of rank 0{}",
+        {identity.launcher, stated, hints.how});
   }
   identity.provisional.emplace_back("master_addr");
 }

@@ -43,9 +43,10 @@ inline void find_node_master_address(const Variables& variables, NodeIdentity& n
     node.master_addr = address.value_or(loopback_address);
     node.provisional.clear();
   } else if (node.master_addr.empty()) {
-    throw IdentityError(IdentityErrc::no_master_addr,
-                        "MASTER_ADDR is not set for " + std::to_string(node.node_count) +
-                            " nodes; give every launcher --master-addr=HOST, the host of node 0");
+    throw_identity_error(
+        IdentityErrc::no_master_addr,
+        "MASTER_ADDR is not set for {} nodes; give every launcher --master-addr=HOST, the host of node 0",
+        {node.node_count});
   }
   const std::optional<int> port_of_source = std::exchange(node.master_port, std::nullopt);
   for (const char* variable : {"--master-port", "PET_MASTER_PORT"}) {
@@ -79,13 +80,12 @@ inline NodeIdentity node_identity(const Environment& environment, const NodeFlag
   const Variables variables(joined);
   NodeIdentity node = detail::rank_and_count_of_node(joined, variables);
   if (node.node_rank >= node.node_count) {
-    throw IdentityError(
+    throw_identity_error(
         IdentityErrc::rank_out_of_range,
-        "node rank " + std::to_string(node.node_rank) + " is not below node count " + std::to_string(node.node_count) +
-            " (" +
-            variables.stated({"--node-rank", "--nnodes", "DTRAIN_NODE_RANK", "DTRAIN_NODE_COUNT", "PET_NODE_RANK",
-                              "PET_NNODES", "NODE_RANK", "AZUREML_NODE_COUNT", "NNODES"}) +
-            "); set both (--node-rank, --nnodes), counting from 0");
+        "node rank {} is not below node count {} ({}); set both (--node-rank, --nnodes), counting from 0",
+        {node.node_rank, node.node_count,
+         variables.stated({"--node-rank", "--nnodes", "DTRAIN_NODE_RANK", "DTRAIN_NODE_COUNT", "PET_NODE_RANK",
+                           "PET_NNODES", "NODE_RANK", "AZUREML_NODE_COUNT", "NNODES"})});
   }
   detail::find_node_master_address(variables, node);
   node.nproc_per_node = detail::read_nproc_per_node(variables);

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/identity/process_sources.hpp"
 #include "dtrain/identity/resolve_identity.hpp"
 
@@ -59,8 +60,9 @@ inline Environment with_flags(const Environment& environment, const NodeFlags& f
 inline std::optional<int> read_node_count(const Variables& variables, const char* variable) {
   const std::optional<std::string> value = variables.text(variable);
   if (value && value->find(':') != std::string::npos) {
-    throw IdentityError(IdentityErrc::elastic_range,
-                        quoted(variable, *value) + " is a range of nodes; a job has a fixed size here: set one number");
+    throw_identity_error(IdentityErrc::elastic_range,
+                         "{} is a range of nodes; a job has a fixed size here: set one number",
+                         {quoted(variable, *value)});
   }
   return variables.count(variable);
 }
@@ -114,12 +116,12 @@ inline NodeIdentity node_of(const ProcessIdentity& identity) {
   return node;
 }
 
-[[noreturn]] inline void refuse_many(const std::string& launcher, const std::string& stated,
-                                     const std::string& remedy) {
-  throw IdentityError(IdentityErrc::many_launchers,
-                      launcher + " started several launchers on one node (" + stated +
-                          "); the per-node launcher wants one, and starts the node's ranks itself: " + remedy +
-                          "; a program that is started once for each rank has launch::PerProcess in its policy");
+[[noreturn]] inline void refuse_many(const char* launcher, const std::string& stated, const char* remedy) {
+  throw_identity_error(
+      IdentityErrc::many_launchers,
+      "{} started several launchers on one node ({}); the per-node launcher wants one, and starts the node's ranks "
+      "itself: {}; a program that is started once for each rank has launch::PerProcess in its policy",
+      {launcher, stated, remedy});
 }
 
 inline NodeIdentity read_mpirun_node(const Variables& variables) {
@@ -150,8 +152,10 @@ inline std::vector<std::string> allocation_warnings(const Variables& variables) 
   if (!variables.has("SLURM_JOB_ID") || nodes.value_or(1) < 2) {
     return {};
   }
-  return {"Slurm job of " + std::to_string(*nodes) +
-          " nodes, not started with srun: this is one node; start it with srun --ntasks-per-node=1 for all"};
+  return {
+      format_text("Slurm job of {} nodes, not started with srun: this is one node; start it with srun "
+                  "--ntasks-per-node=1 for all",
+                  {*nodes})};
 }
 
 /// @throws IdentityError (unknown-launcher) if DTRAIN_LAUNCHER names an incomplete pair
@@ -173,10 +177,10 @@ inline void check_unpaired_count(const Variables& variables) {
                                     std::pair("DTRAIN_NODE_COUNT", "DTRAIN_NODE_RANK")}) {
     const std::optional<int> nodes = read_node_count(variables, count);
     if (nodes.value_or(1) > 1 && !variables.has("--node-rank") && !variables.has(rank)) {
-      throw IdentityError(IdentityErrc::no_rank, variables.stated({count}) +
-                                                     " says how many nodes there are, but not " +
-                                                     "which of them this is; set " + rank + " to 0.." +
-                                                     std::to_string(*nodes - 1) + ", another on each node");
+      throw_identity_error(
+          IdentityErrc::no_rank,
+          "{} says how many nodes there are, but not which of them this is; set {} to 0..{}, another on each node",
+          {variables.stated({count}), rank, *nodes - 1});
     }
   }
 }

@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/identity/environment/check_complete.hpp"
 #include "dtrain/identity/sources/dtrain.hpp"
 #include "dtrain/identity/sources/flux.hpp"
@@ -89,11 +90,11 @@ inline constexpr std::array<LauncherNeeds, 15> launcher_needs{{
       }
     }
   }
-  throw IdentityError(IdentityErrc::unknown_launcher,
-                      quoted("DTRAIN_LAUNCHER", wanted) + " names no launcher whose variables are set" +
-                          (is_known ? "" : ", nor one that dtrain knows (" + known + "single, none)") +
-                          (missing.empty() ? "" : ": not set for it: " + missing) + "; there are: " + there +
-                          "none; set one of them, or unset it");
+  const std::string why = is_known ? "" : format_text(", nor one that dtrain knows ({}single, none)", {known});
+  throw_identity_error(
+      IdentityErrc::unknown_launcher,
+      "{} names no launcher whose variables are set{}{}{}; there are: {}none; set one of them, or unset it",
+      {quoted("DTRAIN_LAUNCHER", wanted), why, missing.empty() ? "" : ": not set for it: ", missing, there});
 }
 
 inline std::string names_of_present(const Variables& variables) {

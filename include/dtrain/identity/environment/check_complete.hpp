@@ -6,7 +6,9 @@
 #include <array>
 #include <optional>
 #include <string>
+#include <string_view>
 
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/identity/environment/slurm_step.hpp"
 #include "dtrain/identity/environment/variables.hpp"
 #include "dtrain/identity/formats/json.hpp"
@@ -33,10 +35,12 @@ inline constexpr std::array<RankAndSizeNames, 7> launcher_pairs{{
 
 /// @param stated "PMI_RANK='3'"
 /// @param missing "PMI_SIZE is", or "RANK and WORLD_SIZE are"
-[[noreturn]] inline void refuse_half(const std::string& stated, const std::string& missing, const std::string& remedy) {
-  throw IdentityError(IdentityErrc::half_identity,
-                      stated + " says that this process is one of several, but " + missing + " not set; " + remedy +
-                          ", or set DTRAIN_LAUNCHER=none for a process that is meant to be alone");
+[[noreturn]] inline void refuse_half(std::string_view stated, std::string_view missing, std::string_view remedy) {
+  throw_identity_error(
+      IdentityErrc::half_identity,
+      "{} says that this process is one of several, but {} not set; {}, or set DTRAIN_LAUNCHER=none for a process that "
+      "is meant to be alone",
+      {stated, missing, remedy});
 }
 
 inline void check_pairs(const Variables& variables) {
@@ -45,8 +49,8 @@ inline void check_pairs(const Variables& variables) {
     const std::optional<int> count = variables.integer(size);
     if (has_rank != count.has_value() && count != 1) {
       const char* const missing = has_rank ? size : rank;
-      refuse_half(variables.stated({rank, size}), std::string(missing) + " is",
-                  "set " + std::string(missing) + " for every process");
+      refuse_half(variables.stated({rank, size}), format_text("{} is", {missing}),
+                  format_text("set {} for every process", {missing}));
     }
   }
 }
@@ -70,9 +74,9 @@ inline void check_sagemaker_half(const Variables& variables) {
   const std::optional<Json> hosts = parse_json(variables.text("SM_HOSTS").value_or(""));
   const bool alone = hosts && hosts->is(Json::Type::array) && hosts->items.size() == 1;
   if (variables.has("SM_HOSTS") != variables.has("SM_CURRENT_HOST") && !alone) {
-    const std::string missing = variables.has("SM_HOSTS") ? "SM_CURRENT_HOST" : "SM_HOSTS";
-    refuse_half(variables.stated({"SM_HOSTS", "SM_CURRENT_HOST"}), missing + " is",
-                "set " + missing + " for every process");
+    const char* const missing = variables.has("SM_HOSTS") ? "SM_CURRENT_HOST" : "SM_HOSTS";
+    refuse_half(variables.stated({"SM_HOSTS", "SM_CURRENT_HOST"}), format_text("{} is", {missing}),
+                format_text("set {} for every process", {missing}));
   }
 }
 
@@ -144,28 +148,29 @@ inline void check_complete(const Variables& variables) {
   const std::optional<std::string> nodes = variables.text("PET_NNODES");
   const std::string per_node = variables.text("PET_NPROC_PER_NODE").value_or("1");
   if (nodes && !variables.has("RANK") && (*nodes != "1" || per_node != "1")) {
-    throw IdentityError(IdentityErrc::node_level_env,
-                        quoted("PET_NNODES", *nodes) + " with " + quoted("PET_NPROC_PER_NODE", per_node) +
-                            " describes a node, not a process; start the program through the per-node launcher "
-                            "(dtrain::launch::PerNode), or set RANK and WORLD_SIZE for every process");
+    throw_identity_error(IdentityErrc::node_level_env,
+                         "{} with {} describes a node, not a process; start the program through the per-node launcher "
+                         "(dtrain::launch::PerNode), or set RANK and WORLD_SIZE for every process",
+                         {quoted("PET_NNODES", *nodes), quoted("PET_NPROC_PER_NODE", per_node)});
   }
   const std::optional<std::string> pmix_rank = variables.text("PMIX_RANK");
   if (pmix_rank && !detail::has_a_size(variables)) {
-    throw IdentityError(IdentityErrc::pmix_only, quoted("PMIX_RANK", *pmix_rank) +
-                                                     " is set but no variable gives the number of processes; set "
-                                                     "DTRAIN_RANK and DTRAIN_WORLD_SIZE on every process");
+    throw_identity_error(IdentityErrc::pmix_only,
+                         "{} is set but no variable gives the number of processes; set DTRAIN_RANK and "
+                         "DTRAIN_WORLD_SIZE on every process",
+                         {quoted("PMIX_RANK", *pmix_rank)});
   }
   const std::optional<int> size = variables.integer("WORLD_SIZE");
   const std::optional<std::string> rank = variables.text("RANK");
   if (size && *size > 1 && !rank) {
-    throw IdentityError(IdentityErrc::no_rank, "WORLD_SIZE=" + std::to_string(*size) +
-                                                   " is set but RANK is not; set RANK to 0.." +
-                                                   std::to_string(*size - 1) + ", another on each process");
+    throw_identity_error(IdentityErrc::no_rank,
+                         "WORLD_SIZE={} is set but RANK is not; set RANK to 0..{}, another on each process",
+                         {*size, *size - 1});
   }
   if (rank && !size) {
-    throw IdentityError(
-        IdentityErrc::no_world_size,
-        quoted("RANK", *rank) + " is set but WORLD_SIZE is not; set WORLD_SIZE to the number of processes");
+    throw_identity_error(IdentityErrc::no_world_size,
+                         "{} is set but WORLD_SIZE is not; set WORLD_SIZE to the number of processes",
+                         {quoted("RANK", *rank)});
   }
   check_half_identity(variables);
 }

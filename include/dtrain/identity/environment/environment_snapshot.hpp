@@ -5,9 +5,9 @@
 #include <unistd.h>
 
 #include <cstddef>
-#include <string>
 #include <string_view>
 
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/identity/environment/variables.hpp"
 
 namespace DTRAIN_NAMESPACE::identity {
@@ -21,7 +21,7 @@ inline Environment snapshot_environment() {
   std::size_t seen = 0;
   for (char** entry = ::environ; entry != nullptr && *entry != nullptr; ++entry) {
     if (++seen > most) {
-      throw Error(Errc::limit, "reading the environment: it has more than 65536 variables; start with fewer");
+      throw_error(Errc::limit, "reading the environment: it has more than 65536 variables; start with fewer");
     }
     const std::string_view text = *entry;
     const std::size_t equals = text.find('=');

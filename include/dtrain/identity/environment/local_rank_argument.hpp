@@ -44,13 +44,13 @@ inline std::optional<int> local_rank_argument(Arguments arguments) {
     }
     const std::optional<int> number = parse_integer(value);
     if (!number) {
-      throw IdentityError(IdentityErrc::bad_integer, "the argument " + quoted(flag, value) +
-                                                         " is not a non-negative integer; give it as --local_rank=N");
+      throw_identity_error(IdentityErrc::bad_integer,
+                           "the argument {} is not a non-negative integer; give it as --local_rank=N",
+                           {quoted(flag, value)});
     }
     if (found && *found != *number) {
-      throw IdentityError(IdentityErrc::conflict_local_rank, "the argument --local_rank is given twice, as " +
-                                                                 std::to_string(*found) + " and " +
-                                                                 std::to_string(*number) + "; give it once");
+      throw_identity_error(IdentityErrc::conflict_local_rank,
+                           "the argument --local_rank is given twice, as {} and {}; give it once", {*found, *number});
     }
     found = number;
   }

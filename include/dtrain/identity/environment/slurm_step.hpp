@@ -55,9 +55,9 @@ inline std::optional<int> slurm_local_size(const Variables& variables) {
   const bool is_list =
       std::all_of(ranks->begin(), ranks->end(), [](char c) { return c == ',' || (c >= '0' && c <= '9'); });
   if (!is_list || ranks->front() == ',' || ranks->back() == ',' || ranks->find(",,") != std::string::npos) {
-    throw IdentityError(IdentityErrc::bad_integer, quoted("SLURM_GTIDS", *ranks) +
-                                                       " is not a list of task numbers such as 4,5; correct it or "
-                                                       "unset it");
+    throw_identity_error(IdentityErrc::bad_integer,
+                         "{} is not a list of task numbers such as 4,5; correct it or unset it",
+                         {quoted("SLURM_GTIDS", *ranks)});
   }
   return 1 + static_cast<int>(std::count(ranks->begin(), ranks->end(), ','));
 }

@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/text/sanitize.hpp"
 #include "dtrain/identity/identity_error.hpp"
 
@@ -20,7 +21,7 @@ using Environment = std::map<std::string, std::string, std::less<>>;
 
 /// `NAME='value'` for messages.
 inline std::string quoted(std::string_view variable, std::string_view value) {
-  return std::string(variable) + "=" + in_quotes(value, 64);
+  return format_text("{}={}", {variable, in_quotes(value, 64)});
 }
 
 /// A number in decimal digits, at most 2147483647; nullopt for other text.
@@ -83,8 +84,8 @@ class Variables {
   std::optional<int> count(std::string_view variable) const {
     const std::optional<int> number = integer(variable);
     if (number && *number == 0) {
-      throw IdentityError(IdentityErrc::bad_integer,
-                          quoted(variable, *text(variable)) + " is not a count; set it to 1 or more");
+      throw_identity_error(IdentityErrc::bad_integer, "{} is not a count; set it to 1 or more",
+                           {quoted(variable, *text(variable))});
     }
     return number;
   }
@@ -97,8 +98,8 @@ class Variables {
     }
     const std::optional<int> port = parse_port(*value);
     if (!port) {
-      throw IdentityError(IdentityErrc::bad_port,
-                          quoted(variable, *value) + " is not a port; set it to a number from 1 to 65535");
+      throw_identity_error(IdentityErrc::bad_port, "{} is not a port; set it to a number from 1 to 65535",
+                           {quoted(variable, *value)});
     }
     return port;
   }
@@ -124,9 +125,9 @@ class Variables {
     }
     const std::optional<Number> parsed = parse(*value);
     if (!parsed) {
-      throw IdentityError(IdentityErrc::bad_integer, quoted(variable, *value) +
-                                                         " is not a non-negative integer; set it to decimal digits or "
-                                                         "unset it");
+      throw_identity_error(IdentityErrc::bad_integer,
+                           "{} is not a non-negative integer; set it to decimal digits or unset it",
+                           {quoted(variable, *value)});
     }
     return parsed;
   }

@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/identity/environment/variables.hpp"
 #include "dtrain/identity/formats/json.hpp"
 
@@ -72,16 +73,16 @@ class ClusterReader {
       const bool strings =
           std::all_of(entries.begin(), entries.end(), [](const Json& e) { return e.is(Json::Type::string); });
       if (!is_one_of(role, roles_.ranked) && !is_one_of(role, roles_.unranked)) {
-        fail(IdentityErrc::tf_malformed, "has the unknown role " + quoted("cluster", role) + "; correct it");
+        fail(IdentityErrc::tf_malformed, format_text("has the unknown role {}; correct it", {quoted("cluster", role)}));
       }
       if (!cluster->items[i].is(Json::Type::array) || !strings) {
         fail(IdentityErrc::tf_malformed,
-             "has under " + quoted("cluster", role) + " what is not a list of HOST:PORT; correct it");
+             format_text("has under {} what is not a list of HOST:PORT; correct it", {quoted("cluster", role)}));
       }
       alone += is_one_of(role, roles_.alone) ? entries.size() : 0;
     }
     if (alone > 1) {
-      fail(IdentityErrc::tf_malformed, "has " + std::to_string(alone) + " chiefs; leave one, as chief or as master");
+      fail(IdentityErrc::tf_malformed, format_text("has {} chiefs; leave one, as chief or as master", {alone}));
     }
   }
 
@@ -98,12 +99,13 @@ class ClusterReader {
       fail(IdentityErrc::tf_no_task, "has a task without type or index; set task to {\"type\": ROLE, \"index\": N}");
     }
     if (is_one_of(type->text, roles_.unranked)) {
-      fail(IdentityErrc::tf_not_trainer, "says this is task '" + type->text + "'; only " + trainers() +
-                                             " take part in training: start another program for it");
+      fail(IdentityErrc::tf_not_trainer,
+           format_text("says this is task '{}'; only {} take part in training: start another program for it",
+                       {type->text, trainers()}));
     }
     if (!is_one_of(type->text, roles_.ranked)) {
       fail(IdentityErrc::tf_malformed,
-           "has a task of the unknown " + quoted("type", type->text) + "; set one of " + trainers());
+           format_text("has a task of the unknown {}; set one of {}", {quoted("type", type->text), trainers()}));
     }
     return task_of_rank(cluster, *type, *index);
   }
@@ -117,9 +119,9 @@ class ClusterReader {
         const bool is_number = index.is(Json::Type::number) || index.is(Json::Type::string);
         const std::optional<int> number = is_number ? parse_integer(index.text) : std::nullopt;
         if (!number || static_cast<std::size_t>(*number) >= count) {
-          fail(IdentityErrc::tf_bad_index, "has a task of " + quoted("type", type.text) + " and " +
-                                               quoted("index", index.text) + ", but the cluster lists " +
-                                               std::to_string(count) + " of them; set an index below that");
+          fail(IdentityErrc::tf_bad_index,
+               format_text("has a task of {} and {}, but the cluster lists {} of them; set an index below that",
+                           {quoted("type", type.text), quoted("index", index.text), count}));
         }
         task.rank = task.entries.size() + static_cast<std::size_t>(*number);
       }
@@ -138,8 +140,8 @@ class ClusterReader {
     return list;
   }
 
-  [[noreturn]] void fail(IdentityErrc code, const std::string& problem) const {
-    throw IdentityError(code, quoted(roles_.variable, value_) + " " + problem);
+  [[noreturn]] void fail(IdentityErrc code, std::string_view problem) const {
+    throw_identity_error(code, "{} {}", {quoted(roles_.variable, value_), problem});
   }
 
   const ClusterRoles& roles_;

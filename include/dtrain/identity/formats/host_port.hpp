@@ -34,7 +34,7 @@ struct HostPort {
 /// for an invalid host
 inline HostPort split_host_port(std::string_view variable, std::string_view entry, IdentityErrc malformed) {
   const auto fail = [&](IdentityErrc code, const char* problem) {
-    throw IdentityError(code, "the entry " + quoted(variable, entry) + " " + problem);
+    throw_identity_error(code, "the entry {} {}", {quoted(variable, entry), problem});
   };
   const bool bracketed = !entry.empty() && entry.front() == '[';
   const auto colons = std::count(entry.begin(), entry.end(), ':');

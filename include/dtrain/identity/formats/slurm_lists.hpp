@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/identity/environment/variables.hpp"
 #include "dtrain/identity/formats/host_port.hpp"
 
@@ -97,15 +98,16 @@ class HostListReader {
 
   void take(char wanted, const char* what) {
     if (peek() != wanted || at_ == list_.size()) {
-      fail((std::string("not ") + what).c_str());
+      fail(format_text("not {}", {what}));
     }
     ++at_;
   }
 
-  [[noreturn]] void fail(const char* what) const {
-    throw IdentityError(IdentityErrc::bad_hostlist, quoted(variable_, list_) + " is not a Slurm host list: at byte " +
-                                                        std::to_string(at_) + " there is " + what +
-                                                        "; correct it, or set MASTER_ADDR to the host of rank 0");
+  [[noreturn]] void fail(std::string_view what) const {
+    throw_identity_error(
+        IdentityErrc::bad_hostlist,
+        "{} is not a Slurm host list: at byte {} there is {}; correct it, or set MASTER_ADDR to the host of rank 0",
+        {quoted(variable_, list_), at_, what});
   }
 
   std::string_view variable_;
@@ -159,9 +161,9 @@ inline int slurm_tasks_on_node(std::string_view variable, std::string_view list,
     const std::size_t end = std::min(list.find(',', begin), list.size());
     const std::optional<detail::TasksOnNodes> entry = detail::parse_tasks_on_nodes(list.substr(begin, end - begin));
     if (!entry) {
-      throw IdentityError(
-          IdentityErrc::bad_tasks_per_node,
-          quoted(variable, list) + " is not a list of task counts such as 2(x3),1; correct it or unset it");
+      throw_identity_error(IdentityErrc::bad_tasks_per_node,
+                           "{} is not a list of task counts such as 2(x3),1; correct it or unset it",
+                           {quoted(variable, list)});
     }
     nodes += entry->nodes;
     if (!found && node < nodes) {
@@ -170,10 +172,10 @@ inline int slurm_tasks_on_node(std::string_view variable, std::string_view list,
     begin = end + 1;
   }
   if (!found) {
-    throw IdentityError(IdentityErrc::bad_tasks_per_node,
-                        quoted(variable, list) + " counts the tasks of " + std::to_string(nodes) +
-                            " nodes, but SLURM_NODEID='" + std::to_string(node) +
-                            "' is beyond them; correct one of them, or unset " + std::string(variable));
+    throw_identity_error(
+        IdentityErrc::bad_tasks_per_node,
+        "{} counts the tasks of {} nodes, but SLURM_NODEID='{}' is beyond them; correct one of them, or unset {}",
+        {quoted(variable, list), nodes, node, variable});
   }
   return *found;
 }

@@ -29,9 +29,8 @@ struct SageMakerSource {
     const std::vector<std::string> hosts = parse_hosts(list);
     const auto found = std::find(hosts.begin(), hosts.end(), own);
     if (found == hosts.end()) {
-      throw IdentityError(IdentityErrc::sm_host, quoted("SM_CURRENT_HOST", own) + " is not in " +
-                                                     quoted("SM_HOSTS", list) +
-                                                     "; set SM_CURRENT_HOST to one of the list");
+      throw_identity_error(IdentityErrc::sm_host, "{} is not in {}; set SM_CURRENT_HOST to one of the list",
+                           {quoted("SM_CURRENT_HOST", own), quoted("SM_HOSTS", list)});
     }
     ProcessIdentity identity;
     identity.launcher = name;
@@ -75,8 +74,8 @@ struct SageMakerSource {
   }
 
   [[noreturn]] static void fail(const std::string& list, const char* problem) {
-    throw IdentityError(IdentityErrc::sm_host, quoted("SM_HOSTS", list) + " " + problem +
-                                                   "; set it to a list such as [\"algo-1\", \"algo-2\"], or unset it");
+    throw_identity_error(IdentityErrc::sm_host, "{} {}; set it to a list such as [\"algo-1\", \"algo-2\"], or unset it",
+                         {quoted("SM_HOSTS", list), problem});
   }
 };
 

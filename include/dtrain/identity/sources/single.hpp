@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/identity/complete_identity.hpp"
 #include "dtrain/identity/environment/local_rank_argument.hpp"
 
@@ -48,8 +49,9 @@ struct SingleSource {
       const std::optional<int> count = parse_integer(variables.text(variable).value_or(""));
       if (variables.has("SLURM_JOB_ID") && count.value_or(1) > 1) {
         identity.warnings.push_back(
-            "Slurm job of " + std::to_string(*count) + " " + what +
-            ", not started with srun: this is one process; start the program with srun for all");
+            format_text("Slurm job of {} {}, not started with srun: this is one process; start the program with srun "
+                        "for all",
+                        {*count, what}));
         break;
       }
     }
@@ -75,8 +77,8 @@ struct SingleSource {
          {std::pair("LOCAL_RANK", "RANK and WORLD_SIZE"),
           std::pair("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_RANK and OMPI_COMM_WORLD_SIZE")}) {
       if (variables.has(local)) {  // 0: check_complete() rejects others
-        warnings.push_back(variables.stated({local}) + " is set without " + whole +
-                           ": this is one process; set both for every process of a job");
+        warnings.push_back(format_text("{} is set without {}: this is one process; set both for every process of a job",
+                                       {variables.stated({local}), whole}));
       }
     }
   }

@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/identity/complete_identity.hpp"
 #include "dtrain/identity/environment/local_rank_argument.hpp"
 #include "dtrain/identity/environment/slurm_step.hpp"
@@ -50,12 +51,14 @@ struct SlurmSource {
     if (nodes && !placed_by_hand) {
       return first_slurm_host("SLURM_STEP_NODELIST", *nodes);
     }
-    throw IdentityError(IdentityErrc::no_master_addr,
-                        (placed_by_hand ? "MASTER_ADDR is not set, and with " +
-                                              quoted("SLURM_DISTRIBUTION", distribution) + " (srun -m arbitrary)"
-                                        : "MASTER_ADDR is not set, and without SLURM_STEP_NODELIST") +
-                            " the node of task 0 cannot be read from the environment (" + stated(variables) +
-                            "); set MASTER_ADDR on every task to the host of task 0");
+    const std::string why =
+        placed_by_hand ? format_text("with {} (srun -m arbitrary)", {quoted("SLURM_DISTRIBUTION", distribution)})
+                       : "without SLURM_STEP_NODELIST";
+    throw_identity_error(
+        IdentityErrc::no_master_addr,
+        "MASTER_ADDR is not set, and {} the node of task 0 cannot be read from the environment ({}); set MASTER_ADDR "
+        "on every task to the host of task 0",
+        {why, stated(variables)});
   }
 };
 

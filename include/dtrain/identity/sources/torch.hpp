@@ -67,11 +67,11 @@ struct TorchSource {
   static void check_conflict(const Variables& variables, const ProcessIdentity& identity, const char* variable,
                              const std::optional<RankAndSize>& other) {
     if (other && conflict(*other, RankAndSize{identity.rank, identity.world_size})) {
-      throw IdentityError(IdentityErrc::conflict_rank,
-                          variables.stated({"RANK"}) + " but " + variables.stated({variable}) + ", both for " +
-                              std::to_string(identity.world_size) +
-                              " processes; was RANK exported before the processes were started? Unset RANK, or set "
-                              "DTRAIN_RANK and DTRAIN_WORLD_SIZE");
+      throw_identity_error(
+          IdentityErrc::conflict_rank,
+          "{} but {}, both for {} processes; was RANK exported before the processes were started? Unset RANK, or set "
+          "DTRAIN_RANK and DTRAIN_WORLD_SIZE",
+          {variables.stated({"RANK"}), variables.stated({variable}), identity.world_size});
     }
   }
 
@@ -79,9 +79,8 @@ struct TorchSource {
                          ProcessIdentity& identity) {
     const std::optional<int> variable = variables.integer("LOCAL_RANK");
     if (variable && argument && *variable != *argument) {
-      throw IdentityError(IdentityErrc::conflict_local_rank,
-                          "LOCAL_RANK=" + std::to_string(*variable) +
-                              " but the argument --local_rank=" + std::to_string(*argument) + "; unset one of them");
+      throw_identity_error(IdentityErrc::conflict_local_rank,
+                           "LOCAL_RANK={} but the argument --local_rank={}; unset one of them", {*variable, *argument});
     }
     identity.local_rank = variable ? variable : argument;
     identity.local_world_size = variables.integer("LOCAL_WORLD_SIZE");
@@ -100,12 +99,11 @@ struct TorchSource {
       return;
     }
     if (*processes != "1") {
-      throw IdentityError(IdentityErrc::node_level_env,
-                          "RANK=" + std::to_string(identity.rank) +
-                              " of WORLD_SIZE=" + std::to_string(identity.world_size) + " with " +
-                              quoted("PET_NPROC_PER_NODE", *processes) +
-                              " describes a node, not a process; start the program through the per-node launcher "
-                              "(dtrain::launch::PerNode), or set LOCAL_RANK for every process");
+      throw_identity_error(
+          IdentityErrc::node_level_env,
+          "RANK={} of WORLD_SIZE={} with {} describes a node, not a process; start the program through the per-node "
+          "launcher (dtrain::launch::PerNode), or set LOCAL_RANK for every process",
+          {identity.rank, identity.world_size, quoted("PET_NPROC_PER_NODE", *processes)});
     }
     identity.local_rank = 0;
     identity.local_world_size = 1;
