@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/launch/configuration/worker_environment.hpp"
 #include "dtrain/launch/configuration/worker_program.hpp"
 #include "dtrain/launch/output/terminal_output.hpp"
@@ -22,7 +23,7 @@ namespace DTRAIN_NAMESPACE::launch {
 
 /// DIR for the first attempt, DIR/attempt-K for the K-th restart: no attempt overwrites another one's files.
 inline std::string log_directory(const std::string& directory, int attempt) {
-  return attempt == 0 ? directory : directory + "/attempt-" + std::to_string(attempt);
+  return attempt == 0 ? directory : format_text("{}/attempt-{}", {directory, attempt});
 }
 
 /// Objects of the launcher that an attempt uses. Lifetime: they outlive the attempt.
@@ -61,7 +62,7 @@ class Attempt {
   async::Task<void> start() {
     const Descriptor nothing(::open("/dev/null", O_RDONLY | O_CLOEXEC));
     if (!nothing) {
-      throw errno_error("opening /dev/null for the workers' stdin");
+      throw_errno("opening /dev/null for the workers' stdin");
     }
     for (int local_rank = 0; local_rank < plan_->workers && services_.forwarder.stop_requests() == 0; ++local_rank) {
       start_worker(local_rank, nothing.get());
@@ -145,7 +146,7 @@ class Attempt {
                                      const char* stream) {
     LogFile log;
     if (log_directory_) {
-      log = LogFile(*log_directory_ + "/rank-" + std::to_string(rank) + "." + stream,
+      log = LogFile(format_text("{}/rank-{}.{}", {*log_directory_, rank, stream}),
                     [this](const std::string& what) { report_lost_log(what); });
     }
     const bool is_live = rank == plan_->first_rank;

@@ -13,6 +13,7 @@
 
 #include "dtrain/core/log.hpp"
 #include "dtrain/core/process/exit_codes.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/launch/attempt.hpp"
 #include "dtrain/launch/configuration/node_launcher_options.hpp"
 #include "dtrain/launch/diagnostics/network_report.hpp"
@@ -91,7 +92,8 @@ class NodeLauncher {
       // several_hosts is false: all launchers have reached the address, so a loopback address needs no warning.
       const NetworkReport network =
           local_network_report(identity::Variables(options_.program.environment), options_.node.master_addr, false);
-      output_.error().line("dtrain: ", description + ", nodes from " + options_.node_source + "; " + network.interface);
+      output_.error().line(
+          "dtrain: ", format_text("{}, nodes from {}; {}", {description, options_.node_source, network.interface}));
       for (const std::string& warning : network.warnings) {
         output_.error().line("dtrain: ", "slow path: " + warning);
       }
@@ -136,8 +138,8 @@ class NodeLauncher {
   /// @throws Error (usage) for a --wrap-rank that is no rank of the job
   static void require_rank(const std::optional<int>& rank, int world_size) {
     if (rank && *rank >= world_size) {
-      throw Error(Errc::usage, "--wrap-rank=" + std::to_string(*rank) + " is no rank of this job, which has " +
-                                   std::to_string(world_size) + ": 0 to " + std::to_string(world_size - 1));
+      throw_error(Errc::usage, "--wrap-rank={} is no rank of this job, which has {}: 0 to {}",
+                  {*rank, world_size, world_size - 1});
     }
   }
 
@@ -156,7 +158,7 @@ class NodeLauncher {
     end.node = plan.node_rank;
     end.host = host_.name;
     if (plan.node_count > 1) {
-      end.host += " (node " + std::to_string(plan.node_rank) + ")";
+      end.host += format_text(" (node {})", {plan.node_rank});
     }
     end.stop_signal = forwarder_.stop_signal();
     end.interrupted = forwarder_.interrupted();

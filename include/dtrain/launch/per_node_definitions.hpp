@@ -15,6 +15,7 @@
 #include "dtrain/core/exception_text.hpp"
 #include "dtrain/core/log.hpp"
 #include "dtrain/core/process/exit_codes.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/identity/environment/environment_snapshot.hpp"
 #include "dtrain/launch/configuration/flags.hpp"
 #include "dtrain/launch/configuration/node_launcher_options.hpp"
@@ -40,8 +41,7 @@ DTRAIN_DEFINED StartResult PerNode::start(int argc, char** argv, const BackendFa
     if (launcher) {
       end_with_launcher(*launcher);
     } else if (const int error = is_worker ? end_with_parent(parent) : 0; error != 0) {
-      throw posix_error(error,
-                        "making this worker end with its launcher");  // exec may have reset it: see end_with_parent()
+      throw_posix(error, "making this worker end with its launcher");  // exec may have reset it: see end_with_parent()
     }
     if (is_worker) {
       // stdout is a pipe that users read: line buffering shows each complete line, also before a crash.

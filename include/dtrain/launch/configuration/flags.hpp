@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/version.hpp"
 #include "dtrain/identity/node_identity.hpp"
 #include "dtrain/launch/configuration/command_words.hpp"
@@ -104,8 +105,8 @@ inline std::optional<std::string_view> flag_named(std::string_view given) {
     }
   }
   if (!closest.empty()) {
-    throw Error(Errc::usage, "unknown flag " + std::string(given) + "; did you mean " + std::string(closest) +
-                                 "? (put the program's own flags of that name after --)");
+    throw_error(Errc::usage, "unknown flag {}; did you mean {}? (put the program's own flags of that name after --)",
+                {given, closest});
   }
   return std::nullopt;
 }
@@ -116,8 +117,7 @@ inline constexpr int most_rank = 1000000000;
 inline int number_of(std::string_view flag, std::string_view value, int most) {
   const std::optional<int> number = identity::parse_integer(std::string(value));
   if (!number || *number > most) {
-    throw Error(Errc::usage, identity::quoted(std::string(flag).c_str(), value) + " is not a number from 0 to " +
-                                 std::to_string(most));
+    throw_error(Errc::usage, "{} is not a number from 0 to {}", {identity::quoted(flag, value), most});
   }
   return *number;
 }
@@ -126,9 +126,8 @@ inline int number_of(std::string_view flag, std::string_view value, int most) {
 inline std::vector<std::string> wrapper_words(std::string_view value) {
   std::optional<std::vector<std::string>> words = command_words(value);
   if (!words || words->empty()) {
-    throw Error(Errc::usage, identity::quoted("--wrap", value) +
-                                 " is no command: " + (words ? "it has no word" : "a quote in it has no end") +
-                                 "; give it as a shell would take it, like --wrap='valgrind -q --'");
+    throw_error(Errc::usage, "{} is no command: {}; give it as a shell would take it, like --wrap='valgrind -q --'",
+                {identity::quoted("--wrap", value), words ? "it has no word" : "a quote in it has no end"});
   }
   return *std::move(words);
 }
@@ -136,8 +135,9 @@ inline std::vector<std::string> wrapper_words(std::string_view value) {
 /// @throws Error (usage) for flags that contradict each other
 inline void check_together(const Flags& flags) {
   if (flags.wrapped_rank && flags.wrapper.empty()) {
-    throw Error(Errc::usage, "--wrap-rank=" + std::to_string(*flags.wrapped_rank) +
-                                 " says which rank is wrapped, and nothing says in what; add --wrap='COMMAND'");
+    throw_error(Errc::usage,
+                "--wrap-rank={} says which rank is wrapped, and nothing says in what; add --wrap='COMMAND'",
+                {*flags.wrapped_rank});
   }
   if (!flags.in_process) {
     return;
@@ -149,9 +149,10 @@ inline void check_together(const Flags& flags) {
                             : flags.node.nproc_per_node.value_or("1") != "1" ? "--nproc-per-node"
                                                                              : nullptr;
   if (other != nullptr) {
-    throw Error(Errc::usage, std::string("--in-process makes this process rank 0 of 1, without a launcher and without "
-                                         "other workers: leave out ") +
-                                 other + ", or --in-process");
+    throw_error(Errc::usage,
+                "--in-process makes this process rank 0 of 1, without a launcher and without other workers: leave out "
+                "{}, or --in-process",
+                {other});
   }
 }
 
@@ -186,7 +187,7 @@ inline Flags parse_flags(identity::Arguments arguments) {
       value = arguments[++i];
     }
     if (value.empty()) {
-      throw Error(Errc::usage, std::string(argument) + " has no value; give it as " + std::string(*flag) + "=VALUE");
+      throw_error(Errc::usage, "{} has no value; give it as {}=VALUE", {argument, *flag});
     }
     if (*flag == "--nproc-per-node") flags.node.nproc_per_node = value;
     if (*flag == "--nnodes") flags.node.node_count = value;
@@ -213,10 +214,11 @@ inline void refuse_launcher_flags(const std::vector<std::string>& arguments) {
     std::string name = arguments[i].substr(0, arguments[i].find('='));
     std::replace(name.begin(), name.end(), '_', '-');
     if (std::find(launchers.begin(), launchers.end(), name) != launchers.end() || detail::is_short_for_workers(name)) {
-      throw Error(Errc::usage,
-                  arguments[i] + " is a flag of launch::PerNode, which starts its workers itself; this program is " +
-                      "launch::PerProcess, started once for each rank by mpirun, srun, torchrun or a script: leave " +
-                      "the flag out, put it behind -- if it is the program's own, or build the program with PerNode");
+      throw_error(Errc::usage,
+                  "{} is a flag of launch::PerNode, which starts its workers itself; this program is "
+                  "launch::PerProcess, started once for each rank by mpirun, srun, torchrun or a script: leave "
+                  "the flag out, put it behind -- if it is the program's own, or build the program with PerNode",
+                  {arguments[i]});
     }
   }
 }

@@ -13,6 +13,7 @@
 #include <string_view>
 #include <utility>
 
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/identity/environment/variables.hpp"
 #include "dtrain/identity/process_identity.hpp"
 #include "dtrain/launch/configuration/program_build.hpp"
@@ -110,7 +111,7 @@ inline JobIdentity job_identity(const identity::Variables& variables, const iden
   const std::string own_variable = identity.elastic ? "TORCHELASTIC_RUN_ID" : identity.rank_variable;
   const std::optional<std::string> own_value = variables.text(own_variable);
   const std::optional<Starter> starter =
-      starter_of(files, ::getppid(), own_value ? own_variable + "=" + *own_value : std::string());
+      starter_of(files, ::getppid(), own_value ? format_text("{}={}", {own_variable, *own_value}) : "");
   if (starter) {
     origin.starter = starter->process;
     origin.starter_began = starter->began;

@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/identity/job_name.hpp"
 #include "dtrain/identity/node_identity.hpp"
 #include "dtrain/launch/configuration/flags.hpp"
@@ -51,17 +52,16 @@ inline int worker_count(const std::optional<std::string>& given, int cores, Visi
   if (*given == "auto") {
     const int devices = visible_devices();
     if (devices < 1) {
-      throw Error(
-          Errc::usage,
-          "--nproc-per-node=auto starts a worker for each visible GPU, and there is none; look at nvidia-smi and "
-          "CUDA_VISIBLE_DEVICES");
+      throw_error(Errc::usage,
+                  "--nproc-per-node=auto starts a worker for each visible GPU, and there is none; look at nvidia-smi "
+                  "and CUDA_VISIBLE_DEVICES");
     }
     return devices;
   }
   const int count = identity::parse_integer(*given).value_or(0);
   if (count < 1 || count > most_workers) {
-    throw Error(Errc::usage, identity::quoted("--nproc-per-node", *given) + " is not a number of workers from 1 to " +
-                                 std::to_string(most_workers) + ", or auto");
+    throw_error(Errc::usage, "{} is not a number of workers from 1 to {}, or auto",
+                {identity::quoted("--nproc-per-node", *given), most_workers});
   }
   return count;
 }
@@ -101,9 +101,9 @@ inline identity::NodeIdentity node_of(const identity::Environment& environment, 
     }
     const std::string stated =
         identity::Variables(environment).stated({"RANK", "WORLD_SIZE", "NODE_RANK", "NNODES", "PET_NNODES"});
-    throw Error(Errc::identity, std::string(error.what()) + " (launch::PerNode reads " +
-                                    (stated.empty() ? "this environment" : stated) +
-                                    " for the whole node; if there is only this node, give --nnodes=1)");
+    throw_error(Errc::identity,
+                "{} (launch::PerNode reads {} for the whole node; if there is only this node, give --nnodes=1)",
+                {error.what(), stated.empty() ? "this environment" : stated});
   }
 }
 
@@ -115,14 +115,12 @@ inline std::optional<rendezvous::Secret> secret_of_nodes(const identity::Variabl
   }
   std::optional<rendezvous::Secret> secret = secret_setting(variables);
   if (!secret) {
-    throw Error(Errc::usage,
-                "this is node " + std::to_string(options.node.node_rank) + " of " +
-                    std::to_string(options.node.node_count) + " (from " + options.node_source +
-                    "), and the launchers of several nodes need a secret that they share: make one with "
-                    "DTRAIN_SECRET=$(openssl rand -hex 32) and start every node with it, or put it into a file that "
-                    "DTRAIN_SECRET_FILE names; if there is only this node, give --nnodes=1; if this program is started "
-                    "once for "
-                    "each rank, its policy needs launch::PerProcess");
+    throw_error(Errc::usage,
+                "this is node {} of {} (from {}), and the launchers of several nodes need a secret that they share: "
+                "make one with DTRAIN_SECRET=$(openssl rand -hex 32) and start every node with it, or put it into a "
+                "file that DTRAIN_SECRET_FILE names; if there is only this node, give --nnodes=1; if this program is "
+                "started once for each rank, its policy needs launch::PerProcess",
+                {options.node.node_rank, options.node.node_count, options.node_source});
   }
   return secret;
 }
@@ -133,9 +131,10 @@ inline std::optional<rendezvous::Secret> secret_of_nodes(const identity::Variabl
 /// @throws Error (usage) if the backend does not support so many ranks on one host
 inline void check_most_workers(int workers, const BackendFacts& backend) {
   if (backend.most_ranks != 0 && workers > backend.most_ranks) {
-    throw Error(Errc::usage, "backend::" + std::string(backend.name) + " joins at most " +
-                                 std::to_string(backend.most_ranks) + " ranks, not " + std::to_string(workers) +
-                                 "; use backend::Gloo, or start fewer workers (--nproc-per-node)");
+    throw_error(Errc::usage,
+                "backend::{} joins at most {} ranks, not {}; use backend::Gloo, or start fewer workers "
+                "(--nproc-per-node)",
+                {backend.name, backend.most_ranks, workers});
   }
 }
 

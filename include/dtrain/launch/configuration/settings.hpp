@@ -17,6 +17,7 @@
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/log.hpp"
 #include "dtrain/core/process/descriptor.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/identity/environment/variables.hpp"
 #include "dtrain/net/poll_descriptor.hpp"
 #include "dtrain/rendezvous/protocol/secret.hpp"
@@ -39,8 +40,8 @@ inline std::chrono::nanoseconds seconds_setting(const identity::Variables& varia
   const char* const end = value->data() + value->size();
   const auto [stopped, error] = std::from_chars(value->data(), end, seconds, std::chars_format::fixed);
   if (error != std::errc{} || stopped != end || !(seconds >= 0.001 && seconds <= 1e7)) {
-    throw Error(Errc::usage, identity::quoted(variable, *value) +
-                                 " is not a number of seconds from 0.001 to 10000000; correct it or unset it");
+    throw_error(Errc::usage, "{} is not a number of seconds from 0.001 to 10000000; correct it or unset it",
+                {identity::quoted(variable, *value)});
   }
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(seconds));
 }
@@ -55,8 +56,8 @@ inline std::chrono::milliseconds in_milliseconds(std::chrono::nanoseconds time) 
 inline void check_log_setting(const identity::Variables& variables) {
   const std::optional<std::string> value = variables.text("DTRAIN_LOG");
   if (value && !is_log_level(*value)) {
-    throw Error(Errc::usage, identity::quoted("DTRAIN_LOG", *value) +
-                                 " is no level; set it to off, error, warning, info or debug, or unset it");
+    throw_error(Errc::usage, "{} is no level; set it to off, error, warning, info or debug, or unset it",
+                {identity::quoted("DTRAIN_LOG", *value)});
   }
 }
 
@@ -81,8 +82,9 @@ inline std::string secret_in_file(const std::string& path,
     length += count > 0 ? static_cast<std::size_t>(count) : 0;
   }
   if (count < 0) {
-    throw Error(Errc::usage, identity::quoted("DTRAIN_SECRET_FILE", path) + " cannot be read (" +
-                                 std::system_category().message(errno) + "); name a file that holds the job's secret");
+    const std::string reason = std::system_category().message(errno);
+    throw_error(Errc::usage, "{} cannot be read ({}); name a file that holds the job's secret",
+                {identity::quoted("DTRAIN_SECRET_FILE", path), reason});
   }
   const std::string all(text.data(), length);
   return all.substr(0, all.find_last_not_of(" \t\r\n") + 1);
@@ -96,7 +98,7 @@ inline std::optional<rendezvous::Secret> secret_setting(const identity::Variable
   const std::optional<std::string> text = variables.text("DTRAIN_SECRET");
   const std::optional<std::string> file = variables.text("DTRAIN_SECRET_FILE");
   if (text && file) {
-    throw Error(Errc::usage, "DTRAIN_SECRET and DTRAIN_SECRET_FILE are both set; unset one of them");
+    throw_error(Errc::usage, "DTRAIN_SECRET and DTRAIN_SECRET_FILE are both set; unset one of them");
   }
   if (text) {
     return rendezvous::Secret::of(*text, "DTRAIN_SECRET");

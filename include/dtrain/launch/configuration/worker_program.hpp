@@ -15,6 +15,7 @@
 
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/process/descriptor.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/identity/environment/variables.hpp"
 #include "dtrain/launch/diagnostics/system_files.hpp"
 
@@ -86,16 +87,17 @@ inline std::string wrapper_path(const std::string& name, const identity::Environ
   std::string_view folders = name.find('/') == std::string::npos ? std::string_view(path) : std::string_view();
   while (!folders.empty()) {
     const std::size_t end = std::min(folders.find(':'), folders.size());
-    const std::string found = std::string(end == 0 ? "." : folders.substr(0, end)) + "/" + name;
+    const std::string found = format_text("{}/{}", {end == 0 ? "." : folders.substr(0, end), name});
     if (is_program(found)) {
       return found;
     }
     folders.remove_prefix(std::min(end + 1, folders.size()));
   }
   if (name.find('/') == std::string::npos || !is_program(name)) {
-    throw Error(Errc::usage,
-                "--wrap is to put " + in_quotes(name, 256) +
-                    " in front of the workers, and there is no such program; install it, or give its path");
+    throw_error(
+        Errc::usage,
+        "--wrap is to put {} in front of the workers, and there is no such program; install it, or give its path",
+        {in_quotes(name, 256)});
   }
   return name;
 }
@@ -110,7 +112,7 @@ inline CommandLine command_line_of(const WorkerProgram& program, int rank) {
   if (program.wraps(rank)) {
     // In a wrapper, /proc/self would be the wrapper.
     const bool is_link = command.executable == "/proc/self/exe";
-    command.arguments.front() = is_link ? "/proc/" + std::to_string(::getpid()) + "/exe" : command.executable;
+    command.arguments.front() = is_link ? format_text("/proc/{}/exe", {::getpid()}) : command.executable;
     command.executable = program.wrapper.front();
     command.arguments.insert(command.arguments.begin(), program.wrapper.begin(), program.wrapper.end());
   }

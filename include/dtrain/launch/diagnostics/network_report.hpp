@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/identity/environment/variables.hpp"
 #include "dtrain/identity/process_identity.hpp"
 #include "dtrain/launch/diagnostics/local_interface.hpp"
@@ -47,8 +48,8 @@ NetworkReport network_report(const identity::Variables& variables, const std::op
   };
   const std::optional<LocalInterface> own = local_interface(variables, master, files, addresses, address_towards);
   if (own) {
-    report.interface = "network: " + own->name + " (" + own->address + "), " +
-                       (own->is_loopback ? "within this host" : speed_text(interface_speed(own->name, files)));
+    const std::string speed = own->is_loopback ? "within this host" : speed_text(interface_speed(own->name, files));
+    report.interface = format_text("network: {} ({}), {}", {own->name, own->address, speed});
   } else {
     report.interface = "network: no interface leads to other hosts";
   }
@@ -71,7 +72,7 @@ inline NetworkReport local_network_report(const identity::Variables& variables,
                             return target ? net::address_towards(*target) : net::address_of_default_route();
                           });
   } catch (const Error& error) {
-    return {std::string("network: not known, because ") + error.what(), {}};
+    return {format_text("network: not known, because {}", {error.what()}), {}};
   }
 }
 

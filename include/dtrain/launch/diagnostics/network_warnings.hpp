@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/text/sanitize.hpp"
 #include "dtrain/identity/environment/variables.hpp"
 #include "dtrain/launch/diagnostics/local_interface.hpp"
@@ -22,13 +23,14 @@ inline std::vector<std::string> active_infiniband_ports(const SystemFiles& files
   const std::string all = "/sys/class/infiniband";
   std::vector<std::string> active;
   for (const std::string& adapter : files.names(all)) {
-    const std::string ports = all + "/" + adapter + "/ports";
+    const std::string ports = format_text("{}/{}/ports", {all, adapter});
     for (const std::string& port : files.names(ports)) {
-      const std::string folder = ports + "/" + port;
+      const std::string folder = format_text("{}/{}", {ports, port});
       const bool is_up = files.line(folder + "/state").value_or("").find("ACTIVE") != std::string::npos;
       if (is_up && files.line(folder + "/link_layer") == "InfiniBand") {
         const std::optional<std::string> rate = files.line(folder + "/rate");
-        active.push_back(sanitize(adapter + " port " + port + (rate ? " (" + rate->substr(0, 64) + ")" : "")));
+        const std::string speed = rate ? format_text(" ({})", {rate->substr(0, 64)}) : "";
+        active.push_back(sanitize(format_text("{} port {}{}", {adapter, port, speed})));
       }
     }
   }
@@ -86,14 +88,14 @@ inline std::optional<std::string> interface_without_others(const LocalInterface&
   for (const net::InterfaceAddress& each : others) {
     const bool is_new = proposals.find(each.interface + " (") == std::string::npos;  // its first address is enough
     if (is_new && !each.address.is_loopback() && !is_container_bridge(each.interface)) {
-      proposals += (proposals.empty() ? "" : ", ") + each.interface + " (" + each.address.host() + ")";
+      proposals += format_text("{}{} ({})", {proposals.empty() ? "" : ", ", each.interface, each.address.host()});
     }
   }
-  return own.name + " (" + own.address + ") is " +
-         (is_bridge ? "a bridge for this machine's containers" : "the loopback interface") +
-         ", by which other hosts cannot reach this one; set MASTER_ADDR to an address of rank 0's host, or "
-         "DTRAIN_INTERFACE to an interface of this one" +
-         (proposals.empty() ? "" : "; there are: " + proposals);
+  return format_text(
+      "{} ({}) is {}, by which other hosts cannot reach this one; set MASTER_ADDR to an address of rank 0's host, or "
+      "DTRAIN_INTERFACE to an interface of this one{}{}",
+      {own.name, own.address, is_bridge ? "a bridge for this machine's containers" : "the loopback interface",
+       proposals.empty() ? "" : "; there are: ", proposals});
 }
 
 /// An InfiniBand port is active, but environment variables disable InfiniBand.
@@ -107,9 +109,10 @@ inline std::optional<std::string> unused_infiniband(const identity::Variables& v
   for (const std::string& variable : against) {
     names += (names.empty() ? "" : " and ") + variable;
   }
-  return "InfiniBand is up at " + ports.front() +
-         (ports.size() > 1 ? " and " + std::to_string(ports.size() - 1) + " more" : "") + ", but " + names +
-         (against.size() > 1 ? " keep" : " keeps") + " the job from it; unset " + (against.size() > 1 ? "them" : "it");
+  const std::string more = ports.size() > 1 ? format_text(" and {} more", {ports.size() - 1}) : "";
+  return format_text(
+      "InfiniBand is up at {}{}, but {} {} the job from it; unset {}",
+      {ports.front(), more, names, against.size() > 1 ? "keep" : "keeps", against.size() > 1 ? "them" : "it"});
 }
 
 /// InfiniBand needs locked memory. With a limit below 1 GiB a job exceeds it, or uses TCP instead.
@@ -126,9 +129,10 @@ inline std::optional<std::string> little_lockable_memory(const SystemFiles& file
   if (!bytes || *bytes >= (std::uint64_t{1} << 30)) {
     return std::nullopt;
   }
-  return "RLIMIT_MEMLOCK is " + std::to_string(*bytes >> 10) +
-         " KiB, and InfiniBand needs memory that it may lock; set it with ulimit -l unlimited, with memlock in "
-         "/etc/security/limits.conf, or with docker run --ulimit memlock=-1";
+  return format_text(
+      "RLIMIT_MEMLOCK is {} KiB, and InfiniBand needs memory that it may lock; set it with ulimit -l unlimited, with "
+      "memlock in /etc/security/limits.conf, or with docker run --ulimit memlock=-1",
+      {*bytes >> 10});
 }
 
 /// Azure's images have a file with the topology of GPUs and adapters, which their virtual PCI bus hides from NCCL.
@@ -148,7 +152,9 @@ inline std::optional<std::string> unused_topology_file(const identity::Variables
     }
     if (!found.empty()) {
       const std::string path = sanitize(top + "/" + found);
-      return path + " tells NCCL how this machine is wired, but NCCL_TOPO_FILE is not set; set NCCL_TOPO_FILE=" + path;
+      return format_text(
+          "{} tells NCCL how this machine is wired, but NCCL_TOPO_FILE is not set; set NCCL_TOPO_FILE={}",
+          {path, path});
     }
   }
   return std::nullopt;

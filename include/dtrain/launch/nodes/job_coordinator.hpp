@@ -15,6 +15,7 @@
 #include "dtrain/async/auto_reset_event.hpp"
 #include "dtrain/core/cause.hpp"
 #include "dtrain/core/process/exit_codes.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/identity/environment/variables.hpp"
 #include "dtrain/launch/configuration/node_launcher_options.hpp"
 #include "dtrain/launch/configuration/worker_environment.hpp"
@@ -53,7 +54,7 @@ class JobCoordinator {
     if (is_first()) {
       rendezvous::StoreJobOptions job;
       job.world_size = table.world_size();
-      job.owner = std::string(is_alone() ? "the launcher" : "the launcher of node 0") + " on host " + host_->name;
+      job.owner = format_text("the launcher{} on host {}", {is_alone() ? "" : " of node 0", host_->name});
       job.further_files = files_for_workers(options_->workers);
       job.on_failure = [this](const Cause& cause) { publish(keys().cause(), to_bytes(FailureRecord{cause})); };
       job.on_left = [this](int rank) {
@@ -82,8 +83,8 @@ class JobCoordinator {
   /// For several nodes, on node 0: "4 ranks on 2 nodes (3 on node 0, ...". Else empty. @pre assign_ranks() has ended
   std::string description() const {
     return is_alone() || !is_first()
-               ? std::string()
-               : to_string(node_rendezvous_.table()) + ", store at " + node_rendezvous_.store_text();
+               ? ""
+               : format_text("{}, store at {}", {to_string(node_rendezvous_.table()), node_rendezvous_.store_text()});
   }
 
   /// Begins an attempt: after it, ranks of this attempt can join. Attempts count from 0.

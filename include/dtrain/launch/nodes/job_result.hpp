@@ -9,6 +9,7 @@
 
 #include "dtrain/core/process/exit_codes.hpp"
 #include "dtrain/core/serializer.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/launch/supervise/failure_analysis.hpp"
 #include "dtrain/rendezvous/protocol/limits.hpp"
 
@@ -60,7 +61,7 @@ struct RestartPolicy {
 
   /// "attempt 2 of 4 begins: WHY"
   std::string announcement(int attempt, const std::string& why) const {
-    return "attempt " + std::to_string(attempt + 1) + " of " + std::to_string(max_restarts + 1) + " begins: " + why;
+    return format_text("attempt {} of {} begins: {}", {attempt + 1, max_restarts + 1, why});
   }
 };
 

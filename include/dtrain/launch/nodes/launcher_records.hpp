@@ -11,6 +11,7 @@
 
 #include "dtrain/core/cause.hpp"
 #include "dtrain/core/serializer.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/rendezvous/protocol/limits.hpp"
 #include "dtrain/rendezvous/protocol/session_codec.hpp"
 
@@ -19,7 +20,7 @@ namespace DTRAIN_NAMESPACE::launch {
 /// Keys of an attempt begin with "attempt/" and its number. Stop requests are of the job, not of an attempt.
 class LauncherKeys {
  public:
-  explicit LauncherKeys(int attempt) : attempt_("attempt/" + std::to_string(attempt) + "/") {}
+  explicit LauncherKeys(int attempt) : attempt_(format_text("attempt/{}/", {attempt})) {}
 
   static std::string node_info(int node) { return "node/" + std::to_string(node); }       ///< NodeInfo
   static std::string table() { return "nodes"; }                                          ///< NodeTable
@@ -97,18 +98,18 @@ inline NodeTable table_of(const std::vector<NodeInfo>& node_infos) {
     ranks += info.workers;
     const auto [position, is_new] = node_of_host.emplace(info.host_id, node);
     if (!is_new && table.problem.empty()) {
-      table.problem = "nodes " + std::to_string(position->second) + " and " + std::to_string(node) + " are one host, " +
-                      info.host +
-                      "; start one launcher on each host (with more workers: "
-                      "--nproc-per-node), or set another DTRAIN_HOST_ID for each to let one host be several nodes";
+      table.problem = format_text(
+          "nodes {} and {} are one host, {}; start one launcher on each host (with more workers: --nproc-per-node), or "
+          "set another DTRAIN_HOST_ID for each to let one host be several nodes",
+          {position->second, node, info.host});
     }
     if (info.workers < 1 && table.problem.empty()) {
-      table.problem = "node " + std::to_string(node) + " has " + std::to_string(info.workers) + " workers";
+      table.problem = format_text("node {} has {} workers", {node, info.workers});
     }
   }
   if (ranks > rendezvous::max_world_size && table.problem.empty()) {
-    table.problem = "all nodes together have " + std::to_string(ranks) + " workers; at most " +
-                    std::to_string(rendezvous::max_world_size) + " are possible";
+    table.problem =
+        format_text("all nodes together have {} workers; at most {} are possible", {ranks, rendezvous::max_world_size});
   }
   return table;
 }
@@ -116,10 +117,9 @@ inline NodeTable table_of(const std::vector<NodeInfo>& node_infos) {
 /// "4 ranks on 2 nodes (3 on node 0, 1 on node 1)"; lists at most 8 nodes.
 inline std::string to_string(const NodeTable& table) {
   constexpr std::size_t most = 8;
-  std::string text =
-      std::to_string(table.world_size()) + " ranks on " + std::to_string(table.node_count()) + " nodes (";
+  std::string text = format_text("{} ranks on {} nodes (", {table.world_size(), table.node_count()});
   for (std::size_t node = 0; node < table.workers.size() && node < most; ++node) {
-    text += (node == 0 ? "" : ", ") + std::to_string(table.workers[node]) + " on node " + std::to_string(node);
+    text += format_text("{}{} on node {}", {node == 0 ? "" : ", ", table.workers[node], node});
   }
   return text + (table.workers.size() > most ? ", ...)" : ")");
 }

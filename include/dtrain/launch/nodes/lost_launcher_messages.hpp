@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "dtrain/core/cause.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/rendezvous/membership/rank_list.hpp"
 
 namespace DTRAIN_NAMESPACE::launch {
@@ -15,13 +16,12 @@ namespace DTRAIN_NAMESPACE::launch {
 inline std::string lost_launcher_message(const Cause& cause, const std::string& store) {
   if (cause.rank < 0) {
     return cause.kind == CauseKind::lost
-               ? "node 0's launcher at " + store + " was lost, and with it the job: " + cause.text
+               ? format_text("node 0's launcher at {} was lost, and with it the job: {}", {store, cause.text})
                : "the launchers of this job did not all join: " + cause.text;
   }
-  const std::string launcher = "the launcher of node " + std::to_string(cause.rank) +
-                               (cause.host.empty() ? std::string() : " on host " + cause.host);
-  return launcher + (cause.kind == CauseKind::lost ? " was lost, and with it the job: " : " ended the job: ") +
-         cause.text;
+  return format_text("the launcher of node {}{}{} {}: {}",
+                     {cause.rank, cause.host.empty() ? "" : " on host ", cause.host,
+                      cause.kind == CauseKind::lost ? "was lost, and with it the job" : "ended the job", cause.text});
 }
 
 /// "nodes 1 and 2": rank_list for nodes.
@@ -34,10 +34,10 @@ inline std::string node_list(const std::vector<int>& nodes) {
 /// @param timeout how long the others waited: "600.0 s"
 inline std::string missing_nodes(const std::vector<int>& missing, int node_count, const std::string& timeout,
                                  const std::string& store) {
-  return node_list(missing) + " of " + std::to_string(node_count) + " did not join within " + timeout +
-         "; start this program there too, with its --node-rank, the same --nnodes and the same DTRAIN_SECRET, and see "
-         "whether it can reach " +
-         store;
+  return format_text(
+      "{} of {} did not join within {}; start this program there too, with its --node-rank, the same --nnodes and the "
+      "same DTRAIN_SECRET, and see whether it can reach {}",
+      {node_list(missing), node_count, timeout, store});
 }
 
 }  // namespace DTRAIN_NAMESPACE::launch

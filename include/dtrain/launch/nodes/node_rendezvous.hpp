@@ -16,6 +16,7 @@
 #include "dtrain/core/failure_latch.hpp"
 #include "dtrain/core/serializer.hpp"
 #include "dtrain/core/text/duration_text.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/launch/configuration/node_launcher_options.hpp"
 #include "dtrain/launch/nodes/launcher_records.hpp"
 #include "dtrain/launch/nodes/lost_launcher_messages.hpp"
@@ -55,9 +56,10 @@ class NodeRendezvous {
       co_return;
     }
     if (options_->node.node_rank != 0 && net::is_any_host(master_addr_)) {
-      throw Error(Errc::usage, "node " + std::to_string(options_->node.node_rank) + " cannot connect to node 0 at " +
-                                   master_addr_ + ", which means every interface of a host; give --master-addr=HOST, " +
-                                   "the host of node 0");
+      throw_error(Errc::usage,
+                  "node {} cannot connect to node 0 at {}, which means every interface of a host; give "
+                  "--master-addr=HOST, the host of node 0",
+                  {options_->node.node_rank, master_addr_});
     }
     const Deadline deadline = Deadline::after(options_->join_timeout);
     rendezvous::StoreAddress address;
@@ -147,7 +149,7 @@ class NodeRendezvous {
   /// @{
   const std::string& master_addr() const noexcept { return master_addr_; }
   int master_port() const noexcept { return master_port_; }
-  std::string store_text() const { return master_addr_ + ":" + std::to_string(master_port_); }  ///< "host:29500"
+  std::string store_text() const { return format_text("{}:{}", {master_addr_, master_port_}); }  ///< "host:29500"
   /// @}
 
   /// The secret that the only launcher of a job has drawn; else empty.
@@ -227,7 +229,7 @@ class NodeRendezvous {
     const std::string value = co_await get(LauncherKeys::table());
     table_ = from_bytes<NodeTable>(value, launcher_value);
     if (!table_.problem.empty()) {
-      throw Error(Errc::usage, table_.problem);
+      throw_error(Errc::usage, "{}", {table_.problem});
     }
   }
 

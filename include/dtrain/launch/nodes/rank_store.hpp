@@ -11,6 +11,7 @@
 #include <string>
 #include <utility>
 
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/rendezvous/server/store_server.hpp"
 
 namespace DTRAIN_NAMESPACE::launch {
@@ -58,7 +59,7 @@ class RankStore {
     };
     job_ = &server_->open(std::move(job));
     if (cause_) {  // the attempt has failed already: start no worker
-      throw Error(Errc::limit, cause_->text);
+      throw_error(Errc::limit, "{}", {cause_->text});
     }
   }
 

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "dtrain/async/auto_reset_event.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/launch/output/console.hpp"
 #include "dtrain/launch/supervise/shutdown_schedule.hpp"
 #include "dtrain/rendezvous/membership/rank_list.hpp"
@@ -90,7 +91,7 @@ class LineFold {
 
   static constexpr std::string_view own = "dtrain: ";
 
-  static std::string rank_name(int rank) { return "rank " + std::to_string(rank) + ": "; }
+  static std::string rank_name(int rank) { return format_text("rank {}: ", {rank}); }
 
   static std::string prefix_of(const std::vector<int>& ranks) {
     std::string prefix = "[";

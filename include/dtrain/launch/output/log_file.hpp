@@ -14,8 +14,8 @@
 #include <system_error>
 #include <utility>
 
-#include "dtrain/core/error.hpp"
 #include "dtrain/core/process/descriptor.hpp"
+#include "dtrain/core/text/format_text.hpp"
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -27,7 +27,7 @@ inline void make_directories(const std::string& path) {
     const bool there = ::mkdir(part.c_str(), 0777) == 0 ||
                        (errno == EEXIST && ::stat(part.c_str(), &status) == 0 && S_ISDIR(status.st_mode));
     if (!there) {
-      throw errno_error("making the directory " + part + " for --log-dir", "give a directory that can be written");
+      throw_errno("making the directory {} for --log-dir", {part}, "give a directory that can be written");
     }
     if (end == std::string::npos) {
       return;
@@ -48,7 +48,7 @@ class LogFile {
         on_lost_(std::move(on_lost)),
         file_(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0666)) {
     if (!file_) {
-      throw errno_error("opening " + path + " for --log-dir", "give a directory that can be written");
+      throw_errno("opening {} for --log-dir", {path}, "give a directory that can be written");
     }
   }
 
@@ -62,7 +62,7 @@ class LogFile {
         const std::string reason = std::generic_category().message(errno);
         file_.reset();
         if (on_lost_) {
-          on_lost_("writing " + path_ + ": " + reason);
+          on_lost_(format_text("writing {}: {}", {path_, reason}));
         }
         return false;
       }

@@ -14,6 +14,7 @@
 #include <string_view>
 #include <utility>
 
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/version.hpp"
 #include "dtrain/launch/output/console.hpp"
 #include "dtrain/launch/output/line_fold.hpp"
@@ -56,12 +57,12 @@ class OutputRelay {
         console_(&console),
         folded_(folded),
         rank_(rank),
-        prefix_("[" + std::to_string(rank) + "] "),
+        prefix_(format_text("[{}] ", {rank})),
         is_live_(is_live && console.is_terminal()),
         log_(std::move(log)) {
     const int flags = ::fcntl(pipe_.get(), F_GETFL);
     if (flags < 0 || ::fcntl(pipe_.get(), F_SETFL, flags | O_NONBLOCK) != 0) {
-      throw errno_error("preparing the pipe of a worker's output");
+      throw_errno("preparing the pipe of a worker's output");
     }
   }
   OutputRelay(const OutputRelay&) = delete;

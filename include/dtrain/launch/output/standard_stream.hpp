@@ -9,6 +9,7 @@
 #include <string>
 #include <system_error>
 
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/text/sanitize.hpp"
 #include "dtrain/core/version.hpp"
 
@@ -45,13 +46,15 @@ inline std::string stream_name(const std::string& name, int descriptor) {
   if (target.empty() || target.front() != '/') {
     return name + (target.substr(0, 5) == "pipe:" ? " (a pipe)" : "");
   }
-  return name + " (" + in_quotes(target, 256) + ")";
+  return format_text("{} ({})", {name, in_quotes(target, 256)});
 }
 
 /// "stdout (a pipe) takes nothing more: Broken pipe; ..." @param error an errno
 inline std::string lost_output(const std::string& name, int descriptor, int error) {
-  return stream_name(name, descriptor) + " takes nothing more: " + std::generic_category().message(error) +
-         "; the job goes on, and what the ranks print there is lost from here on (--log-dir=DIR keeps it in files)";
+  return format_text(
+      "{} takes nothing more: {}; the job goes on, and what the ranks print there is lost from here on (--log-dir=DIR "
+      "keeps it in files)",
+      {stream_name(name, descriptor), std::generic_category().message(error)});
 }
 
 }  // namespace DTRAIN_NAMESPACE::launch

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "dtrain/async/loop/event_loop.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/launch/output/standard_stream.hpp"
 
 namespace DTRAIN_NAMESPACE::launch {
@@ -27,7 +28,7 @@ class StdinForwarder {
       : loop_(&loop), source_(source), pipe_(std::move(pipe)), can_wait_(can_be_waited_for(source)) {
     const int flags = ::fcntl(pipe_.get(), F_GETFL);
     if (flags < 0 || ::fcntl(pipe_.get(), F_SETFL, flags | O_NONBLOCK) != 0) {
-      throw errno_error("preparing the pipe of a worker's input");
+      throw_errno("preparing the pipe of a worker's input");
     }
   }
   StdinForwarder(const StdinForwarder&) = delete;

@@ -7,6 +7,7 @@
 #include <csignal>
 #include <string>
 
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/version.hpp"
 
 namespace DTRAIN_NAMESPACE::launch {
@@ -41,7 +42,7 @@ inline std::string signal_name(int signal) {
 }
 
 /// For a signal that the system sends when a process exceeds a limit, text that names the limit; else empty.
-inline std::string limit_behind_signal(int signal) {
+inline const char* limit_behind_signal(int signal) {
   switch (signal) {
     case SIGXCPU: return ": the limit of processor time, ulimit -t";
     case SIGXFSZ: return ": the limit of file sizes, ulimit -f";
@@ -62,9 +63,9 @@ struct ExitStatus {
   int exit_code() const noexcept { return signal != 0 ? 128 + signal : code; }
 
   std::string text() const {
-    return signal != 0 ? "killed by signal " + std::to_string(signal) + " (" + signal_name(signal) +
-                             limit_behind_signal(signal) + ")"
-                       : "exit code " + std::to_string(code);
+    return signal != 0
+               ? format_text("killed by signal {} ({}{})", {signal, signal_name(signal), limit_behind_signal(signal)})
+               : "exit code " + std::to_string(code);
   }
 
   friend constexpr bool operator==(const ExitStatus&, const ExitStatus&) = default;

@@ -11,6 +11,7 @@
 #include "dtrain/core/cause.hpp"
 #include "dtrain/core/process/exit_codes.hpp"
 #include "dtrain/core/serializer.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/launch/supervise/exit_status.hpp"
 #include "dtrain/rendezvous/membership/rank_list.hpp"
 
@@ -68,7 +69,7 @@ inline std::optional<WorkerEnd> first_failure(const std::vector<WorkerEnd>& ends
 /// "rank 2 on host gpu-a failed first: killed by signal 9 (SIGKILL)". If no end is primary, the store's cause.
 inline std::string failure_sentence(const WorkerEnd& first, const std::optional<Cause>& cause, std::string_view host) {
   return first.is_primary() || !cause
-             ? "rank " + std::to_string(first.rank) + " on host " + std::string(host) + " failed first: " + first.text()
+             ? format_text("rank {} on host {} failed first: {}", {first.rank, host, first.text()})
              : "the job failed: " + cause->sentence();
 }
 
@@ -88,11 +89,11 @@ inline std::vector<std::string> failure_report(const WorkerEnd& first, std::vect
     secondary.erase(std::remove(secondary.begin(), secondary.end(), first.rank), secondary.end());
   }
   if (!secondary.empty()) {
-    lines.push_back("failed because of it, with exit code " + std::to_string(exit_code_job_failed) + ": " +
-                    rendezvous::rank_list(secondary));
+    lines.push_back(format_text("failed because of it, with exit code {}: {}",
+                                {exit_code_job_failed, rendezvous::rank_list(secondary)}));
   }
   if (!last_lines.empty()) {
-    lines.push_back("the last lines that rank " + std::to_string(first.rank) + " wrote to stderr:");
+    lines.push_back(format_text("the last lines that rank {} wrote to stderr:", {first.rank}));
     for (const std::string& line : last_lines) {
       lines.push_back("    " + line);
     }
@@ -102,10 +103,9 @@ inline std::vector<std::string> failure_report(const WorkerEnd& first, std::vect
 
 /// One line for a job that ended because of a signal to the launcher.
 inline std::string stop_report(int signal, const std::optional<WorkerEnd>& first, std::string_view host) {
-  std::string line = signal_name(signal) + " was forwarded to the workers; ";
-  return first ? line + "rank " + std::to_string(first->rank) + " on host " + std::string(host) +
-                     " ended first: " + first->text()
-               : line + "all of them ended well";
+  const std::string end = first ? format_text("rank {} on host {} ended first: {}", {first->rank, host, first->text()})
+                                : "all of them ended well";
+  return format_text("{} was forwarded to the workers; {}", {signal_name(signal), end});
 }
 
 }  // namespace DTRAIN_NAMESPACE::launch

@@ -8,13 +8,12 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <cstddef>
 #include <cstdlib>
-#include <string>
 
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/launch/configuration/worker_environment.hpp"
 #include "dtrain/launch/supervise/process_tree.hpp"
 
@@ -40,9 +39,10 @@ inline void require_single_thread() {
   constexpr std::size_t expected = DTRAIN_THREAD_SANITIZER ? 2 : 1;  // the sanitizer has its own thread
   const std::size_t count = thread_count();
   if (count > expected || ::gettid() != ::getpid()) {
-    throw Error(Errc::usage, "this process has " + std::to_string(count) +
-                                 " threads already; make dtrain::run the first statement of main, before anything that "
-                                 "starts threads, MPI or CUDA");
+    throw_error(Errc::usage,
+                "this process has {} threads already; make dtrain::run the first statement of main, before anything "
+                "that starts threads, MPI or CUDA",
+                {count});
   }
 }
 
@@ -51,7 +51,7 @@ inline void require_single_thread() {
 inline void open_standard_descriptors() {
   for (int descriptor = 0; descriptor <= 2; ++descriptor) {
     if (::fcntl(descriptor, F_GETFD) < 0 && ::open("/dev/null", O_RDWR) != descriptor) {
-      throw errno_error("opening /dev/null in the place of a closed standard descriptor");
+      throw_errno("opening /dev/null in the place of a closed standard descriptor");
     }
   }
 }
@@ -61,13 +61,13 @@ inline void open_standard_descriptors() {
 inline void survive_file_size_limit() {
   struct sigaction present {};
   if (::sigaction(SIGXFSZ, nullptr, &present) != 0) {
-    throw errno_error("asking what SIGXFSZ does");
+    throw_errno("asking what SIGXFSZ does");
   }
   if (present.sa_handler == SIG_DFL) {
     present.sa_handler = [](int) {};
     present.sa_flags = SA_RESTART;
     if (::sigaction(SIGXFSZ, &present, nullptr) != 0) {
-      throw errno_error("handling SIGXFSZ");
+      throw_errno("handling SIGXFSZ");
     }
   }
 }
@@ -75,7 +75,7 @@ inline void survive_file_size_limit() {
 /// Makes this process the parent of workers' orphans, so that it can reap them, also as PID 1 of a container.
 inline void become_subreaper() {
   if (::prctl(PR_SET_CHILD_SUBREAPER, 1) != 0) {
-    throw errno_error("becoming the subreaper of what the workers leave behind");
+    throw_errno("becoming the subreaper of what the workers leave behind");
   }
 }
 
@@ -83,13 +83,13 @@ inline void become_subreaper() {
 /// Threads: the main thread, before there are others. @throws Error (usage) if no ancestor is the launcher
 inline void end_with_launcher(pid_t launcher) {
   if (::unsetenv(wrapped_variable) != 0 || ::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) {
-    throw errno_error("making this worker end with the command of --wrap");
+    throw_errno("making this worker end with the command of --wrap");
   }
   if (!has_ancestor(launcher)) {
-    throw Error(Errc::usage,
-                "process " + std::to_string(launcher) +
-                    ", the launcher of this worker, is none of its ancestors: it has ended, or the command "
-                    "of --wrap does not stay the parent of what it starts; wrap in one that does");
+    throw_error(Errc::usage,
+                "process {}, the launcher of this worker, is none of its ancestors: it has ended, or the command of "
+                "--wrap does not stay the parent of what it starts; wrap in one that does",
+                {launcher});
   }
 }
 

@@ -15,6 +15,7 @@
 #include <string_view>
 #include <vector>
 
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/identity/environment/variables.hpp"
 #include "dtrain/launch/diagnostics/system_files.hpp"
 
@@ -70,8 +71,8 @@ inline std::optional<pid_t> take_number(std::string_view& text) {
 inline bool is_same_program(pid_t a, pid_t b) {
   struct ::stat first {};
   struct ::stat second {};
-  return ::stat(("/proc/" + std::to_string(a) + "/exe").c_str(), &first) == 0 &&
-         ::stat(("/proc/" + std::to_string(b) + "/exe").c_str(), &second) == 0 && first.st_dev == second.st_dev &&
+  return ::stat(format_text("/proc/{}/exe", {a}).c_str(), &first) == 0 &&
+         ::stat(format_text("/proc/{}/exe", {b}).c_str(), &second) == 0 && first.st_dev == second.st_dev &&
          first.st_ino == second.st_ino;
 }
 
@@ -79,7 +80,7 @@ inline bool is_same_program(pid_t a, pid_t b) {
 
 /// The parent's process id. nullopt: the process has ended. 0: its parent is in another process namespace.
 inline std::optional<pid_t> parent_of(pid_t process) {
-  const std::string all = SystemFiles().text("/proc/" + std::to_string(process) + "/stat").value_or("");
+  const std::string all = SystemFiles().text(format_text("/proc/{}/stat", {process})).value_or("");
   const std::optional<detail::ProcessStatus> status = detail::parse_process_status(all);
   return status ? std::optional(static_cast<pid_t>(status->parent)) : std::nullopt;
 }
@@ -100,9 +101,9 @@ inline std::vector<pid_t> descendants_of(pid_t process) {
   const SystemFiles files;
   std::vector<pid_t> found{process};
   for (std::size_t i = 0; i < found.size() && found.size() < most; ++i) {
-    const std::string tasks = "/proc/" + std::to_string(found[i]) + "/task";
+    const std::string tasks = format_text("/proc/{}/task", {found[i]});
     for (const std::string& task : files.names(tasks)) {
-      const std::string text = files.text(tasks + "/" + task + "/children").value_or("");
+      const std::string text = files.text(format_text("{}/{}/children", {tasks, task})).value_or("");
       std::string_view children = text;
       while (const std::optional<pid_t> child = detail::take_number(children)) {
         found.push_back(*child);

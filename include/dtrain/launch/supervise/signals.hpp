@@ -11,8 +11,8 @@
 #include <csignal>
 #include <optional>
 
-#include "dtrain/core/error.hpp"
 #include "dtrain/core/process/descriptor.hpp"
+#include "dtrain/core/text/format_text.hpp"
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -35,7 +35,7 @@ class SignalReader {
     for (const int signal : forwarded_signals) {
       struct sigaction now {};
       if (::sigaction(signal, nullptr, &now) != 0) {
-        throw errno_error("asking how a signal is handled");
+        throw_errno("asking how a signal is handled");
       }
       if (now.sa_handler != SIG_IGN) {
         sigaddset(&wanted, signal);
@@ -45,7 +45,7 @@ class SignalReader {
     struct sigaction standard {};
     standard.sa_handler = SIG_DFL;
     if (::sigaction(SIGCHLD, &standard, nullptr) != 0) {
-      throw errno_error("setting how SIGCHLD is handled");
+      throw_errno("setting how SIGCHLD is handled");
     }
     sigset_t blocked = wanted;
     for (const int signal : {SIGPIPE, SIGXFSZ, SIGTTIN, SIGTTOU}) {
@@ -53,11 +53,11 @@ class SignalReader {
     }
     descriptor_ = Descriptor(::signalfd(-1, &wanted, SFD_CLOEXEC | SFD_NONBLOCK));
     if (!descriptor_) {
-      throw errno_error("creating a descriptor for signals");
+      throw_errno("creating a descriptor for signals");
     }
     const int error = ::pthread_sigmask(SIG_BLOCK, &blocked, &original_mask_);
     if (error != 0) {
-      throw posix_error(error, "blocking signals");
+      throw_posix(error, "blocking signals");
     }
   }
   SignalReader(const SignalReader&) = delete;

@@ -20,6 +20,7 @@
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/process/descriptor.hpp"
 #include "dtrain/core/process/open_files.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/identity/environment/variables.hpp"
 
 namespace DTRAIN_NAMESPACE::launch {
@@ -113,7 +114,7 @@ inline int exec_error(int reader, const std::string& doing) {
     pollfd waiting{reader, POLLIN, 0};
     const int ready = ::poll(&waiting, 1, start_timeout_ms);
     if (ready == 0) {
-      throw Error(Errc::timeout, doing + ": it did not start within 10 s; see whether the system is out of memory");
+      throw_error(Errc::timeout, "{}: it did not start within 10 s; see whether the system is out of memory", {doing});
     }
     int error = 0;
     const ssize_t count = ready < 0 ? -1 : ::read(reader, &error, sizeof error);
@@ -121,7 +122,7 @@ inline int exec_error(int reader, const std::string& doing) {
       return count == static_cast<ssize_t>(sizeof error) ? error : 0;
     }
     if (errno != EINTR) {
-      throw errno_error(doing);
+      throw_errno(doing);
     }
   }
 }
@@ -138,7 +139,7 @@ inline pid_t spawn(const SpawnRequest& request) {
   std::vector<std::string> environment;
   environment.reserve(request.environment.size());
   for (const auto& [name, value] : request.environment) {
-    environment.push_back(name + "=" + value);
+    environment.push_back(format_text("{}={}", {name, value}));
   }
   const std::vector<char*> argument_pointers = detail::pointers_to(arguments);
   const std::vector<char*> environment_pointers = detail::pointers_to(environment);
@@ -147,7 +148,7 @@ inline pid_t spawn(const SpawnRequest& request) {
   const pid_t parent = ::getpid();
   const pid_t child = ::fork();
   if (child < 0) {
-    throw errno_error(doing, "raise the limit of processes (ulimit -u) or start fewer workers");
+    throw_errno("{}", {doing}, "raise the limit of processes (ulimit -u) or start fewer workers");
   }
   if (child == 0) {
     const int error =
@@ -161,7 +162,7 @@ inline pid_t spawn(const SpawnRequest& request) {
   try {
     const int error = detail::exec_error(report.reader.get(), doing);
     if (error != 0) {
-      throw posix_error(error, doing);
+      throw_posix(error, doing);
     }
   } catch (...) {
     static_cast<void>(::kill(child, SIGKILL));

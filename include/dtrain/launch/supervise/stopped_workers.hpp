@@ -13,6 +13,7 @@
 
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/text/duration_text.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/launch/supervise/exit_status.hpp"
 
 namespace DTRAIN_NAMESPACE::launch {
@@ -25,9 +26,10 @@ struct StoppedWorker {
 
   /// The cause for a worker that had not joined the job. @param liveness how long the launcher waited for it
   std::string text(std::chrono::nanoseconds liveness) const {
-    return "its process " + std::to_string(process) + " was stopped by " + signal_name(signal) +
-           " before it had joined the job, and has not gone on for " + duration_text(liveness) +
-           "; where that is meant, give it longer with DTRAIN_LIVENESS_SECONDS";
+    return format_text(
+        "its process {} was stopped by {} before it had joined the job, and has not gone on for {}; where that is "
+        "meant, give it longer with DTRAIN_LIVENESS_SECONDS",
+        {process, signal_name(signal), duration_text(liveness)});
   }
 };
 

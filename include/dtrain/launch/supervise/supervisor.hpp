@@ -14,6 +14,7 @@
 #include "dtrain/async/auto_reset_event.hpp"
 #include "dtrain/core/cause.hpp"
 #include "dtrain/core/text/duration_text.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/launch/nodes/job_coordinator.hpp"
 #include "dtrain/launch/supervise/shutdown_schedule.hpp"
 #include "dtrain/launch/supervise/signal_forwarder.hpp"
@@ -23,9 +24,9 @@ namespace DTRAIN_NAMESPACE::launch {
 
 /// "2 killed workers have not ended yet: ...".
 inline std::string waiting_text(std::size_t workers, std::chrono::milliseconds timeout) {
-  return std::to_string(workers) + (workers == 1 ? " killed worker has" : " killed workers have") +
-         " not ended yet, and what they had on devices is taken until then: waiting for at most " +
-         duration_text(timeout);
+  return format_text(
+      "{} killed {} not ended yet, and what they had on devices is taken until then: waiting for at most {}",
+      {workers, workers == 1 ? "worker has" : "workers have", duration_text(timeout)});
 }
 
 /// When a worker fails, here or on another node, the supervisor ends the other workers. If they end within a second of
