@@ -8,6 +8,7 @@
 #include <string>
 
 #include "dtrain/core/process/process_limits.hpp"
+#include "dtrain/core/text/format_text.hpp"
 
 namespace DTRAIN_NAMESPACE {
 
@@ -16,7 +17,7 @@ inline std::string exception_text() {
   try {
     throw;
   } catch (const std::bad_alloc& error) {
-    return std::string("memory could not be had: ") + error.what() + limit_hint(ENOMEM);
+    return format_text("memory could not be had: {}{}", {error.what(), limit_hint(ENOMEM)});
   } catch (const std::exception& error) {
     return error.what();
   } catch (...) {

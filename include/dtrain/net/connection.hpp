@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "dtrain/async/loop/event_loop.hpp"
+#include "dtrain/core/config.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/process/descriptor.hpp"
 #include "dtrain/core/text/format_text.hpp"
@@ -151,9 +152,13 @@ class Connection {
       return IoResult{IoStatus::closed, 0, error};
     }
     if (error != EAGAIN && error != EWOULDBLOCK) {
-      throw_posix(error, "{}{}", {doing, to_string(peer())});
+      refuse(error, doing);
     }
     return std::nullopt;
+  }
+
+  [[noreturn]] DTRAIN_NOT_INLINED void refuse(int error, const char* doing) const {
+    throw_posix(error, "{}{}", {doing, to_string(peer())});
   }
 
   void set_option(int level, int option, int value, const char* name) {

@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 
+#include "dtrain/core/config.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/types/buffer_view.hpp"
@@ -74,10 +75,15 @@ struct TensorView {
   template <Element T>
   std::span<T> as() const {
     if (dtype_of<T>::value != dtype || device.kind != DeviceKind::host) {
-      throw_error(Errc::invalid_argument, "a view of {} on {} was read as {} on host",
-                  {name(dtype), to_string(device), name(dtype_of<T>::value)});
+      refuse_read_as(dtype_of<T>::value);
     }
     return {reinterpret_cast<T*>(data), shape.element_count()};
+  }
+
+ private:
+  [[noreturn]] DTRAIN_NOT_INLINED void refuse_read_as(DType other) const {
+    throw_error(Errc::invalid_argument, "a view of {} on {} was read as {} on host",
+                {name(dtype), to_string(device), name(other)});
   }
 };
 

@@ -22,16 +22,16 @@ class LauncherKeys {
  public:
   explicit LauncherKeys(int attempt) : attempt_(format_text("attempt/{}/", {attempt})) {}
 
-  static std::string node_info(int node) { return "node/" + std::to_string(node); }       ///< NodeInfo
-  static std::string table() { return "nodes"; }                                          ///< NodeTable
-  static std::string stop(int count) { return "stop/" + std::to_string(count); }          ///< a signal
-  std::string start() const { return attempt_ + "start"; }                                ///< ranks can join
-  std::string complete() const { return attempt_ + "complete"; }                          ///< all ranks have joined
-  std::string cause() const { return attempt_ + "cause"; }                                ///< FailureRecord
-  std::string failing() const { return attempt_ + "failing"; }                            ///< FailureRecord
-  std::string left(int rank) const { return attempt_ + "left/" + std::to_string(rank); }  ///< it has left
-  std::string end(int node) const { return attempt_ + "end/" + std::to_string(node); }    ///< NodeEnd
-  std::string job_result() const { return attempt_ + "job_result"; }                      ///< JobResult
+  static std::string node_info(int node) { return "node/" + std::to_string(node); }        ///< NodeInfo
+  static std::string table() { return "nodes"; }                                           ///< NodeTable
+  static std::string stop(int count) { return "stop/" + std::to_string(count); }           ///< a signal
+  std::string start() const { return attempt_ + "start"; }                                 ///< ranks can join
+  std::string complete() const { return attempt_ + "complete"; }                           ///< all ranks have joined
+  std::string cause() const { return attempt_ + "cause"; }                                 ///< FailureRecord
+  std::string failing() const { return attempt_ + "failing"; }                             ///< FailureRecord
+  std::string left(int rank) const { return format_text("{}left/{}", {attempt_, rank}); }  ///< it has left
+  std::string end(int node) const { return format_text("{}end/{}", {attempt_, node}); }    ///< NodeEnd
+  std::string job_result() const { return attempt_ + "job_result"; }                       ///< JobResult
 
  private:
   std::string attempt_;

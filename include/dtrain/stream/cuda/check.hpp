@@ -58,10 +58,15 @@ inline Error cuda_error(cudaError_t code, const std::string& call, const std::st
           where};
 }
 
+/// Throws cuda_error(code, call).
+[[noreturn]] DTRAIN_NOT_INLINED inline void throw_cuda_error(cudaError_t code, const char* call, SourceLocation where) {
+  throw cuda_error(code, call, {}, where);
+}
+
 /// @throws Error (of the category cuda) unless `code` is cudaSuccess
 inline void check(cudaError_t code, const char* call, SourceLocation where = SourceLocation::current()) {
   if (code != cudaSuccess) {
-    throw cuda_error(code, call, {}, where);
+    throw_cuda_error(code, call, where);
   }
 }
 

@@ -34,10 +34,7 @@ class StreamRef {
   /// per-thread default streams, which wait for it. @throws Error (invalid_argument) for a host stream
   static StreamRef of(StreamHandle handle) {
     if (handle.device.kind != DeviceKind::cuda) {
-      throw_error(Errc::invalid_argument,
-                  "a stream of {} was given where a CUDA stream is needed; pass the cudaStream_t that the work was "
-                  "enqueued on, with its device",
-                  {to_string(handle.device)});
+      refuse_stream_of(handle.device);
     }
     return {handle.native == nullptr ? cudaStreamLegacy : static_cast<cudaStream_t>(handle.native),
             handle.device.index};
@@ -78,6 +75,13 @@ class StreamRef {
   friend bool operator==(StreamRef, StreamRef) = default;
 
  private:
+  [[noreturn]] DTRAIN_NOT_INLINED static void refuse_stream_of(Device device) {
+    throw_error(Errc::invalid_argument,
+                "a stream of {} was given where a CUDA stream is needed; pass the cudaStream_t that the work was "
+                "enqueued on, with its device",
+                {to_string(device)});
+  }
+
   cudaStream_t stream_;
   int device_;
 };
