@@ -9,6 +9,7 @@
 #include <utility>
 #include <variant>
 
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/rendezvous/protocol/handshake_codec.hpp"
 #include "dtrain/rendezvous/protocol/transcript.hpp"
 #include "dtrain/rendezvous/session/framed_connection.hpp"
@@ -24,7 +25,7 @@ struct StoreAddress {
   std::uint64_t attempt = 0;
   std::optional<Secret> secret{};
 
-  std::string text() const { return host + ":" + std::to_string(port); }
+  std::string text() const { return format_text("{}:{}", {host, port}); }
 };
 
 /// The connection closed, or the deadline passed, before the store accepted or refused this rank.
@@ -80,10 +81,10 @@ inline async::Task<HandshakeResult> handshake(FramedConnection& connection, cons
     throw detail::no_store_error(doing);
   }
   if (address.secret && !challenge->asks_secret) {
-    throw Error(Errc::refused, doing +
-                                   ": this process has the job's secret, and the store asks for none: it is another "
-                                   "job's, or nobody gave it the secret; check MASTER_ADDR and MASTER_PORT, and "
-                                   "DTRAIN_SECRET on rank 0");
+    throw_error(Errc::refused,
+                "{}: this process has the job's secret, and the store asks for none: it is another job's, or nobody "
+                "gave it the secret; check MASTER_ADDR and MASTER_PORT, and DTRAIN_SECRET on rank 0",
+                {doing});
   }
   transcript.add(first.payload);
   Frame frame = std::visit([](auto& each) { return encode(each); }, request);
@@ -111,9 +112,8 @@ inline async::Task<HandshakeResult> handshake(FramedConnection& connection, cons
     co_return std::move(*failure);
   }
   if (address.secret && !transcript.is_proved(ProofSide::store, *address.secret, second.payload)) {
-    throw Error(Errc::refused, doing +
-                                   ": what listens there does not know the job's secret; check MASTER_ADDR and "
-                                   "MASTER_PORT");
+    throw_error(Errc::refused,
+                "{}: what listens there does not know the job's secret; check MASTER_ADDR and MASTER_PORT", {doing});
   }
   co_return std::get<Accepted>(*std::move(reply));
 }

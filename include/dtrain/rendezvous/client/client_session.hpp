@@ -11,10 +11,10 @@
 #include <variant>
 #include <vector>
 
-#include "dtrain/core/text/duration_text.hpp"
 #include "dtrain/net/connect.hpp"
 #include "dtrain/rendezvous/client/client_handshake.hpp"
 #include "dtrain/rendezvous/client/store_connector.hpp"
+#include "dtrain/rendezvous/session/framed_connection.hpp"
 #include "dtrain/rendezvous/session/resumable_session.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {
@@ -86,8 +86,7 @@ class ClientSession : public SessionHandler {
       if (now - before > every + liveness / 2) {
         session_->reset_liveness_clock();
       } else if (session_->attached() && now - session_->last_received() > liveness) {
-        lose("it has sent nothing for " + duration_text(liveness) +
-             " (it is stopped, or its host or the way to it is gone)");
+        lose(silence_text(liveness));
         co_return;
       }
       session_->send_heartbeat();

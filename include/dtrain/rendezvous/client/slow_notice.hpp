@@ -9,6 +9,7 @@
 
 #include "dtrain/async/loop/event_loop.hpp"
 #include "dtrain/core/log.hpp"
+#include "dtrain/core/text/format_text.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -30,7 +31,7 @@ class SlowNotice {
  private:
   async::Task<void> say(async::EventLoop& loop, std::chrono::milliseconds after) {
     co_await loop.sleep_for(after);
-    log(LogLevel::warning, doing_ + ": still waiting; " + why_);
+    log(LogLevel::warning, format_text("{}: still waiting; {}", {doing_, why_}));
   }
 
   std::string doing_;

@@ -16,6 +16,7 @@
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/rendezvous/protocol/request.hpp"
 
 namespace DTRAIN_NAMESPACE::async {
@@ -117,8 +118,8 @@ class [[nodiscard]] StoreCall {
       return response.status == Status::missing ? T() : T(std::move(response.text));
     } else if constexpr (std::is_same_v<T, std::vector<std::string>>) {
       if (response.values.size() != expected.values) {
-        throw Error(Errc::protocol, "getting " + std::to_string(expected.values) + " keys: the store answered with " +
-                                        std::to_string(response.values.size()) + " values");
+        throw_error(Errc::protocol, "getting {} keys: the store answered with {} values",
+                    {expected.values, response.values.size()});
       }
       return std::move(response.values);
     } else if constexpr (std::is_same_v<T, std::int64_t>) {

@@ -10,11 +10,16 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <variant>
 
 #include "dtrain/async/manual_reset_event.hpp"
+#include "dtrain/core/config.hpp"
+#include "dtrain/core/error.hpp"
 #include "dtrain/core/failure_latch.hpp"
+#include "dtrain/core/source_location.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/rendezvous/client/client_session.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {
@@ -44,8 +49,8 @@ class StoreClient final : public std::enable_shared_from_this<StoreClient>, priv
                                  std::shared_ptr<FailureLatch> failure, Deadline deadline) {
     const int rank = request.info.rank;
     const int world_size = request.world_size;
-    const std::string doing = "joining the job at " + address.text() + " as " +
-                              (address.role == ClientRole::rank ? "rank " : "node ") + std::to_string(rank);
+    const std::string doing = format_text("joining the job at {} as {}{}",
+                                          {address.text(), address.role == ClientRole::rank ? "rank " : "node ", rank});
     StoreConnector connector(loop, std::move(address), std::move(request), *failure, doing, deadline);
     ConnectedStore connected = co_await connector.connect_and_join();
     const net::SocketAddress own_end = connected.connection->tcp.local().unmapped();
@@ -57,11 +62,11 @@ class StoreClient final : public std::enable_shared_from_this<StoreClient>, priv
     }
     client->failure_->throw_if_failed(rank);
     if (!client->membership_) {
-      throw Error(Errc::timeout, doing + ": the deadline passed; the store did not say which ranks are missing");
+      throw_error(Errc::timeout, "{}: the deadline passed; the store did not say which ranks are missing", {doing});
     }
     Membership& membership = *client->membership_;
     if (membership.rank != rank || membership.world_size != world_size) {
-      throw Error(Errc::protocol, doing + ": the store answered for another rank");
+      throw_error(Errc::protocol, "{}: the store answered for another rank", {doing});
     }
     if (!own_end.is_loopback()) {
       membership.route_address = own_end.host();
@@ -188,29 +193,34 @@ class StoreClient final : public std::enable_shared_from_this<StoreClient>, priv
   void require_open(const std::string& doing) const {
     failure_->throw_if_failed(rank_);
     if (!open() || leaving_) {
-      throw Error(Errc::closed, doing + ": " + (open() ? "this rank is leaving the job" : *end_sentence_))
-          .with_rank(rank_);
+      fail(Errc::closed, doing, open() ? "this rank is leaving the job" : *end_sentence_);
     }
   }
 
   void require_good(const std::optional<Response>& response, const std::string& doing) const {
     if (!response) {
-      throw Error(Errc::timeout, doing + ": the deadline passed and the store does not answer").with_rank(rank_);
+      fail(Errc::timeout, doing, "the deadline passed and the store does not answer");
     }
     if (response->status == Status::cancelled) {
-      throw Error(Errc::timeout, doing + ": the deadline passed; " + sanitize(response->text)).with_rank(rank_);
+      fail(Errc::timeout, doing, "the deadline passed; " + sanitize(response->text));
     }
     if (response->status != Status::ok && response->status != Status::missing) {
-      throw Error(Errc::refused, doing + ": " + sanitize(response->text)).with_rank(rank_);
+      fail(Errc::refused, doing, sanitize(response->text));
     }
   }
 
   void post(Frame frame, const std::string& doing) {
     if (!session().send(std::move(frame))) {
-      throw Error(Errc::limit, doing + ": " + std::to_string(session().waiting_bytes()) +
-                                   " bytes wait to be sent to the store; await some requests first")
-          .with_rank(rank_);
+      fail(
+          Errc::limit, doing,
+          format_text("{} bytes wait to be sent to the store; await some requests first", {session().waiting_bytes()}));
     }
+  }
+
+  /// @throws Error of this rank
+  [[noreturn]] DTRAIN_NOT_INLINED void fail(Errc code, const std::string& doing, std::string_view problem,
+                                            SourceLocation where = SourceLocation::current()) const {
+    throw Error(code, format_text("{}: {}", {doing, problem}), where).with_rank(rank_);
   }
 
   void wake_all() noexcept {
@@ -266,11 +276,9 @@ class StoreClient final : public std::enable_shared_from_this<StoreClient>, priv
   /// The store is lost: the job has failed, unless this rank is leaving or knows another cause.
   void on_lost(const std::string& how) override {
     if (!leaving_ && !failure_->failed()) {
-      on_failure(Cause{
-          CauseKind::lost,
-          -1,
-          {},
-          "the store of the job at " + address().text() + " went away: rank 0 or its launcher ended (" + how + ")"});
+      std::string text = format_text("the store of the job at {} went away: rank 0 or its launcher ended ({})",
+                                     {address().text(), how});
+      on_failure(Cause{CauseKind::lost, -1, {}, std::move(text)});
     }
     wake_all();
   }

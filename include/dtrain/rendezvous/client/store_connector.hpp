@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "dtrain/core/failure_latch.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/net/connect.hpp"
 #include "dtrain/rendezvous/client/client_handshake.hpp"
 #include "dtrain/rendezvous/client/slow_notice.hpp"
@@ -99,7 +100,7 @@ class StoreConnector {
   }
 
   Error timed_out(const std::string& what) const {
-    return Error(Errc::timeout, doing_ + ": the deadline passed; " + what);
+    return Error(Errc::timeout, format_text("{}: the deadline passed; {}", {doing_, what}));
   }
 
   async::Task<bool> try_port(ConnectedStore& connected) {
@@ -135,7 +136,8 @@ class StoreConnector {
         co_await handshake(*connected.connection, address_, std::move(request), doing_, deadline, reply_deadline);
     if (const Refused* refused = std::get_if<Refused>(&result)) {
       is_other_job_ = refused->other_job;
-      throw Error(Errc::refused, doing_ + " was refused: " + refused->sentence).with_rank(join_.info.rank);
+      throw Error(Errc::refused, format_text("{} was refused: {}", {doing_, refused->sentence}))
+          .with_rank(join_.info.rank);
     }
     if (const Failure* failed = std::get_if<Failure>(&result)) {
       failure_->set(failed->cause);
@@ -147,7 +149,7 @@ class StoreConnector {
     }
     if (error != nullptr) {
       has_sent_request_ = error->request_sent;
-      last_error_ = "what listens there closed the connection without an answer (" + error->reason + ")";
+      last_error_ = format_text("what listens there closed the connection without an answer ({})", {error->reason});
       co_return false;
     }
     connected.accepted = std::get<Accepted>(result);

@@ -12,6 +12,7 @@
 
 #include "dtrain/async/loop_handle.hpp"
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/text/sanitize.hpp"
 #include "dtrain/rendezvous/client/store.hpp"
 #include "dtrain/rendezvous/client/store_client.hpp"
@@ -38,42 +39,40 @@ inline std::string describe(const Request& request) {
     case RequestKind::take: verb = "waiting for key "; break;
   }
   return verb + in_quotes(request.keys.front()) +
-         (request.keys.size() > 1 ? " and " + std::to_string(request.keys.size() - 1) + " more" : "");
+         (request.keys.size() > 1 ? format_text(" and {} more", {request.keys.size() - 1}) : "");
 }
 
 /// Checks a request against the bounds. @throws Error (invalid_argument) with the bound that it exceeds
 inline void require_bounded(const Request& request, const std::string& doing) {
-  const auto refuse = [&](const std::string& what, std::size_t bound, const std::string& rest = " are possible") {
-    throw Error(Errc::invalid_argument, doing + ": " + what + "; at most " + std::to_string(bound) + rest);
+  const auto refuse = [&](const std::string& what, std::size_t bound, const char* rest = "") {
+    throw_error(Errc::invalid_argument, "{}: {}; at most {} are possible{}", {doing, what, bound, rest});
   };
-  const std::string of_value = std::string(" are possible") + large_value_remedy;
-  const auto bytes = [](std::size_t count) { return std::to_string(count) + " bytes"; };
   if (request.keys.size() > max_keys_per_wait) {
-    refuse("these are " + std::to_string(request.keys.size()) + " keys", max_keys_per_wait, " are possible at once");
+    refuse(format_text("these are {} keys", {request.keys.size()}), max_keys_per_wait, " at once");
   }
   if (request.members.ranges.size() > max_barrier_ranges) {
-    refuse("its " + std::to_string(request.members.size()) + " ranks are " +
-               std::to_string(request.members.ranges.size()) + " ranges of equal steps",
+    refuse(format_text("its {} ranks are {} ranges of equal steps",
+                       {request.members.size(), request.members.ranges.size()}),
            max_barrier_ranges);
   }
   std::size_t sum = request.value.size() + (request.expected ? request.expected->size() : 0);
   for (const std::string& key : request.keys) {
     sum += key.size();
     if (key.size() > max_key_bytes) {
-      refuse("it has " + bytes(key.size()) + " with its prefix", max_key_bytes);
+      refuse(format_text("it has {} bytes with its prefix", {key.size()}), max_key_bytes);
     }
   }
   for (const std::string& value : request.values) {
     sum += value.size();
     if (value.size() > max_value_bytes) {
-      refuse("a value has " + bytes(value.size()), max_value_bytes, of_value);
+      refuse(format_text("a value has {} bytes", {value.size()}), max_value_bytes, large_value_remedy);
     }
   }
   if (request.value.size() > max_value_bytes) {
-    refuse("the value has " + bytes(request.value.size()), max_value_bytes, of_value);
+    refuse(format_text("the value has {} bytes", {request.value.size()}), max_value_bytes, large_value_remedy);
   }
   if (sum > max_batch_bytes) {
-    refuse("its keys and values have " + bytes(sum) + " together", max_batch_bytes, " are possible at once");
+    refuse(format_text("its keys and values have {} bytes together", {sum}), max_batch_bytes, " at once");
   }
 }
 
@@ -85,7 +84,7 @@ inline async::Task<Response> answer_at_once() {
 
 DTRAIN_DEFINED void StoreRequest::spend() {
   if (std::exchange(is_spent, true)) {
-    throw Error(Errc::invalid_argument,
+    throw_error(Errc::invalid_argument,
                 "a call of the store was awaited or waited for twice, or after it was moved from; make a new one");
   }
 }
@@ -99,7 +98,7 @@ DTRAIN_DEFINED async::Task<Response> StoreRequest::start() {
   detail::require_bounded(request, doing);
   std::shared_ptr<StoreClient> session = client.lock();
   if (!session) {
-    throw Error(Errc::closed, doing + ": this rank's session with the store has ended");
+    throw_error(Errc::closed, "{}: this rank's session with the store has ended", {doing});
   }
   return StoreClient::send_request(std::move(session), std::move(request), std::move(doing), by);
 }
@@ -107,9 +106,10 @@ DTRAIN_DEFINED async::Task<Response> StoreRequest::start() {
 DTRAIN_DEFINED async::Task<Response> StoreRequest::send() {
   spend();
   if (loop_handle && !client.expired() && !loop_handle->on_loop_thread()) {
-    throw Error(Errc::invalid_argument, detail::describe(request) +
-                                            ": awaited on another thread than the control thread; await "
-                                            "it in a coroutine of run or spawn, or call wait()");
+    throw_error(Errc::invalid_argument,
+                "{}: awaited on another thread than the control thread; await it in a coroutine of run or spawn, or "
+                "call wait()",
+                {detail::describe(request)});
   }
   return start();
 }
@@ -122,7 +122,7 @@ DTRAIN_DEFINED Response StoreRequest::wait() {
   deadline = deadline ? *deadline : Deadline::after(timeout);
   const std::string doing = detail::describe(request);
   if (!loop_handle) {
-    throw Error(Errc::invalid_argument, doing + ": this store has no thread of its own; co_await the call instead");
+    throw_error(Errc::invalid_argument, "{}: this store has no thread of its own; co_await the call instead", {doing});
   }
   const auto make = [this](async::EventLoop&) { return start(); };
   return loop_handle->run_blocking(make, with_grace(*deadline), doing);  // its own deadline has the better sentence

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/net/local_address.hpp"
 #include "dtrain/rendezvous/client/store_client.hpp"
 #include "dtrain/rendezvous/control/control_plane.hpp"
@@ -133,7 +134,7 @@ DTRAIN_DEFINED void ControlPlane::open_store(async::EventLoop& loop, std::vector
   job.world_size = options.identity.world_size;
   job.attempt = static_cast<std::uint64_t>(options.identity.attempt);
   job.job = options.identity.job.value_or("");
-  job.owner = "rank " + std::to_string(options.identity.rank) + " on host " + host.name;
+  job.owner = format_text("rank {} on host {}", {options.identity.rank, host.name});
   job.opener = StoreOpener{::getpid(), host.id, options.origin, std::move(place)};
   job.join_deadline = join_deadline;
   loop_state_->job = &loop_state_->server->open(std::move(job));

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/identity/process_identity.hpp"
 #include "dtrain/net/socket_address.hpp"
 #include "dtrain/rendezvous/membership/origin.hpp"
@@ -37,16 +38,18 @@ inline void check_master_address(const ControlPlaneOptions& options) {
   const identity::ProcessIdentity& identity = options.identity;
   const std::string rank = "rank " + std::to_string(identity.rank);
   if (identity.world_size > 1 && (!identity.master_addr || !identity.master_port)) {
-    throw Error(Errc::identity, rank + " of " + std::to_string(identity.world_size) +
-                                    " does not know the address of the job's store; set MASTER_ADDR and MASTER_PORT to "
-                                    "an address of rank 0's host and a free port there");
+    throw_error(Errc::identity,
+                "{} of {} does not know the address of the job's store; set MASTER_ADDR and MASTER_PORT to an address "
+                "of rank 0's host and a free port there",
+                {rank, identity.world_size});
   }
   const bool is_elsewhere = !identity.is_provisional("node_rank") && identity.node_rank.value_or(0) != 0;
   const bool may_be_here = options.secret || options.interface;  // else rank 0 does not listen at 0.0.0.0
   if (!options.hosts_store && net::is_any_host(identity.master_addr.value_or("")) && (is_elsewhere || !may_be_here)) {
-    throw Error(Errc::identity, rank + " cannot connect to the job's store at " + *identity.master_addr +
-                                    ", which means every interface of rank 0's host; set MASTER_ADDR to an address of "
-                                    "that host");
+    throw_error(Errc::identity,
+                "{} cannot connect to the job's store at {}, which means every interface of rank 0's host; set "
+                "MASTER_ADDR to an address of that host",
+                {rank, *identity.master_addr});
   }
 }
 

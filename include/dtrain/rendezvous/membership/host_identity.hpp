@@ -13,6 +13,7 @@
 
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/process/small_file.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/rendezvous/protocol/limits.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {
@@ -46,9 +47,8 @@ inline HostIdentity host_identity(const std::optional<std::string>& override_id 
   host.name.resize(std::min(host.name.size(), max_name_bytes));
   if (override_id && !override_id->empty()) {
     if (override_id->size() > max_name_bytes) {
-      throw Error(Errc::invalid_argument, "DTRAIN_HOST_ID has " + std::to_string(override_id->size()) +
-                                              " characters; at most " + std::to_string(max_name_bytes) +
-                                              " are allowed");
+      throw_error(Errc::invalid_argument, "DTRAIN_HOST_ID has {} characters; at most {} are allowed",
+                  {override_id->size(), max_name_bytes});
     }
     host.id = *override_id;
     return host;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "dtrain/core/cause.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/rendezvous/membership/membership.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {
@@ -37,7 +38,7 @@ inline std::optional<std::string> mismatch(const RankInfo& info, std::string_vie
   if (!stated || *stated == computed) {
     return std::nullopt;
   }
-  std::string text = "rank " + std::to_string(info.rank) + " on host " + info.host + " was given ";
+  std::string text = format_text("rank {} on host {} was given ", {info.rank, info.host});
   text.append(name).append(" ").append(std::to_string(*stated)).append(" by its launcher, but it is ");
   text.append(std::to_string(computed)).append(": ").append(why);
   return text + "; correct the variable or flag that states it, or leave it out";
@@ -47,9 +48,10 @@ inline std::optional<std::string> mismatch(const RankInfo& info, std::string_vie
 inline std::string same_name_elsewhere(const std::vector<RankInfo>& ranks, const RankInfo& info) {
   for (const RankInfo& other : ranks) {
     if (other.host == info.host && other.host_id != info.host_id) {
-      return " (rank " + std::to_string(other.rank) + "'s host has the same name, " + info.host +
-             ", but the host ids differ: " + info.host_id + " and " + other.host_id +
-             "; where both are one host, set DTRAIN_HOST_ID to one value for all of its ranks)";
+      return format_text(
+          " (rank {}'s host has the same name, {}, but the host ids differ: {} and {}; where both are one host, set "
+          "DTRAIN_HOST_ID to one value for all of its ranks)",
+          {other.rank, info.host, info.host_id, other.host_id});
     }
   }
   return {};
@@ -92,8 +94,8 @@ inline std::variant<std::vector<Membership>, Cause> form_membership(const std::v
     }
     const std::string shared = own_node.size() == 1 ? "no other rank shares its host"
                                                     : std::to_string(own_node.size()) + " ranks share its host";
-    const std::string hosts = "the ranks run on " + std::to_string(nodes.size()) +
-                              (nodes.size() == 1 ? " host" : " hosts") + ", numbered in the order of their first ranks";
+    const std::string hosts = format_text("the ranks run on {}{}, numbered in the order of their first ranks",
+                                          {nodes.size(), nodes.size() == 1 ? " host" : " hosts"});
     std::optional<std::string> wrong =
         detail::mismatch(info, "local_world_size", info.local_world_size, member.local_world_size, shared);
     if (!wrong) {

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/version.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {
@@ -46,26 +47,28 @@ inline const char* distinct_name_remedy() noexcept {
 }
 
 inline std::string starter_text(const JobMember& member) {
-  return "process " + std::to_string(member.origin.starter) + " (" + member.origin.starter_name + ")";
+  return format_text("process {} ({})", {member.origin.starter, member.origin.starter_name});
 }
 
 inline std::string program_text(const Origin& origin) {
-  return "'" + origin.program + "' (" + origin.build + ")";
+  return format_text("'{}' ({})", {origin.program, origin.build});
 }
 
 inline JobComparison compare_names(const JobMember& a, const JobMember& b) {
   const char* const one_name = "; start all ranks of one job with the same name, or ";
   if (!a.job.empty() && !b.job.empty()) {
-    return {JobComparison::Relation::other, a.description + " belongs to the job '" + a.job +
-                                                "', and this is the store of '" + b.job + "', which " + b.description +
-                                                " opened; " + distinct_name_remedy()};
+    return {JobComparison::Relation::other,
+            format_text("{} belongs to the job '{}', and this is the store of '{}', which {} opened; {}",
+                        {a.description, a.job, b.job, b.description, distinct_name_remedy()})};
   }
   const bool a_named = !a.job.empty();
   return {JobComparison::Relation::other,
-          a.description +
-              (a_named ? " belongs to the job '" + a.job + "', and this is the store of a job without a name"
-                       : " belongs to a job without a name, and this is the store of '" + b.job + "'") +
-              ", which " + b.description + " opened" + one_name + distinct_name_remedy()};
+          format_text(
+              "{}{}, which {} opened{}{}",
+              {a.description,
+               a_named ? format_text(" belongs to the job '{}', and this is the store of a job without a name", {a.job})
+                       : format_text(" belongs to a job without a name, and this is the store of '{}'", {b.job}),
+               b.description, one_name, distinct_name_remedy()})};
 }
 
 }  // namespace detail
@@ -96,22 +99,26 @@ inline JobComparison compare_jobs(const JobMember& a, const JobMember& b) {
   if (comparable && one_process) {
     return {};
   }
-  const std::string started = a.description + " was started by " + detail::starter_text(a) + ", and " + b.description +
-                              " by " + detail::starter_text(b);
+  const std::string started =
+      format_text("{} was started by {}, and {} by {}",
+                  {a.description, detail::starter_text(a), b.description, detail::starter_text(b)});
   if (comparable && a.origin.one_starter && b.origin.one_starter) {
-    return {Relation::other, started + ", so they are of two jobs; " + detail::distinct_name_remedy()};
+    return {Relation::other, format_text("{}, so they are of two jobs; {}", {started, detail::distinct_name_remedy()})};
   }
   if (!a.origin.build.empty() && !b.origin.build.empty() && a.origin.build != b.origin.build) {
-    return {Relation::other, a.description + " runs " + detail::program_text(a.origin) + ", and " + b.description +
-                                 " runs " + detail::program_text(b.origin) +
-                                 "; where they are one job, give all of its ranks the same DTRAIN_JOB_ID; else " +
-                                 detail::distinct_name_remedy()};
+    return {
+        Relation::other,
+        format_text(
+            "{} runs {}, and {} runs {}; where they are one job, give all of its ranks the same DTRAIN_JOB_ID; else {}",
+            {a.description, detail::program_text(a.origin), b.description, detail::program_text(b.origin),
+             detail::distinct_name_remedy()})};
   }
   if (!comparable) {
     return {};
   }
-  return {Relation::doubtful, started + "; where they are of two jobs, " + detail::distinct_name_remedy() +
-                                  "; where they are one job, the same DTRAIN_JOB_ID on all of its ranks says so"};
+  return {Relation::doubtful, format_text("{}; where they are of two jobs, {}; where they are one job, the same "
+                                          "DTRAIN_JOB_ID on all of its ranks says so",
+                                          {started, detail::distinct_name_remedy()})};
 }
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/version.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {
@@ -28,7 +29,7 @@ inline std::vector<std::string> rank_ranges(const std::vector<int>& ranks, std::
   for (std::size_t i = 0; i < ranges.size() && i < max_ranges; ++i) {
     const auto& [first, last] = ranges[i];
     named += static_cast<std::size_t>(last - first) + 1;
-    parts.push_back(first == last ? std::to_string(first) : std::to_string(first) + "-" + std::to_string(last));
+    parts.push_back(first == last ? std::to_string(first) : format_text("{}-{}", {first, last}));
   }
   if (named < ranks.size()) {
     parts.push_back(std::to_string(ranks.size() - named) + " more");

@@ -11,6 +11,7 @@
 #include <variant>
 
 #include "dtrain/core/serializer.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/rendezvous/protocol/limits.hpp"
 #include "dtrain/rendezvous/protocol/message.hpp"
 #include "dtrain/rendezvous/protocol/session_codec.hpp"
@@ -129,9 +130,9 @@ inline std::optional<std::variant<Hello, Refused>> decode_hello(std::span<const 
     return std::nullopt;
   }
   if (protocol != protocol_version || hello.version != version) {
-    return Refused{"this process runs dtrain " + hello.version + " (protocol " + std::to_string(protocol) +
-                   "), the job dtrain " + version + " (protocol " + std::to_string(protocol_version) +
-                   "); run one build on all ranks"};
+    return Refused{format_text(
+        "this process runs dtrain {} (protocol {}), the job dtrain {} (protocol {}); run one build on all ranks",
+        {hello.version, protocol, version, protocol_version})};
   }
   fields(reader, hello);
   if (!reader.finished()) {

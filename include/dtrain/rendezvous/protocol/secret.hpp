@@ -11,6 +11,7 @@
 #include "dtrain/core/crypto/random.hpp"
 #include "dtrain/core/crypto/sha256.hpp"
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/text/format_text.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -25,10 +26,9 @@ class Secret {
   /// @throws Error (usage) unless the text has 16 to 4096 characters; the sentence does not quote it
   static Secret of(std::string text, std::string_view where) {
     if (text.size() < fewest_characters || text.size() > most_characters) {
-      throw Error(Errc::usage, std::string(where) + " has " + std::to_string(text.size()) +
-                                   " characters; a secret has " + std::to_string(fewest_characters) + " to " +
-                                   std::to_string(most_characters) +
-                                   ", for example those that `openssl rand -hex 32` prints");
+      throw_error(Errc::usage,
+                  "{} has {} characters; a secret has {} to {}, for example those that `openssl rand -hex 32` prints",
+                  {where, text.size(), fewest_characters, most_characters});
     }
     return Secret(std::move(text));
   }

@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/text/sanitize.hpp"
 #include "dtrain/rendezvous/protocol/limits.hpp"
 #include "dtrain/rendezvous/server/rank_table.hpp"
@@ -19,8 +20,8 @@ class JobMembers {
   JobMembers(const std::string& owner, const std::string& job, StoreOpener opener)
       : process_(opener.process),
         listens_at_(std::move(opener.listens_at)),
-        opener_{owner + (opener.process != 0 ? " (process " + std::to_string(opener.process) + ")" : ""),
-                as_received(job), as_received(opener.host_id), std::move(opener.origin)} {}
+        opener_{owner + (opener.process != 0 ? format_text(" (process {})", {opener.process}) : ""), as_received(job),
+                as_received(opener.host_id), std::move(opener.origin)} {}
 
   bool has_opener() const noexcept { return process_ != 0; }
 

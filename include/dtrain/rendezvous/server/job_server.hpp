@@ -16,10 +16,11 @@
 
 #include "dtrain/async/manual_reset_event.hpp"
 #include "dtrain/core/crypto/random.hpp"
-#include "dtrain/core/text/duration_text.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/rendezvous/server/job_state.hpp"
 #include "dtrain/rendezvous/server/join_timeout.hpp"
 #include "dtrain/rendezvous/server/store_job_options.hpp"
+#include "dtrain/rendezvous/session/framed_connection.hpp"
 #include "dtrain/rendezvous/session/resumable_session.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {
@@ -132,8 +133,8 @@ class JobServer final : private JobSink {
 
   static StoreJobOptions checked(StoreJobOptions options) {
     if (options.world_size < 1 || options.world_size > max_world_size) {
-      throw Error(Errc::invalid_argument, "opening the store of a job of " + std::to_string(options.world_size) +
-                                              " ranks; 1 to " + std::to_string(max_world_size) + " are possible");
+      throw_error(Errc::invalid_argument, "opening the store of a job of {} ranks; 1 to {} are possible",
+                  {options.world_size, max_world_size});
     }
     return options;
   }
@@ -175,7 +176,8 @@ class JobServer final : private JobSink {
 
   /// A session lost its connection. It may be resumed for a while, unless the rank has left or the job has failed.
   void disconnected(SessionId id, const std::string& how) {
-    const std::string text = "its process ended, or its connection broke, before it left the job (" + how + ")";
+    const std::string text =
+        format_text("its process ended, or its connection broke, before it left the job ({})", {how});
     const auto found = clients_.find(id);
     if (found == clients_.end()) {
       return;
@@ -221,8 +223,7 @@ class JobServer final : private JobSink {
         }
       }
       for (const SessionId id : silent) {
-        detach(id, "it has sent nothing for " + duration_text(limits_.liveness) +
-                       " (it is stopped, or its host or the way to it is gone)");
+        detach(id, silence_text(limits_.liveness));
       }
     }
   }
@@ -253,7 +254,7 @@ class JobServer final : private JobSink {
   /// After each call of the job: ends the sessions that left too many bytes unread, which changes the job again.
   void settle() {
     for (const SessionId id : std::exchange(unread_, {})) {
-      detach(id, "it left more than " + std::to_string(limits_.outgoing_bytes) + " bytes of answers unread");
+      detach(id, format_text("it left more than {} bytes of answers unread", {limits_.outgoing_bytes}));
     }
     if (job_.over()) {
       over_.set();

@@ -9,6 +9,7 @@
 #include <variant>
 #include <vector>
 
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/rendezvous/membership/rank_list.hpp"
 #include "dtrain/rendezvous/protocol/limits.hpp"
 #include "dtrain/rendezvous/server/job_members.hpp"
@@ -96,7 +97,7 @@ class JobState {
     }
     const int rank = found->second;
     const std::string doing = formed_ ? request_handler_.doing(session) : "while the ranks were joining";
-    const Cause cause{CauseKind::lost, rank, rank_table_.at(rank).info.host, how + " " + doing};
+    const Cause cause{CauseKind::lost, rank, rank_table_.at(rank).info.host, format_text("{} {}", {how, doing})};
     remove(session, RankTable::RankState::lost);
     return cause;
   }
@@ -122,12 +123,12 @@ class JobState {
     if (formed_ || cause_) {
       return;
     }
-    std::string text = "within " + waited + " only " + rank_list(rank_table_.ranks_in(RankTable::RankState::joined)) +
-                       " of " + std::to_string(rank_table_.world_size()) + " joined, " + missing() +
-                       " did not; see whether they run and know the address of the store" +
-                       (members_.listens_at().empty() ? "" : ": " + members_.listens_at());
+    std::string text = format_text(
+        "within {} only {} of {} joined, {} did not; see whether they run and know the address of the store{}",
+        {waited, rank_list(rank_table_.ranks_in(RankTable::RankState::joined)), rank_table_.world_size(), missing(),
+         members_.listens_at().empty() ? "" : ": " + members_.listens_at()});
     if (!last_refusal_.empty()) {
-      text += " (a process was refused: " + last_refusal_ + ")";
+      text += format_text(" (a process was refused: {})", {last_refusal_});
     }
     post(Cause{CauseKind::timeout, -1, {}, std::move(text)});
   }
@@ -142,13 +143,14 @@ class JobState {
     const bool one_size = join.world_size == rank_table_.world_size();
     if (members_.has_opener() && !rank_table_.complete() && one_size && (opens_another || taken != nullptr)) {
       return Cause{CauseKind::disagreement, join.info.rank, join.info.host,
-                   process_text(join) + " claims a place that " +
-                       (opens_another ? members_.opener() : taken->process_text()) +
-                       " has, while the job forms: two jobs have met at one port, or a rank was given twice; " +
-                       detail::distinct_name_remedy() + ", and each process its own rank"};
+                   format_text("{} claims a place that {} has, while the job forms: two jobs have met at one port, or "
+                               "a rank was given twice; {}, and each process its own rank",
+                               {process_text(join), opens_another ? members_.opener() : taken->process_text(),
+                                detail::distinct_name_remedy()})};
     }
     if (opens_another) {
-      return Refused{members_.opener() + " has opened this store, for another job; " + detail::distinct_name_remedy(),
+      return Refused{format_text("{} has opened this store, for another job; {}",
+                                 {members_.opener(), detail::distinct_name_remedy()}),
                      true};
     }
     return rank_table_.admit(session, join);

@@ -10,6 +10,7 @@
 #include "dtrain/async/auto_reset_event.hpp"
 #include "dtrain/core/log.hpp"
 #include "dtrain/core/text/duration_text.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/rendezvous/server/job_state.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {
@@ -50,7 +51,7 @@ class JoinTimeout {
         job_->on_join_timeout(so_far);
         ended_();
       } else if (notice.passed() && !job_->formed() && !job_->cause()) {
-        log(LogLevel::warning, "the job's store waits for " + job_->missing() + ", " + so_far + " so far");
+        log(LogLevel::warning, format_text("the job's store waits for {}, {} so far", {job_->missing(), so_far}));
         notice = Deadline::after(notice_interval);
       }
     }

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/net/interfaces.hpp"
 #include "dtrain/net/listener.hpp"
 #include "dtrain/net/resolve_host.hpp"
@@ -35,9 +36,10 @@ inline std::optional<net::Listener> try_listen(async::EventLoop& loop, const std
       return std::nullopt;
     }
     if (error.code().value() == EADDRINUSE) {
-      throw Error(error.code(), "port " + std::to_string(endpoint.port()) + " on " + host +
-                                    " is in use by another program, or by another rank 0, and the job's store is to "
-                                    "listen there; choose another with MASTER_PORT or --master-port");
+      throw Error(error.code(),
+                  format_text("port {} on {} is in use by another program, or by another rank 0, and the job's store "
+                              "is to listen there; choose another with MASTER_PORT or --master-port",
+                              {endpoint.port(), host}));
     }
     throw;
   }
@@ -54,13 +56,12 @@ inline std::vector<net::SocketAddress> named_addresses(const std::string& name, 
     if (each.interface == name) {
       found.push_back(each.address.with_port(port));
     }
-    there += (there.empty() ? "" : ", ") + each.interface + " (" + each.address.host() + ")";
+    there += format_text("{}{} ({})", {there.empty() ? "" : ", ", each.interface, each.address.host()});
   }
   if (found.empty()) {
-    throw Error(Errc::usage, "DTRAIN_INTERFACE=" + name +
-                                 " is neither an address nor an interface of this machine with "
-                                 "one; there are: " +
-                                 there);
+    throw_error(Errc::usage,
+                "DTRAIN_INTERFACE={} is neither an address nor an interface of this machine with one; there are: {}",
+                {name, there});
   }
   return found;
 }
@@ -68,10 +69,10 @@ inline std::vector<net::SocketAddress> named_addresses(const std::string& name, 
 /// Requires a secret for every interface. @param source for the sentence: "DTRAIN_INTERFACE=::" @throws Error (usage)
 inline void require_secret_for_any(const net::SocketAddress& endpoint, const std::string& source, bool has_secret) {
   if (!has_secret && endpoint.unmapped().is_any()) {
-    throw Error(Errc::usage, source +
-                                 " means every interface of this machine, and to listen at all of them the job's " +
-                                 "store needs a secret; name one address or interface, or set the same DTRAIN_SECRET " +
-                                 "for all of the job");
+    throw_error(Errc::usage,
+                "{} means every interface of this machine, and to listen at all of them the job's store needs a "
+                "secret; name one address or interface, or set the same DTRAIN_SECRET for all of the job",
+                {source});
   }
 }
 
@@ -89,11 +90,11 @@ inline std::vector<net::SocketAddress> resolve_candidates(const std::string& hos
   std::copy_if(resolved.begin(), resolved.end(), std::back_inserter(candidates),
                [](const net::SocketAddress& each) { return each.is_loopback(); });
   if (candidates.empty()) {
-    throw Error(Errc::usage,
-                "the job's store is to listen at " + host +
-                    ", which is no address of this machine, and to listen at all of its addresses the job "
-                    "needs a secret; set MASTER_ADDR to an address of this machine, or DTRAIN_INTERFACE, or "
-                    "the same DTRAIN_SECRET for all of the job");
+    throw_error(Errc::usage,
+                "the job's store is to listen at {}, which is no address of this machine, and to listen at all of its "
+                "addresses the job needs a secret; set MASTER_ADDR to an address of this machine, or DTRAIN_INTERFACE, "
+                "or the same DTRAIN_SECRET for all of the job",
+                {host});
   }
   return candidates;
 }
@@ -125,11 +126,11 @@ inline async::Task<std::vector<net::Listener>> listen_for_ranks(async::EventLoop
   if (options.interface) {
     const std::vector<net::SocketAddress> interface_addresses = detail::named_addresses(*options.interface, port);
     if (!std::any_of(interface_addresses.begin(), interface_addresses.end(), listen)) {
-      throw Error(Errc::usage, source + " is no address of this machine");
+      throw_error(Errc::usage, "{} is no address of this machine", {source});
     }
     co_return std::move(listeners);
   }
-  SlowNotice notice(loop, "opening the job's store at " + host + ":" + std::to_string(port),
+  SlowNotice notice(loop, format_text("opening the job's store at {}:{}", {host, port}),
                     "the name service has not answered");
   net::Backoff backoff;
   backoff.on_failure = [&notice](const std::string& why) { notice.note(why); };
@@ -147,9 +148,10 @@ inline async::Task<std::vector<net::Listener>> listen_for_ranks(async::EventLoop
     std::for_each(candidates.begin(), candidates.end(), listen);
   }
   if (listeners.empty()) {
-    throw Error(Errc::usage, "the job's store is to listen at " + host +
-                                 ", which is no address of this machine; set "
-                                 "MASTER_ADDR to one that is");
+    throw_error(
+        Errc::usage,
+        "the job's store is to listen at {}, which is no address of this machine; set MASTER_ADDR to one that is",
+        {host});
   }
   co_return std::move(listeners);
 }
@@ -161,7 +163,7 @@ inline std::string listens_at(const std::vector<net::Listener>& listeners, const
   for (const net::Listener& listener : listeners) {
     const net::SocketAddress local = listener.local();
     places += (places.empty() ? "" : " and ") +
-              (local.is_any() ? "port " + std::to_string(local.port()) + " of every address" : to_string(local));
+              (local.is_any() ? format_text("port {} of every address", {local.port()}) : to_string(local));
   }
   const std::optional<net::SocketAddress> given = net::SocketAddress::from_numeric(master_host, 0);
   bool is_elsewhere = given && !given->is_loopback() && !given->is_any();
@@ -170,8 +172,8 @@ inline std::string listens_at(const std::vector<net::Listener>& listeners, const
       is_elsewhere = is_elsewhere && each.address.host() != given->unmapped().host();
     }
   }
-  return "rank 0 listens at " + places + ", and MASTER_ADDR is " + master_host +
-         (is_elsewhere ? ", which is no address of its host" : "");
+  return format_text("rank 0 listens at {}, and MASTER_ADDR is {}{}",
+                     {places, master_host, is_elsewhere ? ", which is no address of its host" : ""});
 }
 
 /// listen_for_ranks at the first free port of those at which `address` may be.

@@ -9,6 +9,7 @@
 
 #include "dtrain/core/cause.hpp"
 #include "dtrain/core/process/open_files.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/rendezvous/server/store_job_options.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {
@@ -23,15 +24,13 @@ inline std::optional<Cause> too_few_files(const StoreJobOptions& job) {
   if (needed <= limit) {
     return std::nullopt;
   }
-  const std::string number = std::to_string(needed);
-  return Cause{CauseKind::exception,
-               -1,
-               {},
-               job.owner + " serves the store of " + std::to_string(members) +
-                   (job.role == ClientRole::rank ? " ranks" : " launchers") + " and needs " + number +
-                   " open files for that, but may open " + std::to_string(limit) +
-                   "; raise the hard limit (ulimit -Hn " + number +
-                   ", systemd's LimitNOFILE, docker's --ulimit nofile)"};
+  return Cause{
+      CauseKind::exception,
+      -1,
+      {},
+      format_text("{} serves the store of {}{} and needs {} open files for that, but may open {}; raise the hard limit "
+                  "(ulimit -Hn {}, systemd's LimitNOFILE, docker's --ulimit nofile)",
+                  {job.owner, members, job.role == ClientRole::rank ? " ranks" : " launchers", needed, limit, needed})};
 }
 
 /// Pending connections that a server keeps open before they join: `wanted`, but at most half of the files that this

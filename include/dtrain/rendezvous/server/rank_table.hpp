@@ -10,6 +10,7 @@
 #include <variant>
 #include <vector>
 
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/rendezvous/membership/job_settings.hpp"
 #include "dtrain/rendezvous/membership/rank_list.hpp"
 #include "dtrain/rendezvous/protocol/message.hpp"
@@ -18,7 +19,7 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 
 /// "rank 1 on host a (process 12)"
 inline std::string process_text(int rank, const std::string& host, std::int64_t process) {
-  return "rank " + std::to_string(rank) + " on host " + host + " (process " + std::to_string(process) + ")";
+  return format_text("rank {} on host {} (process {})", {rank, host, process});
 }
 inline std::string process_text(const Join& join) {
   return process_text(join.info.rank, join.info.host, join.process);
@@ -53,37 +54,38 @@ class RankTable {
   std::variant<std::monostate, Refused, Cause> admit(SessionId session, const Join& join) {
     const int rank = join.info.rank;
     if (join.world_size != world_size()) {
-      const std::string text = "rank " + std::to_string(rank) + " on host " + join.info.host +
-                               " says that the world has " + std::to_string(join.world_size) + " ranks, " + owner_ +
-                               " that it has " + std::to_string(world_size());
+      const std::string text = format_text("rank {} on host {} says that the world has {} ranks, {} that it has {}",
+                                           {rank, join.info.host, join.world_size, owner_, world_size()});
       if (complete()) {
         return Refused{text + ", and all of them have joined; give each job a port of its own (MASTER_PORT)"};
       }
       return Cause{CauseKind::disagreement, rank, join.info.host, text + "; start all ranks with one world size"};
     }
     if (rank < 0 || rank >= world_size()) {
-      return Refused{"rank " + std::to_string(rank) + " is out of range in a world of " + std::to_string(world_size()) +
-                     " ranks (0 to " + std::to_string(world_size() - 1) + "); correct the rank of this process"};
+      return Refused{
+          format_text("rank {} is out of range in a world of {} ranks (0 to {}); correct the rank of this process",
+                      {rank, world_size(), world_size() - 1})};
     }
     RankEntry& entry = entries_[static_cast<std::size_t>(rank)];
     if (entry.state != RankState::not_joined) {
       const char* state = entry.state == RankState::joined ? ""
                           : entry.state == RankState::left ? ", which has left"
                                                            : ", which was lost";
-      return Refused{"rank " + std::to_string(rank) + " is taken: " + entry.process_text() + " has it" + state +
-                     (entry.info.host_id == join.info.host_id && entry.process == join.process
-                          ? ", and is this process; a process joins a job once: call dtrain::run() or "
-                            "init_process_group() only once"
-                          : "; give each process its own rank")};
+      return Refused{format_text("rank {} is taken: {} has it{}{}",
+                                 {rank, entry.process_text(), state,
+                                  entry.info.host_id == join.info.host_id && entry.process == join.process
+                                      ? ", and is this process; a process joins a job once: call dtrain::run() or "
+                                        "init_process_group() only once"
+                                      : "; give each process its own rank"})};
     }
     if (joined_ == 0) {
       settings_ = join.info.settings;
-      settings_from_ = "rank " + std::to_string(rank) + " on host " + join.info.host;
+      settings_from_ = format_text("rank {} on host {}", {rank, join.info.host});
     } else if (const auto difference = first_difference(join.info.settings, settings_)) {
-      return Cause{CauseKind::disagreement, rank, join.info.host,
-                   "rank " + std::to_string(rank) + " on host " + join.info.host + " has " + difference->first + ", " +
-                       settings_from_ + " has " + difference->second +
-                       "; start all ranks with the same program and settings"};
+      return Cause{
+          CauseKind::disagreement, rank, join.info.host,
+          format_text("rank {} on host {} has {}, {} has {}; start all ranks with the same program and settings",
+                      {rank, join.info.host, difference->first, settings_from_, difference->second})};
     }
     entry = RankEntry{RankState::joined, session, join.info, join.process};
     entry.info.settings.clear();  // equal on all ranks: 10,000 copies of one text

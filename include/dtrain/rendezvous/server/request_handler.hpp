@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "dtrain/core/text/duration_text.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/text/sanitize.hpp"
 #include "dtrain/rendezvous/membership/rank_list.hpp"
 #include "dtrain/rendezvous/protocol/limits.hpp"
@@ -61,7 +62,7 @@ class RequestHandler {
   void refuse_barriers(int left) {
     left_.insert(left);
     for (const RequestKey id : barriers_.clear_those_of(left)) {
-      answer(id, Status::refused, cannot_complete({left}));
+      refuse(id, cannot_complete({left}));
     }
   }
 
@@ -79,9 +80,8 @@ class RequestHandler {
     const RequestKey id{session, request.id};
     ClientRequests& client = clients_.at(session);
     if (client.pending.size() >= limits_.pending_requests) {
-      return answer(id, Status::refused,
-                    "this rank has " + std::to_string(client.pending.size()) +
-                        " requests without an answer, the limit; await some first");
+      return refuse(id, format_text("this rank has {} requests without an answer, the limit; await some first",
+                                    {client.pending.size()}));
     }
     if (!client.pending.insert(request.id).second) {
       return;  // an id that is used twice: its first use gets the response
@@ -111,20 +111,21 @@ class RequestHandler {
       text += (i == 0 ? "" : ", ") + in_quotes(wait.missing[i]);
     }
     if (wait.keys > 1) {
-      text += " (" + std::to_string(wait.missing.size()) + " of " + std::to_string(wait.keys) + " keys)";
+      text += format_text(" ({} of {} keys)", {wait.missing.size(), wait.keys});
     }
-    return "no rank set " + text + " in the " + duration_text(now - wait.since) + " since this rank began to wait";
+    return format_text("no rank set {} in the {} since this rank began to wait",
+                       {text, duration_text(now - wait.since)});
   }
 
   std::string sentence(const Barriers::Unfinished& barrier, Instant now) const {
-    std::string text = std::to_string(barrier.arrived.size()) + " of " + std::to_string(barrier.members) +
-                       " ranks wait in it (" + rank_list(barrier.arrived) + ", the first came " +
-                       duration_text(now - barrier.since) + " ago)";
+    std::string text = format_text(
+        "{} of {} ranks wait in it ({}, the first came {} ago)",
+        {barrier.arrived.size(), barrier.members, rank_list(barrier.arrived), duration_text(now - barrier.since)});
     if (!barrier.missing.empty()) {
-      text += "; " + rank_list(barrier.missing) + " did not come";
+      text += format_text("; {} did not come", {rank_list(barrier.missing)});
     }
     if (!barrier.cancelled.empty()) {
-      text += "; " + rank_list(barrier.cancelled) + " arrived and cancelled";
+      text += format_text("; {} arrived and cancelled", {rank_list(barrier.cancelled)});
     }
     return text;
   }
@@ -183,8 +184,7 @@ class RequestHandler {
 
   void wait(RequestKey id, Request& request, Instant now) {
     if (keys_.waits().keys_of(id.session) + request.keys.size() > limits_.waited_keys) {
-      return answer(id, Status::refused,
-                    "this rank would wait for more than " + std::to_string(limits_.waited_keys) + " keys, the limit");
+      return refuse(id, format_text("this rank would wait for more than {} keys, the limit", {limits_.waited_keys}));
     }
     if (!keys_.wait(id, request.kind, request.keys, now, request.number)) {
       const KeyWaiters::Released wait{id, request.kind, std::move(request.keys), request.number};
@@ -192,6 +192,8 @@ class RequestHandler {
       count_take(wait);
     }
   }
+
+  void refuse(RequestKey id, std::string why) { answer(id, Status::refused, std::move(why)); }
 
   static ValueResponse refusal(RequestKey id, std::string why) {
     return {id.request, Status::refused, std::make_shared<const std::string>(std::move(why))};
@@ -209,9 +211,9 @@ class RequestHandler {
         bytes += keys_.find(key)->size();
       }
       if (bytes > max_batch_bytes) {
-        return refusal(wait.id, "the values of these " + std::to_string(wait.keys.size()) + " keys have " +
-                                    std::to_string(bytes) + " bytes; at most " + std::to_string(max_batch_bytes) +
-                                    " are given at once; ask for fewer keys");
+        return refusal(wait.id, format_text("the values of these {} keys have {} bytes; at most {} are given at once; "
+                                            "ask for fewer keys",
+                                            {wait.keys.size(), bytes, max_batch_bytes}));
       }
       for (const std::string& key : wait.keys) {
         response.values.push_back(keys_.shared(key));
@@ -237,9 +239,11 @@ class RequestHandler {
         sum += value->size();
       }
       if (sum > limits_.outgoing_bytes / 2) {
-        response =
-            refusal(each.id, "the answers that this rank waits for at once have more than " +
-                                 std::to_string(limits_.outgoing_bytes / 2) + " bytes; wait for fewer values at once");
+        response = refusal(
+            each.id,
+            format_text("the answers that this rank waits for at once have more than {} bytes; wait for fewer values "
+                        "at once",
+                        {limits_.outgoing_bytes / 2}));
       }
       answer(std::move(response), each.id.session);
     }
@@ -252,30 +256,26 @@ class RequestHandler {
     const RankSet& members = request.members;
     const bool of_all = members.ranges.empty();
     if (!of_all && (!members.contains(rank) || members.last() >= world_size_)) {
-      return answer(id, Status::refused,
-                    "it is one of " + rank_list(members.ranks()) + " of a job of " + std::to_string(world_size_) +
-                        ", and rank " + std::to_string(rank) + " came to it");
+      return refuse(id, format_text("it is one of {} of a job of {}, and rank {} came to it",
+                                    {rank_list(members.ranks()), world_size_, rank}));
     }
     if (barriers_.ranges_of(id.session) + members.ranges.size() > limits_.barrier_ranges) {
-      return answer(id, Status::refused,
-                    "this rank would wait in barriers of more than " + std::to_string(limits_.barrier_ranges) +
-                        " ranges of ranks, the limit");
+      return refuse(id, format_text("this rank would wait in barriers of more than {} ranges of ranks, the limit",
+                                    {limits_.barrier_ranges}));
     }
     std::vector<int> left;
     std::copy_if(left_.begin(), left_.end(), std::back_inserter(left),
                  [&](int each) { return of_all || members.contains(each); });
     if (!left.empty()) {
-      return answer(id, Status::refused, cannot_complete(left));
+      return refuse(id, cannot_complete(left));
     }
     std::vector<RequestKey> released;
     switch (barriers_.arrive(request.keys.front(), rank, id, now, released, std::move(request.members))) {
       case Barriers::ArrivalResult::already_there:
-        return answer(id, Status::refused, "this rank waits in it already; one thread of a rank passes it at a time");
+        return refuse(id, "this rank waits in it already; one thread of a rank passes it at a time");
       case Barriers::ArrivalResult::other_members:
-        return answer(
-            id, Status::refused,
-            "other ranks wait in one of this name: " + rank_list(barriers_.members_of(request.keys.front()).ranks()) +
-                "; name one of them otherwise");
+        return refuse(id, format_text("other ranks wait in one of this name: {}; name one of them otherwise",
+                                      {rank_list(barriers_.members_of(request.keys.front()).ranks())}));
       case Barriers::ArrivalResult::waiting:
       case Barriers::ArrivalResult::completed: break;
     }
@@ -285,7 +285,7 @@ class RequestHandler {
   }
 
   static std::string cannot_complete(const std::vector<int>& left) {
-    return "it cannot complete: " + rank_list(left) + " left the job";
+    return format_text("it cannot complete: {} left the job", {rank_list(left)});
   }
 
   Limits limits_;

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "dtrain/core/process/open_files.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/net/listener.hpp"
 #include "dtrain/rendezvous/protocol/handshake_codec.hpp"
 #include "dtrain/rendezvous/protocol/transcript.hpp"
@@ -243,9 +244,10 @@ class StoreServer {
   static std::optional<Refused> refusal_of_earlier_attempt(const Hello& hello, const Join* join,
                                                            const StoreJobOptions& job) {
     if (hello.attempt < job.attempt) {
-      return Refused{(join == nullptr ? "a process" : process_text(*join)) + " belongs to attempt " +
-                     std::to_string(hello.attempt) + " of the job, which has been started again as attempt " +
-                     std::to_string(job.attempt) + "; end what is left of the earlier attempt"};
+      return Refused{
+          format_text("{} belongs to attempt {} of the job, which has been started again as attempt {}; end what is "
+                      "left of the earlier attempt",
+                      {join == nullptr ? "a process" : process_text(*join), hello.attempt, job.attempt})};
     }
     return std::nullopt;
   }

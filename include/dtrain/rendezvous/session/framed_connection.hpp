@@ -4,8 +4,11 @@
 
 #include <chrono>
 #include <cstddef>
+#include <string>
 #include <utility>
 
+#include "dtrain/core/text/duration_text.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/net/framing/frame.hpp"
 #include "dtrain/rendezvous/protocol/limits.hpp"
 
@@ -28,5 +31,11 @@ struct FramedConnection {
   net::FrameReader reader;
   net::FrameWriter writer;
 };
+
+/// Why a session counts as lost that has sent nothing for `liveness`.
+inline std::string silence_text(std::chrono::milliseconds liveness) {
+  return format_text("it has sent nothing for {} (it is stopped, or its host or the way to it is gone)",
+                     {duration_text(liveness)});
+}
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/rendezvous/protocol/limits.hpp"
 #include "dtrain/rendezvous/storage/key_waiters.hpp"
 
@@ -106,8 +107,8 @@ class KeyValueMap {
     }
     const std::size_t length = old->size() + text.size();
     if (length > max_value_bytes) {
-      return {0, "the value would have " + std::to_string(length) + " bytes; at most " +
-                     std::to_string(max_value_bytes) + " are possible" + large_value_remedy};
+      return {0, format_text("the value would have {} bytes; at most {} are possible{}",
+                             {length, max_value_bytes, large_value_remedy})};
     }
     Count count{static_cast<std::int64_t>(length), refuse(0, 0, text.size())};
     if (!count.refusal) {
@@ -174,11 +175,11 @@ class KeyValueMap {
   /// The refusal, if any, of `added` more keys, and of `taken` bytes in the place of `freed` ones.
   Refusal refuse(std::size_t added, std::size_t freed, std::size_t taken) const {
     if (values_.size() + added > limits_.keys && added > 0) {
-      return "the store holds " + std::to_string(values_.size()) + " keys, its limit is " +
-             std::to_string(limits_.keys) + "; erase keys or use them again";
+      return format_text("the store holds {} keys, its limit is {}; erase keys or use them again",
+                         {values_.size(), limits_.keys});
     }
     if (bytes_ - freed + taken > limits_.store_bytes) {
-      return "the store would exceed " + std::to_string(limits_.store_bytes) + " bytes, its limit; store less";
+      return format_text("the store would exceed {} bytes, its limit; store less", {limits_.store_bytes});
     }
     return std::nullopt;
   }
