@@ -12,7 +12,9 @@
 #include <utility>
 #include <vector>
 
+#include "dtrain/core/config.hpp"
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/ddp/collect_parameters.hpp"
 #include "dtrain/ddp/model.hpp"
 #include "dtrain/ddp/parameter.hpp"
@@ -111,12 +113,8 @@ class AddressCheck {
     visited_ = 0;
     read_(*this);
     if (visited_ != known_.size()) {
-      throw Error(Errc::invalid_argument, "in step " + std::to_string(step_) + " the model's parameters() has " +
-                                              std::to_string(visited_) + " parameters, and had " +
-                                              std::to_string(known_.size()) +
-                                              " when DistributedDataParallel was given the model; make another "
-                                              "DistributedDataParallel for a model that has changed" +
-                                              since_last_check());
+      refuse_other_model("model's parameters()", format_text("{} parameters", {visited_}),
+                         std::to_string(known_.size()));
     }
     const std::chrono::nanoseconds cost = now_() - begin;
     fastest_ = last_checked_ == 0 ? cost : std::min(fastest_, cost);
@@ -126,32 +124,41 @@ class AddressCheck {
   /// Empty if the last step, or the beginning of this one, was checked.
   std::string since_last_check() const {
     if (last_checked_ + 1 >= step_) return {};
-    return "; the last check was in step " + std::to_string(last_checked_) +
-           ": the results of all steps since then may be wrong (DdpOptions::check_addresses = true checks every step)";
+    return format_text(
+        "; the last check was in step {}: the results of all steps since then may be wrong "
+        "(DdpOptions::check_addresses = true checks every step)",
+        {last_checked_});
   }
 
   void require_same(const char* what, std::size_t i, const Parameter& parameter, const MemoryRange& before,
                     const MemoryRange& now) const {
     const bool is_same_kind = before.bytes == now.bytes && before.dtype == now.dtype;
     if (is_same_kind && (before.data == now.data || before.bytes == 0)) return;
-    const std::string which =
-        "in step " + std::to_string(step_) + " the " + what + " of " + describe_parameter(i, parameter.name);
-    if (!is_same_kind) {
-      throw Error(Errc::invalid_argument,
-                  which + " has " + text(now) + ", and had " + text(before) +
-                      " when DistributedDataParallel was given the model; make another DistributedDataParallel for a "
-                      "model that has changed" +
-                      since_last_check());
-    }
-    throw Error(Errc::invalid_argument,
-                which + (now.data == nullptr ? " has no memory, and had some" : " is at another address than") +
-                    " when DistributedDataParallel was given the model; a std::vector that grows moves its elements: "
-                    "keep the memory where it is, or make another DistributedDataParallel once it has moved" +
-                    since_last_check());
+    refuse_change(what, i, parameter, before, now);
+  }
+
+  [[noreturn]] DTRAIN_NOT_INLINED void refuse_change(const char* what, std::size_t i, const Parameter& parameter,
+                                                     const MemoryRange& before, const MemoryRange& now) const {
+    const std::string which = format_text("{} of {}", {what, describe_parameter(i, parameter.name)});
+    if (before.bytes != now.bytes || before.dtype != now.dtype) refuse_other_model(which, text(now), text(before));
+    throw_error(
+        Errc::invalid_argument,
+        "in step {} the {}{} when DistributedDataParallel was given the model; a std::vector that grows moves "
+        "its elements: keep the memory where it is, or make another DistributedDataParallel once it has moved{}",
+        {step_, which, now.data == nullptr ? " has no memory, and had some" : " is at another address than",
+         since_last_check()});
+  }
+
+  [[noreturn]] DTRAIN_NOT_INLINED void refuse_other_model(const std::string& which, const std::string& now,
+                                                          const std::string& before) const {
+    throw_error(Errc::invalid_argument,
+                "in step {} the {} has {}, and had {} when DistributedDataParallel was given the model; make another "
+                "DistributedDataParallel for a model that has changed{}",
+                {step_, which, now, before, since_last_check()});
   }
 
   static std::string text(const MemoryRange& range) {
-    return std::to_string(range.bytes) + " bytes of " + name(range.dtype);
+    return format_text("{} bytes of {}", {range.bytes, name(range.dtype)});
   }
 
   Read read_;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/types/buffer_view.hpp"
 #include "dtrain/core/types/device.hpp"
 #include "dtrain/core/types/dtype.hpp"
@@ -89,9 +90,10 @@ inline void check_order(std::span<const std::size_t> order, std::size_t count) {
     seen[parameter] = true;
   }
   if (!whole) {
-    throw Error(Errc::invalid_argument, "a ready order of " + std::to_string(order.size()) +
-                                            " entries does not name each of " + std::to_string(count) +
-                                            " parameters once; give a permutation of their indices");
+    throw_error(
+        Errc::invalid_argument,
+        "a ready order of {} entries does not name each of {} parameters once; give a permutation of their indices",
+        {order.size(), count});
   }
 }
 
@@ -101,7 +103,7 @@ inline std::size_t arena_bytes_of(std::span<const GradientSize> sizes) {
   std::size_t total = 0;
   for (const GradientSize& size : sizes) {
     if (size.bytes > most || (total += padded(size.bytes)) > most) {
-      throw Error(Errc::limit, "the gradients of the model need more than 2^60 bytes; check the parameters' shapes");
+      throw_error(Errc::limit, "the gradients of the model need more than 2^60 bytes; check the parameters' shapes");
     }
   }
   return total;

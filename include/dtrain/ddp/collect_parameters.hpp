@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/ddp/bucket_plan.hpp"
 #include "dtrain/ddp/model.hpp"
 #include "dtrain/ddp/parameter.hpp"
@@ -23,7 +24,7 @@ inline constexpr std::size_t max_parameter_name_bytes = 1024;
 namespace detail {
 
 inline std::string kind(const TensorView& view) {
-  return std::string(name(view.dtype)) + " " + to_string(view.shape) + " on " + to_string(view.device);
+  return format_text("{} {} on {}", {name(view.dtype), to_string(view.shape), to_string(view.device)});
 }
 
 /// Rejects overlapping gradients: a tied parameter listed twice would be reduced twice.
@@ -42,10 +43,9 @@ inline void check_gradients_are_apart(std::span<const Parameter> parameters) {
     const std::size_t b = by_address[next];
     const TensorView& before = parameters[a].gradient;
     if (std::less<>{}(parameters[b].gradient.data, before.data + before.bytes())) {
-      throw Error(Errc::invalid_argument,
-                  "the gradients of " + describe_parameter(std::min(a, b), parameters[std::min(a, b)].name) + " and " +
-                      describe_parameter(std::max(a, b), parameters[std::max(a, b)].name) +
-                      " share memory; list a tied parameter once");
+      throw_error(Errc::invalid_argument, "the gradients of {} and {} share memory; list a tied parameter once",
+                  {describe_parameter(std::min(a, b), parameters[std::min(a, b)].name),
+                   describe_parameter(std::max(a, b), parameters[std::max(a, b)].name)});
     }
   }
 }
@@ -56,28 +56,29 @@ inline void check_gradients_are_apart(std::span<const Parameter> parameters) {
 /// @throws Error (invalid_argument)
 inline void check_parameters(std::span<const Parameter> parameters, bool binds) {
   if (parameters.empty()) {
-    throw Error(Errc::invalid_argument, "the model's parameters() is empty: there is nothing to train");
+    throw_error(Errc::invalid_argument, "the model's parameters() is empty: there is nothing to train");
   }
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     const TensorView& value = parameters[i].value;
     const TensorView& gradient = parameters[i].gradient;
     const std::string described = describe_parameter(i, parameters[i].name);
     if (parameters[i].name.size() > max_parameter_name_bytes) {
-      throw Error(Errc::invalid_argument, "the name of " + describe_parameter(i, parameters[i].name.substr(0, 128)) +
-                                              "... has " + std::to_string(parameters[i].name.size()) +
-                                              " bytes; the most is " + std::to_string(max_parameter_name_bytes));
+      throw_error(Errc::invalid_argument, "the name of {}... has {} bytes; the most is {}",
+                  {describe_parameter(i, parameters[i].name.substr(0, 128)), parameters[i].name.size(),
+                   max_parameter_name_bytes});
     }
     if (value.shape != gradient.shape || value.dtype != gradient.dtype || value.device != gradient.device) {
-      throw Error(Errc::invalid_argument, "the value of " + described + " is " + detail::kind(value) +
-                                              ", its gradient is " + detail::kind(gradient) + "; they must be alike");
+      throw_error(Errc::invalid_argument, "the value of {} is {}, its gradient is {}; they must be alike",
+                  {described, detail::kind(value), detail::kind(gradient)});
     }
     if (value.data == nullptr && value.bytes() != 0) {
-      throw Error(Errc::invalid_argument,
-                  "the value of " + described + " has no memory; allocate it before DistributedDataParallel");
+      throw_error(Errc::invalid_argument, "the value of {} has no memory; allocate it before DistributedDataParallel",
+                  {described});
     }
     if (gradient.data == nullptr && gradient.bytes() != 0 && !binds) {
-      throw Error(Errc::invalid_argument, "the gradient of " + described +
-                                              " has no memory; allocate it, or give the model bind_gradient(i, view)");
+      throw_error(Errc::invalid_argument,
+                  "the gradient of {} has no memory; allocate it, or give the model bind_gradient(i, view)",
+                  {described});
     }
   }
   detail::check_gradients_are_apart(parameters);
@@ -103,9 +104,9 @@ std::vector<TensorView> collect_buffers(M& model) {
   if constexpr (HasBuffers<M>) {
     for (const TensorView& buffer : model.buffers()) {
       if (buffer.data == nullptr && buffer.bytes() != 0) {
-        throw Error(Errc::invalid_argument, "buffer " + std::to_string(buffers.size()) +
-                                                " of the model has no memory; allocate it before "
-                                                "DistributedDataParallel");
+        throw_error(Errc::invalid_argument,
+                    "buffer {} of the model has no memory; allocate it before DistributedDataParallel",
+                    {buffers.size()});
       }
       buffers.push_back(buffer);
     }

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/types/reduce_op.hpp"
 #include "dtrain/core/types/stream_handle.hpp"
 #include "dtrain/ddp/bucket_plan.hpp"
@@ -57,8 +58,8 @@ struct DdpOptions {
 /// @throws Error (invalid_argument).
 inline void check_options(const DdpOptions& options) {
   if (options.reduce_op != ReduceOp::average && options.reduce_op != ReduceOp::sum) {
-    throw Error(Errc::invalid_argument, std::string("DdpOptions::reduce_op is ") + name(options.reduce_op) +
-                                            "; gradients are combined by average or sum");
+    throw_error(Errc::invalid_argument, "DdpOptions::reduce_op is {}; gradients are combined by average or sum",
+                {name(options.reduce_op)});
   }
 }
 

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <string>
 
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/types/tensor_view.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
@@ -19,7 +20,7 @@ struct Parameter {
 
 /// "parameter 3 'fc1.weight'".
 inline std::string describe_parameter(std::size_t index, const std::string& name) {
-  return "parameter " + std::to_string(index) + " '" + name + "'";
+  return format_text("parameter {} '{}'", {index, name});
 }
 
 }  // namespace DTRAIN_NAMESPACE::ddp

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/ddp/parameter.hpp"
 #include "dtrain/group/gradient_binding_registry.hpp"
 
@@ -23,9 +24,10 @@ inline std::unique_ptr<group::GradientBinding> register_gradient_bindings(
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     if (parameters[i].value.bytes() != 0 &&
         !binding->add(parameters[i].value.data)) {  // add() accepts a tied parameter twice
-      throw Error(Errc::invalid_argument, "the gradient of " + describe_parameter(i, parameters[i].name) +
-                                              " lives in another DistributedDataParallel: a model with "
-                                              "bind_gradient is wrapped once at a time; destroy the other one first");
+      throw_error(Errc::invalid_argument,
+                  "the gradient of {} lives in another DistributedDataParallel: a model with bind_gradient is wrapped "
+                  "once at a time; destroy the other one first",
+                  {describe_parameter(i, parameters[i].name)});
     }
   }
   return binding;

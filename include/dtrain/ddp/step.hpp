@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/ddp/ready.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
@@ -70,7 +71,7 @@ class Step {
  private:
   Target& target() const {
     if (target_ == nullptr) {
-      throw Error(Errc::invalid_argument, "a step was used after finish(); begin() a new one for each backward pass");
+      throw_error(Errc::invalid_argument, "a step was used after finish(); begin() a new one for each backward pass");
     }
     return *target_;
   }

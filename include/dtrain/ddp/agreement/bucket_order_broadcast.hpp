@@ -14,6 +14,7 @@
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/serializer.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/ddp/agreement/model_agreement.hpp"
 #include "dtrain/ddp/failure_context.hpp"
 #include "dtrain/ddp/reduction/bucket_rebuild.hpp"
@@ -25,14 +26,14 @@ namespace detail {
 inline constexpr std::size_t order_entry_bytes = 4;
 
 inline std::string order_key(const std::string& prefix, std::size_t chunk) {
-  return prefix + "order/" + std::to_string(chunk);
+  return format_text("{}order/{}", {prefix, chunk});
 }
 
 /// @throws Error (protocol) for bytes that are not `count` indices.
 inline std::vector<std::size_t> order_in(std::string_view bytes, std::size_t count) {
   if (bytes.size() != count * order_entry_bytes) {
-    throw Error(Errc::protocol, "rank 0's order of parameters has " + std::to_string(bytes.size()) + " bytes, not " +
-                                    std::to_string(count * order_entry_bytes) + "; do both run the same program?");
+    throw_error(Errc::protocol, "rank 0's order of parameters has {} bytes, not {}; do both run the same program?",
+                {bytes.size(), count * order_entry_bytes});
   }
   Serializer reader(bytes);
   std::vector<std::size_t> order(count);

@@ -16,6 +16,7 @@
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/serializer.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/ddp/agreement/model_difference.hpp"
 #include "dtrain/ddp/agreement/model_signature.hpp"
 #include "dtrain/ddp/failure_context.hpp"
@@ -33,7 +34,7 @@ inline std::size_t chunks_of(std::size_t bytes) {
 
 /// Digest and length: a rank with the same model needs no more.
 inline std::string summary_of(std::string_view bytes) {
-  return hex(Sha256().update(bytes).digest()) + " " + std::to_string(bytes.size());
+  return format_text("{} {}", {hex(Sha256().update(bytes).digest()), bytes.size()});
 }
 
 using Entries = std::vector<std::pair<std::string, std::string>>;
@@ -42,7 +43,7 @@ using Entries = std::vector<std::pair<std::string, std::string>>;
 inline Entries entries_of(const std::string& prefix, std::string_view bytes, int rank_in_job) {
   Entries entries;
   for (std::size_t chunk = 0; chunk < chunks_of(bytes.size()); ++chunk) {
-    entries.emplace_back(prefix + "signature/" + std::to_string(chunk),
+    entries.emplace_back(format_text("{}signature/{}", {prefix, chunk}),
                          bytes.substr(chunk * signature_chunk_bytes, signature_chunk_bytes));
   }
   entries.emplace_back(prefix + "publisher", std::to_string(rank_in_job));
@@ -63,7 +64,7 @@ std::string difference_to_rank_0(Store& store, const std::string& prefix, std::s
   const std::size_t length = number_in(summary.substr(summary.find(' ') + 1), max_signature_bytes);
   std::string bytes;
   for (std::size_t chunk = 0; chunk < chunks_of(length); ++chunk) {
-    bytes += store.get(prefix + "signature/" + std::to_string(chunk), deadline).wait();
+    bytes += store.get(format_text("{}signature/{}", {prefix, chunk}), deadline).wait();
   }
   const std::string name = store.get(prefix + "publisher", deadline).wait();  // rank in the job of the group's rank 0
   const int publisher = static_cast<int>(number_in(name, std::numeric_limits<int>::max()));
@@ -71,11 +72,10 @@ std::string difference_to_rank_0(Store& store, const std::string& prefix, std::s
   const std::optional<ModelSignature> theirs =
       bytes.size() <= max_signature_bytes ? try_from_bytes<ModelSignature>(bytes) : std::nullopt;
   if (!theirs) {
-    return "rank " + std::to_string(rank) + " cannot read the model signature of " + other +
-           "; do both run the same program?";
+    return format_text("rank {} cannot read the model signature of {}; do both run the same program?", {rank, other});
   }
   return first_difference(mine, rank, *theirs, publisher)
-      .value_or("rank " + std::to_string(rank) + "'s model signature has another digest than " + other + "'s");
+      .value_or(format_text("rank {}'s model signature has another digest than {}'s", {rank, other}));
 }
 
 }  // namespace detail
@@ -89,8 +89,9 @@ void agree_blocking(Store store, const std::string& prefix, const ModelSignature
                     const FailureContext& context, Deadline deadline) {
   const std::string bytes = to_bytes(mine);
   if (bytes.size() > max_signature_bytes) {
-    throw Error(Errc::limit, "the names and shapes of " + std::to_string(mine.parameters.size()) + " parameters take " +
-                                 std::to_string(bytes.size()) + " bytes to compare between ranks; shorten the names");
+    throw_error(Errc::limit,
+                "the names and shapes of {} parameters take {} bytes to compare between ranks; shorten the names",
+                {mine.parameters.size(), bytes.size()});
   }
   const detail::Entries entries = rank == 0 ? detail::entries_of(prefix, bytes, context.rank) : detail::Entries{};
   try {

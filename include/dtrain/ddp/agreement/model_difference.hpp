@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/text/sanitize.hpp"
 #include "dtrain/ddp/agreement/model_signature.hpp"
 
@@ -17,18 +18,18 @@ namespace detail {
 
 /// "f32 [784, 256]", with the device if it is not the host.
 inline std::string kind(const ParameterSignature& parameter) {
-  return std::string(name(parameter.dtype)) + " " + to_string(parameter.shape) +
-         (parameter.device == DeviceKind::cuda ? " on cuda" : "");
+  return format_text("{} {}{}", {name(parameter.dtype), to_string(parameter.shape),
+                                 parameter.device == DeviceKind::cuda ? " on cuda" : ""});
 }
 
 inline std::string possessive(int rank, const std::string& what) {
-  return "rank " + std::to_string(rank) + "'s " + what;
+  return format_text("rank {}'s {}", {rank, what});
 }
 
 template <class Value>
 std::string option_difference(const char* option, int rank, const Value& mine, int other_rank, const Value& theirs) {
-  return possessive(rank, std::string("DdpOptions::") + option) + " is " + mine + ", " + possessive(other_rank, "is ") +
-         theirs;
+  return format_text("{} is {}, {}{}", {possessive(rank, std::string("DdpOptions::") + option), mine,
+                                        possessive(other_rank, "is "), theirs});
 }
 
 /// The first difference of the boolean options.
@@ -52,10 +53,9 @@ inline std::optional<std::string> flag_difference(const ModelSignature& mine, in
 }
 
 inline std::string extra_parameter(int rank, const ModelSignature& longer, int other_rank, std::size_t count) {
-  return "rank " + std::to_string(rank) + " has " + std::to_string(longer.parameters.size()) + " parameters, rank " +
-         std::to_string(other_rank) + " has " + std::to_string(count) + "; the first that only rank " +
-         std::to_string(rank) + " has is " + std::to_string(count) + " " + in_quotes(longer.parameters[count].name) +
-         ", " + kind(longer.parameters[count]);
+  return format_text("rank {} has {} parameters, rank {} has {}; the first that only rank {} has is {} {}, {}",
+                     {rank, longer.parameters.size(), other_rank, count, rank, count,
+                      in_quotes(longer.parameters[count].name), kind(longer.parameters[count])});
 }
 
 }  // namespace detail
@@ -81,10 +81,10 @@ inline std::optional<std::string> first_difference(const ModelSignature& mine, i
                                      std::string(name(theirs.accumulate)));
   }
   if (mine.scales_averages != theirs.scales_averages) {
-    return "the CUDA driver of rank " + std::to_string(mine.scales_averages ? other_rank : rank) +
-           " does not load dtrain's kernel that scales gradients, that of rank " +
-           std::to_string(mine.scales_averages ? rank : other_rank) +
-           " does; run one driver version on all hosts, or set DdpOptions::reduce_op to sum and divide the loss";
+    return format_text(
+        "the CUDA driver of rank {} does not load dtrain's kernel that scales gradients, that of rank {} does; run one "
+        "driver version on all hosts, or set DdpOptions::reduce_op to sum and divide the loss",
+        {mine.scales_averages ? other_rank : rank, mine.scales_averages ? rank : other_rank});
   }
   if (const auto difference = detail::flag_difference(mine, rank, theirs, other_rank)) {
     return difference;
@@ -95,8 +95,9 @@ inline std::optional<std::string> first_difference(const ModelSignature& mine, i
     const ParameterSignature& b = theirs.parameters[i];
     if (a == b) continue;
     const std::string other_name = a.name == b.name ? "" : in_quotes(b.name) + ", ";
-    return detail::possessive(rank, "parameter ") + std::to_string(i) + " " + in_quotes(a.name) + " is " +
-           detail::kind(a) + ", " + detail::possessive(other_rank, "is ") + other_name + detail::kind(b);
+    return format_text("{}{} {} is {}, {}{}{}",
+                       {detail::possessive(rank, "parameter "), i, in_quotes(a.name), detail::kind(a),
+                        detail::possessive(other_rank, "is "), other_name, detail::kind(b)});
   }
   if (mine.parameters.size() > common) {
     return detail::extra_parameter(rank, mine, other_rank, common);

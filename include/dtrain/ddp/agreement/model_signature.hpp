@@ -12,6 +12,7 @@
 
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/serializer.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/ddp/collect_parameters.hpp"
 #include "dtrain/ddp/ddp_options.hpp"
 #include "dtrain/ddp/parameter.hpp"
@@ -108,7 +109,7 @@ inline ModelSignature model_signature(std::span<const Parameter> parameters, con
   }
   for (std::size_t i = 0; i < buffers.size(); ++i) {
     signature.parameters.push_back(
-        {"(buffer " + std::to_string(i) + ")", buffers[i].shape, buffers[i].dtype, buffers[i].device.kind});
+        {format_text("(buffer {})", {i}), buffers[i].shape, buffers[i].dtype, buffers[i].device.kind});
   }
   return signature;
 }

@@ -10,6 +10,7 @@
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/log.hpp"
 #include "dtrain/core/text/duration_text.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/group/group_internals.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp::detail {
@@ -25,10 +26,10 @@ void wait_for_rank0_blocking(const Group& group, const backend::StoreRef& store,
       return;
     } catch (const Error& error) {
       if (error.code() != make_error_code(Errc::timeout)) throw;
-      log(LogLevel::warning, "rank " + std::to_string(group.members().rank_in_job()) + ": after " +
-                                 duration_text(Deadline::Clock::now() - began) + " rank " +
-                                 std::to_string(group.members().rank_in_job(0)) + " is still " + doing +
-                                 "; this rank waits as long as that one is alive");
+      log(LogLevel::warning,
+          format_text("rank {}: after {} rank {} is still {}; this rank waits as long as that one is alive",
+                      {group.members().rank_in_job(), duration_text(Deadline::Clock::now() - began),
+                       group.members().rank_in_job(0), doing}));
     }
   }
 }
@@ -42,15 +43,16 @@ bool run_on_rank0_blocking(const Group& group, const std::string& doing, Work wo
   group.start_pending();  // other ranks may wait for this work before they call this
   const int rank = group.members().rank_in_job();
   const auto run = [&]() -> std::string {
-    const std::string where = group.world_size() == 1 ? std::string()
-                                                      : " (on rank " + std::to_string(rank) + " on host " +
-                                                            group.members().host + ", which does it for all ranks)";
+    const std::string where =
+        group.world_size() == 1
+            ? std::string()
+            : format_text(" (on rank {} on host {}, which does it for all ranks)", {rank, group.members().host});
     try {
       return work() ? "yes" : "no";
     } catch (const Error& error) {
       throw Error(error.code(), error.what() + where).with_rank(rank);
     } catch (const std::exception& error) {  // such as out of memory; the other ranks wait for a result
-      throw Error(Errc::limit, doing + " ended by " + error.what() + where).with_rank(rank);
+      throw Error(Errc::limit, format_text("{} ended by {}{}", {doing, error.what(), where})).with_rank(rank);
     }
   };
   if (group.rank() != 0) {

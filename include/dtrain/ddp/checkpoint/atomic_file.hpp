@@ -16,10 +16,13 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/process/blocked_write_signals.hpp"
 #include "dtrain/core/process/descriptor.hpp"
+#include "dtrain/core/source_location.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/text/sanitize.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
@@ -29,8 +32,9 @@ namespace detail {
 /// The system would read the name only up to its first zero byte. @throws Error (invalid_argument)
 inline void require_file_name(const std::string& path) {
   if (path.find('\0') != std::string::npos) {
-    throw Error(Errc::invalid_argument, "the name of the file " + sanitize(path) +
-                                            " has a zero byte in it, which no file's name can have; name another");
+    throw_error(Errc::invalid_argument,
+                "the name of the file {} has a zero byte in it, which no file's name can have; name another",
+                {sanitize(path)});
   }
 }
 
@@ -97,8 +101,7 @@ class AtomicFile {
     struct stat there {};
     if (::stat(path_.c_str(), &there) != 0) return;
     if (!S_ISREG(there.st_mode)) {
-      throw Error(Errc::invalid_argument, "writing the file " + path_ + " failed: it is no regular file, " +
-                                              "and would be replaced by one; name another");
+      refuse(Errc::invalid_argument, "it is no regular file, and would be replaced by one; name another");
     }
     replaced_ = {there.st_uid, there.st_gid};
     mode_ = there.st_mode & 0777;
@@ -136,9 +139,9 @@ class AtomicFile {
       fail(errno);
     }
     if (named.st_uid != ::geteuid() && !(replaced_ && named.st_uid == replaced_->owner)) {
-      throw Error(Errc::refused, "writing the file " + path_ + " failed: " + part_ + " is of user " +
-                                     std::to_string(named.st_uid) + ", this process of user " +
-                                     std::to_string(::geteuid()) + "; remove it if no process is writing it");
+      refuse(Errc::refused,
+             format_text("{} is of user {}, this process of user {}; remove it if no process is writing it",
+                         {part_, named.st_uid, ::geteuid()}));
     }
     const Descriptor left(::open(part_.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
     if (!left) {
@@ -157,8 +160,11 @@ class AtomicFile {
 
   [[noreturn]] void refuse_second_writer() {
     descriptor_.reset();  // the other writer's file is not removed
-    throw Error(Errc::refused, "writing the file " + path_ + " failed: another process is writing " + part_ +
-                                   "; give each job a file of its own");
+    refuse(Errc::refused, format_text("another process is writing {}; give each job a file of its own", {part_}));
+  }
+
+  [[noreturn]] void refuse(Errc code, std::string_view why, SourceLocation where = SourceLocation::current()) const {
+    throw_error(code, "writing the file {} failed: {}", {path_, why}, where);
   }
 
   struct stat status_of(const Descriptor& file) {
@@ -194,7 +200,7 @@ class AtomicFile {
     const std::string folder = slash == std::string::npos ? "." : path_.substr(0, slash + 1);
     const Descriptor opened(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (opened && ::fsync(opened.get()) != 0 && errno != EINVAL) {
-      throw posix_error(errno, "writing the folder of the file " + path_ + " to its disk failed");
+      throw posix_error(errno, format_text("writing the folder of the file {} to its disk failed", {path_}));
     }
   }
 

@@ -9,6 +9,7 @@
 #include "dtrain/core/cause.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/text/sanitize.hpp"
 #include "dtrain/ddp/agreement/model_agreement.hpp"
 #include "dtrain/ddp/agreement/rank0_task.hpp"
@@ -38,7 +39,7 @@ void agree_on_tensors_blocking(const Group& group, std::span<const NamedTensor> 
                                group.members().host,
                                group.timeout(),
                                {}};
-  agree_blocking(group.store(), "dtrain/checkpoint/" + std::to_string(count) + "/", signature, group.rank(), context,
+  agree_blocking(group.store(), format_text("dtrain/checkpoint/{}/", {count}), signature, group.rank(), context,
                  deadline);
 }
 
@@ -46,8 +47,8 @@ void agree_on_tensors_blocking(const Group& group, std::span<const NamedTensor> 
 template <class Group>
 void barrier_of_save(const Group& group, const std::string& path) {
   const auto context = [&] {
-    return " (rank " + std::to_string(group.members().rank_in_job()) + " was in save_checkpoint of '" + sanitize(path) +
-           "': every rank calls it, and rank 0 writes)";
+    return format_text(" (rank {} was in save_checkpoint of '{}': every rank calls it, and rank 0 writes)",
+                       {group.members().rank_in_job(), sanitize(path)});
   };
   try {
     group.barrier();

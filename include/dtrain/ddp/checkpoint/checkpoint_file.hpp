@@ -21,6 +21,7 @@
 #include "dtrain/core/crypto/sha256.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/process/descriptor.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/text/sanitize.hpp"
 #include "dtrain/ddp/agreement/model_difference.hpp"
 #include "dtrain/ddp/checkpoint/atomic_file.hpp"
@@ -119,8 +120,9 @@ class CheckpointReader {
   }
 
   [[noreturn]] void refuse(const std::string& what) const {
-    throw Error(Errc::protocol, "the checkpoint " + sanitize(path_) + " cannot be loaded: " + what +
-                                    "; name another file, or remove this one to begin anew");
+    throw_error(Errc::protocol,
+                "the checkpoint {} cannot be loaded: {}; name another file, or remove this one to begin anew",
+                {sanitize(path_), what});
   }
 
  private:
@@ -136,10 +138,10 @@ class CheckpointReader {
     }
   }
 
-  [[noreturn]] void cut() const { refuse("its length, " + std::to_string(size_) + " bytes, is not what it says"); }
+  [[noreturn]] void cut() const { refuse(format_text("its length, {} bytes, is not what it says", {size_})); }
 
   [[noreturn]] void fail_reading(int number) const {
-    throw posix_error(number, "reading the checkpoint " + sanitize(path_) + " failed");
+    throw posix_error(number, format_text("reading the checkpoint {} failed", {sanitize(path_)}));
   }
 
   std::string path_;
@@ -154,11 +156,11 @@ inline std::optional<std::string> difference_to_file(std::span<const ParameterSi
   const auto shown = [](const ParameterSignature& tensor) { return in_quotes(tensor.name) + ", " + kind(tensor); };
   for (std::size_t i = 0; i < std::min(file.size(), program.size()); ++i) {
     if (file[i] != program[i]) {
-      return "its tensor " + std::to_string(i) + " is " + shown(file[i]) + ", the program's is " + shown(program[i]);
+      return format_text("its tensor {} is {}, the program's is {}", {i, shown(file[i]), shown(program[i])});
     }
   }
   if (file.size() == program.size()) return std::nullopt;
-  return "it has " + std::to_string(file.size()) + " tensors, the program has " + std::to_string(program.size());
+  return format_text("it has {} tensors, the program has {}", {file.size(), program.size()});
 }
 
 }  // namespace detail

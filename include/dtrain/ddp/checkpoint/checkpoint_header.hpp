@@ -15,6 +15,7 @@
 #include "dtrain/core/crypto/sha256.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/serializer.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/ddp/agreement/model_signature.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
@@ -64,16 +65,16 @@ inline void list_fields(Serializer& of, std::vector<ParameterSignature>& tensors
 /// The bytes before the elements. @throws Error (limit) for a list that parse_checkpoint_list would reject
 inline std::vector<std::byte> checkpoint_header(std::vector<ParameterSignature> tensors) {
   if (tensors.size() > max_checkpoint_tensors) {
-    throw Error(Errc::limit, "a checkpoint of " + std::to_string(tensors.size()) +
-                                 " tensors was to be written; at most " + std::to_string(max_checkpoint_tensors) +
-                                 " are possible, so put several into one");
+    throw_error(Errc::limit,
+                "a checkpoint of {} tensors was to be written; at most {} are possible, so put several into one",
+                {tensors.size(), max_checkpoint_tensors});
   }
   Serializer list;
   detail::list_fields(list, tensors);
   if (list.view().size() > max_checkpoint_list_bytes) {
-    throw Error(Errc::limit, "the names and shapes of " + std::to_string(tensors.size()) + " tensors take " +
-                                 std::to_string(list.view().size()) + " bytes in a checkpoint; at most " +
-                                 std::to_string(max_checkpoint_list_bytes) + " are possible");
+    throw_error(Errc::limit,
+                "the names and shapes of {} tensors take {} bytes in a checkpoint; at most {} are possible",
+                {tensors.size(), list.view().size(), max_checkpoint_list_bytes});
   }
   Serializer header;
   auto list_bytes = static_cast<std::uint32_t>(list.view().size());

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/ddp/agreement/model_signature.hpp"
 #include "dtrain/ddp/collect_parameters.hpp"
 #include "dtrain/ddp/parameter.hpp"
@@ -40,18 +41,16 @@ inline std::vector<ParameterSignature> tensor_signatures(std::span<const NamedTe
   signatures.reserve(tensors.size());
   for (const NamedTensor& tensor : tensors) {
     if (tensor.name.size() > max_parameter_name_bytes) {
-      throw Error(Errc::invalid_argument, "the name of tensor " + std::to_string(signatures.size()) +
-                                              " of a checkpoint has " + std::to_string(tensor.name.size()) +
-                                              " bytes; at most " + std::to_string(max_parameter_name_bytes) +
-                                              " are possible");
+      throw_error(Errc::invalid_argument, "the name of tensor {} of a checkpoint has {} bytes; at most {} are possible",
+                  {signatures.size(), tensor.name.size(), max_parameter_name_bytes});
     }
     if (!on_devices && tensor.value.device.kind != DeviceKind::host) {
-      throw Error(Errc::unsupported, "tensor " + std::to_string(signatures.size()) + " of a checkpoint is on " +
-                                         to_string(tensor.value.device) + "; copy it to host memory and give that");
+      throw_error(Errc::unsupported, "tensor {} of a checkpoint is on {}; copy it to host memory and give that",
+                  {signatures.size(), to_string(tensor.value.device)});
     }
     if (tensor.value.data == nullptr && tensor.value.bytes() != 0) {
-      throw Error(Errc::invalid_argument,
-                  "tensor " + std::to_string(signatures.size()) + " of a checkpoint has no memory; allocate it before");
+      throw_error(Errc::invalid_argument, "tensor {} of a checkpoint has no memory; allocate it before",
+                  {signatures.size()});
     }
     signatures.push_back({tensor.name, tensor.value.shape, tensor.value.dtype, DeviceKind::host});
   }

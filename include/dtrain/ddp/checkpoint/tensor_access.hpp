@@ -12,6 +12,7 @@
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/types/tensor_view.hpp"
 #include "dtrain/stream/cuda/check.hpp"
 #include "dtrain/stream/cuda/event.hpp"
@@ -57,9 +58,10 @@ class DeviceTensorAccess {
       return HostTensorAccess().place(tensor);
     }
     if (tensor.device != stream_.device()) {
-      throw Error(Errc::unsupported, "a tensor of a checkpoint is on " + to_string(tensor.device) +
-                                         ", but this rank's group is on " + to_string(stream_.device()) +
-                                         "; give it from there, or from the host");
+      throw_error(
+          Errc::unsupported,
+          "a tensor of a checkpoint is on {}, but this rank's group is on {}; give it from there, or from the host",
+          {to_string(tensor.device), to_string(stream_.device())});
     }
     memory_.resize(std::max(memory_.size(), tensor.bytes()));
     return std::span(memory_).first(tensor.bytes());
@@ -85,7 +87,7 @@ class DeviceTensorAccess {
     stream::cuda::Event done;
     stream_.record(done);
     if (done.block_until_complete(Deadline::after(timeout_)) != stream::WaitResult::complete) {
-      throw Error(Errc::timeout, "copying a tensor of a checkpoint between host and device took too long");
+      throw_error(Errc::timeout, "copying a tensor of a checkpoint between host and device took too long");
     }
   }
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/ddp/data/sample_batches.hpp"
 #include "dtrain/ddp/data/shuffle.hpp"
 
@@ -33,15 +34,15 @@ class DistributedSampler {
   /// @throws Error (invalid_argument) for an empty data set or batch, or a rank outside 0..world_size-1.
   explicit DistributedSampler(const SamplerOptions& options) : options_(options) {
     if (options.world_size < 1 || options.rank < 0 || options.rank >= options.world_size) {
-      throw Error(Errc::invalid_argument, "a sampler was made for rank " + std::to_string(options.rank) + " of " +
-                                              std::to_string(options.world_size) +
-                                              "; give group.rank() and group.world_size()");
+      throw_error(Errc::invalid_argument,
+                  "a sampler was made for rank {} of {}; give group.rank() and group.world_size()",
+                  {options.rank, options.world_size});
     }
     if (options.dataset_size == 0) {
-      throw Error(Errc::invalid_argument, "a sampler was made for a data set without samples; load the data first");
+      throw_error(Errc::invalid_argument, "a sampler was made for a data set without samples; load the data first");
     }
     if (options.global_batch == 0) {
-      throw Error(Errc::invalid_argument,
+      throw_error(Errc::invalid_argument,
                   "a sampler was made with a global batch of 0 samples; give the samples of all ranks in one step");
     }
   }

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <string>
 
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/ddp/profile/step_meter.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
@@ -56,15 +57,15 @@ inline std::string to_string(const ReducerStatistics& statistics) {
   const std::string why = explained ? std::string(": ") + statistics.why_nothing_is_hidden : "";
   const std::string passes = statistics.unreduced_passes == 0
                                  ? ""
-                                 : " and " + std::to_string(statistics.unreduced_passes) + " passes under no_sync()";
-  return "a step of " + std::to_string(statistics.steps) + passes + ": " + part("forward ", times.forward) +
-         part(", backward ", times.backward) +
-         (statistics.is_measured
-              ? measured(", communication ", times.communication) + measured(" (hidden ", times.hidden) + why + ")" +
-                    measured(", exposed ", times.exposed)
-              : part(", finish ", times.exposed)) +
-         ", " + bytes + " in " + std::to_string(statistics.buckets) +
-         (statistics.buckets == 1 ? " bucket" : " buckets");
+                                 : format_text(" and {} passes under no_sync()", {statistics.unreduced_passes});
+  return format_text(
+      "a step of {}{}: {}{}{}, {} in {}{}",
+      {statistics.steps, passes, part("forward ", times.forward), part(", backward ", times.backward),
+       statistics.is_measured
+           ? format_text("{}{}{}){}", {measured(", communication ", times.communication),
+                                       measured(" (hidden ", times.hidden), why, measured(", exposed ", times.exposed)})
+           : part(", finish ", times.exposed),
+       bytes, statistics.buckets, statistics.buckets == 1 ? " bucket" : " buckets"});
 }
 
 }  // namespace DTRAIN_NAMESPACE::ddp

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "dtrain/backend/operation.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/ddp/bucket_plan.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
@@ -39,12 +40,11 @@ class RunningBucket {
     const std::lock_guard lock(mutex_);
     if (step == 0 || bucket >= buckets_.size()) return to_string(operation);
     const bool is_buffer = operation.kind == backend::OperationKind::broadcast;
-    const std::string where =
-        is_buffer ? "" : "bucket " + std::to_string(bucket) + " of " + std::to_string(buckets_.size()) + " ";
+    const std::string where = is_buffer ? "" : format_text("bucket {} of {} ", {bucket, buckets_.size()});
     if (operation.kind == backend::OperationKind::all_reduce && operation.count == buckets_[bucket].elements) {
       operation.count = buckets_[bucket].payload;
     }
-    return to_string(operation) + " (" + where + "in step " + std::to_string(step) + ")";
+    return format_text("{} ({}in step {})", {to_string(operation), where, step});
   }
 
  private:

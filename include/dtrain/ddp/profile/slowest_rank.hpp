@@ -12,6 +12,7 @@
 
 #include "dtrain/backend/setup/store_gather.hpp"
 #include "dtrain/core/deadline.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/ddp/profile/reducer_statistics.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
@@ -25,8 +26,9 @@ struct SlowestRank {
 
 /// "slowest rank 3 (11.2 ms a step, mean 10.1 ms)".
 inline std::string to_string(const SlowestRank& slowest) {
-  return "slowest rank " + std::to_string(slowest.rank) + " (" + detail::milliseconds_text(slowest.computing, 1) +
-         " a step, mean " + detail::milliseconds_text(slowest.typical, 1) + ")";
+  return format_text(
+      "slowest rank {} ({} a step, mean {})",
+      {slowest.rank, detail::milliseconds_text(slowest.computing, 1), detail::milliseconds_text(slowest.typical, 1)});
 }
 
 namespace detail {
@@ -61,8 +63,7 @@ inline SlowestRank find_slowest_rank_blocking(const backend::StoreRef& store, co
     }
     const auto longest = std::max_element(times.begin(), times.end());
     const double mean = std::accumulate(times.begin(), times.end(), 0.0) / world_size;
-    return std::to_string(longest - times.begin()) + " " + std::to_string(*longest) + " " +
-           std::to_string(static_cast<std::int64_t>(mean));
+    return format_text("{} {} {}", {longest - times.begin(), *longest, static_cast<std::int64_t>(mean)});
   };
   const auto name = [](int other) { return "rank " + std::to_string(other); };
   const std::string found = backend::store_gather(

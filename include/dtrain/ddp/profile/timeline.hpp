@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/text/sanitize.hpp"
 #include "dtrain/ddp/profile/rank_timeline.hpp"
 #include "dtrain/ddp/profile/step_record.hpp"
@@ -65,7 +66,7 @@ class TraceEvents {
   /// "1234.567" for a duration that is not negative. Exact, and with a point in every locale of the program.
   static std::string microseconds(Duration duration) {
     const std::int64_t count = std::chrono::duration_cast<std::chrono::nanoseconds>(duration).count();
-    return std::to_string(count / 1000) + "." + std::to_string(1000 + count % 1000).substr(1);
+    return format_text("{}.{}", {count / 1000, std::to_string(1000 + count % 1000).substr(1)});
   }
   static std::string of_step(std::uint64_t step) { return ",\"args\":{\"step\":" + std::to_string(step) + "}"; }
 
@@ -149,7 +150,7 @@ inline std::string timeline_json(std::span<const RankTimeline> ranks, std::span<
   std::string clocks;
   for (const RankTimeline& rank : ranks) {
     events.of_rank(rank);
-    events.name("process_name", 0, "rank " + std::to_string(rank.rank) + " on " + rank.host);
+    events.name("process_name", 0, format_text("rank {} on {}", {rank.rank, rank.host}));
     constexpr const char* rows[] = {"step", "gradient ready", "launched, not started", "reduce"};
     for (int row = 0; row < 4; ++row) {
       events.name("thread_name", row, rows[row]);
@@ -159,8 +160,8 @@ inline std::string timeline_json(std::span<const RankTimeline> ranks, std::span<
       pairs.add(record, parameters);
     }
     if (rank.clock_uncertainty.count() != 0) {
-      clocks += (clocks.empty() ? "" : ", ") + std::string("rank ") + std::to_string(rank.rank) + " to within " +
-                std::to_string(rank.clock_uncertainty.count() / 1000) + " us";
+      clocks += format_text("{}rank {} to within {} us",
+                            {clocks.empty() ? "" : ", ", rank.rank, rank.clock_uncertainty.count() / 1000});
     }
   }
   const std::string clock = clocks.empty() ? "one clock" : "rank 0's clock; estimated over the store: " + clocks;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/text/sanitize.hpp"
 #include "dtrain/ddp/agreement/rank0_task.hpp"
 #include "dtrain/ddp/checkpoint/atomic_file.hpp"
@@ -30,7 +31,7 @@ template <class Store>
 void put_chunks_blocking(const Store& store, const std::string& key, const std::string& text) {
   std::size_t chunks = 0;
   for (std::size_t at = 0; at < text.size(); at += timeline_chunk_bytes) {
-    store.set(key + "/" + std::to_string(chunks++), text.substr(at, timeline_chunk_bytes)).wait();
+    store.set(format_text("{}/{}", {key, chunks++}), text.substr(at, timeline_chunk_bytes)).wait();
   }
   store.set(key, to_bytes(chunks)).wait();
 }
@@ -43,7 +44,7 @@ std::string take_chunks_blocking(const Store& store, const std::string& key) {
   const std::size_t chunks = std::min(from_bytes<std::size_t>(count, "the number of a timeline's parts"), most);
   std::string text;
   for (std::size_t chunk = 0; chunk < chunks; ++chunk) {
-    const std::string name = key + "/" + std::to_string(chunk);
+    const std::string name = format_text("{}/{}", {key, chunk});
     text += store.take(name, 1).wait();
   }
   return text;
@@ -75,7 +76,7 @@ void write_timeline(const Group& group, const std::string& path, std::vector<Ste
     for (int rank = 1; rank < ranks; ++rank) {
       std::optional<RankTimeline> other =
           parse_rank_timeline(rank, detail::take_chunks_blocking(store, std::to_string(rank)));
-      if (!other) throw Error(Errc::protocol, "the timeline of rank " + std::to_string(rank) + " cannot be read");
+      if (!other) throw_error(Errc::protocol, "the timeline of rank {} cannot be read", {rank});
       all.push_back(*std::move(other));
     }
     const std::string text = timeline_json(all, parameters);

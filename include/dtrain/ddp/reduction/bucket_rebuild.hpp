@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "dtrain/core/process/available_memory.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/types/tensor_view.hpp"
 #include "dtrain/ddp/bucket_plan.hpp"
 #include "dtrain/ddp/reduction/gradient_table.hpp"
@@ -38,7 +39,7 @@ inline BucketPlan rebuilt_plan(const BucketPlan& plan, std::span<const GradientS
                                std::span<const std::size_t> order, const BucketCaps& caps) {
   BucketPlan next = plan_buckets(sizes, order, caps);
   if (next.arena_bytes != plan.arena_bytes) {
-    throw Error(Errc::invalid_argument, "a second bucket plan needs another arena; it is not of the same gradients");
+    throw_error(Errc::invalid_argument, "a second bucket plan needs another arena; it is not of the same gradients");
   }
   return next;
 }

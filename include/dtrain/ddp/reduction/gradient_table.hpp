@@ -125,8 +125,9 @@ class GradientTable {
   }
 
   std::string where() const {
-    return device_.kind == DeviceKind::host ? std::string("in host memory")
-                                            : "on " + to_string(device_) + ", the device of its communication";
+    return device_.kind == DeviceKind::host
+               ? std::string("in host memory")
+               : format_text("on {}, the device of its communication", {to_string(device_)});
   }
 
   void require_same_device(std::size_t parameter, StreamHandle stream) const {

@@ -88,10 +88,11 @@ class ReadyTracker {
     if (count == 0) {
       return {};
     }
-    const std::string more = count > most_named ? " and " + std::to_string(count - most_named) + " more" : "";
-    return "in step " + std::to_string(step) + " these parameters got no gradient: " + listed + more +
-           "; the backward pass must call ready(i) for every parameter, with zeros where one took no part (or set "
-           "DdpOptions::allow_unused_parameters)";
+    const std::string more = count > most_named ? format_text(" and {} more", {count - most_named}) : "";
+    return format_text(
+        "in step {} these parameters got no gradient: {}{}; the backward pass must call ready(i) for every parameter, "
+        "with zeros where one took no part (or set DdpOptions::allow_unused_parameters)",
+        {step, listed, more});
   }
 
   /// The number of the last step begun, from 1.

@@ -19,6 +19,7 @@
 #include "dtrain/core/cause.hpp"
 #include "dtrain/core/exception_text.hpp"
 #include "dtrain/core/log.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/types/tensor_view.hpp"
 #include "dtrain/ddp/address_check.hpp"
 #include "dtrain/ddp/ddp_options.hpp"
@@ -116,12 +117,12 @@ class Reducer final : public Step::Target {
     }
     backend::throw_if_failed(reduction_.communicator(), *context_.latch, context_.rank);
     if (under_way_) {
-      throw Error(Errc::invalid_argument,
-                  caller + std::string(tracker_.is_open()
-                                           ? " came while a step was under way; finish() it first, or let the "
-                                             "backward() that it is in return"
-                                           : " came after a step that failed; gradients are no longer the same on all "
-                                             "ranks"));
+      throw_error(
+          Errc::invalid_argument, "{}{}",
+          {caller, tracker_.is_open()
+                       ? " came while a step was under way; finish() it first, or let the backward() that it is "
+                         "in return"
+                       : " came after a step that failed; gradients are no longer the same on all ranks"});
     }
   }
 
@@ -148,7 +149,7 @@ class Reducer final : public Step::Target {
 
   void finish() override {
     if (!tracker_.end_step()) {
-      throw Error(Errc::invalid_argument, "finish() came when no step was under way; begin() one first");
+      throw_error(Errc::invalid_argument, "finish() came when no step was under way; begin() one first");
     }
     reduction_.meter().waiting();
     backend::throw_if_failed(reduction_.communicator(), *context_.latch, context_.rank);
