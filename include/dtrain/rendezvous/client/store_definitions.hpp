@@ -38,8 +38,8 @@ inline std::string describe(const Request& request) {
     case RequestKind::get_many:
     case RequestKind::take: verb = "waiting for key "; break;
   }
-  return verb + in_quotes(request.keys.front()) +
-         (request.keys.size() > 1 ? format_text(" and {} more", {request.keys.size() - 1}) : "");
+  const std::string key = in_quotes(request.keys.front());
+  return request.keys.size() == 1 ? verb + key : format_text("{}{} and {} more", {verb, key, request.keys.size() - 1});
 }
 
 /// Checks a request against the bounds. @throws Error (invalid_argument) with the bound that it exceeds

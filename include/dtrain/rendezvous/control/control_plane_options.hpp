@@ -36,20 +36,20 @@ struct ControlPlaneOptions {
 /// @throws Error (identity) for several ranks without an address of the store, or with one that this rank cannot reach
 inline void check_master_address(const ControlPlaneOptions& options) {
   const identity::ProcessIdentity& identity = options.identity;
-  const std::string rank = "rank " + std::to_string(identity.rank);
   if (identity.world_size > 1 && (!identity.master_addr || !identity.master_port)) {
-    throw_error(Errc::identity,
-                "{} of {} does not know the address of the job's store; set MASTER_ADDR and MASTER_PORT to an address "
-                "of rank 0's host and a free port there",
-                {rank, identity.world_size});
+    throw_error(
+        Errc::identity,
+        "rank {} of {} does not know the address of the job's store; set MASTER_ADDR and MASTER_PORT to an address "
+        "of rank 0's host and a free port there",
+        {identity.rank, identity.world_size});
   }
   const bool is_elsewhere = !identity.is_provisional("node_rank") && identity.node_rank.value_or(0) != 0;
   const bool may_be_here = options.secret || options.interface;  // else rank 0 does not listen at 0.0.0.0
   if (!options.hosts_store && net::is_any_host(identity.master_addr.value_or("")) && (is_elsewhere || !may_be_here)) {
     throw_error(Errc::identity,
-                "{} cannot connect to the job's store at {}, which means every interface of rank 0's host; set "
+                "rank {} cannot connect to the job's store at {}, which means every interface of rank 0's host; set "
                 "MASTER_ADDR to an address of that host",
-                {rank, *identity.master_addr});
+                {identity.rank, *identity.master_addr});
   }
 }
 

@@ -38,10 +38,10 @@ inline std::optional<std::string> mismatch(const RankInfo& info, std::string_vie
   if (!stated || *stated == computed) {
     return std::nullopt;
   }
-  std::string text = format_text("rank {} on host {} was given ", {info.rank, info.host});
-  text.append(name).append(" ").append(std::to_string(*stated)).append(" by its launcher, but it is ");
-  text.append(std::to_string(computed)).append(": ").append(why);
-  return text + "; correct the variable or flag that states it, or leave it out";
+  return format_text(
+      "rank {} on host {} was given {} {} by its launcher, but it is {}: {}; correct the variable or flag that states "
+      "it, or leave it out",
+      {info.rank, info.host, name, *stated, computed, why});
 }
 
 /// If another rank has the same host name but another host id, the remedy to append to the sentence; else empty.
