@@ -22,14 +22,9 @@ inline std::string kind(const ParameterSignature& parameter) {
                                  parameter.device == DeviceKind::cuda ? " on cuda" : ""});
 }
 
-inline std::string possessive(int rank, const std::string& what) {
-  return format_text("rank {}'s {}", {rank, what});
-}
-
-template <class Value>
-std::string option_difference(const char* option, int rank, const Value& mine, int other_rank, const Value& theirs) {
-  return format_text("{} is {}, {}{}", {possessive(rank, std::string("DdpOptions::") + option), mine,
-                                        possessive(other_rank, "is "), theirs});
+inline std::string option_difference(const char* option, int rank, std::string_view mine, int other_rank,
+                                     std::string_view theirs) {
+  return format_text("rank {}'s DdpOptions::{} is {}, rank {}'s is {}", {rank, option, mine, other_rank, theirs});
 }
 
 /// The first difference of the boolean options.
@@ -95,9 +90,8 @@ inline std::optional<std::string> first_difference(const ModelSignature& mine, i
     const ParameterSignature& b = theirs.parameters[i];
     if (a == b) continue;
     const std::string other_name = a.name == b.name ? "" : in_quotes(b.name) + ", ";
-    return format_text("{}{} {} is {}, {}{}{}",
-                       {detail::possessive(rank, "parameter "), i, in_quotes(a.name), detail::kind(a),
-                        detail::possessive(other_rank, "is "), other_name, detail::kind(b)});
+    return format_text("rank {}'s parameter {} {} is {}, rank {}'s is {}{}",
+                       {rank, i, in_quotes(a.name), detail::kind(a), other_rank, other_name, detail::kind(b)});
   }
   if (mine.parameters.size() > common) {
     return detail::extra_parameter(rank, mine, other_rank, common);
