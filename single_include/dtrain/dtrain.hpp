@@ -796,28 +796,6 @@ inline std::string limit_hint(int error) {
 
 }  // namespace DTRAIN_NAMESPACE
 
-// ---- dtrain/core/exception_text.hpp
-
-/// @file
-/// exception_text(): the message of the exception that is being handled.
-
-namespace DTRAIN_NAMESPACE {
-
-/// Its message; if memory ran out, with the limit that may be the cause. @pre in a catch block
-inline std::string exception_text() {
-  try {
-    throw;
-  } catch (const std::bad_alloc& error) {
-    return std::string("memory could not be had: ") + error.what() + limit_hint(ENOMEM);
-  } catch (const std::exception& error) {
-    return error.what();
-  } catch (...) {
-    return "an exception that is not a std::exception";
-  }
-}
-
-}  // namespace DTRAIN_NAMESPACE
-
 // ---- dtrain/core/process/small_file.hpp
 
 /// @file
@@ -945,6 +923,8 @@ namespace DTRAIN_NAMESPACE {
 
 /// As a default argument, `SourceLocation::current()` is the position of the call.
 struct SourceLocation {
+  constexpr SourceLocation() noexcept = default;  // no aggregate: a list of values for a text is never converted to it
+
   const char* file = "";
   const char* function = "";
   unsigned line = 0;
@@ -952,7 +932,11 @@ struct SourceLocation {
   static constexpr SourceLocation current(const char* file = __builtin_FILE(),
                                           const char* function = __builtin_FUNCTION(),
                                           unsigned line = __builtin_LINE()) noexcept {
-    return {file, function, line};
+    SourceLocation place;
+    place.file = file;
+    place.function = function;
+    place.line = line;
+    return place;
   }
 };
 
@@ -1064,6 +1048,127 @@ class Error : public std::system_error {
 template <>
 struct std::is_error_code_enum<dtrain::Errc> : std::true_type {};
 
+// ---- dtrain/core/text/duration_text.hpp
+
+/// @file
+/// duration_text(): durations as text, for messages.
+
+namespace DTRAIN_NAMESPACE {
+
+/// "0.3 s", "600.0 s".
+inline std::string duration_text(Deadline::Clock::duration time) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.1f s", std::chrono::duration<double>(time).count());
+  return text;
+}
+
+}  // namespace DTRAIN_NAMESPACE
+
+// ---- dtrain/core/text/format_text.hpp
+
+/// @file
+/// format_text(): a text with values in it; throw_error(), throw_errno(): an Error with such a sentence.
+
+namespace DTRAIN_NAMESPACE {
+
+/// A value for a text: characters, to which it refers, or a whole number.
+class TextValue {
+ public:
+  TextValue(const char* characters) noexcept : TextValue(std::string_view(characters)) {}
+  TextValue(const std::string& characters) noexcept : TextValue(std::string_view(characters)) {}
+  TextValue(std::string_view characters) noexcept
+      : kind_(Kind::characters), number_(characters.size()), characters_(characters.data()) {}
+  TextValue(std::signed_integral auto number) noexcept
+      : kind_(Kind::signed_number), number_(static_cast<std::uint64_t>(std::int64_t{number})) {}
+  TextValue(std::unsigned_integral auto number) noexcept : kind_(Kind::unsigned_number), number_(number) {}
+  TextValue(char) = delete;
+  TextValue(bool) = delete;
+
+  /// Appends the value to `text`.
+  void append_to(std::string& text) const;
+
+ private:
+  enum class Kind : unsigned char { characters, signed_number, unsigned_number };
+
+  Kind kind_;
+  std::uint64_t number_;  ///< the number's bits, or the count of characters
+  const char* characters_;
+};
+
+/// A constant text with `Count` places `{}` for values; another count does not compile.
+template <std::size_t Count>
+class TextPattern {
+ public:
+  consteval TextPattern(const char* characters) : characters_(characters) {
+    std::size_t places = 0;
+    for (const char* at = characters; *at != '\0'; ++at) {
+      if (at[0] == '{' && at[1] == '}') ++places;
+    }
+    if (places != Count) throw "the text has not one {} for each value";
+  }
+
+  constexpr const char* characters() const noexcept { return characters_; }
+
+ private:
+  const char* characters_;
+};
+
+namespace detail {
+std::string format_values(const char* pattern, std::span<const TextValue> values);
+[[noreturn]] void throw_formatted(Errc code, const char* pattern, std::span<const TextValue> values,
+                                  SourceLocation where);
+[[noreturn]] void throw_formatted_posix(int number, const char* pattern, std::span<const TextValue> values,
+                                        const char* remedy, SourceLocation where);
+}  // namespace detail
+
+/// `format_text("rank {} of {}", {rank, size})`. A call costs a third of the compile time and code of the same text
+/// made with `+`: no function is inlined into it, and no std::string is destroyed there.
+template <std::size_t Count>
+std::string format_text(std::type_identity_t<TextPattern<Count>> pattern, const TextValue (&values)[Count]) {
+  return detail::format_values(pattern.characters(), values);
+}
+
+/// Throws Error(code, format_text(pattern, values)).
+template <std::size_t Count>
+[[noreturn]] void throw_error(Errc code, std::type_identity_t<TextPattern<Count>> pattern,
+                              const TextValue (&values)[Count], SourceLocation where = SourceLocation::current()) {
+  detail::throw_formatted(code, pattern.characters(), values, where);
+}
+
+/// Throws Error(code, sentence).
+[[noreturn]] inline void throw_error(Errc code, const char* sentence,
+                                     SourceLocation where = SourceLocation::current()) {
+  detail::throw_formatted(code, sentence, {}, where);
+}
+
+/// Throws posix_error(number, format_text(pattern, values), remedy).
+template <std::size_t Count>
+[[noreturn]] void throw_posix(int number, std::type_identity_t<TextPattern<Count>> pattern,
+                              const TextValue (&values)[Count], const char* remedy = "",
+                              SourceLocation where = SourceLocation::current()) {
+  detail::throw_formatted_posix(number, pattern.characters(), values, remedy, where);
+}
+
+/// Throws posix_error(number, doing).
+[[noreturn]] inline void throw_posix(int number, std::string_view doing,
+                                     SourceLocation where = SourceLocation::current()) {
+  throw_posix(number, "{}", {doing}, "", where);
+}
+
+/// throw_posix() of the present errno.
+template <std::size_t Count>
+[[noreturn]] void throw_errno(std::type_identity_t<TextPattern<Count>> pattern, const TextValue (&values)[Count],
+                              const char* remedy = "", SourceLocation where = SourceLocation::current()) {
+  throw_posix(errno, pattern, values, remedy, where);
+}
+
+/// throw_posix() of the present errno.
+[[noreturn]] inline void throw_errno(std::string_view doing, SourceLocation where = SourceLocation::current()) {
+  throw_posix(errno, doing, where);
+}
+
+}  // namespace DTRAIN_NAMESPACE
+
 // ---- dtrain/core/cause.hpp
 
 /// @file
@@ -1090,15 +1195,15 @@ struct Cause {
   /// "rank 1 on host gpu-a was lost: ...".
   std::string sentence() const {
     const std::string who =
-        rank < 0 ? std::string("the job") : "rank " + std::to_string(rank) + (host.empty() ? "" : " on host " + host);
+        rank < 0 ? "the job" : format_text("rank {}{}{}", {rank, host.empty() ? "" : " on host ", host});
     switch (kind) {
-      case CauseKind::lost: return who + " was lost: " + text;
-      case CauseKind::exception: return who + " failed: " + text;
-      case CauseKind::timeout: return who + " timed out: " + text;
+      case CauseKind::lost: return format_text("{} was lost: {}", {who, text});
+      case CauseKind::exception: return format_text("{} failed: {}", {who, text});
+      case CauseKind::timeout: return format_text("{} timed out: {}", {who, text});
       case CauseKind::disagreement: return "ranks disagree: " + text;
-      case CauseKind::stopped: return who + " was stopped: " + text;
+      case CauseKind::stopped: return format_text("{} was stopped: {}", {who, text});
     }
-    return who + ": " + text;
+    return format_text("{}: {}", {who, text});
   }
 };
 
@@ -1154,7 +1259,7 @@ std::array<std::byte, N> random_bytes() {
   while (done < bytes.size()) {
     const ssize_t count = ::getrandom(bytes.data() + done, bytes.size() - done, 0);
     if (count < 0 && errno != EINTR) {
-      throw errno_error("asking the system for random bytes");
+      throw_errno("asking the system for random bytes");
     }
     done += count > 0 ? static_cast<std::size_t>(count) : 0;
   }
@@ -1164,6 +1269,28 @@ std::array<std::byte, N> random_bytes() {
 /// 32 hexadecimal digits.
 inline std::string random_job_id() {
   return hex(random_bytes<16>());
+}
+
+}  // namespace DTRAIN_NAMESPACE
+
+// ---- dtrain/core/exception_text.hpp
+
+/// @file
+/// exception_text(): the message of the exception that is being handled.
+
+namespace DTRAIN_NAMESPACE {
+
+/// Its message; if memory ran out, with the limit that may be the cause. @pre in a catch block
+inline std::string exception_text() {
+  try {
+    throw;
+  } catch (const std::bad_alloc& error) {
+    return format_text("memory could not be had: {}{}", {error.what(), limit_hint(ENOMEM)});
+  } catch (const std::exception& error) {
+    return error.what();
+  } catch (...) {
+    return "an exception that is not a std::exception";
+  }
 }
 
 }  // namespace DTRAIN_NAMESPACE
@@ -1309,99 +1436,6 @@ class FailureLatch : public std::enable_shared_from_this<FailureLatch> {
   Reporter reporter_;
   const OwningProcess process_;
 };
-
-}  // namespace DTRAIN_NAMESPACE
-
-// ---- dtrain/core/text/duration_text.hpp
-
-/// @file
-/// duration_text(): durations as text, for messages.
-
-namespace DTRAIN_NAMESPACE {
-
-/// "0.3 s", "600.0 s".
-inline std::string duration_text(Deadline::Clock::duration time) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.1f s", std::chrono::duration<double>(time).count());
-  return text;
-}
-
-}  // namespace DTRAIN_NAMESPACE
-
-// ---- dtrain/core/text/format_text.hpp
-
-/// @file
-/// format_text(): a text with values in it, and throw_error(): an Error with such a sentence.
-
-namespace DTRAIN_NAMESPACE {
-
-/// A value for a text: characters, to which it refers, or a whole number.
-class TextValue {
- public:
-  TextValue(const char* characters) noexcept : TextValue(std::string_view(characters)) {}
-  TextValue(const std::string& characters) noexcept : TextValue(std::string_view(characters)) {}
-  TextValue(std::string_view characters) noexcept
-      : kind_(Kind::characters), number_(characters.size()), characters_(characters.data()) {}
-  TextValue(std::signed_integral auto number) noexcept
-      : kind_(Kind::signed_number), number_(static_cast<std::uint64_t>(std::int64_t{number})) {}
-  TextValue(std::unsigned_integral auto number) noexcept : kind_(Kind::unsigned_number), number_(number) {}
-  TextValue(char) = delete;
-  TextValue(bool) = delete;
-
-  /// Appends the value to `text`.
-  void append_to(std::string& text) const;
-
- private:
-  enum class Kind : unsigned char { characters, signed_number, unsigned_number };
-
-  Kind kind_;
-  std::uint64_t number_;  ///< the number's bits, or the count of characters
-  const char* characters_;
-};
-
-/// A constant text with `Count` places `{}` for values; another count does not compile.
-template <std::size_t Count>
-class TextPattern {
- public:
-  consteval TextPattern(const char* characters) : characters_(characters) {
-    std::size_t places = 0;
-    for (const char* at = characters; *at != '\0'; ++at) {
-      if (at[0] == '{' && at[1] == '}') ++places;
-    }
-    if (places != Count) throw "the text has not one {} for each value";
-  }
-
-  constexpr const char* characters() const noexcept { return characters_; }
-
- private:
-  const char* characters_;
-};
-
-namespace detail {
-std::string format_values(const char* pattern, std::span<const TextValue> values);
-[[noreturn]] void throw_formatted(Errc code, const char* pattern, std::span<const TextValue> values,
-                                  SourceLocation where);
-}  // namespace detail
-
-/// `format_text("rank {} of {}", {rank, size})`. A call costs a third of the compile time and code of the same text
-/// made with `+`: no function is inlined into it, and no std::string is destroyed there.
-template <std::size_t Count>
-std::string format_text(std::type_identity_t<TextPattern<Count>> pattern, const TextValue (&values)[Count]) {
-  return detail::format_values(pattern.characters(), values);
-}
-
-/// Throws Error(code, format_text(pattern, values)).
-template <std::size_t Count>
-[[noreturn]] void throw_error(Errc code, std::type_identity_t<TextPattern<Count>> pattern,
-                              const TextValue (&values)[Count], SourceLocation where = SourceLocation::current()) {
-  detail::throw_formatted(code, pattern.characters(), values, where);
-}
-
-/// Throws Error(code, sentence).
-[[noreturn]] inline void throw_error(Errc code, const char* sentence,
-                                     SourceLocation where = SourceLocation::current()) {
-  detail::throw_formatted(code, sentence, {}, where);
-}
 
 }  // namespace DTRAIN_NAMESPACE
 
@@ -1614,10 +1648,8 @@ class Serializer {
   [[gnu::cold, gnu::noinline]] void require_finished(std::string_view what) const {
     if (!finished()) {
       const std::string_view bytes(reinterpret_cast<const char*>(in_.data()), in_.size());
-      throw Error(Errc::protocol, std::string(what) + " came as " + in_quotes(bytes, 64) + ", which " +
-                                      (ok() ? "has more bytes than its fields" : problem_) + " (byte " +
-                                      std::to_string(at_) + " of " + std::to_string(in_.size()) +
-                                      "); do all ranks run the same program?");
+      throw_error(Errc::protocol, "{} came as {}, which {} (byte {} of {}); do all ranks run the same program?",
+                  {what, in_quotes(bytes, 64), ok() ? "has more bytes than its fields" : problem_, at_, in_.size()});
     }
   }
 
@@ -1753,6 +1785,12 @@ namespace DTRAIN_NAMESPACE {
 /// IEEE 754 floating point, of which bf16 is the upper half of an f32; two's complement integers; bytes; the 8-bit
 /// floats of the Open Compute Project (see float8.hpp). Checkpoints contain the numbers, so they never change.
 enum class DType : std::uint8_t { f64 = 1, f32, f16, bf16, i64, i32, u8, f8e4m3, f8e5m2 };
+
+/// @name Bounds of the enumerators, for bytes from outside
+/// @{
+inline constexpr DType first_dtype = DType::f64;
+inline constexpr DType last_dtype = DType::f8e5m2;
+/// @}
 
 /// Size of one element; 0 for a value that is no DType.
 constexpr std::size_t size_bytes(DType dtype) noexcept {
@@ -2156,13 +2194,11 @@ class Shape {
 
   explicit Shape(std::span<const std::int64_t> extents) {
     if (extents.size() > max_rank) {
-      throw Error(Errc::invalid_argument,
-                  "a shape has " + std::to_string(extents.size()) + " extents; at most 8 are possible");
+      throw_error(Errc::invalid_argument, "a shape has {} extents; at most 8 are possible", {extents.size()});
     }
     for (const std::int64_t extent : extents) {
       if (extent < 0 || (extent > 0 && element_count_ > (std::int64_t{1} << 60) / extent)) {
-        throw Error(Errc::invalid_argument,
-                    "extent " + std::to_string(extent) + " of a shape is negative or makes it too large");
+        throw_error(Errc::invalid_argument, "extent {} of a shape is negative or makes it too large", {extent});
       }
       extents_[rank_++] = extent;
       element_count_ *= extent;
@@ -2204,10 +2240,15 @@ struct TensorView {
   template <Element T>
   std::span<T> as() const {
     if (dtype_of<T>::value != dtype || device.kind != DeviceKind::host) {
-      throw Error(Errc::invalid_argument, std::string("a view of ") + name(dtype) + " on " + to_string(device) +
-                                              " was read as " + name(dtype_of<T>::value) + " on host");
+      refuse_read_as(dtype_of<T>::value);
     }
     return {reinterpret_cast<T*>(data), shape.element_count()};
+  }
+
+ private:
+  [[noreturn]] DTRAIN_NOT_INLINED void refuse_read_as(DType other) const {
+    throw_error(Errc::invalid_argument, "a view of {} on {} was read as {} on host",
+                {name(dtype), to_string(device), name(other)});
   }
 };
 
@@ -3356,6 +3397,7 @@ inline Kernel baseline_min_max_kernel(DType dtype) noexcept {
   }
 }
 
+/// Sum, product or average of an integer type; null for others.
 inline Kernel baseline_integer_kernel(DType dtype, ReduceOp op) noexcept {
   switch (dtype) {
     case DType::i64:
@@ -3366,18 +3408,26 @@ inline Kernel baseline_integer_kernel(DType dtype, ReduceOp op) noexcept {
       return op == ReduceOp::sum       ? &baseline_kernel<IntegerSum<std::uint32_t, 16>>
              : op == ReduceOp::product ? &integer_product<std::uint32_t>
                                        : &integer_average<std::int32_t, std::int64_t>;
-    default:
+    case DType::u8:
       return op == ReduceOp::sum       ? &baseline_kernel<IntegerSum<std::uint8_t, 16>>
              : op == ReduceOp::product ? &integer_product<std::uint8_t>
                                        : &integer_average<std::uint8_t, std::uint32_t>;
+    case DType::f64:
+    case DType::f32:
+    case DType::f16:
+    case DType::bf16:
+    case DType::f8e4m3:
+    case DType::f8e5m2: break;
   }
+  return nullptr;
 }
 
+/// Of the types that are reduced.
 constexpr bool is_float(DType dtype) noexcept {
   return dtype == DType::f64 || dtype == DType::f32 || dtype == DType::f16 || dtype == DType::bf16;
 }
 
-/// Never null.
+/// Never null for a type that is reduced.
 inline Kernel baseline_kernel_for(DType dtype, ReduceOp op) noexcept {
   if (op == ReduceOp::min || op == ReduceOp::max) {
     return baseline_min_max_kernel(dtype);
@@ -3698,7 +3748,7 @@ class BlockedSignals {
     static_cast<void>(::sigfillset(&all));
     const int error = ::pthread_sigmask(SIG_SETMASK, &all, &before_);
     if (error != 0) {
-      throw posix_error(error, "blocking signals to start a thread");
+      throw_posix(error, "blocking signals to start a thread");
     }
   }
   BlockedSignals(const BlockedSignals&) = delete;
@@ -4043,7 +4093,7 @@ class Poller {
     event.events = EPOLLIN;
     event.data.u64 = wakeup_tag;
     if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, wakeup, &event) != 0) {
-      throw errno_error("adding the wake-up descriptor to an epoll set");
+      throw_errno("adding the wake-up descriptor to an epoll set");
     }
   }
 
@@ -4051,7 +4101,7 @@ class Poller {
   /// @throws Error (posix) if epoll refuses it: a regular file (EPERM), a closed descriptor (EBADF).
   void add(Waiter& waiter, int descriptor, Interest interest) {
     if (descriptor < 0) {
-      throw posix_error(EBADF, "waiting for a descriptor that is not open");
+      throw_posix(EBADF, "waiting for a descriptor that is not open");
     }
     const auto index = static_cast<std::size_t>(descriptor);
     if (index >= entries_.size()) {
@@ -4066,7 +4116,7 @@ class Poller {
       const int reason = errno;
       waiter.unlink();
       apply(descriptor, entry, false);
-      throw posix_error(reason, "waiting for descriptor " + std::to_string(descriptor));
+      throw_posix(reason, "waiting for descriptor {}", {descriptor});
     }
     waiter.descriptor = descriptor;
   }
@@ -4088,7 +4138,7 @@ class Poller {
     std::array<epoll_event, 64> events;
     const int count = ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), timeout_ms);
     if (count < 0 && errno != EINTR) {
-      throw errno_error("waiting for events");
+      throw_errno("waiting for events");
     }
     bool woken = false;
     for (std::size_t i = 0; count > 0 && i < static_cast<std::size_t>(count); ++i) {
@@ -4200,7 +4250,7 @@ std::jthread start_thread(const std::string& what, Main main) {
   try {
     return std::jthread(std::move(main));
   } catch (const std::system_error& failure) {
-    throw Error(failure.code(), "starting " + what + ": " + failure.what() + limit_hint(ENOMEM));
+    throw Error(failure.code(), format_text("starting {}: {}{}", {what, failure.what(), limit_hint(ENOMEM)}));
   }
 }
 
@@ -4345,7 +4395,7 @@ class Task<T>::Awaiter {
   bool await_suspend(std::coroutine_handle<> parent) {
     const std::coroutine_handle<promise_type> child = task_.frame_;
     if (!child) {
-      throw Error(Errc::invalid_argument, "a task was awaited twice, or after it was moved from");
+      throw_error(Errc::invalid_argument, "a task was awaited twice, or after it was moved from");
     }
     child.resume();
     if (child.done()) {
@@ -4767,10 +4817,10 @@ class EventLoop {
   [[nodiscard]] TaskHandle spawn(Task<void> task, ExceptionHandler on_exception = {},
                                  DestroyedHandler on_destroyed = {}) {
     if (closed_) {
-      throw Error(Errc::cancelled, "starting a task: the event loop has ended");
+      throw_error(Errc::cancelled, "starting a task: the event loop has ended");
     }
     if (!task) {
-      throw Error(Errc::invalid_argument, "starting a task that was moved from");
+      throw_error(Errc::invalid_argument, "starting a task that was moved from");
     }
     auto record = std::make_unique<TaskRecord>(std::move(task), std::move(on_exception), std::move(on_destroyed));
     scheduler_.start(*record);
@@ -4816,8 +4866,8 @@ class EventLoop {
     if (!owner.done()) {
       owner.cancel();
       const bool late = deadline.passed();
-      throw Error(late ? Errc::timeout : Errc::cancelled,
-                  std::string(doing) + (late ? ": the deadline passed" : ": the event loop was stopped"));
+      throw_error(late ? Errc::timeout : Errc::cancelled, "{}: {}",
+                  {doing, late ? "the deadline passed" : "the event loop was stopped"});
     }
     return outcome.take();
   }
@@ -4869,7 +4919,7 @@ class EventLoop {
   template <class Done>
   void drive(Done done) {
     if (running_.exchange(true)) {
-      throw Error(Errc::invalid_argument, "running an event loop that is running already; await the task instead");
+      throw_error(Errc::invalid_argument, "running an event loop that is running already; await the task instead");
     }
     thread_.store(::pthread_self());
     struct RunningReset {
@@ -5141,16 +5191,16 @@ class LoopHandle : public std::enable_shared_from_this<LoopHandle> {
   /// @throws why nothing starts any more
   [[noreturn]] void throw_ended(std::string_view doing) const {
     if (!process_.is_current()) {
-      throw Error(Errc::closed, std::string(doing) + ": this process was forked from a rank, and is none");
+      throw_error(Errc::closed, "{}: this process was forked from a rank, and is none", {doing});
     }
     if (loop_.expired()) {
-      throw Error(Errc::closed, std::string(doing) + ": this rank's process group has been destroyed");
+      throw_error(Errc::closed, "{}: this rank's process group has been destroyed", {doing});
     }
     const std::lock_guard lock(mutex_);
     if (end_reason_.empty()) {
-      throw Error(Errc::closed, std::string(doing) + ": the event loop has ended");
+      throw_error(Errc::closed, "{}: the event loop has ended", {doing});
     }
-    throw Error(Errc::cancelled, std::string(doing) + ": the event loop ended because of: " + end_reason_);
+    throw_error(Errc::cancelled, "{}: the event loop ended because of: {}", {doing, end_reason_});
   }
 
   /// For LoopThread: runs the loop in this thread until it is stopped or throws, and closes it.
@@ -5225,13 +5275,13 @@ class [[nodiscard]] BackgroundTask {
   /// (invalid_argument) on the loop's thread, or if nothing is owned
   T wait(Deadline deadline, std::string_view doing = "waiting for a coroutine on the control loop") {
     if (!state_ || loop_->on_loop_thread()) {
-      throw Error(Errc::invalid_argument,
-                  std::string(doing) + (state_ ? ": called on the control thread, where it would wait for itself; "
-                                                 "co_await the coroutine instead"
-                                               : ": there is none"));
+      throw_error(Errc::invalid_argument, "{}: {}",
+                  {doing, state_ ? "called on the control thread, where it would wait for itself; co_await the "
+                                   "coroutine instead"
+                                 : "there is none"});
     }
     if (!state_->wait_until_gone(deadline)) {
-      throw Error(Errc::timeout, std::string(doing) + ": the deadline passed");
+      throw_error(Errc::timeout, "{}: the deadline passed", {doing});
     }
     if (state_->error) {
       std::rethrow_exception(std::exchange(state_->error, nullptr));
@@ -5248,7 +5298,7 @@ class [[nodiscard]] BackgroundTask {
       const std::shared_ptr<SpawnStateOf<T>> state = state_;
       cancel();
       if (!state->outcome.done()) {
-        throw Error(Errc::timeout, std::string(doing) + ": the deadline passed");
+        throw_error(Errc::timeout, "{}: the deadline passed", {doing});
       }
       return state->outcome.take();
     }
@@ -5360,8 +5410,7 @@ Task<std::conditional_t<std::is_void_v<T>, void, std::vector<std::conditional_t<
       children.back().handle().resume();
     }
     if (!tasks.empty() && co_await state.done.wait(deadline) == WakeReason::timed_out) {
-      throw Error(Errc::timeout, "waiting for " + std::to_string(state.pending) + " of " +
-                                     std::to_string(tasks.size()) + " tasks: the deadline passed");
+      throw_error(Errc::timeout, "waiting for {} of {} tasks: the deadline passed", {state.pending, tasks.size()});
     }
   }  // destroys the children that still wait
   detail::rethrow_failed(outcomes);
@@ -5627,7 +5676,7 @@ class SocketAddress {
       return "?";
     }
     const bool scoped = is_v6() && storage_.v6.sin6_scope_id != 0;
-    return scoped ? std::string(text) + "%" + std::to_string(storage_.v6.sin6_scope_id) : std::string(text);
+    return scoped ? format_text("{}%{}", {text, storage_.v6.sin6_scope_id}) : std::string(text);
   }
 
   const sockaddr* data() const noexcept { return &storage_.any; }
@@ -5679,8 +5728,8 @@ inline bool is_any_host(std::string_view host) {
 
 /// "192.0.2.1:80", "[2001:db8::1]:80".
 inline std::string to_string(const SocketAddress& address) {
-  const std::string host = address.is_v6() ? "[" + address.host() + "]" : address.host();
-  return host + ":" + std::to_string(address.port());
+  return address.is_v6() ? format_text("[{}]:{}", {address.host(), address.port()})
+                         : format_text("{}:{}", {address.host(), address.port()});
 }
 
 }  // namespace DTRAIN_NAMESPACE::net
@@ -5703,7 +5752,7 @@ struct InterfaceAddress {
 inline std::vector<InterfaceAddress> interface_addresses() {
   ::ifaddrs* list = nullptr;
   if (::getifaddrs(&list) != 0) {
-    throw errno_error("asking for the addresses of this machine's network interfaces");
+    throw_errno("asking for the addresses of this machine's network interfaces");
   }
   const std::unique_ptr<::ifaddrs, void (*)(::ifaddrs*)> owner(list, &::freeifaddrs);
   std::vector<InterfaceAddress> all;
@@ -5815,15 +5864,21 @@ inline Error cuda_error(cudaError_t code, const std::string& call, const std::st
   static_cast<void>(quiet(code));
   const std::string place = knows_device ? " on device " + std::to_string(device) : "";
   return {std::error_code(static_cast<int>(code), cuda_category()),
-          call + place + ": " + (name != nullptr ? name : "unknown error") + ", " +
-              cuda_category().message(static_cast<int>(code)) + (remedy.empty() ? "" : "; " + remedy),
+          format_text("{}{}: {}, {}{}{}",
+                      {call, place, name != nullptr ? name : "unknown error",
+                       cuda_category().message(static_cast<int>(code)), remedy.empty() ? "" : "; ", remedy}),
           where};
+}
+
+/// Throws cuda_error(code, call).
+[[noreturn]] DTRAIN_NOT_INLINED inline void throw_cuda_error(cudaError_t code, const char* call, SourceLocation where) {
+  throw cuda_error(code, call, {}, where);
 }
 
 /// @throws Error (of the category cuda) unless `code` is cudaSuccess
 inline void check(cudaError_t code, const char* call, SourceLocation where = SourceLocation::current()) {
   if (code != cudaSuccess) {
-    throw cuda_error(code, call, {}, where);
+    throw_cuda_error(code, call, where);
   }
 }
 
@@ -5935,7 +5990,7 @@ class DeviceBuffer {
     void* memory = nullptr;
     const cudaError_t code = bytes == 0 ? cudaSuccess : cudaMalloc(&memory, bytes);
     if (code != cudaSuccess) {
-      throw cuda_error(code, "cudaMalloc of " + std::to_string(bytes) + " bytes");
+      throw cuda_error(code, format_text("cudaMalloc of {} bytes", {bytes}));
     }
     data_ = static_cast<std::byte*>(memory);
   }
@@ -5990,7 +6045,7 @@ class HostRegistration {
     }
     const cudaError_t code = cudaHostRegister(data, bytes, cudaHostRegisterPortable | cudaHostRegisterMapped);
     if (code != cudaSuccess) {
-      throw cuda_error(code, "cudaHostRegister of " + std::to_string(bytes) + " bytes",
+      throw cuda_error(code, format_text("cudaHostRegister of {} bytes", {bytes}),
                        "look at how much memory may be locked (ulimit -l)");
     }
     data_ = data;
@@ -6078,7 +6133,7 @@ class PinnedBuffer {
     const cudaError_t code =
         bytes == 0 ? cudaSuccess : cudaHostAlloc(&memory, bytes, cudaHostAllocPortable | cudaHostAllocMapped);
     if (code != cudaSuccess) {
-      throw cuda_error(code, "cudaHostAlloc of " + std::to_string(bytes) + " bytes");
+      throw cuda_error(code, format_text("cudaHostAlloc of {} bytes", {bytes}));
     }
     data_ = static_cast<std::byte*>(memory);
   }
@@ -6193,10 +6248,11 @@ inline std::string transfer(DType dtype, char letter, const char* instruction, c
   const unsigned width = count < lanes(dtype) ? count : lanes(dtype);
   for (unsigned first = 0; first < count; first += width) {
     const std::string names = registers(dtype, letter, first, width);
-    const std::string place = "[" + std::string(address) + "+" + std::to_string(first * size_bytes(dtype)) + "]";
+    const std::string place = format_text("[{}+{}]", {address, first * size_bytes(dtype)});
     const bool loads = instruction[0] == 'l';
-    text += std::string(instruction) + ".global" + (width == 1 ? "" : ".v" + std::to_string(width)) + "." +
-            memory_type(dtype) + " " + (loads ? names + ", " + place : place + ", " + names) + ";\n";
+    const std::string vector = width == 1 ? "" : ".v" + std::to_string(width);
+    text += format_text("{}.global{}.{} {}, {};\n",
+                        {instruction, vector, memory_type(dtype), loads ? names : place, loads ? place : names});
   }
   return text;
 }
@@ -6207,7 +6263,7 @@ inline std::string scale_element(DType from, DType to, unsigned i) {
   const std::string source = registers(from, 's', i, 1);
   const std::string target = registers(to, 't', i, 1);
   if (from == DType::f64) {
-    return "mul.rn.f64 " + target + ", " + source + ", %factor;\n";
+    return format_text("mul.rn.f64 {}, {}, %factor;\n", {target, source});
   }
   std::string text = from == DType::f32 ? "mov.f32 %value, " + source + ";\n"
                      : from == DType::f16
@@ -6235,15 +6291,18 @@ inline std::string scale_element(DType from, DType to, unsigned i) {
 
 /// A loop of one thread over elements from %index to `end`, `count` at a time.
 inline std::string loop(DType from, DType to, const std::string& label, const char* end, unsigned count) {
-  std::string text = label + ":\nsetp.ge.u32 %is_done, %index, " + end + ";\n@%is_done bra " + label +
-                     "_DONE;\nmad.wide.u32 %read, %index, " + std::to_string(size_bytes(from)) +
-                     ", %source;\nmad.wide.u32 %written, %index, " + std::to_string(size_bytes(to)) + ", %target;\n" +
-                     transfer(from, 's', "ld", "%read", count);
+  std::string text = format_text(
+      "{}:\n"
+      "setp.ge.u32 %is_done, %index, {};\n"
+      "@%is_done bra {}_DONE;\n"
+      "mad.wide.u32 %read, %index, {}, %source;\n"
+      "mad.wide.u32 %written, %index, {}, %target;\n{}",
+      {label, end, label, size_bytes(from), size_bytes(to), transfer(from, 's', "ld", "%read", count)});
   for (unsigned i = 0; i < count; ++i) {
     text += scale_element(from, to, i);
   }
-  return text + transfer(to, 't', "st", "%written", count) + "add.u32 %index, %index, " +
-         std::to_string(count * scale_block_threads) + ";\nbra " + label + ";\n" + label + "_DONE:\n";
+  return text + format_text("{}add.u32 %index, %index, {};\nbra {};\n{}_DONE:\n",
+                            {transfer(to, 't', "st", "%written", count), count * scale_block_threads, label, label});
 }
 
 }  // namespace ptx
@@ -6346,8 +6405,8 @@ inline Progress progress_from(std::string_view text) {
   if (text == "automatic") return Progress::automatic;
   if (text == "thread") return Progress::thread;
   if (text == "caller") return Progress::caller;
-  throw Error(Errc::usage, "progress \"" + std::string(text.substr(0, 64)) +
-                               "\" is not known; possible are automatic, thread and caller");
+  throw_error(Errc::usage, "progress \"{}\" is not known; possible are automatic, thread and caller",
+              {text.substr(0, 64)});
 }
 
 constexpr const char* name(Progress progress) noexcept {
@@ -6795,9 +6854,7 @@ class StreamRef {
   /// per-thread default streams, which wait for it. @throws Error (invalid_argument) for a host stream
   static StreamRef of(StreamHandle handle) {
     if (handle.device.kind != DeviceKind::cuda) {
-      throw Error(Errc::invalid_argument, "a stream of " + to_string(handle.device) +
-                                              " was given where a CUDA stream is needed; pass the cudaStream_t that "
-                                              "the work was enqueued on, with its device");
+      refuse_stream_of(handle.device);
     }
     return {handle.native == nullptr ? cudaStreamLegacy : static_cast<cudaStream_t>(handle.native),
             handle.device.index};
@@ -6838,6 +6895,13 @@ class StreamRef {
   friend bool operator==(StreamRef, StreamRef) = default;
 
  private:
+  [[noreturn]] DTRAIN_NOT_INLINED static void refuse_stream_of(Device device) {
+    throw_error(Errc::invalid_argument,
+                "a stream of {} was given where a CUDA stream is needed; pass the cudaStream_t that the work was "
+                "enqueued on, with its device",
+                {to_string(device)});
+  }
+
   cudaStream_t stream_;
   int device_;
 };
@@ -7381,10 +7445,9 @@ class Queue {
         return is_complete(ticket) ? WaitResult::complete : WaitResult::timed_out;
       }
       if (runner_thread_.load(std::memory_order_relaxed) == std::this_thread::get_id()) {
-        throw Error(
-            Errc::invalid_argument,
-            "work that runs on a host stream waited for later work of the same stream, which cannot start before "
-            "it returns; enqueue instead of waiting, or use another stream");
+        throw_error(Errc::invalid_argument,
+                    "work that runs on a host stream waited for later work of the same stream, which cannot start "
+                    "before it returns; enqueue instead of waiting, or use another stream");
       }
       if (sleep_until_progress(ticket, deadline) == FutexResult::timed_out) {
         return is_complete(ticket) ? WaitResult::complete : WaitResult::timed_out;
@@ -7548,7 +7611,7 @@ class HelperThread {
       thread_ = async::start_thread("the communication helper thread", [this] { main(); });
     } catch (const Error& failure) {
       queue_.has_helper_.store(false);
-      throw Error(failure.code(), std::string(failure.what()) + "; progress = caller needs no thread");
+      throw Error(failure.code(), format_text("{}; progress = caller needs no thread", {failure.what()}));
     }
   }
   HelperThread(const HelperThread&) = delete;
@@ -7822,7 +7885,6 @@ struct DeviceChoice {
 ///  - at least as many devices as local ranks: the device with the local rank as index
 ///  - fewer devices: local rank modulo number of devices if ranks may share them; otherwise a refusal
 inline DeviceChoice choose_device(const DeviceFacts& facts) {
-  const std::string seen = std::to_string(facts.visible);
   if (facts.visible < 1) {
     return {-1,
             "no CUDA device is visible to this process; look at CUDA_VISIBLE_DEVICES and nvidia-smi, or use a "
@@ -7832,9 +7894,9 @@ inline DeviceChoice choose_device(const DeviceFacts& facts) {
     return {0, {}};
   }
   if (!facts.local_rank) {
-    return {-1, seen +
-                    " devices are visible and the launcher did not say which of this node's ranks this is; set "
-                    "LOCAL_RANK, or show each rank its own device by CUDA_VISIBLE_DEVICES"};
+    return {-1, format_text("{} devices are visible and the launcher did not say which of this node's ranks this is; "
+                            "set LOCAL_RANK, or show each rank its own device by CUDA_VISIBLE_DEVICES",
+                            {facts.visible})};
   }
   const int rank = *facts.local_rank;
   const int ranks = facts.local_world_size.value_or(rank + 1);
@@ -7844,8 +7906,9 @@ inline DeviceChoice choose_device(const DeviceFacts& facts) {
   if (facts.sharing) {
     return {rank % facts.visible, {}};
   }
-  return {-1, "rank " + std::to_string(rank) + " of the " + std::to_string(ranks) + " on this node finds " + seen +
-                  " devices; start at most one rank for each device, or set DTRAIN_SHARE_DEVICES=1 to share them"};
+  return {-1, format_text("rank {} of the {} on this node finds {} devices; start at most one rank for each device, or "
+                          "set DTRAIN_SHARE_DEVICES=1 to share them",
+                          {rank, ranks, facts.visible})};
 }
 
 }  // namespace DTRAIN_NAMESPACE::identity
@@ -7923,6 +7986,21 @@ class IdentityError : public Error {
   IdentityErrc reason_;
 };
 
+namespace detail {
+[[noreturn]] DTRAIN_NOT_INLINED inline void throw_identity(IdentityErrc reason, const char* pattern,
+                                                           std::span<const TextValue> values, SourceLocation where) {
+  throw IdentityError(reason, dtrain::detail::format_values(pattern, values), where);
+}
+}  // namespace detail
+
+/// Throws IdentityError(reason, format_text(pattern, values)), as throw_error() does an Error.
+template <std::size_t Count>
+[[noreturn]] void throw_identity_error(IdentityErrc reason, std::type_identity_t<TextPattern<Count>> pattern,
+                                       const TextValue (&values)[Count],
+                                       SourceLocation where = SourceLocation::current()) {
+  detail::throw_identity(reason, pattern.characters(), values, where);
+}
+
 }  // namespace DTRAIN_NAMESPACE::identity
 
 // ---- dtrain/identity/environment/variables.hpp
@@ -7937,7 +8015,7 @@ using Environment = std::map<std::string, std::string, std::less<>>;
 
 /// `NAME='value'` for messages.
 inline std::string quoted(std::string_view variable, std::string_view value) {
-  return std::string(variable) + "=" + in_quotes(value, 64);
+  return format_text("{}={}", {variable, in_quotes(value, 64)});
 }
 
 /// A number in decimal digits, at most 2147483647; nullopt for other text.
@@ -8000,8 +8078,8 @@ class Variables {
   std::optional<int> count(std::string_view variable) const {
     const std::optional<int> number = integer(variable);
     if (number && *number == 0) {
-      throw IdentityError(IdentityErrc::bad_integer,
-                          quoted(variable, *text(variable)) + " is not a count; set it to 1 or more");
+      throw_identity_error(IdentityErrc::bad_integer, "{} is not a count; set it to 1 or more",
+                           {quoted(variable, *text(variable))});
     }
     return number;
   }
@@ -8014,8 +8092,8 @@ class Variables {
     }
     const std::optional<int> port = parse_port(*value);
     if (!port) {
-      throw IdentityError(IdentityErrc::bad_port,
-                          quoted(variable, *value) + " is not a port; set it to a number from 1 to 65535");
+      throw_identity_error(IdentityErrc::bad_port, "{} is not a port; set it to a number from 1 to 65535",
+                           {quoted(variable, *value)});
     }
     return port;
   }
@@ -8041,9 +8119,9 @@ class Variables {
     }
     const std::optional<Number> parsed = parse(*value);
     if (!parsed) {
-      throw IdentityError(IdentityErrc::bad_integer, quoted(variable, *value) +
-                                                         " is not a non-negative integer; set it to decimal digits or "
-                                                         "unset it");
+      throw_identity_error(IdentityErrc::bad_integer,
+                           "{} is not a non-negative integer; set it to decimal digits or unset it",
+                           {quoted(variable, *value)});
     }
     return parsed;
   }
@@ -8069,7 +8147,7 @@ inline Environment snapshot_environment() {
   std::size_t seen = 0;
   for (char** entry = ::environ; entry != nullptr && *entry != nullptr; ++entry) {
     if (++seen > most) {
-      throw Error(Errc::limit, "reading the environment: it has more than 65536 variables; start with fewer");
+      throw_error(Errc::limit, "reading the environment: it has more than 65536 variables; start with fewer");
     }
     const std::string_view text = *entry;
     const std::size_t equals = text.find('=');
@@ -8132,13 +8210,12 @@ namespace detail {
 /// "local rank 1 of 2". Ranks compute unknown values, and confirm guessed ones, after connecting.
 inline std::string part_of_whole(const ProcessIdentity& identity, std::string_view name, const std::optional<int>& part,
                                  const std::optional<int>& whole, bool guessed) {
-  std::string text(name);
   if (!part) {
-    return text + " learnt after connecting";
+    return format_text("{} learnt after connecting", {name});
   }
-  text +=
-      " " + std::to_string(*part) + (whole ? " of " + std::to_string(*whole) : " of a number learnt after connecting");
-  return text + (guessed && identity.world_size > 1 ? " (a guess, confirmed after connecting)" : "");
+  const char* const guess = guessed && identity.world_size > 1 ? " (a guess, confirmed after connecting)" : "";
+  return whole ? format_text("{} {} of {}{}", {name, *part, *whole, guess})
+               : format_text("{} {} of a number learnt after connecting{}", {name, *part, guess});
 }
 
 inline std::string joined(const std::vector<std::string>& texts) {
@@ -8154,17 +8231,18 @@ inline std::string joined(const std::vector<std::string>& texts) {
 /// "identity from RANK and WORLD_SIZE: rank 1 of 4, local rank 1 of 2, node 0 of 2, store at h0:29500; ignored: slurm",
 /// then the warnings.
 inline std::string to_string(const ProcessIdentity& identity) {
-  std::string line = "identity from " + identity.source_text() + ": rank " + std::to_string(identity.rank) + " of " +
-                     std::to_string(identity.world_size);
-  line += ", " +
-          detail::part_of_whole(identity, "local rank", identity.local_rank, identity.local_world_size,
-                                identity.is_provisional("local_rank") || identity.is_provisional("local_world_size"));
-  line += ", " + detail::part_of_whole(identity, "node", identity.node_rank, identity.node_count,
-                                       identity.is_provisional("node_rank") || identity.is_provisional("node_count"));
+  const std::string local_rank =
+      detail::part_of_whole(identity, "local rank", identity.local_rank, identity.local_world_size,
+                            identity.is_provisional("local_rank") || identity.is_provisional("local_world_size"));
+  const std::string node =
+      detail::part_of_whole(identity, "node", identity.node_rank, identity.node_count,
+                            identity.is_provisional("node_rank") || identity.is_provisional("node_count"));
   constexpr std::size_t longest_name = 253;  // maximum of DNS
   const std::string address = excerpt(identity.master_addr.value_or("an address not known yet"), longest_name);
   const bool brackets = address.find(':') != std::string::npos && address.front() != '[';
-  line += ", store at " + (brackets ? "[" + address + "]" : address);
+  std::string line = format_text("identity from {}: rank {} of {}, {}, {}, store at {}{}{}",
+                                 {identity.source_text(), identity.rank, identity.world_size, local_rank, node,
+                                  brackets ? "[" : "", address, brackets ? "]" : ""});
   line += identity.master_port ? ":" + std::to_string(*identity.master_port) : "";
   line += identity.is_provisional("master_addr") ? " (a guess)" : "";
   line += identity.attempt > 0 ? ", attempt " + std::to_string(identity.attempt) : "";
@@ -8468,26 +8546,28 @@ inline const char* distinct_name_remedy() noexcept {
 }
 
 inline std::string starter_text(const JobMember& member) {
-  return "process " + std::to_string(member.origin.starter) + " (" + member.origin.starter_name + ")";
+  return format_text("process {} ({})", {member.origin.starter, member.origin.starter_name});
 }
 
 inline std::string program_text(const Origin& origin) {
-  return "'" + origin.program + "' (" + origin.build + ")";
+  return format_text("'{}' ({})", {origin.program, origin.build});
 }
 
 inline JobComparison compare_names(const JobMember& a, const JobMember& b) {
   const char* const one_name = "; start all ranks of one job with the same name, or ";
   if (!a.job.empty() && !b.job.empty()) {
-    return {JobComparison::Relation::other, a.description + " belongs to the job '" + a.job +
-                                                "', and this is the store of '" + b.job + "', which " + b.description +
-                                                " opened; " + distinct_name_remedy()};
+    return {JobComparison::Relation::other,
+            format_text("{} belongs to the job '{}', and this is the store of '{}', which {} opened; {}",
+                        {a.description, a.job, b.job, b.description, distinct_name_remedy()})};
   }
   const bool a_named = !a.job.empty();
   return {JobComparison::Relation::other,
-          a.description +
-              (a_named ? " belongs to the job '" + a.job + "', and this is the store of a job without a name"
-                       : " belongs to a job without a name, and this is the store of '" + b.job + "'") +
-              ", which " + b.description + " opened" + one_name + distinct_name_remedy()};
+          format_text(
+              "{}{}, which {} opened{}{}",
+              {a.description,
+               a_named ? format_text(" belongs to the job '{}', and this is the store of a job without a name", {a.job})
+                       : format_text(" belongs to a job without a name, and this is the store of '{}'", {b.job}),
+               b.description, one_name, distinct_name_remedy()})};
 }
 
 }  // namespace detail
@@ -8518,22 +8598,26 @@ inline JobComparison compare_jobs(const JobMember& a, const JobMember& b) {
   if (comparable && one_process) {
     return {};
   }
-  const std::string started = a.description + " was started by " + detail::starter_text(a) + ", and " + b.description +
-                              " by " + detail::starter_text(b);
+  const std::string started =
+      format_text("{} was started by {}, and {} by {}",
+                  {a.description, detail::starter_text(a), b.description, detail::starter_text(b)});
   if (comparable && a.origin.one_starter && b.origin.one_starter) {
-    return {Relation::other, started + ", so they are of two jobs; " + detail::distinct_name_remedy()};
+    return {Relation::other, format_text("{}, so they are of two jobs; {}", {started, detail::distinct_name_remedy()})};
   }
   if (!a.origin.build.empty() && !b.origin.build.empty() && a.origin.build != b.origin.build) {
-    return {Relation::other, a.description + " runs " + detail::program_text(a.origin) + ", and " + b.description +
-                                 " runs " + detail::program_text(b.origin) +
-                                 "; where they are one job, give all of its ranks the same DTRAIN_JOB_ID; else " +
-                                 detail::distinct_name_remedy()};
+    return {
+        Relation::other,
+        format_text(
+            "{} runs {}, and {} runs {}; where they are one job, give all of its ranks the same DTRAIN_JOB_ID; else {}",
+            {a.description, detail::program_text(a.origin), b.description, detail::program_text(b.origin),
+             detail::distinct_name_remedy()})};
   }
   if (!comparable) {
     return {};
   }
-  return {Relation::doubtful, started + "; where they are of two jobs, " + detail::distinct_name_remedy() +
-                                  "; where they are one job, the same DTRAIN_JOB_ID on all of its ranks says so"};
+  return {Relation::doubtful, format_text("{}; where they are of two jobs, {}; where they are one job, the same "
+                                          "DTRAIN_JOB_ID on all of its ranks says so",
+                                          {started, detail::distinct_name_remedy()})};
 }
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
@@ -8704,7 +8788,6 @@ enum class RequestKind : std::uint8_t {
   wait,         ///< keys: waits until all exist at once
   barrier,      ///< keys[0]: its name; members
   compare_set,  ///< keys[0], expected, value: sets the key if it has the expected value (none: if it is missing)
-                ///< missing
   erase,        ///< keys[0]
   append,       ///< keys[0], value: appends it; a missing key counts as empty
   set_many,     ///< keys, and as many values: all or nothing
@@ -8863,8 +8946,8 @@ class [[nodiscard]] StoreCall {
       return response.status == Status::missing ? T() : T(std::move(response.text));
     } else if constexpr (std::is_same_v<T, std::vector<std::string>>) {
       if (response.values.size() != expected.values) {
-        throw Error(Errc::protocol, "getting " + std::to_string(expected.values) + " keys: the store answered with " +
-                                        std::to_string(response.values.size()) + " values");
+        throw_error(Errc::protocol, "getting {} keys: the store answered with {} values",
+                    {expected.values, response.values.size()});
       }
       return std::move(response.values);
     } else if constexpr (std::is_same_v<T, std::int64_t>) {
@@ -9009,10 +9092,9 @@ class Secret {
   /// @throws Error (usage) unless the text has 16 to 4096 characters; the sentence does not quote it
   static Secret of(std::string text, std::string_view where) {
     if (text.size() < fewest_characters || text.size() > most_characters) {
-      throw Error(Errc::usage, std::string(where) + " has " + std::to_string(text.size()) +
-                                   " characters; a secret has " + std::to_string(fewest_characters) + " to " +
-                                   std::to_string(most_characters) +
-                                   ", for example those that `openssl rand -hex 32` prints");
+      throw_error(Errc::usage,
+                  "{} has {} characters; a secret has {} to {}, for example those that `openssl rand -hex 32` prints",
+                  {where, text.size(), fewest_characters, most_characters});
     }
     return Secret(std::move(text));
   }
@@ -9058,18 +9140,20 @@ struct ControlPlaneOptions {
 /// @throws Error (identity) for several ranks without an address of the store, or with one that this rank cannot reach
 inline void check_master_address(const ControlPlaneOptions& options) {
   const identity::ProcessIdentity& identity = options.identity;
-  const std::string rank = "rank " + std::to_string(identity.rank);
   if (identity.world_size > 1 && (!identity.master_addr || !identity.master_port)) {
-    throw Error(Errc::identity, rank + " of " + std::to_string(identity.world_size) +
-                                    " does not know the address of the job's store; set MASTER_ADDR and MASTER_PORT to "
-                                    "an address of rank 0's host and a free port there");
+    throw_error(
+        Errc::identity,
+        "rank {} of {} does not know the address of the job's store; set MASTER_ADDR and MASTER_PORT to an address "
+        "of rank 0's host and a free port there",
+        {identity.rank, identity.world_size});
   }
   const bool is_elsewhere = !identity.is_provisional("node_rank") && identity.node_rank.value_or(0) != 0;
   const bool may_be_here = options.secret || options.interface;  // else rank 0 does not listen at 0.0.0.0
   if (!options.hosts_store && net::is_any_host(identity.master_addr.value_or("")) && (is_elsewhere || !may_be_here)) {
-    throw Error(Errc::identity, rank + " cannot connect to the job's store at " + *identity.master_addr +
-                                    ", which means every interface of rank 0's host; set MASTER_ADDR to an address of "
-                                    "that host");
+    throw_error(Errc::identity,
+                "rank {} cannot connect to the job's store at {}, which means every interface of rank 0's host; set "
+                "MASTER_ADDR to an address of that host",
+                {identity.rank, *identity.master_addr});
   }
 }
 
@@ -9195,30 +9279,29 @@ namespace DTRAIN_NAMESPACE::backend {
 
 namespace detail {
 
-inline std::string amount(const ConstBufferView& view) {
-  return std::to_string(view.count) + " " + name(view.dtype);
-}
-
-[[noreturn]] inline void refuse(const std::string& sentence) {
-  throw Error(Errc::invalid_argument, sentence);
+/// @throws Error: "all_reduce of 1024 f32" and the problem
+[[noreturn]] DTRAIN_NOT_INLINED inline void refuse_view(const char* operation, const ConstBufferView& view,
+                                                        const char* problem, Errc code = Errc::invalid_argument) {
+  throw_error(code, "{} of {} {}{}", {operation, view.count, name(view.dtype), problem});
 }
 
 inline void check_memory(const char* operation, const ConstBufferView& view) {
   const std::size_t element = size_bytes(view.dtype);
   if (element == 0 || view.count > std::numeric_limits<std::size_t>::max() / 2 / element) {
-    refuse(std::string(operation) + " of " + amount(view) + ": no memory is that long, or holds that type");
+    refuse_view(operation, view, ": no memory is that long, or holds that type");
   }
   if (view.count != 0 && view.data == nullptr) {
-    refuse(std::string(operation) + " of " + amount(view) + " was given a null address");
+    refuse_view(operation, view, " was given a null address");
   }
 }
 
 /// @throws Error (unsupported) for 8-bit floats
 inline void check_is_reduced(const char* operation, const ConstBufferView& view) {
   if (is_float8(view.dtype)) {
-    throw Error(Errc::unsupported, std::string(operation) + " of " + amount(view) +
-                                       ": floats of 8 bits can be moved, and not reduced, because they have too few "
-                                       "digits for a sum or an average; reduce them as f16, bf16 or f32");
+    refuse_view(operation, view,
+                ": floats of 8 bits can be moved, and not reduced, because they have too few digits for a sum or an "
+                "average; reduce them as f16, bf16 or f32",
+                Errc::unsupported);
   }
 }
 
@@ -9234,25 +9317,30 @@ inline void check_blocks(const char* operation, const char* whole_is, const Cons
                          const ConstBufferView& part, int rank, int size) {
   const std::size_t ranks = static_cast<std::size_t>(size);
   if (whole.dtype != part.dtype || whole.count % ranks != 0 || whole.count / ranks != part.count) {
-    refuse(std::string(operation) + " on " + std::to_string(size) + " ranks with " + whole_is + " of " + amount(whole) +
-           " and " + part_is + " of " + amount(part) + "; the first has a block like the second for each rank");
+    throw_error(Errc::invalid_argument,
+                "{} on {} ranks with {} of {} {} and {} of {} {}; the first has a block like the second for each rank",
+                {operation, size, whole_is, whole.count, name(whole.dtype), part_is, part.count, name(part.dtype)});
   }
   check_memory(operation, whole);
   check_memory(operation, part);
   if (overlap(whole, part) && part.data != whole.data + static_cast<std::size_t>(rank) * part.bytes()) {
-    refuse("the input and output of " + std::string(operation) +
-           " overlap; give disjoint memory, or this rank's block of the longer one as the shorter");
+    throw_error(Errc::invalid_argument,
+                "the input and output of {} overlap; give disjoint memory, or this rank's block of the longer one as "
+                "the shorter",
+                {operation});
   }
 }
 
 }  // namespace detail
 
 /// @param backend named in the error: "backend::Gloo" @throws Error (unsupported) for device memory
-inline void check_host_memory(const char* backend, const ConstBufferView& input, const ConstBufferView& output) {
+DTRAIN_NOT_INLINED inline void check_host_memory(const char* backend, const ConstBufferView& input,
+                                                 const ConstBufferView& output) {
   for (const Device device : {input.device, output.device}) {
     if (device.kind != DeviceKind::host) {
-      throw Error(Errc::unsupported, std::string(backend) + " takes host memory, not memory of " + to_string(device) +
-                                         "; use backend::Nccl or backend::Staged for it");
+      throw_error(Errc::unsupported,
+                  "{} takes host memory, not memory of {}; use backend::Nccl or backend::Staged for it",
+                  {backend, to_string(device)});
     }
   }
 }
@@ -9261,13 +9349,14 @@ inline void check_host_memory(const char* backend, const ConstBufferView& input,
 /// (unsupported) for 8-bit floats.
 inline void check_all_reduce(const ConstBufferView& input, const ConstBufferView& output) {
   if (input.count != output.count || input.dtype != output.dtype) {
-    detail::refuse("all_reduce of " + detail::amount(input) + " into " + detail::amount(output) +
-                   "; both buffers have the same length and type");
+    throw_error(Errc::invalid_argument, "all_reduce of {} {} into {} {}; both buffers have the same length and type",
+                {input.count, name(input.dtype), output.count, name(output.dtype)});
   }
   detail::check_memory("all_reduce", input);
   detail::check_memory("all_reduce", output);
   if (input.data != output.data && detail::overlap(input, output)) {
-    detail::refuse("the input and output of all_reduce overlap; give the same address for both, or disjoint memory");
+    throw_error(Errc::invalid_argument,
+                "the input and output of all_reduce overlap; give the same address for both, or disjoint memory");
   }
   detail::check_is_reduced("all_reduce", output);
 }
@@ -9287,8 +9376,7 @@ inline void check_all_gather(const ConstBufferView& input, const ConstBufferView
 /// @throws Error (invalid_argument) unless `root` is a rank of the channel and the memory is valid (see check_memory).
 inline void check_broadcast(const ConstBufferView& buffer, int root, int size) {
   if (root < 0 || root >= size) {
-    detail::refuse("broadcast from rank " + std::to_string(root) + " of " + std::to_string(size) +
-                   "; ranks are counted from 0");
+    throw_error(Errc::invalid_argument, "broadcast from rank {} of {}; ranks are counted from 0", {root, size});
   }
   detail::check_memory("broadcast", buffer);
 }
@@ -9296,8 +9384,8 @@ inline void check_broadcast(const ConstBufferView& buffer, int root, int size) {
 /// @throws Error (invalid_argument) unless `peer` is another rank of the channel and the memory is valid.
 inline void check_message(const char* operation, const ConstBufferView& buffer, int peer, int rank, int size) {
   if (peer < 0 || peer >= size || peer == rank) {
-    detail::refuse(std::string(operation) + " between rank " + std::to_string(rank) + " and rank " +
-                   std::to_string(peer) + " of " + std::to_string(size) + "; a peer is another rank, counted from 0");
+    throw_error(Errc::invalid_argument, "{} between rank {} and rank {} of {}; a peer is another rank, counted from 0",
+                {operation, rank, peer, size});
   }
   detail::check_memory(operation, buffer);
 }
@@ -9305,13 +9393,13 @@ inline void check_message(const char* operation, const ConstBufferView& buffer, 
 /// @throws Error (invalid_argument) unless both are ranks of the channel, and the memory is valid and disjoint.
 inline void check_send_recv(const ConstBufferView& input, int to, const ConstBufferView& output, int from, int size) {
   if (to < 0 || to >= size || from < 0 || from >= size) {
-    detail::refuse("send_recv to rank " + std::to_string(to) + " and from rank " + std::to_string(from) + " of " +
-                   std::to_string(size) + "; ranks are counted from 0");
+    throw_error(Errc::invalid_argument, "send_recv to rank {} and from rank {} of {}; ranks are counted from 0",
+                {to, from, size});
   }
   detail::check_memory("send_recv", input);
   detail::check_memory("send_recv", output);
   if (detail::overlap(input, output)) {
-    detail::refuse("the input and output of send_recv overlap; give it disjoint memory");
+    throw_error(Errc::invalid_argument, "the input and output of send_recv overlap; give it disjoint memory");
   }
 }
 
@@ -9495,7 +9583,7 @@ void block_until_complete(E& event, const C& communicator, const FailureLatch& f
       return;
     }
     if (progress_of(event, communicator) == before) {
-      throw Error(Errc::timeout,
+      throw_error(Errc::timeout,
                   "waiting for the communication stream, none of whose work ended within twice the timeout; is a step "
                   "of another thread still using it?");
     }
@@ -9609,9 +9697,10 @@ inline std::string device_address(const rendezvous::Membership& members) {
   }
   const std::optional<net::SocketAddress> outward = detail::outward_address();
   if (!outward) {
-    throw Error(Errc::unsupported, "backend::Gloo finds no address of host " + members.host + " that rank " +
-                                       std::to_string(members.other_host_rank) + " on host " + members.other_host +
-                                       " could reach; name an interface with DTRAIN_INTERFACE");
+    throw_error(Errc::unsupported,
+                "backend::Gloo finds no address of host {} that rank {} on host {} could reach; name an interface with "
+                "DTRAIN_INTERFACE",
+                {members.host, members.other_host_rank, members.other_host});
   }
   return outward->host();
 }
@@ -9649,7 +9738,7 @@ decltype(auto) calling_gloo(const Doing& doing, const Work& work) {
   } catch (const std::bad_alloc&) {
     throw;
   } catch (const std::exception& error) {
-    throw Error(Errc::closed, doing() + ": Gloo says: " + sanitize(error.what()));
+    throw_error(Errc::closed, "{}: Gloo says: {}", {doing(), sanitize(error.what())});
   }
 }
 
@@ -9807,8 +9896,7 @@ class Allocation {
     try {
       memory_ = detail::allocate_pages(bytes == 0 ? 1 : bytes);
     } catch (const std::bad_alloc&) {
-      throw Error(Errc::out_of_memory,
-                  "no " + std::to_string(bytes) + " bytes of memory could be had" + limit_hint(ENOMEM));
+      throw_error(Errc::out_of_memory, "no {} bytes of memory could be had{}", {bytes, limit_hint(ENOMEM)});
     }
     std::memset(memory_.get(), 0, bytes);
   }
@@ -10139,10 +10227,10 @@ class EngineRegistry {
   std::shared_ptr<E> shared_blocking(Make make, Deadline deadline) {
     std::unique_lock lock(mutex_);
     if (!block_until(changed_, lock, deadline, [this] { return !making_; })) {
-      throw Error(Errc::timeout, "another thread of this process has not come to an end of starting MPI");
+      throw_error(Errc::timeout, "another thread of this process has not come to an end of starting MPI");
     }
     if (disabled_) {
-      throw Error(Errc::unsupported,
+      throw_error(Errc::unsupported,
                   "an earlier process group of this process ended in a failure, and with it MPI, which cannot be "
                   "started again; end the process, and start the job anew");
     }
@@ -10224,7 +10312,7 @@ inline const std::error_category& mpi_category() noexcept {
 
 /// "doing: MPI's message".
 inline Error mpi_error(int code, const std::string& doing) {
-  return {std::error_code(code, mpi_category()), doing + ": " + mpi_category().message(code)};
+  return {std::error_code(code, mpi_category()), format_text("{}: {}", {doing, mpi_category().message(code)})};
 }
 
 /// @throws Error (of the category mpi) unless `code` is MPI_SUCCESS
@@ -10604,7 +10692,7 @@ class Endpoint {
 
   static int count_of(std::size_t bytes) {
     if (bytes > 0x7fff'ffff) {
-      throw Error(Errc::limit, "a message of " + std::to_string(bytes) + " bytes; MPI counts to 2^31 - 1");
+      throw_error(Errc::limit, "a message of {} bytes; MPI counts to 2^31 - 1", {bytes});
     }
     return static_cast<int>(bytes);
   }
@@ -10624,7 +10712,7 @@ class Endpoint {
     if (message.error != MPI_SUCCESS) {
       check(MPI_Error_class(message.error, &kind), "asking what an error is");
       if (kind == MPI_ERR_TRUNCATE) {
-        throw Error(Errc::disagreement,
+        throw_error(Errc::disagreement,
                     "a received message is longer than expected; do all ranks call the "
                     "same collectives in the same order, with the same counts?");
       }
@@ -10877,7 +10965,7 @@ class MpiRuntime {
     check(MPI_Initialized(&initialized), "asking whether MPI runs");
     check(MPI_Finalized(&finalized), "asking whether MPI has ended");
     if (finalized != 0) {
-      throw Error(Errc::unsupported,
+      throw_error(Errc::unsupported,
                   "MPI has ended in this process and cannot be started again; keep one process group until the end, "
                   "or initialise and finalize MPI in main, around all of them");
     }
@@ -10948,7 +11036,7 @@ class MpiRuntime {
     int provided = 0;
     check(MPI_Query_thread(&provided), "asking for the level of threads");
     if (provided < MPI_THREAD_MULTIPLE) {
-      throw Error(Errc::unsupported,
+      throw_error(Errc::unsupported,
                   "this program initialised MPI for one thread at a time, but backend::Mpi calls it from a thread of "
                   "its own; initialise it with MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided), or not "
                   "at all");
@@ -11052,7 +11140,7 @@ class Engine {
                      }});
     std::unique_lock lock(result->mutex);
     if (!block_until(result->changed, lock, deadline, [&] { return result->done; })) {
-      throw Error(Errc::timeout, std::string(doing) + " took too long; have all processes of the job come as far?");
+      throw_error(Errc::timeout, "{} took too long; have all processes of the job come as far?", {doing});
     }
     if (result->thrown) {
       std::rethrow_exception(result->thrown);
@@ -11092,7 +11180,7 @@ class Engine {
     try {
       thread_ = std::thread([thread_state = thread_state_] { main(*thread_state); });
     } catch (const std::system_error& failure) {
-      throw Error(failure.code(), std::string("starting the thread that calls MPI: ") + failure.what());
+      throw Error(failure.code(), format_text("starting the thread that calls MPI: {}", {failure.what()}));
     }
     std::unique_lock lock(thread_state_->mutex);
     const bool has_started =
@@ -11100,7 +11188,7 @@ class Engine {
     lock.unlock();
     if (!has_started) {
       thread_.detach();
-      throw Error(Errc::timeout, "MPI_Init_thread did not come back in time; have all processes of the job started?");
+      throw_error(Errc::timeout, "MPI_Init_thread did not come back in time; have all processes of the job started?");
     }
     if (thread_state_->failed) {
       thread_.join();
@@ -11230,7 +11318,7 @@ static_assert(NCCL_VERSION_CODE >= NCCL_VERSION(2, 18, 0),
 
 /// "2.28.9".
 inline std::string version_text(int code) {
-  return std::to_string(code / 10000) + "." + std::to_string(code / 100 % 100) + "." + std::to_string(code % 100);
+  return format_text("{}.{}.{}", {code / 10000, code / 100 % 100, code % 100});
 }
 
 /// Checks that the library is at least as new as the header, apart from the patch number; an older one
@@ -11239,9 +11327,10 @@ inline void require_library() {
   int library = 0;
   const int header = NCCL_VERSION_CODE;
   if (ncclGetVersion(&library) != ncclSuccess || library / 100 < header / 100) {
-    throw Error(Errc::unsupported, "the program was compiled with NCCL " + version_text(header) +
-                                       " and runs with NCCL " + version_text(library) +
-                                       "; put a libnccl.so.2 at least as new first on the library path");
+    throw_error(Errc::unsupported,
+                "the program was compiled with NCCL {} and runs with NCCL {}; put a libnccl.so.2 at least as new first "
+                "on the library path",
+                {version_text(header), version_text(library)});
   }
 }
 
@@ -11487,7 +11576,7 @@ inline ncclDataType_t type_of(DType dtype) {
     case DType::f8e4m3:
     case DType::f8e5m2: return ncclUint8;
   }
-  throw Error(Errc::invalid_argument, std::string("NCCL has no elements of ") + name(dtype));
+  throw_error(Errc::invalid_argument, "NCCL has no elements of {}", {name(dtype)});
 }
 
 /// Whether NCCL's averages are correct. NCCL adds integers modulo 2^bits and then divides: wrong if the sum overflows.
@@ -11504,13 +11593,14 @@ inline ncclRedOp_t reduction_of(ReduceOp op, DType dtype) {
     case ReduceOp::product: return ncclProd;
     case ReduceOp::average:
       if (!averages(dtype)) {
-        throw Error(Errc::unsupported, std::string("an average of ") + name(dtype) +
-                                           " by NCCL would be wrong where the sum overflows; reduce with "
-                                           "ReduceOp::sum in a type that holds it, and divide");
+        throw_error(Errc::unsupported,
+                    "an average of {} by NCCL would be wrong where the sum overflows; reduce with ReduceOp::sum in a "
+                    "type that holds it, and divide",
+                    {name(dtype)});
       }
       return ncclAvg;
   }
-  throw Error(Errc::invalid_argument, std::string("NCCL does not know the reduction ") + name(op));
+  throw_error(Errc::invalid_argument, "NCCL does not know the reduction {}", {name(op)});
 }
 
 }  // namespace DTRAIN_NAMESPACE::backend::nccl
@@ -11578,11 +11668,12 @@ struct Caller {
 inline Error nccl_error(ncclResult_t code, const std::string& call, Caller caller, const std::string& error_text,
                         const std::string& remedy = "NCCL_DEBUG=WARN makes NCCL say more",
                         SourceLocation where = SourceLocation::current()) {
-  Error error(std::error_code(static_cast<int>(code), nccl_category()),
-              call + " on rank " + std::to_string(caller.rank) + ", device " + std::to_string(caller.device) + ": " +
-                  name_of(code) + ", " + nccl_category().message(static_cast<int>(code)) +
-                  (error_text.empty() ? "" : " (last error: " + error_text + ")") + "; " + remedy,
-              where);
+  Error error(
+      std::error_code(static_cast<int>(code), nccl_category()),
+      format_text("{} on rank {}, device {}: {}, {}{}{}{}; {}",
+                  {call, caller.rank, caller.device, name_of(code), nccl_category().message(static_cast<int>(code)),
+                   error_text.empty() ? "" : " (last error: ", error_text, error_text.empty() ? "" : ")", remedy}),
+      where);
   error.with_rank(caller.rank);
   return error;
 }
@@ -11625,7 +11716,7 @@ class LaunchOrder {
     Turn(LaunchOrder& order, stream::cuda::StreamRef stream, Deadline deadline)
         : order_(&order), lock_(order.mutex_, deadline.instant()) {
       if (!lock_.owns_lock()) {
-        throw Error(Errc::timeout,
+        throw_error(Errc::timeout,
                     "an operation of another channel of the device was still being enqueued at the timeout; NCCL "
                     "before 2.26 needs one order of all channels' operations, the same on all ranks");
       }
@@ -11733,18 +11824,17 @@ struct Operation {
 
 /// "all_reduce (sum) of 1024 f32"; "broadcast of 10 f64 from rank 0".
 inline std::string to_string(const Operation& operation) {
-  const std::string elements = " of " + std::to_string(operation.count) + " " + name(operation.dtype);
-  const std::string reduced = std::string(" (") + name(operation.op) + ")";
-  const std::string peer = " rank " + std::to_string(operation.root);
+  const std::string elements = format_text("of {} {}", {operation.count, name(operation.dtype)});
+  const char* const op = name(operation.op);
   switch (operation.kind) {
-    case OperationKind::all_reduce: return "all_reduce" + reduced + elements;
-    case OperationKind::broadcast: return "broadcast" + elements + " from" + peer;
-    case OperationKind::reduce_scatter: return "reduce_scatter" + reduced + elements + " a rank";
-    case OperationKind::all_gather: return "all_gather" + elements + " a rank";
+    case OperationKind::all_reduce: return format_text("all_reduce ({}) {}", {op, elements});
+    case OperationKind::broadcast: return format_text("broadcast {} from rank {}", {elements, operation.root});
+    case OperationKind::reduce_scatter: return format_text("reduce_scatter ({}) {} a rank", {op, elements});
+    case OperationKind::all_gather: return format_text("all_gather {} a rank", {elements});
     case OperationKind::barrier: return "barrier";
-    case OperationKind::send: return "send" + elements + " to" + peer;
-    case OperationKind::recv: return "recv" + elements + " from" + peer;
-    case OperationKind::send_recv: return "send_recv" + elements + " to" + peer;
+    case OperationKind::send: return format_text("send {} to rank {}", {elements, operation.root});
+    case OperationKind::recv: return format_text("recv {} from rank {}", {elements, operation.root});
+    case OperationKind::send_recv: return format_text("send_recv {} to rank {}", {elements, operation.root});
     case OperationKind::none: break;
   }
   return "no operation";
@@ -11759,10 +11849,41 @@ inline std::string described(const Operation& operation, const DescribeOperation
 
 /// "operation 5 of channel 'group'", or "on channel 'group'" point to point.
 inline std::string position_of(const Operation& operation, const std::string& channel) {
-  return (operation.sequence == 0 ? "on channel '"
-                                  : "operation " + std::to_string(operation.sequence) + " of channel '") +
-         channel + "'";
+  return operation.sequence == 0 ? format_text("on channel '{}'", {channel})
+                                 : format_text("operation {} of channel '{}'", {operation.sequence, channel});
 }
+
+/// "all_reduce (sum) of 1024 f32, operation 5 of channel 'group'".
+inline std::string described_on(const std::string& channel, const Operation& operation,
+                                const DescribeOperation& describe = {}) {
+  return format_text("{}, {}", {described(operation, describe), position_of(operation, channel)});
+}
+
+/// The sentence for ranks that call different operations. @param call of `rank` @param act of `other`: "called barrier"
+inline std::string unequal_calls(const std::string& position, int rank, const std::string& call, int other,
+                                 std::string_view act) {
+  return format_text("as {}, rank {} called {} and rank {} {}; every rank calls the same collectives in the same order",
+                     {position, rank, call, other, act});
+}
+
+/// What a rank says of a message.
+struct MessageEnd {
+  int job_rank;
+  std::uint64_t count;
+  DType dtype;
+};
+
+/// The sentence for a message whose ends differ.
+inline std::string unequal_message(const std::string& channel, const MessageEnd& sent, const MessageEnd& received) {
+  return format_text(
+      "on channel '{}', rank {} sends {} {} and rank {} receives {} {}; both give the same count and type",
+      {channel, sent.job_rank, sent.count, name(sent.dtype), received.job_rank, received.count, name(received.dtype)});
+}
+
+/// The end of the sentence for an operation on a wrong stream.
+inline constexpr const char* began_early =
+    "began before the one enqueued before it had run; operations of one communicator go to one stream, or to streams "
+    "that wait for each other";
 
 }  // namespace DTRAIN_NAMESPACE::backend
 
@@ -11931,26 +12052,33 @@ inline bool fit(const Operation& own, const Operation& other) noexcept {
 }
 
 template <Endpoint E>
-[[noreturn]] void disagree(const OperationContext<E>& context, int peer, const std::string& peer_action) {
-  const auto job_rank = [&](int rank) {
-    return std::to_string(context.channel.job_ranks[static_cast<std::size_t>(rank)]);
-  };
-  throw Error(Errc::disagreement,
-              "as " + position_of(context.operation, context.channel.name) + ", rank " + job_rank(context.rank()) +
-                  " called " + described(context.operation, context.channel.describe) + " and rank " + job_rank(peer) +
-                  " " + peer_action + "; every rank calls the same collectives in the same order");
+int job_rank(const OperationContext<E>& context, int rank) {
+  return context.channel.job_ranks[static_cast<std::size_t>(rank)];
 }
 
 template <Endpoint E>
-[[noreturn]] void disagree_on_message(const OperationContext<E>& context, int peer, const Operation& sent) {
-  const auto job_rank = [&](int rank) {
-    return std::to_string(context.channel.job_ranks[static_cast<std::size_t>(rank)]);
-  };
-  throw Error(Errc::disagreement, "on channel '" + context.channel.name + "', rank " + job_rank(peer) + " sends " +
-                                      std::to_string(sent.count) + " " + name(sent.dtype) + " and rank " +
-                                      job_rank(context.rank()) + " receives " +
-                                      std::to_string(context.operation.count) + " " + name(context.operation.dtype) +
-                                      "; both give the same count and type");
+[[noreturn]] DTRAIN_NOT_INLINED void disagree(const OperationContext<E>& context, int peer,
+                                              std::string_view peer_action) {
+  const ChannelInfo& channel = context.channel;
+  throw Error(Errc::disagreement,
+              unequal_calls(position_of(context.operation, channel.name), job_rank(context, context.rank()),
+                            described(context.operation, channel.describe), job_rank(context, peer), peer_action));
+}
+
+template <Endpoint E>
+[[noreturn]] DTRAIN_NOT_INLINED void disagree_on_message(const OperationContext<E>& context, int peer,
+                                                         const Operation& sent) {
+  const Operation& received = context.operation;
+  throw Error(Errc::disagreement,
+              unequal_message(context.channel.name, {job_rank(context, peer), sent.count, sent.dtype},
+                              {job_rank(context, context.rank()), received.count, received.dtype}));
+}
+
+template <Endpoint E>
+[[noreturn]] DTRAIN_NOT_INLINED void disagree_on_length(const OperationContext<E>& context, int peer, std::size_t bytes,
+                                                        std::size_t expected) {
+  disagree(context, peer,
+           format_text("sent {} bytes where {} were its part; do all ranks run one program?", {bytes, expected}));
 }
 
 }  // namespace detail
@@ -11961,8 +12089,8 @@ inline constexpr OperationKind has_left = OperationKind::none;
 /// Checks a received header: `memory` holds `bytes` of a message from `peer`.
 /// @throws Error (disagreement) unless `peer` calls the same operation and sends `payload` bytes in the header
 template <Endpoint E>
-void check_header(const OperationContext<E>& context, int peer, const std::byte* memory, std::size_t bytes,
-                  std::size_t payload) {
+DTRAIN_NOT_INLINED void check_header(const OperationContext<E>& context, int peer, const std::byte* memory,
+                                     std::size_t bytes, std::size_t payload) {
   Operation other;
   if (bytes < sizeof(Operation)) {
     detail::disagree(context, peer, "was still in the one before");
@@ -11975,15 +12103,13 @@ void check_header(const OperationContext<E>& context, int peer, const std::byte*
     detail::disagree_on_message(context, peer, other);
   }
   if (!detail::fit(context.operation, other)) {
-    detail::disagree(
-        context, peer,
-        "called " + to_string(other) +
-            (other.sequence == context.operation.sequence ? std::string()
-                                                          : " as " + position_of(other, context.channel.name)));
+    const bool same_position = other.sequence == context.operation.sequence;
+    const std::string called = "called " + to_string(other);
+    detail::disagree(context, peer,
+                     same_position ? called : called + " as " + position_of(other, context.channel.name));
   }
   if (bytes != sizeof(Operation) + payload) {
-    detail::disagree(context, peer,
-                     "sent " + std::to_string(bytes) + " bytes to begin it; do all ranks run one program?");
+    detail::disagree(context, peer, format_text("sent {} bytes to begin it; do all ranks run one program?", {bytes}));
   }
 }
 
@@ -11991,9 +12117,7 @@ void check_header(const OperationContext<E>& context, int peer, const std::byte*
 template <Endpoint E>
 void check_length(const OperationContext<E>& context, int peer, std::size_t bytes, std::size_t expected) {
   if (bytes != expected) {
-    detail::disagree(context, peer,
-                     "sent " + std::to_string(bytes) + " bytes where " + std::to_string(expected) +
-                         " were its part; do all ranks run one program?");
+    detail::disagree_on_length(context, peer, bytes, expected);
   }
 }
 
@@ -13376,7 +13500,7 @@ concept Backend = HasBackendName<B> && HasDeviceSupport<B> && HasDTypeSupport<B>
 // ---- dtrain/backend/message_passing/transport.hpp
 
 /// @file
-/// The concept Transport: the implementation of a channel by a message-passing backend.
+/// The concept Transport: opens, interrupts and closes the endpoints of one channel over messages.
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
@@ -13482,12 +13606,12 @@ class Channel {
   template <class Make>
   void run(std::uint64_t turn, const Operation& operation, Make make) noexcept {
     if (in_operation_.exchange(1) != 0) {
-      fail(out_of_order(operation));
+      fail_operation(CauseKind::exception, operation, " ", began_early);
       return;
     }
     const std::uint64_t done = done_.load(std::memory_order_relaxed);
     if (done + 1 != turn && !aborted()) {
-      fail(out_of_order(operation));
+      fail_operation(CauseKind::exception, operation, " ", began_early);
     } else if (!cause_.flag().load()) {  // seq_cst, as in close(): this thread or close() sees the other's store
       execute(operation, make);
     }
@@ -13549,8 +13673,8 @@ class Channel {
     }
     std::string reason() const {
       const std::optional<Cause> cause = channel.failure();
-      return "rank " + std::to_string(channel.job_rank_) +
-             (cause ? ": ends because " + cause->sentence() : ": ends because an operation timed out");
+      return format_text("rank {}: ends because {}",
+                         {channel.job_rank_, cause ? cause->sentence() : "an operation timed out"});
     }
   };
 
@@ -13564,18 +13688,18 @@ class Channel {
         scratch_.leak();
       }
       if (token.timed_out && !aborted()) {  // even if it ended just then: the transport has cancelled it
-        fail({CauseKind::timeout, job_rank_, host_, present(operation) + ": " + missing()});
+        fail_operation(CauseKind::timeout, operation, ": ", missing());
       } else if (routine.done()) {
         routine.check();
       } else if (!aborted()) {
-        fail({CauseKind::exception, job_rank_, host_,
-              present(operation) + " was cancelled, because " + T::backend_name() +
-                  " is out of service in this process since another operation was cancelled"});
+        fail_operation(CauseKind::exception, operation, " was cancelled, because ",
+                       format_text("{} is out of service in this process since another operation was cancelled",
+                                   {T::backend_name()}));
       }
     } catch (const Error& error) {
       explain(operation, error);
     } catch (const std::exception& error) {
-      fail({CauseKind::exception, job_rank_, host_, present(operation) + ": " + error.what()});
+      fail_operation(CauseKind::exception, operation, ": ", error.what());
     }
   }
 
@@ -13587,31 +13711,27 @@ class Channel {
     }
     failure_->block_until_failed(Deadline::after(std::chrono::milliseconds(500)));
     if (!aborted()) {
-      fail({CauseKind::exception, job_rank_, host_, present(operation) + ": " + error.what()});
+      fail_operation(CauseKind::exception, operation, ": ", error.what());
     }
   }
 
   std::string missing() const {
     const auto [rank, sends] = transport_.waits_for();
     const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(timeout_);
-    const std::string after = " after " + std::to_string(waited.count()) + " ms";
     if (rank < 0 || rank >= static_cast<int>(info_.job_ranks.size())) {
-      return "it had not ended" + after;
+      return format_text("it had not ended after {} ms", {waited.count()});
     }
-    const std::string peer = "rank " + std::to_string(info_.job_ranks[static_cast<std::size_t>(rank)]);
-    return peer + (sends ? " had not sent its part" : " had not taken what was sent to it") + after +
-           "; does every rank call it? DTRAIN_TIMEOUT_SECONDS is how long it may take";
+    return format_text(
+        "rank {} had not {} after {} ms; does every rank call it? DTRAIN_TIMEOUT_SECONDS is how long it may take",
+        {info_.job_ranks[static_cast<std::size_t>(rank)], sends ? "sent its part" : "taken what was sent to it",
+         waited.count()});
   }
 
-  Cause out_of_order(const Operation& operation) const {
-    return {CauseKind::exception, job_rank_, host_,
-            present(operation) +
-                " began before the one enqueued before it had run; operations of one communicator go to one stream, or "
-                "to streams that wait for each other"};
-  }
-
-  std::string present(const Operation& operation) const {
-    return described(operation, info_.describe) + ", " + position_of(operation, info_.name);
+  /// Fails the channel: "all_reduce (sum) of 10 f32, operation 5 of channel 'group'", `joint` and `problem`.
+  DTRAIN_NOT_INLINED void fail_operation(CauseKind kind, const Operation& operation, const char* joint,
+                                         std::string_view problem) {
+    fail({kind, job_rank_, host_,
+          format_text("{}{}{}", {described_on(info_.name, operation, info_.describe), joint, problem})});
   }
 
   const OwningProcess process_;
@@ -13685,9 +13805,8 @@ Routine point_to_point_or_self(OperationContext<typename T::Endpoint>& context, 
   }
   if (buffers.from == context.rank()) {
     if (channel.self_messages().empty()) {
-      throw Error(Errc::disagreement, "on channel '" + context.channel.name + "', rank " +
-                                          std::to_string(channel.job_rank()) +
-                                          " receives from itself what it has not sent before");
+      throw_error(Errc::disagreement, "on channel '{}', rank {} receives from itself what it has not sent before",
+                  {context.channel.name, channel.job_rank()});
     }
     const auto message = std::move(channel.self_messages().front());
     channel.self_messages().pop_front();
@@ -13857,7 +13976,7 @@ namespace DTRAIN_NAMESPACE::backend::nccl {
 inline constexpr const char* has_left = "has left the channel";
 
 inline std::string timeout_key(const ChannelContext& context, int rank) {
-  return context.name + "/timeout/" + std::to_string(rank);
+  return format_text("{}/timeout/{}", {context.name, rank});
 }
 
 /// Maximum time between the timeouts of two ranks. A caller that waits for the stream waits twice the timeout.
@@ -13867,22 +13986,22 @@ inline std::chrono::nanoseconds grace_period(std::chrono::nanoseconds timeout) {
 
 /// Blocking: at most twice grace_period(timeout). @returns why `operation` has not ended; empty once the job has failed
 inline std::optional<Cause> diagnose_timeout_blocking(const ChannelContext& context, const Operation& operation) {
-  const auto own_rank = std::to_string(context.reporting_rank());
   const std::string ordinal = operation.sequence == 0 ? "" : " as operation " + std::to_string(operation.sequence);
-  const std::string called = " called " + to_string(operation) + ordinal;
+  const std::string called = format_text(" called {}{}", {to_string(operation), ordinal});
+  const std::string own = format_text("rank {}{}", {context.reporting_rank(), called});
   const int size = context.members.world_size;
   std::string detail =
       "does every rank call it, and the operations of all channels in the same order? DTRAIN_TIMEOUT_SECONDS is how "
       "long it may take";
   try {
     const Deadline deadline = Deadline::after(grace_period(context.timeout));
-    context.store.set_blocking(timeout_key(context, context.members.rank), "rank " + own_rank + called, deadline);
+    context.store.set_blocking(timeout_key(context, context.members.rank), own, deadline);
     const int next = (context.members.rank + 1) % size;
     const std::string other = sanitize(context.store.get_blocking(timeout_key(context, next), deadline).substr(0, 300));
     if (operation.sequence != 0 && other.ends_with(ordinal) && !other.ends_with(called)) {
       return Cause{CauseKind::disagreement, -1, "",
-                   "on channel '" + context.name + "', rank " + own_rank + called + " and " + other +
-                       "; every rank calls the same collectives in the same order"};
+                   format_text("on channel '{}', {} and {}; every rank calls the same collectives in the same order",
+                               {context.name, own, other})};
     }
     if (!other.ends_with(called)) {  // it has left, or is in another operation, maybe an earlier one
       detail = other + "; every rank calls the same collectives in the same order";
@@ -13892,11 +14011,11 @@ inline std::optional<Cause> diagnose_timeout_blocking(const ChannelContext& cont
   } catch (const JobFailed&) {
     return std::nullopt;
   } catch (const Error&) {
-    detail = "rank " + std::to_string((context.members.rank + 1) % size) + " of the channel is in none; " + detail;
+    detail = format_text("rank {} of the channel is in none; {}", {(context.members.rank + 1) % size, detail});
   }
   return Cause{CauseKind::timeout, context.reporting_rank(), context.members.host,
-               to_string(operation) + ", " + position_of(operation, context.name) + ": it had not ended after " +
-                   duration_text(context.timeout) + "; " + detail};
+               format_text("{}: it had not ended after {}; {}",
+                           {described_on(context.name, operation), duration_text(context.timeout), detail})};
 }
 
 /// Erases this rank's operation, which has ended after all: otherwise the previous rank could read it later, during
@@ -13927,7 +14046,7 @@ inline void publish_departure(const ChannelContext& context, bool last) noexcept
     if (context.members.world_size > 1 && !context.failure->failed()) {
       const Deadline deadline = Deadline::after(std::chrono::seconds(1));
       context.store.set_blocking(timeout_key(context, context.members.rank),
-                                 "rank " + std::to_string(context.reporting_rank()) + " " + has_left, deadline);
+                                 format_text("rank {} {}", {context.reporting_rank(), has_left}), deadline);
       if (last) {
         erase_after_last_departure(context, deadline);
       }
@@ -13992,7 +14111,7 @@ class Channel {
     if (result.code != ncclSuccess) {
       watched.reset();
       turn.reset();
-      throw_with_diagnosis(result, to_string(operation) + " by " + function, &operation, std::move(held));
+      throw_with_diagnosis(result, function, &operation, std::move(held));
     }
     held.unlock();
     if (watched) {
@@ -14090,7 +14209,7 @@ class Channel {
       return registrations_.emplace(registrations_.end());
     }();
     // If that fails, the handle stays as long as the channel, because NCCL may still write there.
-    manage("registering " + std::to_string(bytes) + " bytes with NCCL", deadline, [&](ncclComm_t communicator) {
+    manage(format_text("registering {} bytes with NCCL", {bytes}), deadline, [&](ncclComm_t communicator) {
       return nccl::register_memory(communicator, memory, bytes, options.symmetric_arenas, *handle);
     });
     return handle;
@@ -14134,14 +14253,17 @@ class Channel {
     if (held.communicator() == nullptr) {
       held.unlock();
       status.check();
-      throw Error(Errc::closed, "an operation was called on channel '" + context.name + "', which is closed");
+      throw_error(Errc::closed, "an operation was called on channel '{}', which is closed", {context.name});
     }
     return held;
   }
 
   /// Fails the channel: after a failed call its communicator is unusable.
-  [[noreturn]] void throw_with_diagnosis(const AsyncResult& result, const std::string& doing,
-                                         const Operation* operation, CommLock::Guard held) {
+  /// @param action the function that `operation` called, or what was done without one
+  [[noreturn]] DTRAIN_NOT_INLINED void throw_with_diagnosis(const AsyncResult& result, std::string_view action,
+                                                            const Operation* operation, CommLock::Guard held) {
+    const std::string doing =
+        operation != nullptr ? format_text("{} by {}", {to_string(*operation), action}) : std::string(action);
     const std::string error_text = held.communicator() != nullptr ? last_error(held.communicator()) : std::string();
     held.unlock();
     status.check();
@@ -14151,18 +14273,19 @@ class Channel {
         status.fail(*cause);
       }
     } else if (waited) {
-      status.fail(CauseKind::timeout,
-                  doing + " on channel '" + context.name + "' had not ended in time; does every rank call it?");
+      status.fail(CauseKind::timeout, format_text("{} on channel '{}' had not ended in time; does every rank call it?",
+                                                  {doing, context.name}));
     } else {
       status.wait_for_first_cause();  // another rank may have failed
       status.check();
-      const Error error = nccl_error(result.code, doing + " on channel '" + context.name + "'", caller(), error_text);
+      const std::string call = format_text("{} on channel '{}'", {doing, context.name});
+      const Error error = nccl_error(result.code, call, caller(), error_text);
       status.fail(CauseKind::exception, error.what());
       throw error;
     }
     status.wait_for_first_cause();
     status.check();
-    throw Error(Errc::timeout, doing + " was given up");
+    throw_error(Errc::timeout, "{} was given up", {doing});
   }
 
   const int device_;
@@ -14192,8 +14315,8 @@ inline void fill_with_zeros(void* data, std::size_t bytes, int device, Deadline 
   stream::cuda::check(cudaMemsetAsync(data, 0, bytes, stream.ref().native()), "cudaMemsetAsync");
   stream.ref().record(done);
   if (done.block_until_complete(deadline) != stream::WaitResult::complete) {
-    throw Error(Errc::timeout, "filling " + std::to_string(bytes) +
-                                   " bytes of device memory with zeros had not ended in time; is the device busy?");
+    throw_error(Errc::timeout,
+                "filling {} bytes of device memory with zeros had not ended in time; is the device busy?", {bytes});
   }
 }
 
@@ -14214,10 +14337,10 @@ class Allocation {
     if (code != ncclSuccess) {
       memory.data = nullptr;
       stream::cuda::quiet(cudaGetLastError());
-      throw Error(Errc::out_of_memory, "no " + std::to_string(bytes) + " bytes of memory of device " +
-                                           std::to_string(memory.channel->device()) +
-                                           " could be had: ncclMemAlloc says " + name_of(code) + ", " +
-                                           nccl_category().message(static_cast<int>(code)))
+      throw Error(Errc::out_of_memory,
+                  format_text("no {} bytes of memory of device {} could be had: ncclMemAlloc says {}, {}",
+                              {bytes, memory.channel->device(), name_of(code),
+                               nccl_category().message(static_cast<int>(code))}))
           .with_rank(memory.channel->context.reporting_rank());
     }
     fill_with_zeros(memory.data, length, memory.channel->device(), deadline);
@@ -14338,7 +14461,7 @@ class Watchdog {
       thread_ = std::thread([shared = channel_] { main(*shared); });
     } catch (const std::system_error& failure) {
       pthread_sigmask(SIG_SETMASK, &before, nullptr);
-      throw Error(failure.code(), std::string("starting the thread that watches NCCL: ") + failure.what());
+      throw Error(failure.code(), format_text("starting the thread that watches NCCL: {}", {failure.what()}));
     }
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }
@@ -14354,10 +14477,12 @@ class Watchdog {
     }
     thread_.detach();
     try {
-      log(LogLevel::warning, "NCCL had not ended the communicator of channel '" + channel_->context.name +
-                                 "' in time (10 s, 1 s after the first such) and is left behind with it, in a thread; "
-                                 "it waits until all ranks of a node close theirs: destroy wrappers and groups in one "
-                                 "order on all ranks, and CUDA graphs with their operations before them");
+      log(LogLevel::warning,
+          format_text("NCCL had not ended the communicator of channel '{}' in time (10 s, 1 s after the first such) "
+                      "and is left behind with it, in a thread; it waits until all ranks of a node close theirs: "
+                      "destroy wrappers and groups in one order on all ranks, and CUDA graphs with their operations "
+                      "before them",
+                      {channel_->context.name}));
     } catch (...) {
       // No memory for the message.
     }
@@ -14400,17 +14525,15 @@ class Watchdog {
   /// @param timeout_published whether the store holds the operation that this rank timed out in
   static void poll(Channel& channel, bool& timeout_published) {
     const Channel::PollResult polled = channel.poll();
-    const std::string on_channel = " on channel '" + channel.context.name + "'";
+    const auto doing = [&] { return format_text("an operation on channel '{}' that ran", {channel.context.name}); };
     if (polled.state != ncclSuccess && polled.state != ncclInProgress) {
       channel.status.wait_for_first_cause();  // another rank may have failed
       if (!channel.status.aborted()) {
-        channel.status.fail(CauseKind::exception, nccl_error(polled.state, "an operation" + on_channel + " that ran",
-                                                             channel.caller(), polled.error_text)
-                                                      .what());
+        channel.status.fail(CauseKind::exception,
+                            nccl_error(polled.state, doing(), channel.caller(), polled.error_text).what());
       }
     } else if (polled.device != cudaSuccess) {
-      channel.status.fail(CauseKind::exception,
-                          stream::cuda::cuda_error(polled.device, "an operation" + on_channel + " that ran").what());
+      channel.status.fail(CauseKind::exception, stream::cuda::cuda_error(polled.device, doing()).what());
     } else if (polled.overdue) {
       timeout_published = true;
       const std::optional<Cause> cause = diagnose_timeout_blocking(channel.context, *polled.overdue);
@@ -14418,11 +14541,12 @@ class Watchdog {
         channel.status.fail(*cause);
       }
     } else if (polled.is_stuck) {
-      channel.status.fail(CauseKind::timeout,
-                          "CUDA has not answered for longer than the timeout of " +
-                              duration_text(channel.context.timeout) + " whether the operations" + on_channel +
-                              " have run; a stream may be full of work behind one that waits for another rank, or the "
-                              "device's driver hangs");
+      channel.status.fail(
+          CauseKind::timeout,
+          format_text("CUDA has not answered for longer than the timeout of {} whether the operations on channel '{}' "
+                      "have run; a stream may be full of work behind one that waits for another rank, or the device's "
+                      "driver hangs",
+                      {duration_text(channel.context.timeout), channel.context.name}));
     } else if (timeout_published && polled.was_polled) {
       retract_timeout(channel.context);
       timeout_published = false;
@@ -14491,7 +14615,7 @@ Communicator open_and_report_blocking(const ChannelContext& context, Deadline de
 // ---- dtrain/backend/setup/store_gather.hpp
 
 /// @file
-/// store_gather and store_broadcast: texts from every rank to rank 0, and from rank 0 to every rank, over the store.
+/// store_gather, store_broadcast and store_all_gather: texts and values of ranks, exchanged over the store.
 
 namespace DTRAIN_NAMESPACE::backend {
 
@@ -14530,8 +14654,8 @@ inline std::string encode(const Error& error, int job_rank) {
   const bool posix = error.code().category() == std::generic_category();
   const bool own = error.code().category() == dtrain_category();
   const int code = posix || own ? error.code().value() : static_cast<int>(Errc::job_failed);  // a library's error
-  return (posix ? "!p" : "!d") + std::to_string(code) + " " + std::to_string(error.rank().value_or(job_rank)) + " " +
-         sanitize(error.what());
+  return format_text("{}{} {} {}",
+                     {posix ? "!p" : "!d", code, error.rank().value_or(job_rank), sanitize(error.what())});
 }
 
 /// @throws the error that the rank has sent; Error (protocol) if `sent` is malformed
@@ -14543,7 +14667,7 @@ inline std::string decode(const std::string& sent) {
   char* end = nullptr;
   const long code = posix || sent.starts_with("!d") ? std::strtol(sent.c_str() + 2, &end, 10) : 0;
   if (code <= 0 || code > 4096) {
-    throw Error(Errc::protocol, "another rank sent " + in_quotes(sent) + "; do all ranks run the same program?");
+    throw_error(Errc::protocol, "another rank sent {}; do all ranks run the same program?", {in_quotes(sent)});
   }
   const auto rank = static_cast<int>(std::strtol(end, &end, 10));
   const std::error_code as = posix ? std::error_code(static_cast<int>(code), std::generic_category())
@@ -14584,7 +14708,7 @@ inline std::string take(const StoreRank& self, const std::string& key, int reade
 
 /// Rank 0's half: takes the text of every other rank. @throws Error (timeout), which names all ranks that did not come
 inline void take_texts(const StoreRank& self, const std::string& name, std::vector<std::string>& texts) {
-  const auto key_of = [&](int rank) { return name + "/" + std::to_string(rank); };
+  const auto key_of = [&](int rank) { return format_text("{}/{}", {name, rank}); };
   for (int rank = 1; rank < self.ranks; ++rank) {
     try {
       texts.push_back(take(self, key_of(rank), 1, self.deadline));
@@ -14595,7 +14719,7 @@ inline void take_texts(const StoreRank& self, const std::string& name, std::vect
         const bool came = self.store.has_blocking(key_of(later), Deadline::after(std::chrono::seconds(1)));
         missing += came ? "" : ", " + self.name_of_rank(later);
       }
-      throw Error(Errc::timeout, self.doing + ": " + missing + " " + self.late + " (" + error.what() + ")");
+      throw_error(Errc::timeout, "{}: {} {} ({})", {self.doing, missing, self.late, error.what()});
     }
     texts.back() = decode(texts.back());  // an error is not kept until the last rank has come
   }
@@ -14639,7 +14763,7 @@ std::string store_broadcast(const StoreRank& self, const std::string& key, Make 
 template <class Own, class Combine>
 std::string store_gather(const StoreRank& self, const std::string& name, Own own, Combine combine) {
   if (self.rank != 0) {
-    self.store.set_blocking(name + "/" + std::to_string(self.rank), detail::encoded_result(own, self.job_rank),
+    self.store.set_blocking(format_text("{}/{}", {name, self.rank}), detail::encoded_result(own, self.job_rank),
                             self.deadline);
   }
   const auto gather = [&]() -> std::string {
@@ -14648,6 +14772,31 @@ std::string store_gather(const StoreRank& self, const std::string& name, Own own
     return combine(texts);
   };
   return store_broadcast(self, name + "/all", gather);
+}
+
+/// Collective, blocking: the values of all ranks, in rank order, on every rank. See store_gather.
+/// @param own `own()` is this rank's value, which has fields() for a Serializer
+/// @param what subject of the sentence about malformed bytes: "a rank's address"
+template <class Own>
+auto store_all_gather(const StoreRank& self, const std::string& name, Own own, std::string_view what) {
+  using Value = decltype(own());
+  const auto combine = [&](const std::vector<std::string>& texts) {
+    Serializer all;
+    for (const std::string& text : texts) {
+      auto value = from_bytes<Value>(text, what);
+      fields(all, value);
+    }
+    return std::string(all.characters());
+  };
+  const std::string all = store_gather(
+      self, name, [&] { return to_bytes(own()); }, combine);
+  Serializer reader(all);
+  std::vector<Value> values(static_cast<std::size_t>(self.ranks));
+  for (Value& value : values) {
+    fields(reader, value);
+  }
+  reader.require_finished(what);
+  return values;
 }
 
 }  // namespace DTRAIN_NAMESPACE::backend
@@ -14665,8 +14814,8 @@ namespace DTRAIN_NAMESPACE::backend::cuda {
 inline bool shares_devices(const identity::Environment& environment = identity::snapshot_environment()) {
   const std::string value = identity::Variables(environment).text("DTRAIN_SHARE_DEVICES").value_or("0");
   if (value != "0" && value != "1") {
-    throw Error(Errc::usage,
-                identity::quoted("DTRAIN_SHARE_DEVICES", value) + " is neither 0 nor 1; 1 lets ranks share a device");
+    throw_error(Errc::usage, "{} is neither 0 nor 1; 1 lets ranks share a device",
+                {identity::quoted("DTRAIN_SHARE_DEVICES", value)});
   }
   return value == "1";
 }
@@ -14711,28 +14860,23 @@ inline std::string device_name(int device) {
 
 namespace detail {
 
-/// A rank's published device: "0 GPU-12ab rank".
+/// A rank's device, as it tells the other ranks of its node.
 struct DeviceAssignment {
   bool may_share = false;
   std::string device;
-  std::string rank;
+  int rank = 0;  ///< in the job
+  std::string host;
 };
 
-inline std::string to_text(const DeviceAssignment& assignment) {
-  return std::string(assignment.may_share ? "1 " : "0 ") + assignment.device + " " + assignment.rank;
-}
-
-inline DeviceAssignment device_assignment_from(const std::string& text) {
-  const std::size_t end = text.find(' ', 2);
-  if (text.size() > 256 || end == std::string::npos) {
-    throw Error(Errc::protocol,
-                "a rank's device came as '" + sanitize(text.substr(0, 64)) + "'; do all ranks run the same program?");
-  }
-  return {text[0] == '1', text.substr(2, end - 2), text.substr(end + 1)};
+inline void fields(Serializer& of, DeviceAssignment& assignment) {
+  of.flag(assignment.may_share);
+  of.text(assignment.device, 128);
+  of.number(assignment.rank);
+  of.text(assignment.host, 256);
 }
 
 /// The error for the first device that two ranks use, unless both allow that; empty if there is none.
-inline std::string first_conflict(std::vector<DeviceAssignment> assignments, const std::string& host) {
+inline std::string first_conflict(std::vector<DeviceAssignment> assignments) {
   std::stable_sort(assignments.begin(), assignments.end(),
                    [](const DeviceAssignment& a, const DeviceAssignment& b) { return a.device < b.device; });
   const auto found = std::adjacent_find(assignments.begin(), assignments.end(),
@@ -14742,9 +14886,11 @@ inline std::string first_conflict(std::vector<DeviceAssignment> assignments, con
   if (found == assignments.end()) {
     return {};
   }
-  return "ranks " + found->rank + " and " + (found + 1)->rank + " on host " + host + " both compute on device " +
-         found->device +
-         "; give each rank its own (LOCAL_RANK, CUDA_VISIBLE_DEVICES), or let them share one by DTRAIN_SHARE_DEVICES=1";
+  return format_text(
+      "ranks {} and {} on host {} both compute on device {}; give each rank its own (LOCAL_RANK, "
+      "CUDA_VISIBLE_DEVICES), "
+      "or let them share one by DTRAIN_SHARE_DEVICES=1",
+      {found->rank, (found + 1)->rank, found->host, found->device});
 }
 
 }  // namespace detail
@@ -14752,8 +14898,8 @@ inline std::string first_conflict(std::vector<DeviceAssignment> assignments, con
 /// A job's first channel. Devices are compared when it opens.
 inline constexpr std::string_view first_channel = "group";
 
-/// Collective over the ranks of a node, blocking. Throws if two ranks use one device and may not share it. The node's
-/// rank 0 decides, so that every rank gets the same result. Does nothing for later channels than the job's first.
+/// Collective over the ranks of a node, blocking. Throws if two ranks use one device and may not share it. Every
+/// rank compares the same list, and so throws the same. Does nothing for later channels than the job's first.
 /// @throws Error (unsupported), naming both ranks, on every rank of the node; (timeout, protocol, cuda), JobFailed
 inline void compare_devices_blocking(const ChannelContext& context, bool may_share, Deadline deadline) {
   const rendezvous::Membership& members = context.members;
@@ -14761,24 +14907,22 @@ inline void compare_devices_blocking(const ChannelContext& context, bool may_sha
     return;
   }
   const auto own = [&] {
-    return to_text(detail::DeviceAssignment{may_share, device_name(stream::cuda::current_device()),
-                                            std::to_string(members.rank_in_job())});
-  };
-  const auto compare = [&](const std::vector<std::string>& texts) {
-    std::vector<detail::DeviceAssignment> assignments;
-    for (const std::string& text : texts) {
-      assignments.push_back(detail::device_assignment_from(text));
-    }
-    const std::string conflict = detail::first_conflict(std::move(assignments), members.host);
-    if (!conflict.empty()) {
-      throw Error(Errc::unsupported, conflict);
-    }
-    return std::string();
+    return detail::DeviceAssignment{may_share, device_name(stream::cuda::current_device()), members.rank_in_job(),
+                                    members.host};
   };
   const auto name = [](int local_rank) { return "local rank " + std::to_string(local_rank); };
-  store_gather({context.store, members.local_rank, members.local_world_size, members.rank_in_job(), deadline,
-                "comparing the devices of the ranks on host " + members.host, name},
-               "devices/" + std::to_string(members.node_rank), own, compare);
+  const StoreRank self{context.store,
+                       members.local_rank,
+                       members.local_world_size,
+                       members.rank_in_job(),
+                       deadline,
+                       "comparing the devices of the ranks on host " + members.host,
+                       name};
+  const std::string conflict = detail::first_conflict(
+      store_all_gather(self, "devices/" + std::to_string(members.node_rank), own, "a rank's device"));
+  if (!conflict.empty()) {
+    throw_error(Errc::unsupported, "{}", {conflict});
+  }
 }
 
 }  // namespace DTRAIN_NAMESPACE::backend::cuda
@@ -14834,7 +14978,7 @@ class Mesh {
         }
       }
     };
-    calling_gloo([&] { return "opening channel '" + name_ + "' at address " + address; }, open);
+    calling_gloo([&] { return format_text("opening channel '{}' at address {}", {name_, address}); }, open);
     own_.job_rank = context.reporting_rank();
     own_.host = context.members.host;
     own_.device = address;
@@ -14851,7 +14995,7 @@ class Mesh {
         own_.addresses.append(address.begin(), address.end());
       }
     }
-    const auto key_of = [&](int rank) { return name_ + "/gloo-" + std::to_string(rank); };
+    const auto key_of = [&](int rank) { return format_text("{}/gloo-{}", {name_, rank}); };
     if (size > 1) {
       store.set_blocking(key_of(rank_), to_bytes(own_), deadline);
     }
@@ -14868,7 +15012,9 @@ class Mesh {
       if (peer != rank_) {
         const auto connect = [&] { gloo_context_->getPair(peer)->connect(address_of(peer)); };
         calling_gloo(
-            [&] { return "connecting channel '" + name_ + "' at " + own_.device + " with " + to_string(peer); },
+            [&] {
+              return format_text("connecting channel '{}' at {} with {}", {name_, own_.device, to_string(peer)});
+            },
             connect);
       }
     }
@@ -14882,7 +15028,7 @@ class Mesh {
                          gloo_context_->size,
                          own_.job_rank,
                          deadline,
-                         "connecting channel '" + name_ + "'",
+                         format_text("connecting channel '{}'", {name_}),
                          [this](int peer) { return to_string(peer); },
                          "is not connected with all others by the deadline; can every host of the job reach every "
                          "other one?"};
@@ -14909,7 +15055,7 @@ class Mesh {
   /// "rank 3 on host b".
   std::string to_string(int peer) const {
     const PeerInfo& info = peers_[static_cast<std::size_t>(peer)];
-    return "rank " + std::to_string(info.job_rank) + " on host " + info.host;
+    return format_text("rank {} on host {}", {info.job_rank, info.host});
   }
 
  private:
@@ -14918,9 +15064,9 @@ class Mesh {
     const PeerInfo& info = peers_[static_cast<std::size_t>(peer)];
     const std::size_t ranks = peers_.size();
     if (info.address_bytes != own_.address_bytes || info.addresses.size() != (ranks - 1) * info.address_bytes) {
-      throw Error(Errc::disagreement, "channel '" + name_ + "': " + to_string(peer) +
-                                          " writes its addresses otherwise than rank " + std::to_string(own_.job_rank) +
-                                          "; use one version of Gloo on all hosts");
+      throw_error(Errc::disagreement,
+                  "channel '{}': {} writes its addresses otherwise than rank {}; use one version of Gloo on all hosts",
+                  {name_, to_string(peer), own_.job_rank});
     }
     const auto offset = static_cast<std::size_t>(rank_ < peer ? rank_ : rank_ - 1) * info.address_bytes;
     const auto begin = info.addresses.begin() + static_cast<std::ptrdiff_t>(offset);
@@ -15105,16 +15251,17 @@ class Endpoint {
   }
 
   std::string doing(const PendingMessage& message) const {
-    return (message.receives ? "receiving from " : "sending to ") + mesh_.to_string(message.peer) +
-           ", which has ended or left the channel (does every rank take as many steps and call the same collectives?)";
+    return format_text(
+        "{} {}, which has ended or left the channel (does every rank take as many steps and call the same "
+        "collectives?)",
+        {message.receives ? "receiving from" : "sending to", mesh_.to_string(message.peer)});
   }
 
   /// Gloo's match key: tag class, number and, for a long message, its length.
   static std::uint64_t next_slot(std::array<std::uint32_t, message_passing::tag_class_count>& numbers,
                                  TagClass tag_class, std::size_t bytes) {
     if (bytes >> length_bits != 0) {
-      throw Error(Errc::limit,
-                  "a message of " + std::to_string(bytes) + " bytes is longer than a channel of Gloo takes");
+      throw_error(Errc::limit, "a message of {} bytes is longer than a channel of Gloo takes", {bytes});
     }
     const std::uint64_t number = numbers[static_cast<std::size_t>(tag_class)]++ % (1U << number_bits);
     const std::uint64_t length = bytes <= longest_framed ? 0 : bytes;
@@ -15161,8 +15308,8 @@ class Endpoint {
     std::uint64_t length = 0;
     std::memcpy(&length, message.frame(), sizeof length);
     if (length > message.bytes) {
-      throw Error(Errc::disagreement, mesh_.to_string(message.peer) + " sends " + std::to_string(length) +
-                                          " bytes where " + std::to_string(message.bytes) + " are received");
+      throw_error(Errc::disagreement, "{} sends {} bytes where {} are received",
+                  {mesh_.to_string(message.peer), length, message.bytes});
     }
     if (length > 0) {
       std::memcpy(message.target, message.frame() + sizeof length, static_cast<std::size_t>(length));
@@ -15296,7 +15443,7 @@ class Transport {
     }
     context.failure->throw_if_failed(context.reporting_rank());
     if (deadline.passed()) {
-      throw Error(Errc::timeout, "connecting channel '" + context.name + "' over Gloo took too long");
+      throw_error(Errc::timeout, "connecting channel '{}' over Gloo took too long", {context.name});
     }
     if (failed) {
       std::rethrow_exception(failed);
@@ -15412,7 +15559,8 @@ class BasicTransport {
       }
       if (hang_detector && hang_detector->hangs() && !running.ended.load()) {
         // Open MPI's TCP transport ends a process from inside a call when a peer dies, and takes seconds for it.
-        log(LogLevel::error, token.reason() + " (and a call to MPI does not come back: this process ends here)");
+        log(LogLevel::error,
+            format_text("{} (and a call to MPI does not come back: this process ends here)", {token.reason()}));
         ::_exit(exit_code_job_failed);
       }
     }
@@ -15460,18 +15608,17 @@ class BasicTransport {
                             "choosing a channel's tags");
       const int number = *chosen;
       if (number >= own) {
-        throw Error(Errc::limit, engine_->version_text() + " has tags up to " + std::to_string(engine_->highest_tag()) +
-                                     " only: this rank has opened " + std::to_string(number) +
-                                     " channels, and cannot open more; keep groups instead of splitting anew");
+        throw_error(Errc::limit,
+                    "{} has tags up to {} only: this rank has opened {} channels, and cannot open more; keep groups "
+                    "instead of splitting anew",
+                    {engine_->version_text(), engine_->highest_tag(), number});
       }
-      return std::to_string((engine_->rank() * own + number) * message_passing::tag_class_count);
+      return to_bytes((engine_->rank() * own + number) * message_passing::tag_class_count);
     };
-    const std::string text =
-        store_broadcast(StoreRank::of(context, deadline, opening(context)), context.name + "/mpi", choose);
-    int tag = -1;
-    const auto [after, error] = std::from_chars(text.data(), text.data() + text.size(), tag);
-    if (error != std::errc() || after != text.data() + text.size() || tag < 0 || tag > engine_->highest_tag()) {
-      throw Error(Errc::protocol, opening(context) + ": rank 0 gave no tag; do all ranks run one program?");
+    const StoreRank self = StoreRank::of(context, deadline, opening(context));
+    const auto tag = from_bytes<int>(store_broadcast(self, context.name + "/mpi", choose), "a channel's tag");
+    if (tag < 0 || tag > engine_->highest_tag()) {
+      throw_error(Errc::protocol, "{}: rank 0 gave no tag; do all ranks run one program?", {opening(context)});
     }
     return tag;
   }
@@ -15482,7 +15629,9 @@ class BasicTransport {
     store_gather(StoreRank::of(context, deadline, opening(context)), context.name + "/mpi-ranks", empty, empty);
   }
 
-  static std::string opening(const ChannelContext& context) { return "opening channel '" + context.name + "'"; }
+  static std::string opening(const ChannelContext& context) {
+    return format_text("opening channel '{}'", {context.name});
+  }
 
   /// MPI keeps a message of a few bytes even if no rank receives it. MPI reads it from static memory.
   static void send_close_messages(Endpoint& endpoint) {
@@ -15520,8 +15669,8 @@ namespace DTRAIN_NAMESPACE::backend::nccl {
 inline ncclUniqueId unique_id_from(const std::string& bytes) {
   ncclUniqueId id{};
   if (bytes.size() != sizeof id.internal) {
-    throw Error(Errc::protocol, "NCCL's unique id came as " + std::to_string(bytes.size()) +
-                                    " bytes; do all ranks run the same program?");
+    throw_error(Errc::protocol, "NCCL's unique id came as {} bytes; do all ranks run the same program?",
+                {bytes.size()});
   }
   bytes.copy(id.internal, sizeof id.internal);
   return id;
@@ -15539,7 +15688,7 @@ inline ncclUniqueId exchange_id_blocking(const Channel& channel, Deadline deadli
     return std::string(id.internal, sizeof id.internal);
   };
   const ChannelContext& context = channel.context;
-  const StoreRank self = StoreRank::of(context, deadline, "opening channel '" + context.name + "'");
+  const StoreRank self = StoreRank::of(context, deadline, format_text("opening channel '{}'", {context.name}));
   return unique_id_from(store_broadcast(self, context.name + "/nccl-id", draw));
 }
 
@@ -15547,10 +15696,11 @@ inline ncclUniqueId exchange_id_blocking(const Channel& channel, Deadline deadli
 inline std::string hint(const Channel& channel) {
   const int ranks = channel.context.members.world_size;
   return ranks == 1 ? "is the device of another process at fault? NCCL_DEBUG=INFO makes NCCL say what it waits for"
-                    : "do all " + std::to_string(ranks) +
-                          " ranks come here, each with a device of its own? NCCL_SOCKET_IFNAME names the interface "
-                          "that the ranks reach each other by, whose ports no firewall may close; NCCL_DEBUG=INFO "
-                          "makes NCCL say what it waits for";
+                    : format_text(
+                          "do all {} ranks come here, each with a device of its own? NCCL_SOCKET_IFNAME names "
+                          "the interface that the ranks reach each other by, whose ports no firewall may "
+                          "close; NCCL_DEBUG=INFO makes NCCL say what it waits for",
+                          {ranks});
 }
 
 /// Waits for the communicator under the channel's lock. After a failure the channel keeps it: an abort may wait for
@@ -15566,11 +15716,12 @@ inline void wait_or_throw(Channel& channel, CommLock::Guard& held, ncclResult_t 
   const std::string error_text = held.communicator() != nullptr ? last_error(held.communicator()) : last_error(nullptr);
   held.unlock();
   job->throw_if_failed(channel.context.reporting_rank());
-  const std::string doing = std::string(call) + " for channel '" + channel.context.name + "'";
+  const std::string doing = format_text("{} for channel '{}'", {call, channel.context.name});
   if (result.code == ncclInProgress) {
-    throw Error(Errc::timeout, doing + " had not connected rank " + std::to_string(channel.context.members.rank) +
-                                   " of " + std::to_string(channel.context.members.world_size) + " after " +
-                                   duration_text(Deadline::Clock::now() - began) + "; " + hint(channel))
+    const rendezvous::Membership& members = channel.context.members;
+    throw Error(Errc::timeout, format_text("{} had not connected rank {} of {} after {}; {}",
+                                           {doing, members.rank, members.world_size,
+                                            duration_text(Deadline::Clock::now() - began), hint(channel)}))
         .with_rank(channel.context.reporting_rank());
   }
   throw nccl_error(result.code, doing, channel.caller(), error_text, hint(channel));
@@ -15606,8 +15757,9 @@ inline void split_blocking(Channel& parent, Channel& child, int color, int key, 
   }
   if (written.load(std::memory_order_acquire) == nullptr) {
     parent.status.check();
-    throw Error(Errc::timeout, "ncclCommSplit for channel '" + child.context.name +
-                                   "' had not given a communicator by the deadline; " + hint(child))
+    throw Error(Errc::timeout,
+                format_text("ncclCommSplit for channel '{}' had not given a communicator by the deadline; {}",
+                            {child.context.name, hint(child)}))
         .with_rank(child.context.reporting_rank());
   }
   CommLock::Guard held = child.comm_lock.lock();
@@ -15632,33 +15784,9 @@ struct ColorAndKey {
   int key = 0;
 };
 
-/// "3 -1 " for each rank in turn.
-inline std::string to_text(const std::vector<ColorAndKey>& choices) {
-  std::string text;
-  for (const ColorAndKey& choice : choices) {
-    text += std::to_string(choice.color) + ' ' + std::to_string(choice.key) + ' ';
-  }
-  return text;
-}
-
-/// @throws Error (protocol) unless the text holds `ranks` choices
-inline std::vector<ColorAndKey> colors_and_keys_from(const std::string& text, int ranks) {
-  std::vector<ColorAndKey> choices(static_cast<std::size_t>(ranks));
-  const char* at = text.data();
-  const char* const end = at + text.size();
-  const auto read = [&](int& number) {
-    const auto [after, error] = std::from_chars(at, end, number);
-    if (error != std::errc() || after == end || *after != ' ') {
-      throw Error(Errc::protocol, "a split's colors and keys came as '" + sanitize(text.substr(0, 64)) +
-                                      "'; do all ranks run the same program?");
-    }
-    at = after + 1;
-  };
-  for (ColorAndKey& choice : choices) {
-    read(choice.color);
-    read(choice.key);
-  }
-  return choices;
+inline void fields(Serializer& of, ColorAndKey& choice) {
+  of.number(choice.color);
+  of.number(choice.key);
 }
 
 /// The ranks with the color of `rank`, by key, then by rank.
@@ -15675,36 +15803,22 @@ inline std::vector<int> ranks_of_color(const std::vector<ColorAndKey>& choices, 
   return ranks;
 }
 
-/// Collective, blocking: the color and key of every rank of the context. @throws Error (timeout), JobFailed
-inline std::vector<ColorAndKey> gather_colors_and_keys(const ChannelContext& context, const std::string& purpose,
-                                                       ColorAndKey own, Deadline deadline) {
-  const StoreRank self = StoreRank::of(context, deadline, "splitting channel '" + context.name + "'");
-  const auto joined = [](const std::vector<std::string>& texts) {
-    std::vector<ColorAndKey> gathered;
-    for (const std::string& text : texts) {
-      gathered.push_back(colors_and_keys_from(text, 1)[0]);
-    }
-    return to_text(gathered);
-  };
-  return colors_and_keys_from(store_gather(
-                                  self, purpose, [own] { return to_text({own}); }, joined),
-                              self.ranks);
-}
-
 /// Collective, blocking. The context of this rank's channel after the `number`-th split of `context`'s channel.
 /// @throws Error (invalid_argument) for a negative color, before this rank publishes anything; (timeout), JobFailed
 inline ChannelContext split_context(const ChannelContext& context, std::uint64_t number, int color, int key,
                                     Deadline deadline) {
   if (color < 0) {
-    throw Error(Errc::invalid_argument,
-                "split with color " + std::to_string(color) +
-                    "; colors begin at 0: give the ranks that are to be alone one of their own");
+    throw_error(Errc::invalid_argument,
+                "split with color {}; colors begin at 0: give the ranks that are to be alone one of their own",
+                {color});
   }
-  const std::string split = context.name + "/split-" + std::to_string(number);
-  const auto choices = gather_colors_and_keys(context, split, {color, key}, deadline);
+  const std::string split = format_text("{}/split-{}", {context.name, number});
+  const StoreRank self = StoreRank::of(context, deadline, format_text("splitting channel '{}'", {context.name}));
+  const auto own = [=] { return ColorAndKey{color, key}; };
+  const std::vector<ColorAndKey> choices = store_all_gather(self, split, own, "a rank's color and key");
   ChannelContext made = context;
   made.members = context.members.in_part_of(ranks_of_color(choices, context.members.rank));
-  made.name = split + "-color-" + std::to_string(color);
+  made.name = format_text("{}-color-{}", {split, color});
   return made;
 }
 
@@ -15982,12 +16096,11 @@ struct Mpi {
     const std::shared_ptr<mpi::Engine> engine = mpi::Engine::shared_blocking(deadline);
     if (engine->rank() != identity.rank || engine->size() != identity.world_size) {
       engine->skip_finalize();
-      throw Error(Errc::identity, "by its environment [" + identity.launcher + "] this is rank " +
-                                      std::to_string(identity.rank) + " of " + std::to_string(identity.world_size) +
-                                      ", but MPI_COMM_WORLD says rank " + std::to_string(engine->rank()) + " of " +
-                                      std::to_string(engine->size()) + "; the program is linked with " +
-                                      engine->version_text() + ": start it with that MPI's mpirun, `mpirun -n " +
-                                      std::to_string(identity.world_size) + " PROGRAM`");
+      throw_error(Errc::identity,
+                  "by its environment [{}] this is rank {} of {}, but MPI_COMM_WORLD says rank {} of {}; the program "
+                  "is linked with {}: start it with that MPI's mpirun, `mpirun -n {} PROGRAM`",
+                  {identity.launcher, identity.rank, identity.world_size, engine->rank(), engine->size(),
+                   engine->version_text(), identity.world_size});
     }
     const auto bytes = std::make_shared<std::array<char, rendezvous::Secret::most_characters + 1>>();
     if (identity.rank == 0) {
@@ -16179,8 +16292,10 @@ class Communicator {
         child, [&] { return make_process_owned<ChannelState>(child, parent.options, parent.device(), deadline); });
     reporting_failure(child, [&] {
       if (!block_until_idle(parent, deadline)) {  // else NCCL might deadlock
-        throw Error(Errc::timeout, "splitting channel '" + parent.context.name +
-                                       "': the work enqueued on it had not run in time; does every rank enqueue it?")
+        throw Error(Errc::timeout,
+                    format_text("splitting channel '{}': the work enqueued on it had not run in time; does every rank "
+                                "enqueue it?",
+                                {parent.context.name}))
             .with_rank(child.reporting_rank());
       }
       nccl::split_blocking(parent, *state->channel, color, key, deadline);
@@ -16225,12 +16340,13 @@ class Communicator {
         if (watchdog) {
           publish_departure(channel->context, false);
           if (!block_until_idle(*channel, Deadline::after(channel->context.timeout))) {
-            channel->status.fail(CauseKind::exception, "its communicator '" + channel->context.name +
-                                                           "' was destroyed before all of its work had run");
+            channel->status.fail(CauseKind::exception,
+                                 format_text("its communicator '{}' was destroyed before all of its work had run",
+                                             {channel->context.name}));
           }
         } else if (channel->comm_lock.lock().communicator() != nullptr) {
           channel->status.abort({CauseKind::exception, channel->context.reporting_rank(), channel->context.members.host,
-                                 "channel '" + channel->context.name + "' could not be opened"});
+                                 format_text("channel '{}' could not be opened", {channel->context.name})});
           watchdog.emplace(channel);
         }
         watchdog.reset();
@@ -16284,18 +16400,19 @@ class Communicator {
     return operation;
   }
 
-  void check_device(const ConstBufferView& one, const ConstBufferView& other, Stream stream) const {
+  DTRAIN_NOT_INLINED void check_device(const ConstBufferView& one, const ConstBufferView& other, Stream stream) const {
     const Device own{DeviceKind::cuda, state_->channel->device()};
     for (const Device device : {one.device, other.device}) {
       if (device != own) {
-        throw Error(device.kind == own.kind ? Errc::invalid_argument : Errc::unsupported,
-                    "NCCL's channel '" + state_->channel->context.name + "' takes memory of " + to_string(own) +
-                        ", not memory of " + to_string(device) + "; give the view the device that its memory is on");
+        throw_error(device.kind == own.kind ? Errc::invalid_argument : Errc::unsupported,
+                    "NCCL's channel '{}' takes memory of {}, not memory of {}; give the view the device that its "
+                    "memory is on",
+                    {state_->channel->context.name, to_string(own), to_string(device)});
       }
     }
     if (stream.device() != own) {
-      throw Error(Errc::invalid_argument, "NCCL's channel '" + state_->channel->context.name + "' takes streams of " +
-                                              to_string(own) + ", not one of " + to_string(stream.device()));
+      throw_error(Errc::invalid_argument, "NCCL's channel '{}' takes streams of {}, not one of {}",
+                  {state_->channel->context.name, to_string(own), to_string(stream.device())});
     }
   }
 
@@ -16362,9 +16479,10 @@ struct NcclWith {
   /// @throws Error (unsupported, timeout, protocol, nccl, cuda), JobFailed
   static Communicator open_blocking(const ChannelContext& context, Deadline deadline) {
     if (context.accumulate != Accumulate::element) {
-      throw Error(Errc::unsupported, "opening channel '" + context.name +
-                                         "' with accumulate = f32: NCCL adds 16-bit floats up in their own type; leave "
-                                         "the option out, or reduce f32");
+      throw_error(Errc::unsupported,
+                  "opening channel '{}' with accumulate = f32: NCCL adds 16-bit floats up in their own type; leave the "
+                  "option out, or reduce f32",
+                  {context.name});
     }
     return open_and_report_blocking<Opened>(context, deadline);
   }
@@ -17017,7 +17135,7 @@ class HostWorker {
   void fail(StagedKind kind, CauseKind cause_kind, const char* text) noexcept {
     try {
       const Cause cause{cause_kind, context_.reporting_rank(), context_.members.host,
-                        std::string(name(kind)) + " on channel '" + context_.name + "': " + text};
+                        format_text("{} on channel '{}': {}", {name(kind), context_.name, text})};
       inner_.abort(cause);
       context_.failure->report(cause);
     } catch (...) {
@@ -17247,9 +17365,10 @@ class StagingPipeline {
 
   static void refuse_capture(StagedKind kind, stream::cuda::StreamRef stream) {
     if (stream.is_capturing()) {
-      throw Error(Errc::unsupported, std::string(name(kind)) +
-                                         " through host memory was enqueued on a stream that is being captured, but a "
-                                         "graph cannot hold what the host does; use backend::Nccl, or do not capture");
+      throw_error(Errc::unsupported,
+                  "{} through host memory was enqueued on a stream that is being captured, but a graph cannot hold "
+                  "what the host does; use backend::Nccl, or do not capture",
+                  {name(kind)});
     }
   }
 
@@ -17404,9 +17523,10 @@ class Communicator {
     check_device(input, output, stream);
     check_send_recv(input, to, output, from, size());
     if (input.dtype != output.dtype) {
-      throw Error(Errc::unsupported, std::string("send_recv of device memory that sends ") + name(input.dtype) +
-                                         " and receives " + name(output.dtype) +
-                                         "; both are of one type here: call send and recv");
+      throw_error(
+          Errc::unsupported,
+          "send_recv of device memory that sends {} and receives {}; both are of one type here: call send and recv",
+          {name(input.dtype), name(output.dtype)});
     }
     exchange(input, to, output, from, stream);
   }
@@ -17424,7 +17544,7 @@ class Communicator {
     Inner inner_channel = inner().split_blocking(color, key, deadline);
     ChannelContext context = pipeline_->context();
     context.members = inner_channel.members();
-    context.name += "/split-" + std::to_string(++splits_) + "-color-" + std::to_string(color);
+    context.name += format_text("/split-{}-color-{}", {++splits_, color});
     return reporting_failure(context, [&] { return Communicator(context, std::move(inner_channel), deadline); });
   }
 
@@ -17489,17 +17609,19 @@ class Communicator {
     pipeline_->submit(operation, std::max(sends, receives), true, describe, stream);
   }
 
-  void check_device(const ConstBufferView& input, const ConstBufferView& output, Stream stream) const {
+  DTRAIN_NOT_INLINED void check_device(const ConstBufferView& input, const ConstBufferView& output,
+                                       Stream stream) const {
     const Device own{DeviceKind::cuda, pipeline_->device()};
     if (stream.device() != own) {
-      throw Error(Errc::invalid_argument,
-                  "this channel takes streams of " + to_string(own) + ", not one of " + to_string(stream.device()));
+      throw_error(Errc::invalid_argument, "this channel takes streams of {}, not one of {}",
+                  {to_string(own), to_string(stream.device())});
     }
     for (const Device device : {input.device, output.device}) {
       if (device != own) {
-        throw Error(Errc::unsupported, "this channel takes memory of " + to_string(own) + ", not of " +
-                                           to_string(device) +
-                                           "; backend::Staged is for device memory, the backend in it for the host's");
+        throw_error(Errc::unsupported,
+                    "this channel takes memory of {}, not of {}; backend::Staged is for device memory, the backend in "
+                    "it for the host's",
+                    {to_string(own), to_string(device)});
       }
     }
   }
@@ -17519,8 +17641,8 @@ class Communicator {
       throw_cause(*cause);
     }
     if (!drained) {
-      throw Error(Errc::timeout, std::string(what_was_done) + " while operations on channel '" + context.name +
-                                     "' had not run by the deadline; wait for them first");
+      throw_error(Errc::timeout, "{} while operations on channel '{}' had not run by the deadline; wait for them first",
+                  {what_was_done, context.name});
     }
   }
 
@@ -17533,8 +17655,8 @@ class Communicator {
     stream::cuda::Event zeroed;
     pipeline_->upload().record(zeroed);
     if (zeroed.block_until_complete(deadline) == stream::WaitResult::timed_out) {
-      throw Error(Errc::timeout, "the device did not clear memory of " + std::to_string(device.bytes()) +
-                                     " bytes by the deadline; does a kernel hang?");
+      throw_error(Errc::timeout, "the device did not clear memory of {} bytes by the deadline; does a kernel hang?",
+                  {device.bytes()});
     }
   }
 
@@ -17723,11 +17845,9 @@ inline NodeLayout node_layout(const std::vector<int>& node_of, int rank) {
 /// Collective, blocking. Nodes are the rendezvous' nodes: hosts, by DTRAIN_HOST_ID or the system's identification.
 /// @throws Error (timeout), JobFailed
 inline NodeLayout exchange_node_layout(const backend::ChannelContext& context, Deadline deadline) {
-  std::vector<int> node_of;
-  for (const backend::ColorAndKey& each :
-       backend::gather_colors_and_keys(context, context.name + "/nodes", {context.members.node_rank, 0}, deadline)) {
-    node_of.push_back(each.color);
-  }
+  const auto self = backend::StoreRank::of(context, deadline, "exchanging the nodes of channel '" + context.name + "'");
+  const auto own = [&] { return context.members.node_rank; };
+  const std::vector<int> node_of = backend::store_all_gather(self, context.name + "/nodes", own, "a rank's node");
   return node_layout(node_of, context.members.rank);
 }
 
@@ -17927,9 +18047,10 @@ class AlgorithmCommunicator {
     if constexpr (allocates_itself) {
       check();
       if (!state_->sequencer->wait_until_done(state_->enqueued, deadline, [this] { help(); })) {
-        throw Error(Errc::timeout, "memory of channel '" + state_->context.name +
-                                       "' was requested while reductions of it wait on a stream that no thread runs; "
-                                       "wait for them first");
+        throw_error(Errc::timeout,
+                    "memory of channel '{}' was requested while reductions of it wait on a stream that no thread runs; "
+                    "wait for them first",
+                    {state_->context.name});
       }
       return state_->algorithm.allocate_blocking(bytes, deadline);
     } else {
@@ -17984,7 +18105,7 @@ class AlgorithmCommunicator {
     void fail(const char* text) noexcept {
       try {
         const Cause cause{CauseKind::exception, context.reporting_rank(), context.members.host,
-                          "an all_reduce on channel '" + context.name + "': " + text};
+                          format_text("an all_reduce on channel '{}': {}", {context.name, text})};
         abort(cause);
         context.failure->report(cause);
       } catch (...) {
@@ -18040,11 +18161,11 @@ class AlgorithmCommunicator {
     }
   }
 
-  static void check_host(Device device) {
+  DTRAIN_NOT_INLINED static void check_host(Device device) {
     if (device.kind != DeviceKind::host) {
-      throw Error(Errc::unsupported, "topology::" + std::string(Algorithm::name()) +
-                                         " reduces host memory, not memory of " + to_string(device) +
-                                         "; use topology::Flat with a backend for it");
+      throw_error(Errc::unsupported,
+                  "topology::{} reduces host memory, not memory of {}; use topology::Flat with a backend for it",
+                  {Algorithm::name(), to_string(device)});
     }
   }
 
@@ -19189,13 +19310,15 @@ inline std::string stream_name(const std::string& name, int descriptor) {
   if (target.empty() || target.front() != '/') {
     return name + (target.substr(0, 5) == "pipe:" ? " (a pipe)" : "");
   }
-  return name + " (" + in_quotes(target, 256) + ")";
+  return format_text("{} ({})", {name, in_quotes(target, 256)});
 }
 
 /// "stdout (a pipe) takes nothing more: Broken pipe; ..." @param error an errno
 inline std::string lost_output(const std::string& name, int descriptor, int error) {
-  return stream_name(name, descriptor) + " takes nothing more: " + std::generic_category().message(error) +
-         "; the job goes on, and what the ranks print there is lost from here on (--log-dir=DIR keeps it in files)";
+  return format_text(
+      "{} takes nothing more: {}; the job goes on, and what the ranks print there is lost from here on (--log-dir=DIR "
+      "keeps it in files)",
+      {stream_name(name, descriptor), std::generic_category().message(error)});
 }
 
 }  // namespace DTRAIN_NAMESPACE::launch
@@ -19874,7 +19997,7 @@ class GroupState final : private RankContext::Closable {
   /// wait() for the control loop, which is not blocked. Lifetime: the event outlives the wait.
   async::Task<void> completion(const typename Communicator::Stream::Event& event) {
     if (!rank_context_->tasks.on_loop_thread()) {
-      throw Error(
+      throw_error(
           Errc::invalid_argument,
           "a collective was awaited on another thread than the control thread; await it in a coroutine of run or "
           "spawn, or call wait()");
@@ -19890,13 +20013,13 @@ class GroupState final : private RankContext::Closable {
       pause = std::min(2 * pause, std::chrono::microseconds(2000));
       const std::optional<std::uint64_t> now = resources->progress(event);
       if (!now && !backend::is_complete_beside_capture(event)) {
-        throw Error(Errc::closed, "a collective was awaited on a process group that this rank has left");
+        throw_error(Errc::closed, "a collective was awaited on a process group that this rank has left");
       }
       if (now && *now != progress) {
         progress = *now;
         stalled = Deadline::after(2 * rank_context_->timeout);
       } else if (stalled.passed()) {
-        throw Error(Errc::timeout,
+        throw_error(Errc::timeout,
                     "waiting for a collective of a stream, none of whose work ended within twice the timeout");
       }
     }
@@ -19929,22 +20052,22 @@ class GroupState final : private RankContext::Closable {
   Communicator open_channel(const std::string& purpose, Accumulate accumulate,
                             const backend::DescribeOperation& describe) {
     rank_context_->require_may_block();
-    return open(purpose + "-" + std::to_string(channels_opened_.fetch_add(1)),
+    return open(format_text("{}-{}", {purpose, channels_opened_.fetch_add(1)}),
                 std::max(accumulate, options_.accumulate), describe);
   }
 
   /// Collective, blocking: the group of the ranks that pass the same color, ordered by key, then by rank.
   std::shared_ptr<GroupState> split_blocking(int color, int key) {
     if (color < 0) {
-      throw Error(Errc::invalid_argument, "splitting a process group with color " + std::to_string(color) +
-                                              "; every rank gives a color of at least 0");
+      throw_error(Errc::invalid_argument,
+                  "splitting a process group with color {}; every rank gives a color of at least 0", {color});
     }
     Communicator& parent = live();
     rank_context_->streams->run_unattended();  // other ranks may wait for this work before they call this
     Communicator child =
         make_or_report([&] { return parent.split_blocking(color, key, Deadline::after(rank_context_->timeout)); });
     rendezvous::Membership members = child.members();
-    std::string prefix = prefix_ + "split-" + std::to_string(splits_++) + "-" + std::to_string(color) + "/";
+    std::string prefix = format_text("{}split-{}-{}/", {prefix_, splits_++, color});
     std::shared_ptr<GroupState> state = make(rank_context_, std::move(members), std::move(prefix), options_);
     state->resources_->communicator.emplace(std::move(child));
     return state;
@@ -19967,7 +20090,7 @@ class GroupState final : private RankContext::Closable {
 
   void require_open() const {
     if (!resources_->communicator) {
-      throw Error(Errc::closed, "a collective was called on a process group that this rank has left");
+      throw_error(Errc::closed, "a collective was called on a process group that this rank has left");
     }
   }
 
@@ -20313,10 +20436,10 @@ void wait_for_rank0_blocking(const Group& group, const backend::StoreRef& store,
       return;
     } catch (const Error& error) {
       if (error.code() != make_error_code(Errc::timeout)) throw;
-      log(LogLevel::warning, "rank " + std::to_string(group.members().rank_in_job()) + ": after " +
-                                 duration_text(Deadline::Clock::now() - began) + " rank " +
-                                 std::to_string(group.members().rank_in_job(0)) + " is still " + doing +
-                                 "; this rank waits as long as that one is alive");
+      log(LogLevel::warning,
+          format_text("rank {}: after {} rank {} is still {}; this rank waits as long as that one is alive",
+                      {group.members().rank_in_job(), duration_text(Deadline::Clock::now() - began),
+                       group.members().rank_in_job(0), doing}));
     }
   }
 }
@@ -20330,15 +20453,16 @@ bool run_on_rank0_blocking(const Group& group, const std::string& doing, Work wo
   group.start_pending();  // other ranks may wait for this work before they call this
   const int rank = group.members().rank_in_job();
   const auto run = [&]() -> std::string {
-    const std::string where = group.world_size() == 1 ? std::string()
-                                                      : " (on rank " + std::to_string(rank) + " on host " +
-                                                            group.members().host + ", which does it for all ranks)";
+    const std::string where =
+        group.world_size() == 1
+            ? std::string()
+            : format_text(" (on rank {} on host {}, which does it for all ranks)", {rank, group.members().host});
     try {
       return work() ? "yes" : "no";
     } catch (const Error& error) {
       throw Error(error.code(), error.what() + where).with_rank(rank);
     } catch (const std::exception& error) {  // such as out of memory; the other ranks wait for a result
-      throw Error(Errc::limit, doing + " ended by " + error.what() + where).with_rank(rank);
+      throw Error(Errc::limit, format_text("{} ended by {}{}", {doing, error.what(), where})).with_rank(rank);
     }
   };
   if (group.rank() != 0) {
@@ -20429,9 +20553,10 @@ inline void check_order(std::span<const std::size_t> order, std::size_t count) {
     seen[parameter] = true;
   }
   if (!whole) {
-    throw Error(Errc::invalid_argument, "a ready order of " + std::to_string(order.size()) +
-                                            " entries does not name each of " + std::to_string(count) +
-                                            " parameters once; give a permutation of their indices");
+    throw_error(
+        Errc::invalid_argument,
+        "a ready order of {} entries does not name each of {} parameters once; give a permutation of their indices",
+        {order.size(), count});
   }
 }
 
@@ -20441,7 +20566,7 @@ inline std::size_t arena_bytes_of(std::span<const GradientSize> sizes) {
   std::size_t total = 0;
   for (const GradientSize& size : sizes) {
     if (size.bytes > most || (total += padded(size.bytes)) > most) {
-      throw Error(Errc::limit, "the gradients of the model need more than 2^60 bytes; check the parameters' shapes");
+      throw_error(Errc::limit, "the gradients of the model need more than 2^60 bytes; check the parameters' shapes");
     }
   }
   return total;
@@ -20556,8 +20681,9 @@ namespace detail {
 /// The system would read the name only up to its first zero byte. @throws Error (invalid_argument)
 inline void require_file_name(const std::string& path) {
   if (path.find('\0') != std::string::npos) {
-    throw Error(Errc::invalid_argument, "the name of the file " + sanitize(path) +
-                                            " has a zero byte in it, which no file's name can have; name another");
+    throw_error(Errc::invalid_argument,
+                "the name of the file {} has a zero byte in it, which no file's name can have; name another",
+                {sanitize(path)});
   }
 }
 
@@ -20624,8 +20750,7 @@ class AtomicFile {
     struct stat there {};
     if (::stat(path_.c_str(), &there) != 0) return;
     if (!S_ISREG(there.st_mode)) {
-      throw Error(Errc::invalid_argument, "writing the file " + path_ + " failed: it is no regular file, " +
-                                              "and would be replaced by one; name another");
+      refuse(Errc::invalid_argument, "it is no regular file, and would be replaced by one; name another");
     }
     replaced_ = {there.st_uid, there.st_gid};
     mode_ = there.st_mode & 0777;
@@ -20663,9 +20788,9 @@ class AtomicFile {
       fail(errno);
     }
     if (named.st_uid != ::geteuid() && !(replaced_ && named.st_uid == replaced_->owner)) {
-      throw Error(Errc::refused, "writing the file " + path_ + " failed: " + part_ + " is of user " +
-                                     std::to_string(named.st_uid) + ", this process of user " +
-                                     std::to_string(::geteuid()) + "; remove it if no process is writing it");
+      refuse(Errc::refused,
+             format_text("{} is of user {}, this process of user {}; remove it if no process is writing it",
+                         {part_, named.st_uid, ::geteuid()}));
     }
     const Descriptor left(::open(part_.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
     if (!left) {
@@ -20684,8 +20809,11 @@ class AtomicFile {
 
   [[noreturn]] void refuse_second_writer() {
     descriptor_.reset();  // the other writer's file is not removed
-    throw Error(Errc::refused, "writing the file " + path_ + " failed: another process is writing " + part_ +
-                                   "; give each job a file of its own");
+    refuse(Errc::refused, format_text("another process is writing {}; give each job a file of its own", {part_}));
+  }
+
+  [[noreturn]] void refuse(Errc code, std::string_view why, SourceLocation where = SourceLocation::current()) const {
+    throw_error(code, "writing the file {} failed: {}", {path_, why}, where);
   }
 
   struct stat status_of(const Descriptor& file) {
@@ -20721,7 +20849,7 @@ class AtomicFile {
     const std::string folder = slash == std::string::npos ? "." : path_.substr(0, slash + 1);
     const Descriptor opened(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (opened && ::fsync(opened.get()) != 0 && errno != EINVAL) {
-      throw posix_error(errno, "writing the folder of the file " + path_ + " to its disk failed");
+      throw posix_error(errno, format_text("writing the folder of the file {} to its disk failed", {path_}));
     }
   }
 
@@ -20796,9 +20924,10 @@ class DeviceTensorAccess {
       return HostTensorAccess().place(tensor);
     }
     if (tensor.device != stream_.device()) {
-      throw Error(Errc::unsupported, "a tensor of a checkpoint is on " + to_string(tensor.device) +
-                                         ", but this rank's group is on " + to_string(stream_.device()) +
-                                         "; give it from there, or from the host");
+      throw_error(
+          Errc::unsupported,
+          "a tensor of a checkpoint is on {}, but this rank's group is on {}; give it from there, or from the host",
+          {to_string(tensor.device), to_string(stream_.device())});
     }
     memory_.resize(std::max(memory_.size(), tensor.bytes()));
     return std::span(memory_).first(tensor.bytes());
@@ -20824,7 +20953,7 @@ class DeviceTensorAccess {
     stream::cuda::Event done;
     stream_.record(done);
     if (done.block_until_complete(Deadline::after(timeout_)) != stream::WaitResult::complete) {
-      throw Error(Errc::timeout, "copying a tensor of a checkpoint between host and device took too long");
+      throw_error(Errc::timeout, "copying a tensor of a checkpoint between host and device took too long");
     }
   }
 
@@ -21004,15 +21133,15 @@ class DistributedSampler {
   /// @throws Error (invalid_argument) for an empty data set or batch, or a rank outside 0..world_size-1.
   explicit DistributedSampler(const SamplerOptions& options) : options_(options) {
     if (options.world_size < 1 || options.rank < 0 || options.rank >= options.world_size) {
-      throw Error(Errc::invalid_argument, "a sampler was made for rank " + std::to_string(options.rank) + " of " +
-                                              std::to_string(options.world_size) +
-                                              "; give group.rank() and group.world_size()");
+      throw_error(Errc::invalid_argument,
+                  "a sampler was made for rank {} of {}; give group.rank() and group.world_size()",
+                  {options.rank, options.world_size});
     }
     if (options.dataset_size == 0) {
-      throw Error(Errc::invalid_argument, "a sampler was made for a data set without samples; load the data first");
+      throw_error(Errc::invalid_argument, "a sampler was made for a data set without samples; load the data first");
     }
     if (options.global_batch == 0) {
-      throw Error(Errc::invalid_argument,
+      throw_error(Errc::invalid_argument,
                   "a sampler was made with a global batch of 0 samples; give the samples of all ranks in one step");
     }
   }
@@ -21143,8 +21272,8 @@ struct DdpOptions {
 /// @throws Error (invalid_argument).
 inline void check_options(const DdpOptions& options) {
   if (options.reduce_op != ReduceOp::average && options.reduce_op != ReduceOp::sum) {
-    throw Error(Errc::invalid_argument, std::string("DdpOptions::reduce_op is ") + name(options.reduce_op) +
-                                            "; gradients are combined by average or sum");
+    throw_error(Errc::invalid_argument, "DdpOptions::reduce_op is {}; gradients are combined by average or sum",
+                {name(options.reduce_op)});
   }
 }
 
@@ -21194,7 +21323,7 @@ struct Parameter {
 
 /// "parameter 3 'fc1.weight'".
 inline std::string describe_parameter(std::size_t index, const std::string& name) {
-  return "parameter " + std::to_string(index) + " '" + name + "'";
+  return format_text("parameter {} '{}'", {index, name});
 }
 
 }  // namespace DTRAIN_NAMESPACE::ddp
@@ -21247,12 +21376,13 @@ namespace detail {
 template <class Backend>
 void check_device(const std::string& what, Device device, Device communication) {
   if (!Backend::supports(device.kind)) {
-    throw Error(Errc::unsupported, what + " is on " + to_string(device) + ", which backend " +
-                                       std::string(std::string_view(Backend::name())) + " does not reduce");
+    throw_error(Errc::unsupported, "{} is on {}, which backend {} does not reduce",
+                {what, to_string(device), std::string_view(Backend::name())});
   }
   if (device != communication) {
-    throw Error(Errc::unsupported, what + " is on " + to_string(device) + ", but this rank's communication is on " +
-                                       to_string(communication) + "; a rank's model is on one device");
+    throw_error(Errc::unsupported,
+                "{} is on {}, but this rank's communication is on {}; a rank's model is on one device",
+                {what, to_string(device), to_string(communication)});
   }
 }
 
@@ -21265,27 +21395,29 @@ void check_backend(std::span<const Parameter> parameters, std::span<const Tensor
                    const DdpOptions& options, Device communication) {
   const std::string backend_name{std::string_view(Backend::name())};
   if (options.deterministic && backend::determinism_of<Backend> == backend::Determinism::none) {
-    throw Error(Errc::unsupported, "DdpOptions::deterministic is set, but backend " + backend_name +
-                                       " does not promise the same bits in every run; use topology::Ring, whose order "
-                                       "of summation is fixed, or another backend");
+    throw_error(Errc::unsupported,
+                "DdpOptions::deterministic is set, but backend {} does not promise the same bits in every run; use "
+                "topology::Ring, whose order of summation is fixed, or another backend",
+                {backend_name});
   }
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     const std::string described = describe_parameter(i, parameters[i].name);
     detail::check_device<Backend>(described, parameters[i].value.device, communication);
     if (!Backend::reduces(parameters[i].gradient.dtype)) {
-      throw Error(Errc::unsupported, described + " has a gradient of " + name(parameters[i].gradient.dtype) +
-                                         ", which backend " + backend_name +
-                                         " does not reduce; keep it in a type that the backend reduces, such as f32");
+      throw_error(Errc::unsupported,
+                  "{} has a gradient of {}, which backend {} does not reduce; keep it in a type that the backend "
+                  "reduces, such as f32",
+                  {described, name(parameters[i].gradient.dtype), backend_name});
     }
     if (options.reduce_op == ReduceOp::average && !backend::averages<Backend>(parameters[i].gradient.dtype)) {
-      throw Error(Errc::unsupported, described + " has a gradient of " + name(parameters[i].gradient.dtype) +
-                                         ", whose average backend " + backend_name +
-                                         " does not form; DdpOptions::reduce_op = ReduceOp::sum reduces it, in a type "
-                                         "that holds the sum");
+      throw_error(Errc::unsupported,
+                  "{} has a gradient of {}, whose average backend {} does not form; DdpOptions::reduce_op = "
+                  "ReduceOp::sum reduces it, in a type that holds the sum",
+                  {described, name(parameters[i].gradient.dtype), backend_name});
     }
   }
   for (std::size_t i = 0; i < buffers.size(); ++i) {
-    detail::check_device<Backend>("buffer " + std::to_string(i) + " of the model", buffers[i].device, communication);
+    detail::check_device<Backend>(format_text("buffer {} of the model", {i}), buffers[i].device, communication);
   }
 }
 
@@ -21368,7 +21500,7 @@ inline constexpr std::size_t max_parameter_name_bytes = 1024;
 namespace detail {
 
 inline std::string kind(const TensorView& view) {
-  return std::string(name(view.dtype)) + " " + to_string(view.shape) + " on " + to_string(view.device);
+  return format_text("{} {} on {}", {name(view.dtype), to_string(view.shape), to_string(view.device)});
 }
 
 /// Rejects overlapping gradients: a tied parameter listed twice would be reduced twice.
@@ -21387,10 +21519,9 @@ inline void check_gradients_are_apart(std::span<const Parameter> parameters) {
     const std::size_t b = by_address[next];
     const TensorView& before = parameters[a].gradient;
     if (std::less<>{}(parameters[b].gradient.data, before.data + before.bytes())) {
-      throw Error(Errc::invalid_argument,
-                  "the gradients of " + describe_parameter(std::min(a, b), parameters[std::min(a, b)].name) + " and " +
-                      describe_parameter(std::max(a, b), parameters[std::max(a, b)].name) +
-                      " share memory; list a tied parameter once");
+      throw_error(Errc::invalid_argument, "the gradients of {} and {} share memory; list a tied parameter once",
+                  {describe_parameter(std::min(a, b), parameters[std::min(a, b)].name),
+                   describe_parameter(std::max(a, b), parameters[std::max(a, b)].name)});
     }
   }
 }
@@ -21401,28 +21532,29 @@ inline void check_gradients_are_apart(std::span<const Parameter> parameters) {
 /// @throws Error (invalid_argument)
 inline void check_parameters(std::span<const Parameter> parameters, bool binds) {
   if (parameters.empty()) {
-    throw Error(Errc::invalid_argument, "the model's parameters() is empty: there is nothing to train");
+    throw_error(Errc::invalid_argument, "the model's parameters() is empty: there is nothing to train");
   }
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     const TensorView& value = parameters[i].value;
     const TensorView& gradient = parameters[i].gradient;
     const std::string described = describe_parameter(i, parameters[i].name);
     if (parameters[i].name.size() > max_parameter_name_bytes) {
-      throw Error(Errc::invalid_argument, "the name of " + describe_parameter(i, parameters[i].name.substr(0, 128)) +
-                                              "... has " + std::to_string(parameters[i].name.size()) +
-                                              " bytes; the most is " + std::to_string(max_parameter_name_bytes));
+      throw_error(Errc::invalid_argument, "the name of {}... has {} bytes; the most is {}",
+                  {describe_parameter(i, parameters[i].name.substr(0, 128)), parameters[i].name.size(),
+                   max_parameter_name_bytes});
     }
     if (value.shape != gradient.shape || value.dtype != gradient.dtype || value.device != gradient.device) {
-      throw Error(Errc::invalid_argument, "the value of " + described + " is " + detail::kind(value) +
-                                              ", its gradient is " + detail::kind(gradient) + "; they must be alike");
+      throw_error(Errc::invalid_argument, "the value of {} is {}, its gradient is {}; they must be alike",
+                  {described, detail::kind(value), detail::kind(gradient)});
     }
     if (value.data == nullptr && value.bytes() != 0) {
-      throw Error(Errc::invalid_argument,
-                  "the value of " + described + " has no memory; allocate it before DistributedDataParallel");
+      throw_error(Errc::invalid_argument, "the value of {} has no memory; allocate it before DistributedDataParallel",
+                  {described});
     }
     if (gradient.data == nullptr && gradient.bytes() != 0 && !binds) {
-      throw Error(Errc::invalid_argument, "the gradient of " + described +
-                                              " has no memory; allocate it, or give the model bind_gradient(i, view)");
+      throw_error(Errc::invalid_argument,
+                  "the gradient of {} has no memory; allocate it, or give the model bind_gradient(i, view)",
+                  {described});
     }
   }
   detail::check_gradients_are_apart(parameters);
@@ -21448,9 +21580,9 @@ std::vector<TensorView> collect_buffers(M& model) {
   if constexpr (HasBuffers<M>) {
     for (const TensorView& buffer : model.buffers()) {
       if (buffer.data == nullptr && buffer.bytes() != 0) {
-        throw Error(Errc::invalid_argument, "buffer " + std::to_string(buffers.size()) +
-                                                " of the model has no memory; allocate it before "
-                                                "DistributedDataParallel");
+        throw_error(Errc::invalid_argument,
+                    "buffer {} of the model has no memory; allocate it before DistributedDataParallel",
+                    {buffers.size()});
       }
       buffers.push_back(buffer);
     }
@@ -21484,6 +21616,7 @@ class AddressCheck {
  public:
   /// Calls visit() with each of the model's present parameters, in order.
   using Read = std::function<void(AddressCheck&)>;
+  using Now = std::chrono::steady_clock::time_point (*)();
 
   /// Reads the parameters of `model`. Lifetime: the model outlives the check, or its forget().
   template <Model M>
@@ -21499,7 +21632,9 @@ class AddressCheck {
   /// @param every_step true: checks every step; false: steps 1, 2 and every 64th; nullopt: every step with up to 1000
   /// parameters, or once a step's two readings, by the fastest reading so far, take less than 1 us a parameter; else as
   /// false
-  AddressCheck(Read read, std::optional<bool> every_step) : read_(std::move(read)), every_step_(every_step) {}
+  /// @param now the clock; tests have their own
+  AddressCheck(Read read, std::optional<bool> every_step, Now now = &std::chrono::steady_clock::now)
+      : read_(std::move(read)), every_step_(every_step), now_(now) {}
 
   /// Records the present addresses; later checks compare with them.
   void remember() {
@@ -21562,18 +21697,14 @@ class AddressCheck {
   }
 
   void compare() {
-    const auto begin = std::chrono::steady_clock::now();
+    const auto begin = now_();
     visited_ = 0;
     read_(*this);
     if (visited_ != known_.size()) {
-      throw Error(Errc::invalid_argument, "in step " + std::to_string(step_) + " the model's parameters() has " +
-                                              std::to_string(visited_) + " parameters, and had " +
-                                              std::to_string(known_.size()) +
-                                              " when DistributedDataParallel was given the model; make another "
-                                              "DistributedDataParallel for a model that has changed" +
-                                              since_last_check());
+      refuse_other_model("model's parameters()", format_text("{} parameters", {visited_}),
+                         std::to_string(known_.size()));
     }
-    const std::chrono::nanoseconds cost = std::chrono::steady_clock::now() - begin;
+    const std::chrono::nanoseconds cost = now_() - begin;
     fastest_ = last_checked_ == 0 ? cost : std::min(fastest_, cost);
     last_checked_ = step_;
   }
@@ -21581,36 +21712,46 @@ class AddressCheck {
   /// Empty if the last step, or the beginning of this one, was checked.
   std::string since_last_check() const {
     if (last_checked_ + 1 >= step_) return {};
-    return "; the last check was in step " + std::to_string(last_checked_) +
-           ": the results of all steps since then may be wrong (DdpOptions::check_addresses = true checks every step)";
+    return format_text(
+        "; the last check was in step {}: the results of all steps since then may be wrong "
+        "(DdpOptions::check_addresses = true checks every step)",
+        {last_checked_});
   }
 
   void require_same(const char* what, std::size_t i, const Parameter& parameter, const MemoryRange& before,
                     const MemoryRange& now) const {
     const bool is_same_kind = before.bytes == now.bytes && before.dtype == now.dtype;
     if (is_same_kind && (before.data == now.data || before.bytes == 0)) return;
-    const std::string which =
-        "in step " + std::to_string(step_) + " the " + what + " of " + describe_parameter(i, parameter.name);
-    if (!is_same_kind) {
-      throw Error(Errc::invalid_argument,
-                  which + " has " + text(now) + ", and had " + text(before) +
-                      " when DistributedDataParallel was given the model; make another DistributedDataParallel for a "
-                      "model that has changed" +
-                      since_last_check());
-    }
-    throw Error(Errc::invalid_argument,
-                which + (now.data == nullptr ? " has no memory, and had some" : " is at another address than") +
-                    " when DistributedDataParallel was given the model; a std::vector that grows moves its elements: "
-                    "keep the memory where it is, or make another DistributedDataParallel once it has moved" +
-                    since_last_check());
+    refuse_change(what, i, parameter, before, now);
+  }
+
+  [[noreturn]] DTRAIN_NOT_INLINED void refuse_change(const char* what, std::size_t i, const Parameter& parameter,
+                                                     const MemoryRange& before, const MemoryRange& now) const {
+    const std::string which = format_text("{} of {}", {what, describe_parameter(i, parameter.name)});
+    if (before.bytes != now.bytes || before.dtype != now.dtype) refuse_other_model(which, text(now), text(before));
+    throw_error(
+        Errc::invalid_argument,
+        "in step {} the {}{} when DistributedDataParallel was given the model; a std::vector that grows moves "
+        "its elements: keep the memory where it is, or make another DistributedDataParallel once it has moved{}",
+        {step_, which, now.data == nullptr ? " has no memory, and had some" : " is at another address than",
+         since_last_check()});
+  }
+
+  [[noreturn]] DTRAIN_NOT_INLINED void refuse_other_model(const std::string& which, const std::string& now,
+                                                          const std::string& before) const {
+    throw_error(Errc::invalid_argument,
+                "in step {} the {} has {}, and had {} when DistributedDataParallel was given the model; make another "
+                "DistributedDataParallel for a model that has changed{}",
+                {step_, which, now, before, since_last_check()});
   }
 
   static std::string text(const MemoryRange& range) {
-    return std::to_string(range.bytes) + " bytes of " + name(range.dtype);
+    return format_text("{} bytes of {}", {range.bytes, name(range.dtype)});
   }
 
   Read read_;
   std::optional<bool> every_step_;
+  Now now_;
   std::vector<KnownAddresses> known_;
   std::size_t visited_ = 0;
   std::uint64_t step_ = 0;
@@ -21677,7 +21818,7 @@ inline void fields(Serializer& of, Shape& shape) {
 /// Those that checkpoint files have as well.
 inline void tensor_fields(Serializer& of, ParameterSignature& tensor) {
   of.raw_text(tensor.name, max_parameter_name_bytes);
-  of.choice(tensor.dtype, DType::f64, DType::f8e5m2);
+  of.choice(tensor.dtype, first_dtype, last_dtype);
   fields(of, tensor.shape);
 }
 
@@ -21719,7 +21860,7 @@ inline ModelSignature model_signature(std::span<const Parameter> parameters, con
   }
   for (std::size_t i = 0; i < buffers.size(); ++i) {
     signature.parameters.push_back(
-        {"(buffer " + std::to_string(i) + ")", buffers[i].shape, buffers[i].dtype, buffers[i].device.kind});
+        {format_text("(buffer {})", {i}), buffers[i].shape, buffers[i].dtype, buffers[i].device.kind});
   }
   return signature;
 }
@@ -21737,18 +21878,13 @@ namespace detail {
 
 /// "f32 [784, 256]", with the device if it is not the host.
 inline std::string kind(const ParameterSignature& parameter) {
-  return std::string(name(parameter.dtype)) + " " + to_string(parameter.shape) +
-         (parameter.device == DeviceKind::cuda ? " on cuda" : "");
+  return format_text("{} {}{}", {name(parameter.dtype), to_string(parameter.shape),
+                                 parameter.device == DeviceKind::cuda ? " on cuda" : ""});
 }
 
-inline std::string possessive(int rank, const std::string& what) {
-  return "rank " + std::to_string(rank) + "'s " + what;
-}
-
-template <class Value>
-std::string option_difference(const char* option, int rank, const Value& mine, int other_rank, const Value& theirs) {
-  return possessive(rank, std::string("DdpOptions::") + option) + " is " + mine + ", " + possessive(other_rank, "is ") +
-         theirs;
+inline std::string option_difference(const char* option, int rank, std::string_view mine, int other_rank,
+                                     std::string_view theirs) {
+  return format_text("rank {}'s DdpOptions::{} is {}, rank {}'s is {}", {rank, option, mine, other_rank, theirs});
 }
 
 /// The first difference of the boolean options.
@@ -21772,10 +21908,9 @@ inline std::optional<std::string> flag_difference(const ModelSignature& mine, in
 }
 
 inline std::string extra_parameter(int rank, const ModelSignature& longer, int other_rank, std::size_t count) {
-  return "rank " + std::to_string(rank) + " has " + std::to_string(longer.parameters.size()) + " parameters, rank " +
-         std::to_string(other_rank) + " has " + std::to_string(count) + "; the first that only rank " +
-         std::to_string(rank) + " has is " + std::to_string(count) + " " + in_quotes(longer.parameters[count].name) +
-         ", " + kind(longer.parameters[count]);
+  return format_text("rank {} has {} parameters, rank {} has {}; the first that only rank {} has is {} {}, {}",
+                     {rank, longer.parameters.size(), other_rank, count, rank, count,
+                      in_quotes(longer.parameters[count].name), kind(longer.parameters[count])});
 }
 
 }  // namespace detail
@@ -21801,10 +21936,10 @@ inline std::optional<std::string> first_difference(const ModelSignature& mine, i
                                      std::string(name(theirs.accumulate)));
   }
   if (mine.scales_averages != theirs.scales_averages) {
-    return "the CUDA driver of rank " + std::to_string(mine.scales_averages ? other_rank : rank) +
-           " does not load dtrain's kernel that scales gradients, that of rank " +
-           std::to_string(mine.scales_averages ? rank : other_rank) +
-           " does; run one driver version on all hosts, or set DdpOptions::reduce_op to sum and divide the loss";
+    return format_text(
+        "the CUDA driver of rank {} does not load dtrain's kernel that scales gradients, that of rank {} does; run one "
+        "driver version on all hosts, or set DdpOptions::reduce_op to sum and divide the loss",
+        {mine.scales_averages ? other_rank : rank, mine.scales_averages ? rank : other_rank});
   }
   if (const auto difference = detail::flag_difference(mine, rank, theirs, other_rank)) {
     return difference;
@@ -21815,8 +21950,8 @@ inline std::optional<std::string> first_difference(const ModelSignature& mine, i
     const ParameterSignature& b = theirs.parameters[i];
     if (a == b) continue;
     const std::string other_name = a.name == b.name ? "" : in_quotes(b.name) + ", ";
-    return detail::possessive(rank, "parameter ") + std::to_string(i) + " " + in_quotes(a.name) + " is " +
-           detail::kind(a) + ", " + detail::possessive(other_rank, "is ") + other_name + detail::kind(b);
+    return format_text("rank {}'s parameter {} {} is {}, rank {}'s is {}{}",
+                       {rank, i, in_quotes(a.name), detail::kind(a), other_rank, other_name, detail::kind(b)});
   }
   if (mine.parameters.size() > common) {
     return detail::extra_parameter(rank, mine, other_rank, common);
@@ -21847,7 +21982,7 @@ inline std::size_t chunks_of(std::size_t bytes) {
 
 /// Digest and length: a rank with the same model needs no more.
 inline std::string summary_of(std::string_view bytes) {
-  return hex(Sha256().update(bytes).digest()) + " " + std::to_string(bytes.size());
+  return format_text("{} {}", {hex(Sha256().update(bytes).digest()), bytes.size()});
 }
 
 using Entries = std::vector<std::pair<std::string, std::string>>;
@@ -21856,7 +21991,7 @@ using Entries = std::vector<std::pair<std::string, std::string>>;
 inline Entries entries_of(const std::string& prefix, std::string_view bytes, int rank_in_job) {
   Entries entries;
   for (std::size_t chunk = 0; chunk < chunks_of(bytes.size()); ++chunk) {
-    entries.emplace_back(prefix + "signature/" + std::to_string(chunk),
+    entries.emplace_back(format_text("{}signature/{}", {prefix, chunk}),
                          bytes.substr(chunk * signature_chunk_bytes, signature_chunk_bytes));
   }
   entries.emplace_back(prefix + "publisher", std::to_string(rank_in_job));
@@ -21877,7 +22012,7 @@ std::string difference_to_rank_0(Store& store, const std::string& prefix, std::s
   const std::size_t length = number_in(summary.substr(summary.find(' ') + 1), max_signature_bytes);
   std::string bytes;
   for (std::size_t chunk = 0; chunk < chunks_of(length); ++chunk) {
-    bytes += store.get(prefix + "signature/" + std::to_string(chunk), deadline).wait();
+    bytes += store.get(format_text("{}signature/{}", {prefix, chunk}), deadline).wait();
   }
   const std::string name = store.get(prefix + "publisher", deadline).wait();  // rank in the job of the group's rank 0
   const int publisher = static_cast<int>(number_in(name, std::numeric_limits<int>::max()));
@@ -21885,11 +22020,10 @@ std::string difference_to_rank_0(Store& store, const std::string& prefix, std::s
   const std::optional<ModelSignature> theirs =
       bytes.size() <= max_signature_bytes ? try_from_bytes<ModelSignature>(bytes) : std::nullopt;
   if (!theirs) {
-    return "rank " + std::to_string(rank) + " cannot read the model signature of " + other +
-           "; do both run the same program?";
+    return format_text("rank {} cannot read the model signature of {}; do both run the same program?", {rank, other});
   }
   return first_difference(mine, rank, *theirs, publisher)
-      .value_or("rank " + std::to_string(rank) + "'s model signature has another digest than " + other + "'s");
+      .value_or(format_text("rank {}'s model signature has another digest than {}'s", {rank, other}));
 }
 
 }  // namespace detail
@@ -21903,8 +22037,9 @@ void agree_blocking(Store store, const std::string& prefix, const ModelSignature
                     const FailureContext& context, Deadline deadline) {
   const std::string bytes = to_bytes(mine);
   if (bytes.size() > max_signature_bytes) {
-    throw Error(Errc::limit, "the names and shapes of " + std::to_string(mine.parameters.size()) + " parameters take " +
-                                 std::to_string(bytes.size()) + " bytes to compare between ranks; shorten the names");
+    throw_error(Errc::limit,
+                "the names and shapes of {} parameters take {} bytes to compare between ranks; shorten the names",
+                {mine.parameters.size(), bytes.size()});
   }
   const detail::Entries entries = rank == 0 ? detail::entries_of(prefix, bytes, context.rank) : detail::Entries{};
   try {
@@ -21982,16 +22117,16 @@ inline void list_fields(Serializer& of, std::vector<ParameterSignature>& tensors
 /// The bytes before the elements. @throws Error (limit) for a list that parse_checkpoint_list would reject
 inline std::vector<std::byte> checkpoint_header(std::vector<ParameterSignature> tensors) {
   if (tensors.size() > max_checkpoint_tensors) {
-    throw Error(Errc::limit, "a checkpoint of " + std::to_string(tensors.size()) +
-                                 " tensors was to be written; at most " + std::to_string(max_checkpoint_tensors) +
-                                 " are possible, so put several into one");
+    throw_error(Errc::limit,
+                "a checkpoint of {} tensors was to be written; at most {} are possible, so put several into one",
+                {tensors.size(), max_checkpoint_tensors});
   }
   Serializer list;
   detail::list_fields(list, tensors);
   if (list.view().size() > max_checkpoint_list_bytes) {
-    throw Error(Errc::limit, "the names and shapes of " + std::to_string(tensors.size()) + " tensors take " +
-                                 std::to_string(list.view().size()) + " bytes in a checkpoint; at most " +
-                                 std::to_string(max_checkpoint_list_bytes) + " are possible");
+    throw_error(Errc::limit,
+                "the names and shapes of {} tensors take {} bytes in a checkpoint; at most {} are possible",
+                {tensors.size(), list.view().size(), max_checkpoint_list_bytes});
   }
   Serializer header;
   auto list_bytes = static_cast<std::uint32_t>(list.view().size());
@@ -22057,18 +22192,16 @@ inline std::vector<ParameterSignature> tensor_signatures(std::span<const NamedTe
   signatures.reserve(tensors.size());
   for (const NamedTensor& tensor : tensors) {
     if (tensor.name.size() > max_parameter_name_bytes) {
-      throw Error(Errc::invalid_argument, "the name of tensor " + std::to_string(signatures.size()) +
-                                              " of a checkpoint has " + std::to_string(tensor.name.size()) +
-                                              " bytes; at most " + std::to_string(max_parameter_name_bytes) +
-                                              " are possible");
+      throw_error(Errc::invalid_argument, "the name of tensor {} of a checkpoint has {} bytes; at most {} are possible",
+                  {signatures.size(), tensor.name.size(), max_parameter_name_bytes});
     }
     if (!on_devices && tensor.value.device.kind != DeviceKind::host) {
-      throw Error(Errc::unsupported, "tensor " + std::to_string(signatures.size()) + " of a checkpoint is on " +
-                                         to_string(tensor.value.device) + "; copy it to host memory and give that");
+      throw_error(Errc::unsupported, "tensor {} of a checkpoint is on {}; copy it to host memory and give that",
+                  {signatures.size(), to_string(tensor.value.device)});
     }
     if (tensor.value.data == nullptr && tensor.value.bytes() != 0) {
-      throw Error(Errc::invalid_argument,
-                  "tensor " + std::to_string(signatures.size()) + " of a checkpoint has no memory; allocate it before");
+      throw_error(Errc::invalid_argument, "tensor {} of a checkpoint has no memory; allocate it before",
+                  {signatures.size()});
     }
     signatures.push_back({tensor.name, tensor.value.shape, tensor.value.dtype, DeviceKind::host});
   }
@@ -22178,8 +22311,9 @@ class CheckpointReader {
   }
 
   [[noreturn]] void refuse(const std::string& what) const {
-    throw Error(Errc::protocol, "the checkpoint " + sanitize(path_) + " cannot be loaded: " + what +
-                                    "; name another file, or remove this one to begin anew");
+    throw_error(Errc::protocol,
+                "the checkpoint {} cannot be loaded: {}; name another file, or remove this one to begin anew",
+                {sanitize(path_), what});
   }
 
  private:
@@ -22195,10 +22329,10 @@ class CheckpointReader {
     }
   }
 
-  [[noreturn]] void cut() const { refuse("its length, " + std::to_string(size_) + " bytes, is not what it says"); }
+  [[noreturn]] void cut() const { refuse(format_text("its length, {} bytes, is not what it says", {size_})); }
 
   [[noreturn]] void fail_reading(int number) const {
-    throw posix_error(number, "reading the checkpoint " + sanitize(path_) + " failed");
+    throw posix_error(number, format_text("reading the checkpoint {} failed", {sanitize(path_)}));
   }
 
   std::string path_;
@@ -22213,11 +22347,11 @@ inline std::optional<std::string> difference_to_file(std::span<const ParameterSi
   const auto shown = [](const ParameterSignature& tensor) { return in_quotes(tensor.name) + ", " + kind(tensor); };
   for (std::size_t i = 0; i < std::min(file.size(), program.size()); ++i) {
     if (file[i] != program[i]) {
-      return "its tensor " + std::to_string(i) + " is " + shown(file[i]) + ", the program's is " + shown(program[i]);
+      return format_text("its tensor {} is {}, the program's is {}", {i, shown(file[i]), shown(program[i])});
     }
   }
   if (file.size() == program.size()) return std::nullopt;
-  return "it has " + std::to_string(file.size()) + " tensors, the program has " + std::to_string(program.size());
+  return format_text("it has {} tensors, the program has {}", {file.size(), program.size()});
 }
 
 }  // namespace detail
@@ -22266,7 +22400,7 @@ void agree_on_tensors_blocking(const Group& group, std::span<const NamedTensor> 
                                group.members().host,
                                group.timeout(),
                                {}};
-  agree_blocking(group.store(), "dtrain/checkpoint/" + std::to_string(count) + "/", signature, group.rank(), context,
+  agree_blocking(group.store(), format_text("dtrain/checkpoint/{}/", {count}), signature, group.rank(), context,
                  deadline);
 }
 
@@ -22274,8 +22408,8 @@ void agree_on_tensors_blocking(const Group& group, std::span<const NamedTensor> 
 template <class Group>
 void barrier_of_save(const Group& group, const std::string& path) {
   const auto context = [&] {
-    return " (rank " + std::to_string(group.members().rank_in_job()) + " was in save_checkpoint of '" + sanitize(path) +
-           "': every rank calls it, and rank 0 writes)";
+    return format_text(" (rank {} was in save_checkpoint of '{}': every rank calls it, and rank 0 writes)",
+                       {group.members().rank_in_job(), sanitize(path)});
   };
   try {
     group.barrier();
@@ -22371,12 +22505,11 @@ class RunningBucket {
     const std::lock_guard lock(mutex_);
     if (step == 0 || bucket >= buckets_.size()) return to_string(operation);
     const bool is_buffer = operation.kind == backend::OperationKind::broadcast;
-    const std::string where =
-        is_buffer ? "" : "bucket " + std::to_string(bucket) + " of " + std::to_string(buckets_.size()) + " ";
+    const std::string where = is_buffer ? "" : format_text("bucket {} of {} ", {bucket, buckets_.size()});
     if (operation.kind == backend::OperationKind::all_reduce && operation.count == buckets_[bucket].elements) {
       operation.count = buckets_[bucket].payload;
     }
-    return to_string(operation) + " (" + where + "in step " + std::to_string(step) + ")";
+    return format_text("{} ({}in step {})", {to_string(operation), where, step});
   }
 
  private:
@@ -23051,15 +23184,15 @@ inline std::string to_string(const ReducerStatistics& statistics) {
   const std::string why = explained ? std::string(": ") + statistics.why_nothing_is_hidden : "";
   const std::string passes = statistics.unreduced_passes == 0
                                  ? ""
-                                 : " and " + std::to_string(statistics.unreduced_passes) + " passes under no_sync()";
-  return "a step of " + std::to_string(statistics.steps) + passes + ": " + part("forward ", times.forward) +
-         part(", backward ", times.backward) +
-         (statistics.is_measured
-              ? measured(", communication ", times.communication) + measured(" (hidden ", times.hidden) + why + ")" +
-                    measured(", exposed ", times.exposed)
-              : part(", finish ", times.exposed)) +
-         ", " + bytes + " in " + std::to_string(statistics.buckets) +
-         (statistics.buckets == 1 ? " bucket" : " buckets");
+                                 : format_text(" and {} passes under no_sync()", {statistics.unreduced_passes});
+  return format_text(
+      "a step of {}{}: {}{}{}, {} in {}{}",
+      {statistics.steps, passes, part("forward ", times.forward), part(", backward ", times.backward),
+       statistics.is_measured
+           ? format_text("{}{}{}){}", {measured(", communication ", times.communication),
+                                       measured(" (hidden ", times.hidden), why, measured(", exposed ", times.exposed)})
+           : part(", finish ", times.exposed),
+       bytes, statistics.buckets, statistics.buckets == 1 ? " bucket" : " buckets"});
 }
 
 }  // namespace DTRAIN_NAMESPACE::ddp
@@ -23080,8 +23213,9 @@ struct SlowestRank {
 
 /// "slowest rank 3 (11.2 ms a step, mean 10.1 ms)".
 inline std::string to_string(const SlowestRank& slowest) {
-  return "slowest rank " + std::to_string(slowest.rank) + " (" + detail::milliseconds_text(slowest.computing, 1) +
-         " a step, mean " + detail::milliseconds_text(slowest.typical, 1) + ")";
+  return format_text(
+      "slowest rank {} ({} a step, mean {})",
+      {slowest.rank, detail::milliseconds_text(slowest.computing, 1), detail::milliseconds_text(slowest.typical, 1)});
 }
 
 namespace detail {
@@ -23116,8 +23250,7 @@ inline SlowestRank find_slowest_rank_blocking(const backend::StoreRef& store, co
     }
     const auto longest = std::max_element(times.begin(), times.end());
     const double mean = std::accumulate(times.begin(), times.end(), 0.0) / world_size;
-    return std::to_string(longest - times.begin()) + " " + std::to_string(*longest) + " " +
-           std::to_string(static_cast<std::int64_t>(mean));
+    return format_text("{} {} {}", {longest - times.begin(), *longest, static_cast<std::int64_t>(mean)});
   };
   const auto name = [](int other) { return "rank " + std::to_string(other); };
   const std::string found = backend::store_gather(
@@ -23185,7 +23318,7 @@ class TraceEvents {
   /// "1234.567" for a duration that is not negative. Exact, and with a point in every locale of the program.
   static std::string microseconds(Duration duration) {
     const std::int64_t count = std::chrono::duration_cast<std::chrono::nanoseconds>(duration).count();
-    return std::to_string(count / 1000) + "." + std::to_string(1000 + count % 1000).substr(1);
+    return format_text("{}.{}", {count / 1000, std::to_string(1000 + count % 1000).substr(1)});
   }
   static std::string of_step(std::uint64_t step) { return ",\"args\":{\"step\":" + std::to_string(step) + "}"; }
 
@@ -23269,7 +23402,7 @@ inline std::string timeline_json(std::span<const RankTimeline> ranks, std::span<
   std::string clocks;
   for (const RankTimeline& rank : ranks) {
     events.of_rank(rank);
-    events.name("process_name", 0, "rank " + std::to_string(rank.rank) + " on " + rank.host);
+    events.name("process_name", 0, format_text("rank {} on {}", {rank.rank, rank.host}));
     constexpr const char* rows[] = {"step", "gradient ready", "launched, not started", "reduce"};
     for (int row = 0; row < 4; ++row) {
       events.name("thread_name", row, rows[row]);
@@ -23279,8 +23412,8 @@ inline std::string timeline_json(std::span<const RankTimeline> ranks, std::span<
       pairs.add(record, parameters);
     }
     if (rank.clock_uncertainty.count() != 0) {
-      clocks += (clocks.empty() ? "" : ", ") + std::string("rank ") + std::to_string(rank.rank) + " to within " +
-                std::to_string(rank.clock_uncertainty.count() / 1000) + " us";
+      clocks += format_text("{}rank {} to within {} us",
+                            {clocks.empty() ? "" : ", ", rank.rank, rank.clock_uncertainty.count() / 1000});
     }
   }
   const std::string clock = clocks.empty() ? "one clock" : "rank 0's clock; estimated over the store: " + clocks;
@@ -23305,7 +23438,7 @@ template <class Store>
 void put_chunks_blocking(const Store& store, const std::string& key, const std::string& text) {
   std::size_t chunks = 0;
   for (std::size_t at = 0; at < text.size(); at += timeline_chunk_bytes) {
-    store.set(key + "/" + std::to_string(chunks++), text.substr(at, timeline_chunk_bytes)).wait();
+    store.set(format_text("{}/{}", {key, chunks++}), text.substr(at, timeline_chunk_bytes)).wait();
   }
   store.set(key, to_bytes(chunks)).wait();
 }
@@ -23318,7 +23451,7 @@ std::string take_chunks_blocking(const Store& store, const std::string& key) {
   const std::size_t chunks = std::min(from_bytes<std::size_t>(count, "the number of a timeline's parts"), most);
   std::string text;
   for (std::size_t chunk = 0; chunk < chunks; ++chunk) {
-    const std::string name = key + "/" + std::to_string(chunk);
+    const std::string name = format_text("{}/{}", {key, chunk});
     text += store.take(name, 1).wait();
   }
   return text;
@@ -23350,7 +23483,7 @@ void write_timeline(const Group& group, const std::string& path, std::vector<Ste
     for (int rank = 1; rank < ranks; ++rank) {
       std::optional<RankTimeline> other =
           parse_rank_timeline(rank, detail::take_chunks_blocking(store, std::to_string(rank)));
-      if (!other) throw Error(Errc::protocol, "the timeline of rank " + std::to_string(rank) + " cannot be read");
+      if (!other) throw_error(Errc::protocol, "the timeline of rank {} cannot be read", {rank});
       all.push_back(*std::move(other));
     }
     const std::string text = timeline_json(all, parameters);
@@ -23428,7 +23561,7 @@ using ddp::ReadyGradient;
 // ---- dtrain/ddp/reduction/bucket_queue.hpp
 
 /// @file
-/// Bucket queue: buckets become complete in any order and are launched in the plan's order.
+/// Bucket queue: counts the pending gradients of each bucket, and launches complete buckets in the plan's order.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -23682,8 +23815,9 @@ class GradientTable {
   }
 
   std::string where() const {
-    return device_.kind == DeviceKind::host ? std::string("in host memory")
-                                            : "on " + to_string(device_) + ", the device of its communication";
+    return device_.kind == DeviceKind::host
+               ? std::string("in host memory")
+               : format_text("on {}, the device of its communication", {to_string(device_)});
   }
 
   void require_same_device(std::size_t parameter, StreamHandle stream) const {
@@ -24353,10 +24487,11 @@ class ReadyTracker {
     if (count == 0) {
       return {};
     }
-    const std::string more = count > most_named ? " and " + std::to_string(count - most_named) + " more" : "";
-    return "in step " + std::to_string(step) + " these parameters got no gradient: " + listed + more +
-           "; the backward pass must call ready(i) for every parameter, with zeros where one took no part (or set "
-           "DdpOptions::allow_unused_parameters)";
+    const std::string more = count > most_named ? format_text(" and {} more", {count - most_named}) : "";
+    return format_text(
+        "in step {} these parameters got no gradient: {}{}; the backward pass must call ready(i) for every parameter, "
+        "with zeros where one took no part (or set DdpOptions::allow_unused_parameters)",
+        {step, listed, more});
   }
 
   /// The number of the last step begun, from 1.
@@ -24518,7 +24653,7 @@ inline BucketPlan rebuilt_plan(const BucketPlan& plan, std::span<const GradientS
                                std::span<const std::size_t> order, const BucketCaps& caps) {
   BucketPlan next = plan_buckets(sizes, order, caps);
   if (next.arena_bytes != plan.arena_bytes) {
-    throw Error(Errc::invalid_argument, "a second bucket plan needs another arena; it is not of the same gradients");
+    throw_error(Errc::invalid_argument, "a second bucket plan needs another arena; it is not of the same gradients");
   }
   return next;
 }
@@ -24623,14 +24758,14 @@ namespace detail {
 inline constexpr std::size_t order_entry_bytes = 4;
 
 inline std::string order_key(const std::string& prefix, std::size_t chunk) {
-  return prefix + "order/" + std::to_string(chunk);
+  return format_text("{}order/{}", {prefix, chunk});
 }
 
 /// @throws Error (protocol) for bytes that are not `count` indices.
 inline std::vector<std::size_t> order_in(std::string_view bytes, std::size_t count) {
   if (bytes.size() != count * order_entry_bytes) {
-    throw Error(Errc::protocol, "rank 0's order of parameters has " + std::to_string(bytes.size()) + " bytes, not " +
-                                    std::to_string(count * order_entry_bytes) + "; do both run the same program?");
+    throw_error(Errc::protocol, "rank 0's order of parameters has {} bytes, not {}; do both run the same program?",
+                {bytes.size(), count * order_entry_bytes});
   }
   Serializer reader(bytes);
   std::vector<std::size_t> order(count);
@@ -24922,7 +25057,7 @@ class BucketReduction {
 // ---- dtrain/ddp/reduction/scaled_averages.hpp
 
 /// @file
-/// Averages that are sums of gradients scaled by 1 / ranks.
+/// Decision whether gradients are scaled by 1 / ranks before a bucket is summed, instead of averaged by the backend.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -24966,9 +25101,10 @@ inline std::unique_ptr<group::GradientBinding> register_gradient_bindings(
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     if (parameters[i].value.bytes() != 0 &&
         !binding->add(parameters[i].value.data)) {  // add() accepts a tied parameter twice
-      throw Error(Errc::invalid_argument, "the gradient of " + describe_parameter(i, parameters[i].name) +
-                                              " lives in another DistributedDataParallel: a model with "
-                                              "bind_gradient is wrapped once at a time; destroy the other one first");
+      throw_error(Errc::invalid_argument,
+                  "the gradient of {} lives in another DistributedDataParallel: a model with bind_gradient is wrapped "
+                  "once at a time; destroy the other one first",
+                  {describe_parameter(i, parameters[i].name)});
     }
   }
   return binding;
@@ -25042,7 +25178,7 @@ class Step {
  private:
   Target& target() const {
     if (target_ == nullptr) {
-      throw Error(Errc::invalid_argument, "a step was used after finish(); begin() a new one for each backward pass");
+      throw_error(Errc::invalid_argument, "a step was used after finish(); begin() a new one for each backward pass");
     }
     return *target_;
   }
@@ -25219,12 +25355,12 @@ class Reducer final : public Step::Target {
     }
     backend::throw_if_failed(reduction_.communicator(), *context_.latch, context_.rank);
     if (under_way_) {
-      throw Error(Errc::invalid_argument,
-                  caller + std::string(tracker_.is_open()
-                                           ? " came while a step was under way; finish() it first, or let the "
-                                             "backward() that it is in return"
-                                           : " came after a step that failed; gradients are no longer the same on all "
-                                             "ranks"));
+      throw_error(
+          Errc::invalid_argument, "{}{}",
+          {caller, tracker_.is_open()
+                       ? " came while a step was under way; finish() it first, or let the backward() that it is "
+                         "in return"
+                       : " came after a step that failed; gradients are no longer the same on all ranks"});
     }
   }
 
@@ -25251,7 +25387,7 @@ class Reducer final : public Step::Target {
 
   void finish() override {
     if (!tracker_.end_step()) {
-      throw Error(Errc::invalid_argument, "finish() came when no step was under way; begin() one first");
+      throw_error(Errc::invalid_argument, "finish() came when no step was under way; begin() one first");
     }
     reduction_.meter().waiting();
     backend::throw_if_failed(reduction_.communicator(), *context_.latch, context_.rank);
@@ -25698,7 +25834,7 @@ class DistributedDataParallel {
   ddp::SlowestRank slowest_rank() {
     group::GroupAccess::of(group_).require_may_block();
     group_.start_pending();
-    return ddp::find_slowest_rank_blocking(group_.store(), prefix_ + "report/" + std::to_string(reports_++) + "/",
+    return ddp::find_slowest_rank_blocking(group_.store(), format_text("{}report/{}/", {prefix_, reports_++}),
                                            statistics(), group_.rank(), group_.world_size(),
                                            Deadline::after(group_.timeout()));
   }
@@ -25832,7 +25968,7 @@ class DistributedDataParallel {
 
   /// Unique for each instance: every rank constructs its instances in the same order.
   std::string instance_prefix() const {
-    return "ddp/" + std::to_string(group::GroupAccess::of(group_).next_number("ddp")) + "/";
+    return format_text("ddp/{}/", {group::GroupAccess::of(group_).next_number("ddp")});
   }
 
   /// Reports `text`, unless the job has failed already: an exception caused by that failure is not reported.
@@ -25917,7 +26053,7 @@ inline int exit_code_of(const Error& error) {
 /// that the body forked exits when it returns from the body.
 template <class P, RunBody<P> Body>
 int run_worker(const launch::RankProcess& worker, Body& body, const GroupOptions& options) {
-  const std::string prefix = "rank " + std::to_string(worker.identity.rank) + ": ";
+  const std::string prefix = format_text("rank {}: ", {worker.identity.rank});
   const pid_t process = ::getpid();
   std::optional<ProcessGroup<P>> group;
   const auto end_if_forked = [&](int exit_code) {
@@ -25945,18 +26081,18 @@ int run_worker(const launch::RankProcess& worker, Body& body, const GroupOptions
     int exit_code = call_body<P>(body, *group, worker.arguments());
     end_if_forked(exit_code);
     if (const std::optional<Cause> cause = group::GroupAccess::of(*group).failure()->cause()) {
-      const std::string returned = std::to_string(exit_code);
+      const int returned = exit_code;
       if (exit_code == 0) {
         exit_code = cause->rank == worker.identity.rank ? exit_code_exception : exit_code_job_failed;
       }
-      log(LogLevel::warning, prefix + "the body returned " + returned + " although the job had failed (exit code " +
-                                 std::to_string(exit_code) + "): " + cause->sentence());
+      log(LogLevel::warning, format_text("{}the body returned {} although the job had failed (exit code {}): {}",
+                                         {prefix, returned, exit_code, cause->sentence()}));
     }
     group->leave();
     return exit_code;
   } catch (const JobFailed& failed) {
     end_if_forked(exit_code_job_failed);
-    log(LogLevel::error, prefix + "ends because " + failed.what());
+    log(LogLevel::error, format_text("{}ends because {}", {prefix, failed.what()}));
     return exit_code_job_failed;
   } catch (const Error& error) {
     return fail(error.what(), exit_code_of(error), error.rank());
@@ -25970,9 +26106,9 @@ inline void report_lost_output(const launch::RankProcess& worker) {
   const bool had_failed = std::ferror(stdout) != 0;
   const int reason = std::fflush(stdout) != 0 ? errno : 0;
   if (reason != 0 || had_failed) {
-    log(LogLevel::warning, "rank " + std::to_string(worker.identity.rank) + ": what it printed on " +
-                               launch::stream_name("stdout", STDOUT_FILENO) + " is lost, at least in part: " +
-                               (reason != 0 ? std::generic_category().message(reason) : "a write failed"));
+    log(LogLevel::warning, format_text("rank {}: what it printed on {} is lost, at least in part: {}",
+                                       {worker.identity.rank, launch::stream_name("stdout", STDOUT_FILENO),
+                                        reason != 0 ? std::generic_category().message(reason) : "a write failed"}));
   }
 }
 
@@ -26155,7 +26291,7 @@ inline std::size_t open_files() noexcept {
 // ---- dtrain/core/text/format_text_definitions.hpp
 
 /// @file
-/// Definitions of the functions of core/format_text.hpp.
+/// Definitions of the functions of core/text/format_text.hpp.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -26183,6 +26319,12 @@ DTRAIN_NOT_INLINED DTRAIN_DEFINED std::string format_values(const char* pattern,
 DTRAIN_NOT_INLINED DTRAIN_DEFINED void throw_formatted(Errc code, const char* pattern,
                                                        std::span<const TextValue> values, SourceLocation where) {
   throw Error(code, format_values(pattern, values), where);
+}
+
+DTRAIN_NOT_INLINED DTRAIN_DEFINED void throw_formatted_posix(int number, const char* pattern,
+                                                             std::span<const TextValue> values, const char* remedy,
+                                                             SourceLocation where) {
+  throw posix_error(number, format_values(pattern, values), remedy, where);
 }
 
 }  // namespace detail
@@ -26587,14 +26729,18 @@ class Connection {
       return IoResult{IoStatus::closed, 0, error};
     }
     if (error != EAGAIN && error != EWOULDBLOCK) {
-      throw posix_error(error, doing + to_string(peer()));
+      refuse(error, doing);
     }
     return std::nullopt;
   }
 
+  [[noreturn]] DTRAIN_NOT_INLINED void refuse(int error, const char* doing) const {
+    throw_posix(error, "{}{}", {doing, to_string(peer())});
+  }
+
   void set_option(int level, int option, int value, const char* name) {
     if (::setsockopt(socket_.get(), level, option, &value, sizeof value) != 0) {
-      throw errno_error(std::string("setting ") + name + " to " + std::to_string(value) + " on a connection");
+      throw_errno("setting {} to {} on a connection", {name, value});
     }
   }
 
@@ -26671,8 +26817,8 @@ class FrameReader {
     while (!parser_.next(result.payload)) {
       if (parser_.malformed()) {
         result.status = FrameStatus::too_long;
-        result.reason = "the peer announced a frame of " + std::to_string(parser_.refused_length()) +
-                        " bytes; at most " + std::to_string(parser_.bound()) + " are taken";
+        result.reason = format_text("the peer announced a frame of {} bytes; at most {} are taken",
+                                    {parser_.refused_length(), parser_.bound()});
         return true;
       }
       const IoResult io = receive();
@@ -26736,8 +26882,7 @@ class FrameWriter {
       size += shared_bytes.bytes->size();
     }
     if (size > bound_) {
-      throw Error(Errc::limit, "sending a message of " + std::to_string(size) + " bytes; at most " +
-                                   std::to_string(bound_) + " are possible");
+      throw_error(Errc::limit, "sending a message of {} bytes; at most {} are possible", {size, bound_});
     }
     if (queued_bytes() + frame_header_bytes + size > queue_bound_) {
       return false;
@@ -26793,8 +26938,7 @@ class FrameWriter {
   /// Calls queue() and flush(). @throws Error (limit) also if the queue is full
   async::Task<IoResult> write_frame(std::span<const std::byte> payload, Deadline deadline) {
     if (!queue(payload)) {
-      throw Error(Errc::limit, "sending a message: " + std::to_string(queued_bytes()) + " bytes wait for a peer that " +
-                                   "does not read");
+      throw_error(Errc::limit, "sending a message: {} bytes wait for a peer that does not read", {queued_bytes()});
     }
     const IoResult result = co_await flush(deadline);
     co_return result;
@@ -26906,7 +27050,7 @@ class Listener {
         co_await loop_->sleep_for(std::chrono::milliseconds(20));
         ready = deadline.passed() ? async::WakeReason::timed_out : async::WakeReason::ready;
       } else if (error == EBADF || error == EINVAL || error == ENOTSOCK || error == EFAULT || error == EOPNOTSUPP) {
-        throw posix_error(error, "accepting a connection");
+        throw_posix(error, "accepting a connection");
       }
       if (ready == async::WakeReason::timed_out) {
         co_return std::nullopt;
@@ -26926,26 +27070,25 @@ class Listener {
       : loop_(&loop), socket_(std::move(socket)), local_(local) {}
 
   static Listener open(async::EventLoop& loop, const SocketAddress& address, int backlog, bool dual_stack) {
-    const std::string doing =
-        "listening at " +
-        (dual_stack ? "port " + std::to_string(address.port()) + " of every address" : to_string(address));
+    const std::string doing = dual_stack ? format_text("listening at port {} of every address", {address.port()})
+                                         : "listening at " + to_string(address);
     Descriptor socket(::socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_TCP));
     if (!socket) {
-      throw errno_error(doing);
+      throw_errno(doing);
     }
     const int on = 1;
     const int v6_only = dual_stack ? 0 : 1;
     if (::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) != 0 ||
         (address.is_v6() && ::setsockopt(socket.get(), IPPROTO_IPV6, IPV6_V6ONLY, &v6_only, sizeof v6_only) != 0)) {
-      throw errno_error(doing);
+      throw_errno(doing);
     }
     if (::bind(socket.get(), address.data(), address.size()) != 0 || ::listen(socket.get(), backlog) != 0) {
-      throw errno_error(doing, remedy(errno));
+      throw_errno("{}", {doing}, remedy(errno));
     }
     sockaddr_storage storage{};
     socklen_t size = sizeof storage;
     if (::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&storage), &size) != 0) {
-      throw errno_error(doing);
+      throw_errno(doing);
     }
     const auto local = SocketAddress::from_system(reinterpret_cast<const sockaddr*>(&storage), size);
     return {loop, std::move(socket), local.value_or(address)};
@@ -26953,9 +27096,9 @@ class Listener {
 
   void warn_exhausted(int error) {
     if (!std::exchange(has_warned_exhausted_, true)) {
-      const std::string remedy = "those who connect wait; this process may have " +
-                                 std::to_string(open_files_limit().value_or(0)) +
-                                 " files open: raise that (ulimit -n), or close some";
+      const std::string remedy = format_text(
+          "those who connect wait; this process may have {} files open: raise that (ulimit -n), or close some",
+          {open_files_limit().value_or(0)});
       log(LogLevel::warning, posix_error(error, "accepting a connection at " + to_string(local_), remedy).what());
     }
   }
@@ -27030,10 +27173,10 @@ inline void wait_descriptor(int descriptor, short events, Deadline deadline, con
       return;
     }
     if (count < 0 && errno != EINTR) {
-      throw errno_error(doing);
+      throw_errno(doing);
     }
     if (count == 0 && last) {
-      throw Error(Errc::timeout, doing + ": the deadline passed");
+      throw_error(Errc::timeout, "{}: the deadline passed", {doing});
     }
   }
 }
@@ -27041,10 +27184,10 @@ inline void wait_descriptor(int descriptor, short events, Deadline deadline, con
 /// Sleeps a millisecond. @throws Error (timeout) if the deadline has passed, (posix)
 inline void pause_before_retry(Deadline deadline, const std::string& doing) {
   if (deadline.passed()) {
-    throw Error(Errc::timeout, doing + ": the deadline passed");
+    throw_error(Errc::timeout, "{}: the deadline passed", {doing});
   }
   if (::poll(nullptr, 0, 1) < 0 && errno != EINTR) {
-    throw errno_error(doing);
+    throw_errno(doing);
   }
 }
 
@@ -27065,8 +27208,9 @@ struct Resolution {
 
 /// The Error for a host that does not resolve.
 inline Error unresolved_error(const std::string& host, const std::string& reason) {
-  return {Errc::refused, "resolving host '" + host + "': " + reason +
-                             "; set MASTER_ADDR (or --master-addr) to a name or address that this machine can reach"};
+  return {Errc::refused, format_text("resolving host '{}': {}; set MASTER_ADDR (or --master-addr) to a name or address "
+                                     "that this machine can reach",
+                                     {host, reason})};
 }
 
 /// Why an unresolved host name can never resolve; empty if it may resolve later. RFC 6761, 6.4 reserves .invalid.
@@ -27227,7 +27371,8 @@ inline async::Task<std::vector<SocketAddress>> resolve_with_backoff(async::Event
       throw unresolved_error(host, why_none);
     }
     const Deadline::Clock::time_point now = Deadline::Clock::now();
-    const Error error = unresolved_error(host, resolution.reason + " (tried for " + duration_text(now - begin) + ")");
+    const Error error =
+        unresolved_error(host, format_text("{} (tried for {})", {resolution.reason, duration_text(now - begin)}));
     if (now + delay >= deadline.instant()) {
       throw error;
     }
@@ -27260,7 +27405,7 @@ inline async::Task<ConnectResult> connect(async::EventLoop& loop, SocketAddress 
   if (!socket) {
     result.error = errno;
     if (result.error != EAFNOSUPPORT) {
-      throw posix_error(result.error, "making a socket to connect to " + to_string(address));
+      throw_posix(result.error, "making a socket to connect to {}", {to_string(address)});
     }
     co_return std::move(result);
   }
@@ -27342,8 +27487,7 @@ inline async::Task<Connection> connect_with_backoff(async::EventLoop& loop, std:
     const bool loopback_is_down =
         is_loopback_host(host) && result.error == ENETUNREACH && is_unreachable(SocketAddress::loopback_v4(port));
     const Error error = posix_error(
-        result.error,
-        "connecting to " + host + " port " + std::to_string(port) + ", tried for " + duration_text(now - begin),
+        result.error, format_text("connecting to {} port {}, tried for {}", {host, port, duration_text(now - begin)}),
         loopback_is_down ? "this host's loopback interface is down; bring it up: ip link set lo up"
                          : "check that rank 0 or its launcher runs there, and MASTER_ADDR and MASTER_PORT");
     if (loopback_is_down || !detail::is_retriable(result.error) || now + delay >= deadline.instant()) {
@@ -27384,8 +27528,7 @@ namespace detail {
 struct AbstractAddress {
   explicit AbstractAddress(std::string_view name) {
     if (name.empty() || name.size() > sizeof address.sun_path - 1) {
-      throw Error(Errc::invalid_argument,
-                  "a Unix socket's name has 1 to 107 bytes, not " + std::to_string(name.size()));
+      throw_error(Errc::invalid_argument, "a Unix socket's name has 1 to 107 bytes, not {}", {name.size()});
     }
     address.sun_family = AF_UNIX;
     std::memcpy(address.sun_path + 1, name.data(), name.size());
@@ -27400,7 +27543,7 @@ struct AbstractAddress {
 inline Descriptor unix_socket(const std::string& doing) {
   Descriptor socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!socket) {
-    throw errno_error(doing);
+    throw_errno(doing);
   }
   return socket;
 }
@@ -27417,12 +27560,13 @@ class UnixConnection {
 
   /// @throws Error (posix): ECONNREFUSED if no process listens under that name; Error (timeout)
   static UnixConnection connect(std::string_view name, Deadline deadline) {
-    const std::string doing = "connecting to the Unix socket '" + std::string(name) + "'";
+    const std::string doing = format_text("connecting to the Unix socket '{}'", {name});
     const detail::AbstractAddress address(name);
     Descriptor socket = detail::unix_socket(doing);
     while (::connect(socket.get(), address.data(), address.size) != 0) {
       if (errno != EAGAIN && errno != EINTR) {
-        throw errno_error(doing, "the process that listens there must run on this host, in the same network namespace");
+        throw_errno("{}", {doing},
+                    "the process that listens there must run on this host, in the same network namespace");
       }
       pause_before_retry(deadline, doing);  // its backlog is full
     }
@@ -27450,7 +27594,7 @@ class UnixConnection {
   ReceivedDescriptor receive_descriptor(Deadline deadline) {
     ReceivedDescriptor received = receive_message(deadline);
     if (!received.descriptor) {
-      throw Error(Errc::protocol, "receiving a descriptor: the message came without one");
+      throw_error(Errc::protocol, "receiving a descriptor: the message came without one");
     }
     return received;
   }
@@ -27460,7 +27604,7 @@ class UnixConnection {
     ucred credentials{};
     socklen_t size = sizeof credentials;
     if (::getsockopt(socket_.get(), SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0) {
-      throw errno_error("asking who is at the other end of a Unix socket");
+      throw_errno("asking who is at the other end of a Unix socket");
     }
     return {credentials.pid, credentials.uid, credentials.gid};
   }
@@ -27470,8 +27614,7 @@ class UnixConnection {
  private:
   void send_message(msghdr& message, std::span<const std::byte> bytes, Deadline deadline) {
     if (bytes.empty() || bytes.size() > max_message_bytes) {
-      throw Error(Errc::invalid_argument,
-                  "a Unix socket's message has 1 to 4096 bytes, not " + std::to_string(bytes.size()));
+      throw_error(Errc::invalid_argument, "a Unix socket's message has 1 to 4096 bytes, not {}", {bytes.size()});
     }
     iovec part{const_cast<std::byte*>(bytes.data()), bytes.size()};
     message.msg_iov = &part;
@@ -27479,12 +27622,12 @@ class UnixConnection {
     while (::sendmsg(socket_.get(), &message, MSG_NOSIGNAL) < 0) {
       const int error = errno;
       if (error == EPIPE || error == ECONNRESET) {
-        throw Error(Errc::closed, "sending to a process on this host: it has closed its Unix socket");
+        throw_error(Errc::closed, "sending to a process on this host: it has closed its Unix socket");
       }
       if (error == EAGAIN) {
         wait_descriptor(socket_.get(), POLLOUT, deadline, "sending to a process on this host");
       } else if (error != EINTR) {
-        throw posix_error(error, "sending to a process on this host");
+        throw_posix(error, "sending to a process on this host");
       }
     }
   }
@@ -27512,17 +27655,16 @@ class UnixConnection {
       } else if (count < 0 && error == ECONNRESET && !was_reset) {
         was_reset = true;  // the peer closed without reading everything; its earlier messages are still readable
       } else if (count < 0 && error != EINTR && error != ECONNRESET) {
-        throw posix_error(error, "receiving from a process on this host");
+        throw_posix(error, "receiving from a process on this host");
       } else if (count == 0 || (count < 0 && error == ECONNRESET)) {
-        throw Error(Errc::closed, "receiving from a process on this host: it has closed its Unix socket");
+        throw_error(Errc::closed, "receiving from a process on this host: it has closed its Unix socket");
       }
     }
     received.bytes.resize(static_cast<std::size_t>(count));
     adopt_descriptors(message, descriptors);  // first, so that none stays open
     if ((message.msg_flags & (MSG_CTRUNC | MSG_TRUNC)) != 0 || descriptors.size() > 1) {
-      throw Error(Errc::protocol,
-                  "receiving from a process on this host: the message is too long or carries more than "
-                  "one descriptor");
+      throw_error(Errc::protocol,
+                  "receiving from a process on this host: the message is too long or carries more than one descriptor");
     }
     if (!descriptors.empty()) {
       received.descriptor = std::move(descriptors.front());
@@ -27555,11 +27697,11 @@ class UnixListener {
  public:
   /// @throws Error (posix): EADDRINUSE if another socket has the name
   explicit UnixListener(std::string_view name) {
-    const std::string doing = "listening at the Unix socket '" + std::string(name) + "'";
+    const std::string doing = format_text("listening at the Unix socket '{}'", {name});
     const detail::AbstractAddress address(name);
     socket_ = detail::unix_socket(doing);
     if (::bind(socket_.get(), address.data(), address.size) != 0 || ::listen(socket_.get(), 128) != 0) {
-      throw errno_error(doing);
+      throw_errno(doing);
     }
   }
 
@@ -27574,7 +27716,7 @@ class UnixListener {
       if (errno == EAGAIN) {
         wait_descriptor(socket_.get(), POLLIN, deadline, doing);
       } else if (errno != EINTR && errno != ECONNABORTED) {
-        throw errno_error(doing);
+        throw_errno(doing);
       }
     }
   }
@@ -27620,13 +27762,13 @@ namespace detail {
 inline void check_below(const char* index_name, std::optional<int> index, const char* bound_name,
                         std::optional<int> bound, const std::string& stated) {
   if (!index && bound == 0) {
-    throw IdentityError(IdentityErrc::rank_out_of_range,
-                        std::string(bound_name) + " is 0 (" + stated + "); set it to 1 or more, or unset it");
+    throw_identity_error(IdentityErrc::rank_out_of_range, "{} is 0 ({}); set it to 1 or more, or unset it",
+                         {bound_name, stated});
   }
   if (index && bound && *index >= *bound) {
-    throw IdentityError(IdentityErrc::rank_out_of_range,
-                        std::string(index_name) + " " + std::to_string(*index) + " is not below " + bound_name + " " +
-                            std::to_string(*bound) + " (" + stated + "); set both for the same job, counting from 0");
+    throw_identity_error(IdentityErrc::rank_out_of_range,
+                         "{} {} is not below {} {} ({}); set both for the same job, counting from 0",
+                         {index_name, *index, bound_name, *bound, stated});
   }
 }
 }  // namespace detail
@@ -27639,9 +27781,9 @@ inline void check_ranges(const ProcessIdentity& identity, const std::string& sta
   detail::check_below("local rank", identity.local_rank, "local world size", identity.local_world_size, stated);
   detail::check_below("node rank", identity.node_rank, "node count", identity.node_count, stated);
   if (identity.local_world_size && *identity.local_world_size > identity.world_size) {
-    throw IdentityError(IdentityErrc::rank_out_of_range,
-                        "local world size " + std::to_string(*identity.local_world_size) + " is above world size " +
-                            std::to_string(identity.world_size) + " (" + stated + "); set both for the same job");
+    throw_identity_error(IdentityErrc::rank_out_of_range,
+                         "local world size {} is above world size {} ({}); set both for the same job",
+                         {*identity.local_world_size, identity.world_size, stated});
   }
 }
 
@@ -27655,10 +27797,11 @@ inline std::string master_addr_or_loopback(const Variables& variables, const cha
   if (on_one_node(identity)) {
     return loopback_address;
   }
-  throw IdentityError(IdentityErrc::no_master_addr, std::string(variable) + " is not set, and nothing says that all " +
-                                                        std::to_string(identity.world_size) +
-                                                        " processes run on one node; set " + variable +
-                                                        " on every process to the host of rank 0");
+  throw_identity_error(
+      IdentityErrc::no_master_addr,
+      "{} is not set, and nothing says that all {} processes run on one node; set {} on every process to the host of "
+      "rank 0",
+      {variable, identity.world_size, variable});
 }
 
 }  // namespace DTRAIN_NAMESPACE::identity
@@ -27756,13 +27899,13 @@ inline std::optional<int> local_rank_argument(Arguments arguments) {
     }
     const std::optional<int> number = parse_integer(value);
     if (!number) {
-      throw IdentityError(IdentityErrc::bad_integer, "the argument " + quoted(flag, value) +
-                                                         " is not a non-negative integer; give it as --local_rank=N");
+      throw_identity_error(IdentityErrc::bad_integer,
+                           "the argument {} is not a non-negative integer; give it as --local_rank=N",
+                           {quoted(flag, value)});
     }
     if (found && *found != *number) {
-      throw IdentityError(IdentityErrc::conflict_local_rank, "the argument --local_rank is given twice, as " +
-                                                                 std::to_string(*found) + " and " +
-                                                                 std::to_string(*number) + "; give it once");
+      throw_identity_error(IdentityErrc::conflict_local_rank,
+                           "the argument --local_rank is given twice, as {} and {}; give it once", {*found, *number});
     }
     found = number;
   }
@@ -27818,7 +27961,7 @@ struct HostPort {
 /// for an invalid host
 inline HostPort split_host_port(std::string_view variable, std::string_view entry, IdentityErrc malformed) {
   const auto fail = [&](IdentityErrc code, const char* problem) {
-    throw IdentityError(code, "the entry " + quoted(variable, entry) + " " + problem);
+    throw_identity_error(code, "the entry {} {}", {quoted(variable, entry), problem});
   };
   const bool bracketed = !entry.empty() && entry.front() == '[';
   const auto colons = std::count(entry.begin(), entry.end(), ':');
@@ -28150,16 +28293,16 @@ class ClusterReader {
       const bool strings =
           std::all_of(entries.begin(), entries.end(), [](const Json& e) { return e.is(Json::Type::string); });
       if (!is_one_of(role, roles_.ranked) && !is_one_of(role, roles_.unranked)) {
-        fail(IdentityErrc::tf_malformed, "has the unknown role " + quoted("cluster", role) + "; correct it");
+        fail(IdentityErrc::tf_malformed, format_text("has the unknown role {}; correct it", {quoted("cluster", role)}));
       }
       if (!cluster->items[i].is(Json::Type::array) || !strings) {
         fail(IdentityErrc::tf_malformed,
-             "has under " + quoted("cluster", role) + " what is not a list of HOST:PORT; correct it");
+             format_text("has under {} what is not a list of HOST:PORT; correct it", {quoted("cluster", role)}));
       }
       alone += is_one_of(role, roles_.alone) ? entries.size() : 0;
     }
     if (alone > 1) {
-      fail(IdentityErrc::tf_malformed, "has " + std::to_string(alone) + " chiefs; leave one, as chief or as master");
+      fail(IdentityErrc::tf_malformed, format_text("has {} chiefs; leave one, as chief or as master", {alone}));
     }
   }
 
@@ -28176,12 +28319,13 @@ class ClusterReader {
       fail(IdentityErrc::tf_no_task, "has a task without type or index; set task to {\"type\": ROLE, \"index\": N}");
     }
     if (is_one_of(type->text, roles_.unranked)) {
-      fail(IdentityErrc::tf_not_trainer, "says this is task '" + type->text + "'; only " + trainers() +
-                                             " take part in training: start another program for it");
+      fail(IdentityErrc::tf_not_trainer,
+           format_text("says this is task '{}'; only {} take part in training: start another program for it",
+                       {type->text, trainers()}));
     }
     if (!is_one_of(type->text, roles_.ranked)) {
       fail(IdentityErrc::tf_malformed,
-           "has a task of the unknown " + quoted("type", type->text) + "; set one of " + trainers());
+           format_text("has a task of the unknown {}; set one of {}", {quoted("type", type->text), trainers()}));
     }
     return task_of_rank(cluster, *type, *index);
   }
@@ -28195,9 +28339,9 @@ class ClusterReader {
         const bool is_number = index.is(Json::Type::number) || index.is(Json::Type::string);
         const std::optional<int> number = is_number ? parse_integer(index.text) : std::nullopt;
         if (!number || static_cast<std::size_t>(*number) >= count) {
-          fail(IdentityErrc::tf_bad_index, "has a task of " + quoted("type", type.text) + " and " +
-                                               quoted("index", index.text) + ", but the cluster lists " +
-                                               std::to_string(count) + " of them; set an index below that");
+          fail(IdentityErrc::tf_bad_index,
+               format_text("has a task of {} and {}, but the cluster lists {} of them; set an index below that",
+                           {quoted("type", type.text), quoted("index", index.text), count}));
         }
         task.rank = task.entries.size() + static_cast<std::size_t>(*number);
       }
@@ -28216,8 +28360,8 @@ class ClusterReader {
     return list;
   }
 
-  [[noreturn]] void fail(IdentityErrc code, const std::string& problem) const {
-    throw IdentityError(code, quoted(roles_.variable, value_) + " " + problem);
+  [[noreturn]] void fail(IdentityErrc code, std::string_view problem) const {
+    throw_identity_error(code, "{} {}", {quoted(roles_.variable, value_), problem});
   }
 
   const ClusterRoles& roles_;
@@ -28459,15 +28603,16 @@ class HostListReader {
 
   void take(char wanted, const char* what) {
     if (peek() != wanted || at_ == list_.size()) {
-      fail((std::string("not ") + what).c_str());
+      fail(format_text("not {}", {what}));
     }
     ++at_;
   }
 
-  [[noreturn]] void fail(const char* what) const {
-    throw IdentityError(IdentityErrc::bad_hostlist, quoted(variable_, list_) + " is not a Slurm host list: at byte " +
-                                                        std::to_string(at_) + " there is " + what +
-                                                        "; correct it, or set MASTER_ADDR to the host of rank 0");
+  [[noreturn]] void fail(std::string_view what) const {
+    throw_identity_error(
+        IdentityErrc::bad_hostlist,
+        "{} is not a Slurm host list: at byte {} there is {}; correct it, or set MASTER_ADDR to the host of rank 0",
+        {quoted(variable_, list_), at_, what});
   }
 
   std::string_view variable_;
@@ -28521,9 +28666,9 @@ inline int slurm_tasks_on_node(std::string_view variable, std::string_view list,
     const std::size_t end = std::min(list.find(',', begin), list.size());
     const std::optional<detail::TasksOnNodes> entry = detail::parse_tasks_on_nodes(list.substr(begin, end - begin));
     if (!entry) {
-      throw IdentityError(
-          IdentityErrc::bad_tasks_per_node,
-          quoted(variable, list) + " is not a list of task counts such as 2(x3),1; correct it or unset it");
+      throw_identity_error(IdentityErrc::bad_tasks_per_node,
+                           "{} is not a list of task counts such as 2(x3),1; correct it or unset it",
+                           {quoted(variable, list)});
     }
     nodes += entry->nodes;
     if (!found && node < nodes) {
@@ -28532,10 +28677,10 @@ inline int slurm_tasks_on_node(std::string_view variable, std::string_view list,
     begin = end + 1;
   }
   if (!found) {
-    throw IdentityError(IdentityErrc::bad_tasks_per_node,
-                        quoted(variable, list) + " counts the tasks of " + std::to_string(nodes) +
-                            " nodes, but SLURM_NODEID='" + std::to_string(node) +
-                            "' is beyond them; correct one of them, or unset " + std::string(variable));
+    throw_identity_error(
+        IdentityErrc::bad_tasks_per_node,
+        "{} counts the tasks of {} nodes, but SLURM_NODEID='{}' is beyond them; correct one of them, or unset {}",
+        {quoted(variable, list), nodes, node, variable});
   }
   return *found;
 }
@@ -28591,9 +28736,9 @@ inline std::optional<int> slurm_local_size(const Variables& variables) {
   const bool is_list =
       std::all_of(ranks->begin(), ranks->end(), [](char c) { return c == ',' || (c >= '0' && c <= '9'); });
   if (!is_list || ranks->front() == ',' || ranks->back() == ',' || ranks->find(",,") != std::string::npos) {
-    throw IdentityError(IdentityErrc::bad_integer, quoted("SLURM_GTIDS", *ranks) +
-                                                       " is not a list of task numbers such as 4,5; correct it or "
-                                                       "unset it");
+    throw_identity_error(IdentityErrc::bad_integer,
+                         "{} is not a list of task numbers such as 4,5; correct it or unset it",
+                         {quoted("SLURM_GTIDS", *ranks)});
   }
   return 1 + static_cast<int>(std::count(ranks->begin(), ranks->end(), ','));
 }
@@ -28635,10 +28780,12 @@ inline constexpr std::array<RankAndSizeNames, 7> launcher_pairs{{
 
 /// @param stated "PMI_RANK='3'"
 /// @param missing "PMI_SIZE is", or "RANK and WORLD_SIZE are"
-[[noreturn]] inline void refuse_half(const std::string& stated, const std::string& missing, const std::string& remedy) {
-  throw IdentityError(IdentityErrc::half_identity,
-                      stated + " says that this process is one of several, but " + missing + " not set; " + remedy +
-                          ", or set DTRAIN_LAUNCHER=none for a process that is meant to be alone");
+[[noreturn]] inline void refuse_half(std::string_view stated, std::string_view missing, std::string_view remedy) {
+  throw_identity_error(
+      IdentityErrc::half_identity,
+      "{} says that this process is one of several, but {} not set; {}, or set DTRAIN_LAUNCHER=none for a process that "
+      "is meant to be alone",
+      {stated, missing, remedy});
 }
 
 inline void check_pairs(const Variables& variables) {
@@ -28647,8 +28794,8 @@ inline void check_pairs(const Variables& variables) {
     const std::optional<int> count = variables.integer(size);
     if (has_rank != count.has_value() && count != 1) {
       const char* const missing = has_rank ? size : rank;
-      refuse_half(variables.stated({rank, size}), std::string(missing) + " is",
-                  "set " + std::string(missing) + " for every process");
+      refuse_half(variables.stated({rank, size}), format_text("{} is", {missing}),
+                  format_text("set {} for every process", {missing}));
     }
   }
 }
@@ -28672,9 +28819,9 @@ inline void check_sagemaker_half(const Variables& variables) {
   const std::optional<Json> hosts = parse_json(variables.text("SM_HOSTS").value_or(""));
   const bool alone = hosts && hosts->is(Json::Type::array) && hosts->items.size() == 1;
   if (variables.has("SM_HOSTS") != variables.has("SM_CURRENT_HOST") && !alone) {
-    const std::string missing = variables.has("SM_HOSTS") ? "SM_CURRENT_HOST" : "SM_HOSTS";
-    refuse_half(variables.stated({"SM_HOSTS", "SM_CURRENT_HOST"}), missing + " is",
-                "set " + missing + " for every process");
+    const char* const missing = variables.has("SM_HOSTS") ? "SM_CURRENT_HOST" : "SM_HOSTS";
+    refuse_half(variables.stated({"SM_HOSTS", "SM_CURRENT_HOST"}), format_text("{} is", {missing}),
+                format_text("set {} for every process", {missing}));
   }
 }
 
@@ -28746,28 +28893,29 @@ inline void check_complete(const Variables& variables) {
   const std::optional<std::string> nodes = variables.text("PET_NNODES");
   const std::string per_node = variables.text("PET_NPROC_PER_NODE").value_or("1");
   if (nodes && !variables.has("RANK") && (*nodes != "1" || per_node != "1")) {
-    throw IdentityError(IdentityErrc::node_level_env,
-                        quoted("PET_NNODES", *nodes) + " with " + quoted("PET_NPROC_PER_NODE", per_node) +
-                            " describes a node, not a process; start the program through the per-node launcher "
-                            "(dtrain::launch::PerNode), or set RANK and WORLD_SIZE for every process");
+    throw_identity_error(IdentityErrc::node_level_env,
+                         "{} with {} describes a node, not a process; start the program through the per-node launcher "
+                         "(dtrain::launch::PerNode), or set RANK and WORLD_SIZE for every process",
+                         {quoted("PET_NNODES", *nodes), quoted("PET_NPROC_PER_NODE", per_node)});
   }
   const std::optional<std::string> pmix_rank = variables.text("PMIX_RANK");
   if (pmix_rank && !detail::has_a_size(variables)) {
-    throw IdentityError(IdentityErrc::pmix_only, quoted("PMIX_RANK", *pmix_rank) +
-                                                     " is set but no variable gives the number of processes; set "
-                                                     "DTRAIN_RANK and DTRAIN_WORLD_SIZE on every process");
+    throw_identity_error(IdentityErrc::pmix_only,
+                         "{} is set but no variable gives the number of processes; set DTRAIN_RANK and "
+                         "DTRAIN_WORLD_SIZE on every process",
+                         {quoted("PMIX_RANK", *pmix_rank)});
   }
   const std::optional<int> size = variables.integer("WORLD_SIZE");
   const std::optional<std::string> rank = variables.text("RANK");
   if (size && *size > 1 && !rank) {
-    throw IdentityError(IdentityErrc::no_rank, "WORLD_SIZE=" + std::to_string(*size) +
-                                                   " is set but RANK is not; set RANK to 0.." +
-                                                   std::to_string(*size - 1) + ", another on each process");
+    throw_identity_error(IdentityErrc::no_rank,
+                         "WORLD_SIZE={} is set but RANK is not; set RANK to 0..{}, another on each process",
+                         {*size, *size - 1});
   }
   if (rank && !size) {
-    throw IdentityError(
-        IdentityErrc::no_world_size,
-        quoted("RANK", *rank) + " is set but WORLD_SIZE is not; set WORLD_SIZE to the number of processes");
+    throw_identity_error(IdentityErrc::no_world_size,
+                         "{} is set but WORLD_SIZE is not; set WORLD_SIZE to the number of processes",
+                         {quoted("RANK", *rank)});
   }
   check_half_identity(variables);
 }
@@ -28857,11 +29005,11 @@ inline bool guess_mpirun_host(const Variables& variables, ProcessIdentity& ident
   const std::string daemon_uri = variables.text("OMPI_MCA_orte_local_daemon_uri").value_or("");
   const std::optional<OrteUri> daemon = parse_orte_uri(daemon_uri);
   if (identity.rank == 0 && daemon && (daemon->job != mpirun->job || daemon->daemon != mpirun->daemon)) {
-    throw IdentityError(IdentityErrc::no_master_addr,
-                        "MASTER_ADDR is not set, and mpirun ran on " + mpirun->host +
-                            ", which is not the node of rank 0 (" + quoted("OMPI_MCA_orte_hnp_uri", uri) +
-                            " is another daemon than " + quoted("OMPI_MCA_orte_local_daemon_uri", daemon_uri) +
-                            "); pass mpirun -x MASTER_ADDR=HOST, the host of rank 0");
+    throw_identity_error(
+        IdentityErrc::no_master_addr,
+        "MASTER_ADDR is not set, and mpirun ran on {}, which is not the node of rank 0 ({} is another daemon than {}); "
+        "pass mpirun -x MASTER_ADDR=HOST, the host of rank 0",
+        {mpirun->host, quoted("OMPI_MCA_orte_hnp_uri", uri), quoted("OMPI_MCA_orte_local_daemon_uri", daemon_uri)});
   }
   identity.master_addr = mpirun->host;
   return true;
@@ -28900,10 +29048,11 @@ inline void complete_identity(const Variables& variables, const MasterHints& hin
   if (hints.slurm_allocation && nodes) {
     identity.master_addr = first_slurm_host("SLURM_JOB_NODELIST", *nodes);
   } else if (!hints.open_mpi || !detail::guess_mpirun_host(variables, identity)) {
-    throw IdentityError(IdentityErrc::no_master_addr,
-                        identity.launcher +
-                            ": MASTER_ADDR is not set, and the host of rank 0 is not in the environment (" + stated +
-                            "); set MASTER_ADDR on every process to the host of rank 0" + hints.how);
+    throw_identity_error(
+        IdentityErrc::no_master_addr,
+        "{}: MASTER_ADDR is not set, and the host of rank 0 is not in the environment ({}); set MASTER_ADDR on every "
+        "process to the host of rank 0{}",
+        {identity.launcher, stated, hints.how});
   }
   identity.provisional.emplace_back("master_addr");
 }
@@ -29321,9 +29470,8 @@ struct SageMakerSource {
     const std::vector<std::string> hosts = parse_hosts(list);
     const auto found = std::find(hosts.begin(), hosts.end(), own);
     if (found == hosts.end()) {
-      throw IdentityError(IdentityErrc::sm_host, quoted("SM_CURRENT_HOST", own) + " is not in " +
-                                                     quoted("SM_HOSTS", list) +
-                                                     "; set SM_CURRENT_HOST to one of the list");
+      throw_identity_error(IdentityErrc::sm_host, "{} is not in {}; set SM_CURRENT_HOST to one of the list",
+                           {quoted("SM_CURRENT_HOST", own), quoted("SM_HOSTS", list)});
     }
     ProcessIdentity identity;
     identity.launcher = name;
@@ -29367,8 +29515,8 @@ struct SageMakerSource {
   }
 
   [[noreturn]] static void fail(const std::string& list, const char* problem) {
-    throw IdentityError(IdentityErrc::sm_host, quoted("SM_HOSTS", list) + " " + problem +
-                                                   "; set it to a list such as [\"algo-1\", \"algo-2\"], or unset it");
+    throw_identity_error(IdentityErrc::sm_host, "{} {}; set it to a list such as [\"algo-1\", \"algo-2\"], or unset it",
+                         {quoted("SM_HOSTS", list), problem});
   }
 };
 
@@ -29417,8 +29565,9 @@ struct SingleSource {
       const std::optional<int> count = parse_integer(variables.text(variable).value_or(""));
       if (variables.has("SLURM_JOB_ID") && count.value_or(1) > 1) {
         identity.warnings.push_back(
-            "Slurm job of " + std::to_string(*count) + " " + what +
-            ", not started with srun: this is one process; start the program with srun for all");
+            format_text("Slurm job of {} {}, not started with srun: this is one process; start the program with srun "
+                        "for all",
+                        {*count, what}));
         break;
       }
     }
@@ -29444,8 +29593,8 @@ struct SingleSource {
          {std::pair("LOCAL_RANK", "RANK and WORLD_SIZE"),
           std::pair("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_RANK and OMPI_COMM_WORLD_SIZE")}) {
       if (variables.has(local)) {  // 0: check_complete() rejects others
-        warnings.push_back(variables.stated({local}) + " is set without " + whole +
-                           ": this is one process; set both for every process of a job");
+        warnings.push_back(format_text("{} is set without {}: this is one process; set both for every process of a job",
+                                       {variables.stated({local}), whole}));
       }
     }
   }
@@ -29498,12 +29647,14 @@ struct SlurmSource {
     if (nodes && !placed_by_hand) {
       return first_slurm_host("SLURM_STEP_NODELIST", *nodes);
     }
-    throw IdentityError(IdentityErrc::no_master_addr,
-                        (placed_by_hand ? "MASTER_ADDR is not set, and with " +
-                                              quoted("SLURM_DISTRIBUTION", distribution) + " (srun -m arbitrary)"
-                                        : "MASTER_ADDR is not set, and without SLURM_STEP_NODELIST") +
-                            " the node of task 0 cannot be read from the environment (" + stated(variables) +
-                            "); set MASTER_ADDR on every task to the host of task 0");
+    const std::string why =
+        placed_by_hand ? format_text("with {} (srun -m arbitrary)", {quoted("SLURM_DISTRIBUTION", distribution)})
+                       : "without SLURM_STEP_NODELIST";
+    throw_identity_error(
+        IdentityErrc::no_master_addr,
+        "MASTER_ADDR is not set, and {} the node of task 0 cannot be read from the environment ({}); set MASTER_ADDR "
+        "on every task to the host of task 0",
+        {why, stated(variables)});
   }
 };
 
@@ -29596,11 +29747,11 @@ struct TorchSource {
   static void check_conflict(const Variables& variables, const ProcessIdentity& identity, const char* variable,
                              const std::optional<RankAndSize>& other) {
     if (other && conflict(*other, RankAndSize{identity.rank, identity.world_size})) {
-      throw IdentityError(IdentityErrc::conflict_rank,
-                          variables.stated({"RANK"}) + " but " + variables.stated({variable}) + ", both for " +
-                              std::to_string(identity.world_size) +
-                              " processes; was RANK exported before the processes were started? Unset RANK, or set "
-                              "DTRAIN_RANK and DTRAIN_WORLD_SIZE");
+      throw_identity_error(
+          IdentityErrc::conflict_rank,
+          "{} but {}, both for {} processes; was RANK exported before the processes were started? Unset RANK, or set "
+          "DTRAIN_RANK and DTRAIN_WORLD_SIZE",
+          {variables.stated({"RANK"}), variables.stated({variable}), identity.world_size});
     }
   }
 
@@ -29608,9 +29759,8 @@ struct TorchSource {
                          ProcessIdentity& identity) {
     const std::optional<int> variable = variables.integer("LOCAL_RANK");
     if (variable && argument && *variable != *argument) {
-      throw IdentityError(IdentityErrc::conflict_local_rank,
-                          "LOCAL_RANK=" + std::to_string(*variable) +
-                              " but the argument --local_rank=" + std::to_string(*argument) + "; unset one of them");
+      throw_identity_error(IdentityErrc::conflict_local_rank,
+                           "LOCAL_RANK={} but the argument --local_rank={}; unset one of them", {*variable, *argument});
     }
     identity.local_rank = variable ? variable : argument;
     identity.local_world_size = variables.integer("LOCAL_WORLD_SIZE");
@@ -29629,12 +29779,11 @@ struct TorchSource {
       return;
     }
     if (*processes != "1") {
-      throw IdentityError(IdentityErrc::node_level_env,
-                          "RANK=" + std::to_string(identity.rank) +
-                              " of WORLD_SIZE=" + std::to_string(identity.world_size) + " with " +
-                              quoted("PET_NPROC_PER_NODE", *processes) +
-                              " describes a node, not a process; start the program through the per-node launcher "
-                              "(dtrain::launch::PerNode), or set LOCAL_RANK for every process");
+      throw_identity_error(
+          IdentityErrc::node_level_env,
+          "RANK={} of WORLD_SIZE={} with {} describes a node, not a process; start the program through the per-node "
+          "launcher (dtrain::launch::PerNode), or set LOCAL_RANK for every process",
+          {identity.rank, identity.world_size, quoted("PET_NPROC_PER_NODE", *processes)});
     }
     identity.local_rank = 0;
     identity.local_world_size = 1;
@@ -29790,11 +29939,11 @@ inline constexpr std::array<LauncherNeeds, 15> launcher_needs{{
       }
     }
   }
-  throw IdentityError(IdentityErrc::unknown_launcher,
-                      quoted("DTRAIN_LAUNCHER", wanted) + " names no launcher whose variables are set" +
-                          (is_known ? "" : ", nor one that dtrain knows (" + known + "single, none)") +
-                          (missing.empty() ? "" : ": not set for it: " + missing) + "; there are: " + there +
-                          "none; set one of them, or unset it");
+  const std::string why = is_known ? "" : format_text(", nor one that dtrain knows ({}single, none)", {known});
+  throw_identity_error(
+      IdentityErrc::unknown_launcher,
+      "{} names no launcher whose variables are set{}{}{}; there are: {}none; set one of them, or unset it",
+      {quoted("DTRAIN_LAUNCHER", wanted), why, missing.empty() ? "" : ": not set for it: ", missing, there});
 }
 
 inline std::string names_of_present(const Variables& variables) {
@@ -29914,8 +30063,9 @@ inline Environment with_flags(const Environment& environment, const NodeFlags& f
 inline std::optional<int> read_node_count(const Variables& variables, const char* variable) {
   const std::optional<std::string> value = variables.text(variable);
   if (value && value->find(':') != std::string::npos) {
-    throw IdentityError(IdentityErrc::elastic_range,
-                        quoted(variable, *value) + " is a range of nodes; a job has a fixed size here: set one number");
+    throw_identity_error(IdentityErrc::elastic_range,
+                         "{} is a range of nodes; a job has a fixed size here: set one number",
+                         {quoted(variable, *value)});
   }
   return variables.count(variable);
 }
@@ -29969,12 +30119,12 @@ inline NodeIdentity node_of(const ProcessIdentity& identity) {
   return node;
 }
 
-[[noreturn]] inline void refuse_many(const std::string& launcher, const std::string& stated,
-                                     const std::string& remedy) {
-  throw IdentityError(IdentityErrc::many_launchers,
-                      launcher + " started several launchers on one node (" + stated +
-                          "); the per-node launcher wants one, and starts the node's ranks itself: " + remedy +
-                          "; a program that is started once for each rank has launch::PerProcess in its policy");
+[[noreturn]] inline void refuse_many(const char* launcher, const std::string& stated, const char* remedy) {
+  throw_identity_error(
+      IdentityErrc::many_launchers,
+      "{} started several launchers on one node ({}); the per-node launcher wants one, and starts the node's ranks "
+      "itself: {}; a program that is started once for each rank has launch::PerProcess in its policy",
+      {launcher, stated, remedy});
 }
 
 inline NodeIdentity read_mpirun_node(const Variables& variables) {
@@ -30005,8 +30155,10 @@ inline std::vector<std::string> allocation_warnings(const Variables& variables) 
   if (!variables.has("SLURM_JOB_ID") || nodes.value_or(1) < 2) {
     return {};
   }
-  return {"Slurm job of " + std::to_string(*nodes) +
-          " nodes, not started with srun: this is one node; start it with srun --ntasks-per-node=1 for all"};
+  return {
+      format_text("Slurm job of {} nodes, not started with srun: this is one node; start it with srun "
+                  "--ntasks-per-node=1 for all",
+                  {*nodes})};
 }
 
 /// @throws IdentityError (unknown-launcher) if DTRAIN_LAUNCHER names an incomplete pair
@@ -30028,10 +30180,10 @@ inline void check_unpaired_count(const Variables& variables) {
                                     std::pair("DTRAIN_NODE_COUNT", "DTRAIN_NODE_RANK")}) {
     const std::optional<int> nodes = read_node_count(variables, count);
     if (nodes.value_or(1) > 1 && !variables.has("--node-rank") && !variables.has(rank)) {
-      throw IdentityError(IdentityErrc::no_rank, variables.stated({count}) +
-                                                     " says how many nodes there are, but not " +
-                                                     "which of them this is; set " + rank + " to 0.." +
-                                                     std::to_string(*nodes - 1) + ", another on each node");
+      throw_identity_error(
+          IdentityErrc::no_rank,
+          "{} says how many nodes there are, but not which of them this is; set {} to 0..{}, another on each node",
+          {variables.stated({count}), rank, *nodes - 1});
     }
   }
 }
@@ -30110,9 +30262,10 @@ inline void find_node_master_address(const Variables& variables, NodeIdentity& n
     node.master_addr = address.value_or(loopback_address);
     node.provisional.clear();
   } else if (node.master_addr.empty()) {
-    throw IdentityError(IdentityErrc::no_master_addr,
-                        "MASTER_ADDR is not set for " + std::to_string(node.node_count) +
-                            " nodes; give every launcher --master-addr=HOST, the host of node 0");
+    throw_identity_error(
+        IdentityErrc::no_master_addr,
+        "MASTER_ADDR is not set for {} nodes; give every launcher --master-addr=HOST, the host of node 0",
+        {node.node_count});
   }
   const std::optional<int> port_of_source = std::exchange(node.master_port, std::nullopt);
   for (const char* variable : {"--master-port", "PET_MASTER_PORT"}) {
@@ -30146,13 +30299,12 @@ inline NodeIdentity node_identity(const Environment& environment, const NodeFlag
   const Variables variables(joined);
   NodeIdentity node = detail::rank_and_count_of_node(joined, variables);
   if (node.node_rank >= node.node_count) {
-    throw IdentityError(
+    throw_identity_error(
         IdentityErrc::rank_out_of_range,
-        "node rank " + std::to_string(node.node_rank) + " is not below node count " + std::to_string(node.node_count) +
-            " (" +
-            variables.stated({"--node-rank", "--nnodes", "DTRAIN_NODE_RANK", "DTRAIN_NODE_COUNT", "PET_NODE_RANK",
-                              "PET_NNODES", "NODE_RANK", "AZUREML_NODE_COUNT", "NNODES"}) +
-            "); set both (--node-rank, --nnodes), counting from 0");
+        "node rank {} is not below node count {} ({}); set both (--node-rank, --nnodes), counting from 0",
+        {node.node_rank, node.node_count,
+         variables.stated({"--node-rank", "--nnodes", "DTRAIN_NODE_RANK", "DTRAIN_NODE_COUNT", "PET_NODE_RANK",
+                           "PET_NNODES", "NODE_RANK", "AZUREML_NODE_COUNT", "NNODES"})});
   }
   detail::find_node_master_address(variables, node);
   node.nproc_per_node = detail::read_nproc_per_node(variables);
@@ -30205,7 +30357,7 @@ class SlowNotice {
  private:
   async::Task<void> say(async::EventLoop& loop, std::chrono::milliseconds after) {
     co_await loop.sleep_for(after);
-    log(LogLevel::warning, doing_ + ": still waiting; " + why_);
+    log(LogLevel::warning, format_text("{}: still waiting; {}", {doing_, why_}));
   }
 
   std::string doing_;
@@ -30251,9 +30403,8 @@ inline HostIdentity host_identity(const std::optional<std::string>& override_id 
   host.name.resize(std::min(host.name.size(), max_name_bytes));
   if (override_id && !override_id->empty()) {
     if (override_id->size() > max_name_bytes) {
-      throw Error(Errc::invalid_argument, "DTRAIN_HOST_ID has " + std::to_string(override_id->size()) +
-                                              " characters; at most " + std::to_string(max_name_bytes) +
-                                              " are allowed");
+      throw_error(Errc::invalid_argument, "DTRAIN_HOST_ID has {} characters; at most {} are allowed",
+                  {override_id->size(), max_name_bytes});
     }
     host.id = *override_id;
     return host;
@@ -30296,19 +30447,20 @@ inline std::optional<std::string> mismatch(const RankInfo& info, std::string_vie
   if (!stated || *stated == computed) {
     return std::nullopt;
   }
-  std::string text = "rank " + std::to_string(info.rank) + " on host " + info.host + " was given ";
-  text.append(name).append(" ").append(std::to_string(*stated)).append(" by its launcher, but it is ");
-  text.append(std::to_string(computed)).append(": ").append(why);
-  return text + "; correct the variable or flag that states it, or leave it out";
+  return format_text(
+      "rank {} on host {} was given {} {} by its launcher, but it is {}: {}; correct the variable or flag that states "
+      "it, or leave it out",
+      {info.rank, info.host, name, *stated, computed, why});
 }
 
 /// If another rank has the same host name but another host id, the remedy to append to the sentence; else empty.
 inline std::string same_name_elsewhere(const std::vector<RankInfo>& ranks, const RankInfo& info) {
   for (const RankInfo& other : ranks) {
     if (other.host == info.host && other.host_id != info.host_id) {
-      return " (rank " + std::to_string(other.rank) + "'s host has the same name, " + info.host +
-             ", but the host ids differ: " + info.host_id + " and " + other.host_id +
-             "; where both are one host, set DTRAIN_HOST_ID to one value for all of its ranks)";
+      return format_text(
+          " (rank {}'s host has the same name, {}, but the host ids differ: {} and {}; where both are one host, set "
+          "DTRAIN_HOST_ID to one value for all of its ranks)",
+          {other.rank, info.host, info.host_id, other.host_id});
     }
   }
   return {};
@@ -30351,8 +30503,8 @@ inline std::variant<std::vector<Membership>, Cause> form_membership(const std::v
     }
     const std::string shared = own_node.size() == 1 ? "no other rank shares its host"
                                                     : std::to_string(own_node.size()) + " ranks share its host";
-    const std::string hosts = "the ranks run on " + std::to_string(nodes.size()) +
-                              (nodes.size() == 1 ? " host" : " hosts") + ", numbered in the order of their first ranks";
+    const std::string hosts = format_text("the ranks run on {}{}, numbered in the order of their first ranks",
+                                          {nodes.size(), nodes.size() == 1 ? " host" : " hosts"});
     std::optional<std::string> wrong =
         detail::mismatch(info, "local_world_size", info.local_world_size, member.local_world_size, shared);
     if (!wrong) {
@@ -30398,7 +30550,7 @@ inline std::vector<std::string> rank_ranges(const std::vector<int>& ranks, std::
   for (std::size_t i = 0; i < ranges.size() && i < max_ranges; ++i) {
     const auto& [first, last] = ranges[i];
     named += static_cast<std::size_t>(last - first) + 1;
-    parts.push_back(first == last ? std::to_string(first) : std::to_string(first) + "-" + std::to_string(last));
+    parts.push_back(first == last ? std::to_string(first) : format_text("{}-{}", {first, last}));
   }
   if (named < ranks.size()) {
     parts.push_back(std::to_string(ranks.size() - named) + " more");
@@ -30576,406 +30728,10 @@ using FromRank = std::variant<Request, Cancel, FailureReport, Leave>;
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
 
-// ---- dtrain/rendezvous/protocol/transcript.hpp
+// ---- dtrain/rendezvous/protocol/outgoing_frame.hpp
 
 /// @file
-/// Handshake transcript: the frames of a handshake, and the proofs of the secret over them.
-
-namespace DTRAIN_NAMESPACE::rendezvous {
-
-/// The side that makes a proof. Each has its own label, so a proof cannot be sent back as the other side's.
-enum class ProofSide : std::uint8_t { rank, store };
-
-/// The frames of one handshake in order, each with its length. A proof is the HMAC-SHA256 (RFC 2104) under the secret
-/// of a label and the SHA-256 of these frames, up to the proof itself, which ends its frame. It covers both nonces, so
-/// that it cannot be replayed; protocol version, dtrain's version, role and attempt, which are in the Hello; and all
-/// else in its frame. The store's proof covers the rank's. Pure.
-class Transcript {
- public:
-  void add(std::span<const std::byte> frame) noexcept { append(hash_, frame); }
-
-  /// The proof for a frame whose last bytes are reserved for it. The frame is not added.
-  Proof proof_for(ProofSide side, const Secret& secret, std::span<const std::byte> frame) const noexcept {
-    Sha256 hash = hash_;
-    append(hash, frame.first(frame.size() - std::min(frame.size(), sizeof(Proof))));
-    constexpr std::string_view rank_label = "dtrain: a rank's proof";
-    constexpr std::string_view store_label = "dtrain: the store's proof";
-    const std::string_view label = side == ProofSide::rank ? rank_label : store_label;
-    return HmacSha256(secret.bytes()).update(label).update(hash.digest()).digest();
-  }
-
-  /// Whether a received frame ends with the right proof.
-  bool is_proved(ProofSide side, const Secret& secret, std::span<const std::byte> frame) const noexcept {
-    if (frame.size() < sizeof(Proof)) {
-      return false;
-    }
-    Proof given{};
-    std::copy(frame.end() - sizeof(Proof), frame.end(), given.begin());
-    return equal_in_constant_time(given, proof_for(side, secret, frame));
-  }
-
- private:
-  static void append(Sha256& hash, std::span<const std::byte> frame) noexcept {
-    std::array<std::byte, 8> length{};
-    for (std::size_t i = 0; i < length.size(); ++i) {
-      length[i] = static_cast<std::byte>((static_cast<std::uint64_t>(frame.size()) >> (8 * i)) & 0xffU);
-    }
-    hash.update(length).update(frame);
-  }
-
-  Sha256 hash_;
-};
-
-}  // namespace DTRAIN_NAMESPACE::rendezvous
-
-// ---- dtrain/rendezvous/server/rank_table.hpp
-
-/// @file
-/// Table of ranks: joining, joined, left, lost. No I/O.
-
-namespace DTRAIN_NAMESPACE::rendezvous {
-
-/// "rank 1 on host a (process 12)"
-inline std::string process_text(int rank, const std::string& host, std::int64_t process) {
-  return "rank " + std::to_string(rank) + " on host " + host + " (process " + std::to_string(process) + ")";
-}
-inline std::string process_text(const Join& join) {
-  return process_text(join.info.rank, join.info.host, join.process);
-}
-
-/// Number of a session of the server, never used twice.
-using SessionId = std::uint64_t;
-
-/// The process of each rank, and whether it has joined, left or was lost.
-class RankTable {
- public:
-  enum class RankState : std::uint8_t { not_joined = 1, joined, left, lost };
-
-  struct RankEntry {
-    RankState state = RankState::not_joined;
-    SessionId session = 0;
-    RankInfo info;
-    std::int64_t process = 0;
-
-    std::string process_text() const { return rendezvous::process_text(info.rank, info.host, process); }
-  };
-
-  /// @param owner process that states the world size, for error sentences: "rank 0 on host a", "the launcher on host a"
-  RankTable(int world_size, std::string owner)
-      : owner_(std::move(owner)), entries_(static_cast<std::size_t>(world_size)) {}
-
-  int world_size() const noexcept { return static_cast<int>(entries_.size()); }
-  const RankEntry& at(int rank) const { return entries_.at(static_cast<std::size_t>(rank)); }
-
-  /// @returns monostate if the rank was admitted; Refused if only this process is wrong, as is every process after all
-  /// ranks have joined (another job's rank at this job's address); a Cause if world sizes or settings differ
-  std::variant<std::monostate, Refused, Cause> admit(SessionId session, const Join& join) {
-    const int rank = join.info.rank;
-    if (join.world_size != world_size()) {
-      const std::string text = "rank " + std::to_string(rank) + " on host " + join.info.host +
-                               " says that the world has " + std::to_string(join.world_size) + " ranks, " + owner_ +
-                               " that it has " + std::to_string(world_size());
-      if (complete()) {
-        return Refused{text + ", and all of them have joined; give each job a port of its own (MASTER_PORT)"};
-      }
-      return Cause{CauseKind::disagreement, rank, join.info.host, text + "; start all ranks with one world size"};
-    }
-    if (rank < 0 || rank >= world_size()) {
-      return Refused{"rank " + std::to_string(rank) + " is out of range in a world of " + std::to_string(world_size()) +
-                     " ranks (0 to " + std::to_string(world_size() - 1) + "); correct the rank of this process"};
-    }
-    RankEntry& entry = entries_[static_cast<std::size_t>(rank)];
-    if (entry.state != RankState::not_joined) {
-      const char* state = entry.state == RankState::joined ? ""
-                          : entry.state == RankState::left ? ", which has left"
-                                                           : ", which was lost";
-      return Refused{"rank " + std::to_string(rank) + " is taken: " + entry.process_text() + " has it" + state +
-                     (entry.info.host_id == join.info.host_id && entry.process == join.process
-                          ? ", and is this process; a process joins a job once: call dtrain::run() or "
-                            "init_process_group() only once"
-                          : "; give each process its own rank")};
-    }
-    if (joined_ == 0) {
-      settings_ = join.info.settings;
-      settings_from_ = "rank " + std::to_string(rank) + " on host " + join.info.host;
-    } else if (const auto difference = first_difference(join.info.settings, settings_)) {
-      return Cause{CauseKind::disagreement, rank, join.info.host,
-                   "rank " + std::to_string(rank) + " on host " + join.info.host + " has " + difference->first + ", " +
-                       settings_from_ + " has " + difference->second +
-                       "; start all ranks with the same program and settings"};
-    }
-    entry = RankEntry{RankState::joined, session, join.info, join.process};
-    entry.info.settings.clear();  // equal on all ranks: 10,000 copies of one text
-    ++joined_;
-    ++present_;
-    return std::monostate{};
-  }
-
-  /// Entry of a rank that has joined, even if it has left or was lost since; else null.
-  const RankEntry* find(int rank) const noexcept {
-    if (rank < 0 || rank >= world_size()) {
-      return nullptr;
-    }
-    const RankEntry& entry = entries_[static_cast<std::size_t>(rank)];
-    return entry.state == RankState::not_joined ? nullptr : &entry;
-  }
-
-  /// Entry of the same process (rank, host id and process id) if it is joined; else null.
-  const RankEntry* find_process(const Join& join) const noexcept {
-    const int rank = join.info.rank;
-    if (rank < 0 || rank >= world_size() || join.world_size != world_size()) {
-      return nullptr;
-    }
-    const RankEntry& entry = entries_[static_cast<std::size_t>(rank)];
-    const bool same = entry.info.host_id == join.info.host_id && entry.process == join.process;
-    return entry.state == RankState::joined && same ? &entry : nullptr;
-  }
-
-  /// Marks a joined rank as gone. @param how left or lost
-  void remove(int rank, RankState how) {
-    entries_[static_cast<std::size_t>(rank)].state = how;
-    --present_;
-  }
-
-  /// Whether every rank has joined at some time.
-  bool complete() const noexcept { return joined_ == entries_.size(); }
-
-  /// Number of ranks that are joined now.
-  std::size_t present() const noexcept { return present_; }
-
-  /// The ranks in a state, ascending.
-  std::vector<int> ranks_in(RankState state) const {
-    std::vector<int> ranks;
-    for (int rank = 0; rank < world_size(); ++rank) {
-      if (at(rank).state == state) {
-        ranks.push_back(rank);
-      }
-    }
-    return ranks;
-  }
-
-  std::vector<RankInfo> info() const {
-    std::vector<RankInfo> all;
-    all.reserve(entries_.size());
-    for (const RankEntry& entry : entries_) {
-      all.push_back(entry.info);
-    }
-    return all;
-  }
-
- private:
-  std::string owner_;
-  std::string settings_;       ///< of the first rank that joined
-  std::string settings_from_;  ///< that rank and its host
-  std::vector<RankEntry> entries_;
-  std::size_t joined_ = 0;
-  std::size_t present_ = 0;
-};
-
-}  // namespace DTRAIN_NAMESPACE::rendezvous
-
-// ---- dtrain/rendezvous/server/job_sink.hpp
-
-/// @file
-/// JobSink: what the state of a job asks of its server; tests record it instead.
-
-namespace DTRAIN_NAMESPACE::rendezvous {
-
-/// JobState and RequestHandler call it while they change: none of these functions calls them back.
-class JobSink {
- public:
-  virtual void send(SessionId session, ToRank message) = 0;
-  /// Sends a response that shares its values with the store.
-  virtual void send(SessionId session, ValueResponse message) = 0;
-  virtual void close_after_sending(SessionId session) = 0;
-  virtual void on_joined(int rank, const std::string& host) = 0;
-  virtual void on_left(int rank) = 0;
-  virtual void on_failure(const Cause& cause) = 0;
-  /// A rank has joined that may belong to another job.
-  virtual void warn(const std::string& sentence) = 0;
-
- protected:
-  ~JobSink() = default;
-};
-
-}  // namespace DTRAIN_NAMESPACE::rendezvous
-
-// ---- dtrain/rendezvous/server/store_job_options.hpp
-
-/// @file
-/// Store options: a job that a store serves, and the options that all jobs of a server share.
-
-namespace DTRAIN_NAMESPACE::rendezvous {
-
-/// The rank that opens a job's store, with which joining ranks are compared.
-struct StoreOpener {
-  std::int64_t process = 0;  ///< process id; 0: no rank of the job opens the store, and only job names are compared
-  std::string host_id{};
-  Origin origin{};
-  std::string listens_at{};  ///< for the error of a join timeout: "rank 0 listens at 10.0.0.2:29500, and ..."
-};
-
-/// One job of a server.
-struct StoreJobOptions {
-  ClientRole role = ClientRole::rank;
-  int world_size = 1;
-  std::uint64_t attempt = 0;  ///< ranks of an earlier one are refused
-  std::string job{};          ///< job name; empty: every name may join, unless the opener has an origin
-  /// Process that states the world size, for error sentences: "rank 0 on host a", "the launcher on host a".
-  std::string owner = "the store";
-  StoreOpener opener{};           ///< the rank that opens the store, if a rank does
-  std::size_t further_files = 0;  ///< files that this process will open beside the job's connections
-  Deadline join_deadline = Deadline::after(std::chrono::seconds(600));  ///< all ranks join by then
-
-  /// @name Called on the loop's thread. They must not throw, post a failure, open a job or destroy the server.
-  /// @{
-  std::function<void(const Cause&)> on_failure = [](const Cause&) {};
-  std::function<void(int rank, const std::string& host)> on_joined = [](int, const std::string&) {};
-  std::function<void(int rank)> on_left = [](int) {};
-  /// @}
-};
-
-/// Options that all jobs of a server share.
-struct ServerOptions {
-  std::optional<Secret> secret{};  ///< every process must know it to join
-  Limits limits{};
-};
-
-}  // namespace DTRAIN_NAMESPACE::rendezvous
-
-// ---- dtrain/rendezvous/server/job_members.hpp
-
-/// @file
-/// Join comparison: distinguishes the processes of this job from those of another job. Pure.
-
-namespace DTRAIN_NAMESPACE::rendezvous {
-
-/// Compares a Join with the opener and earlier ranks: job names always, starters and programs if a rank is the opener.
-class JobMembers {
- public:
-  JobMembers(const std::string& owner, const std::string& job, StoreOpener opener)
-      : process_(opener.process),
-        listens_at_(std::move(opener.listens_at)),
-        opener_{owner + (opener.process != 0 ? " (process " + std::to_string(opener.process) + ")" : ""),
-                as_received(job), as_received(opener.host_id), std::move(opener.origin)} {}
-
-  bool has_opener() const noexcept { return process_ != 0; }
-
-  /// "rank 0 on host a (process 12)", or the launcher.
-  const std::string& opener() const noexcept { return opener_.description; }
-
-  /// StoreOpener::listens_at.
-  const std::string& listens_at() const noexcept { return listens_at_; }
-
-  /// Whether the process hosts its job's store, but has not opened this one.
-  bool opens_another(const Join& join) const noexcept {
-    return join.opens_store && (join.process != process_ || join.info.host_id != opener_.host_id);
-  }
-
-  /// Compares with the opener, then with the first rank that joined from the same host.
-  JobComparison compare(const Join& join) const {
-    const JobMember member = member_of(join);
-    JobComparison compared = compare_jobs(member, opener_);
-    const auto neighbour = first_of_host_.find(member.host_id);
-    if (compared.relation != JobComparison::Relation::same || neighbour == first_of_host_.end()) {
-      return compared;
-    }
-    return compare_jobs(member, neighbour->second);
-  }
-
-  void add(const Join& join) {
-    if (has_opener()) {
-      first_of_host_.try_emplace(join.info.host_id, member_of(join));
-    }
-  }
-
- private:
-  /// Sanitizes and cuts a name as Serializer::text does, so that it compares equal to a received one.
-  static std::string as_received(const std::string& name) {
-    std::string shown = sanitize(std::string(truncate_utf8(name, max_name_bytes)));
-    shown.resize(truncate_utf8(shown, max_name_bytes).size());
-    return shown;
-  }
-
-  static JobMember member_of(const Join& join) {
-    return {process_text(join), join.job, join.info.host_id, join.origin};
-  }
-
-  std::int64_t process_;
-  std::string listens_at_;
-  JobMember opener_;
-  std::map<std::string, JobMember> first_of_host_;
-};
-
-}  // namespace DTRAIN_NAMESPACE::rendezvous
-
-// ---- dtrain/rendezvous/server/open_file_limit.hpp
-
-/// @file
-/// Open-file limit: how many ranks and pending connections the store of a process may have.
-
-namespace DTRAIN_NAMESPACE::rendezvous {
-
-/// The cause of failure if this process may open too few files; nothing if it may open enough. Checked before ranks
-/// join: ranks that find no free file would only time out.
-inline std::optional<Cause> too_few_files(const StoreJobOptions& job) {
-  constexpr std::size_t spare = 4;  // own session, one pending connection, files that are open briefly
-  const auto members = static_cast<std::size_t>(job.world_size);
-  const std::size_t needed = open_files() + members + job.further_files + spare;
-  const std::size_t limit = open_files_limit().value_or(needed);
-  if (needed <= limit) {
-    return std::nullopt;
-  }
-  const std::string number = std::to_string(needed);
-  return Cause{CauseKind::exception,
-               -1,
-               {},
-               job.owner + " serves the store of " + std::to_string(members) +
-                   (job.role == ClientRole::rank ? " ranks" : " launchers") + " and needs " + number +
-                   " open files for that, but may open " + std::to_string(limit) +
-                   "; raise the hard limit (ulimit -Hn " + number +
-                   ", systemd's LimitNOFILE, docker's --ulimit nofile)"};
-}
-
-/// Pending connections that a server keeps open before they join: `wanted`, but at most half of the files that this
-/// process may open. The rest is for joined ranks.
-inline std::size_t pending_connection_limit(std::size_t wanted) noexcept {
-  return std::min(wanted, std::max(open_files_limit().value_or(2 * wanted) / 2, std::size_t{1}));
-}
-
-}  // namespace DTRAIN_NAMESPACE::rendezvous
-
-// ---- dtrain/rendezvous/session/framed_connection.hpp
-
-/// @file
-/// Framed connection: a TCP connection with frame reader and writer; not movable.
-
-namespace DTRAIN_NAMESPACE::rendezvous {
-
-struct FramedConnection {
-  /// @param bound largest frame to read, until reader.raise_bound()
-  explicit FramedConnection(net::Connection connected, std::size_t bound = max_frame_bytes)
-      : tcp(std::move(connected)), reader(tcp, bound), writer(tcp, max_frame_bytes) {}
-  FramedConnection(const FramedConnection&) = delete;
-  FramedConnection& operator=(const FramedConnection&) = delete;
-
-  /// Lets TCP detect a lost host or path: keepalive probes while idle, a user timeout while bytes are unacknowledged.
-  void watch(std::chrono::milliseconds liveness) {
-    tcp.set_keepalive(std::chrono::seconds(10), std::chrono::seconds(5), 3);
-    tcp.set_user_timeout(liveness);
-  }
-
-  net::Connection tcp;
-  net::FrameReader reader;
-  net::FrameWriter writer;
-};
-
-}  // namespace DTRAIN_NAMESPACE::rendezvous
-
-// ---- dtrain/rendezvous/session/retransmit_queue.hpp
-
-/// @file
-/// Retransmit queue: frames of one direction of a session, kept until the peer acknowledges them. Pure.
+/// OutgoingFrame: a frame to send, which may share bytes with other frames.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -30995,80 +30751,6 @@ struct OutgoingFrame {
   Frame own;
   std::vector<net::SharedBytes> parts;
   std::size_t shared_bytes = 0;
-};
-
-/// Frames are numbered from 0 in the order of push(). A frame waits until take(); then it is kept, to be sent again on
-/// a new connection, until the peer acknowledges it. may_take() bounds the kept bytes, so no frame is ever dropped.
-class RetransmitQueue {
- public:
-  /// @param most bytes that may wait
-  /// @param kept bytes that may be taken and not acknowledged
-  RetransmitQueue(std::size_t most, std::size_t kept) noexcept : most_(most), kept_(kept) {}
-
-  /// @returns false, with nothing appended, if more than `most` bytes would wait: the peer does not read
-  [[nodiscard]] bool push(OutgoingFrame frame) {
-    if (waiting_bytes_ + frame.size() > most_) {
-      return false;
-    }
-    waiting_bytes_ += frame.size();
-    frames_.push_back(std::move(frame));
-    return true;
-  }
-
-  bool has_waiting() const noexcept { return taken_ < frames_.size(); }
-  std::size_t waiting_bytes() const noexcept { return waiting_bytes_; }
-
-  /// Whether a frame waits and fits beside the unacknowledged ones. A single frame always fits.
-  bool may_take() const noexcept {
-    return has_waiting() && (taken_ == 0 || taken_bytes_ + frames_[taken_].size() <= kept_);
-  }
-  std::size_t taken_bytes() const noexcept { return taken_bytes_; }
-
-  /// The next waiting frame, which counts as sent from now on. It stays valid until the next call. @pre may_take()
-  const OutgoingFrame& take() {
-    const OutgoingFrame& frame = frames_[taken_++];
-    waiting_bytes_ -= frame.size();
-    taken_bytes_ += frame.size();
-    return frame;
-  }
-
-  /// Drops the frames before number `count`, which the peer has. @returns false if fewer frames are taken
-  bool acknowledge(std::uint64_t count) noexcept {
-    if (count > first_ + taken_) {
-      return false;
-    }
-    while (first_ < count) {
-      drop_first();
-    }
-    return true;
-  }
-
-  /// Makes all frames from number `count` on wait again. @returns false, with nothing changed, if the peer lacks frames
-  /// that it had acknowledged, or claims frames that were never sent
-  bool rewind(std::uint64_t count) noexcept {
-    if (count < first_ || !acknowledge(count)) {
-      return false;
-    }
-    waiting_bytes_ += std::exchange(taken_bytes_, 0);
-    taken_ = 0;
-    return true;
-  }
-
- private:
-  void drop_first() noexcept {
-    taken_bytes_ -= frames_.front().size();
-    frames_.pop_front();
-    --taken_;
-    ++first_;
-  }
-
-  std::size_t most_;
-  std::size_t kept_;
-  std::deque<OutgoingFrame> frames_;  ///< those that were taken, then those that wait
-  std::size_t taken_ = 0;
-  std::uint64_t first_ = 0;  ///< the number of frames_.front()
-  std::size_t taken_bytes_ = 0;
-  std::size_t waiting_bytes_ = 0;
 };
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
@@ -31373,15 +31055,416 @@ inline std::optional<std::variant<Hello, Refused>> decode_hello(std::span<const 
     return std::nullopt;
   }
   if (protocol != protocol_version || hello.version != version) {
-    return Refused{"this process runs dtrain " + hello.version + " (protocol " + std::to_string(protocol) +
-                   "), the job dtrain " + version + " (protocol " + std::to_string(protocol_version) +
-                   "); run one build on all ranks"};
+    return Refused{format_text(
+        "this process runs dtrain {} (protocol {}), the job dtrain {} (protocol {}); run one build on all ranks",
+        {hello.version, protocol, version, protocol_version})};
   }
   fields(reader, hello);
   if (!reader.finished()) {
     return std::nullopt;
   }
   return hello;
+}
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/protocol/transcript.hpp
+
+/// @file
+/// Handshake transcript: the frames of a handshake, and the proofs of the secret over them.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// The side that makes a proof. Each has its own label, so a proof cannot be sent back as the other side's.
+enum class ProofSide : std::uint8_t { rank, store };
+
+/// The frames of one handshake in order, each with its length. A proof is the HMAC-SHA256 (RFC 2104) under the secret
+/// of a label and the SHA-256 of these frames, up to the proof itself, which ends its frame. It covers both nonces, so
+/// that it cannot be replayed; protocol version, dtrain's version, role and attempt, which are in the Hello; and all
+/// else in its frame. The store's proof covers the rank's. Pure.
+class Transcript {
+ public:
+  void add(std::span<const std::byte> frame) noexcept { append(hash_, frame); }
+
+  /// The proof for a frame whose last bytes are reserved for it. The frame is not added.
+  Proof proof_for(ProofSide side, const Secret& secret, std::span<const std::byte> frame) const noexcept {
+    Sha256 hash = hash_;
+    append(hash, frame.first(frame.size() - std::min(frame.size(), sizeof(Proof))));
+    constexpr std::string_view rank_label = "dtrain: a rank's proof";
+    constexpr std::string_view store_label = "dtrain: the store's proof";
+    const std::string_view label = side == ProofSide::rank ? rank_label : store_label;
+    return HmacSha256(secret.bytes()).update(label).update(hash.digest()).digest();
+  }
+
+  /// Whether a received frame ends with the right proof.
+  bool is_proved(ProofSide side, const Secret& secret, std::span<const std::byte> frame) const noexcept {
+    if (frame.size() < sizeof(Proof)) {
+      return false;
+    }
+    Proof given{};
+    std::copy(frame.end() - sizeof(Proof), frame.end(), given.begin());
+    return equal_in_constant_time(given, proof_for(side, secret, frame));
+  }
+
+ private:
+  static void append(Sha256& hash, std::span<const std::byte> frame) noexcept {
+    std::array<std::byte, 8> length{};
+    for (std::size_t i = 0; i < length.size(); ++i) {
+      length[i] = static_cast<std::byte>((static_cast<std::uint64_t>(frame.size()) >> (8 * i)) & 0xffU);
+    }
+    hash.update(length).update(frame);
+  }
+
+  Sha256 hash_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/server/rank_table.hpp
+
+/// @file
+/// Table of ranks: joining, joined, left, lost. No I/O.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// "rank 1 on host a (process 12)"
+inline std::string process_text(int rank, const std::string& host, std::int64_t process) {
+  return format_text("rank {} on host {} (process {})", {rank, host, process});
+}
+inline std::string process_text(const Join& join) {
+  return process_text(join.info.rank, join.info.host, join.process);
+}
+
+/// Number of a session of the server, never used twice.
+using SessionId = std::uint64_t;
+
+/// The process of each rank, and whether it has joined, left or was lost.
+class RankTable {
+ public:
+  enum class RankState : std::uint8_t { not_joined = 1, joined, left, lost };
+
+  struct RankEntry {
+    RankState state = RankState::not_joined;
+    SessionId session = 0;
+    RankInfo info;
+    std::int64_t process = 0;
+
+    std::string process_text() const { return rendezvous::process_text(info.rank, info.host, process); }
+  };
+
+  /// @param owner process that states the world size, for error sentences: "rank 0 on host a", "the launcher on host a"
+  RankTable(int world_size, std::string owner)
+      : owner_(std::move(owner)), entries_(static_cast<std::size_t>(world_size)) {}
+
+  int world_size() const noexcept { return static_cast<int>(entries_.size()); }
+  const RankEntry& at(int rank) const { return entries_.at(static_cast<std::size_t>(rank)); }
+
+  /// @returns monostate if the rank was admitted; Refused if only this process is wrong, as is every process after all
+  /// ranks have joined (another job's rank at this job's address); a Cause if world sizes or settings differ
+  std::variant<std::monostate, Refused, Cause> admit(SessionId session, const Join& join) {
+    const int rank = join.info.rank;
+    if (join.world_size != world_size()) {
+      const std::string text = format_text("rank {} on host {} says that the world has {} ranks, {} that it has {}",
+                                           {rank, join.info.host, join.world_size, owner_, world_size()});
+      if (complete()) {
+        return Refused{text + ", and all of them have joined; give each job a port of its own (MASTER_PORT)"};
+      }
+      return Cause{CauseKind::disagreement, rank, join.info.host, text + "; start all ranks with one world size"};
+    }
+    if (rank < 0 || rank >= world_size()) {
+      return Refused{
+          format_text("rank {} is out of range in a world of {} ranks (0 to {}); correct the rank of this process",
+                      {rank, world_size(), world_size() - 1})};
+    }
+    RankEntry& entry = entries_[static_cast<std::size_t>(rank)];
+    if (entry.state != RankState::not_joined) {
+      const char* state = entry.state == RankState::joined ? ""
+                          : entry.state == RankState::left ? ", which has left"
+                                                           : ", which was lost";
+      return Refused{format_text("rank {} is taken: {} has it{}{}",
+                                 {rank, entry.process_text(), state,
+                                  entry.info.host_id == join.info.host_id && entry.process == join.process
+                                      ? ", and is this process; a process joins a job once: call dtrain::run() or "
+                                        "init_process_group() only once"
+                                      : "; give each process its own rank"})};
+    }
+    if (joined_ == 0) {
+      settings_ = join.info.settings;
+      settings_from_ = format_text("rank {} on host {}", {rank, join.info.host});
+    } else if (const auto difference = first_difference(join.info.settings, settings_)) {
+      return Cause{
+          CauseKind::disagreement, rank, join.info.host,
+          format_text("rank {} on host {} has {}, {} has {}; start all ranks with the same program and settings",
+                      {rank, join.info.host, difference->first, settings_from_, difference->second})};
+    }
+    entry = RankEntry{RankState::joined, session, join.info, join.process};
+    entry.info.settings.clear();  // equal on all ranks: 10,000 copies of one text
+    ++joined_;
+    ++present_;
+    return std::monostate{};
+  }
+
+  /// Entry of a rank that has joined, even if it has left or was lost since; else null.
+  const RankEntry* find(int rank) const noexcept {
+    if (rank < 0 || rank >= world_size()) {
+      return nullptr;
+    }
+    const RankEntry& entry = entries_[static_cast<std::size_t>(rank)];
+    return entry.state == RankState::not_joined ? nullptr : &entry;
+  }
+
+  /// Entry of the same process (rank, host id and process id) if it is joined; else null.
+  const RankEntry* find_process(const Join& join) const noexcept {
+    const int rank = join.info.rank;
+    if (rank < 0 || rank >= world_size() || join.world_size != world_size()) {
+      return nullptr;
+    }
+    const RankEntry& entry = entries_[static_cast<std::size_t>(rank)];
+    const bool same = entry.info.host_id == join.info.host_id && entry.process == join.process;
+    return entry.state == RankState::joined && same ? &entry : nullptr;
+  }
+
+  /// Marks a joined rank as gone. @param how left or lost
+  void remove(int rank, RankState how) {
+    entries_[static_cast<std::size_t>(rank)].state = how;
+    --present_;
+  }
+
+  /// Whether every rank has joined at some time.
+  bool complete() const noexcept { return joined_ == entries_.size(); }
+
+  /// Number of ranks that are joined now.
+  std::size_t present() const noexcept { return present_; }
+
+  /// The ranks in a state, ascending.
+  std::vector<int> ranks_in(RankState state) const {
+    std::vector<int> ranks;
+    for (int rank = 0; rank < world_size(); ++rank) {
+      if (at(rank).state == state) {
+        ranks.push_back(rank);
+      }
+    }
+    return ranks;
+  }
+
+  std::vector<RankInfo> info() const {
+    std::vector<RankInfo> all;
+    all.reserve(entries_.size());
+    for (const RankEntry& entry : entries_) {
+      all.push_back(entry.info);
+    }
+    return all;
+  }
+
+ private:
+  std::string owner_;
+  std::string settings_;       ///< of the first rank that joined
+  std::string settings_from_;  ///< that rank and its host
+  std::vector<RankEntry> entries_;
+  std::size_t joined_ = 0;
+  std::size_t present_ = 0;
+};
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/server/job_sink.hpp
+
+/// @file
+/// JobSink: what the state of a job asks of its server; tests record it instead.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// JobState and RequestHandler call it while they change: none of these functions calls them back.
+class JobSink {
+ public:
+  virtual void send(SessionId session, ToRank message) = 0;
+  /// Sends a response that shares its values with the store.
+  virtual void send(SessionId session, ValueResponse message) = 0;
+  virtual void close_after_sending(SessionId session) = 0;
+  virtual void on_joined(int rank, const std::string& host) = 0;
+  virtual void on_left(int rank) = 0;
+  virtual void on_failure(const Cause& cause) = 0;
+  /// A rank has joined that may belong to another job.
+  virtual void warn(const std::string& sentence) = 0;
+
+ protected:
+  ~JobSink() = default;
+};
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/server/store_job_options.hpp
+
+/// @file
+/// Store options: a job that a store serves, and the options that all jobs of a server share.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// The rank that opens a job's store, with which joining ranks are compared.
+struct StoreOpener {
+  std::int64_t process = 0;  ///< process id; 0: no rank of the job opens the store, and only job names are compared
+  std::string host_id{};
+  Origin origin{};
+  std::string listens_at{};  ///< for the error of a join timeout: "rank 0 listens at 10.0.0.2:29500, and ..."
+};
+
+/// One job of a server.
+struct StoreJobOptions {
+  ClientRole role = ClientRole::rank;
+  int world_size = 1;
+  std::uint64_t attempt = 0;  ///< ranks of an earlier one are refused
+  std::string job{};          ///< job name; empty: every name may join, unless the opener has an origin
+  /// Process that states the world size, for error sentences: "rank 0 on host a", "the launcher on host a".
+  std::string owner = "the store";
+  StoreOpener opener{};           ///< the rank that opens the store, if a rank does
+  std::size_t further_files = 0;  ///< files that this process will open beside the job's connections
+  Deadline join_deadline = Deadline::after(std::chrono::seconds(600));  ///< all ranks join by then
+
+  /// @name Called on the loop's thread. They must not throw, post a failure, open a job or destroy the server.
+  /// @{
+  std::function<void(const Cause&)> on_failure = [](const Cause&) {};
+  std::function<void(int rank, const std::string& host)> on_joined = [](int, const std::string&) {};
+  std::function<void(int rank)> on_left = [](int) {};
+  /// @}
+};
+
+/// Options that all jobs of a server share.
+struct ServerOptions {
+  std::optional<Secret> secret{};  ///< every process must know it to join
+  Limits limits{};
+};
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/server/job_members.hpp
+
+/// @file
+/// Join comparison: distinguishes the processes of this job from those of another job. Pure.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// Compares a Join with the opener and earlier ranks: job names always, starters and programs if a rank is the opener.
+class JobMembers {
+ public:
+  JobMembers(const std::string& owner, const std::string& job, StoreOpener opener)
+      : process_(opener.process),
+        listens_at_(std::move(opener.listens_at)),
+        opener_{owner + (opener.process != 0 ? format_text(" (process {})", {opener.process}) : ""), as_received(job),
+                as_received(opener.host_id), std::move(opener.origin)} {}
+
+  bool has_opener() const noexcept { return process_ != 0; }
+
+  /// "rank 0 on host a (process 12)", or the launcher.
+  const std::string& opener() const noexcept { return opener_.description; }
+
+  /// StoreOpener::listens_at.
+  const std::string& listens_at() const noexcept { return listens_at_; }
+
+  /// Whether the process hosts its job's store, but has not opened this one.
+  bool opens_another(const Join& join) const noexcept {
+    return join.opens_store && (join.process != process_ || join.info.host_id != opener_.host_id);
+  }
+
+  /// Compares with the opener, then with the first rank that joined from the same host.
+  JobComparison compare(const Join& join) const {
+    const JobMember member = member_of(join);
+    JobComparison compared = compare_jobs(member, opener_);
+    const auto neighbour = first_of_host_.find(member.host_id);
+    if (compared.relation != JobComparison::Relation::same || neighbour == first_of_host_.end()) {
+      return compared;
+    }
+    return compare_jobs(member, neighbour->second);
+  }
+
+  void add(const Join& join) {
+    if (has_opener()) {
+      first_of_host_.try_emplace(join.info.host_id, member_of(join));
+    }
+  }
+
+ private:
+  /// Sanitizes and cuts a name as Serializer::text does, so that it compares equal to a received one.
+  static std::string as_received(const std::string& name) {
+    std::string shown = sanitize(std::string(truncate_utf8(name, max_name_bytes)));
+    shown.resize(truncate_utf8(shown, max_name_bytes).size());
+    return shown;
+  }
+
+  static JobMember member_of(const Join& join) {
+    return {process_text(join), join.job, join.info.host_id, join.origin};
+  }
+
+  std::int64_t process_;
+  std::string listens_at_;
+  JobMember opener_;
+  std::map<std::string, JobMember> first_of_host_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/server/open_file_limit.hpp
+
+/// @file
+/// Open-file limit: how many ranks and pending connections the store of a process may have.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// The cause of failure if this process may open too few files; nothing if it may open enough. Checked before ranks
+/// join: ranks that find no free file would only time out.
+inline std::optional<Cause> too_few_files(const StoreJobOptions& job) {
+  constexpr std::size_t spare = 4;  // own session, one pending connection, files that are open briefly
+  const auto members = static_cast<std::size_t>(job.world_size);
+  const std::size_t needed = open_files() + members + job.further_files + spare;
+  const std::size_t limit = open_files_limit().value_or(needed);
+  if (needed <= limit) {
+    return std::nullopt;
+  }
+  return Cause{
+      CauseKind::exception,
+      -1,
+      {},
+      format_text("{} serves the store of {}{} and needs {} open files for that, but may open {}; raise the hard limit "
+                  "(ulimit -Hn {}, systemd's LimitNOFILE, docker's --ulimit nofile)",
+                  {job.owner, members, job.role == ClientRole::rank ? " ranks" : " launchers", needed, limit, needed})};
+}
+
+/// Pending connections that a server keeps open before they join: `wanted`, but at most half of the files that this
+/// process may open. The rest is for joined ranks.
+inline std::size_t pending_connection_limit(std::size_t wanted) noexcept {
+  return std::min(wanted, std::max(open_files_limit().value_or(2 * wanted) / 2, std::size_t{1}));
+}
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/session/framed_connection.hpp
+
+/// @file
+/// Framed connection: a TCP connection with frame reader and writer; not movable.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+struct FramedConnection {
+  /// @param bound largest frame to read, until reader.raise_bound()
+  explicit FramedConnection(net::Connection connected, std::size_t bound = max_frame_bytes)
+      : tcp(std::move(connected)), reader(tcp, bound), writer(tcp, max_frame_bytes) {}
+  FramedConnection(const FramedConnection&) = delete;
+  FramedConnection& operator=(const FramedConnection&) = delete;
+
+  /// Lets TCP detect a lost host or path: keepalive probes while idle, a user timeout while bytes are unacknowledged.
+  void watch(std::chrono::milliseconds liveness) {
+    tcp.set_keepalive(std::chrono::seconds(10), std::chrono::seconds(5), 3);
+    tcp.set_user_timeout(liveness);
+  }
+
+  net::Connection tcp;
+  net::FrameReader reader;
+  net::FrameWriter writer;
+};
+
+/// Why a session counts as lost that has sent nothing for `liveness`.
+inline std::string silence_text(std::chrono::milliseconds liveness) {
+  return format_text("it has sent nothing for {} (it is stopped, or its host or the way to it is gone)",
+                     {duration_text(liveness)});
 }
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
@@ -31402,7 +31485,7 @@ struct StoreAddress {
   std::uint64_t attempt = 0;
   std::optional<Secret> secret{};
 
-  std::string text() const { return host + ":" + std::to_string(port); }
+  std::string text() const { return format_text("{}:{}", {host, port}); }
 };
 
 /// The connection closed, or the deadline passed, before the store accepted or refused this rank.
@@ -31458,10 +31541,10 @@ inline async::Task<HandshakeResult> handshake(FramedConnection& connection, cons
     throw detail::no_store_error(doing);
   }
   if (address.secret && !challenge->asks_secret) {
-    throw Error(Errc::refused, doing +
-                                   ": this process has the job's secret, and the store asks for none: it is another "
-                                   "job's, or nobody gave it the secret; check MASTER_ADDR and MASTER_PORT, and "
-                                   "DTRAIN_SECRET on rank 0");
+    throw_error(Errc::refused,
+                "{}: this process has the job's secret, and the store asks for none: it is another job's, or nobody "
+                "gave it the secret; check MASTER_ADDR and MASTER_PORT, and DTRAIN_SECRET on rank 0",
+                {doing});
   }
   transcript.add(first.payload);
   Frame frame = std::visit([](auto& each) { return encode(each); }, request);
@@ -31489,9 +31572,8 @@ inline async::Task<HandshakeResult> handshake(FramedConnection& connection, cons
     co_return std::move(*failure);
   }
   if (address.secret && !transcript.is_proved(ProofSide::store, *address.secret, second.payload)) {
-    throw Error(Errc::refused, doing +
-                                   ": what listens there does not know the job's secret; check MASTER_ADDR and "
-                                   "MASTER_PORT");
+    throw_error(Errc::refused,
+                "{}: what listens there does not know the job's secret; check MASTER_ADDR and MASTER_PORT", {doing});
   }
   co_return std::get<Accepted>(*std::move(reply));
 }
@@ -31582,7 +31664,7 @@ class StoreConnector {
   }
 
   Error timed_out(const std::string& what) const {
-    return Error(Errc::timeout, doing_ + ": the deadline passed; " + what);
+    return Error(Errc::timeout, format_text("{}: the deadline passed; {}", {doing_, what}));
   }
 
   async::Task<bool> try_port(ConnectedStore& connected) {
@@ -31618,7 +31700,8 @@ class StoreConnector {
         co_await handshake(*connected.connection, address_, std::move(request), doing_, deadline, reply_deadline);
     if (const Refused* refused = std::get_if<Refused>(&result)) {
       is_other_job_ = refused->other_job;
-      throw Error(Errc::refused, doing_ + " was refused: " + refused->sentence).with_rank(join_.info.rank);
+      throw Error(Errc::refused, format_text("{} was refused: {}", {doing_, refused->sentence}))
+          .with_rank(join_.info.rank);
     }
     if (const Failure* failed = std::get_if<Failure>(&result)) {
       failure_->set(failed->cause);
@@ -31630,7 +31713,7 @@ class StoreConnector {
     }
     if (error != nullptr) {
       has_sent_request_ = error->request_sent;
-      last_error_ = "what listens there closed the connection without an answer (" + error->reason + ")";
+      last_error_ = format_text("what listens there closed the connection without an answer ({})", {error->reason});
       co_return false;
     }
     connected.accepted = std::get<Accepted>(result);
@@ -31706,9 +31789,10 @@ inline std::optional<net::Listener> try_listen(async::EventLoop& loop, const std
       return std::nullopt;
     }
     if (error.code().value() == EADDRINUSE) {
-      throw Error(error.code(), "port " + std::to_string(endpoint.port()) + " on " + host +
-                                    " is in use by another program, or by another rank 0, and the job's store is to "
-                                    "listen there; choose another with MASTER_PORT or --master-port");
+      throw Error(error.code(),
+                  format_text("port {} on {} is in use by another program, or by another rank 0, and the job's store "
+                              "is to listen there; choose another with MASTER_PORT or --master-port",
+                              {endpoint.port(), host}));
     }
     throw;
   }
@@ -31725,13 +31809,12 @@ inline std::vector<net::SocketAddress> named_addresses(const std::string& name, 
     if (each.interface == name) {
       found.push_back(each.address.with_port(port));
     }
-    there += (there.empty() ? "" : ", ") + each.interface + " (" + each.address.host() + ")";
+    there += format_text("{}{} ({})", {there.empty() ? "" : ", ", each.interface, each.address.host()});
   }
   if (found.empty()) {
-    throw Error(Errc::usage, "DTRAIN_INTERFACE=" + name +
-                                 " is neither an address nor an interface of this machine with "
-                                 "one; there are: " +
-                                 there);
+    throw_error(Errc::usage,
+                "DTRAIN_INTERFACE={} is neither an address nor an interface of this machine with one; there are: {}",
+                {name, there});
   }
   return found;
 }
@@ -31739,10 +31822,10 @@ inline std::vector<net::SocketAddress> named_addresses(const std::string& name, 
 /// Requires a secret for every interface. @param source for the sentence: "DTRAIN_INTERFACE=::" @throws Error (usage)
 inline void require_secret_for_any(const net::SocketAddress& endpoint, const std::string& source, bool has_secret) {
   if (!has_secret && endpoint.unmapped().is_any()) {
-    throw Error(Errc::usage, source +
-                                 " means every interface of this machine, and to listen at all of them the job's " +
-                                 "store needs a secret; name one address or interface, or set the same DTRAIN_SECRET " +
-                                 "for all of the job");
+    throw_error(Errc::usage,
+                "{} means every interface of this machine, and to listen at all of them the job's store needs a "
+                "secret; name one address or interface, or set the same DTRAIN_SECRET for all of the job",
+                {source});
   }
 }
 
@@ -31760,11 +31843,11 @@ inline std::vector<net::SocketAddress> resolve_candidates(const std::string& hos
   std::copy_if(resolved.begin(), resolved.end(), std::back_inserter(candidates),
                [](const net::SocketAddress& each) { return each.is_loopback(); });
   if (candidates.empty()) {
-    throw Error(Errc::usage,
-                "the job's store is to listen at " + host +
-                    ", which is no address of this machine, and to listen at all of its addresses the job "
-                    "needs a secret; set MASTER_ADDR to an address of this machine, or DTRAIN_INTERFACE, or "
-                    "the same DTRAIN_SECRET for all of the job");
+    throw_error(Errc::usage,
+                "the job's store is to listen at {}, which is no address of this machine, and to listen at all of its "
+                "addresses the job needs a secret; set MASTER_ADDR to an address of this machine, or DTRAIN_INTERFACE, "
+                "or the same DTRAIN_SECRET for all of the job",
+                {host});
   }
   return candidates;
 }
@@ -31796,11 +31879,11 @@ inline async::Task<std::vector<net::Listener>> listen_for_ranks(async::EventLoop
   if (options.interface) {
     const std::vector<net::SocketAddress> interface_addresses = detail::named_addresses(*options.interface, port);
     if (!std::any_of(interface_addresses.begin(), interface_addresses.end(), listen)) {
-      throw Error(Errc::usage, source + " is no address of this machine");
+      throw_error(Errc::usage, "{} is no address of this machine", {source});
     }
     co_return std::move(listeners);
   }
-  SlowNotice notice(loop, "opening the job's store at " + host + ":" + std::to_string(port),
+  SlowNotice notice(loop, format_text("opening the job's store at {}:{}", {host, port}),
                     "the name service has not answered");
   net::Backoff backoff;
   backoff.on_failure = [&notice](const std::string& why) { notice.note(why); };
@@ -31818,9 +31901,10 @@ inline async::Task<std::vector<net::Listener>> listen_for_ranks(async::EventLoop
     std::for_each(candidates.begin(), candidates.end(), listen);
   }
   if (listeners.empty()) {
-    throw Error(Errc::usage, "the job's store is to listen at " + host +
-                                 ", which is no address of this machine; set "
-                                 "MASTER_ADDR to one that is");
+    throw_error(
+        Errc::usage,
+        "the job's store is to listen at {}, which is no address of this machine; set MASTER_ADDR to one that is",
+        {host});
   }
   co_return std::move(listeners);
 }
@@ -31832,7 +31916,7 @@ inline std::string listens_at(const std::vector<net::Listener>& listeners, const
   for (const net::Listener& listener : listeners) {
     const net::SocketAddress local = listener.local();
     places += (places.empty() ? "" : " and ") +
-              (local.is_any() ? "port " + std::to_string(local.port()) + " of every address" : to_string(local));
+              (local.is_any() ? format_text("port {} of every address", {local.port()}) : to_string(local));
   }
   const std::optional<net::SocketAddress> given = net::SocketAddress::from_numeric(master_host, 0);
   bool is_elsewhere = given && !given->is_loopback() && !given->is_any();
@@ -31841,8 +31925,8 @@ inline std::string listens_at(const std::vector<net::Listener>& listeners, const
       is_elsewhere = is_elsewhere && each.address.host() != given->unmapped().host();
     }
   }
-  return "rank 0 listens at " + places + ", and MASTER_ADDR is " + master_host +
-         (is_elsewhere ? ", which is no address of its host" : "");
+  return format_text("rank 0 listens at {}, and MASTER_ADDR is {}{}",
+                     {places, master_host, is_elsewhere ? ", which is no address of its host" : ""});
 }
 
 /// listen_for_ranks at the first free port of those at which `address` may be.
@@ -31925,6 +32009,89 @@ inline async::Task<std::vector<net::Listener>> listen_or_query_holder(async::Eve
   }
   throw Error(taken->code(), taken->what() + ("; the store of dtrain's there says: " + answer));
 }
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/session/retransmit_queue.hpp
+
+/// @file
+/// Retransmit queue: frames of one direction of a session, kept until the peer acknowledges them. Pure.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// Frames are numbered from 0 in the order of push(). A frame waits until take(); then it is kept, to be sent again on
+/// a new connection, until the peer acknowledges it. may_take() bounds the kept bytes, so no frame is ever dropped.
+class RetransmitQueue {
+ public:
+  /// @param most bytes that may wait
+  /// @param kept bytes that may be taken and not acknowledged
+  RetransmitQueue(std::size_t most, std::size_t kept) noexcept : most_(most), kept_(kept) {}
+
+  /// @returns false, with nothing appended, if more than `most` bytes would wait: the peer does not read
+  [[nodiscard]] bool push(OutgoingFrame frame) {
+    if (waiting_bytes_ + frame.size() > most_) {
+      return false;
+    }
+    waiting_bytes_ += frame.size();
+    frames_.push_back(std::move(frame));
+    return true;
+  }
+
+  bool has_waiting() const noexcept { return taken_ < frames_.size(); }
+  std::size_t waiting_bytes() const noexcept { return waiting_bytes_; }
+
+  /// Whether a frame waits and fits beside the unacknowledged ones. A single frame always fits.
+  bool may_take() const noexcept {
+    return has_waiting() && (taken_ == 0 || taken_bytes_ + frames_[taken_].size() <= kept_);
+  }
+  std::size_t taken_bytes() const noexcept { return taken_bytes_; }
+
+  /// The next waiting frame, which counts as sent from now on. It stays valid until the next call. @pre may_take()
+  const OutgoingFrame& take() {
+    const OutgoingFrame& frame = frames_[taken_++];
+    waiting_bytes_ -= frame.size();
+    taken_bytes_ += frame.size();
+    return frame;
+  }
+
+  /// Drops the frames before number `count`, which the peer has. @returns false if fewer frames are taken
+  bool acknowledge(std::uint64_t count) noexcept {
+    if (count > first_ + taken_) {
+      return false;
+    }
+    while (first_ < count) {
+      drop_first();
+    }
+    return true;
+  }
+
+  /// Makes all frames from number `count` on wait again. @returns false, with nothing changed, if the peer lacks frames
+  /// that it had acknowledged, or claims frames that were never sent
+  bool rewind(std::uint64_t count) noexcept {
+    if (count < first_ || !acknowledge(count)) {
+      return false;
+    }
+    waiting_bytes_ += std::exchange(taken_bytes_, 0);
+    taken_ = 0;
+    return true;
+  }
+
+ private:
+  void drop_first() noexcept {
+    taken_bytes_ -= frames_.front().size();
+    frames_.pop_front();
+    --taken_;
+    ++first_;
+  }
+
+  std::size_t most_;
+  std::size_t kept_;
+  std::deque<OutgoingFrame> frames_;  ///< those that were taken, then those that wait
+  std::size_t taken_ = 0;
+  std::uint64_t first_ = 0;  ///< the number of frames_.front()
+  std::size_t taken_bytes_ = 0;
+  std::size_t waiting_bytes_ = 0;
+};
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
 
@@ -32285,8 +32452,7 @@ class ClientSession : public SessionHandler {
       if (now - before > every + liveness / 2) {
         session_->reset_liveness_clock();
       } else if (session_->attached() && now - session_->last_received() > liveness) {
-        lose("it has sent nothing for " + duration_text(liveness) +
-             " (it is stopped, or its host or the way to it is gone)");
+        lose(silence_text(liveness));
         co_return;
       }
       session_->send_heartbeat();
@@ -32414,8 +32580,8 @@ class StoreClient final : public std::enable_shared_from_this<StoreClient>, priv
                                  std::shared_ptr<FailureLatch> failure, Deadline deadline) {
     const int rank = request.info.rank;
     const int world_size = request.world_size;
-    const std::string doing = "joining the job at " + address.text() + " as " +
-                              (address.role == ClientRole::rank ? "rank " : "node ") + std::to_string(rank);
+    const std::string doing = format_text("joining the job at {} as {}{}",
+                                          {address.text(), address.role == ClientRole::rank ? "rank " : "node ", rank});
     StoreConnector connector(loop, std::move(address), std::move(request), *failure, doing, deadline);
     ConnectedStore connected = co_await connector.connect_and_join();
     const net::SocketAddress own_end = connected.connection->tcp.local().unmapped();
@@ -32427,11 +32593,11 @@ class StoreClient final : public std::enable_shared_from_this<StoreClient>, priv
     }
     client->failure_->throw_if_failed(rank);
     if (!client->membership_) {
-      throw Error(Errc::timeout, doing + ": the deadline passed; the store did not say which ranks are missing");
+      throw_error(Errc::timeout, "{}: the deadline passed; the store did not say which ranks are missing", {doing});
     }
     Membership& membership = *client->membership_;
     if (membership.rank != rank || membership.world_size != world_size) {
-      throw Error(Errc::protocol, doing + ": the store answered for another rank");
+      throw_error(Errc::protocol, "{}: the store answered for another rank", {doing});
     }
     if (!own_end.is_loopback()) {
       membership.route_address = own_end.host();
@@ -32558,29 +32724,34 @@ class StoreClient final : public std::enable_shared_from_this<StoreClient>, priv
   void require_open(const std::string& doing) const {
     failure_->throw_if_failed(rank_);
     if (!open() || leaving_) {
-      throw Error(Errc::closed, doing + ": " + (open() ? "this rank is leaving the job" : *end_sentence_))
-          .with_rank(rank_);
+      fail(Errc::closed, doing, open() ? "this rank is leaving the job" : *end_sentence_);
     }
   }
 
   void require_good(const std::optional<Response>& response, const std::string& doing) const {
     if (!response) {
-      throw Error(Errc::timeout, doing + ": the deadline passed and the store does not answer").with_rank(rank_);
+      fail(Errc::timeout, doing, "the deadline passed and the store does not answer");
     }
     if (response->status == Status::cancelled) {
-      throw Error(Errc::timeout, doing + ": the deadline passed; " + sanitize(response->text)).with_rank(rank_);
+      fail(Errc::timeout, doing, "the deadline passed; " + sanitize(response->text));
     }
     if (response->status != Status::ok && response->status != Status::missing) {
-      throw Error(Errc::refused, doing + ": " + sanitize(response->text)).with_rank(rank_);
+      fail(Errc::refused, doing, sanitize(response->text));
     }
   }
 
   void post(Frame frame, const std::string& doing) {
     if (!session().send(std::move(frame))) {
-      throw Error(Errc::limit, doing + ": " + std::to_string(session().waiting_bytes()) +
-                                   " bytes wait to be sent to the store; await some requests first")
-          .with_rank(rank_);
+      fail(
+          Errc::limit, doing,
+          format_text("{} bytes wait to be sent to the store; await some requests first", {session().waiting_bytes()}));
     }
+  }
+
+  /// @throws Error of this rank
+  [[noreturn]] DTRAIN_NOT_INLINED void fail(Errc code, const std::string& doing, std::string_view problem,
+                                            SourceLocation where = SourceLocation::current()) const {
+    throw Error(code, format_text("{}: {}", {doing, problem}), where).with_rank(rank_);
   }
 
   void wake_all() noexcept {
@@ -32636,11 +32807,9 @@ class StoreClient final : public std::enable_shared_from_this<StoreClient>, priv
   /// The store is lost: the job has failed, unless this rank is leaving or knows another cause.
   void on_lost(const std::string& how) override {
     if (!leaving_ && !failure_->failed()) {
-      on_failure(Cause{
-          CauseKind::lost,
-          -1,
-          {},
-          "the store of the job at " + address().text() + " went away: rank 0 or its launcher ended (" + how + ")"});
+      std::string text = format_text("the store of the job at {} went away: rank 0 or its launcher ended ({})",
+                                     {address().text(), how});
+      on_failure(Cause{CauseKind::lost, -1, {}, std::move(text)});
     }
     wake_all();
   }
@@ -32687,43 +32856,41 @@ inline std::string describe(const Request& request) {
     case RequestKind::get_many:
     case RequestKind::take: verb = "waiting for key "; break;
   }
-  return verb + in_quotes(request.keys.front()) +
-         (request.keys.size() > 1 ? " and " + std::to_string(request.keys.size() - 1) + " more" : "");
+  const std::string key = in_quotes(request.keys.front());
+  return request.keys.size() == 1 ? verb + key : format_text("{}{} and {} more", {verb, key, request.keys.size() - 1});
 }
 
 /// Checks a request against the bounds. @throws Error (invalid_argument) with the bound that it exceeds
 inline void require_bounded(const Request& request, const std::string& doing) {
-  const auto refuse = [&](const std::string& what, std::size_t bound, const std::string& rest = " are possible") {
-    throw Error(Errc::invalid_argument, doing + ": " + what + "; at most " + std::to_string(bound) + rest);
+  const auto refuse = [&](const std::string& what, std::size_t bound, const char* rest = "") {
+    throw_error(Errc::invalid_argument, "{}: {}; at most {} are possible{}", {doing, what, bound, rest});
   };
-  const std::string of_value = std::string(" are possible") + large_value_remedy;
-  const auto bytes = [](std::size_t count) { return std::to_string(count) + " bytes"; };
   if (request.keys.size() > max_keys_per_wait) {
-    refuse("these are " + std::to_string(request.keys.size()) + " keys", max_keys_per_wait, " are possible at once");
+    refuse(format_text("these are {} keys", {request.keys.size()}), max_keys_per_wait, " at once");
   }
   if (request.members.ranges.size() > max_barrier_ranges) {
-    refuse("its " + std::to_string(request.members.size()) + " ranks are " +
-               std::to_string(request.members.ranges.size()) + " ranges of equal steps",
+    refuse(format_text("its {} ranks are {} ranges of equal steps",
+                       {request.members.size(), request.members.ranges.size()}),
            max_barrier_ranges);
   }
   std::size_t sum = request.value.size() + (request.expected ? request.expected->size() : 0);
   for (const std::string& key : request.keys) {
     sum += key.size();
     if (key.size() > max_key_bytes) {
-      refuse("it has " + bytes(key.size()) + " with its prefix", max_key_bytes);
+      refuse(format_text("it has {} bytes with its prefix", {key.size()}), max_key_bytes);
     }
   }
   for (const std::string& value : request.values) {
     sum += value.size();
     if (value.size() > max_value_bytes) {
-      refuse("a value has " + bytes(value.size()), max_value_bytes, of_value);
+      refuse(format_text("a value has {} bytes", {value.size()}), max_value_bytes, large_value_remedy);
     }
   }
   if (request.value.size() > max_value_bytes) {
-    refuse("the value has " + bytes(request.value.size()), max_value_bytes, of_value);
+    refuse(format_text("the value has {} bytes", {request.value.size()}), max_value_bytes, large_value_remedy);
   }
   if (sum > max_batch_bytes) {
-    refuse("its keys and values have " + bytes(sum) + " together", max_batch_bytes, " are possible at once");
+    refuse(format_text("its keys and values have {} bytes together", {sum}), max_batch_bytes, " at once");
   }
 }
 
@@ -32735,7 +32902,7 @@ inline async::Task<Response> answer_at_once() {
 
 DTRAIN_DEFINED void StoreRequest::spend() {
   if (std::exchange(is_spent, true)) {
-    throw Error(Errc::invalid_argument,
+    throw_error(Errc::invalid_argument,
                 "a call of the store was awaited or waited for twice, or after it was moved from; make a new one");
   }
 }
@@ -32749,7 +32916,7 @@ DTRAIN_DEFINED async::Task<Response> StoreRequest::start() {
   detail::require_bounded(request, doing);
   std::shared_ptr<StoreClient> session = client.lock();
   if (!session) {
-    throw Error(Errc::closed, doing + ": this rank's session with the store has ended");
+    throw_error(Errc::closed, "{}: this rank's session with the store has ended", {doing});
   }
   return StoreClient::send_request(std::move(session), std::move(request), std::move(doing), by);
 }
@@ -32757,9 +32924,10 @@ DTRAIN_DEFINED async::Task<Response> StoreRequest::start() {
 DTRAIN_DEFINED async::Task<Response> StoreRequest::send() {
   spend();
   if (loop_handle && !client.expired() && !loop_handle->on_loop_thread()) {
-    throw Error(Errc::invalid_argument, detail::describe(request) +
-                                            ": awaited on another thread than the control thread; await "
-                                            "it in a coroutine of run or spawn, or call wait()");
+    throw_error(Errc::invalid_argument,
+                "{}: awaited on another thread than the control thread; await it in a coroutine of run or spawn, or "
+                "call wait()",
+                {detail::describe(request)});
   }
   return start();
 }
@@ -32772,7 +32940,7 @@ DTRAIN_DEFINED Response StoreRequest::wait() {
   deadline = deadline ? *deadline : Deadline::after(timeout);
   const std::string doing = detail::describe(request);
   if (!loop_handle) {
-    throw Error(Errc::invalid_argument, doing + ": this store has no thread of its own; co_await the call instead");
+    throw_error(Errc::invalid_argument, "{}: this store has no thread of its own; co_await the call instead", {doing});
   }
   const auto make = [this](async::EventLoop&) { return start(); };
   return loop_handle->run_blocking(make, with_grace(*deadline), doing);  // its own deadline has the better sentence
@@ -33301,8 +33469,8 @@ class KeyValueMap {
     }
     const std::size_t length = old->size() + text.size();
     if (length > max_value_bytes) {
-      return {0, "the value would have " + std::to_string(length) + " bytes; at most " +
-                     std::to_string(max_value_bytes) + " are possible" + large_value_remedy};
+      return {0, format_text("the value would have {} bytes; at most {} are possible{}",
+                             {length, max_value_bytes, large_value_remedy})};
     }
     Count count{static_cast<std::int64_t>(length), refuse(0, 0, text.size())};
     if (!count.refusal) {
@@ -33369,11 +33537,11 @@ class KeyValueMap {
   /// The refusal, if any, of `added` more keys, and of `taken` bytes in the place of `freed` ones.
   Refusal refuse(std::size_t added, std::size_t freed, std::size_t taken) const {
     if (values_.size() + added > limits_.keys && added > 0) {
-      return "the store holds " + std::to_string(values_.size()) + " keys, its limit is " +
-             std::to_string(limits_.keys) + "; erase keys or use them again";
+      return format_text("the store holds {} keys, its limit is {}; erase keys or use them again",
+                         {values_.size(), limits_.keys});
     }
     if (bytes_ - freed + taken > limits_.store_bytes) {
-      return "the store would exceed " + std::to_string(limits_.store_bytes) + " bytes, its limit; store less";
+      return format_text("the store would exceed {} bytes, its limit; store less", {limits_.store_bytes});
     }
     return std::nullopt;
   }
@@ -33405,7 +33573,8 @@ class KeyValueMap {
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-/// Every request gets one response, unless its session ends first. Threads: one. Bounded by its Limits.
+/// Every request gets one response, unless its session ends first. Threads: the store server's.
+/// Its Limits bound it.
 class RequestHandler {
  public:
   /// @param sink sends the responses; outlives the handler
@@ -33442,7 +33611,7 @@ class RequestHandler {
   void refuse_barriers(int left) {
     left_.insert(left);
     for (const RequestKey id : barriers_.clear_those_of(left)) {
-      answer(id, Status::refused, cannot_complete({left}));
+      refuse(id, cannot_complete({left}));
     }
   }
 
@@ -33460,9 +33629,8 @@ class RequestHandler {
     const RequestKey id{session, request.id};
     ClientRequests& client = clients_.at(session);
     if (client.pending.size() >= limits_.pending_requests) {
-      return answer(id, Status::refused,
-                    "this rank has " + std::to_string(client.pending.size()) +
-                        " requests without an answer, the limit; await some first");
+      return refuse(id, format_text("this rank has {} requests without an answer, the limit; await some first",
+                                    {client.pending.size()}));
     }
     if (!client.pending.insert(request.id).second) {
       return;  // an id that is used twice: its first use gets the response
@@ -33492,20 +33660,21 @@ class RequestHandler {
       text += (i == 0 ? "" : ", ") + in_quotes(wait.missing[i]);
     }
     if (wait.keys > 1) {
-      text += " (" + std::to_string(wait.missing.size()) + " of " + std::to_string(wait.keys) + " keys)";
+      text += format_text(" ({} of {} keys)", {wait.missing.size(), wait.keys});
     }
-    return "no rank set " + text + " in the " + duration_text(now - wait.since) + " since this rank began to wait";
+    return format_text("no rank set {} in the {} since this rank began to wait",
+                       {text, duration_text(now - wait.since)});
   }
 
   std::string sentence(const Barriers::Unfinished& barrier, Instant now) const {
-    std::string text = std::to_string(barrier.arrived.size()) + " of " + std::to_string(barrier.members) +
-                       " ranks wait in it (" + rank_list(barrier.arrived) + ", the first came " +
-                       duration_text(now - barrier.since) + " ago)";
+    std::string text = format_text(
+        "{} of {} ranks wait in it ({}, the first came {} ago)",
+        {barrier.arrived.size(), barrier.members, rank_list(barrier.arrived), duration_text(now - barrier.since)});
     if (!barrier.missing.empty()) {
-      text += "; " + rank_list(barrier.missing) + " did not come";
+      text += format_text("; {} did not come", {rank_list(barrier.missing)});
     }
     if (!barrier.cancelled.empty()) {
-      text += "; " + rank_list(barrier.cancelled) + " arrived and cancelled";
+      text += format_text("; {} arrived and cancelled", {rank_list(barrier.cancelled)});
     }
     return text;
   }
@@ -33564,8 +33733,7 @@ class RequestHandler {
 
   void wait(RequestKey id, Request& request, Instant now) {
     if (keys_.waits().keys_of(id.session) + request.keys.size() > limits_.waited_keys) {
-      return answer(id, Status::refused,
-                    "this rank would wait for more than " + std::to_string(limits_.waited_keys) + " keys, the limit");
+      return refuse(id, format_text("this rank would wait for more than {} keys, the limit", {limits_.waited_keys}));
     }
     if (!keys_.wait(id, request.kind, request.keys, now, request.number)) {
       const KeyWaiters::Released wait{id, request.kind, std::move(request.keys), request.number};
@@ -33573,6 +33741,8 @@ class RequestHandler {
       count_take(wait);
     }
   }
+
+  void refuse(RequestKey id, std::string why) { answer(id, Status::refused, std::move(why)); }
 
   static ValueResponse refusal(RequestKey id, std::string why) {
     return {id.request, Status::refused, std::make_shared<const std::string>(std::move(why))};
@@ -33590,9 +33760,9 @@ class RequestHandler {
         bytes += keys_.find(key)->size();
       }
       if (bytes > max_batch_bytes) {
-        return refusal(wait.id, "the values of these " + std::to_string(wait.keys.size()) + " keys have " +
-                                    std::to_string(bytes) + " bytes; at most " + std::to_string(max_batch_bytes) +
-                                    " are given at once; ask for fewer keys");
+        return refusal(wait.id, format_text("the values of these {} keys have {} bytes; at most {} are given at once; "
+                                            "ask for fewer keys",
+                                            {wait.keys.size(), bytes, max_batch_bytes}));
       }
       for (const std::string& key : wait.keys) {
         response.values.push_back(keys_.shared(key));
@@ -33618,9 +33788,11 @@ class RequestHandler {
         sum += value->size();
       }
       if (sum > limits_.outgoing_bytes / 2) {
-        response =
-            refusal(each.id, "the answers that this rank waits for at once have more than " +
-                                 std::to_string(limits_.outgoing_bytes / 2) + " bytes; wait for fewer values at once");
+        response = refusal(
+            each.id,
+            format_text("the answers that this rank waits for at once have more than {} bytes; wait for fewer values "
+                        "at once",
+                        {limits_.outgoing_bytes / 2}));
       }
       answer(std::move(response), each.id.session);
     }
@@ -33633,30 +33805,26 @@ class RequestHandler {
     const RankSet& members = request.members;
     const bool of_all = members.ranges.empty();
     if (!of_all && (!members.contains(rank) || members.last() >= world_size_)) {
-      return answer(id, Status::refused,
-                    "it is one of " + rank_list(members.ranks()) + " of a job of " + std::to_string(world_size_) +
-                        ", and rank " + std::to_string(rank) + " came to it");
+      return refuse(id, format_text("it is one of {} of a job of {}, and rank {} came to it",
+                                    {rank_list(members.ranks()), world_size_, rank}));
     }
     if (barriers_.ranges_of(id.session) + members.ranges.size() > limits_.barrier_ranges) {
-      return answer(id, Status::refused,
-                    "this rank would wait in barriers of more than " + std::to_string(limits_.barrier_ranges) +
-                        " ranges of ranks, the limit");
+      return refuse(id, format_text("this rank would wait in barriers of more than {} ranges of ranks, the limit",
+                                    {limits_.barrier_ranges}));
     }
     std::vector<int> left;
     std::copy_if(left_.begin(), left_.end(), std::back_inserter(left),
                  [&](int each) { return of_all || members.contains(each); });
     if (!left.empty()) {
-      return answer(id, Status::refused, cannot_complete(left));
+      return refuse(id, cannot_complete(left));
     }
     std::vector<RequestKey> released;
     switch (barriers_.arrive(request.keys.front(), rank, id, now, released, std::move(request.members))) {
       case Barriers::ArrivalResult::already_there:
-        return answer(id, Status::refused, "this rank waits in it already; one thread of a rank passes it at a time");
+        return refuse(id, "this rank waits in it already; one thread of a rank passes it at a time");
       case Barriers::ArrivalResult::other_members:
-        return answer(
-            id, Status::refused,
-            "other ranks wait in one of this name: " + rank_list(barriers_.members_of(request.keys.front()).ranks()) +
-                "; name one of them otherwise");
+        return refuse(id, format_text("other ranks wait in one of this name: {}; name one of them otherwise",
+                                      {rank_list(barriers_.members_of(request.keys.front()).ranks())}));
       case Barriers::ArrivalResult::waiting:
       case Barriers::ArrivalResult::completed: break;
     }
@@ -33666,7 +33834,7 @@ class RequestHandler {
   }
 
   static std::string cannot_complete(const std::vector<int>& left) {
-    return "it cannot complete: " + rank_list(left) + " left the job";
+    return format_text("it cannot complete: {} left the job", {rank_list(left)});
   }
 
   Limits limits_;
@@ -33765,7 +33933,7 @@ class JobState {
     }
     const int rank = found->second;
     const std::string doing = formed_ ? request_handler_.doing(session) : "while the ranks were joining";
-    const Cause cause{CauseKind::lost, rank, rank_table_.at(rank).info.host, how + " " + doing};
+    const Cause cause{CauseKind::lost, rank, rank_table_.at(rank).info.host, format_text("{} {}", {how, doing})};
     remove(session, RankTable::RankState::lost);
     return cause;
   }
@@ -33791,12 +33959,12 @@ class JobState {
     if (formed_ || cause_) {
       return;
     }
-    std::string text = "within " + waited + " only " + rank_list(rank_table_.ranks_in(RankTable::RankState::joined)) +
-                       " of " + std::to_string(rank_table_.world_size()) + " joined, " + missing() +
-                       " did not; see whether they run and know the address of the store" +
-                       (members_.listens_at().empty() ? "" : ": " + members_.listens_at());
+    std::string text = format_text(
+        "within {} only {} of {} joined, {} did not; see whether they run and know the address of the store{}",
+        {waited, rank_list(rank_table_.ranks_in(RankTable::RankState::joined)), rank_table_.world_size(), missing(),
+         members_.listens_at().empty() ? "" : ": " + members_.listens_at()});
     if (!last_refusal_.empty()) {
-      text += " (a process was refused: " + last_refusal_ + ")";
+      text += format_text(" (a process was refused: {})", {last_refusal_});
     }
     post(Cause{CauseKind::timeout, -1, {}, std::move(text)});
   }
@@ -33811,13 +33979,14 @@ class JobState {
     const bool one_size = join.world_size == rank_table_.world_size();
     if (members_.has_opener() && !rank_table_.complete() && one_size && (opens_another || taken != nullptr)) {
       return Cause{CauseKind::disagreement, join.info.rank, join.info.host,
-                   process_text(join) + " claims a place that " +
-                       (opens_another ? members_.opener() : taken->process_text()) +
-                       " has, while the job forms: two jobs have met at one port, or a rank was given twice; " +
-                       detail::distinct_name_remedy() + ", and each process its own rank"};
+                   format_text("{} claims a place that {} has, while the job forms: two jobs have met at one port, or "
+                               "a rank was given twice; {}, and each process its own rank",
+                               {process_text(join), opens_another ? members_.opener() : taken->process_text(),
+                                detail::distinct_name_remedy()})};
     }
     if (opens_another) {
-      return Refused{members_.opener() + " has opened this store, for another job; " + detail::distinct_name_remedy(),
+      return Refused{format_text("{} has opened this store, for another job; {}",
+                                 {members_.opener(), detail::distinct_name_remedy()}),
                      true};
     }
     return rank_table_.admit(session, join);
@@ -33925,7 +34094,7 @@ class JoinTimeout {
         job_->on_join_timeout(so_far);
         ended_();
       } else if (notice.passed() && !job_->formed() && !job_->cause()) {
-        log(LogLevel::warning, "the job's store waits for " + job_->missing() + ", " + so_far + " so far");
+        log(LogLevel::warning, format_text("the job's store waits for {}, {} so far", {job_->missing(), so_far}));
         notice = Deadline::after(notice_interval);
       }
     }
@@ -34056,8 +34225,8 @@ class JobServer final : private JobSink {
 
   static StoreJobOptions checked(StoreJobOptions options) {
     if (options.world_size < 1 || options.world_size > max_world_size) {
-      throw Error(Errc::invalid_argument, "opening the store of a job of " + std::to_string(options.world_size) +
-                                              " ranks; 1 to " + std::to_string(max_world_size) + " are possible");
+      throw_error(Errc::invalid_argument, "opening the store of a job of {} ranks; 1 to {} are possible",
+                  {options.world_size, max_world_size});
     }
     return options;
   }
@@ -34099,7 +34268,8 @@ class JobServer final : private JobSink {
 
   /// A session lost its connection. It may be resumed for a while, unless the rank has left or the job has failed.
   void disconnected(SessionId id, const std::string& how) {
-    const std::string text = "its process ended, or its connection broke, before it left the job (" + how + ")";
+    const std::string text =
+        format_text("its process ended, or its connection broke, before it left the job ({})", {how});
     const auto found = clients_.find(id);
     if (found == clients_.end()) {
       return;
@@ -34145,8 +34315,7 @@ class JobServer final : private JobSink {
         }
       }
       for (const SessionId id : silent) {
-        detach(id, "it has sent nothing for " + duration_text(limits_.liveness) +
-                       " (it is stopped, or its host or the way to it is gone)");
+        detach(id, silence_text(limits_.liveness));
       }
     }
   }
@@ -34177,7 +34346,7 @@ class JobServer final : private JobSink {
   /// After each call of the job: ends the sessions that left too many bytes unread, which changes the job again.
   void settle() {
     for (const SessionId id : std::exchange(unread_, {})) {
-      detach(id, "it left more than " + std::to_string(limits_.outgoing_bytes) + " bytes of answers unread");
+      detach(id, format_text("it left more than {} bytes of answers unread", {limits_.outgoing_bytes}));
     }
     if (job_.over()) {
       over_.set();
@@ -34206,7 +34375,8 @@ class JobServer final : private JobSink {
 namespace DTRAIN_NAMESPACE::rendezvous {
 
 /// Serves at most one job of each role, from its construction to its destruction, which closes every connection at
-/// once. Lifetime: the loop outlives it. Threads: the loop's, construction and destruction included.
+/// once. Lifetime: the loop outlives it.
+/// Threads: the one that runs the event loop, which is the control thread of the rank or launcher that hosts the store.
 class StoreServer {
  public:
   /// @param listeners at least one
@@ -34423,9 +34593,10 @@ class StoreServer {
   static std::optional<Refused> refusal_of_earlier_attempt(const Hello& hello, const Join* join,
                                                            const StoreJobOptions& job) {
     if (hello.attempt < job.attempt) {
-      return Refused{(join == nullptr ? "a process" : process_text(*join)) + " belongs to attempt " +
-                     std::to_string(hello.attempt) + " of the job, which has been started again as attempt " +
-                     std::to_string(job.attempt) + "; end what is left of the earlier attempt"};
+      return Refused{
+          format_text("{} belongs to attempt {} of the job, which has been started again as attempt {}; end what is "
+                      "left of the earlier attempt",
+                      {join == nullptr ? "a process" : process_text(*join), hello.attempt, job.attempt})};
     }
     return std::nullopt;
   }
@@ -34590,7 +34761,7 @@ DTRAIN_DEFINED void ControlPlane::open_store(async::EventLoop& loop, std::vector
   job.world_size = options.identity.world_size;
   job.attempt = static_cast<std::uint64_t>(options.identity.attempt);
   job.job = options.identity.job.value_or("");
-  job.owner = "rank " + std::to_string(options.identity.rank) + " on host " + host.name;
+  job.owner = format_text("rank {} on host {}", {options.identity.rank, host.name});
   job.opener = StoreOpener{::getpid(), host.id, options.origin, std::move(place)};
   job.join_deadline = join_deadline;
   loop_state_->job = &loop_state_->server->open(std::move(job));
@@ -34883,7 +35054,7 @@ class Segment {
   static std::shared_ptr<Segment> create(std::size_t bytes, std::size_t needed) {
     const std::uint64_t available = available_memory_bytes();
     if (needed > available) {
-      throw out_of_memory(needed, available);
+      throw_out_of_memory(needed, available);
     }
     Descriptor memory(::memfd_create("dtrain", MFD_CLOEXEC | MFD_ALLOW_SEALING));
     if (!memory) {
@@ -34908,8 +35079,7 @@ class Segment {
     const int seals = ::fcntl(memory.get(), F_GET_SEALS);
     const off_t end = ::lseek(memory.get(), 0, SEEK_END);
     if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || end < 0 || static_cast<std::uint64_t>(end) != bytes) {
-      throw Error(Errc::protocol,
-                  "the shared memory that rank 0 sent is not sealed, or not of " + std::to_string(bytes) + " bytes");
+      throw_error(Errc::protocol, "the shared memory that rank 0 sent is not sealed, or not of {} bytes", {bytes});
     }
     return std::shared_ptr<Segment>(new Segment(std::move(memory), bytes));
   }
@@ -34944,7 +35114,7 @@ class Segment {
       result = ::posix_fallocate(memory_.get(), static_cast<off_t>(offset), static_cast<off_t>(count));
     } while (result == EINTR);
     if (result == ENOSPC || result == ENOMEM) {
-      throw out_of_memory(count, available_memory_bytes());
+      throw_out_of_memory(count, available_memory_bytes());
     }
     if (result != 0) {
       throw posix_error(result, "reserving " + std::to_string(count) + " bytes of shared memory");
@@ -34993,11 +35163,11 @@ class Segment {
 
   void unmap() const noexcept { static_cast<void>(::munmap(base_, bytes_)); }
 
-  static Error out_of_memory(std::size_t bytes, std::uint64_t available) {
-    return {Errc::out_of_memory,
-            "allocating " + std::to_string(bytes) + " bytes of shared memory: about " + std::to_string(available) +
-                " bytes are available on this host; use fewer ranks or a smaller model, or give the "
-                "container more memory"};
+  [[noreturn]] static void throw_out_of_memory(std::size_t bytes, std::uint64_t available) {
+    throw_error(Errc::out_of_memory,
+                "allocating {} bytes of shared memory: about {} bytes are available on this host; use fewer ranks or a "
+                "smaller model, or give the container more memory",
+                {bytes, available});
   }
 
   const OwningProcess process_;
@@ -35015,9 +35185,9 @@ class Segment {
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
-/// Passes a mapping to another thread of the same process (ThreadSanitizer cannot relate two mappings of one memory).
-/// The message carries the address of an InProcessTransfer on the heap, which the receiver then owns. (A receiver that
-/// fails before it reads the message leaks it.)
+/// Under ThreadSanitizer, which cannot relate two mappings of one memory, passes a mapping to another thread of the
+/// same process. The message carries the address of an InProcessTransfer on the heap, which the receiver then owns. (A
+/// receiver that fails before it reads the message leaks it.) In other builds, every rank maps the segment itself.
 struct InProcessTransfer {
   std::shared_ptr<Segment> segment;
   std::atomic<bool> ready{false};  ///< orders the two threads; in C++'s memory model a socket does not
@@ -35048,7 +35218,7 @@ class SegmentReceiver {
   SegmentReceiver() : listener_(name_) {}
 
   /// "NAME TOKEN", for rank 0.
-  std::string address() const { return name_ + " " + token_; }
+  std::string address() const { return format_text("{} {}", {name_, token_}); }
 
   /// The segment that rank 0 has sent. Closes connections of other processes. Blocking: no.
   /// @throws Error (timeout) if rank 0 has sent none; as Segment::adopt
@@ -35067,11 +35237,13 @@ class SegmentReceiver {
         std::memcpy(&message, received.bytes.data(), sizeof message);
       }
       if (token_ == std::string_view(message.token, sizeof message.token)) {
-        return message.address != 0 ? InProcessTransfer::take(message.address)
-                                    : Segment::adopt(std::move(received.descriptor), bytes);
+        if (DTRAIN_THREAD_SANITIZER && message.address != 0) {
+          return InProcessTransfer::take(message.address);
+        }
+        return Segment::adopt(std::move(received.descriptor), bytes);
       }
       if (deadline.passed()) {
-        throw Error(Errc::timeout, "the Unix socket '" + name_ + "' gets messages of other processes only");
+        throw_error(Errc::timeout, "the Unix socket '{}' gets messages of other processes only", {name_});
       }
     }
   }
@@ -35088,20 +35260,22 @@ inline void send_segment(const std::string& address, const std::shared_ptr<Segme
   SegmentMessage message;
   const std::size_t space = address.find(' ');
   if (space == 0 || space == std::string::npos || address.size() - space - 1 != sizeof message.token) {
-    throw Error(Errc::protocol, "its socket's address came as " + in_quotes(address));
+    throw_error(Errc::protocol, "its socket's address came as {}", {in_quotes(address)});
   }
   address.copy(message.token, sizeof message.token, space + 1);
   net::UnixConnection connection = net::UnixConnection::connect(address.substr(0, space), deadline);
   const net::PeerCredentials peer = connection.peer_credentials();
   if (peer.uid != ::geteuid()) {
-    throw Error(Errc::refused, "it runs as user " + std::to_string(peer.uid) + " and this rank as user " +
-                                   std::to_string(::geteuid()) + "; start all ranks of a host as one user");
+    throw_error(Errc::refused, "it runs as user {} and this rank as user {}; start all ranks of a host as one user",
+                {peer.uid, ::geteuid()});
   }
-  message.address = peer.pid == ::getpid() ? InProcessTransfer::give(segment) : 0;
+  if (DTRAIN_THREAD_SANITIZER && peer.pid == ::getpid()) {
+    message.address = InProcessTransfer::give(segment);
+  }
   try {
     connection.send_descriptor(segment->descriptor(), std::as_bytes(std::span(&message, 1)), deadline);
   } catch (...) {
-    if (message.address != 0) {
+    if (DTRAIN_THREAD_SANITIZER && message.address != 0) {
       InProcessTransfer::take(message.address);
     }
     throw;
@@ -35133,9 +35307,10 @@ class SegmentSetup {
   /// @param check see StoreRank
   SegmentSetup(const ChannelContext& context, std::uint64_t number, std::size_t bytes, Deadline deadline,
                std::function<void()> check = {})
-      : self_(StoreRank::of(context, deadline, "setting up shared memory for channel '" + context.name + "'")),
+      : self_(
+            StoreRank::of(context, deadline, format_text("setting up shared memory for channel '{}'", {context.name}))),
         failure_(context.failure),
-        name_(context.name + "/memory-" + std::to_string(number)),
+        name_(format_text("{}/memory-{}", {context.name, number})),
         bytes_(bytes) {
     self_.check = std::move(check);
     const std::size_t unit = bytes >= huge_page_bytes ? huge_page_bytes : static_cast<std::size_t>(::getpagesize());
@@ -35153,7 +35328,8 @@ class SegmentSetup {
       map_and_reserve();
       return std::string();
     };
-    // Ranks that are threads of one process share the segment: rank 0 closes the descriptor before the others look.
+    // Under ThreadSanitizer, ranks that are threads of one process share the Segment: rank 0 closes the descriptor
+    // first.
     const auto close = [this](const auto&) {
       shared_.segment->close_descriptor();
       return std::string();
@@ -35172,7 +35348,7 @@ class SegmentSetup {
       return std::to_string(bytes_);
     }
     receiver_.emplace();
-    return std::to_string(bytes_) + " " + receiver_->address();
+    return format_text("{} {}", {bytes_, receiver_->address()});
   }
 
   /// On rank 0. @returns the nonce
@@ -35181,15 +35357,16 @@ class SegmentSetup {
       const std::string& request = requests[static_cast<std::size_t>(peer)];
       const std::string bytes = request.substr(0, request.find(' '));
       if (bytes != requests[0]) {
-        throw Error(Errc::disagreement, self_.name_of_rank(0) + " allocates " + requests[0] +
-                                            " bytes of shared memory and " + self_.name_of_rank(peer) + " allocates " +
-                                            sanitize(bytes) + "; every rank asks for the same size");
+        throw_error(Errc::disagreement,
+                    "{} allocates {} bytes of shared memory and {} allocates {}; every rank asks for the same size",
+                    {self_.name_of_rank(0), requests[0], self_.name_of_rank(peer), sanitize(bytes)});
       }
     }
     const auto ranks = static_cast<std::size_t>(self_.ranks);
     if (bytes_ > (std::size_t{1} << 56) / ranks) {
-      throw Error(Errc::out_of_memory, "allocating " + std::to_string(bytes_) + " bytes of shared memory for each of " +
-                                           std::to_string(ranks) + " ranks: no machine has an address space for that");
+      throw_error(Errc::out_of_memory,
+                  "allocating {} bytes of shared memory for each of {} ranks: no machine has an address space for that",
+                  {bytes_, ranks});
     }
     shared_.segment = Segment::create(ranks * shared_.stride, ranks * bytes_);
     for (int peer = 1; peer < self_.ranks; ++peer) {
@@ -35201,7 +35378,7 @@ class SegmentSetup {
         if (failure_->block_until_failed(Deadline::after(std::chrono::milliseconds(700)))) {
           failure_->throw_if_failed(self_.job_rank);
         }
-        throw Error(error.code(), self_.doing + " with " + self_.name_of_rank(peer) + ": " + error.what());
+        throw Error(error.code(), format_text("{} with {}: {}", {self_.doing, self_.name_of_rank(peer), error.what()}));
       }
     }
     std::uint64_t nonce = 0;
@@ -35218,8 +35395,9 @@ class SegmentSetup {
       }
       shared_.segment->reserve(static_cast<std::size_t>(self_.rank) * shared_.stride, bytes_);
     } catch (const Error& error) {
-      throw Error(error.code(),
-                  (self_.rank == 0 ? std::string() : "on " + self_.name_of_rank(self_.rank) + ": ") + error.what());
+      throw Error(error.code(), self_.rank == 0
+                                    ? error.what()
+                                    : format_text("on {}: {}", {self_.name_of_rank(self_.rank), error.what()}));
     }
   }
 
@@ -35452,9 +35630,9 @@ struct BarrierWait {
       }
       if (state == SlotState::closed && !has_arrived(slot, number)) {
         return Cause{CauseKind::disagreement, -1, "",
-                     present() + " cannot be finished: rank " + std::to_string(control.job_rank(rank)) +
-                         " has left the channel without calling it; every rank takes as many steps and calls the same "
-                         "collectives"};
+                     format_text("{} cannot be finished: rank {} has left the channel without calling it; every rank "
+                                 "takes as many steps and calls the same collectives",
+                                 {present(), control.job_rank(rank)})};
       }
     }
     return std::nullopt;
@@ -35467,9 +35645,10 @@ struct BarrierWait {
     for (int rank = 0; rank < ranks; ++rank) {
       (has_arrived(control.slot(rank), number) ? here : not_here).push_back(control.job_rank(rank));
     }
-    return rendezvous::rank_list(not_here) + " had not arrived after " + std::to_string(waited.count()) + " ms; " +
-           rendezvous::rank_list(here) +
-           " had; does every rank call it? DTRAIN_TIMEOUT_SECONDS is how long it may take";
+    return format_text(
+        "{} had not arrived after {} ms; {} had; does every rank call it? DTRAIN_TIMEOUT_SECONDS is how long it may "
+        "take",
+        {rendezvous::rank_list(not_here), waited.count(), rendezvous::rank_list(here)});
   }
 
  private:
@@ -35636,12 +35815,12 @@ class Channel {
   template <class F>
   void run(std::uint64_t turn, const Operation& operation, F work) noexcept {
     if (in_operation_.exchange(1) != 0) {
-      fail(out_of_order(operation));
+      fail_early(operation);
       return;
     }
     const std::uint64_t done = done_.load(std::memory_order_relaxed);
     if (done + 1 != turn && !aborted()) {
-      fail(out_of_order(operation));
+      fail_early(operation);
     } else if (!cause_.flag().load()) {  // seq_cst, as in close(): this thread or close() sees the other's store
       operation_ = operation;
       deadline_.reset();
@@ -35701,7 +35880,7 @@ class Channel {
         fail(*cause);
       } else if (deadline_->passed()) {
         const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(timeout_);
-        fail({CauseKind::timeout, job_rank_, host_, present() + ": " + awaited.missing(waited)});
+        fail({CauseKind::timeout, job_rank_, host_, format_text("{}: {}", {present(), awaited.missing(waited)})});
       }
     }
     return false;
@@ -35730,8 +35909,8 @@ class Channel {
         throw_cause(control_.slot(peer).cause.load());
       }
       if (peer != rank_ && state == SlotState::closed) {
-        throw Error(Errc::disagreement, doing + ": rank " + std::to_string(control_.job_rank(peer)) +
-                                            " has left the channel; every rank calls the same collectives");
+        throw_error(Errc::disagreement, "{}: rank {} has left the channel; every rank calls the same collectives",
+                    {doing, control_.job_rank(peer)});
       }
     }
   }
@@ -35804,24 +35983,20 @@ class Channel {
       const Operation& other = operation_of(peer);
       if (!other.agrees_with(first)) {
         fail({CauseKind::disagreement, -1, "",
-              "as " + position_of(first, name_) + ", rank " + std::to_string(control_.job_rank(0)) + " called " +
-                  to_string(first) + " and rank " + std::to_string(control_.job_rank(peer)) + " called " +
-                  to_string(other) + "; every rank calls the same collectives in the same order"});
+              unequal_calls(position_of(first, name_), control_.job_rank(0), to_string(first), control_.job_rank(peer),
+                            "called " + to_string(other))});
         return false;
       }
     }
     return true;
   }
 
-  Cause out_of_order(const Operation& operation) const {
-    return {
-        CauseKind::exception, job_rank_, host_,
-        to_string(operation) + ", " + position_of(operation, name_) +
-            ", began before the one enqueued before it had run; operations of one communicator go to one stream, or "
-            "to streams that wait for each other"};
+  DTRAIN_NOT_INLINED void fail_early(const Operation& operation) {
+    const std::string text = format_text("{}, {}", {described_on(name_, operation), began_early});
+    fail({CauseKind::exception, job_rank_, host_, text});
   }
 
-  std::string present() const { return described(operation_, describe_) + ", " + position_of(operation_, name_); }
+  std::string present() const { return described_on(name_, operation_, describe_); }
 
   const OwningProcess process_;
   const int rank_;
@@ -36319,17 +36494,20 @@ struct MailboxTransfer {
       const int peer = gone();
       if (peer >= 0 && !done()) {
         return Cause{CauseKind::disagreement, -1, "",
-                     present() + " cannot be finished: rank " + std::to_string(job_rank(peer)) +
-                         " has left the channel without completing it"};
+                     format_text("{} cannot be finished: rank {} has left the channel without completing it",
+                                 {present(), job_rank(peer)})};
       }
       return std::nullopt;
     }
 
     std::string missing(std::chrono::milliseconds waited) const {
-      const std::string after = " after " + std::to_string(waited.count()) + " ms";
-      return unreceived_ ? "rank " + std::to_string(job_rank(work_.from)) + " had not sent all of it" + after
-                         : "rank " + std::to_string(job_rank(work_.to)) + " had not taken what was sent before" +
-                               after + "; where ranks send to each other before they receive, use send_recv";
+      if (unreceived_) {
+        return format_text("rank {} had not sent all of it after {} ms", {job_rank(work_.from), waited.count()});
+      }
+      return format_text(
+          "rank {} had not taken what was sent before after {} ms; where ranks send to each other before they receive, "
+          "use send_recv",
+          {job_rank(work_.to), waited.count()});
     }
 
    private:
@@ -36385,10 +36563,8 @@ struct MailboxTransfer {
     void receive_chunk(MailboxSlot& slot) noexcept {
       if (slot.count != work_.output_count || slot.dtype != work_.output_dtype) {
         channel_.fail({CauseKind::disagreement, -1, "",
-                       "on channel '" + channel_.name() + "', rank " + std::to_string(job_rank(work_.from)) +
-                           " sends " + std::to_string(slot.count) + " " + name(slot.dtype) + " and rank " +
-                           std::to_string(channel_.job_rank()) + " receives " + std::to_string(work_.output_count) +
-                           " " + name(work_.output_dtype) + "; both give the same count and type"});
+                       unequal_message(channel_.name(), {job_rank(work_.from), slot.count, slot.dtype},
+                                       {channel_.job_rank(), work_.output_count, work_.output_dtype})});
         return;
       }
       const std::size_t bytes = work_.output_count * size_bytes(work_.output_dtype);
@@ -36620,8 +36796,9 @@ struct Communicator::ChannelOwner {
     ++collectives;
     check();
     if (!same) {
-      throw Error(Errc::unsupported, "the ranks of channel '" + channel->name() +
-                                         "' do not see the same memory; use backend::Mpi, Gloo or Nccl between hosts");
+      throw_error(Errc::unsupported,
+                  "the ranks of channel '{}' do not see the same memory; use backend::Mpi, Gloo or Nccl between hosts",
+                  {channel->name()});
     }
   }
 
@@ -36743,7 +36920,7 @@ DTRAIN_DEFINED Allocation Communicator::allocate_blocking(std::size_t bytes, Dea
   const auto check = [owner = owner_.get()] {
     owner->run_other_streams();
     owner->check();
-    owner->channel->throw_if_peer_gone("allocating memory on channel '" + owner->context.name + "'");
+    owner->channel->throw_if_peer_gone(format_text("allocating memory on channel '{}'", {owner->context.name}));
   };
   const MappedSegment shared = SegmentSetup(owner_->context, ++owner_->segment_setups, bytes, deadline, check).run();
   owner_->check();
@@ -36775,14 +36952,14 @@ static_assert(SharedMemory::most_ranks == max_ranks);
 
 inline void check_one_host(const rendezvous::Membership& members) {
   if (members.other_host_rank >= 0) {
-    throw Error(Errc::unsupported, "backend::SharedMemory joins the ranks of one host, but rank " +
-                                       std::to_string(members.rank) + " is on " + members.host + " and rank " +
-                                       std::to_string(members.other_host_rank) + " on " + members.other_host_text() +
-                                       "; use backend::Mpi, backend::Gloo or backend::Nccl for several hosts");
+    throw_error(Errc::unsupported,
+                "backend::SharedMemory joins the ranks of one host, but rank {} is on {} and rank {} on {}; use "
+                "backend::Mpi, backend::Gloo or backend::Nccl for several hosts",
+                {members.rank, members.host, members.other_host_rank, members.other_host_text()});
   }
   if (members.world_size > max_ranks) {
-    throw Error(Errc::limit, "backend::SharedMemory joins at most " + std::to_string(max_ranks) + " ranks, not " +
-                                 std::to_string(members.world_size) + "; use backend::Gloo or backend::Mpi");
+    throw_error(Errc::limit, "backend::SharedMemory joins at most {} ranks, not {}; use backend::Gloo or backend::Mpi",
+                {max_ranks, members.world_size});
   }
 }
 
@@ -36964,8 +37141,8 @@ inline std::chrono::nanoseconds seconds_setting(const identity::Variables& varia
   const char* const end = value->data() + value->size();
   const auto [stopped, error] = std::from_chars(value->data(), end, seconds, std::chars_format::fixed);
   if (error != std::errc{} || stopped != end || !(seconds >= 0.001 && seconds <= 1e7)) {
-    throw Error(Errc::usage, identity::quoted(variable, *value) +
-                                 " is not a number of seconds from 0.001 to 10000000; correct it or unset it");
+    throw_error(Errc::usage, "{} is not a number of seconds from 0.001 to 10000000; correct it or unset it",
+                {identity::quoted(variable, *value)});
   }
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(seconds));
 }
@@ -36980,8 +37157,8 @@ inline std::chrono::milliseconds in_milliseconds(std::chrono::nanoseconds time) 
 inline void check_log_setting(const identity::Variables& variables) {
   const std::optional<std::string> value = variables.text("DTRAIN_LOG");
   if (value && !is_log_level(*value)) {
-    throw Error(Errc::usage, identity::quoted("DTRAIN_LOG", *value) +
-                                 " is no level; set it to off, error, warning, info or debug, or unset it");
+    throw_error(Errc::usage, "{} is no level; set it to off, error, warning, info or debug, or unset it",
+                {identity::quoted("DTRAIN_LOG", *value)});
   }
 }
 
@@ -37006,8 +37183,9 @@ inline std::string secret_in_file(const std::string& path,
     length += count > 0 ? static_cast<std::size_t>(count) : 0;
   }
   if (count < 0) {
-    throw Error(Errc::usage, identity::quoted("DTRAIN_SECRET_FILE", path) + " cannot be read (" +
-                                 std::system_category().message(errno) + "); name a file that holds the job's secret");
+    const std::string reason = std::system_category().message(errno);
+    throw_error(Errc::usage, "{} cannot be read ({}); name a file that holds the job's secret",
+                {identity::quoted("DTRAIN_SECRET_FILE", path), reason});
   }
   const std::string all(text.data(), length);
   return all.substr(0, all.find_last_not_of(" \t\r\n") + 1);
@@ -37021,7 +37199,7 @@ inline std::optional<rendezvous::Secret> secret_setting(const identity::Variable
   const std::optional<std::string> text = variables.text("DTRAIN_SECRET");
   const std::optional<std::string> file = variables.text("DTRAIN_SECRET_FILE");
   if (text && file) {
-    throw Error(Errc::usage, "DTRAIN_SECRET and DTRAIN_SECRET_FILE are both set; unset one of them");
+    throw_error(Errc::usage, "DTRAIN_SECRET and DTRAIN_SECRET_FILE are both set; unset one of them");
   }
   if (text) {
     return rendezvous::Secret::of(*text, "DTRAIN_SECRET");
@@ -37271,16 +37449,17 @@ inline std::string wrapper_path(const std::string& name, const identity::Environ
   std::string_view folders = name.find('/') == std::string::npos ? std::string_view(path) : std::string_view();
   while (!folders.empty()) {
     const std::size_t end = std::min(folders.find(':'), folders.size());
-    const std::string found = std::string(end == 0 ? "." : folders.substr(0, end)) + "/" + name;
+    const std::string found = format_text("{}/{}", {end == 0 ? "." : folders.substr(0, end), name});
     if (is_program(found)) {
       return found;
     }
     folders.remove_prefix(std::min(end + 1, folders.size()));
   }
   if (name.find('/') == std::string::npos || !is_program(name)) {
-    throw Error(Errc::usage,
-                "--wrap is to put " + in_quotes(name, 256) +
-                    " in front of the workers, and there is no such program; install it, or give its path");
+    throw_error(
+        Errc::usage,
+        "--wrap is to put {} in front of the workers, and there is no such program; install it, or give its path",
+        {in_quotes(name, 256)});
   }
   return name;
 }
@@ -37295,7 +37474,7 @@ inline CommandLine command_line_of(const WorkerProgram& program, int rank) {
   if (program.wraps(rank)) {
     // In a wrapper, /proc/self would be the wrapper.
     const bool is_link = command.executable == "/proc/self/exe";
-    command.arguments.front() = is_link ? "/proc/" + std::to_string(::getpid()) + "/exe" : command.executable;
+    command.arguments.front() = is_link ? format_text("/proc/{}/exe", {::getpid()}) : command.executable;
     command.executable = program.wrapper.front();
     command.arguments.insert(command.arguments.begin(), program.wrapper.begin(), program.wrapper.end());
   }
@@ -37447,13 +37626,14 @@ inline std::vector<std::string> active_infiniband_ports(const SystemFiles& files
   const std::string all = "/sys/class/infiniband";
   std::vector<std::string> active;
   for (const std::string& adapter : files.names(all)) {
-    const std::string ports = all + "/" + adapter + "/ports";
+    const std::string ports = format_text("{}/{}/ports", {all, adapter});
     for (const std::string& port : files.names(ports)) {
-      const std::string folder = ports + "/" + port;
+      const std::string folder = format_text("{}/{}", {ports, port});
       const bool is_up = files.line(folder + "/state").value_or("").find("ACTIVE") != std::string::npos;
       if (is_up && files.line(folder + "/link_layer") == "InfiniBand") {
         const std::optional<std::string> rate = files.line(folder + "/rate");
-        active.push_back(sanitize(adapter + " port " + port + (rate ? " (" + rate->substr(0, 64) + ")" : "")));
+        const std::string speed = rate ? format_text(" ({})", {rate->substr(0, 64)}) : "";
+        active.push_back(sanitize(format_text("{} port {}{}", {adapter, port, speed})));
       }
     }
   }
@@ -37511,14 +37691,14 @@ inline std::optional<std::string> interface_without_others(const LocalInterface&
   for (const net::InterfaceAddress& each : others) {
     const bool is_new = proposals.find(each.interface + " (") == std::string::npos;  // its first address is enough
     if (is_new && !each.address.is_loopback() && !is_container_bridge(each.interface)) {
-      proposals += (proposals.empty() ? "" : ", ") + each.interface + " (" + each.address.host() + ")";
+      proposals += format_text("{}{} ({})", {proposals.empty() ? "" : ", ", each.interface, each.address.host()});
     }
   }
-  return own.name + " (" + own.address + ") is " +
-         (is_bridge ? "a bridge for this machine's containers" : "the loopback interface") +
-         ", by which other hosts cannot reach this one; set MASTER_ADDR to an address of rank 0's host, or "
-         "DTRAIN_INTERFACE to an interface of this one" +
-         (proposals.empty() ? "" : "; there are: " + proposals);
+  return format_text(
+      "{} ({}) is {}, by which other hosts cannot reach this one; set MASTER_ADDR to an address of rank 0's host, or "
+      "DTRAIN_INTERFACE to an interface of this one{}{}",
+      {own.name, own.address, is_bridge ? "a bridge for this machine's containers" : "the loopback interface",
+       proposals.empty() ? "" : "; there are: ", proposals});
 }
 
 /// An InfiniBand port is active, but environment variables disable InfiniBand.
@@ -37532,9 +37712,10 @@ inline std::optional<std::string> unused_infiniband(const identity::Variables& v
   for (const std::string& variable : against) {
     names += (names.empty() ? "" : " and ") + variable;
   }
-  return "InfiniBand is up at " + ports.front() +
-         (ports.size() > 1 ? " and " + std::to_string(ports.size() - 1) + " more" : "") + ", but " + names +
-         (against.size() > 1 ? " keep" : " keeps") + " the job from it; unset " + (against.size() > 1 ? "them" : "it");
+  const std::string more = ports.size() > 1 ? format_text(" and {} more", {ports.size() - 1}) : "";
+  return format_text(
+      "InfiniBand is up at {}{}, but {} {} the job from it; unset {}",
+      {ports.front(), more, names, against.size() > 1 ? "keep" : "keeps", against.size() > 1 ? "them" : "it"});
 }
 
 /// InfiniBand needs locked memory. With a limit below 1 GiB a job exceeds it, or uses TCP instead.
@@ -37551,9 +37732,10 @@ inline std::optional<std::string> little_lockable_memory(const SystemFiles& file
   if (!bytes || *bytes >= (std::uint64_t{1} << 30)) {
     return std::nullopt;
   }
-  return "RLIMIT_MEMLOCK is " + std::to_string(*bytes >> 10) +
-         " KiB, and InfiniBand needs memory that it may lock; set it with ulimit -l unlimited, with memlock in "
-         "/etc/security/limits.conf, or with docker run --ulimit memlock=-1";
+  return format_text(
+      "RLIMIT_MEMLOCK is {} KiB, and InfiniBand needs memory that it may lock; set it with ulimit -l unlimited, with "
+      "memlock in /etc/security/limits.conf, or with docker run --ulimit memlock=-1",
+      {*bytes >> 10});
 }
 
 /// Azure's images have a file with the topology of GPUs and adapters, which their virtual PCI bus hides from NCCL.
@@ -37573,7 +37755,9 @@ inline std::optional<std::string> unused_topology_file(const identity::Variables
     }
     if (!found.empty()) {
       const std::string path = sanitize(top + "/" + found);
-      return path + " tells NCCL how this machine is wired, but NCCL_TOPO_FILE is not set; set NCCL_TOPO_FILE=" + path;
+      return format_text(
+          "{} tells NCCL how this machine is wired, but NCCL_TOPO_FILE is not set; set NCCL_TOPO_FILE={}",
+          {path, path});
     }
   }
   return std::nullopt;
@@ -37618,8 +37802,8 @@ NetworkReport network_report(const identity::Variables& variables, const std::op
   };
   const std::optional<LocalInterface> own = local_interface(variables, master, files, addresses, address_towards);
   if (own) {
-    report.interface = "network: " + own->name + " (" + own->address + "), " +
-                       (own->is_loopback ? "within this host" : speed_text(interface_speed(own->name, files)));
+    const std::string speed = own->is_loopback ? "within this host" : speed_text(interface_speed(own->name, files));
+    report.interface = format_text("network: {} ({}), {}", {own->name, own->address, speed});
   } else {
     report.interface = "network: no interface leads to other hosts";
   }
@@ -37642,7 +37826,7 @@ inline NetworkReport local_network_report(const identity::Variables& variables,
                             return target ? net::address_towards(*target) : net::address_of_default_route();
                           });
   } catch (const Error& error) {
-    return {std::string("network: not known, because ") + error.what(), {}};
+    return {format_text("network: not known, because {}", {error.what()}), {}};
   }
 }
 
@@ -37658,18 +37842,18 @@ namespace DTRAIN_NAMESPACE::launch {
 /// Keys of an attempt begin with "attempt/" and its number. Stop requests are of the job, not of an attempt.
 class LauncherKeys {
  public:
-  explicit LauncherKeys(int attempt) : attempt_("attempt/" + std::to_string(attempt) + "/") {}
+  explicit LauncherKeys(int attempt) : attempt_(format_text("attempt/{}/", {attempt})) {}
 
-  static std::string node_info(int node) { return "node/" + std::to_string(node); }       ///< NodeInfo
-  static std::string table() { return "nodes"; }                                          ///< NodeTable
-  static std::string stop(int count) { return "stop/" + std::to_string(count); }          ///< a signal
-  std::string start() const { return attempt_ + "start"; }                                ///< ranks can join
-  std::string complete() const { return attempt_ + "complete"; }                          ///< all ranks have joined
-  std::string cause() const { return attempt_ + "cause"; }                                ///< FailureRecord
-  std::string failing() const { return attempt_ + "failing"; }                            ///< FailureRecord
-  std::string left(int rank) const { return attempt_ + "left/" + std::to_string(rank); }  ///< it has left
-  std::string end(int node) const { return attempt_ + "end/" + std::to_string(node); }    ///< NodeEnd
-  std::string job_result() const { return attempt_ + "job_result"; }                      ///< JobResult
+  static std::string node_info(int node) { return "node/" + std::to_string(node); }        ///< NodeInfo
+  static std::string table() { return "nodes"; }                                           ///< NodeTable
+  static std::string stop(int count) { return "stop/" + std::to_string(count); }           ///< a signal
+  std::string start() const { return attempt_ + "start"; }                                 ///< ranks can join
+  std::string complete() const { return attempt_ + "complete"; }                           ///< all ranks have joined
+  std::string cause() const { return attempt_ + "cause"; }                                 ///< FailureRecord
+  std::string failing() const { return attempt_ + "failing"; }                             ///< FailureRecord
+  std::string left(int rank) const { return format_text("{}left/{}", {attempt_, rank}); }  ///< it has left
+  std::string end(int node) const { return format_text("{}end/{}", {attempt_, node}); }    ///< NodeEnd
+  std::string job_result() const { return attempt_ + "job_result"; }                       ///< JobResult
 
  private:
   std::string attempt_;
@@ -37736,18 +37920,18 @@ inline NodeTable table_of(const std::vector<NodeInfo>& node_infos) {
     ranks += info.workers;
     const auto [position, is_new] = node_of_host.emplace(info.host_id, node);
     if (!is_new && table.problem.empty()) {
-      table.problem = "nodes " + std::to_string(position->second) + " and " + std::to_string(node) + " are one host, " +
-                      info.host +
-                      "; start one launcher on each host (with more workers: "
-                      "--nproc-per-node), or set another DTRAIN_HOST_ID for each to let one host be several nodes";
+      table.problem = format_text(
+          "nodes {} and {} are one host, {}; start one launcher on each host (with more workers: --nproc-per-node), or "
+          "set another DTRAIN_HOST_ID for each to let one host be several nodes",
+          {position->second, node, info.host});
     }
     if (info.workers < 1 && table.problem.empty()) {
-      table.problem = "node " + std::to_string(node) + " has " + std::to_string(info.workers) + " workers";
+      table.problem = format_text("node {} has {} workers", {node, info.workers});
     }
   }
   if (ranks > rendezvous::max_world_size && table.problem.empty()) {
-    table.problem = "all nodes together have " + std::to_string(ranks) + " workers; at most " +
-                    std::to_string(rendezvous::max_world_size) + " are possible";
+    table.problem =
+        format_text("all nodes together have {} workers; at most {} are possible", {ranks, rendezvous::max_world_size});
   }
   return table;
 }
@@ -37755,10 +37939,9 @@ inline NodeTable table_of(const std::vector<NodeInfo>& node_infos) {
 /// "4 ranks on 2 nodes (3 on node 0, 1 on node 1)"; lists at most 8 nodes.
 inline std::string to_string(const NodeTable& table) {
   constexpr std::size_t most = 8;
-  std::string text =
-      std::to_string(table.world_size()) + " ranks on " + std::to_string(table.node_count()) + " nodes (";
+  std::string text = format_text("{} ranks on {} nodes (", {table.world_size(), table.node_count()});
   for (std::size_t node = 0; node < table.workers.size() && node < most; ++node) {
-    text += (node == 0 ? "" : ", ") + std::to_string(table.workers[node]) + " on node " + std::to_string(node);
+    text += format_text("{}{} on node {}", {node == 0 ? "" : ", ", table.workers[node], node});
   }
   return text + (table.workers.size() > most ? ", ...)" : ")");
 }
@@ -37777,13 +37960,12 @@ namespace DTRAIN_NAMESPACE::launch {
 inline std::string lost_launcher_message(const Cause& cause, const std::string& store) {
   if (cause.rank < 0) {
     return cause.kind == CauseKind::lost
-               ? "node 0's launcher at " + store + " was lost, and with it the job: " + cause.text
+               ? format_text("node 0's launcher at {} was lost, and with it the job: {}", {store, cause.text})
                : "the launchers of this job did not all join: " + cause.text;
   }
-  const std::string launcher = "the launcher of node " + std::to_string(cause.rank) +
-                               (cause.host.empty() ? std::string() : " on host " + cause.host);
-  return launcher + (cause.kind == CauseKind::lost ? " was lost, and with it the job: " : " ended the job: ") +
-         cause.text;
+  return format_text("the launcher of node {}{}{} {}: {}",
+                     {cause.rank, cause.host.empty() ? "" : " on host ", cause.host,
+                      cause.kind == CauseKind::lost ? "was lost, and with it the job" : "ended the job", cause.text});
 }
 
 /// "nodes 1 and 2": rank_list for nodes.
@@ -37796,10 +37978,10 @@ inline std::string node_list(const std::vector<int>& nodes) {
 /// @param timeout how long the others waited: "600.0 s"
 inline std::string missing_nodes(const std::vector<int>& missing, int node_count, const std::string& timeout,
                                  const std::string& store) {
-  return node_list(missing) + " of " + std::to_string(node_count) + " did not join within " + timeout +
-         "; start this program there too, with its --node-rank, the same --nnodes and the same DTRAIN_SECRET, and see "
-         "whether it can reach " +
-         store;
+  return format_text(
+      "{} of {} did not join within {}; start this program there too, with its --node-rank, the same --nnodes and the "
+      "same DTRAIN_SECRET, and see whether it can reach {}",
+      {node_list(missing), node_count, timeout, store});
 }
 
 }  // namespace DTRAIN_NAMESPACE::launch
@@ -37854,7 +38036,7 @@ class RankStore {
     };
     job_ = &server_->open(std::move(job));
     if (cause_) {  // the attempt has failed already: start no worker
-      throw Error(Errc::limit, cause_->text);
+      throw_error(Errc::limit, "{}", {cause_->text});
     }
   }
 
@@ -38130,7 +38312,7 @@ inline void make_directories(const std::string& path) {
     const bool there = ::mkdir(part.c_str(), 0777) == 0 ||
                        (errno == EEXIST && ::stat(part.c_str(), &status) == 0 && S_ISDIR(status.st_mode));
     if (!there) {
-      throw errno_error("making the directory " + part + " for --log-dir", "give a directory that can be written");
+      throw_errno("making the directory {} for --log-dir", {part}, "give a directory that can be written");
     }
     if (end == std::string::npos) {
       return;
@@ -38151,7 +38333,7 @@ class LogFile {
         on_lost_(std::move(on_lost)),
         file_(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0666)) {
     if (!file_) {
-      throw errno_error("opening " + path + " for --log-dir", "give a directory that can be written");
+      throw_errno("opening {} for --log-dir", {path}, "give a directory that can be written");
     }
   }
 
@@ -38165,7 +38347,7 @@ class LogFile {
         const std::string reason = std::generic_category().message(errno);
         file_.reset();
         if (on_lost_) {
-          on_lost_("writing " + path_ + ": " + reason);
+          on_lost_(format_text("writing {}: {}", {path_, reason}));
         }
         return false;
       }
@@ -38198,7 +38380,7 @@ class StdinForwarder {
       : loop_(&loop), source_(source), pipe_(std::move(pipe)), can_wait_(can_be_waited_for(source)) {
     const int flags = ::fcntl(pipe_.get(), F_GETFL);
     if (flags < 0 || ::fcntl(pipe_.get(), F_SETFL, flags | O_NONBLOCK) != 0) {
-      throw errno_error("preparing the pipe of a worker's input");
+      throw_errno("preparing the pipe of a worker's input");
     }
   }
   StdinForwarder(const StdinForwarder&) = delete;
@@ -38359,7 +38541,7 @@ inline std::string signal_name(int signal) {
 }
 
 /// For a signal that the system sends when a process exceeds a limit, text that names the limit; else empty.
-inline std::string limit_behind_signal(int signal) {
+inline const char* limit_behind_signal(int signal) {
   switch (signal) {
     case SIGXCPU: return ": the limit of processor time, ulimit -t";
     case SIGXFSZ: return ": the limit of file sizes, ulimit -f";
@@ -38380,9 +38562,9 @@ struct ExitStatus {
   int exit_code() const noexcept { return signal != 0 ? 128 + signal : code; }
 
   std::string text() const {
-    return signal != 0 ? "killed by signal " + std::to_string(signal) + " (" + signal_name(signal) +
-                             limit_behind_signal(signal) + ")"
-                       : "exit code " + std::to_string(code);
+    return signal != 0
+               ? format_text("killed by signal {} ({}{})", {signal, signal_name(signal), limit_behind_signal(signal)})
+               : "exit code " + std::to_string(code);
   }
 
   friend constexpr bool operator==(const ExitStatus&, const ExitStatus&) = default;
@@ -38449,7 +38631,7 @@ inline std::optional<WorkerEnd> first_failure(const std::vector<WorkerEnd>& ends
 /// "rank 2 on host gpu-a failed first: killed by signal 9 (SIGKILL)". If no end is primary, the store's cause.
 inline std::string failure_sentence(const WorkerEnd& first, const std::optional<Cause>& cause, std::string_view host) {
   return first.is_primary() || !cause
-             ? "rank " + std::to_string(first.rank) + " on host " + std::string(host) + " failed first: " + first.text()
+             ? format_text("rank {} on host {} failed first: {}", {first.rank, host, first.text()})
              : "the job failed: " + cause->sentence();
 }
 
@@ -38469,11 +38651,11 @@ inline std::vector<std::string> failure_report(const WorkerEnd& first, std::vect
     secondary.erase(std::remove(secondary.begin(), secondary.end(), first.rank), secondary.end());
   }
   if (!secondary.empty()) {
-    lines.push_back("failed because of it, with exit code " + std::to_string(exit_code_job_failed) + ": " +
-                    rendezvous::rank_list(secondary));
+    lines.push_back(format_text("failed because of it, with exit code {}: {}",
+                                {exit_code_job_failed, rendezvous::rank_list(secondary)}));
   }
   if (!last_lines.empty()) {
-    lines.push_back("the last lines that rank " + std::to_string(first.rank) + " wrote to stderr:");
+    lines.push_back(format_text("the last lines that rank {} wrote to stderr:", {first.rank}));
     for (const std::string& line : last_lines) {
       lines.push_back("    " + line);
     }
@@ -38483,10 +38665,9 @@ inline std::vector<std::string> failure_report(const WorkerEnd& first, std::vect
 
 /// One line for a job that ended because of a signal to the launcher.
 inline std::string stop_report(int signal, const std::optional<WorkerEnd>& first, std::string_view host) {
-  std::string line = signal_name(signal) + " was forwarded to the workers; ";
-  return first ? line + "rank " + std::to_string(first->rank) + " on host " + std::string(host) +
-                     " ended first: " + first->text()
-               : line + "all of them ended well";
+  const std::string end = first ? format_text("rank {} on host {} ended first: {}", {first->rank, host, first->text()})
+                                : "all of them ended well";
+  return format_text("{} was forwarded to the workers; {}", {signal_name(signal), end});
 }
 
 }  // namespace DTRAIN_NAMESPACE::launch
@@ -38544,7 +38725,7 @@ struct RestartPolicy {
 
   /// "attempt 2 of 4 begins: WHY"
   std::string announcement(int attempt, const std::string& why) const {
-    return "attempt " + std::to_string(attempt + 1) + " of " + std::to_string(max_restarts + 1) + " begins: " + why;
+    return format_text("attempt {} of {} begins: {}", {attempt + 1, max_restarts + 1, why});
   }
 };
 
@@ -38728,8 +38909,8 @@ inline std::optional<std::string_view> flag_named(std::string_view given) {
     }
   }
   if (!closest.empty()) {
-    throw Error(Errc::usage, "unknown flag " + std::string(given) + "; did you mean " + std::string(closest) +
-                                 "? (put the program's own flags of that name after --)");
+    throw_error(Errc::usage, "unknown flag {}; did you mean {}? (put the program's own flags of that name after --)",
+                {given, closest});
   }
   return std::nullopt;
 }
@@ -38740,8 +38921,7 @@ inline constexpr int most_rank = 1000000000;
 inline int number_of(std::string_view flag, std::string_view value, int most) {
   const std::optional<int> number = identity::parse_integer(std::string(value));
   if (!number || *number > most) {
-    throw Error(Errc::usage, identity::quoted(std::string(flag).c_str(), value) + " is not a number from 0 to " +
-                                 std::to_string(most));
+    throw_error(Errc::usage, "{} is not a number from 0 to {}", {identity::quoted(flag, value), most});
   }
   return *number;
 }
@@ -38750,9 +38930,8 @@ inline int number_of(std::string_view flag, std::string_view value, int most) {
 inline std::vector<std::string> wrapper_words(std::string_view value) {
   std::optional<std::vector<std::string>> words = command_words(value);
   if (!words || words->empty()) {
-    throw Error(Errc::usage, identity::quoted("--wrap", value) +
-                                 " is no command: " + (words ? "it has no word" : "a quote in it has no end") +
-                                 "; give it as a shell would take it, like --wrap='valgrind -q --'");
+    throw_error(Errc::usage, "{} is no command: {}; give it as a shell would take it, like --wrap='valgrind -q --'",
+                {identity::quoted("--wrap", value), words ? "it has no word" : "a quote in it has no end"});
   }
   return *std::move(words);
 }
@@ -38760,8 +38939,9 @@ inline std::vector<std::string> wrapper_words(std::string_view value) {
 /// @throws Error (usage) for flags that contradict each other
 inline void check_together(const Flags& flags) {
   if (flags.wrapped_rank && flags.wrapper.empty()) {
-    throw Error(Errc::usage, "--wrap-rank=" + std::to_string(*flags.wrapped_rank) +
-                                 " says which rank is wrapped, and nothing says in what; add --wrap='COMMAND'");
+    throw_error(Errc::usage,
+                "--wrap-rank={} says which rank is wrapped, and nothing says in what; add --wrap='COMMAND'",
+                {*flags.wrapped_rank});
   }
   if (!flags.in_process) {
     return;
@@ -38773,9 +38953,10 @@ inline void check_together(const Flags& flags) {
                             : flags.node.nproc_per_node.value_or("1") != "1" ? "--nproc-per-node"
                                                                              : nullptr;
   if (other != nullptr) {
-    throw Error(Errc::usage, std::string("--in-process makes this process rank 0 of 1, without a launcher and without "
-                                         "other workers: leave out ") +
-                                 other + ", or --in-process");
+    throw_error(Errc::usage,
+                "--in-process makes this process rank 0 of 1, without a launcher and without other workers: leave out "
+                "{}, or --in-process",
+                {other});
   }
 }
 
@@ -38810,7 +38991,7 @@ inline Flags parse_flags(identity::Arguments arguments) {
       value = arguments[++i];
     }
     if (value.empty()) {
-      throw Error(Errc::usage, std::string(argument) + " has no value; give it as " + std::string(*flag) + "=VALUE");
+      throw_error(Errc::usage, "{} has no value; give it as {}=VALUE", {argument, *flag});
     }
     if (*flag == "--nproc-per-node") flags.node.nproc_per_node = value;
     if (*flag == "--nnodes") flags.node.node_count = value;
@@ -38837,10 +39018,11 @@ inline void refuse_launcher_flags(const std::vector<std::string>& arguments) {
     std::string name = arguments[i].substr(0, arguments[i].find('='));
     std::replace(name.begin(), name.end(), '_', '-');
     if (std::find(launchers.begin(), launchers.end(), name) != launchers.end() || detail::is_short_for_workers(name)) {
-      throw Error(Errc::usage,
-                  arguments[i] + " is a flag of launch::PerNode, which starts its workers itself; this program is " +
-                      "launch::PerProcess, started once for each rank by mpirun, srun, torchrun or a script: leave " +
-                      "the flag out, put it behind -- if it is the program's own, or build the program with PerNode");
+      throw_error(Errc::usage,
+                  "{} is a flag of launch::PerNode, which starts its workers itself; this program is "
+                  "launch::PerProcess, started once for each rank by mpirun, srun, torchrun or a script: leave "
+                  "the flag out, put it behind -- if it is the program's own, or build the program with PerNode",
+                  {arguments[i]});
     }
   }
 }
@@ -38904,8 +39086,8 @@ inline std::optional<pid_t> take_number(std::string_view& text) {
 inline bool is_same_program(pid_t a, pid_t b) {
   struct ::stat first {};
   struct ::stat second {};
-  return ::stat(("/proc/" + std::to_string(a) + "/exe").c_str(), &first) == 0 &&
-         ::stat(("/proc/" + std::to_string(b) + "/exe").c_str(), &second) == 0 && first.st_dev == second.st_dev &&
+  return ::stat(format_text("/proc/{}/exe", {a}).c_str(), &first) == 0 &&
+         ::stat(format_text("/proc/{}/exe", {b}).c_str(), &second) == 0 && first.st_dev == second.st_dev &&
          first.st_ino == second.st_ino;
 }
 
@@ -38913,7 +39095,7 @@ inline bool is_same_program(pid_t a, pid_t b) {
 
 /// The parent's process id. nullopt: the process has ended. 0: its parent is in another process namespace.
 inline std::optional<pid_t> parent_of(pid_t process) {
-  const std::string all = SystemFiles().text("/proc/" + std::to_string(process) + "/stat").value_or("");
+  const std::string all = SystemFiles().text(format_text("/proc/{}/stat", {process})).value_or("");
   const std::optional<detail::ProcessStatus> status = detail::parse_process_status(all);
   return status ? std::optional(static_cast<pid_t>(status->parent)) : std::nullopt;
 }
@@ -38934,9 +39116,9 @@ inline std::vector<pid_t> descendants_of(pid_t process) {
   const SystemFiles files;
   std::vector<pid_t> found{process};
   for (std::size_t i = 0; i < found.size() && found.size() < most; ++i) {
-    const std::string tasks = "/proc/" + std::to_string(found[i]) + "/task";
+    const std::string tasks = format_text("/proc/{}/task", {found[i]});
     for (const std::string& task : files.names(tasks)) {
-      const std::string text = files.text(tasks + "/" + task + "/children").value_or("");
+      const std::string text = files.text(format_text("{}/{}/children", {tasks, task})).value_or("");
       std::string_view children = text;
       while (const std::optional<pid_t> child = detail::take_number(children)) {
         found.push_back(*child);
@@ -39057,7 +39239,7 @@ inline JobIdentity job_identity(const identity::Variables& variables, const iden
   const std::string own_variable = identity.elastic ? "TORCHELASTIC_RUN_ID" : identity.rank_variable;
   const std::optional<std::string> own_value = variables.text(own_variable);
   const std::optional<Starter> starter =
-      starter_of(files, ::getppid(), own_value ? own_variable + "=" + *own_value : std::string());
+      starter_of(files, ::getppid(), own_value ? format_text("{}={}", {own_variable, *own_value}) : "");
   if (starter) {
     origin.starter = starter->process;
     origin.starter_began = starter->began;
@@ -39099,9 +39281,10 @@ inline void require_single_thread() {
   constexpr std::size_t expected = DTRAIN_THREAD_SANITIZER ? 2 : 1;  // the sanitizer has its own thread
   const std::size_t count = thread_count();
   if (count > expected || ::gettid() != ::getpid()) {
-    throw Error(Errc::usage, "this process has " + std::to_string(count) +
-                                 " threads already; make dtrain::run the first statement of main, before anything that "
-                                 "starts threads, MPI or CUDA");
+    throw_error(Errc::usage,
+                "this process has {} threads already; make dtrain::run the first statement of main, before anything "
+                "that starts threads, MPI or CUDA",
+                {count});
   }
 }
 
@@ -39110,7 +39293,7 @@ inline void require_single_thread() {
 inline void open_standard_descriptors() {
   for (int descriptor = 0; descriptor <= 2; ++descriptor) {
     if (::fcntl(descriptor, F_GETFD) < 0 && ::open("/dev/null", O_RDWR) != descriptor) {
-      throw errno_error("opening /dev/null in the place of a closed standard descriptor");
+      throw_errno("opening /dev/null in the place of a closed standard descriptor");
     }
   }
 }
@@ -39120,13 +39303,13 @@ inline void open_standard_descriptors() {
 inline void survive_file_size_limit() {
   struct sigaction present {};
   if (::sigaction(SIGXFSZ, nullptr, &present) != 0) {
-    throw errno_error("asking what SIGXFSZ does");
+    throw_errno("asking what SIGXFSZ does");
   }
   if (present.sa_handler == SIG_DFL) {
     present.sa_handler = [](int) {};
     present.sa_flags = SA_RESTART;
     if (::sigaction(SIGXFSZ, &present, nullptr) != 0) {
-      throw errno_error("handling SIGXFSZ");
+      throw_errno("handling SIGXFSZ");
     }
   }
 }
@@ -39134,7 +39317,7 @@ inline void survive_file_size_limit() {
 /// Makes this process the parent of workers' orphans, so that it can reap them, also as PID 1 of a container.
 inline void become_subreaper() {
   if (::prctl(PR_SET_CHILD_SUBREAPER, 1) != 0) {
-    throw errno_error("becoming the subreaper of what the workers leave behind");
+    throw_errno("becoming the subreaper of what the workers leave behind");
   }
 }
 
@@ -39142,13 +39325,13 @@ inline void become_subreaper() {
 /// Threads: the main thread, before there are others. @throws Error (usage) if no ancestor is the launcher
 inline void end_with_launcher(pid_t launcher) {
   if (::unsetenv(wrapped_variable) != 0 || ::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) {
-    throw errno_error("making this worker end with the command of --wrap");
+    throw_errno("making this worker end with the command of --wrap");
   }
   if (!has_ancestor(launcher)) {
-    throw Error(Errc::usage,
-                "process " + std::to_string(launcher) +
-                    ", the launcher of this worker, is none of its ancestors: it has ended, or the command "
-                    "of --wrap does not stay the parent of what it starts; wrap in one that does");
+    throw_error(Errc::usage,
+                "process {}, the launcher of this worker, is none of its ancestors: it has ended, or the command of "
+                "--wrap does not stay the parent of what it starts; wrap in one that does",
+                {launcher});
   }
 }
 
@@ -39181,7 +39364,7 @@ inline void log_identity(const identity::ProcessIdentity& identity, const identi
     return;
   }
   const NetworkReport report = local_network_report(variables, identity.master_addr, true);
-  log(LogLevel::warning, to_string(identity) + "; " + report.interface);
+  log(LogLevel::warning, format_text("{}; {}", {to_string(identity), report.interface}));
   for (const std::string& warning : report.warnings) {
     log(LogLevel::warning, "slow path: " + warning);
   }
@@ -39209,7 +39392,7 @@ DTRAIN_DEFINED RankProcess rank_process_of(JoinOptions options) {
   if (worker.identity.elastic && worker.identity.master_addr) {
     // torchrun's port may be taken by another torchrun; its name may be "none".
     const int port = worker.identity.master_port.value_or(identity::default_master_port);
-    job.name += "@" + *worker.identity.master_addr + ":" + std::to_string(port);
+    job.name += format_text("@{}:{}", {*worker.identity.master_addr, port});
     worker.master_ports = static_cast<std::uint16_t>(std::min(16, 65536 - port));
   }
   worker.identity.job = std::move(job.name);
@@ -39377,17 +39560,16 @@ inline int worker_count(const std::optional<std::string>& given, int cores, Visi
   if (*given == "auto") {
     const int devices = visible_devices();
     if (devices < 1) {
-      throw Error(
-          Errc::usage,
-          "--nproc-per-node=auto starts a worker for each visible GPU, and there is none; look at nvidia-smi and "
-          "CUDA_VISIBLE_DEVICES");
+      throw_error(Errc::usage,
+                  "--nproc-per-node=auto starts a worker for each visible GPU, and there is none; look at nvidia-smi "
+                  "and CUDA_VISIBLE_DEVICES");
     }
     return devices;
   }
   const int count = identity::parse_integer(*given).value_or(0);
   if (count < 1 || count > most_workers) {
-    throw Error(Errc::usage, identity::quoted("--nproc-per-node", *given) + " is not a number of workers from 1 to " +
-                                 std::to_string(most_workers) + ", or auto");
+    throw_error(Errc::usage, "{} is not a number of workers from 1 to {}, or auto",
+                {identity::quoted("--nproc-per-node", *given), most_workers});
   }
   return count;
 }
@@ -39427,9 +39609,9 @@ inline identity::NodeIdentity node_of(const identity::Environment& environment, 
     }
     const std::string stated =
         identity::Variables(environment).stated({"RANK", "WORLD_SIZE", "NODE_RANK", "NNODES", "PET_NNODES"});
-    throw Error(Errc::identity, std::string(error.what()) + " (launch::PerNode reads " +
-                                    (stated.empty() ? "this environment" : stated) +
-                                    " for the whole node; if there is only this node, give --nnodes=1)");
+    throw_error(Errc::identity,
+                "{} (launch::PerNode reads {} for the whole node; if there is only this node, give --nnodes=1)",
+                {error.what(), stated.empty() ? "this environment" : stated});
   }
 }
 
@@ -39441,14 +39623,12 @@ inline std::optional<rendezvous::Secret> secret_of_nodes(const identity::Variabl
   }
   std::optional<rendezvous::Secret> secret = secret_setting(variables);
   if (!secret) {
-    throw Error(Errc::usage,
-                "this is node " + std::to_string(options.node.node_rank) + " of " +
-                    std::to_string(options.node.node_count) + " (from " + options.node_source +
-                    "), and the launchers of several nodes need a secret that they share: make one with "
-                    "DTRAIN_SECRET=$(openssl rand -hex 32) and start every node with it, or put it into a file that "
-                    "DTRAIN_SECRET_FILE names; if there is only this node, give --nnodes=1; if this program is started "
-                    "once for "
-                    "each rank, its policy needs launch::PerProcess");
+    throw_error(Errc::usage,
+                "this is node {} of {} (from {}), and the launchers of several nodes need a secret that they share: "
+                "make one with DTRAIN_SECRET=$(openssl rand -hex 32) and start every node with it, or put it into a "
+                "file that DTRAIN_SECRET_FILE names; if there is only this node, give --nnodes=1; if this program is "
+                "started once for each rank, its policy needs launch::PerProcess",
+                {options.node.node_rank, options.node.node_count, options.node_source});
   }
   return secret;
 }
@@ -39459,9 +39639,10 @@ inline std::optional<rendezvous::Secret> secret_of_nodes(const identity::Variabl
 /// @throws Error (usage) if the backend does not support so many ranks on one host
 inline void check_most_workers(int workers, const BackendFacts& backend) {
   if (backend.most_ranks != 0 && workers > backend.most_ranks) {
-    throw Error(Errc::usage, "backend::" + std::string(backend.name) + " joins at most " +
-                                 std::to_string(backend.most_ranks) + " ranks, not " + std::to_string(workers) +
-                                 "; use backend::Gloo, or start fewer workers (--nproc-per-node)");
+    throw_error(Errc::usage,
+                "backend::{} joins at most {} ranks, not {}; use backend::Gloo, or start fewer workers "
+                "(--nproc-per-node)",
+                {backend.name, backend.most_ranks, workers});
   }
 }
 
@@ -39538,9 +39719,10 @@ class NodeRendezvous {
       co_return;
     }
     if (options_->node.node_rank != 0 && net::is_any_host(master_addr_)) {
-      throw Error(Errc::usage, "node " + std::to_string(options_->node.node_rank) + " cannot connect to node 0 at " +
-                                   master_addr_ + ", which means every interface of a host; give --master-addr=HOST, " +
-                                   "the host of node 0");
+      throw_error(Errc::usage,
+                  "node {} cannot connect to node 0 at {}, which means every interface of a host; give "
+                  "--master-addr=HOST, the host of node 0",
+                  {options_->node.node_rank, master_addr_});
     }
     const Deadline deadline = Deadline::after(options_->join_timeout);
     rendezvous::StoreAddress address;
@@ -39630,7 +39812,7 @@ class NodeRendezvous {
   /// @{
   const std::string& master_addr() const noexcept { return master_addr_; }
   int master_port() const noexcept { return master_port_; }
-  std::string store_text() const { return master_addr_ + ":" + std::to_string(master_port_); }  ///< "host:29500"
+  std::string store_text() const { return format_text("{}:{}", {master_addr_, master_port_}); }  ///< "host:29500"
   /// @}
 
   /// The secret that the only launcher of a job has drawn; else empty.
@@ -39710,7 +39892,7 @@ class NodeRendezvous {
     const std::string value = co_await get(LauncherKeys::table());
     table_ = from_bytes<NodeTable>(value, launcher_value);
     if (!table_.problem.empty()) {
-      throw Error(Errc::usage, table_.problem);
+      throw_error(Errc::usage, "{}", {table_.problem});
     }
   }
 
@@ -39768,7 +39950,7 @@ class JobCoordinator {
     if (is_first()) {
       rendezvous::StoreJobOptions job;
       job.world_size = table.world_size();
-      job.owner = std::string(is_alone() ? "the launcher" : "the launcher of node 0") + " on host " + host_->name;
+      job.owner = format_text("the launcher{} on host {}", {is_alone() ? "" : " of node 0", host_->name});
       job.further_files = files_for_workers(options_->workers);
       job.on_failure = [this](const Cause& cause) { publish(keys().cause(), to_bytes(FailureRecord{cause})); };
       job.on_left = [this](int rank) {
@@ -39797,8 +39979,8 @@ class JobCoordinator {
   /// For several nodes, on node 0: "4 ranks on 2 nodes (3 on node 0, ...". Else empty. @pre assign_ranks() has ended
   std::string description() const {
     return is_alone() || !is_first()
-               ? std::string()
-               : to_string(node_rendezvous_.table()) + ", store at " + node_rendezvous_.store_text();
+               ? ""
+               : format_text("{}, store at {}", {to_string(node_rendezvous_.table()), node_rendezvous_.store_text()});
   }
 
   /// Begins an attempt: after it, ranks of this attempt can join. Attempts count from 0.
@@ -40085,7 +40267,7 @@ class LineFold {
 
   static constexpr std::string_view own = "dtrain: ";
 
-  static std::string rank_name(int rank) { return "rank " + std::to_string(rank) + ": "; }
+  static std::string rank_name(int rank) { return format_text("rank {}: ", {rank}); }
 
   static std::string prefix_of(const std::vector<int>& ranks) {
     std::string prefix = "[";
@@ -40201,12 +40383,12 @@ class OutputRelay {
         console_(&console),
         folded_(folded),
         rank_(rank),
-        prefix_("[" + std::to_string(rank) + "] "),
+        prefix_(format_text("[{}] ", {rank})),
         is_live_(is_live && console.is_terminal()),
         log_(std::move(log)) {
     const int flags = ::fcntl(pipe_.get(), F_GETFL);
     if (flags < 0 || ::fcntl(pipe_.get(), F_SETFL, flags | O_NONBLOCK) != 0) {
-      throw errno_error("preparing the pipe of a worker's output");
+      throw_errno("preparing the pipe of a worker's output");
     }
   }
   OutputRelay(const OutputRelay&) = delete;
@@ -40307,7 +40489,7 @@ class SignalReader {
     for (const int signal : forwarded_signals) {
       struct sigaction now {};
       if (::sigaction(signal, nullptr, &now) != 0) {
-        throw errno_error("asking how a signal is handled");
+        throw_errno("asking how a signal is handled");
       }
       if (now.sa_handler != SIG_IGN) {
         sigaddset(&wanted, signal);
@@ -40317,7 +40499,7 @@ class SignalReader {
     struct sigaction standard {};
     standard.sa_handler = SIG_DFL;
     if (::sigaction(SIGCHLD, &standard, nullptr) != 0) {
-      throw errno_error("setting how SIGCHLD is handled");
+      throw_errno("setting how SIGCHLD is handled");
     }
     sigset_t blocked = wanted;
     for (const int signal : {SIGPIPE, SIGXFSZ, SIGTTIN, SIGTTOU}) {
@@ -40325,11 +40507,11 @@ class SignalReader {
     }
     descriptor_ = Descriptor(::signalfd(-1, &wanted, SFD_CLOEXEC | SFD_NONBLOCK));
     if (!descriptor_) {
-      throw errno_error("creating a descriptor for signals");
+      throw_errno("creating a descriptor for signals");
     }
     const int error = ::pthread_sigmask(SIG_BLOCK, &blocked, &original_mask_);
     if (error != 0) {
-      throw posix_error(error, "blocking signals");
+      throw_posix(error, "blocking signals");
     }
   }
   SignalReader(const SignalReader&) = delete;
@@ -40466,7 +40648,7 @@ inline int exec_error(int reader, const std::string& doing) {
     pollfd waiting{reader, POLLIN, 0};
     const int ready = ::poll(&waiting, 1, start_timeout_ms);
     if (ready == 0) {
-      throw Error(Errc::timeout, doing + ": it did not start within 10 s; see whether the system is out of memory");
+      throw_error(Errc::timeout, "{}: it did not start within 10 s; see whether the system is out of memory", {doing});
     }
     int error = 0;
     const ssize_t count = ready < 0 ? -1 : ::read(reader, &error, sizeof error);
@@ -40474,7 +40656,7 @@ inline int exec_error(int reader, const std::string& doing) {
       return count == static_cast<ssize_t>(sizeof error) ? error : 0;
     }
     if (errno != EINTR) {
-      throw errno_error(doing);
+      throw_errno(doing);
     }
   }
 }
@@ -40491,7 +40673,7 @@ inline pid_t spawn(const SpawnRequest& request) {
   std::vector<std::string> environment;
   environment.reserve(request.environment.size());
   for (const auto& [name, value] : request.environment) {
-    environment.push_back(name + "=" + value);
+    environment.push_back(format_text("{}={}", {name, value}));
   }
   const std::vector<char*> argument_pointers = detail::pointers_to(arguments);
   const std::vector<char*> environment_pointers = detail::pointers_to(environment);
@@ -40500,7 +40682,7 @@ inline pid_t spawn(const SpawnRequest& request) {
   const pid_t parent = ::getpid();
   const pid_t child = ::fork();
   if (child < 0) {
-    throw errno_error(doing, "raise the limit of processes (ulimit -u) or start fewer workers");
+    throw_errno("{}", {doing}, "raise the limit of processes (ulimit -u) or start fewer workers");
   }
   if (child == 0) {
     const int error =
@@ -40514,7 +40696,7 @@ inline pid_t spawn(const SpawnRequest& request) {
   try {
     const int error = detail::exec_error(report.reader.get(), doing);
     if (error != 0) {
-      throw posix_error(error, doing);
+      throw_posix(error, doing);
     }
   } catch (...) {
     static_cast<void>(::kill(child, SIGKILL));
@@ -40542,9 +40724,10 @@ struct StoppedWorker {
 
   /// The cause for a worker that had not joined the job. @param liveness how long the launcher waited for it
   std::string text(std::chrono::nanoseconds liveness) const {
-    return "its process " + std::to_string(process) + " was stopped by " + signal_name(signal) +
-           " before it had joined the job, and has not gone on for " + duration_text(liveness) +
-           "; where that is meant, give it longer with DTRAIN_LIVENESS_SECONDS";
+    return format_text(
+        "its process {} was stopped by {} before it had joined the job, and has not gone on for {}; where that is "
+        "meant, give it longer with DTRAIN_LIVENESS_SECONDS",
+        {process, signal_name(signal), duration_text(liveness)});
   }
 };
 
@@ -40899,9 +41082,9 @@ namespace DTRAIN_NAMESPACE::launch {
 
 /// "2 killed workers have not ended yet: ...".
 inline std::string waiting_text(std::size_t workers, std::chrono::milliseconds timeout) {
-  return std::to_string(workers) + (workers == 1 ? " killed worker has" : " killed workers have") +
-         " not ended yet, and what they had on devices is taken until then: waiting for at most " +
-         duration_text(timeout);
+  return format_text(
+      "{} killed {} not ended yet, and what they had on devices is taken until then: waiting for at most {}",
+      {workers, workers == 1 ? "worker has" : "workers have", duration_text(timeout)});
 }
 
 /// When a worker fails, here or on another node, the supervisor ends the other workers. If they end within a second of
@@ -41052,7 +41235,7 @@ namespace DTRAIN_NAMESPACE::launch {
 
 /// DIR for the first attempt, DIR/attempt-K for the K-th restart: no attempt overwrites another one's files.
 inline std::string log_directory(const std::string& directory, int attempt) {
-  return attempt == 0 ? directory : directory + "/attempt-" + std::to_string(attempt);
+  return attempt == 0 ? directory : format_text("{}/attempt-{}", {directory, attempt});
 }
 
 /// Objects of the launcher that an attempt uses. Lifetime: they outlive the attempt.
@@ -41091,7 +41274,7 @@ class Attempt {
   async::Task<void> start() {
     const Descriptor nothing(::open("/dev/null", O_RDONLY | O_CLOEXEC));
     if (!nothing) {
-      throw errno_error("opening /dev/null for the workers' stdin");
+      throw_errno("opening /dev/null for the workers' stdin");
     }
     for (int local_rank = 0; local_rank < plan_->workers && services_.forwarder.stop_requests() == 0; ++local_rank) {
       start_worker(local_rank, nothing.get());
@@ -41175,7 +41358,7 @@ class Attempt {
                                      const char* stream) {
     LogFile log;
     if (log_directory_) {
-      log = LogFile(*log_directory_ + "/rank-" + std::to_string(rank) + "." + stream,
+      log = LogFile(format_text("{}/rank-{}.{}", {*log_directory_, rank, stream}),
                     [this](const std::string& what) { report_lost_log(what); });
     }
     const bool is_live = rank == plan_->first_rank;
@@ -41281,7 +41464,8 @@ class NodeLauncher {
       // several_hosts is false: all launchers have reached the address, so a loopback address needs no warning.
       const NetworkReport network =
           local_network_report(identity::Variables(options_.program.environment), options_.node.master_addr, false);
-      output_.error().line("dtrain: ", description + ", nodes from " + options_.node_source + "; " + network.interface);
+      output_.error().line(
+          "dtrain: ", format_text("{}, nodes from {}; {}", {description, options_.node_source, network.interface}));
       for (const std::string& warning : network.warnings) {
         output_.error().line("dtrain: ", "slow path: " + warning);
       }
@@ -41326,8 +41510,8 @@ class NodeLauncher {
   /// @throws Error (usage) for a --wrap-rank that is no rank of the job
   static void require_rank(const std::optional<int>& rank, int world_size) {
     if (rank && *rank >= world_size) {
-      throw Error(Errc::usage, "--wrap-rank=" + std::to_string(*rank) + " is no rank of this job, which has " +
-                                   std::to_string(world_size) + ": 0 to " + std::to_string(world_size - 1));
+      throw_error(Errc::usage, "--wrap-rank={} is no rank of this job, which has {}: 0 to {}",
+                  {*rank, world_size, world_size - 1});
     }
   }
 
@@ -41346,7 +41530,7 @@ class NodeLauncher {
     end.node = plan.node_rank;
     end.host = host_.name;
     if (plan.node_count > 1) {
-      end.host += " (node " + std::to_string(plan.node_rank) + ")";
+      end.host += format_text(" (node {})", {plan.node_rank});
     }
     end.stop_signal = forwarder_.stop_signal();
     end.interrupted = forwarder_.interrupted();
@@ -41412,8 +41596,7 @@ DTRAIN_DEFINED StartResult PerNode::start(int argc, char** argv, const BackendFa
     if (launcher) {
       end_with_launcher(*launcher);
     } else if (const int error = is_worker ? end_with_parent(parent) : 0; error != 0) {
-      throw posix_error(error,
-                        "making this worker end with its launcher");  // exec may have reset it: see end_with_parent()
+      throw_posix(error, "making this worker end with its launcher");  // exec may have reset it: see end_with_parent()
     }
     if (is_worker) {
       // stdout is a pipe that users read: line buffering shows each complete line, also before a crash.
@@ -41494,13 +41677,13 @@ DTRAIN_DEFINED RankContext::~RankContext() {
 
 DTRAIN_DEFINED void RankContext::require_may_block() const {
   if (!process_.is_current()) {
-    throw Error(Errc::invalid_argument,
-                "a process that rank " + std::to_string(control_plane.membership().rank) +
-                    " forked called its process group; the group is of the process that joined the job; let the child "
-                    "compute without it, and end with _exit or exec");
+    throw_error(Errc::invalid_argument,
+                "a process that rank {} forked called its process group; the group is of the process that joined the "
+                "job; let the child compute without it, and end with _exit or exec",
+                {control_plane.membership().rank});
   }
   if (tasks.on_loop_thread()) {
-    throw Error(Errc::invalid_argument,
+    throw_error(Errc::invalid_argument,
                 "a collective or a call that blocks was made in a coroutine on the control loop, where it would wait "
                 "for itself; make it on a thread of the program: enqueue the collective there, with a stream, and "
                 "co_await its Work in the coroutine");
