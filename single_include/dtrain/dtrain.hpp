@@ -11713,31 +11713,45 @@ class LaunchOrder {
    public:
     /// Makes `stream` wait for the operation before. Blocking: while another thread enqueues one, until `deadline`.
     /// @throws Error (timeout, cuda)
-    Turn(LaunchOrder& order, stream::cuda::StreamRef stream, Deadline deadline)
-        : order_(&order), lock_(order.mutex_, deadline.instant()) {
-      if (!lock_.owns_lock()) {
-        throw_error(Errc::timeout,
-                    "an operation of another channel of the device was still being enqueued at the timeout; NCCL "
-                    "before 2.26 needs one order of all channels' operations, the same on all ranks");
-      }
+    Turn(LaunchOrder& order, stream::cuda::StreamRef stream, Deadline deadline) : exclusive_(order, deadline) {
       stream.wait(order.last_);
     }
-    Turn(const Turn&) = delete;
-    Turn& operator=(const Turn&) = delete;
-
     /// The operation is enqueued. @throws Error (cuda)
-    void end(stream::cuda::StreamRef stream) { stream.record(order_->last_); }
+    void end(stream::cuda::StreamRef stream) { stream.record(exclusive_.order.last_); }
 
    private:
-    LaunchOrder* order_;
-    std::unique_lock<std::timed_mutex> lock_;
+    /// At most one thread has an order.
+    struct Exclusive {
+      Exclusive(LaunchOrder& taken, Deadline deadline) : order(taken) {
+        std::unique_lock lock(order.mutex_);
+        if (!block_until(order.released_, lock, deadline, [this] { return !order.is_taken_; })) {
+          throw_error(Errc::timeout,
+                      "an operation of another channel of the device was still being enqueued at the timeout; NCCL "
+                      "before 2.26 needs one order of all channels' operations, the same on all ranks");
+        }
+        order.is_taken_ = true;
+      }
+      Exclusive(const Exclusive&) = delete;
+      Exclusive& operator=(const Exclusive&) = delete;
+      ~Exclusive() {
+        const std::lock_guard lock(order.mutex_);
+        order.is_taken_ = false;
+        order.released_.notify_one();
+      }
+
+      LaunchOrder& order;
+    };
+
+    Exclusive exclusive_;
   };
 
  private:
   static constexpr int first_that_orders = 22600;
   static constexpr std::size_t max_devices = 64;
 
-  std::timed_mutex mutex_;
+  std::mutex mutex_;
+  std::condition_variable released_;
+  bool is_taken_ = false;
   stream::cuda::Event last_;  ///< of the last operation; complete before the first
 };
 

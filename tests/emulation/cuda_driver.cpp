@@ -84,7 +84,8 @@ CUresult CUDAAPI load_library(CUlibrary* library, const void* text, CUjit_option
     std::fprintf(stderr, "emulated driver: invalid PTX: %s\n", kernel->error().c_str());
     return CUDA_ERROR_INVALID_PTX;
   }
-  static std::vector<std::unique_ptr<PtxKernel>> all;
+  static auto& all =
+      *new std::vector<std::unique_ptr<PtxKernel>>;  // never destroyed: streams may run them until the end
   static std::mutex mutex;
   const std::lock_guard lock(mutex);
   *library = reinterpret_cast<CUlibrary>(kernel.get());

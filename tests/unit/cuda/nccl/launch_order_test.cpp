@@ -7,10 +7,13 @@
 #include <atomic>
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
+#include "dtrain/backend/nccl/launch_order.hpp"
 #include "support/nccl_rank.hpp"
 
 namespace {
@@ -59,5 +62,21 @@ TEST_CASE("before NCCL 2.26 an operation waits for the one enqueued before it on
   REQUIRE(support::enough_devices(1));
   CHECK_FALSE(overtakes(false));
   CHECK(overtakes(true));  // NCCL itself orders them
+}
+
+TEST_CASE("an operation that another thread does not end enqueueing is waited for until the deadline") {
+  REQUIRE(support::enough_devices(1));
+  using dtrain::backend::nccl::LaunchOrder;
+  LaunchOrder order;
+  const dtrain::stream::cuda::Stream stream;
+  std::optional<LaunchOrder::Turn> held(std::in_place, order, stream.ref(), Deadline::after(20s));
+  std::thread([&] {
+    CHECK_THROWS_WITH_AS(LaunchOrder::Turn(order, stream.ref(), Deadline::after(50ms)),
+                         doctest::Contains("still being enqueued at the timeout"), dtrain::Error);
+  }).join();
+  std::thread next([&] { LaunchOrder::Turn(order, stream.ref(), Deadline::after(20s)).end(stream.ref()); });
+  held->end(stream.ref());
+  held.reset();
+  next.join();
 }
 #endif

@@ -145,8 +145,8 @@ bool leave_room_for(std::size_t bytes) {
 
 TEST_CASE(
     "where there is no memory for another copy of all gradients they are moved all the same, and keep what they hold") {
-#if defined(__SANITIZE_ADDRESS__)
-  dtrain_test::skip("AddressSanitizer ends a process that has no more memory");
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  dtrain_test::skip("a sanitizer ends a process that has no more memory");
 #else
   const std::vector<std::size_t> sizes{3'000'000, 100, 5'000'000, 17, 1};
   const pid_t child = ::fork();
