@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -12,6 +13,7 @@
 #include <cerrno>
 #include <chrono>
 #include <csignal>
+#include <cstdint>
 #include <cstdio>
 #include <string>
 #include <vector>
@@ -37,6 +39,8 @@ struct CommandOutput {
   dtrain::Deadline::Clock::time_point begin;  ///< when it was started
   std::string text;                           ///< of its stdout
   bool succeeded = false;                     ///< exit code 0 before the deadline
+  double processor_seconds = 0;               ///< of it and of the processes that it waited for
+  std::uint64_t peak_bytes = 0;               ///< of memory, of the largest of them
 };
 
 /// Blocking: until it has closed its stdout and ended; at the deadline it is killed. Its stderr is this program's, or
@@ -89,8 +93,14 @@ inline CommandOutput run_command(std::vector<std::string> arguments, dtrain::Dea
     ::kill(process, SIGKILL);
   }
   int status = 0;
-  while (::waitpid(process, &status, 0) < 0 && errno == EINTR) {
+  rusage usage{};
+  while (::wait4(process, &status, 0, &usage) < 0 && errno == EINTR) {
   }
+  const auto seconds = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * 1e-6;
+  };
+  output.processor_seconds = seconds(usage.ru_utime) + seconds(usage.ru_stime);
+  output.peak_bytes = static_cast<std::uint64_t>(usage.ru_maxrss) * 1024;
   output.succeeded = !late && WIFEXITED(status) && WEXITSTATUS(status) == 0;
   return output;
 }

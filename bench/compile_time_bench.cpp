@@ -1,18 +1,17 @@
-// What including dtrain costs: an empty file with the umbrella beside one with the std headers that the umbrella
-// includes, by the compiler that built this program, in turns; and the README's program, in one file and in two.
-// Seconds are of the processor, which another program on the machine changes less than those of a clock.
-
-#include <sys/resource.h>
-#include <unistd.h>
+// What dtrain costs to compile, by the compiler that built this program: README's program in one file and with the
+// definitions apart, the umbrella, a model's source file, and the definitions, each as a ratio to the front end's time
+// for the std headers that dtrain includes, compiled in turns with them. Seconds are of the processor, which another
+// program on the machine changes less than those of a clock.
 
 #include <algorithm>
-#include <array>
 #include <chrono>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <set>
+#include <sstream>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -26,53 +25,8 @@ namespace {
 
 constexpr const char* bench_name = "compile_time_bench";
 constexpr const char* usage_line = "[--samples=N] [--json=FILE]";
-constexpr double allowed_seconds = 0.5;
-
-/// The fixed set: what dtrain's headers include of the standard library.
-constexpr std::array std_headers{"algorithm",
-                                 "array",
-                                 "atomic",
-                                 "bit",
-                                 "cerrno",
-                                 "cfenv",
-                                 "charconv",
-                                 "chrono",
-                                 "climits",
-                                 "concepts",
-                                 "condition_variable",
-                                 "coroutine",
-                                 "csignal",
-                                 "cstddef",
-                                 "cstdint",
-                                 "cstdio",
-                                 "cstdlib",
-                                 "cstring",
-                                 "ctime",
-                                 "deque",
-                                 "exception",
-                                 "functional",
-                                 "initializer_list",
-                                 "iterator",
-                                 "limits",
-                                 "list",
-                                 "map",
-                                 "memory",
-                                 "mutex",
-                                 "new",
-                                 "numeric",
-                                 "optional",
-                                 "set",
-                                 "span",
-                                 "string",
-                                 "string_view",
-                                 "system_error",
-                                 "thread",
-                                 "tuple",
-                                 "type_traits",
-                                 "unordered_map",
-                                 "utility",
-                                 "variant",
-                                 "vector"};
+constexpr std::uint64_t code_goal = 450'000;
+constexpr std::uint64_t memory_goal = 600'000'000;
 
 namespace fs = std::filesystem;
 
@@ -102,115 +56,162 @@ class WorkFolder {
   fs::path path_;
 };
 
-double seconds_of_children() {
-  rusage usage{};
-  if (::getrusage(RUSAGE_CHILDREN, &usage) != 0) {
-    throw dtrain::errno_error("asking for the processor's time");
+/// The standard library's headers that dtrain's headers include, one directive each.
+std::string std_headers() {
+  std::set<std::string> directives;
+  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(DTRAIN_SOURCE_DIR "/include")) {
+    std::ifstream lines(entry.path());
+    for (std::string line; std::getline(lines, line);) {
+      const bool standard = line.starts_with("#include <") && line.find_first_of("./") == std::string::npos;
+      if (standard) {
+        directives.insert(line + '\n');
+      }
+    }
   }
-  const auto seconds = [](const timeval& time) {
-    return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * 1e-6;
-  };
-  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+  std::string text;
+  for (const std::string& directive : directives) {
+    text += directive;
+  }
+  return text;
+}
+
+/// Bytes of machine code in an object file: its sections .text and .text.*, by `size -A`. @throws Error (protocol)
+std::uint64_t code_bytes(const std::string& object) {
+  const bench::CommandOutput sections =
+      bench::run_command({"size", "-A", object}, dtrain::Deadline::after(std::chrono::seconds(60)));
+  if (!sections.succeeded) {
+    throw dtrain::Error(dtrain::Errc::protocol, "reading the sizes of " + object + " with `size -A` failed");
+  }
+  std::istringstream lines(sections.text);
+  std::uint64_t bytes = 0;
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream words(line);
+    std::string name;
+    std::uint64_t size = 0;
+    if (words >> name >> size && name.starts_with(".text")) {
+      bytes += size;
+    }
+  }
+  return bytes;
 }
 
 /// One thing to compile.
 struct Subject {
   std::string what;
+  double goal;  ///< ratio to the std headers; 0: none
   std::string file;
   std::vector<std::string> flags;
+  std::string object{};  ///< written; empty: the front end alone runs
   std::vector<double> seconds{};
+  std::uint64_t peak_bytes = 0;
 
   void compile() {
     std::vector<std::string> command{DTRAIN_BENCH_COMPILER, "-std=c++20", file};
     command.insert(command.end(), flags.begin(), flags.end());
-    const double before = seconds_of_children();
-    if (!bench::run_command(std::move(command), dtrain::Deadline::after(std::chrono::seconds(300))).succeeded) {
+    if (object.empty()) {
+      command.push_back("-fsyntax-only");
+    } else {
+      command.insert(command.end(), {"-O2", "-c", "-o", object});
+    }
+    const bench::CommandOutput compiled =
+        bench::run_command(std::move(command), dtrain::Deadline::after(std::chrono::seconds(600)));
+    if (!compiled.succeeded) {
       throw dtrain::Error(dtrain::Errc::protocol, "compiling " + what + " failed");
     }
-    seconds.push_back(seconds_of_children() - before);
+    seconds.push_back(compiled.processor_seconds);
+    peak_bytes = std::max(peak_bytes, compiled.peak_bytes);
   }
 };
 
-/// The set is to stay what the headers include: says where it is not.
-void print_differences() {
-  std::set<std::string> included;
-  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(DTRAIN_SOURCE_DIR "/include")) {
-    std::ifstream lines(entry.path());
-    for (std::string line; std::getline(lines, line);) {
-      constexpr std::string_view begin = "#include <";
-      const std::string name = line.starts_with(begin) ? line.substr(begin.size(), line.find('>') - begin.size()) : "";
-      if (!name.empty() && name.find_first_of("./") == std::string::npos) {
-        included.insert(name);
-      }
-    }
-  }
-  const std::set<std::string> named(std_headers.begin(), std_headers.end());
-  for (const std::string& name : included) {
-    if (!named.contains(name)) {
-      std::printf("<%s> is included, but not in the fixed set\n", name.c_str());
-    }
-  }
-  for (const std::string& name : named) {
-    if (!included.contains(name)) {
-      std::printf("<%s> is in the fixed set, but not included\n", name.c_str());
-    }
+/// A model in a source file of its own, as the guide advises.
+constexpr const char* model_file = R"(#include <dtrain/ddp/parameter.hpp>
+#include <dtrain/ddp/ready.hpp>
+#include <vector>
+struct Line {
+  float value[2] = {0, 0};
+  float gradient[2] = {0, 0};
+  std::vector<dtrain::Parameter> parameters();
+  void backward(float x, float y, dtrain::Ready ready);
+};
+std::vector<dtrain::Parameter> Line::parameters() {
+  return {{"slope", dtrain::tensor_view(&value[0], {1}), dtrain::tensor_view(&gradient[0], {1})},
+          {"offset", dtrain::tensor_view(&value[1], {1}), dtrain::tensor_view(&gradient[1], {1})}};
+}
+void Line::backward(float x, float y, dtrain::Ready ready) {
+  gradient[1] = 2 * (value[0] * x + value[1] - y);
+  ready(1);
+  gradient[0] = gradient[1] * x;
+  ready(0);
+}
+)";
+
+void print_goals(const Subject& subject, double ratio, std::uint64_t code) {
+  const std::string limit = bench::text_of(subject.goal, " times the std headers");
+  bench::print_goal(subject.what + ": at most " + limit, ratio <= subject.goal, bench::text_of(ratio, ""));
+  if (subject.what == "program header-only") {
+    bench::print_goal("its code at most " + std::to_string(code_goal) + " bytes", code <= code_goal,
+                      std::to_string(code));
+    bench::print_goal("the compiler's memory at most " + std::to_string(memory_goal) + " bytes",
+                      subject.peak_bytes <= memory_goal, std::to_string(subject.peak_bytes));
   }
 }
 
 void measure(const bench::Options& options) {
   const WorkFolder folder;
-  std::string std_set;
-  for (const char* header : std_headers) {
-    std_set += std::string("#include <") + header + ">\n";
-  }
   const std::string umbrella = folder.file("umbrella.cpp", "#include <dtrain/dtrain.hpp>\n");
-  const std::string headers = folder.file("std.cpp", std_set);
-  const std::vector<std::string> front{"-I" DTRAIN_SOURCE_DIR "/include", "-fsyntax-only"};
-  const std::vector<std::string> object{"-I" DTRAIN_SOURCE_DIR "/include", "-c", "-o", "/dev/null"};
-  const std::vector<std::string> single{"-I" DTRAIN_SOURCE_DIR "/single_include", "-fsyntax-only"};
-  const std::vector<std::string> optimised{"-I" DTRAIN_SOURCE_DIR "/include", "-O2", "-c", "-o", "/dev/null"};
+  const std::string program = DTRAIN_SOURCE_DIR "/examples/first_program.cpp";
+  const std::string object = folder.file("compiled.o", "");
+  const std::vector<std::string> all{"-I" DTRAIN_SOURCE_DIR "/include"};
+  const std::vector<std::string> single{"-I" DTRAIN_SOURCE_DIR "/single_include"};
+  const std::vector<std::string> apart{all[0], "-DDTRAIN_SEPARATE_COMPILATION=1"};
+  const std::vector<std::string> definitions{apart[0], apart[1], "-DDTRAIN_IMPLEMENTATION"};
 
-  std::vector<std::string> separate = optimised;
-  separate.push_back("-DDTRAIN_SEPARATE_COMPILATION=1");
-  std::vector<std::string> implementing = separate;
-  implementing.push_back("-DDTRAIN_IMPLEMENTATION");
-
-  Subject umbrella_front{"umbrella", umbrella, front};
-  Subject std_front{"std headers", headers, front};
-  Subject single_front{"single header", umbrella, single};
-  Subject umbrella_object{"umbrella, to an object", umbrella, object};
-  Subject first_program{"README's program, -O2", DTRAIN_SOURCE_DIR "/examples/first_program.cpp", optimised};
-  Subject program_alone{"program alone, -O2", first_program.file, separate};
-  Subject definitions{"definitions alone, -O2", umbrella, implementing};
-
-  print_differences();
-  const int samples = options.samples > 0 ? options.samples : 5;
+  Subject std_front{"std headers", 0, folder.file("std.cpp", std_headers()), {}};
+  std::vector<Subject> subjects{{"program header-only", 16, program, all, object},
+                                {"program compiled", 4, program, apart, object},
+                                {"umbrella", 3.5, umbrella, all},
+                                {"umbrella compiled", 0, umbrella, apart},
+                                {"single header", 0, umbrella, single},
+                                {"model file", 1.2, folder.file("model.cpp", model_file), all, object},
+                                {"definitions", 25, umbrella, definitions, object}};
+  const int samples = options.samples > 0 ? options.samples : 3;
+  std::vector<std::uint64_t> code(subjects.size());
   for (int sample = 0; sample < samples; ++sample) {
-    umbrella_front.compile();
-    std_front.compile();
+    for (std::size_t i = 0; i < subjects.size(); ++i) {
+      std_front.compile();
+      subjects[i].compile();
+      code[i] = subjects[i].object.empty() ? 0 : code_bytes(object);
+    }
   }
-  single_front.compile();
-  umbrella_object.compile();
-  first_program.compile();
-  program_alone.compile();
-  definitions.compile();
 
   bench::ResultRows rows;
-  const auto add = [&](const Subject& subject) {
-    bench::Row row{bench_name, &subject == &std_front ? "limit" : "dtrain", subject.what};
+  const auto row_of = [](const Subject& subject, const char* system) {
+    bench::Row row{bench_name, system, subject.what};
     row.ranks = 1;
     row.median_seconds = bench::median(subject.seconds);
     row.samples = subject.seconds.size();
-    rows.add(&subject == &std_front ? row.with("ratio", row.median_seconds / bench::median(umbrella_front.seconds))
-                                    : row);
+    return row.with_bytes("peak_bytes", subject.peak_bytes);
   };
-  for (const Subject* subject :
-       {&umbrella_front, &std_front, &single_front, &umbrella_object, &first_program, &program_alone, &definitions}) {
-    add(*subject);
+  rows.add(row_of(std_front, "limit"));
+  std::vector<double> ratios;
+  for (std::size_t i = 0; i < subjects.size(); ++i) {
+    bench::Row row = row_of(subjects[i], "dtrain");
+    ratios.push_back(row.median_seconds / bench::median(std_front.seconds));
+    row.with("ratio_to_std", ratios.back());
+    if (subjects[i].goal > 0) {
+      row.with("goal", subjects[i].goal);
+    }
+    if (code[i] > 0) {
+      row.with_bytes("code_bytes", code[i]);
+    }
+    rows.add(row);
   }
-  const double more = bench::median(umbrella_front.seconds) - bench::median(std_front.seconds);
-  bench::print_goal("the umbrella at most 0.5 s more than the std headers it includes", more <= allowed_seconds,
-                    bench::text_of(more, " s more, ") + DTRAIN_BENCH_COMPILER_NAME);
+  std::printf("         compiler: %s\n", DTRAIN_BENCH_COMPILER_NAME);
+  for (std::size_t i = 0; i < subjects.size(); ++i) {
+    if (subjects[i].goal > 0) {
+      print_goals(subjects[i], ratios[i], code[i]);
+    }
+  }
   if (!options.json.empty()) {
     rows.write_json(options.json);
   }

@@ -42,6 +42,10 @@ struct Row {
     extra.emplace_back(std::move(name), text);
     return *this;
   }
+  Row& with_bytes(std::string name, std::uint64_t count) {
+    extra.emplace_back(std::move(name), std::to_string(count));
+    return *this;
+  }
   /// @param text has no characters that JSON escapes
   Row& with(std::string name, const std::string& text) {
     extra.emplace_back(std::move(name), '"' + text + '"');
