@@ -9,7 +9,9 @@ What is reached only through a header's three lines
   #include "dtrain/..._definitions.hpp"
   #endif
 
-comes after all others, together with the foreign includes that only it needs, in one such #if (core/config.hpp).
+or only in a header's last lines, from `#if DTRAIN_DEFINITIONS` to `#endif  // DTRAIN_DEFINITIONS`, comes after all
+others, together with the foreign includes that only it needs, in one such #if (core/config.hpp).
+A header of dtrain inside `#if DTRAIN_WITH_...` is in the single header whatever the macro says.
 The macros that dtrain.hpp puts aside are put aside before all of it, and back behind it.
 No arguments; the same input gives the same bytes.
 """
@@ -26,6 +28,9 @@ UMBRELLA = "dtrain.hpp"
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 CONDITION = re.compile(r"^\s*#\s*(if|ifdef|ifndef|endif)\b")
+WITH_LIBRARY = re.compile(r"^#if DTRAIN_WITH_\w+$")
+SECTION_BEGIN = "#if DTRAIN_DEFINITIONS"
+SECTION_END = "#endif  // DTRAIN_DEFINITIONS"
 
 
 class AmalgamationError(Exception):
@@ -50,7 +55,7 @@ class Header(NamedTuple):
     lines: list  # without #pragma once, hoisted includes, and dtrain's own
     own: list  # the headers of dtrain that it includes
     foreign: list  # the other includes, as they are written
-    definitions: list  # the headers that it includes for its definitions: at most one
+    definitions: list  # the headers that it includes for its definitions, or its own last lines: at most one
 
 
 def definitions_of(name):
@@ -64,27 +69,42 @@ def definitions_form(name):
 
 
 def parse(root, name):
-    """The Header of that name."""
+    """The Header of that name, and the one that its last lines are if they are definitions, by their names."""
     path = root / "dtrain" / name
     if not path.is_file():
         raise AmalgamationError(f"include/dtrain/{name} is included but does not exist")
-    header, depth = Header([], [], [], []), 0
     text = path.read_text(encoding="utf-8").splitlines()
+    if text[-1:] != [SECTION_END]:
+        return {name: header_of(name, text)}
+    if text.count(SECTION_BEGIN) != 1:
+        raise AmalgamationError(f"include/dtrain/{name} does not begin the definitions that it ends: {SECTION_BEGIN}")
+    begin, section = text.index(SECTION_BEGIN), f"{name} (definitions)"
+    header = header_of(name, text[:begin])
+    header.definitions.append(section)
+    return {name: header, section: header_of(name, text[begin + 1 : -1])}
+
+
+def header_of(name, text):
+    """The Header with these lines."""
+    header, conditions = Header([], [], [], []), []
     for at in range(len(text)):
-        if depth == 0 and text[at : at + 3] == definitions_form(name):
+        if not conditions and text[at : at + 3] == definitions_form(name):
             header.definitions.append(definitions_of(name))
             text[at : at + 3] = ["", "", ""]
         line = text[at]
         condition = CONDITION.match(line)
         if condition:
-            depth += -1 if condition.group(1) == "endif" else 1
+            if condition.group(1) != "endif":
+                conditions.append(line)
+            elif conditions:
+                conditions.pop()
         include = INCLUDE.match(line)
         if include and include.group(2).startswith("dtrain/"):
-            if depth > 0:
+            if conditions and not (len(conditions) == 1 and WITH_LIBRARY.match(conditions[0])):
                 raise AmalgamationError(f"include/dtrain/{name}: {line.strip()} stands inside #if; "
                                         "put the #if inside the included header")
             header.own.append(include.group(2).removeprefix("dtrain/"))
-        elif include and depth == 0:
+        elif include and not conditions:
             header.foreign.append(f"#include <{include.group(2)}>" if include.group(1) == "<" else line.strip())
         elif line.strip() != "#pragma once":
             header.lines.append(line.rstrip())
@@ -123,8 +143,8 @@ def in_order(root):
     while pending:
         name = pending.pop()
         if name not in parsed:
-            parsed[name] = parse(root, name)
-            pending.extend(parsed[name].own + parsed[name].definitions)
+            parsed.update(found := parse(root, name))
+            pending += [other for header in found.values() for other in header.own + header.definitions]
     # A header's definitions may include it. Nothing else that they include may lead back to it: who includes that first
     # would get the definitions too early.
     whole = {name: {*header.own, *header.definitions} for name, header in parsed.items()}

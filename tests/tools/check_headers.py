@@ -57,11 +57,11 @@ def check_includes(name, text):
         if target.endswith("_definitions.hpp") and not (at == len(lines) - 2 and lines[-3:] == form):
             problems.append(f"{name} includes {target}; only the header that it is named after does, in its last three "
                             f"lines: {' / '.join(amalgamate.definitions_form(target.replace('_definitions', '')))}")
-        elif target.endswith("_definitions.hpp") and '#include "dtrain/core/config.hpp"' not in lines:
-            problems.append(f"{name} asks for DTRAIN_DEFINITIONS and does not include dtrain/core/config.hpp, which sets it")
         same_folder = "/" in name and name.split("/")[0] == target.split("/")[0]
         if not same_folder and height(target) >= height(name):
             problems.append(f"{name} includes {target}, which is not on a lower floor")
+    if amalgamate.SECTION_BEGIN in lines and '#include "dtrain/core/config.hpp"' not in lines:
+        problems.append(f"{name} asks for DTRAIN_DEFINITIONS and does not include dtrain/core/config.hpp, which sets it")
     return problems
 
 
@@ -145,6 +145,12 @@ def selftest():
         definitions: head + '#include "dtrain/net/socket.hpp"\n#include "dtrain/net/door.hpp"\n',
         "net/door.hpp": head + "#include <poll.h>\n",
     }
+    section = {
+        "core/config.hpp": head,
+        "net/socket.hpp": good["net/socket.hpp"] + '#include "dtrain/core/config.hpp"\n' + amalgamate.SECTION_BEGIN +
+                          '\n#include "dtrain/net/door.hpp"\n' + amalgamate.SECTION_END + "\n",
+        "net/door.hpp": head + "#include <poll.h>\n",
+    }
     cases = [
         ({}, None),
         ({"core/log.hpp": head + '#include "dtrain/net/socket.hpp"\n'}, "which is not on a lower floor"),
@@ -177,6 +183,15 @@ def selftest():
         ({**split, definitions: "int x;\n"}, "does not open with"),
         ({**split, "net/socket.hpp": good["net/socket.hpp"]}, "is not reached from dtrain.hpp"),
         ({"net/socket.hpp": good["net/socket.hpp"] + form}, "does not exist"),
+        # The same in one file.
+        (section, None),
+        ({**section, "net/socket.hpp": section["net/socket.hpp"].replace("core/config", "core/log")},
+         "does not include dtrain/core/config.hpp"),
+        ({**section, "net/socket.hpp": section["net/socket.hpp"].replace("#if", "#ifdef")}, "does not begin"),
+        ({**section, "net/door.hpp": head + '#include "dtrain/net/socket.hpp"\n'}, "in a circle: net/door.hpp, net/socket.hpp, "
+                                                                                  "net/socket.hpp (definitions)"),
+        ({**section, "net/socket.hpp": section["net/socket.hpp"].replace("net/door", "ddp/x"), "ddp/x.hpp": head}, "lower floor"),
+        ({"run.hpp": head + '#if DTRAIN_WITH_MPI\n#include "dtrain/policy.hpp"\n#endif\n'}, None),
         ({f"core/x{number}.hpp": head for number in range(14)}, "core/ has 16 headers"),
         ({"core/log.hpp": good["core/log.hpp"] + "class Line {};\n",
           "net/socket.hpp": good["net/socket.hpp"] + "struct A {\n  enum class Line : int { one };\n};\n"},

@@ -28,8 +28,10 @@ SPLIT = {
                       '#include "dtrain/net/socket_definitions.hpp"\n#endif\n',
     "net/socket_definitions.hpp": '#include <string>\n#include "dtrain/net/socket.hpp"\n#include "dtrain/core/error.hpp"\n'
                                   '#include "dtrain/net/door.hpp"\nDTRAIN_DEFINED void socket() {}\n',
+    "net/window.hpp": "int window();\n\n#if DTRAIN_DEFINITIONS\n#include <vector>\nDTRAIN_DEFINED int window() {}\n"
+                      "#endif  // DTRAIN_DEFINITIONS\n",
     "net/door.hpp": "#include <vector>\n#include <poll.h>\n#if A\n#include <door.h>\n#endif\nint door;\n",
-    "topology/flat.hpp": '#include "dtrain/net/socket.hpp"\nint flat;\n',
+    "topology/flat.hpp": '#include "dtrain/net/socket.hpp"\n#include "dtrain/net/window.hpp"\nint flat;\n',
     "dtrain.hpp": '#include "dtrain/topology/flat.hpp"\n',
 }
 SPLIT_MADE = """
@@ -45,6 +47,10 @@ int error;
 // ---- dtrain/net/socket.hpp
 
 void socket();
+
+// ---- dtrain/net/window.hpp
+
+int window();
 
 // ---- dtrain/topology/flat.hpp
 
@@ -65,6 +71,10 @@ int door;
 // ---- dtrain/net/socket_definitions.hpp
 
 DTRAIN_DEFINED void socket() {}
+
+// ---- dtrain/net/window.hpp (definitions)
+
+DTRAIN_DEFINED int window() {}
 
 #endif
 """
