@@ -81,7 +81,8 @@ def calls_in(name, text):
         for call in CALL.finditer(code):
             token = call.group(0).lstrip(".->").lstrip(":")
             own = None if CONTROL.match(code) else DEFINITION.search(code)
-            if "} ->" in code or (own and own.group(1) == token and code.rstrip().endswith(("{", ","))):
+            declared = not CONTROL.match(code) and re.match(rf"\s*(?:[\w:<>\[\]*&]+ )+{token}\(.*;$", code)
+            if "} ->" in code or declared or (own and own.group(1) == token and code.rstrip().endswith(("{", ","))):
                 continue  # a concept's requirement, or the function of that name itself
             one_line = own and own.start() < call.start() and code.lstrip() == code[2:] and code.rstrip().endswith("}")
             found.append((name, own.group(1) if one_line else function_around(lines, index), token))

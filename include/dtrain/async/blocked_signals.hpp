@@ -5,7 +5,7 @@
 #include <pthread.h>
 #include <signal.h>
 
-#include "dtrain/core/text/format_text.hpp"
+#include "dtrain/core/config.hpp"
 
 namespace DTRAIN_NAMESPACE::async {
 
@@ -13,14 +13,7 @@ namespace DTRAIN_NAMESPACE::async {
 /// affect the program's handlers and signalfds.
 class BlockedSignals {
  public:
-  BlockedSignals() {
-    sigset_t all;
-    static_cast<void>(::sigfillset(&all));
-    const int error = ::pthread_sigmask(SIG_SETMASK, &all, &before_);
-    if (error != 0) {
-      throw_posix(error, "blocking signals to start a thread");
-    }
-  }
+  BlockedSignals();
   BlockedSignals(const BlockedSignals&) = delete;
   BlockedSignals& operator=(const BlockedSignals&) = delete;
   ~BlockedSignals() { static_cast<void>(::pthread_sigmask(SIG_SETMASK, &before_, nullptr)); }
@@ -30,3 +23,22 @@ class BlockedSignals {
 };
 
 }  // namespace DTRAIN_NAMESPACE::async
+
+#if DTRAIN_DEFINITIONS
+
+#include "dtrain/core/text/format_text.hpp"
+
+namespace DTRAIN_NAMESPACE::async {
+
+DTRAIN_DEFINED BlockedSignals::BlockedSignals() {
+  sigset_t all;
+  static_cast<void>(::sigfillset(&all));
+  const int error = ::pthread_sigmask(SIG_SETMASK, &all, &before_);
+  if (error != 0) {
+    throw_posix(error, "blocking signals to start a thread");
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::async
+
+#endif  // DTRAIN_DEFINITIONS

@@ -16,7 +16,7 @@
 
 #include "dtrain/async/loop/event_loop.hpp"
 #include "dtrain/async/spawn_state.hpp"
-#include "dtrain/core/exception_text.hpp"
+#include "dtrain/core/config.hpp"
 #include "dtrain/core/process/owning_process.hpp"
 #include "dtrain/core/text/format_text.hpp"
 
@@ -25,32 +25,156 @@ namespace DTRAIN_NAMESPACE::async {
 template <class T>
 class BackgroundTask;
 
-namespace detail {
+/// Access to the EventLoop of a LoopThread, for objects that may outlive it. Once that has ended, and in a process that
+/// was forked since, nothing starts any more. Threads: any.
+class LoopHandle : public std::enable_shared_from_this<LoopHandle> {
+ public:
+  /// Value type of a coroutine made by Make.
+  template <class Make>
+  using ValueOf = typename detail::TaskOf<std::remove_reference_t<Make>>::type::value_type;
 
-/// Whether T is a Task, or converts to one as a call of the store does.
-template <class T>
-inline constexpr bool is_task = requires {
-  typename T::value_type;
-  requires std::is_convertible_v<T, Task<typename T::value_type>>;
-};
+  explicit LoopHandle(const std::shared_ptr<EventLoop>& loop) noexcept : loop_(loop) {}
 
-/// make(loop), or make() if it takes no loop.
-template <class Make>
-auto call_with_loop(Make& make, EventLoop& loop) {
-  if constexpr (std::is_invocable_v<Make&, EventLoop&>) {
-    return make(loop);
-  } else {
-    return make();
+  /// Starts `make(loop)` or `make()` on the loop's thread. `make` lives as long as the coroutine, and both end there.
+  /// @param doing begins the error sentence
+  /// @param group in which the coroutine stays until it ends
+  /// @throws Error (closed) if the loop has ended, (cancelled) by an exception; Error (closed) in a forked process
+  template <class Make>
+  BackgroundTask<ValueOf<Make>> spawn(Make make, std::string_view doing = "starting a coroutine",
+                                      std::shared_ptr<SpawnStates> group = {}) {
+    auto state = std::make_shared<SpawnStateOf<ValueOf<Make>>>();
+    state->make = [&outcome = state->outcome, kept = std::make_shared<Make>(std::move(make))](EventLoop& loop) {
+      Task<ValueOf<Make>> task = detail::call_with_loop(*kept, loop);
+      return store_outcome(std::move(task), outcome);  // nvcc warns of a frame that holds `kept`
+    };
+    start(state, std::move(group), doing);
+    return {std::move(state), shared_from_this()};
   }
-}
 
-template <class Make>
-struct TaskOf {
-  using type = decltype(call_with_loop(std::declval<Make&>(), std::declval<EventLoop&>()));
-  static_assert(is_task<type>,
-                "dtrain: run and spawn take a coroutine that returns dtrain::Task<T>; write "
-                "'[&]() -> dtrain::Task<int> { ... }'");
+  /// spawn(), and waits for the value.
+  /// Blocking: until the coroutine has ended; at the deadline it is cancelled. Either way it is gone when this returns,
+  /// so that `make` may capture the caller's locals by reference.
+  /// @throws as spawn and BackgroundTask::wait
+  template <class Make>
+  auto run_blocking(Make&& make, Deadline deadline, std::string_view doing = "running a task") {
+    auto task = spawn([&make](EventLoop& loop) { return detail::call_with_loop(make, loop); }, doing);
+    return task.wait_or_cancel(deadline, doing);
+  }
+
+  /// EventLoop::post; false if nothing starts any more.
+  template <class F>
+  bool post(F function) {
+    const std::shared_ptr<EventLoop> loop = open_loop();
+    return loop && loop->post(std::move(function));
+  }
+
+  bool is_of_this_process() const noexcept { return process_.is_current(); }
+
+  /// Whether the caller is the loop's thread, where nothing may block; also while the loop ends.
+  bool on_loop_thread() const noexcept { return thread_.load() == std::this_thread::get_id(); }
+
+  /// @throws why nothing starts any more
+  [[noreturn]] void throw_ended(std::string_view doing) const;
+
+  /// For LoopThread: runs the loop in this thread until it is stopped or throws, and closes it.
+  void serve(EventLoop& loop) noexcept;
+
+ private:
+  void start(const std::shared_ptr<SpawnState>& state, std::shared_ptr<SpawnStates> group, std::string_view doing);
+
+  std::shared_ptr<EventLoop> open_loop() const noexcept { return process_.is_current() ? loop_.lock() : nullptr; }
+
+  const std::weak_ptr<EventLoop> loop_;
+  const OwningProcess process_;
+  std::atomic<std::thread::id> thread_{};
+  mutable std::mutex mutex_;
+  std::string end_reason_;  ///< guarded by mutex_: what ended the loop, if not EventLoop::stop
 };
+
+/// What a BackgroundTask is without its value: compiled once.
+class SpawnOwner {
+ public:
+  SpawnOwner() noexcept = default;
+  SpawnOwner(std::shared_ptr<SpawnState> state, std::shared_ptr<LoopHandle> loop) noexcept
+      : state_(std::move(state)), loop_(std::move(loop)) {}
+  SpawnOwner(SpawnOwner&& other) noexcept = default;
+  SpawnOwner& operator=(SpawnOwner&& other) noexcept {
+    if (this != &other) {
+      cancel();
+      state_ = std::move(other.state_);
+      loop_ = std::move(other.loop_);
+    }
+    return *this;
+  }
+  ~SpawnOwner() { cancel(); }
+
+  /// Whether the coroutine has ended, by itself or cancelled; also true if nothing is owned.
+  bool done() const { return state_ == nullptr || state_->gone(); }
+
+  /// Cancels the coroutine, as the destructor does.
+  void cancel() noexcept;
+
+ protected:
+  /// BackgroundTask::wait without the value. @returns the state that has it
+  SpawnState& wait_until_gone(Deadline deadline, std::string_view doing) const;
+
+  /// Cancels the coroutine at the deadline. @returns its state; null if it ended before, or this thread cannot wait
+  std::shared_ptr<SpawnState> cancel_at(Deadline deadline);
+
+  [[noreturn]] void throw_ended(std::string_view doing) const { loop_->throw_ended(doing); }
+
+ private:
+  std::shared_ptr<SpawnState> state_;
+  std::shared_ptr<LoopHandle> loop_;
+};
+
+/// Owns a coroutine. Destroying the owner cancels the coroutine and destroys its locals. Lifetime: may outlive the
+/// loop, which ends the coroutine, and the group of ProcessGroup::spawn, which does the same.
+/// Blocking: its destructor, while another coroutine keeps the loop busy. Threads: one at a time. On the loop's thread
+/// nothing blocks: a coroutine that destroys its own owner ends at its next suspension.
+template <class T>
+class [[nodiscard]] BackgroundTask : public SpawnOwner {
+ public:
+  using SpawnOwner::SpawnOwner;
+
+  /// The coroutine's value, once. Blocking: until the coroutine ends, at most until the deadline; then it continues.
+  /// @param doing begins the error sentences
+  /// @throws what the coroutine threw; the job's first cause if it has failed; Error (timeout); Error (closed) if the
+  /// rank has left the job or the loop has ended; Error (cancelled) if an exception ended the loop; Error
+  /// (invalid_argument) on the loop's thread, or if nothing is owned
+  T wait(Deadline deadline, std::string_view doing = "waiting for a coroutine on the control loop") {
+    Outcome<T>& outcome = outcome_of(wait_until_gone(deadline, doing));
+    if (!outcome.done()) {
+      throw_ended(doing);
+    }
+    return outcome.take();
+  }
+
+  /// wait(), but at the deadline the coroutine is cancelled. A value that it has returned meanwhile is not lost.
+  T wait_or_cancel(Deadline deadline, std::string_view doing) {
+    const std::shared_ptr<SpawnState> cancelled = cancel_at(deadline);
+    if (!cancelled) {
+      return wait(deadline, doing);
+    }
+    if (!outcome_of(*cancelled).done()) {
+      throw_error(Errc::timeout, "{}: the deadline passed", {doing});
+    }
+    return outcome_of(*cancelled).take();
+  }
+
+ private:
+  static Outcome<T>& outcome_of(SpawnState& state) noexcept { return static_cast<SpawnStateOf<T>&>(state).outcome; }
+};
+
+}  // namespace DTRAIN_NAMESPACE::async
+
+#if DTRAIN_DEFINITIONS
+
+#include "dtrain/core/exception_text.hpp"
+
+namespace DTRAIN_NAMESPACE::async {
+
+namespace detail {
 
 /// Posted to the loop. Whether it runs or not, the state learns when the coroutine is gone.
 class StartTask {
@@ -93,177 +217,82 @@ class StartTask {
 
 }  // namespace detail
 
-/// Access to the EventLoop of a LoopThread, for objects that may outlive it. Once that has ended, and in a process that
-/// was forked since, nothing starts any more. Threads: any.
-class LoopHandle : public std::enable_shared_from_this<LoopHandle> {
- public:
-  /// Value type of a coroutine made by Make.
-  template <class Make>
-  using ValueOf = typename detail::TaskOf<std::remove_reference_t<Make>>::type::value_type;
-
-  explicit LoopHandle(const std::shared_ptr<EventLoop>& loop) noexcept : loop_(loop) {}
-
-  /// Starts `make(loop)` or `make()` on the loop's thread. `make` lives as long as the coroutine, and both end there.
-  /// @param doing begins the error sentence
-  /// @param group in which the coroutine stays until it ends
-  /// @throws Error (closed) if the loop has ended, (cancelled) by an exception; Error (closed) in a forked process
-  template <class Make>
-  BackgroundTask<ValueOf<Make>> spawn(Make make, std::string_view doing = "starting a coroutine",
-                                      std::shared_ptr<SpawnStates> group = {}) {
-    auto state = std::make_shared<SpawnStateOf<ValueOf<Make>>>();
-    state->make = [&outcome = state->outcome, kept = std::make_shared<Make>(std::move(make))](EventLoop& loop) {
-      Task<ValueOf<Make>> task = detail::call_with_loop(*kept, loop);
-      return store_outcome(std::move(task), outcome);  // nvcc warns of a frame that holds `kept`
-    };
-    const std::shared_ptr<EventLoop> loop = open_loop();
-    if (!loop || !loop->post(detail::StartTask(state, *loop, std::move(group)))) {
-      throw_ended(doing);
-    }
-    return {std::move(state), shared_from_this()};
+DTRAIN_DEFINED void LoopHandle::start(const std::shared_ptr<SpawnState>& state, std::shared_ptr<SpawnStates> group,
+                                      std::string_view doing) {
+  const std::shared_ptr<EventLoop> loop = open_loop();
+  if (!loop || !loop->post(detail::StartTask(state, *loop, std::move(group)))) {
+    throw_ended(doing);
   }
+}
 
-  /// spawn(), and waits for the value.
-  /// Blocking: until the coroutine has ended; at the deadline it is cancelled. Either way it is gone when this returns,
-  /// so that `make` may capture the caller's locals by reference.
-  /// @throws as spawn and BackgroundTask::wait
-  template <class Make>
-  auto run_blocking(Make&& make, Deadline deadline, std::string_view doing = "running a task") {
-    auto task = spawn([&make](EventLoop& loop) { return detail::call_with_loop(make, loop); }, doing);
-    return task.wait_or_cancel(deadline, doing);
+DTRAIN_DEFINED void LoopHandle::throw_ended(std::string_view doing) const {
+  if (!process_.is_current()) {
+    throw_error(Errc::closed, "{}: this process was forked from a rank, and is none", {doing});
   }
-
-  /// EventLoop::post; false if nothing starts any more.
-  template <class F>
-  bool post(F function) {
-    const std::shared_ptr<EventLoop> loop = open_loop();
-    return loop && loop->post(std::move(function));
+  if (loop_.expired()) {
+    throw_error(Errc::closed, "{}: this rank's process group has been destroyed", {doing});
   }
+  const std::lock_guard lock(mutex_);
+  if (end_reason_.empty()) {
+    throw_error(Errc::closed, "{}: the event loop has ended", {doing});
+  }
+  throw_error(Errc::cancelled, "{}: the event loop ended because of: {}", {doing, end_reason_});
+}
 
-  bool is_of_this_process() const noexcept { return process_.is_current(); }
-
-  /// Whether the caller is the loop's thread, where nothing may block; also while the loop ends.
-  bool on_loop_thread() const noexcept { return thread_.load() == std::this_thread::get_id(); }
-
-  /// @throws why nothing starts any more
-  [[noreturn]] void throw_ended(std::string_view doing) const {
-    if (!process_.is_current()) {
-      throw_error(Errc::closed, "{}: this process was forked from a rank, and is none", {doing});
-    }
-    if (loop_.expired()) {
-      throw_error(Errc::closed, "{}: this rank's process group has been destroyed", {doing});
-    }
+DTRAIN_DEFINED void LoopHandle::serve(EventLoop& loop) noexcept {
+  thread_ = std::this_thread::get_id();
+  try {
+    loop.run();
+  } catch (...) {
     const std::lock_guard lock(mutex_);
-    if (end_reason_.empty()) {
-      throw_error(Errc::closed, "{}: the event loop has ended", {doing});
-    }
-    throw_error(Errc::cancelled, "{}: the event loop ended because of: {}", {doing, end_reason_});
+    end_reason_ = exception_text();
   }
+  loop.close();
+  thread_ = std::thread::id();
+}
 
-  /// For LoopThread: runs the loop in this thread until it is stopped or throws, and closes it.
-  void serve(EventLoop& loop) noexcept {
-    thread_ = std::this_thread::get_id();
-    try {
-      loop.run();
-    } catch (...) {
-      const std::lock_guard lock(mutex_);
-      end_reason_ = exception_text();
-    }
-    loop.close();
-    thread_ = std::thread::id();
+DTRAIN_DEFINED void SpawnOwner::cancel() noexcept {
+  const std::shared_ptr<SpawnState> state = std::exchange(state_, nullptr);
+  const std::shared_ptr<LoopHandle> loop = std::exchange(loop_, nullptr);
+  if (!state || !loop->is_of_this_process() || state->gone()) {
+    return;
   }
-
- private:
-  std::shared_ptr<EventLoop> open_loop() const noexcept { return process_.is_current() ? loop_.lock() : nullptr; }
-
-  const std::weak_ptr<EventLoop> loop_;
-  const OwningProcess process_;
-  std::atomic<std::thread::id> thread_{};
-  mutable std::mutex mutex_;
-  std::string end_reason_;  ///< guarded by mutex_: what ended the loop, if not EventLoop::stop
-};
-
-/// Owns a coroutine. Destroying the owner cancels the coroutine and destroys its locals. Lifetime: may outlive the
-/// loop, which ends the coroutine, and the group of ProcessGroup::spawn, which does the same.
-/// Blocking: its destructor, while another coroutine keeps the loop busy. Threads: one at a time. On the loop's thread
-/// nothing blocks: a coroutine that destroys its own owner ends at its next suspension.
-template <class T>
-class [[nodiscard]] BackgroundTask {
- public:
-  BackgroundTask() noexcept = default;
-  BackgroundTask(std::shared_ptr<SpawnStateOf<T>> state, std::shared_ptr<LoopHandle> loop) noexcept
-      : state_(std::move(state)), loop_(std::move(loop)) {}
-  BackgroundTask(BackgroundTask&& other) noexcept = default;
-  BackgroundTask& operator=(BackgroundTask&& other) noexcept {
-    if (this != &other) {
-      cancel();
-      state_ = std::move(other.state_);
-      loop_ = std::move(other.loop_);
-    }
-    return *this;
+  const auto end = [state] {
+    state->cancelled = true;
+    state->task.cancel();
+  };
+  if (loop->on_loop_thread()) {
+    return end();
   }
-  ~BackgroundTask() { cancel(); }
+  loop->post(end);  // a loop that has ended has destroyed the coroutine, or will soon
+  state->wait_until_gone(Deadline::unbounded("the loop destroys the coroutine in its next turn"));
+}
 
-  /// Whether the coroutine has ended, by itself or cancelled; also true if nothing is owned.
-  bool done() const { return state_ == nullptr || state_->gone(); }
-
-  /// Cancels the coroutine, as the destructor does.
-  void cancel() noexcept {
-    const std::shared_ptr<SpawnStateOf<T>> state = std::exchange(state_, nullptr);
-    const std::shared_ptr<LoopHandle> loop = std::exchange(loop_, nullptr);
-    if (!state || !loop->is_of_this_process() || state->gone()) {
-      return;
-    }
-    const auto end = [state] {
-      state->cancelled = true;
-      state->task.cancel();
-    };
-    if (loop->on_loop_thread()) {
-      return end();
-    }
-    loop->post(end);  // a loop that has ended has destroyed the coroutine, or will soon
-    state->wait_until_gone(Deadline::unbounded("the loop destroys the coroutine in its next turn"));
+DTRAIN_DEFINED SpawnState& SpawnOwner::wait_until_gone(Deadline deadline, std::string_view doing) const {
+  if (!state_ || loop_->on_loop_thread()) {
+    throw_error(Errc::invalid_argument, "{}: {}",
+                {doing, state_ ? "called on the control thread, where it would wait for itself; co_await the "
+                                 "coroutine instead"
+                               : "there is none"});
   }
-
-  /// The coroutine's value, once. Blocking: until the coroutine ends, at most until the deadline; then it continues.
-  /// @param doing begins the error sentences
-  /// @throws what the coroutine threw; the job's first cause if it has failed; Error (timeout); Error (closed) if the
-  /// rank has left the job or the loop has ended; Error (cancelled) if an exception ended the loop; Error
-  /// (invalid_argument) on the loop's thread, or if nothing is owned
-  T wait(Deadline deadline, std::string_view doing = "waiting for a coroutine on the control loop") {
-    if (!state_ || loop_->on_loop_thread()) {
-      throw_error(Errc::invalid_argument, "{}: {}",
-                  {doing, state_ ? "called on the control thread, where it would wait for itself; co_await the "
-                                   "coroutine instead"
-                                 : "there is none"});
-    }
-    if (!state_->wait_until_gone(deadline)) {
-      throw_error(Errc::timeout, "{}: the deadline passed", {doing});
-    }
-    if (state_->error) {
-      std::rethrow_exception(std::exchange(state_->error, nullptr));
-    }
-    if (!state_->outcome.done()) {
-      loop_->throw_ended(doing);
-    }
-    return state_->outcome.take();
+  if (!state_->wait_until_gone(deadline)) {
+    throw_error(Errc::timeout, "{}: the deadline passed", {doing});
   }
-
-  /// wait(), but at the deadline the coroutine is cancelled. A value that it has returned meanwhile is not lost.
-  T wait_or_cancel(Deadline deadline, std::string_view doing) {
-    if (state_ && !loop_->on_loop_thread() && !state_->wait_until_gone(deadline)) {
-      const std::shared_ptr<SpawnStateOf<T>> state = state_;
-      cancel();
-      if (!state->outcome.done()) {
-        throw_error(Errc::timeout, "{}: the deadline passed", {doing});
-      }
-      return state->outcome.take();
-    }
-    return wait(deadline, doing);
+  if (state_->error) {
+    std::rethrow_exception(std::exchange(state_->error, nullptr));
   }
+  return *state_;
+}
 
- private:
-  std::shared_ptr<SpawnStateOf<T>> state_;
-  std::shared_ptr<LoopHandle> loop_;
-};
+DTRAIN_DEFINED std::shared_ptr<SpawnState> SpawnOwner::cancel_at(Deadline deadline) {
+  if (!state_ || loop_->on_loop_thread() || state_->wait_until_gone(deadline)) {
+    return nullptr;
+  }
+  std::shared_ptr<SpawnState> state = state_;
+  cancel();
+  return state;
+}
 
 }  // namespace DTRAIN_NAMESPACE::async
+
+#endif  // DTRAIN_DEFINITIONS

@@ -2,10 +2,26 @@
 /// @file
 /// start_thread(): starts a thread of the library, with signals blocked and an error that names the thread.
 
-#include <cerrno>
-#include <string>
-#include <system_error>
+#include <functional>
+#include <string_view>
 #include <thread>
+
+#include "dtrain/core/config.hpp"
+#include "dtrain/core/version.hpp"
+
+namespace DTRAIN_NAMESPACE::async {
+
+/// Runs `main()` on a new thread with all signals blocked, so that the program's handlers run in the program's threads.
+/// @param what names the thread in the error: "a channel's thread"
+/// @throws Error (posix) if the system cannot start a thread
+std::jthread start_thread(std::string_view what, std::function<void()> main);
+
+}  // namespace DTRAIN_NAMESPACE::async
+
+#if DTRAIN_DEFINITIONS
+
+#include <cerrno>
+#include <system_error>
 #include <utility>
 
 #include "dtrain/async/blocked_signals.hpp"
@@ -15,11 +31,7 @@
 
 namespace DTRAIN_NAMESPACE::async {
 
-/// Runs `main()` on a new thread with all signals blocked, so that the program's handlers run in the program's threads.
-/// @param what names the thread in the error: "a channel's thread"
-/// @throws Error (posix) if the system cannot start a thread
-template <class Main>
-std::jthread start_thread(const std::string& what, Main main) {
+DTRAIN_DEFINED std::jthread start_thread(std::string_view what, std::function<void()> main) {
   const BlockedSignals blocked;
   try {
     return std::jthread(std::move(main));
@@ -29,3 +41,5 @@ std::jthread start_thread(const std::string& what, Main main) {
 }
 
 }  // namespace DTRAIN_NAMESPACE::async
+
+#endif  // DTRAIN_DEFINITIONS

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "dtrain/async/start_thread.hpp"
+#include "dtrain/core/config.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/futex.hpp"
 
@@ -36,18 +37,7 @@ class WorkerThread {
   }
 
   /// Blocking: until the started work is done, or the deadline passes. @returns whether it is done
-  bool wait(Deadline deadline) const noexcept {
-    const std::uint32_t started = started_.load(std::memory_order_relaxed);
-    for (;;) {
-      const std::uint32_t done = done_.load(std::memory_order_acquire);
-      if (done == started) {
-        return true;
-      }
-      if (futex_wait(done_, done, deadline, FutexScope::process) == FutexResult::timed_out) {
-        return done_.load(std::memory_order_acquire) == started;
-      }
-    }
-  }
+  bool wait(Deadline deadline) const noexcept;
 
  private:
   void post() noexcept {
@@ -55,19 +45,7 @@ class WorkerThread {
     futex_wake(started_, 1, FutexScope::process);
   }
 
-  void main() noexcept {
-    for (std::uint32_t next = 1;; ++next) {
-      while (started_.load(std::memory_order_acquire) != next) {
-        futex_wait(started_, next - 1, Deadline::unbounded("the destructor posts an end"), FutexScope::process);
-      }
-      if (work_ == nullptr) {
-        return;
-      }
-      work_(object_);
-      done_.store(next, std::memory_order_release);
-      futex_wake(done_, 1, FutexScope::process);
-    }
-  }
+  void main() noexcept;
 
   void (*work_)(void*) noexcept = nullptr;
   void* object_ = nullptr;
@@ -77,3 +55,38 @@ class WorkerThread {
 };
 
 }  // namespace DTRAIN_NAMESPACE::async
+
+#if DTRAIN_DEFINITIONS
+
+namespace DTRAIN_NAMESPACE::async {
+
+DTRAIN_DEFINED bool WorkerThread::wait(Deadline deadline) const noexcept {
+  const std::uint32_t started = started_.load(std::memory_order_relaxed);
+  for (;;) {
+    const std::uint32_t done = done_.load(std::memory_order_acquire);
+    if (done == started) {
+      return true;
+    }
+    if (futex_wait(done_, done, deadline, FutexScope::process) == FutexResult::timed_out) {
+      return done_.load(std::memory_order_acquire) == started;
+    }
+  }
+}
+
+DTRAIN_DEFINED void WorkerThread::main() noexcept {
+  for (std::uint32_t next = 1;; ++next) {
+    while (started_.load(std::memory_order_acquire) != next) {
+      futex_wait(started_, next - 1, Deadline::unbounded("the destructor posts an end"), FutexScope::process);
+    }
+    if (work_ == nullptr) {
+      return;
+    }
+    work_(object_);
+    done_.store(next, std::memory_order_release);
+    futex_wake(done_, 1, FutexScope::process);
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::async
+
+#endif  // DTRAIN_DEFINITIONS

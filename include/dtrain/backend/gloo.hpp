@@ -2,6 +2,11 @@
 /// @file
 /// backend::Gloo: ranks on hosts without MPI or GPUs exchange messages over Gloo's TCP connections.
 
+#include "dtrain/core/config.hpp"
+#include "dtrain/core/version.hpp"
+
+#if DTRAIN_WITH_GLOO
+
 #include <string_view>
 
 #include "dtrain/backend/backend.hpp"
@@ -10,11 +15,8 @@
 #include "dtrain/backend/gloo/transport.hpp"
 #include "dtrain/backend/message_passing/communicator.hpp"
 #include "dtrain/backend/setup/open_and_report.hpp"
-#include "dtrain/core/config.hpp"
 #include "dtrain/core/types/dtype.hpp"
 #include "dtrain/stream/host/communication_stream.hpp"
-
-#if DTRAIN_WITH_GLOO
 
 namespace DTRAIN_NAMESPACE::backend {
 

@@ -2,6 +2,11 @@
 /// @file
 /// backend::Mpi: ranks that mpirun or srun started exchange messages over MPI.
 
+#include "dtrain/core/config.hpp"
+#include "dtrain/core/version.hpp"
+
+#if DTRAIN_WITH_MPI
+
 #include <array>
 #include <memory>
 #include <optional>
@@ -15,14 +20,11 @@
 #include "dtrain/backend/mpi/library.hpp"
 #include "dtrain/backend/mpi/transport.hpp"
 #include "dtrain/backend/setup/open_and_report.hpp"
-#include "dtrain/core/config.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/types/dtype.hpp"
 #include "dtrain/rendezvous/protocol/secret.hpp"
 #include "dtrain/stream/host/communication_stream.hpp"
-
-#if DTRAIN_WITH_MPI
 
 namespace DTRAIN_NAMESPACE::backend {
 

@@ -2,6 +2,11 @@
 /// @file
 /// backend::Nccl: ranks with a GPU each exchange data over NCCL.
 
+#include "dtrain/core/config.hpp"
+#include "dtrain/core/version.hpp"
+
+#if DTRAIN_WITH_NCCL
+
 #include <string_view>
 
 #include "dtrain/backend/backend.hpp"
@@ -11,7 +16,6 @@
 #include "dtrain/backend/nccl/environment_setup.hpp"
 #include "dtrain/backend/nccl/nccl_options.hpp"
 #include "dtrain/backend/setup/open_and_report.hpp"
-#include "dtrain/core/config.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/types/dtype.hpp"
@@ -19,8 +23,6 @@
 #include "dtrain/identity/environment/environment_snapshot.hpp"
 #include "dtrain/identity/environment/variables.hpp"
 #include "dtrain/stream/cuda/communication_stream.hpp"
-
-#if DTRAIN_WITH_NCCL
 
 namespace DTRAIN_NAMESPACE::backend {
 

@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "dtrain/core/config.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/types/dtype.hpp"
 #include "dtrain/core/types/reduce_op.hpp"
@@ -45,7 +46,48 @@ struct Operation {
 };
 
 /// "all_reduce (sum) of 1024 f32"; "broadcast of 10 f64 from rank 0".
-inline std::string to_string(const Operation& operation) {
+std::string to_string(const Operation& operation);
+
+/// Names a channel's operations in error sentences; to_string where it is empty. Threads: any.
+using DescribeOperation = std::function<std::string(const Operation&)>;
+
+inline std::string described(const Operation& operation, const DescribeOperation& describe) {
+  return describe ? describe(operation) : to_string(operation);
+}
+
+/// "operation 5 of channel 'group'", or "on channel 'group'" point to point.
+std::string position_of(const Operation& operation, const std::string& channel);
+
+/// "all_reduce (sum) of 1024 f32, operation 5 of channel 'group'".
+std::string described_on(const std::string& channel, const Operation& operation,
+                         const DescribeOperation& describe = {});
+
+/// The sentence for ranks that call different operations. @param call of `rank` @param act of `other`: "called barrier"
+std::string unequal_calls(const std::string& position, int rank, const std::string& call, int other,
+                          std::string_view act);
+
+/// What a rank says of a message.
+struct MessageEnd {
+  int job_rank;
+  std::uint64_t count;
+  DType dtype;
+};
+
+/// The sentence for a message whose ends differ.
+std::string unequal_message(const std::string& channel, const MessageEnd& sent, const MessageEnd& received);
+
+/// The end of the sentence for an operation on a wrong stream.
+inline constexpr const char* began_early =
+    "began before the one enqueued before it had run; operations of one communicator go to one stream, or to streams "
+    "that wait for each other";
+
+}  // namespace DTRAIN_NAMESPACE::backend
+
+#if DTRAIN_DEFINITIONS
+
+namespace DTRAIN_NAMESPACE::backend {
+
+DTRAIN_DEFINED std::string to_string(const Operation& operation) {
   const std::string elements = format_text("of {} {}", {operation.count, name(operation.dtype)});
   const char* const op = name(operation.op);
   switch (operation.kind) {
@@ -62,49 +104,29 @@ inline std::string to_string(const Operation& operation) {
   return "no operation";
 }
 
-/// Names a channel's operations in error sentences; to_string where it is empty. Threads: any.
-using DescribeOperation = std::function<std::string(const Operation&)>;
-
-inline std::string described(const Operation& operation, const DescribeOperation& describe) {
-  return describe ? describe(operation) : to_string(operation);
-}
-
-/// "operation 5 of channel 'group'", or "on channel 'group'" point to point.
-inline std::string position_of(const Operation& operation, const std::string& channel) {
+DTRAIN_DEFINED std::string position_of(const Operation& operation, const std::string& channel) {
   return operation.sequence == 0 ? format_text("on channel '{}'", {channel})
                                  : format_text("operation {} of channel '{}'", {operation.sequence, channel});
 }
 
-/// "all_reduce (sum) of 1024 f32, operation 5 of channel 'group'".
-inline std::string described_on(const std::string& channel, const Operation& operation,
-                                const DescribeOperation& describe = {}) {
+DTRAIN_DEFINED std::string described_on(const std::string& channel, const Operation& operation,
+                                        const DescribeOperation& describe) {
   return format_text("{}, {}", {described(operation, describe), position_of(operation, channel)});
 }
 
-/// The sentence for ranks that call different operations. @param call of `rank` @param act of `other`: "called barrier"
-inline std::string unequal_calls(const std::string& position, int rank, const std::string& call, int other,
-                                 std::string_view act) {
+DTRAIN_DEFINED std::string unequal_calls(const std::string& position, int rank, const std::string& call, int other,
+                                         std::string_view act) {
   return format_text("as {}, rank {} called {} and rank {} {}; every rank calls the same collectives in the same order",
                      {position, rank, call, other, act});
 }
 
-/// What a rank says of a message.
-struct MessageEnd {
-  int job_rank;
-  std::uint64_t count;
-  DType dtype;
-};
-
-/// The sentence for a message whose ends differ.
-inline std::string unequal_message(const std::string& channel, const MessageEnd& sent, const MessageEnd& received) {
+DTRAIN_DEFINED std::string unequal_message(const std::string& channel, const MessageEnd& sent,
+                                           const MessageEnd& received) {
   return format_text(
       "on channel '{}', rank {} sends {} {} and rank {} receives {} {}; both give the same count and type",
       {channel, sent.job_rank, sent.count, name(sent.dtype), received.job_rank, received.count, name(received.dtype)});
 }
 
-/// The end of the sentence for an operation on a wrong stream.
-inline constexpr const char* began_early =
-    "began before the one enqueued before it had run; operations of one communicator go to one stream, or to streams "
-    "that wait for each other";
-
 }  // namespace DTRAIN_NAMESPACE::backend
+
+#endif  // DTRAIN_DEFINITIONS

@@ -2,6 +2,11 @@
 /// @file
 /// backend::Staged: a host backend reduces CUDA buffers through pinned host memory.
 
+#include "dtrain/core/config.hpp"
+#include "dtrain/core/version.hpp"
+
+#if DTRAIN_WITH_CUDA
+
 #include <array>
 #include <cstddef>
 #include <string_view>
@@ -14,14 +19,11 @@
 #include "dtrain/backend/setup/open_and_report.hpp"
 #include "dtrain/backend/shared_memory.hpp"
 #include "dtrain/backend/staged/communicator.hpp"
-#include "dtrain/core/config.hpp"
 #include "dtrain/core/log.hpp"
 #include "dtrain/core/types/dtype.hpp"
 #include "dtrain/identity/environment/environment_snapshot.hpp"
 #include "dtrain/identity/environment/variables.hpp"
 #include "dtrain/stream/cuda/communication_stream.hpp"
-
-#if DTRAIN_WITH_CUDA
 
 namespace DTRAIN_NAMESPACE::backend {
 

@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "dtrain/core/config.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/text/format_text.hpp"
 
@@ -28,31 +29,18 @@ struct Cause {
   std::string text;  ///< the rank's action, the exception's text, or the difference
 
   /// "rank 1 on host gpu-a was lost: ...".
-  std::string sentence() const {
-    const std::string who =
-        rank < 0 ? "the job" : format_text("rank {}{}{}", {rank, host.empty() ? "" : " on host ", host});
-    switch (kind) {
-      case CauseKind::lost: return format_text("{} was lost: {}", {who, text});
-      case CauseKind::exception: return format_text("{} failed: {}", {who, text});
-      case CauseKind::timeout: return format_text("{} timed out: {}", {who, text});
-      case CauseKind::disagreement: return "ranks disagree: " + text;
-      case CauseKind::stopped: return format_text("{} was stopped: {}", {who, text});
-    }
-    return format_text("{}: {}", {who, text});
-  }
+  std::string sentence() const;
 };
 
 /// Thrown on a rank that failed only because the job failed elsewhere first.
 class JobFailed : public Error {
  public:
-  explicit JobFailed(Cause cause, SourceLocation where = SourceLocation::current())
-      : JobFailed(Errc::job_failed, std::move(cause), where) {}
+  explicit JobFailed(Cause cause, SourceLocation where = SourceLocation::current());
 
   const Cause& cause() const noexcept { return cause_; }
 
  protected:
-  JobFailed(Errc code, Cause cause, SourceLocation where)
-      : Error(code, cause.sentence(), where), cause_(std::move(cause)) {}
+  JobFailed(Errc code, Cause cause, SourceLocation where);
 
  private:
   Cause cause_;
@@ -61,8 +49,7 @@ class JobFailed : public Error {
 /// A JobFailed because a rank's process ended.
 class PeerLost : public JobFailed {
  public:
-  explicit PeerLost(Cause cause, SourceLocation where = SourceLocation::current())
-      : JobFailed(Errc::peer_lost, std::move(cause), where) {}
+  explicit PeerLost(Cause cause, SourceLocation where = SourceLocation::current());
 
   /// The lost rank, and its host.
   int lost_rank() const noexcept { return cause().rank; }
@@ -70,7 +57,37 @@ class PeerLost : public JobFailed {
 };
 
 /// @throws PeerLost if the cause is a lost rank, otherwise JobFailed
-[[noreturn]] inline void throw_cause(const Cause& cause, SourceLocation where = SourceLocation::current()) {
+[[noreturn]] void throw_cause(const Cause& cause, SourceLocation where = SourceLocation::current());
+
+}  // namespace DTRAIN_NAMESPACE
+
+#if DTRAIN_DEFINITIONS
+
+namespace DTRAIN_NAMESPACE {
+
+DTRAIN_DEFINED std::string Cause::sentence() const {
+  const std::string who =
+      rank < 0 ? "the job" : format_text("rank {}{}{}", {rank, host.empty() ? "" : " on host ", host});
+  switch (kind) {
+    case CauseKind::lost: return format_text("{} was lost: {}", {who, text});
+    case CauseKind::exception: return format_text("{} failed: {}", {who, text});
+    case CauseKind::timeout: return format_text("{} timed out: {}", {who, text});
+    case CauseKind::disagreement: return "ranks disagree: " + text;
+    case CauseKind::stopped: return format_text("{} was stopped: {}", {who, text});
+  }
+  return format_text("{}: {}", {who, text});
+}
+
+DTRAIN_DEFINED JobFailed::JobFailed(Cause cause, SourceLocation where)
+    : JobFailed(Errc::job_failed, std::move(cause), where) {}
+
+DTRAIN_DEFINED JobFailed::JobFailed(Errc code, Cause cause, SourceLocation where)
+    : Error(code, cause.sentence(), where), cause_(std::move(cause)) {}
+
+DTRAIN_DEFINED PeerLost::PeerLost(Cause cause, SourceLocation where)
+    : JobFailed(Errc::peer_lost, std::move(cause), where) {}
+
+DTRAIN_DEFINED void throw_cause(const Cause& cause, SourceLocation where) {
   if (cause.kind == CauseKind::lost) {
     throw PeerLost(cause, where);
   }
@@ -78,3 +95,5 @@ class PeerLost : public JobFailed {
 }
 
 }  // namespace DTRAIN_NAMESPACE
+
+#endif  // DTRAIN_DEFINITIONS

@@ -10,6 +10,8 @@
 #error "dtrain: C++20 is needed; compile with -std=c++20 (g++ >= 12, clang >= 14, nvcc >= 12.4)"
 #endif
 
+#include "dtrain/core/version.hpp"
+
 /// 1 under ThreadSanitizer: deadlines are longer, and fences that it cannot follow are avoided.
 #if defined(__SANITIZE_THREAD__)
 #define DTRAIN_THREAD_SANITIZER 1
@@ -32,8 +34,8 @@
 #error "dtrain: DTRAIN_IMPLEMENTATION needs -DDTRAIN_SEPARATE_COMPILATION=1, here and in all files of the program"
 #endif
 
-/// For headers: whether this source file compiles the definitions (in files NAME_definitions.hpp), and the specifier
-/// that begins each of them.
+/// For headers: whether this source file compiles the definitions (at a header's end, or in NAME_definitions.hpp), and the
+/// specifier that begins each of them.
 #if !DTRAIN_SEPARATE_COMPILATION
 #define DTRAIN_DEFINITIONS 1
 #define DTRAIN_DEFINED inline

@@ -2,13 +2,12 @@
 /// @file
 /// dtrain::Error: the exception of dtrain, with action, reason, remedy and source location.
 
-#include <cerrno>
 #include <optional>
 #include <string>
 #include <system_error>
 #include <utility>
 
-#include "dtrain/core/process/process_limits.hpp"
+#include "dtrain/core/config.hpp"
 #include "dtrain/core/source_location.hpp"
 #include "dtrain/core/version.hpp"
 
@@ -34,33 +33,7 @@ enum class Errc : int {
 };
 
 /// The category of Errc, named "dtrain".
-inline const std::error_category& dtrain_category() noexcept {
-  struct Category final : std::error_category {
-    const char* name() const noexcept override { return "dtrain"; }
-    std::string message(int code) const override {
-      switch (static_cast<Errc>(code)) {
-        case Errc::invalid_argument: return "invalid argument";
-        case Errc::usage: return "usage error";
-        case Errc::identity: return "identity error";
-        case Errc::timeout: return "deadline passed";
-        case Errc::cancelled: return "cancelled";
-        case Errc::closed: return "connection closed";
-        case Errc::refused: return "refused";
-        case Errc::protocol: return "protocol violation";
-        case Errc::limit: return "limit exceeded";
-        case Errc::disagreement: return "ranks disagree";
-        case Errc::missing_gradient: return "parameter without a gradient";
-        case Errc::unsupported: return "unsupported";
-        case Errc::out_of_memory: return "out of memory";
-        case Errc::job_failed: return "job failed";
-        case Errc::peer_lost: return "peer lost";
-      }
-      return "unknown dtrain error";
-    }
-  };
-  static const Category category;
-  return category;
-}
+const std::error_category& dtrain_category() noexcept;
 
 inline std::error_code make_error_code(Errc code) noexcept {
   return {static_cast<int>(code), dtrain_category()};
@@ -96,19 +69,64 @@ class Error : public std::system_error {
 };
 
 /// An Error of the posix category: "doing: strerror(number)", with the limit that may have caused it, and the remedy.
-[[nodiscard]] inline Error posix_error(int number, const std::string& doing, const std::string& remedy = {},
-                                       SourceLocation where = SourceLocation::current()) {
-  const std::error_code code(number, std::generic_category());
-  return {code, doing + ": " + code.message() + limit_hint(number) + (remedy.empty() ? "" : "; " + remedy), where};
-}
+[[nodiscard]] Error posix_error(int number, const std::string& doing, const std::string& remedy = {},
+                                SourceLocation where = SourceLocation::current());
 
 /// posix_error of the present errno.
-[[nodiscard]] inline Error errno_error(const std::string& doing, const std::string& remedy = {},
-                                       SourceLocation where = SourceLocation::current()) {
-  return posix_error(errno, doing, remedy, where);
-}
+[[nodiscard]] Error errno_error(const std::string& doing, const std::string& remedy = {},
+                                SourceLocation where = SourceLocation::current());
 
 }  // namespace DTRAIN_NAMESPACE
 
 template <>
 struct std::is_error_code_enum<dtrain::Errc> : std::true_type {};
+
+#if DTRAIN_DEFINITIONS
+
+#include <cerrno>
+
+#include "dtrain/core/process/process_limits.hpp"
+
+namespace DTRAIN_NAMESPACE {
+
+DTRAIN_DEFINED const std::error_category& dtrain_category() noexcept {
+  struct Category final : std::error_category {
+    const char* name() const noexcept override { return "dtrain"; }
+    std::string message(int code) const override {
+      switch (static_cast<Errc>(code)) {
+        case Errc::invalid_argument: return "invalid argument";
+        case Errc::usage: return "usage error";
+        case Errc::identity: return "identity error";
+        case Errc::timeout: return "deadline passed";
+        case Errc::cancelled: return "cancelled";
+        case Errc::closed: return "connection closed";
+        case Errc::refused: return "refused";
+        case Errc::protocol: return "protocol violation";
+        case Errc::limit: return "limit exceeded";
+        case Errc::disagreement: return "ranks disagree";
+        case Errc::missing_gradient: return "parameter without a gradient";
+        case Errc::unsupported: return "unsupported";
+        case Errc::out_of_memory: return "out of memory";
+        case Errc::job_failed: return "job failed";
+        case Errc::peer_lost: return "peer lost";
+      }
+      return "unknown dtrain error";
+    }
+  };
+  static const Category category;
+  return category;
+}
+
+DTRAIN_DEFINED Error posix_error(int number, const std::string& doing, const std::string& remedy,
+                                 SourceLocation where) {
+  const std::error_code code(number, std::generic_category());
+  return {code, doing + ": " + code.message() + limit_hint(number) + (remedy.empty() ? "" : "; " + remedy), where};
+}
+
+DTRAIN_DEFINED Error errno_error(const std::string& doing, const std::string& remedy, SourceLocation where) {
+  return posix_error(errno, doing, remedy, where);
+}
+
+}  // namespace DTRAIN_NAMESPACE
+
+#endif  // DTRAIN_DEFINITIONS

@@ -2,18 +2,29 @@
 /// @file
 /// exception_text(): the message of the exception that is being handled.
 
+#include <string>
+
+#include "dtrain/core/config.hpp"
+
+namespace DTRAIN_NAMESPACE {
+
+/// Its message; if memory ran out, with the limit that may be the cause. @pre in a catch block
+std::string exception_text();
+
+}  // namespace DTRAIN_NAMESPACE
+
+#if DTRAIN_DEFINITIONS
+
 #include <cerrno>
 #include <exception>
 #include <new>
-#include <string>
 
 #include "dtrain/core/process/process_limits.hpp"
 #include "dtrain/core/text/format_text.hpp"
 
 namespace DTRAIN_NAMESPACE {
 
-/// Its message; if memory ran out, with the limit that may be the cause. @pre in a catch block
-inline std::string exception_text() {
+DTRAIN_DEFINED std::string exception_text() {
   try {
     throw;
   } catch (const std::bad_alloc& error) {
@@ -26,3 +37,5 @@ inline std::string exception_text() {
 }
 
 }  // namespace DTRAIN_NAMESPACE
+
+#endif  // DTRAIN_DEFINITIONS

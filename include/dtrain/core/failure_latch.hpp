@@ -12,8 +12,8 @@
 #include <optional>
 #include <utility>
 
-#include "dtrain/core/block_until.hpp"
 #include "dtrain/core/cause.hpp"
+#include "dtrain/core/config.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/process/owning_process.hpp"
 
@@ -46,12 +46,7 @@ class FailureLatch : public std::enable_shared_from_this<FailureLatch> {
     }
     ~Subscription() { reset(); }
 
-    void reset() noexcept {
-      if (const std::shared_ptr<FailureLatch> latch = std::exchange(latch_, nullptr)) {
-        const std::lock_guard lock(latch->mutex_);
-        latch->callbacks_.erase(position_);
-      }
-    }
+    void reset() noexcept;
 
    private:
     friend class FailureLatch;
@@ -65,84 +60,27 @@ class FailureLatch : public std::enable_shared_from_this<FailureLatch> {
   bool failed() const noexcept { return failed_.load(std::memory_order_acquire); }
 
   /// The first cause; empty while the job has not failed.
-  std::optional<Cause> cause() const {
-    if (!failed()) {
-      return std::nullopt;
-    }
-    const std::lock_guard lock(mutex_);
-    return cause_;
-  }
+  std::optional<Cause> cause() const;
 
   /// Stores `cause` if it is the first, and calls every callback with it, in this thread, before it returns.
   /// @returns whether it was the first
-  bool set(const Cause& cause) {
-    const std::lock_guard lock(mutex_);
-    if (failed()) {
-      return false;
-    }
-    cause_ = cause;
-    failed_.store(true, std::memory_order_release);
-    for (const Callback& callback : callbacks_) {
-      callback(*cause_);
-    }
-    changed_.notify_all();
-    return true;
-  }
+  bool set(const Cause& cause);
 
   /// Blocking: until the job has failed or the deadline passes. @returns whether it has failed.
-  bool block_until_failed(Deadline deadline) const {
-    std::unique_lock lock(mutex_);
-    return block_until(changed_, lock, deadline, [this] { return failed(); });
-  }
+  bool block_until_failed(Deadline deadline) const;
 
   /// Reports a failure of this rank to the job, whose first cause may be another one. Does nothing in a forked process,
   /// which is not the rank.
-  void report(const Cause& cause) {
-    if (!process_.is_current()) {
-      return;
-    }
-    Reporter reporter;
-    {
-      const std::lock_guard lock(mutex_);
-      reporter = reporter_;
-    }
-    if (reporter) {
-      reporter(cause);
-    } else {
-      set(cause);
-    }
-  }
+  void report(const Cause& cause);
 
   /// Installs the function that sends reports to the store; an empty one removes it.
-  void set_reporter(Reporter reporter) {
-    const std::lock_guard lock(mutex_);
-    reporter_ = std::move(reporter);
-  }
+  void set_reporter(Reporter reporter);
 
   /// Calls `callback` once: when the job fails, or now if it has. It must not block, throw or touch this latch.
-  [[nodiscard]] Subscription subscribe(Callback callback) {
-    const std::lock_guard lock(mutex_);
-    const auto position = callbacks_.insert(callbacks_.end(), std::move(callback));
-    if (failed()) {
-      (*position)(*cause_);
-    }
-    return {shared_from_this(), position};
-  }
+  [[nodiscard]] Subscription subscribe(Callback callback);
 
   /// @throws PeerLost, JobFailed with the job's first cause, on ranks other than its origin; Error on the origin
-  void throw_if_failed(int own_rank) const {
-    const std::optional<Cause> found = cause();
-    if (!found) {
-      return;
-    }
-    if (found->rank != own_rank || found->kind == CauseKind::lost) {
-      throw_cause(*found);
-    }
-    const Errc code = found->kind == CauseKind::timeout        ? Errc::timeout
-                      : found->kind == CauseKind::disagreement ? Errc::disagreement
-                                                               : Errc::job_failed;
-    throw Error(code, found->sentence()).with_rank(own_rank);
-  }
+  void throw_if_failed(int own_rank) const;
 
  private:
   mutable std::mutex mutex_;
@@ -155,3 +93,91 @@ class FailureLatch : public std::enable_shared_from_this<FailureLatch> {
 };
 
 }  // namespace DTRAIN_NAMESPACE
+
+#if DTRAIN_DEFINITIONS
+
+#include "dtrain/core/block_until.hpp"
+
+namespace DTRAIN_NAMESPACE {
+
+DTRAIN_DEFINED void FailureLatch::Subscription::reset() noexcept {
+  if (const std::shared_ptr<FailureLatch> latch = std::exchange(latch_, nullptr)) {
+    const std::lock_guard lock(latch->mutex_);
+    latch->callbacks_.erase(position_);
+  }
+}
+
+DTRAIN_DEFINED std::optional<Cause> FailureLatch::cause() const {
+  if (!failed()) {
+    return std::nullopt;
+  }
+  const std::lock_guard lock(mutex_);
+  return cause_;
+}
+
+DTRAIN_DEFINED bool FailureLatch::set(const Cause& cause) {
+  const std::lock_guard lock(mutex_);
+  if (failed()) {
+    return false;
+  }
+  cause_ = cause;
+  failed_.store(true, std::memory_order_release);
+  for (const Callback& callback : callbacks_) {
+    callback(*cause_);
+  }
+  changed_.notify_all();
+  return true;
+}
+
+DTRAIN_DEFINED bool FailureLatch::block_until_failed(Deadline deadline) const {
+  std::unique_lock lock(mutex_);
+  return block_until(changed_, lock, deadline, [this] { return failed(); });
+}
+
+DTRAIN_DEFINED void FailureLatch::report(const Cause& cause) {
+  if (!process_.is_current()) {
+    return;
+  }
+  Reporter reporter;
+  {
+    const std::lock_guard lock(mutex_);
+    reporter = reporter_;
+  }
+  if (reporter) {
+    reporter(cause);
+  } else {
+    set(cause);
+  }
+}
+
+DTRAIN_DEFINED void FailureLatch::set_reporter(Reporter reporter) {
+  const std::lock_guard lock(mutex_);
+  reporter_ = std::move(reporter);
+}
+
+DTRAIN_DEFINED FailureLatch::Subscription FailureLatch::subscribe(Callback callback) {
+  const std::lock_guard lock(mutex_);
+  const auto position = callbacks_.insert(callbacks_.end(), std::move(callback));
+  if (failed()) {
+    (*position)(*cause_);
+  }
+  return {shared_from_this(), position};
+}
+
+DTRAIN_DEFINED void FailureLatch::throw_if_failed(int own_rank) const {
+  const std::optional<Cause> found = cause();
+  if (!found) {
+    return;
+  }
+  if (found->rank != own_rank || found->kind == CauseKind::lost) {
+    throw_cause(*found);
+  }
+  const Errc code = found->kind == CauseKind::timeout        ? Errc::timeout
+                    : found->kind == CauseKind::disagreement ? Errc::disagreement
+                                                             : Errc::job_failed;
+  throw Error(code, found->sentence()).with_rank(own_rank);
+}
+
+}  // namespace DTRAIN_NAMESPACE
+
+#endif  // DTRAIN_DEFINITIONS

@@ -2,13 +2,9 @@
 /// @file
 /// log(): lines to stderr, each in one write, at the levels that DTRAIN_LOG selects.
 
-#include <unistd.h>
-
-#include <cstdlib>
-#include <string>
 #include <string_view>
 
-#include "dtrain/core/process/blocked_write_signals.hpp"
+#include "dtrain/core/config.hpp"
 #include "dtrain/core/version.hpp"
 
 namespace DTRAIN_NAMESPACE {
@@ -32,7 +28,22 @@ inline bool is_log_level(std::string_view name) noexcept {
 }
 
 /// Writes "dtrain: text\n" to stderr if `level` is enabled. A full or closed stderr is not an error of the job.
-inline void log(LogLevel level, std::string_view text) {
+void log(LogLevel level, std::string_view text);
+
+}  // namespace DTRAIN_NAMESPACE
+
+#if DTRAIN_DEFINITIONS
+
+#include <unistd.h>
+
+#include <cstdlib>
+#include <string>
+
+#include "dtrain/core/process/blocked_write_signals.hpp"
+
+namespace DTRAIN_NAMESPACE {
+
+DTRAIN_DEFINED void log(LogLevel level, std::string_view text) {
   static const LogLevel wanted = log_level_of(std::getenv("DTRAIN_LOG"));
   if (level > wanted || level == LogLevel::off) {
     return;
@@ -45,3 +56,5 @@ inline void log(LogLevel level, std::string_view text) {
 }
 
 }  // namespace DTRAIN_NAMESPACE
+
+#endif  // DTRAIN_DEFINITIONS

@@ -2,7 +2,6 @@
 /// @file
 /// Serializer: writes the fields of a struct to bytes and reads them from untrusted bytes, by one description.
 
-#include <algorithm>
 #include <chrono>
 #include <concepts>
 #include <cstddef>
@@ -15,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "dtrain/core/config.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/text/sanitize.hpp"
@@ -46,11 +46,7 @@ class Serializer {
     }
   }
   /// An integer in 0..last, or none, which is written as -1.
-  void number(std::optional<int>& value, int last) {
-    int found = value.value_or(-1);
-    number(found, -1, last);
-    value = ok() && found != -1 ? std::optional<int>(found) : std::nullopt;
-  }
+  void number(std::optional<int>& value, int last);
   /// An enumerator in first..last, in one byte.
   template <class E>
   void choice(E& value, E first, E last) {
@@ -58,47 +54,17 @@ class Serializer {
     number(found, static_cast<std::uint8_t>(first), static_cast<std::uint8_t>(last));
     value = static_cast<E>(found);
   }
-  void flag(bool& value) {
-    std::uint8_t found = value ? 1 : 0;
-    number(found, 0, 1);
-    value = found == 1;
-  }
+  void flag(bool& value);
 
   /// Any bytes, such as a key or a value; a writer cuts them to `longest`. Error sentences contain them only through
   /// in_quotes() or sanitize().
-  void raw_text(std::string& value, std::size_t longest) {
-    const std::string_view written = truncate_utf8(value, longest);
-    auto size = static_cast<std::uint32_t>(written.size());
-    number(size);
-    if (!reads_) return append(written);
-    if (size > longest) fail("has a text that is too long");
-    value = take_text(size);
-  }
+  void raw_text(std::string& value, std::size_t longest);
   /// A name or a sentence: it arrives printable, whatever bytes the peer sent.
-  void text(std::string& value, std::size_t longest) {
-    raw_text(value, longest);
-    if (reads_) {
-      value = sanitize(value);
-      value.resize(truncate_utf8(value, longest).size());
-    }
-  }
+  void text(std::string& value, std::size_t longest);
   /// Bytes without a length.
-  void bytes(std::span<std::byte> value) {
-    if (!reads_) {
-      out_.insert(out_.end(), value.begin(), value.end());
-    } else {
-      const std::span<const std::byte> found = take_bytes(value.size());
-      std::copy(found.begin(), found.end(), value.begin());
-    }
-  }
+  void bytes(std::span<std::byte> value);
   /// A mark of the format, which a reader requires.
-  void constant(std::string_view expected) {
-    if (!reads_) {
-      append(expected);
-    } else if (take_text(expected.size()) != expected) {
-      fail("has another format");
-    }
-  }
+  void constant(std::string_view expected);
 
   /// `least` to `most` elements. `each(element)` passes the fields of one; none is empty on the wire.
   template <class T, class Each>
@@ -124,11 +90,7 @@ class Serializer {
   }
 
   /// Marks the bytes as malformed. The first call counts. @param problem a clause, such as "has another format"
-  [[gnu::cold, gnu::noinline]] void fail(const char* problem) noexcept {
-    if (ok()) {
-      problem_ = problem;
-    }
-  }
+  void fail(const char* problem) noexcept;
   bool ok() const noexcept { return problem_ == nullptr; }
   std::size_t remaining() const noexcept { return ok() ? in_.size() - at_ : 0; }
   /// Whether every field was well formed and no byte is left.
@@ -136,13 +98,7 @@ class Serializer {
 
   /// @param what the subject of the sentence: "a rank's address"
   /// @throws Error (protocol) with the problem and its place unless finished()
-  [[gnu::cold, gnu::noinline]] void require_finished(std::string_view what) const {
-    if (!finished()) {
-      const std::string_view bytes(reinterpret_cast<const char*>(in_.data()), in_.size());
-      throw_error(Errc::protocol, "{} came as {}, which {} (byte {} of {}); do all ranks run the same program?",
-                  {what, in_quotes(bytes, 64), ok() ? "has more bytes than its fields" : problem_, at_, in_.size()});
-    }
-  }
+  void require_finished(std::string_view what) const;
 
   /// @name What was written
   /// @{
@@ -155,37 +111,11 @@ class Serializer {
 
  private:
   /// Writes `value`, or reads another one. @returns it
-  std::uint64_t little_endian(std::uint64_t value, std::size_t size) {
-    if (!reads_) {
-      for (std::size_t i = 0; i < size; ++i) {
-        out_.push_back(static_cast<std::byte>((value >> (8 * i)) & 0xff));
-      }
-      return value;
-    }
-    const std::span<const std::byte> found = take_bytes(size);
-    value = 0;
-    for (std::size_t i = found.size(); i > 0; --i) {
-      value = (value << 8) | std::to_integer<std::uint64_t>(found[i - 1]);
-    }
-    return value;
-  }
+  std::uint64_t little_endian(std::uint64_t value, std::size_t size);
 
-  void append(std::string_view written) {
-    const auto from = std::as_bytes(std::span(written));
-    out_.insert(out_.end(), from.begin(), from.end());
-  }
-  std::span<const std::byte> take_bytes(std::size_t size) noexcept {
-    if (size > remaining()) {
-      fail("ends too early");
-      return {};
-    }
-    at_ += size;
-    return in_.subspan(at_ - size, size);
-  }
-  std::string take_text(std::size_t size) {
-    const std::span<const std::byte> found = take_bytes(size);
-    return {reinterpret_cast<const char*>(found.data()), found.size()};
-  }
+  void append(std::string_view written);
+  std::span<const std::byte> take_bytes(std::size_t size) noexcept;
+  std::string take_text(std::size_t size);
 
   std::span<const std::byte> in_;
   std::size_t at_ = 0;  ///< of in_: the next byte; after a failure, the end of what was read
@@ -203,11 +133,7 @@ void fields(Serializer& of, T& value) {
 /// times that were read do not overflow.
 inline constexpr std::chrono::nanoseconds max_time_read{std::int64_t{1} << 60};
 
-inline void fields(Serializer& of, std::chrono::nanoseconds& time) {
-  std::int64_t count = time.count();
-  of.number(count, -max_time_read.count(), max_time_read.count());
-  time = std::chrono::nanoseconds(count);
-}
+void fields(Serializer& of, std::chrono::nanoseconds& time);
 
 /// The bytes of a value, for the store.
 template <class T>
@@ -240,3 +166,113 @@ T from_bytes(std::string_view bytes, std::string_view what) {
 }
 
 }  // namespace DTRAIN_NAMESPACE
+
+#if DTRAIN_DEFINITIONS
+
+#include <algorithm>
+
+namespace DTRAIN_NAMESPACE {
+
+DTRAIN_DEFINED void Serializer::number(std::optional<int>& value, int last) {
+  int found = value.value_or(-1);
+  number(found, -1, last);
+  value = ok() && found != -1 ? std::optional<int>(found) : std::nullopt;
+}
+
+DTRAIN_DEFINED void Serializer::flag(bool& value) {
+  std::uint8_t found = value ? 1 : 0;
+  number(found, 0, 1);
+  value = found == 1;
+}
+
+DTRAIN_DEFINED void Serializer::raw_text(std::string& value, std::size_t longest) {
+  const std::string_view written = truncate_utf8(value, longest);
+  auto size = static_cast<std::uint32_t>(written.size());
+  number(size);
+  if (!reads_) return append(written);
+  if (size > longest) fail("has a text that is too long");
+  value = take_text(size);
+}
+
+DTRAIN_DEFINED void Serializer::text(std::string& value, std::size_t longest) {
+  raw_text(value, longest);
+  if (reads_) {
+    value = sanitize(value);
+    value.resize(truncate_utf8(value, longest).size());
+  }
+}
+
+DTRAIN_DEFINED void Serializer::bytes(std::span<std::byte> value) {
+  if (!reads_) {
+    out_.insert(out_.end(), value.begin(), value.end());
+  } else {
+    const std::span<const std::byte> found = take_bytes(value.size());
+    std::copy(found.begin(), found.end(), value.begin());
+  }
+}
+
+DTRAIN_DEFINED void Serializer::constant(std::string_view expected) {
+  if (!reads_) {
+    append(expected);
+  } else if (take_text(expected.size()) != expected) {
+    fail("has another format");
+  }
+}
+
+DTRAIN_NOT_INLINED DTRAIN_DEFINED void Serializer::fail(const char* problem) noexcept {
+  if (ok()) {
+    problem_ = problem;
+  }
+}
+
+DTRAIN_NOT_INLINED DTRAIN_DEFINED void Serializer::require_finished(std::string_view what) const {
+  if (!finished()) {
+    const std::string_view bytes(reinterpret_cast<const char*>(in_.data()), in_.size());
+    throw_error(Errc::protocol, "{} came as {}, which {} (byte {} of {}); do all ranks run the same program?",
+                {what, in_quotes(bytes, 64), ok() ? "has more bytes than its fields" : problem_, at_, in_.size()});
+  }
+}
+
+DTRAIN_DEFINED std::uint64_t Serializer::little_endian(std::uint64_t value, std::size_t size) {
+  if (!reads_) {
+    for (std::size_t i = 0; i < size; ++i) {
+      out_.push_back(static_cast<std::byte>((value >> (8 * i)) & 0xff));
+    }
+    return value;
+  }
+  const std::span<const std::byte> found = take_bytes(size);
+  value = 0;
+  for (std::size_t i = found.size(); i > 0; --i) {
+    value = (value << 8) | std::to_integer<std::uint64_t>(found[i - 1]);
+  }
+  return value;
+}
+
+DTRAIN_DEFINED void Serializer::append(std::string_view written) {
+  const auto from = std::as_bytes(std::span(written));
+  out_.insert(out_.end(), from.begin(), from.end());
+}
+
+DTRAIN_DEFINED std::span<const std::byte> Serializer::take_bytes(std::size_t size) noexcept {
+  if (size > remaining()) {
+    fail("ends too early");
+    return {};
+  }
+  at_ += size;
+  return in_.subspan(at_ - size, size);
+}
+
+DTRAIN_DEFINED std::string Serializer::take_text(std::size_t size) {
+  const std::span<const std::byte> found = take_bytes(size);
+  return {reinterpret_cast<const char*>(found.data()), found.size()};
+}
+
+DTRAIN_DEFINED void fields(Serializer& of, std::chrono::nanoseconds& time) {
+  std::int64_t count = time.count();
+  of.number(count, -max_time_read.count(), max_time_read.count());
+  time = std::chrono::nanoseconds(count);
+}
+
+}  // namespace DTRAIN_NAMESPACE
+
+#endif  // DTRAIN_DEFINITIONS

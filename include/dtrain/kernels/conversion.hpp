@@ -79,7 +79,16 @@ DTRAIN_OPTIMIZED void convert_integers(std::byte* to, const std::byte* from, std
 /// - f32 to f16 and bf16: rounded to nearest even. i64 to i32 and u8: modulo 2^bits.
 /// - Equal types: copied. No other pair is allowed.
 /// Requires: `to` and `from` are disjoint; the floating-point environment is the default one.
-inline void convert(DType from_type, const std::byte* from, DType to_type, std::byte* to, std::size_t count) noexcept {
+void convert(DType from_type, const std::byte* from, DType to_type, std::byte* to, std::size_t count) noexcept;
+
+}  // namespace DTRAIN_NAMESPACE::kernels
+
+#if DTRAIN_DEFINITIONS
+
+namespace DTRAIN_NAMESPACE::kernels {
+
+DTRAIN_DEFINED void convert(DType from_type, const std::byte* from, DType to_type, std::byte* to,
+                            std::size_t count) noexcept {
   if (from_type == to_type) {
     copy_bytes(to, from, count * size_bytes(to_type));
   } else if (from_type == DType::f16) {
@@ -102,3 +111,5 @@ inline void convert(DType from_type, const std::byte* from, DType to_type, std::
 }
 
 }  // namespace DTRAIN_NAMESPACE::kernels
+
+#endif  // DTRAIN_DEFINITIONS

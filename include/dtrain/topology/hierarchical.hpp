@@ -112,9 +112,9 @@ class HierarchicalReduction {
   bool in_segments(const ConstBufferView& input, const BufferView& output, ReduceOp op) {
     const kernels::PartialReduction reduction(output.dtype, op, layout_.ranks, accumulate_);
     const bool averages = op == ReduceOp::average;
-    const bool of_averages = averages && kernels::is_float(output.dtype) && is_uniform() && !reduction.widens();
+    const bool of_averages = averages && is_float(output.dtype) && is_uniform() && !reduction.widens();
     const bool apart = reduction.widens();
-    const bool scaled = apart || (averages && kernels::is_float(output.dtype) && !is_uniform());
+    const bool scaled = apart || (averages && is_float(output.dtype) && !is_uniform());
     const ReduceOp plain = averages && !of_averages ? ReduceOp::sum : op;
     const DType type = reduction.type();
     const std::size_t length =

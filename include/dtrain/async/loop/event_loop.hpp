@@ -12,6 +12,7 @@
 #include "dtrain/async/loop/awaiters.hpp"
 #include "dtrain/async/loop/post_queue.hpp"
 #include "dtrain/async/task/outcome.hpp"
+#include "dtrain/core/config.hpp"
 #include "dtrain/core/text/format_text.hpp"
 
 namespace DTRAIN_NAMESPACE::async {
@@ -31,17 +32,7 @@ class EventLoop {
   /// @param on_destroyed runs after the task's frame is destroyed, however the task ended
   /// @throws Error (cancelled) once the loop is closed
   [[nodiscard]] TaskHandle spawn(Task<void> task, ExceptionHandler on_exception = {},
-                                 DestroyedHandler on_destroyed = {}) {
-    if (closed_) {
-      throw_error(Errc::cancelled, "starting a task: the event loop has ended");
-    }
-    if (!task) {
-      throw_error(Errc::invalid_argument, "starting a task that was moved from");
-    }
-    auto record = std::make_unique<TaskRecord>(std::move(task), std::move(on_exception), std::move(on_destroyed));
-    scheduler_.start(*record);
-    return TaskHandle(record.release());
-  }
+                                 DestroyedHandler on_destroyed = {});
 
   /// As spawn(), owned by the loop.
   void spawn_detached(Task<void> task, ExceptionHandler on_exception = {}) {
@@ -109,11 +100,7 @@ class EventLoop {
   }
 
   /// Destroys all tasks, and refuses new tasks and posts. The destructor calls it. Not from inside run().
-  void close() noexcept {
-    closed_ = true;
-    posts_.close();
-    scheduler_.destroy_all();
-  }
+  void close() noexcept;
 
   /// Number of descriptors and timers that coroutines wait for: for tests and diagnosis.
   std::size_t registered_descriptors() const noexcept { return scheduler_.registered_descriptors(); }
@@ -160,3 +147,30 @@ class EventLoop {
 };
 
 }  // namespace DTRAIN_NAMESPACE::async
+
+#if DTRAIN_DEFINITIONS
+
+namespace DTRAIN_NAMESPACE::async {
+
+DTRAIN_DEFINED TaskHandle EventLoop::spawn(Task<void> task, ExceptionHandler on_exception,
+                                           DestroyedHandler on_destroyed) {
+  if (closed_) {
+    throw_error(Errc::cancelled, "starting a task: the event loop has ended");
+  }
+  if (!task) {
+    throw_error(Errc::invalid_argument, "starting a task that was moved from");
+  }
+  auto record = std::make_unique<TaskRecord>(std::move(task), std::move(on_exception), std::move(on_destroyed));
+  scheduler_.start(*record);
+  return TaskHandle(record.release());
+}
+
+DTRAIN_DEFINED void EventLoop::close() noexcept {
+  closed_ = true;
+  posts_.close();
+  scheduler_.destroy_all();
+}
+
+}  // namespace DTRAIN_NAMESPACE::async
+
+#endif  // DTRAIN_DEFINITIONS

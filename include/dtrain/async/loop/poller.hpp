@@ -2,20 +2,15 @@
 /// @file
 /// Poller: the epoll set of an EventLoop, with the coroutines that wait for each descriptor.
 
-#include <sys/epoll.h>
-
-#include <array>
-#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <utility>
 #include <vector>
 
 #include "dtrain/async/loop/waiter.hpp"
+#include "dtrain/core/config.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/process/descriptor.hpp"
-#include "dtrain/core/text/format_text.hpp"
 
 namespace DTRAIN_NAMESPACE::async {
 
@@ -28,76 +23,19 @@ enum class Interest : std::uint8_t { read = 1, write };
 class Poller {
  public:
   /// Watches `wakeup` for reading for the poller's lifetime.
-  explicit Poller(int wakeup) : epoll_(::epoll_create1(EPOLL_CLOEXEC)) {
-    if (!epoll_) {
-      throw errno_error("creating an epoll set", "raise the limit of open files (ulimit -n)");
-    }
-    epoll_event event{};
-    event.events = EPOLLIN;
-    event.data.u64 = wakeup_tag;
-    if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, wakeup, &event) != 0) {
-      throw_errno("adding the wake-up descriptor to an epoll set");
-    }
-  }
+  explicit Poller(int wakeup);
 
   /// Registers a waiter for a descriptor.
   /// @throws Error (posix) if epoll refuses it: a regular file (EPERM), a closed descriptor (EBADF).
-  void add(Waiter& waiter, int descriptor, Interest interest) {
-    if (descriptor < 0) {
-      throw_posix(EBADF, "waiting for a descriptor that is not open");
-    }
-    const auto index = static_cast<std::size_t>(descriptor);
-    if (index >= entries_.size()) {
-      entries_.resize(index + 1 + index / 2);
-    }
-    if (!entries_[index]) {
-      entries_[index] = std::make_unique<DescriptorWaiters>();
-    }
-    DescriptorWaiters& entry = *entries_[index];
-    (interest == Interest::read ? entry.readers : entry.writers).push_back(waiter);
-    if (!apply(descriptor, entry, true)) {
-      const int reason = errno;
-      waiter.unlink();
-      apply(descriptor, entry, false);
-      throw_posix(reason, "waiting for descriptor {}", {descriptor});
-    }
-    waiter.descriptor = descriptor;
-  }
+  void add(Waiter& waiter, int descriptor, Interest interest);
 
   /// Removes a waiter; one that waits for no descriptor stays as it is.
-  void remove(Waiter& waiter) noexcept {
-    if (waiter.descriptor < 0) {
-      return;
-    }
-    waiter.unlink();
-    const int descriptor = std::exchange(waiter.descriptor, -1);
-    apply(descriptor, *entries_[static_cast<std::size_t>(descriptor)], false);
-  }
+  void remove(Waiter& waiter) noexcept;
 
   /// Waits up to `timeout_ms` (-1: without end) and calls `wake(Waiter&)` for each whose descriptor is ready; they are
   /// removed by then. Returns whether the wake-up descriptor is readable.
   template <class Wake>
-  bool poll(int timeout_ms, Wake wake) {
-    std::array<epoll_event, 64> events;
-    const int count = ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), timeout_ms);
-    if (count < 0 && errno != EINTR) {
-      throw_errno("waiting for events");
-    }
-    bool woken = false;
-    for (std::size_t i = 0; count > 0 && i < static_cast<std::size_t>(count); ++i) {
-      const std::uint64_t tag = events[i].data.u64;
-      if (tag == wakeup_tag) {
-        woken = true;
-        continue;
-      }
-      const auto descriptor = static_cast<int>(tag & 0xffffffffU);
-      DescriptorWaiters& entry = *entries_[static_cast<std::size_t>(descriptor)];
-      if (entry.generation == static_cast<std::uint32_t>(tag >> 32)) {
-        dispatch(descriptor, entry, events[i].events, wake);
-      }
-    }
-    return woken;
-  }
+  bool poll(int timeout_ms, Wake wake);
 
   /// Number of descriptors with waiters.
   std::size_t registered_count() const noexcept { return registered_count_; }
@@ -113,62 +51,17 @@ class Poller {
   };
 
   template <class Wake>
-  void dispatch(int descriptor, DescriptorWaiters& entry, std::uint32_t events, Wake& wake) {
-    const bool failed = (events & (EPOLLERR | EPOLLHUP)) != 0;
-    if (failed || (events & (EPOLLIN | EPOLLRDHUP)) != 0) {
-      wake_all(entry.readers, wake);
-    }
-    if (failed || (events & EPOLLOUT) != 0) {
-      wake_all(entry.writers, wake);
-    }
-    apply(descriptor, entry, false);
-  }
+  void dispatch(int descriptor, DescriptorWaiters& entry, std::uint32_t events, Wake& wake);
 
   template <class Wake>
-  static void wake_all(IntrusiveList<Waiter>& waiters, Wake& wake) {
-    while (Waiter* waiter = waiters.pop_front()) {
-      waiter->descriptor = -1;
-      wake(*waiter);
-    }
-  }
+  static void wake_all(IntrusiveList<Waiter>& waiters, Wake& wake);
 
   /// Updates the epoll set to the entry's waiters. `fresh`: the number may be a new file since the last call, so the
   /// system is called even if nothing seems to change.
-  bool apply(int descriptor, DescriptorWaiters& entry, bool fresh) noexcept {
-    const std::uint32_t wanted = (entry.readers.empty() ? 0U : std::uint32_t{EPOLLIN} | std::uint32_t{EPOLLRDHUP}) |
-                                 (entry.writers.empty() ? 0U : std::uint32_t{EPOLLOUT});
-    if (wanted == entry.registered && !fresh) {
-      return true;
-    }
-    int result = 0;
-    if (wanted == 0) {
-      // A failure means that it was closed meanwhile, which has taken it out of the set.
-      static_cast<void>(control(EPOLL_CTL_DEL, descriptor, entry, 0));
-    } else {
-      const bool anew = entry.registered == 0;
-      result = control(anew ? EPOLL_CTL_ADD : EPOLL_CTL_MOD, descriptor, entry, wanted);
-      if (result != 0 && errno == ENOENT) {
-        result = control(EPOLL_CTL_ADD, descriptor, entry, wanted);  // closed and opened again meanwhile
-      } else if (result != 0 && errno == EEXIST) {
-        result = control(EPOLL_CTL_MOD, descriptor, entry, wanted);
-      }
-    }
-    const std::uint32_t now = result == 0 ? wanted : 0;
-    if ((now != 0) != (entry.registered != 0)) {
-      now != 0 ? ++registered_count_ : --registered_count_;
-    }
-    entry.registered = now;
-    return result == 0;
-  }
+  bool apply(int descriptor, DescriptorWaiters& entry, bool fresh) noexcept;
 
   /// One change of the epoll set; an added file gets a generation of its own.
-  int control(int operation, int descriptor, DescriptorWaiters& entry, std::uint32_t wanted) noexcept {
-    entry.generation += operation == EPOLL_CTL_ADD ? 1 : 0;
-    epoll_event event{};
-    event.events = wanted;
-    event.data.u64 = (std::uint64_t{entry.generation} << 32) | static_cast<std::uint32_t>(descriptor);
-    return ::epoll_ctl(epoll_.get(), operation, descriptor, &event);
-  }
+  int control(int operation, int descriptor, DescriptorWaiters& entry, std::uint32_t wanted) noexcept;
 
   Descriptor epoll_;
   std::vector<std::unique_ptr<DescriptorWaiters>> entries_;
@@ -176,3 +69,141 @@ class Poller {
 };
 
 }  // namespace DTRAIN_NAMESPACE::async
+
+#if DTRAIN_DEFINITIONS
+
+#include <sys/epoll.h>
+
+#include <array>
+#include <cerrno>
+#include <utility>
+
+#include "dtrain/core/text/format_text.hpp"
+
+namespace DTRAIN_NAMESPACE::async {
+
+template <class Wake>
+bool Poller::poll(int timeout_ms, Wake wake) {
+  std::array<epoll_event, 64> events;
+  const int count = ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), timeout_ms);
+  if (count < 0 && errno != EINTR) {
+    throw_errno("waiting for events");
+  }
+  bool woken = false;
+  for (std::size_t i = 0; count > 0 && i < static_cast<std::size_t>(count); ++i) {
+    const std::uint64_t tag = events[i].data.u64;
+    if (tag == wakeup_tag) {
+      woken = true;
+      continue;
+    }
+    const auto descriptor = static_cast<int>(tag & 0xffffffffU);
+    DescriptorWaiters& entry = *entries_[static_cast<std::size_t>(descriptor)];
+    if (entry.generation == static_cast<std::uint32_t>(tag >> 32)) {
+      dispatch(descriptor, entry, events[i].events, wake);
+    }
+  }
+  return woken;
+}
+
+template <class Wake>
+void Poller::dispatch(int descriptor, DescriptorWaiters& entry, std::uint32_t events, Wake& wake) {
+  const bool failed = (events & (EPOLLERR | EPOLLHUP)) != 0;
+  if (failed || (events & (EPOLLIN | EPOLLRDHUP)) != 0) {
+    wake_all(entry.readers, wake);
+  }
+  if (failed || (events & EPOLLOUT) != 0) {
+    wake_all(entry.writers, wake);
+  }
+  apply(descriptor, entry, false);
+}
+
+template <class Wake>
+void Poller::wake_all(IntrusiveList<Waiter>& waiters, Wake& wake) {
+  while (Waiter* waiter = waiters.pop_front()) {
+    waiter->descriptor = -1;
+    wake(*waiter);
+  }
+}
+
+DTRAIN_DEFINED Poller::Poller(int wakeup) : epoll_(::epoll_create1(EPOLL_CLOEXEC)) {
+  if (!epoll_) {
+    throw errno_error("creating an epoll set", "raise the limit of open files (ulimit -n)");
+  }
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.u64 = wakeup_tag;
+  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, wakeup, &event) != 0) {
+    throw_errno("adding the wake-up descriptor to an epoll set");
+  }
+}
+
+DTRAIN_DEFINED void Poller::add(Waiter& waiter, int descriptor, Interest interest) {
+  if (descriptor < 0) {
+    throw_posix(EBADF, "waiting for a descriptor that is not open");
+  }
+  const auto index = static_cast<std::size_t>(descriptor);
+  if (index >= entries_.size()) {
+    entries_.resize(index + 1 + index / 2);
+  }
+  if (!entries_[index]) {
+    entries_[index] = std::make_unique<DescriptorWaiters>();
+  }
+  DescriptorWaiters& entry = *entries_[index];
+  (interest == Interest::read ? entry.readers : entry.writers).push_back(waiter);
+  if (!apply(descriptor, entry, true)) {
+    const int reason = errno;
+    waiter.unlink();
+    apply(descriptor, entry, false);
+    throw_posix(reason, "waiting for descriptor {}", {descriptor});
+  }
+  waiter.descriptor = descriptor;
+}
+
+DTRAIN_DEFINED void Poller::remove(Waiter& waiter) noexcept {
+  if (waiter.descriptor < 0) {
+    return;
+  }
+  waiter.unlink();
+  const int descriptor = std::exchange(waiter.descriptor, -1);
+  apply(descriptor, *entries_[static_cast<std::size_t>(descriptor)], false);
+}
+
+DTRAIN_DEFINED bool Poller::apply(int descriptor, DescriptorWaiters& entry, bool fresh) noexcept {
+  const std::uint32_t wanted = (entry.readers.empty() ? 0U : std::uint32_t{EPOLLIN} | std::uint32_t{EPOLLRDHUP}) |
+                               (entry.writers.empty() ? 0U : std::uint32_t{EPOLLOUT});
+  if (wanted == entry.registered && !fresh) {
+    return true;
+  }
+  int result = 0;
+  if (wanted == 0) {
+    // A failure means that it was closed meanwhile, which has taken it out of the set.
+    static_cast<void>(control(EPOLL_CTL_DEL, descriptor, entry, 0));
+  } else {
+    const bool anew = entry.registered == 0;
+    result = control(anew ? EPOLL_CTL_ADD : EPOLL_CTL_MOD, descriptor, entry, wanted);
+    if (result != 0 && errno == ENOENT) {
+      result = control(EPOLL_CTL_ADD, descriptor, entry, wanted);  // closed and opened again meanwhile
+    } else if (result != 0 && errno == EEXIST) {
+      result = control(EPOLL_CTL_MOD, descriptor, entry, wanted);
+    }
+  }
+  const std::uint32_t now = result == 0 ? wanted : 0;
+  if ((now != 0) != (entry.registered != 0)) {
+    now != 0 ? ++registered_count_ : --registered_count_;
+  }
+  entry.registered = now;
+  return result == 0;
+}
+
+DTRAIN_DEFINED int Poller::control(int operation, int descriptor, DescriptorWaiters& entry,
+                                   std::uint32_t wanted) noexcept {
+  entry.generation += operation == EPOLL_CTL_ADD ? 1 : 0;
+  epoll_event event{};
+  event.events = wanted;
+  event.data.u64 = (std::uint64_t{entry.generation} << 32) | static_cast<std::uint32_t>(descriptor);
+  return ::epoll_ctl(epoll_.get(), operation, descriptor, &event);
+}
+
+}  // namespace DTRAIN_NAMESPACE::async
+
+#endif  // DTRAIN_DEFINITIONS

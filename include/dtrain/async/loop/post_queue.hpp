@@ -2,10 +2,6 @@
 /// @file
 /// PostQueue: functions that other threads post to an EventLoop, and the eventfd that wakes it.
 
-#include <sys/eventfd.h>
-#include <unistd.h>
-
-#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -13,6 +9,7 @@
 #include <mutex>
 #include <utility>
 
+#include "dtrain/core/config.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/process/descriptor.hpp"
 
@@ -31,11 +28,7 @@ class PostedFunction {
 /// Threads: push, wake and close from any thread; the rest from the loop's.
 class PostQueue {
  public:
-  PostQueue() : wakeup_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-    if (!wakeup_) {
-      throw errno_error("creating an eventfd", "raise the limit of open files (ulimit -n)");
-    }
-  }
+  PostQueue();
 
   int descriptor() const noexcept { return wakeup_.get(); }
 
@@ -64,46 +57,17 @@ class PostQueue {
   }
 
   /// Makes the eventfd readable.
-  void wake() noexcept {
-    const std::uint64_t one = 1;
-    while (::write(wakeup_.get(), &one, sizeof one) < 0 && errno == EINTR) {
-    }
-  }
+  void wake() noexcept;
 
   /// Makes the eventfd unreadable and runs the functions pushed so far. An exception of a function leaves at once; the
   /// rest stays for the next call.
-  void run_all() {
-    std::uint64_t count = 0;
-    while (::read(wakeup_.get(), &count, sizeof count) < 0 && errno == EINTR) {
-    }
-    {
-      const std::lock_guard lock(mutex_);
-      while (!items_.empty()) {
-        taken_.push_back(std::move(items_.front()));
-        items_.pop_front();
-      }
-    }
-    for (std::size_t left = taken_.size(); left > 0; --left) {
-      const std::unique_ptr<PostedFunction> item = std::move(taken_.front());
-      taken_.pop_front();
-      item->run();
-    }
-  }
+  void run_all();
 
   /// Whether an exception left functions behind.
   bool unfinished() const noexcept { return !taken_.empty(); }
 
   /// Refuses functions from now on and destroys those not yet run.
-  void close() noexcept {
-    std::deque<std::unique_ptr<PostedFunction>> dropped;
-    {
-      const std::lock_guard lock(mutex_);
-      closed_ = true;
-      dropped.swap(items_);
-    }
-    dropped.clear();
-    taken_.clear();
-  }
+  void close() noexcept;
 
  private:
   Descriptor wakeup_;
@@ -114,3 +78,57 @@ class PostQueue {
 };
 
 }  // namespace DTRAIN_NAMESPACE::async
+
+#if DTRAIN_DEFINITIONS
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+namespace DTRAIN_NAMESPACE::async {
+
+DTRAIN_DEFINED PostQueue::PostQueue() : wakeup_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  if (!wakeup_) {
+    throw errno_error("creating an eventfd", "raise the limit of open files (ulimit -n)");
+  }
+}
+
+DTRAIN_DEFINED void PostQueue::run_all() {
+  std::uint64_t count = 0;
+  while (::read(wakeup_.get(), &count, sizeof count) < 0 && errno == EINTR) {
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    while (!items_.empty()) {
+      taken_.push_back(std::move(items_.front()));
+      items_.pop_front();
+    }
+  }
+  for (std::size_t left = taken_.size(); left > 0; --left) {
+    const std::unique_ptr<PostedFunction> item = std::move(taken_.front());
+    taken_.pop_front();
+    item->run();
+  }
+}
+
+DTRAIN_DEFINED void PostQueue::close() noexcept {
+  std::deque<std::unique_ptr<PostedFunction>> dropped;
+  {
+    const std::lock_guard lock(mutex_);
+    closed_ = true;
+    dropped.swap(items_);
+  }
+  dropped.clear();
+  taken_.clear();
+}
+
+DTRAIN_DEFINED void PostQueue::wake() noexcept {
+  const std::uint64_t one = 1;
+  while (::write(wakeup_.get(), &one, sizeof one) < 0 && errno == EINTR) {
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::async
+
+#endif  // DTRAIN_DEFINITIONS

@@ -2,14 +2,11 @@
 /// @file
 /// Scheduler of the event loop: ready queue, timers and waiting coroutines.
 
-#include <algorithm>
-#include <chrono>
 #include <memory>
-#include <string>
-#include <utility>
 
 #include "dtrain/async/loop/poller.hpp"
 #include "dtrain/async/task/task_handle.hpp"
+#include "dtrain/core/config.hpp"
 
 namespace DTRAIN_NAMESPACE::async {
 
@@ -61,24 +58,11 @@ class Scheduler {
   /// Waits for a ready descriptor or the next timer; returns at once with `return_at_once`. Descriptors come before
   /// timers, so that a ready descriptor wins over a deadline that has passed.
   /// @returns whether the wake-up descriptor is readable
-  bool poll(bool return_at_once) {
-    const bool busy = return_at_once || !ready_.empty() || !batch_.empty();
-    const bool woken = poller_.poll(busy ? 0 : poll_timeout_ms(), [this](Waiter& waiter) { wake(waiter); });
-    const Deadline::Clock::time_point now = Deadline::Clock::now();
-    for (TimerNode* timer = timers_.earliest(); timer != nullptr && timer->instant <= now; timer = timers_.earliest()) {
-      wake(static_cast<Waiter&>(*timer), WakeReason::timed_out);
-    }
-    return woken;
-  }
+  bool poll(bool return_at_once);
 
   /// Resumes the ready waiters. Waiters woken meanwhile wait for the next call, so that no chain starves the others.
   /// @throws the exception of a task without a handler; the rest runs in the next call
-  void resume_ready() {
-    batch_.splice_back(ready_);
-    while (Waiter* waiter = batch_.pop_front()) {
-      resume(*waiter);
-    }
-  }
+  void resume_ready();
 
   /// Destroys all tasks.
   void destroy_all() noexcept {
@@ -91,50 +75,11 @@ class Scheduler {
   std::size_t pending_timers() const noexcept { return timers_.size(); }
 
  private:
-  int poll_timeout_ms() const {
-    if (timers_.empty()) {
-      return -1;
-    }
-    const auto left = Deadline::at(timers_.earliest()->instant).remaining();
-    const auto longest = std::chrono::milliseconds(std::chrono::hours(1));
-    return static_cast<int>(std::min(std::chrono::ceil<std::chrono::milliseconds>(left), longest).count());
-  }
+  int poll_timeout_ms() const;
 
-  void resume(Waiter& waiter) {
-    TaskRecord* record = waiter.record;
-    if (record == nullptr) {
-      waiter.coroutine.resume();
-      return;
-    }
-    current_ = record;
-    record->running = true;
-    waiter.coroutine.resume();  // the waiter is in the coroutine's frame: do not use it from here on
-    record->running = false;
-    current_ = nullptr;
-    if (record->task.done() || record->abandoned) {
-      retire(*record);
-    }
-  }
+  void resume(Waiter& waiter);
 
-  static void retire(TaskRecord& record) {
-    std::exception_ptr exception;
-    record.ending = true;  // the frame's parameters may own the TaskHandle
-    if (record.task.done()) {
-      try {
-        record.task.take();
-      } catch (...) {
-        exception = std::current_exception();
-      }
-    }
-    const ExceptionHandler handler = std::move(record.on_exception);
-    record.end();
-    if (exception && !handler) {
-      std::rethrow_exception(exception);
-    }
-    if (exception) {
-      handler(exception);
-    }
-  }
+  static void retire(TaskRecord& record);
 
   Poller poller_;
   TimerHeap timers_;
@@ -145,3 +90,78 @@ class Scheduler {
 };
 
 }  // namespace DTRAIN_NAMESPACE::async
+
+#if DTRAIN_DEFINITIONS
+
+#include <algorithm>
+#include <chrono>
+#include <string>
+#include <utility>
+
+namespace DTRAIN_NAMESPACE::async {
+
+DTRAIN_DEFINED bool Scheduler::poll(bool return_at_once) {
+  const bool busy = return_at_once || !ready_.empty() || !batch_.empty();
+  const bool woken = poller_.poll(busy ? 0 : poll_timeout_ms(), [this](Waiter& waiter) { wake(waiter); });
+  const Deadline::Clock::time_point now = Deadline::Clock::now();
+  for (TimerNode* timer = timers_.earliest(); timer != nullptr && timer->instant <= now; timer = timers_.earliest()) {
+    wake(static_cast<Waiter&>(*timer), WakeReason::timed_out);
+  }
+  return woken;
+}
+
+DTRAIN_DEFINED void Scheduler::resume_ready() {
+  batch_.splice_back(ready_);
+  while (Waiter* waiter = batch_.pop_front()) {
+    resume(*waiter);
+  }
+}
+
+DTRAIN_DEFINED int Scheduler::poll_timeout_ms() const {
+  if (timers_.empty()) {
+    return -1;
+  }
+  const auto left = Deadline::at(timers_.earliest()->instant).remaining();
+  const auto longest = std::chrono::milliseconds(std::chrono::hours(1));
+  return static_cast<int>(std::min(std::chrono::ceil<std::chrono::milliseconds>(left), longest).count());
+}
+
+DTRAIN_DEFINED void Scheduler::resume(Waiter& waiter) {
+  TaskRecord* record = waiter.record;
+  if (record == nullptr) {
+    waiter.coroutine.resume();
+    return;
+  }
+  current_ = record;
+  record->running = true;
+  waiter.coroutine.resume();  // the waiter is in the coroutine's frame: do not use it from here on
+  record->running = false;
+  current_ = nullptr;
+  if (record->task.done() || record->abandoned) {
+    retire(*record);
+  }
+}
+
+DTRAIN_DEFINED void Scheduler::retire(TaskRecord& record) {
+  std::exception_ptr exception;
+  record.ending = true;  // the frame's parameters may own the TaskHandle
+  if (record.task.done()) {
+    try {
+      record.task.take();
+    } catch (...) {
+      exception = std::current_exception();
+    }
+  }
+  const ExceptionHandler handler = std::move(record.on_exception);
+  record.end();
+  if (exception && !handler) {
+    std::rethrow_exception(exception);
+  }
+  if (exception) {
+    handler(exception);
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::async
+
+#endif  // DTRAIN_DEFINITIONS

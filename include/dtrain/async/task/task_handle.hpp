@@ -8,6 +8,7 @@
 
 #include "dtrain/async/loop/waiter.hpp"
 #include "dtrain/async/task/task.hpp"
+#include "dtrain/core/config.hpp"
 
 namespace DTRAIN_NAMESPACE::async {
 
@@ -24,21 +25,7 @@ class TaskRecord : public ListNode {
       : task(std::move(coroutine)), on_exception(std::move(handler)), on_destroyed(std::move(destroyed_handler)) {}
 
   /// Destroys the coroutine, then the record if it has no owner, then calls on_destroyed.
-  void end() noexcept {
-    unlink();
-    start.unlink();
-    ending = true;
-    task.destroy();
-    ending = false;
-    destroyed = true;
-    const DestroyedHandler handler = std::move(on_destroyed);
-    if (!owned) {
-      delete this;
-    }
-    if (handler) {
-      handler();
-    }
-  }
+  void end() noexcept;
 
   Task<void> task;
   ExceptionHandler on_exception;
@@ -73,36 +60,64 @@ class TaskHandle {
   bool done() const noexcept { return record_ == nullptr || record_->destroyed; }
 
   /// Destroys the task now; no effect on one that is done.
-  void cancel() noexcept {
-    TaskRecord* record = std::exchange(record_, nullptr);
-    if (record == nullptr) {
-      return;
-    }
-    if (record->destroyed) {
-      delete record;
-      return;
-    }
-    record->owned = false;
-    if (record->ending || record->running) {
-      record->abandoned = true;  // the task itself is the caller; the scheduler ends it when it suspends
-    } else {
-      record->end();
-    }
-  }
+  void cancel() noexcept;
 
   /// Releases the task to the loop, which owns it from then on.
-  void detach() noexcept {
-    if (TaskRecord* record = std::exchange(record_, nullptr)) {
-      if (record->destroyed) {
-        delete record;
-      } else {
-        record->owned = false;
-      }
-    }
-  }
+  void detach() noexcept;
 
  private:
   TaskRecord* record_ = nullptr;
 };
 
 }  // namespace DTRAIN_NAMESPACE::async
+
+#if DTRAIN_DEFINITIONS
+
+namespace DTRAIN_NAMESPACE::async {
+
+DTRAIN_DEFINED void TaskRecord::end() noexcept {
+  unlink();
+  start.unlink();
+  ending = true;
+  task.destroy();
+  ending = false;
+  destroyed = true;
+  const DestroyedHandler handler = std::move(on_destroyed);
+  if (!owned) {
+    delete this;
+  }
+  if (handler) {
+    handler();
+  }
+}
+
+DTRAIN_DEFINED void TaskHandle::cancel() noexcept {
+  TaskRecord* record = std::exchange(record_, nullptr);
+  if (record == nullptr) {
+    return;
+  }
+  if (record->destroyed) {
+    delete record;
+    return;
+  }
+  record->owned = false;
+  if (record->ending || record->running) {
+    record->abandoned = true;  // the task itself is the caller; the scheduler ends it when it suspends
+  } else {
+    record->end();
+  }
+}
+
+DTRAIN_DEFINED void TaskHandle::detach() noexcept {
+  if (TaskRecord* record = std::exchange(record_, nullptr)) {
+    if (record->destroyed) {
+      delete record;
+    } else {
+      record->owned = false;
+    }
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::async
+
+#endif  // DTRAIN_DEFINITIONS

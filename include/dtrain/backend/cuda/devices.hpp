@@ -2,6 +2,10 @@
 /// @file
 /// CUDA device selection before the ranks join, and the comparison of devices within a node afterwards.
 
+#include "dtrain/core/config.hpp"
+
+#if DTRAIN_WITH_CUDA
+
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -14,7 +18,6 @@
 
 #include "dtrain/backend/channel_context.hpp"
 #include "dtrain/backend/setup/store_gather.hpp"
-#include "dtrain/core/config.hpp"
 #include "dtrain/core/crypto/sha256.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
@@ -26,8 +29,6 @@
 #include "dtrain/identity/process_identity.hpp"
 #include "dtrain/stream/cuda/check.hpp"
 #include "dtrain/stream/cuda/device_guard.hpp"
-
-#if DTRAIN_WITH_CUDA
 
 namespace DTRAIN_NAMESPACE::backend::cuda {
 

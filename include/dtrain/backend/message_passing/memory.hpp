@@ -9,6 +9,7 @@
 #include <new>
 #include <utility>
 
+#include "dtrain/core/config.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/process/process_limits.hpp"
 #include "dtrain/core/text/format_text.hpp"
@@ -37,14 +38,7 @@ class Allocation {
   Allocation() noexcept = default;
 
   /// @throws Error (out_of_memory)
-  explicit Allocation(std::size_t bytes) : bytes_(bytes) {
-    try {
-      memory_ = detail::allocate_pages(bytes == 0 ? 1 : bytes);
-    } catch (const std::bad_alloc&) {
-      throw_error(Errc::out_of_memory, "no {} bytes of memory could be had{}", {bytes, limit_hint(ENOMEM)});
-    }
-    std::memset(memory_.get(), 0, bytes);
-  }
+  explicit Allocation(std::size_t bytes);
   Allocation(Allocation&& other) noexcept : memory_(std::move(other.memory_)), bytes_(std::exchange(other.bytes_, 0)) {}
   Allocation& operator=(Allocation&& other) noexcept {
     memory_ = std::move(other.memory_);
@@ -65,15 +59,7 @@ class Allocation {
 class Scratch {
  public:
   /// At least `bytes` of uninitialized memory. Invalidates the result of earlier calls. @throws std::bad_alloc
-  std::byte* at_least(std::size_t bytes) {
-    if (bytes > bytes_) {
-      bytes_ = 0;
-      memory_.reset();
-      memory_ = detail::allocate_pages(bytes);
-      bytes_ = bytes;
-    }
-    return memory_.get();
-  }
+  std::byte* at_least(std::size_t bytes);
 
   /// Forgets the memory without freeing it, because the transport may still write to it.
   void leak() noexcept {
@@ -87,3 +73,30 @@ class Scratch {
 };
 
 }  // namespace DTRAIN_NAMESPACE::backend::message_passing
+
+#if DTRAIN_DEFINITIONS
+
+namespace DTRAIN_NAMESPACE::backend::message_passing {
+
+DTRAIN_DEFINED Allocation::Allocation(std::size_t bytes) : bytes_(bytes) {
+  try {
+    memory_ = detail::allocate_pages(bytes == 0 ? 1 : bytes);
+  } catch (const std::bad_alloc&) {
+    throw_error(Errc::out_of_memory, "no {} bytes of memory could be had{}", {bytes, limit_hint(ENOMEM)});
+  }
+  std::memset(memory_.get(), 0, bytes);
+}
+
+DTRAIN_DEFINED std::byte* Scratch::at_least(std::size_t bytes) {
+  if (bytes > bytes_) {
+    bytes_ = 0;
+    memory_.reset();
+    memory_ = detail::allocate_pages(bytes);
+    bytes_ = bytes;
+  }
+  return memory_.get();
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend::message_passing
+
+#endif  // DTRAIN_DEFINITIONS

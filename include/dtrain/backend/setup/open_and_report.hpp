@@ -4,18 +4,14 @@
 
 #include "dtrain/backend/channel_context.hpp"
 #include "dtrain/core/cause.hpp"
+#include "dtrain/core/config.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
 
 namespace DTRAIN_NAMESPACE::backend {
 
 /// Reports a failed opening to the job. Otherwise the other ranks would wait for this rank until their deadline.
-inline void report_failed_opening(const ChannelContext& context, const Error& error) {
-  const CauseKind kind = error.code() == make_error_code(Errc::timeout) ? CauseKind::timeout : CauseKind::exception;
-  const int rank = error.rank().value_or(context.reporting_rank());  // another one's, if all ranks got its error
-  const bool own = rank == context.reporting_rank();
-  context.failure->report({kind, rank, own ? context.members.host : "", error.what()});
-}
+void report_failed_opening(const ChannelContext& context, const Error& error);
 
 /// Returns `make()`. @throws its exceptions; an Error other than JobFailed is first reported to the job
 template <class Make>
@@ -39,3 +35,18 @@ Communicator open_and_report_blocking(const ChannelContext& context, Deadline de
 }
 
 }  // namespace DTRAIN_NAMESPACE::backend
+
+#if DTRAIN_DEFINITIONS
+
+namespace DTRAIN_NAMESPACE::backend {
+
+DTRAIN_DEFINED void report_failed_opening(const ChannelContext& context, const Error& error) {
+  const CauseKind kind = error.code() == make_error_code(Errc::timeout) ? CauseKind::timeout : CauseKind::exception;
+  const int rank = error.rank().value_or(context.reporting_rank());  // another one's, if all ranks got its error
+  const bool own = rank == context.reporting_rank();
+  context.failure->report({kind, rank, own ? context.members.host : "", error.what()});
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend
+
+#endif  // DTRAIN_DEFINITIONS

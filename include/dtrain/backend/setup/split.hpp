@@ -9,6 +9,7 @@
 
 #include "dtrain/backend/channel_context.hpp"
 #include "dtrain/backend/setup/store_gather.hpp"
+#include "dtrain/core/config.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/serializer.hpp"
@@ -28,7 +29,20 @@ inline void fields(Serializer& of, ColorAndKey& choice) {
 }
 
 /// The ranks with the color of `rank`, by key, then by rank.
-inline std::vector<int> ranks_of_color(const std::vector<ColorAndKey>& choices, int rank) {
+std::vector<int> ranks_of_color(const std::vector<ColorAndKey>& choices, int rank);
+
+/// Collective, blocking. The context of this rank's channel after the `number`-th split of `context`'s channel.
+/// @throws Error (invalid_argument) for a negative color, before this rank publishes anything; (timeout), JobFailed
+ChannelContext split_context(const ChannelContext& context, std::uint64_t number, int color, int key,
+                             Deadline deadline);
+
+}  // namespace DTRAIN_NAMESPACE::backend
+
+#if DTRAIN_DEFINITIONS
+
+namespace DTRAIN_NAMESPACE::backend {
+
+DTRAIN_DEFINED std::vector<int> ranks_of_color(const std::vector<ColorAndKey>& choices, int rank) {
   std::vector<int> ranks;
   for (std::size_t other = 0; other < choices.size(); ++other) {
     if (choices[other].color == choices[static_cast<std::size_t>(rank)].color) {
@@ -41,10 +55,8 @@ inline std::vector<int> ranks_of_color(const std::vector<ColorAndKey>& choices, 
   return ranks;
 }
 
-/// Collective, blocking. The context of this rank's channel after the `number`-th split of `context`'s channel.
-/// @throws Error (invalid_argument) for a negative color, before this rank publishes anything; (timeout), JobFailed
-inline ChannelContext split_context(const ChannelContext& context, std::uint64_t number, int color, int key,
-                                    Deadline deadline) {
+DTRAIN_DEFINED ChannelContext split_context(const ChannelContext& context, std::uint64_t number, int color, int key,
+                                            Deadline deadline) {
   if (color < 0) {
     throw_error(Errc::invalid_argument,
                 "split with color {}; colors begin at 0: give the ranks that are to be alone one of their own",
@@ -61,3 +73,5 @@ inline ChannelContext split_context(const ChannelContext& context, std::uint64_t
 }
 
 }  // namespace DTRAIN_NAMESPACE::backend
+
+#endif  // DTRAIN_DEFINITIONS

@@ -4,16 +4,15 @@
 
 #include <chrono>
 #include <cstddef>
-#include <cstdlib>
 #include <functional>
 #include <string>
 #include <string_view>
-#include <system_error>
 #include <utility>
 #include <vector>
 
 #include "dtrain/backend/channel_context.hpp"
 #include "dtrain/core/cause.hpp"
+#include "dtrain/core/config.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/serializer.hpp"
@@ -25,18 +24,7 @@ namespace DTRAIN_NAMESPACE::backend {
 /// This rank, among the ranks that exchange texts: those of a channel, a group or a node.
 struct StoreRank {
   /// A rank of the context's channel. @param doing for the sentence of a timeout: "splitting channel 'group'"
-  static StoreRank of(const ChannelContext& context, Deadline deadline, std::string doing) {
-    const auto name = [members = context.members](int other) {
-      return "rank " + std::to_string(members.rank_in_job(other));
-    };
-    return {context.store,
-            context.members.rank,
-            context.members.world_size,
-            context.reporting_rank(),
-            deadline,
-            std::move(doing),
-            name};
-  }
+  static StoreRank of(const ChannelContext& context, Deadline deadline, std::string doing);
 
   StoreRef store;
   int rank;
@@ -53,30 +41,10 @@ struct StoreRank {
 namespace detail {
 
 /// "=TEXT", or an error with its origin: "!d4 2 SENTENCE" is code 4 of dtrain's category on rank 2 of the job.
-inline std::string encode(const Error& error, int job_rank) {
-  const bool posix = error.code().category() == std::generic_category();
-  const bool own = error.code().category() == dtrain_category();
-  const int code = posix || own ? error.code().value() : static_cast<int>(Errc::job_failed);  // a library's error
-  return format_text("{}{} {} {}",
-                     {posix ? "!p" : "!d", code, error.rank().value_or(job_rank), sanitize(error.what())});
-}
+std::string encode(const Error& error, int job_rank);
 
 /// @throws the error that the rank has sent; Error (protocol) if `sent` is malformed
-inline std::string decode(const std::string& sent) {
-  if (sent.starts_with('=')) {
-    return sent.substr(1);
-  }
-  const bool posix = sent.starts_with("!p");
-  char* end = nullptr;
-  const long code = posix || sent.starts_with("!d") ? std::strtol(sent.c_str() + 2, &end, 10) : 0;
-  if (code <= 0 || code > 4096) {
-    throw_error(Errc::protocol, "another rank sent {}; do all ranks run the same program?", {in_quotes(sent)});
-  }
-  const auto rank = static_cast<int>(std::strtol(end, &end, 10));
-  const std::error_code as = posix ? std::error_code(static_cast<int>(code), std::generic_category())
-                                   : make_error_code(static_cast<Errc>(code));
-  throw Error(as, end + (*end == ' ' ? 1 : 0)).with_rank(rank);
-}
+std::string decode(const std::string& sent);
 
 /// `make()` encoded, or its error. @throws JobFailed
 template <class Make>
@@ -91,42 +59,10 @@ std::string encoded_result(Make& make, int job_rank) {
 }
 
 /// Takes the text that another rank sets, see StoreRank::check. @throws Error (timeout), JobFailed, as `check`
-inline std::string take(const StoreRank& self, const std::string& key, int readers, Deadline deadline) {
-  while (self.check) {
-    try {
-      self.store.get_blocking(key, earlier(deadline, Deadline::after(std::chrono::milliseconds(200))));
-      break;
-    } catch (const Error& error) {
-      if (error.code() != make_error_code(Errc::timeout) || deadline.passed()) throw;
-    }
-    try {
-      self.check();
-    } catch (const Error&) {
-      // A peer that has got its result may have gone since.
-      if (!self.store.has_blocking(key, Deadline::after(std::chrono::seconds(1)))) throw;
-    }
-  }
-  return self.store.take_blocking(key, readers, deadline);
-}
+std::string take(const StoreRank& self, const std::string& key, int readers, Deadline deadline);
 
 /// Rank 0's half: takes the text of every other rank. @throws Error (timeout), which names all ranks that did not come
-inline void take_texts(const StoreRank& self, const std::string& name, std::vector<std::string>& texts) {
-  const auto key_of = [&](int rank) { return format_text("{}/{}", {name, rank}); };
-  for (int rank = 1; rank < self.ranks; ++rank) {
-    try {
-      texts.push_back(take(self, key_of(rank), 1, self.deadline));
-    } catch (const Error& error) {
-      if (error.code() != make_error_code(Errc::timeout)) throw;
-      std::string missing = self.name_of_rank(rank);
-      for (int later = rank + 1; later < self.ranks; ++later) {
-        const bool came = self.store.has_blocking(key_of(later), Deadline::after(std::chrono::seconds(1)));
-        missing += came ? "" : ", " + self.name_of_rank(later);
-      }
-      throw_error(Errc::timeout, "{}: {} {} ({})", {self.doing, missing, self.late, error.what()});
-    }
-    texts.back() = decode(texts.back());  // an error is not kept until the last rank has come
-  }
-}
+void take_texts(const StoreRank& self, const std::string& name, std::vector<std::string>& texts);
 
 }  // namespace detail
 
@@ -203,3 +139,91 @@ auto store_all_gather(const StoreRank& self, const std::string& name, Own own, s
 }
 
 }  // namespace DTRAIN_NAMESPACE::backend
+
+#if DTRAIN_DEFINITIONS
+
+#include <cstdlib>
+#include <system_error>
+
+namespace DTRAIN_NAMESPACE::backend {
+
+DTRAIN_DEFINED StoreRank StoreRank::of(const ChannelContext& context, Deadline deadline, std::string doing) {
+  const auto name = [members = context.members](int other) {
+    return "rank " + std::to_string(members.rank_in_job(other));
+  };
+  return {context.store,
+          context.members.rank,
+          context.members.world_size,
+          context.reporting_rank(),
+          deadline,
+          std::move(doing),
+          name};
+}
+
+namespace detail {
+
+DTRAIN_DEFINED std::string encode(const Error& error, int job_rank) {
+  const bool posix = error.code().category() == std::generic_category();
+  const bool own = error.code().category() == dtrain_category();
+  const int code = posix || own ? error.code().value() : static_cast<int>(Errc::job_failed);  // a library's error
+  return format_text("{}{} {} {}",
+                     {posix ? "!p" : "!d", code, error.rank().value_or(job_rank), sanitize(error.what())});
+}
+
+DTRAIN_DEFINED std::string decode(const std::string& sent) {
+  if (sent.starts_with('=')) {
+    return sent.substr(1);
+  }
+  const bool posix = sent.starts_with("!p");
+  char* end = nullptr;
+  const long code = posix || sent.starts_with("!d") ? std::strtol(sent.c_str() + 2, &end, 10) : 0;
+  if (code <= 0 || code > 4096) {
+    throw_error(Errc::protocol, "another rank sent {}; do all ranks run the same program?", {in_quotes(sent)});
+  }
+  const auto rank = static_cast<int>(std::strtol(end, &end, 10));
+  const std::error_code as = posix ? std::error_code(static_cast<int>(code), std::generic_category())
+                                   : make_error_code(static_cast<Errc>(code));
+  throw Error(as, end + (*end == ' ' ? 1 : 0)).with_rank(rank);
+}
+
+DTRAIN_DEFINED std::string take(const StoreRank& self, const std::string& key, int readers, Deadline deadline) {
+  while (self.check) {
+    try {
+      self.store.get_blocking(key, earlier(deadline, Deadline::after(std::chrono::milliseconds(200))));
+      break;
+    } catch (const Error& error) {
+      if (error.code() != make_error_code(Errc::timeout) || deadline.passed()) throw;
+    }
+    try {
+      self.check();
+    } catch (const Error&) {
+      // A peer that has got its result may have gone since.
+      if (!self.store.has_blocking(key, Deadline::after(std::chrono::seconds(1)))) throw;
+    }
+  }
+  return self.store.take_blocking(key, readers, deadline);
+}
+
+DTRAIN_DEFINED void take_texts(const StoreRank& self, const std::string& name, std::vector<std::string>& texts) {
+  const auto key_of = [&](int rank) { return format_text("{}/{}", {name, rank}); };
+  for (int rank = 1; rank < self.ranks; ++rank) {
+    try {
+      texts.push_back(take(self, key_of(rank), 1, self.deadline));
+    } catch (const Error& error) {
+      if (error.code() != make_error_code(Errc::timeout)) throw;
+      std::string missing = self.name_of_rank(rank);
+      for (int later = rank + 1; later < self.ranks; ++later) {
+        const bool came = self.store.has_blocking(key_of(later), Deadline::after(std::chrono::seconds(1)));
+        missing += came ? "" : ", " + self.name_of_rank(later);
+      }
+      throw_error(Errc::timeout, "{}: {} {} ({})", {self.doing, missing, self.late, error.what()});
+    }
+    texts.back() = decode(texts.back());  // an error is not kept until the last rank has come
+  }
+}
+
+}  // namespace detail
+
+}  // namespace DTRAIN_NAMESPACE::backend
+
+#endif  // DTRAIN_DEFINITIONS

@@ -4,7 +4,6 @@
 
 #include <concepts>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -27,71 +26,84 @@ class StoreRef {
  public:
   template <class Store>
   requires(!std::same_as<Store, StoreRef> && KeyValueStore<Store>)
-      StoreRef(Store store) {  // NOLINT(google-explicit-constructor): accepts any store
-    const auto shared = std::make_shared<Store>(std::move(store));
-    set_ = [shared](const std::string& key, const std::string& value, Deadline deadline) {
-      shared->set(key, value, deadline).wait();
-    };
-    get_ = [shared](const std::string& key, Deadline deadline) -> std::string {
-      return shared->get(key, deadline).wait();
-    };
-    if constexpr (requires(const std::string& key, Deadline deadline) { shared->take(key, 1, deadline).wait(); }) {
-      take_ = [shared](const std::string& key, std::int64_t readers, Deadline deadline) -> std::string {
-        return shared->take(key, readers, deadline).wait();
-      };
-    }
-    if constexpr (requires(const std::string& key, Deadline deadline) { shared->try_get(key, deadline).wait(); }) {
-      has_ = [shared](const std::string& key, Deadline deadline) {
-        return shared->try_get(key, deadline).wait().has_value();
-      };
-    }
-    if constexpr (requires(const std::string& key, Deadline deadline) { shared->add(key, 1, deadline).wait(); }) {
-      add_ = [shared](const std::string& key, std::int64_t delta, Deadline deadline) -> std::int64_t {
-        return shared->add(key, delta, deadline).wait();
-      };
-    }
-    if constexpr (requires(const std::string& key, Deadline deadline) { shared->erase(key, deadline).wait(); }) {
-      erase_ = [shared](const std::string& key, Deadline deadline) {
-        static_cast<void>(shared->erase(key, deadline).wait());
-      };
-    }
-  }
+      StoreRef(Store store)  // NOLINT(google-explicit-constructor): accepts any store
+      : calls_(std::make_shared<CallsOf<Store>>(std::move(store))) {}
 
   /// Blocking: until the value is in the store. @throws Error (timeout), JobFailed
   void set_blocking(const std::string& key, const std::string& value, Deadline deadline) const {
-    set_(key, value, deadline);
+    calls_->set(key, value, deadline);
   }
 
   /// Blocking: until some rank has set the key. @throws Error (timeout), JobFailed
-  std::string get_blocking(const std::string& key, Deadline deadline) const { return get_(key, deadline); }
+  std::string get_blocking(const std::string& key, Deadline deadline) const { return calls_->get(key, deadline); }
 
   /// Blocking: as get_blocking. The store erases the key after `readers` takes.
   std::string take_blocking(const std::string& key, std::int64_t readers, Deadline deadline) const {
-    return take_ ? take_(key, readers, deadline) : get_(key, deadline);
+    return calls_->take(key, readers, deadline);
   }
 
   /// Blocking: whether the key exists; true if the store has no try_get. @throws Error (timeout), JobFailed
-  bool has_blocking(const std::string& key, Deadline deadline) const { return !has_ || has_(key, deadline); }
+  bool has_blocking(const std::string& key, Deadline deadline) const { return calls_->has(key, deadline); }
 
   /// Blocking: adds to the integer under the key. @returns the sum; 0 if the store has no add
   std::int64_t add_blocking(const std::string& key, std::int64_t delta, Deadline deadline) const {
-    return add_ ? add_(key, delta, deadline) : 0;
+    return calls_->add(key, delta, deadline);
   }
 
   /// Blocking: until the key is erased, if it existed. @throws Error (timeout), JobFailed
-  void erase_blocking(const std::string& key, Deadline deadline) const {
-    if (erase_) {
-      erase_(key, deadline);
-    }
-  }
+  void erase_blocking(const std::string& key, Deadline deadline) const { calls_->erase(key, deadline); }
 
  private:
-  std::function<void(const std::string&, const std::string&, Deadline)> set_;
-  std::function<std::string(const std::string&, Deadline)> get_;
-  std::function<std::string(const std::string&, std::int64_t, Deadline)> take_;
-  std::function<bool(const std::string&, Deadline)> has_;
-  std::function<std::int64_t(const std::string&, std::int64_t, Deadline)> add_;
-  std::function<void(const std::string&, Deadline)> erase_;
+  struct Calls {
+    Calls() = default;
+    Calls(const Calls&) = delete;
+    Calls& operator=(const Calls&) = delete;
+    virtual ~Calls() = default;
+    virtual void set(const std::string& key, const std::string& value, Deadline deadline) = 0;
+    virtual std::string get(const std::string& key, Deadline deadline) = 0;
+    virtual std::string take(const std::string& key, std::int64_t readers, Deadline deadline) = 0;
+    virtual bool has(const std::string& key, Deadline deadline) = 0;
+    virtual std::int64_t add(const std::string& key, std::int64_t delta, Deadline deadline) = 0;
+    virtual void erase(const std::string& key, Deadline deadline) = 0;
+  };
+
+  template <class Store>
+  struct CallsOf final : Calls {
+    explicit CallsOf(Store&& given) : store(std::move(given)) {}
+    void set(const std::string& key, const std::string& value, Deadline deadline) override {
+      store.set(key, value, deadline).wait();
+    }
+    std::string get(const std::string& key, Deadline deadline) override { return store.get(key, deadline).wait(); }
+    std::string take(const std::string& key, std::int64_t readers, Deadline deadline) override {
+      if constexpr (requires { store.take(key, readers, deadline).wait(); }) {
+        return store.take(key, readers, deadline).wait();
+      } else {
+        return get(key, deadline);
+      }
+    }
+    bool has(const std::string& key, Deadline deadline) override {
+      if constexpr (requires { store.try_get(key, deadline).wait(); }) {
+        return store.try_get(key, deadline).wait().has_value();
+      } else {
+        return true;
+      }
+    }
+    std::int64_t add(const std::string& key, std::int64_t delta, Deadline deadline) override {
+      if constexpr (requires { store.add(key, delta, deadline).wait(); }) {
+        return store.add(key, delta, deadline).wait();
+      } else {
+        return 0;
+      }
+    }
+    void erase(const std::string& key, Deadline deadline) override {
+      if constexpr (requires { store.erase(key, deadline).wait(); }) {
+        static_cast<void>(store.erase(key, deadline).wait());
+      }
+    }
+    Store store;
+  };
+
+  std::shared_ptr<Calls> calls_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::backend

@@ -5,7 +5,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <span>
 #include <string>
 #include <string_view>
@@ -19,16 +18,7 @@ namespace DTRAIN_NAMESPACE {
 using Sha256Digest = std::array<std::byte, 32>;
 
 /// Two lower-case digits per byte, the first byte first.
-inline std::string hex(std::span<const std::byte> bytes) {
-  constexpr std::string_view digits = "0123456789abcdef";
-  std::string text;
-  text.reserve(2 * bytes.size());
-  for (const std::byte value : bytes) {
-    text.push_back(digits[std::to_integer<std::size_t>(value >> 4)]);
-    text.push_back(digits[std::to_integer<std::size_t>(value & std::byte{15})]);
-  }
-  return text;
-}
+std::string hex(std::span<const std::byte> bytes);
 
 /// An incremental digest. A copy continues independently, so a common beginning (an HMAC's padded key) is hashed once.
 /// Threads: one at a time.
@@ -37,85 +27,25 @@ class Sha256 {
   static constexpr std::size_t block_bytes = 64;
 
   /// Appends `bytes` to the message; the digest does not depend on its division into calls.
-  Sha256& update(std::span<const std::byte> bytes) noexcept {
-    message_bytes_ += bytes.size();
-    if (pending_ > 0) {
-      const std::size_t taken = bytes.size() < block_bytes - pending_ ? bytes.size() : block_bytes - pending_;
-      copy(bytes.first(taken));
-      bytes = bytes.subspan(taken);
-      if (pending_ < block_bytes) return *this;
-      compress(block_.data());
-      pending_ = 0;
-    }
-    for (; bytes.size() >= block_bytes; bytes = bytes.subspan(block_bytes)) {
-      compress(bytes.data());
-    }
-    copy(bytes);
-    return *this;
-  }
+  Sha256& update(std::span<const std::byte> bytes) noexcept;
 
   Sha256& update(std::string_view text) noexcept { return update(std::as_bytes(std::span(text))); }
 
   /// The digest of the bytes so far; more may follow.
-  Sha256Digest digest() const noexcept {
-    Sha256 last = *this;
-    last.finish();
-    Sha256Digest bytes{};
-    for (std::size_t i = 0; i < bytes.size(); ++i) {
-      bytes[i] = static_cast<std::byte>(last.state_[i / 4] >> (24 - 8 * (i % 4)));
-    }
-    return bytes;
-  }
+  Sha256Digest digest() const noexcept;
 
  private:
   /// Section 5.1.1: a 1 bit, zeros, and the message's length in bits as 64 of them, to the end of a block.
-  void finish() noexcept {
-    const std::uint64_t bits = message_bytes_ * 8;
-    std::array<std::byte, 2 * block_bytes> padding{};
-    padding[0] = std::byte{0x80};
-    const std::size_t zeros_end = (pending_ < 56 ? 56 : 120) - pending_;
-    for (std::size_t i = 0; i < 8; ++i) {
-      padding[zeros_end + i] = static_cast<std::byte>(bits >> (56 - 8 * i));
-    }
-    update(std::span(padding).first(zeros_end + 8));
-  }
+  void finish() noexcept;
 
-  void copy(std::span<const std::byte> bytes) noexcept {
-    if (bytes.empty()) return;  // memcpy from a null address is undefined even for no bytes
-    std::memcpy(block_.data() + pending_, bytes.data(), bytes.size());
-    pending_ += bytes.size();
-  }
+  void copy(std::span<const std::byte> bytes) noexcept;
 
   DTRAIN_ALWAYS_INLINE static std::uint32_t rotated(std::uint32_t value, int bits) noexcept {
     return value >> bits | value << (32 - bits);
   }
 
   /// Section 6.2.2, one block of 64 bytes. Without calls, which an unoptimised program would not inline.
-  DTRAIN_OPTIMIZED void compress(const std::byte* block) noexcept {
-    const auto* bytes = reinterpret_cast<const unsigned char*>(block);
-    const std::uint32_t* constants = round_constants.data();
-    std::uint32_t* state = state_.data();
-    std::uint32_t w[64];
-    for (int t = 0; t < 16; ++t) {
-      w[t] = std::uint32_t{bytes[4 * t]} << 24 | std::uint32_t{bytes[4 * t + 1]} << 16 |
-             std::uint32_t{bytes[4 * t + 2]} << 8 | std::uint32_t{bytes[4 * t + 3]};
-    }
-    for (int t = 16; t < 64; ++t) {
-      const std::uint32_t s0 = rotated(w[t - 15], 7) ^ rotated(w[t - 15], 18) ^ w[t - 15] >> 3;
-      const std::uint32_t s1 = rotated(w[t - 2], 17) ^ rotated(w[t - 2], 19) ^ w[t - 2] >> 10;
-      w[t] = w[t - 16] + s0 + w[t - 7] + s1;
-    }
-    std::uint32_t a = state[0], b = state[1], c = state[2], d = state[3];
-    std::uint32_t e = state[4], f = state[5], g = state[6], h = state[7];
-    for (int t = 0; t < 64; ++t) {
-      const std::uint32_t t1 =
-          h + (rotated(e, 6) ^ rotated(e, 11) ^ rotated(e, 25)) + ((e & f) ^ (~e & g)) + constants[t] + w[t];
-      const std::uint32_t t2 = (rotated(a, 2) ^ rotated(a, 13) ^ rotated(a, 22)) + ((a & b) ^ (a & c) ^ (b & c));
-      h = g, g = f, f = e, e = d + t1, d = c, c = b, b = a, a = t1 + t2;
-    }
-    state[0] += a, state[1] += b, state[2] += c, state[3] += d;
-    state[4] += e, state[5] += f, state[6] += g, state[7] += h;
-  }
+  DTRAIN_OPTIMIZED void compress(const std::byte* block) noexcept;
 
   /// Section 4.2.2: the first 32 bits of the fractional parts of the cube roots of the first 64 primes.
   static constexpr std::array<std::uint32_t, 64> round_constants{
@@ -137,3 +67,94 @@ class Sha256 {
 };
 
 }  // namespace DTRAIN_NAMESPACE
+
+#if DTRAIN_DEFINITIONS
+
+#include <cstring>
+
+namespace DTRAIN_NAMESPACE {
+
+DTRAIN_DEFINED std::string hex(std::span<const std::byte> bytes) {
+  constexpr std::string_view digits = "0123456789abcdef";
+  std::string text;
+  text.reserve(2 * bytes.size());
+  for (const std::byte value : bytes) {
+    text.push_back(digits[std::to_integer<std::size_t>(value >> 4)]);
+    text.push_back(digits[std::to_integer<std::size_t>(value & std::byte{15})]);
+  }
+  return text;
+}
+
+DTRAIN_DEFINED Sha256& Sha256::update(std::span<const std::byte> bytes) noexcept {
+  message_bytes_ += bytes.size();
+  if (pending_ > 0) {
+    const std::size_t taken = bytes.size() < block_bytes - pending_ ? bytes.size() : block_bytes - pending_;
+    copy(bytes.first(taken));
+    bytes = bytes.subspan(taken);
+    if (pending_ < block_bytes) return *this;
+    compress(block_.data());
+    pending_ = 0;
+  }
+  for (; bytes.size() >= block_bytes; bytes = bytes.subspan(block_bytes)) {
+    compress(bytes.data());
+  }
+  copy(bytes);
+  return *this;
+}
+
+DTRAIN_DEFINED Sha256Digest Sha256::digest() const noexcept {
+  Sha256 last = *this;
+  last.finish();
+  Sha256Digest bytes{};
+  for (std::size_t i = 0; i < bytes.size(); ++i) {
+    bytes[i] = static_cast<std::byte>(last.state_[i / 4] >> (24 - 8 * (i % 4)));
+  }
+  return bytes;
+}
+
+DTRAIN_DEFINED void Sha256::finish() noexcept {
+  const std::uint64_t bits = message_bytes_ * 8;
+  std::array<std::byte, 2 * block_bytes> padding{};
+  padding[0] = std::byte{0x80};
+  const std::size_t zeros_end = (pending_ < 56 ? 56 : 120) - pending_;
+  for (std::size_t i = 0; i < 8; ++i) {
+    padding[zeros_end + i] = static_cast<std::byte>(bits >> (56 - 8 * i));
+  }
+  update(std::span(padding).first(zeros_end + 8));
+}
+
+DTRAIN_DEFINED void Sha256::copy(std::span<const std::byte> bytes) noexcept {
+  if (bytes.empty()) return;  // memcpy from a null address is undefined even for no bytes
+  std::memcpy(block_.data() + pending_, bytes.data(), bytes.size());
+  pending_ += bytes.size();
+}
+
+DTRAIN_DEFINED DTRAIN_OPTIMIZED void Sha256::compress(const std::byte* block) noexcept {
+  const auto* bytes = reinterpret_cast<const unsigned char*>(block);
+  const std::uint32_t* constants = round_constants.data();
+  std::uint32_t* state = state_.data();
+  std::uint32_t w[64];
+  for (int t = 0; t < 16; ++t) {
+    w[t] = std::uint32_t{bytes[4 * t]} << 24 | std::uint32_t{bytes[4 * t + 1]} << 16 |
+           std::uint32_t{bytes[4 * t + 2]} << 8 | std::uint32_t{bytes[4 * t + 3]};
+  }
+  for (int t = 16; t < 64; ++t) {
+    const std::uint32_t s0 = rotated(w[t - 15], 7) ^ rotated(w[t - 15], 18) ^ w[t - 15] >> 3;
+    const std::uint32_t s1 = rotated(w[t - 2], 17) ^ rotated(w[t - 2], 19) ^ w[t - 2] >> 10;
+    w[t] = w[t - 16] + s0 + w[t - 7] + s1;
+  }
+  std::uint32_t a = state[0], b = state[1], c = state[2], d = state[3];
+  std::uint32_t e = state[4], f = state[5], g = state[6], h = state[7];
+  for (int t = 0; t < 64; ++t) {
+    const std::uint32_t t1 =
+        h + (rotated(e, 6) ^ rotated(e, 11) ^ rotated(e, 25)) + ((e & f) ^ (~e & g)) + constants[t] + w[t];
+    const std::uint32_t t2 = (rotated(a, 2) ^ rotated(a, 13) ^ rotated(a, 22)) + ((a & b) ^ (a & c) ^ (b & c));
+    h = g, g = f, f = e, e = d + t1, d = c, c = b, b = a, a = t1 + t2;
+  }
+  state[0] += a, state[1] += b, state[2] += c, state[3] += d;
+  state[4] += e, state[5] += f, state[6] += g, state[7] += h;
+}
+
+}  // namespace DTRAIN_NAMESPACE
+
+#endif  // DTRAIN_DEFINITIONS

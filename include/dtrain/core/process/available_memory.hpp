@@ -2,24 +2,52 @@
 /// @file
 /// Available memory: how much this process may still allocate, by the kernel's estimate and control-group limits.
 
-#include <algorithm>
-#include <charconv>
 #include <cstdint>
-#include <limits>
 #include <string>
 #include <string_view>
+
+#include "dtrain/core/config.hpp"
+
+namespace DTRAIN_NAMESPACE {
+
+/// The first 4096 bytes of a kernel file; empty if it cannot be read.
+std::string read_start(const std::string& path);
+
+/// The number after `label` in `text`; `otherwise` if there is none.
+std::uint64_t number_after(std::string_view text, std::string_view label, std::uint64_t otherwise) noexcept;
+
+/// Bytes that the control group in `folder` may still take: its limit minus its use, without file pages, which the
+/// kernel reclaims. No bound if the folder has no limit or does not exist.
+/// @param files prefix of the file-page counters that include child groups: "total_" in version 1, "" in version 2
+std::uint64_t available_in_group(const std::string& folder, const char* limit, const char* usage,
+                                 const std::string& files);
+
+/// The minimum over this process's control group and its ancestors, in versions 1 and 2 of the kernel's interface.
+/// @param groups content of /proc/self/cgroup: lines "0::/path" or "4:memory:/path"
+std::uint64_t available_in_groups(std::string_view groups, const std::string& root = "/sys/fs/cgroup");
+
+/// Bytes that the kernel estimates as free or reclaimable on this host, at most those that the control groups leave.
+/// Checked before an allocation, because the kernel kills processes whose memfd grows beyond it. No bound if unknown.
+std::uint64_t available_memory_bytes();
+
+}  // namespace DTRAIN_NAMESPACE
+
+#if DTRAIN_DEFINITIONS
+
+#include <algorithm>
+#include <charconv>
+#include <limits>
 
 #include "dtrain/core/process/small_file.hpp"
 
 namespace DTRAIN_NAMESPACE {
 
-/// The first 4096 bytes of a kernel file; empty if it cannot be read.
-inline std::string read_start(const std::string& path) {
+DTRAIN_DEFINED std::string read_start(const std::string& path) {
   return read_small_file(path, 4096).value_or("");
 }
 
-/// The number after `label` in `text`; `otherwise` if there is none.
-inline std::uint64_t number_after(std::string_view text, std::string_view label, std::uint64_t otherwise) noexcept {
+DTRAIN_DEFINED std::uint64_t number_after(std::string_view text, std::string_view label,
+                                          std::uint64_t otherwise) noexcept {
   const std::size_t place = text.find(label);
   if (place == std::string_view::npos) {
     return otherwise;
@@ -31,11 +59,8 @@ inline std::uint64_t number_after(std::string_view text, std::string_view label,
   return result.ec == std::errc() ? number : otherwise;
 }
 
-/// Bytes that the control group in `folder` may still take: its limit minus its use, without file pages, which the
-/// kernel reclaims. No bound if the folder has no limit or does not exist.
-/// @param files prefix of the file-page counters that include child groups: "total_" in version 1, "" in version 2
-inline std::uint64_t available_in_group(const std::string& folder, const char* limit, const char* usage,
-                                        const std::string& files) {
+DTRAIN_DEFINED std::uint64_t available_in_group(const std::string& folder, const char* limit, const char* usage,
+                                                const std::string& files) {
   constexpr std::uint64_t unknown = std::numeric_limits<std::uint64_t>::max();
   const std::uint64_t most = number_after(read_start(folder + limit), "", unknown);
   if (most == unknown) {
@@ -49,9 +74,7 @@ inline std::uint64_t available_in_group(const std::string& folder, const char* l
   return most - std::min(most, held);
 }
 
-/// The minimum over this process's control group and its ancestors, in versions 1 and 2 of the kernel's interface.
-/// @param groups content of /proc/self/cgroup: lines "0::/path" or "4:memory:/path"
-inline std::uint64_t available_in_groups(std::string_view groups, const std::string& root = "/sys/fs/cgroup") {
+DTRAIN_DEFINED std::uint64_t available_in_groups(std::string_view groups, const std::string& root) {
   std::uint64_t available = std::numeric_limits<std::uint64_t>::max();
   while (!groups.empty()) {
     const std::size_t end = std::min(groups.find('\n'), groups.size());
@@ -81,9 +104,7 @@ inline std::uint64_t available_in_groups(std::string_view groups, const std::str
   return available;
 }
 
-/// Bytes that the kernel estimates as free or reclaimable on this host, at most those that the control groups leave.
-/// Checked before an allocation, because the kernel kills processes whose memfd grows beyond it. No bound if unknown.
-inline std::uint64_t available_memory_bytes() {
+DTRAIN_DEFINED std::uint64_t available_memory_bytes() {
   constexpr std::uint64_t unknown = std::numeric_limits<std::uint64_t>::max();
   const std::uint64_t kibibytes = number_after(read_start("/proc/meminfo"), "MemAvailable:", unknown / 1024);
   return std::min(kibibytes > unknown / 1024 ? unknown : kibibytes * 1024,
@@ -91,3 +112,5 @@ inline std::uint64_t available_memory_bytes() {
 }
 
 }  // namespace DTRAIN_NAMESPACE
+
+#endif  // DTRAIN_DEFINITIONS

@@ -2,21 +2,32 @@
 /// @file
 /// read_small_file: the first bytes of a small file, such as one of the kernel's.
 
+#include <cstddef>
+#include <optional>
+#include <string>
+
+#include "dtrain/core/config.hpp"
+
+namespace DTRAIN_NAMESPACE {
+
+/// A regular file's first bytes, at most `most`; nullopt if the file is not regular or cannot be read.
+std::optional<std::string> read_small_file(const std::string& path, std::size_t most);
+
+}  // namespace DTRAIN_NAMESPACE
+
+#if DTRAIN_DEFINITIONS
+
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstddef>
-#include <optional>
-#include <string>
 
 #include "dtrain/core/process/descriptor.hpp"
 
 namespace DTRAIN_NAMESPACE {
 
-/// A regular file's first bytes, at most `most`; nullopt if the file is not regular or cannot be read.
-inline std::optional<std::string> read_small_file(const std::string& path, std::size_t most) {
+DTRAIN_DEFINED std::optional<std::string> read_small_file(const std::string& path, std::size_t most) {
   const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   struct ::stat facts {};
   if (!file || ::fstat(file.get(), &facts) != 0 || !S_ISREG(facts.st_mode)) {
@@ -39,3 +50,5 @@ inline std::optional<std::string> read_small_file(const std::string& path, std::
 }
 
 }  // namespace DTRAIN_NAMESPACE
+
+#endif  // DTRAIN_DEFINITIONS

@@ -2,12 +2,11 @@
 /// @file
 /// sanitize(): escapes characters of other processes' text that a terminal would interpret.
 
-#include <algorithm>
 #include <cstddef>
-#include <cstdint>
 #include <string>
 #include <string_view>
 
+#include "dtrain/core/config.hpp"
 #include "dtrain/core/version.hpp"
 
 namespace DTRAIN_NAMESPACE {
@@ -17,7 +16,36 @@ namespace detail {
 /// Size in bytes of the first UTF-8 character of `text` if it is printable, otherwise 0. Not printable: control
 /// characters (C0, DEL, C1), characters that change the text direction, line and paragraph separators, and invalid
 /// UTF-8 (also overlong forms and surrogates).
-inline std::size_t printable_character_bytes(std::string_view text) noexcept {
+std::size_t printable_character_bytes(std::string_view text) noexcept;
+
+}  // namespace detail
+
+/// The text with every byte of unprintable characters written as \n, \r, \t or \x1b. Text of another process passes
+/// through here before it becomes part of a message: it cannot move the cursor or begin a line. Printable text is
+/// unchanged.
+std::string sanitize(std::string_view text);
+
+/// The longest prefix of at most `longest` bytes that does not end inside a UTF-8 character.
+std::string_view truncate_utf8(std::string_view text, std::size_t longest);
+
+/// A printable excerpt of any text for a message, with "..." if it is truncated.
+std::string excerpt(std::string_view text, std::size_t longest = 128);
+
+/// The same in single quotes.
+std::string in_quotes(std::string_view text, std::size_t longest = 128);
+
+}  // namespace DTRAIN_NAMESPACE
+
+#if DTRAIN_DEFINITIONS
+
+#include <algorithm>
+#include <cstdint>
+
+namespace DTRAIN_NAMESPACE {
+
+namespace detail {
+
+DTRAIN_DEFINED std::size_t printable_character_bytes(std::string_view text) noexcept {
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
   const unsigned first = byte(0);
   if (first < 0x80) {
@@ -43,10 +71,7 @@ inline std::size_t printable_character_bytes(std::string_view text) noexcept {
 
 }  // namespace detail
 
-/// The text with every byte of unprintable characters written as \n, \r, \t or \x1b. Text of another process passes
-/// through here before it becomes part of a message: it cannot move the cursor or begin a line. Printable text is
-/// unchanged.
-inline std::string sanitize(std::string_view text) {
+DTRAIN_DEFINED std::string sanitize(std::string_view text) {
   constexpr char digits[] = "0123456789abcdef";
   std::string shown;
   shown.reserve(text.size());
@@ -68,8 +93,7 @@ inline std::string sanitize(std::string_view text) {
   return shown;
 }
 
-/// The longest prefix of at most `longest` bytes that does not end inside a UTF-8 character.
-inline std::string_view truncate_utf8(std::string_view text, std::size_t longest) {
+DTRAIN_DEFINED std::string_view truncate_utf8(std::string_view text, std::size_t longest) {
   std::size_t length = std::min(text.size(), longest);
   while (length > 0 && length < text.size() && (static_cast<unsigned char>(text[length]) & 0xC0U) == 0x80U) {
     --length;
@@ -77,14 +101,14 @@ inline std::string_view truncate_utf8(std::string_view text, std::size_t longest
   return text.substr(0, length);
 }
 
-/// A printable excerpt of any text for a message, with "..." if it is truncated.
-inline std::string excerpt(std::string_view text, std::size_t longest = 128) {
+DTRAIN_DEFINED std::string excerpt(std::string_view text, std::size_t longest) {
   return std::string(truncate_utf8(sanitize(text.substr(0, longest)), longest)) + (text.size() > longest ? "..." : "");
 }
 
-/// The same in single quotes.
-inline std::string in_quotes(std::string_view text, std::size_t longest = 128) {
+DTRAIN_DEFINED std::string in_quotes(std::string_view text, std::size_t longest) {
   return "'" + excerpt(text, longest) + "'";
 }
 
 }  // namespace DTRAIN_NAMESPACE
+
+#endif  // DTRAIN_DEFINITIONS

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 
+#include "dtrain/core/config.hpp"
 #include "dtrain/core/version.hpp"
 
 namespace DTRAIN_NAMESPACE {
@@ -21,8 +22,18 @@ struct Device {
 };
 
 /// "host", "cuda:1".
-inline std::string to_string(Device device) {
+std::string to_string(Device device);
+
+}  // namespace DTRAIN_NAMESPACE
+
+#if DTRAIN_DEFINITIONS
+
+namespace DTRAIN_NAMESPACE {
+
+DTRAIN_DEFINED std::string to_string(Device device) {
   return device.kind == DeviceKind::host ? std::string("host") : "cuda:" + std::to_string(device.index);
 }
 
 }  // namespace DTRAIN_NAMESPACE
+
+#endif  // DTRAIN_DEFINITIONS

@@ -56,6 +56,11 @@ constexpr bool is_float8(DType dtype) noexcept {
   return dtype == DType::f8e4m3 || dtype == DType::f8e5m2;
 }
 
+/// Of the types that are reduced.
+constexpr bool is_float(DType dtype) noexcept {
+  return dtype == DType::f64 || dtype == DType::f32 || dtype == DType::f16 || dtype == DType::bf16;
+}
+
 /// `dtype_of<T>::value` is the DType of a C++ type. Specialise it for your own type with the same bits as one of them,
 /// such as another library's half (see dtrain/core/types/float16.hpp).
 template <class T>

@@ -11,7 +11,6 @@
 
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/error.hpp"
-#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/types/buffer_view.hpp"
 
 namespace DTRAIN_NAMESPACE {
@@ -27,18 +26,7 @@ class Shape {
   /// bytes still fit a size_t)
   Shape(std::initializer_list<std::int64_t> extents) : Shape(std::span(extents.begin(), extents.size())) {}
 
-  explicit Shape(std::span<const std::int64_t> extents) {
-    if (extents.size() > max_rank) {
-      throw_error(Errc::invalid_argument, "a shape has {} extents; at most 8 are possible", {extents.size()});
-    }
-    for (const std::int64_t extent : extents) {
-      if (extent < 0 || (extent > 0 && element_count_ > (std::int64_t{1} << 60) / extent)) {
-        throw_error(Errc::invalid_argument, "extent {} of a shape is negative or makes it too large", {extent});
-      }
-      extents_[rank_++] = extent;
-      element_count_ *= extent;
-    }
-  }
+  explicit Shape(std::span<const std::int64_t> extents);
 
   constexpr std::span<const std::int64_t> extents() const noexcept { return {extents_.data(), rank_}; }
   constexpr std::size_t element_count() const noexcept { return static_cast<std::size_t>(element_count_); }
@@ -52,13 +40,7 @@ class Shape {
 };
 
 /// "[784, 256]".
-inline std::string to_string(const Shape& shape) {
-  std::string text = "[";
-  for (const std::int64_t extent : shape.extents()) {
-    text += (text.size() > 1 ? ", " : "") + std::to_string(extent);
-  }
-  return text + "]";
-}
+std::string to_string(const Shape& shape);
 
 /// Row-major and contiguous. Lifetime: the memory outlives the view's last use.
 struct TensorView {
@@ -81,10 +63,7 @@ struct TensorView {
   }
 
  private:
-  [[noreturn]] DTRAIN_NOT_INLINED void refuse_read_as(DType other) const {
-    throw_error(Errc::invalid_argument, "a view of {} on {} was read as {} on host",
-                {name(dtype), to_string(device), name(other)});
-  }
+  [[noreturn]] void refuse_read_as(DType other) const;
 };
 
 /// A view of host memory: `tensor_view(weights.data(), {784, 256})`.
@@ -94,3 +73,39 @@ TensorView tensor_view(T* data, Shape shape) noexcept {
 }
 
 }  // namespace DTRAIN_NAMESPACE
+
+#if DTRAIN_DEFINITIONS
+
+#include "dtrain/core/text/format_text.hpp"
+
+namespace DTRAIN_NAMESPACE {
+
+DTRAIN_DEFINED Shape::Shape(std::span<const std::int64_t> extents) {
+  if (extents.size() > max_rank) {
+    throw_error(Errc::invalid_argument, "a shape has {} extents; at most 8 are possible", {extents.size()});
+  }
+  for (const std::int64_t extent : extents) {
+    if (extent < 0 || (extent > 0 && element_count_ > (std::int64_t{1} << 60) / extent)) {
+      throw_error(Errc::invalid_argument, "extent {} of a shape is negative or makes it too large", {extent});
+    }
+    extents_[rank_++] = extent;
+    element_count_ *= extent;
+  }
+}
+
+DTRAIN_DEFINED std::string to_string(const Shape& shape) {
+  std::string text = "[";
+  for (const std::int64_t extent : shape.extents()) {
+    text += (text.size() > 1 ? ", " : "") + std::to_string(extent);
+  }
+  return text + "]";
+}
+
+DTRAIN_NOT_INLINED DTRAIN_DEFINED void TensorView::refuse_read_as(DType other) const {
+  throw_error(Errc::invalid_argument, "a view of {} on {} was read as {} on host",
+              {name(dtype), to_string(device), name(other)});
+}
+
+}  // namespace DTRAIN_NAMESPACE
+
+#endif  // DTRAIN_DEFINITIONS

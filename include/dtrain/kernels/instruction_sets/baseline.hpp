@@ -70,11 +70,6 @@ inline Kernel baseline_integer_kernel(DType dtype, ReduceOp op) noexcept {
   return nullptr;
 }
 
-/// Of the types that are reduced.
-constexpr bool is_float(DType dtype) noexcept {
-  return dtype == DType::f64 || dtype == DType::f32 || dtype == DType::f16 || dtype == DType::bf16;
-}
-
 /// Never null for a type that is reduced.
 inline Kernel baseline_kernel_for(DType dtype, ReduceOp op) noexcept {
   if (op == ReduceOp::min || op == ReduceOp::max) {

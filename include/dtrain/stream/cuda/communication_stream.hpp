@@ -2,12 +2,13 @@
 /// @file
 /// CommunicationStream: the CUDA stream for the communication of a group or a DDP instance.
 
-#include <optional>
-
 #include "dtrain/core/config.hpp"
-#include "dtrain/stream/cuda/stream.hpp"
 
 #if DTRAIN_WITH_CUDA
+
+#include <optional>
+
+#include "dtrain/stream/cuda/stream.hpp"
 
 namespace DTRAIN_NAMESPACE::stream::cuda {
 

@@ -2,14 +2,16 @@
 /// @file
 /// CopyBatch: many copies within a device, enqueued together.
 
+#include "dtrain/core/config.hpp"
+#include "dtrain/core/version.hpp"
+
+#if DTRAIN_WITH_CUDA
+
 #include <cstddef>
 #include <vector>
 
-#include "dtrain/core/config.hpp"
 #include "dtrain/stream/cuda/check.hpp"
 #include "dtrain/stream/cuda/stream_ref.hpp"
-
-#if DTRAIN_WITH_CUDA
 
 namespace DTRAIN_NAMESPACE::stream::cuda {
 

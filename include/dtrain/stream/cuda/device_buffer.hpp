@@ -2,15 +2,16 @@
 /// @file
 /// DeviceBuffer: memory of a CUDA device.
 
+#include "dtrain/core/config.hpp"
+
+#if DTRAIN_WITH_CUDA
+
 #include <cstddef>
 #include <utility>
 
-#include "dtrain/core/config.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/stream/cuda/check.hpp"
 #include "dtrain/stream/cuda/device_guard.hpp"
-
-#if DTRAIN_WITH_CUDA
 
 namespace DTRAIN_NAMESPACE::stream::cuda {
 

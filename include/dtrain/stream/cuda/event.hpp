@@ -2,19 +2,20 @@
 /// @file
 /// Event: a point in a CUDA stream.
 
+#include "dtrain/core/config.hpp"
+
+#if DTRAIN_WITH_CUDA
+
 #include <algorithm>
 #include <chrono>
 #include <thread>
 #include <utility>
 
-#include "dtrain/core/config.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/stream/cuda/check.hpp"
 #include "dtrain/stream/cuda/device_guard.hpp"
 #include "dtrain/stream/cuda/relaxed_capture.hpp"
 #include "dtrain/stream/stream.hpp"
-
-#if DTRAIN_WITH_CUDA
 
 namespace DTRAIN_NAMESPACE::stream::cuda {
 

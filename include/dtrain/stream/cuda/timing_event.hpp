@@ -2,16 +2,17 @@
 /// @file
 /// TimingEvent: a point in a CUDA stream, with the time at which the device reached it.
 
+#include "dtrain/core/config.hpp"
+
+#if DTRAIN_WITH_CUDA
+
 #include <chrono>
 #include <optional>
 #include <utility>
 
-#include "dtrain/core/config.hpp"
 #include "dtrain/stream/cuda/check.hpp"
 #include "dtrain/stream/cuda/device_guard.hpp"
 #include "dtrain/stream/cuda/stream_ref.hpp"
-
-#if DTRAIN_WITH_CUDA
 
 namespace DTRAIN_NAMESPACE::stream::cuda {
 

@@ -4,8 +4,7 @@
 
 #include <thread>
 
-#include "dtrain/async/start_thread.hpp"
-#include "dtrain/core/text/format_text.hpp"
+#include "dtrain/core/config.hpp"
 #include "dtrain/stream/host/queue.hpp"
 
 namespace DTRAIN_NAMESPACE::stream::host {
@@ -16,15 +15,7 @@ namespace DTRAIN_NAMESPACE::stream::host {
 class HelperThread {
  public:
   /// @throws Error if the system cannot start a thread
-  explicit HelperThread(Queue& queue) : queue_(queue) {
-    queue_.has_helper_.store(true);
-    try {
-      thread_ = async::start_thread("the communication helper thread", [this] { main(); });
-    } catch (const Error& failure) {
-      queue_.has_helper_.store(false);
-      throw Error(failure.code(), format_text("{}; progress = caller needs no thread", {failure.what()}));
-    }
-  }
+  explicit HelperThread(Queue& queue);
   HelperThread(const HelperThread&) = delete;
   HelperThread& operator=(const HelperThread&) = delete;
   ~HelperThread() {
@@ -33,16 +24,39 @@ class HelperThread {
   }
 
  private:
-  void main() noexcept {
-    const auto goes_on = [this] { return queue_.has_helper_.load(); };
-    while (goes_on()) {
-      queue_.run_up_to(Queue::no_waiter, goes_on);
-      queue_.park_helper();
-    }
-  }
+  void main() noexcept;
 
   Queue& queue_;
   std::jthread thread_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::stream::host
+
+#if DTRAIN_DEFINITIONS
+
+#include "dtrain/async/start_thread.hpp"
+#include "dtrain/core/text/format_text.hpp"
+
+namespace DTRAIN_NAMESPACE::stream::host {
+
+DTRAIN_DEFINED HelperThread::HelperThread(Queue& queue) : queue_(queue) {
+  queue_.has_helper_.store(true);
+  try {
+    thread_ = async::start_thread("the communication helper thread", [this] { main(); });
+  } catch (const Error& failure) {
+    queue_.has_helper_.store(false);
+    throw Error(failure.code(), format_text("{}; progress = caller needs no thread", {failure.what()}));
+  }
+}
+
+DTRAIN_DEFINED void HelperThread::main() noexcept {
+  const auto goes_on = [this] { return queue_.has_helper_.load(); };
+  while (goes_on()) {
+    queue_.run_up_to(Queue::no_waiter, goes_on);
+    queue_.park_helper();
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::stream::host
+
+#endif  // DTRAIN_DEFINITIONS

@@ -5,7 +5,7 @@
 #include <atomic>
 #include <thread>
 
-#include "dtrain/async/blocked_signals.hpp"
+#include "dtrain/core/config.hpp"
 #include "dtrain/stream/host/queue.hpp"
 
 namespace DTRAIN_NAMESPACE::stream::host {
@@ -23,24 +23,10 @@ class OnDemandRunner {
 
   /// Starts the thread if the queue has work that no thread runs. Does not block. If the system cannot start a thread,
   /// the work is left to waiting threads; a later call tries again.
-  void start_if_idle() noexcept {
-    if (running_.load() || !queue_.has_unattended_work()) {
-      return;
-    }
-    running_.store(true);
-    try {
-      const async::BlockedSignals blocked;         // the user's signal handlers run in the user's threads
-      thread_ = std::jthread([this] { main(); });  // the previous thread has ended
-    } catch (...) {
-      running_.store(false);
-    }
-  }
+  void start_if_idle() noexcept;
 
  private:
-  void main() noexcept {
-    queue_.run_up_to(Queue::no_waiter, [this] { return !stops_.load(); });
-    running_.store(false);
-  }
+  void main() noexcept;
 
   Queue& queue_;
   std::atomic<bool> running_{false};
@@ -49,3 +35,31 @@ class OnDemandRunner {
 };
 
 }  // namespace DTRAIN_NAMESPACE::stream::host
+
+#if DTRAIN_DEFINITIONS
+
+#include "dtrain/async/blocked_signals.hpp"
+
+namespace DTRAIN_NAMESPACE::stream::host {
+
+DTRAIN_DEFINED void OnDemandRunner::start_if_idle() noexcept {
+  if (running_.load() || !queue_.has_unattended_work()) {
+    return;
+  }
+  running_.store(true);
+  try {
+    const async::BlockedSignals blocked;         // the user's signal handlers run in the user's threads
+    thread_ = std::jthread([this] { main(); });  // the previous thread has ended
+  } catch (...) {
+    running_.store(false);
+  }
+}
+
+DTRAIN_DEFINED void OnDemandRunner::main() noexcept {
+  queue_.run_up_to(Queue::no_waiter, [this] { return !stops_.load(); });
+  running_.store(false);
+}
+
+}  // namespace DTRAIN_NAMESPACE::stream::host
+
+#endif  // DTRAIN_DEFINITIONS

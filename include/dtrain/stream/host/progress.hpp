@@ -2,13 +2,10 @@
 /// @file
 /// Progress: whether a helper thread drives communication while the program computes.
 
-#include <sched.h>
-#include <unistd.h>
-
 #include <string_view>
 
+#include "dtrain/core/config.hpp"
 #include "dtrain/core/error.hpp"
-#include "dtrain/core/text/format_text.hpp"
 
 namespace DTRAIN_NAMESPACE::stream::host {
 
@@ -17,13 +14,7 @@ namespace DTRAIN_NAMESPACE::stream::host {
 enum class Progress { automatic, thread, caller };
 
 /// "automatic", "thread" or "caller". @throws Error (usage) for anything else.
-inline Progress progress_from(std::string_view text) {
-  if (text == "automatic") return Progress::automatic;
-  if (text == "thread") return Progress::thread;
-  if (text == "caller") return Progress::caller;
-  throw_error(Errc::usage, "progress \"{}\" is not known; possible are automatic, thread and caller",
-              {text.substr(0, 64)});
-}
+Progress progress_from(std::string_view text);
 
 constexpr const char* name(Progress progress) noexcept {
   switch (progress) {
@@ -43,7 +34,28 @@ constexpr Progress decide(Progress wanted, int cores, int local_world_size) noex
 }
 
 /// Number of cores that the calling thread may use; if the system cannot answer, the number of cores online.
-inline int cores_by_affinity() noexcept {
+int cores_by_affinity() noexcept;
+
+}  // namespace DTRAIN_NAMESPACE::stream::host
+
+#if DTRAIN_DEFINITIONS
+
+#include <sched.h>
+#include <unistd.h>
+
+#include "dtrain/core/text/format_text.hpp"
+
+namespace DTRAIN_NAMESPACE::stream::host {
+
+DTRAIN_DEFINED Progress progress_from(std::string_view text) {
+  if (text == "automatic") return Progress::automatic;
+  if (text == "thread") return Progress::thread;
+  if (text == "caller") return Progress::caller;
+  throw_error(Errc::usage, "progress \"{}\" is not known; possible are automatic, thread and caller",
+              {text.substr(0, 64)});
+}
+
+DTRAIN_DEFINED int cores_by_affinity() noexcept {
   cpu_set_t allowed[8];  // 8192 cores, the most that Linux can be built for; it refuses a set smaller than its own
   if (::sched_getaffinity(0, sizeof(allowed), allowed) != 0) {
     const long online = ::sysconf(_SC_NPROCESSORS_ONLN);
@@ -54,3 +66,5 @@ inline int cores_by_affinity() noexcept {
 }
 
 }  // namespace DTRAIN_NAMESPACE::stream::host
+
+#endif  // DTRAIN_DEFINITIONS

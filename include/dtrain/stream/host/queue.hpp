@@ -3,7 +3,6 @@
 /// Queue: a caller-runs work queue; the thread that waits for the work runs it in order.
 
 #include <atomic>
-#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -11,10 +10,10 @@
 #include <thread>
 #include <vector>
 
+#include "dtrain/core/config.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/futex.hpp"
-#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/stream/host/work_item.hpp"
 #include "dtrain/stream/stream.hpp"
 
@@ -50,14 +49,7 @@ class Queue {
 
   /// Makes the ring hold at least `items` work items. Blocks until the work enqueued so far is done. Threads: no other
   /// enqueues meanwhile. @throws Error (invalid_argument) if the caller is itself work of this queue
-  void reserve(std::uint64_t items) {
-    if (items <= ring_.size()) {
-      return;
-    }
-    while (block_until_complete(published(), Deadline::after(full_ring_timeout)) != WaitResult::complete) {
-    }
-    ring_ = std::vector<WorkItem>(std::bit_ceil(items));  // a runner reads it once it has seen a later ticket
-  }
+  void reserve(std::uint64_t items);
 
   /// Blocks only if the ring is full. Wakes a parked HelperThread.
   /// @throws Error (invalid_argument) if the ring is full and the caller is itself work of this queue
@@ -85,22 +77,7 @@ class Queue {
   /// Blocking: runs the work up to `ticket` in this thread if no other thread runs it; else sleeps until it is done or
   /// the other thread stops running. The deadline is checked between two work items.
   /// @throws Error (invalid_argument) if the caller is itself work of this queue, which would wait for ever
-  WaitResult block_until_complete(std::uint64_t ticket, Deadline deadline) {
-    while (!is_complete(ticket)) {
-      if (run_up_to(ticket, [deadline] { return !deadline.passed(); })) {
-        return is_complete(ticket) ? WaitResult::complete : WaitResult::timed_out;
-      }
-      if (runner_thread_.load(std::memory_order_relaxed) == std::this_thread::get_id()) {
-        throw_error(Errc::invalid_argument,
-                    "work that runs on a host stream waited for later work of the same stream, which cannot start "
-                    "before it returns; enqueue instead of waiting, or use another stream");
-      }
-      if (sleep_until_progress(ticket, deadline) == FutexResult::timed_out) {
-        return is_complete(ticket) ? WaitResult::complete : WaitResult::timed_out;
-      }
-    }
-    return WaitResult::complete;
-  }
+  WaitResult block_until_complete(std::uint64_t ticket, Deadline deadline);
 
  private:
   friend class HelperThread;
@@ -155,26 +132,9 @@ class Queue {
   /// Sleeps until `ticket` is complete or no thread runs work; may return early. A waiter stores the ticket it wants,
   /// reads the words again and sleeps; the runner changes the words and then reads that ticket. All are seq_cst, so at
   /// least one of the two sees the other's store.
-  FutexResult sleep_until_progress(std::uint64_t ticket, Deadline deadline) noexcept {
-    const auto progressed = [&] { return completed_.load() >= ticket || runner_state_.load() == no_runner; };
-    for (int spins = 0; spins < 200; ++spins) {
-      if (progressed()) {
-        return FutexResult::awake;
-      }
-      spin_pause();
-    }
-    const std::uint32_t seen = signal_.load();
-    std::uint64_t lowest = wanted_.load();
-    while (ticket < lowest && !wanted_.compare_exchange_weak(lowest, ticket)) {
-    }
-    return progressed() ? FutexResult::awake : futex_wait(signal_, seen, deadline, FutexScope::process);
-  }
+  FutexResult sleep_until_progress(std::uint64_t ticket, Deadline deadline) noexcept;
 
-  void wake_waiters() noexcept {
-    wanted_.store(no_waiter);
-    signal_.fetch_add(1);
-    futex_wake_all(signal_, FutexScope::process);
-  }
+  void wake_waiters() noexcept;
 
   /// Wakes the helper at most once for each time it parked.
   void wake_helper() noexcept {
@@ -185,14 +145,7 @@ class Queue {
   }
 
   /// The helper sleeps here until there is work that no thread runs, or it is to stop.
-  void park_helper() noexcept {
-    helper_.store(helper_parked);
-    const bool has_work = completed_.load() < published_.load() && runner_state_.load() == no_runner;
-    if (!has_work && has_helper_.load()) {
-      futex_wait(helper_, helper_parked, Deadline::after(std::chrono::seconds(10)), FutexScope::process);
-    }
-    helper_.store(helper_awake);
-  }
+  void park_helper() noexcept;
 
   alignas(64) std::mutex producers_;
   std::atomic<std::uint64_t> published_{0};
@@ -207,3 +160,71 @@ class Queue {
 };
 
 }  // namespace DTRAIN_NAMESPACE::stream::host
+
+#if DTRAIN_DEFINITIONS
+
+#include <bit>
+
+#include "dtrain/core/text/format_text.hpp"
+
+namespace DTRAIN_NAMESPACE::stream::host {
+
+DTRAIN_DEFINED void Queue::reserve(std::uint64_t items) {
+  if (items <= ring_.size()) {
+    return;
+  }
+  while (block_until_complete(published(), Deadline::after(full_ring_timeout)) != WaitResult::complete) {
+  }
+  ring_ = std::vector<WorkItem>(std::bit_ceil(items));  // a runner reads it once it has seen a later ticket
+}
+
+DTRAIN_DEFINED WaitResult Queue::block_until_complete(std::uint64_t ticket, Deadline deadline) {
+  while (!is_complete(ticket)) {
+    if (run_up_to(ticket, [deadline] { return !deadline.passed(); })) {
+      return is_complete(ticket) ? WaitResult::complete : WaitResult::timed_out;
+    }
+    if (runner_thread_.load(std::memory_order_relaxed) == std::this_thread::get_id()) {
+      throw_error(Errc::invalid_argument,
+                  "work that runs on a host stream waited for later work of the same stream, which cannot start "
+                  "before it returns; enqueue instead of waiting, or use another stream");
+    }
+    if (sleep_until_progress(ticket, deadline) == FutexResult::timed_out) {
+      return is_complete(ticket) ? WaitResult::complete : WaitResult::timed_out;
+    }
+  }
+  return WaitResult::complete;
+}
+
+DTRAIN_DEFINED FutexResult Queue::sleep_until_progress(std::uint64_t ticket, Deadline deadline) noexcept {
+  const auto progressed = [&] { return completed_.load() >= ticket || runner_state_.load() == no_runner; };
+  for (int spins = 0; spins < 200; ++spins) {
+    if (progressed()) {
+      return FutexResult::awake;
+    }
+    spin_pause();
+  }
+  const std::uint32_t seen = signal_.load();
+  std::uint64_t lowest = wanted_.load();
+  while (ticket < lowest && !wanted_.compare_exchange_weak(lowest, ticket)) {
+  }
+  return progressed() ? FutexResult::awake : futex_wait(signal_, seen, deadline, FutexScope::process);
+}
+
+DTRAIN_DEFINED void Queue::wake_waiters() noexcept {
+  wanted_.store(no_waiter);
+  signal_.fetch_add(1);
+  futex_wake_all(signal_, FutexScope::process);
+}
+
+DTRAIN_DEFINED void Queue::park_helper() noexcept {
+  helper_.store(helper_parked);
+  const bool has_work = completed_.load() < published_.load() && runner_state_.load() == no_runner;
+  if (!has_work && has_helper_.load()) {
+    futex_wait(helper_, helper_parked, Deadline::after(std::chrono::seconds(10)), FutexScope::process);
+  }
+  helper_.store(helper_awake);
+}
+
+}  // namespace DTRAIN_NAMESPACE::stream::host
+
+#endif  // DTRAIN_DEFINITIONS

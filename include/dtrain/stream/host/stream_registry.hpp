@@ -2,12 +2,12 @@
 /// @file
 /// StreamRegistry: a rank's host streams; runs those that no thread runs, so that streams cannot deadlock.
 
-#include <algorithm>
 #include <memory>
 #include <mutex>
 #include <utility>
 #include <vector>
 
+#include "dtrain/core/config.hpp"
 #include "dtrain/stream/host/on_demand_runner.hpp"
 
 namespace DTRAIN_NAMESPACE::stream::host {
@@ -39,26 +39,42 @@ class StreamRegistry {
   StreamRegistry& operator=(const StreamRegistry&) = delete;
 
   /// Starts a thread for each stream that has work and no thread. Does not block. Allocates only to start a thread.
-  void run_unattended() noexcept {
-    const std::lock_guard lock(mutex_);
-    for (OnDemandRunner* runner : streams_) {
-      runner->start_if_idle();
-    }
-  }
+  void run_unattended() noexcept;
 
  private:
-  void add(OnDemandRunner& runner) {
-    const std::lock_guard lock(mutex_);
-    streams_.push_back(&runner);
-  }
+  void add(OnDemandRunner& runner);
 
-  void remove(OnDemandRunner& runner) noexcept {
-    const std::lock_guard lock(mutex_);
-    streams_.erase(std::find(streams_.begin(), streams_.end(), &runner));
-  }
+  void remove(OnDemandRunner& runner) noexcept;
 
   std::mutex mutex_;
   std::vector<OnDemandRunner*> streams_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::stream::host
+
+#if DTRAIN_DEFINITIONS
+
+#include <algorithm>
+
+namespace DTRAIN_NAMESPACE::stream::host {
+
+DTRAIN_DEFINED void StreamRegistry::run_unattended() noexcept {
+  const std::lock_guard lock(mutex_);
+  for (OnDemandRunner* runner : streams_) {
+    runner->start_if_idle();
+  }
+}
+
+DTRAIN_DEFINED void StreamRegistry::add(OnDemandRunner& runner) {
+  const std::lock_guard lock(mutex_);
+  streams_.push_back(&runner);
+}
+
+DTRAIN_DEFINED void StreamRegistry::remove(OnDemandRunner& runner) noexcept {
+  const std::lock_guard lock(mutex_);
+  streams_.erase(std::find(streams_.begin(), streams_.end(), &runner));
+}
+
+}  // namespace DTRAIN_NAMESPACE::stream::host
+
+#endif  // DTRAIN_DEFINITIONS

@@ -2,19 +2,20 @@
 /// @file
 /// ScaledCopyBatch: many copies within a device that convert and scale, enqueued together.
 
+#include "dtrain/core/config.hpp"
+
+#if DTRAIN_WITH_CUDA
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
-#include "dtrain/core/config.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/types/dtype.hpp"
 #include "dtrain/stream/cuda/device_guard.hpp"
 #include "dtrain/stream/cuda/scaling/scale_kernel.hpp"
 #include "dtrain/stream/cuda/stream_ref.hpp"
-
-#if DTRAIN_WITH_CUDA
 
 namespace DTRAIN_NAMESPACE::stream::cuda {
 
