@@ -34,8 +34,8 @@
 #error "dtrain: DTRAIN_IMPLEMENTATION needs -DDTRAIN_SEPARATE_COMPILATION=1, here and in all files of the program"
 #endif
 
-/// For headers: whether this source file compiles the definitions (at a header's end, or in NAME_definitions.hpp), and the
-/// specifier that begins each of them.
+/// For headers: whether this source file compiles the definitions (at a header's end, or in NAME_definitions.hpp), and
+/// the specifier that begins each of them.
 #if !DTRAIN_SEPARATE_COMPILATION
 #define DTRAIN_DEFINITIONS 1
 #define DTRAIN_DEFINED inline

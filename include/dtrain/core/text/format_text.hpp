@@ -116,5 +116,46 @@ template <std::size_t Count>
 }  // namespace DTRAIN_NAMESPACE
 
 #if DTRAIN_DEFINITIONS
-#include "dtrain/core/text/format_text_definitions.hpp"
-#endif
+
+#include <cstring>
+
+namespace DTRAIN_NAMESPACE {
+
+DTRAIN_DEFINED void TextValue::append_to(std::string& text) const {
+  switch (kind_) {
+    case Kind::characters: text.append(characters_, static_cast<std::size_t>(number_)); break;
+    case Kind::signed_number: text += std::to_string(static_cast<std::int64_t>(number_)); break;
+    case Kind::unsigned_number: text += std::to_string(number_); break;
+  }
+}
+
+namespace detail {
+
+DTRAIN_NOT_INLINED DTRAIN_DEFINED std::string format_values(const char* pattern, std::span<const TextValue> values) {
+  std::string text;
+  for (const TextValue& value : values) {
+    const char* const place = std::strstr(pattern, "{}");
+    text.append(pattern, place);
+    value.append_to(text);
+    pattern = place + 2;
+  }
+  text += pattern;
+  return text;
+}
+
+DTRAIN_NOT_INLINED DTRAIN_DEFINED void throw_formatted(Errc code, const char* pattern,
+                                                       std::span<const TextValue> values, SourceLocation where) {
+  throw Error(code, format_values(pattern, values), where);
+}
+
+DTRAIN_NOT_INLINED DTRAIN_DEFINED void throw_formatted_posix(int number, const char* pattern,
+                                                             std::span<const TextValue> values, const char* remedy,
+                                                             SourceLocation where) {
+  throw posix_error(number, format_values(pattern, values), remedy, where);
+}
+
+}  // namespace detail
+
+}  // namespace DTRAIN_NAMESPACE
+
+#endif  // DTRAIN_DEFINITIONS
