@@ -75,6 +75,25 @@ inline bool is_retriable(int error) noexcept {
   }
 }
 
+/// Tells the observer that the connection is tried again.
+/// @throws Error (posix) if another attempt cannot succeed, or it is too late for it
+inline void note_unconnected(int number, const std::string& host, std::uint16_t port, Deadline::Clock::time_point begin,
+                             Deadline::Clock::time_point last, const Backoff& backoff) {
+  const Deadline::Clock::time_point now = Deadline::Clock::now();
+  const bool loopback_is_down =
+      is_loopback_host(host) && number == ENETUNREACH && is_unreachable(SocketAddress::loopback_v4(port));
+  const Error error = posix_error(
+      number, format_text("connecting to {} port {}, tried for {}", {host, port, duration_text(now - begin)}),
+      loopback_is_down ? "this host's loopback interface is down; bring it up: ip link set lo up"
+                       : "check that rank 0 or its launcher runs there, and MASTER_ADDR and MASTER_PORT");
+  if (backoff.connects_once || loopback_is_down || !is_retriable(number) || now >= last) {
+    throw error;
+  }
+  if (backoff.observer != nullptr) {
+    backoff.observer->note(error.what());
+  }
+}
+
 }  // namespace detail
 
 /// One attempt to each address in turn. @param attempt_timeout of each attempt
@@ -108,19 +127,7 @@ inline async::Task<Connection> connect_with_backoff(async::EventLoop& loop, std:
     if (result.connection) {
       co_return *std::move(result.connection);
     }
-    const Deadline::Clock::time_point now = Deadline::Clock::now();
-    const bool loopback_is_down =
-        is_loopback_host(host) && result.error == ENETUNREACH && is_unreachable(SocketAddress::loopback_v4(port));
-    const Error error = posix_error(
-        result.error, format_text("connecting to {} port {}, tried for {}", {host, port, duration_text(now - begin)}),
-        loopback_is_down ? "this host's loopback interface is down; bring it up: ip link set lo up"
-                         : "check that rank 0 or its launcher runs there, and MASTER_ADDR and MASTER_PORT");
-    if (loopback_is_down || !detail::is_retriable(result.error) || now + delay >= deadline.instant()) {
-      throw error;
-    }
-    if (backoff.on_failure) {
-      backoff.on_failure(error.what());
-    }
+    detail::note_unconnected(result.error, host, port, begin, deadline.instant() - delay, backoff);
     co_await loop.sleep_for(delay);
   }
 }

@@ -9,9 +9,12 @@
 #include <cerrno>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <limits>
 #include <optional>
 #include <span>
+#include <string>
+#include <system_error>
 #include <utility>
 
 #include "dtrain/async/loop/event_loop.hpp"
@@ -19,10 +22,35 @@
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/process/descriptor.hpp"
 #include "dtrain/core/text/format_text.hpp"
-#include "dtrain/net/io_result.hpp"
 #include "dtrain/net/socket_address.hpp"
 
 namespace DTRAIN_NAMESPACE::net {
+
+/// How a send or receive ended. These outcomes are expected, so they are values and not exceptions.
+enum class IoStatus : std::uint8_t {
+  ok = 1,
+  closed,     ///< the connection has ended: closed by the peer, reset, or given up by the system
+  timed_out,  ///< the deadline came first
+};
+
+/// Result of one send or receive.
+struct IoResult {
+  IoStatus status = IoStatus::ok;
+  std::size_t bytes = 0;  ///< transferred, also if the status is not ok
+  int error = 0;          ///< the errno that ended the connection; 0 if the peer closed it in order
+
+  bool ok() const noexcept { return status == IoStatus::ok; }
+
+  /// "connection closed by the peer", "Connection reset by peer", "the deadline passed".
+  std::string reason() const {
+    switch (status) {
+      case IoStatus::ok: return "ok";
+      case IoStatus::timed_out: return "the deadline passed";
+      case IoStatus::closed: break;
+    }
+    return error == 0 ? "connection closed by the peer" : std::generic_category().message(error);
+  }
+};
 
 /// Sends small messages at once (TCP_NODELAY), enables keepalive, and never raises SIGPIPE. One coroutine may read
 /// while one writes. Lifetime: outlives the tasks of its functions, and does not move while they run; the loop outlives

@@ -19,10 +19,27 @@
 #include "dtrain/async/start_thread.hpp"
 #include "dtrain/core/text/duration_text.hpp"
 #include "dtrain/core/text/format_text.hpp"
-#include "dtrain/net/backoff.hpp"
 #include "dtrain/net/socket_address.hpp"
 
 namespace DTRAIN_NAMESPACE::net {
+
+/// What learns why an attempt failed which is repeated.
+class RetryObserver {
+ public:
+  virtual void note(std::string why) = 0;
+
+ protected:
+  ~RetryObserver() = default;
+};
+
+/// Delays between attempts.
+struct Backoff {
+  std::chrono::milliseconds first{10};
+  std::chrono::milliseconds longest{1000};
+  std::chrono::milliseconds attempt_timeout{5000};  ///< of one attempt, for an address that does not answer at all
+  RetryObserver* observer = nullptr;                ///< learns why an attempt failed when another follows
+  bool connects_once = false;                       ///< each address is tried once; only the name is asked for again
+};
 
 /// Addresses in the order to try them, or the reason for their absence.
 struct Resolution {
@@ -129,6 +146,20 @@ class ResolveRequest {
   async::ManualResetEvent done_;  ///< the loop's thread only
 };
 
+/// Resolves numeric hosts and "localhost", and refuses what is no name. @returns false if the system has to be asked
+inline bool resolve_alone(const std::string& host, std::uint16_t port, Resolution& resolution) {
+  if (const auto numeric = SocketAddress::from_numeric(host, port)) {
+    resolution.addresses.push_back(*numeric);
+  } else if (host == "localhost") {
+    resolution.addresses = {SocketAddress::loopback_v4(port), SocketAddress::loopback_v6(port)};
+  } else if (host.empty() || host.size() > 255 || host.find('\0') != std::string::npos) {
+    resolution.reason = invalid_name_reason(host);
+  } else {
+    return false;
+  }
+  return true;
+}
+
 inline std::shared_ptr<ResolveRequest> start_resolve_request(async::EventLoop& loop, std::string host,
                                                              std::uint16_t port) {
   auto request = std::make_shared<ResolveRequest>(loop);
@@ -144,6 +175,24 @@ inline std::shared_ptr<ResolveRequest> start_resolve_request(async::EventLoop& l
   return request;
 }
 
+/// Tells the observer that the name is asked for again.
+/// @throws Error (refused) for an invalid name, or if it is too late for another attempt
+inline void note_unresolved(const std::string& host, const std::string& reason, Deadline::Clock::time_point begin,
+                            Deadline::Clock::time_point last, RetryObserver* observer) {
+  const std::string why_none = invalid_name_reason(host);
+  if (!why_none.empty()) {
+    throw unresolved_error(host, why_none);
+  }
+  const Deadline::Clock::time_point now = Deadline::Clock::now();
+  const Error error = unresolved_error(host, format_text("{} (tried for {})", {reason, duration_text(now - begin)}));
+  if (now >= last) {
+    throw error;
+  }
+  if (observer != nullptr) {
+    observer->note(error.what());
+  }
+}
+
 }  // namespace detail
 
 /// Returns the addresses of `host`. Numeric hosts and "localhost" resolve at once. For others a helper thread calls the
@@ -152,16 +201,7 @@ inline std::shared_ptr<ResolveRequest> start_resolve_request(async::EventLoop& l
 inline async::Task<Resolution> resolve(async::EventLoop& loop, std::string host, std::uint16_t port,
                                        Deadline deadline) {
   Resolution resolution;
-  if (const auto numeric = SocketAddress::from_numeric(host, port)) {
-    resolution.addresses.push_back(*numeric);
-    co_return std::move(resolution);
-  }
-  if (host == "localhost") {
-    resolution.addresses = {SocketAddress::loopback_v4(port), SocketAddress::loopback_v6(port)};
-    co_return std::move(resolution);
-  }
-  if (host.empty() || host.size() > 255 || host.find('\0') != std::string::npos) {
-    resolution.reason = invalid_name_reason(host);
+  if (detail::resolve_alone(host, port, resolution)) {
     co_return std::move(resolution);
   }
   struct DetachOnExit {
@@ -171,9 +211,10 @@ inline async::Task<Resolution> resolve(async::EventLoop& loop, std::string host,
   const DetachOnExit scope{detail::start_resolve_request(loop, std::move(host), port)};
   const async::WakeReason ready = co_await scope.request->done().wait(deadline);
   if (ready == async::WakeReason::ready) {
-    co_return scope.request->take();
+    resolution = scope.request->take();
+  } else {
+    resolution.reason = "the name service did not answer in time";
   }
-  resolution.reason = "the name service did not answer in time";
   co_return std::move(resolution);
 }
 
@@ -184,25 +225,13 @@ inline async::Task<std::vector<SocketAddress>> resolve_with_backoff(async::Event
                                                                     std::uint16_t port, Deadline deadline,
                                                                     Backoff backoff = {}) {
   const Deadline::Clock::time_point begin = Deadline::Clock::now();
-  const std::string why_none = invalid_name_reason(host);
   for (std::chrono::milliseconds delay = backoff.first;; delay = std::min(2 * delay, backoff.longest)) {
     async::Task<Resolution> request = resolve(loop, host, port, deadline);
     Resolution resolution = co_await std::move(request);
     if (!resolution.addresses.empty()) {
       co_return std::move(resolution.addresses);
     }
-    if (!why_none.empty()) {
-      throw unresolved_error(host, why_none);
-    }
-    const Deadline::Clock::time_point now = Deadline::Clock::now();
-    const Error error =
-        unresolved_error(host, format_text("{} (tried for {})", {resolution.reason, duration_text(now - begin)}));
-    if (now + delay >= deadline.instant()) {
-      throw error;
-    }
-    if (backoff.on_failure) {
-      backoff.on_failure(error.what());
-    }
+    detail::note_unresolved(host, resolution.reason, begin, deadline.instant() - delay, backoff.observer);
     co_await loop.sleep_for(delay);
   }
 }

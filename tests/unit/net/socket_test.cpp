@@ -264,8 +264,11 @@ TEST_CASE("frames that share bytes with each other come whole and in order, also
 
 TEST_CASE("a host that does not resolve is named, with what to set") {
   EventLoop loop;
+  struct NoRetry final : net::RetryObserver {
+    void note(std::string why) override { FAIL("it tries again: ", why); }
+  } no_retry;
   net::Backoff patient;
-  patient.on_failure = [](const std::string& why) { FAIL("it tries again: ", why); };
+  patient.observer = &no_retry;
   for (const std::string host : {"no-such-host.invalid", "", "two words", "host:29500", "10.0.0.256", "a..b"}) {
     try {
       loop.run_until(net::connect_with_backoff(loop, host, 1, Deadline::after(10s), patient), soon());
@@ -284,15 +287,19 @@ TEST_CASE("a name that is unknown is asked for again until it is known, and each
   support::NameService& names = support::NameService::get();
   names.reset();
   Listener listener = Listener::bind(loop, SocketAddress::loopback_v4(0));
-  std::vector<std::string> sentences;
+  struct Retries final : net::RetryObserver {
+    void note(std::string why) override {
+      sentences.push_back(std::move(why));
+      if (sentences.size() == 30) {
+        support::NameService::get().set_address("127.0.0.1");
+      }
+    }
+    std::vector<std::string> sentences;
+  } retries;
+  const std::vector<std::string>& sentences = retries.sentences;
   net::Backoff patient;
   patient.longest = 20ms;
-  patient.on_failure = [&](const std::string& why) {
-    sentences.push_back(why);
-    if (sentences.size() == 30) {
-      names.set_address("127.0.0.1");
-    }
-  };
+  patient.observer = &retries;
   const auto body = [&]() -> Task<void> {
     Task<Connection> connecting =
         net::connect_with_backoff(loop, "train-0.train.test", listener.port(), soon(), patient);

@@ -12,7 +12,7 @@
 #include "dtrain/backend/shared_memory/control_block.hpp"
 #include "dtrain/core/cause.hpp"
 #include "dtrain/core/text/format_text.hpp"
-#include "dtrain/rendezvous/membership/rank_list.hpp"
+#include "dtrain/rendezvous/membership/rank_set.hpp"
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 

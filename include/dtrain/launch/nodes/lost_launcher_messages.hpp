@@ -7,7 +7,7 @@
 
 #include "dtrain/core/cause.hpp"
 #include "dtrain/core/text/format_text.hpp"
-#include "dtrain/rendezvous/membership/rank_list.hpp"
+#include "dtrain/rendezvous/membership/rank_set.hpp"
 
 namespace DTRAIN_NAMESPACE::launch {
 

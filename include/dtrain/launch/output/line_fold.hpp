@@ -17,7 +17,7 @@
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/launch/output/console.hpp"
 #include "dtrain/launch/supervise/shutdown_schedule.hpp"
-#include "dtrain/rendezvous/membership/rank_list.hpp"
+#include "dtrain/rendezvous/membership/rank_set.hpp"
 
 namespace DTRAIN_NAMESPACE::launch {
 

@@ -13,7 +13,7 @@
 #include "dtrain/core/serializer.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/launch/supervise/exit_status.hpp"
-#include "dtrain/rendezvous/membership/rank_list.hpp"
+#include "dtrain/rendezvous/membership/rank_set.hpp"
 
 namespace DTRAIN_NAMESPACE::launch {
 

@@ -6,6 +6,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <variant>
 
@@ -39,83 +40,115 @@ using HandshakeResult = std::variant<Accepted, Refused, Failure, HandshakeError>
 
 namespace detail {
 
-inline Error no_store_error(const std::string& doing) {
-  return Error(Errc::protocol,
-               doing + ": what listens there is no store of dtrain's; check MASTER_ADDR and MASTER_PORT");
-}
+/// Frames of the client's side of a handshake, without I/O. Lifetime: the arguments outlive it.
+class ClientHandshake {
+ public:
+  ClientHandshake(const StoreAddress& address, const HandshakeRequest& request, std::string_view doing)
+      : address_(address),
+        request_(request),
+        doing_(doing),
+        frame_(rendezvous::encode(
+            Hello{version_text, address.role, address.attempt, random_bytes<16>(), address.secret.has_value()})) {
+    transcript_.add(frame_);
+  }
 
-inline HandshakeError handshake_error(const net::FrameResult& frame, bool request_sent) {
-  return {frame.reason, frame.status == net::FrameStatus::timed_out, request_sent};
-}
+  /// The frame to send: the Hello, then the request.
+  const Frame& frame() const noexcept { return frame_; }
+  bool sends_hello() const noexcept { return sends_hello_; }
+
+  /// Takes the results of sending frame() and of reading the reply. @returns whether result() is final
+  bool finish_step(const net::IoResult& sent, const net::FrameResult& reply) {
+    if (!sent.ok()) {
+      result_ = HandshakeError{sent.reason(), sent.status == net::IoStatus::timed_out, !sends_hello_};
+      return true;
+    }
+    if (!reply.ok()) {
+      result_ = HandshakeError{reply.reason, reply.status == net::FrameStatus::timed_out, !sends_hello_};
+      return true;
+    }
+    std::optional<HandshakeReply> message = rendezvous::decode<HandshakeReply>(reply.payload);
+    if (Refused* refused = message ? std::get_if<Refused>(&*message) : nullptr) {
+      result_ = std::move(*refused);
+      return true;
+    }
+    if (sends_hello_) {
+      answer_challenge(message ? std::get_if<Challenge>(&*message) : nullptr, reply.payload);
+      return false;
+    }
+    if (Failure* failure = message ? std::get_if<Failure>(&*message) : nullptr) {
+      result_ = std::move(*failure);
+      return true;
+    }
+    const Accepted* accepted = message ? std::get_if<Accepted>(&*message) : nullptr;
+    if (accepted == nullptr) {
+      throw_no_store();
+    }
+    if (address_.secret && !transcript_.is_proved(ProofSide::store, *address_.secret, reply.payload)) {
+      throw_error(Errc::refused,
+                  "{}: what listens there does not know the job's secret; check MASTER_ADDR and MASTER_PORT", {doing_});
+    }
+    result_ = *accepted;
+    return true;
+  }
+
+  HandshakeResult& result() noexcept { return result_; }
+
+ private:
+  void answer_challenge(const Challenge* challenge, const Frame& frame) {
+    if (challenge == nullptr) {
+      throw_no_store();
+    }
+    if (address_.secret && !challenge->asks_secret) {
+      throw_error(Errc::refused,
+                  "{}: this process has the job's secret, and the store asks for none: it is another job's, or nobody "
+                  "gave it the secret; check MASTER_ADDR and MASTER_PORT, and DTRAIN_SECRET on rank 0",
+                  {doing_});
+    }
+    sends_hello_ = false;
+    transcript_.add(frame);
+    frame_ = std::visit([](auto& each) { return rendezvous::encode(each); }, request_);
+    if (address_.secret) {
+      transcript_.prove(ProofSide::rank, *address_.secret, frame_);
+    }
+    transcript_.add(frame_);
+  }
+
+  [[noreturn]] void throw_no_store() const {
+    throw_error(Errc::protocol, "{}: what listens there is no store of dtrain's; check MASTER_ADDR and MASTER_PORT",
+                {doing_});
+  }
+
+  const StoreAddress& address_;
+  const HandshakeRequest& request_;
+  std::string_view doing_;
+  Transcript transcript_;
+  Frame frame_;
+  bool sends_hello_ = true;
+  HandshakeResult result_;
+};
 
 }  // namespace detail
 
-/// Sends a Hello, receives the Challenge, sends `request` and receives the reply.
-/// @param request the function fills in its proof
+/// Sends a Hello, receives the Challenge, sends `request` and receives the reply. Lifetime: the arguments outlive it.
 /// @param doing begins the error sentences: "joining the job at a:1 as rank 2"
 /// @param deadline of the first reply
 /// @param reply_deadline of the reply to `request`, on which a store that received it may already act
 /// @throws Error (protocol) if the peer is no store of dtrain; Error (refused) if the store does not know the secret,
 /// or asks for none though this rank has one: it may be another job's store
 inline async::Task<HandshakeResult> handshake(FramedConnection& connection, const StoreAddress& address,
-                                              HandshakeRequest request, std::string doing, Deadline deadline,
-                                              Deadline reply_deadline) {
-  Transcript transcript;
-  const Frame hello =
-      encode(Hello{version_text, address.role, address.attempt, random_bytes<16>(), address.secret.has_value()});
-  transcript.add(hello);
-  const net::IoResult hello_sent = co_await connection.writer.write_frame(hello, deadline);
-  if (!hello_sent.ok()) {
-    co_return HandshakeError{hello_sent.reason(), hello_sent.status == net::IoStatus::timed_out};
+                                              const HandshakeRequest& request, std::string_view doing,
+                                              Deadline deadline, Deadline reply_deadline) {
+  detail::ClientHandshake client(address, request, doing);
+  for (bool is_over = false; !is_over;) {
+    const Deadline by = client.sends_hello() ? deadline : reply_deadline;
+    const net::IoResult sent = co_await connection.writer.write_frame(client.frame(), by);
+    net::FrameResult reply;
+    if (sent.ok()) {
+      reply = co_await connection.reader.read_frame(by);
+    }
+    is_over = client.finish_step(sent, reply);
   }
-  const net::FrameResult first = co_await connection.reader.read_frame(deadline);
-  if (!first.ok()) {
-    co_return detail::handshake_error(first, false);
-  }
-  std::optional<HandshakeReply> reply = decode<HandshakeReply>(first.payload);
-  if (reply && std::holds_alternative<Refused>(*reply)) {
-    co_return std::get<Refused>(*std::move(reply));
-  }
-  const Challenge* challenge = reply ? std::get_if<Challenge>(&*reply) : nullptr;
-  if (challenge == nullptr) {
-    throw detail::no_store_error(doing);
-  }
-  if (address.secret && !challenge->asks_secret) {
-    throw_error(Errc::refused,
-                "{}: this process has the job's secret, and the store asks for none: it is another job's, or nobody "
-                "gave it the secret; check MASTER_ADDR and MASTER_PORT, and DTRAIN_SECRET on rank 0",
-                {doing});
-  }
-  transcript.add(first.payload);
-  Frame frame = std::visit([](auto& each) { return encode(each); }, request);
-  if (address.secret) {
-    const Proof proof = transcript.proof_for(ProofSide::rank, *address.secret, frame);
-    std::copy(proof.begin(), proof.end(), frame.end() - static_cast<std::ptrdiff_t>(proof.size()));
-  }
-  transcript.add(frame);
-  const net::IoResult sent = co_await connection.writer.write_frame(frame, reply_deadline);
-  if (!sent.ok()) {
-    co_return HandshakeError{sent.reason(), sent.status == net::IoStatus::timed_out, true};
-  }
-  const net::FrameResult second = co_await connection.reader.read_frame(reply_deadline);
-  if (!second.ok()) {
-    co_return detail::handshake_error(second, true);
-  }
-  reply = decode<HandshakeReply>(second.payload);
-  if (!reply || std::holds_alternative<Challenge>(*reply)) {
-    throw detail::no_store_error(doing);
-  }
-  if (Refused* refused = std::get_if<Refused>(&*reply)) {
-    co_return std::move(*refused);
-  }
-  if (Failure* failure = std::get_if<Failure>(&*reply)) {
-    co_return std::move(*failure);
-  }
-  if (address.secret && !transcript.is_proved(ProofSide::store, *address.secret, second.payload)) {
-    throw_error(Errc::refused,
-                "{}: what listens there does not know the job's secret; check MASTER_ADDR and MASTER_PORT", {doing});
-  }
-  co_return std::get<Accepted>(*std::move(reply));
+  co_return std::move(client.result());
 }
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous

@@ -30,6 +30,7 @@ class ClientSession : public SessionHandler {
   ClientSession(async::EventLoop& loop, ConnectedStore store)
       : loop_(loop),
         address_(std::move(store.address)),
+        local_(store.connection->tcp.local()),
         peer_(store.connection->tcp.peer()),
         accepted_(store.accepted),
         session_(std::make_shared<ResumableSession>(loop, SessionOptions{}, *this)) {
@@ -54,6 +55,7 @@ class ClientSession : public SessionHandler {
 
   async::EventLoop& loop() const noexcept { return loop_; }
   const StoreAddress& address() const noexcept { return address_; }
+  const net::SocketAddress& local() const noexcept { return local_; }
   ResumableSession& session() const noexcept { return *session_; }
 
  private:
@@ -97,63 +99,67 @@ class ClientSession : public SessionHandler {
   /// resolving the name may take longer than the window; look_up_store() adds others. @param how the connection broke
   async::Task<void> resume(std::string how) {
     const Deadline deadline = Deadline::after(std::chrono::milliseconds(accepted_.reconnect_window_ms));
-    std::string reason;
-    bool done = false;
+    const HandshakeRequest request = Resume{accepted_.token, session_->received(), {}};
+    bool is_over = false;
     endpoints_.assign(1, peer_);
     connect_timeout_ = first_connect_timeout;
     last_error_.clear();
     try {
-      while (!done && reason.empty() && !deadline.passed()) {
-        done = co_await resume_once(reason, deadline);
-        if (!done && reason.empty()) {
-          if (connect_timeout_ == first_connect_timeout) {
-            lookup_task_ = loop_.spawn(look_up_store(deadline), [](const std::exception_ptr&) {});
-          }
-          connect_timeout_ = std::min(2 * connect_timeout_, longest_connect_timeout);
-          std::rotate(endpoints_.begin(), endpoints_.begin() + 1, endpoints_.end());
+      while (!is_over && !deadline.passed()) {
+        async::Task<net::ConnectResult> attempt = net::connect_to_any(loop_, endpoints_, deadline, connect_timeout_);
+        net::ConnectResult connected = co_await std::move(attempt);
+        if (connected.connection) {
+          auto connection = std::make_unique<FramedConnection>(*std::move(connected.connection));
+          const HandshakeResult result =
+              co_await handshake(*connection, address_, request, "going on with the session", deadline, deadline);
+          is_over = finish_resume(result, std::move(connection));
+        } else {
+          last_error_ = posix_error(connected.error, "connecting to " + to_string(endpoints_.front())).what();
+        }
+        if (!is_over) {
+          prepare_next_attempt(deadline);
           co_await loop_.sleep_for(std::chrono::milliseconds(10));
         }
       }
     } catch (const std::exception& error) {
-      reason = error.what();
+      last_error_ = error.what();
     }
     lookup_task_.cancel();
-    if (!done) {
-      reason = reason.empty() ? last_error_ : reason;
-      lose(how + (reason.empty() ? "" : "; going on with the session failed: " + reason));
+    if (!session_->attached()) {
+      lose(how + (last_error_.empty() ? "" : "; going on with the session failed: " + last_error_));
     }
   }
 
-  /// @param reason set if another try cannot succeed
-  async::Task<bool> resume_once(std::string& reason, Deadline deadline) {
-    async::Task<net::ConnectResult> attempt = net::connect_to_any(loop_, endpoints_, deadline, connect_timeout_);
-    net::ConnectResult connected = co_await std::move(attempt);
-    if (!connected.connection) {
-      last_error_ = posix_error(connected.error, "connecting to " + to_string(endpoints_.front())).what();
-      co_return false;
+  void prepare_next_attempt(Deadline deadline) {
+    if (connect_timeout_ == first_connect_timeout) {
+      lookup_task_ = loop_.spawn(look_up_store(deadline), [](const std::exception_ptr&) {});
     }
-    auto connection = std::make_unique<FramedConnection>(*std::move(connected.connection));
-    const net::SocketAddress peer = connection->tcp.peer();
-    HandshakeRequest request = Resume{accepted_.token, session_->received(), {}};
-    HandshakeResult result =
-        co_await handshake(*connection, address_, std::move(request), "going on with the session", deadline, deadline);
+    connect_timeout_ = std::min(2 * connect_timeout_, longest_connect_timeout);
+    std::rotate(endpoints_.begin(), endpoints_.begin() + 1, endpoints_.end());
+  }
+
+  /// Attaches the connection if the store has accepted it; else sets `last_error_`.
+  /// @returns whether no other attempt is to follow
+  bool finish_resume(const HandshakeResult& result, std::unique_ptr<FramedConnection> connection) {
+    if (const HandshakeError* error = std::get_if<HandshakeError>(&result)) {
+      last_error_ = error->reason;
+      return false;
+    }
     if (const Refused* refused = std::get_if<Refused>(&result)) {
-      reason = refused->sentence;
+      last_error_ = refused->sentence;
     } else if (const Failure* failure = std::get_if<Failure>(&result)) {
-      reason = failure->cause.sentence();
+      last_error_ = failure->cause.sentence();
       on_failure(failure->cause);
+    } else {
+      const net::SocketAddress peer = connection->tcp.peer();
+      connection->watch(std::chrono::milliseconds(std::get<Accepted>(result).liveness_ms));
+      if (session_->attach(std::move(connection), std::get<Accepted>(result).received)) {
+        peer_ = peer;
+      } else {
+        last_error_ = "the store misses frames that it had acknowledged, or claims some that were never sent";
+      }
     }
-    const HandshakeError* error = std::get_if<HandshakeError>(&result);
-    last_error_ = error != nullptr ? error->reason : last_error_;
-    const Accepted* accepted = std::get_if<Accepted>(&result);
-    if (accepted == nullptr) {
-      co_return false;
-    }
-    connection->watch(std::chrono::milliseconds(accepted_.liveness_ms));
-    const bool attached = session_->attach(std::move(connection), accepted->received);
-    peer_ = attached ? peer : peer_;
-    reason = attached ? "" : "the store misses frames that it had acknowledged, or claims some that were never sent";
-    co_return attached;
+    return true;
   }
 
   /// Adds the addresses that the store's name resolves to now to `endpoints_`.
@@ -169,7 +175,8 @@ class ClientSession : public SessionHandler {
 
   async::EventLoop& loop_;
   StoreAddress address_;
-  net::SocketAddress peer_;  ///< store address of the session's last connection
+  net::SocketAddress local_;  ///< this rank's end of the session's first connection
+  net::SocketAddress peer_;   ///< store address of the session's last connection
   Accepted accepted_;
   std::shared_ptr<ResumableSession> session_;
   async::TaskHandle heartbeat_task_;

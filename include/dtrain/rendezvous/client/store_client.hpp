@@ -53,24 +53,13 @@ class StoreClient final : public std::enable_shared_from_this<StoreClient>, priv
                                           {address.text(), address.role == ClientRole::rank ? "rank " : "node ", rank});
     StoreConnector connector(loop, std::move(address), std::move(request), *failure, doing, deadline);
     ConnectedStore connected = co_await connector.connect_and_join();
-    const net::SocketAddress own_end = connected.connection->tcp.local().unmapped();
     auto shared = std::make_shared<StoreClient>(loop, std::move(connected), rank, std::move(failure));
     Owner client(shared.get(), EndSession{shared});
     const async::WakeReason ready = co_await client->welcomed_.wait(deadline);
     if (ready == async::WakeReason::timed_out) {  // the store's own timeout has passed, unless its machine stood still
       co_await client->welcomed_.wait(Deadline::after(response_grace));
     }
-    client->failure_->throw_if_failed(rank);
-    if (!client->membership_) {
-      throw_error(Errc::timeout, "{}: the deadline passed; the store did not say which ranks are missing", {doing});
-    }
-    Membership& membership = *client->membership_;
-    if (membership.rank != rank || membership.world_size != world_size) {
-      throw_error(Errc::protocol, "{}: the store answered for another rank", {doing});
-    }
-    if (!own_end.is_loopback()) {
-      membership.route_address = own_end.host();
-    }
+    client->require_welcome(doing, world_size);
     co_return std::move(client);
   }
 
@@ -180,6 +169,16 @@ class StoreClient final : public std::enable_shared_from_this<StoreClient>, priv
 
   bool open() const noexcept { return !end_sentence_; }
 
+  void require_welcome(const std::string& doing, int world_size) const {
+    failure_->throw_if_failed(rank_);
+    if (!membership_) {
+      throw_error(Errc::timeout, "{}: the deadline passed; the store did not say which ranks are missing", {doing});
+    }
+    if (membership_->rank != rank_ || membership_->world_size != world_size) {
+      throw_error(Errc::protocol, "{}: the store answered for another rank", {doing});
+    }
+  }
+
   /// Closes the connection; every wait ends with `sentence`. Without leave(), the job counts this rank as lost.
   void end(std::string sentence) noexcept {
     if (open()) {
@@ -187,7 +186,8 @@ class StoreClient final : public std::enable_shared_from_this<StoreClient>, priv
     }
     reporting_.cancel();
     close();
-    wake_all();
+    wake_requests();
+    left_.set();
   }
 
   void require_open(const std::string& doing) const {
@@ -223,12 +223,11 @@ class StoreClient final : public std::enable_shared_from_this<StoreClient>, priv
     throw Error(code, format_text("{}: {}", {doing, problem}), where).with_rank(rank_);
   }
 
-  void wake_all() noexcept {
+  void wake_requests() noexcept {
     for (const auto& [id, pending] : pending_) {
       pending->over.set();
     }
     welcomed_.set();
-    left_.set();
     failure_received_.set();
   }
 
@@ -260,17 +259,16 @@ class StoreClient final : public std::enable_shared_from_this<StoreClient>, priv
   }
   void on(Welcome& welcome) {
     membership_ = std::move(welcome.membership);
+    if (!local().is_loopback()) {
+      membership_->route_address = local().host();
+    }
     welcomed_.set();
   }
 
   /// The job has failed: every wait ends with its cause.
   void on_failure(const Cause& cause) override {
     failure_->set(cause);
-    for (const auto& [id, pending] : pending_) {
-      pending->over.set();
-    }
-    welcomed_.set();
-    failure_received_.set();
+    wake_requests();
   }
 
   /// The store is lost: the job has failed, unless this rank is leaving or knows another cause.
@@ -280,7 +278,8 @@ class StoreClient final : public std::enable_shared_from_this<StoreClient>, priv
                                      {address().text(), how});
       on_failure(Cause{CauseKind::lost, -1, {}, std::move(text)});
     }
-    wake_all();
+    wake_requests();
+    left_.set();
   }
 
   int rank_;

@@ -5,13 +5,11 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
-#include <exception>
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 #include <variant>
-#include <vector>
 
 #include <unistd.h>
 
@@ -42,7 +40,13 @@ class StoreConnector {
         join_(std::move(join)),
         failure_(&failure),
         doing_(std::move(doing)),
-        deadline_(deadline) {}
+        deadline_(deadline),
+        first_port_(address_.port) {
+    if (address_.ports > 1) {
+      backoff_.attempt_timeout = port_timeout;
+      backoff_.connects_once = true;
+    }
+  }
 
   /// @throws Error (refused) with the store's sentence, or if one side does not know the other's secret; the job's
   /// first cause; Error (timeout); Error (protocol) if the peer is no store; and the errors of connecting
@@ -52,35 +56,30 @@ class StoreConnector {
       co_await loop_->sleep_until(earlier(deadline_, Deadline::after(delay_of_rank)));
     }
     SlowNotice notice(*loop_, doing_, "nothing has answered there yet");
-    backoff_.on_failure = [&notice](const std::string& why) { notice.note(why); };
-    const std::uint16_t first = address_.port;
-    std::chrono::milliseconds delay = backoff_.first;
-    bool is_again = false;
-    for (std::uint16_t offset = 0;;) {
-      address_.port = static_cast<std::uint16_t>(first + offset);
+    backoff_.observer = &notice;
+    ConnectedStore connected;
+    for (;;) {
       has_sent_request_ = false;
-      ConnectedStore connected;
-      async::Task<bool> attempt = address_.ports == 1 ? try_once(connected) : try_port(connected);
-      const bool in = co_await std::move(attempt);
-      if (in) {
-        connected.address = address_;
-        co_return std::move(connected);
+      is_other_job_ = true;
+      try {
+        async::Task<net::Connection> connecting =
+            net::connect_with_backoff(*loop_, address_.host, address_.port, deadline_, backoff_);
+        net::Connection connection = co_await std::move(connecting);
+        connected.connection = std::make_unique<FramedConnection>(std::move(connection));
+        const HandshakeRequest request = make_join();
+        const HandshakeResult result =
+            co_await handshake(*connected.connection, address_, request, doing_, earlier_of_several(port_timeout),
+                               earlier_of_several(reply_timeout));
+        if (take(result, connected)) {
+          co_return std::move(connected);
+        }
+      } catch (const Error& error) {
+        keep_error(error);
       }
-      if (Deadline::Clock::now() + delay >= deadline_.instant()) {
-        throw timed_out((other_store_refusal_.empty() ? last_error_ : other_store_refusal_) +
-                        "; check that MASTER_ADDR and MASTER_PORT are those of this job's store");
-      }
-      notice.note(other_store_refusal_.empty() ? last_error_ : other_store_refusal_);
-      is_again = has_sent_request_ && !is_again;
-      if (is_again) {  // a store that took the Join waits for this rank within the reconnect window
-        co_await loop_->sleep_for(backoff_.first);
-        continue;
-      }
-      offset = static_cast<std::uint16_t>((offset + 1) % address_.ports);
-      if (offset == 0) {
-        co_await loop_->sleep_for(delay);
-        delay = std::min(2 * delay, backoff_.longest);
-      }
+      connected.connection.reset();
+      const std::chrono::milliseconds delay = choose_next_try();
+      notice.note(reason());
+      co_await loop_->sleep_for(delay);
     }
   }
 
@@ -99,41 +98,17 @@ class StoreConnector {
     return std::chrono::microseconds(60) * (std::clamp(rank, at_once, longest) - at_once);
   }
 
-  Error timed_out(const std::string& what) const {
-    return Error(Errc::timeout, format_text("{}: the deadline passed; {}", {doing_, what}));
+  Deadline earlier_of_several(std::chrono::milliseconds timeout) const {
+    return address_.ports == 1 ? deadline_ : earlier(deadline_, Deadline::after(timeout));
   }
 
-  async::Task<bool> try_port(ConnectedStore& connected) {
-    bool in = false;
-    try {
-      in = co_await try_once(connected);
-    } catch (const JobFailed&) {
-      throw;
-    } catch (const Error& error) {
-      const bool is_address = net::SocketAddress::from_numeric(address_.host, address_.port).has_value();
-      const bool is_final = !is_other_job_ || (!is_address && !net::invalid_name_reason(address_.host).empty());
-      if (failure_->failed() || (error.code() == make_error_code(Errc::refused) && is_final)) {
-        throw;
-      }
-      last_error_ = error.what();
-      if (error.code() == make_error_code(Errc::refused)) {
-        other_store_refusal_ = last_error_;
-      }
-    }
-    co_return in;
+  /// Why the last tries failed. The refusal by another job's store explains more than what follows it.
+  const std::string& reason() const noexcept {
+    return other_store_refusal_.empty() ? last_error_ : other_store_refusal_;
   }
 
-  /// Connects and performs the handshake. @returns false, with `last_error_` set, if another try may succeed
-  async::Task<bool> try_once(ConnectedStore& connected) {
-    is_other_job_ = true;
-    net::Connection connection = co_await connect();
-    connected.connection = std::make_unique<FramedConnection>(std::move(connection));
-    HandshakeRequest request = make_join();
-    const bool is_only = address_.ports == 1;
-    const Deadline deadline = is_only ? deadline_ : earlier(deadline_, Deadline::after(port_timeout));
-    const Deadline reply_deadline = is_only ? deadline_ : earlier(deadline_, Deadline::after(reply_timeout));
-    HandshakeResult result =
-        co_await handshake(*connected.connection, address_, std::move(request), doing_, deadline, reply_deadline);
+  /// @returns whether the store has accepted this rank; false, with `last_error_` set, if another try may succeed
+  bool take(const HandshakeResult& result, ConnectedStore& connected) {
     if (const Refused* refused = std::get_if<Refused>(&result)) {
       is_other_job_ = refused->other_job;
       throw Error(Errc::refused, format_text("{} was refused: {}", {doing_, refused->sentence}))
@@ -145,35 +120,47 @@ class StoreConnector {
     }
     const HandshakeError* error = std::get_if<HandshakeError>(&result);
     if (error != nullptr && error->timed_out) {
-      throw timed_out("the store took the connection but does not answer");
+      throw_error(Errc::timeout, "{}: the deadline passed; the store took the connection but does not answer",
+                  {doing_});
     }
     if (error != nullptr) {
       has_sent_request_ = error->request_sent;
       last_error_ = format_text("what listens there closed the connection without an answer ({})", {error->reason});
-      co_return false;
+      return false;
     }
     connected.accepted = std::get<Accepted>(result);
-    co_return true;
+    connected.address = address_;
+    return true;
   }
 
-  /// Tries a single port until it answers, and each of several ports once.
-  async::Task<net::Connection> connect() {
-    if (address_.ports == 1) {
-      async::Task<net::Connection> patient =
-          net::connect_with_backoff(*loop_, address_.host, address_.port, deadline_, backoff_);
-      net::Connection connection = co_await std::move(patient);
-      co_return std::move(connection);
+  /// Throws the error in handling again, unless another of several ports may have this job's store.
+  void keep_error(const Error& error) {
+    const bool is_address = net::SocketAddress::from_numeric(address_.host, address_.port).has_value();
+    const bool is_final = !is_other_job_ || (!is_address && !net::invalid_name_reason(address_.host).empty());
+    const bool was_refused = error.code() == make_error_code(Errc::refused);
+    if (address_.ports == 1 || failure_->failed() || (was_refused && is_final)) {
+      throw;
     }
-    async::Task<std::vector<net::SocketAddress>> lookup =
-        net::resolve_with_backoff(*loop_, address_.host, address_.port, deadline_, backoff_);
-    std::vector<net::SocketAddress> endpoints = co_await std::move(lookup);
-    async::Task<net::ConnectResult> attempt =
-        net::connect_to_any(*loop_, std::move(endpoints), deadline_, port_timeout);
-    net::ConnectResult result = co_await std::move(attempt);
-    if (!result.connection) {
-      throw posix_error(result.error, "connecting to " + address_.text());
+    last_error_ = error.what();
+    if (was_refused) {
+      other_store_refusal_ = last_error_;
     }
-    co_return *std::move(result.connection);
+  }
+
+  /// @returns how long to wait before the next try @throws Error (timeout) if it is too late for one
+  std::chrono::milliseconds choose_next_try() {
+    if (Deadline::Clock::now() + delay_ >= deadline_.instant()) {
+      throw_error(Errc::timeout,
+                  "{}: the deadline passed; {}; check that MASTER_ADDR and MASTER_PORT are those of this job's store",
+                  {doing_, reason()});
+    }
+    is_again_ = has_sent_request_ && !is_again_;
+    if (is_again_) {  // a store that took the Join waits for this rank within the reconnect window
+      return backoff_.first;
+    }
+    offset_ = static_cast<std::uint16_t>((offset_ + 1) % address_.ports);
+    address_.port = static_cast<std::uint16_t>(first_port_ + offset_);
+    return offset_ != 0 ? std::chrono::milliseconds(0) : std::exchange(delay_, std::min(2 * delay_, backoff_.longest));
   }
 
   /// Its timeout is a tenth shorter than this rank's, at most 1 s, so that the store can still send the missing ranks.
@@ -192,11 +179,15 @@ class StoreConnector {
   FailureLatch* failure_;
   std::string doing_;
   Deadline deadline_;
+  std::uint16_t first_port_;
+  std::uint16_t offset_ = 0;  ///< of the port that is tried
   std::string last_error_;
-  std::string other_store_refusal_;  ///< of another job's store: explains more than last_error_
+  std::string other_store_refusal_;
   net::Backoff backoff_;
-  bool has_sent_request_ = false;  ///< the last try ended after it had sent its Join
-  bool is_other_job_ = true;       ///< the last port is not known to be of this job's store
+  std::chrono::milliseconds delay_ = backoff_.first;  ///< after all ports were tried
+  bool is_again_ = false;                             ///< the port is tried a second time
+  bool has_sent_request_ = false;                     ///< the last try ended after it had sent its Join
+  bool is_other_job_ = true;                          ///< the last port is not known to be of this job's store
 };
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous

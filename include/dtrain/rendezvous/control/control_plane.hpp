@@ -20,6 +20,7 @@ class Listener;
 namespace DTRAIN_NAMESPACE::rendezvous {
 
 struct HostIdentity;
+struct StoreAddress;
 
 /// Owns the control thread. Its loop runs the rank's session with the store, and the store if the rank hosts it.
 /// Threads: construction, leave_blocking and destruction from one thread; the rest from any.
@@ -52,13 +53,12 @@ class ControlPlane {
  private:
   struct LoopState;
 
-  async::Task<void> join(async::EventLoop& loop, const ControlPlaneOptions& options, const HostIdentity& host,
-                         Deadline deadline);
-  void open_store(async::EventLoop& loop, std::vector<net::Listener> listeners, std::string place,
-                  const ControlPlaneOptions& options, const HostIdentity& host, Deadline join_deadline);
+  bool run_blocking(async::Task<bool> task, Deadline deadline, const char* doing);
+  async::Task<bool> join(const ControlPlaneOptions& options, const HostIdentity& host, Deadline deadline);
+  void open_store(std::vector<net::Listener> listeners, const ControlPlaneOptions& options, const HostIdentity& host,
+                  Deadline join_deadline, StoreAddress& address);
   async::Task<bool> leave_all(Deadline deadline);
-  async::Task<void> wait_for_departures();
-  async::Task<void> destroy_loop_state();
+  async::Task<bool> end(bool ends_store);
   void install_reporter();
   void close() noexcept;
 

@@ -15,11 +15,11 @@
 #include <vector>
 
 #include "dtrain/core/text/format_text.hpp"
-#include "dtrain/net/local_address.hpp"
+#include "dtrain/net/interfaces.hpp"
 #include "dtrain/rendezvous/client/store_client.hpp"
 #include "dtrain/rendezvous/control/control_plane.hpp"
 #include "dtrain/rendezvous/membership/host_identity.hpp"
-#include "dtrain/rendezvous/server/port_conflict.hpp"
+#include "dtrain/rendezvous/server/listen.hpp"
 #include "dtrain/rendezvous/server/store_server.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {
@@ -29,20 +29,39 @@ namespace detail {
 /// How long a rank that hosts the store waits for the other ranks to receive the cause.
 inline constexpr std::chrono::milliseconds departure_timeout{1000};
 
-/// What the store learns about this rank. Provisional fields stay unset: the store computes them.
-inline RankInfo rank_info(const ControlPlaneOptions& options, const HostIdentity& host) {
+/// Provisional fields stay unset: the store computes them.
+inline Join join_request(const ControlPlaneOptions& options, const HostIdentity& host) {
   const identity::ProcessIdentity& identity = options.identity;
   const auto certain = [&identity](const char* field, const std::optional<int>& value) {
     return identity.is_provisional(field) ? std::nullopt : value;
   };
-  return {identity.rank,
-          host.id,
-          host.name,
-          certain("local_rank", identity.local_rank),
-          certain("local_world_size", identity.local_world_size),
-          certain("node_rank", identity.node_rank),
-          certain("node_count", identity.node_count),
-          options.settings};
+  Join request;
+  request.info.rank = identity.rank;
+  request.info.host_id = host.id;
+  request.info.host = host.name;
+  request.info.local_rank = certain("local_rank", identity.local_rank);
+  request.info.local_world_size = certain("local_world_size", identity.local_world_size);
+  request.info.node_rank = certain("node_rank", identity.node_rank);
+  request.info.node_count = certain("node_count", identity.node_count);
+  request.info.settings = options.settings;
+  request.world_size = identity.world_size;
+  request.job = identity.job.value_or("");
+  request.origin = options.origin;
+  request.opens_store = options.hosts_store;
+  return request;
+}
+
+/// @param is_alone whether the job has only this rank, at a port that the system chooses
+inline StoreAddress store_address(const ControlPlaneOptions& options, bool is_alone) {
+  const identity::ProcessIdentity& identity = options.identity;
+  StoreAddress address;
+  address.host = is_alone ? "127.0.0.1" : identity.master_addr.value_or("127.0.0.1");
+  address.port =
+      static_cast<std::uint16_t>(is_alone ? 0 : identity.master_port.value_or(identity::default_master_port));
+  address.ports = is_alone ? std::uint16_t{1} : options.master_ports;
+  address.attempt = static_cast<std::uint64_t>(identity.attempt);
+  address.secret = options.secret;
+  return address;
 }
 
 }  // namespace detail
@@ -60,9 +79,8 @@ DTRAIN_DEFINED ControlPlane::ControlPlane(const ControlPlaneOptions& options, st
   const HostIdentity host = host_identity(options.host_id);
   constexpr std::chrono::nanoseconds longest = std::chrono::hours(24 * 365 * 100);  // sums with it do not overflow
   const Deadline deadline = Deadline::after(std::min(options.timeout, longest));
-  const auto form = [&](async::EventLoop& loop) { return join(loop, options, host, deadline); };
   try {
-    thread_.run_blocking(form, with_grace(deadline), "joining the job");
+    run_blocking(join(options, host, deadline), deadline, "joining the job");
   } catch (...) {
     close();
     throw;
@@ -76,67 +94,71 @@ DTRAIN_DEFINED ControlPlane::~ControlPlane() {
 
 DTRAIN_DEFINED bool ControlPlane::leave_blocking(Deadline deadline) {
   failure_->set_reporter({});
-  const auto leave = [&](async::EventLoop&) { return leave_all(deadline); };
-  const bool left = thread_.run_blocking(leave, with_grace(deadline), "leaving the job");
+  const bool left = run_blocking(leave_all(deadline), deadline, "leaving the job");
   close();
   return left;
 }
 
-DTRAIN_DEFINED async::Task<void> ControlPlane::join(async::EventLoop& loop, const ControlPlaneOptions& options,
-                                                    const HostIdentity& host, Deadline deadline) {
-  Join request;
-  const identity::ProcessIdentity& identity = options.identity;
-  request.info = detail::rank_info(options, host);
-  request.world_size = identity.world_size;
-  request.job = identity.job.value_or("");
-  request.origin = options.origin;
-  request.opens_store = options.hosts_store;
-  const bool alone = identity.world_size == 1 && options.hosts_store;
-  StoreAddress address;
-  address.host = alone ? "127.0.0.1" : identity.master_addr.value_or("127.0.0.1");
-  address.port = static_cast<std::uint16_t>(alone ? 0 : identity.master_port.value_or(identity::default_master_port));
-  address.ports = alone ? std::uint16_t{1} : options.master_ports;
-  address.attempt = static_cast<std::uint64_t>(identity.attempt);
-  address.secret = options.secret;
+/// Runs a coroutine on the control thread. Blocking: until it has ended, or at most the deadline and a second more.
+DTRAIN_DEFINED bool ControlPlane::run_blocking(async::Task<bool> task, Deadline deadline, const char* doing) {
+  const auto start = [&task](async::EventLoop&) { return std::move(task); };
+  return thread_.run_blocking(start, with_grace(deadline), doing);
+}
+
+DTRAIN_DEFINED async::Task<bool> ControlPlane::join(const ControlPlaneOptions& options, const HostIdentity& host,
+                                                    Deadline deadline) {
+  async::EventLoop& loop = thread_.loop();
+  const bool is_alone = options.identity.world_size == 1 && options.hosts_store;
+  Join request = detail::join_request(options, host);
+  StoreAddress address = detail::store_address(options, is_alone);
   if (options.hosts_store) {
-    const ListenOptions listen_options{options.interface, options.secret.has_value()};
     std::vector<net::Listener> listeners;
-    if (alone) {
+    if (is_alone) {
       listeners.push_back(net::Listener::bind_loopback(loop, 0));
     } else {
-      listeners = co_await listen_or_query_holder(loop, address, listen_options, request, deadline);
+      const ListenOptions listen_options{options.interface, options.secret.has_value()};
+      async::Task<std::vector<net::Listener>> listening =
+          listen_or_query_holder(loop, address, listen_options, request, deadline);
+      listeners = co_await std::move(listening);
     }
-    const net::SocketAddress bound = listeners.front().local();
-    address.host = bound.is_any() ? "localhost" : bound.host();
-    address.port = bound.port();
-    address.ports = 1;
-    std::string place = alone ? std::string() : listens_at(listeners, identity.master_addr.value_or(""));
-    open_store(loop, std::move(listeners), std::move(place), options, host, deadline);
+    open_store(std::move(listeners), options, host, deadline, address);
   }
   try {
-    loop_state_->session = co_await StoreClient::join(loop, address, std::move(request), failure_, deadline);
+    async::Task<StoreClient::Owner> joining =
+        StoreClient::join(loop, std::move(address), std::move(request), failure_, deadline);
+    loop_state_->session = co_await std::move(joining);
   } catch (const std::exception& error) {
     if (loop_state_->server) {  // the other ranks receive the cause before the store ends
-      loop_state_->job->post_failure(Cause{CauseKind::exception, identity.rank, host.name, error.what()});
+      loop_state_->job->post_failure(Cause{CauseKind::exception, options.identity.rank, host.name, error.what()});
     }
     throw;
   }
   membership_ = loop_state_->session->membership();
   membership_.named_address = options.interface ? net::local_address_named(*options.interface) : std::string();
   client_ = loop_state_->session->weak_from_this();
+  co_return true;
 }
 
-DTRAIN_DEFINED void ControlPlane::open_store(async::EventLoop& loop, std::vector<net::Listener> listeners,
-                                             std::string place, const ControlPlaneOptions& options,
-                                             const HostIdentity& host, Deadline join_deadline) {
-  loop_state_->server.emplace(loop, std::move(listeners), ServerOptions{options.secret, options.limits});
+/// @param address becomes that of the store
+DTRAIN_DEFINED void ControlPlane::open_store(std::vector<net::Listener> listeners, const ControlPlaneOptions& options,
+                                             const HostIdentity& host, Deadline join_deadline, StoreAddress& address) {
+  const net::SocketAddress bound = listeners.front().local();
+  address.host = bound.is_any() ? "localhost" : bound.host();
+  address.port = bound.port();
+  address.ports = 1;
   StoreJobOptions job;
   job.world_size = options.identity.world_size;
-  job.attempt = static_cast<std::uint64_t>(options.identity.attempt);
+  job.attempt = address.attempt;
   job.job = options.identity.job.value_or("");
   job.owner = format_text("rank {} on host {}", {options.identity.rank, host.name});
-  job.opener = StoreOpener{::getpid(), host.id, options.origin, std::move(place)};
+  job.opener.process = ::getpid();
+  job.opener.host_id = host.id;
+  job.opener.origin = options.origin;
+  if (job.world_size > 1) {
+    job.opener.listens_at = listens_at(listeners, options.identity.master_addr.value_or(""));
+  }
   job.join_deadline = join_deadline;
+  loop_state_->server.emplace(thread_.loop(), std::move(listeners), ServerOptions{options.secret, options.limits});
   loop_state_->job = &loop_state_->server->open(std::move(job));
 }
 
@@ -152,18 +174,15 @@ DTRAIN_DEFINED async::Task<bool> ControlPlane::leave_all(Deadline deadline) {
   co_return left;
 }
 
-/// Ends the session; if this rank hosts the store, the other ranks get time to receive the cause.
-DTRAIN_DEFINED async::Task<void> ControlPlane::wait_for_departures() {
+/// Ends the session; if this rank hosts the store, the other ranks get time to receive the cause, or the store ends.
+DTRAIN_DEFINED async::Task<bool> ControlPlane::end(bool ends_store) {
   loop_state_->session.reset();
-  if (loop_state_->server) {
+  if (ends_store) {
+    loop_state_->server.reset();
+  } else if (loop_state_->server) {
     co_await loop_state_->job->all_left(Deadline::after(detail::departure_timeout));
   }
-}
-
-DTRAIN_DEFINED async::Task<void> ControlPlane::destroy_loop_state() {
-  loop_state_->session.reset();
-  loop_state_->server.reset();
-  co_return;
+  co_return true;
 }
 
 /// Sends reports to the store; without a session, a report sets this rank's own latch.
@@ -186,12 +205,9 @@ DTRAIN_DEFINED void ControlPlane::install_reporter() {
 
 DTRAIN_DEFINED void ControlPlane::close() noexcept {
   failure_->set_reporter({});
-  const auto first = [this](async::EventLoop&) { return wait_for_departures(); };
-  const auto then = [this](async::EventLoop&) { return destroy_loop_state(); };
-  for (const bool last : {false, true}) {
+  for (const bool ends_store : {false, true}) {
     try {
-      const Deadline deadline = with_grace(Deadline::after(detail::departure_timeout));
-      last ? thread_.run_blocking(then, deadline, "closing") : thread_.run_blocking(first, deadline, "closing");
+      run_blocking(end(ends_store), Deadline::after(detail::departure_timeout), "closing");
     } catch (...) {  // the loop has ended, and with it every task
     }
   }

@@ -1,11 +1,14 @@
 #pragma once
 /// @file
-/// RankSet: compact set of ranks, as ascending ranges of equal steps.
+/// RankSet: compact set of ranks, as ascending ranges of equal steps; and texts of ranks for error sentences.
 
 #include <algorithm>
 #include <cstddef>
+#include <string>
 #include <vector>
 
+#include "dtrain/core/config.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/version.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {
@@ -27,24 +30,7 @@ struct RankSet {
   std::vector<RankRange> ranges;  ///< each begins after the end of the one before
 
   /// @param ranks in any order, each once. Example: 0, 8, 16, 17 become the ranges {0, 8, 2} and {17, 1, 0}.
-  static RankSet of(std::vector<int> ranks) {
-    std::sort(ranks.begin(), ranks.end());
-    RankSet set;
-    for (const int rank : ranks) {
-      if (!set.ranges.empty()) {
-        RankRange& range = set.ranges.back();
-        if (range.more == 0) {
-          range.step = rank - range.first;
-        }
-        if (rank == range.last() + range.step) {
-          ++range.more;
-          continue;
-        }
-      }
-      set.ranges.push_back({rank, 1, 0});
-    }
-    return set;
-  }
+  static RankSet of(std::vector<int> ranks);
 
   static RankSet first_of(int count) { return {{{0, 1, count - 1}}}; }
 
@@ -64,17 +50,79 @@ struct RankSet {
   int last() const noexcept { return ranges.empty() ? -1 : ranges.back().last(); }
 
   /// All ranks, ascending.
-  std::vector<int> ranks() const {
-    std::vector<int> all;
-    for (const RankRange& range : ranges) {
-      for (int i = 0; i <= range.more; ++i) {
-        all.push_back(range.first + i * range.step);
-      }
-    }
-    return all;
-  }
+  std::vector<int> ranks() const;
 
   friend bool operator==(const RankSet&, const RankSet&) = default;
 };
+
+/// Ranges of consecutive ranks: "0-3", "7". After `max_ranges` ranges, the other ranks are counted ("9 more"), so that
+/// a sentence about 10,000 ranks stays readable.
+/// @param ranks ascending
+std::vector<std::string> rank_ranges(const std::vector<int>& ranks, std::size_t max_ranges = 16);
+
+/// "ranks 0-3 and 7", made by rank_ranges; "no rank" if there is none. @param ranks ascending
+std::string rank_list(const std::vector<int>& ranks, std::size_t max_ranges = 16);
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED RankSet RankSet::of(std::vector<int> ranks) {
+  std::sort(ranks.begin(), ranks.end());
+  RankSet set;
+  for (const int rank : ranks) {
+    if (!set.ranges.empty()) {
+      RankRange& range = set.ranges.back();
+      if (range.more == 0) {
+        range.step = rank - range.first;
+      }
+      if (rank == range.last() + range.step) {
+        ++range.more;
+        continue;
+      }
+    }
+    set.ranges.push_back({rank, 1, 0});
+  }
+  return set;
+}
+
+DTRAIN_DEFINED std::vector<int> RankSet::ranks() const {
+  std::vector<int> all;
+  for (const RankRange& range : ranges) {
+    for (int i = 0; i <= range.more; ++i) {
+      all.push_back(range.first + i * range.step);
+    }
+  }
+  return all;
+}
+
+DTRAIN_DEFINED std::vector<std::string> rank_ranges(const std::vector<int>& ranks, std::size_t max_ranges) {
+  std::vector<std::string> parts;
+  std::size_t at = 0;
+  while (at < ranks.size() && parts.size() < max_ranges) {
+    const std::size_t first = at++;
+    while (at < ranks.size() && ranks[at] == ranks[at - 1] + 1) {
+      ++at;
+    }
+    parts.push_back(at == first + 1 ? std::to_string(ranks[first])
+                                    : format_text("{}-{}", {ranks[first], ranks[at - 1]}));
+  }
+  if (at < ranks.size()) {
+    parts.push_back(format_text("{} more", {ranks.size() - at}));
+  }
+  return parts;
+}
+
+DTRAIN_DEFINED std::string rank_list(const std::vector<int>& ranks, std::size_t max_ranges) {
+  if (ranks.empty()) {
+    return "no rank";
+  }
+  const std::vector<std::string> parts = rank_ranges(ranks, max_ranges);
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    text += (i == 0 ? "" : i + 1 == parts.size() ? " and " : ", ") + parts[i];
+  }
+  return text;
+}
+
+#endif
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous

@@ -45,9 +45,7 @@
 
 #include "dtrain/core/cause.hpp"
 #include "dtrain/rendezvous/membership/membership.hpp"
-#include "dtrain/rendezvous/membership/node_assignment.hpp"
 #include "dtrain/rendezvous/membership/origin.hpp"
-#include "dtrain/rendezvous/protocol/message_kind.hpp"
 #include "dtrain/rendezvous/protocol/request.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {

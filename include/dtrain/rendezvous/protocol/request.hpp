@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Store requests and responses of the protocol (message.hpp).
+/// MessageKind, and the store requests and responses of the protocol (message.hpp).
 
 #include <cstddef>
 #include <cstdint>
@@ -11,9 +11,27 @@
 
 #include "dtrain/rendezvous/membership/rank_set.hpp"
 #include "dtrain/rendezvous/protocol/limits.hpp"
-#include "dtrain/rendezvous/protocol/message_kind.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// A number never changes its meaning. Each message has its kind as `message_kind`; a Hello is encoded apart.
+enum class MessageKind : std::uint8_t {
+  hello = 1,
+  welcome = 2,
+  refused = 3,
+  failure = 4,
+  request = 5,
+  response = 6,
+  cancel = 7,
+  report = 8,
+  leave = 9,
+  left = 10,
+  accepted = 11,
+  challenge = 12,
+  join = 13,
+  resume = 14,
+  heartbeat = 15,
+};
 
 /// Bound of all keys and values of one request, or of one response, so that each fits into a frame.
 inline constexpr std::size_t max_batch_bytes = max_value_bytes + max_key_bytes;

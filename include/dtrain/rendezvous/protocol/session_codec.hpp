@@ -19,9 +19,26 @@
 #include "dtrain/net/framing/frame.hpp"
 #include "dtrain/rendezvous/protocol/limits.hpp"
 #include "dtrain/rendezvous/protocol/message.hpp"
-#include "dtrain/rendezvous/protocol/outgoing_frame.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {
+
+using Frame = std::vector<std::byte>;
+
+/// Frame to send: its own bytes, and bytes that it shares with other frames.
+struct OutgoingFrame {
+  OutgoingFrame(Frame bytes, std::vector<net::SharedBytes> shared = {})  // NOLINT: most frames share nothing
+      : own(std::move(bytes)), parts(std::move(shared)) {
+    for (const net::SharedBytes& part : parts) {
+      shared_bytes += part.bytes->size();
+    }
+  }
+
+  std::size_t size() const noexcept { return own.size() + shared_bytes; }
+
+  Frame own;
+  std::vector<net::SharedBytes> parts;
+  std::size_t shared_bytes = 0;
+};
 
 /// @name Fields of each message in their order on the wire
 /// @{
@@ -112,7 +129,7 @@ inline void fields(Serializer& of, Cancel& message) {
 
 /// Encodes a message into `writer`, which owns the returned bytes and is cleared first.
 template <class Message, std::derived_from<Serializer> Writer>
-std::span<const std::byte> encode(Message message, Writer& writer) {
+std::span<const std::byte> encode(Message& message, Writer& writer) {
   writer.clear();
   MessageKind kind = Message::message_kind;
   writer.choice(kind, kind, kind);
@@ -122,9 +139,14 @@ std::span<const std::byte> encode(Message message, Writer& writer) {
 
 /// The frame of a message. @pre keys and values are within their bounds; longer ones are cut
 template <class Message>
-Frame encode(Message message) {
+Frame encode(Message&& message) {
   Serializer writer;
-  static_cast<void>(encode(std::move(message), writer));
+  if constexpr (std::is_const_v<std::remove_reference_t<Message>>) {
+    std::remove_cvref_t<Message> copy = message;  // fields() serves a reader, too, which changes the message
+    static_cast<void>(encode(copy, writer));
+  } else {
+    static_cast<void>(encode(message, writer));
+  }
   return writer.take();
 }
 
@@ -175,7 +197,7 @@ std::optional<std::variant<Messages...>> decode(std::span<const std::byte> frame
 /// The frame of a Response, sharing its long values instead of copying them.
 inline OutgoingFrame encode(ValueResponse message) {
   detail::SharingWriter writer;
-  static_cast<void>(encode(std::move(message), writer));
+  static_cast<void>(encode(message, writer));
   return {writer.take(), writer.take_parts()};
 }
 
@@ -191,8 +213,12 @@ std::optional<AnyMessage> decode(std::span<const std::byte> frame) {
 
 /// Number of frames that a heartbeat acknowledges; nothing if the frame is no heartbeat, or a malformed one.
 inline std::optional<std::uint64_t> decode_heartbeat(std::span<const std::byte> frame) {
-  const auto heartbeat = decode<std::variant<Heartbeat>>(frame);
-  return heartbeat ? std::optional(std::get<Heartbeat>(*heartbeat).received) : std::nullopt;
+  Serializer reader(frame);
+  MessageKind kind{};
+  Heartbeat heartbeat;
+  reader.choice(kind, MessageKind::heartbeat, MessageKind::heartbeat);
+  fields(reader, heartbeat);
+  return reader.finished() ? std::optional(heartbeat.received) : std::nullopt;
 }
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous

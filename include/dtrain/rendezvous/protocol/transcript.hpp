@@ -36,6 +36,12 @@ class Transcript {
     return HmacSha256(secret.bytes()).update(label).update(hash.digest()).digest();
   }
 
+  /// Writes the proof over the last bytes of a frame of this process.
+  void prove(ProofSide side, const Secret& secret, std::span<std::byte> frame) const noexcept {
+    const Proof proof = proof_for(side, secret, frame);
+    std::copy(proof.begin(), proof.end(), frame.end() - static_cast<std::ptrdiff_t>(proof.size()));
+  }
+
   /// Whether a received frame ends with the right proof.
   bool is_proved(ProofSide side, const Secret& secret, std::span<const std::byte> frame) const noexcept {
     if (frame.size() < sizeof(Proof)) {

@@ -25,6 +25,12 @@
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
+/// The answer to a Join or Resume: Accepted without its proof, or Refused or Failure.
+struct Admission {
+  std::optional<SessionId> session{};  ///< if it is Accepted
+  Frame frame{};
+};
+
 /// Sends what its JobState says, and detects lost ranks. A rank is lost if its session has no connection for the
 /// reconnect window, or sends nothing for the liveness time. Lifetime: the loop outlives it; destroying it closes every
 /// session at once. Threads: the loop's.
@@ -64,35 +70,40 @@ class JobServer final : private JobSink {
   /// @name For the handshake of StoreServer
   /// @{
   /// Admits a process whose proof is checked: it joins, or resumes its session. After Accepted, attach() that session.
-  std::variant<Accepted, Refused, Failure> admit(const Join& join) {
+  Admission admit(const Join& join) {
     const RankTable::RankEntry* entry = job_.rank_table().find_process(join);
     const ClientEntry* present = entry == nullptr ? nullptr : clients_.at(entry->session).get();
     if (present != nullptr && !present->session->attached() && present->session->received() == 0) {
-      return accept(entry->session, *present);  // its connection broke before it had received Accepted
+      return accept(*present);  // its connection broke before it had received Accepted
     }
     const SessionId id = ++last_id_;
-    ClientEntry& added = *clients_.emplace(id, std::make_unique<ClientEntry>(*this, id)).first->second;
-    const JobState::JoinResult result = job_.join(id, join);
-    if (std::holds_alternative<std::monostate>(result)) {
+    const ClientEntry& added = *clients_.emplace(id, std::make_unique<ClientEntry>(*this, id)).first->second;
+    const JoinResult result = job_.join(id, join);
+    Admission admission;
+    if (const Refused* refused = std::get_if<Refused>(&result)) {
+      admission.frame = encode(*refused);
+    } else if (const Failure* failure = std::get_if<Failure>(&result)) {
+      admission.frame = encode(*failure);
+    } else {
       join_timeout_.joined(join.join_timeout_ms);
-      const Accepted accepted = accept(id, added);
-      settle();
-      return accepted;
+      admission = accept(added);
     }
-    clients_.erase(id);
+    if (!admission.session) {
+      clients_.erase(id);
+    }
     settle();
-    const Refused* refused = std::get_if<Refused>(&result);
-    return refused != nullptr ? std::variant<Accepted, Refused, Failure>(*refused) : std::get<Failure>(result);
+    return admission;
   }
-  std::variant<Accepted, Refused, Failure> admit(const Resume& resume) {
+  Admission admit(const Resume& resume) {
     const auto found = clients_.find(resume.token.session);
-    if (found == clients_.end() || found->second->key != resume.token.key) {
-      if (job_.cause()) {
-        return Failure{*job_.cause()};
-      }
-      return Refused{"this session is over: it was without a connection for too long, or it never was"};
+    if (found != clients_.end() && found->second->key == resume.token.key) {
+      return accept(*found->second);
     }
-    return accept(found->first, *found->second);
+    if (job_.cause()) {
+      return {std::nullopt, encode(Failure{*job_.cause()})};
+    }
+    return {std::nullopt,
+            encode(Refused{"this session is over: it was without a connection for too long, or it never was"})};
   }
   /// Continues the session on this connection. @param has number of frames that the rank has
   void attach(SessionId id, std::unique_ptr<FramedConnection> connection, std::uint64_t has) {
@@ -148,14 +159,14 @@ class JobServer final : private JobSink {
     return std::max(std::chrono::milliseconds(1), std::min(wanted, limits_.liveness / 4));
   }
 
-  Accepted accept(SessionId id, const ClientEntry& client) const {
+  Admission accept(const ClientEntry& client) const {
     Accepted accepted;
-    accepted.token = SessionToken{id, client.key};
+    accepted.token = SessionToken{client.id, client.key};
     accepted.received = client.session->received();
     accepted.heartbeat_ms = wire_milliseconds(heartbeat());
     accepted.liveness_ms = wire_milliseconds(limits_.liveness);
     accepted.reconnect_window_ms = wire_milliseconds(limits_.reconnect_window);
-    return accepted;
+    return {client.id, encode(accepted)};
   }
   static std::uint32_t wire_milliseconds(std::chrono::milliseconds time) noexcept {
     return static_cast<std::uint32_t>(std::min(time, std::chrono::milliseconds(0xffffffffU)).count());

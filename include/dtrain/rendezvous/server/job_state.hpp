@@ -2,7 +2,6 @@
 /// @file
 /// Job state: state machine of joining, first cause and leaving, without sockets and clocks.
 
-#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -10,7 +9,7 @@
 #include <vector>
 
 #include "dtrain/core/text/format_text.hpp"
-#include "dtrain/rendezvous/membership/rank_list.hpp"
+#include "dtrain/rendezvous/membership/rank_set.hpp"
 #include "dtrain/rendezvous/protocol/limits.hpp"
 #include "dtrain/rendezvous/server/job_members.hpp"
 #include "dtrain/rendezvous/server/job_sink.hpp"
@@ -44,10 +43,7 @@ class JobState {
   /// Whether no rank is left to serve: all ranks joined (or the job failed), and all have left or were lost.
   bool over() const noexcept { return (formed_ || cause_) && rank_table_.present() == 0; }
 
-  bool has_joined(SessionId session) const { return ranks_.contains(session); }
-
-  /// Result of a Join: monostate if the session has joined, else the reason.
-  using JoinResult = std::variant<std::monostate, Refused, Failure>;
+  bool has_joined(SessionId session) const { return request_handler_.rank_of(session).has_value(); }
 
   /// Handles the Join of a process that has proved the secret. @pre the session is new
   JoinResult join(SessionId session, const Join& join) {
@@ -59,16 +55,15 @@ class JobState {
     if (cause_) {
       return Failure{*cause_};
     }
-    auto result = claim(session, join);
+    JoinResult result = claim(session, join);
     if (const Refused* refused = std::get_if<Refused>(&result)) {
       record_refusal(refused->sentence);
-      return *refused;
+      return result;
     }
-    if (const Cause* cause = std::get_if<Cause>(&result)) {
-      post(*cause);
-      return Failure{*cause};
+    if (const Failure* failure = std::get_if<Failure>(&result)) {
+      post(failure->cause);
+      return result;
     }
-    ranks_.emplace(session, join.info.rank);
     request_handler_.open(session, join.info.rank);
     members_.add(join);
     if (compared.relation == JobComparison::Relation::doubtful && !std::exchange(has_warned_, true)) {
@@ -78,7 +73,7 @@ class JobState {
     if (rank_table_.complete()) {
       form();
     }
-    return std::monostate{};
+    return result;
   }
 
   /// Keeps the sentence of a refusal for the error of a join timeout: the refused process may be the missing rank.
@@ -91,14 +86,13 @@ class JobState {
 
   /// Removes a session that has ended. @returns the loss, for post(), if its rank had joined and not left
   std::optional<Cause> session_ended(SessionId session, const std::string& how) {
-    const auto found = ranks_.find(session);
-    if (found == ranks_.end()) {
+    const std::optional<int> rank = request_handler_.rank_of(session);
+    if (!rank) {
       return std::nullopt;
     }
-    const int rank = found->second;
     const std::string doing = formed_ ? request_handler_.doing(session) : "while the ranks were joining";
-    const Cause cause{CauseKind::lost, rank, rank_table_.at(rank).info.host, format_text("{} {}", {how, doing})};
-    remove(session, RankTable::RankState::lost);
+    Cause cause{CauseKind::lost, *rank, rank_table_.at(*rank).info.host, format_text("{} {}", {how, doing})};
+    remove(session, *rank, RankTable::RankState::lost);
     return cause;
   }
 
@@ -109,10 +103,7 @@ class JobState {
     }
     cause_ = cause;
     sink_.on_failure(cause);
-    for (const auto& [session, rank] : ranks_) {
-      sink_.send(session, Failure{cause});
-    }
-    request_handler_.fail();
+    request_handler_.fail(cause);
   }
 
   /// The ranks that have not joined yet.
@@ -136,17 +127,18 @@ class JobState {
  private:
   /// Admits the rank. While a job whose store a rank opened still forms, a second claim of a rank or of the store fails
   /// it. Two jobs that nothing distinguishes may then have met at one port.
-  std::variant<std::monostate, Refused, Cause> claim(SessionId session, const Join& join) {
+  JoinResult claim(SessionId session, const Join& join) {
     const bool opens_another = members_.opens_another(join);
     const bool comes_again = rank_table_.find_process(join) != nullptr;  // its first connection may not have ended yet
     const RankTable::RankEntry* const taken = comes_again ? nullptr : rank_table_.find(join.info.rank);
     const bool one_size = join.world_size == rank_table_.world_size();
     if (members_.has_opener() && !rank_table_.complete() && one_size && (opens_another || taken != nullptr)) {
-      return Cause{CauseKind::disagreement, join.info.rank, join.info.host,
-                   format_text("{} claims a place that {} has, while the job forms: two jobs have met at one port, or "
-                               "a rank was given twice; {}, and each process its own rank",
-                               {process_text(join), opens_another ? members_.opener() : taken->process_text(),
-                                detail::distinct_name_remedy()})};
+      return Failure{
+          Cause{CauseKind::disagreement, join.info.rank, join.info.host,
+                format_text("{} claims a place that {} has, while the job forms: two jobs have met at one port, or "
+                            "a rank was given twice; {}, and each process its own rank",
+                            {process_text(join), opens_another ? members_.opener() : taken->process_text(),
+                             detail::distinct_name_remedy()})}};
     }
     if (opens_another) {
       return Refused{format_text("{} has opened this store, for another job; {}",
@@ -168,10 +160,9 @@ class JobState {
     }
   }
 
-  void remove(SessionId session, RankTable::RankState how) {
-    rank_table_.remove(ranks_.at(session), how);
+  void remove(SessionId session, int rank, RankTable::RankState how) {
+    rank_table_.remove(rank, how);
     request_handler_.close(session);
-    ranks_.erase(session);
   }
 
   void on(SessionId session, Request& request) {
@@ -189,11 +180,11 @@ class JobState {
   void on(SessionId, const FailureReport& report) { post(report.cause); }
 
   void on(SessionId session, const Leave&) {
-    const int rank = ranks_.at(session);
+    const int rank = request_handler_.rank_of(session).value();
     const std::string host = rank_table_.at(rank).info.host;
     sink_.send(session, Left{});
     sink_.close_after_sending(session);
-    remove(session, RankTable::RankState::left);
+    remove(session, rank, RankTable::RankState::left);
     sink_.on_left(rank);
     if (!formed_) {
       return post(Cause{CauseKind::lost, rank, host, "it left before all ranks had joined"});
@@ -205,7 +196,6 @@ class JobState {
   std::string id_;
   JobMembers members_;
   RankTable rank_table_;
-  std::map<SessionId, int> ranks_;  ///< rank of each session that has joined and not left
   std::optional<Cause> cause_;
   bool formed_ = false;
   bool has_warned_ = false;

@@ -1,16 +1,22 @@
 #pragma once
 /// @file
-/// Listening addresses of a store, from DTRAIN_INTERFACE or the master address.
+/// Listeners of a store: their addresses, from DTRAIN_INTERFACE or the master address, and conflicts over a port.
+
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstdint>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "dtrain/core/text/format_text.hpp"
+#include "dtrain/net/connect.hpp"
 #include "dtrain/net/interfaces.hpp"
 #include "dtrain/net/listener.hpp"
 #include "dtrain/net/resolve_host.hpp"
@@ -99,6 +105,77 @@ inline std::vector<net::SocketAddress> resolve_candidates(const std::string& hos
   return candidates;
 }
 
+/// The listeners by the rules of listen_for_ranks. @param resolved addresses of `host`; none if a setting names others
+inline std::vector<net::Listener> open_listeners(async::EventLoop& loop, const std::string& host, std::uint16_t port,
+                                                 const std::vector<net::SocketAddress>& resolved,
+                                                 const ListenOptions& options) {
+  std::vector<net::Listener> listeners;
+  const std::string source =
+      options.interface ? "DTRAIN_INTERFACE=" + *options.interface : "the master address " + host;
+  const auto listen = [&](const net::SocketAddress& address) {
+    const net::SocketAddress endpoint = address.with_port(port);
+    require_secret_for_any(endpoint, source, options.has_secret);
+    std::optional<net::Listener> listener = try_listen(loop, host, endpoint);
+    if (listener) {
+      listeners.push_back(*std::move(listener));
+    }
+    return !listeners.empty();
+  };
+  if (options.interface) {
+    for (const net::SocketAddress& each : named_addresses(*options.interface, port)) {
+      if (listen(each)) {
+        return listeners;
+      }
+    }
+    throw_error(Errc::usage, "{} is no address of this machine", {source});
+  }
+  const bool loopback = net::is_loopback_host(host);
+  for (const net::SocketAddress& each : resolved) {
+    if ((loopback || !each.is_loopback()) && listen(each)) {
+      return listeners;
+    }
+  }
+  if (options.has_secret) {
+    listeners.push_back(net::Listener::bind_any(loop, port));
+  } else {
+    for (const net::SocketAddress& each : resolve_candidates(host, resolved, net::address_of_default_route())) {
+      listen(each);
+    }
+  }
+  if (listeners.empty()) {
+    throw_error(
+        Errc::usage,
+        "the job's store is to listen at {}, which is no address of this machine; set MASTER_ADDR to one that is",
+        {host});
+  }
+  return listeners;
+}
+
+/// open_listeners at the first free one of `ports` ports from `port` on.
+inline std::vector<net::Listener> open_listeners_at_free_port(async::EventLoop& loop, const std::string& host,
+                                                              std::uint16_t port, std::uint16_t ports,
+                                                              const std::vector<net::SocketAddress>& resolved,
+                                                              const ListenOptions& options) {
+  for (std::uint16_t offset = 0;; ++offset) {
+    try {
+      return open_listeners(loop, host, static_cast<std::uint16_t>(port + offset), resolved, options);
+    } catch (const Error& error) {
+      if (error.code().value() != EADDRINUSE || offset + 1 >= ports) {
+        throw;
+      }
+    }
+  }
+}
+
+/// The sentence of a dtrain store that holds a port; empty if it gave none.
+inline std::string answer_of_holder(const HandshakeResult& result) {
+  if (const Refused* refused = std::get_if<Refused>(&result)) {
+    return refused->sentence;
+  }
+  const Failure* failure = std::get_if<Failure>(&result);
+  return failure != nullptr ? failure->cause.sentence() : std::string();
+}
+
 }  // namespace detail
 
 /// Listens for the ranks of a job. The first rule that applies decides; every address (0.0.0.0, ::) requires a secret:
@@ -107,53 +184,23 @@ inline std::vector<net::SocketAddress> resolve_candidates(const std::string& hos
 /// - `host` resolves to addresses of this machine that are not loopback: the first of them.
 /// - The job has a secret: every address.
 /// - Else: the address of the default route, and the loopback addresses to which `host` resolves here.
+/// @param ports number of ports, from `port` on; the first free one is taken
 /// @throws Error (posix): "port 29500 on host-a is in use ..."; Error (refused) if `host` does not resolve by the
 /// deadline; Error (usage) if it needed every address without a secret, or DTRAIN_INTERFACE is not this machine's
 inline async::Task<std::vector<net::Listener>> listen_for_ranks(async::EventLoop& loop, std::string host,
                                                                 std::uint16_t port, Deadline deadline,
-                                                                ListenOptions options) {
-  std::vector<net::Listener> listeners;
-  const std::string source =
-      options.interface ? "DTRAIN_INTERFACE=" + *options.interface : "the master address " + host;
-  const auto listen = [&](const net::SocketAddress& endpoint) {
-    detail::require_secret_for_any(endpoint, source, options.has_secret);
-    std::optional<net::Listener> listener = detail::try_listen(loop, host, endpoint);
-    if (listener) {
-      listeners.push_back(*std::move(listener));
-    }
-    return !listeners.empty();
-  };
-  if (options.interface) {
-    const std::vector<net::SocketAddress> interface_addresses = detail::named_addresses(*options.interface, port);
-    if (!std::any_of(interface_addresses.begin(), interface_addresses.end(), listen)) {
-      throw_error(Errc::usage, "{} is no address of this machine", {source});
-    }
-    co_return std::move(listeners);
+                                                                ListenOptions options, std::uint16_t ports = 1) {
+  std::vector<net::SocketAddress> resolved;
+  if (!options.interface) {
+    SlowNotice notice(loop, format_text("opening the job's store at {}:{}", {host, port}),
+                      "the name service has not answered");
+    net::Backoff backoff;
+    backoff.observer = &notice;
+    async::Task<std::vector<net::SocketAddress>> lookup =
+        net::resolve_with_backoff(loop, host, port, deadline, backoff);
+    resolved = co_await std::move(lookup);
   }
-  SlowNotice notice(loop, format_text("opening the job's store at {}:{}", {host, port}),
-                    "the name service has not answered");
-  net::Backoff backoff;
-  backoff.on_failure = [&notice](const std::string& why) { notice.note(why); };
-  async::Task<std::vector<net::SocketAddress>> lookup = net::resolve_with_backoff(loop, host, port, deadline, backoff);
-  const std::vector<net::SocketAddress> resolved = co_await std::move(lookup);
-  const bool loopback = net::is_loopback_host(host);
-  const bool found = std::any_of(resolved.begin(), resolved.end(), [&](const net::SocketAddress& endpoint) {
-    return (loopback || !endpoint.is_loopback()) && listen(endpoint);
-  });
-  if (!found && options.has_secret) {
-    listeners.push_back(net::Listener::bind_any(loop, port));
-  } else if (!found) {
-    const std::vector<net::SocketAddress> candidates =
-        detail::resolve_candidates(host, resolved, net::address_of_default_route());
-    std::for_each(candidates.begin(), candidates.end(), listen);
-  }
-  if (listeners.empty()) {
-    throw_error(
-        Errc::usage,
-        "the job's store is to listen at {}, which is no address of this machine; set MASTER_ADDR to one that is",
-        {host});
-  }
-  co_return std::move(listeners);
+  co_return detail::open_listeners_at_free_port(loop, host, port, ports, resolved, options);
 }
 
 /// Where rank 0 listens, beside the address that the ranks were given, for the error of a join timeout. The two differ
@@ -176,20 +223,44 @@ inline std::string listens_at(const std::vector<net::Listener>& listeners, const
                      {places, master_host, is_elsewhere ? ", which is no address of its host" : ""});
 }
 
-/// listen_for_ranks at the first free port of those at which `address` may be.
-inline async::Task<std::vector<net::Listener>> listen_on_any(async::EventLoop& loop, StoreAddress address,
-                                                             Deadline deadline, ListenOptions options) {
-  for (std::uint16_t offset = 0;; ++offset) {
-    const auto port = static_cast<std::uint16_t>(address.port + offset);
-    try {
-      std::vector<net::Listener> listeners = co_await listen_for_ranks(loop, address.host, port, deadline, options);
-      co_return std::move(listeners);
-    } catch (const Error& error) {
-      if (error.code().value() != EADDRINUSE || offset + 1 >= address.ports) {
-        throw;
-      }
+/// As listen_for_ranks, for a rank. If a dtrain store holds the port, this process sends it a Join, as the process that
+/// wanted to open one there. Its answer ends the error sentence. If nothing distinguishes the two jobs, the store's job
+/// fails (JobState::claim).
+/// @param join that of this process
+inline async::Task<std::vector<net::Listener>> listen_or_query_holder(async::EventLoop& loop, StoreAddress address,
+                                                                      ListenOptions options, Join join,
+                                                                      Deadline deadline) {
+  constexpr std::chrono::milliseconds reply_timeout{1500};
+  std::optional<Error> taken;
+  try {
+    async::Task<std::vector<net::Listener>> listening =
+        listen_for_ranks(loop, address.host, address.port, deadline, options, address.ports);
+    std::vector<net::Listener> listeners = co_await std::move(listening);
+    co_return std::move(listeners);
+  } catch (const Error& error) {
+    if (error.code().value() != EADDRINUSE) {
+      throw;
     }
+    taken = error;
   }
+  const std::string own = options.interface ? net::local_address_named(*options.interface) : std::string();
+  address.host = own.empty() ? address.host : own;
+  const Deadline soon = earlier(deadline, Deadline::after(reply_timeout));
+  join.process = ::getpid();
+  const HandshakeRequest request = std::move(join);
+  HandshakeResult result;
+  try {
+    async::Task<net::Connection> connecting = net::connect_with_backoff(loop, address.host, address.port, soon);
+    net::Connection connection = co_await std::move(connecting);
+    FramedConnection framed(std::move(connection));
+    result = co_await handshake(framed, address, request, "asking", soon, soon);
+  } catch (const Error&) {  // another program, or a store with another secret
+  }
+  const std::string answer = detail::answer_of_holder(result);
+  if (answer.empty()) {
+    throw *taken;
+  }
+  throw Error(taken->code(), taken->what() + ("; the store of dtrain's there says: " + answer));
 }
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous

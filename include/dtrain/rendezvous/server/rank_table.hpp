@@ -12,7 +12,7 @@
 
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/rendezvous/membership/job_settings.hpp"
-#include "dtrain/rendezvous/membership/rank_list.hpp"
+#include "dtrain/rendezvous/membership/rank_set.hpp"
 #include "dtrain/rendezvous/protocol/message.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {
@@ -27,6 +27,9 @@ inline std::string process_text(const Join& join) {
 
 /// Number of a session of the server, never used twice.
 using SessionId = std::uint64_t;
+
+/// Result of a Join: monostate if the rank has joined, else the reason.
+using JoinResult = std::variant<std::monostate, Refused, Failure>;
 
 /// The process of each rank, and whether it has joined, left or was lost.
 class RankTable {
@@ -50,8 +53,8 @@ class RankTable {
   const RankEntry& at(int rank) const { return entries_.at(static_cast<std::size_t>(rank)); }
 
   /// @returns monostate if the rank was admitted; Refused if only this process is wrong, as is every process after all
-  /// ranks have joined (another job's rank at this job's address); a Cause if world sizes or settings differ
-  std::variant<std::monostate, Refused, Cause> admit(SessionId session, const Join& join) {
+  /// ranks have joined (another job's rank at this job's address); a Failure if world sizes or settings differ
+  JoinResult admit(SessionId session, const Join& join) {
     const int rank = join.info.rank;
     if (join.world_size != world_size()) {
       const std::string text = format_text("rank {} on host {} says that the world has {} ranks, {} that it has {}",
@@ -59,7 +62,8 @@ class RankTable {
       if (complete()) {
         return Refused{text + ", and all of them have joined; give each job a port of its own (MASTER_PORT)"};
       }
-      return Cause{CauseKind::disagreement, rank, join.info.host, text + "; start all ranks with one world size"};
+      return Failure{
+          Cause{CauseKind::disagreement, rank, join.info.host, text + "; start all ranks with one world size"}};
     }
     if (rank < 0 || rank >= world_size()) {
       return Refused{
@@ -82,10 +86,10 @@ class RankTable {
       settings_ = join.info.settings;
       settings_from_ = format_text("rank {} on host {}", {rank, join.info.host});
     } else if (const auto difference = first_difference(join.info.settings, settings_)) {
-      return Cause{
-          CauseKind::disagreement, rank, join.info.host,
-          format_text("rank {} on host {} has {}, {} has {}; start all ranks with the same program and settings",
-                      {rank, join.info.host, difference->first, settings_from_, difference->second})};
+      return Failure{
+          Cause{CauseKind::disagreement, rank, join.info.host,
+                format_text("rank {} on host {} has {}, {} has {}; start all ranks with the same program and settings",
+                            {rank, join.info.host, difference->first, settings_from_, difference->second})}};
     }
     entry = RankEntry{RankState::joined, session, join.info, join.process};
     entry.info.settings.clear();  // equal on all ranks: 10,000 copies of one text

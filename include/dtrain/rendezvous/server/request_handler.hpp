@@ -16,7 +16,7 @@
 #include "dtrain/core/text/duration_text.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/text/sanitize.hpp"
-#include "dtrain/rendezvous/membership/rank_list.hpp"
+#include "dtrain/rendezvous/membership/rank_set.hpp"
 #include "dtrain/rendezvous/protocol/limits.hpp"
 #include "dtrain/rendezvous/server/job_sink.hpp"
 #include "dtrain/rendezvous/storage/barriers.hpp"
@@ -24,8 +24,7 @@
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-/// Every request gets one response, unless its session ends first. Threads: the store server's.
-/// Its Limits bound it.
+/// Every request gets one response, unless its session ends first. Threads: the store server's. Its Limits bound it.
 class RequestHandler {
  public:
   /// @param sink sends the responses; outlives the handler
@@ -33,14 +32,13 @@ class RequestHandler {
       : limits_(limits), world_size_(world_size), sink_(sink), keys_(limits), barriers_(world_size) {}
   RequestHandler(const RequestHandler&) = delete;
   RequestHandler& operator=(const RequestHandler&) = delete;
-  ~RequestHandler() = default;
 
   using Instant = KeyWaiters::Instant;
 
   const KeyValueMap& keys() const noexcept { return keys_; }
 
   /// Registers the session of a rank.
-  void open(SessionId session, int rank) { clients_.emplace(session, ClientRequests{rank, {}}); }
+  void open(SessionId session, int rank) { clients_.emplace(session, ClientRequests{rank, {}, 0}); }
 
   /// Removes a session and its pending requests.
   void close(SessionId session) {
@@ -49,9 +47,16 @@ class RequestHandler {
     clients_.erase(session);
   }
 
-  /// Ends every request without a response: the job has failed, and its ranks were notified.
-  void fail() {
+  /// Rank of an open session.
+  std::optional<int> rank_of(SessionId session) const {
+    const auto found = clients_.find(session);
+    return found == clients_.end() ? std::nullopt : std::optional(found->second.rank);
+  }
+
+  /// Notifies every rank that the job has failed, and ends every request without a response.
+  void fail(const Cause& cause) {
     for (auto& [session, client] : clients_) {
+      sink_.send(session, Failure{cause});
       keys_.forget(session);
       client.pending.clear();
     }
@@ -103,6 +108,7 @@ class RequestHandler {
   struct ClientRequests {
     int rank = 0;
     std::set<std::uint64_t> pending;  ///< requests without a response
+    std::size_t released_bytes = 0;   ///< of the responses that the present change releases
   };
 
   static std::string sentence(const KeyWaiters::Cancelled& wait, Instant now) {
@@ -144,6 +150,7 @@ class RequestHandler {
   void answer(RequestKey id, const KeyValueMap::Refusal& refusal, std::int64_t number = 0) {
     answer(id, refusal ? Status::refused : Status::ok, refusal.value_or(""), refusal ? 0 : number);
   }
+  void answer(RequestKey id, const KeyValueMap::Count& count) { answer(id, count.refusal, count.value); }
 
   void serve(RequestKey id, int rank, Request& request, Instant now) {
     std::vector<KeyWaiters::Released> released;
@@ -151,8 +158,8 @@ class RequestHandler {
     switch (request.kind) {
       case RequestKind::set: answer(id, keys_.set(key, std::move(request.value), released)); break;
       case RequestKind::set_many: answer(id, keys_.set_many(request.keys, std::move(request.values), released)); break;
-      case RequestKind::add: count(id, keys_.add(key, request.number, released)); break;
-      case RequestKind::append: count(id, keys_.append(key, request.value, released)); break;
+      case RequestKind::add: answer(id, keys_.add(key, request.number, released)); break;
+      case RequestKind::append: answer(id, keys_.append(key, request.value, released)); break;
       case RequestKind::compare_set: compare_set(id, request, released); break;
       case RequestKind::erase: answer(id, keys_.erase(key) ? Status::ok : Status::missing); break;
       case RequestKind::try_get: {
@@ -160,16 +167,11 @@ class RequestHandler {
         answer(ValueResponse{id.request, value ? Status::ok : Status::missing, value}, id.session);
         break;
       }
-      case RequestKind::get:
-      case RequestKind::wait:
-      case RequestKind::get_many:
-      case RequestKind::take: wait(id, request, now); break;
       case RequestKind::barrier: arrive(id, rank, request, now); break;
+      default: wait(id, request, now); break;  // get, take, get_many, wait
     }
     release(released);
   }
-
-  void count(RequestKey id, const KeyValueMap::Count& count) { answer(id, count.refusal, count.value); }
 
   void compare_set(RequestKey id, Request& request, std::vector<KeyWaiters::Released>& released) {
     const std::string& key = request.keys.front();
@@ -208,15 +210,13 @@ class RequestHandler {
     } else if (wait.kind == RequestKind::get_many) {
       std::size_t bytes = 0;
       for (const std::string& key : wait.keys) {
-        bytes += keys_.find(key)->size();
+        response.values.push_back(keys_.shared(key));
+        bytes += response.values.back()->size();
       }
       if (bytes > max_batch_bytes) {
         return refusal(wait.id, format_text("the values of these {} keys have {} bytes; at most {} are given at once; "
                                             "ask for fewer keys",
                                             {wait.keys.size(), bytes, max_batch_bytes}));
-      }
-      for (const std::string& key : wait.keys) {
-        response.values.push_back(keys_.shared(key));
       }
     }
     return response;
@@ -230,10 +230,9 @@ class RequestHandler {
 
   /// Answers all waits that a change released; refuses those of a session once they exceed half of outgoing_bytes.
   void release(const std::vector<KeyWaiters::Released>& released) {
-    std::map<SessionId, std::size_t> bytes;
     for (const KeyWaiters::Released& each : released) {
       ValueResponse response = found(each);
-      std::size_t& sum = bytes[each.id.session];
+      std::size_t& sum = clients_.at(each.id.session).released_bytes;
       sum += response.text ? response.text->size() : 0;
       for (const SharedValue& value : response.values) {
         sum += value->size();
@@ -249,6 +248,7 @@ class RequestHandler {
     }
     for (const KeyWaiters::Released& each : released) {  // after all responses that need the key
       count_take(each);
+      clients_.at(each.id.session).released_bytes = 0;
     }
   }
 

@@ -21,7 +21,7 @@
 #include "dtrain/rendezvous/protocol/handshake_codec.hpp"
 #include "dtrain/rendezvous/protocol/transcript.hpp"
 #include "dtrain/rendezvous/server/job_server.hpp"
-#include "dtrain/rendezvous/server/open_file_limit.hpp"
+#include "dtrain/rendezvous/server/store_job_options.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -76,8 +76,9 @@ class StoreServer {
 
   struct ReceivedHandshake {
     Hello hello;
-    HandshakeRequest request;
+    bool has_hello = false;
     Transcript transcript;
+    Frame answer;
   };
 
   static std::vector<net::Listener> one(net::Listener listener) {
@@ -136,15 +137,25 @@ class StoreServer {
   /// Serves one connection until its session takes it over or it ends. An error ends this connection only.
   async::Task<void> receive(ConnectionId id, FramedConnection& connection) {
     try {
-      const Deadline deadline = Deadline::after(options_.limits.handshake);
-      std::variant<std::monostate, Refused, ReceivedHandshake> received =
-          co_await receive_handshake(id, connection, deadline);
-      if (const Refused* refused = std::get_if<Refused>(&received)) {
-        co_await reject(connection, encode(*refused));
-      } else if (ReceivedHandshake* handshake = std::get_if<ReceivedHandshake>(&received)) {
-        const std::optional<Frame> no = route_to_job(id, *handshake);
-        if (no) {
-          co_await reject(connection, *no);
+      Deadline deadline = Deadline::after(options_.limits.handshake);
+      ReceivedHandshake handshake;
+      bool goes_on = true;
+      while (goes_on) {
+        const net::FrameResult received = co_await connection.reader.read_frame(deadline);
+        goes_on = received.ok() && answer(id, handshake, received.payload);
+        if (goes_on) {
+          const net::IoResult sent = co_await connection.writer.write_frame(handshake.answer, deadline);
+          handshake.answer.clear();
+          goes_on = sent.ok();
+        }
+      }
+      if (!handshake.answer.empty()) {  // a refusal: wait up to a second for the peer to read it and close
+        deadline = Deadline::after(std::chrono::seconds(1));
+        const net::IoResult sent = co_await connection.writer.write_frame(handshake.answer, deadline);
+        connection.tcp.shutdown_write();
+        for (bool is_open = sent.ok(); is_open;) {
+          const net::FrameResult rest = co_await connection.reader.read_frame(deadline);
+          is_open = rest.ok();
         }
       }
     } catch (const std::exception&) {  // the connection broke, or there is no memory for it
@@ -154,60 +165,57 @@ class StoreServer {
     }
   }
 
-  /// Performs Hello, Challenge, and Join or Resume. @returns monostate for malformed or late messages
-  async::Task<std::variant<std::monostate, Refused, ReceivedHandshake>> receive_handshake(ConnectionId id,
-                                                                                          FramedConnection& connection,
-                                                                                          Deadline deadline) {
-    ReceivedHandshake handshake;
-    const net::FrameResult first = co_await connection.reader.read_frame(deadline);
-    auto hello = first.ok() ? decode_hello(first.payload, version_text) : std::nullopt;
-    if (!hello) {
-      co_return std::monostate();
+  /// Takes a Hello, and then a Join or Resume. Sets the frame to answer: a Challenge; else the last one, or none for
+  /// malformed messages and after the session has taken the connection over.
+  /// @returns whether the next message is to be received after the answer
+  bool answer(ConnectionId id, ReceivedHandshake& handshake, const Frame& received) {
+    if (handshake.has_hello) {
+      answer_request(id, handshake, received);
+      return false;
     }
-    if (Refused* refused = std::get_if<Refused>(&*hello)) {
-      co_return std::move(*refused);
+    auto hello = decode_hello(received, version_text);
+    if (!hello) {
+      return false;
+    }
+    if (const Refused* refused = std::get_if<Refused>(&*hello)) {
+      handshake.answer = encode(*refused);
+      return false;
     }
     handshake.hello = std::get<Hello>(std::move(*hello));
-    if (auto refused = refusal_of_missing_secret(handshake.hello)) {
-      co_return *std::move(refused);
+    handshake.has_hello = true;
+    if (options_.secret && !handshake.hello.has_secret) {
+      handshake.answer = encode(
+          Refused{"the job has a secret and this process does not; give all of the job the same DTRAIN_SECRET or "
+                  "DTRAIN_SECRET_FILE"});
+      return false;
     }
     with_hello_.insert(without_hello_.extract(id));
-    handshake.transcript.add(first.payload);
-    const Frame challenge = encode(Challenge{random_bytes<16>(), options_.secret.has_value()});
-    handshake.transcript.add(challenge);
-    const net::IoResult sent = co_await connection.writer.write_frame(challenge, deadline);
-    if (!sent.ok()) {
-      co_return std::monostate();
-    }
-    const net::FrameResult second = co_await connection.reader.read_frame(deadline);
-    std::optional<HandshakeRequest> request = second.ok() ? decode<HandshakeRequest>(second.payload) : std::nullopt;
+    handshake.transcript.add(received);
+    handshake.answer = encode(Challenge{random_bytes<16>(), options_.secret.has_value()});
+    handshake.transcript.add(handshake.answer);
+    return true;
+  }
+
+  void answer_request(ConnectionId id, ReceivedHandshake& handshake, const Frame& received) {
+    const std::optional<HandshakeRequest> request = decode<HandshakeRequest>(received);
     if (!request) {
-      co_return std::monostate();
+      return;
     }
-    if (options_.secret && !handshake.transcript.is_proved(ProofSide::rank, *options_.secret, second.payload)) {
-      co_return Refused{
-          "its secret is not the job's; give all of the job the same DTRAIN_SECRET or DTRAIN_SECRET_FILE"};
+    if (options_.secret && !handshake.transcript.is_proved(ProofSide::rank, *options_.secret, received)) {
+      handshake.answer = encode(
+          Refused{"its secret is not the job's; give all of the job the same DTRAIN_SECRET or DTRAIN_SECRET_FILE"});
+      return;
     }
-    handshake.transcript.add(second.payload);
-    handshake.request = *std::move(request);
-    co_return std::move(handshake);
+    handshake.transcript.add(received);
+    handshake.answer = route_to_job(id, handshake, *request);
   }
 
-  std::optional<Refused> refusal_of_missing_secret(const Hello& hello) const {
-    if (options_.secret && !hello.has_secret) {
-      return Refused{
-          "the job has a secret and this process does not; give all of the job the same DTRAIN_SECRET or "
-          "DTRAIN_SECRET_FILE"};
-    }
-    return std::nullopt;
-  }
-
-  /// Passes the connection to its session. @returns nothing, or the frame to answer instead; an empty frame closes the
-  /// connection, and the rank tries again
-  std::optional<Frame> route_to_job(ConnectionId id, ReceivedHandshake& handshake) {
+  /// Passes the connection to its session. @returns the frame to answer instead; an empty frame closes a connection
+  /// that no session has taken over, and the rank tries again
+  Frame route_to_job(ConnectionId id, const ReceivedHandshake& handshake, const HandshakeRequest& request) {
     const auto place = jobs_.find(handshake.hello.role);
     if (place == jobs_.end() && handshake.hello.role == ClientRole::rank) {
-      return Frame();  // no job yet
+      return {};  // no job yet
     }
     if (place == jobs_.end()) {
       return encode(
@@ -215,58 +223,30 @@ class StoreServer {
                   "start this process with --nnodes=1, or correct the address"});
     }
     JobServer& job = *place->second;
-    const Join* join = std::get_if<Join>(&handshake.request);
-    if (handshake.hello.attempt > job.options().attempt) {
-      return Frame();  // this store still serves the earlier attempt
+    const Join* join = std::get_if<Join>(&request);
+    const std::uint64_t attempt = job.options().attempt;
+    if (handshake.hello.attempt > attempt) {
+      return {};  // this store still serves the earlier attempt
     }
-    if (auto refused = refusal_of_earlier_attempt(handshake.hello, join, job.options())) {
-      job.record_refusal(refused->sentence);
-      return encode(*std::move(refused));
+    if (handshake.hello.attempt < attempt) {
+      std::string sentence = format_text(
+          "{} belongs to attempt {} of the job, which has been started again as attempt {}; end what is "
+          "left of the earlier attempt",
+          {join == nullptr ? "a process" : process_text(*join), handshake.hello.attempt, attempt});
+      job.record_refusal(sentence);
+      return encode(Refused{std::move(sentence)});
     }
-    std::variant<Accepted, Refused, Failure> answer =
-        join != nullptr ? job.admit(*join) : job.admit(std::get<Resume>(handshake.request));
-    const Accepted* accepted = std::get_if<Accepted>(&answer);
-    if (accepted == nullptr) {
-      return std::visit([](auto& each) { return encode(each); }, answer);
+    Admission admission = join != nullptr ? job.admit(*join) : job.admit(std::get<Resume>(request));
+    if (!admission.session) {
+      return std::move(admission.frame);
     }
-    Frame frame = encode(*accepted);
     if (options_.secret) {
-      const Proof proof = handshake.transcript.proof_for(ProofSide::store, *options_.secret, frame);
-      std::copy(proof.begin(), proof.end(), frame.end() - static_cast<std::ptrdiff_t>(proof.size()));
+      handshake.transcript.prove(ProofSide::store, *options_.secret, admission.frame);
     }
     std::unique_ptr<FramedConnection> connection = std::move(with_hello_.at(id).connection);
-    static_cast<void>(connection->writer.queue(frame));  // its queue is empty
-    const std::uint64_t has = join != nullptr ? 0 : std::get<Resume>(handshake.request).received;
-    job.attach(accepted->token.session, std::move(connection), has);
-    return std::nullopt;
-  }
-
-  static std::optional<Refused> refusal_of_earlier_attempt(const Hello& hello, const Join* join,
-                                                           const StoreJobOptions& job) {
-    if (hello.attempt < job.attempt) {
-      return Refused{
-          format_text("{} belongs to attempt {} of the job, which has been started again as attempt {}; end what is "
-                      "left of the earlier attempt",
-                      {join == nullptr ? "a process" : process_text(*join), hello.attempt, job.attempt})};
-    }
-    return std::nullopt;
-  }
-
-  /// Sends `frame` unless it is empty, and waits up to a second for the peer to read it and close.
-  async::Task<void> reject(FramedConnection& connection, Frame frame) {
-    if (frame.empty()) {
-      co_return;
-    }
-    const Deadline deadline = Deadline::after(std::chrono::seconds(1));
-    const net::IoResult sent = co_await connection.writer.write_frame(frame, deadline);
-    if (!sent.ok()) {
-      co_return;
-    }
-    connection.tcp.shutdown_write();
-    for (bool open = true; open;) {
-      const net::FrameResult rest = co_await connection.reader.read_frame(deadline);
-      open = rest.ok();
-    }
+    static_cast<void>(connection->writer.queue(admission.frame));  // its queue is empty
+    job.attach(*admission.session, std::move(connection), join != nullptr ? 0 : std::get<Resume>(request).received);
+    return {};
   }
 
   /// The server itself cannot continue.

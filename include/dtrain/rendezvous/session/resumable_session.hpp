@@ -116,7 +116,8 @@ class ResumableSession : public std::enable_shared_from_this<ResumableSession> {
   }
 
   void acknowledge() {
-    if (connection_ && connection_->writer.queue(encode(Heartbeat{received_}, heartbeat_))) {
+    Heartbeat message{received_};
+    if (connection_ && connection_->writer.queue(encode(message, heartbeat_))) {
       unacknowledged_bytes_ = 0;
       last_heartbeat_ = Deadline::Clock::now();
       to_write_.set();

@@ -7,7 +7,7 @@
 #include <deque>
 #include <utility>
 
-#include "dtrain/rendezvous/protocol/outgoing_frame.hpp"
+#include "dtrain/rendezvous/protocol/session_codec.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 

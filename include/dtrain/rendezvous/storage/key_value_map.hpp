@@ -36,13 +36,13 @@ class KeyValueMap {
 
   const std::string* find(const std::string& key) const {
     const auto found = values_.find(key);
-    return found == values_.end() ? nullptr : found->second.get();
+    return found == values_.end() ? nullptr : found->second.text.get();
   }
 
   /// The value, shared with responses that outlive it here; null if the key does not exist.
   SharedValue shared(const std::string& key) const {
     const auto found = values_.find(key);
-    return found == values_.end() ? nullptr : found->second;
+    return found == values_.end() ? nullptr : found->second.text;
   }
 
   /// Sets or replaces a value, and releases the waits for the key.
@@ -112,7 +112,7 @@ class KeyValueMap {
     }
     Count count{static_cast<std::int64_t>(length), refuse(0, 0, text.size())};
     if (!count.refusal) {
-      std::shared_ptr<std::string>& value = values_.at(key);
+      std::shared_ptr<std::string>& value = values_.at(key).text;
       if (value.use_count() > 1) {  // responses share the old value
         value = std::make_shared<std::string>(*value);
       }
@@ -128,16 +128,16 @@ class KeyValueMap {
     if (found == values_.end()) {
       return false;
     }
-    bytes_ -= key.size() + found->second->size();
+    bytes_ -= key.size() + found->second.text->size();
     values_.erase(found);
-    taken_.erase(key);
     waits_.on_erased(key);
     return true;
   }
 
   /// Counts an answered take; the `readers`-th erases the key. No effect if the key is gone.
   void take(const std::string& key, std::int64_t readers) {
-    if (values_.contains(key) && ++taken_[key] >= readers) {
+    const auto found = values_.find(key);
+    if (found != values_.end() && ++found->second.takes >= readers) {
       erase(key);
     }
   }
@@ -164,7 +164,11 @@ class KeyValueMap {
   std::size_t bytes() const noexcept { return bytes_; }
 
  private:
-  using Values = std::unordered_map<std::string, std::shared_ptr<std::string>>;
+  struct Value {
+    std::shared_ptr<std::string> text;
+    std::int64_t takes = 0;  ///< number of takes since it was set
+  };
+  using Values = std::unordered_map<std::string, Value>;
 
   /// For KeyWaiters.
   struct Exists {
@@ -187,9 +191,8 @@ class KeyValueMap {
   void store(const std::string& key, std::string value, std::vector<Released>& released) {
     auto shared = std::make_shared<std::string>(std::move(value));
     const auto [place, is_new] = values_.try_emplace(key);
-    bytes_ += shared->size() + (is_new ? key.size() : 0) - (is_new ? 0 : place->second->size());
-    place->second = std::move(shared);
-    taken_.erase(key);
+    bytes_ += shared->size() + (is_new ? key.size() : 0) - (is_new ? 0 : place->second.text->size());
+    place->second = Value{std::move(shared), 0};
     if (is_new) {
       waits_.on_added(key, released);
     }
@@ -198,7 +201,6 @@ class KeyValueMap {
   Limits limits_;
   std::size_t bytes_ = 0;
   Values values_;
-  std::unordered_map<std::string, std::int64_t> taken_;  ///< number of takes so far, of keys that are still to be taken
   KeyWaiters waits_;
 };
 

@@ -6,6 +6,7 @@
 #include <random>
 #include <vector>
 
+using dtrain::rendezvous::rank_list;
 using dtrain::rendezvous::RankSet;
 
 TEST_CASE("the usual parts of a job are one run each") {
@@ -46,4 +47,21 @@ TEST_CASE("whatever the ranks, the set has these and no others") {
       CHECK(set.ranges[i].first > set.ranges[i - 1].last());
     }
   }
+}
+
+TEST_CASE("ranks are listed with their runs joined") {
+  CHECK(rank_list({}) == "no rank");
+  CHECK(rank_list({3}) == "rank 3");
+  CHECK(rank_list({0, 1}) == "ranks 0-1");
+  CHECK(rank_list({0, 2}) == "ranks 0 and 2");
+  CHECK(rank_list({0, 1, 2, 7, 9, 10}) == "ranks 0-2, 7 and 9-10");
+}
+
+TEST_CASE("a long list of ranks is cut and the rest counted") {
+  std::vector<int> even;
+  for (int rank = 0; rank < 10000; rank += 2) {
+    even.push_back(rank);
+  }
+  CHECK(rank_list(even, 3) == "ranks 0, 2, 4 and 4997 more");
+  CHECK(rank_list({0, 2, 4}, 2) == "ranks 0, 2 and 1 more");
 }

@@ -35,7 +35,7 @@ struct Table {
   }
 
   void join(SessionId session, const Join& join) {
-    const JobState::JoinResult result = job.join(session, join);
+    const auto result = job.join(session, join);
     const std::string who = std::to_string(session) + " ";
     if (const auto* refused = std::get_if<Refused>(&result)) {
       answers.push_back(who + "refused: " + refused->sentence);

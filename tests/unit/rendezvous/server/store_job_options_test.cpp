@@ -1,4 +1,4 @@
-#include "dtrain/rendezvous/server/open_file_limit.hpp"
+#include "dtrain/rendezvous/server/store_job_options.hpp"
 
 #include <doctest/doctest.h>
 #include <sys/resource.h>

@@ -1,4 +1,4 @@
-#include "dtrain/rendezvous/membership/node_assignment.hpp"
+#include "dtrain/rendezvous/membership/membership.hpp"
 
 #include <doctest/doctest.h>
 
