@@ -195,10 +195,10 @@ inline NodeIdentity node_of_environment(const Environment& environment, const Va
   if (const std::optional<NodeIdentity> pair = detail::read_node_pair(variables, wanted)) {
     return *pair;
   }
-  if (OpenMpiSource::present(variables) && wanted.value_or(OpenMpiSource::name) == OpenMpiSource::name) {
+  if (OpenMpiSource::names.give_both(variables) && wanted.value_or(OpenMpiSource::name) == OpenMpiSource::name) {
     return detail::read_mpirun_node(variables);
   }
-  if (SlurmSource::present(variables) && wanted.value_or(SlurmSource::name) == SlurmSource::name) {
+  if (in_slurm_step(variables) && wanted.value_or(SlurmSource::name) == SlurmSource::name) {
     return detail::read_srun_node(variables);
   }
   detail::check_wanted_pair(variables, wanted);

@@ -2,77 +2,76 @@
 /// @file
 /// Process-identity sources, in order of precedence.
 
+#include <algorithm>
 #include <array>
 #include <string>
 #include <string_view>
 
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/identity/environment/check_complete.hpp"
-#include "dtrain/identity/sources/dtrain.hpp"
-#include "dtrain/identity/sources/flux.hpp"
-#include "dtrain/identity/sources/horovod.hpp"
-#include "dtrain/identity/sources/jsrun.hpp"
-#include "dtrain/identity/sources/kubernetes.hpp"
-#include "dtrain/identity/sources/mvapich.hpp"
+#include "dtrain/identity/sources/clusters.hpp"
+#include "dtrain/identity/sources/launchers.hpp"
 #include "dtrain/identity/sources/openmpi.hpp"
 #include "dtrain/identity/sources/pmi.hpp"
 #include "dtrain/identity/sources/sagemaker.hpp"
 #include "dtrain/identity/sources/single.hpp"
 #include "dtrain/identity/sources/slurm.hpp"
-#include "dtrain/identity/sources/tf_config.hpp"
 #include "dtrain/identity/sources/torch.hpp"
-#include "dtrain/identity/sources/vertex.hpp"
 
 namespace DTRAIN_NAMESPACE::identity {
 
-/// A source: the launcher's name, whether its variables give both rank and world size, and the identity that they give.
+/// The variables that a source needs; an empty name is none.
+using Needs = std::array<std::string_view, 3>;
+
+/// A source: the launcher's name (a value of DTRAIN_LAUNCHER), whether its variables give both rank and world size, and
+/// the identity that they give.
 struct IdentitySource {
   std::string_view name;
-  bool (*present)(const Variables&);
+  Needs needs;
   ProcessIdentity (*read)(const Variables&, Arguments);
+  bool (*present_if)(const Variables&) = nullptr;  ///< null: if all that it needs is set
+
+  bool present(const Variables& variables) const {
+    return present_if != nullptr ? present_if(variables)
+                                 : std::all_of(needs.begin(), needs.end(), [&](std::string_view variable) {
+                                     return variable.empty() || variables.has(variable);
+                                   });
+  }
 };
 
+template <const LauncherVariables& names>
+constexpr IdentitySource source_of(ProcessIdentity (*read)(const Variables&, Arguments) = read_launcher<names>) {
+  return {names.launcher, {names.rank, names.world_size}, read};
+}
+
 template <class S>
-constexpr IdentitySource source_of() noexcept {
-  return {S::name, &S::present, &S::read};
+constexpr IdentitySource cluster_source() {
+  return {S::name, {S::roles.variable}, read_cluster_source<S>, cluster_is_present<S>};
 }
 
 /// The first source that is present counts. Sources of launchers come before sources that only describe a cluster,
 /// because mpirun may run inside a cluster. The last source is always present.
-inline constexpr std::array<IdentitySource, 14> sources{
-    source_of<DtrainSource>(),     source_of<TorchSource>(),  source_of<HorovodSource>(),
-    source_of<OpenMpiSource>(),    source_of<JsrunSource>(),  source_of<MvapichSource>(),
-    source_of<FluxSource>(),       source_of<PmiSource>(),    source_of<SlurmSource>(),
-    source_of<TfConfigSource>(),   source_of<VertexSource>(), source_of<SageMakerSource>(),
-    source_of<KubernetesSource>(), source_of<SingleSource>(),
-};
+inline constexpr std::array<IdentitySource, 14> sources{{
+    source_of<dtrain_names>(read_dtrain),
+    {TorchSource::name, {"RANK", "WORLD_SIZE"}, TorchSource::read},
+    source_of<horovod_names>(),
+    source_of<OpenMpiSource::names>(OpenMpiSource::read),
+    source_of<jsrun_names>(),
+    source_of<mvapich_names>(),
+    source_of<flux_names>(),
+    {PmiSource::name, {"PMI_RANK", "PMI_SIZE"}, PmiSource::read},
+    {SlurmSource::name, {"SLURM_PROCID", "SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS"}, SlurmSource::read, in_slurm_step},
+    cluster_source<TfConfigSource>(),
+    cluster_source<VertexSource>(),
+    {SageMakerSource::name, {"SM_HOSTS", "SM_CURRENT_HOST"}, SageMakerSource::read},
+    {kubernetes_names.launcher,
+     {kubernetes_names.rank, kubernetes_names.world_size},
+     read_kubernetes,
+     kubernetes_is_present},
+    {SingleSource::name, {}, SingleSource::read},
+}};
 
 namespace detail {
-
-/// A value of DTRAIN_LAUNCHER, and the variables that it needs.
-struct LauncherNeeds {
-  std::string_view launcher;
-  std::array<std::string_view, 3> variables;
-};
-
-/// The names of `sources`, in their order, and of the pairs of node_sources.hpp.
-inline constexpr std::array<LauncherNeeds, 15> launcher_needs{{
-    {DtrainSource::name, {"DTRAIN_RANK", "DTRAIN_WORLD_SIZE"}},
-    {TorchSource::name, {"RANK", "WORLD_SIZE"}},
-    {HorovodSource::name, {HorovodSource::names.rank, HorovodSource::names.world_size}},
-    {OpenMpiSource::name, {OpenMpiSource::names.rank, OpenMpiSource::names.world_size}},
-    {JsrunSource::name, {JsrunSource::names.rank, JsrunSource::names.world_size}},
-    {MvapichSource::name, {MvapichSource::names.rank, MvapichSource::names.world_size}},
-    {FluxSource::name, {"FLUX_TASK_RANK", "FLUX_JOB_SIZE"}},
-    {PmiSource::name, {"PMI_RANK", "PMI_SIZE"}},
-    {SlurmSource::name, {"SLURM_PROCID", "SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS"}},
-    {TfConfigSource::name, {TfConfigSource::roles.variable}},
-    {VertexSource::name, {VertexSource::roles.variable}},
-    {SageMakerSource::name, {"SM_HOSTS", "SM_CURRENT_HOST"}},
-    {KubernetesSource::name, {"JOB_COMPLETION_INDEX", "WORLD_SIZE"}},
-    {"node", {"NODE_RANK", "NNODES"}},
-    {"pet", {"PET_NODE_RANK", "PET_NNODES"}},
-}};
 
 /// Names what a known launcher lacks, or all known launchers.
 /// @param there the names of launchers that are present, each followed by ", "
@@ -81,15 +80,22 @@ inline constexpr std::array<LauncherNeeds, 15> launcher_needs{{
   std::string missing;
   std::string known;
   bool is_known = false;
-  for (const LauncherNeeds& needs : launcher_needs) {
-    known += std::string(needs.launcher) + ", ";
-    is_known = is_known || needs.launcher == wanted;
-    for (const std::string_view variable : needs.variables) {
-      if (needs.launcher == wanted && !variable.empty() && !variables.has(variable)) {
-        missing += (missing.empty() ? "" : ", ") + std::string(variable);
+  const auto add = [&](std::string_view launcher, const Needs& needs) {
+    known.append(launcher).append(", ");
+    is_known = is_known || launcher == wanted;
+    for (const std::string_view variable : needs) {
+      if (launcher == wanted && !variable.empty() && !variables.has(variable)) {
+        missing.append(missing.empty() ? "" : ", ").append(variable);
       }
     }
+  };
+  for (const IdentitySource& source : sources) {
+    if (source.name != SingleSource::name) {
+      add(source.name, source.needs);
+    }
   }
+  add("node", {"NODE_RANK", "NNODES"});  // the pairs of node_sources.hpp
+  add("pet", {"PET_NODE_RANK", "PET_NNODES"});
   const std::string why = is_known ? "" : format_text(", nor one that dtrain knows ({}single, none)", {known});
   throw_identity_error(
       IdentityErrc::unknown_launcher,
@@ -145,7 +151,7 @@ inline bool agrees(const IdentitySource& source, const Variables& variables, Arg
 inline void note_ignored(const IdentitySource& chosen, const Variables& variables, Arguments arguments,
                          ProcessIdentity& identity) {
   for (const IdentitySource& source : sources) {
-    if (chosen.name != DtrainSource::name && source.name != chosen.name && source.name != SingleSource::name &&
+    if (chosen.name != dtrain_names.launcher && source.name != chosen.name && source.name != SingleSource::name &&
         source.present(variables) && !agrees(source, variables, arguments, identity)) {
       const bool by_hand = source.name == TorchSource::name && !variables.has("TORCHELASTIC_RUN_ID");
       identity.ignored.emplace_back(by_hand ? "RANK and WORLD_SIZE" : source.name);

@@ -15,7 +15,7 @@
 #include "dtrain/identity/job_name.hpp"
 #include "dtrain/identity/process_identity.hpp"
 #include "dtrain/identity/resolve_identity.hpp"
-#include "dtrain/identity/sources/dtrain.hpp"
+#include "dtrain/identity/sources/launchers.hpp"
 #include "dtrain/identity/sources/single.hpp"
 #include "dtrain/launch/configuration/flags.hpp"
 #include "dtrain/launch/configuration/job_identity.hpp"
@@ -103,7 +103,7 @@ DTRAIN_DEFINED RankProcess rank_process_alone(const identity::Environment& envir
 DTRAIN_DEFINED RankProcess rank_process_of_launcher(const identity::Environment& environment,
                                                     std::vector<std::string> arguments) {
   const identity::Variables variables(environment);
-  RankProcess worker = detail::rank_process_with(identity::DtrainSource::read(variables, {}), variables);
+  RankProcess worker = detail::rank_process_with(identity::read_dtrain(variables, {}), variables);
   worker.argument_vector = ArgumentVector(std::move(arguments));
   return worker;
 }

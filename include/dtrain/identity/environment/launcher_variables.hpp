@@ -31,27 +31,32 @@ inline bool conflict(const RankAndSize& a, const RankAndSize& b) noexcept {
   return a.world_size == b.world_size && a.world_size > 1 && a.rank != b.rank;
 }
 
-/// The names of one launcher.
+/// The names of one launcher. An empty name is a variable that it does not set.
 struct LauncherVariables {
+  const char* launcher;
   const char* rank;
   const char* world_size;
-  const char* local_rank;
-  const char* local_world_size;
+  const char* local_rank = "";
+  const char* local_world_size = "";
+  const char* node_rank = "";
+  const char* node_count = "";
 
   bool give_both(const Variables& variables) const { return variables.has(rank) && variables.has(world_size); }
 
   std::string stated(const Variables& variables) const {
-    return variables.stated({rank, world_size, local_rank, local_world_size});
+    return variables.stated({rank, world_size, local_rank, local_world_size, node_rank, node_count});
   }
 
-  /// The four values, without range checks. @pre give_both(variables). @throws IdentityError (bad-integer)
-  ProcessIdentity read(const Variables& variables, const char* launcher) const {
+  /// The values, without range checks. @pre give_both(variables). @throws IdentityError (bad-integer)
+  ProcessIdentity read(const Variables& variables) const {
     ProcessIdentity identity;
     identity.launcher = launcher;
     identity.rank = *variables.integer(rank);
     identity.world_size = *variables.integer(world_size);
     identity.local_rank = variables.integer(local_rank);
     identity.local_world_size = variables.integer(local_world_size);
+    identity.node_rank = variables.integer(node_rank);
+    identity.node_count = variables.count(node_count);
     return identity;
   }
 };

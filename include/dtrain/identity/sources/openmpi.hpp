@@ -12,13 +12,11 @@ namespace DTRAIN_NAMESPACE::identity {
 /// OMPI_UNIVERSE_SIZE counts slots. OMPI_MCA_* alone do not show that mpirun started the process.
 struct OpenMpiSource {
   static constexpr const char* name = "openmpi";
-  static constexpr LauncherVariables names{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
-                                           "OMPI_COMM_WORLD_LOCAL_SIZE"};
-
-  static bool present(const Variables& variables) { return names.give_both(variables); }
+  static constexpr LauncherVariables names{name, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
+                                           "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"};
 
   static ProcessIdentity read(const Variables& variables, Arguments) {
-    ProcessIdentity identity = names.read(variables, name);
+    ProcessIdentity identity = names.read(variables);
     identity.node_count = variables.count("OMPI_MCA_orte_num_nodes");
     identity.node_count = identity.node_count ? identity.node_count : variables.count("AZUREML_NODE_COUNT");
     const std::string stated = variables.stated({names.rank, names.world_size, names.local_rank, names.local_world_size,

@@ -17,10 +17,6 @@ namespace DTRAIN_NAMESPACE::identity {
 struct SageMakerSource {
   static constexpr const char* name = "sagemaker";
 
-  static bool present(const Variables& variables) {
-    return variables.has("SM_HOSTS") && variables.has("SM_CURRENT_HOST");
-  }
-
   /// The rank is the position in the list, which is sorted as text: algo-10 comes before algo-2.
   static ProcessIdentity read(const Variables& variables, Arguments) {
     constexpr int sagemaker_port = 7777;

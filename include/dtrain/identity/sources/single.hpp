@@ -16,8 +16,6 @@ namespace DTRAIN_NAMESPACE::identity {
 struct SingleSource {
   static constexpr const char* name = "single";
 
-  static bool present(const Variables&) { return true; }
-
   static ProcessIdentity read(const Variables& variables, Arguments) {
     ProcessIdentity identity;
     identity.launcher = name;

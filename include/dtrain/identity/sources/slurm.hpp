@@ -16,8 +16,6 @@ namespace DTRAIN_NAMESPACE::identity {
 struct SlurmSource {
   static constexpr const char* name = "slurm";
 
-  static bool present(const Variables& variables) { return in_slurm_step(variables); }
-
   static ProcessIdentity read(const Variables& variables, Arguments) {
     ProcessIdentity identity;
     identity.launcher = name;

@@ -17,8 +17,6 @@ namespace DTRAIN_NAMESPACE::identity {
 struct TorchSource {
   static constexpr const char* name = "torch";
 
-  static bool present(const Variables& variables) { return variables.has("RANK") && variables.has("WORLD_SIZE"); }
-
   static ProcessIdentity read(const Variables& variables, Arguments arguments) {
     ProcessIdentity identity;
     identity.launcher = name;
