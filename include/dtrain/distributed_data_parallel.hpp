@@ -199,7 +199,7 @@ class DistributedDataParallel {
     const std::vector<Parameter> parameters = ddp::collect_parameters(model);
     const std::vector<TensorView> buffers = ddp::collect_buffers(model);
     check_options(options);
-    ddp::check_backend<Backend>(parameters, buffers, options, driver_->stream.ref().device());
+    ddp::check_backend(ddp::abilities_of<Backend>(), parameters, buffers, options, driver_->stream.ref().device());
     if constexpr (ddp::BindsGradients<M>) {
       driver_->gradient_binding =
           ddp::register_gradient_bindings(group::GroupAccess::of(group_).gradient_bindings(), parameters);
@@ -242,7 +242,12 @@ class DistributedDataParallel {
       parts.buffers = buffers;
     }
     if (options.reorder_gradients && !options.deterministic) {
-      ddp::set_up_order_broadcast(parts.rebuild, group_, prefix_, failure_context());
+      ddp::set_up_order_broadcast(
+          parts.rebuild, group_.store(), group_.members(), prefix_, failure_context(),
+          [group = group_](group::StoreEntries entries) {
+            return group::GroupAccess::of(group).set_in_background(std::move(entries));
+          },
+          [group = group_] { group.start_pending(); });
       if constexpr (ddp::BindsGradients<M>) {
         parts.rebuild.bind = [&model](std::size_t i, const TensorView& view) { model.bind_gradient(i, view); };
       }

@@ -89,6 +89,7 @@
 #include "dtrain/ddp/checkpoint/checkpoint.hpp"
 #include "dtrain/ddp/data/sampler.hpp"
 #include "dtrain/ddp/profile/write_timeline.hpp"
+#include "dtrain/ddp/shared_memory_instances.hpp"
 #include "dtrain/distributed_data_parallel.hpp"
 #include "dtrain/kernels/reduction.hpp"
 #include "dtrain/launch/per_node.hpp"

@@ -17,7 +17,6 @@
 #include "dtrain/group/rank_context.hpp"
 #include "dtrain/policy.hpp"
 #include "dtrain/rendezvous/control/task_runner.hpp"
-#include "dtrain/rendezvous/membership/job_settings.hpp"
 
 namespace DTRAIN_NAMESPACE {
 
@@ -44,15 +43,15 @@ class ProcessGroup : public group::Collectives<ProcessGroup<P>, group::GroupStat
   /// @throws Error for an identity that conflicts with another rank's, a host that does not resolve, a port in use, or
   /// a deadline that passes (the sentence names the ranks that have not joined).
   static ProcessGroup join(const rendezvous::ControlPlaneOptions& worker, const GroupOptions& options = {}) {
-    rendezvous::ControlPlaneOptions self = worker;
-    std::shared_ptr<void> base;
+    group::PreJoin pre_join = nullptr;
     if constexpr (backend::HasPreJoin<typename P::Backend>) {
-      base = P::Backend::pre_join_blocking(self.identity, self.secret, Deadline::after(self.timeout));
+      pre_join = [](const identity::ProcessIdentity& identity, std::optional<rendezvous::Secret>& secret,
+                    Deadline deadline) { return P::Backend::pre_join_blocking(identity, secret, deadline); };
     }
-    self.settings = required_settings(self, options);
-    std::shared_ptr<group::RankContext> rank_context(new group::RankContext(self, std::move(base)),
-                                                     rendezvous::OffThreadDeleter());
-    return ProcessGroup(State::of_all_ranks(std::move(rank_context), options));
+    return ProcessGroup(State::of_all_ranks(
+        group::join_job_blocking(worker, pre_join,
+                                 {P::Launcher::name(), P::Backend::name(), P::Topology::name(), options.accumulate}),
+        options));
   }
 
   /// Rank and size within this group. Failure causes and log lines name ranks of the job: members().rank_in_job().
@@ -140,17 +139,6 @@ class ProcessGroup : public group::Collectives<ProcessGroup<P>, group::GroupStat
   explicit ProcessGroup(std::shared_ptr<State> state) noexcept : state_(std::move(state)) {}
 
   group::GroupInternals<State> internals() const { return group::GroupInternals<State>(state_); }
-
-  /// Settings that must be the same on all ranks. DistributedDataParallel compares models and their options.
-  static std::string required_settings(const rendezvous::ControlPlaneOptions& rank, const GroupOptions& options) {
-    rendezvous::JobSettings settings;
-    settings.add("launcher", P::Launcher::name())
-        .add("backend", P::Backend::name())
-        .add("topology", P::Topology::name());
-    settings.add("DTRAIN_TIMEOUT_SECONDS", std::to_string(std::chrono::duration<double>(rank.timeout).count()));
-    settings.add("GroupOptions::accumulate", name(options.accumulate));
-    return settings.text();
-  }
 
   group::RankContext& rank_context() const noexcept { return *state_->rank_context(); }
 

@@ -2,29 +2,17 @@
 /// @file
 /// run() and init_process_group(): start or join the ranks of a job.
 
-#include <unistd.h>
-
-#include <cerrno>
 #include <concepts>
-#include <cstdio>
-#include <exception>
 #include <functional>
 #include <optional>
 #include <span>
-#include <string>
-#include <string_view>
-#include <system_error>
 #include <type_traits>
 #include <utility>
 
-#include "dtrain/core/cause.hpp"
-#include "dtrain/core/error.hpp"
-#include "dtrain/core/exception_text.hpp"
-#include "dtrain/core/log.hpp"
 #include "dtrain/core/process/exit_codes.hpp"
-#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/group/group_internals.hpp"
-#include "dtrain/launch/output/standard_stream.hpp"
+#include "dtrain/group/rank_context.hpp"
+#include "dtrain/group/worker.hpp"
 #include "dtrain/launch/rank_process.hpp"
 #include "dtrain/process_group.hpp"
 
@@ -80,73 +68,25 @@ int call_body(Body& body, ProcessGroup<P> group, Arguments arguments) {
   }
 }
 
-inline int exit_code_of(const Error& error) {
-  const bool usage = error.code() == make_error_code(Errc::usage) || error.code() == make_error_code(Errc::identity);
-  return usage ? exit_code_usage : exit_code_exception;
-}
-
-/// Joins, runs the body, leaves. An exception becomes a line on stderr, a report to the job and an exit code. A process
-/// that the body forked exits when it returns from the body.
+/// A rank of a job with policy P.
 template <class P, RunBody<P> Body>
-int run_worker(const launch::RankProcess& worker, Body& body, const GroupOptions& options) {
-  const std::string prefix = format_text("rank {}: ", {worker.identity.rank});
-  const pid_t process = ::getpid();
-  std::optional<ProcessGroup<P>> group;
-  const auto end_if_forked = [&](int exit_code) {
-    if (::getpid() != process) {  // a forked process has none of the group's threads and must not act as the rank
-      log(LogLevel::warning,
-          prefix + "a process that the body forked came back from it; let such a process end with _exit or exec");
-      static_cast<void>(std::fflush(nullptr));
-      ::_exit(exit_code);
-    }
-  };
-  const auto fail = [&](const char* text, int exit_code, std::optional<int> failed_rank = {}) {
-    end_if_forked(exit_code);
-    bool reported_by_another = false;  // an error of all ranks (a flag, a missing file) is printed once
-    if (group) {
-      group::GroupAccess::of(*group).report_exception(text, failed_rank);
-      const std::optional<Cause> cause = group::GroupAccess::of(*group).failure()->cause();
-      reported_by_another = cause && cause->rank != group->rank() && cause->text == text;
-    }
-    const bool names_rank = std::string_view(text).starts_with(prefix.substr(0, prefix.size() - 2) + " on host ");
-    log(reported_by_another ? LogLevel::info : LogLevel::error, (names_rank ? "" : prefix) + text);
-    return exit_code;
-  };
-  try {
-    group.emplace(ProcessGroup<P>::join(worker, options));
-    int exit_code = call_body<P>(body, *group, worker.arguments());
-    end_if_forked(exit_code);
-    if (const std::optional<Cause> cause = group::GroupAccess::of(*group).failure()->cause()) {
-      const int returned = exit_code;
-      if (exit_code == 0) {
-        exit_code = cause->rank == worker.identity.rank ? exit_code_exception : exit_code_job_failed;
-      }
-      log(LogLevel::warning, format_text("{}the body returned {} although the job had failed (exit code {}): {}",
-                                         {prefix, returned, exit_code, cause->sentence()}));
-    }
-    group->leave();
-    return exit_code;
-  } catch (const JobFailed& failed) {
-    end_if_forked(exit_code_job_failed);
-    log(LogLevel::error, format_text("{}ends because {}", {prefix, failed.what()}));
-    return exit_code_job_failed;
-  } catch (const Error& error) {
-    return fail(error.what(), exit_code_of(error), error.rank());
-  } catch (...) {
-    return fail(exception_text().c_str(), exit_code_exception);
-  }
-}
+class PolicyWorker final : public group::Worker {
+ public:
+  PolicyWorker(const launch::RankProcess& process, Body& body, const GroupOptions& options)
+      : process_(process), body_(body), options_(options) {}
 
-/// Flushes stdout. Logs a warning if output was lost.
-inline void report_lost_output(const launch::RankProcess& worker) {
-  const bool had_failed = std::ferror(stdout) != 0;
-  const int reason = std::fflush(stdout) != 0 ? errno : 0;
-  if (reason != 0 || had_failed) {
-    log(LogLevel::warning, format_text("rank {}: what it printed on {} is lost, at least in part: {}",
-                                       {worker.identity.rank, launch::stream_name("stdout", STDOUT_FILENO),
-                                        reason != 0 ? std::generic_category().message(reason) : "a write failed"}));
+  group::RankContext& join_job() override {
+    group_.emplace(ProcessGroup<P>::join(process_, options_));
+    return *group::GroupAccess::of(*group_).rank_context();
   }
-}
+  int call_body() override { return detail::call_body<P>(body_, *group_, process_.arguments()); }
+
+ private:
+  const launch::RankProcess& process_;
+  Body& body_;
+  const GroupOptions& options_;
+  std::optional<ProcessGroup<P>> group_;
+};
 
 }  // namespace detail
 
@@ -164,8 +104,13 @@ int run(int argc, char** argv, Body body, const GroupOptions& options = {}) {
   if (!start.worker) {
     return start.exit_code;
   }
-  const int exit_code = detail::run_worker<P>(*start.worker, body, options);
-  detail::report_lost_output(*start.worker);
+  const int rank = start.worker->identity.rank;
+  int exit_code = 0;
+  {
+    detail::PolicyWorker<P, Body> worker(*start.worker, body, options);
+    exit_code = group::run_worker(rank, worker);
+  }
+  group::report_lost_output(rank);
   return exit_code;
 }
 

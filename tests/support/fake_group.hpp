@@ -10,7 +10,6 @@
 #include <utility>
 #include <vector>
 
-#include "dtrain/async/loop/event_loop.hpp"
 #include "dtrain/process_group.hpp"
 #include "dtrain/rendezvous/membership/membership.hpp"
 #include "support/fake_communicator.hpp"
@@ -92,14 +91,12 @@ class ProcessGroup<support::FakePolicy> {
   void require_may_block() const noexcept {}
   void start_pending() const noexcept {}
 
-  /// Has run when this returns.
-  template <class Make>
-  auto spawn(Make make) const {
-    struct Ended {
-      void wait(Deadline) const noexcept {}
-    };
-    async::EventLoop().run_until(make(), Deadline::after(timeout()));
-    return Ended();
+  /// They are set when this returns.
+  group::WaitUntilSet set_in_background(const group::StoreEntries& entries) const {
+    for (const auto& [key, value] : entries) {
+      store().set(key, value).wait();
+    }
+    return [](Deadline) {};
   }
   void report_abandoned_step(bool unwinding) const noexcept { state_->abandoned.push_back(unwinding); }
 

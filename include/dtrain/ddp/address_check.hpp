@@ -69,16 +69,7 @@ class AddressCheck {
   }
 
   /// Called by Read for each parameter.
-  void visit(const Parameter& parameter) {
-    if (remembers_) {
-      known_.push_back({range_of(parameter.value), range_of(parameter.gradient)});
-      return;
-    }
-    const std::size_t i = visited_++;
-    if (i >= known_.size()) return;
-    require_same("value", i, parameter, known_[i].value, range_of(parameter.value));
-    require_same("gradient", i, parameter, known_[i].gradient, range_of(parameter.gradient));
-  }
+  void visit(const Parameter& parameter);
 
   /// Disables the check, because the model may be destroyed.
   void forget() noexcept {
@@ -108,27 +99,10 @@ class AddressCheck {
            (last_checked_ > 0 && 2 * fastest_ < known_.size() * std::chrono::microseconds(1));
   }
 
-  void compare() {
-    const auto begin = now_();
-    visited_ = 0;
-    read_(*this);
-    if (visited_ != known_.size()) {
-      refuse_other_model("model's parameters()", format_text("{} parameters", {visited_}),
-                         std::to_string(known_.size()));
-    }
-    const std::chrono::nanoseconds cost = now_() - begin;
-    fastest_ = last_checked_ == 0 ? cost : std::min(fastest_, cost);
-    last_checked_ = step_;
-  }
+  void compare();
 
   /// Empty if the last step, or the beginning of this one, was checked.
-  std::string since_last_check() const {
-    if (last_checked_ + 1 >= step_) return {};
-    return format_text(
-        "; the last check was in step {}: the results of all steps since then may be wrong "
-        "(DdpOptions::check_addresses = true checks every step)",
-        {last_checked_});
-  }
+  std::string since_last_check() const;
 
   void require_same(const char* what, std::size_t i, const Parameter& parameter, const MemoryRange& before,
                     const MemoryRange& now) const {
@@ -137,29 +111,13 @@ class AddressCheck {
     refuse_change(what, i, parameter, before, now);
   }
 
-  [[noreturn]] DTRAIN_NOT_INLINED void refuse_change(const char* what, std::size_t i, const Parameter& parameter,
-                                                     const MemoryRange& before, const MemoryRange& now) const {
-    const std::string which = format_text("{} of {}", {what, describe_parameter(i, parameter.name)});
-    if (before.bytes != now.bytes || before.dtype != now.dtype) refuse_other_model(which, text(now), text(before));
-    throw_error(
-        Errc::invalid_argument,
-        "in step {} the {}{} when DistributedDataParallel was given the model; a std::vector that grows moves "
-        "its elements: keep the memory where it is, or make another DistributedDataParallel once it has moved{}",
-        {step_, which, now.data == nullptr ? " has no memory, and had some" : " is at another address than",
-         since_last_check()});
-  }
+  [[noreturn]] void refuse_change(const char* what, std::size_t i, const Parameter& parameter,
+                                  const MemoryRange& before, const MemoryRange& now) const;
 
-  [[noreturn]] DTRAIN_NOT_INLINED void refuse_other_model(const std::string& which, const std::string& now,
-                                                          const std::string& before) const {
-    throw_error(Errc::invalid_argument,
-                "in step {} the {} has {}, and had {} when DistributedDataParallel was given the model; make another "
-                "DistributedDataParallel for a model that has changed{}",
-                {step_, which, now, before, since_last_check()});
-  }
+  [[noreturn]] void refuse_other_model(const std::string& which, const std::string& now,
+                                       const std::string& before) const;
 
-  static std::string text(const MemoryRange& range) {
-    return format_text("{} bytes of {}", {range.bytes, name(range.dtype)});
-  }
+  static std::string text(const MemoryRange& range);
 
   Read read_;
   std::optional<bool> every_step_;
@@ -172,5 +130,66 @@ class AddressCheck {
   bool remembers_ = false;
   bool is_due_ = false;
 };
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED void AddressCheck::visit(const Parameter& parameter) {
+  if (remembers_) {
+    known_.push_back({range_of(parameter.value), range_of(parameter.gradient)});
+    return;
+  }
+  const std::size_t i = visited_++;
+  if (i >= known_.size()) return;
+  require_same("value", i, parameter, known_[i].value, range_of(parameter.value));
+  require_same("gradient", i, parameter, known_[i].gradient, range_of(parameter.gradient));
+}
+
+DTRAIN_DEFINED void AddressCheck::compare() {
+  const auto begin = now_();
+  visited_ = 0;
+  read_(*this);
+  if (visited_ != known_.size()) {
+    refuse_other_model("model's parameters()", format_text("{} parameters", {visited_}), std::to_string(known_.size()));
+  }
+  const std::chrono::nanoseconds cost = now_() - begin;
+  fastest_ = last_checked_ == 0 ? cost : std::min(fastest_, cost);
+  last_checked_ = step_;
+}
+
+DTRAIN_DEFINED std::string AddressCheck::since_last_check() const {
+  if (last_checked_ + 1 >= step_) return {};
+  return format_text(
+      "; the last check was in step {}: the results of all steps since then may be wrong "
+      "(DdpOptions::check_addresses = true checks every step)",
+      {last_checked_});
+}
+
+DTRAIN_DEFINED DTRAIN_NOT_INLINED void AddressCheck::refuse_change(const char* what, std::size_t i,
+                                                                   const Parameter& parameter,
+                                                                   const MemoryRange& before,
+                                                                   const MemoryRange& now) const {
+  const std::string which = format_text("{} of {}", {what, describe_parameter(i, parameter.name)});
+  if (before.bytes != now.bytes || before.dtype != now.dtype) refuse_other_model(which, text(now), text(before));
+  throw_error(Errc::invalid_argument,
+              "in step {} the {}{} when DistributedDataParallel was given the model; a std::vector that grows moves "
+              "its elements: keep the memory where it is, or make another DistributedDataParallel once it has moved{}",
+              {step_, which, now.data == nullptr ? " has no memory, and had some" : " is at another address than",
+               since_last_check()});
+}
+
+DTRAIN_DEFINED DTRAIN_NOT_INLINED void AddressCheck::refuse_other_model(const std::string& which,
+                                                                        const std::string& now,
+                                                                        const std::string& before) const {
+  throw_error(Errc::invalid_argument,
+              "in step {} the {} has {}, and had {} when DistributedDataParallel was given the model; make another "
+              "DistributedDataParallel for a model that has changed{}",
+              {step_, which, now, before, since_last_check()});
+}
+
+DTRAIN_DEFINED std::string AddressCheck::text(const MemoryRange& range) {
+  return format_text("{} bytes of {}", {range.bytes, name(range.dtype)});
+}
+
+#endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE::ddp

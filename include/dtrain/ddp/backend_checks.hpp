@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "dtrain/backend/backend.hpp"
+#include "dtrain/core/config.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/types/tensor_view.hpp"
@@ -16,14 +17,39 @@
 
 namespace DTRAIN_NAMESPACE::ddp {
 
+/// What a backend reduces.
+struct BackendAbilities {
+  std::string_view name;
+  bool is_deterministic;
+  bool (*supports)(DeviceKind);
+  bool (*reduces)(DType);
+  bool (*averages)(DType);
+};
+
+/// @param communication device of the wrapper's stream
+/// @throws Error (unsupported)
+void check_backend(const BackendAbilities& backend, std::span<const Parameter> parameters,
+                   std::span<const TensorView> buffers, const DdpOptions& options, Device communication);
+
+/// The abilities of `Backend`, for check_backend.
+template <class Backend>
+BackendAbilities abilities_of() {
+  return {Backend::name(), backend::determinism_of<Backend> != backend::Determinism::none,
+          [](DeviceKind kind) -> bool { return Backend::supports(kind); },
+          [](DType dtype) -> bool { return Backend::reduces(dtype); },
+          [](DType dtype) -> bool { return backend::averages<Backend>(dtype); }};
+}
+
+#if DTRAIN_DEFINITIONS
+
 namespace detail {
 
 /// @throws Error (unsupported): "WHAT is on cuda:1, which ...".
-template <class Backend>
-void check_device(const std::string& what, Device device, Device communication) {
-  if (!Backend::supports(device.kind)) {
+inline void check_device(const BackendAbilities& backend, const std::string& what, Device device,
+                         Device communication) {
+  if (!backend.supports(device.kind)) {
     throw_error(Errc::unsupported, "{} is on {}, which backend {} does not reduce",
-                {what, to_string(device), std::string_view(Backend::name())});
+                {what, to_string(device), backend.name});
   }
   if (device != communication) {
     throw_error(Errc::unsupported,
@@ -34,37 +60,37 @@ void check_device(const std::string& what, Device device, Device communication) 
 
 }  // namespace detail
 
-/// @param communication device of the wrapper's stream
-/// @throws Error (unsupported)
-template <class Backend>
-void check_backend(std::span<const Parameter> parameters, std::span<const TensorView> buffers,
-                   const DdpOptions& options, Device communication) {
-  const std::string backend_name{std::string_view(Backend::name())};
-  if (options.deterministic && backend::determinism_of<Backend> == backend::Determinism::none) {
+DTRAIN_DEFINED void check_backend(const BackendAbilities& backend, std::span<const Parameter> parameters,
+                                  std::span<const TensorView> buffers, const DdpOptions& options,
+                                  Device communication) {
+  if (options.deterministic && !backend.is_deterministic) {
     throw_error(Errc::unsupported,
                 "DdpOptions::deterministic is set, but backend {} does not promise the same bits in every run; use "
                 "topology::Ring, whose order of summation is fixed, or another backend",
-                {backend_name});
+                {backend.name});
   }
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     const std::string described = describe_parameter(i, parameters[i].name);
-    detail::check_device<Backend>(described, parameters[i].value.device, communication);
-    if (!Backend::reduces(parameters[i].gradient.dtype)) {
+    const DType dtype = parameters[i].gradient.dtype;
+    detail::check_device(backend, described, parameters[i].value.device, communication);
+    if (!backend.reduces(dtype)) {
       throw_error(Errc::unsupported,
                   "{} has a gradient of {}, which backend {} does not reduce; keep it in a type that the backend "
                   "reduces, such as f32",
-                  {described, name(parameters[i].gradient.dtype), backend_name});
+                  {described, name(dtype), backend.name});
     }
-    if (options.reduce_op == ReduceOp::average && !backend::averages<Backend>(parameters[i].gradient.dtype)) {
+    if (options.reduce_op == ReduceOp::average && !backend.averages(dtype)) {
       throw_error(Errc::unsupported,
                   "{} has a gradient of {}, whose average backend {} does not form; DdpOptions::reduce_op = "
                   "ReduceOp::sum reduces it, in a type that holds the sum",
-                  {described, name(parameters[i].gradient.dtype), backend_name});
+                  {described, name(dtype), backend.name});
     }
   }
   for (std::size_t i = 0; i < buffers.size(); ++i) {
-    detail::check_device<Backend>(format_text("buffer {} of the model", {i}), buffers[i].device, communication);
+    detail::check_device(backend, format_text("buffer {} of the model", {i}), buffers[i].device, communication);
   }
 }
+
+#endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE::ddp

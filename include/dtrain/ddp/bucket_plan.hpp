@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "dtrain/core/config.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/types/buffer_view.hpp"
@@ -56,11 +57,7 @@ struct BucketPlan {
 inline constexpr std::size_t arena_alignment = 64;
 
 /// Backward passes produce the last parameter's gradient first.
-inline std::vector<std::size_t> reverse_order(std::size_t count) {
-  std::vector<std::size_t> order(count);
-  std::iota(order.rbegin(), order.rend(), std::size_t{0});
-  return order;
-}
+std::vector<std::size_t> reverse_order(std::size_t count);
 
 /// The cap of a bucket opened when `remaining` of `total` bytes are not yet placed: at most bucket_bytes, at least the
 /// first bucket's cap, and between these the smaller of
@@ -79,6 +76,42 @@ namespace detail {
 constexpr std::size_t padded(std::size_t bytes) noexcept {
   return (bytes + arena_alignment - 1) / arena_alignment * arena_alignment;
 }
+
+}  // namespace detail
+
+/// Pure and deterministic: the same arguments give the same plan on every rank.
+/// - Parameters fill buckets in `ready_order`, each the open bucket of its dtype and device: alternating kinds do not
+/// cut buckets short.
+/// - Buckets are ordered by the ready position of their last parameter.
+/// - A parameter larger than the cap has its own bucket; one of 0 bytes takes no space.
+/// @throws Error (invalid_argument) if `ready_order` is not a permutation, (limit) beyond 2^60 bytes.
+BucketPlan plan_buckets(std::span<const GradientSize> sizes, std::span<const std::size_t> ready_order,
+                        BucketCaps caps = {});
+
+/// Plans for the reverse order of the parameters.
+BucketPlan plan_buckets(std::span<const GradientSize> sizes, BucketCaps caps = {});
+
+/// The elements of `planned` in the arena at `arena`, with padding: zeros, which every reduction leaves zero.
+inline BufferView range_of(const PlannedBucket& planned, std::byte* arena) noexcept {
+  std::byte* const data = planned.bytes == 0 ? nullptr : arena + planned.offset;
+  return {data, planned.bytes / size_bytes(planned.dtype), planned.dtype, planned.device};
+}
+
+/// The ranges of all buckets of `plan`.
+std::vector<BufferView> ranges_of(const BucketPlan& plan, std::byte* arena);
+
+/// The number of gradients of each bucket.
+std::vector<std::size_t> parameter_counts(const BucketPlan& plan);
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED std::vector<std::size_t> reverse_order(std::size_t count) {
+  std::vector<std::size_t> order(count);
+  std::iota(order.rbegin(), order.rend(), std::size_t{0});
+  return order;
+}
+
+namespace detail {
 
 /// @throws Error (invalid_argument) unless `order` names each of `count` parameters once.
 inline void check_order(std::span<const std::size_t> order, std::size_t count) {
@@ -118,14 +151,8 @@ struct OpenBucket {
 
 }  // namespace detail
 
-/// Pure and deterministic: the same arguments give the same plan on every rank.
-/// - Parameters fill buckets in `ready_order`, each the open bucket of its dtype and device: alternating kinds do not
-/// cut buckets short.
-/// - Buckets are ordered by the ready position of their last parameter.
-/// - A parameter larger than the cap has its own bucket; one of 0 bytes takes no space.
-/// @throws Error (invalid_argument) if `ready_order` is not a permutation, (limit) beyond 2^60 bytes.
-inline BucketPlan plan_buckets(std::span<const GradientSize> sizes, std::span<const std::size_t> ready_order,
-                               BucketCaps caps = {}) {
+DTRAIN_DEFINED BucketPlan plan_buckets(std::span<const GradientSize> sizes, std::span<const std::size_t> ready_order,
+                                       BucketCaps caps) {
   detail::check_order(ready_order, sizes.size());
   caps.first_bucket_bytes = std::min(caps.first_bucket_bytes, caps.bucket_bytes);
   std::size_t remaining = detail::arena_bytes_of(sizes);
@@ -173,19 +200,11 @@ inline BucketPlan plan_buckets(std::span<const GradientSize> sizes, std::span<co
   return plan;
 }
 
-/// Plans for the reverse order of the parameters.
-inline BucketPlan plan_buckets(std::span<const GradientSize> sizes, BucketCaps caps = {}) {
+DTRAIN_DEFINED BucketPlan plan_buckets(std::span<const GradientSize> sizes, BucketCaps caps) {
   return plan_buckets(sizes, reverse_order(sizes.size()), caps);
 }
 
-/// The elements of `planned` in the arena at `arena`, with padding: zeros, which every reduction leaves zero.
-inline BufferView range_of(const PlannedBucket& planned, std::byte* arena) noexcept {
-  std::byte* const data = planned.bytes == 0 ? nullptr : arena + planned.offset;
-  return {data, planned.bytes / size_bytes(planned.dtype), planned.dtype, planned.device};
-}
-
-/// The ranges of all buckets of `plan`.
-inline std::vector<BufferView> ranges_of(const BucketPlan& plan, std::byte* arena) {
+DTRAIN_DEFINED std::vector<BufferView> ranges_of(const BucketPlan& plan, std::byte* arena) {
   std::vector<BufferView> ranges;
   ranges.reserve(plan.buckets.size());
   for (const PlannedBucket& bucket : plan.buckets) {
@@ -194,8 +213,7 @@ inline std::vector<BufferView> ranges_of(const BucketPlan& plan, std::byte* aren
   return ranges;
 }
 
-/// The number of gradients of each bucket.
-inline std::vector<std::size_t> parameter_counts(const BucketPlan& plan) {
+DTRAIN_DEFINED std::vector<std::size_t> parameter_counts(const BucketPlan& plan) {
   std::vector<std::size_t> counts;
   counts.reserve(plan.buckets.size());
   for (const PlannedBucket& bucket : plan.buckets) {
@@ -203,5 +221,7 @@ inline std::vector<std::size_t> parameter_counts(const BucketPlan& plan) {
   }
   return counts;
 }
+
+#endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE::ddp

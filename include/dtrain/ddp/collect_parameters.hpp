@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "dtrain/core/config.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/ddp/bucket_plan.hpp"
@@ -23,66 +24,13 @@ inline constexpr std::size_t max_parameter_name_bytes = 1024;
 
 namespace detail {
 
-inline std::string kind(const TensorView& view) {
-  return format_text("{} {} on {}", {name(view.dtype), to_string(view.shape), to_string(view.device)});
-}
-
-/// Rejects overlapping gradients: a tied parameter listed twice would be reduced twice.
-inline void check_gradients_are_apart(std::span<const Parameter> parameters) {
-  std::vector<std::size_t> by_address;
-  for (std::size_t i = 0; i < parameters.size(); ++i) {
-    if (parameters[i].gradient.data != nullptr && parameters[i].gradient.bytes() != 0) {
-      by_address.push_back(i);
-    }
-  }
-  std::sort(by_address.begin(), by_address.end(), [&parameters](std::size_t a, std::size_t b) {
-    return std::less<>{}(parameters[a].gradient.data, parameters[b].gradient.data);
-  });
-  for (std::size_t next = 1; next < by_address.size(); ++next) {
-    const std::size_t a = by_address[next - 1];
-    const std::size_t b = by_address[next];
-    const TensorView& before = parameters[a].gradient;
-    if (std::less<>{}(parameters[b].gradient.data, before.data + before.bytes())) {
-      throw_error(Errc::invalid_argument, "the gradients of {} and {} share memory; list a tied parameter once",
-                  {describe_parameter(std::min(a, b), parameters[std::min(a, b)].name),
-                   describe_parameter(std::max(a, b), parameters[std::max(a, b)].name)});
-    }
-  }
-}
+std::string kind(const TensorView& view);
 
 }  // namespace detail
 
 /// @param binds whether the model has bind_gradient: its gradients then need no memory of their own
 /// @throws Error (invalid_argument)
-inline void check_parameters(std::span<const Parameter> parameters, bool binds) {
-  if (parameters.empty()) {
-    throw_error(Errc::invalid_argument, "the model's parameters() is empty: there is nothing to train");
-  }
-  for (std::size_t i = 0; i < parameters.size(); ++i) {
-    const TensorView& value = parameters[i].value;
-    const TensorView& gradient = parameters[i].gradient;
-    const std::string described = describe_parameter(i, parameters[i].name);
-    if (parameters[i].name.size() > max_parameter_name_bytes) {
-      throw_error(Errc::invalid_argument, "the name of {}... has {} bytes; the most is {}",
-                  {describe_parameter(i, parameters[i].name.substr(0, 128)), parameters[i].name.size(),
-                   max_parameter_name_bytes});
-    }
-    if (value.shape != gradient.shape || value.dtype != gradient.dtype || value.device != gradient.device) {
-      throw_error(Errc::invalid_argument, "the value of {} is {}, its gradient is {}; they must be alike",
-                  {described, detail::kind(value), detail::kind(gradient)});
-    }
-    if (value.data == nullptr && value.bytes() != 0) {
-      throw_error(Errc::invalid_argument, "the value of {} has no memory; allocate it before DistributedDataParallel",
-                  {described});
-    }
-    if (gradient.data == nullptr && gradient.bytes() != 0 && !binds) {
-      throw_error(Errc::invalid_argument,
-                  "the gradient of {} has no memory; allocate it, or give the model bind_gradient(i, view)",
-                  {described});
-    }
-  }
-  detail::check_gradients_are_apart(parameters);
-}
+void check_parameters(std::span<const Parameter> parameters, bool binds);
 
 /// The model's present parameters. Names are copied, tensors are not.
 template <Model M>
@@ -115,7 +63,72 @@ std::vector<TensorView> collect_buffers(M& model) {
 }
 
 /// Sizes of the gradients, for plan_buckets.
-inline std::vector<GradientSize> gradient_sizes(std::span<const Parameter> parameters) {
+std::vector<GradientSize> gradient_sizes(std::span<const Parameter> parameters);
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED std::string detail::kind(const TensorView& view) {
+  return format_text("{} {} on {}", {name(view.dtype), to_string(view.shape), to_string(view.device)});
+}
+
+namespace detail {
+
+/// Rejects overlapping gradients: a tied parameter listed twice would be reduced twice.
+inline void check_gradients_are_apart(std::span<const Parameter> parameters) {
+  std::vector<std::size_t> by_address;
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    if (parameters[i].gradient.data != nullptr && parameters[i].gradient.bytes() != 0) {
+      by_address.push_back(i);
+    }
+  }
+  std::sort(by_address.begin(), by_address.end(), [&parameters](std::size_t a, std::size_t b) {
+    return std::less<>{}(parameters[a].gradient.data, parameters[b].gradient.data);
+  });
+  for (std::size_t next = 1; next < by_address.size(); ++next) {
+    const std::size_t a = by_address[next - 1];
+    const std::size_t b = by_address[next];
+    const TensorView& before = parameters[a].gradient;
+    if (std::less<>{}(parameters[b].gradient.data, before.data + before.bytes())) {
+      throw_error(Errc::invalid_argument, "the gradients of {} and {} share memory; list a tied parameter once",
+                  {describe_parameter(std::min(a, b), parameters[std::min(a, b)].name),
+                   describe_parameter(std::max(a, b), parameters[std::max(a, b)].name)});
+    }
+  }
+}
+
+}  // namespace detail
+
+DTRAIN_DEFINED void check_parameters(std::span<const Parameter> parameters, bool binds) {
+  if (parameters.empty()) {
+    throw_error(Errc::invalid_argument, "the model's parameters() is empty: there is nothing to train");
+  }
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const TensorView& value = parameters[i].value;
+    const TensorView& gradient = parameters[i].gradient;
+    const std::string described = describe_parameter(i, parameters[i].name);
+    if (parameters[i].name.size() > max_parameter_name_bytes) {
+      throw_error(Errc::invalid_argument, "the name of {}... has {} bytes; the most is {}",
+                  {describe_parameter(i, parameters[i].name.substr(0, 128)), parameters[i].name.size(),
+                   max_parameter_name_bytes});
+    }
+    if (value.shape != gradient.shape || value.dtype != gradient.dtype || value.device != gradient.device) {
+      throw_error(Errc::invalid_argument, "the value of {} is {}, its gradient is {}; they must be alike",
+                  {described, detail::kind(value), detail::kind(gradient)});
+    }
+    if (value.data == nullptr && value.bytes() != 0) {
+      throw_error(Errc::invalid_argument, "the value of {} has no memory; allocate it before DistributedDataParallel",
+                  {described});
+    }
+    if (gradient.data == nullptr && gradient.bytes() != 0 && !binds) {
+      throw_error(Errc::invalid_argument,
+                  "the gradient of {} has no memory; allocate it, or give the model bind_gradient(i, view)",
+                  {described});
+    }
+  }
+  detail::check_gradients_are_apart(parameters);
+}
+
+DTRAIN_DEFINED std::vector<GradientSize> gradient_sizes(std::span<const Parameter> parameters) {
   std::vector<GradientSize> sizes;
   sizes.reserve(parameters.size());
   for (const Parameter& parameter : parameters) {
@@ -123,5 +136,7 @@ inline std::vector<GradientSize> gradient_sizes(std::span<const Parameter> param
   }
   return sizes;
 }
+
+#endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE::ddp

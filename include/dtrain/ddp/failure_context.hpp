@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "dtrain/core/config.hpp"
 #include "dtrain/core/failure_latch.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
@@ -23,7 +24,15 @@ struct FailureContext {
   std::function<void(bool unwinding)> step_abandoned{};
 
   /// Reports to the job that this rank failed with `text`.
-  void report_exception(std::string text) const { latch->report({CauseKind::exception, rank, host, std::move(text)}); }
+  void report_exception(std::string text) const;
 };
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED void FailureContext::report_exception(std::string text) const {
+  latch->report({CauseKind::exception, rank, host, std::move(text)});
+}
+
+#endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE::ddp

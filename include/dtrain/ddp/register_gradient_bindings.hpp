@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "dtrain/core/config.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/ddp/parameter.hpp"
@@ -18,7 +19,12 @@ namespace DTRAIN_NAMESPACE::ddp {
 /// Identifies a parameter by the address of its value.
 /// @returns an object that prevents other wrappers from binding these gradients while it lives
 /// @throws Error (invalid_argument) if one is bound already
-inline std::unique_ptr<group::GradientBinding> register_gradient_bindings(
+std::unique_ptr<group::GradientBinding> register_gradient_bindings(
+    std::shared_ptr<group::GradientBindingRegistry> registry, std::span<const Parameter> parameters);
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED std::unique_ptr<group::GradientBinding> register_gradient_bindings(
     std::shared_ptr<group::GradientBindingRegistry> registry, std::span<const Parameter> parameters) {
   auto binding = std::make_unique<group::GradientBinding>(std::move(registry));
   for (std::size_t i = 0; i < parameters.size(); ++i) {
@@ -32,5 +38,7 @@ inline std::unique_ptr<group::GradientBinding> register_gradient_bindings(
   }
   return binding;
 }
+
+#endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE::ddp

@@ -12,6 +12,7 @@
 #include "dtrain/core/failure_latch.hpp"
 #include "dtrain/core/types/reduce_op.hpp"
 #include "dtrain/group/gradient_binding_registry.hpp"
+#include "dtrain/group/rank_context.hpp"
 
 namespace DTRAIN_NAMESPACE::group {
 
@@ -24,10 +25,11 @@ class GroupInternals {
 
   explicit GroupInternals(std::shared_ptr<State> state) noexcept : state_(std::move(state)) {}
 
+  /// What this rank's groups share.
+  const auto& rank_context() const noexcept { return state_->rank_context(); }
+
   /// Holds the job's first cause.
-  const std::shared_ptr<FailureLatch>& failure() const noexcept {
-    return state_->rank_context()->control_plane.failure();
-  }
+  const std::shared_ptr<FailureLatch>& failure() const noexcept { return rank_context()->control_plane.failure(); }
 
   /// Collective, blocking: opens a new channel, which never waits for another. Every rank opens the same channels in
   /// the same order. Error sentences contain `purpose`, and the text of `describe` for an operation unless it is empty.
@@ -37,38 +39,43 @@ class GroupInternals {
     return state_->open_channel(purpose, accumulate, describe);
   }
 
+  /// Sets entries of the group's store in the background.
+  WaitUntilSet set_in_background(StoreEntries entries) const {
+    return rank_context()->set_in_background(state_->store(), std::move(entries));
+  }
+
   /// Counts 1, 2, ... for each purpose. Ranks that call it in the same order get the same number, for keys that are
   /// used once. Blocking: no.
   int next_number(const std::string& purpose) const { return state_->next_number(purpose); }
 
   /// The gradients that this rank's wrappers have bound, in all its groups.
   const std::shared_ptr<GradientBindingRegistry>& gradient_bindings() const noexcept {
-    return state_->rank_context()->gradient_bindings;
+    return rank_context()->gradient_bindings;
   }
 
   /// Reports to the job that this rank failed. Every rank fails with `text` as the cause, unless another cause came
   /// first. Blocking: until the job has the report, 2 s at most.
   /// @param failed_rank Error::rank(): the rank of the job that the exception is about
   void report_exception(const std::string& text, std::optional<int> failed_rank = {}) const noexcept {
-    state_->rank_context()->report_exception(text, failed_rank);
+    rank_context()->report_exception(text, failed_rank);
   }
 
   /// Reports that a step was destroyed before it finished. While an exception unwinds, the report waits 100 ms, so that
   /// the caller that catches the exception can report its text first. Blocking: no.
   void report_abandoned_step(bool unwinding) const noexcept {
     const auto grace = unwinding ? std::chrono::milliseconds(100) : std::chrono::milliseconds(0);
-    state_->rank_context()->report_after(grace, "a step was abandoned without finish()");
+    rank_context()->report_after(grace, "a step was abandoned without finish()");
   }
 
   /// Keeps `work` until this rank leaves: for channels that an exception unwinds. If they closed at once, the peers
   /// would report that this rank left before the caller that catches the exception reports its cause.
   void keep_alive_until_leave(std::shared_ptr<void> work) const noexcept {
-    state_->rank_context()->keep_alive_until_leave(std::move(work));
+    rank_context()->keep_alive_until_leave(std::move(work));
   }
 
   /// @throws Error (invalid_argument) in a coroutine on the control loop, where a blocking call would wait for
   /// itself; and in a process that the rank forked.
-  void require_may_block() const { state_->rank_context()->require_may_block(); }
+  void require_may_block() const { rank_context()->require_may_block(); }
 
  private:
   std::shared_ptr<State> state_;

@@ -5,22 +5,35 @@
 #include <algorithm>
 #include <chrono>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "dtrain/core/cause.hpp"
 #include "dtrain/core/config.hpp"
+#include "dtrain/core/deadline.hpp"
 #include "dtrain/core/process/owning_process.hpp"
+#include "dtrain/core/types/reduce_op.hpp"
 #include "dtrain/group/gradient_binding_registry.hpp"
+#include "dtrain/identity/process_identity.hpp"
+#include "dtrain/rendezvous/client/store.hpp"
 #include "dtrain/rendezvous/control/control_plane.hpp"
 #include "dtrain/rendezvous/control/task_runner.hpp"
+#include "dtrain/rendezvous/protocol/secret.hpp"
 #include "dtrain/stream/host/stream_registry.hpp"
 
 namespace DTRAIN_NAMESPACE::group {
+
+/// Keys and values for the store.
+using StoreEntries = std::vector<std::pair<std::string, std::string>>;
+
+/// Blocking: until the store has the entries. @throws the job's first cause; Error (timeout)
+using WaitUntilSet = std::function<void(Deadline)>;
 
 /// Shared by the rank's groups. The destructor leaves the job; if an exception is unwinding the stack, the rank has
 /// failed instead and the other ranks are notified. In a forked process reports and the destructor do nothing.
@@ -63,6 +76,9 @@ class RankContext {
     }
   }
 
+  /// Sets the entries in the background, one after the other.
+  WaitUntilSet set_in_background(const rendezvous::Store& store, StoreEntries entries);
+
   /// Lifetime: `channel` is removed before it is destroyed.
   void add(Closable& channel) {
     const std::lock_guard lock(mutex_);
@@ -96,6 +112,23 @@ class RankContext {
   const OwningProcess process_;
   int exceptions_at_start_ = std::uncaught_exceptions();
 };
+
+/// A backend's pre_join_blocking (backend::HasPreJoin).
+using PreJoin = std::shared_ptr<void> (*)(const identity::ProcessIdentity& identity,
+                                          std::optional<rendezvous::Secret>& secret, Deadline deadline);
+
+/// Settings that must be the same on all ranks. DistributedDataParallel compares models and their options.
+struct RequiredSettings {
+  std::string_view launcher;
+  std::string_view backend;
+  std::string_view topology;
+  Accumulate accumulate;
+};
+
+/// Collective, blocking: joins the job as the rank that `worker` describes. @param pre_join null if there is none
+/// @throws as ControlPlane
+std::shared_ptr<RankContext> join_job_blocking(const rendezvous::ControlPlaneOptions& worker, PreJoin pre_join,
+                                               const RequiredSettings& required);
 
 }  // namespace DTRAIN_NAMESPACE::group
 

@@ -11,10 +11,12 @@
 #include <vector>
 
 #include "dtrain/async/loop/event_loop.hpp"
+#include "dtrain/async/loop_handle.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/group/rank_context.hpp"
+#include "dtrain/rendezvous/membership/job_settings.hpp"
 
 namespace DTRAIN_NAMESPACE::group {
 
@@ -24,6 +26,12 @@ inline async::Task<void> report_later(async::EventLoop& loop, std::chrono::milli
                                       std::shared_ptr<FailureLatch> latch, Cause cause) {
   co_await loop.sleep_for(grace);
   latch->report(cause);
+}
+
+inline async::Task<void> set_all(rendezvous::Store store, std::shared_ptr<const StoreEntries> entries) {
+  for (const auto& [key, value] : *entries) {
+    co_await store.set(key, value);
+  }
 }
 
 }  // namespace detail
@@ -93,6 +101,13 @@ DTRAIN_DEFINED void RankContext::report_after(std::chrono::milliseconds grace, s
   }
 }
 
+DTRAIN_DEFINED WaitUntilSet RankContext::set_in_background(const rendezvous::Store& store, StoreEntries entries) {
+  const auto shared = std::make_shared<const StoreEntries>(std::move(entries));
+  auto make = [store, shared] { return detail::set_all(store, shared); };
+  const auto setting = std::make_shared<async::BackgroundTask<void>>(tasks.start(std::move(make)));
+  return [setting](Deadline deadline) { setting->wait(deadline); };
+}
+
 DTRAIN_DEFINED void RankContext::leave_blocking() {
   left_ = true;
   tasks.close_blocking();
@@ -114,6 +129,21 @@ DTRAIN_DEFINED Cause RankContext::exception_cause(std::string text, std::optiona
     return {CauseKind::exception, *failed_rank, {}, std::move(text)};  // the text may name its host
   }
   return {CauseKind::exception, self.rank, self.host, std::move(text)};
+}
+
+DTRAIN_DEFINED std::shared_ptr<RankContext> join_job_blocking(const rendezvous::ControlPlaneOptions& worker,
+                                                              PreJoin pre_join, const RequiredSettings& required) {
+  rendezvous::ControlPlaneOptions self = worker;
+  std::shared_ptr<void> base;
+  if (pre_join != nullptr) {
+    base = pre_join(self.identity, self.secret, Deadline::after(self.timeout));
+  }
+  rendezvous::JobSettings settings;
+  settings.add("launcher", required.launcher).add("backend", required.backend).add("topology", required.topology);
+  settings.add("DTRAIN_TIMEOUT_SECONDS", std::to_string(std::chrono::duration<double>(self.timeout).count()));
+  settings.add("GroupOptions::accumulate", name(required.accumulate));
+  self.settings = settings.text();
+  return {new RankContext(self, std::move(base)), rendezvous::OffThreadDeleter()};
 }
 
 }  // namespace DTRAIN_NAMESPACE::group

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "dtrain/core/config.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/serializer.hpp"
 #include "dtrain/core/text/format_text.hpp"
@@ -49,7 +50,21 @@ struct ModelSignature {
 };
 
 /// A number of extents as u8, and each as i64.
-inline void fields(Serializer& of, Shape& shape) {
+void fields(Serializer& of, Shape& shape);
+
+/// Those that checkpoint files have as well.
+void tensor_fields(Serializer& of, ParameterSignature& tensor);
+
+/// Equal signatures give the same bytes; different signatures give different bytes.
+void fields(Serializer& of, ModelSignature& signature);
+
+/// The signature of a model's parameters and buffers, in the model's order.
+ModelSignature model_signature(std::span<const Parameter> parameters, const DdpOptions& options,
+                               std::span<const TensorView> buffers = {}, bool scales_averages = false);
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED void fields(Serializer& of, Shape& shape) {
   std::array<std::int64_t, Shape::max_rank> extents{};
   std::copy(shape.extents().begin(), shape.extents().end(), extents.begin());
   auto rank = static_cast<std::uint8_t>(shape.extents().size());
@@ -64,15 +79,13 @@ inline void fields(Serializer& of, Shape& shape) {
   }
 }
 
-/// Those that checkpoint files have as well.
-inline void tensor_fields(Serializer& of, ParameterSignature& tensor) {
+DTRAIN_DEFINED void tensor_fields(Serializer& of, ParameterSignature& tensor) {
   of.raw_text(tensor.name, max_parameter_name_bytes);
   of.choice(tensor.dtype, first_dtype, last_dtype);
   fields(of, tensor.shape);
 }
 
-/// Equal signatures give the same bytes; different signatures give different bytes.
-inline void fields(Serializer& of, ModelSignature& signature) {
+DTRAIN_DEFINED void fields(Serializer& of, ModelSignature& signature) {
   of.constant("dtrain ddp 5\n");
   of.number(signature.bucket_bytes);
   of.number(signature.first_bucket_bytes);
@@ -89,9 +102,8 @@ inline void fields(Serializer& of, ModelSignature& signature) {
   });
 }
 
-/// The signature of a model's parameters and buffers, in the model's order.
-inline ModelSignature model_signature(std::span<const Parameter> parameters, const DdpOptions& options,
-                                      std::span<const TensorView> buffers = {}, bool scales_averages = false) {
+DTRAIN_DEFINED ModelSignature model_signature(std::span<const Parameter> parameters, const DdpOptions& options,
+                                              std::span<const TensorView> buffers, bool scales_averages) {
   ModelSignature signature{options.bucket_bytes,
                            options.first_bucket_bytes,
                            options.reduce_op,
@@ -113,5 +125,7 @@ inline ModelSignature model_signature(std::span<const Parameter> parameters, con
   }
   return signature;
 }
+
+#endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE::ddp

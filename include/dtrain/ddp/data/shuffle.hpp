@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "dtrain/core/config.hpp"
 #include "dtrain/core/version.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
@@ -49,7 +50,11 @@ constexpr SplitMix64 epoch_generator(std::uint64_t seed, std::uint64_t epoch) no
 }
 
 /// Fisher-Yates shuffle, from the last position down, with draws of `epoch_generator(seed, epoch)`.
-inline std::vector<std::size_t> shuffled_order(std::size_t count, std::uint64_t seed, std::uint64_t epoch) {
+std::vector<std::size_t> shuffled_order(std::size_t count, std::uint64_t seed, std::uint64_t epoch);
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED std::vector<std::size_t> shuffled_order(std::size_t count, std::uint64_t seed, std::uint64_t epoch) {
   std::vector<std::size_t> order(count);
   std::iota(order.begin(), order.end(), std::size_t{0});
   SplitMix64 generator = epoch_generator(seed, epoch);
@@ -58,5 +63,7 @@ inline std::vector<std::size_t> shuffled_order(std::size_t count, std::uint64_t 
   }
   return order;
 }
+
+#endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE::ddp

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <string>
 
+#include "dtrain/core/config.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/ddp/profile/step_meter.hpp"
 
@@ -29,18 +30,24 @@ struct ReducerStatistics {
 namespace detail {
 
 /// "12.3 ms": the mean over `steps`.
-inline std::string milliseconds_text(std::chrono::nanoseconds sum, std::uint64_t steps) {
+std::string milliseconds_text(std::chrono::nanoseconds sum, std::uint64_t steps);
+
+}  // namespace detail
+
+/// Means over the steps: "a step of 200: forward 3.1 ms, backward 8.2 ms, communication 5 ms (hidden 4.4 ms), exposed
+/// 0.6 ms, 100 MB in 12 buckets". Omits times that were not measured. Gives the reason if less than 1% was hidden.
+std::string to_string(const ReducerStatistics& statistics);
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED std::string detail::milliseconds_text(std::chrono::nanoseconds sum, std::uint64_t steps) {
   char text[48];
   std::snprintf(text, sizeof(text), "%.3g ms",
                 steps == 0 ? 0.0 : static_cast<double>(sum.count()) / 1e6 / static_cast<double>(steps));
   return text;
 }
 
-}  // namespace detail
-
-/// Means over the steps: "a step of 200: forward 3.1 ms, backward 8.2 ms, communication 5 ms (hidden 4.4 ms), exposed
-/// 0.6 ms, 100 MB in 12 buckets". Omits times that were not measured. Gives the reason if less than 1% was hidden.
-inline std::string to_string(const ReducerStatistics& statistics) {
+DTRAIN_DEFINED std::string to_string(const ReducerStatistics& statistics) {
   const StepTimes& times = statistics.times;
   const auto part = [&](const char* what, std::chrono::nanoseconds sum) {
     return what + detail::milliseconds_text(sum, statistics.steps);
@@ -67,5 +74,7 @@ inline std::string to_string(const ReducerStatistics& statistics) {
            : part(", finish ", times.exposed),
        bytes, statistics.buckets, statistics.buckets == 1 ? " bucket" : " buckets"});
 }
+
+#endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE::ddp

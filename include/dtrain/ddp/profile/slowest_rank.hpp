@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "dtrain/backend/setup/store_gather.hpp"
+#include "dtrain/core/config.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/ddp/profile/reducer_statistics.hpp"
@@ -25,7 +26,16 @@ struct SlowestRank {
 };
 
 /// "slowest rank 3 (11.2 ms a step, mean 10.1 ms)".
-inline std::string to_string(const SlowestRank& slowest) {
+std::string to_string(const SlowestRank& slowest);
+
+/// Collective, blocking: rank 0 reads every rank's times and publishes the slowest. O(ranks) messages to rank 0: for
+/// reports, not for every step. @param prefix used once; `deadline` bounds each wait
+SlowestRank find_slowest_rank_blocking(const backend::StoreRef& store, const std::string& prefix,
+                                       const ReducerStatistics& mine, int rank, int world_size, Deadline deadline);
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED std::string to_string(const SlowestRank& slowest) {
   return format_text(
       "slowest rank {} ({} a step, mean {})",
       {slowest.rank, detail::milliseconds_text(slowest.computing, 1), detail::milliseconds_text(slowest.typical, 1)});
@@ -46,11 +56,9 @@ inline std::int64_t take_number(std::string_view& text) {
 
 }  // namespace detail
 
-/// Collective, blocking: rank 0 reads every rank's times and publishes the slowest. O(ranks) messages to rank 0: for
-/// reports, not for every step. @param prefix used once; `deadline` bounds each wait
-inline SlowestRank find_slowest_rank_blocking(const backend::StoreRef& store, const std::string& prefix,
-                                              const ReducerStatistics& mine, int rank, int world_size,
-                                              Deadline deadline) {
+DTRAIN_DEFINED SlowestRank find_slowest_rank_blocking(const backend::StoreRef& store, const std::string& prefix,
+                                                      const ReducerStatistics& mine, int rank, int world_size,
+                                                      Deadline deadline) {
   const auto own = [&] {
     const auto steps = static_cast<std::int64_t>(mine.steps == 0 ? 1 : mine.steps);
     return std::to_string((mine.times.forward + mine.times.backward).count() / steps);
@@ -75,5 +83,7 @@ inline SlowestRank find_slowest_rank_blocking(const backend::StoreRef& store, co
   slowest.typical = std::chrono::nanoseconds(detail::take_number(rest));
   return slowest;
 }
+
+#endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE::ddp

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "dtrain/core/config.hpp"
 #include "dtrain/ddp/profile/step_record.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
@@ -41,19 +42,7 @@ class StepRecorder {
   }
 
   /// The records in the ring of steps from `first_step` on, in the order in which they were written. Allocates.
-  std::vector<StepRecord> records(std::uint64_t first_step = 0) const {
-    std::vector<StepRecord> found;
-    const std::uint64_t end = next_.load(std::memory_order_acquire);
-    const std::uint64_t begin = end > slots_.size() ? end - slots_.size() : 0;
-    found.reserve(static_cast<std::size_t>(end - begin));
-    for (std::uint64_t number = begin; number < end; ++number) {
-      StepRecord record;
-      if (read(number, record) && record.step >= first_step) {
-        found.push_back(record);
-      }
-    }
-    return found;
-  }
+  std::vector<StepRecord> records(std::uint64_t first_step = 0) const;
 
   /// Number of records ever written; beyond the capacity, the oldest are lost.
   std::uint64_t written() const noexcept { return next_.load(std::memory_order_relaxed); }
@@ -84,5 +73,23 @@ class StepRecorder {
   std::vector<RecordSlot> slots_;
   std::atomic<std::uint64_t> next_{0};
 };
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED std::vector<StepRecord> StepRecorder::records(std::uint64_t first_step) const {
+  std::vector<StepRecord> found;
+  const std::uint64_t end = next_.load(std::memory_order_acquire);
+  const std::uint64_t begin = end > slots_.size() ? end - slots_.size() : 0;
+  found.reserve(static_cast<std::size_t>(end - begin));
+  for (std::uint64_t number = begin; number < end; ++number) {
+    StepRecord record;
+    if (read(number, record) && record.step >= first_step) {
+      found.push_back(record);
+    }
+  }
+  return found;
+}
+
+#endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE::ddp

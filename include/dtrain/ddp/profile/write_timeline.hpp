@@ -2,7 +2,6 @@
 /// @file
 /// Timeline of a whole job, gathered and written by rank 0.
 
-#include <algorithm>
 #include <cstddef>
 #include <optional>
 #include <span>
@@ -11,8 +10,9 @@
 #include <vector>
 
 #include "dtrain/core/error.hpp"
-#include "dtrain/core/text/format_text.hpp"
+#include "dtrain/core/serializer.hpp"
 #include "dtrain/core/text/sanitize.hpp"
+#include "dtrain/ddp/agreement/chunks.hpp"
 #include "dtrain/ddp/agreement/rank0_task.hpp"
 #include "dtrain/ddp/checkpoint/atomic_file.hpp"
 #include "dtrain/ddp/profile/clock_offset.hpp"
@@ -21,36 +21,6 @@
 #include "dtrain/ddp/profile/timeline.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
-
-namespace detail {
-
-inline constexpr std::size_t timeline_chunk_bytes = std::size_t{512} << 10;  // the store bounds its values
-
-/// Sets `key/0`, `key/1`, ..., and their number under `key`.
-template <class Store>
-void put_chunks_blocking(const Store& store, const std::string& key, const std::string& text) {
-  std::size_t chunks = 0;
-  for (std::size_t at = 0; at < text.size(); at += timeline_chunk_bytes) {
-    store.set(format_text("{}/{}", {key, chunks++}), text.substr(at, timeline_chunk_bytes)).wait();
-  }
-  store.set(key, to_bytes(chunks)).wait();
-}
-
-/// Reads the chunks of put_chunks_blocking and erases them from the store.
-template <class Store>
-std::string take_chunks_blocking(const Store& store, const std::string& key) {
-  constexpr std::size_t most = max_timeline_bytes / timeline_chunk_bytes + 1;
-  const std::string count = store.take(key, 1).wait();
-  const std::size_t chunks = std::min(from_bytes<std::size_t>(count, "the number of a timeline's parts"), most);
-  std::string text;
-  for (std::size_t chunk = 0; chunk < chunks; ++chunk) {
-    const std::string name = format_text("{}/{}", {key, chunk});
-    text += store.take(name, 1).wait();
-  }
-  return text;
-}
-
-}  // namespace detail
 
 /// Rank 0 writes the records of all ranks (DistributedDataParallel::records) to `path` as a trace for Perfetto and
 /// chrome://tracing, on rank 0's clock. The clock offsets of ranks on other hosts are estimated now; the trace contains
@@ -68,14 +38,22 @@ void write_timeline(const Group& group, const std::string& path, std::vector<Ste
   RankTimeline own{group.rank(), group.members().host, clock.offset, clock.uncertainty, std::move(records)};
   const std::size_t most = max_timeline_bytes / step_record_bytes / static_cast<std::size_t>(ranks);
   if (group.rank() != 0) {
-    detail::put_chunks_blocking(store, std::to_string(group.rank()), serialise(own, most));
+    const std::string key = std::to_string(group.rank());
+    const std::string bytes = serialise(std::move(own), most);
+    for (const auto& [name, value] : chunks_of(key, bytes)) {
+      store.set(name, value).wait();
+    }
+    store.set(key, to_bytes(bytes.size())).wait();
   }
   static_cast<void>(detail::run_on_rank0_blocking(group, "writing the file " + sanitize(path), [&] {
     std::vector<RankTimeline> all;
     all.push_back(std::move(own));
     for (int rank = 1; rank < ranks; ++rank) {
-      std::optional<RankTimeline> other =
-          parse_rank_timeline(rank, detail::take_chunks_blocking(store, std::to_string(rank)));
+      const std::string key = std::to_string(rank);
+      const auto take = [&store](const std::string& name) { return store.take(name, 1).wait(); };
+      const auto size = from_bytes<std::size_t>(take(key), "the size of a timeline");
+      std::optional<RankTimeline> other;
+      if (size <= 2 * max_timeline_bytes) other = parse_rank_timeline(rank, join_chunks(key, size, take));
       if (!other) throw_error(Errc::protocol, "the timeline of rank {} cannot be read", {rank});
       all.push_back(*std::move(other));
     }

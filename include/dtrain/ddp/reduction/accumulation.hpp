@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "dtrain/core/config.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/ddp/failure_context.hpp"
 #include "dtrain/ddp/profile/step_meter.hpp"
@@ -50,21 +51,9 @@ class Accumulation final : public Step::Target {
 
   /// @throws Error (invalid_argument) if the gradient is in other memory than the parameter's own: the next step does
   /// not read that
-  void ready(const ReadyGradient& gradient) override {
-    gradients_->check(gradient);
-    if (gradients_->memory_of(gradient) != (*gradients_)[gradient.parameter].own) {
-      gradients_->names().refuse_ready(gradient.parameter,
-                                       "came with other memory under no_sync(); add the gradient to the parameter's "
-                                       "own, which the next step without no_sync() reduces");
-    }
-    context_->latch->throw_if_failed(context_->rank);
-    (*accumulated_)[gradient.parameter] = gradient.stream.value_or(StreamHandle{});
-  }
+  void ready(const ReadyGradient& gradient) override;
 
-  void finish() override {
-    meter_->finished_unreduced();
-    context_->latch->throw_if_failed(context_->rank);
-  }
+  void finish() override;
   void abandon(bool) noexcept override {}  // no other rank waits for it
 
  private:
@@ -73,5 +62,25 @@ class Accumulation final : public Step::Target {
   const FailureContext* context_;
   StepMeter* meter_;
 };
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED void Accumulation::ready(const ReadyGradient& gradient) {
+  gradients_->check(gradient);
+  if (gradients_->memory_of(gradient) != (*gradients_)[gradient.parameter].own) {
+    gradients_->names().refuse_ready(gradient.parameter,
+                                     "came with other memory under no_sync(); add the gradient to the parameter's "
+                                     "own, which the next step without no_sync() reduces");
+  }
+  context_->latch->throw_if_failed(context_->rank);
+  (*accumulated_)[gradient.parameter] = gradient.stream.value_or(StreamHandle{});
+}
+
+DTRAIN_DEFINED void Accumulation::finish() {
+  meter_->finished_unreduced();
+  context_->latch->throw_if_failed(context_->rank);
+}
+
+#endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE::ddp

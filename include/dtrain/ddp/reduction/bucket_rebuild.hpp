@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "dtrain/core/config.hpp"
 #include "dtrain/core/process/available_memory.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/types/tensor_view.hpp"
@@ -35,33 +36,14 @@ struct BucketRebuild {
 };
 
 /// Plans the same gradients in another order.
-inline BucketPlan rebuilt_plan(const BucketPlan& plan, std::span<const GradientSize> sizes,
-                               std::span<const std::size_t> order, const BucketCaps& caps) {
-  BucketPlan next = plan_buckets(sizes, order, caps);
-  if (next.arena_bytes != plan.arena_bytes) {
-    throw_error(Errc::invalid_argument, "a second bucket plan needs another arena; it is not of the same gradients");
-  }
-  return next;
-}
+BucketPlan rebuilt_plan(const BucketPlan& plan, std::span<const GradientSize> sizes, std::span<const std::size_t> order,
+                        const BucketCaps& caps);
 
 /// Host memory for moving gradients: as large as the arena if that can be allocated, else smaller.
 struct RelocationBuffer {
   /// @param sharers ranks of this host that allocate as much at the same time
   /// @throws std::bad_alloc if not even one page can be allocated
-  RelocationBuffer(std::size_t wanted, int sharers) : bytes(wanted) {
-    constexpr std::size_t min_bytes = 4096;
-    constexpr std::size_t useful_bytes = std::size_t{16} << 20;  // below the full size, more would be no faster
-    const std::uint64_t available = available_memory_bytes() / (2 * static_cast<unsigned>(sharers));
-    if (bytes > available || !try_allocate()) {
-      bytes = std::min(bytes, useful_bytes);
-    }
-    while (!memory && bytes > min_bytes && (bytes > available || !try_allocate())) {
-      bytes /= 2;
-    }
-    if (!memory) {
-      memory.reset(new std::byte[bytes]);
-    }
-  }
+  RelocationBuffer(std::size_t wanted, int sharers);
   bool try_allocate() noexcept {
     memory.reset(new (std::nothrow) std::byte[bytes]);
     return memory != nullptr;
@@ -72,21 +54,7 @@ struct RelocationBuffer {
 };
 
 /// The gradients' blocks in their present order in the arena, with their offsets in `plan` as targets.
-inline std::vector<Block> blocks_of(const GradientTable& gradients, const BucketPlan& plan, const std::byte* arena) {
-  std::vector<std::pair<std::size_t, Block>> placed;
-  for (std::size_t parameter = 0; parameter < gradients.size(); ++parameter) {
-    if (const GradientSlot& slot = gradients[parameter]; slot.bytes != 0) {
-      const auto offset = static_cast<std::size_t>(slot.place - arena);
-      placed.push_back({offset, {detail::padded(slot.bytes), plan.offset_of[parameter]}});
-    }
-  }
-  std::sort(placed.begin(), placed.end(), [](const auto& one, const auto& other) { return one.first < other.first; });
-  std::vector<Block> blocks;
-  for (const auto& [offset, block] : placed) {
-    blocks.push_back(block);
-  }
-  return blocks;
-}
+std::vector<Block> blocks_of(const GradientTable& gradients, const BucketPlan& plan, const std::byte* arena);
 
 /// Blocking: moves all gradients to their offsets in `plan` and calls `bind` for bound gradients that moved.
 /// - Bound gradients keep their content; the rest of the arena is zero afterwards.
@@ -129,5 +97,50 @@ void move_gradients(GradientTable& gradients, const BucketPlan& plan, std::byte*
         wait);  // includes the zeros: a graph that replays the next step is not ordered after this stream
   }
 }
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED BucketPlan rebuilt_plan(const BucketPlan& plan, std::span<const GradientSize> sizes,
+                                       std::span<const std::size_t> order, const BucketCaps& caps) {
+  BucketPlan next = plan_buckets(sizes, order, caps);
+  if (next.arena_bytes != plan.arena_bytes) {
+    throw_error(Errc::invalid_argument, "a second bucket plan needs another arena; it is not of the same gradients");
+  }
+  return next;
+}
+
+DTRAIN_DEFINED RelocationBuffer::RelocationBuffer(std::size_t wanted, int sharers) : bytes(wanted) {
+  constexpr std::size_t min_bytes = 4096;
+  constexpr std::size_t useful_bytes = std::size_t{16} << 20;  // below the full size, more would be no faster
+  const std::uint64_t available = available_memory_bytes() / (2 * static_cast<unsigned>(sharers));
+  if (bytes > available || !try_allocate()) {
+    bytes = std::min(bytes, useful_bytes);
+  }
+  while (!memory && bytes > min_bytes && (bytes > available || !try_allocate())) {
+    bytes /= 2;
+  }
+  if (!memory) {
+    memory.reset(new std::byte[bytes]);
+  }
+}
+
+DTRAIN_DEFINED std::vector<Block> blocks_of(const GradientTable& gradients, const BucketPlan& plan,
+                                            const std::byte* arena) {
+  std::vector<std::pair<std::size_t, Block>> placed;
+  for (std::size_t parameter = 0; parameter < gradients.size(); ++parameter) {
+    if (const GradientSlot& slot = gradients[parameter]; slot.bytes != 0) {
+      const auto offset = static_cast<std::size_t>(slot.place - arena);
+      placed.push_back({offset, {detail::padded(slot.bytes), plan.offset_of[parameter]}});
+    }
+  }
+  std::sort(placed.begin(), placed.end(), [](const auto& one, const auto& other) { return one.first < other.first; });
+  std::vector<Block> blocks;
+  for (const auto& [offset, block] : placed) {
+    blocks.push_back(block);
+  }
+  return blocks;
+}
+
+#endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE::ddp

@@ -51,18 +51,7 @@ class GradientTable {
  public:
   /// @param arena begin of the plan's arena, on `device`; null only if the arena has 0 bytes
   /// @throws Error (unsupported) for gradients that are not on `device`.
-  GradientTable(std::span<const Parameter> parameters, const BucketPlan& plan, std::byte* arena, Device device = {})
-      : arena_(arena), device_(device), names_(parameters) {
-    for (std::size_t i = 0; i < parameters.size(); ++i) {
-      const TensorView& gradient = parameters[i].gradient;
-      views_.push_back(gradient);
-      slots_.push_back({gradient.data, place(plan, i), gradient.bytes()});
-      if (gradient.device != device) {
-        throw_error(Errc::unsupported, "the gradient of {} is on {}; this reducer takes gradients {}",
-                    {names_.describe(i), to_string(gradient.device), where()});
-      }
-    }
-  }
+  GradientTable(std::span<const Parameter> parameters, const BucketPlan& plan, std::byte* arena, Device device = {});
 
   std::size_t size() const noexcept { return slots_.size(); }
 
@@ -70,21 +59,11 @@ class GradientTable {
 
   /// Binds a gradient: from now on it lies in the arena. The caller has copied its content there.
   /// @returns the gradient's new view
-  TensorView bind(std::size_t parameter) {
-    GradientSlot& slot = slots_[parameter];
-    slot.own = slot.place;
-    views_[parameter].data = slot.place;
-    return views_[parameter];
-  }
+  TensorView bind(std::size_t parameter);
 
   /// Places the gradient as in another plan of the same gradients. The caller moves a bound gradient's content.
   /// @returns the gradient's present view
-  TensorView move(std::size_t parameter, const BucketPlan& plan) {
-    GradientSlot& slot = slots_[parameter];
-    const bool bound = slot.is_bound();
-    slot.place = place(plan, parameter);
-    return bound ? bind(parameter) : views_[parameter];
-  }
+  TensorView move(std::size_t parameter, const BucketPlan& plan);
 
   /// @throws Error (invalid_argument) for an index out of range, a gradient on a device without a stream, and memory
   /// unlike the parameter's own; (unsupported) for a stream of another device.
@@ -124,11 +103,7 @@ class GradientTable {
     return views_[parameter].bytes() == 0 ? views_[parameter].data : arena_ + plan.offset_of[parameter];
   }
 
-  std::string where() const {
-    return device_.kind == DeviceKind::host
-               ? std::string("in host memory")
-               : format_text("on {}, the device of its communication", {to_string(device_)});
-  }
+  std::string where() const;
 
   void require_same_device(std::size_t parameter, StreamHandle stream) const {
     if (stream.device.kind != device_.kind || (device_.kind == DeviceKind::cuda && stream.device != device_)) {
@@ -136,25 +111,11 @@ class GradientTable {
     }
   }
 
-  [[noreturn]] DTRAIN_NOT_INLINED void refuse_without_stream(std::size_t parameter) const {
-    names_.refuse_ready(parameter, format_text("came without a stream, but the gradient is on {}; call ready(i, "
-                                               "stream) with the stream that produces it",
-                                               {to_string(device_)}));
-  }
+  [[noreturn]] void refuse_without_stream(std::size_t parameter) const;
 
-  [[noreturn]] DTRAIN_NOT_INLINED void refuse_stream_of(Device device, std::size_t parameter) const {
-    names_.refuse_ready(
-        parameter,
-        format_text("came with a stream of {}; this reducer takes gradients {}", {to_string(device), where()}),
-        Errc::unsupported);
-  }
+  [[noreturn]] void refuse_stream_of(Device device, std::size_t parameter) const;
 
-  [[noreturn]] DTRAIN_NOT_INLINED void refuse_memory(std::size_t parameter, const TensorView& gradient,
-                                                     bool there) const {
-    names_.refuse_ready(parameter, format_text("came with {}{}, but the parameter's own is {}",
-                                               {there ? "" : "no memory of ", detail::kind(gradient),
-                                                detail::kind(views_[parameter])}));
-  }
+  [[noreturn]] void refuse_memory(std::size_t parameter, const TensorView& gradient, bool there) const;
 
   /// Requires the element count, dtype and device of the parameter's own.
   void require_same_kind(std::size_t parameter, const TensorView& gradient) const {
@@ -173,5 +134,61 @@ class GradientTable {
   std::vector<TensorView> views_;
   std::vector<GradientSlot> slots_;
 };
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED GradientTable::GradientTable(std::span<const Parameter> parameters, const BucketPlan& plan,
+                                            std::byte* arena, Device device)
+    : arena_(arena), device_(device), names_(parameters) {
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const TensorView& gradient = parameters[i].gradient;
+    views_.push_back(gradient);
+    slots_.push_back({gradient.data, place(plan, i), gradient.bytes()});
+    if (gradient.device != device) {
+      throw_error(Errc::unsupported, "the gradient of {} is on {}; this reducer takes gradients {}",
+                  {names_.describe(i), to_string(gradient.device), where()});
+    }
+  }
+}
+
+DTRAIN_DEFINED TensorView GradientTable::bind(std::size_t parameter) {
+  GradientSlot& slot = slots_[parameter];
+  slot.own = slot.place;
+  views_[parameter].data = slot.place;
+  return views_[parameter];
+}
+
+DTRAIN_DEFINED TensorView GradientTable::move(std::size_t parameter, const BucketPlan& plan) {
+  GradientSlot& slot = slots_[parameter];
+  const bool bound = slot.is_bound();
+  slot.place = place(plan, parameter);
+  return bound ? bind(parameter) : views_[parameter];
+}
+
+DTRAIN_DEFINED std::string GradientTable::where() const {
+  return device_.kind == DeviceKind::host ? std::string("in host memory")
+                                          : format_text("on {}, the device of its communication", {to_string(device_)});
+}
+
+DTRAIN_DEFINED DTRAIN_NOT_INLINED void GradientTable::refuse_without_stream(std::size_t parameter) const {
+  names_.refuse_ready(parameter, format_text("came without a stream, but the gradient is on {}; call ready(i, "
+                                             "stream) with the stream that produces it",
+                                             {to_string(device_)}));
+}
+
+DTRAIN_DEFINED DTRAIN_NOT_INLINED void GradientTable::refuse_stream_of(Device device, std::size_t parameter) const {
+  names_.refuse_ready(
+      parameter, format_text("came with a stream of {}; this reducer takes gradients {}", {to_string(device), where()}),
+      Errc::unsupported);
+}
+
+DTRAIN_DEFINED DTRAIN_NOT_INLINED void GradientTable::refuse_memory(std::size_t parameter, const TensorView& gradient,
+                                                                    bool there) const {
+  names_.refuse_ready(
+      parameter, format_text("came with {}{}, but the parameter's own is {}",
+                             {there ? "" : "no memory of ", detail::kind(gradient), detail::kind(views_[parameter])}));
+}
+
+#endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE::ddp

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "dtrain/core/config.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/ddp/reduction/parameter_names.hpp"
@@ -48,26 +49,10 @@ class ReadyTracker {
   }
 
   /// Starts or stops recording the ready order. Between steps.
-  void record_order(bool wanted) {
-    records_order_ = wanted;
-    next_position_.store(0, std::memory_order_relaxed);
-    for (std::atomic<std::size_t>& position : position_) {
-      position.store(0, std::memory_order_relaxed);
-    }
-  }
+  void record_order(bool wanted);
 
   /// All parameters in their ready order. Parameters that were not ready follow, in reverse index order.
-  std::vector<std::size_t> observed_order() const {
-    std::vector<std::size_t> order;
-    for (std::size_t parameter = position_.size(); parameter-- > 0;) {
-      order.push_back(parameter);
-    }
-    const auto rank = [this](std::size_t parameter) {
-      return position_[parameter].load(std::memory_order_relaxed) - 1;  // 0 becomes the largest
-    };
-    std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return rank(a) < rank(b); });
-    return order;
-  }
+  std::vector<std::size_t> observed_order() const;
 
   /// Whether the parameter was ready in this step.
   bool was_ready(std::size_t parameter) const noexcept {
@@ -75,25 +60,7 @@ class ReadyTracker {
   }
 
   /// A sentence that names up to five parameters that were not ready in this step; empty if all were.
-  std::string missing() const {
-    const std::uint64_t step = step_.load(std::memory_order_relaxed);
-    std::string listed;
-    std::size_t count = 0;
-    for (std::size_t parameter = 0; parameter < ready_in_step_.size(); ++parameter) {
-      if (was_ready(parameter)) continue;
-      if (++count <= most_named) {
-        listed += (count > 1 ? ", " : "") + names_->describe(parameter);
-      }
-    }
-    if (count == 0) {
-      return {};
-    }
-    const std::string more = count > most_named ? format_text(" and {} more", {count - most_named}) : "";
-    return format_text(
-        "in step {} these parameters got no gradient: {}{}; the backward pass must call ready(i) for every parameter, "
-        "with zeros where one took no part (or set DdpOptions::allow_unused_parameters)",
-        {step, listed, more});
-  }
+  std::string missing() const;
 
   /// The number of the last step begun, from 1.
   std::uint64_t step() const noexcept { return step_.load(std::memory_order_relaxed); }
@@ -101,10 +68,7 @@ class ReadyTracker {
  private:
   static constexpr std::size_t most_named = 5;
 
-  [[noreturn]] DTRAIN_NOT_INLINED void refuse_twice(std::size_t parameter, std::uint64_t step) const {
-    names_->refuse_ready(parameter,
-                         format_text("came twice in step {}; call it once, when the gradient is final", {step}));
-  }
+  [[noreturn]] void refuse_twice(std::size_t parameter, std::uint64_t step) const;
 
   const ParameterNames* names_;
   std::vector<std::atomic<std::uint64_t>> ready_in_step_;
@@ -114,5 +78,54 @@ class ReadyTracker {
   std::atomic<std::uint64_t> step_{0};
   std::atomic<bool> open_{false};
 };
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED void ReadyTracker::record_order(bool wanted) {
+  records_order_ = wanted;
+  next_position_.store(0, std::memory_order_relaxed);
+  for (std::atomic<std::size_t>& position : position_) {
+    position.store(0, std::memory_order_relaxed);
+  }
+}
+
+DTRAIN_DEFINED std::vector<std::size_t> ReadyTracker::observed_order() const {
+  std::vector<std::size_t> order;
+  for (std::size_t parameter = position_.size(); parameter-- > 0;) {
+    order.push_back(parameter);
+  }
+  const auto rank = [this](std::size_t parameter) {
+    return position_[parameter].load(std::memory_order_relaxed) - 1;  // 0 becomes the largest
+  };
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return rank(a) < rank(b); });
+  return order;
+}
+
+DTRAIN_DEFINED std::string ReadyTracker::missing() const {
+  const std::uint64_t step = step_.load(std::memory_order_relaxed);
+  std::string listed;
+  std::size_t count = 0;
+  for (std::size_t parameter = 0; parameter < ready_in_step_.size(); ++parameter) {
+    if (was_ready(parameter)) continue;
+    if (++count <= most_named) {
+      listed += (count > 1 ? ", " : "") + names_->describe(parameter);
+    }
+  }
+  if (count == 0) {
+    return {};
+  }
+  const std::string more = count > most_named ? format_text(" and {} more", {count - most_named}) : "";
+  return format_text(
+      "in step {} these parameters got no gradient: {}{}; the backward pass must call ready(i) for every parameter, "
+      "with zeros where one took no part (or set DdpOptions::allow_unused_parameters)",
+      {step, listed, more});
+}
+
+DTRAIN_DEFINED DTRAIN_NOT_INLINED void ReadyTracker::refuse_twice(std::size_t parameter, std::uint64_t step) const {
+  names_->refuse_ready(parameter,
+                       format_text("came twice in step {}; call it once, when the gradient is final", {step}));
+}
+
+#endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE::ddp
