@@ -39,28 +39,23 @@ inline std::vector<std::byte> large_values(dtrain::DType dtype, std::size_t coun
 /// Whether `bytes` are large_values, floats to within `roundings` half units in the last place of their type.
 inline bool is_large_value(dtrain::DType dtype, const std::vector<std::byte>& bytes, int roundings) {
   const std::vector<std::byte> expected = large_values(dtype, bytes.size() / dtrain::size_bytes(dtype));
-  const auto near = [&]<class Format>(Format, int digits) {
-    using Bits = typename Format::Bits;
-    for (std::size_t i = 0; i < bytes.size(); i += sizeof(Bits)) {
-      Bits is = 0;
-      Bits should = 0;
-      std::memcpy(&is, bytes.data() + i, sizeof(Bits));
-      std::memcpy(&should, expected.data() + i, sizeof(Bits));
-      const auto value = static_cast<long double>(Format::value(should));
-      const long double difference = std::fabs(static_cast<long double>(Format::value(is)) - value);
-      if (!(difference <= value * std::ldexp(static_cast<long double>(roundings), -digits - 1))) {  // NaN, too
-        return false;
+  bool right = bytes == expected;
+  with_element(dtype, [&]<class Element>(Element) {
+    if constexpr (FloatFormat<Element>) {
+      using Bits = typename Element::Bits;
+      right = true;
+      for (std::size_t i = 0; i < bytes.size() && right; i += sizeof(Bits)) {
+        Bits is = 0;
+        Bits should = 0;
+        std::memcpy(&is, bytes.data() + i, sizeof(Bits));
+        std::memcpy(&should, expected.data() + i, sizeof(Bits));
+        const auto value = static_cast<long double>(Element::value(should));
+        const long double difference = std::fabs(static_cast<long double>(Element::value(is)) - value);
+        right = difference <= value * std::ldexp(static_cast<long double>(roundings), -Element::digits - 1);  // no NaN
       }
     }
-    return true;
-  };
-  switch (dtype) {
-    case dtrain::DType::f64: return near(F64(), 52);
-    case dtrain::DType::f32: return near(F32(), 23);
-    case dtrain::DType::f16: return near(F16(), 10);
-    case dtrain::DType::bf16: return near(Bf16(), 7);
-    default: return bytes == expected;
-  }
+  });
+  return right;
 }
 
 }  // namespace support

@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "support/element_bytes.hpp"
-#include "support/scalar_reduction.hpp"
 #include "support/topology_rank.hpp"
+#include "support/scalar_reduction.hpp"
 
 namespace support {
 
@@ -64,16 +64,14 @@ struct RandomCollective {
   }
 };
 
-/// Formats of elements, for numbers in and out.
+/// Of floats: with the exponents of the last digit of 1 and of the smallest number.
 template <class Visit>
 void with_format(dtrain::DType dtype, Visit visit) {
-  switch (dtype) {
-    case dtrain::DType::f64: return visit(F64(), 52, -1074);
-    case dtrain::DType::f32: return visit(F32(), 23, -149);
-    case dtrain::DType::f16: return visit(F16(), 10, -24);
-    case dtrain::DType::bf16: return visit(Bf16(), 7, -133);
-    default: return;
-  }
+  with_element(dtype, [&]<class Element>(Element element) {
+    if constexpr (FloatFormat<Element>) {
+      visit(element, Element::digits, std::ilogb(Element::value(1)));
+    }
+  });
 }
 
 /// What one rank gives: integers of any value (averaged ones of i64 leave room for the sum); floats that no sum or

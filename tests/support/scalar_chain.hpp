@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <type_traits>
 #include <vector>
 
@@ -53,33 +52,13 @@ T chain_of_integers(dtrain::ReduceOp op, const std::vector<T>& ranks) {
 inline std::vector<std::byte> scalar_chain(dtrain::DType dtype, dtrain::ReduceOp op,
                                            const std::vector<std::vector<std::byte>>& ranks,
                                            dtrain::Accumulate accumulate = dtrain::Accumulate::element) {
-  std::vector<std::byte> result(ranks[0].size());
-  const auto each = [&]<class Bits>(Bits, auto reduce) {
-    std::vector<Bits> values(ranks.size());
-    for (std::size_t i = 0; i < result.size(); i += sizeof(Bits)) {
-      for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
-        std::memcpy(&values[rank], ranks[rank].data() + i, sizeof(Bits));
-      }
-      const Bits reduced = reduce(values);
-      std::memcpy(result.data() + i, &reduced, sizeof(Bits));
+  return reduce_elements(dtype, ranks, [&]<class Element, class Bits>(Element, const std::vector<Bits>& values) {
+    if constexpr (FloatFormat<Element>) {
+      return chain_of_floats<Element>(op, values, accumulate);
+    } else {
+      return chain_of_integers(op, values);
     }
-  };
-  const auto floats = [&]<class Format>(Format) {
-    each(typename Format::Bits{}, [&](const auto& values) { return chain_of_floats<Format>(op, values, accumulate); });
-  };
-  const auto integers = [&](auto zero) {
-    each(zero, [&](const auto& values) { return chain_of_integers(op, values); });
-  };
-  switch (dtype) {
-    case dtrain::DType::f64: floats(F64()); break;
-    case dtrain::DType::f32: floats(F32()); break;
-    case dtrain::DType::f16: floats(F16()); break;
-    case dtrain::DType::bf16: floats(Bf16()); break;
-    case dtrain::DType::i64: integers(std::int64_t{}); break;
-    case dtrain::DType::i32: integers(std::int32_t{}); break;
-    default: integers(std::uint8_t{}); break;
-  }
-  return result;
+  });
 }
 
 }  // namespace support

@@ -1,6 +1,7 @@
 #pragma once
 // What a reduction of host memory is to give, bit by bit: element after element, from dtrain's documentation alone.
 
+#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -14,37 +15,17 @@
 namespace support {
 
 /// Bits of a floating-point element and the type it is accumulated in.
-struct F64 {
-  using Bits = std::uint64_t;
-  using Value = double;
-  static constexpr Bits nan = 0x7ff8000000000000;
-  static Value value(Bits bits) {
-    Value value = 0;
-    std::memcpy(&value, &bits, sizeof(value));
-    return value;
-  }
-  static Bits bits(Value value) {
-    Bits bits = 0;
-    std::memcpy(&bits, &value, sizeof(bits));
-    return bits;
-  }
+template <class Float, class Unsigned, Unsigned canonical_nan, int digit_bits>
+struct Whole {
+  using Bits = Unsigned;
+  using Value = Float;
+  static constexpr Bits nan = canonical_nan;
+  static constexpr int digits = digit_bits;
+  static Value value(Bits bits) { return std::bit_cast<Value>(bits); }
+  static Bits bits(Value value) { return std::bit_cast<Bits>(value); }
 };
-
-struct F32 {
-  using Bits = std::uint32_t;
-  using Value = float;
-  static constexpr Bits nan = 0x7fc00000;
-  static Value value(Bits bits) {
-    Value value = 0;
-    std::memcpy(&value, &bits, sizeof(value));
-    return value;
-  }
-  static Bits bits(Value value) {
-    Bits bits = 0;
-    std::memcpy(&bits, &value, sizeof(bits));
-    return bits;
-  }
-};
+using F64 = Whole<double, std::uint64_t, 0x7ff8000000000000, 52>;
+using F32 = Whole<float, std::uint32_t, 0x7fc00000, 23>;
 
 /// A sign, `exponent_bits`, `digit_bits`: through powers of two in double, where every step is exact.
 template <int exponent_bits, int digit_bits, std::uint16_t canonical_nan>
@@ -52,19 +33,20 @@ struct Half {
   using Bits = std::uint16_t;
   using Value = float;
   static constexpr Bits nan = canonical_nan;
+  static constexpr int digits = digit_bits;
   static constexpr int bias = (1 << (exponent_bits - 1)) - 1;
   static constexpr int infinite_exponent = (1 << exponent_bits) - 1;
 
   static Value value(Bits bits) {
     const int exponent = bits >> digit_bits & infinite_exponent;
-    const int digits = bits & ((1 << digit_bits) - 1);
+    const int fraction = bits & ((1 << digit_bits) - 1);
     double magnitude = 0;
     if (exponent == infinite_exponent) {
-      magnitude = digits == 0 ? std::numeric_limits<double>::infinity() : std::numeric_limits<double>::quiet_NaN();
+      magnitude = fraction == 0 ? std::numeric_limits<double>::infinity() : std::numeric_limits<double>::quiet_NaN();
     } else if (exponent == 0) {
-      magnitude = std::ldexp(digits, 1 - bias - digit_bits);
+      magnitude = std::ldexp(fraction, 1 - bias - digit_bits);
     } else {
-      magnitude = std::ldexp(digits + (1 << digit_bits), exponent - bias - digit_bits);
+      magnitude = std::ldexp(fraction + (1 << digit_bits), exponent - bias - digit_bits);
     }
     return static_cast<Value>((bits & 0x8000) != 0 ? -magnitude : magnitude);
   }
@@ -148,57 +130,68 @@ T reduce_integer(dtrain::ReduceOp op, const std::vector<T>& ranks, std::size_t d
   return least;
 }
 
-/// One element type: its bits, and what they reduce to.
-template <class Format>
-struct FloatElement {
-  using Bits = typename Format::Bits;
-  static Bits reduce(dtrain::ReduceOp op, const std::vector<Bits>& ranks, std::size_t divisor) {
-    return reduce_float<Format>(op, ranks, divisor);
-  }
-};
-template <class T>
-struct IntegerElement {
-  using Bits = T;
-  static Bits reduce(dtrain::ReduceOp op, const std::vector<Bits>& ranks, std::size_t divisor) {
-    return reduce_integer(op, ranks, divisor);
-  }
-};
-
+/// `visit(Format())` of a float, `visit(T())` of an integer.
 template <class Visit>
 void with_element(dtrain::DType dtype, Visit visit) {
   switch (dtype) {
-    case dtrain::DType::f64: return visit(FloatElement<F64>());
-    case dtrain::DType::f32: return visit(FloatElement<F32>());
-    case dtrain::DType::f16: return visit(FloatElement<F16>());
-    case dtrain::DType::bf16: return visit(FloatElement<Bf16>());
-    case dtrain::DType::i64: return visit(IntegerElement<std::int64_t>());
-    case dtrain::DType::i32: return visit(IntegerElement<std::int32_t>());
-    case dtrain::DType::u8: return visit(IntegerElement<std::uint8_t>());
+    case dtrain::DType::f64: return visit(F64());
+    case dtrain::DType::f32: return visit(F32());
+    case dtrain::DType::f16: return visit(F16());
+    case dtrain::DType::bf16: return visit(Bf16());
+    case dtrain::DType::i64: return visit(std::int64_t());
+    case dtrain::DType::i32: return visit(std::int32_t());
+    case dtrain::DType::u8: return visit(std::uint8_t());
     case dtrain::DType::f8e4m3:
     case dtrain::DType::f8e5m2: break;  // they are not reduced on the host
   }
 }
 
-/// Element by element over `ranks[rank]`, which are all equally long. An average divides by `divisor`, or where that is
-/// 0 by the number of ranks; then one rank is copied.
-inline std::vector<std::byte> scalar_reduction(dtrain::DType dtype, dtrain::ReduceOp op,
-                                               const std::vector<std::vector<std::byte>>& ranks,
-                                               std::size_t divisor = 0) {
+template <class Element>
+concept FloatFormat = requires {
+  typename Element::Bits;
+};
+template <class Element>
+struct BitsOf {
+  using type = Element;
+};
+template <FloatFormat Element>
+struct BitsOf<Element> {
+  using type = typename Element::Bits;
+};
+
+/// Element by element over `ranks[rank]`, which are all equally long: what `reduce(element, bits of each rank)` gives.
+template <class Reduce>
+std::vector<std::byte> reduce_elements(dtrain::DType dtype, const std::vector<std::vector<std::byte>>& ranks,
+                                       Reduce reduce) {
   std::vector<std::byte> result(ranks[0].size());
-  with_element(dtype, [&](auto element) {
-    using Bits = typename decltype(element)::Bits;
+  with_element(dtype, [&]<class Element>(Element element) {
+    using Bits = typename BitsOf<Element>::type;
     std::vector<Bits> values(ranks.size());
     for (std::size_t i = 0; i < result.size(); i += sizeof(Bits)) {
       for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
         std::memcpy(&values[rank], ranks[rank].data() + i, sizeof(Bits));
       }
-      const bool copied = values.size() == 1 && (divisor == 0 || op != dtrain::ReduceOp::average);
-      const Bits reduced =
-          copied ? values[0] : decltype(element)::reduce(op, values, divisor == 0 ? values.size() : divisor);
+      const Bits reduced = reduce(element, values);
       std::memcpy(result.data() + i, &reduced, sizeof(Bits));
     }
   });
   return result;
+}
+
+/// An average divides by `divisor`, or where that is 0 by the number of ranks; then one rank is copied.
+inline std::vector<std::byte> scalar_reduction(dtrain::DType dtype, dtrain::ReduceOp op,
+                                               const std::vector<std::vector<std::byte>>& ranks,
+                                               std::size_t divisor = 0) {
+  const bool copied = ranks.size() == 1 && (divisor == 0 || op != dtrain::ReduceOp::average);
+  const std::size_t divides = divisor == 0 ? ranks.size() : divisor;
+  return reduce_elements(dtype, ranks, [&]<class Element, class Bits>(Element, const std::vector<Bits>& values) {
+    if (copied) return values[0];
+    if constexpr (FloatFormat<Element>) {
+      return reduce_float<Element>(op, values, divides);
+    } else {
+      return reduce_integer(op, values, divides);
+    }
+  });
 }
 
 }  // namespace support
