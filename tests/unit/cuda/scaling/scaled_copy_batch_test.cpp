@@ -128,15 +128,11 @@ void expect_copies(const std::vector<std::size_t>& sizes, std::size_t shift, dou
   CHECK(wrong == 0);
 }
 
-template <class From, class To>
-void expect_all_copies() {
-  for (const double factor : {1.0, 1.0 / 3.0, 4096.0}) {
-    expect_copies<From, To>({1, 2, 7, 8, 9, 255, 256, 257, 2049}, 0, factor);
-    expect_copies<From, To>({1, 2, 7, 8, 9, 255, 256, 257}, 1, factor);
-  }
-  expect_copies<From, To>({8191, 8192, 8193, 3, 20'000}, 0, 1.0 / 7.0);
-  expect_copies<From, To>(std::vector<std::size_t>(300, 5), 0, 0.1);  // three launches
-}
+template <class A, class B>
+struct Types {
+  using From = A;
+  using To = B;
+};
 
 }  // namespace
 
@@ -156,37 +152,19 @@ TEST_CASE("there are kernels for f32, f16 and bf16 with each other, for f64 with
   }
 }
 
-TEST_CASE("scaled copies have the bits of the host's arithmetic, at every size and alignment, and write nothing else") {
-  SUBCASE("f64 to f64") {
-    expect_all_copies<double, double>();
+TEST_CASE_TEMPLATE(
+    "scaled copies have the bits of the host's arithmetic, at every size and alignment, and write nothing else", Way,
+    Types<double, double>, Types<float, float>, Types<float, float16>, Types<float, bfloat16>, Types<float16, float>,
+    Types<float16, float16>, Types<float16, bfloat16>, Types<bfloat16, float>, Types<bfloat16, float16>,
+    Types<bfloat16, bfloat16>) {
+  using From = typename Way::From;
+  using To = typename Way::To;
+  for (const double factor : {1.0, 1.0 / 3.0, 4096.0}) {
+    expect_copies<From, To>({1, 2, 7, 8, 9, 255, 256, 257, 2049}, 0, factor);
+    expect_copies<From, To>({1, 2, 7, 8, 9, 255, 256, 257}, 1, factor);
   }
-  SUBCASE("f32 to f32") {
-    expect_all_copies<float, float>();
-  }
-  SUBCASE("f32 to f16") {
-    expect_all_copies<float, float16>();
-  }
-  SUBCASE("f32 to bf16") {
-    expect_all_copies<float, bfloat16>();
-  }
-  SUBCASE("f16 to f32") {
-    expect_all_copies<float16, float>();
-  }
-  SUBCASE("f16 to f16") {
-    expect_all_copies<float16, float16>();
-  }
-  SUBCASE("f16 to bf16") {
-    expect_all_copies<float16, bfloat16>();
-  }
-  SUBCASE("bf16 to f32") {
-    expect_all_copies<bfloat16, float>();
-  }
-  SUBCASE("bf16 to f16") {
-    expect_all_copies<bfloat16, float16>();
-  }
-  SUBCASE("bf16 to bf16") {
-    expect_all_copies<bfloat16, bfloat16>();
-  }
+  expect_copies<From, To>({8191, 8192, 8193, 3, 20'000}, 0, 1.0 / 7.0);
+  expect_copies<From, To>(std::vector<std::size_t>(300, 5), 0, 0.1);  // three launches
 }
 
 TEST_CASE("an array is scaled in its own place") {
