@@ -4,7 +4,6 @@
 
 #include <chrono>
 #include <memory>
-#include <string>
 
 #include "dtrain/backend/gloo/mesh.hpp"
 #include "support/channel_context.hpp"
@@ -12,8 +11,10 @@
 namespace support {
 
 struct ConnectedMesh {
-  ConnectedMesh(const std::shared_ptr<FakeJob>& job, int rank, int size, const std::string& name = "group")
-      : ConnectedMesh(channel_context(job, rank, size, name, std::chrono::seconds(10))) {}
+  /// @param options as of channel_context
+  template <class... Options>
+  ConnectedMesh(const std::shared_ptr<FakeJob>& job, int rank, int size, const Options&... options)
+      : ConnectedMesh(channel_context(job, rank, size, options...)) {}
 
   explicit ConnectedMesh(const dtrain::backend::ChannelContext& context)
       : store(context.store), mesh(context, deadline) {

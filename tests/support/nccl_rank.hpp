@@ -68,6 +68,22 @@ struct NcclRank {
     return {memory.data(), count, dtype, {dtrain::DeviceKind::cuda, device}};
   }
 
+  /// Memory of this rank's device with values, and what is there now. Blocking.
+  struct Memory {
+    dtrain::BufferView view() const { return rank.view(buffer, buffer.bytes() / size_bytes(dtype), dtype); }
+    const NcclRank& rank;
+    DeviceBuffer buffer;
+    dtrain::DType dtype;
+  };
+  template <class T>
+  Memory put(const std::vector<T>& values, dtrain::DType dtype = dtrain::dtype_of<T>::value) const {
+    return {*this, on_device(values), dtype};
+  }
+  template <class T>
+  static std::vector<T> get(const Memory& memory) {
+    return on_host<T>(memory.buffer.data(), memory.buffer.bytes() / sizeof(T));
+  }
+
   /// Blocking: until the stream has run what is enqueued. @returns whether the communicator still serves
   bool wait() {
     dtrain::stream::cuda::Event event;

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "support/element_bytes.hpp"
-#include "support/topology_rank.hpp"
+#include "support/host_rank.hpp"
 #include "support/scalar_reduction.hpp"
 
 namespace support {

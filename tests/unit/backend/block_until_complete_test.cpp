@@ -9,7 +9,9 @@
 #include <thread>
 
 #include "dtrain/stream/host/communication_stream.hpp"
+#include "support/expect_error.hpp"
 #include "support/fake_communicator.hpp"
+#include "support/gate.hpp"
 
 namespace {
 
@@ -54,28 +56,15 @@ TEST_CASE("several operations take one timeout each, whoever runs them") {
 TEST_CASE("a stream on which nothing ends within twice the timeout is given up, in a sentence that says so") {
   Waiting rank;
   rank.stream.start_helper();
-  std::atomic<bool> begun{false};
-  std::atomic<bool> ends{false};
-  rank.stream.ref().enqueue([&begun, &ends]() noexcept {
-    begun = true;
-    while (!ends) {
-      std::this_thread::sleep_for(1ms);
-    }
-  });
-  while (!begun) {  // in the helper's thread: who waits would run it else
-    std::this_thread::sleep_for(1ms);
-  }
-  std::string sentence;
-  try {
-    rank.wait(100ms);
-  } catch (const dtrain::Error& error) {
-    CHECK(error.code() == dtrain::Errc::timeout);
-    sentence = error.what();
-  }
-  CHECK(sentence ==
+  support::Gate gate;
+  rank.stream.ref().enqueue([&gate]() noexcept { gate.pass(); });
+  REQUIRE(gate.is_reached_soon());  // in the helper's thread: who waits would run it else
+  const auto error = support::error_of([&] { rank.wait(100ms); });
+  CHECK(error.code() == dtrain::Errc::timeout);
+  CHECK(std::string(error.what()) ==
         "waiting for the communication stream, none of whose work ended within twice the timeout; is a step of another "
         "thread still using it?");
-  ends = true;
+  gate.open();
   CHECK_NOTHROW(rank.wait(20s));
 }
 

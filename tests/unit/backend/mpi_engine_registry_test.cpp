@@ -2,13 +2,13 @@
 
 #include <doctest/doctest.h>
 
-#include <atomic>
 #include <chrono>
 #include <memory>
 #include <stdexcept>
 #include <thread>
 
 #include "dtrain/backend/mpi/call_monitor.hpp"
+#include "support/gate.hpp"
 
 using dtrain::Deadline;
 using dtrain::backend::mpi::CallMonitor;
@@ -52,23 +52,18 @@ TEST_CASE("where MPI was disabled the next group gets an error that says so") {
 
 TEST_CASE("who waits for another thread's engine waits no longer than its deadline") {
   EngineRegistry<int> registry;
-  std::atomic<bool> inside{false};
-  std::atomic<bool> may_end{false};
+  support::Gate gate;
   std::thread other([&] {
     const auto slow = [&] {
-      inside.store(true);
-      const Deadline end = soon();
-      while (!may_end.load() && !end.passed())
-        std::this_thread::sleep_for(1ms);
+      gate.pass();
       return std::make_shared<int>(7);
     };
     registry.shared_blocking(slow, soon());
   });
-  while (!inside.load())
-    std::this_thread::sleep_for(1ms);
+  REQUIRE(gate.is_reached_soon());
   CHECK_THROWS_WITH_AS(registry.shared_blocking(make, Deadline::after(20ms)), doctest::Contains("another thread"),
                        dtrain::Error);
-  may_end.store(true);
+  gate.open();
   CHECK(*registry.shared_blocking(make, soon()) == 7);
   other.join();
 }

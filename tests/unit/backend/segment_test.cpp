@@ -1,5 +1,4 @@
 #include "dtrain/backend/shared_memory/segment.hpp"
-#include "support/in_child.hpp"
 
 #include <doctest/doctest.h>
 #include <sys/mman.h>
@@ -8,28 +7,20 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <fstream>
 #include <string>
-#include <utility>
+
+#include "support/expect_error.hpp"
+#include "support/in_child.hpp"
 
 namespace {
 
 using dtrain::available_memory_bytes;
 using dtrain::Errc;
 using dtrain::backend::shared_memory::Segment;
+using support::error_of;
 using support::in_child;
-
-/// The code of what `call` throws, and its sentence.
-template <class F>
-std::pair<std::error_code, std::string> error_of(F call) {
-  try {
-    call();
-  } catch (const dtrain::Error& error) {
-    return {error.code(), error.what()};
-  }
-  return {};
-}
+using support::sentence_of;
 
 TEST_CASE("a reserved segment is zeroed, writable and cannot shrink") {
   for (const std::size_t bytes : {std::size_t{4096}, std::size_t{5000}, std::size_t{3} << 20}) {
@@ -55,10 +46,10 @@ TEST_CASE("the descriptor's memory is the mapping's") {
 
 TEST_CASE("more memory than there is is refused before any is taken, saying how much there is") {
   const std::size_t asked = std::size_t{1} << 50;
-  const auto [code, sentence] = error_of([&] { Segment::create(asked, asked); });
-  CHECK(code == Errc::out_of_memory);
-  CHECK(sentence.find(std::to_string(asked)) != std::string::npos);
-  CHECK(sentence.find("available") != std::string::npos);
+  const auto error = error_of([&] { Segment::create(asked, asked); });
+  CHECK(error.code() == Errc::out_of_memory);
+  CHECK(support::contains(error.what(), std::to_string(asked)));
+  CHECK(support::contains(error.what(), "available"));
   CHECK(available_memory_bytes() > 0);
   CHECK(available_memory_bytes() < asked);
 }
@@ -66,9 +57,9 @@ TEST_CASE("more memory than there is is refused before any is taken, saying how 
 TEST_CASE("a memory that is not sealed, or of another size, is not adopted") {
   const int unsealed = ::memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   REQUIRE(::ftruncate(unsealed, 4096) == 0);
-  CHECK(error_of([&] { Segment::adopt(dtrain::Descriptor(unsealed), 4096); }).first == Errc::protocol);
+  CHECK(error_of([&] { Segment::adopt(dtrain::Descriptor(unsealed), 4096); }).code() == Errc::protocol);
   const auto sealed = Segment::create(4096, 4096);
-  CHECK(error_of([&] { Segment::adopt(dtrain::Descriptor(::dup(sealed->descriptor())), 8192); }).first ==
+  CHECK(error_of([&] { Segment::adopt(dtrain::Descriptor(::dup(sealed->descriptor())), 8192); }).code() ==
         Errc::protocol);
 }
 
@@ -113,7 +104,7 @@ TEST_CASE("a limit of the process that keeps a memory from being had is named, a
   CHECK(in_child([&] {
           const rlimit small{65536, RLIM_INFINITY};
           if (::setrlimit(RLIMIT_FSIZE, &small) != 0) return 1;
-          return error_of([&] { Segment::create(bytes, bytes); }).second ==
+          return sentence_of([&] { Segment::create(bytes, bytes); }) ==
                          "sizing a shared memory of 1048576 bytes: File too large; files that this process writes are "
                          "limited to 65536 bytes (ulimit -f)"
                      ? 0
@@ -124,7 +115,7 @@ TEST_CASE("a limit of the process that keeps a memory from being had is named, a
           std::ifstream("/proc/self/statm") >> pages;
           const rlimit small{pages * 4096 + bytes / 2, RLIM_INFINITY};
           if (pages == 0 || ::setrlimit(RLIMIT_AS, &small) != 0) return 1;
-          return error_of([&] { Segment::create(64 * bytes, 64 * bytes); }).second ==
+          return sentence_of([&] { Segment::create(64 * bytes, 64 * bytes); }) ==
                          "finding 67108864 bytes of address space: Cannot allocate memory; the address space of this "
                          "process is limited to " +
                              std::to_string(small.rlim_cur) + " bytes (ulimit -v)"

@@ -4,8 +4,9 @@
 #include <memory>
 #include <vector>
 
+#include "dtrain/backend/shared_memory.hpp"
+#include "support/host_rank.hpp"
 #include "support/reference_reduction.hpp"
-#include "support/shared_memory_rank.hpp"
 
 namespace {
 
@@ -14,11 +15,10 @@ using dtrain::ConstBufferView;
 using dtrain::Deadline;
 using dtrain::DType;
 using dtrain::ReduceOp;
-using support::FakeJob;
 using support::RankThread;
-using support::run_thread_ranks;
-using support::SharedMemoryRank;
+using support::run_ranks;
 using namespace std::chrono_literals;
+using SharedMemoryRank = support::HostRank<dtrain::backend::SharedMemory>;
 
 constexpr int rank_counts[] = {1, 2, 3, 5, 8};
 
@@ -81,10 +81,8 @@ bool holds(const std::byte* memory, const std::vector<float>& expected) {
 template <class Body>
 void for_all(Body body) {
   for (const int ranks : rank_counts) {
-    const auto job = std::make_shared<FakeJob>(ranks);
     const std::size_t longest = ranks > 3 ? 30'001 : 150'001;
-    run_thread_ranks(ranks, [&](RankThread& thread) {
-      SharedMemoryRank self(job, thread.rank(), ranks);
+    run_ranks<SharedMemoryRank>(ranks, [&](SharedMemoryRank& self, RankThread& thread) {
       const std::size_t whole = static_cast<std::size_t>(ranks) * longest * sizeof(float);
       const auto allocation =
           self.communicator.allocate_blocking(whole + longest * sizeof(float) + 256, Deadline::after(10s));
@@ -136,11 +134,9 @@ TEST_CASE("an all-gather gives every rank every rank's block, in any memory") {
 TEST_CASE("a reduce-scatter followed by an all-gather is an all-reduce") {
   const int ranks = 4;
   const std::size_t count = 20'000;
-  const auto job = std::make_shared<FakeJob>(ranks);
   const auto inputs = support::awkward_inputs<float>(ranks, count * ranks, 1);
   const auto expected = support::reference_reduction(ReduceOp::sum, inputs);
-  run_thread_ranks(ranks, [&](RankThread& thread) {
-    SharedMemoryRank self(job, thread.rank(), ranks);
+  run_ranks<SharedMemoryRank>(ranks, [&](SharedMemoryRank& self, RankThread& thread) {
     std::vector<float> values = inputs[static_cast<std::size_t>(thread.rank())];
     auto* const bytes = reinterpret_cast<std::byte*>(values.data());
     const BufferView whole{bytes, values.size(), DType::f32, {}};

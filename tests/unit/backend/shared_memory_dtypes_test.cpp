@@ -7,8 +7,9 @@
 #include <span>
 #include <vector>
 
+#include "dtrain/backend/shared_memory.hpp"
 #include "dtrain/kernels/reduction.hpp"
-#include "support/shared_memory_rank.hpp"
+#include "support/host_rank.hpp"
 
 namespace {
 
@@ -17,11 +18,10 @@ using dtrain::ConstBufferView;
 using dtrain::Deadline;
 using dtrain::DType;
 using dtrain::ReduceOp;
-using support::FakeJob;
 using support::RankThread;
-using support::run_thread_ranks;
-using support::SharedMemoryRank;
+using support::run_ranks;
 using namespace std::chrono_literals;
+using SharedMemoryRank = support::HostRank<dtrain::backend::SharedMemory>;
 
 constexpr DType dtypes[] = {DType::f64, DType::f32, DType::f16, DType::bf16, DType::i64, DType::i32, DType::u8};
 constexpr ReduceOp operations[] = {ReduceOp::sum, ReduceOp::average, ReduceOp::min, ReduceOp::max, ReduceOp::product};
@@ -54,9 +54,7 @@ std::vector<std::byte> expected_bits(DType dtype, ReduceOp op, const std::vector
 
 TEST_CASE("every element type and operation has the same bits on every path, whatever the values") {
   for (const int ranks : {2, 3, 6}) {
-    const auto job = std::make_shared<FakeJob>(ranks);
-    run_thread_ranks(ranks, [&](RankThread& thread) {
-      SharedMemoryRank self(job, thread.rank(), ranks);
+    run_ranks<SharedMemoryRank>(ranks, [&](SharedMemoryRank& self, RankThread& thread) {
       const auto arena = self.communicator.allocate_blocking(std::size_t{1} << 20, Deadline::after(10s));
       for (const std::size_t count : {std::size_t{99}, std::size_t{70'001}}) {
         for (const DType dtype : dtypes) {
@@ -85,9 +83,7 @@ TEST_CASE("every element type and operation has the same bits on every path, wha
 
 TEST_CASE("sixty-four ranks reduce, gather and scatter") {
   const int ranks = 64;
-  const auto job = std::make_shared<FakeJob>(ranks);
-  run_thread_ranks(ranks, [&](RankThread& thread) {
-    SharedMemoryRank self(job, thread.rank(), ranks);
+  run_ranks<SharedMemoryRank>(ranks, [&](SharedMemoryRank& self, RankThread& thread) {
     const auto stream = self.stream.ref();
     for (const std::size_t count : {std::size_t{5}, std::size_t{3000}}) {
       std::vector<std::int32_t> values(count * ranks, thread.rank());

@@ -6,16 +6,16 @@
 #include <chrono>
 #include <fstream>
 #include <memory>
-#include <mutex>
 #include <optional>
-#include <set>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
-#include "support/contains.hpp"
-#include "support/shared_memory_rank.hpp"
+#include "dtrain/backend/shared_memory.hpp"
+#include "support/expect_error.hpp"
+#include "support/gate.hpp"
+#include "support/host_rank.hpp"
 
 namespace {
 
@@ -27,30 +27,20 @@ using dtrain::DType;
 using dtrain::Errc;
 using dtrain::ReduceOp;
 using support::contains;
+using support::error_of;
 using support::FakeJob;
+using support::holds_soon;
 using support::RankThread;
+using support::run_ranks;
 using support::run_thread_ranks;
-using support::SharedMemoryRank;
 using namespace std::chrono_literals;
-
-/// What `call` throws: its code and sentence.
-template <class F>
-dtrain::Error error_of(F call) {
-  try {
-    call();
-  } catch (const dtrain::Error& error) {
-    return error;
-  }
-  return {std::error_code(), "nothing was thrown"};
-}
+using SharedMemoryRank = support::HostRank<dtrain::backend::SharedMemory>;
 
 /// Runs the channel's ranks; `enqueue` differs by rank. Gives each rank's failure.
 template <class F>
 std::vector<Cause> failures(int ranks, std::chrono::nanoseconds timeout, F enqueue) {
-  const auto job = std::make_shared<FakeJob>(ranks);
   std::vector<Cause> causes(static_cast<std::size_t>(ranks));
-  run_thread_ranks(ranks, [&](RankThread& thread) {
-    SharedMemoryRank self(job, thread.rank(), ranks, "group", timeout);
+  run_ranks<SharedMemoryRank>({ranks, "group", timeout}, [&](SharedMemoryRank& self, RankThread& thread) {
     thread.doing("what differs");
     enqueue(self);
     CHECK_FALSE(self.wait());
@@ -106,14 +96,10 @@ TEST_CASE("ranks that call different things learn on every rank which two differ
 }
 
 TEST_CASE("a rank that never comes is named by every rank that waits for it, with the operation") {
-  const auto job = std::make_shared<FakeJob>(3);
   std::atomic<int> ended{0};
-  run_thread_ranks(3, [&](RankThread& thread) {
-    SharedMemoryRank self(job, thread.rank(), 3, "group", 100ms);
+  run_ranks<SharedMemoryRank>({3, "group", 100ms}, [&](SharedMemoryRank& self, RankThread& thread) {
     if (thread.rank() == 1) {
-      while (ended != 2) {
-        std::this_thread::sleep_for(1ms);
-      }
+      holds_soon([&] { return ended == 2; });
       return;
     }
     const BufferView view = floats(thread.rank(), 5000);
@@ -130,17 +116,13 @@ TEST_CASE("a rank that never comes is named by every rank that waits for it, wit
 
 TEST_CASE("an abort from another thread ends a wait at once, on every rank, with its cause") {
   for (const bool helper : {false, true}) {
-    const auto job = std::make_shared<FakeJob>(3);
     std::atomic<int> ended{0};
-    run_thread_ranks(3, [&](RankThread& thread) {
-      SharedMemoryRank self(job, thread.rank(), 3, "group", 1h);
+    run_ranks<SharedMemoryRank>({3, "group", 1h}, [&](SharedMemoryRank& self, RankThread& thread) {
       if (helper) {
         self.stream.start_helper();
       }
       if (thread.rank() == 2) {
-        while (ended != 2) {  // never joins the barrier
-          std::this_thread::sleep_for(1ms);
-        }
+        holds_soon([&] { return ended == 2; });  // never joins the barrier
         return;
       }
       self.communicator.barrier(self.stream.ref());
@@ -187,9 +169,7 @@ TEST_CASE("the job's failure aborts the channel, also one that is set before or 
 }
 
 TEST_CASE("a rank that leaves the channel is not waited for") {
-  const auto job = std::make_shared<FakeJob>(2);
-  run_thread_ranks(2, [&](RankThread& thread) {
-    SharedMemoryRank self(job, thread.rank(), 2, "group", 1h);
+  run_ranks<SharedMemoryRank>({2, "group", 1h}, [&](SharedMemoryRank& self, RankThread& thread) {
     self.communicator.barrier(self.stream.ref());
     CHECK(self.wait());
     if (thread.rank() == 0) {
@@ -242,9 +222,7 @@ TEST_CASE("operations of one communicator that overtake each other on two stream
 }
 
 TEST_CASE("ranks that allocate different sizes are told both, and the channel serves on") {
-  const auto job = std::make_shared<FakeJob>(3);
-  run_thread_ranks(3, [&](RankThread& thread) {
-    SharedMemoryRank self(job, thread.rank(), 3);
+  run_ranks<SharedMemoryRank>(3, [&](SharedMemoryRank& self, RankThread& thread) {
     const auto error =
         error_of([&] { self.communicator.allocate_blocking(thread.rank() == 2 ? 200 : 100, Deadline::after(10s)); });
     CHECK(error.code() == Errc::disagreement);
@@ -258,10 +236,8 @@ TEST_CASE("ranks that allocate different sizes are told both, and the channel se
 }
 
 TEST_CASE("memory that cannot be had is an error on every rank that says how much was asked") {
-  const auto job = std::make_shared<FakeJob>(3);
   const std::size_t asked = std::size_t{1} << 44;
-  run_thread_ranks(3, [&](RankThread& thread) {
-    SharedMemoryRank self(job, thread.rank(), 3);
+  run_ranks<SharedMemoryRank>(3, [&](SharedMemoryRank& self, RankThread&) {
     const auto error = error_of([&] { self.communicator.allocate_blocking(asked, Deadline::after(10s)); });
     CHECK(error.code() == Errc::out_of_memory);
     CHECK(contains(error.what(), std::to_string(3 * asked)));
@@ -270,14 +246,10 @@ TEST_CASE("memory that cannot be had is an error on every rank that says how muc
 }
 
 TEST_CASE("a rank that never allocates is a timeout that names it, and no hang for anybody") {
-  const auto job = std::make_shared<FakeJob>(3);
   std::atomic<int> ended{0};
-  run_thread_ranks(3, [&](RankThread& thread) {
-    SharedMemoryRank self(job, thread.rank(), 3);
+  run_ranks<SharedMemoryRank>(3, [&](SharedMemoryRank& self, RankThread& thread) {
     if (thread.rank() == 2) {
-      while (ended != 2) {
-        std::this_thread::sleep_for(1ms);
-      }
+      holds_soon([&] { return ended == 2; });
       return;
     }
     const auto error = error_of([&] { self.communicator.allocate_blocking(64, Deadline::after(1s)); });

@@ -6,7 +6,8 @@
 #include <vector>
 
 #include "dtrain/backend/setup/split.hpp"
-#include "support/shared_memory_rank.hpp"
+#include "dtrain/backend/shared_memory.hpp"
+#include "support/host_rank.hpp"
 
 namespace {
 
@@ -15,11 +16,10 @@ using dtrain::Deadline;
 using dtrain::DType;
 using dtrain::ReduceOp;
 using dtrain::backend::ColorAndKey;
-using support::FakeJob;
 using support::RankThread;
-using support::run_thread_ranks;
-using support::SharedMemoryRank;
+using support::run_ranks;
 using namespace std::chrono_literals;
+using SharedMemoryRank = support::HostRank<dtrain::backend::SharedMemory>;
 
 using Communicator = dtrain::backend::SharedMemory::Communicator;
 
@@ -53,9 +53,7 @@ TEST_CASE("what ranks say of a split is written and read without loss, and anyth
 
 TEST_CASE("a split gives each color a channel of its own, also a split of a split, beside the first one") {
   const int ranks = 5;
-  const auto job = std::make_shared<FakeJob>(ranks);
-  run_thread_ranks(ranks, [&](RankThread& thread) {
-    SharedMemoryRank self(job, thread.rank(), ranks);
+  run_ranks<SharedMemoryRank>(ranks, [&](SharedMemoryRank& self, RankThread& thread) {
     const int color = thread.rank() % 2;
     thread.doing("splitting");
     Communicator half = self.communicator.split_blocking(color, -thread.rank(), Deadline::after(10s));
@@ -73,9 +71,7 @@ TEST_CASE("a split gives each color a channel of its own, also a split of a spli
 }
 
 TEST_CASE("a split of a color below 0 is refused, and a rank that does not come to it is a timeout") {
-  const auto job = std::make_shared<FakeJob>(2);
-  run_thread_ranks(2, [&](RankThread& thread) {
-    SharedMemoryRank self(job, thread.rank(), 2);
+  run_ranks<SharedMemoryRank>(2, [&](SharedMemoryRank& self, RankThread& thread) {
     CHECK_THROWS_WITH_AS(self.communicator.split_blocking(-1, 0, Deadline::after(1s)),
                          doctest::Contains("colors begin at 0"), dtrain::Error);
     if (thread.rank() == 0) {
@@ -85,9 +81,7 @@ TEST_CASE("a split of a color below 0 is refused, and a rank that does not come 
 }
 
 TEST_CASE("a failure of a split-off channel is reported under the rank's number in the job") {
-  const auto job = std::make_shared<FakeJob>(2);
-  run_thread_ranks(2, [&](RankThread& thread) {
-    SharedMemoryRank self(job, thread.rank(), 2, "group", 200ms);
+  run_ranks<SharedMemoryRank>({2, "group", 200ms}, [&](SharedMemoryRank& self, RankThread& thread) {
     std::optional<Communicator> pair = self.communicator.split_blocking(0, -thread.rank(), Deadline::after(10s));
     CHECK(pair->rank() == 1 - thread.rank());
     if (thread.rank() == 1) {  // rank 0 of the pair

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "support/allocation_count.hpp"
+#include "support/host_rank.hpp"
 #include "support/reference_reduction.hpp"
-#include "support/shared_memory_rank.hpp"
 
 namespace {
 
@@ -19,9 +19,10 @@ using dtrain::DType;
 using dtrain::ReduceOp;
 using support::FakeJob;
 using support::RankThread;
+using support::run_ranks;
 using support::run_thread_ranks;
-using support::SharedMemoryRank;
 using namespace std::chrono_literals;
+using SharedMemoryRank = support::HostRank<dtrain::backend::SharedMemory>;
 
 constexpr int rank_counts[] = {1, 2, 3, 4, 8};
 constexpr ReduceOp all_operations[] = {ReduceOp::sum, ReduceOp::average, ReduceOp::min, ReduceOp::max,
@@ -77,11 +78,8 @@ bool all_reduce_gives(SharedMemoryRank& self, std::byte* arena, Memory memory, R
 
 template <class T>
 void check_all_paths(int ranks, const std::vector<std::size_t>& counts) {
-  const auto job = std::make_shared<FakeJob>(ranks);
   const std::size_t longest = *std::max_element(counts.begin(), counts.end());
-  run_thread_ranks(ranks, [&](RankThread& thread) {
-    thread.doing("opening");
-    SharedMemoryRank self(job, thread.rank(), ranks);
+  run_ranks<SharedMemoryRank>(ranks, [&](SharedMemoryRank& self, RankThread& thread) {
     thread.doing("allocating");
     const auto allocation = self.communicator.allocate_blocking(longest * sizeof(T) + 256, Deadline::after(10s));
     thread.doing("all_reduce");
@@ -112,12 +110,10 @@ TEST_CASE("every path of an all-reduce has the bits of a plain loop in rank orde
 
 TEST_CASE("a long all-reduce goes through many chunks with the same bits") {
   for (const int ranks : {2, 3}) {
-    const auto job = std::make_shared<FakeJob>(ranks);
     const std::size_t count = 700'003;
     const auto inputs = support::awkward_inputs<float>(ranks, count, 1);
     const auto expected = support::reference_reduction(ReduceOp::average, inputs);
-    run_thread_ranks(ranks, [&](RankThread& thread) {
-      SharedMemoryRank self(job, thread.rank(), ranks);
+    run_ranks<SharedMemoryRank>(ranks, [&](SharedMemoryRank& self, RankThread&) {
       const auto allocation = self.communicator.allocate_blocking(count * 4 + 64, Deadline::after(10s));
       for (int repetition = 0; repetition < 2; ++repetition) {
         for (const Memory memory : all_memories) {
@@ -130,9 +126,7 @@ TEST_CASE("a long all-reduce goes through many chunks with the same bits") {
 
 TEST_CASE("a broadcast gives every rank the root's bytes, of any element type and in any memory") {
   for (const int ranks : rank_counts) {
-    const auto job = std::make_shared<FakeJob>(ranks);
-    run_thread_ranks(ranks, [&](RankThread& thread) {
-      SharedMemoryRank self(job, thread.rank(), ranks);
+    run_ranks<SharedMemoryRank>(ranks, [&](SharedMemoryRank& self, RankThread& thread) {
       const auto allocation = self.communicator.allocate_blocking(1 << 20, Deadline::after(10s));
       std::vector<std::byte> foreign(1 << 20);
       for (const std::size_t bytes : {0U, 1U, 4096U, 4097U, 65'536U, 600'001U}) {
@@ -159,9 +153,7 @@ TEST_CASE("a broadcast gives every rank the root's bytes, of any element type an
 
 TEST_CASE("operations of every kind follow each other without waiting on the host") {
   for (const int ranks : rank_counts) {
-    const auto job = std::make_shared<FakeJob>(ranks);
-    run_thread_ranks(ranks, [&](RankThread& thread) {
-      SharedMemoryRank self(job, thread.rank(), ranks);
+    run_ranks<SharedMemoryRank>(ranks, [&](SharedMemoryRank& self, RankThread& thread) {
       std::vector<float> small(10);
       std::vector<float> large(3000);
       const auto stream = self.stream.ref();
@@ -187,11 +179,9 @@ TEST_CASE("operations of every kind follow each other without waiting on the hos
 
 TEST_CASE("a helper thread and the waiting thread give the same bits") {
   const int ranks = 3;
-  const auto job = std::make_shared<FakeJob>(ranks);
   const auto inputs = support::awkward_inputs<float>(ranks, 20'000, 5);
   const auto expected = support::reference_reduction(ReduceOp::average, inputs);
-  run_thread_ranks(ranks, [&](RankThread& thread) {
-    SharedMemoryRank self(job, thread.rank(), ranks);
+  run_ranks<SharedMemoryRank>(ranks, [&](SharedMemoryRank& self, RankThread& thread) {
     const auto allocation = self.communicator.allocate_blocking(80'064, Deadline::after(10s));
     for (const bool helper : {false, true}) {
       if (helper && thread.rank() != 1) {  // also ranks that differ in this
@@ -235,9 +225,7 @@ TEST_CASE("channels do not wait for each other") {
 
 TEST_CASE("the steady state allocates nothing") {
   const int ranks = 2;
-  const auto job = std::make_shared<FakeJob>(ranks);
-  run_thread_ranks(ranks, [&](RankThread& thread) {
-    SharedMemoryRank self(job, thread.rank(), ranks);
+  run_ranks<SharedMemoryRank>(ranks, [&](SharedMemoryRank& self, RankThread&) {
     const auto allocation = self.communicator.allocate_blocking(80'000, Deadline::after(10s));
     std::vector<float> foreign(20'000, 1);
     const BufferView views[] = {{allocation.data(), 20'000, DType::f32, {}},

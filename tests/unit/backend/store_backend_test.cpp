@@ -13,33 +13,20 @@
 #include <thread>
 #include <vector>
 
-#include "support/shared_memory_rank.hpp"
+#include "dtrain/backend/shared_memory.hpp"
+#include "support/host_rank.hpp"
 
 using dtrain::ReduceOp;
 using support::FakeJob;
 using support::RankThread;
+using support::run_ranks;
 using support::run_thread_ranks;
 using support::StoreBackend;
 using namespace std::chrono_literals;
 
 namespace {
 
-struct StoreRank {
-  StoreRank(const std::shared_ptr<FakeJob>& job, int rank, int size, std::chrono::nanoseconds timeout = 10s)
-      : communicator(StoreBackend::open_blocking(support::channel_context(job, rank, size, "store", timeout),
-                                                 dtrain::Deadline::after(10s))) {}
-
-  /// Whether the communicator still serves once what is enqueued has run.
-  bool wait() {
-    dtrain::stream::host::Event event;
-    stream.ref().record(event);
-    const auto result = event.block_until_complete(dtrain::Deadline::after(30s));
-    return result == dtrain::stream::WaitResult::complete && !communicator.failure();
-  }
-
-  StoreBackend::StreamOwner stream;
-  StoreBackend::Communicator communicator;
-};
+using StoreRank = support::HostRank<StoreBackend>;
 
 template <class T>
 void check_reductions(std::size_t count) {
@@ -47,10 +34,8 @@ void check_reductions(std::size_t count) {
     for (const ReduceOp op : {ReduceOp::sum, ReduceOp::average, ReduceOp::min, ReduceOp::max, ReduceOp::product}) {
       const std::vector<std::vector<T>> inputs = support::awkward_inputs<T>(ranks, count, 3);
       const std::vector<T> expected = support::reference_reduction(op, inputs);
-      const auto job = std::make_shared<FakeJob>(ranks);
       std::atomic<int> right{0};
-      run_thread_ranks(ranks, [&](RankThread& self) {
-        StoreRank rank(job, self.rank(), self.size());
+      run_ranks<StoreRank>(ranks, [&](StoreRank& rank, RankThread& self) {
         for (int round = 0; round < 3; ++round) {
           std::vector<T> values = inputs[static_cast<std::size_t>(self.rank())];
           const dtrain::BufferView view = dtrain::buffer_view(std::span<T>(values));
@@ -75,11 +60,9 @@ TEST_CASE("the store backend reduces in the order of the ranks, over several pie
 
 TEST_CASE("the store backend broadcasts from any root, and its barrier lets nobody pass alone") {
   constexpr int ranks = 3;
-  const auto job = std::make_shared<FakeJob>(ranks);
   std::atomic<int> arrived{0};
   std::atomic<int> right{0};
-  run_thread_ranks(ranks, [&](RankThread& self) {
-    StoreRank rank(job, self.rank(), self.size());
+  run_ranks<StoreRank>(ranks, [&](StoreRank& rank, RankThread& self) {
     for (int root = 0; root < ranks; ++root) {
       std::vector<std::int32_t> values(5, self.rank());
       rank.communicator.broadcast(dtrain::buffer_view(std::span<std::int32_t>(values)), root, rank.stream.ref());
@@ -96,7 +79,7 @@ TEST_CASE("the store backend broadcasts from any root, and its barrier lets nobo
 TEST_CASE("an operation of the store backend ends by its deadline, by an abort and where ranks disagree") {
   const auto late = std::make_shared<FakeJob>(2);
   run_thread_ranks(1, [&](RankThread&) {
-    StoreRank rank(late, 0, 2, 200ms);
+    StoreRank rank(late, 0, 2, "group", 200ms);
     rank.communicator.barrier(rank.stream.ref());
     CHECK(!rank.wait());
     REQUIRE(late->latch(1)->failed());

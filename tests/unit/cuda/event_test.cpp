@@ -5,10 +5,10 @@
 #include <atomic>
 #include <chrono>
 #include <utility>
-#include <vector>
 
 #include "dtrain/stream/cuda/stream.hpp"
 #include "support/cuda_memory.hpp"
+#include "support/gate.hpp"
 
 namespace {
 
@@ -16,6 +16,7 @@ using dtrain::Deadline;
 using dtrain::stream::WaitResult;
 using dtrain::stream::cuda::Event;
 using dtrain::stream::cuda::Stream;
+using support::Gate;
 using namespace std::chrono_literals;
 
 Deadline soon() {
@@ -32,50 +33,33 @@ TEST_CASE("a CUDA event that was never recorded is complete") {
 
 TEST_CASE("a CUDA event completes when the work before it has, and recording it again moves it") {
   const Stream stream;
-  std::atomic<bool> released{false};
   std::atomic<int> ran{0};
   Event event;
-  support::enqueue_on_host(stream.ref(), [&] {
-    while (!released) {
-      std::this_thread::sleep_for(1ms);
-    }
-    ++ran;
-  });
-  stream.ref().record(event);
-  CHECK_FALSE(event.is_complete());
-  released = true;
-  REQUIRE(event.block_until_complete(soon()) == WaitResult::complete);
-  CHECK(ran == 1);
-  CHECK(event.is_complete());
-
-  released = false;
-  support::enqueue_on_host(stream.ref(), [&] {
-    while (!released) {
-      std::this_thread::sleep_for(1ms);
-    }
-    ++ran;
-  });
-  stream.ref().record(event);
-  CHECK_FALSE(event.is_complete());
-  released = true;
-  REQUIRE(event.block_until_complete(soon()) == WaitResult::complete);
-  CHECK(ran == 2);
+  for (int round = 1; round <= 2; ++round) {
+    Gate gate;
+    support::enqueue_on_host(stream.ref(), [&] {
+      gate.pass();
+      ++ran;
+    });
+    stream.ref().record(event);
+    CHECK_FALSE(event.is_complete());
+    gate.open();
+    REQUIRE(event.block_until_complete(soon()) == WaitResult::complete);
+    CHECK(ran == round);
+    CHECK(event.is_complete());
+  }
 }
 
 TEST_CASE("waiting for a CUDA event gives up at its deadline") {
   const Stream stream;
   Event event;
-  std::atomic<bool> released{false};
-  support::enqueue_on_host(stream.ref(), [&] {
-    while (!released) {
-      std::this_thread::sleep_for(1ms);
-    }
-  });
+  Gate gate;
+  support::enqueue_on_host(stream.ref(), [&] { gate.pass(); });
   stream.ref().record(event);
   const auto begin = std::chrono::steady_clock::now();
   CHECK(event.block_until_complete(Deadline::after(20ms)) == WaitResult::timed_out);
   CHECK(std::chrono::steady_clock::now() - begin >= 20ms);
-  released = true;
+  gate.open();
   CHECK(event.block_until_complete(soon()) == WaitResult::complete);
 }
 
@@ -95,13 +79,11 @@ TEST_CASE("a CUDA event keeps its point when it is moved") {
 TEST_CASE("one CUDA stream waits for an event of another, and the host does not block") {
   const Stream first;
   const Stream second;
-  std::atomic<bool> released{false};
+  Gate gate;
   int value = 0;  // ordered by the event alone
   int seen = 0;
   support::enqueue_on_host(first.ref(), [&] {
-    while (!released) {
-      std::this_thread::sleep_for(1ms);
-    }
+    gate.pass();
     value = 7;
   });
   Event written;
@@ -111,7 +93,7 @@ TEST_CASE("one CUDA stream waits for an event of another, and the host does not 
   Event read;
   second.ref().record(read);
   CHECK_FALSE(read.is_complete());
-  released = true;
+  gate.open();
   REQUIRE(read.block_until_complete(soon()) == WaitResult::complete);
   CHECK(seen == 7);
 }

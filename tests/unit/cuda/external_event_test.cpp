@@ -4,14 +4,12 @@
 
 #include <doctest/doctest.h>
 
-#include <atomic>
 #include <chrono>
-#include <memory>
 #include <thread>
-#include <vector>
 
 #include "dtrain/stream/cuda/stream.hpp"
 #include "support/cuda_memory.hpp"
+#include "support/gate.hpp"
 #if DTRAIN_EMULATED_CUDA
 #include "emulation/emulation.hpp"
 #endif
@@ -118,18 +116,14 @@ TEST_CASE("an external event that is reset begins a new round, and streams that 
     const Stream early;
     const Stream late;
     ExternalEvent external;
-    std::atomic<bool> released{false};
-    support::enqueue_on_host(early.ref(), [&] {
-      while (!released) {
-        std::this_thread::sleep_for(1ms);
-      }
-    });
+    support::Gate gate;
+    support::enqueue_on_host(early.ref(), [&] { gate.pass(); });
     early.ref().wait_unwatched(external, soon());
     external.signal();
     external.reset();
     CHECK_FALSE(external.is_complete());
     late.ref().wait_unwatched(external, soon());
-    released = true;
+    gate.open();
     CHECK(completes(early));
     Event event;
     late.ref().record(event);

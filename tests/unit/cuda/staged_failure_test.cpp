@@ -2,17 +2,17 @@
 
 #include <doctest/doctest.h>
 
-#include <atomic>
+#include <barrier>
 #include <chrono>
 #include <cstddef>
 #include <memory>
 #include <optional>
 #include <string>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "dtrain/backend/staged.hpp"
+#include "support/gate.hpp"
 #include "support/staged_rank.hpp"
 #if DTRAIN_EMULATED_CUDA
 #include "emulation/emulation.hpp"
@@ -30,6 +30,7 @@ using dtrain::ReduceOp;
 using dtrain::backend::SharedMemory;
 using support::FakeJob;
 using support::RankThread;
+using support::run_ranks;
 using support::run_thread_ranks;
 using support::StagedRank;
 using namespace std::chrono_literals;
@@ -40,22 +41,6 @@ void reduce(StagedRank<>& rank, const BufferView& view) {
   rank.communicator.all_reduce(view, view, ReduceOp::sum, rank.ref());
 }
 
-/// A point that ranks pass together, without a device.
-class Meeting {
- public:
-  explicit Meeting(int ranks) : ranks_(ranks) {}
-  void pass() {
-    ++arrived_;
-    while (arrived_ < ranks_) {
-      std::this_thread::sleep_for(1ms);
-    }
-  }
-
- private:
-  const int ranks_;
-  std::atomic<int> arrived_{0};
-};
-
 std::string text_of(const std::optional<Cause>& cause) {
   return cause ? cause->text : "no failure";
 }
@@ -63,9 +48,8 @@ std::string text_of(const std::optional<Cause>& cause) {
 }  // namespace
 
 TEST_CASE("an abort ends staged work under way, and no stream is left waiting") {
-  Meeting end(2);
-  run_thread_ranks(2, [&end, job = std::make_shared<FakeJob>(2)](RankThread& self) {
-    StagedRank<> rank(job, self.rank(), self.size());
+  std::barrier end(2);
+  run_ranks<StagedRank<>>(2, [&](StagedRank<>& rank, RankThread& self) {
     if (self.rank() == 0) {  // the other one never comes
       const BufferView view = rank.put(std::vector<float>(several_pieces, 1));
       reduce(rank, view);
@@ -81,14 +65,13 @@ TEST_CASE("an abort ends staged work under way, and no stream is left waiting") 
       reduce(rank, view);
       CHECK(rank.passes());
     }
-    end.pass();
+    end.arrive_and_wait();
   });
 }
 
 TEST_CASE("a rank that never comes ends staged work by the timeout, and is named") {
-  Meeting end(2);
-  run_thread_ranks(2, [&end, job = std::make_shared<FakeJob>(2)](RankThread& self) {
-    StagedRank<> rank(job, self.rank(), self.size(), "staged", 300ms);
+  std::barrier end(2);
+  run_ranks<StagedRank<>>({2, "staged", 300ms}, [&](StagedRank<>& rank, RankThread& self) {
     if (self.rank() == 0) {
       const BufferView view = rank.put(std::vector<float>(several_pieces, 1));
       reduce(rank, view);
@@ -97,37 +80,29 @@ TEST_CASE("a rank that never comes ends staged work by the timeout, and is named
       CHECK(rank.communicator.failure()->kind == CauseKind::timeout);
       CHECK(text_of(rank.communicator.failure()).find("rank 1") != std::string::npos);
     }
-    end.pass();
+    end.arrive_and_wait();
   });
 }
 
 TEST_CASE("a CUDA stream that does not come to staged work ends it by the peers' timeout, on every rank") {
-  Meeting failed(2);
-  run_thread_ranks(2, [&failed, job = std::make_shared<FakeJob>(2)](RankThread& self) {
-    StagedRank<> rank(job, self.rank(), self.size(), "staged", 300ms);
+  std::barrier failed(2);
+  run_ranks<StagedRank<>>({2, "staged", 300ms}, [&](StagedRank<>& rank, RankThread& self) {
     const BufferView view = rank.put(std::vector<float>(several_pieces, 1));
-    std::atomic<bool> released{self.rank() != 1};
-    support::enqueue_on_host(rank.ref(), [&released] {
-      while (!released) {
-        std::this_thread::sleep_for(1ms);
-      }
-    });
+    support::Gate gate(self.rank() != 1);
+    support::enqueue_on_host(rank.ref(), [&] { gate.pass(); });
     reduce(rank, view);
-    while (!rank.communicator.failure()) {
-      std::this_thread::sleep_for(1ms);
-    }
+    CHECK(support::holds_soon([&] { return rank.communicator.failure().has_value(); }));
     CHECK(rank.latch->block_until_failed(Deadline::after(20s)));
     CHECK(rank.latch->cause()->kind == CauseKind::timeout);
     CHECK(text_of(rank.latch->cause()).find("rank 1") != std::string::npos);
-    failed.pass();
-    released = true;
+    failed.arrive_and_wait();
+    gate.open();
     CHECK(rank.passes());
   });
 }
 
 TEST_CASE("what a CUDA stream has to do before staged work does not count against its timeout") {
-  run_thread_ranks(2, [job = std::make_shared<FakeJob>(2)](RankThread& self) {
-    StagedRank<> rank(job, self.rank(), self.size(), "staged", 1s);
+  run_ranks<StagedRank<>>({2, "staged", 1s}, [](StagedRank<>& rank, RankThread&) {
     const BufferView view = rank.put(std::vector<float>(several_pieces, 1));
     support::enqueue_on_host(rank.ref(), [] { std::this_thread::sleep_for(1500ms); });
     reduce(rank, view);
@@ -137,7 +112,7 @@ TEST_CASE("what a CUDA stream has to do before staged work does not count agains
 }
 
 TEST_CASE("a staged channel that is destroyed before its work has run ends it, and its stream goes on") {
-  Meeting end(2);
+  std::barrier end(2);
   run_thread_ranks(2, [&end, job = std::make_shared<FakeJob>(2)](RankThread& self) {
     dtrain::stream::cuda::CommunicationStream stream;
     const dtrain::stream::cuda::DeviceBuffer memory(4 * several_pieces);
@@ -150,7 +125,7 @@ TEST_CASE("a staged channel that is destroyed before its work has run ends it, a
           communicator.all_reduce(view, view, ReduceOp::sum, stream.ref());
         }
       } else {
-        end.pass();
+        end.arrive_and_wait();
       }
       self.doing("closing a channel");
     }
@@ -158,14 +133,13 @@ TEST_CASE("a staged channel that is destroyed before its work has run ends it, a
     stream.ref().record(event);
     CHECK(event.block_until_complete(Deadline::after(20s)) == dtrain::stream::WaitResult::complete);
     if (self.rank() == 0) {
-      end.pass();
+      end.arrive_and_wait();
     }
   });
 }
 
 TEST_CASE("ranks that reduce different lengths disagree, and no stream is left waiting") {
-  run_thread_ranks(2, [job = std::make_shared<FakeJob>(2)](RankThread& self) {
-    StagedRank<> rank(job, self.rank(), self.size());
+  run_ranks<StagedRank<>>(2, [](StagedRank<>& rank, RankThread& self) {
     reduce(rank, rank.put(std::vector<float>(self.rank() == 0 ? 600'000 : 300'000, 1)));
     CHECK(rank.passes());
     CHECK(rank.latch->block_until_failed(Deadline::after(20s)));
@@ -232,11 +206,11 @@ TEST_CASE("a copy that fails throws at the call, and the other ranks end with wh
   for (const Fault& fault :
        {Fault{"cudaMemcpyAsync", 1}, Fault{"cudaMemcpyAsync", 2}, Fault{"cudaMemcpyAsync", 5},
         Fault{"cudaEventRecord", 1}, Fault{"cudaEventRecord", 6}, Fault{"cudaStreamWaitEvent", 1}}) {
-    Meeting ready(2);
+    std::barrier ready(2);
     with_two_devices([&](RankThread& self, const std::shared_ptr<FakeJob>& job) {
       StagedRank<> rank(job, self.rank(), self.size());
       const BufferView view = rank.put(std::vector<float>(several_pieces, 1));
-      ready.pass();
+      ready.arrive_and_wait();
       if (self.rank() == 1) {
         emulation::fail(fault.call, fault.nth, cudaErrorIllegalAddress, 1);
         CHECK_THROWS_WITH_AS(reduce(rank, view), doctest::Contains("cudaErrorIllegalAddress"), Error);
@@ -253,11 +227,11 @@ TEST_CASE("a copy that fails throws at the call, and the other ranks end with wh
 }
 
 TEST_CASE("a device that fails while the host waits for it ends every rank") {
-  Meeting ready(2);
+  std::barrier ready(2);
   with_two_devices([&](RankThread& self, const std::shared_ptr<FakeJob>& job) {
     StagedRank<> rank(job, self.rank(), self.size());
     const BufferView view = rank.put(std::vector<float>(several_pieces, 1));
-    ready.pass();
+    ready.arrive_and_wait();
     if (self.rank() == 1) {
       emulation::fail("cudaEventQuery", 1, cudaErrorIllegalAddress, 1);
     }
@@ -270,10 +244,10 @@ TEST_CASE("a device that fails while the host waits for it ends every rank") {
 TEST_CASE("a rank without device memory, or none to pin, fails every rank with what went wrong") {
   for (const char* call : {"cudaMalloc", "cudaHostRegister", "cudaMemsetAsync"}) {
     CAPTURE(call);
-    Meeting ready(2);
+    std::barrier ready(2);
     with_two_devices([&](RankThread& self, const std::shared_ptr<FakeJob>& job) {
       StagedRank<> rank(job, self.rank(), self.size());
-      ready.pass();
+      ready.arrive_and_wait();
       if (self.rank() == 1) {
         emulation::fail(call, 1, cudaErrorMemoryAllocation, 1);
         CHECK_THROWS_WITH_AS(rank.communicator.allocate_blocking(1 << 20, Deadline::after(20s)),
@@ -290,12 +264,12 @@ TEST_CASE("a rank without device memory, or none to pin, fails every rank with w
 }
 
 TEST_CASE("a rank that cannot pin memory fails the opening of every rank's channel") {
-  Meeting ready(2);
+  std::barrier ready(2);
   with_two_devices([&](RankThread& self, const std::shared_ptr<FakeJob>& job) {
     if (self.rank() == 1) {
       emulation::fail("cudaHostRegister", 1, cudaErrorMemoryAllocation, 1);
     }
-    ready.pass();
+    ready.arrive_and_wait();
     const auto open = [&] { StagedRank<>(job, self.rank(), self.size()); };
     if (self.rank() == 1) {
       CHECK_THROWS_WITH_AS(open(), doctest::Contains("ulimit -l"), Error);

@@ -8,8 +8,6 @@
 #include <cstddef>
 #include <memory>
 #include <optional>
-#include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -17,13 +15,13 @@
 #include "dtrain/topology/hierarchical.hpp"
 #include "dtrain/topology/ring.hpp"
 #include "dtrain/topology/tree.hpp"
+#include "support/gate.hpp"
 #include "support/reference_reduction.hpp"
 #include "support/staged_rank.hpp"
 
 namespace {
 
 using dtrain::BufferView;
-using dtrain::ConstBufferView;
 using dtrain::Deadline;
 using dtrain::DType;
 using dtrain::Error;
@@ -36,6 +34,7 @@ using support::FakeJob;
 using support::on_host;
 using support::RankThread;
 using support::reference_reduction;
+using support::run_ranks;
 using support::run_thread_ranks;
 using support::StagedRank;
 using support::write;
@@ -126,49 +125,43 @@ TEST_CASE("chunks cover a buffer once, in order, and an empty buffer has one emp
 TEST_CASE("device memory is reduced to the bits that shared memory gives, wherever it lies") {
   for (const int ranks : rank_counts) {
     const std::vector<Table> tables = tables_of(ranks);
-    const auto job = std::make_shared<FakeJob>(ranks);
-    run_thread_ranks(
-        ranks,
-        [&](RankThread& self) {
-          StagedRank<> rank(job, self.rank(), self.size());
-          const auto arena = rank.communicator.allocate_blocking(4 * 600'001 + 64, Deadline::after(20s));
-          for (const Table& table : tables) {
-            const std::size_t count = table.count;
-            for (const ReduceOp op : {ReduceOp::sum, ReduceOp::average}) {
-              const std::vector<float>& expected = table.reduced(op);
-              const std::vector<float>& own = table.inputs[index_of(self)];
-              rank.forget();
+    run_ranks<StagedRank<>>({ranks, "staged", 20s, 60s}, [&](StagedRank<>& rank, RankThread& self) {
+      const auto arena = rank.communicator.allocate_blocking(4 * 600'001 + 64, Deadline::after(20s));
+      for (const Table& table : tables) {
+        const std::size_t count = table.count;
+        for (const ReduceOp op : {ReduceOp::sum, ReduceOp::average}) {
+          const std::vector<float>& expected = table.reduced(op);
+          const std::vector<float>& own = table.inputs[index_of(self)];
+          rank.forget();
 
-              self.doing("an all_reduce in an allocation");
-              write(arena.data() + 16, own);
-              const BufferView bound = rank.view(arena.data() + 16, count);
-              rank.communicator.all_reduce(bound, bound, op, rank.ref());
-              REQUIRE(rank.wait());
-              CHECK(rank.get<float>(bound) == expected);
+          self.doing("an all_reduce in an allocation");
+          write(arena.data() + 16, own);
+          const BufferView bound = rank.view(arena.data() + 16, count);
+          rank.communicator.all_reduce(bound, bound, op, rank.ref());
+          REQUIRE(rank.wait());
+          CHECK(rank.get<float>(bound) == expected);
 
-              self.doing("an all_reduce of foreign memory, in place");
-              const BufferView in_place = rank.put(own);
-              rank.communicator.all_reduce(in_place, in_place, op, rank.ref());
-              REQUIRE(rank.wait());
-              CHECK(rank.get<float>(in_place) == expected);
+          self.doing("an all_reduce of foreign memory, in place");
+          const BufferView in_place = rank.put(own);
+          rank.communicator.all_reduce(in_place, in_place, op, rank.ref());
+          REQUIRE(rank.wait());
+          CHECK(rank.get<float>(in_place) == expected);
 
-              self.doing("an all_reduce out of place, on some ranks into an allocation");
-              const BufferView input = rank.put(own);
-              const BufferView output = self.rank() % 2 == 0 ? bound : in_place;
-              rank.communicator.all_reduce(input, output, op, rank.ref());
-              REQUIRE(rank.wait());
-              CHECK(rank.get<float>(output) == expected);
-              CHECK(rank.get<float>(input) == own);
-            }
-          }
-        },
-        60s);
+          self.doing("an all_reduce out of place, on some ranks into an allocation");
+          const BufferView input = rank.put(own);
+          const BufferView output = self.rank() % 2 == 0 ? bound : in_place;
+          rank.communicator.all_reduce(input, output, op, rank.ref());
+          REQUIRE(rank.wait());
+          CHECK(rank.get<float>(output) == expected);
+          CHECK(rank.get<float>(input) == own);
+        }
+      }
+    });
   }
 }
 
 TEST_CASE("every element type goes through, cut at its own length") {
-  run_thread_ranks(2, [job = std::make_shared<FakeJob>(2)](RankThread& self) {
-    StagedRank<> rank(job, self.rank(), self.size());
+  run_ranks<StagedRank<>>(2, [](StagedRank<>& rank, RankThread&) {
     const std::vector<double> values(200'001, 0.5);
     const BufferView view = rank.put(values);
     rank.communicator.all_reduce(view, view, ReduceOp::sum, rank.ref());
@@ -184,24 +177,19 @@ TEST_CASE("every element type goes through, cut at its own length") {
 TEST_CASE("one rank's device memory reaches all, from every root, in an allocation or not") {
   for (const int ranks : rank_counts) {
     const std::vector<Table> tables = tables_of(ranks);
-    const auto job = std::make_shared<FakeJob>(ranks);
-    run_thread_ranks(
-        ranks,
-        [&](RankThread& self) {
-          StagedRank<> rank(job, self.rank(), self.size());
-          const auto arena = rank.communicator.allocate_blocking(4 * 600'001, Deadline::after(20s));
-          const BufferView foreign = rank.space(600'001);
-          for (const Table& table : tables) {
-            for (int root = 0; root < ranks; ++root) {
-              std::byte* const data = (self.rank() + root) % 2 == 0 ? arena.data() : foreign.data;
-              write(data, table.inputs[index_of(self)]);
-              rank.communicator.broadcast(rank.view(data, table.count), root, rank.ref());
-              REQUIRE(rank.wait());
-              CHECK(on_host<float>(data, table.count) == table.inputs[static_cast<std::size_t>(root)]);
-            }
-          }
-        },
-        60s);
+    run_ranks<StagedRank<>>({ranks, "staged", 20s, 60s}, [&](StagedRank<>& rank, RankThread& self) {
+      const auto arena = rank.communicator.allocate_blocking(4 * 600'001, Deadline::after(20s));
+      const BufferView foreign = rank.space(600'001);
+      for (const Table& table : tables) {
+        for (int root = 0; root < ranks; ++root) {
+          std::byte* const data = (self.rank() + root) % 2 == 0 ? arena.data() : foreign.data;
+          write(data, table.inputs[index_of(self)]);
+          rank.communicator.broadcast(rank.view(data, table.count), root, rank.ref());
+          REQUIRE(rank.wait());
+          CHECK(on_host<float>(data, table.count) == table.inputs[static_cast<std::size_t>(root)]);
+        }
+      }
+    });
   }
 }
 
@@ -212,81 +200,70 @@ TEST_CASE("blocks of device memory are reduced and gathered, in place and disjoi
     for (const std::size_t count : {std::size_t{0}, std::size_t{1}, std::size_t{1000}, std::size_t{300'001}}) {
       tables.emplace_back(ranks, size * count);
     }
-    const auto job = std::make_shared<FakeJob>(ranks);
-    run_thread_ranks(
-        ranks,
-        [&](RankThread& self) {
-          StagedRank<> rank(job, self.rank(), self.size());
-          for (const Table& table : tables) {
-            const std::size_t count = table.count / size;
-            const std::vector<float>& reduced = table.sum;
-            const auto own_block = slice(reduced, index_of(self) * count, count);
+    run_ranks<StagedRank<>>({ranks, "staged", 20s, 60s}, [&](StagedRank<>& rank, RankThread& self) {
+      for (const Table& table : tables) {
+        const std::size_t count = table.count / size;
+        const std::vector<float>& reduced = table.sum;
+        const auto own_block = slice(reduced, index_of(self) * count, count);
 
-            rank.forget();
-            const BufferView whole = rank.put(table.inputs[index_of(self)]);
-            const BufferView part = rank.space(count);
-            rank.communicator.reduce_scatter(whole, part, ReduceOp::sum, rank.ref());
-            REQUIRE(rank.wait());
-            CHECK(rank.get<float>(part) == own_block);
-            const BufferView place = rank.view(whole.data + 4 * index_of(self) * count, count);
-            rank.communicator.reduce_scatter(whole, place, ReduceOp::sum, rank.ref());
-            REQUIRE(rank.wait());
-            CHECK(rank.get<float>(place) == own_block);
+        rank.forget();
+        const BufferView whole = rank.put(table.inputs[index_of(self)]);
+        const BufferView part = rank.space(count);
+        rank.communicator.reduce_scatter(whole, part, ReduceOp::sum, rank.ref());
+        REQUIRE(rank.wait());
+        CHECK(rank.get<float>(part) == own_block);
+        const BufferView place = rank.view(whole.data + 4 * index_of(self) * count, count);
+        rank.communicator.reduce_scatter(whole, place, ReduceOp::sum, rank.ref());
+        REQUIRE(rank.wait());
+        CHECK(rank.get<float>(place) == own_block);
 
-            rank.communicator.all_gather(place, whole, rank.ref());
-            REQUIRE(rank.wait());
-            CHECK(rank.get<float>(whole) == reduced);
-            const BufferView gathered = rank.space(size * count);
-            rank.communicator.all_gather(part, gathered, rank.ref());
-            REQUIRE(rank.wait());
-            CHECK(rank.get<float>(gathered) == reduced);
-          }
-        },
-        60s);
+        rank.communicator.all_gather(place, whole, rank.ref());
+        REQUIRE(rank.wait());
+        CHECK(rank.get<float>(whole) == reduced);
+        const BufferView gathered = rank.space(size * count);
+        rank.communicator.all_gather(part, gathered, rank.ref());
+        REQUIRE(rank.wait());
+        CHECK(rank.get<float>(gathered) == reduced);
+      }
+    });
   }
 }
 
 TEST_CASE("device memory goes from rank to rank, and round a ring at once, whatever the lengths") {
   for (const int ranks : {1, 2, 3, 4}) {
-    const auto job = std::make_shared<FakeJob>(ranks);
-    run_thread_ranks(
-        ranks,
-        [&](RankThread& self) {
-          StagedRank<> rank(job, self.rank(), self.size());
-          const int next = (self.rank() + 1) % ranks;
-          const int previous = (self.rank() + ranks - 1) % ranks;
-          for (const std::size_t count : counts) {
-            // Messages differ in length from rank to rank, so that some are in more chunks than others.
-            const auto length = [count](int from) {
-              return count == 0 ? 0 : count + 200'000 * static_cast<std::size_t>(from);
-            };
-            const auto sent = values_of(self.rank(), length(self.rank()));
-            const auto expected = values_of(previous, length(previous));
-            rank.forget();
-            const BufferView input = rank.put(sent);
-            const BufferView output = rank.space(expected.size());
-            rank.communicator.send_recv(input, next, output, previous, rank.ref());
-            REQUIRE(rank.wait());
-            CHECK(rank.get<float>(output) == expected);
-            if (ranks > 1 && self.rank() == 0) {
-              const BufferView answer = rank.space(length(1));
-              rank.communicator.recv(answer, 1, rank.ref());
-              REQUIRE(rank.wait());
-              CHECK(rank.get<float>(answer) == values_of(1, length(1)));
-            } else if (self.rank() == 1) {
-              rank.communicator.send(input, 0, rank.ref());
-              REQUIRE(rank.wait());
-            }
-          }
-        },
-        60s);
+    run_ranks<StagedRank<>>({ranks, "staged", 20s, 60s}, [&](StagedRank<>& rank, RankThread& self) {
+      const int next = (self.rank() + 1) % ranks;
+      const int previous = (self.rank() + ranks - 1) % ranks;
+      for (const std::size_t count : counts) {
+        // Messages differ in length from rank to rank, so that some are in more chunks than others.
+        const auto length = [count](int from) {
+          return count == 0 ? 0 : count + 200'000 * static_cast<std::size_t>(from);
+        };
+        const auto sent = values_of(self.rank(), length(self.rank()));
+        const auto expected = values_of(previous, length(previous));
+        rank.forget();
+        const BufferView input = rank.put(sent);
+        const BufferView output = rank.space(expected.size());
+        rank.communicator.send_recv(input, next, output, previous, rank.ref());
+        REQUIRE(rank.wait());
+        CHECK(rank.get<float>(output) == expected);
+        if (ranks > 1 && self.rank() == 0) {
+          const BufferView answer = rank.space(length(1));
+          rank.communicator.recv(answer, 1, rank.ref());
+          REQUIRE(rank.wait());
+          CHECK(rank.get<float>(answer) == values_of(1, length(1)));
+        } else if (self.rank() == 1) {
+          rank.communicator.send(input, 0, rank.ref());
+          REQUIRE(rank.wait());
+        }
+      }
+    });
   }
 }
 
 TEST_CASE("a barrier passes when every rank's stream has come to it") {
   std::atomic<int> arrived{0};
-  run_thread_ranks(3, [&arrived, job = std::make_shared<FakeJob>(3)](RankThread& self) {
-    StagedRank<> rank(job, self.rank(), self.size());
+  run_ranks<StagedRank<>>(3, [&](StagedRank<>& rank, RankThread& self) {
     support::enqueue_delay(rank.ref(), 10ms * self.rank());
     support::enqueue_on_host(rank.ref(), [&arrived] { ++arrived; });
     rank.communicator.barrier(rank.ref());
@@ -298,18 +275,13 @@ TEST_CASE("a barrier passes when every rank's stream has come to it") {
 }
 
 TEST_CASE("an operation waits for what its stream had before, and the host does not wait for the operation") {
-  run_thread_ranks(2, [job = std::make_shared<FakeJob>(2)](RankThread& self) {
-    StagedRank<> rank(job, self.rank(), self.size());
+  run_ranks<StagedRank<>>(2, [](StagedRank<>& rank, RankThread&) {
     const std::size_t count = 600'000;
     const BufferView view = rank.put(std::vector<float>(count, 1));
     const BufferView late = rank.put(std::vector<float>(count, 3));
     const BufferView copy = rank.space(count);
-    std::atomic<bool> released{false};
-    support::enqueue_on_host(rank.ref(), [&released] {
-      while (!released) {
-        std::this_thread::sleep_for(1ms);
-      }
-    });
+    support::Gate gate;
+    support::enqueue_on_host(rank.ref(), [&] { gate.pass(); });
     const auto copy_later = [&](const BufferView& to, const BufferView& from) {
       support::check(cudaMemcpyAsync(to.data, from.data, to.bytes(), cudaMemcpyDeviceToDevice, rank.ref().native()),
                      "cudaMemcpyAsync");
@@ -320,15 +292,14 @@ TEST_CASE("an operation waits for what its stream had before, and the host does 
     Event done;
     rank.ref().record(done);
     CHECK_FALSE(done.is_complete());
-    released = true;
+    gate.open();
     REQUIRE(rank.wait());
     CHECK(rank.get<float>(copy) == std::vector<float>(count, 6));
   });
 }
 
 TEST_CASE("many operations may be under way at once") {
-  run_thread_ranks(3, [job = std::make_shared<FakeJob>(3)](RankThread& self) {
-    StagedRank<> rank(job, self.rank(), self.size());
+  run_ranks<StagedRank<>>(3, [](StagedRank<>& rank, RankThread&) {
     const std::size_t count = 300'000;
     const auto arena = rank.communicator.allocate_blocking(4 * count, Deadline::after(20s));
     const BufferView foreign = rank.put(std::vector<float>(count, 1));
@@ -360,8 +331,7 @@ TEST_CASE("device memory is handed out zeroed, and may outlive its channel") {
 }
 
 TEST_CASE("a channel is split by color and key, and its parts serve beside it") {
-  run_thread_ranks(4, [job = std::make_shared<FakeJob>(4)](RankThread& self) {
-    StagedRank<> rank(job, self.rank(), self.size());
+  run_ranks<StagedRank<>>(4, [](StagedRank<>& rank, RankThread& self) {
     const BufferView whole = rank.put(std::vector<float>{1});
     const BufferView view = rank.put(std::vector<float>{static_cast<float>(self.rank())});
     rank.communicator.all_reduce(whole, whole, ReduceOp::sum, rank.ref());
@@ -402,8 +372,7 @@ TEST_CASE("two channels whose operations cross do not wait for each other") {
 }
 
 TEST_CASE("device memory is reduced along a topology that lies over the backend for host memory") {
-  run_thread_ranks(3, [job = std::make_shared<FakeJob>(3)](RankThread& self) {
-    StagedRank<Ranked> rank(job, self.rank(), self.size());
+  run_ranks<StagedRank<Ranked>>(3, [](StagedRank<Ranked>& rank, RankThread& self) {
     const std::size_t count = 600'001;
     const BufferView view = rank.put(std::vector<float>(count, static_cast<float>(self.rank() + 1)));
     rank.communicator.all_reduce(view, view, ReduceOp::sum, rank.ref());
@@ -413,8 +382,7 @@ TEST_CASE("device memory is reduced along a topology that lies over the backend 
 }
 
 TEST_CASE("what a call cannot take is refused at the call, and the channel serves on") {
-  run_thread_ranks(2, [job = std::make_shared<FakeJob>(2)](RankThread& self) {
-    StagedRank<> rank(job, self.rank(), self.size());
+  run_ranks<StagedRank<>>(2, [](StagedRank<>& rank, RankThread& self) {
     float on_the_host = 0;
     const BufferView host{reinterpret_cast<std::byte*>(&on_the_host), 1, DType::f32, {}};
     CHECK_THROWS_WITH_AS(rank.communicator.all_reduce(host, host, ReduceOp::sum, rank.ref()),

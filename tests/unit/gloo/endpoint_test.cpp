@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include "support/expect_error.hpp"
 #include "support/skip.hpp"
 
 #if !DTRAIN_WITH_GLOO
@@ -34,6 +35,7 @@ using dtrain::backend::message_passing::TagClass;
 using support::ConnectedMesh;
 using support::FakeJob;
 using support::RankThread;
+using support::run_ranks;
 using support::run_thread_ranks;
 
 namespace {
@@ -80,23 +82,16 @@ std::size_t await(Endpoint& endpoint, Endpoint::MessageHandle handle) {
 /// Of an Error that `work` throws.
 template <class Work>
 std::string thrown(Work work, Errc expected) {
-  try {
-    work();
-  } catch (const Error& error) {
-    CHECK(error.code() == make_error_code(expected));
-    return error.what();
-  }
-  return "nothing was thrown";
+  const Error error = support::error_of(work);
+  CHECK(error.code() == make_error_code(expected));
+  return error.what();
 }
 
 }  // namespace
 
 TEST_CASE("messages of every length arrive whole, among 1, 2, 3, 4 and 8 ranks") {
   for (const int ranks : {1, 2, 3, 4, 8}) {
-    const auto job = std::make_shared<FakeJob>(ranks);
-    run_thread_ranks(ranks, [&](RankThread& self) {
-      self.doing("connecting");
-      ConnectedMesh mesh(job, self.rank(), ranks);
+    run_ranks<ConnectedMesh>(ranks, [&](ConnectedMesh& mesh, RankThread& self) {
       Endpoint endpoint(mesh.mesh);
       bool right = true;
       self.doing("exchanging messages");
@@ -111,9 +106,7 @@ TEST_CASE("messages of every length arrive whole, among 1, 2, 3, 4 and 8 ranks")
 }
 
 TEST_CASE("a received message may be shorter than its memory") {
-  const auto job = std::make_shared<FakeJob>(2);
-  run_thread_ranks(2, [&](RankThread& self) {
-    ConnectedMesh mesh(job, self.rank(), 2);
+  run_ranks<ConnectedMesh>(2, [&](ConnectedMesh& mesh, RankThread& self) {
     Endpoint endpoint(mesh.mesh);
     const int peer = 1 - self.rank();
     const std::vector<std::byte> own = pattern(10, self.rank());
@@ -128,9 +121,7 @@ TEST_CASE("a received message may be shorter than its memory") {
 }
 
 TEST_CASE("the two tag classes do not wait for each other") {
-  const auto job = std::make_shared<FakeJob>(2);
-  run_thread_ranks(2, [&](RankThread& self) {
-    ConnectedMesh mesh(job, self.rank(), 2);
+  run_ranks<ConnectedMesh>(2, [&](ConnectedMesh& mesh, RankThread& self) {
     Endpoint endpoint(mesh.mesh);
     const std::vector<std::byte> first = pattern(20000, 1);
     const std::vector<std::byte> second = pattern(20000, 2);
@@ -153,9 +144,7 @@ TEST_CASE("the two tag classes do not wait for each other") {
 }
 
 TEST_CASE("a short message that is longer than its memory is a disagreement") {
-  const auto job = std::make_shared<FakeJob>(2);
-  run_thread_ranks(2, [&](RankThread& self) {
-    ConnectedMesh mesh(job, self.rank(), 2);
+  run_ranks<ConnectedMesh>(2, [&](ConnectedMesh& mesh, RankThread& self) {
     Endpoint endpoint(mesh.mesh);
     if (self.rank() == 0) {
       const std::vector<std::byte> own = pattern(10, 0);
@@ -171,10 +160,8 @@ TEST_CASE("a short message that is longer than its memory is a disagreement") {
 }
 
 TEST_CASE("a wait is interrupted from another thread, and nobody touches its memory afterwards") {
-  const auto job = std::make_shared<FakeJob>(2);
   std::vector<std::byte> memory(1 << 20, std::byte{0xaa});
-  run_thread_ranks(2, [&](RankThread& self) {
-    ConnectedMesh mesh(job, self.rank(), 2);
+  run_ranks<ConnectedMesh>(2, [&](ConnectedMesh& mesh, RankThread& self) {
     Endpoint endpoint(mesh.mesh);
     if (self.rank() == 0) {
       const auto received = endpoint.recv(memory, 1, TagClass::collective);

@@ -27,7 +27,7 @@ TEST_CASE("failures over Gloo") {
 #include <thread>
 #include <vector>
 
-#include "support/gloo_rank.hpp"
+#include "support/host_rank.hpp"
 
 namespace {
 
@@ -36,17 +36,16 @@ using dtrain::CauseKind;
 using dtrain::Deadline;
 using dtrain::ReduceOp;
 using support::FakeJob;
-using support::GlooRank;
 using support::RankThread;
+using support::run_ranks;
 using support::run_thread_ranks;
 using namespace std::chrono_literals;
+using GlooRank = support::HostRank<dtrain::backend::Gloo>;
 
 }  // namespace
 
 TEST_CASE("ranks that call different things fail with a sentence that names both") {
-  const auto job = std::make_shared<FakeJob>(2);
-  run_thread_ranks(2, [&](RankThread& thread) {
-    GlooRank self(job, thread.rank(), 2);
+  run_ranks<GlooRank>(2, [&](GlooRank& self, RankThread& thread) {
     std::vector<float> memory(thread.rank() == 0 ? 400'000 : 300'000);
     const BufferView view = dtrain::buffer_view(std::span(memory));
     self.communicator.all_reduce(view, view, ReduceOp::sum, self.stream.ref());
@@ -60,9 +59,7 @@ TEST_CASE("ranks that call different things fail with a sentence that names both
 }
 
 TEST_CASE("a rank that does not come is waited for until the deadline, and named") {
-  const auto job = std::make_shared<FakeJob>(2);
-  run_thread_ranks(2, [&](RankThread& thread) {
-    GlooRank self(job, thread.rank(), 2, "group", 300ms);
+  run_ranks<GlooRank>({2, "group", 300ms}, [&](GlooRank& self, RankThread& thread) {
     std::vector<float> memory(300'000);
     const BufferView view = dtrain::buffer_view(std::span(memory));
     if (thread.rank() == 0) {
@@ -81,9 +78,7 @@ TEST_CASE("a rank that does not come is waited for until the deadline, and named
 }
 
 TEST_CASE("the job's failure ends an operation within moments, and its memory is the user's again") {
-  const auto job = std::make_shared<FakeJob>(2);
-  run_thread_ranks(2, [&](RankThread& thread) {
-    GlooRank self(job, thread.rank(), 2);
+  run_ranks<GlooRank>(2, [&](GlooRank& self, RankThread& thread) {
     if (thread.rank() == 1) {
       std::this_thread::sleep_for(100ms);
       self.latch->report({CauseKind::exception, 1, "here", "no more"});
@@ -105,9 +100,7 @@ TEST_CASE("the job's failure ends an operation within moments, and its memory is
 }
 
 TEST_CASE("a peer that closed its channel is an error, not a hang") {
-  const auto job = std::make_shared<FakeJob>(2);
-  run_thread_ranks(2, [&](RankThread& thread) {
-    GlooRank self(job, thread.rank(), 2);
+  run_ranks<GlooRank>(2, [&](GlooRank& self, RankThread& thread) {
     if (thread.rank() == 0) {
       std::vector<float> memory(300'000);
       const BufferView view = dtrain::buffer_view(std::span(memory));

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "dtrain/stream/host/communication_stream.hpp"
+#include "support/gate.hpp"
 
 namespace {
 
@@ -16,16 +17,8 @@ using dtrain::stream::host::CommunicationStream;
 using dtrain::stream::host::Event;
 using dtrain::stream::host::HelperThread;
 using dtrain::stream::host::Queue;
+using support::holds_soon;
 using namespace std::chrono_literals;
-
-template <class Condition>
-bool holds_soon(Condition condition) {
-  const Deadline deadline = Deadline::after(20s);
-  while (!condition() && !deadline.passed()) {
-    std::this_thread::sleep_for(1ms);
-  }
-  return condition();
-}
 
 TEST_CASE("a helper thread runs work that nobody waits for") {
   Queue queue;
@@ -68,24 +61,20 @@ TEST_CASE("what producers wrote is seen by the helper, and what it wrote by wait
 
 TEST_CASE("a helper thread that stops ends its work and leaves the rest to waiters") {
   CommunicationStream stream;
-  std::atomic<bool> started{false};
-  std::atomic<bool> may_end{false};
+  support::Gate gate;
   std::atomic<int> ran{0};
   stream.start_helper();
   stream.start_helper();
   CHECK(stream.has_helper());
   stream.ref().enqueue([&]() noexcept {
-    started = true;
-    while (!may_end) {
-      std::this_thread::sleep_for(1ms);
-    }
+    gate.pass();
     ++ran;
   });
-  CHECK(holds_soon([&] { return started.load(); }));
+  CHECK(gate.is_reached_soon());
   stream.ref().enqueue([&ran]() noexcept { ++ran; });
   std::thread releaser([&] {
     std::this_thread::sleep_for(20ms);
-    may_end = true;
+    gate.open();
   });
   stream.stop_helper();
   releaser.join();

@@ -8,6 +8,7 @@
 
 #include "dtrain/stream/host/communication_stream.hpp"
 #include "support/allocation_count.hpp"
+#include "support/gate.hpp"
 
 namespace {
 
@@ -116,22 +117,14 @@ TEST_CASE("one waiter runs, the others sleep until their work is done or take ov
 
 TEST_CASE("a waiter whose work another thread runs gives up at its deadline") {
   Queue queue;
-  std::atomic<bool> started{false};
-  std::atomic<bool> may_end{false};
-  queue.ref().enqueue([&]() noexcept {
-    started = true;
-    while (!may_end) {
-      std::this_thread::sleep_for(1ms);
-    }
-  });
+  support::Gate gate;
+  queue.ref().enqueue([&]() noexcept { gate.pass(); });
   Event event;
   queue.ref().record(event);
   std::thread runner([&] { event.block_until_complete(soon()); });
-  while (!started) {
-    std::this_thread::sleep_for(1ms);
-  }
+  REQUIRE(gate.is_reached_soon());
   CHECK(event.block_until_complete(Deadline::after(20ms)) == WaitResult::timed_out);
-  may_end = true;
+  gate.open();
   runner.join();
   CHECK(event.is_complete());
 }

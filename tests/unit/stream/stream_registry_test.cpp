@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "dtrain/stream/host/communication_stream.hpp"
+#include "support/gate.hpp"
 #include "support/thread_ranks.hpp"
 
 namespace {
@@ -22,6 +23,7 @@ using dtrain::stream::WaitResult;
 using dtrain::stream::host::CommunicationStream;
 using dtrain::stream::host::Event;
 using dtrain::stream::host::StreamRegistry;
+using support::holds_soon;
 using support::RankThread;
 using support::run_thread_ranks;
 using namespace std::chrono_literals;
@@ -66,15 +68,6 @@ struct Rank {
   std::vector<CommunicationStream> streams;
   std::atomic<bool> well{true};
 };
-
-template <class Condition>
-bool holds_soon(Condition condition) {
-  const Deadline deadline = Deadline::after(20s);
-  while (!condition() && !deadline.passed()) {
-    std::this_thread::sleep_for(1ms);
-  }
-  return condition();
-}
 
 int threads_of_this_process() {
   std::ifstream status("/proc/self/status");
@@ -159,17 +152,12 @@ TEST_CASE("a stream that is run, or has a helper, or has no work, gets no thread
   helped.start_helper();
   CommunicationStream running;
   running.register_with(registry);
-  std::atomic<bool> inside{false};
-  std::atomic<bool> may_end{false};
-  running.ref().enqueue([&]() noexcept {
-    inside = true;
-    while (!may_end)
-      std::this_thread::sleep_for(1ms);
-  });
+  support::Gate gate;
+  running.ref().enqueue([&]() noexcept { gate.pass(); });
   Event event;
   running.ref().record(event);
   std::thread waiter([&] { CHECK(event.block_until_complete(Deadline::after(20s)) == WaitResult::complete); });
-  CHECK(holds_soon([&] { return inside.load(); }));
+  CHECK(gate.is_reached_soon());
   std::atomic<std::thread::id> runner{};
   helped.ref().enqueue([&runner]() noexcept { runner = std::this_thread::get_id(); });
   const int before = threads_of_this_process();
@@ -177,7 +165,7 @@ TEST_CASE("a stream that is run, or has a helper, or has no work, gets no thread
     registry->run_unattended();
   CHECK(threads_of_this_process() <= before);  // one that has just been joined may still have counted
   CHECK(holds_soon([&] { return runner.load() != std::thread::id(); }));
-  may_end = true;
+  gate.open();
   waiter.join();
 }
 

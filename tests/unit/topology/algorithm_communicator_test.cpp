@@ -13,7 +13,7 @@
 #include "dtrain/backend/shared_memory.hpp"
 #include "dtrain/topology/hierarchical.hpp"
 #include "dtrain/topology/ring.hpp"
-#include "support/topology_rank.hpp"
+#include "support/host_rank.hpp"
 
 using dtrain::BufferView;
 using dtrain::Deadline;
@@ -21,9 +21,9 @@ using dtrain::DType;
 using dtrain::ReduceOp;
 using dtrain::backend::SharedMemory;
 using support::FakeJob;
+using support::HostRank;
 using support::RankThread;
 using support::run_thread_ranks;
-using support::TopologyRank;
 using namespace std::chrono_literals;
 
 namespace {
@@ -40,7 +40,7 @@ template <class Backend, class Body>
 void run_two(const std::vector<int>& nodes, Body body) {
   const auto job = std::make_shared<FakeJob>(2);
   run_thread_ranks(2, [&](RankThread& thread) {
-    std::optional<TopologyRank<Backend>> self(std::in_place, job, thread.rank(), 2, nodes, 300ms);
+    std::optional<HostRank<Backend>> self(std::in_place, job, thread.rank(), 2, "group", 300ms, nodes);
     self->communicator.barrier(self->stream.ref());  // all have come before one fails
     self->wait();
     body(thread.rank(), self);
@@ -96,7 +96,7 @@ TEST_CASE("a communicator that is destroyed before its reductions have run skips
 TEST_CASE("a communicator that is destroyed while another thread runs its reduction ends it") {
   const auto job = std::make_shared<FakeJob>(2);
   run_thread_ranks(2, [&](RankThread& thread) {
-    std::optional<TopologyRank<Ring>> self(std::in_place, job, thread.rank(), 2);
+    std::optional<HostRank<Ring>> self(std::in_place, job, thread.rank(), 2);
     if (thread.rank() == 1) {
       self->latch->block_until_failed(Deadline::after(100ms));  // stays until the other has gone
       return;

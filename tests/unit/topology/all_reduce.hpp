@@ -19,9 +19,9 @@
 #include "dtrain/core/types/bfloat16.hpp"
 #include "dtrain/core/types/float16.hpp"
 #include "support/element_bytes.hpp"
+#include "support/host_rank.hpp"
 #include "support/large_values.hpp"
 #include "support/scalar_reduction.hpp"
-#include "support/topology_rank.hpp"
 
 namespace topology_test {
 

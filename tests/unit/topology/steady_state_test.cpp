@@ -11,7 +11,7 @@
 #include "dtrain/topology/ring.hpp"
 #include "dtrain/topology/tree.hpp"
 #include "support/allocation_count.hpp"
-#include "support/topology_rank.hpp"
+#include "support/host_rank.hpp"
 
 namespace {
 

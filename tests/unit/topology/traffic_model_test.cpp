@@ -15,7 +15,7 @@
 #include "dtrain/topology/parameter_server.hpp"
 #include "dtrain/topology/ring.hpp"
 #include "dtrain/topology/tree.hpp"
-#include "support/topology_rank.hpp"
+#include "support/host_rank.hpp"
 
 namespace {
 

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "support/channel_context.hpp"
+#include "support/expect_error.hpp"
 #include "support/thread_ranks.hpp"
 
 namespace {
@@ -50,11 +51,8 @@ void check_error_of_all(int ranks, std::error_code code, const std::string& sent
   const auto job = std::make_shared<FakeJob>(ranks);
   std::atomic<int> right{0};
   run_thread_ranks(ranks, [&](RankThread& self) {
-    try {
-      call(store_rank(job, self));
-    } catch (const Error& error) {
-      right += error.code() == code && error.what() == sentence && error.rank().value_or(origin) == origin ? 1 : 0;
-    }
+    const Error error = support::error_of([&] { call(store_rank(job, self)); });
+    right += error.code() == code && error.what() == sentence && error.rank().value_or(origin) == origin ? 1 : 0;
   });
   CHECK(right == ranks);
   for (const char* key : {"text", "text/all", "text/1", "text/2"}) {
@@ -131,16 +129,11 @@ TEST_CASE("ranks that do not come are all named, also to the ranks that did") {
   run_thread_ranks(5, [&](RankThread& self) {
     if (self.rank() == 1 || self.rank() == 4) return;
     const auto text = [] { return std::string("x"); };
-    try {
-      store_gather(store_rank(job, self, 300ms), "text", text, joined);
-    } catch (const Error& error) {
-      named += error.code() == Errc::timeout ? 1 : 0;
-      named += error.what() == std::string(
-                                   "comparing: rank 1, rank 4 did not come by the deadline (waiting for key "
-                                   "text/1 took too long)")
-                   ? 1
-                   : 0;
-    }
+    const Error error = support::error_of([&] { store_gather(store_rank(job, self, 300ms), "text", text, joined); });
+    const std::string sentence =
+        "comparing: rank 1, rank 4 did not come by the deadline (waiting for key text/1 took too long)";
+    named += error.code() == Errc::timeout ? 1 : 0;
+    named += error.what() == sentence ? 1 : 0;
   });
   CHECK(named == 6);
 }

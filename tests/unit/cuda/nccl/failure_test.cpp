@@ -15,27 +15,29 @@
 #include <utility>
 #include <vector>
 
-#include "support/contains.hpp"
+#include "support/expect_error.hpp"
+#include "support/gate.hpp"
 #include "support/nccl_rank.hpp"
 
 namespace {
 
-using dtrain::Cause;
 using dtrain::CauseKind;
 using dtrain::Deadline;
 using dtrain::DType;
 using dtrain::Errc;
 using dtrain::Error;
-using dtrain::JobFailed;
 using dtrain::PeerLost;
 using dtrain::ReduceOp;
 using emulation::Fault;
 using support::contains;
 using support::DeviceBuffer;
+using support::error_of;
 using support::FakeJob;
+using support::holds_soon;
 using support::NcclRank;
 using support::on_device;
 using support::RankThread;
+using support::run_ranks;
 using support::run_thread_ranks;
 using namespace std::chrono_literals;
 
@@ -53,17 +55,6 @@ struct Faults {
     emulation::reset();
   }
 };
-
-/// What `call` throws.
-template <class Call>
-std::optional<Error> thrown_by(Call call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error;
-  }
-  return std::nullopt;
-}
 
 /// Reduces until that fails. @param delay what each operation waits for in the stream, the host elsewhere
 /// @returns why
@@ -98,12 +89,12 @@ TEST_CASE("an initialisation that never completes ends by its deadline, and says
   std::atomic<int> timed_out{0};
   run_thread_ranks(2, [&](RankThread& thread) {
     const auto began = Deadline::Clock::now();
-    const auto error = thrown_by([&] { NcclRank(job, thread.rank(), 2, "group", 10s, 300ms); });
-    REQUIRE(error);
-    CAPTURE(std::string(error->what()));
-    CHECK(contains(error->what(), "ncclCommInitRankConfig for channel 'group' had not connected rank"));
-    CHECK(contains(error->what(), "NCCL_SOCKET_IFNAME"));
-    timed_out += error->code() == make_error_code(Errc::timeout) ? 1 : 0;
+    const auto error = error_of([&] { NcclRank(job, thread.rank(), 2, "group", 10s, 300ms); });
+    REQUIRE(error.code());
+    CAPTURE(std::string(error.what()));
+    CHECK(contains(error.what(), "ncclCommInitRankConfig for channel 'group' had not connected rank"));
+    CHECK(contains(error.what(), "NCCL_SOCKET_IFNAME"));
+    timed_out += error.code() == make_error_code(Errc::timeout) ? 1 : 0;
     CHECK(Deadline::Clock::now() - began < 300ms + slack);
   });
   CHECK(timed_out.load() >= 1);  // the other may hear of it from the job first
@@ -126,17 +117,17 @@ TEST_CASE("an initialisation that NCCL refuses is its error, with call, code, de
   const Faults faults(1);
   emulation::fail("ncclCommInitRankConfig", 1, ncclInvalidUsage);
   const auto job = std::make_shared<FakeJob>(1);
-  const auto error = thrown_by([&] { NcclRank(job, 0, 1); });
-  REQUIRE(error);
-  CAPTURE(std::string(error->what()));
-  CHECK(std::string(error->code().category().name()) == "nccl");
-  CHECK(error->code().value() == ncclInvalidUsage);
-  CHECK(contains(error->what(), "ncclCommInitRankConfig for channel 'group' on rank 0, device 0: ncclInvalidUsage"));
+  const auto error = error_of([&] { NcclRank(job, 0, 1); });
+  REQUIRE(error.code());
+  CAPTURE(std::string(error.what()));
+  CHECK(std::string(error.code().category().name()) == "nccl");
+  CHECK(error.code().value() == ncclInvalidUsage);
+  CHECK(contains(error.what(), "ncclCommInitRankConfig for channel 'group' on rank 0, device 0: ncclInvalidUsage"));
   CHECK(job->latch(0)->failed());
   emulation::fail("ncclGetUniqueId", 1, ncclSystemError);
-  const auto no_id = thrown_by([&] { NcclRank(std::make_shared<FakeJob>(1), 0, 1); });
-  REQUIRE(no_id);
-  CHECK(contains(no_id->what(), "ncclGetUniqueId on rank 0, device 0: ncclSystemError"));
+  const auto no_id = error_of([&] { NcclRank(std::make_shared<FakeJob>(1), 0, 1); });
+  REQUIRE(no_id.code());
+  CHECK(contains(no_id.what(), "ncclGetUniqueId on rank 0, device 0: ncclSystemError"));
 }
 
 TEST_CASE("a rank whose initialisation fails tells the others before it ends its communicator") {
@@ -146,16 +137,17 @@ TEST_CASE("a rank whose initialisation fails tells the others before it ends its
   run_thread_ranks(2, [&](RankThread& thread) {
     const auto began = Deadline::Clock::now();
     if (thread.rank() == 1) {
-      const auto error = thrown_by([&] { NcclRank(job, 1, 2); });
-      REQUIRE(error);
-      CHECK_MESSAGE(contains(error->what(), "on rank 1, device 1: ncclSystemError"), error->what());
+      const auto error = error_of([&] { NcclRank(job, 1, 2); });
+      REQUIRE(error.code());
+      CHECK_MESSAGE(contains(error.what(), "on rank 1, device 1: ncclSystemError"), error.what());
     } else {
-      const auto refused = thrown_by([&] {
+      const auto refused = error_of([&] {
         NcclRank self(job, 0, 2);
         const std::string why = reduce_until_failure(self);  // rank 1 will not come
         CHECK_MESSAGE(contains(why, "a network port that a test took away"), why);
       });
-      CHECK_MESSAGE((!refused || contains(refused->what(), "a network port that a test took away")), refused->what());
+      CHECK_MESSAGE((!refused.code() || contains(refused.what(), "a network port that a test took away")),
+                    refused.what());
     }
     CHECK(Deadline::Clock::now() - began < slack);
   });
@@ -164,10 +156,8 @@ TEST_CASE("a rank whose initialisation fails tells the others before it ends its
 TEST_CASE("an error that NCCL finds while an operation runs ends all ranks long before their timeout, and names it") {
   for (const int ranks : {2, 4}) {
     const Faults faults(ranks);
-    const auto job = std::make_shared<FakeJob>(ranks);
     std::atomic<int> named{0};
-    run_thread_ranks(ranks, [&](RankThread& thread) {
-      NcclRank self(job, thread.rank(), ranks);
+    run_ranks<NcclRank>(ranks, [&](NcclRank& self, RankThread& thread) {
       self.communicator.barrier(self.stream.ref());
       CHECK(self.wait());
       if (thread.rank() == 0) {
@@ -186,9 +176,7 @@ TEST_CASE("an error that NCCL finds while an operation runs ends all ranks long 
 
 TEST_CASE("an operation that never ends is aborted after the timeout, and the streams drain") {
   const Faults faults(2);
-  const auto job = std::make_shared<FakeJob>(2);
-  run_thread_ranks(2, [&](RankThread& thread) {
-    NcclRank self(job, thread.rank(), 2, "group", 1s);
+  run_ranks<NcclRank>({2, "group", 1s}, [&](NcclRank& self, RankThread& thread) {
     if (thread.rank() == 0) {
       emulation::fault_in_operation(Fault::hang, 3, 1);
     }
@@ -204,9 +192,7 @@ TEST_CASE("an operation that never ends is aborted after the timeout, and the st
 
 TEST_CASE("ranks that call different collectives learn what each called") {
   const Faults faults(3);
-  const auto job = std::make_shared<FakeJob>(3);
-  run_thread_ranks(3, [&](RankThread& thread) {
-    NcclRank self(job, thread.rank(), 3, "group", 1s);
+  run_ranks<NcclRank>({3, "group", 1s}, [&](NcclRank& self, RankThread& thread) {
     const std::string why = reduce_until_failure(self, thread.rank() == 1 ? 9 : 8);
     CAPTURE(why);
     CHECK(contains(why, "ranks disagree: on channel 'group', rank "));
@@ -281,26 +267,16 @@ TEST_CASE("an operation that ends after all, late, leaves nothing in the store")
     const auto view = self.view(memory, 8, DType::f32);
     if (thread.rank() == 1) {
       support::enqueue_on_host(self.stream.ref(), [&] {  // rank 0 waits, and says so after the timeout
-        const Deadline deadline = Deadline::after(10s);
-        while (!store.contains(key) && !deadline.passed()) {
-          std::this_thread::sleep_for(1ms);
-        }
+        holds_soon([&] { return store.contains(key); }, 10s);
       });
     }
     self.communicator.all_reduce(view, view, ReduceOp::sum, self.stream.ref());
     CHECK(self.wait());
     if (thread.rank() == 0) {
-      const Deadline deadline = Deadline::after(10s);
-      while (store.contains(key) && !deadline.passed()) {
-        std::this_thread::sleep_for(1ms);
-      }
-      CHECK(!store.contains(key));
+      CHECK(holds_soon([&] { return !store.contains(key); }));
       erased = true;
     }
-    const Deadline deadline = Deadline::after(20s);
-    while (!erased.load() && !deadline.passed()) {  // were rank 1 to leave, rank 0 might not see in time that it came
-      std::this_thread::sleep_for(1ms);
-    }
+    holds_soon([&] { return erased.load(); });  // were rank 1 to leave, rank 0 might not see in time that it came
     CHECK(!job->latch(thread.rank())->failed());
   });
 }
@@ -320,11 +296,7 @@ TEST_CASE("what a rank is late in stays in the store while nobody can look wheth
     {
       const nccl::Watchdog watchdog(channel);
       const Deadline deadline = Deadline::after(20s);
-      const auto wait_for_rank_0 = [&] {
-        while (!store.contains("group/timeout/0") && !deadline.passed()) {
-          std::this_thread::sleep_for(1ms);
-        }
-      };
+      const auto wait_for_rank_0 = [&] { holds_soon([&] { return store.contains("group/timeout/0"); }); };
       if (thread.rank() == 1) {
         wait_for_rank_0();
       }
@@ -370,10 +342,7 @@ TEST_CASE("a rank whose last operation is late while it leaves has left, once th
     const auto view = self->view(memory, 8, DType::f32);
     if (thread.rank() == 1) {
       support::enqueue_on_host(stream.ref(), [&] {  // rank 0 waits, leaves, and says that it is late
-        const Deadline deadline = Deadline::after(10s);
-        while (!says("called all_reduce") && !deadline.passed()) {
-          std::this_thread::sleep_for(1ms);
-        }
+        holds_soon([&] { return says("called all_reduce"); }, 10s);
       });
     }
     self->communicator.all_reduce(view, view, ReduceOp::sum, stream.ref());
@@ -383,11 +352,8 @@ TEST_CASE("a rank whose last operation is late while it leaves has left, once th
       dtrain::stream::cuda::Event reduced;
       stream.ref().record(reduced);
       CHECK(reduced.block_until_complete(Deadline::after(20s)) == dtrain::stream::WaitResult::complete);
-      const Deadline deadline = Deadline::after(5s);
-      while (!says("has left") && !deadline.passed()) {  // were rank 1 to leave, rank 0 might not see that it came
-        std::this_thread::sleep_for(1ms);
-      }
-      CHECK(says("rank 0 has left the channel"));  // before this rank leaves: the last one erases it
+      // Before this rank leaves: the last one erases it, and rank 0 might not see that rank 1 came.
+      CHECK(holds_soon([&] { return says("rank 0 has left the channel"); }, 5s));
     }
     self.reset();
     CHECK(!job->latch(thread.rank())->failed());
@@ -405,9 +371,7 @@ TEST_CASE("the job's failure ends running work at once, and later work is refuse
     const auto view = self.view(memory, 8, DType::f32);
     ++ready;
     if (thread.rank() == 1) {
-      while (ready.load() < 3) {
-        std::this_thread::yield();
-      }
+      holds_soon([&] { return ready.load() == 3; });
       std::this_thread::sleep_for(50ms);
       failed = Deadline::Clock::now();
       job->fail({CauseKind::lost, 1, "host-1", "killed by signal 9"});
@@ -451,12 +415,12 @@ TEST_CASE("a call that NCCL refuses fails the channel, with call, code, device a
   const DeviceBuffer memory = on_device(std::vector<float>(8, 1));
   const auto view = self.view(memory, 8, DType::f32);
   emulation::fail("ncclAllReduce", 1, ncclInternalError);
-  const auto error = thrown_by([&] { self.communicator.all_reduce(view, view, ReduceOp::sum, self.stream.ref()); });
-  REQUIRE(error);
-  CAPTURE(std::string(error->what()));
-  CHECK(error->code().value() == ncclInternalError);
-  CHECK(std::string(error->code().category().name()) == "nccl");
-  CHECK(contains(error->what(), "all_reduce (sum) of 8 f32 by ncclAllReduce on channel 'group' on rank 0, device 0"));
+  const auto error = error_of([&] { self.communicator.all_reduce(view, view, ReduceOp::sum, self.stream.ref()); });
+  REQUIRE(error.code());
+  CAPTURE(std::string(error.what()));
+  CHECK(error.code().value() == ncclInternalError);
+  CHECK(std::string(error.code().category().name()) == "nccl");
+  CHECK(contains(error.what(), "all_reduce (sum) of 8 f32 by ncclAllReduce on channel 'group' on rank 0, device 0"));
   CHECK(self.communicator.failure());
   CHECK(job->latch(0)->failed());
   CHECK_THROWS_AS(self.communicator.barrier(self.stream.ref()), Error);
@@ -473,29 +437,27 @@ TEST_CASE("memory that one rank cannot have ends all ranks at once, with that ca
                                  Refusal{"cudaMemsetAsync", cudaErrorUnknown, "cudaMemsetAsync"}}) {
     CAPTURE(refusal.call);
     const Faults faults(2);
-    const auto job = std::make_shared<FakeJob>(2);
     const std::size_t before = emulation::allocated_device_bytes();
     std::barrier both(2);
-    run_thread_ranks(2, [&](RankThread& thread) {
-      NcclRank self(job, thread.rank(), 2);
+    run_ranks<NcclRank>(2, [&](NcclRank& self, RankThread& thread) {
       const DeviceBuffer memory = on_device(std::vector<float>(8, 1));
       both.arrive_and_wait();
       const auto began = Deadline::Clock::now();
       if (thread.rank() == 1) {
         emulation::fail(refusal.call, 1, refusal.code, 1);
         const auto error =
-            thrown_by([&] { static_cast<void>(self.communicator.allocate_blocking(64, Deadline::after(5s))); });
-        REQUIRE(error);
-        CHECK_MESSAGE(contains(error->what(), refusal.text), error->what());
-        CHECK((refusal.code != ncclUnhandledCudaError || error->code() == make_error_code(Errc::out_of_memory)));
+            error_of([&] { static_cast<void>(self.communicator.allocate_blocking(64, Deadline::after(5s))); });
+        REQUIRE(error.code());
+        CHECK_MESSAGE(contains(error.what(), refusal.text), error.what());
+        CHECK((refusal.code != ncclUnhandledCudaError || error.code() == make_error_code(Errc::out_of_memory)));
       } else {
         const auto view = self.view(memory, 8, DType::f32);
-        const auto refused = thrown_by([&] {  // rank 1 will not come
+        const auto refused = error_of([&] {  // rank 1 will not come
           self.communicator.all_reduce(view, view, ReduceOp::sum, self.stream.ref());
         });
         CHECK(!self.wait());
         REQUIRE(self.communicator.failure());
-        const std::string why = refused ? refused->what() : self.communicator.failure()->sentence();
+        const std::string why = refused.code() ? refused.what() : self.communicator.failure()->sentence();
         CHECK_MESSAGE(contains(why, refusal.text), why);
       }
       CHECK(Deadline::Clock::now() - began < slack);
@@ -506,22 +468,18 @@ TEST_CASE("memory that one rank cannot have ends all ranks at once, with that ca
 
 TEST_CASE("a split that never completes ends by its deadline") {
   const Faults faults(2);
-  const auto job = std::make_shared<FakeJob>(2);
   std::atomic<int> open{0};
-  run_thread_ranks(2, [&](RankThread& thread) {
-    NcclRank self(job, thread.rank(), 2);
+  run_ranks<NcclRank>(2, [&](NcclRank& self, RankThread&) {
     if (++open == 2) {
       emulation::init_never_completes(true);
     }
-    while (open.load() < 2) {
-      std::this_thread::yield();
-    }
+    holds_soon([&] { return open.load() == 2; });
     std::this_thread::sleep_for(10ms);
     const auto began = Deadline::Clock::now();
     const auto error =
-        thrown_by([&] { static_cast<void>(self.communicator.split_blocking(0, 0, Deadline::after(500ms))); });
-    REQUIRE(error);
-    CAPTURE(std::string(error->what()));
+        error_of([&] { static_cast<void>(self.communicator.split_blocking(0, 0, Deadline::after(500ms))); });
+    REQUIRE(error.code());
+    CAPTURE(std::string(error.what()));
     CHECK(Deadline::Clock::now() - began < 500ms + slack);
   });
 }

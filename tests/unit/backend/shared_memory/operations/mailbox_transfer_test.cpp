@@ -6,7 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "support/shared_memory_rank.hpp"
+#include "dtrain/backend/shared_memory.hpp"
+#include "support/host_rank.hpp"
 
 namespace {
 
@@ -14,11 +15,10 @@ using dtrain::BufferView;
 using dtrain::ConstBufferView;
 using dtrain::DType;
 using dtrain::ReduceOp;
-using support::FakeJob;
 using support::RankThread;
-using support::run_thread_ranks;
-using support::SharedMemoryRank;
+using support::run_ranks;
 using namespace std::chrono_literals;
+using SharedMemoryRank = support::HostRank<dtrain::backend::SharedMemory>;
 
 /// What rank `from` sends as its `number`-th message.
 std::vector<std::int32_t> message(int from, int number, std::size_t count) {
@@ -34,9 +34,7 @@ BufferView view(std::vector<std::int32_t>& values) {
 constexpr std::size_t counts[] = {0, 1, 1000, 8192, 8193, 100'003};
 
 TEST_CASE("messages between two ranks arrive whole and in order, of any length") {
-  const auto job = std::make_shared<FakeJob>(2);
-  run_thread_ranks(2, [&](RankThread& thread) {
-    SharedMemoryRank self(job, thread.rank(), 2);
+  run_ranks<SharedMemoryRank>(2, [&](SharedMemoryRank& self, RankThread& thread) {
     int number = 0;
     for (const std::size_t count : counts) {
       thread.doing("exchanging messages");
@@ -57,9 +55,7 @@ TEST_CASE("messages between two ranks arrive whole and in order, of any length")
 
 TEST_CASE("all ranks of a ring send and receive at once, however long the messages") {
   for (const int ranks : {1, 2, 3, 8}) {
-    const auto job = std::make_shared<FakeJob>(ranks);
-    run_thread_ranks(ranks, [&](RankThread& thread) {
-      SharedMemoryRank self(job, thread.rank(), ranks);
+    run_ranks<SharedMemoryRank>(ranks, [&](SharedMemoryRank& self, RankThread& thread) {
       const int next = (thread.rank() + 1) % ranks;
       const int previous = (thread.rank() + ranks - 1) % ranks;
       for (const std::size_t count : counts) {
@@ -78,9 +74,7 @@ TEST_CASE("all ranks of a ring send and receive at once, however long the messag
 }
 
 TEST_CASE("a short message does not wait for its receiver, and collectives go on between") {
-  const auto job = std::make_shared<FakeJob>(3);
-  run_thread_ranks(3, [&](RankThread& thread) {
-    SharedMemoryRank self(job, thread.rank(), 3);
+  run_ranks<SharedMemoryRank>(3, [&](SharedMemoryRank& self, RankThread& thread) {
     auto first = message(thread.rank(), 1, 100);
     auto second = message(thread.rank(), 2, 200);
     std::vector<std::int32_t> first_got(100);
@@ -108,10 +102,8 @@ TEST_CASE("a short message does not wait for its receiver, and collectives go on
 /// The kind of failure that ended each rank's channel, and its text.
 std::vector<dtrain::Cause> causes_after(const std::function<void(SharedMemoryRank&)>& body,
                                         std::chrono::nanoseconds timeout = 10s) {
-  const auto job = std::make_shared<FakeJob>(2);
   std::vector<dtrain::Cause> causes(2);
-  run_thread_ranks(2, [&](RankThread& thread) {
-    SharedMemoryRank self(job, thread.rank(), 2, "group", timeout);
+  run_ranks<SharedMemoryRank>({2, "group", timeout}, [&](SharedMemoryRank& self, RankThread& thread) {
     body(self);
     if (!self.wait() && self.communicator.failure()) {
       causes[static_cast<std::size_t>(thread.rank())] = *self.communicator.failure();
@@ -161,9 +153,7 @@ TEST_CASE("a message that nobody sends ends by the timeout, and says from whom i
 }
 
 TEST_CASE("who receives from a rank that left its channel is told, not made to wait") {
-  const auto job = std::make_shared<FakeJob>(2);
-  run_thread_ranks(2, [&](RankThread& thread) {
-    SharedMemoryRank self(job, thread.rank(), 2);
+  run_ranks<SharedMemoryRank>(2, [&](SharedMemoryRank& self, RankThread& thread) {
     if (thread.rank() == 0) {
       return;
     }

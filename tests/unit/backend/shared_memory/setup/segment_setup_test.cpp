@@ -16,8 +16,10 @@
 #include <thread>
 #include <vector>
 
+#include "dtrain/backend/shared_memory.hpp"
 #include "support/channel_context.hpp"
-#include "support/shared_memory_rank.hpp"
+#include "support/expect_error.hpp"
+#include "support/host_rank.hpp"
 
 namespace {
 
@@ -32,22 +34,13 @@ using dtrain::backend::shared_memory::send_segment;
 using dtrain::net::UnixConnection;
 using support::FakeJob;
 using support::RankThread;
+using support::run_ranks;
 using support::run_thread_ranks;
-using support::SharedMemoryRank;
+using support::sentence_of;
 using namespace std::chrono_literals;
+using SharedMemoryRank = support::HostRank<dtrain::backend::SharedMemory>;
 
 using Communicator = dtrain::backend::SharedMemory::Communicator;
-
-/// What `call` throws; empty where it throws nothing.
-template <class F>
-std::string sentence_of(F call) {
-  try {
-    call();
-  } catch (const dtrain::Error& error) {
-    return error.what();
-  }
-  return "";
-}
 
 /// "77 NAME TOKEN", which a rank writes before rank 0 sends it the memory.
 std::string request_of(const ChannelContext& context, int rank) {
@@ -59,7 +52,7 @@ TEST_CASE("a segment is sent to the address that its receiver gave, and to nothi
   SegmentReceiver receiver;
   const std::string address = receiver.address();
   CHECK(sentence_of([&] { receiver.receive(8192, Deadline::after(0s)); }).find("accepting a process") == 0);
-  CHECK(sentence_of([&] { send_segment(address, segment, Deadline::after(20s)); }) == "");
+  CHECK_NOTHROW(send_segment(address, segment, Deadline::after(20s)));
   const std::shared_ptr<Segment> received = receiver.receive(8192, Deadline::after(20s));
   segment->reserve(0, 8192);
   segment->base()[8191] = std::byte{42};
@@ -96,10 +89,10 @@ TEST_CASE("a rank that comes late to the setup is waited for, and its socket end
       CHECK(sockets() == 1);
       std::this_thread::sleep_for(1500ms);
     }
-    CHECK(sentence_of([&] {
-            const MappedSegment mapped = SegmentSetup(context, 1, 77, Deadline::after(20s)).run();
-            CHECK(mapped.segment->bytes() == 2 * mapped.stride);
-          }) == "");
+    CHECK_NOTHROW([&] {
+      const MappedSegment mapped = SegmentSetup(context, 1, 77, Deadline::after(20s)).run();
+      CHECK(mapped.segment->bytes() == 2 * mapped.stride);
+    }());
   });
   CHECK(sockets() == 0);
 }
@@ -120,14 +113,12 @@ TEST_CASE("strangers that connect and say nothing, or nonsense, keep no rank out
         }
       }
     }
-    CHECK(sentence_of([&] { SegmentSetup(context, 1, 100, Deadline::after(20s)).run(); }) == "");
+    CHECK_NOTHROW(SegmentSetup(context, 1, 100, Deadline::after(20s)).run());
   });
 }
 
 TEST_CASE("in a part of the job, sentences call ranks what the job calls them") {
-  const auto job = std::make_shared<FakeJob>(2);
-  run_thread_ranks(2, [&](RankThread& thread) {
-    SharedMemoryRank self(job, thread.rank(), 2);
+  run_ranks<SharedMemoryRank>(2, [&](SharedMemoryRank& self, RankThread& thread) {
     std::optional<Communicator> pair = self.communicator.split_blocking(0, -thread.rank(), Deadline::after(20s));
     CHECK(pair->rank() == 1 - thread.rank());
     thread.doing("allocating");
