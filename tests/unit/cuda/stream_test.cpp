@@ -15,6 +15,7 @@
 #include "dtrain/stream/cuda/copy_batch.hpp"
 #include "dtrain/stream/cuda/pinned_buffer.hpp"
 #include "support/cuda_memory.hpp"
+#include "support/expect_error.hpp"
 #if DTRAIN_EMULATED_CUDA
 #include "emulation/emulation.hpp"
 #endif
@@ -142,15 +143,10 @@ TEST_CASE("the default stream counts as captured while a stream that it orders i
 
 TEST_CASE("an error of the runtime says the call, its code and the device, and leaves nothing for the user's checks") {
   emulation::fail("cudaMalloc", 1, cudaErrorMemoryAllocation);
-  try {
-    const DeviceBuffer buffer(4096);
-    FAIL("no exception");
-  } catch (const Error& error) {
-    const std::string sentence = error.what();
-    CHECK(std::string(error.code().category().name()) == "cuda");
-    CHECK(error.code().value() == cudaErrorMemoryAllocation);
-    CHECK(sentence.find("cudaMalloc of 4096 bytes on device 0: cudaErrorMemoryAllocation") == 0);
-  }
+  const Error error = support::error_of([] { const DeviceBuffer buffer(4096); });
+  CHECK(std::string(error.code().category().name()) == "cuda");
+  CHECK(error.code().value() == cudaErrorMemoryAllocation);
+  CHECK(std::string(error.what()).find("cudaMalloc of 4096 bytes on device 0: cudaErrorMemoryAllocation") == 0);
   CHECK(cudaGetLastError() == cudaSuccess);
 }
 
