@@ -8,16 +8,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <numeric>
-#include <optional>
-#include <span>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
-#include "dtrain/kernels/reduction.hpp"
-#include "support/exact_values.hpp"
+#include "support/collective_checks.hpp"
+#include "support/expect_error.hpp"
 #include "support/nccl_rank.hpp"
 
 namespace {
@@ -29,135 +26,41 @@ using dtrain::Errc;
 using dtrain::Error;
 using dtrain::ReduceOp;
 using support::DeviceBuffer;
-using support::exact_values;
+using support::error_of;
 using support::FakeJob;
 using support::NcclRank;
 using support::on_device;
 using support::on_host;
 using support::RankThread;
+using support::run_ranks;
 using support::run_thread_ranks;
 using namespace std::chrono_literals;
 
-constexpr DType dtypes[] = {DType::f64, DType::f32, DType::f16, DType::bf16, DType::i64, DType::i32, DType::u8};
-constexpr ReduceOp operations[] = {ReduceOp::sum, ReduceOp::average, ReduceOp::min, ReduceOp::max, ReduceOp::product};
-
 bool is_integer(DType dtype) {
   return dtype == DType::i64 || dtype == DType::i32 || dtype == DType::u8;
-}
-
-std::vector<std::byte> expected_bits(DType dtype, ReduceOp op, std::size_t count, int ranks) {
-  std::vector<std::vector<std::byte>> inputs;
-  std::vector<const std::byte*> sources;
-  for (int rank = 0; rank < ranks; ++rank) {
-    inputs.push_back(exact_values(dtype, count, rank));
-    sources.push_back(inputs.back().data());
-  }
-  std::vector<std::byte> result(inputs[0].size());
-  std::byte* const target = result.data();
-  dtrain::kernels::Reduction::of(dtype, op, dtrain::kernels::Isa::baseline)(sources, std::span(&target, 1), count);
-  return result;
-}
-
-std::vector<std::int32_t> numbers(std::size_t count, int from) {
-  std::vector<std::int32_t> made(count);
-  std::iota(made.begin(), made.end(), from);
-  return made;
-}
-
-/// The code and sentence of the Error that `call` throws.
-template <class Call>
-std::optional<Error> thrown_by(Call call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error;
-  }
-  return std::nullopt;
 }
 
 }  // namespace
 
 TEST_CASE("NCCL reduces every element type by every operation, among 1, 2, 3, 4 and 8 ranks") {
   for (const int ranks : support::nccl_rank_counts()) {
-    const auto job = std::make_shared<FakeJob>(ranks);
-    run_thread_ranks(ranks, [&](RankThread& thread) {
-      thread.doing("opening");
-      NcclRank self(job, thread.rank(), ranks);
-      thread.doing("reducing");
-      for (const std::size_t count : {std::size_t{1}, std::size_t{4099}}) {
-        for (const DType dtype : dtypes) {
-          for (const ReduceOp op : operations) {
-            if (op == ReduceOp::average && (ranks == 3 || is_integer(dtype))) {
-              continue;
-            }
-            const DeviceBuffer memory = on_device(exact_values(dtype, count, thread.rank()));
-            const auto view = self.view(memory, count, dtype);
-            self.communicator.all_reduce(view, view, op, self.stream.ref());
-            const bool right = self.wait() && on_host<std::byte>(memory.data(), memory.bytes()) ==
-                                                  expected_bits(dtype, op, count, ranks);
-            CHECK_MESSAGE(right, dtrain::name(op) << " of " << count << " " << dtrain::name(dtype));
-          }
-        }
-      }
-      thread.doing("closing");
+    run_ranks<NcclRank>(ranks, [&](NcclRank& self, RankThread&) {
+      support::check_reductions(self, {1, 4099}, [&](DType dtype, ReduceOp op) {
+        return op != ReduceOp::average || (ranks != 3 && !is_integer(dtype));
+      });
     });
   }
 }
 
 TEST_CASE("every other collective and every message goes over NCCL, among 1, 2, 3, 4 and 8 ranks") {
   for (const int ranks : support::nccl_rank_counts()) {
-    const auto job = std::make_shared<FakeJob>(ranks);
-    run_thread_ranks(ranks, [&](RankThread& thread) {
-      NcclRank self(job, thread.rank(), ranks);
-      const auto stream = self.stream.ref();
-      const int rank = thread.rank();
-      for (const std::size_t count : {std::size_t{7}, std::size_t{10'003}}) {
-        const std::size_t all = count * static_cast<std::size_t>(ranks);
-        const DeviceBuffer own = on_device(numbers(count, rank));
-        const DeviceBuffer whole(all * 4);
-        const DeviceBuffer part(count * 4);
-        const DeviceBuffer from_root = on_device(numbers(count, rank == ranks - 1 ? 5 : 0));
-        const DeviceBuffer from_left(count * 4);
-        const auto of = [&](const DeviceBuffer& memory, std::size_t n) { return self.view(memory, n, DType::i32); };
-        thread.doing("gathering, scattering, broadcasting");
-        self.communicator.all_gather(of(own, count), of(whole, all), stream);
-        self.communicator.reduce_scatter(of(whole, all), of(part, count), ReduceOp::sum, stream);
-        self.communicator.broadcast(of(from_root, count), ranks - 1, stream);
-        self.communicator.barrier(stream);
-        self.communicator.broadcast(of(from_root, 0), 0, stream);
-        thread.doing("sending");
-        self.communicator.send_recv(of(own, count), (rank + 1) % ranks, of(from_left, count),
-                                    (rank + ranks - 1) % ranks, stream);
-        if (ranks > 1 && rank == 0) {
-          self.communicator.send(of(own, count), 1, stream);
-        } else if (rank == 1) {
-          self.communicator.recv(of(own, count), 0, stream);
-        }
-        CHECK(self.wait());
-        std::vector<std::int32_t> gathered;
-        for (int other = 0; other < ranks; ++other) {
-          const std::vector<std::int32_t> block = numbers(count, other);
-          gathered.insert(gathered.end(), block.begin(), block.end());
-        }
-        std::vector<std::int32_t> summed = numbers(count, rank);
-        for (std::int32_t& value : summed) {
-          value *= ranks;
-        }
-        CHECK(on_host<std::int32_t>(whole.data(), all) == gathered);
-        CHECK(on_host<std::int32_t>(part.data(), count) == summed);
-        CHECK(on_host<std::int32_t>(from_root.data(), count) == numbers(count, 5));
-        CHECK(on_host<std::int32_t>(from_left.data(), count) == numbers(count, (rank + ranks - 1) % ranks));
-        CHECK(on_host<std::int32_t>(own.data(), count) == numbers(count, rank == 1 ? 0 : rank));
-      }
-    });
+    run_ranks<NcclRank>(ranks, [](NcclRank& self, RankThread&) { support::check_moves(self, {7, 10'003}); });
   }
 }
 
 TEST_CASE("a part of NCCL's channel has its own ranks, and both work on") {
   for (const int ranks : support::nccl_rank_counts()) {
-    const auto job = std::make_shared<FakeJob>(ranks);
-    run_thread_ranks(ranks, [&](RankThread& thread) {
-      NcclRank self(job, thread.rank(), ranks);
+    run_ranks<NcclRank>(ranks, [&](NcclRank& self, RankThread& thread) {
       thread.doing("splitting");
       const int color = thread.rank() % 2;
       NcclRank part(self.latch, self.communicator.split_blocking(color, -thread.rank(), Deadline::after(10s)));
@@ -236,9 +139,7 @@ TEST_CASE("arenas that are windows of symmetric memory serve as soon as they are
 
 TEST_CASE("an arena is deregistered and freed on its own device, once no stream uses it") {
   if (!support::enough_devices(2)) return dtrain_test::skip("there are no two devices");
-  const auto job = std::make_shared<FakeJob>(2);
-  run_thread_ranks(2, [&](RankThread& thread) {
-    NcclRank self(job, thread.rank(), 2);
+  run_ranks<NcclRank>(2, [&](NcclRank& self, RankThread&) {
     auto arena = self.communicator.allocate_blocking(4096, Deadline::after(10s));
     const dtrain::stream::cuda::Stream compute;
     support::enqueue_delay(compute.ref(), 50ms);
@@ -261,29 +162,27 @@ TEST_CASE("what NCCL cannot do is refused in a sentence, and the communicator se
   const auto stream = self.stream.ref();
   const DeviceBuffer memory = on_device(std::vector<std::int32_t>{1, 2, 3});
   const auto view = self.view(memory, 3, DType::i32);
-  const auto average = thrown_by([&] { self.communicator.all_reduce(view, view, ReduceOp::average, stream); });
-  REQUIRE(average);
-  CHECK(average->code() == make_error_code(Errc::unsupported));
-  CHECK(std::string(average->what()).find("average of i32 by NCCL would be wrong") != std::string::npos);
+  const auto average = error_of([&] { self.communicator.all_reduce(view, view, ReduceOp::average, stream); });
+  REQUIRE(average.code());
+  CHECK(average.code() == make_error_code(Errc::unsupported));
+  CHECK(std::string(average.what()).find("average of i32 by NCCL would be wrong") != std::string::npos);
   auto host = view;
   host.device = {};
-  const auto of_host = thrown_by([&] { self.communicator.broadcast(host, 0, stream); });
-  REQUIRE(of_host);
-  CHECK(std::string(of_host->what()).find("takes memory of cuda:0, not memory of host") != std::string::npos);
+  const auto of_host = error_of([&] { self.communicator.broadcast(host, 0, stream); });
+  REQUIRE(of_host.code());
+  CHECK(std::string(of_host.what()).find("takes memory of cuda:0, not memory of host") != std::string::npos);
   const auto elsewhere = dtrain::stream::cuda::StreamRef(stream.native(), 7);
-  const auto of_other = thrown_by([&] { self.communicator.barrier(elsewhere); });
-  REQUIRE(of_other);
-  CHECK(std::string(of_other->what()).find("takes streams of cuda:0, not one of cuda:7") != std::string::npos);
-  CHECK(thrown_by([&] { static_cast<void>(self.communicator.split_blocking(-1, 0, Deadline::after(1s))); }));
+  const auto of_other = error_of([&] { self.communicator.barrier(elsewhere); });
+  REQUIRE(of_other.code());
+  CHECK(std::string(of_other.what()).find("takes streams of cuda:0, not one of cuda:7") != std::string::npos);
+  CHECK(error_of([&] { static_cast<void>(self.communicator.split_blocking(-1, 0, Deadline::after(1s))); }).code());
   self.communicator.all_reduce(view, view, ReduceOp::sum, stream);
   CHECK(self.wait());
 }
 
 TEST_CASE("more operations than are watched one by one go through, of which the host waits for none") {
   if (!support::enough_devices(2)) return dtrain_test::skip("there are no two devices");
-  const auto job = std::make_shared<FakeJob>(2);
-  run_thread_ranks(2, [&](RankThread& thread) {
-    NcclRank self(job, thread.rank(), 2);
+  run_ranks<NcclRank>(2, [&](NcclRank& self, RankThread&) {
     const DeviceBuffer memory = on_device(std::vector<double>{1});
     const auto view = self.view(memory, 1, DType::f64);
     support::enqueue_delay(self.stream.ref(), 20ms);
@@ -297,10 +196,8 @@ TEST_CASE("more operations than are watched one by one go through, of which the 
 
 TEST_CASE("a collective that is captured in a CUDA graph runs with each launch of it") {
   if (!support::enough_devices(2)) return dtrain_test::skip("there are no two devices");
-  const auto job = std::make_shared<FakeJob>(2);
   std::barrier both(2);  // while one captures in the global mode, the other must not ask events
-  run_thread_ranks(2, [&](RankThread& thread) {
-    NcclRank self(job, thread.rank(), 2);
+  run_ranks<NcclRank>(2, [&](NcclRank& self, RankThread& thread) {
     const DeviceBuffer memory = on_device(std::vector<float>{1, 1});
     const auto view = self.view(memory, 2, DType::f32);
     const cudaStream_t stream = self.stream.ref().native();
@@ -335,11 +232,11 @@ TEST_CASE("an initialisation that a rank does not come to ends by its deadline, 
   if (!support::enough_devices(1)) return dtrain_test::skip("there is no device");
   const auto job = std::make_shared<FakeJob>(2);
   const auto began = Deadline::Clock::now();
-  const auto error = thrown_by([&] { NcclRank(job, 0, 2, "alone", 10s, 500ms); });
-  REQUIRE(error);
-  CAPTURE(std::string(error->what()));
-  CHECK(error->code() == make_error_code(Errc::timeout));
-  CHECK(std::string(error->what()).find("had not connected rank 0 of 2 after") != std::string::npos);
+  const auto error = error_of([&] { NcclRank(job, 0, 2, "alone", 10s, 500ms); });
+  REQUIRE(error.code());
+  CAPTURE(std::string(error.what()));
+  CHECK(error.code() == make_error_code(Errc::timeout));
+  CHECK(std::string(error.what()).find("had not connected rank 0 of 2 after") != std::string::npos);
   CHECK(Deadline::Clock::now() - began < (DTRAIN_THREAD_SANITIZER ? 20s : 8s));
   CHECK(job->latch(1)->failed());
 }
