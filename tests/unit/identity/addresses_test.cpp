@@ -20,6 +20,7 @@ using outcome::contains;
 using outcome::Refusal;
 using outcome::refusal;
 using outcome::refusal_of;
+using outcome::variables;
 
 namespace {
 
@@ -110,21 +111,21 @@ TEST_CASE("an Open MPI daemon's address gives its job, its number and a host tha
 TEST_CASE("the port is the given one, else computed from the job's id, else 29500") {
   using identity::SlurmNumbers;
   CHECK(port_of({}) == 29500);
-  CHECK(port_of({{"MASTER_PORT", "1234"}, {"LSB_JOBID", "7"}}) == 1234);
-  CHECK(port_of({{"LSB_JOBID", "4097"}}) == 61441);
+  CHECK(port_of(variables("MASTER_PORT=1234 LSB_JOBID=7")) == 1234);
+  CHECK(port_of(variables("LSB_JOBID=4097")) == 61441);
   CHECK(port_of({{"OMPI_MCA_orte_hnp_uri", "1571946496.0;tcp://h:1"}, {"LSB_JOBID", "7"}}) == 64946);
-  CHECK(port_of({{"PMIX_NAMESPACE", "prterun-vm-12345@1"}}) == 61440 + 12345 % 4096);
-  CHECK(port_of({{"PMIX_NAMESPACE", "1234436097"}}) == 29500);
-  CHECK(port_of({{"PMIX_NAMESPACE", "slurm.pmix.5.0"}}) == 29500);
-  CHECK(port_of({{"PMIX_NAMESPACE", "a-b@1"}}) == 29500);
-  CHECK(port_of({{"PMIX_NAMESPACE", "a-1@x"}}) == 29500);
-  const Environment slurm{{"SLURM_JOB_ID", "5"}, {"SLURM_STEP_ID", "2"}};
+  CHECK(port_of(variables("PMIX_NAMESPACE=prterun-vm-12345@1")) == 61440 + 12345 % 4096);
+  CHECK(port_of(variables("PMIX_NAMESPACE=1234436097")) == 29500);
+  CHECK(port_of(variables("PMIX_NAMESPACE=slurm.pmix.5.0")) == 29500);
+  CHECK(port_of(variables("PMIX_NAMESPACE=a-b@1")) == 29500);
+  CHECK(port_of(variables("PMIX_NAMESPACE=a-1@x")) == 29500);
+  const Environment slurm = variables("SLURM_JOB_ID=5 SLURM_STEP_ID=2");
   CHECK(port_of(slurm) == 29500);
   CHECK(port_of(slurm, SlurmNumbers::allocation) == 61445);
   CHECK(port_of(slurm, SlurmNumbers::step) == 61440 + 5 + 2 * 257);
-  CHECK(port_of({{"SLURM_JOB_ID", "999999999"}, {"SLURM_STEP_ID", "4294967289"}}, SlurmNumbers::step) <= 65535);
-  CHECK(refusal([] { port_of({{"LSB_JOBID", "x"}}); }).code == "bad-integer");
-  CHECK(refusal([] { port_of({{"MASTER_PORT", "0"}}); }).code == "bad-port");
+  CHECK(port_of(variables("SLURM_JOB_ID=999999999 SLURM_STEP_ID=4294967289"), SlurmNumbers::step) <= 65535);
+  CHECK(refusal([] { port_of(variables("LSB_JOBID=x")); }).code == "bad-integer");
+  CHECK(refusal([] { port_of(variables("MASTER_PORT=0")); }).code == "bad-port");
 }
 
 TEST_CASE("mpirun's host is a guess at the master, which rank 0 refutes where its daemon is another") {
@@ -167,7 +168,7 @@ TEST_CASE("inside an allocation the first of its nodes is the guess, for MPI's s
 }
 
 TEST_CASE("Azure's names give Open MPI's master, and port 6105 goes with them") {
-  Environment azure{{"AZ_BATCH_MASTER_NODE", "10.0.0.4:6000"}, {"AZ_BATCHAI_MPI_MASTER_NODE", "10.0.0.9"}};
+  Environment azure = variables("AZ_BATCH_MASTER_NODE=10.0.0.4:6000 AZ_BATCHAI_MPI_MASTER_NODE=10.0.0.9");
   CHECK(open_mpi(azure).master_addr == "10.0.0.4");
   CHECK(open_mpi(azure).master_port == 6105);
   CHECK(!open_mpi(azure).is_provisional("master_addr"));
@@ -182,21 +183,15 @@ TEST_CASE("Azure's names give Open MPI's master, and port 6105 goes with them") 
   azure["MASTER_ADDR"] = "h";
   CHECK(open_mpi(azure).master_addr == "h");
   CHECK(open_mpi(azure).master_port == 29500);
-  CHECK(open_mpi({{"AZ_BATCH_MASTER_NODE", "[fd00::4]:6000"}}).master_addr == "fd00::4");
-  CHECK(open_mpi_refusal({{"AZ_BATCH_MASTER_NODE", "fd00::4"}}) == "ambiguous-address");
-  CHECK(open_mpi_refusal({{"AZ_BATCHAI_MPI_MASTER_NODE", "10.0.0.4"}}) == "no-master-addr");
+  CHECK(open_mpi(variables("AZ_BATCH_MASTER_NODE=[fd00::4]:6000")).master_addr == "fd00::4");
+  CHECK(open_mpi_refusal(variables("AZ_BATCH_MASTER_NODE=fd00::4")) == "ambiguous-address");
+  CHECK(open_mpi_refusal(variables("AZ_BATCHAI_MPI_MASTER_NODE=10.0.0.4")) == "no-master-addr");
 }
 
 TEST_CASE("a Slurm step's master is the first node of the step's list, unless the user placed the tasks") {
-  Environment step{{"SLURM_PROCID", "1"},
-                   {"SLURM_STEP_ID", "0"},
-                   {"SLURM_STEP_NUM_TASKS", "2"},
-                   {"SLURM_STEP_NUM_NODES", "2"},
-                   {"SLURM_NODEID", "1"},
-                   {"SLURM_LOCALID", "0"},
-                   {"SLURM_GTIDS", "1"},
-                   {"SLURM_STEP_NODELIST", "n[3-4]"},
-                   {"SLURM_LAUNCH_NODE_IPADDR", "9.9.9.9"}};
+  Environment step = variables(
+      "SLURM_PROCID=1 SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=2 SLURM_STEP_NUM_NODES=2 SLURM_NODEID=1 SLURM_LOCALID=0 "
+      "SLURM_GTIDS=1 SLURM_STEP_NODELIST=n[3-4] SLURM_LAUNCH_NODE_IPADDR=9.9.9.9");
   CHECK(process_identity(step).master_addr == "n3");
   CHECK(process_identity(step).provisional.empty());
   step["SLURM_DISTRIBUTION"] = "arbitrary";

@@ -16,6 +16,7 @@ using identity::ProcessIdentity;
 using outcome::contains;
 using outcome::Refusal;
 using outcome::refusal_of;
+using outcome::variables;
 
 namespace {
 
@@ -147,7 +148,7 @@ TEST_CASE("Vertex's ranks are worker pool 0, then worker pool 1") {
   CHECK(refusal_of(vertex(R"({"type": "worker", "index": 0})")).code == "tf-malformed");
   CHECK(refusal_of(vertex("null")).code == "tf-no-task");
   CHECK(contains(refusal_of(vertex("null")).sentence, "CLUSTER_SPEC='"));
-  CHECK(refusal_of({{"CLUSTER_SPEC", "local"}}).code == "tf-malformed");
+  CHECK(refusal_of(variables("CLUSTER_SPEC=local")).code == "tf-malformed");
 }
 
 TEST_CASE("SageMaker's rank is the place in the list of hosts") {

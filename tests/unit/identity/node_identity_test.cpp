@@ -11,6 +11,7 @@ using identity::Environment;
 using identity::node_identity;
 using identity::NodeFlags;
 using identity::NodeIdentity;
+using outcome::variables;
 
 namespace {
 
@@ -20,22 +21,15 @@ std::string error_code_of(const Environment& environment, const NodeFlags& flags
 
 /// Launcher 1 of 3, one on each node, by mpirun.
 Environment mpirun_node() {
-  return {{"OMPI_COMM_WORLD_RANK", "1"},
-          {"OMPI_COMM_WORLD_SIZE", "3"},
-          {"OMPI_COMM_WORLD_LOCAL_RANK", "0"},
-          {"OMPI_COMM_WORLD_LOCAL_SIZE", "1"}};
+  return variables(
+      "OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=3 OMPI_COMM_WORLD_LOCAL_RANK=0 OMPI_COMM_WORLD_LOCAL_SIZE=1");
 }
 
 /// Launcher 1 of 3, one on each node, by srun.
 Environment srun_node() {
-  return {{"SLURM_PROCID", "1"},
-          {"SLURM_STEP_ID", "0"},
-          {"SLURM_JOB_ID", "5"},
-          {"SLURM_STEP_NUM_TASKS", "3"},
-          {"SLURM_STEP_NUM_NODES", "3"},
-          {"SLURM_NODEID", "1"},
-          {"SLURM_STEP_TASKS_PER_NODE", "1(x3)"},
-          {"SLURM_STEP_NODELIST", "n[1-3]"}};
+  return variables(
+      "SLURM_PROCID=1 SLURM_STEP_ID=0 SLURM_JOB_ID=5 SLURM_STEP_NUM_TASKS=3 SLURM_STEP_NUM_NODES=3 SLURM_NODEID=1 "
+      "SLURM_STEP_TASKS_PER_NODE=1(x3) SLURM_STEP_NODELIST=n[1-3]");
 }
 
 }  // namespace
@@ -51,11 +45,8 @@ TEST_CASE("nothing set is node 0 of 1 on the loopback address with a port to be 
 }
 
 TEST_CASE("flags win over the environment field by field") {
-  const Environment pet{{"PET_NODE_RANK", "1"},
-                        {"PET_NNODES", "2"},
-                        {"PET_MASTER_ADDR", "h0"},
-                        {"PET_MASTER_PORT", "1234"},
-                        {"PET_NPROC_PER_NODE", "4"}};
+  const Environment pet =
+      variables("PET_NODE_RANK=1 PET_NNODES=2 PET_MASTER_ADDR=h0 PET_MASTER_PORT=1234 PET_NPROC_PER_NODE=4");
   NodeFlags flags;
   flags.master_port = "4321";
   flags.nproc_per_node = "auto";
@@ -72,9 +63,9 @@ TEST_CASE("flags win over the environment field by field") {
 }
 
 TEST_CASE("DTRAIN_NODE, then PET, then NODE_RANK, then the process rules") {
-  Environment everything{{"RANK", "3"},       {"WORLD_SIZE", "4"},       {"MASTER_ADDR", "h"},
-                         {"NODE_RANK", "2"},  {"NNODES", "5"},           {"PET_NODE_RANK", "1"},
-                         {"PET_NNODES", "6"}, {"DTRAIN_NODE_RANK", "0"}, {"DTRAIN_NODE_COUNT", "7"}};
+  Environment everything = variables(
+      "RANK=3 WORLD_SIZE=4 MASTER_ADDR=h NODE_RANK=2 NNODES=5 PET_NODE_RANK=1 PET_NNODES=6 DTRAIN_NODE_RANK=0 "
+      "DTRAIN_NODE_COUNT=7");
   CHECK(node_identity(everything).node_count == 7);
   everything.erase("DTRAIN_NODE_RANK");
   CHECK(node_identity(everything).node_count == 6);
@@ -96,10 +87,10 @@ TEST_CASE("several nodes want a master and have port 29500 where none is given")
 }
 
 TEST_CASE("node facts that cannot be are errors with their codes") {
-  CHECK(error_code_of({{"PET_NODE_RANK", "0"}, {"PET_NNODES", "1:4"}}) == "elastic-range");
-  CHECK(error_code_of({{"PET_NODE_RANK", "2"}, {"PET_NNODES", "2"}, {"MASTER_ADDR", "h"}}) == "rank-out-of-range");
-  CHECK(error_code_of({{"PET_NPROC_PER_NODE", "gpu"}}) == "bad-integer");
-  CHECK(error_code_of({{"PET_NPROC_PER_NODE", "0"}}) == "bad-integer");
+  CHECK(error_code_of(variables("PET_NODE_RANK=0 PET_NNODES=1:4")) == "elastic-range");
+  CHECK(error_code_of(variables("PET_NODE_RANK=2 PET_NNODES=2 MASTER_ADDR=h")) == "rank-out-of-range");
+  CHECK(error_code_of(variables("PET_NPROC_PER_NODE=gpu")) == "bad-integer");
+  CHECK(error_code_of(variables("PET_NPROC_PER_NODE=0")) == "bad-integer");
   NodeFlags flags;
   flags.master_port = "99999";
   CHECK(error_code_of({}, flags) == "bad-port");
@@ -109,8 +100,8 @@ TEST_CASE("node facts that cannot be are errors with their codes") {
 }
 
 TEST_CASE("DTRAIN_LAUNCHER forces which launcher counts for a node") {
-  Environment both{{"PET_NODE_RANK", "0"}, {"PET_NNODES", "2"}, {"PET_MASTER_ADDR", "h"},
-                   {"NODE_RANK", "2"},     {"NNODES", "3"},     {"DTRAIN_LAUNCHER", "node"}};
+  Environment both =
+      variables("PET_NODE_RANK=0 PET_NNODES=2 PET_MASTER_ADDR=h NODE_RANK=2 NNODES=3 DTRAIN_LAUNCHER=node");
   CHECK(node_identity(both).node_count == 3);
   both["DTRAIN_LAUNCHER"] = "pet";
   CHECK(node_identity(both).node_count == 2);
@@ -119,7 +110,7 @@ TEST_CASE("DTRAIN_LAUNCHER forces which launcher counts for a node") {
   both["DTRAIN_LAUNCHER"] = "torch";
   CHECK(error_code_of(both) == "unknown-launcher");
   CHECK(outcome::contains(
-      outcome::node_refusal_of({{"DTRAIN_LAUNCHER", "pet"}, {"PET_NODE_RANK", "0"}}).sentence,
+      outcome::node_refusal_of(variables("DTRAIN_LAUNCHER=pet PET_NODE_RANK=0")).sentence,
       "DTRAIN_LAUNCHER='pet' names no launcher whose variables are set: not set for it: PET_NNODES;"));
 }
 
@@ -207,37 +198,33 @@ TEST_CASE("whatever else describes a process describes the node, its master with
   CHECK(tf.master_port == 7);
   CHECK(tf.launcher == "tf_config");
   // torchrun itself listens on MASTER_PORT
-  const NodeIdentity torchrun = node_identity({{"RANK", "0"},
-                                               {"WORLD_SIZE", "1"},
-                                               {"MASTER_PORT", "29500"},
-                                               {"TORCHELASTIC_RUN_ID", "x"},
-                                               {"TORCHELASTIC_USE_AGENT_STORE", "True"}});
+  const NodeIdentity torchrun = node_identity(
+      variables("RANK=0 WORLD_SIZE=1 MASTER_PORT=29500 TORCHELASTIC_RUN_ID=x TORCHELASTIC_USE_AGENT_STORE=True"));
   CHECK(torchrun.master_port == 29501);
-  CHECK(node_identity({{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "h"}, {"PET_NPROC_PER_NODE", "4"}})
-            .nproc_per_node == "4");
+  CHECK(node_identity(variables("RANK=1 WORLD_SIZE=2 MASTER_ADDR=h PET_NPROC_PER_NODE=4")).nproc_per_node == "4");
 }
 
 TEST_CASE("a number of nodes without this one's rank is an error, not a single node") {
   NodeFlags two;
   two.node_count = "2";
-  CHECK(error_code_of({{"MASTER_ADDR", "h"}}, two) == "no-rank");
+  CHECK(error_code_of(variables("MASTER_ADDR=h"), two) == "no-rank");
   CHECK(outcome::contains(outcome::node_refusal_of({}, two).sentence, "--nnodes='2'"));
-  CHECK(error_code_of({{"PET_NNODES", "2"}, {"MASTER_ADDR", "h"}}) == "no-rank");
-  CHECK(error_code_of({{"PET_NNODES", "1:4"}}) == "elastic-range");
-  CHECK(error_code_of({{"PET_NNODES", "1"}}) == "");
+  CHECK(error_code_of(variables("PET_NNODES=2 MASTER_ADDR=h")) == "no-rank");
+  CHECK(error_code_of(variables("PET_NNODES=1:4")) == "elastic-range");
+  CHECK(error_code_of(variables("PET_NNODES=1")) == "");
   NodeFlags rank;
   rank.node_rank = "1";
   CHECK(error_code_of({}, rank) == "rank-out-of-range");
-  CHECK(node_identity({{"PET_NNODES", "2"}, {"MASTER_ADDR", "h"}}, rank).node_count == 2);
+  CHECK(node_identity(variables("PET_NNODES=2 MASTER_ADDR=h"), rank).node_count == 2);
 }
 
 TEST_CASE("a launcher in a batch script of several nodes is one node, with a warning") {
-  const NodeIdentity node = node_identity(
-      {{"SLURM_JOB_ID", "5"}, {"SLURM_JOB_NUM_NODES", "2"}, {"SLURM_NTASKS", "4"}, {"SLURM_PROCID", "0"}});
+  const NodeIdentity node =
+      node_identity(variables("SLURM_JOB_ID=5 SLURM_JOB_NUM_NODES=2 SLURM_NTASKS=4 SLURM_PROCID=0"));
   CHECK(node.node_count == 1);
   REQUIRE(node.warnings.size() == 1);
   CHECK(outcome::contains(node.warnings[0], "Slurm job of 2 nodes, not started with srun"));
-  CHECK(node_identity({{"SLURM_JOB_ID", "5"}, {"SLURM_JOB_NUM_NODES", "1"}, {"SLURM_NTASKS", "4"}}).warnings.empty());
+  CHECK(node_identity(variables("SLURM_JOB_ID=5 SLURM_JOB_NUM_NODES=1 SLURM_NTASKS=4")).warnings.empty());
 }
 
 TEST_CASE("several launchers on one node are pointed to launch::PerProcess, too") {

@@ -1,6 +1,7 @@
 #pragma once
 // What an environment comes to, as values that a table can hold.
 
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,17 @@
 namespace outcome {
 
 using support::contains;
+
+/// An environment written as env(1) takes it: "RANK=0 WORLD_SIZE=2".
+inline dtrain::identity::Environment variables(const std::string& assignments) {
+  dtrain::identity::Environment environment;
+  std::istringstream stream(assignments);
+  for (std::string assignment; stream >> assignment;) {
+    const std::size_t equals = assignment.find('=');
+    environment[assignment.substr(0, equals)] = assignment.substr(equals + 1);
+  }
+  return environment;
+}
 
 /// The code and the sentence of an error; both empty for an identity.
 struct Refusal {

@@ -12,6 +12,7 @@ namespace identity = dtrain::identity;
 using identity::Environment;
 using identity::ProcessIdentity;
 using outcome::contains;
+using outcome::variables;
 
 namespace {
 
@@ -26,17 +27,16 @@ std::string sentence_of(const Environment& environment, std::vector<const char*>
 }  // namespace
 
 TEST_CASE("an error names the variable, its value and what to set") {
-  const std::string not_a_number = sentence_of({{"RANK", "1x"}, {"WORLD_SIZE", "2"}});
+  const std::string not_a_number = sentence_of(variables("RANK=1x WORLD_SIZE=2"));
   CHECK(contains(not_a_number, "RANK='1x'"));
   CHECK(contains(not_a_number, "unset it"));
-  const std::string port =
-      sentence_of({{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"MASTER_ADDR", "h"}, {"MASTER_PORT", "70000"}});
+  const std::string port = sentence_of(variables("RANK=0 WORLD_SIZE=1 MASTER_ADDR=h MASTER_PORT=70000"));
   CHECK(contains(port, "MASTER_PORT='70000'"));
   CHECK(contains(port, "1 to 65535"));
-  CHECK(contains(sentence_of({{"WORLD_SIZE", "8"}}), "WORLD_SIZE=8 is set but RANK is not"));
-  CHECK(contains(sentence_of({{"RANK", "3"}}), "WORLD_SIZE"));
-  CHECK(contains(sentence_of({{"RANK", "2"}, {"WORLD_SIZE", "2"}}), "rank 2 is not below world size 2"));
-  CHECK(contains(sentence_of({{"RANK", "1"}, {"WORLD_SIZE", "4"}, {"LOCAL_RANK", "1"}}), "set MASTER_ADDR"));
+  CHECK(contains(sentence_of(variables("WORLD_SIZE=8")), "WORLD_SIZE=8 is set but RANK is not"));
+  CHECK(contains(sentence_of(variables("RANK=3")), "WORLD_SIZE"));
+  CHECK(contains(sentence_of(variables("RANK=2 WORLD_SIZE=2")), "rank 2 is not below world size 2"));
+  CHECK(contains(sentence_of(variables("RANK=1 WORLD_SIZE=4 LOCAL_RANK=1")), "set MASTER_ADDR"));
   const std::string control =
       sentence_of({{"RANK", std::string("\x1b[31m") + std::string(9999, '1')}, {"WORLD_SIZE", "2"}});
   CHECK(!contains(control, "\x1b"));
@@ -54,16 +54,16 @@ TEST_CASE("integers are decimal digits only and ports are 1 to 65535") {
     CAPTURE(bad);
     CHECK(error_code_of({{"MASTER_PORT", bad}}) == "bad-port");
   }
-  CHECK(error_code_of({{"MASTER_PORT", "65535"}}) == "");
+  CHECK(error_code_of(variables("MASTER_PORT=65535")) == "");
 }
 
 TEST_CASE("an empty value counts as unset") {
-  const ProcessIdentity who = identity::process_identity({{"RANK", ""}, {"WORLD_SIZE", ""}, {"DTRAIN_LAUNCHER", ""}});
+  const ProcessIdentity who = identity::process_identity(variables("RANK= WORLD_SIZE= DTRAIN_LAUNCHER="));
   CHECK(who.launcher == "single");
 }
 
 TEST_CASE("the local rank is read from the variable or from any spelling of the argument") {
-  const Environment job{{"RANK", "3"}, {"WORLD_SIZE", "4"}, {"MASTER_ADDR", "h"}};
+  const Environment job = variables("RANK=3 WORLD_SIZE=4 MASTER_ADDR=h");
   for (const std::vector<const char*>& arguments : std::vector<std::vector<const char*>>{
            {"train", "--local_rank=1"},
            {"train", "--local-rank=1"},
@@ -83,27 +83,24 @@ TEST_CASE("the local rank is read from the variable or from any spelling of the 
 }
 
 TEST_CASE("a world size of 1 is complete, and only local rank 0 fits it") {
-  const ProcessIdentity who = identity::process_identity({{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"NODE_RANK", "5"}});
+  const ProcessIdentity who = identity::process_identity(variables("RANK=0 WORLD_SIZE=1 NODE_RANK=5"));
   CHECK(who.local_rank == 0);
   CHECK(who.local_world_size == 1);
   CHECK(who.node_rank == 0);
   CHECK(who.node_count == 1);
   CHECK(who.master_addr == "127.0.0.1");
-  CHECK(error_code_of({{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"LOCAL_RANK", "1"}}) == "rank-out-of-range");
-  CHECK(error_code_of({{"RANK", "0"}, {"WORLD_SIZE", "0"}}) == "rank-out-of-range");
+  CHECK(error_code_of(variables("RANK=0 WORLD_SIZE=1 LOCAL_RANK=1")) == "rank-out-of-range");
+  CHECK(error_code_of(variables("RANK=0 WORLD_SIZE=0")) == "rank-out-of-range");
 }
 
 TEST_CASE("the port after 65535 is the first above the ephemeral range") {
-  const ProcessIdentity who = identity::process_identity({{"RANK", "0"},
-                                                          {"WORLD_SIZE", "1"},
-                                                          {"MASTER_PORT", "65535"},
-                                                          {"TORCHELASTIC_RUN_ID", "x"},
-                                                          {"TORCHELASTIC_USE_AGENT_STORE", "True"}});
+  const ProcessIdentity who = identity::process_identity(
+      variables("RANK=0 WORLD_SIZE=1 MASTER_PORT=65535 TORCHELASTIC_RUN_ID=x TORCHELASTIC_USE_AGENT_STORE=True"));
   CHECK(who.master_port == 61440);
 }
 
 TEST_CASE("one Azure node makes the local size certain, several leave it a guess") {
-  Environment job{{"RANK", "1"}, {"WORLD_SIZE", "4"}, {"LOCAL_RANK", "1"}, {"MASTER_ADDR", "h"}};
+  Environment job = variables("RANK=1 WORLD_SIZE=4 LOCAL_RANK=1 MASTER_ADDR=h");
   job["AZUREML_NODE_COUNT"] = "1";
   CHECK(identity::process_identity(job).local_world_size == 4);
   CHECK(identity::process_identity(job).provisional.empty());
@@ -117,8 +114,7 @@ TEST_CASE("one Azure node makes the local size certain, several leave it a guess
 }
 
 TEST_CASE("DTRAIN_LAUNCHER forces a source that is there, or none") {
-  Environment job{
-      {"RANK", "1"}, {"WORLD_SIZE", "2"}, {"LOCAL_WORLD_SIZE", "2"}, {"DTRAIN_RANK", "0"}, {"DTRAIN_WORLD_SIZE", "1"}};
+  Environment job = variables("RANK=1 WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 DTRAIN_RANK=0 DTRAIN_WORLD_SIZE=1");
   CHECK(identity::process_identity(job).launcher == "dtrain");
   job["DTRAIN_LAUNCHER"] = "torch";
   CHECK(identity::process_identity(job).rank == 1);
@@ -143,21 +139,21 @@ TEST_CASE("DTRAIN_LAUNCHER forces a source that is there, or none") {
 }
 
 TEST_CASE("half an environment is an error that helps, not a single process") {
-  CHECK(error_code_of({{"PET_NNODES", "2"}}) == "node-level-env");
-  CHECK(error_code_of({{"PET_NNODES", "1"}, {"PET_NPROC_PER_NODE", "4"}}) == "node-level-env");
-  CHECK(error_code_of({{"PET_NNODES", "1"}, {"PET_NPROC_PER_NODE", "1"}}) == "");
-  CHECK(error_code_of({{"PMIX_RANK", "0"}}) == "pmix-only");
-  CHECK(error_code_of({{"WORLD_SIZE", "1"}}) == "");
-  CHECK(error_code_of({{"RANK", "0"}}) == "no-world-size");
-  CHECK(error_code_of({{"PMIX_RANK", "0"}, {"WORLD_SIZE", "4"}}) == "no-rank");
-  CHECK(error_code_of({{"DTRAIN_RANK", "1"}}) == "half-identity");
-  const ProcessIdentity half = identity::process_identity({{"DTRAIN_RANK", "1"}, {"RANK", "0"}, {"WORLD_SIZE", "1"}});
+  CHECK(error_code_of(variables("PET_NNODES=2")) == "node-level-env");
+  CHECK(error_code_of(variables("PET_NNODES=1 PET_NPROC_PER_NODE=4")) == "node-level-env");
+  CHECK(error_code_of(variables("PET_NNODES=1 PET_NPROC_PER_NODE=1")) == "");
+  CHECK(error_code_of(variables("PMIX_RANK=0")) == "pmix-only");
+  CHECK(error_code_of(variables("WORLD_SIZE=1")) == "");
+  CHECK(error_code_of(variables("RANK=0")) == "no-world-size");
+  CHECK(error_code_of(variables("PMIX_RANK=0 WORLD_SIZE=4")) == "no-rank");
+  CHECK(error_code_of(variables("DTRAIN_RANK=1")) == "half-identity");
+  const ProcessIdentity half = identity::process_identity(variables("DTRAIN_RANK=1 RANK=0 WORLD_SIZE=1"));
   CHECK(half.launcher == "torch");
   CHECK(half.warnings.size() == 1);
 }
 
 TEST_CASE("an indexed job with a size takes its rank from the index") {
-  Environment job{{"JOB_COMPLETION_INDEX", "2"}, {"WORLD_SIZE", "3"}};
+  Environment job = variables("JOB_COMPLETION_INDEX=2 WORLD_SIZE=3");
   CHECK(error_code_of(job) == "no-master-addr");
   job["MASTER_ADDR"] = "job-0";
   const ProcessIdentity who = identity::process_identity(job);
@@ -167,8 +163,7 @@ TEST_CASE("an indexed job with a size takes its rank from the index") {
 }
 
 TEST_CASE("a Slurm allocation without srun is one process, with a warning") {
-  const ProcessIdentity who =
-      identity::process_identity({{"SLURM_JOB_ID", "5"}, {"SLURM_NTASKS", "4"}, {"SLURM_PROCID", "0"}});
+  const ProcessIdentity who = identity::process_identity(variables("SLURM_JOB_ID=5 SLURM_NTASKS=4 SLURM_PROCID=0"));
   CHECK(who.launcher == "single");
   REQUIRE(who.warnings.size() == 1);
   CHECK(contains(who.warnings[0], "Slurm job of 4 tasks, not started with srun"));
@@ -176,9 +171,9 @@ TEST_CASE("a Slurm allocation without srun is one process, with a warning") {
 
 TEST_CASE("RANK that contradicts what started the process is an error, unless torchrun set it") {
   const std::vector<Environment> others{
-      {{"SLURM_PROCID", "3"}, {"SLURM_STEP_ID", "0"}, {"SLURM_STEP_NUM_TASKS", "6"}},
-      {{"OMPI_COMM_WORLD_RANK", "3"}, {"OMPI_COMM_WORLD_SIZE", "6"}},
-      {{"PMI_RANK", "3"}, {"PMI_SIZE", "6"}},
+      variables("SLURM_PROCID=3 SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=6"),
+      variables("OMPI_COMM_WORLD_RANK=3 OMPI_COMM_WORLD_SIZE=6"),
+      variables("PMI_RANK=3 PMI_SIZE=6"),
   };
   for (Environment job : others) {
     const std::string stated = job.begin()->first == "SLURM_PROCID" ? "SLURM_PROCID='3'" : job.begin()->first + "='3'";
@@ -200,19 +195,14 @@ TEST_CASE("RANK that contradicts what started the process is an error, unless to
     job["WORLD_SIZE"] = "6";
     CHECK(error_code_of(job) == "rank-out-of-range");
   }
-  CHECK(error_code_of({{"RANK", "0"},
-                       {"WORLD_SIZE", "6"},
-                       {"MASTER_ADDR", "h"},
-                       {"SLURM_PROCID", "3"},
-                       {"SLURM_STEP_NUM_TASKS", "6"},
-                       {"SLURM_STEP_ID", "4294967291"}}) == "");
+  CHECK(error_code_of(variables(
+            "RANK=0 WORLD_SIZE=6 MASTER_ADDR=h SLURM_PROCID=3 SLURM_STEP_NUM_TASKS=6 SLURM_STEP_ID=4294967291")) == "");
 }
 
 TEST_CASE("a step or an Open MPI that agrees fills what RANK leaves open, and only then") {
-  Environment job{{"RANK", "3"},          {"WORLD_SIZE", "6"},           {"MASTER_ADDR", "h"},
-                  {"SLURM_PROCID", "3"},  {"SLURM_STEP_ID", "0"},        {"SLURM_STEP_NUM_TASKS", "6"},
-                  {"SLURM_LOCALID", "1"}, {"SLURM_STEP_NUM_NODES", "3"}, {"SLURM_STEP_TASKS_PER_NODE", "2(x3)"},
-                  {"SLURM_NODEID", "1"},  {"AZUREML_NODE_COUNT", "3"}};
+  Environment job = variables(
+      "RANK=3 WORLD_SIZE=6 MASTER_ADDR=h SLURM_PROCID=3 SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=6 SLURM_LOCALID=1 "
+      "SLURM_STEP_NUM_NODES=3 SLURM_STEP_TASKS_PER_NODE=2(x3) SLURM_NODEID=1 AZUREML_NODE_COUNT=3");
   const ProcessIdentity filled = identity::process_identity(job);
   CHECK(filled.local_rank == 1);
   CHECK(filled.local_world_size == 2);
@@ -221,13 +211,9 @@ TEST_CASE("a step or an Open MPI that agrees fills what RANK leaves open, and on
   job["SLURM_STEP_NUM_TASKS"] = "3";
   CHECK(!identity::process_identity(job).local_rank);
   CHECK(identity::process_identity(job).is_provisional("local_world_size"));
-  const Environment mpi{{"RANK", "3"},
-                        {"WORLD_SIZE", "6"},
-                        {"MASTER_ADDR", "h"},
-                        {"OMPI_COMM_WORLD_RANK", "3"},
-                        {"OMPI_COMM_WORLD_SIZE", "6"},
-                        {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
-                        {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}};
+  const Environment mpi = variables(
+      "RANK=3 WORLD_SIZE=6 MASTER_ADDR=h OMPI_COMM_WORLD_RANK=3 OMPI_COMM_WORLD_SIZE=6 OMPI_COMM_WORLD_LOCAL_RANK=1 "
+      "OMPI_COMM_WORLD_LOCAL_SIZE=2");
   CHECK(identity::process_identity(mpi).launcher == "torch");
   CHECK(identity::process_identity(mpi).local_rank == 1);
   CHECK(identity::process_identity(mpi).local_world_size == 2);
@@ -235,9 +221,8 @@ TEST_CASE("a step or an Open MPI that agrees fills what RANK leaves open, and on
 }
 
 TEST_CASE("PMI yields to a Slurm step that says the same, and can be forced all the same") {
-  Environment job{{"PMI_RANK", "1"},      {"PMI_SIZE", "2"},      {"SLURM_PROCID", "1"},
-                  {"SLURM_STEP_ID", "0"}, {"SLURM_LOCALID", "1"}, {"SLURM_STEP_NUM_TASKS", "2"},
-                  {"SLURM_GTIDS", "0,1"}};
+  Environment job = variables(
+      "PMI_RANK=1 PMI_SIZE=2 SLURM_PROCID=1 SLURM_STEP_ID=0 SLURM_LOCALID=1 SLURM_STEP_NUM_TASKS=2 SLURM_GTIDS=0,1");
   CHECK(identity::process_identity(job).launcher == "slurm");
   CHECK(identity::process_identity(job).local_rank == 1);
   CHECK(identity::process_identity(job).local_world_size == 2);
@@ -259,7 +244,7 @@ TEST_CASE("a special or missing step of Slurm is none, and the allocation's numb
     CHECK(identity::process_identity({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "4"}, {"SLURM_STEP_ID", special}})
               .launcher == "single");
   }
-  Environment step{{"SLURM_PROCID", "1"}, {"SLURM_NTASKS", "4"}, {"SLURM_STEP_ID", "4294967289"}, {"MASTER_ADDR", "h"}};
+  Environment step = variables("SLURM_PROCID=1 SLURM_NTASKS=4 SLURM_STEP_ID=4294967289 MASTER_ADDR=h");
   CHECK(identity::process_identity(step).world_size == 4);
   step["SLURM_STEP_NUM_TASKS"] = "2";
   CHECK(identity::process_identity(step).world_size == 2);
@@ -268,15 +253,13 @@ TEST_CASE("a special or missing step of Slurm is none, and the allocation's numb
 }
 
 TEST_CASE("the attempt and the job's name are the launcher's, where it counts and names them") {
-  const Environment torchrun{{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"TORCHELASTIC_RESTART_COUNT", "3"}};
+  const Environment torchrun = variables("RANK=0 WORLD_SIZE=1 TORCHELASTIC_RESTART_COUNT=3");
   CHECK(identity::process_identity(torchrun).attempt == 0);
   Environment elastic = torchrun;
   elastic["TORCHELASTIC_RUN_ID"] = "run-7";
   CHECK(identity::process_identity(elastic).attempt == 3);
   CHECK(identity::process_identity(elastic).job == "run-7");
-  CHECK(
-      identity::process_identity({{"DTRAIN_RANK", "0"}, {"DTRAIN_WORLD_SIZE", "1"}, {"DTRAIN_ATTEMPT", "2"}}).attempt ==
-      2);
+  CHECK(identity::process_identity(variables("DTRAIN_RANK=0 DTRAIN_WORLD_SIZE=1 DTRAIN_ATTEMPT=2")).attempt == 2);
   elastic["TORCHELASTIC_RESTART_COUNT"] = "x";
   CHECK(error_code_of(elastic) == "bad-integer");
 }
@@ -284,13 +267,8 @@ TEST_CASE("the attempt and the job's name are the launcher's, where it counts an
 TEST_CASE("the line for people says the source, what is learnt later, what is a guess and what was ignored") {
   CHECK(to_string(identity::process_identity({})) ==
         "identity from single: rank 0 of 1, local rank 0 of 1, node 0 of 1, store at 127.0.0.1:29500");
-  CHECK(to_string(identity::process_identity({{"RANK", "3"},
-                                              {"WORLD_SIZE", "4"},
-                                              {"MASTER_ADDR", "h0"},
-                                              {"PMI_RANK", "0"},
-                                              {"PMI_SIZE", "2"},
-                                              {"SM_HOSTS", "[]"},
-                                              {"SM_CURRENT_HOST", "a"}})) ==
+  CHECK(to_string(identity::process_identity(
+            variables("RANK=3 WORLD_SIZE=4 MASTER_ADDR=h0 PMI_RANK=0 PMI_SIZE=2 SM_HOSTS=[] SM_CURRENT_HOST=a"))) ==
         "identity from RANK and WORLD_SIZE: rank 3 of 4, local rank learnt after connecting, node learnt after "
         "connecting, store at h0:29500; ignored: pmi, sagemaker");
   CHECK(
@@ -314,53 +292,38 @@ TEST_CASE("every error code has a sentence with the variable and its value") {
     Environment environment;
     std::vector<const char*> stated;
   };
-  const Environment two{{"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "2"}};
+  const Environment two = variables("OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2");
   const std::vector<Case> cases{
-      {"bad-integer", {{"PMI_RANK", "1x"}, {"PMI_SIZE", "2"}}, {"PMI_RANK='1x'", "decimal digits"}},
-      {"bad-integer",
-       {{"FLUX_TASK_RANK", "0"}, {"FLUX_JOB_SIZE", "2"}, {"FLUX_JOB_NNODES", "0"}},
-       {"FLUX_JOB_NNODES='0'"}},
-      {"bad-port", {{"PMI_RANK", "0"}, {"PMI_SIZE", "1"}, {"MASTER_PORT", "x"}}, {"MASTER_PORT='x'", "1 to 65535"}},
-      {"rank-out-of-range", {{"HOROVOD_RANK", "2"}, {"HOROVOD_SIZE", "2"}}, {"HOROVOD_RANK='2'", "HOROVOD_SIZE='2'"}},
+      {"bad-integer", variables("PMI_RANK=1x PMI_SIZE=2"), {"PMI_RANK='1x'", "decimal digits"}},
+      {"bad-integer", variables("FLUX_TASK_RANK=0 FLUX_JOB_SIZE=2 FLUX_JOB_NNODES=0"), {"FLUX_JOB_NNODES='0'"}},
+      {"bad-port", variables("PMI_RANK=0 PMI_SIZE=1 MASTER_PORT=x"), {"MASTER_PORT='x'", "1 to 65535"}},
+      {"rank-out-of-range", variables("HOROVOD_RANK=2 HOROVOD_SIZE=2"), {"HOROVOD_RANK='2'", "HOROVOD_SIZE='2'"}},
       {"rank-out-of-range",
-       {{"MV2_COMM_WORLD_RANK", "0"},
-        {"MV2_COMM_WORLD_SIZE", "4"},
-        {"MV2_COMM_WORLD_LOCAL_RANK", "3"},
-        {"MV2_COMM_WORLD_LOCAL_SIZE", "2"}},
+       variables("MV2_COMM_WORLD_RANK=0 MV2_COMM_WORLD_SIZE=4 MV2_COMM_WORLD_LOCAL_RANK=3 MV2_COMM_WORLD_LOCAL_SIZE=2"),
        {"MV2_COMM_WORLD_LOCAL_RANK='3'", "MV2_COMM_WORLD_LOCAL_SIZE='2'"}},
       {"rank-out-of-range",
-       {{"RANK", "0"},
-        {"WORLD_SIZE", "4"},
-        {"GROUP_RANK", "2"},
-        {"GROUP_WORLD_SIZE", "2"},
-        {"TORCHELASTIC_RUN_ID", "x"}},
+       variables("RANK=0 WORLD_SIZE=4 GROUP_RANK=2 GROUP_WORLD_SIZE=2 TORCHELASTIC_RUN_ID=x"),
        {"GROUP_RANK='2'", "GROUP_WORLD_SIZE='2'"}},
       {"rank-out-of-range",
-       {{"JSM_NAMESPACE_RANK", "0"}, {"JSM_NAMESPACE_SIZE", "2"}, {"JSM_NAMESPACE_LOCAL_SIZE", "3"}},
+       variables("JSM_NAMESPACE_RANK=0 JSM_NAMESPACE_SIZE=2 JSM_NAMESPACE_LOCAL_SIZE=3"),
        {"JSM_NAMESPACE_LOCAL_SIZE='3'", "JSM_NAMESPACE_SIZE='2'"}},
       {"rank-out-of-range",
-       {{"PMI_RANK", "0"}, {"PMI_SIZE", "2"}, {"MPI_LOCALNRANKS", "0"}},
+       variables("PMI_RANK=0 PMI_SIZE=2 MPI_LOCALNRANKS=0"),
        {"MPI_LOCALNRANKS='0'", "local world size is 0"}},
       {"no-master-addr", two, {"MASTER_ADDR", "OMPI_COMM_WORLD_RANK='1'", "mpirun -x MASTER_ADDR=HOST"}},
-      {"no-master-addr", {{"PMI_RANK", "0"}, {"PMI_SIZE", "2"}}, {"MASTER_ADDR", "PMI_SIZE='2'", "-genv MASTER_ADDR"}},
-      {"no-master-addr", {{"JOB_COMPLETION_INDEX", "0"}, {"WORLD_SIZE", "2"}}, {"set MASTER_ADDR"}},
-      {"no-rank", {{"WORLD_SIZE", "8"}}, {"WORLD_SIZE=8", "set RANK"}},
-      {"no-world-size", {{"RANK", "8"}}, {"RANK='8'", "set WORLD_SIZE"}},
-      {"pmix-only", {{"PMIX_RANK", "8"}}, {"PMIX_RANK='8'", "set DTRAIN_RANK"}},
-      {"node-level-env", {{"PET_NNODES", "1:4"}}, {"PET_NNODES='1:4'", "PerNode"}},
+      {"no-master-addr", variables("PMI_RANK=0 PMI_SIZE=2"), {"MASTER_ADDR", "PMI_SIZE='2'", "-genv MASTER_ADDR"}},
+      {"no-master-addr", variables("JOB_COMPLETION_INDEX=0 WORLD_SIZE=2"), {"set MASTER_ADDR"}},
+      {"no-rank", variables("WORLD_SIZE=8"), {"WORLD_SIZE=8", "set RANK"}},
+      {"no-world-size", variables("RANK=8"), {"RANK='8'", "set WORLD_SIZE"}},
+      {"pmix-only", variables("PMIX_RANK=8"), {"PMIX_RANK='8'", "set DTRAIN_RANK"}},
+      {"node-level-env", variables("PET_NNODES=1:4"), {"PET_NNODES='1:4'", "PerNode"}},
       {"bad-tasks-per-node",
-       {{"SLURM_PROCID", "0"},
-        {"SLURM_STEP_ID", "0"},
-        {"SLURM_NTASKS", "2"},
-        {"SLURM_NODEID", "0"},
-        {"SLURM_STEP_TASKS_PER_NODE", "2x"}},
+       variables("SLURM_PROCID=0 SLURM_STEP_ID=0 SLURM_NTASKS=2 SLURM_NODEID=0 SLURM_STEP_TASKS_PER_NODE=2x"),
        {"SLURM_STEP_TASKS_PER_NODE='2x'"}},
       {"unknown-launcher",
-       {{"DTRAIN_LAUNCHER", "mpi"}, {"PMI_RANK", "0"}, {"PMI_SIZE", "1"}},
+       variables("DTRAIN_LAUNCHER=mpi PMI_RANK=0 PMI_SIZE=1"),
        {"DTRAIN_LAUNCHER='mpi'", "there are: pmi, single, none"}},
-      {"conflict-local-rank",
-       {{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"LOCAL_RANK", "1"}},
-       {"LOCAL_RANK=1", "--local_rank=0"}},
+      {"conflict-local-rank", variables("RANK=1 WORLD_SIZE=2 LOCAL_RANK=1"), {"LOCAL_RANK=1", "--local_rank=0"}},
   };
   for (const Case& wrong : cases) {
     const bool argument = std::string(wrong.code) == "conflict-local-rank";

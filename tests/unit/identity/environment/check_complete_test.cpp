@@ -12,6 +12,7 @@ namespace identity = dtrain::identity;
 using identity::Environment;
 using outcome::contains;
 using outcome::refusal_of;
+using outcome::variables;
 
 namespace {
 
@@ -22,24 +23,26 @@ struct Half {
 
 std::vector<Half> halves() {
   std::vector<Half> all{
-      {{{"NODE_RANK", "0"}, {"NNODES", "2"}}, {"NODE_RANK='0'", "NNODES='2'", "RANK and WORLD_SIZE are not set"}},
-      {{{"NODE_RANK", "1"}, {"AZUREML_NODE_COUNT", "2"}}, {"NODE_RANK='1'", "AZUREML_NODE_COUNT='2'", "PerNode"}},
-      {{{"NODE_RANK", "1"}},
+      {variables("NODE_RANK=0 NNODES=2"), {"NODE_RANK='0'", "NNODES='2'", "RANK and WORLD_SIZE are not set"}},
+      {variables("NODE_RANK=1 AZUREML_NODE_COUNT=2"), {"NODE_RANK='1'", "AZUREML_NODE_COUNT='2'", "PerNode"}},
+      {variables("NODE_RANK=1"),
        {"NODE_RANK='1'", "NNODES is not set; set NODE_RANK and NNODES for every node's launch::"}},
-      {{{"NODE_RANK", "2"}, {"MASTER_ADDR", "h"}}, {"NODE_RANK='2'", "NNODES is not set"}},
-      {{{"NNODES", "2"}}, {"NNODES='2'", "NODE_RANK is not set; set NODE_RANK and NNODES for every node's launch::"}},
-      {{{"NNODES", "1:4"}}, {"NNODES='1:4'", "NODE_RANK is not set"}},
-      {{{"SLURM_PROCID", "1"}}, {"SLURM_PROCID='1'", "SLURM_STEP_ID is not set", "srun --export=ALL"}},
-      {{{"SLURM_PROCID", "1"}, {"SLURM_STEP_NUM_TASKS", "4"}, {"SLURM_JOB_ID", "7"}},
+      {variables("NODE_RANK=2 MASTER_ADDR=h"), {"NODE_RANK='2'", "NNODES is not set"}},
+      {variables("NNODES=2"),
+       {"NNODES='2'", "NODE_RANK is not set; set NODE_RANK and NNODES for every node's launch::"}},
+      {variables("NNODES=1:4"), {"NNODES='1:4'", "NODE_RANK is not set"}},
+      {variables("SLURM_PROCID=1"), {"SLURM_PROCID='1'", "SLURM_STEP_ID is not set", "srun --export=ALL"}},
+      {variables("SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=4 SLURM_JOB_ID=7"),
        {"SLURM_PROCID='1', SLURM_STEP_NUM_TASKS='4'", "SLURM_STEP_ID is not set"}},
-      {{{"PALS_RANKID", "0"}}, {"PALS_RANKID='0'", "PMI_RANK and PMI_SIZE are not set"}},
-      {{{"OMPI_COMM_WORLD_LOCAL_RANK", "1"}}, {"OMPI_COMM_WORLD_LOCAL_RANK='1'", "OMPI_COMM_WORLD_SIZE are not set"}},
-      {{{"SM_CURRENT_HOST", "algo-1"}}, {"SM_CURRENT_HOST='algo-1'", "SM_HOSTS is not set"}},
+      {variables("PALS_RANKID=0"), {"PALS_RANKID='0'", "PMI_RANK and PMI_SIZE are not set"}},
+      {variables("OMPI_COMM_WORLD_LOCAL_RANK=1"),
+       {"OMPI_COMM_WORLD_LOCAL_RANK='1'", "OMPI_COMM_WORLD_SIZE are not set"}},
+      {variables("SM_CURRENT_HOST=algo-1"), {"SM_CURRENT_HOST='algo-1'", "SM_HOSTS is not set"}},
       {{{"SM_HOSTS", R"(["algo-1", "algo-2"])"}}, {"SM_HOSTS='[", "SM_CURRENT_HOST is not set"}},
-      {{{"PET_NODE_RANK", "0"}}, {"PET_NODE_RANK='0'", "PET_NNODES is not set"}},
-      {{{"LOCAL_RANK", "1"}}, {"LOCAL_RANK='1'", "RANK and WORLD_SIZE are not set"}},
-      {{{"LOCAL_WORLD_SIZE", "2"}, {"LOCAL_RANK", "0"}}, {"LOCAL_WORLD_SIZE='2'", "RANK and WORLD_SIZE are not set"}},
-      {{{"SLURM_PROCID", "2"}, {"SLURM_STEP_ID", "0"}, {"SLURM_JOB_ID", "7"}},
+      {variables("PET_NODE_RANK=0"), {"PET_NODE_RANK='0'", "PET_NNODES is not set"}},
+      {variables("LOCAL_RANK=1"), {"LOCAL_RANK='1'", "RANK and WORLD_SIZE are not set"}},
+      {variables("LOCAL_WORLD_SIZE=2 LOCAL_RANK=0"), {"LOCAL_WORLD_SIZE='2'", "RANK and WORLD_SIZE are not set"}},
+      {variables("SLURM_PROCID=2 SLURM_STEP_ID=0 SLURM_JOB_ID=7"),
        {"SLURM_PROCID='2'", "SLURM_STEP_ID='0'", "SLURM_STEP_NUM_TASKS is not set"}},
   };
   for (const auto& [rank, size] : std::vector<std::pair<std::string, std::string>>{
@@ -95,21 +98,21 @@ TEST_CASE("beside a complete source no half of another one matters") {
 
 TEST_CASE("a size of 1, a first local rank, and one host say nothing") {
   for (const Environment& environment : std::vector<Environment>{
-           {{"OMPI_COMM_WORLD_SIZE", "1"}},
-           {{"PMI_SIZE", "1"}},
-           {{"HOROVOD_SIZE", "1"}},
-           {{"DTRAIN_WORLD_SIZE", "1"}},
-           {{"FLUX_JOB_SIZE", "1"}},
-           {{"LOCAL_RANK", "0"}},
-           {{"LOCAL_RANK", "0"}, {"LOCAL_WORLD_SIZE", "1"}},
-           {{"NODE_RANK", "0"}, {"NNODES", "1"}},
-           {{"NODE_RANK", "0"}},
-           {{"NNODES", "1"}},
-           {{"PET_NODE_RANK", "0"}, {"PET_NNODES", "1"}},
+           variables("OMPI_COMM_WORLD_SIZE=1"),
+           variables("PMI_SIZE=1"),
+           variables("HOROVOD_SIZE=1"),
+           variables("DTRAIN_WORLD_SIZE=1"),
+           variables("FLUX_JOB_SIZE=1"),
+           variables("LOCAL_RANK=0"),
+           variables("LOCAL_RANK=0 LOCAL_WORLD_SIZE=1"),
+           variables("NODE_RANK=0 NNODES=1"),
+           variables("NODE_RANK=0"),
+           variables("NNODES=1"),
+           variables("PET_NODE_RANK=0 PET_NNODES=1"),
            {{"SM_HOSTS", R"(["algo-1"])"}},
-           {{"SLURM_PROCID", "0"}, {"SLURM_STEP_ID", "4294967291"}},
-           {{"SLURM_PROCID", "0"}},
-           {{"PMIX_RANK", "0"}, {"PMI_SIZE", "1"}},
+           variables("SLURM_PROCID=0 SLURM_STEP_ID=4294967291"),
+           variables("SLURM_PROCID=0"),
+           variables("PMIX_RANK=0 PMI_SIZE=1"),
        }) {
     CAPTURE(environment.begin()->first);
     CHECK(refusal_of(environment).sentence == "");
@@ -123,17 +126,17 @@ TEST_CASE("a half that is no number is a bad integer") {
     CAPTURE(variable);
     CHECK(refusal_of({{variable, "1x"}}).code == "bad-integer");
   }
-  CHECK(refusal_of({{"SLURM_PROCID", "0"}, {"SLURM_STEP_ID", "batch"}}).code == "bad-integer");
+  CHECK(refusal_of(variables("SLURM_PROCID=0 SLURM_STEP_ID=batch")).code == "bad-integer");
 }
 
 TEST_CASE("a rank of PMIx without its size is one of several, whatever size another launcher left") {
-  CHECK(refusal_of({{"PMIX_RANK", "0"}}).code == "pmix-only");
-  CHECK(refusal_of({{"PMIX_RANK", "0"}, {"PMI_SIZE", "4"}}).code == "half-identity");
-  CHECK(refusal_of({{"PMIX_RANK", "0"}, {"SLURM_NTASKS", "4"}}).code == "pmix-only");
+  CHECK(refusal_of(variables("PMIX_RANK=0")).code == "pmix-only");
+  CHECK(refusal_of(variables("PMIX_RANK=0 PMI_SIZE=4")).code == "half-identity");
+  CHECK(refusal_of(variables("PMIX_RANK=0 SLURM_NTASKS=4")).code == "pmix-only");
 }
 
 TEST_CASE("a pod of a sweep and a batch script are alone, with a warning each, unless they are meant to be") {
-  Environment sweep{{"JOB_COMPLETION_INDEX", "2"}};
+  Environment sweep = variables("JOB_COMPLETION_INDEX=2");
   identity::ProcessIdentity who = identity::process_identity(sweep);
   CHECK(who.launcher == "single");
   REQUIRE(who.warnings.size() == 1);
@@ -142,20 +145,20 @@ TEST_CASE("a pod of a sweep and a batch script are alone, with a warning each, u
         "the manifest to make the pods one job");
   sweep["DTRAIN_LAUNCHER"] = "none";
   CHECK(identity::process_identity(sweep).warnings.empty());
-  who = identity::process_identity({{"SLURM_JOB_ID", "5"}, {"SLURM_JOB_NUM_NODES", "3"}, {"SLURM_NTASKS", "1"}});
+  who = identity::process_identity(variables("SLURM_JOB_ID=5 SLURM_JOB_NUM_NODES=3 SLURM_NTASKS=1"));
   REQUIRE(who.warnings.size() == 1);
   CHECK(contains(who.warnings[0], "Slurm job of 3 nodes, not started with srun: this is one process"));
-  CHECK(identity::process_identity({{"SLURM_JOB_ID", "5"}, {"SLURM_JOB_NUM_NODES", "1"}}).warnings.empty());
+  CHECK(identity::process_identity(variables("SLURM_JOB_ID=5 SLURM_JOB_NUM_NODES=1")).warnings.empty());
 }
 
 TEST_CASE("a first local rank or a first node alone is alone, with a warning that names the variable") {
   for (const Half& half : std::vector<Half>{
-           {{{"LOCAL_RANK", "0"}},
+           {variables("LOCAL_RANK=0"),
             {"LOCAL_RANK='0' is set without RANK and WORLD_SIZE: this is one process; set both"}},
-           {{{"OMPI_COMM_WORLD_LOCAL_RANK", "0"}},
+           {variables("OMPI_COMM_WORLD_LOCAL_RANK=0"),
             {"OMPI_COMM_WORLD_LOCAL_RANK='0' is set without OMPI_COMM_WORLD_RANK and OMPI_COMM_WORLD_SIZE: this is "
              "one"}},
-           {{{"NODE_RANK", "0"}, {"MASTER_ADDR", "h"}},
+           {variables("NODE_RANK=0 MASTER_ADDR=h"),
             {"NODE_RANK='0', MASTER_ADDR='h' are set without NNODES: this is a job of its own, without other "
              "nodes; "}}}) {
     CAPTURE(half.stated[0]);
@@ -174,21 +177,21 @@ TEST_CASE("a first local rank or a first node alone is alone, with a warning tha
 }
 
 TEST_CASE("half of a node's identity is an error for a per-node launcher too, and --nnodes=1 ends the doubt") {
-  const Environment half{{"PET_NODE_RANK", "1"}};
+  const Environment half = variables("PET_NODE_RANK=1");
   CHECK(outcome::node_refusal_of(half).code == "half-identity");
-  CHECK(outcome::node_refusal_of({{"NODE_RANK", "1"}, {"MASTER_ADDR", "h"}}).code == "half-identity");
-  CHECK(outcome::node_refusal_of({{"NNODES", "2"}, {"MASTER_ADDR", "h"}}).code == "half-identity");
+  CHECK(outcome::node_refusal_of(variables("NODE_RANK=1 MASTER_ADDR=h")).code == "half-identity");
+  CHECK(outcome::node_refusal_of(variables("NNODES=2 MASTER_ADDR=h")).code == "half-identity");
   identity::NodeFlags count;
   count.node_count = "2";
-  CHECK(outcome::node_refusal_of({{"NODE_RANK", "1"}, {"MASTER_ADDR", "h"}}, count).code == "");
+  CHECK(outcome::node_refusal_of(variables("NODE_RANK=1 MASTER_ADDR=h"), count).code == "");
   identity::NodeFlags alone;
   alone.node_count = "1";
   CHECK(outcome::node_refusal_of(half, alone).code == "");
-  CHECK(outcome::node_refusal_of({{"NODE_RANK", "1"}, {"NNODES", "2"}, {"MASTER_ADDR", "h"}}).code == "");
+  CHECK(outcome::node_refusal_of(variables("NODE_RANK=1 NNODES=2 MASTER_ADDR=h")).code == "");
 }
 
 TEST_CASE("where RANK and WORLD_SIZE were set by hand no sentence speaks of torch") {
-  const Environment job{{"RANK", "1"}, {"WORLD_SIZE", "4"}, {"MASTER_ADDR", "h"}};
+  const Environment job = variables("RANK=1 WORLD_SIZE=4 MASTER_ADDR=h");
   const identity::ProcessIdentity who = identity::process_identity(job);
   CHECK(who.launcher == "torch");
   CHECK(contains(to_string(who), "identity from RANK and WORLD_SIZE: rank 1 of 4"));
@@ -196,10 +199,10 @@ TEST_CASE("where RANK and WORLD_SIZE were set by hand no sentence speaks of torc
   Environment elastic = job;
   elastic["TORCHELASTIC_RUN_ID"] = "none";
   CHECK(contains(to_string(identity::process_identity(elastic)), "identity from torch: rank 1 of 4"));
-  const std::string homeless = refusal_of({{"RANK", "1"}, {"WORLD_SIZE", "4"}}).sentence;
+  const std::string homeless = refusal_of(variables("RANK=1 WORLD_SIZE=4")).sentence;
   CHECK(contains(homeless, "MASTER_ADDR is not set, and nothing says that all 4 processes run on one node"));
   CHECK_FALSE(contains(homeless, "torch"));
-  const identity::ProcessIdentity forced = identity::process_identity(
-      {{"RANK", "1"}, {"WORLD_SIZE", "4"}, {"PMI_RANK", "0"}, {"PMI_SIZE", "1"}, {"DTRAIN_LAUNCHER", "pmi"}});
+  const identity::ProcessIdentity forced =
+      identity::process_identity(variables("RANK=1 WORLD_SIZE=4 PMI_RANK=0 PMI_SIZE=1 DTRAIN_LAUNCHER=pmi"));
   CHECK(contains(to_string(forced), "ignored: RANK and WORLD_SIZE"));
 }
