@@ -15,6 +15,8 @@
 #include <string>
 #include <vector>
 
+#include "support/ended.hpp"
+#include "support/free_port.hpp"
 #include "support/launch_probe.hpp"
 #include "support/program.hpp"
 #include "support/temporary_directory.hpp"
@@ -34,17 +36,8 @@ namespace {
 
 constexpr std::chrono::milliseconds grace_of_a_session{500};
 
-/// One that nobody listens at now.
 std::string free_port() {
-  const int listener = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof address;
-  REQUIRE(::bind(listener, reinterpret_cast<sockaddr*>(&address), size) == 0);
-  REQUIRE(::getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size) == 0);
-  ::close(listener);
-  return std::to_string(ntohs(address.sin_port));
+  return std::to_string(support::free_port());
 }
 
 /// Whether somebody listens at the port of this machine before a deadline.
@@ -66,23 +59,30 @@ bool is_listened_at(const std::string& port) {
 
 const std::string secret = "0123456789abcdef0123456789abcdef";
 
+/// That of one node of a job.
+std::unique_ptr<Program> launcher(std::size_t nodes, std::size_t node, const std::string& port,
+                                  const std::vector<std::string>& arguments, Program::Variables variables = {},
+                                  const std::string& program = probe) {
+  std::vector<std::string> all{"--nnodes=" + std::to_string(nodes), "--node-rank=" + std::to_string(node),
+                               "--master-addr=127.0.0.1", "--master-port=" + port};
+  all.insert(all.end(), arguments.begin(), arguments.end());
+  variables.emplace("DTRAIN_SECRET", secret);
+  variables.emplace("DTRAIN_HOST_ID", "host-" + std::to_string(node));
+  return std::make_unique<Program>(program, all, variables);
+}
+
 /// The launchers of one job, node 0 first.
 class Nodes {
  public:
   /// @param workers of each node
-  Nodes(const std::vector<int>& workers, const std::vector<std::string>& arguments, Program::Variables variables = {},
+  Nodes(const std::vector<int>& workers, std::vector<std::string> arguments, const Program::Variables& variables = {},
         const std::string& program = probe)
       : mark(new_mark()), port(free_port()) {
-    variables.emplace("DTRAIN_SECRET", secret);
+    arguments.push_back(mark);
     for (std::size_t node = 0; node < workers.size(); ++node) {
-      std::vector<std::string> all{"--nnodes=" + std::to_string(workers.size()), "--node-rank=" + std::to_string(node),
-                                   "--master-addr=127.0.0.1", "--master-port=" + port,
-                                   "--nproc-per-node=" + std::to_string(workers[node])};
-      all.insert(all.end(), arguments.begin(), arguments.end());
-      all.push_back(mark);
-      Program::Variables own = variables;
-      own.emplace("DTRAIN_HOST_ID", "host-" + std::to_string(node));
-      launchers.push_back(std::make_unique<Program>(program, all, own));
+      std::vector<std::string> own{"--nproc-per-node=" + std::to_string(workers[node])};
+      own.insert(own.end(), arguments.begin(), arguments.end());
+      launchers.push_back(launcher(workers.size(), node, port, own, variables, program));
     }
   }
 
@@ -141,11 +141,10 @@ TEST_CASE("a failure on one node stops the workers of all, and every launcher sa
     const std::vector<Result> results = nodes.wait();
     CHECK(since_fallen.elapsed() < two_seconds);
     for (const Result& result : results) {
-      CHECK(result.exit_code == 42);
-      CHECK(contains(result.error, "dtrain: rank " + who + " on host "));
-      CHECK(contains(result.error,
-                     victim == 0 ? "(node 0) failed first: exit code 42" : "(node 1) failed first: exit code 42"));
-      CHECK(contains(result.error, "dtrain:     it hurts here"));
+      support::check_ended(result, 42,
+                           {"dtrain: rank " + who + " on host ",
+                            victim == 0 ? "(node 0) failed first: exit code 42" : "(node 1) failed first: exit code 42",
+                            "dtrain:     it hurts here"});
     }
     CHECK(support::processes_with(nodes.mark).empty());
   }
@@ -170,9 +169,7 @@ TEST_CASE("kill -9 of a worker at any moment ends the job on both nodes within t
     const std::vector<Result> results = nodes.wait();
     CHECK(since_killed.elapsed() < two_seconds);
     for (const Result& result : results) {
-      CHECK(result.exit_code == 137);
-      CHECK(contains(result.error, "rank " + victim + " on host "));
-      CHECK(contains(result.error, "killed by signal 9 (SIGKILL)"));
+      support::check_ended(result, 137, {"rank " + victim + " on host ", "killed by signal 9 (SIGKILL)"});
     }
     CHECK(support::processes_with(nodes.mark).empty());
   }
@@ -188,17 +185,14 @@ TEST_CASE("leaving and returning 0 is a success on a node that ends long before 
 TEST_CASE("an exit code 0 before leaving is a loss on another node, too") {
   Nodes nodes({1, 1}, {"*:join", "1:exit:0", "*:wait-for-failure"});
   for (const Result& result : nodes.wait()) {
-    CHECK(result.exit_code == 1);
-    CHECK(contains(result.error, "rank 1 on host "));
-    CHECK(contains(result.error, "exit code 0 before it had left"));
+    support::check_ended(result, 1, {"rank 1 on host ", "exit code 0 before it had left"});
   }
 }
 
 TEST_CASE("an exit code other than 0 after leaving stops the other nodes, too") {
   Nodes nodes({1, 1}, {"*:join", "1:leave", "1:exit:3", "0:sleep:60000"});
   for (const Result& result : nodes.wait()) {
-    CHECK(result.exit_code == 3);
-    CHECK(contains(result.error, "rank 1 on host "));
+    support::check_ended(result, 3, {"rank 1 on host "});
   }
 }
 
@@ -209,8 +203,7 @@ TEST_CASE("a restart starts the workers of all nodes again, and refuses the stra
                        "0:process:" + file + ".go", "*:await:" + file, "*:environment:DTRAIN_ATTEMPT"});
   const std::vector<Result> results = nodes.wait();
   for (const Result& result : results) {
-    CHECK(result.exit_code == 0);
-    CHECK(contains(result.error, "dtrain: attempt 2 of 3 begins: rank 2 on host "));
+    support::check_ended(result, 0, {"dtrain: attempt 2 of 3 begins: rank 2 on host "});
   }
   CHECK(contains(results[0].output, "[0] DTRAIN_ATTEMPT=1\n"));
   CHECK(contains(results[0].output, "[1] DTRAIN_ATTEMPT=1\n"));
@@ -236,8 +229,7 @@ TEST_CASE("a worker of another node that is stopped before it has joined counts 
   REQUIRE(::kill(workers[0], SIGSTOP) == 0);
   const std::vector<Result> results = nodes.wait();
   for (const Result& result : results) {
-    CHECK(result.exit_code == 75);
-    CHECK(contains(result.error, "was stopped by SIGSTOP before it had joined the job"));
+    support::check_ended(result, 75, {"was stopped by SIGSTOP before it had joined the job"});
   }
   CHECK(contains(results[0].error, "[0] cause: rank 1 on host "));
 }
@@ -251,8 +243,7 @@ TEST_CASE("a launcher that a signal ends stops the workers of all nodes in order
     REQUIRE(nodes[1].wait_for("[2] up"));
     nodes[told].signal(SIGTERM);
     for (const Result& result : nodes.wait()) {
-      CHECK(result.exit_code == 21);
-      CHECK(contains(result.error, "SIGTERM was forwarded to the workers"));
+      support::check_ended(result, 21, {"SIGTERM was forwarded to the workers"});
       CHECK(!contains(result.error, "attempt 2"));
     }
     CHECK(support::processes_with(nodes.mark).empty());
@@ -298,10 +289,10 @@ TEST_CASE("kill -9 of one launcher ends the job on the other node, which names t
     CHECK(since_killed.elapsed() < two_seconds + grace_of_a_session);
     CHECK(results[victim].exit_code == 137);
     const Result& survivor = results[1 - victim];
-    CHECK(survivor.exit_code == 75);
-    CHECK(contains(survivor.error, victim == 0 ? "dtrain: node 0's launcher at 127.0.0.1:"
-                                               : "dtrain: the launcher of node 1 on host "));
-    CHECK(contains(survivor.error, "was lost"));
+    support::check_ended(
+        survivor, 75,
+        {victim == 0 ? "dtrain: node 0's launcher at 127.0.0.1:" : "dtrain: the launcher of node 1 on host ",
+         "was lost"});
     CHECK(support::all_gone(nodes.mark, support::soon(std::chrono::seconds(5))));
   }
 }
@@ -315,8 +306,7 @@ TEST_CASE("a launcher that is stopped counts as lost after the liveness time, an
   nodes[0].close_input();
   const Result survivor = nodes[0].wait();
   CHECK(since_stopped.elapsed() < two_seconds + std::chrono::seconds(2));
-  CHECK(survivor.exit_code == 75);
-  CHECK(contains(survivor.error, "node 1 on host "));
+  support::check_ended(survivor, 75, {"node 1 on host "});
   nodes[1].signal(SIGCONT);
   nodes[1].close_input();
   CHECK(nodes[1].wait().exit_code != 0);
@@ -324,29 +314,18 @@ TEST_CASE("a launcher that is stopped counts as lost after the liveness time, an
 }
 
 TEST_CASE("a launcher that does not come is named within the timeout, and one that has no store to go to says which") {
-  const std::vector<std::string> arguments{"--nnodes=3", "--master-addr=127.0.0.1", "--master-port=" + free_port(),
-                                           "*:join"};
-  const auto launcher = [&](const std::string& node) {
-    std::vector<std::string> all = arguments;
-    all.push_back("--node-rank=" + node);
-    return std::make_unique<Program>(
-        probe, all,
-        Program::Variables{
-            {"DTRAIN_SECRET", secret}, {"DTRAIN_HOST_ID", "host-" + node}, {"DTRAIN_TIMEOUT_SECONDS", "3.5"}});
+  const std::string port = free_port();
+  const auto impatient = [&](std::size_t node) {
+    auto started = launcher(3, node, port, {"*:join"}, {{"DTRAIN_TIMEOUT_SECONDS", "3.5"}});
+    started->close_input();
+    return started;
   };
-  const auto first = launcher("0");
-  const auto second = launcher("1");
+  const auto first = impatient(0);
+  const auto second = impatient(1);
   for (Program* each : {first.get(), second.get()}) {
-    each->close_input();
-    const Result result = each->wait();
-    CHECK(result.exit_code == 75);
-    CHECK(contains(result.error, "node 2 of 3 did not join within 3.5 s"));
+    support::check_ended(each->wait(), 75, {"node 2 of 3 did not join within 3.5 s"});
   }
-  const auto lonely = launcher("1");
-  lonely->close_input();
-  const Result result = lonely->wait();
-  CHECK(result.exit_code == 2);
-  CHECK(contains(result.error, "connecting to 127.0.0.1 port "));
+  support::check_ended(impatient(1)->wait(), 2, {"connecting to 127.0.0.1 port "});
 }
 
 TEST_CASE("a launcher that waits for the others can be ended by a signal") {
@@ -357,45 +336,29 @@ TEST_CASE("a launcher that waits for the others can be ended by a signal") {
   REQUIRE(is_listened_at(port));
   program.signal(SIGTERM);
   const Result result = program.wait();
-  CHECK(result.exit_code == 143);
-  CHECK(contains(result.error, "SIGTERM came before all launchers had joined"));
+  support::check_ended(result, 143, {"SIGTERM came before all launchers had joined"});
 }
 
 TEST_CASE("a launcher that is to find node 0 at every address says at once that it cannot") {
   const Result result = support::run(probe, {"--nnodes=2", "--node-rank=1", "--master-addr=0.0.0.0", "*:join"},
                                      {{"DTRAIN_SECRET", secret}});
-  CHECK(result.exit_code == 2);
-  CHECK(contains(result.error, "node 1 cannot connect to node 0 at 0.0.0.0"));
-  CHECK(contains(result.error, "--master-addr=HOST"));
+  support::check_ended(result, 2, {"node 1 cannot connect to node 0 at 0.0.0.0", "--master-addr=HOST"});
   CHECK(result.time < std::chrono::seconds(30));
 }
 
 TEST_CASE("several nodes without a secret, or with two, are errors that say what to do") {
   const std::vector<std::string> node{"--nnodes=2", "--node-rank=0", "--master-addr=127.0.0.1", "*:join"};
   const Result none = support::run(probe, node);
-  CHECK(none.exit_code == 2);
-  CHECK(contains(none.error, "openssl rand -hex 32"));
-  CHECK(contains(none.error, "--nnodes='2'"));
+  support::check_ended(none, 2, {"openssl rand -hex 32", "--nnodes='2'"});
   const Result stray =
       support::run(probe, {"*:join"}, {{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "127.0.0.1"}});
-  CHECK(stray.exit_code == 2);
-  CHECK(contains(stray.error, "RANK='0', WORLD_SIZE='2'"));
-  CHECK(contains(stray.error, "--nnodes=1"));
+  support::check_ended(stray, 2, {"RANK='0', WORLD_SIZE='2'", "--nnodes=1"});
   const std::string port = free_port();
-  const auto launcher = [&](const std::string& rank, const std::string& own) {
-    return std::make_unique<Program>(
-        probe,
-        std::vector<std::string>{"--nnodes=2", "--node-rank=" + rank, "--master-addr=127.0.0.1",
-                                 "--master-port=" + port, "*:join"},
-        Program::Variables{
-            {"DTRAIN_SECRET", own}, {"DTRAIN_HOST_ID", "host-" + rank}, {"DTRAIN_TIMEOUT_SECONDS", "3"}});
-  };
-  const auto first = launcher("0", secret);
-  const auto second = launcher("1", secret + "x");
+  const auto first = launcher(2, 0, port, {"*:join"}, {{"DTRAIN_TIMEOUT_SECONDS", "3"}});
+  const auto second =
+      launcher(2, 1, port, {"*:join"}, {{"DTRAIN_TIMEOUT_SECONDS", "3"}, {"DTRAIN_SECRET", secret + "x"}});
   second->close_input();
-  const Result other = second->wait();
-  CHECK(other.exit_code == 2);
-  CHECK(contains(other.error, "secret"));
+  support::check_ended(second->wait(), 2, {"secret"});
   first->close_input();
   CHECK(first->wait().exit_code == 75);
 }
@@ -403,9 +366,7 @@ TEST_CASE("several nodes without a secret, or with two, are errors that say what
 TEST_CASE("two launchers on one host are told so, both of them") {
   Nodes nodes({1, 1}, {"*:join"}, {{"DTRAIN_HOST_ID", "the same"}});
   for (const Result& result : nodes.wait()) {
-    CHECK(result.exit_code == 2);
-    CHECK(contains(result.error, "nodes 0 and 1 are one host"));
-    CHECK(contains(result.error, "DTRAIN_HOST_ID"));
+    support::check_ended(result, 2, {"nodes 0 and 1 are one host", "DTRAIN_HOST_ID"});
   }
 }
 
@@ -413,23 +374,15 @@ TEST_CASE("a node that cannot start its workers again tells the others why") {
   const TemporaryDirectory directory;
   REQUIRE(support::run("/bin/sh", {"-c", "echo > " + directory.path + "/attempt-1"}).exit_code == 0);
   const std::string port = free_port();
-  std::vector<std::unique_ptr<Program>> launchers;
-  for (const std::string node : {"0", "1"}) {
-    std::vector<std::string> arguments{
-        "--nnodes=2", "--node-rank=" + node, "--master-addr=127.0.0.1", "--master-port=" + port, "--max-restarts=1",
-        "*:join",     "0@0:exit:3",          "*@0:wait-for-failure",    "*:sleep:60000"};
-    if (node == "1") {
-      arguments.push_back("--log-dir=" + directory.path);
-    }
-    launchers.push_back(std::make_unique<Program>(
-        probe, arguments, Program::Variables{{"DTRAIN_SECRET", secret}, {"DTRAIN_HOST_ID", "host-" + node}}));
-    launchers.back()->close_input();
-  }
-  const Result healthy = launchers[0]->wait();
-  CHECK(healthy.exit_code == 75);
-  CHECK(contains(healthy.error, "dtrain: the launcher of node 1 on host "));
-  CHECK(contains(healthy.error, "attempt-1"));
-  CHECK(launchers[1]->wait().exit_code == 2);
+  std::vector<std::string> arguments{"--max-restarts=1", "*:join", "0@0:exit:3", "*@0:wait-for-failure",
+                                     "*:sleep:60000"};
+  const auto healthy = launcher(2, 0, port, arguments);
+  arguments.push_back("--log-dir=" + directory.path);
+  const auto failing = launcher(2, 1, port, arguments);
+  healthy->close_input();
+  failing->close_input();
+  support::check_ended(healthy->wait(), 75, {"dtrain: the launcher of node 1 on host ", "attempt-1"});
+  CHECK(failing->wait().exit_code == 2);
 }
 
 TEST_CASE("a model trains on ranks of two nodes, and a rank that dies ends the training on both") {
@@ -456,9 +409,8 @@ TEST_CASE("a model trains on ranks of two nodes, and a rank that dies ends the t
   REQUIRE(::kill(workers[1], SIGKILL) == 0);
   const support::Stopwatch since_killed;
   for (const Result& result : hurt.wait()) {
-    CHECK(result.exit_code == 137);
-    CHECK(contains(result.error, "failed first: killed by signal 9"));
-    CHECK(contains(result.error, "failed because of it, with exit code 75: rank "));
+    support::check_ended(result, 137,
+                         {"failed first: killed by signal 9", "failed because of it, with exit code 75: rank "});
   }
   CHECK(since_killed.elapsed() < two_seconds);
   CHECK(support::processes_with(hurt.mark).empty());

@@ -42,8 +42,7 @@ TEST_CASE("as PID 1 the launcher reaps what nobody else does") {
   // A signal reaches the workers although the kernel keeps it from a PID 1 that does not ask for it.
   Program told("/usr/bin/env", {"unshare", "--pid", "--fork", "--kill-child", probe, mark, "--nproc-per-node=2",
                                 "*:join", "*:stdout:up\n", "*:sleep:60000"});
-  REQUIRE(told.wait_for("[0] up"));
-  REQUIRE(told.wait_for("[1] up"));
+  support::require_up(told, 2);
   for (const pid_t process : support::processes_with(mark)) {
     if (contains(content("/proc/" + std::to_string(process) + "/status"), "\t1\n")) {
       ::kill(process, SIGTERM);

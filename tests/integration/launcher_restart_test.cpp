@@ -6,6 +6,7 @@
 #include <csignal>
 #include <string>
 
+#include "support/ended.hpp"
 #include "support/launch_probe.hpp"
 #include "support/program.hpp"
 #include "support/temporary_directory.hpp"
@@ -24,17 +25,15 @@ TEST_CASE("failed workers are started again as often as allowed, all of them, an
   const Result healed =
       support::run(probe, {"--nproc-per-node=2", "--max-restarts=3", "*:join", "1@0:exit:3", "1@1:raise:9",
                            "*@0:wait-for-failure", "*@1:wait-for-failure", "*:environment:DTRAIN_ATTEMPT"});
-  CHECK(healed.exit_code == 0);
-  CHECK(contains(healed.error, "dtrain: attempt 2 of 4 begins: rank 1 on host "));
-  CHECK(contains(healed.error, "failed first: exit code 3\n"));
-  CHECK(contains(healed.error, "dtrain: attempt 3 of 4 begins: rank 1 on host "));
+  support::check_ended(healed, 0,
+                       {"dtrain: attempt 2 of 4 begins: rank 1 on host ", "failed first: exit code 3\n",
+                        "dtrain: attempt 3 of 4 begins: rank 1 on host "});
   CHECK(!contains(healed.error, "attempt 4 of 4"));
   CHECK(contains(healed.output, "[0] DTRAIN_ATTEMPT=2\n"));
   CHECK(contains(healed.output, "[1] DTRAIN_ATTEMPT=2\n"));
   const Result hopeless = support::run(probe, {"--nproc-per-node=2", "--max-restarts=2", "*:join", "0@0:exit:3",
                                                "0@1:exit:4", "0@2:exit:5", "*:wait-for-failure"});
-  CHECK(hopeless.exit_code == 5);
-  CHECK(contains(hopeless.error, "attempt 3 of 3 begins"));
+  support::check_ended(hopeless, 5, {"attempt 3 of 3 begins"});
   CHECK(!contains(hopeless.error, "attempt 4"));
 }
 
@@ -59,8 +58,7 @@ TEST_CASE("a job that a signal ends is not started again, before or while its wo
   for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGQUIT}) {
     CAPTURE(signal);
     Program program(probe, {"--nproc-per-node=2", "--max-restarts=5", "*:join", "*:stdout:up\n", "*:sleep:60000"});
-    REQUIRE(program.wait_for("[0] up"));
-    REQUIRE(program.wait_for("[1] up"));
+    support::require_up(program, 2);
     program.signal(signal);
     const Result result = program.wait();
     CHECK(result.exit_code == 128 + signal);

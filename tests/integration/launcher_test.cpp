@@ -18,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "support/ended.hpp"
 #include "support/launch_probe.hpp"
 #include "support/program.hpp"
 #include "support/temporary_directory.hpp"
@@ -33,6 +34,18 @@ using support::reaches_state;
 using support::Result;
 using support::TemporaryDirectory;
 using support::two_seconds;
+
+namespace {
+
+int open_terminal() {
+  const int terminal = ::posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
+  REQUIRE(terminal >= 0);
+  REQUIRE(::grantpt(terminal) == 0);
+  REQUIRE(::unlockpt(terminal) == 0);
+  return terminal;
+}
+
+}  // namespace
 
 TEST_CASE("workers that leave and return 0 are a success, with one prefixed line each") {
   const Result result = support::run(probe, {"--nproc-per-node=3", "*:join", "*:stdout:here\n", "*:stdout:no end"});
@@ -111,15 +124,10 @@ TEST_CASE("bad command lines and surroundings are one sentence and exit code 2")
     CHECK(support::processes_with(mark).empty());
   }
   ::close(listener);
-  const Result late = support::run(probe, {"0:join"}, {{"DTRAIN_TIMEOUT_SECONDS", "soon"}});
-  CHECK(late.exit_code == 2);
-  CHECK(contains(late.error, "DTRAIN_TIMEOUT_SECONDS='soon'"));
-  const Result loud = support::run(probe, {"0:join"}, {{"DTRAIN_LOG", "abc"}});
-  CHECK(loud.exit_code == 2);
-  CHECK(contains(loud.error, "DTRAIN_LOG='abc'"));
-  const Result patient = support::run(probe, {"0:join"}, {{"DTRAIN_GRACE_SECONDS", "-1"}});
-  CHECK(patient.exit_code == 2);
-  CHECK(contains(patient.error, "DTRAIN_GRACE_SECONDS='-1'"));
+  for (const auto& [name, value] : std::vector<std::pair<std::string, std::string>>{
+           {"DTRAIN_TIMEOUT_SECONDS", "soon"}, {"DTRAIN_LOG", "abc"}, {"DTRAIN_GRACE_SECONDS", "-1"}}) {
+    support::check_ended(support::run(probe, {"0:join"}, {{name, value}}), 2, {name + "='" + value + "'"});
+  }
 }
 
 TEST_CASE("a process that has threads already does not become a launcher") {
@@ -140,19 +148,14 @@ TEST_CASE("--help-launch lists the launcher's flags and starts nothing") {
 TEST_CASE("the first failing worker's exit code is the launcher's, and its last words are repeated") {
   const Result result = support::run(
       probe, {"--nproc-per-node=3", "*:join", "1:stderr:it hurts here", "1:exit:42", "*:wait-for-failure"});
-  CHECK(result.exit_code == 42);
-  CHECK(contains(result.error, "dtrain: rank 1 on host "));
-  CHECK(contains(result.error, "failed first: exit code 42"));
-  CHECK(contains(result.error, "dtrain:     it hurts here"));
-  CHECK(contains(result.error, "with exit code 75: ranks 0 and 2"));
-  CHECK(contains(result.error, "[0] cause: rank 1 on host "));
+  support::check_ended(result, 42,
+                       {"dtrain: rank 1 on host ", "failed first: exit code 42", "dtrain:     it hurts here",
+                        "with exit code 75: ranks 0 and 2", "[0] cause: rank 1 on host "});
 }
 
 TEST_CASE("an exit code 0 before leaving is a loss") {
   const Result result = support::run(probe, {"--nproc-per-node=2", "*:join", "1:exit:0", "*:wait-for-failure"});
-  CHECK(result.exit_code == 1);
-  CHECK(contains(result.error, "rank 1 on host "));
-  CHECK(contains(result.error, "exit code 0 before it had left"));
+  support::check_ended(result, 1, {"rank 1 on host ", "exit code 0 before it had left"});
 }
 
 TEST_CASE("a non-zero exit code after leaving is a failure") {
@@ -164,9 +167,7 @@ TEST_CASE("workers that failed because of another are never the cause, whichever
   // Rank 0 reports and then takes its time to end, so that the first to end is rank 1, with 75.
   const Result result = support::run(
       probe, {"--nproc-per-node=2", "*:join", "1:wait-for-failure", "0:sleep:20", "0:report:the cause itself"});
-  CHECK(result.exit_code == 1);
-  CHECK(contains(result.error, "rank 0 on host "));
-  CHECK(contains(result.error, "[1] cause: rank 0 on host here failed: the cause itself"));
+  support::check_ended(result, 1, {"rank 0 on host ", "[1] cause: rank 0 on host here failed: the cause itself"});
   const Result only = support::run(probe, {"--nproc-per-node=2", "*:join", "*:sleep:50", "*:exit:75"});
   CHECK(only.exit_code == 75);
 }
@@ -211,9 +212,7 @@ TEST_CASE("kill -9 of a worker at any moment ends the job within two seconds, le
     const support::Stopwatch since_killed;
     const Result result = program.wait();
     CHECK(since_killed.elapsed() < two_seconds);
-    CHECK(result.exit_code == 137);
-    CHECK(contains(result.error, "rank " + std::to_string(victim) + " on host "));
-    CHECK(contains(result.error, "killed by signal 9 (SIGKILL)"));
+    support::check_ended(result, 137, {"rank " + std::to_string(victim) + " on host ", "killed by signal 9 (SIGKILL)"});
     CHECK(support::processes_with(mark).empty());
   }
 }
@@ -235,12 +234,11 @@ TEST_CASE("SIGTERM and SIGINT reach the workers, which may take their time") {
   for (const int signal : {SIGTERM, SIGINT}) {
     const std::string mark = new_mark();
     Program program(probe, {mark, "--nproc-per-node=2", "*:join", "*:on-term:21", "*:stdout:up\n", "*:sleep:60000"});
-    REQUIRE(program.wait_for("[0] up"));
-    REQUIRE(program.wait_for("[1] up"));
+    support::require_up(program, 2);
     program.signal(signal);
     const Result result = program.wait();
-    CHECK(result.exit_code == (signal == SIGTERM ? 21 : 128 + SIGINT));
-    CHECK(contains(result.error, signal == SIGTERM ? "SIGTERM was forwarded" : "SIGINT was forwarded"));
+    support::check_ended(result, signal == SIGTERM ? 21 : 128 + SIGINT,
+                         {signal == SIGTERM ? "SIGTERM was forwarded" : "SIGINT was forwarded"});
     CHECK(support::processes_with(mark).empty());
   }
 }
@@ -249,8 +247,7 @@ TEST_CASE("a second signal kills workers that do not end, after a second") {
   const std::string mark = new_mark();
   Program program(
       probe, {mark, "--nproc-per-node=2", "*:join", "*:ignore:15", "*:ignore:2", "*:stdout:up\n", "*:sleep:60000"});
-  REQUIRE(program.wait_for("[0] up"));
-  REQUIRE(program.wait_for("[1] up"));
+  support::require_up(program, 2);
   program.signal(SIGTERM);
   ::usleep(100000);
   CHECK(support::processes_with(mark).size() == 3);
@@ -264,16 +261,14 @@ TEST_CASE("a second signal kills workers that do not end, after a second") {
 
 TEST_CASE("the other signals are forwarded and stop nothing by themselves") {
   Program program(probe, {"--nproc-per-node=2", "*:join", "*:ignore:10", "*:stdout:up\n", "*:cat"});
-  REQUIRE(program.wait_for("[0] up"));
-  REQUIRE(program.wait_for("[1] up"));
+  support::require_up(program, 2);
   program.signal(SIGUSR1);
   program.write_input("still here\n");
   CHECK(program.wait_for("[0] still here"));
   program.close_input();
   CHECK(program.wait().exit_code == 0);
   Program fatal(probe, {"--nproc-per-node=2", "*:join", "*:stdout:up\n", "*:sleep:60000"});
-  REQUIRE(fatal.wait_for("[0] up"));
-  REQUIRE(fatal.wait_for("[1] up"));
+  support::require_up(fatal, 2);
   fatal.signal(SIGUSR2);
   CHECK(fatal.wait().exit_code == 128 + SIGUSR2);
 }
@@ -283,8 +278,7 @@ TEST_CASE("a job that was stopped for longer than the liveness time goes on") {
   const std::string file = directory.path + "/process";
   Program program(probe, {"--nproc-per-node=2", "0:process:" + file, "*:join", "*:stdout:up\n", "*:cat"},
                   {{"DTRAIN_LIVENESS_SECONDS", "1"}});
-  REQUIRE(program.wait_for("[0] up"));
-  REQUIRE(program.wait_for("[1] up"));
+  support::require_up(program, 2);
   program.signal(SIGTSTP);
   CHECK(reaches_state(program.process(), "T"));
   CHECK(reaches_state(static_cast<pid_t>(std::stoi(content(file))), "T"));
@@ -299,8 +293,7 @@ TEST_CASE("a job that was stopped for longer than the liveness time goes on") {
 TEST_CASE("what the launcher ignored of its environment is said") {
   const Result result =
       support::run(probe, {"0:join"}, {{"SLURM_JOB_ID", "7"}, {"SLURM_JOB_NUM_NODES", "4"}, {"SLURM_NNODES", "4"}});
-  CHECK(result.exit_code == 0);
-  CHECK(contains(result.error, "dtrain: Slurm job of 4 nodes"));
+  support::check_ended(result, 0, {"dtrain: Slurm job of 4 nodes"});
 }
 
 TEST_CASE("SIGTSTP stops the workers and the launcher, SIGCONT lets all go on") {
@@ -417,9 +410,7 @@ TEST_CASE("a reader that goes away does not stop the job") {
   Program program("/bin/sh", {"-c", probe + " --nproc-per-node=2 '*:join' '*:lines:5000' '*:stderr:done' | head -n 1"});
   program.close_input();
   const Result result = program.wait();
-  CHECK(result.exit_code == 0);
-  CHECK(contains(result.error, "[0] done"));
-  CHECK(contains(result.error, "[1] done"));
+  support::check_ended(result, 0, {"[0] done", "[1] done"});
 }
 
 TEST_CASE("a job started by a worker of another job is a job of its own") {
@@ -439,10 +430,7 @@ TEST_CASE("a job started by a worker of another job is a job of its own") {
 }
 
 TEST_CASE("on a terminal the unfinished line of rank 0 is shown as it grows, below what others print") {
-  const int terminal = ::posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
-  REQUIRE(terminal >= 0);
-  REQUIRE(::grantpt(terminal) == 0);
-  REQUIRE(::unlockpt(terminal) == 0);
+  const int terminal = open_terminal();
   const std::string device = ::ptsname(terminal);
   Program program("/bin/sh", {"-c", "exec " + probe +
                                         " --nproc-per-node=2 0:environment:DTRAIN_STDOUT_IS_TERMINAL"
@@ -471,8 +459,7 @@ TEST_CASE("each signal that users send reaches every worker") {
     const std::string number = std::to_string(signal);
     Program program(
         probe, {"--nproc-per-node=2", "*:say-signal:" + number, "*:join", "*:stdout:up\n", "*:cat", "*:sleep:200"});
-    REQUIRE(program.wait_for("[0] up"));
-    REQUIRE(program.wait_for("[1] up"));
+    support::require_up(program, 2);
     program.signal(signal);
     CHECK(program.wait_for("[0] got the signal"));
     CHECK(program.wait_for("[1] got the signal"));
@@ -485,8 +472,7 @@ TEST_CASE("how long workers may take after a forwarded SIGTERM can be set") {
   const std::string mark = new_mark();
   Program program(probe, {mark, "--nproc-per-node=2", "*:ignore:15", "*:join", "*:stdout:up\n", "*:sleep:60000"},
                   {{"DTRAIN_GRACE_SECONDS", "0.5"}});
-  REQUIRE(program.wait_for("[0] up"));
-  REQUIRE(program.wait_for("[1] up"));
+  support::require_up(program, 2);
   program.signal(SIGTERM);
   const auto told = dtrain::Deadline::Clock::now();
   const support::Stopwatch since_told;
@@ -527,10 +513,7 @@ TEST_CASE("OMP_NUM_THREADS is the cores that may be used, shared out over the wo
 }
 
 TEST_CASE("a terminal on stderr alone is passed on as such") {
-  const int terminal = ::posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
-  REQUIRE(terminal >= 0);
-  REQUIRE(::grantpt(terminal) == 0);
-  REQUIRE(::unlockpt(terminal) == 0);
+  const int terminal = open_terminal();
   const std::string device = ::ptsname(terminal);
   Program program("/bin/sh", {"-c", "exec " + probe +
                                         " 0:environment:DTRAIN_STDOUT_IS_TERMINAL"
@@ -558,8 +541,7 @@ TEST_CASE("a sentence of dtrain's that several ranks say is one line, which DTRA
     return support::run(probe, arguments, variables);
   };
   const Result folded = run({});
-  CHECK(folded.exit_code == 9);
-  CHECK(contains(folded.error, "[0-1,3] dtrain: ends because of it\n"));
+  support::check_ended(folded, 9, {"[0-1,3] dtrain: ends because of it\n"});
   CHECK(!contains(folded.error, ": rank 1: ends because of it"));
   const Result unfolded = run({{"DTRAIN_LOG", "debug"}});
   for (const std::string rank : {"0", "1", "3"}) {

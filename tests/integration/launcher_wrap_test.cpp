@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "support/ended.hpp"
 #include "support/launch_probe.hpp"
 #include "support/program.hpp"
 #include "support/temporary_directory.hpp"
@@ -108,9 +109,7 @@ TEST_CASE("a wrapper may stay the parent of its worker, whose exit code and last
   CHECK(contains(well.output, "[2] DTRAIN_WRAPPED=(unset)\n"));
   const Result failed = support::run(
       probe, {"--nproc-per-node=3", forking, "*:join", "1:stderr:it hurts here", "1:exit:42", "*:wait-for-failure"});
-  CHECK(failed.exit_code == 42);
-  CHECK(contains(failed.error, "failed first: exit code 42"));
-  CHECK(contains(failed.error, "dtrain:     it hurts here"));
+  support::check_ended(failed, 42, {"failed first: exit code 42", "dtrain:     it hurts here"});
 }
 
 TEST_CASE("signals reach a wrapped worker and not its wrapper, so that it may take its time") {
@@ -120,8 +119,7 @@ TEST_CASE("signals reach a wrapped worker and not its wrapper, so that it may ta
     const std::string number = std::to_string(signal);
     Program program(probe, {mark, "--nproc-per-node=2", forking, "*:say-signal:" + number, "*:join", "*:stdout:up\n",
                             "*:cat", "*:sleep:300", "*:stdout:last words\n"});
-    REQUIRE(program.wait_for("[0] up"));
-    REQUIRE(program.wait_for("[1] up"));
+    support::require_up(program, 2);
     program.signal(signal);
     CHECK(program.wait_for("[0] got the signal"));
     CHECK(program.wait_for("[1] got the signal"));
@@ -141,8 +139,7 @@ TEST_CASE("no worker survives its wrapper or its launcher, whichever is killed")
     Program program(probe,
                     {mark, "--nproc-per-node=2", forking, "*:ignore:15", "*:join", "*:stdout:up\n", "*:sleep:60000"});
     program.close_input();
-    REQUIRE(program.wait_for("[0] up"));
-    REQUIRE(program.wait_for("[1] up"));
+    support::require_up(program, 2);
     const std::vector<pid_t> wrappers = support::children_of(program.process());
     REQUIRE(wrappers.size() == 2);
     REQUIRE(::kill(launcher ? program.process() : wrappers[1], SIGKILL) == 0);

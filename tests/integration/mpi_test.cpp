@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "support/contains.hpp"
+#include "support/ended.hpp"
 #include "support/program.hpp"
 #include "support/skip.hpp"
 #include "support/slurm_on_this_machine.hpp"
@@ -46,6 +47,14 @@ std::size_t times(const std::string& text, const std::string& part) {
   return count;
 }
 
+/// Every rank has said that its results were right.
+void check_all_right(const Result& result, int ranks) {
+  CAPTURE(ranks);
+  CAPTURE(result.error);
+  CHECK(result.exit_code == 0);
+  CHECK(times(result.output, "all right") == static_cast<std::size_t>(ranks));
+}
+
 #define SKIP_WITHOUT_MPI()                                                                      \
   if (mpirun.empty()) {                                                                         \
     return dtrain_test::skip("built without MPI (libopenmpi-dev and openmpi-bin provide one)"); \
@@ -55,12 +64,8 @@ TEST_CASE("one to four ranks compute every collective over MPI, in groups and in
   SKIP_WITHOUT_MPI();
   for (const int ranks : {1, 2, 3, 4}) {
     for (const char* what : {"collectives", "crossed"}) {
-      CAPTURE(ranks);
       CAPTURE(what);
-      const Result result = job(ranks, what);
-      CAPTURE(result.error);
-      CHECK(result.exit_code == 0);
-      CHECK(times(result.output, "all right") == static_cast<std::size_t>(ranks));
+      check_all_right(job(ranks, what), ranks);
     }
   }
 }
@@ -75,15 +80,12 @@ TEST_CASE(
   };
   for (const int ranks : {2, 3}) {
     for (const char* what : {"collectives", "training"}) {
-      CAPTURE(ranks);
       CAPTURE(what);
       const Result result = staged(ranks, what);
       if (contains(result.output, "built without")) {
         return dtrain_test::skip("no headers of CUDA were found when the programs were built");
       }
-      CAPTURE(result.error);
-      CHECK(result.exit_code == 0);
-      CHECK(times(result.output, "all right") == static_cast<std::size_t>(ranks));
+      check_all_right(result, ranks);
     }
   }
   const Result killed = staged(3, "kill");
@@ -96,12 +98,8 @@ TEST_CASE("one, three and four ranks compute every collective with MPI's own, in
   SKIP_WITHOUT_MPI();
   for (const int ranks : {1, 3, 4}) {
     for (const char* what : {"own_collectives", "own_crossed", "own_averages"}) {
-      CAPTURE(ranks);
       CAPTURE(what);
-      const Result result = job(ranks, what);
-      CAPTURE(result.error);
-      CHECK(result.exit_code == 0);
-      CHECK(times(result.output, "all right") == static_cast<std::size_t>(ranks));
+      check_all_right(job(ranks, what), ranks);
     }
   }
 }
@@ -111,12 +109,8 @@ TEST_CASE(
   SKIP_WITHOUT_MPI();
   for (const int ranks : {4, 9, 10}) {
     for (const char* what : {"large", "own_large"}) {
-      CAPTURE(ranks);
       CAPTURE(what);
-      const Result result = job(ranks, what);
-      CAPTURE(result.error);
-      CHECK(result.exit_code == 0);
-      CHECK(times(result.output, "all right") == static_cast<std::size_t>(ranks));
+      check_all_right(job(ranks, what), ranks);
     }
   }
 }
@@ -169,18 +163,14 @@ TEST_CASE("an exception on one rank is what all ranks say") {
 TEST_CASE("ranks that reduce different counts learn what each called, instead of waiting") {
   SKIP_WITHOUT_MPI();
   const Result result = job(3, "other_count");
-  CAPTURE(result.error);
-  CHECK(contains(result.error, "called all_reduce (average) of 1999999 f32"));
-  CHECK(contains(result.error, "called all_reduce (average) of 2000000 f32"));
-  CHECK(result.exit_code == 75);
+  support::check_ended(result, 75,
+                       {"called all_reduce (average) of 1999999 f32", "called all_reduce (average) of 2000000 f32"});
 }
 
 TEST_CASE("a rank that leaves while others reduce is named") {
   SKIP_WITHOUT_MPI();
   const Result result = job(2, "leave");
-  CAPTURE(result.error);
-  CHECK(contains(result.error, "rank 1 has left the channel"));
-  CHECK(result.exit_code == 75);
+  support::check_ended(result, 75, {"rank 1 has left the channel"});
 }
 
 TEST_CASE("a rank that does not come is waited for until the timeout, and named") {
@@ -204,10 +194,7 @@ TEST_CASE("without mpirun the error names what the environment says, what MPI sa
   }
   for (const auto& process : processes) {
     const Result result = process->wait(support::soon());
-    CAPTURE(result.error);
-    CHECK(result.exit_code == 2);
-    CHECK(contains(result.error, "of 2, but MPI_COMM_WORLD says rank 0 of 1"));
-    CHECK(contains(result.error, "mpirun -n 2 PROGRAM"));
+    support::check_ended(result, 2, {"of 2, but MPI_COMM_WORLD says rank 0 of 1", "mpirun -n 2 PROGRAM"});
   }
 }
 

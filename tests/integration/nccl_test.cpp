@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "support/contains.hpp"
+#include "support/ended.hpp"
 #include "support/killed_rank.hpp"
 #include "support/program.hpp"
 #include "support/skip.hpp"
@@ -109,10 +110,7 @@ TEST_CASE("a rank that leaves long before the others of its node ends well, and 
 TEST_CASE("two ranks on one device are refused before NCCL begins, and both are named") {
   if (!can_run(1)) return;
   const Result result = job(2, "hello", {{"CUDA_VISIBLE_DEVICES", "0"}});
-  CAPTURE(result.error);
-  CHECK(result.exit_code == 1);
-  CHECK(contains(result.error, "ranks 0 and 1 on host "));
-  CHECK(contains(result.error, " both compute on device "));
+  support::check_ended(result, 1, {"ranks 0 and 1 on host ", " both compute on device "});
 }
 
 TEST_CASE("a killed rank ends the others over NCCL within 2 s, and they name it") {
@@ -124,9 +122,7 @@ TEST_CASE("a killed rank ends the others over NCCL within 2 s, and they name it"
 TEST_CASE("an exception on one rank is what all ranks over NCCL say") {
   if (!can_run(3)) return;
   const Result result = job(3, "throw");
-  CAPTURE(result.error);
-  CHECK(result.exit_code == 1);
-  CHECK(contains(result.error, "failed: rank 1 has had enough"));
+  support::check_ended(result, 1, {"failed: rank 1 has had enough"});
 }
 
 TEST_CASE("ranks that reduce different counts over NCCL learn by the timeout what each called") {

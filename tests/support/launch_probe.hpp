@@ -1,6 +1,7 @@
 #pragma once
 // What tests of the launcher share: the probe program, marks that find its processes, text and /proc.
 
+#include <doctest/doctest.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -25,6 +26,13 @@ inline constexpr std::chrono::milliseconds two_seconds{is_sanitized ? 8000 : 200
 inline std::string new_mark() {
   static int count = 0;
   return "mark-" + std::to_string(::getpid()) + "-" + std::to_string(++count);
+}
+
+/// Ranks 0 to `ranks` - 1 have printed "up".
+inline void require_up(Program& program, int ranks) {
+  for (int rank = 0; rank < ranks; ++rank) {
+    REQUIRE(program.wait_for("[" + std::to_string(rank) + "] up"));
+  }
 }
 
 inline unsigned below(std::mt19937& random, unsigned bound) {

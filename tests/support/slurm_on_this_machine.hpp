@@ -1,9 +1,7 @@
 #pragma once
 // A Slurm of one node on this machine, with all of its files in a folder of a test's own.
 
-#include <netinet/in.h>
 #include <pwd.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -12,6 +10,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "support/free_port.hpp"
 #include "support/program.hpp"
 #include "support/temporary_directory.hpp"
 
@@ -30,22 +29,6 @@ inline std::string find_program(const std::string& name) {
     folders.erase(0, colon + 1);
   }
   return "";
-}
-
-/// A TCP port that is free now.
-inline int free_port() {
-  const int descriptor = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof address;
-  const bool bound = descriptor >= 0 && ::bind(descriptor, reinterpret_cast<sockaddr*>(&address), size) == 0 &&
-                     ::getsockname(descriptor, reinterpret_cast<sockaddr*>(&address), &size) == 0;
-  ::close(descriptor);
-  if (!bound) {
-    throw std::runtime_error("finding a free port");
-  }
-  return ntohs(address.sin_port);
 }
 
 /// munged, slurmctld and slurmd, as long as this lives. `problem` says why there is none.
