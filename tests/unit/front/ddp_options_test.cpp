@@ -13,10 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "dtrain/backend/shared_memory.hpp"
-#include "dtrain/distributed_data_parallel.hpp"
-#include "dtrain/launch/per_process.hpp"
-#include "support/thread_group.hpp"
+#include "unit/front/shared_memory_job.hpp"
 
 using dtrain::DdpOptions;
 using dtrain::DistributedDataParallel;
@@ -24,45 +21,14 @@ using dtrain::Ready;
 using dtrain::ddp::StepEvent;
 using dtrain::ddp::StepRecord;
 using dtrain::stream::host::Progress;
+using front_test::BindingModel;
+using front_test::Group;
+using front_test::Policy;
+using front_test::run_well;
 using support::RankEnd;
 using support::run_groups;
 
 namespace {
-
-using Policy = dtrain::Policy<dtrain::launch::PerProcess, dtrain::backend::SharedMemory>;
-using Group = dtrain::ProcessGroup<Policy>;
-
-/// Gradients of a few floats each, bound where DistributedDataParallel wants it.
-struct BindingModel {
-  explicit BindingModel(std::vector<std::size_t> sizes) {
-    for (const std::size_t size : sizes) {
-      values.emplace_back(size, 0.0F);
-      gradients.emplace_back(size, 0.0F);
-      const dtrain::Shape shape{static_cast<std::int64_t>(size)};
-      list.push_back({"p" + std::to_string(list.size()), dtrain::tensor_view(values.back().data(), shape),
-                      dtrain::tensor_view(gradients.back().data(), shape)});
-    }
-  }
-  const std::vector<dtrain::Parameter>& parameters() const { return list; }
-  void bind_gradient(std::size_t i, const dtrain::TensorView& view) {
-    list[i].gradient = view;
-    ++bindings;
-  }
-
-  void write(std::size_t i, float value) {
-    for (float& element : list[i].gradient.as<float>())
-      element = value;
-  }
-  bool holds(std::size_t i, float value) const {
-    const auto gradient = list[i].gradient.as<float>();
-    return std::all_of(gradient.begin(), gradient.end(), [value](float element) { return element == value; });
-  }
-
-  std::vector<std::vector<float>> values;
-  std::vector<std::vector<float>> gradients;
-  std::vector<dtrain::Parameter> list;
-  int bindings = 0;
-};
 
 struct ModelWithBuffers : BindingModel {
   ModelWithBuffers() : BindingModel({3, 5}) {}
@@ -73,11 +39,6 @@ struct ModelWithBuffers : BindingModel {
   std::vector<float> means = {0, 0, 0};
   std::int64_t batches = 0;
 };
-
-void expect_well(const std::vector<RankEnd>& ends) {
-  for (const RankEnd& end : ends)
-    CHECK(end.text == "");
-}
 
 }  // namespace
 
@@ -91,7 +52,7 @@ TEST_CASE("the plan follows rank 0's ready order after the first step, on every 
     CAPTURE(one.options.deterministic);
     CAPTURE(one.options.reorder_gradients);
     std::atomic<int> wrong{0};
-    expect_well(run_groups<Policy>(3, [&](const Group& group) {
+    run_well(3, [&](const Group& group) {
       BindingModel model({7, 100, 1, 30});
       DistributedDataParallel ddp{model, group, one.options};
       // Ranks differ in their orders; only rank 0's counts.
@@ -112,14 +73,14 @@ TEST_CASE("the plan follows rank 0's ready order after the first step, on every 
       }
       wrong += model.bindings > (one.moves ? 8 : 4) ? 1 : 0;  // addresses change once at most
       wrong += one.moves && model.bindings == 4 ? 1 : 0;
-    }));
+    });
     CHECK(wrong == 0);
   }
 }
 
 TEST_CASE("a pass under no_sync adds up on its rank, and the next step divides the sum by the ranks") {
   std::atomic<int> wrong{0};
-  expect_well(run_groups<Policy>(2, [&](const Group& group) {
+  run_well(2, [&](const Group& group) {
     BindingModel model({4, 9});
     DistributedDataParallel ddp{model, group};
     const auto pass = [&](Ready ready) {
@@ -159,13 +120,13 @@ TEST_CASE("a pass under no_sync adds up on its rank, and the next step divides t
       wrong += ddp.statistics().steps == static_cast<std::uint64_t>(round + 1) ? 0 : 1;
       wrong += ddp.statistics().unreduced_passes == static_cast<std::uint64_t>(4 * (round + 1)) ? 0 : 1;
     }
-  }));
+  });
   CHECK(wrong == 0);
 }
 
 TEST_CASE("unused parameters count as zeros where that is allowed, whichever rank leaves them out") {
   std::atomic<int> wrong{0};
-  expect_well(run_groups<Policy>(4, [&](const Group& group) {
+  run_well(4, [&](const Group& group) {
     BindingModel model({4, 9, 2, 40});
     DistributedDataParallel ddp{model, group, {.bucket_bytes = 0, .allow_unused_parameters = true}};
     for (int step = 0; step < 4; ++step) {
@@ -179,7 +140,7 @@ TEST_CASE("unused parameters count as zeros where that is allowed, whichever ran
       for (std::size_t i = 0; i < 4; ++i)
         wrong += model.holds(i, i == 3 ? 0.0F : 6.0F) ? 0 : 1;
     }
-  }));
+  });
   CHECK(wrong == 0);
 }
 
@@ -187,7 +148,7 @@ TEST_CASE("buffers are rank 0's from the start, and again after each step unless
   for (const bool wanted : {true, false}) {
     CAPTURE(wanted);
     std::atomic<int> wrong{0};
-    expect_well(run_groups<Policy>(3, [&](const Group& group) {
+    run_well(3, [&](const Group& group) {
       ModelWithBuffers model;
       model.means = {static_cast<float>(group.rank()), 1, 2};
       model.batches = 5 + group.rank();
@@ -204,7 +165,7 @@ TEST_CASE("buffers are rank 0's from the start, and again after each step unless
         wrong += model.means[1] == static_cast<float>(10 * step + from) ? 0 : 1;
         wrong += model.batches == 100 * step + from ? 0 : 1;
       }
-    }));
+    });
     CHECK(wrong == 0);
   }
 }
@@ -230,7 +191,7 @@ TEST_CASE("more buckets than a stream holds do not make ready wait for other ran
     CAPTURE(static_cast<int>(progress));
     std::atomic<int> wrong{0};
     std::barrier<> announced(2);
-    expect_well(run_groups<Policy>(2, [&](const Group& group) {
+    run_well(2, [&](const Group& group) {
       BindingModel model(std::vector<std::size_t>(gradients, 3));
       DistributedDataParallel ddp{model, group, {.bucket_bytes = 0, .progress = progress}};
       for (int step = 0; step < 3; ++step) {
@@ -245,7 +206,7 @@ TEST_CASE("more buckets than a stream holds do not make ready wait for other ran
         for (std::size_t i = 0; i < gradients; ++i)
           wrong += model.holds(i, static_cast<float>(1 + static_cast<int>(i))) ? 0 : 1;
       }
-    }));
+    });
     CHECK(wrong == 0);
   }
 }
@@ -255,7 +216,7 @@ TEST_CASE("steps of two wrappers with more buckets than a stream holds may end i
   for (const Progress progress : {Progress::caller, Progress::thread}) {
     CAPTURE(static_cast<int>(progress));
     std::atomic<int> wrong{0};
-    expect_well(run_groups<Policy>(2, [&](const Group& group) {
+    run_well(2, [&](const Group& group) {
       BindingModel one(std::vector<std::size_t>(gradients, 3));
       BindingModel two(std::vector<std::size_t>(gradients, 3));
       const DdpOptions options{.bucket_bytes = 0, .progress = progress};
@@ -281,13 +242,13 @@ TEST_CASE("steps of two wrappers with more buckets than a stream holds may end i
           wrong +=
               one.holds(i, static_cast<float>(1 + step)) && two.holds(i, static_cast<float>(1 + 10 * step)) ? 0 : 1;
       }
-    }));
+    });
     CHECK(wrong == 0);
   }
 }
 
 TEST_CASE("a model that binds its gradients is in one wrapper at a time") {
-  expect_well(run_groups<Policy>(2, [&](const Group& group) {
+  run_well(2, [&](const Group& group) {
     BindingModel model({4});
     BindingModel other({4});
     {
@@ -295,14 +256,14 @@ TEST_CASE("a model that binds its gradients is in one wrapper at a time") {
       DistributedDataParallel beside{other, group};
       CHECK_THROWS_WITH_AS(
           (DistributedDataParallel{model, group}),
-          doctest::Contains("the gradient of parameter 0 'p0' lives in another DistributedDataParallel"),
+          doctest::Contains("the gradient of parameter 0 'layer0' lives in another DistributedDataParallel"),
           dtrain::Error);
       ddp.backward([](Ready ready) { ready(0); });
     }
     model.list[0].gradient = dtrain::tensor_view(model.gradients[0].data(), {4});
     DistributedDataParallel again{model, group};
     again.backward([](Ready ready) { ready(0); });
-  }));
+  });
 }
 
 TEST_CASE("the summary line says why nothing was hidden, and nothing where a thread hides what it can") {
@@ -314,7 +275,7 @@ TEST_CASE("the summary line says why nothing was hidden, and nothing where a thr
                           Case{Progress::caller, "progress = caller"}, Case{Progress::thread, nullptr}}) {
     CAPTURE(name(one.progress));
     std::string line;
-    expect_well(run_groups<Policy>(2, [&](const Group& group) {
+    run_well(2, [&](const Group& group) {
       cpu_set_t all;
       CPU_ZERO(&all);
       if (::sched_getaffinity(0, sizeof(all), &all) != 0) throw std::runtime_error("sched_getaffinity failed");
@@ -335,7 +296,7 @@ TEST_CASE("the summary line says why nothing was hidden, and nothing where a thr
       }
       const std::string mine = ddp.summary();
       if (group.rank() == 0) line = mine;
-    }));
+    });
     CAPTURE(line);
     if (one.reason != nullptr) {
       CHECK(line.find(std::string(" ms: ") + one.reason + "), exposed ") != std::string::npos);
@@ -348,7 +309,7 @@ TEST_CASE("the summary line says why nothing was hidden, and nothing where a thr
 
 TEST_CASE("the times of each step are recorded in an order that makes sense, and add up") {
   std::atomic<int> wrong{0};
-  expect_well(run_groups<Policy>(2, [&](const Group& group) {
+  run_well(2, [&](const Group& group) {
     BindingModel model({4, 9, 2, 40});
     DistributedDataParallel ddp{model, group, {.bucket_bytes = 0, .timeline = true}};
     for (int step = 0; step < 5; ++step) {
@@ -382,6 +343,6 @@ TEST_CASE("the times of each step are recorded in an order that makes sense, and
     wrong += summary.find("a step of 5: forward ") == 0 ? 0 : 1;
     wrong += summary.find("; slowest rank ") != std::string::npos ? 0 : 1;
     wrong += ddp.slowest_rank().rank < 2 ? 0 : 1;
-  }));
+  });
   CHECK(wrong == 0);
 }

@@ -12,26 +12,16 @@
 #include <thread>
 #include <vector>
 
-#include "dtrain/backend/shared_memory.hpp"
 #include "dtrain/run.hpp"
-#include "support/thread_group.hpp"
+#include "unit/front/shared_memory_job.hpp"
 
 using dtrain::ReduceOp;
+using front_test::Group;
+using front_test::Policy;
+using front_test::run_well;
 using support::RankEnd;
 
 namespace {
-
-using ThreadPolicy = dtrain::Policy<dtrain::launch::PerProcess, dtrain::backend::SharedMemory>;
-using ThreadGroup = dtrain::ProcessGroup<ThreadPolicy>;
-
-/// support::run_groups where every rank is to return.
-template <class Body>
-void run_well(int ranks, Body body) {
-  const std::vector<RankEnd> ends = support::run_groups<ThreadPolicy>(ranks, body);
-  for (const RankEnd& end : ends) {
-    CHECK(end.text == "");
-  }
-}
 
 dtrain::launch::RankProcess rank_process_of(int rank, int world_size, std::uint16_t port) {
   dtrain::launch::RankProcess worker;
@@ -47,7 +37,7 @@ dtrain::launch::RankProcess rank_process_of(int rank, int world_size, std::uint1
 
 TEST_CASE("ranks that are threads of one process reduce, broadcast and wait for each other") {
   for (const int world_size : {1, 2, 3, 4, 8}) {
-    run_well(world_size, [&](const ThreadGroup& group) {
+    run_well(world_size, [&](const Group& group) {
       CHECK(group.world_size() == world_size);
       CHECK(group.node_count() == 1);
       CHECK(group.local_world_size() == world_size);
@@ -68,12 +58,12 @@ TEST_CASE("ranks that are threads of one process reduce, broadcast and wait for 
 }
 
 TEST_CASE("two ranks that enqueue on the group's stream see the work done after the event") {
-  run_well(2, [](const ThreadGroup& group) {
+  run_well(2, [](const Group& group) {
     std::array<float, 1> value{1.0F};
     const auto view = dtrain::buffer_view(std::span<float>(value));
     group.all_reduce(view, view, ReduceOp::sum, group.stream());
     group.all_reduce(view, view, ReduceOp::sum, group.stream());
-    ThreadGroup::Stream::Event done;
+    Group::Stream::Event done;
     group.stream().record(done);
     CHECK(done.block_until_complete(dtrain::Deadline::after(group.timeout())) == dtrain::stream::WaitResult::complete);
     CHECK(value[0] == 4.0F);
@@ -81,7 +71,7 @@ TEST_CASE("two ranks that enqueue on the group's stream see the work done after 
 }
 
 TEST_CASE("an exception on one rank is the cause that every other rank throws") {
-  const std::vector<RankEnd> ends = support::run_groups<ThreadPolicy>(4, [](const ThreadGroup& group) {
+  const std::vector<RankEnd> ends = support::run_groups<Policy>(4, [](const Group& group) {
     std::array<float, 1> value{0};
     for (int round = 0;; ++round) {
       if (round == 3 && group.rank() == 2) {
@@ -100,7 +90,7 @@ TEST_CASE("an exception on one rank is the cause that every other rank throws") 
 }
 
 TEST_CASE("after a failure every later call throws the same cause") {
-  support::run_groups<ThreadPolicy>(2, [](const ThreadGroup& group) {
+  support::run_groups<Policy>(2, [](const Group& group) {
     std::array<float, 1> value{0};
     const auto deadline = dtrain::Deadline::after(group.timeout());
     if (group.rank() == 0) {
@@ -122,7 +112,7 @@ TEST_CASE("a group that is destroyed while an exception unwinds has failed; one 
   std::string other;
   support::run_thread_ranks(2, [&](support::RankThread& self) {
     try {
-      const ThreadGroup group = ThreadGroup::join(rank_process_of(self.rank(), 2, store.port()));
+      const Group group = Group::join(rank_process_of(self.rank(), 2, store.port()));
       if (self.rank() == 0) {
         throw std::runtime_error("unseen by the group");
       }
@@ -137,14 +127,14 @@ TEST_CASE("a group that is destroyed while an exception unwinds has failed; one 
 
   rendezvous_test::StoreProcess calm(2);
   support::run_thread_ranks(2, [&](support::RankThread& self) {
-    const ThreadGroup group = ThreadGroup::join(rank_process_of(self.rank(), 2, calm.port()));
+    const Group group = Group::join(rank_process_of(self.rank(), 2, calm.port()));
     group.barrier();
   });
   CHECK(calm.all_left(rendezvous_test::soon()));
 }
 
 TEST_CASE("the ranks share a store, and a channel of one's own never meets another's messages") {
-  run_well(3, [](const ThreadGroup& group) {
+  run_well(3, [](const Group& group) {
     const auto deadline = dtrain::Deadline::after(group.timeout());
     if (group.rank() == 1) {
       group.store().set("colour", "green", deadline).wait();
@@ -184,7 +174,7 @@ TEST_CASE("the ranks share a store, and a channel of one's own never meets anoth
 }
 
 TEST_CASE("a rank that leaves early does not keep one that still reduces waiting") {
-  const std::vector<RankEnd> ends = support::run_groups<ThreadPolicy>(2, [](const ThreadGroup& group) {
+  const std::vector<RankEnd> ends = support::run_groups<Policy>(2, [](const Group& group) {
     if (group.rank() == 1) {
       group.barrier();
     }
@@ -194,7 +184,7 @@ TEST_CASE("a rank that leaves early does not keep one that still reduces waiting
 }
 
 TEST_CASE("a group that was left takes no more collectives") {
-  run_well(1, [](const ThreadGroup& group) {
+  run_well(1, [](const Group& group) {
     group.leave();
     CHECK_THROWS_WITH_AS(group.barrier(), doctest::Contains("has left"), dtrain::Error);
   });
@@ -204,7 +194,7 @@ TEST_CASE("init_process_group joins as the identity that it is given") {
   dtrain::launch::JoinOptions options;
   options.identity = dtrain::identity::ProcessIdentity{};
   options.timeout = std::chrono::seconds(30);
-  const ThreadGroup group = dtrain::init_process_group<ThreadPolicy>(options);
+  const Group group = dtrain::init_process_group<Policy>(options);
   CHECK(group.rank() == 0);
   CHECK(group.world_size() == 1);
   std::array<double, 1> value{2};
@@ -216,8 +206,8 @@ TEST_CASE("a process that a rank forks leaves the group's copy alone and is told
   dtrain::launch::JoinOptions options;
   options.identity = dtrain::identity::ProcessIdentity{};
   options.timeout = std::chrono::seconds(30);
-  std::optional<ThreadGroup> group(dtrain::init_process_group<ThreadPolicy>(options));
-  std::optional<ThreadGroup> part(group->split(0));
+  std::optional<Group> group(dtrain::init_process_group<Policy>(options));
+  std::optional<Group> part(group->split(0));
   const auto beat = [&](dtrain::async::EventLoop& loop) -> dtrain::Task<int> {
     for (;;) {
       co_await loop.sleep_for(std::chrono::milliseconds(1));
@@ -253,5 +243,5 @@ TEST_CASE("a process that a rank forks leaves the group's copy alone and is told
 TEST_CASE("several ranks without an address to meet at are told what to set") {
   dtrain::launch::RankProcess worker = rank_process_of(0, 2, 1);
   worker.identity.master_addr.reset();
-  CHECK_THROWS_WITH_AS(ThreadGroup::join(worker), doctest::Contains("set MASTER_ADDR and MASTER_PORT"), dtrain::Error);
+  CHECK_THROWS_WITH_AS(Group::join(worker), doctest::Contains("set MASTER_ADDR and MASTER_PORT"), dtrain::Error);
 }

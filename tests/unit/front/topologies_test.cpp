@@ -3,20 +3,16 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
-#include <cstdint>
 #include <cstring>
 #include <string>
 #include <vector>
 
-#include "dtrain/backend/shared_memory.hpp"
-#include "dtrain/distributed_data_parallel.hpp"
-#include "dtrain/launch/per_process.hpp"
 #include "dtrain/topology/hierarchical.hpp"
 #include "dtrain/topology/parameter_server.hpp"
 #include "dtrain/topology/ring.hpp"
 #include "dtrain/topology/tree.hpp"
 #include "support/store_backend.hpp"
-#include "support/thread_group.hpp"
+#include "unit/front/shared_memory_job.hpp"
 
 namespace {
 
@@ -25,20 +21,12 @@ using dtrain::launch::PerProcess;
 namespace topology = dtrain::topology;
 
 /// A few parameters, whose gradients depend on their values and on the rank, in memory of the backend's.
-struct Model {
-  Model() {
-    for (const std::size_t size : {1U, 1000U, 17U, 4097U}) {
-      values.emplace_back(size, 0.5F);
-      gradients.emplace_back(size, 0.0F);
-    }
-    for (std::size_t i = 0; i < values.size(); ++i) {
-      const dtrain::Shape shape{static_cast<std::int64_t>(values[i].size())};
-      list.push_back({"layer" + std::to_string(i), dtrain::tensor_view(values[i].data(), shape),
-                      dtrain::tensor_view(gradients[i].data(), shape)});
+struct Model : front_test::BindingModel {
+  Model() : BindingModel({1, 1000, 17, 4097}) {
+    for (std::vector<float>& value : values) {
+      std::fill(value.begin(), value.end(), 0.5F);
     }
   }
-  const std::vector<dtrain::Parameter>& parameters() const { return list; }
-  void bind_gradient(std::size_t i, const dtrain::TensorView& view) { list[i].gradient = view; }
 
   void backward(int rank, dtrain::Ready ready) {
     for (std::size_t i = list.size(); i-- > 0;) {
@@ -57,10 +45,6 @@ struct Model {
         values[i][k] -= 0.1F * gradient[k];
     }
   }
-
-  std::vector<std::vector<float>> values;
-  std::vector<std::vector<float>> gradients;
-  std::vector<dtrain::Parameter> list;
 };
 
 /// The parameters after ten steps; checked to be the same bits on every rank.
@@ -84,9 +68,7 @@ std::vector<float> train(int ranks, const std::vector<std::string>& hosts = {}) 
         }
       },
       std::chrono::seconds(30), hosts);
-  for (const support::RankEnd& failure : failures) {
-    CHECK(failure.text == "");
-  }
+  front_test::expect_well(failures);
   for (const std::vector<float>& end : ends) {
     CHECK(end.size() == ends[0].size());
     CHECK(std::memcmp(end.data(), ends[0].data(), ends[0].size() * sizeof(float)) == 0);

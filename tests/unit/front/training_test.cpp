@@ -14,50 +14,28 @@
 #include <thread>
 #include <vector>
 
-#include "dtrain/backend/shared_memory.hpp"
-#include "dtrain/distributed_data_parallel.hpp"
-#include "dtrain/launch/per_process.hpp"
-#include "dtrain/topology/flat.hpp"
-#include "support/thread_group.hpp"
+#include "unit/front/shared_memory_job.hpp"
 
 using dtrain::DdpOptions;
 using dtrain::DistributedDataParallel;
 using dtrain::Ready;
 using dtrain::stream::host::Progress;
+using front_test::Group;
+using front_test::Policy;
 using support::RankEnd;
 using support::run_groups;
 
 namespace {
 
-using Policy = dtrain::Policy<dtrain::launch::PerProcess, dtrain::backend::SharedMemory, dtrain::topology::Flat>;
-using Group = dtrain::ProcessGroup<Policy>;
-
 /// Sizes on both sides of cache lines, and one without elements.
 const std::vector<std::size_t> layer_sizes{1, 1000, 17, 0, 4096, 3};
 
-class Model {
- public:
-  explicit Model(const std::vector<std::size_t>& sizes = layer_sizes) {
-    for (const std::size_t size : sizes) {
-      values.emplace_back(size, 0.0F);
-      gradients.emplace_back(size, 0.0F);
-    }
-    for (std::size_t i = 0; i < sizes.size(); ++i) {
-      const dtrain::Shape shape{static_cast<std::int64_t>(sizes[i])};
-      list.push_back({"layer" + std::to_string(i), dtrain::tensor_view(values[i].data(), shape),
-                      dtrain::tensor_view(gradients[i].data(), shape)});
-    }
-  }
-  const std::vector<dtrain::Parameter>& parameters() const { return list; }
-
-  std::vector<std::vector<float>> values;
-  std::vector<std::vector<float>> gradients;
-  std::vector<dtrain::Parameter> list;
+struct Model : front_test::Model {
+  explicit Model(const std::vector<std::size_t>& sizes = layer_sizes) : front_test::Model(sizes) {}
 };
 
-struct BindingModel : Model {
-  using Model::Model;
-  void bind_gradient(std::size_t i, const dtrain::TensorView& view) { list[i].gradient = view; }
+struct BindingModel : front_test::BindingModel {
+  explicit BindingModel(const std::vector<std::size_t>& sizes = layer_sizes) : front_test::BindingModel(sizes) {}
 };
 
 /// Gradient i of `rank` in `step`: numbers whose sum depends on the order of summation.

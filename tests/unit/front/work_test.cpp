@@ -11,31 +11,19 @@
 #include <thread>
 #include <vector>
 
-#include "dtrain/backend/shared_memory.hpp"
 #include "dtrain/run.hpp"
 #include "support/contains.hpp"
-#include "support/thread_group.hpp"
+#include "unit/front/shared_memory_job.hpp"
 
 using dtrain::Deadline;
 using dtrain::ReduceOp;
+using front_test::Group;
+using front_test::Policy;
+using front_test::run_well;
 using support::contains;
 
-namespace {
-
-using WorkPolicy = dtrain::Policy<dtrain::launch::PerProcess, dtrain::backend::SharedMemory>;
-using WorkGroup = dtrain::ProcessGroup<WorkPolicy>;
-
-template <class Body>
-void run_ranks(int ranks, Body body) {
-  for (const support::RankEnd& end : support::run_groups<WorkPolicy>(ranks, body)) {
-    CHECK(end.text == "");
-  }
-}
-
-}  // namespace
-
 TEST_CASE("a Work is waited for, and one that is dropped runs all the same") {
-  run_ranks(3, [](const WorkGroup& group) {
+  run_well(3, [](const Group& group) {
     std::array<float, 2> kept{1, 2};
     std::array<float, 1> dropped{static_cast<float>(group.rank())};
     auto work = group.all_reduce(kept, ReduceOp::sum, group.stream());
@@ -50,7 +38,7 @@ TEST_CASE("a Work is waited for, and one that is dropped runs all the same") {
 }
 
 TEST_CASE("asking whether a Work is complete lets it run, where nobody waits for it") {
-  run_ranks(2, [](const WorkGroup& group) {
+  run_well(2, [](const Group& group) {
     std::array<float, 1> values{1};
     const auto work = group.all_reduce(values, ReduceOp::sum, group.stream());
     const Deadline deadline = Deadline::after(std::chrono::seconds(20));
@@ -64,7 +52,7 @@ TEST_CASE("asking whether a Work is complete lets it run, where nobody waits for
 }
 
 TEST_CASE("a part that is left while a coroutine awaits its collective ends the wait, and the job goes on") {
-  run_ranks(2, [](const WorkGroup& group) {
+  run_well(2, [](const Group& group) {
     std::array<float, 1> values{1};
     {
       const auto part = group.split(0);
@@ -80,7 +68,7 @@ TEST_CASE("a part that is left while a coroutine awaits its collective ends the 
 }
 
 TEST_CASE("a coroutine on the control loop awaits a collective that nobody else waits for") {
-  run_ranks(2, [](const WorkGroup& group) {
+  run_well(2, [](const Group& group) {
     std::array<double, 1> values{0.5};
     auto work = group.all_reduce(values, ReduceOp::sum, group.stream());
     const double sum = group.run([&]() -> dtrain::Task<double> {
@@ -93,7 +81,7 @@ TEST_CASE("a coroutine on the control loop awaits a collective that nobody else 
 }
 
 TEST_CASE("awaiting on a loop of the program's own is refused, for a collective and for the store") {
-  run_ranks(2, [](const WorkGroup& group) {
+  run_well(2, [](const Group& group) {
     std::array<float, 1> values{1};
     auto work = group.all_reduce(values, ReduceOp::sum, group.stream());
     const auto awaits_work = [&]() -> dtrain::Task<> { co_await work; };
@@ -114,7 +102,7 @@ TEST_CASE("awaiting on a loop of the program's own is refused, for a collective 
 }
 
 TEST_CASE("a Work of a failed job throws its first cause, waited for or awaited") {
-  const auto ends = support::run_groups<WorkPolicy>(3, [](const WorkGroup& group) {
+  const auto ends = support::run_groups<Policy>(3, [](const Group& group) {
     std::array<float, 1> values{1};
     auto work = group.all_reduce(values, ReduceOp::sum, group.stream());
     if (group.rank() == 0) {
@@ -136,7 +124,7 @@ TEST_CASE("a Work of a failed job throws its first cause, waited for or awaited"
 }
 
 TEST_CASE("wait() in a coroutine is an error, never a hang") {
-  run_ranks(2, [](const WorkGroup& group) {
+  run_well(2, [](const Group& group) {
     std::array<float, 1> values{1};
     auto work = group.all_reduce(values, ReduceOp::sum, group.stream());
     const std::string said = group.run([&]() -> dtrain::Task<std::string> {
@@ -155,7 +143,7 @@ TEST_CASE("wait() in a coroutine is an error, never a hang") {
 }
 
 TEST_CASE("check() throws the first cause of a failed job, on this rank alone, and else does nothing") {
-  support::run_groups<WorkPolicy>(2, [](const WorkGroup& group) {
+  support::run_groups<Policy>(2, [](const Group& group) {
     group.check();  // no other rank is asked: nobody waits for one that does not call it
     group.barrier();
     if (group.rank() == 0) {

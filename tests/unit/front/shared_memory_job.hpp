@@ -1,0 +1,72 @@
+#pragma once
+/// @file
+/// Jobs over SharedMemory whose ranks are threads of the test, and models of floats to train on them.
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "dtrain/backend/shared_memory.hpp"
+#include "dtrain/distributed_data_parallel.hpp"
+#include "dtrain/launch/per_process.hpp"
+#include "support/thread_group.hpp"
+
+namespace front_test {
+
+using Policy = dtrain::Policy<dtrain::launch::PerProcess, dtrain::backend::SharedMemory>;
+using Group = dtrain::ProcessGroup<Policy>;
+
+inline void expect_well(const std::vector<support::RankEnd>& ends) {
+  for (const support::RankEnd& end : ends) {
+    CHECK(end.text == "");
+  }
+}
+
+/// support::run_groups where every rank is to return.
+template <class Body>
+void run_well(int ranks, Body body) {
+  expect_well(support::run_groups<Policy>(ranks, body));
+}
+
+/// Zeros in parameters of these sizes.
+struct Model {
+  explicit Model(const std::vector<std::size_t>& sizes) {
+    for (const std::size_t size : sizes) {
+      values.emplace_back(size, 0.0F);
+      gradients.emplace_back(size, 0.0F);
+      const dtrain::Shape shape{static_cast<std::int64_t>(size)};
+      list.push_back({"layer" + std::to_string(list.size()), dtrain::tensor_view(values.back().data(), shape),
+                      dtrain::tensor_view(gradients.back().data(), shape)});
+    }
+  }
+  const std::vector<dtrain::Parameter>& parameters() const { return list; }
+
+  std::vector<std::vector<float>> values;
+  std::vector<std::vector<float>> gradients;
+  std::vector<dtrain::Parameter> list;
+};
+
+/// Its gradients are where DistributedDataParallel wants them.
+struct BindingModel : Model {
+  using Model::Model;
+  void bind_gradient(std::size_t i, const dtrain::TensorView& view) {
+    list[i].gradient = view;
+    ++bindings;
+  }
+  void write(std::size_t i, float value) {
+    const auto gradient = list[i].gradient.as<float>();
+    std::fill(gradient.begin(), gradient.end(), value);
+  }
+  bool holds(std::size_t i, float value) const {
+    const auto gradient = list[i].gradient.as<float>();
+    return std::all_of(gradient.begin(), gradient.end(), [value](float element) { return element == value; });
+  }
+
+  int bindings = 0;
+};
+
+}  // namespace front_test
