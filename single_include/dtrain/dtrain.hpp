@@ -102,17 +102,13 @@
 #include <linux/futex.h>
 #include <net/if.h>
 #include <netinet/in.h>
-#include <poll.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
-#include <sys/epoll.h>
-#include <sys/eventfd.h>
 #include <sys/file.h>
 #include <sys/prctl.h>
 #include <sys/random.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -156,8 +152,46 @@
 #include <thread>
 #include <tuple>
 #include <type_traits>
+#include <unordered_map>
 #include <utility>
+#include <variant>
 #include <vector>
+
+// ---- dtrain/core/version.hpp
+
+/// @file
+/// Version of dtrain; CMake and the package files read these three numbers from here.
+
+#define DTRAIN_VERSION_MAJOR 0
+#define DTRAIN_VERSION_MINOR 1
+#define DTRAIN_VERSION_PATCH 0
+
+#define DTRAIN_DETAIL_JOIN_EXPANDED(a, b, c, d) a##b##c##d
+#define DTRAIN_DETAIL_JOIN(a, b, c, d) DTRAIN_DETAIL_JOIN_EXPANDED(a, b, c, d)
+#define DTRAIN_DETAIL_DOTTED_EXPANDED(a, b, c) #a "." #b "." #c
+#define DTRAIN_DETAIL_DOTTED(a, b, c) DTRAIN_DETAIL_DOTTED_EXPANDED(a, b, c)
+
+/// Every file opens `namespace DTRAIN_NAMESPACE::async {`. The inline namespace contains the version and nothing else.
+/// Therefore objects compiled with different options link, and objects of different versions do not mix silently.
+#define DTRAIN_NAMESPACE dtrain::inline DTRAIN_DETAIL_JOIN(v, DTRAIN_VERSION_MAJOR, _, DTRAIN_VERSION_MINOR)
+
+namespace DTRAIN_NAMESPACE {
+
+struct Version {
+  int major;
+  int minor;
+  int patch;
+
+  friend constexpr bool operator==(const Version&, const Version&) = default;
+};
+
+inline constexpr Version version{DTRAIN_VERSION_MAJOR, DTRAIN_VERSION_MINOR, DTRAIN_VERSION_PATCH};
+
+/// "0.1.0"; the ranks of a job and its store compare it.
+inline constexpr const char* version_text =
+    DTRAIN_DETAIL_DOTTED(DTRAIN_VERSION_MAJOR, DTRAIN_VERSION_MINOR, DTRAIN_VERSION_PATCH);
+
+}  // namespace DTRAIN_NAMESPACE
 
 // ---- dtrain/core/config.hpp
 
@@ -194,8 +228,9 @@
 #error "dtrain: DTRAIN_IMPLEMENTATION needs -DDTRAIN_SEPARATE_COMPILATION=1, here and in all files of the program"
 #endif
 
-/// For headers: whether this source file compiles the definitions (in files NAME_definitions.hpp), and the specifier
-/// that begins each of them.
+/// For headers: whether this source file compiles the definitions, and the specifier that begins each of them. They stand
+/// at the end of the header that declares them, under #if DTRAIN_DEFINITIONS, with the includes that only they need; or,
+/// if that header would become long, in NAME_definitions.hpp, which it includes in its last three lines.
 #if !DTRAIN_SEPARATE_COMPILATION
 #define DTRAIN_DEFINITIONS 1
 #define DTRAIN_DEFINED inline
@@ -274,42 +309,6 @@
 #define DTRAIN_WITH_CUDA 1
 #endif
 
-// ---- dtrain/core/version.hpp
-
-/// @file
-/// Version of dtrain; CMake and the package files read these three numbers from here.
-
-#define DTRAIN_VERSION_MAJOR 0
-#define DTRAIN_VERSION_MINOR 1
-#define DTRAIN_VERSION_PATCH 0
-
-#define DTRAIN_DETAIL_JOIN_EXPANDED(a, b, c, d) a##b##c##d
-#define DTRAIN_DETAIL_JOIN(a, b, c, d) DTRAIN_DETAIL_JOIN_EXPANDED(a, b, c, d)
-#define DTRAIN_DETAIL_DOTTED_EXPANDED(a, b, c) #a "." #b "." #c
-#define DTRAIN_DETAIL_DOTTED(a, b, c) DTRAIN_DETAIL_DOTTED_EXPANDED(a, b, c)
-
-/// Every file opens `namespace DTRAIN_NAMESPACE::async {`. The inline namespace contains the version and nothing else.
-/// Therefore objects compiled with different options link, and objects of different versions do not mix silently.
-#define DTRAIN_NAMESPACE dtrain::inline DTRAIN_DETAIL_JOIN(v, DTRAIN_VERSION_MAJOR, _, DTRAIN_VERSION_MINOR)
-
-namespace DTRAIN_NAMESPACE {
-
-struct Version {
-  int major;
-  int minor;
-  int patch;
-
-  friend constexpr bool operator==(const Version&, const Version&) = default;
-};
-
-inline constexpr Version version{DTRAIN_VERSION_MAJOR, DTRAIN_VERSION_MINOR, DTRAIN_VERSION_PATCH};
-
-/// "0.1.0"; the ranks of a job and its store compare it.
-inline constexpr const char* version_text =
-    DTRAIN_DETAIL_DOTTED(DTRAIN_VERSION_MAJOR, DTRAIN_VERSION_MINOR, DTRAIN_VERSION_PATCH);
-
-}  // namespace DTRAIN_NAMESPACE
-
 // ---- dtrain/core/crypto/sha256.hpp
 
 /// @file
@@ -321,16 +320,7 @@ namespace DTRAIN_NAMESPACE {
 using Sha256Digest = std::array<std::byte, 32>;
 
 /// Two lower-case digits per byte, the first byte first.
-inline std::string hex(std::span<const std::byte> bytes) {
-  constexpr std::string_view digits = "0123456789abcdef";
-  std::string text;
-  text.reserve(2 * bytes.size());
-  for (const std::byte value : bytes) {
-    text.push_back(digits[std::to_integer<std::size_t>(value >> 4)]);
-    text.push_back(digits[std::to_integer<std::size_t>(value & std::byte{15})]);
-  }
-  return text;
-}
+std::string hex(std::span<const std::byte> bytes);
 
 /// An incremental digest. A copy continues independently, so a common beginning (an HMAC's padded key) is hashed once.
 /// Threads: one at a time.
@@ -339,85 +329,25 @@ class Sha256 {
   static constexpr std::size_t block_bytes = 64;
 
   /// Appends `bytes` to the message; the digest does not depend on its division into calls.
-  Sha256& update(std::span<const std::byte> bytes) noexcept {
-    message_bytes_ += bytes.size();
-    if (pending_ > 0) {
-      const std::size_t taken = bytes.size() < block_bytes - pending_ ? bytes.size() : block_bytes - pending_;
-      copy(bytes.first(taken));
-      bytes = bytes.subspan(taken);
-      if (pending_ < block_bytes) return *this;
-      compress(block_.data());
-      pending_ = 0;
-    }
-    for (; bytes.size() >= block_bytes; bytes = bytes.subspan(block_bytes)) {
-      compress(bytes.data());
-    }
-    copy(bytes);
-    return *this;
-  }
+  Sha256& update(std::span<const std::byte> bytes) noexcept;
 
   Sha256& update(std::string_view text) noexcept { return update(std::as_bytes(std::span(text))); }
 
   /// The digest of the bytes so far; more may follow.
-  Sha256Digest digest() const noexcept {
-    Sha256 last = *this;
-    last.finish();
-    Sha256Digest bytes{};
-    for (std::size_t i = 0; i < bytes.size(); ++i) {
-      bytes[i] = static_cast<std::byte>(last.state_[i / 4] >> (24 - 8 * (i % 4)));
-    }
-    return bytes;
-  }
+  Sha256Digest digest() const noexcept;
 
  private:
   /// Section 5.1.1: a 1 bit, zeros, and the message's length in bits as 64 of them, to the end of a block.
-  void finish() noexcept {
-    const std::uint64_t bits = message_bytes_ * 8;
-    std::array<std::byte, 2 * block_bytes> padding{};
-    padding[0] = std::byte{0x80};
-    const std::size_t zeros_end = (pending_ < 56 ? 56 : 120) - pending_;
-    for (std::size_t i = 0; i < 8; ++i) {
-      padding[zeros_end + i] = static_cast<std::byte>(bits >> (56 - 8 * i));
-    }
-    update(std::span(padding).first(zeros_end + 8));
-  }
+  void finish() noexcept;
 
-  void copy(std::span<const std::byte> bytes) noexcept {
-    if (bytes.empty()) return;  // memcpy from a null address is undefined even for no bytes
-    std::memcpy(block_.data() + pending_, bytes.data(), bytes.size());
-    pending_ += bytes.size();
-  }
+  void copy(std::span<const std::byte> bytes) noexcept;
 
   DTRAIN_ALWAYS_INLINE static std::uint32_t rotated(std::uint32_t value, int bits) noexcept {
     return value >> bits | value << (32 - bits);
   }
 
   /// Section 6.2.2, one block of 64 bytes. Without calls, which an unoptimised program would not inline.
-  DTRAIN_OPTIMIZED void compress(const std::byte* block) noexcept {
-    const auto* bytes = reinterpret_cast<const unsigned char*>(block);
-    const std::uint32_t* constants = round_constants.data();
-    std::uint32_t* state = state_.data();
-    std::uint32_t w[64];
-    for (int t = 0; t < 16; ++t) {
-      w[t] = std::uint32_t{bytes[4 * t]} << 24 | std::uint32_t{bytes[4 * t + 1]} << 16 |
-             std::uint32_t{bytes[4 * t + 2]} << 8 | std::uint32_t{bytes[4 * t + 3]};
-    }
-    for (int t = 16; t < 64; ++t) {
-      const std::uint32_t s0 = rotated(w[t - 15], 7) ^ rotated(w[t - 15], 18) ^ w[t - 15] >> 3;
-      const std::uint32_t s1 = rotated(w[t - 2], 17) ^ rotated(w[t - 2], 19) ^ w[t - 2] >> 10;
-      w[t] = w[t - 16] + s0 + w[t - 7] + s1;
-    }
-    std::uint32_t a = state[0], b = state[1], c = state[2], d = state[3];
-    std::uint32_t e = state[4], f = state[5], g = state[6], h = state[7];
-    for (int t = 0; t < 64; ++t) {
-      const std::uint32_t t1 =
-          h + (rotated(e, 6) ^ rotated(e, 11) ^ rotated(e, 25)) + ((e & f) ^ (~e & g)) + constants[t] + w[t];
-      const std::uint32_t t2 = (rotated(a, 2) ^ rotated(a, 13) ^ rotated(a, 22)) + ((a & b) ^ (a & c) ^ (b & c));
-      h = g, g = f, f = e, e = d + t1, d = c, c = b, b = a, a = t1 + t2;
-    }
-    state[0] += a, state[1] += b, state[2] += c, state[3] += d;
-    state[4] += e, state[5] += f, state[6] += g, state[7] += h;
-  }
+  DTRAIN_OPTIMIZED void compress(const std::byte* block) noexcept;
 
   /// Section 4.2.2: the first 32 bits of the fractional parts of the cube roots of the first 64 primes.
   static constexpr std::array<std::uint32_t, 64> round_constants{
@@ -517,6 +447,18 @@ bool block_until(std::condition_variable& changed, std::unique_lock<std::mutex>&
 
 }  // namespace DTRAIN_NAMESPACE
 
+// ---- dtrain/core/exception_text.hpp
+
+/// @file
+/// exception_text(): the message of the exception that is being handled.
+
+namespace DTRAIN_NAMESPACE {
+
+/// Its message; if memory ran out, with the limit that may be the cause. @pre in a catch block
+std::string exception_text();
+
+}  // namespace DTRAIN_NAMESPACE
+
 // ---- dtrain/core/futex.hpp
 
 /// @file
@@ -577,6 +519,65 @@ inline void spin_pause() noexcept {
 
 }  // namespace DTRAIN_NAMESPACE
 
+// ---- dtrain/core/log.hpp
+
+/// @file
+/// log(): lines to stderr, each in one write, at the levels that DTRAIN_LOG selects.
+
+namespace DTRAIN_NAMESPACE {
+
+/// Each level includes those before it.
+enum class LogLevel : int { off = 0, error, warning, info, debug };
+
+/// The level that DTRAIN_LOG names; warning if it is unset or invalid.
+inline LogLevel log_level_of(const char* text) noexcept {
+  const std::string_view name = text == nullptr ? "" : text;
+  if (name == "off") return LogLevel::off;
+  if (name == "error") return LogLevel::error;
+  if (name == "info") return LogLevel::info;
+  if (name == "debug") return LogLevel::debug;
+  return LogLevel::warning;
+}
+
+/// Whether `name` is a valid value of DTRAIN_LOG.
+inline bool is_log_level(std::string_view name) noexcept {
+  return name == "off" || name == "error" || name == "warning" || name == "info" || name == "debug";
+}
+
+/// Writes "dtrain: text\n" to stderr if `level` is enabled. A full or closed stderr is not an error of the job.
+void log(LogLevel level, std::string_view text);
+
+}  // namespace DTRAIN_NAMESPACE
+
+// ---- dtrain/core/process/available_memory.hpp
+
+/// @file
+/// Available memory: how much this process may still allocate, by the kernel's estimate and control-group limits.
+
+namespace DTRAIN_NAMESPACE {
+
+/// The first 4096 bytes of a kernel file; empty if it cannot be read.
+std::string read_start(const std::string& path);
+
+/// The number after `label` in `text`; `otherwise` if there is none.
+std::uint64_t number_after(std::string_view text, std::string_view label, std::uint64_t otherwise) noexcept;
+
+/// Bytes that the control group in `folder` may still take: its limit minus its use, without file pages, which the
+/// kernel reclaims. No bound if the folder has no limit or does not exist.
+/// @param files prefix of the file-page counters that include child groups: "total_" in version 1, "" in version 2
+std::uint64_t available_in_group(const std::string& folder, const char* limit, const char* usage,
+                                 const std::string& files);
+
+/// The minimum over this process's control group and its ancestors, in versions 1 and 2 of the kernel's interface.
+/// @param groups content of /proc/self/cgroup: lines "0::/path" or "4:memory:/path"
+std::uint64_t available_in_groups(std::string_view groups, const std::string& root = "/sys/fs/cgroup");
+
+/// Bytes that the kernel estimates as free or reclaimable on this host, at most those that the control groups leave.
+/// Checked before an allocation, because the kernel kills processes whose memfd grows beyond it. No bound if unknown.
+std::uint64_t available_memory_bytes();
+
+}  // namespace DTRAIN_NAMESPACE
+
 // ---- dtrain/core/process/blocked_write_signals.hpp
 
 /// @file
@@ -618,46 +619,6 @@ class BlockedWriteSignals {
   sigset_t before_{};
   bool is_set_ = false;
 };
-
-}  // namespace DTRAIN_NAMESPACE
-
-// ---- dtrain/core/log.hpp
-
-/// @file
-/// log(): lines to stderr, each in one write, at the levels that DTRAIN_LOG selects.
-
-namespace DTRAIN_NAMESPACE {
-
-/// Each level includes those before it.
-enum class LogLevel : int { off = 0, error, warning, info, debug };
-
-/// The level that DTRAIN_LOG names; warning if it is unset or invalid.
-inline LogLevel log_level_of(const char* text) noexcept {
-  const std::string_view name = text == nullptr ? "" : text;
-  if (name == "off") return LogLevel::off;
-  if (name == "error") return LogLevel::error;
-  if (name == "info") return LogLevel::info;
-  if (name == "debug") return LogLevel::debug;
-  return LogLevel::warning;
-}
-
-/// Whether `name` is a valid value of DTRAIN_LOG.
-inline bool is_log_level(std::string_view name) noexcept {
-  return name == "off" || name == "error" || name == "warning" || name == "info" || name == "debug";
-}
-
-/// Writes "dtrain: text\n" to stderr if `level` is enabled. A full or closed stderr is not an error of the job.
-inline void log(LogLevel level, std::string_view text) {
-  static const LogLevel wanted = log_level_of(std::getenv("DTRAIN_LOG"));
-  if (level > wanted || level == LogLevel::off) {
-    return;
-  }
-  std::string line = "dtrain: ";
-  line.append(text).push_back('\n');
-  const BlockedWriteSignals no_signal;
-  const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
-  static_cast<void>(written);
-}
 
 }  // namespace DTRAIN_NAMESPACE
 
@@ -769,148 +730,9 @@ ProcessOwned<T> make_process_owned(Arguments&&... arguments) {
 
 namespace DTRAIN_NAMESPACE {
 
-namespace detail {
-
-/// "; the address space of this process is limited to 4096000 bytes (ulimit -v)", or nothing without a limit.
-template <class Resource>
-std::string limit_text(Resource resource, const char* what, const char* option) {
-  rlimit limit{};
-  if (::getrlimit(resource, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) {
-    return "";
-  }
-  return std::string("; ") + what + " limited to " + std::to_string(limit.rlim_cur) + " bytes (ulimit " + option + ")";
-}
-
-}  // namespace detail
-
-/// Text to append to an error of the system: this process's limit that may have caused it; empty if there is none.
-inline std::string limit_hint(int error) {
-  if (error == ENOMEM) {
-    return detail::limit_text(RLIMIT_AS, "the address space of this process is", "-v");
-  }
-  if (error == EFBIG) {
-    return detail::limit_text(RLIMIT_FSIZE, "files that this process writes are", "-f");
-  }
-  return "";
-}
-
-}  // namespace DTRAIN_NAMESPACE
-
-// ---- dtrain/core/process/small_file.hpp
-
-/// @file
-/// read_small_file: the first bytes of a small file, such as one of the kernel's.
-
-namespace DTRAIN_NAMESPACE {
-
-/// A regular file's first bytes, at most `most`; nullopt if the file is not regular or cannot be read.
-inline std::optional<std::string> read_small_file(const std::string& path, std::size_t most) {
-  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  struct ::stat facts {};
-  if (!file || ::fstat(file.get(), &facts) != 0 || !S_ISREG(facts.st_mode)) {
-    return std::nullopt;
-  }
-  std::string bytes(most, '\0');
-  std::size_t filled = 0;
-  while (filled < most) {
-    const ssize_t count = ::read(file.get(), bytes.data() + filled, most - filled);
-    if (count < 0 && errno != EINTR) {
-      return std::nullopt;  // for example the speed of an interface that is down
-    }
-    if (count == 0) {
-      break;
-    }
-    filled += count > 0 ? static_cast<std::size_t>(count) : 0;
-  }
-  bytes.resize(filled);
-  return bytes;
-}
-
-}  // namespace DTRAIN_NAMESPACE
-
-// ---- dtrain/core/process/available_memory.hpp
-
-/// @file
-/// Available memory: how much this process may still allocate, by the kernel's estimate and control-group limits.
-
-namespace DTRAIN_NAMESPACE {
-
-/// The first 4096 bytes of a kernel file; empty if it cannot be read.
-inline std::string read_start(const std::string& path) {
-  return read_small_file(path, 4096).value_or("");
-}
-
-/// The number after `label` in `text`; `otherwise` if there is none.
-inline std::uint64_t number_after(std::string_view text, std::string_view label, std::uint64_t otherwise) noexcept {
-  const std::size_t place = text.find(label);
-  if (place == std::string_view::npos) {
-    return otherwise;
-  }
-  text.remove_prefix(place + label.size());
-  text.remove_prefix(std::min(text.size(), text.find_first_not_of(' ')));
-  std::uint64_t number = 0;
-  const auto result = std::from_chars(text.data(), text.data() + text.size(), number);
-  return result.ec == std::errc() ? number : otherwise;
-}
-
-/// Bytes that the control group in `folder` may still take: its limit minus its use, without file pages, which the
-/// kernel reclaims. No bound if the folder has no limit or does not exist.
-/// @param files prefix of the file-page counters that include child groups: "total_" in version 1, "" in version 2
-inline std::uint64_t available_in_group(const std::string& folder, const char* limit, const char* usage,
-                                        const std::string& files) {
-  constexpr std::uint64_t unknown = std::numeric_limits<std::uint64_t>::max();
-  const std::uint64_t most = number_after(read_start(folder + limit), "", unknown);
-  if (most == unknown) {
-    return unknown;
-  }
-  const std::uint64_t used = number_after(read_start(folder + usage), "", 0);
-  const std::string statistics = "\n" + read_start(folder + "/memory.stat");
-  const std::uint64_t reclaimable = number_after(statistics, "\n" + files + "inactive_file ", 0) +
-                                    number_after(statistics, "\n" + files + "active_file ", 0);
-  const std::uint64_t held = used - std::min(used, reclaimable);
-  return most - std::min(most, held);
-}
-
-/// The minimum over this process's control group and its ancestors, in versions 1 and 2 of the kernel's interface.
-/// @param groups content of /proc/self/cgroup: lines "0::/path" or "4:memory:/path"
-inline std::uint64_t available_in_groups(std::string_view groups, const std::string& root = "/sys/fs/cgroup") {
-  std::uint64_t available = std::numeric_limits<std::uint64_t>::max();
-  while (!groups.empty()) {
-    const std::size_t end = std::min(groups.find('\n'), groups.size());
-    const std::string_view line = groups.substr(0, end);
-    groups.remove_prefix(std::min(groups.size(), end + 1));
-    const std::size_t name = line.find(':');
-    const std::size_t path_at = name == std::string_view::npos ? name : line.find(':', name + 1);
-    if (path_at == std::string_view::npos) {
-      continue;
-    }
-    const bool first_version = line.substr(name + 1, path_at - name - 1) == "memory";
-    if (!first_version && !line.starts_with("0::")) {
-      continue;
-    }
-    // In a container, the path may be the host's; the loop ends at the container's own root in any case.
-    std::string path(line.substr(path_at + 1));
-    for (;; path.erase(path.rfind('/'))) {
-      const std::string folder = root + (first_version ? "/memory" : "") + (path == "/" ? "" : path);
-      available = std::min(available, first_version ? available_in_group(folder, "/memory.limit_in_bytes",
-                                                                         "/memory.usage_in_bytes", "total_")
-                                                    : available_in_group(folder, "/memory.max", "/memory.current", ""));
-      if (path.find('/') == std::string::npos) {
-        break;
-      }
-    }
-  }
-  return available;
-}
-
-/// Bytes that the kernel estimates as free or reclaimable on this host, at most those that the control groups leave.
-/// Checked before an allocation, because the kernel kills processes whose memfd grows beyond it. No bound if unknown.
-inline std::uint64_t available_memory_bytes() {
-  constexpr std::uint64_t unknown = std::numeric_limits<std::uint64_t>::max();
-  const std::uint64_t kibibytes = number_after(read_start("/proc/meminfo"), "MemAvailable:", unknown / 1024);
-  return std::min(kibibytes > unknown / 1024 ? unknown : kibibytes * 1024,
-                  available_in_groups(read_start("/proc/self/cgroup")));
-}
+/// Text to append to an error of the system: this process's limit that may have caused it, such as
+/// "; the address space of this process is limited to 4096000 bytes (ulimit -v)"; empty if there is none.
+std::string limit_hint(int error);
 
 }  // namespace DTRAIN_NAMESPACE
 
@@ -969,33 +791,7 @@ enum class Errc : int {
 };
 
 /// The category of Errc, named "dtrain".
-inline const std::error_category& dtrain_category() noexcept {
-  struct Category final : std::error_category {
-    const char* name() const noexcept override { return "dtrain"; }
-    std::string message(int code) const override {
-      switch (static_cast<Errc>(code)) {
-        case Errc::invalid_argument: return "invalid argument";
-        case Errc::usage: return "usage error";
-        case Errc::identity: return "identity error";
-        case Errc::timeout: return "deadline passed";
-        case Errc::cancelled: return "cancelled";
-        case Errc::closed: return "connection closed";
-        case Errc::refused: return "refused";
-        case Errc::protocol: return "protocol violation";
-        case Errc::limit: return "limit exceeded";
-        case Errc::disagreement: return "ranks disagree";
-        case Errc::missing_gradient: return "parameter without a gradient";
-        case Errc::unsupported: return "unsupported";
-        case Errc::out_of_memory: return "out of memory";
-        case Errc::job_failed: return "job failed";
-        case Errc::peer_lost: return "peer lost";
-      }
-      return "unknown dtrain error";
-    }
-  };
-  static const Category category;
-  return category;
-}
+const std::error_category& dtrain_category() noexcept;
 
 inline std::error_code make_error_code(Errc code) noexcept {
   return {static_cast<int>(code), dtrain_category()};
@@ -1031,17 +827,12 @@ class Error : public std::system_error {
 };
 
 /// An Error of the posix category: "doing: strerror(number)", with the limit that may have caused it, and the remedy.
-[[nodiscard]] inline Error posix_error(int number, const std::string& doing, const std::string& remedy = {},
-                                       SourceLocation where = SourceLocation::current()) {
-  const std::error_code code(number, std::generic_category());
-  return {code, doing + ": " + code.message() + limit_hint(number) + (remedy.empty() ? "" : "; " + remedy), where};
-}
+[[nodiscard]] Error posix_error(int number, const std::string& doing, const std::string& remedy = {},
+                                SourceLocation where = SourceLocation::current());
 
 /// posix_error of the present errno.
-[[nodiscard]] inline Error errno_error(const std::string& doing, const std::string& remedy = {},
-                                       SourceLocation where = SourceLocation::current()) {
-  return posix_error(errno, doing, remedy, where);
-}
+[[nodiscard]] Error errno_error(const std::string& doing, const std::string& remedy = {},
+                                SourceLocation where = SourceLocation::current());
 
 }  // namespace DTRAIN_NAMESPACE
 
@@ -1193,31 +984,18 @@ struct Cause {
   std::string text;  ///< the rank's action, the exception's text, or the difference
 
   /// "rank 1 on host gpu-a was lost: ...".
-  std::string sentence() const {
-    const std::string who =
-        rank < 0 ? "the job" : format_text("rank {}{}{}", {rank, host.empty() ? "" : " on host ", host});
-    switch (kind) {
-      case CauseKind::lost: return format_text("{} was lost: {}", {who, text});
-      case CauseKind::exception: return format_text("{} failed: {}", {who, text});
-      case CauseKind::timeout: return format_text("{} timed out: {}", {who, text});
-      case CauseKind::disagreement: return "ranks disagree: " + text;
-      case CauseKind::stopped: return format_text("{} was stopped: {}", {who, text});
-    }
-    return format_text("{}: {}", {who, text});
-  }
+  std::string sentence() const;
 };
 
 /// Thrown on a rank that failed only because the job failed elsewhere first.
 class JobFailed : public Error {
  public:
-  explicit JobFailed(Cause cause, SourceLocation where = SourceLocation::current())
-      : JobFailed(Errc::job_failed, std::move(cause), where) {}
+  explicit JobFailed(Cause cause, SourceLocation where = SourceLocation::current());
 
   const Cause& cause() const noexcept { return cause_; }
 
  protected:
-  JobFailed(Errc code, Cause cause, SourceLocation where)
-      : Error(code, cause.sentence(), where), cause_(std::move(cause)) {}
+  JobFailed(Errc code, Cause cause, SourceLocation where);
 
  private:
   Cause cause_;
@@ -1226,8 +1004,7 @@ class JobFailed : public Error {
 /// A JobFailed because a rank's process ended.
 class PeerLost : public JobFailed {
  public:
-  explicit PeerLost(Cause cause, SourceLocation where = SourceLocation::current())
-      : JobFailed(Errc::peer_lost, std::move(cause), where) {}
+  explicit PeerLost(Cause cause, SourceLocation where = SourceLocation::current());
 
   /// The lost rank, and its host.
   int lost_rank() const noexcept { return cause().rank; }
@@ -1235,12 +1012,7 @@ class PeerLost : public JobFailed {
 };
 
 /// @throws PeerLost if the cause is a lost rank, otherwise JobFailed
-[[noreturn]] inline void throw_cause(const Cause& cause, SourceLocation where = SourceLocation::current()) {
-  if (cause.kind == CauseKind::lost) {
-    throw PeerLost(cause, where);
-  }
-  throw JobFailed(cause, where);
-}
+[[noreturn]] void throw_cause(const Cause& cause, SourceLocation where = SourceLocation::current());
 
 }  // namespace DTRAIN_NAMESPACE
 
@@ -1269,28 +1041,6 @@ std::array<std::byte, N> random_bytes() {
 /// 32 hexadecimal digits.
 inline std::string random_job_id() {
   return hex(random_bytes<16>());
-}
-
-}  // namespace DTRAIN_NAMESPACE
-
-// ---- dtrain/core/exception_text.hpp
-
-/// @file
-/// exception_text(): the message of the exception that is being handled.
-
-namespace DTRAIN_NAMESPACE {
-
-/// Its message; if memory ran out, with the limit that may be the cause. @pre in a catch block
-inline std::string exception_text() {
-  try {
-    throw;
-  } catch (const std::bad_alloc& error) {
-    return format_text("memory could not be had: {}{}", {error.what(), limit_hint(ENOMEM)});
-  } catch (const std::exception& error) {
-    return error.what();
-  } catch (...) {
-    return "an exception that is not a std::exception";
-  }
 }
 
 }  // namespace DTRAIN_NAMESPACE
@@ -1329,12 +1079,7 @@ class FailureLatch : public std::enable_shared_from_this<FailureLatch> {
     }
     ~Subscription() { reset(); }
 
-    void reset() noexcept {
-      if (const std::shared_ptr<FailureLatch> latch = std::exchange(latch_, nullptr)) {
-        const std::lock_guard lock(latch->mutex_);
-        latch->callbacks_.erase(position_);
-      }
-    }
+    void reset() noexcept;
 
    private:
     friend class FailureLatch;
@@ -1348,84 +1093,27 @@ class FailureLatch : public std::enable_shared_from_this<FailureLatch> {
   bool failed() const noexcept { return failed_.load(std::memory_order_acquire); }
 
   /// The first cause; empty while the job has not failed.
-  std::optional<Cause> cause() const {
-    if (!failed()) {
-      return std::nullopt;
-    }
-    const std::lock_guard lock(mutex_);
-    return cause_;
-  }
+  std::optional<Cause> cause() const;
 
   /// Stores `cause` if it is the first, and calls every callback with it, in this thread, before it returns.
   /// @returns whether it was the first
-  bool set(const Cause& cause) {
-    const std::lock_guard lock(mutex_);
-    if (failed()) {
-      return false;
-    }
-    cause_ = cause;
-    failed_.store(true, std::memory_order_release);
-    for (const Callback& callback : callbacks_) {
-      callback(*cause_);
-    }
-    changed_.notify_all();
-    return true;
-  }
+  bool set(const Cause& cause);
 
   /// Blocking: until the job has failed or the deadline passes. @returns whether it has failed.
-  bool block_until_failed(Deadline deadline) const {
-    std::unique_lock lock(mutex_);
-    return block_until(changed_, lock, deadline, [this] { return failed(); });
-  }
+  bool block_until_failed(Deadline deadline) const;
 
   /// Reports a failure of this rank to the job, whose first cause may be another one. Does nothing in a forked process,
   /// which is not the rank.
-  void report(const Cause& cause) {
-    if (!process_.is_current()) {
-      return;
-    }
-    Reporter reporter;
-    {
-      const std::lock_guard lock(mutex_);
-      reporter = reporter_;
-    }
-    if (reporter) {
-      reporter(cause);
-    } else {
-      set(cause);
-    }
-  }
+  void report(const Cause& cause);
 
   /// Installs the function that sends reports to the store; an empty one removes it.
-  void set_reporter(Reporter reporter) {
-    const std::lock_guard lock(mutex_);
-    reporter_ = std::move(reporter);
-  }
+  void set_reporter(Reporter reporter);
 
   /// Calls `callback` once: when the job fails, or now if it has. It must not block, throw or touch this latch.
-  [[nodiscard]] Subscription subscribe(Callback callback) {
-    const std::lock_guard lock(mutex_);
-    const auto position = callbacks_.insert(callbacks_.end(), std::move(callback));
-    if (failed()) {
-      (*position)(*cause_);
-    }
-    return {shared_from_this(), position};
-  }
+  [[nodiscard]] Subscription subscribe(Callback callback);
 
   /// @throws PeerLost, JobFailed with the job's first cause, on ranks other than its origin; Error on the origin
-  void throw_if_failed(int own_rank) const {
-    const std::optional<Cause> found = cause();
-    if (!found) {
-      return;
-    }
-    if (found->rank != own_rank || found->kind == CauseKind::lost) {
-      throw_cause(*found);
-    }
-    const Errc code = found->kind == CauseKind::timeout        ? Errc::timeout
-                      : found->kind == CauseKind::disagreement ? Errc::disagreement
-                                                               : Errc::job_failed;
-    throw Error(code, found->sentence()).with_rank(own_rank);
-  }
+  void throw_if_failed(int own_rank) const;
 
  private:
   mutable std::mutex mutex_;
@@ -1451,75 +1139,23 @@ namespace detail {
 /// Size in bytes of the first UTF-8 character of `text` if it is printable, otherwise 0. Not printable: control
 /// characters (C0, DEL, C1), characters that change the text direction, line and paragraph separators, and invalid
 /// UTF-8 (also overlong forms and surrogates).
-inline std::size_t printable_character_bytes(std::string_view text) noexcept {
-  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
-  const unsigned first = byte(0);
-  if (first < 0x80) {
-    return first >= 0x20 && first != 0x7f ? 1 : 0;
-  }
-  const std::size_t length = first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : 2;
-  constexpr std::uint32_t smallest[] = {0, 0, 0x80, 0x800, 0x10000};
-  if (first < 0xc0 || first > 0xf4 || text.size() < length) {
-    return 0;
-  }
-  std::uint32_t code = first & (0x7fU >> length);
-  for (std::size_t i = 1; i < length; ++i) {
-    if ((byte(i) & 0xc0U) != 0x80U) {
-      return 0;
-    }
-    code = (code << 6) | (byte(i) & 0x3fU);
-  }
-  const bool hidden = code < smallest[length] || code > 0x10ffff || (code >= 0xd800 && code < 0xe000) || code < 0xa0 ||
-                      (code >= 0x200e && code <= 0x200f) || (code >= 0x2028 && code <= 0x202e) ||
-                      (code >= 0x2066 && code <= 0x2069);
-  return hidden ? 0 : length;
-}
+std::size_t printable_character_bytes(std::string_view text) noexcept;
 
 }  // namespace detail
 
 /// The text with every byte of unprintable characters written as \n, \r, \t or \x1b. Text of another process passes
 /// through here before it becomes part of a message: it cannot move the cursor or begin a line. Printable text is
 /// unchanged.
-inline std::string sanitize(std::string_view text) {
-  constexpr char digits[] = "0123456789abcdef";
-  std::string shown;
-  shown.reserve(text.size());
-  while (!text.empty()) {
-    const std::size_t length = detail::printable_character_bytes(text);
-    if (length > 0) {
-      shown += text.substr(0, length);
-      text.remove_prefix(length);
-      continue;
-    }
-    const auto byte = static_cast<unsigned char>(text.front());
-    text.remove_prefix(1);
-    if (byte == '\n' || byte == '\r' || byte == '\t') {
-      shown += byte == '\n' ? "\\n" : byte == '\r' ? "\\r" : "\\t";
-    } else {
-      shown += {'\\', 'x', digits[byte >> 4], digits[byte & 0xf]};
-    }
-  }
-  return shown;
-}
+std::string sanitize(std::string_view text);
 
 /// The longest prefix of at most `longest` bytes that does not end inside a UTF-8 character.
-inline std::string_view truncate_utf8(std::string_view text, std::size_t longest) {
-  std::size_t length = std::min(text.size(), longest);
-  while (length > 0 && length < text.size() && (static_cast<unsigned char>(text[length]) & 0xC0U) == 0x80U) {
-    --length;
-  }
-  return text.substr(0, length);
-}
+std::string_view truncate_utf8(std::string_view text, std::size_t longest);
 
 /// A printable excerpt of any text for a message, with "..." if it is truncated.
-inline std::string excerpt(std::string_view text, std::size_t longest = 128) {
-  return std::string(truncate_utf8(sanitize(text.substr(0, longest)), longest)) + (text.size() > longest ? "..." : "");
-}
+std::string excerpt(std::string_view text, std::size_t longest = 128);
 
 /// The same in single quotes.
-inline std::string in_quotes(std::string_view text, std::size_t longest = 128) {
-  return "'" + excerpt(text, longest) + "'";
-}
+std::string in_quotes(std::string_view text, std::size_t longest = 128);
 
 }  // namespace DTRAIN_NAMESPACE
 
@@ -1555,11 +1191,7 @@ class Serializer {
     }
   }
   /// An integer in 0..last, or none, which is written as -1.
-  void number(std::optional<int>& value, int last) {
-    int found = value.value_or(-1);
-    number(found, -1, last);
-    value = ok() && found != -1 ? std::optional<int>(found) : std::nullopt;
-  }
+  void number(std::optional<int>& value, int last);
   /// An enumerator in first..last, in one byte.
   template <class E>
   void choice(E& value, E first, E last) {
@@ -1567,47 +1199,17 @@ class Serializer {
     number(found, static_cast<std::uint8_t>(first), static_cast<std::uint8_t>(last));
     value = static_cast<E>(found);
   }
-  void flag(bool& value) {
-    std::uint8_t found = value ? 1 : 0;
-    number(found, 0, 1);
-    value = found == 1;
-  }
+  void flag(bool& value);
 
   /// Any bytes, such as a key or a value; a writer cuts them to `longest`. Error sentences contain them only through
   /// in_quotes() or sanitize().
-  void raw_text(std::string& value, std::size_t longest) {
-    const std::string_view written = truncate_utf8(value, longest);
-    auto size = static_cast<std::uint32_t>(written.size());
-    number(size);
-    if (!reads_) return append(written);
-    if (size > longest) fail("has a text that is too long");
-    value = take_text(size);
-  }
+  void raw_text(std::string& value, std::size_t longest);
   /// A name or a sentence: it arrives printable, whatever bytes the peer sent.
-  void text(std::string& value, std::size_t longest) {
-    raw_text(value, longest);
-    if (reads_) {
-      value = sanitize(value);
-      value.resize(truncate_utf8(value, longest).size());
-    }
-  }
+  void text(std::string& value, std::size_t longest);
   /// Bytes without a length.
-  void bytes(std::span<std::byte> value) {
-    if (!reads_) {
-      out_.insert(out_.end(), value.begin(), value.end());
-    } else {
-      const std::span<const std::byte> found = take_bytes(value.size());
-      std::copy(found.begin(), found.end(), value.begin());
-    }
-  }
+  void bytes(std::span<std::byte> value);
   /// A mark of the format, which a reader requires.
-  void constant(std::string_view expected) {
-    if (!reads_) {
-      append(expected);
-    } else if (take_text(expected.size()) != expected) {
-      fail("has another format");
-    }
-  }
+  void constant(std::string_view expected);
 
   /// `least` to `most` elements. `each(element)` passes the fields of one; none is empty on the wire.
   template <class T, class Each>
@@ -1633,11 +1235,7 @@ class Serializer {
   }
 
   /// Marks the bytes as malformed. The first call counts. @param problem a clause, such as "has another format"
-  [[gnu::cold, gnu::noinline]] void fail(const char* problem) noexcept {
-    if (ok()) {
-      problem_ = problem;
-    }
-  }
+  void fail(const char* problem) noexcept;
   bool ok() const noexcept { return problem_ == nullptr; }
   std::size_t remaining() const noexcept { return ok() ? in_.size() - at_ : 0; }
   /// Whether every field was well formed and no byte is left.
@@ -1645,13 +1243,7 @@ class Serializer {
 
   /// @param what the subject of the sentence: "a rank's address"
   /// @throws Error (protocol) with the problem and its place unless finished()
-  [[gnu::cold, gnu::noinline]] void require_finished(std::string_view what) const {
-    if (!finished()) {
-      const std::string_view bytes(reinterpret_cast<const char*>(in_.data()), in_.size());
-      throw_error(Errc::protocol, "{} came as {}, which {} (byte {} of {}); do all ranks run the same program?",
-                  {what, in_quotes(bytes, 64), ok() ? "has more bytes than its fields" : problem_, at_, in_.size()});
-    }
-  }
+  void require_finished(std::string_view what) const;
 
   /// @name What was written
   /// @{
@@ -1664,37 +1256,11 @@ class Serializer {
 
  private:
   /// Writes `value`, or reads another one. @returns it
-  std::uint64_t little_endian(std::uint64_t value, std::size_t size) {
-    if (!reads_) {
-      for (std::size_t i = 0; i < size; ++i) {
-        out_.push_back(static_cast<std::byte>((value >> (8 * i)) & 0xff));
-      }
-      return value;
-    }
-    const std::span<const std::byte> found = take_bytes(size);
-    value = 0;
-    for (std::size_t i = found.size(); i > 0; --i) {
-      value = (value << 8) | std::to_integer<std::uint64_t>(found[i - 1]);
-    }
-    return value;
-  }
+  std::uint64_t little_endian(std::uint64_t value, std::size_t size);
 
-  void append(std::string_view written) {
-    const auto from = std::as_bytes(std::span(written));
-    out_.insert(out_.end(), from.begin(), from.end());
-  }
-  std::span<const std::byte> take_bytes(std::size_t size) noexcept {
-    if (size > remaining()) {
-      fail("ends too early");
-      return {};
-    }
-    at_ += size;
-    return in_.subspan(at_ - size, size);
-  }
-  std::string take_text(std::size_t size) {
-    const std::span<const std::byte> found = take_bytes(size);
-    return {reinterpret_cast<const char*>(found.data()), found.size()};
-  }
+  void append(std::string_view written);
+  std::span<const std::byte> take_bytes(std::size_t size) noexcept;
+  std::string take_text(std::size_t size);
 
   std::span<const std::byte> in_;
   std::size_t at_ = 0;  ///< of in_: the next byte; after a failure, the end of what was read
@@ -1712,11 +1278,7 @@ void fields(Serializer& of, T& value) {
 /// times that were read do not overflow.
 inline constexpr std::chrono::nanoseconds max_time_read{std::int64_t{1} << 60};
 
-inline void fields(Serializer& of, std::chrono::nanoseconds& time) {
-  std::int64_t count = time.count();
-  of.number(count, -max_time_read.count(), max_time_read.count());
-  time = std::chrono::nanoseconds(count);
-}
+void fields(Serializer& of, std::chrono::nanoseconds& time);
 
 /// The bytes of a value, for the store.
 template <class T>
@@ -1769,9 +1331,7 @@ struct Device {
 };
 
 /// "host", "cuda:1".
-inline std::string to_string(Device device) {
-  return device.kind == DeviceKind::host ? std::string("host") : "cuda:" + std::to_string(device.index);
-}
+std::string to_string(Device device);
 
 }  // namespace DTRAIN_NAMESPACE
 
@@ -1826,6 +1386,11 @@ constexpr const char* name(DType dtype) noexcept {
 /// 8-bit floats, which every backend transfers and none reduces: they have too few digits for a sum or an average.
 constexpr bool is_float8(DType dtype) noexcept {
   return dtype == DType::f8e4m3 || dtype == DType::f8e5m2;
+}
+
+/// Of the types that are reduced.
+constexpr bool is_float(DType dtype) noexcept {
+  return dtype == DType::f64 || dtype == DType::f32 || dtype == DType::f16 || dtype == DType::bf16;
 }
 
 /// `dtype_of<T>::value` is the DType of a C++ type. Specialise it for your own type with the same bits as one of them,
@@ -2192,18 +1757,7 @@ class Shape {
   /// bytes still fit a size_t)
   Shape(std::initializer_list<std::int64_t> extents) : Shape(std::span(extents.begin(), extents.size())) {}
 
-  explicit Shape(std::span<const std::int64_t> extents) {
-    if (extents.size() > max_rank) {
-      throw_error(Errc::invalid_argument, "a shape has {} extents; at most 8 are possible", {extents.size()});
-    }
-    for (const std::int64_t extent : extents) {
-      if (extent < 0 || (extent > 0 && element_count_ > (std::int64_t{1} << 60) / extent)) {
-        throw_error(Errc::invalid_argument, "extent {} of a shape is negative or makes it too large", {extent});
-      }
-      extents_[rank_++] = extent;
-      element_count_ *= extent;
-    }
-  }
+  explicit Shape(std::span<const std::int64_t> extents);
 
   constexpr std::span<const std::int64_t> extents() const noexcept { return {extents_.data(), rank_}; }
   constexpr std::size_t element_count() const noexcept { return static_cast<std::size_t>(element_count_); }
@@ -2217,13 +1771,7 @@ class Shape {
 };
 
 /// "[784, 256]".
-inline std::string to_string(const Shape& shape) {
-  std::string text = "[";
-  for (const std::int64_t extent : shape.extents()) {
-    text += (text.size() > 1 ? ", " : "") + std::to_string(extent);
-  }
-  return text + "]";
-}
+std::string to_string(const Shape& shape);
 
 /// Row-major and contiguous. Lifetime: the memory outlives the view's last use.
 struct TensorView {
@@ -2246,10 +1794,7 @@ struct TensorView {
   }
 
  private:
-  [[noreturn]] DTRAIN_NOT_INLINED void refuse_read_as(DType other) const {
-    throw_error(Errc::invalid_argument, "a view of {} on {} was read as {} on host",
-                {name(dtype), to_string(device), name(other)});
-  }
+  [[noreturn]] void refuse_read_as(DType other) const;
 };
 
 /// A view of host memory: `tensor_view(weights.data(), {784, 256})`.
@@ -2259,78 +1804,6 @@ TensorView tensor_view(T* data, Shape shape) noexcept {
 }
 
 }  // namespace DTRAIN_NAMESPACE
-
-// ---- dtrain/kernels/float_environment.hpp
-
-/// @file
-/// Default floating-point environment (IEEE 754 rounding and subnormals) for a scope.
-
-#if !DTRAIN_X86_64 && !DTRAIN_ARM64
-#include <cfenv>
-#endif
-
-namespace DTRAIN_NAMESPACE::kernels {
-
-/// Needed because a program linked with -ffast-math starts with subnormals flushed to zero (crtfastmath.o), and a user
-/// may have set another rounding or traps. Writes nothing if the environment is the default one; exception flags may be
-/// raised then, as by any arithmetic.
-class DefaultFloatEnvironment {
- public:
-#if DTRAIN_X86_64
-  DefaultFloatEnvironment() noexcept {
-    asm volatile("stmxcsr %0" : "=m"(saved_)::"memory");
-    set_ = (saved_ & ~recorded_exceptions) != standard;
-    if (set_) {
-      const std::uint32_t value = standard;
-      asm volatile("ldmxcsr %0" ::"m"(value) : "memory");
-    }
-  }
-  ~DefaultFloatEnvironment() {
-    if (set_) {
-      asm volatile("ldmxcsr %0" ::"m"(saved_) : "memory");
-    }
-  }
-#elif DTRAIN_ARM64
-  DefaultFloatEnvironment() noexcept {
-    asm volatile("mrs %0, fpcr" : "=r"(saved_)::"memory");
-    set_ = saved_ != standard;
-    if (set_) {
-      asm volatile("msr fpcr, %0" ::"r"(standard) : "memory");
-    }
-  }
-  ~DefaultFloatEnvironment() {
-    if (set_) {
-      asm volatile("msr fpcr, %0" ::"r"(saved_) : "memory");
-    }
-  }
-#else
-  DefaultFloatEnvironment() noexcept {
-    std::fegetenv(&saved_);
-    std::fesetenv(FE_DFL_ENV);
-  }
-  ~DefaultFloatEnvironment() {
-    std::fesetenv(&saved_);
-  }
-#endif
-  DefaultFloatEnvironment(const DefaultFloatEnvironment&) = delete;
-  DefaultFloatEnvironment& operator=(const DefaultFloatEnvironment&) = delete;
-
- private:
-#if DTRAIN_X86_64
-  static constexpr std::uint32_t standard = 0x1f80;  // all exceptions masked, to nearest, subnormals kept
-  static constexpr std::uint32_t recorded_exceptions = 0x3f;
-  std::uint32_t saved_ = 0;
-  bool set_ = false;
-#elif DTRAIN_ARM64
-  static constexpr std::uint64_t standard = 0;
-  std::uint64_t saved_ = 0;
-  bool set_ = false;
-#else
-  std::fenv_t saved_{};
-#endif
-};
-
-}  // namespace DTRAIN_NAMESPACE::kernels
 
 // ---- dtrain/kernels/instruction_sets/isa.hpp
 
@@ -2462,6 +1935,160 @@ using Kernel = void (*)(const KernelArguments&) noexcept;
 
 }  // namespace DTRAIN_NAMESPACE::kernels
 
+// ---- dtrain/kernels/reduction.hpp
+
+/// @file
+/// Reduction: combines the elements of many ranks in host memory, in rank order, with equal bits on every processor.
+
+namespace DTRAIN_NAMESPACE::kernels {
+
+/// `sources[0][i] op sources[1][i] op ...`, evaluated from the left, stored to every target. Supports every operation
+/// for every element type but the 8-bit floats:
+///
+/// - f64, f32: one rounding for each step. An average is the sum times the rounded 1 / sources. If that is not finite,
+///   it is the sum of the elements, each multiplied by 1 / sources first. So an average of finite elements is finite,
+///   up to roundings.
+/// - f16, bf16: the same in f32, then rounded once to nearest even; beyond the largest finite value, to infinity.
+/// - min, max of these: a NaN on any rank gives NaN, and -0 < +0 (minimum and maximum of IEEE 754-2019).
+/// - NaN results have the bits of the positive quiet NaN without payload.
+/// - i64, i32, u8: sum and product modulo 2^bits; an average is the exact sum divided, truncated toward zero.
+/// - One source is copied, and a NaN keeps its bits; after over(), it is divided.
+///
+/// Compiler flags of the including program and settings of the calling thread change no bit: neither -ffast-math and
+/// -mfma, nor flushed subnormals or another rounding, which the call sets to the default meanwhile.
+class Reduction {
+ public:
+  static constexpr std::size_t max_sources = KernelArguments::max_sources;
+
+  /// Requires: `dtype` is no 8-bit float; this machine supports `isa`.
+  static Reduction of(DType dtype, ReduceOp op, Isa isa = best_isa()) noexcept;
+
+  /// The same for sources that stand for `ranks` ranks: an average divides by `ranks`, not by the number of sources.
+  /// Other operations do not divide. For the last combination of a chain of partial sums:
+  /// - f64, f32: times the rounded 1 / ranks; f16, bf16: so in f32, then rounded once;
+  /// - integers: this combination's exact sum, divided and truncated toward zero; earlier partial sums were modulo
+  ///   2^bits.
+  /// @param ranks at least 1
+  [[nodiscard]] Reduction over(std::size_t ranks) const noexcept {
+    Reduction divided = *this;
+    divided.divisor_ = op_ == ReduceOp::average ? ranks : 0;
+    return divided;
+  }
+
+  /// The sum of the sources, each multiplied by its weight from the call. f64, f32: one rounding for each product and
+  /// each sum; f16, bf16: the same in f32, then rounded once. For averages whose partial sums are no larger than the
+  /// elements. Requires: `dtype` is a float of 16 bits or more.
+  static Reduction weighted_sum(DType dtype, Isa isa = best_isa()) noexcept;
+
+  /// Reduces `count` elements of 1 to max_sources sources at any alignment. A target is one of the sources (the same
+  /// address) or disjoint from all of them. Blocking: no longer than the reduction takes. Threads: any; a Reduction is
+  /// a value without state. @param weights of a weighted sum: one for each source; rounded to f32, except for f64
+  void operator()(std::span<const std::byte* const> sources, std::span<std::byte* const> targets, std::size_t count,
+                  const double* weights = nullptr) const noexcept;
+
+ private:
+  /// Reduces the bytes after the last whole multiple of the granularity, padded with zeros: by the same instructions,
+  /// and without such code in every kernel. A separate function, because its memory is needed only here.
+  static void reduce_rest(Kernel kernel, KernelArguments arguments, std::size_t bytes) noexcept;
+
+  Reduction(DType dtype, ReduceOp op, Kernel kernel) noexcept
+      : kernel_(kernel), key_(key_bits(dtype, op == ReduceOp::min)), dtype_(dtype), op_(op) {}
+
+  Kernel kernel_;
+  KeyBits key_;
+  DType dtype_;
+  ReduceOp op_;
+  std::size_t divisor_ = 0;  ///< 0: the number of sources
+};
+
+}  // namespace DTRAIN_NAMESPACE::kernels
+
+// ---- dtrain/kernels/partial_reduction.hpp
+
+/// @file
+/// Partial reduction: one rank's step of a reduction that passes partial results from rank to rank.
+
+namespace DTRAIN_NAMESPACE::kernels {
+
+/// Type of partial results.
+constexpr DType partial_type(DType dtype, ReduceOp op, Accumulate accumulate) noexcept {
+  const bool half = dtype == DType::f16 || dtype == DType::bf16;
+  if (half && accumulate == Accumulate::f32 && op != ReduceOp::min && op != ReduceOp::max) {
+    return DType::f32;
+  }
+  return op == ReduceOp::average && (dtype == DType::i32 || dtype == DType::u8) ? DType::i64 : dtype;
+}
+
+/// Combines operands to a partial result, or in the last step to the result, of the elements' type. An operand is a
+/// contribution (the elements of one rank, unchanged) or a partial result of other ranks, of type().
+///
+/// - Average of floats: each contribution is multiplied by the rounded 1 / ranks when it is first combined. Hence, up
+///   to roundings, no partial result is larger than the largest contribution. Each product and each sum is rounded
+///   once; for 16-bit floats this rounds to f32, and the combination is rounded once to type().
+/// - Average of i32 and u8: partial results are 64-bit sums; the result is the exact sum divided, truncated toward
+///   zero. Of i64: partial results are modulo 2^64, and the last combination's exact sum is divided.
+/// - All else: as kernels::Reduction, rounded or taken modulo 2^bits to type() by every combination.
+///
+/// Threads: any; a value without state.
+class PartialReduction {
+ public:
+  /// A contribution, or a partial result.
+  struct Operand {
+    const std::byte* data;
+    bool is_partial;
+  };
+
+  /// @param ranks number of contributions in all
+  PartialReduction(DType dtype, ReduceOp op, int ranks, Accumulate accumulate) noexcept;
+
+  /// Type of partial results.
+  DType type() const noexcept { return type_; }
+  bool widens() const noexcept { return type_ != dtype_; }
+
+  /// Place for `count` contributions within memory for `count` partial results, so that they can be combined in place.
+  std::byte* contributions_in(std::byte* memory, std::size_t count) const noexcept {
+    return memory + count * (size_bytes(type_) - size_bytes(dtype_));
+  }
+
+  /// Combines two or more sources, from the left, to a partial result, or to the result if `last`. `target` is disjoint
+  /// from all sources, or is one of them: a partial result, or contributions at contributions_in(target).
+  void operator()(std::span<const Operand> sources, std::byte* target, std::size_t count, bool last) const noexcept;
+
+  /// Combines the contributions of all ranks, in rank order, to the result: in one pass, as Reduction does, if there
+  /// are at most Reduction::max_sources.
+  void all(std::span<const std::byte* const> contributions, std::byte* target, std::size_t count) const noexcept;
+
+  /// Converts one contribution to a partial result, for algorithms that combine by plain sums (or by the operation, if
+  /// it is no average). `to` is `from`, if widens() is false, or disjoint.
+  void begin(const std::byte* from, std::byte* to, std::size_t count) const noexcept;
+
+  /// Converts the last partial result to the result. `to` is `from`, if widens() is false, or disjoint.
+  void end(std::byte* from, std::byte* to, std::size_t count) const noexcept;
+
+ private:
+  static constexpr std::size_t max_at_once = 3;
+  static constexpr std::size_t block = 512;  ///< elements, few enough to stay in the cache
+
+  static double reciprocal_of(int ranks) noexcept;
+
+  double weight_of(const Operand& source) const noexcept { return source.is_partial ? 1 : weight_; }
+
+  /// Block after block in type(): reads a block before writing it, and no write reaches a later block.
+  template <class SourceAt>
+  void combine_in_blocks(std::size_t sources, SourceAt source_at, std::byte* target, std::size_t count,
+                         bool last) const noexcept;
+
+  DType dtype_;
+  ReduceOp op_;
+  DType type_;
+  bool weighs_;
+  Reduction combine_;
+  Reduction last_;
+  double weight_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::kernels
+
 // ---- dtrain/kernels/vector.hpp
 
 /// @file
@@ -2521,669 +2148,6 @@ struct BitsOf<double> {
 
 }  // namespace DTRAIN_NAMESPACE::kernels
 
-// ---- dtrain/kernels/arithmetic/arithmetic.hpp
-
-/// @file
-/// Floating-point operations of the kernels: one rounding each, in the order they are written.
-///
-/// -ffast-math may add in another order, fuse a product into a sum, and assume that no NaN occurs. A pragma prevents
-/// this with clang on x86; elsewhere an empty asm needs each result in a register before the next step. NaN is compared
-/// as an integer, which no flag can fold.
-
-namespace DTRAIN_NAMESPACE::kernels {
-
-/// Hides from the compiler how `value` was computed.
-template <class V>
-DTRAIN_ALWAYS_INLINE void keep_as_computed([[maybe_unused]] V& value) noexcept {
-#if DTRAIN_PRECISE_PRAGMA
-#elif DTRAIN_X86_64
-  asm("" : "+v"(value));
-#elif DTRAIN_ARM64
-  if constexpr (sizeof(V) <= 16) {
-    asm("" : "+w"(value));
-  } else {
-    asm("" : "+m"(value));
-  }
-#else
-  asm("" : "+m"(value));
-#endif
-}
-
-/// For a product that is added next: clang's -ffp-contract=fast fuses it with the sum despite the pragma.
-template <class V>
-DTRAIN_ALWAYS_INLINE void keep_product([[maybe_unused]] V& value) noexcept {
-#if DTRAIN_PRECISE_PRAGMA
-  asm("" : "+m"(value));
-#endif
-}
-
-template <class V>
-DTRAIN_ALWAYS_INLINE void add(V& to, const V& value) noexcept {
-  DTRAIN_PRECISE_ARITHMETIC
-  to = to + value;
-  keep_as_computed(to);
-}
-
-template <class V>
-DTRAIN_ALWAYS_INLINE void subtract(V& from, const V& value) noexcept {
-  DTRAIN_PRECISE_ARITHMETIC
-  from = from - value;
-  keep_as_computed(from);
-}
-
-template <class V>
-DTRAIN_ALWAYS_INLINE void multiply(V& to, const V& value) noexcept {
-  DTRAIN_PRECISE_ARITHMETIC
-  to = to * value;
-  keep_as_computed(to);
-}
-
-/// 1 / count, rounded to nearest. Converted to float, it is float's rounded reciprocal, because double has more than
-/// twice float's digits. Requires the default rounding.
-inline double reciprocal(std::size_t count) noexcept {
-  DTRAIN_PRECISE_ARITHMETIC
-  double one = 1;
-  keep_as_computed(one);
-  double quotient = one / static_cast<double>(count);
-  keep_as_computed(quotient);
-  return quotient;
-}
-
-/// Replaces every NaN by one bit pattern, because instructions differ in the sign and bits of a NaN result.
-template <class Float, std::size_t Width>
-DTRAIN_ALWAYS_INLINE void make_nan_canonical(Vector<Float, Width>& value) noexcept {
-  using Bits = BitsOf<Float>;
-  using Integers = Vector<typename Bits::Lane, Width>;
-  Integers bits = (Integers)value;
-  Integers canonical;
-  fill<typename Bits::Lane, Width>(canonical, Bits::nan);
-  replace_where(bits, (Integers)((bits & Bits::magnitude) > Bits::infinity), canonical);
-  value = (Vector<Float, Width>)bits;
-}
-
-/// The same for two 16-bit floats in each word; a magnitude beyond `infinity` is NaN.
-template <std::size_t Width, class V>
-DTRAIN_ALWAYS_INLINE void make_halves_canonical(V& words, std::int16_t infinity, std::int16_t nan) noexcept {
-  using Halves = Vector<std::int16_t, Width>;
-  Halves halves = (Halves)words;
-  Halves magnitude, limit, canonical;
-  fill<std::int16_t, Width>(magnitude, 0x7fff);
-  fill<std::int16_t, Width>(limit, infinity);
-  fill<std::int16_t, Width>(canonical, nan);
-  replace_where(halves, (Halves)((halves & magnitude) > limit), canonical);
-  words = (V)halves;
-}
-
-/// Whether any bit is set. g++ does not choose vptest by itself.
-template <std::size_t Width>
-DTRAIN_ALWAYS_INLINE bool any(const Vector<std::int64_t, Width>& bits) noexcept {
-#if DTRAIN_X86_64 && !defined(__clang__)
-  if constexpr (Width == 32) {
-    bool found = false;
-    asm("vptest %1, %1" : "=@ccnz"(found) : "x"(bits));
-    return found;
-  }
-#endif
-  std::int64_t all = bits[0];
-  for (std::size_t lane = 1; lane < Width / sizeof(std::int64_t); ++lane) {
-    all |= bits[lane];
-  }
-  return all != 0;
-}
-
-struct Add {
-  static constexpr bool weighs = false;    ///< whether each source is first multiplied by its own weight
-  static constexpr bool averages = false;  ///< whether results that are not finite are computed again (Careful)
-  template <class V>
-  DTRAIN_ALWAYS_INLINE static void apply(V& to, const V& value) noexcept {
-    add(to, value);
-  }
-};
-
-struct AddWeighted : Add {
-  static constexpr bool weighs = true;
-};
-
-struct Average : Add {
-  static constexpr bool averages = true;
-};
-
-struct Multiply {
-  static constexpr bool weighs = false;
-  static constexpr bool averages = false;
-  template <class V>
-  DTRAIN_ALWAYS_INLINE static void apply(V& to, const V& value) noexcept {
-    multiply(to, value);
-  }
-};
-
-}  // namespace DTRAIN_NAMESPACE::kernels
-
-// ---- dtrain/kernels/arithmetic/f16_instructions.hpp
-
-/// @file
-/// f16 conversion by the processor's instructions: F16C.
-
-namespace DTRAIN_NAMESPACE::kernels {
-
-#if DTRAIN_X86_64
-/// A format for HalfArithmetic. Converts by asm and not by intrinsics, because <immintrin.h> costs every user compile
-/// time. The immediate 0 rounds to nearest even whatever MXCSR says; subnormals are exact both ways. The operand of
-/// vcvtph2ps is in memory, because a separate load costs as much as the conversion.
-/// (ThreadSanitizer does not see these reads; it sees the stores, and those of all other kernels.)
-struct F16Native {
-  static constexpr std::size_t bytes = 32;
-  using Floats = Vector<float, bytes>;
-  using Packed = Vector<std::uint16_t, bytes>;
-
-  DTRAIN_TARGET_HELPER("avx2,f16c") static void widen(Floats& first, Floats& second, const std::byte* from) noexcept {
-    widen(first, from);
-    widen(second, from + bytes / 2);
-  }
-  DTRAIN_TARGET_HELPER("avx2,f16c")
-  static void narrow(Packed& packed, const Floats& first, const Floats& second) noexcept {
-    [[maybe_unused]] Vector<std::uint16_t, bytes / 2> upper;
-    asm("{vcvtps2ph $0, %2, %x0|vcvtps2ph %x0, %2, 0}\n\t"
-        "{vcvtps2ph $0, %3, %1|vcvtps2ph %1, %3, 0}\n\t"
-        "{vinserti128 $1, %1, %0, %0|vinserti128 %0, %0, %1, 1}"
-        : "=&x"(packed), "=&x"(upper)
-        : "x"(first), "x"(second));
-    make_halves_canonical<bytes>(packed, 0x7c00, 0x7e00);
-  }
-  DTRAIN_ALWAYS_INLINE static void put(std::byte* to, const Packed& packed) noexcept { store(to, packed); }
-
- private:
-  /// Converts a vector of f16 to a vector of f32 of the same number of elements.
-  DTRAIN_TARGET_HELPER("avx2,f16c") static void widen(Floats& to, const std::byte* from) noexcept {
-    asm("{vcvtph2ps %1, %0|vcvtph2ps %0, %1}" : "=x"(to) : "m"(*reinterpret_cast<const std::byte(*)[16]>(from)));
-  }
-};
-#endif
-
-}  // namespace DTRAIN_NAMESPACE::kernels
-
-// ---- dtrain/kernels/arithmetic/float_arithmetic.hpp
-
-/// @file
-/// Sums, averages and products of f32 and f64.
-
-namespace DTRAIN_NAMESPACE::kernels {
-
-/// `Operation` is Add, AddWeighted, Average or Multiply. An average is the sum times the rounded reciprocal, because a
-/// division for each element costs more than reading it. A sum is multiplied by one, which changes only a NaN and saves
-/// a second loop.
-template <class Float, std::size_t Width, class Operation>
-class FloatArithmetic {
- public:
-  static constexpr std::size_t bytes = Width;
-  using Partial = Vector<Float, Width>;
-  using Result = Partial;
-  static constexpr bool averages = Operation::averages;
-  using Beyond = Vector<std::int64_t, Width>;
-  using Careful = FloatArithmetic<Float, 16, AddWeighted>;
-  using Lane = typename BitsOf<Float>::Lane;
-  static constexpr Lane magnitude = BitsOf<Float>::magnitude;
-  static constexpr Lane infinity = BitsOf<Float>::infinity;
-
-  DTRAIN_ALWAYS_INLINE explicit FloatArithmetic(const KernelArguments& arguments) noexcept
-      : weights_(arguments.weights) {
-    fill<Float, Width>(factor_, static_cast<Float>(arguments.factor));
-  }
-  DTRAIN_ALWAYS_INLINE void start(Partial& partial, const std::byte* from, std::size_t source) const noexcept {
-    load(partial, from);
-    if constexpr (Operation::weighs) {
-      Partial weight;
-      fill<Float, Width>(weight, static_cast<Float>(weights_[source]));
-      multiply(partial, weight);
-      keep_product(partial);
-    }
-  }
-  DTRAIN_ALWAYS_INLINE void combine(Partial& partial, const std::byte* from, std::size_t source) const noexcept {
-    Partial value;
-    start(value, from, source);
-    Operation::apply(partial, value);
-  }
-  DTRAIN_ALWAYS_INLINE void finish(Result& result, Partial& partial) const noexcept {
-    multiply(partial, factor_);
-    if constexpr (!averages) {
-      make_nan_canonical<Float, Width>(partial);
-    }
-    result = partial;
-  }
-  /// For averages, instead of make_nan_canonical: marks infinity and NaN.
-  DTRAIN_ALWAYS_INLINE void note_beyond(Beyond& beyond, const Result& result) const noexcept {
-    beyond |= (Beyond)(((Vector<Lane, Width>)result & infinity) == infinity);
-  }
-  DTRAIN_ALWAYS_INLINE void put(std::byte* to, const Result& result) const noexcept { store(to, result); }
-
- private:
-  Vector<Float, Width> factor_;
-  const double* weights_;
-};
-
-}  // namespace DTRAIN_NAMESPACE::kernels
-
-// ---- dtrain/kernels/arithmetic/half_arithmetic.hpp
-
-/// @file
-/// Sums, averages and products of f16 and bf16: in f32 from the left, rounded once at the end.
-
-namespace DTRAIN_NAMESPACE::kernels {
-
-template <std::size_t Width>
-struct Bf16Words;
-
-/// Computes with `Format::bytes` bytes of elements as two vectors of f32. A `Format` has types Floats and Packed and
-///   widen(Floats&, Floats&, from), narrow(Packed&, Floats const&, Floats const&), put(to, Packed const&)
-template <class Format, class Operation>
-class HalfArithmetic {
- public:
-  static constexpr std::size_t bytes = Format::bytes;
-  using Floats = typename Format::Floats;
-  struct Partial {
-    Floats first, second;
-  };
-  using Result = typename Format::Packed;
-  static constexpr bool averages = Operation::averages;
-  using Beyond = Vector<std::int64_t, sizeof(Result)>;
-  using Careful = HalfArithmetic<Bf16Words<16>, AddWeighted>;
-  using Lane = std::int16_t;
-  static constexpr Lane magnitude = 0x7fff;
-  static constexpr Lane infinity = 0x7f80;
-
-  DTRAIN_ALWAYS_INLINE explicit HalfArithmetic(const KernelArguments& arguments) noexcept
-      : weights_(arguments.weights) {
-    fill<float, sizeof(Floats)>(factor_, static_cast<float>(arguments.factor));
-  }
-  DTRAIN_ALWAYS_INLINE void start(Partial& partial, const std::byte* from, std::size_t source) const noexcept {
-    Format::widen(partial.first, partial.second, from);
-    if constexpr (Operation::weighs) {
-      Floats weight;
-      fill<float, sizeof(Floats)>(weight, static_cast<float>(weights_[source]));
-      multiply(partial.first, weight);
-      multiply(partial.second, weight);
-      keep_product(partial.first);
-      keep_product(partial.second);
-    }
-  }
-  DTRAIN_ALWAYS_INLINE void combine(Partial& partial, const std::byte* from, std::size_t source) const noexcept {
-    Partial value;
-    start(value, from, source);
-    Operation::apply(partial.first, value.first);
-    Operation::apply(partial.second, value.second);
-  }
-  DTRAIN_ALWAYS_INLINE void finish(Result& result, Partial& partial) const noexcept {
-    multiply(partial.first, factor_);
-    multiply(partial.second, factor_);
-    if constexpr (averages) {
-      Format::pack(result, partial.first, partial.second);
-    } else {
-      Format::narrow(result, partial.first, partial.second);
-    }
-  }
-  /// For averages of bf16: marks infinity and NaN.
-  DTRAIN_ALWAYS_INLINE void note_beyond(Beyond& beyond, const Result& result) const noexcept {
-    beyond |= (Beyond)(((Vector<Lane, sizeof(Result)>)result & infinity) == infinity);
-  }
-  DTRAIN_ALWAYS_INLINE void put(std::byte* to, const Result& result) const noexcept { Format::put(to, result); }
-
- private:
-  Floats factor_;
-  const double* weights_;
-};
-
-/// An f32 holds the sum of any number of ranks' f16, so that averages need no Careful.
-template <class Operation>
-using OfF16 = std::conditional_t<Operation::averages, Add, Operation>;
-
-/// bf16 in the lower and upper halves of 32-bit words. Not `vcvtneps2bf16`, which takes subnormals for zero.
-template <std::size_t Width>
-struct Bf16Words {
-  static constexpr std::size_t bytes = Width;
-  using Floats = Vector<float, Width>;
-  using Packed = Vector<std::uint32_t, Width>;
-
-  DTRAIN_ALWAYS_INLINE static void widen(Floats& lower, Floats& upper, const std::byte* from) noexcept {
-    Packed words;
-    load(words, from);
-    lower = (Floats)(words << 16U);
-    upper = (Floats)(words & 0xffff0000U);
-  }
-  DTRAIN_ALWAYS_INLINE static void narrow(Packed& packed, const Floats& lower, const Floats& upper) noexcept {
-    pack(packed, lower, upper);
-    make_halves_canonical<Width>(packed, 0x7f80, 0x7fc0);
-  }
-  /// A NaN stays a NaN, with any bits.
-  DTRAIN_ALWAYS_INLINE static void pack(Packed& packed, const Floats& lower, const Floats& upper) noexcept {
-    Packed low, high;
-    round(low, lower);
-    round(high, upper);
-    packed = (low >> 16U) | (high & 0xffff0000U);
-  }
-  DTRAIN_ALWAYS_INLINE static void put(std::byte* to, const Packed& packed) noexcept { store(to, packed); }
-
-  /// One element in the lower half of each word, and back. Requires that a NaN has no bits below the upper 16.
-  DTRAIN_ALWAYS_INLINE static void widen(Floats& to, const Packed& halves) noexcept { to = (Floats)(halves << 16U); }
-  DTRAIN_ALWAYS_INLINE static void narrow(Packed& to, const Floats& value) noexcept {
-    round(to, value);
-    to = to >> 16U;
-    make_halves_canonical<Width>(to, 0x7f80, 0x7fc0);
-  }
-
- private:
-  /// Rounds to nearest even in the upper 16 bits; beyond the largest finite value, the carry makes infinity.
-  DTRAIN_ALWAYS_INLINE static void round(Packed& to, const Floats& value) noexcept {
-    const Packed bits = (Packed)value;
-    to = bits + 0x7fffU + ((bits >> 16U) & 1U);
-  }
-};
-
-/// The same for f16, by integer operations and one addition that is exact or rounded once. Gives the bits of F16C's
-/// instructions, for subnormals too. Source of the method: F. Giesen, "Float->half variants" (public domain).
-template <std::size_t Width>
-struct F16Words {
-  static constexpr std::size_t bytes = Width;
-  using Floats = Vector<float, Width>;
-  using Packed = Vector<std::uint32_t, Width>;
-
-  DTRAIN_ALWAYS_INLINE static void widen(Floats& lower, Floats& upper, const std::byte* from) noexcept {
-    Packed words;
-    load(words, from);
-    widen(lower, words & 0xffffU);
-    widen(upper, words >> 16U);
-  }
-  DTRAIN_ALWAYS_INLINE static void narrow(Packed& packed, const Floats& lower, const Floats& upper) noexcept {
-    Packed low, high;
-    narrow(low, lower);
-    narrow(high, upper);
-    packed = low | (high << 16U);
-    make_halves_canonical<Width>(packed, 0x7c00, 0x7e00);
-  }
-  DTRAIN_ALWAYS_INLINE static void put(std::byte* to, const Packed& packed) noexcept { store(to, packed); }
-
-  /// One element in the lower half of each word, and back; a NaN keeps its sign.
-  DTRAIN_ALWAYS_INLINE static void widen(Floats& to, const Packed& halves) noexcept {
-    const Packed magnitude = (halves & 0x7fffU) << 13U;
-    const Packed exponent = magnitude & 0x0f800000U;
-    const Packed special = (Packed)(exponent == 0x0f800000U);  // infinity or NaN: gets the largest exponent
-    const Packed subnormal = (Packed)(exponent == Packed{});
-    // A subnormal gets the exponent 2^-14 and an implicit one, which the subtraction removes.
-    const Packed rebased = magnitude + (112U << 23U) + (special & (112U << 23U)) + (subnormal & (1U << 23U));
-    Floats value = (Floats)rebased;
-    subtract(value, (Floats)(subnormal & (113U << 23U)));
-    to = (Floats)((Packed)value | ((halves & 0x8000U) << 16U));
-  }
-  DTRAIN_ALWAYS_INLINE static void narrow(Packed& to, const Floats& value) noexcept {
-    using Signed = Vector<std::int32_t, Width>;  // SSE2 compares signed lanes only
-    const Packed bits = (Packed)value;
-    const Packed positive = bits & 0x7fffffffU;
-    const Signed magnitude = (Signed)positive;
-    // Added to a half, a value below 2^-14 leaves its multiple of 2^-24 in the lowest bits.
-    Floats small = (Floats)positive;
-    add(small, Floats{} + 0.5F);
-    Packed half = (positive - (112U << 23U) + 0xfffU + ((positive >> 13U) & 1U)) >> 13U;
-    replace_where(half, (Packed)(magnitude < (113 << 23)), (Packed)small - (126U << 23U));
-    replace_where(half, (Packed)(magnitude >= (143 << 23)), Packed{} + 0x7c00U);
-    replace_where(half, (Packed)(magnitude > (255 << 23)), Packed{} + 0x7e00U);
-    to = half | ((bits & 0x80000000U) >> 16U);
-  }
-};
-
-}  // namespace DTRAIN_NAMESPACE::kernels
-
-// ---- dtrain/kernels/arithmetic/integer_arithmetic.hpp
-
-/// @file
-/// Sums, averages and products of integers.
-
-namespace DTRAIN_NAMESPACE::kernels {
-
-/// The sum modulo 2^bits. `Lane` is unsigned and also serves the signed type.
-template <class Lane, std::size_t Width>
-struct IntegerSum {
-  static constexpr std::size_t bytes = Width;
-  using Partial = Vector<Lane, Width>;
-  using Result = Partial;
-  static constexpr bool averages = false;
-
-  DTRAIN_ALWAYS_INLINE explicit IntegerSum(const KernelArguments& /*nothing varies*/) noexcept {}
-  DTRAIN_ALWAYS_INLINE void start(Partial& partial, const std::byte* from, std::size_t /*source*/) const noexcept {
-    load(partial, from);
-  }
-  DTRAIN_ALWAYS_INLINE void combine(Partial& partial, const std::byte* from, std::size_t /*source*/) const noexcept {
-    Partial value;
-    load(value, from);
-    partial = partial + value;
-  }
-  DTRAIN_ALWAYS_INLINE void finish(Result& result, Partial& partial) const noexcept { result = partial; }
-  DTRAIN_ALWAYS_INLINE void put(std::byte* to, const Result& result) const noexcept { store(to, result); }
-};
-
-/// At any alignment.
-template <class T>
-T element(const std::byte* from) noexcept {
-  T value;
-  std::memcpy(&value, from, sizeof(T));
-  return value;
-}
-
-/// The product modulo 2^bits, one element after the other, because training does not use it.
-template <class Unsigned>
-DTRAIN_OPTIMIZED void integer_product(const KernelArguments& arguments) noexcept {
-  for (std::size_t i = 0; i < arguments.bytes; i += sizeof(Unsigned)) {
-    std::uint64_t product = 1;
-    for (std::size_t rank = 0; rank < arguments.source_count; ++rank) {
-      product *= element<Unsigned>(arguments.sources[rank] + i);
-    }
-    const auto result = static_cast<Unsigned>(product);
-    for (std::size_t target = 0; target < arguments.target_count; ++target) {
-      std::memcpy(arguments.targets[target] + i, &result, sizeof(result));
-    }
-  }
-}
-
-/// The exact sum, which fits `Wide`, divided by KernelArguments::divisor and truncated toward zero.
-template <class Integer, class Wide>
-DTRAIN_OPTIMIZED void integer_average(const KernelArguments& arguments) noexcept {
-  for (std::size_t i = 0; i < arguments.bytes; i += sizeof(Integer)) {
-    Wide sum = 0;
-    for (std::size_t rank = 0; rank < arguments.source_count; ++rank) {
-      sum += element<Integer>(arguments.sources[rank] + i);
-    }
-    const auto result = static_cast<Integer>(sum / static_cast<Wide>(arguments.divisor));
-    for (std::size_t target = 0; target < arguments.target_count; ++target) {
-      std::memcpy(arguments.targets[target] + i, &result, sizeof(result));
-    }
-  }
-}
-
-__extension__ typedef __int128 WideInteger;  // without __extension__, -Wpedantic warns
-
-}  // namespace DTRAIN_NAMESPACE::kernels
-
-// ---- dtrain/kernels/arithmetic/min_max.hpp
-
-/// @file
-/// Minimum and maximum of every element type, by comparing integers.
-
-namespace DTRAIN_NAMESPACE::kernels {
-
-/// Converts elements to keys that are ordered as signed integers. So one loop does min and max, and f16 and bf16 share
-/// it without conversion; the differences are in KernelArguments::key.
-/// - Floats: a negative value has the bits below its sign inverted, so that -0 < +0; NaN is the greatest key. This is
-///   minimum and maximum of IEEE 754-2019.
-/// - Unsigned integers: the highest bit is inverted.
-/// - For min, all keys but NaN's are inverted.
-template <class Lane, std::size_t Width>
-class MinMax {
- public:
-  static constexpr std::size_t bytes = Width;
-  using Partial = Vector<Lane, Width>;
-  using Result = Partial;
-  static constexpr bool averages = false;
-
-  DTRAIN_ALWAYS_INLINE explicit MinMax(const KernelArguments& arguments) noexcept {
-    fill<Lane, Width>(flip_, static_cast<Lane>(arguments.key.flip));
-    fill<Lane, Width>(magnitude_, static_cast<Lane>(arguments.key.magnitude));
-    fill<Lane, Width>(infinity_, static_cast<Lane>(arguments.key.infinity));
-    fill<Lane, Width>(greatest_, static_cast<Lane>(arguments.key.greatest));
-    fill<Lane, Width>(greatest_key_, greatest_key);
-  }
-  DTRAIN_ALWAYS_INLINE void start(Partial& partial, const std::byte* from, std::size_t /*source*/) const noexcept {
-    Partial value;
-    load(value, from);
-    partial = value ^ ((Partial)(value < Partial{}) & magnitude_) ^ flip_;
-    replace_where(partial, (Partial)((value & greatest_key_) > infinity_), greatest_key_);
-  }
-  DTRAIN_ALWAYS_INLINE void combine(Partial& partial, const std::byte* from, std::size_t source) const noexcept {
-    Partial value;
-    start(value, from, source);
-    replace_where(partial, (Partial)(value > partial), value);
-  }
-  DTRAIN_ALWAYS_INLINE void finish(Result& result, Partial& partial) const noexcept {
-    result = partial ^ flip_;
-    result = result ^ ((Partial)(result < Partial{}) & magnitude_);
-    replace_where(result, (Partial)(partial == greatest_key_), greatest_);
-  }
-  DTRAIN_ALWAYS_INLINE void put(std::byte* to, const Result& result) const noexcept { store(to, result); }
-
- private:
-  static constexpr Lane greatest_key = std::numeric_limits<Lane>::max();
-
-  Partial flip_, magnitude_, infinity_, greatest_, greatest_key_;
-};
-
-}  // namespace DTRAIN_NAMESPACE::kernels
-
-// ---- dtrain/kernels/block_loop.hpp
-
-/// @file
-/// Kernel loop: reduces block after block, from every source, through registers, to every target.
-
-namespace DTRAIN_NAMESPACE::kernels {
-
-/// An `Arithmetic` has types Partial and Result, `bytes` (of the elements in one Partial), and
-///   start(Partial&, from, 0)         loads the first source's elements
-///   combine(Partial&, from, k)       combines them with those of source k
-///   finish(Result&, Partial&)        computes the value to store
-///   put(to, Result const&)           stores it
-/// and `averages`. If true, it also has a vector type Beyond, note_beyond(Beyond&, Result const&), which sets bits
-/// where a result is not finite, and Careful, the arithmetic for such results. Twice applies one to twice the bytes.
-/// Its members are named, because g++ 12 leaves an array of vectors in memory.
-template <class Arithmetic>
-class Twice {
- public:
-  static constexpr std::size_t bytes = 2 * Arithmetic::bytes;
-  struct Partial {
-    typename Arithmetic::Partial first, second;
-  };
-  struct Result {
-    typename Arithmetic::Result first, second;
-  };
-  static constexpr bool averages = Arithmetic::averages;
-
-  DTRAIN_ALWAYS_INLINE explicit Twice(const KernelArguments& arguments) noexcept : arithmetic_(arguments) {}
-  DTRAIN_ALWAYS_INLINE void start(Partial& partial, const std::byte* from, std::size_t source) const noexcept {
-    arithmetic_.start(partial.first, from, source);
-    arithmetic_.start(partial.second, from + Arithmetic::bytes, source);
-  }
-  DTRAIN_ALWAYS_INLINE void combine(Partial& partial, const std::byte* from, std::size_t source) const noexcept {
-    arithmetic_.combine(partial.first, from, source);
-    arithmetic_.combine(partial.second, from + Arithmetic::bytes, source);
-  }
-  DTRAIN_ALWAYS_INLINE void finish(Result& result, Partial& partial) const noexcept {
-    arithmetic_.finish(result.first, partial.first);
-    arithmetic_.finish(result.second, partial.second);
-  }
-  template <class Beyond>
-  DTRAIN_ALWAYS_INLINE void note_beyond(Beyond& beyond, const Result& result) const noexcept {
-    arithmetic_.note_beyond(beyond, result.first);
-    arithmetic_.note_beyond(beyond, result.second);
-  }
-  DTRAIN_ALWAYS_INLINE void put(std::byte* to, const Result& result) const noexcept {
-    arithmetic_.put(to, result.first);
-    arithmetic_.put(to + Arithmetic::bytes, result.second);
-  }
-
- private:
-  Arithmetic arithmetic_;
-};
-
-/// The largest block that fits 16 registers: four vectors of partial results.
-template <class Arithmetic>
-using RegisterBlock = std::conditional_t<(sizeof(typename Arithmetic::Partial) > sizeof(typename Arithmetic::Result)),
-                                         Twice<Arithmetic>, Twice<Twice<Arithmetic>>>;
-
-/// Finishes a block of averages, some of which are not finite, because their sum, a source or the average is not. These
-/// become the sum of the sources, each multiplied by the factor first. The result is finite if all sources are finite
-/// and below the largest value by its roundings. Rare, hence a separate function for any processor.
-template <class Careful>
-DTRAIN_OPTIMIZED __attribute__((noinline)) void average_beyond_sum(const KernelArguments& arguments, std::size_t offset,
-                                                                   std::byte* block, std::size_t bytes) noexcept;
-
-/// Reduces whole blocks of an `Inner` arithmetic. Reads all sources of a block before it writes any target, so that a
-/// target may be a source.
-template <class Inner>
-DTRAIN_ALWAYS_INLINE void reduce_blocks(const KernelArguments& arguments) noexcept {
-  using Arithmetic = RegisterBlock<Inner>;
-  static_assert(KernelArguments::granularity % Arithmetic::bytes == 0);
-  const Arithmetic arithmetic(arguments);
-  const std::byte* const* const sources = arguments.sources;
-  const std::size_t source_count = arguments.source_count;
-  std::byte* const* const targets = arguments.targets;
-  std::byte* const* const targets_end = targets + arguments.target_count;
-  for (std::size_t i = 0; i < arguments.bytes; i += Arithmetic::bytes) {
-    typename Arithmetic::Partial partial;
-    arithmetic.start(partial, sources[0] + i, 0);
-    for (std::size_t source = 1; source != source_count; ++source) {
-      arithmetic.combine(partial, sources[source] + i, source);
-    }
-    typename Arithmetic::Result result;
-    arithmetic.finish(result, partial);
-    if constexpr (Arithmetic::averages) {
-      typename Inner::Beyond beyond{};
-      arithmetic.note_beyond(beyond, result);
-      if (__builtin_expect(any<sizeof(beyond)>(beyond), 0)) {
-        std::byte block[Arithmetic::bytes];
-        arithmetic.put(block, result);
-        average_beyond_sum<typename Inner::Careful>(arguments, i, block, Arithmetic::bytes);
-        continue;
-      }
-    }
-    for (std::byte* const* target = targets; target != targets_end; ++target) {
-      arithmetic.put(*target + i, result);
-    }
-  }
-}
-
-template <class Careful>
-void average_beyond_sum(const KernelArguments& arguments, std::size_t offset, std::byte* block,
-                        std::size_t bytes) noexcept {
-  using Lane = typename Careful::Lane;
-  const std::byte* sources[KernelArguments::max_sources];
-  double weights[KernelArguments::max_sources];
-  for (std::size_t source = 0; source < arguments.source_count; ++source) {
-    sources[source] = arguments.sources[source] + offset;
-    weights[source] = arguments.factor;
-  }
-  std::byte careful[KernelArguments::granularity];
-  std::byte* const target = careful;
-  reduce_blocks<Careful>(
-      KernelArguments{sources, arguments.source_count, &target, 1, bytes, 1, 1, weights, arguments.key});
-  for (std::size_t i = 0; i < bytes; i += sizeof(Lane)) {
-    Lane bits = 0;
-    std::memcpy(&bits, block + i, sizeof(Lane));
-    if ((bits & Careful::magnitude) >= Careful::infinity) {
-      std::memcpy(block + i, careful + i, sizeof(Lane));
-    }
-  }
-  for (std::size_t k = 0; k < arguments.target_count; ++k) {
-    std::memcpy(arguments.targets[k] + offset, block, bytes);
-  }
-}
-
-}  // namespace DTRAIN_NAMESPACE::kernels
-
 // ---- dtrain/kernels/copy.hpp
 
 /// @file
@@ -3216,522 +2180,6 @@ DTRAIN_OPTIMIZED inline void copy_bytes(std::byte* to, const std::byte* from, st
 
 }  // namespace DTRAIN_NAMESPACE::kernels
 
-// ---- dtrain/kernels/conversion.hpp
-
-/// @file
-/// Element conversion to wider types and back: 16-bit floats and f32, integers and i64.
-
-namespace DTRAIN_NAMESPACE::kernels {
-
-/// Widens four elements at a time, the last ones padded. `Format` has 16 bytes: Bf16Words, F16Words.
-template <class Format>
-DTRAIN_OPTIMIZED void widen_halves(std::byte* to, const std::byte* from, std::size_t count) noexcept {
-  constexpr std::size_t step = sizeof(typename Format::Floats) / sizeof(float);
-  const auto widen = [](std::byte* target, const std::byte* source) {
-    Vector<std::uint16_t, 2 * step> halves;
-    load(halves, source);
-    typename Format::Floats floats;
-    Format::widen(floats, __builtin_convertvector(halves, typename Format::Packed));
-    store(target, floats);
-  };
-  std::size_t i = 0;
-  for (; i + step <= count; i += step) {
-    widen(to + 4 * i, from + 2 * i);
-  }
-  if (i < count) {
-    std::byte rest[4 * step] = {};
-    std::memcpy(rest, from + 2 * i, 2 * (count - i));
-    widen(rest, rest);
-    std::memcpy(to + 4 * i, rest, 4 * (count - i));
-  }
-}
-
-/// Rounds to nearest even; every NaN becomes the canonical one.
-template <class Format>
-DTRAIN_OPTIMIZED void narrow_floats(std::byte* to, const std::byte* from, std::size_t count) noexcept {
-  constexpr std::size_t step = sizeof(typename Format::Floats) / sizeof(float);
-  const auto narrow = [](std::byte* target, const std::byte* source) {
-    typename Format::Floats floats;
-    load(floats, source);
-    make_nan_canonical<float, sizeof(floats)>(floats);
-    typename Format::Packed words;
-    Format::narrow(words, floats);
-    const auto halves = __builtin_convertvector(words, Vector<std::uint16_t, 2 * step>);
-    store(target, halves);
-  };
-  std::size_t i = 0;
-  for (; i + step <= count; i += step) {
-    narrow(to + 2 * i, from + 4 * i);
-  }
-  if (i < count) {
-    std::byte rest[4 * step] = {};
-    std::memcpy(rest, from + 4 * i, 4 * (count - i));
-    narrow(rest, rest);
-    std::memcpy(to + 2 * i, rest, 2 * (count - i));
-  }
-}
-
-template <class To, class From>
-DTRAIN_OPTIMIZED void convert_integers(std::byte* to, const std::byte* from, std::size_t count) noexcept {
-  for (std::size_t i = 0; i < count; ++i) {
-    From value;
-    std::memcpy(&value, from + i * sizeof(From), sizeof(From));
-    const auto converted = static_cast<To>(value);
-    std::memcpy(to + i * sizeof(To), &converted, sizeof(To));
-  }
-}
-
-/// Converts `count` elements at any alignment.
-/// - f16 and bf16 to f32, i32 and u8 to i64: exact.
-/// - f32 to f16 and bf16: rounded to nearest even. i64 to i32 and u8: modulo 2^bits.
-/// - Equal types: copied. No other pair is allowed.
-/// Requires: `to` and `from` are disjoint; the floating-point environment is the default one.
-inline void convert(DType from_type, const std::byte* from, DType to_type, std::byte* to, std::size_t count) noexcept {
-  if (from_type == to_type) {
-    copy_bytes(to, from, count * size_bytes(to_type));
-  } else if (from_type == DType::f16) {
-    widen_halves<F16Words<16>>(to, from, count);
-  } else if (from_type == DType::bf16) {
-    widen_halves<Bf16Words<16>>(to, from, count);
-  } else if (from_type == DType::i32) {
-    convert_integers<std::int64_t, std::int32_t>(to, from, count);
-  } else if (from_type == DType::u8) {
-    convert_integers<std::int64_t, std::uint8_t>(to, from, count);
-  } else if (to_type == DType::f16) {
-    narrow_floats<F16Words<16>>(to, from, count);
-  } else if (to_type == DType::bf16) {
-    narrow_floats<Bf16Words<16>>(to, from, count);
-  } else if (to_type == DType::i32) {
-    convert_integers<std::int32_t, std::int64_t>(to, from, count);
-  } else {
-    convert_integers<std::uint8_t, std::int64_t>(to, from, count);
-  }
-}
-
-}  // namespace DTRAIN_NAMESPACE::kernels
-
-// ---- dtrain/kernels/instruction_sets/avx2.hpp
-
-/// @file
-/// Kernels for AVX2 and F16C: the common dtypes and operations; others are the baseline's.
-
-namespace DTRAIN_NAMESPACE::kernels {
-
-#if DTRAIN_X86_64
-/// A separate function with an explicit target, so that it is not inlined into code for lesser processors.
-template <class Arithmetic>
-DTRAIN_OPTIMIZED __attribute__((target("avx2,f16c"))) void avx2_kernel(const KernelArguments& arguments) noexcept {
-  reduce_blocks<Arithmetic>(arguments);
-}
-
-/// Sum (Add), average (Average) or weighted sum (AddWeighted) of a floating-point type; null for integers.
-template <class Operation>
-Kernel avx2_float_kernel(DType dtype) noexcept {
-  switch (dtype) {
-    case DType::f64: return &avx2_kernel<FloatArithmetic<double, 32, Operation>>;
-    case DType::f32: return &avx2_kernel<FloatArithmetic<float, 32, Operation>>;
-    case DType::f16: return &avx2_kernel<HalfArithmetic<F16Native, OfF16<Operation>>>;
-    case DType::bf16: return &avx2_kernel<HalfArithmetic<Bf16Words<32>, Operation>>;
-    default: return nullptr;
-  }
-}
-
-/// Null if the baseline's is as fast.
-inline Kernel avx2_kernel_for(DType dtype, ReduceOp op) noexcept {
-  switch (op) {
-    case ReduceOp::sum: return avx2_float_kernel<Add>(dtype);
-    case ReduceOp::average: return avx2_float_kernel<Average>(dtype);
-    case ReduceOp::product: return nullptr;
-    default: break;
-  }
-  switch (size_bytes(dtype)) {
-    case 8: return &avx2_kernel<MinMax<std::int64_t, 32>>;
-    case 4: return &avx2_kernel<MinMax<std::int32_t, 32>>;
-    case 2: return &avx2_kernel<MinMax<std::int16_t, 32>>;
-    default: return nullptr;
-  }
-}
-#else
-template <class Operation>
-Kernel avx2_float_kernel(DType /*dtype*/) noexcept {
-  return nullptr;
-}
-inline Kernel avx2_kernel_for(DType /*dtype*/, ReduceOp /*op*/) noexcept {
-  return nullptr;
-}
-#endif
-
-}  // namespace DTRAIN_NAMESPACE::kernels
-
-// ---- dtrain/kernels/instruction_sets/baseline.hpp
-
-/// @file
-/// Kernels for any processor: 16-byte vectors, which every 64-bit processor supports.
-
-namespace DTRAIN_NAMESPACE::kernels {
-
-template <class Arithmetic>
-DTRAIN_OPTIMIZED void baseline_kernel(const KernelArguments& arguments) noexcept {
-  reduce_blocks<Arithmetic>(arguments);
-}
-
-/// Sum (Add), average (Average), weighted sum (AddWeighted) or product (Multiply) of a floating-point type; null for
-/// integers.
-template <class Operation>
-Kernel baseline_float_kernel(DType dtype) noexcept {
-  switch (dtype) {
-    case DType::f64: return &baseline_kernel<FloatArithmetic<double, 16, Operation>>;
-    case DType::f32: return &baseline_kernel<FloatArithmetic<float, 16, Operation>>;
-    case DType::f16: return &baseline_kernel<HalfArithmetic<F16Words<16>, OfF16<Operation>>>;
-    case DType::bf16: return &baseline_kernel<HalfArithmetic<Bf16Words<16>, Operation>>;
-    default: return nullptr;
-  }
-}
-
-inline Kernel baseline_min_max_kernel(DType dtype) noexcept {
-  switch (size_bytes(dtype)) {
-    case 8: return &baseline_kernel<MinMax<std::int64_t, 16>>;
-    case 4: return &baseline_kernel<MinMax<std::int32_t, 16>>;
-    case 2: return &baseline_kernel<MinMax<std::int16_t, 16>>;
-    default: return &baseline_kernel<MinMax<std::int8_t, 16>>;
-  }
-}
-
-/// Sum, product or average of an integer type; null for others.
-inline Kernel baseline_integer_kernel(DType dtype, ReduceOp op) noexcept {
-  switch (dtype) {
-    case DType::i64:
-      return op == ReduceOp::sum       ? &baseline_kernel<IntegerSum<std::uint64_t, 16>>
-             : op == ReduceOp::product ? &integer_product<std::uint64_t>
-                                       : &integer_average<std::int64_t, WideInteger>;
-    case DType::i32:
-      return op == ReduceOp::sum       ? &baseline_kernel<IntegerSum<std::uint32_t, 16>>
-             : op == ReduceOp::product ? &integer_product<std::uint32_t>
-                                       : &integer_average<std::int32_t, std::int64_t>;
-    case DType::u8:
-      return op == ReduceOp::sum       ? &baseline_kernel<IntegerSum<std::uint8_t, 16>>
-             : op == ReduceOp::product ? &integer_product<std::uint8_t>
-                                       : &integer_average<std::uint8_t, std::uint32_t>;
-    case DType::f64:
-    case DType::f32:
-    case DType::f16:
-    case DType::bf16:
-    case DType::f8e4m3:
-    case DType::f8e5m2: break;
-  }
-  return nullptr;
-}
-
-/// Of the types that are reduced.
-constexpr bool is_float(DType dtype) noexcept {
-  return dtype == DType::f64 || dtype == DType::f32 || dtype == DType::f16 || dtype == DType::bf16;
-}
-
-/// Never null for a type that is reduced.
-inline Kernel baseline_kernel_for(DType dtype, ReduceOp op) noexcept {
-  if (op == ReduceOp::min || op == ReduceOp::max) {
-    return baseline_min_max_kernel(dtype);
-  }
-  if (!is_float(dtype)) {
-    return baseline_integer_kernel(dtype, op);
-  }
-  return op == ReduceOp::product   ? baseline_float_kernel<Multiply>(dtype)
-         : op == ReduceOp::average ? baseline_float_kernel<Average>(dtype)
-                                   : baseline_float_kernel<Add>(dtype);
-}
-
-}  // namespace DTRAIN_NAMESPACE::kernels
-
-// ---- dtrain/kernels/reduction.hpp
-
-/// @file
-/// Reduction: combines the elements of many ranks in host memory, in rank order, with equal bits on every processor.
-
-namespace DTRAIN_NAMESPACE::kernels {
-
-/// `sources[0][i] op sources[1][i] op ...`, evaluated from the left, stored to every target. Supports every operation
-/// for every element type but the 8-bit floats:
-///
-/// - f64, f32: one rounding for each step. An average is the sum times the rounded 1 / sources. If that is not finite,
-///   it is the sum of the elements, each multiplied by 1 / sources first. So an average of finite elements is finite,
-///   up to roundings.
-/// - f16, bf16: the same in f32, then rounded once to nearest even; beyond the largest finite value, to infinity.
-/// - min, max of these: a NaN on any rank gives NaN, and -0 < +0 (minimum and maximum of IEEE 754-2019).
-/// - NaN results have the bits of the positive quiet NaN without payload.
-/// - i64, i32, u8: sum and product modulo 2^bits; an average is the exact sum divided, truncated toward zero.
-/// - One source is copied, and a NaN keeps its bits; after over(), it is divided.
-///
-/// Compiler flags of the including program and settings of the calling thread change no bit: neither -ffast-math and
-/// -mfma, nor flushed subnormals or another rounding, which the call sets to the default meanwhile.
-class Reduction {
- public:
-  static constexpr std::size_t max_sources = KernelArguments::max_sources;
-
-  /// Requires: `dtype` is no 8-bit float; this machine supports `isa`.
-  static Reduction of(DType dtype, ReduceOp op, Isa isa = best_isa()) noexcept {
-    const Kernel kernel = isa == Isa::avx2 ? avx2_kernel_for(dtype, op) : nullptr;
-    return Reduction(dtype, op, kernel != nullptr ? kernel : baseline_kernel_for(dtype, op));
-  }
-
-  /// The same for sources that stand for `ranks` ranks: an average divides by `ranks`, not by the number of sources.
-  /// Other operations do not divide. For the last combination of a chain of partial sums:
-  /// - f64, f32: times the rounded 1 / ranks; f16, bf16: so in f32, then rounded once;
-  /// - integers: this combination's exact sum, divided and truncated toward zero; earlier partial sums were modulo
-  ///   2^bits.
-  /// @param ranks at least 1
-  [[nodiscard]] Reduction over(std::size_t ranks) const noexcept {
-    Reduction divided = *this;
-    divided.divisor_ = op_ == ReduceOp::average ? ranks : 0;
-    return divided;
-  }
-
-  /// The sum of the sources, each multiplied by its weight from the call. f64, f32: one rounding for each product and
-  /// each sum; f16, bf16: the same in f32, then rounded once. For averages whose partial sums are no larger than the
-  /// elements. Requires: `dtype` is a float of 16 bits or more.
-  static Reduction weighted_sum(DType dtype, Isa isa = best_isa()) noexcept {
-    const Kernel kernel = isa == Isa::avx2 ? avx2_float_kernel<AddWeighted>(dtype) : nullptr;
-    return Reduction(dtype, ReduceOp::sum, kernel != nullptr ? kernel : baseline_float_kernel<AddWeighted>(dtype));
-  }
-
-  /// Reduces `count` elements of 1 to max_sources sources at any alignment. A target is one of the sources (the same
-  /// address) or disjoint from all of them. Blocking: no longer than the reduction takes. Threads: any; a Reduction is
-  /// a value without state. @param weights of a weighted sum: one for each source; rounded to f32, except for f64
-  void operator()(std::span<const std::byte* const> sources, std::span<std::byte* const> targets, std::size_t count,
-                  const double* weights = nullptr) const noexcept {
-    const std::size_t bytes = count * size_bytes(dtype_);
-    if (sources.empty() || targets.empty() || bytes == 0) {
-      return;
-    }
-    if (sources.size() == 1 && divisor_ == 0 && weights == nullptr) {
-      for (std::byte* const target : targets) {
-        if (target != sources[0]) {
-          copy_bytes(target, sources[0], bytes);
-        }
-      }
-      return;
-    }
-    const DefaultFloatEnvironment environment;
-    const std::size_t whole = bytes - bytes % KernelArguments::granularity;
-    KernelArguments arguments{
-        sources.data(), sources.size(), targets.data(), targets.size(), whole, 1, 1, weights, key_};
-    if (op_ == ReduceOp::average) {
-      arguments.divisor = divisor_ != 0 ? divisor_ : sources.size();
-      arguments.factor = reciprocal(arguments.divisor);
-    }
-    if (whole > 0) {
-      kernel_(arguments);
-    }
-    if (whole < bytes) {
-      reduce_rest(kernel_, arguments, bytes - whole);
-    }
-  }
-
- private:
-  /// Reduces the bytes after the last whole multiple of the granularity, padded with zeros: by the same instructions,
-  /// and without such code in every kernel. A separate function, because its memory is needed only here.
-  __attribute__((noinline)) static void reduce_rest(Kernel kernel, KernelArguments arguments,
-                                                    std::size_t bytes) noexcept {
-    std::byte padded[max_sources][KernelArguments::granularity];
-    const std::byte* sources[max_sources];
-    for (std::size_t source = 0; source < arguments.source_count; ++source) {
-      std::memcpy(padded[source], arguments.sources[source] + arguments.bytes, bytes);
-      std::memset(padded[source] + bytes, 0, KernelArguments::granularity - bytes);
-      sources[source] = padded[source];
-    }
-    const std::size_t begin = arguments.bytes;
-    std::byte* const* const targets = arguments.targets;
-    const std::size_t target_count = arguments.target_count;
-    std::byte* const result = padded[0];
-    arguments.sources = sources;
-    arguments.targets = &result;
-    arguments.target_count = 1;
-    arguments.bytes = KernelArguments::granularity;
-    kernel(arguments);
-    for (std::size_t target = 0; target < target_count; ++target) {
-      std::memcpy(targets[target] + begin, result, bytes);
-    }
-  }
-
-  Reduction(DType dtype, ReduceOp op, Kernel kernel) noexcept
-      : kernel_(kernel), key_(key_bits(dtype, op == ReduceOp::min)), dtype_(dtype), op_(op) {}
-
-  Kernel kernel_;
-  KeyBits key_;
-  DType dtype_;
-  ReduceOp op_;
-  std::size_t divisor_ = 0;  ///< 0: the number of sources
-};
-
-}  // namespace DTRAIN_NAMESPACE::kernels
-
-// ---- dtrain/kernels/partial_reduction.hpp
-
-/// @file
-/// Partial reduction: one rank's step of a reduction that passes partial results from rank to rank.
-
-namespace DTRAIN_NAMESPACE::kernels {
-
-/// Type of partial results.
-constexpr DType partial_type(DType dtype, ReduceOp op, Accumulate accumulate) noexcept {
-  const bool half = dtype == DType::f16 || dtype == DType::bf16;
-  if (half && accumulate == Accumulate::f32 && op != ReduceOp::min && op != ReduceOp::max) {
-    return DType::f32;
-  }
-  return op == ReduceOp::average && (dtype == DType::i32 || dtype == DType::u8) ? DType::i64 : dtype;
-}
-
-/// Combines operands to a partial result, or in the last step to the result, of the elements' type. An operand is a
-/// contribution (the elements of one rank, unchanged) or a partial result of other ranks, of type().
-///
-/// - Average of floats: each contribution is multiplied by the rounded 1 / ranks when it is first combined. Hence, up
-///   to roundings, no partial result is larger than the largest contribution. Each product and each sum is rounded
-///   once; for 16-bit floats this rounds to f32, and the combination is rounded once to type().
-/// - Average of i32 and u8: partial results are 64-bit sums; the result is the exact sum divided, truncated toward
-///   zero. Of i64: partial results are modulo 2^64, and the last combination's exact sum is divided.
-/// - All else: as kernels::Reduction, rounded or taken modulo 2^bits to type() by every combination.
-///
-/// Threads: any; a value without state.
-class PartialReduction {
- public:
-  /// A contribution, or a partial result.
-  struct Operand {
-    const std::byte* data;
-    bool is_partial;
-  };
-
-  /// @param ranks number of contributions in all
-  PartialReduction(DType dtype, ReduceOp op, int ranks, Accumulate accumulate) noexcept
-      : dtype_(dtype),
-        op_(op),
-        type_(partial_type(dtype, op, accumulate)),
-        weighs_(op == ReduceOp::average && is_float(dtype)),
-        combine_(weighs_ ? Reduction::weighted_sum(type_)
-                         : Reduction::of(type_, op == ReduceOp::average ? ReduceOp::sum : op)),
-        last_(weighs_ ? combine_ : Reduction::of(type_, op).over(static_cast<std::size_t>(ranks))),
-        weight_(reciprocal_of(ranks)) {}
-
-  /// Type of partial results.
-  DType type() const noexcept { return type_; }
-  bool widens() const noexcept { return type_ != dtype_; }
-
-  /// Place for `count` contributions within memory for `count` partial results, so that they can be combined in place.
-  std::byte* contributions_in(std::byte* memory, std::size_t count) const noexcept {
-    return memory + count * (size_bytes(type_) - size_bytes(dtype_));
-  }
-
-  /// Combines two or more sources, from the left, to a partial result, or to the result if `last`. `target` is disjoint
-  /// from all sources, or is one of them: a partial result, or contributions at contributions_in(target).
-  void operator()(std::span<const Operand> sources, std::byte* target, std::size_t count, bool last) const noexcept {
-    if (widens() || sources.size() > max_at_once) {
-      combine_in_blocks(
-          sources.size(), [&](std::size_t k) { return sources[k]; }, target, count, last);
-      return;
-    }
-    std::array<const std::byte*, max_at_once> data{};
-    std::array<double, max_at_once> weights{};
-    for (std::size_t k = 0; k < sources.size(); ++k) {
-      data[k] = sources[k].data;
-      weights[k] = weight_of(sources[k]);
-    }
-    (last ? last_ : combine_)(std::span(data).first(sources.size()), std::span(&target, 1), count,
-                              weighs_ ? weights.data() : nullptr);
-  }
-
-  /// Combines the contributions of all ranks, in rank order, to the result: in one pass, as Reduction does, if there
-  /// are at most Reduction::max_sources.
-  void all(std::span<const std::byte* const> contributions, std::byte* target, std::size_t count) const noexcept {
-    if (contributions.size() <= Reduction::max_sources) {
-      Reduction::of(dtype_, op_)(contributions, std::span(&target, 1), count);
-      return;
-    }
-    combine_in_blocks(
-        contributions.size(),
-        [&](std::size_t k) {
-          return Operand{contributions[k], false};
-        },
-        target, count, true);
-  }
-
-  /// Converts one contribution to a partial result, for algorithms that combine by plain sums (or by the operation, if
-  /// it is no average). `to` is `from`, if widens() is false, or disjoint.
-  void begin(const std::byte* from, std::byte* to, std::size_t count) const noexcept {
-    const DefaultFloatEnvironment environment;
-    if (widens() || (to != from && !weighs_)) {
-      convert(dtype_, from, type_, to, count);
-    }
-    if (weighs_) {
-      const std::byte* const contribution = widens() ? to : from;
-      combine_(std::span(&contribution, 1), std::span(&to, 1), count, &weight_);
-    }
-  }
-
-  /// Converts the last partial result to the result. `to` is `from`, if widens() is false, or disjoint.
-  void end(std::byte* from, std::byte* to, std::size_t count) const noexcept {
-    const DefaultFloatEnvironment environment;
-    if (!weighs_) {
-      const std::byte* const sum = from;
-      last_(std::span(&sum, 1), std::span(&from, 1), count);  // divides an average of integers, keeps all else
-    }
-    if (widens() || to != from) {
-      convert(type_, from, dtype_, to, count);
-    }
-  }
-
- private:
-  static constexpr std::size_t max_at_once = 3;
-  static constexpr std::size_t block = 512;  ///< elements, few enough to stay in the cache
-
-  static double reciprocal_of(int ranks) noexcept {
-    const DefaultFloatEnvironment environment;
-    return reciprocal(static_cast<std::size_t>(ranks));
-  }
-
-  double weight_of(const Operand& source) const noexcept { return source.is_partial ? 1 : weight_; }
-
-  /// Block after block in type(): reads a block before writing it, and no write reaches a later block.
-  template <class SourceAt>
-  void combine_in_blocks(std::size_t sources, SourceAt source_at, std::byte* target, std::size_t count,
-                         bool last) const noexcept {
-    const DefaultFloatEnvironment environment;
-    alignas(64) std::byte sum[block * 8];
-    alignas(64) std::byte widened[block * 8];
-    const std::size_t target_width = size_bytes(last ? dtype_ : type_);
-    for (std::size_t begin = 0; begin < count; begin += block) {
-      const std::size_t length = std::min(block, count - begin);
-      const auto elements = [&](const Operand& source, std::byte* memory) {
-        const std::byte* const from = source.data + begin * size_bytes(source.is_partial ? type_ : dtype_);
-        if (source.is_partial || !widens()) {
-          return from;
-        }
-        convert(dtype_, from, type_, memory, length);
-        return static_cast<const std::byte*>(memory);
-      };
-      std::array<const std::byte*, 2> data{elements(source_at(0), sum), nullptr};
-      std::array<double, 2> weights{weight_of(source_at(0)), 1};
-      for (std::size_t k = 1; k < sources; ++k) {
-        data[1] = elements(source_at(k), widened);
-        weights[1] = weight_of(source_at(k));
-        std::byte* const partial = sum;
-        (last && k + 1 == sources ? last_ : combine_)(data, std::span(&partial, 1), length,
-                                                      weighs_ ? weights.data() : nullptr);
-        data[0] = sum;
-        weights[0] = 1;
-      }
-      convert(type_, sum, last ? dtype_ : type_, target + begin * target_width, length);
-    }
-  }
-
-  DType dtype_;
-  ReduceOp op_;
-  DType type_;
-  bool weighs_;
-  Reduction combine_;
-  Reduction last_;
-  double weight_;
-};
-
-}  // namespace DTRAIN_NAMESPACE::kernels
-
 // ---- dtrain/async/blocked_signals.hpp
 
 /// @file
@@ -3743,14 +2191,7 @@ namespace DTRAIN_NAMESPACE::async {
 /// affect the program's handlers and signalfds.
 class BlockedSignals {
  public:
-  BlockedSignals() {
-    sigset_t all;
-    static_cast<void>(::sigfillset(&all));
-    const int error = ::pthread_sigmask(SIG_SETMASK, &all, &before_);
-    if (error != 0) {
-      throw_posix(error, "blocking signals to start a thread");
-    }
-  }
+  BlockedSignals();
   BlockedSignals(const BlockedSignals&) = delete;
   BlockedSignals& operator=(const BlockedSignals&) = delete;
   ~BlockedSignals() { static_cast<void>(::pthread_sigmask(SIG_SETMASK, &before_, nullptr)); }
@@ -3869,11 +2310,7 @@ class PostedFunction {
 /// Threads: push, wake and close from any thread; the rest from the loop's.
 class PostQueue {
  public:
-  PostQueue() : wakeup_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-    if (!wakeup_) {
-      throw errno_error("creating an eventfd", "raise the limit of open files (ulimit -n)");
-    }
-  }
+  PostQueue();
 
   int descriptor() const noexcept { return wakeup_.get(); }
 
@@ -3902,46 +2339,17 @@ class PostQueue {
   }
 
   /// Makes the eventfd readable.
-  void wake() noexcept {
-    const std::uint64_t one = 1;
-    while (::write(wakeup_.get(), &one, sizeof one) < 0 && errno == EINTR) {
-    }
-  }
+  void wake() noexcept;
 
   /// Makes the eventfd unreadable and runs the functions pushed so far. An exception of a function leaves at once; the
   /// rest stays for the next call.
-  void run_all() {
-    std::uint64_t count = 0;
-    while (::read(wakeup_.get(), &count, sizeof count) < 0 && errno == EINTR) {
-    }
-    {
-      const std::lock_guard lock(mutex_);
-      while (!items_.empty()) {
-        taken_.push_back(std::move(items_.front()));
-        items_.pop_front();
-      }
-    }
-    for (std::size_t left = taken_.size(); left > 0; --left) {
-      const std::unique_ptr<PostedFunction> item = std::move(taken_.front());
-      taken_.pop_front();
-      item->run();
-    }
-  }
+  void run_all();
 
   /// Whether an exception left functions behind.
   bool unfinished() const noexcept { return !taken_.empty(); }
 
   /// Refuses functions from now on and destroys those not yet run.
-  void close() noexcept {
-    std::deque<std::unique_ptr<PostedFunction>> dropped;
-    {
-      const std::lock_guard lock(mutex_);
-      closed_ = true;
-      dropped.swap(items_);
-    }
-    dropped.clear();
-    taken_.clear();
-  }
+  void close() noexcept;
 
  private:
   Descriptor wakeup_;
@@ -3976,31 +2384,10 @@ class TimerHeap {
   std::size_t size() const noexcept { return heap_.size(); }
 
   /// Adds a timer that is in no heap.
-  void insert(TimerNode& timer, Deadline deadline) {
-    heap_.push_back(&timer);
-    timer.instant = deadline.instant();
-    timer.sequence = next_sequence_++;
-    sift_up(heap_.size() - 1, timer);
-  }
+  void insert(TimerNode& timer, Deadline deadline);
 
   /// Removes a timer; no effect on one that is not in the heap.
-  void remove(TimerNode& timer) noexcept {
-    if (timer.index == TimerNode::not_in_heap) {
-      return;
-    }
-    const std::size_t hole = timer.index;
-    timer.index = TimerNode::not_in_heap;
-    TimerNode& last = *heap_.back();
-    heap_.pop_back();
-    if (hole == heap_.size()) {
-      return;  // it was the last one itself
-    }
-    if (hole > 0 && before(last, *heap_[parent_of(hole)])) {
-      sift_up(hole, last);
-    } else {
-      sift_down(hole, last);
-    }
-  }
+  void remove(TimerNode& timer) noexcept;
 
   /// The earliest timer, or nullptr.
   TimerNode* earliest() const noexcept { return heap_.empty() ? nullptr : heap_.front(); }
@@ -4017,27 +2404,9 @@ class TimerHeap {
     timer.index = index;
   }
 
-  void sift_up(std::size_t index, TimerNode& timer) noexcept {
-    while (index > 0 && before(timer, *heap_[parent_of(index)])) {
-      put(index, *heap_[parent_of(index)]);
-      index = parent_of(index);
-    }
-    put(index, timer);
-  }
+  void sift_up(std::size_t index, TimerNode& timer) noexcept;
 
-  void sift_down(std::size_t index, TimerNode& timer) noexcept {
-    for (std::size_t child = 2 * index + 1; child < heap_.size(); child = 2 * index + 1) {
-      if (child + 1 < heap_.size() && before(*heap_[child + 1], *heap_[child])) {
-        ++child;
-      }
-      if (!before(*heap_[child], timer)) {
-        break;
-      }
-      put(index, *heap_[child]);
-      index = child;
-    }
-    put(index, timer);
-  }
+  void sift_down(std::size_t index, TimerNode& timer) noexcept;
 
   std::vector<TimerNode*> heap_;
   std::uint64_t next_sequence_ = 0;
@@ -4085,76 +2454,19 @@ enum class Interest : std::uint8_t { read = 1, write };
 class Poller {
  public:
   /// Watches `wakeup` for reading for the poller's lifetime.
-  explicit Poller(int wakeup) : epoll_(::epoll_create1(EPOLL_CLOEXEC)) {
-    if (!epoll_) {
-      throw errno_error("creating an epoll set", "raise the limit of open files (ulimit -n)");
-    }
-    epoll_event event{};
-    event.events = EPOLLIN;
-    event.data.u64 = wakeup_tag;
-    if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, wakeup, &event) != 0) {
-      throw_errno("adding the wake-up descriptor to an epoll set");
-    }
-  }
+  explicit Poller(int wakeup);
 
   /// Registers a waiter for a descriptor.
   /// @throws Error (posix) if epoll refuses it: a regular file (EPERM), a closed descriptor (EBADF).
-  void add(Waiter& waiter, int descriptor, Interest interest) {
-    if (descriptor < 0) {
-      throw_posix(EBADF, "waiting for a descriptor that is not open");
-    }
-    const auto index = static_cast<std::size_t>(descriptor);
-    if (index >= entries_.size()) {
-      entries_.resize(index + 1 + index / 2);
-    }
-    if (!entries_[index]) {
-      entries_[index] = std::make_unique<DescriptorWaiters>();
-    }
-    DescriptorWaiters& entry = *entries_[index];
-    (interest == Interest::read ? entry.readers : entry.writers).push_back(waiter);
-    if (!apply(descriptor, entry, true)) {
-      const int reason = errno;
-      waiter.unlink();
-      apply(descriptor, entry, false);
-      throw_posix(reason, "waiting for descriptor {}", {descriptor});
-    }
-    waiter.descriptor = descriptor;
-  }
+  void add(Waiter& waiter, int descriptor, Interest interest);
 
   /// Removes a waiter; one that waits for no descriptor stays as it is.
-  void remove(Waiter& waiter) noexcept {
-    if (waiter.descriptor < 0) {
-      return;
-    }
-    waiter.unlink();
-    const int descriptor = std::exchange(waiter.descriptor, -1);
-    apply(descriptor, *entries_[static_cast<std::size_t>(descriptor)], false);
-  }
+  void remove(Waiter& waiter) noexcept;
 
   /// Waits up to `timeout_ms` (-1: without end) and calls `wake(Waiter&)` for each whose descriptor is ready; they are
   /// removed by then. Returns whether the wake-up descriptor is readable.
   template <class Wake>
-  bool poll(int timeout_ms, Wake wake) {
-    std::array<epoll_event, 64> events;
-    const int count = ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), timeout_ms);
-    if (count < 0 && errno != EINTR) {
-      throw_errno("waiting for events");
-    }
-    bool woken = false;
-    for (std::size_t i = 0; count > 0 && i < static_cast<std::size_t>(count); ++i) {
-      const std::uint64_t tag = events[i].data.u64;
-      if (tag == wakeup_tag) {
-        woken = true;
-        continue;
-      }
-      const auto descriptor = static_cast<int>(tag & 0xffffffffU);
-      DescriptorWaiters& entry = *entries_[static_cast<std::size_t>(descriptor)];
-      if (entry.generation == static_cast<std::uint32_t>(tag >> 32)) {
-        dispatch(descriptor, entry, events[i].events, wake);
-      }
-    }
-    return woken;
-  }
+  bool poll(int timeout_ms, Wake wake);
 
   /// Number of descriptors with waiters.
   std::size_t registered_count() const noexcept { return registered_count_; }
@@ -4170,62 +2482,17 @@ class Poller {
   };
 
   template <class Wake>
-  void dispatch(int descriptor, DescriptorWaiters& entry, std::uint32_t events, Wake& wake) {
-    const bool failed = (events & (EPOLLERR | EPOLLHUP)) != 0;
-    if (failed || (events & (EPOLLIN | EPOLLRDHUP)) != 0) {
-      wake_all(entry.readers, wake);
-    }
-    if (failed || (events & EPOLLOUT) != 0) {
-      wake_all(entry.writers, wake);
-    }
-    apply(descriptor, entry, false);
-  }
+  void dispatch(int descriptor, DescriptorWaiters& entry, std::uint32_t events, Wake& wake);
 
   template <class Wake>
-  static void wake_all(IntrusiveList<Waiter>& waiters, Wake& wake) {
-    while (Waiter* waiter = waiters.pop_front()) {
-      waiter->descriptor = -1;
-      wake(*waiter);
-    }
-  }
+  static void wake_all(IntrusiveList<Waiter>& waiters, Wake& wake);
 
   /// Updates the epoll set to the entry's waiters. `fresh`: the number may be a new file since the last call, so the
   /// system is called even if nothing seems to change.
-  bool apply(int descriptor, DescriptorWaiters& entry, bool fresh) noexcept {
-    const std::uint32_t wanted = (entry.readers.empty() ? 0U : std::uint32_t{EPOLLIN} | std::uint32_t{EPOLLRDHUP}) |
-                                 (entry.writers.empty() ? 0U : std::uint32_t{EPOLLOUT});
-    if (wanted == entry.registered && !fresh) {
-      return true;
-    }
-    int result = 0;
-    if (wanted == 0) {
-      // A failure means that it was closed meanwhile, which has taken it out of the set.
-      static_cast<void>(control(EPOLL_CTL_DEL, descriptor, entry, 0));
-    } else {
-      const bool anew = entry.registered == 0;
-      result = control(anew ? EPOLL_CTL_ADD : EPOLL_CTL_MOD, descriptor, entry, wanted);
-      if (result != 0 && errno == ENOENT) {
-        result = control(EPOLL_CTL_ADD, descriptor, entry, wanted);  // closed and opened again meanwhile
-      } else if (result != 0 && errno == EEXIST) {
-        result = control(EPOLL_CTL_MOD, descriptor, entry, wanted);
-      }
-    }
-    const std::uint32_t now = result == 0 ? wanted : 0;
-    if ((now != 0) != (entry.registered != 0)) {
-      now != 0 ? ++registered_count_ : --registered_count_;
-    }
-    entry.registered = now;
-    return result == 0;
-  }
+  bool apply(int descriptor, DescriptorWaiters& entry, bool fresh) noexcept;
 
   /// One change of the epoll set; an added file gets a generation of its own.
-  int control(int operation, int descriptor, DescriptorWaiters& entry, std::uint32_t wanted) noexcept {
-    entry.generation += operation == EPOLL_CTL_ADD ? 1 : 0;
-    epoll_event event{};
-    event.events = wanted;
-    event.data.u64 = (std::uint64_t{entry.generation} << 32) | static_cast<std::uint32_t>(descriptor);
-    return ::epoll_ctl(epoll_.get(), operation, descriptor, &event);
-  }
+  int control(int operation, int descriptor, DescriptorWaiters& entry, std::uint32_t wanted) noexcept;
 
   Descriptor epoll_;
   std::vector<std::unique_ptr<DescriptorWaiters>> entries_;
@@ -4244,15 +2511,7 @@ namespace DTRAIN_NAMESPACE::async {
 /// Runs `main()` on a new thread with all signals blocked, so that the program's handlers run in the program's threads.
 /// @param what names the thread in the error: "a channel's thread"
 /// @throws Error (posix) if the system cannot start a thread
-template <class Main>
-std::jthread start_thread(const std::string& what, Main main) {
-  const BlockedSignals blocked;
-  try {
-    return std::jthread(std::move(main));
-  } catch (const std::system_error& failure) {
-    throw Error(failure.code(), format_text("starting {}: {}{}", {what, failure.what(), limit_hint(ENOMEM)}));
-  }
-}
+std::jthread start_thread(std::string_view what, std::function<void()> main);
 
 }  // namespace DTRAIN_NAMESPACE::async
 
@@ -4528,21 +2787,7 @@ class TaskRecord : public ListNode {
       : task(std::move(coroutine)), on_exception(std::move(handler)), on_destroyed(std::move(destroyed_handler)) {}
 
   /// Destroys the coroutine, then the record if it has no owner, then calls on_destroyed.
-  void end() noexcept {
-    unlink();
-    start.unlink();
-    ending = true;
-    task.destroy();
-    ending = false;
-    destroyed = true;
-    const DestroyedHandler handler = std::move(on_destroyed);
-    if (!owned) {
-      delete this;
-    }
-    if (handler) {
-      handler();
-    }
-  }
+  void end() noexcept;
 
   Task<void> task;
   ExceptionHandler on_exception;
@@ -4577,33 +2822,10 @@ class TaskHandle {
   bool done() const noexcept { return record_ == nullptr || record_->destroyed; }
 
   /// Destroys the task now; no effect on one that is done.
-  void cancel() noexcept {
-    TaskRecord* record = std::exchange(record_, nullptr);
-    if (record == nullptr) {
-      return;
-    }
-    if (record->destroyed) {
-      delete record;
-      return;
-    }
-    record->owned = false;
-    if (record->ending || record->running) {
-      record->abandoned = true;  // the task itself is the caller; the scheduler ends it when it suspends
-    } else {
-      record->end();
-    }
-  }
+  void cancel() noexcept;
 
   /// Releases the task to the loop, which owns it from then on.
-  void detach() noexcept {
-    if (TaskRecord* record = std::exchange(record_, nullptr)) {
-      if (record->destroyed) {
-        delete record;
-      } else {
-        record->owned = false;
-      }
-    }
-  }
+  void detach() noexcept;
 
  private:
   TaskRecord* record_ = nullptr;
@@ -4666,24 +2888,11 @@ class Scheduler {
   /// Waits for a ready descriptor or the next timer; returns at once with `return_at_once`. Descriptors come before
   /// timers, so that a ready descriptor wins over a deadline that has passed.
   /// @returns whether the wake-up descriptor is readable
-  bool poll(bool return_at_once) {
-    const bool busy = return_at_once || !ready_.empty() || !batch_.empty();
-    const bool woken = poller_.poll(busy ? 0 : poll_timeout_ms(), [this](Waiter& waiter) { wake(waiter); });
-    const Deadline::Clock::time_point now = Deadline::Clock::now();
-    for (TimerNode* timer = timers_.earliest(); timer != nullptr && timer->instant <= now; timer = timers_.earliest()) {
-      wake(static_cast<Waiter&>(*timer), WakeReason::timed_out);
-    }
-    return woken;
-  }
+  bool poll(bool return_at_once);
 
   /// Resumes the ready waiters. Waiters woken meanwhile wait for the next call, so that no chain starves the others.
   /// @throws the exception of a task without a handler; the rest runs in the next call
-  void resume_ready() {
-    batch_.splice_back(ready_);
-    while (Waiter* waiter = batch_.pop_front()) {
-      resume(*waiter);
-    }
-  }
+  void resume_ready();
 
   /// Destroys all tasks.
   void destroy_all() noexcept {
@@ -4696,50 +2905,11 @@ class Scheduler {
   std::size_t pending_timers() const noexcept { return timers_.size(); }
 
  private:
-  int poll_timeout_ms() const {
-    if (timers_.empty()) {
-      return -1;
-    }
-    const auto left = Deadline::at(timers_.earliest()->instant).remaining();
-    const auto longest = std::chrono::milliseconds(std::chrono::hours(1));
-    return static_cast<int>(std::min(std::chrono::ceil<std::chrono::milliseconds>(left), longest).count());
-  }
+  int poll_timeout_ms() const;
 
-  void resume(Waiter& waiter) {
-    TaskRecord* record = waiter.record;
-    if (record == nullptr) {
-      waiter.coroutine.resume();
-      return;
-    }
-    current_ = record;
-    record->running = true;
-    waiter.coroutine.resume();  // the waiter is in the coroutine's frame: do not use it from here on
-    record->running = false;
-    current_ = nullptr;
-    if (record->task.done() || record->abandoned) {
-      retire(*record);
-    }
-  }
+  void resume(Waiter& waiter);
 
-  static void retire(TaskRecord& record) {
-    std::exception_ptr exception;
-    record.ending = true;  // the frame's parameters may own the TaskHandle
-    if (record.task.done()) {
-      try {
-        record.task.take();
-      } catch (...) {
-        exception = std::current_exception();
-      }
-    }
-    const ExceptionHandler handler = std::move(record.on_exception);
-    record.end();
-    if (exception && !handler) {
-      std::rethrow_exception(exception);
-    }
-    if (exception) {
-      handler(exception);
-    }
-  }
+  static void retire(TaskRecord& record);
 
   Poller poller_;
   TimerHeap timers_;
@@ -4815,17 +2985,7 @@ class EventLoop {
   /// @param on_destroyed runs after the task's frame is destroyed, however the task ended
   /// @throws Error (cancelled) once the loop is closed
   [[nodiscard]] TaskHandle spawn(Task<void> task, ExceptionHandler on_exception = {},
-                                 DestroyedHandler on_destroyed = {}) {
-    if (closed_) {
-      throw_error(Errc::cancelled, "starting a task: the event loop has ended");
-    }
-    if (!task) {
-      throw_error(Errc::invalid_argument, "starting a task that was moved from");
-    }
-    auto record = std::make_unique<TaskRecord>(std::move(task), std::move(on_exception), std::move(on_destroyed));
-    scheduler_.start(*record);
-    return TaskHandle(record.release());
-  }
+                                 DestroyedHandler on_destroyed = {});
 
   /// As spawn(), owned by the loop.
   void spawn_detached(Task<void> task, ExceptionHandler on_exception = {}) {
@@ -4893,11 +3053,7 @@ class EventLoop {
   }
 
   /// Destroys all tasks, and refuses new tasks and posts. The destructor calls it. Not from inside run().
-  void close() noexcept {
-    closed_ = true;
-    posts_.close();
-    scheduler_.destroy_all();
-  }
+  void close() noexcept;
 
   /// Number of descriptors and timers that coroutines wait for: for tests and diagnosis.
   std::size_t registered_descriptors() const noexcept { return scheduler_.registered_descriptors(); }
@@ -5013,28 +3169,47 @@ inline ManualResetEvent::Awaiter ManualResetEvent::wait(Deadline deadline) noexc
 
 namespace DTRAIN_NAMESPACE::async {
 
+namespace detail {
+
+/// Whether T is a Task, or converts to one as a call of the store does.
+template <class T>
+inline constexpr bool is_task = requires {
+  typename T::value_type;
+  requires std::is_convertible_v<T, Task<typename T::value_type>>;
+};
+
+/// make(loop), or make() if it takes no loop.
+template <class Make>
+auto call_with_loop(Make& make, EventLoop& loop) {
+  if constexpr (std::is_invocable_v<Make&, EventLoop&>) {
+    return make(loop);
+  } else {
+    return make();
+  }
+}
+
+template <class Make>
+struct TaskOf {
+  using type = decltype(call_with_loop(std::declval<Make&>(), std::declval<EventLoop&>()));
+  static_assert(is_task<type>,
+                "dtrain: run and spawn take a coroutine that returns dtrain::Task<T>; write "
+                "'[&]() -> dtrain::Task<int> { ... }'");
+};
+
+}  // namespace detail
+
 /// State that the owner of a coroutine and the loop share, without the value: compiled once. Threads: the loop's until
 /// the coroutine is gone, then the owner's; the functions any.
 class SpawnState : public ListNode {
  public:
   /// The coroutine's frame is gone, or was never made: frees the rest, then notifies the owner.
-  void end() noexcept {
-    unlink();
-    task.detach();
-    make = nullptr;
-    const std::lock_guard lock(mutex_);
-    gone_ = true;
-    changed_.notify_all();
-  }
+  void end() noexcept;
   bool gone() const {
     const std::lock_guard lock(mutex_);
     return gone_;
   }
   /// Blocking: until the coroutine is destroyed or the deadline passes. @returns whether it is destroyed
-  bool wait_until_gone(Deadline deadline) const {
-    std::unique_lock lock(mutex_);
-    return block_until(changed_, lock, deadline, [this] { return gone_; });
-  }
+  bool wait_until_gone(Deadline deadline) const;
 
   std::function<Task<void>(EventLoop&)> make;  ///< lives as long as the coroutine that it makes
   TaskHandle task;
@@ -5069,74 +3244,6 @@ namespace DTRAIN_NAMESPACE::async {
 template <class T>
 class BackgroundTask;
 
-namespace detail {
-
-/// Whether T is a Task, or converts to one as a call of the store does.
-template <class T>
-inline constexpr bool is_task = requires {
-  typename T::value_type;
-  requires std::is_convertible_v<T, Task<typename T::value_type>>;
-};
-
-/// make(loop), or make() if it takes no loop.
-template <class Make>
-auto call_with_loop(Make& make, EventLoop& loop) {
-  if constexpr (std::is_invocable_v<Make&, EventLoop&>) {
-    return make(loop);
-  } else {
-    return make();
-  }
-}
-
-template <class Make>
-struct TaskOf {
-  using type = decltype(call_with_loop(std::declval<Make&>(), std::declval<EventLoop&>()));
-  static_assert(is_task<type>,
-                "dtrain: run and spawn take a coroutine that returns dtrain::Task<T>; write "
-                "'[&]() -> dtrain::Task<int> { ... }'");
-};
-
-/// Posted to the loop. Whether it runs or not, the state learns when the coroutine is gone.
-class StartTask {
- public:
-  StartTask(std::shared_ptr<SpawnState> state, EventLoop& loop, std::shared_ptr<SpawnStates> group) noexcept
-      : state_(std::move(state)), loop_(loop), group_(std::move(group)) {}
-  StartTask(StartTask&& other) noexcept = default;
-  StartTask& operator=(StartTask&&) = delete;
-  ~StartTask() {
-    if (state_) {
-      state_->end();
-    }
-  }
-
-  void operator()() {
-    if (state_->cancelled) {
-      return;
-    }
-    try {
-      Task<void> task = state_->make(loop_);
-      if (state_->cancelled) {
-        return;
-      }
-      state_->task = loop_.spawn(std::move(task), {}, [state = state_, group = group_] { state->end(); });
-    } catch (...) {
-      state_->error = std::current_exception();
-      return;
-    }
-    if (group_) {
-      group_->push_back(*state_);
-    }
-    state_.reset();
-  }
-
- private:
-  std::shared_ptr<SpawnState> state_;
-  EventLoop& loop_;
-  std::shared_ptr<SpawnStates> group_;
-};
-
-}  // namespace detail
-
 /// Access to the EventLoop of a LoopThread, for objects that may outlive it. Once that has ended, and in a process that
 /// was forked since, nothing starts any more. Threads: any.
 class LoopHandle : public std::enable_shared_from_this<LoopHandle> {
@@ -5159,10 +3266,7 @@ class LoopHandle : public std::enable_shared_from_this<LoopHandle> {
       Task<ValueOf<Make>> task = detail::call_with_loop(*kept, loop);
       return store_outcome(std::move(task), outcome);  // nvcc warns of a frame that holds `kept`
     };
-    const std::shared_ptr<EventLoop> loop = open_loop();
-    if (!loop || !loop->post(detail::StartTask(state, *loop, std::move(group)))) {
-      throw_ended(doing);
-    }
+    start(state, std::move(group), doing);
     return {std::move(state), shared_from_this()};
   }
 
@@ -5189,34 +3293,14 @@ class LoopHandle : public std::enable_shared_from_this<LoopHandle> {
   bool on_loop_thread() const noexcept { return thread_.load() == std::this_thread::get_id(); }
 
   /// @throws why nothing starts any more
-  [[noreturn]] void throw_ended(std::string_view doing) const {
-    if (!process_.is_current()) {
-      throw_error(Errc::closed, "{}: this process was forked from a rank, and is none", {doing});
-    }
-    if (loop_.expired()) {
-      throw_error(Errc::closed, "{}: this rank's process group has been destroyed", {doing});
-    }
-    const std::lock_guard lock(mutex_);
-    if (end_reason_.empty()) {
-      throw_error(Errc::closed, "{}: the event loop has ended", {doing});
-    }
-    throw_error(Errc::cancelled, "{}: the event loop ended because of: {}", {doing, end_reason_});
-  }
+  [[noreturn]] void throw_ended(std::string_view doing) const;
 
   /// For LoopThread: runs the loop in this thread until it is stopped or throws, and closes it.
-  void serve(EventLoop& loop) noexcept {
-    thread_ = std::this_thread::get_id();
-    try {
-      loop.run();
-    } catch (...) {
-      const std::lock_guard lock(mutex_);
-      end_reason_ = exception_text();
-    }
-    loop.close();
-    thread_ = std::thread::id();
-  }
+  void serve(EventLoop& loop) noexcept;
 
  private:
+  void start(const std::shared_ptr<SpawnState>& state, std::shared_ptr<SpawnStates> group, std::string_view doing);
+
   std::shared_ptr<EventLoop> open_loop() const noexcept { return process_.is_current() ? loop_.lock() : nullptr; }
 
   const std::weak_ptr<EventLoop> loop_;
@@ -5226,18 +3310,14 @@ class LoopHandle : public std::enable_shared_from_this<LoopHandle> {
   std::string end_reason_;  ///< guarded by mutex_: what ended the loop, if not EventLoop::stop
 };
 
-/// Owns a coroutine. Destroying the owner cancels the coroutine and destroys its locals. Lifetime: may outlive the
-/// loop, which ends the coroutine, and the group of ProcessGroup::spawn, which does the same.
-/// Blocking: its destructor, while another coroutine keeps the loop busy. Threads: one at a time. On the loop's thread
-/// nothing blocks: a coroutine that destroys its own owner ends at its next suspension.
-template <class T>
-class [[nodiscard]] BackgroundTask {
+/// What a BackgroundTask is without its value: compiled once.
+class SpawnOwner {
  public:
-  BackgroundTask() noexcept = default;
-  BackgroundTask(std::shared_ptr<SpawnStateOf<T>> state, std::shared_ptr<LoopHandle> loop) noexcept
+  SpawnOwner() noexcept = default;
+  SpawnOwner(std::shared_ptr<SpawnState> state, std::shared_ptr<LoopHandle> loop) noexcept
       : state_(std::move(state)), loop_(std::move(loop)) {}
-  BackgroundTask(BackgroundTask&& other) noexcept = default;
-  BackgroundTask& operator=(BackgroundTask&& other) noexcept {
+  SpawnOwner(SpawnOwner&& other) noexcept = default;
+  SpawnOwner& operator=(SpawnOwner&& other) noexcept {
     if (this != &other) {
       cancel();
       state_ = std::move(other.state_);
@@ -5245,28 +3325,36 @@ class [[nodiscard]] BackgroundTask {
     }
     return *this;
   }
-  ~BackgroundTask() { cancel(); }
+  ~SpawnOwner() { cancel(); }
 
   /// Whether the coroutine has ended, by itself or cancelled; also true if nothing is owned.
   bool done() const { return state_ == nullptr || state_->gone(); }
 
   /// Cancels the coroutine, as the destructor does.
-  void cancel() noexcept {
-    const std::shared_ptr<SpawnStateOf<T>> state = std::exchange(state_, nullptr);
-    const std::shared_ptr<LoopHandle> loop = std::exchange(loop_, nullptr);
-    if (!state || !loop->is_of_this_process() || state->gone()) {
-      return;
-    }
-    const auto end = [state] {
-      state->cancelled = true;
-      state->task.cancel();
-    };
-    if (loop->on_loop_thread()) {
-      return end();
-    }
-    loop->post(end);  // a loop that has ended has destroyed the coroutine, or will soon
-    state->wait_until_gone(Deadline::unbounded("the loop destroys the coroutine in its next turn"));
-  }
+  void cancel() noexcept;
+
+ protected:
+  /// BackgroundTask::wait without the value. @returns the state that has it
+  SpawnState& wait_until_gone(Deadline deadline, std::string_view doing) const;
+
+  /// Cancels the coroutine at the deadline. @returns its state; null if it ended before, or this thread cannot wait
+  std::shared_ptr<SpawnState> cancel_at(Deadline deadline);
+
+  [[noreturn]] void throw_ended(std::string_view doing) const { loop_->throw_ended(doing); }
+
+ private:
+  std::shared_ptr<SpawnState> state_;
+  std::shared_ptr<LoopHandle> loop_;
+};
+
+/// Owns a coroutine. Destroying the owner cancels the coroutine and destroys its locals. Lifetime: may outlive the
+/// loop, which ends the coroutine, and the group of ProcessGroup::spawn, which does the same.
+/// Blocking: its destructor, while another coroutine keeps the loop busy. Threads: one at a time. On the loop's thread
+/// nothing blocks: a coroutine that destroys its own owner ends at its next suspension.
+template <class T>
+class [[nodiscard]] BackgroundTask : public SpawnOwner {
+ public:
+  using SpawnOwner::SpawnOwner;
 
   /// The coroutine's value, once. Blocking: until the coroutine ends, at most until the deadline; then it continues.
   /// @param doing begins the error sentences
@@ -5274,40 +3362,27 @@ class [[nodiscard]] BackgroundTask {
   /// rank has left the job or the loop has ended; Error (cancelled) if an exception ended the loop; Error
   /// (invalid_argument) on the loop's thread, or if nothing is owned
   T wait(Deadline deadline, std::string_view doing = "waiting for a coroutine on the control loop") {
-    if (!state_ || loop_->on_loop_thread()) {
-      throw_error(Errc::invalid_argument, "{}: {}",
-                  {doing, state_ ? "called on the control thread, where it would wait for itself; co_await the "
-                                   "coroutine instead"
-                                 : "there is none"});
+    Outcome<T>& outcome = outcome_of(wait_until_gone(deadline, doing));
+    if (!outcome.done()) {
+      throw_ended(doing);
     }
-    if (!state_->wait_until_gone(deadline)) {
-      throw_error(Errc::timeout, "{}: the deadline passed", {doing});
-    }
-    if (state_->error) {
-      std::rethrow_exception(std::exchange(state_->error, nullptr));
-    }
-    if (!state_->outcome.done()) {
-      loop_->throw_ended(doing);
-    }
-    return state_->outcome.take();
+    return outcome.take();
   }
 
   /// wait(), but at the deadline the coroutine is cancelled. A value that it has returned meanwhile is not lost.
   T wait_or_cancel(Deadline deadline, std::string_view doing) {
-    if (state_ && !loop_->on_loop_thread() && !state_->wait_until_gone(deadline)) {
-      const std::shared_ptr<SpawnStateOf<T>> state = state_;
-      cancel();
-      if (!state->outcome.done()) {
-        throw_error(Errc::timeout, "{}: the deadline passed", {doing});
-      }
-      return state->outcome.take();
+    const std::shared_ptr<SpawnState> cancelled = cancel_at(deadline);
+    if (!cancelled) {
+      return wait(deadline, doing);
     }
-    return wait(deadline, doing);
+    if (!outcome_of(*cancelled).done()) {
+      throw_error(Errc::timeout, "{}: the deadline passed", {doing});
+    }
+    return outcome_of(*cancelled).take();
   }
 
  private:
-  std::shared_ptr<SpawnStateOf<T>> state_;
-  std::shared_ptr<LoopHandle> loop_;
+  static Outcome<T>& outcome_of(SpawnState& state) noexcept { return static_cast<SpawnStateOf<T>&>(state).outcome; }
 };
 
 }  // namespace DTRAIN_NAMESPACE::async
@@ -5510,18 +3585,7 @@ class WorkerThread {
   }
 
   /// Blocking: until the started work is done, or the deadline passes. @returns whether it is done
-  bool wait(Deadline deadline) const noexcept {
-    const std::uint32_t started = started_.load(std::memory_order_relaxed);
-    for (;;) {
-      const std::uint32_t done = done_.load(std::memory_order_acquire);
-      if (done == started) {
-        return true;
-      }
-      if (futex_wait(done_, done, deadline, FutexScope::process) == FutexResult::timed_out) {
-        return done_.load(std::memory_order_acquire) == started;
-      }
-    }
-  }
+  bool wait(Deadline deadline) const noexcept;
 
  private:
   void post() noexcept {
@@ -5529,19 +3593,7 @@ class WorkerThread {
     futex_wake(started_, 1, FutexScope::process);
   }
 
-  void main() noexcept {
-    for (std::uint32_t next = 1;; ++next) {
-      while (started_.load(std::memory_order_acquire) != next) {
-        futex_wait(started_, next - 1, Deadline::unbounded("the destructor posts an end"), FutexScope::process);
-      }
-      if (work_ == nullptr) {
-        return;
-      }
-      work_(object_);
-      done_.store(next, std::memory_order_release);
-      futex_wake(done_, 1, FutexScope::process);
-    }
-  }
+  void main() noexcept;
 
   void (*work_)(void*) noexcept = nullptr;
   void* object_ = nullptr;
@@ -5814,6 +3866,23 @@ inline std::optional<SocketAddress> address_of_default_route() {
   return std::nullopt;
 }
 
+/// The numeric address of this machine that `name` gives as an interface (IPv4 before IPv6) or as an address. Empty if
+/// neither is of this machine: one setting for all machines of a job may name another one. @throws Error (posix)
+inline std::string local_address_named(const std::string& name) {
+  const std::optional<SocketAddress> address = SocketAddress::from_numeric(name, 0);
+  std::string found;
+  for (const InterfaceAddress& each : interface_addresses()) {
+    const bool meant = address ? each.address == *address : each.interface == name;
+    if (meant && !each.address.is_v6()) {
+      return each.address.host();
+    }
+    if (meant && found.empty()) {
+      found = each.address.host();
+    }
+  }
+  return found;
+}
+
 }  // namespace DTRAIN_NAMESPACE::net
 
 // ---- dtrain/stream/cuda/check.hpp
@@ -5973,6 +4042,9 @@ class DeviceGuard {
 /// DeviceBuffer: memory of a CUDA device.
 
 #if DTRAIN_WITH_CUDA
+
+#include <cstddef>
+#include <utility>
 
 namespace DTRAIN_NAMESPACE::stream::cuda {
 
@@ -6401,13 +4473,7 @@ namespace DTRAIN_NAMESPACE::stream::host {
 enum class Progress { automatic, thread, caller };
 
 /// "automatic", "thread" or "caller". @throws Error (usage) for anything else.
-inline Progress progress_from(std::string_view text) {
-  if (text == "automatic") return Progress::automatic;
-  if (text == "thread") return Progress::thread;
-  if (text == "caller") return Progress::caller;
-  throw_error(Errc::usage, "progress \"{}\" is not known; possible are automatic, thread and caller",
-              {text.substr(0, 64)});
-}
+Progress progress_from(std::string_view text);
 
 constexpr const char* name(Progress progress) noexcept {
   switch (progress) {
@@ -6427,15 +4493,7 @@ constexpr Progress decide(Progress wanted, int cores, int local_world_size) noex
 }
 
 /// Number of cores that the calling thread may use; if the system cannot answer, the number of cores online.
-inline int cores_by_affinity() noexcept {
-  cpu_set_t allowed[8];  // 8192 cores, the most that Linux can be built for; it refuses a set smaller than its own
-  if (::sched_getaffinity(0, sizeof(allowed), allowed) != 0) {
-    const long online = ::sysconf(_SC_NPROCESSORS_ONLN);
-    return online > 0 ? static_cast<int>(online) : 1;
-  }
-  const int cores = CPU_COUNT_S(sizeof(allowed), allowed);
-  return cores > 0 ? cores : 1;
-}
+int cores_by_affinity() noexcept;
 
 }  // namespace DTRAIN_NAMESPACE::stream::host
 
@@ -6577,6 +4635,11 @@ concept CanWaitExternal = Stream<S> && requires { typename S::ExternalEvent; } &
 /// Event: a point in a CUDA stream.
 
 #if DTRAIN_WITH_CUDA
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+#include <utility>
 
 namespace DTRAIN_NAMESPACE::stream::cuda {
 
@@ -6920,6 +4983,9 @@ static_assert(CanWaitExternal<StreamRef>);
 
 #if DTRAIN_WITH_CUDA
 
+#include <cstddef>
+#include <vector>
+
 namespace DTRAIN_NAMESPACE::stream::cuda {
 
 /// Collects device-to-device copies, then enqueues them: by one call if the runtime and the driver have one (CUDA
@@ -7101,6 +5167,11 @@ class ScaleKernel {
 
 #if DTRAIN_WITH_CUDA
 
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
 namespace DTRAIN_NAMESPACE::stream::cuda {
 
 /// Collects copies of one pair of element types, then enqueues them, 128 arrays a launch. The copies are unordered: no
@@ -7233,6 +5304,8 @@ class Stream {
 
 #if DTRAIN_WITH_CUDA
 
+#include <optional>
+
 namespace DTRAIN_NAMESPACE::stream::cuda {
 
 /// Owns a stream of high priority on the device that is the thread's current one when ref() is first called.
@@ -7263,6 +5336,10 @@ class CommunicationStream {
 /// TimingEvent: a point in a CUDA stream, with the time at which the device reached it.
 
 #if DTRAIN_WITH_CUDA
+
+#include <chrono>
+#include <optional>
+#include <utility>
 
 namespace DTRAIN_NAMESPACE::stream::cuda {
 
@@ -7404,14 +5481,7 @@ class Queue {
 
   /// Makes the ring hold at least `items` work items. Blocks until the work enqueued so far is done. Threads: no other
   /// enqueues meanwhile. @throws Error (invalid_argument) if the caller is itself work of this queue
-  void reserve(std::uint64_t items) {
-    if (items <= ring_.size()) {
-      return;
-    }
-    while (block_until_complete(published(), Deadline::after(full_ring_timeout)) != WaitResult::complete) {
-    }
-    ring_ = std::vector<WorkItem>(std::bit_ceil(items));  // a runner reads it once it has seen a later ticket
-  }
+  void reserve(std::uint64_t items);
 
   /// Blocks only if the ring is full. Wakes a parked HelperThread.
   /// @throws Error (invalid_argument) if the ring is full and the caller is itself work of this queue
@@ -7439,22 +5509,7 @@ class Queue {
   /// Blocking: runs the work up to `ticket` in this thread if no other thread runs it; else sleeps until it is done or
   /// the other thread stops running. The deadline is checked between two work items.
   /// @throws Error (invalid_argument) if the caller is itself work of this queue, which would wait for ever
-  WaitResult block_until_complete(std::uint64_t ticket, Deadline deadline) {
-    while (!is_complete(ticket)) {
-      if (run_up_to(ticket, [deadline] { return !deadline.passed(); })) {
-        return is_complete(ticket) ? WaitResult::complete : WaitResult::timed_out;
-      }
-      if (runner_thread_.load(std::memory_order_relaxed) == std::this_thread::get_id()) {
-        throw_error(Errc::invalid_argument,
-                    "work that runs on a host stream waited for later work of the same stream, which cannot start "
-                    "before it returns; enqueue instead of waiting, or use another stream");
-      }
-      if (sleep_until_progress(ticket, deadline) == FutexResult::timed_out) {
-        return is_complete(ticket) ? WaitResult::complete : WaitResult::timed_out;
-      }
-    }
-    return WaitResult::complete;
-  }
+  WaitResult block_until_complete(std::uint64_t ticket, Deadline deadline);
 
  private:
   friend class HelperThread;
@@ -7509,26 +5564,9 @@ class Queue {
   /// Sleeps until `ticket` is complete or no thread runs work; may return early. A waiter stores the ticket it wants,
   /// reads the words again and sleeps; the runner changes the words and then reads that ticket. All are seq_cst, so at
   /// least one of the two sees the other's store.
-  FutexResult sleep_until_progress(std::uint64_t ticket, Deadline deadline) noexcept {
-    const auto progressed = [&] { return completed_.load() >= ticket || runner_state_.load() == no_runner; };
-    for (int spins = 0; spins < 200; ++spins) {
-      if (progressed()) {
-        return FutexResult::awake;
-      }
-      spin_pause();
-    }
-    const std::uint32_t seen = signal_.load();
-    std::uint64_t lowest = wanted_.load();
-    while (ticket < lowest && !wanted_.compare_exchange_weak(lowest, ticket)) {
-    }
-    return progressed() ? FutexResult::awake : futex_wait(signal_, seen, deadline, FutexScope::process);
-  }
+  FutexResult sleep_until_progress(std::uint64_t ticket, Deadline deadline) noexcept;
 
-  void wake_waiters() noexcept {
-    wanted_.store(no_waiter);
-    signal_.fetch_add(1);
-    futex_wake_all(signal_, FutexScope::process);
-  }
+  void wake_waiters() noexcept;
 
   /// Wakes the helper at most once for each time it parked.
   void wake_helper() noexcept {
@@ -7539,14 +5577,7 @@ class Queue {
   }
 
   /// The helper sleeps here until there is work that no thread runs, or it is to stop.
-  void park_helper() noexcept {
-    helper_.store(helper_parked);
-    const bool has_work = completed_.load() < published_.load() && runner_state_.load() == no_runner;
-    if (!has_work && has_helper_.load()) {
-      futex_wait(helper_, helper_parked, Deadline::after(std::chrono::seconds(10)), FutexScope::process);
-    }
-    helper_.store(helper_awake);
-  }
+  void park_helper() noexcept;
 
   alignas(64) std::mutex producers_;
   std::atomic<std::uint64_t> published_{0};
@@ -7605,15 +5636,7 @@ namespace DTRAIN_NAMESPACE::stream::host {
 class HelperThread {
  public:
   /// @throws Error if the system cannot start a thread
-  explicit HelperThread(Queue& queue) : queue_(queue) {
-    queue_.has_helper_.store(true);
-    try {
-      thread_ = async::start_thread("the communication helper thread", [this] { main(); });
-    } catch (const Error& failure) {
-      queue_.has_helper_.store(false);
-      throw Error(failure.code(), format_text("{}; progress = caller needs no thread", {failure.what()}));
-    }
-  }
+  explicit HelperThread(Queue& queue);
   HelperThread(const HelperThread&) = delete;
   HelperThread& operator=(const HelperThread&) = delete;
   ~HelperThread() {
@@ -7622,13 +5645,7 @@ class HelperThread {
   }
 
  private:
-  void main() noexcept {
-    const auto goes_on = [this] { return queue_.has_helper_.load(); };
-    while (goes_on()) {
-      queue_.run_up_to(Queue::no_waiter, goes_on);
-      queue_.park_helper();
-    }
-  }
+  void main() noexcept;
 
   Queue& queue_;
   std::jthread thread_;
@@ -7656,24 +5673,10 @@ class OnDemandRunner {
 
   /// Starts the thread if the queue has work that no thread runs. Does not block. If the system cannot start a thread,
   /// the work is left to waiting threads; a later call tries again.
-  void start_if_idle() noexcept {
-    if (running_.load() || !queue_.has_unattended_work()) {
-      return;
-    }
-    running_.store(true);
-    try {
-      const async::BlockedSignals blocked;         // the user's signal handlers run in the user's threads
-      thread_ = std::jthread([this] { main(); });  // the previous thread has ended
-    } catch (...) {
-      running_.store(false);
-    }
-  }
+  void start_if_idle() noexcept;
 
  private:
-  void main() noexcept {
-    queue_.run_up_to(Queue::no_waiter, [this] { return !stops_.load(); });
-    running_.store(false);
-  }
+  void main() noexcept;
 
   Queue& queue_;
   std::atomic<bool> running_{false};
@@ -7710,28 +5713,11 @@ class StreamRef {
 
   /// Later work of this stream starts after the event's latest record. If no thread runs the other stream's work, the
   /// thread that runs this stream runs it. Enqueued; the host does not block.
-  void wait(const Event& event) const {
-    if (event.queue_ == queue_ || event.is_complete()) {
-      return;
-    }
-    const auto wait_for_other = [event]() noexcept {
-      // Bounded: each work item of the other stream ends by a deadline of its own.
-      while (event.block_until_complete(Deadline::after(std::chrono::minutes(1))) != WaitResult::complete) {
-      }
-    };
-    queue_->enqueue(wait_for_other);
-  }
+  void wait(const Event& event) const;
 
   /// Later work starts after `event.signal()`, or at the deadline, which then completes the event with `timed_out()`.
   /// Enqueued; the host does not block. Lifetime: the event outlives this work.
-  void wait(ExternalEvent& event, Deadline deadline) const {
-    const auto wait_for_host = [target = &event, deadline]() noexcept {
-      if (target->block_until_complete(deadline) == WaitResult::timed_out) {
-        target->complete_as(ExternalEvent::expired);
-      }
-    };
-    queue_->enqueue(wait_for_host);
-  }
+  void wait(ExternalEvent& event, Deadline deadline) const;
 
   /// Runs `work` after the work enqueued so far. Enqueued; see Queue::enqueue.
   template <WorkFunction F>
@@ -7791,23 +5777,12 @@ class StreamRegistry {
   StreamRegistry& operator=(const StreamRegistry&) = delete;
 
   /// Starts a thread for each stream that has work and no thread. Does not block. Allocates only to start a thread.
-  void run_unattended() noexcept {
-    const std::lock_guard lock(mutex_);
-    for (OnDemandRunner* runner : streams_) {
-      runner->start_if_idle();
-    }
-  }
+  void run_unattended() noexcept;
 
  private:
-  void add(OnDemandRunner& runner) {
-    const std::lock_guard lock(mutex_);
-    streams_.push_back(&runner);
-  }
+  void add(OnDemandRunner& runner);
 
-  void remove(OnDemandRunner& runner) noexcept {
-    const std::lock_guard lock(mutex_);
-    streams_.erase(std::find(streams_.begin(), streams_.end(), &runner));
-  }
+  void remove(OnDemandRunner& runner) noexcept;
 
   std::mutex mutex_;
   std::vector<OnDemandRunner*> streams_;
@@ -7826,24 +5801,18 @@ namespace DTRAIN_NAMESPACE::stream::host {
 /// time, its references as StreamRef. Lifetime: outlives its references; destruction drops work that has not run.
 class CommunicationStream {
  public:
-  CommunicationStream() : owned_(std::make_unique<QueueAndHelper>()) {}
+  CommunicationStream();
 
   StreamRef ref() const noexcept { return owned_->queue.ref(); }
 
   /// Starts a thread that runs the work; a second call does nothing. @throws Error if the system cannot start a thread.
-  void start_helper() {
-    if (!owned_->helper) {
-      owned_->helper.emplace(owned_->queue);
-    }
-  }
+  void start_helper();
 
   /// Blocking: until the running work has ended. Waiting threads run the rest.
   void stop_helper() noexcept { owned_->helper.reset(); }
 
   /// Registers it as one of the rank's streams: its work runs in the background while the rank is blocked elsewhere.
-  void register_with(std::shared_ptr<StreamRegistry> registry) {
-    owned_->registration.emplace(std::move(registry), owned_->queue);
-  }
+  void register_with(std::shared_ptr<StreamRegistry> registry);
 
   bool has_helper() const noexcept { return owned_->helper.has_value(); }
 
@@ -8382,59 +6351,10 @@ struct OffThreadDeleter {
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
 
-// ---- dtrain/rendezvous/membership/job_settings.hpp
-
-/// @file
-/// Job settings: text that must be equal on all ranks, and its first difference, for error sentences. Pure.
-
-namespace DTRAIN_NAMESPACE::rendezvous {
-
-/// Lines "name=value", added in the same order on every rank. A Join carries at most max_settings_bytes of them.
-class JobSettings {
- public:
-  JobSettings& add(std::string_view name, std::string_view value) {
-    text_.append(name).append("=").append(value).append("\n");
-    return *this;
-  }
-  const std::string& text() const noexcept { return text_; }
-
- private:
-  std::string text_;
-};
-
-namespace detail {
-
-/// Removes the first line from `text`, and returns it sanitized; "nothing" if there is none.
-inline std::string take_line(std::string_view& text) {
-  if (text.empty()) {
-    return "nothing";
-  }
-  const std::size_t end = text.find('\n');
-  const std::string line = sanitize(text.substr(0, end));
-  text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
-  return line;
-}
-
-}  // namespace detail
-
-/// The first pair of lines that differ; nothing if all lines are equal.
-inline std::optional<std::pair<std::string, std::string>> first_difference(std::string_view a, std::string_view b) {
-  while (!a.empty() || !b.empty()) {
-    std::string first = detail::take_line(a);
-    std::string second = detail::take_line(b);
-    if (first != second) {
-      return std::make_pair(std::move(first), std::move(second));
-    }
-  }
-  return std::nullopt;
-}
-
-}  // namespace DTRAIN_NAMESPACE::rendezvous
-
 // ---- dtrain/rendezvous/membership/membership.hpp
 
 /// @file
-/// Membership: a rank's numbers in its job (rank, local rank, node rank, sizes), known once all ranks have joined.
+/// Membership: a rank's numbers in its job (rank, local rank, node rank, sizes), and their computation.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -8462,12 +6382,7 @@ struct Membership {
   /// @}
 
   /// other_host for error sentences, with a remedy if both names are equal: two containers of a host have two host ids.
-  std::string other_host_text() const {
-    return other_host != host ? other_host
-                              : other_host +
-                                    " (of the same name but with another host id: where both are one host, set "
-                                    "DTRAIN_HOST_ID to one value for all of its ranks)";
-  }
+  std::string other_host_text() const;
 
   /// This rank's number in the job: causes contain it, and the job's failure is compared with it.
   int rank_in_job() const noexcept { return rank_in_job(rank); }
@@ -8478,28 +6393,148 @@ struct Membership {
   }
 
   /// Job ranks of the group, in the order of its ranks.
-  std::vector<int> ranks_in_job() const {
-    std::vector<int> ranks;
-    for (int other = 0; other < world_size; ++other) {
-      ranks.push_back(rank_in_job(other));
-    }
-    return ranks;
-  }
+  std::vector<int> ranks_in_job() const;
 
   /// This rank's Membership in a subgroup.
   /// @param ranks members by their ranks in this group, in the order of their new ranks; this rank is among them
-  Membership in_part_of(const std::vector<int>& ranks) const {
-    std::vector<int> in_job;
-    for (const int other : ranks) {
-      in_job.push_back(rank_in_job(other));
-    }
-    Membership made = *this;
-    made.job_ranks = std::make_shared<const std::vector<int>>(std::move(in_job));
-    made.rank = static_cast<int>(std::find(ranks.begin(), ranks.end(), rank) - ranks.begin());
-    made.world_size = static_cast<int>(ranks.size());
-    return made;
-  }
+  Membership in_part_of(const std::vector<int>& ranks) const;
 };
+
+/// A rank's description of itself when it joins. The store checks the values that the launcher stated as certain.
+/// Values that are open or guesses stay empty; the store computes them.
+struct RankInfo {
+  int rank = 0;
+  std::string host_id;
+  std::string host;  ///< host name, for error sentences
+  std::optional<int> local_rank;
+  std::optional<int> local_world_size;
+  std::optional<int> node_rank;
+  std::optional<int> node_count;
+  std::string settings;  ///< lines "name=value" that must be equal on all ranks (job_settings.hpp)
+};
+
+/// Numbers nodes in the order of their first ranks, and the local ranks of a node in the order of its ranks. Example:
+/// ranks 0 to 3 on hosts a, b, a, b have node ranks 0, 1, 0, 1 and local ranks 0, 0, 1, 1.
+/// @param ranks one entry for each rank, in order
+/// @param job the id of the job, which every rank gets
+/// @returns a Membership for each rank, or the first disagreement between a stated and a computed value
+std::variant<std::vector<Membership>, Cause> form_membership(const std::vector<RankInfo>& ranks,
+                                                             const std::string& job);
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED std::string Membership::other_host_text() const {
+  return other_host != host ? other_host
+                            : other_host +
+                                  " (of the same name but with another host id: where both are one host, set "
+                                  "DTRAIN_HOST_ID to one value for all of its ranks)";
+}
+
+DTRAIN_DEFINED std::vector<int> Membership::ranks_in_job() const {
+  std::vector<int> ranks;
+  for (int other = 0; other < world_size; ++other) {
+    ranks.push_back(rank_in_job(other));
+  }
+  return ranks;
+}
+
+DTRAIN_DEFINED Membership Membership::in_part_of(const std::vector<int>& ranks) const {
+  std::vector<int> in_job;
+  for (const int other : ranks) {
+    in_job.push_back(rank_in_job(other));
+  }
+  Membership made = *this;
+  made.job_ranks = std::make_shared<const std::vector<int>>(std::move(in_job));
+  made.rank = static_cast<int>(std::find(ranks.begin(), ranks.end(), rank) - ranks.begin());
+  made.world_size = static_cast<int>(ranks.size());
+  return made;
+}
+
+namespace detail {
+
+/// A number of a rank: what its launcher stated, if anything, and what the store has computed.
+struct StatedNumber {
+  const char* name;
+  std::optional<int> stated;
+  int computed;
+  bool is_of_host;  ///< it follows from the ranks on its host, not from the hosts
+};
+
+/// If another rank has the same host name but another host id, the remedy to append to the sentence; else empty.
+inline std::string same_name_elsewhere(const std::vector<RankInfo>& ranks, const RankInfo& info) {
+  for (const RankInfo& other : ranks) {
+    if (other.host == info.host && other.host_id != info.host_id) {
+      return format_text(
+          " (rank {}'s host has the same name, {}, but the host ids differ: {} and {}; where both are one host, set "
+          "DTRAIN_HOST_ID to one value for all of its ranks)",
+          {other.rank, info.host, info.host_id, other.host_id});
+    }
+  }
+  return {};
+}
+
+/// The sentence about a stated number that is wrong.
+/// @param neighbours number of ranks on the rank's host, with itself
+inline std::string mismatch(const std::vector<RankInfo>& ranks, const RankInfo& info, const StatedNumber& number,
+                            std::size_t neighbours, std::size_t hosts) {
+  const std::string shared = neighbours == 1 ? std::string("no other rank shares its host")
+                                             : format_text("{} ranks share its host", {neighbours});
+  const std::string why =
+      number.is_of_host
+          ? shared + (number.name == std::string_view("local_rank") ? ", and their local ranks follow their ranks" : "")
+          : format_text("the ranks run on {}{}, numbered in the order of their first ranks",
+                        {hosts, hosts == 1 ? " host" : " hosts"});
+  return format_text(
+      "rank {} on host {} was given {} {} by its launcher, but it is {}: {}; correct the variable or flag that states "
+      "it, or leave it out{}",
+      {info.rank, info.host, number.name, *number.stated, number.computed, why, same_name_elsewhere(ranks, info)});
+}
+
+}  // namespace detail
+
+DTRAIN_DEFINED std::variant<std::vector<Membership>, Cause> form_membership(const std::vector<RankInfo>& ranks,
+                                                                            const std::string& job) {
+  std::unordered_map<std::string_view, std::size_t> node_of_host;
+  std::vector<std::vector<int>> nodes;
+  std::vector<Membership> members(ranks.size());
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    const std::size_t node = node_of_host.emplace(ranks[i].host_id, nodes.size()).first->second;
+    if (node == nodes.size()) {
+      nodes.emplace_back();
+    }
+    members[i].local_rank = static_cast<int>(nodes[node].size());
+    members[i].node_rank = static_cast<int>(node);
+    nodes[node].push_back(ranks[i].rank);
+  }
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    const RankInfo& info = ranks[i];
+    Membership& member = members[i];
+    const std::vector<int>& own_node = nodes[static_cast<std::size_t>(member.node_rank)];
+    member.rank = info.rank;
+    member.world_size = static_cast<int>(ranks.size());
+    member.local_world_size = static_cast<int>(own_node.size());
+    member.node_count = static_cast<int>(nodes.size());
+    member.host = info.host;
+    member.job = job;
+    if (nodes.size() > 1) {
+      member.other_host_rank = nodes[member.node_rank == 0 ? 1 : 0].front();
+      member.other_host = ranks[static_cast<std::size_t>(member.other_host_rank)].host;
+    }
+    const detail::StatedNumber numbers[] = {{"local_world_size", info.local_world_size, member.local_world_size, true},
+                                            {"local_rank", info.local_rank, member.local_rank, true},
+                                            {"node_count", info.node_count, member.node_count, false},
+                                            {"node_rank", info.node_rank, member.node_rank, false}};
+    for (const detail::StatedNumber& number : numbers) {
+      if (number.stated && *number.stated != number.computed) {
+        return Cause{CauseKind::disagreement, info.rank, info.host,
+                     detail::mismatch(ranks, info, number, own_node.size(), nodes.size())};
+      }
+    }
+  }
+  return members;
+}
+
+#endif
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
 
@@ -8625,7 +6660,7 @@ inline JobComparison compare_jobs(const JobMember& a, const JobMember& b) {
 // ---- dtrain/rendezvous/membership/rank_set.hpp
 
 /// @file
-/// RankSet: compact set of ranks, as ascending ranges of equal steps.
+/// RankSet: compact set of ranks, as ascending ranges of equal steps; and texts of ranks for error sentences.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -8646,24 +6681,7 @@ struct RankSet {
   std::vector<RankRange> ranges;  ///< each begins after the end of the one before
 
   /// @param ranks in any order, each once. Example: 0, 8, 16, 17 become the ranges {0, 8, 2} and {17, 1, 0}.
-  static RankSet of(std::vector<int> ranks) {
-    std::sort(ranks.begin(), ranks.end());
-    RankSet set;
-    for (const int rank : ranks) {
-      if (!set.ranges.empty()) {
-        RankRange& range = set.ranges.back();
-        if (range.more == 0) {
-          range.step = rank - range.first;
-        }
-        if (rank == range.last() + range.step) {
-          ++range.more;
-          continue;
-        }
-      }
-      set.ranges.push_back({rank, 1, 0});
-    }
-    return set;
-  }
+  static RankSet of(std::vector<int> ranks);
 
   static RankSet first_of(int count) { return {{{0, 1, count - 1}}}; }
 
@@ -8683,18 +6701,80 @@ struct RankSet {
   int last() const noexcept { return ranges.empty() ? -1 : ranges.back().last(); }
 
   /// All ranks, ascending.
-  std::vector<int> ranks() const {
-    std::vector<int> all;
-    for (const RankRange& range : ranges) {
-      for (int i = 0; i <= range.more; ++i) {
-        all.push_back(range.first + i * range.step);
-      }
-    }
-    return all;
-  }
+  std::vector<int> ranks() const;
 
   friend bool operator==(const RankSet&, const RankSet&) = default;
 };
+
+/// Ranges of consecutive ranks: "0-3", "7". After `max_ranges` ranges, the other ranks are counted ("9 more"), so that
+/// a sentence about 10,000 ranks stays readable.
+/// @param ranks ascending
+std::vector<std::string> rank_ranges(const std::vector<int>& ranks, std::size_t max_ranges = 16);
+
+/// "ranks 0-3 and 7", made by rank_ranges; "no rank" if there is none. @param ranks ascending
+std::string rank_list(const std::vector<int>& ranks, std::size_t max_ranges = 16);
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED RankSet RankSet::of(std::vector<int> ranks) {
+  std::sort(ranks.begin(), ranks.end());
+  RankSet set;
+  for (const int rank : ranks) {
+    if (!set.ranges.empty()) {
+      RankRange& range = set.ranges.back();
+      if (range.more == 0) {
+        range.step = rank - range.first;
+      }
+      if (rank == range.last() + range.step) {
+        ++range.more;
+        continue;
+      }
+    }
+    set.ranges.push_back({rank, 1, 0});
+  }
+  return set;
+}
+
+DTRAIN_DEFINED std::vector<int> RankSet::ranks() const {
+  std::vector<int> all;
+  for (const RankRange& range : ranges) {
+    for (int i = 0; i <= range.more; ++i) {
+      all.push_back(range.first + i * range.step);
+    }
+  }
+  return all;
+}
+
+DTRAIN_DEFINED std::vector<std::string> rank_ranges(const std::vector<int>& ranks, std::size_t max_ranges) {
+  std::vector<std::string> parts;
+  std::size_t at = 0;
+  while (at < ranks.size() && parts.size() < max_ranges) {
+    const std::size_t first = at++;
+    while (at < ranks.size() && ranks[at] == ranks[at - 1] + 1) {
+      ++at;
+    }
+    parts.push_back(at == first + 1 ? std::to_string(ranks[first])
+                                    : format_text("{}-{}", {ranks[first], ranks[at - 1]}));
+  }
+  if (at < ranks.size()) {
+    parts.push_back(format_text("{} more", {ranks.size() - at}));
+  }
+  return parts;
+}
+
+DTRAIN_DEFINED std::string rank_list(const std::vector<int>& ranks, std::size_t max_ranges) {
+  if (ranks.empty()) {
+    return "no rank";
+  }
+  const std::vector<std::string> parts = rank_ranges(ranks, max_ranges);
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    text += (i == 0 ? "" : i + 1 == parts.size() ? " and " : ", ") + parts[i];
+  }
+  return text;
+}
+
+#endif
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
 
@@ -8733,7 +6813,7 @@ struct Limits {
   std::size_t waited_keys = 4096;                       ///< of one session, in all its waits
   std::size_t barrier_ranges = 4 * max_barrier_ranges;  ///< of one session, in all barriers that it waits in
   std::size_t outgoing_bytes = std::size_t{64} << 20;   ///< unsent, of one session
-  std::size_t pending_connections = 2048;               ///< the oldest are closed beyond it (open_file_limit.hpp)
+  std::size_t pending_connections = 2048;               ///< the oldest are closed beyond it (store_job_options.hpp)
   std::chrono::milliseconds handshake{5000};  ///< from accepting a connection to receiving its whole Join or Resume
   std::chrono::milliseconds send{60000};      ///< how long unsent frames of a session may make no progress
   std::chrono::milliseconds liveness{5000};   ///< how long a session that sends nothing counts as alive
@@ -8742,10 +6822,10 @@ struct Limits {
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
 
-// ---- dtrain/rendezvous/protocol/message_kind.hpp
+// ---- dtrain/rendezvous/protocol/request.hpp
 
 /// @file
-/// MessageKind: the first byte of a frame, which names the message in it.
+/// MessageKind, and the store requests and responses of the protocol (message.hpp).
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -8767,15 +6847,6 @@ enum class MessageKind : std::uint8_t {
   resume = 14,
   heartbeat = 15,
 };
-
-}  // namespace DTRAIN_NAMESPACE::rendezvous
-
-// ---- dtrain/rendezvous/protocol/request.hpp
-
-/// @file
-/// Store requests and responses of the protocol (message.hpp).
-
-namespace DTRAIN_NAMESPACE::rendezvous {
 
 /// Bound of all keys and values of one request, or of one response, so that each fits into a frame.
 inline constexpr std::size_t max_batch_bytes = max_value_bytes + max_key_bytes;
@@ -9171,6 +7242,7 @@ class Listener;
 namespace DTRAIN_NAMESPACE::rendezvous {
 
 struct HostIdentity;
+struct StoreAddress;
 
 /// Owns the control thread. Its loop runs the rank's session with the store, and the store if the rank hosts it.
 /// Threads: construction, leave_blocking and destruction from one thread; the rest from any.
@@ -9203,13 +7275,12 @@ class ControlPlane {
  private:
   struct LoopState;
 
-  async::Task<void> join(async::EventLoop& loop, const ControlPlaneOptions& options, const HostIdentity& host,
-                         Deadline deadline);
-  void open_store(async::EventLoop& loop, std::vector<net::Listener> listeners, std::string place,
-                  const ControlPlaneOptions& options, const HostIdentity& host, Deadline join_deadline);
+  bool run_blocking(async::Task<bool> task, Deadline deadline, const char* doing);
+  async::Task<bool> join(const ControlPlaneOptions& options, const HostIdentity& host, Deadline deadline);
+  void open_store(std::vector<net::Listener> listeners, const ControlPlaneOptions& options, const HostIdentity& host,
+                  Deadline join_deadline, StoreAddress& address);
   async::Task<bool> leave_all(Deadline deadline);
-  async::Task<void> wait_for_departures();
-  async::Task<void> destroy_loop_state();
+  async::Task<bool> end(bool ends_store);
   void install_reporter();
   void close() noexcept;
 
@@ -9280,128 +7351,46 @@ namespace DTRAIN_NAMESPACE::backend {
 namespace detail {
 
 /// @throws Error: "all_reduce of 1024 f32" and the problem
-[[noreturn]] DTRAIN_NOT_INLINED inline void refuse_view(const char* operation, const ConstBufferView& view,
-                                                        const char* problem, Errc code = Errc::invalid_argument) {
-  throw_error(code, "{} of {} {}{}", {operation, view.count, name(view.dtype), problem});
-}
+[[noreturn]] void refuse_view(const char* operation, const ConstBufferView& view, const char* problem,
+                              Errc code = Errc::invalid_argument);
 
-inline void check_memory(const char* operation, const ConstBufferView& view) {
-  const std::size_t element = size_bytes(view.dtype);
-  if (element == 0 || view.count > std::numeric_limits<std::size_t>::max() / 2 / element) {
-    refuse_view(operation, view, ": no memory is that long, or holds that type");
-  }
-  if (view.count != 0 && view.data == nullptr) {
-    refuse_view(operation, view, " was given a null address");
-  }
-}
+void check_memory(const char* operation, const ConstBufferView& view);
 
 /// @throws Error (unsupported) for 8-bit floats
-inline void check_is_reduced(const char* operation, const ConstBufferView& view) {
-  if (is_float8(view.dtype)) {
-    refuse_view(operation, view,
-                ": floats of 8 bits can be moved, and not reduced, because they have too few digits for a sum or an "
-                "average; reduce them as f16, bf16 or f32",
-                Errc::unsupported);
-  }
-}
+void check_is_reduced(const char* operation, const ConstBufferView& view);
 
-inline bool overlap(const ConstBufferView& a, const ConstBufferView& b) noexcept {
-  const std::less<const std::byte*> before;
-  return before(a.data, b.data + b.bytes()) && before(b.data, a.data + a.bytes());
-}
+bool overlap(const ConstBufferView& a, const ConstBufferView& b) noexcept;
 
 /// Requires:
 /// - `whole` has one block as long as `part` for each rank;
 /// - both are disjoint, or `part` is this rank's block of `whole` (in place).
-inline void check_blocks(const char* operation, const char* whole_is, const ConstBufferView& whole, const char* part_is,
-                         const ConstBufferView& part, int rank, int size) {
-  const std::size_t ranks = static_cast<std::size_t>(size);
-  if (whole.dtype != part.dtype || whole.count % ranks != 0 || whole.count / ranks != part.count) {
-    throw_error(Errc::invalid_argument,
-                "{} on {} ranks with {} of {} {} and {} of {} {}; the first has a block like the second for each rank",
-                {operation, size, whole_is, whole.count, name(whole.dtype), part_is, part.count, name(part.dtype)});
-  }
-  check_memory(operation, whole);
-  check_memory(operation, part);
-  if (overlap(whole, part) && part.data != whole.data + static_cast<std::size_t>(rank) * part.bytes()) {
-    throw_error(Errc::invalid_argument,
-                "the input and output of {} overlap; give disjoint memory, or this rank's block of the longer one as "
-                "the shorter",
-                {operation});
-  }
-}
+void check_blocks(const char* operation, const char* whole_is, const ConstBufferView& whole, const char* part_is,
+                  const ConstBufferView& part, int rank, int size);
 
 }  // namespace detail
 
 /// @param backend named in the error: "backend::Gloo" @throws Error (unsupported) for device memory
-DTRAIN_NOT_INLINED inline void check_host_memory(const char* backend, const ConstBufferView& input,
-                                                 const ConstBufferView& output) {
-  for (const Device device : {input.device, output.device}) {
-    if (device.kind != DeviceKind::host) {
-      throw_error(Errc::unsupported,
-                  "{} takes host memory, not memory of {}; use backend::Nccl or backend::Staged for it",
-                  {backend, to_string(device)});
-    }
-  }
-}
+void check_host_memory(const char* backend, const ConstBufferView& input, const ConstBufferView& output);
 
 /// @throws Error (invalid_argument) unless both have equal length and type, and are disjoint or start at one address;
 /// (unsupported) for 8-bit floats.
-inline void check_all_reduce(const ConstBufferView& input, const ConstBufferView& output) {
-  if (input.count != output.count || input.dtype != output.dtype) {
-    throw_error(Errc::invalid_argument, "all_reduce of {} {} into {} {}; both buffers have the same length and type",
-                {input.count, name(input.dtype), output.count, name(output.dtype)});
-  }
-  detail::check_memory("all_reduce", input);
-  detail::check_memory("all_reduce", output);
-  if (input.data != output.data && detail::overlap(input, output)) {
-    throw_error(Errc::invalid_argument,
-                "the input and output of all_reduce overlap; give the same address for both, or disjoint memory");
-  }
-  detail::check_is_reduced("all_reduce", output);
-}
+void check_all_reduce(const ConstBufferView& input, const ConstBufferView& output);
 
 /// @throws Error (invalid_argument) unless `input` has `size` blocks as long as `output`, and the memory is valid;
 /// (unsupported) for 8-bit floats.
-inline void check_reduce_scatter(const ConstBufferView& input, const ConstBufferView& output, int rank, int size) {
-  detail::check_blocks("reduce_scatter", "an input", input, "an output", output, rank, size);
-  detail::check_is_reduced("reduce_scatter", output);
-}
+void check_reduce_scatter(const ConstBufferView& input, const ConstBufferView& output, int rank, int size);
 
 /// @throws Error (invalid_argument) unless `output` has `size` blocks as long as `input`, and the memory is valid.
-inline void check_all_gather(const ConstBufferView& input, const ConstBufferView& output, int rank, int size) {
-  detail::check_blocks("all_gather", "an output", output, "an input", input, rank, size);
-}
+void check_all_gather(const ConstBufferView& input, const ConstBufferView& output, int rank, int size);
 
 /// @throws Error (invalid_argument) unless `root` is a rank of the channel and the memory is valid (see check_memory).
-inline void check_broadcast(const ConstBufferView& buffer, int root, int size) {
-  if (root < 0 || root >= size) {
-    throw_error(Errc::invalid_argument, "broadcast from rank {} of {}; ranks are counted from 0", {root, size});
-  }
-  detail::check_memory("broadcast", buffer);
-}
+void check_broadcast(const ConstBufferView& buffer, int root, int size);
 
 /// @throws Error (invalid_argument) unless `peer` is another rank of the channel and the memory is valid.
-inline void check_message(const char* operation, const ConstBufferView& buffer, int peer, int rank, int size) {
-  if (peer < 0 || peer >= size || peer == rank) {
-    throw_error(Errc::invalid_argument, "{} between rank {} and rank {} of {}; a peer is another rank, counted from 0",
-                {operation, rank, peer, size});
-  }
-  detail::check_memory(operation, buffer);
-}
+void check_message(const char* operation, const ConstBufferView& buffer, int peer, int rank, int size);
 
 /// @throws Error (invalid_argument) unless both are ranks of the channel, and the memory is valid and disjoint.
-inline void check_send_recv(const ConstBufferView& input, int to, const ConstBufferView& output, int from, int size) {
-  if (to < 0 || to >= size || from < 0 || from >= size) {
-    throw_error(Errc::invalid_argument, "send_recv to rank {} and from rank {} of {}; ranks are counted from 0",
-                {to, from, size});
-  }
-  detail::check_memory("send_recv", input);
-  detail::check_memory("send_recv", output);
-  if (detail::overlap(input, output)) {
-    throw_error(Errc::invalid_argument, "the input and output of send_recv overlap; give it disjoint memory");
-  }
-}
+void check_send_recv(const ConstBufferView& input, int to, const ConstBufferView& output, int from, int size);
 
 }  // namespace DTRAIN_NAMESPACE::backend
 
@@ -9892,14 +7881,7 @@ class Allocation {
   Allocation() noexcept = default;
 
   /// @throws Error (out_of_memory)
-  explicit Allocation(std::size_t bytes) : bytes_(bytes) {
-    try {
-      memory_ = detail::allocate_pages(bytes == 0 ? 1 : bytes);
-    } catch (const std::bad_alloc&) {
-      throw_error(Errc::out_of_memory, "no {} bytes of memory could be had{}", {bytes, limit_hint(ENOMEM)});
-    }
-    std::memset(memory_.get(), 0, bytes);
-  }
+  explicit Allocation(std::size_t bytes);
   Allocation(Allocation&& other) noexcept : memory_(std::move(other.memory_)), bytes_(std::exchange(other.bytes_, 0)) {}
   Allocation& operator=(Allocation&& other) noexcept {
     memory_ = std::move(other.memory_);
@@ -9920,15 +7902,7 @@ class Allocation {
 class Scratch {
  public:
   /// At least `bytes` of uninitialized memory. Invalidates the result of earlier calls. @throws std::bad_alloc
-  std::byte* at_least(std::size_t bytes) {
-    if (bytes > bytes_) {
-      bytes_ = 0;
-      memory_.reset();
-      memory_ = detail::allocate_pages(bytes);
-      bytes_ = bytes;
-    }
-    return memory_.get();
-  }
+  std::byte* at_least(std::size_t bytes);
 
   /// Forgets the memory without freeing it, because the transport may still write to it.
   void leak() noexcept {
@@ -11837,22 +9811,7 @@ struct Operation {
 };
 
 /// "all_reduce (sum) of 1024 f32"; "broadcast of 10 f64 from rank 0".
-inline std::string to_string(const Operation& operation) {
-  const std::string elements = format_text("of {} {}", {operation.count, name(operation.dtype)});
-  const char* const op = name(operation.op);
-  switch (operation.kind) {
-    case OperationKind::all_reduce: return format_text("all_reduce ({}) {}", {op, elements});
-    case OperationKind::broadcast: return format_text("broadcast {} from rank {}", {elements, operation.root});
-    case OperationKind::reduce_scatter: return format_text("reduce_scatter ({}) {} a rank", {op, elements});
-    case OperationKind::all_gather: return format_text("all_gather {} a rank", {elements});
-    case OperationKind::barrier: return "barrier";
-    case OperationKind::send: return format_text("send {} to rank {}", {elements, operation.root});
-    case OperationKind::recv: return format_text("recv {} from rank {}", {elements, operation.root});
-    case OperationKind::send_recv: return format_text("send_recv {} to rank {}", {elements, operation.root});
-    case OperationKind::none: break;
-  }
-  return "no operation";
-}
+std::string to_string(const Operation& operation);
 
 /// Names a channel's operations in error sentences; to_string where it is empty. Threads: any.
 using DescribeOperation = std::function<std::string(const Operation&)>;
@@ -11862,23 +9821,15 @@ inline std::string described(const Operation& operation, const DescribeOperation
 }
 
 /// "operation 5 of channel 'group'", or "on channel 'group'" point to point.
-inline std::string position_of(const Operation& operation, const std::string& channel) {
-  return operation.sequence == 0 ? format_text("on channel '{}'", {channel})
-                                 : format_text("operation {} of channel '{}'", {operation.sequence, channel});
-}
+std::string position_of(const Operation& operation, const std::string& channel);
 
 /// "all_reduce (sum) of 1024 f32, operation 5 of channel 'group'".
-inline std::string described_on(const std::string& channel, const Operation& operation,
-                                const DescribeOperation& describe = {}) {
-  return format_text("{}, {}", {described(operation, describe), position_of(operation, channel)});
-}
+std::string described_on(const std::string& channel, const Operation& operation,
+                         const DescribeOperation& describe = {});
 
 /// The sentence for ranks that call different operations. @param call of `rank` @param act of `other`: "called barrier"
-inline std::string unequal_calls(const std::string& position, int rank, const std::string& call, int other,
-                                 std::string_view act) {
-  return format_text("as {}, rank {} called {} and rank {} {}; every rank calls the same collectives in the same order",
-                     {position, rank, call, other, act});
-}
+std::string unequal_calls(const std::string& position, int rank, const std::string& call, int other,
+                          std::string_view act);
 
 /// What a rank says of a message.
 struct MessageEnd {
@@ -11888,11 +9839,7 @@ struct MessageEnd {
 };
 
 /// The sentence for a message whose ends differ.
-inline std::string unequal_message(const std::string& channel, const MessageEnd& sent, const MessageEnd& received) {
-  return format_text(
-      "on channel '{}', rank {} sends {} {} and rank {} receives {} {}; both give the same count and type",
-      {channel, sent.job_rank, sent.count, name(sent.dtype), received.job_rank, received.count, name(received.dtype)});
-}
+std::string unequal_message(const std::string& channel, const MessageEnd& sent, const MessageEnd& received);
 
 /// The end of the sentence for an operation on a wrong stream.
 inline constexpr const char* began_early =
@@ -13329,71 +11276,84 @@ class StoreRef {
  public:
   template <class Store>
   requires(!std::same_as<Store, StoreRef> && KeyValueStore<Store>)
-      StoreRef(Store store) {  // NOLINT(google-explicit-constructor): accepts any store
-    const auto shared = std::make_shared<Store>(std::move(store));
-    set_ = [shared](const std::string& key, const std::string& value, Deadline deadline) {
-      shared->set(key, value, deadline).wait();
-    };
-    get_ = [shared](const std::string& key, Deadline deadline) -> std::string {
-      return shared->get(key, deadline).wait();
-    };
-    if constexpr (requires(const std::string& key, Deadline deadline) { shared->take(key, 1, deadline).wait(); }) {
-      take_ = [shared](const std::string& key, std::int64_t readers, Deadline deadline) -> std::string {
-        return shared->take(key, readers, deadline).wait();
-      };
-    }
-    if constexpr (requires(const std::string& key, Deadline deadline) { shared->try_get(key, deadline).wait(); }) {
-      has_ = [shared](const std::string& key, Deadline deadline) {
-        return shared->try_get(key, deadline).wait().has_value();
-      };
-    }
-    if constexpr (requires(const std::string& key, Deadline deadline) { shared->add(key, 1, deadline).wait(); }) {
-      add_ = [shared](const std::string& key, std::int64_t delta, Deadline deadline) -> std::int64_t {
-        return shared->add(key, delta, deadline).wait();
-      };
-    }
-    if constexpr (requires(const std::string& key, Deadline deadline) { shared->erase(key, deadline).wait(); }) {
-      erase_ = [shared](const std::string& key, Deadline deadline) {
-        static_cast<void>(shared->erase(key, deadline).wait());
-      };
-    }
-  }
+      StoreRef(Store store)  // NOLINT(google-explicit-constructor): accepts any store
+      : calls_(std::make_shared<CallsOf<Store>>(std::move(store))) {}
 
   /// Blocking: until the value is in the store. @throws Error (timeout), JobFailed
   void set_blocking(const std::string& key, const std::string& value, Deadline deadline) const {
-    set_(key, value, deadline);
+    calls_->set(key, value, deadline);
   }
 
   /// Blocking: until some rank has set the key. @throws Error (timeout), JobFailed
-  std::string get_blocking(const std::string& key, Deadline deadline) const { return get_(key, deadline); }
+  std::string get_blocking(const std::string& key, Deadline deadline) const { return calls_->get(key, deadline); }
 
   /// Blocking: as get_blocking. The store erases the key after `readers` takes.
   std::string take_blocking(const std::string& key, std::int64_t readers, Deadline deadline) const {
-    return take_ ? take_(key, readers, deadline) : get_(key, deadline);
+    return calls_->take(key, readers, deadline);
   }
 
   /// Blocking: whether the key exists; true if the store has no try_get. @throws Error (timeout), JobFailed
-  bool has_blocking(const std::string& key, Deadline deadline) const { return !has_ || has_(key, deadline); }
+  bool has_blocking(const std::string& key, Deadline deadline) const { return calls_->has(key, deadline); }
 
   /// Blocking: adds to the integer under the key. @returns the sum; 0 if the store has no add
   std::int64_t add_blocking(const std::string& key, std::int64_t delta, Deadline deadline) const {
-    return add_ ? add_(key, delta, deadline) : 0;
+    return calls_->add(key, delta, deadline);
   }
 
   /// Blocking: until the key is erased, if it existed. @throws Error (timeout), JobFailed
-  void erase_blocking(const std::string& key, Deadline deadline) const {
-    if (erase_) {
-      erase_(key, deadline);
-    }
-  }
+  void erase_blocking(const std::string& key, Deadline deadline) const { calls_->erase(key, deadline); }
 
  private:
-  std::function<void(const std::string&, const std::string&, Deadline)> set_;
-  std::function<std::string(const std::string&, Deadline)> get_;
-  std::function<std::string(const std::string&, std::int64_t, Deadline)> take_;
-  std::function<bool(const std::string&, Deadline)> has_;
-  std::function<std::int64_t(const std::string&, std::int64_t, Deadline)> add_;
-  std::function<void(const std::string&, Deadline)> erase_;
+  struct Calls {
+    Calls() = default;
+    Calls(const Calls&) = delete;
+    Calls& operator=(const Calls&) = delete;
+    virtual ~Calls() = default;
+    virtual void set(const std::string& key, const std::string& value, Deadline deadline) = 0;
+    virtual std::string get(const std::string& key, Deadline deadline) = 0;
+    virtual std::string take(const std::string& key, std::int64_t readers, Deadline deadline) = 0;
+    virtual bool has(const std::string& key, Deadline deadline) = 0;
+    virtual std::int64_t add(const std::string& key, std::int64_t delta, Deadline deadline) = 0;
+    virtual void erase(const std::string& key, Deadline deadline) = 0;
+  };
+
+  template <class Store>
+  struct CallsOf final : Calls {
+    explicit CallsOf(Store&& given) : store(std::move(given)) {}
+    void set(const std::string& key, const std::string& value, Deadline deadline) override {
+      store.set(key, value, deadline).wait();
+    }
+    std::string get(const std::string& key, Deadline deadline) override { return store.get(key, deadline).wait(); }
+    std::string take(const std::string& key, std::int64_t readers, Deadline deadline) override {
+      if constexpr (requires { store.take(key, readers, deadline).wait(); }) {
+        return store.take(key, readers, deadline).wait();
+      } else {
+        return get(key, deadline);
+      }
+    }
+    bool has(const std::string& key, Deadline deadline) override {
+      if constexpr (requires { store.try_get(key, deadline).wait(); }) {
+        return store.try_get(key, deadline).wait().has_value();
+      } else {
+        return true;
+      }
+    }
+    std::int64_t add(const std::string& key, std::int64_t delta, Deadline deadline) override {
+      if constexpr (requires { store.add(key, delta, deadline).wait(); }) {
+        return store.add(key, delta, deadline).wait();
+      } else {
+        return 0;
+      }
+    }
+    void erase(const std::string& key, Deadline deadline) override {
+      if constexpr (requires { store.erase(key, deadline).wait(); }) {
+        static_cast<void>(store.erase(key, deadline).wait());
+      }
+    }
+    Store store;
+  };
+
+  std::shared_ptr<Calls> calls_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::backend
@@ -14596,12 +12556,7 @@ concept OnHostStreams = Backend<B> && std::same_as<typename B::Communicator::Str
 namespace DTRAIN_NAMESPACE::backend {
 
 /// Reports a failed opening to the job. Otherwise the other ranks would wait for this rank until their deadline.
-inline void report_failed_opening(const ChannelContext& context, const Error& error) {
-  const CauseKind kind = error.code() == make_error_code(Errc::timeout) ? CauseKind::timeout : CauseKind::exception;
-  const int rank = error.rank().value_or(context.reporting_rank());  // another one's, if all ranks got its error
-  const bool own = rank == context.reporting_rank();
-  context.failure->report({kind, rank, own ? context.members.host : "", error.what()});
-}
+void report_failed_opening(const ChannelContext& context, const Error& error);
 
 /// Returns `make()`. @throws its exceptions; an Error other than JobFailed is first reported to the job
 template <class Make>
@@ -14636,18 +12591,7 @@ namespace DTRAIN_NAMESPACE::backend {
 /// This rank, among the ranks that exchange texts: those of a channel, a group or a node.
 struct StoreRank {
   /// A rank of the context's channel. @param doing for the sentence of a timeout: "splitting channel 'group'"
-  static StoreRank of(const ChannelContext& context, Deadline deadline, std::string doing) {
-    const auto name = [members = context.members](int other) {
-      return "rank " + std::to_string(members.rank_in_job(other));
-    };
-    return {context.store,
-            context.members.rank,
-            context.members.world_size,
-            context.reporting_rank(),
-            deadline,
-            std::move(doing),
-            name};
-  }
+  static StoreRank of(const ChannelContext& context, Deadline deadline, std::string doing);
 
   StoreRef store;
   int rank;
@@ -14664,30 +12608,10 @@ struct StoreRank {
 namespace detail {
 
 /// "=TEXT", or an error with its origin: "!d4 2 SENTENCE" is code 4 of dtrain's category on rank 2 of the job.
-inline std::string encode(const Error& error, int job_rank) {
-  const bool posix = error.code().category() == std::generic_category();
-  const bool own = error.code().category() == dtrain_category();
-  const int code = posix || own ? error.code().value() : static_cast<int>(Errc::job_failed);  // a library's error
-  return format_text("{}{} {} {}",
-                     {posix ? "!p" : "!d", code, error.rank().value_or(job_rank), sanitize(error.what())});
-}
+std::string encode(const Error& error, int job_rank);
 
 /// @throws the error that the rank has sent; Error (protocol) if `sent` is malformed
-inline std::string decode(const std::string& sent) {
-  if (sent.starts_with('=')) {
-    return sent.substr(1);
-  }
-  const bool posix = sent.starts_with("!p");
-  char* end = nullptr;
-  const long code = posix || sent.starts_with("!d") ? std::strtol(sent.c_str() + 2, &end, 10) : 0;
-  if (code <= 0 || code > 4096) {
-    throw_error(Errc::protocol, "another rank sent {}; do all ranks run the same program?", {in_quotes(sent)});
-  }
-  const auto rank = static_cast<int>(std::strtol(end, &end, 10));
-  const std::error_code as = posix ? std::error_code(static_cast<int>(code), std::generic_category())
-                                   : make_error_code(static_cast<Errc>(code));
-  throw Error(as, end + (*end == ' ' ? 1 : 0)).with_rank(rank);
-}
+std::string decode(const std::string& sent);
 
 /// `make()` encoded, or its error. @throws JobFailed
 template <class Make>
@@ -14702,42 +12626,10 @@ std::string encoded_result(Make& make, int job_rank) {
 }
 
 /// Takes the text that another rank sets, see StoreRank::check. @throws Error (timeout), JobFailed, as `check`
-inline std::string take(const StoreRank& self, const std::string& key, int readers, Deadline deadline) {
-  while (self.check) {
-    try {
-      self.store.get_blocking(key, earlier(deadline, Deadline::after(std::chrono::milliseconds(200))));
-      break;
-    } catch (const Error& error) {
-      if (error.code() != make_error_code(Errc::timeout) || deadline.passed()) throw;
-    }
-    try {
-      self.check();
-    } catch (const Error&) {
-      // A peer that has got its result may have gone since.
-      if (!self.store.has_blocking(key, Deadline::after(std::chrono::seconds(1)))) throw;
-    }
-  }
-  return self.store.take_blocking(key, readers, deadline);
-}
+std::string take(const StoreRank& self, const std::string& key, int readers, Deadline deadline);
 
 /// Rank 0's half: takes the text of every other rank. @throws Error (timeout), which names all ranks that did not come
-inline void take_texts(const StoreRank& self, const std::string& name, std::vector<std::string>& texts) {
-  const auto key_of = [&](int rank) { return format_text("{}/{}", {name, rank}); };
-  for (int rank = 1; rank < self.ranks; ++rank) {
-    try {
-      texts.push_back(take(self, key_of(rank), 1, self.deadline));
-    } catch (const Error& error) {
-      if (error.code() != make_error_code(Errc::timeout)) throw;
-      std::string missing = self.name_of_rank(rank);
-      for (int later = rank + 1; later < self.ranks; ++later) {
-        const bool came = self.store.has_blocking(key_of(later), Deadline::after(std::chrono::seconds(1)));
-        missing += came ? "" : ", " + self.name_of_rank(later);
-      }
-      throw_error(Errc::timeout, "{}: {} {} ({})", {self.doing, missing, self.late, error.what()});
-    }
-    texts.back() = decode(texts.back());  // an error is not kept until the last rank has come
-  }
-}
+void take_texts(const StoreRank& self, const std::string& name, std::vector<std::string>& texts);
 
 }  // namespace detail
 
@@ -14821,6 +12713,16 @@ auto store_all_gather(const StoreRank& self, const std::string& name, Own own, s
 /// CUDA device selection before the ranks join, and the comparison of devices within a node afterwards.
 
 #if DTRAIN_WITH_CUDA
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 namespace DTRAIN_NAMESPACE::backend::cuda {
 
@@ -15804,37 +13706,12 @@ inline void fields(Serializer& of, ColorAndKey& choice) {
 }
 
 /// The ranks with the color of `rank`, by key, then by rank.
-inline std::vector<int> ranks_of_color(const std::vector<ColorAndKey>& choices, int rank) {
-  std::vector<int> ranks;
-  for (std::size_t other = 0; other < choices.size(); ++other) {
-    if (choices[other].color == choices[static_cast<std::size_t>(rank)].color) {
-      ranks.push_back(static_cast<int>(other));
-    }
-  }
-  std::stable_sort(ranks.begin(), ranks.end(), [&](int a, int b) {
-    return choices[static_cast<std::size_t>(a)].key < choices[static_cast<std::size_t>(b)].key;
-  });
-  return ranks;
-}
+std::vector<int> ranks_of_color(const std::vector<ColorAndKey>& choices, int rank);
 
 /// Collective, blocking. The context of this rank's channel after the `number`-th split of `context`'s channel.
 /// @throws Error (invalid_argument) for a negative color, before this rank publishes anything; (timeout), JobFailed
-inline ChannelContext split_context(const ChannelContext& context, std::uint64_t number, int color, int key,
-                                    Deadline deadline) {
-  if (color < 0) {
-    throw_error(Errc::invalid_argument,
-                "split with color {}; colors begin at 0: give the ranks that are to be alone one of their own",
-                {color});
-  }
-  const std::string split = format_text("{}/split-{}", {context.name, number});
-  const StoreRank self = StoreRank::of(context, deadline, format_text("splitting channel '{}'", {context.name}));
-  const auto own = [=] { return ColorAndKey{color, key}; };
-  const std::vector<ColorAndKey> choices = store_all_gather(self, split, own, "a rank's color and key");
-  ChannelContext made = context;
-  made.members = context.members.in_part_of(ranks_of_color(choices, context.members.rank));
-  made.name = format_text("{}-color-{}", {split, color});
-  return made;
-}
+ChannelContext split_context(const ChannelContext& context, std::uint64_t number, int color, int key,
+                             Deadline deadline);
 
 }  // namespace DTRAIN_NAMESPACE::backend
 
@@ -16035,6 +13912,8 @@ class Communicator {
 
 #if DTRAIN_WITH_GLOO
 
+#include <string_view>
+
 namespace DTRAIN_NAMESPACE::backend {
 
 /// Collectives are dtrain's own, over Gloo's point-to-point messages, so they can be cancelled at any time: a failed
@@ -16083,6 +13962,11 @@ struct Gloo;
 /// backend::Mpi: ranks that mpirun or srun started exchange messages over MPI.
 
 #if DTRAIN_WITH_MPI
+
+#include <array>
+#include <memory>
+#include <optional>
+#include <string_view>
 
 namespace DTRAIN_NAMESPACE::backend {
 
@@ -16443,6 +14327,8 @@ class Communicator {
 /// backend::Nccl: ranks with a GPU each exchange data over NCCL.
 
 #if DTRAIN_WITH_NCCL
+
+#include <string_view>
 
 namespace DTRAIN_NAMESPACE::backend {
 
@@ -17690,6 +15576,11 @@ class Communicator {
 
 #if DTRAIN_WITH_CUDA
 
+#include <array>
+#include <cstddef>
+#include <string_view>
+#include <utility>
+
 namespace DTRAIN_NAMESPACE::backend {
 
 /// `Policy<launch::PerNode, backend::Staged<backend::SharedMemory>>`: for CUDA gradients without NCCL, or with several
@@ -18667,9 +16558,9 @@ class HierarchicalReduction {
   bool in_segments(const ConstBufferView& input, const BufferView& output, ReduceOp op) {
     const kernels::PartialReduction reduction(output.dtype, op, layout_.ranks, accumulate_);
     const bool averages = op == ReduceOp::average;
-    const bool of_averages = averages && kernels::is_float(output.dtype) && is_uniform() && !reduction.widens();
+    const bool of_averages = averages && is_float(output.dtype) && is_uniform() && !reduction.widens();
     const bool apart = reduction.widens();
-    const bool scaled = apart || (averages && kernels::is_float(output.dtype) && !is_uniform());
+    const bool scaled = apart || (averages && is_float(output.dtype) && !is_uniform());
     const ReduceOp plain = averages && !of_averages ? ReduceOp::sum : op;
     const DType type = reduction.type();
     const std::size_t length =
@@ -19286,57 +17177,6 @@ static_assert(Topology<Tree>);
 
 }  // namespace DTRAIN_NAMESPACE::topology
 
-// ---- dtrain/launch/output/standard_stream.hpp
-
-/// @file
-/// Standard streams of a process: whether they can be waited for, are ready, or are lost.
-
-namespace DTRAIN_NAMESPACE::launch {
-
-/// True for pipes, sockets and terminals. epoll rejects regular files and /dev/null, which are always ready.
-inline bool can_be_waited_for(int descriptor) noexcept {
-  struct ::stat status {};
-  if (::fstat(descriptor, &status) != 0) {
-    return false;
-  }
-  return S_ISFIFO(status.st_mode) || S_ISSOCK(status.st_mode) || ::isatty(descriptor) == 1;
-}
-
-/// Whether a read would return bytes without blocking. Blocking: no.
-inline bool has_input(int descriptor) noexcept {
-  pollfd asked{descriptor, POLLIN, 0};
-  return ::poll(&asked, 1, 0) == 1 && (asked.revents & POLLIN) != 0;
-}
-
-/// Whether a write (to a pipe: of at most PIPE_BUF bytes) would return without blocking, also with an error.
-/// Blocking: no.
-inline bool takes_output(int descriptor) noexcept {
-  pollfd asked{descriptor, POLLOUT, 0};
-  return ::poll(&asked, 1, 0) == 1;
-}
-
-/// "stdout ('/dev/full')": a descriptor of this process, with the name of its file if it has one.
-inline std::string stream_name(const std::string& name, int descriptor) {
-  std::string target(4096, '\0');
-  const std::string link = "/proc/self/fd/" + std::to_string(descriptor);
-  const ssize_t length = ::readlink(link.c_str(), target.data(), target.size());
-  target.resize(length < 0 ? 0 : static_cast<std::size_t>(length));
-  if (target.empty() || target.front() != '/') {
-    return name + (target.substr(0, 5) == "pipe:" ? " (a pipe)" : "");
-  }
-  return format_text("{} ({})", {name, in_quotes(target, 256)});
-}
-
-/// "stdout (a pipe) takes nothing more: Broken pipe; ..." @param error an errno
-inline std::string lost_output(const std::string& name, int descriptor, int error) {
-  return format_text(
-      "{} takes nothing more: {}; the job goes on, and what the ranks print there is lost from here on (--log-dir=DIR "
-      "keeps it in files)",
-      {stream_name(name, descriptor), std::generic_category().message(error)});
-}
-
-}  // namespace DTRAIN_NAMESPACE::launch
-
 // ---- dtrain/launch/rank_process.hpp
 
 /// @file
@@ -19721,82 +17561,6 @@ class GradientBinding {
 
 }  // namespace DTRAIN_NAMESPACE::group
 
-// ---- dtrain/group/group_internals.hpp
-
-/// @file
-/// GroupInternals: members of a process group that dtrain uses internally and user code does not.
-
-namespace DTRAIN_NAMESPACE::group {
-
-/// Members of a group for the library's own parts. A shared handle. Threads: any, except for open_channel.
-/// @tparam State shared by the handles of one group
-template <class State>
-class GroupInternals {
- public:
-  using Communicator = typename State::Communicator;
-
-  explicit GroupInternals(std::shared_ptr<State> state) noexcept : state_(std::move(state)) {}
-
-  /// Holds the job's first cause.
-  const std::shared_ptr<FailureLatch>& failure() const noexcept {
-    return state_->rank_context()->control_plane.failure();
-  }
-
-  /// Collective, blocking: opens a new channel, which never waits for another. Every rank opens the same channels in
-  /// the same order. Error sentences contain `purpose`, and the text of `describe` for an operation unless it is empty.
-  /// @param accumulate f32: even if GroupOptions do not request it
-  Communicator open_channel(const std::string& purpose, Accumulate accumulate = Accumulate::element,
-                            const backend::DescribeOperation& describe = {}) const {
-    return state_->open_channel(purpose, accumulate, describe);
-  }
-
-  /// Counts 1, 2, ... for each purpose. Ranks that call it in the same order get the same number, for keys that are
-  /// used once. Blocking: no.
-  int next_number(const std::string& purpose) const { return state_->next_number(purpose); }
-
-  /// The gradients that this rank's wrappers have bound, in all its groups.
-  const std::shared_ptr<GradientBindingRegistry>& gradient_bindings() const noexcept {
-    return state_->rank_context()->gradient_bindings;
-  }
-
-  /// Reports to the job that this rank failed. Every rank fails with `text` as the cause, unless another cause came
-  /// first. Blocking: until the job has the report, 2 s at most.
-  /// @param failed_rank Error::rank(): the rank of the job that the exception is about
-  void report_exception(const std::string& text, std::optional<int> failed_rank = {}) const noexcept {
-    state_->rank_context()->report_exception(text, failed_rank);
-  }
-
-  /// Reports that a step was destroyed before it finished. While an exception unwinds, the report waits 100 ms, so that
-  /// the caller that catches the exception can report its text first. Blocking: no.
-  void report_abandoned_step(bool unwinding) const noexcept {
-    const auto grace = unwinding ? std::chrono::milliseconds(100) : std::chrono::milliseconds(0);
-    state_->rank_context()->report_after(grace, "a step was abandoned without finish()");
-  }
-
-  /// Keeps `work` until this rank leaves: for channels that an exception unwinds. If they closed at once, the peers
-  /// would report that this rank left before the caller that catches the exception reports its cause.
-  void keep_alive_until_leave(std::shared_ptr<void> work) const noexcept {
-    state_->rank_context()->keep_alive_until_leave(std::move(work));
-  }
-
-  /// @throws Error (invalid_argument) in a coroutine on the control loop, where a blocking call would wait for
-  /// itself; and in a process that the rank forked.
-  void require_may_block() const { state_->rank_context()->require_may_block(); }
-
- private:
-  std::shared_ptr<State> state_;
-};
-
-/// Gives the GroupInternals of a ProcessGroup, or of a test's group that has internals(): `GroupAccess::of(group)`.
-struct GroupAccess {
-  template <class Group>
-  static auto of(const Group& group) {
-    return group.internals();
-  }
-};
-
-}  // namespace DTRAIN_NAMESPACE::group
-
 // ---- dtrain/group/host_staging_buffer.hpp
 
 /// @file
@@ -19871,6 +17635,12 @@ class HostStagingBuffer<stream::cuda::StreamRef> {
 
 namespace DTRAIN_NAMESPACE::group {
 
+/// Keys and values for the store.
+using StoreEntries = std::vector<std::pair<std::string, std::string>>;
+
+/// Blocking: until the store has the entries. @throws the job's first cause; Error (timeout)
+using WaitUntilSet = std::function<void(Deadline)>;
+
 /// Shared by the rank's groups. The destructor leaves the job; if an exception is unwinding the stack, the rank has
 /// failed instead and the other ranks are notified. In a forked process reports and the destructor do nothing.
 /// Threads: all members from any thread; leave_blocking and the destructor from one.
@@ -19912,6 +17682,9 @@ class RankContext {
     }
   }
 
+  /// Sets the entries in the background, one after the other.
+  WaitUntilSet set_in_background(const rendezvous::Store& store, StoreEntries entries);
+
   /// Lifetime: `channel` is removed before it is destroyed.
   void add(Closable& channel) {
     const std::lock_guard lock(mutex_);
@@ -19944,6 +17717,105 @@ class RankContext {
   bool left_ = false;
   const OwningProcess process_;
   int exceptions_at_start_ = std::uncaught_exceptions();
+};
+
+/// A backend's pre_join_blocking (backend::HasPreJoin).
+using PreJoin = std::shared_ptr<void> (*)(const identity::ProcessIdentity& identity,
+                                          std::optional<rendezvous::Secret>& secret, Deadline deadline);
+
+/// Settings that must be the same on all ranks. DistributedDataParallel compares models and their options.
+struct RequiredSettings {
+  std::string_view launcher;
+  std::string_view backend;
+  std::string_view topology;
+  Accumulate accumulate;
+};
+
+/// Collective, blocking: joins the job as the rank that `worker` describes. @param pre_join null if there is none
+/// @throws as ControlPlane
+std::shared_ptr<RankContext> join_job_blocking(const rendezvous::ControlPlaneOptions& worker, PreJoin pre_join,
+                                               const RequiredSettings& required);
+
+}  // namespace DTRAIN_NAMESPACE::group
+
+// ---- dtrain/group/group_internals.hpp
+
+/// @file
+/// GroupInternals: members of a process group that dtrain uses internally and user code does not.
+
+namespace DTRAIN_NAMESPACE::group {
+
+/// Members of a group for the library's own parts. A shared handle. Threads: any, except for open_channel.
+/// @tparam State shared by the handles of one group
+template <class State>
+class GroupInternals {
+ public:
+  using Communicator = typename State::Communicator;
+
+  explicit GroupInternals(std::shared_ptr<State> state) noexcept : state_(std::move(state)) {}
+
+  /// What this rank's groups share.
+  const auto& rank_context() const noexcept { return state_->rank_context(); }
+
+  /// Holds the job's first cause.
+  const std::shared_ptr<FailureLatch>& failure() const noexcept { return rank_context()->control_plane.failure(); }
+
+  /// Collective, blocking: opens a new channel, which never waits for another. Every rank opens the same channels in
+  /// the same order. Error sentences contain `purpose`, and the text of `describe` for an operation unless it is empty.
+  /// @param accumulate f32: even if GroupOptions do not request it
+  Communicator open_channel(const std::string& purpose, Accumulate accumulate = Accumulate::element,
+                            const backend::DescribeOperation& describe = {}) const {
+    return state_->open_channel(purpose, accumulate, describe);
+  }
+
+  /// Sets entries of the group's store in the background.
+  WaitUntilSet set_in_background(StoreEntries entries) const {
+    return rank_context()->set_in_background(state_->store(), std::move(entries));
+  }
+
+  /// Counts 1, 2, ... for each purpose. Ranks that call it in the same order get the same number, for keys that are
+  /// used once. Blocking: no.
+  int next_number(const std::string& purpose) const { return state_->next_number(purpose); }
+
+  /// The gradients that this rank's wrappers have bound, in all its groups.
+  const std::shared_ptr<GradientBindingRegistry>& gradient_bindings() const noexcept {
+    return rank_context()->gradient_bindings;
+  }
+
+  /// Reports to the job that this rank failed. Every rank fails with `text` as the cause, unless another cause came
+  /// first. Blocking: until the job has the report, 2 s at most.
+  /// @param failed_rank Error::rank(): the rank of the job that the exception is about
+  void report_exception(const std::string& text, std::optional<int> failed_rank = {}) const noexcept {
+    rank_context()->report_exception(text, failed_rank);
+  }
+
+  /// Reports that a step was destroyed before it finished. While an exception unwinds, the report waits 100 ms, so that
+  /// the caller that catches the exception can report its text first. Blocking: no.
+  void report_abandoned_step(bool unwinding) const noexcept {
+    const auto grace = unwinding ? std::chrono::milliseconds(100) : std::chrono::milliseconds(0);
+    rank_context()->report_after(grace, "a step was abandoned without finish()");
+  }
+
+  /// Keeps `work` until this rank leaves: for channels that an exception unwinds. If they closed at once, the peers
+  /// would report that this rank left before the caller that catches the exception reports its cause.
+  void keep_alive_until_leave(std::shared_ptr<void> work) const noexcept {
+    rank_context()->keep_alive_until_leave(std::move(work));
+  }
+
+  /// @throws Error (invalid_argument) in a coroutine on the control loop, where a blocking call would wait for
+  /// itself; and in a process that the rank forked.
+  void require_may_block() const { rank_context()->require_may_block(); }
+
+ private:
+  std::shared_ptr<State> state_;
+};
+
+/// Gives the GroupInternals of a ProcessGroup, or of a test's group that has internals(): `GroupAccess::of(group)`.
+struct GroupAccess {
+  template <class Group>
+  static auto of(const Group& group) {
+    return group.internals();
+  }
 };
 
 }  // namespace DTRAIN_NAMESPACE::group
@@ -20432,6 +18304,80 @@ class Collectives {
 
 }  // namespace DTRAIN_NAMESPACE::group
 
+// ---- dtrain/group/worker.hpp
+
+/// @file
+/// group::Worker: a rank of run(), which joins its job, runs its body and leaves.
+
+namespace DTRAIN_NAMESPACE::group {
+
+/// A rank's body, and its group once it has joined.
+class Worker {
+ public:
+  virtual RankContext& join_job() = 0;
+  virtual int call_body() = 0;
+
+ protected:
+  ~Worker() = default;
+};
+
+/// Joins, runs the body, leaves. An exception becomes a line on stderr, a report to the job and an exit code. A process
+/// that the body forked exits when it returns from the body.
+int run_worker(int rank, Worker& worker);
+
+/// Flushes stdout. Logs a warning if output was lost.
+void report_lost_output(int rank);
+
+}  // namespace DTRAIN_NAMESPACE::group
+
+// ---- dtrain/ddp/agreement/chunks.hpp
+
+/// @file
+/// Chunks: a long value is stored in parts under KEY/0, KEY/1, ..., because the store bounds its values.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// Keys and values for the parts of `bytes`; none for no bytes.
+std::vector<std::pair<std::string, std::string>> chunks_of(const std::string& key, std::string_view bytes);
+
+/// Joins what `read(name)` returns for the name of each part of a value of `size` bytes.
+std::string join_chunks(const std::string& key, std::size_t size,
+                        const std::function<std::string(const std::string& name)>& read);
+
+#if DTRAIN_DEFINITIONS
+
+namespace detail {
+
+inline constexpr std::size_t chunk_bytes = std::size_t{256} << 10;
+
+inline std::string chunk_name(const std::string& key, std::size_t begin) {
+  return format_text("{}/{}", {key, begin / chunk_bytes});
+}
+
+}  // namespace detail
+
+DTRAIN_DEFINED std::vector<std::pair<std::string, std::string>> chunks_of(const std::string& key,
+                                                                          std::string_view bytes) {
+  std::vector<std::pair<std::string, std::string>> chunks;
+  for (std::size_t begin = 0; begin < bytes.size(); begin += detail::chunk_bytes) {
+    chunks.emplace_back(detail::chunk_name(key, begin), bytes.substr(begin, detail::chunk_bytes));
+  }
+  return chunks;
+}
+
+DTRAIN_DEFINED std::string join_chunks(const std::string& key, std::size_t size,
+                                       const std::function<std::string(const std::string& name)>& read) {
+  std::string bytes;
+  for (std::size_t begin = 0; begin < size; begin += detail::chunk_bytes) {
+    bytes += read(detail::chunk_name(key, begin));
+  }
+  return bytes;
+}
+
+#endif  // DTRAIN_DEFINITIONS
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
 // ---- dtrain/ddp/agreement/rank0_task.hpp
 
 /// @file
@@ -20533,11 +18479,7 @@ struct BucketPlan {
 inline constexpr std::size_t arena_alignment = 64;
 
 /// Backward passes produce the last parameter's gradient first.
-inline std::vector<std::size_t> reverse_order(std::size_t count) {
-  std::vector<std::size_t> order(count);
-  std::iota(order.rbegin(), order.rend(), std::size_t{0});
-  return order;
-}
+std::vector<std::size_t> reverse_order(std::size_t count);
 
 /// The cap of a bucket opened when `remaining` of `total` bytes are not yet placed: at most bucket_bytes, at least the
 /// first bucket's cap, and between these the smaller of
@@ -20556,6 +18498,42 @@ namespace detail {
 constexpr std::size_t padded(std::size_t bytes) noexcept {
   return (bytes + arena_alignment - 1) / arena_alignment * arena_alignment;
 }
+
+}  // namespace detail
+
+/// Pure and deterministic: the same arguments give the same plan on every rank.
+/// - Parameters fill buckets in `ready_order`, each the open bucket of its dtype and device: alternating kinds do not
+/// cut buckets short.
+/// - Buckets are ordered by the ready position of their last parameter.
+/// - A parameter larger than the cap has its own bucket; one of 0 bytes takes no space.
+/// @throws Error (invalid_argument) if `ready_order` is not a permutation, (limit) beyond 2^60 bytes.
+BucketPlan plan_buckets(std::span<const GradientSize> sizes, std::span<const std::size_t> ready_order,
+                        BucketCaps caps = {});
+
+/// Plans for the reverse order of the parameters.
+BucketPlan plan_buckets(std::span<const GradientSize> sizes, BucketCaps caps = {});
+
+/// The elements of `planned` in the arena at `arena`, with padding: zeros, which every reduction leaves zero.
+inline BufferView range_of(const PlannedBucket& planned, std::byte* arena) noexcept {
+  std::byte* const data = planned.bytes == 0 ? nullptr : arena + planned.offset;
+  return {data, planned.bytes / size_bytes(planned.dtype), planned.dtype, planned.device};
+}
+
+/// The ranges of all buckets of `plan`.
+std::vector<BufferView> ranges_of(const BucketPlan& plan, std::byte* arena);
+
+/// The number of gradients of each bucket.
+std::vector<std::size_t> parameter_counts(const BucketPlan& plan);
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED std::vector<std::size_t> reverse_order(std::size_t count) {
+  std::vector<std::size_t> order(count);
+  std::iota(order.rbegin(), order.rend(), std::size_t{0});
+  return order;
+}
+
+namespace detail {
 
 /// @throws Error (invalid_argument) unless `order` names each of `count` parameters once.
 inline void check_order(std::span<const std::size_t> order, std::size_t count) {
@@ -20595,14 +18573,8 @@ struct OpenBucket {
 
 }  // namespace detail
 
-/// Pure and deterministic: the same arguments give the same plan on every rank.
-/// - Parameters fill buckets in `ready_order`, each the open bucket of its dtype and device: alternating kinds do not
-/// cut buckets short.
-/// - Buckets are ordered by the ready position of their last parameter.
-/// - A parameter larger than the cap has its own bucket; one of 0 bytes takes no space.
-/// @throws Error (invalid_argument) if `ready_order` is not a permutation, (limit) beyond 2^60 bytes.
-inline BucketPlan plan_buckets(std::span<const GradientSize> sizes, std::span<const std::size_t> ready_order,
-                               BucketCaps caps = {}) {
+DTRAIN_DEFINED BucketPlan plan_buckets(std::span<const GradientSize> sizes, std::span<const std::size_t> ready_order,
+                                       BucketCaps caps) {
   detail::check_order(ready_order, sizes.size());
   caps.first_bucket_bytes = std::min(caps.first_bucket_bytes, caps.bucket_bytes);
   std::size_t remaining = detail::arena_bytes_of(sizes);
@@ -20650,19 +18622,11 @@ inline BucketPlan plan_buckets(std::span<const GradientSize> sizes, std::span<co
   return plan;
 }
 
-/// Plans for the reverse order of the parameters.
-inline BucketPlan plan_buckets(std::span<const GradientSize> sizes, BucketCaps caps = {}) {
+DTRAIN_DEFINED BucketPlan plan_buckets(std::span<const GradientSize> sizes, BucketCaps caps) {
   return plan_buckets(sizes, reverse_order(sizes.size()), caps);
 }
 
-/// The elements of `planned` in the arena at `arena`, with padding: zeros, which every reduction leaves zero.
-inline BufferView range_of(const PlannedBucket& planned, std::byte* arena) noexcept {
-  std::byte* const data = planned.bytes == 0 ? nullptr : arena + planned.offset;
-  return {data, planned.bytes / size_bytes(planned.dtype), planned.dtype, planned.device};
-}
-
-/// The ranges of all buckets of `plan`.
-inline std::vector<BufferView> ranges_of(const BucketPlan& plan, std::byte* arena) {
+DTRAIN_DEFINED std::vector<BufferView> ranges_of(const BucketPlan& plan, std::byte* arena) {
   std::vector<BufferView> ranges;
   ranges.reserve(plan.buckets.size());
   for (const PlannedBucket& bucket : plan.buckets) {
@@ -20671,8 +18635,7 @@ inline std::vector<BufferView> ranges_of(const BucketPlan& plan, std::byte* aren
   return ranges;
 }
 
-/// The number of gradients of each bucket.
-inline std::vector<std::size_t> parameter_counts(const BucketPlan& plan) {
+DTRAIN_DEFINED std::vector<std::size_t> parameter_counts(const BucketPlan& plan) {
   std::vector<std::size_t> counts;
   counts.reserve(plan.buckets.size());
   for (const PlannedBucket& bucket : plan.buckets) {
@@ -20680,6 +18643,8 @@ inline std::vector<std::size_t> parameter_counts(const BucketPlan& plan) {
   }
   return counts;
 }
+
+#endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
@@ -21111,7 +19076,11 @@ constexpr SplitMix64 epoch_generator(std::uint64_t seed, std::uint64_t epoch) no
 }
 
 /// Fisher-Yates shuffle, from the last position down, with draws of `epoch_generator(seed, epoch)`.
-inline std::vector<std::size_t> shuffled_order(std::size_t count, std::uint64_t seed, std::uint64_t epoch) {
+std::vector<std::size_t> shuffled_order(std::size_t count, std::uint64_t seed, std::uint64_t epoch);
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED std::vector<std::size_t> shuffled_order(std::size_t count, std::uint64_t seed, std::uint64_t epoch) {
   std::vector<std::size_t> order(count);
   std::iota(order.begin(), order.end(), std::size_t{0});
   SplitMix64 generator = epoch_generator(seed, epoch);
@@ -21120,6 +19089,8 @@ inline std::vector<std::size_t> shuffled_order(std::size_t count, std::uint64_t 
   }
   return order;
 }
+
+#endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
@@ -21145,20 +19116,7 @@ struct SamplerOptions {
 class DistributedSampler {
  public:
   /// @throws Error (invalid_argument) for an empty data set or batch, or a rank outside 0..world_size-1.
-  explicit DistributedSampler(const SamplerOptions& options) : options_(options) {
-    if (options.world_size < 1 || options.rank < 0 || options.rank >= options.world_size) {
-      throw_error(Errc::invalid_argument,
-                  "a sampler was made for rank {} of {}; give group.rank() and group.world_size()",
-                  {options.rank, options.world_size});
-    }
-    if (options.dataset_size == 0) {
-      throw_error(Errc::invalid_argument, "a sampler was made for a data set without samples; load the data first");
-    }
-    if (options.global_batch == 0) {
-      throw_error(Errc::invalid_argument,
-                  "a sampler was made with a global batch of 0 samples; give the samples of all ranks in one step");
-    }
-  }
+  explicit DistributedSampler(const SamplerOptions& options);
 
   /// A sampler for this rank of the group: `DistributedSampler{group, {.dataset_size = n, .global_batch = b}}`. The
   /// options' rank and world_size are ignored.
@@ -21174,40 +19132,14 @@ class DistributedSampler {
   /// dataset_size). With n ranks and L samples in such a slice, each rank gets ceil(L/n) of them: at rank, rank+n,
   /// rank+2n, ... modulo L. So all ranks have the same number of steps, and of samples in each step.
   /// Example, L = 4 and n = 3: rank 0 gets positions 0 and 3 of the slice, rank 1 gets 1 and 0, rank 2 gets 2 and 1.
-  SampleBatches batches(std::uint64_t epoch) const {
-    const std::vector<std::size_t> order = global_order(epoch);
-    const std::size_t slice = std::min(options_.global_batch, order.size());
-    std::vector<std::size_t> mine;
-    mine.reserve((order.size() / slice + 1) * share(slice));
-    for (std::size_t begin = 0; begin < order.size(); begin += slice) {
-      const std::size_t length = std::min(slice, order.size() - begin);
-      for (std::size_t taken = 0; taken < share(length); ++taken) {
-        mine.push_back(order[begin + (rank() + taken * ranks()) % length]);
-      }
-    }
-    return {std::move(mine), share(slice)};
-  }
+  SampleBatches batches(std::uint64_t epoch) const;
 
   /// Batches for evaluation: samples rank, rank+n, rank+2n, ... of the data set in its own order, without padding. Over
   /// all ranks, every sample occurs exactly once. Ranks may differ by one sample, and by one batch.
-  SampleBatches evaluation() const {
-    std::vector<std::size_t> mine;
-    mine.reserve(options_.dataset_size / ranks() + 1);
-    for (std::size_t sample = rank(); sample < options_.dataset_size; sample += ranks()) {
-      mine.push_back(sample);
-    }
-    return {std::move(mine), share(std::min(options_.global_batch, options_.dataset_size))};
-  }
+  SampleBatches evaluation() const;
 
   /// The order of the whole data set in `epoch`: the same on every rank and for any world size.
-  std::vector<std::size_t> global_order(std::uint64_t epoch) const {
-    if (options_.shuffle) {
-      return shuffled_order(options_.dataset_size, options_.seed, epoch);
-    }
-    std::vector<std::size_t> order(options_.dataset_size);
-    std::iota(order.begin(), order.end(), std::size_t{0});
-    return order;
-  }
+  std::vector<std::size_t> global_order(std::uint64_t epoch) const;
 
   /// Steps in an epoch, the same on every rank.
   std::size_t steps_per_epoch() const noexcept { return (options_.dataset_size - 1) / options_.global_batch + 1; }
@@ -21229,6 +19161,57 @@ class DistributedSampler {
 
   SamplerOptions options_;
 };
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED DistributedSampler::DistributedSampler(const SamplerOptions& options) : options_(options) {
+  if (options.world_size < 1 || options.rank < 0 || options.rank >= options.world_size) {
+    throw_error(Errc::invalid_argument,
+                "a sampler was made for rank {} of {}; give group.rank() and group.world_size()",
+                {options.rank, options.world_size});
+  }
+  if (options.dataset_size == 0) {
+    throw_error(Errc::invalid_argument, "a sampler was made for a data set without samples; load the data first");
+  }
+  if (options.global_batch == 0) {
+    throw_error(Errc::invalid_argument,
+                "a sampler was made with a global batch of 0 samples; give the samples of all ranks in one step");
+  }
+}
+
+DTRAIN_DEFINED SampleBatches DistributedSampler::batches(std::uint64_t epoch) const {
+  const std::vector<std::size_t> order = global_order(epoch);
+  const std::size_t slice = std::min(options_.global_batch, order.size());
+  std::vector<std::size_t> mine;
+  mine.reserve((order.size() / slice + 1) * share(slice));
+  for (std::size_t begin = 0; begin < order.size(); begin += slice) {
+    const std::size_t length = std::min(slice, order.size() - begin);
+    for (std::size_t taken = 0; taken < share(length); ++taken) {
+      mine.push_back(order[begin + (rank() + taken * ranks()) % length]);
+    }
+  }
+  return {std::move(mine), share(slice)};
+}
+
+DTRAIN_DEFINED SampleBatches DistributedSampler::evaluation() const {
+  std::vector<std::size_t> mine;
+  mine.reserve(options_.dataset_size / ranks() + 1);
+  for (std::size_t sample = rank(); sample < options_.dataset_size; sample += ranks()) {
+    mine.push_back(sample);
+  }
+  return {std::move(mine), share(std::min(options_.global_batch, options_.dataset_size))};
+}
+
+DTRAIN_DEFINED std::vector<std::size_t> DistributedSampler::global_order(std::uint64_t epoch) const {
+  if (options_.shuffle) {
+    return shuffled_order(options_.dataset_size, options_.seed, epoch);
+  }
+  std::vector<std::size_t> order(options_.dataset_size);
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  return order;
+}
+
+#endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
@@ -21315,8 +19298,16 @@ struct FailureContext {
   std::function<void(bool unwinding)> step_abandoned{};
 
   /// Reports to the job that this rank failed with `text`.
-  void report_exception(std::string text) const { latch->report({CauseKind::exception, rank, host, std::move(text)}); }
+  void report_exception(std::string text) const;
 };
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED void FailureContext::report_exception(std::string text) const {
+  latch->report({CauseKind::exception, rank, host, std::move(text)});
+}
+
+#endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
@@ -21384,14 +19375,39 @@ void broadcast_values(Communicator& communicator, typename Communicator::Stream 
 
 namespace DTRAIN_NAMESPACE::ddp {
 
+/// What a backend reduces.
+struct BackendAbilities {
+  std::string_view name;
+  bool is_deterministic;
+  bool (*supports)(DeviceKind);
+  bool (*reduces)(DType);
+  bool (*averages)(DType);
+};
+
+/// @param communication device of the wrapper's stream
+/// @throws Error (unsupported)
+void check_backend(const BackendAbilities& backend, std::span<const Parameter> parameters,
+                   std::span<const TensorView> buffers, const DdpOptions& options, Device communication);
+
+/// The abilities of `Backend`, for check_backend.
+template <class Backend>
+BackendAbilities abilities_of() {
+  return {Backend::name(), backend::determinism_of<Backend> != backend::Determinism::none,
+          [](DeviceKind kind) -> bool { return Backend::supports(kind); },
+          [](DType dtype) -> bool { return Backend::reduces(dtype); },
+          [](DType dtype) -> bool { return backend::averages<Backend>(dtype); }};
+}
+
+#if DTRAIN_DEFINITIONS
+
 namespace detail {
 
 /// @throws Error (unsupported): "WHAT is on cuda:1, which ...".
-template <class Backend>
-void check_device(const std::string& what, Device device, Device communication) {
-  if (!Backend::supports(device.kind)) {
+inline void check_device(const BackendAbilities& backend, const std::string& what, Device device,
+                         Device communication) {
+  if (!backend.supports(device.kind)) {
     throw_error(Errc::unsupported, "{} is on {}, which backend {} does not reduce",
-                {what, to_string(device), std::string_view(Backend::name())});
+                {what, to_string(device), backend.name});
   }
   if (device != communication) {
     throw_error(Errc::unsupported,
@@ -21402,38 +19418,38 @@ void check_device(const std::string& what, Device device, Device communication) 
 
 }  // namespace detail
 
-/// @param communication device of the wrapper's stream
-/// @throws Error (unsupported)
-template <class Backend>
-void check_backend(std::span<const Parameter> parameters, std::span<const TensorView> buffers,
-                   const DdpOptions& options, Device communication) {
-  const std::string backend_name{std::string_view(Backend::name())};
-  if (options.deterministic && backend::determinism_of<Backend> == backend::Determinism::none) {
+DTRAIN_DEFINED void check_backend(const BackendAbilities& backend, std::span<const Parameter> parameters,
+                                  std::span<const TensorView> buffers, const DdpOptions& options,
+                                  Device communication) {
+  if (options.deterministic && !backend.is_deterministic) {
     throw_error(Errc::unsupported,
                 "DdpOptions::deterministic is set, but backend {} does not promise the same bits in every run; use "
                 "topology::Ring, whose order of summation is fixed, or another backend",
-                {backend_name});
+                {backend.name});
   }
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     const std::string described = describe_parameter(i, parameters[i].name);
-    detail::check_device<Backend>(described, parameters[i].value.device, communication);
-    if (!Backend::reduces(parameters[i].gradient.dtype)) {
+    const DType dtype = parameters[i].gradient.dtype;
+    detail::check_device(backend, described, parameters[i].value.device, communication);
+    if (!backend.reduces(dtype)) {
       throw_error(Errc::unsupported,
                   "{} has a gradient of {}, which backend {} does not reduce; keep it in a type that the backend "
                   "reduces, such as f32",
-                  {described, name(parameters[i].gradient.dtype), backend_name});
+                  {described, name(dtype), backend.name});
     }
-    if (options.reduce_op == ReduceOp::average && !backend::averages<Backend>(parameters[i].gradient.dtype)) {
+    if (options.reduce_op == ReduceOp::average && !backend.averages(dtype)) {
       throw_error(Errc::unsupported,
                   "{} has a gradient of {}, whose average backend {} does not form; DdpOptions::reduce_op = "
                   "ReduceOp::sum reduces it, in a type that holds the sum",
-                  {described, name(parameters[i].gradient.dtype), backend_name});
+                  {described, name(dtype), backend.name});
     }
   }
   for (std::size_t i = 0; i < buffers.size(); ++i) {
-    detail::check_device<Backend>(format_text("buffer {} of the model", {i}), buffers[i].device, communication);
+    detail::check_device(backend, format_text("buffer {} of the model", {i}), buffers[i].device, communication);
   }
 }
+
+#endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
@@ -21513,66 +19529,13 @@ inline constexpr std::size_t max_parameter_name_bytes = 1024;
 
 namespace detail {
 
-inline std::string kind(const TensorView& view) {
-  return format_text("{} {} on {}", {name(view.dtype), to_string(view.shape), to_string(view.device)});
-}
-
-/// Rejects overlapping gradients: a tied parameter listed twice would be reduced twice.
-inline void check_gradients_are_apart(std::span<const Parameter> parameters) {
-  std::vector<std::size_t> by_address;
-  for (std::size_t i = 0; i < parameters.size(); ++i) {
-    if (parameters[i].gradient.data != nullptr && parameters[i].gradient.bytes() != 0) {
-      by_address.push_back(i);
-    }
-  }
-  std::sort(by_address.begin(), by_address.end(), [&parameters](std::size_t a, std::size_t b) {
-    return std::less<>{}(parameters[a].gradient.data, parameters[b].gradient.data);
-  });
-  for (std::size_t next = 1; next < by_address.size(); ++next) {
-    const std::size_t a = by_address[next - 1];
-    const std::size_t b = by_address[next];
-    const TensorView& before = parameters[a].gradient;
-    if (std::less<>{}(parameters[b].gradient.data, before.data + before.bytes())) {
-      throw_error(Errc::invalid_argument, "the gradients of {} and {} share memory; list a tied parameter once",
-                  {describe_parameter(std::min(a, b), parameters[std::min(a, b)].name),
-                   describe_parameter(std::max(a, b), parameters[std::max(a, b)].name)});
-    }
-  }
-}
+std::string kind(const TensorView& view);
 
 }  // namespace detail
 
 /// @param binds whether the model has bind_gradient: its gradients then need no memory of their own
 /// @throws Error (invalid_argument)
-inline void check_parameters(std::span<const Parameter> parameters, bool binds) {
-  if (parameters.empty()) {
-    throw_error(Errc::invalid_argument, "the model's parameters() is empty: there is nothing to train");
-  }
-  for (std::size_t i = 0; i < parameters.size(); ++i) {
-    const TensorView& value = parameters[i].value;
-    const TensorView& gradient = parameters[i].gradient;
-    const std::string described = describe_parameter(i, parameters[i].name);
-    if (parameters[i].name.size() > max_parameter_name_bytes) {
-      throw_error(Errc::invalid_argument, "the name of {}... has {} bytes; the most is {}",
-                  {describe_parameter(i, parameters[i].name.substr(0, 128)), parameters[i].name.size(),
-                   max_parameter_name_bytes});
-    }
-    if (value.shape != gradient.shape || value.dtype != gradient.dtype || value.device != gradient.device) {
-      throw_error(Errc::invalid_argument, "the value of {} is {}, its gradient is {}; they must be alike",
-                  {described, detail::kind(value), detail::kind(gradient)});
-    }
-    if (value.data == nullptr && value.bytes() != 0) {
-      throw_error(Errc::invalid_argument, "the value of {} has no memory; allocate it before DistributedDataParallel",
-                  {described});
-    }
-    if (gradient.data == nullptr && gradient.bytes() != 0 && !binds) {
-      throw_error(Errc::invalid_argument,
-                  "the gradient of {} has no memory; allocate it, or give the model bind_gradient(i, view)",
-                  {described});
-    }
-  }
-  detail::check_gradients_are_apart(parameters);
-}
+void check_parameters(std::span<const Parameter> parameters, bool binds);
 
 /// The model's present parameters. Names are copied, tensors are not.
 template <Model M>
@@ -21605,7 +19568,72 @@ std::vector<TensorView> collect_buffers(M& model) {
 }
 
 /// Sizes of the gradients, for plan_buckets.
-inline std::vector<GradientSize> gradient_sizes(std::span<const Parameter> parameters) {
+std::vector<GradientSize> gradient_sizes(std::span<const Parameter> parameters);
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED std::string detail::kind(const TensorView& view) {
+  return format_text("{} {} on {}", {name(view.dtype), to_string(view.shape), to_string(view.device)});
+}
+
+namespace detail {
+
+/// Rejects overlapping gradients: a tied parameter listed twice would be reduced twice.
+inline void check_gradients_are_apart(std::span<const Parameter> parameters) {
+  std::vector<std::size_t> by_address;
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    if (parameters[i].gradient.data != nullptr && parameters[i].gradient.bytes() != 0) {
+      by_address.push_back(i);
+    }
+  }
+  std::sort(by_address.begin(), by_address.end(), [&parameters](std::size_t a, std::size_t b) {
+    return std::less<>{}(parameters[a].gradient.data, parameters[b].gradient.data);
+  });
+  for (std::size_t next = 1; next < by_address.size(); ++next) {
+    const std::size_t a = by_address[next - 1];
+    const std::size_t b = by_address[next];
+    const TensorView& before = parameters[a].gradient;
+    if (std::less<>{}(parameters[b].gradient.data, before.data + before.bytes())) {
+      throw_error(Errc::invalid_argument, "the gradients of {} and {} share memory; list a tied parameter once",
+                  {describe_parameter(std::min(a, b), parameters[std::min(a, b)].name),
+                   describe_parameter(std::max(a, b), parameters[std::max(a, b)].name)});
+    }
+  }
+}
+
+}  // namespace detail
+
+DTRAIN_DEFINED void check_parameters(std::span<const Parameter> parameters, bool binds) {
+  if (parameters.empty()) {
+    throw_error(Errc::invalid_argument, "the model's parameters() is empty: there is nothing to train");
+  }
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const TensorView& value = parameters[i].value;
+    const TensorView& gradient = parameters[i].gradient;
+    const std::string described = describe_parameter(i, parameters[i].name);
+    if (parameters[i].name.size() > max_parameter_name_bytes) {
+      throw_error(Errc::invalid_argument, "the name of {}... has {} bytes; the most is {}",
+                  {describe_parameter(i, parameters[i].name.substr(0, 128)), parameters[i].name.size(),
+                   max_parameter_name_bytes});
+    }
+    if (value.shape != gradient.shape || value.dtype != gradient.dtype || value.device != gradient.device) {
+      throw_error(Errc::invalid_argument, "the value of {} is {}, its gradient is {}; they must be alike",
+                  {described, detail::kind(value), detail::kind(gradient)});
+    }
+    if (value.data == nullptr && value.bytes() != 0) {
+      throw_error(Errc::invalid_argument, "the value of {} has no memory; allocate it before DistributedDataParallel",
+                  {described});
+    }
+    if (gradient.data == nullptr && gradient.bytes() != 0 && !binds) {
+      throw_error(Errc::invalid_argument,
+                  "the gradient of {} has no memory; allocate it, or give the model bind_gradient(i, view)",
+                  {described});
+    }
+  }
+  detail::check_gradients_are_apart(parameters);
+}
+
+DTRAIN_DEFINED std::vector<GradientSize> gradient_sizes(std::span<const Parameter> parameters) {
   std::vector<GradientSize> sizes;
   sizes.reserve(parameters.size());
   for (const Parameter& parameter : parameters) {
@@ -21613,6 +19641,8 @@ inline std::vector<GradientSize> gradient_sizes(std::span<const Parameter> param
   }
   return sizes;
 }
+
+#endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
@@ -21671,16 +19701,7 @@ class AddressCheck {
   }
 
   /// Called by Read for each parameter.
-  void visit(const Parameter& parameter) {
-    if (remembers_) {
-      known_.push_back({range_of(parameter.value), range_of(parameter.gradient)});
-      return;
-    }
-    const std::size_t i = visited_++;
-    if (i >= known_.size()) return;
-    require_same("value", i, parameter, known_[i].value, range_of(parameter.value));
-    require_same("gradient", i, parameter, known_[i].gradient, range_of(parameter.gradient));
-  }
+  void visit(const Parameter& parameter);
 
   /// Disables the check, because the model may be destroyed.
   void forget() noexcept {
@@ -21710,27 +19731,10 @@ class AddressCheck {
            (last_checked_ > 0 && 2 * fastest_ < known_.size() * std::chrono::microseconds(1));
   }
 
-  void compare() {
-    const auto begin = now_();
-    visited_ = 0;
-    read_(*this);
-    if (visited_ != known_.size()) {
-      refuse_other_model("model's parameters()", format_text("{} parameters", {visited_}),
-                         std::to_string(known_.size()));
-    }
-    const std::chrono::nanoseconds cost = now_() - begin;
-    fastest_ = last_checked_ == 0 ? cost : std::min(fastest_, cost);
-    last_checked_ = step_;
-  }
+  void compare();
 
   /// Empty if the last step, or the beginning of this one, was checked.
-  std::string since_last_check() const {
-    if (last_checked_ + 1 >= step_) return {};
-    return format_text(
-        "; the last check was in step {}: the results of all steps since then may be wrong "
-        "(DdpOptions::check_addresses = true checks every step)",
-        {last_checked_});
-  }
+  std::string since_last_check() const;
 
   void require_same(const char* what, std::size_t i, const Parameter& parameter, const MemoryRange& before,
                     const MemoryRange& now) const {
@@ -21739,29 +19743,13 @@ class AddressCheck {
     refuse_change(what, i, parameter, before, now);
   }
 
-  [[noreturn]] DTRAIN_NOT_INLINED void refuse_change(const char* what, std::size_t i, const Parameter& parameter,
-                                                     const MemoryRange& before, const MemoryRange& now) const {
-    const std::string which = format_text("{} of {}", {what, describe_parameter(i, parameter.name)});
-    if (before.bytes != now.bytes || before.dtype != now.dtype) refuse_other_model(which, text(now), text(before));
-    throw_error(
-        Errc::invalid_argument,
-        "in step {} the {}{} when DistributedDataParallel was given the model; a std::vector that grows moves "
-        "its elements: keep the memory where it is, or make another DistributedDataParallel once it has moved{}",
-        {step_, which, now.data == nullptr ? " has no memory, and had some" : " is at another address than",
-         since_last_check()});
-  }
+  [[noreturn]] void refuse_change(const char* what, std::size_t i, const Parameter& parameter,
+                                  const MemoryRange& before, const MemoryRange& now) const;
 
-  [[noreturn]] DTRAIN_NOT_INLINED void refuse_other_model(const std::string& which, const std::string& now,
-                                                          const std::string& before) const {
-    throw_error(Errc::invalid_argument,
-                "in step {} the {} has {}, and had {} when DistributedDataParallel was given the model; make another "
-                "DistributedDataParallel for a model that has changed{}",
-                {step_, which, now, before, since_last_check()});
-  }
+  [[noreturn]] void refuse_other_model(const std::string& which, const std::string& now,
+                                       const std::string& before) const;
 
-  static std::string text(const MemoryRange& range) {
-    return format_text("{} bytes of {}", {range.bytes, name(range.dtype)});
-  }
+  static std::string text(const MemoryRange& range);
 
   Read read_;
   std::optional<bool> every_step_;
@@ -21774,6 +19762,67 @@ class AddressCheck {
   bool remembers_ = false;
   bool is_due_ = false;
 };
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED void AddressCheck::visit(const Parameter& parameter) {
+  if (remembers_) {
+    known_.push_back({range_of(parameter.value), range_of(parameter.gradient)});
+    return;
+  }
+  const std::size_t i = visited_++;
+  if (i >= known_.size()) return;
+  require_same("value", i, parameter, known_[i].value, range_of(parameter.value));
+  require_same("gradient", i, parameter, known_[i].gradient, range_of(parameter.gradient));
+}
+
+DTRAIN_DEFINED void AddressCheck::compare() {
+  const auto begin = now_();
+  visited_ = 0;
+  read_(*this);
+  if (visited_ != known_.size()) {
+    refuse_other_model("model's parameters()", format_text("{} parameters", {visited_}), std::to_string(known_.size()));
+  }
+  const std::chrono::nanoseconds cost = now_() - begin;
+  fastest_ = last_checked_ == 0 ? cost : std::min(fastest_, cost);
+  last_checked_ = step_;
+}
+
+DTRAIN_DEFINED std::string AddressCheck::since_last_check() const {
+  if (last_checked_ + 1 >= step_) return {};
+  return format_text(
+      "; the last check was in step {}: the results of all steps since then may be wrong "
+      "(DdpOptions::check_addresses = true checks every step)",
+      {last_checked_});
+}
+
+DTRAIN_DEFINED DTRAIN_NOT_INLINED void AddressCheck::refuse_change(const char* what, std::size_t i,
+                                                                   const Parameter& parameter,
+                                                                   const MemoryRange& before,
+                                                                   const MemoryRange& now) const {
+  const std::string which = format_text("{} of {}", {what, describe_parameter(i, parameter.name)});
+  if (before.bytes != now.bytes || before.dtype != now.dtype) refuse_other_model(which, text(now), text(before));
+  throw_error(Errc::invalid_argument,
+              "in step {} the {}{} when DistributedDataParallel was given the model; a std::vector that grows moves "
+              "its elements: keep the memory where it is, or make another DistributedDataParallel once it has moved{}",
+              {step_, which, now.data == nullptr ? " has no memory, and had some" : " is at another address than",
+               since_last_check()});
+}
+
+DTRAIN_DEFINED DTRAIN_NOT_INLINED void AddressCheck::refuse_other_model(const std::string& which,
+                                                                        const std::string& now,
+                                                                        const std::string& before) const {
+  throw_error(Errc::invalid_argument,
+              "in step {} the {} has {}, and had {} when DistributedDataParallel was given the model; make another "
+              "DistributedDataParallel for a model that has changed{}",
+              {step_, which, now, before, since_last_check()});
+}
+
+DTRAIN_DEFINED std::string AddressCheck::text(const MemoryRange& range) {
+  return format_text("{} bytes of {}", {range.bytes, name(range.dtype)});
+}
+
+#endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
@@ -21814,7 +19863,21 @@ struct ModelSignature {
 };
 
 /// A number of extents as u8, and each as i64.
-inline void fields(Serializer& of, Shape& shape) {
+void fields(Serializer& of, Shape& shape);
+
+/// Those that checkpoint files have as well.
+void tensor_fields(Serializer& of, ParameterSignature& tensor);
+
+/// Equal signatures give the same bytes; different signatures give different bytes.
+void fields(Serializer& of, ModelSignature& signature);
+
+/// The signature of a model's parameters and buffers, in the model's order.
+ModelSignature model_signature(std::span<const Parameter> parameters, const DdpOptions& options,
+                               std::span<const TensorView> buffers = {}, bool scales_averages = false);
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED void fields(Serializer& of, Shape& shape) {
   std::array<std::int64_t, Shape::max_rank> extents{};
   std::copy(shape.extents().begin(), shape.extents().end(), extents.begin());
   auto rank = static_cast<std::uint8_t>(shape.extents().size());
@@ -21829,15 +19892,13 @@ inline void fields(Serializer& of, Shape& shape) {
   }
 }
 
-/// Those that checkpoint files have as well.
-inline void tensor_fields(Serializer& of, ParameterSignature& tensor) {
+DTRAIN_DEFINED void tensor_fields(Serializer& of, ParameterSignature& tensor) {
   of.raw_text(tensor.name, max_parameter_name_bytes);
   of.choice(tensor.dtype, first_dtype, last_dtype);
   fields(of, tensor.shape);
 }
 
-/// Equal signatures give the same bytes; different signatures give different bytes.
-inline void fields(Serializer& of, ModelSignature& signature) {
+DTRAIN_DEFINED void fields(Serializer& of, ModelSignature& signature) {
   of.constant("dtrain ddp 5\n");
   of.number(signature.bucket_bytes);
   of.number(signature.first_bucket_bytes);
@@ -21854,9 +19915,8 @@ inline void fields(Serializer& of, ModelSignature& signature) {
   });
 }
 
-/// The signature of a model's parameters and buffers, in the model's order.
-inline ModelSignature model_signature(std::span<const Parameter> parameters, const DdpOptions& options,
-                                      std::span<const TensorView> buffers = {}, bool scales_averages = false) {
+DTRAIN_DEFINED ModelSignature model_signature(std::span<const Parameter> parameters, const DdpOptions& options,
+                                              std::span<const TensorView> buffers, bool scales_averages) {
   ModelSignature signature{options.bucket_bytes,
                            options.first_bucket_bytes,
                            options.reduce_op,
@@ -21878,6 +19938,37 @@ inline ModelSignature model_signature(std::span<const Parameter> parameters, con
   }
   return signature;
 }
+
+#endif  // DTRAIN_DEFINITIONS
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/agreement/model_agreement.hpp
+
+/// @file
+/// Model agreement: all ranks compare their models before training, and all fail alike if two differ.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// @param reach_barrier blocks until every rank has called it; as agree_blocking below
+void agree_blocking(const backend::StoreRef& store, const std::function<void()>& reach_barrier,
+                    const std::string& prefix, const ModelSignature& mine, int rank, const FailureContext& context,
+                    Deadline deadline);
+
+/// Collective, blocking: rank 0 publishes its signature and the other ranks compare. O(1) messages a rank if all agree.
+/// Each instance in a job uses its own `prefix`, the same on all ranks. @param rank rank in the group
+/// @throws Error (disagreement) on the rank that differs and JobFailed on all others, with the same sentence: the first
+/// difference and both ranks; Error (limit) for a model whose signature is beyond max_signature_bytes.
+template <class Store>
+void agree_blocking(Store store, const std::string& prefix, const ModelSignature& mine, int rank,
+                    const FailureContext& context, Deadline deadline) {
+  agree_blocking(
+      store, [&] { store.barrier(prefix + "agreed", deadline).wait(); }, prefix, mine, rank, context, deadline);
+}
+
+/// The same over the job's store.
+void agree_blocking(const rendezvous::Store& store, const std::string& prefix, const ModelSignature& mine, int rank,
+                    const FailureContext& context, Deadline deadline);
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
@@ -21974,107 +20065,6 @@ inline std::optional<std::string> first_difference(const ModelSignature& mine, i
     return detail::extra_parameter(other_rank, theirs, rank, common);
   }
   return std::nullopt;
-}
-
-}  // namespace DTRAIN_NAMESPACE::ddp
-
-// ---- dtrain/ddp/agreement/model_agreement.hpp
-
-/// @file
-/// Model agreement: all ranks compare their models before training, and all fail alike if two differ.
-
-namespace DTRAIN_NAMESPACE::ddp {
-
-namespace detail {
-
-/// A signature is stored in chunks, because a store bounds its values.
-inline constexpr std::size_t signature_chunk_bytes = std::size_t{256} << 10;
-
-inline std::size_t chunks_of(std::size_t bytes) {
-  return (bytes + signature_chunk_bytes - 1) / signature_chunk_bytes;
-}
-
-/// Digest and length: a rank with the same model needs no more.
-inline std::string summary_of(std::string_view bytes) {
-  return format_text("{} {}", {hex(Sha256().update(bytes).digest()), bytes.size()});
-}
-
-using Entries = std::vector<std::pair<std::string, std::string>>;
-
-/// Keys and values that rank 0 publishes, the summary last.
-inline Entries entries_of(const std::string& prefix, std::string_view bytes, int rank_in_job) {
-  Entries entries;
-  for (std::size_t chunk = 0; chunk < chunks_of(bytes.size()); ++chunk) {
-    entries.emplace_back(format_text("{}signature/{}", {prefix, chunk}),
-                         bytes.substr(chunk * signature_chunk_bytes, signature_chunk_bytes));
-  }
-  entries.emplace_back(prefix + "publisher", std::to_string(rank_in_job));
-  entries.emplace_back(prefix + "summary", summary_of(bytes));
-  return entries;
-}
-
-/// The number in `text`; 0 unless `text` is a number up to `most`.
-inline std::size_t number_in(std::string_view text, std::size_t most) noexcept {
-  std::size_t number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  return error == std::errc{} && end == text.data() + text.size() && number <= most ? number : 0;
-}
-
-template <class Store>
-std::string difference_to_rank_0(Store& store, const std::string& prefix, std::string_view summary,
-                                 const ModelSignature& mine, int rank, Deadline deadline) {
-  const std::size_t length = number_in(summary.substr(summary.find(' ') + 1), max_signature_bytes);
-  std::string bytes;
-  for (std::size_t chunk = 0; chunk < chunks_of(length); ++chunk) {
-    bytes += store.get(format_text("{}signature/{}", {prefix, chunk}), deadline).wait();
-  }
-  const std::string name = store.get(prefix + "publisher", deadline).wait();  // rank in the job of the group's rank 0
-  const int publisher = static_cast<int>(number_in(name, std::numeric_limits<int>::max()));
-  const std::string other = "rank " + std::to_string(publisher);
-  const std::optional<ModelSignature> theirs =
-      bytes.size() <= max_signature_bytes ? try_from_bytes<ModelSignature>(bytes) : std::nullopt;
-  if (!theirs) {
-    return format_text("rank {} cannot read the model signature of {}; do both run the same program?", {rank, other});
-  }
-  return first_difference(mine, rank, *theirs, publisher)
-      .value_or(format_text("rank {}'s model signature has another digest than {}'s", {rank, other}));
-}
-
-}  // namespace detail
-
-/// Collective, blocking: rank 0 publishes its signature and the other ranks compare. O(1) messages a rank if all agree.
-/// Each instance in a job uses its own `prefix`, the same on all ranks. @param rank rank in the group
-/// @throws Error (disagreement) on the rank that differs and JobFailed on all others, with the same sentence: the first
-/// difference and both ranks; Error (limit) for a model whose signature is beyond max_signature_bytes.
-template <class Store>
-void agree_blocking(Store store, const std::string& prefix, const ModelSignature& mine, int rank,
-                    const FailureContext& context, Deadline deadline) {
-  const std::string bytes = to_bytes(mine);
-  if (bytes.size() > max_signature_bytes) {
-    throw_error(Errc::limit,
-                "the names and shapes of {} parameters take {} bytes to compare between ranks; shorten the names",
-                {mine.parameters.size(), bytes.size()});
-  }
-  const detail::Entries entries = rank == 0 ? detail::entries_of(prefix, bytes, context.rank) : detail::Entries{};
-  try {
-    for (const auto& [key, value] : entries) {
-      store.set(key, value, deadline).wait();
-    }
-    const std::string summary = rank == 0 ? entries.back().second : store.get(prefix + "summary", deadline).wait();
-    if (summary != detail::summary_of(bytes)) {
-      context.latch->report({CauseKind::disagreement, context.rank, context.host,
-                             detail::difference_to_rank_0(store, prefix, summary, mine, context.rank, deadline)});
-      context.latch->block_until_failed(deadline);
-    }
-    store.barrier(prefix + "agreed", deadline).wait();
-    for (const auto& entry : entries) {
-      store.erase(entry.first, deadline).wait();
-    }
-  } catch (const Error&) {
-    context.latch->throw_if_failed(context.rank);  // the first cause names its rank
-    throw;
-  }
-  context.latch->throw_if_failed(context.rank);
 }
 
 }  // namespace DTRAIN_NAMESPACE::ddp
@@ -22497,14 +20487,7 @@ namespace DTRAIN_NAMESPACE::ddp {
 /// Translates a channel's operation into the user's terms: step, bucket, elements without padding. Threads: any.
 class RunningBucket {
  public:
-  void plan(const BucketPlan& plan) {
-    const std::lock_guard lock(mutex_);
-    buckets_.clear();
-    for (const PlannedBucket& bucket : plan.buckets) {
-      const std::size_t size = size_bytes(bucket.dtype);
-      buckets_.push_back({bucket.bytes / size, bucket.payload_bytes / size});
-    }
-  }
+  void plan(const BucketPlan& plan);
 
   /// The communication has reached bucket `bucket` of step `step`, which counts from 1.
   void begin(std::uint64_t step, std::size_t bucket) noexcept {
@@ -22513,18 +20496,7 @@ class RunningBucket {
   }
 
   /// "all_reduce (average) of 1000 f32 (bucket 0 of 3 in step 7)", without padding; before step 1, only the operation.
-  std::string describe(backend::Operation operation) const {
-    const std::uint64_t step = step_.load(std::memory_order_relaxed);
-    const std::size_t bucket = bucket_.load(std::memory_order_relaxed);
-    const std::lock_guard lock(mutex_);
-    if (step == 0 || bucket >= buckets_.size()) return to_string(operation);
-    const bool is_buffer = operation.kind == backend::OperationKind::broadcast;
-    const std::string where = is_buffer ? "" : format_text("bucket {} of {} ", {bucket, buckets_.size()});
-    if (operation.kind == backend::OperationKind::all_reduce && operation.count == buckets_[bucket].elements) {
-      operation.count = buckets_[bucket].payload;
-    }
-    return format_text("{} ({}in step {})", {to_string(operation), where, step});
-  }
+  std::string describe(backend::Operation operation) const;
 
  private:
   struct BucketSize {
@@ -22537,6 +20509,32 @@ class RunningBucket {
   std::atomic<std::uint64_t> step_{0};
   std::atomic<std::size_t> bucket_{0};
 };
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED void RunningBucket::plan(const BucketPlan& plan) {
+  const std::lock_guard lock(mutex_);
+  buckets_.clear();
+  for (const PlannedBucket& bucket : plan.buckets) {
+    const std::size_t size = size_bytes(bucket.dtype);
+    buckets_.push_back({bucket.bytes / size, bucket.payload_bytes / size});
+  }
+}
+
+DTRAIN_DEFINED std::string RunningBucket::describe(backend::Operation operation) const {
+  const std::uint64_t step = step_.load(std::memory_order_relaxed);
+  const std::size_t bucket = bucket_.load(std::memory_order_relaxed);
+  const std::lock_guard lock(mutex_);
+  if (step == 0 || bucket >= buckets_.size()) return to_string(operation);
+  const bool is_buffer = operation.kind == backend::OperationKind::broadcast;
+  const std::string where = is_buffer ? "" : format_text("bucket {} of {} ", {bucket, buckets_.size()});
+  if (operation.kind == backend::OperationKind::all_reduce && operation.count == buckets_[bucket].elements) {
+    operation.count = buckets_[bucket].payload;
+  }
+  return format_text("{} ({}in step {})", {to_string(operation), where, step});
+}
+
+#endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
@@ -22762,19 +20760,7 @@ class StepRecorder {
   }
 
   /// The records in the ring of steps from `first_step` on, in the order in which they were written. Allocates.
-  std::vector<StepRecord> records(std::uint64_t first_step = 0) const {
-    std::vector<StepRecord> found;
-    const std::uint64_t end = next_.load(std::memory_order_acquire);
-    const std::uint64_t begin = end > slots_.size() ? end - slots_.size() : 0;
-    found.reserve(static_cast<std::size_t>(end - begin));
-    for (std::uint64_t number = begin; number < end; ++number) {
-      StepRecord record;
-      if (read(number, record) && record.step >= first_step) {
-        found.push_back(record);
-      }
-    }
-    return found;
-  }
+  std::vector<StepRecord> records(std::uint64_t first_step = 0) const;
 
   /// Number of records ever written; beyond the capacity, the oldest are lost.
   std::uint64_t written() const noexcept { return next_.load(std::memory_order_relaxed); }
@@ -22805,6 +20791,24 @@ class StepRecorder {
   std::vector<RecordSlot> slots_;
   std::atomic<std::uint64_t> next_{0};
 };
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED std::vector<StepRecord> StepRecorder::records(std::uint64_t first_step) const {
+  std::vector<StepRecord> found;
+  const std::uint64_t end = next_.load(std::memory_order_acquire);
+  const std::uint64_t begin = end > slots_.size() ? end - slots_.size() : 0;
+  found.reserve(static_cast<std::size_t>(end - begin));
+  for (std::uint64_t number = begin; number < end; ++number) {
+    StepRecord record;
+    if (read(number, record) && record.step >= first_step) {
+      found.push_back(record);
+    }
+  }
+  return found;
+}
+
+#endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
@@ -23170,18 +21174,24 @@ struct ReducerStatistics {
 namespace detail {
 
 /// "12.3 ms": the mean over `steps`.
-inline std::string milliseconds_text(std::chrono::nanoseconds sum, std::uint64_t steps) {
+std::string milliseconds_text(std::chrono::nanoseconds sum, std::uint64_t steps);
+
+}  // namespace detail
+
+/// Means over the steps: "a step of 200: forward 3.1 ms, backward 8.2 ms, communication 5 ms (hidden 4.4 ms), exposed
+/// 0.6 ms, 100 MB in 12 buckets". Omits times that were not measured. Gives the reason if less than 1% was hidden.
+std::string to_string(const ReducerStatistics& statistics);
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED std::string detail::milliseconds_text(std::chrono::nanoseconds sum, std::uint64_t steps) {
   char text[48];
   std::snprintf(text, sizeof(text), "%.3g ms",
                 steps == 0 ? 0.0 : static_cast<double>(sum.count()) / 1e6 / static_cast<double>(steps));
   return text;
 }
 
-}  // namespace detail
-
-/// Means over the steps: "a step of 200: forward 3.1 ms, backward 8.2 ms, communication 5 ms (hidden 4.4 ms), exposed
-/// 0.6 ms, 100 MB in 12 buckets". Omits times that were not measured. Gives the reason if less than 1% was hidden.
-inline std::string to_string(const ReducerStatistics& statistics) {
+DTRAIN_DEFINED std::string to_string(const ReducerStatistics& statistics) {
   const StepTimes& times = statistics.times;
   const auto part = [&](const char* what, std::chrono::nanoseconds sum) {
     return what + detail::milliseconds_text(sum, statistics.steps);
@@ -23209,6 +21219,8 @@ inline std::string to_string(const ReducerStatistics& statistics) {
        bytes, statistics.buckets, statistics.buckets == 1 ? " bucket" : " buckets"});
 }
 
+#endif  // DTRAIN_DEFINITIONS
+
 }  // namespace DTRAIN_NAMESPACE::ddp
 
 // ---- dtrain/ddp/profile/slowest_rank.hpp
@@ -23226,7 +21238,16 @@ struct SlowestRank {
 };
 
 /// "slowest rank 3 (11.2 ms a step, mean 10.1 ms)".
-inline std::string to_string(const SlowestRank& slowest) {
+std::string to_string(const SlowestRank& slowest);
+
+/// Collective, blocking: rank 0 reads every rank's times and publishes the slowest. O(ranks) messages to rank 0: for
+/// reports, not for every step. @param prefix used once; `deadline` bounds each wait
+SlowestRank find_slowest_rank_blocking(const backend::StoreRef& store, const std::string& prefix,
+                                       const ReducerStatistics& mine, int rank, int world_size, Deadline deadline);
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED std::string to_string(const SlowestRank& slowest) {
   return format_text(
       "slowest rank {} ({} a step, mean {})",
       {slowest.rank, detail::milliseconds_text(slowest.computing, 1), detail::milliseconds_text(slowest.typical, 1)});
@@ -23247,11 +21268,9 @@ inline std::int64_t take_number(std::string_view& text) {
 
 }  // namespace detail
 
-/// Collective, blocking: rank 0 reads every rank's times and publishes the slowest. O(ranks) messages to rank 0: for
-/// reports, not for every step. @param prefix used once; `deadline` bounds each wait
-inline SlowestRank find_slowest_rank_blocking(const backend::StoreRef& store, const std::string& prefix,
-                                              const ReducerStatistics& mine, int rank, int world_size,
-                                              Deadline deadline) {
+DTRAIN_DEFINED SlowestRank find_slowest_rank_blocking(const backend::StoreRef& store, const std::string& prefix,
+                                                      const ReducerStatistics& mine, int rank, int world_size,
+                                                      Deadline deadline) {
   const auto own = [&] {
     const auto steps = static_cast<std::int64_t>(mine.steps == 0 ? 1 : mine.steps);
     return std::to_string((mine.times.forward + mine.times.backward).count() / steps);
@@ -23276,6 +21295,8 @@ inline SlowestRank find_slowest_rank_blocking(const backend::StoreRef& store, co
   slowest.typical = std::chrono::nanoseconds(detail::take_number(rest));
   return slowest;
 }
+
+#endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
@@ -23443,36 +21464,6 @@ inline std::string timeline_json(std::span<const RankTimeline> ranks, std::span<
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-namespace detail {
-
-inline constexpr std::size_t timeline_chunk_bytes = std::size_t{512} << 10;  // the store bounds its values
-
-/// Sets `key/0`, `key/1`, ..., and their number under `key`.
-template <class Store>
-void put_chunks_blocking(const Store& store, const std::string& key, const std::string& text) {
-  std::size_t chunks = 0;
-  for (std::size_t at = 0; at < text.size(); at += timeline_chunk_bytes) {
-    store.set(format_text("{}/{}", {key, chunks++}), text.substr(at, timeline_chunk_bytes)).wait();
-  }
-  store.set(key, to_bytes(chunks)).wait();
-}
-
-/// Reads the chunks of put_chunks_blocking and erases them from the store.
-template <class Store>
-std::string take_chunks_blocking(const Store& store, const std::string& key) {
-  constexpr std::size_t most = max_timeline_bytes / timeline_chunk_bytes + 1;
-  const std::string count = store.take(key, 1).wait();
-  const std::size_t chunks = std::min(from_bytes<std::size_t>(count, "the number of a timeline's parts"), most);
-  std::string text;
-  for (std::size_t chunk = 0; chunk < chunks; ++chunk) {
-    const std::string name = format_text("{}/{}", {key, chunk});
-    text += store.take(name, 1).wait();
-  }
-  return text;
-}
-
-}  // namespace detail
-
 /// Rank 0 writes the records of all ranks (DistributedDataParallel::records) to `path` as a trace for Perfetto and
 /// chrome://tracing, on rank 0's clock. The clock offsets of ranks on other hosts are estimated now; the trace contains
 /// their uncertainty. Beyond max_timeline_bytes each rank's latest records are kept.
@@ -23489,14 +21480,22 @@ void write_timeline(const Group& group, const std::string& path, std::vector<Ste
   RankTimeline own{group.rank(), group.members().host, clock.offset, clock.uncertainty, std::move(records)};
   const std::size_t most = max_timeline_bytes / step_record_bytes / static_cast<std::size_t>(ranks);
   if (group.rank() != 0) {
-    detail::put_chunks_blocking(store, std::to_string(group.rank()), serialise(own, most));
+    const std::string key = std::to_string(group.rank());
+    const std::string bytes = serialise(std::move(own), most);
+    for (const auto& [name, value] : chunks_of(key, bytes)) {
+      store.set(name, value).wait();
+    }
+    store.set(key, to_bytes(bytes.size())).wait();
   }
   static_cast<void>(detail::run_on_rank0_blocking(group, "writing the file " + sanitize(path), [&] {
     std::vector<RankTimeline> all;
     all.push_back(std::move(own));
     for (int rank = 1; rank < ranks; ++rank) {
-      std::optional<RankTimeline> other =
-          parse_rank_timeline(rank, detail::take_chunks_blocking(store, std::to_string(rank)));
+      const std::string key = std::to_string(rank);
+      const auto take = [&store](const std::string& name) { return store.take(name, 1).wait(); };
+      const auto size = from_bytes<std::size_t>(take(key), "the size of a timeline");
+      std::optional<RankTimeline> other;
+      if (size <= 2 * max_timeline_bytes) other = parse_rank_timeline(rank, join_chunks(key, size, take));
       if (!other) throw_error(Errc::protocol, "the timeline of rank {} cannot be read", {rank});
       all.push_back(*std::move(other));
     }
@@ -23688,34 +21687,48 @@ namespace DTRAIN_NAMESPACE::ddp {
 /// Threads: concurrently.
 class ParameterNames {
  public:
-  explicit ParameterNames(std::span<const Parameter> parameters) {
-    for (const Parameter& parameter : parameters) {
-      names_.push_back(parameter.name);
-    }
-  }
+  explicit ParameterNames(std::span<const Parameter> parameters);
 
   std::size_t size() const noexcept { return names_.size(); }
 
   /// @throws Error (invalid_argument): the index is out of range
-  [[noreturn]] DTRAIN_NOT_INLINED void refuse_index(std::size_t parameter) const {
-    throw_error(Errc::invalid_argument,
-                "ready({}) was called, but the model has {} parameters; pass an index into parameters()",
-                {parameter, size()});
-  }
+  [[noreturn]] void refuse_index(std::size_t parameter) const;
 
   /// "parameter 3 'fc1.weight'".
-  std::string describe(std::size_t parameter) const { return describe_parameter(parameter, names_[parameter]); }
+  std::string describe(std::size_t parameter) const;
 
   /// @throws Error: "ready(3) for parameter 3 'fc1.weight' " and the problem
-  [[noreturn]] DTRAIN_NOT_INLINED void refuse_ready(std::size_t parameter, std::string_view problem,
-                                                    Errc code = Errc::invalid_argument,
-                                                    SourceLocation where = SourceLocation::current()) const {
-    throw_error(code, "ready({}) for {} {}", {parameter, describe(parameter), problem}, where);
-  }
+  [[noreturn]] void refuse_ready(std::size_t parameter, std::string_view problem, Errc code = Errc::invalid_argument,
+                                 SourceLocation where = SourceLocation::current()) const;
 
  private:
   std::vector<std::string> names_;
 };
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED ParameterNames::ParameterNames(std::span<const Parameter> parameters) {
+  for (const Parameter& parameter : parameters) {
+    names_.push_back(parameter.name);
+  }
+}
+
+DTRAIN_DEFINED DTRAIN_NOT_INLINED void ParameterNames::refuse_index(std::size_t parameter) const {
+  throw_error(Errc::invalid_argument,
+              "ready({}) was called, but the model has {} parameters; pass an index into parameters()",
+              {parameter, size()});
+}
+
+DTRAIN_DEFINED std::string ParameterNames::describe(std::size_t parameter) const {
+  return describe_parameter(parameter, names_[parameter]);
+}
+
+DTRAIN_DEFINED DTRAIN_NOT_INLINED void ParameterNames::refuse_ready(std::size_t parameter, std::string_view problem,
+                                                                    Errc code, SourceLocation where) const {
+  throw_error(code, "ready({}) for {} {}", {parameter, describe(parameter), problem}, where);
+}
+
+#endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
@@ -23755,18 +21768,7 @@ class GradientTable {
  public:
   /// @param arena begin of the plan's arena, on `device`; null only if the arena has 0 bytes
   /// @throws Error (unsupported) for gradients that are not on `device`.
-  GradientTable(std::span<const Parameter> parameters, const BucketPlan& plan, std::byte* arena, Device device = {})
-      : arena_(arena), device_(device), names_(parameters) {
-    for (std::size_t i = 0; i < parameters.size(); ++i) {
-      const TensorView& gradient = parameters[i].gradient;
-      views_.push_back(gradient);
-      slots_.push_back({gradient.data, place(plan, i), gradient.bytes()});
-      if (gradient.device != device) {
-        throw_error(Errc::unsupported, "the gradient of {} is on {}; this reducer takes gradients {}",
-                    {names_.describe(i), to_string(gradient.device), where()});
-      }
-    }
-  }
+  GradientTable(std::span<const Parameter> parameters, const BucketPlan& plan, std::byte* arena, Device device = {});
 
   std::size_t size() const noexcept { return slots_.size(); }
 
@@ -23774,21 +21776,11 @@ class GradientTable {
 
   /// Binds a gradient: from now on it lies in the arena. The caller has copied its content there.
   /// @returns the gradient's new view
-  TensorView bind(std::size_t parameter) {
-    GradientSlot& slot = slots_[parameter];
-    slot.own = slot.place;
-    views_[parameter].data = slot.place;
-    return views_[parameter];
-  }
+  TensorView bind(std::size_t parameter);
 
   /// Places the gradient as in another plan of the same gradients. The caller moves a bound gradient's content.
   /// @returns the gradient's present view
-  TensorView move(std::size_t parameter, const BucketPlan& plan) {
-    GradientSlot& slot = slots_[parameter];
-    const bool bound = slot.is_bound();
-    slot.place = place(plan, parameter);
-    return bound ? bind(parameter) : views_[parameter];
-  }
+  TensorView move(std::size_t parameter, const BucketPlan& plan);
 
   /// @throws Error (invalid_argument) for an index out of range, a gradient on a device without a stream, and memory
   /// unlike the parameter's own; (unsupported) for a stream of another device.
@@ -23828,11 +21820,7 @@ class GradientTable {
     return views_[parameter].bytes() == 0 ? views_[parameter].data : arena_ + plan.offset_of[parameter];
   }
 
-  std::string where() const {
-    return device_.kind == DeviceKind::host
-               ? std::string("in host memory")
-               : format_text("on {}, the device of its communication", {to_string(device_)});
-  }
+  std::string where() const;
 
   void require_same_device(std::size_t parameter, StreamHandle stream) const {
     if (stream.device.kind != device_.kind || (device_.kind == DeviceKind::cuda && stream.device != device_)) {
@@ -23840,25 +21828,11 @@ class GradientTable {
     }
   }
 
-  [[noreturn]] DTRAIN_NOT_INLINED void refuse_without_stream(std::size_t parameter) const {
-    names_.refuse_ready(parameter, format_text("came without a stream, but the gradient is on {}; call ready(i, "
-                                               "stream) with the stream that produces it",
-                                               {to_string(device_)}));
-  }
+  [[noreturn]] void refuse_without_stream(std::size_t parameter) const;
 
-  [[noreturn]] DTRAIN_NOT_INLINED void refuse_stream_of(Device device, std::size_t parameter) const {
-    names_.refuse_ready(
-        parameter,
-        format_text("came with a stream of {}; this reducer takes gradients {}", {to_string(device), where()}),
-        Errc::unsupported);
-  }
+  [[noreturn]] void refuse_stream_of(Device device, std::size_t parameter) const;
 
-  [[noreturn]] DTRAIN_NOT_INLINED void refuse_memory(std::size_t parameter, const TensorView& gradient,
-                                                     bool there) const {
-    names_.refuse_ready(parameter, format_text("came with {}{}, but the parameter's own is {}",
-                                               {there ? "" : "no memory of ", detail::kind(gradient),
-                                                detail::kind(views_[parameter])}));
-  }
+  [[noreturn]] void refuse_memory(std::size_t parameter, const TensorView& gradient, bool there) const;
 
   /// Requires the element count, dtype and device of the parameter's own.
   void require_same_kind(std::size_t parameter, const TensorView& gradient) const {
@@ -23877,6 +21851,62 @@ class GradientTable {
   std::vector<TensorView> views_;
   std::vector<GradientSlot> slots_;
 };
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED GradientTable::GradientTable(std::span<const Parameter> parameters, const BucketPlan& plan,
+                                            std::byte* arena, Device device)
+    : arena_(arena), device_(device), names_(parameters) {
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const TensorView& gradient = parameters[i].gradient;
+    views_.push_back(gradient);
+    slots_.push_back({gradient.data, place(plan, i), gradient.bytes()});
+    if (gradient.device != device) {
+      throw_error(Errc::unsupported, "the gradient of {} is on {}; this reducer takes gradients {}",
+                  {names_.describe(i), to_string(gradient.device), where()});
+    }
+  }
+}
+
+DTRAIN_DEFINED TensorView GradientTable::bind(std::size_t parameter) {
+  GradientSlot& slot = slots_[parameter];
+  slot.own = slot.place;
+  views_[parameter].data = slot.place;
+  return views_[parameter];
+}
+
+DTRAIN_DEFINED TensorView GradientTable::move(std::size_t parameter, const BucketPlan& plan) {
+  GradientSlot& slot = slots_[parameter];
+  const bool bound = slot.is_bound();
+  slot.place = place(plan, parameter);
+  return bound ? bind(parameter) : views_[parameter];
+}
+
+DTRAIN_DEFINED std::string GradientTable::where() const {
+  return device_.kind == DeviceKind::host ? std::string("in host memory")
+                                          : format_text("on {}, the device of its communication", {to_string(device_)});
+}
+
+DTRAIN_DEFINED DTRAIN_NOT_INLINED void GradientTable::refuse_without_stream(std::size_t parameter) const {
+  names_.refuse_ready(parameter, format_text("came without a stream, but the gradient is on {}; call ready(i, "
+                                             "stream) with the stream that produces it",
+                                             {to_string(device_)}));
+}
+
+DTRAIN_DEFINED DTRAIN_NOT_INLINED void GradientTable::refuse_stream_of(Device device, std::size_t parameter) const {
+  names_.refuse_ready(
+      parameter, format_text("came with a stream of {}; this reducer takes gradients {}", {to_string(device), where()}),
+      Errc::unsupported);
+}
+
+DTRAIN_DEFINED DTRAIN_NOT_INLINED void GradientTable::refuse_memory(std::size_t parameter, const TensorView& gradient,
+                                                                    bool there) const {
+  names_.refuse_ready(
+      parameter, format_text("came with {}{}, but the parameter's own is {}",
+                             {there ? "" : "no memory of ", detail::kind(gradient), detail::kind(views_[parameter])}));
+}
+
+#endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
@@ -24461,26 +22491,10 @@ class ReadyTracker {
   }
 
   /// Starts or stops recording the ready order. Between steps.
-  void record_order(bool wanted) {
-    records_order_ = wanted;
-    next_position_.store(0, std::memory_order_relaxed);
-    for (std::atomic<std::size_t>& position : position_) {
-      position.store(0, std::memory_order_relaxed);
-    }
-  }
+  void record_order(bool wanted);
 
   /// All parameters in their ready order. Parameters that were not ready follow, in reverse index order.
-  std::vector<std::size_t> observed_order() const {
-    std::vector<std::size_t> order;
-    for (std::size_t parameter = position_.size(); parameter-- > 0;) {
-      order.push_back(parameter);
-    }
-    const auto rank = [this](std::size_t parameter) {
-      return position_[parameter].load(std::memory_order_relaxed) - 1;  // 0 becomes the largest
-    };
-    std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return rank(a) < rank(b); });
-    return order;
-  }
+  std::vector<std::size_t> observed_order() const;
 
   /// Whether the parameter was ready in this step.
   bool was_ready(std::size_t parameter) const noexcept {
@@ -24488,25 +22502,7 @@ class ReadyTracker {
   }
 
   /// A sentence that names up to five parameters that were not ready in this step; empty if all were.
-  std::string missing() const {
-    const std::uint64_t step = step_.load(std::memory_order_relaxed);
-    std::string listed;
-    std::size_t count = 0;
-    for (std::size_t parameter = 0; parameter < ready_in_step_.size(); ++parameter) {
-      if (was_ready(parameter)) continue;
-      if (++count <= most_named) {
-        listed += (count > 1 ? ", " : "") + names_->describe(parameter);
-      }
-    }
-    if (count == 0) {
-      return {};
-    }
-    const std::string more = count > most_named ? format_text(" and {} more", {count - most_named}) : "";
-    return format_text(
-        "in step {} these parameters got no gradient: {}{}; the backward pass must call ready(i) for every parameter, "
-        "with zeros where one took no part (or set DdpOptions::allow_unused_parameters)",
-        {step, listed, more});
-  }
+  std::string missing() const;
 
   /// The number of the last step begun, from 1.
   std::uint64_t step() const noexcept { return step_.load(std::memory_order_relaxed); }
@@ -24514,10 +22510,7 @@ class ReadyTracker {
  private:
   static constexpr std::size_t most_named = 5;
 
-  [[noreturn]] DTRAIN_NOT_INLINED void refuse_twice(std::size_t parameter, std::uint64_t step) const {
-    names_->refuse_ready(parameter,
-                         format_text("came twice in step {}; call it once, when the gradient is final", {step}));
-  }
+  [[noreturn]] void refuse_twice(std::size_t parameter, std::uint64_t step) const;
 
   const ParameterNames* names_;
   std::vector<std::atomic<std::uint64_t>> ready_in_step_;
@@ -24527,6 +22520,55 @@ class ReadyTracker {
   std::atomic<std::uint64_t> step_{0};
   std::atomic<bool> open_{false};
 };
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED void ReadyTracker::record_order(bool wanted) {
+  records_order_ = wanted;
+  next_position_.store(0, std::memory_order_relaxed);
+  for (std::atomic<std::size_t>& position : position_) {
+    position.store(0, std::memory_order_relaxed);
+  }
+}
+
+DTRAIN_DEFINED std::vector<std::size_t> ReadyTracker::observed_order() const {
+  std::vector<std::size_t> order;
+  for (std::size_t parameter = position_.size(); parameter-- > 0;) {
+    order.push_back(parameter);
+  }
+  const auto rank = [this](std::size_t parameter) {
+    return position_[parameter].load(std::memory_order_relaxed) - 1;  // 0 becomes the largest
+  };
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return rank(a) < rank(b); });
+  return order;
+}
+
+DTRAIN_DEFINED std::string ReadyTracker::missing() const {
+  const std::uint64_t step = step_.load(std::memory_order_relaxed);
+  std::string listed;
+  std::size_t count = 0;
+  for (std::size_t parameter = 0; parameter < ready_in_step_.size(); ++parameter) {
+    if (was_ready(parameter)) continue;
+    if (++count <= most_named) {
+      listed += (count > 1 ? ", " : "") + names_->describe(parameter);
+    }
+  }
+  if (count == 0) {
+    return {};
+  }
+  const std::string more = count > most_named ? format_text(" and {} more", {count - most_named}) : "";
+  return format_text(
+      "in step {} these parameters got no gradient: {}{}; the backward pass must call ready(i) for every parameter, "
+      "with zeros where one took no part (or set DdpOptions::allow_unused_parameters)",
+      {step, listed, more});
+}
+
+DTRAIN_DEFINED DTRAIN_NOT_INLINED void ReadyTracker::refuse_twice(std::size_t parameter, std::uint64_t step) const {
+  names_->refuse_ready(parameter,
+                       format_text("came twice in step {}; call it once, when the gradient is final", {step}));
+}
+
+#endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
@@ -24663,33 +22705,14 @@ struct BucketRebuild {
 };
 
 /// Plans the same gradients in another order.
-inline BucketPlan rebuilt_plan(const BucketPlan& plan, std::span<const GradientSize> sizes,
-                               std::span<const std::size_t> order, const BucketCaps& caps) {
-  BucketPlan next = plan_buckets(sizes, order, caps);
-  if (next.arena_bytes != plan.arena_bytes) {
-    throw_error(Errc::invalid_argument, "a second bucket plan needs another arena; it is not of the same gradients");
-  }
-  return next;
-}
+BucketPlan rebuilt_plan(const BucketPlan& plan, std::span<const GradientSize> sizes, std::span<const std::size_t> order,
+                        const BucketCaps& caps);
 
 /// Host memory for moving gradients: as large as the arena if that can be allocated, else smaller.
 struct RelocationBuffer {
   /// @param sharers ranks of this host that allocate as much at the same time
   /// @throws std::bad_alloc if not even one page can be allocated
-  RelocationBuffer(std::size_t wanted, int sharers) : bytes(wanted) {
-    constexpr std::size_t min_bytes = 4096;
-    constexpr std::size_t useful_bytes = std::size_t{16} << 20;  // below the full size, more would be no faster
-    const std::uint64_t available = available_memory_bytes() / (2 * static_cast<unsigned>(sharers));
-    if (bytes > available || !try_allocate()) {
-      bytes = std::min(bytes, useful_bytes);
-    }
-    while (!memory && bytes > min_bytes && (bytes > available || !try_allocate())) {
-      bytes /= 2;
-    }
-    if (!memory) {
-      memory.reset(new std::byte[bytes]);
-    }
-  }
+  RelocationBuffer(std::size_t wanted, int sharers);
   bool try_allocate() noexcept {
     memory.reset(new (std::nothrow) std::byte[bytes]);
     return memory != nullptr;
@@ -24700,21 +22723,7 @@ struct RelocationBuffer {
 };
 
 /// The gradients' blocks in their present order in the arena, with their offsets in `plan` as targets.
-inline std::vector<Block> blocks_of(const GradientTable& gradients, const BucketPlan& plan, const std::byte* arena) {
-  std::vector<std::pair<std::size_t, Block>> placed;
-  for (std::size_t parameter = 0; parameter < gradients.size(); ++parameter) {
-    if (const GradientSlot& slot = gradients[parameter]; slot.bytes != 0) {
-      const auto offset = static_cast<std::size_t>(slot.place - arena);
-      placed.push_back({offset, {detail::padded(slot.bytes), plan.offset_of[parameter]}});
-    }
-  }
-  std::sort(placed.begin(), placed.end(), [](const auto& one, const auto& other) { return one.first < other.first; });
-  std::vector<Block> blocks;
-  for (const auto& [offset, block] : placed) {
-    blocks.push_back(block);
-  }
-  return blocks;
-}
+std::vector<Block> blocks_of(const GradientTable& gradients, const BucketPlan& plan, const std::byte* arena);
 
 /// Blocking: moves all gradients to their offsets in `plan` and calls `bind` for bound gradients that moved.
 /// - Bound gradients keep their content; the rest of the arena is zero afterwards.
@@ -24758,6 +22767,51 @@ void move_gradients(GradientTable& gradients, const BucketPlan& plan, std::byte*
   }
 }
 
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED BucketPlan rebuilt_plan(const BucketPlan& plan, std::span<const GradientSize> sizes,
+                                       std::span<const std::size_t> order, const BucketCaps& caps) {
+  BucketPlan next = plan_buckets(sizes, order, caps);
+  if (next.arena_bytes != plan.arena_bytes) {
+    throw_error(Errc::invalid_argument, "a second bucket plan needs another arena; it is not of the same gradients");
+  }
+  return next;
+}
+
+DTRAIN_DEFINED RelocationBuffer::RelocationBuffer(std::size_t wanted, int sharers) : bytes(wanted) {
+  constexpr std::size_t min_bytes = 4096;
+  constexpr std::size_t useful_bytes = std::size_t{16} << 20;  // below the full size, more would be no faster
+  const std::uint64_t available = available_memory_bytes() / (2 * static_cast<unsigned>(sharers));
+  if (bytes > available || !try_allocate()) {
+    bytes = std::min(bytes, useful_bytes);
+  }
+  while (!memory && bytes > min_bytes && (bytes > available || !try_allocate())) {
+    bytes /= 2;
+  }
+  if (!memory) {
+    memory.reset(new std::byte[bytes]);
+  }
+}
+
+DTRAIN_DEFINED std::vector<Block> blocks_of(const GradientTable& gradients, const BucketPlan& plan,
+                                            const std::byte* arena) {
+  std::vector<std::pair<std::size_t, Block>> placed;
+  for (std::size_t parameter = 0; parameter < gradients.size(); ++parameter) {
+    if (const GradientSlot& slot = gradients[parameter]; slot.bytes != 0) {
+      const auto offset = static_cast<std::size_t>(slot.place - arena);
+      placed.push_back({offset, {detail::padded(slot.bytes), plan.offset_of[parameter]}});
+    }
+  }
+  std::sort(placed.begin(), placed.end(), [](const auto& one, const auto& other) { return one.first < other.first; });
+  std::vector<Block> blocks;
+  for (const auto& [offset, block] : placed) {
+    blocks.push_back(block);
+  }
+  return blocks;
+}
+
+#endif  // DTRAIN_DEFINITIONS
+
 }  // namespace DTRAIN_NAMESPACE::ddp
 
 // ---- dtrain/ddp/agreement/bucket_order_broadcast.hpp
@@ -24767,90 +22821,20 @@ void move_gradients(GradientTable& gradients, const BucketPlan& plan, std::byte*
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-namespace detail {
-
-inline constexpr std::size_t order_entry_bytes = 4;
-
-inline std::string order_key(const std::string& prefix, std::size_t chunk) {
-  return format_text("{}order/{}", {prefix, chunk});
-}
-
-/// @throws Error (protocol) for bytes that are not `count` indices.
-inline std::vector<std::size_t> order_in(std::string_view bytes, std::size_t count) {
-  if (bytes.size() != count * order_entry_bytes) {
-    throw_error(Errc::protocol, "rank 0's order of parameters has {} bytes, not {}; do both run the same program?",
-                {bytes.size(), count * order_entry_bytes});
-  }
-  Serializer reader(bytes);
-  std::vector<std::size_t> order(count);
-  for (std::size_t& parameter : order) {
-    std::uint32_t index = 0;
-    reader.number(index);
-    parameter = index;
-  }
-  return order;
-}
-
-}  // namespace detail
-
-/// Publishes rank 0's order in the background, so that no rank waits for rank 0's finish(). `prefix` is used once.
-template <class Store>
-async::Task<void> publish_order(Store store, std::string prefix, std::vector<std::size_t> order) {
-  Serializer writer;
-  for (const std::size_t parameter : order) {
-    auto index = static_cast<std::uint32_t>(parameter);
-    writer.number(index);
-  }
-  const std::string_view bytes = writer.characters();
-  for (std::size_t chunk = 0; chunk < detail::chunks_of(bytes.size()); ++chunk) {
-    const std::string key = detail::order_key(prefix, chunk);
-    const std::string value(bytes.substr(chunk * detail::signature_chunk_bytes, detail::signature_chunk_bytes));
-    co_await store.set(key, value);
-  }
-}
-
 /// Blocking: until rank 0 has published its order of `count` parameters. Each of the other `world_size` - 1 ranks reads
 /// it once. @throws the job's first cause; Error (timeout)
-template <class Store>
-std::vector<std::size_t> read_order_blocking(Store store, const std::string& prefix, std::size_t count, int world_size,
-                                             const FailureContext& context, Deadline deadline) {
-  std::string bytes;
-  try {
-    for (std::size_t chunk = 0; chunk < detail::chunks_of(count * detail::order_entry_bytes); ++chunk) {
-      bytes += store.take(detail::order_key(prefix, chunk), world_size - 1, deadline).wait();
-    }
-  } catch (const Error&) {
-    context.latch->throw_if_failed(context.rank);  // the first cause names its rank
-    throw;
-  }
-  return detail::order_in(bytes, count);
-}
+std::vector<std::size_t> read_order_blocking(const backend::StoreRef& store, const std::string& prefix,
+                                             std::size_t count, int world_size, const FailureContext& context,
+                                             Deadline deadline);
 
-/// Sets the callbacks of `rebuild`, so that all ranks of `group` use rank 0's order. The callbacks keep `group`.
-template <class Group>
-void set_up_order_broadcast(BucketRebuild& rebuild, Group group, const std::string& prefix,
-                            const FailureContext& context) {
-  rebuild.ranks_on_host = group.local_world_size();
-  const auto wait_until_published =
-      std::make_shared<std::function<void(Deadline)>>();  // rank 0 waits for its publication with it
-  rebuild.publish = [group, prefix, wait_until_published](const std::vector<std::size_t>& order) {
-    if (group.rank() != 0 || group.world_size() == 1) return;
-    const auto make = [store = group.store(), prefix, order] { return publish_order(store, prefix, order); };
-    const auto publication = std::make_shared<decltype(group.spawn(make))>(group.spawn(make));
-    *wait_until_published = [publication](Deadline deadline) { publication->wait(deadline); };
-  };
-  rebuild.agree = [group, prefix, wait_until_published, context](const std::vector<std::size_t>& order) {
-    const Deadline deadline = Deadline::after(group.timeout());
-    group.start_pending();  // other ranks may wait for this work before they have their order
-    if (group.rank() != 0) {
-      return read_order_blocking(group.store(), prefix, order.size(), group.world_size(), context, deadline);
-    }
-    if (*wait_until_published) {
-      (*wait_until_published)(deadline);
-    }
-    return order;
-  };
-}
+/// Sets the callbacks of `rebuild`, so that all ranks of the group use rank 0's order. @param prefix used once
+/// @param set_in_background as group::GroupInternals::set_in_background
+/// @param start_pending as ProcessGroup::start_pending
+void set_up_order_broadcast(BucketRebuild& rebuild, const backend::StoreRef& store,
+                            const rendezvous::Membership& members, const std::string& prefix,
+                            const FailureContext& context,
+                            std::function<group::WaitUntilSet(group::StoreEntries)> set_in_background,
+                            std::function<void()> start_pending);
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
@@ -25109,7 +23093,12 @@ namespace DTRAIN_NAMESPACE::ddp {
 /// Identifies a parameter by the address of its value.
 /// @returns an object that prevents other wrappers from binding these gradients while it lives
 /// @throws Error (invalid_argument) if one is bound already
-inline std::unique_ptr<group::GradientBinding> register_gradient_bindings(
+std::unique_ptr<group::GradientBinding> register_gradient_bindings(
+    std::shared_ptr<group::GradientBindingRegistry> registry, std::span<const Parameter> parameters);
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED std::unique_ptr<group::GradientBinding> register_gradient_bindings(
     std::shared_ptr<group::GradientBindingRegistry> registry, std::span<const Parameter> parameters) {
   auto binding = std::make_unique<group::GradientBinding>(std::move(registry));
   for (std::size_t i = 0; i < parameters.size(); ++i) {
@@ -25123,6 +23112,8 @@ inline std::unique_ptr<group::GradientBinding> register_gradient_bindings(
   }
   return binding;
 }
+
+#endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
@@ -25254,21 +23245,9 @@ class Accumulation final : public Step::Target {
 
   /// @throws Error (invalid_argument) if the gradient is in other memory than the parameter's own: the next step does
   /// not read that
-  void ready(const ReadyGradient& gradient) override {
-    gradients_->check(gradient);
-    if (gradients_->memory_of(gradient) != (*gradients_)[gradient.parameter].own) {
-      gradients_->names().refuse_ready(gradient.parameter,
-                                       "came with other memory under no_sync(); add the gradient to the parameter's "
-                                       "own, which the next step without no_sync() reduces");
-    }
-    context_->latch->throw_if_failed(context_->rank);
-    (*accumulated_)[gradient.parameter] = gradient.stream.value_or(StreamHandle{});
-  }
+  void ready(const ReadyGradient& gradient) override;
 
-  void finish() override {
-    meter_->finished_unreduced();
-    context_->latch->throw_if_failed(context_->rank);
-  }
+  void finish() override;
   void abandon(bool) noexcept override {}  // no other rank waits for it
 
  private:
@@ -25277,6 +23256,26 @@ class Accumulation final : public Step::Target {
   const FailureContext* context_;
   StepMeter* meter_;
 };
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED void Accumulation::ready(const ReadyGradient& gradient) {
+  gradients_->check(gradient);
+  if (gradients_->memory_of(gradient) != (*gradients_)[gradient.parameter].own) {
+    gradients_->names().refuse_ready(gradient.parameter,
+                                     "came with other memory under no_sync(); add the gradient to the parameter's "
+                                     "own, which the next step without no_sync() reduces");
+  }
+  context_->latch->throw_if_failed(context_->rank);
+  (*accumulated_)[gradient.parameter] = gradient.stream.value_or(StreamHandle{});
+}
+
+DTRAIN_DEFINED void Accumulation::finish() {
+  meter_->finished_unreduced();
+  context_->latch->throw_if_failed(context_->rank);
+}
+
+#endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
@@ -25540,6 +23539,34 @@ class Reducer final : public Step::Target {
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
+// ---- dtrain/ddp/shared_memory_instances.hpp
+
+/// @file
+/// Instantiations for backend::SharedMemory, which separate compilation compiles with the definitions.
+
+#if DTRAIN_SEPARATE_COMPILATION
+#if DTRAIN_DEFINITIONS
+#define DTRAIN_INSTANTIATE template
+#else
+#define DTRAIN_INSTANTIATE extern template
+#endif
+
+namespace DTRAIN_NAMESPACE {
+
+DTRAIN_INSTANTIATE backend::StoreRef::StoreRef(rendezvous::Store);
+DTRAIN_INSTANTIATE class group::GroupState<backend::SharedMemory>;
+DTRAIN_INSTANTIATE class ddp::BufferBroadcast<backend::SharedMemory::Communicator>;
+DTRAIN_INSTANTIATE class ddp::BucketReduction<backend::SharedMemory::Communicator>;
+DTRAIN_INSTANTIATE class ddp::Reducer<backend::SharedMemory::Communicator>;
+DTRAIN_INSTANTIATE void ddp::broadcast_values(backend::SharedMemory::Communicator&,
+                                              backend::SharedMemory::Communicator::Stream, std::span<const Parameter>,
+                                              std::span<const TensorView>, const ddp::FailureContext&);
+
+}  // namespace DTRAIN_NAMESPACE
+
+#undef DTRAIN_INSTANTIATE
+#endif  // DTRAIN_SEPARATE_COMPILATION
+
 // ---- dtrain/policy.hpp
 
 /// @file
@@ -25632,15 +23659,15 @@ class ProcessGroup : public group::Collectives<ProcessGroup<P>, group::GroupStat
   /// @throws Error for an identity that conflicts with another rank's, a host that does not resolve, a port in use, or
   /// a deadline that passes (the sentence names the ranks that have not joined).
   static ProcessGroup join(const rendezvous::ControlPlaneOptions& worker, const GroupOptions& options = {}) {
-    rendezvous::ControlPlaneOptions self = worker;
-    std::shared_ptr<void> base;
+    group::PreJoin pre_join = nullptr;
     if constexpr (backend::HasPreJoin<typename P::Backend>) {
-      base = P::Backend::pre_join_blocking(self.identity, self.secret, Deadline::after(self.timeout));
+      pre_join = [](const identity::ProcessIdentity& identity, std::optional<rendezvous::Secret>& secret,
+                    Deadline deadline) { return P::Backend::pre_join_blocking(identity, secret, deadline); };
     }
-    self.settings = required_settings(self, options);
-    std::shared_ptr<group::RankContext> rank_context(new group::RankContext(self, std::move(base)),
-                                                     rendezvous::OffThreadDeleter());
-    return ProcessGroup(State::of_all_ranks(std::move(rank_context), options));
+    return ProcessGroup(State::of_all_ranks(
+        group::join_job_blocking(worker, pre_join,
+                                 {P::Launcher::name(), P::Backend::name(), P::Topology::name(), options.accumulate}),
+        options));
   }
 
   /// Rank and size within this group. Failure causes and log lines name ranks of the job: members().rank_in_job().
@@ -25728,17 +23755,6 @@ class ProcessGroup : public group::Collectives<ProcessGroup<P>, group::GroupStat
   explicit ProcessGroup(std::shared_ptr<State> state) noexcept : state_(std::move(state)) {}
 
   group::GroupInternals<State> internals() const { return group::GroupInternals<State>(state_); }
-
-  /// Settings that must be the same on all ranks. DistributedDataParallel compares models and their options.
-  static std::string required_settings(const rendezvous::ControlPlaneOptions& rank, const GroupOptions& options) {
-    rendezvous::JobSettings settings;
-    settings.add("launcher", P::Launcher::name())
-        .add("backend", P::Backend::name())
-        .add("topology", P::Topology::name());
-    settings.add("DTRAIN_TIMEOUT_SECONDS", std::to_string(std::chrono::duration<double>(rank.timeout).count()));
-    settings.add("GroupOptions::accumulate", name(options.accumulate));
-    return settings.text();
-  }
 
   group::RankContext& rank_context() const noexcept { return *state_->rank_context(); }
 
@@ -25908,7 +23924,7 @@ class DistributedDataParallel {
     const std::vector<Parameter> parameters = ddp::collect_parameters(model);
     const std::vector<TensorView> buffers = ddp::collect_buffers(model);
     check_options(options);
-    ddp::check_backend<Backend>(parameters, buffers, options, driver_->stream.ref().device());
+    ddp::check_backend(ddp::abilities_of<Backend>(), parameters, buffers, options, driver_->stream.ref().device());
     if constexpr (ddp::BindsGradients<M>) {
       driver_->gradient_binding =
           ddp::register_gradient_bindings(group::GroupAccess::of(group_).gradient_bindings(), parameters);
@@ -25951,7 +23967,12 @@ class DistributedDataParallel {
       parts.buffers = buffers;
     }
     if (options.reorder_gradients && !options.deterministic) {
-      ddp::set_up_order_broadcast(parts.rebuild, group_, prefix_, failure_context());
+      ddp::set_up_order_broadcast(
+          parts.rebuild, group_.store(), group_.members(), prefix_, failure_context(),
+          [group = group_](group::StoreEntries entries) {
+            return group::GroupAccess::of(group).set_in_background(std::move(entries));
+          },
+          [group = group_] { group.start_pending(); });
       if constexpr (ddp::BindsGradients<M>) {
         parts.rebuild.bind = [&model](std::size_t i, const TensorView& view) { model.bind_gradient(i, view); };
       }
@@ -26058,73 +24079,25 @@ int call_body(Body& body, ProcessGroup<P> group, Arguments arguments) {
   }
 }
 
-inline int exit_code_of(const Error& error) {
-  const bool usage = error.code() == make_error_code(Errc::usage) || error.code() == make_error_code(Errc::identity);
-  return usage ? exit_code_usage : exit_code_exception;
-}
-
-/// Joins, runs the body, leaves. An exception becomes a line on stderr, a report to the job and an exit code. A process
-/// that the body forked exits when it returns from the body.
+/// A rank of a job with policy P.
 template <class P, RunBody<P> Body>
-int run_worker(const launch::RankProcess& worker, Body& body, const GroupOptions& options) {
-  const std::string prefix = format_text("rank {}: ", {worker.identity.rank});
-  const pid_t process = ::getpid();
-  std::optional<ProcessGroup<P>> group;
-  const auto end_if_forked = [&](int exit_code) {
-    if (::getpid() != process) {  // a forked process has none of the group's threads and must not act as the rank
-      log(LogLevel::warning,
-          prefix + "a process that the body forked came back from it; let such a process end with _exit or exec");
-      static_cast<void>(std::fflush(nullptr));
-      ::_exit(exit_code);
-    }
-  };
-  const auto fail = [&](const char* text, int exit_code, std::optional<int> failed_rank = {}) {
-    end_if_forked(exit_code);
-    bool reported_by_another = false;  // an error of all ranks (a flag, a missing file) is printed once
-    if (group) {
-      group::GroupAccess::of(*group).report_exception(text, failed_rank);
-      const std::optional<Cause> cause = group::GroupAccess::of(*group).failure()->cause();
-      reported_by_another = cause && cause->rank != group->rank() && cause->text == text;
-    }
-    const bool names_rank = std::string_view(text).starts_with(prefix.substr(0, prefix.size() - 2) + " on host ");
-    log(reported_by_another ? LogLevel::info : LogLevel::error, (names_rank ? "" : prefix) + text);
-    return exit_code;
-  };
-  try {
-    group.emplace(ProcessGroup<P>::join(worker, options));
-    int exit_code = call_body<P>(body, *group, worker.arguments());
-    end_if_forked(exit_code);
-    if (const std::optional<Cause> cause = group::GroupAccess::of(*group).failure()->cause()) {
-      const int returned = exit_code;
-      if (exit_code == 0) {
-        exit_code = cause->rank == worker.identity.rank ? exit_code_exception : exit_code_job_failed;
-      }
-      log(LogLevel::warning, format_text("{}the body returned {} although the job had failed (exit code {}): {}",
-                                         {prefix, returned, exit_code, cause->sentence()}));
-    }
-    group->leave();
-    return exit_code;
-  } catch (const JobFailed& failed) {
-    end_if_forked(exit_code_job_failed);
-    log(LogLevel::error, format_text("{}ends because {}", {prefix, failed.what()}));
-    return exit_code_job_failed;
-  } catch (const Error& error) {
-    return fail(error.what(), exit_code_of(error), error.rank());
-  } catch (...) {
-    return fail(exception_text().c_str(), exit_code_exception);
-  }
-}
+class PolicyWorker final : public group::Worker {
+ public:
+  PolicyWorker(const launch::RankProcess& process, Body& body, const GroupOptions& options)
+      : process_(process), body_(body), options_(options) {}
 
-/// Flushes stdout. Logs a warning if output was lost.
-inline void report_lost_output(const launch::RankProcess& worker) {
-  const bool had_failed = std::ferror(stdout) != 0;
-  const int reason = std::fflush(stdout) != 0 ? errno : 0;
-  if (reason != 0 || had_failed) {
-    log(LogLevel::warning, format_text("rank {}: what it printed on {} is lost, at least in part: {}",
-                                       {worker.identity.rank, launch::stream_name("stdout", STDOUT_FILENO),
-                                        reason != 0 ? std::generic_category().message(reason) : "a write failed"}));
+  group::RankContext& join_job() override {
+    group_.emplace(ProcessGroup<P>::join(process_, options_));
+    return *group::GroupAccess::of(*group_).rank_context();
   }
-}
+  int call_body() override { return detail::call_body<P>(body_, *group_, process_.arguments()); }
+
+ private:
+  const launch::RankProcess& process_;
+  Body& body_;
+  const GroupOptions& options_;
+  std::optional<ProcessGroup<P>> group_;
+};
 
 }  // namespace detail
 
@@ -26142,8 +24115,13 @@ int run(int argc, char** argv, Body body, const GroupOptions& options = {}) {
   if (!start.worker) {
     return start.exit_code;
   }
-  const int exit_code = detail::run_worker<P>(*start.worker, body, options);
-  detail::report_lost_output(*start.worker);
+  const int rank = start.worker->identity.rank;
+  int exit_code = 0;
+  {
+    detail::PolicyWorker<P, Body> worker(*start.worker, body, options);
+    exit_code = group::run_worker(rank, worker);
+  }
+  group::report_lost_output(rank);
   return exit_code;
 }
 
@@ -26168,14 +24146,51 @@ ProcessGroup<P> init_process_group(launch::JoinOptions options = {}, const Group
 #include <link.h>
 #include <netdb.h>
 #include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/un.h>
 #include <sys/utsname.h>
 #include <sys/wait.h>
 #include <set>
-#include <unordered_map>
-#include <variant>
+
+// ---- dtrain/core/cause.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE {
+
+DTRAIN_DEFINED std::string Cause::sentence() const {
+  const std::string who =
+      rank < 0 ? "the job" : format_text("rank {}{}{}", {rank, host.empty() ? "" : " on host ", host});
+  switch (kind) {
+    case CauseKind::lost: return format_text("{} was lost: {}", {who, text});
+    case CauseKind::exception: return format_text("{} failed: {}", {who, text});
+    case CauseKind::timeout: return format_text("{} timed out: {}", {who, text});
+    case CauseKind::disagreement: return "ranks disagree: " + text;
+    case CauseKind::stopped: return format_text("{} was stopped: {}", {who, text});
+  }
+  return format_text("{}: {}", {who, text});
+}
+
+DTRAIN_DEFINED JobFailed::JobFailed(Cause cause, SourceLocation where)
+    : JobFailed(Errc::job_failed, std::move(cause), where) {}
+
+DTRAIN_DEFINED JobFailed::JobFailed(Errc code, Cause cause, SourceLocation where)
+    : Error(code, cause.sentence(), where), cause_(std::move(cause)) {}
+
+DTRAIN_DEFINED PeerLost::PeerLost(Cause cause, SourceLocation where)
+    : JobFailed(Errc::peer_lost, std::move(cause), where) {}
+
+DTRAIN_DEFINED void throw_cause(const Cause& cause, SourceLocation where) {
+  if (cause.kind == CauseKind::lost) {
+    throw PeerLost(cause, where);
+  }
+  throw JobFailed(cause, where);
+}
+
+}  // namespace DTRAIN_NAMESPACE
 
 // ---- dtrain/core/crypto/hmac.hpp
 
@@ -26231,6 +24246,257 @@ inline bool equal_in_constant_time(const Sha256Digest& a, const Sha256Digest& b)
     difference = static_cast<std::uint8_t>(difference | std::to_integer<unsigned>(a[i] ^ b[i]));
   }
   return difference == 0;
+}
+
+}  // namespace DTRAIN_NAMESPACE
+
+// ---- dtrain/core/crypto/sha256.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE {
+
+DTRAIN_DEFINED std::string hex(std::span<const std::byte> bytes) {
+  constexpr std::string_view digits = "0123456789abcdef";
+  std::string text;
+  text.reserve(2 * bytes.size());
+  for (const std::byte value : bytes) {
+    text.push_back(digits[std::to_integer<std::size_t>(value >> 4)]);
+    text.push_back(digits[std::to_integer<std::size_t>(value & std::byte{15})]);
+  }
+  return text;
+}
+
+DTRAIN_DEFINED Sha256& Sha256::update(std::span<const std::byte> bytes) noexcept {
+  message_bytes_ += bytes.size();
+  if (pending_ > 0) {
+    const std::size_t taken = bytes.size() < block_bytes - pending_ ? bytes.size() : block_bytes - pending_;
+    copy(bytes.first(taken));
+    bytes = bytes.subspan(taken);
+    if (pending_ < block_bytes) return *this;
+    compress(block_.data());
+    pending_ = 0;
+  }
+  for (; bytes.size() >= block_bytes; bytes = bytes.subspan(block_bytes)) {
+    compress(bytes.data());
+  }
+  copy(bytes);
+  return *this;
+}
+
+DTRAIN_DEFINED Sha256Digest Sha256::digest() const noexcept {
+  Sha256 last = *this;
+  last.finish();
+  Sha256Digest bytes{};
+  for (std::size_t i = 0; i < bytes.size(); ++i) {
+    bytes[i] = static_cast<std::byte>(last.state_[i / 4] >> (24 - 8 * (i % 4)));
+  }
+  return bytes;
+}
+
+DTRAIN_DEFINED void Sha256::finish() noexcept {
+  const std::uint64_t bits = message_bytes_ * 8;
+  std::array<std::byte, 2 * block_bytes> padding{};
+  padding[0] = std::byte{0x80};
+  const std::size_t zeros_end = (pending_ < 56 ? 56 : 120) - pending_;
+  for (std::size_t i = 0; i < 8; ++i) {
+    padding[zeros_end + i] = static_cast<std::byte>(bits >> (56 - 8 * i));
+  }
+  update(std::span(padding).first(zeros_end + 8));
+}
+
+DTRAIN_DEFINED void Sha256::copy(std::span<const std::byte> bytes) noexcept {
+  if (bytes.empty()) return;  // memcpy from a null address is undefined even for no bytes
+  std::memcpy(block_.data() + pending_, bytes.data(), bytes.size());
+  pending_ += bytes.size();
+}
+
+DTRAIN_DEFINED DTRAIN_OPTIMIZED void Sha256::compress(const std::byte* block) noexcept {
+  const auto* bytes = reinterpret_cast<const unsigned char*>(block);
+  const std::uint32_t* constants = round_constants.data();
+  std::uint32_t* state = state_.data();
+  std::uint32_t w[64];
+  for (int t = 0; t < 16; ++t) {
+    w[t] = std::uint32_t{bytes[4 * t]} << 24 | std::uint32_t{bytes[4 * t + 1]} << 16 |
+           std::uint32_t{bytes[4 * t + 2]} << 8 | std::uint32_t{bytes[4 * t + 3]};
+  }
+  for (int t = 16; t < 64; ++t) {
+    const std::uint32_t s0 = rotated(w[t - 15], 7) ^ rotated(w[t - 15], 18) ^ w[t - 15] >> 3;
+    const std::uint32_t s1 = rotated(w[t - 2], 17) ^ rotated(w[t - 2], 19) ^ w[t - 2] >> 10;
+    w[t] = w[t - 16] + s0 + w[t - 7] + s1;
+  }
+  std::uint32_t a = state[0], b = state[1], c = state[2], d = state[3];
+  std::uint32_t e = state[4], f = state[5], g = state[6], h = state[7];
+  for (int t = 0; t < 64; ++t) {
+    const std::uint32_t t1 =
+        h + (rotated(e, 6) ^ rotated(e, 11) ^ rotated(e, 25)) + ((e & f) ^ (~e & g)) + constants[t] + w[t];
+    const std::uint32_t t2 = (rotated(a, 2) ^ rotated(a, 13) ^ rotated(a, 22)) + ((a & b) ^ (a & c) ^ (b & c));
+    h = g, g = f, f = e, e = d + t1, d = c, c = b, b = a, a = t1 + t2;
+  }
+  state[0] += a, state[1] += b, state[2] += c, state[3] += d;
+  state[4] += e, state[5] += f, state[6] += g, state[7] += h;
+}
+
+}  // namespace DTRAIN_NAMESPACE
+
+// ---- dtrain/core/error.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE {
+
+DTRAIN_DEFINED const std::error_category& dtrain_category() noexcept {
+  struct Category final : std::error_category {
+    const char* name() const noexcept override { return "dtrain"; }
+    std::string message(int code) const override {
+      switch (static_cast<Errc>(code)) {
+        case Errc::invalid_argument: return "invalid argument";
+        case Errc::usage: return "usage error";
+        case Errc::identity: return "identity error";
+        case Errc::timeout: return "deadline passed";
+        case Errc::cancelled: return "cancelled";
+        case Errc::closed: return "connection closed";
+        case Errc::refused: return "refused";
+        case Errc::protocol: return "protocol violation";
+        case Errc::limit: return "limit exceeded";
+        case Errc::disagreement: return "ranks disagree";
+        case Errc::missing_gradient: return "parameter without a gradient";
+        case Errc::unsupported: return "unsupported";
+        case Errc::out_of_memory: return "out of memory";
+        case Errc::job_failed: return "job failed";
+        case Errc::peer_lost: return "peer lost";
+      }
+      return "unknown dtrain error";
+    }
+  };
+  static const Category category;
+  return category;
+}
+
+DTRAIN_DEFINED Error posix_error(int number, const std::string& doing, const std::string& remedy,
+                                 SourceLocation where) {
+  const std::error_code code(number, std::generic_category());
+  return {code, doing + ": " + code.message() + limit_hint(number) + (remedy.empty() ? "" : "; " + remedy), where};
+}
+
+DTRAIN_DEFINED Error errno_error(const std::string& doing, const std::string& remedy, SourceLocation where) {
+  return posix_error(errno, doing, remedy, where);
+}
+
+}  // namespace DTRAIN_NAMESPACE
+
+// ---- dtrain/core/exception_text.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE {
+
+DTRAIN_DEFINED std::string exception_text() {
+  try {
+    throw;
+  } catch (const std::bad_alloc& error) {
+    return format_text("memory could not be had: {}{}", {error.what(), limit_hint(ENOMEM)});
+  } catch (const std::exception& error) {
+    return error.what();
+  } catch (...) {
+    return "an exception that is not a std::exception";
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE
+
+// ---- dtrain/core/failure_latch.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE {
+
+DTRAIN_DEFINED void FailureLatch::Subscription::reset() noexcept {
+  if (const std::shared_ptr<FailureLatch> latch = std::exchange(latch_, nullptr)) {
+    const std::lock_guard lock(latch->mutex_);
+    latch->callbacks_.erase(position_);
+  }
+}
+
+DTRAIN_DEFINED std::optional<Cause> FailureLatch::cause() const {
+  if (!failed()) {
+    return std::nullopt;
+  }
+  const std::lock_guard lock(mutex_);
+  return cause_;
+}
+
+DTRAIN_DEFINED bool FailureLatch::set(const Cause& cause) {
+  const std::lock_guard lock(mutex_);
+  if (failed()) {
+    return false;
+  }
+  cause_ = cause;
+  failed_.store(true, std::memory_order_release);
+  for (const Callback& callback : callbacks_) {
+    callback(*cause_);
+  }
+  changed_.notify_all();
+  return true;
+}
+
+DTRAIN_DEFINED bool FailureLatch::block_until_failed(Deadline deadline) const {
+  std::unique_lock lock(mutex_);
+  return block_until(changed_, lock, deadline, [this] { return failed(); });
+}
+
+DTRAIN_DEFINED void FailureLatch::report(const Cause& cause) {
+  if (!process_.is_current()) {
+    return;
+  }
+  Reporter reporter;
+  {
+    const std::lock_guard lock(mutex_);
+    reporter = reporter_;
+  }
+  if (reporter) {
+    reporter(cause);
+  } else {
+    set(cause);
+  }
+}
+
+DTRAIN_DEFINED void FailureLatch::set_reporter(Reporter reporter) {
+  const std::lock_guard lock(mutex_);
+  reporter_ = std::move(reporter);
+}
+
+DTRAIN_DEFINED FailureLatch::Subscription FailureLatch::subscribe(Callback callback) {
+  const std::lock_guard lock(mutex_);
+  const auto position = callbacks_.insert(callbacks_.end(), std::move(callback));
+  if (failed()) {
+    (*position)(*cause_);
+  }
+  return {shared_from_this(), position};
+}
+
+DTRAIN_DEFINED void FailureLatch::throw_if_failed(int own_rank) const {
+  const std::optional<Cause> found = cause();
+  if (!found) {
+    return;
+  }
+  if (found->rank != own_rank || found->kind == CauseKind::lost) {
+    throw_cause(*found);
+  }
+  const Errc code = found->kind == CauseKind::timeout        ? Errc::timeout
+                    : found->kind == CauseKind::disagreement ? Errc::disagreement
+                                                             : Errc::job_failed;
+  throw Error(code, found->sentence()).with_rank(own_rank);
+}
+
+}  // namespace DTRAIN_NAMESPACE
+
+// ---- dtrain/core/log.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE {
+
+DTRAIN_DEFINED void log(LogLevel level, std::string_view text) {
+  static const LogLevel wanted = log_level_of(std::getenv("DTRAIN_LOG"));
+  if (level > wanted || level == LogLevel::off) {
+    return;
+  }
+  std::string line = "dtrain: ";
+  line.append(text).push_back('\n');
+  const BlockedWriteSignals no_signal;
+  const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
+  static_cast<void>(written);
 }
 
 }  // namespace DTRAIN_NAMESPACE
@@ -26302,10 +24568,245 @@ inline std::size_t open_files() noexcept {
 
 }  // namespace DTRAIN_NAMESPACE
 
-// ---- dtrain/core/text/format_text_definitions.hpp
+// ---- dtrain/core/process/process_limits.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE {
+
+DTRAIN_DEFINED std::string limit_hint(int error) {
+  const bool memory = error == ENOMEM;
+  rlimit limit{};
+  if ((!memory && error != EFBIG) || ::getrlimit(memory ? RLIMIT_AS : RLIMIT_FSIZE, &limit) != 0 ||
+      limit.rlim_cur == RLIM_INFINITY) {
+    return "";
+  }
+  return std::string("; ") + (memory ? "the address space of this process is" : "files that this process writes are") +
+         " limited to " + std::to_string(limit.rlim_cur) + " bytes (ulimit " + (memory ? "-v)" : "-f)");
+}
+
+}  // namespace DTRAIN_NAMESPACE
+
+// ---- dtrain/core/process/small_file.hpp
 
 /// @file
-/// Definitions of the functions of core/text/format_text.hpp.
+/// read_small_file: the first bytes of a small file, such as one of the kernel's.
+
+namespace DTRAIN_NAMESPACE {
+
+/// A regular file's first bytes, at most `most`; nullopt if the file is not regular or cannot be read.
+std::optional<std::string> read_small_file(const std::string& path, std::size_t most);
+
+}  // namespace DTRAIN_NAMESPACE
+
+// ---- dtrain/core/process/available_memory.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE {
+
+DTRAIN_DEFINED std::string read_start(const std::string& path) {
+  return read_small_file(path, 4096).value_or("");
+}
+
+DTRAIN_DEFINED std::uint64_t number_after(std::string_view text, std::string_view label,
+                                          std::uint64_t otherwise) noexcept {
+  const std::size_t place = text.find(label);
+  if (place == std::string_view::npos) {
+    return otherwise;
+  }
+  text.remove_prefix(place + label.size());
+  text.remove_prefix(std::min(text.size(), text.find_first_not_of(' ')));
+  std::uint64_t number = 0;
+  const auto result = std::from_chars(text.data(), text.data() + text.size(), number);
+  return result.ec == std::errc() ? number : otherwise;
+}
+
+DTRAIN_DEFINED std::uint64_t available_in_group(const std::string& folder, const char* limit, const char* usage,
+                                                const std::string& files) {
+  constexpr std::uint64_t unknown = std::numeric_limits<std::uint64_t>::max();
+  const std::uint64_t most = number_after(read_start(folder + limit), "", unknown);
+  if (most == unknown) {
+    return unknown;
+  }
+  const std::uint64_t used = number_after(read_start(folder + usage), "", 0);
+  const std::string statistics = "\n" + read_start(folder + "/memory.stat");
+  const std::uint64_t reclaimable = number_after(statistics, "\n" + files + "inactive_file ", 0) +
+                                    number_after(statistics, "\n" + files + "active_file ", 0);
+  const std::uint64_t held = used - std::min(used, reclaimable);
+  return most - std::min(most, held);
+}
+
+DTRAIN_DEFINED std::uint64_t available_in_groups(std::string_view groups, const std::string& root) {
+  std::uint64_t available = std::numeric_limits<std::uint64_t>::max();
+  while (!groups.empty()) {
+    const std::size_t end = std::min(groups.find('\n'), groups.size());
+    const std::string_view line = groups.substr(0, end);
+    groups.remove_prefix(std::min(groups.size(), end + 1));
+    const std::size_t name = line.find(':');
+    const std::size_t path_at = name == std::string_view::npos ? name : line.find(':', name + 1);
+    if (path_at == std::string_view::npos) {
+      continue;
+    }
+    const bool first_version = line.substr(name + 1, path_at - name - 1) == "memory";
+    if (!first_version && !line.starts_with("0::")) {
+      continue;
+    }
+    // In a container, the path may be the host's; the loop ends at the container's own root in any case.
+    std::string path(line.substr(path_at + 1));
+    for (;; path.erase(path.rfind('/'))) {
+      const std::string folder = root + (first_version ? "/memory" : "") + (path == "/" ? "" : path);
+      available = std::min(available, first_version ? available_in_group(folder, "/memory.limit_in_bytes",
+                                                                         "/memory.usage_in_bytes", "total_")
+                                                    : available_in_group(folder, "/memory.max", "/memory.current", ""));
+      if (path.find('/') == std::string::npos) {
+        break;
+      }
+    }
+  }
+  return available;
+}
+
+DTRAIN_DEFINED std::uint64_t available_memory_bytes() {
+  constexpr std::uint64_t unknown = std::numeric_limits<std::uint64_t>::max();
+  const std::uint64_t kibibytes = number_after(read_start("/proc/meminfo"), "MemAvailable:", unknown / 1024);
+  return std::min(kibibytes > unknown / 1024 ? unknown : kibibytes * 1024,
+                  available_in_groups(read_start("/proc/self/cgroup")));
+}
+
+}  // namespace DTRAIN_NAMESPACE
+
+// ---- dtrain/core/process/small_file.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE {
+
+DTRAIN_DEFINED std::optional<std::string> read_small_file(const std::string& path, std::size_t most) {
+  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  struct ::stat facts {};
+  if (!file || ::fstat(file.get(), &facts) != 0 || !S_ISREG(facts.st_mode)) {
+    return std::nullopt;
+  }
+  std::string bytes(most, '\0');
+  std::size_t filled = 0;
+  while (filled < most) {
+    const ssize_t count = ::read(file.get(), bytes.data() + filled, most - filled);
+    if (count < 0 && errno != EINTR) {
+      return std::nullopt;  // for example the speed of an interface that is down
+    }
+    if (count == 0) {
+      break;
+    }
+    filled += count > 0 ? static_cast<std::size_t>(count) : 0;
+  }
+  bytes.resize(filled);
+  return bytes;
+}
+
+}  // namespace DTRAIN_NAMESPACE
+
+// ---- dtrain/core/serializer.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE {
+
+DTRAIN_DEFINED void Serializer::number(std::optional<int>& value, int last) {
+  int found = value.value_or(-1);
+  number(found, -1, last);
+  value = ok() && found != -1 ? std::optional<int>(found) : std::nullopt;
+}
+
+DTRAIN_DEFINED void Serializer::flag(bool& value) {
+  std::uint8_t found = value ? 1 : 0;
+  number(found, 0, 1);
+  value = found == 1;
+}
+
+DTRAIN_DEFINED void Serializer::raw_text(std::string& value, std::size_t longest) {
+  const std::string_view written = truncate_utf8(value, longest);
+  auto size = static_cast<std::uint32_t>(written.size());
+  number(size);
+  if (!reads_) return append(written);
+  if (size > longest) fail("has a text that is too long");
+  value = take_text(size);
+}
+
+DTRAIN_DEFINED void Serializer::text(std::string& value, std::size_t longest) {
+  raw_text(value, longest);
+  if (reads_) {
+    value = sanitize(value);
+    value.resize(truncate_utf8(value, longest).size());
+  }
+}
+
+DTRAIN_DEFINED void Serializer::bytes(std::span<std::byte> value) {
+  if (!reads_) {
+    out_.insert(out_.end(), value.begin(), value.end());
+  } else {
+    const std::span<const std::byte> found = take_bytes(value.size());
+    std::copy(found.begin(), found.end(), value.begin());
+  }
+}
+
+DTRAIN_DEFINED void Serializer::constant(std::string_view expected) {
+  if (!reads_) {
+    append(expected);
+  } else if (take_text(expected.size()) != expected) {
+    fail("has another format");
+  }
+}
+
+DTRAIN_NOT_INLINED DTRAIN_DEFINED void Serializer::fail(const char* problem) noexcept {
+  if (ok()) {
+    problem_ = problem;
+  }
+}
+
+DTRAIN_NOT_INLINED DTRAIN_DEFINED void Serializer::require_finished(std::string_view what) const {
+  if (!finished()) {
+    const std::string_view bytes(reinterpret_cast<const char*>(in_.data()), in_.size());
+    throw_error(Errc::protocol, "{} came as {}, which {} (byte {} of {}); do all ranks run the same program?",
+                {what, in_quotes(bytes, 64), ok() ? "has more bytes than its fields" : problem_, at_, in_.size()});
+  }
+}
+
+DTRAIN_DEFINED std::uint64_t Serializer::little_endian(std::uint64_t value, std::size_t size) {
+  if (!reads_) {
+    for (std::size_t i = 0; i < size; ++i) {
+      out_.push_back(static_cast<std::byte>((value >> (8 * i)) & 0xff));
+    }
+    return value;
+  }
+  const std::span<const std::byte> found = take_bytes(size);
+  value = 0;
+  for (std::size_t i = found.size(); i > 0; --i) {
+    value = (value << 8) | std::to_integer<std::uint64_t>(found[i - 1]);
+  }
+  return value;
+}
+
+DTRAIN_DEFINED void Serializer::append(std::string_view written) {
+  const auto from = std::as_bytes(std::span(written));
+  out_.insert(out_.end(), from.begin(), from.end());
+}
+
+DTRAIN_DEFINED std::span<const std::byte> Serializer::take_bytes(std::size_t size) noexcept {
+  if (size > remaining()) {
+    fail("ends too early");
+    return {};
+  }
+  at_ += size;
+  return in_.subspan(at_ - size, size);
+}
+
+DTRAIN_DEFINED std::string Serializer::take_text(std::size_t size) {
+  const std::span<const std::byte> found = take_bytes(size);
+  return {reinterpret_cast<const char*>(found.data()), found.size()};
+}
+
+DTRAIN_DEFINED void fields(Serializer& of, std::chrono::nanoseconds& time) {
+  std::int64_t count = time.count();
+  of.number(count, -max_time_read.count(), max_time_read.count());
+  time = std::chrono::nanoseconds(count);
+}
+
+}  // namespace DTRAIN_NAMESPACE
+
+// ---- dtrain/core/text/format_text.hpp (definitions)
 
 namespace DTRAIN_NAMESPACE {
 
@@ -26327,7 +24828,8 @@ DTRAIN_NOT_INLINED DTRAIN_DEFINED std::string format_values(const char* pattern,
     value.append_to(text);
     pattern = place + 2;
   }
-  return text += pattern;
+  text += pattern;
+  return text;
 }
 
 DTRAIN_NOT_INLINED DTRAIN_DEFINED void throw_formatted(Errc code, const char* pattern,
@@ -26344,6 +24846,1085 @@ DTRAIN_NOT_INLINED DTRAIN_DEFINED void throw_formatted_posix(int number, const c
 }  // namespace detail
 
 }  // namespace DTRAIN_NAMESPACE
+
+// ---- dtrain/core/text/sanitize.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE {
+
+namespace detail {
+
+DTRAIN_DEFINED std::size_t printable_character_bytes(std::string_view text) noexcept {
+  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
+  const unsigned first = byte(0);
+  if (first < 0x80) {
+    return first >= 0x20 && first != 0x7f ? 1 : 0;
+  }
+  const std::size_t length = first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : 2;
+  constexpr std::uint32_t smallest[] = {0, 0, 0x80, 0x800, 0x10000};
+  if (first < 0xc0 || first > 0xf4 || text.size() < length) {
+    return 0;
+  }
+  std::uint32_t code = first & (0x7fU >> length);
+  for (std::size_t i = 1; i < length; ++i) {
+    if ((byte(i) & 0xc0U) != 0x80U) {
+      return 0;
+    }
+    code = (code << 6) | (byte(i) & 0x3fU);
+  }
+  const bool hidden = code < smallest[length] || code > 0x10ffff || (code >= 0xd800 && code < 0xe000) || code < 0xa0 ||
+                      (code >= 0x200e && code <= 0x200f) || (code >= 0x2028 && code <= 0x202e) ||
+                      (code >= 0x2066 && code <= 0x2069);
+  return hidden ? 0 : length;
+}
+
+}  // namespace detail
+
+DTRAIN_DEFINED std::string sanitize(std::string_view text) {
+  constexpr char digits[] = "0123456789abcdef";
+  std::string shown;
+  shown.reserve(text.size());
+  while (!text.empty()) {
+    const std::size_t length = detail::printable_character_bytes(text);
+    if (length > 0) {
+      shown += text.substr(0, length);
+      text.remove_prefix(length);
+      continue;
+    }
+    const auto byte = static_cast<unsigned char>(text.front());
+    text.remove_prefix(1);
+    if (byte == '\n' || byte == '\r' || byte == '\t') {
+      shown += byte == '\n' ? "\\n" : byte == '\r' ? "\\r" : "\\t";
+    } else {
+      shown += {'\\', 'x', digits[byte >> 4], digits[byte & 0xf]};
+    }
+  }
+  return shown;
+}
+
+DTRAIN_DEFINED std::string_view truncate_utf8(std::string_view text, std::size_t longest) {
+  std::size_t length = std::min(text.size(), longest);
+  while (length > 0 && length < text.size() && (static_cast<unsigned char>(text[length]) & 0xC0U) == 0x80U) {
+    --length;
+  }
+  return text.substr(0, length);
+}
+
+DTRAIN_DEFINED std::string excerpt(std::string_view text, std::size_t longest) {
+  return std::string(truncate_utf8(sanitize(text.substr(0, longest)), longest)) + (text.size() > longest ? "..." : "");
+}
+
+DTRAIN_DEFINED std::string in_quotes(std::string_view text, std::size_t longest) {
+  return "'" + excerpt(text, longest) + "'";
+}
+
+}  // namespace DTRAIN_NAMESPACE
+
+// ---- dtrain/core/types/device.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE {
+
+DTRAIN_DEFINED std::string to_string(Device device) {
+  return device.kind == DeviceKind::host ? std::string("host") : "cuda:" + std::to_string(device.index);
+}
+
+}  // namespace DTRAIN_NAMESPACE
+
+// ---- dtrain/core/types/tensor_view.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE {
+
+DTRAIN_DEFINED Shape::Shape(std::span<const std::int64_t> extents) {
+  if (extents.size() > max_rank) {
+    throw_error(Errc::invalid_argument, "a shape has {} extents; at most 8 are possible", {extents.size()});
+  }
+  for (const std::int64_t extent : extents) {
+    if (extent < 0 || (extent > 0 && element_count_ > (std::int64_t{1} << 60) / extent)) {
+      throw_error(Errc::invalid_argument, "extent {} of a shape is negative or makes it too large", {extent});
+    }
+    extents_[rank_++] = extent;
+    element_count_ *= extent;
+  }
+}
+
+DTRAIN_DEFINED std::string to_string(const Shape& shape) {
+  std::string text = "[";
+  for (const std::int64_t extent : shape.extents()) {
+    text += (text.size() > 1 ? ", " : "") + std::to_string(extent);
+  }
+  return text + "]";
+}
+
+DTRAIN_NOT_INLINED DTRAIN_DEFINED void TensorView::refuse_read_as(DType other) const {
+  throw_error(Errc::invalid_argument, "a view of {} on {} was read as {} on host",
+              {name(dtype), to_string(device), name(other)});
+}
+
+}  // namespace DTRAIN_NAMESPACE
+
+// ---- dtrain/kernels/arithmetic/arithmetic.hpp
+
+/// @file
+/// Floating-point operations of the kernels: one rounding each, in the order they are written.
+///
+/// -ffast-math may add in another order, fuse a product into a sum, and assume that no NaN occurs. A pragma prevents
+/// this with clang on x86; elsewhere an empty asm needs each result in a register before the next step. NaN is compared
+/// as an integer, which no flag can fold.
+
+namespace DTRAIN_NAMESPACE::kernels {
+
+/// Hides from the compiler how `value` was computed.
+template <class V>
+DTRAIN_ALWAYS_INLINE void keep_as_computed([[maybe_unused]] V& value) noexcept {
+#if DTRAIN_PRECISE_PRAGMA
+#elif DTRAIN_X86_64
+  asm("" : "+v"(value));
+#elif DTRAIN_ARM64
+  if constexpr (sizeof(V) <= 16) {
+    asm("" : "+w"(value));
+  } else {
+    asm("" : "+m"(value));
+  }
+#else
+  asm("" : "+m"(value));
+#endif
+}
+
+/// For a product that is added next: clang's -ffp-contract=fast fuses it with the sum despite the pragma.
+template <class V>
+DTRAIN_ALWAYS_INLINE void keep_product([[maybe_unused]] V& value) noexcept {
+#if DTRAIN_PRECISE_PRAGMA
+  asm("" : "+m"(value));
+#endif
+}
+
+template <class V>
+DTRAIN_ALWAYS_INLINE void add(V& to, const V& value) noexcept {
+  DTRAIN_PRECISE_ARITHMETIC
+  to = to + value;
+  keep_as_computed(to);
+}
+
+template <class V>
+DTRAIN_ALWAYS_INLINE void subtract(V& from, const V& value) noexcept {
+  DTRAIN_PRECISE_ARITHMETIC
+  from = from - value;
+  keep_as_computed(from);
+}
+
+template <class V>
+DTRAIN_ALWAYS_INLINE void multiply(V& to, const V& value) noexcept {
+  DTRAIN_PRECISE_ARITHMETIC
+  to = to * value;
+  keep_as_computed(to);
+}
+
+/// 1 / count, rounded to nearest. Converted to float, it is float's rounded reciprocal, because double has more than
+/// twice float's digits. Requires the default rounding.
+inline double reciprocal(std::size_t count) noexcept {
+  DTRAIN_PRECISE_ARITHMETIC
+  double one = 1;
+  keep_as_computed(one);
+  double quotient = one / static_cast<double>(count);
+  keep_as_computed(quotient);
+  return quotient;
+}
+
+/// Replaces every NaN by one bit pattern, because instructions differ in the sign and bits of a NaN result.
+template <class Float, std::size_t Width>
+DTRAIN_ALWAYS_INLINE void make_nan_canonical(Vector<Float, Width>& value) noexcept {
+  using Bits = BitsOf<Float>;
+  using Integers = Vector<typename Bits::Lane, Width>;
+  Integers bits = (Integers)value;
+  Integers canonical;
+  fill<typename Bits::Lane, Width>(canonical, Bits::nan);
+  replace_where(bits, (Integers)((bits & Bits::magnitude) > Bits::infinity), canonical);
+  value = (Vector<Float, Width>)bits;
+}
+
+/// The same for two 16-bit floats in each word; a magnitude beyond `infinity` is NaN.
+template <std::size_t Width, class V>
+DTRAIN_ALWAYS_INLINE void make_halves_canonical(V& words, std::int16_t infinity, std::int16_t nan) noexcept {
+  using Halves = Vector<std::int16_t, Width>;
+  Halves halves = (Halves)words;
+  Halves magnitude, limit, canonical;
+  fill<std::int16_t, Width>(magnitude, 0x7fff);
+  fill<std::int16_t, Width>(limit, infinity);
+  fill<std::int16_t, Width>(canonical, nan);
+  replace_where(halves, (Halves)((halves & magnitude) > limit), canonical);
+  words = (V)halves;
+}
+
+/// Whether any bit is set. g++ does not choose vptest by itself.
+template <std::size_t Width>
+DTRAIN_ALWAYS_INLINE bool any(const Vector<std::int64_t, Width>& bits) noexcept {
+#if DTRAIN_X86_64 && !defined(__clang__)
+  if constexpr (Width == 32) {
+    bool found = false;
+    asm("vptest %1, %1" : "=@ccnz"(found) : "x"(bits));
+    return found;
+  }
+#endif
+  std::int64_t all = bits[0];
+  for (std::size_t lane = 1; lane < Width / sizeof(std::int64_t); ++lane) {
+    all |= bits[lane];
+  }
+  return all != 0;
+}
+
+struct Add {
+  static constexpr bool weighs = false;    ///< whether each source is first multiplied by its own weight
+  static constexpr bool averages = false;  ///< whether results that are not finite are computed again (Careful)
+  template <class V>
+  DTRAIN_ALWAYS_INLINE static void apply(V& to, const V& value) noexcept {
+    add(to, value);
+  }
+};
+
+struct AddWeighted : Add {
+  static constexpr bool weighs = true;
+};
+
+struct Average : Add {
+  static constexpr bool averages = true;
+};
+
+struct Multiply {
+  static constexpr bool weighs = false;
+  static constexpr bool averages = false;
+  template <class V>
+  DTRAIN_ALWAYS_INLINE static void apply(V& to, const V& value) noexcept {
+    multiply(to, value);
+  }
+};
+
+}  // namespace DTRAIN_NAMESPACE::kernels
+
+// ---- dtrain/kernels/arithmetic/f16_instructions.hpp
+
+/// @file
+/// f16 conversion by the processor's instructions: F16C.
+
+namespace DTRAIN_NAMESPACE::kernels {
+
+#if DTRAIN_X86_64
+/// A format for HalfArithmetic. Converts by asm and not by intrinsics, because <immintrin.h> costs every user compile
+/// time. The immediate 0 rounds to nearest even whatever MXCSR says; subnormals are exact both ways. The operand of
+/// vcvtph2ps is in memory, because a separate load costs as much as the conversion.
+/// (ThreadSanitizer does not see these reads; it sees the stores, and those of all other kernels.)
+struct F16Native {
+  static constexpr std::size_t bytes = 32;
+  using Floats = Vector<float, bytes>;
+  using Packed = Vector<std::uint16_t, bytes>;
+
+  DTRAIN_TARGET_HELPER("avx2,f16c") static void widen(Floats& first, Floats& second, const std::byte* from) noexcept {
+    widen(first, from);
+    widen(second, from + bytes / 2);
+  }
+  DTRAIN_TARGET_HELPER("avx2,f16c")
+  static void narrow(Packed& packed, const Floats& first, const Floats& second) noexcept {
+    [[maybe_unused]] Vector<std::uint16_t, bytes / 2> upper;
+    asm("{vcvtps2ph $0, %2, %x0|vcvtps2ph %x0, %2, 0}\n\t"
+        "{vcvtps2ph $0, %3, %1|vcvtps2ph %1, %3, 0}\n\t"
+        "{vinserti128 $1, %1, %0, %0|vinserti128 %0, %0, %1, 1}"
+        : "=&x"(packed), "=&x"(upper)
+        : "x"(first), "x"(second));
+    make_halves_canonical<bytes>(packed, 0x7c00, 0x7e00);
+  }
+  DTRAIN_ALWAYS_INLINE static void put(std::byte* to, const Packed& packed) noexcept { store(to, packed); }
+
+ private:
+  /// Converts a vector of f16 to a vector of f32 of the same number of elements.
+  DTRAIN_TARGET_HELPER("avx2,f16c") static void widen(Floats& to, const std::byte* from) noexcept {
+    asm("{vcvtph2ps %1, %0|vcvtph2ps %0, %1}" : "=x"(to) : "m"(*reinterpret_cast<const std::byte(*)[16]>(from)));
+  }
+};
+#endif
+
+}  // namespace DTRAIN_NAMESPACE::kernels
+
+// ---- dtrain/kernels/arithmetic/float_arithmetic.hpp
+
+/// @file
+/// Sums, averages and products of f32 and f64.
+
+namespace DTRAIN_NAMESPACE::kernels {
+
+/// `Operation` is Add, AddWeighted, Average or Multiply. An average is the sum times the rounded reciprocal, because a
+/// division for each element costs more than reading it. A sum is multiplied by one, which changes only a NaN and saves
+/// a second loop.
+template <class Float, std::size_t Width, class Operation>
+class FloatArithmetic {
+ public:
+  static constexpr std::size_t bytes = Width;
+  using Partial = Vector<Float, Width>;
+  using Result = Partial;
+  static constexpr bool averages = Operation::averages;
+  using Beyond = Vector<std::int64_t, Width>;
+  using Careful = FloatArithmetic<Float, 16, AddWeighted>;
+  using Lane = typename BitsOf<Float>::Lane;
+  static constexpr Lane magnitude = BitsOf<Float>::magnitude;
+  static constexpr Lane infinity = BitsOf<Float>::infinity;
+
+  DTRAIN_ALWAYS_INLINE explicit FloatArithmetic(const KernelArguments& arguments) noexcept
+      : weights_(arguments.weights) {
+    fill<Float, Width>(factor_, static_cast<Float>(arguments.factor));
+  }
+  DTRAIN_ALWAYS_INLINE void start(Partial& partial, const std::byte* from, std::size_t source) const noexcept {
+    load(partial, from);
+    if constexpr (Operation::weighs) {
+      Partial weight;
+      fill<Float, Width>(weight, static_cast<Float>(weights_[source]));
+      multiply(partial, weight);
+      keep_product(partial);
+    }
+  }
+  DTRAIN_ALWAYS_INLINE void combine(Partial& partial, const std::byte* from, std::size_t source) const noexcept {
+    Partial value;
+    start(value, from, source);
+    Operation::apply(partial, value);
+  }
+  DTRAIN_ALWAYS_INLINE void finish(Result& result, Partial& partial) const noexcept {
+    multiply(partial, factor_);
+    if constexpr (!averages) {
+      make_nan_canonical<Float, Width>(partial);
+    }
+    result = partial;
+  }
+  /// For averages, instead of make_nan_canonical: marks infinity and NaN.
+  DTRAIN_ALWAYS_INLINE void note_beyond(Beyond& beyond, const Result& result) const noexcept {
+    beyond |= (Beyond)(((Vector<Lane, Width>)result & infinity) == infinity);
+  }
+  DTRAIN_ALWAYS_INLINE void put(std::byte* to, const Result& result) const noexcept { store(to, result); }
+
+ private:
+  Vector<Float, Width> factor_;
+  const double* weights_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::kernels
+
+// ---- dtrain/kernels/arithmetic/half_arithmetic.hpp
+
+/// @file
+/// Sums, averages and products of f16 and bf16: in f32 from the left, rounded once at the end.
+
+namespace DTRAIN_NAMESPACE::kernels {
+
+template <std::size_t Width>
+struct Bf16Words;
+
+/// Computes with `Format::bytes` bytes of elements as two vectors of f32. A `Format` has types Floats and Packed and
+///   widen(Floats&, Floats&, from), narrow(Packed&, Floats const&, Floats const&), put(to, Packed const&)
+template <class Format, class Operation>
+class HalfArithmetic {
+ public:
+  static constexpr std::size_t bytes = Format::bytes;
+  using Floats = typename Format::Floats;
+  struct Partial {
+    Floats first, second;
+  };
+  using Result = typename Format::Packed;
+  static constexpr bool averages = Operation::averages;
+  using Beyond = Vector<std::int64_t, sizeof(Result)>;
+  using Careful = HalfArithmetic<Bf16Words<16>, AddWeighted>;
+  using Lane = std::int16_t;
+  static constexpr Lane magnitude = 0x7fff;
+  static constexpr Lane infinity = 0x7f80;
+
+  DTRAIN_ALWAYS_INLINE explicit HalfArithmetic(const KernelArguments& arguments) noexcept
+      : weights_(arguments.weights) {
+    fill<float, sizeof(Floats)>(factor_, static_cast<float>(arguments.factor));
+  }
+  DTRAIN_ALWAYS_INLINE void start(Partial& partial, const std::byte* from, std::size_t source) const noexcept {
+    Format::widen(partial.first, partial.second, from);
+    if constexpr (Operation::weighs) {
+      Floats weight;
+      fill<float, sizeof(Floats)>(weight, static_cast<float>(weights_[source]));
+      multiply(partial.first, weight);
+      multiply(partial.second, weight);
+      keep_product(partial.first);
+      keep_product(partial.second);
+    }
+  }
+  DTRAIN_ALWAYS_INLINE void combine(Partial& partial, const std::byte* from, std::size_t source) const noexcept {
+    Partial value;
+    start(value, from, source);
+    Operation::apply(partial.first, value.first);
+    Operation::apply(partial.second, value.second);
+  }
+  DTRAIN_ALWAYS_INLINE void finish(Result& result, Partial& partial) const noexcept {
+    multiply(partial.first, factor_);
+    multiply(partial.second, factor_);
+    if constexpr (averages) {
+      Format::pack(result, partial.first, partial.second);
+    } else {
+      Format::narrow(result, partial.first, partial.second);
+    }
+  }
+  /// For averages of bf16: marks infinity and NaN.
+  DTRAIN_ALWAYS_INLINE void note_beyond(Beyond& beyond, const Result& result) const noexcept {
+    beyond |= (Beyond)(((Vector<Lane, sizeof(Result)>)result & infinity) == infinity);
+  }
+  DTRAIN_ALWAYS_INLINE void put(std::byte* to, const Result& result) const noexcept { Format::put(to, result); }
+
+ private:
+  Floats factor_;
+  const double* weights_;
+};
+
+/// An f32 holds the sum of any number of ranks' f16, so that averages need no Careful.
+template <class Operation>
+using OfF16 = std::conditional_t<Operation::averages, Add, Operation>;
+
+/// bf16 in the lower and upper halves of 32-bit words. Not `vcvtneps2bf16`, which takes subnormals for zero.
+template <std::size_t Width>
+struct Bf16Words {
+  static constexpr std::size_t bytes = Width;
+  using Floats = Vector<float, Width>;
+  using Packed = Vector<std::uint32_t, Width>;
+
+  DTRAIN_ALWAYS_INLINE static void widen(Floats& lower, Floats& upper, const std::byte* from) noexcept {
+    Packed words;
+    load(words, from);
+    lower = (Floats)(words << 16U);
+    upper = (Floats)(words & 0xffff0000U);
+  }
+  DTRAIN_ALWAYS_INLINE static void narrow(Packed& packed, const Floats& lower, const Floats& upper) noexcept {
+    pack(packed, lower, upper);
+    make_halves_canonical<Width>(packed, 0x7f80, 0x7fc0);
+  }
+  /// A NaN stays a NaN, with any bits.
+  DTRAIN_ALWAYS_INLINE static void pack(Packed& packed, const Floats& lower, const Floats& upper) noexcept {
+    Packed low, high;
+    round(low, lower);
+    round(high, upper);
+    packed = (low >> 16U) | (high & 0xffff0000U);
+  }
+  DTRAIN_ALWAYS_INLINE static void put(std::byte* to, const Packed& packed) noexcept { store(to, packed); }
+
+  /// One element in the lower half of each word, and back. Requires that a NaN has no bits below the upper 16.
+  DTRAIN_ALWAYS_INLINE static void widen(Floats& to, const Packed& halves) noexcept { to = (Floats)(halves << 16U); }
+  DTRAIN_ALWAYS_INLINE static void narrow(Packed& to, const Floats& value) noexcept {
+    round(to, value);
+    to = to >> 16U;
+    make_halves_canonical<Width>(to, 0x7f80, 0x7fc0);
+  }
+
+ private:
+  /// Rounds to nearest even in the upper 16 bits; beyond the largest finite value, the carry makes infinity.
+  DTRAIN_ALWAYS_INLINE static void round(Packed& to, const Floats& value) noexcept {
+    const Packed bits = (Packed)value;
+    to = bits + 0x7fffU + ((bits >> 16U) & 1U);
+  }
+};
+
+/// The same for f16, by integer operations and one addition that is exact or rounded once. Gives the bits of F16C's
+/// instructions, for subnormals too. Source of the method: F. Giesen, "Float->half variants" (public domain).
+template <std::size_t Width>
+struct F16Words {
+  static constexpr std::size_t bytes = Width;
+  using Floats = Vector<float, Width>;
+  using Packed = Vector<std::uint32_t, Width>;
+
+  DTRAIN_ALWAYS_INLINE static void widen(Floats& lower, Floats& upper, const std::byte* from) noexcept {
+    Packed words;
+    load(words, from);
+    widen(lower, words & 0xffffU);
+    widen(upper, words >> 16U);
+  }
+  DTRAIN_ALWAYS_INLINE static void narrow(Packed& packed, const Floats& lower, const Floats& upper) noexcept {
+    Packed low, high;
+    narrow(low, lower);
+    narrow(high, upper);
+    packed = low | (high << 16U);
+    make_halves_canonical<Width>(packed, 0x7c00, 0x7e00);
+  }
+  DTRAIN_ALWAYS_INLINE static void put(std::byte* to, const Packed& packed) noexcept { store(to, packed); }
+
+  /// One element in the lower half of each word, and back; a NaN keeps its sign.
+  DTRAIN_ALWAYS_INLINE static void widen(Floats& to, const Packed& halves) noexcept {
+    const Packed magnitude = (halves & 0x7fffU) << 13U;
+    const Packed exponent = magnitude & 0x0f800000U;
+    const Packed special = (Packed)(exponent == 0x0f800000U);  // infinity or NaN: gets the largest exponent
+    const Packed subnormal = (Packed)(exponent == Packed{});
+    // A subnormal gets the exponent 2^-14 and an implicit one, which the subtraction removes.
+    const Packed rebased = magnitude + (112U << 23U) + (special & (112U << 23U)) + (subnormal & (1U << 23U));
+    Floats value = (Floats)rebased;
+    subtract(value, (Floats)(subnormal & (113U << 23U)));
+    to = (Floats)((Packed)value | ((halves & 0x8000U) << 16U));
+  }
+  DTRAIN_ALWAYS_INLINE static void narrow(Packed& to, const Floats& value) noexcept {
+    using Signed = Vector<std::int32_t, Width>;  // SSE2 compares signed lanes only
+    const Packed bits = (Packed)value;
+    const Packed positive = bits & 0x7fffffffU;
+    const Signed magnitude = (Signed)positive;
+    // Added to a half, a value below 2^-14 leaves its multiple of 2^-24 in the lowest bits.
+    Floats small = (Floats)positive;
+    add(small, Floats{} + 0.5F);
+    Packed half = (positive - (112U << 23U) + 0xfffU + ((positive >> 13U) & 1U)) >> 13U;
+    replace_where(half, (Packed)(magnitude < (113 << 23)), (Packed)small - (126U << 23U));
+    replace_where(half, (Packed)(magnitude >= (143 << 23)), Packed{} + 0x7c00U);
+    replace_where(half, (Packed)(magnitude > (255 << 23)), Packed{} + 0x7e00U);
+    to = half | ((bits & 0x80000000U) >> 16U);
+  }
+};
+
+}  // namespace DTRAIN_NAMESPACE::kernels
+
+// ---- dtrain/kernels/arithmetic/integer_arithmetic.hpp
+
+/// @file
+/// Sums, averages and products of integers.
+
+namespace DTRAIN_NAMESPACE::kernels {
+
+/// The sum modulo 2^bits. `Lane` is unsigned and also serves the signed type.
+template <class Lane, std::size_t Width>
+struct IntegerSum {
+  static constexpr std::size_t bytes = Width;
+  using Partial = Vector<Lane, Width>;
+  using Result = Partial;
+  static constexpr bool averages = false;
+
+  DTRAIN_ALWAYS_INLINE explicit IntegerSum(const KernelArguments& /*nothing varies*/) noexcept {}
+  DTRAIN_ALWAYS_INLINE void start(Partial& partial, const std::byte* from, std::size_t /*source*/) const noexcept {
+    load(partial, from);
+  }
+  DTRAIN_ALWAYS_INLINE void combine(Partial& partial, const std::byte* from, std::size_t /*source*/) const noexcept {
+    Partial value;
+    load(value, from);
+    partial = partial + value;
+  }
+  DTRAIN_ALWAYS_INLINE void finish(Result& result, Partial& partial) const noexcept { result = partial; }
+  DTRAIN_ALWAYS_INLINE void put(std::byte* to, const Result& result) const noexcept { store(to, result); }
+};
+
+/// At any alignment.
+template <class T>
+T element(const std::byte* from) noexcept {
+  T value;
+  std::memcpy(&value, from, sizeof(T));
+  return value;
+}
+
+/// The product modulo 2^bits, one element after the other, because training does not use it.
+template <class Unsigned>
+DTRAIN_OPTIMIZED void integer_product(const KernelArguments& arguments) noexcept {
+  for (std::size_t i = 0; i < arguments.bytes; i += sizeof(Unsigned)) {
+    std::uint64_t product = 1;
+    for (std::size_t rank = 0; rank < arguments.source_count; ++rank) {
+      product *= element<Unsigned>(arguments.sources[rank] + i);
+    }
+    const auto result = static_cast<Unsigned>(product);
+    for (std::size_t target = 0; target < arguments.target_count; ++target) {
+      std::memcpy(arguments.targets[target] + i, &result, sizeof(result));
+    }
+  }
+}
+
+/// The exact sum, which fits `Wide`, divided by KernelArguments::divisor and truncated toward zero.
+template <class Integer, class Wide>
+DTRAIN_OPTIMIZED void integer_average(const KernelArguments& arguments) noexcept {
+  for (std::size_t i = 0; i < arguments.bytes; i += sizeof(Integer)) {
+    Wide sum = 0;
+    for (std::size_t rank = 0; rank < arguments.source_count; ++rank) {
+      sum += element<Integer>(arguments.sources[rank] + i);
+    }
+    const auto result = static_cast<Integer>(sum / static_cast<Wide>(arguments.divisor));
+    for (std::size_t target = 0; target < arguments.target_count; ++target) {
+      std::memcpy(arguments.targets[target] + i, &result, sizeof(result));
+    }
+  }
+}
+
+__extension__ typedef __int128 WideInteger;  // without __extension__, -Wpedantic warns
+
+}  // namespace DTRAIN_NAMESPACE::kernels
+
+// ---- dtrain/kernels/arithmetic/min_max.hpp
+
+/// @file
+/// Minimum and maximum of every element type, by comparing integers.
+
+namespace DTRAIN_NAMESPACE::kernels {
+
+/// Converts elements to keys that are ordered as signed integers. So one loop does min and max, and f16 and bf16 share
+/// it without conversion; the differences are in KernelArguments::key.
+/// - Floats: a negative value has the bits below its sign inverted, so that -0 < +0; NaN is the greatest key. This is
+///   minimum and maximum of IEEE 754-2019.
+/// - Unsigned integers: the highest bit is inverted.
+/// - For min, all keys but NaN's are inverted.
+template <class Lane, std::size_t Width>
+class MinMax {
+ public:
+  static constexpr std::size_t bytes = Width;
+  using Partial = Vector<Lane, Width>;
+  using Result = Partial;
+  static constexpr bool averages = false;
+
+  DTRAIN_ALWAYS_INLINE explicit MinMax(const KernelArguments& arguments) noexcept {
+    fill<Lane, Width>(flip_, static_cast<Lane>(arguments.key.flip));
+    fill<Lane, Width>(magnitude_, static_cast<Lane>(arguments.key.magnitude));
+    fill<Lane, Width>(infinity_, static_cast<Lane>(arguments.key.infinity));
+    fill<Lane, Width>(greatest_, static_cast<Lane>(arguments.key.greatest));
+    fill<Lane, Width>(greatest_key_, greatest_key);
+  }
+  DTRAIN_ALWAYS_INLINE void start(Partial& partial, const std::byte* from, std::size_t /*source*/) const noexcept {
+    Partial value;
+    load(value, from);
+    partial = value ^ ((Partial)(value < Partial{}) & magnitude_) ^ flip_;
+    replace_where(partial, (Partial)((value & greatest_key_) > infinity_), greatest_key_);
+  }
+  DTRAIN_ALWAYS_INLINE void combine(Partial& partial, const std::byte* from, std::size_t source) const noexcept {
+    Partial value;
+    start(value, from, source);
+    replace_where(partial, (Partial)(value > partial), value);
+  }
+  DTRAIN_ALWAYS_INLINE void finish(Result& result, Partial& partial) const noexcept {
+    result = partial ^ flip_;
+    result = result ^ ((Partial)(result < Partial{}) & magnitude_);
+    replace_where(result, (Partial)(partial == greatest_key_), greatest_);
+  }
+  DTRAIN_ALWAYS_INLINE void put(std::byte* to, const Result& result) const noexcept { store(to, result); }
+
+ private:
+  static constexpr Lane greatest_key = std::numeric_limits<Lane>::max();
+
+  Partial flip_, magnitude_, infinity_, greatest_, greatest_key_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::kernels
+
+// ---- dtrain/kernels/block_loop.hpp
+
+/// @file
+/// Kernel loop: reduces block after block, from every source, through registers, to every target.
+
+namespace DTRAIN_NAMESPACE::kernels {
+
+/// An `Arithmetic` has types Partial and Result, `bytes` (of the elements in one Partial), and
+///   start(Partial&, from, 0)         loads the first source's elements
+///   combine(Partial&, from, k)       combines them with those of source k
+///   finish(Result&, Partial&)        computes the value to store
+///   put(to, Result const&)           stores it
+/// and `averages`. If true, it also has a vector type Beyond, note_beyond(Beyond&, Result const&), which sets bits
+/// where a result is not finite, and Careful, the arithmetic for such results. Twice applies one to twice the bytes.
+/// Its members are named, because g++ 12 leaves an array of vectors in memory.
+template <class Arithmetic>
+class Twice {
+ public:
+  static constexpr std::size_t bytes = 2 * Arithmetic::bytes;
+  struct Partial {
+    typename Arithmetic::Partial first, second;
+  };
+  struct Result {
+    typename Arithmetic::Result first, second;
+  };
+  static constexpr bool averages = Arithmetic::averages;
+
+  DTRAIN_ALWAYS_INLINE explicit Twice(const KernelArguments& arguments) noexcept : arithmetic_(arguments) {}
+  DTRAIN_ALWAYS_INLINE void start(Partial& partial, const std::byte* from, std::size_t source) const noexcept {
+    arithmetic_.start(partial.first, from, source);
+    arithmetic_.start(partial.second, from + Arithmetic::bytes, source);
+  }
+  DTRAIN_ALWAYS_INLINE void combine(Partial& partial, const std::byte* from, std::size_t source) const noexcept {
+    arithmetic_.combine(partial.first, from, source);
+    arithmetic_.combine(partial.second, from + Arithmetic::bytes, source);
+  }
+  DTRAIN_ALWAYS_INLINE void finish(Result& result, Partial& partial) const noexcept {
+    arithmetic_.finish(result.first, partial.first);
+    arithmetic_.finish(result.second, partial.second);
+  }
+  template <class Beyond>
+  DTRAIN_ALWAYS_INLINE void note_beyond(Beyond& beyond, const Result& result) const noexcept {
+    arithmetic_.note_beyond(beyond, result.first);
+    arithmetic_.note_beyond(beyond, result.second);
+  }
+  DTRAIN_ALWAYS_INLINE void put(std::byte* to, const Result& result) const noexcept {
+    arithmetic_.put(to, result.first);
+    arithmetic_.put(to + Arithmetic::bytes, result.second);
+  }
+
+ private:
+  Arithmetic arithmetic_;
+};
+
+/// The largest block that fits 16 registers: four vectors of partial results.
+template <class Arithmetic>
+using RegisterBlock = std::conditional_t<(sizeof(typename Arithmetic::Partial) > sizeof(typename Arithmetic::Result)),
+                                         Twice<Arithmetic>, Twice<Twice<Arithmetic>>>;
+
+/// Finishes a block of averages, some of which are not finite, because their sum, a source or the average is not. These
+/// become the sum of the sources, each multiplied by the factor first. The result is finite if all sources are finite
+/// and below the largest value by its roundings. Rare, hence a separate function for any processor.
+template <class Careful>
+DTRAIN_OPTIMIZED __attribute__((noinline)) void average_beyond_sum(const KernelArguments& arguments, std::size_t offset,
+                                                                   std::byte* block, std::size_t bytes) noexcept;
+
+/// Reduces whole blocks of an `Inner` arithmetic. Reads all sources of a block before it writes any target, so that a
+/// target may be a source.
+template <class Inner>
+DTRAIN_ALWAYS_INLINE void reduce_blocks(const KernelArguments& arguments) noexcept {
+  using Arithmetic = RegisterBlock<Inner>;
+  static_assert(KernelArguments::granularity % Arithmetic::bytes == 0);
+  const Arithmetic arithmetic(arguments);
+  const std::byte* const* const sources = arguments.sources;
+  const std::size_t source_count = arguments.source_count;
+  std::byte* const* const targets = arguments.targets;
+  std::byte* const* const targets_end = targets + arguments.target_count;
+  for (std::size_t i = 0; i < arguments.bytes; i += Arithmetic::bytes) {
+    typename Arithmetic::Partial partial;
+    arithmetic.start(partial, sources[0] + i, 0);
+    for (std::size_t source = 1; source != source_count; ++source) {
+      arithmetic.combine(partial, sources[source] + i, source);
+    }
+    typename Arithmetic::Result result;
+    arithmetic.finish(result, partial);
+    if constexpr (Arithmetic::averages) {
+      typename Inner::Beyond beyond{};
+      arithmetic.note_beyond(beyond, result);
+      if (__builtin_expect(any<sizeof(beyond)>(beyond), 0)) {
+        std::byte block[Arithmetic::bytes];
+        arithmetic.put(block, result);
+        average_beyond_sum<typename Inner::Careful>(arguments, i, block, Arithmetic::bytes);
+        continue;
+      }
+    }
+    for (std::byte* const* target = targets; target != targets_end; ++target) {
+      arithmetic.put(*target + i, result);
+    }
+  }
+}
+
+template <class Careful>
+void average_beyond_sum(const KernelArguments& arguments, std::size_t offset, std::byte* block,
+                        std::size_t bytes) noexcept {
+  using Lane = typename Careful::Lane;
+  const std::byte* sources[KernelArguments::max_sources];
+  double weights[KernelArguments::max_sources];
+  for (std::size_t source = 0; source < arguments.source_count; ++source) {
+    sources[source] = arguments.sources[source] + offset;
+    weights[source] = arguments.factor;
+  }
+  std::byte careful[KernelArguments::granularity];
+  std::byte* const target = careful;
+  reduce_blocks<Careful>(
+      KernelArguments{sources, arguments.source_count, &target, 1, bytes, 1, 1, weights, arguments.key});
+  for (std::size_t i = 0; i < bytes; i += sizeof(Lane)) {
+    Lane bits = 0;
+    std::memcpy(&bits, block + i, sizeof(Lane));
+    if ((bits & Careful::magnitude) >= Careful::infinity) {
+      std::memcpy(block + i, careful + i, sizeof(Lane));
+    }
+  }
+  for (std::size_t k = 0; k < arguments.target_count; ++k) {
+    std::memcpy(arguments.targets[k] + offset, block, bytes);
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::kernels
+
+// ---- dtrain/kernels/conversion.hpp
+
+/// @file
+/// Element conversion to wider types and back: 16-bit floats and f32, integers and i64.
+
+namespace DTRAIN_NAMESPACE::kernels {
+
+/// Widens four elements at a time, the last ones padded. `Format` has 16 bytes: Bf16Words, F16Words.
+template <class Format>
+DTRAIN_OPTIMIZED void widen_halves(std::byte* to, const std::byte* from, std::size_t count) noexcept {
+  constexpr std::size_t step = sizeof(typename Format::Floats) / sizeof(float);
+  const auto widen = [](std::byte* target, const std::byte* source) {
+    Vector<std::uint16_t, 2 * step> halves;
+    load(halves, source);
+    typename Format::Floats floats;
+    Format::widen(floats, __builtin_convertvector(halves, typename Format::Packed));
+    store(target, floats);
+  };
+  std::size_t i = 0;
+  for (; i + step <= count; i += step) {
+    widen(to + 4 * i, from + 2 * i);
+  }
+  if (i < count) {
+    std::byte rest[4 * step] = {};
+    std::memcpy(rest, from + 2 * i, 2 * (count - i));
+    widen(rest, rest);
+    std::memcpy(to + 4 * i, rest, 4 * (count - i));
+  }
+}
+
+/// Rounds to nearest even; every NaN becomes the canonical one.
+template <class Format>
+DTRAIN_OPTIMIZED void narrow_floats(std::byte* to, const std::byte* from, std::size_t count) noexcept {
+  constexpr std::size_t step = sizeof(typename Format::Floats) / sizeof(float);
+  const auto narrow = [](std::byte* target, const std::byte* source) {
+    typename Format::Floats floats;
+    load(floats, source);
+    make_nan_canonical<float, sizeof(floats)>(floats);
+    typename Format::Packed words;
+    Format::narrow(words, floats);
+    const auto halves = __builtin_convertvector(words, Vector<std::uint16_t, 2 * step>);
+    store(target, halves);
+  };
+  std::size_t i = 0;
+  for (; i + step <= count; i += step) {
+    narrow(to + 2 * i, from + 4 * i);
+  }
+  if (i < count) {
+    std::byte rest[4 * step] = {};
+    std::memcpy(rest, from + 4 * i, 4 * (count - i));
+    narrow(rest, rest);
+    std::memcpy(to + 2 * i, rest, 2 * (count - i));
+  }
+}
+
+template <class To, class From>
+DTRAIN_OPTIMIZED void convert_integers(std::byte* to, const std::byte* from, std::size_t count) noexcept {
+  for (std::size_t i = 0; i < count; ++i) {
+    From value;
+    std::memcpy(&value, from + i * sizeof(From), sizeof(From));
+    const auto converted = static_cast<To>(value);
+    std::memcpy(to + i * sizeof(To), &converted, sizeof(To));
+  }
+}
+
+/// Converts `count` elements at any alignment.
+/// - f16 and bf16 to f32, i32 and u8 to i64: exact.
+/// - f32 to f16 and bf16: rounded to nearest even. i64 to i32 and u8: modulo 2^bits.
+/// - Equal types: copied. No other pair is allowed.
+/// Requires: `to` and `from` are disjoint; the floating-point environment is the default one.
+void convert(DType from_type, const std::byte* from, DType to_type, std::byte* to, std::size_t count) noexcept;
+
+}  // namespace DTRAIN_NAMESPACE::kernels
+
+// ---- dtrain/kernels/conversion.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE::kernels {
+
+DTRAIN_DEFINED void convert(DType from_type, const std::byte* from, DType to_type, std::byte* to,
+                            std::size_t count) noexcept {
+  if (from_type == to_type) {
+    copy_bytes(to, from, count * size_bytes(to_type));
+  } else if (from_type == DType::f16) {
+    widen_halves<F16Words<16>>(to, from, count);
+  } else if (from_type == DType::bf16) {
+    widen_halves<Bf16Words<16>>(to, from, count);
+  } else if (from_type == DType::i32) {
+    convert_integers<std::int64_t, std::int32_t>(to, from, count);
+  } else if (from_type == DType::u8) {
+    convert_integers<std::int64_t, std::uint8_t>(to, from, count);
+  } else if (to_type == DType::f16) {
+    narrow_floats<F16Words<16>>(to, from, count);
+  } else if (to_type == DType::bf16) {
+    narrow_floats<Bf16Words<16>>(to, from, count);
+  } else if (to_type == DType::i32) {
+    convert_integers<std::int32_t, std::int64_t>(to, from, count);
+  } else {
+    convert_integers<std::uint8_t, std::int64_t>(to, from, count);
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::kernels
+
+// ---- dtrain/kernels/float_environment.hpp
+
+/// @file
+/// Default floating-point environment (IEEE 754 rounding and subnormals) for a scope.
+
+#if !DTRAIN_X86_64 && !DTRAIN_ARM64
+#include <cfenv>
+#endif
+
+namespace DTRAIN_NAMESPACE::kernels {
+
+/// Needed because a program linked with -ffast-math starts with subnormals flushed to zero (crtfastmath.o), and a user
+/// may have set another rounding or traps. Writes nothing if the environment is the default one; exception flags may be
+/// raised then, as by any arithmetic.
+class DefaultFloatEnvironment {
+ public:
+#if DTRAIN_X86_64
+  DefaultFloatEnvironment() noexcept {
+    asm volatile("stmxcsr %0" : "=m"(saved_)::"memory");
+    set_ = (saved_ & ~recorded_exceptions) != standard;
+    if (set_) {
+      const std::uint32_t value = standard;
+      asm volatile("ldmxcsr %0" ::"m"(value) : "memory");
+    }
+  }
+  ~DefaultFloatEnvironment() {
+    if (set_) {
+      asm volatile("ldmxcsr %0" ::"m"(saved_) : "memory");
+    }
+  }
+#elif DTRAIN_ARM64
+  DefaultFloatEnvironment() noexcept {
+    asm volatile("mrs %0, fpcr" : "=r"(saved_)::"memory");
+    set_ = saved_ != standard;
+    if (set_) {
+      asm volatile("msr fpcr, %0" ::"r"(standard) : "memory");
+    }
+  }
+  ~DefaultFloatEnvironment() {
+    if (set_) {
+      asm volatile("msr fpcr, %0" ::"r"(saved_) : "memory");
+    }
+  }
+#else
+  DefaultFloatEnvironment() noexcept {
+    std::fegetenv(&saved_);
+    std::fesetenv(FE_DFL_ENV);
+  }
+  ~DefaultFloatEnvironment() {
+    std::fesetenv(&saved_);
+  }
+#endif
+  DefaultFloatEnvironment(const DefaultFloatEnvironment&) = delete;
+  DefaultFloatEnvironment& operator=(const DefaultFloatEnvironment&) = delete;
+
+ private:
+#if DTRAIN_X86_64
+  static constexpr std::uint32_t standard = 0x1f80;  // all exceptions masked, to nearest, subnormals kept
+  static constexpr std::uint32_t recorded_exceptions = 0x3f;
+  std::uint32_t saved_ = 0;
+  bool set_ = false;
+#elif DTRAIN_ARM64
+  static constexpr std::uint64_t standard = 0;
+  std::uint64_t saved_ = 0;
+  bool set_ = false;
+#else
+  std::fenv_t saved_{};
+#endif
+};
+
+}  // namespace DTRAIN_NAMESPACE::kernels
+
+// ---- dtrain/kernels/instruction_sets/avx2.hpp
+
+/// @file
+/// Kernels for AVX2 and F16C: the common dtypes and operations; others are the baseline's.
+
+namespace DTRAIN_NAMESPACE::kernels {
+
+#if DTRAIN_X86_64
+/// A separate function with an explicit target, so that it is not inlined into code for lesser processors.
+template <class Arithmetic>
+DTRAIN_OPTIMIZED __attribute__((target("avx2,f16c"))) void avx2_kernel(const KernelArguments& arguments) noexcept {
+  reduce_blocks<Arithmetic>(arguments);
+}
+
+/// Sum (Add), average (Average) or weighted sum (AddWeighted) of a floating-point type; null for integers.
+template <class Operation>
+Kernel avx2_float_kernel(DType dtype) noexcept {
+  switch (dtype) {
+    case DType::f64: return &avx2_kernel<FloatArithmetic<double, 32, Operation>>;
+    case DType::f32: return &avx2_kernel<FloatArithmetic<float, 32, Operation>>;
+    case DType::f16: return &avx2_kernel<HalfArithmetic<F16Native, OfF16<Operation>>>;
+    case DType::bf16: return &avx2_kernel<HalfArithmetic<Bf16Words<32>, Operation>>;
+    default: return nullptr;
+  }
+}
+
+/// Null if the baseline's is as fast.
+inline Kernel avx2_kernel_for(DType dtype, ReduceOp op) noexcept {
+  switch (op) {
+    case ReduceOp::sum: return avx2_float_kernel<Add>(dtype);
+    case ReduceOp::average: return avx2_float_kernel<Average>(dtype);
+    case ReduceOp::product: return nullptr;
+    default: break;
+  }
+  switch (size_bytes(dtype)) {
+    case 8: return &avx2_kernel<MinMax<std::int64_t, 32>>;
+    case 4: return &avx2_kernel<MinMax<std::int32_t, 32>>;
+    case 2: return &avx2_kernel<MinMax<std::int16_t, 32>>;
+    default: return nullptr;
+  }
+}
+#else
+template <class Operation>
+Kernel avx2_float_kernel(DType /*dtype*/) noexcept {
+  return nullptr;
+}
+inline Kernel avx2_kernel_for(DType /*dtype*/, ReduceOp /*op*/) noexcept {
+  return nullptr;
+}
+#endif
+
+}  // namespace DTRAIN_NAMESPACE::kernels
+
+// ---- dtrain/kernels/instruction_sets/baseline.hpp
+
+/// @file
+/// Kernels for any processor: 16-byte vectors, which every 64-bit processor supports.
+
+namespace DTRAIN_NAMESPACE::kernels {
+
+template <class Arithmetic>
+DTRAIN_OPTIMIZED void baseline_kernel(const KernelArguments& arguments) noexcept {
+  reduce_blocks<Arithmetic>(arguments);
+}
+
+/// Sum (Add), average (Average), weighted sum (AddWeighted) or product (Multiply) of a floating-point type; null for
+/// integers.
+template <class Operation>
+Kernel baseline_float_kernel(DType dtype) noexcept {
+  switch (dtype) {
+    case DType::f64: return &baseline_kernel<FloatArithmetic<double, 16, Operation>>;
+    case DType::f32: return &baseline_kernel<FloatArithmetic<float, 16, Operation>>;
+    case DType::f16: return &baseline_kernel<HalfArithmetic<F16Words<16>, OfF16<Operation>>>;
+    case DType::bf16: return &baseline_kernel<HalfArithmetic<Bf16Words<16>, Operation>>;
+    default: return nullptr;
+  }
+}
+
+inline Kernel baseline_min_max_kernel(DType dtype) noexcept {
+  switch (size_bytes(dtype)) {
+    case 8: return &baseline_kernel<MinMax<std::int64_t, 16>>;
+    case 4: return &baseline_kernel<MinMax<std::int32_t, 16>>;
+    case 2: return &baseline_kernel<MinMax<std::int16_t, 16>>;
+    default: return &baseline_kernel<MinMax<std::int8_t, 16>>;
+  }
+}
+
+/// Sum, product or average of an integer type; null for others.
+inline Kernel baseline_integer_kernel(DType dtype, ReduceOp op) noexcept {
+  switch (dtype) {
+    case DType::i64:
+      return op == ReduceOp::sum       ? &baseline_kernel<IntegerSum<std::uint64_t, 16>>
+             : op == ReduceOp::product ? &integer_product<std::uint64_t>
+                                       : &integer_average<std::int64_t, WideInteger>;
+    case DType::i32:
+      return op == ReduceOp::sum       ? &baseline_kernel<IntegerSum<std::uint32_t, 16>>
+             : op == ReduceOp::product ? &integer_product<std::uint32_t>
+                                       : &integer_average<std::int32_t, std::int64_t>;
+    case DType::u8:
+      return op == ReduceOp::sum       ? &baseline_kernel<IntegerSum<std::uint8_t, 16>>
+             : op == ReduceOp::product ? &integer_product<std::uint8_t>
+                                       : &integer_average<std::uint8_t, std::uint32_t>;
+    case DType::f64:
+    case DType::f32:
+    case DType::f16:
+    case DType::bf16:
+    case DType::f8e4m3:
+    case DType::f8e5m2: break;
+  }
+  return nullptr;
+}
+
+/// Never null for a type that is reduced.
+inline Kernel baseline_kernel_for(DType dtype, ReduceOp op) noexcept {
+  if (op == ReduceOp::min || op == ReduceOp::max) {
+    return baseline_min_max_kernel(dtype);
+  }
+  if (!is_float(dtype)) {
+    return baseline_integer_kernel(dtype, op);
+  }
+  return op == ReduceOp::product   ? baseline_float_kernel<Multiply>(dtype)
+         : op == ReduceOp::average ? baseline_float_kernel<Average>(dtype)
+                                   : baseline_float_kernel<Add>(dtype);
+}
+
+}  // namespace DTRAIN_NAMESPACE::kernels
 
 // ---- dtrain/kernels/non_temporal_copy.hpp
 
@@ -26379,6 +25960,181 @@ DTRAIN_OPTIMIZED inline void stream_bytes(std::byte* to, const std::byte* from, 
 #else
   copy_bytes(to, from, bytes);
 #endif
+}
+
+}  // namespace DTRAIN_NAMESPACE::kernels
+
+// ---- dtrain/kernels/partial_reduction.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE::kernels {
+
+template <class SourceAt>
+void PartialReduction::combine_in_blocks(std::size_t sources, SourceAt source_at, std::byte* target, std::size_t count,
+                                         bool last) const noexcept {
+  const DefaultFloatEnvironment environment;
+  alignas(64) std::byte sum[block * 8];
+  alignas(64) std::byte widened[block * 8];
+  const std::size_t target_width = size_bytes(last ? dtype_ : type_);
+  for (std::size_t begin = 0; begin < count; begin += block) {
+    const std::size_t length = std::min(block, count - begin);
+    const auto elements = [&](const Operand& source, std::byte* memory) {
+      const std::byte* const from = source.data + begin * size_bytes(source.is_partial ? type_ : dtype_);
+      if (source.is_partial || !widens()) {
+        return from;
+      }
+      convert(dtype_, from, type_, memory, length);
+      return static_cast<const std::byte*>(memory);
+    };
+    std::array<const std::byte*, 2> data{elements(source_at(0), sum), nullptr};
+    std::array<double, 2> weights{weight_of(source_at(0)), 1};
+    for (std::size_t k = 1; k < sources; ++k) {
+      data[1] = elements(source_at(k), widened);
+      weights[1] = weight_of(source_at(k));
+      std::byte* const partial = sum;
+      (last && k + 1 == sources ? last_ : combine_)(data, std::span(&partial, 1), length,
+                                                    weighs_ ? weights.data() : nullptr);
+      data[0] = sum;
+      weights[0] = 1;
+    }
+    convert(type_, sum, last ? dtype_ : type_, target + begin * target_width, length);
+  }
+}
+
+DTRAIN_DEFINED PartialReduction::PartialReduction(DType dtype, ReduceOp op, int ranks, Accumulate accumulate) noexcept
+    : dtype_(dtype),
+      op_(op),
+      type_(partial_type(dtype, op, accumulate)),
+      weighs_(op == ReduceOp::average && is_float(dtype)),
+      combine_(weighs_ ? Reduction::weighted_sum(type_)
+                       : Reduction::of(type_, op == ReduceOp::average ? ReduceOp::sum : op)),
+      last_(weighs_ ? combine_ : Reduction::of(type_, op).over(static_cast<std::size_t>(ranks))),
+      weight_(reciprocal_of(ranks)) {}
+
+DTRAIN_DEFINED void PartialReduction::all(std::span<const std::byte* const> contributions, std::byte* target,
+                                          std::size_t count) const noexcept {
+  if (contributions.size() <= Reduction::max_sources) {
+    Reduction::of(dtype_, op_)(contributions, std::span(&target, 1), count);
+    return;
+  }
+  combine_in_blocks(
+      contributions.size(),
+      [&](std::size_t k) {
+        return Operand{contributions[k], false};
+      },
+      target, count, true);
+}
+
+DTRAIN_DEFINED void PartialReduction::begin(const std::byte* from, std::byte* to, std::size_t count) const noexcept {
+  const DefaultFloatEnvironment environment;
+  if (widens() || (to != from && !weighs_)) {
+    convert(dtype_, from, type_, to, count);
+  }
+  if (weighs_) {
+    const std::byte* const contribution = widens() ? to : from;
+    combine_(std::span(&contribution, 1), std::span(&to, 1), count, &weight_);
+  }
+}
+
+DTRAIN_DEFINED void PartialReduction::end(std::byte* from, std::byte* to, std::size_t count) const noexcept {
+  const DefaultFloatEnvironment environment;
+  if (!weighs_) {
+    const std::byte* const sum = from;
+    last_(std::span(&sum, 1), std::span(&from, 1), count);  // divides an average of integers, keeps all else
+  }
+  if (widens() || to != from) {
+    convert(type_, from, dtype_, to, count);
+  }
+}
+
+DTRAIN_DEFINED void PartialReduction::operator()(std::span<const Operand> sources, std::byte* target, std::size_t count,
+                                                 bool last) const noexcept {
+  if (widens() || sources.size() > max_at_once) {
+    combine_in_blocks(
+        sources.size(), [&](std::size_t k) { return sources[k]; }, target, count, last);
+    return;
+  }
+  std::array<const std::byte*, max_at_once> data{};
+  std::array<double, max_at_once> weights{};
+  for (std::size_t k = 0; k < sources.size(); ++k) {
+    data[k] = sources[k].data;
+    weights[k] = weight_of(sources[k]);
+  }
+  (last ? last_ : combine_)(std::span(data).first(sources.size()), std::span(&target, 1), count,
+                            weighs_ ? weights.data() : nullptr);
+}
+
+DTRAIN_DEFINED double PartialReduction::reciprocal_of(int ranks) noexcept {
+  const DefaultFloatEnvironment environment;
+  return reciprocal(static_cast<std::size_t>(ranks));
+}
+
+}  // namespace DTRAIN_NAMESPACE::kernels
+
+// ---- dtrain/kernels/reduction.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE::kernels {
+
+DTRAIN_DEFINED Reduction Reduction::of(DType dtype, ReduceOp op, Isa isa) noexcept {
+  const Kernel kernel = isa == Isa::avx2 ? avx2_kernel_for(dtype, op) : nullptr;
+  return Reduction(dtype, op, kernel != nullptr ? kernel : baseline_kernel_for(dtype, op));
+}
+
+DTRAIN_DEFINED Reduction Reduction::weighted_sum(DType dtype, Isa isa) noexcept {
+  const Kernel kernel = isa == Isa::avx2 ? avx2_float_kernel<AddWeighted>(dtype) : nullptr;
+  return Reduction(dtype, ReduceOp::sum, kernel != nullptr ? kernel : baseline_float_kernel<AddWeighted>(dtype));
+}
+
+DTRAIN_NOT_INLINED DTRAIN_DEFINED void Reduction::reduce_rest(Kernel kernel, KernelArguments arguments,
+                                                              std::size_t bytes) noexcept {
+  std::byte padded[max_sources][KernelArguments::granularity];
+  const std::byte* sources[max_sources];
+  for (std::size_t source = 0; source < arguments.source_count; ++source) {
+    std::memcpy(padded[source], arguments.sources[source] + arguments.bytes, bytes);
+    std::memset(padded[source] + bytes, 0, KernelArguments::granularity - bytes);
+    sources[source] = padded[source];
+  }
+  const std::size_t begin = arguments.bytes;
+  std::byte* const* const targets = arguments.targets;
+  const std::size_t target_count = arguments.target_count;
+  std::byte* const result = padded[0];
+  arguments.sources = sources;
+  arguments.targets = &result;
+  arguments.target_count = 1;
+  arguments.bytes = KernelArguments::granularity;
+  kernel(arguments);
+  for (std::size_t target = 0; target < target_count; ++target) {
+    std::memcpy(targets[target] + begin, result, bytes);
+  }
+}
+
+DTRAIN_DEFINED void Reduction::operator()(std::span<const std::byte* const> sources,
+                                          std::span<std::byte* const> targets, std::size_t count,
+                                          const double* weights) const noexcept {
+  const std::size_t bytes = count * size_bytes(dtype_);
+  if (sources.empty() || targets.empty() || bytes == 0) {
+    return;
+  }
+  if (sources.size() == 1 && divisor_ == 0 && weights == nullptr) {
+    for (std::byte* const target : targets) {
+      if (target != sources[0]) {
+        copy_bytes(target, sources[0], bytes);
+      }
+    }
+    return;
+  }
+  const DefaultFloatEnvironment environment;
+  const std::size_t whole = bytes - bytes % KernelArguments::granularity;
+  KernelArguments arguments{sources.data(), sources.size(), targets.data(), targets.size(), whole, 1, 1, weights, key_};
+  if (op_ == ReduceOp::average) {
+    arguments.divisor = divisor_ != 0 ? divisor_ : sources.size();
+    arguments.factor = reciprocal(arguments.divisor);
+  }
+  if (whole > 0) {
+    kernel_(arguments);
+  }
+  if (whole < bytes) {
+    reduce_rest(kernel_, arguments, bytes - whole);
+  }
 }
 
 }  // namespace DTRAIN_NAMESPACE::kernels
@@ -26454,129 +26210,588 @@ inline AutoResetEvent::Awaiter AutoResetEvent::wait(Deadline deadline) noexcept 
 
 }  // namespace DTRAIN_NAMESPACE::async
 
-// ---- dtrain/net/backoff.hpp
+// ---- dtrain/async/blocked_signals.hpp (definitions)
 
-/// @file
-/// Backoff: delays between retries.
+namespace DTRAIN_NAMESPACE::async {
 
-namespace DTRAIN_NAMESPACE::net {
-
-/// Delays between attempts, and a callback for failed ones.
-struct Backoff {
-  std::chrono::milliseconds first{10};
-  std::chrono::milliseconds longest{1000};
-  std::chrono::milliseconds attempt_timeout{5000};  ///< of one attempt, for an address that does not answer at all
-  std::function<void(const std::string& why)>
-      on_failure{};  ///< called when an attempt failed and another follows, with the reason
-};
-
-}  // namespace DTRAIN_NAMESPACE::net
-
-// ---- dtrain/net/framing/frame_parser.hpp
-
-/// @file
-/// FrameParser: splits a byte stream into frames.
-
-namespace DTRAIN_NAMESPACE::net {
-
-/// A frame is its payload's length, a little-endian u32, and the payload.
-inline constexpr std::size_t frame_header_bytes = 4;
-/// Default bound of a frame's payload.
-inline constexpr std::size_t default_frame_bound = std::size_t{1} << 20;
-
-/// Takes bytes in chunks of any size and returns whole frames. Its memory holds only received bytes that were not
-/// returned yet, so a large announced length costs nothing. After a length above the bound the stream stays malformed.
-class FrameParser {
- public:
-  /// @param bound of a frame's payload, in bytes
-  explicit FrameParser(std::size_t bound = default_frame_bound) noexcept : bound_(bound) {}
-
-  /// Raises the bound of later frames. A malformed stream stays malformed.
-  void raise_bound(std::size_t bound) noexcept { bound_ = bound; }
-
-  /// Appends received bytes; ignores them once the stream is malformed.
-  void feed(std::span<const std::byte> bytes) {
-    if (malformed_) {
-      return;
-    }
-    if (taken_ > 0 && taken_ >= buffer_.size() / 2) {
-      buffer_.erase(buffer_.begin(), buffer_.begin() + static_cast<std::ptrdiff_t>(taken_));
-      taken_ = 0;
-    }
-    buffer_.insert(buffer_.end(), bytes.begin(), bytes.end());
-    check_length();
+DTRAIN_DEFINED BlockedSignals::BlockedSignals() {
+  sigset_t all;
+  static_cast<void>(::sigfillset(&all));
+  const int error = ::pthread_sigmask(SIG_SETMASK, &all, &before_);
+  if (error != 0) {
+    throw_posix(error, "blocking signals to start a thread");
   }
+}
 
-  /// The next whole frame's payload, if there is one.
-  std::optional<std::vector<std::byte>> next() {
-    std::vector<std::byte> frame;
-    return next(frame) ? std::optional(std::move(frame)) : std::nullopt;
+}  // namespace DTRAIN_NAMESPACE::async
+
+// ---- dtrain/async/loop/event_loop.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE::async {
+
+DTRAIN_DEFINED TaskHandle EventLoop::spawn(Task<void> task, ExceptionHandler on_exception,
+                                           DestroyedHandler on_destroyed) {
+  if (closed_) {
+    throw_error(Errc::cancelled, "starting a task: the event loop has ended");
   }
+  if (!task) {
+    throw_error(Errc::invalid_argument, "starting a task that was moved from");
+  }
+  auto record = std::make_unique<TaskRecord>(std::move(task), std::move(on_exception), std::move(on_destroyed));
+  scheduler_.start(*record);
+  return TaskHandle(record.release());
+}
 
-  /// The same into reused memory: small frames allocate nothing.
-  bool next(std::vector<std::byte>& frame) {
-    if (malformed_ || buffered() < frame_header_bytes || buffered() - frame_header_bytes < length()) {
-      return false;
+DTRAIN_DEFINED void EventLoop::close() noexcept {
+  closed_ = true;
+  posts_.close();
+  scheduler_.destroy_all();
+}
+
+}  // namespace DTRAIN_NAMESPACE::async
+
+// ---- dtrain/async/loop/poller.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE::async {
+
+template <class Wake>
+bool Poller::poll(int timeout_ms, Wake wake) {
+  std::array<epoll_event, 64> events;
+  const int count = ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), timeout_ms);
+  if (count < 0 && errno != EINTR) {
+    throw_errno("waiting for events");
+  }
+  bool woken = false;
+  for (std::size_t i = 0; count > 0 && i < static_cast<std::size_t>(count); ++i) {
+    const std::uint64_t tag = events[i].data.u64;
+    if (tag == wakeup_tag) {
+      woken = true;
+      continue;
     }
-    const std::span<const std::byte> payload =
-        std::span<const std::byte>(buffer_).subspan(taken_ + frame_header_bytes, length());
-    if (frame.capacity() > kept_capacity) {
-      std::vector<std::byte>().swap(frame);
+    const auto descriptor = static_cast<int>(tag & 0xffffffffU);
+    DescriptorWaiters& entry = *entries_[static_cast<std::size_t>(descriptor)];
+    if (entry.generation == static_cast<std::uint32_t>(tag >> 32)) {
+      dispatch(descriptor, entry, events[i].events, wake);
     }
-    frame.assign(payload.begin(), payload.end());
-    taken_ += frame_header_bytes + frame.size();
-    if (taken_ == buffer_.size()) {
-      buffer_.clear();
-      taken_ = 0;
-      if (buffer_.capacity() > kept_capacity) {
-        buffer_.shrink_to_fit();
-      }
-    }
-    check_length();
+  }
+  return woken;
+}
+
+template <class Wake>
+void Poller::dispatch(int descriptor, DescriptorWaiters& entry, std::uint32_t events, Wake& wake) {
+  const bool failed = (events & (EPOLLERR | EPOLLHUP)) != 0;
+  if (failed || (events & (EPOLLIN | EPOLLRDHUP)) != 0) {
+    wake_all(entry.readers, wake);
+  }
+  if (failed || (events & EPOLLOUT) != 0) {
+    wake_all(entry.writers, wake);
+  }
+  apply(descriptor, entry, false);
+}
+
+template <class Wake>
+void Poller::wake_all(IntrusiveList<Waiter>& waiters, Wake& wake) {
+  while (Waiter* waiter = waiters.pop_front()) {
+    waiter->descriptor = -1;
+    wake(*waiter);
+  }
+}
+
+DTRAIN_DEFINED Poller::Poller(int wakeup) : epoll_(::epoll_create1(EPOLL_CLOEXEC)) {
+  if (!epoll_) {
+    throw errno_error("creating an epoll set", "raise the limit of open files (ulimit -n)");
+  }
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.u64 = wakeup_tag;
+  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, wakeup, &event) != 0) {
+    throw_errno("adding the wake-up descriptor to an epoll set");
+  }
+}
+
+DTRAIN_DEFINED void Poller::add(Waiter& waiter, int descriptor, Interest interest) {
+  if (descriptor < 0) {
+    throw_posix(EBADF, "waiting for a descriptor that is not open");
+  }
+  const auto index = static_cast<std::size_t>(descriptor);
+  if (index >= entries_.size()) {
+    entries_.resize(index + 1 + index / 2);
+  }
+  if (!entries_[index]) {
+    entries_[index] = std::make_unique<DescriptorWaiters>();
+  }
+  DescriptorWaiters& entry = *entries_[index];
+  (interest == Interest::read ? entry.readers : entry.writers).push_back(waiter);
+  if (!apply(descriptor, entry, true)) {
+    const int reason = errno;
+    waiter.unlink();
+    apply(descriptor, entry, false);
+    throw_posix(reason, "waiting for descriptor {}", {descriptor});
+  }
+  waiter.descriptor = descriptor;
+}
+
+DTRAIN_DEFINED void Poller::remove(Waiter& waiter) noexcept {
+  if (waiter.descriptor < 0) {
+    return;
+  }
+  waiter.unlink();
+  const int descriptor = std::exchange(waiter.descriptor, -1);
+  apply(descriptor, *entries_[static_cast<std::size_t>(descriptor)], false);
+}
+
+DTRAIN_DEFINED bool Poller::apply(int descriptor, DescriptorWaiters& entry, bool fresh) noexcept {
+  const std::uint32_t wanted = (entry.readers.empty() ? 0U : std::uint32_t{EPOLLIN} | std::uint32_t{EPOLLRDHUP}) |
+                               (entry.writers.empty() ? 0U : std::uint32_t{EPOLLOUT});
+  if (wanted == entry.registered && !fresh) {
     return true;
   }
+  int result = 0;
+  if (wanted == 0) {
+    // A failure means that it was closed meanwhile, which has taken it out of the set.
+    static_cast<void>(control(EPOLL_CTL_DEL, descriptor, entry, 0));
+  } else {
+    const bool anew = entry.registered == 0;
+    result = control(anew ? EPOLL_CTL_ADD : EPOLL_CTL_MOD, descriptor, entry, wanted);
+    if (result != 0 && errno == ENOENT) {
+      result = control(EPOLL_CTL_ADD, descriptor, entry, wanted);  // closed and opened again meanwhile
+    } else if (result != 0 && errno == EEXIST) {
+      result = control(EPOLL_CTL_MOD, descriptor, entry, wanted);
+    }
+  }
+  const std::uint32_t now = result == 0 ? wanted : 0;
+  if ((now != 0) != (entry.registered != 0)) {
+    now != 0 ? ++registered_count_ : --registered_count_;
+  }
+  entry.registered = now;
+  return result == 0;
+}
 
-  /// Whether a length above the bound has been seen, and which.
-  bool malformed() const noexcept { return malformed_; }
-  std::uint32_t refused_length() const noexcept { return refused_length_; }
+DTRAIN_DEFINED int Poller::control(int operation, int descriptor, DescriptorWaiters& entry,
+                                   std::uint32_t wanted) noexcept {
+  entry.generation += operation == EPOLL_CTL_ADD ? 1 : 0;
+  epoll_event event{};
+  event.events = wanted;
+  event.data.u64 = (std::uint64_t{entry.generation} << 32) | static_cast<std::uint32_t>(descriptor);
+  return ::epoll_ctl(epoll_.get(), operation, descriptor, &event);
+}
 
-  /// Received bytes not returned yet; nonzero at the end of the stream means a truncated frame.
-  std::size_t buffered() const noexcept { return buffer_.size() - taken_; }
-  std::size_t bound() const noexcept { return bound_; }
+}  // namespace DTRAIN_NAMESPACE::async
+
+// ---- dtrain/async/loop/post_queue.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE::async {
+
+DTRAIN_DEFINED PostQueue::PostQueue() : wakeup_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  if (!wakeup_) {
+    throw errno_error("creating an eventfd", "raise the limit of open files (ulimit -n)");
+  }
+}
+
+DTRAIN_DEFINED void PostQueue::run_all() {
+  std::uint64_t count = 0;
+  while (::read(wakeup_.get(), &count, sizeof count) < 0 && errno == EINTR) {
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    while (!items_.empty()) {
+      taken_.push_back(std::move(items_.front()));
+      items_.pop_front();
+    }
+  }
+  for (std::size_t left = taken_.size(); left > 0; --left) {
+    const std::unique_ptr<PostedFunction> item = std::move(taken_.front());
+    taken_.pop_front();
+    item->run();
+  }
+}
+
+DTRAIN_DEFINED void PostQueue::close() noexcept {
+  std::deque<std::unique_ptr<PostedFunction>> dropped;
+  {
+    const std::lock_guard lock(mutex_);
+    closed_ = true;
+    dropped.swap(items_);
+  }
+  dropped.clear();
+  taken_.clear();
+}
+
+DTRAIN_DEFINED void PostQueue::wake() noexcept {
+  const std::uint64_t one = 1;
+  while (::write(wakeup_.get(), &one, sizeof one) < 0 && errno == EINTR) {
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::async
+
+// ---- dtrain/async/loop/scheduler.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE::async {
+
+DTRAIN_DEFINED bool Scheduler::poll(bool return_at_once) {
+  const bool busy = return_at_once || !ready_.empty() || !batch_.empty();
+  const bool woken = poller_.poll(busy ? 0 : poll_timeout_ms(), [this](Waiter& waiter) { wake(waiter); });
+  const Deadline::Clock::time_point now = Deadline::Clock::now();
+  for (TimerNode* timer = timers_.earliest(); timer != nullptr && timer->instant <= now; timer = timers_.earliest()) {
+    wake(static_cast<Waiter&>(*timer), WakeReason::timed_out);
+  }
+  return woken;
+}
+
+DTRAIN_DEFINED void Scheduler::resume_ready() {
+  batch_.splice_back(ready_);
+  while (Waiter* waiter = batch_.pop_front()) {
+    resume(*waiter);
+  }
+}
+
+DTRAIN_DEFINED int Scheduler::poll_timeout_ms() const {
+  if (timers_.empty()) {
+    return -1;
+  }
+  const auto left = Deadline::at(timers_.earliest()->instant).remaining();
+  const auto longest = std::chrono::milliseconds(std::chrono::hours(1));
+  return static_cast<int>(std::min(std::chrono::ceil<std::chrono::milliseconds>(left), longest).count());
+}
+
+DTRAIN_DEFINED void Scheduler::resume(Waiter& waiter) {
+  TaskRecord* record = waiter.record;
+  if (record == nullptr) {
+    waiter.coroutine.resume();
+    return;
+  }
+  current_ = record;
+  record->running = true;
+  waiter.coroutine.resume();  // the waiter is in the coroutine's frame: do not use it from here on
+  record->running = false;
+  current_ = nullptr;
+  if (record->task.done() || record->abandoned) {
+    retire(*record);
+  }
+}
+
+DTRAIN_DEFINED void Scheduler::retire(TaskRecord& record) {
+  std::exception_ptr exception;
+  record.ending = true;  // the frame's parameters may own the TaskHandle
+  if (record.task.done()) {
+    try {
+      record.task.take();
+    } catch (...) {
+      exception = std::current_exception();
+    }
+  }
+  const ExceptionHandler handler = std::move(record.on_exception);
+  record.end();
+  if (exception && !handler) {
+    std::rethrow_exception(exception);
+  }
+  if (exception) {
+    handler(exception);
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::async
+
+// ---- dtrain/async/loop/timer_heap.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE::async {
+
+DTRAIN_DEFINED void TimerHeap::insert(TimerNode& timer, Deadline deadline) {
+  heap_.push_back(&timer);
+  timer.instant = deadline.instant();
+  timer.sequence = next_sequence_++;
+  sift_up(heap_.size() - 1, timer);
+}
+
+DTRAIN_DEFINED void TimerHeap::remove(TimerNode& timer) noexcept {
+  if (timer.index == TimerNode::not_in_heap) {
+    return;
+  }
+  const std::size_t hole = timer.index;
+  timer.index = TimerNode::not_in_heap;
+  TimerNode& last = *heap_.back();
+  heap_.pop_back();
+  if (hole == heap_.size()) {
+    return;  // it was the last one itself
+  }
+  if (hole > 0 && before(last, *heap_[parent_of(hole)])) {
+    sift_up(hole, last);
+  } else {
+    sift_down(hole, last);
+  }
+}
+
+DTRAIN_DEFINED void TimerHeap::sift_up(std::size_t index, TimerNode& timer) noexcept {
+  while (index > 0 && before(timer, *heap_[parent_of(index)])) {
+    put(index, *heap_[parent_of(index)]);
+    index = parent_of(index);
+  }
+  put(index, timer);
+}
+
+DTRAIN_DEFINED void TimerHeap::sift_down(std::size_t index, TimerNode& timer) noexcept {
+  for (std::size_t child = 2 * index + 1; child < heap_.size(); child = 2 * index + 1) {
+    if (child + 1 < heap_.size() && before(*heap_[child + 1], *heap_[child])) {
+      ++child;
+    }
+    if (!before(*heap_[child], timer)) {
+      break;
+    }
+    put(index, *heap_[child]);
+    index = child;
+  }
+  put(index, timer);
+}
+
+}  // namespace DTRAIN_NAMESPACE::async
+
+// ---- dtrain/async/loop_handle.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE::async {
+
+namespace detail {
+
+/// Posted to the loop. Whether it runs or not, the state learns when the coroutine is gone.
+class StartTask {
+ public:
+  StartTask(std::shared_ptr<SpawnState> state, EventLoop& loop, std::shared_ptr<SpawnStates> group) noexcept
+      : state_(std::move(state)), loop_(loop), group_(std::move(group)) {}
+  StartTask(StartTask&& other) noexcept = default;
+  StartTask& operator=(StartTask&&) = delete;
+  ~StartTask() {
+    if (state_) {
+      state_->end();
+    }
+  }
+
+  void operator()() {
+    if (state_->cancelled) {
+      return;
+    }
+    try {
+      Task<void> task = state_->make(loop_);
+      if (state_->cancelled) {
+        return;
+      }
+      state_->task = loop_.spawn(std::move(task), {}, [state = state_, group = group_] { state->end(); });
+    } catch (...) {
+      state_->error = std::current_exception();
+      return;
+    }
+    if (group_) {
+      group_->push_back(*state_);
+    }
+    state_.reset();
+  }
 
  private:
-  static constexpr std::size_t kept_capacity = std::size_t{64} << 10;
-
-  std::uint32_t length() const noexcept {
-    std::uint32_t value = 0;
-    for (std::size_t i = frame_header_bytes; i > 0; --i) {
-      value = (value << 8) | std::to_integer<std::uint32_t>(buffer_[taken_ + i - 1]);
-    }
-    return value;
-  }
-
-  void check_length() {
-    if (buffered() >= frame_header_bytes && length() > bound_) {
-      malformed_ = true;
-      refused_length_ = length();
-      std::vector<std::byte>().swap(buffer_);
-      taken_ = 0;
-    }
-  }
-
-  std::size_t bound_;
-  std::vector<std::byte> buffer_;
-  std::size_t taken_ = 0;  ///< bytes at the buffer's beginning that were returned
-  bool malformed_ = false;
-  std::uint32_t refused_length_ = 0;
+  std::shared_ptr<SpawnState> state_;
+  EventLoop& loop_;
+  std::shared_ptr<SpawnStates> group_;
 };
 
-}  // namespace DTRAIN_NAMESPACE::net
+}  // namespace detail
 
-// ---- dtrain/net/io_result.hpp
+DTRAIN_DEFINED void LoopHandle::start(const std::shared_ptr<SpawnState>& state, std::shared_ptr<SpawnStates> group,
+                                      std::string_view doing) {
+  const std::shared_ptr<EventLoop> loop = open_loop();
+  if (!loop || !loop->post(detail::StartTask(state, *loop, std::move(group)))) {
+    throw_ended(doing);
+  }
+}
+
+DTRAIN_DEFINED void LoopHandle::throw_ended(std::string_view doing) const {
+  if (!process_.is_current()) {
+    throw_error(Errc::closed, "{}: this process was forked from a rank, and is none", {doing});
+  }
+  if (loop_.expired()) {
+    throw_error(Errc::closed, "{}: this rank's process group has been destroyed", {doing});
+  }
+  const std::lock_guard lock(mutex_);
+  if (end_reason_.empty()) {
+    throw_error(Errc::closed, "{}: the event loop has ended", {doing});
+  }
+  throw_error(Errc::cancelled, "{}: the event loop ended because of: {}", {doing, end_reason_});
+}
+
+DTRAIN_DEFINED void LoopHandle::serve(EventLoop& loop) noexcept {
+  thread_ = std::this_thread::get_id();
+  try {
+    loop.run();
+  } catch (...) {
+    const std::lock_guard lock(mutex_);
+    end_reason_ = exception_text();
+  }
+  loop.close();
+  thread_ = std::thread::id();
+}
+
+DTRAIN_DEFINED void SpawnOwner::cancel() noexcept {
+  const std::shared_ptr<SpawnState> state = std::exchange(state_, nullptr);
+  const std::shared_ptr<LoopHandle> loop = std::exchange(loop_, nullptr);
+  if (!state || !loop->is_of_this_process() || state->gone()) {
+    return;
+  }
+  const auto end = [state] {
+    state->cancelled = true;
+    state->task.cancel();
+  };
+  if (loop->on_loop_thread()) {
+    return end();
+  }
+  loop->post(end);  // a loop that has ended has destroyed the coroutine, or will soon
+  state->wait_until_gone(Deadline::unbounded("the loop destroys the coroutine in its next turn"));
+}
+
+DTRAIN_DEFINED SpawnState& SpawnOwner::wait_until_gone(Deadline deadline, std::string_view doing) const {
+  if (!state_ || loop_->on_loop_thread()) {
+    throw_error(Errc::invalid_argument, "{}: {}",
+                {doing, state_ ? "called on the control thread, where it would wait for itself; co_await the "
+                                 "coroutine instead"
+                               : "there is none"});
+  }
+  if (!state_->wait_until_gone(deadline)) {
+    throw_error(Errc::timeout, "{}: the deadline passed", {doing});
+  }
+  if (state_->error) {
+    std::rethrow_exception(std::exchange(state_->error, nullptr));
+  }
+  return *state_;
+}
+
+DTRAIN_DEFINED std::shared_ptr<SpawnState> SpawnOwner::cancel_at(Deadline deadline) {
+  if (!state_ || loop_->on_loop_thread() || state_->wait_until_gone(deadline)) {
+    return nullptr;
+  }
+  std::shared_ptr<SpawnState> state = state_;
+  cancel();
+  return state;
+}
+
+}  // namespace DTRAIN_NAMESPACE::async
+
+// ---- dtrain/async/spawn_state.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE::async {
+
+DTRAIN_DEFINED void SpawnState::end() noexcept {
+  unlink();
+  task.detach();
+  make = nullptr;
+  const std::lock_guard lock(mutex_);
+  gone_ = true;
+  changed_.notify_all();
+}
+
+DTRAIN_DEFINED bool SpawnState::wait_until_gone(Deadline deadline) const {
+  std::unique_lock lock(mutex_);
+  return block_until(changed_, lock, deadline, [this] { return gone_; });
+}
+
+}  // namespace DTRAIN_NAMESPACE::async
+
+// ---- dtrain/async/start_thread.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE::async {
+
+DTRAIN_DEFINED std::jthread start_thread(std::string_view what, std::function<void()> main) {
+  const BlockedSignals blocked;
+  try {
+    return std::jthread(std::move(main));
+  } catch (const std::system_error& failure) {
+    throw Error(failure.code(), format_text("starting {}: {}{}", {what, failure.what(), limit_hint(ENOMEM)}));
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::async
+
+// ---- dtrain/async/task/task_handle.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE::async {
+
+DTRAIN_DEFINED void TaskRecord::end() noexcept {
+  unlink();
+  start.unlink();
+  ending = true;
+  task.destroy();
+  ending = false;
+  destroyed = true;
+  const DestroyedHandler handler = std::move(on_destroyed);
+  if (!owned) {
+    delete this;
+  }
+  if (handler) {
+    handler();
+  }
+}
+
+DTRAIN_DEFINED void TaskHandle::cancel() noexcept {
+  TaskRecord* record = std::exchange(record_, nullptr);
+  if (record == nullptr) {
+    return;
+  }
+  if (record->destroyed) {
+    delete record;
+    return;
+  }
+  record->owned = false;
+  if (record->ending || record->running) {
+    record->abandoned = true;  // the task itself is the caller; the scheduler ends it when it suspends
+  } else {
+    record->end();
+  }
+}
+
+DTRAIN_DEFINED void TaskHandle::detach() noexcept {
+  if (TaskRecord* record = std::exchange(record_, nullptr)) {
+    if (record->destroyed) {
+      delete record;
+    } else {
+      record->owned = false;
+    }
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::async
+
+// ---- dtrain/async/worker_thread.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE::async {
+
+DTRAIN_DEFINED bool WorkerThread::wait(Deadline deadline) const noexcept {
+  const std::uint32_t started = started_.load(std::memory_order_relaxed);
+  for (;;) {
+    const std::uint32_t done = done_.load(std::memory_order_acquire);
+    if (done == started) {
+      return true;
+    }
+    if (futex_wait(done_, done, deadline, FutexScope::process) == FutexResult::timed_out) {
+      return done_.load(std::memory_order_acquire) == started;
+    }
+  }
+}
+
+DTRAIN_DEFINED void WorkerThread::main() noexcept {
+  for (std::uint32_t next = 1;; ++next) {
+    while (started_.load(std::memory_order_acquire) != next) {
+      futex_wait(started_, next - 1, Deadline::unbounded("the destructor posts an end"), FutexScope::process);
+    }
+    if (work_ == nullptr) {
+      return;
+    }
+    work_(object_);
+    done_.store(next, std::memory_order_release);
+    futex_wake(done_, 1, FutexScope::process);
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::async
+
+// ---- dtrain/net/connection.hpp
 
 /// @file
-/// IoResult: the result of reading or writing; expected outcomes are values.
+/// net::Connection: a connected, non-blocking TCP socket on an EventLoop.
 
 namespace DTRAIN_NAMESPACE::net {
 
@@ -26605,15 +26820,6 @@ struct IoResult {
     return error == 0 ? "connection closed by the peer" : std::generic_category().message(error);
   }
 };
-
-}  // namespace DTRAIN_NAMESPACE::net
-
-// ---- dtrain/net/connection.hpp
-
-/// @file
-/// net::Connection: a connected, non-blocking TCP socket on an EventLoop.
-
-namespace DTRAIN_NAMESPACE::net {
 
 /// Sends small messages at once (TCP_NODELAY), enables keepalive, and never raises SIGPIPE. One coroutine may read
 /// while one writes. Lifetime: outlives the tasks of its functions, and does not move while they run; the loop outlives
@@ -26771,6 +26977,107 @@ class Connection {
 
   async::EventLoop* loop_;
   Descriptor socket_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::net
+
+// ---- dtrain/net/framing/frame_parser.hpp
+
+/// @file
+/// FrameParser: splits a byte stream into frames.
+
+namespace DTRAIN_NAMESPACE::net {
+
+/// A frame is its payload's length, a little-endian u32, and the payload.
+inline constexpr std::size_t frame_header_bytes = 4;
+/// Default bound of a frame's payload.
+inline constexpr std::size_t default_frame_bound = std::size_t{1} << 20;
+
+/// Takes bytes in chunks of any size and returns whole frames. Its memory holds only received bytes that were not
+/// returned yet, so a large announced length costs nothing. After a length above the bound the stream stays malformed.
+class FrameParser {
+ public:
+  /// @param bound of a frame's payload, in bytes
+  explicit FrameParser(std::size_t bound = default_frame_bound) noexcept : bound_(bound) {}
+
+  /// Raises the bound of later frames. A malformed stream stays malformed.
+  void raise_bound(std::size_t bound) noexcept { bound_ = bound; }
+
+  /// Appends received bytes; ignores them once the stream is malformed.
+  void feed(std::span<const std::byte> bytes) {
+    if (malformed_) {
+      return;
+    }
+    if (taken_ > 0 && taken_ >= buffer_.size() / 2) {
+      buffer_.erase(buffer_.begin(), buffer_.begin() + static_cast<std::ptrdiff_t>(taken_));
+      taken_ = 0;
+    }
+    buffer_.insert(buffer_.end(), bytes.begin(), bytes.end());
+    check_length();
+  }
+
+  /// The next whole frame's payload, if there is one.
+  std::optional<std::vector<std::byte>> next() {
+    std::vector<std::byte> frame;
+    return next(frame) ? std::optional(std::move(frame)) : std::nullopt;
+  }
+
+  /// The same into reused memory: small frames allocate nothing.
+  bool next(std::vector<std::byte>& frame) {
+    if (malformed_ || buffered() < frame_header_bytes || buffered() - frame_header_bytes < length()) {
+      return false;
+    }
+    const std::span<const std::byte> payload =
+        std::span<const std::byte>(buffer_).subspan(taken_ + frame_header_bytes, length());
+    if (frame.capacity() > kept_capacity) {
+      std::vector<std::byte>().swap(frame);
+    }
+    frame.assign(payload.begin(), payload.end());
+    taken_ += frame_header_bytes + frame.size();
+    if (taken_ == buffer_.size()) {
+      buffer_.clear();
+      taken_ = 0;
+      if (buffer_.capacity() > kept_capacity) {
+        buffer_.shrink_to_fit();
+      }
+    }
+    check_length();
+    return true;
+  }
+
+  /// Whether a length above the bound has been seen, and which.
+  bool malformed() const noexcept { return malformed_; }
+  std::uint32_t refused_length() const noexcept { return refused_length_; }
+
+  /// Received bytes not returned yet; nonzero at the end of the stream means a truncated frame.
+  std::size_t buffered() const noexcept { return buffer_.size() - taken_; }
+  std::size_t bound() const noexcept { return bound_; }
+
+ private:
+  static constexpr std::size_t kept_capacity = std::size_t{64} << 10;
+
+  std::uint32_t length() const noexcept {
+    std::uint32_t value = 0;
+    for (std::size_t i = frame_header_bytes; i > 0; --i) {
+      value = (value << 8) | std::to_integer<std::uint32_t>(buffer_[taken_ + i - 1]);
+    }
+    return value;
+  }
+
+  void check_length() {
+    if (buffered() >= frame_header_bytes && length() > bound_) {
+      malformed_ = true;
+      refused_length_ = length();
+      std::vector<std::byte>().swap(buffer_);
+      taken_ = 0;
+    }
+  }
+
+  std::size_t bound_;
+  std::vector<std::byte> buffer_;
+  std::size_t taken_ = 0;  ///< bytes at the buffer's beginning that were returned
+  bool malformed_ = false;
+  std::uint32_t refused_length_ = 0;
 };
 
 }  // namespace DTRAIN_NAMESPACE::net
@@ -27140,32 +27447,6 @@ class Listener {
 
 }  // namespace DTRAIN_NAMESPACE::net
 
-// ---- dtrain/net/local_address.hpp
-
-/// @file
-/// local_address_named(): the address of this machine that a setting names.
-
-namespace DTRAIN_NAMESPACE::net {
-
-/// The numeric address of this machine that `name` gives as an interface (IPv4 before IPv6) or as an address. Empty if
-/// neither is of this machine: one setting for all machines of a job may name another one. @throws Error (posix)
-inline std::string local_address_named(const std::string& name) {
-  const std::optional<SocketAddress> address = SocketAddress::from_numeric(name, 0);
-  std::string found;
-  for (const InterfaceAddress& each : interface_addresses()) {
-    const bool meant = address ? each.address == *address : each.interface == name;
-    if (meant && !each.address.is_v6()) {
-      return each.address.host();
-    }
-    if (meant && found.empty()) {
-      found = each.address.host();
-    }
-  }
-  return found;
-}
-
-}  // namespace DTRAIN_NAMESPACE::net
-
 // ---- dtrain/net/poll_descriptor.hpp
 
 /// @file
@@ -27213,6 +27494,24 @@ inline void pause_before_retry(Deadline deadline, const std::string& doing) {
 /// resolve(): host names to addresses, with a deadline (getaddrinfo has none).
 
 namespace DTRAIN_NAMESPACE::net {
+
+/// What learns why an attempt failed which is repeated.
+class RetryObserver {
+ public:
+  virtual void note(std::string why) = 0;
+
+ protected:
+  ~RetryObserver() = default;
+};
+
+/// Delays between attempts.
+struct Backoff {
+  std::chrono::milliseconds first{10};
+  std::chrono::milliseconds longest{1000};
+  std::chrono::milliseconds attempt_timeout{5000};  ///< of one attempt, for an address that does not answer at all
+  RetryObserver* observer = nullptr;                ///< learns why an attempt failed when another follows
+  bool connects_once = false;                       ///< each address is tried once; only the name is asked for again
+};
 
 /// Addresses in the order to try them, or the reason for their absence.
 struct Resolution {
@@ -27319,6 +27618,20 @@ class ResolveRequest {
   async::ManualResetEvent done_;  ///< the loop's thread only
 };
 
+/// Resolves numeric hosts and "localhost", and refuses what is no name. @returns false if the system has to be asked
+inline bool resolve_alone(const std::string& host, std::uint16_t port, Resolution& resolution) {
+  if (const auto numeric = SocketAddress::from_numeric(host, port)) {
+    resolution.addresses.push_back(*numeric);
+  } else if (host == "localhost") {
+    resolution.addresses = {SocketAddress::loopback_v4(port), SocketAddress::loopback_v6(port)};
+  } else if (host.empty() || host.size() > 255 || host.find('\0') != std::string::npos) {
+    resolution.reason = invalid_name_reason(host);
+  } else {
+    return false;
+  }
+  return true;
+}
+
 inline std::shared_ptr<ResolveRequest> start_resolve_request(async::EventLoop& loop, std::string host,
                                                              std::uint16_t port) {
   auto request = std::make_shared<ResolveRequest>(loop);
@@ -27334,6 +27647,24 @@ inline std::shared_ptr<ResolveRequest> start_resolve_request(async::EventLoop& l
   return request;
 }
 
+/// Tells the observer that the name is asked for again.
+/// @throws Error (refused) for an invalid name, or if it is too late for another attempt
+inline void note_unresolved(const std::string& host, const std::string& reason, Deadline::Clock::time_point begin,
+                            Deadline::Clock::time_point last, RetryObserver* observer) {
+  const std::string why_none = invalid_name_reason(host);
+  if (!why_none.empty()) {
+    throw unresolved_error(host, why_none);
+  }
+  const Deadline::Clock::time_point now = Deadline::Clock::now();
+  const Error error = unresolved_error(host, format_text("{} (tried for {})", {reason, duration_text(now - begin)}));
+  if (now >= last) {
+    throw error;
+  }
+  if (observer != nullptr) {
+    observer->note(error.what());
+  }
+}
+
 }  // namespace detail
 
 /// Returns the addresses of `host`. Numeric hosts and "localhost" resolve at once. For others a helper thread calls the
@@ -27342,16 +27673,7 @@ inline std::shared_ptr<ResolveRequest> start_resolve_request(async::EventLoop& l
 inline async::Task<Resolution> resolve(async::EventLoop& loop, std::string host, std::uint16_t port,
                                        Deadline deadline) {
   Resolution resolution;
-  if (const auto numeric = SocketAddress::from_numeric(host, port)) {
-    resolution.addresses.push_back(*numeric);
-    co_return std::move(resolution);
-  }
-  if (host == "localhost") {
-    resolution.addresses = {SocketAddress::loopback_v4(port), SocketAddress::loopback_v6(port)};
-    co_return std::move(resolution);
-  }
-  if (host.empty() || host.size() > 255 || host.find('\0') != std::string::npos) {
-    resolution.reason = invalid_name_reason(host);
+  if (detail::resolve_alone(host, port, resolution)) {
     co_return std::move(resolution);
   }
   struct DetachOnExit {
@@ -27361,9 +27683,10 @@ inline async::Task<Resolution> resolve(async::EventLoop& loop, std::string host,
   const DetachOnExit scope{detail::start_resolve_request(loop, std::move(host), port)};
   const async::WakeReason ready = co_await scope.request->done().wait(deadline);
   if (ready == async::WakeReason::ready) {
-    co_return scope.request->take();
+    resolution = scope.request->take();
+  } else {
+    resolution.reason = "the name service did not answer in time";
   }
-  resolution.reason = "the name service did not answer in time";
   co_return std::move(resolution);
 }
 
@@ -27374,25 +27697,13 @@ inline async::Task<std::vector<SocketAddress>> resolve_with_backoff(async::Event
                                                                     std::uint16_t port, Deadline deadline,
                                                                     Backoff backoff = {}) {
   const Deadline::Clock::time_point begin = Deadline::Clock::now();
-  const std::string why_none = invalid_name_reason(host);
   for (std::chrono::milliseconds delay = backoff.first;; delay = std::min(2 * delay, backoff.longest)) {
     async::Task<Resolution> request = resolve(loop, host, port, deadline);
     Resolution resolution = co_await std::move(request);
     if (!resolution.addresses.empty()) {
       co_return std::move(resolution.addresses);
     }
-    if (!why_none.empty()) {
-      throw unresolved_error(host, why_none);
-    }
-    const Deadline::Clock::time_point now = Deadline::Clock::now();
-    const Error error =
-        unresolved_error(host, format_text("{} (tried for {})", {resolution.reason, duration_text(now - begin)}));
-    if (now + delay >= deadline.instant()) {
-      throw error;
-    }
-    if (backoff.on_failure) {
-      backoff.on_failure(error.what());
-    }
+    detail::note_unresolved(host, resolution.reason, begin, deadline.instant() - delay, backoff.observer);
     co_await loop.sleep_for(delay);
   }
 }
@@ -27464,6 +27775,25 @@ inline bool is_retriable(int error) noexcept {
   }
 }
 
+/// Tells the observer that the connection is tried again.
+/// @throws Error (posix) if another attempt cannot succeed, or it is too late for it
+inline void note_unconnected(int number, const std::string& host, std::uint16_t port, Deadline::Clock::time_point begin,
+                             Deadline::Clock::time_point last, const Backoff& backoff) {
+  const Deadline::Clock::time_point now = Deadline::Clock::now();
+  const bool loopback_is_down =
+      is_loopback_host(host) && number == ENETUNREACH && is_unreachable(SocketAddress::loopback_v4(port));
+  const Error error = posix_error(
+      number, format_text("connecting to {} port {}, tried for {}", {host, port, duration_text(now - begin)}),
+      loopback_is_down ? "this host's loopback interface is down; bring it up: ip link set lo up"
+                       : "check that rank 0 or its launcher runs there, and MASTER_ADDR and MASTER_PORT");
+  if (backoff.connects_once || loopback_is_down || !is_retriable(number) || now >= last) {
+    throw error;
+  }
+  if (backoff.observer != nullptr) {
+    backoff.observer->note(error.what());
+  }
+}
+
 }  // namespace detail
 
 /// One attempt to each address in turn. @param attempt_timeout of each attempt
@@ -27497,19 +27827,7 @@ inline async::Task<Connection> connect_with_backoff(async::EventLoop& loop, std:
     if (result.connection) {
       co_return *std::move(result.connection);
     }
-    const Deadline::Clock::time_point now = Deadline::Clock::now();
-    const bool loopback_is_down =
-        is_loopback_host(host) && result.error == ENETUNREACH && is_unreachable(SocketAddress::loopback_v4(port));
-    const Error error = posix_error(
-        result.error, format_text("connecting to {} port {}, tried for {}", {host, port, duration_text(now - begin)}),
-        loopback_is_down ? "this host's loopback interface is down; bring it up: ip link set lo up"
-                         : "check that rank 0 or its launcher runs there, and MASTER_ADDR and MASTER_PORT");
-    if (loopback_is_down || !detail::is_retriable(result.error) || now + delay >= deadline.instant()) {
-      throw error;
-    }
-    if (backoff.on_failure) {
-      backoff.on_failure(error.what());
-    }
+    detail::note_unconnected(result.error, host, port, begin, deadline.instant() - delay, backoff);
     co_await loop.sleep_for(delay);
   }
 }
@@ -27741,6 +28059,208 @@ class UnixListener {
 
 }  // namespace DTRAIN_NAMESPACE::net
 
+// ---- dtrain/stream/host/communication_stream.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE::stream::host {
+
+DTRAIN_DEFINED CommunicationStream::CommunicationStream() : owned_(std::make_unique<QueueAndHelper>()) {}
+
+DTRAIN_DEFINED void CommunicationStream::start_helper() {
+  if (!owned_->helper) {
+    owned_->helper.emplace(owned_->queue);
+  }
+}
+
+DTRAIN_DEFINED void CommunicationStream::register_with(std::shared_ptr<StreamRegistry> registry) {
+  owned_->registration.emplace(std::move(registry), owned_->queue);
+}
+
+}  // namespace DTRAIN_NAMESPACE::stream::host
+
+// ---- dtrain/stream/host/helper_thread.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE::stream::host {
+
+DTRAIN_DEFINED HelperThread::HelperThread(Queue& queue) : queue_(queue) {
+  queue_.has_helper_.store(true);
+  try {
+    thread_ = async::start_thread("the communication helper thread", [this] { main(); });
+  } catch (const Error& failure) {
+    queue_.has_helper_.store(false);
+    throw Error(failure.code(), format_text("{}; progress = caller needs no thread", {failure.what()}));
+  }
+}
+
+DTRAIN_DEFINED void HelperThread::main() noexcept {
+  const auto goes_on = [this] { return queue_.has_helper_.load(); };
+  while (goes_on()) {
+    queue_.run_up_to(Queue::no_waiter, goes_on);
+    queue_.park_helper();
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::stream::host
+
+// ---- dtrain/stream/host/on_demand_runner.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE::stream::host {
+
+DTRAIN_DEFINED void OnDemandRunner::start_if_idle() noexcept {
+  if (running_.load() || !queue_.has_unattended_work()) {
+    return;
+  }
+  running_.store(true);
+  try {
+    const async::BlockedSignals blocked;         // the user's signal handlers run in the user's threads
+    thread_ = std::jthread([this] { main(); });  // the previous thread has ended
+  } catch (...) {
+    running_.store(false);
+  }
+}
+
+DTRAIN_DEFINED void OnDemandRunner::main() noexcept {
+  queue_.run_up_to(Queue::no_waiter, [this] { return !stops_.load(); });
+  running_.store(false);
+}
+
+}  // namespace DTRAIN_NAMESPACE::stream::host
+
+// ---- dtrain/stream/host/progress.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE::stream::host {
+
+DTRAIN_DEFINED Progress progress_from(std::string_view text) {
+  if (text == "automatic") return Progress::automatic;
+  if (text == "thread") return Progress::thread;
+  if (text == "caller") return Progress::caller;
+  throw_error(Errc::usage, "progress \"{}\" is not known; possible are automatic, thread and caller",
+              {text.substr(0, 64)});
+}
+
+DTRAIN_DEFINED int cores_by_affinity() noexcept {
+  cpu_set_t allowed[8];  // 8192 cores, the most that Linux can be built for; it refuses a set smaller than its own
+  if (::sched_getaffinity(0, sizeof(allowed), allowed) != 0) {
+    const long online = ::sysconf(_SC_NPROCESSORS_ONLN);
+    return online > 0 ? static_cast<int>(online) : 1;
+  }
+  const int cores = CPU_COUNT_S(sizeof(allowed), allowed);
+  return cores > 0 ? cores : 1;
+}
+
+}  // namespace DTRAIN_NAMESPACE::stream::host
+
+// ---- dtrain/stream/host/queue.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE::stream::host {
+
+DTRAIN_DEFINED void Queue::reserve(std::uint64_t items) {
+  if (items <= ring_.size()) {
+    return;
+  }
+  while (block_until_complete(published(), Deadline::after(full_ring_timeout)) != WaitResult::complete) {
+  }
+  ring_ = std::vector<WorkItem>(std::bit_ceil(items));  // a runner reads it once it has seen a later ticket
+}
+
+DTRAIN_DEFINED WaitResult Queue::block_until_complete(std::uint64_t ticket, Deadline deadline) {
+  while (!is_complete(ticket)) {
+    if (run_up_to(ticket, [deadline] { return !deadline.passed(); })) {
+      return is_complete(ticket) ? WaitResult::complete : WaitResult::timed_out;
+    }
+    if (runner_thread_.load(std::memory_order_relaxed) == std::this_thread::get_id()) {
+      throw_error(Errc::invalid_argument,
+                  "work that runs on a host stream waited for later work of the same stream, which cannot start "
+                  "before it returns; enqueue instead of waiting, or use another stream");
+    }
+    if (sleep_until_progress(ticket, deadline) == FutexResult::timed_out) {
+      return is_complete(ticket) ? WaitResult::complete : WaitResult::timed_out;
+    }
+  }
+  return WaitResult::complete;
+}
+
+DTRAIN_DEFINED FutexResult Queue::sleep_until_progress(std::uint64_t ticket, Deadline deadline) noexcept {
+  const auto progressed = [&] { return completed_.load() >= ticket || runner_state_.load() == no_runner; };
+  for (int spins = 0; spins < 200; ++spins) {
+    if (progressed()) {
+      return FutexResult::awake;
+    }
+    spin_pause();
+  }
+  const std::uint32_t seen = signal_.load();
+  std::uint64_t lowest = wanted_.load();
+  while (ticket < lowest && !wanted_.compare_exchange_weak(lowest, ticket)) {
+  }
+  return progressed() ? FutexResult::awake : futex_wait(signal_, seen, deadline, FutexScope::process);
+}
+
+DTRAIN_DEFINED void Queue::wake_waiters() noexcept {
+  wanted_.store(no_waiter);
+  signal_.fetch_add(1);
+  futex_wake_all(signal_, FutexScope::process);
+}
+
+DTRAIN_DEFINED void Queue::park_helper() noexcept {
+  helper_.store(helper_parked);
+  const bool has_work = completed_.load() < published_.load() && runner_state_.load() == no_runner;
+  if (!has_work && has_helper_.load()) {
+    futex_wait(helper_, helper_parked, Deadline::after(std::chrono::seconds(10)), FutexScope::process);
+  }
+  helper_.store(helper_awake);
+}
+
+}  // namespace DTRAIN_NAMESPACE::stream::host
+
+// ---- dtrain/stream/host/stream_ref.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE::stream::host {
+
+DTRAIN_DEFINED void StreamRef::wait(const Event& event) const {
+  if (event.queue_ == queue_ || event.is_complete()) {
+    return;
+  }
+  const auto wait_for_other = [event]() noexcept {
+    // Bounded: each work item of the other stream ends by a deadline of its own.
+    while (event.block_until_complete(Deadline::after(std::chrono::minutes(1))) != WaitResult::complete) {
+    }
+  };
+  queue_->enqueue(wait_for_other);
+}
+
+DTRAIN_DEFINED void StreamRef::wait(ExternalEvent& event, Deadline deadline) const {
+  const auto wait_for_host = [target = &event, deadline]() noexcept {
+    if (target->block_until_complete(deadline) == WaitResult::timed_out) {
+      target->complete_as(ExternalEvent::expired);
+    }
+  };
+  queue_->enqueue(wait_for_host);
+}
+
+}  // namespace DTRAIN_NAMESPACE::stream::host
+
+// ---- dtrain/stream/host/stream_registry.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE::stream::host {
+
+DTRAIN_DEFINED void StreamRegistry::run_unattended() noexcept {
+  const std::lock_guard lock(mutex_);
+  for (OnDemandRunner* runner : streams_) {
+    runner->start_if_idle();
+  }
+}
+
+DTRAIN_DEFINED void StreamRegistry::add(OnDemandRunner& runner) {
+  const std::lock_guard lock(mutex_);
+  streams_.push_back(&runner);
+}
+
+DTRAIN_DEFINED void StreamRegistry::remove(OnDemandRunner& runner) noexcept {
+  const std::lock_guard lock(mutex_);
+  streams_.erase(std::find(streams_.begin(), streams_.end(), &runner));
+}
+
+}  // namespace DTRAIN_NAMESPACE::stream::host
+
 // ---- dtrain/identity/complete_identity.hpp
 
 /// @file
@@ -27848,27 +28368,32 @@ inline bool conflict(const RankAndSize& a, const RankAndSize& b) noexcept {
   return a.world_size == b.world_size && a.world_size > 1 && a.rank != b.rank;
 }
 
-/// The names of one launcher.
+/// The names of one launcher. An empty name is a variable that it does not set.
 struct LauncherVariables {
+  const char* launcher;
   const char* rank;
   const char* world_size;
-  const char* local_rank;
-  const char* local_world_size;
+  const char* local_rank = "";
+  const char* local_world_size = "";
+  const char* node_rank = "";
+  const char* node_count = "";
 
   bool give_both(const Variables& variables) const { return variables.has(rank) && variables.has(world_size); }
 
   std::string stated(const Variables& variables) const {
-    return variables.stated({rank, world_size, local_rank, local_world_size});
+    return variables.stated({rank, world_size, local_rank, local_world_size, node_rank, node_count});
   }
 
-  /// The four values, without range checks. @pre give_both(variables). @throws IdentityError (bad-integer)
-  ProcessIdentity read(const Variables& variables, const char* launcher) const {
+  /// The values, without range checks. @pre give_both(variables). @throws IdentityError (bad-integer)
+  ProcessIdentity read(const Variables& variables) const {
     ProcessIdentity identity;
     identity.launcher = launcher;
     identity.rank = *variables.integer(rank);
     identity.world_size = *variables.integer(world_size);
     identity.local_rank = variables.integer(local_rank);
     identity.local_world_size = variables.integer(local_world_size);
+    identity.node_rank = variables.integer(node_rank);
+    identity.node_count = variables.count(node_count);
     return identity;
   }
 };
@@ -29086,171 +29611,117 @@ ProcessIdentity process_identity(const Environment& environment, Arguments argum
 
 }  // namespace DTRAIN_NAMESPACE::identity
 
-// ---- dtrain/identity/sources/dtrain.hpp
+// ---- dtrain/identity/sources/clusters.hpp
 
 /// @file
-/// Source [dtrain]: the variables that the per-node launcher sets for its workers.
+/// Sources [tf_config] and [vertex]: one variable with a JSON list of the cluster's processes.
 
 namespace DTRAIN_NAMESPACE::identity {
 
-struct DtrainSource {
-  static constexpr const char* name = "dtrain";
-
-  static bool present(const Variables& variables) {
-    return variables.has("DTRAIN_RANK") && variables.has("DTRAIN_WORLD_SIZE");
-  }
-
-  /// Reads DTRAIN_ variables only: a worker inherits other variables, which describe its launcher.
-  static ProcessIdentity read(const Variables& variables, Arguments) {
-    ProcessIdentity identity;
-    identity.launcher = name;
-    identity.rank = *variables.integer("DTRAIN_RANK");
-    identity.world_size = *variables.integer("DTRAIN_WORLD_SIZE");
-    identity.local_rank = variables.integer("DTRAIN_LOCAL_RANK");
-    identity.local_world_size = variables.integer("DTRAIN_LOCAL_WORLD_SIZE");
-    identity.node_rank = variables.integer("DTRAIN_NODE_RANK");
-    identity.node_count = variables.count("DTRAIN_NODE_COUNT");
-    identity.attempt = variables.integer("DTRAIN_ATTEMPT").value_or(0);
-    complete_one_node(identity);
-    check_ranges(identity, variables.stated({"DTRAIN_RANK", "DTRAIN_WORLD_SIZE", "DTRAIN_LOCAL_RANK",
-                                             "DTRAIN_LOCAL_WORLD_SIZE", "DTRAIN_NODE_RANK", "DTRAIN_NODE_COUNT"}));
-    identity.master_addr = master_addr_or_loopback(variables, "DTRAIN_MASTER_ADDR", identity);
-    identity.master_port = variables.port("DTRAIN_MASTER_PORT").value_or(default_master_port);
-    return identity;
-  }
+/// TF_CONFIG, which TensorFlow's jobs, Kubeflow and Vertex AI set. Ranks are the chief (or master), then the workers.
+/// Parameter servers and evaluators are no ranks.
+struct TfConfigSource {
+  static constexpr const char* name = "tf_config";
+  static constexpr std::array<std::string_view, 3> ranked{"chief", "master", "worker"};
+  static constexpr std::array<std::string_view, 2> unranked{"ps", "evaluator"};
+  static constexpr std::array<std::string_view, 2> alone{"chief", "master"};
+  static constexpr ClusterRoles roles{"TF_CONFIG", ranked, unranked, alone};
 };
+
+/// CLUSTER_SPEC, which Vertex AI sets for its custom jobs. Ranks are worker pool 0, then worker pool 1; pools 2 and 3
+/// are for parameter servers and evaluators.
+struct VertexSource {
+  static constexpr const char* name = "vertex";
+  static constexpr std::array<std::string_view, 2> ranked{"workerpool0", "workerpool1"};
+  static constexpr std::array<std::string_view, 2> unranked{"workerpool2", "workerpool3"};
+  static constexpr ClusterRoles roles{"CLUSTER_SPEC", ranked, unranked, {}};
+};
+
+template <class S>
+bool cluster_is_present(const Variables& variables) {
+  return has_cluster(S::roles, variables);
+}
+
+template <class S>
+ProcessIdentity read_cluster_source(const Variables& variables, Arguments) {
+  return identity_in_cluster(read_cluster(S::roles, variables), S::name, variables, S::roles.variable);
+}
 
 }  // namespace DTRAIN_NAMESPACE::identity
 
-// ---- dtrain/identity/sources/flux.hpp
+// ---- dtrain/identity/sources/launchers.hpp
 
 /// @file
-/// Source [flux]: a task of a Flux job.
+/// Sources of launchers that state each process's ranks in variables of their own: a row of names for each.
 
 namespace DTRAIN_NAMESPACE::identity {
+
+/// The per-node launcher. Only DTRAIN_ variables count: a worker inherits other variables, which describe its launcher.
+inline constexpr LauncherVariables dtrain_names{
+    "dtrain",           "DTRAIN_RANK",      "DTRAIN_WORLD_SIZE", "DTRAIN_LOCAL_RANK", "DTRAIN_LOCAL_WORLD_SIZE",
+    "DTRAIN_NODE_RANK", "DTRAIN_NODE_COUNT"};
+
+/// A process that horovodrun started with Gloo. HOROVOD_CROSS_RANK is not used: it counts only hosts that have this
+/// local rank. If hosts have different numbers of ranks, it is not the node rank.
+inline constexpr LauncherVariables horovod_names{"horovod", "HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK",
+                                                 "HOROVOD_LOCAL_SIZE"};
+
+/// IBM's launcher for LSF.
+inline constexpr LauncherVariables jsrun_names{"jsrun", "JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE",
+                                               "JSM_NAMESPACE_LOCAL_RANK", "JSM_NAMESPACE_LOCAL_SIZE"};
+
+/// MVAPICH2's mpirun_rsh.
+inline constexpr LauncherVariables mvapich_names{"mvapich", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE",
+                                                 "MV2_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_SIZE"};
 
 /// Flux also sets PMI_RANK, and srun may have started its brokers. Only the FLUX_ variables have the task's local rank.
-struct FluxSource {
-  static constexpr const char* name = "flux";
+inline constexpr LauncherVariables flux_names{"flux", "FLUX_TASK_RANK", "FLUX_JOB_SIZE", "FLUX_TASK_LOCAL_ID", "",
+                                              "",     "FLUX_JOB_NNODES"};
 
-  static bool present(const Variables& variables) {
-    return variables.has("FLUX_TASK_RANK") && variables.has("FLUX_JOB_SIZE");
-  }
+/// A pod of an Indexed Job whose manifest adds WORLD_SIZE and MASTER_ADDR.
+inline constexpr LauncherVariables kubernetes_names{"k8s", "JOB_COMPLETION_INDEX", "WORLD_SIZE"};
 
-  static ProcessIdentity read(const Variables& variables, Arguments) {
-    ProcessIdentity identity;
-    identity.launcher = name;
-    identity.rank = *variables.integer("FLUX_TASK_RANK");
-    identity.world_size = *variables.integer("FLUX_JOB_SIZE");
-    identity.local_rank = variables.integer("FLUX_TASK_LOCAL_ID");
-    identity.node_count = variables.count("FLUX_JOB_NNODES");
-    const std::string stated =
-        variables.stated({"FLUX_TASK_RANK", "FLUX_JOB_SIZE", "FLUX_TASK_LOCAL_ID", "FLUX_JOB_NNODES"});
-    complete_identity(variables, MasterHints{}, stated, identity);
-    return identity;
-  }
-};
+/// The identity that `names` give, with the master address that the launcher gives or that is derived.
+/// @throws as complete_identity
+inline ProcessIdentity read_launcher(const Variables& variables, const LauncherVariables& names,
+                                     const MasterHints& hints) {
+  ProcessIdentity identity = names.read(variables);
+  complete_identity(variables, hints, names.stated(variables), identity);
+  return identity;
+}
 
-}  // namespace DTRAIN_NAMESPACE::identity
+template <const LauncherVariables& names>
+ProcessIdentity read_launcher(const Variables& variables, Arguments) {
+  return read_launcher(variables, names, {.slurm_allocation = &names == &mvapich_names});
+}
 
-// ---- dtrain/identity/sources/horovod.hpp
+namespace detail {
+/// The identity that `names` give, with a master that is stated in `master_addr` and `master_port`.
+inline ProcessIdentity read_with_master(const Variables& variables, const LauncherVariables& names, const char* attempt,
+                                        const char* master_addr, const char* master_port) {
+  ProcessIdentity identity = names.read(variables);
+  identity.attempt = variables.integer(attempt).value_or(0);
+  complete_one_node(identity);
+  check_ranges(identity, names.stated(variables));
+  identity.master_addr = master_addr_or_loopback(variables, master_addr, identity);
+  identity.master_port = variables.port(master_port).value_or(default_master_port);
+  return identity;
+}
+}  // namespace detail
 
-/// @file
-/// Source [horovod]: a process that horovodrun started with Gloo.
+inline ProcessIdentity read_dtrain(const Variables& variables, Arguments) {
+  return detail::read_with_master(variables, dtrain_names, "DTRAIN_ATTEMPT", "DTRAIN_MASTER_ADDR",
+                                  "DTRAIN_MASTER_PORT");
+}
 
-namespace DTRAIN_NAMESPACE::identity {
+/// JOB_COMPLETION_INDEX without WORLD_SIZE is not a distributed job.
+inline bool kubernetes_is_present(const Variables& variables) {
+  return kubernetes_names.give_both(variables) && !variables.has("RANK") && variables.text("WORLD_SIZE") != "1";
+}
 
-/// HOROVOD_CROSS_RANK is not used: it counts only hosts that have this local rank. If hosts have different numbers of
-/// ranks, it is not the node rank.
-struct HorovodSource {
-  static constexpr const char* name = "horovod";
-  static constexpr LauncherVariables names{"HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE"};
-
-  static bool present(const Variables& variables) { return names.give_both(variables); }
-
-  static ProcessIdentity read(const Variables& variables, Arguments) {
-    ProcessIdentity identity = names.read(variables, name);
-    complete_identity(variables, MasterHints{}, names.stated(variables), identity);
-    return identity;
-  }
-};
-
-}  // namespace DTRAIN_NAMESPACE::identity
-
-// ---- dtrain/identity/sources/jsrun.hpp
-
-/// @file
-/// Source [jsrun]: IBM's launcher for LSF.
-
-namespace DTRAIN_NAMESPACE::identity {
-
-struct JsrunSource {
-  static constexpr const char* name = "jsrun";
-  static constexpr LauncherVariables names{"JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_LOCAL_RANK",
-                                           "JSM_NAMESPACE_LOCAL_SIZE"};
-
-  static bool present(const Variables& variables) { return names.give_both(variables); }
-
-  static ProcessIdentity read(const Variables& variables, Arguments) {
-    ProcessIdentity identity = names.read(variables, name);
-    complete_identity(variables, MasterHints{}, names.stated(variables), identity);
-    return identity;
-  }
-};
-
-}  // namespace DTRAIN_NAMESPACE::identity
-
-// ---- dtrain/identity/sources/kubernetes.hpp
-
-/// @file
-/// Source [k8s]: a pod of an Indexed Job whose manifest adds WORLD_SIZE and MASTER_ADDR.
-
-namespace DTRAIN_NAMESPACE::identity {
-
-struct KubernetesSource {
-  static constexpr const char* name = "k8s";
-
-  /// JOB_COMPLETION_INDEX without WORLD_SIZE is not a distributed job.
-  static bool present(const Variables& variables) {
-    return variables.has("JOB_COMPLETION_INDEX") && !variables.has("RANK") && variables.has("WORLD_SIZE") &&
-           variables.text("WORLD_SIZE") != "1";
-  }
-
-  static ProcessIdentity read(const Variables& variables, Arguments) {
-    ProcessIdentity identity;
-    identity.launcher = name;
-    identity.rank = *variables.integer("JOB_COMPLETION_INDEX");
-    identity.world_size = *variables.integer("WORLD_SIZE");
-    complete_one_node(identity);
-    check_ranges(identity, variables.stated({"JOB_COMPLETION_INDEX", "WORLD_SIZE"}));
-    identity.master_addr = master_addr_or_loopback(variables, "MASTER_ADDR", identity);
-    identity.master_port = variables.port("MASTER_PORT").value_or(default_master_port);
-    return identity;
-  }
-};
-
-}  // namespace DTRAIN_NAMESPACE::identity
-
-// ---- dtrain/identity/sources/mvapich.hpp
-
-/// @file
-/// Source [mvapich]: MVAPICH2's mpirun_rsh.
-
-namespace DTRAIN_NAMESPACE::identity {
-
-struct MvapichSource {
-  static constexpr const char* name = "mvapich";
-  static constexpr LauncherVariables names{"MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_RANK",
-                                           "MV2_COMM_WORLD_LOCAL_SIZE"};
-
-  static bool present(const Variables& variables) { return names.give_both(variables); }
-
-  static ProcessIdentity read(const Variables& variables, Arguments) {
-    ProcessIdentity identity = names.read(variables, name);
-    complete_identity(variables, MasterHints{.slurm_allocation = true}, names.stated(variables), identity);
-    return identity;
-  }
-};
+inline ProcessIdentity read_kubernetes(const Variables& variables, Arguments) {
+  return detail::read_with_master(variables, kubernetes_names, "", "MASTER_ADDR", "MASTER_PORT");
+}
 
 }  // namespace DTRAIN_NAMESPACE::identity
 
@@ -29265,13 +29736,11 @@ namespace DTRAIN_NAMESPACE::identity {
 /// OMPI_UNIVERSE_SIZE counts slots. OMPI_MCA_* alone do not show that mpirun started the process.
 struct OpenMpiSource {
   static constexpr const char* name = "openmpi";
-  static constexpr LauncherVariables names{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
-                                           "OMPI_COMM_WORLD_LOCAL_SIZE"};
-
-  static bool present(const Variables& variables) { return names.give_both(variables); }
+  static constexpr LauncherVariables names{name, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
+                                           "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"};
 
   static ProcessIdentity read(const Variables& variables, Arguments) {
-    ProcessIdentity identity = names.read(variables, name);
+    ProcessIdentity identity = names.read(variables);
     identity.node_count = variables.count("OMPI_MCA_orte_num_nodes");
     identity.node_count = identity.node_count ? identity.node_count : variables.count("AZUREML_NODE_COUNT");
     const std::string stated = variables.stated({names.rank, names.world_size, names.local_rank, names.local_world_size,
@@ -29430,8 +29899,6 @@ namespace DTRAIN_NAMESPACE::identity {
 struct PmiSource {
   static constexpr const char* name = "pmi";
 
-  static bool present(const Variables& variables) { return variables.has("PMI_RANK") && variables.has("PMI_SIZE"); }
-
   /// Whether Slurm provides the PMI variables. Then source [slurm] is better: it also has local and node ranks.
   static bool yields_to_slurm(const Variables& variables) {
     const std::optional<RankAndSize> step = slurm_step_rank_and_size(variables);
@@ -29439,13 +29906,15 @@ struct PmiSource {
   }
 
   static ProcessIdentity read(const Variables& variables, Arguments) {
-    ProcessIdentity identity;
-    identity.launcher = name;
-    identity.rank = *variables.integer("PMI_RANK");
-    identity.world_size = *variables.integer("PMI_SIZE");
-    identity.local_rank = first_of(variables, "MPI_LOCALRANKID", "PMI_LOCAL_RANK", "PALS_LOCAL_RANKID");
-    identity.local_world_size = first_of(variables, "MPI_LOCALNRANKS", "PMI_LOCAL_SIZE", "PALS_LOCAL_SIZE");
-    identity.node_rank = variables.integer("PALS_NODEID");
+    const LauncherVariables names{
+        name,
+        "PMI_RANK",
+        "PMI_SIZE",
+        first_set(variables, "MPI_LOCALRANKID", "PMI_LOCAL_RANK", "PALS_LOCAL_RANKID"),
+        first_set(variables, "MPI_LOCALNRANKS", "PMI_LOCAL_SIZE", "PALS_LOCAL_SIZE"),
+        "PALS_NODEID",
+    };
+    ProcessIdentity identity = names.read(variables);
     const std::string stated =
         variables.stated({"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "PMI_LOCAL_RANK", "PALS_LOCAL_RANKID",
                           "MPI_LOCALNRANKS", "PMI_LOCAL_SIZE", "PALS_LOCAL_SIZE", "PALS_NODEID"});
@@ -29455,8 +29924,8 @@ struct PmiSource {
   }
 
  private:
-  static std::optional<int> first_of(const Variables& variables, const char* a, const char* b, const char* c) {
-    return variables.has(a) ? variables.integer(a) : variables.has(b) ? variables.integer(b) : variables.integer(c);
+  static const char* first_set(const Variables& variables, const char* a, const char* b, const char* c) {
+    return variables.has(a) ? a : variables.has(b) ? b : c;
   }
 };
 
@@ -29471,10 +29940,6 @@ namespace DTRAIN_NAMESPACE::identity {
 
 struct SageMakerSource {
   static constexpr const char* name = "sagemaker";
-
-  static bool present(const Variables& variables) {
-    return variables.has("SM_HOSTS") && variables.has("SM_CURRENT_HOST");
-  }
 
   /// The rank is the position in the list, which is sorted as text: algo-10 comes before algo-2.
   static ProcessIdentity read(const Variables& variables, Arguments) {
@@ -29545,8 +30010,6 @@ namespace DTRAIN_NAMESPACE::identity {
 
 struct SingleSource {
   static constexpr const char* name = "single";
-
-  static bool present(const Variables&) { return true; }
 
   static ProcessIdentity read(const Variables& variables, Arguments) {
     ProcessIdentity identity;
@@ -29626,8 +30089,6 @@ namespace DTRAIN_NAMESPACE::identity {
 struct SlurmSource {
   static constexpr const char* name = "slurm";
 
-  static bool present(const Variables& variables) { return in_slurm_step(variables); }
-
   static ProcessIdentity read(const Variables& variables, Arguments) {
     ProcessIdentity identity;
     identity.launcher = name;
@@ -29674,30 +30135,6 @@ struct SlurmSource {
 
 }  // namespace DTRAIN_NAMESPACE::identity
 
-// ---- dtrain/identity/sources/tf_config.hpp
-
-/// @file
-/// Source [tf_config]: TF_CONFIG, which TensorFlow's jobs, Kubeflow and Vertex AI set.
-
-namespace DTRAIN_NAMESPACE::identity {
-
-/// Ranks are the chief (or master), then the workers. Parameter servers and evaluators are no ranks.
-struct TfConfigSource {
-  static constexpr const char* name = "tf_config";
-  static constexpr std::array<std::string_view, 3> ranked{"chief", "master", "worker"};
-  static constexpr std::array<std::string_view, 2> unranked{"ps", "evaluator"};
-  static constexpr std::array<std::string_view, 2> alone{"chief", "master"};
-  static constexpr ClusterRoles roles{"TF_CONFIG", ranked, unranked, alone};
-
-  static bool present(const Variables& variables) { return has_cluster(roles, variables); }
-
-  static ProcessIdentity read(const Variables& variables, Arguments) {
-    return identity_in_cluster(read_cluster(roles, variables), name, variables, roles.variable);
-  }
-};
-
-}  // namespace DTRAIN_NAMESPACE::identity
-
 // ---- dtrain/identity/sources/torch.hpp
 
 /// @file
@@ -29710,8 +30147,6 @@ namespace DTRAIN_NAMESPACE::identity {
 /// Slurm's, Open MPI's and PMI's variables.
 struct TorchSource {
   static constexpr const char* name = "torch";
-
-  static bool present(const Variables& variables) { return variables.has("RANK") && variables.has("WORLD_SIZE"); }
 
   static ProcessIdentity read(const Variables& variables, Arguments arguments) {
     ProcessIdentity identity;
@@ -29858,29 +30293,6 @@ struct TorchSource {
 
 }  // namespace DTRAIN_NAMESPACE::identity
 
-// ---- dtrain/identity/sources/vertex.hpp
-
-/// @file
-/// Source [vertex]: CLUSTER_SPEC, which Vertex AI sets for its custom jobs.
-
-namespace DTRAIN_NAMESPACE::identity {
-
-/// Ranks are worker pool 0, then worker pool 1; pools 2 and 3 are for parameter servers and evaluators.
-struct VertexSource {
-  static constexpr const char* name = "vertex";
-  static constexpr std::array<std::string_view, 2> ranked{"workerpool0", "workerpool1"};
-  static constexpr std::array<std::string_view, 2> unranked{"workerpool2", "workerpool3"};
-  static constexpr ClusterRoles roles{"CLUSTER_SPEC", ranked, unranked, {}};
-
-  static bool present(const Variables& variables) { return has_cluster(roles, variables); }
-
-  static ProcessIdentity read(const Variables& variables, Arguments) {
-    return identity_in_cluster(read_cluster(roles, variables), name, variables, roles.variable);
-  }
-};
-
-}  // namespace DTRAIN_NAMESPACE::identity
-
 // ---- dtrain/identity/process_sources.hpp
 
 /// @file
@@ -29888,54 +30300,58 @@ struct VertexSource {
 
 namespace DTRAIN_NAMESPACE::identity {
 
-/// A source: the launcher's name, whether its variables give both rank and world size, and the identity that they give.
+/// The variables that a source needs; an empty name is none.
+using Needs = std::array<std::string_view, 3>;
+
+/// A source: the launcher's name (a value of DTRAIN_LAUNCHER), whether its variables give both rank and world size, and
+/// the identity that they give.
 struct IdentitySource {
   std::string_view name;
-  bool (*present)(const Variables&);
+  Needs needs;
   ProcessIdentity (*read)(const Variables&, Arguments);
+  bool (*present_if)(const Variables&) = nullptr;  ///< null: if all that it needs is set
+
+  bool present(const Variables& variables) const {
+    return present_if != nullptr ? present_if(variables)
+                                 : std::all_of(needs.begin(), needs.end(), [&](std::string_view variable) {
+                                     return variable.empty() || variables.has(variable);
+                                   });
+  }
 };
 
+template <const LauncherVariables& names>
+constexpr IdentitySource source_of(ProcessIdentity (*read)(const Variables&, Arguments) = read_launcher<names>) {
+  return {names.launcher, {names.rank, names.world_size}, read};
+}
+
 template <class S>
-constexpr IdentitySource source_of() noexcept {
-  return {S::name, &S::present, &S::read};
+constexpr IdentitySource cluster_source() {
+  return {S::name, {S::roles.variable}, read_cluster_source<S>, cluster_is_present<S>};
 }
 
 /// The first source that is present counts. Sources of launchers come before sources that only describe a cluster,
 /// because mpirun may run inside a cluster. The last source is always present.
-inline constexpr std::array<IdentitySource, 14> sources{
-    source_of<DtrainSource>(),     source_of<TorchSource>(),  source_of<HorovodSource>(),
-    source_of<OpenMpiSource>(),    source_of<JsrunSource>(),  source_of<MvapichSource>(),
-    source_of<FluxSource>(),       source_of<PmiSource>(),    source_of<SlurmSource>(),
-    source_of<TfConfigSource>(),   source_of<VertexSource>(), source_of<SageMakerSource>(),
-    source_of<KubernetesSource>(), source_of<SingleSource>(),
-};
+inline constexpr std::array<IdentitySource, 14> sources{{
+    source_of<dtrain_names>(read_dtrain),
+    {TorchSource::name, {"RANK", "WORLD_SIZE"}, TorchSource::read},
+    source_of<horovod_names>(),
+    source_of<OpenMpiSource::names>(OpenMpiSource::read),
+    source_of<jsrun_names>(),
+    source_of<mvapich_names>(),
+    source_of<flux_names>(),
+    {PmiSource::name, {"PMI_RANK", "PMI_SIZE"}, PmiSource::read},
+    {SlurmSource::name, {"SLURM_PROCID", "SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS"}, SlurmSource::read, in_slurm_step},
+    cluster_source<TfConfigSource>(),
+    cluster_source<VertexSource>(),
+    {SageMakerSource::name, {"SM_HOSTS", "SM_CURRENT_HOST"}, SageMakerSource::read},
+    {kubernetes_names.launcher,
+     {kubernetes_names.rank, kubernetes_names.world_size},
+     read_kubernetes,
+     kubernetes_is_present},
+    {SingleSource::name, {}, SingleSource::read},
+}};
 
 namespace detail {
-
-/// A value of DTRAIN_LAUNCHER, and the variables that it needs.
-struct LauncherNeeds {
-  std::string_view launcher;
-  std::array<std::string_view, 3> variables;
-};
-
-/// The names of `sources`, in their order, and of the pairs of node_sources.hpp.
-inline constexpr std::array<LauncherNeeds, 15> launcher_needs{{
-    {DtrainSource::name, {"DTRAIN_RANK", "DTRAIN_WORLD_SIZE"}},
-    {TorchSource::name, {"RANK", "WORLD_SIZE"}},
-    {HorovodSource::name, {HorovodSource::names.rank, HorovodSource::names.world_size}},
-    {OpenMpiSource::name, {OpenMpiSource::names.rank, OpenMpiSource::names.world_size}},
-    {JsrunSource::name, {JsrunSource::names.rank, JsrunSource::names.world_size}},
-    {MvapichSource::name, {MvapichSource::names.rank, MvapichSource::names.world_size}},
-    {FluxSource::name, {"FLUX_TASK_RANK", "FLUX_JOB_SIZE"}},
-    {PmiSource::name, {"PMI_RANK", "PMI_SIZE"}},
-    {SlurmSource::name, {"SLURM_PROCID", "SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS"}},
-    {TfConfigSource::name, {TfConfigSource::roles.variable}},
-    {VertexSource::name, {VertexSource::roles.variable}},
-    {SageMakerSource::name, {"SM_HOSTS", "SM_CURRENT_HOST"}},
-    {KubernetesSource::name, {"JOB_COMPLETION_INDEX", "WORLD_SIZE"}},
-    {"node", {"NODE_RANK", "NNODES"}},
-    {"pet", {"PET_NODE_RANK", "PET_NNODES"}},
-}};
 
 /// Names what a known launcher lacks, or all known launchers.
 /// @param there the names of launchers that are present, each followed by ", "
@@ -29944,15 +30360,22 @@ inline constexpr std::array<LauncherNeeds, 15> launcher_needs{{
   std::string missing;
   std::string known;
   bool is_known = false;
-  for (const LauncherNeeds& needs : launcher_needs) {
-    known += std::string(needs.launcher) + ", ";
-    is_known = is_known || needs.launcher == wanted;
-    for (const std::string_view variable : needs.variables) {
-      if (needs.launcher == wanted && !variable.empty() && !variables.has(variable)) {
-        missing += (missing.empty() ? "" : ", ") + std::string(variable);
+  const auto add = [&](std::string_view launcher, const Needs& needs) {
+    known.append(launcher).append(", ");
+    is_known = is_known || launcher == wanted;
+    for (const std::string_view variable : needs) {
+      if (launcher == wanted && !variable.empty() && !variables.has(variable)) {
+        missing.append(missing.empty() ? "" : ", ").append(variable);
       }
     }
+  };
+  for (const IdentitySource& source : sources) {
+    if (source.name != SingleSource::name) {
+      add(source.name, source.needs);
+    }
   }
+  add("node", {"NODE_RANK", "NNODES"});  // the pairs of node_sources.hpp
+  add("pet", {"PET_NODE_RANK", "PET_NNODES"});
   const std::string why = is_known ? "" : format_text(", nor one that dtrain knows ({}single, none)", {known});
   throw_identity_error(
       IdentityErrc::unknown_launcher,
@@ -30008,7 +30431,7 @@ inline bool agrees(const IdentitySource& source, const Variables& variables, Arg
 inline void note_ignored(const IdentitySource& chosen, const Variables& variables, Arguments arguments,
                          ProcessIdentity& identity) {
   for (const IdentitySource& source : sources) {
-    if (chosen.name != DtrainSource::name && source.name != chosen.name && source.name != SingleSource::name &&
+    if (chosen.name != dtrain_names.launcher && source.name != chosen.name && source.name != SingleSource::name &&
         source.present(variables) && !agrees(source, variables, arguments, identity)) {
       const bool by_hand = source.name == TorchSource::name && !variables.has("TORCHELASTIC_RUN_ID");
       identity.ignored.emplace_back(by_hand ? "RANK and WORLD_SIZE" : source.name);
@@ -30212,10 +30635,10 @@ inline NodeIdentity node_of_environment(const Environment& environment, const Va
   if (const std::optional<NodeIdentity> pair = detail::read_node_pair(variables, wanted)) {
     return *pair;
   }
-  if (OpenMpiSource::present(variables) && wanted.value_or(OpenMpiSource::name) == OpenMpiSource::name) {
+  if (OpenMpiSource::names.give_both(variables) && wanted.value_or(OpenMpiSource::name) == OpenMpiSource::name) {
     return detail::read_mpirun_node(variables);
   }
-  if (SlurmSource::present(variables) && wanted.value_or(SlurmSource::name) == SlurmSource::name) {
+  if (in_slurm_step(variables) && wanted.value_or(SlurmSource::name) == SlurmSource::name) {
     return detail::read_srun_node(variables);
   }
   detail::check_wanted_pair(variables, wanted);
@@ -30354,7 +30777,7 @@ DTRAIN_DEFINED ProcessIdentity process_identity(const Environment& environment, 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
 /// Logs one warning after it has existed for `after`. Lifetime: the loop outlives it; not movable. Threads: the loop's.
-class SlowNotice {
+class SlowNotice final : public net::RetryObserver {
  public:
   /// @param doing the wait: "joining the job at a:1 as rank 2"
   /// @param why the reason for the wait, until note() replaces it
@@ -30366,7 +30789,7 @@ class SlowNotice {
   SlowNotice(const SlowNotice&) = delete;
   SlowNotice& operator=(const SlowNotice&) = delete;
 
-  void note(std::string why) { why_ = std::move(why); }
+  void note(std::string why) override { why_ = std::move(why); }
 
  private:
   async::Task<void> say(async::EventLoop& loop, std::chrono::milliseconds after) {
@@ -30433,156 +30856,51 @@ inline HostIdentity host_identity(const std::optional<std::string>& override_id 
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
 
-// ---- dtrain/rendezvous/membership/node_assignment.hpp
+// ---- dtrain/rendezvous/membership/job_settings.hpp
 
 /// @file
-/// Node assignment: pure function from the RankInfo of all ranks to the Membership of each.
+/// Job settings: text that must be equal on all ranks, and its first difference, for error sentences. Pure.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-/// A rank's description of itself when it joins. The store checks the values that the launcher stated as certain.
-/// Values that are open or guesses stay empty; the store computes them.
-struct RankInfo {
-  int rank = 0;
-  std::string host_id;
-  std::string host;  ///< host name, for error sentences
-  std::optional<int> local_rank;
-  std::optional<int> local_world_size;
-  std::optional<int> node_rank;
-  std::optional<int> node_count;
-  std::string settings;  ///< lines "name=value" that must be equal on all ranks (job_settings.hpp)
+/// Lines "name=value", added in the same order on every rank. A Join carries at most max_settings_bytes of them.
+class JobSettings {
+ public:
+  JobSettings& add(std::string_view name, std::string_view value) {
+    text_.append(name).append("=").append(value).append("\n");
+    return *this;
+  }
+  const std::string& text() const noexcept { return text_; }
+
+ private:
+  std::string text_;
 };
 
 namespace detail {
 
-/// The sentence if a stated value differs from the computed one; nothing if they are equal or none was stated.
-inline std::optional<std::string> mismatch(const RankInfo& info, std::string_view name, std::optional<int> stated,
-                                           int computed, std::string_view why) {
-  if (!stated || *stated == computed) {
-    return std::nullopt;
+/// Removes the first line from `text`, and returns it sanitized; "nothing" if there is none.
+inline std::string take_line(std::string_view& text) {
+  if (text.empty()) {
+    return "nothing";
   }
-  return format_text(
-      "rank {} on host {} was given {} {} by its launcher, but it is {}: {}; correct the variable or flag that states "
-      "it, or leave it out",
-      {info.rank, info.host, name, *stated, computed, why});
-}
-
-/// If another rank has the same host name but another host id, the remedy to append to the sentence; else empty.
-inline std::string same_name_elsewhere(const std::vector<RankInfo>& ranks, const RankInfo& info) {
-  for (const RankInfo& other : ranks) {
-    if (other.host == info.host && other.host_id != info.host_id) {
-      return format_text(
-          " (rank {}'s host has the same name, {}, but the host ids differ: {} and {}; where both are one host, set "
-          "DTRAIN_HOST_ID to one value for all of its ranks)",
-          {other.rank, info.host, info.host_id, other.host_id});
-    }
-  }
-  return {};
+  const std::size_t end = text.find('\n');
+  const std::string line = sanitize(text.substr(0, end));
+  text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
+  return line;
 }
 
 }  // namespace detail
 
-/// Numbers nodes in the order of their first ranks, and the local ranks of a node in the order of its ranks. Example:
-/// ranks 0 to 3 on hosts a, b, a, b have node ranks 0, 1, 0, 1 and local ranks 0, 0, 1, 1.
-/// @param ranks one entry for each rank, in order
-/// @param job the id of the job, which every rank gets
-/// @returns a Membership for each rank, or the first disagreement between a stated and a computed value
-inline std::variant<std::vector<Membership>, Cause> form_membership(const std::vector<RankInfo>& ranks,
-                                                                    const std::string& job) {
-  std::unordered_map<std::string_view, std::size_t> node_of_host;
-  std::vector<std::vector<int>> nodes;
-  std::vector<Membership> members(ranks.size());
-  for (std::size_t i = 0; i < ranks.size(); ++i) {
-    const std::size_t node = node_of_host.emplace(ranks[i].host_id, nodes.size()).first->second;
-    if (node == nodes.size()) {
-      nodes.emplace_back();
-    }
-    members[i].local_rank = static_cast<int>(nodes[node].size());
-    members[i].node_rank = static_cast<int>(node);
-    nodes[node].push_back(ranks[i].rank);
-  }
-  for (std::size_t i = 0; i < ranks.size(); ++i) {
-    const RankInfo& info = ranks[i];
-    Membership& member = members[i];
-    const std::vector<int>& own_node = nodes[static_cast<std::size_t>(member.node_rank)];
-    member.rank = info.rank;
-    member.world_size = static_cast<int>(ranks.size());
-    member.local_world_size = static_cast<int>(own_node.size());
-    member.node_count = static_cast<int>(nodes.size());
-    member.host = info.host;
-    member.job = job;
-    if (nodes.size() > 1) {
-      member.other_host_rank = nodes[member.node_rank == 0 ? 1 : 0].front();
-      member.other_host = ranks[static_cast<std::size_t>(member.other_host_rank)].host;
-    }
-    const std::string shared = own_node.size() == 1 ? "no other rank shares its host"
-                                                    : std::to_string(own_node.size()) + " ranks share its host";
-    const std::string hosts = format_text("the ranks run on {}{}, numbered in the order of their first ranks",
-                                          {nodes.size(), nodes.size() == 1 ? " host" : " hosts"});
-    std::optional<std::string> wrong =
-        detail::mismatch(info, "local_world_size", info.local_world_size, member.local_world_size, shared);
-    if (!wrong) {
-      wrong = detail::mismatch(info, "local_rank", info.local_rank, member.local_rank,
-                               shared + ", and their local ranks follow their ranks");
-    }
-    if (!wrong) {
-      wrong = detail::mismatch(info, "node_count", info.node_count, member.node_count, hosts);
-    }
-    if (!wrong) {
-      wrong = detail::mismatch(info, "node_rank", info.node_rank, member.node_rank, hosts);
-    }
-    if (wrong) {
-      return Cause{CauseKind::disagreement, info.rank, info.host, *wrong + detail::same_name_elsewhere(ranks, info)};
+/// The first pair of lines that differ; nothing if all lines are equal.
+inline std::optional<std::pair<std::string, std::string>> first_difference(std::string_view a, std::string_view b) {
+  while (!a.empty() || !b.empty()) {
+    std::string first = detail::take_line(a);
+    std::string second = detail::take_line(b);
+    if (first != second) {
+      return std::make_pair(std::move(first), std::move(second));
     }
   }
-  return members;
-}
-
-}  // namespace DTRAIN_NAMESPACE::rendezvous
-
-// ---- dtrain/rendezvous/membership/rank_list.hpp
-
-/// @file
-/// Text of a list of ranks, for error sentences: "rank 3", "ranks 0-2 and 7".
-
-namespace DTRAIN_NAMESPACE::rendezvous {
-
-/// Ranges of consecutive ranks: "0-3", "7". After `max_ranges` ranges, the other ranks are counted ("9 more"), so that
-/// a sentence about 10,000 ranks stays readable.
-/// @param ranks ascending
-inline std::vector<std::string> rank_ranges(const std::vector<int>& ranks, std::size_t max_ranges = 16) {
-  std::vector<std::pair<int, int>> ranges;
-  for (const int rank : ranks) {
-    if (!ranges.empty() && ranges.back().second + 1 == rank) {
-      ranges.back().second = rank;
-    } else {
-      ranges.emplace_back(rank, rank);
-    }
-  }
-  std::vector<std::string> parts;
-  std::size_t named = 0;
-  for (std::size_t i = 0; i < ranges.size() && i < max_ranges; ++i) {
-    const auto& [first, last] = ranges[i];
-    named += static_cast<std::size_t>(last - first) + 1;
-    parts.push_back(first == last ? std::to_string(first) : format_text("{}-{}", {first, last}));
-  }
-  if (named < ranks.size()) {
-    parts.push_back(std::to_string(ranks.size() - named) + " more");
-  }
-  return parts;
-}
-
-/// "ranks 0-3 and 7", made by rank_ranges; "no rank" if there is none. @param ranks ascending
-inline std::string rank_list(const std::vector<int>& ranks, std::size_t max_ranges = 16) {
-  if (ranks.empty()) {
-    return "no rank";
-  }
-  const std::vector<std::string> parts = rank_ranges(ranks, max_ranges);
-  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  for (std::size_t i = 0; i < parts.size(); ++i) {
-    text += (i == 0 ? "" : i + 1 == parts.size() ? " and " : ", ") + parts[i];
-  }
-  return text;
+  return std::nullopt;
 }
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
@@ -30742,10 +31060,10 @@ using FromRank = std::variant<Request, Cancel, FailureReport, Leave>;
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
 
-// ---- dtrain/rendezvous/protocol/outgoing_frame.hpp
+// ---- dtrain/rendezvous/protocol/session_codec.hpp
 
 /// @file
-/// OutgoingFrame: a frame to send, which may share bytes with other frames.
+/// Session codec: messages of a session to frames and back.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -30766,15 +31084,6 @@ struct OutgoingFrame {
   std::vector<net::SharedBytes> parts;
   std::size_t shared_bytes = 0;
 };
-
-}  // namespace DTRAIN_NAMESPACE::rendezvous
-
-// ---- dtrain/rendezvous/protocol/session_codec.hpp
-
-/// @file
-/// Session codec: messages of a session to frames and back.
-
-namespace DTRAIN_NAMESPACE::rendezvous {
 
 /// @name Fields of each message in their order on the wire
 /// @{
@@ -30865,7 +31174,7 @@ inline void fields(Serializer& of, Cancel& message) {
 
 /// Encodes a message into `writer`, which owns the returned bytes and is cleared first.
 template <class Message, std::derived_from<Serializer> Writer>
-std::span<const std::byte> encode(Message message, Writer& writer) {
+std::span<const std::byte> encode(Message& message, Writer& writer) {
   writer.clear();
   MessageKind kind = Message::message_kind;
   writer.choice(kind, kind, kind);
@@ -30875,9 +31184,14 @@ std::span<const std::byte> encode(Message message, Writer& writer) {
 
 /// The frame of a message. @pre keys and values are within their bounds; longer ones are cut
 template <class Message>
-Frame encode(Message message) {
+Frame encode(Message&& message) {
   Serializer writer;
-  static_cast<void>(encode(std::move(message), writer));
+  if constexpr (std::is_const_v<std::remove_reference_t<Message>>) {
+    std::remove_cvref_t<Message> copy = message;  // fields() serves a reader, too, which changes the message
+    static_cast<void>(encode(copy, writer));
+  } else {
+    static_cast<void>(encode(message, writer));
+  }
   return writer.take();
 }
 
@@ -30928,7 +31242,7 @@ std::optional<std::variant<Messages...>> decode(std::span<const std::byte> frame
 /// The frame of a Response, sharing its long values instead of copying them.
 inline OutgoingFrame encode(ValueResponse message) {
   detail::SharingWriter writer;
-  static_cast<void>(encode(std::move(message), writer));
+  static_cast<void>(encode(message, writer));
   return {writer.take(), writer.take_parts()};
 }
 
@@ -30944,8 +31258,12 @@ std::optional<AnyMessage> decode(std::span<const std::byte> frame) {
 
 /// Number of frames that a heartbeat acknowledges; nothing if the frame is no heartbeat, or a malformed one.
 inline std::optional<std::uint64_t> decode_heartbeat(std::span<const std::byte> frame) {
-  const auto heartbeat = decode<std::variant<Heartbeat>>(frame);
-  return heartbeat ? std::optional(std::get<Heartbeat>(*heartbeat).received) : std::nullopt;
+  Serializer reader(frame);
+  MessageKind kind{};
+  Heartbeat heartbeat;
+  reader.choice(kind, MessageKind::heartbeat, MessageKind::heartbeat);
+  fields(reader, heartbeat);
+  return reader.finished() ? std::optional(heartbeat.received) : std::nullopt;
 }
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
@@ -31110,6 +31428,12 @@ class Transcript {
     return HmacSha256(secret.bytes()).update(label).update(hash.digest()).digest();
   }
 
+  /// Writes the proof over the last bytes of a frame of this process.
+  void prove(ProofSide side, const Secret& secret, std::span<std::byte> frame) const noexcept {
+    const Proof proof = proof_for(side, secret, frame);
+    std::copy(proof.begin(), proof.end(), frame.end() - static_cast<std::ptrdiff_t>(proof.size()));
+  }
+
   /// Whether a received frame ends with the right proof.
   bool is_proved(ProofSide side, const Secret& secret, std::span<const std::byte> frame) const noexcept {
     if (frame.size() < sizeof(Proof)) {
@@ -31152,6 +31476,9 @@ inline std::string process_text(const Join& join) {
 /// Number of a session of the server, never used twice.
 using SessionId = std::uint64_t;
 
+/// Result of a Join: monostate if the rank has joined, else the reason.
+using JoinResult = std::variant<std::monostate, Refused, Failure>;
+
 /// The process of each rank, and whether it has joined, left or was lost.
 class RankTable {
  public:
@@ -31174,8 +31501,8 @@ class RankTable {
   const RankEntry& at(int rank) const { return entries_.at(static_cast<std::size_t>(rank)); }
 
   /// @returns monostate if the rank was admitted; Refused if only this process is wrong, as is every process after all
-  /// ranks have joined (another job's rank at this job's address); a Cause if world sizes or settings differ
-  std::variant<std::monostate, Refused, Cause> admit(SessionId session, const Join& join) {
+  /// ranks have joined (another job's rank at this job's address); a Failure if world sizes or settings differ
+  JoinResult admit(SessionId session, const Join& join) {
     const int rank = join.info.rank;
     if (join.world_size != world_size()) {
       const std::string text = format_text("rank {} on host {} says that the world has {} ranks, {} that it has {}",
@@ -31183,7 +31510,8 @@ class RankTable {
       if (complete()) {
         return Refused{text + ", and all of them have joined; give each job a port of its own (MASTER_PORT)"};
       }
-      return Cause{CauseKind::disagreement, rank, join.info.host, text + "; start all ranks with one world size"};
+      return Failure{
+          Cause{CauseKind::disagreement, rank, join.info.host, text + "; start all ranks with one world size"}};
     }
     if (rank < 0 || rank >= world_size()) {
       return Refused{
@@ -31206,10 +31534,10 @@ class RankTable {
       settings_ = join.info.settings;
       settings_from_ = format_text("rank {} on host {}", {rank, join.info.host});
     } else if (const auto difference = first_difference(join.info.settings, settings_)) {
-      return Cause{
-          CauseKind::disagreement, rank, join.info.host,
-          format_text("rank {} on host {} has {}, {} has {}; start all ranks with the same program and settings",
-                      {rank, join.info.host, difference->first, settings_from_, difference->second})};
+      return Failure{
+          Cause{CauseKind::disagreement, rank, join.info.host,
+                format_text("rank {} on host {} has {}, {} has {}; start all ranks with the same program and settings",
+                            {rank, join.info.host, difference->first, settings_from_, difference->second})}};
     }
     entry = RankEntry{RankState::joined, session, join.info, join.process};
     entry.info.settings.clear();  // equal on all ranks: 10,000 copies of one text
@@ -31348,6 +31676,31 @@ struct ServerOptions {
   Limits limits{};
 };
 
+/// The cause of failure if this process may open too few files; nothing if it may open enough. Checked before ranks
+/// join: ranks that find no free file would only time out.
+inline std::optional<Cause> too_few_files(const StoreJobOptions& job) {
+  constexpr std::size_t spare = 4;  // own session, one pending connection, files that are open briefly
+  const auto members = static_cast<std::size_t>(job.world_size);
+  const std::size_t needed = open_files() + members + job.further_files + spare;
+  const std::size_t limit = open_files_limit().value_or(needed);
+  if (needed <= limit) {
+    return std::nullopt;
+  }
+  return Cause{
+      CauseKind::exception,
+      -1,
+      {},
+      format_text("{} serves the store of {}{} and needs {} open files for that, but may open {}; raise the hard limit "
+                  "(ulimit -Hn {}, systemd's LimitNOFILE, docker's --ulimit nofile)",
+                  {job.owner, members, job.role == ClientRole::rank ? " ranks" : " launchers", needed, limit, needed})};
+}
+
+/// Pending connections that a server keeps open before they join: `wanted`, but at most half of the files that this
+/// process may open. The rest is for joined ranks.
+inline std::size_t pending_connection_limit(std::size_t wanted) noexcept {
+  return std::min(wanted, std::max(open_files_limit().value_or(2 * wanted) / 2, std::size_t{1}));
+}
+
 }  // namespace DTRAIN_NAMESPACE::rendezvous
 
 // ---- dtrain/rendezvous/server/job_members.hpp
@@ -31416,40 +31769,6 @@ class JobMembers {
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
 
-// ---- dtrain/rendezvous/server/open_file_limit.hpp
-
-/// @file
-/// Open-file limit: how many ranks and pending connections the store of a process may have.
-
-namespace DTRAIN_NAMESPACE::rendezvous {
-
-/// The cause of failure if this process may open too few files; nothing if it may open enough. Checked before ranks
-/// join: ranks that find no free file would only time out.
-inline std::optional<Cause> too_few_files(const StoreJobOptions& job) {
-  constexpr std::size_t spare = 4;  // own session, one pending connection, files that are open briefly
-  const auto members = static_cast<std::size_t>(job.world_size);
-  const std::size_t needed = open_files() + members + job.further_files + spare;
-  const std::size_t limit = open_files_limit().value_or(needed);
-  if (needed <= limit) {
-    return std::nullopt;
-  }
-  return Cause{
-      CauseKind::exception,
-      -1,
-      {},
-      format_text("{} serves the store of {}{} and needs {} open files for that, but may open {}; raise the hard limit "
-                  "(ulimit -Hn {}, systemd's LimitNOFILE, docker's --ulimit nofile)",
-                  {job.owner, members, job.role == ClientRole::rank ? " ranks" : " launchers", needed, limit, needed})};
-}
-
-/// Pending connections that a server keeps open before they join: `wanted`, but at most half of the files that this
-/// process may open. The rest is for joined ranks.
-inline std::size_t pending_connection_limit(std::size_t wanted) noexcept {
-  return std::min(wanted, std::max(open_files_limit().value_or(2 * wanted) / 2, std::size_t{1}));
-}
-
-}  // namespace DTRAIN_NAMESPACE::rendezvous
-
 // ---- dtrain/rendezvous/session/framed_connection.hpp
 
 /// @file
@@ -31513,83 +31832,115 @@ using HandshakeResult = std::variant<Accepted, Refused, Failure, HandshakeError>
 
 namespace detail {
 
-inline Error no_store_error(const std::string& doing) {
-  return Error(Errc::protocol,
-               doing + ": what listens there is no store of dtrain's; check MASTER_ADDR and MASTER_PORT");
-}
+/// Frames of the client's side of a handshake, without I/O. Lifetime: the arguments outlive it.
+class ClientHandshake {
+ public:
+  ClientHandshake(const StoreAddress& address, const HandshakeRequest& request, std::string_view doing)
+      : address_(address),
+        request_(request),
+        doing_(doing),
+        frame_(rendezvous::encode(
+            Hello{version_text, address.role, address.attempt, random_bytes<16>(), address.secret.has_value()})) {
+    transcript_.add(frame_);
+  }
 
-inline HandshakeError handshake_error(const net::FrameResult& frame, bool request_sent) {
-  return {frame.reason, frame.status == net::FrameStatus::timed_out, request_sent};
-}
+  /// The frame to send: the Hello, then the request.
+  const Frame& frame() const noexcept { return frame_; }
+  bool sends_hello() const noexcept { return sends_hello_; }
+
+  /// Takes the results of sending frame() and of reading the reply. @returns whether result() is final
+  bool finish_step(const net::IoResult& sent, const net::FrameResult& reply) {
+    if (!sent.ok()) {
+      result_ = HandshakeError{sent.reason(), sent.status == net::IoStatus::timed_out, !sends_hello_};
+      return true;
+    }
+    if (!reply.ok()) {
+      result_ = HandshakeError{reply.reason, reply.status == net::FrameStatus::timed_out, !sends_hello_};
+      return true;
+    }
+    std::optional<HandshakeReply> message = rendezvous::decode<HandshakeReply>(reply.payload);
+    if (Refused* refused = message ? std::get_if<Refused>(&*message) : nullptr) {
+      result_ = std::move(*refused);
+      return true;
+    }
+    if (sends_hello_) {
+      answer_challenge(message ? std::get_if<Challenge>(&*message) : nullptr, reply.payload);
+      return false;
+    }
+    if (Failure* failure = message ? std::get_if<Failure>(&*message) : nullptr) {
+      result_ = std::move(*failure);
+      return true;
+    }
+    const Accepted* accepted = message ? std::get_if<Accepted>(&*message) : nullptr;
+    if (accepted == nullptr) {
+      throw_no_store();
+    }
+    if (address_.secret && !transcript_.is_proved(ProofSide::store, *address_.secret, reply.payload)) {
+      throw_error(Errc::refused,
+                  "{}: what listens there does not know the job's secret; check MASTER_ADDR and MASTER_PORT", {doing_});
+    }
+    result_ = *accepted;
+    return true;
+  }
+
+  HandshakeResult& result() noexcept { return result_; }
+
+ private:
+  void answer_challenge(const Challenge* challenge, const Frame& frame) {
+    if (challenge == nullptr) {
+      throw_no_store();
+    }
+    if (address_.secret && !challenge->asks_secret) {
+      throw_error(Errc::refused,
+                  "{}: this process has the job's secret, and the store asks for none: it is another job's, or nobody "
+                  "gave it the secret; check MASTER_ADDR and MASTER_PORT, and DTRAIN_SECRET on rank 0",
+                  {doing_});
+    }
+    sends_hello_ = false;
+    transcript_.add(frame);
+    frame_ = std::visit([](auto& each) { return rendezvous::encode(each); }, request_);
+    if (address_.secret) {
+      transcript_.prove(ProofSide::rank, *address_.secret, frame_);
+    }
+    transcript_.add(frame_);
+  }
+
+  [[noreturn]] void throw_no_store() const {
+    throw_error(Errc::protocol, "{}: what listens there is no store of dtrain's; check MASTER_ADDR and MASTER_PORT",
+                {doing_});
+  }
+
+  const StoreAddress& address_;
+  const HandshakeRequest& request_;
+  std::string_view doing_;
+  Transcript transcript_;
+  Frame frame_;
+  bool sends_hello_ = true;
+  HandshakeResult result_;
+};
 
 }  // namespace detail
 
-/// Sends a Hello, receives the Challenge, sends `request` and receives the reply.
-/// @param request the function fills in its proof
+/// Sends a Hello, receives the Challenge, sends `request` and receives the reply. Lifetime: the arguments outlive it.
 /// @param doing begins the error sentences: "joining the job at a:1 as rank 2"
 /// @param deadline of the first reply
 /// @param reply_deadline of the reply to `request`, on which a store that received it may already act
 /// @throws Error (protocol) if the peer is no store of dtrain; Error (refused) if the store does not know the secret,
 /// or asks for none though this rank has one: it may be another job's store
 inline async::Task<HandshakeResult> handshake(FramedConnection& connection, const StoreAddress& address,
-                                              HandshakeRequest request, std::string doing, Deadline deadline,
-                                              Deadline reply_deadline) {
-  Transcript transcript;
-  const Frame hello =
-      encode(Hello{version_text, address.role, address.attempt, random_bytes<16>(), address.secret.has_value()});
-  transcript.add(hello);
-  const net::IoResult hello_sent = co_await connection.writer.write_frame(hello, deadline);
-  if (!hello_sent.ok()) {
-    co_return HandshakeError{hello_sent.reason(), hello_sent.status == net::IoStatus::timed_out};
+                                              const HandshakeRequest& request, std::string_view doing,
+                                              Deadline deadline, Deadline reply_deadline) {
+  detail::ClientHandshake client(address, request, doing);
+  for (bool is_over = false; !is_over;) {
+    const Deadline by = client.sends_hello() ? deadline : reply_deadline;
+    const net::IoResult sent = co_await connection.writer.write_frame(client.frame(), by);
+    net::FrameResult reply;
+    if (sent.ok()) {
+      reply = co_await connection.reader.read_frame(by);
+    }
+    is_over = client.finish_step(sent, reply);
   }
-  const net::FrameResult first = co_await connection.reader.read_frame(deadline);
-  if (!first.ok()) {
-    co_return detail::handshake_error(first, false);
-  }
-  std::optional<HandshakeReply> reply = decode<HandshakeReply>(first.payload);
-  if (reply && std::holds_alternative<Refused>(*reply)) {
-    co_return std::get<Refused>(*std::move(reply));
-  }
-  const Challenge* challenge = reply ? std::get_if<Challenge>(&*reply) : nullptr;
-  if (challenge == nullptr) {
-    throw detail::no_store_error(doing);
-  }
-  if (address.secret && !challenge->asks_secret) {
-    throw_error(Errc::refused,
-                "{}: this process has the job's secret, and the store asks for none: it is another job's, or nobody "
-                "gave it the secret; check MASTER_ADDR and MASTER_PORT, and DTRAIN_SECRET on rank 0",
-                {doing});
-  }
-  transcript.add(first.payload);
-  Frame frame = std::visit([](auto& each) { return encode(each); }, request);
-  if (address.secret) {
-    const Proof proof = transcript.proof_for(ProofSide::rank, *address.secret, frame);
-    std::copy(proof.begin(), proof.end(), frame.end() - static_cast<std::ptrdiff_t>(proof.size()));
-  }
-  transcript.add(frame);
-  const net::IoResult sent = co_await connection.writer.write_frame(frame, reply_deadline);
-  if (!sent.ok()) {
-    co_return HandshakeError{sent.reason(), sent.status == net::IoStatus::timed_out, true};
-  }
-  const net::FrameResult second = co_await connection.reader.read_frame(reply_deadline);
-  if (!second.ok()) {
-    co_return detail::handshake_error(second, true);
-  }
-  reply = decode<HandshakeReply>(second.payload);
-  if (!reply || std::holds_alternative<Challenge>(*reply)) {
-    throw detail::no_store_error(doing);
-  }
-  if (Refused* refused = std::get_if<Refused>(&*reply)) {
-    co_return std::move(*refused);
-  }
-  if (Failure* failure = std::get_if<Failure>(&*reply)) {
-    co_return std::move(*failure);
-  }
-  if (address.secret && !transcript.is_proved(ProofSide::store, *address.secret, second.payload)) {
-    throw_error(Errc::refused,
-                "{}: what listens there does not know the job's secret; check MASTER_ADDR and MASTER_PORT", {doing});
-  }
-  co_return std::get<Accepted>(*std::move(reply));
+  co_return std::move(client.result());
 }
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
@@ -31620,7 +31971,13 @@ class StoreConnector {
         join_(std::move(join)),
         failure_(&failure),
         doing_(std::move(doing)),
-        deadline_(deadline) {}
+        deadline_(deadline),
+        first_port_(address_.port) {
+    if (address_.ports > 1) {
+      backoff_.attempt_timeout = port_timeout;
+      backoff_.connects_once = true;
+    }
+  }
 
   /// @throws Error (refused) with the store's sentence, or if one side does not know the other's secret; the job's
   /// first cause; Error (timeout); Error (protocol) if the peer is no store; and the errors of connecting
@@ -31630,35 +31987,30 @@ class StoreConnector {
       co_await loop_->sleep_until(earlier(deadline_, Deadline::after(delay_of_rank)));
     }
     SlowNotice notice(*loop_, doing_, "nothing has answered there yet");
-    backoff_.on_failure = [&notice](const std::string& why) { notice.note(why); };
-    const std::uint16_t first = address_.port;
-    std::chrono::milliseconds delay = backoff_.first;
-    bool is_again = false;
-    for (std::uint16_t offset = 0;;) {
-      address_.port = static_cast<std::uint16_t>(first + offset);
+    backoff_.observer = &notice;
+    ConnectedStore connected;
+    for (;;) {
       has_sent_request_ = false;
-      ConnectedStore connected;
-      async::Task<bool> attempt = address_.ports == 1 ? try_once(connected) : try_port(connected);
-      const bool in = co_await std::move(attempt);
-      if (in) {
-        connected.address = address_;
-        co_return std::move(connected);
+      is_other_job_ = true;
+      try {
+        async::Task<net::Connection> connecting =
+            net::connect_with_backoff(*loop_, address_.host, address_.port, deadline_, backoff_);
+        net::Connection connection = co_await std::move(connecting);
+        connected.connection = std::make_unique<FramedConnection>(std::move(connection));
+        const HandshakeRequest request = make_join();
+        const HandshakeResult result =
+            co_await handshake(*connected.connection, address_, request, doing_, earlier_of_several(port_timeout),
+                               earlier_of_several(reply_timeout));
+        if (take(result, connected)) {
+          co_return std::move(connected);
+        }
+      } catch (const Error& error) {
+        keep_error(error);
       }
-      if (Deadline::Clock::now() + delay >= deadline_.instant()) {
-        throw timed_out((other_store_refusal_.empty() ? last_error_ : other_store_refusal_) +
-                        "; check that MASTER_ADDR and MASTER_PORT are those of this job's store");
-      }
-      notice.note(other_store_refusal_.empty() ? last_error_ : other_store_refusal_);
-      is_again = has_sent_request_ && !is_again;
-      if (is_again) {  // a store that took the Join waits for this rank within the reconnect window
-        co_await loop_->sleep_for(backoff_.first);
-        continue;
-      }
-      offset = static_cast<std::uint16_t>((offset + 1) % address_.ports);
-      if (offset == 0) {
-        co_await loop_->sleep_for(delay);
-        delay = std::min(2 * delay, backoff_.longest);
-      }
+      connected.connection.reset();
+      const std::chrono::milliseconds delay = choose_next_try();
+      notice.note(reason());
+      co_await loop_->sleep_for(delay);
     }
   }
 
@@ -31677,41 +32029,17 @@ class StoreConnector {
     return std::chrono::microseconds(60) * (std::clamp(rank, at_once, longest) - at_once);
   }
 
-  Error timed_out(const std::string& what) const {
-    return Error(Errc::timeout, format_text("{}: the deadline passed; {}", {doing_, what}));
+  Deadline earlier_of_several(std::chrono::milliseconds timeout) const {
+    return address_.ports == 1 ? deadline_ : earlier(deadline_, Deadline::after(timeout));
   }
 
-  async::Task<bool> try_port(ConnectedStore& connected) {
-    bool in = false;
-    try {
-      in = co_await try_once(connected);
-    } catch (const JobFailed&) {
-      throw;
-    } catch (const Error& error) {
-      const bool is_address = net::SocketAddress::from_numeric(address_.host, address_.port).has_value();
-      const bool is_final = !is_other_job_ || (!is_address && !net::invalid_name_reason(address_.host).empty());
-      if (failure_->failed() || (error.code() == make_error_code(Errc::refused) && is_final)) {
-        throw;
-      }
-      last_error_ = error.what();
-      if (error.code() == make_error_code(Errc::refused)) {
-        other_store_refusal_ = last_error_;
-      }
-    }
-    co_return in;
+  /// Why the last tries failed. The refusal by another job's store explains more than what follows it.
+  const std::string& reason() const noexcept {
+    return other_store_refusal_.empty() ? last_error_ : other_store_refusal_;
   }
 
-  /// Connects and performs the handshake. @returns false, with `last_error_` set, if another try may succeed
-  async::Task<bool> try_once(ConnectedStore& connected) {
-    is_other_job_ = true;
-    net::Connection connection = co_await connect();
-    connected.connection = std::make_unique<FramedConnection>(std::move(connection));
-    HandshakeRequest request = make_join();
-    const bool is_only = address_.ports == 1;
-    const Deadline deadline = is_only ? deadline_ : earlier(deadline_, Deadline::after(port_timeout));
-    const Deadline reply_deadline = is_only ? deadline_ : earlier(deadline_, Deadline::after(reply_timeout));
-    HandshakeResult result =
-        co_await handshake(*connected.connection, address_, std::move(request), doing_, deadline, reply_deadline);
+  /// @returns whether the store has accepted this rank; false, with `last_error_` set, if another try may succeed
+  bool take(const HandshakeResult& result, ConnectedStore& connected) {
     if (const Refused* refused = std::get_if<Refused>(&result)) {
       is_other_job_ = refused->other_job;
       throw Error(Errc::refused, format_text("{} was refused: {}", {doing_, refused->sentence}))
@@ -31723,35 +32051,47 @@ class StoreConnector {
     }
     const HandshakeError* error = std::get_if<HandshakeError>(&result);
     if (error != nullptr && error->timed_out) {
-      throw timed_out("the store took the connection but does not answer");
+      throw_error(Errc::timeout, "{}: the deadline passed; the store took the connection but does not answer",
+                  {doing_});
     }
     if (error != nullptr) {
       has_sent_request_ = error->request_sent;
       last_error_ = format_text("what listens there closed the connection without an answer ({})", {error->reason});
-      co_return false;
+      return false;
     }
     connected.accepted = std::get<Accepted>(result);
-    co_return true;
+    connected.address = address_;
+    return true;
   }
 
-  /// Tries a single port until it answers, and each of several ports once.
-  async::Task<net::Connection> connect() {
-    if (address_.ports == 1) {
-      async::Task<net::Connection> patient =
-          net::connect_with_backoff(*loop_, address_.host, address_.port, deadline_, backoff_);
-      net::Connection connection = co_await std::move(patient);
-      co_return std::move(connection);
+  /// Throws the error in handling again, unless another of several ports may have this job's store.
+  void keep_error(const Error& error) {
+    const bool is_address = net::SocketAddress::from_numeric(address_.host, address_.port).has_value();
+    const bool is_final = !is_other_job_ || (!is_address && !net::invalid_name_reason(address_.host).empty());
+    const bool was_refused = error.code() == make_error_code(Errc::refused);
+    if (address_.ports == 1 || failure_->failed() || (was_refused && is_final)) {
+      throw;
     }
-    async::Task<std::vector<net::SocketAddress>> lookup =
-        net::resolve_with_backoff(*loop_, address_.host, address_.port, deadline_, backoff_);
-    std::vector<net::SocketAddress> endpoints = co_await std::move(lookup);
-    async::Task<net::ConnectResult> attempt =
-        net::connect_to_any(*loop_, std::move(endpoints), deadline_, port_timeout);
-    net::ConnectResult result = co_await std::move(attempt);
-    if (!result.connection) {
-      throw posix_error(result.error, "connecting to " + address_.text());
+    last_error_ = error.what();
+    if (was_refused) {
+      other_store_refusal_ = last_error_;
     }
-    co_return *std::move(result.connection);
+  }
+
+  /// @returns how long to wait before the next try @throws Error (timeout) if it is too late for one
+  std::chrono::milliseconds choose_next_try() {
+    if (Deadline::Clock::now() + delay_ >= deadline_.instant()) {
+      throw_error(Errc::timeout,
+                  "{}: the deadline passed; {}; check that MASTER_ADDR and MASTER_PORT are those of this job's store",
+                  {doing_, reason()});
+    }
+    is_again_ = has_sent_request_ && !is_again_;
+    if (is_again_) {  // a store that took the Join waits for this rank within the reconnect window
+      return backoff_.first;
+    }
+    offset_ = static_cast<std::uint16_t>((offset_ + 1) % address_.ports);
+    address_.port = static_cast<std::uint16_t>(first_port_ + offset_);
+    return offset_ != 0 ? std::chrono::milliseconds(0) : std::exchange(delay_, std::min(2 * delay_, backoff_.longest));
   }
 
   /// Its timeout is a tenth shorter than this rank's, at most 1 s, so that the store can still send the missing ranks.
@@ -31770,11 +32110,15 @@ class StoreConnector {
   FailureLatch* failure_;
   std::string doing_;
   Deadline deadline_;
+  std::uint16_t first_port_;
+  std::uint16_t offset_ = 0;  ///< of the port that is tried
   std::string last_error_;
-  std::string other_store_refusal_;  ///< of another job's store: explains more than last_error_
+  std::string other_store_refusal_;
   net::Backoff backoff_;
-  bool has_sent_request_ = false;  ///< the last try ended after it had sent its Join
-  bool is_other_job_ = true;       ///< the last port is not known to be of this job's store
+  std::chrono::milliseconds delay_ = backoff_.first;  ///< after all ports were tried
+  bool is_again_ = false;                             ///< the port is tried a second time
+  bool has_sent_request_ = false;                     ///< the last try ended after it had sent its Join
+  bool is_other_job_ = true;                          ///< the last port is not known to be of this job's store
 };
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
@@ -31782,7 +32126,7 @@ class StoreConnector {
 // ---- dtrain/rendezvous/server/listen.hpp
 
 /// @file
-/// Listening addresses of a store, from DTRAIN_INTERFACE or the master address.
+/// Listeners of a store: their addresses, from DTRAIN_INTERFACE or the master address, and conflicts over a port.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -31866,6 +32210,77 @@ inline std::vector<net::SocketAddress> resolve_candidates(const std::string& hos
   return candidates;
 }
 
+/// The listeners by the rules of listen_for_ranks. @param resolved addresses of `host`; none if a setting names others
+inline std::vector<net::Listener> open_listeners(async::EventLoop& loop, const std::string& host, std::uint16_t port,
+                                                 const std::vector<net::SocketAddress>& resolved,
+                                                 const ListenOptions& options) {
+  std::vector<net::Listener> listeners;
+  const std::string source =
+      options.interface ? "DTRAIN_INTERFACE=" + *options.interface : "the master address " + host;
+  const auto listen = [&](const net::SocketAddress& address) {
+    const net::SocketAddress endpoint = address.with_port(port);
+    require_secret_for_any(endpoint, source, options.has_secret);
+    std::optional<net::Listener> listener = try_listen(loop, host, endpoint);
+    if (listener) {
+      listeners.push_back(*std::move(listener));
+    }
+    return !listeners.empty();
+  };
+  if (options.interface) {
+    for (const net::SocketAddress& each : named_addresses(*options.interface, port)) {
+      if (listen(each)) {
+        return listeners;
+      }
+    }
+    throw_error(Errc::usage, "{} is no address of this machine", {source});
+  }
+  const bool loopback = net::is_loopback_host(host);
+  for (const net::SocketAddress& each : resolved) {
+    if ((loopback || !each.is_loopback()) && listen(each)) {
+      return listeners;
+    }
+  }
+  if (options.has_secret) {
+    listeners.push_back(net::Listener::bind_any(loop, port));
+  } else {
+    for (const net::SocketAddress& each : resolve_candidates(host, resolved, net::address_of_default_route())) {
+      listen(each);
+    }
+  }
+  if (listeners.empty()) {
+    throw_error(
+        Errc::usage,
+        "the job's store is to listen at {}, which is no address of this machine; set MASTER_ADDR to one that is",
+        {host});
+  }
+  return listeners;
+}
+
+/// open_listeners at the first free one of `ports` ports from `port` on.
+inline std::vector<net::Listener> open_listeners_at_free_port(async::EventLoop& loop, const std::string& host,
+                                                              std::uint16_t port, std::uint16_t ports,
+                                                              const std::vector<net::SocketAddress>& resolved,
+                                                              const ListenOptions& options) {
+  for (std::uint16_t offset = 0;; ++offset) {
+    try {
+      return open_listeners(loop, host, static_cast<std::uint16_t>(port + offset), resolved, options);
+    } catch (const Error& error) {
+      if (error.code().value() != EADDRINUSE || offset + 1 >= ports) {
+        throw;
+      }
+    }
+  }
+}
+
+/// The sentence of a dtrain store that holds a port; empty if it gave none.
+inline std::string answer_of_holder(const HandshakeResult& result) {
+  if (const Refused* refused = std::get_if<Refused>(&result)) {
+    return refused->sentence;
+  }
+  const Failure* failure = std::get_if<Failure>(&result);
+  return failure != nullptr ? failure->cause.sentence() : std::string();
+}
+
 }  // namespace detail
 
 /// Listens for the ranks of a job. The first rule that applies decides; every address (0.0.0.0, ::) requires a secret:
@@ -31874,53 +32289,23 @@ inline std::vector<net::SocketAddress> resolve_candidates(const std::string& hos
 /// - `host` resolves to addresses of this machine that are not loopback: the first of them.
 /// - The job has a secret: every address.
 /// - Else: the address of the default route, and the loopback addresses to which `host` resolves here.
+/// @param ports number of ports, from `port` on; the first free one is taken
 /// @throws Error (posix): "port 29500 on host-a is in use ..."; Error (refused) if `host` does not resolve by the
 /// deadline; Error (usage) if it needed every address without a secret, or DTRAIN_INTERFACE is not this machine's
 inline async::Task<std::vector<net::Listener>> listen_for_ranks(async::EventLoop& loop, std::string host,
                                                                 std::uint16_t port, Deadline deadline,
-                                                                ListenOptions options) {
-  std::vector<net::Listener> listeners;
-  const std::string source =
-      options.interface ? "DTRAIN_INTERFACE=" + *options.interface : "the master address " + host;
-  const auto listen = [&](const net::SocketAddress& endpoint) {
-    detail::require_secret_for_any(endpoint, source, options.has_secret);
-    std::optional<net::Listener> listener = detail::try_listen(loop, host, endpoint);
-    if (listener) {
-      listeners.push_back(*std::move(listener));
-    }
-    return !listeners.empty();
-  };
-  if (options.interface) {
-    const std::vector<net::SocketAddress> interface_addresses = detail::named_addresses(*options.interface, port);
-    if (!std::any_of(interface_addresses.begin(), interface_addresses.end(), listen)) {
-      throw_error(Errc::usage, "{} is no address of this machine", {source});
-    }
-    co_return std::move(listeners);
+                                                                ListenOptions options, std::uint16_t ports = 1) {
+  std::vector<net::SocketAddress> resolved;
+  if (!options.interface) {
+    SlowNotice notice(loop, format_text("opening the job's store at {}:{}", {host, port}),
+                      "the name service has not answered");
+    net::Backoff backoff;
+    backoff.observer = &notice;
+    async::Task<std::vector<net::SocketAddress>> lookup =
+        net::resolve_with_backoff(loop, host, port, deadline, backoff);
+    resolved = co_await std::move(lookup);
   }
-  SlowNotice notice(loop, format_text("opening the job's store at {}:{}", {host, port}),
-                    "the name service has not answered");
-  net::Backoff backoff;
-  backoff.on_failure = [&notice](const std::string& why) { notice.note(why); };
-  async::Task<std::vector<net::SocketAddress>> lookup = net::resolve_with_backoff(loop, host, port, deadline, backoff);
-  const std::vector<net::SocketAddress> resolved = co_await std::move(lookup);
-  const bool loopback = net::is_loopback_host(host);
-  const bool found = std::any_of(resolved.begin(), resolved.end(), [&](const net::SocketAddress& endpoint) {
-    return (loopback || !endpoint.is_loopback()) && listen(endpoint);
-  });
-  if (!found && options.has_secret) {
-    listeners.push_back(net::Listener::bind_any(loop, port));
-  } else if (!found) {
-    const std::vector<net::SocketAddress> candidates =
-        detail::resolve_candidates(host, resolved, net::address_of_default_route());
-    std::for_each(candidates.begin(), candidates.end(), listen);
-  }
-  if (listeners.empty()) {
-    throw_error(
-        Errc::usage,
-        "the job's store is to listen at {}, which is no address of this machine; set MASTER_ADDR to one that is",
-        {host});
-  }
-  co_return std::move(listeners);
+  co_return detail::open_listeners_at_free_port(loop, host, port, ports, resolved, options);
 }
 
 /// Where rank 0 listens, beside the address that the ranks were given, for the error of a join timeout. The two differ
@@ -31943,70 +32328,19 @@ inline std::string listens_at(const std::vector<net::Listener>& listeners, const
                      {places, master_host, is_elsewhere ? ", which is no address of its host" : ""});
 }
 
-/// listen_for_ranks at the first free port of those at which `address` may be.
-inline async::Task<std::vector<net::Listener>> listen_on_any(async::EventLoop& loop, StoreAddress address,
-                                                             Deadline deadline, ListenOptions options) {
-  for (std::uint16_t offset = 0;; ++offset) {
-    const auto port = static_cast<std::uint16_t>(address.port + offset);
-    try {
-      std::vector<net::Listener> listeners = co_await listen_for_ranks(loop, address.host, port, deadline, options);
-      co_return std::move(listeners);
-    } catch (const Error& error) {
-      if (error.code().value() != EADDRINUSE || offset + 1 >= address.ports) {
-        throw;
-      }
-    }
-  }
-}
-
-}  // namespace DTRAIN_NAMESPACE::rendezvous
-
-// ---- dtrain/rendezvous/server/port_conflict.hpp
-
-/// @file
-/// Port conflict: listens for ranks, or asks the dtrain store that holds the port about its job.
-
-namespace DTRAIN_NAMESPACE::rendezvous {
-
-namespace detail {
-
-/// Sends a Join to the dtrain store at `address`, as the process that wanted to open one there. If nothing
-/// distinguishes the two jobs, the store's job fails (JobState::claim).
-/// @returns the store's answer; empty if no dtrain store answers by the deadline
-inline async::Task<std::string> query_port_holder(async::EventLoop& loop, StoreAddress address, Join join,
-                                                  Deadline deadline) {
-  std::string answer;
-  try {
-    async::Task<net::Connection> connecting = net::connect_with_backoff(loop, address.host, address.port, deadline);
-    net::Connection connection = co_await std::move(connecting);
-    FramedConnection framed(std::move(connection));
-    join.process = ::getpid();
-    HandshakeRequest message = std::move(join);
-    const HandshakeResult result =
-        co_await handshake(framed, address, std::move(message), "asking", deadline, deadline);
-    if (const Refused* refused = std::get_if<Refused>(&result)) {
-      answer = refused->sentence;
-    } else if (const Failure* failure = std::get_if<Failure>(&result)) {
-      answer = failure->cause.sentence();
-    }
-  } catch (const Error&) {  // another program, or a store with another secret
-  }
-  co_return answer;
-}
-
-}  // namespace detail
-
-/// As listen_on_any. If a dtrain store holds the port, this process sends it a Join. Its answer ends the error
-/// sentence.
+/// As listen_for_ranks, for a rank. If a dtrain store holds the port, this process sends it a Join, as the process that
+/// wanted to open one there. Its answer ends the error sentence. If nothing distinguishes the two jobs, the store's job
+/// fails (JobState::claim).
 /// @param join that of this process
-/// @throws as listen_on_any
 inline async::Task<std::vector<net::Listener>> listen_or_query_holder(async::EventLoop& loop, StoreAddress address,
                                                                       ListenOptions options, Join join,
                                                                       Deadline deadline) {
   constexpr std::chrono::milliseconds reply_timeout{1500};
   std::optional<Error> taken;
   try {
-    std::vector<net::Listener> listeners = co_await listen_on_any(loop, address, deadline, options);
+    async::Task<std::vector<net::Listener>> listening =
+        listen_for_ranks(loop, address.host, address.port, deadline, options, address.ports);
+    std::vector<net::Listener> listeners = co_await std::move(listening);
     co_return std::move(listeners);
   } catch (const Error& error) {
     if (error.code().value() != EADDRINUSE) {
@@ -32017,7 +32351,17 @@ inline async::Task<std::vector<net::Listener>> listen_or_query_holder(async::Eve
   const std::string own = options.interface ? net::local_address_named(*options.interface) : std::string();
   address.host = own.empty() ? address.host : own;
   const Deadline soon = earlier(deadline, Deadline::after(reply_timeout));
-  const std::string answer = co_await detail::query_port_holder(loop, address, std::move(join), soon);
+  join.process = ::getpid();
+  const HandshakeRequest request = std::move(join);
+  HandshakeResult result;
+  try {
+    async::Task<net::Connection> connecting = net::connect_with_backoff(loop, address.host, address.port, soon);
+    net::Connection connection = co_await std::move(connecting);
+    FramedConnection framed(std::move(connection));
+    result = co_await handshake(framed, address, request, "asking", soon, soon);
+  } catch (const Error&) {  // another program, or a store with another secret
+  }
+  const std::string answer = detail::answer_of_holder(result);
   if (answer.empty()) {
     throw *taken;
   }
@@ -32210,7 +32554,8 @@ class ResumableSession : public std::enable_shared_from_this<ResumableSession> {
   }
 
   void acknowledge() {
-    if (connection_ && connection_->writer.queue(encode(Heartbeat{received_}, heartbeat_))) {
+    Heartbeat message{received_};
+    if (connection_ && connection_->writer.queue(encode(message, heartbeat_))) {
       unacknowledged_bytes_ = 0;
       last_heartbeat_ = Deadline::Clock::now();
       to_write_.set();
@@ -32410,6 +32755,7 @@ class ClientSession : public SessionHandler {
   ClientSession(async::EventLoop& loop, ConnectedStore store)
       : loop_(loop),
         address_(std::move(store.address)),
+        local_(store.connection->tcp.local()),
         peer_(store.connection->tcp.peer()),
         accepted_(store.accepted),
         session_(std::make_shared<ResumableSession>(loop, SessionOptions{}, *this)) {
@@ -32434,6 +32780,7 @@ class ClientSession : public SessionHandler {
 
   async::EventLoop& loop() const noexcept { return loop_; }
   const StoreAddress& address() const noexcept { return address_; }
+  const net::SocketAddress& local() const noexcept { return local_; }
   ResumableSession& session() const noexcept { return *session_; }
 
  private:
@@ -32477,63 +32824,67 @@ class ClientSession : public SessionHandler {
   /// resolving the name may take longer than the window; look_up_store() adds others. @param how the connection broke
   async::Task<void> resume(std::string how) {
     const Deadline deadline = Deadline::after(std::chrono::milliseconds(accepted_.reconnect_window_ms));
-    std::string reason;
-    bool done = false;
+    const HandshakeRequest request = Resume{accepted_.token, session_->received(), {}};
+    bool is_over = false;
     endpoints_.assign(1, peer_);
     connect_timeout_ = first_connect_timeout;
     last_error_.clear();
     try {
-      while (!done && reason.empty() && !deadline.passed()) {
-        done = co_await resume_once(reason, deadline);
-        if (!done && reason.empty()) {
-          if (connect_timeout_ == first_connect_timeout) {
-            lookup_task_ = loop_.spawn(look_up_store(deadline), [](const std::exception_ptr&) {});
-          }
-          connect_timeout_ = std::min(2 * connect_timeout_, longest_connect_timeout);
-          std::rotate(endpoints_.begin(), endpoints_.begin() + 1, endpoints_.end());
+      while (!is_over && !deadline.passed()) {
+        async::Task<net::ConnectResult> attempt = net::connect_to_any(loop_, endpoints_, deadline, connect_timeout_);
+        net::ConnectResult connected = co_await std::move(attempt);
+        if (connected.connection) {
+          auto connection = std::make_unique<FramedConnection>(*std::move(connected.connection));
+          const HandshakeResult result =
+              co_await handshake(*connection, address_, request, "going on with the session", deadline, deadline);
+          is_over = finish_resume(result, std::move(connection));
+        } else {
+          last_error_ = posix_error(connected.error, "connecting to " + to_string(endpoints_.front())).what();
+        }
+        if (!is_over) {
+          prepare_next_attempt(deadline);
           co_await loop_.sleep_for(std::chrono::milliseconds(10));
         }
       }
     } catch (const std::exception& error) {
-      reason = error.what();
+      last_error_ = error.what();
     }
     lookup_task_.cancel();
-    if (!done) {
-      reason = reason.empty() ? last_error_ : reason;
-      lose(how + (reason.empty() ? "" : "; going on with the session failed: " + reason));
+    if (!session_->attached()) {
+      lose(how + (last_error_.empty() ? "" : "; going on with the session failed: " + last_error_));
     }
   }
 
-  /// @param reason set if another try cannot succeed
-  async::Task<bool> resume_once(std::string& reason, Deadline deadline) {
-    async::Task<net::ConnectResult> attempt = net::connect_to_any(loop_, endpoints_, deadline, connect_timeout_);
-    net::ConnectResult connected = co_await std::move(attempt);
-    if (!connected.connection) {
-      last_error_ = posix_error(connected.error, "connecting to " + to_string(endpoints_.front())).what();
-      co_return false;
+  void prepare_next_attempt(Deadline deadline) {
+    if (connect_timeout_ == first_connect_timeout) {
+      lookup_task_ = loop_.spawn(look_up_store(deadline), [](const std::exception_ptr&) {});
     }
-    auto connection = std::make_unique<FramedConnection>(*std::move(connected.connection));
-    const net::SocketAddress peer = connection->tcp.peer();
-    HandshakeRequest request = Resume{accepted_.token, session_->received(), {}};
-    HandshakeResult result =
-        co_await handshake(*connection, address_, std::move(request), "going on with the session", deadline, deadline);
+    connect_timeout_ = std::min(2 * connect_timeout_, longest_connect_timeout);
+    std::rotate(endpoints_.begin(), endpoints_.begin() + 1, endpoints_.end());
+  }
+
+  /// Attaches the connection if the store has accepted it; else sets `last_error_`.
+  /// @returns whether no other attempt is to follow
+  bool finish_resume(const HandshakeResult& result, std::unique_ptr<FramedConnection> connection) {
+    if (const HandshakeError* error = std::get_if<HandshakeError>(&result)) {
+      last_error_ = error->reason;
+      return false;
+    }
     if (const Refused* refused = std::get_if<Refused>(&result)) {
-      reason = refused->sentence;
+      last_error_ = refused->sentence;
     } else if (const Failure* failure = std::get_if<Failure>(&result)) {
-      reason = failure->cause.sentence();
+      last_error_ = failure->cause.sentence();
       on_failure(failure->cause);
+    } else {
+      const net::SocketAddress peer = connection->tcp.peer();
+      connection->watch(std::chrono::milliseconds(std::get<Accepted>(result).liveness_ms));
+      if (session_->attach(std::move(connection), std::get<Accepted>(result).received)) {
+        peer_ = peer;
+      } else {
+        last_error_ = "the store misses frames that it had acknowledged, or claims some that were never sent";
+      }
     }
-    const HandshakeError* error = std::get_if<HandshakeError>(&result);
-    last_error_ = error != nullptr ? error->reason : last_error_;
-    const Accepted* accepted = std::get_if<Accepted>(&result);
-    if (accepted == nullptr) {
-      co_return false;
-    }
-    connection->watch(std::chrono::milliseconds(accepted_.liveness_ms));
-    const bool attached = session_->attach(std::move(connection), accepted->received);
-    peer_ = attached ? peer : peer_;
-    reason = attached ? "" : "the store misses frames that it had acknowledged, or claims some that were never sent";
-    co_return attached;
+    return true;
   }
 
   /// Adds the addresses that the store's name resolves to now to `endpoints_`.
@@ -32549,7 +32900,8 @@ class ClientSession : public SessionHandler {
 
   async::EventLoop& loop_;
   StoreAddress address_;
-  net::SocketAddress peer_;  ///< store address of the session's last connection
+  net::SocketAddress local_;  ///< this rank's end of the session's first connection
+  net::SocketAddress peer_;   ///< store address of the session's last connection
   Accepted accepted_;
   std::shared_ptr<ResumableSession> session_;
   async::TaskHandle heartbeat_task_;
@@ -32598,24 +32950,13 @@ class StoreClient final : public std::enable_shared_from_this<StoreClient>, priv
                                           {address.text(), address.role == ClientRole::rank ? "rank " : "node ", rank});
     StoreConnector connector(loop, std::move(address), std::move(request), *failure, doing, deadline);
     ConnectedStore connected = co_await connector.connect_and_join();
-    const net::SocketAddress own_end = connected.connection->tcp.local().unmapped();
     auto shared = std::make_shared<StoreClient>(loop, std::move(connected), rank, std::move(failure));
     Owner client(shared.get(), EndSession{shared});
     const async::WakeReason ready = co_await client->welcomed_.wait(deadline);
     if (ready == async::WakeReason::timed_out) {  // the store's own timeout has passed, unless its machine stood still
       co_await client->welcomed_.wait(Deadline::after(response_grace));
     }
-    client->failure_->throw_if_failed(rank);
-    if (!client->membership_) {
-      throw_error(Errc::timeout, "{}: the deadline passed; the store did not say which ranks are missing", {doing});
-    }
-    Membership& membership = *client->membership_;
-    if (membership.rank != rank || membership.world_size != world_size) {
-      throw_error(Errc::protocol, "{}: the store answered for another rank", {doing});
-    }
-    if (!own_end.is_loopback()) {
-      membership.route_address = own_end.host();
-    }
+    client->require_welcome(doing, world_size);
     co_return std::move(client);
   }
 
@@ -32725,6 +33066,16 @@ class StoreClient final : public std::enable_shared_from_this<StoreClient>, priv
 
   bool open() const noexcept { return !end_sentence_; }
 
+  void require_welcome(const std::string& doing, int world_size) const {
+    failure_->throw_if_failed(rank_);
+    if (!membership_) {
+      throw_error(Errc::timeout, "{}: the deadline passed; the store did not say which ranks are missing", {doing});
+    }
+    if (membership_->rank != rank_ || membership_->world_size != world_size) {
+      throw_error(Errc::protocol, "{}: the store answered for another rank", {doing});
+    }
+  }
+
   /// Closes the connection; every wait ends with `sentence`. Without leave(), the job counts this rank as lost.
   void end(std::string sentence) noexcept {
     if (open()) {
@@ -32732,7 +33083,8 @@ class StoreClient final : public std::enable_shared_from_this<StoreClient>, priv
     }
     reporting_.cancel();
     close();
-    wake_all();
+    wake_requests();
+    left_.set();
   }
 
   void require_open(const std::string& doing) const {
@@ -32768,12 +33120,11 @@ class StoreClient final : public std::enable_shared_from_this<StoreClient>, priv
     throw Error(code, format_text("{}: {}", {doing, problem}), where).with_rank(rank_);
   }
 
-  void wake_all() noexcept {
+  void wake_requests() noexcept {
     for (const auto& [id, pending] : pending_) {
       pending->over.set();
     }
     welcomed_.set();
-    left_.set();
     failure_received_.set();
   }
 
@@ -32805,17 +33156,16 @@ class StoreClient final : public std::enable_shared_from_this<StoreClient>, priv
   }
   void on(Welcome& welcome) {
     membership_ = std::move(welcome.membership);
+    if (!local().is_loopback()) {
+      membership_->route_address = local().host();
+    }
     welcomed_.set();
   }
 
   /// The job has failed: every wait ends with its cause.
   void on_failure(const Cause& cause) override {
     failure_->set(cause);
-    for (const auto& [id, pending] : pending_) {
-      pending->over.set();
-    }
-    welcomed_.set();
-    failure_received_.set();
+    wake_requests();
   }
 
   /// The store is lost: the job has failed, unless this rank is leaving or knows another cause.
@@ -32825,7 +33175,8 @@ class StoreClient final : public std::enable_shared_from_this<StoreClient>, priv
                                      {address().text(), how});
       on_failure(Cause{CauseKind::lost, -1, {}, std::move(text)});
     }
-    wake_all();
+    wake_requests();
+    left_.set();
   }
 
   int rank_;
@@ -33412,13 +33763,13 @@ class KeyValueMap {
 
   const std::string* find(const std::string& key) const {
     const auto found = values_.find(key);
-    return found == values_.end() ? nullptr : found->second.get();
+    return found == values_.end() ? nullptr : found->second.text.get();
   }
 
   /// The value, shared with responses that outlive it here; null if the key does not exist.
   SharedValue shared(const std::string& key) const {
     const auto found = values_.find(key);
-    return found == values_.end() ? nullptr : found->second;
+    return found == values_.end() ? nullptr : found->second.text;
   }
 
   /// Sets or replaces a value, and releases the waits for the key.
@@ -33488,7 +33839,7 @@ class KeyValueMap {
     }
     Count count{static_cast<std::int64_t>(length), refuse(0, 0, text.size())};
     if (!count.refusal) {
-      std::shared_ptr<std::string>& value = values_.at(key);
+      std::shared_ptr<std::string>& value = values_.at(key).text;
       if (value.use_count() > 1) {  // responses share the old value
         value = std::make_shared<std::string>(*value);
       }
@@ -33504,16 +33855,16 @@ class KeyValueMap {
     if (found == values_.end()) {
       return false;
     }
-    bytes_ -= key.size() + found->second->size();
+    bytes_ -= key.size() + found->second.text->size();
     values_.erase(found);
-    taken_.erase(key);
     waits_.on_erased(key);
     return true;
   }
 
   /// Counts an answered take; the `readers`-th erases the key. No effect if the key is gone.
   void take(const std::string& key, std::int64_t readers) {
-    if (values_.contains(key) && ++taken_[key] >= readers) {
+    const auto found = values_.find(key);
+    if (found != values_.end() && ++found->second.takes >= readers) {
       erase(key);
     }
   }
@@ -33540,7 +33891,11 @@ class KeyValueMap {
   std::size_t bytes() const noexcept { return bytes_; }
 
  private:
-  using Values = std::unordered_map<std::string, std::shared_ptr<std::string>>;
+  struct Value {
+    std::shared_ptr<std::string> text;
+    std::int64_t takes = 0;  ///< number of takes since it was set
+  };
+  using Values = std::unordered_map<std::string, Value>;
 
   /// For KeyWaiters.
   struct Exists {
@@ -33563,9 +33918,8 @@ class KeyValueMap {
   void store(const std::string& key, std::string value, std::vector<Released>& released) {
     auto shared = std::make_shared<std::string>(std::move(value));
     const auto [place, is_new] = values_.try_emplace(key);
-    bytes_ += shared->size() + (is_new ? key.size() : 0) - (is_new ? 0 : place->second->size());
-    place->second = std::move(shared);
-    taken_.erase(key);
+    bytes_ += shared->size() + (is_new ? key.size() : 0) - (is_new ? 0 : place->second.text->size());
+    place->second = Value{std::move(shared), 0};
     if (is_new) {
       waits_.on_added(key, released);
     }
@@ -33574,7 +33928,6 @@ class KeyValueMap {
   Limits limits_;
   std::size_t bytes_ = 0;
   Values values_;
-  std::unordered_map<std::string, std::int64_t> taken_;  ///< number of takes so far, of keys that are still to be taken
   KeyWaiters waits_;
 };
 
@@ -33587,8 +33940,7 @@ class KeyValueMap {
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-/// Every request gets one response, unless its session ends first. Threads: the store server's.
-/// Its Limits bound it.
+/// Every request gets one response, unless its session ends first. Threads: the store server's. Its Limits bound it.
 class RequestHandler {
  public:
   /// @param sink sends the responses; outlives the handler
@@ -33596,14 +33948,13 @@ class RequestHandler {
       : limits_(limits), world_size_(world_size), sink_(sink), keys_(limits), barriers_(world_size) {}
   RequestHandler(const RequestHandler&) = delete;
   RequestHandler& operator=(const RequestHandler&) = delete;
-  ~RequestHandler() = default;
 
   using Instant = KeyWaiters::Instant;
 
   const KeyValueMap& keys() const noexcept { return keys_; }
 
   /// Registers the session of a rank.
-  void open(SessionId session, int rank) { clients_.emplace(session, ClientRequests{rank, {}}); }
+  void open(SessionId session, int rank) { clients_.emplace(session, ClientRequests{rank, {}, 0}); }
 
   /// Removes a session and its pending requests.
   void close(SessionId session) {
@@ -33612,9 +33963,16 @@ class RequestHandler {
     clients_.erase(session);
   }
 
-  /// Ends every request without a response: the job has failed, and its ranks were notified.
-  void fail() {
+  /// Rank of an open session.
+  std::optional<int> rank_of(SessionId session) const {
+    const auto found = clients_.find(session);
+    return found == clients_.end() ? std::nullopt : std::optional(found->second.rank);
+  }
+
+  /// Notifies every rank that the job has failed, and ends every request without a response.
+  void fail(const Cause& cause) {
     for (auto& [session, client] : clients_) {
+      sink_.send(session, Failure{cause});
       keys_.forget(session);
       client.pending.clear();
     }
@@ -33666,6 +34024,7 @@ class RequestHandler {
   struct ClientRequests {
     int rank = 0;
     std::set<std::uint64_t> pending;  ///< requests without a response
+    std::size_t released_bytes = 0;   ///< of the responses that the present change releases
   };
 
   static std::string sentence(const KeyWaiters::Cancelled& wait, Instant now) {
@@ -33707,6 +34066,7 @@ class RequestHandler {
   void answer(RequestKey id, const KeyValueMap::Refusal& refusal, std::int64_t number = 0) {
     answer(id, refusal ? Status::refused : Status::ok, refusal.value_or(""), refusal ? 0 : number);
   }
+  void answer(RequestKey id, const KeyValueMap::Count& count) { answer(id, count.refusal, count.value); }
 
   void serve(RequestKey id, int rank, Request& request, Instant now) {
     std::vector<KeyWaiters::Released> released;
@@ -33714,8 +34074,8 @@ class RequestHandler {
     switch (request.kind) {
       case RequestKind::set: answer(id, keys_.set(key, std::move(request.value), released)); break;
       case RequestKind::set_many: answer(id, keys_.set_many(request.keys, std::move(request.values), released)); break;
-      case RequestKind::add: count(id, keys_.add(key, request.number, released)); break;
-      case RequestKind::append: count(id, keys_.append(key, request.value, released)); break;
+      case RequestKind::add: answer(id, keys_.add(key, request.number, released)); break;
+      case RequestKind::append: answer(id, keys_.append(key, request.value, released)); break;
       case RequestKind::compare_set: compare_set(id, request, released); break;
       case RequestKind::erase: answer(id, keys_.erase(key) ? Status::ok : Status::missing); break;
       case RequestKind::try_get: {
@@ -33723,16 +34083,11 @@ class RequestHandler {
         answer(ValueResponse{id.request, value ? Status::ok : Status::missing, value}, id.session);
         break;
       }
-      case RequestKind::get:
-      case RequestKind::wait:
-      case RequestKind::get_many:
-      case RequestKind::take: wait(id, request, now); break;
       case RequestKind::barrier: arrive(id, rank, request, now); break;
+      default: wait(id, request, now); break;  // get, take, get_many, wait
     }
     release(released);
   }
-
-  void count(RequestKey id, const KeyValueMap::Count& count) { answer(id, count.refusal, count.value); }
 
   void compare_set(RequestKey id, Request& request, std::vector<KeyWaiters::Released>& released) {
     const std::string& key = request.keys.front();
@@ -33771,15 +34126,13 @@ class RequestHandler {
     } else if (wait.kind == RequestKind::get_many) {
       std::size_t bytes = 0;
       for (const std::string& key : wait.keys) {
-        bytes += keys_.find(key)->size();
+        response.values.push_back(keys_.shared(key));
+        bytes += response.values.back()->size();
       }
       if (bytes > max_batch_bytes) {
         return refusal(wait.id, format_text("the values of these {} keys have {} bytes; at most {} are given at once; "
                                             "ask for fewer keys",
                                             {wait.keys.size(), bytes, max_batch_bytes}));
-      }
-      for (const std::string& key : wait.keys) {
-        response.values.push_back(keys_.shared(key));
       }
     }
     return response;
@@ -33793,10 +34146,9 @@ class RequestHandler {
 
   /// Answers all waits that a change released; refuses those of a session once they exceed half of outgoing_bytes.
   void release(const std::vector<KeyWaiters::Released>& released) {
-    std::map<SessionId, std::size_t> bytes;
     for (const KeyWaiters::Released& each : released) {
       ValueResponse response = found(each);
-      std::size_t& sum = bytes[each.id.session];
+      std::size_t& sum = clients_.at(each.id.session).released_bytes;
       sum += response.text ? response.text->size() : 0;
       for (const SharedValue& value : response.values) {
         sum += value->size();
@@ -33812,6 +34164,7 @@ class RequestHandler {
     }
     for (const KeyWaiters::Released& each : released) {  // after all responses that need the key
       count_take(each);
+      clients_.at(each.id.session).released_bytes = 0;
     }
   }
 
@@ -33894,10 +34247,7 @@ class JobState {
   /// Whether no rank is left to serve: all ranks joined (or the job failed), and all have left or were lost.
   bool over() const noexcept { return (formed_ || cause_) && rank_table_.present() == 0; }
 
-  bool has_joined(SessionId session) const { return ranks_.contains(session); }
-
-  /// Result of a Join: monostate if the session has joined, else the reason.
-  using JoinResult = std::variant<std::monostate, Refused, Failure>;
+  bool has_joined(SessionId session) const { return request_handler_.rank_of(session).has_value(); }
 
   /// Handles the Join of a process that has proved the secret. @pre the session is new
   JoinResult join(SessionId session, const Join& join) {
@@ -33909,16 +34259,15 @@ class JobState {
     if (cause_) {
       return Failure{*cause_};
     }
-    auto result = claim(session, join);
+    JoinResult result = claim(session, join);
     if (const Refused* refused = std::get_if<Refused>(&result)) {
       record_refusal(refused->sentence);
-      return *refused;
+      return result;
     }
-    if (const Cause* cause = std::get_if<Cause>(&result)) {
-      post(*cause);
-      return Failure{*cause};
+    if (const Failure* failure = std::get_if<Failure>(&result)) {
+      post(failure->cause);
+      return result;
     }
-    ranks_.emplace(session, join.info.rank);
     request_handler_.open(session, join.info.rank);
     members_.add(join);
     if (compared.relation == JobComparison::Relation::doubtful && !std::exchange(has_warned_, true)) {
@@ -33928,7 +34277,7 @@ class JobState {
     if (rank_table_.complete()) {
       form();
     }
-    return std::monostate{};
+    return result;
   }
 
   /// Keeps the sentence of a refusal for the error of a join timeout: the refused process may be the missing rank.
@@ -33941,14 +34290,13 @@ class JobState {
 
   /// Removes a session that has ended. @returns the loss, for post(), if its rank had joined and not left
   std::optional<Cause> session_ended(SessionId session, const std::string& how) {
-    const auto found = ranks_.find(session);
-    if (found == ranks_.end()) {
+    const std::optional<int> rank = request_handler_.rank_of(session);
+    if (!rank) {
       return std::nullopt;
     }
-    const int rank = found->second;
     const std::string doing = formed_ ? request_handler_.doing(session) : "while the ranks were joining";
-    const Cause cause{CauseKind::lost, rank, rank_table_.at(rank).info.host, format_text("{} {}", {how, doing})};
-    remove(session, RankTable::RankState::lost);
+    Cause cause{CauseKind::lost, *rank, rank_table_.at(*rank).info.host, format_text("{} {}", {how, doing})};
+    remove(session, *rank, RankTable::RankState::lost);
     return cause;
   }
 
@@ -33959,10 +34307,7 @@ class JobState {
     }
     cause_ = cause;
     sink_.on_failure(cause);
-    for (const auto& [session, rank] : ranks_) {
-      sink_.send(session, Failure{cause});
-    }
-    request_handler_.fail();
+    request_handler_.fail(cause);
   }
 
   /// The ranks that have not joined yet.
@@ -33986,17 +34331,18 @@ class JobState {
  private:
   /// Admits the rank. While a job whose store a rank opened still forms, a second claim of a rank or of the store fails
   /// it. Two jobs that nothing distinguishes may then have met at one port.
-  std::variant<std::monostate, Refused, Cause> claim(SessionId session, const Join& join) {
+  JoinResult claim(SessionId session, const Join& join) {
     const bool opens_another = members_.opens_another(join);
     const bool comes_again = rank_table_.find_process(join) != nullptr;  // its first connection may not have ended yet
     const RankTable::RankEntry* const taken = comes_again ? nullptr : rank_table_.find(join.info.rank);
     const bool one_size = join.world_size == rank_table_.world_size();
     if (members_.has_opener() && !rank_table_.complete() && one_size && (opens_another || taken != nullptr)) {
-      return Cause{CauseKind::disagreement, join.info.rank, join.info.host,
-                   format_text("{} claims a place that {} has, while the job forms: two jobs have met at one port, or "
-                               "a rank was given twice; {}, and each process its own rank",
-                               {process_text(join), opens_another ? members_.opener() : taken->process_text(),
-                                detail::distinct_name_remedy()})};
+      return Failure{
+          Cause{CauseKind::disagreement, join.info.rank, join.info.host,
+                format_text("{} claims a place that {} has, while the job forms: two jobs have met at one port, or "
+                            "a rank was given twice; {}, and each process its own rank",
+                            {process_text(join), opens_another ? members_.opener() : taken->process_text(),
+                             detail::distinct_name_remedy()})}};
     }
     if (opens_another) {
       return Refused{format_text("{} has opened this store, for another job; {}",
@@ -34018,10 +34364,9 @@ class JobState {
     }
   }
 
-  void remove(SessionId session, RankTable::RankState how) {
-    rank_table_.remove(ranks_.at(session), how);
+  void remove(SessionId session, int rank, RankTable::RankState how) {
+    rank_table_.remove(rank, how);
     request_handler_.close(session);
-    ranks_.erase(session);
   }
 
   void on(SessionId session, Request& request) {
@@ -34039,11 +34384,11 @@ class JobState {
   void on(SessionId, const FailureReport& report) { post(report.cause); }
 
   void on(SessionId session, const Leave&) {
-    const int rank = ranks_.at(session);
+    const int rank = request_handler_.rank_of(session).value();
     const std::string host = rank_table_.at(rank).info.host;
     sink_.send(session, Left{});
     sink_.close_after_sending(session);
-    remove(session, RankTable::RankState::left);
+    remove(session, rank, RankTable::RankState::left);
     sink_.on_left(rank);
     if (!formed_) {
       return post(Cause{CauseKind::lost, rank, host, "it left before all ranks had joined"});
@@ -34055,7 +34400,6 @@ class JobState {
   std::string id_;
   JobMembers members_;
   RankTable rank_table_;
-  std::map<SessionId, int> ranks_;  ///< rank of each session that has joined and not left
   std::optional<Cause> cause_;
   bool formed_ = false;
   bool has_warned_ = false;
@@ -34131,6 +34475,12 @@ class JoinTimeout {
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
+/// The answer to a Join or Resume: Accepted without its proof, or Refused or Failure.
+struct Admission {
+  std::optional<SessionId> session{};  ///< if it is Accepted
+  Frame frame{};
+};
+
 /// Sends what its JobState says, and detects lost ranks. A rank is lost if its session has no connection for the
 /// reconnect window, or sends nothing for the liveness time. Lifetime: the loop outlives it; destroying it closes every
 /// session at once. Threads: the loop's.
@@ -34170,35 +34520,40 @@ class JobServer final : private JobSink {
   /// @name For the handshake of StoreServer
   /// @{
   /// Admits a process whose proof is checked: it joins, or resumes its session. After Accepted, attach() that session.
-  std::variant<Accepted, Refused, Failure> admit(const Join& join) {
+  Admission admit(const Join& join) {
     const RankTable::RankEntry* entry = job_.rank_table().find_process(join);
     const ClientEntry* present = entry == nullptr ? nullptr : clients_.at(entry->session).get();
     if (present != nullptr && !present->session->attached() && present->session->received() == 0) {
-      return accept(entry->session, *present);  // its connection broke before it had received Accepted
+      return accept(*present);  // its connection broke before it had received Accepted
     }
     const SessionId id = ++last_id_;
-    ClientEntry& added = *clients_.emplace(id, std::make_unique<ClientEntry>(*this, id)).first->second;
-    const JobState::JoinResult result = job_.join(id, join);
-    if (std::holds_alternative<std::monostate>(result)) {
+    const ClientEntry& added = *clients_.emplace(id, std::make_unique<ClientEntry>(*this, id)).first->second;
+    const JoinResult result = job_.join(id, join);
+    Admission admission;
+    if (const Refused* refused = std::get_if<Refused>(&result)) {
+      admission.frame = encode(*refused);
+    } else if (const Failure* failure = std::get_if<Failure>(&result)) {
+      admission.frame = encode(*failure);
+    } else {
       join_timeout_.joined(join.join_timeout_ms);
-      const Accepted accepted = accept(id, added);
-      settle();
-      return accepted;
+      admission = accept(added);
     }
-    clients_.erase(id);
+    if (!admission.session) {
+      clients_.erase(id);
+    }
     settle();
-    const Refused* refused = std::get_if<Refused>(&result);
-    return refused != nullptr ? std::variant<Accepted, Refused, Failure>(*refused) : std::get<Failure>(result);
+    return admission;
   }
-  std::variant<Accepted, Refused, Failure> admit(const Resume& resume) {
+  Admission admit(const Resume& resume) {
     const auto found = clients_.find(resume.token.session);
-    if (found == clients_.end() || found->second->key != resume.token.key) {
-      if (job_.cause()) {
-        return Failure{*job_.cause()};
-      }
-      return Refused{"this session is over: it was without a connection for too long, or it never was"};
+    if (found != clients_.end() && found->second->key == resume.token.key) {
+      return accept(*found->second);
     }
-    return accept(found->first, *found->second);
+    if (job_.cause()) {
+      return {std::nullopt, encode(Failure{*job_.cause()})};
+    }
+    return {std::nullopt,
+            encode(Refused{"this session is over: it was without a connection for too long, or it never was"})};
   }
   /// Continues the session on this connection. @param has number of frames that the rank has
   void attach(SessionId id, std::unique_ptr<FramedConnection> connection, std::uint64_t has) {
@@ -34254,14 +34609,14 @@ class JobServer final : private JobSink {
     return std::max(std::chrono::milliseconds(1), std::min(wanted, limits_.liveness / 4));
   }
 
-  Accepted accept(SessionId id, const ClientEntry& client) const {
+  Admission accept(const ClientEntry& client) const {
     Accepted accepted;
-    accepted.token = SessionToken{id, client.key};
+    accepted.token = SessionToken{client.id, client.key};
     accepted.received = client.session->received();
     accepted.heartbeat_ms = wire_milliseconds(heartbeat());
     accepted.liveness_ms = wire_milliseconds(limits_.liveness);
     accepted.reconnect_window_ms = wire_milliseconds(limits_.reconnect_window);
-    return accepted;
+    return {client.id, encode(accepted)};
   }
   static std::uint32_t wire_milliseconds(std::chrono::milliseconds time) noexcept {
     return static_cast<std::uint32_t>(std::min(time, std::chrono::milliseconds(0xffffffffU)).count());
@@ -34439,8 +34794,9 @@ class StoreServer {
 
   struct ReceivedHandshake {
     Hello hello;
-    HandshakeRequest request;
+    bool has_hello = false;
     Transcript transcript;
+    Frame answer;
   };
 
   static std::vector<net::Listener> one(net::Listener listener) {
@@ -34499,15 +34855,25 @@ class StoreServer {
   /// Serves one connection until its session takes it over or it ends. An error ends this connection only.
   async::Task<void> receive(ConnectionId id, FramedConnection& connection) {
     try {
-      const Deadline deadline = Deadline::after(options_.limits.handshake);
-      std::variant<std::monostate, Refused, ReceivedHandshake> received =
-          co_await receive_handshake(id, connection, deadline);
-      if (const Refused* refused = std::get_if<Refused>(&received)) {
-        co_await reject(connection, encode(*refused));
-      } else if (ReceivedHandshake* handshake = std::get_if<ReceivedHandshake>(&received)) {
-        const std::optional<Frame> no = route_to_job(id, *handshake);
-        if (no) {
-          co_await reject(connection, *no);
+      Deadline deadline = Deadline::after(options_.limits.handshake);
+      ReceivedHandshake handshake;
+      bool goes_on = true;
+      while (goes_on) {
+        const net::FrameResult received = co_await connection.reader.read_frame(deadline);
+        goes_on = received.ok() && answer(id, handshake, received.payload);
+        if (goes_on) {
+          const net::IoResult sent = co_await connection.writer.write_frame(handshake.answer, deadline);
+          handshake.answer.clear();
+          goes_on = sent.ok();
+        }
+      }
+      if (!handshake.answer.empty()) {  // a refusal: wait up to a second for the peer to read it and close
+        deadline = Deadline::after(std::chrono::seconds(1));
+        const net::IoResult sent = co_await connection.writer.write_frame(handshake.answer, deadline);
+        connection.tcp.shutdown_write();
+        for (bool is_open = sent.ok(); is_open;) {
+          const net::FrameResult rest = co_await connection.reader.read_frame(deadline);
+          is_open = rest.ok();
         }
       }
     } catch (const std::exception&) {  // the connection broke, or there is no memory for it
@@ -34517,60 +34883,57 @@ class StoreServer {
     }
   }
 
-  /// Performs Hello, Challenge, and Join or Resume. @returns monostate for malformed or late messages
-  async::Task<std::variant<std::monostate, Refused, ReceivedHandshake>> receive_handshake(ConnectionId id,
-                                                                                          FramedConnection& connection,
-                                                                                          Deadline deadline) {
-    ReceivedHandshake handshake;
-    const net::FrameResult first = co_await connection.reader.read_frame(deadline);
-    auto hello = first.ok() ? decode_hello(first.payload, version_text) : std::nullopt;
-    if (!hello) {
-      co_return std::monostate();
+  /// Takes a Hello, and then a Join or Resume. Sets the frame to answer: a Challenge; else the last one, or none for
+  /// malformed messages and after the session has taken the connection over.
+  /// @returns whether the next message is to be received after the answer
+  bool answer(ConnectionId id, ReceivedHandshake& handshake, const Frame& received) {
+    if (handshake.has_hello) {
+      answer_request(id, handshake, received);
+      return false;
     }
-    if (Refused* refused = std::get_if<Refused>(&*hello)) {
-      co_return std::move(*refused);
+    auto hello = decode_hello(received, version_text);
+    if (!hello) {
+      return false;
+    }
+    if (const Refused* refused = std::get_if<Refused>(&*hello)) {
+      handshake.answer = encode(*refused);
+      return false;
     }
     handshake.hello = std::get<Hello>(std::move(*hello));
-    if (auto refused = refusal_of_missing_secret(handshake.hello)) {
-      co_return *std::move(refused);
+    handshake.has_hello = true;
+    if (options_.secret && !handshake.hello.has_secret) {
+      handshake.answer = encode(
+          Refused{"the job has a secret and this process does not; give all of the job the same DTRAIN_SECRET or "
+                  "DTRAIN_SECRET_FILE"});
+      return false;
     }
     with_hello_.insert(without_hello_.extract(id));
-    handshake.transcript.add(first.payload);
-    const Frame challenge = encode(Challenge{random_bytes<16>(), options_.secret.has_value()});
-    handshake.transcript.add(challenge);
-    const net::IoResult sent = co_await connection.writer.write_frame(challenge, deadline);
-    if (!sent.ok()) {
-      co_return std::monostate();
-    }
-    const net::FrameResult second = co_await connection.reader.read_frame(deadline);
-    std::optional<HandshakeRequest> request = second.ok() ? decode<HandshakeRequest>(second.payload) : std::nullopt;
+    handshake.transcript.add(received);
+    handshake.answer = encode(Challenge{random_bytes<16>(), options_.secret.has_value()});
+    handshake.transcript.add(handshake.answer);
+    return true;
+  }
+
+  void answer_request(ConnectionId id, ReceivedHandshake& handshake, const Frame& received) {
+    const std::optional<HandshakeRequest> request = decode<HandshakeRequest>(received);
     if (!request) {
-      co_return std::monostate();
+      return;
     }
-    if (options_.secret && !handshake.transcript.is_proved(ProofSide::rank, *options_.secret, second.payload)) {
-      co_return Refused{
-          "its secret is not the job's; give all of the job the same DTRAIN_SECRET or DTRAIN_SECRET_FILE"};
+    if (options_.secret && !handshake.transcript.is_proved(ProofSide::rank, *options_.secret, received)) {
+      handshake.answer = encode(
+          Refused{"its secret is not the job's; give all of the job the same DTRAIN_SECRET or DTRAIN_SECRET_FILE"});
+      return;
     }
-    handshake.transcript.add(second.payload);
-    handshake.request = *std::move(request);
-    co_return std::move(handshake);
+    handshake.transcript.add(received);
+    handshake.answer = route_to_job(id, handshake, *request);
   }
 
-  std::optional<Refused> refusal_of_missing_secret(const Hello& hello) const {
-    if (options_.secret && !hello.has_secret) {
-      return Refused{
-          "the job has a secret and this process does not; give all of the job the same DTRAIN_SECRET or "
-          "DTRAIN_SECRET_FILE"};
-    }
-    return std::nullopt;
-  }
-
-  /// Passes the connection to its session. @returns nothing, or the frame to answer instead; an empty frame closes the
-  /// connection, and the rank tries again
-  std::optional<Frame> route_to_job(ConnectionId id, ReceivedHandshake& handshake) {
+  /// Passes the connection to its session. @returns the frame to answer instead; an empty frame closes a connection
+  /// that no session has taken over, and the rank tries again
+  Frame route_to_job(ConnectionId id, const ReceivedHandshake& handshake, const HandshakeRequest& request) {
     const auto place = jobs_.find(handshake.hello.role);
     if (place == jobs_.end() && handshake.hello.role == ClientRole::rank) {
-      return Frame();  // no job yet
+      return {};  // no job yet
     }
     if (place == jobs_.end()) {
       return encode(
@@ -34578,58 +34941,30 @@ class StoreServer {
                   "start this process with --nnodes=1, or correct the address"});
     }
     JobServer& job = *place->second;
-    const Join* join = std::get_if<Join>(&handshake.request);
-    if (handshake.hello.attempt > job.options().attempt) {
-      return Frame();  // this store still serves the earlier attempt
+    const Join* join = std::get_if<Join>(&request);
+    const std::uint64_t attempt = job.options().attempt;
+    if (handshake.hello.attempt > attempt) {
+      return {};  // this store still serves the earlier attempt
     }
-    if (auto refused = refusal_of_earlier_attempt(handshake.hello, join, job.options())) {
-      job.record_refusal(refused->sentence);
-      return encode(*std::move(refused));
+    if (handshake.hello.attempt < attempt) {
+      std::string sentence = format_text(
+          "{} belongs to attempt {} of the job, which has been started again as attempt {}; end what is "
+          "left of the earlier attempt",
+          {join == nullptr ? "a process" : process_text(*join), handshake.hello.attempt, attempt});
+      job.record_refusal(sentence);
+      return encode(Refused{std::move(sentence)});
     }
-    std::variant<Accepted, Refused, Failure> answer =
-        join != nullptr ? job.admit(*join) : job.admit(std::get<Resume>(handshake.request));
-    const Accepted* accepted = std::get_if<Accepted>(&answer);
-    if (accepted == nullptr) {
-      return std::visit([](auto& each) { return encode(each); }, answer);
+    Admission admission = join != nullptr ? job.admit(*join) : job.admit(std::get<Resume>(request));
+    if (!admission.session) {
+      return std::move(admission.frame);
     }
-    Frame frame = encode(*accepted);
     if (options_.secret) {
-      const Proof proof = handshake.transcript.proof_for(ProofSide::store, *options_.secret, frame);
-      std::copy(proof.begin(), proof.end(), frame.end() - static_cast<std::ptrdiff_t>(proof.size()));
+      handshake.transcript.prove(ProofSide::store, *options_.secret, admission.frame);
     }
     std::unique_ptr<FramedConnection> connection = std::move(with_hello_.at(id).connection);
-    static_cast<void>(connection->writer.queue(frame));  // its queue is empty
-    const std::uint64_t has = join != nullptr ? 0 : std::get<Resume>(handshake.request).received;
-    job.attach(accepted->token.session, std::move(connection), has);
-    return std::nullopt;
-  }
-
-  static std::optional<Refused> refusal_of_earlier_attempt(const Hello& hello, const Join* join,
-                                                           const StoreJobOptions& job) {
-    if (hello.attempt < job.attempt) {
-      return Refused{
-          format_text("{} belongs to attempt {} of the job, which has been started again as attempt {}; end what is "
-                      "left of the earlier attempt",
-                      {join == nullptr ? "a process" : process_text(*join), hello.attempt, job.attempt})};
-    }
-    return std::nullopt;
-  }
-
-  /// Sends `frame` unless it is empty, and waits up to a second for the peer to read it and close.
-  async::Task<void> reject(FramedConnection& connection, Frame frame) {
-    if (frame.empty()) {
-      co_return;
-    }
-    const Deadline deadline = Deadline::after(std::chrono::seconds(1));
-    const net::IoResult sent = co_await connection.writer.write_frame(frame, deadline);
-    if (!sent.ok()) {
-      co_return;
-    }
-    connection.tcp.shutdown_write();
-    for (bool open = true; open;) {
-      const net::FrameResult rest = co_await connection.reader.read_frame(deadline);
-      open = rest.ok();
-    }
+    static_cast<void>(connection->writer.queue(admission.frame));  // its queue is empty
+    job.attach(*admission.session, std::move(connection), join != nullptr ? 0 : std::get<Resume>(request).received);
+    return {};
   }
 
   /// The server itself cannot continue.
@@ -34670,20 +35005,39 @@ namespace detail {
 /// How long a rank that hosts the store waits for the other ranks to receive the cause.
 inline constexpr std::chrono::milliseconds departure_timeout{1000};
 
-/// What the store learns about this rank. Provisional fields stay unset: the store computes them.
-inline RankInfo rank_info(const ControlPlaneOptions& options, const HostIdentity& host) {
+/// Provisional fields stay unset: the store computes them.
+inline Join join_request(const ControlPlaneOptions& options, const HostIdentity& host) {
   const identity::ProcessIdentity& identity = options.identity;
   const auto certain = [&identity](const char* field, const std::optional<int>& value) {
     return identity.is_provisional(field) ? std::nullopt : value;
   };
-  return {identity.rank,
-          host.id,
-          host.name,
-          certain("local_rank", identity.local_rank),
-          certain("local_world_size", identity.local_world_size),
-          certain("node_rank", identity.node_rank),
-          certain("node_count", identity.node_count),
-          options.settings};
+  Join request;
+  request.info.rank = identity.rank;
+  request.info.host_id = host.id;
+  request.info.host = host.name;
+  request.info.local_rank = certain("local_rank", identity.local_rank);
+  request.info.local_world_size = certain("local_world_size", identity.local_world_size);
+  request.info.node_rank = certain("node_rank", identity.node_rank);
+  request.info.node_count = certain("node_count", identity.node_count);
+  request.info.settings = options.settings;
+  request.world_size = identity.world_size;
+  request.job = identity.job.value_or("");
+  request.origin = options.origin;
+  request.opens_store = options.hosts_store;
+  return request;
+}
+
+/// @param is_alone whether the job has only this rank, at a port that the system chooses
+inline StoreAddress store_address(const ControlPlaneOptions& options, bool is_alone) {
+  const identity::ProcessIdentity& identity = options.identity;
+  StoreAddress address;
+  address.host = is_alone ? "127.0.0.1" : identity.master_addr.value_or("127.0.0.1");
+  address.port =
+      static_cast<std::uint16_t>(is_alone ? 0 : identity.master_port.value_or(identity::default_master_port));
+  address.ports = is_alone ? std::uint16_t{1} : options.master_ports;
+  address.attempt = static_cast<std::uint64_t>(identity.attempt);
+  address.secret = options.secret;
+  return address;
 }
 
 }  // namespace detail
@@ -34701,9 +35055,8 @@ DTRAIN_DEFINED ControlPlane::ControlPlane(const ControlPlaneOptions& options, st
   const HostIdentity host = host_identity(options.host_id);
   constexpr std::chrono::nanoseconds longest = std::chrono::hours(24 * 365 * 100);  // sums with it do not overflow
   const Deadline deadline = Deadline::after(std::min(options.timeout, longest));
-  const auto form = [&](async::EventLoop& loop) { return join(loop, options, host, deadline); };
   try {
-    thread_.run_blocking(form, with_grace(deadline), "joining the job");
+    run_blocking(join(options, host, deadline), deadline, "joining the job");
   } catch (...) {
     close();
     throw;
@@ -34717,67 +35070,71 @@ DTRAIN_DEFINED ControlPlane::~ControlPlane() {
 
 DTRAIN_DEFINED bool ControlPlane::leave_blocking(Deadline deadline) {
   failure_->set_reporter({});
-  const auto leave = [&](async::EventLoop&) { return leave_all(deadline); };
-  const bool left = thread_.run_blocking(leave, with_grace(deadline), "leaving the job");
+  const bool left = run_blocking(leave_all(deadline), deadline, "leaving the job");
   close();
   return left;
 }
 
-DTRAIN_DEFINED async::Task<void> ControlPlane::join(async::EventLoop& loop, const ControlPlaneOptions& options,
-                                                    const HostIdentity& host, Deadline deadline) {
-  Join request;
-  const identity::ProcessIdentity& identity = options.identity;
-  request.info = detail::rank_info(options, host);
-  request.world_size = identity.world_size;
-  request.job = identity.job.value_or("");
-  request.origin = options.origin;
-  request.opens_store = options.hosts_store;
-  const bool alone = identity.world_size == 1 && options.hosts_store;
-  StoreAddress address;
-  address.host = alone ? "127.0.0.1" : identity.master_addr.value_or("127.0.0.1");
-  address.port = static_cast<std::uint16_t>(alone ? 0 : identity.master_port.value_or(identity::default_master_port));
-  address.ports = alone ? std::uint16_t{1} : options.master_ports;
-  address.attempt = static_cast<std::uint64_t>(identity.attempt);
-  address.secret = options.secret;
+/// Runs a coroutine on the control thread. Blocking: until it has ended, or at most the deadline and a second more.
+DTRAIN_DEFINED bool ControlPlane::run_blocking(async::Task<bool> task, Deadline deadline, const char* doing) {
+  const auto start = [&task](async::EventLoop&) { return std::move(task); };
+  return thread_.run_blocking(start, with_grace(deadline), doing);
+}
+
+DTRAIN_DEFINED async::Task<bool> ControlPlane::join(const ControlPlaneOptions& options, const HostIdentity& host,
+                                                    Deadline deadline) {
+  async::EventLoop& loop = thread_.loop();
+  const bool is_alone = options.identity.world_size == 1 && options.hosts_store;
+  Join request = detail::join_request(options, host);
+  StoreAddress address = detail::store_address(options, is_alone);
   if (options.hosts_store) {
-    const ListenOptions listen_options{options.interface, options.secret.has_value()};
     std::vector<net::Listener> listeners;
-    if (alone) {
+    if (is_alone) {
       listeners.push_back(net::Listener::bind_loopback(loop, 0));
     } else {
-      listeners = co_await listen_or_query_holder(loop, address, listen_options, request, deadline);
+      const ListenOptions listen_options{options.interface, options.secret.has_value()};
+      async::Task<std::vector<net::Listener>> listening =
+          listen_or_query_holder(loop, address, listen_options, request, deadline);
+      listeners = co_await std::move(listening);
     }
-    const net::SocketAddress bound = listeners.front().local();
-    address.host = bound.is_any() ? "localhost" : bound.host();
-    address.port = bound.port();
-    address.ports = 1;
-    std::string place = alone ? std::string() : listens_at(listeners, identity.master_addr.value_or(""));
-    open_store(loop, std::move(listeners), std::move(place), options, host, deadline);
+    open_store(std::move(listeners), options, host, deadline, address);
   }
   try {
-    loop_state_->session = co_await StoreClient::join(loop, address, std::move(request), failure_, deadline);
+    async::Task<StoreClient::Owner> joining =
+        StoreClient::join(loop, std::move(address), std::move(request), failure_, deadline);
+    loop_state_->session = co_await std::move(joining);
   } catch (const std::exception& error) {
     if (loop_state_->server) {  // the other ranks receive the cause before the store ends
-      loop_state_->job->post_failure(Cause{CauseKind::exception, identity.rank, host.name, error.what()});
+      loop_state_->job->post_failure(Cause{CauseKind::exception, options.identity.rank, host.name, error.what()});
     }
     throw;
   }
   membership_ = loop_state_->session->membership();
   membership_.named_address = options.interface ? net::local_address_named(*options.interface) : std::string();
   client_ = loop_state_->session->weak_from_this();
+  co_return true;
 }
 
-DTRAIN_DEFINED void ControlPlane::open_store(async::EventLoop& loop, std::vector<net::Listener> listeners,
-                                             std::string place, const ControlPlaneOptions& options,
-                                             const HostIdentity& host, Deadline join_deadline) {
-  loop_state_->server.emplace(loop, std::move(listeners), ServerOptions{options.secret, options.limits});
+/// @param address becomes that of the store
+DTRAIN_DEFINED void ControlPlane::open_store(std::vector<net::Listener> listeners, const ControlPlaneOptions& options,
+                                             const HostIdentity& host, Deadline join_deadline, StoreAddress& address) {
+  const net::SocketAddress bound = listeners.front().local();
+  address.host = bound.is_any() ? "localhost" : bound.host();
+  address.port = bound.port();
+  address.ports = 1;
   StoreJobOptions job;
   job.world_size = options.identity.world_size;
-  job.attempt = static_cast<std::uint64_t>(options.identity.attempt);
+  job.attempt = address.attempt;
   job.job = options.identity.job.value_or("");
   job.owner = format_text("rank {} on host {}", {options.identity.rank, host.name});
-  job.opener = StoreOpener{::getpid(), host.id, options.origin, std::move(place)};
+  job.opener.process = ::getpid();
+  job.opener.host_id = host.id;
+  job.opener.origin = options.origin;
+  if (job.world_size > 1) {
+    job.opener.listens_at = listens_at(listeners, options.identity.master_addr.value_or(""));
+  }
   job.join_deadline = join_deadline;
+  loop_state_->server.emplace(thread_.loop(), std::move(listeners), ServerOptions{options.secret, options.limits});
   loop_state_->job = &loop_state_->server->open(std::move(job));
 }
 
@@ -34793,18 +35150,15 @@ DTRAIN_DEFINED async::Task<bool> ControlPlane::leave_all(Deadline deadline) {
   co_return left;
 }
 
-/// Ends the session; if this rank hosts the store, the other ranks get time to receive the cause.
-DTRAIN_DEFINED async::Task<void> ControlPlane::wait_for_departures() {
+/// Ends the session; if this rank hosts the store, the other ranks get time to receive the cause, or the store ends.
+DTRAIN_DEFINED async::Task<bool> ControlPlane::end(bool ends_store) {
   loop_state_->session.reset();
-  if (loop_state_->server) {
+  if (ends_store) {
+    loop_state_->server.reset();
+  } else if (loop_state_->server) {
     co_await loop_state_->job->all_left(Deadline::after(detail::departure_timeout));
   }
-}
-
-DTRAIN_DEFINED async::Task<void> ControlPlane::destroy_loop_state() {
-  loop_state_->session.reset();
-  loop_state_->server.reset();
-  co_return;
+  co_return true;
 }
 
 /// Sends reports to the store; without a session, a report sets this rank's own latch.
@@ -34827,18 +35181,338 @@ DTRAIN_DEFINED void ControlPlane::install_reporter() {
 
 DTRAIN_DEFINED void ControlPlane::close() noexcept {
   failure_->set_reporter({});
-  const auto first = [this](async::EventLoop&) { return wait_for_departures(); };
-  const auto then = [this](async::EventLoop&) { return destroy_loop_state(); };
-  for (const bool last : {false, true}) {
+  for (const bool ends_store : {false, true}) {
     try {
-      const Deadline deadline = with_grace(Deadline::after(detail::departure_timeout));
-      last ? thread_.run_blocking(then, deadline, "closing") : thread_.run_blocking(first, deadline, "closing");
+      run_blocking(end(ends_store), Deadline::after(detail::departure_timeout), "closing");
     } catch (...) {  // the loop has ended, and with it every task
     }
   }
 }
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/backend/check_arguments.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE::backend {
+
+namespace detail {
+
+DTRAIN_DEFINED void check_memory(const char* operation, const ConstBufferView& view) {
+  const std::size_t element = size_bytes(view.dtype);
+  if (element == 0 || view.count > std::numeric_limits<std::size_t>::max() / 2 / element) {
+    refuse_view(operation, view, ": no memory is that long, or holds that type");
+  }
+  if (view.count != 0 && view.data == nullptr) {
+    refuse_view(operation, view, " was given a null address");
+  }
+}
+
+DTRAIN_NOT_INLINED DTRAIN_DEFINED void refuse_view(const char* operation, const ConstBufferView& view,
+                                                   const char* problem, Errc code) {
+  throw_error(code, "{} of {} {}{}", {operation, view.count, name(view.dtype), problem});
+}
+
+DTRAIN_DEFINED void check_is_reduced(const char* operation, const ConstBufferView& view) {
+  if (is_float8(view.dtype)) {
+    refuse_view(operation, view,
+                ": floats of 8 bits can be moved, and not reduced, because they have too few digits for a sum or an "
+                "average; reduce them as f16, bf16 or f32",
+                Errc::unsupported);
+  }
+}
+
+DTRAIN_DEFINED bool overlap(const ConstBufferView& a, const ConstBufferView& b) noexcept {
+  const std::less<const std::byte*> before;
+  return before(a.data, b.data + b.bytes()) && before(b.data, a.data + a.bytes());
+}
+
+DTRAIN_DEFINED void check_blocks(const char* operation, const char* whole_is, const ConstBufferView& whole,
+                                 const char* part_is, const ConstBufferView& part, int rank, int size) {
+  const std::size_t ranks = static_cast<std::size_t>(size);
+  if (whole.dtype != part.dtype || whole.count % ranks != 0 || whole.count / ranks != part.count) {
+    throw_error(Errc::invalid_argument,
+                "{} on {} ranks with {} of {} {} and {} of {} {}; the first has a block like the second for each rank",
+                {operation, size, whole_is, whole.count, name(whole.dtype), part_is, part.count, name(part.dtype)});
+  }
+  check_memory(operation, whole);
+  check_memory(operation, part);
+  if (overlap(whole, part) && part.data != whole.data + static_cast<std::size_t>(rank) * part.bytes()) {
+    throw_error(Errc::invalid_argument,
+                "the input and output of {} overlap; give disjoint memory, or this rank's block of the longer one as "
+                "the shorter",
+                {operation});
+  }
+}
+
+}  // namespace detail
+
+DTRAIN_NOT_INLINED DTRAIN_DEFINED void check_host_memory(const char* backend, const ConstBufferView& input,
+                                                         const ConstBufferView& output) {
+  for (const Device device : {input.device, output.device}) {
+    if (device.kind != DeviceKind::host) {
+      throw_error(Errc::unsupported,
+                  "{} takes host memory, not memory of {}; use backend::Nccl or backend::Staged for it",
+                  {backend, to_string(device)});
+    }
+  }
+}
+
+DTRAIN_DEFINED void check_all_reduce(const ConstBufferView& input, const ConstBufferView& output) {
+  if (input.count != output.count || input.dtype != output.dtype) {
+    throw_error(Errc::invalid_argument, "all_reduce of {} {} into {} {}; both buffers have the same length and type",
+                {input.count, name(input.dtype), output.count, name(output.dtype)});
+  }
+  detail::check_memory("all_reduce", input);
+  detail::check_memory("all_reduce", output);
+  if (input.data != output.data && detail::overlap(input, output)) {
+    throw_error(Errc::invalid_argument,
+                "the input and output of all_reduce overlap; give the same address for both, or disjoint memory");
+  }
+  detail::check_is_reduced("all_reduce", output);
+}
+
+DTRAIN_DEFINED void check_reduce_scatter(const ConstBufferView& input, const ConstBufferView& output, int rank,
+                                         int size) {
+  detail::check_blocks("reduce_scatter", "an input", input, "an output", output, rank, size);
+  detail::check_is_reduced("reduce_scatter", output);
+}
+
+DTRAIN_DEFINED void check_all_gather(const ConstBufferView& input, const ConstBufferView& output, int rank, int size) {
+  detail::check_blocks("all_gather", "an output", output, "an input", input, rank, size);
+}
+
+DTRAIN_DEFINED void check_broadcast(const ConstBufferView& buffer, int root, int size) {
+  if (root < 0 || root >= size) {
+    throw_error(Errc::invalid_argument, "broadcast from rank {} of {}; ranks are counted from 0", {root, size});
+  }
+  detail::check_memory("broadcast", buffer);
+}
+
+DTRAIN_DEFINED void check_message(const char* operation, const ConstBufferView& buffer, int peer, int rank, int size) {
+  if (peer < 0 || peer >= size || peer == rank) {
+    throw_error(Errc::invalid_argument, "{} between rank {} and rank {} of {}; a peer is another rank, counted from 0",
+                {operation, rank, peer, size});
+  }
+  detail::check_memory(operation, buffer);
+}
+
+DTRAIN_DEFINED void check_send_recv(const ConstBufferView& input, int to, const ConstBufferView& output, int from,
+                                    int size) {
+  if (to < 0 || to >= size || from < 0 || from >= size) {
+    throw_error(Errc::invalid_argument, "send_recv to rank {} and from rank {} of {}; ranks are counted from 0",
+                {to, from, size});
+  }
+  detail::check_memory("send_recv", input);
+  detail::check_memory("send_recv", output);
+  if (detail::overlap(input, output)) {
+    throw_error(Errc::invalid_argument, "the input and output of send_recv overlap; give it disjoint memory");
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend
+
+// ---- dtrain/backend/message_passing/memory.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE::backend::message_passing {
+
+DTRAIN_DEFINED Allocation::Allocation(std::size_t bytes) : bytes_(bytes) {
+  try {
+    memory_ = detail::allocate_pages(bytes == 0 ? 1 : bytes);
+  } catch (const std::bad_alloc&) {
+    throw_error(Errc::out_of_memory, "no {} bytes of memory could be had{}", {bytes, limit_hint(ENOMEM)});
+  }
+  std::memset(memory_.get(), 0, bytes);
+}
+
+DTRAIN_DEFINED std::byte* Scratch::at_least(std::size_t bytes) {
+  if (bytes > bytes_) {
+    bytes_ = 0;
+    memory_.reset();
+    memory_ = detail::allocate_pages(bytes);
+    bytes_ = bytes;
+  }
+  return memory_.get();
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend::message_passing
+
+// ---- dtrain/backend/operation.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE::backend {
+
+DTRAIN_DEFINED std::string to_string(const Operation& operation) {
+  const std::string elements = format_text("of {} {}", {operation.count, name(operation.dtype)});
+  const char* const op = name(operation.op);
+  switch (operation.kind) {
+    case OperationKind::all_reduce: return format_text("all_reduce ({}) {}", {op, elements});
+    case OperationKind::broadcast: return format_text("broadcast {} from rank {}", {elements, operation.root});
+    case OperationKind::reduce_scatter: return format_text("reduce_scatter ({}) {} a rank", {op, elements});
+    case OperationKind::all_gather: return format_text("all_gather {} a rank", {elements});
+    case OperationKind::barrier: return "barrier";
+    case OperationKind::send: return format_text("send {} to rank {}", {elements, operation.root});
+    case OperationKind::recv: return format_text("recv {} from rank {}", {elements, operation.root});
+    case OperationKind::send_recv: return format_text("send_recv {} to rank {}", {elements, operation.root});
+    case OperationKind::none: break;
+  }
+  return "no operation";
+}
+
+DTRAIN_DEFINED std::string position_of(const Operation& operation, const std::string& channel) {
+  return operation.sequence == 0 ? format_text("on channel '{}'", {channel})
+                                 : format_text("operation {} of channel '{}'", {operation.sequence, channel});
+}
+
+DTRAIN_DEFINED std::string described_on(const std::string& channel, const Operation& operation,
+                                        const DescribeOperation& describe) {
+  return format_text("{}, {}", {described(operation, describe), position_of(operation, channel)});
+}
+
+DTRAIN_DEFINED std::string unequal_calls(const std::string& position, int rank, const std::string& call, int other,
+                                         std::string_view act) {
+  return format_text("as {}, rank {} called {} and rank {} {}; every rank calls the same collectives in the same order",
+                     {position, rank, call, other, act});
+}
+
+DTRAIN_DEFINED std::string unequal_message(const std::string& channel, const MessageEnd& sent,
+                                           const MessageEnd& received) {
+  return format_text(
+      "on channel '{}', rank {} sends {} {} and rank {} receives {} {}; both give the same count and type",
+      {channel, sent.job_rank, sent.count, name(sent.dtype), received.job_rank, received.count, name(received.dtype)});
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend
+
+// ---- dtrain/backend/setup/open_and_report.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE::backend {
+
+DTRAIN_DEFINED void report_failed_opening(const ChannelContext& context, const Error& error) {
+  const CauseKind kind = error.code() == make_error_code(Errc::timeout) ? CauseKind::timeout : CauseKind::exception;
+  const int rank = error.rank().value_or(context.reporting_rank());  // another one's, if all ranks got its error
+  const bool own = rank == context.reporting_rank();
+  context.failure->report({kind, rank, own ? context.members.host : "", error.what()});
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend
+
+// ---- dtrain/backend/setup/split.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE::backend {
+
+DTRAIN_DEFINED std::vector<int> ranks_of_color(const std::vector<ColorAndKey>& choices, int rank) {
+  std::vector<int> ranks;
+  for (std::size_t other = 0; other < choices.size(); ++other) {
+    if (choices[other].color == choices[static_cast<std::size_t>(rank)].color) {
+      ranks.push_back(static_cast<int>(other));
+    }
+  }
+  std::stable_sort(ranks.begin(), ranks.end(), [&](int a, int b) {
+    return choices[static_cast<std::size_t>(a)].key < choices[static_cast<std::size_t>(b)].key;
+  });
+  return ranks;
+}
+
+DTRAIN_DEFINED ChannelContext split_context(const ChannelContext& context, std::uint64_t number, int color, int key,
+                                            Deadline deadline) {
+  if (color < 0) {
+    throw_error(Errc::invalid_argument,
+                "split with color {}; colors begin at 0: give the ranks that are to be alone one of their own",
+                {color});
+  }
+  const std::string split = format_text("{}/split-{}", {context.name, number});
+  const StoreRank self = StoreRank::of(context, deadline, format_text("splitting channel '{}'", {context.name}));
+  const auto own = [=] { return ColorAndKey{color, key}; };
+  const std::vector<ColorAndKey> choices = store_all_gather(self, split, own, "a rank's color and key");
+  ChannelContext made = context;
+  made.members = context.members.in_part_of(ranks_of_color(choices, context.members.rank));
+  made.name = format_text("{}-color-{}", {split, color});
+  return made;
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend
+
+// ---- dtrain/backend/setup/store_gather.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE::backend {
+
+DTRAIN_DEFINED StoreRank StoreRank::of(const ChannelContext& context, Deadline deadline, std::string doing) {
+  const auto name = [members = context.members](int other) {
+    return "rank " + std::to_string(members.rank_in_job(other));
+  };
+  return {context.store,
+          context.members.rank,
+          context.members.world_size,
+          context.reporting_rank(),
+          deadline,
+          std::move(doing),
+          name};
+}
+
+namespace detail {
+
+DTRAIN_DEFINED std::string encode(const Error& error, int job_rank) {
+  const bool posix = error.code().category() == std::generic_category();
+  const bool own = error.code().category() == dtrain_category();
+  const int code = posix || own ? error.code().value() : static_cast<int>(Errc::job_failed);  // a library's error
+  return format_text("{}{} {} {}",
+                     {posix ? "!p" : "!d", code, error.rank().value_or(job_rank), sanitize(error.what())});
+}
+
+DTRAIN_DEFINED std::string decode(const std::string& sent) {
+  if (sent.starts_with('=')) {
+    return sent.substr(1);
+  }
+  const bool posix = sent.starts_with("!p");
+  char* end = nullptr;
+  const long code = posix || sent.starts_with("!d") ? std::strtol(sent.c_str() + 2, &end, 10) : 0;
+  if (code <= 0 || code > 4096) {
+    throw_error(Errc::protocol, "another rank sent {}; do all ranks run the same program?", {in_quotes(sent)});
+  }
+  const auto rank = static_cast<int>(std::strtol(end, &end, 10));
+  const std::error_code as = posix ? std::error_code(static_cast<int>(code), std::generic_category())
+                                   : make_error_code(static_cast<Errc>(code));
+  throw Error(as, end + (*end == ' ' ? 1 : 0)).with_rank(rank);
+}
+
+DTRAIN_DEFINED std::string take(const StoreRank& self, const std::string& key, int readers, Deadline deadline) {
+  while (self.check) {
+    try {
+      self.store.get_blocking(key, earlier(deadline, Deadline::after(std::chrono::milliseconds(200))));
+      break;
+    } catch (const Error& error) {
+      if (error.code() != make_error_code(Errc::timeout) || deadline.passed()) throw;
+    }
+    try {
+      self.check();
+    } catch (const Error&) {
+      // A peer that has got its result may have gone since.
+      if (!self.store.has_blocking(key, Deadline::after(std::chrono::seconds(1)))) throw;
+    }
+  }
+  return self.store.take_blocking(key, readers, deadline);
+}
+
+DTRAIN_DEFINED void take_texts(const StoreRank& self, const std::string& name, std::vector<std::string>& texts) {
+  const auto key_of = [&](int rank) { return format_text("{}/{}", {name, rank}); };
+  for (int rank = 1; rank < self.ranks; ++rank) {
+    try {
+      texts.push_back(take(self, key_of(rank), 1, self.deadline));
+    } catch (const Error& error) {
+      if (error.code() != make_error_code(Errc::timeout)) throw;
+      std::string missing = self.name_of_rank(rank);
+      for (int later = rank + 1; later < self.ranks; ++later) {
+        const bool came = self.store.has_blocking(key_of(later), Deadline::after(std::chrono::seconds(1)));
+        missing += came ? "" : ", " + self.name_of_rank(later);
+      }
+      throw_error(Errc::timeout, "{}: {} {} ({})", {self.doing, missing, self.late, error.what()});
+    }
+    texts.back() = decode(texts.back());  // an error is not kept until the last rank has come
+  }
+}
+
+}  // namespace detail
+
+}  // namespace DTRAIN_NAMESPACE::backend
 
 // ---- dtrain/backend/shared_memory/arena.hpp
 
@@ -35581,6 +36255,37 @@ class ControlBlock {
 static_assert(ControlBlock::bytes_for(3) % 64 == 0, "dtrain: staging areas begin at cache lines");
 
 }  // namespace DTRAIN_NAMESPACE::backend::shared_memory
+
+// ---- dtrain/backend/shared_memory.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE::backend {
+
+namespace shared_memory {
+
+static_assert(SharedMemory::most_ranks == max_ranks);
+
+inline void check_one_host(const rendezvous::Membership& members) {
+  if (members.other_host_rank >= 0) {
+    throw_error(Errc::unsupported,
+                "backend::SharedMemory joins the ranks of one host, but rank {} is on {} and rank {} on {}; use "
+                "backend::Mpi, backend::Gloo or backend::Nccl for several hosts",
+                {members.rank, members.host, members.other_host_rank, members.other_host_text()});
+  }
+  if (members.world_size > max_ranks) {
+    throw_error(Errc::limit, "backend::SharedMemory joins at most {} ranks, not {}; use backend::Gloo or backend::Mpi",
+                {max_ranks, members.world_size});
+  }
+}
+
+}  // namespace shared_memory
+
+DTRAIN_DEFINED SharedMemory::Communicator SharedMemory::open_blocking(const ChannelContext& context,
+                                                                      Deadline deadline) {
+  shared_memory::check_one_host(context.members);
+  return open_and_report_blocking<Communicator>(context, deadline);
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend
 
 // ---- dtrain/backend/shared_memory/barrier_wait.hpp
 
@@ -36953,40 +37658,6 @@ DTRAIN_DEFINED std::optional<Cause> Communicator::failure() const {
 
 }  // namespace DTRAIN_NAMESPACE::backend::shared_memory
 
-// ---- dtrain/backend/shared_memory_definitions.hpp
-
-/// @file
-/// Definition of backend::SharedMemory::open_blocking.
-
-namespace DTRAIN_NAMESPACE::backend {
-
-namespace shared_memory {
-
-static_assert(SharedMemory::most_ranks == max_ranks);
-
-inline void check_one_host(const rendezvous::Membership& members) {
-  if (members.other_host_rank >= 0) {
-    throw_error(Errc::unsupported,
-                "backend::SharedMemory joins the ranks of one host, but rank {} is on {} and rank {} on {}; use "
-                "backend::Mpi, backend::Gloo or backend::Nccl for several hosts",
-                {members.rank, members.host, members.other_host_rank, members.other_host_text()});
-  }
-  if (members.world_size > max_ranks) {
-    throw_error(Errc::limit, "backend::SharedMemory joins at most {} ranks, not {}; use backend::Gloo or backend::Mpi",
-                {max_ranks, members.world_size});
-  }
-}
-
-}  // namespace shared_memory
-
-DTRAIN_DEFINED SharedMemory::Communicator SharedMemory::open_blocking(const ChannelContext& context,
-                                                                      Deadline deadline) {
-  shared_memory::check_one_host(context.members);
-  return open_and_report_blocking<Communicator>(context, deadline);
-}
-
-}  // namespace DTRAIN_NAMESPACE::backend
-
 // ---- dtrain/launch/configuration/command_words.hpp
 
 /// @file
@@ -38146,6 +38817,123 @@ inline std::string_view visible_part(std::string_view line) noexcept {
 
 }  // namespace DTRAIN_NAMESPACE::launch
 
+// ---- dtrain/launch/output/log_file.hpp
+
+/// @file
+/// Log file: the file in --log-dir for one stream of one worker.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// Creates a directory and its parents. @throws Error (posix)
+inline void make_directories(const std::string& path) {
+  for (std::size_t end = path.find('/', 1);; end = path.find('/', end + 1)) {
+    const std::string part = path.substr(0, end);
+    struct ::stat status {};
+    const bool there = ::mkdir(part.c_str(), 0777) == 0 ||
+                       (errno == EEXIST && ::stat(part.c_str(), &status) == 0 && S_ISDIR(status.st_mode));
+    if (!there) {
+      throw_errno("making the directory {} for --log-dir", {part}, "give a directory that can be written");
+    }
+    if (end == std::string::npos) {
+      return;
+    }
+  }
+}
+
+/// Has the bytes as the worker wrote them, without prefixes. An existing file is truncated when it is opened.
+class LogFile {
+ public:
+  /// Writes no file.
+  LogFile() noexcept = default;
+
+  /// @param on_lost called once, at the first write error: "writing d/rank-0.stdout: No space ..."
+  /// Blocking: no. @throws Error (posix), also if `path` is a pipe that no process reads
+  explicit LogFile(const std::string& path, std::function<void(const std::string& what)> on_lost = {})
+      : path_(path),
+        on_lost_(std::move(on_lost)),
+        file_(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0666)) {
+    if (!file_) {
+      throw_errno("opening {} for --log-dir", {path}, "give a directory that can be written");
+    }
+  }
+
+  /// Appends. @returns false at the first write error; after it the file is closed, and further bytes are dropped
+  bool write(std::string_view bytes) {
+    while (file_ && !bytes.empty()) {
+      const ssize_t count = ::write(file_.get(), bytes.data(), bytes.size());
+      if (count >= 0) {
+        bytes.remove_prefix(static_cast<std::size_t>(count));
+      } else if (errno != EINTR) {
+        const std::string reason = std::generic_category().message(errno);
+        file_.reset();
+        if (on_lost_) {
+          on_lost_(format_text("writing {}: {}", {path_, reason}));
+        }
+        return false;
+      }
+    }
+    return true;
+  }
+
+ private:
+  std::string path_;
+  std::function<void(const std::string&)> on_lost_;
+  Descriptor file_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/output/standard_stream.hpp
+
+/// @file
+/// Standard streams of a process: whether they can be waited for, are ready, or are lost.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// True for pipes, sockets and terminals. epoll rejects regular files and /dev/null, which are always ready.
+inline bool can_be_waited_for(int descriptor) noexcept {
+  struct ::stat status {};
+  if (::fstat(descriptor, &status) != 0) {
+    return false;
+  }
+  return S_ISFIFO(status.st_mode) || S_ISSOCK(status.st_mode) || ::isatty(descriptor) == 1;
+}
+
+/// Whether a read would return bytes without blocking. Blocking: no.
+inline bool has_input(int descriptor) noexcept {
+  pollfd asked{descriptor, POLLIN, 0};
+  return ::poll(&asked, 1, 0) == 1 && (asked.revents & POLLIN) != 0;
+}
+
+/// Whether a write (to a pipe: of at most PIPE_BUF bytes) would return without blocking, also with an error.
+/// Blocking: no.
+inline bool takes_output(int descriptor) noexcept {
+  pollfd asked{descriptor, POLLOUT, 0};
+  return ::poll(&asked, 1, 0) == 1;
+}
+
+/// "stdout ('/dev/full')": a descriptor of this process, with the name of its file if it has one.
+inline std::string stream_name(const std::string& name, int descriptor) {
+  std::string target(4096, '\0');
+  const std::string link = "/proc/self/fd/" + std::to_string(descriptor);
+  const ssize_t length = ::readlink(link.c_str(), target.data(), target.size());
+  target.resize(length < 0 ? 0 : static_cast<std::size_t>(length));
+  if (target.empty() || target.front() != '/') {
+    return name + (target.substr(0, 5) == "pipe:" ? " (a pipe)" : "");
+  }
+  return format_text("{} ({})", {name, in_quotes(target, 256)});
+}
+
+/// "stdout (a pipe) takes nothing more: Broken pipe; ..." @param error an errno
+inline std::string lost_output(const std::string& name, int descriptor, int error) {
+  return format_text(
+      "{} takes nothing more: {}; the job goes on, and what the ranks print there is lost from here on (--log-dir=DIR "
+      "keeps it in files)",
+      {stream_name(name, descriptor), std::generic_category().message(error)});
+}
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
 // ---- dtrain/launch/output/console.hpp
 
 /// @file
@@ -38307,72 +39095,6 @@ class Console {
   std::string live_;
   async::ManualResetEvent changed_;
   async::ManualResetEvent room_;
-};
-
-}  // namespace DTRAIN_NAMESPACE::launch
-
-// ---- dtrain/launch/output/log_file.hpp
-
-/// @file
-/// Log file: the file in --log-dir for one stream of one worker.
-
-namespace DTRAIN_NAMESPACE::launch {
-
-/// Creates a directory and its parents. @throws Error (posix)
-inline void make_directories(const std::string& path) {
-  for (std::size_t end = path.find('/', 1);; end = path.find('/', end + 1)) {
-    const std::string part = path.substr(0, end);
-    struct ::stat status {};
-    const bool there = ::mkdir(part.c_str(), 0777) == 0 ||
-                       (errno == EEXIST && ::stat(part.c_str(), &status) == 0 && S_ISDIR(status.st_mode));
-    if (!there) {
-      throw_errno("making the directory {} for --log-dir", {part}, "give a directory that can be written");
-    }
-    if (end == std::string::npos) {
-      return;
-    }
-  }
-}
-
-/// Has the bytes as the worker wrote them, without prefixes. An existing file is truncated when it is opened.
-class LogFile {
- public:
-  /// Writes no file.
-  LogFile() noexcept = default;
-
-  /// @param on_lost called once, at the first write error: "writing d/rank-0.stdout: No space ..."
-  /// Blocking: no. @throws Error (posix), also if `path` is a pipe that no process reads
-  explicit LogFile(const std::string& path, std::function<void(const std::string& what)> on_lost = {})
-      : path_(path),
-        on_lost_(std::move(on_lost)),
-        file_(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0666)) {
-    if (!file_) {
-      throw_errno("opening {} for --log-dir", {path}, "give a directory that can be written");
-    }
-  }
-
-  /// Appends. @returns false at the first write error; after it the file is closed, and further bytes are dropped
-  bool write(std::string_view bytes) {
-    while (file_ && !bytes.empty()) {
-      const ssize_t count = ::write(file_.get(), bytes.data(), bytes.size());
-      if (count >= 0) {
-        bytes.remove_prefix(static_cast<std::size_t>(count));
-      } else if (errno != EINTR) {
-        const std::string reason = std::generic_category().message(errno);
-        file_.reset();
-        if (on_lost_) {
-          on_lost_(format_text("writing {}: {}", {path_, reason}));
-        }
-        return false;
-      }
-    }
-    return true;
-  }
-
- private:
-  std::string path_;
-  std::function<void(const std::string&)> on_lost_;
-  Descriptor file_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::launch
@@ -39435,7 +40157,7 @@ DTRAIN_DEFINED RankProcess rank_process_alone(const identity::Environment& envir
 DTRAIN_DEFINED RankProcess rank_process_of_launcher(const identity::Environment& environment,
                                                     std::vector<std::string> arguments) {
   const identity::Variables variables(environment);
-  RankProcess worker = detail::rank_process_with(identity::DtrainSource::read(variables, {}), variables);
+  RankProcess worker = detail::rank_process_with(identity::read_dtrain(variables, {}), variables);
   worker.argument_vector = ArgumentVector(std::move(arguments));
   return worker;
 }
@@ -41665,6 +42387,12 @@ inline async::Task<void> report_later(async::EventLoop& loop, std::chrono::milli
   latch->report(cause);
 }
 
+inline async::Task<void> set_all(rendezvous::Store store, std::shared_ptr<const StoreEntries> entries) {
+  for (const auto& [key, value] : *entries) {
+    co_await store.set(key, value);
+  }
+}
+
 }  // namespace detail
 
 DTRAIN_DEFINED RankContext::RankContext(const rendezvous::ControlPlaneOptions& options, std::shared_ptr<void> base)
@@ -41732,6 +42460,13 @@ DTRAIN_DEFINED void RankContext::report_after(std::chrono::milliseconds grace, s
   }
 }
 
+DTRAIN_DEFINED WaitUntilSet RankContext::set_in_background(const rendezvous::Store& store, StoreEntries entries) {
+  const auto shared = std::make_shared<const StoreEntries>(std::move(entries));
+  auto make = [store, shared] { return detail::set_all(store, shared); };
+  const auto setting = std::make_shared<async::BackgroundTask<void>>(tasks.start(std::move(make)));
+  return [setting](Deadline deadline) { setting->wait(deadline); };
+}
+
 DTRAIN_DEFINED void RankContext::leave_blocking() {
   left_ = true;
   tasks.close_blocking();
@@ -41755,7 +42490,262 @@ DTRAIN_DEFINED Cause RankContext::exception_cause(std::string text, std::optiona
   return {CauseKind::exception, self.rank, self.host, std::move(text)};
 }
 
+DTRAIN_DEFINED std::shared_ptr<RankContext> join_job_blocking(const rendezvous::ControlPlaneOptions& worker,
+                                                              PreJoin pre_join, const RequiredSettings& required) {
+  rendezvous::ControlPlaneOptions self = worker;
+  std::shared_ptr<void> base;
+  if (pre_join != nullptr) {
+    base = pre_join(self.identity, self.secret, Deadline::after(self.timeout));
+  }
+  rendezvous::JobSettings settings;
+  settings.add("launcher", required.launcher).add("backend", required.backend).add("topology", required.topology);
+  settings.add("DTRAIN_TIMEOUT_SECONDS", std::to_string(std::chrono::duration<double>(self.timeout).count()));
+  settings.add("GroupOptions::accumulate", name(required.accumulate));
+  self.settings = settings.text();
+  return {new RankContext(self, std::move(base)), rendezvous::OffThreadDeleter()};
+}
+
 }  // namespace DTRAIN_NAMESPACE::group
+
+// ---- dtrain/group/worker_definitions.hpp
+
+/// @file
+/// Definitions of run_worker and report_lost_output.
+
+namespace DTRAIN_NAMESPACE::group {
+
+namespace detail {
+
+inline int exit_code_of(const Error& error) {
+  const bool usage = error.code() == make_error_code(Errc::usage) || error.code() == make_error_code(Errc::identity);
+  return usage ? exit_code_usage : exit_code_exception;
+}
+
+}  // namespace detail
+
+DTRAIN_DEFINED int run_worker(int rank, Worker& worker) {
+  const std::string prefix = format_text("rank {}: ", {rank});
+  const pid_t process = ::getpid();
+  RankContext* job = nullptr;  // once the rank has joined it
+  const auto end_if_forked = [&](int exit_code) {
+    if (::getpid() != process) {  // a forked process has none of the group's threads and must not act as the rank
+      log(LogLevel::warning,
+          prefix + "a process that the body forked came back from it; let such a process end with _exit or exec");
+      static_cast<void>(std::fflush(nullptr));
+      ::_exit(exit_code);
+    }
+  };
+  const auto fail = [&](const std::string& text, int exit_code, std::optional<int> failed_rank = {}) {
+    end_if_forked(exit_code);
+    bool reported_by_another = false;  // an error of all ranks (a flag, a missing file) is printed once
+    if (job != nullptr) {
+      job->report_exception(text, failed_rank);
+      const std::optional<Cause> cause = job->control_plane.failure()->cause();
+      reported_by_another = cause && cause->rank != job->control_plane.membership().rank && cause->text == text;
+    }
+    const bool names_rank = std::string_view(text).starts_with(prefix.substr(0, prefix.size() - 2) + " on host ");
+    log(reported_by_another ? LogLevel::info : LogLevel::error, (names_rank ? "" : prefix) + text);
+    return exit_code;
+  };
+  try {
+    job = &worker.join_job();
+    int exit_code = worker.call_body();
+    end_if_forked(exit_code);
+    if (const std::optional<Cause> cause = job->control_plane.failure()->cause()) {
+      const int returned = exit_code;
+      if (exit_code == 0) {
+        exit_code = cause->rank == rank ? exit_code_exception : exit_code_job_failed;
+      }
+      log(LogLevel::warning, format_text("{}the body returned {} although the job had failed (exit code {}): {}",
+                                         {prefix, returned, exit_code, cause->sentence()}));
+    }
+    job->require_may_block();
+    job->leave_blocking();
+    return exit_code;
+  } catch (const JobFailed& failed) {
+    end_if_forked(exit_code_job_failed);
+    log(LogLevel::error, format_text("{}ends because {}", {prefix, failed.what()}));
+    return exit_code_job_failed;
+  } catch (const Error& error) {
+    return fail(error.what(), detail::exit_code_of(error), error.rank());
+  } catch (...) {
+    return fail(exception_text(), exit_code_exception);
+  }
+}
+
+DTRAIN_DEFINED void report_lost_output(int rank) {
+  const bool had_failed = std::ferror(stdout) != 0;
+  const int reason = std::fflush(stdout) != 0 ? errno : 0;
+  if (reason != 0 || had_failed) {
+    log(LogLevel::warning, format_text("rank {}: what it printed on {} is lost, at least in part: {}",
+                                       {rank, launch::stream_name("stdout", STDOUT_FILENO),
+                                        reason != 0 ? std::generic_category().message(reason) : "a write failed"}));
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::group
+
+// ---- dtrain/ddp/agreement/bucket_order_broadcast_definitions.hpp
+
+/// @file
+/// Definitions of read_order_blocking and set_up_order_broadcast.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+namespace detail {
+
+inline constexpr std::size_t order_entry_bytes = 4;
+
+/// @throws Error (protocol) for bytes that are not `count` indices.
+inline std::vector<std::size_t> order_in(std::string_view bytes, std::size_t count) {
+  if (bytes.size() != count * order_entry_bytes) {
+    throw_error(Errc::protocol, "rank 0's order of parameters has {} bytes, not {}; do both run the same program?",
+                {bytes.size(), count * order_entry_bytes});
+  }
+  Serializer reader(bytes);
+  std::vector<std::size_t> order(count);
+  for (std::size_t& parameter : order) {
+    std::uint32_t index = 0;
+    reader.number(index);
+    parameter = index;
+  }
+  return order;
+}
+
+}  // namespace detail
+
+DTRAIN_DEFINED std::vector<std::size_t> read_order_blocking(const backend::StoreRef& store, const std::string& prefix,
+                                                            std::size_t count, int world_size,
+                                                            const FailureContext& context, Deadline deadline) {
+  std::string bytes;
+  try {
+    bytes = join_chunks(prefix + "order", count * detail::order_entry_bytes,
+                        [&](const std::string& name) { return store.take_blocking(name, world_size - 1, deadline); });
+  } catch (const Error&) {
+    context.latch->throw_if_failed(context.rank);  // the first cause names its rank
+    throw;
+  }
+  return detail::order_in(bytes, count);
+}
+
+DTRAIN_DEFINED void set_up_order_broadcast(BucketRebuild& rebuild, const backend::StoreRef& store,
+                                           const rendezvous::Membership& members, const std::string& prefix,
+                                           const FailureContext& context,
+                                           std::function<group::WaitUntilSet(group::StoreEntries)> set_in_background,
+                                           std::function<void()> start_pending) {
+  rebuild.ranks_on_host = members.local_world_size;
+  const auto wait_until_published = std::make_shared<group::WaitUntilSet>();  // empty until rank 0 publishes
+  if (members.rank == 0 && members.world_size > 1) {
+    rebuild.publish = [set_in_background, prefix, wait_until_published](const std::vector<std::size_t>& order) {
+      Serializer writer;
+      for (const std::size_t parameter : order) {
+        auto index = static_cast<std::uint32_t>(parameter);
+        writer.number(index);
+      }
+      *wait_until_published = set_in_background(chunks_of(prefix + "order", writer.characters()));
+    };
+  }
+  rebuild.agree = [store, start_pending, prefix, wait_until_published, context, rank = members.rank,
+                   world_size = members.world_size](const std::vector<std::size_t>& order) {
+    const Deadline deadline = Deadline::after(context.timeout);
+    start_pending();  // other ranks may wait for this work before they have their order
+    if (rank != 0) {
+      return read_order_blocking(store, prefix, order.size(), world_size, context, deadline);
+    }
+    if (*wait_until_published) {
+      (*wait_until_published)(deadline);
+    }
+    return order;
+  };
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/agreement/model_agreement_definitions.hpp
+
+/// @file
+/// Definition of agree_blocking.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+namespace detail {
+
+/// Digest and length: a rank with the same model needs no more.
+inline std::string summary_of(std::string_view bytes) {
+  return format_text("{} {}", {hex(Sha256().update(bytes).digest()), bytes.size()});
+}
+
+/// The number in `text`; 0 unless `text` is a number up to `most`.
+inline std::size_t number_in(std::string_view text, std::size_t most) noexcept {
+  std::size_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  return error == std::errc{} && end == text.data() + text.size() && number <= most ? number : 0;
+}
+
+inline std::string difference_to_rank_0(const backend::StoreRef& store, const std::string& prefix,
+                                        std::string_view summary, const ModelSignature& mine, int rank,
+                                        Deadline deadline) {
+  const std::size_t length = number_in(summary.substr(summary.find(' ') + 1), max_signature_bytes);
+  const std::string bytes = join_chunks(prefix + "signature", length,
+                                        [&](const std::string& name) { return store.get_blocking(name, deadline); });
+  const std::string name = store.get_blocking(prefix + "publisher", deadline);  // the job's rank of the group's rank 0
+  const int publisher = static_cast<int>(number_in(name, std::numeric_limits<int>::max()));
+  const std::optional<ModelSignature> theirs =
+      bytes.size() <= max_signature_bytes ? try_from_bytes<ModelSignature>(bytes) : std::nullopt;
+  if (!theirs) {
+    return format_text("rank {} cannot read the model signature of rank {}; do both run the same program?",
+                       {rank, publisher});
+  }
+  return first_difference(mine, rank, *theirs, publisher)
+      .value_or(format_text("rank {}'s model signature has another digest than rank {}'s", {rank, publisher}));
+}
+
+}  // namespace detail
+
+DTRAIN_DEFINED void agree_blocking(const backend::StoreRef& store, const std::function<void()>& reach_barrier,
+                                   const std::string& prefix, const ModelSignature& mine, int rank,
+                                   const FailureContext& context, Deadline deadline) {
+  const std::string bytes = to_bytes(mine);
+  if (bytes.size() > max_signature_bytes) {
+    throw_error(Errc::limit,
+                "the names and shapes of {} parameters take {} bytes to compare between ranks; shorten the names",
+                {mine.parameters.size(), bytes.size()});
+  }
+  const std::string own_summary = detail::summary_of(bytes);
+  std::vector<std::pair<std::string, std::string>> entries;  // that rank 0 publishes, the summary last
+  if (rank == 0) {
+    entries = chunks_of(prefix + "signature", bytes);
+    entries.emplace_back(prefix + "publisher", std::to_string(context.rank));
+    entries.emplace_back(prefix + "summary", own_summary);
+  }
+  try {
+    for (const auto& [key, value] : entries) {
+      store.set_blocking(key, value, deadline);
+    }
+    const std::string summary = rank == 0 ? own_summary : store.get_blocking(prefix + "summary", deadline);
+    if (summary != own_summary) {
+      context.latch->report({CauseKind::disagreement, context.rank, context.host,
+                             detail::difference_to_rank_0(store, prefix, summary, mine, context.rank, deadline)});
+      context.latch->block_until_failed(deadline);
+    }
+    reach_barrier();
+    for (const auto& entry : entries) {
+      store.erase_blocking(entry.first, deadline);
+    }
+  } catch (const Error&) {
+    context.latch->throw_if_failed(context.rank);  // the first cause names its rank
+    throw;
+  }
+  context.latch->throw_if_failed(context.rank);
+}
+
+DTRAIN_DEFINED void agree_blocking(const rendezvous::Store& store, const std::string& prefix,
+                                   const ModelSignature& mine, int rank, const FailureContext& context,
+                                   Deadline deadline) {
+  agree_blocking<rendezvous::Store>(store, prefix, mine, rank, context, deadline);
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
 
 #endif
 
