@@ -228,9 +228,9 @@ inline constexpr const char* version_text =
 #error "dtrain: DTRAIN_IMPLEMENTATION needs -DDTRAIN_SEPARATE_COMPILATION=1, here and in all files of the program"
 #endif
 
-/// For headers: whether this source file compiles the definitions, and the specifier that begins each of them. They stand
-/// at the end of the header that declares them, under #if DTRAIN_DEFINITIONS, with the includes that only they need; or,
-/// if that header would become long, in NAME_definitions.hpp, which it includes in its last three lines.
+/// For headers: whether this source file compiles the definitions, and the specifier that begins each of them. They
+/// stand at the end of the header that declares them, under #if DTRAIN_DEFINITIONS, with the includes that only they
+/// need; or, if that header would become long, in NAME_definitions.hpp, which it includes in its last three lines.
 #if !DTRAIN_SEPARATE_COMPILATION
 #define DTRAIN_DEFINITIONS 1
 #define DTRAIN_DEFINED inline
@@ -6023,13 +6023,14 @@ inline std::optional<int> parse_port(std::string_view text) noexcept {
   return number && *number >= 1 && *number <= 65535 ? number : std::nullopt;
 }
 
-/// Reads an Environment. An empty value counts as unset. Lifetime: the environment outlives it.
+/// Reads an Environment. An empty value counts as unset, and the empty name names no variable. Lifetime: the environment
+/// outlives it.
 class Variables {
  public:
   explicit Variables(const Environment& environment) noexcept : environment_(&environment) {}
 
   std::optional<std::string> text(std::string_view variable) const {
-    const auto found = environment_->find(variable);
+    const auto found = variable.empty() ? environment_->end() : environment_->find(variable);
     return found == environment_->end() || found->second.empty() ? std::nullopt : std::optional(found->second);
   }
 

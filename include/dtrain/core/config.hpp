@@ -34,9 +34,9 @@
 #error "dtrain: DTRAIN_IMPLEMENTATION needs -DDTRAIN_SEPARATE_COMPILATION=1, here and in all files of the program"
 #endif
 
-/// For headers: whether this source file compiles the definitions, and the specifier that begins each of them. They stand
-/// at the end of the header that declares them, under #if DTRAIN_DEFINITIONS, with the includes that only they need; or,
-/// if that header would become long, in NAME_definitions.hpp, which it includes in its last three lines.
+/// For headers: whether this source file compiles the definitions, and the specifier that begins each of them. They
+/// stand at the end of the header that declares them, under #if DTRAIN_DEFINITIONS, with the includes that only they
+/// need; or, if that header would become long, in NAME_definitions.hpp, which it includes in its last three lines.
 #if !DTRAIN_SEPARATE_COMPILATION
 #define DTRAIN_DEFINITIONS 1
 #define DTRAIN_DEFINED inline

@@ -60,13 +60,14 @@ inline std::optional<int> parse_port(std::string_view text) noexcept {
   return number && *number >= 1 && *number <= 65535 ? number : std::nullopt;
 }
 
-/// Reads an Environment. An empty value counts as unset. Lifetime: the environment outlives it.
+/// Reads an Environment. An empty value counts as unset, and the empty name names no variable. Lifetime: the environment
+/// outlives it.
 class Variables {
  public:
   explicit Variables(const Environment& environment) noexcept : environment_(&environment) {}
 
   std::optional<std::string> text(std::string_view variable) const {
-    const auto found = environment_->find(variable);
+    const auto found = variable.empty() ? environment_->end() : environment_->find(variable);
     return found == environment_->end() || found->second.empty() ? std::nullopt : std::optional(found->second);
   }
 

@@ -151,6 +151,12 @@ TEST_CASE("a pod of a sweep and a batch script are alone, with a warning each, u
   CHECK(identity::process_identity(variables("SLURM_JOB_ID=5 SLURM_JOB_NUM_NODES=1")).warnings.empty());
 }
 
+TEST_CASE("a value of the empty name is no variable") {
+  const identity::ProcessIdentity who = identity::process_identity({{"", "7"}});
+  CHECK(who.launcher == "single");
+  CHECK(who.warnings.empty());
+}
+
 TEST_CASE("a first local rank or a first node alone is alone, with a warning that names the variable") {
   for (const Half& half : std::vector<Half>{
            {variables("LOCAL_RANK=0"),
