@@ -27783,11 +27783,14 @@ inline void note_unconnected(int number, const std::string& host, std::uint16_t 
   const Deadline::Clock::time_point now = Deadline::Clock::now();
   const bool loopback_is_down =
       is_loopback_host(host) && number == ENETUNREACH && is_unreachable(SocketAddress::loopback_v4(port));
+  if (backoff.connects_once && !loopback_is_down) {  // the caller has other ports, and adds how long and what to do
+    throw posix_error(number, format_text("connecting to {}:{}", {host, port}));
+  }
   const Error error = posix_error(
       number, format_text("connecting to {} port {}, tried for {}", {host, port, duration_text(now - begin)}),
       loopback_is_down ? "this host's loopback interface is down; bring it up: ip link set lo up"
                        : "check that rank 0 or its launcher runs there, and MASTER_ADDR and MASTER_PORT");
-  if (backoff.connects_once || loopback_is_down || !is_retriable(number) || now >= last) {
+  if (loopback_is_down || !is_retriable(number) || now >= last) {
     throw error;
   }
   if (backoff.observer != nullptr) {
@@ -32878,7 +32881,7 @@ class ClientSession : public SessionHandler {
       on_failure(failure->cause);
     } else {
       const net::SocketAddress peer = connection->tcp.peer();
-      connection->watch(std::chrono::milliseconds(std::get<Accepted>(result).liveness_ms));
+      connection->watch(std::chrono::milliseconds(accepted_.liveness_ms));
       if (session_->attach(std::move(connection), std::get<Accepted>(result).received)) {
         peer_ = peer;
       } else {
@@ -34085,17 +34088,18 @@ class RequestHandler {
         break;
       }
       case RequestKind::barrier: arrive(id, rank, request, now); break;
-      default: wait(id, request, now); break;  // get, take, get_many, wait
+      case RequestKind::get:
+      case RequestKind::take:
+      case RequestKind::get_many:
+      case RequestKind::wait: wait(id, request, now); break;
     }
     release(released);
   }
 
   void compare_set(RequestKey id, Request& request, std::vector<KeyWaiters::Released>& released) {
-    const std::string& key = request.keys.front();
-    const std::string* value = keys_.find(key);
-    const bool as_expected = value == nullptr ? !request.expected : request.expected == *value;
-    if (as_expected) {
-      answer(id, keys_.set(key, std::move(request.value), released), 1);
+    const std::string* value = keys_.find(request.keys.front());
+    if (value == nullptr ? !request.expected : request.expected == *value) {
+      answer(id, keys_.set(request.keys.front(), std::move(request.value), released), 1);
     } else {
       answer(id, value == nullptr ? Status::missing : Status::ok, value == nullptr ? std::string() : *value);
     }
@@ -34120,8 +34124,7 @@ class RequestHandler {
 
   /// Response to a wait whose keys all exist. It shares the store's values.
   ValueResponse found(const KeyWaiters::Released& wait) const {
-    ValueResponse response;
-    response.id = wait.id.request;
+    ValueResponse response{wait.id.request};
     if (wait.kind == RequestKind::get || wait.kind == RequestKind::take) {
       response.text = keys_.shared(wait.keys.front());
     } else if (wait.kind == RequestKind::get_many) {
@@ -35076,7 +35079,7 @@ DTRAIN_DEFINED bool ControlPlane::leave_blocking(Deadline deadline) {
   return left;
 }
 
-/// Runs a coroutine on the control thread. Blocking: until it has ended, or at most the deadline and a second more.
+/// Runs a coroutine on the control thread. Blocking: until it has ended, at most the deadline and 3 s more.
 DTRAIN_DEFINED bool ControlPlane::run_blocking(async::Task<bool> task, Deadline deadline, const char* doing) {
   const auto start = [&task](async::EventLoop&) { return std::move(task); };
   return thread_.run_blocking(start, with_grace(deadline), doing);
@@ -35144,7 +35147,7 @@ DTRAIN_DEFINED async::Task<bool> ControlPlane::leave_all(Deadline deadline) {
   if (loop_state_->session != nullptr) {
     left = co_await loop_state_->session->leave(deadline);
   }
-  if (loop_state_->server) {
+  if (loop_state_->job != nullptr) {
     const bool all = co_await loop_state_->job->all_left(deadline);
     left = left && all;
   }
@@ -35156,7 +35159,7 @@ DTRAIN_DEFINED async::Task<bool> ControlPlane::end(bool ends_store) {
   loop_state_->session.reset();
   if (ends_store) {
     loop_state_->server.reset();
-  } else if (loop_state_->server) {
+  } else if (loop_state_->job != nullptr) {  // null too where opening the store failed
     co_await loop_state_->job->all_left(Deadline::after(detail::departure_timeout));
   }
   co_return true;

@@ -82,11 +82,14 @@ inline void note_unconnected(int number, const std::string& host, std::uint16_t 
   const Deadline::Clock::time_point now = Deadline::Clock::now();
   const bool loopback_is_down =
       is_loopback_host(host) && number == ENETUNREACH && is_unreachable(SocketAddress::loopback_v4(port));
+  if (backoff.connects_once && !loopback_is_down) {  // the caller has other ports, and adds how long and what to do
+    throw posix_error(number, format_text("connecting to {}:{}", {host, port}));
+  }
   const Error error = posix_error(
       number, format_text("connecting to {} port {}, tried for {}", {host, port, duration_text(now - begin)}),
       loopback_is_down ? "this host's loopback interface is down; bring it up: ip link set lo up"
                        : "check that rank 0 or its launcher runs there, and MASTER_ADDR and MASTER_PORT");
-  if (backoff.connects_once || loopback_is_down || !is_retriable(number) || now >= last) {
+  if (loopback_is_down || !is_retriable(number) || now >= last) {
     throw error;
   }
   if (backoff.observer != nullptr) {

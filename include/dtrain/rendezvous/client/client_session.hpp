@@ -152,7 +152,7 @@ class ClientSession : public SessionHandler {
       on_failure(failure->cause);
     } else {
       const net::SocketAddress peer = connection->tcp.peer();
-      connection->watch(std::chrono::milliseconds(std::get<Accepted>(result).liveness_ms));
+      connection->watch(std::chrono::milliseconds(accepted_.liveness_ms));
       if (session_->attach(std::move(connection), std::get<Accepted>(result).received)) {
         peer_ = peer;
       } else {

@@ -99,7 +99,7 @@ DTRAIN_DEFINED bool ControlPlane::leave_blocking(Deadline deadline) {
   return left;
 }
 
-/// Runs a coroutine on the control thread. Blocking: until it has ended, or at most the deadline and a second more.
+/// Runs a coroutine on the control thread. Blocking: until it has ended, at most the deadline and 3 s more.
 DTRAIN_DEFINED bool ControlPlane::run_blocking(async::Task<bool> task, Deadline deadline, const char* doing) {
   const auto start = [&task](async::EventLoop&) { return std::move(task); };
   return thread_.run_blocking(start, with_grace(deadline), doing);
@@ -167,7 +167,7 @@ DTRAIN_DEFINED async::Task<bool> ControlPlane::leave_all(Deadline deadline) {
   if (loop_state_->session != nullptr) {
     left = co_await loop_state_->session->leave(deadline);
   }
-  if (loop_state_->server) {
+  if (loop_state_->job != nullptr) {
     const bool all = co_await loop_state_->job->all_left(deadline);
     left = left && all;
   }
@@ -179,7 +179,7 @@ DTRAIN_DEFINED async::Task<bool> ControlPlane::end(bool ends_store) {
   loop_state_->session.reset();
   if (ends_store) {
     loop_state_->server.reset();
-  } else if (loop_state_->server) {
+  } else if (loop_state_->job != nullptr) {  // null too where opening the store failed
     co_await loop_state_->job->all_left(Deadline::after(detail::departure_timeout));
   }
   co_return true;

@@ -168,17 +168,18 @@ class RequestHandler {
         break;
       }
       case RequestKind::barrier: arrive(id, rank, request, now); break;
-      default: wait(id, request, now); break;  // get, take, get_many, wait
+      case RequestKind::get:
+      case RequestKind::take:
+      case RequestKind::get_many:
+      case RequestKind::wait: wait(id, request, now); break;
     }
     release(released);
   }
 
   void compare_set(RequestKey id, Request& request, std::vector<KeyWaiters::Released>& released) {
-    const std::string& key = request.keys.front();
-    const std::string* value = keys_.find(key);
-    const bool as_expected = value == nullptr ? !request.expected : request.expected == *value;
-    if (as_expected) {
-      answer(id, keys_.set(key, std::move(request.value), released), 1);
+    const std::string* value = keys_.find(request.keys.front());
+    if (value == nullptr ? !request.expected : request.expected == *value) {
+      answer(id, keys_.set(request.keys.front(), std::move(request.value), released), 1);
     } else {
       answer(id, value == nullptr ? Status::missing : Status::ok, value == nullptr ? std::string() : *value);
     }
@@ -203,8 +204,7 @@ class RequestHandler {
 
   /// Response to a wait whose keys all exist. It shares the store's values.
   ValueResponse found(const KeyWaiters::Released& wait) const {
-    ValueResponse response;
-    response.id = wait.id.request;
+    ValueResponse response{wait.id.request};
     if (wait.kind == RequestKind::get || wait.kind == RequestKind::take) {
       response.text = keys_.shared(wait.keys.front());
     } else if (wait.kind == RequestKind::get_many) {

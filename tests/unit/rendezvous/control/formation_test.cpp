@@ -215,6 +215,43 @@ TEST_CASE("a port that is taken is an error that names it") {
   }
 }
 
+TEST_CASE("rank 0 of a job that is too large for a store says so, and ends") {
+  std::uint16_t port = 0;
+  {
+    const StoreProcess probe(1);
+    port = probe.port();
+  }
+  const int ranks = dtrain::rendezvous::max_world_size + 1;
+  ControlPlaneOptions options = rank_options(0, ranks, port);
+  options.hosts_store = true;
+  try {
+    const ControlPlane control_plane(options);
+    FAIL("it opened a store");
+  } catch (const dtrain::Error& error) {
+    CHECK(std::string(error.what()).find("opening the store of a job of " + std::to_string(ranks) + " ranks") == 0);
+  }
+}
+
+TEST_CASE("nobody listens at several ports: the error says what each attempt met, and for how long") {
+  std::uint16_t port = 0;
+  {
+    const StoreProcess probe(1);
+    port = probe.port();
+  }
+  ControlPlaneOptions options = rank_options(1, 2, port);
+  options.master_ports = 2;
+  options.timeout = std::chrono::milliseconds(300);
+  try {
+    const ControlPlane control_plane(options);
+    FAIL("it joined");
+  } catch (const dtrain::Error& error) {
+    const std::string text = error.what();
+    CAPTURE(text);
+    CHECK(text.find("connecting to 127.0.0.1:") != std::string::npos);
+    CHECK(text.find("tried for 0.0 s") == std::string::npos);
+  }
+}
+
 TEST_CASE("nobody listens: the error names the host and the port") {
   std::uint16_t port = 0;
   {
