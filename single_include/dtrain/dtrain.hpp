@@ -6023,8 +6023,8 @@ inline std::optional<int> parse_port(std::string_view text) noexcept {
   return number && *number >= 1 && *number <= 65535 ? number : std::nullopt;
 }
 
-/// Reads an Environment. An empty value counts as unset, and the empty name names no variable. Lifetime: the environment
-/// outlives it.
+/// Reads an Environment. An empty value counts as unset, and the empty name names no variable. Lifetime: the
+/// environment outlives it.
 class Variables {
  public:
   explicit Variables(const Environment& environment) noexcept : environment_(&environment) {}
