@@ -35147,7 +35147,7 @@ DTRAIN_DEFINED async::Task<bool> ControlPlane::leave_all(Deadline deadline) {
   if (loop_state_->session != nullptr) {
     left = co_await loop_state_->session->leave(deadline);
   }
-  if (loop_state_->job != nullptr) {
+  if (loop_state_->server) {
     const bool all = co_await loop_state_->job->all_left(deadline);
     left = left && all;
   }
@@ -35159,7 +35159,7 @@ DTRAIN_DEFINED async::Task<bool> ControlPlane::end(bool ends_store) {
   loop_state_->session.reset();
   if (ends_store) {
     loop_state_->server.reset();
-  } else if (loop_state_->job != nullptr) {  // null too where opening the store failed
+  } else if (loop_state_->server && loop_state_->job != nullptr) {  // null where opening the store failed
     co_await loop_state_->job->all_left(Deadline::after(detail::departure_timeout));
   }
   co_return true;

@@ -17,6 +17,7 @@
 #include "dtrain/async/manual_reset_event.hpp"
 #include "dtrain/core/crypto/random.hpp"
 #include "dtrain/core/text/format_text.hpp"
+#include "dtrain/rendezvous/protocol/handshake_codec.hpp"
 #include "dtrain/rendezvous/server/job_state.hpp"
 #include "dtrain/rendezvous/server/join_timeout.hpp"
 #include "dtrain/rendezvous/server/store_job_options.hpp"
