@@ -1737,6 +1737,12 @@ struct StreamHandle {
   friend constexpr bool operator==(const StreamHandle&, const StreamHandle&) = default;
 };
 
+/// Whether it is cudaStreamPerThread, another stream in every thread: the value 2 of the CUDA runtime's driver_types.h,
+/// because code that is compiled apart from the program does not have CUDA's headers.
+inline bool is_stream_of_each_thread(StreamHandle stream) noexcept {
+  return stream.device.kind == DeviceKind::cuda && reinterpret_cast<std::uintptr_t>(stream.native) == 2;
+}
+
 }  // namespace DTRAIN_NAMESPACE
 
 // ---- dtrain/core/types/tensor_view.hpp
@@ -21791,13 +21797,11 @@ class GradientTable {
     }
     if (gradient.stream) {
       require_same_device(gradient.parameter, *gradient.stream);
-#if DTRAIN_WITH_CUDA
-      if (gradient.stream->native == cudaStreamPerThread) {
+      if (is_stream_of_each_thread(*gradient.stream)) {
         names_.refuse_ready(gradient.parameter,
                             "came with cudaStreamPerThread, which is another stream in every thread; pass a stream "
                             "that was created, or the default stream");
       }
-#endif
     } else if (device_.kind != DeviceKind::host) {
       refuse_without_stream(gradient.parameter);
     }
@@ -21812,9 +21816,7 @@ class GradientTable {
     return is_given ? gradient.memory->data : slots_[gradient.parameter].own;
   }
 
-  const ParameterNames& names() const noexcept {
-    return names_;
-  }
+  const ParameterNames& names() const noexcept { return names_; }
 
  private:
   std::byte* place(const BucketPlan& plan, std::size_t parameter) const noexcept {
@@ -23060,6 +23062,22 @@ class BucketReduction {
 
 namespace DTRAIN_NAMESPACE::ddp {
 
+#if DTRAIN_WITH_CUDA
+
+/// Whether the driver loads the kernel for every element type of the parameters, which it now does.
+inline bool loads_scaling_kernels(std::span<const Parameter> parameters, stream::cuda::StreamRef stream) {
+  bool loads = true;
+  for (std::size_t i = 0; loads && i < parameters.size(); ++i) {
+    const DType dtype = parameters[i].value.dtype;
+    const bool is_loaded = std::any_of(parameters.begin(), parameters.begin() + static_cast<std::ptrdiff_t>(i),
+                                       [dtype](const Parameter& before) { return before.value.dtype == dtype; });
+    loads = is_loaded || stream::cuda::ScaledCopyBatch::load(dtype, dtype, stream);
+  }
+  return loads;
+}
+
+#endif  // DTRAIN_WITH_CUDA
+
 /// Whether gradients are multiplied by 1 / ranks while they are packed, so that the collective is a sum: if the backend
 /// sums better than it averages, and the driver loads the kernel for every element type. It must be the same on all
 /// ranks: the model signature has it. The kernels are loaded now, because loading may wait for work that waits for
@@ -23067,19 +23085,11 @@ namespace DTRAIN_NAMESPACE::ddp {
 template <class Communicator>
 bool scales_averages([[maybe_unused]] std::span<const Parameter> parameters, [[maybe_unused]] ReduceOp op,
                      [[maybe_unused]] int ranks, [[maybe_unused]] typename Communicator::Stream stream) {
-#if DTRAIN_WITH_CUDA
   if constexpr (backend::PrefersSums<Communicator>) {
-    bool loads = op == ReduceOp::average && ranks > 1;
-    for (std::size_t i = 0; loads && i < parameters.size(); ++i) {
-      const DType dtype = parameters[i].value.dtype;
-      const bool is_loaded = std::any_of(parameters.begin(), parameters.begin() + static_cast<std::ptrdiff_t>(i),
-                                         [dtype](const Parameter& before) { return before.value.dtype == dtype; });
-      loads = is_loaded || stream::cuda::ScaledCopyBatch::load(dtype, dtype, stream);
-    }
-    return loads;
+    return op == ReduceOp::average && ranks > 1 && loads_scaling_kernels(parameters, stream);
+  } else {
+    return false;
   }
-#endif
-  return false;
 }
 
 }  // namespace DTRAIN_NAMESPACE::ddp

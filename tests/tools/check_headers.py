@@ -74,6 +74,9 @@ def check_text(name, text):
         problems.append(f"{name} has {len(lines)} lines; the most is {LONGEST}")
     if re.search(r"\bstd::source_location\b", re.sub(r"//.*", "", text)):
         problems.append(f"{name} uses std::source_location, which clang 14 lacks; use dtrain::SourceLocation")
+    for inside in re.findall(r"^#if (DTRAIN_WITH_\w+)\n+[ \t]+", text, re.MULTILINE):
+        problems.append(f"{name} asks for {inside} within a function or class, which then differs between the program "
+                        "and the definitions compiled apart; ask around whole declarations, or of a value at run time")
     return problems
 
 
@@ -192,6 +195,7 @@ def selftest():
                                                                                   "net/socket.hpp (definitions)"),
         ({**section, "net/socket.hpp": section["net/socket.hpp"].replace("net/door", "ddp/x"), "ddp/x.hpp": head}, "lower floor"),
         ({"run.hpp": head + '#if DTRAIN_WITH_MPI\n#include "dtrain/policy.hpp"\n#endif\n'}, None),
+        ({"run.hpp": head + "inline int f() {\n#if DTRAIN_WITH_MPI\n  return 1;\n#endif\n}\n"}, "within a function or class"),
         ({f"core/x{number}.hpp": head for number in range(14)}, "core/ has 16 headers"),
         ({"core/log.hpp": good["core/log.hpp"] + "class Line {};\n",
           "net/socket.hpp": good["net/socket.hpp"] + "struct A {\n  enum class Line : int { one };\n};\n"},

@@ -2,6 +2,8 @@
 /// @file
 /// StreamHandle: a stream of any kind as its device and native handle, for interfaces without templates.
 
+#include <cstdint>
+
 #include "dtrain/core/types/device.hpp"
 
 namespace DTRAIN_NAMESPACE {
@@ -14,5 +16,11 @@ struct StreamHandle {
 
   friend constexpr bool operator==(const StreamHandle&, const StreamHandle&) = default;
 };
+
+/// Whether it is cudaStreamPerThread, another stream in every thread: the value 2 of the CUDA runtime's driver_types.h,
+/// because code that is compiled apart from the program does not have CUDA's headers.
+inline bool is_stream_of_each_thread(StreamHandle stream) noexcept {
+  return stream.device.kind == DeviceKind::cuda && reinterpret_cast<std::uintptr_t>(stream.native) == 2;
+}
 
 }  // namespace DTRAIN_NAMESPACE

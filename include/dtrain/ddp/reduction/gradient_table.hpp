@@ -18,7 +18,6 @@
 #include "dtrain/ddp/parameter.hpp"
 #include "dtrain/ddp/ready.hpp"
 #include "dtrain/ddp/reduction/parameter_names.hpp"
-#include "dtrain/stream/cuda/check.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -73,13 +72,11 @@ class GradientTable {
     }
     if (gradient.stream) {
       require_same_device(gradient.parameter, *gradient.stream);
-#if DTRAIN_WITH_CUDA
-      if (gradient.stream->native == cudaStreamPerThread) {
+      if (is_stream_of_each_thread(*gradient.stream)) {
         names_.refuse_ready(gradient.parameter,
                             "came with cudaStreamPerThread, which is another stream in every thread; pass a stream "
                             "that was created, or the default stream");
       }
-#endif
     } else if (device_.kind != DeviceKind::host) {
       refuse_without_stream(gradient.parameter);
     }
@@ -94,9 +91,7 @@ class GradientTable {
     return is_given ? gradient.memory->data : slots_[gradient.parameter].own;
   }
 
-  const ParameterNames& names() const noexcept {
-    return names_;
-  }
+  const ParameterNames& names() const noexcept { return names_; }
 
  private:
   std::byte* place(const BucketPlan& plan, std::size_t parameter) const noexcept {
