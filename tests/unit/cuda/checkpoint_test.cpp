@@ -2,7 +2,6 @@
 
 #include <doctest/doctest.h>
 
-#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -10,7 +9,6 @@
 #include <cstring>
 #include <span>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "dtrain/backend/staged.hpp"
@@ -19,6 +17,8 @@
 #include "dtrain/launch/per_process.hpp"
 #include "dtrain/stream/cuda/stream.hpp"
 #include "support/cuda_memory.hpp"
+#include "support/expect_error.hpp"
+#include "support/gate.hpp"
 #include "support/temporary_directory.hpp"
 #include "support/thread_group.hpp"
 
@@ -31,15 +31,6 @@ using HostPolicy = dtrain::Policy<dtrain::launch::PerProcess, dtrain::backend::S
 
 TensorView on(dtrain::Device device, const dtrain::stream::cuda::DeviceBuffer& memory, std::int64_t count) {
   return {memory.data(), {count}, dtrain::DType::f32, device};
-}
-
-std::string refusal_of(const auto& call) {
-  try {
-    call();
-  } catch (const dtrain::Error& error) {
-    return error.what();
-  }
-  return "none";
 }
 
 }  // namespace
@@ -82,7 +73,7 @@ TEST_CASE("tensors on a device are saved and loaded beside those of the host, on
     CHECK(steps == 7);
 
     const std::vector<NamedTensor> elsewhere{{"small", on({dtrain::DeviceKind::cuda, 5}, small, 3)}};
-    CHECK(refusal_of([&] { dtrain::save_checkpoint(group, path, elsewhere); })
+    CHECK(support::sentence_of([&] { dtrain::save_checkpoint(group, path, elsewhere); })
               .starts_with("a tensor of a checkpoint is on cuda:5, but this rank's group is on cuda:0; give it from "
                            "there, or from the host (on rank 0 on host "));
     group.barrier();
@@ -102,7 +93,7 @@ TEST_CASE("tensors on a device are saved and loaded beside those of the host, on
     CHECK(dtrain::load_checkpoint(group, path, state));
     CHECK(small == std::vector<float>{1, 2, 3});
     state[0].value.device = {dtrain::DeviceKind::cuda, 0};
-    CHECK(refusal_of([&] { dtrain::save_checkpoint(group, path, state); }) ==
+    CHECK(support::sentence_of([&] { dtrain::save_checkpoint(group, path, state); }) ==
           "tensor 0 of a checkpoint is on cuda:0; copy it to host memory and give that");
   });
   CHECK(host_ends == std::vector<support::RankEnd>(1));
@@ -112,18 +103,14 @@ TEST_CASE("a tensor whose device never comes to its copy ends a checkpoint by th
   const dtrain::stream::cuda::Stream stream;
   const auto memory = support::on_device(std::vector<float>{1, 2, 3});
   const TensorView tensor = on(stream.ref().device(), memory, 3);
-  std::atomic<bool> released{false};
-  support::enqueue_on_host(stream.ref(), [&] {
-    while (!released) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
-  });
+  support::Gate gate;
+  support::enqueue_on_host(stream.ref(), [&] { gate.pass(); });
   dtrain::ddp::DeviceTensorAccess values(stream.ref(), std::chrono::milliseconds(20));
   for (const bool is_saved : {true, false}) {
-    CHECK(refusal_of([&] { is_saved ? static_cast<void>(values.fetch(tensor)) : values.put(tensor); }) ==
+    CHECK(support::sentence_of([&] { is_saved ? static_cast<void>(values.fetch(tensor)) : values.put(tensor); }) ==
           "copying a tensor of a checkpoint between host and device took too long");
   }
-  released = true;
+  gate.open();
   dtrain::ddp::DeviceTensorAccess patient(stream.ref(), std::chrono::seconds(20));
   const std::span<const std::byte> copy = patient.fetch(tensor);
   CHECK(std::memcmp(copy.data(), std::vector<float>{1, 2, 3}.data(), copy.size()) == 0);

@@ -18,9 +18,8 @@ namespace {
 using dtrain::BufferView;
 using dtrain::Deadline;
 using dtrain::ReduceOp;
-using support::FakeJob;
 using support::RankThread;
-using support::run_thread_ranks;
+using support::run_ranks;
 using support::StagedRank;
 using namespace std::chrono_literals;
 
@@ -28,11 +27,8 @@ using namespace std::chrono_literals;
 
 TEST_CASE("device memory goes over Gloo: reductions, broadcasts, blocks and messages of several chunks") {
   for (const int ranks : {1, 2, 3}) {
-    const auto job = std::make_shared<FakeJob>(ranks);
-    run_thread_ranks(
-        ranks,
-        [&](RankThread& self) {
-          StagedRank<dtrain::backend::Gloo> rank(job, self.rank(), self.size());
+    run_ranks<StagedRank<dtrain::backend::Gloo>>(
+        {ranks, "staged", 20s, 60s}, [&](StagedRank<dtrain::backend::Gloo>& rank, RankThread& self) {
           const std::size_t count = 300'001;
           const auto arena = rank.communicator.allocate_blocking(4 * count, Deadline::after(20s));
           const auto size = static_cast<std::size_t>(ranks);
@@ -62,8 +58,7 @@ TEST_CASE("device memory goes over Gloo: reductions, broadcasts, blocks and mess
           CHECK(rank.get<float>(bound) == own);  // block r is rank r's, on every rank
           CHECK(rank.get<float>(received) == std::vector<float>(count, static_cast<float>(previous + 1)));
           CHECK(rank.get<float>(foreign) == sum);
-        },
-        60s);
+        });
   }
 }
 

@@ -1,7 +1,6 @@
 #include <doctest/doctest.h>
 
 #include <cstdlib>
-#include <optional>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -13,6 +12,7 @@
 #include "dtrain/topology/ring.hpp"
 #include "dtrain/topology/tree.hpp"
 #include "support/cuda_memory.hpp"
+#include "support/expect_error.hpp"
 #include "support/thread_group.hpp"
 
 namespace {
@@ -80,13 +80,9 @@ TEST_CASE("a process group over staging works along every topology, which lies o
 }
 
 TEST_CASE("ranks of one device that were not asked to share it do not become a group, and both are named") {
-  std::optional<std::string> refusal;
-  try {
-    run_groups<Policy<PerProcess, Staged<SharedMemory>>>(2, [](const auto&) {});
-  } catch (const dtrain::Error& error) {
-    refusal = error.what();
-  }
-  REQUIRE(refusal);
-  CHECK(refusal->find("ranks 0 and 1") != std::string::npos);
-  CHECK(refusal->find("DTRAIN_SHARE_DEVICES=1") != std::string::npos);
+  const dtrain::Error error =
+      support::error_of([] { run_groups<Policy<PerProcess, Staged<SharedMemory>>>(2, [](const auto&) {}); });
+  REQUIRE(error.code());
+  CHECK(support::contains(error.what(), "ranks 0 and 1"));
+  CHECK(support::contains(error.what(), "DTRAIN_SHARE_DEVICES=1"));
 }

@@ -161,10 +161,8 @@ TEST_CASE("a steady step on CUDA allocates nothing beside what the runtime does 
 TEST_CASE("steady operations through host memory allocate nothing beside what the runtime does for their calls") {
   if (!support::enough_devices(1)) return dtrain_test::skip("there is no device");
   const std::size_t count = 600'001;
-  const auto job = std::make_shared<FakeJob>(2);
   std::barrier both(2);
-  support::run_thread_ranks(2, [&](support::RankThread& self) {
-    support::StagedRank<> rank(job, self.rank(), 2);
+  support::run_ranks<support::StagedRank<>>(2, [&](support::StagedRank<>& rank, support::RankThread& self) {
     const auto arena =
         rank.communicator.allocate_blocking(count * sizeof(float), dtrain::Deadline::after(std::chrono::seconds(10)));
     Event done;

@@ -2,15 +2,14 @@
 
 #include <doctest/doctest.h>
 
-#include <atomic>
 #include <barrier>
 #include <chrono>
 #include <memory>
 #include <string>
 #include <thread>
 
-#include "dtrain/core/deadline.hpp"
 #include "support/cuda_training_rank.hpp"
+#include "support/gate.hpp"
 
 namespace {
 
@@ -37,16 +36,6 @@ void step(CudaTrainingRank& rank, std::chrono::milliseconds before = 0ms, std::c
   support::enqueue_delay(rank.stream(), between);
   step.ready(0, rank.stream().handle());
   step.finish();
-}
-
-/// What is enqueued next waits for `goes_on`, ten seconds at most.
-void hold_until(const std::atomic<bool>& goes_on, CudaTrainingRank& rank) {
-  support::enqueue_on_host(rank.stream(), [&goes_on] {
-    const auto deadline = dtrain::Deadline::after(10s);
-    while (!goes_on.load() && !deadline.passed()) {
-      std::this_thread::sleep_for(100us);
-    }
-  });
 }
 
 }  // namespace
@@ -94,12 +83,12 @@ TEST_CASE("nothing is measured on a device where nobody wants it") {
 TEST_CASE(
     "while a step is under way nothing is measured, so that statistics() may come beside another thread's ready") {
   if (!support::enough_devices(1)) return dtrain_test::skip("there is no device");
-  std::atomic<bool> goes_on{false};
+  support::Gate gate;
   CudaTrainingRank rank(std::make_shared<FakeJob>(1), 0, 1, two_buckets(true));
-  hold_until(goes_on, rank);
+  support::enqueue_on_host(rank.stream(), [&] { gate.pass(); });
   step(rank);
   Step second = rank.reducer->begin();
-  goes_on = true;
+  gate.open();
   CHECK(rank.wait());  // the first step is complete, and was not when the second began
   std::thread backward([&] { second.ready(1, rank.stream().handle()); });
   for (int repeat = 0; repeat < 100; ++repeat)
@@ -113,13 +102,13 @@ TEST_CASE(
 
 TEST_CASE("the host waits for no measurement: steps for which no events are free are not measured") {
   if (!support::enough_devices(1)) return dtrain_test::skip("there is no device");
-  std::atomic<bool> goes_on{false};
+  support::Gate gate;
   CudaTrainingRank rank(std::make_shared<FakeJob>(1), 0, 1, two_buckets(true));
-  hold_until(goes_on, rank);
+  support::enqueue_on_host(rank.stream(), [&] { gate.pass(); });
   for (int repeat = 0; repeat < 9; ++repeat)
     step(rank);
   CHECK(rank.reducer->statistics().measured_steps == 0);
-  goes_on = true;
+  gate.open();
   CHECK(rank.wait());
   const auto measured = rank.reducer->statistics().measured_steps;
   CHECK(measured >= 1);

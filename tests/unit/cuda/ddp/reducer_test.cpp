@@ -15,15 +15,17 @@
 #include <vector>
 
 #include "support/cuda_training_rank.hpp"
+#include "support/expect_error.hpp"
+#include "support/gate.hpp"
 #include "support/sanitized.hpp"
 
 namespace {
 
 using dtrain::Errc;
-using dtrain::Error;
 using dtrain::Step;
 using dtrain::StreamHandle;
 using support::CudaTrainingRank;
+using support::expect_error;
 using support::FakeJob;
 using support::mean_over_ranks;
 using support::RankThread;
@@ -81,19 +83,6 @@ void expect_means(int ranks, const CudaTrainingRank::Wanted& wanted, bool foreig
   CHECK(wrong == 0);
 }
 
-template <class F>
-void expect_error(Errc code, const char* part, F&& f) {
-  try {
-    f();
-    FAIL_CHECK("nothing was thrown");
-  } catch (const Error& error) {
-    const std::string text = error.what();
-    INFO(text);
-    CHECK(error.code() == make_error_code(code));
-    CHECK(text.find(part) != std::string::npos);
-  }
-}
-
 }  // namespace
 
 TEST_CASE("gradients of 1 to 8 ranks are averaged, bound or not, and the stream that made one reads the mean") {
@@ -125,12 +114,9 @@ TEST_CASE("a gradient in other memory of the device is reduced into the paramete
 TEST_CASE("finish does not wait for the device") {
   if (!support::enough_devices(1)) return dtrain_test::skip("there is no device");
   CudaTrainingRank rank(std::make_shared<FakeJob>(1), 0, 1, {});
-  std::atomic<bool> may_go_on{false};
+  support::Gate gate;
   std::atomic<bool> finished{false};
-  support::enqueue_on_host(rank.stream(), [&] {
-    for (int i = 0; i < 20000 && !may_go_on; ++i)
-      std::this_thread::sleep_for(1ms);
-  });
+  support::enqueue_on_host(rank.stream(), [&] { gate.pass(); });
   Step step = rank.reducer->begin();
   for (std::size_t i = 0; i < rank.count(); ++i)
     step.ready(i, rank.stream().handle());
@@ -141,7 +127,7 @@ TEST_CASE("finish does not wait for the device") {
     next.ready(i, rank.stream().handle());
   next.finish();
   CHECK(finished);
-  may_go_on = true;
+  gate.open();
   CHECK(rank.wait());
 }
 

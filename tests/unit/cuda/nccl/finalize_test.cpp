@@ -7,8 +7,8 @@
 #include <chrono>
 #include <memory>
 #include <optional>
-#include <thread>
 
+#include "support/gate.hpp"
 #include "support/nccl_rank.hpp"
 
 namespace {
@@ -22,11 +22,7 @@ using support::run_thread_ranks;
 using namespace std::chrono_literals;
 
 bool none_is_left_behind() {
-  const Deadline deadline = Deadline::after(20s);
-  while (AbandonedThreads::count() != 0 && !deadline.passed()) {
-    std::this_thread::sleep_for(1ms);
-  }
-  return AbandonedThreads::count() == 0;
+  return support::holds_soon([] { return AbandonedThreads::count() == 0; });
 }
 
 }  // namespace
@@ -76,11 +72,7 @@ TEST_CASE("a rank that leaves waits for 10 s for the others of the node, and for
           CHECK(AbandonedThreads::count() == 3);
           has_left = true;
         }
-        const Deadline deadline = Deadline::after(50s);
-        while (!has_left.load() && !deadline.passed()) {
-          std::this_thread::sleep_for(1ms);
-        }
-        CHECK(has_left.load());
+        CHECK(support::holds_soon([&] { return has_left.load(); }, 50s));
       },
       60s);
   CHECK(none_is_left_behind());

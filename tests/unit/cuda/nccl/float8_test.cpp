@@ -31,7 +31,7 @@ using support::NcclRank;
 using support::on_device;
 using support::on_host;
 using support::RankThread;
-using support::run_thread_ranks;
+using support::run_ranks;
 
 using Policy = dtrain::Policy<dtrain::launch::PerProcess, Nccl>;
 
@@ -96,11 +96,7 @@ TEST_CASE("floats of 8 bits move between 1, 2 and 3 ranks") {
       dtrain_test::skip("there is no device for each of " + std::to_string(ranks) + " ranks");
       continue;
     }
-    const auto job = std::make_shared<FakeJob>(ranks);
-    run_thread_ranks(ranks, [&](RankThread& thread) {
-      NcclRank self(job, thread.rank(), ranks);
-      expect_moves(self, thread.rank(), ranks);
-    });
+    run_ranks<NcclRank>(ranks, [&](NcclRank& self, RankThread& thread) { expect_moves(self, thread.rank(), ranks); });
   }
 }
 

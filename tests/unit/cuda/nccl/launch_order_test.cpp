@@ -4,7 +4,6 @@
 
 #include <doctest/doctest.h>
 
-#include <atomic>
 #include <chrono>
 #include <memory>
 #include <optional>
@@ -14,6 +13,7 @@
 #include <vector>
 
 #include "dtrain/backend/nccl/launch_order.hpp"
+#include "support/gate.hpp"
 #include "support/nccl_rank.hpp"
 
 namespace {
@@ -36,12 +36,8 @@ bool overtakes(bool library_orders) {
   NcclRank second = opened("second");
   const support::DeviceBuffer memory[] = {support::on_device(std::vector<float>(4, 1.0F)),
                                           support::on_device(std::vector<float>(4, 1.0F))};
-  std::atomic<bool> may_begin{false};
-  support::enqueue_on_host(first.stream.ref(), [&] {
-    while (!may_begin) {
-      std::this_thread::sleep_for(1ms);
-    }
-  });
+  support::Gate gate;
+  support::enqueue_on_host(first.stream.ref(), [&] { gate.pass(); });
   for (NcclRank* rank : {&first, &second}) {
     const auto view = rank->view(memory[rank == &second ? 1 : 0], 4, dtrain::DType::f32);
     rank->communicator.all_reduce(view, view, dtrain::ReduceOp::sum, rank->stream.ref());
@@ -50,7 +46,7 @@ bool overtakes(bool library_orders) {
   second.stream.ref().record(event);
   const auto patience = library_orders ? 20s : 200ms;
   const bool completed = event.block_until_complete(Deadline::after(patience)) == dtrain::stream::WaitResult::complete;
-  may_begin = true;
+  gate.open();
   CHECK(first.wait());
   CHECK(second.wait());
   return completed;

@@ -11,7 +11,8 @@
 #include <thread>
 #include <vector>
 
-#include "support/contains.hpp"
+#include "support/expect_error.hpp"
+#include "support/gate.hpp"
 #include "support/nccl_rank.hpp"
 
 namespace {
@@ -25,6 +26,7 @@ using support::NcclRank;
 using support::on_device;
 using support::on_host;
 using support::RankThread;
+using support::run_ranks;
 using support::run_thread_ranks;
 using namespace std::chrono_literals;
 
@@ -41,23 +43,13 @@ struct InThreads {
   }
 };
 
-bool becomes_true(const std::atomic<bool>& flag) {
-  const Deadline deadline = Deadline::after(15s);
-  while (!flag.load() && !deadline.passed()) {
-    std::this_thread::sleep_for(1ms);
-  }
-  return flag.load();
-}
-
 }  // namespace
 
 TEST_CASE("the first operation of a kind waits on the host until all ranks have called it, and the next do not") {
   const InThreads faults(2);
-  const auto job = std::make_shared<FakeJob>(2);
   std::atomic<bool> comes{false};
   std::atomic<bool> has_returned{false};
-  run_thread_ranks(2, [&](RankThread& thread) {
-    NcclRank self(job, thread.rank(), 2);
+  run_ranks<NcclRank>(2, [&](NcclRank& self, RankThread& thread) {
     const DeviceBuffer memory = on_device(std::vector<float>{1, 1});
     const auto view = self.view(memory, 2, DType::f32);
     if (thread.rank() == 1) {
@@ -67,7 +59,7 @@ TEST_CASE("the first operation of a kind waits on the host until all ranks have 
     self.communicator.all_reduce(view, view, ReduceOp::sum, self.stream.ref());
     CHECK(comes.load());
     if (thread.rank() == 1) {
-      CHECK(becomes_true(has_returned));
+      CHECK(support::holds_soon([&] { return has_returned.load(); }));
     }
     self.communicator.all_reduce(view, view, ReduceOp::sum, self.stream.ref());
     has_returned = true;
@@ -87,12 +79,8 @@ TEST_CASE("a first operation that a rank does not call ends by the timeout, and 
     }
     const DeviceBuffer memory = on_device(std::vector<float>{1, 1});
     const auto view = self.view(memory, 2, DType::f32);
-    std::string why = "nothing failed";
-    try {
-      self.communicator.all_reduce(view, view, ReduceOp::sum, self.stream.ref());
-    } catch (const dtrain::Error& error) {
-      why = error.what();
-    }
+    const auto reduce = [&] { self.communicator.all_reduce(view, view, ReduceOp::sum, self.stream.ref()); };
+    const std::string why = support::sentence_of(reduce);
     CAPTURE(why);
     CHECK(support::contains(why, "it had not ended after 1.0 s; rank 1 of the channel is in none"));
   });
@@ -100,9 +88,7 @@ TEST_CASE("a first operation that a rank does not call ends by the timeout, and 
 
 TEST_CASE("a collective that NCCL launches in a thread becomes part of the graph that is captured") {
   const InThreads faults(2);
-  const auto job = std::make_shared<FakeJob>(2);
-  run_thread_ranks(2, [&](RankThread& thread) {
-    NcclRank self(job, thread.rank(), 2);
+  run_ranks<NcclRank>(2, [&](NcclRank& self, RankThread&) {
     const DeviceBuffer memory = on_device(std::vector<float>{1, 1});
     const auto view = self.view(memory, 2, DType::f32);
     const cudaStream_t stream = self.stream.ref().native();
