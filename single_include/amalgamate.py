@@ -25,6 +25,8 @@ from typing import NamedTuple
 FLOORS = ["core", "kernels", "async", "net", "stream", "identity", "rendezvous", "backend", "topology", "launch", "group", "ddp"]
 FRONT = ["policy.hpp", "process_group.hpp", "run.hpp", "distributed_data_parallel.hpp"]
 UMBRELLA = "dtrain.hpp"
+# Above it, and not in the single header: <dtrain/NAME.hpp> and the folder NAME, which include the library of that name.
+COMPONENTS = ["libtorch"]
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 CONDITION = re.compile(r"^\s*#\s*(if|ifdef|ifndef|endif)\b")
@@ -37,10 +39,18 @@ class AmalgamationError(Exception):
     """A sentence about a header that cannot be put in line."""
 
 
+def component_of(name):
+    """The component that a header belongs to, or None."""
+    part = name.split("/")[0].removesuffix(".hpp")
+    return part if part in COMPONENTS else None
+
+
 def floor_of(name):
     """The floor of "core/error.hpp", as a number; higher is further up."""
     if name == UMBRELLA:
         return len(FLOORS) + 1
+    if component_of(name):
+        return len(FLOORS) + 2
     folder = name.split("/")[0]
     if "/" not in name:
         return len(FLOORS)

@@ -7,6 +7,7 @@
 
 #include <torch/torch.h>
 #include <dtrain/dtrain.hpp>
+#include <dtrain/libtorch.hpp>
 
 #include <array>
 #include <chrono>
@@ -18,7 +19,6 @@
 #include <string_view>
 
 #include "images.hpp"
-#include "torch_model.hpp"
 
 namespace {
 
@@ -74,10 +74,7 @@ double train_epochs(nn::Sequential& network, const libtorch::Images& images, con
                     Backward backward) {
   torch::optim::SGD optimizer(network->parameters(), torch::optim::SGDOptions(0.03).momentum(0.9));
   const dtrain::DistributedSampler sampler{group,
-                                           {.dataset_size = images.size(),
-                                            .global_batch = global_batch,
-
-                                            .seed = 1}};
+                                           {.dataset_size = images.size(), .global_batch = global_batch, .seed = 1}};
   group.barrier();
   const auto begin = std::chrono::steady_clock::now();
   for (std::size_t epoch = 0; epoch < options.epochs; ++epoch) {
@@ -132,11 +129,8 @@ int train(Group group, dtrain::Arguments arguments) {
   if (options.plain) {
     seconds = train_epochs(network, training, group, options, [](const torch::Tensor& loss) { loss.backward(); });
   } else {
-    libtorch::TorchModel model(*network);
-    dtrain::DistributedDataParallel ddp{model, group};
-    seconds = train_epochs(network, training, group, options, [&](const torch::Tensor& loss) {
-      ddp.backward([&](dtrain::Ready ready) { model.backward(loss, ready); });
-    });
+    dtrain::libtorch::DistributedDataParallel ddp{network, group};
+    seconds = train_epochs(network, training, group, options, [&](const torch::Tensor& loss) { ddp.backward(loss); });
     summary = ddp.summary();
   }
   const double loss = evaluate(network, training, group).loss;

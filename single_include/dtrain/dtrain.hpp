@@ -23864,6 +23864,9 @@ class DistributedDataParallel {
   /// ranks: for the mean over k passes, scale each loss by 1/k.
   ddp::NoSync no_sync() { return ddp::NoSync(std::shared_ptr<int>(driver_, &driver_->no_sync_depth)); }
 
+  /// Whether backward() reduces: while no NoSync lives.
+  bool reduces() const noexcept { return driver_->no_sync_depth == 0; }
+
   /// Statistics of this rank; ddp::to_string formats them as a line.
   ddp::ReducerStatistics statistics() const noexcept {
     ddp::ReducerStatistics statistics = driver_->reducer->statistics();
@@ -23890,7 +23893,6 @@ class DistributedDataParallel {
   }
 
   const ddp::BucketPlan& plan() const noexcept { return driver_->reducer->plan(); }
-
   const ProcessGroup<P>& group() const noexcept { return group_; }
 
   /// Keeps the memory of bound gradients valid after this object is destroyed.

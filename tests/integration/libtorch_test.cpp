@@ -1,7 +1,7 @@
 // ctest: TIMEOUT 300 RUN_SERIAL ON
 // ctest: LABELS no-asan no-tsan
-// What the example with LibTorch promises: it trains as LibTorch alone does, whatever the ranks, and its TorchModel
-// takes what autograd does.
+// <dtrain/libtorch.hpp> against LibTorch alone on one process with the samples of all ranks; the example with LibTorch
+// trains as LibTorch alone does, whatever the ranks.
 
 #include <doctest/doctest.h>
 
@@ -51,13 +51,11 @@ double loss_after_6000_images(const std::vector<std::string>& arguments) {
   return std::stod(result.output.substr(found + before.size()));
 }
 
-/// What torch_model_probe does on each rank, in the order of its checks.
+/// What libtorch_probe does on each rank, in the order of its checks.
 const std::vector<std::string> checks{
-    "gradients that are kept",    "gradients that were set to none",
-    "order of announcements",     "buffers",
-    "unused parameters",          "passes under no_sync",
-    "tied and frozen parameters", "element types and layouts",
-    "memory that moved",          "the end of the wrapper",
+    "kept gradients",    "gradients set to none", "order of gradients",         "buffers",
+    "unused parameters", "passes under no_sync",  "tied and frozen parameters", "element types and layouts",
+    "odd tensors",       "sparse gradients",      "changes after wrapping",     "the end of the wrapper",
 };
 
 }  // namespace
@@ -73,11 +71,11 @@ TEST_CASE("a training with LibTorch reaches the loss of LibTorch alone, on 1, 2 
   }
 }
 
-TEST_CASE("a TorchModel takes what autograd does with parameters, gradients and buffers, on 1, 2 and 3 ranks") {
+TEST_CASE("wrapped LibTorch modules get the gradients of LibTorch alone, on 1, 2 and 3 ranks") {
   if (!can_run()) return;
   for (const char* ranks : {"1", "2", "3"}) {
     CAPTURE(ranks);
-    const Result result = run("torch_model_probe", {std::string("--nproc-per-node=") + ranks});
+    const Result result = run("libtorch_probe", {std::string("--nproc-per-node=") + ranks});
     CAPTURE(result.output);
     CAPTURE(result.error);
     CHECK(result.exit_code == 0);
@@ -88,9 +86,45 @@ TEST_CASE("a TorchModel takes what autograd does with parameters, gradients and 
   }
 }
 
+TEST_CASE("what dtrain does otherwise than LibTorch alone is said once") {
+  if (!can_run()) return;
+  const Result result = run("libtorch_probe", {"--nproc-per-node=1"});
+  CAPTURE(result.error);
+  for (const std::string text : {"loss.backward() ran outside a step: the gradient of 'weight' is this rank's own",
+                                 "the gradient of 'weight' is sparse; it is reduced as a dense one"}) {
+    CAPTURE(text);
+    const std::size_t said = result.error.find(text);
+    REQUIRE(said != std::string::npos);
+    CHECK(result.error.find(text, said + 1) == std::string::npos);
+  }
+}
+
+TEST_CASE("a parameter that was added or converted after wrapping is named") {
+  if (!can_run()) return;
+  const Result added = run("libtorch_probe", {"--nproc-per-node=1", "added"});
+  CAPTURE(added.error);
+  CHECK(added.exit_code != 0);
+  CHECK(added.error.find("parameter 'late' was added or replaced after its module was wrapped") != std::string::npos);
+  const Result converted = run("libtorch_probe", {"--nproc-per-node=1", "converted"});
+  CAPTURE(converted.error);
+  CHECK(converted.exit_code != 0);
+  CHECK(converted.error.find("parameter 'weight' has another type, shape or device") != std::string::npos);
+}
+
+TEST_CASE("SyncBatchNorm is BatchNorm over the samples of all ranks, within 1e-6") {
+  if (!can_run()) return;
+  for (const char* ranks : {"1", "2", "3"}) {
+    CAPTURE(ranks);
+    const Result result = run("sync_batch_norm_probe", {std::string("--nproc-per-node=") + ranks});
+    CAPTURE(result.error);
+    CHECK(result.exit_code == 0);
+    CHECK(result.output.find("[0] holds: SyncBatchNorm is BatchNorm over all samples\n") != std::string::npos);
+  }
+}
+
 TEST_CASE("a parameter that takes no part in the loss is named") {
   if (!can_run()) return;
-  const Result result = run("torch_model_probe", {"--nproc-per-node=1", "leave-out"});
+  const Result result = run("libtorch_probe", {"--nproc-per-node=1", "leave-out"});
   CAPTURE(result.error);
   CHECK(result.exit_code != 0);
   CHECK(result.error.find("these parameters got no gradient: parameter 2 '1.weight', parameter 3 '1.bias'") !=
@@ -99,7 +133,7 @@ TEST_CASE("a parameter that takes no part in the loss is named") {
 
 TEST_CASE("what a rank throws in its backward pass comes out of autograd on the others") {
   if (!can_run()) return;
-  const Result result = run("torch_model_probe", {"--nproc-per-node=2", "throw"});
+  const Result result = run("libtorch_probe", {"--nproc-per-node=2", "throw"});
   CAPTURE(result.output);
   CAPTURE(result.error);
   CHECK(result.exit_code != 0);

@@ -1,20 +1,22 @@
 #pragma once
 /// @file
-/// What the checks of TorchModel are written with.
+/// What the checks of dtrain::libtorch are written with.
 
 #include <torch/torch.h>
 #include <dtrain/dtrain.hpp>
+#include <dtrain/libtorch.hpp>
 
+#include <cstdint>
 #include <stdexcept>
 #include <string>
 #include <string_view>
 
-#include "torch_model.hpp"
-
-namespace torch_model_probe {
+namespace libtorch_probe {
 
 using Policy = dtrain::Policy<dtrain::launch::PerNode, dtrain::backend::SharedMemory, dtrain::topology::Flat>;
 using Group = dtrain::ProcessGroup<Policy>;
+using dtrain::libtorch::BufferPolicy;
+using dtrain::libtorch::DistributedDataParallel;
 namespace nn = torch::nn;
 
 inline void require(bool holds, const std::string& what) {
@@ -34,8 +36,8 @@ inline void require_error(const std::string& text, Act&& act) {
   throw std::runtime_error("nothing was thrown that says '" + text + "'");
 }
 
-inline bool are_close(const torch::Tensor& a, const torch::Tensor& b) {
-  return torch::allclose(a, b, 1e-5, 1e-6);
+inline bool are_close(const torch::Tensor& a, const torch::Tensor& b, double tolerance = 1e-5) {
+  return torch::allclose(a, b, tolerance, 1e-6);
 }
 
 /// Whether all ranks have the same bits there. Collective, blocking.
@@ -43,12 +45,13 @@ inline bool is_same_everywhere(const Group& group, const torch::Tensor& tensor) 
   const torch::Tensor mine = tensor.detach().to(torch::kFloat64).contiguous();
   const torch::Tensor least = mine.clone();
   const torch::Tensor most = mine.clone();
-  group.all_reduce(libtorch::view_of(least).flat(), dtrain::ReduceOp::min);
-  group.all_reduce(libtorch::view_of(most).flat(), dtrain::ReduceOp::max);
+  group.all_reduce(dtrain::libtorch::view_of(least).flat(), dtrain::ReduceOp::min);
+  group.all_reduce(dtrain::libtorch::view_of(most).flat(), dtrain::ReduceOp::max);
   return torch::equal(least, mine) && torch::equal(most, mine);
 }
 
-inline nn::Sequential two_layers() {
+inline nn::Sequential two_layers(int seed) {
+  torch::manual_seed(static_cast<std::uint64_t>(seed));
   return nn::Sequential(nn::Linear(6, 5), nn::Tanh(), nn::Linear(5, 3));
 }
 
@@ -57,8 +60,8 @@ inline torch::Tensor inputs_of(int rank, int step) {
   return torch::linspace(-1, 1, 4 * 6).reshape({4, 6}) * (rank + 1) + 0.1 * step;
 }
 
-inline torch::Tensor loss_of(nn::Sequential& network, const torch::Tensor& inputs) {
-  return network->forward(inputs).square().mean();
+inline torch::Tensor loss_of(const torch::Tensor& output) {
+  return output.square().mean();
 }
 
-}  // namespace torch_model_probe
+}  // namespace libtorch_probe

@@ -4,126 +4,142 @@
 
 #include <torch/torch.h>
 #include <dtrain/dtrain.hpp>
+#include <dtrain/libtorch.hpp>
 
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "expectations.hpp"
-#include "torch_model.hpp"
 
-namespace torch_model_probe {
+namespace libtorch_probe {
 
-/// Six steps on all ranks are those of one LibTorch on all their samples.
+inline void require_gradients(const nn::Sequential& net, const nn::Sequential& alone, const std::string& when) {
+  for (std::size_t i = 0; i < net->parameters().size(); ++i) {
+    require(are_close(net->parameters()[i].grad(), alone->parameters()[i].grad()),
+            "gradient " + std::to_string(i) + " of " + when + " is the mean of all ranks'");
+  }
+}
+
+/// Steps on all ranks, with accumulation, several roots and a retained graph in turn, are those of one LibTorch on all
+/// their samples.
 inline void check_training(const Group& group, bool set_to_none) {
-  torch::manual_seed(0);
-  nn::Sequential alone = two_layers();
-  torch::optim::SGD optimizer_alone(alone->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
-  torch::manual_seed(static_cast<std::uint64_t>(group.rank()));
-  nn::Sequential network = two_layers();
-  torch::optim::SGD optimizer(network->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
-  libtorch::TorchModel model(*network);
-  dtrain::DistributedDataParallel ddp{model, group, {.bucket_bytes = 0}};
+  nn::Sequential alone = two_layers(0);
+  nn::Sequential net = two_layers(group.rank());
+  DistributedDataParallel made{net, group, {.bucket_bytes = 0}};
+  auto ddp = std::move(made);
+  const auto options = torch::optim::SGDOptions(0.1).momentum(0.9);
+  torch::optim::SGD optimizer_alone(alone->parameters(), options);
+  torch::optim::SGD optimizer(net->parameters(), options);
   std::vector<const void*> places;
   for (int step = 0; step < 6; ++step) {
-    optimizer_alone.zero_grad();
-    torch::Tensor mean = torch::zeros({1});
-    for (int rank = 0; rank < group.world_size(); ++rank) {
-      mean = mean + loss_of(alone, inputs_of(rank, step)) / group.world_size();
+    alone->zero_grad(set_to_none);
+    net->zero_grad(set_to_none);
+    for (int pass = 0; pass < 2; ++pass) {
+      torch::Tensor mean = torch::zeros({});
+      for (int rank = 0; rank < group.world_size(); ++rank)
+        mean = mean + loss_of(alone->forward(inputs_of(rank, step + pass))) / group.world_size();
+      (step == 3 ? 3 * mean : step == 4 ? 2 * mean : mean).backward();
+      std::optional<dtrain::ddp::NoSync> held;
+      if (pass == 0 && step % 2 == 0) held.emplace(ddp.no_sync());
+      const torch::Tensor loss = loss_of(ddp(inputs_of(group.rank(), step + pass)));
+      if (step == 3) {
+        ddp.backward({loss, 2 * loss}, {});
+      } else if (step == 4) {
+        ddp.backward({loss}, {}, true);
+        ddp.backward(loss);
+      } else {
+        ddp.backward(loss);
+      }
     }
-    mean.backward();
-    optimizer_alone.step();
-
-    network->zero_grad(set_to_none);
-    const torch::Tensor loss = loss_of(network, inputs_of(group.rank(), step));
-    ddp.backward([&](dtrain::Ready ready) { model.backward(loss, ready); });
+    require_gradients(net, alone, "step " + std::to_string(step));
     std::vector<const void*> now;
-    for (const torch::Tensor& parameter : network->parameters())
+    for (const torch::Tensor& parameter : net->parameters())
       now.push_back(parameter.grad().data_ptr());
     require(step == 0 || now == places, "gradients stay in dtrain's memory");
     places = now;
-    for (std::size_t i = 0; i < network->parameters().size(); ++i) {
-      require(are_close(network->parameters()[i].grad(), alone->parameters()[i].grad()),
-              "gradient " + std::to_string(i) + " of step " + std::to_string(step) + " is the mean of all ranks'");
-    }
+    optimizer_alone.step();
     optimizer.step();
   }
-  for (std::size_t i = 0; i < network->parameters().size(); ++i) {
-    require(are_close(network->parameters()[i], alone->parameters()[i]), "parameters are those of LibTorch alone");
-    require(is_same_everywhere(group, network->parameters()[i]), "parameters are the same on all ranks");
-  }
-}
-
-inline void check_buffers(const Group& group) {
-  torch::manual_seed(static_cast<std::uint64_t>(group.rank()));
-  nn::Sequential network(nn::Linear(6, 5), nn::BatchNorm1d(5));
-  network->buffers()[0].fill_(group.rank());
-  libtorch::TorchModel model(*network);
-  require(model.buffers().size() == 3, "BatchNorm has a mean, a variance and a count");
-  dtrain::DistributedDataParallel ddp{model, group};
-  require(network->buffers()[0].sum().item<double>() == 0, "wrapping gives every rank rank 0's buffers");
-  for (int step = 0; step < 3; ++step) {
-    const torch::Tensor loss = loss_of(network, inputs_of(group.rank(), step));
-    ddp.backward([&](dtrain::Ready ready) { model.backward(loss, ready); });
-  }
-  for (const torch::Tensor& buffer : network->buffers()) {
-    require(is_same_everywhere(group, buffer), "all ranks have rank 0's buffers after a step");
-  }
-  require(network->buffers()[2].item<std::int64_t>() == 3, "the count of batches counts");
-}
-
-/// The second layer takes part on rank 0 alone, and a third one nowhere.
-inline void check_unused(const Group& group) {
-  for (const bool set_to_none : {false, true}) {
-    nn::Linear first(6, 2);
-    nn::Linear second(6, 2);
-    nn::Sequential all(first, second, nn::Linear(6, 2));
-    libtorch::TorchModel model(*all);
-    dtrain::DistributedDataParallel ddp{model, group, {.allow_unused_parameters = true}};
-    for (int step = 0; step < 3; ++step) {
-      all->zero_grad(set_to_none);
-      torch::Tensor loss = first->forward(inputs_of(0, step)).mean();
-      if (group.rank() == 0) loss = loss + 3 * second->forward(inputs_of(0, step)).mean();
-      ddp.backward([&](dtrain::Ready ready) { model.backward(loss, ready); });
-      require(are_close(second->weight.grad(), 3 * first->weight.grad() / group.world_size()),
-              "a gradient of one rank alone is divided by the number of ranks");
-      require(all->parameters()[4].grad().abs().sum().item<double>() == 0, "a gradient of no rank is zeros");
-      for (const torch::Tensor& parameter : all->parameters()) {
-        require(is_same_everywhere(group, parameter.grad()), "all ranks have the same gradients");
-      }
-    }
+  for (std::size_t i = 0; i < net->parameters().size(); ++i) {
+    require(are_close(net->parameters()[i], alone->parameters()[i]), "parameters are those of LibTorch alone");
+    require(is_same_everywhere(group, net->parameters()[i]), "parameters are the same on all ranks");
   }
 }
 
 /// Two passes under no_sync and one without make the mean of the ranks' sums.
 inline void check_accumulation(const Group& group) {
   for (const bool set_to_none : {false, true}) {
-    torch::manual_seed(0);
-    nn::Sequential alone = two_layers();
-    torch::manual_seed(0);
-    nn::Sequential network = two_layers();
-    libtorch::TorchModel model(*network);
-    dtrain::DistributedDataParallel ddp{model, group};
+    nn::Sequential alone = two_layers(0);
+    nn::Sequential net = two_layers(0);
+    DistributedDataParallel ddp{net, group};
     for (int round = 0; round < 3; ++round) {
       alone->zero_grad();
-      network->zero_grad(set_to_none);
+      net->zero_grad(set_to_none);
       for (int pass = 0; pass < 3; ++pass) {
-        for (int rank = 0; rank < group.world_size(); ++rank) {
-          (loss_of(alone, inputs_of(rank, pass)) / group.world_size()).backward();
-        }
+        for (int rank = 0; rank < group.world_size(); ++rank)
+          (loss_of(alone->forward(inputs_of(rank, pass))) / group.world_size()).backward();
         std::optional<dtrain::ddp::NoSync> held;
         if (pass < 2) held.emplace(ddp.no_sync());
-        const torch::Tensor loss = loss_of(network, inputs_of(group.rank(), pass));
-        ddp.backward([&](dtrain::Ready ready) { model.backward(loss, ready); });
+        ddp.backward(loss_of(ddp(inputs_of(group.rank(), pass))));
       }
-      for (std::size_t i = 0; i < network->parameters().size(); ++i) {
-        require(are_close(network->parameters()[i].grad(), alone->parameters()[i].grad()),
-                "gradient " + std::to_string(i) + " is the mean of the ranks' sums");
-      }
+      require_gradients(net, alone, "round " + std::to_string(round));
     }
   }
 }
 
-}  // namespace torch_model_probe
+inline void check_buffers(const Group& group) {
+  const double mean = (group.world_size() - 1) / 2.0;
+  for (const auto& [policy, expected] : std::vector<std::pair<BufferPolicy, double>>{
+           {BufferPolicy::rank0, 0}, {BufferPolicy::mean, mean}, {BufferPolicy::none, group.rank()}}) {
+    nn::BatchNorm1d net(6);
+    net->running_mean.fill_(group.rank());
+    DistributedDataParallel ddp{net, group, {}, policy};
+    require(net->running_mean.sum().item<double>() == 0, "wrapping gives every rank rank 0's buffers");
+    for (int step = 0; step < 3; ++step)
+      ddp.backward(loss_of(ddp(inputs_of(0, step))));
+    require(net->num_batches_tracked.item<std::int64_t>() == 3, "the count of batches counts");
+    for (const torch::Tensor& buffer : net->buffers())
+      require(is_same_everywhere(group, buffer), "equal inputs leave equal buffers");
+    net->eval();  // keeps the statistics
+    net->running_mean.fill_(group.rank());
+    ddp(inputs_of(0, 0));
+    require(torch::equal(net->running_mean, torch::full({6}, expected)), "buffers follow their policy before a pass");
+    net->running_mean.fill_(group.rank());
+    const torch::NoGradGuard no_grad;
+    if (group.rank() == 0) ddp(inputs_of(0, 0));
+    require(torch::equal(net->running_mean, torch::full({6}, group.rank())), "evaluation is a rank's own");
+  }
+}
+
+/// The second layer takes part on rank 0 alone, and the third one nowhere.
+inline void check_unused(const Group& group) {
+  for (const bool set_to_none : {false, true}) {
+    nn::Linear first(6, 2), second(6, 2), third(6, 2);
+    torch::Tensor kept;
+    {
+      DistributedDataParallel ddp{
+          dtrain::libtorch::Modules{first.ptr(), second.ptr(), third.ptr()}, group, {.allow_unused_parameters = true}};
+      for (int step = 0; step < 3; ++step) {
+        for (nn::Linear module : {first, second, third})
+          module->zero_grad(set_to_none);
+        torch::Tensor loss = first->forward(inputs_of(0, step)).mean();
+        if (group.rank() == 0) loss = loss + 3 * second->forward(inputs_of(0, step)).mean();
+        ddp.backward(loss);
+        require(are_close(second->weight.grad(), 3 * first->weight.grad() / group.world_size()),
+                "what one rank used is divided by the number of ranks");
+        require(is_same_everywhere(group, first->weight.grad()) && is_same_everywhere(group, second->weight.grad()),
+                "all ranks have the same gradients");
+        require(!third->weight.grad().defined(), "what no rank used keeps .grad undefined");
+      }
+      kept = first->weight.grad();
+    }
+    require(torch::equal(kept, first->weight.grad()) && kept.abs().sum().item<double>() > 0,
+            "gradients outlive the wrapper");
+  }
+}
+
+}  // namespace libtorch_probe

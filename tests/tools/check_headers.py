@@ -24,6 +24,7 @@ SAME_IDEA = {
     "Stream", "StreamRef", "CommunicationStream", "Event", "ExternalEvent",
     "Category", "Awaiter", "FinalAwaiter",
     "Partial",  # what a kernel's arithmetic adds up in
+    "DistributedDataParallel",  # of a model, and of a component's modules
 }
 DEFINITION = re.compile(
     r"^[ \t]*(?:template\s*<[^;{]*>\s*)?(?:class|struct|union|enum|enum class|concept)\s+(?:\[\[\w+\]\]\s+)?(\w+)"
@@ -57,7 +58,7 @@ def check_includes(name, text):
         if target.endswith("_definitions.hpp") and not (at == len(lines) - 2 and lines[-3:] == form):
             problems.append(f"{name} includes {target}; only the header that it is named after does, in its last three "
                             f"lines: {' / '.join(amalgamate.definitions_form(target.replace('_definitions', '')))}")
-        same_folder = "/" in name and name.split("/")[0] == target.split("/")[0]
+        same_folder = "/" in target and name.split("/")[0].removesuffix(".hpp") == target.split("/")[0]
         if not same_folder and height(target) >= height(name):
             problems.append(f"{name} includes {target}, which is not on a lower floor")
     if amalgamate.SECTION_BEGIN in lines and '#include "dtrain/core/config.hpp"' not in lines:
@@ -102,6 +103,17 @@ def check_words(name, text, refused):
             for word in sorted(refused.intersection(re.findall(r"\w+", text)))]
 
 
+def included_by(texts, first):
+    """The headers that one reaches, itself among them."""
+    reached, pending = set(), [first]
+    while pending:
+        name = pending.pop()
+        if name in texts and name not in reached:
+            reached.add(name)
+            pending += re.findall(r'^#include "dtrain/([^"]+)"', texts[name], re.MULTILINE)
+    return reached
+
+
 def check(repository, refused=frozenset()):
     """A sentence for each broken rule."""
     root = pathlib.Path(repository) / "include"
@@ -113,7 +125,7 @@ def check(repository, refused=frozenset()):
     problems += check_types(texts)
     for name, text in texts.items():
         problems += check_words(name, text, refused)
-        if "/" not in name and name not in [*amalgamate.FRONT, amalgamate.UMBRELLA]:
+        if "/" not in name and name not in [*amalgamate.FRONT, amalgamate.UMBRELLA] and not amalgamate.component_of(name):
             problems.append(f"{name} is none of the front's files: {', '.join(amalgamate.FRONT)}")
             continue
         try:
@@ -123,7 +135,12 @@ def check(repository, refused=frozenset()):
             problems.append(str(error))
     try:
         reached, _ = amalgamate.in_order(root)
-        problems += [f"{name} is not reached from dtrain.hpp" for name in names if name not in reached]
+        problems += [f"{name} is not reached from dtrain.hpp" for name in names
+                     if name not in reached and not amalgamate.component_of(name)]
+        for component in amalgamate.COMPONENTS:
+            reached = included_by(texts, f"{component}.hpp")
+            problems += [f"{name} is not reached from {component}.hpp" for name in names
+                         if amalgamate.component_of(name) == component and name not in reached]
     except amalgamate.AmalgamationError as error:
         problems.append(str(error))
     return problems
@@ -154,6 +171,8 @@ def selftest():
                           '\n#include "dtrain/net/door.hpp"\n' + amalgamate.SECTION_END + "\n",
         "net/door.hpp": head + "#include <poll.h>\n",
     }
+    component = {"libtorch.hpp": head + '#include <torch/torch.h>\n#include "dtrain/libtorch/module.hpp"\n',
+                 "libtorch/module.hpp": head + "#include <dtrain/dtrain.hpp>\n"}
     cases = [
         ({}, None),
         ({"core/log.hpp": head + '#include "dtrain/net/socket.hpp"\n'}, "which is not on a lower floor"),
@@ -173,6 +192,10 @@ def selftest():
         ({"net/framing/frame.hpp": head}, "is not reached from dtrain.hpp"),
         ({"run.hpp": head + '#if A\n#include "dtrain/policy.hpp"\n#endif\n'}, "stands inside #if"),
         ({"run.hpp": head + '#include "dtrain/net/gone.hpp"\n'}, "does not exist"),
+        # A component.
+        (component, None),
+        ({**component, "libtorch/lost.hpp": head}, "libtorch/lost.hpp is not reached from libtorch.hpp"),
+        ({**component, "run.hpp": good["run.hpp"] + '#include "dtrain/libtorch.hpp"\n'}, "which is not on a lower floor"),
         # A header that only declares, and what its definitions alone need.
         (split, None),
         ({**split, "net/socket.hpp": head + '#include "dtrain/net/socket_definitions.hpp"\n'}, "in its last three lines"),

@@ -1,0 +1,124 @@
+#pragma once
+/// @file
+/// LibTorch: DistributedDataParallel of LibTorch modules, whose gradients it averages over the ranks.
+
+#include <torch/torch.h>
+#include <dtrain/dtrain.hpp>
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "dtrain/libtorch/module_model.hpp"
+#include "dtrain/libtorch/sync_batch_norm.hpp"
+#include "dtrain/libtorch/tensor_memory.hpp"
+
+namespace DTRAIN_NAMESPACE::libtorch {
+
+namespace detail {
+template <class M>
+Modules modules_of(const torch::nn::ModuleHolder<M>& holder) {
+  return {holder.ptr()};
+}
+template <class M>
+Modules modules_of(const std::shared_ptr<M>& module) {
+  return {module};
+}
+inline Modules modules_of(const Modules& modules) {
+  return modules;
+}
+}  // namespace detail
+
+/// `dtrain::libtorch::DistributedDataParallel ddp{net, group};`, then `loss = f(ddp(x)); ddp.backward(loss);` and any
+/// optimizer of LibTorch's. `net` is a module holder, a shared_ptr of a module, or a vector of shared_ptr (`Modules`).
+///
+/// A parameter's .grad is a view of dtrain's memory once it has a gradient. With zero_grad(false) nothing is copied;
+/// where gradients were set to none, each is copied once. Gradients of sparse embeddings become dense. A parameter that
+/// no rank used keeps its .grad (DdpOptions::allow_unused_parameters). Second derivatives come from
+/// torch::autograd::grad in the loss. After torch::load, which every rank calls, the wrapper stays valid.
+/// Lifetime: keeps the modules; .grad may be kept after its destruction, and the group. Threads: the one that trains.
+template <class Net, class P>
+class DistributedDataParallel {
+ public:
+  /// Collective, blocking: all parameters and buffers, frozen ones too, get rank 0's values.
+  /// @throws Error (unsupported) that names a parameter whose memory dtrain cannot reduce; (disagreement) on every rank
+  /// if the modules differ; as dtrain::DistributedDataParallel.
+  DistributedDataParallel(Net net, ProcessGroup<P> group, const DdpOptions& options = {},
+                          BufferPolicy buffers = BufferPolicy::rank0)
+      : net_(std::move(net)),
+        group_(std::move(group)),
+        buffers_(buffers),
+        allow_unused_(options.allow_unused_parameters),
+        state_(std::make_unique<State>(detail::modules_of(net_), group_, options)) {
+    require_same_tensors(group_, state_->model.fixed_tensors());
+    synchronize_buffers(group_, state_->model.fixed_tensors(), BufferPolicy::rank0);
+  }
+
+  /// The module's forward. Where gradients are recorded, buffers are first synchronized (BufferPolicy): collective and
+  /// blocking then if the module has buffers. Under torch::NoGradGuard a rank may call it alone.
+  template <class... Arguments>
+  auto operator()(Arguments&&... arguments) {
+    if (torch::GradMode::is_enabled() && state_->ddp.reduces()) {
+      synchronize_buffers(group_, state_->model.buffers(), buffers_);
+    }
+    return net_->forward(std::forward<Arguments>(arguments)...);
+  }
+
+  /// loss.backward(); afterwards every .grad is reduced. Collective, blocking.
+  /// @throws what autograd throws; Error (invalid_argument) that names a parameter without a gradient, or one that was
+  /// added, replaced or converted since the construction; the job's first cause.
+  void backward(const torch::Tensor& loss) { backward({loss}, {}, false); }
+
+  /// Several roots with their gradients (none: scalars). @param retain_graph keeps the graph for another pass.
+  void backward(const torch::autograd::variable_list& roots, const torch::autograd::variable_list& gradients,
+                bool retain_graph = false) {
+    state_->ddp.backward(
+        [&](Ready ready) { state_->model.backward(roots, gradients, retain_graph, allow_unused_, ready); });
+    if (!state_->ddp.reduces()) return;
+    std::vector<std::int32_t> used(state_->model.parameters().size(), 1);
+    if (allow_unused_) {
+      used = state_->model.used();
+      group_.all_reduce(std::span<std::int32_t>(used), ReduceOp::max);
+    }
+    state_->model.publish(used);
+  }
+
+  /// While the returned object lives, forward passes leave buffers alone, and gradients of backward passes add up on
+  /// this rank; the next pass without it reduces the sum.
+  ddp::NoSync no_sync() { return state_->ddp.no_sync(); }
+
+  Net& module() noexcept { return net_; }
+  const ProcessGroup<P>& group() const noexcept { return group_; }
+  ddp::ReducerStatistics statistics() const noexcept { return state_->ddp.statistics(); }
+
+  /// Collective, blocking: statistics and the slowest rank as a line.
+  std::string summary() { return state_->ddp.summary(); }
+
+ private:
+  using Model = ModuleModel<P::Channels::supports(DeviceKind::host) ? DeviceKind::host : DeviceKind::cuda>;
+
+  /// The reducer refers to the model, so neither moves with this object.
+  struct State {
+    State(Modules modules, const ProcessGroup<P>& group, DdpOptions options)
+        : model(std::move(modules)), ddp(model, group, without_buffers(options)) {
+      model.keep_gradient_memory(ddp.gradient_memory());
+    }
+    static DdpOptions& without_buffers(DdpOptions& options) {
+      options.broadcast_buffers = false;
+      return options;
+    }
+    Model model;
+    dtrain::DistributedDataParallel<Model, P> ddp;
+  };
+
+  Net net_;
+  ProcessGroup<P> group_;
+  BufferPolicy buffers_;
+  bool allow_unused_;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::libtorch

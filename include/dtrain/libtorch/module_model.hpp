@@ -1,0 +1,281 @@
+#pragma once
+/// @file
+/// ModuleModel: LibTorch modules as a model of dtrain's.
+
+#include <torch/torch.h>
+#include <dtrain/dtrain.hpp>
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "dtrain/libtorch/tensor_memory.hpp"
+
+#if DTRAIN_WITH_CUDA
+#include <c10/cuda/CUDAStream.h>
+#endif
+
+namespace DTRAIN_NAMESPACE::libtorch {
+
+using Modules = std::vector<std::shared_ptr<torch::nn::Module>>;
+
+namespace detail {
+
+/// Marks a gradient as ready, in the thread of autograd that has made it.
+template <DeviceKind Kind>
+struct MarkReady {
+  static void mark(Ready ready, std::size_t parameter, Device) { ready(parameter); }
+};
+
+#if DTRAIN_WITH_CUDA
+template <>
+struct MarkReady<DeviceKind::cuda> {
+  static void mark(Ready ready, std::size_t parameter, Device device) {
+    ready(parameter, {device, c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(device.index)).stream()});
+  }
+};
+#endif
+
+}  // namespace detail
+
+/// Used by libtorch::DistributedDataParallel. The parameters are those that need gradients, each once, with hooks on
+/// the nodes of autograd that add to their .grad. Threads: the one that trains, and autograd's for each GPU.
+template <DeviceKind Kind>
+class ModuleModel {
+ public:
+  static constexpr DeviceKind device_kind = Kind;
+
+  /// @throws as view_of, with the tensor's name in the module.
+  explicit ModuleModel(Modules modules)
+      : modules_(std::move(modules)), arena_(std::make_shared<std::shared_ptr<const void>>()) {
+    for (const ModuleTensor& named : named_parameters()) {
+      all_.push_back(named);
+      if (!named.tensor.requires_grad()) {
+        fixed_.push_back(named);
+        continue;
+      }
+      const TensorView value = view_of(named.tensor, named.name);
+      Parameter parameter{named.name, value, value};
+      parameter.gradient.data = nullptr;  // bind_gradient sets it
+      parameters_.push_back(std::move(parameter));
+      entries_.push_back({named.tensor,
+                          {},
+                          torch::autograd::impl::grad_accumulator(named.tensor),
+                          0,
+                          named.tensor.options(),
+                          false,
+                          false});
+    }
+    for (std::size_t m = 0; m < modules_.size(); ++m) {
+      for (const auto& item : modules_[m]->named_buffers()) {
+        if (item.value().defined()) fixed_.push_back({prefix(m) + item.key(), item.value()});
+      }
+    }
+    for (std::size_t i = 0; i < entries_.size(); ++i) {
+      entries_[i].hook = entries_[i].accumulator->add_post_hook(std::make_unique<Hook>(*this, i));
+    }
+  }
+  ModuleModel(const ModuleModel&) = delete;
+  ModuleModel& operator=(const ModuleModel&) = delete;
+  ~ModuleModel() {
+    for (Entry& entry : entries_)
+      entry.accumulator->del_post_hook(entry.hook);
+  }
+
+  const std::vector<Parameter>& parameters() const noexcept { return parameters_; }
+
+  /// Frozen parameters and buffers, as they were when this object was made.
+  const std::vector<ModuleTensor>& fixed_tensors() const noexcept { return fixed_; }
+
+  /// The modules' present buffers.
+  std::vector<ModuleTensor> buffers() const {
+    std::vector<ModuleTensor> buffers;
+    for (std::size_t m = 0; m < modules_.size(); ++m) {
+      for (const auto& item : modules_[m]->named_buffers()) {
+        if (item.value().defined()) buffers.push_back({prefix(m) + item.key(), item.value()});
+      }
+    }
+    return buffers;
+  }
+
+  void bind_gradient(std::size_t i, const TensorView& view) {
+    Entry& entry = entries_.at(i);
+    torch::Tensor& present = entry.value.mutable_grad();
+    const bool was_bound = entry.gradient.defined() && present.defined() && present.is_same(entry.gradient);
+    entry.gradient = torch::from_blob(
+        view.data, entry.value.sizes(), entry.value.strides(), [arena = arena_](void*) {}, entry.options);
+    if (was_bound) present = entry.gradient;
+  }
+
+  /// Tensors of gradients keep `memory` from now on.
+  void keep_gradient_memory(std::shared_ptr<const void> memory) { *arena_ = std::move(memory); }
+
+  /// torch::autograd::backward with `ready` for each gradient that it makes. @throws what it throws, and `ready`; Error
+  /// (invalid_argument) that names a parameter that was added, replaced or converted
+  void backward(const torch::autograd::variable_list& roots, const torch::autograd::variable_list& gradients,
+                bool retain_graph, bool allow_unused, Ready ready) {
+    require_same_parameters();
+    for (Entry& entry : entries_)
+      entry.is_ready = false;
+    ready_ = ready;
+    const struct Disarm {
+      std::optional<Ready>& armed;
+      ~Disarm() { armed.reset(); }
+    } disarm{ready_};
+    torch::autograd::backward(roots, gradients, retain_graph);
+    if (!allow_unused) return;  // the end of the step names those that took no part
+    for (std::size_t i = 0; i < entries_.size(); ++i) {
+      if (!entries_[i].is_ready && entries_[i].value.grad().defined()) reduce_present(i);
+    }
+  }
+
+  /// 1 for each parameter that has had a gradient in a pass since the last publish().
+  std::vector<std::int32_t> used() const {
+    std::vector<std::int32_t> used;
+    for (const Entry& entry : entries_)
+      used.push_back(entry.used ? 1 : 0);
+    return used;
+  }
+
+  /// After a reduction: the parameters that some rank used have their reduced gradients; the others' .grad is as
+  /// before.
+  void publish(const std::vector<std::int32_t>& used) {
+    for (std::size_t i = 0; i < entries_.size(); ++i) {
+      if (used[i] != 0) entries_[i].value.mutable_grad() = entries_[i].gradient;
+      entries_[i].used = false;
+    }
+  }
+
+ private:
+  using Accumulator = decltype(torch::autograd::impl::grad_accumulator(std::declval<const torch::Tensor&>()));
+
+  struct Entry {
+    torch::Tensor value;
+    torch::Tensor gradient;   ///< the view of dtrain's memory
+    Accumulator accumulator;  ///< autograd holds it weakly, and the hook with it
+    std::uintptr_t hook;
+    torch::TensorOptions options;  ///< of the value when it was wrapped
+    bool used;                     ///< since the last reduction
+    bool is_ready;                 ///< in this pass
+  };
+
+  /// Called by autograd, in a thread of its own for each GPU, when gradient `index` of this pass is final.
+  struct Hook final : torch::autograd::FunctionPostHook {
+    Hook(ModuleModel& model, std::size_t index) : model_(&model), index_(index) {}
+    torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
+                                              const torch::autograd::variable_list&) override {
+      model_->on_gradient(index_);
+      return outputs;
+    }
+    ModuleModel* model_;
+    std::size_t index_;
+  };
+
+  void on_gradient(std::size_t index) {
+    if (!ready_) {
+      if (!warned_.exchange(true)) {
+        log(LogLevel::warning, "loss.backward() ran outside a step: the gradient of '" + parameters_[index].name +
+                                   "' is this rank's own and is not reduced; call ddp.backward(loss)");
+      }
+      return;
+    }
+    entries_[index].used = true;
+    reduce_present(index);
+  }
+
+  /// What .grad holds is this rank's gradient.
+  void reduce_present(std::size_t index) {
+    bind_result(index);
+    entries_[index].is_ready = true;
+    detail::MarkReady<Kind>::mark(*ready_, index, parameters_[index].value.device);
+  }
+
+  /// Makes .grad the view of dtrain's memory, with what .grad holds.
+  void bind_result(std::size_t index) {
+    Entry& entry = entries_[index];
+    torch::Tensor& gradient = entry.value.mutable_grad();
+    const torch::NoGradGuard no_grad;
+    if (gradient.layout() != torch::kStrided) {
+      if (!warned_sparse_.exchange(true)) {
+        log(LogLevel::warning,
+            "the gradient of '" + parameters_[index].name + "' is sparse; it is reduced as a dense one");
+      }
+      entry.gradient.copy_(gradient.to_dense());
+    } else if (gradient.data_ptr() != entry.gradient.data_ptr()) {
+      entry.gradient.copy_(gradient);
+    }
+    gradient = entry.gradient;
+  }
+
+  std::string prefix(std::size_t module) const { return modules_.size() == 1 ? "" : std::to_string(module) + "."; }
+
+  /// Every parameter once, tied ones under their first name.
+  std::vector<ModuleTensor> named_parameters() const {
+    std::vector<ModuleTensor> found;
+    for (std::size_t m = 0; m < modules_.size(); ++m) {
+      for (const auto& item : modules_[m]->named_parameters()) {
+        const auto is_it = [&](const ModuleTensor& other) { return other.tensor.is_same(item.value()); };
+        if (std::none_of(found.begin(), found.end(), is_it)) found.push_back({prefix(m) + item.key(), item.value()});
+      }
+    }
+    return found;
+  }
+
+  void require_same_parameters() const {
+    std::vector<torch::Tensor> present;
+    for (const auto& module : modules_) {
+      for (const torch::Tensor& parameter : module->parameters()) {
+        present.push_back(parameter);
+      }
+    }
+    std::size_t distinct = 0;
+    for (std::size_t i = 0; i < present.size(); ++i) {
+      const bool is_next = distinct < all_.size() && present[i].is_same(all_[distinct].tensor);
+      if (is_next) {
+        ++distinct;
+        continue;
+      }
+      const auto is_it = [&](const ModuleTensor& named) { return named.tensor.is_same(present[i]); };
+      if (std::none_of(all_.begin(), all_.end(), is_it)) refuse_changed(present[i]);
+    }
+    for (std::size_t i = 0; i < entries_.size(); ++i) {
+      const torch::Tensor& value = entries_[i].value;
+      if (value.dtype() == entries_[i].options.dtype() && value.device() == entries_[i].options.device() &&
+          value.sizes() == entries_[i].gradient.sizes() && value.requires_grad()) {
+        continue;
+      }
+      throw Error(Errc::invalid_argument,
+                  "parameter '" + parameters_[i].name +
+                      "' has another type, shape or device, or needs no gradient any more, since it was wrapped; make "
+                      "another DistributedDataParallel after to(), set_data or set_requires_grad");
+    }
+  }
+
+  [[noreturn]] void refuse_changed(const torch::Tensor& parameter) const {
+    std::string name = "?";
+    for (const ModuleTensor& named : named_parameters()) {
+      if (named.tensor.is_same(parameter)) name = named.name;
+    }
+    throw Error(Errc::invalid_argument, "parameter '" + name +
+                                            "' was added or replaced after its module was wrapped; make another "
+                                            "DistributedDataParallel");
+  }
+
+  Modules modules_;
+  std::shared_ptr<std::shared_ptr<const void>> arena_;  ///< known once the gradients are bound, which refer to it
+  std::vector<Entry> entries_;
+  std::vector<Parameter> parameters_;  ///< of the entries
+  std::vector<ModuleTensor> all_;      ///< every parameter, frozen ones too
+  std::vector<ModuleTensor> fixed_;
+  std::optional<Ready> ready_;  ///< in backward()
+  std::atomic<bool> warned_{false};
+  std::atomic<bool> warned_sparse_{false};
+};
+
+}  // namespace DTRAIN_NAMESPACE::libtorch

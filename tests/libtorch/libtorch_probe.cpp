@@ -1,0 +1,101 @@
+// Holds dtrain::libtorch::DistributedDataParallel to what it says, on as many ranks as are started:
+//   libtorch_probe --nproc-per-node=N           rank 0 prints "holds: ..." for each check
+//   libtorch_probe --nproc-per-node=1 leave-out a parameter takes no part in the loss
+//   libtorch_probe --nproc-per-node=2 throw     rank 1 throws in the middle of its backward pass
+//   libtorch_probe --nproc-per-node=1 added     a parameter is added after the wrapping; converted: has another type
+// Built where LibTorch is (examples/libtorch); integration.libtorch runs it.
+
+#include <torch/torch.h>
+#include <dtrain/dtrain.hpp>
+#include <dtrain/libtorch.hpp>
+
+#include <chrono>
+#include <cstdio>
+#include <stdexcept>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "expectations.hpp"
+#include "module_checks.hpp"
+#include "step_checks.hpp"
+
+namespace {
+
+using namespace libtorch_probe;
+
+void leave_out(const Group& group) {
+  nn::Linear first(6, 2);
+  nn::Sequential all(first, nn::Linear(6, 2));
+  DistributedDataParallel ddp{all, group};
+  ddp.backward(first->forward(inputs_of(0, 0)).mean());
+}
+
+/// While rank 0 is in the middle of its own, so that `ready` throws there.
+void throw_in_backward(const Group& group) {
+  nn::Linear first(6, 5);
+  nn::Linear second(5, 3);
+  DistributedDataParallel ddp{nn::Sequential(first, second), group, {.bucket_bytes = 0}};
+  const torch::Tensor hidden = first->forward(inputs_of(0, 0));
+  hidden.register_hook([&](const torch::Tensor&) {
+    const auto deadline = dtrain::Deadline::after(std::chrono::seconds(30));
+    if (group.rank() == 1) {
+      group.store().get("rank 0 is there", deadline).wait();
+      throw std::runtime_error("the second rank gives up");
+    }
+    group.store().set("rank 0 is there", "", deadline).wait();
+    dtrain::group::GroupAccess::of(group).failure()->block_until_failed(deadline);
+  });
+  try {
+    ddp.backward(loss_of(second->forward(hidden)));
+  } catch (const dtrain::JobFailed& error) {
+    std::printf("autograd ended with: %s\n", error.what());
+    std::fflush(stdout);
+    throw;
+  }
+}
+
+void change(const Group& group, std::string_view act) {
+  nn::Linear net(6, 2);
+  DistributedDataParallel ddp{net, group};
+  if (act == "added") net->register_parameter("late", torch::ones({1}));
+  if (act == "converted") net->to(torch::kFloat64);
+  ddp.backward(ddp(inputs_of(0, 0).to(net->weight.dtype())).sum());
+}
+
+int probe(Group group, dtrain::Arguments arguments) {
+  torch::set_num_threads(1);
+  if (const std::string_view act = arguments.size() > 1 ? arguments[1] : ""; act == "throw") {
+    throw_in_backward(group);
+  } else if (act == "leave-out") {
+    leave_out(group);
+  } else if (!act.empty()) {
+    change(group, act);
+  } else {
+    const std::vector<std::pair<const char*, void (*)(const Group&)>> checks{
+        {"kept gradients", [](const Group& g) { check_training(g, false); }},
+        {"gradients set to none", [](const Group& g) { check_training(g, true); }},
+        {"order of gradients", check_order},
+        {"buffers", check_buffers},
+        {"unused parameters", check_unused},
+        {"passes under no_sync", check_accumulation},
+        {"tied and frozen parameters", check_tied},
+        {"element types and layouts", check_types},
+        {"odd tensors", check_odd_tensors},
+        {"sparse gradients", check_sparse},
+        {"changes after wrapping", check_changes},
+        {"the end of the wrapper", check_end},
+    };
+    for (const auto& [name, check] : checks) {
+      check(group);
+      if (group.rank() == 0) std::printf("holds: %s\n", name);
+    }
+  }
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return dtrain::run<Policy>(argc, argv, probe);
+}

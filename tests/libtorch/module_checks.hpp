@@ -1,0 +1,159 @@
+#pragma once
+/// @file
+/// Checks of which modules, tensors and element types can be wrapped, and of what is changed afterwards.
+
+#include <torch/torch.h>
+#include <dtrain/dtrain.hpp>
+#include <dtrain/libtorch.hpp>
+
+#include <cstddef>
+#include <memory>
+#include <stdexcept>
+#include <vector>
+
+#include "expectations.hpp"
+
+namespace libtorch_probe {
+
+/// Notes in which order gradients are marked ready, and whether the first parameter's gradient is still zero then.
+struct Sink final : dtrain::Ready::Sink {
+  explicit Sink(const torch::Tensor& parameter) : first(parameter) {}
+  void ready(const dtrain::ReadyGradient& gradient) override {
+    if (gradient.stream) throw std::logic_error("a stream");
+    if (gradient.memory) throw std::logic_error("memory");
+    order.push_back(gradient.parameter);
+    first_was_zero.push_back(!first.grad().defined() || first.grad().abs().sum().item<double>() == 0);
+  }
+
+  torch::Tensor first;
+  std::vector<std::size_t> order;
+  std::vector<bool> first_was_zero;
+};
+
+inline void check_order(const Group&) {
+  nn::Sequential net = two_layers(0);
+  dtrain::libtorch::ModuleModel<dtrain::DeviceKind::host> model({net.ptr()});
+  std::vector<torch::Tensor> memory;
+  for (std::size_t i = 0; i < model.parameters().size(); ++i) {
+    memory.push_back(torch::zeros_like(net->parameters()[i]));
+    model.bind_gradient(i, dtrain::libtorch::view_of(memory[i]));
+  }
+  Sink sink(net->parameters()[0]);
+  model.backward({loss_of(net->forward(inputs_of(0, 0)))}, {}, false, false, dtrain::Ready(sink));
+  require(sink.order.size() == 4, "each gradient is marked ready once");
+  require(sink.order[0] >= 2 && sink.order[1] >= 2 && sink.first_was_zero[0] && sink.first_was_zero[1],
+          "the last layer's gradients are ready before the first layer's are computed");
+  require(torch::equal(memory[0], net->parameters()[0].grad()) && memory[0].abs().sum().item<double>() > 0,
+          "gradients are in the memory that they were bound to");
+  loss_of(net->forward(inputs_of(0, 0))).backward();
+  require(sink.order.size() == 4, "a backward pass that is none of dtrain's marks nothing ready");
+}
+
+struct Tied : nn::Module {
+  torch::Tensor forward() { return (weight + 2 * again + frozen).sum(); }
+  torch::Tensor weight = register_parameter("weight", torch::ones({3}));
+  torch::Tensor again = register_parameter("again", weight);
+  torch::Tensor frozen = register_parameter("frozen", torch::ones({3}), false);
+};
+
+inline void check_tied(const Group& group) {
+  const auto tied = std::make_shared<Tied>();
+  const auto listed = dtrain::libtorch::ModuleModel<dtrain::DeviceKind::host>({tied}).parameters();
+  require(listed.size() == 1 && listed[0].name == "weight", "a tied parameter is listed once, a frozen one not");
+  DistributedDataParallel ddp{tied, group};
+  ddp.backward(ddp() * (group.rank() + 1));
+  require(are_close(tied->weight.grad(), torch::full({3}, 3 * 0.5 * (group.world_size() + 1))),
+          "both uses of a tied parameter are in its gradient");
+}
+
+struct One : nn::Module {
+  explicit One(const torch::Tensor& value) : only(register_parameter("only", value)) {}
+  torch::Tensor forward() { return only; }
+  torch::Tensor only;
+};
+
+inline void check_types(const Group& group) {
+  const double mean = 0.5 * (group.world_size() + 1);
+  for (const torch::Dtype dtype : {torch::kFloat64, torch::kFloat32, torch::kFloat16, torch::kBFloat16}) {
+    const auto one = std::make_shared<One>(torch::full({5}, group.rank(), dtype));
+    DistributedDataParallel ddp{one, group};
+    require(one->only.to(torch::kFloat64).abs().sum().item<double>() == 0, "every rank has rank 0's values");
+    ddp.backward((ddp().to(torch::kFloat32) * static_cast<float>(group.rank() + 1)).sum());
+    require(are_close(one->only.grad().to(torch::kFloat64), torch::full({5}, mean, torch::kFloat64)),
+            "a gradient of any element type is averaged");
+  }
+  const auto last = std::make_shared<One>(torch::zeros({2, 3, 4, 5}).contiguous(torch::MemoryFormat::ChannelsLast));
+  DistributedDataParallel ddp{last, group};
+  const torch::Tensor factor = torch::arange(120.0).reshape({2, 3, 4, 5});
+  ddp.backward((ddp() * factor).sum() * (group.rank() + 1));
+  require(are_close(last->only.grad(), factor * mean), "elements that lie in another order keep their places");
+  require(last->only.grad().strides() == last->only.strides(), "a gradient lies as its value does");
+  require_error("only is not dense memory", [&] {
+    DistributedDataParallel{std::make_shared<One>(torch::zeros({4, 4}).slice(1, 0, 2)), group};
+  });
+}
+
+struct Odd : nn::Module {
+  explicit Odd(int rank) {
+    frozen = register_parameter("frozen", torch::full({3}, rank), false);
+    deep = register_parameter("deep", torch::full({1, 1, 1, 1, 1, 1, 1, 1, 2}, rank + 1.0));
+    complex = register_parameter("complex", torch::full({2}, rank + 1.0, torch::kComplexFloat));
+    counts = register_buffer("counts", torch::full({3}, rank, torch::kInt16));
+    waves = register_buffer("waves", torch::full({2}, rank, torch::kComplexDouble));
+    wide = register_buffer("wide", torch::full({1, 2}, rank).expand({4, 2}));
+  }
+  torch::Tensor forward(const torch::Tensor& x) { return x * deep.sum() * torch::real(complex * complex).sum(); }
+  torch::Tensor frozen, deep, complex, counts, waves, wide;
+};
+
+inline void check_odd_tensors(const Group& group) {
+  const auto net = std::make_shared<Odd>(group.rank());
+  DistributedDataParallel ddp{net, group};
+  for (const torch::Tensor& tensor : {net->frozen, net->counts, net->waves, net->wide})
+    require(tensor.abs().sum().item<double>() == 0, "frozen parameters and buffers of any type are rank 0's");
+  ddp.backward(ddp(torch::full({}, group.rank() + 1.0)));
+  Odd alone(0);
+  alone.forward(torch::full({}, (group.world_size() + 1) / 2.0)).backward();
+  require(are_close(net->deep.grad(), alone.deep.grad()), "a parameter of nine dimensions is reduced");
+  require(are_close(torch::view_as_real(net->complex.grad()), torch::view_as_real(alone.complex.grad())),
+          "a complex parameter is reduced");
+  require(!net->frozen.grad().defined(), "a frozen parameter has no gradient");
+}
+
+inline void check_sparse(const Group& group) {
+  nn::Embedding net(nn::EmbeddingOptions(5, 2).sparse(true));
+  DistributedDataParallel ddp{net, group};
+  ddp.backward(ddp(torch::full({1}, group.rank(), torch::kInt64)).sum());
+  const torch::Tensor expected = torch::zeros({5, 2});
+  expected.narrow(0, 0, group.world_size()).fill_(1.0 / group.world_size());
+  require(are_close(net->weight.grad(), expected), "a sparse gradient is reduced as a dense one");
+}
+
+inline void check_changes(const Group& group) {
+  nn::Linear net(6, 2);
+  DistributedDataParallel ddp{net, group};
+  net->weight.set_data(torch::ones({2, 6}));
+  ddp.backward(ddp(inputs_of(group.rank(), 0)).sum());
+  torch::Tensor expected = torch::zeros({6});
+  for (int rank = 0; rank < group.world_size(); ++rank)
+    expected += inputs_of(rank, 0).sum(0) / group.world_size();
+  require(are_close(net->weight.grad()[1], expected), "set_data with the same type and shape goes on");
+  net->zero_grad();
+  inputs_of(0, 0).matmul(net->weight.t()).sum().backward();  // warns, once
+  inputs_of(0, 0).matmul(net->weight.t()).sum().backward();
+}
+
+/// One module is wrapped twice, one wrapper after the other.
+inline void check_end(const Group& group) {
+  nn::Sequential net = two_layers(0);
+  for (int wrapper = 0; wrapper < 2; ++wrapper) {
+    DistributedDataParallel ddp{net, group};
+    net->zero_grad();
+    ddp.backward(loss_of(ddp(inputs_of(group.rank(), wrapper))));
+  }
+  const torch::Tensor before = net->parameters()[0].grad().clone();
+  loss_of(net->forward(inputs_of(0, 0))).backward();
+  require(!torch::equal(before, net->parameters()[0].grad()), "the network trains on alone");
+}
+
+}  // namespace libtorch_probe
