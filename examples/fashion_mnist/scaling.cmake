@@ -14,3 +14,6 @@ if(hundredths LESS 10)
 endif()
 message("bench  scaling  ${ranks_MANY} ranks: ${speed_MANY} samples/s   ${ranks_ONE} rank: ${speed_ONE} samples/s   "
         "ratio ${whole}.${hundredths}")
+if(percent LESS 120)
+  message("The ranks compute on cores of their own: two ranks are faster than one only where two cores are free.")
+endif()

@@ -19139,6 +19139,7 @@ class DistributedSampler {
   /// dataset_size). With n ranks and L samples in such a slice, each rank gets ceil(L/n) of them: at rank, rank+n,
   /// rank+2n, ... modulo L. So all ranks have the same number of steps, and of samples in each step.
   /// Example, L = 4 and n = 3: rank 0 gets positions 0 and 3 of the slice, rank 1 gets 1 and 0, rank 2 gets 2 and 1.
+  /// Rank 0 warns in epoch 0 if n does not divide B: some samples of each step then count twice.
   SampleBatches batches(std::uint64_t epoch) const;
 
   /// Batches for evaluation: samples rank, rank+n, rank+2n, ... of the data set in its own order, without padding. Over
@@ -19189,6 +19190,12 @@ DTRAIN_DEFINED DistributedSampler::DistributedSampler(const SamplerOptions& opti
 DTRAIN_DEFINED SampleBatches DistributedSampler::batches(std::uint64_t epoch) const {
   const std::vector<std::size_t> order = global_order(epoch);
   const std::size_t slice = std::min(options_.global_batch, order.size());
+  if (epoch == 0 && rank() == 0 && slice % ranks() != 0) {
+    log(LogLevel::warning,
+        format_text("a global batch of {} samples on {} ranks: each step has {} samples twice, so that "
+                    "every rank has {}; a multiple of {} has none twice",
+                    {slice, ranks(), share(slice) * ranks() - slice, share(slice), ranks()}));
+  }
   std::vector<std::size_t> mine;
   mine.reserve((order.size() / slice + 1) * share(slice));
   for (std::size_t begin = 0; begin < order.size(); begin += slice) {
@@ -39596,7 +39603,8 @@ inline constexpr const char* help_text =
     "  --help-launch            prints this\n"
     "  --                       everything after it is the program's\n"
     "Several nodes share a secret: the same DTRAIN_SECRET, or a file that DTRAIN_SECRET_FILE names, on each of them.\n"
-    "Every line of a worker is shown behind '[rank] '; stdin goes to the first worker of the node. SIGINT, SIGTERM,\n"
+    "Every line of a worker is shown behind '[rank] '; stdin goes to the first worker of the node, or to\n"
+    "the one that --wrap-rank names. SIGINT, SIGTERM,\n"
     "SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP and SIGCONT are forwarded; SIGINT and SIGTERM end the job on all "
     "nodes:\n"
     "workers that are still there DTRAIN_GRACE_SECONDS later (default 30) are killed, 1 second after a second signal.\n"
@@ -39613,6 +39621,7 @@ struct Flags {
   bool in_process = false;           ///< this process becomes rank 0 of 1
   bool help = false;
   std::vector<std::string> program;  ///< the program's name and its own arguments, in order
+  std::string mpirun_workers;        ///< "-n 4" or "-np 4" among them, which mpirun would take for itself; else empty
 };
 
 namespace detail {
@@ -39729,6 +39738,10 @@ inline Flags parse_flags(identity::Arguments arguments) {
     const std::size_t equals = argument.find('=');
     const std::optional<std::string_view> flag = i == 0 ? std::nullopt : detail::flag_named(argument.substr(0, equals));
     if (!flag) {
+      if (i + 1 < arguments.size() && (argument == "-n" || argument == "-np") &&
+          identity::parse_integer(arguments[i + 1])) {
+        flags.mpirun_workers = format_text("{} {}", {argument, arguments[i + 1]});
+      }
       flags.program.emplace_back(argument);
       continue;
     }
@@ -40411,6 +40424,12 @@ inline NodeLauncherOptions node_launcher_options(Flags flags, const identity::En
   options.node_source = detail::node_source(flags.node, environment, options.node);
   options.cores = cores;
   options.workers = detail::worker_count(options.node.nproc_per_node, cores, visible_devices);
+  if (options.workers == 1 && !flags.mpirun_workers.empty()) {
+    log(LogLevel::warning,
+        format_text("{} was passed to the program, which runs on 1 rank of this node; "
+                    "--nproc-per-node=N starts N (behind -- the program's arguments are only its own)",
+                    {flags.mpirun_workers}));
+  }
   options.max_restarts = flags.max_restarts;
   options.join_timeout = seconds_setting(variables, "DTRAIN_TIMEOUT_SECONDS", default_timeout);
   options.liveness = seconds_setting(variables, "DTRAIN_LIVENESS_SECONDS", default_liveness);
@@ -42082,12 +42101,12 @@ class Attempt {
     const int rank = plan_->first_rank + local_rank;
     Pipe output = make_pipe();
     Pipe error = make_pipe();
-    Pipe input = local_rank == 0 ? make_pipe() : Pipe{};
+    const bool reads_input = local_rank == input_reader();
+    Pipe input = reads_input ? make_pipe() : Pipe{};
     auto output_relay = relay(rank, std::move(output.reader), services_.output.output(), nullptr, "stdout");
     auto error_relay = relay(rank, std::move(error.reader), services_.output.error(), &error_, "stderr");
-    auto stdin_forwarder = local_rank == 0
-                               ? std::make_unique<StdinForwarder>(services_.loop, STDIN_FILENO, std::move(input.writer))
-                               : nullptr;
+    auto stdin_forwarder =
+        reads_input ? std::make_unique<StdinForwarder>(services_.loop, STDIN_FILENO, std::move(input.writer)) : nullptr;
     const bool is_wrapped = program_->wraps(rank);
     CommandLine command = command_line_of(*program_, rank);
     SpawnRequest request;
@@ -42097,13 +42116,19 @@ class Attempt {
     if (is_wrapped) {
       request.environment[wrapped_variable] = "1";
     }
-    request.standard_input = local_rank == 0 ? input.reader.get() : nothing;
+    request.standard_input = reads_input ? input.reader.get() : nothing;
     request.standard_output = output.writer.get();
     request.standard_error = error.writer.get();
     request.signal_mask = services_.signals.original_mask();
     const pid_t process = spawn(request);
     workers_.add(rank, process, is_wrapped, std::move(output_relay), std::move(error_relay),
                  std::move(stdin_forwarder));
+  }
+
+  /// The local rank that gets the launcher's stdin: the one in a debugger, if it is on this node.
+  int input_reader() const noexcept {
+    const int wrapped = program_->wrapped_rank.value_or(0) - plan_->first_rank;
+    return wrapped > 0 && wrapped < plan_->workers ? wrapped : 0;
   }
 
   std::unique_ptr<OutputRelay> relay(int rank, Descriptor pipe, Console& console, FoldedConsole* folded,

@@ -85,6 +85,32 @@ TEST_CASE("--wrap puts a command in front of each worker, --wrap-rank in front o
   CHECK(contains(one.output, "[1] WRAPPED=yes\n"));
 }
 
+TEST_CASE("stdin goes to the rank that --wrap-rank names, for its debugger") {
+  Program program(probe, {"--nproc-per-node=3", "--wrap=env", "--wrap-rank=1", "*:join", "*:cat", "*:stdout:done\n"});
+  CHECK(program.wait_for("[0] done"));
+  CHECK(program.wait_for("[2] done"));
+  program.write_input("to be read\n");
+  CHECK(program.wait_for("[1] to be read"));
+  program.close_input();
+  CHECK(program.wait().exit_code == 0);
+}
+
+TEST_CASE("mpirun's flag for the number of ranks is the program's, with a warning where one rank runs") {
+  const std::string said = "-np 2 was passed to the program, which runs on 1 rank of this node; --nproc-per-node=N";
+  const Result alone = support::run(probe, {"-np", "2", "*:arguments", "*:join"});
+  CHECK(alone.exit_code == 0);
+  CHECK(contains(alone.output, "[0] argument -np\n[0] argument 2\n"));
+  CHECK(contains(alone.error, said));
+  for (const std::vector<std::string>& quiet :
+       {std::vector<std::string>{"--nproc-per-node=2", "-np", "2"}, {"--", "-np", "2"}, {"-np", "two"}}) {
+    std::vector<std::string> arguments = quiet;
+    arguments.push_back("*:join");
+    const Result result = support::run(probe, arguments);
+    CHECK(result.exit_code == 0);
+    CHECK(!contains(result.error, "was passed to the program"));
+  }
+}
+
 TEST_CASE("what cannot be wrapped is one sentence and exit code 2, before anything is started") {
   const std::vector<std::pair<std::vector<std::string>, std::string>> cases{
       {{"--wrap=no-such-program -x"}, "--wrap is to put 'no-such-program' in front of the workers"},

@@ -81,7 +81,10 @@ def find_package(options):
 
 def subdirectory(options):
     options.components = []
-    build = with_cmake(options, f"-DDTRAIN_SOURCE={options.source}")
+    build = with_cmake(options, f"-DDTRAIN_SOURCE={options.source}", "-DCMAKE_EXPORT_COMPILE_COMMANDS=ON")
+    commands = (build / "compile_commands.json").read_text()
+    if not any("dtrain_compiled.cpp" in line and " -O2 " in line for line in commands.splitlines()):
+        raise Failure("dtrain::compiled is not optimised where the project states no build type")
     if list(build.rglob("libdtrain_compiled.*")):
         raise Failure("dtrain::compiled is built though nothing links it")
 

@@ -118,12 +118,12 @@ class Attempt {
     const int rank = plan_->first_rank + local_rank;
     Pipe output = make_pipe();
     Pipe error = make_pipe();
-    Pipe input = local_rank == 0 ? make_pipe() : Pipe{};
+    const bool reads_input = local_rank == input_reader();
+    Pipe input = reads_input ? make_pipe() : Pipe{};
     auto output_relay = relay(rank, std::move(output.reader), services_.output.output(), nullptr, "stdout");
     auto error_relay = relay(rank, std::move(error.reader), services_.output.error(), &error_, "stderr");
-    auto stdin_forwarder = local_rank == 0
-                               ? std::make_unique<StdinForwarder>(services_.loop, STDIN_FILENO, std::move(input.writer))
-                               : nullptr;
+    auto stdin_forwarder =
+        reads_input ? std::make_unique<StdinForwarder>(services_.loop, STDIN_FILENO, std::move(input.writer)) : nullptr;
     const bool is_wrapped = program_->wraps(rank);
     CommandLine command = command_line_of(*program_, rank);
     SpawnRequest request;
@@ -133,13 +133,19 @@ class Attempt {
     if (is_wrapped) {
       request.environment[wrapped_variable] = "1";
     }
-    request.standard_input = local_rank == 0 ? input.reader.get() : nothing;
+    request.standard_input = reads_input ? input.reader.get() : nothing;
     request.standard_output = output.writer.get();
     request.standard_error = error.writer.get();
     request.signal_mask = services_.signals.original_mask();
     const pid_t process = spawn(request);
     workers_.add(rank, process, is_wrapped, std::move(output_relay), std::move(error_relay),
                  std::move(stdin_forwarder));
+  }
+
+  /// The local rank that gets the launcher's stdin: the one in a debugger, if it is on this node.
+  int input_reader() const noexcept {
+    const int wrapped = program_->wrapped_rank.value_or(0) - plan_->first_rank;
+    return wrapped > 0 && wrapped < plan_->workers ? wrapped : 0;
   }
 
   std::unique_ptr<OutputRelay> relay(int rank, Descriptor pipe, Console& console, FoldedConsole* folded,

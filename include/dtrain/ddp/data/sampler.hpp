@@ -12,6 +12,7 @@
 
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/log.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/ddp/data/sample_batches.hpp"
 #include "dtrain/ddp/data/shuffle.hpp"
@@ -49,6 +50,7 @@ class DistributedSampler {
   /// dataset_size). With n ranks and L samples in such a slice, each rank gets ceil(L/n) of them: at rank, rank+n,
   /// rank+2n, ... modulo L. So all ranks have the same number of steps, and of samples in each step.
   /// Example, L = 4 and n = 3: rank 0 gets positions 0 and 3 of the slice, rank 1 gets 1 and 0, rank 2 gets 2 and 1.
+  /// Rank 0 warns in epoch 0 if n does not divide B: some samples of each step then count twice.
   SampleBatches batches(std::uint64_t epoch) const;
 
   /// Batches for evaluation: samples rank, rank+n, rank+2n, ... of the data set in its own order, without padding. Over
@@ -99,6 +101,12 @@ DTRAIN_DEFINED DistributedSampler::DistributedSampler(const SamplerOptions& opti
 DTRAIN_DEFINED SampleBatches DistributedSampler::batches(std::uint64_t epoch) const {
   const std::vector<std::size_t> order = global_order(epoch);
   const std::size_t slice = std::min(options_.global_batch, order.size());
+  if (epoch == 0 && rank() == 0 && slice % ranks() != 0) {
+    log(LogLevel::warning,
+        format_text("a global batch of {} samples on {} ranks: each step has {} samples twice, so that "
+                    "every rank has {}; a multiple of {} has none twice",
+                    {slice, ranks(), share(slice) * ranks() - slice, share(slice), ranks()}));
+  }
   std::vector<std::size_t> mine;
   mine.reserve((order.size() / slice + 1) * share(slice));
   for (std::size_t begin = 0; begin < order.size(); begin += slice) {

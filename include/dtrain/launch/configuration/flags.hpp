@@ -40,7 +40,8 @@ inline constexpr const char* help_text =
     "  --help-launch            prints this\n"
     "  --                       everything after it is the program's\n"
     "Several nodes share a secret: the same DTRAIN_SECRET, or a file that DTRAIN_SECRET_FILE names, on each of them.\n"
-    "Every line of a worker is shown behind '[rank] '; stdin goes to the first worker of the node. SIGINT, SIGTERM,\n"
+    "Every line of a worker is shown behind '[rank] '; stdin goes to the first worker of the node, or to\n"
+    "the one that --wrap-rank names. SIGINT, SIGTERM,\n"
     "SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP and SIGCONT are forwarded; SIGINT and SIGTERM end the job on all "
     "nodes:\n"
     "workers that are still there DTRAIN_GRACE_SECONDS later (default 30) are killed, 1 second after a second signal.\n"
@@ -57,6 +58,7 @@ struct Flags {
   bool in_process = false;           ///< this process becomes rank 0 of 1
   bool help = false;
   std::vector<std::string> program;  ///< the program's name and its own arguments, in order
+  std::string mpirun_workers;        ///< "-n 4" or "-np 4" among them, which mpirun would take for itself; else empty
 };
 
 namespace detail {
@@ -173,6 +175,10 @@ inline Flags parse_flags(identity::Arguments arguments) {
     const std::size_t equals = argument.find('=');
     const std::optional<std::string_view> flag = i == 0 ? std::nullopt : detail::flag_named(argument.substr(0, equals));
     if (!flag) {
+      if (i + 1 < arguments.size() && (argument == "-n" || argument == "-np") &&
+          identity::parse_integer(arguments[i + 1])) {
+        flags.mpirun_workers = format_text("{} {}", {argument, arguments[i + 1]});
+      }
       flags.program.emplace_back(argument);
       continue;
     }

@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "dtrain/core/log.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/identity/job_name.hpp"
 #include "dtrain/identity/node_identity.hpp"
@@ -151,6 +152,12 @@ inline NodeLauncherOptions node_launcher_options(Flags flags, const identity::En
   options.node_source = detail::node_source(flags.node, environment, options.node);
   options.cores = cores;
   options.workers = detail::worker_count(options.node.nproc_per_node, cores, visible_devices);
+  if (options.workers == 1 && !flags.mpirun_workers.empty()) {
+    log(LogLevel::warning,
+        format_text("{} was passed to the program, which runs on 1 rank of this node; "
+                    "--nproc-per-node=N starts N (behind -- the program's arguments are only its own)",
+                    {flags.mpirun_workers}));
+  }
   options.max_restarts = flags.max_restarts;
   options.join_timeout = seconds_setting(variables, "DTRAIN_TIMEOUT_SECONDS", default_timeout);
   options.liveness = seconds_setting(variables, "DTRAIN_LIVENESS_SECONDS", default_liveness);
