@@ -69,6 +69,8 @@ enum class Fault {
 
 /// The nth NCCL collective, send or receive that starts on a device from now on goes wrong on its rank (0: none).
 void fault_in_operation(Fault fault, int nth, int device = any_device);
+/// Calls of ncclCommInitRankConfig since the last call of reset.
+int initialisations();
 /// Whether the initialisation of communicators begun from now on never completes on that device; it can be aborted.
 void init_never_completes(bool never, int device = any_device);
 /// Whether it ends with ncclSystemError there, after the ranks have connected; the other ranks' succeed.

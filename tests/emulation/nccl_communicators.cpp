@@ -41,6 +41,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* communicator, int size, ncclUniq
                                     ncclConfig_t* config) {
   *communicator = nullptr;
   if (const ncclResult_t refused = nccl_admitted("ncclCommInitRankConfig")) return refused;
+  count_initialisation();
   if (size < 1 || size > most_ranks || rank < 0 || rank >= size) return ncclInvalidArgument;
   if (config != nullptr && !is_valid(*config)) return ncclInvalidArgument;
   if (device_count() == 0) return ncclUnhandledCudaError;

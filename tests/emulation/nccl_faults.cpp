@@ -22,6 +22,7 @@ std::atomic<bool> reported_deaths{false};
 std::atomic<int> polls{1};
 std::atomic<bool> launching_threads{false};
 std::atomic<int> calls_at_once{0};
+std::atomic<int> init_count{0};
 
 constexpr auto relaxed = std::memory_order_relaxed;
 
@@ -40,6 +41,13 @@ void fault_in_operation(Fault fault, int nth, int device) {
 int fault_of_next_operation(int device) noexcept {
   if (planned_place.load(relaxed) <= 0 || !fits(planned_device, device)) return -1;
   return planned_place.fetch_sub(1, relaxed) == 1 ? planned_fault.load(relaxed) : -1;
+}
+
+void count_initialisation() noexcept {
+  init_count.fetch_add(1, relaxed);
+}
+int initialisations() {
+  return init_count.load(relaxed);
 }
 
 void init_never_completes(bool never, int device) {
@@ -103,6 +111,7 @@ void reset_nccl() noexcept {
   launching_threads.store(false, relaxed);
   calls_at_once.store(0, relaxed);
   failing_init.store(false, relaxed);
+  init_count.store(0, relaxed);
   forget_mistakes_with_memory();
 }
 

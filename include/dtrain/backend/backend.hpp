@@ -52,6 +52,14 @@ concept CanOpen = requires { typename B::Communicator; } && Communicator<typenam
                     { B::open_blocking(context, deadline) } -> std::same_as<typename B::Communicator>;
                   };
 
+/// Collective, blocking. Opens another channel of the same ranks from an open one, for less than open_blocking does.
+/// What was enqueued on the open channel runs first; closing either leaves the other open.
+template <class B>
+concept CanDuplicate = CanOpen<B> &&
+                       requires(typename B::Communicator& open, const ChannelContext& context, Deadline deadline) {
+                         { B::duplicate_blocking(open, context, deadline) } -> std::same_as<typename B::Communicator>;
+                       };
+
 /// Collective, blocking. Set-up before the ranks of a job join: may verify the identity against the backend's own, and
 /// may set the job's secret. The result is an object that the job holds until its end; it may be null.
 template <class B>

@@ -28,7 +28,7 @@ namespace DTRAIN_NAMESPACE::backend {
 
 /// NCCL with options: `NcclWith<NcclOptions{.max_ctas = 8}>`. The communication stream has high priority. Every NCCL
 /// call returns at once and ends by a deadline; a failed rank ends the operations of all others. Each channel has a
-/// communicator and two threads that watch it.
+/// communicator, which a wrapper's channel and a part of a group split from the group's, and two threads that watch it.
 ///
 /// Reductions are NCCL's own:
 /// - 16-bit floats are added in their own precision. A NaN need not survive min and max.
@@ -72,16 +72,26 @@ struct NcclWith {
   /// Collective, blocking. See CanOpen. Reports a failure of this rank to context.failure.
   /// @throws Error (unsupported, timeout, protocol, nccl, cuda), JobFailed
   static Communicator open_blocking(const ChannelContext& context, Deadline deadline) {
+    require_accumulation_by_element(context);
+    return open_and_report_blocking<Opened>(context, deadline);
+  }
+
+  /// Collective, blocking. See CanDuplicate: ncclCommSplit. The device is that of `open`. @throws as open_blocking
+  static Communicator duplicate_blocking(Communicator& open, const ChannelContext& context, Deadline deadline) {
+    require_accumulation_by_element(context);
+    return open.duplicate_blocking(context, deadline);
+  }
+
+ private:
+  static void require_accumulation_by_element(const ChannelContext& context) {
     if (context.accumulate != Accumulate::element) {
       throw_error(Errc::unsupported,
                   "opening channel '{}' with accumulate = f32: NCCL adds 16-bit floats up in their own type; leave the "
                   "option out, or reduce f32",
                   {context.name});
     }
-    return open_and_report_blocking<Opened>(context, deadline);
   }
 
- private:
   /// The communicator, opened with the options.
   struct Opened : nccl::Communicator {
     static Opened open_blocking(const ChannelContext& context, Deadline deadline) {
@@ -103,6 +113,7 @@ using Nccl = NcclWith<NcclOptions{}>;
 
 static_assert(Backend<Nccl>);
 static_assert(HasPreJoin<Nccl>);
+static_assert(CanDuplicate<Nccl>);
 static_assert(CanReduceScatter<Nccl::Communicator> && CanAllGather<Nccl::Communicator>);
 static_assert(CanSendRecv<Nccl::Communicator> && CanSplit<Nccl::Communicator>);
 

@@ -47,7 +47,8 @@ class GroupState final : private RankContext::Closable {
                                                   const GroupOptions& options) {
     rendezvous::Membership members = rank_context->control_plane.membership();
     std::shared_ptr<GroupState> state = make(std::move(rank_context), std::move(members), "", options);
-    state->resources_->communicator.emplace(state->open("group", options.accumulate));
+    state->resources_->communicator.emplace(Backend::open_blocking(state->channel_context("group", options.accumulate),
+                                                                   Deadline::after(state->rank_context_->timeout)));
     return state;
   }
 
@@ -135,12 +136,20 @@ class GroupState final : private RankContext::Closable {
     return ++numbers_[purpose];
   }
 
-  /// Collective, blocking: a new channel for the ranks of this group. @param accumulate f32: even if the group's is not
+  /// Collective, blocking: a new channel for the ranks of this group, from the group's own if the backend can.
+  /// @param accumulate f32: even if the group's is not
   Communicator open_channel(const std::string& purpose, Accumulate accumulate,
                             const backend::DescribeOperation& describe) {
-    rank_context_->require_may_block();
-    return open(format_text("{}-{}", {purpose, channels_opened_.fetch_add(1)}),
-                std::max(accumulate, options_.accumulate), describe);
+    Communicator& own = live();
+    const backend::ChannelContext context =
+        channel_context(format_text("{}-{}", {purpose, channels_opened_.fetch_add(1)}),
+                        std::max(accumulate, options_.accumulate), describe);
+    const Deadline deadline = Deadline::after(rank_context_->timeout);
+    if constexpr (backend::CanDuplicate<Backend>) {
+      return Backend::duplicate_blocking(own, context, deadline);
+    } else {
+      return Backend::open_blocking(context, deadline);
+    }
   }
 
   /// Collective, blocking: the group of the ranks that pass the same color, ordered by key, then by rank.
@@ -256,19 +265,19 @@ class GroupState final : private RankContext::Closable {
     }
   }
 
-  Communicator open(const std::string& purpose, Accumulate accumulate,
-                    const backend::DescribeOperation& describe = {}) const {
+  /// For opening a channel right away.
+  backend::ChannelContext channel_context(const std::string& purpose, Accumulate accumulate,
+                                          const backend::DescribeOperation& describe = {}) const {
     const std::string name = prefix_ + purpose;
-    rank_context_->streams->run_unattended();  // other ranks may wait for this work before they call this
-    const backend::ChannelContext context{members_,
-                                          name,
-                                          rank_context_->control_plane.store().with_prefix(name + "/"),
-                                          rank_context_->control_plane.failure(),
-                                          rank_context_->timeout,
-                                          [streams = rank_context_->streams] { streams->run_unattended(); },
-                                          describe,
-                                          accumulate};
-    return Backend::open_blocking(context, Deadline::after(rank_context_->timeout));
+    rank_context_->streams->run_unattended();  // other ranks may wait for this work before they open theirs
+    return {members_,
+            name,
+            rank_context_->control_plane.store().with_prefix(name + "/"),
+            rank_context_->control_plane.failure(),
+            rank_context_->timeout,
+            [streams = rank_context_->streams] { streams->run_unattended(); },
+            describe,
+            accumulate};
   }
 
   std::shared_ptr<RankContext> rank_context_;

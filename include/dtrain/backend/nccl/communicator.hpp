@@ -135,24 +135,17 @@ class Communicator {
 
   /// See CanSplit. @throws Error (invalid_argument) at the call for a negative color; as open_blocking
   Communicator split_blocking(int color, int key, Deadline deadline) {
-    Channel& parent = *state_->channel;
+    const Channel& parent = *state_->channel;
     parent.status.check();
     const ChannelContext child = split_context(parent.context, state_->splits + 1, color, key, deadline);
     ++state_->splits;
-    auto state = reporting_failure(
-        child, [&] { return make_process_owned<ChannelState>(child, parent.options, parent.device(), deadline); });
-    reporting_failure(child, [&] {
-      if (!block_until_idle(parent, deadline)) {  // else NCCL might deadlock
-        throw Error(Errc::timeout,
-                    format_text("splitting channel '{}': the work enqueued on it had not run in time; does every rank "
-                                "enqueue it?",
-                                {parent.context.name}))
-            .with_rank(child.reporting_rank());
-      }
-      nccl::split_blocking(parent, *state->channel, color, key, deadline);
-    });
-    state->serve();
-    return Communicator(std::move(state));
+    return open_part_blocking(child, color, key, deadline);
+  }
+
+  /// See CanDuplicate. @throws as split_blocking
+  Communicator duplicate_blocking(const ChannelContext& context, Deadline deadline) {
+    state_->channel->status.check();
+    return open_part_blocking(context, 0, rank(), deadline);
   }
 
   /// See CanAllocate. If a rank cannot allocate, the job fails: the other ranks would wait for it.
@@ -222,6 +215,25 @@ class Communicator {
   };
 
   explicit Communicator(ProcessOwned<ChannelState> state) noexcept : state_(std::move(state)) {}
+
+  /// Collective, blocking: the channel `child` of the ranks that pass the same color.
+  Communicator open_part_blocking(const ChannelContext& child, int color, int key, Deadline deadline) {
+    Channel& parent = *state_->channel;
+    auto state = reporting_failure(
+        child, [&] { return make_process_owned<ChannelState>(child, parent.options, parent.device(), deadline); });
+    reporting_failure(child, [&] {
+      if (!block_until_idle(parent, deadline)) {  // else NCCL might deadlock
+        throw Error(Errc::timeout,
+                    format_text("opening channel '{}' from channel '{}': the work enqueued on that one had not run in "
+                                "time; does every rank enqueue it?",
+                                {child.name, parent.context.name}))
+            .with_rank(child.reporting_rank());
+      }
+      nccl::split_blocking(parent, *state->channel, color, key, deadline);
+    });
+    state->serve();
+    return Communicator(std::move(state));
+  }
 
   /// Issues the next collective, and counts it once it is enqueued. @param shown has its count and type
   template <class Call>

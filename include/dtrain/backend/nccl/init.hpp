@@ -108,7 +108,7 @@ inline void split_blocking(Channel& parent, Channel& child, int color, int key, 
   Channel::SplitResult& result = parent.split_result(child.context.name);
   ncclComm_t& made = result.made;
   ncclConfig_t config = config_of(child.options, result.name.c_str());
-  parent.manage("splitting", deadline,
+  parent.manage(format_text("opening channel '{}' by ncclCommSplit", {result.name}), deadline,
                 [&](ncclComm_t communicator) { return ncclCommSplit(communicator, color, key, &made, &config); });
   const std::atomic_ref<ncclComm_t> written(made);
   while (written.load(std::memory_order_acquire) == nullptr && !deadline.passed() && !parent.status.aborted()) {

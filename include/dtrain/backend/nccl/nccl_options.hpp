@@ -32,7 +32,11 @@ struct NcclOptions {
   /// How the program uses CUDA graphs with one communicator, since 2.29: 0 not at all, 1 one graph, 2 several graphs,
   /// or graphs beside other operations; -1: NCCL's choice, which is 2. Lower values save work in each operation.
   int graph_usage_mode = -1;
-  bool share_splits = false;  ///< a split uses its parent's buffers and connections, and ends with it
+  /// Channels that are opened from another one, by a wrapper or by ProcessGroup::split, use its buffers and connections
+  /// (ncclConfig_t::splitShare). This saves device memory. But operations of channels that share run one after the
+  /// other; no two threads may use such channels at once, closing them included; and an abort of one ends the
+  /// operations of all, whose results are then wrong until the job has failed.
+  bool share_splits = false;
   /// Registers arenas as windows of symmetric memory, since 2.27: faster between GPUs that NVLink connects. Otherwise
   /// arenas are registered one by one.
   bool symmetric_arenas = false;

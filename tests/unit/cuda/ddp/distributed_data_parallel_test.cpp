@@ -177,6 +177,30 @@ TEST_CASE("a model on a GPU is trained over NCCL, bound or not, by 1, 2 and 4 ra
   }
 }
 
+#if DTRAIN_EMULATED_CUDA
+TEST_CASE("two wrappers of a group train beside it, and each rank initialises NCCL once") {
+  emulation::reset();
+  REQUIRE(support::enough_devices(2));
+  std::atomic<int> wrong{0};
+  const std::vector<RankEnd> ends = run_groups<NcclPolicy>(2, [&](const dtrain::ProcessGroup<NcclPolicy>& group) {
+    Model one(group.rank());
+    BindingModel other(group.rank());
+    DistributedDataParallel first{one, group};
+    DistributedDataParallel second{other, group};
+    for (int step = 0; step < 3; ++step) {
+      first.backward([&](Ready ready) { one.backward(8 * step + 2 * group.rank(), ready); });
+      second.backward([&](Ready ready) { other.backward(step + 2 * group.rank(), ready); });
+      group.barrier();
+      wrong += one.holds(8 * step + 1) && other.holds(step + 1) ? 0 : 1;
+    }
+  });
+  CHECK(wrong == 0);
+  for (const RankEnd& end : ends)
+    CHECK(end.text == "");
+  CHECK(emulation::initialisations() == 2);
+}
+#endif
+
 TEST_CASE("ranks that share a GPU train over the host's memory") {
   if (!support::enough_devices(1)) return dtrain_test::skip("there is no device");
   ::setenv("DTRAIN_SHARE_DEVICES", "1", 1);

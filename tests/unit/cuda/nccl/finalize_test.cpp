@@ -28,6 +28,11 @@ bool none_is_left_behind() {
 }  // namespace
 
 TEST_CASE("two channels that the ranks of a node close in different orders end within 10 s, and NCCL follows") {
+  bool is_split = false;
+  SUBCASE("each initialised by itself") {}
+  SUBCASE("one opened from the other") {
+    is_split = true;
+  }
   emulation::reset();
   emulation::set_device_count(2);
   const auto job = std::make_shared<FakeJob>(2);
@@ -35,7 +40,14 @@ TEST_CASE("two channels that the ranks of a node close in different orders end w
       2,
       [&](RankThread& thread) {
         std::optional<NcclRank> one(std::in_place, job, thread.rank(), 2, "one");
-        std::optional<NcclRank> other(std::in_place, job, thread.rank(), 2, "other");
+        std::optional<NcclRank> other;
+        if (is_split) {
+          const auto context = support::channel_context(job, thread.rank(), 2, "other");
+          other.emplace(one->latch,
+                        dtrain::backend::Nccl::duplicate_blocking(one->communicator, context, Deadline::after(10s)));
+        } else {
+          other.emplace(job, thread.rank(), 2, "other");
+        }
         auto& first = thread.rank() == 0 ? one : other;
         auto& second = thread.rank() == 0 ? other : one;
         const auto began = Deadline::Clock::now();
