@@ -4,6 +4,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cstddef>
 #include <cstdint>
 
 namespace emulation {
@@ -41,6 +42,7 @@ bool has_stream_memory_operations() noexcept;
 bool wait_is_ignored() noexcept;
 bool record_is_ignored() noexcept;
 void count_host_wait() noexcept;
+void count_bytes_to_host(std::size_t bytes) noexcept;
 
 /// Set faults and settings back.
 void reset_devices() noexcept;

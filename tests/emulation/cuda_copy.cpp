@@ -45,7 +45,9 @@ cudaError_t resolve(void* to, const void* from, std::size_t bytes, cudaMemcpyKin
   target = end_of(to, bytes);
   source = end_of(from, bytes);
   if (target.address == nullptr || source.address == nullptr) return cudaErrorInvalidValue;
-  return is_direction(kind, target, source) ? cudaSuccess : cudaErrorInvalidMemcpyDirection;
+  if (!is_direction(kind, target, source)) return cudaErrorInvalidMemcpyDirection;
+  if (source.is_device() && !target.is_device()) count_bytes_to_host(bytes);
+  return cudaSuccess;
 }
 
 cudaError_t batch(void* const* to, const void* const* from, const std::size_t* sizes, std::size_t count,

@@ -53,6 +53,9 @@ int records();
 /// Calls that block the host until a device has done something: synchronisations, and copies of pageable memory.
 int host_waits();
 
+/// Bytes that copies were to bring from devices to the host.
+std::size_t bytes_to_host();
+
 /// Whether devices can wait for a value in memory (cuStreamWaitValue32); they can unless told otherwise.
 void set_stream_memory_operations(bool there);
 

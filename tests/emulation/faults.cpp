@@ -40,6 +40,7 @@ std::atomic<int> ignored_record{0};
 std::atomic<int> wait_count{0};
 std::atomic<int> record_count{0};
 std::atomic<int> host_wait_count{0};
+std::atomic<std::size_t> host_byte_count{0};
 
 int planned_failure(const char* function) noexcept {
   const std::lock_guard lock(plan().mutex);
@@ -83,6 +84,10 @@ void count_host_wait() noexcept {
   host_wait_count.fetch_add(1, std::memory_order_relaxed);
 }
 
+void count_bytes_to_host(std::size_t bytes) noexcept {
+  host_byte_count.fetch_add(bytes, std::memory_order_relaxed);
+}
+
 void ignore_wait(int nth) {
   wait_count.store(0, std::memory_order_relaxed);
   ignored_wait.store(nth, std::memory_order_relaxed);
@@ -100,6 +105,9 @@ int records() {
 int host_waits() {
   return host_wait_count.load(std::memory_order_relaxed);
 }
+std::size_t bytes_to_host() {
+  return host_byte_count.load(std::memory_order_relaxed);
+}
 
 void reset() {
   {
@@ -110,6 +118,7 @@ void reset() {
   ignore_wait(0);
   ignore_record(0);
   host_wait_count.store(0, std::memory_order_relaxed);
+  host_byte_count.store(0, std::memory_order_relaxed);
   reset_devices();
   reset_nccl();
 }

@@ -41,6 +41,9 @@ BucketPlan rebuilt_plan(const BucketPlan& plan, std::span<const GradientSize> si
 
 /// Host memory for moving gradients: as large as the arena if that can be allocated, else smaller.
 struct RelocationBuffer {
+  /// A buffer that is smaller than the arena need not be larger than this to be fast.
+  static constexpr std::size_t useful_bytes = std::size_t{16} << 20;
+
   /// @param sharers ranks of this host that allocate as much at the same time
   /// @throws std::bad_alloc if not even one page can be allocated
   RelocationBuffer(std::size_t wanted, int sharers);
@@ -53,48 +56,85 @@ struct RelocationBuffer {
   std::size_t bytes;
 };
 
+/// Whether a bound gradient has elements: only these have their content in the arena between steps.
+bool has_bound_contents(const GradientTable& gradients);
+
 /// The gradients' blocks in their present order in the arena, with their offsets in `plan` as targets.
 std::vector<Block> blocks_of(const GradientTable& gradients, const BucketPlan& plan, const std::byte* arena);
 
+/// Enqueues or runs copies that move the contents of bound gradients to their offsets in `plan`; the rest of the arena
+/// becomes zero. If `scratch` is smaller than the arena, gradients move within the arena, which takes more copies.
+/// @param copier clears, in the order of the copies
+/// @param copy `copy(to, from, bytes)`
+template <class Copier, class Copy>
+void move_contents(const GradientTable& gradients, const BucketPlan& plan, std::byte* arena, const Copier& copier,
+                   std::span<std::byte> scratch, Copy copy) {
+  const bool holds_all = scratch.size() >= plan.arena_bytes;
+  if (holds_all) {
+    copy(scratch.data(), arena, plan.arena_bytes);
+    copier.clear(arena, plan.arena_bytes);
+  } else {
+    std::vector<Block> blocks = blocks_of(gradients, plan, arena);
+    rearrange(arena, std::span(blocks), scratch, copy);
+  }
+  for (std::size_t parameter = 0; parameter < gradients.size(); ++parameter) {
+    const GradientSlot& slot = gradients[parameter];
+    std::byte* const place = arena + plan.offset_of[parameter];
+    if (slot.bytes != 0 && slot.is_bound() && holds_all) {
+      copy(place, scratch.data() + (slot.place - arena), slot.bytes);
+    } else if (!slot.is_bound() && !holds_all) {
+      copier.clear(place, slot.bytes);
+    }
+  }
+}
+
+/// Blocking: move_contents through memory of the device, 16 MiB at most, so that the copies are as fast as the device.
+/// @returns false if the contents have not moved, because they are in host memory or the device has no memory left
+template <class Copier, class Wait>
+bool move_contents_on_device([[maybe_unused]] const GradientTable& gradients, [[maybe_unused]] const BucketPlan& plan,
+                             [[maybe_unused]] std::byte* arena, [[maybe_unused]] Copier& copier,
+                             [[maybe_unused]] Wait& wait) {
+  if constexpr (Copier::copies_on_stream) {
+    const auto scratch = copier.try_allocate(std::min(plan.arena_bytes, RelocationBuffer::useful_bytes));
+    if (scratch.data() == nullptr) {
+      return false;
+    }
+    move_contents(
+        gradients, plan, arena, copier, {scratch.data(), scratch.bytes()},
+        [&](std::byte* to, const std::byte* from, std::size_t bytes) { copier.enqueue_copy(to, from, bytes); });
+    copier.synchronize(wait);  // before the buffer is freed
+    return true;
+  } else {
+    return false;
+  }
+}
+
 /// Blocking: moves all gradients to their offsets in `plan` and calls `bind` for bound gradients that moved.
 /// - Bound gradients keep their content; the rest of the arena is zero afterwards.
-/// - Gradients are copied through host memory, because device memory may be full. If host memory is short as well, they
-/// are moved within the arena, which takes longer.
+/// - If nothing is bound, nothing is copied. Else the contents are copied through memory of the device, or through host
+/// memory if the device has none left.
 /// @param copier copies and clears; waits with `wait`
 /// @param sharers ranks of this host that move gradients at the same time
 template <class Copier, class Wait>
 void move_gradients(GradientTable& gradients, const BucketPlan& plan, std::byte* arena, Copier& copier, Wait&& wait,
                     const std::function<void(std::size_t, const TensorView&)>& bind, int sharers) {
-  const auto copy = [&](std::byte* to, const std::byte* from, std::size_t bytes) {
-    copier.copy(to, from, bytes, wait);
-  };
-  const RelocationBuffer scratch(plan.arena_bytes, sharers);
-  const bool holds_all = scratch.bytes == plan.arena_bytes;
-  if (holds_all) {
-    copy(scratch.memory.get(), arena, plan.arena_bytes);
+  if (!has_bound_contents(gradients)) {
     copier.clear(arena, plan.arena_bytes);
-  } else {
-    std::vector<Block> blocks = blocks_of(gradients, plan, arena);
-    rearrange(arena, std::span(blocks), std::span(scratch.memory.get(), scratch.bytes), copy);
-  }
-  for (std::size_t parameter = 0; parameter < gradients.size(); ++parameter) {
-    const GradientSlot before = gradients[parameter];
-    const TensorView view = gradients.move(parameter, plan);
-    std::byte* const place = gradients[parameter].place;
-    if (before.is_bound() && before.bytes != 0) {
-      if (holds_all) {
-        copy(place, scratch.memory.get() + (before.place - arena), before.bytes);
-      }
-      if (place != before.place) {
-        bind(parameter, view);
-      }
-    } else if (!holds_all) {
-      copier.clear(place, before.bytes);
-    }
+  } else if (!move_contents_on_device(gradients, plan, arena, copier, wait)) {
+    const RelocationBuffer scratch(plan.arena_bytes, sharers);
+    move_contents(gradients, plan, arena, copier, {scratch.memory.get(), scratch.bytes},
+                  [&](std::byte* to, const std::byte* from, std::size_t bytes) { copier.copy(to, from, bytes, wait); });
   }
   if constexpr (Copier::copies_on_stream) {
     copier.synchronize(
         wait);  // includes the zeros: a graph that replays the next step is not ordered after this stream
+  }
+  for (std::size_t parameter = 0; parameter < gradients.size(); ++parameter) {
+    const GradientSlot before = gradients[parameter];
+    const TensorView view = gradients.move(parameter, plan);
+    if (before.is_bound() && before.bytes != 0 && gradients[parameter].place != before.place) {
+      bind(parameter, view);
+    }
   }
 }
 
@@ -111,7 +151,6 @@ DTRAIN_DEFINED BucketPlan rebuilt_plan(const BucketPlan& plan, std::span<const G
 
 DTRAIN_DEFINED RelocationBuffer::RelocationBuffer(std::size_t wanted, int sharers) : bytes(wanted) {
   constexpr std::size_t min_bytes = 4096;
-  constexpr std::size_t useful_bytes = std::size_t{16} << 20;  // below the full size, more would be no faster
   const std::uint64_t available = available_memory_bytes() / (2 * static_cast<unsigned>(sharers));
   if (bytes > available || !try_allocate()) {
     bytes = std::min(bytes, useful_bytes);
@@ -122,6 +161,15 @@ DTRAIN_DEFINED RelocationBuffer::RelocationBuffer(std::size_t wanted, int sharer
   if (!memory) {
     memory.reset(new std::byte[bytes]);
   }
+}
+
+DTRAIN_DEFINED bool has_bound_contents(const GradientTable& gradients) {
+  for (std::size_t parameter = 0; parameter < gradients.size(); ++parameter) {
+    if (gradients[parameter].is_bound() && gradients[parameter].bytes != 0) {
+      return true;
+    }
+  }
+  return false;
 }
 
 DTRAIN_DEFINED std::vector<Block> blocks_of(const GradientTable& gradients, const BucketPlan& plan,

@@ -19,6 +19,7 @@
 #include "dtrain/ddp/reduction/gradient_table.hpp"
 #include "dtrain/ddp/reduction/producer_events.hpp"
 #include "dtrain/stream/cuda/copy_batch.hpp"
+#include "dtrain/stream/cuda/device_buffer.hpp"
 #include "dtrain/stream/cuda/scaling/scaled_copy_batch.hpp"
 #include "dtrain/stream/cuda/stream_ref.hpp"
 
@@ -185,12 +186,27 @@ class CudaGradientCopier {
     copies_.enqueue(stream_);
   }
 
+  void enqueue_copy(std::byte* to, const std::byte* from, std::size_t bytes) const {
+    if (bytes != 0) {
+      stream::cuda::check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_.native()), "cudaMemcpyAsync");
+    }
+  }
+
   /// Blocking. Between steps.
   template <class Wait>
   void copy(std::byte* to, const std::byte* from, std::size_t bytes, Wait&& wait) {
     if (bytes != 0) {
-      stream::cuda::check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_.native()), "cudaMemcpyAsync");
+      enqueue_copy(to, from, bytes);
       synchronize(wait);
+    }
+  }
+
+  /// Memory of the device; null if there is none left. Blocking: may wait for the whole device.
+  stream::cuda::DeviceBuffer try_allocate(std::size_t bytes) const {
+    try {
+      return {bytes, stream_.device().index};
+    } catch (const Error&) {
+      return {};
     }
   }
 
