@@ -71,6 +71,23 @@ TEST_CASE("ranks reduce over NCCL, in the whole job, in groups of it and on chan
   }
 }
 
+TEST_CASE("ranks that are processes capture a step in a CUDA graph, and every replay reduces") {
+  for (const int ranks : {1, 2, 4}) {
+    if (!can_run(ranks)) return;
+    const Result result = job(ranks, "graph");
+    CAPTURE(ranks);
+    CAPTURE(result.output);
+    CAPTURE(result.error);
+    CHECK(result.exit_code == 0);
+    for (int rank = 0; rank < ranks; ++rank) {
+      const std::string self = "rank " + std::to_string(rank) + " of " + std::to_string(ranks);
+      CHECK(contains(result.output, self + ": not bound, 1 steps before it: 0 wrong, planned 1 times again"));
+      CHECK(contains(result.output, self + ": bound, 1 steps before it: 0 wrong, planned 1 times again"));
+      CHECK(contains(result.output, self + ": bound, 0 steps before it: 0 wrong, planned 0 times again"));
+    }
+  }
+}
+
 TEST_CASE("two processes that somebody else starts reduce over NCCL") {
   if (!can_run(2)) return;
   const auto rank = [](const std::string& number) {

@@ -1,5 +1,5 @@
 // A job over NCCL that does what its argument says; tests/integration/nccl_test.cpp starts it.
-//   nccl_probe --nproc-per-node=3 hello|kill|throw|other_count|leave|stop|endless|early
+//   nccl_probe --nproc-per-node=3 hello|graph|kill|throw|other_count|leave|stop|endless|early
 // With DTRAIN_PROBE_PER_PROCESS set it is one rank, which somebody else starts.
 #include <dtrain/dtrain.hpp>
 #if DTRAIN_WITH_NCCL
@@ -15,6 +15,8 @@
 #include <string_view>
 #include <thread>
 #include <vector>
+
+#include "support/graph_replays.hpp"
 
 namespace {
 
@@ -86,6 +88,23 @@ int hello(const Group& group) {
   return complete && host_values_pass(group) ? 0 : 3;
 }
 
+/// Captures steps in CUDA graphs and replays them.
+template <class Group>
+int graph(const Group& group) {
+  const auto open = [&] {
+    return support::NcclRank(dtrain::group::GroupAccess::of(group).failure(),
+                             dtrain::group::GroupAccess::of(group).open_channel("graph"));
+  };
+  for (const support::GraphReplays replays :
+       {support::GraphReplays{}, support::GraphReplays{.bound = true}, {.bound = true, .warm_up = 0}}) {
+    const auto outcome = replays.run(group.rank(), group.world_size(), open, [](const char*) {});
+    std::printf("rank %d of %d: %s, %d steps before it: %d wrong, planned %d times again\n", group.rank(),
+                group.world_size(), replays.bound ? "bound" : "not bound", replays.warm_up, outcome.wrong,
+                outcome.rebuilds);
+  }
+  return 0;
+}
+
 /// Reduces without end, and says "phase steady" on the way; rank 1 ends in the middle of it as told.
 template <class Group>
 int endless(const Group& group, std::string_view how) {
@@ -127,11 +146,14 @@ int early(const Group& group) {
 
 template <class Launcher>
 int job(int argc, char** argv) {
-  return dtrain::run<Policy<Launcher>>(
-      argc, argv, [](dtrain::ProcessGroup<Policy<Launcher>> group, dtrain::Arguments arguments) {
-        const std::string_view what = arguments.size() > 1 ? arguments[1] : "hello";
-        return what == "hello" ? hello(group) : what == "early" ? early(group) : endless(group, what);
-      });
+  return dtrain::run<Policy<Launcher>>(argc, argv,
+                                       [](dtrain::ProcessGroup<Policy<Launcher>> group, dtrain::Arguments arguments) {
+                                         const std::string_view what = arguments.size() > 1 ? arguments[1] : "hello";
+                                         return what == "hello"   ? hello(group)
+                                                : what == "graph" ? graph(group)
+                                                : what == "early" ? early(group)
+                                                                  : endless(group, what);
+                                       });
 }
 
 }  // namespace

@@ -36,7 +36,11 @@ class CudaTrainingRank {
   };
 
   CudaTrainingRank(const std::shared_ptr<FakeJob>& job, int rank, int size, Wanted wanted)
-      : nccl(job, rank, size, "ddp", wanted.timeout), sizes_(wanted.sizes) {
+      : CudaTrainingRank(NcclRank(job, rank, size, "ddp", wanted.timeout), std::move(wanted)) {}
+
+  /// Over an open channel.
+  CudaTrainingRank(NcclRank opened, Wanted wanted) : nccl(std::move(opened)), sizes_(wanted.sizes) {
+    const int rank = nccl.communicator.rank();
     for (std::size_t i = 0; i < wanted.streams; ++i) {
       streams_.emplace_back(dtrain::stream::cuda::Priority::normal);
     }

@@ -1,0 +1,109 @@
+#pragma once
+/// @file
+/// A training rank whose step is captured in a CUDA graph, and what its replays reduce.
+
+#include "dtrain/core/config.hpp"
+
+#if DTRAIN_WITH_NCCL
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "dtrain/ddp/step.hpp"
+#include "dtrain/stream/cuda/check.hpp"
+#include "support/cuda_training_rank.hpp"
+
+namespace support {
+
+/// Owns an executable graph.
+class Graph {
+ public:
+  explicit Graph(cudaGraph_t graph) {
+    check(cudaGraphInstantiate(&graph_, graph, 0), "cudaGraphInstantiate");
+    check(cudaGraphDestroy(graph), "cudaGraphDestroy");
+  }
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
+  ~Graph() { (void)dtrain::stream::cuda::quiet(cudaGraphExecDestroy(graph_)); }
+  void launch(StreamRef stream) const { check(cudaGraphLaunch(graph_, stream.native()), "cudaGraphLaunch"); }
+
+ private:
+  cudaGraphExec_t graph_ = nullptr;
+};
+
+/// Backward pass, reduction and what reads the result, on one stream or more: only the first one begins the capture.
+inline void one_step(CudaTrainingRank& rank) {
+  dtrain::Step step = rank.reducer->begin();
+  for (std::size_t i = rank.count(); i-- > 0;) {
+    rank.compute(i, rank.stream());
+    step.ready(i, rank.stream().handle());
+  }
+  step.finish();
+  for (std::size_t i = 0; i < rank.count(); ++i)
+    rank.use(i, rank.stream());
+}
+
+struct GraphReplays {
+  bool bound = false;
+  int warm_up = 1;  ///< steps before the captured one
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeThreadLocal;
+
+  struct Outcome {
+    int wrong = 0;
+    int rebuilds = 0;  ///< none without a warm-up: what a graph has addresses of does not move
+  };
+
+  /// One of `ranks` ranks, which all do the same. @param open gives the NcclRank @param doing is called with each phase
+  template <class Open, class Doing>
+  Outcome run(int self, int ranks, Open open, Doing doing) const {
+    Outcome outcome;
+    CudaTrainingRank::Wanted wanted{.caps = {256, 2048}, .bound = bound};
+    wanted.options.device_times = true;
+    std::vector<dtrain::Parameter>* parameters = nullptr;
+    wanted.options.bucket_bytes = 0;
+    wanted.parts.rebuild = {[&](const std::vector<std::size_t>&) {
+                              ++outcome.rebuilds;
+                              return std::vector<std::size_t>{1, 0, 3, 2};
+                            },
+                            [&](std::size_t i, const dtrain::TensorView& view) { (*parameters)[i].gradient = view; }};
+    CudaTrainingRank rank(open(), wanted);
+    parameters = &rank.parameters;
+    int& wrong = outcome.wrong;
+    doing("warming up");
+    for (int step = 0; step < warm_up; ++step)
+      one_step(rank);
+    wrong += rank.wait() ? 0 : 1;
+    doing("capturing");
+    check(cudaStreamBeginCapture(rank.stream().native(), mode), "cudaStreamBeginCapture");
+    one_step(rank);
+    cudaGraph_t captured = nullptr;
+    check(cudaStreamEndCapture(rank.stream().native(), &captured), "cudaStreamEndCapture");
+    const Graph graph(captured);
+    doing("replaying");
+    for (int replay = 1; replay <= 3; ++replay) {
+      for (std::size_t i = 0; i < rank.count(); ++i)
+        rank.prepare(i, static_cast<float>(replay * 10 + 2 * self));
+      graph.launch(rank.stream());
+      wrong += rank.wait() ? 0 : 1;
+      const float mean = static_cast<float>(replay * 10 + ranks - 1);
+      for (std::size_t i = 0; i < rank.count(); ++i)
+        wrong += rank.result(i) == std::vector<float>(rank.size(i), mean) ? 0 : 1;
+    }
+    doing("stepping without the graph");
+    for (std::size_t i = 0; i < rank.count(); ++i)
+      rank.prepare(i, static_cast<float>(2 * self));
+    one_step(rank);
+    wrong += rank.wait() ? 0 : 1;
+    wrong += rank.result(0) == std::vector<float>(rank.size(0), static_cast<float>(ranks - 1)) ? 0 : 1;
+    const auto measured = rank.reducer->statistics().measured_steps;  // not the one that became a graph
+    wrong += measured >= 1 && measured <= static_cast<std::uint64_t>(warm_up + 1) ? 0 : 1;
+    return outcome;
+  }
+};
+
+}  // namespace support
+
+#endif  // DTRAIN_WITH_NCCL
