@@ -11,7 +11,10 @@
 
 #include "support/contains.hpp"
 #include "support/ended.hpp"
+#include "support/gate.hpp"
+#include "support/held_exit.hpp"
 #include "support/killed_rank.hpp"
+#include "support/launch_probe.hpp"
 #include "support/program.hpp"
 #include "support/skip.hpp"
 
@@ -134,6 +137,29 @@ TEST_CASE("a killed rank ends the others over NCCL within 2 s, and they name it"
   if (!can_run(3)) return;
   const Result well = job(3, "hello");
   support::check_killed_rank_is_named(well, job(3, "kill", {{"DTRAIN_LOG", "debug"}}));
+}
+
+TEST_CASE("the next attempt begins when a killed rank has ended, and with it what it has on its device") {
+  if (!can_run(2)) return;
+  Program program(probe, {"--nproc-per-node=2", "--max-restarts=1", "stop_once"}, {{"DTRAIN_EMULATED_DEVICES", "2"}});
+  const auto stopped_rank = [&] {
+    for (const pid_t rank : support::children_of(program.process())) {
+      if (support::state_of(rank) == 'T') return rank;
+    }
+    return pid_t{0};
+  };
+  REQUIRE(support::holds_soon([&] { return stopped_rank() != 0; }));
+  support::HeldExit held(stopped_rank());
+  if (!held.traces()) return dtrain_test::skip("this process may not trace others");
+  program.close_input();
+  CHECK(held.is_ending_soon());
+  CHECK(program.wait_for("1 killed worker has not ended yet, and what they had on devices is taken until then"));
+  CHECK(held.release());
+  const Result result = program.wait(support::soon(std::chrono::seconds(40)));
+  CAPTURE(result.error);
+  CHECK(result.exit_code == 0);
+  CHECK(result.error.find("has not ended yet") < result.error.find("attempt 2 of 2 begins"));
+  CHECK(contains(result.output, "sum 1, half 1, average 0.5"));
 }
 
 TEST_CASE("an exception on one rank is what all ranks over NCCL say") {

@@ -1,5 +1,5 @@
 // A job over NCCL that does what its argument says; tests/integration/nccl_test.cpp starts it.
-//   nccl_probe --nproc-per-node=3 hello|graph|kill|throw|other_count|leave|stop|endless|early
+//   nccl_probe --nproc-per-node=3 hello|graph|kill|throw|other_count|leave|stop|stop_once|endless|early
 // With DTRAIN_PROBE_PER_PROCESS set it is one rank, which somebody else starts.
 #include <dtrain/dtrain.hpp>
 #if DTRAIN_WITH_NCCL
@@ -105,6 +105,22 @@ int graph(const Group& group) {
   return 0;
 }
 
+/// In the first attempt rank 1 stops, and rank 0 fails once its input has ended. Later ones are as hello.
+template <class Group>
+int stop_once(const Group& group) {
+  const char* const attempt = std::getenv("DTRAIN_ATTEMPT");
+  if (attempt != nullptr && std::string_view(attempt) != "0") {
+    return hello(group);
+  }
+  group.barrier();
+  if (group.rank() == 1) {
+    static_cast<void>(::kill(::getpid(), SIGSTOP));
+  }
+  while (std::getchar() != EOF) {
+  }
+  throw std::runtime_error("rank 0 has read all");
+}
+
 /// Reduces without end, and says "phase steady" on the way; rank 1 ends in the middle of it as told.
 template <class Group>
 int endless(const Group& group, std::string_view how) {
@@ -149,10 +165,11 @@ int job(int argc, char** argv) {
   return dtrain::run<Policy<Launcher>>(argc, argv,
                                        [](dtrain::ProcessGroup<Policy<Launcher>> group, dtrain::Arguments arguments) {
                                          const std::string_view what = arguments.size() > 1 ? arguments[1] : "hello";
-                                         return what == "hello"   ? hello(group)
-                                                : what == "graph" ? graph(group)
-                                                : what == "early" ? early(group)
-                                                                  : endless(group, what);
+                                         return what == "hello"       ? hello(group)
+                                                : what == "graph"     ? graph(group)
+                                                : what == "stop_once" ? stop_once(group)
+                                                : what == "early"     ? early(group)
+                                                                      : endless(group, what);
                                        });
 }
 
