@@ -9275,7 +9275,11 @@ struct NcclOptions {
   /// How the program uses CUDA graphs with one communicator, since 2.29: 0 not at all, 1 one graph, 2 several graphs,
   /// or graphs beside other operations; -1: NCCL's choice, which is 2. Lower values save work in each operation.
   int graph_usage_mode = -1;
-  bool share_splits = false;  ///< a split uses its parent's buffers and connections, and ends with it
+  /// Channels that are opened from another one, by a wrapper or by ProcessGroup::split, use its buffers and connections
+  /// (ncclConfig_t::splitShare). This saves device memory. But operations of channels that share run one after the
+  /// other; no two threads may use such channels at once, closing them included; and an abort of one ends the
+  /// operations of all, whose results are then wrong until the job has failed.
+  bool share_splits = false;
   /// Registers arenas as windows of symmetric memory, since 2.27: faster between GPUs that NVLink connects. Otherwise
   /// arenas are registered one by one.
   bool symmetric_arenas = false;
@@ -11432,6 +11436,14 @@ concept CanOpen = requires { typename B::Communicator; } && Communicator<typenam
                   requires(const ChannelContext& context, Deadline deadline) {
                     { B::open_blocking(context, deadline) } -> std::same_as<typename B::Communicator>;
                   };
+
+/// Collective, blocking. Opens another channel of the same ranks from an open one, for less than open_blocking does.
+/// What was enqueued on the open channel runs first; closing either leaves the other open.
+template <class B>
+concept CanDuplicate = CanOpen<B> &&
+                       requires(typename B::Communicator& open, const ChannelContext& context, Deadline deadline) {
+                         { B::duplicate_blocking(open, context, deadline) } -> std::same_as<typename B::Communicator>;
+                       };
 
 /// Collective, blocking. Set-up before the ranks of a job join: may verify the identity against the backend's own, and
 /// may set the job's secret. The result is an object that the job holds until its end; it may be null.
@@ -13671,7 +13683,7 @@ inline void split_blocking(Channel& parent, Channel& child, int color, int key, 
   Channel::SplitResult& result = parent.split_result(child.context.name);
   ncclComm_t& made = result.made;
   ncclConfig_t config = config_of(child.options, result.name.c_str());
-  parent.manage("splitting", deadline,
+  parent.manage(format_text("opening channel '{}' by ncclCommSplit", {result.name}), deadline,
                 [&](ncclComm_t communicator) { return ncclCommSplit(communicator, color, key, &made, &config); });
   const std::atomic_ref<ncclComm_t> written(made);
   while (written.load(std::memory_order_acquire) == nullptr && !deadline.passed() && !parent.status.aborted()) {
@@ -14189,24 +14201,17 @@ class Communicator {
 
   /// See CanSplit. @throws Error (invalid_argument) at the call for a negative color; as open_blocking
   Communicator split_blocking(int color, int key, Deadline deadline) {
-    Channel& parent = *state_->channel;
+    const Channel& parent = *state_->channel;
     parent.status.check();
     const ChannelContext child = split_context(parent.context, state_->splits + 1, color, key, deadline);
     ++state_->splits;
-    auto state = reporting_failure(
-        child, [&] { return make_process_owned<ChannelState>(child, parent.options, parent.device(), deadline); });
-    reporting_failure(child, [&] {
-      if (!block_until_idle(parent, deadline)) {  // else NCCL might deadlock
-        throw Error(Errc::timeout,
-                    format_text("splitting channel '{}': the work enqueued on it had not run in time; does every rank "
-                                "enqueue it?",
-                                {parent.context.name}))
-            .with_rank(child.reporting_rank());
-      }
-      nccl::split_blocking(parent, *state->channel, color, key, deadline);
-    });
-    state->serve();
-    return Communicator(std::move(state));
+    return open_part_blocking(child, color, key, deadline);
+  }
+
+  /// See CanDuplicate. @throws as split_blocking
+  Communicator duplicate_blocking(const ChannelContext& context, Deadline deadline) {
+    state_->channel->status.check();
+    return open_part_blocking(context, 0, rank(), deadline);
   }
 
   /// See CanAllocate. If a rank cannot allocate, the job fails: the other ranks would wait for it.
@@ -14277,6 +14282,25 @@ class Communicator {
 
   explicit Communicator(ProcessOwned<ChannelState> state) noexcept : state_(std::move(state)) {}
 
+  /// Collective, blocking: the channel `child` of the ranks that pass the same color.
+  Communicator open_part_blocking(const ChannelContext& child, int color, int key, Deadline deadline) {
+    Channel& parent = *state_->channel;
+    auto state = reporting_failure(
+        child, [&] { return make_process_owned<ChannelState>(child, parent.options, parent.device(), deadline); });
+    reporting_failure(child, [&] {
+      if (!block_until_idle(parent, deadline)) {  // else NCCL might deadlock
+        throw Error(Errc::timeout,
+                    format_text("opening channel '{}' from channel '{}': the work enqueued on that one had not run in "
+                                "time; does every rank enqueue it?",
+                                {child.name, parent.context.name}))
+            .with_rank(child.reporting_rank());
+      }
+      nccl::split_blocking(parent, *state->channel, color, key, deadline);
+    });
+    state->serve();
+    return Communicator(std::move(state));
+  }
+
   /// Issues the next collective, and counts it once it is enqueued. @param shown has its count and type
   template <class Call>
   void collective(OperationKind kind, const char* function, const ConstBufferView& shown, const ConstBufferView& other,
@@ -14341,7 +14365,7 @@ namespace DTRAIN_NAMESPACE::backend {
 
 /// NCCL with options: `NcclWith<NcclOptions{.max_ctas = 8}>`. The communication stream has high priority. Every NCCL
 /// call returns at once and ends by a deadline; a failed rank ends the operations of all others. Each channel has a
-/// communicator and two threads that watch it.
+/// communicator, which a wrapper's channel and a part of a group split from the group's, and two threads that watch it.
 ///
 /// Reductions are NCCL's own:
 /// - 16-bit floats are added in their own precision. A NaN need not survive min and max.
@@ -14385,16 +14409,26 @@ struct NcclWith {
   /// Collective, blocking. See CanOpen. Reports a failure of this rank to context.failure.
   /// @throws Error (unsupported, timeout, protocol, nccl, cuda), JobFailed
   static Communicator open_blocking(const ChannelContext& context, Deadline deadline) {
+    require_accumulation_by_element(context);
+    return open_and_report_blocking<Opened>(context, deadline);
+  }
+
+  /// Collective, blocking. See CanDuplicate: ncclCommSplit. The device is that of `open`. @throws as open_blocking
+  static Communicator duplicate_blocking(Communicator& open, const ChannelContext& context, Deadline deadline) {
+    require_accumulation_by_element(context);
+    return open.duplicate_blocking(context, deadline);
+  }
+
+ private:
+  static void require_accumulation_by_element(const ChannelContext& context) {
     if (context.accumulate != Accumulate::element) {
       throw_error(Errc::unsupported,
                   "opening channel '{}' with accumulate = f32: NCCL adds 16-bit floats up in their own type; leave the "
                   "option out, or reduce f32",
                   {context.name});
     }
-    return open_and_report_blocking<Opened>(context, deadline);
   }
 
- private:
   /// The communicator, opened with the options.
   struct Opened : nccl::Communicator {
     static Opened open_blocking(const ChannelContext& context, Deadline deadline) {
@@ -14416,6 +14450,7 @@ using Nccl = NcclWith<NcclOptions{}>;
 
 static_assert(Backend<Nccl>);
 static_assert(HasPreJoin<Nccl>);
+static_assert(CanDuplicate<Nccl>);
 static_assert(CanReduceScatter<Nccl::Communicator> && CanAllGather<Nccl::Communicator>);
 static_assert(CanSendRecv<Nccl::Communicator> && CanSplit<Nccl::Communicator>);
 
@@ -17853,7 +17888,8 @@ class GroupState final : private RankContext::Closable {
                                                   const GroupOptions& options) {
     rendezvous::Membership members = rank_context->control_plane.membership();
     std::shared_ptr<GroupState> state = make(std::move(rank_context), std::move(members), "", options);
-    state->resources_->communicator.emplace(state->open("group", options.accumulate));
+    state->resources_->communicator.emplace(Backend::open_blocking(state->channel_context("group", options.accumulate),
+                                                                   Deadline::after(state->rank_context_->timeout)));
     return state;
   }
 
@@ -17941,12 +17977,20 @@ class GroupState final : private RankContext::Closable {
     return ++numbers_[purpose];
   }
 
-  /// Collective, blocking: a new channel for the ranks of this group. @param accumulate f32: even if the group's is not
+  /// Collective, blocking: a new channel for the ranks of this group, from the group's own if the backend can.
+  /// @param accumulate f32: even if the group's is not
   Communicator open_channel(const std::string& purpose, Accumulate accumulate,
                             const backend::DescribeOperation& describe) {
-    rank_context_->require_may_block();
-    return open(format_text("{}-{}", {purpose, channels_opened_.fetch_add(1)}),
-                std::max(accumulate, options_.accumulate), describe);
+    Communicator& own = live();
+    const backend::ChannelContext context =
+        channel_context(format_text("{}-{}", {purpose, channels_opened_.fetch_add(1)}),
+                        std::max(accumulate, options_.accumulate), describe);
+    const Deadline deadline = Deadline::after(rank_context_->timeout);
+    if constexpr (backend::CanDuplicate<Backend>) {
+      return Backend::duplicate_blocking(own, context, deadline);
+    } else {
+      return Backend::open_blocking(context, deadline);
+    }
   }
 
   /// Collective, blocking: the group of the ranks that pass the same color, ordered by key, then by rank.
@@ -18062,19 +18106,19 @@ class GroupState final : private RankContext::Closable {
     }
   }
 
-  Communicator open(const std::string& purpose, Accumulate accumulate,
-                    const backend::DescribeOperation& describe = {}) const {
+  /// For opening a channel right away.
+  backend::ChannelContext channel_context(const std::string& purpose, Accumulate accumulate,
+                                          const backend::DescribeOperation& describe = {}) const {
     const std::string name = prefix_ + purpose;
-    rank_context_->streams->run_unattended();  // other ranks may wait for this work before they call this
-    const backend::ChannelContext context{members_,
-                                          name,
-                                          rank_context_->control_plane.store().with_prefix(name + "/"),
-                                          rank_context_->control_plane.failure(),
-                                          rank_context_->timeout,
-                                          [streams = rank_context_->streams] { streams->run_unattended(); },
-                                          describe,
-                                          accumulate};
-    return Backend::open_blocking(context, Deadline::after(rank_context_->timeout));
+    rank_context_->streams->run_unattended();  // other ranks may wait for this work before they open theirs
+    return {members_,
+            name,
+            rank_context_->control_plane.store().with_prefix(name + "/"),
+            rank_context_->control_plane.failure(),
+            rank_context_->timeout,
+            [streams = rank_context_->streams] { streams->run_unattended(); },
+            describe,
+            accumulate};
   }
 
   std::shared_ptr<RankContext> rank_context_;
@@ -22343,12 +22387,27 @@ class CudaGradientCopier {
     copies_.enqueue(stream_);
   }
 
+  void enqueue_copy(std::byte* to, const std::byte* from, std::size_t bytes) const {
+    if (bytes != 0) {
+      stream::cuda::check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_.native()), "cudaMemcpyAsync");
+    }
+  }
+
   /// Blocking. Between steps.
   template <class Wait>
   void copy(std::byte* to, const std::byte* from, std::size_t bytes, Wait&& wait) {
     if (bytes != 0) {
-      stream::cuda::check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_.native()), "cudaMemcpyAsync");
+      enqueue_copy(to, from, bytes);
       synchronize(wait);
+    }
+  }
+
+  /// Memory of the device; null if there is none left. Blocking: may wait for the whole device.
+  stream::cuda::DeviceBuffer try_allocate(std::size_t bytes) const {
+    try {
+      return {bytes, stream_.device().index};
+    } catch (const Error&) {
+      return {};
     }
   }
 
@@ -22720,6 +22779,9 @@ BucketPlan rebuilt_plan(const BucketPlan& plan, std::span<const GradientSize> si
 
 /// Host memory for moving gradients: as large as the arena if that can be allocated, else smaller.
 struct RelocationBuffer {
+  /// A buffer that is smaller than the arena need not be larger than this to be fast.
+  static constexpr std::size_t useful_bytes = std::size_t{16} << 20;
+
   /// @param sharers ranks of this host that allocate as much at the same time
   /// @throws std::bad_alloc if not even one page can be allocated
   RelocationBuffer(std::size_t wanted, int sharers);
@@ -22732,48 +22794,85 @@ struct RelocationBuffer {
   std::size_t bytes;
 };
 
+/// Whether a bound gradient has elements: only these have their content in the arena between steps.
+bool has_bound_contents(const GradientTable& gradients);
+
 /// The gradients' blocks in their present order in the arena, with their offsets in `plan` as targets.
 std::vector<Block> blocks_of(const GradientTable& gradients, const BucketPlan& plan, const std::byte* arena);
 
+/// Enqueues or runs copies that move the contents of bound gradients to their offsets in `plan`; the rest of the arena
+/// becomes zero. If `scratch` is smaller than the arena, gradients move within the arena, which takes more copies.
+/// @param copier clears, in the order of the copies
+/// @param copy `copy(to, from, bytes)`
+template <class Copier, class Copy>
+void move_contents(const GradientTable& gradients, const BucketPlan& plan, std::byte* arena, const Copier& copier,
+                   std::span<std::byte> scratch, Copy copy) {
+  const bool holds_all = scratch.size() >= plan.arena_bytes;
+  if (holds_all) {
+    copy(scratch.data(), arena, plan.arena_bytes);
+    copier.clear(arena, plan.arena_bytes);
+  } else {
+    std::vector<Block> blocks = blocks_of(gradients, plan, arena);
+    rearrange(arena, std::span(blocks), scratch, copy);
+  }
+  for (std::size_t parameter = 0; parameter < gradients.size(); ++parameter) {
+    const GradientSlot& slot = gradients[parameter];
+    std::byte* const place = arena + plan.offset_of[parameter];
+    if (slot.bytes != 0 && slot.is_bound() && holds_all) {
+      copy(place, scratch.data() + (slot.place - arena), slot.bytes);
+    } else if (!slot.is_bound() && !holds_all) {
+      copier.clear(place, slot.bytes);
+    }
+  }
+}
+
+/// Blocking: move_contents through memory of the device, 16 MiB at most, so that the copies are as fast as the device.
+/// @returns false if the contents have not moved, because they are in host memory or the device has no memory left
+template <class Copier, class Wait>
+bool move_contents_on_device([[maybe_unused]] const GradientTable& gradients, [[maybe_unused]] const BucketPlan& plan,
+                             [[maybe_unused]] std::byte* arena, [[maybe_unused]] Copier& copier,
+                             [[maybe_unused]] Wait& wait) {
+  if constexpr (Copier::copies_on_stream) {
+    const auto scratch = copier.try_allocate(std::min(plan.arena_bytes, RelocationBuffer::useful_bytes));
+    if (scratch.data() == nullptr) {
+      return false;
+    }
+    move_contents(
+        gradients, plan, arena, copier, {scratch.data(), scratch.bytes()},
+        [&](std::byte* to, const std::byte* from, std::size_t bytes) { copier.enqueue_copy(to, from, bytes); });
+    copier.synchronize(wait);  // before the buffer is freed
+    return true;
+  } else {
+    return false;
+  }
+}
+
 /// Blocking: moves all gradients to their offsets in `plan` and calls `bind` for bound gradients that moved.
 /// - Bound gradients keep their content; the rest of the arena is zero afterwards.
-/// - Gradients are copied through host memory, because device memory may be full. If host memory is short as well, they
-/// are moved within the arena, which takes longer.
+/// - If nothing is bound, nothing is copied. Else the contents are copied through memory of the device, or through host
+/// memory if the device has none left.
 /// @param copier copies and clears; waits with `wait`
 /// @param sharers ranks of this host that move gradients at the same time
 template <class Copier, class Wait>
 void move_gradients(GradientTable& gradients, const BucketPlan& plan, std::byte* arena, Copier& copier, Wait&& wait,
                     const std::function<void(std::size_t, const TensorView&)>& bind, int sharers) {
-  const auto copy = [&](std::byte* to, const std::byte* from, std::size_t bytes) {
-    copier.copy(to, from, bytes, wait);
-  };
-  const RelocationBuffer scratch(plan.arena_bytes, sharers);
-  const bool holds_all = scratch.bytes == plan.arena_bytes;
-  if (holds_all) {
-    copy(scratch.memory.get(), arena, plan.arena_bytes);
+  if (!has_bound_contents(gradients)) {
     copier.clear(arena, plan.arena_bytes);
-  } else {
-    std::vector<Block> blocks = blocks_of(gradients, plan, arena);
-    rearrange(arena, std::span(blocks), std::span(scratch.memory.get(), scratch.bytes), copy);
-  }
-  for (std::size_t parameter = 0; parameter < gradients.size(); ++parameter) {
-    const GradientSlot before = gradients[parameter];
-    const TensorView view = gradients.move(parameter, plan);
-    std::byte* const place = gradients[parameter].place;
-    if (before.is_bound() && before.bytes != 0) {
-      if (holds_all) {
-        copy(place, scratch.memory.get() + (before.place - arena), before.bytes);
-      }
-      if (place != before.place) {
-        bind(parameter, view);
-      }
-    } else if (!holds_all) {
-      copier.clear(place, before.bytes);
-    }
+  } else if (!move_contents_on_device(gradients, plan, arena, copier, wait)) {
+    const RelocationBuffer scratch(plan.arena_bytes, sharers);
+    move_contents(gradients, plan, arena, copier, {scratch.memory.get(), scratch.bytes},
+                  [&](std::byte* to, const std::byte* from, std::size_t bytes) { copier.copy(to, from, bytes, wait); });
   }
   if constexpr (Copier::copies_on_stream) {
     copier.synchronize(
         wait);  // includes the zeros: a graph that replays the next step is not ordered after this stream
+  }
+  for (std::size_t parameter = 0; parameter < gradients.size(); ++parameter) {
+    const GradientSlot before = gradients[parameter];
+    const TensorView view = gradients.move(parameter, plan);
+    if (before.is_bound() && before.bytes != 0 && gradients[parameter].place != before.place) {
+      bind(parameter, view);
+    }
   }
 }
 
@@ -22790,7 +22889,6 @@ DTRAIN_DEFINED BucketPlan rebuilt_plan(const BucketPlan& plan, std::span<const G
 
 DTRAIN_DEFINED RelocationBuffer::RelocationBuffer(std::size_t wanted, int sharers) : bytes(wanted) {
   constexpr std::size_t min_bytes = 4096;
-  constexpr std::size_t useful_bytes = std::size_t{16} << 20;  // below the full size, more would be no faster
   const std::uint64_t available = available_memory_bytes() / (2 * static_cast<unsigned>(sharers));
   if (bytes > available || !try_allocate()) {
     bytes = std::min(bytes, useful_bytes);
@@ -22801,6 +22899,15 @@ DTRAIN_DEFINED RelocationBuffer::RelocationBuffer(std::size_t wanted, int sharer
   if (!memory) {
     memory.reset(new std::byte[bytes]);
   }
+}
+
+DTRAIN_DEFINED bool has_bound_contents(const GradientTable& gradients) {
+  for (std::size_t parameter = 0; parameter < gradients.size(); ++parameter) {
+    if (gradients[parameter].is_bound() && gradients[parameter].bytes != 0) {
+      return true;
+    }
+  }
+  return false;
 }
 
 DTRAIN_DEFINED std::vector<Block> blocks_of(const GradientTable& gradients, const BucketPlan& plan,

@@ -145,15 +145,20 @@ TEST_CASE("a steady step on CUDA allocates nothing beside what the runtime does 
   for (const bool bound : {false, true}) {
     CAPTURE(bound);
     CudaTrainingRank rank(std::make_shared<FakeJob>(1), 0, 1, {.bound = bound});
-    const std::size_t with = fewest_allocations(40, [&] {
-      Step step = rank.reducer->begin();
-      for (std::size_t i = rank.count(); i-- > 0;)
-        step.ready(i, rank.stream().handle());
-      step.finish();
-      (void)rank.wait();
-    });
     BareStep bare(rank, bound);
-    const std::size_t without = fewest_allocations(40, [&] { bare(); });
+    std::size_t with = std::numeric_limits<std::size_t>::max();
+    std::size_t without = with;
+    // On a loaded machine the runtime's threads may be late in all attempts of a round, and then allocate more.
+    for (int round = 0; round < 20 && (round == 0 || with > without); ++round) {
+      with = std::min(with, fewest_allocations(40, [&] {
+                        Step step = rank.reducer->begin();
+                        for (std::size_t i = rank.count(); i-- > 0;)
+                          step.ready(i, rank.stream().handle());
+                        step.finish();
+                        (void)rank.wait();
+                      }));
+      without = std::min(without, fewest_allocations(40, [&] { bare(); }));
+    }
     CHECK(with <= without);
   }
 }
