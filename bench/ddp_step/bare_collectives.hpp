@@ -33,14 +33,14 @@ class BareCollectives {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     check(ncclCommInitRankConfig(&communicator_, ranks, id, rank, &config), "ncclCommInitRankConfig");
     check(dtrain::backend::nccl::allocate(&memory_, plan_.arena_bytes), "ncclMemAlloc");
-    check(dtrain::backend::nccl::enlist(communicator_, memory_, plan_.arena_bytes, false, registration_),
+    check(dtrain::backend::nccl::register_memory(communicator_, memory_, plan_.arena_bytes, false, registration_),
           "ncclCommRegister");
   }
   BareCollectives(const BareCollectives&) = delete;
   BareCollectives& operator=(const BareCollectives&) = delete;
   ~BareCollectives() {
     if (communicator_ != nullptr) {
-      static_cast<void>(dtrain::backend::nccl::strike(communicator_, registration_));
+      static_cast<void>(dtrain::backend::nccl::deregister_memory(communicator_, registration_));
       static_cast<void>(ncclCommDestroy(communicator_));
     }
     if (memory_ != nullptr) {
@@ -95,7 +95,7 @@ class BareCollectives {
   dtrain::stream::cuda::Stream stream_{dtrain::stream::cuda::Priority::high};
   ncclComm_t communicator_ = nullptr;
   void* memory_ = nullptr;
-  dtrain::backend::nccl::Registration registration_;
+  dtrain::backend::nccl::MemoryRegistration registration_;
 };
 
 }  // namespace bench
