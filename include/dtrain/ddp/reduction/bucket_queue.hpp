@@ -15,6 +15,9 @@
 namespace DTRAIN_NAMESPACE::ddp {
 
 /// Collectives match by order: every rank launches buckets 0, 1, 2, ..., whatever the order of its ready gradients.
+/// Each by itself, also if several are complete: which ones are differs between ranks, and NCCL chooses the algorithm
+/// and protocol of collectives in one ncclGroupEnd by the sum of their sizes (src/enqueue.cc, 2.18 to 2.30). Ranks that
+/// choose differently hang or reduce wrongly.
 /// Threads: `mark_gradient_ready` concurrently; everything else between steps, except where a member says otherwise.
 class BucketQueue {
  public:
