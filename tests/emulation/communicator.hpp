@@ -63,11 +63,15 @@ class Communicator {
   bool is_aborted() const noexcept { return aborted_.load(std::memory_order_acquire); }
   bool is_finalized() const noexcept { return finalized_; }
 
-  /// Where NCCL launches in threads of its own, runs `enqueue` in one, with the communicator's device and, the first
-  /// time of an algorithm, once all ranks have come to it; else at once.
+  /// Where NCCL launches in threads of its own, runs `enqueue` in one, of a blocking communicator in the caller's, with
+  /// the communicator's device and, the first time of an algorithm, once all ranks have come to it; else at once.
   template <class Enqueue>
   void launch(std::uint32_t algorithm, Enqueue enqueue) {
-    if (blocking_ || !launches_in_threads()) return enqueue();
+    if (!launches_in_threads()) return enqueue();
+    if (blocking_) {
+      if (connect(algorithm)) enqueue();
+      return;
+    }
     for (std::thread& ended : helpers_)
       ended.join();
     helpers_.clear();

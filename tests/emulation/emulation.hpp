@@ -75,6 +75,7 @@ void fault_in_operation(Fault fault, int nth, int device = any_device);
 /// Calls of ncclCommInitRankConfig since the last call of reset.
 int initialisations();
 /// Whether the initialisation of communicators begun from now on never completes on that device; it can be aborted.
+/// With DTRAIN_EMULATED_INIT=hangs none completes.
 void init_never_completes(bool never, int device = any_device);
 /// Whether it ends with ncclSystemError there, after the ranks have connected; the other ranks' succeed.
 void init_fails(bool fails, int device = any_device);
@@ -91,7 +92,8 @@ void set_dead_ranks_reported(bool reported);
 /// How often ncclCommGetAsyncError says ncclInProgress after each call on a non-blocking communicator: 1.
 void set_polls_in_progress(int polls);
 /// Whether operations of non-blocking communicators are launched as by NCCL: each by a thread of its own, with its own
-/// current device, in progress until then, and the first of each kind once all ranks have called it.
+/// current device, in progress until then, and the first of each kind once all ranks have called it. The first of each
+/// kind on a blocking communicator then blocks its caller so long. DTRAIN_EMULATED_LAUNCHES=threads says the same.
 void set_launches_in_threads(bool in_threads);
 /// Calls on one communicator that ran at once in two threads, which NCCL forbids.
 int concurrent_calls();

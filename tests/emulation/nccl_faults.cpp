@@ -2,6 +2,8 @@
 /// What tests let NCCL do wrong.
 
 #include <atomic>
+#include <cstdlib>
+#include <cstring>
 
 #include "api.hpp"
 #include "communicator.hpp"
@@ -25,6 +27,11 @@ std::atomic<int> calls_at_once{0};
 std::atomic<int> init_count{0};
 
 constexpr auto relaxed = std::memory_order_relaxed;
+
+bool variable_is(const char* name, const char* wanted) noexcept {
+  const char* text = std::getenv(name);
+  return text != nullptr && std::strcmp(text, wanted) == 0;
+}
 
 bool fits(const std::atomic<int>& wanted, int device) noexcept {
   return wanted.load(relaxed) == any_device || wanted.load(relaxed) == device;
@@ -55,7 +62,8 @@ void init_never_completes(bool never, int device) {
   hanging_init.store(never, relaxed);
 }
 bool init_is_to_hang(int device) noexcept {
-  return hanging_init.load(relaxed) && fits(hanging_device, device);
+  static const bool all_hang = variable_is("DTRAIN_EMULATED_INIT", "hangs");
+  return all_hang || (hanging_init.load(relaxed) && fits(hanging_device, device));
 }
 
 void init_fails(bool fails, int device) {
@@ -91,7 +99,8 @@ void set_launches_in_threads(bool in_threads) {
   launching_threads.store(in_threads, relaxed);
 }
 bool launches_in_threads() noexcept {
-  return launching_threads.load(relaxed);
+  static const bool all_do = variable_is("DTRAIN_EMULATED_LAUNCHES", "threads");
+  return all_do || launching_threads.load(relaxed);
 }
 
 int concurrent_calls() {

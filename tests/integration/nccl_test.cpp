@@ -55,6 +55,21 @@ bool can_run(int ranks) {
   return true;
 }
 
+/// Variables of a rank of two that somebody else starts. NCCL launches as a real one does.
+Program::Variables one_of_two(int rank, const std::string& kind) {
+  return {{"DTRAIN_EMULATED_DEVICES", "2"},
+          {"DTRAIN_EMULATED_LAUNCHES", "threads"},
+          {"DTRAIN_PROBE_PER_PROCESS", kind},
+          {"DTRAIN_RANK", std::to_string(rank)},
+          {"DTRAIN_WORLD_SIZE", "2"},
+          {"DTRAIN_LOCAL_RANK", std::to_string(rank)},
+          {"DTRAIN_LOCAL_WORLD_SIZE", "2"},
+          {"DTRAIN_NODE_RANK", "0"},
+          {"DTRAIN_NODE_COUNT", "1"},
+          {"DTRAIN_MASTER_ADDR", "127.0.0.1"},
+          {"DTRAIN_MASTER_PORT", std::to_string(20'000 + ::getpid() % 10'000)}};
+}
+
 }  // namespace
 
 TEST_CASE("ranks reduce over NCCL, in the whole job, in groups of it and on channels of their own") {
@@ -93,27 +108,56 @@ TEST_CASE("ranks that are processes capture a step in a CUDA graph, and every re
 
 TEST_CASE("two processes that somebody else starts reduce over NCCL") {
   if (!can_run(2)) return;
-  const auto rank = [](const std::string& number) {
-    return Program(probe, {"hello"},
-                   {{"DTRAIN_EMULATED_DEVICES", "2"},
-                    {"DTRAIN_PROBE_PER_PROCESS", "1"},
-                    {"DTRAIN_RANK", number},
-                    {"DTRAIN_WORLD_SIZE", "2"},
-                    {"DTRAIN_LOCAL_RANK", number},
-                    {"DTRAIN_LOCAL_WORLD_SIZE", "2"},
-                    {"DTRAIN_NODE_RANK", "0"},
-                    {"DTRAIN_NODE_COUNT", "1"},
-                    {"DTRAIN_MASTER_ADDR", "127.0.0.1"},
-                    {"DTRAIN_MASTER_PORT", std::to_string(20'000 + ::getpid() % 10'000)}});
+  for (const std::string kind : {"nonblocking", "blocking"}) {
+    CAPTURE(kind);
+    Program first(probe, {"hello"}, one_of_two(0, kind));
+    Program second(probe, {"hello"}, one_of_two(1, kind));
+    for (Program* const program : {&first, &second}) {
+      program->close_input();
+      const Result result = program->wait(support::soon(std::chrono::seconds(40)));
+      CAPTURE(result.error);
+      CHECK(result.exit_code == 0);
+      CHECK(contains(result.output, "sum 1, half 1, average 0.5"));
+    }
+  }
+}
+
+TEST_CASE("a rank that waits inside NCCL for one that does not come ends its process, and says why") {
+  if (!can_run(2)) return;
+  const auto begin = [](int number) {
+    Program::Variables variables = one_of_two(number, "blocking");
+    variables.insert({{"DTRAIN_TIMEOUT_SECONDS", "4"}, {"DTRAIN_LIVENESS_SECONDS", "60"}});
+    return Program(probe, {"absent"}, variables);
   };
-  Program first = rank("0");
-  Program second = rank("1");
+  Program waits = begin(0);
+  Program stops = begin(1);
+  stops.close_input();
+  waits.close_input();
+  const Result result = waits.wait(support::soon(std::chrono::seconds(40)));
+  CAPTURE(result.error);
+  CHECK(result.exit_code == 75);
+  CHECK(contains(result.error, "rank 1 of the channel is in none"));
+  CHECK(contains(result.error, "a call to NCCL on channel"));
+  CHECK(contains(result.error, "does not return: this process ends here"));
+}
+
+TEST_CASE("a rank that waits inside NCCL to be connected ends its process, and says why") {
+  if (!can_run(2)) return;
+  const auto begin = [](int number) {
+    Program::Variables variables = one_of_two(number, "blocking");
+    variables.insert({{"DTRAIN_TIMEOUT_SECONDS", "4"}, {"DTRAIN_EMULATED_INIT", "hangs"}});
+    return Program(probe, {"hello"}, variables);
+  };
+  Program first = begin(0);
+  Program second = begin(1);
   for (Program* const program : {&first, &second}) {
     program->close_input();
     const Result result = program->wait(support::soon(std::chrono::seconds(40)));
     CAPTURE(result.error);
-    CHECK(result.exit_code == 0);
-    CHECK(contains(result.output, "sum 1, half 1, average 0.5"));
+    if (contains(result.output, "sum 1")) return dtrain_test::skip("NCCL is real, and connects the ranks");
+    CHECK(result.exit_code == 75);
+    CHECK(contains(result.error, "has not returned in time"));
+    CHECK(contains(result.error, "does not return: this process ends here"));
   }
 }
 

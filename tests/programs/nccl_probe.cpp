@@ -1,6 +1,7 @@
 // A job over NCCL that does what its argument says; tests/integration/nccl_test.cpp starts it.
 //   nccl_probe --nproc-per-node=3 hello|graph|kill|throw|other_count|leave|stop|stop_once|endless|early
-// With DTRAIN_PROBE_PER_PROCESS set it is one rank, which somebody else starts.
+// With DTRAIN_PROBE_PER_PROCESS set it is one rank, which somebody else starts, with blocking communicators where it is
+// "blocking". With the argument absent, rank 1 then stops before its first operation.
 #include <dtrain/dtrain.hpp>
 #if DTRAIN_WITH_NCCL
 
@@ -22,8 +23,8 @@ namespace {
 
 using dtrain::stream::cuda::check;
 
-template <class Launcher>
-using Policy = dtrain::Policy<Launcher, dtrain::backend::Nccl>;
+using dtrain::backend::Nccl;
+using BlockingNccl = dtrain::backend::NcclWith<dtrain::backend::NcclOptions{.blocking = true}>;
 
 /// Floats on the rank's device.
 class Values {
@@ -160,26 +161,30 @@ int early(const Group& group) {
   return 0;
 }
 
-template <class Launcher>
+template <class Launcher, class Backend>
 int job(int argc, char** argv) {
-  return dtrain::run<Policy<Launcher>>(argc, argv,
-                                       [](dtrain::ProcessGroup<Policy<Launcher>> group, dtrain::Arguments arguments) {
-                                         const std::string_view what = arguments.size() > 1 ? arguments[1] : "hello";
-                                         return what == "hello"       ? hello(group)
-                                                : what == "graph"     ? graph(group)
-                                                : what == "stop_once" ? stop_once(group)
-                                                : what == "early"     ? early(group)
-                                                                      : endless(group, what);
-                                       });
+  using Policy = dtrain::Policy<Launcher, Backend>;
+  return dtrain::run<Policy>(argc, argv, [](dtrain::ProcessGroup<Policy> group, dtrain::Arguments arguments) {
+    const std::string_view what = arguments.size() > 1 ? arguments[1] : "hello";
+    if (what == "absent" && group.rank() == 1) {
+      static_cast<void>(::kill(::getpid(), SIGSTOP));
+    }
+    return what == "hello"       ? hello(group)
+           : what == "graph"     ? graph(group)
+           : what == "stop_once" ? stop_once(group)
+           : what == "early"     ? early(group)
+                                 : endless(group, what);
+  });
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (std::getenv("DTRAIN_PROBE_PER_PROCESS") != nullptr) {
-    return job<dtrain::launch::PerProcess>(argc, argv);
+  if (const char* const kind = std::getenv("DTRAIN_PROBE_PER_PROCESS")) {
+    return std::string_view(kind) == "blocking" ? job<dtrain::launch::PerProcess, BlockingNccl>(argc, argv)
+                                                : job<dtrain::launch::PerProcess, Nccl>(argc, argv);
   }
-  return job<dtrain::launch::PerNode>(argc, argv);
+  return job<dtrain::launch::PerNode, Nccl>(argc, argv);
 }
 
 #else

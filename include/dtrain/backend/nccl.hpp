@@ -27,8 +27,9 @@
 namespace DTRAIN_NAMESPACE::backend {
 
 /// NCCL with options: `NcclWith<NcclOptions{.max_ctas = 8}>`. The communication stream has high priority. Every NCCL
-/// call returns at once and ends by a deadline; a failed rank ends the operations of all others. Each channel has a
-/// communicator, which a wrapper's channel and a part of a group split from the group's, and two threads that watch it.
+/// call returns at once, unless NcclOptions::blocking, and ends by a deadline; a failed rank ends the operations of all
+/// others. Each channel has a communicator, which a wrapper's channel and a part of a group split from the group's, and
+/// two threads that watch it.
 ///
 /// Reductions are NCCL's own:
 /// - 16-bit floats are added in their own precision. A NaN need not survive min and max.

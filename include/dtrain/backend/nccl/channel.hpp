@@ -69,8 +69,7 @@ class Channel {
       watched.emplace(ring_, operation, stream);
     }
     CommLock::Guard held = lock_or_throw();
-    const AsyncResult result = wait_for_result_blocking(
-        held, call(held.communicator()), Deadline::after(context.timeout), [this] { return status.aborted(); });
+    const AsyncResult result = call_blocking(held, Deadline::after(context.timeout), call);
     if (result.code != ncclSuccess) {
       watched.reset();
       turn.reset();
@@ -90,21 +89,35 @@ class Channel {
   void manage(const std::string& doing, Deadline deadline, Call call) {
     const stream::cuda::DeviceGuard guard(device_);
     CommLock::Guard held = lock_or_throw();
-    const AsyncResult result =
-        wait_for_result_blocking(held, call(held.communicator()), deadline, [this] { return status.aborted(); });
+    const AsyncResult result = call_blocking(held, deadline, call);
     if (result.code != ncclSuccess) {
       throw_with_diagnosis(result, doing, nullptr, std::move(held));
     }
   }
 
-  /// State of the channel, read without a CUDA call. Does not block; sets only `is_stuck` while another thread holds
-  /// the lock.
+  /// Tells the watchdog by when a call to NCCL is to return. One at a time.
+  class TimedCall {
+   public:
+    TimedCall(Channel& channel, Deadline deadline) noexcept : call_until_(&channel.call_until_) {
+      call_until_->store(deadline.instant(), std::memory_order_relaxed);
+    }
+    TimedCall(const TimedCall&) = delete;
+    TimedCall& operator=(const TimedCall&) = delete;
+    ~TimedCall() { call_until_->store(Deadline::Clock::time_point::max(), std::memory_order_relaxed); }
+
+   private:
+    std::atomic<Deadline::Clock::time_point>* call_until_;
+  };
+
+  /// State of the channel, read without a CUDA call. Does not block. While another thread holds the lock, sets
+  /// only `is_stuck` and, of a blocking communicator, what needs no call to NCCL.
   struct PollResult {
     bool was_polled = false;  ///< else another thread held the lock, or there is no communicator
     ncclResult_t state = ncclSuccess;
     std::string error_text{};
     cudaError_t device = cudaSuccess;
     std::optional<Operation> overdue{};
+    bool is_late = false;   ///< a TimedCall of a blocking communicator, by 5 s: `overdue` says more
     bool is_stuck = false;  ///< a poll of the events has not returned for `timeout` and 5 s
   };
   PollResult poll() {
@@ -113,15 +126,19 @@ class Channel {
     const auto polling_since = ring_.polling_since();
     polled.is_stuck = polling_since && *polling_since < latest - std::chrono::seconds(5);
     const CommLock::Guard held = comm_lock.try_lock();
-    if (!held.is_granted() || held.communicator() == nullptr) {
+    polled.was_polled = held.is_granted() && held.communicator() != nullptr;
+    if (!polled.was_polled && !options.blocking) {
       return polled;
     }
-    polled.was_polled = true;
     const InflightRing::View view = ring_.last_view();
     polled.device = view.failure;
     const bool is_fresh = !polling_since || *polling_since > Deadline::Clock::now() - std::chrono::seconds(1);
     if (is_fresh && view.running && view.since < latest) {
       polled.overdue = *view.running;
+    }
+    if (!polled.was_polled) {
+      polled.is_late = Deadline::Clock::now() - std::chrono::seconds(5) > call_until_.load(std::memory_order_relaxed);
+      return polled;
     }
     polled.state = state_of(held);
     if (polled.state != ncclSuccess && polled.state != ncclInProgress) {
@@ -195,6 +212,12 @@ class Channel {
   /// @}
 
  private:
+  template <class Call>
+  AsyncResult call_blocking(CommLock::Guard& held, Deadline deadline, Call& call) {
+    const TimedCall timed(*this, deadline);
+    return wait_for_result_blocking(held, call(held.communicator()), deadline, [this] { return status.aborted(); });
+  }
+
   static ChannelContext limited(ChannelContext context) {
     context.timeout = std::min<std::chrono::nanoseconds>(context.timeout, std::chrono::hours(24 * 365));
     return context;
@@ -256,6 +279,7 @@ class Channel {
   InflightRing ring_;
   std::list<MemoryRegistration> registrations_;
   std::list<SplitResult> split_results_;  ///< null once taken
+  std::atomic<Deadline::Clock::time_point> call_until_{Deadline::Clock::time_point::max()};
 };
 
 }  // namespace DTRAIN_NAMESPACE::backend::nccl

@@ -47,8 +47,13 @@ class Communicator {
   static Communicator open_blocking(const ChannelContext& context, const NcclOptions& options, Deadline deadline) {
     require_library();
     auto state = make_process_owned<ChannelState>(context, options, stream::cuda::current_device(), deadline);
+    if (options.blocking) {
+      state->serve();  // the watchdog ends a process that stays in the call
+    }
     reporting_failure(context, [&] { connect_blocking(*state->channel, deadline); });
-    state->serve();
+    if (!options.blocking) {
+      state->serve();
+    }
     return Communicator(std::move(state));
   }
 

@@ -21,8 +21,8 @@ namespace DTRAIN_NAMESPACE::backend::nccl {
 inline const char* warning_about(const identity::Environment& environment) {
   return identity::Variables(environment).text("NCCL_COMM_BLOCKING") != "1"
              ? nullptr
-             : "NCCL_COMM_BLOCKING=1 makes NCCL block in its calls, where no timeout ends it; unset it, or set it only "
-               "to measure";
+             : "NCCL_COMM_BLOCKING=1 makes NCCL block in its calls, where no timeout ends it; unset it, set it only "
+               "to measure, or set NcclOptions::blocking instead";
 }
 
 /// Sets NCCL_LAUNCH_ORDER_IMPLICIT unless the user has: the device then runs operations in the order of the program's

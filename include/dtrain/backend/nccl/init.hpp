@@ -96,6 +96,7 @@ inline void connect_blocking(Channel& channel, Deadline deadline) {
   ncclConfig_t config = config_of(channel.options, channel.context.name.c_str());
   ncclComm_t made = nullptr;
   CommLock::Guard held = channel.comm_lock.lock();
+  const Channel::TimedCall timed(channel, deadline);
   const ncclResult_t code =
       ncclCommInitRankConfig(&made, context.members.world_size, id, context.members.rank, &config);
   channel.comm_lock.adopt(held, made);

@@ -37,11 +37,11 @@ inline void require_library() {
   }
 }
 
-/// Configuration of a nonblocking communicator: none of its calls waits for another rank.
+/// Configuration of a communicator. Unless it is to be blocking, none of its calls waits for another rank.
 /// @param name for NCCL's profilers, since 2.27; it outlives the communicator
 inline ncclConfig_t config_of(const NcclOptions& options, [[maybe_unused]] const char* name) noexcept {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-  config.blocking = 0;
+  config.blocking = options.blocking ? 1 : 0;
   config.splitShare = options.share_splits ? 1 : 0;
   const auto choose = [](int& field, int value, int none) {
     if (value != none) {

@@ -36,6 +36,8 @@ using support::RankEnd;
 using support::run_groups;
 
 using NcclPolicy = dtrain::Policy<dtrain::launch::PerProcess, dtrain::backend::Nccl>;
+using BlockingNccl = dtrain::backend::NcclWith<dtrain::backend::NcclOptions{.blocking = true}>;
+using BlockingPolicy = dtrain::Policy<dtrain::launch::PerProcess, BlockingNccl>;
 using StagedPolicy = dtrain::Policy<dtrain::launch::PerProcess, dtrain::backend::Staged<dtrain::backend::SharedMemory>>;
 
 /// Two parameters of f32, one of f64, and a buffer of i64, on the rank's device; one stream computes.
@@ -200,6 +202,18 @@ TEST_CASE("two wrappers of a group train beside it, and each rank initialises NC
   CHECK(emulation::initialisations() == 2);
 }
 #endif
+
+TEST_CASE("a model on a GPU is trained with NCCL's blocking communicators") {
+  if (!support::enough_devices(2)) return dtrain_test::skip("there are no two devices");
+#if DTRAIN_EMULATED_CUDA
+  emulation::set_launches_in_threads(true);
+#endif
+  expect_training<BlockingPolicy, Model>(2);
+#if DTRAIN_EMULATED_CUDA
+  CHECK(emulation::concurrent_calls() == 0);
+  emulation::reset();
+#endif
+}
 
 TEST_CASE("ranks that share a GPU train over the host's memory") {
   if (!support::enough_devices(1)) return dtrain_test::skip("there is no device");

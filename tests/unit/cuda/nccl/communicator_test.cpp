@@ -248,7 +248,9 @@ TEST_CASE("options reach NCCL, and what it does not know yet is left out") {
   CHECK(plain.splitShare == 0);
   CHECK(plain.maxCTAs == NCCL_CONFIG_UNDEF_INT);
   const ncclConfig_t chosen = dtrain::backend::nccl::config_of(
-      {.min_ctas = 2, .max_ctas = 8, .cga_cluster_size = 0, .traffic_class = 3, .share_splits = true}, "");
+      {.min_ctas = 2, .max_ctas = 8, .cga_cluster_size = 0, .traffic_class = 3, .blocking = true, .share_splits = true},
+      "");
+  CHECK(chosen.blocking == 1);
   CHECK(chosen.minCTAs == 2);
   CHECK(chosen.maxCTAs == 8);
   CHECK(chosen.cgaClusterSize == 0);

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -20,6 +21,7 @@ namespace {
 using dtrain::Deadline;
 using dtrain::DType;
 using dtrain::ReduceOp;
+namespace nccl = dtrain::backend::nccl;
 using support::DeviceBuffer;
 using support::FakeJob;
 using support::NcclRank;
@@ -29,6 +31,37 @@ using support::RankThread;
 using support::run_ranks;
 using support::run_thread_ranks;
 using namespace std::chrono_literals;
+
+using Blocking = dtrain::backend::NcclWith<dtrain::backend::NcclOptions{.blocking = true}>;
+
+/// A watched channel of rank 0 with a blocking communicator of its own.
+struct WatchedChannel {
+  WatchedChannel(const std::shared_ptr<FakeJob>& job, int ranks, std::chrono::nanoseconds timeout)
+      : latch(job->latch(0)),
+        channel(std::make_shared<nccl::Channel>(support::channel_context(job, 0, ranks, "group", timeout),
+                                                dtrain::backend::NcclOptions{.blocking = true}, 0)) {
+    const auto held = channel->comm_lock.lock();
+    ncclUniqueId id{};
+    ncclComm_t made = nullptr;
+    REQUIRE(ncclGetUniqueId(&id) == ncclSuccess);
+    REQUIRE(ncclCommInitRank(&made, 1, id, 0) == ncclSuccess);
+    channel->comm_lock.adopt(held, made);
+    watchdog.emplace(channel);
+  }
+
+  /// A call that waits for other ranks, as NCCL's first operations do, until the job has failed.
+  auto call_until_failure() const {
+    return [this](ncclComm_t) {
+      CHECK(latch->block_until_failed(Deadline::after(20s)));
+      return ncclRemoteError;
+    };
+  }
+
+  std::shared_ptr<dtrain::FailureLatch> latch;
+  dtrain::stream::cuda::CommunicationStream stream;
+  std::shared_ptr<nccl::Channel> channel;
+  std::optional<nccl::Watchdog> watchdog;
+};
 
 /// NCCL launches in threads of its own.
 struct InThreads {
@@ -84,6 +117,64 @@ TEST_CASE("a first operation that a rank does not call ends by the timeout, and 
     CAPTURE(why);
     CHECK(support::contains(why, "it had not ended after 1.0 s; rank 1 of the channel is in none"));
   });
+}
+
+TEST_CASE("a blocking communicator launches in the calling thread, and its parts do so too") {
+  const InThreads faults(3);
+  const auto job = std::make_shared<FakeJob>(3);
+  std::atomic<bool> comes{false};
+  run_thread_ranks(3, [&](RankThread& thread) {
+    dtrain::stream::cuda::check(cudaSetDevice(thread.rank()), "cudaSetDevice");
+    NcclRank whole(
+        job->latch(thread.rank()),
+        Blocking::open_blocking(support::channel_context(job, thread.rank(), 3, "group", 10s), Deadline::after(10s)));
+    if (thread.rank() == 1) {
+      std::this_thread::sleep_for(50ms);
+      comes = true;
+    }
+    thread.doing("reducing in the whole");
+    NcclRank part(whole.latch, [&] {
+      const auto sum = whole.put<float>({1, 1});
+      whole.communicator.all_reduce(sum.view(), sum.view(), ReduceOp::sum, whole.stream.ref());
+      CHECK(comes.load());
+      CHECK(whole.wait());
+      CHECK(NcclRank::get<float>(sum) == std::vector<float>{3, 3});
+      thread.doing("splitting");
+      return whole.communicator.split_blocking(thread.rank() % 2, 0, Deadline::after(10s));
+    }());
+    thread.doing("reducing in the part");
+    const auto sum = part.put<float>({1});
+    part.communicator.all_reduce(sum.view(), sum.view(), ReduceOp::sum, part.stream.ref());
+    CHECK(part.wait());
+    CHECK(NcclRank::get<float>(sum) == std::vector<float>{thread.rank() == 1 ? 1.0F : 2.0F});
+    thread.doing("closing");
+  });
+}
+
+TEST_CASE("an operation in whose call a blocking communicator waits times out, and names the rank that does not come") {
+  const InThreads faults(1);
+  const auto job = std::make_shared<FakeJob>(2);  // rank 1 never comes
+  const WatchedChannel watched(job, 2, 1s);
+  dtrain::backend::Operation operation;
+  operation.kind = dtrain::backend::OperationKind::all_reduce;
+  operation.count = 8;
+  operation.dtype = DType::f32;
+  operation.sequence = 1;
+  const std::string why = support::sentence_of(
+      [&] { watched.channel->issue(operation, "ncclAllReduce", watched.stream.ref(), watched.call_until_failure()); });
+  CAPTURE(why);
+  CHECK(support::contains(why, "all_reduce (sum) of 8 f32, operation 1"));
+  CHECK(support::contains(why, "it had not ended after 1.0 s; rank 1 of the channel is in none"));
+}
+
+TEST_CASE("any other call in which a blocking communicator waits is late 5 s after its deadline") {
+  const InThreads faults(1);
+  const auto job = std::make_shared<FakeJob>(1);
+  const WatchedChannel watched(job, 1, 1s);
+  const std::string why = support::sentence_of(
+      [&] { watched.channel->manage("waiting", Deadline::after(100ms), watched.call_until_failure()); });
+  CAPTURE(why);
+  CHECK(support::contains(why, "a call to NCCL on channel 'group' has not returned in time"));
 }
 
 TEST_CASE("a collective that NCCL launches in a thread becomes part of the graph that is captured") {

@@ -121,6 +121,11 @@ class Watchdog {
       if (cause && channel.poll().overdue) {  // else it has ended meanwhile, or the next poll decides
         channel.status.fail(*cause);
       }
+    } else if (polled.is_late) {
+      channel.status.fail(
+          CauseKind::timeout,
+          format_text("a call to NCCL on channel '{}' has not returned in time; does every rank make it?",
+                      {channel.context.name}));
     } else if (polled.is_stuck) {
       channel.status.fail(
           CauseKind::timeout,
