@@ -9222,8 +9222,8 @@ namespace DTRAIN_NAMESPACE::backend::nccl {
 inline const char* warning_about(const identity::Environment& environment) {
   return identity::Variables(environment).text("NCCL_COMM_BLOCKING") != "1"
              ? nullptr
-             : "NCCL_COMM_BLOCKING=1 makes NCCL block in its calls, where no timeout ends it; unset it, or set it only "
-               "to measure";
+             : "NCCL_COMM_BLOCKING=1 makes NCCL block in its calls, where no timeout ends it; unset it, set it only "
+               "to measure, or set NcclOptions::blocking instead";
 }
 
 /// Sets NCCL_LAUNCH_ORDER_IMPLICIT unless the user has: the device then runs operations in the order of the program's
@@ -9275,6 +9275,11 @@ struct NcclOptions {
   /// How the program uses CUDA graphs with one communicator, since 2.29: 0 not at all, 1 one graph, 2 several graphs,
   /// or graphs beside other operations; -1: NCCL's choice, which is 2. Lower values save work in each operation.
   int graph_usage_mode = -1;
+  /// NCCL launches operations in the calling thread, which saves host time: otherwise it starts a thread for each.
+  /// Then a channel's first operations, its opening and its splits wait inside NCCL for all ranks, where NCCL allows no
+  /// abort (user guide, Fault Tolerance): if such a call has not returned 5 s after a timeout or the job's failure, the
+  /// process ends with exit code 75.
+  bool blocking = false;
   /// Channels that are opened from another one, by a wrapper or by ProcessGroup::split, use its buffers and connections
   /// (ncclConfig_t::splitShare). This saves device memory. But operations of channels that share run one after the
   /// other; no two threads may use such channels at once, closing them included; and an abort of one ends the
@@ -9319,11 +9324,11 @@ inline void require_library() {
   }
 }
 
-/// Configuration of a nonblocking communicator: none of its calls waits for another rank.
+/// Configuration of a communicator. Unless it is to be blocking, none of its calls waits for another rank.
 /// @param name for NCCL's profilers, since 2.27; it outlives the communicator
 inline ncclConfig_t config_of(const NcclOptions& options, [[maybe_unused]] const char* name) noexcept {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-  config.blocking = 0;
+  config.blocking = options.blocking ? 1 : 0;
   config.splitShare = options.share_splits ? 1 : 0;
   const auto choose = [](int& field, int value, int none) {
     if (value != none) {
@@ -12099,8 +12104,7 @@ class Channel {
       watched.emplace(ring_, operation, stream);
     }
     CommLock::Guard held = lock_or_throw();
-    const AsyncResult result = wait_for_result_blocking(
-        held, call(held.communicator()), Deadline::after(context.timeout), [this] { return status.aborted(); });
+    const AsyncResult result = call_blocking(held, Deadline::after(context.timeout), call);
     if (result.code != ncclSuccess) {
       watched.reset();
       turn.reset();
@@ -12120,21 +12124,35 @@ class Channel {
   void manage(const std::string& doing, Deadline deadline, Call call) {
     const stream::cuda::DeviceGuard guard(device_);
     CommLock::Guard held = lock_or_throw();
-    const AsyncResult result =
-        wait_for_result_blocking(held, call(held.communicator()), deadline, [this] { return status.aborted(); });
+    const AsyncResult result = call_blocking(held, deadline, call);
     if (result.code != ncclSuccess) {
       throw_with_diagnosis(result, doing, nullptr, std::move(held));
     }
   }
 
-  /// State of the channel, read without a CUDA call. Does not block; sets only `is_stuck` while another thread holds
-  /// the lock.
+  /// Tells the watchdog by when a call to NCCL is to return. One at a time.
+  class TimedCall {
+   public:
+    TimedCall(Channel& channel, Deadline deadline) noexcept : call_until_(&channel.call_until_) {
+      call_until_->store(deadline.instant(), std::memory_order_relaxed);
+    }
+    TimedCall(const TimedCall&) = delete;
+    TimedCall& operator=(const TimedCall&) = delete;
+    ~TimedCall() { call_until_->store(Deadline::Clock::time_point::max(), std::memory_order_relaxed); }
+
+   private:
+    std::atomic<Deadline::Clock::time_point>* call_until_;
+  };
+
+  /// State of the channel, read without a CUDA call. Does not block. While another thread holds the lock, sets
+  /// only `is_stuck` and, of a blocking communicator, what needs no call to NCCL.
   struct PollResult {
     bool was_polled = false;  ///< else another thread held the lock, or there is no communicator
     ncclResult_t state = ncclSuccess;
     std::string error_text{};
     cudaError_t device = cudaSuccess;
     std::optional<Operation> overdue{};
+    bool is_late = false;   ///< a TimedCall of a blocking communicator, by 5 s: `overdue` says more
     bool is_stuck = false;  ///< a poll of the events has not returned for `timeout` and 5 s
   };
   PollResult poll() {
@@ -12143,15 +12161,19 @@ class Channel {
     const auto polling_since = ring_.polling_since();
     polled.is_stuck = polling_since && *polling_since < latest - std::chrono::seconds(5);
     const CommLock::Guard held = comm_lock.try_lock();
-    if (!held.is_granted() || held.communicator() == nullptr) {
+    polled.was_polled = held.is_granted() && held.communicator() != nullptr;
+    if (!polled.was_polled && !options.blocking) {
       return polled;
     }
-    polled.was_polled = true;
     const InflightRing::View view = ring_.last_view();
     polled.device = view.failure;
     const bool is_fresh = !polling_since || *polling_since > Deadline::Clock::now() - std::chrono::seconds(1);
     if (is_fresh && view.running && view.since < latest) {
       polled.overdue = *view.running;
+    }
+    if (!polled.was_polled) {
+      polled.is_late = Deadline::Clock::now() - std::chrono::seconds(5) > call_until_.load(std::memory_order_relaxed);
+      return polled;
     }
     polled.state = state_of(held);
     if (polled.state != ncclSuccess && polled.state != ncclInProgress) {
@@ -12225,6 +12247,12 @@ class Channel {
   /// @}
 
  private:
+  template <class Call>
+  AsyncResult call_blocking(CommLock::Guard& held, Deadline deadline, Call& call) {
+    const TimedCall timed(*this, deadline);
+    return wait_for_result_blocking(held, call(held.communicator()), deadline, [this] { return status.aborted(); });
+  }
+
   static ChannelContext limited(ChannelContext context) {
     context.timeout = std::min<std::chrono::nanoseconds>(context.timeout, std::chrono::hours(24 * 365));
     return context;
@@ -12286,6 +12314,7 @@ class Channel {
   InflightRing ring_;
   std::list<MemoryRegistration> registrations_;
   std::list<SplitResult> split_results_;  ///< null once taken
+  std::atomic<Deadline::Clock::time_point> call_until_{Deadline::Clock::time_point::max()};
 };
 
 }  // namespace DTRAIN_NAMESPACE::backend::nccl
@@ -12404,18 +12433,46 @@ inline bool block_until_idle(Channel& channel, Deadline deadline) {
   return true;
 }
 
+/// Locks a blocking communicator. If a thread is in a call 5 s after an abort, ends the process: NCCL frees the
+/// communicator in ncclCommAbort without waiting for that thread (src/init.cc, commReclaim). Blocking.
+inline CommLock::Guard lock_or_end_process(Channel& channel) noexcept {
+  constexpr std::chrono::milliseconds pause(10);
+  std::chrono::milliseconds waited(0);  // not while the process is stopped
+  for (;; waited += pause) {
+    CommLock::Guard held = channel.comm_lock.try_lock();
+    if (held.is_granted()) {
+      return held;
+    }
+    const std::optional<Cause> cause = channel.status.failure();
+    if (cause && waited >= std::chrono::seconds(5)) {
+      try {
+        log(LogLevel::error,
+            format_text("{} (and a call to NCCL on channel '{}' does not return: this process ends here)",
+                        {cause->sentence(), channel.context.name}));
+      } catch (...) {
+        // No memory for the message.
+      }
+      ::_exit(exit_code_job_failed);
+    }
+    std::this_thread::sleep_for(pause);
+  }
+}
+
 /// Ends the communicator, and after an abort all work that still runs. Blocking, without a deadline: NCCL waits for
 /// graphs with its operations, and in ncclCommDestroy and ncclCommAbort until all ranks of the node have called one of
 /// the two (src/proxy.cc, ncclProxyService). Only the watchdog thread, which can be left behind, calls this.
 inline void end_blocking(Channel& channel) noexcept {
-  CommLock::Guard held = channel.comm_lock.lock();
+  CommLock::Guard held = channel.options.blocking ? lock_or_end_process(channel) : channel.comm_lock.lock();
   bool finalized = false;
   if (held.communicator() != nullptr && !channel.status.aborted()) {
     channel.deregister_all(held);
-    const AsyncResult result = wait_for_result_blocking(held, ncclCommFinalize(held.communicator()),
-                                                        Deadline::unbounded("the watchdog thread can be left behind"),
-                                                        [&] { return channel.status.aborted(); });
-    finalized = result.code == ncclSuccess;
+    const auto finalize = [&] {
+      const AsyncResult result = wait_for_result_blocking(held, ncclCommFinalize(held.communicator()),
+                                                          Deadline::unbounded("the watchdog thread can be left behind"),
+                                                          [&] { return channel.status.aborted(); });
+      return result.code == ncclSuccess;
+    };
+    finalized = channel.options.blocking || finalize();  // ncclCommDestroy does it for the former, without the lock
   }
   const ncclComm_t communicator = channel.comm_lock.take(held);
   held.unlock();
@@ -12533,6 +12590,11 @@ class Watchdog {
       if (cause && channel.poll().overdue) {  // else it has ended meanwhile, or the next poll decides
         channel.status.fail(*cause);
       }
+    } else if (polled.is_late) {
+      channel.status.fail(
+          CauseKind::timeout,
+          format_text("a call to NCCL on channel '{}' has not returned in time; does every rank make it?",
+                      {channel.context.name}));
     } else if (polled.is_stuck) {
       channel.status.fail(
           CauseKind::timeout,
@@ -13671,6 +13733,7 @@ inline void connect_blocking(Channel& channel, Deadline deadline) {
   ncclConfig_t config = config_of(channel.options, channel.context.name.c_str());
   ncclComm_t made = nullptr;
   CommLock::Guard held = channel.comm_lock.lock();
+  const Channel::TimedCall timed(channel, deadline);
   const ncclResult_t code =
       ncclCommInitRankConfig(&made, context.members.world_size, id, context.members.rank, &config);
   channel.comm_lock.adopt(held, made);
@@ -14113,8 +14176,13 @@ class Communicator {
   static Communicator open_blocking(const ChannelContext& context, const NcclOptions& options, Deadline deadline) {
     require_library();
     auto state = make_process_owned<ChannelState>(context, options, stream::cuda::current_device(), deadline);
+    if (options.blocking) {
+      state->serve();  // the watchdog ends a process that stays in the call
+    }
     reporting_failure(context, [&] { connect_blocking(*state->channel, deadline); });
-    state->serve();
+    if (!options.blocking) {
+      state->serve();
+    }
     return Communicator(std::move(state));
   }
 
@@ -14364,8 +14432,9 @@ class Communicator {
 namespace DTRAIN_NAMESPACE::backend {
 
 /// NCCL with options: `NcclWith<NcclOptions{.max_ctas = 8}>`. The communication stream has high priority. Every NCCL
-/// call returns at once and ends by a deadline; a failed rank ends the operations of all others. Each channel has a
-/// communicator, which a wrapper's channel and a part of a group split from the group's, and two threads that watch it.
+/// call returns at once, unless NcclOptions::blocking, and ends by a deadline; a failed rank ends the operations of all
+/// others. Each channel has a communicator, which a wrapper's channel and a part of a group split from the group's, and
+/// two threads that watch it.
 ///
 /// Reductions are NCCL's own:
 /// - 16-bit floats are added in their own precision. A NaN need not survive min and max.
@@ -21637,6 +21706,9 @@ using ddp::ReadyGradient;
 namespace DTRAIN_NAMESPACE::ddp {
 
 /// Collectives match by order: every rank launches buckets 0, 1, 2, ..., whatever the order of its ready gradients.
+/// Each by itself, also if several are complete: which ones are differs between ranks, and NCCL chooses the algorithm
+/// and protocol of collectives in one ncclGroupEnd by the sum of their sizes (src/enqueue.cc, 2.18 to 2.30). Ranks that
+/// choose differently hang or reduce wrongly.
 /// Threads: `mark_gradient_ready` concurrently; everything else between steps, except where a member says otherwise.
 class BucketQueue {
  public:
