@@ -20951,7 +20951,7 @@ struct StepTimes {
   /// From the end of a pass to begin(): forward pass, optimizer, data. Here and below with passes under no_sync().
   std::chrono::nanoseconds forward{};
   std::chrono::nanoseconds backward{};       ///< from begin() to finish()
-  std::chrono::nanoseconds communication{};  ///< duration of the collectives
+  std::chrono::nanoseconds communication{};  ///< duration of the collectives, on a device without the copies
   std::chrono::nanoseconds hidden{};         ///< part before finish() was called; on a device, part during computation
   std::chrono::nanoseconds exposed{};        ///< time added to the step: in finish(), or on a device after computation
 };
@@ -21139,8 +21139,9 @@ class StepMeter {
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// Records timing events before and after each bucket's collective, and where each computing stream begins to wait for
-/// the last one. The host never waits for an event. It reads a step's events once they are complete: in a later step,
+/// Records timing events on the communication stream before and after each bucket's collective, without the copies that
+/// pack and unpack it; where each computing stream begins to wait for the step; and where this wait ends, once all is
+/// unpacked. The host never waits for an event. It reads a step's events once they are complete: in a later step,
 /// or when statistics are requested.
 /// Not measured: steps captured in a graph, steps while four earlier ones are unread, and all steps if the meter does
 /// not want device times.
@@ -21158,6 +21159,7 @@ class DeviceTimes {
     collect();
     front_ = count_ = 0;
     for (TimedStep& step : steps_) {
+      step.ended.emplace(device_);
       step.buckets.clear();
       for (std::size_t i = 0; i < buckets; ++i) {
         step.buckets.push_back({stream::cuda::TimingEvent(device_), stream::cuda::TimingEvent(device_)});
@@ -21185,6 +21187,13 @@ class DeviceTimes {
   void reduced(std::size_t bucket, stream::cuda::StreamRef stream) {
     if (recording_ != nullptr) {
       recording_->buckets[bucket].reduced.record(stream);
+    }
+  }
+
+  /// Records the end of the step's last copy.
+  void ended(stream::cuda::StreamRef stream) {
+    if (recording_ != nullptr) {
+      recording_->ended->record(stream);
     }
   }
 
@@ -21227,11 +21236,12 @@ class DeviceTimes {
     std::vector<TimedBucket> buckets;
     std::vector<stream::cuda::TimingEvent> computed;  ///< only the first `producers` are used
     std::size_t producers = 0;
+    std::optional<stream::cuda::TimingEvent> ended;
   };
 
   static bool is_complete(const TimedStep& step) noexcept {
     const auto end = step.computed.begin() + static_cast<std::ptrdiff_t>(step.producers);
-    return step.buckets.back().reduced.is_complete() &&
+    return step.ended->is_complete() &&
            std::all_of(step.computed.begin(), end, [](const auto& event) { return event.is_complete(); });
   }
 
@@ -21243,12 +21253,12 @@ class DeviceTimes {
       const auto at = between(origin, step.computed[i]);
       computed = at && computed ? std::max(*at, *computed) : at;
     }
-    if (!computed) {
+    const auto ended = between(origin, *step.ended);
+    if (!computed || !ended) {
       return;
     }
     nanoseconds communication{};
     nanoseconds hidden{};
-    nanoseconds end{};
     for (const TimedBucket& bucket : step.buckets) {
       const auto started = between(origin, bucket.started);
       const auto reduced = between(origin, bucket.reduced);
@@ -21257,9 +21267,8 @@ class DeviceTimes {
       }
       communication += *reduced - *started;
       hidden += std::max(std::min(*reduced, *computed) - *started, nanoseconds{});
-      end = *reduced;
     }
-    meter_->measured(communication, hidden, std::max(end - *computed, nanoseconds{}));
+    meter_->measured(communication, hidden, std::max(*ended - *computed, nanoseconds{}));
   }
 
   TimedStep& at(std::size_t index) noexcept { return steps_[(front_ + index) % steps_.size()]; }
@@ -21807,6 +21816,100 @@ class BucketQueue {
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
+// ---- dtrain/ddp/reduction/copy_streams.hpp
+
+/// @file
+/// Copy streams: two CUDA streams that pack and unpack gradients beside the communication stream.
+
+#if DTRAIN_WITH_CUDA
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// A bucket is packed while earlier ones are reduced, and unpacked while later ones are: one stream for all of it would
+/// leave the network idle during copies. Each stream is made when it is first needed, so a model whose gradients are
+/// all in the arena, and not to be scaled, has neither. A captured step draws only the streams that it uses into its
+/// graph, and join_all() brings them back. Threads: one at a time. Lifetime: the communication stream outlives it.
+class CopyStreams {
+ public:
+  using Stream = stream::cuda::StreamRef;
+
+  explicit CopyStreams(Stream communication) noexcept : communication_(communication) {}
+
+  /// The stream for packing. Its work runs after earlier steps, and not after earlier buckets of this step.
+  /// @throws Error (cuda), as do the others
+  Stream packing() {
+    if (!packing_) {
+      make(packing_);
+      communication_.record(forked_);
+      packing_->ref().wait(forked_);  // the arena may still be in use
+    }
+    packs_ = true;
+    return packing_->ref();
+  }
+
+  /// Makes later work of the communication stream run after what is packed so far.
+  void make_communication_wait() { join_stream(packing_, packs_, packed_); }
+
+  /// The stream for unpacking. Its later work runs after the work now on the communication stream.
+  Stream unpacking() {
+    if (!unpacking_) {
+      make(unpacking_);
+    }
+    communication_.record(reduced_);
+    unpacking_->ref().wait(reduced_);
+    unpacks_ = true;
+    return unpacking_->ref();
+  }
+
+  /// Makes later work of the communication stream run after all copies so far.
+  void join_all() {
+    join_stream(packing_, packs_, packed_);
+    join_stream(unpacking_, unpacks_, unpacked_);
+  }
+
+  /// Makes later packing run after `step_end`, an event of the communication stream after join_all(): packing changes
+  /// memory that the step's reductions and copies use. Not in a capture, whose streams have all been joined: the next
+  /// replay runs after this one.
+  void begin_packing_after(const stream::cuda::Event& step_end) {
+    if (packing_ && !communication_.is_capturing()) {
+      packing_->ref().wait(step_end);
+    }
+  }
+
+ private:
+  using OptionalStream = std::optional<stream::cuda::Stream>;
+
+  void make(OptionalStream& stream) const {
+    const stream::cuda::RelaxedCapture relaxed;  // the first step may be captured
+    stream.emplace(stream::cuda::Priority::high, communication_.device().index);
+  }
+
+  void join_stream(const OptionalStream& stream, bool& is_used, stream::cuda::Event& end) const {
+    if (is_used) {
+      stream->ref().record(end);
+      communication_.wait(end);
+      is_used = false;
+    }
+  }
+
+  Stream communication_;
+  OptionalStream packing_;
+  OptionalStream unpacking_;
+  bool packs_ = false;  ///< since the communication stream last waited for it; as below
+  bool unpacks_ = false;
+  /// @name Recorded anew for each bucket: a wait is for the latest record at the time of its call.
+  /// @{
+  stream::cuda::Event forked_;
+  stream::cuda::Event packed_;
+  stream::cuda::Event reduced_;
+  stream::cuda::Event unpacked_;
+  /// @}
+};
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+#endif  // DTRAIN_WITH_CUDA
+
 // ---- dtrain/ddp/reduction/parameter_names.hpp
 
 /// @file
@@ -22246,6 +22349,34 @@ void with_stream(StreamHandle handle, F act) {
   }
 }
 
+/// The streams that produced gradients of a step, each once.
+class ProducerStreams {
+ public:
+  auto begin() const noexcept { return streams_.begin(); }
+  auto end() const noexcept { return streams_.end(); }
+  bool empty() const noexcept { return streams_.empty(); }
+  void clear() noexcept { streams_.clear(); }
+
+  void add(StreamHandle stream) {
+    if (std::find(begin(), end(), stream) == end()) {
+      streams_.push_back(stream);
+    }
+  }
+
+  /// Whether one of them is captured in a graph.
+  bool is_captured() const {
+    bool captured = false;
+    for (const StreamHandle handle : streams_) {
+      with_stream(handle,
+                  [&captured](stream::cuda::StreamRef stream) { captured = captured || stream.is_capturing(); });
+    }
+    return captured;
+  }
+
+ private:
+  std::vector<StreamHandle> streams_;
+};
+
 /// Events are created once and reused: a step with the same streams as an earlier one allocates nothing.
 class ProducerEvents {
  public:
@@ -22301,9 +22432,10 @@ class ProducerEvents {
 namespace DTRAIN_NAMESPACE::ddp {
 
 /// The gradient copier (see HostGradientCopier) of a CUDA stream. on_gradient_ready only stores the stream. When a
-/// bucket is complete, an event is recorded on each stream that produced one of its gradients. The communication stream
-/// waits for these events, packs unbound gradients, reduces, and unpacks. Within a step the host waits for nothing and
-/// queries no event, so that a step can be captured in a CUDA graph.
+/// bucket is complete, an event is recorded on each stream that produced one of its gradients. Unbound gradients are
+/// packed and unpacked on streams of their own (CopyStreams), so that other buckets are reduced meanwhile; if there are
+/// none, the communication stream waits for the events itself. Within a step the host waits for nothing and queries no
+/// event, so that a step can be captured in a CUDA graph.
 class CudaGradientCopier {
  public:
   using Stream = stream::cuda::StreamRef;
@@ -22313,6 +22445,7 @@ class CudaGradientCopier {
 
   CudaGradientCopier(Stream stream, GradientTable& gradients, const BucketPlan& plan, StepMeter& meter)
       : stream_(stream),
+        copy_streams_(stream),
         gradients_(&gradients),
         plan_(&plan),
         meter_(&meter),
@@ -22367,7 +22500,7 @@ class CudaGradientCopier {
   }
 
   /// Adds the stream of a ready parameter to those that zero fills wait for, and that wait for the reduction.
-  void note_producer(std::size_t parameter) { note(announced_[parameter].stream); }
+  void note_producer(std::size_t parameter) { producers_.add(announced_[parameter].stream); }
 
   /// Keeps the stream that last produced the gradient: the gradient's owner may still be using it there.
   void zero_fill(std::size_t parameter) noexcept {
@@ -22380,60 +22513,67 @@ class CudaGradientCopier {
     for (const std::size_t parameter : plan_->buckets[bucket].parameters) {
       if (!announced_[parameter].is_zero_filled) {
         events.add(announced_[parameter].stream);
-        note(announced_[parameter].stream);
+        producers_.add(announced_[parameter].stream);
         continue;
       }
       for (const StreamHandle producer : producers_) {
         events.add(producer);  // it may still be writing the gradient that zeros replace
       }
       const StreamHandle earlier = announced_[parameter].stream;
-      if (earlier.device.kind == DeviceKind::cuda && !is_captured()) {  // a graph cannot wait for work outside it
+      if (earlier.device.kind == DeviceKind::cuda &&
+          !producers_.is_captured()) {  // a graph cannot wait for work outside it
         events.add(earlier);
-        note(earlier);
+        producers_.add(earlier);
       }
     }
     events.record();
   }
 
   void before(std::size_t bucket) {
-    producer_events_[bucket].make_wait(stream_);
-    times_.started(bucket, stream_);
-    stamp(bucket, StepEvent::started);
-    for (const std::size_t parameter : plan_->buckets[bucket].parameters) {
+    const std::vector<std::size_t>& parameters = plan_->buckets[bucket].parameters;
+    for (const std::size_t parameter : parameters) {
       const GradientSlot& slot = (*gradients_)[parameter];
       const AnnouncedGradient& announced = announced_[parameter];
-      if (announced.is_zero_filled) {
-        clear(slot.place, slot.bytes);
-      } else if (factor_ != 1) {
+      if (announced.is_zero_filled) continue;  // cleared below
+      if (factor_ != 1) {
         scaled_copies_[bucket].add(slot.place, announced.gradient,
                                    slot.bytes / size_bytes(plan_->buckets[bucket].dtype));
       } else if (announced.gradient != slot.place) {
         copies_.add(slot.place, announced.gradient, slot.bytes);
       }
     }
-    copies_.enqueue(stream_);
-    if (factor_ != 1) {
-      scaled_copies_[bucket].enqueue(factor_, stream_);
+    enqueue_packing(bucket);
+    for (const std::size_t parameter : parameters) {
+      if (announced_[parameter].is_zero_filled) {
+        clear((*gradients_)[parameter].place, (*gradients_)[parameter].bytes);
+      }
     }
+    times_.started(bucket, stream_);
+    stamp(bucket, StepEvent::started);
   }
 
   void after(std::size_t bucket) {
+    times_.reduced(bucket, stream_);
+    stamp(bucket, StepEvent::reduced);
     for (const std::size_t parameter : plan_->buckets[bucket].parameters) {
       const GradientSlot& slot = (*gradients_)[parameter];
       if (!slot.is_bound()) {
         copies_.add(slot.own, slot.place, slot.bytes);
       }
     }
-    copies_.enqueue(stream_);
-    times_.reduced(bucket, stream_);
-    stamp(bucket, StepEvent::reduced);
+    if (!copies_.empty()) {
+      copies_.enqueue(copy_streams_.unpacking());
+    }
   }
 
-  /// Makes later work of every stream that produced a gradient of this step run after the last bucket. Blocking: no,
-  /// unless no parameter was ready: then there is no such stream.
+  /// Makes later work of every stream that produced a gradient of this step run after the last bucket, and the next
+  /// step's packing. Blocking: no, unless no parameter was ready: then there is no such stream.
   template <class Wait>
   void finish(Wait&& wait) {
+    copy_streams_.join_all();
+    times_.ended(stream_);
     stream_.record(done_);
+    copy_streams_.begin_packing_after(done_);
     for (const StreamHandle producer : producers_) {
       with_stream(producer, [this](Stream waiting) {
         times_.computed(waiting);
@@ -22505,6 +22645,7 @@ class CudaGradientCopier {
     if (stream_.is_capturing()) {
       return true;
     }
+    copy_streams_.join_all();
     stream_.record(done_);
     return done_.block_until_complete(deadline) == stream::WaitResult::complete;
   }
@@ -22515,6 +22656,18 @@ class CudaGradientCopier {
     StreamHandle stream{};
     bool is_zero_filled = false;
   };
+
+  /// Behind the bucket's producers, for whom the communication stream waits itself if there is nothing to pack.
+  void enqueue_packing(std::size_t bucket) {
+    const bool scales = factor_ != 1 && !scaled_copies_[bucket].empty();
+    const Stream packing = scales || !copies_.empty() ? copy_streams_.packing() : stream_;
+    producer_events_[bucket].make_wait(packing);
+    copies_.enqueue(packing);
+    if (scales) {
+      scaled_copies_[bucket].enqueue(factor_, packing);
+    }
+    copy_streams_.make_communication_wait();
+  }
 
   /// Enqueues a host function, only if all records are wanted, since it costs some microseconds. Not in a capture: a
   /// graph would call it in every replay.
@@ -22530,29 +22683,15 @@ class CudaGradientCopier {
     static_cast<void>(stamp.release());
   }
 
-  /// Whether this step is captured in a graph.
-  bool is_captured() const {
-    bool captured = false;
-    for (const StreamHandle producer : producers_) {
-      with_stream(producer, [&captured](Stream stream) { captured = captured || stream.is_capturing(); });
-    }
-    return captured;
-  }
-
-  void note(StreamHandle stream) {
-    if (std::find(producers_.begin(), producers_.end(), stream) == producers_.end()) {
-      producers_.push_back(stream);
-    }
-  }
-
   Stream stream_;
+  CopyStreams copy_streams_;
   GradientTable* gradients_;
   const BucketPlan* plan_;
   StepMeter* meter_;
   DeviceTimes times_;
   std::vector<AnnouncedGradient> announced_;
   std::vector<ProducerEvents> producer_events_;  ///< of each bucket
-  std::vector<StreamHandle> producers_;          ///< of the step so far
+  ProducerStreams producers_;                    ///< of the step so far
   stream::cuda::CopyBatch copies_;
   double factor_ = 1;                                         ///< 1: gradients are packed as they are
   std::vector<stream::cuda::ScaledCopyBatch> scaled_copies_;  ///< of each bucket, unless the factor is 1

@@ -19,8 +19,9 @@
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// Records timing events before and after each bucket's collective, and where each computing stream begins to wait for
-/// the last one. The host never waits for an event. It reads a step's events once they are complete: in a later step,
+/// Records timing events on the communication stream before and after each bucket's collective, without the copies that
+/// pack and unpack it; where each computing stream begins to wait for the step; and where this wait ends, once all is
+/// unpacked. The host never waits for an event. It reads a step's events once they are complete: in a later step,
 /// or when statistics are requested.
 /// Not measured: steps captured in a graph, steps while four earlier ones are unread, and all steps if the meter does
 /// not want device times.
@@ -38,6 +39,7 @@ class DeviceTimes {
     collect();
     front_ = count_ = 0;
     for (TimedStep& step : steps_) {
+      step.ended.emplace(device_);
       step.buckets.clear();
       for (std::size_t i = 0; i < buckets; ++i) {
         step.buckets.push_back({stream::cuda::TimingEvent(device_), stream::cuda::TimingEvent(device_)});
@@ -65,6 +67,13 @@ class DeviceTimes {
   void reduced(std::size_t bucket, stream::cuda::StreamRef stream) {
     if (recording_ != nullptr) {
       recording_->buckets[bucket].reduced.record(stream);
+    }
+  }
+
+  /// Records the end of the step's last copy.
+  void ended(stream::cuda::StreamRef stream) {
+    if (recording_ != nullptr) {
+      recording_->ended->record(stream);
     }
   }
 
@@ -107,11 +116,12 @@ class DeviceTimes {
     std::vector<TimedBucket> buckets;
     std::vector<stream::cuda::TimingEvent> computed;  ///< only the first `producers` are used
     std::size_t producers = 0;
+    std::optional<stream::cuda::TimingEvent> ended;
   };
 
   static bool is_complete(const TimedStep& step) noexcept {
     const auto end = step.computed.begin() + static_cast<std::ptrdiff_t>(step.producers);
-    return step.buckets.back().reduced.is_complete() &&
+    return step.ended->is_complete() &&
            std::all_of(step.computed.begin(), end, [](const auto& event) { return event.is_complete(); });
   }
 
@@ -123,12 +133,12 @@ class DeviceTimes {
       const auto at = between(origin, step.computed[i]);
       computed = at && computed ? std::max(*at, *computed) : at;
     }
-    if (!computed) {
+    const auto ended = between(origin, *step.ended);
+    if (!computed || !ended) {
       return;
     }
     nanoseconds communication{};
     nanoseconds hidden{};
-    nanoseconds end{};
     for (const TimedBucket& bucket : step.buckets) {
       const auto started = between(origin, bucket.started);
       const auto reduced = between(origin, bucket.reduced);
@@ -137,9 +147,8 @@ class DeviceTimes {
       }
       communication += *reduced - *started;
       hidden += std::max(std::min(*reduced, *computed) - *started, nanoseconds{});
-      end = *reduced;
     }
-    meter_->measured(communication, hidden, std::max(end - *computed, nanoseconds{}));
+    meter_->measured(communication, hidden, std::max(*ended - *computed, nanoseconds{}));
   }
 
   TimedStep& at(std::size_t index) noexcept { return steps_[(front_ + index) % steps_.size()]; }

@@ -24,7 +24,7 @@ struct StepTimes {
   /// From the end of a pass to begin(): forward pass, optimizer, data. Here and below with passes under no_sync().
   std::chrono::nanoseconds forward{};
   std::chrono::nanoseconds backward{};       ///< from begin() to finish()
-  std::chrono::nanoseconds communication{};  ///< duration of the collectives
+  std::chrono::nanoseconds communication{};  ///< duration of the collectives, on a device without the copies
   std::chrono::nanoseconds hidden{};         ///< part before finish() was called; on a device, part during computation
   std::chrono::nanoseconds exposed{};        ///< time added to the step: in finish(), or on a device after computation
 };

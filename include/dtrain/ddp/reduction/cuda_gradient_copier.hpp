@@ -16,6 +16,7 @@
 #include "dtrain/ddp/bucket_plan.hpp"
 #include "dtrain/ddp/profile/device_times.hpp"
 #include "dtrain/ddp/profile/step_meter.hpp"
+#include "dtrain/ddp/reduction/copy_streams.hpp"
 #include "dtrain/ddp/reduction/gradient_table.hpp"
 #include "dtrain/ddp/reduction/producer_events.hpp"
 #include "dtrain/stream/cuda/copy_batch.hpp"
@@ -28,9 +29,10 @@
 namespace DTRAIN_NAMESPACE::ddp {
 
 /// The gradient copier (see HostGradientCopier) of a CUDA stream. on_gradient_ready only stores the stream. When a
-/// bucket is complete, an event is recorded on each stream that produced one of its gradients. The communication stream
-/// waits for these events, packs unbound gradients, reduces, and unpacks. Within a step the host waits for nothing and
-/// queries no event, so that a step can be captured in a CUDA graph.
+/// bucket is complete, an event is recorded on each stream that produced one of its gradients. Unbound gradients are
+/// packed and unpacked on streams of their own (CopyStreams), so that other buckets are reduced meanwhile; if there are
+/// none, the communication stream waits for the events itself. Within a step the host waits for nothing and queries no
+/// event, so that a step can be captured in a CUDA graph.
 class CudaGradientCopier {
  public:
   using Stream = stream::cuda::StreamRef;
@@ -40,6 +42,7 @@ class CudaGradientCopier {
 
   CudaGradientCopier(Stream stream, GradientTable& gradients, const BucketPlan& plan, StepMeter& meter)
       : stream_(stream),
+        copy_streams_(stream),
         gradients_(&gradients),
         plan_(&plan),
         meter_(&meter),
@@ -94,7 +97,7 @@ class CudaGradientCopier {
   }
 
   /// Adds the stream of a ready parameter to those that zero fills wait for, and that wait for the reduction.
-  void note_producer(std::size_t parameter) { note(announced_[parameter].stream); }
+  void note_producer(std::size_t parameter) { producers_.add(announced_[parameter].stream); }
 
   /// Keeps the stream that last produced the gradient: the gradient's owner may still be using it there.
   void zero_fill(std::size_t parameter) noexcept {
@@ -107,60 +110,67 @@ class CudaGradientCopier {
     for (const std::size_t parameter : plan_->buckets[bucket].parameters) {
       if (!announced_[parameter].is_zero_filled) {
         events.add(announced_[parameter].stream);
-        note(announced_[parameter].stream);
+        producers_.add(announced_[parameter].stream);
         continue;
       }
       for (const StreamHandle producer : producers_) {
         events.add(producer);  // it may still be writing the gradient that zeros replace
       }
       const StreamHandle earlier = announced_[parameter].stream;
-      if (earlier.device.kind == DeviceKind::cuda && !is_captured()) {  // a graph cannot wait for work outside it
+      if (earlier.device.kind == DeviceKind::cuda &&
+          !producers_.is_captured()) {  // a graph cannot wait for work outside it
         events.add(earlier);
-        note(earlier);
+        producers_.add(earlier);
       }
     }
     events.record();
   }
 
   void before(std::size_t bucket) {
-    producer_events_[bucket].make_wait(stream_);
-    times_.started(bucket, stream_);
-    stamp(bucket, StepEvent::started);
-    for (const std::size_t parameter : plan_->buckets[bucket].parameters) {
+    const std::vector<std::size_t>& parameters = plan_->buckets[bucket].parameters;
+    for (const std::size_t parameter : parameters) {
       const GradientSlot& slot = (*gradients_)[parameter];
       const AnnouncedGradient& announced = announced_[parameter];
-      if (announced.is_zero_filled) {
-        clear(slot.place, slot.bytes);
-      } else if (factor_ != 1) {
+      if (announced.is_zero_filled) continue;  // cleared below
+      if (factor_ != 1) {
         scaled_copies_[bucket].add(slot.place, announced.gradient,
                                    slot.bytes / size_bytes(plan_->buckets[bucket].dtype));
       } else if (announced.gradient != slot.place) {
         copies_.add(slot.place, announced.gradient, slot.bytes);
       }
     }
-    copies_.enqueue(stream_);
-    if (factor_ != 1) {
-      scaled_copies_[bucket].enqueue(factor_, stream_);
+    enqueue_packing(bucket);
+    for (const std::size_t parameter : parameters) {
+      if (announced_[parameter].is_zero_filled) {
+        clear((*gradients_)[parameter].place, (*gradients_)[parameter].bytes);
+      }
     }
+    times_.started(bucket, stream_);
+    stamp(bucket, StepEvent::started);
   }
 
   void after(std::size_t bucket) {
+    times_.reduced(bucket, stream_);
+    stamp(bucket, StepEvent::reduced);
     for (const std::size_t parameter : plan_->buckets[bucket].parameters) {
       const GradientSlot& slot = (*gradients_)[parameter];
       if (!slot.is_bound()) {
         copies_.add(slot.own, slot.place, slot.bytes);
       }
     }
-    copies_.enqueue(stream_);
-    times_.reduced(bucket, stream_);
-    stamp(bucket, StepEvent::reduced);
+    if (!copies_.empty()) {
+      copies_.enqueue(copy_streams_.unpacking());
+    }
   }
 
-  /// Makes later work of every stream that produced a gradient of this step run after the last bucket. Blocking: no,
-  /// unless no parameter was ready: then there is no such stream.
+  /// Makes later work of every stream that produced a gradient of this step run after the last bucket, and the next
+  /// step's packing. Blocking: no, unless no parameter was ready: then there is no such stream.
   template <class Wait>
   void finish(Wait&& wait) {
+    copy_streams_.join_all();
+    times_.ended(stream_);
     stream_.record(done_);
+    copy_streams_.begin_packing_after(done_);
     for (const StreamHandle producer : producers_) {
       with_stream(producer, [this](Stream waiting) {
         times_.computed(waiting);
@@ -232,6 +242,7 @@ class CudaGradientCopier {
     if (stream_.is_capturing()) {
       return true;
     }
+    copy_streams_.join_all();
     stream_.record(done_);
     return done_.block_until_complete(deadline) == stream::WaitResult::complete;
   }
@@ -242,6 +253,18 @@ class CudaGradientCopier {
     StreamHandle stream{};
     bool is_zero_filled = false;
   };
+
+  /// Behind the bucket's producers, for whom the communication stream waits itself if there is nothing to pack.
+  void enqueue_packing(std::size_t bucket) {
+    const bool scales = factor_ != 1 && !scaled_copies_[bucket].empty();
+    const Stream packing = scales || !copies_.empty() ? copy_streams_.packing() : stream_;
+    producer_events_[bucket].make_wait(packing);
+    copies_.enqueue(packing);
+    if (scales) {
+      scaled_copies_[bucket].enqueue(factor_, packing);
+    }
+    copy_streams_.make_communication_wait();
+  }
 
   /// Enqueues a host function, only if all records are wanted, since it costs some microseconds. Not in a capture: a
   /// graph would call it in every replay.
@@ -257,29 +280,15 @@ class CudaGradientCopier {
     static_cast<void>(stamp.release());
   }
 
-  /// Whether this step is captured in a graph.
-  bool is_captured() const {
-    bool captured = false;
-    for (const StreamHandle producer : producers_) {
-      with_stream(producer, [&captured](Stream stream) { captured = captured || stream.is_capturing(); });
-    }
-    return captured;
-  }
-
-  void note(StreamHandle stream) {
-    if (std::find(producers_.begin(), producers_.end(), stream) == producers_.end()) {
-      producers_.push_back(stream);
-    }
-  }
-
   Stream stream_;
+  CopyStreams copy_streams_;
   GradientTable* gradients_;
   const BucketPlan* plan_;
   StepMeter* meter_;
   DeviceTimes times_;
   std::vector<AnnouncedGradient> announced_;
   std::vector<ProducerEvents> producer_events_;  ///< of each bucket
-  std::vector<StreamHandle> producers_;          ///< of the step so far
+  ProducerStreams producers_;                    ///< of the step so far
   stream::cuda::CopyBatch copies_;
   double factor_ = 1;                                         ///< 1: gradients are packed as they are
   std::vector<stream::cuda::ScaledCopyBatch> scaled_copies_;  ///< of each bucket, unless the factor is 1

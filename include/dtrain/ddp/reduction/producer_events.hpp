@@ -27,6 +27,34 @@ void with_stream(StreamHandle handle, F act) {
   }
 }
 
+/// The streams that produced gradients of a step, each once.
+class ProducerStreams {
+ public:
+  auto begin() const noexcept { return streams_.begin(); }
+  auto end() const noexcept { return streams_.end(); }
+  bool empty() const noexcept { return streams_.empty(); }
+  void clear() noexcept { streams_.clear(); }
+
+  void add(StreamHandle stream) {
+    if (std::find(begin(), end(), stream) == end()) {
+      streams_.push_back(stream);
+    }
+  }
+
+  /// Whether one of them is captured in a graph.
+  bool is_captured() const {
+    bool captured = false;
+    for (const StreamHandle handle : streams_) {
+      with_stream(handle,
+                  [&captured](stream::cuda::StreamRef stream) { captured = captured || stream.is_capturing(); });
+    }
+    return captured;
+  }
+
+ private:
+  std::vector<StreamHandle> streams_;
+};
+
 /// Events are created once and reused: a step with the same streams as an earlier one allocates nothing.
 class ProducerEvents {
  public:

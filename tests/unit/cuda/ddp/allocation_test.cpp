@@ -54,30 +54,48 @@ class BareStep {
     const support::StreamRef stream = nccl_.stream.ref();
     for (std::size_t i = 0; i < rank_.count(); ++i) {
       rank_.stream().record(produced_[i]);
-      stream.wait(produced_[i]);
-      copy(i);
+      if (bound_) {
+        stream.wait(produced_[i]);
+      } else {
+        packing_.ref().wait(produced_[i]);
+        copy(i, packing_.ref());
+        packing_.ref().record(packed_);
+        stream.wait(packed_);
+      }
       const dtrain::BufferView view = nccl_.view(memory_, rank_.size(i), dtrain::DType::f32);
       nccl_.communicator.all_reduce(view, view, dtrain::ReduceOp::average, stream);
-      copy(i);
+      if (!bound_) {
+        stream.record(reduced_);
+        unpacking_.ref().wait(reduced_);
+        copy(i, unpacking_.ref());
+      }
+    }
+    if (!bound_) {
+      unpacking_.ref().record(unpacked_);
+      stream.wait(unpacked_);
     }
     stream.record(done_);
+    if (!bound_) packing_.ref().wait(done_);
     rank_.stream().wait(done_);
     (void)rank_.wait();
   }
 
  private:
-  void copy(std::size_t i) {
-    if (!bound_) {
-      copies_.add(memory_.data() + 8192, memory_.data(), rank_.size(i) * sizeof(float));
-      copies_.enqueue(nccl_.stream.ref());
-    }
+  void copy(std::size_t i, support::StreamRef stream) {
+    copies_.add(memory_.data() + 8192, memory_.data(), rank_.size(i) * sizeof(float));
+    copies_.enqueue(stream);
   }
 
   CudaTrainingRank& rank_;
   bool bound_;
   NcclRank nccl_;
   support::DeviceBuffer memory_;
+  dtrain::stream::cuda::Stream packing_;
+  dtrain::stream::cuda::Stream unpacking_;
   std::vector<Event> produced_;
+  Event packed_;
+  Event reduced_;
+  Event unpacked_;
   Event done_;
   CopyBatch copies_;
 };
