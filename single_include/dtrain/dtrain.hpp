@@ -20957,8 +20957,8 @@ struct StepTimes {
 };
 
 /// Writes step records and sums up times. Steady state: allocates nothing. Threads: stamps run on the communication
-/// stream, `launched` under the bucket queue's mutex, `ready` anywhere; everything else on the thread that drives the
-/// steps. Lifetime: outlives the stamps' work.
+/// stream, `launched` under PendingBuckets' mutex, `ready` anywhere; everything else on the thread that drives
+/// the steps. Lifetime: outlives the stamps' work.
 class StepMeter {
  public:
   /// Work for a stream: records that the stream has reached this point.
@@ -21707,115 +21707,6 @@ using ddp::Ready;
 using ddp::ReadyGradient;
 }  // namespace DTRAIN_NAMESPACE
 
-// ---- dtrain/ddp/reduction/bucket_queue.hpp
-
-/// @file
-/// Bucket queue: counts the pending gradients of each bucket, and launches complete buckets in the plan's order.
-
-namespace DTRAIN_NAMESPACE::ddp {
-
-/// Collectives match by order: every rank launches buckets 0, 1, 2, ..., whatever the order of its ready gradients.
-/// Each by itself, also if several are complete: which ones are differs between ranks, and NCCL chooses the algorithm
-/// and protocol of collectives in one ncclGroupEnd by the sum of their sizes (src/enqueue.cc, 2.18 to 2.30). Ranks that
-/// choose differently hang or reduce wrongly.
-/// Threads: `mark_gradient_ready` concurrently; everything else between steps, except where a member says otherwise.
-class BucketQueue {
- public:
-  /// `sizes[b]` is the number of parameters in bucket b, at least one.
-  explicit BucketQueue(std::span<const std::size_t> sizes) { plan(sizes); }
-
-  /// Replaces the buckets, from the next step on.
-  void plan(std::span<const std::size_t> sizes) {
-    buckets_ = std::vector<BucketState>(sizes.size());
-    for (std::size_t bucket = 0; bucket < sizes.size(); ++bucket) {
-      buckets_[bucket].size = sizes[bucket];
-    }
-    next_ = 0;  // none of the new buckets is launched
-    complete_ = 0;
-  }
-
-  void begin_step() noexcept {
-    for (BucketState& bucket_state : buckets_) {
-      bucket_state.pending.store(bucket_state.size, std::memory_order_relaxed);
-      bucket_state.complete = false;
-    }
-    next_ = 0;
-    complete_ = 0;
-    failure_ = nullptr;
-  }
-
-  /// Marks one gradient as packed into `bucket`. The call for its last gradient locks the mutex, once, and calls
-  /// - `complete(bucket)`, then
-  /// - `launch(b)` for each complete bucket whose predecessors are launched.
-  /// An exception of either is passed on; nothing is launched after it.
-  template <class Complete, class Launch>
-  void mark_gradient_ready(std::size_t bucket, Complete complete, Launch launch) {
-    // Releases this thread's writes to the bucket, and acquires those of earlier threads.
-    if (buckets_[bucket].pending.fetch_sub(1, std::memory_order_acq_rel) == 1) {
-      mark_complete(bucket, complete, launch);
-    }
-  }
-
-  /// Stops launching. Threads: any.
-  void close() noexcept {
-    const std::lock_guard lock(mutex_);
-    closed_ = true;
-  }
-
-  /// Whether every gradient of this step is packed into its bucket, and not only marked ready.
-  bool all_complete() const {
-    const std::lock_guard lock(mutex_);
-    return complete_ == buckets_.size();
-  }
-
-  /// Rethrows the exception of a launch in this step, for a caller on another thread.
-  void throw_if_launch_failed() const {
-    const std::lock_guard lock(mutex_);
-    if (failure_) {
-      std::rethrow_exception(failure_);
-    }
-  }
-
- private:
-  /// On a cache line of its own: gradients of neighbouring buckets become ready on different threads.
-  struct alignas(64) BucketState {
-    std::atomic<std::size_t> pending{0};
-    std::size_t size = 0;
-    bool complete = false;  // guarded by the mutex
-  };
-
-  template <class Complete, class Launch>
-  DTRAIN_NOT_INLINED void mark_complete(std::size_t bucket, Complete& complete, Launch& launch) {
-    const std::lock_guard lock(mutex_);
-    or_fail([&] { complete(bucket); });
-    buckets_[bucket].complete = true;
-    ++complete_;
-    for (; !failure_ && !closed_ && next_ < buckets_.size() && buckets_[next_].complete; ++next_) {
-      or_fail([&] { launch(next_); });
-    }
-  }
-
-  /// Requires the mutex.
-  template <class F>
-  void or_fail(F&& act) {
-    try {
-      act();
-    } catch (...) {
-      failure_ = std::current_exception();
-      throw;
-    }
-  }
-
-  std::vector<BucketState> buckets_;
-  mutable std::mutex mutex_;
-  std::size_t next_ = 0;
-  std::size_t complete_ = 0;
-  std::exception_ptr failure_;
-  bool closed_ = false;
-};
-
-}  // namespace DTRAIN_NAMESPACE::ddp
-
 // ---- dtrain/ddp/reduction/copy_streams.hpp
 
 /// @file
@@ -22217,8 +22108,8 @@ namespace DTRAIN_NAMESPACE::ddp {
 
 /// A gradient copier is the part of a reducer that differs between streams. BucketReduction calls it with indices in
 /// range; CudaGradientCopier has members besides, which are called where `copies_on_stream`.
-/// Threads: `on_gradient_ready` concurrently, for different parameters; `before` and `after` under the bucket queue's
-/// mutex; everything else between steps. Lifetime: table, plan and meter outlive it.
+/// Threads: `on_gradient_ready` concurrently, for different parameters; `before` and `after` under
+/// PendingBuckets' mutex; everything else between steps. Lifetime: table, plan and meter outlive it.
 template <stream::Stream Stream>
 class HostGradientCopier {
  public:
@@ -22325,6 +22216,115 @@ class HostGradientCopier {
   const BucketPlan* plan_;
   StepMeter* meter_;
   std::vector<Event> reduced_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/reduction/pending_buckets.hpp
+
+/// @file
+/// Pending buckets: counts the pending gradients of each bucket, and launches complete buckets in the plan's order.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// Collectives match by order: every rank launches buckets 0, 1, 2, ..., whatever the order of its ready gradients.
+/// Each by itself, also if several are complete: which ones are differs between ranks, and NCCL chooses the algorithm
+/// and protocol of collectives in one ncclGroupEnd by the sum of their sizes (src/enqueue.cc, 2.18 to 2.30). Ranks that
+/// choose differently hang or reduce wrongly.
+/// Threads: `mark_gradient_ready` concurrently; everything else between steps, except where a member says otherwise.
+class PendingBuckets {
+ public:
+  /// `sizes[b]` is the number of parameters in bucket b, at least one.
+  explicit PendingBuckets(std::span<const std::size_t> sizes) { plan(sizes); }
+
+  /// Replaces the buckets, from the next step on.
+  void plan(std::span<const std::size_t> sizes) {
+    buckets_ = std::vector<BucketState>(sizes.size());
+    for (std::size_t bucket = 0; bucket < sizes.size(); ++bucket) {
+      buckets_[bucket].size = sizes[bucket];
+    }
+    next_ = 0;  // none of the new buckets is launched
+    complete_ = 0;
+  }
+
+  void begin_step() noexcept {
+    for (BucketState& bucket_state : buckets_) {
+      bucket_state.pending.store(bucket_state.size, std::memory_order_relaxed);
+      bucket_state.complete = false;
+    }
+    next_ = 0;
+    complete_ = 0;
+    failure_ = nullptr;
+  }
+
+  /// Marks one gradient as packed into `bucket`. The call for its last gradient locks the mutex, once, and calls
+  /// - `complete(bucket)`, then
+  /// - `launch(b)` for each complete bucket whose predecessors are launched.
+  /// An exception of either is passed on; nothing is launched after it.
+  template <class Complete, class Launch>
+  void mark_gradient_ready(std::size_t bucket, Complete complete, Launch launch) {
+    // Releases this thread's writes to the bucket, and acquires those of earlier threads.
+    if (buckets_[bucket].pending.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+      mark_complete(bucket, complete, launch);
+    }
+  }
+
+  /// Stops launching. Threads: any.
+  void close() noexcept {
+    const std::lock_guard lock(mutex_);
+    closed_ = true;
+  }
+
+  /// Whether every gradient of this step is packed into its bucket, and not only marked ready.
+  bool all_complete() const {
+    const std::lock_guard lock(mutex_);
+    return complete_ == buckets_.size();
+  }
+
+  /// Rethrows the exception of a launch in this step, for a caller on another thread.
+  void throw_if_launch_failed() const {
+    const std::lock_guard lock(mutex_);
+    if (failure_) {
+      std::rethrow_exception(failure_);
+    }
+  }
+
+ private:
+  /// On a cache line of its own: gradients of neighbouring buckets become ready on different threads.
+  struct alignas(64) BucketState {
+    std::atomic<std::size_t> pending{0};
+    std::size_t size = 0;
+    bool complete = false;  // guarded by the mutex
+  };
+
+  template <class Complete, class Launch>
+  DTRAIN_NOT_INLINED void mark_complete(std::size_t bucket, Complete& complete, Launch& launch) {
+    const std::lock_guard lock(mutex_);
+    or_fail([&] { complete(bucket); });
+    buckets_[bucket].complete = true;
+    ++complete_;
+    for (; !failure_ && !closed_ && next_ < buckets_.size() && buckets_[next_].complete; ++next_) {
+      or_fail([&] { launch(next_); });
+    }
+  }
+
+  /// Requires the mutex.
+  template <class F>
+  void or_fail(F&& act) {
+    try {
+      act();
+    } catch (...) {
+      failure_ = std::current_exception();
+      throw;
+    }
+  }
+
+  std::vector<BucketState> buckets_;
+  mutable std::mutex mutex_;
+  std::size_t next_ = 0;
+  std::size_t complete_ = 0;
+  std::exception_ptr failure_;
+  bool closed_ = false;
 };
 
 }  // namespace DTRAIN_NAMESPACE::ddp
@@ -23193,7 +23193,7 @@ class BucketReduction {
         arena_(allocate(context)),
         buffers_(communicator_, buffers, Deadline::after(context.timeout)),
         gradients_(parameters, plan_, arena_base(), stream.device()),
-        queue_(parameter_counts(plan_)),
+        pending_(parameter_counts(plan_)),
         ranges_(ranges_of(plan_, arena_base())),
         meter_(parameters.size(), options, std::move(running)),
         copier_(stream, gradients_, plan_, meter_) {
@@ -23239,7 +23239,7 @@ class BucketReduction {
 
   void begin_step() noexcept {
     meter_.begin();
-    queue_.begin_step();
+    pending_.begin_step();
     if constexpr (GradientCopier::copies_on_stream) {
       copier_.begin_step();
     }
@@ -23273,13 +23273,13 @@ class BucketReduction {
   void on_all_gradients_ready(std::function<void()> act) { on_all_gradients_ready_ = std::move(act); }
 
   /// Stops launching.
-  void stop_launching() noexcept { queue_.close(); }
+  void stop_launching() noexcept { pending_.close(); }
 
   /// Rethrows the exception of a launch in this step.
-  void throw_if_launch_failed() const { queue_.throw_if_launch_failed(); }
+  void throw_if_launch_failed() const { pending_.throw_if_launch_failed(); }
 
   /// Whether all gradients of this step are packed into their buckets, and not only marked ready.
-  bool all_complete() const { return queue_.all_complete(); }
+  bool all_complete() const { return pending_.all_complete(); }
 
   /// Collective. Blocking on host streams: until all gradients are reduced and unpacked. On CUDA, later work of the
   /// producers' streams waits instead. @throws the job's first cause; Error (timeout)
@@ -23299,7 +23299,7 @@ class BucketReduction {
     move_gradients(gradients_, next, arena_base(), copier_, waiting(context), rebuild.bind, rebuild.ranks_on_host);
     plan_ = std::move(next);
     ranges_ = ranges_of(plan_, arena_base());
-    queue_.plan(parameter_counts(plan_));
+    pending_.plan(parameter_counts(plan_));
     meter_.plan(plan_);
     copier_.rebuild_buckets();
   }
@@ -23336,19 +23336,19 @@ class BucketReduction {
   }
 
   void mark_gradient_ready(std::size_t parameter) {
-    queue_.mark_gradient_ready(
+    pending_.mark_gradient_ready(
         plan_.bucket_of[parameter], [this](std::size_t bucket) { complete(bucket); },
         [this](std::size_t bucket) { launch(bucket); });
   }
 
-  /// Requires the queue's mutex, as launch does.
+  /// Requires PendingBuckets' mutex, as launch does.
   void complete([[maybe_unused]] std::size_t bucket) {
     if constexpr (GradientCopier::copies_on_stream) {
       copier_.complete(bucket);
     }
   }
 
-  /// Requires the queue's mutex: only one thread enqueues at a time.
+  /// Requires PendingBuckets' mutex: only one thread enqueues at a time.
   void launch(std::size_t bucket) {
     meter_.launched(bucket);
     copier_.before(bucket);
@@ -23371,7 +23371,7 @@ class BucketReduction {
   std::shared_ptr<Allocation> arena_;
   BufferBroadcast<Communicator> buffers_;
   GradientTable gradients_;
-  BucketQueue queue_;
+  PendingBuckets pending_;
   std::vector<BufferView> ranges_;  ///< of the buckets
   StepMeter meter_;
   GradientCopier copier_;
@@ -32044,17 +32044,17 @@ inline std::size_t pending_connection_limit(std::size_t wanted) noexcept {
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
 
-// ---- dtrain/rendezvous/server/job_members.hpp
+// ---- dtrain/rendezvous/server/join_check.hpp
 
 /// @file
-/// Join comparison: distinguishes the processes of this job from those of another job. Pure.
+/// Join check: distinguishes the processes of this job from those of another job. Pure.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
 /// Compares a Join with the opener and earlier ranks: job names always, starters and programs if a rank is the opener.
-class JobMembers {
+class JoinCheck {
  public:
-  JobMembers(const std::string& owner, const std::string& job, StoreOpener opener)
+  JoinCheck(const std::string& owner, const std::string& job, StoreOpener opener)
       : process_(opener.process),
         listens_at_(std::move(opener.listens_at)),
         opener_{owner + (opener.process != 0 ? format_text(" (process {})", {opener.process}) : ""), as_received(job),
@@ -34573,7 +34573,7 @@ class JobState {
            const std::string& job = {}, StoreOpener opener = {})
       : sink_(sink),
         id_(std::move(id)),
-        members_(owner, job, std::move(opener)),
+        join_check_(owner, job, std::move(opener)),
         rank_table_(world_size, std::move(owner)),
         request_handler_(world_size, limits, sink) {}
   JobState(const JobState&) = delete;
@@ -34592,7 +34592,7 @@ class JobState {
 
   /// Handles the Join of a process that has proved the secret. @pre the session is new
   JoinResult join(SessionId session, const Join& join) {
-    const JobComparison compared = members_.compare(join);
+    const JobComparison compared = join_check_.compare(join);
     if (compared.relation == JobComparison::Relation::other) {
       record_refusal(compared.sentence);
       return Refused{compared.sentence, true};
@@ -34610,7 +34610,7 @@ class JobState {
       return result;
     }
     request_handler_.open(session, join.info.rank);
-    members_.add(join);
+    join_check_.add(join);
     if (compared.relation == JobComparison::Relation::doubtful && !std::exchange(has_warned_, true)) {
       sink_.warn(compared.sentence);  // one for each job is enough
     }
@@ -34662,7 +34662,7 @@ class JobState {
     std::string text = format_text(
         "within {} only {} of {} joined, {} did not; see whether they run and know the address of the store{}",
         {waited, rank_list(rank_table_.ranks_in(RankTable::RankState::joined)), rank_table_.world_size(), missing(),
-         members_.listens_at().empty() ? "" : ": " + members_.listens_at()});
+         join_check_.listens_at().empty() ? "" : ": " + join_check_.listens_at()});
     if (!last_refusal_.empty()) {
       text += format_text(" (a process was refused: {})", {last_refusal_});
     }
@@ -34673,21 +34673,21 @@ class JobState {
   /// Admits the rank. While a job whose store a rank opened still forms, a second claim of a rank or of the store fails
   /// it. Two jobs that nothing distinguishes may then have met at one port.
   JoinResult claim(SessionId session, const Join& join) {
-    const bool opens_another = members_.opens_another(join);
+    const bool opens_another = join_check_.opens_another(join);
     const bool comes_again = rank_table_.find_process(join) != nullptr;  // its first connection may not have ended yet
     const RankTable::RankEntry* const taken = comes_again ? nullptr : rank_table_.find(join.info.rank);
     const bool one_size = join.world_size == rank_table_.world_size();
-    if (members_.has_opener() && !rank_table_.complete() && one_size && (opens_another || taken != nullptr)) {
+    if (join_check_.has_opener() && !rank_table_.complete() && one_size && (opens_another || taken != nullptr)) {
       return Failure{
           Cause{CauseKind::disagreement, join.info.rank, join.info.host,
                 format_text("{} claims a place that {} has, while the job forms: two jobs have met at one port, or "
                             "a rank was given twice; {}, and each process its own rank",
-                            {process_text(join), opens_another ? members_.opener() : taken->process_text(),
+                            {process_text(join), opens_another ? join_check_.opener() : taken->process_text(),
                              detail::distinct_name_remedy()})}};
     }
     if (opens_another) {
       return Refused{format_text("{} has opened this store, for another job; {}",
-                                 {members_.opener(), detail::distinct_name_remedy()}),
+                                 {join_check_.opener(), detail::distinct_name_remedy()}),
                      true};
     }
     return rank_table_.admit(session, join);
@@ -34739,7 +34739,7 @@ class JobState {
 
   JobSink& sink_;
   std::string id_;
-  JobMembers members_;
+  JoinCheck join_check_;
   RankTable rank_table_;
   std::optional<Cause> cause_;
   bool formed_ = false;
@@ -35883,6 +35883,98 @@ using ArenaTable = AllocationTable<NumberedArena>;
 
 }  // namespace DTRAIN_NAMESPACE::backend::shared_memory
 
+// ---- dtrain/backend/shared_memory/collectives/copy_path_tuner.hpp
+
+/// @file
+/// CopyPathTuner: measured choice between cached and non-temporal copies of staged bytes.
+
+namespace DTRAIN_NAMESPACE::backend::shared_memory {
+
+/// Between cores that share a level-3 cache, an ordinary copy is up to twice as fast; between others, a copy past the
+/// caches (measured on two cores of a Zen 3 that its host moved about). No rank knows which case applies, and it may
+/// change. Hence of every `period` long operations, each path is used for two and timed, and the faster one serves the
+/// rest. The bytes are the same, so ranks need not agree. Threads: the one that runs the work.
+class CopyPathTuner {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  /// Before an operation. @param bytes that a rank stages in it
+  void begin(std::size_t bytes) noexcept {
+    counts_ = bytes >= least_bytes;
+    timed_ = counts_ && operations_ % period < 4;
+    streamed_ = timed_ ? operations_ % period < 2 : best_[1] <= best_[0];
+    spent_ = {};
+    bytes_ = bytes;
+  }
+
+  void copy(std::byte* to, const std::byte* from, std::size_t bytes) const noexcept {
+    streamed_ ? kernels::stream_bytes(to, from, bytes) : kernels::copy_bytes(to, from, bytes);
+  }
+
+  /// Runs and times some work of the operation, without the waits for other ranks.
+  template <class F>
+  auto time(F work) noexcept {
+    const Clock::time_point start = timed_ ? Clock::now() : Clock::time_point();
+    const auto result = work();
+    spent_ += timed_ ? Clock::now() - start : Clock::duration();
+    return result;
+  }
+
+  /// After an operation that was staged completely.
+  void end() noexcept {
+    if (counts_ && operations_++ % period == 0) {
+      best_.fill(std::numeric_limits<double>::max());
+    }
+    if (timed_) {
+      double& best = best_[streamed_ ? 1 : 0];
+      best = std::min(best, static_cast<double>(spent_.count()) / static_cast<double>(bytes_));
+    }
+  }
+
+ private:
+  static constexpr std::uint64_t period = 128;
+  static constexpr std::size_t least_bytes = std::size_t{32} << 10;
+
+  std::uint64_t operations_ = 0;
+  std::array<double, 2> best_{};  ///< clock ticks per byte: through the caches, past them
+  bool counts_ = false;
+  bool timed_ = false;
+  bool streamed_ = true;
+  Clock::duration spent_{};
+  std::size_t bytes_ = 0;
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
+
+// ---- dtrain/backend/shared_memory/collectives/reduce_slice.hpp
+
+/// @file
+/// Partition of a reduction into one slice for each rank.
+
+namespace DTRAIN_NAMESPACE::backend::shared_memory {
+
+/// The range of `count` elements that one rank reduces: whole cache lines; those of the last ranks may be empty.
+struct ReduceSlice {
+  std::size_t begin = 0;
+  std::size_t end = 0;
+  std::size_t size() const noexcept { return end - begin; }
+};
+
+/// Elements of the longest slice of `count` elements among `ranks`.
+constexpr std::size_t slice_length(std::size_t count, int ranks) noexcept {
+  constexpr std::size_t line = 64;  // elements: a whole number of cache lines of every element type
+  const std::size_t share = (count + static_cast<std::size_t>(ranks) - 1) / static_cast<std::size_t>(ranks);
+  return (share + line - 1) / line * line;
+}
+
+constexpr ReduceSlice slice_of(std::size_t count, int ranks, int rank) noexcept {
+  const std::size_t length = slice_length(count, ranks);
+  const std::size_t begin = std::min(count, length * static_cast<std::size_t>(rank));
+  return {begin, std::min(count, begin + length)};
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
+
 // ---- dtrain/backend/shared_memory/futex_counter.hpp
 
 /// @file
@@ -35965,98 +36057,6 @@ struct alignas(64) MailboxSlot {
   std::uint64_t offset = 0;   ///< of the chunk in the message, in bytes
   std::uint64_t count = 0;    ///< elements of the whole message
 };
-
-}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
-
-// ---- dtrain/backend/shared_memory/operations/copy_path_tuner.hpp
-
-/// @file
-/// CopyPathTuner: measured choice between cached and non-temporal copies of staged bytes.
-
-namespace DTRAIN_NAMESPACE::backend::shared_memory {
-
-/// Between cores that share a level-3 cache, an ordinary copy is up to twice as fast; between others, a copy past the
-/// caches (measured on two cores of a Zen 3 that its host moved about). No rank knows which case applies, and it may
-/// change. Hence of every `period` long operations, each path is used for two and timed, and the faster one serves the
-/// rest. The bytes are the same, so ranks need not agree. Threads: the one that runs the work.
-class CopyPathTuner {
- public:
-  using Clock = std::chrono::steady_clock;
-
-  /// Before an operation. @param bytes that a rank stages in it
-  void begin(std::size_t bytes) noexcept {
-    counts_ = bytes >= least_bytes;
-    timed_ = counts_ && operations_ % period < 4;
-    streamed_ = timed_ ? operations_ % period < 2 : best_[1] <= best_[0];
-    spent_ = {};
-    bytes_ = bytes;
-  }
-
-  void copy(std::byte* to, const std::byte* from, std::size_t bytes) const noexcept {
-    streamed_ ? kernels::stream_bytes(to, from, bytes) : kernels::copy_bytes(to, from, bytes);
-  }
-
-  /// Runs and times some work of the operation, without the waits for other ranks.
-  template <class F>
-  auto time(F work) noexcept {
-    const Clock::time_point start = timed_ ? Clock::now() : Clock::time_point();
-    const auto result = work();
-    spent_ += timed_ ? Clock::now() - start : Clock::duration();
-    return result;
-  }
-
-  /// After an operation that was staged completely.
-  void end() noexcept {
-    if (counts_ && operations_++ % period == 0) {
-      best_.fill(std::numeric_limits<double>::max());
-    }
-    if (timed_) {
-      double& best = best_[streamed_ ? 1 : 0];
-      best = std::min(best, static_cast<double>(spent_.count()) / static_cast<double>(bytes_));
-    }
-  }
-
- private:
-  static constexpr std::uint64_t period = 128;
-  static constexpr std::size_t least_bytes = std::size_t{32} << 10;
-
-  std::uint64_t operations_ = 0;
-  std::array<double, 2> best_{};  ///< clock ticks per byte: through the caches, past them
-  bool counts_ = false;
-  bool timed_ = false;
-  bool streamed_ = true;
-  Clock::duration spent_{};
-  std::size_t bytes_ = 0;
-};
-
-}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
-
-// ---- dtrain/backend/shared_memory/operations/reduce_slice.hpp
-
-/// @file
-/// Partition of a reduction into one slice for each rank.
-
-namespace DTRAIN_NAMESPACE::backend::shared_memory {
-
-/// The range of `count` elements that one rank reduces: whole cache lines; those of the last ranks may be empty.
-struct ReduceSlice {
-  std::size_t begin = 0;
-  std::size_t end = 0;
-  std::size_t size() const noexcept { return end - begin; }
-};
-
-/// Elements of the longest slice of `count` elements among `ranks`.
-constexpr std::size_t slice_length(std::size_t count, int ranks) noexcept {
-  constexpr std::size_t line = 64;  // elements: a whole number of cache lines of every element type
-  const std::size_t share = (count + static_cast<std::size_t>(ranks) - 1) / static_cast<std::size_t>(ranks);
-  return (share + line - 1) / line * line;
-}
-
-constexpr ReduceSlice slice_of(std::size_t count, int ranks, int rank) noexcept {
-  const std::size_t length = slice_length(count, ranks);
-  const std::size_t begin = std::min(count, length * static_cast<std::size_t>(rank));
-  return {begin, std::min(count, begin + length)};
-}
 
 }  // namespace DTRAIN_NAMESPACE::backend::shared_memory
 
@@ -36724,7 +36724,7 @@ struct BarrierWait {
 
 }  // namespace DTRAIN_NAMESPACE::backend::shared_memory
 
-// ---- dtrain/backend/shared_memory/operations/rank_addresses.hpp
+// ---- dtrain/backend/shared_memory/collectives/rank_addresses.hpp
 
 /// @file
 /// RankAddresses: one address for each rank, as kernels::Reduction takes them.
@@ -37089,7 +37089,7 @@ class Channel {
 
 }  // namespace DTRAIN_NAMESPACE::backend::shared_memory
 
-// ---- dtrain/backend/shared_memory/operations/chunked_collective.hpp
+// ---- dtrain/backend/shared_memory/collectives/chunked_collective.hpp
 
 /// @file
 /// Chunked execution of collectives over long buffers: in place in an arena, or staged chunk by chunk.
@@ -37206,7 +37206,7 @@ void in_abortable_steps(const Channel& channel, std::size_t begin, std::size_t e
 
 }  // namespace DTRAIN_NAMESPACE::backend::shared_memory
 
-// ---- dtrain/backend/shared_memory/operations/all_gather.hpp
+// ---- dtrain/backend/shared_memory/collectives/all_gather.hpp
 
 /// @file
 /// All-gather in shared memory: through slots, in place, or staged; copies bytes of any element type.
@@ -37279,7 +37279,7 @@ struct AllGather {
 
 }  // namespace DTRAIN_NAMESPACE::backend::shared_memory
 
-// ---- dtrain/backend/shared_memory/operations/all_reduce.hpp
+// ---- dtrain/backend/shared_memory/collectives/all_reduce.hpp
 
 /// @file
 /// All-reduce in shared memory: through slots, in place, or staged, with equal bits.
@@ -37408,7 +37408,7 @@ struct AllReduce {
 
 }  // namespace DTRAIN_NAMESPACE::backend::shared_memory
 
-// ---- dtrain/backend/shared_memory/operations/broadcast.hpp
+// ---- dtrain/backend/shared_memory/collectives/broadcast.hpp
 
 /// @file
 /// Broadcast in shared memory: through slots, in place, or staged; copies bytes of any element type.
@@ -37480,7 +37480,7 @@ struct Barrier {
 
 }  // namespace DTRAIN_NAMESPACE::backend::shared_memory
 
-// ---- dtrain/backend/shared_memory/operations/mailbox_transfer.hpp
+// ---- dtrain/backend/shared_memory/collectives/mailbox_transfer.hpp
 
 /// @file
 /// Point-to-point transfer in shared memory: messages pass through the sender's mailbox in chunks.
@@ -37656,7 +37656,7 @@ struct MailboxTransfer {
 
 }  // namespace DTRAIN_NAMESPACE::backend::shared_memory
 
-// ---- dtrain/backend/shared_memory/operations/reduce_scatter.hpp
+// ---- dtrain/backend/shared_memory/collectives/reduce_scatter.hpp
 
 /// @file
 /// Reduce-scatter in shared memory: through slots, in place, or staged, with the bits of an all-reduce.

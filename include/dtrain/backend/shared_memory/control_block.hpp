@@ -10,9 +10,9 @@
 #include <new>
 
 #include "dtrain/backend/operation.hpp"
+#include "dtrain/backend/shared_memory/collectives/reduce_slice.hpp"
 #include "dtrain/backend/shared_memory/futex_counter.hpp"
 #include "dtrain/backend/shared_memory/mailbox_slot.hpp"
-#include "dtrain/backend/shared_memory/operations/reduce_slice.hpp"
 #include "dtrain/backend/shared_memory/shared_cause.hpp"
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {

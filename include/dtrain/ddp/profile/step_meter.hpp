@@ -30,8 +30,8 @@ struct StepTimes {
 };
 
 /// Writes step records and sums up times. Steady state: allocates nothing. Threads: stamps run on the communication
-/// stream, `launched` under the bucket queue's mutex, `ready` anywhere; everything else on the thread that drives the
-/// steps. Lifetime: outlives the stamps' work.
+/// stream, `launched` under PendingBuckets' mutex, `ready` anywhere; everything else on the thread that drives
+/// the steps. Lifetime: outlives the stamps' work.
 class StepMeter {
  public:
   /// Work for a stream: records that the stream has reached this point.

@@ -19,10 +19,10 @@
 #include "dtrain/ddp/parameter.hpp"
 #include "dtrain/ddp/profile/running_bucket.hpp"
 #include "dtrain/ddp/profile/step_meter.hpp"
-#include "dtrain/ddp/reduction/bucket_queue.hpp"
 #include "dtrain/ddp/reduction/bucket_rebuild.hpp"
 #include "dtrain/ddp/reduction/gradient_copier.hpp"
 #include "dtrain/ddp/reduction/gradient_table.hpp"
+#include "dtrain/ddp/reduction/pending_buckets.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -46,7 +46,7 @@ class BucketReduction {
         arena_(allocate(context)),
         buffers_(communicator_, buffers, Deadline::after(context.timeout)),
         gradients_(parameters, plan_, arena_base(), stream.device()),
-        queue_(parameter_counts(plan_)),
+        pending_(parameter_counts(plan_)),
         ranges_(ranges_of(plan_, arena_base())),
         meter_(parameters.size(), options, std::move(running)),
         copier_(stream, gradients_, plan_, meter_) {
@@ -92,7 +92,7 @@ class BucketReduction {
 
   void begin_step() noexcept {
     meter_.begin();
-    queue_.begin_step();
+    pending_.begin_step();
     if constexpr (GradientCopier::copies_on_stream) {
       copier_.begin_step();
     }
@@ -126,13 +126,13 @@ class BucketReduction {
   void on_all_gradients_ready(std::function<void()> act) { on_all_gradients_ready_ = std::move(act); }
 
   /// Stops launching.
-  void stop_launching() noexcept { queue_.close(); }
+  void stop_launching() noexcept { pending_.close(); }
 
   /// Rethrows the exception of a launch in this step.
-  void throw_if_launch_failed() const { queue_.throw_if_launch_failed(); }
+  void throw_if_launch_failed() const { pending_.throw_if_launch_failed(); }
 
   /// Whether all gradients of this step are packed into their buckets, and not only marked ready.
-  bool all_complete() const { return queue_.all_complete(); }
+  bool all_complete() const { return pending_.all_complete(); }
 
   /// Collective. Blocking on host streams: until all gradients are reduced and unpacked. On CUDA, later work of the
   /// producers' streams waits instead. @throws the job's first cause; Error (timeout)
@@ -152,7 +152,7 @@ class BucketReduction {
     move_gradients(gradients_, next, arena_base(), copier_, waiting(context), rebuild.bind, rebuild.ranks_on_host);
     plan_ = std::move(next);
     ranges_ = ranges_of(plan_, arena_base());
-    queue_.plan(parameter_counts(plan_));
+    pending_.plan(parameter_counts(plan_));
     meter_.plan(plan_);
     copier_.rebuild_buckets();
   }
@@ -189,19 +189,19 @@ class BucketReduction {
   }
 
   void mark_gradient_ready(std::size_t parameter) {
-    queue_.mark_gradient_ready(
+    pending_.mark_gradient_ready(
         plan_.bucket_of[parameter], [this](std::size_t bucket) { complete(bucket); },
         [this](std::size_t bucket) { launch(bucket); });
   }
 
-  /// Requires the queue's mutex, as launch does.
+  /// Requires PendingBuckets' mutex, as launch does.
   void complete([[maybe_unused]] std::size_t bucket) {
     if constexpr (GradientCopier::copies_on_stream) {
       copier_.complete(bucket);
     }
   }
 
-  /// Requires the queue's mutex: only one thread enqueues at a time.
+  /// Requires PendingBuckets' mutex: only one thread enqueues at a time.
   void launch(std::size_t bucket) {
     meter_.launched(bucket);
     copier_.before(bucket);
@@ -224,7 +224,7 @@ class BucketReduction {
   std::shared_ptr<Allocation> arena_;
   BufferBroadcast<Communicator> buffers_;
   GradientTable gradients_;
-  BucketQueue queue_;
+  PendingBuckets pending_;
   std::vector<BufferView> ranges_;  ///< of the buckets
   StepMeter meter_;
   GradientCopier copier_;

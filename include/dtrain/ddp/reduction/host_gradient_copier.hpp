@@ -19,8 +19,8 @@ namespace DTRAIN_NAMESPACE::ddp {
 
 /// A gradient copier is the part of a reducer that differs between streams. BucketReduction calls it with indices in
 /// range; CudaGradientCopier has members besides, which are called where `copies_on_stream`.
-/// Threads: `on_gradient_ready` concurrently, for different parameters; `before` and `after` under the bucket queue's
-/// mutex; everything else between steps. Lifetime: table, plan and meter outlive it.
+/// Threads: `on_gradient_ready` concurrently, for different parameters; `before` and `after` under
+/// PendingBuckets' mutex; everything else between steps. Lifetime: table, plan and meter outlive it.
 template <stream::Stream Stream>
 class HostGradientCopier {
  public:

@@ -11,8 +11,8 @@
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/rendezvous/membership/rank_set.hpp"
 #include "dtrain/rendezvous/protocol/limits.hpp"
-#include "dtrain/rendezvous/server/job_members.hpp"
 #include "dtrain/rendezvous/server/job_sink.hpp"
+#include "dtrain/rendezvous/server/join_check.hpp"
 #include "dtrain/rendezvous/server/rank_table.hpp"
 #include "dtrain/rendezvous/server/request_handler.hpp"
 
@@ -28,7 +28,7 @@ class JobState {
            const std::string& job = {}, StoreOpener opener = {})
       : sink_(sink),
         id_(std::move(id)),
-        members_(owner, job, std::move(opener)),
+        join_check_(owner, job, std::move(opener)),
         rank_table_(world_size, std::move(owner)),
         request_handler_(world_size, limits, sink) {}
   JobState(const JobState&) = delete;
@@ -47,7 +47,7 @@ class JobState {
 
   /// Handles the Join of a process that has proved the secret. @pre the session is new
   JoinResult join(SessionId session, const Join& join) {
-    const JobComparison compared = members_.compare(join);
+    const JobComparison compared = join_check_.compare(join);
     if (compared.relation == JobComparison::Relation::other) {
       record_refusal(compared.sentence);
       return Refused{compared.sentence, true};
@@ -65,7 +65,7 @@ class JobState {
       return result;
     }
     request_handler_.open(session, join.info.rank);
-    members_.add(join);
+    join_check_.add(join);
     if (compared.relation == JobComparison::Relation::doubtful && !std::exchange(has_warned_, true)) {
       sink_.warn(compared.sentence);  // one for each job is enough
     }
@@ -117,7 +117,7 @@ class JobState {
     std::string text = format_text(
         "within {} only {} of {} joined, {} did not; see whether they run and know the address of the store{}",
         {waited, rank_list(rank_table_.ranks_in(RankTable::RankState::joined)), rank_table_.world_size(), missing(),
-         members_.listens_at().empty() ? "" : ": " + members_.listens_at()});
+         join_check_.listens_at().empty() ? "" : ": " + join_check_.listens_at()});
     if (!last_refusal_.empty()) {
       text += format_text(" (a process was refused: {})", {last_refusal_});
     }
@@ -128,21 +128,21 @@ class JobState {
   /// Admits the rank. While a job whose store a rank opened still forms, a second claim of a rank or of the store fails
   /// it. Two jobs that nothing distinguishes may then have met at one port.
   JoinResult claim(SessionId session, const Join& join) {
-    const bool opens_another = members_.opens_another(join);
+    const bool opens_another = join_check_.opens_another(join);
     const bool comes_again = rank_table_.find_process(join) != nullptr;  // its first connection may not have ended yet
     const RankTable::RankEntry* const taken = comes_again ? nullptr : rank_table_.find(join.info.rank);
     const bool one_size = join.world_size == rank_table_.world_size();
-    if (members_.has_opener() && !rank_table_.complete() && one_size && (opens_another || taken != nullptr)) {
+    if (join_check_.has_opener() && !rank_table_.complete() && one_size && (opens_another || taken != nullptr)) {
       return Failure{
           Cause{CauseKind::disagreement, join.info.rank, join.info.host,
                 format_text("{} claims a place that {} has, while the job forms: two jobs have met at one port, or "
                             "a rank was given twice; {}, and each process its own rank",
-                            {process_text(join), opens_another ? members_.opener() : taken->process_text(),
+                            {process_text(join), opens_another ? join_check_.opener() : taken->process_text(),
                              detail::distinct_name_remedy()})}};
     }
     if (opens_another) {
       return Refused{format_text("{} has opened this store, for another job; {}",
-                                 {members_.opener(), detail::distinct_name_remedy()}),
+                                 {join_check_.opener(), detail::distinct_name_remedy()}),
                      true};
     }
     return rank_table_.admit(session, join);
@@ -194,7 +194,7 @@ class JobState {
 
   JobSink& sink_;
   std::string id_;
-  JobMembers members_;
+  JoinCheck join_check_;
   RankTable rank_table_;
   std::optional<Cause> cause_;
   bool formed_ = false;

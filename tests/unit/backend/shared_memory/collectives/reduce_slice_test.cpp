@@ -1,4 +1,4 @@
-#include "dtrain/backend/shared_memory/operations/reduce_slice.hpp"
+#include "dtrain/backend/shared_memory/collectives/reduce_slice.hpp"
 
 #include <doctest/doctest.h>
 

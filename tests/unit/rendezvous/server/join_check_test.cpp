@@ -1,4 +1,4 @@
-#include "dtrain/rendezvous/server/job_members.hpp"
+#include "dtrain/rendezvous/server/join_check.hpp"
 
 #include <doctest/doctest.h>
 
@@ -11,8 +11,8 @@
 
 using dtrain::sanitize;
 using dtrain::rendezvous::JobComparison;
-using dtrain::rendezvous::JobMembers;
 using dtrain::rendezvous::Join;
+using dtrain::rendezvous::JoinCheck;
 using dtrain::rendezvous::Origin;
 
 TEST_CASE("names that cannot be shown as they are, or are long, are compared as they are received") {
@@ -21,7 +21,7 @@ TEST_CASE("names that cannot be shown as they are, or are long, are compared as 
   origin.program = "train";
   for (const std::string& name : {std::string("monday\n"), std::string("a\tb"), std::string(300, 'x')}) {
     CAPTURE(name);
-    const JobMembers members("rank 0 on host a", name, {12, name, origin});
+    const JoinCheck members("rank 0 on host a", name, {12, name, origin});
     const auto received = [&] {
       std::string shown = sanitize(name.substr(0, 256));
       shown.resize(std::min<std::size_t>(shown.size(), 256));

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Join comparison: distinguishes the processes of this job from those of another job. Pure.
+/// Join check: distinguishes the processes of this job from those of another job. Pure.
 
 #include <map>
 #include <string>
@@ -15,9 +15,9 @@
 namespace DTRAIN_NAMESPACE::rendezvous {
 
 /// Compares a Join with the opener and earlier ranks: job names always, starters and programs if a rank is the opener.
-class JobMembers {
+class JoinCheck {
  public:
-  JobMembers(const std::string& owner, const std::string& job, StoreOpener opener)
+  JoinCheck(const std::string& owner, const std::string& job, StoreOpener opener)
       : process_(opener.process),
         listens_at_(std::move(opener.listens_at)),
         opener_{owner + (opener.process != 0 ? format_text(" (process {})", {opener.process}) : ""), as_received(job),

@@ -6,7 +6,7 @@
 
 #include "dtrain/backend/shared_memory/arena.hpp"
 #include "dtrain/backend/shared_memory/channel.hpp"
-#include "dtrain/backend/shared_memory/operations/chunked_collective.hpp"
+#include "dtrain/backend/shared_memory/collectives/chunked_collective.hpp"
 #include "dtrain/kernels/copy.hpp"
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Bucket queue: counts the pending gradients of each bucket, and launches complete buckets in the plan's order.
+/// Pending buckets: counts the pending gradients of each bucket, and launches complete buckets in the plan's order.
 
 #include <atomic>
 #include <cstddef>
@@ -19,10 +19,10 @@ namespace DTRAIN_NAMESPACE::ddp {
 /// and protocol of collectives in one ncclGroupEnd by the sum of their sizes (src/enqueue.cc, 2.18 to 2.30). Ranks that
 /// choose differently hang or reduce wrongly.
 /// Threads: `mark_gradient_ready` concurrently; everything else between steps, except where a member says otherwise.
-class BucketQueue {
+class PendingBuckets {
  public:
   /// `sizes[b]` is the number of parameters in bucket b, at least one.
-  explicit BucketQueue(std::span<const std::size_t> sizes) { plan(sizes); }
+  explicit PendingBuckets(std::span<const std::size_t> sizes) { plan(sizes); }
 
   /// Replaces the buckets, from the next step on.
   void plan(std::span<const std::size_t> sizes) {
