@@ -46,7 +46,7 @@ class BareStep {
  public:
   BareStep(CudaTrainingRank& rank, bool bound)
       : rank_(rank), bound_(bound), nccl_(std::make_shared<FakeJob>(1), 0, 1), produced_(rank.count()) {
-    memory_ = support::on_device(std::vector<float>(4096, 0.0F));
+    memory_ = support::on_device(std::vector<float>(5 * most_bytes / sizeof(float), 0.0F));
     copies_.reserve(rank.count());
   }
 
@@ -58,7 +58,7 @@ class BareStep {
         stream.wait(produced_[i]);
       } else {
         packing_.ref().wait(produced_[i]);
-        copy(i, packing_.ref());
+        copy(1, i, packing_.ref());
         packing_.ref().record(packed_);
         stream.wait(packed_);
       }
@@ -67,7 +67,7 @@ class BareStep {
       if (!bound_) {
         stream.record(reduced_);
         unpacking_.ref().wait(reduced_);
-        copy(i, unpacking_.ref());
+        copy(3, i, unpacking_.ref());
       }
     }
     if (!bound_) {
@@ -81,8 +81,12 @@ class BareStep {
   }
 
  private:
-  void copy(std::size_t i, support::StreamRef stream) {
-    copies_.add(memory_.data() + 8192, memory_.data(), rank_.size(i) * sizeof(float));
+  static constexpr std::size_t most_bytes = 8192;  ///< of a gradient
+
+  /// From memory of its own to memory of its own, which other streams do not use.
+  void copy(std::size_t place, std::size_t i, support::StreamRef stream) {
+    std::byte* const from = memory_.data() + place * most_bytes;
+    copies_.add(from + most_bytes, from, rank_.size(i) * sizeof(float));
     copies_.enqueue(stream);
   }
 
