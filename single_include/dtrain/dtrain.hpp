@@ -9814,7 +9814,7 @@ struct Operation {
   std::uint64_t count = 0;       ///< elements of the whole buffer, or of one rank's block where it has blocks
   std::uint64_t allocation = 0;  ///< number of the allocation that holds the buffer; 0: none, or out of place
   std::uint64_t offset = 0;      ///< bytes from the beginning of the rank's memory in it
-  std::int32_t root = 0;         ///< of a broadcast; point to point, the receiving peer, or else the sending one
+  std::int32_t root = 0;         ///< of a broadcast; of send_recv the rank sent to, or received from if nothing is sent
   OperationKind kind = OperationKind::none;
   DType dtype = DType::f32;
   ReduceOp op = ReduceOp::sum;
@@ -16520,7 +16520,8 @@ constexpr void require() noexcept {
 
 namespace detail {
 
-/// Is B if T does not support B: require() has reported that in one sentence, and no other compile error should follow.
+/// The type is B itself if T does not support B: require() has reported that in one sentence, and no other compile
+/// error should follow.
 template <class T, class B>
 struct Channels {
   using Type = B;
@@ -19471,8 +19472,8 @@ using ddp::Parameter;
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// Collective, blocking: returns when all values and buffers are rank 0's, in the model's own memory. The work that
-/// wrote them has run, or the stream is ordered after it.
+/// Collective, blocking: returns when all values and buffers are rank 0's, in the model's own memory.
+/// Precondition: the work that wrote them has run, or `stream` runs after it.
 /// @throws the job's first cause; Error (timeout).
 template <backend::Communicator Communicator>
 void broadcast_values(Communicator& communicator, typename Communicator::Stream stream,
@@ -21665,8 +21666,8 @@ struct ReadyGradient {
 
 /// The only type of dtrain that a model's backward pass needs. It is not a template, so that models can be in .cpp
 /// files. Threads: any, concurrently for different parameters. Lifetime: the step that made it outlives it.
-/// Blocking: no; over NCCL, the call that completes the first bucket waits until that bucket is complete on all ranks,
-/// which connect then.
+/// Blocking: no, except over NCCL in the first step: the ranks connect when they launch the first bucket, so the call
+/// that completes it waits until it is complete on all ranks.
 /// @throws Error (invalid_argument) for an index out of range, or a second call for a parameter in one step.
 class Ready {
  public:
@@ -23389,7 +23390,7 @@ namespace DTRAIN_NAMESPACE::ddp {
 
 #if DTRAIN_WITH_CUDA
 
-/// Whether the driver loads the kernel for every element type of the parameters, which it now does.
+/// Loads the kernel for every element type of the parameters. @returns whether the driver has loaded all of them
 inline bool loads_scaling_kernels(std::span<const Parameter> parameters, stream::cuda::StreamRef stream) {
   bool loads = true;
   for (std::size_t i = 0; loads && i < parameters.size(); ++i) {
@@ -31841,8 +31842,8 @@ class RankTable {
   int world_size() const noexcept { return static_cast<int>(entries_.size()); }
   const RankEntry& at(int rank) const { return entries_.at(static_cast<std::size_t>(rank)); }
 
-  /// @returns monostate if the rank was admitted; Refused if only this process is wrong, as is every process after all
-  /// ranks have joined (another job's rank at this job's address); a Failure if world sizes or settings differ
+  /// @returns monostate if the rank was admitted; Refused if this process is no rank of the job, such as every process
+  /// that comes after all ranks have joined; a Failure, which ends the job, if world sizes or settings differ
   JoinResult admit(SessionId session, const Join& join) {
     const int rank = join.info.rank;
     if (join.world_size != world_size()) {
@@ -35187,8 +35188,9 @@ class StoreServer {
   }
 
   /// The connections whose oldest is closed to make room. A rank's connection has a Hello until the store answers its
-  /// Join, but any process can send a Hello. So connections with a Hello keep half of all places before the others, and
-  /// no more. Neither a flood of connections nor one of Hellos evicts a rank before half of all places were reused.
+  /// Join, but any process can send a Hello. So connections with a Hello keep up to half of all places, and those
+  /// without one give way first. Neither a flood of connections nor one of Hellos evicts a rank before half of all
+  /// places were reused.
   PendingConnections& pool_to_shrink() noexcept {
     return with_hello_.size() > max_pending_connections() / 2 || without_hello_.empty() ? with_hello_ : without_hello_;
   }
@@ -35873,8 +35875,8 @@ struct Arena {
   std::byte* buffer(int rank, const Operation& operation) const noexcept { return memory_of(rank) + operation.offset; }
 };
 
-/// An allocation has the number of the setup that made it: the same on every rank, also after a setup that failed on
-/// some ranks; 0: of none.
+/// An arena with the number of its set-up, which counts the channel's set-ups, failed ones too: the same on every rank.
+/// 0: there is no arena.
 struct NumberedArena {
   std::uint64_t number = 0;
   Arena arena{};
@@ -37286,8 +37288,8 @@ struct AllGather {
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
-/// Bytes moved for S bytes on n ranks: small n(n+3)S, in an arena 2nS, staged (5n-2)S, because a rank does not copy its
-/// own slice of its input.
+/// Bytes moved for S bytes on n ranks: n(n+3)S through slots (small buffers), 2nS in place in an arena, (5n-2)S where
+/// other memory is copied through the segment, because a rank does not copy its own slice of its input.
 struct AllReduce {
   const std::byte* input;
   std::byte* output;

@@ -33,7 +33,7 @@ struct Operation {
   std::uint64_t count = 0;       ///< elements of the whole buffer, or of one rank's block where it has blocks
   std::uint64_t allocation = 0;  ///< number of the allocation that holds the buffer; 0: none, or out of place
   std::uint64_t offset = 0;      ///< bytes from the beginning of the rank's memory in it
-  std::int32_t root = 0;         ///< of a broadcast; point to point, the receiving peer, or else the sending one
+  std::int32_t root = 0;         ///< of a broadcast; of send_recv the rank sent to, or received from if nothing is sent
   OperationKind kind = OperationKind::none;
   DType dtype = DType::f32;
   ReduceOp op = ReduceOp::sum;

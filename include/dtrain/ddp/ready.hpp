@@ -19,8 +19,8 @@ struct ReadyGradient {
 
 /// The only type of dtrain that a model's backward pass needs. It is not a template, so that models can be in .cpp
 /// files. Threads: any, concurrently for different parameters. Lifetime: the step that made it outlives it.
-/// Blocking: no; over NCCL, the call that completes the first bucket waits until that bucket is complete on all ranks,
-/// which connect then.
+/// Blocking: no, except over NCCL in the first step: the ranks connect when they launch the first bucket, so the call
+/// that completes it waits until it is complete on all ranks.
 /// @throws Error (invalid_argument) for an index out of range, or a second call for a parameter in one step.
 class Ready {
  public:

@@ -21,8 +21,8 @@ struct Arena {
   std::byte* buffer(int rank, const Operation& operation) const noexcept { return memory_of(rank) + operation.offset; }
 };
 
-/// An allocation has the number of the setup that made it: the same on every rank, also after a setup that failed on
-/// some ranks; 0: of none.
+/// An arena with the number of its set-up, which counts the channel's set-ups, failed ones too: the same on every rank.
+/// 0: there is no arena.
 struct NumberedArena {
   std::uint64_t number = 0;
   Arena arena{};

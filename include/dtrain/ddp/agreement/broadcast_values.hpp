@@ -11,8 +11,8 @@
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// Collective, blocking: returns when all values and buffers are rank 0's, in the model's own memory. The work that
-/// wrote them has run, or the stream is ordered after it.
+/// Collective, blocking: returns when all values and buffers are rank 0's, in the model's own memory.
+/// Precondition: the work that wrote them has run, or `stream` runs after it.
 /// @throws the job's first cause; Error (timeout).
 template <backend::Communicator Communicator>
 void broadcast_values(Communicator& communicator, typename Communicator::Stream stream,

@@ -17,7 +17,7 @@ namespace DTRAIN_NAMESPACE::ddp {
 
 #if DTRAIN_WITH_CUDA
 
-/// Whether the driver loads the kernel for every element type of the parameters, which it now does.
+/// Loads the kernel for every element type of the parameters. @returns whether the driver has loaded all of them
 inline bool loads_scaling_kernels(std::span<const Parameter> parameters, stream::cuda::StreamRef stream) {
   bool loads = true;
   for (std::size_t i = 0; loads && i < parameters.size(); ++i) {

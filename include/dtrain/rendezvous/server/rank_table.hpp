@@ -52,8 +52,8 @@ class RankTable {
   int world_size() const noexcept { return static_cast<int>(entries_.size()); }
   const RankEntry& at(int rank) const { return entries_.at(static_cast<std::size_t>(rank)); }
 
-  /// @returns monostate if the rank was admitted; Refused if only this process is wrong, as is every process after all
-  /// ranks have joined (another job's rank at this job's address); a Failure if world sizes or settings differ
+  /// @returns monostate if the rank was admitted; Refused if this process is no rank of the job, such as every process
+  /// that comes after all ranks have joined; a Failure, which ends the job, if world sizes or settings differ
   JoinResult admit(SessionId session, const Join& join) {
     const int rank = join.info.rank;
     if (join.world_size != world_size()) {

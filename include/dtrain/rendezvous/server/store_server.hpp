@@ -128,8 +128,9 @@ class StoreServer {
   }
 
   /// The connections whose oldest is closed to make room. A rank's connection has a Hello until the store answers its
-  /// Join, but any process can send a Hello. So connections with a Hello keep half of all places before the others, and
-  /// no more. Neither a flood of connections nor one of Hellos evicts a rank before half of all places were reused.
+  /// Join, but any process can send a Hello. So connections with a Hello keep up to half of all places, and those
+  /// without one give way first. Neither a flood of connections nor one of Hellos evicts a rank before half of all
+  /// places were reused.
   PendingConnections& pool_to_shrink() noexcept {
     return with_hello_.size() > max_pending_connections() / 2 || without_hello_.empty() ? with_hello_ : without_hello_;
   }

@@ -15,8 +15,8 @@
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
-/// Bytes moved for S bytes on n ranks: small n(n+3)S, in an arena 2nS, staged (5n-2)S, because a rank does not copy its
-/// own slice of its input.
+/// Bytes moved for S bytes on n ranks: n(n+3)S through slots (small buffers), 2nS in place in an arena, (5n-2)S where
+/// other memory is copied through the segment, because a rank does not copy its own slice of its input.
 struct AllReduce {
   const std::byte* input;
   std::byte* output;
