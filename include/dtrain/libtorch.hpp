@@ -77,7 +77,9 @@ class DistributedDataParallel {
                 bool retain_graph = false) {
     state_->ddp.backward(
         [&](Ready ready) { state_->model.backward(roots, gradients, retain_graph, allow_unused_, ready); });
-    if (!state_->ddp.reduces()) return;
+    if (!state_->ddp.reduces()) {
+      return;
+    }
     std::vector<std::int32_t> used(state_->model.parameters().size(), 1);
     if (allow_unused_) {
       used = state_->model.used();

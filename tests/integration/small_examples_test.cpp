@@ -119,6 +119,16 @@ TEST_CASE("one_block, whose gradients are one block of dtrain's memory, learns t
   }
 }
 
+TEST_CASE("a global batch that the ranks do not divide is said once, with the samples that count twice") {
+  const Result result = support::run(examples + "one_block", {"--nproc-per-node=5"});
+  INFO(result.error);
+  CHECK(result.exit_code == 0);
+  const std::string said = "a global batch of 48 samples on 5 ranks: each step has 2 samples twice";
+  const std::size_t at = result.error.find(said);
+  REQUIRE(at != std::string::npos);
+  CHECK(result.error.find(said, at + 1) == std::string::npos);
+}
+
 TEST_CASE("small_network learns the same on 1, 2 and 3 ranks, and goes on from its checkpoint") {
   const auto error_in = [](const Result& result) {
     INFO(result.output);

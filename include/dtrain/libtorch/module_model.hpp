@@ -84,8 +84,9 @@ class ModuleModel {
   ModuleModel(const ModuleModel&) = delete;
   ModuleModel& operator=(const ModuleModel&) = delete;
   ~ModuleModel() {
-    for (Entry& entry : entries_)
+    for (Entry& entry : entries_) {
       entry.accumulator->del_post_hook(entry.hook);
+    }
   }
 
   const std::vector<Parameter>& parameters() const noexcept { return parameters_; }
@@ -110,7 +111,9 @@ class ModuleModel {
     const bool was_bound = entry.gradient.defined() && present.defined() && present.is_same(entry.gradient);
     entry.gradient = torch::from_blob(
         view.data, entry.value.sizes(), entry.value.strides(), [arena = arena_](void*) {}, entry.options);
-    if (was_bound) present = entry.gradient;
+    if (was_bound) {
+      present = entry.gradient;
+    }
   }
 
   /// Tensors of gradients keep `memory` from now on.
@@ -121,25 +124,31 @@ class ModuleModel {
   void backward(const torch::autograd::variable_list& roots, const torch::autograd::variable_list& gradients,
                 bool retain_graph, bool allow_unused, Ready ready) {
     require_same_parameters();
-    for (Entry& entry : entries_)
+    for (Entry& entry : entries_) {
       entry.is_ready = false;
+    }
     ready_ = ready;
     const struct Disarm {
       std::optional<Ready>& armed;
       ~Disarm() { armed.reset(); }
     } disarm{ready_};
     torch::autograd::backward(roots, gradients, retain_graph);
-    if (!allow_unused) return;  // the end of the step names those that took no part
+    if (!allow_unused) {  // the end of the step names those that took no part
+      return;
+    }
     for (std::size_t i = 0; i < entries_.size(); ++i) {
-      if (!entries_[i].is_ready && entries_[i].value.grad().defined()) reduce_present(i);
+      if (!entries_[i].is_ready && entries_[i].value.grad().defined()) {
+        reduce_present(i);
+      }
     }
   }
 
   /// 1 for each parameter that has had a gradient in a pass since the last publish().
   std::vector<std::int32_t> used() const {
     std::vector<std::int32_t> used;
-    for (const Entry& entry : entries_)
+    for (const Entry& entry : entries_) {
       used.push_back(entry.used ? 1 : 0);
+    }
     return used;
   }
 
@@ -147,7 +156,9 @@ class ModuleModel {
   /// before.
   void publish(const std::vector<std::int32_t>& used) {
     for (std::size_t i = 0; i < entries_.size(); ++i) {
-      if (used[i] != 0) entries_[i].value.mutable_grad() = entries_[i].gradient;
+      if (used[i] != 0) {
+        entries_[i].value.mutable_grad() = entries_[i].gradient;
+      }
       entries_[i].used = false;
     }
   }
@@ -242,7 +253,9 @@ class ModuleModel {
         continue;
       }
       const auto is_it = [&](const ModuleTensor& named) { return named.tensor.is_same(present[i]); };
-      if (std::none_of(all_.begin(), all_.end(), is_it)) refuse_changed(present[i]);
+      if (std::none_of(all_.begin(), all_.end(), is_it)) {
+        refuse_changed(present[i]);
+      }
     }
     for (std::size_t i = 0; i < entries_.size(); ++i) {
       const torch::Tensor& value = entries_[i].value;
@@ -260,7 +273,9 @@ class ModuleModel {
   [[noreturn]] void refuse_changed(const torch::Tensor& parameter) const {
     std::string name = "?";
     for (const ModuleTensor& named : named_parameters()) {
-      if (named.tensor.is_same(parameter)) name = named.name;
+      if (named.tensor.is_same(parameter)) {
+        name = named.name;
+      }
     }
     throw Error(Errc::invalid_argument, "parameter '" + name +
                                             "' was added or replaced after its module was wrapped; make another "

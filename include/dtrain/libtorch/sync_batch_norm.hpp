@@ -21,8 +21,9 @@ namespace detail {
 /// Sums over all dimensions but that of the channels, in f64.
 inline torch::Tensor channel_sums(const torch::Tensor& tensor) {
   std::vector<std::int64_t> others{0};
-  for (std::int64_t i = 2; i < tensor.dim(); ++i)
+  for (std::int64_t i = 2; i < tensor.dim(); ++i) {
     others.push_back(i);
+  }
   return tensor.to(torch::kFloat64).sum(others);
 }
 
@@ -35,7 +36,9 @@ inline torch::Tensor per_channel(const torch::Tensor& values, std::int64_t dimen
 
 template <class Group>
 void sum_over_ranks(const Group& group, const torch::Tensor& values) {
-  if (group.world_size() == 1) return;
+  if (group.world_size() == 1) {
+    return;
+  }
   finish_device_work(values);
   group.all_reduce(view_of(values).flat(), ReduceOp::sum);
   finish_device_work(values);
@@ -118,8 +121,9 @@ class SyncBatchNormImpl : public torch::nn::Module {
                                               std::to_string(input.dim()) + " dimensions");
     }
     const bool uses_running = !is_training() && running_mean.defined();
-    if (uses_running)
+    if (uses_running) {
       return torch::batch_norm(input, weight, bias, running_mean, running_var, false, 0, options.eps(), false);
+    }
     torch::Tensor mean, variance;
     double count = 0;
     {
@@ -137,7 +141,9 @@ class SyncBatchNormImpl : public torch::nn::Module {
       }
       mean = sums.narrow(0, 0, channels) / count;
       variance = (sums.narrow(0, channels, channels) / count - mean * mean).clamp_min(0);
-      if (is_training() && running_mean.defined()) update_running(mean, variance, count);
+      if (is_training() && running_mean.defined()) {
+        update_running(mean, variance, count);
+      }
     }
     torch::Tensor output = detail::NormalizeOverRanks<ProcessGroup<P>>::apply(
         input, mean, (variance + options.eps()).rsqrt(), count, group_);
@@ -169,14 +175,20 @@ namespace detail {
 template <class P>
 std::shared_ptr<SyncBatchNormImpl<P>> synchronized(const torch::nn::Module& module, const ProcessGroup<P>& group) {
   const auto convert = [&](const auto* batch_norm) -> std::shared_ptr<SyncBatchNormImpl<P>> {
-    if (batch_norm == nullptr) return nullptr;
+    if (batch_norm == nullptr) {
+      return nullptr;
+    }
     const auto made = std::make_shared<SyncBatchNormImpl<P>>(batch_norm->options, group);
     made->adopt(*batch_norm);
     return made;
   };
   auto made = convert(dynamic_cast<const torch::nn::BatchNorm1dImpl*>(&module));
-  if (!made) made = convert(dynamic_cast<const torch::nn::BatchNorm2dImpl*>(&module));
-  if (!made) made = convert(dynamic_cast<const torch::nn::BatchNorm3dImpl*>(&module));
+  if (!made) {
+    made = convert(dynamic_cast<const torch::nn::BatchNorm2dImpl*>(&module));
+  }
+  if (!made) {
+    made = convert(dynamic_cast<const torch::nn::BatchNorm3dImpl*>(&module));
+  }
   return made;
 }
 

@@ -68,7 +68,9 @@ namespace detail {
 inline torch::Tensor distinct_elements(const torch::Tensor& tensor) {
   torch::Tensor distinct = tensor.detach();
   for (std::int64_t i = 0; i < distinct.dim(); ++i) {
-    if (distinct.stride(i) == 0 && distinct.size(i) > 1) distinct = distinct.narrow(i, 0, 1);
+    if (distinct.stride(i) == 0 && distinct.size(i) > 1) {
+      distinct = distinct.narrow(i, 0, 1);
+    }
   }
   return distinct;
 }
@@ -80,13 +82,17 @@ inline torch::Tensor bytes_of(const torch::Tensor& contiguous) {
 }
 
 inline void finish_device_work(const torch::Tensor& tensor) {
-  if (tensor.is_cuda()) torch::cuda::synchronize(tensor.get_device());
+  if (tensor.is_cuda()) {
+    torch::cuda::synchronize(tensor.get_device());
+  }
 }
 
 /// Gives every rank rank 0's elements, whatever their types. Collective, blocking.
 template <class Group>
 void broadcast_tensors(const Group& group, const std::vector<torch::Tensor>& tensors) {
-  if (tensors.empty() || group.world_size() == 1) return;
+  if (tensors.empty() || group.world_size() == 1) {
+    return;
+  }
   const torch::NoGradGuard no_grad;
   std::vector<torch::Tensor> copies;
   std::vector<torch::Tensor> bytes;
@@ -95,11 +101,15 @@ void broadcast_tensors(const Group& group, const std::vector<torch::Tensor>& ten
     bytes.push_back(bytes_of(copies.back()));
   }
   const torch::Tensor all = torch::cat(bytes);
-  if (all.numel() == 0) return;
+  if (all.numel() == 0) {
+    return;
+  }
   finish_device_work(all);
   group.broadcast(view_of(all).flat(), 0);
   finish_device_work(all);
-  if (group.rank() == 0) return;
+  if (group.rank() == 0) {
+    return;
+  }
   std::int64_t begin = 0;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     bytes[i].copy_(all.narrow(0, begin, bytes[i].numel()));
@@ -112,14 +122,18 @@ void broadcast_tensors(const Group& group, const std::vector<torch::Tensor>& ten
 /// Gives every rank the mean of all ranks' elements, of real floating-point types. Collective, blocking.
 template <class Group>
 void average_tensors(const Group& group, const std::vector<torch::Tensor>& tensors) {
-  if (tensors.empty() || group.world_size() == 1) return;
+  if (tensors.empty() || group.world_size() == 1) {
+    return;
+  }
   const torch::NoGradGuard no_grad;
   std::vector<torch::Tensor> parts;
   for (const torch::Tensor& tensor : tensors) {
     parts.push_back(tensor.reshape({-1}).to(torch::kFloat64));
   }
   const torch::Tensor all = torch::cat(parts);
-  if (all.numel() == 0) return;
+  if (all.numel() == 0) {
+    return;
+  }
   finish_device_work(all);
   group.all_reduce(view_of(all).flat(), ReduceOp::average);
   finish_device_work(all);
@@ -136,7 +150,9 @@ void average_tensors(const Group& group, const std::vector<torch::Tensor>& tenso
 /// Collective, blocking: after it the tensors hold what `policy` says.
 template <class Group>
 void synchronize_buffers(const Group& group, const std::vector<ModuleTensor>& buffers, BufferPolicy policy) {
-  if (policy == BufferPolicy::none) return;
+  if (policy == BufferPolicy::none) {
+    return;
+  }
   std::vector<torch::Tensor> averaged;
   std::vector<torch::Tensor> copied;
   for (const ModuleTensor& buffer : buffers) {
@@ -153,8 +169,9 @@ void require_same_tensors(const Group& group, const std::vector<ModuleTensor>& t
   std::string description;
   for (const ModuleTensor& named : tensors) {
     description += named.name + c10::toString(named.tensor.scalar_type());
-    for (const std::int64_t extent : named.tensor.sizes())
+    for (const std::int64_t extent : named.tensor.sizes()) {
       description += ' ' + std::to_string(extent);
+    }
     description += '\n';
   }
   const auto hash = static_cast<std::int64_t>(std::hash<std::string>{}(description));

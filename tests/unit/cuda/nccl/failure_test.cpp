@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "support/emulated_devices.hpp"
 #include "support/expect_error.hpp"
 #include "support/gate.hpp"
 #include "support/nccl_rank.hpp"
@@ -31,6 +32,7 @@ using dtrain::ReduceOp;
 using emulation::Fault;
 using support::contains;
 using support::DeviceBuffer;
+using support::EmulatedDevices;
 using support::error_of;
 using support::FakeJob;
 using support::holds_soon;
@@ -43,18 +45,6 @@ using namespace std::chrono_literals;
 
 /// What ends at once does so long before the timeouts of 10 s; a machine may stand still for seconds.
 constexpr auto slack = DTRAIN_THREAD_SANITIZER ? 20s : 8s;
-
-/// Faults end with the test, which also shows that nobody called NCCL on one communicator from two threads.
-struct Faults {
-  explicit Faults(int devices) {
-    emulation::reset();
-    emulation::set_device_count(devices);
-  }
-  ~Faults() {
-    CHECK(emulation::concurrent_calls() == 0);
-    emulation::reset();
-  }
-};
 
 /// Reduces until that fails. @param delay what each operation waits for in the stream, the host elsewhere
 /// @returns why
@@ -83,7 +73,7 @@ std::string reduce_until_failure(NcclRank& self, std::size_t count = 8, std::chr
 }  // namespace
 
 TEST_CASE("an initialisation that never completes ends by its deadline, and says what to check") {
-  const Faults faults(2);
+  const EmulatedDevices faults(2);
   emulation::init_never_completes(true);
   const auto job = std::make_shared<FakeJob>(2);
   std::atomic<int> timed_out{0};
@@ -101,7 +91,7 @@ TEST_CASE("an initialisation that never completes ends by its deadline, and says
 }
 
 TEST_CASE("an initialisation ends at once when the job fails, with the job's cause") {
-  const Faults faults(2);
+  const EmulatedDevices faults(2);
   const auto job = std::make_shared<FakeJob>(2);
   std::thread control([&] {
     std::this_thread::sleep_for(200ms);
@@ -114,7 +104,7 @@ TEST_CASE("an initialisation ends at once when the job fails, with the job's cau
 }
 
 TEST_CASE("an initialisation that NCCL refuses is its error, with call, code, device and rank") {
-  const Faults faults(1);
+  const EmulatedDevices faults(1);
   emulation::fail("ncclCommInitRankConfig", 1, ncclInvalidUsage);
   const auto job = std::make_shared<FakeJob>(1);
   const auto error = error_of([&] { NcclRank(job, 0, 1); });
@@ -131,7 +121,7 @@ TEST_CASE("an initialisation that NCCL refuses is its error, with call, code, de
 }
 
 TEST_CASE("a rank whose initialisation fails tells the others before it ends its communicator") {
-  const Faults faults(2);
+  const EmulatedDevices faults(2);
   emulation::init_fails(true, 1);
   const auto job = std::make_shared<FakeJob>(2);
   run_thread_ranks(2, [&](RankThread& thread) {
@@ -155,7 +145,7 @@ TEST_CASE("a rank whose initialisation fails tells the others before it ends its
 
 TEST_CASE("an error that NCCL finds while an operation runs ends all ranks long before their timeout, and names it") {
   for (const int ranks : {2, 4}) {
-    const Faults faults(ranks);
+    const EmulatedDevices faults(ranks);
     std::atomic<int> named{0};
     run_ranks<NcclRank>(ranks, [&](NcclRank& self, RankThread& thread) {
       self.communicator.barrier(self.stream.ref());
@@ -175,7 +165,7 @@ TEST_CASE("an error that NCCL finds while an operation runs ends all ranks long 
 }
 
 TEST_CASE("an operation that never ends is aborted after the timeout, and the streams drain") {
-  const Faults faults(2);
+  const EmulatedDevices faults(2);
   run_ranks<NcclRank>({2, "group", 1s}, [&](NcclRank& self, RankThread& thread) {
     if (thread.rank() == 0) {
       emulation::fault_in_operation(Fault::hang, 3, 1);
@@ -191,7 +181,7 @@ TEST_CASE("an operation that never ends is aborted after the timeout, and the st
 }
 
 TEST_CASE("ranks that call different collectives learn what each called") {
-  const Faults faults(3);
+  const EmulatedDevices faults(3);
   run_ranks<NcclRank>({3, "group", 1s}, [&](NcclRank& self, RankThread& thread) {
     const std::string why = reduce_until_failure(self, thread.rank() == 1 ? 9 : 8);
     CAPTURE(why);
@@ -203,7 +193,7 @@ TEST_CASE("ranks that call different collectives learn what each called") {
 
 TEST_CASE("a stream that is full behind an operation that never runs holds nobody up beyond the timeout") {
   for (const bool begins_late : {false, true}) {  // then nobody has seen the operation begin when CUDA stops answering
-    const Faults faults(2);
+    const EmulatedDevices faults(2);
     const auto job = std::make_shared<FakeJob>(2);
     run_thread_ranks(2, [&](RankThread& thread) {
       NcclRank self(job, thread.rank(), 2, "group", 1s);
@@ -236,7 +226,7 @@ TEST_CASE("a stream that is full behind an operation that never runs holds nobod
 
 TEST_CASE("a rank that does not come, or that has left, is named") {
   for (const bool leaves : {false, true}) {
-    const Faults faults(2);
+    const EmulatedDevices faults(2);
     const auto job = std::make_shared<FakeJob>(2);
     run_thread_ranks(2, [&](RankThread& thread) {
       std::optional<NcclRank> self(std::in_place, job, thread.rank(), 2, "group", 1s);
@@ -256,7 +246,7 @@ TEST_CASE("a rank that does not come, or that has left, is named") {
 }
 
 TEST_CASE("an operation that ends after all, late, leaves nothing in the store") {
-  const Faults faults(2);
+  const EmulatedDevices faults(2);
   const auto job = std::make_shared<FakeJob>(2);
   const std::string key = "group/timeout/0";
   std::atomic<bool> erased{false};
@@ -282,7 +272,7 @@ TEST_CASE("an operation that ends after all, late, leaves nothing in the store")
 }
 
 TEST_CASE("what a rank is late in stays in the store while nobody can look whether it still is") {
-  const Faults faults(2);
+  const EmulatedDevices faults(2);
   const auto job = std::make_shared<FakeJob>(2);
   run_thread_ranks(2, [&](RankThread& thread) {
     namespace nccl = dtrain::backend::nccl;
@@ -328,7 +318,7 @@ TEST_CASE("what a rank is late in stays in the store while nobody can look wheth
 }
 
 TEST_CASE("a rank whose last operation is late while it leaves has left, once that ended") {
-  const Faults faults(2);
+  const EmulatedDevices faults(2);
   const auto job = std::make_shared<FakeJob>(2);
   const std::string key = "group/timeout/0";
   run_thread_ranks(2, [&](RankThread& thread) {
@@ -361,7 +351,7 @@ TEST_CASE("a rank whose last operation is late while it leaves has left, once th
 }
 
 TEST_CASE("the job's failure ends running work at once, and later work is refused with its cause") {
-  const Faults faults(3);
+  const EmulatedDevices faults(3);
   const auto job = std::make_shared<FakeJob>(3);
   std::atomic<int> ready{0};
   Deadline::Clock::time_point failed;
@@ -388,7 +378,7 @@ TEST_CASE("the job's failure ends running work at once, and later work is refuse
 }
 
 TEST_CASE("an abort that races with operations ends them, whenever it comes") {
-  const Faults faults(2);
+  const EmulatedDevices faults(2);
   for (int round = 0; round < 30; ++round) {
     const auto job = std::make_shared<FakeJob>(2);
     emulation::set_polls_in_progress(round % 5 * 20);
@@ -409,7 +399,7 @@ TEST_CASE("an abort that races with operations ends them, whenever it comes") {
 }
 
 TEST_CASE("a call that NCCL refuses fails the channel, with call, code, device and rank") {
-  const Faults faults(1);
+  const EmulatedDevices faults(1);
   const auto job = std::make_shared<FakeJob>(1);
   NcclRank self(job, 0, 1);
   const DeviceBuffer memory = on_device(std::vector<float>(8, 1));
@@ -436,7 +426,7 @@ TEST_CASE("memory that one rank cannot have ends all ranks at once, with that ca
                                  Refusal{"ncclCommRegister", ncclSystemError, "registering 64 bytes with NCCL"},
                                  Refusal{"cudaMemsetAsync", cudaErrorUnknown, "cudaMemsetAsync"}}) {
     CAPTURE(refusal.call);
-    const Faults faults(2);
+    const EmulatedDevices faults(2);
     const std::size_t before = emulation::allocated_device_bytes();
     std::barrier both(2);
     run_ranks<NcclRank>(2, [&](NcclRank& self, RankThread& thread) {
@@ -467,7 +457,7 @@ TEST_CASE("memory that one rank cannot have ends all ranks at once, with that ca
 }
 
 TEST_CASE("a split that never completes ends by its deadline") {
-  const Faults faults(2);
+  const EmulatedDevices faults(2);
   std::atomic<int> open{0};
   run_ranks<NcclRank>(2, [&](NcclRank& self, RankThread&) {
     if (++open == 2) {
@@ -485,7 +475,7 @@ TEST_CASE("a split that never completes ends by its deadline") {
 }
 
 TEST_CASE("a communicator that is destroyed lets the work that is in flight end") {
-  const Faults faults(2);
+  const EmulatedDevices faults(2);
   const auto job = std::make_shared<FakeJob>(2);
   run_thread_ranks(2, [&](RankThread& thread) {
     const dtrain::stream::cuda::CommunicationStream stream;

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "support/emulated_devices.hpp"
 #include "support/expect_error.hpp"
 #include "support/gate.hpp"
 #include "support/nccl_rank.hpp"
@@ -26,6 +27,7 @@ using dtrain::backend::nccl::AbandonedThreads;
 using support::channel_context;
 using support::contains;
 using support::DeviceBuffer;
+using support::EmulatedDevices;
 using support::error_of;
 using support::FakeJob;
 using support::holds_soon;
@@ -34,17 +36,6 @@ using support::on_device;
 using support::RankThread;
 using support::run_thread_ranks;
 using namespace std::chrono_literals;
-
-struct Emulation {
-  explicit Emulation(int devices) {
-    emulation::reset();
-    emulation::set_device_count(devices);
-  }
-  ~Emulation() {
-    CHECK(emulation::concurrent_calls() == 0);
-    emulation::reset();
-  }
-};
 
 /// Of the channel "group": the same ranks' channel "ddp", as a wrapper opens it.
 NcclRank::Communicator duplicate(NcclRank& of, const std::shared_ptr<FakeJob>& job,
@@ -66,7 +57,7 @@ bool sums_up(NcclRank& self) {
 }  // namespace
 
 TEST_CASE("channels of the same ranks initialise NCCL once, also with work enqueued on the first") {
-  const Emulation emulated(3);
+  const EmulatedDevices emulated(3);
   const auto job = std::make_shared<FakeJob>(3);
   run_thread_ranks(3, [&](RankThread& thread) {
     NcclRank group(job, thread.rank(), 3);
@@ -89,7 +80,7 @@ TEST_CASE("channels of the same ranks initialise NCCL once, also with work enque
 }
 
 TEST_CASE("a channel and one that was opened from it close in either order, and the other one serves on") {
-  const Emulation emulated(2);
+  const EmulatedDevices emulated(2);
   for (const bool group_first : {false, true}) {
     CAPTURE(group_first);
     const auto job = std::make_shared<FakeJob>(2);
@@ -110,7 +101,7 @@ TEST_CASE("a channel and one that was opened from it close in either order, and 
 }
 
 TEST_CASE("a failure of a channel that was opened from another is named, and ends that one too") {
-  const Emulation emulated(2);
+  const EmulatedDevices emulated(2);
   const auto job = std::make_shared<FakeJob>(2);
   std::atomic<int> open{0};
   run_thread_ranks(2, [&](RankThread& thread) {
@@ -134,7 +125,7 @@ TEST_CASE("a failure of a channel that was opened from another is named, and end
 }
 
 TEST_CASE("a channel is not opened from one whose work does not run, and the sentence names both") {
-  const Emulation emulated(2);
+  const EmulatedDevices emulated(2);
   const auto job = std::make_shared<FakeJob>(2);
   run_thread_ranks(2, [&](RankThread& thread) {
     NcclRank group(job, thread.rank(), 2);
@@ -154,7 +145,7 @@ TEST_CASE("a channel is not opened from one whose work does not run, and the sen
 }
 
 TEST_CASE("a split that NCCL refuses names the channel that was to be opened") {
-  const Emulation emulated(1);
+  const EmulatedDevices emulated(1);
   const auto job = std::make_shared<FakeJob>(1);
   NcclRank group(job, 0, 1);
   emulation::fail("ncclCommSplit", 1, ncclSystemError);
@@ -168,7 +159,7 @@ TEST_CASE("a split that NCCL refuses names the channel that was to be opened") {
 }
 
 TEST_CASE("a channel that adds 16-bit floats up in f32 is not opened from another over NCCL either") {
-  const Emulation emulated(1);
+  const EmulatedDevices emulated(1);
   const auto job = std::make_shared<FakeJob>(1);
   NcclRank group(job, 0, 1);
   const auto context = channel_context(job, 0, 1, "ddp", 10s, {}, dtrain::Accumulate::f32);

@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "support/emulated_devices.hpp"
 #include "support/expect_error.hpp"
 #include "support/gate.hpp"
 #include "support/nccl_rank.hpp"
@@ -64,16 +65,8 @@ struct WatchedChannel {
 };
 
 /// NCCL launches in threads of its own.
-struct InThreads {
-  explicit InThreads(int devices) {
-    emulation::reset();
-    emulation::set_device_count(devices);
-    emulation::set_launches_in_threads(true);
-  }
-  ~InThreads() {
-    CHECK(emulation::concurrent_calls() == 0);
-    emulation::reset();
-  }
+struct InThreads : support::EmulatedDevices {
+  explicit InThreads(int devices) : EmulatedDevices(devices) { emulation::set_launches_in_threads(true); }
 };
 
 }  // namespace
