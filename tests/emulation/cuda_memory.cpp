@@ -31,6 +31,27 @@ cudaError_t cudaFree(void* pointer) {
   });
 }
 
+cudaError_t cudaMallocAsync(void** pointer, size_t bytes, cudaStream_t stream) {
+  return call("cudaMallocAsync", [&] {
+    const Stream* const where = stream_of(stream);
+    if (pointer == nullptr || where == nullptr || bytes == 0) return cudaErrorInvalidValue;
+    if (where->capture() != nullptr) return cudaErrorNotSupported;  // here; the real one captures it
+    *pointer = allocate_device_memory(bytes, where->device());
+    return *pointer == nullptr ? cudaErrorMemoryAllocation : cudaSuccess;
+  });
+}
+
+cudaError_t cudaFreeAsync(void* pointer, cudaStream_t stream) {
+  return call("cudaFreeAsync", [&] {
+    Stream* const where = stream_of(stream);
+    if (where == nullptr || !is_device_address(pointer) || shadow_of(pointer, 0) == nullptr)
+      return cudaErrorInvalidValue;
+    if (where->capture() != nullptr) return cudaErrorNotSupported;
+    where->enqueue([pointer] { free_device_memory(pointer); });
+    return cudaSuccess;
+  });
+}
+
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
   return call("cudaMemGetInfo", [&] {
     *free = free_device_memory_bytes(current_device());

@@ -88,12 +88,11 @@ void move_contents(const GradientTable& gradients, const BucketPlan& plan, std::
   }
 }
 
-/// Blocking: move_contents through memory of the device, 16 MiB at most, so that the copies are as fast as the device.
-/// @returns false if the contents have not moved, because they are in host memory or the device has no memory left
-template <class Copier, class Wait>
+/// Enqueues move_contents through memory of the device, 16 MiB at most, so that the copies are as fast as the device.
+/// @returns false if nothing was enqueued, because the contents are in host memory or the device has no memory left
+template <class Copier>
 bool move_contents_on_device([[maybe_unused]] const GradientTable& gradients, [[maybe_unused]] const BucketPlan& plan,
-                             [[maybe_unused]] std::byte* arena, [[maybe_unused]] Copier& copier,
-                             [[maybe_unused]] Wait& wait) {
+                             [[maybe_unused]] std::byte* arena, [[maybe_unused]] const Copier& copier) {
   if constexpr (Copier::copies_on_stream) {
     const auto scratch = copier.try_allocate(std::min(plan.arena_bytes, RelocationBuffer::useful_bytes));
     if (scratch.data() == nullptr) {
@@ -102,7 +101,6 @@ bool move_contents_on_device([[maybe_unused]] const GradientTable& gradients, [[
     move_contents(
         gradients, plan, arena, copier, {scratch.data(), scratch.bytes()},
         [&](std::byte* to, const std::byte* from, std::size_t bytes) { copier.enqueue_copy(to, from, bytes); });
-    copier.synchronize(wait);  // before the buffer is freed
     return true;
   } else {
     return false;
@@ -120,7 +118,7 @@ void move_gradients(GradientTable& gradients, const BucketPlan& plan, std::byte*
                     const std::function<void(std::size_t, const TensorView&)>& bind, int sharers) {
   if (!has_bound_contents(gradients)) {
     copier.clear(arena, plan.arena_bytes);
-  } else if (!move_contents_on_device(gradients, plan, arena, copier, wait)) {
+  } else if (!move_contents_on_device(gradients, plan, arena, copier)) {
     const RelocationBuffer scratch(plan.arena_bytes, sharers);
     move_contents(gradients, plan, arena, copier, {scratch.memory.get(), scratch.bytes},
                   [&](std::byte* to, const std::byte* from, std::size_t bytes) { copier.copy(to, from, bytes, wait); });

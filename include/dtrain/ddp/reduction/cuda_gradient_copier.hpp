@@ -211,14 +211,8 @@ class CudaGradientCopier {
     }
   }
 
-  /// Memory of the device; null if there is none left. Blocking: may wait for the whole device.
-  stream::cuda::DeviceBuffer try_allocate(std::size_t bytes) const {
-    try {
-      return {bytes, stream_.device().index};
-    } catch (const Error&) {
-      return {};
-    }
-  }
+  /// Memory for enqueue_copy(), freed after the copies enqueued before its destruction; null if there is none left.
+  stream::cuda::StreamOrderedBuffer try_allocate(std::size_t bytes) const { return {bytes, stream_}; }
 
   /// Blocking: until all enqueued work of the stream has run. Between steps.
   template <class Wait>

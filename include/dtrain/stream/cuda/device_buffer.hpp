@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// DeviceBuffer: memory of a CUDA device.
+/// DeviceBuffer, StreamOrderedBuffer: memory of a CUDA device.
 
 #include "dtrain/core/config.hpp"
 
@@ -12,6 +12,7 @@
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/stream/cuda/check.hpp"
 #include "dtrain/stream/cuda/device_guard.hpp"
+#include "dtrain/stream/cuda/stream_ref.hpp"
 
 namespace DTRAIN_NAMESPACE::stream::cuda {
 
@@ -56,6 +57,35 @@ class DeviceBuffer {
   std::byte* data_ = nullptr;
   std::size_t bytes_ = 0;
   int device_ = 0;
+};
+
+/// Owns memory of a stream's device for work on that stream. Blocks neither when made nor when destroyed: the memory is
+/// freed when the stream reaches that point, while cudaFree waits for the whole device, and so for reductions that wait
+/// for other ranks. Lifetime: the stream outlives it.
+class StreamOrderedBuffer {
+ public:
+  /// data() is null if the device has no memory left, or has no memory pools.
+  StreamOrderedBuffer(std::size_t bytes, StreamRef stream) noexcept : bytes_(bytes), stream_(stream) {
+    const DeviceGuard guard(stream.device().index);
+    if (!quiet(cudaMallocAsync(&data_, bytes, stream.native()))) {
+      data_ = nullptr;
+    }
+  }
+  StreamOrderedBuffer(const StreamOrderedBuffer&) = delete;
+  StreamOrderedBuffer& operator=(const StreamOrderedBuffer&) = delete;
+  ~StreamOrderedBuffer() {
+    if (data_ != nullptr) {
+      static_cast<void>(quiet(cudaFreeAsync(data_, stream_.native())));
+    }
+  }
+
+  std::byte* data() const noexcept { return static_cast<std::byte*>(data_); }
+  std::size_t bytes() const noexcept { return data_ != nullptr ? bytes_ : 0; }
+
+ private:
+  void* data_ = nullptr;
+  std::size_t bytes_;
+  StreamRef stream_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::stream::cuda

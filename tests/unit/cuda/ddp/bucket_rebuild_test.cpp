@@ -13,7 +13,9 @@
 #include <random>
 #include <vector>
 
+#include "dtrain/stream/cuda/stream.hpp"
 #include "support/cuda_training_rank.hpp"
+#include "support/gate.hpp"
 
 namespace {
 
@@ -90,15 +92,22 @@ struct Rebuild {
       }
     }
     const dtrain::ddp::BucketPlan before = rank.reducer->plan();
+    const dtrain::stream::cuda::Stream other;  // whose work does not end before the rebuild: cudaFree would wait for it
+    support::Gate gate;
+    emulation::launch(other.ref().native(), [&gate] { gate.pass(); });
     Step first = rank.reducer->begin();
     backward(rank, first, 1);
     emulation::reset();
     if (is_device_full) {
-      emulation::fail("cudaMalloc", 1, cudaErrorMemoryAllocation);
+      emulation::fail("cudaMallocAsync", 1, cudaErrorMemoryAllocation);
     }
     first.finish();
     const std::size_t bytes = emulation::bytes_to_host();
     CHECK(cudaGetLastError() == cudaSuccess);
+    CHECK(cudaStreamQuery(other.ref().native()) == cudaErrorNotReady);
+    gate.open();
+    check(cudaStreamSynchronize(other.ref().native()), "cudaStreamSynchronize");
+    static_cast<void>(cudaGetLastError());  // the query's
     emulation::reset();
     const dtrain::ddp::BucketPlan& after = rank.reducer->plan();
     arena_bytes = after.arena_bytes;
