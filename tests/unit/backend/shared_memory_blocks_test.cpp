@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 
 #include <cstring>
+#include <iterator>
 #include <memory>
 #include <vector>
 
@@ -78,20 +79,30 @@ bool holds(const std::byte* memory, const std::vector<float>& expected) {
   return expected.empty() || std::memcmp(memory, expected.data(), expected.size() * sizeof(float)) == 0;
 }
 
-template <class Body>
-void for_all(Body body) {
+constexpr std::size_t counts_below_longest[] = {0, 1, 67, 3000};
+
+/// @param prepare `prepare(ranks, count)`: what all ranks compare with, made once
+/// @param body `body(self, buffers, prepared, count)`: whether one rank's result is right
+template <class Prepare, class Body>
+void for_all(Prepare prepare, Body body) {
   for (const int ranks : rank_counts) {
-    const std::size_t longest = ranks > 3 ? 30'001 : 150'001;
+    std::vector<std::size_t> counts(std::begin(counts_below_longest), std::end(counts_below_longest));
+    counts.push_back(ranks > 3 ? 30'001 : 150'001);
+    std::vector<decltype(prepare(ranks, counts[0]))> prepared;
+    for (const std::size_t count : counts) {
+      prepared.push_back(prepare(ranks, count));
+    }
     run_ranks<SharedMemoryRank>(ranks, [&](SharedMemoryRank& self, RankThread& thread) {
-      const std::size_t whole = static_cast<std::size_t>(ranks) * longest * sizeof(float);
+      const std::size_t whole = static_cast<std::size_t>(ranks) * counts.back() * sizeof(float);
       const auto allocation =
-          self.communicator.allocate_blocking(whole + longest * sizeof(float) + 256, Deadline::after(10s));
-      for (const std::size_t count : {std::size_t{0}, std::size_t{1}, std::size_t{67}, std::size_t{3000}, longest}) {
+          self.communicator.allocate_blocking(whole + counts.back() * sizeof(float) + 256, Deadline::after(10s));
+      for (std::size_t at = 0; at < counts.size(); ++at) {
+        const std::size_t count = counts[at];
         Memory memory(allocation.data(), static_cast<std::size_t>(ranks) * count * sizeof(float), count * sizeof(float),
                       thread.rank());
         for (const Place place : places) {
           thread.doing("a collective with blocks");
-          const bool right = body(self, memory.at(place), ranks, count);
+          const bool right = body(self, memory.at(place), prepared[at], count);
           CHECK_MESSAGE(right, "rank " << thread.rank() << " of " << ranks << ", " << count << " a rank, place "
                                        << static_cast<int>(place));
           if (!right) {
@@ -103,30 +114,45 @@ void for_all(Body body) {
   }
 }
 
+/// Every rank's input, and what each operation makes of them.
+struct Reductions {
+  static constexpr ReduceOp ops[] = {ReduceOp::average, ReduceOp::max};
+  std::vector<std::vector<float>> inputs;
+  std::vector<std::vector<float>> expected;
+};
+
 TEST_CASE("a reduce-scatter gives every rank its block of the all-reduce, bit by bit, in any memory") {
-  for_all([](SharedMemoryRank& self, Buffers at, int ranks, std::size_t count) {
+  const auto prepare = [](int ranks, std::size_t count) {
+    Reductions made{support::awkward_inputs<float>(ranks, static_cast<std::size_t>(ranks) * count, count + 3), {}};
+    for (const ReduceOp op : Reductions::ops) {
+      made.expected.push_back(support::reference_reduction(op, made.inputs));
+    }
+    return made;
+  };
+  for_all(prepare, [](SharedMemoryRank& self, Buffers at, const Reductions& reductions, std::size_t count) {
     const int rank = self.communicator.rank();
     bool right = true;
-    for (const ReduceOp op : {ReduceOp::average, ReduceOp::max}) {
-      const auto inputs = support::awkward_inputs<float>(ranks, static_cast<std::size_t>(ranks) * count, count + 3);
-      const auto expected = support::reference_reduction(op, inputs);
-      store(at.whole, inputs[static_cast<std::size_t>(rank)]);
-      self.communicator.reduce_scatter(ConstBufferView{at.whole, static_cast<std::size_t>(ranks) * count, DType::f32},
-                                       BufferView{at.block, count, DType::f32, {}}, op, self.stream.ref());
-      right = right && self.wait() && holds(at.block, block_of(expected, rank, count));
+    for (std::size_t i = 0; i < reductions.expected.size(); ++i) {
+      const std::vector<float>& input = reductions.inputs[static_cast<std::size_t>(rank)];
+      store(at.whole, input);
+      self.communicator.reduce_scatter(ConstBufferView{at.whole, input.size(), DType::f32},
+                                       BufferView{at.block, count, DType::f32, {}}, Reductions::ops[i],
+                                       self.stream.ref());
+      right = right && self.wait() && holds(at.block, block_of(reductions.expected[i], rank, count));
     }
     return right;
   });
 }
 
 TEST_CASE("an all-gather gives every rank every rank's block, in any memory") {
-  for_all([](SharedMemoryRank& self, Buffers at, int ranks, std::size_t count) {
+  const auto prepare = [](int ranks, std::size_t count) {
+    return support::awkward_values<float>(static_cast<std::size_t>(ranks) * count, count + 5);
+  };
+  for_all(prepare, [](SharedMemoryRank& self, Buffers at, const std::vector<float>& blocks, std::size_t count) {
     const int rank = self.communicator.rank();
-    const auto blocks = support::awkward_values<float>(static_cast<std::size_t>(ranks) * count, count + 5);
     store(at.block, block_of(blocks, rank, count));
     self.communicator.all_gather(ConstBufferView{at.block, count, DType::f32},
-                                 BufferView{at.whole, static_cast<std::size_t>(ranks) * count, DType::f32, {}},
-                                 self.stream.ref());
+                                 BufferView{at.whole, blocks.size(), DType::f32, {}}, self.stream.ref());
     return self.wait() && holds(at.whole, blocks);
   });
 }
