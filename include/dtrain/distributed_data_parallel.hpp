@@ -261,8 +261,8 @@ class DistributedDataParallel {
   void start_progress(stream::host::Progress wanted) {
     if constexpr (requires { driver_->stream.start_helper(); }) {
       using stream::host::Progress;
-      const int cores = stream::host::cores_by_affinity();
-      if (stream::host::decide(wanted, cores, group_.local_world_size()) == Progress::thread) {
+      if (stream::host::decide(wanted, stream::host::cores_of_all_ranks(), stream::host::cores_by_affinity(),
+                               group_.local_world_size()) == Progress::thread) {
         driver_->stream.start_helper();
       } else {
         driver_->why_nothing_is_hidden = wanted == Progress::automatic

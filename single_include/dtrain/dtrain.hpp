@@ -4042,65 +4042,6 @@ class DeviceGuard {
 
 #endif  // DTRAIN_WITH_CUDA
 
-// ---- dtrain/stream/cuda/device_buffer.hpp
-
-/// @file
-/// DeviceBuffer: memory of a CUDA device.
-
-#if DTRAIN_WITH_CUDA
-
-#include <cstddef>
-#include <utility>
-
-namespace DTRAIN_NAMESPACE::stream::cuda {
-
-/// Owns memory of one device, aligned to 256 bytes; the host cannot read it. Lifetime: outlives all work on it.
-/// Blocking: allocating and freeing may wait for the whole device.
-class DeviceBuffer {
- public:
-  DeviceBuffer() noexcept = default;
-
-  /// Of the thread's current device. @throws Error (cuda: cudaErrorMemoryAllocation among them)
-  explicit DeviceBuffer(std::size_t bytes) : DeviceBuffer(bytes, current_device()) {}
-
-  DeviceBuffer(std::size_t bytes, int device) : bytes_(bytes), device_(device) {
-    const DeviceGuard guard(device);
-    void* memory = nullptr;
-    const cudaError_t code = bytes == 0 ? cudaSuccess : cudaMalloc(&memory, bytes);
-    if (code != cudaSuccess) {
-      throw cuda_error(code, format_text("cudaMalloc of {} bytes", {bytes}));
-    }
-    data_ = static_cast<std::byte*>(memory);
-  }
-
-  DeviceBuffer(DeviceBuffer&& other) noexcept
-      : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)), device_(other.device_) {}
-  DeviceBuffer& operator=(DeviceBuffer&& other) noexcept {
-    std::swap(data_, other.data_);
-    std::swap(bytes_, other.bytes_);
-    std::swap(device_, other.device_);
-    return *this;
-  }
-  ~DeviceBuffer() {
-    if (data_ != nullptr) {
-      static_cast<void>(quiet(cudaFree(data_)));
-    }
-  }
-
-  std::byte* data() const noexcept { return data_; }
-  std::size_t bytes() const noexcept { return bytes_; }
-  int device() const noexcept { return device_; }
-
- private:
-  std::byte* data_ = nullptr;
-  std::size_t bytes_ = 0;
-  int device_ = 0;
-};
-
-}  // namespace DTRAIN_NAMESPACE::stream::cuda
-
-#endif  // DTRAIN_WITH_CUDA
-
 // ---- dtrain/stream/cuda/host_registration.hpp
 
 /// @file
@@ -4490,16 +4431,22 @@ constexpr const char* name(Progress progress) noexcept {
   return "unknown progress";
 }
 
-/// Resolves `automatic` for this many ranks on the host, and cores that a rank may use: `thread` or `caller`.
-constexpr Progress decide(Progress wanted, int cores, int local_world_size) noexcept {
+/// Resolves `automatic` to `thread` or `caller` for this many ranks on the host.
+/// @param cores those that all ranks may use together
+/// @param own_cores those that this rank may use
+constexpr Progress decide(Progress wanted, int cores, int own_cores, int local_world_size) noexcept {
   if (wanted != Progress::automatic) {
     return wanted;
   }
-  return cores > local_world_size ? Progress::thread : Progress::caller;
+  return cores > local_world_size && own_cores > 1 ? Progress::thread : Progress::caller;
 }
 
 /// Number of cores that the calling thread may use; if the system cannot answer, the number of cores online.
 int cores_by_affinity() noexcept;
+
+/// Number of cores that the ranks of this host may use together. A launcher that binds each rank to some of them says
+/// so in DTRAIN_NODE_CORES; else cores_by_affinity().
+int cores_of_all_ranks() noexcept;
 
 }  // namespace DTRAIN_NAMESPACE::stream::host
 
@@ -5070,6 +5017,94 @@ class CopyBatch {
   std::vector<const void*> from_;
   std::vector<std::size_t> bytes_;
   bool has_batches_ = true;  ///< until the driver refuses one
+};
+
+}  // namespace DTRAIN_NAMESPACE::stream::cuda
+
+#endif  // DTRAIN_WITH_CUDA
+
+// ---- dtrain/stream/cuda/device_buffer.hpp
+
+/// @file
+/// DeviceBuffer, StreamOrderedBuffer: memory of a CUDA device.
+
+#if DTRAIN_WITH_CUDA
+
+#include <cstddef>
+#include <utility>
+
+namespace DTRAIN_NAMESPACE::stream::cuda {
+
+/// Owns memory of one device, aligned to 256 bytes; the host cannot read it. Lifetime: outlives all work on it.
+/// Blocking: allocating and freeing may wait for the whole device.
+class DeviceBuffer {
+ public:
+  DeviceBuffer() noexcept = default;
+
+  /// Of the thread's current device. @throws Error (cuda: cudaErrorMemoryAllocation among them)
+  explicit DeviceBuffer(std::size_t bytes) : DeviceBuffer(bytes, current_device()) {}
+
+  DeviceBuffer(std::size_t bytes, int device) : bytes_(bytes), device_(device) {
+    const DeviceGuard guard(device);
+    void* memory = nullptr;
+    const cudaError_t code = bytes == 0 ? cudaSuccess : cudaMalloc(&memory, bytes);
+    if (code != cudaSuccess) {
+      throw cuda_error(code, format_text("cudaMalloc of {} bytes", {bytes}));
+    }
+    data_ = static_cast<std::byte*>(memory);
+  }
+
+  DeviceBuffer(DeviceBuffer&& other) noexcept
+      : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)), device_(other.device_) {}
+  DeviceBuffer& operator=(DeviceBuffer&& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(bytes_, other.bytes_);
+    std::swap(device_, other.device_);
+    return *this;
+  }
+  ~DeviceBuffer() {
+    if (data_ != nullptr) {
+      static_cast<void>(quiet(cudaFree(data_)));
+    }
+  }
+
+  std::byte* data() const noexcept { return data_; }
+  std::size_t bytes() const noexcept { return bytes_; }
+  int device() const noexcept { return device_; }
+
+ private:
+  std::byte* data_ = nullptr;
+  std::size_t bytes_ = 0;
+  int device_ = 0;
+};
+
+/// Owns memory of a stream's device for work on that stream. Blocks neither when made nor when destroyed: the memory is
+/// freed when the stream reaches that point, while cudaFree waits for the whole device, and so for reductions that wait
+/// for other ranks. Lifetime: the stream outlives it.
+class StreamOrderedBuffer {
+ public:
+  /// data() is null if the device has no memory left, or has no memory pools.
+  StreamOrderedBuffer(std::size_t bytes, StreamRef stream) noexcept : bytes_(bytes), stream_(stream) {
+    const DeviceGuard guard(stream.device().index);
+    if (!quiet(cudaMallocAsync(&data_, bytes, stream.native()))) {
+      data_ = nullptr;
+    }
+  }
+  StreamOrderedBuffer(const StreamOrderedBuffer&) = delete;
+  StreamOrderedBuffer& operator=(const StreamOrderedBuffer&) = delete;
+  ~StreamOrderedBuffer() {
+    if (data_ != nullptr) {
+      static_cast<void>(quiet(cudaFreeAsync(data_, stream_.native())));
+    }
+  }
+
+  std::byte* data() const noexcept { return static_cast<std::byte*>(data_); }
+  std::size_t bytes() const noexcept { return data_ != nullptr ? bytes_ : 0; }
+
+ private:
+  void* data_ = nullptr;
+  std::size_t bytes_;
+  StreamRef stream_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::stream::cuda
@@ -22615,14 +22650,8 @@ class CudaGradientCopier {
     }
   }
 
-  /// Memory of the device; null if there is none left. Blocking: may wait for the whole device.
-  stream::cuda::DeviceBuffer try_allocate(std::size_t bytes) const {
-    try {
-      return {bytes, stream_.device().index};
-    } catch (const Error&) {
-      return {};
-    }
-  }
+  /// Memory for enqueue_copy(), freed after the copies enqueued before its destruction; null if there is none left.
+  stream::cuda::StreamOrderedBuffer try_allocate(std::size_t bytes) const { return {bytes, stream_}; }
 
   /// Blocking: until all enqueued work of the stream has run. Between steps.
   template <class Wait>
@@ -23038,12 +23067,11 @@ void move_contents(const GradientTable& gradients, const BucketPlan& plan, std::
   }
 }
 
-/// Blocking: move_contents through memory of the device, 16 MiB at most, so that the copies are as fast as the device.
-/// @returns false if the contents have not moved, because they are in host memory or the device has no memory left
-template <class Copier, class Wait>
+/// Enqueues move_contents through memory of the device, 16 MiB at most, so that the copies are as fast as the device.
+/// @returns false if nothing was enqueued, because the contents are in host memory or the device has no memory left
+template <class Copier>
 bool move_contents_on_device([[maybe_unused]] const GradientTable& gradients, [[maybe_unused]] const BucketPlan& plan,
-                             [[maybe_unused]] std::byte* arena, [[maybe_unused]] Copier& copier,
-                             [[maybe_unused]] Wait& wait) {
+                             [[maybe_unused]] std::byte* arena, [[maybe_unused]] const Copier& copier) {
   if constexpr (Copier::copies_on_stream) {
     const auto scratch = copier.try_allocate(std::min(plan.arena_bytes, RelocationBuffer::useful_bytes));
     if (scratch.data() == nullptr) {
@@ -23052,7 +23080,6 @@ bool move_contents_on_device([[maybe_unused]] const GradientTable& gradients, [[
     move_contents(
         gradients, plan, arena, copier, {scratch.data(), scratch.bytes()},
         [&](std::byte* to, const std::byte* from, std::size_t bytes) { copier.enqueue_copy(to, from, bytes); });
-    copier.synchronize(wait);  // before the buffer is freed
     return true;
   } else {
     return false;
@@ -23070,7 +23097,7 @@ void move_gradients(GradientTable& gradients, const BucketPlan& plan, std::byte*
                     const std::function<void(std::size_t, const TensorView&)>& bind, int sharers) {
   if (!has_bound_contents(gradients)) {
     copier.clear(arena, plan.arena_bytes);
-  } else if (!move_contents_on_device(gradients, plan, arena, copier, wait)) {
+  } else if (!move_contents_on_device(gradients, plan, arena, copier)) {
     const RelocationBuffer scratch(plan.arena_bytes, sharers);
     move_contents(gradients, plan, arena, copier, {scratch.memory.get(), scratch.bytes},
                   [&](std::byte* to, const std::byte* from, std::size_t bytes) { copier.copy(to, from, bytes, wait); });
@@ -24323,8 +24350,8 @@ class DistributedDataParallel {
   void start_progress(stream::host::Progress wanted) {
     if constexpr (requires { driver_->stream.start_helper(); }) {
       using stream::host::Progress;
-      const int cores = stream::host::cores_by_affinity();
-      if (stream::host::decide(wanted, cores, group_.local_world_size()) == Progress::thread) {
+      if (stream::host::decide(wanted, stream::host::cores_of_all_ranks(), stream::host::cores_by_affinity(),
+                               group_.local_world_size()) == Progress::thread) {
         driver_->stream.start_helper();
       } else {
         driver_->why_nothing_is_hidden = wanted == Progress::automatic
@@ -28487,6 +28514,17 @@ DTRAIN_DEFINED int cores_by_affinity() noexcept {
   }
   const int cores = CPU_COUNT_S(sizeof(allowed), allowed);
   return cores > 0 ? cores : 1;
+}
+
+DTRAIN_DEFINED int cores_of_all_ranks() noexcept {
+  const char* const given = std::getenv("DTRAIN_NODE_CORES");
+  int cores = 0;
+  if (given != nullptr) {
+    const char* const end = given + std::strlen(given);
+    const auto [read, error] = std::from_chars(given, end, cores);
+    cores = read == end && error == std::errc{} ? cores : 0;
+  }
+  return std::max(cores, cores_by_affinity());
 }
 
 }  // namespace DTRAIN_NAMESPACE::stream::host
@@ -36774,7 +36812,7 @@ namespace DTRAIN_NAMESPACE::backend::shared_memory {
 class SpinPolicy {
  public:
   explicit SpinPolicy(int ranks) noexcept
-      : cores_suffice_(stream::host::cores_by_affinity() >= ranks), spins_(cores_suffice_ ? 200 : 50) {}
+      : cores_suffice_(stream::host::cores_of_all_ranks() >= ranks), spins_(cores_suffice_ ? 200 : 50) {}
 
   /// Spins or yields once. @param turn from 0, counted by the caller @returns false if the caller is to sleep
   bool spin_once(int& turn, const ControlBlock& control, int rank, int peer) noexcept {
@@ -38260,6 +38298,7 @@ struct NodePlan {
   std::string secret;               ///< of the job's store; empty if the launcher's environment has it
   int attempt = 0;                  ///< number of earlier starts of the workers
   int cores = 1;                    ///< of this node, for all workers
+  bool is_bound = false;            ///< whether each worker may use some of the cores only
   std::string launcher_process;     ///< its process id
   bool stdout_is_terminal = false;  ///< of the launcher
   bool stderr_is_terminal = false;  ///< of the launcher
@@ -38304,6 +38343,9 @@ inline identity::Environment worker_environment(const identity::Environment& bas
   environment["DTRAIN_LAUNCHER_PROCESS"] = plan.launcher_process;
   environment["DTRAIN_STDOUT_IS_TERMINAL"] = plan.stdout_is_terminal ? "1" : "0";
   environment["DTRAIN_STDERR_IS_TERMINAL"] = plan.stderr_is_terminal ? "1" : "0";
+  if (plan.is_bound) {
+    environment["DTRAIN_NODE_CORES"] = std::to_string(plan.cores);
+  }
   if (!plan.secret.empty()) {
     environment["DTRAIN_SECRET"] = plan.secret;
     environment.erase("DTRAIN_SECRET_FILE");
@@ -38321,7 +38363,7 @@ inline identity::Environment without_outer_job(const identity::Environment& envi
   }
   identity::Environment outside = environment;
   for (const std::string name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "NODE_COUNT",
-                                 "MASTER_ADDR", "MASTER_PORT", "LAUNCHER_PROCESS", "ATTEMPT"}) {
+                                 "NODE_CORES", "MASTER_ADDR", "MASTER_PORT", "LAUNCHER_PROCESS", "ATTEMPT"}) {
     outside.erase(name);
     outside.erase("DTRAIN_" + name);
   }
@@ -38404,6 +38446,174 @@ class SystemFiles {
 
 }  // namespace DTRAIN_NAMESPACE::launch
 
+// ---- dtrain/launch/configuration/core_binding.hpp
+
+/// @file
+/// Core binding: the CPUs on which each worker of a node runs (--bind).
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// - `automatic`: as `core` for several workers that compute on the host, if each can have a core; else as `none`.
+/// - `core`: each worker has cores of its own, as many as every other, give or take one.
+/// - `numa`: each worker has the cores of one NUMA node, or of several if these are more than the workers.
+/// - `none`: the system moves workers between all cores.
+enum class Binding { automatic, core, numa, none };
+
+/// Numbers of logical CPUs, as the kernel counts them; sorted.
+using Cpus = std::vector<int>;
+
+/// The CPUs that the calling thread may use; empty if the system does not say.
+inline Cpus allowed_cpus() {
+  constexpr int most_cpus = 8 * CPU_SETSIZE;
+  cpu_set_t allowed[8];
+  Cpus cpus;
+  if (::sched_getaffinity(0, sizeof(allowed), allowed) == 0) {
+    for (int cpu = 0; cpu < most_cpus; ++cpu) {
+      if (CPU_ISSET_S(static_cast<std::size_t>(cpu), sizeof(allowed), allowed)) {
+        cpus.push_back(cpu);
+      }
+    }
+  }
+  return cpus;
+}
+
+namespace detail {
+
+/// Those of `cpus` that are in a list of the kernel's, such as "0-3,8". Source: Documentation/admin-guide/cputopology
+/// and bitmap_parselist in Linux.
+inline Cpus listed(const Cpus& cpus, std::string_view list) {
+  Cpus found;
+  while (!list.empty()) {
+    const std::size_t end = std::min(list.find(','), list.size());
+    const std::string range(list.substr(0, end));
+    const std::size_t dash = range.find('-');
+    const std::optional<int> first = identity::parse_integer(range.substr(0, dash));
+    const std::optional<int> last = dash == std::string::npos ? first : identity::parse_integer(range.substr(dash + 1));
+    for (const int cpu : cpus) {
+      if (first && last && *first <= cpu && cpu <= *last) {
+        found.push_back(cpu);
+      }
+    }
+    list.remove_prefix(std::min(end + 1, list.size()));
+  }
+  return found;
+}
+
+/// The CPUs of each NUMA node that has some of them; all together if the system does not say.
+inline std::vector<Cpus> numa_nodes_of(const Cpus& cpus, const SystemFiles& files) {
+  std::vector<Cpus> nodes;
+  std::size_t count = 0;
+  for (const std::string& name : files.names("/sys/devices/system/node")) {
+    if (name.rfind("node", 0) == 0) {
+      if (Cpus node = listed(cpus, files.line("/sys/devices/system/node/" + name + "/cpulist").value_or(""));
+          !node.empty()) {
+        count += node.size();
+        nodes.push_back(std::move(node));
+      }
+    }
+  }
+  std::sort(nodes.begin(), nodes.end());
+  return count == cpus.size() ? nodes : std::vector<Cpus>{cpus};
+}
+
+/// Cores, each with its logical CPUs (two with hyper-threading), NUMA node by NUMA node.
+inline std::vector<Cpus> cores_of(const Cpus& cpus, const SystemFiles& files) {
+  std::vector<Cpus> cores;
+  for (const Cpus& node : numa_nodes_of(cpus, files)) {
+    Cpus left = node;
+    while (!left.empty()) {
+      const std::string path = format_text("/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list", {left[0]});
+      Cpus core = listed(left, files.line(path).value_or(""));
+      if (core.empty() || core.front() != left.front()) {
+        core = {left.front()};
+      }
+      std::erase_if(left, [&core](int cpu) { return std::binary_search(core.begin(), core.end(), cpu); });
+      cores.push_back(std::move(core));
+    }
+  }
+  return cores;
+}
+
+/// Shares `parts` out in order: worker i gets those from i * parts / workers on; at least one, if there are any.
+inline std::vector<Cpus> shared_out(const std::vector<Cpus>& parts, int workers) {
+  std::vector<Cpus> shares;
+  const auto count = static_cast<std::size_t>(workers);
+  for (std::size_t worker = 0; worker < count; ++worker) {
+    const std::size_t begin = worker * parts.size() / count;
+    const std::size_t end = std::max(begin + 1, (worker + 1) * parts.size() / count);
+    Cpus& share = shares.emplace_back();
+    for (std::size_t part = begin; part < end; ++part) {
+      share.insert(share.end(), parts[part].begin(), parts[part].end());
+    }
+    std::sort(share.begin(), share.end());
+  }
+  return shares;
+}
+
+}  // namespace detail
+
+/// "auto", "core", "numa" or "none". @throws Error (usage) for anything else
+inline Binding binding_from(std::string_view text) {
+  if (text == "auto") return Binding::automatic;
+  if (text == "core") return Binding::core;
+  if (text == "numa") return Binding::numa;
+  if (text == "none") return Binding::none;
+  throw_error(Errc::usage, "--bind='{}' is none of auto, core, numa and none", {text.substr(0, 64)});
+}
+
+/// The CPUs of each worker; empty if workers are not bound.
+/// @param cpus those that this process may use: no worker gets another one
+/// @param on_devices whether the workers compute on GPUs: `automatic` then binds none
+/// @throws Error (usage) for `core` with more workers than CPUs
+inline std::vector<Cpus> cpus_of_workers(Binding binding, int workers, const Cpus& cpus, bool on_devices,
+                                         const SystemFiles& files = SystemFiles()) {
+  const bool suffice = cpus.size() >= static_cast<std::size_t>(workers);
+  if (binding == Binding::core && !suffice) {
+    throw_error(Errc::usage,
+                "--bind=core gives each worker a core of its own, but {} workers may use {} CPUs; start fewer workers, "
+                "or leave --bind out",
+                {workers, cpus.size()});
+  }
+  const bool is_wanted = binding != Binding::automatic || (workers > 1 && suffice && !on_devices);
+  if (binding == Binding::none || !is_wanted || cpus.empty()) {
+    return {};
+  }
+  if (binding == Binding::numa) {
+    return detail::shared_out(detail::numa_nodes_of(cpus, files), workers);
+  }
+  std::vector<Cpus> cores = detail::cores_of(cpus, files);
+  if (cores.size() < static_cast<std::size_t>(workers)) {  // hyper-threads: one of a core's CPUs each
+    std::vector<Cpus> single;
+    for (const Cpus& core : cores) {
+      for (const int cpu : core) {
+        single.push_back({cpu});
+      }
+    }
+    cores = std::move(single);
+  }
+  return detail::shared_out(cores, workers);
+}
+
+/// "0-3,8": CPUs as the kernel writes them. @pre sorted
+inline std::string text_of(const Cpus& cpus) {
+  std::string text;
+  for (std::size_t begin = 0; begin < cpus.size();) {
+    std::size_t end = begin + 1;
+    while (end < cpus.size() && cpus[end] == cpus[end - 1] + 1) {
+      ++end;
+    }
+    text += text.empty() ? "" : ",";
+    text += std::to_string(cpus[begin]);
+    if (end - begin > 1) {
+      text += format_text("-{}", {cpus[end - 1]});
+    }
+    begin = end;
+  }
+  return text;
+}
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
 // ---- dtrain/launch/configuration/worker_program.hpp
 
 /// @file
@@ -38419,7 +38629,8 @@ struct WorkerProgram {
   std::vector<std::string> arguments;  ///< the program's name first
   identity::Environment environment;
   std::optional<std::string> log_dir;
-  bool folds = true;  ///< a message of several ranks is printed once (see LineFold)
+  std::vector<Cpus> cpus;  ///< of each worker of this node; empty: not bound
+  bool folds = true;       ///< a message of several ranks is printed once (see LineFold)
 
   bool wraps(int rank) const { return !wrapper.empty() && wrapped_rank.value_or(rank) == rank; }
 };
@@ -39919,6 +40130,8 @@ inline constexpr const char* help_text =
     "  --wrap='CMD ARGS --'     puts a command in front of each worker's, such as valgrind, numactl, perf, strace,\n"
     "                           or gdb: --wrap='gdb -batch -ex run -ex bt --args'; quotes as in a shell\n"
     "  --wrap-rank=R            in front of rank R alone\n"
+    "  --bind=HOW               where workers run. core: each on cores of its own; numa: each on a NUMA node; none:\n"
+    "                           anywhere; auto (default): core where workers compute on the host and cores suffice\n"
     "  --in-process             starts nothing: this process is rank 0 of 1, for a debugger\n"
     "  --help-launch            prints this\n"
     "  --                       everything after it is the program's\n"
@@ -39938,7 +40151,8 @@ struct Flags {
   int max_restarts = 0;
   std::vector<std::string> wrapper;  ///< the words of --wrap: a command in front of each worker
   std::optional<int> wrapped_rank;   ///< --wrap-rank: in front of this rank only
-  bool in_process = false;           ///< this process becomes rank 0 of 1
+  Binding binding = Binding::automatic;
+  bool in_process = false;  ///< this process becomes rank 0 of 1
   bool help = false;
   std::vector<std::string> program;  ///< the program's name and its own arguments, in order
   std::string mpirun_workers;        ///< "-n 4" or "-np 4" among them, which mpirun would take for itself; else empty
@@ -39946,9 +40160,9 @@ struct Flags {
 
 namespace detail {
 
-inline constexpr std::array<std::string_view, 11> flag_names{
+inline constexpr std::array<std::string_view, 12> flag_names{
     "--nproc-per-node", "--nnodes", "--node-rank", "--master-addr", "--master-port", "--max-restarts",
-    "--log-dir",        "--wrap",   "--wrap-rank", "--in-process",  "--help-launch",
+    "--log-dir",        "--wrap",   "--wrap-rank", "--bind",        "--in-process",  "--help-launch",
 };
 
 /// Levenshtein distance: number of insertions, deletions and replacements of one letter that change `b` into `a`.
@@ -39985,6 +40199,9 @@ inline std::optional<std::string_view> flag_named(std::string_view given) {
       return flag;
     }
     const std::size_t nearly = flag.size() < 8 ? 1 : 2;  // --map and --drop are two letters from --wrap
+    if (flag.size() < 8 && spelling.size() > 2 && spelling[2] != flag[2]) {
+      continue;  // --find and --kind are one letter from --bind
+    }
     if (edit_distance(spelling, flag) <= nearly || (flag == "--nproc-per-node" && is_short_for_workers(spelling))) {
       closest = flag;
     }
@@ -40088,6 +40305,7 @@ inline Flags parse_flags(identity::Arguments arguments) {
     }
     if (*flag == "--log-dir") flags.log_dir = value;
     if (*flag == "--wrap") flags.wrapper = detail::wrapper_words(value);
+    if (*flag == "--bind") flags.binding = binding_from(value);
     if (*flag == "--wrap-rank") flags.wrapped_rank = detail::number_of(*flag, value, detail::most_rank);
   }
   detail::check_together(flags);
@@ -40619,6 +40837,7 @@ struct NodeLauncherOptions {
   std::string node_source;  ///< flag or variables with the number of nodes: "RANK='0', WORLD_SIZE='2'"
   int workers = 1;
   int cores = 1;
+  Binding binding = Binding::automatic;
   int max_restarts = 0;
   std::chrono::nanoseconds join_timeout = default_timeout;
   std::chrono::nanoseconds liveness = default_liveness;
@@ -40767,6 +40986,7 @@ inline NodeLauncherOptions node_launcher_options(Flags flags, const identity::En
   options.program.folds = variables.text("DTRAIN_LOG") != "debug";
   options.program.wrapper = std::move(flags.wrapper);
   options.program.wrapped_rank = flags.wrapped_rank;
+  options.binding = flags.binding;
   options.program.arguments = std::move(flags.program);
   options.program.environment = environment;
   options.program.log_dir = std::move(flags.log_dir);
@@ -41675,6 +41895,7 @@ struct SpawnRequest {
   int standard_output = -1;
   int standard_error = -1;
   sigset_t signal_mask{};
+  std::vector<int> cpus;  ///< those that the child may use, by number below 8192; empty: all that this process may use
 };
 
 /// From now on the system kills this process when the thread that started it ends. If that thread has ended already,
@@ -41702,9 +41923,19 @@ inline std::vector<char*> pointers_to(std::vector<std::string>& texts) {
   return pointers;
 }
 
+/// The form in which the system takes a set of CPUs.
+struct CpuSet {
+  explicit CpuSet(const std::vector<int>& cpus) noexcept {
+    for (const int cpu : cpus) {
+      CPU_SET_S(static_cast<std::size_t>(cpu), sizeof(words), words);
+    }
+  }
+  cpu_set_t words[8]{};
+};
+
 /// Runs in the child between fork and exec, with async-signal-safe calls only. @returns errno if the start failed
 inline int exec_in_child(const SpawnRequest& request, char* const* arguments, char* const* environment, pid_t parent,
-                         const std::optional<rlimit>& files) noexcept {
+                         const std::optional<rlimit>& files, const CpuSet& cpus) noexcept {
   // A group of its own: Ctrl-C on a terminal reaches the launcher alone, which forwards it once. The launcher can kill
   // the worker and all its descendants in the group.
   if (::setpgid(0, 0) != 0) {
@@ -41723,6 +41954,10 @@ inline int exec_in_child(const SpawnRequest& request, char* const* arguments, ch
     }
   }
   if (files && ::setrlimit(RLIMIT_NOFILE, &*files) != 0) {
+    return errno;
+  }
+  // Refused where the launcher's own CPUs have changed since: the child then uses those.
+  if (!request.cpus.empty() && ::sched_setaffinity(0, sizeof(cpus.words), cpus.words) != 0 && errno != EINVAL) {
     return errno;
   }
   if (::sigprocmask(SIG_SETMASK, &request.signal_mask, nullptr) != 0) {
@@ -41770,6 +42005,7 @@ inline pid_t spawn(const SpawnRequest& request) {
   const std::vector<char*> environment_pointers = detail::pointers_to(environment);
   Pipe report = make_pipe();
   const std::optional<rlimit> files = open_files_for_children();
+  const detail::CpuSet cpus(request.cpus);
   const pid_t parent = ::getpid();
   const pid_t child = ::fork();
   if (child < 0) {
@@ -41777,7 +42013,7 @@ inline pid_t spawn(const SpawnRequest& request) {
   }
   if (child == 0) {
     const int error =
-        detail::exec_in_child(request, argument_pointers.data(), environment_pointers.data(), parent, files);
+        detail::exec_in_child(request, argument_pointers.data(), environment_pointers.data(), parent, files, cpus);
     const ssize_t written = ::write(report.writer.get(), &error, sizeof error);
     static_cast<void>(written);
     ::_exit(127);
@@ -42439,6 +42675,9 @@ class Attempt {
     request.standard_input = reads_input ? input.reader.get() : nothing;
     request.standard_output = output.writer.get();
     request.standard_error = error.writer.get();
+    if (!program_->cpus.empty()) {
+      request.cpus = program_->cpus[static_cast<std::size_t>(local_rank)];
+    }
     request.signal_mask = services_.signals.original_mask();
     const pid_t process = spawn(request);
     workers_.add(rank, process, is_wrapped, std::move(output_relay), std::move(error_relay),
@@ -42569,6 +42808,7 @@ class NodeLauncher {
     }
     require_rank(options_.program.wrapped_rank, plan->world_size);
     plan->cores = options_.cores;
+    plan->is_bound = !options_.program.cpus.empty();
     plan->launcher_process = std::to_string(::getpid());
     plan->stdout_is_terminal = output_.output().is_terminal();
     plan->stderr_is_terminal = output_.error().is_terminal();
@@ -42683,6 +42923,18 @@ class NodeLauncher {
 
 namespace DTRAIN_NAMESPACE::launch {
 
+/// One line at DTRAIN_LOG=info.
+DTRAIN_DEFINED void log_binding(const std::vector<Cpus>& cpus) {
+  if (cpus.empty()) {
+    return;
+  }
+  std::string text = "workers are bound to CPUs";
+  for (std::size_t worker = 0; worker < cpus.size(); ++worker) {
+    text += format_text("{} {}: {}", {worker == 0 ? "" : ";", worker, text_of(cpus[worker])});
+  }
+  log(LogLevel::info, text + " (--bind=none binds none)");
+}
+
 DTRAIN_DEFINED StartResult PerNode::start(int argc, char** argv, const BackendFacts& backend) {
   try {
     const identity::Environment environment = identity::snapshot_environment();
@@ -42716,6 +42968,9 @@ DTRAIN_DEFINED StartResult PerNode::start(int argc, char** argv, const BackendFa
     NodeLauncherOptions options = node_launcher_options(std::move(flags), without_outer_job(environment),
                                                         stream::host::cores_by_affinity(), backend.visible_devices);
     check_most_workers(options.workers, backend);
+    options.program.cpus =
+        cpus_of_workers(options.binding, options.workers, allowed_cpus(), backend.visible_devices != nullptr);
+    log_binding(options.program.cpus);
     survive_file_size_limit();
     options.program.loader = own_loader(arguments);
     if (!options.program.wrapper.empty()) {

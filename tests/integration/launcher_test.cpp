@@ -21,6 +21,7 @@
 #include "support/ended.hpp"
 #include "support/launch_probe.hpp"
 #include "support/program.hpp"
+#include "support/skip.hpp"
 #include "support/temporary_directory.hpp"
 
 using support::below;
@@ -510,6 +511,45 @@ TEST_CASE("OMP_NUM_THREADS is the cores that may be used, shared out over the wo
         {{"OMP_NUM_THREADS", ""}});
     CHECK(result.output == "[0] OMP_NUM_THREADS=" + expected + "\n");
   }
+}
+
+TEST_CASE("workers have cores of their own where the cores suffice, unless --bind=none") {
+  cpu_set_t cores;
+  REQUIRE(::sched_getaffinity(0, sizeof cores, &cores) == 0);
+  const int count = CPU_COUNT(&cores);
+  const auto own_cpus = [](const std::string& workers, const std::vector<std::string>& flags) {
+    std::vector<std::string> arguments{"--nproc-per-node=" + workers,
+                                       "--wrap=sh -c 'grep Cpus_allowed_list: /proc/self/status; exec \"$0\" \"$@\"'"};
+    arguments.insert(arguments.end(), flags.begin(), flags.end());
+    arguments.insert(arguments.end(), {"*:environment:DTRAIN_NODE_CORES", "*:join"});
+    const Result result = support::run(probe, arguments, {{"DTRAIN_LOG", "info"}});
+    INFO(result.error);
+    CHECK(result.exit_code == 0);
+    return std::pair(lines_of(result.output), contains(result.error, "workers are bound to CPUs 0: "));
+  };
+  const auto lists = [](const std::vector<std::string>& lines) {
+    std::set<std::string> found;
+    for (const std::string& line : lines) {
+      if (contains(line, "Cpus_allowed_list:")) {
+        found.insert(line.substr(line.find("list:")));
+      }
+    }
+    return found;
+  };
+  const auto [unbound, unbound_said] = own_cpus("2", {"--bind=none"});
+  CHECK(lists(unbound).size() == 1);
+  CHECK(!unbound_said);
+  const auto [many, many_said] = own_cpus(std::to_string(count + 1), {});
+  CHECK(lists(many).size() == 1);
+  CHECK(!many_said);
+  if (count < 2) {
+    return dtrain_test::skip("two workers cannot have a core each");
+  }
+  const auto [bound, bound_said] = own_cpus("2", {});
+  CHECK(lists(bound).size() == 2);
+  CHECK(lists(bound).count(*lists(unbound).begin()) == 0);
+  CHECK(bound_said);
+  CHECK(std::count(bound.begin(), bound.end(), "[1] DTRAIN_NODE_CORES=" + std::to_string(count)) == 1);
 }
 
 TEST_CASE("a terminal on stderr alone is passed on as such") {

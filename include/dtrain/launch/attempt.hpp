@@ -136,6 +136,9 @@ class Attempt {
     request.standard_input = reads_input ? input.reader.get() : nothing;
     request.standard_output = output.writer.get();
     request.standard_error = error.writer.get();
+    if (!program_->cpus.empty()) {
+      request.cpus = program_->cpus[static_cast<std::size_t>(local_rank)];
+    }
     request.signal_mask = services_.signals.original_mask();
     const pid_t process = spawn(request);
     workers_.add(rank, process, is_wrapped, std::move(output_relay), std::move(error_relay),

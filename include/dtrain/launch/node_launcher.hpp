@@ -100,6 +100,7 @@ class NodeLauncher {
     }
     require_rank(options_.program.wrapped_rank, plan->world_size);
     plan->cores = options_.cores;
+    plan->is_bound = !options_.program.cpus.empty();
     plan->launcher_process = std::to_string(::getpid());
     plan->stdout_is_terminal = output_.output().is_terminal();
     plan->stderr_is_terminal = output_.error().is_terminal();

@@ -17,6 +17,7 @@
 #include "dtrain/core/process/exit_codes.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/identity/environment/environment_snapshot.hpp"
+#include "dtrain/launch/configuration/core_binding.hpp"
 #include "dtrain/launch/configuration/flags.hpp"
 #include "dtrain/launch/configuration/node_launcher_options.hpp"
 #include "dtrain/launch/configuration/worker_environment.hpp"
@@ -30,6 +31,18 @@
 #include "dtrain/stream/host/progress.hpp"
 
 namespace DTRAIN_NAMESPACE::launch {
+
+/// One line at DTRAIN_LOG=info.
+DTRAIN_DEFINED void log_binding(const std::vector<Cpus>& cpus) {
+  if (cpus.empty()) {
+    return;
+  }
+  std::string text = "workers are bound to CPUs";
+  for (std::size_t worker = 0; worker < cpus.size(); ++worker) {
+    text += format_text("{} {}: {}", {worker == 0 ? "" : ";", worker, text_of(cpus[worker])});
+  }
+  log(LogLevel::info, text + " (--bind=none binds none)");
+}
 
 DTRAIN_DEFINED StartResult PerNode::start(int argc, char** argv, const BackendFacts& backend) {
   try {
@@ -64,6 +77,9 @@ DTRAIN_DEFINED StartResult PerNode::start(int argc, char** argv, const BackendFa
     NodeLauncherOptions options = node_launcher_options(std::move(flags), without_outer_job(environment),
                                                         stream::host::cores_by_affinity(), backend.visible_devices);
     check_most_workers(options.workers, backend);
+    options.program.cpus =
+        cpus_of_workers(options.binding, options.workers, allowed_cpus(), backend.visible_devices != nullptr);
+    log_binding(options.program.cpus);
     survive_file_size_limit();
     options.program.loader = own_loader(arguments);
     if (!options.program.wrapper.empty()) {

@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 #include <sched.h>
+#include <stdlib.h>
 
 #include <thread>
 
@@ -27,11 +28,13 @@ TEST_CASE("an unknown progress is a usage error that names the possible ones") {
 }
 
 TEST_CASE("automatic progress takes a thread only where a core is free for it") {
-  CHECK(decide(Progress::automatic, 4, 2) == Progress::thread);
-  CHECK(decide(Progress::automatic, 2, 2) == Progress::caller);
-  CHECK(decide(Progress::automatic, 1, 8) == Progress::caller);
-  CHECK(decide(Progress::thread, 1, 8) == Progress::thread);
-  CHECK(decide(Progress::caller, 64, 1) == Progress::caller);
+  CHECK(decide(Progress::automatic, 4, 4, 2) == Progress::thread);
+  CHECK(decide(Progress::automatic, 4, 2, 2) == Progress::thread);
+  CHECK(decide(Progress::automatic, 3, 1, 2) == Progress::caller);
+  CHECK(decide(Progress::automatic, 2, 2, 2) == Progress::caller);
+  CHECK(decide(Progress::automatic, 1, 1, 8) == Progress::caller);
+  CHECK(decide(Progress::thread, 1, 1, 8) == Progress::thread);
+  CHECK(decide(Progress::caller, 64, 64, 1) == Progress::caller);
 }
 
 TEST_CASE("cores are counted by affinity") {
@@ -46,6 +49,22 @@ TEST_CASE("cores are counted by affinity") {
   pinned.join();
   CHECK(cores == 1);
   CHECK(dtrain::stream::host::cores_by_affinity() >= 1);
+}
+
+TEST_CASE("a launcher that binds its ranks says how many cores they have together") {
+  const int own = dtrain::stream::host::cores_by_affinity();
+  const auto with = [](const char* text) {
+    REQUIRE(::setenv("DTRAIN_NODE_CORES", text, 1) == 0);
+    const int cores = dtrain::stream::host::cores_of_all_ranks();
+    REQUIRE(::unsetenv("DTRAIN_NODE_CORES") == 0);
+    return cores;
+  };
+  CHECK(dtrain::stream::host::cores_of_all_ranks() == own);
+  CHECK(with("4096") == 4096);
+  for (const char* nonsense : {"", "0", "-4", "many", "8x", "99999999999"}) {
+    CAPTURE(nonsense);
+    CHECK(with(nonsense) == own);
+  }
 }
 
 }  // namespace

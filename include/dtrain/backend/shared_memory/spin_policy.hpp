@@ -23,7 +23,7 @@ namespace DTRAIN_NAMESPACE::backend::shared_memory {
 class SpinPolicy {
  public:
   explicit SpinPolicy(int ranks) noexcept
-      : cores_suffice_(stream::host::cores_by_affinity() >= ranks), spins_(cores_suffice_ ? 200 : 50) {}
+      : cores_suffice_(stream::host::cores_of_all_ranks() >= ranks), spins_(cores_suffice_ ? 200 : 50) {}
 
   /// Spins or yields once. @param turn from 0, counted by the caller @returns false if the caller is to sleep
   bool spin_once(int& turn, const ControlBlock& control, int rank, int peer) noexcept {

@@ -17,6 +17,7 @@
 #include "dtrain/core/version.hpp"
 #include "dtrain/identity/node_identity.hpp"
 #include "dtrain/launch/configuration/command_words.hpp"
+#include "dtrain/launch/configuration/core_binding.hpp"
 #include "dtrain/launch/nodes/job_result.hpp"
 
 namespace DTRAIN_NAMESPACE::launch {
@@ -36,6 +37,8 @@ inline constexpr const char* help_text =
     "  --wrap='CMD ARGS --'     puts a command in front of each worker's, such as valgrind, numactl, perf, strace,\n"
     "                           or gdb: --wrap='gdb -batch -ex run -ex bt --args'; quotes as in a shell\n"
     "  --wrap-rank=R            in front of rank R alone\n"
+    "  --bind=HOW               where workers run. core: each on cores of its own; numa: each on a NUMA node; none:\n"
+    "                           anywhere; auto (default): core where workers compute on the host and cores suffice\n"
     "  --in-process             starts nothing: this process is rank 0 of 1, for a debugger\n"
     "  --help-launch            prints this\n"
     "  --                       everything after it is the program's\n"
@@ -55,7 +58,8 @@ struct Flags {
   int max_restarts = 0;
   std::vector<std::string> wrapper;  ///< the words of --wrap: a command in front of each worker
   std::optional<int> wrapped_rank;   ///< --wrap-rank: in front of this rank only
-  bool in_process = false;           ///< this process becomes rank 0 of 1
+  Binding binding = Binding::automatic;
+  bool in_process = false;  ///< this process becomes rank 0 of 1
   bool help = false;
   std::vector<std::string> program;  ///< the program's name and its own arguments, in order
   std::string mpirun_workers;        ///< "-n 4" or "-np 4" among them, which mpirun would take for itself; else empty
@@ -63,9 +67,9 @@ struct Flags {
 
 namespace detail {
 
-inline constexpr std::array<std::string_view, 11> flag_names{
+inline constexpr std::array<std::string_view, 12> flag_names{
     "--nproc-per-node", "--nnodes", "--node-rank", "--master-addr", "--master-port", "--max-restarts",
-    "--log-dir",        "--wrap",   "--wrap-rank", "--in-process",  "--help-launch",
+    "--log-dir",        "--wrap",   "--wrap-rank", "--bind",        "--in-process",  "--help-launch",
 };
 
 /// Levenshtein distance: number of insertions, deletions and replacements of one letter that change `b` into `a`.
@@ -102,6 +106,9 @@ inline std::optional<std::string_view> flag_named(std::string_view given) {
       return flag;
     }
     const std::size_t nearly = flag.size() < 8 ? 1 : 2;  // --map and --drop are two letters from --wrap
+    if (flag.size() < 8 && spelling.size() > 2 && spelling[2] != flag[2]) {
+      continue;  // --find and --kind are one letter from --bind
+    }
     if (edit_distance(spelling, flag) <= nearly || (flag == "--nproc-per-node" && is_short_for_workers(spelling))) {
       closest = flag;
     }
@@ -205,6 +212,7 @@ inline Flags parse_flags(identity::Arguments arguments) {
     }
     if (*flag == "--log-dir") flags.log_dir = value;
     if (*flag == "--wrap") flags.wrapper = detail::wrapper_words(value);
+    if (*flag == "--bind") flags.binding = binding_from(value);
     if (*flag == "--wrap-rank") flags.wrapped_rank = detail::number_of(*flag, value, detail::most_rank);
   }
   detail::check_together(flags);

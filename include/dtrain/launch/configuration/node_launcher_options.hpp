@@ -27,6 +27,7 @@ struct NodeLauncherOptions {
   std::string node_source;  ///< flag or variables with the number of nodes: "RANK='0', WORLD_SIZE='2'"
   int workers = 1;
   int cores = 1;
+  Binding binding = Binding::automatic;
   int max_restarts = 0;
   std::chrono::nanoseconds join_timeout = default_timeout;
   std::chrono::nanoseconds liveness = default_liveness;
@@ -175,6 +176,7 @@ inline NodeLauncherOptions node_launcher_options(Flags flags, const identity::En
   options.program.folds = variables.text("DTRAIN_LOG") != "debug";
   options.program.wrapper = std::move(flags.wrapper);
   options.program.wrapped_rank = flags.wrapped_rank;
+  options.binding = flags.binding;
   options.program.arguments = std::move(flags.program);
   options.program.environment = environment;
   options.program.log_dir = std::move(flags.log_dir);

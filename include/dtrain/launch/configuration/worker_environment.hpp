@@ -28,6 +28,7 @@ struct NodePlan {
   std::string secret;               ///< of the job's store; empty if the launcher's environment has it
   int attempt = 0;                  ///< number of earlier starts of the workers
   int cores = 1;                    ///< of this node, for all workers
+  bool is_bound = false;            ///< whether each worker may use some of the cores only
   std::string launcher_process;     ///< its process id
   bool stdout_is_terminal = false;  ///< of the launcher
   bool stderr_is_terminal = false;  ///< of the launcher
@@ -72,6 +73,9 @@ inline identity::Environment worker_environment(const identity::Environment& bas
   environment["DTRAIN_LAUNCHER_PROCESS"] = plan.launcher_process;
   environment["DTRAIN_STDOUT_IS_TERMINAL"] = plan.stdout_is_terminal ? "1" : "0";
   environment["DTRAIN_STDERR_IS_TERMINAL"] = plan.stderr_is_terminal ? "1" : "0";
+  if (plan.is_bound) {
+    environment["DTRAIN_NODE_CORES"] = std::to_string(plan.cores);
+  }
   if (!plan.secret.empty()) {
     environment["DTRAIN_SECRET"] = plan.secret;
     environment.erase("DTRAIN_SECRET_FILE");
@@ -89,7 +93,7 @@ inline identity::Environment without_outer_job(const identity::Environment& envi
   }
   identity::Environment outside = environment;
   for (const std::string name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "NODE_COUNT",
-                                 "MASTER_ADDR", "MASTER_PORT", "LAUNCHER_PROCESS", "ATTEMPT"}) {
+                                 "NODE_CORES", "MASTER_ADDR", "MASTER_PORT", "LAUNCHER_PROCESS", "ATTEMPT"}) {
     outside.erase(name);
     outside.erase("DTRAIN_" + name);
   }

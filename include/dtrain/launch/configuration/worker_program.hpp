@@ -17,6 +17,7 @@
 #include "dtrain/core/process/descriptor.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/identity/environment/variables.hpp"
+#include "dtrain/launch/configuration/core_binding.hpp"
 #include "dtrain/launch/diagnostics/system_files.hpp"
 
 namespace DTRAIN_NAMESPACE::launch {
@@ -29,7 +30,8 @@ struct WorkerProgram {
   std::vector<std::string> arguments;  ///< the program's name first
   identity::Environment environment;
   std::optional<std::string> log_dir;
-  bool folds = true;  ///< a message of several ranks is printed once (see LineFold)
+  std::vector<Cpus> cpus;  ///< of each worker of this node; empty: not bound
+  bool folds = true;       ///< a message of several ranks is printed once (see LineFold)
 
   bool wraps(int rank) const { return !wrapper.empty() && wrapped_rank.value_or(rank) == rank; }
 };

@@ -4,6 +4,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sched.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/types.h>
@@ -50,6 +51,7 @@ struct SpawnRequest {
   int standard_output = -1;
   int standard_error = -1;
   sigset_t signal_mask{};
+  std::vector<int> cpus;  ///< those that the child may use, by number below 8192; empty: all that this process may use
 };
 
 /// From now on the system kills this process when the thread that started it ends. If that thread has ended already,
@@ -77,9 +79,19 @@ inline std::vector<char*> pointers_to(std::vector<std::string>& texts) {
   return pointers;
 }
 
+/// The form in which the system takes a set of CPUs.
+struct CpuSet {
+  explicit CpuSet(const std::vector<int>& cpus) noexcept {
+    for (const int cpu : cpus) {
+      CPU_SET_S(static_cast<std::size_t>(cpu), sizeof(words), words);
+    }
+  }
+  cpu_set_t words[8]{};
+};
+
 /// Runs in the child between fork and exec, with async-signal-safe calls only. @returns errno if the start failed
 inline int exec_in_child(const SpawnRequest& request, char* const* arguments, char* const* environment, pid_t parent,
-                         const std::optional<rlimit>& files) noexcept {
+                         const std::optional<rlimit>& files, const CpuSet& cpus) noexcept {
   // A group of its own: Ctrl-C on a terminal reaches the launcher alone, which forwards it once. The launcher can kill
   // the worker and all its descendants in the group.
   if (::setpgid(0, 0) != 0) {
@@ -98,6 +110,10 @@ inline int exec_in_child(const SpawnRequest& request, char* const* arguments, ch
     }
   }
   if (files && ::setrlimit(RLIMIT_NOFILE, &*files) != 0) {
+    return errno;
+  }
+  // Refused where the launcher's own CPUs have changed since: the child then uses those.
+  if (!request.cpus.empty() && ::sched_setaffinity(0, sizeof(cpus.words), cpus.words) != 0 && errno != EINVAL) {
     return errno;
   }
   if (::sigprocmask(SIG_SETMASK, &request.signal_mask, nullptr) != 0) {
@@ -145,6 +161,7 @@ inline pid_t spawn(const SpawnRequest& request) {
   const std::vector<char*> environment_pointers = detail::pointers_to(environment);
   Pipe report = make_pipe();
   const std::optional<rlimit> files = open_files_for_children();
+  const detail::CpuSet cpus(request.cpus);
   const pid_t parent = ::getpid();
   const pid_t child = ::fork();
   if (child < 0) {
@@ -152,7 +169,7 @@ inline pid_t spawn(const SpawnRequest& request) {
   }
   if (child == 0) {
     const int error =
-        detail::exec_in_child(request, argument_pointers.data(), environment_pointers.data(), parent, files);
+        detail::exec_in_child(request, argument_pointers.data(), environment_pointers.data(), parent, files, cpus);
     const ssize_t written = ::write(report.writer.get(), &error, sizeof error);
     static_cast<void>(written);
     ::_exit(127);

@@ -25,16 +25,22 @@ constexpr const char* name(Progress progress) noexcept {
   return "unknown progress";
 }
 
-/// Resolves `automatic` for this many ranks on the host, and cores that a rank may use: `thread` or `caller`.
-constexpr Progress decide(Progress wanted, int cores, int local_world_size) noexcept {
+/// Resolves `automatic` to `thread` or `caller` for this many ranks on the host.
+/// @param cores those that all ranks may use together
+/// @param own_cores those that this rank may use
+constexpr Progress decide(Progress wanted, int cores, int own_cores, int local_world_size) noexcept {
   if (wanted != Progress::automatic) {
     return wanted;
   }
-  return cores > local_world_size ? Progress::thread : Progress::caller;
+  return cores > local_world_size && own_cores > 1 ? Progress::thread : Progress::caller;
 }
 
 /// Number of cores that the calling thread may use; if the system cannot answer, the number of cores online.
 int cores_by_affinity() noexcept;
+
+/// Number of cores that the ranks of this host may use together. A launcher that binds each rank to some of them says
+/// so in DTRAIN_NODE_CORES; else cores_by_affinity().
+int cores_of_all_ranks() noexcept;
 
 }  // namespace DTRAIN_NAMESPACE::stream::host
 
@@ -42,6 +48,12 @@ int cores_by_affinity() noexcept;
 
 #include <sched.h>
 #include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+#include <system_error>
 
 #include "dtrain/core/text/format_text.hpp"
 
@@ -63,6 +75,17 @@ DTRAIN_DEFINED int cores_by_affinity() noexcept {
   }
   const int cores = CPU_COUNT_S(sizeof(allowed), allowed);
   return cores > 0 ? cores : 1;
+}
+
+DTRAIN_DEFINED int cores_of_all_ranks() noexcept {
+  const char* const given = std::getenv("DTRAIN_NODE_CORES");
+  int cores = 0;
+  if (given != nullptr) {
+    const char* const end = given + std::strlen(given);
+    const auto [read, error] = std::from_chars(given, end, cores);
+    cores = read == end && error == std::errc{} ? cores : 0;
+  }
+  return std::max(cores, cores_by_affinity());
 }
 
 }  // namespace DTRAIN_NAMESPACE::stream::host

@@ -73,9 +73,11 @@ TEST_CASE("a flag within two letters of one is an error with the suggestion, any
   CHECK(error_of({"train", "--master_adr=x"}).find("did you mean --master-addr?") != std::string::npos);
   CHECK(error_of({"train", "--wrapp=x"}).find("did you mean --wrap?") != std::string::npos);
   CHECK(error_of({"train", "--wrap-ranks=1"}).find("did you mean --wrap-rank?") != std::string::npos);
+  CHECK(error_of({"train", "--bnd=core"}).find("did you mean --bind?") != std::string::npos);
+  CHECK(error_of({"train", "--bind=cores"}).find("none of auto, core, numa and none") != std::string::npos);
   CHECK(error_of({"train", "--inprocess"}).find("did you mean --in-process?") != std::string::npos);
-  for (const char* own :
-       {"--map=x", "--drop", "--epochs", "--nodes-of-tree", "--log", "--seed=1", "-n", "--", "--x=--nproc-per-nod"}) {
+  for (const char* own : {"--map=x", "--drop", "--find=x", "--kind", "--epochs", "--nodes-of-tree", "--log", "--seed=1",
+                          "-n", "--", "--x=--nproc-per-nod"}) {
     CHECK(error_of({"train", own}) == "");
   }
   CHECK(error_of({"--nproc-per-nod"}) == "");  // the program's name
