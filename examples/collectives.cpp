@@ -26,7 +26,7 @@ int main(int argc, char** argv) {
     const int ranks = group.world_size();
 
     std::vector<float> sums{static_cast<float>(rank), 1};
-    group.all_reduce(sums, dtrain::ReduceOp::sum);
+    group.all_reduce(sums);
     print(group, "all_reduce", sums);  // the sum of the ranks, and their number
 
     std::array<double, 1> from_last{rank * 10.0};

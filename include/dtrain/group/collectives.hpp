@@ -39,16 +39,20 @@ class Collectives {
 
   using Work = group::Work<State>;
 
-  /// `output` gets the reduction of every rank's `input`. The two are the same memory or disjoint.
+  /// `output` gets the reduction of every rank's `input`, the sum by default. The two are the same memory or disjoint.
   Work all_reduce(ReadBuffer input, WriteBuffer output, ReduceOp op, Stream stream) const {
     backend::check_all_reduce(input, output);
     live().all_reduce(input, output, op, stream);
     return work(stream);
   }
+  Work all_reduce(ReadBuffer input, WriteBuffer output, Stream stream) const {
+    return all_reduce(input, output, ReduceOp::sum, stream);
+  }
   Work all_reduce(WriteBuffer values, ReduceOp op, Stream stream) const {
     return all_reduce(values, values, op, stream);
   }
-  void all_reduce(ReadBuffer input, WriteBuffer output, ReduceOp op) const {
+  Work all_reduce(WriteBuffer values, Stream stream) const { return all_reduce(values, values, stream); }
+  void all_reduce(ReadBuffer input, WriteBuffer output, ReduceOp op = ReduceOp::sum) const {
     if constexpr (HostStagingBuffer<Stream>::is_needed) {
       if (is_on_host(input) && is_on_host(output)) {
         backend::check_all_reduce(input, output);
@@ -60,13 +64,13 @@ class Collectives {
     }
     all_reduce(input, output, op, stream()).wait();
   }
-  void all_reduce(WriteBuffer values, ReduceOp op) const { all_reduce(values, values, op); }
+  void all_reduce(WriteBuffer values, ReduceOp op = ReduceOp::sum) const { all_reduce(values, values, op); }
 
   /// Collective, blocking. Reduces one number: `loss = group.all_reduce(loss, dtrain::ReduceOp::average)`.
   /// @returns the reduction of every rank's `value`
   template <class Number>
   requires(std::is_arithmetic_v<Number> || Element<Number>) [[nodiscard]] Number
-      all_reduce(Number value, ReduceOp op) const {
+      all_reduce(Number value, ReduceOp op = ReduceOp::sum) const {
     static_assert(ReducedElement<Number>,
                   "dtrain: all_reduce(value, op) takes one number of a type that dtrain reduces (the concept "
                   "group::ReducedElement, in dtrain/group/buffers.hpp): convert others, to std::int64_t for example; "
@@ -97,8 +101,8 @@ class Collectives {
     broadcast(buffer, root, stream()).wait();
   }
 
-  /// Rank r's `output` gets block r of the reduction of every rank's `input`, which has one block for each rank.
-  /// `output` is the memory of that block, or disjoint from `input`.
+  /// Rank r's `output` gets block r of the reduction (by default the sum) of every rank's `input`, which has one block
+  /// for each rank. `output` is the memory of that block, or disjoint from `input`.
   Work reduce_scatter(ReadBuffer input, WriteBuffer output, ReduceOp op,
                       Stream stream) const requires backend::CanReduceScatter<Communicator> {
     Communicator& channel = live();
@@ -106,8 +110,12 @@ class Collectives {
     channel.reduce_scatter(input, output, op, stream);
     return work(stream);
   }
+  Work reduce_scatter(ReadBuffer input, WriteBuffer output,
+                      Stream stream) const requires backend::CanReduceScatter<Communicator> {
+    return reduce_scatter(input, output, ReduceOp::sum, stream);
+  }
   void reduce_scatter(ReadBuffer input, WriteBuffer output,
-                      ReduceOp op) const requires backend::CanReduceScatter<Communicator> {
+                      ReduceOp op = ReduceOp::sum) const requires backend::CanReduceScatter<Communicator> {
     reduce_scatter(input, output, op, stream()).wait();
   }
 

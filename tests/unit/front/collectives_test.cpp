@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstdint>
@@ -127,6 +128,36 @@ TEST_CASE("one number is given and returned, of every element type that C++ comp
     std::array<long long, 2> counts{rank, 1};
     group.all_reduce(counts, ReduceOp::sum);
     CHECK(counts == std::array<long long, 2>{3, 3});
+  });
+}
+
+TEST_CASE("a reduction without an operation is the sum, in every form") {
+  run_well(3, [](const Group& group) {
+    const auto me = static_cast<float>(group.rank());
+    const std::array<float, 3> numbers{me, 1, 2 * me};
+    const std::array<float, 3> sums{3, 3, 6};
+    const auto own = static_cast<std::size_t>(group.rank());
+    CHECK(group.all_reduce(me) == 3);
+
+    std::array<float, 3> values = numbers;
+    group.all_reduce(values);
+    CHECK(values == sums);
+    std::vector<float> result(3);
+    group.all_reduce(numbers, result);
+    CHECK(std::equal(result.begin(), result.end(), sums.begin(), sums.end()));
+    std::array<float, 1> block{};
+    group.reduce_scatter(numbers, block);
+    CHECK(block[0] == sums[own]);
+
+    values = numbers;
+    result.assign(3, 0);
+    block[0] = 0;
+    group.all_reduce(values, group.stream());
+    group.all_reduce(numbers, result, group.stream());
+    group.reduce_scatter(numbers, block, group.stream()).wait();
+    CHECK(values == sums);
+    CHECK(std::equal(result.begin(), result.end(), sums.begin(), sums.end()));
+    CHECK(block[0] == sums[own]);
   });
 }
 
