@@ -22,6 +22,7 @@ TEST_CASE("collectives over Gloo") {
 #include "dtrain/net/interfaces.hpp"
 #include "support/collective_checks.hpp"
 #include "support/host_rank.hpp"
+#include "support/slow_peer.hpp"
 
 namespace {
 
@@ -118,6 +119,12 @@ TEST_CASE("ranks whose addresses are of IPv6 reach each other, where this host h
     CHECK(self.wait());
     CHECK(values == std::vector<std::int32_t>(100'000, 3));
   });
+}
+
+TEST_CASE("a rank that waits long for messages says in which operation, and goes on when they come") {
+  CHECK(support::is_noticed<dtrain::backend::Gloo>(
+      "dtrain: rank 0: still waits in all_reduce (sum) of 8 f32, operation 1 of channel 'group': it had not ended "
+      "after "));
 }
 
 #endif

@@ -21,6 +21,7 @@
 #include "dtrain/backend/message_passing/operation_context.hpp"
 #include "dtrain/backend/message_passing/routine.hpp"
 #include "dtrain/backend/message_passing/transport.hpp"
+#include "dtrain/backend/wait_notice.hpp"
 #include "dtrain/core/cause.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/deadline.hpp"
@@ -52,6 +53,7 @@ class Channel {
         failure_(context.failure),
         on_stall_(context.on_stall),
         info_{context.name, std::move(job_ranks), T::tuning(context), context.describe, context.accumulate},
+        notice_(context.notice_after),
         transport_(context, info_.job_ranks, deadline) {}
   Channel(const Channel&) = delete;
   Channel& operator=(const Channel&) = delete;
@@ -126,6 +128,7 @@ class Channel {
   /// The message_passing::CancellationToken of one operation.
   struct OperationCancellationToken {
     Channel& channel;
+    const Operation& operation;
     Deadline deadline;
     bool timed_out = false;
 
@@ -138,6 +141,12 @@ class Channel {
       if (channel.on_stall_) {
         channel.on_stall_();
       }
+      const auto describe = [this](std::chrono::milliseconds waited) {  // the peer is known after cancellation only
+        return format_text(
+            "{}: it had not ended after {} ms; does every rank call it? DTRAIN_TIMEOUT_SECONDS is how long it may take",
+            {described_on(channel.info_.name, operation, channel.info_.describe), waited.count()});
+      };
+      channel.notice_.update(channel.job_rank_, channel.timeout_ - deadline.remaining(), describe);
     }
     std::string reason() const {
       const std::optional<Cause> cause = channel.failure();
@@ -149,7 +158,7 @@ class Channel {
   template <class Make>
   void execute(const Operation& operation, Make& make) noexcept {
     OperationContext<Endpoint> context{transport_.endpoint(), scratch_, info_, operation};
-    OperationCancellationToken token{*this, Deadline::after(timeout_)};
+    OperationCancellationToken token{*this, operation, Deadline::after(timeout_)};
     try {
       Routine routine = make(context);
       if (!transport_.run_blocking(routine, token)) {
@@ -209,6 +218,7 @@ class Channel {
   const std::shared_ptr<FailureLatch> failure_;
   const std::function<void()> on_stall_;
   const ChannelInfo info_;
+  WaitNotice notice_;
   T transport_;
   Scratch scratch_;
   std::deque<SelfMessage> self_messages_;

@@ -21,6 +21,7 @@
 #include "dtrain/backend/shared_memory/futex_counter.hpp"
 #include "dtrain/backend/shared_memory/segment.hpp"
 #include "dtrain/backend/shared_memory/spin_policy.hpp"
+#include "dtrain/backend/wait_notice.hpp"
 #include "dtrain/core/cause.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/deadline.hpp"
@@ -53,6 +54,7 @@ class Channel {
         segment_(std::move(segment)),
         control_(segment_->base(), size_),
         spin_policy_(size_),
+        notice_(context.notice_after),
         sent_to_(static_cast<std::size_t>(size_)),
         received_from_(static_cast<std::size_t>(size_)) {
     own_slot().job_rank.store(static_cast<std::uint32_t>(job_rank_) + 1);
@@ -144,11 +146,15 @@ class Channel {
       if (on_stall_) {
         on_stall_();
       }
+      const auto describe = [&](std::chrono::milliseconds waited) {
+        return format_text("{}: {}", {present(), awaited.missing(waited)});
+      };
       if (const std::optional<Cause> cause = awaited.failure([this] { return present(); })) {
         fail(*cause);
       } else if (deadline_->passed()) {
-        const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(timeout_);
-        fail({CauseKind::timeout, job_rank_, host_, format_text("{}: {}", {present(), awaited.missing(waited)})});
+        fail({CauseKind::timeout, job_rank_, host_, describe(std::chrono::floor<std::chrono::milliseconds>(timeout_))});
+      } else {
+        notice_.update(job_rank_, timeout_ - deadline_->remaining(), describe);
       }
     }
     return false;
@@ -168,20 +174,6 @@ class Channel {
   bool aborted() const noexcept { return cause_.is_set(); }
 
   std::optional<Cause> failure() const { return cause_.get(); }
-
-  /// @throws Error (disagreement) if a peer has closed the channel; with its cause if a peer's has failed
-  void throw_if_peer_gone(const std::string& doing) const {
-    for (int peer = 0; peer < size_; ++peer) {
-      const SlotState state = control_.slot(peer).state.load();
-      if (peer != rank_ && state == SlotState::failed) {
-        throw_cause(control_.slot(peer).cause.load());
-      }
-      if (peer != rank_ && state == SlotState::closed) {
-        throw_error(Errc::disagreement, "{}: rank {} has left the channel; every rank calls the same collectives",
-                    {doing, control_.job_rank(peer)});
-      }
-    }
-  }
 
   /// Ends running and later work of this rank, and passes the cause to the peers' channels. The first cause is kept. In
   /// a process that the rank forked, ends that process's copy only, because the slot belongs to the rank.
@@ -281,6 +273,7 @@ class Channel {
   const kernels::Isa isa_ = kernels::best_isa();
 
   SpinPolicy spin_policy_;
+  WaitNotice notice_;
   std::atomic<std::int64_t> references_{1};
   CopyPathTuner copy_path_;
   std::uint32_t barriers_ = 0;

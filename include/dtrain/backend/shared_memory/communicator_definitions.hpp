@@ -75,6 +75,23 @@ struct Communicator::ChannelOwner {
     }
   }
 
+  /// @throws Error (disagreement) if a peer has closed the channel; with its cause if a peer's has failed
+  void throw_if_peer_gone() const {
+    const ControlBlock& control = channel->control();
+    for (int peer = 0; peer < channel->size(); ++peer) {
+      const SlotState state = control.slot(peer).state.load();
+      if (peer != channel->rank() && state == SlotState::failed) {
+        throw_cause(control.slot(peer).cause.load());
+      }
+      if (peer != channel->rank() && state == SlotState::closed) {
+        throw_error(Errc::disagreement,
+                    "allocating memory on channel '{}': rank {} has left the channel; every rank calls the same "
+                    "collectives",
+                    {context.name, control.job_rank(peer)});
+      }
+    }
+  }
+
   /// Descriptor of the next collective. enqueue() counts it, after success only.
   Operation next(OperationKind kind, const ConstBufferView& buffer,
                  const ArenaTable::Location& location) const noexcept {
@@ -241,7 +258,7 @@ DTRAIN_DEFINED Allocation Communicator::allocate_blocking(std::size_t bytes, Dea
   const auto check = [owner = owner_.get()] {
     owner->run_other_streams();
     owner->check();
-    owner->channel->throw_if_peer_gone(format_text("allocating memory on channel '{}'", {owner->context.name}));
+    owner->throw_if_peer_gone();
   };
   const MappedSegment shared = SegmentSetup(owner_->context, ++owner_->segment_setups, bytes, deadline, check).run();
   owner_->check();

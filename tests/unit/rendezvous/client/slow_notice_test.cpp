@@ -1,16 +1,12 @@
 #include "dtrain/rendezvous/client/slow_notice.hpp"
 
 #include <doctest/doctest.h>
-#include <fcntl.h>
-#include <unistd.h>
 
-#include <array>
 #include <chrono>
 #include <string>
 
-#include "dtrain/core/process/descriptor.hpp"
+#include "support/captured_stderr.hpp"
 
-using dtrain::Descriptor;
 using dtrain::async::EventLoop;
 using dtrain::async::Task;
 using dtrain::rendezvous::SlowNotice;
@@ -20,18 +16,10 @@ namespace {
 /// What is written to stderr while `body` runs on a loop.
 template <class Body>
 std::string said_during(Body body) {
-  std::array<int, 2> ends{};
-  REQUIRE(::pipe2(ends.data(), O_CLOEXEC | O_NONBLOCK) == 0);
-  const Descriptor reading(ends[0]);
-  const Descriptor writing(ends[1]);
-  const Descriptor before(::dup(STDERR_FILENO));
-  REQUIRE(::dup2(writing.get(), STDERR_FILENO) == STDERR_FILENO);
+  support::CapturedStderr captured;
   EventLoop loop;
   loop.run_until(body(loop), dtrain::Deadline::after(std::chrono::seconds(20)));
-  REQUIRE(::dup2(before.get(), STDERR_FILENO) == STDERR_FILENO);
-  std::array<char, 4096> text{};
-  const ssize_t count = ::read(reading.get(), text.data(), text.size());
-  return std::string(text.data(), static_cast<std::size_t>(count > 0 ? count : 0));
+  return captured.text();
 }
 
 }  // namespace
