@@ -566,6 +566,25 @@ TEST_CASE("a terminal on stderr alone is passed on as such") {
   ::close(terminal);
 }
 
+TEST_CASE("on a terminal, which has shown them, the last words of the first rank to fail are not repeated") {
+  const int terminal = open_terminal();
+  const std::string device = ::ptsname(terminal);
+  Program program("/bin/sh", {"-c", "exec " + probe + " '*:join' '0:stderr:it hurts here\n' 0:exit:42 2>" + device});
+  const int held = ::open(device.c_str(), O_RDWR | O_NOCTTY | O_CLOEXEC);  // keeps the terminal until it is read
+  REQUIRE(held >= 0);
+  program.close_input();
+  CHECK(program.wait().exit_code == 42);
+  std::string shown(65536, '\0');
+  const ssize_t count = ::read(terminal, shown.data(), shown.size());
+  REQUIRE(count > 0);
+  shown.resize(static_cast<std::size_t>(count));
+  ::close(held);
+  ::close(terminal);
+  CHECK(contains(shown, "[0] it hurts here\r\n"));
+  CHECK(contains(shown, "failed first: exit code 42\r\n"));
+  CHECK(shown.find("it hurts here") == shown.rfind("it hurts here"));
+}
+
 TEST_CASE("a sentence of dtrain's that several ranks say is one line, which DTRAIN_LOG=debug unfolds") {
   // Rank 2 fails once the others have spoken, and they say nothing more.
   const auto run = [](const Program::Variables& variables) {

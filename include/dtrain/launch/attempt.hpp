@@ -91,7 +91,8 @@ class Attempt {
         end.secondary.push_back(each.rank);
       }
     }
-    if (end.first) {
+    const bool were_shown = plan_->node_count == 1 && plan_->stderr_is_terminal;  // to everybody who reads the report
+    if (end.first && !were_shown) {
       const Tail& tail = workers_.error_tail(end.first->rank);
       end.last_lines.assign(tail.lines().begin(), tail.lines().end());
     }
