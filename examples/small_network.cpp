@@ -43,9 +43,7 @@ class Network {
   std::vector<dtrain::Parameter> parameters() {
     std::vector<dtrain::Parameter> list;
     for (std::size_t i = 0; i < tensors; ++i) {
-      const dtrain::Shape shape{static_cast<std::int64_t>(sizes[i])};
-      list.push_back(
-          {names[i], dtrain::tensor_view(values_[i].data(), shape), dtrain::tensor_view(gradients_[i].data(), shape)});
+      list.push_back({names[i], dtrain::tensor_view(values_[i]), dtrain::tensor_view(gradients_[i])});
     }
     return list;
   }

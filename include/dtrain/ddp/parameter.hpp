@@ -10,8 +10,9 @@
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// One trainable tensor of a model. Value and gradient have the same shape, dtype and device, and are contiguous.
-/// Lifetime: both keep their addresses until the model's DistributedDataParallel is destroyed.
+/// One trainable tensor of a model: `{"weights", tensor_view(weights), tensor_view(gradients)}`. Value and gradient
+/// have the same shape, dtype and device, and are contiguous. Lifetime: both keep their addresses until the model's
+/// DistributedDataParallel is destroyed.
 struct Parameter {
   std::string name;
   TensorView value;

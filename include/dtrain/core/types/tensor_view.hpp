@@ -8,6 +8,7 @@
 #include <initializer_list>
 #include <span>
 #include <string>
+#include <utility>
 
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/error.hpp"
@@ -70,6 +71,18 @@ struct TensorView {
 template <Element T>
 TensorView tensor_view(T* data, Shape shape) noexcept {
   return {reinterpret_cast<std::byte*>(data), shape, dtype_of<T>::value, {}};
+}
+
+/// A view with one extent of all elements of a std::span, and of a std::vector, std::array or T[n] that outlives it:
+/// `tensor_view(weights)`.
+template <Element T, std::size_t Extent>
+TensorView tensor_view(std::span<T, Extent> values) {
+  return tensor_view(values.data(), {static_cast<std::int64_t>(values.size())});
+}
+template <class Values>
+requires Element<typename decltype(std::span(std::declval<Values&>()))::element_type> TensorView
+tensor_view(Values& values) {
+  return tensor_view(std::span(values));
 }
 
 }  // namespace DTRAIN_NAMESPACE

@@ -2,8 +2,12 @@
 
 #include <doctest/doctest.h>
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -52,6 +56,35 @@ TEST_CASE("a view of host memory reads and writes that memory") {
   CHECK(view.flat().count == 6);
   view.as<float>()[5] = 2.0F;
   CHECK(values[5] == 2.0F);
+}
+
+template <class Values>
+constexpr bool can_be_viewed = requires(Values&& values) {
+  dtrain::tensor_view(std::forward<Values>(values));
+};
+static_assert(can_be_viewed<std::vector<float>&> && can_be_viewed<std::span<float>>);
+static_assert(!can_be_viewed<std::vector<float>>, "the view would outlive the memory");
+static_assert(!can_be_viewed<const std::vector<float>&> && !can_be_viewed<std::span<const float>>);
+static_assert(!can_be_viewed<std::vector<std::string>&> && !can_be_viewed<float*&>);
+
+TEST_CASE("a container and a span are viewed whole, with one extent") {
+  std::vector<float> values(6, 1.0F);
+  const dtrain::TensorView view = dtrain::tensor_view(values);
+  CHECK(view.data == reinterpret_cast<std::byte*>(values.data()));
+  CHECK(view.shape == Shape{6});
+  CHECK(view.dtype == dtrain::DType::f32);
+
+  std::array<double, 3> array{};
+  std::int32_t plain[4] = {};
+  const std::span<float> all(values);
+  CHECK(dtrain::tensor_view(array).as<double>().data() == array.data());
+  CHECK(dtrain::tensor_view(array).shape == Shape{3});
+  CHECK(dtrain::tensor_view(plain).as<std::int32_t>().data() == plain);
+  CHECK(dtrain::tensor_view(plain).shape == Shape{4});
+  CHECK(dtrain::tensor_view(all).shape == Shape{6});
+  CHECK(dtrain::tensor_view(all.subspan(2)).as<float>().data() == values.data() + 2);
+  CHECK(dtrain::tensor_view(all.first<2>()).shape == Shape{2});
+  CHECK(dtrain::tensor_view(std::span<float>()).shape == Shape{0});
 }
 
 TEST_CASE("a view read as another type, or on the host while it is elsewhere, says so") {
