@@ -1,10 +1,15 @@
 #pragma once
 /// @file
-/// WaitNotice: a warning in the log about an operation that waits long for other ranks.
+/// Warnings in the log about operations that wait for other ranks: long, or in vain.
 
 #include <chrono>
+#include <optional>
+#include <string>
 #include <utility>
 
+#include "dtrain/core/cause.hpp"
+#include "dtrain/core/deadline.hpp"
+#include "dtrain/core/failure_latch.hpp"
 #include "dtrain/core/log.hpp"
 #include "dtrain/core/text/format_text.hpp"
 
@@ -31,5 +36,21 @@ class WaitNotice {
  private:
   std::chrono::milliseconds after_;
 };
+
+/// To be called when a wait has ended without success. If the job has failed because another rank timed out in another
+/// operation, maybe waiting for this rank, logs which operation this rank was in. Blocking: after a timeout, until the
+/// job's first cause is known, 500 ms at most.
+/// @param ended_by why the channel has failed @param place the operation: "barrier, operation 5 of channel 'group'"
+inline void log_place_at_timeout(const std::optional<Cause>& ended_by, const FailureLatch& job, int job_rank,
+                                 const std::string& place) {
+  if (!ended_by || ended_by->kind != CauseKind::timeout) {
+    return;
+  }
+  job.block_until_failed(Deadline::after(std::chrono::milliseconds(500)));
+  const std::optional<Cause> first = job.cause();
+  if (first && first->kind == CauseKind::timeout && first->rank != job_rank && !first->text.starts_with(place)) {
+    log(LogLevel::warning, format_text("rank {}: waited in {} when rank {} timed out", {job_rank, place, first->rank}));
+  }
+}
 
 }  // namespace DTRAIN_NAMESPACE::backend

@@ -173,6 +173,9 @@ class Channel {
                        format_text("{} is out of service in this process since another operation was cancelled",
                                    {T::backend_name()}));
       }
+      if (!routine.done() || token.timed_out) {
+        log_place_at_timeout(failure(), *failure_, job_rank_, described_on(info_.name, operation, info_.describe));
+      }
     } catch (const Error& error) {
       explain(operation, error);
     } catch (const std::exception& error) {

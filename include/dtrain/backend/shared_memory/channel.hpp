@@ -157,6 +157,7 @@ class Channel {
         notice_.update(job_rank_, timeout_ - deadline_->remaining(), describe);
       }
     }
+    log_place_at_timeout(cause_.get(), *failure_, job_rank_, present());
     return false;
   }
 
