@@ -68,7 +68,8 @@ class ScaleKernel {
   }
 
  private:
-  static constexpr std::size_t types = 5;  ///< f64 to bf16
+  /// Enumerators up to the last that can_scale() takes.
+  static constexpr std::size_t types = static_cast<std::size_t>(DType::bf16) + 1;
 
   static ScaleKernel load(DType from, DType to) {
     constexpr unsigned int version = 12000;
