@@ -24950,6 +24950,48 @@ DTRAIN_DEFINED void log(LogLevel level, std::string_view text) {
 
 }  // namespace DTRAIN_NAMESPACE
 
+// ---- dtrain/core/process/cpu_affinity.hpp
+
+/// @file
+/// CPU affinity: the CPUs on which the system may run a thread.
+
+namespace DTRAIN_NAMESPACE {
+
+/// Numbers of logical CPUs, as the kernel counts them; sorted.
+using Cpus = std::vector<int>;
+
+/// The form in which the system takes and gives a set of CPUs: 8192 of them, the most that Linux can be built for. It
+/// refuses a set smaller than its own.
+struct CpuSet {
+  static constexpr int most_cpus = 8 * CPU_SETSIZE;
+
+  CpuSet() noexcept = default;
+  /// @pre numbers below most_cpus
+  explicit CpuSet(const Cpus& cpus) noexcept {
+    for (const int cpu : cpus) {
+      CPU_SET_S(static_cast<std::size_t>(cpu), sizeof(words), words);
+    }
+  }
+
+  cpu_set_t words[8]{};
+};
+
+/// The CPUs that the calling thread may use; empty if the system does not say.
+inline Cpus allowed_cpus() {
+  CpuSet allowed;
+  Cpus cpus;
+  if (::sched_getaffinity(0, sizeof(allowed.words), allowed.words) == 0) {
+    for (int cpu = 0; cpu < CpuSet::most_cpus; ++cpu) {
+      if (CPU_ISSET_S(static_cast<std::size_t>(cpu), sizeof(allowed.words), allowed.words)) {
+        cpus.push_back(cpu);
+      }
+    }
+  }
+  return cpus;
+}
+
+}  // namespace DTRAIN_NAMESPACE
+
 // ---- dtrain/core/process/open_files.hpp
 
 /// @file
@@ -28590,12 +28632,12 @@ DTRAIN_DEFINED Progress progress_from(std::string_view text) {
 }
 
 DTRAIN_DEFINED int cores_by_affinity() noexcept {
-  cpu_set_t allowed[8];  // 8192 cores, the most that Linux can be built for; it refuses a set smaller than its own
-  if (::sched_getaffinity(0, sizeof(allowed), allowed) != 0) {
+  CpuSet allowed;
+  if (::sched_getaffinity(0, sizeof(allowed.words), allowed.words) != 0) {
     const long online = ::sysconf(_SC_NPROCESSORS_ONLN);
     return online > 0 ? static_cast<int>(online) : 1;
   }
-  const int cores = CPU_COUNT_S(sizeof(allowed), allowed);
+  const int cores = CPU_COUNT_S(sizeof(allowed.words), allowed.words);
   return cores > 0 ? cores : 1;
 }
 
@@ -38552,24 +38594,6 @@ namespace DTRAIN_NAMESPACE::launch {
 /// - `none`: the system moves workers between all cores.
 enum class Binding { automatic, core, numa, none };
 
-/// Numbers of logical CPUs, as the kernel counts them; sorted.
-using Cpus = std::vector<int>;
-
-/// The CPUs that the calling thread may use; empty if the system does not say.
-inline Cpus allowed_cpus() {
-  constexpr int most_cpus = 8 * CPU_SETSIZE;
-  cpu_set_t allowed[8];
-  Cpus cpus;
-  if (::sched_getaffinity(0, sizeof(allowed), allowed) == 0) {
-    for (int cpu = 0; cpu < most_cpus; ++cpu) {
-      if (CPU_ISSET_S(static_cast<std::size_t>(cpu), sizeof(allowed), allowed)) {
-        cpus.push_back(cpu);
-      }
-    }
-  }
-  return cpus;
-}
-
 namespace detail {
 
 /// Those of `cpus` that are in a list of the kernel's, such as "0-3,8". Source: Documentation/admin-guide/cputopology
@@ -41988,7 +42012,7 @@ struct SpawnRequest {
   int standard_output = -1;
   int standard_error = -1;
   sigset_t signal_mask{};
-  std::vector<int> cpus;  ///< those that the child may use, by number below 8192; empty: all that this process may use
+  Cpus cpus;  ///< those that the child may use; empty: all that this process may use
 };
 
 /// From now on the system kills this process when the thread that started it ends. If that thread has ended already,
@@ -42015,16 +42039,6 @@ inline std::vector<char*> pointers_to(std::vector<std::string>& texts) {
   pointers.push_back(nullptr);
   return pointers;
 }
-
-/// The form in which the system takes a set of CPUs.
-struct CpuSet {
-  explicit CpuSet(const std::vector<int>& cpus) noexcept {
-    for (const int cpu : cpus) {
-      CPU_SET_S(static_cast<std::size_t>(cpu), sizeof(words), words);
-    }
-  }
-  cpu_set_t words[8]{};
-};
 
 /// Runs in the child between fork and exec, with async-signal-safe calls only. @returns errno if the start failed
 inline int exec_in_child(const SpawnRequest& request, char* const* arguments, char* const* environment, pid_t parent,
@@ -42098,7 +42112,7 @@ inline pid_t spawn(const SpawnRequest& request) {
   const std::vector<char*> environment_pointers = detail::pointers_to(environment);
   Pipe report = make_pipe();
   const std::optional<rlimit> files = open_files_for_children();
-  const detail::CpuSet cpus(request.cpus);
+  const CpuSet cpus(request.cpus);
   const pid_t parent = ::getpid();
   const pid_t child = ::fork();
   if (child < 0) {

@@ -46,6 +46,17 @@ int open_terminal() {
   return terminal;
 }
 
+/// What was written to the terminal; closes it. @param held its other end, open until the programs there have ended
+std::string content_of(int terminal, int held) {
+  std::string shown(65536, '\0');
+  const ssize_t count = ::read(terminal, shown.data(), shown.size());
+  REQUIRE(count > 0);
+  shown.resize(static_cast<std::size_t>(count));
+  ::close(held);
+  ::close(terminal);
+  return shown;
+}
+
 }  // namespace
 
 TEST_CASE("workers that leave and return 0 are a success, with one prefixed line each") {
@@ -443,12 +454,7 @@ TEST_CASE("on a terminal the unfinished line of rank 0 is shown as it grows, bel
   program.close_input();
   const Result result = program.wait();
   CHECK(result.exit_code == 0);
-  std::string shown(65536, '\0');
-  const ssize_t count = ::read(terminal, shown.data(), shown.size());
-  REQUIRE(count > 0);
-  shown.resize(static_cast<std::size_t>(count));
-  ::close(held);
-  ::close(terminal);
+  const std::string shown = content_of(terminal, held);
   CHECK(contains(shown, "[0] DTRAIN_STDOUT_IS_TERMINAL=1\r\n"));
   CHECK(contains(shown, "[0] step 1\r\x1b[K[1] other\r\n[0] step 1"));
   CHECK(contains(shown, "\r\x1b[K[0] step 2\r\n"));
@@ -574,12 +580,7 @@ TEST_CASE("on a terminal, which has shown them, the last words of the first rank
   REQUIRE(held >= 0);
   program.close_input();
   CHECK(program.wait().exit_code == 42);
-  std::string shown(65536, '\0');
-  const ssize_t count = ::read(terminal, shown.data(), shown.size());
-  REQUIRE(count > 0);
-  shown.resize(static_cast<std::size_t>(count));
-  ::close(held);
-  ::close(terminal);
+  const std::string shown = content_of(terminal, held);
   CHECK(contains(shown, "[0] it hurts here\r\n"));
   CHECK(contains(shown, "failed first: exit code 42\r\n"));
   CHECK(shown.find("it hurts here") == shown.rfind("it hurts here"));

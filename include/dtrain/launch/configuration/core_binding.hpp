@@ -2,8 +2,6 @@
 /// @file
 /// Core binding: the CPUs on which each worker of a node runs (--bind).
 
-#include <sched.h>
-
 #include <algorithm>
 #include <cstddef>
 #include <optional>
@@ -13,6 +11,7 @@
 #include <vector>
 
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/process/cpu_affinity.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/identity/environment/variables.hpp"
 #include "dtrain/launch/diagnostics/system_files.hpp"
@@ -24,24 +23,6 @@ namespace DTRAIN_NAMESPACE::launch {
 /// - `numa`: each worker has the cores of one NUMA node, or of several if these are more than the workers.
 /// - `none`: the system moves workers between all cores.
 enum class Binding { automatic, core, numa, none };
-
-/// Numbers of logical CPUs, as the kernel counts them; sorted.
-using Cpus = std::vector<int>;
-
-/// The CPUs that the calling thread may use; empty if the system does not say.
-inline Cpus allowed_cpus() {
-  constexpr int most_cpus = 8 * CPU_SETSIZE;
-  cpu_set_t allowed[8];
-  Cpus cpus;
-  if (::sched_getaffinity(0, sizeof(allowed), allowed) == 0) {
-    for (int cpu = 0; cpu < most_cpus; ++cpu) {
-      if (CPU_ISSET_S(static_cast<std::size_t>(cpu), sizeof(allowed), allowed)) {
-        cpus.push_back(cpu);
-      }
-    }
-  }
-  return cpus;
-}
 
 namespace detail {
 

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/process/cpu_affinity.hpp"
 #include "dtrain/core/process/descriptor.hpp"
 #include "dtrain/core/process/open_files.hpp"
 #include "dtrain/core/text/format_text.hpp"
@@ -51,7 +52,7 @@ struct SpawnRequest {
   int standard_output = -1;
   int standard_error = -1;
   sigset_t signal_mask{};
-  std::vector<int> cpus;  ///< those that the child may use, by number below 8192; empty: all that this process may use
+  Cpus cpus;  ///< those that the child may use; empty: all that this process may use
 };
 
 /// From now on the system kills this process when the thread that started it ends. If that thread has ended already,
@@ -78,16 +79,6 @@ inline std::vector<char*> pointers_to(std::vector<std::string>& texts) {
   pointers.push_back(nullptr);
   return pointers;
 }
-
-/// The form in which the system takes a set of CPUs.
-struct CpuSet {
-  explicit CpuSet(const std::vector<int>& cpus) noexcept {
-    for (const int cpu : cpus) {
-      CPU_SET_S(static_cast<std::size_t>(cpu), sizeof(words), words);
-    }
-  }
-  cpu_set_t words[8]{};
-};
 
 /// Runs in the child between fork and exec, with async-signal-safe calls only. @returns errno if the start failed
 inline int exec_in_child(const SpawnRequest& request, char* const* arguments, char* const* environment, pid_t parent,
@@ -161,7 +152,7 @@ inline pid_t spawn(const SpawnRequest& request) {
   const std::vector<char*> environment_pointers = detail::pointers_to(environment);
   Pipe report = make_pipe();
   const std::optional<rlimit> files = open_files_for_children();
-  const detail::CpuSet cpus(request.cpus);
+  const CpuSet cpus(request.cpus);
   const pid_t parent = ::getpid();
   const pid_t child = ::fork();
   if (child < 0) {

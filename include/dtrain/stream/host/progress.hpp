@@ -55,6 +55,7 @@ int cores_of_all_ranks() noexcept;
 #include <cstring>
 #include <system_error>
 
+#include "dtrain/core/process/cpu_affinity.hpp"
 #include "dtrain/core/text/format_text.hpp"
 
 namespace DTRAIN_NAMESPACE::stream::host {
@@ -68,12 +69,12 @@ DTRAIN_DEFINED Progress progress_from(std::string_view text) {
 }
 
 DTRAIN_DEFINED int cores_by_affinity() noexcept {
-  cpu_set_t allowed[8];  // 8192 cores, the most that Linux can be built for; it refuses a set smaller than its own
-  if (::sched_getaffinity(0, sizeof(allowed), allowed) != 0) {
+  CpuSet allowed;
+  if (::sched_getaffinity(0, sizeof(allowed.words), allowed.words) != 0) {
     const long online = ::sysconf(_SC_NPROCESSORS_ONLN);
     return online > 0 ? static_cast<int>(online) : 1;
   }
-  const int cores = CPU_COUNT_S(sizeof(allowed), allowed);
+  const int cores = CPU_COUNT_S(sizeof(allowed.words), allowed.words);
   return cores > 0 ? cores : 1;
 }
 

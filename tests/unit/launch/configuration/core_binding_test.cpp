@@ -14,8 +14,8 @@
 
 namespace {
 
+using dtrain::Cpus;
 using dtrain::launch::Binding;
-using dtrain::launch::Cpus;
 using dtrain::launch::cpus_of_workers;
 using dtrain::launch::text_of;
 using Shares = std::vector<Cpus>;
@@ -114,7 +114,7 @@ TEST_CASE("a binding has four names, and any other is a usage error") {
 TEST_CASE("CPUs are the process's own, and written as the kernel writes them") {
   cpu_set_t own;
   REQUIRE(::sched_getaffinity(0, sizeof own, &own) == 0);
-  const Cpus cpus = dtrain::launch::allowed_cpus();
+  const Cpus cpus = dtrain::allowed_cpus();
   CHECK(cpus.size() == static_cast<std::size_t>(CPU_COUNT(&own)));
   for (const int cpu : cpus) {
     CHECK(CPU_ISSET(static_cast<std::size_t>(cpu), &own));
