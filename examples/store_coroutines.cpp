@@ -42,7 +42,7 @@ Task<int> work(Group group) {
 
 int main(int argc, char** argv) {
   return dtrain::run<Policy>(argc, argv, [](Group group) {
-    // In the background: says on this rank's control loop that it is alive, until `alive` is destroyed.
+    // In the background: says on this rank's control thread that it is alive, until `alive` is destroyed.
     const auto alive = group.spawn([&](dtrain::async::EventLoop& loop) -> Task<> {
       for (;;) {
         co_await group.store().add("alive/" + std::to_string(group.rank()), 1);

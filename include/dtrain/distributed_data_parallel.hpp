@@ -19,10 +19,10 @@
 #include "dtrain/core/exception_text.hpp"
 #include "dtrain/core/process/owning_process.hpp"
 #include "dtrain/core/text/format_text.hpp"
-#include "dtrain/ddp/agreement/broadcast_values.hpp"
-#include "dtrain/ddp/agreement/bucket_order_broadcast.hpp"
 #include "dtrain/ddp/agreement/model_agreement.hpp"
 #include "dtrain/ddp/backend_checks.hpp"
+#include "dtrain/ddp/broadcast/broadcast_values.hpp"
+#include "dtrain/ddp/broadcast/bucket_order_broadcast.hpp"
 #include "dtrain/ddp/bucket_plan.hpp"
 #include "dtrain/ddp/collect_parameters.hpp"
 #include "dtrain/ddp/ddp_options.hpp"
@@ -62,11 +62,11 @@ class DistributedDataParallel {
   static_assert(ddp::Model<M>,
                 "dtrain: Model needs parameters(): a sized range of dtrain::Parameter "
                 "(contract: the concept ddp::Model, in dtrain/ddp/model.hpp)");
-  static_assert(ddp::device_kind_of<M> == DeviceKind::cuda || P::Channels::supports(DeviceKind::host),
+  static_assert(ddp::device_kind_of<M> == DeviceKind::cuda || P::ChannelBackend::supports(DeviceKind::host),
                 "dtrain: this backend reduces on GPUs only and the model is on the host: a model on a GPU says "
                 "'static constexpr dtrain::DeviceKind device_kind = dtrain::DeviceKind::cuda;' "
                 "(ddp::device_kind_of in dtrain/ddp/model.hpp)");
-  static_assert(ddp::device_kind_of<M> == DeviceKind::host || P::Channels::supports(DeviceKind::cuda),
+  static_assert(ddp::device_kind_of<M> == DeviceKind::host || P::ChannelBackend::supports(DeviceKind::cuda),
                 "dtrain: the model's device_kind is cuda and this backend reduces host memory only: use backend::Nccl, "
                 "or backend::Staged around this backend");
 
@@ -163,7 +163,7 @@ class DistributedDataParallel {
   std::shared_ptr<const void> gradient_memory() const noexcept { return driver_->reducer->gradient_memory(); }
 
  private:
-  using Backend = typename P::Channels;
+  using Backend = typename P::ChannelBackend;
   using Reducer = ddp::Reducer<typename Backend::Communicator>;
 
   /// Steps point into it, so it does not move with this object. The reducer is destroyed before its stream.

@@ -100,7 +100,7 @@ class DistributedDataParallel {
   std::string summary() { return state_->ddp.summary(); }
 
  private:
-  using Model = ModuleModel<P::Channels::supports(DeviceKind::host) ? DeviceKind::host : DeviceKind::cuda>;
+  using Model = ModuleModel<P::ChannelBackend::supports(DeviceKind::host) ? DeviceKind::host : DeviceKind::cuda>;
 
   /// The reducer refers to the model, so neither moves with this object.
   struct State {

@@ -60,7 +60,7 @@ struct Policy {
   }();
 
   /// Opens the channels of groups and wrappers: the backend, with the topology's algorithms for reductions.
-  using Channels = topology::Channels<Topology, Backend>;
+  using ChannelBackend = topology::ChannelBackend<Topology, Backend>;
 };
 
 }  // namespace DTRAIN_NAMESPACE

@@ -32,12 +32,12 @@ using async::Task;
 /// without this rank. If an exception unwinds the stack at that moment, the rank has failed and the other ranks are
 /// notified.
 template <class P>
-class ProcessGroup : public group::Collectives<ProcessGroup<P>, group::GroupState<typename P::Channels>> {
+class ProcessGroup : public group::Collectives<ProcessGroup<P>, group::GroupState<typename P::ChannelBackend>> {
  public:
   using Policy = P;
-  using Communicator = typename P::Channels::Communicator;
+  using Communicator = typename P::ChannelBackend::Communicator;
   using Stream = typename Communicator::Stream;
-  using StreamOwner = typename P::Channels::StreamOwner;
+  using StreamOwner = typename P::ChannelBackend::StreamOwner;
 
   /// Collective, blocking: joins the job as the rank that `worker` describes. For run() and init_process_group().
   /// @throws Error for an identity that conflicts with another rank's, a host that does not resolve, a port in use, or
@@ -132,7 +132,7 @@ class ProcessGroup : public group::Collectives<ProcessGroup<P>, group::GroupStat
   }
 
  private:
-  using State = group::GroupState<typename P::Channels>;
+  using State = group::GroupState<typename P::ChannelBackend>;
   friend group::Collectives<ProcessGroup, State>;
   friend group::GroupAccess;
 

@@ -11,8 +11,8 @@
 
 #include "dtrain/core/process/exit_codes.hpp"
 #include "dtrain/group/group_internals.hpp"
+#include "dtrain/group/rank_body.hpp"
 #include "dtrain/group/rank_context.hpp"
-#include "dtrain/group/worker.hpp"
 #include "dtrain/launch/rank_process.hpp"
 #include "dtrain/process_group.hpp"
 
@@ -70,9 +70,9 @@ int call_body(Body& body, ProcessGroup<P> group, Arguments arguments) {
 
 /// A rank of a job with policy P.
 template <class P, RunBody<P> Body>
-class PolicyWorker final : public group::Worker {
+class PolicyRankBody final : public group::RankBody {
  public:
-  PolicyWorker(const launch::RankProcess& process, Body& body, const GroupOptions& options)
+  PolicyRankBody(const launch::RankProcess& process, Body& body, const GroupOptions& options)
       : process_(process), body_(body), options_(options) {}
 
   group::RankContext& join_job() override {
@@ -107,8 +107,8 @@ int run(int argc, char** argv, Body body, const GroupOptions& options = {}) {
   const int rank = start.worker->identity.rank;
   int exit_code = 0;
   {
-    detail::PolicyWorker<P, Body> worker(*start.worker, body, options);
-    exit_code = group::run_worker(rank, worker);
+    detail::PolicyRankBody<P, Body> rank_body(*start.worker, body, options);
+    exit_code = group::run_rank(rank, rank_body);
   }
   group::report_lost_output(rank);
   return exit_code;

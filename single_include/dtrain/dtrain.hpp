@@ -6373,7 +6373,7 @@ class TaskRunner {
     const std::shared_ptr<FailureLatch> failure;
     const int rank;
     std::atomic<bool> left{false};
-    async::SpawnStates tasks;  ///< the loop's thread only
+    async::SpawnStates tasks;  ///< the control thread only
   };
 
   async::EventLoop& loop_;
@@ -7034,7 +7034,7 @@ class [[nodiscard]] StoreCall {
   StoreCall& operator=(StoreCall&&) = delete;
 
   /// Blocking: until the store answers, at most until the deadline and a second more for its last response.
-  /// Threads: not the control loop's, where it throws Error (invalid_argument) instead of deadlocking.
+  /// Threads: not the control thread, where it throws Error (invalid_argument) instead of deadlocking.
   /// @throws see Store; Error (invalid_argument) if the call was already used
   T wait() { return decode(request_.wait(), std::move(expected_)); }
 
@@ -7392,6 +7392,109 @@ class AllocationTable {
   };
 
   std::vector<Record> records_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend
+
+// ---- dtrain/backend/channel_setup/store_ref.hpp
+
+/// @file
+/// StoreRef: type-erased key-value store, used to open channels.
+
+namespace DTRAIN_NAMESPACE::backend {
+
+/// A store whose set and get return a waitable call, as those of rendezvous::Store. Backends need no more, so their
+/// tests need no server.
+template <class S>
+concept KeyValueStore = std::copyable<S> &&
+    requires(S store, const std::string& key, std::string value, Deadline deadline) {
+  store.set(key, value, deadline).wait();
+  { store.get(key, deadline).wait() } -> std::convertible_to<std::string>;
+};
+
+/// Copyable handle on a store of any type. Threads: as the store's. A store without take or erase keeps its keys.
+class StoreRef {
+ public:
+  template <class Store>
+  requires(!std::same_as<Store, StoreRef> && KeyValueStore<Store>)
+      StoreRef(Store store)  // NOLINT(google-explicit-constructor): accepts any store
+      : calls_(std::make_shared<CallsOf<Store>>(std::move(store))) {}
+
+  /// Blocking: until the value is in the store. @throws Error (timeout), JobFailed
+  void set_blocking(const std::string& key, const std::string& value, Deadline deadline) const {
+    calls_->set(key, value, deadline);
+  }
+
+  /// Blocking: until some rank has set the key. @throws Error (timeout), JobFailed
+  std::string get_blocking(const std::string& key, Deadline deadline) const { return calls_->get(key, deadline); }
+
+  /// Blocking: as get_blocking. The store erases the key after `readers` takes.
+  std::string take_blocking(const std::string& key, std::int64_t readers, Deadline deadline) const {
+    return calls_->take(key, readers, deadline);
+  }
+
+  /// Blocking: whether the key exists; true if the store has no try_get. @throws Error (timeout), JobFailed
+  bool has_blocking(const std::string& key, Deadline deadline) const { return calls_->has(key, deadline); }
+
+  /// Blocking: adds to the integer under the key. @returns the sum; 0 if the store has no add
+  std::int64_t add_blocking(const std::string& key, std::int64_t delta, Deadline deadline) const {
+    return calls_->add(key, delta, deadline);
+  }
+
+  /// Blocking: until the key is erased, if it existed. @throws Error (timeout), JobFailed
+  void erase_blocking(const std::string& key, Deadline deadline) const { calls_->erase(key, deadline); }
+
+ private:
+  struct Calls {
+    Calls() = default;
+    Calls(const Calls&) = delete;
+    Calls& operator=(const Calls&) = delete;
+    virtual ~Calls() = default;
+    virtual void set(const std::string& key, const std::string& value, Deadline deadline) = 0;
+    virtual std::string get(const std::string& key, Deadline deadline) = 0;
+    virtual std::string take(const std::string& key, std::int64_t readers, Deadline deadline) = 0;
+    virtual bool has(const std::string& key, Deadline deadline) = 0;
+    virtual std::int64_t add(const std::string& key, std::int64_t delta, Deadline deadline) = 0;
+    virtual void erase(const std::string& key, Deadline deadline) = 0;
+  };
+
+  template <class Store>
+  struct CallsOf final : Calls {
+    explicit CallsOf(Store&& given) : store(std::move(given)) {}
+    void set(const std::string& key, const std::string& value, Deadline deadline) override {
+      store.set(key, value, deadline).wait();
+    }
+    std::string get(const std::string& key, Deadline deadline) override { return store.get(key, deadline).wait(); }
+    std::string take(const std::string& key, std::int64_t readers, Deadline deadline) override {
+      if constexpr (requires { store.take(key, readers, deadline).wait(); }) {
+        return store.take(key, readers, deadline).wait();
+      } else {
+        return get(key, deadline);
+      }
+    }
+    bool has(const std::string& key, Deadline deadline) override {
+      if constexpr (requires { store.try_get(key, deadline).wait(); }) {
+        return store.try_get(key, deadline).wait().has_value();
+      } else {
+        return true;
+      }
+    }
+    std::int64_t add(const std::string& key, std::int64_t delta, Deadline deadline) override {
+      if constexpr (requires { store.add(key, delta, deadline).wait(); }) {
+        return store.add(key, delta, deadline).wait();
+      } else {
+        return 0;
+      }
+    }
+    void erase(const std::string& key, Deadline deadline) override {
+      if constexpr (requires { store.erase(key, deadline).wait(); }) {
+        static_cast<void>(store.erase(key, deadline).wait());
+      }
+    }
+    Store store;
+  };
+
+  std::shared_ptr<Calls> calls_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::backend
@@ -9912,6 +10015,864 @@ inline constexpr const char* began_early =
 
 }  // namespace DTRAIN_NAMESPACE::backend
 
+// ---- dtrain/backend/channel_context.hpp
+
+/// @file
+/// ChannelContext: parameters for opening a channel.
+
+namespace DTRAIN_NAMESPACE::backend {
+
+/// One channel of one group. Every rank opens the same channels in the same order, hence with equal names.
+struct ChannelContext {
+  rendezvous::Membership members;         ///< this rank, its host and node, and the channel's ranks
+  std::string name;                       ///< unique in the job, e.g. "group/ddp-1"; a prefix for store keys
+  StoreRef store;                         ///< exchanges setup data; constructible from a rendezvous::Store
+  std::shared_ptr<FailureLatch> failure;  ///< a failed job aborts the channel; a failed channel reports here
+  std::chrono::nanoseconds timeout;       ///< of one collective, from the moment it begins to run
+  /// The thread that runs an operation calls it after about 1 ms of waiting for a peer, and before each further sleep
+  /// (tens of milliseconds at most). Reason: the peer may wait for work of this rank on another stream that no thread
+  /// runs. Must not throw or block; may be empty. A split channel calls its parent's.
+  std::function<void()> on_stall{};
+  DescribeOperation describe{};  ///< may be empty
+  Accumulate accumulate{};       ///< the same on every rank; a backend without f32 refuses it in open_blocking
+  /// How long an operation waits for other ranks until a warning in the log says so; see WaitNotice. Not for NCCL.
+  std::chrono::milliseconds notice_after = std::chrono::seconds(10);
+
+  /// This rank's number in the job, under which failures are reported.
+  int reporting_rank() const noexcept { return members.rank_in_job(); }
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend
+
+// ---- dtrain/backend/backend.hpp
+
+/// @file
+/// The concept Backend: the type a Policy names, which opens the channels of a group.
+
+namespace DTRAIN_NAMESPACE::backend {
+// clang-format 14 tears requires-expressions apart.
+// clang-format off
+
+/// A name for messages and summaries.
+template <class B>
+concept HasBackendName = requires {
+  { B::name() } noexcept -> std::convertible_to<std::string_view>;
+};
+
+/// Whether its communicators take buffers on that kind of device.
+template <class B>
+concept HasDeviceSupport = requires(DeviceKind kind) {
+  { B::supports(kind) } noexcept -> std::same_as<bool>;
+};
+
+/// Whether its communicators reduce elements of that type.
+template <class B>
+concept HasDTypeSupport = requires(DType dtype) {
+  { B::reduces(dtype) } noexcept -> std::same_as<bool>;
+};
+
+/// The stream that a group or a DDP instance runs its communication on: an owner with `ref()`.
+template <class B>
+concept HasCommunicationStream = requires { typename B::StreamOwner; } && requires(typename B::StreamOwner owner) {
+  { owner.ref() } -> std::same_as<typename B::Communicator::Stream>;
+};
+
+/// Collective, blocking. Opens the channel that the context describes; channels never wait for each other.
+/// @throws Error (unsupported) on every rank if the backend cannot connect all ranks
+template <class B>
+concept CanOpen = requires { typename B::Communicator; } && Communicator<typename B::Communicator> &&
+                  requires(const ChannelContext& context, Deadline deadline) {
+                    { B::open_blocking(context, deadline) } -> std::same_as<typename B::Communicator>;
+                  };
+
+/// Collective, blocking. Opens another channel of the same ranks from an open one, for less than open_blocking does.
+/// What was enqueued on the open channel runs first; closing either leaves the other open.
+template <class B>
+concept CanDuplicate = CanOpen<B> &&
+                       requires(typename B::Communicator& open, const ChannelContext& context, Deadline deadline) {
+                         { B::duplicate_blocking(open, context, deadline) } -> std::same_as<typename B::Communicator>;
+                       };
+
+/// Collective, blocking. Set-up before the ranks of a job join: may verify the identity against the backend's own, and
+/// may set the job's secret. The result is an object that the job holds until its end; it may be null.
+template <class B>
+concept HasPreJoin = requires(const identity::ProcessIdentity& identity, std::optional<rendezvous::Secret>& secret,
+                              Deadline deadline) {
+  { B::pre_join_blocking(identity, secret, deadline) } -> std::same_as<std::shared_ptr<void>>;
+};
+
+// clang-format on
+
+/// Reproducibility that a backend promises for the bits of a reduction of equal values on the same ranks.
+enum class Determinism {
+  none,        ///< no promise
+  for_a_plan,  ///< equal on every rank, and in every run with equal buckets, node layout and number of ranks
+  always,      ///< equal for all buckets, threads and timing
+};
+
+/// `B::determinism`; none for a backend without one.
+template <class B>
+inline constexpr Determinism determinism_of = Determinism::none;
+template <class B>
+requires requires {
+  { B::determinism } -> std::convertible_to<Determinism>;
+}
+inline constexpr Determinism determinism_of<B> = B::determinism;
+
+/// `B::averages(dtype)`: whether ReduceOp::average gives the average for that dtype; true for a backend without it.
+template <class B>
+constexpr bool averages(DType dtype) noexcept {
+  if constexpr (requires { B::averages(dtype); }) {
+    return B::averages(dtype);
+  } else {
+    return true;
+  }
+}
+
+// clang-format off
+/// A backend type has no state: its communicators own everything.
+template <class B>
+concept Backend = HasBackendName<B> && HasDeviceSupport<B> && HasDTypeSupport<B> &&
+                  CanOpen<B> && HasCommunicationStream<B>;
+// clang-format on
+
+}  // namespace DTRAIN_NAMESPACE::backend
+
+// ---- dtrain/backend/channel_setup/open_and_report.hpp
+
+/// @file
+/// Opening of a channel, with failures of this rank reported to the job.
+
+namespace DTRAIN_NAMESPACE::backend {
+
+/// Reports a failed opening to the job. Otherwise the other ranks would wait for this rank until their deadline.
+void report_failed_opening(const ChannelContext& context, const Error& error);
+
+/// Returns `make()`. @throws its exceptions; an Error other than JobFailed is first reported to the job
+template <class Make>
+auto reporting_failure(const ChannelContext& context, Make make) -> decltype(make()) {
+  try {
+    return make();
+  } catch (const JobFailed&) {
+    throw;
+  } catch (const Error& error) {
+    report_failed_opening(context, error);
+    throw;
+  }
+}
+
+/// Calls `Communicator::open_blocking`. Collective, blocking.
+/// @throws the job's first cause; exceptions of open_blocking, after the report
+template <class Communicator>
+Communicator open_and_report_blocking(const ChannelContext& context, Deadline deadline) {
+  context.failure->throw_if_failed(context.reporting_rank());
+  return reporting_failure(context, [&] { return Communicator::open_blocking(context, deadline); });
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend
+
+// ---- dtrain/backend/channel_setup/store_gather.hpp
+
+/// @file
+/// store_gather, store_broadcast and store_all_gather: texts and values of ranks, exchanged over the store.
+
+namespace DTRAIN_NAMESPACE::backend {
+
+/// This rank, among the ranks that exchange texts: those of a channel, a group or a node.
+struct StoreRank {
+  /// A rank of the context's channel. @param doing for the sentence of a timeout: "splitting channel 'group'"
+  static StoreRank of(const ChannelContext& context, Deadline deadline, std::string doing);
+
+  StoreRef store;
+  int rank;
+  int ranks;
+  int job_rank;  ///< this rank's number in the job
+  Deadline deadline;
+  std::string doing;
+  std::function<std::string(int)> name_of_rank;  ///< "rank 3"
+  std::string late = "did not come by the deadline";
+  /// Called five times a second while this rank waits for others; throws if they will not come.
+  std::function<void()> check{};
+};
+
+namespace detail {
+
+/// "=TEXT", or an error with its origin: "!d4 2 SENTENCE" is code 4 of dtrain's category on rank 2 of the job.
+std::string encode(const Error& error, int job_rank);
+
+/// @throws the error that the rank has sent; Error (protocol) if `sent` is malformed
+std::string decode(const std::string& sent);
+
+/// `make()` encoded, or its error. @throws JobFailed
+template <class Make>
+std::string encoded_result(Make& make, int job_rank) {
+  try {
+    return "=" + make();
+  } catch (const JobFailed&) {
+    throw;
+  } catch (const Error& error) {
+    return encode(error, job_rank);
+  }
+}
+
+/// Takes the text that another rank sets, see StoreRank::check. @throws Error (timeout), JobFailed, as `check`
+std::string take(const StoreRank& self, const std::string& key, int readers, Deadline deadline);
+
+/// Rank 0's half: takes the text of every other rank. @throws Error (timeout), which names all ranks that did not come
+void take_texts(const StoreRank& self, const std::string& name, std::vector<std::string>& texts);
+
+}  // namespace detail
+
+/// Collective, blocking: rank 0 runs `make()`; every rank gets its text or its Error. No key stays in the store.
+/// @param key used once
+/// @throws Error: that of `make` on every rank, with its code and sentence (job_failed for a library's code); (timeout)
+/// at the deadline on rank 0, and later elsewhere, so that rank 0's Error, which explains more, comes first; JobFailed
+template <class Make>
+std::string store_broadcast(const StoreRank& self, const std::string& key, Make make) {
+  if (self.rank != 0) {
+    return detail::decode(detail::take(self, key, self.ranks - 1, with_grace(self.deadline)));
+  }
+  const auto publish = [&](const std::string& text) {
+    if (self.ranks > 1) {  // `make` may have passed the deadline
+      self.store.set_blocking(key, text, later(self.deadline, Deadline::after(std::chrono::seconds(10))));
+    }
+  };
+  std::string text;
+  try {
+    text = make();
+  } catch (const JobFailed&) {
+    throw;
+  } catch (const Error& error) {
+    publish(detail::encode(error, self.job_rank));
+    throw;
+  }
+  publish("=" + text);
+  return text;
+}
+
+/// Collective, blocking: rank 0 combines a text of each rank; every rank gets the result, or the Error of the rank that
+/// failed. No key stays in the store.
+/// @param name prefix of the keys, used once
+/// @param own `own()` is this rank's text
+/// @param combine `combine(texts)` runs on rank 0, with the texts in rank order
+/// @throws as store_broadcast, also for errors of `own` on any rank; Error (timeout), which names the missing ranks
+template <class Own, class Combine>
+std::string store_gather(const StoreRank& self, const std::string& name, Own own, Combine combine) {
+  if (self.rank != 0) {
+    self.store.set_blocking(format_text("{}/{}", {name, self.rank}), detail::encoded_result(own, self.job_rank),
+                            self.deadline);
+  }
+  const auto gather = [&]() -> std::string {
+    std::vector<std::string> texts{own()};
+    detail::take_texts(self, name, texts);
+    return combine(texts);
+  };
+  return store_broadcast(self, name + "/all", gather);
+}
+
+/// Collective, blocking: the values of all ranks, in rank order, on every rank. See store_gather.
+/// @param own `own()` is this rank's value, which has fields() for a Serializer
+/// @param what subject of the sentence about malformed bytes: "a rank's address"
+template <class Own>
+auto store_all_gather(const StoreRank& self, const std::string& name, Own own, std::string_view what) {
+  using Value = decltype(own());
+  const auto combine = [&](const std::vector<std::string>& texts) {
+    Serializer all;
+    for (const std::string& text : texts) {
+      auto value = from_bytes<Value>(text, what);
+      fields(all, value);
+    }
+    return std::string(all.characters());
+  };
+  const std::string all = store_gather(
+      self, name, [&] { return to_bytes(own()); }, combine);
+  Serializer reader(all);
+  std::vector<Value> values(static_cast<std::size_t>(self.ranks));
+  for (Value& value : values) {
+    fields(reader, value);
+  }
+  reader.require_finished(what);
+  return values;
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend
+
+// ---- dtrain/backend/channel_setup/split.hpp
+
+/// @file
+/// Split of a channel by color and key, as by MPI_Comm_split.
+
+namespace DTRAIN_NAMESPACE::backend {
+
+/// A rank's arguments to split.
+struct ColorAndKey {
+  int color = 0;
+  int key = 0;
+};
+
+inline void fields(Serializer& of, ColorAndKey& choice) {
+  of.number(choice.color);
+  of.number(choice.key);
+}
+
+/// The ranks with the color of `rank`, by key, then by rank.
+std::vector<int> ranks_of_color(const std::vector<ColorAndKey>& choices, int rank);
+
+/// Collective, blocking. The context of this rank's channel after the `number`-th split of `context`'s channel.
+/// @throws Error (invalid_argument) for a negative color, before this rank publishes anything; (timeout), JobFailed
+ChannelContext split_context(const ChannelContext& context, std::uint64_t number, int color, int key,
+                             Deadline deadline);
+
+}  // namespace DTRAIN_NAMESPACE::backend
+
+// ---- dtrain/backend/cuda/devices.hpp
+
+/// @file
+/// CUDA device selection before the ranks join, and the comparison of devices within a node afterwards.
+
+#if DTRAIN_WITH_CUDA
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace DTRAIN_NAMESPACE::backend::cuda {
+
+/// DTRAIN_SHARE_DEVICES: whether several ranks may compute on one device. @throws Error (usage) unless it is 0 or 1
+inline bool shares_devices(const identity::Environment& environment = identity::snapshot_environment()) {
+  const std::string value = identity::Variables(environment).text("DTRAIN_SHARE_DEVICES").value_or("0");
+  if (value != "0" && value != "1") {
+    throw_error(Errc::usage, "{} is neither 0 nor 1; 1 lets ranks share a device",
+                {identity::quoted("DTRAIN_SHARE_DEVICES", value)});
+  }
+  return value == "1";
+}
+
+/// Number of devices that this process sees; 0 without a driver. @throws Error (cuda) for other failures
+inline int visible_devices() {
+  int count = 0;
+  const cudaError_t code = cudaGetDeviceCount(&count);
+  if (code == cudaErrorNoDevice || code == cudaErrorInsufficientDriver) {
+    static_cast<void>(stream::cuda::quiet(code));
+    return 0;
+  }
+  stream::cuda::check(code, "cudaGetDeviceCount");
+  return count;
+}
+
+/// Makes the rank's device current in the calling thread: see identity::choose_device. Precedes all other CUDA calls.
+/// @param may_share whether the backend supports several ranks on one device, and the user allows it
+/// @throws Error (unsupported: no device for this rank; usage, cuda)
+inline void take_device(const identity::ProcessIdentity& identity, bool may_share) {
+  const identity::DeviceChoice choice =
+      identity::choose_device({identity.local_rank, identity.local_world_size, visible_devices(), may_share});
+  if (!choice.refusal.empty()) {
+    throw Error(Errc::unsupported, choice.refusal).with_rank(identity.rank);
+  }
+  stream::cuda::check(cudaSetDevice(choice.index), "cudaSetDevice");
+}
+
+/// A device's name, unique on the host and equal in all processes: its UUID, or its PCI bus ID if it has none.
+inline std::string device_name(int device) {
+  cudaDeviceProp properties{};
+  stream::cuda::check(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
+  const auto uuid = std::as_bytes(std::span(properties.uuid.bytes));
+  if (std::any_of(uuid.begin(), uuid.end(), [](std::byte byte) { return byte != std::byte{}; })) {
+    return "GPU-" + hex(uuid);
+  }
+  std::array<char, 32> bus_id{};
+  stream::cuda::check(cudaDeviceGetPCIBusId(bus_id.data(), static_cast<int>(bus_id.size()), device),
+                      "cudaDeviceGetPCIBusId");
+  return bus_id.data();
+}
+
+namespace detail {
+
+/// A rank's device, as it tells the other ranks of its node.
+struct DeviceAssignment {
+  bool may_share = false;
+  std::string device;
+  int rank = 0;  ///< in the job
+  std::string host;
+};
+
+inline void fields(Serializer& of, DeviceAssignment& assignment) {
+  of.flag(assignment.may_share);
+  of.text(assignment.device, 128);
+  of.number(assignment.rank);
+  of.text(assignment.host, 256);
+}
+
+/// The error for the first device that two ranks use, unless both allow that; empty if there is none.
+inline std::string first_conflict(std::vector<DeviceAssignment> assignments) {
+  std::stable_sort(assignments.begin(), assignments.end(),
+                   [](const DeviceAssignment& a, const DeviceAssignment& b) { return a.device < b.device; });
+  const auto found = std::adjacent_find(assignments.begin(), assignments.end(),
+                                        [](const DeviceAssignment& a, const DeviceAssignment& b) {
+                                          return a.device == b.device && !(a.may_share && b.may_share);
+                                        });
+  if (found == assignments.end()) {
+    return {};
+  }
+  return format_text(
+      "ranks {} and {} on host {} both compute on device {}; give each rank its own (LOCAL_RANK, "
+      "CUDA_VISIBLE_DEVICES), "
+      "or let them share one by DTRAIN_SHARE_DEVICES=1",
+      {found->rank, (found + 1)->rank, found->host, found->device});
+}
+
+}  // namespace detail
+
+/// A job's first channel. Devices are compared when it opens.
+inline constexpr std::string_view first_channel = "group";
+
+/// Collective over the ranks of a node, blocking. Throws if two ranks use one device and may not share it. Every
+/// rank compares the same list, and so throws the same. Does nothing for later channels than the job's first.
+/// @throws Error (unsupported), naming both ranks, on every rank of the node; (timeout, protocol, cuda), JobFailed
+inline void compare_devices_blocking(const ChannelContext& context, bool may_share, Deadline deadline) {
+  const rendezvous::Membership& members = context.members;
+  if (context.name != first_channel || members.local_world_size == 1) {
+    return;
+  }
+  const auto own = [&] {
+    return detail::DeviceAssignment{may_share, device_name(stream::cuda::current_device()), members.rank_in_job(),
+                                    members.host};
+  };
+  const auto name = [](int local_rank) { return "local rank " + std::to_string(local_rank); };
+  const StoreRank self{context.store,
+                       members.local_rank,
+                       members.local_world_size,
+                       members.rank_in_job(),
+                       deadline,
+                       "comparing the devices of the ranks on host " + members.host,
+                       name};
+  const std::string conflict = detail::first_conflict(
+      store_all_gather(self, "devices/" + std::to_string(members.node_rank), own, "a rank's device"));
+  if (!conflict.empty()) {
+    throw_error(Errc::unsupported, "{}", {conflict});
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend::cuda
+
+#endif  // DTRAIN_WITH_CUDA
+
+// ---- dtrain/backend/gloo/mesh.hpp
+
+/// @file
+/// gloo::Mesh: the connections of one channel, between all pairs of ranks.
+
+#if DTRAIN_WITH_GLOO
+
+namespace DTRAIN_NAMESPACE::backend::gloo {
+
+/// The addresses at which a rank listens, as published in the store: one socket for each peer.
+struct PeerInfo {
+  int job_rank = 0;
+  std::string host;               ///< host name
+  std::string device;             ///< the numeric address of its sockets
+  std::size_t address_bytes = 0;  ///< size of one address, in Gloo's own format
+  std::string addresses;          ///< concatenated, for the peers in rank order
+};
+
+inline void fields(Serializer& of, PeerInfo& info) {
+  of.number(info.job_rank, 0, std::numeric_limits<int>::max());
+  of.text(info.host, 256);
+  of.text(info.device, 256);
+  of.number(info.address_bytes);
+  of.raw_text(info.addresses, std::size_t{64} << 20);  // the store bounds its values
+}
+
+/// A Gloo device with its thread, and a Gloo context, both for this channel alone: closing it affects no other channel.
+/// It performs the steps of gloo::rendezvous::Context with a store, so that a failure of the job can interrupt them.
+/// Threads: interrupt() from any; all others one at a time.
+class Mesh {
+ public:
+  /// Listens for each peer. @throws Error (unsupported, closed)
+  Mesh(const ChannelContext& context, Deadline deadline) : rank_(context.members.rank), name_(context.name) {
+    const int size = context.members.world_size;
+    const std::string address = device_address(context.members);
+    const async::BlockedSignals blocked;  // for the device's thread
+    const auto open = [&] {
+      device_ = ::gloo::transport::tcp::CreateDevice(::gloo::transport::tcp::attr(address.c_str()));
+      gloo_context_ = device_->createContext(rank_, size);
+      // To connect, Gloo waits for five times the timeout.
+      gloo_context_->setTimeout(
+          std::max(std::chrono::milliseconds(1),
+                   std::chrono::duration_cast<std::chrono::milliseconds>(deadline.remaining()) / 5));
+      for (int peer = 0; peer < size; ++peer) {
+        if (peer != rank_) {
+          gloo_context_->createPair(peer);
+        }
+      }
+    };
+    calling_gloo([&] { return format_text("opening channel '{}' at address {}", {name_, address}); }, open);
+    own_.job_rank = context.reporting_rank();
+    own_.host = context.members.host;
+    own_.device = address;
+  }
+
+  /// Collective, blocking: publishes this rank's addresses and reads those of the others.
+  /// @throws Error (timeout, protocol), JobFailed
+  void exchange_addresses(const StoreRef& store, Deadline deadline) {
+    const int size = gloo_context_->size;
+    for (int peer = 0; peer < size; ++peer) {
+      if (peer != rank_) {
+        const std::vector<char> address = gloo_context_->getPair(peer)->address().bytes();
+        own_.address_bytes = address.size();
+        own_.addresses.append(address.begin(), address.end());
+      }
+    }
+    const auto key_of = [&](int rank) { return format_text("{}/gloo-{}", {name_, rank}); };
+    if (size > 1) {
+      store.set_blocking(key_of(rank_), to_bytes(own_), deadline);
+    }
+    for (int peer = 0; peer < size; ++peer) {
+      peers_.push_back(peer == rank_ ? own_
+                                     : from_bytes<PeerInfo>(store.take_blocking(key_of(peer), size - 1, deadline),
+                                                            "a rank's addresses for Gloo"));
+    }
+  }
+
+  /// Collective, blocking: until every peer is connected, or interrupt(). @throws Error (closed)
+  void connect() {
+    for (int peer = 0; peer < gloo_context_->size && !interrupted_.load(); ++peer) {
+      if (peer != rank_) {
+        const auto connect = [&] { gloo_context_->getPair(peer)->connect(address_of(peer)); };
+        calling_gloo(
+            [&] {
+              return format_text("connecting channel '{}' at {} with {}", {name_, own_.device, to_string(peer)});
+            },
+            connect);
+      }
+    }
+  }
+
+  /// Collective, blocking: until every rank is connected with every other. Otherwise a rank that leaves the channel
+  /// early would break connections that others still wait for. @throws Error (timeout), JobFailed
+  void await_all(const StoreRef& store, Deadline deadline) const {
+    const StoreRank self{store,
+                         rank_,
+                         gloo_context_->size,
+                         own_.job_rank,
+                         deadline,
+                         format_text("connecting channel '{}'", {name_}),
+                         [this](int peer) { return to_string(peer); },
+                         "is not connected with all others by the deadline; can every host of the job reach every "
+                         "other one?"};
+    const auto empty = [](const auto&...) { return std::string(); };
+    store_gather(self, name_ + "/gloo-connected", empty, empty);
+  }
+
+  /// Closes all connections: connect() returns soon, and peers find their connections reset. Blocking: up to 10 ms for
+  /// each connection, the polling period of Gloo's thread.
+  void interrupt() noexcept {
+    interrupted_.store(true);
+    for (int peer = 0; peer < gloo_context_->size; ++peer) {
+      try {
+        if (peer != rank_) {
+          gloo_context_->getPair(peer)->close();
+        }
+      } catch (...) {  // the destructor of Gloo's context cleans up
+      }
+    }
+  }
+
+  ::gloo::transport::Context& gloo_context() const noexcept { return *gloo_context_; }
+
+  /// "rank 3 on host b".
+  std::string to_string(int peer) const {
+    const PeerInfo& info = peers_[static_cast<std::size_t>(peer)];
+    return format_text("rank {} on host {}", {info.job_rank, info.host});
+  }
+
+ private:
+  /// Address at which `peer` listens for this rank. A rank's list omits itself.
+  std::vector<char> address_of(int peer) const {
+    const PeerInfo& info = peers_[static_cast<std::size_t>(peer)];
+    const std::size_t ranks = peers_.size();
+    if (info.address_bytes != own_.address_bytes || info.addresses.size() != (ranks - 1) * info.address_bytes) {
+      throw_error(Errc::disagreement,
+                  "channel '{}': {} writes its addresses otherwise than rank {}; use one version of Gloo on all hosts",
+                  {name_, to_string(peer), own_.job_rank});
+    }
+    const auto offset = static_cast<std::size_t>(rank_ < peer ? rank_ : rank_ - 1) * info.address_bytes;
+    const auto begin = info.addresses.begin() + static_cast<std::ptrdiff_t>(offset);
+    return {begin, begin + static_cast<std::ptrdiff_t>(info.address_bytes)};
+  }
+
+  const int rank_;
+  const std::string name_;
+  PeerInfo own_;
+  std::vector<PeerInfo> peers_;
+  std::atomic<bool> interrupted_{false};
+  std::shared_ptr<::gloo::transport::Device> device_;
+  std::shared_ptr<::gloo::transport::Context> gloo_context_;  ///< destroyed before its device
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::gloo
+
+#endif  // DTRAIN_WITH_GLOO
+
+// ---- dtrain/backend/gloo/endpoint.hpp
+
+/// @file
+/// gloo::Endpoint: point-to-point messages over Gloo's unbound buffers.
+
+#if DTRAIN_WITH_GLOO
+
+namespace DTRAIN_NAMESPACE::backend::gloo {
+
+using message_passing::FramePool;
+using message_passing::TagClass;
+
+/// A message_passing::Endpoint whose `done` blocks. For each direction between two ranks, messages of a tag class are
+/// numbered; Gloo matches the two ends by tag class and number. Gloo does not report a received message's length, and
+/// ends the process if the message exceeds its memory. Hence:
+/// - a message of up to 16 KiB travels in a frame with its length;
+/// - a longer message also matches by its length, so its memory has exactly that length, and one of another length is
+///   not received.
+/// Gloo allocates for each message; dtrain's own memory is reused.
+///
+/// Threads: one at a time; interrupt() from any. Lifetime: the mesh outlives it.
+class Endpoint {
+ public:
+  struct MessageHandle {
+    std::uint32_t index = 0;
+  };
+
+  explicit Endpoint(Mesh& mesh)
+      : mesh_(mesh),
+        rank_(mesh.gloo_context().rank),
+        size_(mesh.gloo_context().size),
+        numbers_(static_cast<std::size_t>(size_)) {}
+  Endpoint(const Endpoint&) = delete;
+  Endpoint& operator=(const Endpoint&) = delete;
+
+  int rank() const noexcept { return rank_; }
+  int size() const noexcept { return size_; }
+  FramePool& frames() noexcept { return frames_; }
+
+  /// @throws Error (closed) if the peer has closed its connection; (limit) from 2^40 bytes on
+  MessageHandle send(std::span<const std::byte> input, int peer, TagClass tag_class) {
+    PendingMessage& message = start(peer, false);
+    const std::uint64_t slot = next_slot(numbers_[static_cast<std::size_t>(peer)].sent, tag_class, input.size());
+    message.bytes = input.size();
+    if (input.size() <= longest_framed) {
+      const std::uint64_t length = input.size();
+      std::memcpy(message.frame(), &length, sizeof length);
+      if (!input.empty()) {
+        std::memcpy(message.frame() + sizeof length, input.data(), input.size());
+      }
+      input = {message.frame(), sizeof length + input.size()};
+    }
+    const auto call = [&] { message.buffer->send(peer, slot, offset_of(input.data()), input.size()); };
+    calling_gloo([&] { return doing(message); }, call);
+    return {message.index};
+  }
+
+  /// As send.
+  MessageHandle recv(std::span<std::byte> output, int peer, TagClass tag_class) {
+    PendingMessage& message = start(peer, true);
+    const std::uint64_t slot = next_slot(numbers_[static_cast<std::size_t>(peer)].received, tag_class, output.size());
+    message.bytes = output.size();
+    message.target = nullptr;
+    if (output.size() <= longest_framed) {
+      message.target = output.data();
+      message.framed = true;
+      output = {message.frame(), sizeof(std::uint64_t) + longest_framed};
+    }
+    const auto call = [&] { message.buffer->recv(peer, slot, offset_of(output.data()), output.size()); };
+    calling_gloo([&] { return doing(message); }, call);
+    return {message.index};
+  }
+
+  struct Awaiter {
+    Endpoint& endpoint;
+    MessageHandle handle;
+
+    bool await_ready() const { return endpoint.block_until_done(handle); }
+    void await_suspend(std::coroutine_handle<>) const noexcept {}
+    std::size_t await_resume() const { return endpoint.take(handle); }
+  };
+
+  /// Blocking, in await_ready. The routine is suspended only if interrupt() ended the wait, and then never resumed.
+  /// @throws Error (closed) if the peer has closed its connection; (disagreement) if a message exceeds its memory
+  Awaiter done(MessageHandle handle) noexcept { return {*this, handle}; }
+
+  /// Ends the current wait; later ones do not begin. Threads: any.
+  void interrupt() noexcept {
+    const std::lock_guard lock(mutex_);
+    interrupted_ = true;
+    if (awaited_ != nullptr) {
+      awaited_->receives ? awaited_->buffer->abortWaitRecv() : awaited_->buffer->abortWaitSend();
+    }
+  }
+
+  /// Drops all messages: on return, no thread reads or writes their memory. Afterwards only destruction is allowed.
+  void abandon() noexcept {
+    {
+      const std::lock_guard lock(mutex_);
+      interrupted_ = true;
+      awaited_ = nullptr;
+    }
+    messages_.clear();
+    free_.clear();
+  }
+
+  /// Whether every message that was started is complete.
+  bool is_idle() const noexcept { return free_.size() == messages_.size(); }
+
+  /// After an interrupted wait: the peer, and whether that peer had to send (true) or receive.
+  std::pair<int, bool> waits_for() const noexcept { return awaited_end_; }
+
+ private:
+  static constexpr std::size_t longest_framed = 16 * 1024;
+  static constexpr unsigned length_bits = 40;
+  static constexpr unsigned number_bits = 23;
+
+  /// A message in flight, or a free entry for one. Has a stable address.
+  struct PendingMessage {
+    std::uint32_t index = 0;
+    int peer = -1;
+    bool receives = false;
+    bool framed = false;
+    std::size_t bytes = 0;
+    std::byte* target = nullptr;
+    std::unique_ptr<std::byte[]> memory;
+    std::unique_ptr<::gloo::transport::UnboundBuffer> buffer;  ///< destroyed first: then Gloo no longer uses the memory
+
+    std::byte* frame() {
+      if (!memory) {
+        memory.reset(new std::byte[sizeof(std::uint64_t) + longest_framed]);
+      }
+      return memory.get();
+    }
+  };
+
+  struct SequenceNumbers {
+    std::array<std::uint32_t, message_passing::tag_class_count> sent{};
+    std::array<std::uint32_t, message_passing::tag_class_count> received{};
+  };
+
+  /// A buffer that spans all of memory serves messages at any address: an offset in it is an address.
+  std::unique_ptr<::gloo::transport::UnboundBuffer> all_of_memory() const {
+    return mesh_.gloo_context().createUnboundBuffer(nullptr, std::numeric_limits<std::size_t>::max());
+  }
+  static std::size_t offset_of(const std::byte* address) noexcept { return reinterpret_cast<std::uintptr_t>(address); }
+
+  PendingMessage& start(int peer, bool receives) {
+    if (free_.empty()) {
+      free_.reserve(messages_.size() + 1);  // so that take() does not allocate
+      auto made = std::make_unique<PendingMessage>();
+      made->index = static_cast<std::uint32_t>(messages_.size());
+      made->buffer = all_of_memory();
+      messages_.push_back(std::move(made));
+      free_.push_back(messages_.back()->index);
+    }
+    PendingMessage& message = *messages_[free_.back()];
+    free_.pop_back();
+    message.peer = peer;
+    message.receives = receives;
+    message.framed = false;
+    return message;
+  }
+
+  std::string doing(const PendingMessage& message) const {
+    return format_text(
+        "{} {}, which has ended or left the channel (does every rank take as many steps and call the same "
+        "collectives?)",
+        {message.receives ? "receiving from" : "sending to", mesh_.to_string(message.peer)});
+  }
+
+  /// Gloo's match key: tag class, number and, for a long message, its length.
+  static std::uint64_t next_slot(std::array<std::uint32_t, message_passing::tag_class_count>& numbers,
+                                 TagClass tag_class, std::size_t bytes) {
+    if (bytes >> length_bits != 0) {
+      throw_error(Errc::limit, "a message of {} bytes is longer than a channel of Gloo takes", {bytes});
+    }
+    const std::uint64_t number = numbers[static_cast<std::size_t>(tag_class)]++ % (1U << number_bits);
+    const std::uint64_t length = bytes <= longest_framed ? 0 : bytes;
+    return static_cast<std::uint64_t>(tag_class) << (length_bits + number_bits) | number << length_bits | length;
+  }
+
+  /// @returns false if interrupted
+  bool block_until_done(MessageHandle handle) {
+    PendingMessage& message = *messages_[handle.index];
+    awaited_end_ = {message.peer, message.receives};
+    if (!announce(&message)) {
+      return false;
+    }
+    struct AnnouncementGuard {
+      Endpoint& endpoint;
+      ~AnnouncementGuard() { endpoint.announce(nullptr); }
+    };
+    const auto wait = [&] {
+      const AnnouncementGuard guard{*this};
+      return message.receives ? message.buffer->waitRecv(nullptr, longest_wait)
+                              : message.buffer->waitSend(nullptr, longest_wait);
+    };
+    return calling_gloo([&] { return doing(message); }, wait);
+  }
+
+  /// Publishes the message whose wait interrupt() ends. @returns false if interrupt() was called before
+  bool announce(PendingMessage* message) noexcept {
+    const std::lock_guard lock(mutex_);
+    if (interrupted_ && message != nullptr) {
+      return false;
+    }
+    awaited_ = message;
+    return true;
+  }
+
+  std::size_t take(MessageHandle handle) {
+    PendingMessage& message = *messages_[handle.index];
+    const std::size_t bytes = message.framed ? unpack(message) : message.bytes;
+    free_.push_back(message.index);
+    return bytes;
+  }
+
+  std::size_t unpack(PendingMessage& message) const {
+    std::uint64_t length = 0;
+    std::memcpy(&length, message.frame(), sizeof length);
+    if (length > message.bytes) {
+      throw_error(Errc::disagreement, "{} sends {} bytes where {} are received",
+                  {mesh_.to_string(message.peer), length, message.bytes});
+    }
+    if (length > 0) {
+      std::memcpy(message.target, message.frame() + sizeof length, static_cast<std::size_t>(length));
+    }
+    return static_cast<std::size_t>(length);
+  }
+
+  /// The caller interrupts at its own deadline, because Gloo closes all connections when its timeout passes.
+  static constexpr std::chrono::milliseconds longest_wait = std::chrono::hours(24 * 365);
+
+  Mesh& mesh_;
+  const int rank_;
+  const int size_;
+  FramePool frames_;
+  std::vector<SequenceNumbers> numbers_;  ///< by peer
+  std::vector<std::unique_ptr<PendingMessage>> messages_;
+  std::vector<std::uint32_t> free_;
+  std::pair<int, bool> awaited_end_{-1, true};
+  std::mutex mutex_;
+  bool interrupted_ = false;
+  PendingMessage* awaited_ = nullptr;
+};
+
+static_assert(message_passing::Endpoint<Endpoint>);
+
+}  // namespace DTRAIN_NAMESPACE::backend::gloo
+
+#endif  // DTRAIN_WITH_GLOO
+
 // ---- dtrain/backend/message_passing/operation_context.hpp
 
 /// @file
@@ -11012,6 +11973,211 @@ Routine collective(OperationContext<E>& context, const Buffers& buffers) {
 
 }  // namespace DTRAIN_NAMESPACE::backend::message_passing
 
+// ---- dtrain/backend/message_passing/transport.hpp
+
+/// @file
+/// The concept Transport: opens, interrupts and closes the endpoints of one channel over messages.
+
+namespace DTRAIN_NAMESPACE::backend::message_passing {
+
+/// A Transport polls it to learn whether to cancel an operation.
+/// - `aborted()` is cheap; `cancelled()` also reads the clock.
+/// - `stalled()` is called after a wait of about 1 ms, and then at least every 20 ms.
+/// - `reason()` is a sentence: why this rank ends, for a Transport that has to end the process.
+template <class C>
+concept CancellationToken = requires(C& token) {
+  { token.aborted() }
+  noexcept->std::same_as<bool>;
+  { token.cancelled() }
+  noexcept->std::same_as<bool>;
+  { token.stalled() }
+  noexcept->std::same_as<void>;
+};
+
+/// A CancellationToken that never cancels, for the concept.
+struct NoCancellationToken {
+  bool aborted() noexcept { return false; }
+  bool cancelled() noexcept { return false; }
+  void stalled() noexcept {}
+  std::string reason() { return {}; }
+};
+
+// clang-format 14 tears requires-expressions apart.
+// clang-format off
+
+/// One rank's connection to a channel. The constructor takes the context, the channel's ranks in the job and a
+/// deadline; it is collective, blocks and may throw. Threads: run_blocking from one at a time; interrupt from any.
+///
+/// - `run_blocking(routine, token)`: returns true once the routine is done, or is cancelled by the token and the
+///   operation's memory is no longer used. Returns false if the library (MPI or the like) still uses the memory: then
+///   the scratch is never freed.
+/// - `waits_for()`: after a cancelled run, the awaited peer's rank in the channel, and whether that peer had to
+///   send.
+/// - `interrupt()`: the token's answers may have changed.
+/// - `close(clean)`: the last call; `clean` if the channel has not failed. May notify waiting peers.
+/// - `tuning(context)`: equal on every rank.
+template <class T>
+concept Transport = requires { typename T::Endpoint; } && Endpoint<typename T::Endpoint> &&
+    std::constructible_from<T, const ChannelContext&, const std::vector<int>&, Deadline> &&
+    requires(T& transport, Routine& routine, NoCancellationToken& token, const ChannelContext& context, bool clean) {
+      { T::backend_name() } noexcept -> std::same_as<const char*>;
+      { T::tuning(context) } noexcept -> std::same_as<Tuning>;
+      { transport.endpoint() } noexcept -> std::same_as<typename T::Endpoint&>;
+      { transport.run_blocking(routine, token) } noexcept -> std::same_as<bool>;
+      { transport.waits_for() } noexcept -> std::same_as<std::pair<int, bool>>;
+      { transport.interrupt() } noexcept -> std::same_as<void>;
+      { transport.close(clean) } noexcept -> std::same_as<void>;
+    };
+// clang-format on
+
+}  // namespace DTRAIN_NAMESPACE::backend::message_passing
+
+// ---- dtrain/backend/gloo/transport.hpp
+
+/// @file
+/// gloo::Transport: runs a channel's routines on its own thread, which may block in Gloo.
+
+#if DTRAIN_WITH_GLOO
+
+namespace DTRAIN_NAMESPACE::backend::gloo {
+
+/// See message_passing::Transport. Gloo's waits block, so the channel's own thread runs each routine from start to end.
+/// The thread that runs the stream waits for it, checks the deadline, and interrupts it on cancellation.
+class Transport {
+ public:
+  using Endpoint = gloo::Endpoint;
+
+  static constexpr const char* backend_name() noexcept { return "backend::Gloo"; }
+
+  /// Collective, blocking. @throws Error (unsupported, closed, timeout, protocol), JobFailed
+  Transport(const ChannelContext& context, const std::vector<int>& /*job_ranks*/, Deadline deadline)
+      : failure_(context.failure), mesh_(std::make_unique<Mesh>(context, deadline)) {
+    mesh_->exchange_addresses(context.store, deadline);
+    connect(context, deadline);
+    mesh_->await_all(context.store, deadline);
+    endpoint_.emplace(*mesh_);
+  }
+  ~Transport() { close(true); }
+
+  Endpoint& endpoint() noexcept { return *endpoint_; }
+
+  /// Within a host, blocks go straight to the rank that reduces them, in chunks as long as Gloo's own, because the
+  /// number of thread wake-ups dominates. Between hosts, chunks are shorter and more of them are in flight.
+  static message_passing::Tuning tuning(const ChannelContext& context) noexcept {
+    message_passing::Tuning tuning;
+    if (context.members.node_count == 1) {
+      tuning.all_to_all = true;
+      tuning.chunk_bytes = 1024 * 1024;
+      tuning.chunks_in_flight = 2;
+    }
+    return tuning;
+  }
+
+  /// Blocking: until the routine is done, or `token` cancels it. @returns true: the operation's memory is free again
+  template <class Token>
+  bool run_blocking(message_passing::Routine& routine, Token& token) noexcept {
+    auto work = [&]() noexcept { routine.resume(); };
+    worker_.start(work);
+    std::chrono::milliseconds slice(1);
+    while (!worker_.wait(Deadline::after(std::exchange(slice, std::chrono::milliseconds(20))))) {
+      if (token.cancelled()) {
+        endpoint_->interrupt();
+      } else {
+        token.stalled();
+      }
+    }
+    if (!endpoint_->is_idle()) {
+      cancel(routine);
+    }
+    return true;
+  }
+
+  /// See Endpoint::waits_for.
+  std::pair<int, bool> waits_for() const noexcept { return endpoint_->waits_for(); }
+
+  /// Threads: any. The running operation ends, and later ones do not start.
+  void interrupt() noexcept { endpoint_->interrupt(); }
+
+  /// Closes the connections, which ends the waits of peers for this rank.
+  void close(bool /*clean*/) noexcept {
+    static_cast<void>(worker_.wait(Deadline::unbounded("interrupt() has ended the operation")));
+    if (endpoint_) {
+      endpoint_->abandon();
+    }
+    mesh_.reset();
+  }
+
+ private:
+  /// Wait for the job's first cause after a peer has closed its connection: longer than a lost rank may take to
+  /// reconnect.
+  static constexpr std::chrono::milliseconds grace{1200};
+
+  /// Connects on the channel's thread; a failed job or the deadline interrupts it.
+  void connect(const ChannelContext& context, Deadline deadline) {
+    std::exception_ptr failed;
+    auto work = [&]() noexcept {
+      try {
+        mesh_->connect();
+      } catch (...) {
+        failed = std::current_exception();
+      }
+    };
+    worker_.start(work);
+    while (!worker_.wait(Deadline::after(std::chrono::milliseconds(10)))) {
+      if (deadline.passed() || context.failure->failed()) {
+        mesh_->interrupt();
+      }
+      if (context.on_stall) {
+        context.on_stall();
+      }
+    }
+    if (failed && !deadline.passed()) {  // a lost peer may be the job's first cause
+      context.failure->block_until_failed(earlier(deadline, Deadline::after(grace)));
+    }
+    context.failure->throw_if_failed(context.reporting_rank());
+    if (deadline.passed()) {
+      throw_error(Errc::timeout, "connecting channel '{}' over Gloo took too long", {context.name});
+    }
+    if (failed) {
+      std::rethrow_exception(failed);
+    }
+  }
+
+  /// Ends all use of the operation's memory, then closes the connections, because a message may be half received.
+  void cancel(const message_passing::Routine& routine) noexcept {
+    endpoint_->interrupt();
+    endpoint_->abandon();
+    try {
+      if (routine.done()) {
+        routine.check();
+      }
+    } catch (const Error& error) {
+      if (error.code() == make_error_code(Errc::closed)) {
+        failure_->block_until_failed(Deadline::after(grace));
+      }
+    } catch (...) {  // Channel reports it
+    }
+    worker_.start(close_connections_);
+  }
+
+  struct CloseConnections {
+    Transport& transport;
+    void operator()() const noexcept { transport.mesh_->interrupt(); }
+  };
+
+  const std::shared_ptr<FailureLatch> failure_;
+  std::unique_ptr<Mesh> mesh_;
+  std::optional<Endpoint> endpoint_;
+  CloseConnections close_connections_{*this};
+  async::WorkerThread worker_;  ///< destroyed first
+};
+
+static_assert(message_passing::Transport<Transport>);
+
+}  // namespace DTRAIN_NAMESPACE::backend::gloo
+
+#endif  // DTRAIN_WITH_GLOO
+
 // ---- dtrain/backend/mpi/collective_endpoint.hpp
 
 /// @file
@@ -11140,6 +12306,295 @@ static_assert(message_passing::CarriesCollectives<CollectiveEndpoint>);
 }  // namespace DTRAIN_NAMESPACE::backend::mpi
 
 #endif  // DTRAIN_WITH_MPI
+
+// ---- dtrain/backend/mpi/transport.hpp
+
+/// @file
+/// BasicTransport: the transport of a channel whose messages go over MPI.
+
+#if DTRAIN_WITH_MPI
+
+namespace DTRAIN_NAMESPACE::backend::mpi {
+
+/// See message_passing::Transport. `E` is an Endpoint, or a CollectiveEndpoint.
+template <std::derived_from<Endpoint> E>
+class BasicTransport {
+  static constexpr bool has_communicator = requires(E & endpoint) { endpoint.free_communicator(); };
+
+ public:
+  using Endpoint = E;
+
+  static constexpr const char* backend_name() noexcept {
+    return has_communicator ? "backend::MpiCollectives" : "backend::Mpi";
+  }
+
+  /// Collective, blocking: agrees on the channel's tags, and makes the channel's communicator if `E` has one.
+  /// @throws Error (timeout, limit, mpi), JobFailed
+  BasicTransport(const ChannelContext& context, const std::vector<int>& job_ranks, Deadline deadline)
+      : engine_(Engine::shared_blocking(deadline)) {
+    engine_->set_finalize_timeout(std::min<std::chrono::nanoseconds>(context.timeout, std::chrono::hours(24)));
+    const int first_tag = agree_on_tags(context, deadline);
+    endpoint_ =
+        std::make_shared<E>(engine_->requests(), engine_->communicator(), first_tag, context.members.rank, job_ranks);
+    if constexpr (has_communicator) {
+      wait_for_ranks(context, deadline);  // inside MPI the engine would wait for them and serve no other channel
+      const auto make = [endpoint = endpoint_, first_tag](Engine::EngineState& state) {
+        endpoint->make_communicator(state.runtime->communicator(), first_tag);
+      };
+      engine_->run_blocking(make, deadline, "making a channel's communicator");
+    }
+    engine_->expect_finalize();
+  }
+
+  Endpoint& endpoint() noexcept { return *endpoint_; }
+
+  /// If all ranks share a host, each rank sends blocks directly to each other rank. Between hosts more chunks are in
+  /// flight: a long message waits for the receiver's answer, which queues behind the bytes that fill the link.
+  static message_passing::Tuning tuning(const ChannelContext& context) noexcept {
+    message_passing::Tuning tuning;
+    tuning.all_to_all = context.members.node_count == 1;
+    tuning.chunks_in_flight = tuning.all_to_all ? 4 : 8;
+    return tuning;
+  }
+
+  /// Blocking: until the routine ends, or `token` cancels it. @returns whether MPI has released its memory
+  template <class Token>
+  bool run_blocking(message_passing::Routine& routine, Token& token) noexcept {
+    RunningRoutine running{*endpoint_, routine, wakeup_};
+    engine_->commands().push({&running, nullptr, {}});
+    for (int yield = 0; yield < yields && !running.ended.load(); ++yield) {
+      static_cast<void>(::sched_yield());
+    }
+    std::chrono::milliseconds sleep_time(1);
+    bool cancelled = false;
+    std::optional<HangDetector> hang_detector;
+    while (!running.ended.load()) {
+      if (!cancelled && token.cancelled()) {
+        cancelled = true;
+        hang_detector.emplace(engine_->requests().call_monitor(), mpi_hang_timeout);
+        engine_->commands().push({nullptr, &running, {}});
+      }
+      wakeup_.sleep(Deadline::after(std::exchange(sleep_time, std::chrono::milliseconds(20))),
+                    [&] { return running.ended.load() || (!cancelled && token.aborted()); });
+      if (!running.ended.load() && !cancelled) {
+        token.stalled();
+      }
+      if (hang_detector && hang_detector->hangs() && !running.ended.load()) {
+        // Open MPI's TCP transport ends a process from inside a call when a peer dies, and takes seconds for it.
+        log(LogLevel::error,
+            format_text("{} (and a call to MPI does not come back: this process ends here)", {token.reason()}));
+        ::_exit(exit_code_job_failed);
+      }
+    }
+    return !running.memory_is_lost;
+  }
+
+  /// Makes run_blocking() check its token. Threads: any.
+  void interrupt() noexcept { wakeup_.notify(); }
+
+  /// After a cancelled operation: the channel's rank that it waited for, and whether that rank was to send.
+  std::pair<int, bool> waits_for() const noexcept { return endpoint_->waits_for(); }
+
+  /// Closes the channel. If `clean`, notifies the other ranks that it calls nothing more; after a failure they know.
+  void close(bool clean) noexcept {
+    if (!clean) {
+      engine_->skip_finalize();
+    }
+    try {  // also without a message to send: afterwards the engine uses this channel's wakeup no more
+      const auto send_close = [endpoint = endpoint_, clean](Engine::EngineState& state) {
+        if (clean && !state.loop.out_of_service() && !has_ended()) {
+          send_close_messages(*endpoint);
+          if constexpr (has_communicator) {
+            endpoint->free_communicator();
+          }
+        }
+      };
+      engine_->run_blocking(send_close, Deadline::after(std::chrono::seconds(10)), "leaving a channel");
+    } catch (...) {
+      // The other ranks wait until their deadline.
+    }
+  }
+
+ private:
+  static constexpr int yields = 20;
+  static constexpr std::chrono::milliseconds mpi_hang_timeout{500};  ///< of one MPI call that does not return
+  static constexpr int most_notified = 64;  ///< with more ranks: those at distances 1, 2, 4, ..., as in algorithms
+
+  /// Chooses the channel's two tags. Rank 0 of the channel takes them from its own range of tags, so that no other
+  /// channel of this process or of a peer has them. @throws Error (limit)
+  int agree_on_tags(const ChannelContext& context, Deadline deadline) {
+    const auto choose = [&] {
+      const int own = engine_->highest_tag() / engine_->size() / message_passing::tag_class_count;
+      const auto chosen = std::make_shared<int>();  // a call that runs after the deadline still writes there
+      engine_->run_blocking([chosen](Engine::EngineState& state) { *chosen = state.channels++; }, deadline,
+                            "choosing a channel's tags");
+      const int number = *chosen;
+      if (number >= own) {
+        throw_error(Errc::limit,
+                    "{} has tags up to {} only: this rank has opened {} channels, and cannot open more; keep groups "
+                    "instead of splitting anew",
+                    {engine_->version_text(), engine_->highest_tag(), number});
+      }
+      return to_bytes((engine_->rank() * own + number) * message_passing::tag_class_count);
+    };
+    const StoreRank self = StoreRank::of(context, deadline, opening(context));
+    const auto tag = from_bytes<int>(store_broadcast(self, context.name + "/mpi", choose), "a channel's tag");
+    if (tag < 0 || tag > engine_->highest_tag()) {
+      throw_error(Errc::protocol, "{}: rank 0 gave no tag; do all ranks run one program?", {opening(context)});
+    }
+    return tag;
+  }
+
+  /// Blocking: until every rank is about to make the channel's communicator.
+  static void wait_for_ranks(const ChannelContext& context, Deadline deadline) {
+    const auto empty = [](const auto&...) { return std::string(); };
+    store_gather(StoreRank::of(context, deadline, opening(context)), context.name + "/mpi-ranks", empty, empty);
+  }
+
+  static std::string opening(const ChannelContext& context) {
+    return format_text("opening channel '{}'", {context.name});
+  }
+
+  /// MPI keeps a message of a few bytes even if no rank receives it. MPI reads it from static memory.
+  static void send_close_messages(Endpoint& endpoint) {
+    static constexpr Operation close_message{};
+    const int size = endpoint.size();
+    for (int distance = 1; distance < size; distance = size <= most_notified ? distance + 1 : 2 * distance) {
+      for (const TagClass tag_class : {TagClass::collective, TagClass::direct}) {
+        endpoint.send_detached(std::as_bytes(std::span(&close_message, 1)), (endpoint.rank() + distance) % size,
+                               tag_class);
+      }
+    }
+  }
+
+  std::shared_ptr<Engine> engine_;
+  std::shared_ptr<E> endpoint_;  ///< shared with a close message that is sent late
+  Wakeup wakeup_;
+};
+
+using Transport = BasicTransport<Endpoint>;
+
+}  // namespace DTRAIN_NAMESPACE::backend::mpi
+
+#endif  // DTRAIN_WITH_MPI
+
+// ---- dtrain/backend/nccl/channel_status.hpp
+
+/// @file
+/// ChannelStatus: a channel's first cause of failure, and the wake-up of its watchdog.
+
+#if DTRAIN_WITH_NCCL
+
+namespace DTRAIN_NAMESPACE::backend::nccl {
+
+/// Keeps the first cause. Threads: any.
+class ChannelStatus {
+ public:
+  explicit ChannelStatus(const ChannelContext& context)
+      : job_rank_(context.reporting_rank()), host_(context.members.host), job_(context.failure) {}
+  ChannelStatus(const ChannelStatus&) = delete;
+  ChannelStatus& operator=(const ChannelStatus&) = delete;
+
+  bool aborted() const noexcept { return cause_.is_set(); }
+
+  std::optional<Cause> failure() const { return cause_.get(); }
+
+  /// Takes the channel out of service and wakes its watchdog. Does not block.
+  void abort(const Cause& cause) noexcept {
+    if (cause_.set(cause)) {
+      const std::lock_guard lock(mutex_);  // else it could happen between the watchdog's check and its sleep
+      begin_ending();
+    }
+  }
+
+  /// Calls abort(), and reports the cause to the job.
+  void fail(const Cause& cause) noexcept {
+    abort(cause);
+    report_quietly(*job_, cause);
+  }
+
+  /// fail() with a cause that originates on this rank.
+  void fail(CauseKind kind, const std::string& text) noexcept { fail({kind, job_rank_, host_, text}); }
+
+  /// Blocking: waits half a second for the job's first cause, which says more if another rank may have failed.
+  /// @returns whether the job has failed
+  bool wait_for_first_cause() const {
+    return job_->block_until_failed(Deadline::after(std::chrono::milliseconds(500)));
+  }
+
+  /// @throws the job's first cause, or this channel's; Error if it originates on this rank
+  void check() const {
+    if (!aborted() && !job_->failed()) {
+      return;
+    }
+    wait_for_first_cause();
+    job_->throw_if_failed(job_rank_);
+    throw_cause(*failure());
+  }
+
+  /// @name The watching thread
+  /// @{
+  void stop_watching() noexcept {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+    begin_ending();
+  }
+  void set_ended() noexcept {
+    const std::lock_guard lock(mutex_);
+    ended_ = true;
+    if (abandoned_) {
+      AbandonedThreads::remove();
+    }
+    changed_.notify_all();  // with the lock: the thread does not use this object afterwards
+  }
+  /// Blocking: until the deadline, an abort, or stop_watching(). @returns whether the watchdog continues
+  bool block_while_watching(Deadline deadline) {
+    std::unique_lock lock(mutex_);
+    return !block_until(changed_, lock, deadline, [this] { return stopping_ || aborted(); });
+  }
+  /// Blocking: at most ten seconds since the abort or stop_watching(); one if the process has abandoned threads.
+  /// @returns whether the thread has ended
+  bool block_until_ended() {
+    std::unique_lock lock(mutex_);
+    const auto timeout = AbandonedThreads::count() == 0 ? std::chrono::seconds(10) : std::chrono::seconds(1);
+    const auto since = ending_since_.value_or(Deadline::Clock::now());
+    return block_until(changed_, lock, Deadline::at(since + timeout), [this] { return ended_; });
+  }
+  /// Marks the thread as abandoned: it is not joined. @returns false if it has ended meanwhile
+  bool abandon_thread() noexcept {
+    const std::lock_guard lock(mutex_);
+    abandoned_ = !ended_;
+    if (abandoned_) {
+      AbandonedThreads::add();
+    }
+    return abandoned_;
+  }
+  /// @}
+
+  int job_rank() const noexcept { return job_rank_; }
+
+ private:
+  /// Precondition: the caller holds the mutex.
+  void begin_ending() noexcept {
+    ending_since_ = ending_since_.value_or(Deadline::Clock::now());
+    changed_.notify_all();
+  }
+
+  const int job_rank_;
+  const std::string host_;
+  const std::shared_ptr<FailureLatch> job_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  FirstCause cause_;
+  bool stopping_ = false;
+  bool ended_ = false;
+  bool abandoned_ = false;
+  std::optional<Deadline::Clock::time_point> ending_since_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::nccl
+
+#endif  // DTRAIN_WITH_NCCL
 
 // ---- dtrain/backend/nccl/watchdog/inflight_ring.hpp
 
@@ -11313,409 +12768,6 @@ class InflightRing {
   std::size_t count_ = 0;
   View last_view_{};
   std::optional<Deadline::Clock::time_point> polling_since_{};
-};
-
-}  // namespace DTRAIN_NAMESPACE::backend::nccl
-
-#endif  // DTRAIN_WITH_NCCL
-
-// ---- dtrain/backend/setup/store_ref.hpp
-
-/// @file
-/// StoreRef: type-erased key-value store, used to open channels.
-
-namespace DTRAIN_NAMESPACE::backend {
-
-/// A store whose set and get return a waitable call, as those of rendezvous::Store. Backends need no more, so their
-/// tests need no server.
-template <class S>
-concept KeyValueStore = std::copyable<S> &&
-    requires(S store, const std::string& key, std::string value, Deadline deadline) {
-  store.set(key, value, deadline).wait();
-  { store.get(key, deadline).wait() } -> std::convertible_to<std::string>;
-};
-
-/// Copyable handle on a store of any type. Threads: as the store's. A store without take or erase keeps its keys.
-class StoreRef {
- public:
-  template <class Store>
-  requires(!std::same_as<Store, StoreRef> && KeyValueStore<Store>)
-      StoreRef(Store store)  // NOLINT(google-explicit-constructor): accepts any store
-      : calls_(std::make_shared<CallsOf<Store>>(std::move(store))) {}
-
-  /// Blocking: until the value is in the store. @throws Error (timeout), JobFailed
-  void set_blocking(const std::string& key, const std::string& value, Deadline deadline) const {
-    calls_->set(key, value, deadline);
-  }
-
-  /// Blocking: until some rank has set the key. @throws Error (timeout), JobFailed
-  std::string get_blocking(const std::string& key, Deadline deadline) const { return calls_->get(key, deadline); }
-
-  /// Blocking: as get_blocking. The store erases the key after `readers` takes.
-  std::string take_blocking(const std::string& key, std::int64_t readers, Deadline deadline) const {
-    return calls_->take(key, readers, deadline);
-  }
-
-  /// Blocking: whether the key exists; true if the store has no try_get. @throws Error (timeout), JobFailed
-  bool has_blocking(const std::string& key, Deadline deadline) const { return calls_->has(key, deadline); }
-
-  /// Blocking: adds to the integer under the key. @returns the sum; 0 if the store has no add
-  std::int64_t add_blocking(const std::string& key, std::int64_t delta, Deadline deadline) const {
-    return calls_->add(key, delta, deadline);
-  }
-
-  /// Blocking: until the key is erased, if it existed. @throws Error (timeout), JobFailed
-  void erase_blocking(const std::string& key, Deadline deadline) const { calls_->erase(key, deadline); }
-
- private:
-  struct Calls {
-    Calls() = default;
-    Calls(const Calls&) = delete;
-    Calls& operator=(const Calls&) = delete;
-    virtual ~Calls() = default;
-    virtual void set(const std::string& key, const std::string& value, Deadline deadline) = 0;
-    virtual std::string get(const std::string& key, Deadline deadline) = 0;
-    virtual std::string take(const std::string& key, std::int64_t readers, Deadline deadline) = 0;
-    virtual bool has(const std::string& key, Deadline deadline) = 0;
-    virtual std::int64_t add(const std::string& key, std::int64_t delta, Deadline deadline) = 0;
-    virtual void erase(const std::string& key, Deadline deadline) = 0;
-  };
-
-  template <class Store>
-  struct CallsOf final : Calls {
-    explicit CallsOf(Store&& given) : store(std::move(given)) {}
-    void set(const std::string& key, const std::string& value, Deadline deadline) override {
-      store.set(key, value, deadline).wait();
-    }
-    std::string get(const std::string& key, Deadline deadline) override { return store.get(key, deadline).wait(); }
-    std::string take(const std::string& key, std::int64_t readers, Deadline deadline) override {
-      if constexpr (requires { store.take(key, readers, deadline).wait(); }) {
-        return store.take(key, readers, deadline).wait();
-      } else {
-        return get(key, deadline);
-      }
-    }
-    bool has(const std::string& key, Deadline deadline) override {
-      if constexpr (requires { store.try_get(key, deadline).wait(); }) {
-        return store.try_get(key, deadline).wait().has_value();
-      } else {
-        return true;
-      }
-    }
-    std::int64_t add(const std::string& key, std::int64_t delta, Deadline deadline) override {
-      if constexpr (requires { store.add(key, delta, deadline).wait(); }) {
-        return store.add(key, delta, deadline).wait();
-      } else {
-        return 0;
-      }
-    }
-    void erase(const std::string& key, Deadline deadline) override {
-      if constexpr (requires { store.erase(key, deadline).wait(); }) {
-        static_cast<void>(store.erase(key, deadline).wait());
-      }
-    }
-    Store store;
-  };
-
-  std::shared_ptr<Calls> calls_;
-};
-
-}  // namespace DTRAIN_NAMESPACE::backend
-
-// ---- dtrain/backend/channel_context.hpp
-
-/// @file
-/// ChannelContext: parameters for opening a channel.
-
-namespace DTRAIN_NAMESPACE::backend {
-
-/// One channel of one group. Every rank opens the same channels in the same order, hence with equal names.
-struct ChannelContext {
-  rendezvous::Membership members;         ///< this rank, its host and node, and the channel's ranks
-  std::string name;                       ///< unique in the job, e.g. "group/ddp-1"; a prefix for store keys
-  StoreRef store;                         ///< exchanges setup data; constructible from a rendezvous::Store
-  std::shared_ptr<FailureLatch> failure;  ///< a failed job aborts the channel; a failed channel reports here
-  std::chrono::nanoseconds timeout;       ///< of one collective, from the moment it begins to run
-  /// The thread that runs an operation calls it after about 1 ms of waiting for a peer, and before each further sleep
-  /// (tens of milliseconds at most). Reason: the peer may wait for work of this rank on another stream that no thread
-  /// runs. Must not throw or block; may be empty. A split channel calls its parent's.
-  std::function<void()> on_stall{};
-  DescribeOperation describe{};  ///< may be empty
-  Accumulate accumulate{};       ///< the same on every rank; a backend without f32 refuses it in open_blocking
-  /// How long an operation waits for other ranks until a warning in the log says so; see WaitNotice. Not for NCCL.
-  std::chrono::milliseconds notice_after = std::chrono::seconds(10);
-
-  /// This rank's number in the job, under which failures are reported.
-  int reporting_rank() const noexcept { return members.rank_in_job(); }
-};
-
-}  // namespace DTRAIN_NAMESPACE::backend
-
-// ---- dtrain/backend/backend.hpp
-
-/// @file
-/// The concept Backend: the type a Policy names, which opens the channels of a group.
-
-namespace DTRAIN_NAMESPACE::backend {
-// clang-format 14 tears requires-expressions apart.
-// clang-format off
-
-/// A name for messages and summaries.
-template <class B>
-concept HasBackendName = requires {
-  { B::name() } noexcept -> std::convertible_to<std::string_view>;
-};
-
-/// Whether its communicators take buffers on that kind of device.
-template <class B>
-concept HasDeviceSupport = requires(DeviceKind kind) {
-  { B::supports(kind) } noexcept -> std::same_as<bool>;
-};
-
-/// Whether its communicators reduce elements of that type.
-template <class B>
-concept HasDTypeSupport = requires(DType dtype) {
-  { B::reduces(dtype) } noexcept -> std::same_as<bool>;
-};
-
-/// The stream that a group or a DDP instance runs its communication on: an owner with `ref()`.
-template <class B>
-concept HasCommunicationStream = requires { typename B::StreamOwner; } && requires(typename B::StreamOwner owner) {
-  { owner.ref() } -> std::same_as<typename B::Communicator::Stream>;
-};
-
-/// Collective, blocking. Opens the channel that the context describes; channels never wait for each other.
-/// @throws Error (unsupported) on every rank if the backend cannot connect all ranks
-template <class B>
-concept CanOpen = requires { typename B::Communicator; } && Communicator<typename B::Communicator> &&
-                  requires(const ChannelContext& context, Deadline deadline) {
-                    { B::open_blocking(context, deadline) } -> std::same_as<typename B::Communicator>;
-                  };
-
-/// Collective, blocking. Opens another channel of the same ranks from an open one, for less than open_blocking does.
-/// What was enqueued on the open channel runs first; closing either leaves the other open.
-template <class B>
-concept CanDuplicate = CanOpen<B> &&
-                       requires(typename B::Communicator& open, const ChannelContext& context, Deadline deadline) {
-                         { B::duplicate_blocking(open, context, deadline) } -> std::same_as<typename B::Communicator>;
-                       };
-
-/// Collective, blocking. Set-up before the ranks of a job join: may verify the identity against the backend's own, and
-/// may set the job's secret. The result is an object that the job holds until its end; it may be null.
-template <class B>
-concept HasPreJoin = requires(const identity::ProcessIdentity& identity, std::optional<rendezvous::Secret>& secret,
-                              Deadline deadline) {
-  { B::pre_join_blocking(identity, secret, deadline) } -> std::same_as<std::shared_ptr<void>>;
-};
-
-// clang-format on
-
-/// Reproducibility that a backend promises for the bits of a reduction of equal values on the same ranks.
-enum class Determinism {
-  none,        ///< no promise
-  for_a_plan,  ///< equal on every rank, and in every run with equal buckets, node layout and number of ranks
-  always,      ///< equal for all buckets, threads and timing
-};
-
-/// `B::determinism`; none for a backend without one.
-template <class B>
-inline constexpr Determinism determinism_of = Determinism::none;
-template <class B>
-requires requires {
-  { B::determinism } -> std::convertible_to<Determinism>;
-}
-inline constexpr Determinism determinism_of<B> = B::determinism;
-
-/// `B::averages(dtype)`: whether ReduceOp::average gives the average for that dtype; true for a backend without it.
-template <class B>
-constexpr bool averages(DType dtype) noexcept {
-  if constexpr (requires { B::averages(dtype); }) {
-    return B::averages(dtype);
-  } else {
-    return true;
-  }
-}
-
-// clang-format off
-/// A backend type has no state: its communicators own everything.
-template <class B>
-concept Backend = HasBackendName<B> && HasDeviceSupport<B> && HasDTypeSupport<B> &&
-                  CanOpen<B> && HasCommunicationStream<B>;
-// clang-format on
-
-}  // namespace DTRAIN_NAMESPACE::backend
-
-// ---- dtrain/backend/message_passing/transport.hpp
-
-/// @file
-/// The concept Transport: opens, interrupts and closes the endpoints of one channel over messages.
-
-namespace DTRAIN_NAMESPACE::backend::message_passing {
-
-/// A Transport polls it to learn whether to cancel an operation.
-/// - `aborted()` is cheap; `cancelled()` also reads the clock.
-/// - `stalled()` is called after a wait of about 1 ms, and then at least every 20 ms.
-/// - `reason()` is a sentence: why this rank ends, for a Transport that has to end the process.
-template <class C>
-concept CancellationToken = requires(C& token) {
-  { token.aborted() }
-  noexcept->std::same_as<bool>;
-  { token.cancelled() }
-  noexcept->std::same_as<bool>;
-  { token.stalled() }
-  noexcept->std::same_as<void>;
-};
-
-/// A CancellationToken that never cancels, for the concept.
-struct NoCancellationToken {
-  bool aborted() noexcept { return false; }
-  bool cancelled() noexcept { return false; }
-  void stalled() noexcept {}
-  std::string reason() { return {}; }
-};
-
-// clang-format 14 tears requires-expressions apart.
-// clang-format off
-
-/// One rank's connection to a channel. The constructor takes the context, the channel's ranks in the job and a
-/// deadline; it is collective, blocks and may throw. Threads: run_blocking from one at a time; interrupt from any.
-///
-/// - `run_blocking(routine, token)`: returns true once the routine is done, or is cancelled by the token and the
-///   operation's memory is no longer used. Returns false if the library (MPI or the like) still uses the memory: then
-///   the scratch is never freed.
-/// - `waits_for()`: after a cancelled run, the awaited peer's rank in the channel, and whether that peer had to
-///   send.
-/// - `interrupt()`: the token's answers may have changed.
-/// - `close(clean)`: the last call; `clean` if the channel has not failed. May notify waiting peers.
-/// - `tuning(context)`: equal on every rank.
-template <class T>
-concept Transport = requires { typename T::Endpoint; } && Endpoint<typename T::Endpoint> &&
-    std::constructible_from<T, const ChannelContext&, const std::vector<int>&, Deadline> &&
-    requires(T& transport, Routine& routine, NoCancellationToken& token, const ChannelContext& context, bool clean) {
-      { T::backend_name() } noexcept -> std::same_as<const char*>;
-      { T::tuning(context) } noexcept -> std::same_as<Tuning>;
-      { transport.endpoint() } noexcept -> std::same_as<typename T::Endpoint&>;
-      { transport.run_blocking(routine, token) } noexcept -> std::same_as<bool>;
-      { transport.waits_for() } noexcept -> std::same_as<std::pair<int, bool>>;
-      { transport.interrupt() } noexcept -> std::same_as<void>;
-      { transport.close(clean) } noexcept -> std::same_as<void>;
-    };
-// clang-format on
-
-}  // namespace DTRAIN_NAMESPACE::backend::message_passing
-
-// ---- dtrain/backend/nccl/channel_status.hpp
-
-/// @file
-/// ChannelStatus: a channel's first cause of failure, and the wake-up of its watchdog.
-
-#if DTRAIN_WITH_NCCL
-
-namespace DTRAIN_NAMESPACE::backend::nccl {
-
-/// Keeps the first cause. Threads: any.
-class ChannelStatus {
- public:
-  explicit ChannelStatus(const ChannelContext& context)
-      : job_rank_(context.reporting_rank()), host_(context.members.host), job_(context.failure) {}
-  ChannelStatus(const ChannelStatus&) = delete;
-  ChannelStatus& operator=(const ChannelStatus&) = delete;
-
-  bool aborted() const noexcept { return cause_.is_set(); }
-
-  std::optional<Cause> failure() const { return cause_.get(); }
-
-  /// Takes the channel out of service and wakes its watchdog. Does not block.
-  void abort(const Cause& cause) noexcept {
-    if (cause_.set(cause)) {
-      const std::lock_guard lock(mutex_);  // else it could happen between the watchdog's check and its sleep
-      begin_ending();
-    }
-  }
-
-  /// Calls abort(), and reports the cause to the job.
-  void fail(const Cause& cause) noexcept {
-    abort(cause);
-    report_quietly(*job_, cause);
-  }
-
-  /// fail() with a cause that originates on this rank.
-  void fail(CauseKind kind, const std::string& text) noexcept { fail({kind, job_rank_, host_, text}); }
-
-  /// Blocking: waits half a second for the job's first cause, which says more if another rank may have failed.
-  /// @returns whether the job has failed
-  bool wait_for_first_cause() const {
-    return job_->block_until_failed(Deadline::after(std::chrono::milliseconds(500)));
-  }
-
-  /// @throws the job's first cause, or this channel's; Error if it originates on this rank
-  void check() const {
-    if (!aborted() && !job_->failed()) {
-      return;
-    }
-    wait_for_first_cause();
-    job_->throw_if_failed(job_rank_);
-    throw_cause(*failure());
-  }
-
-  /// @name The watching thread
-  /// @{
-  void stop_watching() noexcept {
-    const std::lock_guard lock(mutex_);
-    stopping_ = true;
-    begin_ending();
-  }
-  void set_ended() noexcept {
-    const std::lock_guard lock(mutex_);
-    ended_ = true;
-    if (abandoned_) {
-      AbandonedThreads::remove();
-    }
-    changed_.notify_all();  // with the lock: the thread does not use this object afterwards
-  }
-  /// Blocking: until the deadline, an abort, or stop_watching(). @returns whether the watchdog continues
-  bool block_while_watching(Deadline deadline) {
-    std::unique_lock lock(mutex_);
-    return !block_until(changed_, lock, deadline, [this] { return stopping_ || aborted(); });
-  }
-  /// Blocking: at most ten seconds since the abort or stop_watching(); one if the process has abandoned threads.
-  /// @returns whether the thread has ended
-  bool block_until_ended() {
-    std::unique_lock lock(mutex_);
-    const auto timeout = AbandonedThreads::count() == 0 ? std::chrono::seconds(10) : std::chrono::seconds(1);
-    const auto since = ending_since_.value_or(Deadline::Clock::now());
-    return block_until(changed_, lock, Deadline::at(since + timeout), [this] { return ended_; });
-  }
-  /// Marks the thread as abandoned: it is not joined. @returns false if it has ended meanwhile
-  bool abandon_thread() noexcept {
-    const std::lock_guard lock(mutex_);
-    abandoned_ = !ended_;
-    if (abandoned_) {
-      AbandonedThreads::add();
-    }
-    return abandoned_;
-  }
-  /// @}
-
-  int job_rank() const noexcept { return job_rank_; }
-
- private:
-  /// Precondition: the caller holds the mutex.
-  void begin_ending() noexcept {
-    ending_since_ = ending_since_.value_or(Deadline::Clock::now());
-    changed_.notify_all();
-  }
-
-  const int job_rank_;
-  const std::string host_;
-  const std::shared_ptr<FailureLatch> job_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  FirstCause cause_;
-  bool stopping_ = false;
-  bool ended_ = false;
-  bool abandoned_ = false;
-  std::optional<Deadline::Clock::time_point> ending_since_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::backend::nccl
@@ -12250,6 +13302,122 @@ inline void end_blocking(Channel& channel) noexcept {
 
 #endif  // DTRAIN_WITH_NCCL
 
+// ---- dtrain/backend/nccl/init.hpp
+
+/// @file
+/// Initialisation of NCCL communicators: ncclCommInitRankConfig for all ranks of a channel, and ncclCommSplit.
+
+#if DTRAIN_WITH_NCCL
+
+namespace DTRAIN_NAMESPACE::backend::nccl {
+
+/// @throws Error (protocol) unless `bytes` are those of an ncclUniqueId
+inline ncclUniqueId unique_id_from(const std::string& bytes) {
+  ncclUniqueId id{};
+  if (bytes.size() != sizeof id.internal) {
+    throw_error(Errc::protocol, "NCCL's unique id came as {} bytes; do all ranks run the same program?",
+                {bytes.size()});
+  }
+  bytes.copy(id.internal, sizeof id.internal);
+  return id;
+}
+
+/// Rank 0's unique id, which the store passes on. Blocking. @throws Error (timeout, nccl), JobFailed
+inline ncclUniqueId exchange_id_blocking(const Channel& channel, Deadline deadline) {
+  const auto draw = [&] {
+    ncclUniqueId id{};
+    const ncclResult_t code = ncclGetUniqueId(&id);
+    if (code != ncclSuccess) {
+      throw nccl_error(code, "ncclGetUniqueId", channel.caller(), last_error(nullptr),
+                       "NCCL_SOCKET_IFNAME names the network interface to use");
+    }
+    return std::string(id.internal, sizeof id.internal);
+  };
+  const ChannelContext& context = channel.context;
+  const StoreRank self = StoreRank::of(context, deadline, format_text("opening channel '{}'", {context.name}));
+  return unique_id_from(store_broadcast(self, context.name + "/nccl-id", draw));
+}
+
+/// Remedy for an error of ranks that do not connect.
+inline std::string hint(const Channel& channel) {
+  const int ranks = channel.context.members.world_size;
+  return ranks == 1 ? "is the device of another process at fault? NCCL_DEBUG=INFO makes NCCL say what it waits for"
+                    : format_text(
+                          "do all {} ranks come here, each with a device of its own? NCCL_SOCKET_IFNAME names "
+                          "the interface that the ranks reach each other by, whose ports no firewall may "
+                          "close; NCCL_DEBUG=INFO makes NCCL say what it waits for",
+                          {ranks});
+}
+
+/// Waits for the communicator under the channel's lock. After a failure the channel keeps it: an abort may wait for
+/// other ranks, which must be notified first. @throws the job's first cause; Error (timeout, nccl)
+inline void wait_or_throw(Channel& channel, CommLock::Guard& held, ncclResult_t code, const char* call,
+                          Deadline deadline) {
+  const auto began = Deadline::Clock::now();
+  const auto& job = channel.context.failure;
+  const AsyncResult result = wait_for_result_blocking(held, code, deadline, [&] { return job->failed(); });
+  if (result.code == ncclSuccess && held.communicator() != nullptr) {
+    return;
+  }
+  const std::string error_text = held.communicator() != nullptr ? last_error(held.communicator()) : last_error(nullptr);
+  held.unlock();
+  job->throw_if_failed(channel.context.reporting_rank());
+  const std::string doing = format_text("{} for channel '{}'", {call, channel.context.name});
+  if (result.code == ncclInProgress) {
+    const rendezvous::Membership& members = channel.context.members;
+    throw Error(Errc::timeout, format_text("{} had not connected rank {} of {} after {}; {}",
+                                           {doing, members.rank, members.world_size,
+                                            duration_text(Deadline::Clock::now() - began), hint(channel)}))
+        .with_rank(channel.context.reporting_rank());
+  }
+  throw nccl_error(result.code, doing, channel.caller(), error_text, hint(channel));
+}
+
+/// Collective, blocking: makes the channel's communicator.
+/// @throws the job's first cause; Error (timeout, nccl, protocol), which the caller reports to the job
+inline void connect_blocking(Channel& channel, Deadline deadline) {
+  const ChannelContext& context = channel.context;
+  const ncclUniqueId id = exchange_id_blocking(channel, deadline);
+  const stream::cuda::DeviceGuard guard(channel.device());
+  ncclConfig_t config = config_of(channel.options, channel.context.name.c_str());
+  ncclComm_t made = nullptr;
+  CommLock::Guard held = channel.comm_lock.lock();
+  const Channel::TimedCall timed(channel, deadline);
+  const ncclResult_t code =
+      ncclCommInitRankConfig(&made, context.members.world_size, id, context.members.rank, &config);
+  channel.comm_lock.adopt(held, made);
+  wait_or_throw(channel, held, code, "ncclCommInitRankConfig", deadline);
+}
+
+/// Collective, blocking: gives `child` a communicator of the ranks of `parent` with the same color.
+/// @throws the job's first cause; Error (timeout, nccl), which the caller reports to the job
+inline void split_blocking(Channel& parent, Channel& child, int color, int key, Deadline deadline) {
+  Channel::SplitResult& result = parent.split_result(child.context.name);
+  ncclComm_t& made = result.made;
+  ncclConfig_t config = config_of(child.options, result.name.c_str());
+  parent.manage(format_text("opening channel '{}' by ncclCommSplit", {result.name}), deadline,
+                [&](ncclComm_t communicator) { return ncclCommSplit(communicator, color, key, &made, &config); });
+  const std::atomic_ref<ncclComm_t> written(made);
+  while (written.load(std::memory_order_acquire) == nullptr && !deadline.passed() && !parent.status.aborted()) {
+    std::this_thread::sleep_for(
+        std::chrono::microseconds(100));  // NVIDIA/nccl#1472: written after the parent's state changes
+  }
+  if (written.load(std::memory_order_acquire) == nullptr) {
+    parent.status.check();
+    throw Error(Errc::timeout,
+                format_text("ncclCommSplit for channel '{}' had not given a communicator by the deadline; {}",
+                            {child.context.name, hint(child)}))
+        .with_rank(child.context.reporting_rank());
+  }
+  CommLock::Guard held = child.comm_lock.lock();
+  child.comm_lock.adopt(held, written.exchange(nullptr, std::memory_order_acquire));
+  wait_or_throw(child, held, ncclSuccess, "ncclCommSplit", deadline);
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend::nccl
+
+#endif  // DTRAIN_WITH_NCCL
+
 // ---- dtrain/backend/nccl/watchdog/watchdog.hpp
 
 /// @file
@@ -12379,1187 +13547,6 @@ class Watchdog {
 }  // namespace DTRAIN_NAMESPACE::backend::nccl
 
 #endif  // DTRAIN_WITH_NCCL
-
-// ---- dtrain/backend/on_host_streams.hpp
-
-/// @file
-/// The concept OnHostStreams: backends whose operations are enqueued on host streams.
-
-namespace DTRAIN_NAMESPACE::backend {
-
-/// A backend whose communicators enqueue on stream::host::StreamRef.
-template <class B>
-concept OnHostStreams = Backend<B> && std::same_as<typename B::Communicator::Stream, stream::host::StreamRef>;
-
-}  // namespace DTRAIN_NAMESPACE::backend
-
-// ---- dtrain/backend/setup/open_and_report.hpp
-
-/// @file
-/// Opening of a channel, with failures of this rank reported to the job.
-
-namespace DTRAIN_NAMESPACE::backend {
-
-/// Reports a failed opening to the job. Otherwise the other ranks would wait for this rank until their deadline.
-void report_failed_opening(const ChannelContext& context, const Error& error);
-
-/// Returns `make()`. @throws its exceptions; an Error other than JobFailed is first reported to the job
-template <class Make>
-auto reporting_failure(const ChannelContext& context, Make make) -> decltype(make()) {
-  try {
-    return make();
-  } catch (const JobFailed&) {
-    throw;
-  } catch (const Error& error) {
-    report_failed_opening(context, error);
-    throw;
-  }
-}
-
-/// Calls `Communicator::open_blocking`. Collective, blocking.
-/// @throws the job's first cause; exceptions of open_blocking, after the report
-template <class Communicator>
-Communicator open_and_report_blocking(const ChannelContext& context, Deadline deadline) {
-  context.failure->throw_if_failed(context.reporting_rank());
-  return reporting_failure(context, [&] { return Communicator::open_blocking(context, deadline); });
-}
-
-}  // namespace DTRAIN_NAMESPACE::backend
-
-// ---- dtrain/backend/setup/store_gather.hpp
-
-/// @file
-/// store_gather, store_broadcast and store_all_gather: texts and values of ranks, exchanged over the store.
-
-namespace DTRAIN_NAMESPACE::backend {
-
-/// This rank, among the ranks that exchange texts: those of a channel, a group or a node.
-struct StoreRank {
-  /// A rank of the context's channel. @param doing for the sentence of a timeout: "splitting channel 'group'"
-  static StoreRank of(const ChannelContext& context, Deadline deadline, std::string doing);
-
-  StoreRef store;
-  int rank;
-  int ranks;
-  int job_rank;  ///< this rank's number in the job
-  Deadline deadline;
-  std::string doing;
-  std::function<std::string(int)> name_of_rank;  ///< "rank 3"
-  std::string late = "did not come by the deadline";
-  /// Called five times a second while this rank waits for others; throws if they will not come.
-  std::function<void()> check{};
-};
-
-namespace detail {
-
-/// "=TEXT", or an error with its origin: "!d4 2 SENTENCE" is code 4 of dtrain's category on rank 2 of the job.
-std::string encode(const Error& error, int job_rank);
-
-/// @throws the error that the rank has sent; Error (protocol) if `sent` is malformed
-std::string decode(const std::string& sent);
-
-/// `make()` encoded, or its error. @throws JobFailed
-template <class Make>
-std::string encoded_result(Make& make, int job_rank) {
-  try {
-    return "=" + make();
-  } catch (const JobFailed&) {
-    throw;
-  } catch (const Error& error) {
-    return encode(error, job_rank);
-  }
-}
-
-/// Takes the text that another rank sets, see StoreRank::check. @throws Error (timeout), JobFailed, as `check`
-std::string take(const StoreRank& self, const std::string& key, int readers, Deadline deadline);
-
-/// Rank 0's half: takes the text of every other rank. @throws Error (timeout), which names all ranks that did not come
-void take_texts(const StoreRank& self, const std::string& name, std::vector<std::string>& texts);
-
-}  // namespace detail
-
-/// Collective, blocking: rank 0 runs `make()`; every rank gets its text or its Error. No key stays in the store.
-/// @param key used once
-/// @throws Error: that of `make` on every rank, with its code and sentence (job_failed for a library's code); (timeout)
-/// at the deadline on rank 0, and later elsewhere, so that rank 0's Error, which explains more, comes first; JobFailed
-template <class Make>
-std::string store_broadcast(const StoreRank& self, const std::string& key, Make make) {
-  if (self.rank != 0) {
-    return detail::decode(detail::take(self, key, self.ranks - 1, with_grace(self.deadline)));
-  }
-  const auto publish = [&](const std::string& text) {
-    if (self.ranks > 1) {  // `make` may have passed the deadline
-      self.store.set_blocking(key, text, later(self.deadline, Deadline::after(std::chrono::seconds(10))));
-    }
-  };
-  std::string text;
-  try {
-    text = make();
-  } catch (const JobFailed&) {
-    throw;
-  } catch (const Error& error) {
-    publish(detail::encode(error, self.job_rank));
-    throw;
-  }
-  publish("=" + text);
-  return text;
-}
-
-/// Collective, blocking: rank 0 combines a text of each rank; every rank gets the result, or the Error of the rank that
-/// failed. No key stays in the store.
-/// @param name prefix of the keys, used once
-/// @param own `own()` is this rank's text
-/// @param combine `combine(texts)` runs on rank 0, with the texts in rank order
-/// @throws as store_broadcast, also for errors of `own` on any rank; Error (timeout), which names the missing ranks
-template <class Own, class Combine>
-std::string store_gather(const StoreRank& self, const std::string& name, Own own, Combine combine) {
-  if (self.rank != 0) {
-    self.store.set_blocking(format_text("{}/{}", {name, self.rank}), detail::encoded_result(own, self.job_rank),
-                            self.deadline);
-  }
-  const auto gather = [&]() -> std::string {
-    std::vector<std::string> texts{own()};
-    detail::take_texts(self, name, texts);
-    return combine(texts);
-  };
-  return store_broadcast(self, name + "/all", gather);
-}
-
-/// Collective, blocking: the values of all ranks, in rank order, on every rank. See store_gather.
-/// @param own `own()` is this rank's value, which has fields() for a Serializer
-/// @param what subject of the sentence about malformed bytes: "a rank's address"
-template <class Own>
-auto store_all_gather(const StoreRank& self, const std::string& name, Own own, std::string_view what) {
-  using Value = decltype(own());
-  const auto combine = [&](const std::vector<std::string>& texts) {
-    Serializer all;
-    for (const std::string& text : texts) {
-      auto value = from_bytes<Value>(text, what);
-      fields(all, value);
-    }
-    return std::string(all.characters());
-  };
-  const std::string all = store_gather(
-      self, name, [&] { return to_bytes(own()); }, combine);
-  Serializer reader(all);
-  std::vector<Value> values(static_cast<std::size_t>(self.ranks));
-  for (Value& value : values) {
-    fields(reader, value);
-  }
-  reader.require_finished(what);
-  return values;
-}
-
-}  // namespace DTRAIN_NAMESPACE::backend
-
-// ---- dtrain/backend/cuda/devices.hpp
-
-/// @file
-/// CUDA device selection before the ranks join, and the comparison of devices within a node afterwards.
-
-#if DTRAIN_WITH_CUDA
-
-#include <algorithm>
-#include <array>
-#include <cstddef>
-#include <optional>
-#include <span>
-#include <string>
-#include <string_view>
-#include <utility>
-#include <vector>
-
-namespace DTRAIN_NAMESPACE::backend::cuda {
-
-/// DTRAIN_SHARE_DEVICES: whether several ranks may compute on one device. @throws Error (usage) unless it is 0 or 1
-inline bool shares_devices(const identity::Environment& environment = identity::snapshot_environment()) {
-  const std::string value = identity::Variables(environment).text("DTRAIN_SHARE_DEVICES").value_or("0");
-  if (value != "0" && value != "1") {
-    throw_error(Errc::usage, "{} is neither 0 nor 1; 1 lets ranks share a device",
-                {identity::quoted("DTRAIN_SHARE_DEVICES", value)});
-  }
-  return value == "1";
-}
-
-/// Number of devices that this process sees; 0 without a driver. @throws Error (cuda) for other failures
-inline int visible_devices() {
-  int count = 0;
-  const cudaError_t code = cudaGetDeviceCount(&count);
-  if (code == cudaErrorNoDevice || code == cudaErrorInsufficientDriver) {
-    static_cast<void>(stream::cuda::quiet(code));
-    return 0;
-  }
-  stream::cuda::check(code, "cudaGetDeviceCount");
-  return count;
-}
-
-/// Makes the rank's device current in the calling thread: see identity::choose_device. Precedes all other CUDA calls.
-/// @param may_share whether the backend supports several ranks on one device, and the user allows it
-/// @throws Error (unsupported: no device for this rank; usage, cuda)
-inline void take_device(const identity::ProcessIdentity& identity, bool may_share) {
-  const identity::DeviceChoice choice =
-      identity::choose_device({identity.local_rank, identity.local_world_size, visible_devices(), may_share});
-  if (!choice.refusal.empty()) {
-    throw Error(Errc::unsupported, choice.refusal).with_rank(identity.rank);
-  }
-  stream::cuda::check(cudaSetDevice(choice.index), "cudaSetDevice");
-}
-
-/// A device's name, unique on the host and equal in all processes: its UUID, or its PCI bus ID if it has none.
-inline std::string device_name(int device) {
-  cudaDeviceProp properties{};
-  stream::cuda::check(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
-  const auto uuid = std::as_bytes(std::span(properties.uuid.bytes));
-  if (std::any_of(uuid.begin(), uuid.end(), [](std::byte byte) { return byte != std::byte{}; })) {
-    return "GPU-" + hex(uuid);
-  }
-  std::array<char, 32> bus_id{};
-  stream::cuda::check(cudaDeviceGetPCIBusId(bus_id.data(), static_cast<int>(bus_id.size()), device),
-                      "cudaDeviceGetPCIBusId");
-  return bus_id.data();
-}
-
-namespace detail {
-
-/// A rank's device, as it tells the other ranks of its node.
-struct DeviceAssignment {
-  bool may_share = false;
-  std::string device;
-  int rank = 0;  ///< in the job
-  std::string host;
-};
-
-inline void fields(Serializer& of, DeviceAssignment& assignment) {
-  of.flag(assignment.may_share);
-  of.text(assignment.device, 128);
-  of.number(assignment.rank);
-  of.text(assignment.host, 256);
-}
-
-/// The error for the first device that two ranks use, unless both allow that; empty if there is none.
-inline std::string first_conflict(std::vector<DeviceAssignment> assignments) {
-  std::stable_sort(assignments.begin(), assignments.end(),
-                   [](const DeviceAssignment& a, const DeviceAssignment& b) { return a.device < b.device; });
-  const auto found = std::adjacent_find(assignments.begin(), assignments.end(),
-                                        [](const DeviceAssignment& a, const DeviceAssignment& b) {
-                                          return a.device == b.device && !(a.may_share && b.may_share);
-                                        });
-  if (found == assignments.end()) {
-    return {};
-  }
-  return format_text(
-      "ranks {} and {} on host {} both compute on device {}; give each rank its own (LOCAL_RANK, "
-      "CUDA_VISIBLE_DEVICES), "
-      "or let them share one by DTRAIN_SHARE_DEVICES=1",
-      {found->rank, (found + 1)->rank, found->host, found->device});
-}
-
-}  // namespace detail
-
-/// A job's first channel. Devices are compared when it opens.
-inline constexpr std::string_view first_channel = "group";
-
-/// Collective over the ranks of a node, blocking. Throws if two ranks use one device and may not share it. Every
-/// rank compares the same list, and so throws the same. Does nothing for later channels than the job's first.
-/// @throws Error (unsupported), naming both ranks, on every rank of the node; (timeout, protocol, cuda), JobFailed
-inline void compare_devices_blocking(const ChannelContext& context, bool may_share, Deadline deadline) {
-  const rendezvous::Membership& members = context.members;
-  if (context.name != first_channel || members.local_world_size == 1) {
-    return;
-  }
-  const auto own = [&] {
-    return detail::DeviceAssignment{may_share, device_name(stream::cuda::current_device()), members.rank_in_job(),
-                                    members.host};
-  };
-  const auto name = [](int local_rank) { return "local rank " + std::to_string(local_rank); };
-  const StoreRank self{context.store,
-                       members.local_rank,
-                       members.local_world_size,
-                       members.rank_in_job(),
-                       deadline,
-                       "comparing the devices of the ranks on host " + members.host,
-                       name};
-  const std::string conflict = detail::first_conflict(
-      store_all_gather(self, "devices/" + std::to_string(members.node_rank), own, "a rank's device"));
-  if (!conflict.empty()) {
-    throw_error(Errc::unsupported, "{}", {conflict});
-  }
-}
-
-}  // namespace DTRAIN_NAMESPACE::backend::cuda
-
-#endif  // DTRAIN_WITH_CUDA
-
-// ---- dtrain/backend/gloo/mesh.hpp
-
-/// @file
-/// gloo::Mesh: the connections of one channel, between all pairs of ranks.
-
-#if DTRAIN_WITH_GLOO
-
-namespace DTRAIN_NAMESPACE::backend::gloo {
-
-/// The addresses at which a rank listens, as published in the store: one socket for each peer.
-struct PeerInfo {
-  int job_rank = 0;
-  std::string host;               ///< host name
-  std::string device;             ///< the numeric address of its sockets
-  std::size_t address_bytes = 0;  ///< size of one address, in Gloo's own format
-  std::string addresses;          ///< concatenated, for the peers in rank order
-};
-
-inline void fields(Serializer& of, PeerInfo& info) {
-  of.number(info.job_rank, 0, std::numeric_limits<int>::max());
-  of.text(info.host, 256);
-  of.text(info.device, 256);
-  of.number(info.address_bytes);
-  of.raw_text(info.addresses, std::size_t{64} << 20);  // the store bounds its values
-}
-
-/// A Gloo device with its thread, and a Gloo context, both for this channel alone: closing it affects no other channel.
-/// It performs the steps of gloo::rendezvous::Context with a store, so that a failure of the job can interrupt them.
-/// Threads: interrupt() from any; all others one at a time.
-class Mesh {
- public:
-  /// Listens for each peer. @throws Error (unsupported, closed)
-  Mesh(const ChannelContext& context, Deadline deadline) : rank_(context.members.rank), name_(context.name) {
-    const int size = context.members.world_size;
-    const std::string address = device_address(context.members);
-    const async::BlockedSignals blocked;  // for the device's thread
-    const auto open = [&] {
-      device_ = ::gloo::transport::tcp::CreateDevice(::gloo::transport::tcp::attr(address.c_str()));
-      gloo_context_ = device_->createContext(rank_, size);
-      // To connect, Gloo waits for five times the timeout.
-      gloo_context_->setTimeout(
-          std::max(std::chrono::milliseconds(1),
-                   std::chrono::duration_cast<std::chrono::milliseconds>(deadline.remaining()) / 5));
-      for (int peer = 0; peer < size; ++peer) {
-        if (peer != rank_) {
-          gloo_context_->createPair(peer);
-        }
-      }
-    };
-    calling_gloo([&] { return format_text("opening channel '{}' at address {}", {name_, address}); }, open);
-    own_.job_rank = context.reporting_rank();
-    own_.host = context.members.host;
-    own_.device = address;
-  }
-
-  /// Collective, blocking: publishes this rank's addresses and reads those of the others.
-  /// @throws Error (timeout, protocol), JobFailed
-  void exchange_addresses(const StoreRef& store, Deadline deadline) {
-    const int size = gloo_context_->size;
-    for (int peer = 0; peer < size; ++peer) {
-      if (peer != rank_) {
-        const std::vector<char> address = gloo_context_->getPair(peer)->address().bytes();
-        own_.address_bytes = address.size();
-        own_.addresses.append(address.begin(), address.end());
-      }
-    }
-    const auto key_of = [&](int rank) { return format_text("{}/gloo-{}", {name_, rank}); };
-    if (size > 1) {
-      store.set_blocking(key_of(rank_), to_bytes(own_), deadline);
-    }
-    for (int peer = 0; peer < size; ++peer) {
-      peers_.push_back(peer == rank_ ? own_
-                                     : from_bytes<PeerInfo>(store.take_blocking(key_of(peer), size - 1, deadline),
-                                                            "a rank's addresses for Gloo"));
-    }
-  }
-
-  /// Collective, blocking: until every peer is connected, or interrupt(). @throws Error (closed)
-  void connect() {
-    for (int peer = 0; peer < gloo_context_->size && !interrupted_.load(); ++peer) {
-      if (peer != rank_) {
-        const auto connect = [&] { gloo_context_->getPair(peer)->connect(address_of(peer)); };
-        calling_gloo(
-            [&] {
-              return format_text("connecting channel '{}' at {} with {}", {name_, own_.device, to_string(peer)});
-            },
-            connect);
-      }
-    }
-  }
-
-  /// Collective, blocking: until every rank is connected with every other. Otherwise a rank that leaves the channel
-  /// early would break connections that others still wait for. @throws Error (timeout), JobFailed
-  void await_all(const StoreRef& store, Deadline deadline) const {
-    const StoreRank self{store,
-                         rank_,
-                         gloo_context_->size,
-                         own_.job_rank,
-                         deadline,
-                         format_text("connecting channel '{}'", {name_}),
-                         [this](int peer) { return to_string(peer); },
-                         "is not connected with all others by the deadline; can every host of the job reach every "
-                         "other one?"};
-    const auto empty = [](const auto&...) { return std::string(); };
-    store_gather(self, name_ + "/gloo-connected", empty, empty);
-  }
-
-  /// Closes all connections: connect() returns soon, and peers find their connections reset. Blocking: up to 10 ms for
-  /// each connection, the polling period of Gloo's thread.
-  void interrupt() noexcept {
-    interrupted_.store(true);
-    for (int peer = 0; peer < gloo_context_->size; ++peer) {
-      try {
-        if (peer != rank_) {
-          gloo_context_->getPair(peer)->close();
-        }
-      } catch (...) {  // the destructor of Gloo's context cleans up
-      }
-    }
-  }
-
-  ::gloo::transport::Context& gloo_context() const noexcept { return *gloo_context_; }
-
-  /// "rank 3 on host b".
-  std::string to_string(int peer) const {
-    const PeerInfo& info = peers_[static_cast<std::size_t>(peer)];
-    return format_text("rank {} on host {}", {info.job_rank, info.host});
-  }
-
- private:
-  /// Address at which `peer` listens for this rank. A rank's list omits itself.
-  std::vector<char> address_of(int peer) const {
-    const PeerInfo& info = peers_[static_cast<std::size_t>(peer)];
-    const std::size_t ranks = peers_.size();
-    if (info.address_bytes != own_.address_bytes || info.addresses.size() != (ranks - 1) * info.address_bytes) {
-      throw_error(Errc::disagreement,
-                  "channel '{}': {} writes its addresses otherwise than rank {}; use one version of Gloo on all hosts",
-                  {name_, to_string(peer), own_.job_rank});
-    }
-    const auto offset = static_cast<std::size_t>(rank_ < peer ? rank_ : rank_ - 1) * info.address_bytes;
-    const auto begin = info.addresses.begin() + static_cast<std::ptrdiff_t>(offset);
-    return {begin, begin + static_cast<std::ptrdiff_t>(info.address_bytes)};
-  }
-
-  const int rank_;
-  const std::string name_;
-  PeerInfo own_;
-  std::vector<PeerInfo> peers_;
-  std::atomic<bool> interrupted_{false};
-  std::shared_ptr<::gloo::transport::Device> device_;
-  std::shared_ptr<::gloo::transport::Context> gloo_context_;  ///< destroyed before its device
-};
-
-}  // namespace DTRAIN_NAMESPACE::backend::gloo
-
-#endif  // DTRAIN_WITH_GLOO
-
-// ---- dtrain/backend/gloo/endpoint.hpp
-
-/// @file
-/// gloo::Endpoint: point-to-point messages over Gloo's unbound buffers.
-
-#if DTRAIN_WITH_GLOO
-
-namespace DTRAIN_NAMESPACE::backend::gloo {
-
-using message_passing::FramePool;
-using message_passing::TagClass;
-
-/// A message_passing::Endpoint whose `done` blocks. For each direction between two ranks, messages of a tag class are
-/// numbered; Gloo matches the two ends by tag class and number. Gloo does not report a received message's length, and
-/// ends the process if the message exceeds its memory. Hence:
-/// - a message of up to 16 KiB travels in a frame with its length;
-/// - a longer message also matches by its length, so its memory has exactly that length, and one of another length is
-///   not received.
-/// Gloo allocates for each message; dtrain's own memory is reused.
-///
-/// Threads: one at a time; interrupt() from any. Lifetime: the mesh outlives it.
-class Endpoint {
- public:
-  struct MessageHandle {
-    std::uint32_t index = 0;
-  };
-
-  explicit Endpoint(Mesh& mesh)
-      : mesh_(mesh),
-        rank_(mesh.gloo_context().rank),
-        size_(mesh.gloo_context().size),
-        numbers_(static_cast<std::size_t>(size_)) {}
-  Endpoint(const Endpoint&) = delete;
-  Endpoint& operator=(const Endpoint&) = delete;
-
-  int rank() const noexcept { return rank_; }
-  int size() const noexcept { return size_; }
-  FramePool& frames() noexcept { return frames_; }
-
-  /// @throws Error (closed) if the peer has closed its connection; (limit) from 2^40 bytes on
-  MessageHandle send(std::span<const std::byte> input, int peer, TagClass tag_class) {
-    PendingMessage& message = start(peer, false);
-    const std::uint64_t slot = next_slot(numbers_[static_cast<std::size_t>(peer)].sent, tag_class, input.size());
-    message.bytes = input.size();
-    if (input.size() <= longest_framed) {
-      const std::uint64_t length = input.size();
-      std::memcpy(message.frame(), &length, sizeof length);
-      if (!input.empty()) {
-        std::memcpy(message.frame() + sizeof length, input.data(), input.size());
-      }
-      input = {message.frame(), sizeof length + input.size()};
-    }
-    const auto call = [&] { message.buffer->send(peer, slot, offset_of(input.data()), input.size()); };
-    calling_gloo([&] { return doing(message); }, call);
-    return {message.index};
-  }
-
-  /// As send.
-  MessageHandle recv(std::span<std::byte> output, int peer, TagClass tag_class) {
-    PendingMessage& message = start(peer, true);
-    const std::uint64_t slot = next_slot(numbers_[static_cast<std::size_t>(peer)].received, tag_class, output.size());
-    message.bytes = output.size();
-    message.target = nullptr;
-    if (output.size() <= longest_framed) {
-      message.target = output.data();
-      message.framed = true;
-      output = {message.frame(), sizeof(std::uint64_t) + longest_framed};
-    }
-    const auto call = [&] { message.buffer->recv(peer, slot, offset_of(output.data()), output.size()); };
-    calling_gloo([&] { return doing(message); }, call);
-    return {message.index};
-  }
-
-  struct Awaiter {
-    Endpoint& endpoint;
-    MessageHandle handle;
-
-    bool await_ready() const { return endpoint.block_until_done(handle); }
-    void await_suspend(std::coroutine_handle<>) const noexcept {}
-    std::size_t await_resume() const { return endpoint.take(handle); }
-  };
-
-  /// Blocking, in await_ready. The routine is suspended only if interrupt() ended the wait, and then never resumed.
-  /// @throws Error (closed) if the peer has closed its connection; (disagreement) if a message exceeds its memory
-  Awaiter done(MessageHandle handle) noexcept { return {*this, handle}; }
-
-  /// Ends the current wait; later ones do not begin. Threads: any.
-  void interrupt() noexcept {
-    const std::lock_guard lock(mutex_);
-    interrupted_ = true;
-    if (awaited_ != nullptr) {
-      awaited_->receives ? awaited_->buffer->abortWaitRecv() : awaited_->buffer->abortWaitSend();
-    }
-  }
-
-  /// Drops all messages: on return, no thread reads or writes their memory. Afterwards only destruction is allowed.
-  void abandon() noexcept {
-    {
-      const std::lock_guard lock(mutex_);
-      interrupted_ = true;
-      awaited_ = nullptr;
-    }
-    messages_.clear();
-    free_.clear();
-  }
-
-  /// Whether every message that was started is complete.
-  bool is_idle() const noexcept { return free_.size() == messages_.size(); }
-
-  /// After an interrupted wait: the peer, and whether that peer had to send (true) or receive.
-  std::pair<int, bool> waits_for() const noexcept { return awaited_end_; }
-
- private:
-  static constexpr std::size_t longest_framed = 16 * 1024;
-  static constexpr unsigned length_bits = 40;
-  static constexpr unsigned number_bits = 23;
-
-  /// A message in flight, or a free entry for one. Has a stable address.
-  struct PendingMessage {
-    std::uint32_t index = 0;
-    int peer = -1;
-    bool receives = false;
-    bool framed = false;
-    std::size_t bytes = 0;
-    std::byte* target = nullptr;
-    std::unique_ptr<std::byte[]> memory;
-    std::unique_ptr<::gloo::transport::UnboundBuffer> buffer;  ///< destroyed first: then Gloo no longer uses the memory
-
-    std::byte* frame() {
-      if (!memory) {
-        memory.reset(new std::byte[sizeof(std::uint64_t) + longest_framed]);
-      }
-      return memory.get();
-    }
-  };
-
-  struct SequenceNumbers {
-    std::array<std::uint32_t, message_passing::tag_class_count> sent{};
-    std::array<std::uint32_t, message_passing::tag_class_count> received{};
-  };
-
-  /// A buffer that spans all of memory serves messages at any address: an offset in it is an address.
-  std::unique_ptr<::gloo::transport::UnboundBuffer> all_of_memory() const {
-    return mesh_.gloo_context().createUnboundBuffer(nullptr, std::numeric_limits<std::size_t>::max());
-  }
-  static std::size_t offset_of(const std::byte* address) noexcept { return reinterpret_cast<std::uintptr_t>(address); }
-
-  PendingMessage& start(int peer, bool receives) {
-    if (free_.empty()) {
-      free_.reserve(messages_.size() + 1);  // so that take() does not allocate
-      auto made = std::make_unique<PendingMessage>();
-      made->index = static_cast<std::uint32_t>(messages_.size());
-      made->buffer = all_of_memory();
-      messages_.push_back(std::move(made));
-      free_.push_back(messages_.back()->index);
-    }
-    PendingMessage& message = *messages_[free_.back()];
-    free_.pop_back();
-    message.peer = peer;
-    message.receives = receives;
-    message.framed = false;
-    return message;
-  }
-
-  std::string doing(const PendingMessage& message) const {
-    return format_text(
-        "{} {}, which has ended or left the channel (does every rank take as many steps and call the same "
-        "collectives?)",
-        {message.receives ? "receiving from" : "sending to", mesh_.to_string(message.peer)});
-  }
-
-  /// Gloo's match key: tag class, number and, for a long message, its length.
-  static std::uint64_t next_slot(std::array<std::uint32_t, message_passing::tag_class_count>& numbers,
-                                 TagClass tag_class, std::size_t bytes) {
-    if (bytes >> length_bits != 0) {
-      throw_error(Errc::limit, "a message of {} bytes is longer than a channel of Gloo takes", {bytes});
-    }
-    const std::uint64_t number = numbers[static_cast<std::size_t>(tag_class)]++ % (1U << number_bits);
-    const std::uint64_t length = bytes <= longest_framed ? 0 : bytes;
-    return static_cast<std::uint64_t>(tag_class) << (length_bits + number_bits) | number << length_bits | length;
-  }
-
-  /// @returns false if interrupted
-  bool block_until_done(MessageHandle handle) {
-    PendingMessage& message = *messages_[handle.index];
-    awaited_end_ = {message.peer, message.receives};
-    if (!announce(&message)) {
-      return false;
-    }
-    struct AnnouncementGuard {
-      Endpoint& endpoint;
-      ~AnnouncementGuard() { endpoint.announce(nullptr); }
-    };
-    const auto wait = [&] {
-      const AnnouncementGuard guard{*this};
-      return message.receives ? message.buffer->waitRecv(nullptr, longest_wait)
-                              : message.buffer->waitSend(nullptr, longest_wait);
-    };
-    return calling_gloo([&] { return doing(message); }, wait);
-  }
-
-  /// Publishes the message whose wait interrupt() ends. @returns false if interrupt() was called before
-  bool announce(PendingMessage* message) noexcept {
-    const std::lock_guard lock(mutex_);
-    if (interrupted_ && message != nullptr) {
-      return false;
-    }
-    awaited_ = message;
-    return true;
-  }
-
-  std::size_t take(MessageHandle handle) {
-    PendingMessage& message = *messages_[handle.index];
-    const std::size_t bytes = message.framed ? unpack(message) : message.bytes;
-    free_.push_back(message.index);
-    return bytes;
-  }
-
-  std::size_t unpack(PendingMessage& message) const {
-    std::uint64_t length = 0;
-    std::memcpy(&length, message.frame(), sizeof length);
-    if (length > message.bytes) {
-      throw_error(Errc::disagreement, "{} sends {} bytes where {} are received",
-                  {mesh_.to_string(message.peer), length, message.bytes});
-    }
-    if (length > 0) {
-      std::memcpy(message.target, message.frame() + sizeof length, static_cast<std::size_t>(length));
-    }
-    return static_cast<std::size_t>(length);
-  }
-
-  /// The caller interrupts at its own deadline, because Gloo closes all connections when its timeout passes.
-  static constexpr std::chrono::milliseconds longest_wait = std::chrono::hours(24 * 365);
-
-  Mesh& mesh_;
-  const int rank_;
-  const int size_;
-  FramePool frames_;
-  std::vector<SequenceNumbers> numbers_;  ///< by peer
-  std::vector<std::unique_ptr<PendingMessage>> messages_;
-  std::vector<std::uint32_t> free_;
-  std::pair<int, bool> awaited_end_{-1, true};
-  std::mutex mutex_;
-  bool interrupted_ = false;
-  PendingMessage* awaited_ = nullptr;
-};
-
-static_assert(message_passing::Endpoint<Endpoint>);
-
-}  // namespace DTRAIN_NAMESPACE::backend::gloo
-
-#endif  // DTRAIN_WITH_GLOO
-
-// ---- dtrain/backend/gloo/transport.hpp
-
-/// @file
-/// gloo::Transport: runs a channel's routines on its own thread, which may block in Gloo.
-
-#if DTRAIN_WITH_GLOO
-
-namespace DTRAIN_NAMESPACE::backend::gloo {
-
-/// See message_passing::Transport. Gloo's waits block, so the channel's own thread runs each routine from start to end.
-/// The thread that runs the stream waits for it, checks the deadline, and interrupts it on cancellation.
-class Transport {
- public:
-  using Endpoint = gloo::Endpoint;
-
-  static constexpr const char* backend_name() noexcept { return "backend::Gloo"; }
-
-  /// Collective, blocking. @throws Error (unsupported, closed, timeout, protocol), JobFailed
-  Transport(const ChannelContext& context, const std::vector<int>& /*job_ranks*/, Deadline deadline)
-      : failure_(context.failure), mesh_(std::make_unique<Mesh>(context, deadline)) {
-    mesh_->exchange_addresses(context.store, deadline);
-    connect(context, deadline);
-    mesh_->await_all(context.store, deadline);
-    endpoint_.emplace(*mesh_);
-  }
-  ~Transport() { close(true); }
-
-  Endpoint& endpoint() noexcept { return *endpoint_; }
-
-  /// Within a host, blocks go straight to the rank that reduces them, in chunks as long as Gloo's own, because the
-  /// number of thread wake-ups dominates. Between hosts, chunks are shorter and more of them are in flight.
-  static message_passing::Tuning tuning(const ChannelContext& context) noexcept {
-    message_passing::Tuning tuning;
-    if (context.members.node_count == 1) {
-      tuning.all_to_all = true;
-      tuning.chunk_bytes = 1024 * 1024;
-      tuning.chunks_in_flight = 2;
-    }
-    return tuning;
-  }
-
-  /// Blocking: until the routine is done, or `token` cancels it. @returns true: the operation's memory is free again
-  template <class Token>
-  bool run_blocking(message_passing::Routine& routine, Token& token) noexcept {
-    auto work = [&]() noexcept { routine.resume(); };
-    worker_.start(work);
-    std::chrono::milliseconds slice(1);
-    while (!worker_.wait(Deadline::after(std::exchange(slice, std::chrono::milliseconds(20))))) {
-      if (token.cancelled()) {
-        endpoint_->interrupt();
-      } else {
-        token.stalled();
-      }
-    }
-    if (!endpoint_->is_idle()) {
-      cancel(routine);
-    }
-    return true;
-  }
-
-  /// See Endpoint::waits_for.
-  std::pair<int, bool> waits_for() const noexcept { return endpoint_->waits_for(); }
-
-  /// Threads: any. The running operation ends, and later ones do not start.
-  void interrupt() noexcept { endpoint_->interrupt(); }
-
-  /// Closes the connections, which ends the waits of peers for this rank.
-  void close(bool /*clean*/) noexcept {
-    static_cast<void>(worker_.wait(Deadline::unbounded("interrupt() has ended the operation")));
-    if (endpoint_) {
-      endpoint_->abandon();
-    }
-    mesh_.reset();
-  }
-
- private:
-  /// Wait for the job's first cause after a peer has closed its connection: longer than a lost rank may take to
-  /// reconnect.
-  static constexpr std::chrono::milliseconds grace{1200};
-
-  /// Connects on the channel's thread; a failed job or the deadline interrupts it.
-  void connect(const ChannelContext& context, Deadline deadline) {
-    std::exception_ptr failed;
-    auto work = [&]() noexcept {
-      try {
-        mesh_->connect();
-      } catch (...) {
-        failed = std::current_exception();
-      }
-    };
-    worker_.start(work);
-    while (!worker_.wait(Deadline::after(std::chrono::milliseconds(10)))) {
-      if (deadline.passed() || context.failure->failed()) {
-        mesh_->interrupt();
-      }
-      if (context.on_stall) {
-        context.on_stall();
-      }
-    }
-    if (failed && !deadline.passed()) {  // a lost peer may be the job's first cause
-      context.failure->block_until_failed(earlier(deadline, Deadline::after(grace)));
-    }
-    context.failure->throw_if_failed(context.reporting_rank());
-    if (deadline.passed()) {
-      throw_error(Errc::timeout, "connecting channel '{}' over Gloo took too long", {context.name});
-    }
-    if (failed) {
-      std::rethrow_exception(failed);
-    }
-  }
-
-  /// Ends all use of the operation's memory, then closes the connections, because a message may be half received.
-  void cancel(const message_passing::Routine& routine) noexcept {
-    endpoint_->interrupt();
-    endpoint_->abandon();
-    try {
-      if (routine.done()) {
-        routine.check();
-      }
-    } catch (const Error& error) {
-      if (error.code() == make_error_code(Errc::closed)) {
-        failure_->block_until_failed(Deadline::after(grace));
-      }
-    } catch (...) {  // Channel reports it
-    }
-    worker_.start(close_connections_);
-  }
-
-  struct CloseConnections {
-    Transport& transport;
-    void operator()() const noexcept { transport.mesh_->interrupt(); }
-  };
-
-  const std::shared_ptr<FailureLatch> failure_;
-  std::unique_ptr<Mesh> mesh_;
-  std::optional<Endpoint> endpoint_;
-  CloseConnections close_connections_{*this};
-  async::WorkerThread worker_;  ///< destroyed first
-};
-
-static_assert(message_passing::Transport<Transport>);
-
-}  // namespace DTRAIN_NAMESPACE::backend::gloo
-
-#endif  // DTRAIN_WITH_GLOO
-
-// ---- dtrain/backend/mpi/transport.hpp
-
-/// @file
-/// BasicTransport: the transport of a channel whose messages go over MPI.
-
-#if DTRAIN_WITH_MPI
-
-namespace DTRAIN_NAMESPACE::backend::mpi {
-
-/// See message_passing::Transport. `E` is an Endpoint, or a CollectiveEndpoint.
-template <std::derived_from<Endpoint> E>
-class BasicTransport {
-  static constexpr bool has_communicator = requires(E & endpoint) { endpoint.free_communicator(); };
-
- public:
-  using Endpoint = E;
-
-  static constexpr const char* backend_name() noexcept {
-    return has_communicator ? "backend::MpiCollectives" : "backend::Mpi";
-  }
-
-  /// Collective, blocking: agrees on the channel's tags, and makes the channel's communicator if `E` has one.
-  /// @throws Error (timeout, limit, mpi), JobFailed
-  BasicTransport(const ChannelContext& context, const std::vector<int>& job_ranks, Deadline deadline)
-      : engine_(Engine::shared_blocking(deadline)) {
-    engine_->set_finalize_timeout(std::min<std::chrono::nanoseconds>(context.timeout, std::chrono::hours(24)));
-    const int first_tag = agree_on_tags(context, deadline);
-    endpoint_ =
-        std::make_shared<E>(engine_->requests(), engine_->communicator(), first_tag, context.members.rank, job_ranks);
-    if constexpr (has_communicator) {
-      wait_for_ranks(context, deadline);  // inside MPI the engine would wait for them and serve no other channel
-      const auto make = [endpoint = endpoint_, first_tag](Engine::EngineState& state) {
-        endpoint->make_communicator(state.runtime->communicator(), first_tag);
-      };
-      engine_->run_blocking(make, deadline, "making a channel's communicator");
-    }
-    engine_->expect_finalize();
-  }
-
-  Endpoint& endpoint() noexcept { return *endpoint_; }
-
-  /// If all ranks share a host, each rank sends blocks directly to each other rank. Between hosts more chunks are in
-  /// flight: a long message waits for the receiver's answer, which queues behind the bytes that fill the link.
-  static message_passing::Tuning tuning(const ChannelContext& context) noexcept {
-    message_passing::Tuning tuning;
-    tuning.all_to_all = context.members.node_count == 1;
-    tuning.chunks_in_flight = tuning.all_to_all ? 4 : 8;
-    return tuning;
-  }
-
-  /// Blocking: until the routine ends, or `token` cancels it. @returns whether MPI has released its memory
-  template <class Token>
-  bool run_blocking(message_passing::Routine& routine, Token& token) noexcept {
-    RunningRoutine running{*endpoint_, routine, wakeup_};
-    engine_->commands().push({&running, nullptr, {}});
-    for (int yield = 0; yield < yields && !running.ended.load(); ++yield) {
-      static_cast<void>(::sched_yield());
-    }
-    std::chrono::milliseconds sleep_time(1);
-    bool cancelled = false;
-    std::optional<HangDetector> hang_detector;
-    while (!running.ended.load()) {
-      if (!cancelled && token.cancelled()) {
-        cancelled = true;
-        hang_detector.emplace(engine_->requests().call_monitor(), mpi_hang_timeout);
-        engine_->commands().push({nullptr, &running, {}});
-      }
-      wakeup_.sleep(Deadline::after(std::exchange(sleep_time, std::chrono::milliseconds(20))),
-                    [&] { return running.ended.load() || (!cancelled && token.aborted()); });
-      if (!running.ended.load() && !cancelled) {
-        token.stalled();
-      }
-      if (hang_detector && hang_detector->hangs() && !running.ended.load()) {
-        // Open MPI's TCP transport ends a process from inside a call when a peer dies, and takes seconds for it.
-        log(LogLevel::error,
-            format_text("{} (and a call to MPI does not come back: this process ends here)", {token.reason()}));
-        ::_exit(exit_code_job_failed);
-      }
-    }
-    return !running.memory_is_lost;
-  }
-
-  /// Makes run_blocking() check its token. Threads: any.
-  void interrupt() noexcept { wakeup_.notify(); }
-
-  /// After a cancelled operation: the channel's rank that it waited for, and whether that rank was to send.
-  std::pair<int, bool> waits_for() const noexcept { return endpoint_->waits_for(); }
-
-  /// Closes the channel. If `clean`, notifies the other ranks that it calls nothing more; after a failure they know.
-  void close(bool clean) noexcept {
-    if (!clean) {
-      engine_->skip_finalize();
-    }
-    try {  // also without a message to send: afterwards the engine uses this channel's wakeup no more
-      const auto send_close = [endpoint = endpoint_, clean](Engine::EngineState& state) {
-        if (clean && !state.loop.out_of_service() && !has_ended()) {
-          send_close_messages(*endpoint);
-          if constexpr (has_communicator) {
-            endpoint->free_communicator();
-          }
-        }
-      };
-      engine_->run_blocking(send_close, Deadline::after(std::chrono::seconds(10)), "leaving a channel");
-    } catch (...) {
-      // The other ranks wait until their deadline.
-    }
-  }
-
- private:
-  static constexpr int yields = 20;
-  static constexpr std::chrono::milliseconds mpi_hang_timeout{500};  ///< of one MPI call that does not return
-  static constexpr int most_notified = 64;  ///< with more ranks: those at distances 1, 2, 4, ..., as in algorithms
-
-  /// Chooses the channel's two tags. Rank 0 of the channel takes them from its own range of tags, so that no other
-  /// channel of this process or of a peer has them. @throws Error (limit)
-  int agree_on_tags(const ChannelContext& context, Deadline deadline) {
-    const auto choose = [&] {
-      const int own = engine_->highest_tag() / engine_->size() / message_passing::tag_class_count;
-      const auto chosen = std::make_shared<int>();  // a call that runs after the deadline still writes there
-      engine_->run_blocking([chosen](Engine::EngineState& state) { *chosen = state.channels++; }, deadline,
-                            "choosing a channel's tags");
-      const int number = *chosen;
-      if (number >= own) {
-        throw_error(Errc::limit,
-                    "{} has tags up to {} only: this rank has opened {} channels, and cannot open more; keep groups "
-                    "instead of splitting anew",
-                    {engine_->version_text(), engine_->highest_tag(), number});
-      }
-      return to_bytes((engine_->rank() * own + number) * message_passing::tag_class_count);
-    };
-    const StoreRank self = StoreRank::of(context, deadline, opening(context));
-    const auto tag = from_bytes<int>(store_broadcast(self, context.name + "/mpi", choose), "a channel's tag");
-    if (tag < 0 || tag > engine_->highest_tag()) {
-      throw_error(Errc::protocol, "{}: rank 0 gave no tag; do all ranks run one program?", {opening(context)});
-    }
-    return tag;
-  }
-
-  /// Blocking: until every rank is about to make the channel's communicator.
-  static void wait_for_ranks(const ChannelContext& context, Deadline deadline) {
-    const auto empty = [](const auto&...) { return std::string(); };
-    store_gather(StoreRank::of(context, deadline, opening(context)), context.name + "/mpi-ranks", empty, empty);
-  }
-
-  static std::string opening(const ChannelContext& context) {
-    return format_text("opening channel '{}'", {context.name});
-  }
-
-  /// MPI keeps a message of a few bytes even if no rank receives it. MPI reads it from static memory.
-  static void send_close_messages(Endpoint& endpoint) {
-    static constexpr Operation close_message{};
-    const int size = endpoint.size();
-    for (int distance = 1; distance < size; distance = size <= most_notified ? distance + 1 : 2 * distance) {
-      for (const TagClass tag_class : {TagClass::collective, TagClass::direct}) {
-        endpoint.send_detached(std::as_bytes(std::span(&close_message, 1)), (endpoint.rank() + distance) % size,
-                               tag_class);
-      }
-    }
-  }
-
-  std::shared_ptr<Engine> engine_;
-  std::shared_ptr<E> endpoint_;  ///< shared with a close message that is sent late
-  Wakeup wakeup_;
-};
-
-using Transport = BasicTransport<Endpoint>;
-
-}  // namespace DTRAIN_NAMESPACE::backend::mpi
-
-#endif  // DTRAIN_WITH_MPI
-
-// ---- dtrain/backend/nccl/init.hpp
-
-/// @file
-/// Initialisation of NCCL communicators: ncclCommInitRankConfig for all ranks of a channel, and ncclCommSplit.
-
-#if DTRAIN_WITH_NCCL
-
-namespace DTRAIN_NAMESPACE::backend::nccl {
-
-/// @throws Error (protocol) unless `bytes` are those of an ncclUniqueId
-inline ncclUniqueId unique_id_from(const std::string& bytes) {
-  ncclUniqueId id{};
-  if (bytes.size() != sizeof id.internal) {
-    throw_error(Errc::protocol, "NCCL's unique id came as {} bytes; do all ranks run the same program?",
-                {bytes.size()});
-  }
-  bytes.copy(id.internal, sizeof id.internal);
-  return id;
-}
-
-/// Rank 0's unique id, which the store passes on. Blocking. @throws Error (timeout, nccl), JobFailed
-inline ncclUniqueId exchange_id_blocking(const Channel& channel, Deadline deadline) {
-  const auto draw = [&] {
-    ncclUniqueId id{};
-    const ncclResult_t code = ncclGetUniqueId(&id);
-    if (code != ncclSuccess) {
-      throw nccl_error(code, "ncclGetUniqueId", channel.caller(), last_error(nullptr),
-                       "NCCL_SOCKET_IFNAME names the network interface to use");
-    }
-    return std::string(id.internal, sizeof id.internal);
-  };
-  const ChannelContext& context = channel.context;
-  const StoreRank self = StoreRank::of(context, deadline, format_text("opening channel '{}'", {context.name}));
-  return unique_id_from(store_broadcast(self, context.name + "/nccl-id", draw));
-}
-
-/// Remedy for an error of ranks that do not connect.
-inline std::string hint(const Channel& channel) {
-  const int ranks = channel.context.members.world_size;
-  return ranks == 1 ? "is the device of another process at fault? NCCL_DEBUG=INFO makes NCCL say what it waits for"
-                    : format_text(
-                          "do all {} ranks come here, each with a device of its own? NCCL_SOCKET_IFNAME names "
-                          "the interface that the ranks reach each other by, whose ports no firewall may "
-                          "close; NCCL_DEBUG=INFO makes NCCL say what it waits for",
-                          {ranks});
-}
-
-/// Waits for the communicator under the channel's lock. After a failure the channel keeps it: an abort may wait for
-/// other ranks, which must be notified first. @throws the job's first cause; Error (timeout, nccl)
-inline void wait_or_throw(Channel& channel, CommLock::Guard& held, ncclResult_t code, const char* call,
-                          Deadline deadline) {
-  const auto began = Deadline::Clock::now();
-  const auto& job = channel.context.failure;
-  const AsyncResult result = wait_for_result_blocking(held, code, deadline, [&] { return job->failed(); });
-  if (result.code == ncclSuccess && held.communicator() != nullptr) {
-    return;
-  }
-  const std::string error_text = held.communicator() != nullptr ? last_error(held.communicator()) : last_error(nullptr);
-  held.unlock();
-  job->throw_if_failed(channel.context.reporting_rank());
-  const std::string doing = format_text("{} for channel '{}'", {call, channel.context.name});
-  if (result.code == ncclInProgress) {
-    const rendezvous::Membership& members = channel.context.members;
-    throw Error(Errc::timeout, format_text("{} had not connected rank {} of {} after {}; {}",
-                                           {doing, members.rank, members.world_size,
-                                            duration_text(Deadline::Clock::now() - began), hint(channel)}))
-        .with_rank(channel.context.reporting_rank());
-  }
-  throw nccl_error(result.code, doing, channel.caller(), error_text, hint(channel));
-}
-
-/// Collective, blocking: makes the channel's communicator.
-/// @throws the job's first cause; Error (timeout, nccl, protocol), which the caller reports to the job
-inline void connect_blocking(Channel& channel, Deadline deadline) {
-  const ChannelContext& context = channel.context;
-  const ncclUniqueId id = exchange_id_blocking(channel, deadline);
-  const stream::cuda::DeviceGuard guard(channel.device());
-  ncclConfig_t config = config_of(channel.options, channel.context.name.c_str());
-  ncclComm_t made = nullptr;
-  CommLock::Guard held = channel.comm_lock.lock();
-  const Channel::TimedCall timed(channel, deadline);
-  const ncclResult_t code =
-      ncclCommInitRankConfig(&made, context.members.world_size, id, context.members.rank, &config);
-  channel.comm_lock.adopt(held, made);
-  wait_or_throw(channel, held, code, "ncclCommInitRankConfig", deadline);
-}
-
-/// Collective, blocking: gives `child` a communicator of the ranks of `parent` with the same color.
-/// @throws the job's first cause; Error (timeout, nccl), which the caller reports to the job
-inline void split_blocking(Channel& parent, Channel& child, int color, int key, Deadline deadline) {
-  Channel::SplitResult& result = parent.split_result(child.context.name);
-  ncclComm_t& made = result.made;
-  ncclConfig_t config = config_of(child.options, result.name.c_str());
-  parent.manage(format_text("opening channel '{}' by ncclCommSplit", {result.name}), deadline,
-                [&](ncclComm_t communicator) { return ncclCommSplit(communicator, color, key, &made, &config); });
-  const std::atomic_ref<ncclComm_t> written(made);
-  while (written.load(std::memory_order_acquire) == nullptr && !deadline.passed() && !parent.status.aborted()) {
-    std::this_thread::sleep_for(
-        std::chrono::microseconds(100));  // NVIDIA/nccl#1472: written after the parent's state changes
-  }
-  if (written.load(std::memory_order_acquire) == nullptr) {
-    parent.status.check();
-    throw Error(Errc::timeout,
-                format_text("ncclCommSplit for channel '{}' had not given a communicator by the deadline; {}",
-                            {child.context.name, hint(child)}))
-        .with_rank(child.context.reporting_rank());
-  }
-  CommLock::Guard held = child.comm_lock.lock();
-  child.comm_lock.adopt(held, written.exchange(nullptr, std::memory_order_acquire));
-  wait_or_throw(child, held, ncclSuccess, "ncclCommSplit", deadline);
-}
-
-}  // namespace DTRAIN_NAMESPACE::backend::nccl
-
-#endif  // DTRAIN_WITH_NCCL
-
-// ---- dtrain/backend/setup/split.hpp
-
-/// @file
-/// Split of a channel by color and key, as by MPI_Comm_split.
-
-namespace DTRAIN_NAMESPACE::backend {
-
-/// A rank's arguments to split.
-struct ColorAndKey {
-  int color = 0;
-  int key = 0;
-};
-
-inline void fields(Serializer& of, ColorAndKey& choice) {
-  of.number(choice.color);
-  of.number(choice.key);
-}
-
-/// The ranks with the color of `rank`, by key, then by rank.
-std::vector<int> ranks_of_color(const std::vector<ColorAndKey>& choices, int rank);
-
-/// Collective, blocking. The context of this rank's channel after the `number`-th split of `context`'s channel.
-/// @throws Error (invalid_argument) for a negative color, before this rank publishes anything; (timeout), JobFailed
-ChannelContext split_context(const ChannelContext& context, std::uint64_t number, int color, int key,
-                             Deadline deadline);
-
-}  // namespace DTRAIN_NAMESPACE::backend
 
 // ---- dtrain/backend/nccl/communicator.hpp
 
@@ -13948,6 +13935,19 @@ struct Nccl;
 }  // namespace DTRAIN_NAMESPACE::backend
 
 #endif  // DTRAIN_WITH_NCCL
+
+// ---- dtrain/backend/on_host_streams.hpp
+
+/// @file
+/// The concept OnHostStreams: backends whose operations are enqueued on host streams.
+
+namespace DTRAIN_NAMESPACE::backend {
+
+/// A backend whose communicators enqueue on stream::host::StreamRef.
+template <class B>
+concept OnHostStreams = Backend<B> && std::same_as<typename B::Communicator::Stream, stream::host::StreamRef>;
+
+}  // namespace DTRAIN_NAMESPACE::backend
 
 // ---- dtrain/backend/shared_memory/allocation.hpp
 
@@ -16598,7 +16598,7 @@ concept HasRequirements = requires {
 template <class T>
 concept HasRebind = requires { typename detail::RebindTemplate<T::template Rebind>; };
 
-/// A topology maps a backend to a backend. Channels of `T::Rebind<B>` run all_reduce by the topology's algorithm over
+/// A topology maps a backend to a backend. ChannelBackend of `T::Rebind<B>` run all_reduce by the topology's algorithm over
 /// channels of B, and other operations by B. A topology has no state: all state is in the communicators.
 /// A topology states its requirements on B twice: as `supports_backend<B>` for concepts, and as `require<B>()`, a
 /// static_assert with a sentence for the author of a policy ("dtrain: topology::Ring needs a backend with ...").
@@ -16632,15 +16632,15 @@ namespace detail {
 /// The type is B itself if T does not support B: require() has reported that in one sentence, and no other compile
 /// error should follow.
 template <class T, class B>
-struct Channels {
+struct ChannelBackend {
   using Type = B;
 };
 template <Topology T, class B>
-requires(!HasInnerBackend<B> && T::template supports_backend<B>) struct Channels<T, B> {
+requires(!HasInnerBackend<B> && T::template supports_backend<B>) struct ChannelBackend<T, B> {
   using Type = typename T::template Rebind<B>;
 };
 template <Topology T, HasInnerBackend B>
-requires(T::template supports_backend<typename B::InnerBackend>) struct Channels<T, B> {
+requires(T::template supports_backend<typename B::InnerBackend>) struct ChannelBackend<T, B> {
   using Type = typename B::template Rebind<typename T::template Rebind<typename B::InnerBackend>>;
 };
 
@@ -16648,7 +16648,7 @@ requires(T::template supports_backend<typename B::InnerBackend>) struct Channels
 
 /// The backend that opens a policy's channels.
 template <class T, class B>
-using Channels = typename detail::Channels<T, B>::Type;
+using ChannelBackend = typename detail::ChannelBackend<T, B>::Type;
 
 }  // namespace DTRAIN_NAMESPACE::topology
 
@@ -17738,6 +17738,73 @@ struct MovedReadBuffer : ReadBuffer {
 
 }  // namespace DTRAIN_NAMESPACE::group
 
+// ---- dtrain/group/device_bounce_buffer.hpp
+
+/// @file
+/// Bounce buffer on the device: copies host memory there and back for collectives of a device-only backend.
+
+namespace DTRAIN_NAMESPACE::group {
+
+/// Backends of host memory need none.
+template <class Stream>
+class DeviceBounceBuffer {
+ public:
+  static constexpr bool is_needed = false;
+};
+
+#if DTRAIN_WITH_CUDA
+
+/// With a backend of device memory, a value on the host (a loss, a count) is copied to the device and back in chunks.
+/// The memory is allocated with the group, because nothing may be allocated while collectives run. Threads: one.
+template <>
+class DeviceBounceBuffer<stream::cuda::StreamRef> {
+ public:
+  static constexpr bool is_needed = true;
+
+  /// Allocates on the thread's current device. @throws Error (cuda)
+  DeviceBounceBuffer() : pinned_(chunk_bytes), device_(chunk_bytes) {}
+
+  /// Calls `operate(chunk)`, at least once, to enqueue an in-place operation on device memory. Then `output` has the
+  /// results of all chunks. Blocking: by `wait()`, which returns once the stream has completed the chunk, or throws.
+  template <class Operate, class Wait>
+  void copy_through(const ConstBufferView& input, const BufferView& output, stream::cuda::StreamRef stream,
+                    Operate operate, Wait wait) const {
+    using stream::cuda::check;
+    const std::size_t most = chunk_bytes / size_bytes(input.dtype);
+    std::size_t begin = 0;
+    do {
+      const std::size_t count = std::min(most, input.count - begin);
+      const std::size_t offset = begin * size_bytes(input.dtype);
+      const BufferView chunk{device_.data(), count, input.dtype, stream.device()};
+      if (count != 0) {
+        std::memcpy(pinned_.data(), input.data + offset, chunk.bytes());
+        check(cudaMemcpyAsync(chunk.data, pinned_.data(), chunk.bytes(), cudaMemcpyHostToDevice, stream.native()),
+              "cudaMemcpyAsync");
+      }
+      operate(chunk);
+      if (count != 0) {
+        check(cudaMemcpyAsync(pinned_.data(), chunk.data, chunk.bytes(), cudaMemcpyDeviceToHost, stream.native()),
+              "cudaMemcpyAsync");
+      }
+      wait();
+      if (count != 0) {
+        std::memcpy(output.data + offset, pinned_.data(), chunk.bytes());
+      }
+      begin += count;
+    } while (begin < input.count);
+  }
+
+ private:
+  static constexpr std::size_t chunk_bytes = std::size_t{256} << 10;
+
+  stream::cuda::PinnedBuffer pinned_;
+  stream::cuda::DeviceBuffer device_;
+};
+
+#endif  // DTRAIN_WITH_CUDA
+
+}  // namespace DTRAIN_NAMESPACE::group
+
 // ---- dtrain/group/gradient_binding_registry.hpp
 
 /// @file
@@ -17779,73 +17846,6 @@ class GradientBinding {
  private:
   std::shared_ptr<GradientBindingRegistry> registry_;
 };
-
-}  // namespace DTRAIN_NAMESPACE::group
-
-// ---- dtrain/group/host_staging_buffer.hpp
-
-/// @file
-/// Host staging buffer: copies host memory to the device and back for collectives of a device-only backend.
-
-namespace DTRAIN_NAMESPACE::group {
-
-/// Backends of host memory need none.
-template <class Stream>
-class HostStagingBuffer {
- public:
-  static constexpr bool is_needed = false;
-};
-
-#if DTRAIN_WITH_CUDA
-
-/// With a backend of device memory, a value on the host (a loss, a count) is copied to the device and back in chunks.
-/// The memory is allocated with the group, because nothing may be allocated while collectives run. Threads: one.
-template <>
-class HostStagingBuffer<stream::cuda::StreamRef> {
- public:
-  static constexpr bool is_needed = true;
-
-  /// Allocates on the thread's current device. @throws Error (cuda)
-  HostStagingBuffer() : pinned_(chunk_bytes), device_(chunk_bytes) {}
-
-  /// Calls `operate(chunk)`, at least once, to enqueue an in-place operation on device memory. Then `output` has the
-  /// results of all chunks. Blocking: by `wait()`, which returns once the stream has completed the chunk, or throws.
-  template <class Operate, class Wait>
-  void copy_through(const ConstBufferView& input, const BufferView& output, stream::cuda::StreamRef stream,
-                    Operate operate, Wait wait) const {
-    using stream::cuda::check;
-    const std::size_t most = chunk_bytes / size_bytes(input.dtype);
-    std::size_t begin = 0;
-    do {
-      const std::size_t count = std::min(most, input.count - begin);
-      const std::size_t offset = begin * size_bytes(input.dtype);
-      const BufferView chunk{device_.data(), count, input.dtype, stream.device()};
-      if (count != 0) {
-        std::memcpy(pinned_.data(), input.data + offset, chunk.bytes());
-        check(cudaMemcpyAsync(chunk.data, pinned_.data(), chunk.bytes(), cudaMemcpyHostToDevice, stream.native()),
-              "cudaMemcpyAsync");
-      }
-      operate(chunk);
-      if (count != 0) {
-        check(cudaMemcpyAsync(pinned_.data(), chunk.data, chunk.bytes(), cudaMemcpyDeviceToHost, stream.native()),
-              "cudaMemcpyAsync");
-      }
-      wait();
-      if (count != 0) {
-        std::memcpy(output.data + offset, pinned_.data(), chunk.bytes());
-      }
-      begin += count;
-    } while (begin < input.count);
-  }
-
- private:
-  static constexpr std::size_t chunk_bytes = std::size_t{256} << 10;
-
-  stream::cuda::PinnedBuffer pinned_;
-  stream::cuda::DeviceBuffer device_;
-};
-
-#endif  // DTRAIN_WITH_CUDA
 
 }  // namespace DTRAIN_NAMESPACE::group
 
@@ -18085,11 +18085,11 @@ class GroupState final : private RankContext::Closable {
   const rendezvous::Membership& members() const noexcept { return members_; }
   bool has_all_ranks() const noexcept { return prefix_.empty(); }
   auto stream() const { return resources_->stream.ref(); }
-  const HostStagingBuffer<typename Communicator::Stream>& host_staging_buffer() const noexcept {
-    return resources_->host_staging_buffer;
+  const DeviceBounceBuffer<typename Communicator::Stream>& device_bounce_buffer() const noexcept {
+    return resources_->device_bounce_buffer;
   }
 
-  /// The open communicator. @throws Error (closed) after the rank has left, (invalid_argument) on the control loop.
+  /// The open communicator. @throws Error (closed) after the rank has left, (invalid_argument) on the control thread.
   Communicator& live() {
     rank_context_->require_may_block();
     require_open();
@@ -18102,7 +18102,7 @@ class GroupState final : private RankContext::Closable {
     backend::block_until_complete(event, live(), failure, rank_context_->timeout, members_.rank_in_job());
   }
 
-  /// wait() for the control loop, which is not blocked. Lifetime: the event outlives the wait.
+  /// wait() for the control thread, which is not blocked. Lifetime: the event outlives the wait.
   async::Task<void> completion(const typename Communicator::Stream::Event& event) {
     if (!rank_context_->tasks.on_loop_thread()) {
       throw_error(
@@ -18212,7 +18212,7 @@ class GroupState final : private RankContext::Closable {
 
   /// Kept until the rank leaves if an exception unwinds. The communicator is destroyed before its stream.
   struct ChannelResources {
-    /// For the control loop, while the program's thread may close the group; nullopt once it is closed.
+    /// For the control thread, while the program's thread may close the group; nullopt once it is closed.
     /// @{
     std::optional<std::uint64_t> progress(const typename Communicator::Stream::Event& event) const {
       const std::lock_guard lock(closing);
@@ -18234,7 +18234,7 @@ class GroupState final : private RankContext::Closable {
     }
 
     StreamOwner stream;
-    HostStagingBuffer<typename Communicator::Stream> host_staging_buffer;
+    DeviceBounceBuffer<typename Communicator::Stream> device_bounce_buffer;
     mutable std::mutex closing;
     std::optional<Communicator> communicator;  ///< nullopt once this rank has left
   };
@@ -18319,6 +18319,32 @@ namespace DTRAIN_NAMESPACE {
 using group::GroupOptions;
 }  // namespace DTRAIN_NAMESPACE
 
+// ---- dtrain/group/rank_body.hpp
+
+/// @file
+/// group::RankBody: a rank of run(), which joins its job, runs its body and leaves.
+
+namespace DTRAIN_NAMESPACE::group {
+
+/// A rank's body, and its group once it has joined.
+class RankBody {
+ public:
+  virtual RankContext& join_job() = 0;
+  virtual int call_body() = 0;
+
+ protected:
+  ~RankBody() = default;
+};
+
+/// Joins, runs the body, leaves. An exception becomes a line on stderr, a report to the job and an exit code. A process
+/// that the body forked exits when it returns from the body.
+int run_rank(int rank, RankBody& body);
+
+/// Flushes stdout. Logs a warning if output was lost.
+void report_lost_output(int rank);
+
+}  // namespace DTRAIN_NAMESPACE::group
+
 // ---- dtrain/group/work.hpp
 
 /// @file
@@ -18382,7 +18408,7 @@ namespace DTRAIN_NAMESPACE::group {
 /// and copy it both ways.
 /// Collective: every rank of the group calls the same operations in the same order, with the same counts, types, roots
 /// and reductions. send, recv and send_recv concern only the ranks that they name.
-/// Lifetime: buffers outlive enqueued work. Threads: one at a time for each group, and not the control loop, where a
+/// Lifetime: buffers outlive enqueued work. Threads: one at a time for each group, and not the control thread, where a
 /// coroutine awaits a Work that a thread of the program enqueued.
 /// @throws Error (invalid_argument), before anything is enqueued, if sizes, types, ranks or addresses do not fit; the
 /// job's first cause.
@@ -18408,10 +18434,10 @@ class Collectives {
   }
   Work all_reduce(WriteBuffer values, Stream stream) const { return all_reduce(values, values, stream); }
   void all_reduce(ReadBuffer input, WriteBuffer output, ReduceOp op = ReduceOp::sum) const {
-    if constexpr (HostStagingBuffer<Stream>::is_needed) {
+    if constexpr (DeviceBounceBuffer<Stream>::is_needed) {
       if (is_on_host(input) && is_on_host(output)) {
         backend::check_all_reduce(input, output);
-        self().state_->host_staging_buffer().copy_through(
+        self().state_->device_bounce_buffer().copy_through(
             input, output, stream(), [&](BufferView chunk) { live().all_reduce(chunk, chunk, op, stream()); },
             [&] { work(stream()).wait(); });
         return;
@@ -18444,10 +18470,10 @@ class Collectives {
     return work(stream);
   }
   void broadcast(MovedWriteBuffer buffer, int root) const {
-    if constexpr (HostStagingBuffer<Stream>::is_needed) {
+    if constexpr (DeviceBounceBuffer<Stream>::is_needed) {
       if (is_on_host(buffer)) {
         backend::check_broadcast(buffer, root, live().size());
-        self().state_->host_staging_buffer().copy_through(
+        self().state_->device_bounce_buffer().copy_through(
             buffer, buffer, stream(), [&](BufferView chunk) { live().broadcast(chunk, root, stream()); },
             [&] { work(stream()).wait(); });
         return;
@@ -18539,32 +18565,6 @@ class Collectives {
   Stream stream() const { return self().stream(); }
   Work work(Stream stream) const { return {self().state_, stream}; }
 };
-
-}  // namespace DTRAIN_NAMESPACE::group
-
-// ---- dtrain/group/worker.hpp
-
-/// @file
-/// group::Worker: a rank of run(), which joins its job, runs its body and leaves.
-
-namespace DTRAIN_NAMESPACE::group {
-
-/// A rank's body, and its group once it has joined.
-class Worker {
- public:
-  virtual RankContext& join_job() = 0;
-  virtual int call_body() = 0;
-
- protected:
-  ~Worker() = default;
-};
-
-/// Joins, runs the body, leaves. An exception becomes a line on stderr, a report to the job and an exit code. A process
-/// that the body forked exits when it returns from the body.
-int run_worker(int rank, Worker& worker);
-
-/// Flushes stdout. Logs a warning if output was lost.
-void report_lost_output(int rank);
 
 }  // namespace DTRAIN_NAMESPACE::group
 
@@ -19583,37 +19583,6 @@ namespace DTRAIN_NAMESPACE {
 using ddp::Parameter;
 }  // namespace DTRAIN_NAMESPACE
 
-// ---- dtrain/ddp/agreement/broadcast_values.hpp
-
-/// @file
-/// Broadcast of rank 0's parameter values and buffers to every rank, once, before training.
-
-namespace DTRAIN_NAMESPACE::ddp {
-
-/// Collective, blocking: returns when all values and buffers are rank 0's, in the model's own memory.
-/// Precondition: the work that wrote them has run, or `stream` runs after it.
-/// @throws the job's first cause; Error (timeout).
-template <backend::Communicator Communicator>
-void broadcast_values(Communicator& communicator, typename Communicator::Stream stream,
-                      std::span<const Parameter> parameters, std::span<const TensorView> buffers,
-                      const FailureContext& context) {
-  for (const Parameter& parameter : parameters) {
-    if (parameter.value.shape.element_count() != 0) {
-      communicator.broadcast(parameter.value.flat(), 0, stream);
-    }
-  }
-  for (const TensorView& buffer : buffers) {
-    if (buffer.shape.element_count() != 0) {
-      communicator.broadcast(buffer.flat(), 0, stream);
-    }
-  }
-  typename Communicator::Stream::Event received;
-  stream.record(received);
-  backend::block_until_complete(received, communicator, *context.latch, context.timeout, context.rank);
-}
-
-}  // namespace DTRAIN_NAMESPACE::ddp
-
 // ---- dtrain/ddp/backend_checks.hpp
 
 /// @file
@@ -19696,6 +19665,37 @@ DTRAIN_DEFINED void check_backend(const BackendAbilities& backend, std::span<con
 }
 
 #endif  // DTRAIN_DEFINITIONS
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/broadcast/broadcast_values.hpp
+
+/// @file
+/// Broadcast of rank 0's parameter values and buffers to every rank, once, before training.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// Collective, blocking: returns when all values and buffers are rank 0's, in the model's own memory.
+/// Precondition: the work that wrote them has run, or `stream` runs after it.
+/// @throws the job's first cause; Error (timeout).
+template <backend::Communicator Communicator>
+void broadcast_values(Communicator& communicator, typename Communicator::Stream stream,
+                      std::span<const Parameter> parameters, std::span<const TensorView> buffers,
+                      const FailureContext& context) {
+  for (const Parameter& parameter : parameters) {
+    if (parameter.value.shape.element_count() != 0) {
+      communicator.broadcast(parameter.value.flat(), 0, stream);
+    }
+  }
+  for (const TensorView& buffer : buffers) {
+    if (buffer.shape.element_count() != 0) {
+      communicator.broadcast(buffer.flat(), 0, stream);
+    }
+  }
+  typename Communicator::Stream::Event received;
+  stream.record(received);
+  backend::block_until_complete(received, communicator, *context.latch, context.timeout, context.rank);
+}
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
@@ -22149,7 +22149,7 @@ DTRAIN_DEFINED DTRAIN_NOT_INLINED void GradientTable::refuse_memory(std::size_t 
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
-// ---- dtrain/ddp/agreement/buffer_broadcast.hpp
+// ---- dtrain/ddp/broadcast/buffer_broadcast.hpp
 
 /// @file
 /// Broadcast of rank 0's buffers to every rank, in one collective at the end of each step.
@@ -23253,7 +23253,7 @@ DTRAIN_DEFINED std::vector<Block> blocks_of(const GradientTable& gradients, cons
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
-// ---- dtrain/ddp/agreement/bucket_order_broadcast.hpp
+// ---- dtrain/ddp/broadcast/bucket_order_broadcast.hpp
 
 /// @file
 /// Bucket order broadcast: rank 0 publishes its ready order, by which every rank plans its buckets.
@@ -24071,7 +24071,7 @@ struct Policy {
   }();
 
   /// Opens the channels of groups and wrappers: the backend, with the topology's algorithms for reductions.
-  using Channels = topology::Channels<Topology, Backend>;
+  using ChannelBackend = topology::ChannelBackend<Topology, Backend>;
 };
 
 }  // namespace DTRAIN_NAMESPACE
@@ -24095,12 +24095,12 @@ using async::Task;
 /// without this rank. If an exception unwinds the stack at that moment, the rank has failed and the other ranks are
 /// notified.
 template <class P>
-class ProcessGroup : public group::Collectives<ProcessGroup<P>, group::GroupState<typename P::Channels>> {
+class ProcessGroup : public group::Collectives<ProcessGroup<P>, group::GroupState<typename P::ChannelBackend>> {
  public:
   using Policy = P;
-  using Communicator = typename P::Channels::Communicator;
+  using Communicator = typename P::ChannelBackend::Communicator;
   using Stream = typename Communicator::Stream;
-  using StreamOwner = typename P::Channels::StreamOwner;
+  using StreamOwner = typename P::ChannelBackend::StreamOwner;
 
   /// Collective, blocking: joins the job as the rank that `worker` describes. For run() and init_process_group().
   /// @throws Error for an identity that conflicts with another rank's, a host that does not resolve, a port in use, or
@@ -24195,7 +24195,7 @@ class ProcessGroup : public group::Collectives<ProcessGroup<P>, group::GroupStat
   }
 
  private:
-  using State = group::GroupState<typename P::Channels>;
+  using State = group::GroupState<typename P::ChannelBackend>;
   friend group::Collectives<ProcessGroup, State>;
   friend group::GroupAccess;
 
@@ -24234,11 +24234,11 @@ class DistributedDataParallel {
   static_assert(ddp::Model<M>,
                 "dtrain: Model needs parameters(): a sized range of dtrain::Parameter "
                 "(contract: the concept ddp::Model, in dtrain/ddp/model.hpp)");
-  static_assert(ddp::device_kind_of<M> == DeviceKind::cuda || P::Channels::supports(DeviceKind::host),
+  static_assert(ddp::device_kind_of<M> == DeviceKind::cuda || P::ChannelBackend::supports(DeviceKind::host),
                 "dtrain: this backend reduces on GPUs only and the model is on the host: a model on a GPU says "
                 "'static constexpr dtrain::DeviceKind device_kind = dtrain::DeviceKind::cuda;' "
                 "(ddp::device_kind_of in dtrain/ddp/model.hpp)");
-  static_assert(ddp::device_kind_of<M> == DeviceKind::host || P::Channels::supports(DeviceKind::cuda),
+  static_assert(ddp::device_kind_of<M> == DeviceKind::host || P::ChannelBackend::supports(DeviceKind::cuda),
                 "dtrain: the model's device_kind is cuda and this backend reduces host memory only: use backend::Nccl, "
                 "or backend::Staged around this backend");
 
@@ -24335,7 +24335,7 @@ class DistributedDataParallel {
   std::shared_ptr<const void> gradient_memory() const noexcept { return driver_->reducer->gradient_memory(); }
 
  private:
-  using Backend = typename P::Channels;
+  using Backend = typename P::ChannelBackend;
   using Reducer = ddp::Reducer<typename Backend::Communicator>;
 
   /// Steps point into it, so it does not move with this object. The reducer is destroyed before its stream.
@@ -24530,9 +24530,9 @@ int call_body(Body& body, ProcessGroup<P> group, Arguments arguments) {
 
 /// A rank of a job with policy P.
 template <class P, RunBody<P> Body>
-class PolicyWorker final : public group::Worker {
+class PolicyRankBody final : public group::RankBody {
  public:
-  PolicyWorker(const launch::RankProcess& process, Body& body, const GroupOptions& options)
+  PolicyRankBody(const launch::RankProcess& process, Body& body, const GroupOptions& options)
       : process_(process), body_(body), options_(options) {}
 
   group::RankContext& join_job() override {
@@ -24567,8 +24567,8 @@ int run(int argc, char** argv, Body body, const GroupOptions& options = {}) {
   const int rank = start.worker->identity.rank;
   int exit_code = 0;
   {
-    detail::PolicyWorker<P, Body> worker(*start.worker, body, options);
-    exit_code = group::run_worker(rank, worker);
+    detail::PolicyRankBody<P, Body> rank_body(*start.worker, body, options);
+    exit_code = group::run_rank(rank, rank_body);
   }
   group::report_lost_output(rank);
   return exit_code;
@@ -26426,8 +26426,8 @@ namespace DTRAIN_NAMESPACE::kernels {
 
 /// As copy_bytes, for memory that another core read last and reads next. An ordinary store first fetches the line from
 /// that core's cache, which costs more than the detour through memory. Measured on two cores of a Zen 3 without a
-/// shared level-3 cache: staging 64 KiB took 0.2 of the time; on cores that share it, about as long. A later release by
-/// this thread also publishes these stores.
+/// shared level-3 cache: copying a chunk of 64 KiB took 0.2 of the time; on cores that share it, about as long. A later
+/// release by this thread also publishes these stores.
 DTRAIN_OPTIMIZED inline void stream_bytes(std::byte* to, const std::byte* from, std::size_t bytes) noexcept {
 #if DTRAIN_X86_64 && !DTRAIN_THREAD_SANITIZER
   using Block = Vector<std::uint64_t, 16>;
@@ -29966,6 +29966,192 @@ inline void check_complete(const Variables& variables) {
 
 }  // namespace DTRAIN_NAMESPACE::identity
 
+// ---- dtrain/identity/launchers/clusters.hpp
+
+/// @file
+/// Sources [tf_config] and [vertex]: one variable with a JSON list of the cluster's processes.
+
+namespace DTRAIN_NAMESPACE::identity {
+
+/// TF_CONFIG, which TensorFlow's jobs, Kubeflow and Vertex AI set. Ranks are the chief (or master), then the workers.
+/// Parameter servers and evaluators are no ranks.
+struct TfConfigSource {
+  static constexpr const char* name = "tf_config";
+  static constexpr std::array<std::string_view, 3> ranked{"chief", "master", "worker"};
+  static constexpr std::array<std::string_view, 2> unranked{"ps", "evaluator"};
+  static constexpr std::array<std::string_view, 2> alone{"chief", "master"};
+  static constexpr ClusterRoles roles{"TF_CONFIG", ranked, unranked, alone};
+};
+
+/// CLUSTER_SPEC, which Vertex AI sets for its custom jobs. Ranks are worker pool 0, then worker pool 1; pools 2 and 3
+/// are for parameter servers and evaluators.
+struct VertexSource {
+  static constexpr const char* name = "vertex";
+  static constexpr std::array<std::string_view, 2> ranked{"workerpool0", "workerpool1"};
+  static constexpr std::array<std::string_view, 2> unranked{"workerpool2", "workerpool3"};
+  static constexpr ClusterRoles roles{"CLUSTER_SPEC", ranked, unranked, {}};
+};
+
+template <class S>
+bool cluster_is_present(const Variables& variables) {
+  return has_cluster(S::roles, variables);
+}
+
+template <class S>
+ProcessIdentity read_cluster_source(const Variables& variables, Arguments) {
+  return identity_in_cluster(read_cluster(S::roles, variables), S::name, variables, S::roles.variable);
+}
+
+}  // namespace DTRAIN_NAMESPACE::identity
+
+// ---- dtrain/identity/launchers/sagemaker.hpp
+
+/// @file
+/// Source [sagemaker]: SM_HOSTS and SM_CURRENT_HOST of a SageMaker training job, one rank on each host.
+
+namespace DTRAIN_NAMESPACE::identity {
+
+struct SageMakerSource {
+  static constexpr const char* name = "sagemaker";
+
+  /// The rank is the position in the list, which is sorted as text: algo-10 comes before algo-2.
+  static ProcessIdentity read(const Variables& variables, Arguments) {
+    constexpr int sagemaker_port = 7777;
+    const std::string list = *variables.text("SM_HOSTS");
+    const std::string own = *variables.text("SM_CURRENT_HOST");
+    const std::vector<std::string> hosts = parse_hosts(list);
+    const auto found = std::find(hosts.begin(), hosts.end(), own);
+    if (found == hosts.end()) {
+      throw_identity_error(IdentityErrc::sm_host, "{} is not in {}; set SM_CURRENT_HOST to one of the list",
+                           {quoted("SM_CURRENT_HOST", own), quoted("SM_HOSTS", list)});
+    }
+    ProcessIdentity identity;
+    identity.launcher = name;
+    identity.rank = static_cast<int>(found - hosts.begin());
+    identity.world_size = static_cast<int>(hosts.size());
+    identity.local_rank = 0;
+    identity.local_world_size = 1;
+    identity.node_rank = identity.rank;
+    identity.node_count = identity.world_size;
+    identity.master_addr = hosts.size() == 1 ? loopback_address : hosts.front();
+    identity.master_port = variables.port("MASTER_PORT").value_or(sagemaker_port);
+    ignore_master_addr(variables, identity);
+    return identity;
+  }
+
+ private:
+  /// @throws IdentityError (sm-host) for a text that is not a JSON list of different host names
+  static std::vector<std::string> parse_hosts(const std::string& list) {
+    const std::optional<Json> parsed = parse_json(list);
+    std::vector<std::string> hosts;
+    if (parsed && parsed->is(Json::Type::array)) {
+      for (const Json& host : parsed->items) {
+        const bool is_name =
+            host.is(Json::Type::string) && !host.text.empty() &&
+            std::all_of(host.text.begin(), host.text.end(), [](char c) { return c > ' ' && c < '\x7f'; });
+        if (!is_name) {
+          fail(list, "is not a JSON list of host names");
+        }
+        hosts.push_back(host.text);
+      }
+    }
+    if (hosts.empty()) {
+      fail(list, "is not a JSON list of host names");
+    }
+    std::vector<std::string> sorted = hosts;
+    std::sort(sorted.begin(), sorted.end());
+    if (std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end()) {
+      fail(list, "names a host twice");
+    }
+    return hosts;
+  }
+
+  [[noreturn]] static void fail(const std::string& list, const char* problem) {
+    throw_identity_error(IdentityErrc::sm_host, "{} {}; set it to a list such as [\"algo-1\", \"algo-2\"], or unset it",
+                         {quoted("SM_HOSTS", list), problem});
+  }
+};
+
+}  // namespace DTRAIN_NAMESPACE::identity
+
+// ---- dtrain/identity/launchers/single.hpp
+
+/// @file
+/// Source [single]: rank 0 of 1, if no other source is present.
+
+namespace DTRAIN_NAMESPACE::identity {
+
+struct SingleSource {
+  static constexpr const char* name = "single";
+
+  static ProcessIdentity read(const Variables& variables, Arguments) {
+    ProcessIdentity identity;
+    identity.launcher = name;
+    complete_one_node(identity);
+    identity.master_addr = loopback_address;
+    identity.master_port = variables.port("MASTER_PORT").value_or(default_master_port);
+    if (!variables.has("DTRAIN_LAUNCHER")) {
+      warn(variables, identity);
+    }
+    return identity;
+  }
+
+  /// Node 0 of several needs MASTER_ADDR; a job of one node does not.
+  static void warn_of_first_node(const Variables& variables, std::vector<std::string>& warnings) {
+    if (variables.has("NODE_RANK") && variables.has("MASTER_ADDR") && !variables.has("NNODES") &&
+        !variables.has("AZUREML_NODE_COUNT")) {
+      warnings.push_back(variables.stated({"NODE_RANK", "MASTER_ADDR"}) +
+                         " are set without NNODES: this is a job of its own, without other nodes; set NNODES for every "
+                         "node's launch::PerNode program, or RANK and WORLD_SIZE for every process of another");
+    }
+  }
+
+ private:
+  /// Warns about variables that may show, but often do not, that the job has other processes.
+  static void warn(const Variables& variables, ProcessIdentity& identity) {
+    // A batch script has the allocation's variables but runs once: do not wait for tasks that srun did not start.
+    for (const auto& [variable, what] :
+         {std::pair("SLURM_NTASKS", "tasks"), std::pair("SLURM_JOB_NUM_NODES", "nodes")}) {
+      const std::optional<int> count = parse_integer(variables.text(variable).value_or(""));
+      if (variables.has("SLURM_JOB_ID") && count.value_or(1) > 1) {
+        identity.warnings.push_back(
+            format_text("Slurm job of {} {}, not started with srun: this is one process; start the program with srun "
+                        "for all",
+                        {*count, what}));
+        break;
+      }
+    }
+    if (variables.has("SM_HOSTS") &&
+        !variables.has("SM_CURRENT_HOST")) {  // with one host: check_complete() rejects more
+      identity.warnings.push_back(
+          quoted("SM_HOSTS", *variables.text("SM_HOSTS")) +
+          " is set without SM_CURRENT_HOST: this is one process; set SM_CURRENT_HOST to join the others");
+    }
+    // A parameter sweep is an Indexed Job, too, whose pods are independent.
+    if (variables.has("JOB_COMPLETION_INDEX") && !variables.has("WORLD_SIZE")) {
+      identity.warnings.push_back(
+          variables.stated({"JOB_COMPLETION_INDEX"}) +
+          " is set without WORLD_SIZE: this is one process; set WORLD_SIZE and MASTER_ADDR in the "
+          "manifest to make the pods one job");
+    }
+    warn_of_first_node(variables, identity.warnings);
+    warn_of_first_local_rank(variables, identity.warnings);
+  }
+
+  static void warn_of_first_local_rank(const Variables& variables, std::vector<std::string>& warnings) {
+    for (const auto& [local, whole] :
+         {std::pair("LOCAL_RANK", "RANK and WORLD_SIZE"),
+          std::pair("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_RANK and OMPI_COMM_WORLD_SIZE")}) {
+      if (variables.has(local)) {  // 0: check_complete() rejects others
+        warnings.push_back(format_text("{} is set without {}: this is one process; set both for every process of a job",
+                                       {variables.stated({local}), whole}));
+      }
+    }
+  }
+};
+
+}  // namespace DTRAIN_NAMESPACE::identity
+
 // ---- dtrain/identity/master_address.hpp
 
 /// @file
@@ -30103,58 +30289,7 @@ inline void complete_identity(const Variables& variables, const MasterHints& hin
 
 }  // namespace DTRAIN_NAMESPACE::identity
 
-// ---- dtrain/identity/resolve_identity.hpp
-
-/// @file
-/// Identity resolution: the ProcessIdentity of an environment; pure.
-
-namespace DTRAIN_NAMESPACE::identity {
-
-/// The identity of a process with this environment and these arguments. Pure: does not read the real environment.
-/// @throws IdentityError if the environment is contradictory or incomplete
-ProcessIdentity process_identity(const Environment& environment, Arguments arguments = {});
-
-}  // namespace DTRAIN_NAMESPACE::identity
-
-// ---- dtrain/identity/sources/clusters.hpp
-
-/// @file
-/// Sources [tf_config] and [vertex]: one variable with a JSON list of the cluster's processes.
-
-namespace DTRAIN_NAMESPACE::identity {
-
-/// TF_CONFIG, which TensorFlow's jobs, Kubeflow and Vertex AI set. Ranks are the chief (or master), then the workers.
-/// Parameter servers and evaluators are no ranks.
-struct TfConfigSource {
-  static constexpr const char* name = "tf_config";
-  static constexpr std::array<std::string_view, 3> ranked{"chief", "master", "worker"};
-  static constexpr std::array<std::string_view, 2> unranked{"ps", "evaluator"};
-  static constexpr std::array<std::string_view, 2> alone{"chief", "master"};
-  static constexpr ClusterRoles roles{"TF_CONFIG", ranked, unranked, alone};
-};
-
-/// CLUSTER_SPEC, which Vertex AI sets for its custom jobs. Ranks are worker pool 0, then worker pool 1; pools 2 and 3
-/// are for parameter servers and evaluators.
-struct VertexSource {
-  static constexpr const char* name = "vertex";
-  static constexpr std::array<std::string_view, 2> ranked{"workerpool0", "workerpool1"};
-  static constexpr std::array<std::string_view, 2> unranked{"workerpool2", "workerpool3"};
-  static constexpr ClusterRoles roles{"CLUSTER_SPEC", ranked, unranked, {}};
-};
-
-template <class S>
-bool cluster_is_present(const Variables& variables) {
-  return has_cluster(S::roles, variables);
-}
-
-template <class S>
-ProcessIdentity read_cluster_source(const Variables& variables, Arguments) {
-  return identity_in_cluster(read_cluster(S::roles, variables), S::name, variables, S::roles.variable);
-}
-
-}  // namespace DTRAIN_NAMESPACE::identity
-
-// ---- dtrain/identity/sources/launchers.hpp
+// ---- dtrain/identity/launchers/launchers.hpp
 
 /// @file
 /// Sources of launchers that state each process's ranks in variables of their own: a row of names for each.
@@ -30230,7 +30365,7 @@ inline ProcessIdentity read_kubernetes(const Variables& variables, Arguments) {
 
 }  // namespace DTRAIN_NAMESPACE::identity
 
-// ---- dtrain/identity/sources/openmpi.hpp
+// ---- dtrain/identity/launchers/openmpi.hpp
 
 /// @file
 /// Source [openmpi]: a process that Open MPI's mpirun started.
@@ -30394,7 +30529,7 @@ inline void name_job(const Variables& variables, ProcessIdentity& identity) {
 
 }  // namespace DTRAIN_NAMESPACE::identity
 
-// ---- dtrain/identity/sources/pmi.hpp
+// ---- dtrain/identity/launchers/pmi.hpp
 
 /// @file
 /// Source [pmi]: a process that MPICH's, Intel MPI's or Cray PALS' mpiexec started.
@@ -30436,155 +30571,7 @@ struct PmiSource {
 
 }  // namespace DTRAIN_NAMESPACE::identity
 
-// ---- dtrain/identity/sources/sagemaker.hpp
-
-/// @file
-/// Source [sagemaker]: SM_HOSTS and SM_CURRENT_HOST of a SageMaker training job, one rank on each host.
-
-namespace DTRAIN_NAMESPACE::identity {
-
-struct SageMakerSource {
-  static constexpr const char* name = "sagemaker";
-
-  /// The rank is the position in the list, which is sorted as text: algo-10 comes before algo-2.
-  static ProcessIdentity read(const Variables& variables, Arguments) {
-    constexpr int sagemaker_port = 7777;
-    const std::string list = *variables.text("SM_HOSTS");
-    const std::string own = *variables.text("SM_CURRENT_HOST");
-    const std::vector<std::string> hosts = parse_hosts(list);
-    const auto found = std::find(hosts.begin(), hosts.end(), own);
-    if (found == hosts.end()) {
-      throw_identity_error(IdentityErrc::sm_host, "{} is not in {}; set SM_CURRENT_HOST to one of the list",
-                           {quoted("SM_CURRENT_HOST", own), quoted("SM_HOSTS", list)});
-    }
-    ProcessIdentity identity;
-    identity.launcher = name;
-    identity.rank = static_cast<int>(found - hosts.begin());
-    identity.world_size = static_cast<int>(hosts.size());
-    identity.local_rank = 0;
-    identity.local_world_size = 1;
-    identity.node_rank = identity.rank;
-    identity.node_count = identity.world_size;
-    identity.master_addr = hosts.size() == 1 ? loopback_address : hosts.front();
-    identity.master_port = variables.port("MASTER_PORT").value_or(sagemaker_port);
-    ignore_master_addr(variables, identity);
-    return identity;
-  }
-
- private:
-  /// @throws IdentityError (sm-host) for a text that is not a JSON list of different host names
-  static std::vector<std::string> parse_hosts(const std::string& list) {
-    const std::optional<Json> parsed = parse_json(list);
-    std::vector<std::string> hosts;
-    if (parsed && parsed->is(Json::Type::array)) {
-      for (const Json& host : parsed->items) {
-        const bool is_name =
-            host.is(Json::Type::string) && !host.text.empty() &&
-            std::all_of(host.text.begin(), host.text.end(), [](char c) { return c > ' ' && c < '\x7f'; });
-        if (!is_name) {
-          fail(list, "is not a JSON list of host names");
-        }
-        hosts.push_back(host.text);
-      }
-    }
-    if (hosts.empty()) {
-      fail(list, "is not a JSON list of host names");
-    }
-    std::vector<std::string> sorted = hosts;
-    std::sort(sorted.begin(), sorted.end());
-    if (std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end()) {
-      fail(list, "names a host twice");
-    }
-    return hosts;
-  }
-
-  [[noreturn]] static void fail(const std::string& list, const char* problem) {
-    throw_identity_error(IdentityErrc::sm_host, "{} {}; set it to a list such as [\"algo-1\", \"algo-2\"], or unset it",
-                         {quoted("SM_HOSTS", list), problem});
-  }
-};
-
-}  // namespace DTRAIN_NAMESPACE::identity
-
-// ---- dtrain/identity/sources/single.hpp
-
-/// @file
-/// Source [single]: rank 0 of 1, if no other source is present.
-
-namespace DTRAIN_NAMESPACE::identity {
-
-struct SingleSource {
-  static constexpr const char* name = "single";
-
-  static ProcessIdentity read(const Variables& variables, Arguments) {
-    ProcessIdentity identity;
-    identity.launcher = name;
-    complete_one_node(identity);
-    identity.master_addr = loopback_address;
-    identity.master_port = variables.port("MASTER_PORT").value_or(default_master_port);
-    if (!variables.has("DTRAIN_LAUNCHER")) {
-      warn(variables, identity);
-    }
-    return identity;
-  }
-
-  /// Node 0 of several needs MASTER_ADDR; a job of one node does not.
-  static void warn_of_first_node(const Variables& variables, std::vector<std::string>& warnings) {
-    if (variables.has("NODE_RANK") && variables.has("MASTER_ADDR") && !variables.has("NNODES") &&
-        !variables.has("AZUREML_NODE_COUNT")) {
-      warnings.push_back(variables.stated({"NODE_RANK", "MASTER_ADDR"}) +
-                         " are set without NNODES: this is a job of its own, without other nodes; set NNODES for every "
-                         "node's launch::PerNode program, or RANK and WORLD_SIZE for every process of another");
-    }
-  }
-
- private:
-  /// Warns about variables that may show, but often do not, that the job has other processes.
-  static void warn(const Variables& variables, ProcessIdentity& identity) {
-    // A batch script has the allocation's variables but runs once: do not wait for tasks that srun did not start.
-    for (const auto& [variable, what] :
-         {std::pair("SLURM_NTASKS", "tasks"), std::pair("SLURM_JOB_NUM_NODES", "nodes")}) {
-      const std::optional<int> count = parse_integer(variables.text(variable).value_or(""));
-      if (variables.has("SLURM_JOB_ID") && count.value_or(1) > 1) {
-        identity.warnings.push_back(
-            format_text("Slurm job of {} {}, not started with srun: this is one process; start the program with srun "
-                        "for all",
-                        {*count, what}));
-        break;
-      }
-    }
-    if (variables.has("SM_HOSTS") &&
-        !variables.has("SM_CURRENT_HOST")) {  // with one host: check_complete() rejects more
-      identity.warnings.push_back(
-          quoted("SM_HOSTS", *variables.text("SM_HOSTS")) +
-          " is set without SM_CURRENT_HOST: this is one process; set SM_CURRENT_HOST to join the others");
-    }
-    // A parameter sweep is an Indexed Job, too, whose pods are independent.
-    if (variables.has("JOB_COMPLETION_INDEX") && !variables.has("WORLD_SIZE")) {
-      identity.warnings.push_back(
-          variables.stated({"JOB_COMPLETION_INDEX"}) +
-          " is set without WORLD_SIZE: this is one process; set WORLD_SIZE and MASTER_ADDR in the "
-          "manifest to make the pods one job");
-    }
-    warn_of_first_node(variables, identity.warnings);
-    warn_of_first_local_rank(variables, identity.warnings);
-  }
-
-  static void warn_of_first_local_rank(const Variables& variables, std::vector<std::string>& warnings) {
-    for (const auto& [local, whole] :
-         {std::pair("LOCAL_RANK", "RANK and WORLD_SIZE"),
-          std::pair("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_RANK and OMPI_COMM_WORLD_SIZE")}) {
-      if (variables.has(local)) {  // 0: check_complete() rejects others
-        warnings.push_back(format_text("{} is set without {}: this is one process; set both for every process of a job",
-                                       {variables.stated({local}), whole}));
-      }
-    }
-  }
-};
-
-}  // namespace DTRAIN_NAMESPACE::identity
-
-// ---- dtrain/identity/sources/slurm.hpp
+// ---- dtrain/identity/launchers/slurm.hpp
 
 /// @file
 /// Source [slurm]: a task of a step that srun started.
@@ -30640,7 +30627,7 @@ struct SlurmSource {
 
 }  // namespace DTRAIN_NAMESPACE::identity
 
-// ---- dtrain/identity/sources/torch.hpp
+// ---- dtrain/identity/launchers/torch.hpp
 
 /// @file
 /// Source [torch]: RANK and WORLD_SIZE, from torchrun, DeepSpeed, Azure ML, Kubeflow, Ray or hand-written scripts.
@@ -30949,6 +30936,19 @@ inline void note_ignored(const IdentitySource& chosen, const Variables& variable
 }
 
 }  // namespace detail
+
+}  // namespace DTRAIN_NAMESPACE::identity
+
+// ---- dtrain/identity/resolve_identity.hpp
+
+/// @file
+/// Identity resolution: the ProcessIdentity of an environment; pure.
+
+namespace DTRAIN_NAMESPACE::identity {
+
+/// The identity of a process with this environment and these arguments. Pure: does not read the real environment.
+/// @throws IdentityError if the environment is contradictory or incomplete
+ProcessIdentity process_identity(const Environment& environment, Arguments arguments = {});
 
 }  // namespace DTRAIN_NAMESPACE::identity
 
@@ -31963,7 +31963,600 @@ class Transcript {
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
 
-// ---- dtrain/rendezvous/server/rank_table.hpp
+// ---- dtrain/rendezvous/server/store_job_options.hpp
+
+/// @file
+/// Store options: a job that a store serves, and the options that all jobs of a server share.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// The rank that opens a job's store, with which joining ranks are compared.
+struct StoreOpener {
+  std::int64_t process = 0;  ///< process id; 0: no rank of the job opens the store, and only job names are compared
+  std::string host_id{};
+  Origin origin{};
+  std::string listens_at{};  ///< for the error of a join timeout: "rank 0 listens at 10.0.0.2:29500, and ..."
+};
+
+/// One job of a server.
+struct StoreJobOptions {
+  ClientRole role = ClientRole::rank;
+  int world_size = 1;
+  std::uint64_t attempt = 0;  ///< ranks of an earlier one are refused
+  std::string job{};          ///< job name; empty: every name may join, unless the opener has an origin
+  /// Process that states the world size, for error sentences: "rank 0 on host a", "the launcher on host a".
+  std::string owner = "the store";
+  StoreOpener opener{};           ///< the rank that opens the store, if a rank does
+  std::size_t further_files = 0;  ///< files that this process will open beside the job's connections
+  Deadline join_deadline = Deadline::after(std::chrono::seconds(600));  ///< all ranks join by then
+
+  /// @name Called on the loop's thread. They must not throw, post a failure, open a job or destroy the server.
+  /// @{
+  std::function<void(const Cause&)> on_failure = [](const Cause&) {};
+  std::function<void(int rank, const std::string& host)> on_joined = [](int, const std::string&) {};
+  std::function<void(int rank)> on_left = [](int) {};
+  /// @}
+};
+
+/// Options that all jobs of a server share.
+struct ServerOptions {
+  std::optional<Secret> secret{};  ///< every process must know it to join
+  Limits limits{};
+};
+
+/// The cause of failure if this process may open too few files; nothing if it may open enough. Checked before ranks
+/// join: ranks that find no free file would only time out.
+inline std::optional<Cause> too_few_files(const StoreJobOptions& job) {
+  constexpr std::size_t spare = 4;  // own session, one pending connection, files that are open briefly
+  const auto members = static_cast<std::size_t>(job.world_size);
+  const std::size_t needed = open_files() + members + job.further_files + spare;
+  const std::size_t limit = open_files_limit().value_or(needed);
+  if (needed <= limit) {
+    return std::nullopt;
+  }
+  return Cause{
+      CauseKind::exception,
+      -1,
+      {},
+      format_text("{} serves the store of {}{} and needs {} open files for that, but may open {}; raise the hard limit "
+                  "(ulimit -Hn {}, systemd's LimitNOFILE, docker's --ulimit nofile)",
+                  {job.owner, members, job.role == ClientRole::rank ? " ranks" : " launchers", needed, limit, needed})};
+}
+
+/// Pending connections that a server keeps open before they join: `wanted`, but at most half of the files that this
+/// process may open. The rest is for joined ranks.
+inline std::size_t pending_connection_limit(std::size_t wanted) noexcept {
+  return std::min(wanted, std::max(open_files_limit().value_or(2 * wanted) / 2, std::size_t{1}));
+}
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/server_state/key_waiters.hpp
+
+/// @file
+/// KeyWaiters: pure state machine of the requests that wait for keys.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// Identifies a pending request: its session, and its number in that session.
+struct RequestKey {
+  std::uint64_t session = 0;
+  std::uint64_t request = 0;
+
+  friend auto operator<=>(const RequestKey&, const RequestKey&) = default;
+};
+
+/// A wait ends when all its keys exist at once: if a is set and erased before b is set, a wait for both continues. The
+/// caller knows which keys exist: it passes `exists(key)`, and calls on_added() and on_erased() at each change.
+class KeyWaiters {
+ public:
+  using Instant = Deadline::Clock::time_point;
+
+  /// A wait that ended because all its keys exist.
+  struct Released {
+    RequestKey id;
+    RequestKind kind = RequestKind::wait;
+    std::vector<std::string> keys;
+    std::int64_t readers = 0;  ///< of a take
+  };
+
+  /// A wait that was cancelled.
+  struct Cancelled {
+    std::vector<std::string> missing;  ///< each once, in the order of the request
+    std::size_t keys = 0;              ///< number of different keys
+    Instant since;
+  };
+
+  /// Registers a wait. @returns false, without a wait, if all keys exist
+  /// @param keys at least one; repeated keys count once
+  template <class Exists>
+  bool add(RequestKey id, RequestKind kind, std::vector<std::string> keys, Instant now, const Exists& exists,
+           std::int64_t readers = 0) {
+    bool all = true;
+    for (const std::string& key : keys) {
+      all = all && exists(key);
+    }
+    if (all) {
+      return false;
+    }
+    Wait& wait = waits_[id];
+    for (const std::string& key : keys) {
+      if (waiters_[key].insert(id).second) {
+        ++wait.different;
+        wait.missing += exists(key) ? 0 : 1;
+      }
+    }
+    keys_of_[id.session] += keys.size();
+    wait.kind = kind;
+    wait.keys = std::move(keys);
+    wait.since = now;
+    wait.readers = readers;
+    return true;
+  }
+
+  /// A key was added: the waits that lacked only this key end, in the order of sessions and requests.
+  void on_added(const std::string& key, std::vector<Released>& released) {
+    const auto place = waiters_.find(key);
+    if (place == waiters_.end()) {
+      return;
+    }
+    const std::set<RequestKey> waiters = place->second;  // ending a wait changes it
+    for (const RequestKey id : waiters) {
+      const auto found = waits_.find(id);
+      if (--found->second.missing == 0) {
+        released.push_back({id, found->second.kind, found->second.keys, found->second.readers});
+        end(found);
+      }
+    }
+  }
+
+  void on_erased(const std::string& key) {
+    const auto place = waiters_.find(key);
+    if (place != waiters_.end()) {
+      for (const RequestKey id : place->second) {
+        ++waits_.at(id).missing;
+      }
+    }
+  }
+
+  /// Removes a wait; nothing if there is none (any more).
+  template <class Exists>
+  std::optional<Cancelled> cancel(RequestKey id, const Exists& exists) {
+    const auto found = waits_.find(id);
+    if (found == waits_.end()) {
+      return std::nullopt;
+    }
+    Cancelled result{{}, found->second.different, found->second.since};
+    std::set<std::string> seen;
+    for (const std::string& key : found->second.keys) {
+      if (!exists(key) && seen.insert(key).second) {
+        result.missing.push_back(key);
+      }
+    }
+    end(found);
+    return result;
+  }
+
+  /// Removes all waits of a session.
+  void forget(std::uint64_t session) {
+    for (auto it = waits_.lower_bound({session, 0}); it != waits_.end() && it->first.session == session;) {
+      end(it++);
+    }
+  }
+
+  /// Number of keys in all waits of a session, existing and repeated ones included: a measure of their memory.
+  std::size_t keys_of(std::uint64_t session) const {
+    const auto found = keys_of_.find(session);
+    return found == keys_of_.end() ? 0 : found->second;
+  }
+
+  /// The first missing key of a session's oldest wait; nothing if it has no wait.
+  template <class Exists>
+  std::optional<std::string> lacked_by(std::uint64_t session, const Exists& exists) const {
+    const auto found = waits_.lower_bound({session, 0});
+    if (found == waits_.end() || found->first.session != session) {
+      return std::nullopt;
+    }
+    for (const std::string& key : found->second.keys) {
+      if (!exists(key)) {
+        return key;
+      }
+    }
+    return std::nullopt;
+  }
+
+  std::size_t size() const noexcept { return waits_.size(); }
+
+ private:
+  struct Wait {
+    RequestKind kind = RequestKind::wait;
+    std::vector<std::string> keys;
+    std::size_t different = 0;
+    std::size_t missing = 0;  ///< number of different keys that do not exist
+    Instant since;
+    std::int64_t readers = 0;
+  };
+
+  void end(std::map<RequestKey, Wait>::iterator wait) {
+    const RequestKey id = wait->first;
+    for (const std::string& key : wait->second.keys) {
+      const auto place = waiters_.find(key);
+      if (place != waiters_.end() && place->second.erase(id) > 0 && place->second.empty()) {
+        waiters_.erase(place);
+      }
+    }
+    const auto count = keys_of_.find(id.session);
+    count->second -= wait->second.keys.size();
+    if (count->second == 0) {
+      keys_of_.erase(count);
+    }
+    waits_.erase(wait);
+  }
+
+  std::map<RequestKey, Wait> waits_;
+  std::unordered_map<std::string, std::set<RequestKey>> waiters_;  ///< for each key, the requests that wait for it
+  std::unordered_map<std::uint64_t, std::size_t> keys_of_;         ///< for each session, the sum of `keys`
+};
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/server_state/barriers.hpp
+
+/// @file
+/// Barriers: pure state machine of the ranks that have arrived at each barrier.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// Each member of a barrier passes it once a round. A completed round is erased, so that the next arrival begins a new
+/// round, and names that are no longer used need no memory.
+class Barriers {
+ public:
+  using Instant = KeyWaiters::Instant;
+
+  enum class ArrivalResult : std::uint8_t { waiting = 1, completed, already_there, other_members };
+
+  /// State of a barrier in which a request was cancelled.
+  struct Unfinished {
+    std::string name;
+    std::vector<int> arrived;  ///< including the rank of the cancelled request
+    std::vector<int> missing;
+    std::vector<int> cancelled;  ///< arrived and cancelled before, and have not arrived again
+    std::size_t members = 0;     ///< number of ranks of the barrier
+    Instant since;               ///< when the first one arrived
+  };
+
+  explicit Barriers(int world_size) : all_(RankSet::first_of(world_size)) {}
+
+  /// @param released receives every request of the round when the last rank arrives, including this one
+  /// @param members ranks of the barrier, including `rank`; empty: all ranks
+  ArrivalResult arrive(const std::string& name, int rank, RequestKey id, Instant now, std::vector<RequestKey>& released,
+                       RankSet members = {}) {
+    const auto [place, is_new] = rounds_.try_emplace(name);
+    Round& round = place->second;
+    if (is_new) {
+      round.since = now;
+      round.members = members.ranges.empty() ? all_ : std::move(members);
+      round.awaited = round.members.size();
+    } else if (round.members != (members.ranges.empty() ? all_ : members)) {
+      return ArrivalResult::other_members;
+    }
+    if (!round.arrived.emplace(rank, id).second) {
+      return ArrivalResult::already_there;
+    }
+    round.cancelled.erase(rank);
+    if (round.arrived.size() < round.awaited) {
+      arrivals_.emplace(id, BarrierArrival{name, rank});
+      return ArrivalResult::waiting;
+    }
+    for (const auto& [arrived_rank, request] : round.arrived) {
+      released.push_back(request);
+      arrivals_.erase(request);
+    }
+    rounds_.erase(place);
+    return ArrivalResult::completed;
+  }
+
+  /// Removes the arrival of a request; nothing if there is none (any more).
+  std::optional<Unfinished> cancel(RequestKey id) {
+    const auto found = arrivals_.find(id);
+    if (found == arrivals_.end()) {
+      return std::nullopt;
+    }
+    const Round& round = rounds_.at(found->second.name);
+    Unfinished result{found->second.name, {},         {}, {round.cancelled.begin(), round.cancelled.end()},
+                      round.awaited,      round.since};
+    for (const int rank : round.members.ranks()) {
+      if (round.arrived.contains(rank)) {
+        result.arrived.push_back(rank);
+      } else if (!round.cancelled.contains(rank)) {
+        result.missing.push_back(rank);
+      }
+    }
+    take_back(found);
+    return result;
+  }
+
+  /// A barrier that the session waits in; nothing if in none.
+  std::optional<std::string> waited_by(std::uint64_t session) const {
+    const auto found = arrivals_.lower_bound({session, 0});
+    if (found == arrivals_.end() || found->first.session != session) {
+      return std::nullopt;
+    }
+    return found->second.name;
+  }
+
+  /// Removes all arrivals of a session.
+  void forget(std::uint64_t session) {
+    for (auto it = arrivals_.lower_bound({session, 0}); it != arrivals_.end() && it->first.session == session;) {
+      take_back(it++);
+    }
+  }
+
+  /// The ranks of a barrier. @pre a rank waits in it
+  const RankSet& members_of(const std::string& name) const { return rounds_.at(name).members; }
+
+  /// Number of rank ranges of a session's barriers: a measure of their memory.
+  std::size_t ranges_of(std::uint64_t session) const {
+    std::size_t ranges = 0;
+    for (auto it = arrivals_.lower_bound({session, 0}); it != arrivals_.end() && it->first.session == session; ++it) {
+      ranges += rounds_.at(it->second.name).members.ranges.size();
+    }
+    return ranges;
+  }
+
+  /// Removes every arrival at the barriers of `rank`. @returns the requests
+  std::vector<RequestKey> clear_those_of(int rank) {
+    std::vector<RequestKey> cleared;
+    for (auto it = arrivals_.begin(); it != arrivals_.end();) {
+      const auto place = it++;
+      if (members_of(place->second.name).contains(rank)) {
+        cleared.push_back(place->first);
+        take_back(place);
+      }
+    }
+    return cleared;
+  }
+
+  /// Removes every arrival at every barrier. @returns the requests, with the names of their barriers
+  std::vector<std::pair<RequestKey, std::string>> clear() {
+    std::vector<std::pair<RequestKey, std::string>> all;
+    for (auto& [id, place] : arrivals_) {
+      all.emplace_back(id, std::move(place.name));
+    }
+    arrivals_.clear();
+    rounds_.clear();
+    return all;
+  }
+
+  std::size_t size() const noexcept { return rounds_.size(); }
+
+ private:
+  struct Round {
+    Instant since;
+    RankSet members;
+    std::size_t awaited = 0;  ///< number of members
+    std::map<int, RequestKey> arrived;
+    std::set<int> cancelled;
+  };
+  /// The barrier in which a request waits, and its rank.
+  struct BarrierArrival {
+    std::string name;
+    int rank = 0;
+  };
+
+  /// Removes an arrival, and its round if no other arrival is left.
+  void take_back(std::map<RequestKey, BarrierArrival>::iterator place) {
+    const auto round = rounds_.find(place->second.name);
+    round->second.arrived.erase(place->second.rank);
+    round->second.cancelled.insert(place->second.rank);
+    if (round->second.arrived.empty()) {
+      rounds_.erase(round);
+    }
+    arrivals_.erase(place);
+  }
+
+  RankSet all_;
+  std::map<std::string, Round> rounds_;
+  std::map<RequestKey, BarrierArrival> arrivals_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/server_state/key_value_map.hpp
+
+/// @file
+/// KeyValueMap: pure state machine of a job's keys and values, and of the waits for keys.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// A change succeeds wholly, or changes nothing and returns the sentence of a refusal. Changes that add keys also
+/// return the waits that they end (`released`).
+class KeyValueMap {
+ public:
+  using Refusal = std::optional<std::string>;
+  using Released = KeyWaiters::Released;
+
+  /// The sum of add, or append's length in bytes.
+  struct Count {
+    std::int64_t value = 0;
+    Refusal refusal;
+  };
+
+  explicit KeyValueMap(const Limits& limits) : limits_(limits) {}
+
+  const std::string* find(const std::string& key) const {
+    const auto found = values_.find(key);
+    return found == values_.end() ? nullptr : found->second.text.get();
+  }
+
+  /// The value, shared with responses that outlive it here; null if the key does not exist.
+  SharedValue shared(const std::string& key) const {
+    const auto found = values_.find(key);
+    return found == values_.end() ? nullptr : found->second.text;
+  }
+
+  /// Sets or replaces a value, and releases the waits for the key.
+  Refusal set(const std::string& key, std::string value, std::vector<Released>& released) {
+    const std::string* old = find(key);
+    Refusal refusal =
+        refuse(old == nullptr ? 1 : 0, old == nullptr ? 0 : key.size() + old->size(), key.size() + value.size());
+    if (!refusal) {
+      store(key, std::move(value), released);
+    }
+    return refusal;
+  }
+
+  /// Sets or replaces all values, or none; if a key occurs twice, its last value counts. @pre as many values as keys
+  Refusal set_many(const std::vector<std::string>& keys, std::vector<std::string> values,
+                   std::vector<Released>& released) {
+    std::map<std::string, std::size_t> last;
+    for (std::size_t i = 0; i < keys.size(); ++i) {
+      last[keys[i]] = i;
+    }
+    std::size_t added = 0;
+    std::size_t freed = 0;
+    std::size_t taken = 0;
+    for (const auto& [key, place] : last) {
+      const std::string* old = find(key);
+      added += old == nullptr ? 1 : 0;
+      freed += old == nullptr ? 0 : key.size() + old->size();
+      taken += key.size() + values[place].size();
+    }
+    Refusal refusal = refuse(added, freed, taken);
+    if (!refusal) {
+      for (const auto& [key, place] : last) {
+        store(key, std::move(values[place]), released);
+      }
+    }
+    return refusal;
+  }
+
+  /// Adds to the decimal integer that the key holds; a missing key counts as 0.
+  Count add(const std::string& key, std::int64_t delta, std::vector<Released>& released) {
+    std::int64_t present = 0;
+    if (const std::string* text = find(key)) {
+      const char* end = text->data() + text->size();
+      const auto [stop, error] = std::from_chars(text->data(), end, present);
+      if (error != std::errc() || stop != end) {
+        return {0, "it holds no integer; add works on a value that is a decimal number"};
+      }
+    }
+    Count sum;
+    if (__builtin_add_overflow(present, delta, &sum.value)) {
+      return {0, "the sum does not fit into 64 bits"};
+    }
+    sum.refusal = set(key, std::to_string(sum.value), released);
+    return sum;
+  }
+
+  /// Appends to the value; a missing key counts as empty.
+  Count append(const std::string& key, const std::string& text, std::vector<Released>& released) {
+    const std::string* old = find(key);
+    if (old == nullptr) {
+      return {static_cast<std::int64_t>(text.size()), set(key, text, released)};
+    }
+    const std::size_t length = old->size() + text.size();
+    if (length > max_value_bytes) {
+      return {0, format_text("the value would have {} bytes; at most {} are possible{}",
+                             {length, max_value_bytes, large_value_remedy})};
+    }
+    Count count{static_cast<std::int64_t>(length), refuse(0, 0, text.size())};
+    if (!count.refusal) {
+      std::shared_ptr<std::string>& value = values_.at(key).text;
+      if (value.use_count() > 1) {  // responses share the old value
+        value = std::make_shared<std::string>(*value);
+      }
+      *value += text;
+      bytes_ += text.size();
+    }
+    return count;
+  }
+
+  /// Removes the key; waits for it continue. @returns whether it existed
+  bool erase(const std::string& key) {
+    const auto found = values_.find(key);
+    if (found == values_.end()) {
+      return false;
+    }
+    bytes_ -= key.size() + found->second.text->size();
+    values_.erase(found);
+    waits_.on_erased(key);
+    return true;
+  }
+
+  /// Counts an answered take; the `readers`-th erases the key. No effect if the key is gone.
+  void take(const std::string& key, std::int64_t readers) {
+    const auto found = values_.find(key);
+    if (found != values_.end() && ++found->second.takes >= readers) {
+      erase(key);
+    }
+  }
+
+  /// Registers a wait for all of `keys`. @returns false, without a wait, if they all exist
+  bool wait(RequestKey id, RequestKind kind, std::vector<std::string> keys, KeyWaiters::Instant now,
+            std::int64_t readers = 0) {
+    return waits_.add(id, kind, std::move(keys), now, Exists{values_}, readers);
+  }
+
+  /// Removes a wait; nothing if there is none (any more).
+  std::optional<KeyWaiters::Cancelled> cancel(RequestKey id) { return waits_.cancel(id, Exists{values_}); }
+
+  /// Removes all waits of a session.
+  void forget(std::uint64_t session) { waits_.forget(session); }
+
+  /// The first missing key of a session's oldest wait; nothing if it has no wait.
+  std::optional<std::string> lacked_by(std::uint64_t session) const {
+    return waits_.lacked_by(session, Exists{values_});
+  }
+
+  const KeyWaiters& waits() const noexcept { return waits_; }
+  std::size_t size() const noexcept { return values_.size(); }
+  std::size_t bytes() const noexcept { return bytes_; }
+
+ private:
+  struct Value {
+    std::shared_ptr<std::string> text;
+    std::int64_t takes = 0;  ///< number of takes since it was set
+  };
+  using Values = std::unordered_map<std::string, Value>;
+
+  /// For KeyWaiters.
+  struct Exists {
+    bool operator()(const std::string& key) const { return values.contains(key); }
+    const Values& values;
+  };
+
+  /// The refusal, if any, of `added` more keys, and of `taken` bytes in the place of `freed` ones.
+  Refusal refuse(std::size_t added, std::size_t freed, std::size_t taken) const {
+    if (values_.size() + added > limits_.keys && added > 0) {
+      return format_text("the store holds {} keys, its limit is {}; erase keys or use them again",
+                         {values_.size(), limits_.keys});
+    }
+    if (bytes_ - freed + taken > limits_.store_bytes) {
+      return format_text("the store would exceed {} bytes, its limit; store less", {limits_.store_bytes});
+    }
+    return std::nullopt;
+  }
+
+  void store(const std::string& key, std::string value, std::vector<Released>& released) {
+    auto shared = std::make_shared<std::string>(std::move(value));
+    const auto [place, is_new] = values_.try_emplace(key);
+    bytes_ += shared->size() + (is_new ? key.size() : 0) - (is_new ? 0 : place->second.text->size());
+    place->second = Value{std::move(shared), 0};
+    if (is_new) {
+      waits_.on_added(key, released);
+    }
+  }
+
+  Limits limits_;
+  std::size_t bytes_ = 0;
+  Values values_;
+  KeyWaiters waits_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/server_state/rank_table.hpp
 
 /// @file
 /// Table of ranks: joining, joined, left, lost. No I/O.
@@ -32114,7 +32707,7 @@ class RankTable {
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
 
-// ---- dtrain/rendezvous/server/job_sink.hpp
+// ---- dtrain/rendezvous/server_state/job_sink.hpp
 
 /// @file
 /// JobSink: what the state of a job asks of its server; tests record it instead.
@@ -32140,75 +32733,7 @@ class JobSink {
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
 
-// ---- dtrain/rendezvous/server/store_job_options.hpp
-
-/// @file
-/// Store options: a job that a store serves, and the options that all jobs of a server share.
-
-namespace DTRAIN_NAMESPACE::rendezvous {
-
-/// The rank that opens a job's store, with which joining ranks are compared.
-struct StoreOpener {
-  std::int64_t process = 0;  ///< process id; 0: no rank of the job opens the store, and only job names are compared
-  std::string host_id{};
-  Origin origin{};
-  std::string listens_at{};  ///< for the error of a join timeout: "rank 0 listens at 10.0.0.2:29500, and ..."
-};
-
-/// One job of a server.
-struct StoreJobOptions {
-  ClientRole role = ClientRole::rank;
-  int world_size = 1;
-  std::uint64_t attempt = 0;  ///< ranks of an earlier one are refused
-  std::string job{};          ///< job name; empty: every name may join, unless the opener has an origin
-  /// Process that states the world size, for error sentences: "rank 0 on host a", "the launcher on host a".
-  std::string owner = "the store";
-  StoreOpener opener{};           ///< the rank that opens the store, if a rank does
-  std::size_t further_files = 0;  ///< files that this process will open beside the job's connections
-  Deadline join_deadline = Deadline::after(std::chrono::seconds(600));  ///< all ranks join by then
-
-  /// @name Called on the loop's thread. They must not throw, post a failure, open a job or destroy the server.
-  /// @{
-  std::function<void(const Cause&)> on_failure = [](const Cause&) {};
-  std::function<void(int rank, const std::string& host)> on_joined = [](int, const std::string&) {};
-  std::function<void(int rank)> on_left = [](int) {};
-  /// @}
-};
-
-/// Options that all jobs of a server share.
-struct ServerOptions {
-  std::optional<Secret> secret{};  ///< every process must know it to join
-  Limits limits{};
-};
-
-/// The cause of failure if this process may open too few files; nothing if it may open enough. Checked before ranks
-/// join: ranks that find no free file would only time out.
-inline std::optional<Cause> too_few_files(const StoreJobOptions& job) {
-  constexpr std::size_t spare = 4;  // own session, one pending connection, files that are open briefly
-  const auto members = static_cast<std::size_t>(job.world_size);
-  const std::size_t needed = open_files() + members + job.further_files + spare;
-  const std::size_t limit = open_files_limit().value_or(needed);
-  if (needed <= limit) {
-    return std::nullopt;
-  }
-  return Cause{
-      CauseKind::exception,
-      -1,
-      {},
-      format_text("{} serves the store of {}{} and needs {} open files for that, but may open {}; raise the hard limit "
-                  "(ulimit -Hn {}, systemd's LimitNOFILE, docker's --ulimit nofile)",
-                  {job.owner, members, job.role == ClientRole::rank ? " ranks" : " launchers", needed, limit, needed})};
-}
-
-/// Pending connections that a server keeps open before they join: `wanted`, but at most half of the files that this
-/// process may open. The rest is for joined ranks.
-inline std::size_t pending_connection_limit(std::size_t wanted) noexcept {
-  return std::min(wanted, std::max(open_files_limit().value_or(2 * wanted) / 2, std::size_t{1}));
-}
-
-}  // namespace DTRAIN_NAMESPACE::rendezvous
-
-// ---- dtrain/rendezvous/server/join_check.hpp
+// ---- dtrain/rendezvous/server_state/join_check.hpp
 
 /// @file
 /// Join check: distinguishes the processes of this job from those of another job. Pure.
@@ -32270,6 +32795,541 @@ class JoinCheck {
   std::string listens_at_;
   JobMember opener_;
   std::map<std::string, JobMember> first_of_host_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/server_state/request_handler.hpp
+
+/// @file
+/// RequestHandler: pure state machine that serves the requests of a job's ranks: requests in, responses out.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// Every request gets one response, unless its session ends first. Threads: the store server's. Its Limits bound it.
+class RequestHandler {
+ public:
+  /// @param sink sends the responses; outlives the handler
+  RequestHandler(int world_size, const Limits& limits, JobSink& sink)
+      : limits_(limits), world_size_(world_size), sink_(sink), keys_(limits), barriers_(world_size) {}
+  RequestHandler(const RequestHandler&) = delete;
+  RequestHandler& operator=(const RequestHandler&) = delete;
+
+  using Instant = KeyWaiters::Instant;
+
+  const KeyValueMap& keys() const noexcept { return keys_; }
+
+  /// Registers the session of a rank.
+  void open(SessionId session, int rank) { clients_.emplace(session, ClientRequests{rank, {}, 0}); }
+
+  /// Removes a session and its pending requests.
+  void close(SessionId session) {
+    keys_.forget(session);
+    barriers_.forget(session);
+    clients_.erase(session);
+  }
+
+  /// Rank of an open session.
+  std::optional<int> rank_of(SessionId session) const {
+    const auto found = clients_.find(session);
+    return found == clients_.end() ? std::nullopt : std::optional(found->second.rank);
+  }
+
+  /// Notifies every rank that the job has failed, and ends every request without a response.
+  void fail(const Cause& cause) {
+    for (auto& [session, client] : clients_) {
+      sink_.send(session, Failure{cause});
+      keys_.forget(session);
+      client.pending.clear();
+    }
+    barriers_.clear();
+  }
+
+  /// Rank `left` has left the job: refuses its barriers, now and later, since none of them can complete.
+  void refuse_barriers(int left) {
+    left_.insert(left);
+    for (const RequestKey id : barriers_.clear_those_of(left)) {
+      refuse(id, cannot_complete({left}));
+    }
+  }
+
+  /// A rank's activity, from its pending requests, for error sentences: "while it waited in barrier 'a'".
+  std::string doing(SessionId session) const {
+    if (const std::optional<std::string> barrier = barriers_.waited_by(session)) {
+      return "while it waited in barrier " + in_quotes(*barrier);
+    }
+    const std::optional<std::string> key = keys_.lacked_by(session);
+    return key ? "while it waited for key " + in_quotes(*key) : "while it worked";
+  }
+
+  /// Serves a request. @pre the session is open, and decode<FromRank> returned the request
+  void receive(SessionId session, Request& request, Instant now = Deadline::Clock::now()) {
+    const RequestKey id{session, request.id};
+    ClientRequests& client = clients_.at(session);
+    if (client.pending.size() >= limits_.pending_requests) {
+      return refuse(id, format_text("this rank has {} requests without an answer, the limit; await some first",
+                                    {client.pending.size()}));
+    }
+    if (!client.pending.insert(request.id).second) {
+      return;  // an id that is used twice: its first use gets the response
+    }
+    serve(id, client.rank, request, now);
+  }
+
+  /// Cancels a request; no effect if it was answered already.
+  void receive(SessionId session, const Cancel& cancel, Instant now = Deadline::Clock::now()) {
+    const RequestKey id{session, cancel.id};
+    if (const std::optional<KeyWaiters::Cancelled> wait = keys_.cancel(id)) {
+      answer(id, Status::cancelled, sentence(*wait, now));
+    } else if (const std::optional<Barriers::Unfinished> barrier = barriers_.cancel(id)) {
+      answer(id, Status::cancelled, sentence(*barrier, now));
+    }
+  }
+
+ private:
+  struct ClientRequests {
+    int rank = 0;
+    std::set<std::uint64_t> pending;  ///< requests without a response
+    std::size_t released_bytes = 0;   ///< of the responses that the present change releases
+  };
+
+  static std::string sentence(const KeyWaiters::Cancelled& wait, Instant now) {
+    std::string text;
+    for (std::size_t i = 0; i < wait.missing.size() && text.size() < max_sentence_bytes / 4; ++i) {
+      text += (i == 0 ? "" : ", ") + in_quotes(wait.missing[i]);
+    }
+    if (wait.keys > 1) {
+      text += format_text(" ({} of {} keys)", {wait.missing.size(), wait.keys});
+    }
+    return format_text("no rank set {} in the {} since this rank began to wait",
+                       {text, duration_text(now - wait.since)});
+  }
+
+  std::string sentence(const Barriers::Unfinished& barrier, Instant now) const {
+    std::string text = format_text(
+        "{} of {} ranks wait in it ({}, the first came {} ago)",
+        {barrier.arrived.size(), barrier.members, rank_list(barrier.arrived), duration_text(now - barrier.since)});
+    if (!barrier.missing.empty()) {
+      text += format_text("; {} did not come", {rank_list(barrier.missing)});
+    }
+    if (!barrier.cancelled.empty()) {
+      text += format_text("; {} arrived and cancelled", {rank_list(barrier.cancelled)});
+    }
+    return text;
+  }
+
+  template <class Value>
+  void answer(BasicResponse<Value> response, SessionId session) {
+    const auto found = clients_.find(session);
+    if (found != clients_.end()) {
+      found->second.pending.erase(response.id);
+      sink_.send(session, std::move(response));
+    }
+  }
+  void answer(RequestKey id, Status status, std::string text = {}, std::int64_t number = 0) {
+    answer(Response{id.request, status, std::move(text), number}, id.session);
+  }
+  void answer(RequestKey id, const KeyValueMap::Refusal& refusal, std::int64_t number = 0) {
+    answer(id, refusal ? Status::refused : Status::ok, refusal.value_or(""), refusal ? 0 : number);
+  }
+  void answer(RequestKey id, const KeyValueMap::Count& count) { answer(id, count.refusal, count.value); }
+
+  void serve(RequestKey id, int rank, Request& request, Instant now) {
+    std::vector<KeyWaiters::Released> released;
+    const std::string& key = request.keys.front();
+    switch (request.kind) {
+      case RequestKind::set: answer(id, keys_.set(key, std::move(request.value), released)); break;
+      case RequestKind::set_many: answer(id, keys_.set_many(request.keys, std::move(request.values), released)); break;
+      case RequestKind::add: answer(id, keys_.add(key, request.number, released)); break;
+      case RequestKind::append: answer(id, keys_.append(key, request.value, released)); break;
+      case RequestKind::compare_set: compare_set(id, request, released); break;
+      case RequestKind::erase: answer(id, keys_.erase(key) ? Status::ok : Status::missing); break;
+      case RequestKind::try_get: {
+        const SharedValue value = keys_.shared(key);
+        answer(ValueResponse{id.request, value ? Status::ok : Status::missing, value}, id.session);
+        break;
+      }
+      case RequestKind::barrier: arrive(id, rank, request, now); break;
+      case RequestKind::get:
+      case RequestKind::take:
+      case RequestKind::get_many:
+      case RequestKind::wait: wait(id, request, now); break;
+    }
+    release(released);
+  }
+
+  void compare_set(RequestKey id, Request& request, std::vector<KeyWaiters::Released>& released) {
+    const std::string* value = keys_.find(request.keys.front());
+    if (value == nullptr ? !request.expected : request.expected == *value) {
+      answer(id, keys_.set(request.keys.front(), std::move(request.value), released), 1);
+    } else {
+      answer(id, value == nullptr ? Status::missing : Status::ok, value == nullptr ? std::string() : *value);
+    }
+  }
+
+  void wait(RequestKey id, Request& request, Instant now) {
+    if (keys_.waits().keys_of(id.session) + request.keys.size() > limits_.waited_keys) {
+      return refuse(id, format_text("this rank would wait for more than {} keys, the limit", {limits_.waited_keys}));
+    }
+    if (!keys_.wait(id, request.kind, request.keys, now, request.number)) {
+      const KeyWaiters::Released wait{id, request.kind, std::move(request.keys), request.number};
+      answer(found(wait), id.session);
+      count_take(wait);
+    }
+  }
+
+  void refuse(RequestKey id, std::string why) { answer(id, Status::refused, std::move(why)); }
+
+  static ValueResponse refusal(RequestKey id, std::string why) {
+    return {id.request, Status::refused, std::make_shared<const std::string>(std::move(why))};
+  }
+
+  /// Response to a wait whose keys all exist. It shares the store's values.
+  ValueResponse found(const KeyWaiters::Released& wait) const {
+    ValueResponse response{wait.id.request};
+    if (wait.kind == RequestKind::get || wait.kind == RequestKind::take) {
+      response.text = keys_.shared(wait.keys.front());
+    } else if (wait.kind == RequestKind::get_many) {
+      std::size_t bytes = 0;
+      for (const std::string& key : wait.keys) {
+        response.values.push_back(keys_.shared(key));
+        bytes += response.values.back()->size();
+      }
+      if (bytes > max_batch_bytes) {
+        return refusal(wait.id, format_text("the values of these {} keys have {} bytes; at most {} are given at once; "
+                                            "ask for fewer keys",
+                                            {wait.keys.size(), bytes, max_batch_bytes}));
+      }
+    }
+    return response;
+  }
+
+  void count_take(const KeyWaiters::Released& wait) {
+    if (wait.kind == RequestKind::take) {
+      keys_.take(wait.keys.front(), wait.readers);
+    }
+  }
+
+  /// Answers all waits that a change released; refuses those of a session once they exceed half of outgoing_bytes.
+  void release(const std::vector<KeyWaiters::Released>& released) {
+    for (const KeyWaiters::Released& each : released) {
+      ValueResponse response = found(each);
+      std::size_t& sum = clients_.at(each.id.session).released_bytes;
+      sum += response.text ? response.text->size() : 0;
+      for (const SharedValue& value : response.values) {
+        sum += value->size();
+      }
+      if (sum > limits_.outgoing_bytes / 2) {
+        response = refusal(
+            each.id,
+            format_text("the answers that this rank waits for at once have more than {} bytes; wait for fewer values "
+                        "at once",
+                        {limits_.outgoing_bytes / 2}));
+      }
+      answer(std::move(response), each.id.session);
+    }
+    for (const KeyWaiters::Released& each : released) {  // after all responses that need the key
+      count_take(each);
+      clients_.at(each.id.session).released_bytes = 0;
+    }
+  }
+
+  void arrive(RequestKey id, int rank, Request& request, Instant now) {
+    const RankSet& members = request.members;
+    const bool of_all = members.ranges.empty();
+    if (!of_all && (!members.contains(rank) || members.last() >= world_size_)) {
+      return refuse(id, format_text("it is one of {} of a job of {}, and rank {} came to it",
+                                    {rank_list(members.ranks()), world_size_, rank}));
+    }
+    if (barriers_.ranges_of(id.session) + members.ranges.size() > limits_.barrier_ranges) {
+      return refuse(id, format_text("this rank would wait in barriers of more than {} ranges of ranks, the limit",
+                                    {limits_.barrier_ranges}));
+    }
+    std::vector<int> left;
+    std::copy_if(left_.begin(), left_.end(), std::back_inserter(left),
+                 [&](int each) { return of_all || members.contains(each); });
+    if (!left.empty()) {
+      return refuse(id, cannot_complete(left));
+    }
+    std::vector<RequestKey> released;
+    switch (barriers_.arrive(request.keys.front(), rank, id, now, released, std::move(request.members))) {
+      case Barriers::ArrivalResult::already_there:
+        return refuse(id, "this rank waits in it already; one thread of a rank passes it at a time");
+      case Barriers::ArrivalResult::other_members:
+        return refuse(id, format_text("other ranks wait in one of this name: {}; name one of them otherwise",
+                                      {rank_list(barriers_.members_of(request.keys.front()).ranks())}));
+      case Barriers::ArrivalResult::waiting:
+      case Barriers::ArrivalResult::completed: break;
+    }
+    for (const RequestKey each : released) {
+      answer(each, Status::ok);
+    }
+  }
+
+  static std::string cannot_complete(const std::vector<int>& left) {
+    return format_text("it cannot complete: {} left the job", {rank_list(left)});
+  }
+
+  Limits limits_;
+  int world_size_;
+  JobSink& sink_;
+  KeyValueMap keys_;
+  Barriers barriers_;
+  std::set<int> left_;  ///< ranks that have left: none of their barriers can complete
+  std::map<SessionId, ClientRequests> clients_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/server_state/job_state.hpp
+
+/// @file
+/// Job state: state machine of joining, first cause and leaving, without sockets and clocks.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// State of one job; its RequestHandler serves requests. Threads: one. Its Limits bound it, whatever it receives.
+class JobState {
+ public:
+  /// @param sink sends messages and tells of ranks; outlives the state
+  /// @param id of this attempt of the job, which every rank receives
+  /// @param job name of the job; a Join is compared with it and with `opener`, the rank that opens the store
+  JobState(JobSink& sink, int world_size, std::string owner, std::string id, const Limits& limits,
+           const std::string& job = {}, StoreOpener opener = {})
+      : sink_(sink),
+        id_(std::move(id)),
+        join_check_(owner, job, std::move(opener)),
+        rank_table_(world_size, std::move(owner)),
+        request_handler_(world_size, limits, sink) {}
+  JobState(const JobState&) = delete;
+  JobState& operator=(const JobState&) = delete;
+  ~JobState() = default;
+
+  const std::optional<Cause>& cause() const noexcept { return cause_; }
+  bool formed() const noexcept { return formed_; }
+  const RankTable& rank_table() const noexcept { return rank_table_; }
+  const KeyValueMap& keys() const noexcept { return request_handler_.keys(); }
+
+  /// Whether no rank is left to serve: all ranks joined (or the job failed), and all have left or were lost.
+  bool over() const noexcept { return (formed_ || cause_) && rank_table_.present() == 0; }
+
+  bool has_joined(SessionId session) const { return request_handler_.rank_of(session).has_value(); }
+
+  /// Handles the Join of a process that has proved the secret. @pre the session is new
+  JoinResult join(SessionId session, const Join& join) {
+    const JobComparison compared = join_check_.compare(join);
+    if (compared.relation == JobComparison::Relation::other) {
+      record_refusal(compared.sentence);
+      return Refused{compared.sentence, true};
+    }
+    if (cause_) {
+      return Failure{*cause_};
+    }
+    JoinResult result = claim(session, join);
+    if (const Refused* refused = std::get_if<Refused>(&result)) {
+      record_refusal(refused->sentence);
+      return result;
+    }
+    if (const Failure* failure = std::get_if<Failure>(&result)) {
+      post(failure->cause);
+      return result;
+    }
+    request_handler_.open(session, join.info.rank);
+    join_check_.add(join);
+    if (compared.relation == JobComparison::Relation::doubtful && !std::exchange(has_warned_, true)) {
+      sink_.warn(compared.sentence);  // one for each job is enough
+    }
+    sink_.on_joined(join.info.rank, join.info.host);
+    if (rank_table_.complete()) {
+      form();
+    }
+    return result;
+  }
+
+  /// Keeps the sentence of a refusal for the error of a join timeout: the refused process may be the missing rank.
+  void record_refusal(std::string sentence) { last_refusal_ = std::move(sentence); }
+
+  /// Handles a rank's message. @pre has_joined(session)
+  void receive(SessionId session, FromRank message) {
+    std::visit([&](auto& each) { on(session, each); }, message);
+  }
+
+  /// Removes a session that has ended. @returns the loss, for post(), if its rank had joined and not left
+  std::optional<Cause> session_ended(SessionId session, const std::string& how) {
+    const std::optional<int> rank = request_handler_.rank_of(session);
+    if (!rank) {
+      return std::nullopt;
+    }
+    const std::string doing = formed_ ? request_handler_.doing(session) : "while the ranks were joining";
+    Cause cause{CauseKind::lost, *rank, rank_table_.at(*rank).info.host, format_text("{} {}", {how, doing})};
+    remove(session, *rank, RankTable::RankState::lost);
+    return cause;
+  }
+
+  /// Fails the job. Only the first cause counts; every joined rank receives it at once.
+  void post(const Cause& cause) {
+    if (cause_) {
+      return;
+    }
+    cause_ = cause;
+    sink_.on_failure(cause);
+    request_handler_.fail(cause);
+  }
+
+  /// The ranks that have not joined yet.
+  std::string missing() const { return rank_list(rank_table_.ranks_in(RankTable::RankState::not_joined)); }
+
+  /// Fails the job if not all ranks have joined. @param waited for the error sentence: "600 s"
+  void on_join_timeout(const std::string& waited) {
+    if (formed_ || cause_) {
+      return;
+    }
+    std::string text = format_text(
+        "within {} only {} of {} joined, {} did not; see whether they run and know the address of the store{}",
+        {waited, rank_list(rank_table_.ranks_in(RankTable::RankState::joined)), rank_table_.world_size(), missing(),
+         join_check_.listens_at().empty() ? "" : ": " + join_check_.listens_at()});
+    if (!last_refusal_.empty()) {
+      text += format_text(" (a process was refused: {})", {last_refusal_});
+    }
+    post(Cause{CauseKind::timeout, -1, {}, std::move(text)});
+  }
+
+ private:
+  /// Admits the rank. While a job whose store a rank opened still forms, a second claim of a rank or of the store fails
+  /// it. Two jobs that nothing distinguishes may then have met at one port.
+  JoinResult claim(SessionId session, const Join& join) {
+    const bool opens_another = join_check_.opens_another(join);
+    const bool comes_again = rank_table_.find_process(join) != nullptr;  // its first connection may not have ended yet
+    const RankTable::RankEntry* const taken = comes_again ? nullptr : rank_table_.find(join.info.rank);
+    const bool one_size = join.world_size == rank_table_.world_size();
+    if (join_check_.has_opener() && !rank_table_.complete() && one_size && (opens_another || taken != nullptr)) {
+      return Failure{
+          Cause{CauseKind::disagreement, join.info.rank, join.info.host,
+                format_text("{} claims a place that {} has, while the job forms: two jobs have met at one port, or "
+                            "a rank was given twice; {}, and each process its own rank",
+                            {process_text(join), opens_another ? join_check_.opener() : taken->process_text(),
+                             detail::distinct_name_remedy()})}};
+    }
+    if (opens_another) {
+      return Refused{format_text("{} has opened this store, for another job; {}",
+                                 {join_check_.opener(), detail::distinct_name_remedy()}),
+                     true};
+    }
+    return rank_table_.admit(session, join);
+  }
+
+  void form() {
+    auto formed = form_membership(rank_table_.info(), id_);
+    if (const Cause* cause = std::get_if<Cause>(&formed)) {
+      return post(*cause);
+    }
+    formed_ = true;
+    for (Membership& membership : std::get<std::vector<Membership>>(formed)) {
+      const SessionId session = rank_table_.at(membership.rank).session;
+      sink_.send(session, Welcome{std::move(membership)});
+    }
+  }
+
+  void remove(SessionId session, int rank, RankTable::RankState how) {
+    rank_table_.remove(rank, how);
+    request_handler_.close(session);
+  }
+
+  void on(SessionId session, Request& request) {
+    if (cause_) {
+      return sink_.send(session, Response{request.id, Status::failed, cause_->sentence(), 0});
+    }
+    if (!formed_) {
+      return sink_.send(session, Response{request.id, Status::refused, "not all ranks have joined yet", 0});
+    }
+    request_handler_.receive(session, request);
+  }
+
+  void on(SessionId session, const Cancel& cancel) { request_handler_.receive(session, cancel); }
+
+  void on(SessionId, const FailureReport& report) { post(report.cause); }
+
+  void on(SessionId session, const Leave&) {
+    const int rank = request_handler_.rank_of(session).value();
+    const std::string host = rank_table_.at(rank).info.host;
+    sink_.send(session, Left{});
+    sink_.close_after_sending(session);
+    remove(session, rank, RankTable::RankState::left);
+    sink_.on_left(rank);
+    if (!formed_) {
+      return post(Cause{CauseKind::lost, rank, host, "it left before all ranks had joined"});
+    }
+    request_handler_.refuse_barriers(rank);
+  }
+
+  JobSink& sink_;
+  std::string id_;
+  JoinCheck join_check_;
+  RankTable rank_table_;
+  std::optional<Cause> cause_;
+  bool formed_ = false;
+  bool has_warned_ = false;
+  std::string last_refusal_;
+  RequestHandler request_handler_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/server/join_timeout.hpp
+
+/// @file
+/// Join timeout: waits for all ranks, logs the missing ones, and fails the job at the deadline.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// Lifetime: the loop and the job outlive it. Threads: the loop's.
+class JoinTimeout {
+ public:
+  /// @param ended called after it has failed the job
+  JoinTimeout(async::EventLoop& loop, JobState& job, Deadline deadline, std::function<void()> ended)
+      : job_(&job),
+        began_(Deadline::Clock::now()),
+        deadline_(deadline),
+        ended_(std::move(ended)),
+        changed_(loop),
+        watch_task_(loop.spawn(watch())) {}
+  JoinTimeout(const JoinTimeout&) = delete;
+  JoinTimeout& operator=(const JoinTimeout&) = delete;
+
+  /// A rank has joined. If it times out before the store, its timeout applies to the job, which needs every rank.
+  void joined(std::uint64_t join_timeout_ms) {
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline_.remaining());
+    if (join_timeout_ms < static_cast<std::uint64_t>(left.count())) {
+      deadline_ = Deadline::after(std::chrono::milliseconds(join_timeout_ms));
+    }
+    changed_.set();
+  }
+
+ private:
+  /// Interval of the log lines while ranks are missing.
+  static constexpr std::chrono::seconds notice_interval{10};
+
+  async::Task<void> watch() {
+    Deadline notice = Deadline::after(notice_interval);
+    while (!job_->formed() && !job_->cause()) {
+      co_await changed_.wait(earlier(notice, deadline_));
+      const std::string so_far = duration_text(Deadline::Clock::now() - began_);
+      if (deadline_.passed()) {
+        job_->on_join_timeout(so_far);
+        ended_();
+      } else if (notice.passed() && !job_->formed() && !job_->cause()) {
+        log(LogLevel::warning, format_text("the job's store waits for {}, {} so far", {job_->missing(), so_far}));
+        notice = Deadline::after(notice_interval);
+      }
+    }
+  }
+
+  JobState* job_;
+  Deadline::Clock::time_point began_;
+  Deadline deadline_;
+  std::function<void()> ended_;
+  async::AutoResetEvent changed_;
+  async::TaskHandle watch_task_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
@@ -33913,1066 +34973,6 @@ DTRAIN_DEFINED StoreCall<void> Store::barrier(std::string name, OptionalDeadline
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
 
-// ---- dtrain/rendezvous/storage/key_waiters.hpp
-
-/// @file
-/// KeyWaiters: pure state machine of the requests that wait for keys.
-
-namespace DTRAIN_NAMESPACE::rendezvous {
-
-/// Identifies a pending request: its session, and its number in that session.
-struct RequestKey {
-  std::uint64_t session = 0;
-  std::uint64_t request = 0;
-
-  friend auto operator<=>(const RequestKey&, const RequestKey&) = default;
-};
-
-/// A wait ends when all its keys exist at once: if a is set and erased before b is set, a wait for both continues. The
-/// caller knows which keys exist: it passes `exists(key)`, and calls on_added() and on_erased() at each change.
-class KeyWaiters {
- public:
-  using Instant = Deadline::Clock::time_point;
-
-  /// A wait that ended because all its keys exist.
-  struct Released {
-    RequestKey id;
-    RequestKind kind = RequestKind::wait;
-    std::vector<std::string> keys;
-    std::int64_t readers = 0;  ///< of a take
-  };
-
-  /// A wait that was cancelled.
-  struct Cancelled {
-    std::vector<std::string> missing;  ///< each once, in the order of the request
-    std::size_t keys = 0;              ///< number of different keys
-    Instant since;
-  };
-
-  /// Registers a wait. @returns false, without a wait, if all keys exist
-  /// @param keys at least one; repeated keys count once
-  template <class Exists>
-  bool add(RequestKey id, RequestKind kind, std::vector<std::string> keys, Instant now, const Exists& exists,
-           std::int64_t readers = 0) {
-    bool all = true;
-    for (const std::string& key : keys) {
-      all = all && exists(key);
-    }
-    if (all) {
-      return false;
-    }
-    Wait& wait = waits_[id];
-    for (const std::string& key : keys) {
-      if (waiters_[key].insert(id).second) {
-        ++wait.different;
-        wait.missing += exists(key) ? 0 : 1;
-      }
-    }
-    keys_of_[id.session] += keys.size();
-    wait.kind = kind;
-    wait.keys = std::move(keys);
-    wait.since = now;
-    wait.readers = readers;
-    return true;
-  }
-
-  /// A key was added: the waits that lacked only this key end, in the order of sessions and requests.
-  void on_added(const std::string& key, std::vector<Released>& released) {
-    const auto place = waiters_.find(key);
-    if (place == waiters_.end()) {
-      return;
-    }
-    const std::set<RequestKey> waiters = place->second;  // ending a wait changes it
-    for (const RequestKey id : waiters) {
-      const auto found = waits_.find(id);
-      if (--found->second.missing == 0) {
-        released.push_back({id, found->second.kind, found->second.keys, found->second.readers});
-        end(found);
-      }
-    }
-  }
-
-  void on_erased(const std::string& key) {
-    const auto place = waiters_.find(key);
-    if (place != waiters_.end()) {
-      for (const RequestKey id : place->second) {
-        ++waits_.at(id).missing;
-      }
-    }
-  }
-
-  /// Removes a wait; nothing if there is none (any more).
-  template <class Exists>
-  std::optional<Cancelled> cancel(RequestKey id, const Exists& exists) {
-    const auto found = waits_.find(id);
-    if (found == waits_.end()) {
-      return std::nullopt;
-    }
-    Cancelled result{{}, found->second.different, found->second.since};
-    std::set<std::string> seen;
-    for (const std::string& key : found->second.keys) {
-      if (!exists(key) && seen.insert(key).second) {
-        result.missing.push_back(key);
-      }
-    }
-    end(found);
-    return result;
-  }
-
-  /// Removes all waits of a session.
-  void forget(std::uint64_t session) {
-    for (auto it = waits_.lower_bound({session, 0}); it != waits_.end() && it->first.session == session;) {
-      end(it++);
-    }
-  }
-
-  /// Number of keys in all waits of a session, existing and repeated ones included: a measure of their memory.
-  std::size_t keys_of(std::uint64_t session) const {
-    const auto found = keys_of_.find(session);
-    return found == keys_of_.end() ? 0 : found->second;
-  }
-
-  /// The first missing key of a session's oldest wait; nothing if it has no wait.
-  template <class Exists>
-  std::optional<std::string> lacked_by(std::uint64_t session, const Exists& exists) const {
-    const auto found = waits_.lower_bound({session, 0});
-    if (found == waits_.end() || found->first.session != session) {
-      return std::nullopt;
-    }
-    for (const std::string& key : found->second.keys) {
-      if (!exists(key)) {
-        return key;
-      }
-    }
-    return std::nullopt;
-  }
-
-  std::size_t size() const noexcept { return waits_.size(); }
-
- private:
-  struct Wait {
-    RequestKind kind = RequestKind::wait;
-    std::vector<std::string> keys;
-    std::size_t different = 0;
-    std::size_t missing = 0;  ///< number of different keys that do not exist
-    Instant since;
-    std::int64_t readers = 0;
-  };
-
-  void end(std::map<RequestKey, Wait>::iterator wait) {
-    const RequestKey id = wait->first;
-    for (const std::string& key : wait->second.keys) {
-      const auto place = waiters_.find(key);
-      if (place != waiters_.end() && place->second.erase(id) > 0 && place->second.empty()) {
-        waiters_.erase(place);
-      }
-    }
-    const auto count = keys_of_.find(id.session);
-    count->second -= wait->second.keys.size();
-    if (count->second == 0) {
-      keys_of_.erase(count);
-    }
-    waits_.erase(wait);
-  }
-
-  std::map<RequestKey, Wait> waits_;
-  std::unordered_map<std::string, std::set<RequestKey>> waiters_;  ///< for each key, the requests that wait for it
-  std::unordered_map<std::uint64_t, std::size_t> keys_of_;         ///< for each session, the sum of `keys`
-};
-
-}  // namespace DTRAIN_NAMESPACE::rendezvous
-
-// ---- dtrain/rendezvous/storage/barriers.hpp
-
-/// @file
-/// Barriers: pure state machine of the ranks that have arrived at each barrier.
-
-namespace DTRAIN_NAMESPACE::rendezvous {
-
-/// Each member of a barrier passes it once a round. A completed round is erased, so that the next arrival begins a new
-/// round, and names that are no longer used need no memory.
-class Barriers {
- public:
-  using Instant = KeyWaiters::Instant;
-
-  enum class ArrivalResult : std::uint8_t { waiting = 1, completed, already_there, other_members };
-
-  /// State of a barrier in which a request was cancelled.
-  struct Unfinished {
-    std::string name;
-    std::vector<int> arrived;  ///< including the rank of the cancelled request
-    std::vector<int> missing;
-    std::vector<int> cancelled;  ///< arrived and cancelled before, and have not arrived again
-    std::size_t members = 0;     ///< number of ranks of the barrier
-    Instant since;               ///< when the first one arrived
-  };
-
-  explicit Barriers(int world_size) : all_(RankSet::first_of(world_size)) {}
-
-  /// @param released receives every request of the round when the last rank arrives, including this one
-  /// @param members ranks of the barrier, including `rank`; empty: all ranks
-  ArrivalResult arrive(const std::string& name, int rank, RequestKey id, Instant now, std::vector<RequestKey>& released,
-                       RankSet members = {}) {
-    const auto [place, is_new] = rounds_.try_emplace(name);
-    Round& round = place->second;
-    if (is_new) {
-      round.since = now;
-      round.members = members.ranges.empty() ? all_ : std::move(members);
-      round.awaited = round.members.size();
-    } else if (round.members != (members.ranges.empty() ? all_ : members)) {
-      return ArrivalResult::other_members;
-    }
-    if (!round.arrived.emplace(rank, id).second) {
-      return ArrivalResult::already_there;
-    }
-    round.cancelled.erase(rank);
-    if (round.arrived.size() < round.awaited) {
-      arrivals_.emplace(id, BarrierArrival{name, rank});
-      return ArrivalResult::waiting;
-    }
-    for (const auto& [arrived_rank, request] : round.arrived) {
-      released.push_back(request);
-      arrivals_.erase(request);
-    }
-    rounds_.erase(place);
-    return ArrivalResult::completed;
-  }
-
-  /// Removes the arrival of a request; nothing if there is none (any more).
-  std::optional<Unfinished> cancel(RequestKey id) {
-    const auto found = arrivals_.find(id);
-    if (found == arrivals_.end()) {
-      return std::nullopt;
-    }
-    const Round& round = rounds_.at(found->second.name);
-    Unfinished result{found->second.name, {},         {}, {round.cancelled.begin(), round.cancelled.end()},
-                      round.awaited,      round.since};
-    for (const int rank : round.members.ranks()) {
-      if (round.arrived.contains(rank)) {
-        result.arrived.push_back(rank);
-      } else if (!round.cancelled.contains(rank)) {
-        result.missing.push_back(rank);
-      }
-    }
-    take_back(found);
-    return result;
-  }
-
-  /// A barrier that the session waits in; nothing if in none.
-  std::optional<std::string> waited_by(std::uint64_t session) const {
-    const auto found = arrivals_.lower_bound({session, 0});
-    if (found == arrivals_.end() || found->first.session != session) {
-      return std::nullopt;
-    }
-    return found->second.name;
-  }
-
-  /// Removes all arrivals of a session.
-  void forget(std::uint64_t session) {
-    for (auto it = arrivals_.lower_bound({session, 0}); it != arrivals_.end() && it->first.session == session;) {
-      take_back(it++);
-    }
-  }
-
-  /// The ranks of a barrier. @pre a rank waits in it
-  const RankSet& members_of(const std::string& name) const { return rounds_.at(name).members; }
-
-  /// Number of rank ranges of a session's barriers: a measure of their memory.
-  std::size_t ranges_of(std::uint64_t session) const {
-    std::size_t ranges = 0;
-    for (auto it = arrivals_.lower_bound({session, 0}); it != arrivals_.end() && it->first.session == session; ++it) {
-      ranges += rounds_.at(it->second.name).members.ranges.size();
-    }
-    return ranges;
-  }
-
-  /// Removes every arrival at the barriers of `rank`. @returns the requests
-  std::vector<RequestKey> clear_those_of(int rank) {
-    std::vector<RequestKey> cleared;
-    for (auto it = arrivals_.begin(); it != arrivals_.end();) {
-      const auto place = it++;
-      if (members_of(place->second.name).contains(rank)) {
-        cleared.push_back(place->first);
-        take_back(place);
-      }
-    }
-    return cleared;
-  }
-
-  /// Removes every arrival at every barrier. @returns the requests, with the names of their barriers
-  std::vector<std::pair<RequestKey, std::string>> clear() {
-    std::vector<std::pair<RequestKey, std::string>> all;
-    for (auto& [id, place] : arrivals_) {
-      all.emplace_back(id, std::move(place.name));
-    }
-    arrivals_.clear();
-    rounds_.clear();
-    return all;
-  }
-
-  std::size_t size() const noexcept { return rounds_.size(); }
-
- private:
-  struct Round {
-    Instant since;
-    RankSet members;
-    std::size_t awaited = 0;  ///< number of members
-    std::map<int, RequestKey> arrived;
-    std::set<int> cancelled;
-  };
-  /// The barrier in which a request waits, and its rank.
-  struct BarrierArrival {
-    std::string name;
-    int rank = 0;
-  };
-
-  /// Removes an arrival, and its round if no other arrival is left.
-  void take_back(std::map<RequestKey, BarrierArrival>::iterator place) {
-    const auto round = rounds_.find(place->second.name);
-    round->second.arrived.erase(place->second.rank);
-    round->second.cancelled.insert(place->second.rank);
-    if (round->second.arrived.empty()) {
-      rounds_.erase(round);
-    }
-    arrivals_.erase(place);
-  }
-
-  RankSet all_;
-  std::map<std::string, Round> rounds_;
-  std::map<RequestKey, BarrierArrival> arrivals_;
-};
-
-}  // namespace DTRAIN_NAMESPACE::rendezvous
-
-// ---- dtrain/rendezvous/storage/key_value_map.hpp
-
-/// @file
-/// KeyValueMap: pure state machine of a job's keys and values, and of the waits for keys.
-
-namespace DTRAIN_NAMESPACE::rendezvous {
-
-/// A change succeeds wholly, or changes nothing and returns the sentence of a refusal. Changes that add keys also
-/// return the waits that they end (`released`).
-class KeyValueMap {
- public:
-  using Refusal = std::optional<std::string>;
-  using Released = KeyWaiters::Released;
-
-  /// The sum of add, or append's length in bytes.
-  struct Count {
-    std::int64_t value = 0;
-    Refusal refusal;
-  };
-
-  explicit KeyValueMap(const Limits& limits) : limits_(limits) {}
-
-  const std::string* find(const std::string& key) const {
-    const auto found = values_.find(key);
-    return found == values_.end() ? nullptr : found->second.text.get();
-  }
-
-  /// The value, shared with responses that outlive it here; null if the key does not exist.
-  SharedValue shared(const std::string& key) const {
-    const auto found = values_.find(key);
-    return found == values_.end() ? nullptr : found->second.text;
-  }
-
-  /// Sets or replaces a value, and releases the waits for the key.
-  Refusal set(const std::string& key, std::string value, std::vector<Released>& released) {
-    const std::string* old = find(key);
-    Refusal refusal =
-        refuse(old == nullptr ? 1 : 0, old == nullptr ? 0 : key.size() + old->size(), key.size() + value.size());
-    if (!refusal) {
-      store(key, std::move(value), released);
-    }
-    return refusal;
-  }
-
-  /// Sets or replaces all values, or none; if a key occurs twice, its last value counts. @pre as many values as keys
-  Refusal set_many(const std::vector<std::string>& keys, std::vector<std::string> values,
-                   std::vector<Released>& released) {
-    std::map<std::string, std::size_t> last;
-    for (std::size_t i = 0; i < keys.size(); ++i) {
-      last[keys[i]] = i;
-    }
-    std::size_t added = 0;
-    std::size_t freed = 0;
-    std::size_t taken = 0;
-    for (const auto& [key, place] : last) {
-      const std::string* old = find(key);
-      added += old == nullptr ? 1 : 0;
-      freed += old == nullptr ? 0 : key.size() + old->size();
-      taken += key.size() + values[place].size();
-    }
-    Refusal refusal = refuse(added, freed, taken);
-    if (!refusal) {
-      for (const auto& [key, place] : last) {
-        store(key, std::move(values[place]), released);
-      }
-    }
-    return refusal;
-  }
-
-  /// Adds to the decimal integer that the key holds; a missing key counts as 0.
-  Count add(const std::string& key, std::int64_t delta, std::vector<Released>& released) {
-    std::int64_t present = 0;
-    if (const std::string* text = find(key)) {
-      const char* end = text->data() + text->size();
-      const auto [stop, error] = std::from_chars(text->data(), end, present);
-      if (error != std::errc() || stop != end) {
-        return {0, "it holds no integer; add works on a value that is a decimal number"};
-      }
-    }
-    Count sum;
-    if (__builtin_add_overflow(present, delta, &sum.value)) {
-      return {0, "the sum does not fit into 64 bits"};
-    }
-    sum.refusal = set(key, std::to_string(sum.value), released);
-    return sum;
-  }
-
-  /// Appends to the value; a missing key counts as empty.
-  Count append(const std::string& key, const std::string& text, std::vector<Released>& released) {
-    const std::string* old = find(key);
-    if (old == nullptr) {
-      return {static_cast<std::int64_t>(text.size()), set(key, text, released)};
-    }
-    const std::size_t length = old->size() + text.size();
-    if (length > max_value_bytes) {
-      return {0, format_text("the value would have {} bytes; at most {} are possible{}",
-                             {length, max_value_bytes, large_value_remedy})};
-    }
-    Count count{static_cast<std::int64_t>(length), refuse(0, 0, text.size())};
-    if (!count.refusal) {
-      std::shared_ptr<std::string>& value = values_.at(key).text;
-      if (value.use_count() > 1) {  // responses share the old value
-        value = std::make_shared<std::string>(*value);
-      }
-      *value += text;
-      bytes_ += text.size();
-    }
-    return count;
-  }
-
-  /// Removes the key; waits for it continue. @returns whether it existed
-  bool erase(const std::string& key) {
-    const auto found = values_.find(key);
-    if (found == values_.end()) {
-      return false;
-    }
-    bytes_ -= key.size() + found->second.text->size();
-    values_.erase(found);
-    waits_.on_erased(key);
-    return true;
-  }
-
-  /// Counts an answered take; the `readers`-th erases the key. No effect if the key is gone.
-  void take(const std::string& key, std::int64_t readers) {
-    const auto found = values_.find(key);
-    if (found != values_.end() && ++found->second.takes >= readers) {
-      erase(key);
-    }
-  }
-
-  /// Registers a wait for all of `keys`. @returns false, without a wait, if they all exist
-  bool wait(RequestKey id, RequestKind kind, std::vector<std::string> keys, KeyWaiters::Instant now,
-            std::int64_t readers = 0) {
-    return waits_.add(id, kind, std::move(keys), now, Exists{values_}, readers);
-  }
-
-  /// Removes a wait; nothing if there is none (any more).
-  std::optional<KeyWaiters::Cancelled> cancel(RequestKey id) { return waits_.cancel(id, Exists{values_}); }
-
-  /// Removes all waits of a session.
-  void forget(std::uint64_t session) { waits_.forget(session); }
-
-  /// The first missing key of a session's oldest wait; nothing if it has no wait.
-  std::optional<std::string> lacked_by(std::uint64_t session) const {
-    return waits_.lacked_by(session, Exists{values_});
-  }
-
-  const KeyWaiters& waits() const noexcept { return waits_; }
-  std::size_t size() const noexcept { return values_.size(); }
-  std::size_t bytes() const noexcept { return bytes_; }
-
- private:
-  struct Value {
-    std::shared_ptr<std::string> text;
-    std::int64_t takes = 0;  ///< number of takes since it was set
-  };
-  using Values = std::unordered_map<std::string, Value>;
-
-  /// For KeyWaiters.
-  struct Exists {
-    bool operator()(const std::string& key) const { return values.contains(key); }
-    const Values& values;
-  };
-
-  /// The refusal, if any, of `added` more keys, and of `taken` bytes in the place of `freed` ones.
-  Refusal refuse(std::size_t added, std::size_t freed, std::size_t taken) const {
-    if (values_.size() + added > limits_.keys && added > 0) {
-      return format_text("the store holds {} keys, its limit is {}; erase keys or use them again",
-                         {values_.size(), limits_.keys});
-    }
-    if (bytes_ - freed + taken > limits_.store_bytes) {
-      return format_text("the store would exceed {} bytes, its limit; store less", {limits_.store_bytes});
-    }
-    return std::nullopt;
-  }
-
-  void store(const std::string& key, std::string value, std::vector<Released>& released) {
-    auto shared = std::make_shared<std::string>(std::move(value));
-    const auto [place, is_new] = values_.try_emplace(key);
-    bytes_ += shared->size() + (is_new ? key.size() : 0) - (is_new ? 0 : place->second.text->size());
-    place->second = Value{std::move(shared), 0};
-    if (is_new) {
-      waits_.on_added(key, released);
-    }
-  }
-
-  Limits limits_;
-  std::size_t bytes_ = 0;
-  Values values_;
-  KeyWaiters waits_;
-};
-
-}  // namespace DTRAIN_NAMESPACE::rendezvous
-
-// ---- dtrain/rendezvous/server/request_handler.hpp
-
-/// @file
-/// RequestHandler: pure state machine that serves the requests of a job's ranks: requests in, responses out.
-
-namespace DTRAIN_NAMESPACE::rendezvous {
-
-/// Every request gets one response, unless its session ends first. Threads: the store server's. Its Limits bound it.
-class RequestHandler {
- public:
-  /// @param sink sends the responses; outlives the handler
-  RequestHandler(int world_size, const Limits& limits, JobSink& sink)
-      : limits_(limits), world_size_(world_size), sink_(sink), keys_(limits), barriers_(world_size) {}
-  RequestHandler(const RequestHandler&) = delete;
-  RequestHandler& operator=(const RequestHandler&) = delete;
-
-  using Instant = KeyWaiters::Instant;
-
-  const KeyValueMap& keys() const noexcept { return keys_; }
-
-  /// Registers the session of a rank.
-  void open(SessionId session, int rank) { clients_.emplace(session, ClientRequests{rank, {}, 0}); }
-
-  /// Removes a session and its pending requests.
-  void close(SessionId session) {
-    keys_.forget(session);
-    barriers_.forget(session);
-    clients_.erase(session);
-  }
-
-  /// Rank of an open session.
-  std::optional<int> rank_of(SessionId session) const {
-    const auto found = clients_.find(session);
-    return found == clients_.end() ? std::nullopt : std::optional(found->second.rank);
-  }
-
-  /// Notifies every rank that the job has failed, and ends every request without a response.
-  void fail(const Cause& cause) {
-    for (auto& [session, client] : clients_) {
-      sink_.send(session, Failure{cause});
-      keys_.forget(session);
-      client.pending.clear();
-    }
-    barriers_.clear();
-  }
-
-  /// Rank `left` has left the job: refuses its barriers, now and later, since none of them can complete.
-  void refuse_barriers(int left) {
-    left_.insert(left);
-    for (const RequestKey id : barriers_.clear_those_of(left)) {
-      refuse(id, cannot_complete({left}));
-    }
-  }
-
-  /// A rank's activity, from its pending requests, for error sentences: "while it waited in barrier 'a'".
-  std::string doing(SessionId session) const {
-    if (const std::optional<std::string> barrier = barriers_.waited_by(session)) {
-      return "while it waited in barrier " + in_quotes(*barrier);
-    }
-    const std::optional<std::string> key = keys_.lacked_by(session);
-    return key ? "while it waited for key " + in_quotes(*key) : "while it worked";
-  }
-
-  /// Serves a request. @pre the session is open, and decode<FromRank> returned the request
-  void receive(SessionId session, Request& request, Instant now = Deadline::Clock::now()) {
-    const RequestKey id{session, request.id};
-    ClientRequests& client = clients_.at(session);
-    if (client.pending.size() >= limits_.pending_requests) {
-      return refuse(id, format_text("this rank has {} requests without an answer, the limit; await some first",
-                                    {client.pending.size()}));
-    }
-    if (!client.pending.insert(request.id).second) {
-      return;  // an id that is used twice: its first use gets the response
-    }
-    serve(id, client.rank, request, now);
-  }
-
-  /// Cancels a request; no effect if it was answered already.
-  void receive(SessionId session, const Cancel& cancel, Instant now = Deadline::Clock::now()) {
-    const RequestKey id{session, cancel.id};
-    if (const std::optional<KeyWaiters::Cancelled> wait = keys_.cancel(id)) {
-      answer(id, Status::cancelled, sentence(*wait, now));
-    } else if (const std::optional<Barriers::Unfinished> barrier = barriers_.cancel(id)) {
-      answer(id, Status::cancelled, sentence(*barrier, now));
-    }
-  }
-
- private:
-  struct ClientRequests {
-    int rank = 0;
-    std::set<std::uint64_t> pending;  ///< requests without a response
-    std::size_t released_bytes = 0;   ///< of the responses that the present change releases
-  };
-
-  static std::string sentence(const KeyWaiters::Cancelled& wait, Instant now) {
-    std::string text;
-    for (std::size_t i = 0; i < wait.missing.size() && text.size() < max_sentence_bytes / 4; ++i) {
-      text += (i == 0 ? "" : ", ") + in_quotes(wait.missing[i]);
-    }
-    if (wait.keys > 1) {
-      text += format_text(" ({} of {} keys)", {wait.missing.size(), wait.keys});
-    }
-    return format_text("no rank set {} in the {} since this rank began to wait",
-                       {text, duration_text(now - wait.since)});
-  }
-
-  std::string sentence(const Barriers::Unfinished& barrier, Instant now) const {
-    std::string text = format_text(
-        "{} of {} ranks wait in it ({}, the first came {} ago)",
-        {barrier.arrived.size(), barrier.members, rank_list(barrier.arrived), duration_text(now - barrier.since)});
-    if (!barrier.missing.empty()) {
-      text += format_text("; {} did not come", {rank_list(barrier.missing)});
-    }
-    if (!barrier.cancelled.empty()) {
-      text += format_text("; {} arrived and cancelled", {rank_list(barrier.cancelled)});
-    }
-    return text;
-  }
-
-  template <class Value>
-  void answer(BasicResponse<Value> response, SessionId session) {
-    const auto found = clients_.find(session);
-    if (found != clients_.end()) {
-      found->second.pending.erase(response.id);
-      sink_.send(session, std::move(response));
-    }
-  }
-  void answer(RequestKey id, Status status, std::string text = {}, std::int64_t number = 0) {
-    answer(Response{id.request, status, std::move(text), number}, id.session);
-  }
-  void answer(RequestKey id, const KeyValueMap::Refusal& refusal, std::int64_t number = 0) {
-    answer(id, refusal ? Status::refused : Status::ok, refusal.value_or(""), refusal ? 0 : number);
-  }
-  void answer(RequestKey id, const KeyValueMap::Count& count) { answer(id, count.refusal, count.value); }
-
-  void serve(RequestKey id, int rank, Request& request, Instant now) {
-    std::vector<KeyWaiters::Released> released;
-    const std::string& key = request.keys.front();
-    switch (request.kind) {
-      case RequestKind::set: answer(id, keys_.set(key, std::move(request.value), released)); break;
-      case RequestKind::set_many: answer(id, keys_.set_many(request.keys, std::move(request.values), released)); break;
-      case RequestKind::add: answer(id, keys_.add(key, request.number, released)); break;
-      case RequestKind::append: answer(id, keys_.append(key, request.value, released)); break;
-      case RequestKind::compare_set: compare_set(id, request, released); break;
-      case RequestKind::erase: answer(id, keys_.erase(key) ? Status::ok : Status::missing); break;
-      case RequestKind::try_get: {
-        const SharedValue value = keys_.shared(key);
-        answer(ValueResponse{id.request, value ? Status::ok : Status::missing, value}, id.session);
-        break;
-      }
-      case RequestKind::barrier: arrive(id, rank, request, now); break;
-      case RequestKind::get:
-      case RequestKind::take:
-      case RequestKind::get_many:
-      case RequestKind::wait: wait(id, request, now); break;
-    }
-    release(released);
-  }
-
-  void compare_set(RequestKey id, Request& request, std::vector<KeyWaiters::Released>& released) {
-    const std::string* value = keys_.find(request.keys.front());
-    if (value == nullptr ? !request.expected : request.expected == *value) {
-      answer(id, keys_.set(request.keys.front(), std::move(request.value), released), 1);
-    } else {
-      answer(id, value == nullptr ? Status::missing : Status::ok, value == nullptr ? std::string() : *value);
-    }
-  }
-
-  void wait(RequestKey id, Request& request, Instant now) {
-    if (keys_.waits().keys_of(id.session) + request.keys.size() > limits_.waited_keys) {
-      return refuse(id, format_text("this rank would wait for more than {} keys, the limit", {limits_.waited_keys}));
-    }
-    if (!keys_.wait(id, request.kind, request.keys, now, request.number)) {
-      const KeyWaiters::Released wait{id, request.kind, std::move(request.keys), request.number};
-      answer(found(wait), id.session);
-      count_take(wait);
-    }
-  }
-
-  void refuse(RequestKey id, std::string why) { answer(id, Status::refused, std::move(why)); }
-
-  static ValueResponse refusal(RequestKey id, std::string why) {
-    return {id.request, Status::refused, std::make_shared<const std::string>(std::move(why))};
-  }
-
-  /// Response to a wait whose keys all exist. It shares the store's values.
-  ValueResponse found(const KeyWaiters::Released& wait) const {
-    ValueResponse response{wait.id.request};
-    if (wait.kind == RequestKind::get || wait.kind == RequestKind::take) {
-      response.text = keys_.shared(wait.keys.front());
-    } else if (wait.kind == RequestKind::get_many) {
-      std::size_t bytes = 0;
-      for (const std::string& key : wait.keys) {
-        response.values.push_back(keys_.shared(key));
-        bytes += response.values.back()->size();
-      }
-      if (bytes > max_batch_bytes) {
-        return refusal(wait.id, format_text("the values of these {} keys have {} bytes; at most {} are given at once; "
-                                            "ask for fewer keys",
-                                            {wait.keys.size(), bytes, max_batch_bytes}));
-      }
-    }
-    return response;
-  }
-
-  void count_take(const KeyWaiters::Released& wait) {
-    if (wait.kind == RequestKind::take) {
-      keys_.take(wait.keys.front(), wait.readers);
-    }
-  }
-
-  /// Answers all waits that a change released; refuses those of a session once they exceed half of outgoing_bytes.
-  void release(const std::vector<KeyWaiters::Released>& released) {
-    for (const KeyWaiters::Released& each : released) {
-      ValueResponse response = found(each);
-      std::size_t& sum = clients_.at(each.id.session).released_bytes;
-      sum += response.text ? response.text->size() : 0;
-      for (const SharedValue& value : response.values) {
-        sum += value->size();
-      }
-      if (sum > limits_.outgoing_bytes / 2) {
-        response = refusal(
-            each.id,
-            format_text("the answers that this rank waits for at once have more than {} bytes; wait for fewer values "
-                        "at once",
-                        {limits_.outgoing_bytes / 2}));
-      }
-      answer(std::move(response), each.id.session);
-    }
-    for (const KeyWaiters::Released& each : released) {  // after all responses that need the key
-      count_take(each);
-      clients_.at(each.id.session).released_bytes = 0;
-    }
-  }
-
-  void arrive(RequestKey id, int rank, Request& request, Instant now) {
-    const RankSet& members = request.members;
-    const bool of_all = members.ranges.empty();
-    if (!of_all && (!members.contains(rank) || members.last() >= world_size_)) {
-      return refuse(id, format_text("it is one of {} of a job of {}, and rank {} came to it",
-                                    {rank_list(members.ranks()), world_size_, rank}));
-    }
-    if (barriers_.ranges_of(id.session) + members.ranges.size() > limits_.barrier_ranges) {
-      return refuse(id, format_text("this rank would wait in barriers of more than {} ranges of ranks, the limit",
-                                    {limits_.barrier_ranges}));
-    }
-    std::vector<int> left;
-    std::copy_if(left_.begin(), left_.end(), std::back_inserter(left),
-                 [&](int each) { return of_all || members.contains(each); });
-    if (!left.empty()) {
-      return refuse(id, cannot_complete(left));
-    }
-    std::vector<RequestKey> released;
-    switch (barriers_.arrive(request.keys.front(), rank, id, now, released, std::move(request.members))) {
-      case Barriers::ArrivalResult::already_there:
-        return refuse(id, "this rank waits in it already; one thread of a rank passes it at a time");
-      case Barriers::ArrivalResult::other_members:
-        return refuse(id, format_text("other ranks wait in one of this name: {}; name one of them otherwise",
-                                      {rank_list(barriers_.members_of(request.keys.front()).ranks())}));
-      case Barriers::ArrivalResult::waiting:
-      case Barriers::ArrivalResult::completed: break;
-    }
-    for (const RequestKey each : released) {
-      answer(each, Status::ok);
-    }
-  }
-
-  static std::string cannot_complete(const std::vector<int>& left) {
-    return format_text("it cannot complete: {} left the job", {rank_list(left)});
-  }
-
-  Limits limits_;
-  int world_size_;
-  JobSink& sink_;
-  KeyValueMap keys_;
-  Barriers barriers_;
-  std::set<int> left_;  ///< ranks that have left: none of their barriers can complete
-  std::map<SessionId, ClientRequests> clients_;
-};
-
-}  // namespace DTRAIN_NAMESPACE::rendezvous
-
-// ---- dtrain/rendezvous/server/job_state.hpp
-
-/// @file
-/// Job state: state machine of joining, first cause and leaving, without sockets and clocks.
-
-namespace DTRAIN_NAMESPACE::rendezvous {
-
-/// State of one job; its RequestHandler serves requests. Threads: one. Its Limits bound it, whatever it receives.
-class JobState {
- public:
-  /// @param sink sends messages and tells of ranks; outlives the state
-  /// @param id of this attempt of the job, which every rank receives
-  /// @param job name of the job; a Join is compared with it and with `opener`, the rank that opens the store
-  JobState(JobSink& sink, int world_size, std::string owner, std::string id, const Limits& limits,
-           const std::string& job = {}, StoreOpener opener = {})
-      : sink_(sink),
-        id_(std::move(id)),
-        join_check_(owner, job, std::move(opener)),
-        rank_table_(world_size, std::move(owner)),
-        request_handler_(world_size, limits, sink) {}
-  JobState(const JobState&) = delete;
-  JobState& operator=(const JobState&) = delete;
-  ~JobState() = default;
-
-  const std::optional<Cause>& cause() const noexcept { return cause_; }
-  bool formed() const noexcept { return formed_; }
-  const RankTable& rank_table() const noexcept { return rank_table_; }
-  const KeyValueMap& keys() const noexcept { return request_handler_.keys(); }
-
-  /// Whether no rank is left to serve: all ranks joined (or the job failed), and all have left or were lost.
-  bool over() const noexcept { return (formed_ || cause_) && rank_table_.present() == 0; }
-
-  bool has_joined(SessionId session) const { return request_handler_.rank_of(session).has_value(); }
-
-  /// Handles the Join of a process that has proved the secret. @pre the session is new
-  JoinResult join(SessionId session, const Join& join) {
-    const JobComparison compared = join_check_.compare(join);
-    if (compared.relation == JobComparison::Relation::other) {
-      record_refusal(compared.sentence);
-      return Refused{compared.sentence, true};
-    }
-    if (cause_) {
-      return Failure{*cause_};
-    }
-    JoinResult result = claim(session, join);
-    if (const Refused* refused = std::get_if<Refused>(&result)) {
-      record_refusal(refused->sentence);
-      return result;
-    }
-    if (const Failure* failure = std::get_if<Failure>(&result)) {
-      post(failure->cause);
-      return result;
-    }
-    request_handler_.open(session, join.info.rank);
-    join_check_.add(join);
-    if (compared.relation == JobComparison::Relation::doubtful && !std::exchange(has_warned_, true)) {
-      sink_.warn(compared.sentence);  // one for each job is enough
-    }
-    sink_.on_joined(join.info.rank, join.info.host);
-    if (rank_table_.complete()) {
-      form();
-    }
-    return result;
-  }
-
-  /// Keeps the sentence of a refusal for the error of a join timeout: the refused process may be the missing rank.
-  void record_refusal(std::string sentence) { last_refusal_ = std::move(sentence); }
-
-  /// Handles a rank's message. @pre has_joined(session)
-  void receive(SessionId session, FromRank message) {
-    std::visit([&](auto& each) { on(session, each); }, message);
-  }
-
-  /// Removes a session that has ended. @returns the loss, for post(), if its rank had joined and not left
-  std::optional<Cause> session_ended(SessionId session, const std::string& how) {
-    const std::optional<int> rank = request_handler_.rank_of(session);
-    if (!rank) {
-      return std::nullopt;
-    }
-    const std::string doing = formed_ ? request_handler_.doing(session) : "while the ranks were joining";
-    Cause cause{CauseKind::lost, *rank, rank_table_.at(*rank).info.host, format_text("{} {}", {how, doing})};
-    remove(session, *rank, RankTable::RankState::lost);
-    return cause;
-  }
-
-  /// Fails the job. Only the first cause counts; every joined rank receives it at once.
-  void post(const Cause& cause) {
-    if (cause_) {
-      return;
-    }
-    cause_ = cause;
-    sink_.on_failure(cause);
-    request_handler_.fail(cause);
-  }
-
-  /// The ranks that have not joined yet.
-  std::string missing() const { return rank_list(rank_table_.ranks_in(RankTable::RankState::not_joined)); }
-
-  /// Fails the job if not all ranks have joined. @param waited for the error sentence: "600 s"
-  void on_join_timeout(const std::string& waited) {
-    if (formed_ || cause_) {
-      return;
-    }
-    std::string text = format_text(
-        "within {} only {} of {} joined, {} did not; see whether they run and know the address of the store{}",
-        {waited, rank_list(rank_table_.ranks_in(RankTable::RankState::joined)), rank_table_.world_size(), missing(),
-         join_check_.listens_at().empty() ? "" : ": " + join_check_.listens_at()});
-    if (!last_refusal_.empty()) {
-      text += format_text(" (a process was refused: {})", {last_refusal_});
-    }
-    post(Cause{CauseKind::timeout, -1, {}, std::move(text)});
-  }
-
- private:
-  /// Admits the rank. While a job whose store a rank opened still forms, a second claim of a rank or of the store fails
-  /// it. Two jobs that nothing distinguishes may then have met at one port.
-  JoinResult claim(SessionId session, const Join& join) {
-    const bool opens_another = join_check_.opens_another(join);
-    const bool comes_again = rank_table_.find_process(join) != nullptr;  // its first connection may not have ended yet
-    const RankTable::RankEntry* const taken = comes_again ? nullptr : rank_table_.find(join.info.rank);
-    const bool one_size = join.world_size == rank_table_.world_size();
-    if (join_check_.has_opener() && !rank_table_.complete() && one_size && (opens_another || taken != nullptr)) {
-      return Failure{
-          Cause{CauseKind::disagreement, join.info.rank, join.info.host,
-                format_text("{} claims a place that {} has, while the job forms: two jobs have met at one port, or "
-                            "a rank was given twice; {}, and each process its own rank",
-                            {process_text(join), opens_another ? join_check_.opener() : taken->process_text(),
-                             detail::distinct_name_remedy()})}};
-    }
-    if (opens_another) {
-      return Refused{format_text("{} has opened this store, for another job; {}",
-                                 {join_check_.opener(), detail::distinct_name_remedy()}),
-                     true};
-    }
-    return rank_table_.admit(session, join);
-  }
-
-  void form() {
-    auto formed = form_membership(rank_table_.info(), id_);
-    if (const Cause* cause = std::get_if<Cause>(&formed)) {
-      return post(*cause);
-    }
-    formed_ = true;
-    for (Membership& membership : std::get<std::vector<Membership>>(formed)) {
-      const SessionId session = rank_table_.at(membership.rank).session;
-      sink_.send(session, Welcome{std::move(membership)});
-    }
-  }
-
-  void remove(SessionId session, int rank, RankTable::RankState how) {
-    rank_table_.remove(rank, how);
-    request_handler_.close(session);
-  }
-
-  void on(SessionId session, Request& request) {
-    if (cause_) {
-      return sink_.send(session, Response{request.id, Status::failed, cause_->sentence(), 0});
-    }
-    if (!formed_) {
-      return sink_.send(session, Response{request.id, Status::refused, "not all ranks have joined yet", 0});
-    }
-    request_handler_.receive(session, request);
-  }
-
-  void on(SessionId session, const Cancel& cancel) { request_handler_.receive(session, cancel); }
-
-  void on(SessionId, const FailureReport& report) { post(report.cause); }
-
-  void on(SessionId session, const Leave&) {
-    const int rank = request_handler_.rank_of(session).value();
-    const std::string host = rank_table_.at(rank).info.host;
-    sink_.send(session, Left{});
-    sink_.close_after_sending(session);
-    remove(session, rank, RankTable::RankState::left);
-    sink_.on_left(rank);
-    if (!formed_) {
-      return post(Cause{CauseKind::lost, rank, host, "it left before all ranks had joined"});
-    }
-    request_handler_.refuse_barriers(rank);
-  }
-
-  JobSink& sink_;
-  std::string id_;
-  JoinCheck join_check_;
-  RankTable rank_table_;
-  std::optional<Cause> cause_;
-  bool formed_ = false;
-  bool has_warned_ = false;
-  std::string last_refusal_;
-  RequestHandler request_handler_;
-};
-
-}  // namespace DTRAIN_NAMESPACE::rendezvous
-
-// ---- dtrain/rendezvous/server/join_timeout.hpp
-
-/// @file
-/// Join timeout: waits for all ranks, logs the missing ones, and fails the job at the deadline.
-
-namespace DTRAIN_NAMESPACE::rendezvous {
-
-/// Lifetime: the loop and the job outlive it. Threads: the loop's.
-class JoinTimeout {
- public:
-  /// @param ended called after it has failed the job
-  JoinTimeout(async::EventLoop& loop, JobState& job, Deadline deadline, std::function<void()> ended)
-      : job_(&job),
-        began_(Deadline::Clock::now()),
-        deadline_(deadline),
-        ended_(std::move(ended)),
-        changed_(loop),
-        watch_task_(loop.spawn(watch())) {}
-  JoinTimeout(const JoinTimeout&) = delete;
-  JoinTimeout& operator=(const JoinTimeout&) = delete;
-
-  /// A rank has joined. If it times out before the store, its timeout applies to the job, which needs every rank.
-  void joined(std::uint64_t join_timeout_ms) {
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline_.remaining());
-    if (join_timeout_ms < static_cast<std::uint64_t>(left.count())) {
-      deadline_ = Deadline::after(std::chrono::milliseconds(join_timeout_ms));
-    }
-    changed_.set();
-  }
-
- private:
-  /// Interval of the log lines while ranks are missing.
-  static constexpr std::chrono::seconds notice_interval{10};
-
-  async::Task<void> watch() {
-    Deadline notice = Deadline::after(notice_interval);
-    while (!job_->formed() && !job_->cause()) {
-      co_await changed_.wait(earlier(notice, deadline_));
-      const std::string so_far = duration_text(Deadline::Clock::now() - began_);
-      if (deadline_.passed()) {
-        job_->on_join_timeout(so_far);
-        ended_();
-      } else if (notice.passed() && !job_->formed() && !job_->cause()) {
-        log(LogLevel::warning, format_text("the job's store waits for {}, {} so far", {job_->missing(), so_far}));
-        notice = Deadline::after(notice_interval);
-      }
-    }
-  }
-
-  JobState* job_;
-  Deadline::Clock::time_point began_;
-  Deadline deadline_;
-  std::function<void()> ended_;
-  async::AutoResetEvent changed_;
-  async::TaskHandle watch_task_;
-};
-
-}  // namespace DTRAIN_NAMESPACE::rendezvous
-
 // ---- dtrain/rendezvous/server/job_server.hpp
 
 /// @file
@@ -35548,7 +35548,7 @@ inline StoreAddress store_address(const ControlPlaneOptions& options, bool is_al
 
 }  // namespace detail
 
-/// The rank's session and, if it hosts the store, the server. Used by the loop's thread only, until it has ended.
+/// The rank's session and, if it hosts the store, the server. used by the control thread only, until it has ended.
 struct ControlPlane::LoopState {
   std::optional<StoreServer> server;
   JobServer* job = nullptr;  ///< the server's
@@ -35696,6 +35696,138 @@ DTRAIN_DEFINED void ControlPlane::close() noexcept {
 }
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/backend/channel_setup/open_and_report.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE::backend {
+
+DTRAIN_DEFINED void report_failed_opening(const ChannelContext& context, const Error& error) {
+  const CauseKind kind = error.code() == make_error_code(Errc::timeout) ? CauseKind::timeout : CauseKind::exception;
+  const int rank = error.rank().value_or(context.reporting_rank());  // another one's, if all ranks got its error
+  const bool own = rank == context.reporting_rank();
+  context.failure->report({kind, rank, own ? context.members.host : "", error.what()});
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend
+
+// ---- dtrain/backend/channel_setup/split.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE::backend {
+
+DTRAIN_DEFINED std::vector<int> ranks_of_color(const std::vector<ColorAndKey>& choices, int rank) {
+  std::vector<int> ranks;
+  for (std::size_t other = 0; other < choices.size(); ++other) {
+    if (choices[other].color == choices[static_cast<std::size_t>(rank)].color) {
+      ranks.push_back(static_cast<int>(other));
+    }
+  }
+  std::stable_sort(ranks.begin(), ranks.end(), [&](int a, int b) {
+    return choices[static_cast<std::size_t>(a)].key < choices[static_cast<std::size_t>(b)].key;
+  });
+  return ranks;
+}
+
+DTRAIN_DEFINED ChannelContext split_context(const ChannelContext& context, std::uint64_t number, int color, int key,
+                                            Deadline deadline) {
+  if (color < 0) {
+    throw_error(Errc::invalid_argument,
+                "split with color {}; colors begin at 0: give the ranks that are to be alone one of their own",
+                {color});
+  }
+  const std::string split = format_text("{}/split-{}", {context.name, number});
+  const StoreRank self = StoreRank::of(context, deadline, format_text("splitting channel '{}'", {context.name}));
+  const auto own = [=] { return ColorAndKey{color, key}; };
+  const std::vector<ColorAndKey> choices = store_all_gather(self, split, own, "a rank's color and key");
+  ChannelContext made = context;
+  made.members = context.members.in_part_of(ranks_of_color(choices, context.members.rank));
+  made.name = format_text("{}-color-{}", {split, color});
+  return made;
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend
+
+// ---- dtrain/backend/channel_setup/store_gather.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE::backend {
+
+DTRAIN_DEFINED StoreRank StoreRank::of(const ChannelContext& context, Deadline deadline, std::string doing) {
+  const auto name = [members = context.members](int other) {
+    return "rank " + std::to_string(members.rank_in_job(other));
+  };
+  return {context.store,
+          context.members.rank,
+          context.members.world_size,
+          context.reporting_rank(),
+          deadline,
+          std::move(doing),
+          name};
+}
+
+namespace detail {
+
+DTRAIN_DEFINED std::string encode(const Error& error, int job_rank) {
+  const bool posix = error.code().category() == std::generic_category();
+  const bool own = error.code().category() == dtrain_category();
+  const int code = posix || own ? error.code().value() : static_cast<int>(Errc::job_failed);  // a library's error
+  return format_text("{}{} {} {}",
+                     {posix ? "!p" : "!d", code, error.rank().value_or(job_rank), sanitize(error.what())});
+}
+
+DTRAIN_DEFINED std::string decode(const std::string& sent) {
+  if (sent.starts_with('=')) {
+    return sent.substr(1);
+  }
+  const bool posix = sent.starts_with("!p");
+  char* end = nullptr;
+  const long code = posix || sent.starts_with("!d") ? std::strtol(sent.c_str() + 2, &end, 10) : 0;
+  if (code <= 0 || code > 4096) {
+    throw_error(Errc::protocol, "another rank sent {}; do all ranks run the same program?", {in_quotes(sent)});
+  }
+  const auto rank = static_cast<int>(std::strtol(end, &end, 10));
+  const std::error_code as = posix ? std::error_code(static_cast<int>(code), std::generic_category())
+                                   : make_error_code(static_cast<Errc>(code));
+  throw Error(as, end + (*end == ' ' ? 1 : 0)).with_rank(rank);
+}
+
+DTRAIN_DEFINED std::string take(const StoreRank& self, const std::string& key, int readers, Deadline deadline) {
+  while (self.check) {
+    try {
+      self.store.get_blocking(key, earlier(deadline, Deadline::after(std::chrono::milliseconds(200))));
+      break;
+    } catch (const Error& error) {
+      if (error.code() != make_error_code(Errc::timeout) || deadline.passed()) throw;
+    }
+    try {
+      self.check();
+    } catch (const Error&) {
+      // A peer that has got its result may have gone since.
+      if (!self.store.has_blocking(key, Deadline::after(std::chrono::seconds(1)))) throw;
+    }
+  }
+  return self.store.take_blocking(key, readers, deadline);
+}
+
+DTRAIN_DEFINED void take_texts(const StoreRank& self, const std::string& name, std::vector<std::string>& texts) {
+  const auto key_of = [&](int rank) { return format_text("{}/{}", {name, rank}); };
+  for (int rank = 1; rank < self.ranks; ++rank) {
+    try {
+      texts.push_back(take(self, key_of(rank), 1, self.deadline));
+    } catch (const Error& error) {
+      if (error.code() != make_error_code(Errc::timeout)) throw;
+      std::string missing = self.name_of_rank(rank);
+      for (int later = rank + 1; later < self.ranks; ++later) {
+        const bool came = self.store.has_blocking(key_of(later), Deadline::after(std::chrono::seconds(1)));
+        missing += came ? "" : ", " + self.name_of_rank(later);
+      }
+      throw_error(Errc::timeout, "{}: {} {} ({})", {self.doing, missing, self.late, error.what()});
+    }
+    texts.back() = decode(texts.back());  // an error is not kept until the last rank has come
+  }
+}
+
+}  // namespace detail
+
+}  // namespace DTRAIN_NAMESPACE::backend
 
 // ---- dtrain/backend/check_arguments.hpp (definitions)
 
@@ -35888,138 +36020,6 @@ DTRAIN_DEFINED std::string unequal_message(const std::string& channel, const Mes
 
 }  // namespace DTRAIN_NAMESPACE::backend
 
-// ---- dtrain/backend/setup/open_and_report.hpp (definitions)
-
-namespace DTRAIN_NAMESPACE::backend {
-
-DTRAIN_DEFINED void report_failed_opening(const ChannelContext& context, const Error& error) {
-  const CauseKind kind = error.code() == make_error_code(Errc::timeout) ? CauseKind::timeout : CauseKind::exception;
-  const int rank = error.rank().value_or(context.reporting_rank());  // another one's, if all ranks got its error
-  const bool own = rank == context.reporting_rank();
-  context.failure->report({kind, rank, own ? context.members.host : "", error.what()});
-}
-
-}  // namespace DTRAIN_NAMESPACE::backend
-
-// ---- dtrain/backend/setup/split.hpp (definitions)
-
-namespace DTRAIN_NAMESPACE::backend {
-
-DTRAIN_DEFINED std::vector<int> ranks_of_color(const std::vector<ColorAndKey>& choices, int rank) {
-  std::vector<int> ranks;
-  for (std::size_t other = 0; other < choices.size(); ++other) {
-    if (choices[other].color == choices[static_cast<std::size_t>(rank)].color) {
-      ranks.push_back(static_cast<int>(other));
-    }
-  }
-  std::stable_sort(ranks.begin(), ranks.end(), [&](int a, int b) {
-    return choices[static_cast<std::size_t>(a)].key < choices[static_cast<std::size_t>(b)].key;
-  });
-  return ranks;
-}
-
-DTRAIN_DEFINED ChannelContext split_context(const ChannelContext& context, std::uint64_t number, int color, int key,
-                                            Deadline deadline) {
-  if (color < 0) {
-    throw_error(Errc::invalid_argument,
-                "split with color {}; colors begin at 0: give the ranks that are to be alone one of their own",
-                {color});
-  }
-  const std::string split = format_text("{}/split-{}", {context.name, number});
-  const StoreRank self = StoreRank::of(context, deadline, format_text("splitting channel '{}'", {context.name}));
-  const auto own = [=] { return ColorAndKey{color, key}; };
-  const std::vector<ColorAndKey> choices = store_all_gather(self, split, own, "a rank's color and key");
-  ChannelContext made = context;
-  made.members = context.members.in_part_of(ranks_of_color(choices, context.members.rank));
-  made.name = format_text("{}-color-{}", {split, color});
-  return made;
-}
-
-}  // namespace DTRAIN_NAMESPACE::backend
-
-// ---- dtrain/backend/setup/store_gather.hpp (definitions)
-
-namespace DTRAIN_NAMESPACE::backend {
-
-DTRAIN_DEFINED StoreRank StoreRank::of(const ChannelContext& context, Deadline deadline, std::string doing) {
-  const auto name = [members = context.members](int other) {
-    return "rank " + std::to_string(members.rank_in_job(other));
-  };
-  return {context.store,
-          context.members.rank,
-          context.members.world_size,
-          context.reporting_rank(),
-          deadline,
-          std::move(doing),
-          name};
-}
-
-namespace detail {
-
-DTRAIN_DEFINED std::string encode(const Error& error, int job_rank) {
-  const bool posix = error.code().category() == std::generic_category();
-  const bool own = error.code().category() == dtrain_category();
-  const int code = posix || own ? error.code().value() : static_cast<int>(Errc::job_failed);  // a library's error
-  return format_text("{}{} {} {}",
-                     {posix ? "!p" : "!d", code, error.rank().value_or(job_rank), sanitize(error.what())});
-}
-
-DTRAIN_DEFINED std::string decode(const std::string& sent) {
-  if (sent.starts_with('=')) {
-    return sent.substr(1);
-  }
-  const bool posix = sent.starts_with("!p");
-  char* end = nullptr;
-  const long code = posix || sent.starts_with("!d") ? std::strtol(sent.c_str() + 2, &end, 10) : 0;
-  if (code <= 0 || code > 4096) {
-    throw_error(Errc::protocol, "another rank sent {}; do all ranks run the same program?", {in_quotes(sent)});
-  }
-  const auto rank = static_cast<int>(std::strtol(end, &end, 10));
-  const std::error_code as = posix ? std::error_code(static_cast<int>(code), std::generic_category())
-                                   : make_error_code(static_cast<Errc>(code));
-  throw Error(as, end + (*end == ' ' ? 1 : 0)).with_rank(rank);
-}
-
-DTRAIN_DEFINED std::string take(const StoreRank& self, const std::string& key, int readers, Deadline deadline) {
-  while (self.check) {
-    try {
-      self.store.get_blocking(key, earlier(deadline, Deadline::after(std::chrono::milliseconds(200))));
-      break;
-    } catch (const Error& error) {
-      if (error.code() != make_error_code(Errc::timeout) || deadline.passed()) throw;
-    }
-    try {
-      self.check();
-    } catch (const Error&) {
-      // A peer that has got its result may have gone since.
-      if (!self.store.has_blocking(key, Deadline::after(std::chrono::seconds(1)))) throw;
-    }
-  }
-  return self.store.take_blocking(key, readers, deadline);
-}
-
-DTRAIN_DEFINED void take_texts(const StoreRank& self, const std::string& name, std::vector<std::string>& texts) {
-  const auto key_of = [&](int rank) { return format_text("{}/{}", {name, rank}); };
-  for (int rank = 1; rank < self.ranks; ++rank) {
-    try {
-      texts.push_back(take(self, key_of(rank), 1, self.deadline));
-    } catch (const Error& error) {
-      if (error.code() != make_error_code(Errc::timeout)) throw;
-      std::string missing = self.name_of_rank(rank);
-      for (int later = rank + 1; later < self.ranks; ++later) {
-        const bool came = self.store.has_blocking(key_of(later), Deadline::after(std::chrono::seconds(1)));
-        missing += came ? "" : ", " + self.name_of_rank(later);
-      }
-      throw_error(Errc::timeout, "{}: {} {} ({})", {self.doing, missing, self.late, error.what()});
-    }
-    texts.back() = decode(texts.back());  // an error is not kept until the last rank has come
-  }
-}
-
-}  // namespace detail
-
-}  // namespace DTRAIN_NAMESPACE::backend
-
 // ---- dtrain/backend/shared_memory/arena.hpp
 
 /// @file
@@ -36051,7 +36051,7 @@ using ArenaTable = AllocationTable<NumberedArena>;
 // ---- dtrain/backend/shared_memory/collectives/copy_path_tuner.hpp
 
 /// @file
-/// CopyPathTuner: measured choice between cached and non-temporal copies of staged bytes.
+/// CopyPathTuner: measured choice between cached and non-temporal copies of chunks.
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
@@ -36085,7 +36085,7 @@ class CopyPathTuner {
     return result;
   }
 
-  /// After an operation that was staged completely.
+  /// After an operation whose chunks were all copied.
   void end() noexcept {
     if (counts_ && operations_++ % period == 0) {
       best_.fill(std::numeric_limits<double>::max());
@@ -36649,7 +36649,7 @@ struct SharedCause {
 // ---- dtrain/backend/shared_memory/control_block.hpp
 
 /// @file
-/// ControlBlock: layout of a channel's shared memory: rank slots, then each rank's staging areas and mailbox.
+/// ControlBlock: layout of a channel's shared memory: rank slots, then each rank's chunk buffers and mailbox.
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
@@ -36721,21 +36721,19 @@ class ControlBlock {
     return stated != 0 ? static_cast<int>(stated - 1) : rank;
   }
 
-  /// Bytes of one chunk of a staged operation.
+  /// Bytes of one chunk of an operation that copies.
   std::size_t chunk_bytes() const noexcept { return chunk_bytes_for(ranks_); }
 
-  /// Staging area for a rank's input of a chunk; chunks of one parity share it.
-  std::byte* staged_input(int rank, std::size_t chunk) const noexcept {
-    return staging(rank) + chunk % 2 * chunk_bytes();
-  }
-  /// Staging area for the slice of a chunk that a rank reduced; chunks of one parity share it.
-  std::byte* staged_result(int rank, std::size_t chunk) const noexcept {
-    return staging(rank) + 2 * chunk_bytes() + chunk % 2 * result_bytes(ranks_);
+  /// Chunk buffer for a rank's input of a chunk; chunks of one parity share it.
+  std::byte* chunk_input(int rank, std::size_t chunk) const noexcept { return area(rank) + chunk % 2 * chunk_bytes(); }
+  /// Chunk buffer for the slice of a chunk that a rank reduced; chunks of one parity share it.
+  std::byte* chunk_result(int rank, std::size_t chunk) const noexcept {
+    return area(rank) + 2 * chunk_bytes() + chunk % 2 * result_bytes(ranks_);
   }
 
   /// Memory of one slot of a rank's mailbox.
   std::byte* mailbox(int rank, std::size_t index) const noexcept {
-    return staging(rank) + staging_bytes(ranks_) + index * mailbox_slot_bytes;
+    return area(rank) + chunk_buffer_bytes(ranks_) + index * mailbox_slot_bytes;
   }
 
  private:
@@ -36743,13 +36741,13 @@ class ControlBlock {
   static constexpr std::size_t result_bytes(int ranks) noexcept {
     return slice_length(chunk_bytes_for(ranks) / 8, ranks) * 8;
   }
-  static constexpr std::size_t staging_bytes(int ranks) noexcept {
+  static constexpr std::size_t chunk_buffer_bytes(int ranks) noexcept {
     return 2 * (chunk_bytes_for(ranks) + result_bytes(ranks));
   }
   static constexpr std::size_t area_bytes(int ranks) noexcept {
-    return staging_bytes(ranks) + mailbox_slots * mailbox_slot_bytes;
+    return chunk_buffer_bytes(ranks) + mailbox_slots * mailbox_slot_bytes;
   }
-  std::byte* staging(int rank) const noexcept {
+  std::byte* area(int rank) const noexcept {
     return base_ + static_cast<std::size_t>(ranks_) * sizeof(RankSlot) +
            static_cast<std::size_t>(rank) * area_bytes(ranks_);
   }
@@ -36758,7 +36756,7 @@ class ControlBlock {
   int ranks_;
 };
 
-static_assert(ControlBlock::bytes_for(3) % 64 == 0, "dtrain: staging areas begin at cache lines");
+static_assert(ControlBlock::bytes_for(3) % 64 == 0, "dtrain: chunk buffers begin at cache lines");
 
 }  // namespace DTRAIN_NAMESPACE::backend::shared_memory
 
@@ -37250,14 +37248,14 @@ class Channel {
 // ---- dtrain/backend/shared_memory/collectives/chunked_collective.hpp
 
 /// @file
-/// Chunked execution of collectives over long buffers: in place in an arena, or staged chunk by chunk.
+/// Chunked execution of collectives over long buffers: in place in an arena, or copied chunk by chunk.
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
 /// Long work checks for an abort after each step of this size.
 inline constexpr std::size_t abort_check_bytes = std::size_t{256} << 10;
 
-/// Elements divided into chunks that fit a staging area, evenly and in whole cache lines.
+/// Elements divided into chunks that fit a chunk buffer, evenly and in whole cache lines.
 class ChunkRange {
  public:
   /// @param most elements that fit; a multiple of 64, or less than 64
@@ -37298,18 +37296,18 @@ inline bool any_in_arena(const Channel& channel) noexcept {
 }
 
 /// How a chunked collective ended on this rank.
-enum class ChunkedResult { in_place, staged, failed };
+enum class ChunkedResult { in_place, copied, failed };
 
 /// - In place: `direct()` between two barriers.
-/// - Staged: one barrier for each chunk. Between two barriers, a rank reads one chunk (`read(chunk)`) and publishes the
+/// - Copied: one barrier for each chunk. Between two barriers, a rank reads one chunk (`read(chunk)`) and publishes the
 ///   next (`publish(chunk)`). It overwrites chunk - 2, which every rank read before the last barrier.
-/// The first barrier decides between both. A rank whose buffer is in no arena knows before that it is staged; then it
+/// The first barrier decides between both. A rank whose buffer is in no arena knows before that it must copy; then it
 /// publishes chunk 0 before the first barrier. That saves a barrier if no rank's buffer is in an arena.
 template <class Direct, class Publish, class Read>
-ChunkedResult run_chunked(Channel& channel, const Operation& operation, std::size_t chunks, std::size_t staged_bytes,
+ChunkedResult run_chunked(Channel& channel, const Operation& operation, std::size_t chunks, std::size_t copied_bytes,
                           Direct direct, Publish publish, Read read) noexcept {
   CopyPathTuner& tuner = channel.copy_path();
-  tuner.begin(staged_bytes);
+  tuner.begin(copied_bytes);
   const auto publish_first = [&]() noexcept {
     publish(0);
     return true;
@@ -37349,7 +37347,7 @@ ChunkedResult run_chunked(Channel& channel, const Operation& operation, std::siz
   if (all_read) {
     tuner.end();
   }
-  return all_read ? ChunkedResult::staged : ChunkedResult::failed;
+  return all_read ? ChunkedResult::copied : ChunkedResult::failed;
 }
 
 /// Calls `work(begin, length)` for steps of a range of elements until it is done or the channel has failed.
@@ -37367,12 +37365,12 @@ void in_abortable_steps(const Channel& channel, std::size_t begin, std::size_t e
 // ---- dtrain/backend/shared_memory/collectives/all_gather.hpp
 
 /// @file
-/// All-gather in shared memory: through slots, in place, or staged; copies bytes of any element type.
+/// All-gather in shared memory: through slots, in place, or copied in chunks; copies bytes of any element type.
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
 /// Every rank publishes its block, in place or chunk by chunk, and copies the others'. Bytes moved for S bytes on n
-/// ranks (a block is S/n): in an arena 2nS, staged 2(n+1)S.
+/// ranks (a block is S/n): in an arena 2nS, copied 2(n+1)S.
 struct AllGather {
   const std::byte* input;  ///< may be this rank's block of the output
   std::byte* output;
@@ -37415,13 +37413,13 @@ struct AllGather {
           });
         },
         [&](std::size_t chunk) {
-          channel.copy_path().copy(channel.control().staged_input(channel.rank(), chunk), input + chunks.begin(chunk),
+          channel.copy_path().copy(channel.control().chunk_input(channel.rank(), chunk), input + chunks.begin(chunk),
                                    chunks.length(chunk));
         },
         [&](std::size_t chunk) {
           for_each_peer(channel, [&](int peer) {
             kernels::copy_bytes(output + static_cast<std::size_t>(peer) * block + chunks.begin(chunk),
-                                channel.control().staged_input(peer, chunk), chunks.length(chunk));
+                                channel.control().chunk_input(peer, chunk), chunks.length(chunk));
           });
         });
   }
@@ -37440,7 +37438,7 @@ struct AllGather {
 // ---- dtrain/backend/shared_memory/collectives/all_reduce.hpp
 
 /// @file
-/// All-reduce in shared memory: through slots, in place, or staged, with equal bits.
+/// All-reduce in shared memory: through slots, in place, or copied in chunks, with equal bits.
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
@@ -37501,7 +37499,7 @@ struct AllReduce {
             }
             reduce_slice(chunk);
           });
-      if (ended == ChunkedResult::staged) {
+      if (ended == ChunkedResult::copied) {
         copy_out(chunks_.number() - 1);
       }
     }
@@ -37519,24 +37517,24 @@ struct AllReduce {
 
     void copy_in(std::size_t chunk) const noexcept {
       const std::byte* from = work_.input + chunks_.begin(chunk) * element_;
-      std::byte* to = channel_.control().staged_input(channel_.rank(), chunk);
+      std::byte* to = channel_.control().chunk_input(channel_.rank(), chunk);
       const std::size_t length = chunks_.length(chunk);
       const ReduceSlice own = slice_of(length, channel_.size(), channel_.rank());
       channel_.copy_path().copy(to, from, own.begin * element_);
       channel_.copy_path().copy(to + own.end * element_, from + own.end * element_, (length - own.end) * element_);
     }
 
-    /// Reduces into this rank's output, and copies from there to the staged result while it is in the cache.
+    /// Reduces into this rank's output, and copies from there to the chunk buffer while it is in the cache.
     void reduce_slice(std::size_t chunk) const noexcept {
       const ReduceSlice own = slice_of(chunks_.length(chunk), channel_.size(), channel_.rank());
-      std::byte* const result = channel_.control().staged_result(channel_.rank(), chunk);
+      std::byte* const result = channel_.control().chunk_result(channel_.rank(), chunk);
       constexpr std::size_t cached_bytes = 8192;
       for (std::size_t begin = own.begin; begin < own.end; begin += cached_bytes / element_) {
         const std::size_t length = std::min(cached_bytes / element_, own.end - begin);
         const std::size_t offset = (chunks_.begin(chunk) + begin) * element_;
         const Sources sources(channel_.size(), [&](int rank) -> const std::byte* {
           return rank == channel_.rank() ? work_.input + offset
-                                         : channel_.control().staged_input(rank, chunk) + begin * element_;
+                                         : channel_.control().chunk_input(rank, chunk) + begin * element_;
         });
         std::byte* const target = work_.output + offset;
         reduction_(sources, std::span(&target, 1), length);
@@ -37549,7 +37547,7 @@ struct AllReduce {
         const ReduceSlice slice = slice_of(chunks_.length(chunk), channel_.size(), rank);
         if (rank != channel_.rank() && slice.size() != 0) {
           kernels::copy_bytes(work_.output + (chunks_.begin(chunk) + slice.begin) * element_,
-                              channel_.control().staged_result(rank, chunk), slice.size() * element_);
+                              channel_.control().chunk_result(rank, chunk), slice.size() * element_);
         }
       }
     }
@@ -37569,7 +37567,7 @@ struct AllReduce {
 // ---- dtrain/backend/shared_memory/collectives/broadcast.hpp
 
 /// @file
-/// Broadcast in shared memory: through slots, in place, or staged; copies bytes of any element type.
+/// Broadcast in shared memory: through slots, in place, or copied in chunks; copies bytes of any element type.
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
@@ -37618,13 +37616,13 @@ struct Broadcast {
         },
         [&](std::size_t chunk) {
           if (is_root) {
-            channel.copy_path().copy(channel.control().staged_input(root, chunk), buffer + chunks.begin(chunk),
+            channel.copy_path().copy(channel.control().chunk_input(root, chunk), buffer + chunks.begin(chunk),
                                      chunks.length(chunk));
           }
         },
         [&](std::size_t chunk) {
           if (!is_root) {
-            kernels::copy_bytes(buffer + chunks.begin(chunk), channel.control().staged_input(root, chunk),
+            kernels::copy_bytes(buffer + chunks.begin(chunk), channel.control().chunk_input(root, chunk),
                                 chunks.length(chunk));
           }
         });
@@ -37817,12 +37815,12 @@ struct MailboxTransfer {
 // ---- dtrain/backend/shared_memory/collectives/reduce_scatter.hpp
 
 /// @file
-/// Reduce-scatter in shared memory: through slots, in place, or staged, with the bits of an all-reduce.
+/// Reduce-scatter in shared memory: through slots, in place, or copied in chunks, with the bits of an all-reduce.
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
 /// Every rank publishes its input, in place or chunk by chunk, and reduces its own block of all inputs. Bytes moved for
-/// S bytes on n ranks: in an arena (n+1)S, staged about 3nS, because a rank does not copy its own block.
+/// S bytes on n ranks: in an arena (n+1)S, copied about 3nS, because a rank does not copy its own block.
 struct ReduceScatter {
   const std::byte* input;
   std::byte* output;  ///< may be this rank's block of the input
@@ -37891,10 +37889,9 @@ struct ReduceScatter {
         [&](std::size_t chunk) {
           for (int rank = 0; rank < layout.ranks; ++rank) {
             if (rank != layout.rank) {
-              channel.copy_path().copy(
-                  channel.control().staged_input(layout.rank, chunk) + offset_in_chunk(rank, chunk),
-                  input + layout.block(rank) + chunks.begin(chunk) * layout.element,
-                  chunks.length(chunk) * layout.element);
+              channel.copy_path().copy(channel.control().chunk_input(layout.rank, chunk) + offset_in_chunk(rank, chunk),
+                                       input + layout.block(rank) + chunks.begin(chunk) * layout.element,
+                                       chunks.length(chunk) * layout.element);
             }
           }
         },
@@ -37903,7 +37900,7 @@ struct ReduceScatter {
           const Sources sources(layout.ranks, [&](int rank) -> const std::byte* {
             return rank == layout.rank
                        ? input + layout.block(rank) + begin
-                       : channel.control().staged_input(rank, chunk) + offset_in_chunk(layout.rank, chunk);
+                       : channel.control().chunk_input(rank, chunk) + offset_in_chunk(layout.rank, chunk);
           });
           std::byte* const target = output + begin;
           reduce(sources, std::span(&target, 1), chunks.length(chunk));
@@ -39342,7 +39339,7 @@ inline std::string missing_nodes(const std::vector<int>& missing, int node_count
 
 }  // namespace DTRAIN_NAMESPACE::launch
 
-// ---- dtrain/launch/nodes/rank_store.hpp
+// ---- dtrain/launch/nodes/rank_rendezvous.hpp
 
 /// @file
 /// Rank store: the job in the store of node 0's launcher that the ranks of each attempt join.
@@ -39356,17 +39353,17 @@ inline std::size_t files_for_workers(int workers) noexcept {
 
 /// Opens the ranks' job for each attempt. That closes the previous attempt's job, and late ranks of it are rejected.
 /// Lifetime: the server outlives it. Threads: the loop's.
-class RankStore {
+class RankRendezvous {
  public:
-  /// @param job the attempts' job; RankStore sets attempt, deadline and on_joined
+  /// @param job the attempts' job; RankRendezvous sets attempt, deadline and on_joined
   /// @param join_timeout from open() until all ranks have joined
   /// @param on_complete all ranks of the attempt have joined
-  RankStore(
+  RankRendezvous(
       rendezvous::StoreServer& server, rendezvous::StoreJobOptions job, std::chrono::nanoseconds join_timeout,
       std::function<void()> on_complete = [] {})
       : server_(&server), job_options_(std::move(job)), join_timeout_(join_timeout), on_complete_(on_complete) {}
-  RankStore(const RankStore&) = delete;
-  RankStore& operator=(const RankStore&) = delete;
+  RankRendezvous(const RankRendezvous&) = delete;
+  RankRendezvous& operator=(const RankRendezvous&) = delete;
 
   /// Ranks of this attempt can join from now on. @throws Error (limit) if the limit of open files is too low for them
   void open(int attempt) {
@@ -41603,7 +41600,7 @@ class JobCoordinator {
   const rendezvous::HostIdentity* host_;
   std::function<void(int, int)> on_remote_stop_;
   NodeRendezvous node_rendezvous_;
-  std::optional<RankStore> ranks_;  ///< on node 0 only
+  std::optional<RankRendezvous> ranks_;  ///< on node 0 only
   int attempt_ = 0;
   std::optional<Cause> cause_;                 ///< as node 0 published it
   std::optional<FailureRecord> first_report_;  ///< the first report of any launcher
@@ -43096,6 +43093,84 @@ DTRAIN_DEFINED StartResult PerNode::start(int argc, char** argv, const BackendFa
 
 }  // namespace DTRAIN_NAMESPACE::launch
 
+// ---- dtrain/group/rank_body_definitions.hpp
+
+/// @file
+/// Definitions of run_rank and report_lost_output.
+
+namespace DTRAIN_NAMESPACE::group {
+
+namespace detail {
+
+inline int exit_code_of(const Error& error) {
+  const bool usage = error.code() == make_error_code(Errc::usage) || error.code() == make_error_code(Errc::identity);
+  return usage ? exit_code_usage : exit_code_exception;
+}
+
+}  // namespace detail
+
+DTRAIN_DEFINED int run_rank(int rank, RankBody& body) {
+  const std::string prefix = format_text("rank {}: ", {rank});
+  const pid_t process = ::getpid();
+  RankContext* job = nullptr;  // once the rank has joined it
+  const auto end_if_forked = [&](int exit_code) {
+    if (::getpid() != process) {  // a forked process has none of the group's threads and must not act as the rank
+      log(LogLevel::warning,
+          prefix + "a process that the body forked came back from it; let such a process end with _exit or exec");
+      static_cast<void>(std::fflush(nullptr));
+      ::_exit(exit_code);
+    }
+  };
+  const auto fail = [&](const std::string& text, int exit_code, std::optional<int> failed_rank = {}) {
+    end_if_forked(exit_code);
+    bool reported_by_another = false;  // an error of all ranks (a flag, a missing file) is printed once
+    if (job != nullptr) {
+      job->report_exception(text, failed_rank);
+      const std::optional<Cause> cause = job->control_plane.failure()->cause();
+      reported_by_another = cause && cause->rank != job->control_plane.membership().rank && cause->text == text;
+    }
+    const bool names_rank = std::string_view(text).starts_with(prefix.substr(0, prefix.size() - 2) + " on host ");
+    log(reported_by_another ? LogLevel::info : LogLevel::error, (names_rank ? "" : prefix) + text);
+    return exit_code;
+  };
+  try {
+    job = &body.join_job();
+    int exit_code = body.call_body();
+    end_if_forked(exit_code);
+    if (const std::optional<Cause> cause = job->control_plane.failure()->cause()) {
+      const int returned = exit_code;
+      if (exit_code == 0) {
+        exit_code = cause->rank == rank ? exit_code_exception : exit_code_job_failed;
+      }
+      log(LogLevel::warning, format_text("{}the body returned {} although the job had failed (exit code {}): {}",
+                                         {prefix, returned, exit_code, cause->sentence()}));
+    }
+    job->require_may_block();
+    job->leave_blocking();
+    return exit_code;
+  } catch (const JobFailed& failed) {
+    end_if_forked(exit_code_job_failed);
+    log(LogLevel::error, format_text("{}ends because {}", {prefix, failed.what()}));
+    return exit_code_job_failed;
+  } catch (const Error& error) {
+    return fail(error.what(), detail::exit_code_of(error), error.rank());
+  } catch (...) {
+    return fail(exception_text(), exit_code_exception);
+  }
+}
+
+DTRAIN_DEFINED void report_lost_output(int rank) {
+  const bool had_failed = std::ferror(stdout) != 0;
+  const int reason = std::fflush(stdout) != 0 ? errno : 0;
+  if (reason != 0 || had_failed) {
+    log(LogLevel::warning, format_text("rank {}: what it printed on {} is lost, at least in part: {}",
+                                       {rank, launch::stream_name("stdout", STDOUT_FILENO),
+                                        reason != 0 ? std::generic_category().message(reason) : "a write failed"}));
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::group
+
 // ---- dtrain/group/rank_context_definitions.hpp
 
 /// @file
@@ -43231,160 +43306,6 @@ DTRAIN_DEFINED std::shared_ptr<RankContext> join_job_blocking(const rendezvous::
 
 }  // namespace DTRAIN_NAMESPACE::group
 
-// ---- dtrain/group/worker_definitions.hpp
-
-/// @file
-/// Definitions of run_worker and report_lost_output.
-
-namespace DTRAIN_NAMESPACE::group {
-
-namespace detail {
-
-inline int exit_code_of(const Error& error) {
-  const bool usage = error.code() == make_error_code(Errc::usage) || error.code() == make_error_code(Errc::identity);
-  return usage ? exit_code_usage : exit_code_exception;
-}
-
-}  // namespace detail
-
-DTRAIN_DEFINED int run_worker(int rank, Worker& worker) {
-  const std::string prefix = format_text("rank {}: ", {rank});
-  const pid_t process = ::getpid();
-  RankContext* job = nullptr;  // once the rank has joined it
-  const auto end_if_forked = [&](int exit_code) {
-    if (::getpid() != process) {  // a forked process has none of the group's threads and must not act as the rank
-      log(LogLevel::warning,
-          prefix + "a process that the body forked came back from it; let such a process end with _exit or exec");
-      static_cast<void>(std::fflush(nullptr));
-      ::_exit(exit_code);
-    }
-  };
-  const auto fail = [&](const std::string& text, int exit_code, std::optional<int> failed_rank = {}) {
-    end_if_forked(exit_code);
-    bool reported_by_another = false;  // an error of all ranks (a flag, a missing file) is printed once
-    if (job != nullptr) {
-      job->report_exception(text, failed_rank);
-      const std::optional<Cause> cause = job->control_plane.failure()->cause();
-      reported_by_another = cause && cause->rank != job->control_plane.membership().rank && cause->text == text;
-    }
-    const bool names_rank = std::string_view(text).starts_with(prefix.substr(0, prefix.size() - 2) + " on host ");
-    log(reported_by_another ? LogLevel::info : LogLevel::error, (names_rank ? "" : prefix) + text);
-    return exit_code;
-  };
-  try {
-    job = &worker.join_job();
-    int exit_code = worker.call_body();
-    end_if_forked(exit_code);
-    if (const std::optional<Cause> cause = job->control_plane.failure()->cause()) {
-      const int returned = exit_code;
-      if (exit_code == 0) {
-        exit_code = cause->rank == rank ? exit_code_exception : exit_code_job_failed;
-      }
-      log(LogLevel::warning, format_text("{}the body returned {} although the job had failed (exit code {}): {}",
-                                         {prefix, returned, exit_code, cause->sentence()}));
-    }
-    job->require_may_block();
-    job->leave_blocking();
-    return exit_code;
-  } catch (const JobFailed& failed) {
-    end_if_forked(exit_code_job_failed);
-    log(LogLevel::error, format_text("{}ends because {}", {prefix, failed.what()}));
-    return exit_code_job_failed;
-  } catch (const Error& error) {
-    return fail(error.what(), detail::exit_code_of(error), error.rank());
-  } catch (...) {
-    return fail(exception_text(), exit_code_exception);
-  }
-}
-
-DTRAIN_DEFINED void report_lost_output(int rank) {
-  const bool had_failed = std::ferror(stdout) != 0;
-  const int reason = std::fflush(stdout) != 0 ? errno : 0;
-  if (reason != 0 || had_failed) {
-    log(LogLevel::warning, format_text("rank {}: what it printed on {} is lost, at least in part: {}",
-                                       {rank, launch::stream_name("stdout", STDOUT_FILENO),
-                                        reason != 0 ? std::generic_category().message(reason) : "a write failed"}));
-  }
-}
-
-}  // namespace DTRAIN_NAMESPACE::group
-
-// ---- dtrain/ddp/agreement/bucket_order_broadcast_definitions.hpp
-
-/// @file
-/// Definitions of read_order_blocking and set_up_order_broadcast.
-
-namespace DTRAIN_NAMESPACE::ddp {
-
-namespace detail {
-
-inline constexpr std::size_t order_entry_bytes = 4;
-
-/// @throws Error (protocol) for bytes that are not `count` indices.
-inline std::vector<std::size_t> order_in(std::string_view bytes, std::size_t count) {
-  if (bytes.size() != count * order_entry_bytes) {
-    throw_error(Errc::protocol, "rank 0's order of parameters has {} bytes, not {}; do both run the same program?",
-                {bytes.size(), count * order_entry_bytes});
-  }
-  Serializer reader(bytes);
-  std::vector<std::size_t> order(count);
-  for (std::size_t& parameter : order) {
-    std::uint32_t index = 0;
-    reader.number(index);
-    parameter = index;
-  }
-  return order;
-}
-
-}  // namespace detail
-
-DTRAIN_DEFINED std::vector<std::size_t> read_order_blocking(const backend::StoreRef& store, const std::string& prefix,
-                                                            std::size_t count, int world_size,
-                                                            const FailureContext& context, Deadline deadline) {
-  std::string bytes;
-  try {
-    bytes = join_chunks(prefix + "order", count * detail::order_entry_bytes,
-                        [&](const std::string& name) { return store.take_blocking(name, world_size - 1, deadline); });
-  } catch (const Error&) {
-    context.latch->throw_if_failed(context.rank);  // the first cause names its rank
-    throw;
-  }
-  return detail::order_in(bytes, count);
-}
-
-DTRAIN_DEFINED void set_up_order_broadcast(BucketRebuild& rebuild, const backend::StoreRef& store,
-                                           const rendezvous::Membership& members, const std::string& prefix,
-                                           const FailureContext& context,
-                                           std::function<group::WaitUntilSet(group::StoreEntries)> set_in_background,
-                                           std::function<void()> start_pending) {
-  rebuild.ranks_on_host = members.local_world_size;
-  const auto wait_until_published = std::make_shared<group::WaitUntilSet>();  // empty until rank 0 publishes
-  if (members.rank == 0 && members.world_size > 1) {
-    rebuild.publish = [set_in_background, prefix, wait_until_published](const std::vector<std::size_t>& order) {
-      Serializer writer;
-      for (const std::size_t parameter : order) {
-        auto index = static_cast<std::uint32_t>(parameter);
-        writer.number(index);
-      }
-      *wait_until_published = set_in_background(chunks_of(prefix + "order", writer.characters()));
-    };
-  }
-  rebuild.agree = [store, start_pending, prefix, wait_until_published, context, rank = members.rank,
-                   world_size = members.world_size](const std::vector<std::size_t>& order) {
-    const Deadline deadline = Deadline::after(context.timeout);
-    start_pending();  // other ranks may wait for this work before they have their order
-    if (rank != 0) {
-      return read_order_blocking(store, prefix, order.size(), world_size, context, deadline);
-    }
-    if (*wait_until_published) {
-      (*wait_until_published)(deadline);
-    }
-    return order;
-  };
-}
-
-}  // namespace DTRAIN_NAMESPACE::ddp
-
 // ---- dtrain/ddp/agreement/model_agreement_definitions.hpp
 
 /// @file
@@ -43467,6 +43388,82 @@ DTRAIN_DEFINED void agree_blocking(const rendezvous::Store& store, const std::st
                                    const ModelSignature& mine, int rank, const FailureContext& context,
                                    Deadline deadline) {
   agree_blocking<rendezvous::Store>(store, prefix, mine, rank, context, deadline);
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/broadcast/bucket_order_broadcast_definitions.hpp
+
+/// @file
+/// Definitions of read_order_blocking and set_up_order_broadcast.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+namespace detail {
+
+inline constexpr std::size_t order_entry_bytes = 4;
+
+/// @throws Error (protocol) for bytes that are not `count` indices.
+inline std::vector<std::size_t> order_in(std::string_view bytes, std::size_t count) {
+  if (bytes.size() != count * order_entry_bytes) {
+    throw_error(Errc::protocol, "rank 0's order of parameters has {} bytes, not {}; do both run the same program?",
+                {bytes.size(), count * order_entry_bytes});
+  }
+  Serializer reader(bytes);
+  std::vector<std::size_t> order(count);
+  for (std::size_t& parameter : order) {
+    std::uint32_t index = 0;
+    reader.number(index);
+    parameter = index;
+  }
+  return order;
+}
+
+}  // namespace detail
+
+DTRAIN_DEFINED std::vector<std::size_t> read_order_blocking(const backend::StoreRef& store, const std::string& prefix,
+                                                            std::size_t count, int world_size,
+                                                            const FailureContext& context, Deadline deadline) {
+  std::string bytes;
+  try {
+    bytes = join_chunks(prefix + "order", count * detail::order_entry_bytes,
+                        [&](const std::string& name) { return store.take_blocking(name, world_size - 1, deadline); });
+  } catch (const Error&) {
+    context.latch->throw_if_failed(context.rank);  // the first cause names its rank
+    throw;
+  }
+  return detail::order_in(bytes, count);
+}
+
+DTRAIN_DEFINED void set_up_order_broadcast(BucketRebuild& rebuild, const backend::StoreRef& store,
+                                           const rendezvous::Membership& members, const std::string& prefix,
+                                           const FailureContext& context,
+                                           std::function<group::WaitUntilSet(group::StoreEntries)> set_in_background,
+                                           std::function<void()> start_pending) {
+  rebuild.ranks_on_host = members.local_world_size;
+  const auto wait_until_published = std::make_shared<group::WaitUntilSet>();  // empty until rank 0 publishes
+  if (members.rank == 0 && members.world_size > 1) {
+    rebuild.publish = [set_in_background, prefix, wait_until_published](const std::vector<std::size_t>& order) {
+      Serializer writer;
+      for (const std::size_t parameter : order) {
+        auto index = static_cast<std::uint32_t>(parameter);
+        writer.number(index);
+      }
+      *wait_until_published = set_in_background(chunks_of(prefix + "order", writer.characters()));
+    };
+  }
+  rebuild.agree = [store, start_pending, prefix, wait_until_published, context, rank = members.rank,
+                   world_size = members.world_size](const std::vector<std::size_t>& order) {
+    const Deadline deadline = Deadline::after(context.timeout);
+    start_pending();  // other ranks may wait for this work before they have their order
+    if (rank != 0) {
+      return read_order_blocking(store, prefix, order.size(), world_size, context, deadline);
+    }
+    if (*wait_until_published) {
+      (*wait_until_published)(deadline);
+    }
+    return order;
+  };
 }
 
 }  // namespace DTRAIN_NAMESPACE::ddp

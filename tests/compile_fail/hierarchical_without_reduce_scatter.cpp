@@ -14,4 +14,4 @@ using Topology = dtrain::topology::Hierarchical<dtrain::backend::SharedMemory>;
 
 using Policy = dtrain::Policy<dtrain::launch::PerProcess, support::StoreBackend, Topology>;
 static_assert(Policy::topology_fits_backend);
-Policy::Channels::StreamOwner* stream = nullptr;
+Policy::ChannelBackend::StreamOwner* stream = nullptr;

@@ -1,7 +1,7 @@
 // ctest: TIMEOUT 240 RUN_SERIAL ON
 // ctest: LABELS no-asan no-tsan
 // A training that is killed and goes on from its checkpoint ends as if nothing had happened. Minutes under a sanitizer;
-// unit.front.checkpoint and unit.ddp.checkpoint.checkpoint_file run the same code there.
+// unit.public_interface.checkpoint and unit.ddp.checkpoint.checkpoint_file run the same code there.
 
 #include <doctest/doctest.h>
 #include <signal.h>

@@ -1,5 +1,6 @@
 // ctest: TIMEOUT 300 RUN_SERIAL ON
-// Trainings of minutes under a sanitizer; the same paths run there with small models and ranks as threads (unit.front).
+// Trainings of minutes under a sanitizer; the same paths run there with small models and ranks as threads
+// (unit.public_interface).
 // ctest: LABELS no-asan no-tsan
 // What the example promises: it learns, it is one training whatever the ranks, and its summary is right.
 

@@ -34,7 +34,7 @@ struct FakeBackend {
 };
 
 struct FakePolicy {
-  using Channels = FakeBackend;
+  using ChannelBackend = FakeBackend;
 };
 
 /// What the tests look at.

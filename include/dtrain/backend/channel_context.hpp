@@ -8,8 +8,8 @@
 #include <memory>
 #include <string>
 
+#include "dtrain/backend/channel_setup/store_ref.hpp"
 #include "dtrain/backend/operation.hpp"
-#include "dtrain/backend/setup/store_ref.hpp"
 #include "dtrain/core/failure_latch.hpp"
 #include "dtrain/core/types/reduce_op.hpp"
 #include "dtrain/rendezvous/membership/membership.hpp"

@@ -14,12 +14,12 @@
 
 #include "dtrain/backend/backend.hpp"
 #include "dtrain/backend/channel_context.hpp"
+#include "dtrain/backend/channel_setup/open_and_report.hpp"
 #include "dtrain/backend/message_passing/communicator.hpp"
 #include "dtrain/backend/mpi/collective_endpoint.hpp"
 #include "dtrain/backend/mpi/engine.hpp"
 #include "dtrain/backend/mpi/library.hpp"
 #include "dtrain/backend/mpi/transport.hpp"
-#include "dtrain/backend/setup/open_and_report.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/types/dtype.hpp"

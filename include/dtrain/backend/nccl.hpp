@@ -11,11 +11,11 @@
 
 #include "dtrain/backend/backend.hpp"
 #include "dtrain/backend/channel_context.hpp"
+#include "dtrain/backend/channel_setup/open_and_report.hpp"
 #include "dtrain/backend/cuda/devices.hpp"
 #include "dtrain/backend/nccl/communicator.hpp"
 #include "dtrain/backend/nccl/environment_setup.hpp"
 #include "dtrain/backend/nccl/nccl_options.hpp"
-#include "dtrain/backend/setup/open_and_report.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/types/dtype.hpp"

@@ -36,7 +36,7 @@ static_assert(Backend<SharedMemory>);
 
 #if DTRAIN_DEFINITIONS
 
-#include "dtrain/backend/setup/open_and_report.hpp"
+#include "dtrain/backend/channel_setup/open_and_report.hpp"
 #include "dtrain/backend/shared_memory/control_block.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/text/format_text.hpp"

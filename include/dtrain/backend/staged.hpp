@@ -14,9 +14,9 @@
 
 #include "dtrain/backend/backend.hpp"
 #include "dtrain/backend/channel_context.hpp"
+#include "dtrain/backend/channel_setup/open_and_report.hpp"
 #include "dtrain/backend/cuda/devices.hpp"
 #include "dtrain/backend/on_host_streams.hpp"
-#include "dtrain/backend/setup/open_and_report.hpp"
 #include "dtrain/backend/shared_memory.hpp"
 #include "dtrain/backend/staged/communicator.hpp"
 #include "dtrain/core/log.hpp"

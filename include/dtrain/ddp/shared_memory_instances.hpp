@@ -5,11 +5,11 @@
 
 #include <span>
 
-#include "dtrain/backend/setup/store_ref.hpp"
+#include "dtrain/backend/channel_setup/store_ref.hpp"
 #include "dtrain/backend/shared_memory.hpp"
 #include "dtrain/core/config.hpp"
-#include "dtrain/ddp/agreement/broadcast_values.hpp"
-#include "dtrain/ddp/agreement/buffer_broadcast.hpp"
+#include "dtrain/ddp/broadcast/broadcast_values.hpp"
+#include "dtrain/ddp/broadcast/buffer_broadcast.hpp"
 #include "dtrain/ddp/reduction/bucket_reduction.hpp"
 #include "dtrain/group/group_state.hpp"
 #include "dtrain/rendezvous/client/store.hpp"

@@ -10,7 +10,7 @@
 #include "dtrain/core/types/dtype.hpp"
 #include "dtrain/core/types/reduce_op.hpp"
 #include "dtrain/group/buffers.hpp"
-#include "dtrain/group/host_staging_buffer.hpp"
+#include "dtrain/group/device_bounce_buffer.hpp"
 #include "dtrain/group/work.hpp"
 
 namespace DTRAIN_NAMESPACE::group {
@@ -27,7 +27,7 @@ namespace DTRAIN_NAMESPACE::group {
 /// and copy it both ways.
 /// Collective: every rank of the group calls the same operations in the same order, with the same counts, types, roots
 /// and reductions. send, recv and send_recv concern only the ranks that they name.
-/// Lifetime: buffers outlive enqueued work. Threads: one at a time for each group, and not the control loop, where a
+/// Lifetime: buffers outlive enqueued work. Threads: one at a time for each group, and not the control thread, where a
 /// coroutine awaits a Work that a thread of the program enqueued.
 /// @throws Error (invalid_argument), before anything is enqueued, if sizes, types, ranks or addresses do not fit; the
 /// job's first cause.
@@ -53,10 +53,10 @@ class Collectives {
   }
   Work all_reduce(WriteBuffer values, Stream stream) const { return all_reduce(values, values, stream); }
   void all_reduce(ReadBuffer input, WriteBuffer output, ReduceOp op = ReduceOp::sum) const {
-    if constexpr (HostStagingBuffer<Stream>::is_needed) {
+    if constexpr (DeviceBounceBuffer<Stream>::is_needed) {
       if (is_on_host(input) && is_on_host(output)) {
         backend::check_all_reduce(input, output);
-        self().state_->host_staging_buffer().copy_through(
+        self().state_->device_bounce_buffer().copy_through(
             input, output, stream(), [&](BufferView chunk) { live().all_reduce(chunk, chunk, op, stream()); },
             [&] { work(stream()).wait(); });
         return;
@@ -89,10 +89,10 @@ class Collectives {
     return work(stream);
   }
   void broadcast(MovedWriteBuffer buffer, int root) const {
-    if constexpr (HostStagingBuffer<Stream>::is_needed) {
+    if constexpr (DeviceBounceBuffer<Stream>::is_needed) {
       if (is_on_host(buffer)) {
         backend::check_broadcast(buffer, root, live().size());
-        self().state_->host_staging_buffer().copy_through(
+        self().state_->device_bounce_buffer().copy_through(
             buffer, buffer, stream(), [&](BufferView chunk) { live().broadcast(chunk, root, stream()); },
             [&] { work(stream()).wait(); });
         return;

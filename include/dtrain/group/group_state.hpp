@@ -22,7 +22,7 @@
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/types/reduce_op.hpp"
-#include "dtrain/group/host_staging_buffer.hpp"
+#include "dtrain/group/device_bounce_buffer.hpp"
 #include "dtrain/group/rank_context.hpp"
 #include "dtrain/rendezvous/membership/rank_set.hpp"
 
@@ -65,11 +65,11 @@ class GroupState final : private RankContext::Closable {
   const rendezvous::Membership& members() const noexcept { return members_; }
   bool has_all_ranks() const noexcept { return prefix_.empty(); }
   auto stream() const { return resources_->stream.ref(); }
-  const HostStagingBuffer<typename Communicator::Stream>& host_staging_buffer() const noexcept {
-    return resources_->host_staging_buffer;
+  const DeviceBounceBuffer<typename Communicator::Stream>& device_bounce_buffer() const noexcept {
+    return resources_->device_bounce_buffer;
   }
 
-  /// The open communicator. @throws Error (closed) after the rank has left, (invalid_argument) on the control loop.
+  /// The open communicator. @throws Error (closed) after the rank has left, (invalid_argument) on the control thread.
   Communicator& live() {
     rank_context_->require_may_block();
     require_open();
@@ -82,7 +82,7 @@ class GroupState final : private RankContext::Closable {
     backend::block_until_complete(event, live(), failure, rank_context_->timeout, members_.rank_in_job());
   }
 
-  /// wait() for the control loop, which is not blocked. Lifetime: the event outlives the wait.
+  /// wait() for the control thread, which is not blocked. Lifetime: the event outlives the wait.
   async::Task<void> completion(const typename Communicator::Stream::Event& event) {
     if (!rank_context_->tasks.on_loop_thread()) {
       throw_error(
@@ -192,7 +192,7 @@ class GroupState final : private RankContext::Closable {
 
   /// Kept until the rank leaves if an exception unwinds. The communicator is destroyed before its stream.
   struct ChannelResources {
-    /// For the control loop, while the program's thread may close the group; nullopt once it is closed.
+    /// For the control thread, while the program's thread may close the group; nullopt once it is closed.
     /// @{
     std::optional<std::uint64_t> progress(const typename Communicator::Stream::Event& event) const {
       const std::lock_guard lock(closing);
@@ -214,7 +214,7 @@ class GroupState final : private RankContext::Closable {
     }
 
     StreamOwner stream;
-    HostStagingBuffer<typename Communicator::Stream> host_staging_buffer;
+    DeviceBounceBuffer<typename Communicator::Stream> device_bounce_buffer;
     mutable std::mutex closing;
     std::optional<Communicator> communicator;  ///< nullopt once this rank has left
   };

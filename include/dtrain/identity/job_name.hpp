@@ -12,8 +12,8 @@
 #include "dtrain/identity/environment/launcher_variables.hpp"
 #include "dtrain/identity/environment/slurm_step.hpp"
 #include "dtrain/identity/formats/orte_uri.hpp"
+#include "dtrain/identity/launchers/openmpi.hpp"
 #include "dtrain/identity/process_identity.hpp"
-#include "dtrain/identity/sources/openmpi.hpp"
 
 namespace DTRAIN_NAMESPACE::identity {
 

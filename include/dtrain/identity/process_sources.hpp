@@ -9,14 +9,14 @@
 
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/identity/environment/check_complete.hpp"
-#include "dtrain/identity/sources/clusters.hpp"
-#include "dtrain/identity/sources/launchers.hpp"
-#include "dtrain/identity/sources/openmpi.hpp"
-#include "dtrain/identity/sources/pmi.hpp"
-#include "dtrain/identity/sources/sagemaker.hpp"
-#include "dtrain/identity/sources/single.hpp"
-#include "dtrain/identity/sources/slurm.hpp"
-#include "dtrain/identity/sources/torch.hpp"
+#include "dtrain/identity/launchers/clusters.hpp"
+#include "dtrain/identity/launchers/launchers.hpp"
+#include "dtrain/identity/launchers/openmpi.hpp"
+#include "dtrain/identity/launchers/pmi.hpp"
+#include "dtrain/identity/launchers/sagemaker.hpp"
+#include "dtrain/identity/launchers/single.hpp"
+#include "dtrain/identity/launchers/slurm.hpp"
+#include "dtrain/identity/launchers/torch.hpp"
 
 namespace DTRAIN_NAMESPACE::identity {
 

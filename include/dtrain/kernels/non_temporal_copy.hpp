@@ -15,8 +15,8 @@ namespace DTRAIN_NAMESPACE::kernels {
 
 /// As copy_bytes, for memory that another core read last and reads next. An ordinary store first fetches the line from
 /// that core's cache, which costs more than the detour through memory. Measured on two cores of a Zen 3 without a
-/// shared level-3 cache: staging 64 KiB took 0.2 of the time; on cores that share it, about as long. A later release by
-/// this thread also publishes these stores.
+/// shared level-3 cache: copying a chunk of 64 KiB took 0.2 of the time; on cores that share it, about as long. A later
+/// release by this thread also publishes these stores.
 DTRAIN_OPTIMIZED inline void stream_bytes(std::byte* to, const std::byte* from, std::size_t bytes) noexcept {
 #if DTRAIN_X86_64 && !DTRAIN_THREAD_SANITIZER
   using Block = Vector<std::uint64_t, 16>;

@@ -11,9 +11,9 @@
 #include <utility>
 
 #include "dtrain/backend/backend.hpp"
+#include "dtrain/backend/channel_setup/split.hpp"
 #include "dtrain/backend/check_arguments.hpp"
 #include "dtrain/backend/on_host_streams.hpp"
-#include "dtrain/backend/setup/split.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/process/owning_process.hpp"

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "dtrain/backend/channel_context.hpp"
-#include "dtrain/backend/setup/store_gather.hpp"
+#include "dtrain/backend/channel_setup/store_gather.hpp"
 #include "dtrain/core/deadline.hpp"
 
 namespace DTRAIN_NAMESPACE::topology {

@@ -33,7 +33,7 @@ concept HasRequirements = requires {
 template <class T>
 concept HasRebind = requires { typename detail::RebindTemplate<T::template Rebind>; };
 
-/// A topology maps a backend to a backend. Channels of `T::Rebind<B>` run all_reduce by the topology's algorithm over
+/// A topology maps a backend to a backend. ChannelBackend of `T::Rebind<B>` run all_reduce by the topology's algorithm over
 /// channels of B, and other operations by B. A topology has no state: all state is in the communicators.
 /// A topology states its requirements on B twice: as `supports_backend<B>` for concepts, and as `require<B>()`, a
 /// static_assert with a sentence for the author of a policy ("dtrain: topology::Ring needs a backend with ...").
@@ -67,15 +67,15 @@ namespace detail {
 /// The type is B itself if T does not support B: require() has reported that in one sentence, and no other compile
 /// error should follow.
 template <class T, class B>
-struct Channels {
+struct ChannelBackend {
   using Type = B;
 };
 template <Topology T, class B>
-requires(!HasInnerBackend<B> && T::template supports_backend<B>) struct Channels<T, B> {
+requires(!HasInnerBackend<B> && T::template supports_backend<B>) struct ChannelBackend<T, B> {
   using Type = typename T::template Rebind<B>;
 };
 template <Topology T, HasInnerBackend B>
-requires(T::template supports_backend<typename B::InnerBackend>) struct Channels<T, B> {
+requires(T::template supports_backend<typename B::InnerBackend>) struct ChannelBackend<T, B> {
   using Type = typename B::template Rebind<typename T::template Rebind<typename B::InnerBackend>>;
 };
 
@@ -83,6 +83,6 @@ requires(T::template supports_backend<typename B::InnerBackend>) struct Channels
 
 /// The backend that opens a policy's channels.
 template <class T, class B>
-using Channels = typename detail::Channels<T, B>::Type;
+using ChannelBackend = typename detail::ChannelBackend<T, B>::Type;
 
 }  // namespace DTRAIN_NAMESPACE::topology

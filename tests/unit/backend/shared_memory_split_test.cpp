@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "dtrain/backend/setup/split.hpp"
+#include "dtrain/backend/channel_setup/split.hpp"
 #include "dtrain/backend/shared_memory.hpp"
 #include "support/host_rank.hpp"
 

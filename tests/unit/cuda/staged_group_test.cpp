@@ -31,9 +31,9 @@ using dtrain::topology::Tree;
 using support::RankEnd;
 using support::run_groups;
 
-static_assert(std::is_same_v<Policy<PerNode, Staged<SharedMemory>>::Channels, Staged<SharedMemory>>);
+static_assert(std::is_same_v<Policy<PerNode, Staged<SharedMemory>>::ChannelBackend, Staged<SharedMemory>>);
 static_assert(
-    std::is_same_v<Policy<PerNode, Staged<SharedMemory>, Ring>::Channels, Staged<Ring::Rebind<SharedMemory>>>);
+    std::is_same_v<Policy<PerNode, Staged<SharedMemory>, Ring>::ChannelBackend, Staged<Ring::Rebind<SharedMemory>>>);
 
 /// Several ranks of one process compute on one device.
 class SharedDevices {

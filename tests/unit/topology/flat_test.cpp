@@ -67,7 +67,7 @@ TEST_CASE("a topology works on a backend that has the abilities it needs, and on
 }
 
 TEST_CASE("Flat is the backend itself") {
-  CHECK(std::same_as<dtrain::topology::Channels<Flat, archetype::Backend<>>, archetype::Backend<>>);
+  CHECK(std::same_as<dtrain::topology::ChannelBackend<Flat, archetype::Backend<>>, archetype::Backend<>>);
 }
 
 }  // namespace

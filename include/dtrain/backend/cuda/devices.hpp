@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "dtrain/backend/channel_context.hpp"
-#include "dtrain/backend/setup/store_gather.hpp"
+#include "dtrain/backend/channel_setup/store_gather.hpp"
 #include "dtrain/core/crypto/sha256.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"

@@ -13,9 +13,9 @@
 
 #include "dtrain/async/blocked_signals.hpp"
 #include "dtrain/backend/channel_context.hpp"
+#include "dtrain/backend/channel_setup/store_gather.hpp"
 #include "dtrain/backend/gloo/device_address.hpp"
 #include "dtrain/backend/gloo/library.hpp"
-#include "dtrain/backend/setup/store_gather.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"

@@ -9,12 +9,12 @@
 #include <string>
 #include <utility>
 
+#include "dtrain/backend/channel_setup/split.hpp"
 #include "dtrain/backend/check_arguments.hpp"
 #include "dtrain/backend/communicator.hpp"
 #include "dtrain/backend/message_passing/channel.hpp"
 #include "dtrain/backend/message_passing/enqueued_operation.hpp"
 #include "dtrain/backend/message_passing/memory.hpp"
-#include "dtrain/backend/setup/split.hpp"
 #include "dtrain/core/process/owning_process.hpp"
 #include "dtrain/stream/host/stream_ref.hpp"
 

@@ -17,13 +17,13 @@
 #include <vector>
 
 #include "dtrain/backend/channel_context.hpp"
+#include "dtrain/backend/channel_setup/store_gather.hpp"
 #include "dtrain/backend/message_passing/algorithms/operation_header.hpp"
 #include "dtrain/backend/message_passing/operation_context.hpp"
 #include "dtrain/backend/message_passing/routine.hpp"
 #include "dtrain/backend/mpi/endpoint.hpp"
 #include "dtrain/backend/mpi/engine.hpp"
 #include "dtrain/backend/mpi/running_routine.hpp"
-#include "dtrain/backend/setup/store_gather.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/log.hpp"

@@ -8,6 +8,8 @@
 #include <optional>
 #include <utility>
 
+#include "dtrain/backend/channel_setup/open_and_report.hpp"
+#include "dtrain/backend/channel_setup/split.hpp"
 #include "dtrain/backend/check_arguments.hpp"
 #include "dtrain/backend/communicator.hpp"
 #include "dtrain/backend/nccl/allocation.hpp"
@@ -16,8 +18,6 @@
 #include "dtrain/backend/nccl/finalize.hpp"
 #include "dtrain/backend/nccl/init.hpp"
 #include "dtrain/backend/nccl/watchdog/watchdog.hpp"
-#include "dtrain/backend/setup/open_and_report.hpp"
-#include "dtrain/backend/setup/split.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/process/owning_process.hpp"
 #include "dtrain/core/text/format_text.hpp"

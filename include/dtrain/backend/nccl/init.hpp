@@ -10,10 +10,10 @@
 #include <thread>
 
 #include "dtrain/backend/channel_context.hpp"
+#include "dtrain/backend/channel_setup/store_gather.hpp"
 #include "dtrain/backend/nccl/async_result.hpp"
 #include "dtrain/backend/nccl/channel.hpp"
 #include "dtrain/backend/nccl/error.hpp"
-#include "dtrain/backend/setup/store_gather.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"

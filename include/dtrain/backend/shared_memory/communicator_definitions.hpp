@@ -8,8 +8,8 @@
 #include <optional>
 #include <utility>
 
+#include "dtrain/backend/channel_setup/split.hpp"
 #include "dtrain/backend/check_arguments.hpp"
-#include "dtrain/backend/setup/split.hpp"
 #include "dtrain/backend/shared_memory/arena.hpp"
 #include "dtrain/backend/shared_memory/channel.hpp"
 #include "dtrain/backend/shared_memory/collectives/all_gather.hpp"

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// ControlBlock: layout of a channel's shared memory: rank slots, then each rank's staging areas and mailbox.
+/// ControlBlock: layout of a channel's shared memory: rank slots, then each rank's chunk buffers and mailbox.
 
 #include <algorithm>
 #include <array>
@@ -85,21 +85,19 @@ class ControlBlock {
     return stated != 0 ? static_cast<int>(stated - 1) : rank;
   }
 
-  /// Bytes of one chunk of a staged operation.
+  /// Bytes of one chunk of an operation that copies.
   std::size_t chunk_bytes() const noexcept { return chunk_bytes_for(ranks_); }
 
-  /// Staging area for a rank's input of a chunk; chunks of one parity share it.
-  std::byte* staged_input(int rank, std::size_t chunk) const noexcept {
-    return staging(rank) + chunk % 2 * chunk_bytes();
-  }
-  /// Staging area for the slice of a chunk that a rank reduced; chunks of one parity share it.
-  std::byte* staged_result(int rank, std::size_t chunk) const noexcept {
-    return staging(rank) + 2 * chunk_bytes() + chunk % 2 * result_bytes(ranks_);
+  /// Chunk buffer for a rank's input of a chunk; chunks of one parity share it.
+  std::byte* chunk_input(int rank, std::size_t chunk) const noexcept { return area(rank) + chunk % 2 * chunk_bytes(); }
+  /// Chunk buffer for the slice of a chunk that a rank reduced; chunks of one parity share it.
+  std::byte* chunk_result(int rank, std::size_t chunk) const noexcept {
+    return area(rank) + 2 * chunk_bytes() + chunk % 2 * result_bytes(ranks_);
   }
 
   /// Memory of one slot of a rank's mailbox.
   std::byte* mailbox(int rank, std::size_t index) const noexcept {
-    return staging(rank) + staging_bytes(ranks_) + index * mailbox_slot_bytes;
+    return area(rank) + chunk_buffer_bytes(ranks_) + index * mailbox_slot_bytes;
   }
 
  private:
@@ -107,13 +105,13 @@ class ControlBlock {
   static constexpr std::size_t result_bytes(int ranks) noexcept {
     return slice_length(chunk_bytes_for(ranks) / 8, ranks) * 8;
   }
-  static constexpr std::size_t staging_bytes(int ranks) noexcept {
+  static constexpr std::size_t chunk_buffer_bytes(int ranks) noexcept {
     return 2 * (chunk_bytes_for(ranks) + result_bytes(ranks));
   }
   static constexpr std::size_t area_bytes(int ranks) noexcept {
-    return staging_bytes(ranks) + mailbox_slots * mailbox_slot_bytes;
+    return chunk_buffer_bytes(ranks) + mailbox_slots * mailbox_slot_bytes;
   }
-  std::byte* staging(int rank) const noexcept {
+  std::byte* area(int rank) const noexcept {
     return base_ + static_cast<std::size_t>(ranks_) * sizeof(RankSlot) +
            static_cast<std::size_t>(rank) * area_bytes(ranks_);
   }
@@ -122,6 +120,6 @@ class ControlBlock {
   int ranks_;
 };
 
-static_assert(ControlBlock::bytes_for(3) % 64 == 0, "dtrain: staging areas begin at cache lines");
+static_assert(ControlBlock::bytes_for(3) % 64 == 0, "dtrain: chunk buffers begin at cache lines");
 
 }  // namespace DTRAIN_NAMESPACE::backend::shared_memory

@@ -11,9 +11,9 @@
 
 #include "dtrain/backend/allocation_table.hpp"
 #include "dtrain/backend/channel_context.hpp"
+#include "dtrain/backend/channel_setup/open_and_report.hpp"
 #include "dtrain/backend/check_arguments.hpp"
 #include "dtrain/backend/communicator.hpp"
-#include "dtrain/backend/setup/open_and_report.hpp"
 #include "dtrain/backend/staged/allocation.hpp"
 #include "dtrain/backend/staged/chunk_copies.hpp"
 #include "dtrain/backend/staged/chunk_plan.hpp"

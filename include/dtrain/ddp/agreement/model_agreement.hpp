@@ -5,7 +5,7 @@
 #include <functional>
 #include <string>
 
-#include "dtrain/backend/setup/store_ref.hpp"
+#include "dtrain/backend/channel_setup/store_ref.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/ddp/agreement/model_signature.hpp"

@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "dtrain/backend/setup/store_ref.hpp"
+#include "dtrain/backend/channel_setup/store_ref.hpp"
 #include "dtrain/core/crypto/sha256.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"

@@ -5,7 +5,7 @@
 #include <exception>
 #include <string>
 
-#include "dtrain/backend/setup/store_gather.hpp"
+#include "dtrain/backend/channel_setup/store_gather.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/log.hpp"

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "dtrain/backend/setup/store_gather.hpp"
+#include "dtrain/backend/channel_setup/store_gather.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/text/format_text.hpp"

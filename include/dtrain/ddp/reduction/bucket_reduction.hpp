@@ -12,7 +12,7 @@
 #include "dtrain/backend/block_until_complete.hpp"
 #include "dtrain/backend/communicator.hpp"
 #include "dtrain/core/types/reduce_op.hpp"
-#include "dtrain/ddp/agreement/buffer_broadcast.hpp"
+#include "dtrain/ddp/broadcast/buffer_broadcast.hpp"
 #include "dtrain/ddp/collect_parameters.hpp"
 #include "dtrain/ddp/ddp_options.hpp"
 #include "dtrain/ddp/failure_context.hpp"

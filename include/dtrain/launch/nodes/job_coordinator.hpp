@@ -22,7 +22,7 @@
 #include "dtrain/launch/nodes/job_result.hpp"
 #include "dtrain/launch/nodes/launcher_records.hpp"
 #include "dtrain/launch/nodes/node_rendezvous.hpp"
-#include "dtrain/launch/nodes/rank_store.hpp"
+#include "dtrain/launch/nodes/rank_rendezvous.hpp"
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -279,7 +279,7 @@ class JobCoordinator {
   const rendezvous::HostIdentity* host_;
   std::function<void(int, int)> on_remote_stop_;
   NodeRendezvous node_rendezvous_;
-  std::optional<RankStore> ranks_;  ///< on node 0 only
+  std::optional<RankRendezvous> ranks_;  ///< on node 0 only
   int attempt_ = 0;
   std::optional<Cause> cause_;                 ///< as node 0 published it
   std::optional<FailureRecord> first_report_;  ///< the first report of any launcher

@@ -80,7 +80,7 @@ class [[nodiscard]] StoreCall {
   StoreCall& operator=(StoreCall&&) = delete;
 
   /// Blocking: until the store answers, at most until the deadline and a second more for its last response.
-  /// Threads: not the control loop's, where it throws Error (invalid_argument) instead of deadlocking.
+  /// Threads: not the control thread, where it throws Error (invalid_argument) instead of deadlocking.
   /// @throws see Store; Error (invalid_argument) if the call was already used
   T wait() { return decode(request_.wait(), std::move(expected_)); }
 

@@ -66,7 +66,7 @@ inline StoreAddress store_address(const ControlPlaneOptions& options, bool is_al
 
 }  // namespace detail
 
-/// The rank's session and, if it hosts the store, the server. Used by the loop's thread only, until it has ended.
+/// The rank's session and, if it hosts the store, the server. used by the control thread only, until it has ended.
 struct ControlPlane::LoopState {
   std::optional<StoreServer> server;
   JobServer* job = nullptr;  ///< the server's

@@ -101,7 +101,7 @@ class TaskRunner {
     const std::shared_ptr<FailureLatch> failure;
     const int rank;
     std::atomic<bool> left{false};
-    async::SpawnStates tasks;  ///< the loop's thread only
+    async::SpawnStates tasks;  ///< the control thread only
   };
 
   async::EventLoop& loop_;

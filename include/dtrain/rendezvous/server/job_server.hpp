@@ -18,9 +18,9 @@
 #include "dtrain/core/crypto/random.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/rendezvous/protocol/handshake_codec.hpp"
-#include "dtrain/rendezvous/server/job_state.hpp"
 #include "dtrain/rendezvous/server/join_timeout.hpp"
 #include "dtrain/rendezvous/server/store_job_options.hpp"
+#include "dtrain/rendezvous/server_state/job_state.hpp"
 #include "dtrain/rendezvous/session/framed_connection.hpp"
 #include "dtrain/rendezvous/session/resumable_session.hpp"
 

@@ -11,7 +11,7 @@
 #include "dtrain/core/log.hpp"
 #include "dtrain/core/text/duration_text.hpp"
 #include "dtrain/core/text/format_text.hpp"
-#include "dtrain/rendezvous/server/job_state.hpp"
+#include "dtrain/rendezvous/server_state/job_state.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 

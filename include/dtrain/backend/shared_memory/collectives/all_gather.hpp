@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// All-gather in shared memory: through slots, in place, or staged; copies bytes of any element type.
+/// All-gather in shared memory: through slots, in place, or copied in chunks; copies bytes of any element type.
 
 #include <cstddef>
 
@@ -12,7 +12,7 @@
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
 /// Every rank publishes its block, in place or chunk by chunk, and copies the others'. Bytes moved for S bytes on n
-/// ranks (a block is S/n): in an arena 2nS, staged 2(n+1)S.
+/// ranks (a block is S/n): in an arena 2nS, copied 2(n+1)S.
 struct AllGather {
   const std::byte* input;  ///< may be this rank's block of the output
   std::byte* output;
@@ -55,13 +55,13 @@ struct AllGather {
           });
         },
         [&](std::size_t chunk) {
-          channel.copy_path().copy(channel.control().staged_input(channel.rank(), chunk), input + chunks.begin(chunk),
+          channel.copy_path().copy(channel.control().chunk_input(channel.rank(), chunk), input + chunks.begin(chunk),
                                    chunks.length(chunk));
         },
         [&](std::size_t chunk) {
           for_each_peer(channel, [&](int peer) {
             kernels::copy_bytes(output + static_cast<std::size_t>(peer) * block + chunks.begin(chunk),
-                                channel.control().staged_input(peer, chunk), chunks.length(chunk));
+                                channel.control().chunk_input(peer, chunk), chunks.length(chunk));
           });
         });
   }

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// All-reduce in shared memory: through slots, in place, or staged, with equal bits.
+/// All-reduce in shared memory: through slots, in place, or copied in chunks, with equal bits.
 
 #include <algorithm>
 #include <cstddef>
@@ -72,7 +72,7 @@ struct AllReduce {
             }
             reduce_slice(chunk);
           });
-      if (ended == ChunkedResult::staged) {
+      if (ended == ChunkedResult::copied) {
         copy_out(chunks_.number() - 1);
       }
     }
@@ -90,24 +90,24 @@ struct AllReduce {
 
     void copy_in(std::size_t chunk) const noexcept {
       const std::byte* from = work_.input + chunks_.begin(chunk) * element_;
-      std::byte* to = channel_.control().staged_input(channel_.rank(), chunk);
+      std::byte* to = channel_.control().chunk_input(channel_.rank(), chunk);
       const std::size_t length = chunks_.length(chunk);
       const ReduceSlice own = slice_of(length, channel_.size(), channel_.rank());
       channel_.copy_path().copy(to, from, own.begin * element_);
       channel_.copy_path().copy(to + own.end * element_, from + own.end * element_, (length - own.end) * element_);
     }
 
-    /// Reduces into this rank's output, and copies from there to the staged result while it is in the cache.
+    /// Reduces into this rank's output, and copies from there to the chunk buffer while it is in the cache.
     void reduce_slice(std::size_t chunk) const noexcept {
       const ReduceSlice own = slice_of(chunks_.length(chunk), channel_.size(), channel_.rank());
-      std::byte* const result = channel_.control().staged_result(channel_.rank(), chunk);
+      std::byte* const result = channel_.control().chunk_result(channel_.rank(), chunk);
       constexpr std::size_t cached_bytes = 8192;
       for (std::size_t begin = own.begin; begin < own.end; begin += cached_bytes / element_) {
         const std::size_t length = std::min(cached_bytes / element_, own.end - begin);
         const std::size_t offset = (chunks_.begin(chunk) + begin) * element_;
         const Sources sources(channel_.size(), [&](int rank) -> const std::byte* {
           return rank == channel_.rank() ? work_.input + offset
-                                         : channel_.control().staged_input(rank, chunk) + begin * element_;
+                                         : channel_.control().chunk_input(rank, chunk) + begin * element_;
         });
         std::byte* const target = work_.output + offset;
         reduction_(sources, std::span(&target, 1), length);
@@ -120,7 +120,7 @@ struct AllReduce {
         const ReduceSlice slice = slice_of(chunks_.length(chunk), channel_.size(), rank);
         if (rank != channel_.rank() && slice.size() != 0) {
           kernels::copy_bytes(work_.output + (chunks_.begin(chunk) + slice.begin) * element_,
-                              channel_.control().staged_result(rank, chunk), slice.size() * element_);
+                              channel_.control().chunk_result(rank, chunk), slice.size() * element_);
         }
       }
     }

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Broadcast in shared memory: through slots, in place, or staged; copies bytes of any element type.
+/// Broadcast in shared memory: through slots, in place, or copied in chunks; copies bytes of any element type.
 
 #include <cstddef>
 
@@ -56,13 +56,13 @@ struct Broadcast {
         },
         [&](std::size_t chunk) {
           if (is_root) {
-            channel.copy_path().copy(channel.control().staged_input(root, chunk), buffer + chunks.begin(chunk),
+            channel.copy_path().copy(channel.control().chunk_input(root, chunk), buffer + chunks.begin(chunk),
                                      chunks.length(chunk));
           }
         },
         [&](std::size_t chunk) {
           if (!is_root) {
-            kernels::copy_bytes(buffer + chunks.begin(chunk), channel.control().staged_input(root, chunk),
+            kernels::copy_bytes(buffer + chunks.begin(chunk), channel.control().chunk_input(root, chunk),
                                 chunks.length(chunk));
           }
         });

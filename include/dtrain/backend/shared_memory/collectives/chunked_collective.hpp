@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Chunked execution of collectives over long buffers: in place in an arena, or staged chunk by chunk.
+/// Chunked execution of collectives over long buffers: in place in an arena, or copied chunk by chunk.
 
 #include <algorithm>
 #include <cstddef>
@@ -14,7 +14,7 @@ namespace DTRAIN_NAMESPACE::backend::shared_memory {
 /// Long work checks for an abort after each step of this size.
 inline constexpr std::size_t abort_check_bytes = std::size_t{256} << 10;
 
-/// Elements divided into chunks that fit a staging area, evenly and in whole cache lines.
+/// Elements divided into chunks that fit a chunk buffer, evenly and in whole cache lines.
 class ChunkRange {
  public:
   /// @param most elements that fit; a multiple of 64, or less than 64
@@ -55,18 +55,18 @@ inline bool any_in_arena(const Channel& channel) noexcept {
 }
 
 /// How a chunked collective ended on this rank.
-enum class ChunkedResult { in_place, staged, failed };
+enum class ChunkedResult { in_place, copied, failed };
 
 /// - In place: `direct()` between two barriers.
-/// - Staged: one barrier for each chunk. Between two barriers, a rank reads one chunk (`read(chunk)`) and publishes the
+/// - Copied: one barrier for each chunk. Between two barriers, a rank reads one chunk (`read(chunk)`) and publishes the
 ///   next (`publish(chunk)`). It overwrites chunk - 2, which every rank read before the last barrier.
-/// The first barrier decides between both. A rank whose buffer is in no arena knows before that it is staged; then it
+/// The first barrier decides between both. A rank whose buffer is in no arena knows before that it must copy; then it
 /// publishes chunk 0 before the first barrier. That saves a barrier if no rank's buffer is in an arena.
 template <class Direct, class Publish, class Read>
-ChunkedResult run_chunked(Channel& channel, const Operation& operation, std::size_t chunks, std::size_t staged_bytes,
+ChunkedResult run_chunked(Channel& channel, const Operation& operation, std::size_t chunks, std::size_t copied_bytes,
                           Direct direct, Publish publish, Read read) noexcept {
   CopyPathTuner& tuner = channel.copy_path();
-  tuner.begin(staged_bytes);
+  tuner.begin(copied_bytes);
   const auto publish_first = [&]() noexcept {
     publish(0);
     return true;
@@ -106,7 +106,7 @@ ChunkedResult run_chunked(Channel& channel, const Operation& operation, std::siz
   if (all_read) {
     tuner.end();
   }
-  return all_read ? ChunkedResult::staged : ChunkedResult::failed;
+  return all_read ? ChunkedResult::copied : ChunkedResult::failed;
 }
 
 /// Calls `work(begin, length)` for steps of a range of elements until it is done or the channel has failed.

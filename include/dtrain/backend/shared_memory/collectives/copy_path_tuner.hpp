@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// CopyPathTuner: measured choice between cached and non-temporal copies of staged bytes.
+/// CopyPathTuner: measured choice between cached and non-temporal copies of chunks.
 
 #include <algorithm>
 #include <array>
@@ -44,7 +44,7 @@ class CopyPathTuner {
     return result;
   }
 
-  /// After an operation that was staged completely.
+  /// After an operation whose chunks were all copied.
   void end() noexcept {
     if (counts_ && operations_++ % period == 0) {
       best_.fill(std::numeric_limits<double>::max());

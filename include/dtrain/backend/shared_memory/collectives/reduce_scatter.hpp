@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Reduce-scatter in shared memory: through slots, in place, or staged, with the bits of an all-reduce.
+/// Reduce-scatter in shared memory: through slots, in place, or copied in chunks, with the bits of an all-reduce.
 
 #include <cstddef>
 #include <span>
@@ -15,7 +15,7 @@
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
 /// Every rank publishes its input, in place or chunk by chunk, and reduces its own block of all inputs. Bytes moved for
-/// S bytes on n ranks: in an arena (n+1)S, staged about 3nS, because a rank does not copy its own block.
+/// S bytes on n ranks: in an arena (n+1)S, copied about 3nS, because a rank does not copy its own block.
 struct ReduceScatter {
   const std::byte* input;
   std::byte* output;  ///< may be this rank's block of the input
@@ -84,10 +84,9 @@ struct ReduceScatter {
         [&](std::size_t chunk) {
           for (int rank = 0; rank < layout.ranks; ++rank) {
             if (rank != layout.rank) {
-              channel.copy_path().copy(
-                  channel.control().staged_input(layout.rank, chunk) + offset_in_chunk(rank, chunk),
-                  input + layout.block(rank) + chunks.begin(chunk) * layout.element,
-                  chunks.length(chunk) * layout.element);
+              channel.copy_path().copy(channel.control().chunk_input(layout.rank, chunk) + offset_in_chunk(rank, chunk),
+                                       input + layout.block(rank) + chunks.begin(chunk) * layout.element,
+                                       chunks.length(chunk) * layout.element);
             }
           }
         },
@@ -96,7 +95,7 @@ struct ReduceScatter {
           const Sources sources(layout.ranks, [&](int rank) -> const std::byte* {
             return rank == layout.rank
                        ? input + layout.block(rank) + begin
-                       : channel.control().staged_input(rank, chunk) + offset_in_chunk(layout.rank, chunk);
+                       : channel.control().chunk_input(rank, chunk) + offset_in_chunk(layout.rank, chunk);
           });
           std::byte* const target = output + begin;
           reduce(sources, std::span(&target, 1), chunks.length(chunk));

@@ -17,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-#include "dtrain/backend/setup/store_gather.hpp"
+#include "dtrain/backend/channel_setup/store_gather.hpp"
 #include "dtrain/backend/shared_memory/segment.hpp"
 #include "dtrain/backend/shared_memory/setup/segment_transfer.hpp"
 #include "dtrain/core/text/format_text.hpp"

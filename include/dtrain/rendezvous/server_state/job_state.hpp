@@ -1,0 +1,206 @@
+#pragma once
+/// @file
+/// Job state: state machine of joining, first cause and leaving, without sockets and clocks.
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "dtrain/core/text/format_text.hpp"
+#include "dtrain/rendezvous/membership/rank_set.hpp"
+#include "dtrain/rendezvous/protocol/limits.hpp"
+#include "dtrain/rendezvous/server_state/job_sink.hpp"
+#include "dtrain/rendezvous/server_state/join_check.hpp"
+#include "dtrain/rendezvous/server_state/rank_table.hpp"
+#include "dtrain/rendezvous/server_state/request_handler.hpp"
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// State of one job; its RequestHandler serves requests. Threads: one. Its Limits bound it, whatever it receives.
+class JobState {
+ public:
+  /// @param sink sends messages and tells of ranks; outlives the state
+  /// @param id of this attempt of the job, which every rank receives
+  /// @param job name of the job; a Join is compared with it and with `opener`, the rank that opens the store
+  JobState(JobSink& sink, int world_size, std::string owner, std::string id, const Limits& limits,
+           const std::string& job = {}, StoreOpener opener = {})
+      : sink_(sink),
+        id_(std::move(id)),
+        join_check_(owner, job, std::move(opener)),
+        rank_table_(world_size, std::move(owner)),
+        request_handler_(world_size, limits, sink) {}
+  JobState(const JobState&) = delete;
+  JobState& operator=(const JobState&) = delete;
+  ~JobState() = default;
+
+  const std::optional<Cause>& cause() const noexcept { return cause_; }
+  bool formed() const noexcept { return formed_; }
+  const RankTable& rank_table() const noexcept { return rank_table_; }
+  const KeyValueMap& keys() const noexcept { return request_handler_.keys(); }
+
+  /// Whether no rank is left to serve: all ranks joined (or the job failed), and all have left or were lost.
+  bool over() const noexcept { return (formed_ || cause_) && rank_table_.present() == 0; }
+
+  bool has_joined(SessionId session) const { return request_handler_.rank_of(session).has_value(); }
+
+  /// Handles the Join of a process that has proved the secret. @pre the session is new
+  JoinResult join(SessionId session, const Join& join) {
+    const JobComparison compared = join_check_.compare(join);
+    if (compared.relation == JobComparison::Relation::other) {
+      record_refusal(compared.sentence);
+      return Refused{compared.sentence, true};
+    }
+    if (cause_) {
+      return Failure{*cause_};
+    }
+    JoinResult result = claim(session, join);
+    if (const Refused* refused = std::get_if<Refused>(&result)) {
+      record_refusal(refused->sentence);
+      return result;
+    }
+    if (const Failure* failure = std::get_if<Failure>(&result)) {
+      post(failure->cause);
+      return result;
+    }
+    request_handler_.open(session, join.info.rank);
+    join_check_.add(join);
+    if (compared.relation == JobComparison::Relation::doubtful && !std::exchange(has_warned_, true)) {
+      sink_.warn(compared.sentence);  // one for each job is enough
+    }
+    sink_.on_joined(join.info.rank, join.info.host);
+    if (rank_table_.complete()) {
+      form();
+    }
+    return result;
+  }
+
+  /// Keeps the sentence of a refusal for the error of a join timeout: the refused process may be the missing rank.
+  void record_refusal(std::string sentence) { last_refusal_ = std::move(sentence); }
+
+  /// Handles a rank's message. @pre has_joined(session)
+  void receive(SessionId session, FromRank message) {
+    std::visit([&](auto& each) { on(session, each); }, message);
+  }
+
+  /// Removes a session that has ended. @returns the loss, for post(), if its rank had joined and not left
+  std::optional<Cause> session_ended(SessionId session, const std::string& how) {
+    const std::optional<int> rank = request_handler_.rank_of(session);
+    if (!rank) {
+      return std::nullopt;
+    }
+    const std::string doing = formed_ ? request_handler_.doing(session) : "while the ranks were joining";
+    Cause cause{CauseKind::lost, *rank, rank_table_.at(*rank).info.host, format_text("{} {}", {how, doing})};
+    remove(session, *rank, RankTable::RankState::lost);
+    return cause;
+  }
+
+  /// Fails the job. Only the first cause counts; every joined rank receives it at once.
+  void post(const Cause& cause) {
+    if (cause_) {
+      return;
+    }
+    cause_ = cause;
+    sink_.on_failure(cause);
+    request_handler_.fail(cause);
+  }
+
+  /// The ranks that have not joined yet.
+  std::string missing() const { return rank_list(rank_table_.ranks_in(RankTable::RankState::not_joined)); }
+
+  /// Fails the job if not all ranks have joined. @param waited for the error sentence: "600 s"
+  void on_join_timeout(const std::string& waited) {
+    if (formed_ || cause_) {
+      return;
+    }
+    std::string text = format_text(
+        "within {} only {} of {} joined, {} did not; see whether they run and know the address of the store{}",
+        {waited, rank_list(rank_table_.ranks_in(RankTable::RankState::joined)), rank_table_.world_size(), missing(),
+         join_check_.listens_at().empty() ? "" : ": " + join_check_.listens_at()});
+    if (!last_refusal_.empty()) {
+      text += format_text(" (a process was refused: {})", {last_refusal_});
+    }
+    post(Cause{CauseKind::timeout, -1, {}, std::move(text)});
+  }
+
+ private:
+  /// Admits the rank. While a job whose store a rank opened still forms, a second claim of a rank or of the store fails
+  /// it. Two jobs that nothing distinguishes may then have met at one port.
+  JoinResult claim(SessionId session, const Join& join) {
+    const bool opens_another = join_check_.opens_another(join);
+    const bool comes_again = rank_table_.find_process(join) != nullptr;  // its first connection may not have ended yet
+    const RankTable::RankEntry* const taken = comes_again ? nullptr : rank_table_.find(join.info.rank);
+    const bool one_size = join.world_size == rank_table_.world_size();
+    if (join_check_.has_opener() && !rank_table_.complete() && one_size && (opens_another || taken != nullptr)) {
+      return Failure{
+          Cause{CauseKind::disagreement, join.info.rank, join.info.host,
+                format_text("{} claims a place that {} has, while the job forms: two jobs have met at one port, or "
+                            "a rank was given twice; {}, and each process its own rank",
+                            {process_text(join), opens_another ? join_check_.opener() : taken->process_text(),
+                             detail::distinct_name_remedy()})}};
+    }
+    if (opens_another) {
+      return Refused{format_text("{} has opened this store, for another job; {}",
+                                 {join_check_.opener(), detail::distinct_name_remedy()}),
+                     true};
+    }
+    return rank_table_.admit(session, join);
+  }
+
+  void form() {
+    auto formed = form_membership(rank_table_.info(), id_);
+    if (const Cause* cause = std::get_if<Cause>(&formed)) {
+      return post(*cause);
+    }
+    formed_ = true;
+    for (Membership& membership : std::get<std::vector<Membership>>(formed)) {
+      const SessionId session = rank_table_.at(membership.rank).session;
+      sink_.send(session, Welcome{std::move(membership)});
+    }
+  }
+
+  void remove(SessionId session, int rank, RankTable::RankState how) {
+    rank_table_.remove(rank, how);
+    request_handler_.close(session);
+  }
+
+  void on(SessionId session, Request& request) {
+    if (cause_) {
+      return sink_.send(session, Response{request.id, Status::failed, cause_->sentence(), 0});
+    }
+    if (!formed_) {
+      return sink_.send(session, Response{request.id, Status::refused, "not all ranks have joined yet", 0});
+    }
+    request_handler_.receive(session, request);
+  }
+
+  void on(SessionId session, const Cancel& cancel) { request_handler_.receive(session, cancel); }
+
+  void on(SessionId, const FailureReport& report) { post(report.cause); }
+
+  void on(SessionId session, const Leave&) {
+    const int rank = request_handler_.rank_of(session).value();
+    const std::string host = rank_table_.at(rank).info.host;
+    sink_.send(session, Left{});
+    sink_.close_after_sending(session);
+    remove(session, rank, RankTable::RankState::left);
+    sink_.on_left(rank);
+    if (!formed_) {
+      return post(Cause{CauseKind::lost, rank, host, "it left before all ranks had joined"});
+    }
+    request_handler_.refuse_barriers(rank);
+  }
+
+  JobSink& sink_;
+  std::string id_;
+  JoinCheck join_check_;
+  RankTable rank_table_;
+  std::optional<Cause> cause_;
+  bool formed_ = false;
+  bool has_warned_ = false;
+  std::string last_refusal_;
+  RequestHandler request_handler_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous

@@ -1,0 +1,207 @@
+#pragma once
+/// @file
+/// KeyValueMap: pure state machine of a job's keys and values, and of the waits for keys.
+
+#include <charconv>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "dtrain/core/text/format_text.hpp"
+#include "dtrain/rendezvous/protocol/limits.hpp"
+#include "dtrain/rendezvous/server_state/key_waiters.hpp"
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// A change succeeds wholly, or changes nothing and returns the sentence of a refusal. Changes that add keys also
+/// return the waits that they end (`released`).
+class KeyValueMap {
+ public:
+  using Refusal = std::optional<std::string>;
+  using Released = KeyWaiters::Released;
+
+  /// The sum of add, or append's length in bytes.
+  struct Count {
+    std::int64_t value = 0;
+    Refusal refusal;
+  };
+
+  explicit KeyValueMap(const Limits& limits) : limits_(limits) {}
+
+  const std::string* find(const std::string& key) const {
+    const auto found = values_.find(key);
+    return found == values_.end() ? nullptr : found->second.text.get();
+  }
+
+  /// The value, shared with responses that outlive it here; null if the key does not exist.
+  SharedValue shared(const std::string& key) const {
+    const auto found = values_.find(key);
+    return found == values_.end() ? nullptr : found->second.text;
+  }
+
+  /// Sets or replaces a value, and releases the waits for the key.
+  Refusal set(const std::string& key, std::string value, std::vector<Released>& released) {
+    const std::string* old = find(key);
+    Refusal refusal =
+        refuse(old == nullptr ? 1 : 0, old == nullptr ? 0 : key.size() + old->size(), key.size() + value.size());
+    if (!refusal) {
+      store(key, std::move(value), released);
+    }
+    return refusal;
+  }
+
+  /// Sets or replaces all values, or none; if a key occurs twice, its last value counts. @pre as many values as keys
+  Refusal set_many(const std::vector<std::string>& keys, std::vector<std::string> values,
+                   std::vector<Released>& released) {
+    std::map<std::string, std::size_t> last;
+    for (std::size_t i = 0; i < keys.size(); ++i) {
+      last[keys[i]] = i;
+    }
+    std::size_t added = 0;
+    std::size_t freed = 0;
+    std::size_t taken = 0;
+    for (const auto& [key, place] : last) {
+      const std::string* old = find(key);
+      added += old == nullptr ? 1 : 0;
+      freed += old == nullptr ? 0 : key.size() + old->size();
+      taken += key.size() + values[place].size();
+    }
+    Refusal refusal = refuse(added, freed, taken);
+    if (!refusal) {
+      for (const auto& [key, place] : last) {
+        store(key, std::move(values[place]), released);
+      }
+    }
+    return refusal;
+  }
+
+  /// Adds to the decimal integer that the key holds; a missing key counts as 0.
+  Count add(const std::string& key, std::int64_t delta, std::vector<Released>& released) {
+    std::int64_t present = 0;
+    if (const std::string* text = find(key)) {
+      const char* end = text->data() + text->size();
+      const auto [stop, error] = std::from_chars(text->data(), end, present);
+      if (error != std::errc() || stop != end) {
+        return {0, "it holds no integer; add works on a value that is a decimal number"};
+      }
+    }
+    Count sum;
+    if (__builtin_add_overflow(present, delta, &sum.value)) {
+      return {0, "the sum does not fit into 64 bits"};
+    }
+    sum.refusal = set(key, std::to_string(sum.value), released);
+    return sum;
+  }
+
+  /// Appends to the value; a missing key counts as empty.
+  Count append(const std::string& key, const std::string& text, std::vector<Released>& released) {
+    const std::string* old = find(key);
+    if (old == nullptr) {
+      return {static_cast<std::int64_t>(text.size()), set(key, text, released)};
+    }
+    const std::size_t length = old->size() + text.size();
+    if (length > max_value_bytes) {
+      return {0, format_text("the value would have {} bytes; at most {} are possible{}",
+                             {length, max_value_bytes, large_value_remedy})};
+    }
+    Count count{static_cast<std::int64_t>(length), refuse(0, 0, text.size())};
+    if (!count.refusal) {
+      std::shared_ptr<std::string>& value = values_.at(key).text;
+      if (value.use_count() > 1) {  // responses share the old value
+        value = std::make_shared<std::string>(*value);
+      }
+      *value += text;
+      bytes_ += text.size();
+    }
+    return count;
+  }
+
+  /// Removes the key; waits for it continue. @returns whether it existed
+  bool erase(const std::string& key) {
+    const auto found = values_.find(key);
+    if (found == values_.end()) {
+      return false;
+    }
+    bytes_ -= key.size() + found->second.text->size();
+    values_.erase(found);
+    waits_.on_erased(key);
+    return true;
+  }
+
+  /// Counts an answered take; the `readers`-th erases the key. No effect if the key is gone.
+  void take(const std::string& key, std::int64_t readers) {
+    const auto found = values_.find(key);
+    if (found != values_.end() && ++found->second.takes >= readers) {
+      erase(key);
+    }
+  }
+
+  /// Registers a wait for all of `keys`. @returns false, without a wait, if they all exist
+  bool wait(RequestKey id, RequestKind kind, std::vector<std::string> keys, KeyWaiters::Instant now,
+            std::int64_t readers = 0) {
+    return waits_.add(id, kind, std::move(keys), now, Exists{values_}, readers);
+  }
+
+  /// Removes a wait; nothing if there is none (any more).
+  std::optional<KeyWaiters::Cancelled> cancel(RequestKey id) { return waits_.cancel(id, Exists{values_}); }
+
+  /// Removes all waits of a session.
+  void forget(std::uint64_t session) { waits_.forget(session); }
+
+  /// The first missing key of a session's oldest wait; nothing if it has no wait.
+  std::optional<std::string> lacked_by(std::uint64_t session) const {
+    return waits_.lacked_by(session, Exists{values_});
+  }
+
+  const KeyWaiters& waits() const noexcept { return waits_; }
+  std::size_t size() const noexcept { return values_.size(); }
+  std::size_t bytes() const noexcept { return bytes_; }
+
+ private:
+  struct Value {
+    std::shared_ptr<std::string> text;
+    std::int64_t takes = 0;  ///< number of takes since it was set
+  };
+  using Values = std::unordered_map<std::string, Value>;
+
+  /// For KeyWaiters.
+  struct Exists {
+    bool operator()(const std::string& key) const { return values.contains(key); }
+    const Values& values;
+  };
+
+  /// The refusal, if any, of `added` more keys, and of `taken` bytes in the place of `freed` ones.
+  Refusal refuse(std::size_t added, std::size_t freed, std::size_t taken) const {
+    if (values_.size() + added > limits_.keys && added > 0) {
+      return format_text("the store holds {} keys, its limit is {}; erase keys or use them again",
+                         {values_.size(), limits_.keys});
+    }
+    if (bytes_ - freed + taken > limits_.store_bytes) {
+      return format_text("the store would exceed {} bytes, its limit; store less", {limits_.store_bytes});
+    }
+    return std::nullopt;
+  }
+
+  void store(const std::string& key, std::string value, std::vector<Released>& released) {
+    auto shared = std::make_shared<std::string>(std::move(value));
+    const auto [place, is_new] = values_.try_emplace(key);
+    bytes_ += shared->size() + (is_new ? key.size() : 0) - (is_new ? 0 : place->second.text->size());
+    place->second = Value{std::move(shared), 0};
+    if (is_new) {
+      waits_.on_added(key, released);
+    }
+  }
+
+  Limits limits_;
+  std::size_t bytes_ = 0;
+  Values values_;
+  KeyWaiters waits_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous

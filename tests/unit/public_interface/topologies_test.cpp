@@ -1,0 +1,107 @@
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "dtrain/topology/hierarchical.hpp"
+#include "dtrain/topology/parameter_server.hpp"
+#include "dtrain/topology/ring.hpp"
+#include "dtrain/topology/tree.hpp"
+#include "support/store_backend.hpp"
+#include "unit/public_interface/shared_memory_job.hpp"
+
+namespace {
+
+using dtrain::backend::SharedMemory;
+using dtrain::launch::PerProcess;
+namespace topology = dtrain::topology;
+
+/// A few parameters, whose gradients depend on their values and on the rank, in memory of the backend's.
+struct Model : front_test::BindingModel {
+  Model() : BindingModel({1, 1000, 17, 4097}) {
+    for (std::vector<float>& value : values) {
+      std::fill(value.begin(), value.end(), 0.5F);
+    }
+  }
+
+  void backward(int rank, dtrain::Ready ready) {
+    for (std::size_t i = list.size(); i-- > 0;) {
+      const std::span<float> gradient = list[i].gradient.as<float>();
+      for (std::size_t k = 0; k < gradient.size(); ++k) {
+        gradient[k] = std::sin(values[i][k] * static_cast<float>(rank + 1) + static_cast<float>(k));
+      }
+      ready(i);
+    }
+  }
+
+  void step() {
+    for (std::size_t i = 0; i < list.size(); ++i) {
+      const std::span<const float> gradient = list[i].gradient.as<float>();
+      for (std::size_t k = 0; k < gradient.size(); ++k)
+        values[i][k] -= 0.1F * gradient[k];
+    }
+  }
+};
+
+/// The parameters after ten steps; checked to be the same bits on every rank.
+template <class Topology, class Backend = SharedMemory>
+std::vector<float> train(int ranks, const std::vector<std::string>& hosts = {}) {
+  using Policy = dtrain::Policy<PerProcess, Backend, Topology>;
+  std::vector<std::vector<float>> ends(static_cast<std::size_t>(ranks));
+  const auto failures = support::run_groups<Policy>(
+      ranks,
+      [&](const dtrain::ProcessGroup<Policy>& group) {
+        Model model;
+        dtrain::DistributedDataParallel ddp{
+            model, group, {.bucket_bytes = 4096, .deterministic = !std::is_same_v<Backend, support::StoreBackend>}};
+        for (int step = 0; step < 10; ++step) {
+          ddp.backward([&](dtrain::Ready ready) { model.backward(group.rank(), ready); });
+          model.step();
+        }
+        for (const std::vector<float>& values : model.values) {
+          std::vector<float>& end = ends[static_cast<std::size_t>(group.rank())];
+          end.insert(end.end(), values.begin(), values.end());
+        }
+      },
+      std::chrono::seconds(30), hosts);
+  front_test::expect_well(failures);
+  for (const std::vector<float>& end : ends) {
+    CHECK(end.size() == ends[0].size());
+    CHECK(std::memcmp(end.data(), ends[0].data(), ends[0].size() * sizeof(float)) == 0);
+  }
+  return ends[0];
+}
+
+double distance(const std::vector<float>& a, const std::vector<float>& b) {
+  double worst = a.size() == b.size() ? 0 : 1;
+  for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
+    worst = std::fmax(worst, std::fabs(static_cast<double>(a[i]) - static_cast<double>(b[i])));
+  }
+  return worst;
+}
+
+template <class Topology, class Backend = SharedMemory>
+void check_training(int ranks, const std::vector<std::string>& hosts = {}) {
+  const std::vector<float> first = train<Topology, Backend>(ranks, hosts);
+  CHECK(first == train<Topology, Backend>(ranks, hosts));
+  CHECK(distance(first, train<topology::Flat>(ranks)) < 1e-5);
+}
+
+}  // namespace
+
+TEST_CASE(
+    "training along a ring, a tree and through servers gives the same bits twice, and those of Flat within 1e-5") {
+  check_training<topology::Ring>(3);
+  check_training<topology::Tree>(4);
+  check_training<topology::ParameterServer<2>>(3);
+}
+
+TEST_CASE("training on two nodes of two, and on uneven ones, gives the same bits twice, and Flat's within 1e-5") {
+  using Nodes = topology::Hierarchical<SharedMemory>;
+  check_training<Nodes, support::StoreBackend>(4, {"a", "a", "b", "b"});
+  check_training<Nodes, support::StoreBackend>(4, {"a", "a", "b", "c"});
+}
