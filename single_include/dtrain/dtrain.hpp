@@ -107,7 +107,6 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/file.h>
-#include <sys/prctl.h>
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -688,16 +687,35 @@ inline constexpr int exit_code_job_failed = 75;  ///< it failed only because ano
 
 namespace DTRAIN_NAMESPACE {
 
+namespace detail {
+
+/// Number of forks from the program's start to this process: fork() counts in the child.
+inline std::atomic<std::uint32_t> fork_count{0};
+
+/// @returns false if the system has no memory to count forks
+inline bool count_forks() noexcept {
+  static const bool counts =
+      ::pthread_atfork(nullptr, nullptr, [] { fork_count.fetch_add(1, std::memory_order_relaxed); }) == 0;
+  return counts;
+}
+
+}  // namespace detail
+
 /// Stores the process that made it. Threads: any.
 class OwningProcess {
  public:
-  OwningProcess() noexcept : process_(::getpid()) {}
+  OwningProcess() noexcept
+      : process_(detail::count_forks() ? 0 : ::getpid()), forks_(detail::fork_count.load(std::memory_order_relaxed)) {}
 
-  /// False in a process that was forked since. One system call.
-  bool is_current() const noexcept { return ::getpid() == process_; }
+  /// False in a process that was forked since, by a function that calls pthread_atfork's handlers: fork(), but not
+  /// vfork() or clone(). Without a system call, because every collective asks.
+  bool is_current() const noexcept {
+    return process_ == 0 ? detail::fork_count.load(std::memory_order_relaxed) == forks_ : ::getpid() == process_;
+  }
 
  private:
-  pid_t process_;
+  pid_t process_;  ///< 0 if forks are counted
+  std::uint32_t forks_;
 };
 
 /// Deletes the object only in the process that made it. In a forked process the object stays: that process has none of
@@ -8214,11 +8232,12 @@ inline Routine::Awaiter Routine::operator co_await() & noexcept {
 // ---- dtrain/backend/mpi/call_monitor.hpp
 
 /// @file
-/// CallMonitor: whether the thread that owns MPI is inside a call to it.
+/// CallMonitor: whether a thread is inside a call to MPI.
 
 namespace DTRAIN_NAMESPACE::backend::mpi {
 
-/// Counts each call's begin and end; calls do not nest. Threads: InCall in the one that owns MPI, number() from any.
+/// Counts each call's begin and end; calls do not nest. Threads: InCall in the one that holds the ProgressLoop's lock,
+/// number() from any.
 class CallMonitor {
  public:
   class InCall {
@@ -8266,35 +8285,21 @@ class HangDetector {
 
 }  // namespace DTRAIN_NAMESPACE::backend::mpi
 
-// ---- dtrain/backend/mpi/command_queue.hpp
+// ---- dtrain/backend/mpi/call_queue.hpp
 
 /// @file
-/// CommandQueue: commands of other threads to the thread that owns MPI.
+/// CallQueue: calls of other threads to the thread that initialised MPI.
 
 namespace DTRAIN_NAMESPACE::backend::mpi {
 
-struct RunningRoutine;
-
-/// Starts a routine, cancels one, or makes a call.
-struct Command {
-  RunningRoutine* start = nullptr;
-  RunningRoutine* cancel = nullptr;
-  std::function<void()> call{};
-};
-
-/// Threads: push() from any, the rest from the thread that executes. That thread sleeps while the queue is empty.
-class CommandQueue {
+/// Threads: push() from any, the rest from the thread that makes the calls. That thread sleeps while the queue is
+/// empty.
+class CallQueue {
  public:
-  CommandQueue() {
-    waiting_.reserve(usual);
-    taken_commands_.reserve(usual);
-  }
-
-  /// Allocates only if more than `usual` commands wait, or for a large call.
-  void push(Command command) {
+  void push(std::function<void()> call) {
     {
       const std::lock_guard lock(mutex_);
-      waiting_.push_back(std::move(command));
+      waiting_.push_back(std::move(call));
     }
     number_.fetch_add(1);
     if (asleep_.load()) {
@@ -8302,26 +8307,18 @@ class CommandQueue {
     }
   }
 
-  /// Calls `each(Command&)` for each queued command. @returns whether there was any
-  template <class Each>
-  bool take(Each each) {
+  /// @returns the calls that were pushed since the last take()
+  std::vector<std::function<void()>> take() {
     const std::uint32_t number = number_.load(std::memory_order_acquire);
     if (number == taken_number_) {
-      return false;
+      return {};
     }
     taken_number_ = number;
-    {
-      const std::lock_guard lock(mutex_);
-      taken_commands_.swap(waiting_);
-    }
-    for (Command& command : taken_commands_) {
-      each(command);
-    }
-    taken_commands_.clear();
-    return true;
+    const std::lock_guard lock(mutex_);
+    return std::exchange(waiting_, {});
   }
 
-  /// Blocking: until there is a command that was not taken, or the deadline passes.
+  /// Blocking: until there is a call that was not taken, or the deadline passes.
   void sleep(Deadline deadline) noexcept {
     asleep_.store(true);
     futex_wait(number_, taken_number_, deadline, FutexScope::process);  // returns at once if the number has changed
@@ -8329,12 +8326,9 @@ class CommandQueue {
   }
 
  private:
-  static constexpr std::size_t usual = 64;
-
   std::mutex mutex_;
-  std::vector<Command> waiting_;
-  std::vector<Command> taken_commands_;
-  std::atomic<std::uint32_t> number_{0};  ///< of commands pushed
+  std::vector<std::function<void()>> waiting_;
+  std::atomic<std::uint32_t> number_{0};  ///< of calls pushed
   std::atomic<bool> asleep_{false};
   std::uint32_t taken_number_ = 0;
 };
@@ -8344,7 +8338,7 @@ class CommandQueue {
 // ---- dtrain/backend/mpi/engine_registry.hpp
 
 /// @file
-/// EngineRegistry: the process-wide engine that owns MPI.
+/// EngineRegistry: the engine of the process.
 
 namespace DTRAIN_NAMESPACE::backend::mpi {
 
@@ -8495,7 +8489,8 @@ inline MPI_Datatype datatype_of(DType dtype) noexcept {
 }
 
 /// The operators of one channel. An average is a sum of values from kernels::PartialReduction. MPI defines neither the
-/// order of a sum nor a minimum with a NaN, so the latter is dtrain's. Threads: the one that owns MPI.
+/// order of a sum nor a minimum with a NaN, so the latter is dtrain's. Threads: the one that holds the ProgressLoop's
+/// lock.
 class Operators {
  public:
   Operators() = default;
@@ -8586,7 +8581,7 @@ struct RequestOwner {
   bool receives;
 };
 
-/// Threads: the one that owns MPI.
+/// Threads: the one that holds the ProgressLoop's lock.
 class Requests {
  public:
   struct Completed {
@@ -8713,8 +8708,8 @@ namespace DTRAIN_NAMESPACE::backend::mpi {
 using message_passing::FramePool;
 using message_passing::TagClass;
 
-/// A channel is a range of tags of one MPI communicator, one tag for each class. Threads: the one that owns MPI; any
-/// for rank(), size() and frames() (see FramePool).
+/// A channel is a range of tags of one MPI communicator, one tag for each class. Threads: the one that holds the
+/// ProgressLoop's lock; any for rank(), size() and frames() (see FramePool).
 class Endpoint {
  public:
   struct MessageHandle {
@@ -8874,7 +8869,7 @@ static_assert(message_passing::Endpoint<Endpoint>);
 // ---- dtrain/backend/mpi/running_routine.hpp
 
 /// @file
-/// RunningRoutine: a routine that the thread owning MPI runs, while another thread waits for it.
+/// RunningRoutine: a routine over MPI's messages, and the thread that waits for it.
 
 namespace DTRAIN_NAMESPACE::backend::mpi {
 
@@ -8895,7 +8890,7 @@ class Wakeup {
   }
 
   void notify() noexcept {
-    if (word_.exchange(awake) == asleep) {
+    if (word_.load(std::memory_order_seq_cst) == asleep && word_.exchange(awake) == asleep) {
       futex_wake_all(word_, FutexScope::process);
     }
   }
@@ -8906,12 +8901,27 @@ class Wakeup {
 };
 
 /// Lifetime: until it has ended.
-struct RunningRoutine {
+class RunningRoutine {
+ public:
+  RunningRoutine(Endpoint& of, message_passing::Routine& running, Wakeup& of_waiter) noexcept
+      : endpoint(of), routine(running), wakeup(of_waiter) {}
+  RunningRoutine(const RunningRoutine&) = delete;
+  RunningRoutine& operator=(const RunningRoutine&) = delete;
+
+  /// Whether the operation is aborted or its deadline has passed. Threads: any, until the routine is withdrawn.
+  virtual bool should_end() const noexcept = 0;
+
+  /// A sentence: why this rank ends. Threads: as should_end.
+  virtual std::string reason() const = 0;
+
   Endpoint& endpoint;
   message_passing::Routine& routine;
   Wakeup& wakeup;
   std::atomic<bool> ended{false};  ///< the operation's memory is no longer used, unless memory_is_lost
   bool memory_is_lost = false;     ///< MPI still uses that memory; valid once `ended` is set
+
+ protected:
+  ~RunningRoutine() = default;
 };
 
 }  // namespace DTRAIN_NAMESPACE::backend::mpi
@@ -8919,92 +8929,179 @@ struct RunningRoutine {
 // ---- dtrain/backend/mpi/progress_loop.hpp
 
 /// @file
-/// ProgressLoop: the loop of the thread that owns MPI.
+/// ProgressLoop: the routines over MPI of this process, driven by the threads that wait for them.
 
 #if DTRAIN_WITH_MPI
 
 namespace DTRAIN_NAMESPACE::backend::mpi {
 
-/// Resumes running routines when the messages that they wait for are complete. MPI makes progress only inside its
-/// calls: while messages are pending the loop tests them repeatedly, at first without a pause. Threads: commands() from
-/// any, the rest from the one that owns MPI.
+/// MPI makes progress only inside its calls, and is called by one thread at a time, which holds the loop's lock. A
+/// thread that waits for a routine drives all of them: no operation is passed to another thread. The thread that
+/// initialised MPI makes the calls that other threads push, and watches the threads that wait.
+/// Threads: drive() and its relatives from the thread that waits; run() from the thread that initialised MPI.
 class ProgressLoop {
  public:
-  CommandQueue& commands() noexcept { return commands_; }
+  CallQueue& calls() noexcept { return calls_; }
   Requests& requests() noexcept { return requests_; }
 
   /// Whether MPI holds memory that it did not release. MPI is then not called any more, so that it does not write
-  /// there, and every routine ends at once.
+  /// there, and every routine ends at once. Threads: those that hold the lock.
   bool out_of_service() const noexcept { return out_of_service_; }
+
+  /// Starts a routine. Blocking: while another thread is inside MPI.
+  void start(RunningRoutine& routine) noexcept {
+    const std::unique_lock lock = lock_for(routine);
+    running_.push_back(&routine);
+    if (out_of_service_) {
+      end(routine);
+    } else {
+      routine.routine.resume();
+      end_if_done(routine);
+    }
+  }
+
+  /// Tests all messages once, and resumes the routines that wait for those that are complete.
+  /// @returns whether any was; false if another thread holds the lock or waits for it
+  bool drive() noexcept {
+    if (lock_wanted_.load(std::memory_order_relaxed) != 0) {
+      return false;
+    }
+    const std::unique_lock lock(mutex_, std::try_to_lock);
+    return lock && poll();
+  }
+
+  /// Cancels a started routine unless it has ended. Blocking: while another thread is inside MPI.
+  void cancel(RunningRoutine& routine) noexcept {
+    const std::unique_lock lock = lock_for(routine);
+    if (!routine.ended.load()) {
+      end(routine);
+    }
+  }
+
+  /// A thread begins to wait for `routine`, and is watched until withdraw().
+  void enter(RunningRoutine& routine) noexcept {
+    const std::lock_guard lock(waiters_mutex_);
+    waiters_.push_back(&routine);
+  }
+
+  /// The thread waits no longer. Another one that waits is woken, because it has to drive its routine itself now.
+  void withdraw(RunningRoutine& routine) noexcept {
+    const std::lock_guard lock(waiters_mutex_);
+    waiters_.erase(std::find(waiters_.begin(), waiters_.end(), &routine));
+    ++withdrawn_;
+    if (!waiters_.empty()) {
+      waiters_.front()->wakeup.notify();
+    }
+  }
 
   void stop() noexcept { stopped_ = true; }
 
-  /// Blocking: until stop().
+  /// Blocking: until stop(). Makes the calls of other threads, ends the process if a cancelled routine's thread hangs
+  /// inside MPI, and calls MPI from time to time while no thread waits.
   /// @param owns_mpi the program does not finalize MPI, so the loop may call it while no message is pending
   void run(bool owns_mpi) noexcept {
-    // Else the kernel adds 50 microseconds to every short sleep.
-    static_cast<void>(::prctl(PR_SET_TIMERSLACK, 1000UL, 0, 0, 0));
+    std::uint64_t seen = 0;
     auto moved_at = std::chrono::steady_clock::now();
-    int idle = 0;
     while (!stopped_) {
-      const bool has_commands = commands_.take([this](Command& command) { execute(command); });
-      if (poll() || has_commands) {
-        idle = 0;
-        continue;
-      }
+      make_calls();
       const auto now = std::chrono::steady_clock::now();
-      if (idle < spins) {
-        ++idle;
+      const auto [waits, withdrawn] = watch();
+      if (std::exchange(seen, withdrawn) != withdrawn || waits) {
         moved_at = now;
-        continue;
       }
-      if (now - moved_at < (requests_.empty() ? yield_time_idle : yield_time)) {
-        static_cast<void>(::sched_yield());
-      } else if (requests_.empty()) {
-        commands_.sleep(
-            Deadline::after(owns_mpi && !out_of_service_ ? idle_sleep_time(now - moved_at) : std::chrono::seconds(10)));
-      } else {
-        const auto sleep_time =
-            std::clamp<std::chrono::nanoseconds>((now - moved_at) / 16, shortest_sleep, longest_sleep);
-        commands_.sleep(Deadline::after(sleep_time));
+      if (stopped_) {
+        break;
       }
+      calls_.sleep(Deadline::after(waits      ? watch_interval
+                                   : owns_mpi ? idle_sleep_time(now - moved_at)
+                                              : longest_sleep));
     }
   }
 
  private:
-  static constexpr int spins = 20;
-  static constexpr std::chrono::microseconds yield_time{300};       ///< in which the thread only yields
-  static constexpr std::chrono::microseconds yield_time_idle{100};  ///< the same, for the next operation to begin
-  static constexpr std::chrono::microseconds shortest_sleep{20};
-  static constexpr std::chrono::microseconds longest_sleep{200};
+  static constexpr std::chrono::milliseconds hang_timeout{500};  ///< of one MPI call that does not return
+  static constexpr int yields = 100;
+  static constexpr std::chrono::milliseconds watch_interval{2};
+  static constexpr std::chrono::milliseconds shortest_idle_sleep{1};
   static constexpr std::chrono::milliseconds longest_idle_sleep{5};
+  static constexpr std::chrono::seconds longest_sleep{10};
 
-  /// Calls MPI_Iprobe. @returns how long to sleep while no message is pending. MPI may complete a send before its bytes
-  /// have left (its connection is not open yet, or full), and they leave only inside MPI's calls.
-  std::chrono::nanoseconds idle_sleep_time(std::chrono::nanoseconds idle_for) noexcept {
-    const CallMonitor::InCall in_call(requests_.call_monitor());
-    int found = 0;
-    static_cast<void>(MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_WORLD, &found, MPI_STATUS_IGNORE));
-    return std::clamp<std::chrono::nanoseconds>(idle_for / 16, longest_sleep, longest_idle_sleep);
+  struct WaiterCount {
+    bool waits;
+    std::uint64_t withdrawn;
+  };
+
+  /// Ends the process if a call to MPI has not returned for a while.
+  void check_hang(std::optional<HangDetector>& detector, const RunningRoutine& cancelled) noexcept {
+    if (!detector) {
+      detector.emplace(requests_.call_monitor(), hang_timeout);
+    } else if (detector->hangs()) {
+      // Open MPI's TCP transport ends a process from inside a call when a peer dies, and takes seconds for it.
+      log(LogLevel::error,
+          format_text("{} (and a call to MPI does not come back: this process ends here)", {cancelled.reason()}));
+      ::_exit(exit_code_job_failed);
+    }
   }
 
-  void execute(Command& command) noexcept {
-    if (command.call) {
-      const CallMonitor::InCall in_call(requests_.call_monitor());
-      command.call();
-    } else if (command.cancel != nullptr) {
-      if (std::find(running_.begin(), running_.end(), command.cancel) != running_.end()) {
-        end(*command.cancel);
-      }
-    } else if (command.start != nullptr) {
-      running_.push_back(command.start);
-      if (out_of_service_) {
-        end(*command.start);
+  /// The lock of a thread that waits for `routine`. Blocking: while another thread is inside MPI.
+  std::unique_lock<std::mutex> lock_for(const RunningRoutine& routine) noexcept {
+    std::unique_lock lock(mutex_, std::try_to_lock);
+    if (lock) {
+      return lock;
+    }
+    std::optional<HangDetector> hang_detector;
+    lock_wanted_.fetch_add(1);  // a thread that drives would take the lock again at once
+    for (int turn = 0; !lock.try_lock(); ++turn) {
+      if (turn < yields) {
+        static_cast<void>(::sched_yield());
       } else {
-        command.start->routine.resume();
-        end_if_done(*command.start);
+        routine.wakeup.sleep(Deadline::after(std::chrono::milliseconds(1)), [] { return false; });
+      }
+      if (routine.should_end()) {
+        check_hang(hang_detector, routine);
       }
     }
+    lock_wanted_.fetch_sub(1);
+    return lock;
+  }
+
+  void make_calls() noexcept {
+    std::vector<std::function<void()>> calls = calls_.take();
+    if (calls.empty()) {
+      return;
+    }
+    lock_wanted_.fetch_add(1);
+    const std::lock_guard lock(mutex_);
+    lock_wanted_.fetch_sub(1);
+    for (std::function<void()>& call : calls) {
+      const CallMonitor::InCall in_call(requests_.call_monitor());
+      call();
+    }
+  }
+
+  /// Whether a thread waits, which may hang inside MPI: then no other thread can end its routine.
+  WaiterCount watch() noexcept {
+    const std::lock_guard lock(waiters_mutex_);
+    const auto cancelled =
+        std::find_if(waiters_.begin(), waiters_.end(), [](const RunningRoutine* one) { return one->should_end(); });
+    if (cancelled == waiters_.end()) {
+      hang_detector_.reset();
+    } else {
+      check_hang(hang_detector_, **cancelled);
+    }
+    return {!waiters_.empty(), withdrawn_};
+  }
+
+  /// Calls MPI_Iprobe. @returns how long to sleep while no thread waits. MPI may complete a send before its bytes have
+  /// left (its connection is not open yet, or full), and they leave only inside MPI's calls.
+  std::chrono::nanoseconds idle_sleep_time(std::chrono::nanoseconds idle_for) noexcept {
+    const std::unique_lock lock(mutex_, std::try_to_lock);
+    if (lock && !out_of_service_) {
+      const CallMonitor::InCall in_call(requests_.call_monitor());
+      int found = 0;
+      static_cast<void>(MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_WORLD, &found, MPI_STATUS_IGNORE));
+    }
+    return std::clamp<std::chrono::nanoseconds>(idle_for / 16, shortest_idle_sleep, longest_idle_sleep);
   }
 
   /// @returns whether a message was complete
@@ -9064,12 +9161,20 @@ class ProgressLoop {
     requests_.forget();
   }
 
-  CommandQueue commands_;
+  CallQueue calls_;
+  std::atomic<int> lock_wanted_{0};  ///< threads that wait for the lock
+  bool stopped_ = false;
+  std::optional<HangDetector> hang_detector_;
+
+  std::mutex mutex_;  ///< held by the thread that calls MPI
   Requests requests_;
   std::vector<RunningRoutine*> running_;
   std::vector<std::pair<Endpoint*, std::coroutine_handle<>>> resumable_;
   bool out_of_service_ = false;
-  bool stopped_ = false;
+
+  std::mutex waiters_mutex_;
+  std::vector<RunningRoutine*> waiters_;
+  std::uint64_t withdrawn_ = 0;
 };
 
 }  // namespace DTRAIN_NAMESPACE::backend::mpi
@@ -9086,7 +9191,8 @@ class ProgressLoop {
 namespace DTRAIN_NAMESPACE::backend::mpi {
 
 /// Owns a duplicate of MPI_COMM_WORLD, made before any message. Channels of point-to-point messages make no collective
-/// MPI call after it, so that all their calls can be cancelled at any moment. Threads: the one that owns MPI.
+/// MPI call after it, so that all their calls can be cancelled at any moment. Threads: one, which initialises MPI;
+/// any for what is constant.
 class MpiRuntime {
  public:
   /// Collective over MPI_COMM_WORLD, blocking without a deadline. Initialises MPI unless the program did.
@@ -9158,12 +9264,18 @@ class MpiRuntime {
 
   void start() {
     int provided = 0;
-    check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided), "starting MPI");
+    check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided), "starting MPI");
     started_ = true;
+    if (provided < MPI_THREAD_SERIALIZED) {
+      throw_error(Errc::unsupported,
+                  "{} lets one thread alone call it, and backend::Mpi calls it from each thread that waits; use an MPI "
+                  "that was built with threads (MPI_THREAD_SERIALIZED or more)",
+                  {library_name()});
+    }
     check(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "having errors returned");
   }
 
-  /// Requires MPI_THREAD_MULTIPLE: the engine's thread calls MPI while the program's threads may call it.
+  /// Requires MPI_THREAD_MULTIPLE: dtrain's threads call MPI while the program's threads may call it.
   static void check_thread_level() {
     int provided = 0;
     check(MPI_Query_thread(&provided), "asking for the level of threads");
@@ -9190,17 +9302,17 @@ class MpiRuntime {
 // ---- dtrain/backend/mpi/engine.hpp
 
 /// @file
-/// Engine: the one thread of a process that calls MPI.
+/// Engine: MPI in this process: its thread, which initialises and finalizes it, and the loop that drives its messages.
 
 #if DTRAIN_WITH_MPI
 
 namespace DTRAIN_NAMESPACE::backend::mpi {
 
-/// Initialises MPI, runs every call to it, and finalizes it. All channels of a process share one engine.
-/// Threads: any, except where a member says otherwise. Lifetime: as long as its last owner.
+/// Owns the thread that initialises MPI, makes calls other than messages, and finalizes it. All channels of a process
+/// share one engine. Threads: any, except where a member says otherwise. Lifetime: as long as its last owner.
 class Engine {
  public:
-  /// State of the thread that owns MPI.
+  /// State that outlives the engine if its thread does not end.
   struct EngineState {
     std::optional<MpiRuntime> runtime;
     ProgressLoop loop;
@@ -9224,12 +9336,12 @@ class Engine {
     if (!clean) {
       registry().disable();
     }
-    commands().push({nullptr, nullptr, [state = &thread_state_->state, clean] {
-                       if (clean && !state->loop.out_of_service()) {
-                         state->runtime->end();
-                       }
-                       state->loop.stop();
-                     }});
+    calls().push([state = &thread_state_->state, clean] {
+      if (clean && !state->loop.out_of_service()) {
+        state->runtime->end();
+      }
+      state->loop.stop();
+    });
     if (thread_state_->block_until_ended(Deadline::after(clean ? finalize_timeout_.load() : std::chrono::seconds(2)))) {
       thread_.join();
     } else {
@@ -9245,11 +9357,13 @@ class Engine {
   MPI_Comm communicator() const noexcept { return runtime().communicator(); }
   const std::string& version_text() const noexcept { return runtime().version_text(); }
 
-  CommandQueue& commands() noexcept { return thread_state_->state.loop.commands(); }
+  CallQueue& calls() noexcept { return loop().calls(); }
+  ProgressLoop& loop() noexcept { return thread_state_->state.loop; }
   Requests& requests() noexcept { return thread_state_->state.loop.requests(); }
 
-  /// Runs `call(EngineState&)` in the thread that owns MPI. Blocking: until the call returns or the deadline passes;
-  /// after the deadline it may still run. @throws the call's exceptions, Error (timeout)
+  /// Runs `call(EngineState&)` in the thread that initialised MPI, which holds the loop's lock. Blocking: until the
+  /// call returns or the deadline passes; after the deadline it may still run. @throws the call's exceptions, Error
+  /// (timeout)
   void run_blocking(std::function<void(EngineState&)> call, Deadline deadline, const char* doing) {
     struct PendingCall {
       std::mutex mutex;
@@ -9258,18 +9372,18 @@ class Engine {
       std::exception_ptr thrown;
     };
     const auto result = std::make_shared<PendingCall>();
-    commands().push({nullptr, nullptr, [result, state = &thread_state_->state, call = std::move(call)] {
-                       std::exception_ptr thrown;
-                       try {
-                         call(*state);
-                       } catch (...) {
-                         thrown = std::current_exception();
-                       }
-                       const std::lock_guard lock(result->mutex);
-                       result->thrown = thrown;
-                       result->done = true;
-                       result->changed.notify_all();
-                     }});
+    calls().push([result, state = &thread_state_->state, call = std::move(call)] {
+      std::exception_ptr thrown;
+      try {
+        call(*state);
+      } catch (...) {
+        thrown = std::current_exception();
+      }
+      const std::lock_guard lock(result->mutex);
+      result->thrown = thrown;
+      result->done = true;
+      result->changed.notify_all();
+    });
     std::unique_lock lock(result->mutex);
     if (!block_until(result->changed, lock, deadline, [&] { return result->done; })) {
       throw_error(Errc::timeout, "{} took too long; have all processes of the job come as far?", {doing});
@@ -9359,6 +9473,68 @@ class Engine {
 }  // namespace DTRAIN_NAMESPACE::backend::mpi
 
 #endif  // DTRAIN_WITH_MPI
+
+// ---- dtrain/backend/mpi/wait_pace.hpp
+
+/// @file
+/// WaitPace: how a thread that waits for messages spins, yields and sleeps.
+
+namespace DTRAIN_NAMESPACE::backend::mpi {
+
+/// Spins first, then yields in case a peer needs the core, then sleeps: the longer nothing moves, the longer.
+/// The clock is not read while it spins. Threads: one.
+class WaitPace {
+ public:
+  enum class WaitAction : std::uint8_t { spin, yield, sleep };
+
+  /// Something has moved.
+  void reset() noexcept { turn_ = 0; }
+
+  WaitAction next() noexcept {
+    ++all_turns_;
+    if (++turn_ <= spins && all_turns_ % longest_spin != 0) {
+      return WaitAction::spin;
+    }
+    now_ = Clock::now();
+    if (turn_ <= spins + 1) {
+      moved_at_ = now_;
+    }
+    return now_ - moved_at_ < yield_time ? WaitAction::yield : WaitAction::sleep;
+  }
+
+  /// See CancellationToken::stalled. Reads the clock of the last next() that did not spin.
+  bool stall_is_due() noexcept {
+    if (stall_at_ == Clock::time_point{}) {
+      stall_at_ = now_ + std::chrono::milliseconds(1);
+    }
+    if (now_ < stall_at_) {
+      return false;
+    }
+    stall_at_ = now_ + std::chrono::milliseconds(20);
+    return true;
+  }
+
+  Deadline sleep_deadline() const noexcept {
+    return Deadline::after(
+        std::clamp<std::chrono::nanoseconds>((now_ - moved_at_) / 16, shortest_sleep, longest_sleep));
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  static constexpr int spins = 100;
+  static constexpr std::uint64_t longest_spin = 4096;  ///< turns until the clock is read, also while messages arrive
+  static constexpr std::chrono::microseconds yield_time{300};
+  static constexpr std::chrono::microseconds shortest_sleep{20};
+  static constexpr std::chrono::microseconds longest_sleep{200};
+
+  int turn_ = 0;
+  std::uint64_t all_turns_ = 0;
+  Clock::time_point now_{};
+  Clock::time_point moved_at_{};
+  Clock::time_point stall_at_{};
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::mpi
 
 // ---- dtrain/backend/nccl/environment_setup.hpp
 
@@ -11983,7 +12159,8 @@ namespace DTRAIN_NAMESPACE::backend::message_passing {
 /// A Transport polls it to learn whether to cancel an operation.
 /// - `aborted()` is cheap; `cancelled()` also reads the clock.
 /// - `stalled()` is called after a wait of about 1 ms, and then at least every 20 ms.
-/// - `reason()` is a sentence: why this rank ends, for a Transport that has to end the process.
+/// - `should_end()` says whether cancelled() would, in any thread.
+/// - `reason()` is a sentence: why this rank ends, for a Transport that has to end the process. Threads: any.
 template <class C>
 concept CancellationToken = requires(C& token) {
   { token.aborted() }
@@ -11992,6 +12169,9 @@ concept CancellationToken = requires(C& token) {
   noexcept->std::same_as<bool>;
   { token.stalled() }
   noexcept->std::same_as<void>;
+  { std::as_const(token).should_end() }
+  noexcept->std::same_as<bool>;
+  { std::as_const(token).reason() } -> std::same_as<std::string>;
 };
 
 /// A CancellationToken that never cancels, for the concept.
@@ -11999,7 +12179,8 @@ struct NoCancellationToken {
   bool aborted() noexcept { return false; }
   bool cancelled() noexcept { return false; }
   void stalled() noexcept {}
-  std::string reason() { return {}; }
+  bool should_end() const noexcept { return false; }
+  std::string reason() const { return {}; }
 };
 
 // clang-format 14 tears requires-expressions apart.
@@ -12348,44 +12529,53 @@ class BasicTransport {
 
   Endpoint& endpoint() noexcept { return *endpoint_; }
 
-  /// If all ranks share a host, each rank sends blocks directly to each other rank. Between hosts more chunks are in
-  /// flight: a long message waits for the receiver's answer, which queues behind the bytes that fill the link.
+  /// If all ranks share a host, each rank sends blocks directly to each other rank, and small buffers whole. Between
+  /// hosts more chunks are in flight: a long message waits for the receiver's answer, which queues behind the bytes
+  /// that fill the link.
   static message_passing::Tuning tuning(const ChannelContext& context) noexcept {
     message_passing::Tuning tuning;
     tuning.all_to_all = context.members.node_count == 1;
+    if (tuning.all_to_all) {  // a second message costs more than sending up to 128 KiB at once
+      const auto ranks = static_cast<std::size_t>(context.members.world_size);
+      tuning.small_bytes = std::clamp<std::size_t>((std::size_t{128} << 10U) / ranks, 8192, 32768);
+    }
     tuning.chunks_in_flight = tuning.all_to_all ? 4 : 8;
     return tuning;
   }
 
-  /// Blocking: until the routine ends, or `token` cancels it. @returns whether MPI has released its memory
+  /// Blocking: until the routine ends, or `token` cancels it. The calling thread makes MPI's progress meanwhile.
+  /// @returns whether MPI has released its memory
   template <class Token>
   bool run_blocking(message_passing::Routine& routine, Token& token) noexcept {
-    RunningRoutine running{*endpoint_, routine, wakeup_};
-    engine_->commands().push({&running, nullptr, {}});
-    for (int yield = 0; yield < yields && !running.ended.load(); ++yield) {
-      static_cast<void>(::sched_yield());
-    }
-    std::chrono::milliseconds sleep_time(1);
+    TokenRoutine<Token> running(*endpoint_, routine, wakeup_, token);
+    ProgressLoop& loop = engine_->loop();
+    loop.enter(running);
+    loop.start(running);
+    WaitPace pace;
     bool cancelled = false;
-    std::optional<HangDetector> hang_detector;
     while (!running.ended.load()) {
+      if (loop.drive()) {
+        pace.reset();
+      }
+      const WaitPace::WaitAction action = pace.next();
+      if (action == WaitPace::WaitAction::spin || running.ended.load()) {
+        continue;
+      }
       if (!cancelled && token.cancelled()) {
         cancelled = true;
-        hang_detector.emplace(engine_->requests().call_monitor(), mpi_hang_timeout);
-        engine_->commands().push({nullptr, &running, {}});
+        loop.cancel(running);
+        continue;
       }
-      wakeup_.sleep(Deadline::after(std::exchange(sleep_time, std::chrono::milliseconds(20))),
-                    [&] { return running.ended.load() || (!cancelled && token.aborted()); });
-      if (!running.ended.load() && !cancelled) {
+      if (pace.stall_is_due()) {
         token.stalled();
       }
-      if (hang_detector && hang_detector->hangs() && !running.ended.load()) {
-        // Open MPI's TCP transport ends a process from inside a call when a peer dies, and takes seconds for it.
-        log(LogLevel::error,
-            format_text("{} (and a call to MPI does not come back: this process ends here)", {token.reason()}));
-        ::_exit(exit_code_job_failed);
+      if (action == WaitPace::WaitAction::yield) {
+        static_cast<void>(::sched_yield());
+      } else {
+        wakeup_.sleep(pace.sleep_deadline(), [&] { return running.ended.load() || (!cancelled && token.aborted()); });
       }
     }
+    loop.withdraw(running);
     return !running.memory_is_lost;
   }
 
@@ -12416,8 +12606,18 @@ class BasicTransport {
   }
 
  private:
-  static constexpr int yields = 20;
-  static constexpr std::chrono::milliseconds mpi_hang_timeout{500};  ///< of one MPI call that does not return
+  template <class Token>
+  class TokenRoutine final : public RunningRoutine {
+   public:
+    TokenRoutine(Endpoint& of, message_passing::Routine& running, Wakeup& of_waiter, const Token& token) noexcept
+        : RunningRoutine(of, running, of_waiter), token_(token) {}
+    bool should_end() const noexcept override { return token_.should_end(); }
+    std::string reason() const override { return token_.reason(); }
+
+   private:
+    const Token& token_;
+  };
+
   static constexpr int most_notified = 64;  ///< with more ranks: those at distances 1, 2, 4, ..., as in algorithms
 
   /// Chooses the channel's two tags. Rank 0 of the channel takes them from its own range of tags, so that no other
@@ -15364,6 +15564,7 @@ class Channel {
     bool timed_out = false;
 
     bool aborted() const noexcept { return channel.aborted(); }
+    bool should_end() const noexcept { return deadline.passed() || aborted(); }
     bool cancelled() noexcept {
       timed_out = deadline.passed();
       return timed_out || aborted();
@@ -15810,9 +16011,10 @@ struct Gloo;
 namespace DTRAIN_NAMESPACE::backend {
 
 /// Collectives are dtrain's own, over MPI's point-to-point messages, so they can be cancelled at any time: a failed
-/// rank ends the operations of all others. One dtrain thread makes every MPI call. It initializes MPI, unless the
-/// program has done so with MPI_THREAD_MULTIPLE. Each channel uses its own range of tags. Needs launch::PerProcess:
-/// mpirun starts the processes.
+/// rank ends the operations of all others. The thread that waits for an operation makes MPI's progress; one thread at a
+/// time is inside MPI. A thread of dtrain initializes MPI with MPI_THREAD_SERIALIZED, unless the program has done so
+/// with MPI_THREAD_MULTIPLE. Each channel uses its own range of tags. Needs launch::PerProcess: mpirun starts the
+/// processes.
 struct Mpi {
   using Communicator = message_passing::Communicator<mpi::Transport>;
   using StreamOwner = stream::host::CommunicationStream;
@@ -24599,6 +24801,7 @@ ProcessGroup<P> init_process_group(launch::JoinOptions options = {}, const Group
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/un.h>

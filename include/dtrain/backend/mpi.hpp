@@ -29,9 +29,10 @@
 namespace DTRAIN_NAMESPACE::backend {
 
 /// Collectives are dtrain's own, over MPI's point-to-point messages, so they can be cancelled at any time: a failed
-/// rank ends the operations of all others. One dtrain thread makes every MPI call. It initializes MPI, unless the
-/// program has done so with MPI_THREAD_MULTIPLE. Each channel uses its own range of tags. Needs launch::PerProcess:
-/// mpirun starts the processes.
+/// rank ends the operations of all others. The thread that waits for an operation makes MPI's progress; one thread at a
+/// time is inside MPI. A thread of dtrain initializes MPI with MPI_THREAD_SERIALIZED, unless the program has done so
+/// with MPI_THREAD_MULTIPLE. Each channel uses its own range of tags. Needs launch::PerProcess: mpirun starts the
+/// processes.
 struct Mpi {
   using Communicator = message_passing::Communicator<mpi::Transport>;
   using StreamOwner = stream::host::CommunicationStream;

@@ -133,6 +133,7 @@ class Channel {
     bool timed_out = false;
 
     bool aborted() const noexcept { return channel.aborted(); }
+    bool should_end() const noexcept { return deadline.passed() || aborted(); }
     bool cancelled() noexcept {
       timed_out = deadline.passed();
       return timed_out || aborted();

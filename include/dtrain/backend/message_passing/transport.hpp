@@ -20,7 +20,8 @@ namespace DTRAIN_NAMESPACE::backend::message_passing {
 /// A Transport polls it to learn whether to cancel an operation.
 /// - `aborted()` is cheap; `cancelled()` also reads the clock.
 /// - `stalled()` is called after a wait of about 1 ms, and then at least every 20 ms.
-/// - `reason()` is a sentence: why this rank ends, for a Transport that has to end the process.
+/// - `should_end()` says whether cancelled() would, in any thread.
+/// - `reason()` is a sentence: why this rank ends, for a Transport that has to end the process. Threads: any.
 template <class C>
 concept CancellationToken = requires(C& token) {
   { token.aborted() }
@@ -29,6 +30,9 @@ concept CancellationToken = requires(C& token) {
   noexcept->std::same_as<bool>;
   { token.stalled() }
   noexcept->std::same_as<void>;
+  { std::as_const(token).should_end() }
+  noexcept->std::same_as<bool>;
+  { std::as_const(token).reason() } -> std::same_as<std::string>;
 };
 
 /// A CancellationToken that never cancels, for the concept.
@@ -36,7 +40,8 @@ struct NoCancellationToken {
   bool aborted() noexcept { return false; }
   bool cancelled() noexcept { return false; }
   void stalled() noexcept {}
-  std::string reason() { return {}; }
+  bool should_end() const noexcept { return false; }
+  std::string reason() const { return {}; }
 };
 
 // clang-format 14 tears requires-expressions apart.

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// CallMonitor: whether the thread that owns MPI is inside a call to it.
+/// CallMonitor: whether a thread is inside a call to MPI.
 
 #include <atomic>
 #include <chrono>
@@ -10,7 +10,8 @@
 
 namespace DTRAIN_NAMESPACE::backend::mpi {
 
-/// Counts each call's begin and end; calls do not nest. Threads: InCall in the one that owns MPI, number() from any.
+/// Counts each call's begin and end; calls do not nest. Threads: InCall in the one that holds the ProgressLoop's lock,
+/// number() from any.
 class CallMonitor {
  public:
   class InCall {

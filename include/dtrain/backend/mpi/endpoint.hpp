@@ -23,8 +23,8 @@ namespace DTRAIN_NAMESPACE::backend::mpi {
 using message_passing::FramePool;
 using message_passing::TagClass;
 
-/// A channel is a range of tags of one MPI communicator, one tag for each class. Threads: the one that owns MPI; any
-/// for rank(), size() and frames() (see FramePool).
+/// A channel is a range of tags of one MPI communicator, one tag for each class. Threads: the one that holds the
+/// ProgressLoop's lock; any for rank(), size() and frames() (see FramePool).
 class Endpoint {
  public:
   struct MessageHandle {

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Engine: the one thread of a process that calls MPI.
+/// Engine: MPI in this process: its thread, which initialises and finalizes it, and the loop that drives its messages.
 
 #include <atomic>
 #include <chrono>
@@ -16,7 +16,6 @@
 #include <utility>
 
 #include "dtrain/async/blocked_signals.hpp"
-#include "dtrain/backend/mpi/command_queue.hpp"
 #include "dtrain/backend/mpi/engine_registry.hpp"
 #include "dtrain/backend/mpi/library.hpp"
 #include "dtrain/backend/mpi/progress_loop.hpp"
@@ -31,11 +30,11 @@
 
 namespace DTRAIN_NAMESPACE::backend::mpi {
 
-/// Initialises MPI, runs every call to it, and finalizes it. All channels of a process share one engine.
-/// Threads: any, except where a member says otherwise. Lifetime: as long as its last owner.
+/// Owns the thread that initialises MPI, makes calls other than messages, and finalizes it. All channels of a process
+/// share one engine. Threads: any, except where a member says otherwise. Lifetime: as long as its last owner.
 class Engine {
  public:
-  /// State of the thread that owns MPI.
+  /// State that outlives the engine if its thread does not end.
   struct EngineState {
     std::optional<MpiRuntime> runtime;
     ProgressLoop loop;
@@ -59,12 +58,12 @@ class Engine {
     if (!clean) {
       registry().disable();
     }
-    commands().push({nullptr, nullptr, [state = &thread_state_->state, clean] {
-                       if (clean && !state->loop.out_of_service()) {
-                         state->runtime->end();
-                       }
-                       state->loop.stop();
-                     }});
+    calls().push([state = &thread_state_->state, clean] {
+      if (clean && !state->loop.out_of_service()) {
+        state->runtime->end();
+      }
+      state->loop.stop();
+    });
     if (thread_state_->block_until_ended(Deadline::after(clean ? finalize_timeout_.load() : std::chrono::seconds(2)))) {
       thread_.join();
     } else {
@@ -80,11 +79,13 @@ class Engine {
   MPI_Comm communicator() const noexcept { return runtime().communicator(); }
   const std::string& version_text() const noexcept { return runtime().version_text(); }
 
-  CommandQueue& commands() noexcept { return thread_state_->state.loop.commands(); }
+  CallQueue& calls() noexcept { return loop().calls(); }
+  ProgressLoop& loop() noexcept { return thread_state_->state.loop; }
   Requests& requests() noexcept { return thread_state_->state.loop.requests(); }
 
-  /// Runs `call(EngineState&)` in the thread that owns MPI. Blocking: until the call returns or the deadline passes;
-  /// after the deadline it may still run. @throws the call's exceptions, Error (timeout)
+  /// Runs `call(EngineState&)` in the thread that initialised MPI, which holds the loop's lock. Blocking: until the
+  /// call returns or the deadline passes; after the deadline it may still run. @throws the call's exceptions, Error
+  /// (timeout)
   void run_blocking(std::function<void(EngineState&)> call, Deadline deadline, const char* doing) {
     struct PendingCall {
       std::mutex mutex;
@@ -93,18 +94,18 @@ class Engine {
       std::exception_ptr thrown;
     };
     const auto result = std::make_shared<PendingCall>();
-    commands().push({nullptr, nullptr, [result, state = &thread_state_->state, call = std::move(call)] {
-                       std::exception_ptr thrown;
-                       try {
-                         call(*state);
-                       } catch (...) {
-                         thrown = std::current_exception();
-                       }
-                       const std::lock_guard lock(result->mutex);
-                       result->thrown = thrown;
-                       result->done = true;
-                       result->changed.notify_all();
-                     }});
+    calls().push([result, state = &thread_state_->state, call = std::move(call)] {
+      std::exception_ptr thrown;
+      try {
+        call(*state);
+      } catch (...) {
+        thrown = std::current_exception();
+      }
+      const std::lock_guard lock(result->mutex);
+      result->thrown = thrown;
+      result->done = true;
+      result->changed.notify_all();
+    });
     std::unique_lock lock(result->mutex);
     if (!block_until(result->changed, lock, deadline, [&] { return result->done; })) {
       throw_error(Errc::timeout, "{} took too long; have all processes of the job come as far?", {doing});

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// EngineRegistry: the process-wide engine that owns MPI.
+/// EngineRegistry: the engine of the process.
 
 #include <condition_variable>
 #include <exception>

@@ -34,7 +34,8 @@ inline MPI_Datatype datatype_of(DType dtype) noexcept {
 }
 
 /// The operators of one channel. An average is a sum of values from kernels::PartialReduction. MPI defines neither the
-/// order of a sum nor a minimum with a NaN, so the latter is dtrain's. Threads: the one that owns MPI.
+/// order of a sum nor a minimum with a NaN, so the latter is dtrain's. Threads: the one that holds the ProgressLoop's
+/// lock.
 class Operators {
  public:
   Operators() = default;

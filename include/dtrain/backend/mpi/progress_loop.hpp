@@ -1,109 +1,204 @@
 #pragma once
 /// @file
-/// ProgressLoop: the loop of the thread that owns MPI.
+/// ProgressLoop: the routines over MPI of this process, driven by the threads that wait for them.
 
 #include <sched.h>
-#include <sys/prctl.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <coroutine>
+#include <cstdint>
 #include <exception>
+#include <functional>
+#include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "dtrain/backend/mpi/command_queue.hpp"
+#include "dtrain/backend/mpi/call_monitor.hpp"
+#include "dtrain/backend/mpi/call_queue.hpp"
 #include "dtrain/backend/mpi/endpoint.hpp"
 #include "dtrain/backend/mpi/requests.hpp"
 #include "dtrain/backend/mpi/running_routine.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/log.hpp"
+#include "dtrain/core/process/exit_codes.hpp"
+#include "dtrain/core/text/format_text.hpp"
 
 #if DTRAIN_WITH_MPI
 
 namespace DTRAIN_NAMESPACE::backend::mpi {
 
-/// Resumes running routines when the messages that they wait for are complete. MPI makes progress only inside its
-/// calls: while messages are pending the loop tests them repeatedly, at first without a pause. Threads: commands() from
-/// any, the rest from the one that owns MPI.
+/// MPI makes progress only inside its calls, and is called by one thread at a time, which holds the loop's lock. A
+/// thread that waits for a routine drives all of them: no operation is passed to another thread. The thread that
+/// initialised MPI makes the calls that other threads push, and watches the threads that wait.
+/// Threads: drive() and its relatives from the thread that waits; run() from the thread that initialised MPI.
 class ProgressLoop {
  public:
-  CommandQueue& commands() noexcept { return commands_; }
+  CallQueue& calls() noexcept { return calls_; }
   Requests& requests() noexcept { return requests_; }
 
   /// Whether MPI holds memory that it did not release. MPI is then not called any more, so that it does not write
-  /// there, and every routine ends at once.
+  /// there, and every routine ends at once. Threads: those that hold the lock.
   bool out_of_service() const noexcept { return out_of_service_; }
+
+  /// Starts a routine. Blocking: while another thread is inside MPI.
+  void start(RunningRoutine& routine) noexcept {
+    const std::unique_lock lock = lock_for(routine);
+    running_.push_back(&routine);
+    if (out_of_service_) {
+      end(routine);
+    } else {
+      routine.routine.resume();
+      end_if_done(routine);
+    }
+  }
+
+  /// Tests all messages once, and resumes the routines that wait for those that are complete.
+  /// @returns whether any was; false if another thread holds the lock or waits for it
+  bool drive() noexcept {
+    if (lock_wanted_.load(std::memory_order_relaxed) != 0) {
+      return false;
+    }
+    const std::unique_lock lock(mutex_, std::try_to_lock);
+    return lock && poll();
+  }
+
+  /// Cancels a started routine unless it has ended. Blocking: while another thread is inside MPI.
+  void cancel(RunningRoutine& routine) noexcept {
+    const std::unique_lock lock = lock_for(routine);
+    if (!routine.ended.load()) {
+      end(routine);
+    }
+  }
+
+  /// A thread begins to wait for `routine`, and is watched until withdraw().
+  void enter(RunningRoutine& routine) noexcept {
+    const std::lock_guard lock(waiters_mutex_);
+    waiters_.push_back(&routine);
+  }
+
+  /// The thread waits no longer. Another one that waits is woken, because it has to drive its routine itself now.
+  void withdraw(RunningRoutine& routine) noexcept {
+    const std::lock_guard lock(waiters_mutex_);
+    waiters_.erase(std::find(waiters_.begin(), waiters_.end(), &routine));
+    ++withdrawn_;
+    if (!waiters_.empty()) {
+      waiters_.front()->wakeup.notify();
+    }
+  }
 
   void stop() noexcept { stopped_ = true; }
 
-  /// Blocking: until stop().
+  /// Blocking: until stop(). Makes the calls of other threads, ends the process if a cancelled routine's thread hangs
+  /// inside MPI, and calls MPI from time to time while no thread waits.
   /// @param owns_mpi the program does not finalize MPI, so the loop may call it while no message is pending
   void run(bool owns_mpi) noexcept {
-    // Else the kernel adds 50 microseconds to every short sleep.
-    static_cast<void>(::prctl(PR_SET_TIMERSLACK, 1000UL, 0, 0, 0));
+    std::uint64_t seen = 0;
     auto moved_at = std::chrono::steady_clock::now();
-    int idle = 0;
     while (!stopped_) {
-      const bool has_commands = commands_.take([this](Command& command) { execute(command); });
-      if (poll() || has_commands) {
-        idle = 0;
-        continue;
-      }
+      make_calls();
       const auto now = std::chrono::steady_clock::now();
-      if (idle < spins) {
-        ++idle;
+      const auto [waits, withdrawn] = watch();
+      if (std::exchange(seen, withdrawn) != withdrawn || waits) {
         moved_at = now;
-        continue;
       }
-      if (now - moved_at < (requests_.empty() ? yield_time_idle : yield_time)) {
-        static_cast<void>(::sched_yield());
-      } else if (requests_.empty()) {
-        commands_.sleep(
-            Deadline::after(owns_mpi && !out_of_service_ ? idle_sleep_time(now - moved_at) : std::chrono::seconds(10)));
-      } else {
-        const auto sleep_time =
-            std::clamp<std::chrono::nanoseconds>((now - moved_at) / 16, shortest_sleep, longest_sleep);
-        commands_.sleep(Deadline::after(sleep_time));
+      if (stopped_) {
+        break;
       }
+      calls_.sleep(Deadline::after(waits      ? watch_interval
+                                   : owns_mpi ? idle_sleep_time(now - moved_at)
+                                              : longest_sleep));
     }
   }
 
  private:
-  static constexpr int spins = 20;
-  static constexpr std::chrono::microseconds yield_time{300};       ///< in which the thread only yields
-  static constexpr std::chrono::microseconds yield_time_idle{100};  ///< the same, for the next operation to begin
-  static constexpr std::chrono::microseconds shortest_sleep{20};
-  static constexpr std::chrono::microseconds longest_sleep{200};
+  static constexpr std::chrono::milliseconds hang_timeout{500};  ///< of one MPI call that does not return
+  static constexpr int yields = 100;
+  static constexpr std::chrono::milliseconds watch_interval{2};
+  static constexpr std::chrono::milliseconds shortest_idle_sleep{1};
   static constexpr std::chrono::milliseconds longest_idle_sleep{5};
+  static constexpr std::chrono::seconds longest_sleep{10};
 
-  /// Calls MPI_Iprobe. @returns how long to sleep while no message is pending. MPI may complete a send before its bytes
-  /// have left (its connection is not open yet, or full), and they leave only inside MPI's calls.
-  std::chrono::nanoseconds idle_sleep_time(std::chrono::nanoseconds idle_for) noexcept {
-    const CallMonitor::InCall in_call(requests_.call_monitor());
-    int found = 0;
-    static_cast<void>(MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_WORLD, &found, MPI_STATUS_IGNORE));
-    return std::clamp<std::chrono::nanoseconds>(idle_for / 16, longest_sleep, longest_idle_sleep);
+  struct WaiterCount {
+    bool waits;
+    std::uint64_t withdrawn;
+  };
+
+  /// Ends the process if a call to MPI has not returned for a while.
+  void check_hang(std::optional<HangDetector>& detector, const RunningRoutine& cancelled) noexcept {
+    if (!detector) {
+      detector.emplace(requests_.call_monitor(), hang_timeout);
+    } else if (detector->hangs()) {
+      // Open MPI's TCP transport ends a process from inside a call when a peer dies, and takes seconds for it.
+      log(LogLevel::error,
+          format_text("{} (and a call to MPI does not come back: this process ends here)", {cancelled.reason()}));
+      ::_exit(exit_code_job_failed);
+    }
   }
 
-  void execute(Command& command) noexcept {
-    if (command.call) {
-      const CallMonitor::InCall in_call(requests_.call_monitor());
-      command.call();
-    } else if (command.cancel != nullptr) {
-      if (std::find(running_.begin(), running_.end(), command.cancel) != running_.end()) {
-        end(*command.cancel);
-      }
-    } else if (command.start != nullptr) {
-      running_.push_back(command.start);
-      if (out_of_service_) {
-        end(*command.start);
+  /// The lock of a thread that waits for `routine`. Blocking: while another thread is inside MPI.
+  std::unique_lock<std::mutex> lock_for(const RunningRoutine& routine) noexcept {
+    std::unique_lock lock(mutex_, std::try_to_lock);
+    if (lock) {
+      return lock;
+    }
+    std::optional<HangDetector> hang_detector;
+    lock_wanted_.fetch_add(1);  // a thread that drives would take the lock again at once
+    for (int turn = 0; !lock.try_lock(); ++turn) {
+      if (turn < yields) {
+        static_cast<void>(::sched_yield());
       } else {
-        command.start->routine.resume();
-        end_if_done(*command.start);
+        routine.wakeup.sleep(Deadline::after(std::chrono::milliseconds(1)), [] { return false; });
+      }
+      if (routine.should_end()) {
+        check_hang(hang_detector, routine);
       }
     }
+    lock_wanted_.fetch_sub(1);
+    return lock;
+  }
+
+  void make_calls() noexcept {
+    std::vector<std::function<void()>> calls = calls_.take();
+    if (calls.empty()) {
+      return;
+    }
+    lock_wanted_.fetch_add(1);
+    const std::lock_guard lock(mutex_);
+    lock_wanted_.fetch_sub(1);
+    for (std::function<void()>& call : calls) {
+      const CallMonitor::InCall in_call(requests_.call_monitor());
+      call();
+    }
+  }
+
+  /// Whether a thread waits, which may hang inside MPI: then no other thread can end its routine.
+  WaiterCount watch() noexcept {
+    const std::lock_guard lock(waiters_mutex_);
+    const auto cancelled =
+        std::find_if(waiters_.begin(), waiters_.end(), [](const RunningRoutine* one) { return one->should_end(); });
+    if (cancelled == waiters_.end()) {
+      hang_detector_.reset();
+    } else {
+      check_hang(hang_detector_, **cancelled);
+    }
+    return {!waiters_.empty(), withdrawn_};
+  }
+
+  /// Calls MPI_Iprobe. @returns how long to sleep while no thread waits. MPI may complete a send before its bytes have
+  /// left (its connection is not open yet, or full), and they leave only inside MPI's calls.
+  std::chrono::nanoseconds idle_sleep_time(std::chrono::nanoseconds idle_for) noexcept {
+    const std::unique_lock lock(mutex_, std::try_to_lock);
+    if (lock && !out_of_service_) {
+      const CallMonitor::InCall in_call(requests_.call_monitor());
+      int found = 0;
+      static_cast<void>(MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_WORLD, &found, MPI_STATUS_IGNORE));
+    }
+    return std::clamp<std::chrono::nanoseconds>(idle_for / 16, shortest_idle_sleep, longest_idle_sleep);
   }
 
   /// @returns whether a message was complete
@@ -163,12 +258,20 @@ class ProgressLoop {
     requests_.forget();
   }
 
-  CommandQueue commands_;
+  CallQueue calls_;
+  std::atomic<int> lock_wanted_{0};  ///< threads that wait for the lock
+  bool stopped_ = false;
+  std::optional<HangDetector> hang_detector_;
+
+  std::mutex mutex_;  ///< held by the thread that calls MPI
   Requests requests_;
   std::vector<RunningRoutine*> running_;
   std::vector<std::pair<Endpoint*, std::coroutine_handle<>>> resumable_;
   bool out_of_service_ = false;
-  bool stopped_ = false;
+
+  std::mutex waiters_mutex_;
+  std::vector<RunningRoutine*> waiters_;
+  std::uint64_t withdrawn_ = 0;
 };
 
 }  // namespace DTRAIN_NAMESPACE::backend::mpi

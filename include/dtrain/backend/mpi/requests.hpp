@@ -23,7 +23,7 @@ struct RequestOwner {
   bool receives;
 };
 
-/// Threads: the one that owns MPI.
+/// Threads: the one that holds the ProgressLoop's lock.
 class Requests {
  public:
   struct Completed {

@@ -1,9 +1,10 @@
 #pragma once
 /// @file
-/// RunningRoutine: a routine that the thread owning MPI runs, while another thread waits for it.
+/// RunningRoutine: a routine over MPI's messages, and the thread that waits for it.
 
 #include <atomic>
 #include <cstdint>
+#include <string>
 
 #include "dtrain/backend/message_passing/routine.hpp"
 #include "dtrain/core/deadline.hpp"
@@ -28,7 +29,7 @@ class Wakeup {
   }
 
   void notify() noexcept {
-    if (word_.exchange(awake) == asleep) {
+    if (word_.load(std::memory_order_seq_cst) == asleep && word_.exchange(awake) == asleep) {
       futex_wake_all(word_, FutexScope::process);
     }
   }
@@ -39,12 +40,27 @@ class Wakeup {
 };
 
 /// Lifetime: until it has ended.
-struct RunningRoutine {
+class RunningRoutine {
+ public:
+  RunningRoutine(Endpoint& of, message_passing::Routine& running, Wakeup& of_waiter) noexcept
+      : endpoint(of), routine(running), wakeup(of_waiter) {}
+  RunningRoutine(const RunningRoutine&) = delete;
+  RunningRoutine& operator=(const RunningRoutine&) = delete;
+
+  /// Whether the operation is aborted or its deadline has passed. Threads: any, until the routine is withdrawn.
+  virtual bool should_end() const noexcept = 0;
+
+  /// A sentence: why this rank ends. Threads: as should_end.
+  virtual std::string reason() const = 0;
+
   Endpoint& endpoint;
   message_passing::Routine& routine;
   Wakeup& wakeup;
   std::atomic<bool> ended{false};  ///< the operation's memory is no longer used, unless memory_is_lost
   bool memory_is_lost = false;     ///< MPI still uses that memory; valid once `ended` is set
+
+ protected:
+  ~RunningRoutine() = default;
 };
 
 }  // namespace DTRAIN_NAMESPACE::backend::mpi

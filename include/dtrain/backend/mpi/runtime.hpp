@@ -14,7 +14,8 @@
 namespace DTRAIN_NAMESPACE::backend::mpi {
 
 /// Owns a duplicate of MPI_COMM_WORLD, made before any message. Channels of point-to-point messages make no collective
-/// MPI call after it, so that all their calls can be cancelled at any moment. Threads: the one that owns MPI.
+/// MPI call after it, so that all their calls can be cancelled at any moment. Threads: one, which initialises MPI;
+/// any for what is constant.
 class MpiRuntime {
  public:
   /// Collective over MPI_COMM_WORLD, blocking without a deadline. Initialises MPI unless the program did.
@@ -86,12 +87,18 @@ class MpiRuntime {
 
   void start() {
     int provided = 0;
-    check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided), "starting MPI");
+    check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided), "starting MPI");
     started_ = true;
+    if (provided < MPI_THREAD_SERIALIZED) {
+      throw_error(Errc::unsupported,
+                  "{} lets one thread alone call it, and backend::Mpi calls it from each thread that waits; use an MPI "
+                  "that was built with threads (MPI_THREAD_SERIALIZED or more)",
+                  {library_name()});
+    }
     check(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "having errors returned");
   }
 
-  /// Requires MPI_THREAD_MULTIPLE: the engine's thread calls MPI while the program's threads may call it.
+  /// Requires MPI_THREAD_MULTIPLE: dtrain's threads call MPI while the program's threads may call it.
   static void check_thread_level() {
     int provided = 0;
     check(MPI_Query_thread(&provided), "asking for the level of threads");

@@ -3,14 +3,12 @@
 /// BasicTransport: the transport of a channel whose messages go over MPI.
 
 #include <sched.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <concepts>
 #include <cstddef>
 #include <memory>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -23,11 +21,11 @@
 #include "dtrain/backend/message_passing/routine.hpp"
 #include "dtrain/backend/mpi/endpoint.hpp"
 #include "dtrain/backend/mpi/engine.hpp"
+#include "dtrain/backend/mpi/progress_loop.hpp"
 #include "dtrain/backend/mpi/running_routine.hpp"
+#include "dtrain/backend/mpi/wait_pace.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
-#include "dtrain/core/log.hpp"
-#include "dtrain/core/process/exit_codes.hpp"
 #include "dtrain/core/serializer.hpp"
 #include "dtrain/core/text/format_text.hpp"
 
@@ -67,44 +65,53 @@ class BasicTransport {
 
   Endpoint& endpoint() noexcept { return *endpoint_; }
 
-  /// If all ranks share a host, each rank sends blocks directly to each other rank. Between hosts more chunks are in
-  /// flight: a long message waits for the receiver's answer, which queues behind the bytes that fill the link.
+  /// If all ranks share a host, each rank sends blocks directly to each other rank, and small buffers whole. Between
+  /// hosts more chunks are in flight: a long message waits for the receiver's answer, which queues behind the bytes
+  /// that fill the link.
   static message_passing::Tuning tuning(const ChannelContext& context) noexcept {
     message_passing::Tuning tuning;
     tuning.all_to_all = context.members.node_count == 1;
+    if (tuning.all_to_all) {  // a second message costs more than sending up to 128 KiB at once
+      const auto ranks = static_cast<std::size_t>(context.members.world_size);
+      tuning.small_bytes = std::clamp<std::size_t>((std::size_t{128} << 10U) / ranks, 8192, 32768);
+    }
     tuning.chunks_in_flight = tuning.all_to_all ? 4 : 8;
     return tuning;
   }
 
-  /// Blocking: until the routine ends, or `token` cancels it. @returns whether MPI has released its memory
+  /// Blocking: until the routine ends, or `token` cancels it. The calling thread makes MPI's progress meanwhile.
+  /// @returns whether MPI has released its memory
   template <class Token>
   bool run_blocking(message_passing::Routine& routine, Token& token) noexcept {
-    RunningRoutine running{*endpoint_, routine, wakeup_};
-    engine_->commands().push({&running, nullptr, {}});
-    for (int yield = 0; yield < yields && !running.ended.load(); ++yield) {
-      static_cast<void>(::sched_yield());
-    }
-    std::chrono::milliseconds sleep_time(1);
+    TokenRoutine<Token> running(*endpoint_, routine, wakeup_, token);
+    ProgressLoop& loop = engine_->loop();
+    loop.enter(running);
+    loop.start(running);
+    WaitPace pace;
     bool cancelled = false;
-    std::optional<HangDetector> hang_detector;
     while (!running.ended.load()) {
+      if (loop.drive()) {
+        pace.reset();
+      }
+      const WaitPace::WaitAction action = pace.next();
+      if (action == WaitPace::WaitAction::spin || running.ended.load()) {
+        continue;
+      }
       if (!cancelled && token.cancelled()) {
         cancelled = true;
-        hang_detector.emplace(engine_->requests().call_monitor(), mpi_hang_timeout);
-        engine_->commands().push({nullptr, &running, {}});
+        loop.cancel(running);
+        continue;
       }
-      wakeup_.sleep(Deadline::after(std::exchange(sleep_time, std::chrono::milliseconds(20))),
-                    [&] { return running.ended.load() || (!cancelled && token.aborted()); });
-      if (!running.ended.load() && !cancelled) {
+      if (pace.stall_is_due()) {
         token.stalled();
       }
-      if (hang_detector && hang_detector->hangs() && !running.ended.load()) {
-        // Open MPI's TCP transport ends a process from inside a call when a peer dies, and takes seconds for it.
-        log(LogLevel::error,
-            format_text("{} (and a call to MPI does not come back: this process ends here)", {token.reason()}));
-        ::_exit(exit_code_job_failed);
+      if (action == WaitPace::WaitAction::yield) {
+        static_cast<void>(::sched_yield());
+      } else {
+        wakeup_.sleep(pace.sleep_deadline(), [&] { return running.ended.load() || (!cancelled && token.aborted()); });
       }
     }
+    loop.withdraw(running);
     return !running.memory_is_lost;
   }
 
@@ -135,8 +142,18 @@ class BasicTransport {
   }
 
  private:
-  static constexpr int yields = 20;
-  static constexpr std::chrono::milliseconds mpi_hang_timeout{500};  ///< of one MPI call that does not return
+  template <class Token>
+  class TokenRoutine final : public RunningRoutine {
+   public:
+    TokenRoutine(Endpoint& of, message_passing::Routine& running, Wakeup& of_waiter, const Token& token) noexcept
+        : RunningRoutine(of, running, of_waiter), token_(token) {}
+    bool should_end() const noexcept override { return token_.should_end(); }
+    std::string reason() const override { return token_.reason(); }
+
+   private:
+    const Token& token_;
+  };
+
   static constexpr int most_notified = 64;  ///< with more ranks: those at distances 1, 2, 4, ..., as in algorithms
 
   /// Chooses the channel's two tags. Rank 0 of the channel takes them from its own range of tags, so that no other

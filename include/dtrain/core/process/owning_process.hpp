@@ -2,9 +2,12 @@
 /// @file
 /// OwningProcess: detects a forked process, whose copy of an object must not be used as the rank's.
 
+#include <pthread.h>
 #include <sys/types.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <cstdint>
 #include <memory>
 #include <utility>
 
@@ -12,16 +15,35 @@
 
 namespace DTRAIN_NAMESPACE {
 
+namespace detail {
+
+/// Number of forks from the program's start to this process: fork() counts in the child.
+inline std::atomic<std::uint32_t> fork_count{0};
+
+/// @returns false if the system has no memory to count forks
+inline bool count_forks() noexcept {
+  static const bool counts =
+      ::pthread_atfork(nullptr, nullptr, [] { fork_count.fetch_add(1, std::memory_order_relaxed); }) == 0;
+  return counts;
+}
+
+}  // namespace detail
+
 /// Stores the process that made it. Threads: any.
 class OwningProcess {
  public:
-  OwningProcess() noexcept : process_(::getpid()) {}
+  OwningProcess() noexcept
+      : process_(detail::count_forks() ? 0 : ::getpid()), forks_(detail::fork_count.load(std::memory_order_relaxed)) {}
 
-  /// False in a process that was forked since. One system call.
-  bool is_current() const noexcept { return ::getpid() == process_; }
+  /// False in a process that was forked since, by a function that calls pthread_atfork's handlers: fork(), but not
+  /// vfork() or clone(). Without a system call, because every collective asks.
+  bool is_current() const noexcept {
+    return process_ == 0 ? detail::fork_count.load(std::memory_order_relaxed) == forks_ : ::getpid() == process_;
+  }
 
  private:
-  pid_t process_;
+  pid_t process_;  ///< 0 if forks are counted
+  std::uint32_t forks_;
 };
 
 /// Deletes the object only in the process that made it. In a forked process the object stays: that process has none of
