@@ -7911,6 +7911,132 @@ decltype(auto) calling_gloo(const Doing& doing, const Work& work) {
 
 #endif  // DTRAIN_WITH_GLOO
 
+// ---- dtrain/backend/gloo/operation_monitor.hpp
+
+/// @file
+/// OperationMonitor: looks from another thread whether an operation that blocks in Gloo has to end.
+
+namespace DTRAIN_NAMESPACE::backend::gloo {
+
+/// The monitor's questions about an operation. Threads: the monitor's.
+class MonitoredOperation {
+ public:
+  /// Ends the operation if it has to end. @returns whether it had to
+  virtual bool end_if_cancelled() noexcept = 0;
+  /// See message_passing::CancellationToken.
+  virtual void stalled() noexcept = 0;
+
+ protected:
+  ~MonitoredOperation() = default;
+};
+
+/// A thread that blocks in Gloo can look neither at its deadline nor at other streams. The monitor does that for it:
+/// every 2 to 20 ms while operations follow one another; else its thread sleeps, and the next operation wakes it.
+/// Threads: all members from one at a time. Lifetime: the worker outlives it, and does nothing else before stop().
+class OperationMonitor {
+ public:
+  explicit OperationMonitor(async::WorkerThread& worker) noexcept : worker_(worker) {}
+  OperationMonitor(const OperationMonitor&) = delete;
+  OperationMonitor& operator=(const OperationMonitor&) = delete;
+
+  /// Lifetime: `operation` until end().
+  void begin(MonitoredOperation& operation) noexcept {
+    bool starts = false;
+    {
+      const std::lock_guard lock(mutex_);
+      operation_ = &operation;
+      ++number_;
+      starts = !std::exchange(monitors_, true);
+    }
+    if (starts) {
+      static_cast<void>(worker_.wait(Deadline::unbounded("the monitor has decided to return")));
+      worker_.start(run_);
+    }
+  }
+
+  void end() noexcept {
+    const std::lock_guard lock(mutex_);
+    operation_ = nullptr;
+  }
+
+  /// Blocking: until the worker is free for other work. No operation begins afterwards.
+  void stop() noexcept {
+    {
+      const std::lock_guard lock(mutex_);
+      stopped_ = true;
+    }
+    changed_.notify_all();
+    static_cast<void>(worker_.wait(Deadline::unbounded("the monitor returns when it is stopped")));
+  }
+
+ private:
+  static constexpr std::chrono::milliseconds shortest_interval{2};
+  static constexpr std::chrono::milliseconds longest_interval{20};
+  static constexpr int idle_looks = 10;  ///< without an operation, until the monitor returns
+
+  struct MonitorRun {
+    OperationMonitor& monitor;
+    void operator()() const noexcept { monitor.run(); }
+  };
+
+  void run() noexcept {
+    std::unique_lock lock(mutex_);
+    std::uint64_t seen = number_;
+    std::chrono::milliseconds interval = shortest_interval;
+    int idle = 0;
+    while (!stopped_ && idle < idle_looks) {
+      block_until(changed_, lock, Deadline::after(interval), [this] { return stopped_; });
+      const bool is_new = std::exchange(seen, number_) != number_;
+      idle = operation_ != nullptr || is_new ? 0 : idle + 1;
+      interval = is_new ? shortest_interval : longest_interval;
+      if (operation_ != nullptr && !is_new && !operation_->end_if_cancelled()) {
+        operation_->stalled();
+      }
+    }
+    monitors_ = false;
+  }
+
+  async::WorkerThread& worker_;
+  MonitorRun run_{*this};
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  MonitoredOperation* operation_ = nullptr;
+  std::uint64_t number_ = 0;  ///< of operations begun
+  bool monitors_ = false;
+  bool stopped_ = false;
+};
+
+/// A scope in which SIGPIPE does not reach the thread: Gloo writes to connections that a peer may have closed.
+class BlockedPipeSignal {
+ public:
+  BlockedPipeSignal() noexcept {
+    static_cast<void>(::sigemptyset(&pipe_));
+    static_cast<void>(::sigaddset(&pipe_, SIGPIPE));
+    blocked_ = ::pthread_sigmask(SIG_BLOCK, &pipe_, &before_) == 0 && ::sigismember(&before_, SIGPIPE) == 0;
+  }
+  BlockedPipeSignal(const BlockedPipeSignal&) = delete;
+  BlockedPipeSignal& operator=(const BlockedPipeSignal&) = delete;
+
+  /// Takes a signal of the scope, and lets the thread have later ones.
+  ~BlockedPipeSignal() {
+    if (blocked_) {
+      sigset_t pending;
+      const timespec now{};
+      if (::sigpending(&pending) == 0 && ::sigismember(&pending, SIGPIPE) == 1) {
+        static_cast<void>(::sigtimedwait(&pipe_, nullptr, &now));
+      }
+      static_cast<void>(::pthread_sigmask(SIG_SETMASK, &before_, nullptr));
+    }
+  }
+
+ private:
+  sigset_t pipe_{};
+  sigset_t before_{};
+  bool blocked_ = false;
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::gloo
+
 // ---- dtrain/backend/message_passing/coroutine_frame_pool.hpp
 
 /// @file
@@ -12158,7 +12284,9 @@ namespace DTRAIN_NAMESPACE::backend::message_passing {
 
 /// A Transport polls it to learn whether to cancel an operation.
 /// - `aborted()` is cheap; `cancelled()` also reads the clock.
-/// - `stalled()` is called after a wait of about 1 ms, and then at least every 20 ms.
+/// - `stalled()` is called after a wait of a few milliseconds, and then at least every 20 ms. Threads: as cancelled(),
+/// the
+///   one that runs the operation, or the transport's while that one blocks.
 /// - `should_end()` says whether cancelled() would, in any thread.
 /// - `reason()` is a sentence: why this rank ends, for a Transport that has to end the process. Threads: any.
 template <class C>
@@ -12216,14 +12344,14 @@ concept Transport = requires { typename T::Endpoint; } && Endpoint<typename T::E
 // ---- dtrain/backend/gloo/transport.hpp
 
 /// @file
-/// gloo::Transport: runs a channel's routines on its own thread, which may block in Gloo.
+/// gloo::Transport: runs a channel's routines, which may block in Gloo.
 
 #if DTRAIN_WITH_GLOO
 
 namespace DTRAIN_NAMESPACE::backend::gloo {
 
-/// See message_passing::Transport. Gloo's waits block, so the channel's own thread runs each routine from start to end.
-/// The thread that runs the stream waits for it, checks the deadline, and interrupts it on cancellation.
+/// See message_passing::Transport. Gloo's waits block: the thread that runs the stream runs each routine from start to
+/// end, and the channel's own thread watches it, checks the deadline, and interrupts it on cancellation.
 class Transport {
  public:
   using Endpoint = gloo::Endpoint;
@@ -12257,15 +12385,12 @@ class Transport {
   /// Blocking: until the routine is done, or `token` cancels it. @returns true: the operation's memory is free again
   template <class Token>
   bool run_blocking(message_passing::Routine& routine, Token& token) noexcept {
-    auto work = [&]() noexcept { routine.resume(); };
-    worker_.start(work);
-    std::chrono::milliseconds slice(1);
-    while (!worker_.wait(Deadline::after(std::exchange(slice, std::chrono::milliseconds(20))))) {
-      if (token.cancelled()) {
-        endpoint_->interrupt();
-      } else {
-        token.stalled();
-      }
+    TokenOperation<Token> operation(*endpoint_, token);
+    {
+      const BlockedPipeSignal blocked;
+      monitor_.begin(operation);
+      routine.resume();
+      monitor_.end();
     }
     if (!endpoint_->is_idle()) {
       cancel(routine);
@@ -12281,7 +12406,7 @@ class Transport {
 
   /// Closes the connections, which ends the waits of peers for this rank.
   void close(bool /*clean*/) noexcept {
-    static_cast<void>(worker_.wait(Deadline::unbounded("interrupt() has ended the operation")));
+    monitor_.stop();
     if (endpoint_) {
       endpoint_->abandon();
     }
@@ -12326,6 +12451,7 @@ class Transport {
 
   /// Ends all use of the operation's memory, then closes the connections, because a message may be half received.
   void cancel(const message_passing::Routine& routine) noexcept {
+    monitor_.stop();
     endpoint_->interrupt();
     endpoint_->abandon();
     try {
@@ -12341,6 +12467,24 @@ class Transport {
     worker_.start(close_connections_);
   }
 
+  template <class Token>
+  class TokenOperation final : public MonitoredOperation {
+   public:
+    TokenOperation(Endpoint& endpoint, Token& token) noexcept : endpoint_(endpoint), token_(token) {}
+    bool end_if_cancelled() noexcept override {
+      const bool cancelled = token_.cancelled();
+      if (cancelled) {
+        endpoint_.interrupt();
+      }
+      return cancelled;
+    }
+    void stalled() noexcept override { token_.stalled(); }
+
+   private:
+    Endpoint& endpoint_;
+    Token& token_;
+  };
+
   struct CloseConnections {
     Transport& transport;
     void operator()() const noexcept { transport.mesh_->interrupt(); }
@@ -12350,7 +12494,8 @@ class Transport {
   std::unique_ptr<Mesh> mesh_;
   std::optional<Endpoint> endpoint_;
   CloseConnections close_connections_{*this};
-  async::WorkerThread worker_;  ///< destroyed first
+  async::WorkerThread worker_;  ///< destroyed first, after close() has stopped the monitor
+  OperationMonitor monitor_{worker_};
 };
 
 static_assert(message_passing::Transport<Transport>);

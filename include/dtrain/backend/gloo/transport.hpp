@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// gloo::Transport: runs a channel's routines on its own thread, which may block in Gloo.
+/// gloo::Transport: runs a channel's routines, which may block in Gloo.
 
 #include <chrono>
 #include <exception>
@@ -13,6 +13,7 @@
 #include "dtrain/backend/channel_context.hpp"
 #include "dtrain/backend/gloo/endpoint.hpp"
 #include "dtrain/backend/gloo/mesh.hpp"
+#include "dtrain/backend/gloo/operation_monitor.hpp"
 #include "dtrain/backend/message_passing/transport.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/deadline.hpp"
@@ -24,8 +25,8 @@
 
 namespace DTRAIN_NAMESPACE::backend::gloo {
 
-/// See message_passing::Transport. Gloo's waits block, so the channel's own thread runs each routine from start to end.
-/// The thread that runs the stream waits for it, checks the deadline, and interrupts it on cancellation.
+/// See message_passing::Transport. Gloo's waits block: the thread that runs the stream runs each routine from start to
+/// end, and the channel's own thread watches it, checks the deadline, and interrupts it on cancellation.
 class Transport {
  public:
   using Endpoint = gloo::Endpoint;
@@ -59,15 +60,12 @@ class Transport {
   /// Blocking: until the routine is done, or `token` cancels it. @returns true: the operation's memory is free again
   template <class Token>
   bool run_blocking(message_passing::Routine& routine, Token& token) noexcept {
-    auto work = [&]() noexcept { routine.resume(); };
-    worker_.start(work);
-    std::chrono::milliseconds slice(1);
-    while (!worker_.wait(Deadline::after(std::exchange(slice, std::chrono::milliseconds(20))))) {
-      if (token.cancelled()) {
-        endpoint_->interrupt();
-      } else {
-        token.stalled();
-      }
+    TokenOperation<Token> operation(*endpoint_, token);
+    {
+      const BlockedPipeSignal blocked;
+      monitor_.begin(operation);
+      routine.resume();
+      monitor_.end();
     }
     if (!endpoint_->is_idle()) {
       cancel(routine);
@@ -83,7 +81,7 @@ class Transport {
 
   /// Closes the connections, which ends the waits of peers for this rank.
   void close(bool /*clean*/) noexcept {
-    static_cast<void>(worker_.wait(Deadline::unbounded("interrupt() has ended the operation")));
+    monitor_.stop();
     if (endpoint_) {
       endpoint_->abandon();
     }
@@ -128,6 +126,7 @@ class Transport {
 
   /// Ends all use of the operation's memory, then closes the connections, because a message may be half received.
   void cancel(const message_passing::Routine& routine) noexcept {
+    monitor_.stop();
     endpoint_->interrupt();
     endpoint_->abandon();
     try {
@@ -143,6 +142,24 @@ class Transport {
     worker_.start(close_connections_);
   }
 
+  template <class Token>
+  class TokenOperation final : public MonitoredOperation {
+   public:
+    TokenOperation(Endpoint& endpoint, Token& token) noexcept : endpoint_(endpoint), token_(token) {}
+    bool end_if_cancelled() noexcept override {
+      const bool cancelled = token_.cancelled();
+      if (cancelled) {
+        endpoint_.interrupt();
+      }
+      return cancelled;
+    }
+    void stalled() noexcept override { token_.stalled(); }
+
+   private:
+    Endpoint& endpoint_;
+    Token& token_;
+  };
+
   struct CloseConnections {
     Transport& transport;
     void operator()() const noexcept { transport.mesh_->interrupt(); }
@@ -152,7 +169,8 @@ class Transport {
   std::unique_ptr<Mesh> mesh_;
   std::optional<Endpoint> endpoint_;
   CloseConnections close_connections_{*this};
-  async::WorkerThread worker_;  ///< destroyed first
+  async::WorkerThread worker_;  ///< destroyed first, after close() has stopped the monitor
+  OperationMonitor monitor_{worker_};
 };
 
 static_assert(message_passing::Transport<Transport>);

@@ -19,7 +19,9 @@ namespace DTRAIN_NAMESPACE::backend::message_passing {
 
 /// A Transport polls it to learn whether to cancel an operation.
 /// - `aborted()` is cheap; `cancelled()` also reads the clock.
-/// - `stalled()` is called after a wait of about 1 ms, and then at least every 20 ms.
+/// - `stalled()` is called after a wait of a few milliseconds, and then at least every 20 ms. Threads: as cancelled(),
+/// the
+///   one that runs the operation, or the transport's while that one blocks.
 /// - `should_end()` says whether cancelled() would, in any thread.
 /// - `reason()` is a sentence: why this rank ends, for a Transport that has to end the process. Threads: any.
 template <class C>
