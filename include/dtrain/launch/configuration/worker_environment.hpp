@@ -73,6 +73,7 @@ inline identity::Environment worker_environment(const identity::Environment& bas
   environment["DTRAIN_LAUNCHER_PROCESS"] = plan.launcher_process;
   environment["DTRAIN_STDOUT_IS_TERMINAL"] = plan.stdout_is_terminal ? "1" : "0";
   environment["DTRAIN_STDERR_IS_TERMINAL"] = plan.stderr_is_terminal ? "1" : "0";
+  environment.erase("DTRAIN_NODE_CORES");  // of a launcher around this one
   if (plan.is_bound) {
     environment["DTRAIN_NODE_CORES"] = std::to_string(plan.cores);
   }

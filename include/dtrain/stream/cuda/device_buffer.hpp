@@ -75,6 +75,7 @@ class StreamOrderedBuffer {
   StreamOrderedBuffer& operator=(const StreamOrderedBuffer&) = delete;
   ~StreamOrderedBuffer() {
     if (data_ != nullptr) {
+      const DeviceGuard guard(stream_.device().index);
       static_cast<void>(quiet(cudaFreeAsync(data_, stream_.native())));
     }
   }
