@@ -7,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include "dtrain/backend/exchange/block_exchange.hpp"
 #include "dtrain/core/cause.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/types/buffer_view.hpp"
@@ -70,6 +71,23 @@ concept CanAllGather =
       { c.all_gather(input, output, stream) } -> std::same_as<void>;
     };
 
+/// Block r of this rank's `input` goes to rank r, whose `output` gets it as the block of this rank: see BlockExchange.
+/// The input and output are disjoint, or this rank's block of both is the same memory (in place; not in all_to_all).
+template <class C>
+concept CanExchangeBlocks =
+    HasRanks<C> && requires(C c, const BlockExchange& blocks, ConstBufferView input, BufferView output,
+                            typename C::Stream stream) {
+      { c.exchange_blocks(blocks, input, output, stream) } -> std::same_as<void>;
+    };
+
+/// As CanExchangeBlocks, but rank r's `output` gets the reduction of the blocks that all ranks send to it.
+template <class C>
+concept CanReduceBlocks =
+    HasRanks<C> && requires(C c, const BlockExchange& blocks, ConstBufferView input, BufferView output, ReduceOp op,
+                            typename C::Stream stream) {
+      { c.reduce_blocks(blocks, input, output, op, stream) } -> std::same_as<void>;
+    };
+
 /// Point-to-point messages. Not collective: only sender and receiver call.
 /// - `peer` is another rank of the channel; `to` and `from` may be the rank itself.
 /// - The k-th recv of b from a gets the k-th send of a to b; a send_recv counts as one of each.
@@ -120,7 +138,7 @@ concept CanAbort = requires(C c, const C& view, const Cause& cause) {
 };
 
 /// Operations that DistributedDataParallel with topology::Flat needs. Other topologies require further concepts:
-/// CanReduceScatter, CanAllGather, CanSendRecv, CanSplit. A Communicator is a movable owner of its channel.
+/// CanReduceScatter, CanAllGather, CanSendRecv, CanSplit. Groups use CanExchangeBlocks and CanReduceBlocks. A Communicator is a movable owner of its channel.
 template <class C>
 concept Communicator = std::movable<C> && HasRanks<C> && CanAllReduce<C> && CanBroadcast<C> && CanBarrier<C> &&
                        CanAllocate<C> && CanAbort<C>;

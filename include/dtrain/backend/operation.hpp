@@ -25,7 +25,23 @@ enum class OperationKind : std::uint8_t {
   send,
   recv,
   send_recv,
+  reduce,
+  gather,
+  scatter,
+  all_to_all,
+  all_gather_v,
+  reduce_scatter_v,
+  all_to_all_v,
+  gather_v,
+  scatter_v,
 };
+
+const char* name(OperationKind kind) noexcept;
+
+/// Whether the counts of its blocks differ: pairs of ranks compare them, and Operation::count is 0.
+constexpr bool has_unequal_blocks(OperationKind kind) noexcept {
+  return kind >= OperationKind::all_gather_v;
+}
 
 /// Plain fields with one layout in every process: it is stored in shared memory and sent in messages.
 struct Operation {
@@ -73,8 +89,8 @@ struct MessageEnd {
   DType dtype;
 };
 
-/// The sentence for a message whose ends differ.
-std::string unequal_message(const std::string& channel, const MessageEnd& sent, const MessageEnd& received);
+/// The sentence for a message whose ends differ. @param place "on channel 'group'"
+std::string unequal_message(const std::string& place, const MessageEnd& sent, const MessageEnd& received);
 
 /// The end of the sentence for an operation on a wrong stream.
 inline constexpr const char* began_early =
@@ -87,21 +103,58 @@ inline constexpr const char* began_early =
 
 namespace DTRAIN_NAMESPACE::backend {
 
-DTRAIN_DEFINED std::string to_string(const Operation& operation) {
-  const std::string elements = format_text("of {} {}", {operation.count, name(operation.dtype)});
-  const char* const op = name(operation.op);
-  switch (operation.kind) {
-    case OperationKind::all_reduce: return format_text("all_reduce ({}) {}", {op, elements});
-    case OperationKind::broadcast: return format_text("broadcast {} from rank {}", {elements, operation.root});
-    case OperationKind::reduce_scatter: return format_text("reduce_scatter ({}) {} a rank", {op, elements});
-    case OperationKind::all_gather: return format_text("all_gather {} a rank", {elements});
+DTRAIN_DEFINED const char* name(OperationKind kind) noexcept {
+  switch (kind) {
+    case OperationKind::all_reduce: return "all_reduce";
+    case OperationKind::broadcast: return "broadcast";
+    case OperationKind::reduce_scatter: return "reduce_scatter";
+    case OperationKind::all_gather: return "all_gather";
     case OperationKind::barrier: return "barrier";
-    case OperationKind::send: return format_text("send {} to rank {}", {elements, operation.root});
-    case OperationKind::recv: return format_text("recv {} from rank {}", {elements, operation.root});
-    case OperationKind::send_recv: return format_text("send_recv {} to rank {}", {elements, operation.root});
+    case OperationKind::send: return "send";
+    case OperationKind::recv: return "recv";
+    case OperationKind::send_recv: return "send_recv";
+    case OperationKind::reduce: return "reduce";
+    case OperationKind::gather: return "gather";
+    case OperationKind::scatter: return "scatter";
+    case OperationKind::all_to_all: return "all_to_all";
+    case OperationKind::all_gather_v: return "all_gather_v";
+    case OperationKind::reduce_scatter_v: return "reduce_scatter_v";
+    case OperationKind::all_to_all_v: return "all_to_all_v";
+    case OperationKind::gather_v: return "gather_v";
+    case OperationKind::scatter_v: return "scatter_v";
     case OperationKind::none: break;
   }
   return "no operation";
+}
+
+DTRAIN_DEFINED std::string to_string(const Operation& operation) {
+  const char* const kind = name(operation.kind);
+  const std::string counted = has_unequal_blocks(operation.kind)
+                                  ? std::string(name(operation.dtype))
+                                  : format_text("{} {}", {operation.count, name(operation.dtype)});
+  const std::string elements = format_text("{} of {}", {kind, counted});
+  const std::string reduction = format_text("{} ({}) of {}", {kind, name(operation.op), counted});
+  switch (operation.kind) {
+    case OperationKind::all_reduce:
+    case OperationKind::reduce_scatter_v: return reduction;
+    case OperationKind::reduce_scatter: return format_text("{} a rank", {reduction});
+    case OperationKind::reduce: return format_text("{} to rank {}", {reduction, operation.root});
+    case OperationKind::broadcast:
+    case OperationKind::recv:
+    case OperationKind::scatter_v: return format_text("{} from rank {}", {elements, operation.root});
+    case OperationKind::send:
+    case OperationKind::send_recv:
+    case OperationKind::gather_v: return format_text("{} to rank {}", {elements, operation.root});
+    case OperationKind::gather: return format_text("{} a rank to rank {}", {elements, operation.root});
+    case OperationKind::scatter: return format_text("{} a rank from rank {}", {elements, operation.root});
+    case OperationKind::all_gather:
+    case OperationKind::all_to_all: return format_text("{} a rank", {elements});
+    case OperationKind::all_gather_v:
+    case OperationKind::all_to_all_v: return elements;
+    case OperationKind::barrier:
+    case OperationKind::none: break;
+  }
+  return kind;
 }
 
 DTRAIN_DEFINED std::string position_of(const Operation& operation, const std::string& channel) {
@@ -120,11 +173,11 @@ DTRAIN_DEFINED std::string unequal_calls(const std::string& position, int rank, 
                      {position, rank, call, other, act});
 }
 
-DTRAIN_DEFINED std::string unequal_message(const std::string& channel, const MessageEnd& sent,
+DTRAIN_DEFINED std::string unequal_message(const std::string& place, const MessageEnd& sent,
                                            const MessageEnd& received) {
   return format_text(
-      "on channel '{}', rank {} sends {} {} and rank {} receives {} {}; both give the same count and type",
-      {channel, sent.job_rank, sent.count, name(sent.dtype), received.job_rank, received.count, name(received.dtype)});
+      "{}, rank {} sends {} {} and rank {} receives {} {}; both give the same count and type",
+      {place, sent.job_rank, sent.count, name(sent.dtype), received.job_rank, received.count, name(received.dtype)});
 }
 
 }  // namespace DTRAIN_NAMESPACE::backend

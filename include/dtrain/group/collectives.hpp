@@ -9,6 +9,7 @@
 #include "dtrain/backend/communicator.hpp"
 #include "dtrain/core/types/dtype.hpp"
 #include "dtrain/core/types/reduce_op.hpp"
+#include "dtrain/group/block_collectives.hpp"
 #include "dtrain/group/buffers.hpp"
 #include "dtrain/group/device_bounce_buffer.hpp"
 #include "dtrain/group/work.hpp"
@@ -32,7 +33,7 @@ namespace DTRAIN_NAMESPACE::group {
 /// @throws Error (invalid_argument), before anything is enqueued, if sizes, types, ranks or addresses do not fit; the
 /// job's first cause.
 template <class Group, class State>
-class Collectives {
+class Collectives : public BlockCollectives<Group, State> {
  public:
   using Communicator = typename State::Communicator;
   using Stream = typename Communicator::Stream;
@@ -119,8 +120,8 @@ class Collectives {
     reduce_scatter(input, output, op, stream()).wait();
   }
 
-  /// Block r of `output` gets rank r's `input`; `output` has one block for each rank. `input` is the memory of this
-  /// rank's block, or disjoint from `output`.
+  /// Block r of `output` gets rank r's `input`; `output` has one block for each rank. `input` is the memory of
+  /// this rank's block, or disjoint from `output`.
   Work all_gather(MovedReadBuffer input, MovedWriteBuffer output,
                   Stream stream) const requires backend::CanAllGather<Communicator> {
     Communicator& channel = live();

@@ -20,6 +20,7 @@ TEST_CASE("collectives over Gloo") {
 #include <vector>
 
 #include "dtrain/net/interfaces.hpp"
+#include "support/block_checks.hpp"
 #include "support/collective_checks.hpp"
 #include "support/host_rank.hpp"
 #include "support/slow_peer.hpp"
@@ -50,6 +51,12 @@ TEST_CASE("every element type and operation is reduced, among 1, 2, 3, 4 and 8 r
 TEST_CASE("every other collective, and messages, among 1, 2, 3, 4 and 8 ranks") {
   for (const int ranks : {1, 2, 3, 4, 8}) {
     run_ranks<GlooRank>(ranks, [](GlooRank& self, RankThread&) { support::check_moves(self, {0, 7, 100'003}); });
+  }
+}
+
+TEST_CASE("blocks of any lengths are exchanged and reduced, among 1, 2, 3, 4 and 5 ranks") {
+  for (const int ranks : {1, 2, 3, 4, 5}) {
+    run_ranks<GlooRank>(ranks, [](GlooRank& self, RankThread&) { support::check_blocks(self, {0, 7, 100'003}); });
   }
 }
 

@@ -12,6 +12,7 @@
 #include "dtrain/backend/channel_setup/split.hpp"
 #include "dtrain/backend/check_arguments.hpp"
 #include "dtrain/backend/communicator.hpp"
+#include "dtrain/backend/exchange/block_exchange.hpp"
 #include "dtrain/backend/message_passing/channel.hpp"
 #include "dtrain/backend/message_passing/enqueued_operation.hpp"
 #include "dtrain/backend/message_passing/memory.hpp"
@@ -71,6 +72,22 @@ class Communicator {
     check_host(input, output);
     check_all_gather(input, output, rank(), size());
     enqueue(next(OperationKind::all_gather, input), {input.data, output.data}, stream);
+  }
+
+  /// See CanExchangeBlocks. Each rank sends its blocks directly to their ranks. Allocates a copy of `blocks`.
+  void exchange_blocks(const BlockExchange& blocks, ConstBufferView input, BufferView output, Stream stream) {
+    check_host(input, output);
+    check_exchange(blocks, input, output, rank(), size());
+    enqueue_blocks(blocks, ReduceOp::sum, input, output, stream);
+  }
+
+  /// See CanReduceBlocks. Each rank reduces its block in rank order, with the bits of SharedMemory, and so receives it
+  /// from every other rank. Allocates a copy of `blocks`.
+  void reduce_blocks(const BlockExchange& blocks, ConstBufferView input, BufferView output, ReduceOp op,
+                     Stream stream) {
+    check_host(input, output);
+    check_block_reduction(blocks, input, output, rank(), size());
+    enqueue_blocks(blocks, op, input, output, stream);
   }
 
   /// See CanSendRecv. Small messages do not wait for their receiver.
@@ -184,6 +201,14 @@ class Communicator {
   void enqueue(const Operation& operation, const Buffers& buffers, Stream stream) {
     enqueue_work(EnqueuedCollective<T>{owner_->channel, owner_->enqueued + 1, operation, buffers}, stream);
     ++owner_->collectives;
+  }
+
+  void enqueue_blocks(const BlockExchange& blocks, ReduceOp op, ConstBufferView input, BufferView output,
+                      Stream stream) {
+    auto copied = std::make_unique<const BlockExchange>(blocks);
+    enqueue(operation_of(blocks, input.dtype, op, owner_->collectives + 1), {input.data, output.data, copied.get()},
+            stream);
+    static_cast<void>(copied.release());
   }
 
   template <class Work>

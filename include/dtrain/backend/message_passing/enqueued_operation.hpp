@@ -16,7 +16,7 @@
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
-/// A collective. Holds a reference to the channel until it has run or was dropped.
+/// A collective. Holds a reference to the channel, and owns `buffers.blocks`, until it has run or was dropped.
 template <Transport T>
 struct EnqueuedCollective {
   Channel<T>* channel;
@@ -26,9 +26,12 @@ struct EnqueuedCollective {
 
   void operator()() noexcept {
     channel->run(turn, operation, [this](auto& context) { return collective(context, buffers); });
+    drop();
+  }
+  void drop() noexcept {
+    delete buffers.blocks;
     channel->release();
   }
-  void drop() noexcept { channel->release(); }
 };
 
 /// Buffers of a message, and its peers (-1: none).
@@ -46,7 +49,7 @@ namespace detail {
 template <Transport T>
 Routine point_to_point_or_self(OperationContext<typename T::Endpoint>& context, Channel<T>& channel,
                                const PointToPointBuffers& buffers, DType input_dtype) {
-  PointToPoint work{{}, {}, buffers.to, buffers.from, context.operation};
+  PointToPoint work{{}, {}, buffers.to, buffers.from, context.operation, TagClass::direct, nullptr};
   work.sent.count = buffers.input_count;
   work.sent.dtype = input_dtype;
   if (buffers.to >= 0) {

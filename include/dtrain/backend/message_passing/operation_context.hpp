@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "dtrain/backend/exchange/block_exchange.hpp"
 #include "dtrain/backend/message_passing/coroutine_frame_pool.hpp"
 #include "dtrain/backend/message_passing/endpoint.hpp"
 #include "dtrain/backend/message_passing/memory.hpp"
@@ -22,7 +23,8 @@ struct Tuning {
   std::size_t chunks_in_flight = 4;      ///< messages in flight between two ranks
   int direct_exchange_ranks = 8;         ///< up to this size, small operations use direct_exchange
   std::size_t point_to_point_chunk_bytes = std::size_t{1} << 30U;  ///< longest message of a send
-  bool all_to_all = false;  ///< large reductions use all_to_all: all ranks share a host
+  std::size_t all_pieces_bytes = std::size_t{4} << 20;  ///< memory for pieces of all ranks, which reduce_blocks divides
+  bool all_to_all = false;                              ///< large reductions use all_to_all: all ranks share a host
 };
 
 /// Constants of a channel.
@@ -32,6 +34,13 @@ struct ChannelInfo {
   Tuning tuning;
   DescribeOperation describe{};
   Accumulate accumulate{};
+};
+
+/// Buffers of a collective on this rank. A broadcast uses the output; a barrier has none.
+struct Buffers {
+  const std::byte* input = nullptr;
+  std::byte* output = nullptr;
+  const BlockExchange* blocks = nullptr;  ///< of the operations that have one
 };
 
 /// One operation on one rank. Lifetime: as its Routine.

@@ -51,6 +51,13 @@ class Communicator {
   /// copies them once.
   void all_gather(ConstBufferView input, BufferView output, Stream stream);
 
+  /// See CanExchangeBlocks. If all inputs are in one allocation, each reader copies its blocks once; otherwise every
+  /// rank publishes its blocks chunk by chunk. Allocates a copy of `blocks`.
+  void exchange_blocks(const BlockExchange& blocks, ConstBufferView input, BufferView output, Stream stream);
+
+  /// See CanReduceBlocks. Copies nothing if all inputs are in one allocation. Allocates a copy of `blocks`.
+  void reduce_blocks(const BlockExchange& blocks, ConstBufferView input, BufferView output, ReduceOp op, Stream stream);
+
   /// See CanSendRecv. A message of up to 128 KiB does not wait for its receiver if no other is in flight.
   void send(ConstBufferView input, int peer, Stream stream);
   void recv(BufferView output, int peer, Stream stream);

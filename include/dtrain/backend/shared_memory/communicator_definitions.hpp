@@ -10,14 +10,18 @@
 
 #include "dtrain/backend/channel_setup/split.hpp"
 #include "dtrain/backend/check_arguments.hpp"
+#include "dtrain/backend/exchange/block_exchange.hpp"
 #include "dtrain/backend/shared_memory/arena.hpp"
 #include "dtrain/backend/shared_memory/channel.hpp"
 #include "dtrain/backend/shared_memory/collectives/all_gather.hpp"
 #include "dtrain/backend/shared_memory/collectives/all_reduce.hpp"
 #include "dtrain/backend/shared_memory/collectives/broadcast.hpp"
+#include "dtrain/backend/shared_memory/collectives/exchange_blocks.hpp"
 #include "dtrain/backend/shared_memory/collectives/mailbox_transfer.hpp"
+#include "dtrain/backend/shared_memory/collectives/reduce_blocks.hpp"
 #include "dtrain/backend/shared_memory/collectives/reduce_scatter.hpp"
 #include "dtrain/backend/shared_memory/communicator.hpp"
+#include "dtrain/backend/shared_memory/enqueued_operation.hpp"
 #include "dtrain/backend/shared_memory/setup/segment_setup.hpp"
 #include "dtrain/core/text/format_text.hpp"
 
@@ -30,21 +34,6 @@ inline void check_host(const ConstBufferView& input, const ConstBufferView& outp
 }
 
 }  // namespace detail
-
-/// An enqueued operation. Holds a reference to the channel until it has run or was dropped.
-template <class Algorithm>
-struct EnqueuedOperation {
-  Channel* channel;
-  std::uint64_t turn;
-  Operation operation;
-  Algorithm algorithm;
-
-  void operator()() noexcept {
-    channel->run(turn, operation, [this]() noexcept { algorithm(*channel, operation); });
-    channel->release();
-  }
-  void drop() noexcept { channel->release(); }
-};
 
 /// State with a stable address while the communicator moves.
 struct Communicator::ChannelOwner {
@@ -116,6 +105,19 @@ struct Communicator::ChannelOwner {
     }
     ++enqueued;
     collectives += operation.sequence != 0 ? 1 : 0;
+  }
+
+  /// @tparam Algorithm of the blocks; owns a copy of them
+  template <class Algorithm>
+  void enqueue_blocks(const BlockExchange& blocks, ConstBufferView input, BufferView output, ReduceOp op,
+                      Stream stream) {
+    const ArenaTable::Location location = arenas.find(input.data, input.bytes());
+    Operation operation = operation_of(blocks, input.dtype, op, collectives + 1);
+    operation.allocation = location.value.number;
+    operation.offset = location.offset;
+    auto copied = std::make_unique<const BlockExchange>(blocks);
+    enqueue(operation, Algorithm{input.data, output.data, location.value.arena, copied.get()}, stream);
+    static_cast<void>(copied.release());
   }
 
   /// Collective, blocking: checks that every rank reads the nonces that the others wrote into the control block.
@@ -223,6 +225,20 @@ DTRAIN_DEFINED void Communicator::all_gather(ConstBufferView input, BufferView o
   const ArenaTable::Location location = owner_->arenas.find(input.data, input.bytes());
   owner_->enqueue(owner_->next(OperationKind::all_gather, input, location),
                   AllGather{input.data, output.data, location.value.arena}, stream);
+}
+
+DTRAIN_DEFINED void Communicator::exchange_blocks(const BlockExchange& blocks, ConstBufferView input, BufferView output,
+                                                  Stream stream) {
+  detail::check_host(input, output);
+  check_exchange(blocks, input, output, rank(), size());
+  owner_->enqueue_blocks<ExchangeBlocks>(blocks, input, output, ReduceOp::sum, stream);
+}
+
+DTRAIN_DEFINED void Communicator::reduce_blocks(const BlockExchange& blocks, ConstBufferView input, BufferView output,
+                                                ReduceOp op, Stream stream) {
+  detail::check_host(input, output);
+  check_block_reduction(blocks, input, output, rank(), size());
+  owner_->enqueue_blocks<ReduceBlocks>(blocks, input, output, op, stream);
 }
 
 DTRAIN_DEFINED void Communicator::send(ConstBufferView input, int peer, Stream stream) {

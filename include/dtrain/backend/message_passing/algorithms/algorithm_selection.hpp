@@ -9,6 +9,7 @@
 
 #include "dtrain/backend/message_passing/algorithms/all_to_all.hpp"
 #include "dtrain/backend/message_passing/algorithms/barrier.hpp"
+#include "dtrain/backend/message_passing/algorithms/block_exchange.hpp"
 #include "dtrain/backend/message_passing/algorithms/blocks.hpp"
 #include "dtrain/backend/message_passing/algorithms/broadcast.hpp"
 #include "dtrain/backend/message_passing/algorithms/direct_exchange.hpp"
@@ -21,12 +22,6 @@
 #include "dtrain/kernels/copy.hpp"
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
-
-/// Buffers of a collective on this rank. A broadcast uses the output; a barrier has none.
-struct Buffers {
-  const std::byte* input = nullptr;
-  std::byte* output = nullptr;
-};
 
 // clang-format 14 tears requires-expressions apart.
 // clang-format off
@@ -49,7 +44,7 @@ bool uses_direct_exchange(const OperationContext<E>& context, std::size_t bytes)
 
 /// Reduces long buffers of `count` elements in all blocks, by all_to_all or by ring with partial results.
 template <Endpoint E>
-Routine reduce_blocks(OperationContext<E>& context, const Buffers& buffers, std::size_t count, bool gathers) {
+Routine reduce_long(OperationContext<E>& context, const Buffers& buffers, std::size_t count, bool gathers) {
   const Tuning& tuning = context.channel.tuning;
   const DType dtype = context.operation.dtype;
   const bool direct = tuning.all_to_all && context.size() <= tuning.direct_exchange_ranks;
@@ -73,7 +68,7 @@ Routine all_reduce(OperationContext<E>& context, const Buffers& buffers) {
     Routine routine = recursive_doubling(context, work);
     co_await routine;
   } else {
-    Routine routine = reduce_blocks(context, buffers, operation.count, true);
+    Routine routine = reduce_long(context, buffers, operation.count, true);
     co_await routine;
   }
 }
@@ -87,8 +82,7 @@ Routine reduce_scatter(OperationContext<E>& context, const Buffers& buffers) {
     Routine routine = direct_exchange(context, work);
     co_await routine;
   } else {
-    Routine routine =
-        reduce_blocks(context, buffers, operation.count * static_cast<std::size_t>(context.size()), false);
+    Routine routine = reduce_long(context, buffers, operation.count * static_cast<std::size_t>(context.size()), false);
     co_await routine;
   }
 }
@@ -137,6 +131,12 @@ inline void copy_own(const Operation& operation, const Buffers& buffers) noexcep
 /// on every rank, unless the endpoint implements it. Lifetime: `context` and `buffers` outlive the routine.
 template <Endpoint E>
 Routine collective(OperationContext<E>& context, const Buffers& buffers) {
+  if (buffers.blocks != nullptr) {
+    Routine exchange =
+        is_reduction(context.operation.kind) ? reduce_blocks(context, buffers) : exchange_blocks(context, buffers);
+    co_await exchange;
+    co_return;
+  }
   if (context.size() == 1) {
     detail::copy_own(context.operation, buffers);
     co_return;

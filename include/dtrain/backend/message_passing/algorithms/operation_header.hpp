@@ -78,9 +78,11 @@ template <Endpoint E>
 [[noreturn]] DTRAIN_NOT_INLINED void disagree_on_message(const OperationContext<E>& context, int peer,
                                                          const Operation& sent) {
   const Operation& received = context.operation;
-  throw Error(Errc::disagreement,
-              unequal_message(context.channel.name, {job_rank(context, peer), sent.count, sent.dtype},
-                              {job_rank(context, context.rank()), received.count, received.dtype}));
+  const std::string place = received.sequence == 0
+                                ? position_of(received, context.channel.name)
+                                : "in " + described_on(context.channel.name, received, context.channel.describe);
+  throw Error(Errc::disagreement, unequal_message(place, {job_rank(context, peer), sent.count, sent.dtype},
+                                                  {job_rank(context, context.rank()), received.count, received.dtype}));
 }
 
 template <Endpoint E>
@@ -108,7 +110,10 @@ DTRAIN_NOT_INLINED void check_header(const OperationContext<E>& context, int pee
   if (other.kind == has_left) {
     detail::disagree(context, peer, "has left the channel");
   }
-  if (context.operation.sequence == 0 && !detail::fit(context.operation, other)) {
+  Operation counted = context.operation;
+  counted.count = has_unequal_blocks(other.kind) ? other.count : counted.count;
+  const bool differs_in_block = counted.agrees_with(other);
+  if ((context.operation.sequence == 0 || differs_in_block) && !detail::fit(context.operation, other)) {
     detail::disagree_on_message(context, peer, other);
   }
   if (!detail::fit(context.operation, other)) {

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Point-to-point messages of the user: send, recv, or both at once.
+/// Point-to-point messages, of the user or of an algorithm: send, recv, or both at once.
 
 #include <algorithm>
 #include <array>
@@ -22,6 +22,8 @@ struct PointToPoint {
   int to;
   int from;
   Operation sent;
+  TagClass tag_class = TagClass::direct;
+  std::byte* headers = nullptr;  ///< memory for two; null: the scratch
 };
 
 /// A short message travels in the header. A longer one follows the header in chunks, two of which are in flight in each
@@ -34,7 +36,8 @@ Routine point_to_point(OperationContext<E>& context, const PointToPoint& work) {
   const auto chunks = [&](std::size_t bytes) { return bytes <= small ? 0 : (bytes + max_bytes - 1) / max_bytes; };
   const std::size_t sends = work.to < 0 ? 0 : chunks(work.input.size());
   const std::size_t receives = work.from < 0 ? 0 : chunks(work.output.size());
-  std::byte* const memory = context.scratch.at_least(2 * header_bytes(context));
+  std::byte* const memory =
+      work.headers != nullptr ? work.headers : context.scratch.at_least(2 * header_bytes(context));
   std::byte* const received_header = memory + header_bytes(context);
   std::array<MessageHandle, 2> sent;
   std::array<MessageHandle, 2> received;
@@ -43,22 +46,22 @@ Routine point_to_point(OperationContext<E>& context, const PointToPoint& work) {
     if (chunk < receives) {
       const std::span<std::byte> bytes_of_chunk =
           work.output.subspan(begin, std::min(max_bytes, work.output.size() - begin));
-      received[chunk % 2] = context.endpoint.recv(bytes_of_chunk, work.from, TagClass::direct);
+      received[chunk % 2] = context.endpoint.recv(bytes_of_chunk, work.from, work.tag_class);
     }
     if (chunk < sends) {
       const std::span<const std::byte> bytes_of_chunk =
           work.input.subspan(begin, std::min(max_bytes, work.input.size() - begin));
-      sent[chunk % 2] = context.endpoint.send(bytes_of_chunk, work.to, TagClass::direct);
+      sent[chunk % 2] = context.endpoint.send(bytes_of_chunk, work.to, work.tag_class);
     }
   };
   MessageHandle header_sent;
   MessageHandle header_received;
   if (work.from >= 0) {
-    header_received = context.endpoint.recv(header_memory(context, received_header), work.from, TagClass::direct);
+    header_received = context.endpoint.recv(header_memory(context, received_header), work.from, work.tag_class);
   }
   if (work.to >= 0) {
     const std::span<const std::byte> payload = work.input.first(sends == 0 ? work.input.size() : 0);
-    header_sent = context.endpoint.send(write_header(memory, payload, work.sent), work.to, TagClass::direct);
+    header_sent = context.endpoint.send(write_header(memory, payload, work.sent), work.to, work.tag_class);
   }
   start(0);
   if (work.from >= 0) {

@@ -44,7 +44,7 @@ struct AllGather {
   void large(Channel& channel, const Operation& operation, std::size_t block) const noexcept {
     const ChunkRange chunks(block, channel.control().chunk_bytes());
     run_chunked(
-        channel, operation, chunks.number(), block,
+        channel, operation, [&] { return chunks.number(); }, block,
         [&] {
           for_each_peer(channel, [&](int peer) {
             const std::byte* from = arena.buffer(peer, channel.operation_of(peer));
@@ -64,14 +64,6 @@ struct AllGather {
                                 channel.control().chunk_input(peer, chunk), chunks.length(chunk));
           });
         });
-  }
-
-  /// From the next rank on, so that ranks read different memory at a time.
-  template <class F>
-  static void for_each_peer(const Channel& channel, F f) noexcept {
-    for (int step = 1; step < channel.size(); ++step) {
-      f((channel.rank() + step) % channel.size());
-    }
   }
 };
 

@@ -64,7 +64,7 @@ struct AllReduce {
 
     void large() noexcept {
       const ChunkedResult ended = run_chunked(
-          channel_, operation_, chunks_.number(), count_ * element_, [&] { in_place(); },
+          channel_, operation_, [&] { return chunks_.number(); }, count_ * element_, [&] { in_place(); },
           [&](std::size_t chunk) { copy_in(chunk); },
           [&](std::size_t chunk) {
             if (chunk > 0) {

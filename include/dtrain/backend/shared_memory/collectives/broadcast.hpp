@@ -45,7 +45,7 @@ struct Broadcast {
     const bool is_root = channel.rank() == root;
     const ChunkRange chunks(bytes, channel.control().chunk_bytes());
     run_chunked(
-        channel, operation, chunks.number(), bytes,
+        channel, operation, [&] { return chunks.number(); }, bytes,
         [&] {
           const std::byte* from = arena.buffer(root, channel.operation_of(root));
           if (!is_root) {

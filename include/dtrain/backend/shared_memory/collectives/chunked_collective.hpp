@@ -62,9 +62,10 @@ enum class ChunkedResult { in_place, copied, failed };
 ///   next (`publish(chunk)`). It overwrites chunk - 2, which every rank read before the last barrier.
 /// The first barrier decides between both. A rank whose buffer is in no arena knows before that it must copy; then it
 /// publishes chunk 0 before the first barrier. That saves a barrier if no rank's buffer is in an arena.
-template <class Direct, class Publish, class Read>
-ChunkedResult run_chunked(Channel& channel, const Operation& operation, std::size_t chunks, std::size_t copied_bytes,
-                          Direct direct, Publish publish, Read read) noexcept {
+/// @param count_chunks called after the first barrier: the number of chunks, equal on every rank; may fail the channel
+template <class CountChunks, class Direct, class Publish, class Read>
+ChunkedResult run_chunked(Channel& channel, const Operation& operation, CountChunks count_chunks,
+                          std::size_t copied_bytes, Direct direct, Publish publish, Read read) noexcept {
   CopyPathTuner& tuner = channel.copy_path();
   tuner.begin(copied_bytes);
   const auto publish_first = [&]() noexcept {
@@ -76,6 +77,10 @@ ChunkedResult run_chunked(Channel& channel, const Operation& operation, std::siz
     tuner.time(publish_first);
   }
   if (!channel.arrive_and_compare()) {
+    return ChunkedResult::failed;
+  }
+  const std::size_t chunks = count_chunks();
+  if (channel.aborted()) {
     return ChunkedResult::failed;
   }
   if (all_in_one_arena(channel)) {
@@ -116,6 +121,14 @@ void in_abortable_steps(const Channel& channel, std::size_t begin, std::size_t e
   const std::size_t step = abort_check_bytes / element;
   for (; begin < end && !channel.aborted(); begin += step) {
     work(begin, std::min(step, end - begin));
+  }
+}
+
+/// From the next rank on, so that ranks read different memory at a time.
+template <class F>
+void for_each_peer(const Channel& channel, F f) noexcept {
+  for (int step = 1; step < channel.size(); ++step) {
+    f((channel.rank() + step) % channel.size());
   }
 }
 

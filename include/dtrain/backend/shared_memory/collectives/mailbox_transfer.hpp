@@ -153,7 +153,7 @@ struct MailboxTransfer {
     void receive_chunk(MailboxSlot& slot) noexcept {
       if (slot.count != work_.output_count || slot.dtype != work_.output_dtype) {
         channel_.fail({CauseKind::disagreement, -1, "",
-                       unequal_message(channel_.name(), {job_rank(work_.from), slot.count, slot.dtype},
+                       unequal_message(position_of({}, channel_.name()), {job_rank(work_.from), slot.count, slot.dtype},
                                        {channel_.job_rank(), work_.output_count, work_.output_dtype})});
         return;
       }

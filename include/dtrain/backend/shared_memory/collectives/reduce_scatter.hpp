@@ -70,7 +70,7 @@ struct ReduceScatter {
       return static_cast<std::size_t>(rank) * chunks.length(chunk) * layout.element;
     };
     run_chunked(
-        channel, operation, chunks.number(), layout.all_bytes(),
+        channel, operation, [&] { return chunks.number(); }, layout.all_bytes(),
         [&] {
           in_abortable_steps(channel, 0, layout.count, layout.element, [&](std::size_t begin, std::size_t length) {
             const Sources sources(layout.ranks, [&](int rank) {

@@ -1,0 +1,101 @@
+#include <doctest/doctest.h>
+
+#include <chrono>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "dtrain/backend/shared_memory.hpp"
+#include "support/block_checks.hpp"
+#include "support/host_rank.hpp"
+
+namespace {
+
+using dtrain::BufferView;
+using dtrain::DType;
+using dtrain::ReduceOp;
+using support::RankThread;
+using support::run_ranks;
+using namespace std::chrono_literals;
+namespace backend = dtrain::backend;
+using SharedMemoryRank = support::HostRank<backend::SharedMemory>;
+
+TEST_CASE("blocks of any lengths are exchanged and reduced, among 1, 2, 3, 4 and 5 ranks") {
+  for (const int ranks : {1, 2, 3, 4, 5}) {
+    run_ranks<SharedMemoryRank>(ranks, [](SharedMemoryRank& self, RankThread&) {
+      support::check_blocks(self, {0, 7, 3000, 150'001});
+    });
+  }
+}
+
+/// Memory of an allocation; the rest of the memory's ranks have their own.
+struct InAllocation {
+  struct Memory {
+    BufferView view() const { return {data, count, DType::i32, {}}; }
+    std::byte* data;
+    std::size_t count;
+  };
+
+  Memory put(const std::vector<std::int32_t>& values) {
+    Memory memory{allocation.data() + used, values.size()};
+    if (!values.empty()) {
+      std::memcpy(memory.data, values.data(), 4 * values.size());
+    }
+    used += (4 * values.size() + 63) / 64 * 64;
+    REQUIRE(used <= allocation.bytes());
+    return memory;
+  }
+  template <class T>
+  std::vector<T> get(const Memory& memory) const {
+    std::vector<T> values(memory.count);
+    if (!values.empty()) {
+      std::memcpy(values.data(), memory.data, 4 * values.size());
+    }
+    return values;
+  }
+  bool wait() { return rank.wait(); }
+
+  explicit InAllocation(SharedMemoryRank& of)
+      : rank(of),
+        stream(of.stream),
+        communicator(of.communicator),
+        allocation(of.communicator.allocate_blocking(std::size_t{64} << 20, dtrain::Deadline::after(10s))) {}
+
+  SharedMemoryRank& rank;
+  decltype(rank.stream)& stream;
+  decltype(rank.communicator)& communicator;
+  SharedMemoryRank::Communicator::Allocation allocation;
+  std::size_t used = 0;
+};
+
+TEST_CASE("blocks in an allocation are read in place, with the same results") {
+  for (const int ranks : {2, 3, 4}) {
+    run_ranks<SharedMemoryRank>(ranks, [](SharedMemoryRank& self, RankThread&) {
+      InAllocation memory(self);
+      support::check_blocks(memory, {7, 3000, 150'001});
+    });
+  }
+}
+
+TEST_CASE("a reduction of blocks has the bits of an all-reduce, for any lengths") {
+  const int ranks = 3;
+  run_ranks<SharedMemoryRank>(ranks, [](SharedMemoryRank& self, RankThread& thread) {
+    const std::vector<std::size_t> counts{40'001, 0, 77'777};
+    std::vector<float> values(117'778);
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      values[i] = 1.0F / static_cast<float>(i + 3 + 1000 * static_cast<std::size_t>(thread.rank()));
+    }
+    std::vector<float> reduced = values;
+    const auto view = [](std::vector<float>& of) { return dtrain::buffer_view(std::span(of)); };
+    CHECK(self.all_reduce(view(reduced), view(reduced), ReduceOp::average));
+    std::vector<float> own(counts[static_cast<std::size_t>(thread.rank())]);
+    const backend::RankPlace place{thread.rank(), ranks};
+    self.communicator.reduce_blocks(backend::blocks_of_reduce_scatter_v(view(values), view(own), counts, place),
+                                    view(values), view(own), ReduceOp::average, self.stream.ref());
+    CHECK(self.wait());
+    const std::ptrdiff_t begin = thread.rank() == 2 ? 40'001 : 0;
+    CHECK(std::equal(own.begin(), own.end(), reduced.begin() + begin));
+  });
+}
+
+}  // namespace
