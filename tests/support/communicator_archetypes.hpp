@@ -24,6 +24,8 @@ enum class CommunicatorLacks {
   barrier,
   reduce_scatter,
   all_gather,
+  exchange_blocks,
+  reduce_blocks,
   send,
   recv,
   send_recv,
@@ -55,6 +57,10 @@ struct Communicator {
   void barrier(Stream) requires(Lack != CommunicatorLacks::barrier) {}
   void reduce_scatter(Read, Write, dtrain::ReduceOp, Stream) requires(Lack != CommunicatorLacks::reduce_scatter) {}
   void all_gather(Read, Write, Stream) requires(Lack != CommunicatorLacks::all_gather) {}
+  void exchange_blocks(const dtrain::backend::BlockExchange&, Read, Write,
+                       Stream) requires(Lack != CommunicatorLacks::exchange_blocks) {}
+  void reduce_blocks(const dtrain::backend::BlockExchange&, Read, Write, dtrain::ReduceOp,
+                     Stream) requires(Lack != CommunicatorLacks::reduce_blocks) {}
   void send(Read, int, Stream) requires(Lack != CommunicatorLacks::send) {}
   void recv(Write, int, Stream) requires(Lack != CommunicatorLacks::recv) {}
   void send_recv(Read, int, Write, int, Stream) requires(Lack != CommunicatorLacks::send_recv) {}

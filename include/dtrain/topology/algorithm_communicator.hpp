@@ -78,6 +78,14 @@ class AlgorithmCommunicator {
   void all_gather(ConstBufferView input, BufferView output, Stream stream) requires backend::CanAllGather<Inner> {
     inner().all_gather(input, output, stream);
   }
+  void exchange_blocks(const backend::BlockExchange& blocks, ConstBufferView input, BufferView output,
+                       Stream stream) requires backend::CanExchangeBlocks<Inner> {
+    inner().exchange_blocks(blocks, input, output, stream);
+  }
+  void reduce_blocks(const backend::BlockExchange& blocks, ConstBufferView input, BufferView output, ReduceOp op,
+                     Stream stream) requires backend::CanReduceBlocks<Inner> {
+    inner().reduce_blocks(blocks, input, output, op, stream);
+  }
   void send(ConstBufferView input, int peer, Stream stream) requires backend::CanSendRecv<Inner> {
     inner().send(input, peer, stream);
   }

@@ -13,14 +13,14 @@ namespace backend = dtrain::backend;
 
 /// The abilities of a type, in the order of their names below.
 template <class C>
-constexpr std::array<bool, 10> abilities{
-    backend::HasRanks<C>,         backend::CanAllReduce<C>, backend::CanBroadcast<C>, backend::CanBarrier<C>,
-    backend::CanReduceScatter<C>, backend::CanAllGather<C>, backend::CanSendRecv<C>,  backend::CanSplit<C>,
-    backend::CanAllocate<C>,      backend::CanAbort<C>};
+constexpr std::array<bool, 12> abilities{
+    backend::HasRanks<C>,         backend::CanAllReduce<C>, backend::CanBroadcast<C>,      backend::CanBarrier<C>,
+    backend::CanReduceScatter<C>, backend::CanAllGather<C>, backend::CanExchangeBlocks<C>, backend::CanReduceBlocks<C>,
+    backend::CanSendRecv<C>,      backend::CanSplit<C>,     backend::CanAllocate<C>,       backend::CanAbort<C>};
 
-constexpr std::array<const char*, 10> names{"HasRanks",         "CanAllReduce", "CanBroadcast", "CanBarrier",
-                                            "CanReduceScatter", "CanAllGather", "CanSendRecv",  "CanSplit",
-                                            "CanAllocate",      "CanAbort"};
+constexpr std::array<const char*, 12> names{"HasRanks",         "CanAllReduce", "CanBroadcast",      "CanBarrier",
+                                            "CanReduceScatter", "CanAllGather", "CanExchangeBlocks", "CanReduceBlocks",
+                                            "CanSendRecv",      "CanSplit",     "CanAllocate",       "CanAbort"};
 
 /// "CanAllReduce" if that is the only ability that `Lack` takes away.
 template <CommunicatorLacks Lack>
@@ -50,6 +50,8 @@ TEST_CASE("each lack takes away exactly the ability of that name") {
   CHECK(missing<CommunicatorLacks::barrier>() == "CanBarrier");
   CHECK(missing<CommunicatorLacks::reduce_scatter>() == "CanReduceScatter");
   CHECK(missing<CommunicatorLacks::all_gather>() == "CanAllGather");
+  CHECK(missing<CommunicatorLacks::exchange_blocks>() == "CanExchangeBlocks");
+  CHECK(missing<CommunicatorLacks::reduce_blocks>() == "CanReduceBlocks");
   CHECK(missing<CommunicatorLacks::send>() == "CanSendRecv");
   CHECK(missing<CommunicatorLacks::recv>() == "CanSendRecv");
   CHECK(missing<CommunicatorLacks::send_recv>() == "CanSendRecv");
@@ -71,6 +73,8 @@ TEST_CASE("what data-parallel training needs makes a communicator; the rest are 
   CHECK_FALSE(is_communicator<CommunicatorLacks::failure>);
   CHECK(is_communicator<CommunicatorLacks::reduce_scatter>);
   CHECK(is_communicator<CommunicatorLacks::all_gather>);
+  CHECK(is_communicator<CommunicatorLacks::exchange_blocks>);
+  CHECK(is_communicator<CommunicatorLacks::reduce_blocks>);
   CHECK(is_communicator<CommunicatorLacks::send>);
   CHECK(is_communicator<CommunicatorLacks::send_recv>);
   CHECK(is_communicator<CommunicatorLacks::split>);

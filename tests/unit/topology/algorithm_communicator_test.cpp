@@ -13,6 +13,7 @@
 #include "dtrain/backend/shared_memory.hpp"
 #include "dtrain/topology/hierarchical.hpp"
 #include "dtrain/topology/ring.hpp"
+#include "support/block_checks.hpp"
 #include "support/host_rank.hpp"
 
 using dtrain::BufferView;
@@ -143,6 +144,7 @@ TEST_CASE("the backend's other operations are the communicator's") {
     CHECK(all == std::vector<std::int32_t>{2, 2, 2});
     const auto memory = communicator.allocate_blocking(64, Deadline::after(10s));
     CHECK(memory.bytes() == 64);
+    support::check_blocks(self, {7, 3000});
     if (rank == 0) {
       communicator.send(view(whole), 1, stream);
     } else if (rank == 1) {

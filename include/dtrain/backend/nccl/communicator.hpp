@@ -12,10 +12,12 @@
 #include "dtrain/backend/channel_setup/split.hpp"
 #include "dtrain/backend/check_arguments.hpp"
 #include "dtrain/backend/communicator.hpp"
+#include "dtrain/backend/exchange/block_exchange.hpp"
 #include "dtrain/backend/nccl/allocation.hpp"
 #include "dtrain/backend/nccl/channel.hpp"
 #include "dtrain/backend/nccl/datatype.hpp"
 #include "dtrain/backend/nccl/finalize.hpp"
+#include "dtrain/backend/nccl/grouped_calls.hpp"
 #include "dtrain/backend/nccl/init.hpp"
 #include "dtrain/backend/nccl/watchdog/watchdog.hpp"
 #include "dtrain/core/config.hpp"
@@ -65,9 +67,8 @@ class Communicator {
   void all_reduce(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) {
     check_all_reduce(input, output);
     const ncclRedOp_t reduction = reduction_of(op, input.dtype);
-    const ncclDataType_t type = type_of(input.dtype);
     collective(OperationKind::all_reduce, "ncclAllReduce", input, output, {.op = op}, stream, [&](ncclComm_t to) {
-      return ncclAllReduce(input.data, output.data, input.count, type, reduction, to, stream.native());
+      return ncclAllReduce(input.data, output.data, input.count, type_of(input.dtype), reduction, to, stream.native());
     });
   }
 
@@ -83,10 +84,10 @@ class Communicator {
   void reduce_scatter(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) {
     check_reduce_scatter(input, output, rank(), size());
     const ncclRedOp_t reduction = reduction_of(op, input.dtype);
-    const ncclDataType_t type = type_of(input.dtype);
     collective(OperationKind::reduce_scatter, "ncclReduceScatter", output, input, {.op = op}, stream,
                [&](ncclComm_t to) {
-                 return ncclReduceScatter(input.data, output.data, output.count, type, reduction, to, stream.native());
+                 return ncclReduceScatter(input.data, output.data, output.count, type_of(input.dtype), reduction, to,
+                                          stream.native());
                });
   }
 
@@ -113,20 +114,31 @@ class Communicator {
   }
   void send_recv(ConstBufferView input, int to, BufferView output, int from, Stream stream) {
     check_send_recv(input, to, output, from, size());
-    const ncclDataType_t sent = type_of(input.dtype);
-    const ncclDataType_t received = type_of(output.dtype);
     message(OperationKind::send_recv, "ncclSend and ncclRecv", input, output, to, stream, [&](ncclComm_t by) {
-      ncclResult_t code = ncclGroupStart();
-      if (code != ncclSuccess) {
-        return code;
-      }
-      const ncclResult_t one = ncclSend(input.data, input.count, sent, to, by, stream.native());
-      const ncclResult_t other = ncclRecv(output.data, output.count, received, from, by, stream.native());
-      code = ncclGroupEnd();  // also reports errors of the group's calls
-      for (const ncclResult_t earlier : {other, one}) {
-        code = earlier != ncclSuccess && earlier != ncclInProgress ? earlier : code;
-      }
-      return code;
+      return in_group([&](FirstFailure& failures) {
+        failures.add(ncclSend(input.data, input.count, type_of(input.dtype), to, by, stream.native()));
+        failures.add(ncclRecv(output.data, output.count, type_of(output.dtype), from, by, stream.native()));
+      });
+    });
+  }
+
+  /// See CanExchangeBlocks. NCCL compares no counts: if those of two ranks differ, the operation times out.
+  void exchange_blocks(const BlockExchange& blocks, ConstBufferView input, BufferView output, Stream stream) {
+    check_exchange(blocks, input, output, rank(), size());
+    const ConstBufferView shown = described_view(blocks, input);
+    collective(blocks.kind, "ncclSend and ncclRecv", shown, output, {.root = blocks.root}, stream, [&](ncclComm_t by) {
+      return nccl::exchange_blocks(blocks, input, output, {by, rank(), stream});
+    });
+  }
+
+  /// See CanReduceBlocks.
+  void reduce_blocks(const BlockExchange& blocks, ConstBufferView input, BufferView output, ReduceOp op,
+                     Stream stream) {
+    check_block_reduction(blocks, input, output, rank(), size());
+    const ConstBufferView shown = described_view(blocks, input);
+    const ncclRedOp_t reduction = reduction_of(op, input.dtype);
+    collective(blocks.kind, "ncclReduce", shown, output, {blocks.root, op}, stream, [&](ncclComm_t by) {
+      return nccl::reduce_blocks(blocks, input, output, reduction, {by, rank(), stream});
     });
   }
 
@@ -268,20 +280,9 @@ class Communicator {
     return operation;
   }
 
-  DTRAIN_NOT_INLINED void check_device(const ConstBufferView& one, const ConstBufferView& other, Stream stream) const {
-    const Device own{DeviceKind::cuda, state_->channel->device()};
-    for (const Device device : {one.device, other.device}) {
-      if (device != own) {
-        throw_error(device.kind == own.kind ? Errc::invalid_argument : Errc::unsupported,
-                    "NCCL's channel '{}' takes memory of {}, not memory of {}; give the view the device that its "
-                    "memory is on",
-                    {state_->channel->context.name, to_string(own), to_string(device)});
-      }
-    }
-    if (stream.device() != own) {
-      throw_error(Errc::invalid_argument, "NCCL's channel '{}' takes streams of {}, not one of {}",
-                  {state_->channel->context.name, to_string(own), to_string(stream.device())});
-    }
+  void check_device(const ConstBufferView& one, const ConstBufferView& other, Stream stream) const {
+    check_devices(state_->channel->context.name, state_->channel->device(), {one.device, other.device},
+                  stream.device());
   }
 
   ProcessOwned<ChannelState> state_;

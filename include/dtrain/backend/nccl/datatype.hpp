@@ -1,11 +1,15 @@
 #pragma once
 /// @file
-/// Conversion of element types and reductions to NCCL's.
+/// Conversion of element types and reductions to NCCL's, and a check of devices.
+
+#include <initializer_list>
+#include <string>
 
 #include "dtrain/backend/nccl/library.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/text/format_text.hpp"
+#include "dtrain/core/types/device.hpp"
 #include "dtrain/core/types/dtype.hpp"
 #include "dtrain/core/types/reduce_op.hpp"
 
@@ -52,6 +56,25 @@ inline ncclRedOp_t reduction_of(ReduceOp op, DType dtype) {
       return ncclAvg;
   }
   throw_error(Errc::invalid_argument, "NCCL does not know the reduction {}", {name(op)});
+}
+
+/// @throws Error (invalid_argument) unless the buffers and the stream are on device `own`; (unsupported) for host
+/// memory
+DTRAIN_NOT_INLINED inline void check_devices(const std::string& channel, int own, std::initializer_list<Device> buffers,
+                                             Device stream) {
+  const Device expected{DeviceKind::cuda, own};
+  for (const Device device : buffers) {
+    if (device != expected) {
+      throw_error(device.kind == expected.kind ? Errc::invalid_argument : Errc::unsupported,
+                  "NCCL's channel '{}' takes memory of {}, not memory of {}; give the view the device that its "
+                  "memory is on",
+                  {channel, to_string(expected), to_string(device)});
+    }
+  }
+  if (stream != expected) {
+    throw_error(Errc::invalid_argument, "NCCL's channel '{}' takes streams of {}, not one of {}",
+                {channel, to_string(expected), to_string(stream)});
+  }
 }
 
 }  // namespace DTRAIN_NAMESPACE::backend::nccl

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "support/block_checks.hpp"
 #include "support/collective_checks.hpp"
 #include "support/expect_error.hpp"
 #include "support/nccl_rank.hpp"
@@ -55,6 +56,12 @@ TEST_CASE("NCCL reduces every element type by every operation, among 1, 2, 3, 4 
 TEST_CASE("every other collective and every message goes over NCCL, among 1, 2, 3, 4 and 8 ranks") {
   for (const int ranks : support::nccl_rank_counts()) {
     run_ranks<NcclRank>(ranks, [](NcclRank& self, RankThread&) { support::check_moves(self, {7, 10'003}); });
+  }
+}
+
+TEST_CASE("blocks of any lengths are exchanged and reduced over NCCL, among 1, 2, 3, 4 and 8 ranks") {
+  for (const int ranks : support::nccl_rank_counts()) {
+    run_ranks<NcclRank>(ranks, [](NcclRank& self, RankThread&) { support::check_blocks(self, {0, 7, 10'003}); });
   }
 }
 

@@ -191,6 +191,26 @@ TEST_CASE("ranks that call different collectives learn what each called") {
   });
 }
 
+TEST_CASE(
+    "an exchange of blocks whose counts differ between ranks ends on all ranks, after the timeout at the latest") {
+  const EmulatedDevices faults(2);
+  run_ranks<NcclRank>({2, "group", 1s}, [&](NcclRank& self, RankThread& thread) {
+    const std::size_t expected = thread.rank() == 1 ? 4 : 3;  // from rank 0, which sends 3
+    const std::vector<std::size_t> sent{3, 3};
+    const std::vector<std::size_t> received{thread.rank() == 1 ? 4U : 3U, 3};
+    auto from = self.put(std::vector<float>(6, 1));
+    auto to = self.put(std::vector<float>(3 + expected));
+    const auto began = Deadline::Clock::now();
+    const auto blocks =
+        dtrain::backend::blocks_of_all_to_all_v(from.view(), sent, to.view(), received, {thread.rank(), 2});
+    self.communicator.exchange_blocks(blocks, from.view(), to.view(), self.stream.ref());
+    const std::string why = reduce_until_failure(self);  // what is sent may have left before the receiver fails
+    CAPTURE(why);
+    CHECK(why != "");
+    CHECK(Deadline::Clock::now() - began < 3s + slack);
+  });
+}
+
 TEST_CASE("a stream that is full behind an operation that never runs holds nobody up beyond the timeout") {
   for (const bool begins_late : {false, true}) {  // then nobody has seen the operation begin when CUDA stops answering
     const EmulatedDevices faults(2);
