@@ -15,6 +15,7 @@
 #include "dtrain/topology/hierarchical.hpp"
 #include "dtrain/topology/ring.hpp"
 #include "dtrain/topology/tree.hpp"
+#include "support/block_checks.hpp"
 #include "support/gate.hpp"
 #include "support/reference_reduction.hpp"
 #include "support/staged_rank.hpp"
@@ -53,6 +54,8 @@ static_assert(backend::determinism_of<Staged<Ranked>> == backend::Determinism::f
 static_assert(backend::CanReduceScatter<Staged<SharedMemory>::Communicator>);
 static_assert(backend::CanAllGather<Staged<SharedMemory>::Communicator>);
 static_assert(backend::CanSendRecv<Staged<SharedMemory>::Communicator>);
+static_assert(backend::CanExchangeBlocks<Staged<SharedMemory>::Communicator>);
+static_assert(backend::CanReduceBlocks<Staged<SharedMemory>::Communicator>);
 static_assert(backend::CanSplit<Staged<SharedMemory>::Communicator>);
 
 constexpr int rank_counts[] = {1, 2, 3, 4};
@@ -224,6 +227,38 @@ TEST_CASE("blocks of device memory are reduced and gathered, in place and disjoi
         rank.communicator.all_gather(part, gathered, rank.ref());
         REQUIRE(rank.wait());
         CHECK(rank.get<float>(gathered) == reduced);
+      }
+    });
+  }
+}
+
+/// A rank as check_blocks uses it.
+struct BlocksRank {
+  struct Memory {
+    BufferView view() const { return held; }
+    BufferView held;
+  };
+  Memory put(const std::vector<std::int32_t>& values) { return {rank.put(values)}; }
+  template <class T>
+  static std::vector<T> get(const Memory& memory) {
+    return StagedRank<>::get<T>(memory.held);
+  }
+  bool wait() { return rank.wait(); }
+
+  explicit BlocksRank(StagedRank<>& of) : rank(of), communicator(of.communicator), stream(of.stream) {}
+
+  StagedRank<>& rank;
+  StagedRank<>::Backend::Communicator& communicator;
+  StagedRank<>::Backend::StreamOwner& stream;
+};
+
+TEST_CASE("blocks of device memory of any lengths are exchanged and reduced, in one chunk and in several") {
+  for (const int ranks : rank_counts) {
+    run_ranks<StagedRank<>>(ranks, [](StagedRank<>& rank, RankThread&) {
+      for (const std::size_t scale : {0U, 7U, 300'001U}) {
+        BlocksRank blocks(rank);
+        support::check_blocks(blocks, {scale});
+        rank.forget();
       }
     });
   }

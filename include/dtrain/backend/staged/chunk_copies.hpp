@@ -3,7 +3,10 @@
 /// ChunkCopies: the copies of one chunk to the host and back.
 
 #include <cstddef>
+#include <memory>
+#include <vector>
 
+#include "dtrain/backend/exchange/block_exchange.hpp"
 #include "dtrain/backend/staged/chunk_plan.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/stream/cuda/check.hpp"
@@ -31,6 +34,9 @@ struct ChunkCopies {
   std::byte* output = nullptr;
   std::size_t input_count = 0;
   std::size_t output_count = 0;
+  std::vector<StridedCopy> blocks_to_host{};  ///< further copies, of an operation with blocks
+  std::vector<StridedCopy> blocks_to_device{};
+  std::unique_ptr<const BlockExchange> blocks{};  ///< of the operands
 };
 
 /// Copy of one chunk of a buffer.

@@ -14,7 +14,9 @@
 #include "dtrain/backend/channel_setup/open_and_report.hpp"
 #include "dtrain/backend/check_arguments.hpp"
 #include "dtrain/backend/communicator.hpp"
+#include "dtrain/backend/exchange/block_exchange.hpp"
 #include "dtrain/backend/staged/allocation.hpp"
+#include "dtrain/backend/staged/block_chunks.hpp"
 #include "dtrain/backend/staged/chunk_copies.hpp"
 #include "dtrain/backend/staged/chunk_plan.hpp"
 #include "dtrain/backend/staged/staged_operation.hpp"
@@ -51,7 +53,7 @@ class Communicator {
   /// See CanAllReduce. If a buffer lies in an allocation, the only copies are those between device and host.
   /// @throws Error (unsupported, invalid_argument, cuda) at the call, as do the others
   void all_reduce(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) {
-    check_device(input, output, stream);
+    pipeline_->check_device(input, output, stream);
     check_all_reduce(input, output);
     std::byte* const host_shadow = host_shadow_of(output);
     const std::size_t element = size_bytes(output.dtype);
@@ -73,7 +75,7 @@ class Communicator {
 
   /// See CanBroadcast.
   void broadcast(BufferView buffer, int root, Stream stream) {
-    check_device(buffer, buffer, stream);
+    pipeline_->check_device(buffer, buffer, stream);
     check_broadcast(buffer, root, size());
     std::byte* const host_shadow = host_shadow_of(buffer);
     const std::size_t element = size_bytes(buffer.dtype);
@@ -97,7 +99,7 @@ class Communicator {
   /// See CanReduceScatter.
   void reduce_scatter(ConstBufferView input, BufferView output, ReduceOp op,
                       Stream stream) requires CanReduceScatter<Inner> {
-    check_device(input, output, stream);
+    pipeline_->check_device(input, output, stream);
     check_reduce_scatter(input, output, rank(), size());
     const std::size_t element = size_bytes(output.dtype);
     const ChunkPlan chunks(output.count, element, pipeline_->room(), ranks());
@@ -118,7 +120,7 @@ class Communicator {
 
   /// See CanAllGather.
   void all_gather(ConstBufferView input, BufferView output, Stream stream) requires CanAllGather<Inner> {
-    check_device(input, output, stream);
+    pipeline_->check_device(input, output, stream);
     check_all_gather(input, output, rank(), size());
     const std::size_t element = size_bytes(input.dtype);
     const ChunkPlan chunks(input.count, element, pipeline_->room(), ranks());
@@ -135,20 +137,40 @@ class Communicator {
     pipeline_->submit(of(StagedKind::all_gather, input.dtype), chunks.size(), true, describe, stream);
   }
 
+  /// See CanExchangeBlocks.
+  void exchange_blocks(const BlockExchange& blocks, ConstBufferView input, BufferView output,
+                       Stream stream) requires CanStageBlocks<Inner> {
+    pipeline_->check_device(input, output, stream);
+    check_exchange(blocks, input, output, rank(), size());
+    const ExchangeChunks chunks({blocks, input, output, rank(), pipeline_->room()});
+    pipeline_->submit(of(StagedKind::exchange_blocks, input.dtype), chunks.size(), true, chunks, stream);
+  }
+
+  /// See CanReduceBlocks.
+  void reduce_blocks(const BlockExchange& blocks, ConstBufferView input, BufferView output, ReduceOp op,
+                     Stream stream) requires CanReduceBlocks<Inner> {
+    pipeline_->check_device(input, output, stream);
+    check_block_reduction(blocks, input, output, rank(), size());
+    const ReductionChunks chunks({blocks, input, output, rank(), pipeline_->room()});
+    StagedOperation operation = of(StagedKind::reduce_blocks, input.dtype);
+    operation.op = op;
+    pipeline_->submit(operation, chunks.size(), true, chunks, stream);
+  }
+
   /// See CanSendRecv.
   void send(ConstBufferView input, int peer, Stream stream) requires CanSendRecv<Inner> {
-    check_device(input, input, stream);
+    pipeline_->check_device(input, input, stream);
     check_message("send", input, peer, rank(), size());
     exchange(input, peer, BufferView{nullptr, 0, input.dtype, input.device}, -1, stream);
   }
   void recv(BufferView output, int peer, Stream stream) requires CanSendRecv<Inner> {
-    check_device(output, output, stream);
+    pipeline_->check_device(output, output, stream);
     check_message("recv", output, peer, rank(), size());
     exchange(ConstBufferView(nullptr, 0, output.dtype, output.device), -1, output, peer, stream);
   }
   void send_recv(ConstBufferView input, int to, BufferView output, int from,
                  Stream stream) requires CanSendRecv<Inner> {
-    check_device(input, output, stream);
+    pipeline_->check_device(input, output, stream);
     check_send_recv(input, to, output, from, size());
     if (input.dtype != output.dtype) {
       throw_error(
@@ -183,7 +205,7 @@ class Communicator {
     drain("memory was allocated", deadline);
     return reporting_failure(pipeline_->context(), [&] {
       stream::cuda::DeviceBuffer device(bytes, pipeline_->device());
-      zero_blocking(device, deadline);
+      pipeline_->zero_blocking(device, deadline);
       Allocation memory(std::move(device), inner().allocate_blocking(bytes, deadline));
       shadows_.add(memory.lifetime(), memory.data(), memory.bytes(), memory.host_shadow());
       return memory;
@@ -237,23 +259,6 @@ class Communicator {
     pipeline_->submit(operation, std::max(sends, receives), true, describe, stream);
   }
 
-  DTRAIN_NOT_INLINED void check_device(const ConstBufferView& input, const ConstBufferView& output,
-                                       Stream stream) const {
-    const Device own{DeviceKind::cuda, pipeline_->device()};
-    if (stream.device() != own) {
-      throw_error(Errc::invalid_argument, "this channel takes streams of {}, not one of {}",
-                  {to_string(own), to_string(stream.device())});
-    }
-    for (const Device device : {input.device, output.device}) {
-      if (device != own) {
-        throw_error(Errc::unsupported,
-                    "this channel takes memory of {}, not of {}; backend::Staged is for device memory, the backend in "
-                    "it for the host's",
-                    {to_string(own), to_string(device)});
-      }
-    }
-  }
-
   /// Null unless the buffer is in an allocation.
   std::byte* host_shadow_of(const BufferView& buffer) const noexcept {
     const auto found = shadows_.find(buffer.data, buffer.bytes());
@@ -271,20 +276,6 @@ class Communicator {
     if (!drained) {
       throw_error(Errc::timeout, "{} while operations on channel '{}' had not run by the deadline; wait for them first",
                   {what_was_done, context.name});
-    }
-  }
-
-  void zero_blocking(const stream::cuda::DeviceBuffer& device, Deadline deadline) const {
-    if (device.bytes() == 0) {
-      return;
-    }
-    stream::cuda::check(cudaMemsetAsync(device.data(), 0, device.bytes(), pipeline_->upload().native()),
-                        "cudaMemsetAsync");
-    stream::cuda::Event zeroed;
-    pipeline_->upload().record(zeroed);
-    if (zeroed.block_until_complete(deadline) == stream::WaitResult::timed_out) {
-      throw_error(Errc::timeout, "the device did not clear memory of {} bytes by the deadline; does a kernel hang?",
-                  {device.bytes()});
     }
   }
 

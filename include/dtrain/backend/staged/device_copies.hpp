@@ -5,6 +5,7 @@
 #include <array>
 #include <chrono>
 #include <cstddef>
+#include <utility>
 
 #include "dtrain/backend/communicator.hpp"
 #include "dtrain/backend/staged/chunk_copies.hpp"
@@ -49,17 +50,24 @@ class DeviceCopies {
   void release(const StagingSlot& slot) { upload_.ref().record(*slot.copied_back); }
 
   /// Enqueues both copies of a chunk, and the chunk's events between them.
-  void enqueue_copies(StagedChunk& chunk, const ChunkCopies& copies, stream::cuda::StreamRef stream) {
+  void enqueue_copies(StagedChunk& chunk, ChunkCopies copies, stream::cuda::StreamRef stream) {
     chunk.input = copies.input;
     chunk.output = copies.output;
     chunk.input_count = copies.input_count;
     chunk.output_count = copies.output_count;
+    chunk.blocks = std::move(copies.blocks);
     stream.record(chunk.started);
     copy_to_host(copies.to_host, stream);
+    for (const StridedCopy& copy : copies.blocks_to_host) {
+      copy_to_host(copy, stream);
+    }
     stream.record(chunk.copied_to_host);
     upload_.ref().wait(chunk.copied_to_host);  // after a failure the host signals before this copy has ended
     upload_.ref().wait_unwatched(chunk.result_ready, Deadline::after(longer_than_any_queue));
     copy_to_device(copies.to_device, upload_.ref());
+    for (const StridedCopy& copy : copies.blocks_to_device) {
+      copy_to_device(copy, upload_.ref());
+    }
   }
 
   /// Enqueued: later work of `stream` starts when all results are on the device.

@@ -5,9 +5,11 @@
 #include <array>
 #include <cstddef>
 #include <deque>
+#include <memory>
 #include <mutex>
 #include <vector>
 
+#include "dtrain/backend/exchange/block_exchange.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/stream/cuda/event.hpp"
 #include "dtrain/stream/cuda/external_event.hpp"
@@ -29,7 +31,8 @@ struct StagedChunk {
   std::byte* output = nullptr;
   std::size_t input_count = 0;
   std::size_t output_count = 0;
-  StagedChunk* next = nullptr;  ///< of the same operation
+  std::unique_ptr<const BlockExchange> blocks;  ///< of the operands, if the operation has blocks
+  StagedChunk* next = nullptr;                  ///< of the same operation
 };
 
 /// Owns chunks and lends them; grows if all are lent. Threads: any.
@@ -59,6 +62,7 @@ class ChunkPool {
 
   /// Signals the device, and takes the chunk back. The device may reach its wait for the signal later.
   void release(StagedChunk& chunk) noexcept {
+    chunk.blocks.reset();
     chunk.result_ready.signal();
     const std::lock_guard lock(mutex_);
     free_.push_back(&chunk);  // there is room for all

@@ -18,7 +18,16 @@
 
 namespace DTRAIN_NAMESPACE::backend::staged {
 
-enum class StagedKind : std::uint8_t { all_reduce, broadcast, barrier, reduce_scatter, all_gather, exchange };
+enum class StagedKind : std::uint8_t {
+  all_reduce,
+  broadcast,
+  barrier,
+  reduce_scatter,
+  all_gather,
+  exchange,
+  exchange_blocks,
+  reduce_blocks
+};
 
 constexpr std::string_view name(StagedKind kind) noexcept {
   switch (kind) {
@@ -28,6 +37,8 @@ constexpr std::string_view name(StagedKind kind) noexcept {
     case StagedKind::reduce_scatter: return "a reduce_scatter";
     case StagedKind::all_gather: return "an all_gather";
     case StagedKind::exchange: return "a send or recv";
+    case StagedKind::exchange_blocks: return "an exchange of blocks";
+    case StagedKind::reduce_blocks: return "a reduction of blocks";
   }
   return "an operation";
 }
@@ -59,7 +70,34 @@ void start_exchange(C& inner, const StagedOperation& operation, const ConstBuffe
   }
 }
 
+/// Messages with the pieces of a chunk. In step d, rank r sends to r + d and receives from r - d: so no rank waits for
+/// another in a circle, though some pairs have no piece.
+template <class C>
+void start_messages(C& inner, const BlockExchange& blocks, const ConstBufferView& input, const BufferView& output,
+                    stream::host::StreamRef stream) {
+  const std::size_t element = size_bytes(input.dtype);
+  for (int distance = 0; distance < inner.size(); ++distance) {
+    const int to = (inner.rank() + distance) % inner.size();
+    const int from = (inner.rank() - distance + inner.size()) % inner.size();
+    const BlockRange& sent = blocks.sent[static_cast<std::size_t>(to)];
+    const BlockRange& received = blocks.received[static_cast<std::size_t>(from)];
+    const ConstBufferView message{input.data + sent.offset * element, sent.count, input.dtype};
+    const BufferView memory{output.data + received.offset * element, received.count, output.dtype, {}};
+    if (sent.count != 0 && received.count != 0) {
+      inner.send_recv(message, to, memory, from, stream);
+    } else if (sent.count != 0) {
+      inner.send(message, to, stream);
+    } else if (received.count != 0) {
+      inner.recv(memory, from, stream);
+    }
+  }
+}
+
 }  // namespace detail
+
+/// Inner backends of which device memory's blocks can be exchanged.
+template <class C>
+concept CanStageBlocks = CanExchangeBlocks<C> && CanSendRecv<C>;
 
 /// Enqueues the operation on a chunk's host memory. @throws the inner communicator's exceptions at the call
 template <class C>
@@ -83,6 +121,20 @@ void start(C& inner, const StagedOperation& operation, const StagedChunk& chunk,
     case StagedKind::exchange:
       if constexpr (CanSendRecv<C>) {
         detail::start_exchange(inner, operation, input, output, chunk, stream);
+      }
+      return;
+    case StagedKind::exchange_blocks:
+      if constexpr (CanStageBlocks<C>) {
+        if (chunk.blocks->kind == OperationKind::send_recv) {
+          detail::start_messages(inner, *chunk.blocks, input, output, stream);
+        } else {
+          inner.exchange_blocks(*chunk.blocks, input, output, stream);
+        }
+      }
+      return;
+    case StagedKind::reduce_blocks:
+      if constexpr (CanReduceBlocks<C>) {
+        inner.reduce_blocks(*chunk.blocks, input, output, operation.op, stream);
       }
       return;
   }

@@ -23,6 +23,7 @@
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/text/format_text.hpp"
+#include "dtrain/stream/cuda/device_buffer.hpp"
 #include "dtrain/stream/cuda/device_guard.hpp"
 #include "dtrain/stream/cuda/stream_ref.hpp"
 
@@ -101,6 +102,38 @@ class StagingPipeline {
 
   /// A number that grows while chunks complete. Threads: any.
   std::uint64_t progress() const noexcept { return host_worker_->progress(); }
+
+  /// @throws Error (invalid_argument, unsupported) unless buffers and stream are on this channel's device
+  DTRAIN_NOT_INLINED void check_device(const ConstBufferView& input, const ConstBufferView& output,
+                                       stream::cuda::StreamRef stream) const {
+    const Device own{DeviceKind::cuda, device_};
+    if (stream.device() != own) {
+      throw_error(Errc::invalid_argument, "this channel takes streams of {}, not one of {}",
+                  {to_string(own), to_string(stream.device())});
+    }
+    for (const Device device : {input.device, output.device}) {
+      if (device != own) {
+        throw_error(Errc::unsupported,
+                    "this channel takes memory of {}, not of {}; backend::Staged is for device memory, the backend in "
+                    "it for the host's",
+                    {to_string(own), to_string(device)});
+      }
+    }
+  }
+
+  /// Blocking. @throws Error (cuda, timeout)
+  void zero_blocking(const stream::cuda::DeviceBuffer& device, Deadline deadline) const {
+    if (device.bytes() == 0) {
+      return;
+    }
+    stream::cuda::check(cudaMemsetAsync(device.data(), 0, device.bytes(), upload().native()), "cudaMemsetAsync");
+    stream::cuda::Event zeroed;
+    upload().record(zeroed);
+    if (zeroed.block_until_complete(deadline) == stream::WaitResult::timed_out) {
+      throw_error(Errc::timeout, "the device did not clear memory of {} bytes by the deadline; does a kernel hang?",
+                  {device.bytes()});
+    }
+  }
 
   C& inner() noexcept { return inner_; }
   const C& inner() const noexcept { return inner_; }

@@ -2,12 +2,12 @@
 /// @file
 /// Reduction of blocks of any lengths in shared memory: in place, or staged, with the bits of an all-reduce.
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 
 #include "dtrain/backend/exchange/block_exchange.hpp"
+#include "dtrain/backend/exchange/block_pieces.hpp"
 #include "dtrain/backend/shared_memory/arena.hpp"
 #include "dtrain/backend/shared_memory/channel.hpp"
 #include "dtrain/backend/shared_memory/collectives/chunked_collective.hpp"
@@ -18,7 +18,7 @@
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
-/// As ReduceScatter. A chunk has the same share of every block, so all ranks reduce at once.
+/// As ReduceScatter, with a piece of every block in a chunk.
 struct ReduceBlocks {
   const std::byte* input;
   std::byte* output;            ///< may be this rank's block of the input
@@ -39,59 +39,41 @@ struct ReduceBlocks {
   }
 
  private:
-  /// Divides each block into as many pieces as there are chunks.
-  struct Pieces {
-    const BlockExchange& blocks;
-    std::uint64_t chunks;
-
-    /// The first element of piece `chunk` in the block of `rank`.
-    std::uint64_t begin(std::size_t rank, std::uint64_t chunk) const noexcept {
-      const std::uint64_t count = blocks.sent[rank].count;
-      return count / chunks * chunk + count % chunks * chunk / chunks;
-    }
-    std::uint64_t length(std::size_t rank, std::uint64_t chunk) const noexcept {
-      return begin(rank, chunk + 1) - begin(rank, chunk);
-    }
-  };
-
   void reduce(Channel& channel, const Operation& operation, std::size_t element,
               const std::byte* own_input) const noexcept {
     const PublishedBlocks published(channel, *blocks);
     const auto self = static_cast<std::size_t>(channel.rank());
     const auto ranks = static_cast<std::size_t>(channel.size());
     const kernels::Reduction reduction = kernels::Reduction::of(operation.dtype, operation.op, channel.isa());
-    std::uint64_t total = 0;
-    for (const BlockRange& block : blocks->sent) {
-      total += block.count;
-    }
-    const std::uint64_t room = channel.control().chunk_bytes() / element - ranks;  // each piece is rounded up
-    const Pieces pieces{*blocks, std::max<std::uint64_t>(1, (total + room - 1) / room)};
+    const BlockPieces pieces(*blocks, channel.control().chunk_bytes() / element);
     const auto chunk_offset = [&](std::size_t rank, std::size_t chunk) {
       std::uint64_t elements = 0;
       for (std::size_t before = 0; before < rank; ++before) {
-        elements += pieces.length(before, chunk);
+        elements += pieces.piece(before, chunk).count;
       }
       return elements * element;
     };
     const auto publish = [&](std::size_t chunk) {
       std::byte* to = channel.control().chunk_input(channel.rank(), chunk);
       for (std::size_t rank = 0; rank < ranks; ++rank) {
-        const std::size_t bytes = pieces.length(rank, chunk) * element;
+        const BlockRange piece = pieces.piece(rank, chunk);
+        const std::size_t bytes = piece.count * element;
         if (rank != self && bytes != 0) {
-          const std::uint64_t begin = blocks->sent[rank].offset + pieces.begin(rank, chunk);
+          const std::uint64_t begin = blocks->sent[rank].offset + piece.offset;
           channel.copy_path().copy(to, input + begin * element, bytes);
         }
         to += bytes;
       }
     };
     const auto read = [&](std::size_t chunk) {
-      const std::size_t begin = pieces.begin(self, chunk) * element;
+      const BlockRange piece = pieces.piece(self, chunk);
+      const std::size_t begin = piece.offset * element;
       const std::size_t offset = chunk_offset(self, chunk);
       const Sources sources(channel.size(), [&](int rank) -> const std::byte* {
         return rank == channel.rank() ? own_input + begin : channel.control().chunk_input(rank, chunk) + offset;
       });
       std::byte* const target = output + begin;
-      reduction(sources, std::span(&target, 1), pieces.length(self, chunk));
+      reduction(sources, std::span(&target, 1), piece.count);
     };
     const auto reduce_in_place = [&] {
       in_abortable_steps(channel, 0, blocks->sent[self].count, element, [&](std::size_t begin, std::size_t length) {
@@ -104,9 +86,9 @@ struct ReduceBlocks {
       });
     };
     const auto count_chunks = [&]() noexcept -> std::size_t {
-      return published.compare(operation) && total != 0 ? pieces.chunks : 0;
+      return published.compare(operation) && pieces.elements() != 0 ? pieces.chunks() : 0;
     };
-    run_chunked(channel, operation, count_chunks, total * element, reduce_in_place, publish, read);
+    run_chunked(channel, operation, count_chunks, pieces.elements() * element, reduce_in_place, publish, read);
   }
 };
 
