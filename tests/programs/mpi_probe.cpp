@@ -38,6 +38,62 @@ int hello(const Group& group) {
   return 0;
 }
 
+/// Collectives with blocks: rank s gives `scale` times (2 s + 3 r) modulo 4 elements to rank r, each 100 s + r.
+template <class Group>
+void exchange_blocks(const Group& group, std::size_t scale) {
+  using Counts = std::vector<std::size_t>;
+  using Values = std::vector<std::int32_t>;
+  const int size = group.world_size();
+  const int self = group.rank();
+  const int root = size - 1;
+  const auto count_of = [&](int from, int to) { return scale * (static_cast<std::size_t>(2 * from + 3 * to) % 4); };
+  Counts sent;
+  Counts received;
+  Counts to_root;
+  Values input;
+  Values expected;
+  Values at_root;
+  for (int peer = 0; peer < size; ++peer) {
+    sent.push_back(count_of(self, peer));
+    received.push_back(count_of(peer, self));
+    to_root.push_back(count_of(peer, root));
+    input.insert(input.end(), sent.back(), 100 * self + peer);
+    expected.insert(expected.end(), received.back(), 100 * peer + self);
+    at_root.insert(at_root.end(), to_root.back(), 100 * peer + root);
+  }
+  const std::size_t given = count_of(self, root);
+  const Values own(given, 100 * self + root);
+  Values output(expected.size());
+  group.all_to_all_v(input, sent, output, received);
+  require(output == expected, "all_to_all_v");
+  Values all(at_root.size());
+  group.all_gather_v(own, all, to_root);
+  require(all == at_root, "all_gather_v");
+  Values gathered(self == root ? at_root.size() : 0);
+  group.gather_v(own, gathered, to_root, root);
+  require(gathered == (self == root ? at_root : Values()), "gather_v");
+  Values back(given);
+  group.scatter_v(gathered, to_root, back, root);
+  require(back == own, "scatter_v");
+  Values sum(given);
+  group.reduce_scatter_v(all, sum, to_root);
+  require(sum == Values(given, size * (100 * self + root)), "reduce_scatter_v");
+  Values ranks(scale, self);
+  group.reduce(ranks, root);
+  require(ranks == Values(scale, self == root ? size * (size - 1) / 2 : self), "reduce");
+  Values table(self == root ? scale * static_cast<std::size_t>(size) : 0);
+  group.gather(ranks, table, root);
+  ranks.assign(scale, 0);
+  group.scatter(table, ranks, root);
+  require(ranks == Values(scale, self == root ? size * (size - 1) / 2 : self), "gather and scatter");
+  Values turned(scale * static_cast<std::size_t>(size), self);
+  Values from_all(turned.size());
+  group.all_to_all(turned, from_all);
+  for (std::size_t i = 0; i < from_all.size(); ++i) {
+    require(from_all[i] == static_cast<int>(i / scale), "all_to_all");
+  }
+}
+
 /// Every collective with every type, small and large, against a plain loop.
 template <class Group>
 int collectives(const Group& group) {
@@ -93,6 +149,9 @@ int collectives(const Group& group) {
       channel.barrier(stream);
       wait();
     }
+  }
+  for (const std::size_t scale : {std::size_t{0}, std::size_t{7}, std::size_t{1000}, std::size_t{300'001}}) {
+    exchange_blocks(group, scale);
   }
   const Group half = group.split(group.rank() % 2, -group.rank());
   int sum = group.rank();
