@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <string>
@@ -7,6 +8,7 @@
 
 #include "dtrain/backend/shared_memory.hpp"
 #include "support/block_checks.hpp"
+#include "support/gate.hpp"
 #include "support/host_rank.hpp"
 
 namespace {
@@ -95,6 +97,39 @@ TEST_CASE("a reduction of blocks has the bits of an all-reduce, for any lengths"
     CHECK(self.wait());
     const std::ptrdiff_t begin = thread.rank() == 2 ? 40'001 : 0;
     CHECK(std::equal(own.begin(), own.end(), reduced.begin() + begin));
+  });
+}
+
+TEST_CASE("an exchange of blocks in which a rank does not take part ends after the timeout, with its name") {
+  std::atomic<int> ended{0};
+  run_ranks<SharedMemoryRank>({3, "group", 100ms}, [&](SharedMemoryRank& self, RankThread& thread) {
+    if (thread.rank() == 1) {
+      support::holds_soon([&] { return ended == 2; });
+      return;
+    }
+    std::vector<float> values(6);
+    std::vector<float> output(6);
+    const auto from = dtrain::buffer_view(std::span(values));
+    const auto to = dtrain::buffer_view(std::span(output));
+    self.communicator.exchange_blocks(backend::blocks_of_all_to_all(from, to, {thread.rank(), 3}), from, to,
+                                      self.stream.ref());
+    CHECK_FALSE(self.wait());
+    ++ended;
+    const dtrain::Cause cause = self.communicator.failure().value();
+    CHECK(cause.kind == dtrain::CauseKind::timeout);
+    CHECK(cause.text.find("all_to_all of 2 f32 a rank, operation 2 of channel 'group': rank") != std::string::npos);
+    CHECK(cause.text.find("1 had not arrived after 100 ms") != std::string::npos);
+  });
+}
+
+TEST_CASE("an exchange of blocks that never runs frees its memory, and its communicator closes") {
+  run_ranks<SharedMemoryRank>(2, [&](SharedMemoryRank& self, RankThread& thread) {
+    std::vector<float> values(4);
+    std::vector<float> output(4);
+    const auto from = dtrain::buffer_view(std::span(values));
+    const auto to = dtrain::buffer_view(std::span(output));
+    self.communicator.exchange_blocks(backend::blocks_of_all_to_all(from, to, {thread.rank(), 2}), from, to,
+                                      self.stream.ref());
   });
 }
 
