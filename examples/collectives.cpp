@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdio>
 #include <dtrain/dtrain.hpp>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -42,6 +43,27 @@ int main(int argc, char** argv) {
     std::vector<std::int64_t> squares(static_cast<std::size_t>(ranks));
     group.all_gather(mine, squares);
     print(group, "all_gather", squares);  // one from each rank
+
+    std::vector<float> total{static_cast<float>(rank)};
+    group.reduce(total, 0);
+    print(group, "reduce", total);  // the sum on rank 0; the others keep their values
+
+    group.gather(mine, squares, 0);  // on rank 0 alone
+    std::array<std::int64_t, 1> own_again{};
+    group.scatter(squares, own_again, 0);
+    print(group, "gather and scatter", own_again);
+
+    std::vector<std::int32_t> transposed(table.size());
+    group.all_to_all(table, transposed);
+    print(group, "all_to_all", transposed);  // one from each rank's table
+
+    // Rank r has r + 1 numbers, and every rank gets all of them.
+    const std::vector<double> some(static_cast<std::size_t>(rank) + 1, rank);
+    std::vector<std::size_t> counts(static_cast<std::size_t>(ranks));
+    group.all_gather(std::array<std::size_t, 1>{some.size()}, counts);
+    std::vector<double> all(std::accumulate(counts.begin(), counts.end(), std::size_t{0}));
+    group.all_gather_v(some, all, counts);
+    print(group, "all_gather_v", all);
 
     std::array<std::int64_t, 1> before{};
     group.send_recv(mine, (rank + 1) % ranks, before, (rank + ranks - 1) % ranks);

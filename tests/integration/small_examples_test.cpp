@@ -47,12 +47,18 @@ TEST_CASE("every rank of collectives prints what each of them gave it, for 1, 2,
     CAPTURE(result.output);
     CHECK(result.exit_code == 0);
     CHECK(result.error == "");
-    CHECK(count_lines(result.output) == static_cast<std::size_t>(8 * ranks - 1));  // rank 0 receives nothing
+    CHECK(count_lines(result.output) == static_cast<std::size_t>(12 * ranks - 1));  // rank 0 receives nothing
     std::string squares;
+    std::string tables;
+    std::string numbers;
     int product = 1;
     for (int rank = 0; rank < ranks; ++rank) {
       squares += " " + std::to_string(rank * rank);
       product *= rank + 1;
+      tables += " " + std::to_string(rank + 1);
+      for (int i = 0; i <= rank; ++i) {
+        numbers += " " + std::to_string(rank);
+      }
     }
     for (int rank = 0; rank < ranks; ++rank) {
       const auto printed = [&](const std::string& what) {
@@ -68,6 +74,10 @@ TEST_CASE("every rank of collectives prints what each of them gave it, for 1, 2,
       CHECK(printed("broadcast " + std::to_string(10 * (ranks - 1))));
       CHECK(printed("reduce_scatter " + std::to_string(product)));
       CHECK(printed("all_gather" + squares));
+      CHECK(printed("reduce " + std::to_string(rank == 0 ? ranks * (ranks - 1) / 2 : rank)));
+      CHECK(printed("gather and scatter " + std::to_string(rank * rank)));
+      CHECK(printed("all_to_all" + tables));
+      CHECK(printed("all_gather_v" + numbers));
       CHECK(printed("send_recv " + std::to_string(before * before)));
       CHECK(printed("recv 4 " + std::to_string(rank)) == (rank > 0));
       CHECK(printed("all_reduce of its half " + std::to_string(half)));
