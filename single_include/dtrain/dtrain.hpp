@@ -5124,6 +5124,7 @@ class StreamOrderedBuffer {
   StreamOrderedBuffer& operator=(const StreamOrderedBuffer&) = delete;
   ~StreamOrderedBuffer() {
     if (data_ != nullptr) {
+      const DeviceGuard guard(stream_.device().index);
       static_cast<void>(quiet(cudaFreeAsync(data_, stream_.native())));
     }
   }
@@ -7570,193 +7571,6 @@ void check_send_recv(const ConstBufferView& input, int to, const ConstBufferView
 
 }  // namespace DTRAIN_NAMESPACE::backend
 
-// ---- dtrain/backend/communicator.hpp
-
-/// @file
-/// The concept Communicator: collectives and messages between the ranks of one channel.
-
-/// Contract of every operation that takes a stream.
-/// - Collective: every rank of the channel calls the same operations in the same order, with the same counts, dtypes,
-///   roots and reductions. A backend that detects a difference reports CauseKind::disagreement.
-/// - Blocking: no; it enqueues and returns. Lifetime: buffers outlive the work.
-/// - Threads: one at a time for each communicator, abort() excepted.
-/// - Errors: a broken precondition throws at the call. A failure while the work runs fails the communicator
-///   (`failure()`), and its later work is skipped.
-namespace DTRAIN_NAMESPACE::backend {
-// clang-format 14 tears requires-expressions apart.
-// clang-format off
-
-/// The stream type it enqueues on, its rank (0..size-1) and the number of ranks in the channel.
-template <class C>
-concept HasRanks = requires(const C c) {
-  typename C::Stream;
-  { c.rank() } noexcept -> std::same_as<int>;
-  { c.size() } noexcept -> std::same_as<int>;
-} && stream::Stream<typename C::Stream>;
-
-/// Every rank's `output` gets the reduction of all `input`s. Both start at the same address (in place) or are disjoint.
-template <class C>
-concept CanAllReduce =
-    HasRanks<C> &&
-    requires(C c, ConstBufferView input, BufferView output, ReduceOp op, typename C::Stream stream) {
-      { c.all_reduce(input, output, op, stream) } -> std::same_as<void>;
-    };
-
-/// Every rank's `buffer` gets the content of rank `root`'s.
-template <class C>
-concept CanBroadcast = HasRanks<C> && requires(C c, BufferView buffer, int root, typename C::Stream stream) {
-  { c.broadcast(buffer, root, stream) } -> std::same_as<void>;
-};
-
-/// The work completes once every rank's stream has reached it.
-template <class C>
-concept CanBarrier = HasRanks<C> && requires(C c, typename C::Stream stream) {
-  { c.barrier(stream) } -> std::same_as<void>;
-};
-
-/// Rank r's `output` (count elements) gets block r of the reduction of all `input`s (size * count elements). `output`
-/// is that block of `input` (in place) or disjoint.
-template <class C>
-concept CanReduceScatter =
-    HasRanks<C> &&
-    requires(C c, ConstBufferView input, BufferView output, ReduceOp op, typename C::Stream stream) {
-      { c.reduce_scatter(input, output, op, stream) } -> std::same_as<void>;
-    };
-
-/// Block r of every rank's `output` (size * count elements) gets rank r's `input` (count elements). `input` is that
-/// block of `output` (in place) or disjoint.
-template <class C>
-concept CanAllGather =
-    HasRanks<C> && requires(C c, ConstBufferView input, BufferView output, typename C::Stream stream) {
-      { c.all_gather(input, output, stream) } -> std::same_as<void>;
-    };
-
-/// Point-to-point messages. Not collective: only sender and receiver call.
-/// - `peer` is another rank of the channel; `to` and `from` may be the rank itself.
-/// - The k-th recv of b from a gets the k-th send of a to b; a send_recv counts as one of each.
-/// - Both ends give the same count and dtype, else the channel fails with a disagreement.
-/// - A send may complete before its recv is called, or not; correct code relies on neither.
-/// - send_recv sends and receives at the same time; its input and output are disjoint.
-/// Example: in a ring, each rank calls send_recv(input, next, output, previous), which completes for any size. If every
-/// rank called send before recv, they would deadlock once messages exceed the backend's buffers.
-template <class C>
-concept CanSendRecv =
-    HasRanks<C> && requires(C c, ConstBufferView input, BufferView output, int peer, int to, int from,
-                            typename C::Stream stream) {
-      { c.send(input, peer, stream) } -> std::same_as<void>;
-      { c.recv(output, peer, stream) } -> std::same_as<void>;
-      { c.send_recv(input, to, output, from, stream) } -> std::same_as<void>;
-    };
-
-/// Collective, blocking. Opens a channel for the ranks with equal `color`, ordered by `key`, then by rank. A color < 0
-/// is an Error (invalid_argument). `members()` are the channel's members, with their ranks in the job.
-template <class C>
-concept CanSplit = HasRanks<C> && requires(C c, int color, int key, Deadline deadline) {
-  { c.split_blocking(color, key, deadline) } -> std::same_as<C>;
-  { std::as_const(c).members() } noexcept -> std::same_as<const rendezvous::Membership&>;
-};
-
-/// Collective, blocking. Allocates zeroed memory, equally large on every rank, that the backend reduces without a copy.
-/// The Allocation owns it (`data()`, `bytes()`) and may outlive the communicator. After an abort, this call throws.
-template <class C>
-concept CanAllocate = HasRanks<C> && requires { typename C::Allocation; } && std::movable<typename C::Allocation> &&
-                      requires(C c, std::size_t bytes, Deadline deadline, const typename C::Allocation memory) {
-                        { c.allocate_blocking(bytes, deadline) } -> std::same_as<typename C::Allocation>;
-                        { memory.data() } noexcept -> std::same_as<std::byte*>;
-                        { memory.bytes() } noexcept -> std::same_as<std::size_t>;
-                      };
-
-/// Sums are faster or more exact than averages: DistributedDataParallel then scales gradients itself, if it can.
-template <class C>
-concept PrefersSums = requires { requires C::prefers_sums; };
-
-/// Threads: any, at any time. Running and later work ends within milliseconds and touches no peer's memory afterwards.
-/// `failure()` is the communicator's first cause; nullopt while it has not failed. An abort is final. A job that goes on
-/// with fewer ranks needs two more abilities, which NCCL has since 2.28 and no backend here offers: to stop running work
-/// and keep the communicator (ncclCommRevoke), and to make one of the ranks that are left (ncclCommShrink, since 2.27).
-template <class C>
-concept CanAbort = requires(C c, const C& view, const Cause& cause) {
-  { c.abort(cause) } noexcept -> std::same_as<void>;
-  { view.failure() } -> std::same_as<std::optional<Cause>>;
-};
-
-/// Operations that DistributedDataParallel with topology::Flat needs. Other topologies require further concepts:
-/// CanReduceScatter, CanAllGather, CanSendRecv, CanSplit. A Communicator is a movable owner of its channel.
-template <class C>
-concept Communicator = std::movable<C> && HasRanks<C> && CanAllReduce<C> && CanBroadcast<C> && CanBarrier<C> &&
-                       CanAllocate<C> && CanAbort<C>;
-// clang-format on
-
-}  // namespace DTRAIN_NAMESPACE::backend
-
-// ---- dtrain/backend/block_until_complete.hpp
-
-/// @file
-/// Blocking wait for a communicator's enqueued work, which throws the job's first cause.
-
-namespace DTRAIN_NAMESPACE::backend {
-
-/// Throws if the job or this communicator has failed. Blocking: at most 2 s, if the communicator has failed and the
-/// job's first cause is not known yet.
-/// @throws PeerLost, JobFailed, Error: see FailureLatch::throw_if_failed; the communicator's own cause if the job's
-/// stays unknown
-template <Communicator C>
-void throw_if_failed(const C& communicator, const FailureLatch& failure, int rank_in_job) {
-  const std::optional<Cause> own = communicator.failure();
-  if (own) {
-    failure.block_until_failed(Deadline::after(std::chrono::seconds(2)));
-  }
-  failure.throw_if_failed(rank_in_job);
-  if (own) {
-    throw_cause(*own);
-  }
-}
-
-/// A counter that changes while work advances: the stream's if the event has one, else the communicator's, else 0.
-template <stream::Event E, Communicator C>
-std::uint64_t progress_of(const E& event, const C& communicator) noexcept {
-  if constexpr (requires { event.progress(); }) {
-    return event.progress();
-  } else if constexpr (requires { communicator.progress(); }) {
-    return communicator.progress();
-  } else {
-    return 0;
-  }
-}
-
-/// event.is_complete() for dtrain's own threads: on CUDA it does not disturb a thread that captures a graph.
-template <stream::Event E>
-bool is_complete_beside_capture(const E& event) noexcept {
-  if constexpr (requires { event.is_complete_beside_capture(); }) {
-    return event.is_complete_beside_capture();
-  } else {
-    return event.is_complete();
-  }
-}
-
-/// Blocking: until the work before `event` is complete. Each operation has its own timeout, which starts when it begins
-/// to run. The deadline here guards against a stream that no thread runs; it restarts as long as operations complete.
-/// @throws as throw_if_failed; Error (timeout) if no operation completes within twice the timeout
-template <stream::Event E, Communicator C>
-void block_until_complete(E& event, const C& communicator, const FailureLatch& failure,
-                          std::chrono::nanoseconds timeout, int rank_in_job) {
-  for (;;) {
-    const std::uint64_t before = progress_of(event, communicator);
-    const stream::WaitResult result = event.block_until_complete(Deadline::after(2 * timeout));
-    throw_if_failed(communicator, failure, rank_in_job);
-    if (result == stream::WaitResult::complete) {
-      return;
-    }
-    if (progress_of(event, communicator) == before) {
-      throw_error(Errc::timeout,
-                  "waiting for the communication stream, none of whose work ended within twice the timeout; is a step "
-                  "of another thread still using it?");
-    }
-  }
-}
-
-}  // namespace DTRAIN_NAMESPACE::backend
-
 // ---- dtrain/backend/first_cause.hpp
 
 /// @file
@@ -9999,7 +9813,7 @@ AsyncResult wait_for_result_blocking(CommLock::Guard& held, ncclResult_t code, D
 // ---- dtrain/backend/nccl/datatype.hpp
 
 /// @file
-/// Conversion of element types and reductions to NCCL's.
+/// Conversion of element types and reductions to NCCL's, and a check of devices.
 
 #if DTRAIN_WITH_NCCL
 
@@ -10044,6 +9858,25 @@ inline ncclRedOp_t reduction_of(ReduceOp op, DType dtype) {
       return ncclAvg;
   }
   throw_error(Errc::invalid_argument, "NCCL does not know the reduction {}", {name(op)});
+}
+
+/// @throws Error (invalid_argument) unless the buffers and the stream are on device `own`; (unsupported) for host
+/// memory
+DTRAIN_NOT_INLINED inline void check_devices(const std::string& channel, int own, std::initializer_list<Device> buffers,
+                                             Device stream) {
+  const Device expected{DeviceKind::cuda, own};
+  for (const Device device : buffers) {
+    if (device != expected) {
+      throw_error(device.kind == expected.kind ? Errc::invalid_argument : Errc::unsupported,
+                  "NCCL's channel '{}' takes memory of {}, not memory of {}; give the view the device that its "
+                  "memory is on",
+                  {channel, to_string(expected), to_string(device)});
+    }
+  }
+  if (stream != expected) {
+    throw_error(Errc::invalid_argument, "NCCL's channel '{}' takes streams of {}, not one of {}",
+                {channel, to_string(expected), to_string(stream)});
+  }
 }
 
 }  // namespace DTRAIN_NAMESPACE::backend::nccl
@@ -10259,7 +10092,23 @@ enum class OperationKind : std::uint8_t {
   send,
   recv,
   send_recv,
+  reduce,
+  gather,
+  scatter,
+  all_to_all,
+  all_gather_v,
+  reduce_scatter_v,
+  all_to_all_v,
+  gather_v,
+  scatter_v,
 };
+
+const char* name(OperationKind kind) noexcept;
+
+/// Whether the counts of its blocks differ: pairs of ranks compare them, and Operation::count is 0.
+constexpr bool has_unequal_blocks(OperationKind kind) noexcept {
+  return kind >= OperationKind::all_gather_v;
+}
 
 /// Plain fields with one layout in every process: it is stored in shared memory and sent in messages.
 struct Operation {
@@ -10307,8 +10156,8 @@ struct MessageEnd {
   DType dtype;
 };
 
-/// The sentence for a message whose ends differ.
-std::string unequal_message(const std::string& channel, const MessageEnd& sent, const MessageEnd& received);
+/// The sentence for a message whose ends differ. @param place "on channel 'group'"
+std::string unequal_message(const std::string& place, const MessageEnd& sent, const MessageEnd& received);
 
 /// The end of the sentence for an operation on a wrong stream.
 inline constexpr const char* began_early =
@@ -10343,100 +10192,6 @@ struct ChannelContext {
   /// This rank's number in the job, under which failures are reported.
   int reporting_rank() const noexcept { return members.rank_in_job(); }
 };
-
-}  // namespace DTRAIN_NAMESPACE::backend
-
-// ---- dtrain/backend/backend.hpp
-
-/// @file
-/// The concept Backend: the type a Policy names, which opens the channels of a group.
-
-namespace DTRAIN_NAMESPACE::backend {
-// clang-format 14 tears requires-expressions apart.
-// clang-format off
-
-/// A name for messages and summaries.
-template <class B>
-concept HasBackendName = requires {
-  { B::name() } noexcept -> std::convertible_to<std::string_view>;
-};
-
-/// Whether its communicators take buffers on that kind of device.
-template <class B>
-concept HasDeviceSupport = requires(DeviceKind kind) {
-  { B::supports(kind) } noexcept -> std::same_as<bool>;
-};
-
-/// Whether its communicators reduce elements of that type.
-template <class B>
-concept HasDTypeSupport = requires(DType dtype) {
-  { B::reduces(dtype) } noexcept -> std::same_as<bool>;
-};
-
-/// The stream that a group or a DDP instance runs its communication on: an owner with `ref()`.
-template <class B>
-concept HasCommunicationStream = requires { typename B::StreamOwner; } && requires(typename B::StreamOwner owner) {
-  { owner.ref() } -> std::same_as<typename B::Communicator::Stream>;
-};
-
-/// Collective, blocking. Opens the channel that the context describes; channels never wait for each other.
-/// @throws Error (unsupported) on every rank if the backend cannot connect all ranks
-template <class B>
-concept CanOpen = requires { typename B::Communicator; } && Communicator<typename B::Communicator> &&
-                  requires(const ChannelContext& context, Deadline deadline) {
-                    { B::open_blocking(context, deadline) } -> std::same_as<typename B::Communicator>;
-                  };
-
-/// Collective, blocking. Opens another channel of the same ranks from an open one, for less than open_blocking does.
-/// What was enqueued on the open channel runs first; closing either leaves the other open.
-template <class B>
-concept CanDuplicate = CanOpen<B> &&
-                       requires(typename B::Communicator& open, const ChannelContext& context, Deadline deadline) {
-                         { B::duplicate_blocking(open, context, deadline) } -> std::same_as<typename B::Communicator>;
-                       };
-
-/// Collective, blocking. Set-up before the ranks of a job join: may verify the identity against the backend's own, and
-/// may set the job's secret. The result is an object that the job holds until its end; it may be null.
-template <class B>
-concept HasPreJoin = requires(const identity::ProcessIdentity& identity, std::optional<rendezvous::Secret>& secret,
-                              Deadline deadline) {
-  { B::pre_join_blocking(identity, secret, deadline) } -> std::same_as<std::shared_ptr<void>>;
-};
-
-// clang-format on
-
-/// Reproducibility that a backend promises for the bits of a reduction of equal values on the same ranks.
-enum class Determinism {
-  none,        ///< no promise
-  for_a_plan,  ///< equal on every rank, and in every run with equal buckets, node layout and number of ranks
-  always,      ///< equal for all buckets, threads and timing
-};
-
-/// `B::determinism`; none for a backend without one.
-template <class B>
-inline constexpr Determinism determinism_of = Determinism::none;
-template <class B>
-requires requires {
-  { B::determinism } -> std::convertible_to<Determinism>;
-}
-inline constexpr Determinism determinism_of<B> = B::determinism;
-
-/// `B::averages(dtype)`: whether ReduceOp::average gives the average for that dtype; true for a backend without it.
-template <class B>
-constexpr bool averages(DType dtype) noexcept {
-  if constexpr (requires { B::averages(dtype); }) {
-    return B::averages(dtype);
-  } else {
-    return true;
-  }
-}
-
-// clang-format off
-/// A backend type has no state: its communicators own everything.
-template <class B>
-concept Backend = HasBackendName<B> && HasDeviceSupport<B> && HasDTypeSupport<B> &&
-                  CanOpen<B> && HasCommunicationStream<B>;
-// clang-format on
 
 }  // namespace DTRAIN_NAMESPACE::backend
 
@@ -10764,6 +10519,428 @@ inline void compare_devices_blocking(const ChannelContext& context, bool may_sha
 }  // namespace DTRAIN_NAMESPACE::backend::cuda
 
 #endif  // DTRAIN_WITH_CUDA
+
+// ---- dtrain/backend/exchange/block_exchange.hpp
+
+/// @file
+/// BlockExchange: the blocks that a rank sends to each rank and receives from each.
+
+namespace DTRAIN_NAMESPACE::backend {
+
+/// A range of a buffer, in elements.
+struct BlockRange {
+  std::uint64_t offset = 0;
+  std::uint64_t count = 0;
+};
+
+/// Arguments of the collectives with a block for each pair of ranks. Gathers and scatters are exchanges in which most
+/// blocks are empty. Between ranks, block r that rank s sends is as long as block s that rank r receives.
+struct BlockExchange {
+  OperationKind kind = OperationKind::all_to_all_v;
+  std::int32_t root = 0;
+  std::uint64_t count = 0;       ///< of each block, equal on every rank; 0 if has_unequal_blocks(kind)
+  std::vector<BlockRange> sent;  ///< blocks of the input, one for each rank
+  std::vector<BlockRange>
+      received;  ///< disjoint blocks of the output, one from each rank; of a reduction all the same one
+
+  bool goes_to_root() const noexcept {
+    return kind == OperationKind::gather || kind == OperationKind::gather_v || kind == OperationKind::reduce;
+  }
+  bool comes_from_root() const noexcept { return kind == OperationKind::scatter || kind == OperationKind::scatter_v; }
+  bool may_be_in_place() const noexcept {
+    return kind != OperationKind::all_to_all && kind != OperationKind::all_to_all_v;
+  }
+
+  /// Whether the operation has a block from rank `sender` to rank `receiver`, which may be empty.
+  bool connects(int sender, int receiver) const noexcept {
+    return (!goes_to_root() || receiver == root) && (!comes_from_root() || sender == root);
+  }
+};
+
+constexpr bool is_reduction(OperationKind kind) noexcept {
+  return kind == OperationKind::all_reduce || kind == OperationKind::reduce_scatter || kind == OperationKind::reduce ||
+         kind == OperationKind::reduce_scatter_v;
+}
+
+/// The descriptor that ranks compare.
+Operation operation_of(const BlockExchange& blocks, DType dtype, ReduceOp op, std::uint64_t sequence) noexcept;
+
+/// For backends. @throws Error (invalid_argument) unless the lists have `size` blocks inside the buffers, both buffers
+/// have one type, and the memory is valid and as CanExchangeBlocks requires.
+void check_exchange(const BlockExchange& blocks, const ConstBufferView& input, const ConstBufferView& output, int rank,
+                    int size);
+
+/// The same for a reduction. @throws Error (unsupported) for 8-bit floats too
+void check_block_reduction(const BlockExchange& blocks, const ConstBufferView& input, const ConstBufferView& output,
+                           int rank, int size);
+
+/// A list of counts, one for each rank, in elements.
+using Counts = std::span<const std::size_t>;
+
+/// A rank's place in its group.
+struct RankPlace {
+  int rank;
+  int size;
+};
+
+/// @name The blocks of each collective
+/// In the order of the ranks and without gaps. The unused buffer of a gather, scatter or reduce is ignored, and so are
+/// the counts of a rank that is not the root.
+/// @throws Error (invalid_argument) if counts, lengths or the root do not fit
+/// @{
+BlockExchange blocks_of_all_to_all(const ConstBufferView& input, const ConstBufferView& output, RankPlace place);
+BlockExchange blocks_of_all_to_all_v(const ConstBufferView& input, Counts sent, const ConstBufferView& output,
+                                     Counts received, RankPlace place);
+BlockExchange blocks_of_all_gather_v(const ConstBufferView& input, const ConstBufferView& output, Counts counts,
+                                     RankPlace place);
+BlockExchange blocks_of_reduce_scatter_v(const ConstBufferView& input, const ConstBufferView& output, Counts counts,
+                                         RankPlace place);
+BlockExchange blocks_of_gather(const ConstBufferView& input, const ConstBufferView& output, int root, RankPlace place);
+BlockExchange blocks_of_gather_v(const ConstBufferView& input, const ConstBufferView& output, Counts counts, int root,
+                                 RankPlace place);
+BlockExchange blocks_of_scatter(const ConstBufferView& input, const ConstBufferView& output, int root, RankPlace place);
+BlockExchange blocks_of_scatter_v(const ConstBufferView& input, Counts counts, const ConstBufferView& output, int root,
+                                  RankPlace place);
+BlockExchange blocks_of_reduce(const ConstBufferView& input, const ConstBufferView& output, int root, RankPlace place);
+/// @}
+
+}  // namespace DTRAIN_NAMESPACE::backend
+
+// ---- dtrain/backend/communicator.hpp
+
+/// @file
+/// The concept Communicator: collectives and messages between the ranks of one channel.
+
+/// Contract of every operation that takes a stream.
+/// - Collective: every rank of the channel calls the same operations in the same order, with the same counts, dtypes,
+///   roots and reductions. A backend that detects a difference reports CauseKind::disagreement.
+/// - Blocking: no; it enqueues and returns. Lifetime: buffers outlive the work.
+/// - Threads: one at a time for each communicator, abort() excepted.
+/// - Errors: a broken precondition throws at the call. A failure while the work runs fails the communicator
+///   (`failure()`), and its later work is skipped.
+namespace DTRAIN_NAMESPACE::backend {
+// clang-format 14 tears requires-expressions apart.
+// clang-format off
+
+/// The stream type it enqueues on, its rank (0..size-1) and the number of ranks in the channel.
+template <class C>
+concept HasRanks = requires(const C c) {
+  typename C::Stream;
+  { c.rank() } noexcept -> std::same_as<int>;
+  { c.size() } noexcept -> std::same_as<int>;
+} && stream::Stream<typename C::Stream>;
+
+/// Every rank's `output` gets the reduction of all `input`s. Both start at the same address (in place) or are disjoint.
+template <class C>
+concept CanAllReduce =
+    HasRanks<C> &&
+    requires(C c, ConstBufferView input, BufferView output, ReduceOp op, typename C::Stream stream) {
+      { c.all_reduce(input, output, op, stream) } -> std::same_as<void>;
+    };
+
+/// Every rank's `buffer` gets the content of rank `root`'s.
+template <class C>
+concept CanBroadcast = HasRanks<C> && requires(C c, BufferView buffer, int root, typename C::Stream stream) {
+  { c.broadcast(buffer, root, stream) } -> std::same_as<void>;
+};
+
+/// The work completes once every rank's stream has reached it.
+template <class C>
+concept CanBarrier = HasRanks<C> && requires(C c, typename C::Stream stream) {
+  { c.barrier(stream) } -> std::same_as<void>;
+};
+
+/// Rank r's `output` (count elements) gets block r of the reduction of all `input`s (size * count elements). `output`
+/// is that block of `input` (in place) or disjoint.
+template <class C>
+concept CanReduceScatter =
+    HasRanks<C> &&
+    requires(C c, ConstBufferView input, BufferView output, ReduceOp op, typename C::Stream stream) {
+      { c.reduce_scatter(input, output, op, stream) } -> std::same_as<void>;
+    };
+
+/// Block r of every rank's `output` (size * count elements) gets rank r's `input` (count elements). `input` is that
+/// block of `output` (in place) or disjoint.
+template <class C>
+concept CanAllGather =
+    HasRanks<C> && requires(C c, ConstBufferView input, BufferView output, typename C::Stream stream) {
+      { c.all_gather(input, output, stream) } -> std::same_as<void>;
+    };
+
+/// Block r of this rank's `input` goes to rank r, whose `output` gets it as the block of this rank: see BlockExchange.
+/// The input and output are disjoint, or this rank's block of both is the same memory (in place; not in all_to_all).
+template <class C>
+concept CanExchangeBlocks =
+    HasRanks<C> && requires(C c, const BlockExchange& blocks, ConstBufferView input, BufferView output,
+                            typename C::Stream stream) {
+      { c.exchange_blocks(blocks, input, output, stream) } -> std::same_as<void>;
+    };
+
+/// As CanExchangeBlocks, but rank r's `output` gets the reduction of the blocks that all ranks send to it.
+template <class C>
+concept CanReduceBlocks =
+    HasRanks<C> && requires(C c, const BlockExchange& blocks, ConstBufferView input, BufferView output, ReduceOp op,
+                            typename C::Stream stream) {
+      { c.reduce_blocks(blocks, input, output, op, stream) } -> std::same_as<void>;
+    };
+
+/// Point-to-point messages. Not collective: only sender and receiver call.
+/// - `peer` is another rank of the channel; `to` and `from` may be the rank itself.
+/// - The k-th recv of b from a gets the k-th send of a to b; a send_recv counts as one of each.
+/// - Both ends give the same count and dtype, else the channel fails with a disagreement.
+/// - A send may complete before its recv is called, or not; correct code relies on neither.
+/// - send_recv sends and receives at the same time; its input and output are disjoint.
+/// Example: in a ring, each rank calls send_recv(input, next, output, previous), which completes for any size. If every
+/// rank called send before recv, they would deadlock once messages exceed the backend's buffers.
+template <class C>
+concept CanSendRecv =
+    HasRanks<C> && requires(C c, ConstBufferView input, BufferView output, int peer, int to, int from,
+                            typename C::Stream stream) {
+      { c.send(input, peer, stream) } -> std::same_as<void>;
+      { c.recv(output, peer, stream) } -> std::same_as<void>;
+      { c.send_recv(input, to, output, from, stream) } -> std::same_as<void>;
+    };
+
+/// Collective, blocking. Opens a channel for the ranks with equal `color`, ordered by `key`, then by rank. A color < 0
+/// is an Error (invalid_argument). `members()` are the channel's members, with their ranks in the job.
+template <class C>
+concept CanSplit = HasRanks<C> && requires(C c, int color, int key, Deadline deadline) {
+  { c.split_blocking(color, key, deadline) } -> std::same_as<C>;
+  { std::as_const(c).members() } noexcept -> std::same_as<const rendezvous::Membership&>;
+};
+
+/// Collective, blocking. Allocates zeroed memory, equally large on every rank, that the backend reduces without a copy.
+/// The Allocation owns it (`data()`, `bytes()`) and may outlive the communicator. After an abort, this call throws.
+template <class C>
+concept CanAllocate = HasRanks<C> && requires { typename C::Allocation; } && std::movable<typename C::Allocation> &&
+                      requires(C c, std::size_t bytes, Deadline deadline, const typename C::Allocation memory) {
+                        { c.allocate_blocking(bytes, deadline) } -> std::same_as<typename C::Allocation>;
+                        { memory.data() } noexcept -> std::same_as<std::byte*>;
+                        { memory.bytes() } noexcept -> std::same_as<std::size_t>;
+                      };
+
+/// Sums are faster or more exact than averages: DistributedDataParallel then scales gradients itself, if it can.
+template <class C>
+concept PrefersSums = requires { requires C::prefers_sums; };
+
+/// Threads: any, at any time. Running and later work ends within milliseconds and touches no peer's memory afterwards.
+/// `failure()` is the communicator's first cause; nullopt while it has not failed. An abort is final. A job that goes on
+/// with fewer ranks needs two more abilities, which NCCL has since 2.28 and no backend here offers: to stop running work
+/// and keep the communicator (ncclCommRevoke), and to make one of the ranks that are left (ncclCommShrink, since 2.27).
+template <class C>
+concept CanAbort = requires(C c, const C& view, const Cause& cause) {
+  { c.abort(cause) } noexcept -> std::same_as<void>;
+  { view.failure() } -> std::same_as<std::optional<Cause>>;
+};
+
+/// Operations that DistributedDataParallel with topology::Flat needs. Other topologies require further concepts:
+/// CanReduceScatter, CanAllGather, CanSendRecv, CanSplit. Groups use CanExchangeBlocks and CanReduceBlocks. A Communicator is a movable owner of its channel.
+template <class C>
+concept Communicator = std::movable<C> && HasRanks<C> && CanAllReduce<C> && CanBroadcast<C> && CanBarrier<C> &&
+                       CanAllocate<C> && CanAbort<C>;
+// clang-format on
+
+}  // namespace DTRAIN_NAMESPACE::backend
+
+// ---- dtrain/backend/backend.hpp
+
+/// @file
+/// The concept Backend: the type a Policy names, which opens the channels of a group.
+
+namespace DTRAIN_NAMESPACE::backend {
+// clang-format 14 tears requires-expressions apart.
+// clang-format off
+
+/// A name for messages and summaries.
+template <class B>
+concept HasBackendName = requires {
+  { B::name() } noexcept -> std::convertible_to<std::string_view>;
+};
+
+/// Whether its communicators take buffers on that kind of device.
+template <class B>
+concept HasDeviceSupport = requires(DeviceKind kind) {
+  { B::supports(kind) } noexcept -> std::same_as<bool>;
+};
+
+/// Whether its communicators reduce elements of that type.
+template <class B>
+concept HasDTypeSupport = requires(DType dtype) {
+  { B::reduces(dtype) } noexcept -> std::same_as<bool>;
+};
+
+/// The stream that a group or a DDP instance runs its communication on: an owner with `ref()`.
+template <class B>
+concept HasCommunicationStream = requires { typename B::StreamOwner; } && requires(typename B::StreamOwner owner) {
+  { owner.ref() } -> std::same_as<typename B::Communicator::Stream>;
+};
+
+/// Collective, blocking. Opens the channel that the context describes; channels never wait for each other.
+/// @throws Error (unsupported) on every rank if the backend cannot connect all ranks
+template <class B>
+concept CanOpen = requires { typename B::Communicator; } && Communicator<typename B::Communicator> &&
+                  requires(const ChannelContext& context, Deadline deadline) {
+                    { B::open_blocking(context, deadline) } -> std::same_as<typename B::Communicator>;
+                  };
+
+/// Collective, blocking. Opens another channel of the same ranks from an open one, for less than open_blocking does.
+/// What was enqueued on the open channel runs first; closing either leaves the other open.
+template <class B>
+concept CanDuplicate = CanOpen<B> &&
+                       requires(typename B::Communicator& open, const ChannelContext& context, Deadline deadline) {
+                         { B::duplicate_blocking(open, context, deadline) } -> std::same_as<typename B::Communicator>;
+                       };
+
+/// Collective, blocking. Set-up before the ranks of a job join: may verify the identity against the backend's own, and
+/// may set the job's secret. The result is an object that the job holds until its end; it may be null.
+template <class B>
+concept HasPreJoin = requires(const identity::ProcessIdentity& identity, std::optional<rendezvous::Secret>& secret,
+                              Deadline deadline) {
+  { B::pre_join_blocking(identity, secret, deadline) } -> std::same_as<std::shared_ptr<void>>;
+};
+
+// clang-format on
+
+/// Reproducibility that a backend promises for the bits of a reduction of equal values on the same ranks.
+enum class Determinism {
+  none,        ///< no promise
+  for_a_plan,  ///< equal on every rank, and in every run with equal buckets, node layout and number of ranks
+  always,      ///< equal for all buckets, threads and timing
+};
+
+/// `B::determinism`; none for a backend without one.
+template <class B>
+inline constexpr Determinism determinism_of = Determinism::none;
+template <class B>
+requires requires {
+  { B::determinism } -> std::convertible_to<Determinism>;
+}
+inline constexpr Determinism determinism_of<B> = B::determinism;
+
+/// `B::averages(dtype)`: whether ReduceOp::average gives the average for that dtype; true for a backend without it.
+template <class B>
+constexpr bool averages(DType dtype) noexcept {
+  if constexpr (requires { B::averages(dtype); }) {
+    return B::averages(dtype);
+  } else {
+    return true;
+  }
+}
+
+// clang-format off
+/// A backend type has no state: its communicators own everything.
+template <class B>
+concept Backend = HasBackendName<B> && HasDeviceSupport<B> && HasDTypeSupport<B> &&
+                  CanOpen<B> && HasCommunicationStream<B>;
+// clang-format on
+
+}  // namespace DTRAIN_NAMESPACE::backend
+
+// ---- dtrain/backend/block_until_complete.hpp
+
+/// @file
+/// Blocking wait for a communicator's enqueued work, which throws the job's first cause.
+
+namespace DTRAIN_NAMESPACE::backend {
+
+/// Throws if the job or this communicator has failed. Blocking: at most 2 s, if the communicator has failed and the
+/// job's first cause is not known yet.
+/// @throws PeerLost, JobFailed, Error: see FailureLatch::throw_if_failed; the communicator's own cause if the job's
+/// stays unknown
+template <Communicator C>
+void throw_if_failed(const C& communicator, const FailureLatch& failure, int rank_in_job) {
+  const std::optional<Cause> own = communicator.failure();
+  if (own) {
+    failure.block_until_failed(Deadline::after(std::chrono::seconds(2)));
+  }
+  failure.throw_if_failed(rank_in_job);
+  if (own) {
+    throw_cause(*own);
+  }
+}
+
+/// A counter that changes while work advances: the stream's if the event has one, else the communicator's, else 0.
+template <stream::Event E, Communicator C>
+std::uint64_t progress_of(const E& event, const C& communicator) noexcept {
+  if constexpr (requires { event.progress(); }) {
+    return event.progress();
+  } else if constexpr (requires { communicator.progress(); }) {
+    return communicator.progress();
+  } else {
+    return 0;
+  }
+}
+
+/// event.is_complete() for dtrain's own threads: on CUDA it does not disturb a thread that captures a graph.
+template <stream::Event E>
+bool is_complete_beside_capture(const E& event) noexcept {
+  if constexpr (requires { event.is_complete_beside_capture(); }) {
+    return event.is_complete_beside_capture();
+  } else {
+    return event.is_complete();
+  }
+}
+
+/// Blocking: until the work before `event` is complete. Each operation has its own timeout, which starts when it begins
+/// to run. The deadline here guards against a stream that no thread runs; it restarts as long as operations complete.
+/// @throws as throw_if_failed; Error (timeout) if no operation completes within twice the timeout
+template <stream::Event E, Communicator C>
+void block_until_complete(E& event, const C& communicator, const FailureLatch& failure,
+                          std::chrono::nanoseconds timeout, int rank_in_job) {
+  for (;;) {
+    const std::uint64_t before = progress_of(event, communicator);
+    const stream::WaitResult result = event.block_until_complete(Deadline::after(2 * timeout));
+    throw_if_failed(communicator, failure, rank_in_job);
+    if (result == stream::WaitResult::complete) {
+      return;
+    }
+    if (progress_of(event, communicator) == before) {
+      throw_error(Errc::timeout,
+                  "waiting for the communication stream, none of whose work ended within twice the timeout; is a step "
+                  "of another thread still using it?");
+    }
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend
+
+// ---- dtrain/backend/exchange/block_pieces.hpp
+
+/// @file
+/// BlockPieces: division of a reduction of blocks into chunks with a piece of every block.
+
+namespace DTRAIN_NAMESPACE::backend {
+
+/// Each chunk has the same share of every block, so that all ranks reduce at once. Equal on every rank, since the
+/// blocks of a reduction are. Lifetime: the blocks outlive it.
+class BlockPieces {
+ public:
+  /// @param room elements that fit in a chunk; more than the number of blocks
+  BlockPieces(const BlockExchange& blocks, std::uint64_t room) noexcept : blocks_(blocks) {
+    for (const BlockRange& block : blocks.sent) {
+      elements_ += block.count;
+    }
+    const std::uint64_t most = room - blocks.sent.size();  // each piece may be rounded up
+    chunks_ = std::max<std::uint64_t>(1, (elements_ + most - 1) / most);
+  }
+
+  std::uint64_t elements() const noexcept { return elements_; }  ///< of all blocks
+  std::uint64_t chunks() const noexcept { return chunks_; }      ///< at least 1
+
+  /// The piece of the block of `rank`; `offset` from the beginning of the block.
+  BlockRange piece(std::size_t rank, std::uint64_t chunk) const noexcept {
+    const std::uint64_t count = blocks_.sent[rank].count;
+    const auto begin = [&](std::uint64_t of) { return count / chunks_ * of + count % chunks_ * of / chunks_; };
+    return {begin(chunk), begin(chunk + 1) - begin(chunk)};
+  }
+
+ private:
+  const BlockExchange& blocks_;
+  std::uint64_t elements_ = 0;
+  std::uint64_t chunks_ = 1;
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend
 
 // ---- dtrain/backend/gloo/mesh.hpp
 
@@ -11189,7 +11366,8 @@ struct Tuning {
   std::size_t chunks_in_flight = 4;      ///< messages in flight between two ranks
   int direct_exchange_ranks = 8;         ///< up to this size, small operations use direct_exchange
   std::size_t point_to_point_chunk_bytes = std::size_t{1} << 30U;  ///< longest message of a send
-  bool all_to_all = false;  ///< large reductions use all_to_all: all ranks share a host
+  std::size_t all_pieces_bytes = std::size_t{4} << 20;  ///< memory for pieces of all ranks, which reduce_blocks divides
+  bool all_to_all = false;                              ///< large reductions use all_to_all: all ranks share a host
 };
 
 /// Constants of a channel.
@@ -11199,6 +11377,13 @@ struct ChannelInfo {
   Tuning tuning;
   DescribeOperation describe{};
   Accumulate accumulate{};
+};
+
+/// Buffers of a collective on this rank. A broadcast uses the output; a barrier has none.
+struct Buffers {
+  const std::byte* input = nullptr;
+  std::byte* output = nullptr;
+  const BlockExchange* blocks = nullptr;  ///< of the operations that have one
 };
 
 /// One operation on one rank. Lifetime: as its Routine.
@@ -11357,9 +11542,11 @@ template <Endpoint E>
 [[noreturn]] DTRAIN_NOT_INLINED void disagree_on_message(const OperationContext<E>& context, int peer,
                                                          const Operation& sent) {
   const Operation& received = context.operation;
-  throw Error(Errc::disagreement,
-              unequal_message(context.channel.name, {job_rank(context, peer), sent.count, sent.dtype},
-                              {job_rank(context, context.rank()), received.count, received.dtype}));
+  const std::string place = received.sequence == 0
+                                ? position_of(received, context.channel.name)
+                                : "in " + described_on(context.channel.name, received, context.channel.describe);
+  throw Error(Errc::disagreement, unequal_message(place, {job_rank(context, peer), sent.count, sent.dtype},
+                                                  {job_rank(context, context.rank()), received.count, received.dtype}));
 }
 
 template <Endpoint E>
@@ -11387,7 +11574,10 @@ DTRAIN_NOT_INLINED void check_header(const OperationContext<E>& context, int pee
   if (other.kind == has_left) {
     detail::disagree(context, peer, "has left the channel");
   }
-  if (context.operation.sequence == 0 && !detail::fit(context.operation, other)) {
+  Operation counted = context.operation;
+  counted.count = has_unequal_blocks(other.kind) ? other.count : counted.count;
+  const bool differs_in_block = counted.agrees_with(other);
+  if ((context.operation.sequence == 0 || differs_in_block) && !detail::fit(context.operation, other)) {
     detail::disagree_on_message(context, peer, other);
   }
   if (!detail::fit(context.operation, other)) {
@@ -11657,7 +11847,7 @@ Routine direct_exchange(OperationContext<E>& context, const DirectExchange& work
 // ---- dtrain/backend/message_passing/algorithms/point_to_point.hpp
 
 /// @file
-/// Point-to-point messages of the user: send, recv, or both at once.
+/// Point-to-point messages, of the user or of an algorithm: send, recv, or both at once.
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
@@ -11669,6 +11859,8 @@ struct PointToPoint {
   int to;
   int from;
   Operation sent;
+  TagClass tag_class = TagClass::direct;
+  std::byte* headers = nullptr;  ///< memory for two; null: the scratch
 };
 
 /// A short message travels in the header. A longer one follows the header in chunks, two of which are in flight in each
@@ -11681,7 +11873,8 @@ Routine point_to_point(OperationContext<E>& context, const PointToPoint& work) {
   const auto chunks = [&](std::size_t bytes) { return bytes <= small ? 0 : (bytes + max_bytes - 1) / max_bytes; };
   const std::size_t sends = work.to < 0 ? 0 : chunks(work.input.size());
   const std::size_t receives = work.from < 0 ? 0 : chunks(work.output.size());
-  std::byte* const memory = context.scratch.at_least(2 * header_bytes(context));
+  std::byte* const memory =
+      work.headers != nullptr ? work.headers : context.scratch.at_least(2 * header_bytes(context));
   std::byte* const received_header = memory + header_bytes(context);
   std::array<MessageHandle, 2> sent;
   std::array<MessageHandle, 2> received;
@@ -11690,22 +11883,22 @@ Routine point_to_point(OperationContext<E>& context, const PointToPoint& work) {
     if (chunk < receives) {
       const std::span<std::byte> bytes_of_chunk =
           work.output.subspan(begin, std::min(max_bytes, work.output.size() - begin));
-      received[chunk % 2] = context.endpoint.recv(bytes_of_chunk, work.from, TagClass::direct);
+      received[chunk % 2] = context.endpoint.recv(bytes_of_chunk, work.from, work.tag_class);
     }
     if (chunk < sends) {
       const std::span<const std::byte> bytes_of_chunk =
           work.input.subspan(begin, std::min(max_bytes, work.input.size() - begin));
-      sent[chunk % 2] = context.endpoint.send(bytes_of_chunk, work.to, TagClass::direct);
+      sent[chunk % 2] = context.endpoint.send(bytes_of_chunk, work.to, work.tag_class);
     }
   };
   MessageHandle header_sent;
   MessageHandle header_received;
   if (work.from >= 0) {
-    header_received = context.endpoint.recv(header_memory(context, received_header), work.from, TagClass::direct);
+    header_received = context.endpoint.recv(header_memory(context, received_header), work.from, work.tag_class);
   }
   if (work.to >= 0) {
     const std::span<const std::byte> payload = work.input.first(sends == 0 ? work.input.size() : 0);
-    header_sent = context.endpoint.send(write_header(memory, payload, work.sent), work.to, TagClass::direct);
+    header_sent = context.endpoint.send(write_header(memory, payload, work.sent), work.to, work.tag_class);
   }
   start(0);
   if (work.from >= 0) {
@@ -11729,6 +11922,135 @@ Routine point_to_point(OperationContext<E>& context, const PointToPoint& work) {
   if (work.to >= 0) {
     co_await context.endpoint.done(header_sent);
   }
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend::message_passing
+
+// ---- dtrain/backend/message_passing/algorithms/block_exchange.hpp
+
+/// @file
+/// Exchange of blocks of any lengths between all ranks, or with a root, and their reduction.
+
+namespace DTRAIN_NAMESPACE::backend::message_passing {
+namespace detail {
+
+/// Bytes [begin, end) of each block, or what there is of them.
+struct BlockPiece {
+  std::size_t begin;
+  std::size_t end;
+
+  std::size_t offset(const BlockRange& block, std::size_t element) const noexcept {
+    return std::min<std::size_t>(begin, block.count * element);
+  }
+  std::size_t bytes(const BlockRange& block, std::size_t element) const noexcept {
+    return std::min<std::size_t>(end, block.count * element) - offset(block, element);
+  }
+};
+
+/// Sends a piece of each block to its rank, one rank after the other. `memory_of(rank)`: where the piece from a rank
+/// goes. In step d, rank r sends to r + d and receives from r - d. @param headers memory for two
+template <Endpoint E, class MemoryOf>
+Routine exchange_pieces(OperationContext<E>& context, const Buffers& buffers, BlockPiece piece, MemoryOf memory_of,
+                        std::byte* headers) {
+  const BlockExchange& blocks = *buffers.blocks;
+  const std::size_t element = size_bytes(context.operation.dtype);
+  for (int distance = 1; distance < context.size(); ++distance) {
+    const int to = context.after(distance);
+    const int from = context.before(distance);
+    const BlockRange& sent = blocks.sent[static_cast<std::size_t>(to)];
+    const BlockRange& received = blocks.received[static_cast<std::size_t>(from)];
+    PointToPoint work{{}, {}, -1, -1, context.operation, TagClass::collective, headers};
+    work.sent.count = sent.count;  // of the whole block: ranks compare the first piece's
+    context.operation.count = received.count;
+    if (blocks.connects(context.rank(), to)) {
+      work.to = to;
+      work.input = {buffers.input + sent.offset * element + piece.offset(sent, element), piece.bytes(sent, element)};
+    }
+    if (blocks.connects(from, context.rank())) {
+      work.from = from;
+      work.output = {memory_of(from), piece.bytes(received, element)};
+    }
+    Routine routine = point_to_point(context, work);
+    co_await routine;
+  }
+}
+
+/// An exchange with a root has no message between most pairs of ranks, so a barrier compares the calls.
+template <Endpoint E>
+Routine compare_with_all(OperationContext<E>& context, const BlockExchange& blocks) {
+  if (blocks.goes_to_root() || blocks.comes_from_root()) {
+    Routine routine = barrier(context);
+    co_await routine;
+  }
+}
+
+}  // namespace detail
+
+/// Copies this rank's own block, and exchanges the others directly (pairwise exchange). Source: R. Thakur, R.
+/// Rabenseifner and W. Gropp, "Optimization of collective communication operations in MPICH", Int. J. High Perform.
+/// Comput. Appl. 19 (2005), 4.3.
+template <Endpoint E>
+Routine exchange_blocks(OperationContext<E>& context, const Buffers& buffers) {
+  const BlockExchange& blocks = *buffers.blocks;
+  const std::size_t element = size_bytes(context.operation.dtype);
+  const auto block_from = [&](int rank) {
+    return buffers.output + blocks.received[static_cast<std::size_t>(rank)].offset * element;
+  };
+  Routine compared = detail::compare_with_all(context, blocks);
+  co_await compared;
+  const BlockRange& own = blocks.sent[static_cast<std::size_t>(context.rank())];
+  if (own.count != 0 && buffers.input + own.offset * element != block_from(context.rank())) {
+    kernels::copy_bytes(block_from(context.rank()), buffers.input + own.offset * element, own.count * element);
+  }
+  std::byte* const headers = context.scratch.at_least(2 * header_bytes(context));
+  const detail::BlockPiece whole{0, static_cast<std::size_t>(-1)};
+  Routine routine = detail::exchange_pieces(context, buffers, whole, block_from, headers);
+  co_await routine;
+}
+
+/// Each rank collects a piece of its block from all ranks and reduces it in rank order, with one rounding at the end.
+/// The bits are those of SharedMemory, for every length of the blocks.
+template <Endpoint E>
+Routine reduce_blocks(OperationContext<E>& context, const Buffers& buffers) {
+  const BlockExchange& blocks = *buffers.blocks;
+  const std::size_t size = static_cast<std::size_t>(context.size());
+  const std::size_t self = static_cast<std::size_t>(context.rank());
+  const std::size_t element = size_bytes(context.operation.dtype);
+  const std::byte* const own = buffers.input + blocks.sent[self].offset * element;
+  if (size == 1) {
+    if (own != buffers.output && blocks.sent[self].count != 0) {
+      kernels::copy_bytes(buffers.output, own, blocks.sent[self].count * element);
+    }
+    co_return;
+  }
+  Routine compared = detail::compare_with_all(context, blocks);
+  co_await compared;
+  const std::size_t most = context.channel.tuning.all_pieces_bytes / size;
+  const std::size_t length = std::max<std::size_t>(64, std::min(context.channel.tuning.chunk_bytes, most) / 64 * 64);
+  std::size_t longest = 0;
+  for (const BlockRange& block : blocks.sent) {
+    longest = std::max<std::size_t>(longest, block.count * element);
+  }
+  const std::size_t own_bytes = blocks.received[self].count * element;
+  const std::size_t headers = 2 * header_bytes(context);
+  std::byte* const memory = context.scratch.at_least(headers + (own_bytes != 0 ? size * length : 0));
+  std::vector<const std::byte*> sources(size);
+  std::size_t begin = 0;
+  do {
+    const detail::BlockPiece piece{begin, begin + length};
+    const auto slot = [&](int rank) { return memory + headers + static_cast<std::size_t>(rank) * length; };
+    Routine routine = detail::exchange_pieces(context, buffers, piece, slot, memory);
+    co_await routine;
+    if (begin < own_bytes) {
+      for (std::size_t rank = 0; rank < size; ++rank) {
+        sources[rank] = rank == self ? own + begin : slot(static_cast<int>(rank));
+      }
+      std::byte* const target = buffers.output + begin;
+      kernels::Reduction::of(context.operation.dtype, context.operation.op)(
+          sources, std::span(&target, 1), piece.bytes(blocks.received[self], element) / element);
+    }
+    begin += length;
+  } while (begin < longest);
 }
 
 }  // namespace DTRAIN_NAMESPACE::backend::message_passing
@@ -12136,12 +12458,6 @@ Routine all_to_all(OperationContext<E>& context, const BlockCollective& work) {
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
-/// Buffers of a collective on this rank. A broadcast uses the output; a barrier has none.
-struct Buffers {
-  const std::byte* input = nullptr;
-  std::byte* output = nullptr;
-};
-
 // clang-format 14 tears requires-expressions apart.
 // clang-format off
 
@@ -12163,7 +12479,7 @@ bool uses_direct_exchange(const OperationContext<E>& context, std::size_t bytes)
 
 /// Reduces long buffers of `count` elements in all blocks, by all_to_all or by ring with partial results.
 template <Endpoint E>
-Routine reduce_blocks(OperationContext<E>& context, const Buffers& buffers, std::size_t count, bool gathers) {
+Routine reduce_long(OperationContext<E>& context, const Buffers& buffers, std::size_t count, bool gathers) {
   const Tuning& tuning = context.channel.tuning;
   const DType dtype = context.operation.dtype;
   const bool direct = tuning.all_to_all && context.size() <= tuning.direct_exchange_ranks;
@@ -12187,7 +12503,7 @@ Routine all_reduce(OperationContext<E>& context, const Buffers& buffers) {
     Routine routine = recursive_doubling(context, work);
     co_await routine;
   } else {
-    Routine routine = reduce_blocks(context, buffers, operation.count, true);
+    Routine routine = reduce_long(context, buffers, operation.count, true);
     co_await routine;
   }
 }
@@ -12201,8 +12517,7 @@ Routine reduce_scatter(OperationContext<E>& context, const Buffers& buffers) {
     Routine routine = direct_exchange(context, work);
     co_await routine;
   } else {
-    Routine routine =
-        reduce_blocks(context, buffers, operation.count * static_cast<std::size_t>(context.size()), false);
+    Routine routine = reduce_long(context, buffers, operation.count * static_cast<std::size_t>(context.size()), false);
     co_await routine;
   }
 }
@@ -12251,6 +12566,12 @@ inline void copy_own(const Operation& operation, const Buffers& buffers) noexcep
 /// on every rank, unless the endpoint implements it. Lifetime: `context` and `buffers` outlive the routine.
 template <Endpoint E>
 Routine collective(OperationContext<E>& context, const Buffers& buffers) {
+  if (buffers.blocks != nullptr) {
+    Routine exchange =
+        is_reduction(context.operation.kind) ? reduce_blocks(context, buffers) : exchange_blocks(context, buffers);
+    co_await exchange;
+    co_return;
+  }
   if (context.size() == 1) {
     detail::copy_own(context.operation, buffers);
     co_return;
@@ -12936,6 +13257,98 @@ class ChannelStatus {
   bool abandoned_ = false;
   std::optional<Deadline::Clock::time_point> ending_since_;
 };
+
+}  // namespace DTRAIN_NAMESPACE::backend::nccl
+
+#endif  // DTRAIN_WITH_NCCL
+
+// ---- dtrain/backend/nccl/grouped_calls.hpp
+
+/// @file
+/// Grouped calls of NCCL: exchange and reduction of blocks.
+
+#if DTRAIN_WITH_NCCL
+
+namespace DTRAIN_NAMESPACE::backend::nccl {
+
+/// Keeps the first failure of several calls.
+class FirstFailure {
+ public:
+  void add(ncclResult_t code) noexcept {
+    if (code != ncclSuccess && code != ncclInProgress && code_ == ncclSuccess) {
+      code_ = code;
+    }
+  }
+  ncclResult_t code() const noexcept { return code_; }
+
+ private:
+  ncclResult_t code_ = ncclSuccess;
+};
+
+/// Issues what `calls(failures)` calls as one group. @returns the first failure, or the group's result
+template <class Calls>
+ncclResult_t in_group(Calls calls) {
+  const ncclResult_t started = ncclGroupStart();
+  if (started != ncclSuccess) {
+    return started;
+  }
+  FirstFailure failures;
+  calls(failures);
+  const ncclResult_t ended = ncclGroupEnd();  // also reports errors of the group's calls
+  return failures.code() != ncclSuccess ? failures.code() : ended;
+}
+
+/// Where a communicator's rank issues calls.
+struct CallTarget {
+  ncclComm_t communicator;
+  int rank;
+  stream::cuda::StreamRef stream;
+};
+
+/// A view for an operation's descriptor: with the count that ranks compare.
+inline ConstBufferView described_view(const BlockExchange& blocks, const ConstBufferView& input) noexcept {
+  return {input.data, blocks.count, input.dtype, input.device};
+}
+
+/// One group of ncclSend and ncclRecv.
+inline ncclResult_t exchange_blocks(const BlockExchange& blocks, const ConstBufferView& input, const BufferView& output,
+                                    const CallTarget& target) {
+  const std::size_t element = size_bytes(input.dtype);
+  const ncclDataType_t type = type_of(input.dtype);
+  return in_group([&](FirstFailure& failures) {
+    for (std::size_t index = 0; index < blocks.sent.size(); ++index) {
+      const int peer = static_cast<int>(index);
+      const BlockRange& sent = blocks.sent[index];
+      const BlockRange& received = blocks.received[index];
+      const std::byte* const from = input.data + sent.offset * element;
+      std::byte* const to = output.data + received.offset * element;
+      const bool is_in_place = peer == target.rank && from == to;
+      if (sent.count != 0 && !is_in_place && blocks.connects(target.rank, peer)) {
+        failures.add(ncclSend(from, sent.count, type, peer, target.communicator, target.stream.native()));
+      }
+      if (received.count != 0 && !is_in_place && blocks.connects(peer, target.rank)) {
+        failures.add(ncclRecv(to, received.count, type, peer, target.communicator, target.stream.native()));
+      }
+    }
+  });
+}
+
+/// One group with an ncclReduce for each block.
+inline ncclResult_t reduce_blocks(const BlockExchange& blocks, const ConstBufferView& input, const BufferView& output,
+                                  ncclRedOp_t reduction, const CallTarget& target) {
+  const std::size_t element = size_bytes(input.dtype);
+  const ncclDataType_t type = type_of(input.dtype);
+  return in_group([&](FirstFailure& failures) {
+    for (std::size_t index = 0; index < blocks.sent.size(); ++index) {
+      const int root = static_cast<int>(index);
+      const BlockRange& sent = blocks.sent[index];
+      if (sent.count != 0) {
+        failures.add(ncclReduce(input.data + sent.offset * element, root == target.rank ? output.data : nullptr,
+                                sent.count, type, reduction, root, target.communicator, target.stream.native()));
+      }
+    }
+  });
+}
 
 }  // namespace DTRAIN_NAMESPACE::backend::nccl
 
@@ -13939,9 +14352,8 @@ class Communicator {
   void all_reduce(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) {
     check_all_reduce(input, output);
     const ncclRedOp_t reduction = reduction_of(op, input.dtype);
-    const ncclDataType_t type = type_of(input.dtype);
     collective(OperationKind::all_reduce, "ncclAllReduce", input, output, {.op = op}, stream, [&](ncclComm_t to) {
-      return ncclAllReduce(input.data, output.data, input.count, type, reduction, to, stream.native());
+      return ncclAllReduce(input.data, output.data, input.count, type_of(input.dtype), reduction, to, stream.native());
     });
   }
 
@@ -13957,10 +14369,10 @@ class Communicator {
   void reduce_scatter(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) {
     check_reduce_scatter(input, output, rank(), size());
     const ncclRedOp_t reduction = reduction_of(op, input.dtype);
-    const ncclDataType_t type = type_of(input.dtype);
     collective(OperationKind::reduce_scatter, "ncclReduceScatter", output, input, {.op = op}, stream,
                [&](ncclComm_t to) {
-                 return ncclReduceScatter(input.data, output.data, output.count, type, reduction, to, stream.native());
+                 return ncclReduceScatter(input.data, output.data, output.count, type_of(input.dtype), reduction, to,
+                                          stream.native());
                });
   }
 
@@ -13987,20 +14399,31 @@ class Communicator {
   }
   void send_recv(ConstBufferView input, int to, BufferView output, int from, Stream stream) {
     check_send_recv(input, to, output, from, size());
-    const ncclDataType_t sent = type_of(input.dtype);
-    const ncclDataType_t received = type_of(output.dtype);
     message(OperationKind::send_recv, "ncclSend and ncclRecv", input, output, to, stream, [&](ncclComm_t by) {
-      ncclResult_t code = ncclGroupStart();
-      if (code != ncclSuccess) {
-        return code;
-      }
-      const ncclResult_t one = ncclSend(input.data, input.count, sent, to, by, stream.native());
-      const ncclResult_t other = ncclRecv(output.data, output.count, received, from, by, stream.native());
-      code = ncclGroupEnd();  // also reports errors of the group's calls
-      for (const ncclResult_t earlier : {other, one}) {
-        code = earlier != ncclSuccess && earlier != ncclInProgress ? earlier : code;
-      }
-      return code;
+      return in_group([&](FirstFailure& failures) {
+        failures.add(ncclSend(input.data, input.count, type_of(input.dtype), to, by, stream.native()));
+        failures.add(ncclRecv(output.data, output.count, type_of(output.dtype), from, by, stream.native()));
+      });
+    });
+  }
+
+  /// See CanExchangeBlocks. NCCL compares no counts: if those of two ranks differ, the operation times out.
+  void exchange_blocks(const BlockExchange& blocks, ConstBufferView input, BufferView output, Stream stream) {
+    check_exchange(blocks, input, output, rank(), size());
+    const ConstBufferView shown = described_view(blocks, input);
+    collective(blocks.kind, "ncclSend and ncclRecv", shown, output, {.root = blocks.root}, stream, [&](ncclComm_t by) {
+      return nccl::exchange_blocks(blocks, input, output, {by, rank(), stream});
+    });
+  }
+
+  /// See CanReduceBlocks.
+  void reduce_blocks(const BlockExchange& blocks, ConstBufferView input, BufferView output, ReduceOp op,
+                     Stream stream) {
+    check_block_reduction(blocks, input, output, rank(), size());
+    const ConstBufferView shown = described_view(blocks, input);
+    const ncclRedOp_t reduction = reduction_of(op, input.dtype);
+    collective(blocks.kind, "ncclReduce", shown, output, {blocks.root, op}, stream, [&](ncclComm_t by) {
+      return nccl::reduce_blocks(blocks, input, output, reduction, {by, rank(), stream});
     });
   }
 
@@ -14142,20 +14565,9 @@ class Communicator {
     return operation;
   }
 
-  DTRAIN_NOT_INLINED void check_device(const ConstBufferView& one, const ConstBufferView& other, Stream stream) const {
-    const Device own{DeviceKind::cuda, state_->channel->device()};
-    for (const Device device : {one.device, other.device}) {
-      if (device != own) {
-        throw_error(device.kind == own.kind ? Errc::invalid_argument : Errc::unsupported,
-                    "NCCL's channel '{}' takes memory of {}, not memory of {}; give the view the device that its "
-                    "memory is on",
-                    {state_->channel->context.name, to_string(own), to_string(device)});
-      }
-    }
-    if (stream.device() != own) {
-      throw_error(Errc::invalid_argument, "NCCL's channel '{}' takes streams of {}, not one of {}",
-                  {state_->channel->context.name, to_string(own), to_string(stream.device())});
-    }
+  void check_device(const ConstBufferView& one, const ConstBufferView& other, Stream stream) const {
+    check_devices(state_->channel->context.name, state_->channel->device(), {one.device, other.device},
+                  stream.device());
   }
 
   ProcessOwned<ChannelState> state_;
@@ -14378,6 +14790,13 @@ class Communicator {
   /// copies them once.
   void all_gather(ConstBufferView input, BufferView output, Stream stream);
 
+  /// See CanExchangeBlocks. If all inputs are in one allocation, each reader copies its blocks once; otherwise every
+  /// rank publishes its blocks chunk by chunk. Allocates a copy of `blocks`.
+  void exchange_blocks(const BlockExchange& blocks, ConstBufferView input, BufferView output, Stream stream);
+
+  /// See CanReduceBlocks. Copies nothing if all inputs are in one allocation. Allocates a copy of `blocks`.
+  void reduce_blocks(const BlockExchange& blocks, ConstBufferView input, BufferView output, ReduceOp op, Stream stream);
+
   /// See CanSendRecv. A message of up to 128 KiB does not wait for its receiver if no other is in flight.
   void send(ConstBufferView input, int peer, Stream stream);
   void recv(BufferView output, int peer, Stream stream);
@@ -14555,6 +14974,9 @@ struct ChunkCopies {
   std::byte* output = nullptr;
   std::size_t input_count = 0;
   std::size_t output_count = 0;
+  std::vector<StridedCopy> blocks_to_host{};  ///< further copies, of an operation with blocks
+  std::vector<StridedCopy> blocks_to_device{};
+  std::unique_ptr<const BlockExchange> blocks{};  ///< of the operands
 };
 
 /// Copy of one chunk of a buffer.
@@ -14594,6 +15016,152 @@ inline void copy_to_device(const StridedCopy& copy, stream::cuda::StreamRef stre
 
 #endif  // DTRAIN_WITH_CUDA
 
+// ---- dtrain/backend/staged/block_chunks.hpp
+
+/// @file
+/// Chunks of an exchange or a reduction of blocks: pieces packed in host memory.
+
+#if DTRAIN_WITH_CUDA
+
+namespace DTRAIN_NAMESPACE::backend::staged {
+
+/// Arguments of the operation on device memory. Lifetime: `blocks` outlives it.
+struct BlockOperands {
+  const BlockExchange& blocks;
+  ConstBufferView input;
+  BufferView output;
+  int rank;
+  std::size_t room;  ///< bytes of a slot: the first half is for the input, the second for the output
+
+  std::size_t element() const noexcept { return size_bytes(input.dtype); }
+};
+
+namespace detail {
+
+/// Copies between device and host, one piece after the other in host memory.
+class PackedPieces {
+ public:
+  PackedPieces(std::byte* host, std::size_t element, std::vector<StridedCopy>& copies) noexcept
+      : host_(host), element_(element), copies_(copies) {}
+
+  /// Adds a piece of the device memory, once if the same one is added several times in turn. @returns where it is
+  BlockRange add(const std::byte* device, const BlockRange& piece) {
+    if (piece.count == 0) {
+      return {};
+    }
+    if (piece.offset != last_.offset || piece.count != last_.count) {
+      packed_ = {end_, piece.count};
+      end_ += piece.count;
+      last_ = piece;
+      copies_.push_back({const_cast<std::byte*>(device) + piece.offset * element_, host_ + packed_.offset * element_,
+                         piece.count * element_, 1, 0});
+    }
+    return packed_;
+  }
+
+  std::uint64_t elements() const noexcept { return end_; }
+
+ private:
+  std::byte* host_;
+  std::size_t element_;
+  std::vector<StridedCopy>& copies_;
+  BlockRange last_{};
+  BlockRange packed_{};
+  std::uint64_t end_ = 0;
+};
+
+}  // namespace detail
+
+/// All blocks are cut at the same length. The first chunk is the inner backend's operation, which compares the calls.
+/// Ranks have different numbers of further chunks, which are messages between pairs of ranks
+/// (OperationKind::send_recv).
+class ExchangeChunks {
+ public:
+  explicit ExchangeChunks(const BlockOperands& operands) noexcept
+      : operands_(operands),
+        length_(std::max<std::size_t>(1, operands.room / 2 / operands.element() / operands.blocks.sent.size())) {
+    for (std::size_t peer = 0; peer < operands.blocks.sent.size(); ++peer) {
+      const std::uint64_t longest = std::max(operands.blocks.sent[peer].count, operands.blocks.received[peer].count);
+      chunks_ = std::max<std::size_t>(chunks_, (longest + length_ - 1) / length_);
+    }
+  }
+
+  std::size_t size() const noexcept { return chunks_; }
+
+  /// @param slot host memory of the chunk
+  ChunkCopies operator()(std::size_t index, std::byte* slot) const {
+    const BlockExchange& blocks = operands_.blocks;
+    ChunkCopies made;
+    made.input = slot;
+    made.output = slot + operands_.room / 2;
+    detail::PackedPieces sent(made.input, operands_.element(), made.blocks_to_host);
+    detail::PackedPieces received(made.output, operands_.element(), made.blocks_to_device);
+    BlockExchange packed{index == 0 ? blocks.kind : OperationKind::send_recv, blocks.root, blocks.count, {}, {}};
+    for (std::size_t peer = 0; peer < blocks.sent.size(); ++peer) {
+      const bool stays = static_cast<int>(peer) == operands_.rank && is_in_place(peer);
+      packed.sent.push_back(stays ? BlockRange{} : sent.add(operands_.input.data, piece(blocks.sent[peer], index)));
+      packed.received.push_back(stays ? BlockRange{}
+                                      : received.add(operands_.output.data, piece(blocks.received[peer], index)));
+    }
+    made.input_count = sent.elements();
+    made.output_count = received.elements();
+    made.blocks = std::make_unique<const BlockExchange>(std::move(packed));
+    return made;
+  }
+
+ private:
+  BlockRange piece(const BlockRange& block, std::size_t index) const noexcept {
+    const std::uint64_t begin = std::min<std::uint64_t>(block.count, index * length_);
+    return {block.offset + begin, std::min<std::uint64_t>(length_, block.count - begin)};
+  }
+  bool is_in_place(std::size_t own) const noexcept {
+    return operands_.input.data + operands_.blocks.sent[own].offset * operands_.element() ==
+           operands_.output.data + operands_.blocks.received[own].offset * operands_.element();
+  }
+
+  BlockOperands operands_;
+  std::size_t length_;
+  std::size_t chunks_ = 1;
+};
+
+/// All ranks have the same chunks, and each is the inner backend's operation.
+class ReductionChunks {
+ public:
+  explicit ReductionChunks(const BlockOperands& operands) noexcept
+      : operands_(operands), pieces_(operands.blocks, operands.room / 2 / operands.element()) {}
+
+  std::size_t size() const noexcept { return pieces_.chunks(); }
+
+  ChunkCopies operator()(std::size_t index, std::byte* slot) const {
+    const BlockExchange& blocks = operands_.blocks;
+    const auto self = static_cast<std::size_t>(operands_.rank);
+    ChunkCopies made;
+    made.input = slot;
+    made.output = slot + operands_.room / 2;
+    detail::PackedPieces sent(made.input, operands_.element(), made.blocks_to_host);
+    detail::PackedPieces received(made.output, operands_.element(), made.blocks_to_device);
+    BlockExchange packed{blocks.kind, blocks.root, blocks.count, {}, {}};
+    for (std::size_t rank = 0; rank < blocks.sent.size(); ++rank) {
+      const BlockRange piece = pieces_.piece(rank, index);
+      packed.sent.push_back(sent.add(operands_.input.data, {blocks.sent[rank].offset + piece.offset, piece.count}));
+    }
+    const BlockRange own = blocks.connects(operands_.rank, operands_.rank) ? pieces_.piece(self, index) : BlockRange{};
+    packed.received.assign(blocks.sent.size(), received.add(operands_.output.data, own));
+    made.input_count = sent.elements();
+    made.output_count = received.elements();
+    made.blocks = std::make_unique<const BlockExchange>(std::move(packed));
+    return made;
+  }
+
+ private:
+  BlockOperands operands_;
+  BlockPieces pieces_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::staged
+
+#endif  // DTRAIN_WITH_CUDA
+
 // ---- dtrain/backend/staged/staged_chunk.hpp
 
 /// @file
@@ -14615,7 +15183,8 @@ struct StagedChunk {
   std::byte* output = nullptr;
   std::size_t input_count = 0;
   std::size_t output_count = 0;
-  StagedChunk* next = nullptr;  ///< of the same operation
+  std::unique_ptr<const BlockExchange> blocks;  ///< of the operands, if the operation has blocks
+  StagedChunk* next = nullptr;                  ///< of the same operation
 };
 
 /// Owns chunks and lends them; grows if all are lent. Threads: any.
@@ -14645,6 +15214,7 @@ class ChunkPool {
 
   /// Signals the device, and takes the chunk back. The device may reach its wait for the signal later.
   void release(StagedChunk& chunk) noexcept {
+    chunk.blocks.reset();
     chunk.result_ready.signal();
     const std::lock_guard lock(mutex_);
     free_.push_back(&chunk);  // there is room for all
@@ -14719,17 +15289,24 @@ class DeviceCopies {
   void release(const StagingSlot& slot) { upload_.ref().record(*slot.copied_back); }
 
   /// Enqueues both copies of a chunk, and the chunk's events between them.
-  void enqueue_copies(StagedChunk& chunk, const ChunkCopies& copies, stream::cuda::StreamRef stream) {
+  void enqueue_copies(StagedChunk& chunk, ChunkCopies copies, stream::cuda::StreamRef stream) {
     chunk.input = copies.input;
     chunk.output = copies.output;
     chunk.input_count = copies.input_count;
     chunk.output_count = copies.output_count;
+    chunk.blocks = std::move(copies.blocks);
     stream.record(chunk.started);
     copy_to_host(copies.to_host, stream);
+    for (const StridedCopy& copy : copies.blocks_to_host) {
+      copy_to_host(copy, stream);
+    }
     stream.record(chunk.copied_to_host);
     upload_.ref().wait(chunk.copied_to_host);  // after a failure the host signals before this copy has ended
     upload_.ref().wait_unwatched(chunk.result_ready, Deadline::after(longer_than_any_queue));
     copy_to_device(copies.to_device, upload_.ref());
+    for (const StridedCopy& copy : copies.blocks_to_device) {
+      copy_to_device(copy, upload_.ref());
+    }
   }
 
   /// Enqueued: later work of `stream` starts when all results are on the device.
@@ -14778,7 +15355,16 @@ class DeviceCopies {
 
 namespace DTRAIN_NAMESPACE::backend::staged {
 
-enum class StagedKind : std::uint8_t { all_reduce, broadcast, barrier, reduce_scatter, all_gather, exchange };
+enum class StagedKind : std::uint8_t {
+  all_reduce,
+  broadcast,
+  barrier,
+  reduce_scatter,
+  all_gather,
+  exchange,
+  exchange_blocks,
+  reduce_blocks
+};
 
 constexpr std::string_view name(StagedKind kind) noexcept {
   switch (kind) {
@@ -14788,6 +15374,8 @@ constexpr std::string_view name(StagedKind kind) noexcept {
     case StagedKind::reduce_scatter: return "a reduce_scatter";
     case StagedKind::all_gather: return "an all_gather";
     case StagedKind::exchange: return "a send or recv";
+    case StagedKind::exchange_blocks: return "an exchange of blocks";
+    case StagedKind::reduce_blocks: return "a reduction of blocks";
   }
   return "an operation";
 }
@@ -14819,7 +15407,34 @@ void start_exchange(C& inner, const StagedOperation& operation, const ConstBuffe
   }
 }
 
+/// Messages with the pieces of a chunk. In step d, rank r sends to r + d and receives from r - d: so no rank waits for
+/// another in a circle, though some pairs have no piece.
+template <class C>
+void start_messages(C& inner, const BlockExchange& blocks, const ConstBufferView& input, const BufferView& output,
+                    stream::host::StreamRef stream) {
+  const std::size_t element = size_bytes(input.dtype);
+  for (int distance = 0; distance < inner.size(); ++distance) {
+    const int to = (inner.rank() + distance) % inner.size();
+    const int from = (inner.rank() - distance + inner.size()) % inner.size();
+    const BlockRange& sent = blocks.sent[static_cast<std::size_t>(to)];
+    const BlockRange& received = blocks.received[static_cast<std::size_t>(from)];
+    const ConstBufferView message{input.data + sent.offset * element, sent.count, input.dtype};
+    const BufferView memory{output.data + received.offset * element, received.count, output.dtype, {}};
+    if (sent.count != 0 && received.count != 0) {
+      inner.send_recv(message, to, memory, from, stream);
+    } else if (sent.count != 0) {
+      inner.send(message, to, stream);
+    } else if (received.count != 0) {
+      inner.recv(memory, from, stream);
+    }
+  }
+}
+
 }  // namespace detail
+
+/// Inner backends of which device memory's blocks can be exchanged.
+template <class C>
+concept CanStageBlocks = CanExchangeBlocks<C> && CanSendRecv<C>;
 
 /// Enqueues the operation on a chunk's host memory. @throws the inner communicator's exceptions at the call
 template <class C>
@@ -14843,6 +15458,20 @@ void start(C& inner, const StagedOperation& operation, const StagedChunk& chunk,
     case StagedKind::exchange:
       if constexpr (CanSendRecv<C>) {
         detail::start_exchange(inner, operation, input, output, chunk, stream);
+      }
+      return;
+    case StagedKind::exchange_blocks:
+      if constexpr (CanStageBlocks<C>) {
+        if (chunk.blocks->kind == OperationKind::send_recv) {
+          detail::start_messages(inner, *chunk.blocks, input, output, stream);
+        } else {
+          inner.exchange_blocks(*chunk.blocks, input, output, stream);
+        }
+      }
+      return;
+    case StagedKind::reduce_blocks:
+      if constexpr (CanReduceBlocks<C>) {
+        inner.reduce_blocks(*chunk.blocks, input, output, operation.op, stream);
       }
       return;
   }
@@ -15075,6 +15704,38 @@ class StagingPipeline {
   /// A number that grows while chunks complete. Threads: any.
   std::uint64_t progress() const noexcept { return host_worker_->progress(); }
 
+  /// @throws Error (invalid_argument, unsupported) unless buffers and stream are on this channel's device
+  DTRAIN_NOT_INLINED void check_device(const ConstBufferView& input, const ConstBufferView& output,
+                                       stream::cuda::StreamRef stream) const {
+    const Device own{DeviceKind::cuda, device_};
+    if (stream.device() != own) {
+      throw_error(Errc::invalid_argument, "this channel takes streams of {}, not one of {}",
+                  {to_string(own), to_string(stream.device())});
+    }
+    for (const Device device : {input.device, output.device}) {
+      if (device != own) {
+        throw_error(Errc::unsupported,
+                    "this channel takes memory of {}, not of {}; backend::Staged is for device memory, the backend in "
+                    "it for the host's",
+                    {to_string(own), to_string(device)});
+      }
+    }
+  }
+
+  /// Blocking. @throws Error (cuda, timeout)
+  void zero_blocking(const stream::cuda::DeviceBuffer& device, Deadline deadline) const {
+    if (device.bytes() == 0) {
+      return;
+    }
+    stream::cuda::check(cudaMemsetAsync(device.data(), 0, device.bytes(), upload().native()), "cudaMemsetAsync");
+    stream::cuda::Event zeroed;
+    upload().record(zeroed);
+    if (zeroed.block_until_complete(deadline) == stream::WaitResult::timed_out) {
+      throw_error(Errc::timeout, "the device did not clear memory of {} bytes by the deadline; does a kernel hang?",
+                  {device.bytes()});
+    }
+  }
+
   C& inner() noexcept { return inner_; }
   const C& inner() const noexcept { return inner_; }
   const ChannelContext& context() const noexcept { return context_; }
@@ -15192,7 +15853,7 @@ class Communicator {
   /// See CanAllReduce. If a buffer lies in an allocation, the only copies are those between device and host.
   /// @throws Error (unsupported, invalid_argument, cuda) at the call, as do the others
   void all_reduce(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) {
-    check_device(input, output, stream);
+    pipeline_->check_device(input, output, stream);
     check_all_reduce(input, output);
     std::byte* const host_shadow = host_shadow_of(output);
     const std::size_t element = size_bytes(output.dtype);
@@ -15214,7 +15875,7 @@ class Communicator {
 
   /// See CanBroadcast.
   void broadcast(BufferView buffer, int root, Stream stream) {
-    check_device(buffer, buffer, stream);
+    pipeline_->check_device(buffer, buffer, stream);
     check_broadcast(buffer, root, size());
     std::byte* const host_shadow = host_shadow_of(buffer);
     const std::size_t element = size_bytes(buffer.dtype);
@@ -15238,7 +15899,7 @@ class Communicator {
   /// See CanReduceScatter.
   void reduce_scatter(ConstBufferView input, BufferView output, ReduceOp op,
                       Stream stream) requires CanReduceScatter<Inner> {
-    check_device(input, output, stream);
+    pipeline_->check_device(input, output, stream);
     check_reduce_scatter(input, output, rank(), size());
     const std::size_t element = size_bytes(output.dtype);
     const ChunkPlan chunks(output.count, element, pipeline_->room(), ranks());
@@ -15259,7 +15920,7 @@ class Communicator {
 
   /// See CanAllGather.
   void all_gather(ConstBufferView input, BufferView output, Stream stream) requires CanAllGather<Inner> {
-    check_device(input, output, stream);
+    pipeline_->check_device(input, output, stream);
     check_all_gather(input, output, rank(), size());
     const std::size_t element = size_bytes(input.dtype);
     const ChunkPlan chunks(input.count, element, pipeline_->room(), ranks());
@@ -15276,20 +15937,40 @@ class Communicator {
     pipeline_->submit(of(StagedKind::all_gather, input.dtype), chunks.size(), true, describe, stream);
   }
 
+  /// See CanExchangeBlocks.
+  void exchange_blocks(const BlockExchange& blocks, ConstBufferView input, BufferView output,
+                       Stream stream) requires CanStageBlocks<Inner> {
+    pipeline_->check_device(input, output, stream);
+    check_exchange(blocks, input, output, rank(), size());
+    const ExchangeChunks chunks({blocks, input, output, rank(), pipeline_->room()});
+    pipeline_->submit(of(StagedKind::exchange_blocks, input.dtype), chunks.size(), true, chunks, stream);
+  }
+
+  /// See CanReduceBlocks.
+  void reduce_blocks(const BlockExchange& blocks, ConstBufferView input, BufferView output, ReduceOp op,
+                     Stream stream) requires CanReduceBlocks<Inner> {
+    pipeline_->check_device(input, output, stream);
+    check_block_reduction(blocks, input, output, rank(), size());
+    const ReductionChunks chunks({blocks, input, output, rank(), pipeline_->room()});
+    StagedOperation operation = of(StagedKind::reduce_blocks, input.dtype);
+    operation.op = op;
+    pipeline_->submit(operation, chunks.size(), true, chunks, stream);
+  }
+
   /// See CanSendRecv.
   void send(ConstBufferView input, int peer, Stream stream) requires CanSendRecv<Inner> {
-    check_device(input, input, stream);
+    pipeline_->check_device(input, input, stream);
     check_message("send", input, peer, rank(), size());
     exchange(input, peer, BufferView{nullptr, 0, input.dtype, input.device}, -1, stream);
   }
   void recv(BufferView output, int peer, Stream stream) requires CanSendRecv<Inner> {
-    check_device(output, output, stream);
+    pipeline_->check_device(output, output, stream);
     check_message("recv", output, peer, rank(), size());
     exchange(ConstBufferView(nullptr, 0, output.dtype, output.device), -1, output, peer, stream);
   }
   void send_recv(ConstBufferView input, int to, BufferView output, int from,
                  Stream stream) requires CanSendRecv<Inner> {
-    check_device(input, output, stream);
+    pipeline_->check_device(input, output, stream);
     check_send_recv(input, to, output, from, size());
     if (input.dtype != output.dtype) {
       throw_error(
@@ -15324,7 +16005,7 @@ class Communicator {
     drain("memory was allocated", deadline);
     return reporting_failure(pipeline_->context(), [&] {
       stream::cuda::DeviceBuffer device(bytes, pipeline_->device());
-      zero_blocking(device, deadline);
+      pipeline_->zero_blocking(device, deadline);
       Allocation memory(std::move(device), inner().allocate_blocking(bytes, deadline));
       shadows_.add(memory.lifetime(), memory.data(), memory.bytes(), memory.host_shadow());
       return memory;
@@ -15378,23 +16059,6 @@ class Communicator {
     pipeline_->submit(operation, std::max(sends, receives), true, describe, stream);
   }
 
-  DTRAIN_NOT_INLINED void check_device(const ConstBufferView& input, const ConstBufferView& output,
-                                       Stream stream) const {
-    const Device own{DeviceKind::cuda, pipeline_->device()};
-    if (stream.device() != own) {
-      throw_error(Errc::invalid_argument, "this channel takes streams of {}, not one of {}",
-                  {to_string(own), to_string(stream.device())});
-    }
-    for (const Device device : {input.device, output.device}) {
-      if (device != own) {
-        throw_error(Errc::unsupported,
-                    "this channel takes memory of {}, not of {}; backend::Staged is for device memory, the backend in "
-                    "it for the host's",
-                    {to_string(own), to_string(device)});
-      }
-    }
-  }
-
   /// Null unless the buffer is in an allocation.
   std::byte* host_shadow_of(const BufferView& buffer) const noexcept {
     const auto found = shadows_.find(buffer.data, buffer.bytes());
@@ -15412,20 +16076,6 @@ class Communicator {
     if (!drained) {
       throw_error(Errc::timeout, "{} while operations on channel '{}' had not run by the deadline; wait for them first",
                   {what_was_done, context.name});
-    }
-  }
-
-  void zero_blocking(const stream::cuda::DeviceBuffer& device, Deadline deadline) const {
-    if (device.bytes() == 0) {
-      return;
-    }
-    stream::cuda::check(cudaMemsetAsync(device.data(), 0, device.bytes(), pipeline_->upload().native()),
-                        "cudaMemsetAsync");
-    stream::cuda::Event zeroed;
-    pipeline_->upload().record(zeroed);
-    if (zeroed.block_until_complete(deadline) == stream::WaitResult::timed_out) {
-      throw_error(Errc::timeout, "the device did not clear memory of {} bytes by the deadline; does a kernel hang?",
-                  {device.bytes()});
     }
   }
 
@@ -15818,7 +16468,7 @@ class Channel {
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
-/// A collective. Holds a reference to the channel until it has run or was dropped.
+/// A collective. Holds a reference to the channel, and owns `buffers.blocks`, until it has run or was dropped.
 template <Transport T>
 struct EnqueuedCollective {
   Channel<T>* channel;
@@ -15828,9 +16478,12 @@ struct EnqueuedCollective {
 
   void operator()() noexcept {
     channel->run(turn, operation, [this](auto& context) { return collective(context, buffers); });
+    drop();
+  }
+  void drop() noexcept {
+    delete buffers.blocks;
     channel->release();
   }
-  void drop() noexcept { channel->release(); }
 };
 
 /// Buffers of a message, and its peers (-1: none).
@@ -15848,7 +16501,7 @@ namespace detail {
 template <Transport T>
 Routine point_to_point_or_self(OperationContext<typename T::Endpoint>& context, Channel<T>& channel,
                                const PointToPointBuffers& buffers, DType input_dtype) {
-  PointToPoint work{{}, {}, buffers.to, buffers.from, context.operation};
+  PointToPoint work{{}, {}, buffers.to, buffers.from, context.operation, TagClass::direct, nullptr};
   work.sent.count = buffers.input_count;
   work.sent.dtype = input_dtype;
   if (buffers.to >= 0) {
@@ -15958,6 +16611,22 @@ class Communicator {
     check_host(input, output);
     check_all_gather(input, output, rank(), size());
     enqueue(next(OperationKind::all_gather, input), {input.data, output.data}, stream);
+  }
+
+  /// See CanExchangeBlocks. Each rank sends its blocks directly to their ranks. Allocates a copy of `blocks`.
+  void exchange_blocks(const BlockExchange& blocks, ConstBufferView input, BufferView output, Stream stream) {
+    check_host(input, output);
+    check_exchange(blocks, input, output, rank(), size());
+    enqueue_blocks(blocks, ReduceOp::sum, input, output, stream);
+  }
+
+  /// See CanReduceBlocks. Each rank reduces its block in rank order, with the bits of SharedMemory, and so receives it
+  /// from every other rank. Allocates a copy of `blocks`.
+  void reduce_blocks(const BlockExchange& blocks, ConstBufferView input, BufferView output, ReduceOp op,
+                     Stream stream) {
+    check_host(input, output);
+    check_block_reduction(blocks, input, output, rank(), size());
+    enqueue_blocks(blocks, op, input, output, stream);
   }
 
   /// See CanSendRecv. Small messages do not wait for their receiver.
@@ -16071,6 +16740,14 @@ class Communicator {
   void enqueue(const Operation& operation, const Buffers& buffers, Stream stream) {
     enqueue_work(EnqueuedCollective<T>{owner_->channel, owner_->enqueued + 1, operation, buffers}, stream);
     ++owner_->collectives;
+  }
+
+  void enqueue_blocks(const BlockExchange& blocks, ReduceOp op, ConstBufferView input, BufferView output,
+                      Stream stream) {
+    auto copied = std::make_unique<const BlockExchange>(blocks);
+    enqueue(operation_of(blocks, input.dtype, op, owner_->collectives + 1), {input.data, output.data, copied.get()},
+            stream);
+    static_cast<void>(copied.release());
   }
 
   template <class Work>
@@ -16492,6 +17169,14 @@ class AlgorithmCommunicator {
   }
   void all_gather(ConstBufferView input, BufferView output, Stream stream) requires backend::CanAllGather<Inner> {
     inner().all_gather(input, output, stream);
+  }
+  void exchange_blocks(const backend::BlockExchange& blocks, ConstBufferView input, BufferView output,
+                       Stream stream) requires backend::CanExchangeBlocks<Inner> {
+    inner().exchange_blocks(blocks, input, output, stream);
+  }
+  void reduce_blocks(const backend::BlockExchange& blocks, ConstBufferView input, BufferView output, ReduceOp op,
+                     Stream stream) requires backend::CanReduceBlocks<Inner> {
+    inner().reduce_blocks(blocks, input, output, op, stream);
   }
   void send(ConstBufferView input, int peer, Stream stream) requires backend::CanSendRecv<Inner> {
     inner().send(input, peer, stream);
@@ -18736,6 +19421,166 @@ class Work {
 
 }  // namespace DTRAIN_NAMESPACE::group
 
+// ---- dtrain/group/block_collectives.hpp
+
+/// @file
+/// Collectives of a process group with a root, or with a block for each pair of ranks.
+
+namespace DTRAIN_NAMESPACE::group {
+
+/// A list of counts, one for each rank, in elements: a std::vector, std::array or std::span of std::size_t. It is read
+/// at the call only.
+using Counts = backend::Counts;
+
+/// Base class of Collectives, with the same two forms of each operation.
+/// - Blocks lie in the order of the ranks, without gaps. The _v forms take their counts, which may be 0 and whose sum
+/// is
+///   the length of the buffer. Each call allocates a table of them.
+/// - A rank that is not the root gives any buffer, also an empty one, where only the root has one. It is ignored.
+/// - In place: except for all_to_all, `input` and `output` may be the same memory in this rank's block. Otherwise they
+///   are disjoint.
+/// - A reduction has the bits of reduce_scatter. With Mpi and Gloo, it has those of SharedMemory.
+/// @throws Error (invalid_argument) at the call if counts, lengths, types, the root or addresses do not fit. If ranks
+/// give different counts for one block, all fail with a sentence that names both; with NCCL they time out.
+template <class Group, class State>
+class BlockCollectives {
+ public:
+  using Communicator = typename State::Communicator;
+  using Stream = typename Communicator::Stream;
+  using Work = group::Work<State>;
+
+  /// Rank `root`'s `output` gets the reduction of every rank's `input`, the sum by default. With Mpi and Gloo the root
+  /// receives every rank's values.
+  Work reduce(ReadBuffer input, WriteBuffer output, int root, ReduceOp op,
+              Stream stream) const requires backend::CanReduceBlocks<Communicator> {
+    const BufferView used = used_if<BufferView>(is_rank(root), output, input);
+    live().reduce_blocks(backend::blocks_of_reduce(input, used, root, place()), input, used, op, stream);
+    return work(stream);
+  }
+  void reduce(ReadBuffer input, WriteBuffer output, int root,
+              ReduceOp op = ReduceOp::sum) const requires backend::CanReduceBlocks<Communicator> {
+    reduce(input, output, root, op, stream()).wait();
+  }
+  /// The same in place; the values of other ranks than the root stay.
+  Work reduce(WriteBuffer values, int root, ReduceOp op,
+              Stream stream) const requires backend::CanReduceBlocks<Communicator> {
+    return reduce(values, values, root, op, stream);
+  }
+  void reduce(WriteBuffer values, int root,
+              ReduceOp op = ReduceOp::sum) const requires backend::CanReduceBlocks<Communicator> {
+    reduce(values, values, root, op);
+  }
+
+  /// Block r of rank `root`'s `output` gets rank r's `input`; all blocks have equal lengths.
+  Work gather(MovedReadBuffer input, MovedWriteBuffer output, int root,
+              Stream stream) const requires backend::CanExchangeBlocks<Communicator> {
+    const BufferView used = used_if<BufferView>(is_rank(root), output, input);
+    return exchange(backend::blocks_of_gather(input, used, root, place()), input, used, stream);
+  }
+  void gather(MovedReadBuffer input, MovedWriteBuffer output,
+              int root) const requires backend::CanExchangeBlocks<Communicator> {
+    gather(input, output, root, stream()).wait();
+  }
+
+  /// The same with blocks of any lengths. @param counts of each rank's input; ignored on other ranks than the root
+  Work gather_v(MovedReadBuffer input, MovedWriteBuffer output, Counts counts, int root,
+                Stream stream) const requires backend::CanExchangeBlocks<Communicator> {
+    const BufferView used = used_if<BufferView>(is_rank(root), output, input);
+    return exchange(backend::blocks_of_gather_v(input, used, counts, root, place()), input, used, stream);
+  }
+  void gather_v(MovedReadBuffer input, MovedWriteBuffer output, Counts counts,
+                int root) const requires backend::CanExchangeBlocks<Communicator> {
+    gather_v(input, output, counts, root, stream()).wait();
+  }
+
+  /// Rank r's `output` gets block r of rank `root`'s `input`; all blocks have equal lengths.
+  Work scatter(MovedReadBuffer input, MovedWriteBuffer output, int root,
+               Stream stream) const requires backend::CanExchangeBlocks<Communicator> {
+    const ConstBufferView used = used_if<ConstBufferView>(is_rank(root), input, output);
+    return exchange(backend::blocks_of_scatter(used, output, root, place()), used, output, stream);
+  }
+  void scatter(MovedReadBuffer input, MovedWriteBuffer output,
+               int root) const requires backend::CanExchangeBlocks<Communicator> {
+    scatter(input, output, root, stream()).wait();
+  }
+
+  /// The same with blocks of any lengths. @param counts of each rank's output; ignored on other ranks than the root
+  Work scatter_v(MovedReadBuffer input, Counts counts, MovedWriteBuffer output, int root,
+                 Stream stream) const requires backend::CanExchangeBlocks<Communicator> {
+    const ConstBufferView used = used_if<ConstBufferView>(is_rank(root), input, output);
+    return exchange(backend::blocks_of_scatter_v(used, counts, output, root, place()), used, output, stream);
+  }
+  void scatter_v(MovedReadBuffer input, Counts counts, MovedWriteBuffer output,
+                 int root) const requires backend::CanExchangeBlocks<Communicator> {
+    scatter_v(input, counts, output, root, stream()).wait();
+  }
+
+  /// Block s of rank r's `output` gets block r of rank s's `input`; all blocks have equal lengths.
+  Work all_to_all(MovedReadBuffer input, MovedWriteBuffer output,
+                  Stream stream) const requires backend::CanExchangeBlocks<Communicator> {
+    return exchange(backend::blocks_of_all_to_all(input, output, place()), input, output, stream);
+  }
+  void all_to_all(MovedReadBuffer input,
+                  MovedWriteBuffer output) const requires backend::CanExchangeBlocks<Communicator> {
+    all_to_all(input, output, stream()).wait();
+  }
+
+  /// The same with blocks of any lengths: `send_counts` of the input's, `receive_counts` of the output's.
+  Work all_to_all_v(MovedReadBuffer input, Counts send_counts, MovedWriteBuffer output, Counts receive_counts,
+                    Stream stream) const requires backend::CanExchangeBlocks<Communicator> {
+    return exchange(backend::blocks_of_all_to_all_v(input, send_counts, output, receive_counts, place()), input, output,
+                    stream);
+  }
+  void all_to_all_v(MovedReadBuffer input, Counts send_counts, MovedWriteBuffer output,
+                    Counts receive_counts) const requires backend::CanExchangeBlocks<Communicator> {
+    all_to_all_v(input, send_counts, output, receive_counts, stream()).wait();
+  }
+
+  /// As all_gather with blocks of any lengths. @param counts of each rank's input, the same on every rank
+  Work all_gather_v(MovedReadBuffer input, MovedWriteBuffer output, Counts counts,
+                    Stream stream) const requires backend::CanExchangeBlocks<Communicator> {
+    return exchange(backend::blocks_of_all_gather_v(input, output, counts, place()), input, output, stream);
+  }
+  void all_gather_v(MovedReadBuffer input, MovedWriteBuffer output,
+                    Counts counts) const requires backend::CanExchangeBlocks<Communicator> {
+    all_gather_v(input, output, counts, stream()).wait();
+  }
+
+  /// As reduce_scatter with blocks of any lengths. @param counts of each rank's output, the same on every rank
+  Work reduce_scatter_v(ReadBuffer input, WriteBuffer output, Counts counts, ReduceOp op,
+                        Stream stream) const requires backend::CanReduceBlocks<Communicator> {
+    live().reduce_blocks(backend::blocks_of_reduce_scatter_v(input, output, counts, place()), input, output, op,
+                         stream);
+    return work(stream);
+  }
+  void reduce_scatter_v(ReadBuffer input, WriteBuffer output, Counts counts,
+                        ReduceOp op = ReduceOp::sum) const requires backend::CanReduceBlocks<Communicator> {
+    reduce_scatter_v(input, output, counts, op, stream()).wait();
+  }
+
+ private:
+  const Group& self() const noexcept { return static_cast<const Group&>(*this); }
+  Communicator& live() const { return self().state_->live(); }
+  Stream stream() const { return self().stream(); }
+  Work work(Stream stream) const { return {self().state_, stream}; }
+  backend::RankPlace place() const noexcept { return {self().rank(), self().world_size()}; }
+  bool is_rank(int rank) const noexcept { return self().rank() == rank; }
+
+  /// `view`, or an empty one of the type and device of `other`.
+  template <class View>
+  static View used_if(bool is_used, const View& view, const ConstBufferView& other) noexcept {
+    return is_used ? view : View{nullptr, 0, other.dtype, other.device};
+  }
+
+  Work exchange(const backend::BlockExchange& blocks, const ConstBufferView& input, const BufferView& output,
+                Stream stream) const {
+    live().exchange_blocks(blocks, input, output, stream);
+    return work(stream);
+  }
+};
+
+}  // namespace DTRAIN_NAMESPACE::group
+
 // ---- dtrain/group/collectives.hpp
 
 /// @file
@@ -18760,7 +19605,7 @@ namespace DTRAIN_NAMESPACE::group {
 /// @throws Error (invalid_argument), before anything is enqueued, if sizes, types, ranks or addresses do not fit; the
 /// job's first cause.
 template <class Group, class State>
-class Collectives {
+class Collectives : public BlockCollectives<Group, State> {
  public:
   using Communicator = typename State::Communicator;
   using Stream = typename Communicator::Stream;
@@ -18847,8 +19692,8 @@ class Collectives {
     reduce_scatter(input, output, op, stream()).wait();
   }
 
-  /// Block r of `output` gets rank r's `input`; `output` has one block for each rank. `input` is the memory of this
-  /// rank's block, or disjoint from `output`.
+  /// Block r of `output` gets rank r's `input`; `output` has one block for each rank. `input` is the memory of
+  /// this rank's block, or disjoint from `output`.
   Work all_gather(MovedReadBuffer input, MovedWriteBuffer output,
                   Stream stream) const requires backend::CanAllGather<Communicator> {
     Communicator& channel = live();
@@ -24544,6 +25389,7 @@ class ProcessGroup : public group::Collectives<ProcessGroup<P>, group::GroupStat
  private:
   using State = group::GroupState<typename P::ChannelBackend>;
   friend group::Collectives<ProcessGroup, State>;
+  friend group::BlockCollectives<ProcessGroup, State>;
   friend group::GroupAccess;
 
   explicit ProcessGroup(std::shared_ptr<State> state) noexcept : state_(std::move(state)) {}
@@ -36297,6 +37143,229 @@ DTRAIN_DEFINED void check_send_recv(const ConstBufferView& input, int to, const 
 
 }  // namespace DTRAIN_NAMESPACE::backend
 
+// ---- dtrain/backend/exchange/block_exchange_definitions.hpp
+
+/// @file
+/// Functions that make and check a BlockExchange.
+
+namespace DTRAIN_NAMESPACE::backend {
+
+namespace detail {
+
+/// A BlockExchange with empty blocks. @throws Error (invalid_argument) unless `root` is a rank
+DTRAIN_DEFINED BlockExchange empty_blocks(OperationKind kind, int root, int size) {
+  if (root < 0 || root >= size) {
+    throw_error(Errc::invalid_argument, "{} with rank {} of {} as the root; ranks are counted from 0",
+                {name(kind), root, size});
+  }
+  const auto ranks = static_cast<std::size_t>(size);
+  return {kind, root, 0, std::vector<BlockRange>(ranks), std::vector<BlockRange>(ranks)};
+}
+
+/// Blocks as long as `counts`, one after the other.
+DTRAIN_DEFINED void set_blocks(std::vector<BlockRange>& blocks, OperationKind kind, const char* buffer_is,
+                               const ConstBufferView& buffer, Counts counts) {
+  if (counts.size() != blocks.size()) {
+    throw_error(Errc::invalid_argument, "{} on {} ranks was given {} counts for {}; give one for each rank",
+                {name(kind), blocks.size(), counts.size(), buffer_is});
+  }
+  std::size_t end = 0;
+  for (std::size_t rank = 0; rank < counts.size(); ++rank) {
+    if (counts[rank] > buffer.count - end) {
+      throw_error(Errc::invalid_argument,
+                  "{} with {} of {} {}, but the counts of ranks 0 to {} add up to more; their sum is its length",
+                  {name(kind), buffer_is, buffer.count, name(buffer.dtype), rank});
+    }
+    blocks[rank] = {end, counts[rank]};
+    end += counts[rank];
+  }
+  if (end != buffer.count) {
+    throw_error(Errc::invalid_argument, "{} with {} of {} {}, but the counts add up to {}; their sum is its length",
+                {name(kind), buffer_is, buffer.count, name(buffer.dtype), end});
+  }
+}
+
+/// Blocks of equal length.
+DTRAIN_DEFINED void set_equal_blocks(std::vector<BlockRange>& blocks, OperationKind kind, const char* buffer_is,
+                                     const ConstBufferView& buffer) {
+  if (buffer.count % blocks.size() != 0) {
+    throw_error(Errc::invalid_argument, "{} on {} ranks with {} of {} {}; it has a block of equal length for each rank",
+                {name(kind), blocks.size(), buffer_is, buffer.count, name(buffer.dtype)});
+  }
+  const std::vector<std::size_t> counts(blocks.size(), buffer.count / blocks.size());
+  set_blocks(blocks, kind, buffer_is, buffer, counts);
+}
+
+/// @throws Error (invalid_argument) unless `block` is as long as `buffer`
+DTRAIN_DEFINED void check_own_block(OperationKind kind, const char* buffer_is, const ConstBufferView& buffer,
+                                    std::uint64_t count) {
+  if (buffer.count != count) {
+    throw_error(Errc::invalid_argument, "{} with {} of {} {}, but this rank's block has {}; give both the same length",
+                {name(kind), buffer_is, buffer.count, name(buffer.dtype), count});
+  }
+}
+
+DTRAIN_DEFINED void check_inside(const BlockExchange& blocks, const std::vector<BlockRange>& list,
+                                 const char* buffer_is, const ConstBufferView& buffer, int size) {
+  bool fits = list.size() == static_cast<std::size_t>(size);
+  for (const BlockRange& block : list) {
+    fits = fits && block.offset <= buffer.count && block.count <= buffer.count - block.offset;
+  }
+  if (!fits) {
+    throw_error(Errc::invalid_argument,
+                "{} on {} ranks with {} blocks of {} of {} {}; give one inside it for each rank",
+                {name(blocks.kind), size, list.size(), buffer_is, buffer.count, name(buffer.dtype)});
+  }
+}
+
+}  // namespace detail
+
+DTRAIN_DEFINED Operation operation_of(const BlockExchange& blocks, DType dtype, ReduceOp op,
+                                      std::uint64_t sequence) noexcept {
+  Operation operation;
+  operation.sequence = sequence;
+  operation.kind = blocks.kind;
+  operation.root = blocks.root;
+  operation.count = blocks.count;
+  operation.dtype = dtype;
+  operation.op = op;
+  return operation;
+}
+
+DTRAIN_DEFINED void check_exchange(const BlockExchange& blocks, const ConstBufferView& input,
+                                   const ConstBufferView& output, int rank, int size) {
+  const char* const kind = name(blocks.kind);
+  if (input.dtype != output.dtype) {
+    throw_error(Errc::invalid_argument, "{} of {} into {}; both buffers have the same type",
+                {kind, name(input.dtype), name(output.dtype)});
+  }
+  detail::check_memory(kind, input);
+  detail::check_memory(kind, output);
+  detail::check_inside(blocks, blocks.sent, "the input", input, size);
+  detail::check_inside(blocks, blocks.received, "the output", output, size);
+  const auto own = static_cast<std::size_t>(rank);
+  const std::size_t element = size_bytes(input.dtype);
+  const bool in_place = blocks.may_be_in_place() && input.data + blocks.sent[own].offset * element ==
+                                                        output.data + blocks.received[own].offset * element;
+  if (!in_place && detail::overlap(input, output)) {
+    throw_error(Errc::invalid_argument, "the input and output of {} overlap; give disjoint memory{}",
+                {kind, blocks.may_be_in_place() ? ", or this rank's block of the longer one as the shorter" : ""});
+  }
+}
+
+DTRAIN_DEFINED void check_block_reduction(const BlockExchange& blocks, const ConstBufferView& input,
+                                          const ConstBufferView& output, int rank, int size) {
+  check_exchange(blocks, input, output, rank, size);
+  detail::check_is_reduced(name(blocks.kind), input);
+}
+
+DTRAIN_DEFINED BlockExchange blocks_of_all_to_all(const ConstBufferView& input, const ConstBufferView& output,
+                                                  RankPlace place) {
+  BlockExchange made = detail::empty_blocks(OperationKind::all_to_all, 0, place.size);
+  detail::set_equal_blocks(made.sent, made.kind, "an input", input);
+  detail::set_equal_blocks(made.received, made.kind, "an output", output);
+  made.count = made.sent[0].count;
+  if (input.count != output.count) {
+    throw_error(Errc::invalid_argument, "all_to_all of {} {} into {}; both buffers have the same length",
+                {input.count, name(input.dtype), output.count});
+  }
+  return made;
+}
+
+DTRAIN_DEFINED BlockExchange blocks_of_all_to_all_v(const ConstBufferView& input, Counts sent,
+                                                    const ConstBufferView& output, Counts received, RankPlace place) {
+  BlockExchange made = detail::empty_blocks(OperationKind::all_to_all_v, 0, place.size);
+  detail::set_blocks(made.sent, made.kind, "an input", input, sent);
+  detail::set_blocks(made.received, made.kind, "an output", output, received);
+  const auto own = static_cast<std::size_t>(place.rank);
+  if (sent[own] != received[own]) {
+    throw_error(Errc::invalid_argument,
+                "all_to_all_v sends {} {} to rank {} itself and receives {}; give the same count",
+                {sent[own], name(input.dtype), place.rank, received[own]});
+  }
+  return made;
+}
+
+DTRAIN_DEFINED BlockExchange blocks_of_all_gather_v(const ConstBufferView& input, const ConstBufferView& output,
+                                                    Counts counts, RankPlace place) {
+  BlockExchange made = detail::empty_blocks(OperationKind::all_gather_v, 0, place.size);
+  detail::set_blocks(made.received, made.kind, "an output", output, counts);
+  detail::check_own_block(made.kind, "an input", input, counts[static_cast<std::size_t>(place.rank)]);
+  made.sent.assign(made.sent.size(), {0, input.count});
+  return made;
+}
+
+DTRAIN_DEFINED BlockExchange blocks_of_reduce_scatter_v(const ConstBufferView& input, const ConstBufferView& output,
+                                                        Counts counts, RankPlace place) {
+  BlockExchange made = detail::empty_blocks(OperationKind::reduce_scatter_v, 0, place.size);
+  detail::set_blocks(made.sent, made.kind, "an input", input, counts);
+  detail::check_own_block(made.kind, "an output", output, counts[static_cast<std::size_t>(place.rank)]);
+  made.received.assign(made.received.size(), {0, output.count});
+  return made;
+}
+
+DTRAIN_DEFINED BlockExchange blocks_of_gather(const ConstBufferView& input, const ConstBufferView& output, int root,
+                                              RankPlace place) {
+  BlockExchange made = detail::empty_blocks(OperationKind::gather, root, place.size);
+  made.count = input.count;
+  made.sent[static_cast<std::size_t>(root)] = {0, input.count};
+  if (place.rank == root) {
+    detail::set_equal_blocks(made.received, made.kind, "an output", output);
+    detail::check_own_block(made.kind, "an input", input, made.received[0].count);
+  }
+  return made;
+}
+
+DTRAIN_DEFINED BlockExchange blocks_of_gather_v(const ConstBufferView& input, const ConstBufferView& output,
+                                                Counts counts, int root, RankPlace place) {
+  BlockExchange made = detail::empty_blocks(OperationKind::gather_v, root, place.size);
+  const auto own = static_cast<std::size_t>(root);
+  made.sent[own] = {0, input.count};
+  if (place.rank == root) {
+    detail::set_blocks(made.received, made.kind, "an output", output, counts);
+    detail::check_own_block(made.kind, "an input", input, counts[own]);
+  }
+  return made;
+}
+
+DTRAIN_DEFINED BlockExchange blocks_of_scatter(const ConstBufferView& input, const ConstBufferView& output, int root,
+                                               RankPlace place) {
+  BlockExchange made = detail::empty_blocks(OperationKind::scatter, root, place.size);
+  made.count = output.count;
+  made.received[static_cast<std::size_t>(root)] = {0, output.count};
+  if (place.rank == root) {
+    detail::set_equal_blocks(made.sent, made.kind, "an input", input);
+    detail::check_own_block(made.kind, "an output", output, made.sent[0].count);
+  }
+  return made;
+}
+
+DTRAIN_DEFINED BlockExchange blocks_of_scatter_v(const ConstBufferView& input, Counts counts,
+                                                 const ConstBufferView& output, int root, RankPlace place) {
+  BlockExchange made = detail::empty_blocks(OperationKind::scatter_v, root, place.size);
+  const auto own = static_cast<std::size_t>(root);
+  made.received[own] = {0, output.count};
+  if (place.rank == root) {
+    detail::set_blocks(made.sent, made.kind, "an input", input, counts);
+    detail::check_own_block(made.kind, "an output", output, counts[own]);
+  }
+  return made;
+}
+
+DTRAIN_DEFINED BlockExchange blocks_of_reduce(const ConstBufferView& input, const ConstBufferView& output, int root,
+                                              RankPlace place) {
+  BlockExchange made = detail::empty_blocks(OperationKind::reduce, root, place.size);
+  made.count = input.count;
+  made.sent[static_cast<std::size_t>(root)] = {0, input.count};
+  if (place.rank == root) {
+    detail::check_own_block(made.kind, "an output", output, input.count);
+    made.received.assign(made.received.size(), {0, input.count});
+  }
+  return made;
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend
+
 // ---- dtrain/backend/message_passing/memory.hpp (definitions)
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
@@ -36326,21 +37395,58 @@ DTRAIN_DEFINED std::byte* Scratch::at_least(std::size_t bytes) {
 
 namespace DTRAIN_NAMESPACE::backend {
 
-DTRAIN_DEFINED std::string to_string(const Operation& operation) {
-  const std::string elements = format_text("of {} {}", {operation.count, name(operation.dtype)});
-  const char* const op = name(operation.op);
-  switch (operation.kind) {
-    case OperationKind::all_reduce: return format_text("all_reduce ({}) {}", {op, elements});
-    case OperationKind::broadcast: return format_text("broadcast {} from rank {}", {elements, operation.root});
-    case OperationKind::reduce_scatter: return format_text("reduce_scatter ({}) {} a rank", {op, elements});
-    case OperationKind::all_gather: return format_text("all_gather {} a rank", {elements});
+DTRAIN_DEFINED const char* name(OperationKind kind) noexcept {
+  switch (kind) {
+    case OperationKind::all_reduce: return "all_reduce";
+    case OperationKind::broadcast: return "broadcast";
+    case OperationKind::reduce_scatter: return "reduce_scatter";
+    case OperationKind::all_gather: return "all_gather";
     case OperationKind::barrier: return "barrier";
-    case OperationKind::send: return format_text("send {} to rank {}", {elements, operation.root});
-    case OperationKind::recv: return format_text("recv {} from rank {}", {elements, operation.root});
-    case OperationKind::send_recv: return format_text("send_recv {} to rank {}", {elements, operation.root});
+    case OperationKind::send: return "send";
+    case OperationKind::recv: return "recv";
+    case OperationKind::send_recv: return "send_recv";
+    case OperationKind::reduce: return "reduce";
+    case OperationKind::gather: return "gather";
+    case OperationKind::scatter: return "scatter";
+    case OperationKind::all_to_all: return "all_to_all";
+    case OperationKind::all_gather_v: return "all_gather_v";
+    case OperationKind::reduce_scatter_v: return "reduce_scatter_v";
+    case OperationKind::all_to_all_v: return "all_to_all_v";
+    case OperationKind::gather_v: return "gather_v";
+    case OperationKind::scatter_v: return "scatter_v";
     case OperationKind::none: break;
   }
   return "no operation";
+}
+
+DTRAIN_DEFINED std::string to_string(const Operation& operation) {
+  const char* const kind = name(operation.kind);
+  const std::string counted = has_unequal_blocks(operation.kind)
+                                  ? std::string(name(operation.dtype))
+                                  : format_text("{} {}", {operation.count, name(operation.dtype)});
+  const std::string elements = format_text("{} of {}", {kind, counted});
+  const std::string reduction = format_text("{} ({}) of {}", {kind, name(operation.op), counted});
+  switch (operation.kind) {
+    case OperationKind::all_reduce:
+    case OperationKind::reduce_scatter_v: return reduction;
+    case OperationKind::reduce_scatter: return format_text("{} a rank", {reduction});
+    case OperationKind::reduce: return format_text("{} to rank {}", {reduction, operation.root});
+    case OperationKind::broadcast:
+    case OperationKind::recv:
+    case OperationKind::scatter_v: return format_text("{} from rank {}", {elements, operation.root});
+    case OperationKind::send:
+    case OperationKind::send_recv:
+    case OperationKind::gather_v: return format_text("{} to rank {}", {elements, operation.root});
+    case OperationKind::gather: return format_text("{} a rank to rank {}", {elements, operation.root});
+    case OperationKind::scatter: return format_text("{} a rank from rank {}", {elements, operation.root});
+    case OperationKind::all_gather:
+    case OperationKind::all_to_all: return format_text("{} a rank", {elements});
+    case OperationKind::all_gather_v:
+    case OperationKind::all_to_all_v: return elements;
+    case OperationKind::barrier:
+    case OperationKind::none: break;
+  }
+  return kind;
 }
 
 DTRAIN_DEFINED std::string position_of(const Operation& operation, const std::string& channel) {
@@ -36359,11 +37465,11 @@ DTRAIN_DEFINED std::string unequal_calls(const std::string& position, int rank, 
                      {position, rank, call, other, act});
 }
 
-DTRAIN_DEFINED std::string unequal_message(const std::string& channel, const MessageEnd& sent,
+DTRAIN_DEFINED std::string unequal_message(const std::string& place, const MessageEnd& sent,
                                            const MessageEnd& received) {
   return format_text(
-      "on channel '{}', rank {} sends {} {} and rank {} receives {} {}; both give the same count and type",
-      {channel, sent.job_rank, sent.count, name(sent.dtype), received.job_rank, received.count, name(received.dtype)});
+      "{}, rank {} sends {} {} and rank {} receives {} {}; both give the same count and type",
+      {place, sent.job_rank, sent.count, name(sent.dtype), received.job_rank, received.count, name(received.dtype)});
 }
 
 }  // namespace DTRAIN_NAMESPACE::backend
@@ -37651,9 +38757,10 @@ enum class ChunkedResult { in_place, copied, failed };
 ///   next (`publish(chunk)`). It overwrites chunk - 2, which every rank read before the last barrier.
 /// The first barrier decides between both. A rank whose buffer is in no arena knows before that it must copy; then it
 /// publishes chunk 0 before the first barrier. That saves a barrier if no rank's buffer is in an arena.
-template <class Direct, class Publish, class Read>
-ChunkedResult run_chunked(Channel& channel, const Operation& operation, std::size_t chunks, std::size_t copied_bytes,
-                          Direct direct, Publish publish, Read read) noexcept {
+/// @param count_chunks called after the first barrier: the number of chunks, equal on every rank; may fail the channel
+template <class CountChunks, class Direct, class Publish, class Read>
+ChunkedResult run_chunked(Channel& channel, const Operation& operation, CountChunks count_chunks,
+                          std::size_t copied_bytes, Direct direct, Publish publish, Read read) noexcept {
   CopyPathTuner& tuner = channel.copy_path();
   tuner.begin(copied_bytes);
   const auto publish_first = [&]() noexcept {
@@ -37665,6 +38772,10 @@ ChunkedResult run_chunked(Channel& channel, const Operation& operation, std::siz
     tuner.time(publish_first);
   }
   if (!channel.arrive_and_compare()) {
+    return ChunkedResult::failed;
+  }
+  const std::size_t chunks = count_chunks();
+  if (channel.aborted()) {
     return ChunkedResult::failed;
   }
   if (all_in_one_arena(channel)) {
@@ -37705,6 +38816,14 @@ void in_abortable_steps(const Channel& channel, std::size_t begin, std::size_t e
   const std::size_t step = abort_check_bytes / element;
   for (; begin < end && !channel.aborted(); begin += step) {
     work(begin, std::min(step, end - begin));
+  }
+}
+
+/// From the next rank on, so that ranks read different memory at a time.
+template <class F>
+void for_each_peer(const Channel& channel, F f) noexcept {
+  for (int step = 1; step < channel.size(); ++step) {
+    f((channel.rank() + step) % channel.size());
   }
 }
 
@@ -37750,7 +38869,7 @@ struct AllGather {
   void large(Channel& channel, const Operation& operation, std::size_t block) const noexcept {
     const ChunkRange chunks(block, channel.control().chunk_bytes());
     run_chunked(
-        channel, operation, chunks.number(), block,
+        channel, operation, [&] { return chunks.number(); }, block,
         [&] {
           for_each_peer(channel, [&](int peer) {
             const std::byte* from = arena.buffer(peer, channel.operation_of(peer));
@@ -37770,14 +38889,6 @@ struct AllGather {
                                 channel.control().chunk_input(peer, chunk), chunks.length(chunk));
           });
         });
-  }
-
-  /// From the next rank on, so that ranks read different memory at a time.
-  template <class F>
-  static void for_each_peer(const Channel& channel, F f) noexcept {
-    for (int step = 1; step < channel.size(); ++step) {
-      f((channel.rank() + step) % channel.size());
-    }
   }
 };
 
@@ -37839,7 +38950,7 @@ struct AllReduce {
 
     void large() noexcept {
       const ChunkedResult ended = run_chunked(
-          channel_, operation_, chunks_.number(), count_ * element_, [&] { in_place(); },
+          channel_, operation_, [&] { return chunks_.number(); }, count_ * element_, [&] { in_place(); },
           [&](std::size_t chunk) { copy_in(chunk); },
           [&](std::size_t chunk) {
             if (chunk > 0) {
@@ -37953,7 +39064,7 @@ struct Broadcast {
     const bool is_root = channel.rank() == root;
     const ChunkRange chunks(bytes, channel.control().chunk_bytes());
     run_chunked(
-        channel, operation, chunks.number(), bytes,
+        channel, operation, [&] { return chunks.number(); }, bytes,
         [&] {
           const std::byte* from = arena.buffer(root, channel.operation_of(root));
           if (!is_root) {
@@ -38127,7 +39238,7 @@ struct MailboxTransfer {
     void receive_chunk(MailboxSlot& slot) noexcept {
       if (slot.count != work_.output_count || slot.dtype != work_.output_dtype) {
         channel_.fail({CauseKind::disagreement, -1, "",
-                       unequal_message(channel_.name(), {job_rank(work_.from), slot.count, slot.dtype},
+                       unequal_message(position_of({}, channel_.name()), {job_rank(work_.from), slot.count, slot.dtype},
                                        {channel_.job_rank(), work_.output_count, work_.output_dtype})});
         return;
       }
@@ -38156,6 +39267,278 @@ struct MailboxTransfer {
     std::size_t sent_bytes_ = 0;
     std::size_t received_bytes_ = 0;
   };
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
+
+// ---- dtrain/backend/shared_memory/collectives/published_blocks.hpp
+
+/// @file
+/// PublishedBlocks: the lengths of all ranks' blocks in an operation, which every rank reads.
+
+namespace DTRAIN_NAMESPACE::backend::shared_memory {
+
+/// Each rank publishes its blocks in its slot before the operation's first barrier; afterwards it may read all ranks'.
+class PublishedBlocks {
+ public:
+  /// Publishes this rank's blocks. Lifetime: both outlive it.
+  PublishedBlocks(Channel& channel, const BlockExchange& blocks) noexcept : channel_(channel), blocks_(blocks) {
+    for (int peer = 0; peer < channel.size(); ++peer) {
+      const auto index = static_cast<std::size_t>(peer);
+      ::new (static_cast<void*>(entry(channel.rank(), peer)))
+          PublishedBlock{blocks.sent[index].offset, blocks.sent[index].count, blocks.received[index].count};
+    }
+  }
+
+  /// The block that rank `from` sends to rank `to`.
+  BlockRange sent(int from, int to) const noexcept {
+    const PublishedBlock& published = *std::launder(entry(from, to));
+    return blocks_.connects(from, to) ? BlockRange{published.sent_offset, published.sent_count} : BlockRange{};
+  }
+
+  /// Compares what each rank sends with what its receiver expects. Every rank compares all, so that all report the same
+  /// error. @returns false after it has failed the channel
+  bool compare(const Operation& operation) const noexcept {
+    for (int from = 0; from < channel_.size(); ++from) {
+      for (int to = 0; to < channel_.size(); ++to) {
+        const std::uint64_t expected = std::launder(entry(to, from))->received_count;
+        if (blocks_.connects(from, to) && sent(from, to).count != expected) {
+          fail(operation, from, to, expected);
+          return false;
+        }
+      }
+    }
+    return true;
+  }
+
+ private:
+  struct PublishedBlock {
+    std::uint64_t sent_offset;
+    std::uint64_t sent_count;
+    std::uint64_t received_count;
+  };
+  static_assert(max_ranks * sizeof(PublishedBlock) <= slot_bytes, "dtrain: all blocks of a rank are in its slot");
+
+  /// Of `rank`, for its blocks to and from `peer`.
+  PublishedBlock* entry(int rank, int peer) const noexcept {
+    return reinterpret_cast<PublishedBlock*>(channel_.small_input_of(rank, slot_bytes)) + peer;
+  }
+
+  DTRAIN_NOT_INLINED void fail(const Operation& operation, int from, int to, std::uint64_t expected) const noexcept {
+    const ControlBlock& control = channel_.control();
+    channel_.fail({CauseKind::disagreement, -1, "",
+                   unequal_message("in " + described_on(channel_.name(), operation),
+                                   {control.job_rank(from), sent(from, to).count, operation.dtype},
+                                   {control.job_rank(to), expected, operation.dtype})});
+  }
+
+  Channel& channel_;
+  const BlockExchange& blocks_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
+
+// ---- dtrain/backend/shared_memory/collectives/exchange_blocks.hpp
+
+/// @file
+/// Exchange of blocks in shared memory: in place, or staged; copies bytes of any element type.
+
+namespace DTRAIN_NAMESPACE::backend::shared_memory {
+
+/// Every rank publishes the blocks for its peers one after the other, in place or chunk by chunk, and copies those for
+/// itself. A block for several ranks in turn is published once. All ranks take as many chunks as the one that
+/// publishes most.
+struct ExchangeBlocks {
+  const std::byte* input;
+  std::byte* output;
+  Arena arena;                  ///< of the input, if any
+  const BlockExchange* blocks;  ///< owned, until release()
+
+  void release() const noexcept { delete blocks; }
+
+  void operator()(Channel& channel, const Operation& operation) const noexcept {
+    const std::size_t element = size_bytes(operation.dtype);
+    const int self = channel.rank();
+    const std::byte* const own = input + own_block(blocks->sent, self).offset * element;
+    if (const std::size_t count = own_block(blocks->sent, self).count; count != 0 && own != target(self, element)) {
+      kernels::copy_bytes(target(self, element), own, count * element);
+    }
+    if (channel.size() > 1) {
+      exchange(channel, operation, element);
+    }
+  }
+
+ private:
+  static const BlockRange& own_block(const std::vector<BlockRange>& list, int rank) noexcept {
+    return list[static_cast<std::size_t>(rank)];
+  }
+  std::byte* target(int from, std::size_t element) const noexcept {
+    return output + own_block(blocks->received, from).offset * element;
+  }
+
+  /// A range of elements in the order in which a rank publishes them.
+  struct Range {
+    std::uint64_t begin;
+    std::uint64_t end;
+  };
+
+  /// Calls `visit(receiver, block, range)` for each block that rank `from` publishes. @returns the elements of all
+  template <class Visit>
+  static std::uint64_t for_each_block(const PublishedBlocks& published, int ranks, int from, Visit visit) noexcept {
+    BlockRange last;
+    std::uint64_t end = 0;
+    for (int to = 0; to < ranks; ++to) {
+      const BlockRange block = to == from ? BlockRange{} : published.sent(from, to);
+      if (block.count != 0) {
+        end += block.offset == last.offset && block.count == last.count ? 0 : block.count;
+        last = block;
+        visit(to, block, Range{end - block.count, end});
+      }
+    }
+    return end;
+  }
+
+  void exchange(Channel& channel, const Operation& operation, std::size_t element) const noexcept {
+    const PublishedBlocks published(channel, *blocks);
+    const int self = channel.rank();
+    const int ranks = channel.size();
+    const std::uint64_t length = channel.control().chunk_bytes() / element;
+    const auto chunk_range = [&](std::size_t chunk) { return Range{chunk * length, (chunk + 1) * length}; };
+    std::array<Range, max_ranks> incoming;  // in its sender's order; set after the first barrier
+    const auto count_chunks = [&]() noexcept -> std::size_t {
+      std::uint64_t most = 0;
+      if (published.compare(operation)) {
+        for (int from = 0; from < ranks; ++from) {
+          Range& own = incoming[static_cast<std::size_t>(from)] = {0, 0};
+          most =
+              std::max(most, for_each_block(published, ranks, from, [&](int to, const BlockRange&, const Range& range) {
+                         own = to == self ? range : own;
+                       }));
+        }
+      }
+      return (most + length - 1) / length;
+    };
+    const auto publish = [&](std::size_t chunk) {
+      std::uint64_t done = chunk_range(chunk).begin;
+      for_each_block(published, ranks, self, [&](int, const BlockRange& block, const Range& range) {
+        const std::uint64_t begin = std::max(range.begin, done);
+        const std::uint64_t end = std::min(range.end, chunk_range(chunk).end);
+        if (begin < end) {
+          channel.copy_path().copy(
+              channel.control().chunk_input(self, chunk) + (begin - chunk_range(chunk).begin) * element,
+              input + (block.offset + begin - range.begin) * element, (end - begin) * element);
+          done = end;
+        }
+      });
+    };
+    const auto read = [&](std::size_t chunk) {
+      for_each_peer(channel, [&](int peer) {
+        const Range& range = incoming[static_cast<std::size_t>(peer)];
+        const std::uint64_t begin = std::max(range.begin, chunk_range(chunk).begin);
+        const std::uint64_t end = std::min(range.end, chunk_range(chunk).end);
+        if (begin < end) {
+          kernels::copy_bytes(target(peer, element) + (begin - range.begin) * element,
+                              channel.control().chunk_input(peer, chunk) + (begin - chunk_range(chunk).begin) * element,
+                              (end - begin) * element);
+        }
+      });
+    };
+    const auto read_in_place = [&] {
+      for_each_peer(channel, [&](int peer) {
+        const BlockRange block = published.sent(peer, self);
+        const std::byte* const from = arena.buffer(peer, channel.operation_of(peer)) + block.offset * element;
+        std::byte* const to = target(peer, element);
+        in_abortable_steps(channel, 0, block.count * element, 1, [&](std::size_t begin, std::size_t bytes) {
+          kernels::copy_bytes(to + begin, from + begin, bytes);
+        });
+      });
+    };
+    const std::uint64_t staged = for_each_block(published, ranks, self, [](int, const BlockRange&, const Range&) {});
+    run_chunked(channel, operation, count_chunks, staged * element, read_in_place, publish, read);
+  }
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
+
+// ---- dtrain/backend/shared_memory/collectives/reduce_blocks.hpp
+
+/// @file
+/// Reduction of blocks of any lengths in shared memory: in place, or staged, with the bits of an all-reduce.
+
+namespace DTRAIN_NAMESPACE::backend::shared_memory {
+
+/// As ReduceScatter, with a piece of every block in a chunk.
+struct ReduceBlocks {
+  const std::byte* input;
+  std::byte* output;            ///< may be this rank's block of the input
+  Arena arena;                  ///< of the input, if any
+  const BlockExchange* blocks;  ///< owned, until release()
+
+  void release() const noexcept { delete blocks; }
+
+  void operator()(Channel& channel, const Operation& operation) const noexcept {
+    const std::size_t element = size_bytes(operation.dtype);
+    const BlockRange& own = blocks->sent[static_cast<std::size_t>(channel.rank())];
+    const std::byte* const own_input = input + own.offset * element;
+    if (channel.size() > 1) {
+      reduce(channel, operation, element, own_input);
+    } else if (own_input != output && own.count != 0) {
+      kernels::copy_bytes(output, own_input, own.count * element);
+    }
+  }
+
+ private:
+  void reduce(Channel& channel, const Operation& operation, std::size_t element,
+              const std::byte* own_input) const noexcept {
+    const PublishedBlocks published(channel, *blocks);
+    const auto self = static_cast<std::size_t>(channel.rank());
+    const auto ranks = static_cast<std::size_t>(channel.size());
+    const kernels::Reduction reduction = kernels::Reduction::of(operation.dtype, operation.op, channel.isa());
+    const BlockPieces pieces(*blocks, channel.control().chunk_bytes() / element);
+    const auto chunk_offset = [&](std::size_t rank, std::size_t chunk) {
+      std::uint64_t elements = 0;
+      for (std::size_t before = 0; before < rank; ++before) {
+        elements += pieces.piece(before, chunk).count;
+      }
+      return elements * element;
+    };
+    const auto publish = [&](std::size_t chunk) {
+      std::byte* to = channel.control().chunk_input(channel.rank(), chunk);
+      for (std::size_t rank = 0; rank < ranks; ++rank) {
+        const BlockRange piece = pieces.piece(rank, chunk);
+        const std::size_t bytes = piece.count * element;
+        if (rank != self && bytes != 0) {
+          const std::uint64_t begin = blocks->sent[rank].offset + piece.offset;
+          channel.copy_path().copy(to, input + begin * element, bytes);
+        }
+        to += bytes;
+      }
+    };
+    const auto read = [&](std::size_t chunk) {
+      const BlockRange piece = pieces.piece(self, chunk);
+      const std::size_t begin = piece.offset * element;
+      const std::size_t offset = chunk_offset(self, chunk);
+      const Sources sources(channel.size(), [&](int rank) -> const std::byte* {
+        return rank == channel.rank() ? own_input + begin : channel.control().chunk_input(rank, chunk) + offset;
+      });
+      std::byte* const target = output + begin;
+      reduction(sources, std::span(&target, 1), piece.count);
+    };
+    const auto reduce_in_place = [&] {
+      in_abortable_steps(channel, 0, blocks->sent[self].count, element, [&](std::size_t begin, std::size_t length) {
+        const Sources sources(channel.size(), [&](int rank) {
+          const std::uint64_t first = published.sent(rank, channel.rank()).offset + begin;
+          return arena.buffer(rank, channel.operation_of(rank)) + first * element;
+        });
+        std::byte* const target = output + begin * element;
+        reduction(sources, std::span(&target, 1), length);
+      });
+    };
+    const auto count_chunks = [&]() noexcept -> std::size_t {
+      return published.compare(operation) && pieces.elements() != 0 ? pieces.chunks() : 0;
+    };
+    run_chunked(channel, operation, count_chunks, pieces.elements() * element, reduce_in_place, publish, read);
+  }
 };
 
 }  // namespace DTRAIN_NAMESPACE::backend::shared_memory
@@ -38223,7 +39606,7 @@ struct ReduceScatter {
       return static_cast<std::size_t>(rank) * chunks.length(chunk) * layout.element;
     };
     run_chunked(
-        channel, operation, chunks.number(), layout.all_bytes(),
+        channel, operation, [&] { return chunks.number(); }, layout.all_bytes(),
         [&] {
           in_abortable_steps(channel, 0, layout.count, layout.element, [&](std::size_t begin, std::size_t length) {
             const Sources sources(layout.ranks, [&](int rank) {
@@ -38258,6 +39641,36 @@ struct ReduceScatter {
 
 }  // namespace DTRAIN_NAMESPACE::backend::shared_memory
 
+// ---- dtrain/backend/shared_memory/enqueued_operation.hpp
+
+/// @file
+/// Work item of a stream: an operation of a shared-memory channel.
+
+namespace DTRAIN_NAMESPACE::backend::shared_memory {
+
+/// An enqueued operation. Holds a reference to the channel, and what the algorithm owns, until it has run or was
+/// dropped.
+template <class Algorithm>
+struct EnqueuedOperation {
+  Channel* channel;
+  std::uint64_t turn;
+  Operation operation;
+  Algorithm algorithm;
+
+  void operator()() noexcept {
+    channel->run(turn, operation, [this]() noexcept { algorithm(*channel, operation); });
+    drop();
+  }
+  void drop() noexcept {
+    if constexpr (requires { algorithm.release(); }) {
+      algorithm.release();
+    }
+    channel->release();
+  }
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
+
 // ---- dtrain/backend/shared_memory/communicator_definitions.hpp
 
 /// @file
@@ -38272,21 +39685,6 @@ inline void check_host(const ConstBufferView& input, const ConstBufferView& outp
 }
 
 }  // namespace detail
-
-/// An enqueued operation. Holds a reference to the channel until it has run or was dropped.
-template <class Algorithm>
-struct EnqueuedOperation {
-  Channel* channel;
-  std::uint64_t turn;
-  Operation operation;
-  Algorithm algorithm;
-
-  void operator()() noexcept {
-    channel->run(turn, operation, [this]() noexcept { algorithm(*channel, operation); });
-    channel->release();
-  }
-  void drop() noexcept { channel->release(); }
-};
 
 /// State with a stable address while the communicator moves.
 struct Communicator::ChannelOwner {
@@ -38358,6 +39756,19 @@ struct Communicator::ChannelOwner {
     }
     ++enqueued;
     collectives += operation.sequence != 0 ? 1 : 0;
+  }
+
+  /// @tparam Algorithm of the blocks; owns a copy of them
+  template <class Algorithm>
+  void enqueue_blocks(const BlockExchange& blocks, ConstBufferView input, BufferView output, ReduceOp op,
+                      Stream stream) {
+    const ArenaTable::Location location = arenas.find(input.data, input.bytes());
+    Operation operation = operation_of(blocks, input.dtype, op, collectives + 1);
+    operation.allocation = location.value.number;
+    operation.offset = location.offset;
+    auto copied = std::make_unique<const BlockExchange>(blocks);
+    enqueue(operation, Algorithm{input.data, output.data, location.value.arena, copied.get()}, stream);
+    static_cast<void>(copied.release());
   }
 
   /// Collective, blocking: checks that every rank reads the nonces that the others wrote into the control block.
@@ -38465,6 +39876,20 @@ DTRAIN_DEFINED void Communicator::all_gather(ConstBufferView input, BufferView o
   const ArenaTable::Location location = owner_->arenas.find(input.data, input.bytes());
   owner_->enqueue(owner_->next(OperationKind::all_gather, input, location),
                   AllGather{input.data, output.data, location.value.arena}, stream);
+}
+
+DTRAIN_DEFINED void Communicator::exchange_blocks(const BlockExchange& blocks, ConstBufferView input, BufferView output,
+                                                  Stream stream) {
+  detail::check_host(input, output);
+  check_exchange(blocks, input, output, rank(), size());
+  owner_->enqueue_blocks<ExchangeBlocks>(blocks, input, output, ReduceOp::sum, stream);
+}
+
+DTRAIN_DEFINED void Communicator::reduce_blocks(const BlockExchange& blocks, ConstBufferView input, BufferView output,
+                                                ReduceOp op, Stream stream) {
+  detail::check_host(input, output);
+  check_block_reduction(blocks, input, output, rank(), size());
+  owner_->enqueue_blocks<ReduceBlocks>(blocks, input, output, op, stream);
 }
 
 DTRAIN_DEFINED void Communicator::send(ConstBufferView input, int peer, Stream stream) {
@@ -38823,6 +40248,7 @@ inline identity::Environment worker_environment(const identity::Environment& bas
   environment["DTRAIN_LAUNCHER_PROCESS"] = plan.launcher_process;
   environment["DTRAIN_STDOUT_IS_TERMINAL"] = plan.stdout_is_terminal ? "1" : "0";
   environment["DTRAIN_STDERR_IS_TERMINAL"] = plan.stderr_is_terminal ? "1" : "0";
+  environment.erase("DTRAIN_NODE_CORES");  // of a launcher around this one
   if (plan.is_bound) {
     environment["DTRAIN_NODE_CORES"] = std::to_string(plan.cores);
   }

@@ -108,10 +108,9 @@ struct ExchangeBlocks {
         const std::uint64_t begin = std::max(range.begin, chunk_range(chunk).begin);
         const std::uint64_t end = std::min(range.end, chunk_range(chunk).end);
         if (begin < end) {
-          kernels::copy_bytes(
-              target(peer, element) + (begin - range.begin) * element,
-              channel.control().chunk_input(peer, chunk) + (begin - chunk_range(chunk).begin) * element,
-              (end - begin) * element);
+          kernels::copy_bytes(target(peer, element) + (begin - range.begin) * element,
+                              channel.control().chunk_input(peer, chunk) + (begin - chunk_range(chunk).begin) * element,
+                              (end - begin) * element);
         }
       });
     };
