@@ -7571,7 +7571,7 @@ void check_send_recv(const ConstBufferView& input, int to, const ConstBufferView
 
 }  // namespace DTRAIN_NAMESPACE::backend
 
-// ---- dtrain/backend/first_cause.hpp
+// ---- dtrain/backend/failure/first_cause.hpp
 
 /// @file
 /// FirstCause: the first cause of a channel's failure; later causes are ignored.
@@ -7633,6 +7633,53 @@ class FirstCause {
   mutable std::mutex mutex_;
   std::optional<Cause> cause_;
 };
+
+}  // namespace DTRAIN_NAMESPACE::backend
+
+// ---- dtrain/backend/failure/wait_notice.hpp
+
+/// @file
+/// Warnings in the log about operations that wait for other ranks: long, or in vain.
+
+namespace DTRAIN_NAMESPACE::backend {
+
+/// One for each channel. After each line, the channel's next one is due after twice the time, in the same operation or
+/// in a later one: ranks that wait for an evaluation after every epoch print a few lines, not one an epoch. Threads:
+/// the one that runs the channel's work.
+class WaitNotice {
+ public:
+  /// @param after how long an operation waits until the first line
+  explicit WaitNotice(std::chrono::milliseconds after) noexcept : after_(after) {}
+
+  /// To be called while the operation waits. @param describe says what it waits for, given the time waited; called for
+  /// a line only, because it allocates
+  template <class Describe>
+  void update(int job_rank, std::chrono::nanoseconds waited, const Describe& describe) {
+    if (waited >= after_) {
+      log(LogLevel::warning,
+          format_text("rank {}: still waits in {}", {job_rank, describe(std::exchange(after_, 2 * after_))}));
+    }
+  }
+
+ private:
+  std::chrono::milliseconds after_;
+};
+
+/// To be called when a wait has ended without success. If the job has failed because another rank timed out in another
+/// operation, maybe waiting for this rank, logs which operation this rank was in. Blocking: after a timeout, until the
+/// job's first cause is known, 500 ms at most.
+/// @param ended_by why the channel has failed @param place the operation: "barrier, operation 5 of channel 'group'"
+inline void log_place_at_timeout(const std::optional<Cause>& ended_by, const FailureLatch& job, int job_rank,
+                                 const std::string& place) {
+  if (!ended_by || ended_by->kind != CauseKind::timeout) {
+    return;
+  }
+  job.block_until_failed(Deadline::after(std::chrono::milliseconds(500)));
+  const std::optional<Cause> first = job.cause();
+  if (first && first->kind == CauseKind::timeout && first->rank != job_rank && !first->text.starts_with(place)) {
+    log(LogLevel::warning, format_text("rank {}: waited in {} when rank {} timed out", {job_rank, place, first->rank}));
+  }
+}
 
 }  // namespace DTRAIN_NAMESPACE::backend
 
@@ -11367,7 +11414,7 @@ struct Tuning {
   int direct_exchange_ranks = 8;         ///< up to this size, small operations use direct_exchange
   std::size_t point_to_point_chunk_bytes = std::size_t{1} << 30U;  ///< longest message of a send
   std::size_t all_pieces_bytes = std::size_t{4} << 20;  ///< memory for pieces of all ranks, which reduce_blocks divides
-  bool all_to_all = false;                              ///< large reductions use all_to_all: all ranks share a host
+  bool direct_reduce_scatter = false;  ///< large reductions use direct_reduce_scatter: all ranks share a host
 };
 
 /// Constants of a channel.
@@ -12315,10 +12362,10 @@ Routine ring(OperationContext<E>& context, const BlockCollective& work) {
 
 }  // namespace DTRAIN_NAMESPACE::backend::message_passing
 
-// ---- dtrain/backend/message_passing/algorithms/all_to_all.hpp
+// ---- dtrain/backend/message_passing/algorithms/direct_reduce_scatter.hpp
 
 /// @file
-/// All-to-all exchange for large all_reduce and reduce_scatter of few ranks: one rank reduces each block.
+/// Direct reduce-scatter, and all-reduce, of large buffers among few ranks: one rank reduces each block.
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 namespace detail {
@@ -12326,9 +12373,9 @@ namespace detail {
 /// Numbers messages as RingSchedule does. Message m goes to every peer and comes from every peer. A round has one or
 /// two steps: each block's owner receives the block from all peers; then, if the work gathers, sends the result to all.
 template <Endpoint E>
-class AllToAllSchedule {
+class DirectSchedule {
  public:
-  AllToAllSchedule(OperationContext<E>& context, const BlockCollective& work, std::byte* slots) noexcept
+  DirectSchedule(OperationContext<E>& context, const BlockCollective& work, std::byte* slots) noexcept
       : context_(context),
         work_(work),
         slots_(slots),
@@ -12388,7 +12435,7 @@ class AllToAllSchedule {
 /// rank that reduces it; the bits are those of SharedMemory. Between hosts, a ring meets fewer bottlenecks.
 /// Requires: `work` reduces; at most max_direct_exchange_ranks.
 template <Endpoint E>
-Routine all_to_all(OperationContext<E>& context, const BlockCollective& work) {
+Routine direct_reduce_scatter(OperationContext<E>& context, const BlockCollective& work) {
   using MessageHandle = typename E::MessageHandle;
   const std::size_t in_flight = work.blocks.chunks_in_flight();
   const std::size_t size = static_cast<std::size_t>(context.size());
@@ -12396,7 +12443,7 @@ Routine all_to_all(OperationContext<E>& context, const BlockCollective& work) {
   std::byte* const memory =
       context.scratch.at_least((size + 1) * header + in_flight * size * work.blocks.chunk_bytes());
   const auto received_header = [&](int peer) { return memory + static_cast<std::size_t>(peer + 1) * header; };
-  const detail::AllToAllSchedule<E> schedule(context, work, memory + (size + 1) * header);
+  const detail::DirectSchedule<E> schedule(context, work, memory + (size + 1) * header);
   const std::size_t messages = schedule.messages();
   std::array<MessageHandle, max_direct_exchange_ranks> header_sent;
   std::array<MessageHandle, max_direct_exchange_ranks> header_received;
@@ -12477,16 +12524,16 @@ bool uses_direct_exchange(const OperationContext<E>& context, std::size_t bytes)
   return context.size() <= context.channel.tuning.direct_exchange_ranks && bytes <= context.channel.tuning.small_bytes;
 }
 
-/// Reduces long buffers of `count` elements in all blocks, by all_to_all or by ring with partial results.
+/// Reduces long buffers of `count` elements in all blocks, by direct_reduce_scatter or by ring with partial results.
 template <Endpoint E>
 Routine reduce_long(OperationContext<E>& context, const Buffers& buffers, std::size_t count, bool gathers) {
   const Tuning& tuning = context.channel.tuning;
   const DType dtype = context.operation.dtype;
-  const bool direct = tuning.all_to_all && context.size() <= tuning.direct_exchange_ranks;
+  const bool direct = tuning.direct_reduce_scatter && context.size() <= tuning.direct_exchange_ranks;
   const DType carried = direct ? dtype : context.partial_reduction().type();
   const BlockCollective work{buffers.input, buffers.output, Blocks(count, dtype, context.size(), tuning, carried), true,
                              gathers};
-  Routine routine = direct ? all_to_all(context, work) : ring(context, work);
+  Routine routine = direct ? direct_reduce_scatter(context, work) : ring(context, work);
   co_await routine;
 }
 
@@ -12696,7 +12743,7 @@ class Transport {
   static message_passing::Tuning tuning(const ChannelContext& context) noexcept {
     message_passing::Tuning tuning;
     if (context.members.node_count == 1) {
-      tuning.all_to_all = true;
+      tuning.direct_reduce_scatter = true;
       tuning.chunk_bytes = 1024 * 1024;
       tuning.chunks_in_flight = 2;
     }
@@ -12822,6 +12869,573 @@ class Transport {
 static_assert(message_passing::Transport<Transport>);
 
 }  // namespace DTRAIN_NAMESPACE::backend::gloo
+
+#endif  // DTRAIN_WITH_GLOO
+
+// ---- dtrain/backend/message_passing/channel.hpp
+
+/// @file
+/// Channel of one rank over messages: operations in order, timeouts and failure.
+
+namespace DTRAIN_NAMESPACE::backend::message_passing {
+
+/// Reference-counted (retain, release) by the Communicator and by each enqueued operation. Threads: run, and calls from
+/// its work, in the thread that runs the stream; abort, failure and close in any.
+template <Transport T>
+class Channel {
+ public:
+  using Endpoint = typename T::Endpoint;
+
+  /// A message from this rank to itself, which no endpoint carries.
+  struct SelfMessage {
+    Operation operation;
+    std::vector<std::byte> bytes;
+  };
+
+  /// Collective, blocking. @throws as the Transport
+  Channel(const ChannelContext& context, std::vector<int> job_ranks, Deadline deadline)
+      : job_rank_(context.reporting_rank()),
+        host_(context.members.host),
+        timeout_(std::min<std::chrono::nanoseconds>(context.timeout, std::chrono::hours(24 * 365))),
+        failure_(context.failure),
+        on_stall_(context.on_stall),
+        info_{context.name, std::move(job_ranks), T::tuning(context), context.describe, context.accumulate},
+        notice_(context.notice_after),
+        transport_(context, info_.job_ranks, deadline) {}
+  Channel(const Channel&) = delete;
+  Channel& operator=(const Channel&) = delete;
+
+  int rank() noexcept { return transport_.endpoint().rank(); }
+  int size() noexcept { return transport_.endpoint().size(); }
+  int job_rank() const noexcept { return job_rank_; }
+  const std::shared_ptr<FailureLatch>& latch() const noexcept { return failure_; }
+  std::deque<SelfMessage>& self_messages() noexcept { return self_messages_; }
+
+  void retain() noexcept { references_.fetch_add(1, std::memory_order_relaxed); }
+  void release() noexcept {
+    if (references_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+      delete this;
+    }
+  }
+
+  /// Runs the routine from `make(context)` as the `turn`-th enqueued operation; skips it if the channel has failed.
+  /// Fails the channel if an earlier operation has not run, or another one is running.
+  template <class Make>
+  void run(std::uint64_t turn, const Operation& operation, Make make) noexcept {
+    if (in_operation_.exchange(1) != 0) {
+      fail_operation(CauseKind::exception, operation, " ", began_early);
+      return;
+    }
+    const std::uint64_t done = done_.load(std::memory_order_relaxed);
+    if (done + 1 != turn && !aborted()) {
+      fail_operation(CauseKind::exception, operation, " ", began_early);
+    } else if (!cause_.flag().load()) {  // seq_cst, as in close(): this thread or close() sees the other's store
+      execute(operation, make);
+    }
+    done_.store(std::max(done, turn), std::memory_order_release);
+    in_operation_.store(0);
+    if (closing_.load()) {
+      futex_wake_all(in_operation_, FutexScope::process);
+    }
+  }
+
+  bool aborted() const noexcept { return cause_.is_set(); }
+
+  std::optional<Cause> failure() const { return cause_.get(); }
+
+  /// Ends running and later work of this rank. The first cause is kept.
+  void abort(const Cause& cause) noexcept {
+    if (cause_.set(cause) && process_.is_current()) {  // a forked process lacks the thread to interrupt
+      transport_.interrupt();
+    }
+  }
+
+  /// Aborts, and reports to the job.
+  void fail(const Cause& cause) noexcept {
+    abort(cause);
+    report_quietly(*failure_, cause);
+  }
+
+  /// The communicator is being destroyed: no work runs after this. Blocking: until an operation that runs in another
+  /// thread has ended, which is soon.
+  void close(std::uint64_t enqueued) noexcept {
+    if (done_.load() < enqueued) {
+      abort({CauseKind::exception, job_rank_, host_, "its communicator was destroyed before all of its work had run"});
+    }
+    closing_.store(true);
+    while (in_operation_.load() != 0) {
+      futex_wait(in_operation_, 1, Deadline::after(std::chrono::seconds(1)), FutexScope::process);
+    }
+    transport_.close(!aborted());
+  }
+
+ private:
+  ~Channel() = default;
+
+  /// The message_passing::CancellationToken of one operation.
+  struct OperationCancellationToken {
+    Channel& channel;
+    const Operation& operation;
+    Deadline deadline;
+    bool timed_out = false;
+
+    bool aborted() const noexcept { return channel.aborted(); }
+    bool should_end() const noexcept { return deadline.passed() || aborted(); }
+    bool cancelled() noexcept {
+      timed_out = deadline.passed();
+      return timed_out || aborted();
+    }
+    void stalled() const noexcept {
+      if (channel.on_stall_) {
+        channel.on_stall_();
+      }
+      const auto describe = [this](std::chrono::milliseconds waited) {  // the peer is known after cancellation only
+        return format_text(
+            "{}: it had not ended after {} ms; does every rank call it? DTRAIN_TIMEOUT_SECONDS is how long it may take",
+            {described_on(channel.info_.name, operation, channel.info_.describe), waited.count()});
+      };
+      channel.notice_.update(channel.job_rank_, channel.timeout_ - deadline.remaining(), describe);
+    }
+    std::string reason() const {
+      const std::optional<Cause> cause = channel.failure();
+      return format_text("rank {}: ends because {}",
+                         {channel.job_rank_, cause ? cause->sentence() : "an operation timed out"});
+    }
+  };
+
+  template <class Make>
+  void execute(const Operation& operation, Make& make) noexcept {
+    OperationContext<Endpoint> context{transport_.endpoint(), scratch_, info_, operation};
+    OperationCancellationToken token{*this, operation, Deadline::after(timeout_)};
+    try {
+      Routine routine = make(context);
+      if (!transport_.run_blocking(routine, token)) {
+        scratch_.leak();
+      }
+      if (token.timed_out && !aborted()) {  // even if it ended just then: the transport has cancelled it
+        fail_operation(CauseKind::timeout, operation, ": ", missing());
+      } else if (routine.done()) {
+        routine.check();
+      } else if (!aborted()) {
+        fail_operation(CauseKind::exception, operation, " was cancelled, because ",
+                       format_text("{} is out of service in this process since another operation was cancelled",
+                                   {T::backend_name()}));
+      }
+      if (!routine.done() || token.timed_out) {
+        log_place_at_timeout(failure(), *failure_, job_rank_, described_on(info_.name, operation, info_.describe));
+      }
+    } catch (const Error& error) {
+      explain(operation, error);
+    } catch (const std::exception& error) {
+      fail_operation(CauseKind::exception, operation, ": ", error.what());
+    }
+  }
+
+  /// After a transport error, waits up to 500 ms for the job's first cause, because the peer may have failed first.
+  void explain(const Operation& operation, const Error& error) noexcept {
+    if (error.code() == make_error_code(Errc::disagreement)) {
+      fail({CauseKind::disagreement, -1, "", error.what()});
+      return;
+    }
+    failure_->block_until_failed(Deadline::after(std::chrono::milliseconds(500)));
+    if (!aborted()) {
+      fail_operation(CauseKind::exception, operation, ": ", error.what());
+    }
+  }
+
+  std::string missing() const {
+    const auto [rank, sends] = transport_.waits_for();
+    const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(timeout_);
+    if (rank < 0 || rank >= static_cast<int>(info_.job_ranks.size())) {
+      return format_text("it had not ended after {} ms", {waited.count()});
+    }
+    return format_text(
+        "rank {} had not {} after {} ms; does every rank call it? DTRAIN_TIMEOUT_SECONDS is how long it may take",
+        {info_.job_ranks[static_cast<std::size_t>(rank)], sends ? "sent its part" : "taken what was sent to it",
+         waited.count()});
+  }
+
+  /// Fails the channel: "all_reduce (sum) of 10 f32, operation 5 of channel 'group'", `joint` and `problem`.
+  DTRAIN_NOT_INLINED void fail_operation(CauseKind kind, const Operation& operation, const char* joint,
+                                         std::string_view problem) {
+    fail({kind, job_rank_, host_,
+          format_text("{}{}{}", {described_on(info_.name, operation, info_.describe), joint, problem})});
+  }
+
+  const OwningProcess process_;
+  const int job_rank_;
+  const std::string host_;
+  const std::chrono::nanoseconds timeout_;
+  const std::shared_ptr<FailureLatch> failure_;
+  const std::function<void()> on_stall_;
+  const ChannelInfo info_;
+  WaitNotice notice_;
+  T transport_;
+  Scratch scratch_;
+  std::deque<SelfMessage> self_messages_;
+  std::atomic<std::int64_t> references_{1};
+  std::atomic<std::uint64_t> done_{0};
+  std::atomic<std::uint32_t> in_operation_{0};
+  std::atomic<bool> closing_{false};
+  FirstCause cause_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::message_passing
+
+// ---- dtrain/backend/message_passing/enqueued_operation.hpp
+
+/// @file
+/// Work items of a stream: operations of a message-passing channel.
+
+namespace DTRAIN_NAMESPACE::backend::message_passing {
+
+/// A collective. Holds a reference to the channel, and owns `buffers.blocks`, until it has run or was dropped.
+template <Transport T>
+struct EnqueuedCollective {
+  Channel<T>* channel;
+  std::uint64_t turn;
+  Operation operation;
+  Buffers buffers;
+
+  void operator()() noexcept {
+    channel->run(turn, operation, [this](auto& context) { return collective(context, buffers); });
+    drop();
+  }
+  void drop() noexcept {
+    delete buffers.blocks;
+    channel->release();
+  }
+};
+
+/// Buffers of a message, and its peers (-1: none).
+struct PointToPointBuffers {
+  const std::byte* input;
+  std::byte* output;
+  std::uint64_t input_count;
+  std::int32_t to;
+  std::int32_t from;
+};
+
+namespace detail {
+
+/// Like point_to_point, but a message to this rank itself is stored until its recv.
+template <Transport T>
+Routine point_to_point_or_self(OperationContext<typename T::Endpoint>& context, Channel<T>& channel,
+                               const PointToPointBuffers& buffers, DType input_dtype) {
+  PointToPoint work{{}, {}, buffers.to, buffers.from, context.operation, TagClass::direct, nullptr};
+  work.sent.count = buffers.input_count;
+  work.sent.dtype = input_dtype;
+  if (buffers.to >= 0) {
+    work.input = {buffers.input, buffers.input_count * size_bytes(input_dtype)};
+  }
+  if (buffers.from >= 0) {
+    work.output = {buffers.output, context.operation.count * size_bytes(context.operation.dtype)};
+  }
+  if (buffers.to == context.rank()) {
+    channel.self_messages().push_back({work.sent, {work.input.begin(), work.input.end()}});
+    work.to = -1;
+  }
+  if (buffers.from == context.rank()) {
+    if (channel.self_messages().empty()) {
+      throw_error(Errc::disagreement, "on channel '{}', rank {} receives from itself what it has not sent before",
+                  {context.channel.name, channel.job_rank()});
+    }
+    const auto message = std::move(channel.self_messages().front());
+    channel.self_messages().pop_front();
+    if (message.operation.count != context.operation.count || message.operation.dtype != context.operation.dtype) {
+      disagree_on_message(context, context.rank(), message.operation);
+    }
+    kernels::copy_bytes(work.output.data(), message.bytes.data(), message.bytes.size());
+    work.from = -1;
+  }
+  Routine routine = point_to_point(context, work);
+  co_await routine;
+}
+
+}  // namespace detail
+
+/// A send, a recv, or both. `operation` describes the received message, or the sent one if there is no recv.
+template <Transport T>
+struct EnqueuedPointToPoint {
+  Channel<T>* channel;
+  std::uint64_t turn;
+  Operation operation;
+  PointToPointBuffers buffers;
+  DType input_dtype;
+
+  void operator()() noexcept {
+    channel->run(turn, operation, [this](auto& context) {
+      return detail::point_to_point_or_self(context, *channel, buffers, input_dtype);
+    });
+    channel->release();
+  }
+  void drop() noexcept { channel->release(); }
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::message_passing
+
+// ---- dtrain/backend/message_passing/communicator.hpp
+
+/// @file
+/// Communicator over any message-passing Transport.
+
+namespace DTRAIN_NAMESPACE::backend::message_passing {
+
+/// Owns one rank's channel. Reduces every DType but 8-bit floats, by every ReduceOp; the bits depend only on the count,
+/// the number of ranks and the transport's Tuning. An operation runs in the thread that waits for the stream, or in its
+/// helper thread, and blocks that thread until it is done. Threads: one at a time; abort() and failure() from any. The
+/// destructor skips work that has not run.
+template <Transport T>
+class Communicator {
+ public:
+  using Stream = stream::host::StreamRef;
+  using Allocation = message_passing::Allocation;
+
+  /// Collective, blocking. @throws Error (timeout, limit, protocol), JobFailed, exceptions of the Transport
+  static Communicator open_blocking(const ChannelContext& context, Deadline deadline) {
+    return Communicator(context, deadline);
+  }
+
+  int rank() const noexcept { return channel().rank(); }
+  int size() const noexcept { return channel().size(); }
+  const rendezvous::Membership& members() const noexcept { return owner_->context.members; }
+
+  /// See CanAllReduce. All operations throw Error (unsupported, invalid_argument) at the call.
+  void all_reduce(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) {
+    check_host(input, output);
+    check_all_reduce(input, output);
+    Operation operation = next(OperationKind::all_reduce, output);
+    operation.op = op;
+    enqueue(operation, {input.data, output.data}, stream);
+  }
+
+  /// See CanBroadcast.
+  void broadcast(BufferView buffer, int root, Stream stream) {
+    check_host(buffer, buffer);
+    check_broadcast(buffer, root, size());
+    Operation operation = next(OperationKind::broadcast, buffer);
+    operation.root = root;
+    enqueue(operation, {buffer.data, buffer.data}, stream);
+  }
+
+  /// See CanReduceScatter. `output` may be this rank's block of `input`.
+  void reduce_scatter(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) {
+    check_host(input, output);
+    check_reduce_scatter(input, output, rank(), size());
+    Operation operation = next(OperationKind::reduce_scatter, output);
+    operation.op = op;
+    enqueue(operation, {input.data, output.data}, stream);
+  }
+
+  /// See CanAllGather. `input` may be this rank's block of `output`.
+  void all_gather(ConstBufferView input, BufferView output, Stream stream) {
+    check_host(input, output);
+    check_all_gather(input, output, rank(), size());
+    enqueue(next(OperationKind::all_gather, input), {input.data, output.data}, stream);
+  }
+
+  /// See CanExchangeBlocks. Each rank sends its blocks directly to their ranks. Allocates a copy of `blocks`.
+  void exchange_blocks(const BlockExchange& blocks, ConstBufferView input, BufferView output, Stream stream) {
+    check_host(input, output);
+    check_exchange(blocks, input, output, rank(), size());
+    enqueue_blocks(blocks, ReduceOp::sum, input, output, stream);
+  }
+
+  /// See CanReduceBlocks. Each rank reduces its block in rank order, with the bits of SharedMemory, and so receives it
+  /// from every other rank. Allocates a copy of `blocks`.
+  void reduce_blocks(const BlockExchange& blocks, ConstBufferView input, BufferView output, ReduceOp op,
+                     Stream stream) {
+    check_host(input, output);
+    check_block_reduction(blocks, input, output, rank(), size());
+    enqueue_blocks(blocks, op, input, output, stream);
+  }
+
+  /// See CanSendRecv. Small messages do not wait for their receiver.
+  void send(ConstBufferView input, int peer, Stream stream) {
+    check_message("send", input, peer, rank(), size());
+    transfer(OperationKind::send, input, peer, BufferView{}, -1, stream);
+  }
+  void recv(BufferView output, int peer, Stream stream) {
+    check_message("recv", output, peer, rank(), size());
+    transfer(OperationKind::recv, ConstBufferView{}, -1, output, peer, stream);
+  }
+  void send_recv(ConstBufferView input, int to, BufferView output, int from, Stream stream) {
+    check_send_recv(input, to, output, from, size());
+    transfer(OperationKind::send_recv, input, to, output, from, stream);
+  }
+
+  /// See CanBarrier.
+  void barrier(Stream stream) { enqueue(next(OperationKind::barrier, ConstBufferView{}), {}, stream); }
+
+  /// See CanSplit. @throws Error (invalid_argument) at the call for a negative color; as open_blocking
+  Communicator split_blocking(int color, int key, Deadline deadline) {
+    owner_->check();
+    if (owner_->context.on_stall) {
+      owner_->context.on_stall();  // peers may need work that this rank has enqueued elsewhere before they call split
+    }
+    const ChannelContext part = split_context(owner_->context, owner_->splits + 1, color, key, deadline);
+    ++owner_->splits;
+    return open_blocking(part, deadline);
+  }
+
+  /// See CanAllocate. Ordinary memory, without communication: a rank that is out of memory fails alone.
+  /// @throws Error (out_of_memory); the job's first cause, or the channel's
+  Allocation allocate_blocking(std::size_t bytes, Deadline /*deadline*/) {
+    owner_->check();
+    return Allocation(bytes);
+  }
+
+  /// See CanAbort. The job notifies the peers' channels.
+  void abort(const Cause& cause) noexcept { channel().abort(cause); }
+  std::optional<Cause> failure() const { return channel().failure(); }
+
+ private:
+  Communicator(const ChannelContext& context, Deadline deadline)
+      : owner_(make_process_owned<ChannelOwner>(context, deadline)) {}
+
+  /// State with a stable address while the communicator moves.
+  struct ChannelOwner {
+    ChannelOwner(const ChannelContext& of, Deadline deadline)
+        : context(of), channel(new Channel<T>(context, context.members.ranks_in_job(), deadline)) {
+      try {
+        subscription = context.failure->subscribe([this](const Cause& cause) { channel->abort(cause); });
+      } catch (...) {
+        channel->close(0);
+        channel->release();
+        throw;
+      }
+    }
+    ChannelOwner(const ChannelOwner&) = delete;
+    ChannelOwner& operator=(const ChannelOwner&) = delete;
+    ~ChannelOwner() {
+      subscription.reset();
+      channel->close(enqueued);
+      channel->release();
+    }
+
+    /// @throws the job's first cause, or this channel's.
+    void check() const {
+      channel->latch()->throw_if_failed(channel->job_rank());
+      if (const std::optional<Cause> cause = channel->failure()) {
+        throw_cause(*cause);
+      }
+    }
+
+    const ChannelContext context;
+    Channel<T>* channel;
+    std::uint64_t enqueued = 0;     ///< operations of every kind
+    std::uint64_t collectives = 0;  ///< operations of all ranks, without point to point
+    std::uint64_t splits = 0;
+    FailureLatch::Subscription subscription;
+  };
+
+  Channel<T>& channel() const noexcept { return *owner_->channel; }
+
+  /// Descriptor of the next collective. enqueue() counts it, after success only.
+  Operation next(OperationKind kind, const ConstBufferView& buffer) const noexcept {
+    Operation operation;
+    operation.sequence = owner_->collectives + 1;
+    operation.kind = kind;
+    operation.count = buffer.count;
+    operation.dtype = buffer.dtype;
+    return operation;
+  }
+
+  void transfer(OperationKind kind, ConstBufferView input, int to, BufferView output, int from, Stream stream) {
+    check_host(input, output);
+    const ConstBufferView shown = from >= 0 ? ConstBufferView(output) : input;
+    Operation operation;
+    operation.kind = kind;
+    operation.count = shown.count;
+    operation.dtype = shown.dtype;
+    operation.root = to >= 0 ? to : from;
+    const PointToPointBuffers buffers{input.data, output.data, input.count, to, from};
+    const EnqueuedPointToPoint<T> work{owner_->channel, owner_->enqueued + 1, operation, buffers, input.dtype};
+    enqueue_work(work, stream);
+  }
+
+  static void check_host(const ConstBufferView& input, const ConstBufferView& output) {
+    check_host_memory(T::backend_name(), input, output);
+  }
+
+  void enqueue(const Operation& operation, const Buffers& buffers, Stream stream) {
+    enqueue_work(EnqueuedCollective<T>{owner_->channel, owner_->enqueued + 1, operation, buffers}, stream);
+    ++owner_->collectives;
+  }
+
+  void enqueue_blocks(const BlockExchange& blocks, ReduceOp op, ConstBufferView input, BufferView output,
+                      Stream stream) {
+    auto copied = std::make_unique<const BlockExchange>(blocks);
+    enqueue(operation_of(blocks, input.dtype, op, owner_->collectives + 1), {input.data, output.data, copied.get()},
+            stream);
+    static_cast<void>(copied.release());
+  }
+
+  template <class Work>
+  void enqueue_work(const Work& work, Stream stream) {
+    channel().retain();
+    try {
+      stream.enqueue(work);
+    } catch (...) {
+      channel().release();
+      throw;
+    }
+    ++owner_->enqueued;
+  }
+
+  ProcessOwned<ChannelOwner> owner_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::message_passing
+
+// ---- dtrain/backend/gloo.hpp
+
+/// @file
+/// backend::Gloo: ranks on hosts without MPI or GPUs exchange messages over Gloo's TCP connections.
+
+#if DTRAIN_WITH_GLOO
+
+#include <string_view>
+
+namespace DTRAIN_NAMESPACE::backend {
+
+/// Collectives are dtrain's own, over Gloo's point-to-point messages, so they can be cancelled at any time: a failed
+/// rank ends the operations of all others. Ranks exchange their addresses through the job's store.
+///
+/// Each channel has connections between all its ranks, a Gloo context and two threads: Gloo's, which polls every 10 ms,
+/// and one that blocks in Gloo. Hence channels never wait for each other. Gloo allocates memory for each message;
+/// dtrain does not.
+///
+/// Messages are neither encrypted nor authenticated, and any client that reaches the ports can disturb the job. Use a
+/// trusted network, selected with DTRAIN_INTERFACE.
+struct Gloo {
+  using Communicator = message_passing::Communicator<gloo::Transport>;
+  using StreamOwner = stream::host::CommunicationStream;
+  static constexpr Determinism determinism = Determinism::for_a_plan;  // lengths select the algorithm
+
+  static constexpr std::string_view name() noexcept { return "Gloo"; }
+  static constexpr bool supports(DeviceKind kind) noexcept { return kind == DeviceKind::host; }
+  static constexpr bool reduces(DType dtype) noexcept { return !is_float8(dtype); }
+
+  /// Collective, blocking. See CanOpen. Reports a failure of this rank to context.failure.
+  /// @throws Error (unsupported, closed, timeout, limit, protocol), JobFailed
+  static Communicator open_blocking(const ChannelContext& context, Deadline deadline) {
+    return open_and_report_blocking<Communicator>(context, deadline);
+  }
+};
+
+static_assert(Backend<Gloo>);
+
+}  // namespace DTRAIN_NAMESPACE::backend
+
+#else
+
+namespace DTRAIN_NAMESPACE::backend {
+
+/// Policy's error for it names the macro.
+struct Gloo;
+
+}  // namespace DTRAIN_NAMESPACE::backend
 
 #endif  // DTRAIN_WITH_GLOO
 
@@ -13000,12 +13614,12 @@ class BasicTransport {
   /// that fill the link.
   static message_passing::Tuning tuning(const ChannelContext& context) noexcept {
     message_passing::Tuning tuning;
-    tuning.all_to_all = context.members.node_count == 1;
-    if (tuning.all_to_all) {  // a second message costs more than sending up to 128 KiB at once
+    tuning.direct_reduce_scatter = context.members.node_count == 1;
+    if (tuning.direct_reduce_scatter) {  // a second message costs more than sending up to 128 KiB at once
       const auto ranks = static_cast<std::size_t>(context.members.world_size);
       tuning.small_bytes = std::clamp<std::size_t>((std::size_t{128} << 10U) / ranks, 8192, 32768);
     }
-    tuning.chunks_in_flight = tuning.all_to_all ? 4 : 8;
+    tuning.chunks_in_flight = tuning.direct_reduce_scatter ? 4 : 8;
     return tuning;
   }
 
@@ -13141,6 +13755,117 @@ class BasicTransport {
 using Transport = BasicTransport<Endpoint>;
 
 }  // namespace DTRAIN_NAMESPACE::backend::mpi
+
+#endif  // DTRAIN_WITH_MPI
+
+// ---- dtrain/backend/mpi.hpp
+
+/// @file
+/// backend::Mpi: ranks that mpirun or srun started exchange messages over MPI.
+
+#if DTRAIN_WITH_MPI
+
+#include <array>
+#include <memory>
+#include <optional>
+#include <string_view>
+
+namespace DTRAIN_NAMESPACE::backend {
+
+/// Collectives are dtrain's own, over MPI's point-to-point messages, so they can be cancelled at any time: a failed
+/// rank ends the operations of all others. The thread that waits for an operation makes MPI's progress; one thread at a
+/// time is inside MPI. A thread of dtrain initializes MPI with MPI_THREAD_SERIALIZED, unless the program has done so
+/// with MPI_THREAD_MULTIPLE. Each channel uses its own range of tags. Needs launch::PerProcess: mpirun starts the
+/// processes.
+struct Mpi {
+  using Communicator = message_passing::Communicator<mpi::Transport>;
+  using StreamOwner = stream::host::CommunicationStream;
+  static constexpr Determinism determinism = Determinism::for_a_plan;  // lengths select the algorithm
+
+  static constexpr std::string_view name() noexcept { return "Mpi"; }
+  static constexpr bool supports(DeviceKind kind) noexcept { return kind == DeviceKind::host; }
+  static constexpr bool reduces(DType dtype) noexcept { return !is_float8(dtype); }
+
+  /// MPI's own launcher starts a process for each rank; PerNode would start them without MPI's knowledge.
+  template <class Launcher>
+  static constexpr bool works_with = Launcher::returns_into_user_code;
+
+  /// Collective, blocking. Initializes MPI, compares rank and size with MPI_COMM_WORLD, and distributes rank 0's secret
+  /// by MPI_Bcast; rank 0 draws one if the job has none. @throws Error (identity, unsupported, timeout, mpi)
+  static std::shared_ptr<void> pre_join_blocking(const identity::ProcessIdentity& identity,
+                                                 std::optional<rendezvous::Secret>& secret, Deadline deadline) {
+    const std::shared_ptr<mpi::Engine> engine = mpi::Engine::shared_blocking(deadline);
+    if (engine->rank() != identity.rank || engine->size() != identity.world_size) {
+      engine->skip_finalize();
+      throw_error(Errc::identity,
+                  "by its environment [{}] this is rank {} of {}, but MPI_COMM_WORLD says rank {} of {}; the program "
+                  "is linked with {}: start it with that MPI's mpirun, `mpirun -n {} PROGRAM`",
+                  {identity.launcher, identity.rank, identity.world_size, engine->rank(), engine->size(),
+                   engine->version_text(), identity.world_size});
+    }
+    const auto bytes = std::make_shared<std::array<char, rendezvous::Secret::most_characters + 1>>();
+    if (identity.rank == 0) {
+      secret.value_or(rendezvous::Secret::drawn()).text().copy(bytes->data(), bytes->size() - 1);
+    }
+    const auto distribute = [bytes](mpi::Engine::EngineState& state) {
+      if (state.secret.empty()) {  // only before the first channel: a rank blocked in MPI_Bcast serves no other channel
+        const int count = static_cast<int>(bytes->size());
+        mpi::check(MPI_Bcast(bytes->data(), count, MPI_CHAR, 0, state.runtime->communicator()),
+                   "distributing the job's secret");
+        state.secret = bytes->data();
+      }
+      bytes->fill(0);
+      state.secret.copy(bytes->data(), bytes->size() - 1);
+    };
+    engine->run_blocking(distribute, deadline, "distributing the job's secret");
+    if (!secret) {
+      secret = rendezvous::Secret::of(bytes->data(), "what the backend handed out");
+    }
+    return engine;
+  }
+
+  /// Collective, blocking. See CanOpen. Reports a failure of this rank to context.failure.
+  /// @throws Error (timeout, limit, protocol, mpi), JobFailed
+  static Communicator open_blocking(const ChannelContext& context, Deadline deadline) {
+    return open_and_report_blocking<Communicator>(context, deadline);
+  }
+};
+
+/// As Mpi, with MPI's own collectives (MPI_Iallreduce and the like) on one communicator for each channel. For systems
+/// whose MPI has faster ones, for example in hardware. Limits:
+/// - MPI cannot cancel a collective. If one is abandoned after a peer's failure or a timeout, MPI is out of service for
+///   all channels of this process, and the program can only exit.
+/// - Different calls on different ranks are not detected: MPI fails, returns a wrong result, or blocks until the
+///   timeout.
+/// - MPI promises no reproducible bits: neither between runs nor, strictly, between ranks.
+/// Messages between two ranks, and collectives of more than 2^31 - 1 bytes, work as in Mpi.
+struct MpiCollectives : Mpi {
+  using Communicator = message_passing::Communicator<mpi::BasicTransport<mpi::CollectiveEndpoint>>;
+  static constexpr Determinism determinism = Determinism::none;
+
+  static constexpr std::string_view name() noexcept { return "MpiCollectives"; }
+
+  /// Collective, blocking. See Mpi.
+  static Communicator open_blocking(const ChannelContext& context, Deadline deadline) {
+    return open_and_report_blocking<Communicator>(context, deadline);
+  }
+};
+
+static_assert(message_passing::Transport<mpi::Transport>);
+static_assert(Backend<Mpi> && Backend<MpiCollectives>);
+static_assert(HasPreJoin<Mpi> && HasPreJoin<MpiCollectives>);
+
+}  // namespace DTRAIN_NAMESPACE::backend
+
+#else
+
+namespace DTRAIN_NAMESPACE::backend {
+
+/// Policy's error for them names the macro.
+struct Mpi;
+struct MpiCollectives;
+
+}  // namespace DTRAIN_NAMESPACE::backend
 
 #endif  // DTRAIN_WITH_MPI
 
@@ -16204,731 +16929,6 @@ struct Staged;
 
 #endif  // DTRAIN_WITH_CUDA
 
-// ---- dtrain/backend/wait_notice.hpp
-
-/// @file
-/// Warnings in the log about operations that wait for other ranks: long, or in vain.
-
-namespace DTRAIN_NAMESPACE::backend {
-
-/// One for each channel. After each line, the channel's next one is due after twice the time, in the same operation or
-/// in a later one: ranks that wait for an evaluation after every epoch print a few lines, not one an epoch. Threads:
-/// the one that runs the channel's work.
-class WaitNotice {
- public:
-  /// @param after how long an operation waits until the first line
-  explicit WaitNotice(std::chrono::milliseconds after) noexcept : after_(after) {}
-
-  /// To be called while the operation waits. @param describe says what it waits for, given the time waited; called for
-  /// a line only, because it allocates
-  template <class Describe>
-  void update(int job_rank, std::chrono::nanoseconds waited, const Describe& describe) {
-    if (waited >= after_) {
-      log(LogLevel::warning,
-          format_text("rank {}: still waits in {}", {job_rank, describe(std::exchange(after_, 2 * after_))}));
-    }
-  }
-
- private:
-  std::chrono::milliseconds after_;
-};
-
-/// To be called when a wait has ended without success. If the job has failed because another rank timed out in another
-/// operation, maybe waiting for this rank, logs which operation this rank was in. Blocking: after a timeout, until the
-/// job's first cause is known, 500 ms at most.
-/// @param ended_by why the channel has failed @param place the operation: "barrier, operation 5 of channel 'group'"
-inline void log_place_at_timeout(const std::optional<Cause>& ended_by, const FailureLatch& job, int job_rank,
-                                 const std::string& place) {
-  if (!ended_by || ended_by->kind != CauseKind::timeout) {
-    return;
-  }
-  job.block_until_failed(Deadline::after(std::chrono::milliseconds(500)));
-  const std::optional<Cause> first = job.cause();
-  if (first && first->kind == CauseKind::timeout && first->rank != job_rank && !first->text.starts_with(place)) {
-    log(LogLevel::warning, format_text("rank {}: waited in {} when rank {} timed out", {job_rank, place, first->rank}));
-  }
-}
-
-}  // namespace DTRAIN_NAMESPACE::backend
-
-// ---- dtrain/backend/message_passing/channel.hpp
-
-/// @file
-/// Channel of one rank over messages: operations in order, timeouts and failure.
-
-namespace DTRAIN_NAMESPACE::backend::message_passing {
-
-/// Reference-counted (retain, release) by the Communicator and by each enqueued operation. Threads: run, and calls from
-/// its work, in the thread that runs the stream; abort, failure and close in any.
-template <Transport T>
-class Channel {
- public:
-  using Endpoint = typename T::Endpoint;
-
-  /// A message from this rank to itself, which no endpoint carries.
-  struct SelfMessage {
-    Operation operation;
-    std::vector<std::byte> bytes;
-  };
-
-  /// Collective, blocking. @throws as the Transport
-  Channel(const ChannelContext& context, std::vector<int> job_ranks, Deadline deadline)
-      : job_rank_(context.reporting_rank()),
-        host_(context.members.host),
-        timeout_(std::min<std::chrono::nanoseconds>(context.timeout, std::chrono::hours(24 * 365))),
-        failure_(context.failure),
-        on_stall_(context.on_stall),
-        info_{context.name, std::move(job_ranks), T::tuning(context), context.describe, context.accumulate},
-        notice_(context.notice_after),
-        transport_(context, info_.job_ranks, deadline) {}
-  Channel(const Channel&) = delete;
-  Channel& operator=(const Channel&) = delete;
-
-  int rank() noexcept { return transport_.endpoint().rank(); }
-  int size() noexcept { return transport_.endpoint().size(); }
-  int job_rank() const noexcept { return job_rank_; }
-  const std::shared_ptr<FailureLatch>& latch() const noexcept { return failure_; }
-  std::deque<SelfMessage>& self_messages() noexcept { return self_messages_; }
-
-  void retain() noexcept { references_.fetch_add(1, std::memory_order_relaxed); }
-  void release() noexcept {
-    if (references_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
-      delete this;
-    }
-  }
-
-  /// Runs the routine from `make(context)` as the `turn`-th enqueued operation; skips it if the channel has failed.
-  /// Fails the channel if an earlier operation has not run, or another one is running.
-  template <class Make>
-  void run(std::uint64_t turn, const Operation& operation, Make make) noexcept {
-    if (in_operation_.exchange(1) != 0) {
-      fail_operation(CauseKind::exception, operation, " ", began_early);
-      return;
-    }
-    const std::uint64_t done = done_.load(std::memory_order_relaxed);
-    if (done + 1 != turn && !aborted()) {
-      fail_operation(CauseKind::exception, operation, " ", began_early);
-    } else if (!cause_.flag().load()) {  // seq_cst, as in close(): this thread or close() sees the other's store
-      execute(operation, make);
-    }
-    done_.store(std::max(done, turn), std::memory_order_release);
-    in_operation_.store(0);
-    if (closing_.load()) {
-      futex_wake_all(in_operation_, FutexScope::process);
-    }
-  }
-
-  bool aborted() const noexcept { return cause_.is_set(); }
-
-  std::optional<Cause> failure() const { return cause_.get(); }
-
-  /// Ends running and later work of this rank. The first cause is kept.
-  void abort(const Cause& cause) noexcept {
-    if (cause_.set(cause) && process_.is_current()) {  // a forked process lacks the thread to interrupt
-      transport_.interrupt();
-    }
-  }
-
-  /// Aborts, and reports to the job.
-  void fail(const Cause& cause) noexcept {
-    abort(cause);
-    report_quietly(*failure_, cause);
-  }
-
-  /// The communicator is being destroyed: no work runs after this. Blocking: until an operation that runs in another
-  /// thread has ended, which is soon.
-  void close(std::uint64_t enqueued) noexcept {
-    if (done_.load() < enqueued) {
-      abort({CauseKind::exception, job_rank_, host_, "its communicator was destroyed before all of its work had run"});
-    }
-    closing_.store(true);
-    while (in_operation_.load() != 0) {
-      futex_wait(in_operation_, 1, Deadline::after(std::chrono::seconds(1)), FutexScope::process);
-    }
-    transport_.close(!aborted());
-  }
-
- private:
-  ~Channel() = default;
-
-  /// The message_passing::CancellationToken of one operation.
-  struct OperationCancellationToken {
-    Channel& channel;
-    const Operation& operation;
-    Deadline deadline;
-    bool timed_out = false;
-
-    bool aborted() const noexcept { return channel.aborted(); }
-    bool should_end() const noexcept { return deadline.passed() || aborted(); }
-    bool cancelled() noexcept {
-      timed_out = deadline.passed();
-      return timed_out || aborted();
-    }
-    void stalled() const noexcept {
-      if (channel.on_stall_) {
-        channel.on_stall_();
-      }
-      const auto describe = [this](std::chrono::milliseconds waited) {  // the peer is known after cancellation only
-        return format_text(
-            "{}: it had not ended after {} ms; does every rank call it? DTRAIN_TIMEOUT_SECONDS is how long it may take",
-            {described_on(channel.info_.name, operation, channel.info_.describe), waited.count()});
-      };
-      channel.notice_.update(channel.job_rank_, channel.timeout_ - deadline.remaining(), describe);
-    }
-    std::string reason() const {
-      const std::optional<Cause> cause = channel.failure();
-      return format_text("rank {}: ends because {}",
-                         {channel.job_rank_, cause ? cause->sentence() : "an operation timed out"});
-    }
-  };
-
-  template <class Make>
-  void execute(const Operation& operation, Make& make) noexcept {
-    OperationContext<Endpoint> context{transport_.endpoint(), scratch_, info_, operation};
-    OperationCancellationToken token{*this, operation, Deadline::after(timeout_)};
-    try {
-      Routine routine = make(context);
-      if (!transport_.run_blocking(routine, token)) {
-        scratch_.leak();
-      }
-      if (token.timed_out && !aborted()) {  // even if it ended just then: the transport has cancelled it
-        fail_operation(CauseKind::timeout, operation, ": ", missing());
-      } else if (routine.done()) {
-        routine.check();
-      } else if (!aborted()) {
-        fail_operation(CauseKind::exception, operation, " was cancelled, because ",
-                       format_text("{} is out of service in this process since another operation was cancelled",
-                                   {T::backend_name()}));
-      }
-      if (!routine.done() || token.timed_out) {
-        log_place_at_timeout(failure(), *failure_, job_rank_, described_on(info_.name, operation, info_.describe));
-      }
-    } catch (const Error& error) {
-      explain(operation, error);
-    } catch (const std::exception& error) {
-      fail_operation(CauseKind::exception, operation, ": ", error.what());
-    }
-  }
-
-  /// After a transport error, waits up to 500 ms for the job's first cause, because the peer may have failed first.
-  void explain(const Operation& operation, const Error& error) noexcept {
-    if (error.code() == make_error_code(Errc::disagreement)) {
-      fail({CauseKind::disagreement, -1, "", error.what()});
-      return;
-    }
-    failure_->block_until_failed(Deadline::after(std::chrono::milliseconds(500)));
-    if (!aborted()) {
-      fail_operation(CauseKind::exception, operation, ": ", error.what());
-    }
-  }
-
-  std::string missing() const {
-    const auto [rank, sends] = transport_.waits_for();
-    const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(timeout_);
-    if (rank < 0 || rank >= static_cast<int>(info_.job_ranks.size())) {
-      return format_text("it had not ended after {} ms", {waited.count()});
-    }
-    return format_text(
-        "rank {} had not {} after {} ms; does every rank call it? DTRAIN_TIMEOUT_SECONDS is how long it may take",
-        {info_.job_ranks[static_cast<std::size_t>(rank)], sends ? "sent its part" : "taken what was sent to it",
-         waited.count()});
-  }
-
-  /// Fails the channel: "all_reduce (sum) of 10 f32, operation 5 of channel 'group'", `joint` and `problem`.
-  DTRAIN_NOT_INLINED void fail_operation(CauseKind kind, const Operation& operation, const char* joint,
-                                         std::string_view problem) {
-    fail({kind, job_rank_, host_,
-          format_text("{}{}{}", {described_on(info_.name, operation, info_.describe), joint, problem})});
-  }
-
-  const OwningProcess process_;
-  const int job_rank_;
-  const std::string host_;
-  const std::chrono::nanoseconds timeout_;
-  const std::shared_ptr<FailureLatch> failure_;
-  const std::function<void()> on_stall_;
-  const ChannelInfo info_;
-  WaitNotice notice_;
-  T transport_;
-  Scratch scratch_;
-  std::deque<SelfMessage> self_messages_;
-  std::atomic<std::int64_t> references_{1};
-  std::atomic<std::uint64_t> done_{0};
-  std::atomic<std::uint32_t> in_operation_{0};
-  std::atomic<bool> closing_{false};
-  FirstCause cause_;
-};
-
-}  // namespace DTRAIN_NAMESPACE::backend::message_passing
-
-// ---- dtrain/backend/message_passing/enqueued_operation.hpp
-
-/// @file
-/// Work items of a stream: operations of a message-passing channel.
-
-namespace DTRAIN_NAMESPACE::backend::message_passing {
-
-/// A collective. Holds a reference to the channel, and owns `buffers.blocks`, until it has run or was dropped.
-template <Transport T>
-struct EnqueuedCollective {
-  Channel<T>* channel;
-  std::uint64_t turn;
-  Operation operation;
-  Buffers buffers;
-
-  void operator()() noexcept {
-    channel->run(turn, operation, [this](auto& context) { return collective(context, buffers); });
-    drop();
-  }
-  void drop() noexcept {
-    delete buffers.blocks;
-    channel->release();
-  }
-};
-
-/// Buffers of a message, and its peers (-1: none).
-struct PointToPointBuffers {
-  const std::byte* input;
-  std::byte* output;
-  std::uint64_t input_count;
-  std::int32_t to;
-  std::int32_t from;
-};
-
-namespace detail {
-
-/// Like point_to_point, but a message to this rank itself is stored until its recv.
-template <Transport T>
-Routine point_to_point_or_self(OperationContext<typename T::Endpoint>& context, Channel<T>& channel,
-                               const PointToPointBuffers& buffers, DType input_dtype) {
-  PointToPoint work{{}, {}, buffers.to, buffers.from, context.operation, TagClass::direct, nullptr};
-  work.sent.count = buffers.input_count;
-  work.sent.dtype = input_dtype;
-  if (buffers.to >= 0) {
-    work.input = {buffers.input, buffers.input_count * size_bytes(input_dtype)};
-  }
-  if (buffers.from >= 0) {
-    work.output = {buffers.output, context.operation.count * size_bytes(context.operation.dtype)};
-  }
-  if (buffers.to == context.rank()) {
-    channel.self_messages().push_back({work.sent, {work.input.begin(), work.input.end()}});
-    work.to = -1;
-  }
-  if (buffers.from == context.rank()) {
-    if (channel.self_messages().empty()) {
-      throw_error(Errc::disagreement, "on channel '{}', rank {} receives from itself what it has not sent before",
-                  {context.channel.name, channel.job_rank()});
-    }
-    const auto message = std::move(channel.self_messages().front());
-    channel.self_messages().pop_front();
-    if (message.operation.count != context.operation.count || message.operation.dtype != context.operation.dtype) {
-      disagree_on_message(context, context.rank(), message.operation);
-    }
-    kernels::copy_bytes(work.output.data(), message.bytes.data(), message.bytes.size());
-    work.from = -1;
-  }
-  Routine routine = point_to_point(context, work);
-  co_await routine;
-}
-
-}  // namespace detail
-
-/// A send, a recv, or both. `operation` describes the received message, or the sent one if there is no recv.
-template <Transport T>
-struct EnqueuedPointToPoint {
-  Channel<T>* channel;
-  std::uint64_t turn;
-  Operation operation;
-  PointToPointBuffers buffers;
-  DType input_dtype;
-
-  void operator()() noexcept {
-    channel->run(turn, operation, [this](auto& context) {
-      return detail::point_to_point_or_self(context, *channel, buffers, input_dtype);
-    });
-    channel->release();
-  }
-  void drop() noexcept { channel->release(); }
-};
-
-}  // namespace DTRAIN_NAMESPACE::backend::message_passing
-
-// ---- dtrain/backend/message_passing/communicator.hpp
-
-/// @file
-/// Communicator over any message-passing Transport.
-
-namespace DTRAIN_NAMESPACE::backend::message_passing {
-
-/// Owns one rank's channel. Reduces every DType but 8-bit floats, by every ReduceOp; the bits depend only on the count,
-/// the number of ranks and the transport's Tuning. An operation runs in the thread that waits for the stream, or in its
-/// helper thread, and blocks that thread until it is done. Threads: one at a time; abort() and failure() from any. The
-/// destructor skips work that has not run.
-template <Transport T>
-class Communicator {
- public:
-  using Stream = stream::host::StreamRef;
-  using Allocation = message_passing::Allocation;
-
-  /// Collective, blocking. @throws Error (timeout, limit, protocol), JobFailed, exceptions of the Transport
-  static Communicator open_blocking(const ChannelContext& context, Deadline deadline) {
-    return Communicator(context, deadline);
-  }
-
-  int rank() const noexcept { return channel().rank(); }
-  int size() const noexcept { return channel().size(); }
-  const rendezvous::Membership& members() const noexcept { return owner_->context.members; }
-
-  /// See CanAllReduce. All operations throw Error (unsupported, invalid_argument) at the call.
-  void all_reduce(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) {
-    check_host(input, output);
-    check_all_reduce(input, output);
-    Operation operation = next(OperationKind::all_reduce, output);
-    operation.op = op;
-    enqueue(operation, {input.data, output.data}, stream);
-  }
-
-  /// See CanBroadcast.
-  void broadcast(BufferView buffer, int root, Stream stream) {
-    check_host(buffer, buffer);
-    check_broadcast(buffer, root, size());
-    Operation operation = next(OperationKind::broadcast, buffer);
-    operation.root = root;
-    enqueue(operation, {buffer.data, buffer.data}, stream);
-  }
-
-  /// See CanReduceScatter. `output` may be this rank's block of `input`.
-  void reduce_scatter(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) {
-    check_host(input, output);
-    check_reduce_scatter(input, output, rank(), size());
-    Operation operation = next(OperationKind::reduce_scatter, output);
-    operation.op = op;
-    enqueue(operation, {input.data, output.data}, stream);
-  }
-
-  /// See CanAllGather. `input` may be this rank's block of `output`.
-  void all_gather(ConstBufferView input, BufferView output, Stream stream) {
-    check_host(input, output);
-    check_all_gather(input, output, rank(), size());
-    enqueue(next(OperationKind::all_gather, input), {input.data, output.data}, stream);
-  }
-
-  /// See CanExchangeBlocks. Each rank sends its blocks directly to their ranks. Allocates a copy of `blocks`.
-  void exchange_blocks(const BlockExchange& blocks, ConstBufferView input, BufferView output, Stream stream) {
-    check_host(input, output);
-    check_exchange(blocks, input, output, rank(), size());
-    enqueue_blocks(blocks, ReduceOp::sum, input, output, stream);
-  }
-
-  /// See CanReduceBlocks. Each rank reduces its block in rank order, with the bits of SharedMemory, and so receives it
-  /// from every other rank. Allocates a copy of `blocks`.
-  void reduce_blocks(const BlockExchange& blocks, ConstBufferView input, BufferView output, ReduceOp op,
-                     Stream stream) {
-    check_host(input, output);
-    check_block_reduction(blocks, input, output, rank(), size());
-    enqueue_blocks(blocks, op, input, output, stream);
-  }
-
-  /// See CanSendRecv. Small messages do not wait for their receiver.
-  void send(ConstBufferView input, int peer, Stream stream) {
-    check_message("send", input, peer, rank(), size());
-    transfer(OperationKind::send, input, peer, BufferView{}, -1, stream);
-  }
-  void recv(BufferView output, int peer, Stream stream) {
-    check_message("recv", output, peer, rank(), size());
-    transfer(OperationKind::recv, ConstBufferView{}, -1, output, peer, stream);
-  }
-  void send_recv(ConstBufferView input, int to, BufferView output, int from, Stream stream) {
-    check_send_recv(input, to, output, from, size());
-    transfer(OperationKind::send_recv, input, to, output, from, stream);
-  }
-
-  /// See CanBarrier.
-  void barrier(Stream stream) { enqueue(next(OperationKind::barrier, ConstBufferView{}), {}, stream); }
-
-  /// See CanSplit. @throws Error (invalid_argument) at the call for a negative color; as open_blocking
-  Communicator split_blocking(int color, int key, Deadline deadline) {
-    owner_->check();
-    if (owner_->context.on_stall) {
-      owner_->context.on_stall();  // peers may need work that this rank has enqueued elsewhere before they call split
-    }
-    const ChannelContext part = split_context(owner_->context, owner_->splits + 1, color, key, deadline);
-    ++owner_->splits;
-    return open_blocking(part, deadline);
-  }
-
-  /// See CanAllocate. Ordinary memory, without communication: a rank that is out of memory fails alone.
-  /// @throws Error (out_of_memory); the job's first cause, or the channel's
-  Allocation allocate_blocking(std::size_t bytes, Deadline /*deadline*/) {
-    owner_->check();
-    return Allocation(bytes);
-  }
-
-  /// See CanAbort. The job notifies the peers' channels.
-  void abort(const Cause& cause) noexcept { channel().abort(cause); }
-  std::optional<Cause> failure() const { return channel().failure(); }
-
- private:
-  Communicator(const ChannelContext& context, Deadline deadline)
-      : owner_(make_process_owned<ChannelOwner>(context, deadline)) {}
-
-  /// State with a stable address while the communicator moves.
-  struct ChannelOwner {
-    ChannelOwner(const ChannelContext& of, Deadline deadline)
-        : context(of), channel(new Channel<T>(context, context.members.ranks_in_job(), deadline)) {
-      try {
-        subscription = context.failure->subscribe([this](const Cause& cause) { channel->abort(cause); });
-      } catch (...) {
-        channel->close(0);
-        channel->release();
-        throw;
-      }
-    }
-    ChannelOwner(const ChannelOwner&) = delete;
-    ChannelOwner& operator=(const ChannelOwner&) = delete;
-    ~ChannelOwner() {
-      subscription.reset();
-      channel->close(enqueued);
-      channel->release();
-    }
-
-    /// @throws the job's first cause, or this channel's.
-    void check() const {
-      channel->latch()->throw_if_failed(channel->job_rank());
-      if (const std::optional<Cause> cause = channel->failure()) {
-        throw_cause(*cause);
-      }
-    }
-
-    const ChannelContext context;
-    Channel<T>* channel;
-    std::uint64_t enqueued = 0;     ///< operations of every kind
-    std::uint64_t collectives = 0;  ///< operations of all ranks, without point to point
-    std::uint64_t splits = 0;
-    FailureLatch::Subscription subscription;
-  };
-
-  Channel<T>& channel() const noexcept { return *owner_->channel; }
-
-  /// Descriptor of the next collective. enqueue() counts it, after success only.
-  Operation next(OperationKind kind, const ConstBufferView& buffer) const noexcept {
-    Operation operation;
-    operation.sequence = owner_->collectives + 1;
-    operation.kind = kind;
-    operation.count = buffer.count;
-    operation.dtype = buffer.dtype;
-    return operation;
-  }
-
-  void transfer(OperationKind kind, ConstBufferView input, int to, BufferView output, int from, Stream stream) {
-    check_host(input, output);
-    const ConstBufferView shown = from >= 0 ? ConstBufferView(output) : input;
-    Operation operation;
-    operation.kind = kind;
-    operation.count = shown.count;
-    operation.dtype = shown.dtype;
-    operation.root = to >= 0 ? to : from;
-    const PointToPointBuffers buffers{input.data, output.data, input.count, to, from};
-    const EnqueuedPointToPoint<T> work{owner_->channel, owner_->enqueued + 1, operation, buffers, input.dtype};
-    enqueue_work(work, stream);
-  }
-
-  static void check_host(const ConstBufferView& input, const ConstBufferView& output) {
-    check_host_memory(T::backend_name(), input, output);
-  }
-
-  void enqueue(const Operation& operation, const Buffers& buffers, Stream stream) {
-    enqueue_work(EnqueuedCollective<T>{owner_->channel, owner_->enqueued + 1, operation, buffers}, stream);
-    ++owner_->collectives;
-  }
-
-  void enqueue_blocks(const BlockExchange& blocks, ReduceOp op, ConstBufferView input, BufferView output,
-                      Stream stream) {
-    auto copied = std::make_unique<const BlockExchange>(blocks);
-    enqueue(operation_of(blocks, input.dtype, op, owner_->collectives + 1), {input.data, output.data, copied.get()},
-            stream);
-    static_cast<void>(copied.release());
-  }
-
-  template <class Work>
-  void enqueue_work(const Work& work, Stream stream) {
-    channel().retain();
-    try {
-      stream.enqueue(work);
-    } catch (...) {
-      channel().release();
-      throw;
-    }
-    ++owner_->enqueued;
-  }
-
-  ProcessOwned<ChannelOwner> owner_;
-};
-
-}  // namespace DTRAIN_NAMESPACE::backend::message_passing
-
-// ---- dtrain/backend/gloo.hpp
-
-/// @file
-/// backend::Gloo: ranks on hosts without MPI or GPUs exchange messages over Gloo's TCP connections.
-
-#if DTRAIN_WITH_GLOO
-
-#include <string_view>
-
-namespace DTRAIN_NAMESPACE::backend {
-
-/// Collectives are dtrain's own, over Gloo's point-to-point messages, so they can be cancelled at any time: a failed
-/// rank ends the operations of all others. Ranks exchange their addresses through the job's store.
-///
-/// Each channel has connections between all its ranks, a Gloo context and two threads: Gloo's, which polls every 10 ms,
-/// and one that blocks in Gloo. Hence channels never wait for each other. Gloo allocates memory for each message;
-/// dtrain does not.
-///
-/// Messages are neither encrypted nor authenticated, and any client that reaches the ports can disturb the job. Use a
-/// trusted network, selected with DTRAIN_INTERFACE.
-struct Gloo {
-  using Communicator = message_passing::Communicator<gloo::Transport>;
-  using StreamOwner = stream::host::CommunicationStream;
-  static constexpr Determinism determinism = Determinism::for_a_plan;  // lengths select the algorithm
-
-  static constexpr std::string_view name() noexcept { return "Gloo"; }
-  static constexpr bool supports(DeviceKind kind) noexcept { return kind == DeviceKind::host; }
-  static constexpr bool reduces(DType dtype) noexcept { return !is_float8(dtype); }
-
-  /// Collective, blocking. See CanOpen. Reports a failure of this rank to context.failure.
-  /// @throws Error (unsupported, closed, timeout, limit, protocol), JobFailed
-  static Communicator open_blocking(const ChannelContext& context, Deadline deadline) {
-    return open_and_report_blocking<Communicator>(context, deadline);
-  }
-};
-
-static_assert(Backend<Gloo>);
-
-}  // namespace DTRAIN_NAMESPACE::backend
-
-#else
-
-namespace DTRAIN_NAMESPACE::backend {
-
-/// Policy's error for it names the macro.
-struct Gloo;
-
-}  // namespace DTRAIN_NAMESPACE::backend
-
-#endif  // DTRAIN_WITH_GLOO
-
-// ---- dtrain/backend/mpi.hpp
-
-/// @file
-/// backend::Mpi: ranks that mpirun or srun started exchange messages over MPI.
-
-#if DTRAIN_WITH_MPI
-
-#include <array>
-#include <memory>
-#include <optional>
-#include <string_view>
-
-namespace DTRAIN_NAMESPACE::backend {
-
-/// Collectives are dtrain's own, over MPI's point-to-point messages, so they can be cancelled at any time: a failed
-/// rank ends the operations of all others. The thread that waits for an operation makes MPI's progress; one thread at a
-/// time is inside MPI. A thread of dtrain initializes MPI with MPI_THREAD_SERIALIZED, unless the program has done so
-/// with MPI_THREAD_MULTIPLE. Each channel uses its own range of tags. Needs launch::PerProcess: mpirun starts the
-/// processes.
-struct Mpi {
-  using Communicator = message_passing::Communicator<mpi::Transport>;
-  using StreamOwner = stream::host::CommunicationStream;
-  static constexpr Determinism determinism = Determinism::for_a_plan;  // lengths select the algorithm
-
-  static constexpr std::string_view name() noexcept { return "Mpi"; }
-  static constexpr bool supports(DeviceKind kind) noexcept { return kind == DeviceKind::host; }
-  static constexpr bool reduces(DType dtype) noexcept { return !is_float8(dtype); }
-
-  /// MPI's own launcher starts a process for each rank; PerNode would start them without MPI's knowledge.
-  template <class Launcher>
-  static constexpr bool works_with = Launcher::returns_into_user_code;
-
-  /// Collective, blocking. Initializes MPI, compares rank and size with MPI_COMM_WORLD, and distributes rank 0's secret
-  /// by MPI_Bcast; rank 0 draws one if the job has none. @throws Error (identity, unsupported, timeout, mpi)
-  static std::shared_ptr<void> pre_join_blocking(const identity::ProcessIdentity& identity,
-                                                 std::optional<rendezvous::Secret>& secret, Deadline deadline) {
-    const std::shared_ptr<mpi::Engine> engine = mpi::Engine::shared_blocking(deadline);
-    if (engine->rank() != identity.rank || engine->size() != identity.world_size) {
-      engine->skip_finalize();
-      throw_error(Errc::identity,
-                  "by its environment [{}] this is rank {} of {}, but MPI_COMM_WORLD says rank {} of {}; the program "
-                  "is linked with {}: start it with that MPI's mpirun, `mpirun -n {} PROGRAM`",
-                  {identity.launcher, identity.rank, identity.world_size, engine->rank(), engine->size(),
-                   engine->version_text(), identity.world_size});
-    }
-    const auto bytes = std::make_shared<std::array<char, rendezvous::Secret::most_characters + 1>>();
-    if (identity.rank == 0) {
-      secret.value_or(rendezvous::Secret::drawn()).text().copy(bytes->data(), bytes->size() - 1);
-    }
-    const auto distribute = [bytes](mpi::Engine::EngineState& state) {
-      if (state.secret.empty()) {  // only before the first channel: a rank blocked in MPI_Bcast serves no other channel
-        const int count = static_cast<int>(bytes->size());
-        mpi::check(MPI_Bcast(bytes->data(), count, MPI_CHAR, 0, state.runtime->communicator()),
-                   "distributing the job's secret");
-        state.secret = bytes->data();
-      }
-      bytes->fill(0);
-      state.secret.copy(bytes->data(), bytes->size() - 1);
-    };
-    engine->run_blocking(distribute, deadline, "distributing the job's secret");
-    if (!secret) {
-      secret = rendezvous::Secret::of(bytes->data(), "what the backend handed out");
-    }
-    return engine;
-  }
-
-  /// Collective, blocking. See CanOpen. Reports a failure of this rank to context.failure.
-  /// @throws Error (timeout, limit, protocol, mpi), JobFailed
-  static Communicator open_blocking(const ChannelContext& context, Deadline deadline) {
-    return open_and_report_blocking<Communicator>(context, deadline);
-  }
-};
-
-/// As Mpi, with MPI's own collectives (MPI_Iallreduce and the like) on one communicator for each channel. For systems
-/// whose MPI has faster ones, for example in hardware. Limits:
-/// - MPI cannot cancel a collective. If one is abandoned after a peer's failure or a timeout, MPI is out of service for
-///   all channels of this process, and the program can only exit.
-/// - Different calls on different ranks are not detected: MPI fails, returns a wrong result, or blocks until the
-///   timeout.
-/// - MPI promises no reproducible bits: neither between runs nor, strictly, between ranks.
-/// Messages between two ranks, and collectives of more than 2^31 - 1 bytes, work as in Mpi.
-struct MpiCollectives : Mpi {
-  using Communicator = message_passing::Communicator<mpi::BasicTransport<mpi::CollectiveEndpoint>>;
-  static constexpr Determinism determinism = Determinism::none;
-
-  static constexpr std::string_view name() noexcept { return "MpiCollectives"; }
-
-  /// Collective, blocking. See Mpi.
-  static Communicator open_blocking(const ChannelContext& context, Deadline deadline) {
-    return open_and_report_blocking<Communicator>(context, deadline);
-  }
-};
-
-static_assert(message_passing::Transport<mpi::Transport>);
-static_assert(Backend<Mpi> && Backend<MpiCollectives>);
-static_assert(HasPreJoin<Mpi> && HasPreJoin<MpiCollectives>);
-
-}  // namespace DTRAIN_NAMESPACE::backend
-
-#else
-
-namespace DTRAIN_NAMESPACE::backend {
-
-/// Policy's error for them names the macro.
-struct Mpi;
-struct MpiCollectives;
-
-}  // namespace DTRAIN_NAMESPACE::backend
-
-#endif  // DTRAIN_WITH_MPI
-
 // ---- dtrain/topology/node_layout.hpp
 
 /// @file
@@ -17630,7 +17630,7 @@ concept HasRequirements = requires {
 template <class T>
 concept HasRebind = requires { typename detail::RebindTemplate<T::template Rebind>; };
 
-/// A topology maps a backend to a backend. ChannelBackend of `T::Rebind<B>` run all_reduce by the topology's algorithm over
+/// A topology maps a backend to a backend. Channels of `T::Rebind<B>` run all_reduce by the topology's algorithm over
 /// channels of B, and other operations by B. A topology has no state: all state is in the communicators.
 /// A topology states its requirements on B twice: as `supports_backend<B>` for concepts, and as `require<B>()`, a
 /// static_assert with a sentence for the author of a policy ("dtrain: topology::Ring needs a backend with ...").
@@ -41116,7 +41116,7 @@ inline std::string missing_nodes(const std::vector<int>& missing, int node_count
 // ---- dtrain/launch/nodes/rank_rendezvous.hpp
 
 /// @file
-/// Rank store: the job in the store of node 0's launcher that the ranks of each attempt join.
+/// Rank rendezvous: the job in the store of node 0's launcher that the ranks of each attempt join.
 
 namespace DTRAIN_NAMESPACE::launch {
 

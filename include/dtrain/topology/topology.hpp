@@ -33,7 +33,7 @@ concept HasRequirements = requires {
 template <class T>
 concept HasRebind = requires { typename detail::RebindTemplate<T::template Rebind>; };
 
-/// A topology maps a backend to a backend. ChannelBackend of `T::Rebind<B>` run all_reduce by the topology's algorithm over
+/// A topology maps a backend to a backend. Channels of `T::Rebind<B>` run all_reduce by the topology's algorithm over
 /// channels of B, and other operations by B. A topology has no state: all state is in the communicators.
 /// A topology states its requirements on B twice: as `supports_backend<B>` for concepts, and as `require<B>()`, a
 /// static_assert with a sentence for the author of a policy ("dtrain: topology::Ring needs a backend with ...").

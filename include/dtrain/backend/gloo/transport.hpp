@@ -50,7 +50,7 @@ class Transport {
   static message_passing::Tuning tuning(const ChannelContext& context) noexcept {
     message_passing::Tuning tuning;
     if (context.members.node_count == 1) {
-      tuning.all_to_all = true;
+      tuning.direct_reduce_scatter = true;
       tuning.chunk_bytes = 1024 * 1024;
       tuning.chunks_in_flight = 2;
     }

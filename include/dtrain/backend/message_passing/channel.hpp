@@ -17,11 +17,11 @@
 #include <vector>
 
 #include "dtrain/backend/channel_context.hpp"
-#include "dtrain/backend/first_cause.hpp"
+#include "dtrain/backend/failure/first_cause.hpp"
+#include "dtrain/backend/failure/wait_notice.hpp"
 #include "dtrain/backend/message_passing/operation_context.hpp"
 #include "dtrain/backend/message_passing/routine.hpp"
 #include "dtrain/backend/message_passing/transport.hpp"
-#include "dtrain/backend/wait_notice.hpp"
 #include "dtrain/core/cause.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/deadline.hpp"

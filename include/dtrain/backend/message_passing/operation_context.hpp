@@ -24,7 +24,7 @@ struct Tuning {
   int direct_exchange_ranks = 8;         ///< up to this size, small operations use direct_exchange
   std::size_t point_to_point_chunk_bytes = std::size_t{1} << 30U;  ///< longest message of a send
   std::size_t all_pieces_bytes = std::size_t{4} << 20;  ///< memory for pieces of all ranks, which reduce_blocks divides
-  bool all_to_all = false;                              ///< large reductions use all_to_all: all ranks share a host
+  bool direct_reduce_scatter = false;  ///< large reductions use direct_reduce_scatter: all ranks share a host
 };
 
 /// Constants of a channel.

@@ -70,12 +70,12 @@ class BasicTransport {
   /// that fill the link.
   static message_passing::Tuning tuning(const ChannelContext& context) noexcept {
     message_passing::Tuning tuning;
-    tuning.all_to_all = context.members.node_count == 1;
-    if (tuning.all_to_all) {  // a second message costs more than sending up to 128 KiB at once
+    tuning.direct_reduce_scatter = context.members.node_count == 1;
+    if (tuning.direct_reduce_scatter) {  // a second message costs more than sending up to 128 KiB at once
       const auto ranks = static_cast<std::size_t>(context.members.world_size);
       tuning.small_bytes = std::clamp<std::size_t>((std::size_t{128} << 10U) / ranks, 8192, 32768);
     }
-    tuning.chunks_in_flight = tuning.all_to_all ? 4 : 8;
+    tuning.chunks_in_flight = tuning.direct_reduce_scatter ? 4 : 8;
     return tuning;
   }
 

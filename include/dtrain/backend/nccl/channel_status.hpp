@@ -11,7 +11,7 @@
 #include <string>
 
 #include "dtrain/backend/channel_context.hpp"
-#include "dtrain/backend/first_cause.hpp"
+#include "dtrain/backend/failure/first_cause.hpp"
 #include "dtrain/backend/nccl/watchdog/abandoned_threads.hpp"
 #include "dtrain/core/block_until.hpp"
 #include "dtrain/core/cause.hpp"

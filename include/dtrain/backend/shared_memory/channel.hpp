@@ -14,14 +14,14 @@
 #include <vector>
 
 #include "dtrain/backend/channel_context.hpp"
-#include "dtrain/backend/first_cause.hpp"
+#include "dtrain/backend/failure/first_cause.hpp"
+#include "dtrain/backend/failure/wait_notice.hpp"
 #include "dtrain/backend/shared_memory/barrier_wait.hpp"
 #include "dtrain/backend/shared_memory/collectives/copy_path_tuner.hpp"
 #include "dtrain/backend/shared_memory/control_block.hpp"
 #include "dtrain/backend/shared_memory/futex_counter.hpp"
 #include "dtrain/backend/shared_memory/segment.hpp"
 #include "dtrain/backend/shared_memory/spin_policy.hpp"
-#include "dtrain/backend/wait_notice.hpp"
 #include "dtrain/core/cause.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/deadline.hpp"

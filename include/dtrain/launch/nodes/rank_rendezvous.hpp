@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Rank store: the job in the store of node 0's launcher that the ranks of each attempt join.
+/// Rank rendezvous: the job in the store of node 0's launcher that the ranks of each attempt join.
 
 #include <chrono>
 #include <cstddef>

@@ -7,12 +7,12 @@
 #include <cstring>
 #include <span>
 
-#include "dtrain/backend/message_passing/algorithms/all_to_all.hpp"
 #include "dtrain/backend/message_passing/algorithms/barrier.hpp"
 #include "dtrain/backend/message_passing/algorithms/block_exchange.hpp"
 #include "dtrain/backend/message_passing/algorithms/blocks.hpp"
 #include "dtrain/backend/message_passing/algorithms/broadcast.hpp"
 #include "dtrain/backend/message_passing/algorithms/direct_exchange.hpp"
+#include "dtrain/backend/message_passing/algorithms/direct_reduce_scatter.hpp"
 #include "dtrain/backend/message_passing/algorithms/point_to_point.hpp"
 #include "dtrain/backend/message_passing/algorithms/recursive_doubling.hpp"
 #include "dtrain/backend/message_passing/algorithms/ring_collectives.hpp"
@@ -42,16 +42,16 @@ bool uses_direct_exchange(const OperationContext<E>& context, std::size_t bytes)
   return context.size() <= context.channel.tuning.direct_exchange_ranks && bytes <= context.channel.tuning.small_bytes;
 }
 
-/// Reduces long buffers of `count` elements in all blocks, by all_to_all or by ring with partial results.
+/// Reduces long buffers of `count` elements in all blocks, by direct_reduce_scatter or by ring with partial results.
 template <Endpoint E>
 Routine reduce_long(OperationContext<E>& context, const Buffers& buffers, std::size_t count, bool gathers) {
   const Tuning& tuning = context.channel.tuning;
   const DType dtype = context.operation.dtype;
-  const bool direct = tuning.all_to_all && context.size() <= tuning.direct_exchange_ranks;
+  const bool direct = tuning.direct_reduce_scatter && context.size() <= tuning.direct_exchange_ranks;
   const DType carried = direct ? dtype : context.partial_reduction().type();
   const BlockCollective work{buffers.input, buffers.output, Blocks(count, dtype, context.size(), tuning, carried), true,
                              gathers};
-  Routine routine = direct ? all_to_all(context, work) : ring(context, work);
+  Routine routine = direct ? direct_reduce_scatter(context, work) : ring(context, work);
   co_await routine;
 }
 

@@ -104,7 +104,7 @@ std::vector<Bytes> outputs(const Operation& what, const passing::Tuning& tuning,
 
 TEST_CASE("direct exchange and all-to-all reduce every type and operation in rank order, to the bit") {
   passing::Tuning tuning = fine();
-  tuning.all_to_all = true;
+  tuning.direct_reduce_scatter = true;
   for (const int size : {2, 3, 8}) {
     for (const DType dtype : support::all_dtypes) {
       for (const ReduceOp op : support::all_ops) {
@@ -190,10 +190,10 @@ TEST_CASE("an average of values whose sum overflows is right on 9 and 10 ranks, 
 
 /// Integers: every order gives the same.
 TEST_CASE("all_reduce is right for any length and number of ranks, by every algorithm, in place and not") {
-  for (const bool all_to_all : {false, true}) {
+  for (const bool direct : {false, true}) {
     for (const int direct_exchange_ranks : {0, 8}) {
       passing::Tuning tuning = fine();
-      tuning.all_to_all = all_to_all;
+      tuning.direct_reduce_scatter = direct;
       tuning.direct_exchange_ranks = direct_exchange_ranks;
       for (const int size : sizes) {
         for (const std::size_t count : counts) {
@@ -232,9 +232,9 @@ TEST_CASE("an average of integers by recursive doubling divides once, at the end
 }
 
 TEST_CASE("reduce_scatter gives each rank its block, all_gather puts them together") {
-  for (const bool all_to_all : {false, true}) {
+  for (const bool direct : {false, true}) {
     passing::Tuning tuning = fine();
-    tuning.all_to_all = all_to_all;
+    tuning.direct_reduce_scatter = direct;
     for (const int size : sizes) {
       const auto ranks = static_cast<std::size_t>(size);
       for (const std::size_t count : counts) {

@@ -16,7 +16,7 @@
 #include "support/scalar_reduction.hpp"
 #include "support/thread_ranks.hpp"
 
-namespace {
+namespace block_exchange_test {
 
 namespace backend = dtrain::backend;
 namespace passing = dtrain::backend::message_passing;
@@ -254,4 +254,4 @@ TEST_CASE("ranks with different roots or kinds fail with a sentence that names b
   CHECK(lengths.find("all_to_all of 101 f32 a rank") != std::string::npos);
 }
 
-}  // namespace
+}  // namespace block_exchange_test

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// All-to-all exchange for large all_reduce and reduce_scatter of few ranks: one rank reduces each block.
+/// Direct reduce-scatter, and all-reduce, of large buffers among few ranks: one rank reduces each block.
 
 #include <array>
 #include <cstddef>
@@ -20,9 +20,9 @@ namespace detail {
 /// Numbers messages as RingSchedule does. Message m goes to every peer and comes from every peer. A round has one or
 /// two steps: each block's owner receives the block from all peers; then, if the work gathers, sends the result to all.
 template <Endpoint E>
-class AllToAllSchedule {
+class DirectSchedule {
  public:
-  AllToAllSchedule(OperationContext<E>& context, const BlockCollective& work, std::byte* slots) noexcept
+  DirectSchedule(OperationContext<E>& context, const BlockCollective& work, std::byte* slots) noexcept
       : context_(context),
         work_(work),
         slots_(slots),
@@ -82,7 +82,7 @@ class AllToAllSchedule {
 /// rank that reduces it; the bits are those of SharedMemory. Between hosts, a ring meets fewer bottlenecks.
 /// Requires: `work` reduces; at most max_direct_exchange_ranks.
 template <Endpoint E>
-Routine all_to_all(OperationContext<E>& context, const BlockCollective& work) {
+Routine direct_reduce_scatter(OperationContext<E>& context, const BlockCollective& work) {
   using MessageHandle = typename E::MessageHandle;
   const std::size_t in_flight = work.blocks.chunks_in_flight();
   const std::size_t size = static_cast<std::size_t>(context.size());
@@ -90,7 +90,7 @@ Routine all_to_all(OperationContext<E>& context, const BlockCollective& work) {
   std::byte* const memory =
       context.scratch.at_least((size + 1) * header + in_flight * size * work.blocks.chunk_bytes());
   const auto received_header = [&](int peer) { return memory + static_cast<std::size_t>(peer + 1) * header; };
-  const detail::AllToAllSchedule<E> schedule(context, work, memory + (size + 1) * header);
+  const detail::DirectSchedule<E> schedule(context, work, memory + (size + 1) * header);
   const std::size_t messages = schedule.messages();
   std::array<MessageHandle, max_direct_exchange_ranks> header_sent;
   std::array<MessageHandle, max_direct_exchange_ranks> header_received;

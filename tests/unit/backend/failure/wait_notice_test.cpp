@@ -1,4 +1,4 @@
-#include "dtrain/backend/wait_notice.hpp"
+#include "dtrain/backend/failure/wait_notice.hpp"
 
 #include <doctest/doctest.h>
 
