@@ -71,7 +71,7 @@ void check_blocks(Rank& self, const std::vector<std::size_t>& scales) {
     {
       auto from = self.put(input);
       auto to = self.put(Values(expected.size()));
-      communicator.exchange_blocks(backend::blocks_of_all_to_all_v(from.view(), sent, to.view(), received, place),
+      communicator.exchange_blocks(backend::blocks_of_all_to_all(from.view(), sent, to.view(), received, place),
                                    from.view(), to.view(), stream);
       CHECK(self.wait());
       const bool right = self.template get<std::int32_t>(to) == expected;
@@ -86,8 +86,8 @@ void check_blocks(Rank& self, const std::vector<std::size_t>& scales) {
       }
       auto from = self.put(equal);
       auto to = self.put(Values(equal.size()));
-      communicator.exchange_blocks(backend::blocks_of_all_to_all(from.view(), to.view(), place), from.view(), to.view(),
-                                   stream);
+      communicator.exchange_blocks(backend::blocks_of_all_to_all(from.view(), {}, to.view(), {}, place), from.view(),
+                                   to.view(), stream);
       CHECK(self.wait());
       const bool right = self.template get<std::int32_t>(to) == wanted;
       CHECK_MESSAGE(right, "all_to_all");
@@ -121,7 +121,7 @@ void check_blocks(Rank& self, const std::vector<std::size_t>& scales) {
       auto part = self.put(pair_block(rank, 7, gathered[own]));
       auto whole = self.put(is_root ? Values(all.size()) : Values());
       communicator.exchange_blocks(
-          backend::blocks_of_gather_v(part.view(), whole.view(), is_root ? gathered : List(), root, place), part.view(),
+          backend::blocks_of_gather(part.view(), whole.view(), is_root ? gathered : List(), root, place), part.view(),
           whole.view(), stream);
       CHECK(self.wait());
       bool right = self.template get<std::int32_t>(whole) == (is_root ? all : Values());
@@ -129,8 +129,8 @@ void check_blocks(Rank& self, const std::vector<std::size_t>& scales) {
 
       auto back = self.put(Values(gathered[own]));
       communicator.exchange_blocks(
-          backend::blocks_of_scatter_v(whole.view(), is_root ? gathered : List(), back.view(), root, place),
-          whole.view(), back.view(), stream);
+          backend::blocks_of_scatter(whole.view(), is_root ? gathered : List(), back.view(), root, place), whole.view(),
+          back.view(), stream);
       CHECK(self.wait());
       right = self.template get<std::int32_t>(back) == pair_block(rank, 7, gathered[own]);
       CHECK_MESSAGE(right, "scatter_v");
@@ -138,10 +138,10 @@ void check_blocks(Rank& self, const std::vector<std::size_t>& scales) {
       auto same = self.put(pair_block(rank, 3, scale));
       auto table = self.put(is_root ? Values(n * scale) : Values());
       auto returned = self.put(Values(scale));
-      communicator.exchange_blocks(backend::blocks_of_gather(same.view(), table.view(), root, place), same.view(),
+      communicator.exchange_blocks(backend::blocks_of_gather(same.view(), table.view(), {}, root, place), same.view(),
                                    table.view(), stream);
-      communicator.exchange_blocks(backend::blocks_of_scatter(table.view(), returned.view(), root, place), table.view(),
-                                   returned.view(), stream);
+      communicator.exchange_blocks(backend::blocks_of_scatter(table.view(), {}, returned.view(), root, place),
+                                   table.view(), returned.view(), stream);
       CHECK(self.wait());
       right = self.template get<std::int32_t>(returned) == pair_block(rank, 3, scale);
       CHECK_MESSAGE(right, "gather and scatter");

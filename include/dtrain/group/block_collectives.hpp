@@ -57,7 +57,7 @@ class BlockCollectives {
   Work gather(MovedReadBuffer input, MovedWriteBuffer output, int root,
               Stream stream) const requires backend::CanExchangeBlocks<Communicator> {
     const BufferView used = used_if<BufferView>(is_rank(root), output, input);
-    return exchange(backend::blocks_of_gather(input, used, root, place()), input, used, stream);
+    return exchange(backend::blocks_of_gather(input, used, {}, root, place()), input, used, stream);
   }
   void gather(MovedReadBuffer input, MovedWriteBuffer output,
               int root) const requires backend::CanExchangeBlocks<Communicator> {
@@ -68,7 +68,7 @@ class BlockCollectives {
   Work gather_v(MovedReadBuffer input, MovedWriteBuffer output, Counts counts, int root,
                 Stream stream) const requires backend::CanExchangeBlocks<Communicator> {
     const BufferView used = used_if<BufferView>(is_rank(root), output, input);
-    return exchange(backend::blocks_of_gather_v(input, used, counts, root, place()), input, used, stream);
+    return exchange(backend::blocks_of_gather(input, used, counts, root, place()), input, used, stream);
   }
   void gather_v(MovedReadBuffer input, MovedWriteBuffer output, Counts counts,
                 int root) const requires backend::CanExchangeBlocks<Communicator> {
@@ -79,7 +79,7 @@ class BlockCollectives {
   Work scatter(MovedReadBuffer input, MovedWriteBuffer output, int root,
                Stream stream) const requires backend::CanExchangeBlocks<Communicator> {
     const ConstBufferView used = used_if<ConstBufferView>(is_rank(root), input, output);
-    return exchange(backend::blocks_of_scatter(used, output, root, place()), used, output, stream);
+    return exchange(backend::blocks_of_scatter(used, {}, output, root, place()), used, output, stream);
   }
   void scatter(MovedReadBuffer input, MovedWriteBuffer output,
                int root) const requires backend::CanExchangeBlocks<Communicator> {
@@ -90,7 +90,7 @@ class BlockCollectives {
   Work scatter_v(MovedReadBuffer input, Counts counts, MovedWriteBuffer output, int root,
                  Stream stream) const requires backend::CanExchangeBlocks<Communicator> {
     const ConstBufferView used = used_if<ConstBufferView>(is_rank(root), input, output);
-    return exchange(backend::blocks_of_scatter_v(used, counts, output, root, place()), used, output, stream);
+    return exchange(backend::blocks_of_scatter(used, counts, output, root, place()), used, output, stream);
   }
   void scatter_v(MovedReadBuffer input, Counts counts, MovedWriteBuffer output,
                  int root) const requires backend::CanExchangeBlocks<Communicator> {
@@ -100,7 +100,7 @@ class BlockCollectives {
   /// Block s of rank r's `output` gets block r of rank s's `input`; all blocks have equal lengths.
   Work all_to_all(MovedReadBuffer input, MovedWriteBuffer output,
                   Stream stream) const requires backend::CanExchangeBlocks<Communicator> {
-    return exchange(backend::blocks_of_all_to_all(input, output, place()), input, output, stream);
+    return exchange(backend::blocks_of_all_to_all(input, {}, output, {}, place()), input, output, stream);
   }
   void all_to_all(MovedReadBuffer input,
                   MovedWriteBuffer output) const requires backend::CanExchangeBlocks<Communicator> {
@@ -110,7 +110,7 @@ class BlockCollectives {
   /// The same with blocks of any lengths: `send_counts` of the input's, `receive_counts` of the output's.
   Work all_to_all_v(MovedReadBuffer input, Counts send_counts, MovedWriteBuffer output, Counts receive_counts,
                     Stream stream) const requires backend::CanExchangeBlocks<Communicator> {
-    return exchange(backend::blocks_of_all_to_all_v(input, send_counts, output, receive_counts, place()), input, output,
+    return exchange(backend::blocks_of_all_to_all(input, send_counts, output, receive_counts, place()), input, output,
                     stream);
   }
   void all_to_all_v(MovedReadBuffer input, Counts send_counts, MovedWriteBuffer output,

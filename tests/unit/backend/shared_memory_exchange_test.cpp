@@ -111,7 +111,7 @@ TEST_CASE("an exchange of blocks in which a rank does not take part ends after t
     std::vector<float> output(6);
     const auto from = dtrain::buffer_view(std::span(values));
     const auto to = dtrain::buffer_view(std::span(output));
-    self.communicator.exchange_blocks(backend::blocks_of_all_to_all(from, to, {thread.rank(), 3}), from, to,
+    self.communicator.exchange_blocks(backend::blocks_of_all_to_all(from, {}, to, {}, {thread.rank(), 3}), from, to,
                                       self.stream.ref());
     CHECK_FALSE(self.wait());
     ++ended;
@@ -128,7 +128,7 @@ TEST_CASE("an exchange of blocks that never runs frees its memory, and its commu
     std::vector<float> output(4);
     const auto from = dtrain::buffer_view(std::span(values));
     const auto to = dtrain::buffer_view(std::span(output));
-    self.communicator.exchange_blocks(backend::blocks_of_all_to_all(from, to, {thread.rank(), 2}), from, to,
+    self.communicator.exchange_blocks(backend::blocks_of_all_to_all(from, {}, to, {}, {thread.rank(), 2}), from, to,
                                       self.stream.ref());
   });
 }

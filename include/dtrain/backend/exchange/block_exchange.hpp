@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -70,23 +71,21 @@ struct RankPlace {
 };
 
 /// @name The blocks of each collective
-/// In the order of the ranks and without gaps. The unused buffer of a gather, scatter or reduce is ignored, and so are
-/// the counts of a rank that is not the root.
+/// In the order of the ranks and without gaps; all of equal length without counts. The unused buffer of a gather,
+/// scatter or reduce is ignored, and so are the counts of a rank that is not the root.
 /// @throws Error (invalid_argument) if counts, lengths or the root do not fit
 /// @{
-BlockExchange blocks_of_all_to_all(const ConstBufferView& input, const ConstBufferView& output, RankPlace place);
-BlockExchange blocks_of_all_to_all_v(const ConstBufferView& input, Counts sent, const ConstBufferView& output,
-                                     Counts received, RankPlace place);
+BlockExchange blocks_of_all_to_all(const ConstBufferView& input, const std::optional<Counts>& sent,
+                                   const ConstBufferView& output, const std::optional<Counts>& received,
+                                   RankPlace place);
 BlockExchange blocks_of_all_gather_v(const ConstBufferView& input, const ConstBufferView& output, Counts counts,
                                      RankPlace place);
 BlockExchange blocks_of_reduce_scatter_v(const ConstBufferView& input, const ConstBufferView& output, Counts counts,
                                          RankPlace place);
-BlockExchange blocks_of_gather(const ConstBufferView& input, const ConstBufferView& output, int root, RankPlace place);
-BlockExchange blocks_of_gather_v(const ConstBufferView& input, const ConstBufferView& output, Counts counts, int root,
-                                 RankPlace place);
-BlockExchange blocks_of_scatter(const ConstBufferView& input, const ConstBufferView& output, int root, RankPlace place);
-BlockExchange blocks_of_scatter_v(const ConstBufferView& input, Counts counts, const ConstBufferView& output, int root,
-                                  RankPlace place);
+BlockExchange blocks_of_gather(const ConstBufferView& input, const ConstBufferView& output,
+                               const std::optional<Counts>& counts, int root, RankPlace place);
+BlockExchange blocks_of_scatter(const ConstBufferView& input, const std::optional<Counts>& counts,
+                                const ConstBufferView& output, int root, RankPlace place);
 BlockExchange blocks_of_reduce(const ConstBufferView& input, const ConstBufferView& output, int root, RankPlace place);
 /// @}
 

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "dtrain/backend/check_arguments.hpp"
@@ -25,38 +26,28 @@ DTRAIN_DEFINED BlockExchange empty_blocks(OperationKind kind, int root, int size
   return {kind, root, 0, std::vector<BlockRange>(ranks), std::vector<BlockRange>(ranks)};
 }
 
-/// Blocks as long as `counts`, one after the other.
+/// Blocks one after the other, as long as `counts` or, without them, equally long.
 DTRAIN_DEFINED void set_blocks(std::vector<BlockRange>& blocks, OperationKind kind, const char* buffer_is,
-                               const ConstBufferView& buffer, Counts counts) {
-  if (counts.size() != blocks.size()) {
-    throw_error(Errc::invalid_argument, "{} on {} ranks was given {} counts for {}; give one for each rank",
-                {name(kind), blocks.size(), counts.size(), buffer_is});
+                               const ConstBufferView& buffer, const std::optional<Counts>& counts) {
+  if (counts ? counts->size() != blocks.size() : buffer.count % blocks.size() != 0) {
+    throw_error(Errc::invalid_argument, "{} on {} ranks with {} of {} {}{}; it has {} for each rank",
+                {name(kind), blocks.size(), buffer_is, buffer.count, name(buffer.dtype),
+                 counts ? format_text(" and {} counts", {counts->size()}) : "",
+                 counts ? "a block with a count" : "a block of equal length"});
   }
   std::size_t end = 0;
-  for (std::size_t rank = 0; rank < counts.size(); ++rank) {
-    if (counts[rank] > buffer.count - end) {
+  for (std::size_t rank = 0; rank < blocks.size(); ++rank) {
+    const std::size_t count = counts ? (*counts)[rank] : buffer.count / blocks.size();
+    const bool is_last = rank + 1 == blocks.size();
+    if (count > buffer.count - end || (is_last && count != buffer.count - end)) {
       throw_error(Errc::invalid_argument,
-                  "{} with {} of {} {}, but the counts of ranks 0 to {} add up to more; their sum is its length",
-                  {name(kind), buffer_is, buffer.count, name(buffer.dtype), rank});
+                  "{} with {} of {} {}, but the counts of ranks 0 to {} add up to {}; the sum of all is its length",
+                  {name(kind), buffer_is, buffer.count, name(buffer.dtype), rank,
+                   count > buffer.count - end ? "more" : format_text("{}", {end + count})});
     }
-    blocks[rank] = {end, counts[rank]};
-    end += counts[rank];
+    blocks[rank] = {end, count};
+    end += count;
   }
-  if (end != buffer.count) {
-    throw_error(Errc::invalid_argument, "{} with {} of {} {}, but the counts add up to {}; their sum is its length",
-                {name(kind), buffer_is, buffer.count, name(buffer.dtype), end});
-  }
-}
-
-/// Blocks of equal length.
-DTRAIN_DEFINED void set_equal_blocks(std::vector<BlockRange>& blocks, OperationKind kind, const char* buffer_is,
-                                     const ConstBufferView& buffer) {
-  if (buffer.count % blocks.size() != 0) {
-    throw_error(Errc::invalid_argument, "{} on {} ranks with {} of {} {}; it has a block of equal length for each rank",
-                {name(kind), blocks.size(), buffer_is, buffer.count, name(buffer.dtype)});
-  }
-  const std::vector<std::size_t> counts(blocks.size(), buffer.count / blocks.size());
-  set_blocks(blocks, kind, buffer_is, buffer, counts);
 }
 
 /// @throws Error (invalid_argument) unless `block` is as long as `buffer`
@@ -65,6 +56,24 @@ DTRAIN_DEFINED void check_own_block(OperationKind kind, const char* buffer_is, c
   if (buffer.count != count) {
     throw_error(Errc::invalid_argument, "{} with {} of {} {}, but this rank's block has {}; give both the same length",
                 {name(kind), buffer_is, buffer.count, name(buffer.dtype), count});
+  }
+}
+
+/// A buffer and its blocks.
+struct NamedBlocks {
+  const char* buffer_is;
+  const ConstBufferView& buffer;
+  std::vector<BlockRange>& blocks;
+};
+
+/// @param part of each rank  @param whole of the root, with one block for each rank
+DTRAIN_DEFINED void set_root_blocks(const BlockExchange& made, const NamedBlocks& part, const NamedBlocks& whole,
+                                    const std::optional<Counts>& counts, RankPlace place) {
+  const auto root = static_cast<std::size_t>(made.root);
+  part.blocks[root] = {0, part.buffer.count};
+  if (place.rank == made.root) {
+    set_blocks(whole.blocks, made.kind, whole.buffer_is, whole.buffer, counts);
+    check_own_block(made.kind, part.buffer_is, part.buffer, whole.blocks[root].count);
   }
 }
 
@@ -122,29 +131,18 @@ DTRAIN_DEFINED void check_block_reduction(const BlockExchange& blocks, const Con
   detail::check_is_reduced(name(blocks.kind), input);
 }
 
-DTRAIN_DEFINED BlockExchange blocks_of_all_to_all(const ConstBufferView& input, const ConstBufferView& output,
+DTRAIN_DEFINED BlockExchange blocks_of_all_to_all(const ConstBufferView& input, const std::optional<Counts>& sent,
+                                                  const ConstBufferView& output, const std::optional<Counts>& received,
                                                   RankPlace place) {
-  BlockExchange made = detail::empty_blocks(OperationKind::all_to_all, 0, place.size);
-  detail::set_equal_blocks(made.sent, made.kind, "an input", input);
-  detail::set_equal_blocks(made.received, made.kind, "an output", output);
-  made.count = made.sent[0].count;
-  if (input.count != output.count) {
-    throw_error(Errc::invalid_argument, "all_to_all of {} {} into {}; both buffers have the same length",
-                {input.count, name(input.dtype), output.count});
-  }
-  return made;
-}
-
-DTRAIN_DEFINED BlockExchange blocks_of_all_to_all_v(const ConstBufferView& input, Counts sent,
-                                                    const ConstBufferView& output, Counts received, RankPlace place) {
-  BlockExchange made = detail::empty_blocks(OperationKind::all_to_all_v, 0, place.size);
+  BlockExchange made =
+      detail::empty_blocks(sent ? OperationKind::all_to_all_v : OperationKind::all_to_all, 0, place.size);
   detail::set_blocks(made.sent, made.kind, "an input", input, sent);
   detail::set_blocks(made.received, made.kind, "an output", output, received);
   const auto own = static_cast<std::size_t>(place.rank);
-  if (sent[own] != received[own]) {
-    throw_error(Errc::invalid_argument,
-                "all_to_all_v sends {} {} to rank {} itself and receives {}; give the same count",
-                {sent[own], name(input.dtype), place.rank, received[own]});
+  made.count = sent ? 0 : made.sent[own].count;
+  if (made.sent[own].count != made.received[own].count) {
+    throw_error(Errc::invalid_argument, "{} sends {} {} to rank {} itself and receives {}; give the same count",
+                {name(made.kind), made.sent[own].count, name(input.dtype), place.rank, made.received[own].count});
   }
   return made;
 }
@@ -167,51 +165,20 @@ DTRAIN_DEFINED BlockExchange blocks_of_reduce_scatter_v(const ConstBufferView& i
   return made;
 }
 
-DTRAIN_DEFINED BlockExchange blocks_of_gather(const ConstBufferView& input, const ConstBufferView& output, int root,
-                                              RankPlace place) {
-  BlockExchange made = detail::empty_blocks(OperationKind::gather, root, place.size);
-  made.count = input.count;
-  made.sent[static_cast<std::size_t>(root)] = {0, input.count};
-  if (place.rank == root) {
-    detail::set_equal_blocks(made.received, made.kind, "an output", output);
-    detail::check_own_block(made.kind, "an input", input, made.received[0].count);
-  }
+DTRAIN_DEFINED BlockExchange blocks_of_gather(const ConstBufferView& input, const ConstBufferView& output,
+                                              const std::optional<Counts>& counts, int root, RankPlace place) {
+  BlockExchange made = detail::empty_blocks(counts ? OperationKind::gather_v : OperationKind::gather, root, place.size);
+  made.count = counts ? 0 : input.count;
+  detail::set_root_blocks(made, {"an input", input, made.sent}, {"an output", output, made.received}, counts, place);
   return made;
 }
 
-DTRAIN_DEFINED BlockExchange blocks_of_gather_v(const ConstBufferView& input, const ConstBufferView& output,
-                                                Counts counts, int root, RankPlace place) {
-  BlockExchange made = detail::empty_blocks(OperationKind::gather_v, root, place.size);
-  const auto own = static_cast<std::size_t>(root);
-  made.sent[own] = {0, input.count};
-  if (place.rank == root) {
-    detail::set_blocks(made.received, made.kind, "an output", output, counts);
-    detail::check_own_block(made.kind, "an input", input, counts[own]);
-  }
-  return made;
-}
-
-DTRAIN_DEFINED BlockExchange blocks_of_scatter(const ConstBufferView& input, const ConstBufferView& output, int root,
-                                               RankPlace place) {
-  BlockExchange made = detail::empty_blocks(OperationKind::scatter, root, place.size);
-  made.count = output.count;
-  made.received[static_cast<std::size_t>(root)] = {0, output.count};
-  if (place.rank == root) {
-    detail::set_equal_blocks(made.sent, made.kind, "an input", input);
-    detail::check_own_block(made.kind, "an output", output, made.sent[0].count);
-  }
-  return made;
-}
-
-DTRAIN_DEFINED BlockExchange blocks_of_scatter_v(const ConstBufferView& input, Counts counts,
-                                                 const ConstBufferView& output, int root, RankPlace place) {
-  BlockExchange made = detail::empty_blocks(OperationKind::scatter_v, root, place.size);
-  const auto own = static_cast<std::size_t>(root);
-  made.received[own] = {0, output.count};
-  if (place.rank == root) {
-    detail::set_blocks(made.sent, made.kind, "an input", input, counts);
-    detail::check_own_block(made.kind, "an output", output, counts[own]);
-  }
+DTRAIN_DEFINED BlockExchange blocks_of_scatter(const ConstBufferView& input, const std::optional<Counts>& counts,
+                                               const ConstBufferView& output, int root, RankPlace place) {
+  BlockExchange made =
+      detail::empty_blocks(counts ? OperationKind::scatter_v : OperationKind::scatter, root, place.size);
+  made.count = counts ? 0 : output.count;
+  detail::set_root_blocks(made, {"an output", output, made.received}, {"an input", input, made.sent}, counts, place);
   return made;
 }
 

@@ -202,7 +202,7 @@ TEST_CASE(
     auto to = self.put(std::vector<float>(3 + expected));
     const auto began = Deadline::Clock::now();
     const auto blocks =
-        dtrain::backend::blocks_of_all_to_all_v(from.view(), sent, to.view(), received, {thread.rank(), 2});
+        dtrain::backend::blocks_of_all_to_all(from.view(), sent, to.view(), received, {thread.rank(), 2});
     self.communicator.exchange_blocks(blocks, from.view(), to.view(), self.stream.ref());
     const std::string why = reduce_until_failure(self);  // what is sent may have left before the receiver fails
     CAPTURE(why);

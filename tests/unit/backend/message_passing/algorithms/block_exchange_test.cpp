@@ -114,8 +114,8 @@ TEST_CASE("blocks of any lengths arrive, and nothing is sent twice, with 1 to 8 
         }
         const Bytes input = joined(given);
         Bytes output(joined(expected).size());
-        const BlockExchange blocks = backend::blocks_of_all_to_all_v(view(input, dtype), sent, view(output, dtype),
-                                                                     received, {thread.rank(), size});
+        const BlockExchange blocks = backend::blocks_of_all_to_all(view(input, dtype), sent, view(output, dtype),
+                                                                   received, {thread.rank(), size});
         const Sent made = run(network, thread.rank(), size, blocks, dtype, ReduceOp::sum, input, output);
         CHECK(output == joined(expected));
         CHECK(made.bytes == input.size() - sent[self] * element + (n - 1) * sizeof(backend::Operation));
@@ -133,8 +133,8 @@ TEST_CASE("a gather sends each block to the root alone, whichever it is") {
       const List counts{300, 0, 7, 1, 16};
       const Bytes input(4 * counts[static_cast<std::size_t>(thread.rank())], static_cast<std::byte>(thread.rank()));
       Bytes output(is_root ? 4 * 324 : 0);
-      const BlockExchange blocks = backend::blocks_of_gather_v(view(input, DType::f32), view(output, DType::f32),
-                                                               counts, root, {thread.rank(), size});
+      const BlockExchange blocks = backend::blocks_of_gather(view(input, DType::f32), view(output, DType::f32), counts,
+                                                             root, {thread.rank(), size});
       const Sent made = run(network, thread.rank(), size, blocks, DType::f32, ReduceOp::sum, input, output);
       const std::size_t barrier = 3 * sizeof(backend::Operation);
       CHECK(made.bytes == barrier + (is_root ? 0 : sizeof(backend::Operation) + input.size()));
@@ -189,8 +189,8 @@ std::string disagreement(int size, Make make) {
   std::mutex mutex;
   std::string sentence;
   run_thread_ranks(size, [&](RankThread& thread) {
-    const Bytes input(100'000);
-    Bytes output(100'000);
+    const Bytes input(1'000'000);
+    Bytes output(1'000'000);
     try {
       run(network, thread.rank(), size, make(thread.rank()), DType::f32, ReduceOp::sum, input, output);
     } catch (const dtrain::Error& error) {
@@ -212,8 +212,8 @@ TEST_CASE("ranks whose blocks differ fail with a sentence that names both ranks 
   for (const std::size_t count : {std::size_t{2}, std::size_t{2000}}) {
     const std::string text = disagreement(2, [&](int rank) {
       const dtrain::ConstBufferView output{nullptr, 0, DType::f32};
-      return rank == 0 ? backend::blocks_of_gather_v(floats(3), floats(3 + count), List{3, count}, 0, {0, 2})
-                       : backend::blocks_of_gather_v(floats(count + 1), output, {}, 0, {1, 2});
+      return rank == 0 ? backend::blocks_of_gather(floats(3), floats(3 + count), List{3, count}, 0, {0, 2})
+                       : backend::blocks_of_gather(floats(count + 1), output, List{}, 0, {1, 2});
     });
     CAPTURE(text);
     CHECK(text == "in gather_v of f32 to rank 0, operation 1 of channel 'test', rank 1 sends " +
@@ -235,21 +235,21 @@ TEST_CASE("ranks with different roots or kinds fail with a sentence that names b
   const dtrain::ConstBufferView none{nullptr, 0, DType::f32};
   const std::string roots = disagreement(3, [&](int rank) {
     const int root = rank == 1 ? 1 : 0;
-    return backend::blocks_of_gather(floats(100), rank == root ? floats(300) : none, root, {rank, 3});
+    return backend::blocks_of_gather(floats(100), rank == root ? floats(300) : none, {}, root, {rank, 3});
   });
   CAPTURE(roots);
   CHECK(roots.find("gather of 100 f32 a rank to rank 0") != std::string::npos);
   CHECK(roots.find("gather of 100 f32 a rank to rank 1") != std::string::npos);
   const std::string kinds = disagreement(2, [&](int rank) {
-    return rank == 0 ? backend::blocks_of_all_to_all(floats(4), floats(4), {rank, 2})
-                     : backend::blocks_of_scatter(none, floats(2), 0, {rank, 2});
+    return rank == 0 ? backend::blocks_of_all_to_all(floats(4), {}, floats(4), {}, {rank, 2})
+                     : backend::blocks_of_scatter(none, {}, floats(2), 0, {rank, 2});
   });
   CAPTURE(kinds);
   CHECK(kinds.find("all_to_all of 2 f32 a rank") != std::string::npos);
   CHECK(kinds.find("scatter of 2 f32 a rank from rank 0") != std::string::npos);
   const std::string lengths = disagreement(2, [&](int rank) {
     const std::size_t count = rank == 0 ? 200 : 202;
-    return backend::blocks_of_all_to_all(floats(count), floats(count), {rank, 2});
+    return backend::blocks_of_all_to_all(floats(count), {}, floats(count), {}, {rank, 2});
   });
   CHECK(lengths.find("all_to_all of 101 f32 a rank") != std::string::npos);
 }
