@@ -12,6 +12,7 @@ TEST_CASE("collectives over Gloo") {
 #else
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <memory>
@@ -22,6 +23,7 @@ TEST_CASE("collectives over Gloo") {
 #include "dtrain/net/interfaces.hpp"
 #include "support/block_checks.hpp"
 #include "support/collective_checks.hpp"
+#include "support/gate.hpp"
 #include "support/host_rank.hpp"
 #include "support/slow_peer.hpp"
 
@@ -58,6 +60,45 @@ TEST_CASE("blocks of any lengths are exchanged and reduced, among 1, 2, 3, 4 and
   for (const int ranks : {1, 2, 3, 4, 5}) {
     run_ranks<GlooRank>(ranks, [](GlooRank& self, RankThread&) { support::check_blocks(self, {0, 7, 100'003}); });
   }
+}
+
+TEST_CASE("a gather of blocks whose counts differ between ranks fails all ranks, and the sentence names both") {
+  run_ranks<GlooRank>(3, [](GlooRank& self, RankThread& thread) {
+    const bool is_root = thread.rank() == 0;
+    auto own = self.put(std::vector<float>(thread.rank() == 2 ? 5 : 4));
+    auto all = self.put(std::vector<float>(is_root ? 12 : 0));
+    const std::vector<std::size_t> counts{4, 4, 4};
+    self.communicator.exchange_blocks(
+        dtrain::backend::blocks_of_gather(own.view(), all.view(), counts, 0, {thread.rank(), 3}), own.view(),
+        all.view(), self.stream.ref());
+    self.communicator.barrier(self.stream.ref());
+    CHECK_FALSE(self.wait());
+    const std::string text = self.communicator.failure().value().text;
+    CAPTURE(text);
+    CHECK(text.find("rank 2 sends 5 f32 and rank 0 receives 4 f32") != std::string::npos);
+  });
+}
+
+TEST_CASE("an exchange of blocks in which a rank does not take part ends after the timeout, with its name") {
+  std::atomic<int> ended{0};
+  run_ranks<GlooRank>({3, "group", 300ms}, [&](GlooRank& self, RankThread& thread) {
+    if (thread.rank() == 1) {
+      support::holds_soon([&] { return ended == 2; });
+      return;
+    }
+    auto from = self.put(std::vector<float>(6));
+    auto to = self.put(std::vector<float>(6));
+    self.communicator.exchange_blocks(
+        dtrain::backend::blocks_of_all_to_all(from.view(), {}, to.view(), {}, {thread.rank(), 3}), from.view(),
+        to.view(), self.stream.ref());
+    CHECK_FALSE(self.wait());
+    ++ended;
+    const dtrain::Cause cause = self.communicator.failure().value();
+    CAPTURE(cause.text);
+    CHECK(cause.kind == dtrain::CauseKind::timeout);
+    CHECK(cause.text.find("all_to_all of 2 f32 a rank, operation 1 of channel 'group'") != std::string::npos);
+    CHECK(cause.text.find("after 300 ms") != std::string::npos);
+  });
 }
 
 TEST_CASE("floats of 8 bits are carried, and a reduction of them is refused at the call") {

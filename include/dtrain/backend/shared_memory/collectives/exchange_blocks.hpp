@@ -6,6 +6,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "dtrain/backend/exchange/block_exchange.hpp"
 #include "dtrain/backend/shared_memory/arena.hpp"
