@@ -28,6 +28,7 @@
 #include "dtrain/ddp/ddp_options.hpp"
 #include "dtrain/ddp/failure_context.hpp"
 #include "dtrain/ddp/model.hpp"
+#include "dtrain/ddp/precision/gradient_norm.hpp"
 #include "dtrain/ddp/profile/reducer_statistics.hpp"
 #include "dtrain/ddp/profile/running_bucket.hpp"
 #include "dtrain/ddp/profile/slowest_rank.hpp"
@@ -37,11 +38,11 @@
 #include "dtrain/ddp/reduction/reducer.hpp"
 #include "dtrain/ddp/reduction/scaled_averages.hpp"
 #include "dtrain/ddp/register_gradient_bindings.hpp"
+#include "dtrain/ddp/start_progress.hpp"
 #include "dtrain/ddp/step.hpp"
 #include "dtrain/group/gradient_binding_registry.hpp"
 #include "dtrain/group/group_internals.hpp"
 #include "dtrain/process_group.hpp"
-#include "dtrain/stream/host/progress.hpp"
 
 namespace DTRAIN_NAMESPACE {
 
@@ -109,8 +110,8 @@ class DistributedDataParallel {
   /// Collective, blocking as Step::finish. The first step also rebuilds the buckets (DdpOptions::reorder_gradients),
   /// and then waits for the device. @throws the exception of `f`, after reporting its text to the job; as Step::finish.
   template <std::invocable<Ready> F>
-  void backward(F&& f) {
-    Step step = begin("backward()");
+  void backward(F&& f, StepOptions options = {}) {
+    Step step = begin("backward()", options);
     try {
       std::forward<F>(f)(step.ready());
     } catch (...) {
@@ -120,8 +121,19 @@ class DistributedDataParallel {
     step.finish();
   }
 
-  /// Begins a step, for use without backward(): call `ready` on it, then `finish`. @throws the job's first cause.
-  Step begin() { return begin("begin()"); }
+  /// Begins a step, for use without backward(): call `ready` on it, then `finish`. @throws the job's first cause; Error
+  /// (unsupported) for StepOptions::measure_norm on a GPU.
+  Step begin(StepOptions options = {}) { return begin("begin()", options); }
+
+  /// Norm of the reduced gradients, equal on all ranks. @throws Error (invalid_argument) unless the latest step that
+  /// reduced had StepOptions::measure_norm. Steps under no_sync() measure nothing.
+  const GradientNorm& gradient_norm() const { return driver_->reducer->gradient_norm(); }
+
+  /// Multiplies the reduced gradients by `factor`, rounded to their type, and gradient_norm(). @throws as that.
+  void scale_gradients(double factor) { driver_->reducer->scale_gradients(factor); }
+
+  /// View of gradient `parameter`, in range: after a step, the reduced values. It moves at most once, with the buckets.
+  const TensorView& gradient(std::size_t parameter) const noexcept { return driver_->reducer->gradient(parameter); }
 
   /// While the returned object lives, steps reduce nothing: backward passes add to this rank's own gradients, and the
   /// next step without it reduces the sum. Every rank does so for the same steps. The divisor stays the number of
@@ -177,13 +189,13 @@ class DistributedDataParallel {
     const char* why_nothing_is_hidden = nullptr;
   };
 
-  Step begin(const char* caller) {
+  Step begin(const char* caller, StepOptions options) {
     group::GroupAccess::of(group_).require_may_block();
     if (driver_->no_sync_depth > 0) {
       driver_->reducer->throw_if_unusable(caller);
       return driver_->accumulation->begin();
     }
-    return driver_->reducer->begin(caller);
+    return driver_->reducer->begin(caller, options);
   }
 
   /// The group keeps the driver, which therefore drops its references to the group and (for another wrapper) to the
@@ -233,7 +245,7 @@ class DistributedDataParallel {
       }
     }
     driver_->reducer->remember_addresses();
-    start_progress(options.progress);
+    driver_->why_nothing_is_hidden = ddp::start_progress(driver_->stream, options.progress, group_.local_world_size());
   }
 
   /// Its callbacks keep the group until hand_over_to_group.
@@ -255,21 +267,6 @@ class DistributedDataParallel {
       }
     }
     return parts;
-  }
-
-  /// For streams that the host runs: starts a helper thread that runs this stream while the program computes.
-  void start_progress(stream::host::Progress wanted) {
-    if constexpr (requires { driver_->stream.start_helper(); }) {
-      using stream::host::Progress;
-      if (stream::host::decide(wanted, stream::host::cores_of_all_ranks(), stream::host::cores_by_affinity(),
-                               group_.local_world_size()) == Progress::thread) {
-        driver_->stream.start_helper();
-      } else {
-        driver_->why_nothing_is_hidden = wanted == Progress::automatic
-                                             ? "no free core; progress = thread starts a thread all the same"
-                                             : "progress = caller";
-      }
-    }
   }
 
   ddp::FailureContext failure_context() const {

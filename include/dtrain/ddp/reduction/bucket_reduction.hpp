@@ -17,6 +17,7 @@
 #include "dtrain/ddp/ddp_options.hpp"
 #include "dtrain/ddp/failure_context.hpp"
 #include "dtrain/ddp/parameter.hpp"
+#include "dtrain/ddp/precision/gradient_norm.hpp"
 #include "dtrain/ddp/profile/running_bucket.hpp"
 #include "dtrain/ddp/profile/step_meter.hpp"
 #include "dtrain/ddp/reduction/bucket_rebuild.hpp"
@@ -51,6 +52,7 @@ class BucketReduction {
         meter_(parameters.size(), options, std::move(running)),
         copier_(stream, gradients_, plan_, meter_) {
     meter_.plan(plan_);
+    norms_.plan(ranges_.size());
     if constexpr (requires { copier_.scale_gradients(1.0); }) {
       if (scales_averages) {
         copier_.scale_gradients(1.0 / communicator_.size());
@@ -66,6 +68,7 @@ class BucketReduction {
   const BucketPlan& plan() const noexcept { return plan_; }
   const GradientTable& gradients() const noexcept { return gradients_; }
   const GradientCopier& copier() const noexcept { return copier_; }
+  const BucketNorms& norms() const noexcept { return norms_; }
   StepMeter& meter() noexcept { return meter_; }
   const StepMeter& meter() const noexcept { return meter_; }
 
@@ -90,8 +93,13 @@ class BucketReduction {
     return gradients_.bind(parameter);
   }
 
-  void begin_step() noexcept {
+  /// Whether steps can measure the norm: the stream runs work of the host.
+  static constexpr bool can_measure_norm = requires(Stream stream, BucketNorms::Work work) { stream.enqueue(work); };
+
+  /// @param measures_norm requires can_measure_norm
+  void begin_step(bool measures_norm) noexcept {
     meter_.begin();
+    norms_.begin_step(measures_norm);
     pending_.begin_step();
     if constexpr (GradientCopier::copies_on_stream) {
       copier_.begin_step();
@@ -139,7 +147,18 @@ class BucketReduction {
   void finish(const FailureContext& context) {
     copier_.finish(waiting(context));
     buffers_.finish(copier_);
+    norms_.finish_step();
     meter_.finished(GradientCopier::is_measured);
+  }
+
+  /// Multiplies the reduced gradients, where the model has them, and their norm. Between steps.
+  /// @throws Error (invalid_argument) if the last step did not measure the norm
+  void scale_gradients(double factor) {
+    static_cast<void>(norms_.norm());
+    for (std::size_t parameter = 0; parameter < gradients_.size(); ++parameter) {
+      multiply_elements(gradients_.view(parameter).flat(), factor);
+    }
+    norms_.multiply(factor);
   }
 
   /// Blocking. Between steps: plans the same gradients in another order and moves them, with their content.
@@ -154,6 +173,7 @@ class BucketReduction {
     ranges_ = ranges_of(plan_, arena_base());
     pending_.plan(parameter_counts(plan_));
     meter_.plan(plan_);
+    norms_.plan(ranges_.size());
     copier_.rebuild_buckets();
   }
 
@@ -207,6 +227,11 @@ class BucketReduction {
     copier_.before(bucket);
     if (const BufferView& range = ranges_[bucket]; range.count != 0) {
       communicator_.all_reduce(range, range, op_, copier_.stream());
+      if constexpr (can_measure_norm) {
+        if (norms_.is_wanted()) {
+          copier_.stream().enqueue(norms_.work(bucket, range));
+        }
+      }
     }
     if (bucket + 1 == ranges_.size()) {
       if (on_all_gradients_ready_) {
@@ -227,6 +252,7 @@ class BucketReduction {
   PendingBuckets pending_;
   std::vector<BufferView> ranges_;  ///< of the buckets
   StepMeter meter_;
+  BucketNorms norms_;
   GradientCopier copier_;
   std::function<void()> on_all_gradients_ready_;
 };

@@ -56,6 +56,9 @@ class GradientTable {
 
   const GradientSlot& operator[](std::size_t parameter) const noexcept { return slots_[parameter]; }
 
+  /// The gradient's present view in the parameter's own memory.
+  const TensorView& view(std::size_t parameter) const noexcept { return views_[parameter]; }
+
   /// Binds a gradient: from now on it lies in the arena. The caller has copied its content there.
   /// @returns the gradient's new view
   TensorView bind(std::size_t parameter);

@@ -113,8 +113,8 @@ class HostGradientCopier {
  private:
   using Event = typename Stream::Event;
 
-  /// Work items of a bucket: two stamps, its collective, and with the last one the broadcast of the buffers.
-  static constexpr std::uint64_t items_per_bucket = 4;
+  /// Work items of a bucket: two stamps, its collective, its norm, and with the last one the broadcast of the buffers.
+  static constexpr std::uint64_t items_per_bucket = 5;
 
   void stamp(std::size_t bucket, StepEvent event) const {
     if constexpr (is_measured) {

@@ -99,12 +99,14 @@ class Reducer final : public Step::Target {
   /// Records the parameters' present addresses for the address check. After the last bind.
   void remember_addresses() { addresses_.remember(); }
 
-  /// Begins a step. @throws the job's first cause; Error (invalid_argument) if another is open or a step has failed.
+  /// Begins a step. @throws the job's first cause; Error (invalid_argument) if another is open or a step has failed;
+  /// (unsupported) to measure the norm of gradients on a GPU
   /// @param caller the user's call, for error sentences
-  Step begin(const char* caller = "begin()") {
+  Step begin(const char* caller = "begin()", StepOptions step = {}) {
     throw_if_unusable(caller);
+    if (step.measure_norm && !BucketReduction<Communicator>::can_measure_norm) BucketNorms::refuse_stream(caller);
     or_report([&] { addresses_.begin_step(steps_ + 1); });
-    reduction_.begin_step();
+    reduction_.begin_step(step.measure_norm);
     tracker_.begin_step();
     under_way_ = true;
     return Step(*this);
@@ -197,6 +199,15 @@ class Reducer final : public Step::Target {
             meter.measured_steps(),
             meter.unreduced_passes()};
   }
+
+  /// Norm of the reduced gradients. @throws Error (invalid_argument) if the last step did not measure it
+  const GradientNorm& gradient_norm() const { return reduction_.norms().norm(); }
+
+  /// Multiplies the reduced gradients and their norm. @throws as gradient_norm
+  void scale_gradients(double factor) { reduction_.scale_gradients(factor); }
+
+  /// View of the parameter's gradient, for an index in range.
+  const TensorView& gradient(std::size_t parameter) const noexcept { return reduction_.gradients().view(parameter); }
 
   /// The latest step records. Threads: any.
   const StepRecorder& recorder() const noexcept { return reduction_.meter().recorder(); }

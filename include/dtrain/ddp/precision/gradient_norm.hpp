@@ -1,0 +1,163 @@
+#pragma once
+/// @file
+/// Global L2 norm of the reduced gradients, measured bucket by bucket behind each bucket's collective.
+
+#include <cmath>
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "dtrain/core/config.hpp"
+#include "dtrain/core/error.hpp"
+#include "dtrain/core/text/format_text.hpp"
+#include "dtrain/core/types/buffer_view.hpp"
+#include "dtrain/core/types/tensor_view.hpp"
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// L2 norm of all gradients of a model, as one vector.
+struct GradientNorm {
+  double norm = 0;
+  /// Whether the norm is finite: if no element is infinite or NaN and, for f64, no square is beyond the largest value.
+  bool finite = true;
+};
+
+/// Options of one step.
+struct StepOptions {
+  /// Measures the norm of the reduced gradients in this step. Must be the same on every rank that uses the norm; the
+  /// gradients themselves do not depend on it.
+  bool measure_norm = false;
+};
+
+/// Sums of squares of a step's reduced buckets, in f64. All ranks reduce the same buckets to the same bits, and the
+/// buckets' sums are added in bucket order: so all ranks have the same norm without a collective.
+/// Steady state: allocates nothing. Threads: a bucket's work on the communication stream; everything else between
+/// steps. Lifetime: outlives the work.
+class BucketNorms {
+ public:
+  /// Work for a stream: adds up the squares of a bucket, padding included, which is zero.
+  struct Work {
+    double* sum;
+    BufferView bucket;
+    void operator()() const noexcept;
+  };
+
+  /// Sets the number of buckets. The measured norm stays valid.
+  void plan(std::size_t buckets) { sums_.assign(buckets, 0); }
+
+  void begin_step(bool wanted) noexcept {
+    is_wanted_ = wanted;
+    norm_.reset();
+  }
+  bool is_wanted() const noexcept { return is_wanted_; }
+  Work work(std::size_t bucket, const BufferView& range) noexcept { return {&sums_[bucket], range}; }
+
+  /// Call when the work of all buckets has run.
+  void finish_step() noexcept;
+
+  /// @throws Error (invalid_argument) if the last step did not measure.
+  const GradientNorm& norm() const {
+    if (!norm_) {
+      refuse_unmeasured();
+    }
+    return *norm_;
+  }
+
+  /// @throws Error (unsupported) for a step whose stream runs no work of the host
+  [[noreturn]] static void refuse_stream(const char* caller);
+
+  /// The gradients were multiplied by `factor`.
+  void multiply(double factor) noexcept {
+    if (norm_) {
+      norm_->norm *= std::abs(factor);
+    }
+  }
+
+ private:
+  [[noreturn]] static void refuse_unmeasured();
+
+  std::vector<double> sums_;
+  std::optional<GradientNorm> norm_;
+  bool is_wanted_ = false;
+};
+
+/// Multiplies floats in host memory by `factor`, rounded to f32 except for f64; each product is rounded once to the
+/// element type, to nearest even.
+void multiply_elements(const BufferView& elements, double factor) noexcept;
+
+/// `gradients` of DistributedDataParallel or MasterWeights: scales them so that their norm is at most `max_norm`.
+/// The factor is min(1, max_norm / (norm + 1e-6)), as torch.nn.utils.clip_grad_norm_'s. Gradients whose norm is not
+/// finite stay as they are: skip the optimizer's step for them (LossScaler::step says so). The same on all ranks.
+/// Blocking: no; reads and writes the gradients only if the factor is below 1.
+/// @returns the norm before
+/// @throws Error (invalid_argument) if the last step did not measure the norm, or `max_norm` is not positive
+template <class Gradients>
+requires requires(Gradients& gradients) {
+  gradients.gradient_norm();
+  gradients.scale_gradients(1.0);
+}
+GradientNorm clip_gradients(Gradients& gradients, double max_norm) {
+  if (!(max_norm > 0)) {
+    throw_error(Errc::invalid_argument, "clip_gradients has a max_norm that is not positive; give a positive one");
+  }
+  const GradientNorm before = gradients.gradient_norm();
+  const double factor = max_norm / (before.norm + 1e-6);
+  if (before.finite && factor < 1) {
+    gradients.scale_gradients(factor);
+  }
+  return before;
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+namespace DTRAIN_NAMESPACE {
+using ddp::clip_gradients;
+using ddp::GradientNorm;
+using ddp::StepOptions;
+}  // namespace DTRAIN_NAMESPACE
+
+#if DTRAIN_DEFINITIONS
+
+#include "dtrain/kernels/reduction.hpp"
+#include "dtrain/kernels/sum_of_squares.hpp"
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+DTRAIN_DEFINED void BucketNorms::Work::operator()() const noexcept {
+  *sum = kernels::sum_of_squares(bucket.dtype, bucket.data, bucket.count);
+}
+
+DTRAIN_DEFINED void BucketNorms::finish_step() noexcept {
+  if (!is_wanted_) {
+    return;
+  }
+  double sum = 0;
+  for (const double bucket : sums_) {
+    sum += bucket;
+  }
+  norm_ = GradientNorm{std::sqrt(sum), kernels::is_finite(sum)};
+}
+
+DTRAIN_NOT_INLINED DTRAIN_DEFINED void BucketNorms::refuse_unmeasured() {
+  throw_error(Errc::invalid_argument,
+              "the norm of the gradients was asked for, but the last step did not measure it; call backward(f, "
+              "{.measure_norm = true})");
+}
+
+DTRAIN_NOT_INLINED DTRAIN_DEFINED void BucketNorms::refuse_stream(const char* caller) {
+  throw_error(Errc::unsupported,
+              "{} has measure_norm, but gradients are on a stream that runs no work of the host, as on a GPU; call it "
+              "without, and compute the norm with the device's library after the step",
+              {caller});
+}
+
+DTRAIN_DEFINED void multiply_elements(const BufferView& elements, double factor) noexcept {
+  const std::byte* const source = elements.data;
+  std::byte* const target = elements.data;
+  kernels::Reduction::weighted_sum(elements.dtype)({&source, 1}, {&target, 1}, elements.count, &factor);
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+#endif  // DTRAIN_DEFINITIONS

@@ -1,0 +1,206 @@
+// The norm of the reduced gradients: its value, its bits on all ranks, clipping, and wrong use.
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstddef>
+#include <limits>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "dtrain/core/types/bfloat16.hpp"
+#include "dtrain/core/types/float16.hpp"
+#include "unit/front/shared_memory_job.hpp"
+
+using dtrain::DistributedDataParallel;
+using dtrain::Errc;
+using dtrain::GradientNorm;
+using dtrain::Ready;
+using front_test::BindingModel;
+using front_test::Group;
+using front_test::Model;
+using front_test::run_well;
+
+namespace {
+
+const std::vector<std::size_t> sizes{7, 1000, 0, 33, 5000};
+
+/// One step with random gradients, which differ between ranks.
+template <class Ddp, class AnyModel>
+void step(Ddp& ddp, AnyModel& model, unsigned seed, dtrain::StepOptions options = {.measure_norm = true}) {
+  std::mt19937 random(seed * 100 + static_cast<unsigned>(ddp.group().rank()));
+  std::normal_distribution<float> normal;
+  ddp.backward(
+      [&](Ready ready) {
+        for (std::size_t i = 0; i < model.list.size(); ++i) {
+          for (float& element : model.list[i].gradient.template as<float>())
+            element = normal(random);
+          ready(i);
+        }
+      },
+      options);
+}
+
+/// The norm of what the model has after a step.
+double plain_norm(const std::vector<dtrain::Parameter>& parameters) {
+  double sum = 0;
+  for (const dtrain::Parameter& parameter : parameters) {
+    for (const float element : parameter.gradient.as<float>())
+      sum += static_cast<double>(element) * static_cast<double>(element);
+  }
+  return std::sqrt(sum);
+}
+
+template <class AnyModel>
+void check_norms(int ranks, std::size_t bucket_bytes) {
+  std::vector<std::vector<double>> norms(static_cast<std::size_t>(ranks));
+  std::atomic<int> wrong{0};
+  run_well(ranks, [&](const Group& group) {
+    AnyModel model(sizes);
+    DistributedDataParallel ddp{model, group, {.bucket_bytes = bucket_bytes}};
+    for (unsigned k = 0; k < 4; ++k) {
+      step(ddp, model, k);
+      const GradientNorm measured = ddp.gradient_norm();
+      const double expected = plain_norm(model.list);
+      wrong += measured.finite && std::abs(measured.norm / expected - 1) < 1e-12 ? 0 : 1;
+      norms[static_cast<std::size_t>(group.rank())].push_back(measured.norm);
+    }
+  });
+  CHECK(wrong == 0);
+  for (const std::vector<double>& of_rank : norms) {
+    CHECK(of_rank.size() == 4);
+    CHECK(of_rank == norms[0]);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("the norm is that of the reduced gradients, with the same bits on all ranks") {
+  for (const int ranks : {1, 2, 3}) {
+    for (const std::size_t bucket_bytes : {std::size_t{0}, std::size_t{4096}, std::size_t{25} << 20}) {
+      CAPTURE(ranks);
+      CAPTURE(bucket_bytes);
+      check_norms<Model>(ranks, bucket_bytes);
+      check_norms<BindingModel>(ranks, bucket_bytes);
+    }
+  }
+}
+
+TEST_CASE("an infinity or a NaN on one rank makes the norm of all ranks not finite, and only of that step") {
+  std::atomic<int> wrong{0};
+  run_well(3, [&](const Group& group) {
+    Model model(sizes);
+    DistributedDataParallel ddp{model, group};
+    for (const float bad : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN(), 1.0F}) {
+      ddp.backward(
+          [&](Ready ready) {
+            for (std::size_t i = 0; i < sizes.size(); ++i) {
+              if (i == 3 && group.rank() == 1) model.gradients[i].back() = bad;
+              ready(i);
+            }
+          },
+          {.measure_norm = true});
+      wrong += ddp.gradient_norm().finite == (bad == 1.0F) ? 0 : 1;
+      const std::vector<float> before = model.gradients[4];
+      if (!ddp.gradient_norm().finite) {
+        dtrain::clip_gradients(ddp, 1e-3);  // leaves them
+        wrong += model.gradients[4] == before ? 0 : 1;
+      }
+      for (std::vector<float>& gradient : model.gradients)
+        std::fill(gradient.begin(), gradient.end(), 0.0F);
+    }
+  });
+  CHECK(wrong == 0);
+}
+
+TEST_CASE("clipping multiplies by max_norm / (norm + 1e-6) if that is below one, and returns the norm before") {
+  std::atomic<int> wrong{0};
+  run_well(2, [&](const Group& group) {
+    BindingModel model(sizes);
+    DistributedDataParallel ddp{model, group, {.bucket_bytes = 4096}};
+    step(ddp, model, 1);
+    const double norm = plain_norm(model.list);
+    const std::vector<float> before(ddp.gradient(4).as<float>().begin(), ddp.gradient(4).as<float>().end());
+    wrong += std::abs(dtrain::clip_gradients(ddp, 2 * norm).norm / norm - 1) < 1e-12 ? 0 : 1;
+    wrong += std::equal(before.begin(), before.end(), ddp.gradient(4).as<float>().begin()) ? 0 : 1;
+    wrong += std::abs(dtrain::clip_gradients(ddp, 0.5).norm / norm - 1) < 1e-12 ? 0 : 1;
+    const auto factor = static_cast<float>(0.5 / (norm + 1e-6));
+    for (std::size_t i = 0; i < before.size(); ++i)
+      wrong += std::abs(ddp.gradient(4).as<float>()[i] - before[i] * factor) <= 1e-6F * std::abs(before[i]) ? 0 : 1;
+    wrong += std::abs(plain_norm(model.list) - 0.5) < 1e-5 ? 0 : 1;
+    wrong += std::abs(ddp.gradient_norm().norm - 0.5) < 1e-5 ? 0 : 1;
+  });
+  CHECK(wrong == 0);
+}
+
+TEST_CASE("16-bit gradients and unused parameters count as what was reduced") {
+  std::atomic<int> wrong{0};
+  run_well(2, [&](const Group& group) {
+    std::vector<dtrain::float16> half_values(40), half(40, dtrain::float16(3.0F));
+    std::vector<dtrain::bfloat16> brain_values(9), brain(9, dtrain::bfloat16(2.0F));
+    std::vector<float> values(5), unused(5, 100.0F);
+    struct Mixed {
+      std::vector<dtrain::Parameter> list;
+      const std::vector<dtrain::Parameter>& parameters() const { return list; }
+    } model{{{"half", dtrain::tensor_view(half_values), dtrain::tensor_view(half)},
+             {"brain", dtrain::tensor_view(brain_values), dtrain::tensor_view(brain)},
+             {"unused", dtrain::tensor_view(values), dtrain::tensor_view(unused)}}};
+    DistributedDataParallel ddp{model, group, {.allow_unused_parameters = true}};
+    ddp.backward(
+        [](Ready ready) {
+          ready(0);
+          ready(1);
+        },
+        {.measure_norm = true});
+    wrong += ddp.gradient_norm().norm == std::sqrt(40 * 9.0 + 9 * 4.0) ? 0 : 1;
+    wrong += unused[0] == 0 ? 0 : 1;
+    ddp.scale_gradients(0.5);
+    wrong += static_cast<float>(half[39]) == 1.5F && static_cast<float>(brain[0]) == 1.0F ? 0 : 1;
+  });
+  CHECK(wrong == 0);
+}
+
+TEST_CASE("only the step that reduces measures, and without a measurement the norm is refused") {
+  std::atomic<int> wrong{0};
+  run_well(2, [&](const Group& group) {
+    Model model(sizes);
+    DistributedDataParallel ddp{model, group};
+    const auto is_refused = [&](auto act) {
+      try {
+        act();
+      } catch (const dtrain::Error& error) {
+        return error.code() == make_error_code(Errc::invalid_argument) &&
+               std::string(error.what()).find("measure_norm = true") != std::string::npos;
+      }
+      return false;
+    };
+    wrong += is_refused([&] { ddp.gradient_norm(); }) ? 0 : 1;
+    {
+      const auto held = ddp.no_sync();
+      step(ddp, model, 1);
+    }
+    wrong += is_refused([&] { ddp.gradient_norm(); }) ? 0 : 1;
+    step(ddp, model, 2);
+    DistributedDataParallel moved = std::move(ddp);
+    wrong += moved.gradient_norm().norm > 0 ? 0 : 1;
+    step(moved, model, 3, {});
+    wrong += is_refused([&] { moved.gradient_norm(); }) ? 0 : 1;
+    wrong += is_refused([&] { dtrain::clip_gradients(moved, 1); }) ? 0 : 1;
+    wrong += is_refused([&] { moved.scale_gradients(2); }) ? 0 : 1;
+  });
+  CHECK(wrong == 0);
+}
+
+TEST_CASE("a max_norm that is not positive is refused") {
+  struct Fixed {
+    GradientNorm gradient_norm() const { return {1, true}; }
+    void scale_gradients(double) {}
+  } gradients;
+  for (const double bad : {0.0, -1.0, std::numeric_limits<double>::quiet_NaN()}) {
+    CHECK_THROWS_AS(dtrain::clip_gradients(gradients, bad), dtrain::Error);
+  }
+}
