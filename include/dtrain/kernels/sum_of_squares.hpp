@@ -48,12 +48,25 @@ struct SquareSums {
 
   template <class Float>
   DTRAIN_ALWAYS_INLINE void add_block(const std::byte* from) noexcept {
-    Vector<Float, elements * sizeof(Float)> values;
-    load(values, from);
-    Vector<double, Width> squares = __builtin_convertvector(values, Vector<double, Width>);
+    Vector<double, Width> squares;
+    widen<Float>(squares, from);
     multiply(squares, squares);
     keep_product(squares);
     add(sums, squares);
+  }
+
+  /// With AVX2 by asm, because g++ 12 converts four floats in two halves.
+  template <class Float>
+  DTRAIN_ALWAYS_INLINE static void widen(Vector<double, Width>& to, const std::byte* from) noexcept {
+#if DTRAIN_X86_64
+    if constexpr (Width == 32 && std::is_same_v<Float, float>) {
+      asm("{vcvtps2pd %1, %0|vcvtps2pd %0, %1}" : "=x"(to) : "m"(*reinterpret_cast<const std::byte(*)[16]>(from)));
+      return;
+    }
+#endif
+    Vector<Float, elements * sizeof(Float)> values;
+    load(values, from);
+    to = __builtin_convertvector(values, Vector<double, Width>);
   }
 
   Vector<double, Width> sums{};
@@ -81,9 +94,11 @@ using SquareSums16 = std::conditional_t<Width == 32, TwiceSquareSums<TwiceSquare
 /// Adds the squares of a multiple of 16 elements of f64, f32.
 template <class Float, std::size_t Width>
 DTRAIN_ALWAYS_INLINE void add_squares(SquareSums16<Width>& sums, const std::byte* from, std::size_t count) noexcept {
-  for (std::size_t i = 0; i < count; i += sums.elements) {
-    sums.template add_block<Float>(from + i * sizeof(Float));
+  SquareSums16<Width> local = sums;  // in registers
+  for (std::size_t i = 0; i < count; i += local.elements) {
+    local.template add_block<Float>(from + i * sizeof(Float));
   }
+  sums = local;
 }
 
 /// Widens the 16-bit floats of a block to f32, which stays in the first-level cache.

@@ -37,7 +37,7 @@ struct StepOptions {
 class BucketNorms {
  public:
   /// Work for a stream: adds up the squares of a bucket, padding included, which is zero.
-  struct Work {
+  struct SquareSum {
     double* sum;
     BufferView bucket;
     void operator()() const noexcept;
@@ -51,7 +51,7 @@ class BucketNorms {
     norm_.reset();
   }
   bool is_wanted() const noexcept { return is_wanted_; }
-  Work work(std::size_t bucket, const BufferView& range) noexcept { return {&sums_[bucket], range}; }
+  SquareSum work(std::size_t bucket, const BufferView& range) noexcept { return {&sums_[bucket], range}; }
 
   /// Call when the work of all buckets has run.
   void finish_step() noexcept;
@@ -124,7 +124,7 @@ using ddp::StepOptions;
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-DTRAIN_DEFINED void BucketNorms::Work::operator()() const noexcept {
+DTRAIN_DEFINED void BucketNorms::SquareSum::operator()() const noexcept {
   *sum = kernels::sum_of_squares(bucket.dtype, bucket.data, bucket.count);
 }
 
