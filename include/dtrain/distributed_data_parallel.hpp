@@ -127,7 +127,8 @@ class DistributedDataParallel {
 
   /// Norm of the reduced gradients, equal on all ranks. @throws Error (invalid_argument) unless the latest step that
   /// reduced had StepOptions::measure_norm. Steps under no_sync() measure nothing.
-  const GradientNorm& gradient_norm() const { return driver_->reducer->gradient_norm(); }
+  const GradientNorm& gradient_norm() const { return driver_->reducer->norms().norm(); }
+  bool has_gradient_norm() const noexcept { return driver_->reducer->norms().is_measured(); }
 
   /// Multiplies the reduced gradients by `factor`, rounded to their type, and gradient_norm(). @throws as that.
   void scale_gradients(double factor) { driver_->reducer->scale_gradients(factor); }

@@ -88,6 +88,8 @@
 #include "dtrain/core/version.hpp"
 #include "dtrain/ddp/checkpoint/checkpoint.hpp"
 #include "dtrain/ddp/data/sampler.hpp"
+#include "dtrain/ddp/precision/loss_scaler.hpp"
+#include "dtrain/ddp/precision/master_weights.hpp"
 #include "dtrain/ddp/profile/write_timeline.hpp"
 #include "dtrain/ddp/shared_memory_instances.hpp"
 #include "dtrain/distributed_data_parallel.hpp"

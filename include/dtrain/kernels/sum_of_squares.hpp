@@ -55,10 +55,10 @@ struct SquareSums {
     add(sums, squares);
   }
 
-  /// With AVX2 by asm, because g++ 12 converts four floats in two halves.
+  /// g++: with AVX2 by asm, because g++ 12 converts four floats in two halves.
   template <class Float>
   DTRAIN_ALWAYS_INLINE static void widen(Vector<double, Width>& to, const std::byte* from) noexcept {
-#if DTRAIN_X86_64
+#if DTRAIN_X86_64 && !defined(__clang__)
     if constexpr (Width == 32 && std::is_same_v<Float, float>) {
       asm("{vcvtps2pd %1, %0|vcvtps2pd %0, %1}" : "=x"(to) : "m"(*reinterpret_cast<const std::byte(*)[16]>(from)));
       return;

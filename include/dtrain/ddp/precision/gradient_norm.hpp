@@ -21,6 +21,9 @@ struct GradientNorm {
   double norm = 0;
   /// Whether the norm is finite: if no element is infinite or NaN and, for f64, no square is beyond the largest value.
   bool finite = true;
+
+  /// Of the gradients multiplied by `factor`.
+  GradientNorm times(double factor) const noexcept { return {norm * std::abs(factor), finite}; }
 };
 
 /// Options of one step.
@@ -56,6 +59,8 @@ class BucketNorms {
   /// Call when the work of all buckets has run.
   void finish_step() noexcept;
 
+  bool is_measured() const noexcept { return norm_.has_value(); }
+
   /// @throws Error (invalid_argument) if the last step did not measure.
   const GradientNorm& norm() const {
     if (!norm_) {
@@ -70,13 +75,13 @@ class BucketNorms {
   /// The gradients were multiplied by `factor`.
   void multiply(double factor) noexcept {
     if (norm_) {
-      norm_->norm *= std::abs(factor);
+      norm_ = norm_->times(factor);
     }
   }
 
- private:
   [[noreturn]] static void refuse_unmeasured();
 
+ private:
   std::vector<double> sums_;
   std::optional<GradientNorm> norm_;
   bool is_wanted_ = false;

@@ -200,10 +200,10 @@ class Reducer final : public Step::Target {
             meter.unreduced_passes()};
   }
 
-  /// Norm of the reduced gradients. @throws Error (invalid_argument) if the last step did not measure it
-  const GradientNorm& gradient_norm() const { return reduction_.norms().norm(); }
+  /// The norm of the reduced gradients, if the last step measured it.
+  const BucketNorms& norms() const noexcept { return reduction_.norms(); }
 
-  /// Multiplies the reduced gradients and their norm. @throws as gradient_norm
+  /// Multiplies the reduced gradients and their norm. @throws Error (invalid_argument) if that was not measured
   void scale_gradients(double factor) { reduction_.scale_gradients(factor); }
 
   /// View of the parameter's gradient, for an index in range.

@@ -1,0 +1,134 @@
+#pragma once
+/// @file
+/// LossScaler: a factor of the loss that keeps small gradients representable in f16, adapted to overflows.
+
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "dtrain/core/config.hpp"
+#include "dtrain/core/error.hpp"
+#include "dtrain/core/text/format_text.hpp"
+#include "dtrain/core/types/tensor_view.hpp"
+#include "dtrain/ddp/checkpoint/named_tensor.hpp"
+#include "dtrain/ddp/precision/gradient_norm.hpp"
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// Defaults of torch.amp.GradScaler. Must be the same on every rank.
+struct LossScalerOptions {
+  float initial_scale = 65536;
+  float growth_factor = 2;              ///< above 1
+  float backoff_factor = 0.5F;          ///< between 0 and 1
+  std::int64_t growth_interval = 2000;  ///< steps without overflow before the scale grows
+};
+
+/// Dynamic loss scaling: the program multiplies the loss by scale(), and step() divides the reduced gradients by it.
+///
+///   ddp.backward([&](dtrain::Ready ready) { model.backward(scaler.scale() * loss, ready); }, {.measure_norm = true});
+///   if (scaler.step(ddp)) optimizer.step();
+///
+/// The scale changes as torch.amp.GradScaler's: an overflow multiplies it by backoff_factor; growth_interval steps in
+/// a row without one multiply it by growth_factor, unless that is beyond f32. It stays positive. All ranks have the
+/// same scale without a collective, because all have the same norm.
+/// Threads: none but the one that uses it.
+class LossScaler {
+ public:
+  /// @throws Error (invalid_argument) for options outside their ranges
+  explicit LossScaler(const LossScalerOptions& options = {});
+
+  /// Factor of this step's loss.
+  float scale() const noexcept { return scale_; }
+
+  /// Once after each step that reduced: divides the reduced gradients, and their norm, by the scale if all are finite;
+  /// then changes the scale. clip_gradients comes after it. A quotient is rounded to the gradients' type: f16 gradients
+  /// below 6e-8 become zero, which the form with MasterWeights avoids.
+  /// @returns whether all are finite: the optimizer's step is skipped if not
+  /// @throws Error (invalid_argument) if the step did not measure the norm, or the scale was loaded as no finite
+  /// positive number
+  template <class Ddp>
+  bool step(Ddp& ddp) {
+    return step_with(ddp, [&ddp](double factor) { ddp.scale_gradients(factor); });
+  }
+
+  /// The same, but writes the quotients to the f32 gradients of `master`, in one pass, and leaves those of `ddp`.
+  template <class Ddp, class Master>
+  bool step(const Ddp& ddp, Master& master) {
+    return step_with(ddp, [&](double factor) { master.load_gradients(ddp, factor); });
+  }
+
+  /// The scale, and the number of steps since it changed, for checkpoints: `save_checkpoint` and `load_checkpoint` take
+  /// them with the model's tensors. Lifetime: valid as long as this object, which stays where it is.
+  std::vector<NamedTensor> state();
+
+ private:
+  template <class Ddp, class Unscale>
+  bool step_with(const Ddp& ddp, Unscale unscale) {
+    const GradientNorm& norm = ddp.gradient_norm();
+    const bool finite = norm.finite;
+    require_scale();
+    if (finite) {
+      unscale(1.0 / static_cast<double>(scale_));
+    }
+    update(finite);
+    return finite;
+  }
+
+  void require_scale() const;
+  void update(bool finite) noexcept;
+
+  LossScalerOptions options_;
+  float scale_;
+  std::int64_t finite_steps_ = 0;  ///< since the scale changed
+};
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED LossScaler::LossScaler(const LossScalerOptions& options)
+    : options_(options), scale_(options.initial_scale) {
+  require_scale();
+  if (!(options.growth_factor > 1 && options.backoff_factor > 0 && options.backoff_factor < 1 &&
+        options.growth_interval > 0)) {
+    throw_error(
+        Errc::invalid_argument,
+        "LossScalerOptions has growth_factor {}, backoff_factor {} and growth_interval {}; the first is above "
+        "1, the second between 0 and 1, the third positive",
+        {std::to_string(options.growth_factor), std::to_string(options.backoff_factor), options.growth_interval});
+  }
+}
+
+DTRAIN_DEFINED std::vector<NamedTensor> LossScaler::state() {
+  return {{"loss_scaler.scale", tensor_view(&scale_, {})},
+          {"loss_scaler.finite_steps", tensor_view(&finite_steps_, {})}};
+}
+
+DTRAIN_DEFINED void LossScaler::require_scale() const {
+  if (!(scale_ > 0 && scale_ <= std::numeric_limits<float>::max())) {
+    throw_error(Errc::invalid_argument, "a loss scale is {}; give a positive finite number, such as 65536",
+                {std::to_string(scale_)});
+  }
+}
+
+DTRAIN_DEFINED void LossScaler::update(bool finite) noexcept {
+  float next = scale_;
+  if (!finite) {
+    next *= options_.backoff_factor;
+    finite_steps_ = 0;
+  } else if (++finite_steps_ >= options_.growth_interval) {
+    next *= options_.growth_factor;
+    finite_steps_ = 0;
+  }
+  if (next > 0 && next <= std::numeric_limits<float>::max()) {
+    scale_ = next;
+  }
+}
+
+#endif  // DTRAIN_DEFINITIONS
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+namespace DTRAIN_NAMESPACE {
+using ddp::LossScaler;
+using ddp::LossScalerOptions;
+}  // namespace DTRAIN_NAMESPACE

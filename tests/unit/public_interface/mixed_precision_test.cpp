@@ -1,0 +1,225 @@
+// The loss scaler's sequence of scales, its checkpoint, and f32 master weights of 16-bit models.
+
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "dtrain/core/types/bfloat16.hpp"
+#include "dtrain/core/types/float16.hpp"
+#include "dtrain/ddp/checkpoint/checkpoint.hpp"
+#include "dtrain/ddp/precision/loss_scaler.hpp"
+#include "dtrain/ddp/precision/master_weights.hpp"
+#include "support/temporary_directory.hpp"
+#include "unit/front/shared_memory_job.hpp"
+
+using dtrain::DistributedDataParallel;
+using dtrain::float16;
+using dtrain::GradientNorm;
+using dtrain::LossScaler;
+using dtrain::MasterWeights;
+using dtrain::Ready;
+using front_test::Group;
+using front_test::run_well;
+
+namespace {
+
+/// What a scaler sees of a wrapper.
+struct FakeStep {
+  GradientNorm norm{};
+  double factor = 1;
+  const GradientNorm& gradient_norm() const { return norm; }
+  void scale_gradients(double by) { factor *= by; }
+};
+
+bool step(LossScaler& scaler, bool overflows) {
+  FakeStep fake{{1, !overflows}};
+  const double divisor = static_cast<double>(scaler.scale());
+  const bool finite = scaler.step(fake);
+  CHECK(finite == !overflows);
+  CHECK(fake.factor == (finite ? 1 / divisor : 1));
+  return finite;
+}
+
+template <class Element>
+struct HalfModel {
+  std::vector<Element> values = std::vector<Element>(300, Element(1.0F));
+  std::vector<Element> bias = std::vector<Element>(3, Element(0.1F));
+  std::vector<Element> gradients = std::vector<Element>(300);
+  std::vector<Element> bias_gradients = std::vector<Element>(3);
+  std::vector<dtrain::Parameter> list{
+      {"weight", dtrain::tensor_view(values.data(), {3, 100}), dtrain::tensor_view(gradients.data(), {3, 100})},
+      {"bias", dtrain::tensor_view(bias), dtrain::tensor_view(bias_gradients)}};
+  const std::vector<dtrain::Parameter>& parameters() const { return list; }
+};
+
+}  // namespace
+
+// Recorded from torch.amp.GradScaler("cpu", growth_interval=4) of PyTorch 2.15.0: get_scale() after each update().
+TEST_CASE("the scales are those that GradScaler had for the same overflows") {
+  constexpr std::string_view overflows = ".x..xx.......x...........x.xx....................";
+  const std::vector<float> recorded{65536, 32768, 32768, 32768, 16384, 8192,  8192,  8192,  8192,  16384,
+                                    16384, 16384, 16384, 8192,  8192,  8192,  8192,  16384, 16384, 16384,
+                                    16384, 32768, 32768, 32768, 32768, 16384, 16384, 8192,  4096,  4096,
+                                    4096,  4096,  8192,  8192,  8192,  8192,  16384, 16384, 16384, 16384,
+                                    32768, 32768, 32768, 32768, 65536, 65536, 65536, 65536, 131072};
+  LossScaler scaler({.growth_interval = 4});
+  std::vector<float> scales;
+  for (const char mark : overflows) {
+    step(scaler, mark == 'x');
+    scales.push_back(scaler.scale());
+  }
+  CHECK(scales == recorded);
+}
+
+// Recorded likewise with GradScaler's own constants: 2000 steps, one overflow, 2000 steps, 2000 steps.
+TEST_CASE("the constants are GradScaler's") {
+  LossScaler scaler;
+  const auto after = [&](int steps, bool overflows) {
+    for (int i = 0; i < steps; ++i)
+      step(scaler, overflows);
+    return scaler.scale();
+  };
+  CHECK(scaler.scale() == 65536);
+  CHECK(after(1999, false) == 65536);
+  CHECK(after(1, false) == 131072);
+  CHECK(after(1, true) == 65536);
+  CHECK(after(1999, false) == 65536);
+  CHECK(after(1, false) == 131072);
+  CHECK(after(2000, false) == 262144);
+}
+
+// GradScaler stays at 2^127 too.
+TEST_CASE("the scale stays finite and positive") {
+  LossScaler scaler({.initial_scale = 0x1p100F, .growth_interval = 1});
+  for (int i = 0; i < 70; ++i)
+    step(scaler, false);
+  CHECK(scaler.scale() == 0x1p127F);
+  for (int i = 0; i < 400; ++i)
+    step(scaler, true);
+  CHECK(scaler.scale() == std::numeric_limits<float>::denorm_min());
+}
+
+TEST_CASE("options outside their ranges and a damaged scale are refused") {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  for (const dtrain::LossScalerOptions& bad :
+       {dtrain::LossScalerOptions{.initial_scale = 0}, dtrain::LossScalerOptions{.initial_scale = nan},
+        dtrain::LossScalerOptions{.growth_factor = 1}, dtrain::LossScalerOptions{.backoff_factor = 1},
+        dtrain::LossScalerOptions{.backoff_factor = 0}, dtrain::LossScalerOptions{.growth_interval = 0}}) {
+    CHECK_THROWS_AS(LossScaler{bad}, dtrain::Error);
+  }
+  LossScaler scaler;
+  scaler.state()[0].value.as<float>()[0] = nan;
+  FakeStep fake;
+  CHECK_THROWS_WITH_AS(scaler.step(fake), doctest::Contains("a loss scale is nan"), dtrain::Error);
+}
+
+TEST_CASE("a checkpoint keeps the scale and the steps since it changed") {
+  const support::TemporaryDirectory folder;
+  std::atomic<int> wrong{0};
+  run_well(2, [&](const Group& group) {
+    LossScaler scaler({.growth_interval = 4});
+    FakeStep finite, overflow{{1, false}};
+    scaler.step(overflow);
+    for (int i = 0; i < 3; ++i)
+      scaler.step(finite);
+    dtrain::save_checkpoint(group, folder.path + "/state", scaler.state());
+    LossScaler restored({.growth_interval = 4});
+    wrong += dtrain::load_checkpoint(group, folder.path + "/state", restored.state()) ? 0 : 1;
+    wrong += restored.scale() == 32768 ? 0 : 1;
+    restored.step(finite);
+    wrong += restored.scale() == 65536 ? 0 : 1;
+  });
+  CHECK(wrong == 0);
+}
+
+TEST_CASE("an overflow on one rank makes all ranks skip the step and halve the scale") {
+  std::atomic<int> wrong{0};
+  run_well(3, [&](const Group& group) {
+    HalfModel<float16> model;
+    DistributedDataParallel ddp{model, group};
+    LossScaler scaler;
+    MasterWeights master{model};
+    for (const bool overflows : {true, false}) {
+      const float scale = scaler.scale();
+      ddp.backward(
+          [&](Ready ready) {
+            for (float16& gradient : model.gradients)
+              gradient = float16(0.125F * scale);
+            model.bias_gradients[1] = float16(overflows && group.rank() == 2 ? 1e6F : 0x1p-30F * scale);
+            ready(0);
+            ready(1);
+          },
+          {.measure_norm = true});
+      wrong += scaler.step(ddp, master) == !overflows ? 0 : 1;
+      wrong += scaler.scale() == 32768 ? 0 : 1;
+    }
+    const auto gradients = master.gradients();
+    wrong += gradients[0] == 0.125F && gradients[299] == 0.125F ? 0 : 1;
+    wrong += gradients[301] == 0x1p-30F && gradients[302] == 0 ? 0 : 1;  // f16 itself has none so small
+    const double norm = std::sqrt(300 * 0.125 * 0.125 + std::ldexp(1.0, -60));
+    wrong += std::abs(master.gradient_norm().norm / norm - 1) < 1e-12 ? 0 : 1;
+    wrong += std::abs(dtrain::clip_gradients(master, 1).norm / norm - 1) < 1e-12 ? 0 : 1;
+    wrong += std::abs(static_cast<double>(gradients[0]) - 0.125 / (norm + 1e-6)) < 1e-8 ? 0 : 1;
+    wrong += scaler.step(ddp) && static_cast<float>(model.gradients[0]) == 0.125F ? 0 : 1;
+  });
+  CHECK(wrong == 0);
+}
+
+TEST_CASE_TEMPLATE("master weights keep small changes that 16 bits lose, and round them to nearest even", Element,
+                   float16, dtrain::bfloat16, float) {
+  HalfModel<Element> model;
+  MasterWeights master{model};
+  REQUIRE(master.values().size() == 303);
+  CHECK(master.values()[0] == 1);
+  CHECK(master.values()[300] == static_cast<float>(Element(0.1F)));
+  CHECK(master.parameters()[1].name == "bias");
+  CHECK(master.parameters()[1].value.as<float>().data() == &master.values()[300]);
+  for (int i = 0; i < 64; ++i) {
+    master.values()[0] += 0x1p-12F;
+    master.values()[301] = 0x1p-20F;
+    master.store();
+  }
+  CHECK(static_cast<float>(model.values[0]) == 1.015625F);
+  CHECK(static_cast<float>(model.values[1]) == 1);
+  CHECK(static_cast<float>(model.bias[1]) == 0x1p-20F);
+  model.bias[2] = Element(0.5F);
+  MasterWeights moved = std::move(master);
+  moved.load();
+  CHECK(moved.values()[302] == 0.5F);
+  CHECK_THROWS_WITH_AS(moved.gradient_norm(), doctest::Contains("measure_norm = true"), dtrain::Error);
+}
+
+TEST_CASE("master weights refuse what is no float of 32 or 16 bits") {
+  HalfModel<double> model;
+  CHECK_THROWS_WITH_AS(MasterWeights{model}, doctest::Contains("parameter 0 'weight', of f64 on"), dtrain::Error);
+}
+
+TEST_CASE("gradients of an unmeasured step are loaded without a norm") {
+  std::atomic<int> wrong{0};
+  run_well(2, [&](const Group& group) {
+    HalfModel<dtrain::bfloat16> model;
+    DistributedDataParallel ddp{model, group};
+    MasterWeights master{model};
+    ddp.backward([&](Ready ready) {
+      model.gradients[7] = dtrain::bfloat16(static_cast<float>(4 * group.rank()));
+      ready(1);
+      ready(0);
+    });
+    master.load_gradients(ddp, 0.5);
+    wrong += master.gradients()[7] == 1 && master.gradients()[8] == 0 ? 0 : 1;
+    try {
+      dtrain::clip_gradients(master, 1);
+      ++wrong;
+    } catch (const dtrain::Error& error) {
+      wrong += error.code() == make_error_code(dtrain::Errc::invalid_argument) ? 0 : 1;
+    }
+  });
+  CHECK(wrong == 0);
+}
