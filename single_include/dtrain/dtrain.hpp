@@ -121,6 +121,7 @@
 #include <charconv>
 #include <chrono>
 #include <climits>
+#include <cmath>
 #include <concepts>
 #include <condition_variable>
 #include <coroutine>
@@ -10631,23 +10632,21 @@ struct RankPlace {
 };
 
 /// @name The blocks of each collective
-/// In the order of the ranks and without gaps. The unused buffer of a gather, scatter or reduce is ignored, and so are
-/// the counts of a rank that is not the root.
+/// In the order of the ranks and without gaps; all of equal length without counts. The unused buffer of a gather,
+/// scatter or reduce is ignored, and so are the counts of a rank that is not the root.
 /// @throws Error (invalid_argument) if counts, lengths or the root do not fit
 /// @{
-BlockExchange blocks_of_all_to_all(const ConstBufferView& input, const ConstBufferView& output, RankPlace place);
-BlockExchange blocks_of_all_to_all_v(const ConstBufferView& input, Counts sent, const ConstBufferView& output,
-                                     Counts received, RankPlace place);
+BlockExchange blocks_of_all_to_all(const ConstBufferView& input, const std::optional<Counts>& sent,
+                                   const ConstBufferView& output, const std::optional<Counts>& received,
+                                   RankPlace place);
 BlockExchange blocks_of_all_gather_v(const ConstBufferView& input, const ConstBufferView& output, Counts counts,
                                      RankPlace place);
 BlockExchange blocks_of_reduce_scatter_v(const ConstBufferView& input, const ConstBufferView& output, Counts counts,
                                          RankPlace place);
-BlockExchange blocks_of_gather(const ConstBufferView& input, const ConstBufferView& output, int root, RankPlace place);
-BlockExchange blocks_of_gather_v(const ConstBufferView& input, const ConstBufferView& output, Counts counts, int root,
-                                 RankPlace place);
-BlockExchange blocks_of_scatter(const ConstBufferView& input, const ConstBufferView& output, int root, RankPlace place);
-BlockExchange blocks_of_scatter_v(const ConstBufferView& input, Counts counts, const ConstBufferView& output, int root,
-                                  RankPlace place);
+BlockExchange blocks_of_gather(const ConstBufferView& input, const ConstBufferView& output,
+                               const std::optional<Counts>& counts, int root, RankPlace place);
+BlockExchange blocks_of_scatter(const ConstBufferView& input, const std::optional<Counts>& counts,
+                                const ConstBufferView& output, int root, RankPlace place);
 BlockExchange blocks_of_reduce(const ConstBufferView& input, const ConstBufferView& output, int root, RankPlace place);
 /// @}
 
@@ -19475,7 +19474,7 @@ class BlockCollectives {
   Work gather(MovedReadBuffer input, MovedWriteBuffer output, int root,
               Stream stream) const requires backend::CanExchangeBlocks<Communicator> {
     const BufferView used = used_if<BufferView>(is_rank(root), output, input);
-    return exchange(backend::blocks_of_gather(input, used, root, place()), input, used, stream);
+    return exchange(backend::blocks_of_gather(input, used, {}, root, place()), input, used, stream);
   }
   void gather(MovedReadBuffer input, MovedWriteBuffer output,
               int root) const requires backend::CanExchangeBlocks<Communicator> {
@@ -19486,7 +19485,7 @@ class BlockCollectives {
   Work gather_v(MovedReadBuffer input, MovedWriteBuffer output, Counts counts, int root,
                 Stream stream) const requires backend::CanExchangeBlocks<Communicator> {
     const BufferView used = used_if<BufferView>(is_rank(root), output, input);
-    return exchange(backend::blocks_of_gather_v(input, used, counts, root, place()), input, used, stream);
+    return exchange(backend::blocks_of_gather(input, used, counts, root, place()), input, used, stream);
   }
   void gather_v(MovedReadBuffer input, MovedWriteBuffer output, Counts counts,
                 int root) const requires backend::CanExchangeBlocks<Communicator> {
@@ -19497,7 +19496,7 @@ class BlockCollectives {
   Work scatter(MovedReadBuffer input, MovedWriteBuffer output, int root,
                Stream stream) const requires backend::CanExchangeBlocks<Communicator> {
     const ConstBufferView used = used_if<ConstBufferView>(is_rank(root), input, output);
-    return exchange(backend::blocks_of_scatter(used, output, root, place()), used, output, stream);
+    return exchange(backend::blocks_of_scatter(used, {}, output, root, place()), used, output, stream);
   }
   void scatter(MovedReadBuffer input, MovedWriteBuffer output,
                int root) const requires backend::CanExchangeBlocks<Communicator> {
@@ -19508,7 +19507,7 @@ class BlockCollectives {
   Work scatter_v(MovedReadBuffer input, Counts counts, MovedWriteBuffer output, int root,
                  Stream stream) const requires backend::CanExchangeBlocks<Communicator> {
     const ConstBufferView used = used_if<ConstBufferView>(is_rank(root), input, output);
-    return exchange(backend::blocks_of_scatter_v(used, counts, output, root, place()), used, output, stream);
+    return exchange(backend::blocks_of_scatter(used, counts, output, root, place()), used, output, stream);
   }
   void scatter_v(MovedReadBuffer input, Counts counts, MovedWriteBuffer output,
                  int root) const requires backend::CanExchangeBlocks<Communicator> {
@@ -19518,7 +19517,7 @@ class BlockCollectives {
   /// Block s of rank r's `output` gets block r of rank s's `input`; all blocks have equal lengths.
   Work all_to_all(MovedReadBuffer input, MovedWriteBuffer output,
                   Stream stream) const requires backend::CanExchangeBlocks<Communicator> {
-    return exchange(backend::blocks_of_all_to_all(input, output, place()), input, output, stream);
+    return exchange(backend::blocks_of_all_to_all(input, {}, output, {}, place()), input, output, stream);
   }
   void all_to_all(MovedReadBuffer input,
                   MovedWriteBuffer output) const requires backend::CanExchangeBlocks<Communicator> {
@@ -19528,7 +19527,7 @@ class BlockCollectives {
   /// The same with blocks of any lengths: `send_counts` of the input's, `receive_counts` of the output's.
   Work all_to_all_v(MovedReadBuffer input, Counts send_counts, MovedWriteBuffer output, Counts receive_counts,
                     Stream stream) const requires backend::CanExchangeBlocks<Communicator> {
-    return exchange(backend::blocks_of_all_to_all_v(input, send_counts, output, receive_counts, place()), input, output,
+    return exchange(backend::blocks_of_all_to_all(input, send_counts, output, receive_counts, place()), input, output,
                     stream);
   }
   void all_to_all_v(MovedReadBuffer input, Counts send_counts, MovedWriteBuffer output,
@@ -21915,6 +21914,325 @@ using ddp::load_checkpoint;
 using ddp::save_checkpoint;
 }  // namespace DTRAIN_NAMESPACE
 
+// ---- dtrain/ddp/precision/gradient_norm.hpp
+
+/// @file
+/// Global L2 norm of the reduced gradients, measured bucket by bucket behind each bucket's collective.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// L2 norm of all gradients of a model, as one vector.
+struct GradientNorm {
+  double norm = 0;
+  /// Whether the norm is finite: if no element is infinite or NaN and, for f64, no square is beyond the largest value.
+  bool finite = true;
+
+  /// Of the gradients multiplied by `factor`.
+  GradientNorm times(double factor) const noexcept { return {norm * std::abs(factor), finite}; }
+};
+
+/// Options of one step.
+struct StepOptions {
+  /// Measures the norm of the reduced gradients in this step. Must be the same on every rank that uses the norm; the
+  /// gradients themselves do not depend on it.
+  bool measure_norm = false;
+};
+
+/// Sums of squares of a step's reduced buckets, in f64. All ranks reduce the same buckets to the same bits, and the
+/// buckets' sums are added in bucket order: so all ranks have the same norm without a collective.
+/// Steady state: allocates nothing. Threads: a bucket's work on the communication stream; everything else between
+/// steps. Lifetime: outlives the work.
+class BucketNorms {
+ public:
+  /// Work for a stream: adds up the squares of a bucket, padding included, which is zero.
+  struct SquareSum {
+    double* sum;
+    BufferView bucket;
+    void operator()() const noexcept;
+  };
+
+  /// Sets the number of buckets. The measured norm stays valid.
+  void plan(std::size_t buckets) { sums_.assign(buckets, 0); }
+
+  void begin_step(bool wanted) noexcept {
+    is_wanted_ = wanted;
+    norm_.reset();
+  }
+  bool is_wanted() const noexcept { return is_wanted_; }
+  SquareSum work(std::size_t bucket, const BufferView& range) noexcept { return {&sums_[bucket], range}; }
+
+  /// Call when the work of all buckets has run.
+  void finish_step() noexcept;
+
+  bool is_measured() const noexcept { return norm_.has_value(); }
+
+  /// @throws Error (invalid_argument) if the last step did not measure.
+  const GradientNorm& norm() const {
+    if (!norm_) {
+      refuse_unmeasured();
+    }
+    return *norm_;
+  }
+
+  /// @throws Error (unsupported) for a step whose stream runs no work of the host
+  [[noreturn]] static void refuse_stream(const char* caller);
+
+  /// The gradients were multiplied by `factor`.
+  void multiply(double factor) noexcept {
+    if (norm_) {
+      norm_ = norm_->times(factor);
+    }
+  }
+
+  [[noreturn]] static void refuse_unmeasured();
+
+ private:
+  std::vector<double> sums_;
+  std::optional<GradientNorm> norm_;
+  bool is_wanted_ = false;
+};
+
+/// Multiplies floats in host memory by `factor`, rounded to f32 except for f64; each product is rounded once to the
+/// element type, to nearest even.
+void multiply_elements(const BufferView& elements, double factor) noexcept;
+
+/// `gradients` of DistributedDataParallel or MasterWeights: scales them so that their norm is at most `max_norm`.
+/// The factor is min(1, max_norm / (norm + 1e-6)), as torch.nn.utils.clip_grad_norm_'s. Gradients whose norm is not
+/// finite stay as they are: skip the optimizer's step for them (LossScaler::step says so). The same on all ranks.
+/// Blocking: no; reads and writes the gradients only if the factor is below 1.
+/// @returns the norm before
+/// @throws Error (invalid_argument) if the last step did not measure the norm, or `max_norm` is not positive
+template <class Gradients>
+requires requires(Gradients& gradients) {
+  gradients.gradient_norm();
+  gradients.scale_gradients(1.0);
+}
+GradientNorm clip_gradients(Gradients& gradients, double max_norm) {
+  if (!(max_norm > 0)) {
+    throw_error(Errc::invalid_argument, "clip_gradients has a max_norm that is not positive; give a positive one");
+  }
+  const GradientNorm before = gradients.gradient_norm();
+  const double factor = max_norm / (before.norm + 1e-6);
+  if (before.finite && factor < 1) {
+    gradients.scale_gradients(factor);
+  }
+  return before;
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+namespace DTRAIN_NAMESPACE {
+using ddp::clip_gradients;
+using ddp::GradientNorm;
+using ddp::StepOptions;
+}  // namespace DTRAIN_NAMESPACE
+
+// ---- dtrain/ddp/precision/loss_scaler.hpp
+
+/// @file
+/// LossScaler: a factor of the loss that keeps small gradients representable in f16, adapted to overflows.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// Defaults of torch.amp.GradScaler. Must be the same on every rank.
+struct LossScalerOptions {
+  float initial_scale = 65536;
+  float growth_factor = 2;              ///< above 1
+  float backoff_factor = 0.5F;          ///< between 0 and 1
+  std::int64_t growth_interval = 2000;  ///< steps without overflow before the scale grows
+};
+
+/// Dynamic loss scaling: the program multiplies the loss by scale(), and step() divides the reduced gradients by it.
+///
+///   ddp.backward([&](dtrain::Ready ready) { model.backward(scaler.scale() * loss, ready); }, {.measure_norm = true});
+///   if (scaler.step(ddp)) optimizer.step();
+///
+/// The scale changes as torch.amp.GradScaler's: an overflow multiplies it by backoff_factor; growth_interval steps in
+/// a row without one multiply it by growth_factor, unless that is beyond f32. It stays positive. All ranks have the
+/// same scale without a collective, because all have the same norm.
+/// Threads: none but the one that uses it.
+class LossScaler {
+ public:
+  /// @throws Error (invalid_argument) for options outside their ranges
+  explicit LossScaler(const LossScalerOptions& options = {});
+
+  /// Factor of this step's loss.
+  float scale() const noexcept { return scale_; }
+
+  /// Once after each step that reduced: divides the reduced gradients, and their norm, by the scale if all are finite;
+  /// then changes the scale. clip_gradients comes after it. A quotient is rounded to the gradients' type: f16 gradients
+  /// below 6e-8 become zero, which the form with MasterWeights avoids.
+  /// @returns whether all are finite: the optimizer's step is skipped if not
+  /// @throws Error (invalid_argument) if the step did not measure the norm, or the scale was loaded as no finite
+  /// positive number
+  template <class Ddp>
+  bool step(Ddp& ddp) {
+    return step_with(ddp, [&ddp](double factor) { ddp.scale_gradients(factor); });
+  }
+
+  /// The same, but writes the quotients to the f32 gradients of `master`, in one pass, and leaves those of `ddp`.
+  template <class Ddp, class Master>
+  bool step(const Ddp& ddp, Master& master) {
+    return step_with(ddp, [&](double factor) { master.load_gradients(ddp, factor); });
+  }
+
+  /// The scale, and the number of steps since it changed, for checkpoints: `save_checkpoint` and `load_checkpoint` take
+  /// them with the model's tensors. Lifetime: valid as long as this object, which stays where it is.
+  std::vector<NamedTensor> state();
+
+ private:
+  template <class Ddp, class Unscale>
+  bool step_with(const Ddp& ddp, Unscale unscale) {
+    const GradientNorm& norm = ddp.gradient_norm();
+    const bool finite = norm.finite;
+    require_scale();
+    if (finite) {
+      unscale(1.0 / static_cast<double>(scale_));
+    }
+    update(finite);
+    return finite;
+  }
+
+  void require_scale() const;
+  void update(bool finite) noexcept;
+
+  LossScalerOptions options_;
+  float scale_;
+  std::int64_t finite_steps_ = 0;  ///< since the scale changed
+};
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED LossScaler::LossScaler(const LossScalerOptions& options)
+    : options_(options), scale_(options.initial_scale) {
+  require_scale();
+  if (!(options.growth_factor > 1 && options.backoff_factor > 0 && options.backoff_factor < 1 &&
+        options.growth_interval > 0)) {
+    throw_error(
+        Errc::invalid_argument,
+        "LossScalerOptions has growth_factor {}, backoff_factor {} and growth_interval {}; the first is above "
+        "1, the second between 0 and 1, the third positive",
+        {std::to_string(options.growth_factor), std::to_string(options.backoff_factor), options.growth_interval});
+  }
+}
+
+DTRAIN_DEFINED std::vector<NamedTensor> LossScaler::state() {
+  return {{"loss_scaler.scale", tensor_view(&scale_, {})},
+          {"loss_scaler.finite_steps", tensor_view(&finite_steps_, {})}};
+}
+
+DTRAIN_DEFINED void LossScaler::require_scale() const {
+  if (!(scale_ > 0 && scale_ <= std::numeric_limits<float>::max())) {
+    throw_error(Errc::invalid_argument, "a loss scale is {}; give a positive finite number, such as 65536",
+                {std::to_string(scale_)});
+  }
+}
+
+DTRAIN_DEFINED void LossScaler::update(bool finite) noexcept {
+  float next = scale_;
+  if (!finite) {
+    next *= options_.backoff_factor;
+    finite_steps_ = 0;
+  } else if (++finite_steps_ >= options_.growth_interval) {
+    next *= options_.growth_factor;
+    finite_steps_ = 0;
+  }
+  if (next > 0 && next <= std::numeric_limits<float>::max()) {
+    scale_ = next;
+  }
+}
+
+#endif  // DTRAIN_DEFINITIONS
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+namespace DTRAIN_NAMESPACE {
+using ddp::LossScaler;
+using ddp::LossScalerOptions;
+}  // namespace DTRAIN_NAMESPACE
+
+// ---- dtrain/ddp/precision/master_weights.hpp
+
+/// @file
+/// MasterWeights: f32 copies of a model's parameters and gradients, for optimizers of 16-bit models.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// The values of all parameters in one f32 array, and their gradients in another, both in the order of parameters():
+/// the arena's order changes when buckets are rebuilt, but the optimizer's state does not.
+///
+///   dtrain::MasterWeights master{model};            // after the wrapper has broadcast rank 0's values
+///   ddp.backward(...);
+///   master.load_gradients(ddp);                     // or scaler.step(ddp, master)
+///   optimizer.step(master.values(), master.gradients());
+///   master.store();
+///
+/// A checkpoint saves the f32 values, parameter_values(master.parameters()); after loading, store() gives the model its
+/// own. Threads: none but the one that uses it. Lifetime: borrows the memory of the model's values. Movable.
+class MasterWeights {
+ public:
+  /// Allocates both arrays, and load()s. @throws Error (invalid_argument) as DistributedDataParallel; (unsupported) for
+  /// a parameter that is not f32, f16 or bf16 in host memory
+  template <Model M>
+  explicit MasterWeights(M& model) : MasterWeights(collect_parameters(model)) {}
+
+  MasterWeights(MasterWeights&&) noexcept = default;
+  MasterWeights& operator=(MasterWeights&&) noexcept = default;
+
+  std::span<float> values() noexcept { return values_; }
+  std::span<float> gradients() noexcept { return gradients_; }
+
+  /// The same arrays, parameter by parameter, with the model's names and shapes.
+  const std::vector<Parameter>& parameters() const noexcept { return parameters_; }
+
+  /// Copies the model's values to values(), exactly.
+  void load() noexcept;
+
+  /// Rounds values() to the model's values, to nearest even.
+  void store() const noexcept;
+
+  /// Writes `factor` times the reduced gradients of `ddp` to gradients(), in one pass, and its norm if measured.
+  /// Requires: `ddp` wraps the same model. The product is rounded once to f32.
+  template <class Ddp>
+  void load_gradients(const Ddp& ddp, double factor = 1) {
+    for (std::size_t i = 0; i < parameters_.size(); ++i) {
+      load_gradient(i, ddp.gradient(i), factor);
+    }
+    norm_.reset();
+    if (ddp.has_gradient_norm()) {
+      norm_ = ddp.gradient_norm().times(factor);
+    }
+  }
+
+  /// Norm of gradients(). @throws Error (invalid_argument) if the step of the last load_gradients did not measure it
+  const GradientNorm& gradient_norm() const {
+    if (!norm_) {
+      BucketNorms::refuse_unmeasured();
+    }
+    return *norm_;
+  }
+
+  /// Multiplies gradients() and gradient_norm() by `factor`: see clip_gradients. @throws as gradient_norm
+  void scale_gradients(double factor);
+
+ private:
+  explicit MasterWeights(const std::vector<Parameter>& parameters);
+
+  void load_gradient(std::size_t parameter, const TensorView& gradient, double factor) noexcept;
+
+  std::vector<TensorView> model_values_;
+  std::vector<float> values_;
+  std::vector<float> gradients_;
+  std::vector<Parameter> parameters_;
+  std::optional<GradientNorm> norm_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+namespace DTRAIN_NAMESPACE {
+using ddp::MasterWeights;
+}  // namespace DTRAIN_NAMESPACE
+
 // ---- dtrain/ddp/profile/running_bucket.hpp
 
 /// @file
@@ -23209,6 +23527,9 @@ class GradientTable {
 
   const GradientSlot& operator[](std::size_t parameter) const noexcept { return slots_[parameter]; }
 
+  /// The gradient's present view in the parameter's own memory.
+  const TensorView& view(std::size_t parameter) const noexcept { return views_[parameter]; }
+
   /// Binds a gradient: from now on it lies in the arena. The caller has copied its content there.
   /// @returns the gradient's new view
   TensorView bind(std::size_t parameter);
@@ -23513,8 +23834,8 @@ class HostGradientCopier {
  private:
   using Event = typename Stream::Event;
 
-  /// Work items of a bucket: two stamps, its collective, and with the last one the broadcast of the buffers.
-  static constexpr std::uint64_t items_per_bucket = 4;
+  /// Work items of a bucket: two stamps, its collective, its norm, and with the last one the broadcast of the buffers.
+  static constexpr std::uint64_t items_per_bucket = 5;
 
   void stamp(std::size_t bucket, StepEvent event) const {
     if constexpr (is_measured) {
@@ -24501,6 +24822,7 @@ class BucketReduction {
         meter_(parameters.size(), options, std::move(running)),
         copier_(stream, gradients_, plan_, meter_) {
     meter_.plan(plan_);
+    norms_.plan(ranges_.size());
     if constexpr (requires { copier_.scale_gradients(1.0); }) {
       if (scales_averages) {
         copier_.scale_gradients(1.0 / communicator_.size());
@@ -24516,6 +24838,7 @@ class BucketReduction {
   const BucketPlan& plan() const noexcept { return plan_; }
   const GradientTable& gradients() const noexcept { return gradients_; }
   const GradientCopier& copier() const noexcept { return copier_; }
+  const BucketNorms& norms() const noexcept { return norms_; }
   StepMeter& meter() noexcept { return meter_; }
   const StepMeter& meter() const noexcept { return meter_; }
 
@@ -24540,8 +24863,13 @@ class BucketReduction {
     return gradients_.bind(parameter);
   }
 
-  void begin_step() noexcept {
+  /// Whether steps can measure the norm: the stream runs work of the host.
+  static constexpr bool can_measure_norm = requires(Stream stream, BucketNorms::SquareSum work) { stream.enqueue(work); };
+
+  /// @param measures_norm requires can_measure_norm
+  void begin_step(bool measures_norm) noexcept {
     meter_.begin();
+    norms_.begin_step(measures_norm);
     pending_.begin_step();
     if constexpr (GradientCopier::copies_on_stream) {
       copier_.begin_step();
@@ -24589,7 +24917,18 @@ class BucketReduction {
   void finish(const FailureContext& context) {
     copier_.finish(waiting(context));
     buffers_.finish(copier_);
+    norms_.finish_step();
     meter_.finished(GradientCopier::is_measured);
+  }
+
+  /// Multiplies the reduced gradients, where the model has them, and their norm. Between steps.
+  /// @throws Error (invalid_argument) if the last step did not measure the norm
+  void scale_gradients(double factor) {
+    static_cast<void>(norms_.norm());
+    for (std::size_t parameter = 0; parameter < gradients_.size(); ++parameter) {
+      multiply_elements(gradients_.view(parameter).flat(), factor);
+    }
+    norms_.multiply(factor);
   }
 
   /// Blocking. Between steps: plans the same gradients in another order and moves them, with their content.
@@ -24604,6 +24943,7 @@ class BucketReduction {
     ranges_ = ranges_of(plan_, arena_base());
     pending_.plan(parameter_counts(plan_));
     meter_.plan(plan_);
+    norms_.plan(ranges_.size());
     copier_.rebuild_buckets();
   }
 
@@ -24657,6 +24997,11 @@ class BucketReduction {
     copier_.before(bucket);
     if (const BufferView& range = ranges_[bucket]; range.count != 0) {
       communicator_.all_reduce(range, range, op_, copier_.stream());
+      if constexpr (can_measure_norm) {
+        if (norms_.is_wanted()) {
+          copier_.stream().enqueue(norms_.work(bucket, range));
+        }
+      }
     }
     if (bucket + 1 == ranges_.size()) {
       if (on_all_gradients_ready_) {
@@ -24677,6 +25022,7 @@ class BucketReduction {
   PendingBuckets pending_;
   std::vector<BufferView> ranges_;  ///< of the buckets
   StepMeter meter_;
+  BucketNorms norms_;
   GradientCopier copier_;
   std::function<void()> on_all_gradients_ready_;
 };
@@ -24783,6 +25129,33 @@ DTRAIN_INSTANTIATE void ddp::broadcast_values(backend::SharedMemory::Communicato
 
 #undef DTRAIN_INSTANTIATE
 #endif  // DTRAIN_SEPARATE_COMPILATION
+
+// ---- dtrain/ddp/start_progress.hpp
+
+/// @file
+/// Start of the helper thread that runs a wrapper's communication.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// For streams that the host runs: starts a helper thread that runs this stream while the program computes.
+/// @param local_ranks ranks of the group on this node
+/// @returns why no thread was started; null if one was, or if a device runs the stream
+template <class StreamOwner>
+const char* start_progress([[maybe_unused]] StreamOwner& owner, [[maybe_unused]] stream::host::Progress wanted,
+                           [[maybe_unused]] int local_ranks) {
+  if constexpr (requires { owner.start_helper(); }) {
+    using stream::host::Progress;
+    if (stream::host::decide(wanted, stream::host::cores_of_all_ranks(), stream::host::cores_by_affinity(),
+                             local_ranks) != Progress::thread) {
+      return wanted == Progress::automatic ? "no free core; progress = thread starts a thread all the same"
+                                           : "progress = caller";
+    }
+    owner.start_helper();
+  }
+  return nullptr;
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
 
 // ---- dtrain/ddp/step.hpp
 
@@ -25017,12 +25390,14 @@ class Reducer final : public Step::Target {
   /// Records the parameters' present addresses for the address check. After the last bind.
   void remember_addresses() { addresses_.remember(); }
 
-  /// Begins a step. @throws the job's first cause; Error (invalid_argument) if another is open or a step has failed.
+  /// Begins a step. @throws the job's first cause; Error (invalid_argument) if another is open or a step has failed;
+  /// (unsupported) to measure the norm of gradients on a GPU
   /// @param caller the user's call, for error sentences
-  Step begin(const char* caller = "begin()") {
+  Step begin(const char* caller = "begin()", StepOptions step = {}) {
     throw_if_unusable(caller);
+    if (step.measure_norm && !BucketReduction<Communicator>::can_measure_norm) BucketNorms::refuse_stream(caller);
     or_report([&] { addresses_.begin_step(steps_ + 1); });
-    reduction_.begin_step();
+    reduction_.begin_step(step.measure_norm);
     tracker_.begin_step();
     under_way_ = true;
     return Step(*this);
@@ -25115,6 +25490,15 @@ class Reducer final : public Step::Target {
             meter.measured_steps(),
             meter.unreduced_passes()};
   }
+
+  /// The norm of the reduced gradients, if the last step measured it.
+  const BucketNorms& norms() const noexcept { return reduction_.norms(); }
+
+  /// Multiplies the reduced gradients and their norm. @throws Error (invalid_argument) if that was not measured
+  void scale_gradients(double factor) { reduction_.scale_gradients(factor); }
+
+  /// View of the parameter's gradient, for an index in range.
+  const TensorView& gradient(std::size_t parameter) const noexcept { return reduction_.gradients().view(parameter); }
 
   /// The latest step records. Threads: any.
   const StepRecorder& recorder() const noexcept { return reduction_.meter().recorder(); }
@@ -25474,8 +25858,8 @@ class DistributedDataParallel {
   /// Collective, blocking as Step::finish. The first step also rebuilds the buckets (DdpOptions::reorder_gradients),
   /// and then waits for the device. @throws the exception of `f`, after reporting its text to the job; as Step::finish.
   template <std::invocable<Ready> F>
-  void backward(F&& f) {
-    Step step = begin("backward()");
+  void backward(F&& f, StepOptions options = {}) {
+    Step step = begin("backward()", options);
     try {
       std::forward<F>(f)(step.ready());
     } catch (...) {
@@ -25485,8 +25869,20 @@ class DistributedDataParallel {
     step.finish();
   }
 
-  /// Begins a step, for use without backward(): call `ready` on it, then `finish`. @throws the job's first cause.
-  Step begin() { return begin("begin()"); }
+  /// Begins a step, for use without backward(): call `ready` on it, then `finish`. @throws the job's first cause; Error
+  /// (unsupported) for StepOptions::measure_norm on a GPU.
+  Step begin(StepOptions options = {}) { return begin("begin()", options); }
+
+  /// Norm of the reduced gradients, equal on all ranks. @throws Error (invalid_argument) unless the latest step that
+  /// reduced had StepOptions::measure_norm. Steps under no_sync() measure nothing.
+  const GradientNorm& gradient_norm() const { return driver_->reducer->norms().norm(); }
+  bool has_gradient_norm() const noexcept { return driver_->reducer->norms().is_measured(); }
+
+  /// Multiplies the reduced gradients by `factor`, rounded to their type, and gradient_norm(). @throws as that.
+  void scale_gradients(double factor) { driver_->reducer->scale_gradients(factor); }
+
+  /// View of gradient `parameter`, in range: after a step, the reduced values. It moves at most once, with the buckets.
+  const TensorView& gradient(std::size_t parameter) const noexcept { return driver_->reducer->gradient(parameter); }
 
   /// While the returned object lives, steps reduce nothing: backward passes add to this rank's own gradients, and the
   /// next step without it reduces the sum. Every rank does so for the same steps. The divisor stays the number of
@@ -25542,13 +25938,13 @@ class DistributedDataParallel {
     const char* why_nothing_is_hidden = nullptr;
   };
 
-  Step begin(const char* caller) {
+  Step begin(const char* caller, StepOptions options) {
     group::GroupAccess::of(group_).require_may_block();
     if (driver_->no_sync_depth > 0) {
       driver_->reducer->throw_if_unusable(caller);
       return driver_->accumulation->begin();
     }
-    return driver_->reducer->begin(caller);
+    return driver_->reducer->begin(caller, options);
   }
 
   /// The group keeps the driver, which therefore drops its references to the group and (for another wrapper) to the
@@ -25598,7 +25994,7 @@ class DistributedDataParallel {
       }
     }
     driver_->reducer->remember_addresses();
-    start_progress(options.progress);
+    driver_->why_nothing_is_hidden = ddp::start_progress(driver_->stream, options.progress, group_.local_world_size());
   }
 
   /// Its callbacks keep the group until hand_over_to_group.
@@ -25620,21 +26016,6 @@ class DistributedDataParallel {
       }
     }
     return parts;
-  }
-
-  /// For streams that the host runs: starts a helper thread that runs this stream while the program computes.
-  void start_progress(stream::host::Progress wanted) {
-    if constexpr (requires { driver_->stream.start_helper(); }) {
-      using stream::host::Progress;
-      if (stream::host::decide(wanted, stream::host::cores_of_all_ranks(), stream::host::cores_by_affinity(),
-                               group_.local_world_size()) == Progress::thread) {
-        driver_->stream.start_helper();
-      } else {
-        driver_->why_nothing_is_hidden = wanted == Progress::automatic
-                                             ? "no free core; progress = thread starts a thread all the same"
-                                             : "progress = caller";
-      }
-    }
   }
 
   ddp::FailureContext failure_context() const {
@@ -27820,6 +28201,189 @@ DTRAIN_DEFINED void Reduction::operator()(std::span<const std::byte* const> sour
   if (whole < bytes) {
     reduce_rest(kernel_, arguments, bytes - whole);
   }
+}
+
+}  // namespace DTRAIN_NAMESPACE::kernels
+
+// ---- dtrain/kernels/sum_of_squares.hpp
+
+/// @file
+/// Sum of the squares of floats in host memory, with equal bits on every processor.
+
+namespace DTRAIN_NAMESPACE::kernels {
+
+/// The sum of `count` squares in f64, at any alignment. Element i is added to partial sum i modulo 16, and these are
+/// added in order. A square of f32, f16 or bf16 is exact. So the sum is finite if and only if all these elements are;
+/// for f64, squares beyond the largest value make it infinite too.
+/// Requires: `dtype` is a float of 16 bits or more; this machine supports `isa`. Threads: any.
+double sum_of_squares(DType dtype, const std::byte* from, std::size_t count, Isa isa = best_isa()) noexcept;
+
+/// Whether `value` is neither infinite nor NaN, also under -ffast-math.
+inline bool is_finite(double value) noexcept {
+  std::uint64_t bits = 0;
+  std::memcpy(&bits, &value, sizeof(bits));
+  return (bits & 0x7ff0000000000000U) != 0x7ff0000000000000U;
+}
+
+}  // namespace DTRAIN_NAMESPACE::kernels
+
+// ---- dtrain/kernels/sum_of_squares.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE::kernels {
+
+/// Partial sums in one vector.
+template <std::size_t Width>
+struct SquareSums {
+  static constexpr std::size_t elements = Width / sizeof(double);
+
+  template <class Float>
+  DTRAIN_ALWAYS_INLINE void add_block(const std::byte* from) noexcept {
+    Vector<double, Width> squares;
+    widen<Float>(squares, from);
+    multiply(squares, squares);
+    keep_product(squares);
+    add(sums, squares);
+  }
+
+  /// g++: with AVX2 by asm, because g++ 12 converts four floats in two halves.
+  template <class Float>
+  DTRAIN_ALWAYS_INLINE static void widen(Vector<double, Width>& to, const std::byte* from) noexcept {
+#if DTRAIN_X86_64 && !defined(__clang__)
+    if constexpr (Width == 32 && std::is_same_v<Float, float>) {
+      asm("{vcvtps2pd %1, %0|vcvtps2pd %0, %1}" : "=x"(to) : "m"(*reinterpret_cast<const std::byte(*)[16]>(from)));
+      return;
+    }
+#endif
+    Vector<Float, elements * sizeof(Float)> values;
+    load(values, from);
+    to = __builtin_convertvector(values, Vector<double, Width>);
+  }
+
+  Vector<double, Width> sums{};
+};
+
+/// Twice as many; its members are named as those of Twice.
+template <class Half>
+struct TwiceSquareSums {
+  static constexpr std::size_t elements = 2 * Half::elements;
+
+  template <class Float>
+  DTRAIN_ALWAYS_INLINE void add_block(const std::byte* from) noexcept {
+    first.template add_block<Float>(from);
+    second.template add_block<Float>(from + Half::elements * sizeof(Float));
+  }
+
+  Half first, second;
+};
+
+/// 16 partial sums.
+template <std::size_t Width>
+using SquareSums16 = std::conditional_t<Width == 32, TwiceSquareSums<TwiceSquareSums<SquareSums<32>>>,
+                                        TwiceSquareSums<TwiceSquareSums<TwiceSquareSums<SquareSums<16>>>>>;
+
+/// Adds the squares of a multiple of 16 elements of f64, f32.
+template <class Float, std::size_t Width>
+DTRAIN_ALWAYS_INLINE void add_squares(SquareSums16<Width>& sums, const std::byte* from, std::size_t count) noexcept {
+  SquareSums16<Width> local = sums;  // in registers
+  for (std::size_t i = 0; i < count; i += local.elements) {
+    local.template add_block<Float>(from + i * sizeof(Float));
+  }
+  sums = local;
+}
+
+/// Widens the 16-bit floats of a block to f32, which stays in the first-level cache.
+template <DType dtype, std::size_t Width>
+DTRAIN_ALWAYS_INLINE void add_squares_of_halves(SquareSums16<Width>& sums, const std::byte* from,
+                                                std::size_t count) noexcept {
+  constexpr std::size_t block = 256;
+  alignas(64) std::byte floats[sizeof(float) * block];
+  for (std::size_t i = 0; i < count; i += block) {
+    const std::size_t length = count - i < block ? count - i : block;
+#if DTRAIN_X86_64
+    if constexpr (dtype == DType::f16 && Width == 32) {
+      for (std::size_t k = 0; k < length; k += 16) {
+        F16Native::Floats first, second;
+        F16Native::widen(first, second, from + 2 * (i + k));
+        store(floats + 4 * k, first);
+        store(floats + 4 * k + sizeof(first), second);
+      }
+      add_squares<float, Width>(sums, floats, length);
+      continue;
+    }
+#endif
+    using Format = std::conditional_t<dtype == DType::f16, F16Words<Width>, Bf16Words<Width>>;
+    widen_halves<Format>(floats, from + 2 * i, length);
+    add_squares<float, Width>(sums, floats, length);
+  }
+}
+
+template <DType dtype, std::size_t Width>
+DTRAIN_ALWAYS_INLINE void add_all_squares(SquareSums16<Width>& sums, const std::byte* from,
+                                          std::size_t count) noexcept {
+  if constexpr (dtype == DType::f64) {
+    add_squares<double, Width>(sums, from, count);
+  } else if constexpr (dtype == DType::f32) {
+    add_squares<float, Width>(sums, from, count);
+  } else {
+    add_squares_of_halves<dtype, Width>(sums, from, count);
+  }
+}
+
+template <DType dtype, std::size_t Width>
+DTRAIN_ALWAYS_INLINE void sum_squares(std::array<double, 16>& to, const std::byte* from, std::size_t count) noexcept {
+  SquareSums16<Width> sums;
+  const std::size_t whole = count - count % sums.elements;
+  add_all_squares<dtype, Width>(sums, from, whole);
+  if (whole < count) {
+    std::byte rest[16 * size_bytes(dtype)] = {};
+    std::memcpy(rest, from + whole * size_bytes(dtype), (count - whole) * size_bytes(dtype));
+    add_all_squares<dtype, Width>(sums, rest, sums.elements);
+  }
+  static_assert(sizeof(sums) == sizeof(to));
+  std::memcpy(to.data(), &sums, sizeof(sums));
+}
+
+template <DType dtype>
+DTRAIN_OPTIMIZED void baseline_sum_squares(std::array<double, 16>& to, const std::byte* from,
+                                           std::size_t count) noexcept {
+  sum_squares<dtype, 16>(to, from, count);
+}
+
+#if DTRAIN_X86_64
+template <DType dtype>
+DTRAIN_OPTIMIZED __attribute__((target("avx2,f16c"))) void avx2_sum_squares(std::array<double, 16>& to,
+                                                                            const std::byte* from,
+                                                                            std::size_t count) noexcept {
+  sum_squares<dtype, 32>(to, from, count);
+}
+#endif
+
+template <DType dtype>
+void sum_squares_with([[maybe_unused]] Isa isa, std::array<double, 16>& to, const std::byte* from,
+                      std::size_t count) noexcept {
+#if DTRAIN_X86_64
+  if (isa == Isa::avx2) {
+    return avx2_sum_squares<dtype>(to, from, count);
+  }
+#endif
+  baseline_sum_squares<dtype>(to, from, count);
+}
+
+DTRAIN_DEFINED double sum_of_squares(DType dtype, const std::byte* from, std::size_t count, Isa isa) noexcept {
+  const DefaultFloatEnvironment environment;
+  std::array<double, 16> partial{};
+  switch (dtype) {
+    case DType::f64: sum_squares_with<DType::f64>(isa, partial, from, count); break;
+    case DType::f32: sum_squares_with<DType::f32>(isa, partial, from, count); break;
+    case DType::f16: sum_squares_with<DType::f16>(isa, partial, from, count); break;
+    case DType::bf16: sum_squares_with<DType::bf16>(isa, partial, from, count); break;
+    default: break;
+  }
+  double sum = 0;
+  for (const double part : partial) {
+    add(sum, part);
+  }
+  return sum;
 }
 
 }  // namespace DTRAIN_NAMESPACE::kernels
@@ -37162,38 +37726,28 @@ DTRAIN_DEFINED BlockExchange empty_blocks(OperationKind kind, int root, int size
   return {kind, root, 0, std::vector<BlockRange>(ranks), std::vector<BlockRange>(ranks)};
 }
 
-/// Blocks as long as `counts`, one after the other.
+/// Blocks one after the other, as long as `counts` or, without them, equally long.
 DTRAIN_DEFINED void set_blocks(std::vector<BlockRange>& blocks, OperationKind kind, const char* buffer_is,
-                               const ConstBufferView& buffer, Counts counts) {
-  if (counts.size() != blocks.size()) {
-    throw_error(Errc::invalid_argument, "{} on {} ranks was given {} counts for {}; give one for each rank",
-                {name(kind), blocks.size(), counts.size(), buffer_is});
+                               const ConstBufferView& buffer, const std::optional<Counts>& counts) {
+  if (counts ? counts->size() != blocks.size() : buffer.count % blocks.size() != 0) {
+    throw_error(Errc::invalid_argument, "{} on {} ranks with {} of {} {}{}; it has {} for each rank",
+                {name(kind), blocks.size(), buffer_is, buffer.count, name(buffer.dtype),
+                 counts ? format_text(" and {} counts", {counts->size()}) : "",
+                 counts ? "a block with a count" : "a block of equal length"});
   }
   std::size_t end = 0;
-  for (std::size_t rank = 0; rank < counts.size(); ++rank) {
-    if (counts[rank] > buffer.count - end) {
+  for (std::size_t rank = 0; rank < blocks.size(); ++rank) {
+    const std::size_t count = counts ? (*counts)[rank] : buffer.count / blocks.size();
+    const bool is_last = rank + 1 == blocks.size();
+    if (count > buffer.count - end || (is_last && count != buffer.count - end)) {
       throw_error(Errc::invalid_argument,
-                  "{} with {} of {} {}, but the counts of ranks 0 to {} add up to more; their sum is its length",
-                  {name(kind), buffer_is, buffer.count, name(buffer.dtype), rank});
+                  "{} with {} of {} {}, but the counts of ranks 0 to {} add up to {}; the sum of all is its length",
+                  {name(kind), buffer_is, buffer.count, name(buffer.dtype), rank,
+                   count > buffer.count - end ? "more" : format_text("{}", {end + count})});
     }
-    blocks[rank] = {end, counts[rank]};
-    end += counts[rank];
+    blocks[rank] = {end, count};
+    end += count;
   }
-  if (end != buffer.count) {
-    throw_error(Errc::invalid_argument, "{} with {} of {} {}, but the counts add up to {}; their sum is its length",
-                {name(kind), buffer_is, buffer.count, name(buffer.dtype), end});
-  }
-}
-
-/// Blocks of equal length.
-DTRAIN_DEFINED void set_equal_blocks(std::vector<BlockRange>& blocks, OperationKind kind, const char* buffer_is,
-                                     const ConstBufferView& buffer) {
-  if (buffer.count % blocks.size() != 0) {
-    throw_error(Errc::invalid_argument, "{} on {} ranks with {} of {} {}; it has a block of equal length for each rank",
-                {name(kind), blocks.size(), buffer_is, buffer.count, name(buffer.dtype)});
-  }
-  const std::vector<std::size_t> counts(blocks.size(), buffer.count / blocks.size());
-  set_blocks(blocks, kind, buffer_is, buffer, counts);
 }
 
 /// @throws Error (invalid_argument) unless `block` is as long as `buffer`
@@ -37202,6 +37756,24 @@ DTRAIN_DEFINED void check_own_block(OperationKind kind, const char* buffer_is, c
   if (buffer.count != count) {
     throw_error(Errc::invalid_argument, "{} with {} of {} {}, but this rank's block has {}; give both the same length",
                 {name(kind), buffer_is, buffer.count, name(buffer.dtype), count});
+  }
+}
+
+/// A buffer and its blocks.
+struct NamedBlocks {
+  const char* buffer_is;
+  const ConstBufferView& buffer;
+  std::vector<BlockRange>& blocks;
+};
+
+/// @param part of each rank  @param whole of the root, with one block for each rank
+DTRAIN_DEFINED void set_root_blocks(const BlockExchange& made, const NamedBlocks& part, const NamedBlocks& whole,
+                                    const std::optional<Counts>& counts, RankPlace place) {
+  const auto root = static_cast<std::size_t>(made.root);
+  part.blocks[root] = {0, part.buffer.count};
+  if (place.rank == made.root) {
+    set_blocks(whole.blocks, made.kind, whole.buffer_is, whole.buffer, counts);
+    check_own_block(made.kind, part.buffer_is, part.buffer, whole.blocks[root].count);
   }
 }
 
@@ -37259,29 +37831,18 @@ DTRAIN_DEFINED void check_block_reduction(const BlockExchange& blocks, const Con
   detail::check_is_reduced(name(blocks.kind), input);
 }
 
-DTRAIN_DEFINED BlockExchange blocks_of_all_to_all(const ConstBufferView& input, const ConstBufferView& output,
+DTRAIN_DEFINED BlockExchange blocks_of_all_to_all(const ConstBufferView& input, const std::optional<Counts>& sent,
+                                                  const ConstBufferView& output, const std::optional<Counts>& received,
                                                   RankPlace place) {
-  BlockExchange made = detail::empty_blocks(OperationKind::all_to_all, 0, place.size);
-  detail::set_equal_blocks(made.sent, made.kind, "an input", input);
-  detail::set_equal_blocks(made.received, made.kind, "an output", output);
-  made.count = made.sent[0].count;
-  if (input.count != output.count) {
-    throw_error(Errc::invalid_argument, "all_to_all of {} {} into {}; both buffers have the same length",
-                {input.count, name(input.dtype), output.count});
-  }
-  return made;
-}
-
-DTRAIN_DEFINED BlockExchange blocks_of_all_to_all_v(const ConstBufferView& input, Counts sent,
-                                                    const ConstBufferView& output, Counts received, RankPlace place) {
-  BlockExchange made = detail::empty_blocks(OperationKind::all_to_all_v, 0, place.size);
+  BlockExchange made =
+      detail::empty_blocks(sent ? OperationKind::all_to_all_v : OperationKind::all_to_all, 0, place.size);
   detail::set_blocks(made.sent, made.kind, "an input", input, sent);
   detail::set_blocks(made.received, made.kind, "an output", output, received);
   const auto own = static_cast<std::size_t>(place.rank);
-  if (sent[own] != received[own]) {
-    throw_error(Errc::invalid_argument,
-                "all_to_all_v sends {} {} to rank {} itself and receives {}; give the same count",
-                {sent[own], name(input.dtype), place.rank, received[own]});
+  made.count = sent ? 0 : made.sent[own].count;
+  if (made.sent[own].count != made.received[own].count) {
+    throw_error(Errc::invalid_argument, "{} sends {} {} to rank {} itself and receives {}; give the same count",
+                {name(made.kind), made.sent[own].count, name(input.dtype), place.rank, made.received[own].count});
   }
   return made;
 }
@@ -37304,51 +37865,20 @@ DTRAIN_DEFINED BlockExchange blocks_of_reduce_scatter_v(const ConstBufferView& i
   return made;
 }
 
-DTRAIN_DEFINED BlockExchange blocks_of_gather(const ConstBufferView& input, const ConstBufferView& output, int root,
-                                              RankPlace place) {
-  BlockExchange made = detail::empty_blocks(OperationKind::gather, root, place.size);
-  made.count = input.count;
-  made.sent[static_cast<std::size_t>(root)] = {0, input.count};
-  if (place.rank == root) {
-    detail::set_equal_blocks(made.received, made.kind, "an output", output);
-    detail::check_own_block(made.kind, "an input", input, made.received[0].count);
-  }
+DTRAIN_DEFINED BlockExchange blocks_of_gather(const ConstBufferView& input, const ConstBufferView& output,
+                                              const std::optional<Counts>& counts, int root, RankPlace place) {
+  BlockExchange made = detail::empty_blocks(counts ? OperationKind::gather_v : OperationKind::gather, root, place.size);
+  made.count = counts ? 0 : input.count;
+  detail::set_root_blocks(made, {"an input", input, made.sent}, {"an output", output, made.received}, counts, place);
   return made;
 }
 
-DTRAIN_DEFINED BlockExchange blocks_of_gather_v(const ConstBufferView& input, const ConstBufferView& output,
-                                                Counts counts, int root, RankPlace place) {
-  BlockExchange made = detail::empty_blocks(OperationKind::gather_v, root, place.size);
-  const auto own = static_cast<std::size_t>(root);
-  made.sent[own] = {0, input.count};
-  if (place.rank == root) {
-    detail::set_blocks(made.received, made.kind, "an output", output, counts);
-    detail::check_own_block(made.kind, "an input", input, counts[own]);
-  }
-  return made;
-}
-
-DTRAIN_DEFINED BlockExchange blocks_of_scatter(const ConstBufferView& input, const ConstBufferView& output, int root,
-                                               RankPlace place) {
-  BlockExchange made = detail::empty_blocks(OperationKind::scatter, root, place.size);
-  made.count = output.count;
-  made.received[static_cast<std::size_t>(root)] = {0, output.count};
-  if (place.rank == root) {
-    detail::set_equal_blocks(made.sent, made.kind, "an input", input);
-    detail::check_own_block(made.kind, "an output", output, made.sent[0].count);
-  }
-  return made;
-}
-
-DTRAIN_DEFINED BlockExchange blocks_of_scatter_v(const ConstBufferView& input, Counts counts,
-                                                 const ConstBufferView& output, int root, RankPlace place) {
-  BlockExchange made = detail::empty_blocks(OperationKind::scatter_v, root, place.size);
-  const auto own = static_cast<std::size_t>(root);
-  made.received[own] = {0, output.count};
-  if (place.rank == root) {
-    detail::set_blocks(made.sent, made.kind, "an input", input, counts);
-    detail::check_own_block(made.kind, "an output", output, counts[own]);
-  }
+DTRAIN_DEFINED BlockExchange blocks_of_scatter(const ConstBufferView& input, const std::optional<Counts>& counts,
+                                               const ConstBufferView& output, int root, RankPlace place) {
+  BlockExchange made =
+      detail::empty_blocks(counts ? OperationKind::scatter_v : OperationKind::scatter, root, place.size);
+  made.count = counts ? 0 : output.count;
+  detail::set_root_blocks(made, {"an output", output, made.received}, {"an input", input, made.sent}, counts, place);
   return made;
 }
 
@@ -45238,6 +45768,112 @@ DTRAIN_DEFINED void set_up_order_broadcast(BucketRebuild& rebuild, const backend
     }
     return order;
   };
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/precision/gradient_norm.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+DTRAIN_DEFINED void BucketNorms::SquareSum::operator()() const noexcept {
+  *sum = kernels::sum_of_squares(bucket.dtype, bucket.data, bucket.count);
+}
+
+DTRAIN_DEFINED void BucketNorms::finish_step() noexcept {
+  if (!is_wanted_) {
+    return;
+  }
+  double sum = 0;
+  for (const double bucket : sums_) {
+    sum += bucket;
+  }
+  norm_ = GradientNorm{std::sqrt(sum), kernels::is_finite(sum)};
+}
+
+DTRAIN_NOT_INLINED DTRAIN_DEFINED void BucketNorms::refuse_unmeasured() {
+  throw_error(Errc::invalid_argument,
+              "the norm of the gradients was asked for, but the last step did not measure it; call backward(f, "
+              "{.measure_norm = true})");
+}
+
+DTRAIN_NOT_INLINED DTRAIN_DEFINED void BucketNorms::refuse_stream(const char* caller) {
+  throw_error(Errc::unsupported,
+              "{} has measure_norm, but gradients are on a stream that runs no work of the host, as on a GPU; call it "
+              "without, and compute the norm with the device's library after the step",
+              {caller});
+}
+
+DTRAIN_DEFINED void multiply_elements(const BufferView& elements, double factor) noexcept {
+  const std::byte* const source = elements.data;
+  std::byte* const target = elements.data;
+  kernels::Reduction::weighted_sum(elements.dtype)({&source, 1}, {&target, 1}, elements.count, &factor);
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/precision/master_weights.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+DTRAIN_DEFINED MasterWeights::MasterWeights(const std::vector<Parameter>& parameters) {
+  std::size_t elements = 0;
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const TensorView& value = parameters[i].value;
+    const bool is_known = value.dtype == DType::f32 || value.dtype == DType::f16 || value.dtype == DType::bf16;
+    if (!is_known || value.device.kind != DeviceKind::host) {
+      throw_error(Errc::unsupported, "MasterWeights got {}, of {} on {}; it takes f32, f16 and bf16 in host memory",
+                  {describe_parameter(i, parameters[i].name), name(value.dtype), to_string(value.device)});
+    }
+    elements += value.shape.element_count();
+  }
+  values_.resize(elements);
+  gradients_.resize(elements);
+  std::size_t at = 0;
+  for (const Parameter& parameter : parameters) {
+    const Shape& shape = parameter.value.shape;
+    model_values_.push_back(parameter.value);
+    parameters_.push_back(
+        {parameter.name, tensor_view(values_.data() + at, shape), tensor_view(gradients_.data() + at, shape)});
+    at += shape.element_count();
+  }
+  load();
+}
+
+DTRAIN_DEFINED void MasterWeights::load() noexcept {
+  const kernels::DefaultFloatEnvironment environment;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const BufferView from = model_values_[i].flat();
+    kernels::convert(from.dtype, from.data, DType::f32, parameters_[i].value.data, from.count);
+  }
+}
+
+DTRAIN_DEFINED void MasterWeights::store() const noexcept {
+  const kernels::DefaultFloatEnvironment environment;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const BufferView to = model_values_[i].flat();
+    kernels::convert(DType::f32, parameters_[i].value.data, to.dtype, to.data, to.count);
+  }
+}
+
+DTRAIN_DEFINED void MasterWeights::load_gradient(std::size_t parameter, const TensorView& gradient,
+                                                 double factor) noexcept {
+  constexpr std::size_t block = 4096;  // stays in the first-level cache between the two kernels
+  const kernels::DefaultFloatEnvironment environment;
+  const BufferView from = gradient.flat();
+  std::byte* const to = parameters_[parameter].gradient.data;
+  for (std::size_t i = 0; i < from.count; i += block) {
+    const std::size_t count = std::min(block, from.count - i);
+    kernels::convert(from.dtype, from.data + i * size_bytes(from.dtype), DType::f32, to + i * sizeof(float), count);
+    if (factor != 1) {
+      multiply_elements({to + i * sizeof(float), count, DType::f32, {}}, factor);
+    }
+  }
+}
+
+DTRAIN_DEFINED void MasterWeights::scale_gradients(double factor) {
+  norm_ = gradient_norm().times(factor);
+  multiply_elements(buffer_view(std::span(gradients_)), factor);
 }
 
 }  // namespace DTRAIN_NAMESPACE::ddp

@@ -14,7 +14,7 @@
 
 #include "dtrain/core/types/bfloat16.hpp"
 #include "dtrain/core/types/float16.hpp"
-#include "unit/front/shared_memory_job.hpp"
+#include "unit/public_interface/shared_memory_job.hpp"
 
 using dtrain::DistributedDataParallel;
 using dtrain::Errc;

@@ -17,7 +17,7 @@
 #include "dtrain/ddp/precision/loss_scaler.hpp"
 #include "dtrain/ddp/precision/master_weights.hpp"
 #include "support/temporary_directory.hpp"
-#include "unit/front/shared_memory_job.hpp"
+#include "unit/public_interface/shared_memory_job.hpp"
 
 using dtrain::DistributedDataParallel;
 using dtrain::float16;
