@@ -21,7 +21,7 @@ using Counts = backend::Counts;
 /// - A rank that is not the root gives any buffer, also an empty one, where only the root has one. It is ignored.
 /// - In place: except for all_to_all, `input` and `output` may be the same memory in this rank's block. Otherwise they
 ///   are disjoint.
-/// - A reduction has the bits of reduce_scatter. With Mpi and Gloo, it has those of SharedMemory.
+/// - With SharedMemory, Mpi and Gloo, a reduction is one pass in rank order: equal bits for all lengths and backends.
 /// @throws Error (invalid_argument) at the call if counts, lengths, types, the root or addresses do not fit. If ranks
 /// give different counts for one block, all fail with a sentence that names both; with NCCL they time out.
 template <class Group, class State>

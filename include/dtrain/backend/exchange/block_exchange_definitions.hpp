@@ -50,7 +50,7 @@ DTRAIN_DEFINED void set_blocks(std::vector<BlockRange>& blocks, OperationKind ki
   }
 }
 
-/// @throws Error (invalid_argument) unless `block` is as long as `buffer`
+/// @throws Error (invalid_argument) unless `buffer` has `count` elements
 DTRAIN_DEFINED void check_own_block(OperationKind kind, const char* buffer_is, const ConstBufferView& buffer,
                                     std::uint64_t count) {
   if (buffer.count != count) {
