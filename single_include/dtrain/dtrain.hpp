@@ -19438,7 +19438,7 @@ using Counts = backend::Counts;
 /// - A rank that is not the root gives any buffer, also an empty one, where only the root has one. It is ignored.
 /// - In place: except for all_to_all, `input` and `output` may be the same memory in this rank's block. Otherwise they
 ///   are disjoint.
-/// - A reduction has the bits of reduce_scatter. With Mpi and Gloo, it has those of SharedMemory.
+/// - With SharedMemory, Mpi and Gloo, a reduction is one pass in rank order: equal bits for all lengths and backends.
 /// @throws Error (invalid_argument) at the call if counts, lengths, types, the root or addresses do not fit. If ranks
 /// give different counts for one block, all fail with a sentence that names both; with NCCL they time out.
 template <class Group, class State>
@@ -37752,7 +37752,7 @@ DTRAIN_DEFINED void set_blocks(std::vector<BlockRange>& blocks, OperationKind ki
   }
 }
 
-/// @throws Error (invalid_argument) unless `block` is as long as `buffer`
+/// @throws Error (invalid_argument) unless `buffer` has `count` elements
 DTRAIN_DEFINED void check_own_block(OperationKind kind, const char* buffer_is, const ConstBufferView& buffer,
                                     std::uint64_t count) {
   if (buffer.count != count) {
