@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <span>
 #include <tuple>
 #include <vector>
@@ -31,6 +32,7 @@ class MemoryNetwork {
     std::size_t room = 0;
     bool has_sender = false;
     bool has_receiver = false;
+    bool lost_an_end = false;
   };
 
  private:
@@ -41,6 +43,7 @@ class MemoryNetwork {
   std::condition_variable changed_;
   std::map<Key, Message> messages_;
   std::map<std::tuple<int, int, int, bool>, std::size_t> counts_;
+  std::set<int> ranks_that_left_;
 };
 
 /// Blocks in done(), as an endpoint over blocking calls does.
@@ -56,13 +59,15 @@ class MemoryEndpoint {
 
   MemoryEndpoint(const MemoryEndpoint&) = delete;
   MemoryEndpoint& operator=(const MemoryEndpoint&) = delete;
-  /// Messages that are under way lose this end's memory.
+  /// Messages of this end that have not completed fail at the other end. The memory they name must live until here.
   ~MemoryEndpoint() {
     const std::lock_guard lock(network_->mutex_);
+    network_->ranks_that_left_.insert(rank_);
     for (auto& [key, message] : network_->messages_) {
-      message.input = std::get<0>(key) == rank_ ? nullptr : message.input;
-      message.output = std::get<1>(key) == rank_ ? nullptr : message.output;
+      const bool is_ours = std::get<0>(key) == rank_ || std::get<1>(key) == rank_;
+      message.lost_an_end = message.lost_an_end || (is_ours && !(message.has_sender && message.has_receiver));
     }
+    network_->changed_.notify_all();
   }
 
   int rank() const noexcept { return rank_; }
@@ -101,13 +106,15 @@ class MemoryEndpoint {
  private:
   MemoryNetwork::Message& next(int from, int to, dtrain::backend::message_passing::TagClass tag_class, bool receives) {
     const int number = static_cast<int>(tag_class);
-    return network_->messages_[{from, to, number, network_->counts_[{from, to, number, receives}]++}];
+    MemoryNetwork::Message& message =
+        network_->messages_[{from, to, number, network_->counts_[{from, to, number, receives}]++}];
+    message.lost_an_end = message.lost_an_end || network_->ranks_that_left_.contains(receives ? from : to);
+    return message;
   }
 
   void deliver(MemoryNetwork::Message& message) {
-    if (message.has_sender && message.has_receiver) {
-      const bool both = message.input != nullptr && message.output != nullptr;
-      if (both && message.sent > 0 && message.sent <= message.room) {
+    if (message.has_sender && message.has_receiver && !message.lost_an_end) {
+      if (message.sent > 0 && message.sent <= message.room) {
         std::memcpy(message.output, message.input, message.sent);
       }
       network_->changed_.notify_all();
@@ -119,15 +126,16 @@ class MemoryEndpoint {
       throw std::logic_error("a handle that stands for no message was awaited");
     }
     std::unique_lock lock(network_->mutex_);
-    const bool came = network_->changed_.wait_for(
-        lock, std::chrono::seconds(10), [&] { return handle.message->has_sender && handle.message->has_receiver; });
-    if (!came) {
+    const MemoryNetwork::Message& message = *handle.message;
+    const auto completed = [&] { return message.has_sender && message.has_receiver && !message.lost_an_end; };
+    network_->changed_.wait_for(lock, std::chrono::seconds(10), [&] { return completed() || message.lost_an_end; });
+    if (!completed()) {
       throw dtrain::Error(dtrain::Errc::timeout, "a message of the memory endpoint had no other end");
     }
-    if (handle.receives && handle.message->sent > handle.message->room) {
+    if (handle.receives && message.sent > message.room) {
       throw dtrain::Error(dtrain::Errc::disagreement, "a message is longer than the memory for it");
     }
-    return handle.message->sent;
+    return message.sent;
   }
 
   std::shared_ptr<MemoryNetwork> network_;

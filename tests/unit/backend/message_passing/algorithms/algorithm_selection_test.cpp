@@ -87,8 +87,8 @@ std::vector<Bytes> outputs(const Operation& what, const passing::Tuning& tuning,
   run_thread_ranks(size, [&](RankThread& thread) {
     thread.doing("a collective");
     const auto self = static_cast<std::size_t>(thread.rank());
-    MemoryEndpoint endpoint(network, thread.rank(), size);
     passing::Scratch scratch;
+    MemoryEndpoint endpoint(network, thread.rank(), size);
     OperationContext<MemoryEndpoint> context{endpoint, scratch, where, what};
     Bytes input = given[self];
     Bytes output(in_place ? 0 : output_bytes);
@@ -281,8 +281,8 @@ TEST_CASE("no rank leaves a barrier before the last has come") {
     std::atomic<int> came{0};
     const passing::ChannelInfo where = channel_info(fine(), size);
     run_thread_ranks(size, [&](RankThread& thread) {
-      MemoryEndpoint endpoint(network, thread.rank(), size);
       passing::Scratch scratch;
+      MemoryEndpoint endpoint(network, thread.rank(), size);
       OperationContext<MemoryEndpoint> context{endpoint, scratch, where, operation(OperationKind::barrier, 0)};
       const Buffers none;
       came.fetch_add(1);
@@ -299,8 +299,8 @@ TEST_CASE("messages go round a ring of ranks that all send and receive at once")
       const std::vector<Bytes> given = inputs(size, DType::f32, count);
       const passing::ChannelInfo where = channel_info(fine(), size);
       run_thread_ranks(size, [&](RankThread& thread) {
-        MemoryEndpoint endpoint(network, thread.rank(), size);
         passing::Scratch scratch;
+        MemoryEndpoint endpoint(network, thread.rank(), size);
         Operation what = operation(OperationKind::send_recv, count);
         what.sequence = 0;
         OperationContext<MemoryEndpoint> context{endpoint, scratch, where, what};

@@ -65,8 +65,8 @@ struct Sent {
 /// Runs an operation on one rank. @throws what it throws @returns what it sent
 Sent run(const std::shared_ptr<MemoryNetwork>& network, int rank, int size, const BlockExchange& blocks, DType dtype,
          ReduceOp op, const Bytes& input, Bytes& output) {
-  CountedEndpoint endpoint(network, rank, size);
   passing::Scratch scratch;
+  CountedEndpoint endpoint(network, rank, size);  // after the memory of its messages
   const passing::ChannelInfo channel = channel_info(size);
   passing::OperationContext<CountedEndpoint> context{endpoint, scratch, channel, operation_of(blocks, dtype, op, 1)};
   const passing::Buffers buffers{input.data(), output.data(), &blocks};
