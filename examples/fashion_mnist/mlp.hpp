@@ -85,9 +85,10 @@ class BasicMlp {
 
   /// The gradients of the mean cross-entropy over `batch`, which the last forward() was given. Calls `ready(i)` as soon
   /// as gradient i is final, the last layer's first, so that it travels while the layers below are still computing.
-  void backward(const Batch<Scalar>& batch, dtrain::Ready ready) {
+  /// @param loss_scale factor of the loss, and so of the gradients
+  void backward(const Batch<Scalar>& batch, dtrain::Ready ready, Scalar loss_scale = 1) {
     Matrix<Scalar>* error = &layers_.back().output;  // from here on: of a layer's output, the loss's derivative by it
-    softmax_minus_target(*error, batch.labels);
+    softmax_minus_target(*error, batch.labels, loss_scale);
     for (std::size_t k = layers_.size(); k-- > 0;) {
       Layer& layer = layers_[k];
       const Matrix<Scalar>& inputs = k == 0 ? batch.inputs : layers_[k - 1].output;
@@ -161,9 +162,10 @@ class BasicMlp {
     activated = (y > Scalar{0}).select(error.array(), error.array() * (y + Scalar{1}));
   }
 
-  /// Turns the scores of n rows into the derivative of the mean cross-entropy by them: (softmax - target) / n.
-  static void softmax_minus_target(Matrix<Scalar>& scores, std::span<const std::uint8_t> labels) {
-    const Scalar scale = Scalar{1} / static_cast<Scalar>(scores.rows());
+  /// Turns the scores of n rows into the derivative of the mean cross-entropy by them, times loss_scale:
+  /// loss_scale (softmax - target) / n.
+  static void softmax_minus_target(Matrix<Scalar>& scores, std::span<const std::uint8_t> labels, Scalar loss_scale) {
+    const Scalar scale = loss_scale / static_cast<Scalar>(scores.rows());
     for (Eigen::Index row = 0; row < scores.rows(); ++row) {
       auto values = scores.row(row).array();
       values = (values - values.maxCoeff()).exp();

@@ -34,6 +34,7 @@ struct Options {
   std::int64_t checkpoint_steps = 0;  ///< 0: those of an epoch
   bool shuffle_test_labels = false;
   std::optional<int> perturb_rank;
+  std::string precision = "f32";
   bool help = false;
 };
 
@@ -47,7 +48,9 @@ inline constexpr std::string_view help_text =
                            (default /usr/share/datasets/fashion-mnist, from 'apt install dataset-fashion-mnist')
   --bucket-mib=X           largest bucket of gradients in MiB; 0 gives each parameter its own (default: the library's)
   --progress=WHO           who runs the communication: automatic (default), thread or caller
-  --save-parameters=FILE   write the parameters: raw little-endian f32
+  --precision=TYPE         of parameters and gradients: f32 (default); bf16 or f16, with f32 master weights, and for f16
+                           a scaled loss (program fashion_mnist)
+  --save-parameters=FILE   write the parameters: raw little-endian elements
   --summary=FILE           write what was reached as JSON
   --timeline=FILE          write what the last steps did when, on all ranks, as a trace for Perfetto
   --checkpoint=FILE        save the training there after each epoch, and go on from it where it exists: started again,
@@ -90,7 +93,7 @@ struct Flag {
   void (*set)(Options& options, std::string_view name, std::string_view value);
 };
 
-inline constexpr std::array<Flag, 14> flags{{
+inline constexpr std::array<Flag, 15> flags{{
     {"--epochs", true,
      [](Options& o, auto name, auto value) { o.epochs = number<std::int64_t>(name, value, 1, 10000); }},
     {"--global-batch", true,
@@ -105,6 +108,13 @@ inline constexpr std::array<Flag, 14> flags{{
        o.bucket_bytes = static_cast<std::size_t>(std::llround(number<double>(name, value, 0, 1024) * 1048576));
      }},
     {"--progress", true, [](Options& o, auto, auto value) { o.progress = dtrain::stream::host::progress_from(value); }},
+    {"--precision", true,
+     [](Options& o, auto name, auto value) {
+       if (value != "f32" && value != "bf16" && value != "f16") {
+         refuse(std::string(name) + " is " + quoted(value) + " instead of f32, bf16 or f16");
+       }
+       o.precision = value;
+     }},
     {"--save-parameters", true, [](Options& o, auto, auto value) { o.save_parameters = value; }},
     {"--summary", true, [](Options& o, auto, auto value) { o.summary = value; }},
     {"--timeline", true, [](Options& o, auto, auto value) { o.timeline = value; }},

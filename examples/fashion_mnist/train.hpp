@@ -41,6 +41,30 @@ struct Epochs {
   std::uint64_t samples = 0;
 };
 
+/// The optimizer's step. A model whose optimizer works on other memory than its parameters has `update`.
+template <class Ddp, class Model>
+void update(const Ddp& ddp, Model& model, typename Model::Optimizer& sgd, float rate) {
+  if constexpr (requires { model.update(ddp, sgd, rate); }) {
+    model.update(ddp, sgd, rate);
+  } else {
+    sgd.step(model.parameters(), rate);
+  }
+}
+
+/// Whether steps measure the norm of the gradients: for models that scale the loss.
+template <class Model>
+constexpr bool measures_norm() {
+  if constexpr (requires { Model::scales_loss; }) return Model::scales_loss;
+  return false;
+}
+
+/// The --precision that trains such a model.
+template <class Model>
+constexpr const char* precision() {
+  if constexpr (requires { Model::precision; }) return Model::precision;
+  return "f32";
+}
+
 /// Trains `model` for the steps that `state` has not done yet. Collective, blocking.
 template <class Ddp, class Model>
 Epochs train_epochs(Ddp& ddp, Model& model, typename Model::Optimizer& sgd, TrainingState<Model>& state,
@@ -64,13 +88,14 @@ Epochs train_epochs(Ddp& ddp, Model& model, typename Model::Optimizer& sgd, Trai
       const std::span<const std::size_t> samples = batches[static_cast<std::size_t>(done)];
       gather(dataset, samples, batch);
       const Score part = score(model.forward(batch.inputs), std::span<const std::uint8_t>(batch.labels));
-      ddp.backward([&](dtrain::Ready ready) {
+      const auto backward = [&](dtrain::Ready ready) {
         if (!perturb) return model.backward(batch, ready);
         perturb = false;
         Perturbation perturbation(model, ready);
         model.backward(batch, dtrain::Ready(perturbation));
-      });
-      sgd.step(model.parameters(), learning_rate(state.step(), last_step, peak_learning_rate));
+      };
+      ddp.backward(backward, {.measure_norm = measures_norm<Model>()});
+      update(ddp, model, sgd, learning_rate(state.step(), last_step, peak_learning_rate));
       state.advance();
       if (state.step() % save_after == 0 || state.step() == last_step) state.save(group);
 
@@ -89,7 +114,7 @@ Epochs train_epochs(Ddp& ddp, Model& model, typename Model::Optimizer& sgd, Trai
   return total;
 }
 
-/// All parameters, one after the other: raw little-endian f32 in the order of parameters().
+/// All parameters, one after the other: raw little-endian elements in the order of parameters().
 template <class Model>
 std::vector<std::byte> parameter_bytes(Model& model) {
   static_assert(std::endian::native == std::endian::little);
@@ -130,6 +155,10 @@ int train(dtrain::ProcessGroup<Policy> group, dtrain::Arguments arguments) {
   if (options.perturb_rank && *options.perturb_rank >= group.world_size()) {
     throw dtrain::Error(dtrain::Errc::usage, "--perturb-rank names rank " + std::to_string(*options.perturb_rank) +
                                                  ", but the last one is " + std::to_string(group.world_size() - 1));
+  }
+  if (options.precision != precision<Model>()) {
+    throw dtrain::Error(dtrain::Errc::usage, "--precision is " + options.precision + ", but this program trains in " +
+                                                 precision<Model>() + "; the program fashion_mnist trains in each");
   }
   Progress progress(group.rank() == 0, stdout_is_terminal());
   if (options.help) {
