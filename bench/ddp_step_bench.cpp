@@ -1,6 +1,6 @@
 // What a step adds to the reduction of its bytes: the backward pass only announces the gradients of a published model,
-// so nothing overlaps; beside it one all-reduce of as many bytes in one arena, in turns. With --device=cuda on GPUs
-// over NCCL (bench/ddp_step/cuda_steps.cpp).
+// so nothing overlaps. In turns with it, the same step that also measures the norm of the gradients, and one all-reduce
+// of as many bytes in one arena. With --device=cuda on GPUs over NCCL (bench/ddp_step/cuda_steps.cpp).
 
 #include <algorithm>
 #include <chrono>
@@ -40,13 +40,14 @@ class StepRank {
   void measure(int samples) {
     for (int sample = 0; sample <= samples; ++sample) {
       fill(sample);
-      for (const bool step_first : {sample % 2 == 0, sample % 2 != 0}) {
+      for (int turn = 0; turn < 3; ++turn) {
+        const int way = (sample + turn) % 3;
         group_.barrier();
         const std::int64_t begin = bench::now_nanoseconds();
-        step_first ? step() : reduce_at_once();
+        way == 0 ? reduce_at_once() : step({.measure_norm = way == 2});
         const std::int64_t end = bench::now_nanoseconds();
         if (sample > 0) {
-          bench::tell_interval(step_first ? "step" : "whole", sample, {begin, end});
+          bench::tell_interval(way == 0 ? "whole" : way == 1 ? "step" : "measured", sample, {begin, end});
         }
       }
       check(sample);
@@ -58,8 +59,8 @@ class StepRank {
   std::size_t bytes() const noexcept { return model_.elements() * sizeof(float); }
   std::span<float> whole() const { return {reinterpret_cast<float*>(memory_.data()), model_.elements()}; }
 
-  void step() {
-    ddp_.backward([this](dtrain::Ready ready) { model_.announce(ready); });
+  void step(dtrain::StepOptions options) {
+    ddp_.backward([this](dtrain::Ready ready) { model_.announce(ready); }, options);
   }
 
   void reduce_at_once() {
@@ -136,9 +137,14 @@ void measure(const bench::ModelShapes& model, int ranks, int samples, bench::Res
                .with("plan", bench::text_of(told.facts["buckets"].front(), " buckets"))
                .with("gradients", static_cast<double>(model.sizes.size()))
                .with("times_limit", step / whole));
+  const double measured = bench::median(told.seconds["measured"]);
+  rows.add(row_of("dtrain", "step that measures the norm", measured, told.seconds["measured"].size())
+               .with("times_step", measured / step));
   rows.add(row_of("limit", "one all_reduce", whole, told.seconds["whole"].size()).with("ratio", whole / step));
   bench::print_goal("a step at most 1.05 times one all_reduce of the same bytes", step <= 1.05 * whole,
                     bench::text_of(step / whole, " times"));
+  bench::print_goal("measuring the norm of the gradients at most 1.03 times the step", measured <= 1.03 * step,
+                    bench::text_of(measured / step, " times"));
 }
 
 void measure_host(const bench::Options& options, bench::ResultRows& rows) {
