@@ -24864,7 +24864,9 @@ class BucketReduction {
   }
 
   /// Whether steps can measure the norm: the stream runs work of the host.
-  static constexpr bool can_measure_norm = requires(Stream stream, BucketNorms::SquareSum work) { stream.enqueue(work); };
+  static constexpr bool can_measure_norm = requires(Stream stream, BucketNorms::SquareSum work) {
+    stream.enqueue(work);
+  };
 
   /// @param measures_norm requires can_measure_norm
   void begin_step(bool measures_norm) noexcept {
