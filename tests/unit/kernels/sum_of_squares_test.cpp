@@ -4,7 +4,6 @@
 
 #include <array>
 #include <bit>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
@@ -105,5 +104,5 @@ TEST_CASE_TEMPLATE("one infinity or NaN anywhere shows, the largest finite value
 
 TEST_CASE("squares of f64 beyond the largest value are an infinite sum") {
   const std::vector<double> values{1, 1e200};
-  CHECK(std::isinf(sum(values.data(), 2, dtrain::kernels::best_isa())));
+  CHECK_FALSE(dtrain::kernels::is_finite(sum(values.data(), 2, dtrain::kernels::best_isa())));
 }
