@@ -68,8 +68,12 @@ struct TensorView {
 };
 
 /// A view of host memory: `tensor_view(weights.data(), {784, 256})`.
-template <Element T>
+template <class T>
 TensorView tensor_view(T* data, Shape shape) noexcept {
+  static_assert(Element<T>,
+                "dtrain: tensor_view takes float, double, std::int64_t, std::int32_t, std::uint8_t, dtrain::float16, "
+                "dtrain::bfloat16 and types with a dtrain::dtype_of of their own, none of them const; keep a counter "
+                "in a std::int64_t");
   return {reinterpret_cast<std::byte*>(data), shape, dtype_of<T>::value, {}};
 }
 

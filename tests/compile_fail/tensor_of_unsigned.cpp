@@ -1,0 +1,15 @@
+// An unsigned counter has no DType: the sentence lists the types that have one.
+// expect: dtrain: tensor_view takes float, double, std::int64_t, std::int32_t, std::uint8_t
+#include <cstdint>
+
+#include "dtrain/core/types/tensor_view.hpp"
+
+#ifdef DTRAIN_COMPILE_FAIL
+using Counter = std::uint64_t;
+#else
+using Counter = std::int64_t;
+#endif
+
+dtrain::TensorView view(Counter& epoch) {
+  return dtrain::tensor_view(&epoch, {});
+}
