@@ -6303,6 +6303,54 @@ inline std::string to_string(const ProcessIdentity& identity) {
 
 }  // namespace DTRAIN_NAMESPACE::identity
 
+// ---- dtrain/rendezvous/client/value_chunks.hpp
+
+/// @file
+/// Value chunks: a long value is stored in parts under KEY/0, KEY/1, ..., because the store bounds its values.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// Keys and values for the parts of `bytes`; none for no bytes.
+std::vector<std::pair<std::string, std::string>> value_chunks(const std::string& key, std::string_view bytes);
+
+/// Joins what `read(name)` returns for the name of each part of a value of `size` bytes.
+std::string join_value_chunks(const std::string& key, std::size_t size,
+                              const std::function<std::string(const std::string& name)>& read);
+
+#if DTRAIN_DEFINITIONS
+
+namespace detail {
+
+inline constexpr std::size_t value_chunk_bytes = std::size_t{256} << 10;
+
+inline std::string value_chunk_name(const std::string& key, std::size_t begin) {
+  return format_text("{}/{}", {key, begin / value_chunk_bytes});
+}
+
+}  // namespace detail
+
+DTRAIN_DEFINED std::vector<std::pair<std::string, std::string>> value_chunks(const std::string& key,
+                                                                             std::string_view bytes) {
+  std::vector<std::pair<std::string, std::string>> chunks;
+  for (std::size_t begin = 0; begin < bytes.size(); begin += detail::value_chunk_bytes) {
+    chunks.emplace_back(detail::value_chunk_name(key, begin), bytes.substr(begin, detail::value_chunk_bytes));
+  }
+  return chunks;
+}
+
+DTRAIN_DEFINED std::string join_value_chunks(const std::string& key, std::size_t size,
+                                             const std::function<std::string(const std::string& name)>& read) {
+  std::string bytes;
+  for (std::size_t begin = 0; begin < size; begin += detail::value_chunk_bytes) {
+    bytes += read(detail::value_chunk_name(key, begin));
+  }
+  return bytes;
+}
+
+#endif  // DTRAIN_DEFINITIONS
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
 // ---- dtrain/rendezvous/control/task_runner.hpp
 
 /// @file
@@ -19763,111 +19811,6 @@ class Collectives : public BlockCollectives<Group, State> {
 
 }  // namespace DTRAIN_NAMESPACE::group
 
-// ---- dtrain/ddp/agreement/chunks.hpp
-
-/// @file
-/// Chunks: a long value is stored in parts under KEY/0, KEY/1, ..., because the store bounds its values.
-
-namespace DTRAIN_NAMESPACE::ddp {
-
-/// Keys and values for the parts of `bytes`; none for no bytes.
-std::vector<std::pair<std::string, std::string>> chunks_of(const std::string& key, std::string_view bytes);
-
-/// Joins what `read(name)` returns for the name of each part of a value of `size` bytes.
-std::string join_chunks(const std::string& key, std::size_t size,
-                        const std::function<std::string(const std::string& name)>& read);
-
-#if DTRAIN_DEFINITIONS
-
-namespace detail {
-
-inline constexpr std::size_t chunk_bytes = std::size_t{256} << 10;
-
-inline std::string chunk_name(const std::string& key, std::size_t begin) {
-  return format_text("{}/{}", {key, begin / chunk_bytes});
-}
-
-}  // namespace detail
-
-DTRAIN_DEFINED std::vector<std::pair<std::string, std::string>> chunks_of(const std::string& key,
-                                                                          std::string_view bytes) {
-  std::vector<std::pair<std::string, std::string>> chunks;
-  for (std::size_t begin = 0; begin < bytes.size(); begin += detail::chunk_bytes) {
-    chunks.emplace_back(detail::chunk_name(key, begin), bytes.substr(begin, detail::chunk_bytes));
-  }
-  return chunks;
-}
-
-DTRAIN_DEFINED std::string join_chunks(const std::string& key, std::size_t size,
-                                       const std::function<std::string(const std::string& name)>& read) {
-  std::string bytes;
-  for (std::size_t begin = 0; begin < size; begin += detail::chunk_bytes) {
-    bytes += read(detail::chunk_name(key, begin));
-  }
-  return bytes;
-}
-
-#endif  // DTRAIN_DEFINITIONS
-
-}  // namespace DTRAIN_NAMESPACE::ddp
-
-// ---- dtrain/ddp/agreement/rank0_task.hpp
-
-/// @file
-/// Rank 0 task: a file operation that rank 0 runs and whose result every rank gets.
-
-namespace DTRAIN_NAMESPACE::ddp::detail {
-
-/// Blocking: as long as rank 0 works and is alive. Logs a warning every timeout().
-template <class Group>
-void wait_for_rank0_blocking(const Group& group, const backend::StoreRef& store, const std::string& key,
-                             const std::string& doing) {
-  const Deadline::Clock::time_point began = Deadline::Clock::now();
-  for (;;) {
-    try {
-      store.get_blocking(key, Deadline::after(group.timeout()));
-      return;
-    } catch (const Error& error) {
-      if (error.code() != make_error_code(Errc::timeout)) throw;
-      log(LogLevel::warning,
-          format_text("rank {}: after {} rank {} is still {}; this rank waits as long as that one is alive",
-                      {group.members().rank_in_job(), duration_text(Deadline::Clock::now() - began),
-                       group.members().rank_in_job(0), doing}));
-    }
-  }
-}
-
-/// Runs `work()` on rank 0. Every rank gets its result or its Error, which names rank 0 and its host.
-/// Collective, blocking: as long as rank 0 works. @param doing for sentences: "writing the file x"
-template <class Group, class Work>
-bool run_on_rank0_blocking(const Group& group, const std::string& doing, Work work) {
-  const backend::StoreRef store = group.store().with_prefix("dtrain/rank 0/");
-  const std::string key = std::to_string(group::GroupAccess::of(group).next_number("rank 0"));
-  group.start_pending();  // other ranks may wait for this work before they call this
-  const int rank = group.members().rank_in_job();
-  const auto run = [&]() -> std::string {
-    const std::string where =
-        group.world_size() == 1
-            ? std::string()
-            : format_text(" (on rank {} on host {}, which does it for all ranks)", {rank, group.members().host});
-    try {
-      return work() ? "yes" : "no";
-    } catch (const Error& error) {
-      throw Error(error.code(), error.what() + where).with_rank(rank);
-    } catch (const std::exception& error) {  // such as out of memory; the other ranks wait for a result
-      throw Error(Errc::limit, format_text("{} ended by {}{}", {doing, error.what(), where})).with_rank(rank);
-    }
-  };
-  if (group.rank() != 0) {
-    wait_for_rank0_blocking(group, store, key, doing);
-  }
-  const Deadline deadline = Deadline::after(group.timeout());
-  return backend::store_broadcast({store, group.rank(), group.world_size(), rank, deadline, doing, {}}, key, run) ==
-         "yes";
-}
-
-}  // namespace DTRAIN_NAMESPACE::ddp::detail
-
 // ---- dtrain/ddp/bucket_plan.hpp
 
 /// @file
@@ -21820,104 +21763,6 @@ bool read_checkpoint_file(const std::string& path, std::span<const NamedTensor> 
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
-// ---- dtrain/ddp/checkpoint/checkpoint.hpp
-
-/// @file
-/// Checkpoints of a whole job: rank 0 reads and writes the file, every rank gets the values.
-
-namespace DTRAIN_NAMESPACE::ddp {
-
-namespace detail {
-
-/// @throws Error (disagreement) or JobFailed if a rank's tensors differ from rank 0's in name, shape or device
-template <class Group>
-void agree_on_tensors_blocking(const Group& group, std::span<const NamedTensor> tensors) {
-  ModelSignature signature;
-  signature.parameters = tensor_signatures(tensors, decltype(tensor_access(group))::takes_device_memory);
-  // Not in the file, but the device decides how the values are sent.
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    signature.parameters[i].device = tensors[i].value.device.kind;
-  }
-  const Deadline deadline = Deadline::after(group.timeout());
-  const int count = group::GroupAccess::of(group).next_number("checkpoint");
-  const FailureContext context{group::GroupAccess::of(group).failure(),
-                               group.members().rank_in_job(),
-                               group.members().host,
-                               group.timeout(),
-                               {}};
-  agree_blocking(group.store(), format_text("dtrain/checkpoint/{}/", {count}), signature, group.rank(), context,
-                 deadline);
-}
-
-/// The barrier of save_checkpoint. A rank that does not come may have been kept from it by `if (rank == 0)`.
-template <class Group>
-void barrier_of_save(const Group& group, const std::string& path) {
-  const auto context = [&] {
-    return format_text(" (rank {} was in save_checkpoint of '{}': every rank calls it, and rank 0 writes)",
-                       {group.members().rank_in_job(), sanitize(path)});
-  };
-  try {
-    group.barrier();
-  } catch (const JobFailed& failed) {
-    Cause cause = failed.cause();
-    if (cause.kind != CauseKind::disagreement && cause.kind != CauseKind::timeout) throw;
-    cause.text += context();
-    throw_cause(cause);
-  } catch (const Error& error) {  // this rank is the first cause
-    const bool waited = error.code() == make_error_code(Errc::timeout);
-    if (!waited && error.code() != make_error_code(Errc::disagreement)) throw;
-    throw Error(error.code(), error.what() + context()).with_rank(group.members().rank_in_job());
-  }
-}
-
-}  // namespace detail
-
-/// Rank 0 writes its values of `tensors` to `path`, after every rank has called this and none has failed. The other
-/// ranks' values are not read: save values that all ranks share.
-/// - `path` has the old content or the new one at any moment, also after a kill (see AtomicFile).
-/// - Tensors are in host memory or, with a backend of device memory, on the device. The work that writes them has run,
-/// or is enqueued on the group's stream.
-/// Collective, blocking: until the file is on the disk, without a time limit while rank 0 is alive.
-/// @throws Error on every rank, with the same sentence, which names the writing rank, if the file cannot be written
-/// (the job has not failed: a caller may catch it and continue);
-/// Error (unsupported) for tensors of another device than the group's and the host; the job's first cause
-template <class Group>
-void save_checkpoint(const Group& group, const std::string& path, std::span<const NamedTensor> tensors) {
-  detail::barrier_of_save(group, path);
-  static_cast<void>(detail::run_on_rank0_blocking(group, "writing the file " + sanitize(path), [&] {
-    write_checkpoint_file(path, tensors, tensor_access(group));
-    return true;
-  }));
-}
-
-/// Every rank's `tensors` get the values of rank 0's file at `path`. Only rank 0 needs access to the file. Call it
-/// before or after wrapping the model. Collective, blocking: as save_checkpoint.
-/// @returns false on every rank if rank 0 has no such file
-/// @throws Error (disagreement) or JobFailed if the ranks' tensors differ: the first difference and both ranks;
-/// Error (protocol) on every rank, with the same sentence, for a file that is damaged or has other tensors; the values
-/// stay as they were, unless the file changes during the read; the job's first cause
-template <class Group>
-bool load_checkpoint(const Group& group, const std::string& path, std::span<const NamedTensor> tensors) {
-  detail::agree_on_tensors_blocking(group, tensors);
-  const auto read = [&] { return read_checkpoint_file(path, tensors, tensor_access(group)); };
-  if (!detail::run_on_rank0_blocking(group, "reading the checkpoint " + sanitize(path), read)) {
-    return false;
-  }
-  for (const NamedTensor& tensor : tensors) {
-    if (tensor.value.bytes() != 0) {
-      group.broadcast(tensor.value.flat(), 0);
-    }
-  }
-  return true;
-}
-
-}  // namespace DTRAIN_NAMESPACE::ddp
-
-namespace DTRAIN_NAMESPACE {
-using ddp::load_checkpoint;
-using ddp::save_checkpoint;
-}  // namespace DTRAIN_NAMESPACE
-
 // ---- dtrain/ddp/precision/gradient_norm.hpp
 
 /// @file
@@ -23226,6 +23071,161 @@ inline std::string timeline_json(std::span<const RankTimeline> ranks, std::span<
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
+// ---- dtrain/ddp/rank0_task.hpp
+
+/// @file
+/// Rank 0 task: a file operation that rank 0 runs and whose result every rank gets.
+
+namespace DTRAIN_NAMESPACE::ddp::detail {
+
+/// Blocking: as long as rank 0 works and is alive. Logs a warning every timeout().
+template <class Group>
+void wait_for_rank0_blocking(const Group& group, const backend::StoreRef& store, const std::string& key,
+                             const std::string& doing) {
+  const Deadline::Clock::time_point began = Deadline::Clock::now();
+  for (;;) {
+    try {
+      store.get_blocking(key, Deadline::after(group.timeout()));
+      return;
+    } catch (const Error& error) {
+      if (error.code() != make_error_code(Errc::timeout)) throw;
+      log(LogLevel::warning,
+          format_text("rank {}: after {} rank {} is still {}; this rank waits as long as that one is alive",
+                      {group.members().rank_in_job(), duration_text(Deadline::Clock::now() - began),
+                       group.members().rank_in_job(0), doing}));
+    }
+  }
+}
+
+/// Runs `work()` on rank 0. Every rank gets its result or its Error, which names rank 0 and its host.
+/// Collective, blocking: as long as rank 0 works. @param doing for sentences: "writing the file x"
+template <class Group, class Work>
+bool run_on_rank0_blocking(const Group& group, const std::string& doing, Work work) {
+  const backend::StoreRef store = group.store().with_prefix("dtrain/rank 0/");
+  const std::string key = std::to_string(group::GroupAccess::of(group).next_number("rank 0"));
+  group.start_pending();  // other ranks may wait for this work before they call this
+  const int rank = group.members().rank_in_job();
+  const auto run = [&]() -> std::string {
+    const std::string where =
+        group.world_size() == 1
+            ? std::string()
+            : format_text(" (on rank {} on host {}, which does it for all ranks)", {rank, group.members().host});
+    try {
+      return work() ? "yes" : "no";
+    } catch (const Error& error) {
+      throw Error(error.code(), error.what() + where).with_rank(rank);
+    } catch (const std::exception& error) {  // such as out of memory; the other ranks wait for a result
+      throw Error(Errc::limit, format_text("{} ended by {}{}", {doing, error.what(), where})).with_rank(rank);
+    }
+  };
+  if (group.rank() != 0) {
+    wait_for_rank0_blocking(group, store, key, doing);
+  }
+  const Deadline deadline = Deadline::after(group.timeout());
+  return backend::store_broadcast({store, group.rank(), group.world_size(), rank, deadline, doing, {}}, key, run) ==
+         "yes";
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp::detail
+
+// ---- dtrain/ddp/checkpoint/checkpoint.hpp
+
+/// @file
+/// Checkpoints of a whole job: rank 0 reads and writes the file, every rank gets the values.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+namespace detail {
+
+/// @throws Error (disagreement) or JobFailed if a rank's tensors differ from rank 0's in name, shape or device
+template <class Group>
+void agree_on_tensors_blocking(const Group& group, std::span<const NamedTensor> tensors) {
+  ModelSignature signature;
+  signature.parameters = tensor_signatures(tensors, decltype(tensor_access(group))::takes_device_memory);
+  // Not in the file, but the device decides how the values are sent.
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    signature.parameters[i].device = tensors[i].value.device.kind;
+  }
+  const Deadline deadline = Deadline::after(group.timeout());
+  const int count = group::GroupAccess::of(group).next_number("checkpoint");
+  const FailureContext context{group::GroupAccess::of(group).failure(),
+                               group.members().rank_in_job(),
+                               group.members().host,
+                               group.timeout(),
+                               {}};
+  agree_blocking(group.store(), format_text("dtrain/checkpoint/{}/", {count}), signature, group.rank(), context,
+                 deadline);
+}
+
+/// The barrier of save_checkpoint. A rank that does not come may have been kept from it by `if (rank == 0)`.
+template <class Group>
+void barrier_of_save(const Group& group, const std::string& path) {
+  const auto context = [&] {
+    return format_text(" (rank {} was in save_checkpoint of '{}': every rank calls it, and rank 0 writes)",
+                       {group.members().rank_in_job(), sanitize(path)});
+  };
+  try {
+    group.barrier();
+  } catch (const JobFailed& failed) {
+    Cause cause = failed.cause();
+    if (cause.kind != CauseKind::disagreement && cause.kind != CauseKind::timeout) throw;
+    cause.text += context();
+    throw_cause(cause);
+  } catch (const Error& error) {  // this rank is the first cause
+    const bool waited = error.code() == make_error_code(Errc::timeout);
+    if (!waited && error.code() != make_error_code(Errc::disagreement)) throw;
+    throw Error(error.code(), error.what() + context()).with_rank(group.members().rank_in_job());
+  }
+}
+
+}  // namespace detail
+
+/// Rank 0 writes its values of `tensors` to `path`, after every rank has called this and none has failed. The other
+/// ranks' values are not read: save values that all ranks share.
+/// - `path` has the old content or the new one at any moment, also after a kill (see AtomicFile).
+/// - Tensors are in host memory or, with a backend of device memory, on the device. The work that writes them has run,
+/// or is enqueued on the group's stream.
+/// Collective, blocking: until the file is on the disk, without a time limit while rank 0 is alive.
+/// @throws Error on every rank, with the same sentence, which names the writing rank, if the file cannot be written
+/// (the job has not failed: a caller may catch it and continue);
+/// Error (unsupported) for tensors of another device than the group's and the host; the job's first cause
+template <class Group>
+void save_checkpoint(const Group& group, const std::string& path, std::span<const NamedTensor> tensors) {
+  detail::barrier_of_save(group, path);
+  static_cast<void>(detail::run_on_rank0_blocking(group, "writing the file " + sanitize(path), [&] {
+    write_checkpoint_file(path, tensors, tensor_access(group));
+    return true;
+  }));
+}
+
+/// Every rank's `tensors` get the values of rank 0's file at `path`. Only rank 0 needs access to the file. Call it
+/// before or after wrapping the model. Collective, blocking: as save_checkpoint.
+/// @returns false on every rank if rank 0 has no such file
+/// @throws Error (disagreement) or JobFailed if the ranks' tensors differ: the first difference and both ranks;
+/// Error (protocol) on every rank, with the same sentence, for a file that is damaged or has other tensors; the values
+/// stay as they were, unless the file changes during the read; the job's first cause
+template <class Group>
+bool load_checkpoint(const Group& group, const std::string& path, std::span<const NamedTensor> tensors) {
+  detail::agree_on_tensors_blocking(group, tensors);
+  const auto read = [&] { return read_checkpoint_file(path, tensors, tensor_access(group)); };
+  if (!detail::run_on_rank0_blocking(group, "reading the checkpoint " + sanitize(path), read)) {
+    return false;
+  }
+  for (const NamedTensor& tensor : tensors) {
+    if (tensor.value.bytes() != 0) {
+      group.broadcast(tensor.value.flat(), 0);
+    }
+  }
+  return true;
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+namespace DTRAIN_NAMESPACE {
+using ddp::load_checkpoint;
+using ddp::save_checkpoint;
+}  // namespace DTRAIN_NAMESPACE
+
 // ---- dtrain/ddp/profile/write_timeline.hpp
 
 /// @file
@@ -23251,7 +23251,7 @@ void write_timeline(const Group& group, const std::string& path, std::vector<Ste
   if (group.rank() != 0) {
     const std::string key = std::to_string(group.rank());
     const std::string bytes = serialise(std::move(own), most);
-    for (const auto& [name, value] : chunks_of(key, bytes)) {
+    for (const auto& [name, value] : rendezvous::value_chunks(key, bytes)) {
       store.set(name, value).wait();
     }
     store.set(key, to_bytes(bytes.size())).wait();
@@ -23264,7 +23264,8 @@ void write_timeline(const Group& group, const std::string& path, std::vector<Ste
       const auto take = [&store](const std::string& name) { return store.take(name, 1).wait(); };
       const auto size = from_bytes<std::size_t>(take(key), "the size of a timeline");
       std::optional<RankTimeline> other;
-      if (size <= 2 * max_timeline_bytes) other = parse_rank_timeline(rank, join_chunks(key, size, take));
+      if (size <= 2 * max_timeline_bytes)
+        other = parse_rank_timeline(rank, rendezvous::join_value_chunks(key, size, take));
       if (!other) throw_error(Errc::protocol, "the timeline of rank {} cannot be read", {rank});
       all.push_back(*std::move(other));
     }
@@ -24361,19 +24362,19 @@ using GradientCopierFor = typename detail::SelectGradientCopier<Stream>::type;
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
-// ---- dtrain/ddp/reduction/ready_tracker.hpp
+// ---- dtrain/ddp/reduction/ready_gradients.hpp
 
 /// @file
-/// Ready tracker: the parameters whose gradients are ready in the current step, and their order.
+/// Ready gradients: the parameters whose gradients are ready in the current step, and their order.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
 /// Each entry is the number of the step in which its parameter was last ready, so a new step resets nothing.
 /// Threads: `mark_ready` concurrently, for any parameters; everything else between steps.
 /// Lifetime: the names outlive it.
-class ReadyTracker {
+class ReadyGradients {
  public:
-  explicit ReadyTracker(const ParameterNames& names)
+  explicit ReadyGradients(const ParameterNames& names)
       : names_(&names), ready_in_step_(names.size()), position_(names.size()) {}
 
   void begin_step() noexcept {
@@ -24433,7 +24434,7 @@ class ReadyTracker {
 
 #if DTRAIN_DEFINITIONS
 
-DTRAIN_DEFINED void ReadyTracker::record_order(bool wanted) {
+DTRAIN_DEFINED void ReadyGradients::record_order(bool wanted) {
   records_order_ = wanted;
   next_position_.store(0, std::memory_order_relaxed);
   for (std::atomic<std::size_t>& position : position_) {
@@ -24441,7 +24442,7 @@ DTRAIN_DEFINED void ReadyTracker::record_order(bool wanted) {
   }
 }
 
-DTRAIN_DEFINED std::vector<std::size_t> ReadyTracker::observed_order() const {
+DTRAIN_DEFINED std::vector<std::size_t> ReadyGradients::observed_order() const {
   std::vector<std::size_t> order;
   for (std::size_t parameter = position_.size(); parameter-- > 0;) {
     order.push_back(parameter);
@@ -24453,7 +24454,7 @@ DTRAIN_DEFINED std::vector<std::size_t> ReadyTracker::observed_order() const {
   return order;
 }
 
-DTRAIN_DEFINED std::string ReadyTracker::missing() const {
+DTRAIN_DEFINED std::string ReadyGradients::missing() const {
   const std::uint64_t step = step_.load(std::memory_order_relaxed);
   std::string listed;
   std::size_t count = 0;
@@ -24473,7 +24474,7 @@ DTRAIN_DEFINED std::string ReadyTracker::missing() const {
       {step, listed, more});
 }
 
-DTRAIN_DEFINED DTRAIN_NOT_INLINED void ReadyTracker::refuse_twice(std::size_t parameter, std::uint64_t step) const {
+DTRAIN_DEFINED DTRAIN_NOT_INLINED void ReadyGradients::refuse_twice(std::size_t parameter, std::uint64_t step) const {
   names_->refuse_ready(parameter,
                        format_text("came twice in step {}; call it once, when the gradient is final", {step}));
 }
@@ -25362,12 +25363,12 @@ class Reducer final : public Step::Target {
         owner_(new BucketReduction<Communicator>(std::move(communicator), stream, parameters, parts.buffers,
                                                  std::move(plan), options, context_, std::move(parts.running),
                                                  parts.scales_averages)),
-        tracker_(reduction_.gradients().names()),
+        ready_(reduction_.gradients().names()),
         accumulated_(parameters.size()),
         addresses_(std::move(parts.read_parameters), options.check_addresses) {
-    tracker_.record_order(rebuild_.agree != nullptr);
+    ready_.record_order(rebuild_.agree != nullptr);
     if (rebuild_.publish) {
-      reduction_.on_all_gradients_ready([this] { rebuild_.publish(tracker_.observed_order()); });
+      reduction_.on_all_gradients_ready([this] { rebuild_.publish(ready_.observed_order()); });
     }
   }
 
@@ -25404,21 +25405,21 @@ class Reducer final : public Step::Target {
     if (step.measure_norm && !BucketReduction<Communicator>::can_measure_norm) BucketNorms::refuse_stream(caller);
     or_report([&] { addresses_.begin_step(steps_ + 1); });
     reduction_.begin_step(step.measure_norm);
-    tracker_.begin_step();
+    ready_.begin_step();
     under_way_ = true;
     return Step(*this);
   }
 
   /// Throws the errors of begin().
   void throw_if_unusable(const char* caller = "begin()") const {
-    if (under_way_ && !tracker_.is_open()) {
+    if (under_way_ && !ready_.is_open()) {
       context_.latch->block_until_failed(Deadline::after(cause_grace));
     }
     backend::throw_if_failed(reduction_.communicator(), *context_.latch, context_.rank);
     if (under_way_) {
       throw_error(
           Errc::invalid_argument, "{}{}",
-          {caller, tracker_.is_open()
+          {caller, ready_.is_open()
                        ? " came while a step was under way; finish() it first, or let the backward() that it is "
                          "in return"
                        : " came after a step that failed; gradients are no longer the same on all ranks"});
@@ -25441,13 +25442,13 @@ class Reducer final : public Step::Target {
     if (context_.latch->failed()) {
       context_.latch->throw_if_failed(context_.rank);
     }
-    tracker_.mark_ready(parameter);
+    ready_.mark_ready(parameter);
     reduction_.meter().ready(parameter);
     reduction_.add_gradient(parameter, memory, stream);
   }
 
   void finish() override {
-    if (!tracker_.end_step()) {
+    if (!ready_.end_step()) {
       throw_error(Errc::invalid_argument, "finish() came when no step was under way; begin() one first");
     }
     reduction_.meter().waiting();
@@ -25465,7 +25466,7 @@ class Reducer final : public Step::Target {
   }
 
   void abandon(bool unwinding) noexcept override {
-    tracker_.end_step();
+    ready_.end_step();
     try {
       if (context_.step_abandoned) {
         context_.step_abandoned(unwinding);
@@ -25539,7 +25540,7 @@ class Reducer final : public Step::Target {
     or_report([&] {
       reduction_.throw_if_launch_failed();
       addresses_.end_step();
-      if (const std::string missing = tracker_.missing(); !missing.empty()) {
+      if (const std::string missing = ready_.missing(); !missing.empty()) {
         if (!options_.allow_unused_parameters) {
           throw Error(Errc::missing_gradient, missing).with_rank(context_.rank);
         }
@@ -25557,12 +25558,12 @@ class Reducer final : public Step::Target {
 
   /// Whether the parameter was ready in this step, or has a gradient of a step that reduced nothing.
   bool takes_part(std::size_t parameter) const noexcept {
-    return tracker_.was_ready(parameter) || accumulated_[parameter];
+    return ready_.was_ready(parameter) || accumulated_[parameter];
   }
 
   void add_accumulated() {
     for (std::size_t parameter = 0; parameter < reduction_.gradients().size(); ++parameter) {
-      if (!tracker_.was_ready(parameter) && accumulated_[parameter]) {
+      if (!ready_.was_ready(parameter) && accumulated_[parameter]) {
         reduction_.add_gradient(parameter, reduction_.gradients()[parameter].own, *accumulated_[parameter]);
       }
     }
@@ -25572,13 +25573,13 @@ class Reducer final : public Step::Target {
   void rebuild_buckets() {
     if (rebuild_.agree && reduction_.copier().may_move()) {
       or_report([&] {
-        reduction_.rebuild_buckets(rebuild_.agree(tracker_.observed_order()), rebuild_, options_.caps(), context_);
+        reduction_.rebuild_buckets(rebuild_.agree(ready_.observed_order()), rebuild_, options_.caps(), context_);
         addresses_.remember();  // bound gradients have moved
       });
       rebuild_ = {};
     }
     reduction_.on_all_gradients_ready({});
-    tracker_.record_order(false);
+    ready_.record_order(false);
   }
 
   FailureContext context_;
@@ -25586,7 +25587,7 @@ class Reducer final : public Step::Target {
   BucketRebuild rebuild_;
   std::unique_ptr<BucketReduction<Communicator>> owner_;
   BucketReduction<Communicator>& reduction_ = *owner_;
-  ReadyTracker tracker_;
+  ReadyGradients ready_;
   AccumulatedGradients accumulated_;
   AddressCheck addresses_;
   std::uint64_t steps_ = 0;
@@ -45641,8 +45642,8 @@ inline std::string difference_to_rank_0(const backend::StoreRef& store, const st
                                         std::string_view summary, const ModelSignature& mine, int rank,
                                         Deadline deadline) {
   const std::size_t length = number_in(summary.substr(summary.find(' ') + 1), max_signature_bytes);
-  const std::string bytes = join_chunks(prefix + "signature", length,
-                                        [&](const std::string& name) { return store.get_blocking(name, deadline); });
+  const std::string bytes = rendezvous::join_value_chunks(
+      prefix + "signature", length, [&](const std::string& name) { return store.get_blocking(name, deadline); });
   const std::string name = store.get_blocking(prefix + "publisher", deadline);  // the job's rank of the group's rank 0
   const int publisher = static_cast<int>(number_in(name, std::numeric_limits<int>::max()));
   const std::optional<ModelSignature> theirs =
@@ -45669,7 +45670,7 @@ DTRAIN_DEFINED void agree_blocking(const backend::StoreRef& store, const std::fu
   const std::string own_summary = detail::summary_of(bytes);
   std::vector<std::pair<std::string, std::string>> entries;  // that rank 0 publishes, the summary last
   if (rank == 0) {
-    entries = chunks_of(prefix + "signature", bytes);
+    entries = rendezvous::value_chunks(prefix + "signature", bytes);
     entries.emplace_back(prefix + "publisher", std::to_string(context.rank));
     entries.emplace_back(prefix + "summary", own_summary);
   }
@@ -45736,8 +45737,9 @@ DTRAIN_DEFINED std::vector<std::size_t> read_order_blocking(const backend::Store
                                                             const FailureContext& context, Deadline deadline) {
   std::string bytes;
   try {
-    bytes = join_chunks(prefix + "order", count * detail::order_entry_bytes,
-                        [&](const std::string& name) { return store.take_blocking(name, world_size - 1, deadline); });
+    bytes = rendezvous::join_value_chunks(
+        prefix + "order", count * detail::order_entry_bytes,
+        [&](const std::string& name) { return store.take_blocking(name, world_size - 1, deadline); });
   } catch (const Error&) {
     context.latch->throw_if_failed(context.rank);  // the first cause names its rank
     throw;
@@ -45759,7 +45761,7 @@ DTRAIN_DEFINED void set_up_order_broadcast(BucketRebuild& rebuild, const backend
         auto index = static_cast<std::uint32_t>(parameter);
         writer.number(index);
       }
-      *wait_until_published = set_in_background(chunks_of(prefix + "order", writer.characters()));
+      *wait_until_published = set_in_background(rendezvous::value_chunks(prefix + "order", writer.characters()));
     };
   }
   rebuild.agree = [store, start_pending, prefix, wait_until_published, context, rank = members.rank,

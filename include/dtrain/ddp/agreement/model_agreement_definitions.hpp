@@ -19,11 +19,11 @@
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/serializer.hpp"
 #include "dtrain/core/text/format_text.hpp"
-#include "dtrain/ddp/agreement/chunks.hpp"
 #include "dtrain/ddp/agreement/model_agreement.hpp"
 #include "dtrain/ddp/agreement/model_difference.hpp"
 #include "dtrain/ddp/agreement/model_signature.hpp"
 #include "dtrain/ddp/failure_context.hpp"
+#include "dtrain/rendezvous/client/value_chunks.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -45,8 +45,8 @@ inline std::string difference_to_rank_0(const backend::StoreRef& store, const st
                                         std::string_view summary, const ModelSignature& mine, int rank,
                                         Deadline deadline) {
   const std::size_t length = number_in(summary.substr(summary.find(' ') + 1), max_signature_bytes);
-  const std::string bytes = join_chunks(prefix + "signature", length,
-                                        [&](const std::string& name) { return store.get_blocking(name, deadline); });
+  const std::string bytes = rendezvous::join_value_chunks(
+      prefix + "signature", length, [&](const std::string& name) { return store.get_blocking(name, deadline); });
   const std::string name = store.get_blocking(prefix + "publisher", deadline);  // the job's rank of the group's rank 0
   const int publisher = static_cast<int>(number_in(name, std::numeric_limits<int>::max()));
   const std::optional<ModelSignature> theirs =
@@ -73,7 +73,7 @@ DTRAIN_DEFINED void agree_blocking(const backend::StoreRef& store, const std::fu
   const std::string own_summary = detail::summary_of(bytes);
   std::vector<std::pair<std::string, std::string>> entries;  // that rank 0 publishes, the summary last
   if (rank == 0) {
-    entries = chunks_of(prefix + "signature", bytes);
+    entries = rendezvous::value_chunks(prefix + "signature", bytes);
     entries.emplace_back(prefix + "publisher", std::to_string(context.rank));
     entries.emplace_back(prefix + "summary", own_summary);
   }

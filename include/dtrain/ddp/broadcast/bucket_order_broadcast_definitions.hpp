@@ -13,9 +13,9 @@
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/serializer.hpp"
-#include "dtrain/ddp/agreement/chunks.hpp"
 #include "dtrain/ddp/broadcast/bucket_order_broadcast.hpp"
 #include "dtrain/group/rank_context.hpp"
+#include "dtrain/rendezvous/client/value_chunks.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -46,8 +46,9 @@ DTRAIN_DEFINED std::vector<std::size_t> read_order_blocking(const backend::Store
                                                             const FailureContext& context, Deadline deadline) {
   std::string bytes;
   try {
-    bytes = join_chunks(prefix + "order", count * detail::order_entry_bytes,
-                        [&](const std::string& name) { return store.take_blocking(name, world_size - 1, deadline); });
+    bytes = rendezvous::join_value_chunks(
+        prefix + "order", count * detail::order_entry_bytes,
+        [&](const std::string& name) { return store.take_blocking(name, world_size - 1, deadline); });
   } catch (const Error&) {
     context.latch->throw_if_failed(context.rank);  // the first cause names its rank
     throw;
@@ -69,7 +70,7 @@ DTRAIN_DEFINED void set_up_order_broadcast(BucketRebuild& rebuild, const backend
         auto index = static_cast<std::uint32_t>(parameter);
         writer.number(index);
       }
-      *wait_until_published = set_in_background(chunks_of(prefix + "order", writer.characters()));
+      *wait_until_published = set_in_background(rendezvous::value_chunks(prefix + "order", writer.characters()));
     };
   }
   rebuild.agree = [store, start_pending, prefix, wait_until_published, context, rank = members.rank,

@@ -12,11 +12,11 @@
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/text/sanitize.hpp"
 #include "dtrain/ddp/agreement/model_agreement.hpp"
-#include "dtrain/ddp/agreement/rank0_task.hpp"
 #include "dtrain/ddp/checkpoint/checkpoint_file.hpp"
 #include "dtrain/ddp/checkpoint/named_tensor.hpp"
 #include "dtrain/ddp/checkpoint/tensor_access.hpp"
 #include "dtrain/ddp/failure_context.hpp"
+#include "dtrain/ddp/rank0_task.hpp"
 #include "dtrain/group/group_internals.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {

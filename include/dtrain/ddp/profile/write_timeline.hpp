@@ -12,13 +12,13 @@
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/serializer.hpp"
 #include "dtrain/core/text/sanitize.hpp"
-#include "dtrain/ddp/agreement/chunks.hpp"
-#include "dtrain/ddp/agreement/rank0_task.hpp"
 #include "dtrain/ddp/checkpoint/atomic_file.hpp"
 #include "dtrain/ddp/profile/clock_offset.hpp"
 #include "dtrain/ddp/profile/rank_timeline.hpp"
 #include "dtrain/ddp/profile/step_record.hpp"
 #include "dtrain/ddp/profile/timeline.hpp"
+#include "dtrain/ddp/rank0_task.hpp"
+#include "dtrain/rendezvous/client/value_chunks.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -40,7 +40,7 @@ void write_timeline(const Group& group, const std::string& path, std::vector<Ste
   if (group.rank() != 0) {
     const std::string key = std::to_string(group.rank());
     const std::string bytes = serialise(std::move(own), most);
-    for (const auto& [name, value] : chunks_of(key, bytes)) {
+    for (const auto& [name, value] : rendezvous::value_chunks(key, bytes)) {
       store.set(name, value).wait();
     }
     store.set(key, to_bytes(bytes.size())).wait();
@@ -53,7 +53,8 @@ void write_timeline(const Group& group, const std::string& path, std::vector<Ste
       const auto take = [&store](const std::string& name) { return store.take(name, 1).wait(); };
       const auto size = from_bytes<std::size_t>(take(key), "the size of a timeline");
       std::optional<RankTimeline> other;
-      if (size <= 2 * max_timeline_bytes) other = parse_rank_timeline(rank, join_chunks(key, size, take));
+      if (size <= 2 * max_timeline_bytes)
+        other = parse_rank_timeline(rank, rendezvous::join_value_chunks(key, size, take));
       if (!other) throw_error(Errc::protocol, "the timeline of rank {} cannot be read", {rank});
       all.push_back(*std::move(other));
     }

@@ -30,7 +30,7 @@
 #include "dtrain/ddp/profile/step_recorder.hpp"
 #include "dtrain/ddp/reduction/accumulation.hpp"
 #include "dtrain/ddp/reduction/bucket_reduction.hpp"
-#include "dtrain/ddp/reduction/ready_tracker.hpp"
+#include "dtrain/ddp/reduction/ready_gradients.hpp"
 #include "dtrain/ddp/step.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
@@ -65,12 +65,12 @@ class Reducer final : public Step::Target {
         owner_(new BucketReduction<Communicator>(std::move(communicator), stream, parameters, parts.buffers,
                                                  std::move(plan), options, context_, std::move(parts.running),
                                                  parts.scales_averages)),
-        tracker_(reduction_.gradients().names()),
+        ready_(reduction_.gradients().names()),
         accumulated_(parameters.size()),
         addresses_(std::move(parts.read_parameters), options.check_addresses) {
-    tracker_.record_order(rebuild_.agree != nullptr);
+    ready_.record_order(rebuild_.agree != nullptr);
     if (rebuild_.publish) {
-      reduction_.on_all_gradients_ready([this] { rebuild_.publish(tracker_.observed_order()); });
+      reduction_.on_all_gradients_ready([this] { rebuild_.publish(ready_.observed_order()); });
     }
   }
 
@@ -107,21 +107,21 @@ class Reducer final : public Step::Target {
     if (step.measure_norm && !BucketReduction<Communicator>::can_measure_norm) BucketNorms::refuse_stream(caller);
     or_report([&] { addresses_.begin_step(steps_ + 1); });
     reduction_.begin_step(step.measure_norm);
-    tracker_.begin_step();
+    ready_.begin_step();
     under_way_ = true;
     return Step(*this);
   }
 
   /// Throws the errors of begin().
   void throw_if_unusable(const char* caller = "begin()") const {
-    if (under_way_ && !tracker_.is_open()) {
+    if (under_way_ && !ready_.is_open()) {
       context_.latch->block_until_failed(Deadline::after(cause_grace));
     }
     backend::throw_if_failed(reduction_.communicator(), *context_.latch, context_.rank);
     if (under_way_) {
       throw_error(
           Errc::invalid_argument, "{}{}",
-          {caller, tracker_.is_open()
+          {caller, ready_.is_open()
                        ? " came while a step was under way; finish() it first, or let the backward() that it is "
                          "in return"
                        : " came after a step that failed; gradients are no longer the same on all ranks"});
@@ -144,13 +144,13 @@ class Reducer final : public Step::Target {
     if (context_.latch->failed()) {
       context_.latch->throw_if_failed(context_.rank);
     }
-    tracker_.mark_ready(parameter);
+    ready_.mark_ready(parameter);
     reduction_.meter().ready(parameter);
     reduction_.add_gradient(parameter, memory, stream);
   }
 
   void finish() override {
-    if (!tracker_.end_step()) {
+    if (!ready_.end_step()) {
       throw_error(Errc::invalid_argument, "finish() came when no step was under way; begin() one first");
     }
     reduction_.meter().waiting();
@@ -168,7 +168,7 @@ class Reducer final : public Step::Target {
   }
 
   void abandon(bool unwinding) noexcept override {
-    tracker_.end_step();
+    ready_.end_step();
     try {
       if (context_.step_abandoned) {
         context_.step_abandoned(unwinding);
@@ -242,7 +242,7 @@ class Reducer final : public Step::Target {
     or_report([&] {
       reduction_.throw_if_launch_failed();
       addresses_.end_step();
-      if (const std::string missing = tracker_.missing(); !missing.empty()) {
+      if (const std::string missing = ready_.missing(); !missing.empty()) {
         if (!options_.allow_unused_parameters) {
           throw Error(Errc::missing_gradient, missing).with_rank(context_.rank);
         }
@@ -260,12 +260,12 @@ class Reducer final : public Step::Target {
 
   /// Whether the parameter was ready in this step, or has a gradient of a step that reduced nothing.
   bool takes_part(std::size_t parameter) const noexcept {
-    return tracker_.was_ready(parameter) || accumulated_[parameter];
+    return ready_.was_ready(parameter) || accumulated_[parameter];
   }
 
   void add_accumulated() {
     for (std::size_t parameter = 0; parameter < reduction_.gradients().size(); ++parameter) {
-      if (!tracker_.was_ready(parameter) && accumulated_[parameter]) {
+      if (!ready_.was_ready(parameter) && accumulated_[parameter]) {
         reduction_.add_gradient(parameter, reduction_.gradients()[parameter].own, *accumulated_[parameter]);
       }
     }
@@ -275,13 +275,13 @@ class Reducer final : public Step::Target {
   void rebuild_buckets() {
     if (rebuild_.agree && reduction_.copier().may_move()) {
       or_report([&] {
-        reduction_.rebuild_buckets(rebuild_.agree(tracker_.observed_order()), rebuild_, options_.caps(), context_);
+        reduction_.rebuild_buckets(rebuild_.agree(ready_.observed_order()), rebuild_, options_.caps(), context_);
         addresses_.remember();  // bound gradients have moved
       });
       rebuild_ = {};
     }
     reduction_.on_all_gradients_ready({});
-    tracker_.record_order(false);
+    ready_.record_order(false);
   }
 
   FailureContext context_;
@@ -289,7 +289,7 @@ class Reducer final : public Step::Target {
   BucketRebuild rebuild_;
   std::unique_ptr<BucketReduction<Communicator>> owner_;
   BucketReduction<Communicator>& reduction_ = *owner_;
-  ReadyTracker tracker_;
+  ReadyGradients ready_;
   AccumulatedGradients accumulated_;
   AddressCheck addresses_;
   std::uint64_t steps_ = 0;

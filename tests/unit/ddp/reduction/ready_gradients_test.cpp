@@ -1,4 +1,4 @@
-#include "dtrain/ddp/reduction/ready_tracker.hpp"
+#include "dtrain/ddp/reduction/ready_gradients.hpp"
 
 #include <doctest/doctest.h>
 
@@ -6,7 +6,7 @@
 #include <vector>
 
 using dtrain::ddp::ParameterNames;
-using dtrain::ddp::ReadyTracker;
+using dtrain::ddp::ReadyGradients;
 
 namespace {
 
@@ -21,40 +21,40 @@ ParameterNames named(const std::vector<std::string>& names) {
 
 TEST_CASE("a new step forgets the entries of the one before") {
   const ParameterNames names = named({"a", "b"});
-  ReadyTracker tracker(names);
+  ReadyGradients ready(names);
   for (int step = 1; step <= 3; ++step) {
-    tracker.begin_step();
-    CHECK(tracker.missing().find("parameter 0 'a', parameter 1 'b'") != std::string::npos);
-    tracker.mark_ready(0);
-    tracker.mark_ready(1);
-    CHECK(tracker.missing().empty());
-    CHECK(tracker.end_step());
-    CHECK_FALSE(tracker.end_step());
+    ready.begin_step();
+    CHECK(ready.missing().find("parameter 0 'a', parameter 1 'b'") != std::string::npos);
+    ready.mark_ready(0);
+    ready.mark_ready(1);
+    CHECK(ready.missing().empty());
+    CHECK(ready.end_step());
+    CHECK_FALSE(ready.end_step());
   }
-  CHECK(tracker.step() == 3);
+  CHECK(ready.step() == 3);
 }
 
 TEST_CASE("the observed order is that of the announcements, with what was not announced at the end, last first") {
   const ParameterNames names = named({"a", "b", "c", "d", "e"});
-  ReadyTracker tracker(names);
-  tracker.record_order(true);
-  tracker.begin_step();
+  ReadyGradients ready(names);
+  ready.record_order(true);
+  ready.begin_step();
   for (const std::size_t parameter : {3u, 0u, 4u})
-    tracker.mark_ready(parameter);
-  CHECK(tracker.observed_order() == std::vector<std::size_t>{3, 0, 4, 2, 1});
-  CHECK(tracker.was_ready(3));
-  CHECK_FALSE(tracker.was_ready(2));
-  tracker.record_order(true);
-  CHECK(tracker.observed_order() == std::vector<std::size_t>{4, 3, 2, 1, 0});
+    ready.mark_ready(parameter);
+  CHECK(ready.observed_order() == std::vector<std::size_t>{3, 0, 4, 2, 1});
+  CHECK(ready.was_ready(3));
+  CHECK_FALSE(ready.was_ready(2));
+  ready.record_order(true);
+  CHECK(ready.observed_order() == std::vector<std::size_t>{4, 3, 2, 1, 0});
 }
 
 TEST_CASE("five missing parameters are named without a rest, the sixth is counted") {
   const ParameterNames five_names = named({"a", "b", "c", "d", "e"});
-  ReadyTracker five(five_names);
+  ReadyGradients five(five_names);
   five.begin_step();
   CHECK(five.missing().find("parameter 4 'e';") != std::string::npos);
   const ParameterNames six_names = named({"a", "b", "c", "d", "e", "f"});
-  ReadyTracker six(six_names);
+  ReadyGradients six(six_names);
   six.begin_step();
   CHECK(six.missing().find("parameter 4 'e' and 1 more;") != std::string::npos);
   CHECK(six.missing().find("'f'") == std::string::npos);

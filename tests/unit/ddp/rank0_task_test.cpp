@@ -1,4 +1,4 @@
-#include "dtrain/ddp/agreement/rank0_task.hpp"
+#include "dtrain/ddp/rank0_task.hpp"
 
 #include <doctest/doctest.h>
 #include <fcntl.h>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Ready tracker: the parameters whose gradients are ready in the current step, and their order.
+/// Ready gradients: the parameters whose gradients are ready in the current step, and their order.
 
 #include <algorithm>
 #include <atomic>
@@ -19,9 +19,9 @@ namespace DTRAIN_NAMESPACE::ddp {
 /// Each entry is the number of the step in which its parameter was last ready, so a new step resets nothing.
 /// Threads: `mark_ready` concurrently, for any parameters; everything else between steps.
 /// Lifetime: the names outlive it.
-class ReadyTracker {
+class ReadyGradients {
  public:
-  explicit ReadyTracker(const ParameterNames& names)
+  explicit ReadyGradients(const ParameterNames& names)
       : names_(&names), ready_in_step_(names.size()), position_(names.size()) {}
 
   void begin_step() noexcept {
@@ -81,7 +81,7 @@ class ReadyTracker {
 
 #if DTRAIN_DEFINITIONS
 
-DTRAIN_DEFINED void ReadyTracker::record_order(bool wanted) {
+DTRAIN_DEFINED void ReadyGradients::record_order(bool wanted) {
   records_order_ = wanted;
   next_position_.store(0, std::memory_order_relaxed);
   for (std::atomic<std::size_t>& position : position_) {
@@ -89,7 +89,7 @@ DTRAIN_DEFINED void ReadyTracker::record_order(bool wanted) {
   }
 }
 
-DTRAIN_DEFINED std::vector<std::size_t> ReadyTracker::observed_order() const {
+DTRAIN_DEFINED std::vector<std::size_t> ReadyGradients::observed_order() const {
   std::vector<std::size_t> order;
   for (std::size_t parameter = position_.size(); parameter-- > 0;) {
     order.push_back(parameter);
@@ -101,7 +101,7 @@ DTRAIN_DEFINED std::vector<std::size_t> ReadyTracker::observed_order() const {
   return order;
 }
 
-DTRAIN_DEFINED std::string ReadyTracker::missing() const {
+DTRAIN_DEFINED std::string ReadyGradients::missing() const {
   const std::uint64_t step = step_.load(std::memory_order_relaxed);
   std::string listed;
   std::size_t count = 0;
@@ -121,7 +121,7 @@ DTRAIN_DEFINED std::string ReadyTracker::missing() const {
       {step, listed, more});
 }
 
-DTRAIN_DEFINED DTRAIN_NOT_INLINED void ReadyTracker::refuse_twice(std::size_t parameter, std::uint64_t step) const {
+DTRAIN_DEFINED DTRAIN_NOT_INLINED void ReadyGradients::refuse_twice(std::size_t parameter, std::uint64_t step) const {
   names_->refuse_ready(parameter,
                        format_text("came twice in step {}; call it once, when the gradient is final", {step}));
 }
