@@ -21,6 +21,7 @@
 #include "bench/launched.hpp"
 #include "bench/options.hpp"
 #include "bench/overlap/cuda_overlap.hpp"
+#include "bench/overlap/overlap_rank.hpp"
 #include "bench/peer_python.hpp"
 #include "bench/result_rows.hpp"
 #include "bench/scaling/step_model.hpp"
@@ -28,85 +29,14 @@
 
 namespace {
 
+using bench::all_bytes;
+using bench::compute_seconds;
+using bench::layer_elements;
+using bench::layers;
+using bench::no_timeline;
 constexpr const char* bench_name = "overlap_bench";
 constexpr const char* usage_line =
     "[--device=host|cuda] [--ranks=2,4, of cuda] [--samples=N] [--timeline=FILE, of a step on Gloo] [--json=FILE]";
-constexpr const char* no_timeline = "-";
-constexpr int layers = 50;
-constexpr std::int64_t layer_elements = std::int64_t{512} * 1024;
-constexpr std::uint64_t all_bytes = std::uint64_t{layers} * layer_elements * sizeof(float);
-constexpr std::chrono::milliseconds layer_time(18);
-constexpr double compute_seconds = layers * std::chrono::duration<double>(layer_time).count();
-
-template <class P>
-class OverlapRank {
- public:
-  /// @param timeline where rank 0 writes what the last step did on every rank, or no_timeline
-  OverlapRank(dtrain::ProcessGroup<P> group, std::string timeline)
-      : group_(std::move(group)),
-        timeline_(std::move(timeline)),
-        model_(std::vector<std::int64_t>(layers, layer_elements)),
-        ddp_(model_, group_, {.timeline = timeline_ != no_timeline}) {}
-
-  /// The first sample of each is a warm-up.
-  void measure(int samples) {
-    for (int sample = 0; sample <= samples; ++sample) {
-      run("step", sample, [this](const dtrain::Ready& ready) { compute(ready); });
-      run("communication", sample, [this](const dtrain::Ready& ready) { model_.announce(ready); });
-    }
-    bench::tell_fact("buckets", static_cast<double>(ddp_.statistics().buckets));
-    if (timeline_ != no_timeline) {
-      run("step", 0, [this](const dtrain::Ready& ready) { compute(ready); });
-      std::vector<std::string> names;
-      for (const dtrain::Parameter& parameter : model_.parameters()) {
-        names.push_back(parameter.name);
-      }
-      dtrain::write_timeline(group_, timeline_, ddp_.records(ddp_.statistics().steps), names);
-    }
-  }
-
- private:
-  template <class Backward>
-  void run(const char* kind, int sample, Backward backward) {
-    for (std::size_t i = 0; i < layers; ++i) {
-      std::ranges::fill(model_.gradient(i), value(sample, i, static_cast<float>(group_.rank())));
-    }
-    group_.barrier();
-    const std::int64_t begin = bench::now_nanoseconds();
-    ddp_.backward(backward);
-    const std::int64_t end = bench::now_nanoseconds();
-    if (sample > 0) {
-      bench::tell_interval(kind, sample, {begin, end});
-    }
-    const float mean_rank = static_cast<float>(group_.world_size() - 1) / 2;
-    for (std::size_t i = 0; i < layers; ++i) {
-      for (const float reduced : model_.gradient(i)) {
-        if (reduced != value(sample, i, mean_rank)) {
-          throw dtrain::Error(dtrain::Errc::protocol, "a reduced gradient is wrong");
-        }
-      }
-    }
-  }
-
-  void compute(const dtrain::Ready& ready) const {
-    auto wake = std::chrono::steady_clock::now();
-    for (std::size_t i = layers; i > 0; --i) {
-      wake += layer_time;
-      std::this_thread::sleep_until(wake);
-      ready(i - 1);
-    }
-  }
-
-  static float value(int sample, std::size_t gradient, float rank) noexcept {
-    return rank + static_cast<float>(sample % 5) + static_cast<float>(gradient % 7);
-  }
-
-  dtrain::ProcessGroup<P> group_;
-  std::string timeline_;
-  bench::ShapeModel model_;
-  dtrain::DistributedDataParallel<bench::ShapeModel, P> ddp_;
-};
-
 /// The step that the model predicts from what the communication alone was measured to take.
 double predicted_seconds(double communication) {
   const std::vector<dtrain::ddp::GradientSize> sizes(layers, {layer_elements * sizeof(float), dtrain::DType::f32, {}});
@@ -146,7 +76,7 @@ template <class P>
 int run_rank(int argc, char** argv) {
   return dtrain::run<P>(argc, argv, [](dtrain::ProcessGroup<P> group, dtrain::Arguments arguments) {
     const std::string samples = arguments[arguments.size() - 2];
-    OverlapRank<P>(std::move(group), arguments.back()).measure(bench::positive("samples", samples));
+    bench::OverlapRank<P>(std::move(group), arguments.back()).measure(bench::positive("samples", samples));
     return 0;
   });
 }

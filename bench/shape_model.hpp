@@ -16,17 +16,19 @@ namespace bench {
 class ShapeModel {
  public:
   /// @param sizes of the parameters, in elements, in the order of the forward pass
-  explicit ShapeModel(const std::vector<std::int64_t>& sizes) {
+  explicit ShapeModel(const std::vector<std::int64_t>& sizes) : ShapeModel(shapes_of(sizes)) {}
+
+  explicit ShapeModel(const std::vector<dtrain::Shape>& shapes) {
     std::size_t elements = 0;
-    for (const std::int64_t size : sizes) {
-      elements += static_cast<std::size_t>(size);
+    for (const dtrain::Shape& shape : shapes) {
+      elements += static_cast<std::size_t>(shape.element_count());
     }
     values_.resize(elements);
     std::size_t offset = 0;
-    for (std::size_t i = 0; i < sizes.size(); ++i) {
-      const dtrain::TensorView view = dtrain::tensor_view(&values_[offset], {sizes[i]});
+    for (std::size_t i = 0; i < shapes.size(); ++i) {
+      const dtrain::TensorView view = dtrain::tensor_view(&values_[offset], shapes[i]);
       parameters_.push_back({"parameter" + std::to_string(i), view, view});
-      offset += static_cast<std::size_t>(sizes[i]);
+      offset += static_cast<std::size_t>(shapes[i].element_count());
     }
   }
 
@@ -45,6 +47,14 @@ class ShapeModel {
   }
 
  private:
+  static std::vector<dtrain::Shape> shapes_of(const std::vector<std::int64_t>& sizes) {
+    std::vector<dtrain::Shape> shapes;
+    for (const std::int64_t size : sizes) {
+      shapes.push_back({size});
+    }
+    return shapes;
+  }
+
   std::vector<float> values_;
   std::vector<dtrain::Parameter> parameters_;
 };

@@ -35,6 +35,7 @@ struct Options {
   bool shuffle_test_labels = false;
   std::optional<int> perturb_rank;
   std::string precision = "f32";
+  std::string hook = "none";
   bool help = false;
 };
 
@@ -50,6 +51,8 @@ inline constexpr std::string_view help_text =
   --progress=WHO           who runs the communication: automatic (default), thread or caller
   --precision=TYPE         of parameters and gradients: f32 (default); bf16 or f16, with f32 master weights, and for f16
                            a scaled loss (program fashion_mnist)
+  --hook=NAME              how gradients are reduced: none (default), bf16 or f16 (16 bits travel), or power-sgd (two
+                           thin factors of each gradient travel); in host memory, with --precision=f32
   --save-parameters=FILE   write the parameters: raw little-endian elements
   --summary=FILE           write what was reached as JSON
   --timeline=FILE          write what the last steps did when, on all ranks, as a trace for Perfetto
@@ -93,7 +96,7 @@ struct Flag {
   void (*set)(Options& options, std::string_view name, std::string_view value);
 };
 
-inline constexpr std::array<Flag, 15> flags{{
+inline constexpr std::array<Flag, 16> flags{{
     {"--epochs", true,
      [](Options& o, auto name, auto value) { o.epochs = number<std::int64_t>(name, value, 1, 10000); }},
     {"--global-batch", true,
@@ -114,6 +117,13 @@ inline constexpr std::array<Flag, 15> flags{{
          refuse(std::string(name) + " is " + quoted(value) + " instead of f32, bf16 or f16");
        }
        o.precision = value;
+     }},
+    {"--hook", true,
+     [](Options& o, auto name, auto value) {
+       if (value != "none" && value != "bf16" && value != "f16" && value != "power-sgd") {
+         refuse(std::string(name) + " is " + quoted(value) + " instead of none, bf16, f16 or power-sgd");
+       }
+       o.hook = value;
      }},
     {"--save-parameters", true, [](Options& o, auto, auto value) { o.save_parameters = value; }},
     {"--summary", true, [](Options& o, auto, auto value) { o.summary = value; }},

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "atomic_file.hpp"
+#include "chosen_hook.hpp"
 #include "collectives.hpp"
 #include "dataset.hpp"
 #include "evaluation.hpp"
@@ -160,6 +161,10 @@ int train(dtrain::ProcessGroup<Policy> group, dtrain::Arguments arguments) {
     throw dtrain::Error(dtrain::Errc::usage, "--precision is " + options.precision + ", but this program trains in " +
                                                  precision<Model>() + "; the program fashion_mnist trains in each");
   }
+  if (options.hook != "none" &&
+      (options.precision != "f32" || dtrain::ddp::device_kind_of<Model> != dtrain::DeviceKind::host)) {
+    throw dtrain::Error(dtrain::Errc::usage, "--hook=" + options.hook + " is for f32 gradients in host memory");
+  }
   Progress progress(group.rank() == 0, stdout_is_terminal());
   if (options.help) {
     progress.line(std::string(help_text));
@@ -176,7 +181,8 @@ int train(dtrain::ProcessGroup<Policy> group, dtrain::Arguments arguments) {
   dtrain::DdpOptions ddp_options{.progress = options.progress};
   ddp_options.timeline = !options.timeline.empty();
   if (options.bucket_bytes) ddp_options.bucket_bytes = *options.bucket_bytes;
-  dtrain::DistributedDataParallel ddp{model, group, ddp_options};
+  ChosenHook hook(options.hook);
+  dtrain::DistributedDataParallel ddp{model, group, ddp_options, hook};
   const dtrain::DistributedSampler sampler{group,
                                            {.dataset_size = training.size(),
                                             .global_batch = options.global_batch,

@@ -20,13 +20,12 @@
 #include "dtrain/core/process/owning_process.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/ddp/agreement/model_agreement.hpp"
-#include "dtrain/ddp/backend_checks.hpp"
 #include "dtrain/ddp/broadcast/broadcast_values.hpp"
-#include "dtrain/ddp/broadcast/bucket_order_broadcast.hpp"
 #include "dtrain/ddp/bucket_plan.hpp"
 #include "dtrain/ddp/collect_parameters.hpp"
 #include "dtrain/ddp/ddp_options.hpp"
 #include "dtrain/ddp/failure_context.hpp"
+#include "dtrain/ddp/hooks/gradient_hook.hpp"
 #include "dtrain/ddp/model.hpp"
 #include "dtrain/ddp/precision/gradient_norm.hpp"
 #include "dtrain/ddp/profile/reducer_statistics.hpp"
@@ -37,8 +36,11 @@
 #include "dtrain/ddp/reduction/accumulation.hpp"
 #include "dtrain/ddp/reduction/reducer.hpp"
 #include "dtrain/ddp/reduction/scaled_averages.hpp"
-#include "dtrain/ddp/register_gradient_bindings.hpp"
-#include "dtrain/ddp/start_progress.hpp"
+#include "dtrain/ddp/setup/backend_checks.hpp"
+#include "dtrain/ddp/setup/model_callbacks.hpp"
+#include "dtrain/ddp/setup/reducer_parts.hpp"
+#include "dtrain/ddp/setup/register_gradient_bindings.hpp"
+#include "dtrain/ddp/setup/start_progress.hpp"
 #include "dtrain/ddp/step.hpp"
 #include "dtrain/group/gradient_binding_registry.hpp"
 #include "dtrain/group/group_internals.hpp"
@@ -59,6 +61,9 @@ namespace DTRAIN_NAMESPACE {
 /// which is destroyed before this object.
 template <class M, class P>
 class DistributedDataParallel {
+  using Backend = typename P::ChannelBackend;
+  using Communicator = typename Backend::Communicator;
+
  public:
   static_assert(ddp::Model<M>,
                 "dtrain: Model needs parameters(): a sized range of dtrain::Parameter "
@@ -78,10 +83,23 @@ class DistributedDataParallel {
   /// (unsupported) for a device or an element type that the backend does not reduce, and for DdpOptions::deterministic
   /// with a backend that does not promise the same bits; the job's first cause.
   DistributedDataParallel(M& model, ProcessGroup<P> group, DdpOptions options = {})
+      : DistributedDataParallel(model, std::move(group), options, ddp::HookFunctions<Communicator>()) {}
+
+  /// `hook` reduces the buckets (ddp/hooks/gradient_hook.hpp). A variable is borrowed, a temporary kept.
+  template <class H>
+  DistributedDataParallel(M& model, ProcessGroup<P> group, DdpOptions options, H&& hook)
+      : DistributedDataParallel(model, std::move(group), options,
+                                ddp::hook_functions<Communicator>(std::forward<H>(hook))) {
+    static_assert(ddp::GradientHook<std::remove_cvref_t<H>, Communicator>,
+                  "dtrain: the hook needs reduce(bucket) for a dtrain::GradientBucket<Communicator> (contract: the "
+                  "concept ddp::GradientHook, in dtrain/ddp/hooks/gradient_hook.hpp)");
+  }
+
+  DistributedDataParallel(M& model, ProcessGroup<P> group, DdpOptions options, ddp::HookFunctions<Communicator> hook)
       : group_(std::move(group)), driver_(make_process_owned<Driver>(group_)) {
     if constexpr (ddp::Model<M>) {  // else a static_assert above has failed
       try {
-        construct(model, options);
+        construct(model, options, std::move(hook));
       } catch (...) {
         hand_over_to_group();
         throw;
@@ -176,8 +194,7 @@ class DistributedDataParallel {
   std::shared_ptr<const void> gradient_memory() const noexcept { return driver_->reducer->gradient_memory(); }
 
  private:
-  using Backend = typename P::ChannelBackend;
-  using Reducer = ddp::Reducer<typename Backend::Communicator>;
+  using Reducer = ddp::Reducer<Communicator>;
 
   /// Steps point into it, so it does not move with this object. The reducer is destroyed before its stream.
   struct Driver {
@@ -209,7 +226,7 @@ class DistributedDataParallel {
     group::GroupAccess::of(group_).keep_alive_until_leave(std::move(driver_));
   }
 
-  void construct(M& model, const DdpOptions& options) {
+  void construct(M& model, const DdpOptions& options, ddp::HookFunctions<Communicator> hook) {
     const ddp::FailureContext context = failure_context();
     const std::vector<Parameter> parameters = ddp::collect_parameters(model);
     const std::vector<TensorView> buffers = ddp::collect_buffers(model);
@@ -221,9 +238,11 @@ class DistributedDataParallel {
     }
     prefix_ = instance_prefix();
     group_.start_pending();  // other ranks may wait for this work before they construct theirs
-    const bool scales_averages = ddp::scales_averages<typename Backend::Communicator>(
-        parameters, options.reduce_op, group_.world_size(), driver_->stream.ref());
-    ddp::agree_blocking(group_.store(), prefix_, ddp::model_signature(parameters, options, buffers, scales_averages),
+    const bool scales_averages =
+        !hook.reduce &&
+        ddp::scales_averages<Communicator>(parameters, options.reduce_op, group_.world_size(), driver_->stream.ref());
+    ddp::agree_blocking(group_.store(), prefix_,
+                        ddp::model_signature(parameters, options, buffers, scales_averages, hook.description),
                         group_.rank(), context, Deadline::after(group_.timeout()));
 
     const auto running = std::make_shared<ddp::RunningBucket>();
@@ -236,9 +255,12 @@ class DistributedDataParallel {
     }
     ddp::broadcast_values(communicator, stream, parameters, buffers, context);
     ddp::BucketPlan plan = ddp::plan_buckets(ddp::gradient_sizes(parameters), options.caps());
-    driver_->reducer =
-        std::make_unique<Reducer>(std::move(communicator), stream, parameters, std::move(plan), options, context,
-                                  reducer_parts(model, options, buffers, running, scales_averages));
+    ddp::ReducerParts parts = ddp::model_callbacks(model, group_, prefix_, context, options);
+    if (options.broadcast_buffers) parts.buffers = buffers;
+    parts.running = running;
+    parts.scales_averages = scales_averages;
+    driver_->reducer = std::make_unique<Reducer>(std::move(communicator), stream, parameters, std::move(plan), options,
+                                                 context, std::move(parts), std::move(hook));
     driver_->accumulation.emplace(driver_->reducer->accumulation());
     if constexpr (ddp::BindsGradients<M>) {
       for (std::size_t i = 0; i < parameters.size(); ++i) {
@@ -247,27 +269,6 @@ class DistributedDataParallel {
     }
     driver_->reducer->remember_addresses();
     driver_->why_nothing_is_hidden = ddp::start_progress(driver_->stream, options.progress, group_.local_world_size());
-  }
-
-  /// Its callbacks keep the group until hand_over_to_group.
-  ddp::ReducerParts reducer_parts(M& model, const DdpOptions& options, const std::vector<TensorView>& buffers,
-                                  const std::shared_ptr<ddp::RunningBucket>& running, bool scales_averages) const {
-    ddp::ReducerParts parts{{}, running, {}, ddp::AddressCheck::reading(model), scales_averages};
-    if (options.broadcast_buffers) {
-      parts.buffers = buffers;
-    }
-    if (options.reorder_gradients && !options.deterministic) {
-      ddp::set_up_order_broadcast(
-          parts.rebuild, group_.store(), group_.members(), prefix_, failure_context(),
-          [group = group_](group::StoreEntries entries) {
-            return group::GroupAccess::of(group).set_in_background(std::move(entries));
-          },
-          [group = group_] { group.start_pending(); });
-      if constexpr (ddp::BindsGradients<M>) {
-        parts.rebuild.bind = [&model](std::size_t i, const TensorView& view) { model.bind_gradient(i, view); };
-      }
-    }
-    return parts;
   }
 
   ddp::FailureContext failure_context() const {

@@ -88,6 +88,8 @@
 #include "dtrain/core/version.hpp"
 #include "dtrain/ddp/checkpoint/checkpoint.hpp"
 #include "dtrain/ddp/data/sampler.hpp"
+#include "dtrain/ddp/hooks/cast.hpp"
+#include "dtrain/ddp/hooks/power_sgd.hpp"
 #include "dtrain/ddp/precision/loss_scaler.hpp"
 #include "dtrain/ddp/precision/master_weights.hpp"
 #include "dtrain/ddp/profile/write_timeline.hpp"

@@ -20694,6 +20694,42 @@ DTRAIN_DEFINED void FailureContext::report_exception(std::string text) const {
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
+// ---- dtrain/ddp/hooks/low_rank.hpp
+
+/// @file
+/// Products and orthogonalisation of a matrix with a few vectors, in f32.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// A matrix of f32 in row-major order, in borrowed memory.
+struct Rows {
+  float* data;
+  std::size_t rows;
+  std::size_t columns;
+
+  float* row(std::size_t i) const noexcept { return data + i * columns; }
+};
+
+/// matrix += `added`; then products(k, i) = row i of `matrix` times row k of `vectors`: `vectors` has matrix.columns
+/// columns, `products` has matrix.rows. Reads each matrix once.
+void add_and_multiply_rows(Rows matrix, const float* added, Rows vectors, Rows products) noexcept;
+
+/// products(k, j) = column j of `matrix` times row k of `vectors`: `vectors` has matrix.rows columns, `products` has
+/// matrix.columns.
+void multiply_columns(Rows matrix, Rows vectors, Rows products) noexcept;
+
+/// matrix(i, j) = the sum over k of left(k, i) right(k, j); then rest -= factor * matrix. Writes each matrix once.
+void multiply_vectors(Rows left, Rows right, Rows matrix, Rows rest, float factor) noexcept;
+
+/// Makes the rows orthonormal, by the modified Gram-Schmidt process, twice. A row that depends on those before it
+/// becomes zero. @returns whether none did
+bool orthonormalize_rows(Rows vectors) noexcept;
+
+/// Fills the row with numbers in [-1, 1) that `seed` decides.
+void fill_randomly(std::span<float> values, std::uint64_t seed) noexcept;
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
 // ---- dtrain/ddp/parameter.hpp
 
 /// @file
@@ -20720,91 +20756,6 @@ inline std::string describe_parameter(std::size_t index, const std::string& name
 namespace DTRAIN_NAMESPACE {
 using ddp::Parameter;
 }  // namespace DTRAIN_NAMESPACE
-
-// ---- dtrain/ddp/backend_checks.hpp
-
-/// @file
-/// Backend checks: reject models that a backend cannot reduce, before a channel is opened.
-
-namespace DTRAIN_NAMESPACE::ddp {
-
-/// What a backend reduces.
-struct BackendAbilities {
-  std::string_view name;
-  bool is_deterministic;
-  bool (*supports)(DeviceKind);
-  bool (*reduces)(DType);
-  bool (*averages)(DType);
-};
-
-/// @param communication device of the wrapper's stream
-/// @throws Error (unsupported)
-void check_backend(const BackendAbilities& backend, std::span<const Parameter> parameters,
-                   std::span<const TensorView> buffers, const DdpOptions& options, Device communication);
-
-/// The abilities of `Backend`, for check_backend.
-template <class Backend>
-BackendAbilities abilities_of() {
-  return {Backend::name(), backend::determinism_of<Backend> != backend::Determinism::none,
-          [](DeviceKind kind) -> bool { return Backend::supports(kind); },
-          [](DType dtype) -> bool { return Backend::reduces(dtype); },
-          [](DType dtype) -> bool { return backend::averages<Backend>(dtype); }};
-}
-
-#if DTRAIN_DEFINITIONS
-
-namespace detail {
-
-/// @throws Error (unsupported): "WHAT is on cuda:1, which ...".
-inline void check_device(const BackendAbilities& backend, const std::string& what, Device device,
-                         Device communication) {
-  if (!backend.supports(device.kind)) {
-    throw_error(Errc::unsupported, "{} is on {}, which backend {} does not reduce",
-                {what, to_string(device), backend.name});
-  }
-  if (device != communication) {
-    throw_error(Errc::unsupported,
-                "{} is on {}, but this rank's communication is on {}; a rank's model is on one device",
-                {what, to_string(device), to_string(communication)});
-  }
-}
-
-}  // namespace detail
-
-DTRAIN_DEFINED void check_backend(const BackendAbilities& backend, std::span<const Parameter> parameters,
-                                  std::span<const TensorView> buffers, const DdpOptions& options,
-                                  Device communication) {
-  if (options.deterministic && !backend.is_deterministic) {
-    throw_error(Errc::unsupported,
-                "DdpOptions::deterministic is set, but backend {} does not promise the same bits in every run; use "
-                "topology::Ring, whose order of summation is fixed, or another backend",
-                {backend.name});
-  }
-  for (std::size_t i = 0; i < parameters.size(); ++i) {
-    const std::string described = describe_parameter(i, parameters[i].name);
-    const DType dtype = parameters[i].gradient.dtype;
-    detail::check_device(backend, described, parameters[i].value.device, communication);
-    if (!backend.reduces(dtype)) {
-      throw_error(Errc::unsupported,
-                  "{} has a gradient of {}, which backend {} does not reduce; keep it in a type that the backend "
-                  "reduces, such as f32",
-                  {described, name(dtype), backend.name});
-    }
-    if (options.reduce_op == ReduceOp::average && !backend.averages(dtype)) {
-      throw_error(Errc::unsupported,
-                  "{} has a gradient of {}, whose average backend {} does not form; DdpOptions::reduce_op = "
-                  "ReduceOp::sum reduces it, in a type that holds the sum",
-                  {described, name(dtype), backend.name});
-    }
-  }
-  for (std::size_t i = 0; i < buffers.size(); ++i) {
-    detail::check_device(backend, format_text("buffer {} of the model", {i}), buffers[i].device, communication);
-  }
-}
-
-#endif  // DTRAIN_DEFINITIONS
-
-}  // namespace DTRAIN_NAMESPACE::ddp
 
 // ---- dtrain/ddp/broadcast/broadcast_values.hpp
 
@@ -21242,6 +21193,7 @@ struct ModelSignature {
   bool broadcast_buffers = false;
   Accumulate accumulate = Accumulate::element;
   bool scales_averages = false;  ///< see scaled_averages.hpp
+  std::string hook;              ///< its description; empty: none
 
   friend bool operator==(const ModelSignature&, const ModelSignature&) = default;
 };
@@ -21257,7 +21209,8 @@ void fields(Serializer& of, ModelSignature& signature);
 
 /// The signature of a model's parameters and buffers, in the model's order.
 ModelSignature model_signature(std::span<const Parameter> parameters, const DdpOptions& options,
-                               std::span<const TensorView> buffers = {}, bool scales_averages = false);
+                               std::span<const TensorView> buffers = {}, bool scales_averages = false,
+                               const std::string& hook = {});
 
 #if DTRAIN_DEFINITIONS
 
@@ -21283,7 +21236,7 @@ DTRAIN_DEFINED void tensor_fields(Serializer& of, ParameterSignature& tensor) {
 }
 
 DTRAIN_DEFINED void fields(Serializer& of, ModelSignature& signature) {
-  of.constant("dtrain ddp 5\n");
+  of.constant("dtrain ddp 6\n");
   of.number(signature.bucket_bytes);
   of.number(signature.first_bucket_bytes);
   of.choice(signature.reduce_op, ReduceOp::sum, ReduceOp::product);
@@ -21293,6 +21246,7 @@ DTRAIN_DEFINED void fields(Serializer& of, ModelSignature& signature) {
   of.flag(signature.broadcast_buffers);
   of.choice(signature.accumulate, Accumulate::element, Accumulate::f32);
   of.flag(signature.scales_averages);
+  of.text(signature.hook, max_parameter_name_bytes);
   of.list(signature.parameters, 0, max_signature_bytes, [&of](ParameterSignature& parameter) {
     tensor_fields(of, parameter);
     of.choice(parameter.device, DeviceKind::host, DeviceKind::cuda);
@@ -21300,7 +21254,8 @@ DTRAIN_DEFINED void fields(Serializer& of, ModelSignature& signature) {
 }
 
 DTRAIN_DEFINED ModelSignature model_signature(std::span<const Parameter> parameters, const DdpOptions& options,
-                                              std::span<const TensorView> buffers, bool scales_averages) {
+                                              std::span<const TensorView> buffers, bool scales_averages,
+                                              const std::string& hook) {
   ModelSignature signature{options.bucket_bytes,
                            options.first_bucket_bytes,
                            options.reduce_op,
@@ -21310,7 +21265,8 @@ DTRAIN_DEFINED ModelSignature model_signature(std::span<const Parameter> paramet
                            options.allow_unused_parameters,
                            options.broadcast_buffers,
                            options.accumulate,
-                           scales_averages};
+                           scales_averages,
+                           hook.substr(0, max_parameter_name_bytes)};
   signature.parameters.reserve(parameters.size() + buffers.size());
   for (const Parameter& parameter : parameters) {
     signature.parameters.push_back(
@@ -21371,6 +21327,10 @@ inline std::string kind(const ParameterSignature& parameter) {
                                  parameter.device == DeviceKind::cuda ? " on cuda" : ""});
 }
 
+inline std::string hook_of(const ModelSignature& signature) {
+  return signature.hook.empty() ? "an all-reduce" : signature.hook;
+}
+
 inline std::string option_difference(const char* option, int rank, std::string_view mine, int other_rank,
                                      std::string_view theirs) {
   return format_text("rank {}'s DdpOptions::{} is {}, rank {}'s is {}", {rank, option, mine, other_rank, theirs});
@@ -21423,6 +21383,10 @@ inline std::optional<std::string> first_difference(const ModelSignature& mine, i
   if (mine.accumulate != theirs.accumulate) {
     return detail::option_difference("accumulate", rank, std::string(name(mine.accumulate)), other_rank,
                                      std::string(name(theirs.accumulate)));
+  }
+  if (mine.hook != theirs.hook) {
+    return format_text("rank {} reduces gradients by {}, rank {} by {}",
+                       {rank, detail::hook_of(mine), other_rank, detail::hook_of(theirs)});
   }
   if (mine.scales_averages != theirs.scales_averages) {
     return format_text(
@@ -23736,6 +23700,301 @@ class BufferBroadcast {
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
+// ---- dtrain/ddp/hooks/gradient_hook.hpp
+
+/// @file
+/// The concept GradientHook: reduces the gradients of a bucket in place of the all-reduce.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// A gradient in a bucket.
+struct BucketGradient {
+  std::size_t parameter;  ///< its position in the model's parameters(): what a hook finds its own state by
+  TensorView view;        ///< in the bucket, with the gradient's shape
+};
+
+/// What a hook reduces. All ranks have the same gradients in a bucket, in the same order, and the same buckets in the
+/// same order. The first step's buckets are planned anew after it, so nothing of a bucket lasts longer than a step.
+/// Lifetime: `gradients` and the memory last until the step's work has run; the object only during the call.
+template <backend::Communicator C>
+struct GradientBucket {
+  using Stream = typename C::Stream;
+
+  BufferView values;  ///< all gradients, and zeros between them; the backend reduces this memory without a copy
+  std::span<const BucketGradient> gradients;
+  C& channel;     ///< for any of its collectives: they use no other channel's order
+  Stream stream;  ///< runs the bucket's work in order
+  ReduceOp op;    ///< what the program asked for: the average or the sum
+
+  /// Elements [begin, begin + count) of `values`.
+  BufferView part(std::size_t begin, std::size_t count) const noexcept {
+    return {values.data + begin * size_bytes(values.dtype), count, values.dtype, values.device};
+  }
+};
+
+/// `hook.reduce(bucket)` enqueues work on `bucket.stream`. When that has run, every rank has the same bits in
+/// `bucket.values`, with zeros between the gradients.
+/// - It is called once for each bucket and step, in the order of the buckets, from one thread at a time.
+/// - It does not wait for the work, and allocates nothing in later steps.
+/// - An exception ends the job, as one of the backward pass does.
+/// Optional: `hook.prepare(parameters)` gets the model's parameters once, before the first step, and may allocate.
+/// `hook.description()` is a std::string that must be the same on all ranks, and names the hook in the error if not.
+template <class H, class C>
+concept GradientHook = backend::Communicator<C> && requires(H& hook, const GradientBucket<C>& bucket) {
+  hook.reduce(bucket);
+};
+
+/// A stream that runs work of the host, as hooks enqueue it; not CUDA's.
+template <class S>
+concept RunsHostWork = requires(S stream, void (*work)() noexcept) {
+  stream.enqueue(work);
+};
+
+/// A hook of any type, or none.
+template <backend::Communicator C>
+struct HookFunctions {
+  std::string description;
+  std::function<void(std::span<const Parameter>)> prepare;
+  std::function<void(const GradientBucket<C>&)> reduce;
+};
+
+/// Borrows a variable, which then outlives the result, and keeps a temporary.
+template <class C, class H>
+HookFunctions<C> hook_functions(H&& hook) {
+  using Hook = std::remove_cvref_t<H>;
+  std::shared_ptr<Hook> kept;
+  if constexpr (std::is_lvalue_reference_v<H>) {
+    kept = std::shared_ptr<Hook>(std::shared_ptr<void>(), &hook);
+  } else {
+    kept = std::make_shared<Hook>(std::forward<H>(hook));
+  }
+  HookFunctions<C> functions{"a hook", {}, [kept](const GradientBucket<C>& bucket) { kept->reduce(bucket); }};
+  if constexpr (requires { std::string(kept->description()); }) {
+    functions.description = kept->description();
+  }
+  if constexpr (requires(std::span<const Parameter> parameters) { kept->prepare(parameters); }) {
+    functions.prepare = [kept](std::span<const Parameter> parameters) { kept->prepare(parameters); };
+  }
+  return functions;
+}
+
+/// The gradients of each bucket, where they lie in the arena.
+inline std::vector<std::vector<BucketGradient>> bucket_gradients(const BucketPlan& plan, const GradientTable& table) {
+  std::vector<std::vector<BucketGradient>> buckets;
+  for (const PlannedBucket& bucket : plan.buckets) {
+    std::vector<BucketGradient>& gradients = buckets.emplace_back();
+    for (const std::size_t parameter : bucket.parameters) {
+      TensorView view = table.view(parameter);
+      view.data = table[parameter].place;
+      gradients.push_back({parameter, view});
+    }
+  }
+  return buckets;
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+namespace DTRAIN_NAMESPACE {
+using ddp::GradientBucket;
+}  // namespace DTRAIN_NAMESPACE
+
+// ---- dtrain/ddp/hooks/cast.hpp
+
+/// @file
+/// hooks::Cast: reduces f32 gradients as bf16 or f16, so that half of the bytes travel.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// Work of a stream: rounds f32 elements, multiplied by `factor`, to the first half of their memory.
+struct NarrowInPlace {
+  std::byte* elements;
+  std::size_t count;
+  DType to;
+  float factor;
+  void operator()() const noexcept;
+};
+
+/// Work of a stream: the reverse, without a factor. Exact.
+struct WidenInPlace {
+  std::byte* elements;
+  std::size_t count;
+  DType from;
+  void operator()() const noexcept;
+};
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+namespace DTRAIN_NAMESPACE::hooks {
+
+/// A GradientHook: `DistributedDataParallel ddp{model, group, options, hooks::Cast<dtrain::bfloat16>{}}`. Each rank
+/// rounds its f32 gradients to 16 bits in place, and the backend reduces those; sums of 16 bits are as precise as the
+/// backend's (DdpOptions::accumulate). Gradients of other types are reduced as they are. Averages: each rank divides
+/// before it rounds, so that the sum of gradients in range is in range. For f16, elements below 6e-8 times the number
+/// of ranks become zero: scale the loss (LossScaler). Gradients are in host memory.
+template <class Half>
+class Cast {
+ public:
+  static_assert(std::is_same_v<Half, bfloat16> || std::is_same_v<Half, float16>,
+                "dtrain: hooks::Cast is for dtrain::bfloat16 or dtrain::float16");
+
+  std::string description() const { return dtype == DType::bf16 ? "hooks::Cast to bf16" : "hooks::Cast to f16"; }
+
+  template <class C>
+  void reduce(const ddp::GradientBucket<C>& bucket) {
+    static_assert(ddp::RunsHostWork<typename C::Stream>,
+                  "dtrain: hooks::Cast runs on the host: use it with a backend of host memory");
+    const BufferView& all = bucket.values;
+    if (all.dtype != DType::f32) {
+      bucket.channel.all_reduce(all, all, bucket.op, bucket.stream);
+      return;
+    }
+    const bool divides = bucket.op == ReduceOp::average;
+    const float factor = divides ? 1.0F / static_cast<float>(bucket.channel.size()) : 1.0F;
+    const BufferView halves{all.data, all.count, dtype, all.device};
+    bucket.stream.enqueue(ddp::NarrowInPlace{all.data, all.count, dtype, factor});
+    bucket.channel.all_reduce(halves, halves, divides ? ReduceOp::sum : bucket.op, bucket.stream);
+    bucket.stream.enqueue(ddp::WidenInPlace{all.data, all.count, dtype});
+  }
+
+ private:
+  static constexpr DType dtype = dtype_of<Half>::value;
+};
+
+}  // namespace DTRAIN_NAMESPACE::hooks
+
+// ---- dtrain/ddp/hooks/power_sgd_bucket.hpp
+
+/// @file
+/// PowerSgdBucket: the work of hooks::PowerSgd on one bucket, between its all-reduces.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// A gradient as a matrix: its first extent, and all others as one.
+struct CompressedGradient {
+  std::size_t rows = 0;
+  std::size_t columns = 0;
+  std::size_t rank = 0;      ///< 0: the gradient is not compressed
+  std::uint64_t steps = 0;   ///< reductions begun
+  std::vector<float> error;  ///< what this rank's steps have not passed on; rows x columns
+  std::vector<float> left;   ///< P: rank x rows
+  std::vector<float> right;  ///< Q: rank x columns; the next step begins with it
+
+  /// Rows of `right` that are zero, as in the first step, become random ones: the same on all ranks.
+  void make_right_orthonormal(std::uint64_t seed) noexcept;
+  /// Whether the product of the factors, the same on all ranks, is finite.
+  bool is_in_range() const noexcept;
+
+  Rows error_rows() noexcept { return {error.data(), rows, columns}; }
+  Rows left_rows() noexcept { return {left.data(), rank, rows}; }
+  Rows right_rows() noexcept { return {right.data(), rank, columns}; }
+};
+
+/// Elements of a bucket while its gradients are compressed: those that are not, then P's, then, in their place, Q's.
+struct CompressedLayout {
+  std::size_t plain = 0;
+  std::size_t left = 0;
+  std::size_t right = 0;
+};
+
+/// Work on one bucket. Threads: the stream's.
+struct PowerSgdBucket {
+  std::vector<CompressedGradient>* states;  ///< by parameter
+  std::span<const BucketGradient> gradients;
+  BufferView values;
+  double error_factor;  ///< what a reduced gradient counts as in this rank's error
+  std::uint64_t seed;
+
+  CompressedLayout layout() const noexcept;
+
+  /// error += gradient. Then values has the gradients that are not compressed, and behind them P = error Q.
+  void multiply_by_right() const noexcept;
+  /// Takes the reduced P, makes it orthonormal, and puts Q = error^T P in its place.
+  void multiply_by_left() const noexcept;
+  /// Takes the reduced Q, and writes the gradients P Q^T; error -= P Q^T.
+  void decompress() const noexcept;
+
+ private:
+  CompressedGradient& state(const BucketGradient& gradient) const noexcept { return (*states)[gradient.parameter]; }
+  float* elements() const noexcept { return reinterpret_cast<float*>(values.data); }
+};
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/hooks/power_sgd.hpp
+
+/// @file
+/// hooks::PowerSgd: reduces two thin factors of each gradient matrix instead of the matrix.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+struct PowerSgdOptions {
+  int rank = 1;                   ///< rank of the approximation: vectors for each matrix
+  std::uint64_t start_after = 0;  ///< steps of plain all-reduces before the first compressed one
+  double min_compression = 2;     ///< a matrix is compressed if that makes it at least this much smaller
+  std::uint64_t seed = 0;         ///< of the first vectors
+};
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+namespace DTRAIN_NAMESPACE::hooks {
+
+using ddp::PowerSgdOptions;
+
+/// A GradientHook: `hooks::PowerSgd compression{{.rank = 4}}; DistributedDataParallel ddp{model, group, options,
+/// compression};`. An f32 gradient of n rows and m columns travels as (n + m) rank elements. What the approximation
+/// leaves out is added to the rank's next gradient (error feedback), and the next approximation begins with this one's
+/// vectors (warm start). Other gradients are reduced as they are, in the same two all-reduces of the bucket.
+/// Source: T. Vogels, S. P. Karimireddy and M. Jaggi, "PowerSGD: Practical Low-Rank Gradient Compression for
+/// Distributed Optimization", NeurIPS 2019, algorithms 1 and 2.
+/// - Gradients that are not finite stay so in that step; the matrix's errors and vectors then start anew.
+/// - Memory: a copy of each compressed gradient on every rank.
+/// - A program that starts again from a checkpoint starts with errors of zero.
+/// Lifetime: one model; outlives its wrapper, if it is a variable. Gradients are in host memory.
+class PowerSgd {
+ public:
+  /// @throws Error (invalid_argument) for a rank or a min_compression below 1
+  explicit PowerSgd(PowerSgdOptions options = {});
+
+  PowerSgd(PowerSgd&&) noexcept = default;
+  PowerSgd& operator=(PowerSgd&&) = delete;
+
+  std::string description() const;
+  void prepare(std::span<const Parameter> parameters);
+
+  /// Whether steps compress this parameter's gradient, once start_after steps have passed.
+  bool compresses(std::size_t parameter) const { return states_.at(parameter).rank != 0; }
+
+  template <class C>
+  void reduce(const ddp::GradientBucket<C>& bucket) {
+    static_assert(ddp::RunsHostWork<typename C::Stream>,
+                  "dtrain: hooks::PowerSgd runs on the host: use it with a backend of host memory");
+    const BufferView& all = bucket.values;
+    if (!begin_step(bucket.gradients)) {
+      bucket.channel.all_reduce(all, all, bucket.op, bucket.stream);
+      return;
+    }
+    const double error_factor = bucket.op == ReduceOp::average ? 1.0 : 1.0 / bucket.channel.size();
+    const ddp::PowerSgdBucket work{&states_, bucket.gradients, all, error_factor, options_.seed};
+    const ddp::CompressedLayout layout = work.layout();
+    const BufferView first = bucket.part(0, layout.plain + layout.left);
+    const BufferView second = bucket.part(layout.plain, layout.right);
+    bucket.stream.enqueue([work]() noexcept { work.multiply_by_right(); });
+    bucket.channel.all_reduce(first, first, bucket.op, bucket.stream);
+    bucket.stream.enqueue([work]() noexcept { work.multiply_by_left(); });
+    bucket.channel.all_reduce(second, second, bucket.op, bucket.stream);
+    bucket.stream.enqueue([work]() noexcept { work.decompress(); });
+  }
+
+ private:
+  /// Counts a step. @returns whether it compresses a gradient of the bucket
+  bool begin_step(std::span<const ddp::BucketGradient> gradients) noexcept;
+
+  PowerSgdOptions options_;
+  std::vector<ddp::CompressedGradient> states_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::hooks
+
 // ---- dtrain/ddp/reduction/host_gradient_copier.hpp
 
 /// @file
@@ -24814,7 +25073,8 @@ class BucketReduction {
   /// Collective, blocking: allocates. @throws as Reducer.
   BucketReduction(Communicator communicator, Stream stream, std::span<const Parameter> parameters,
                   std::span<const TensorView> buffers, BucketPlan plan, const DdpOptions& options,
-                  const FailureContext& context, std::shared_ptr<RunningBucket> running, bool scales_averages)
+                  const FailureContext& context, std::shared_ptr<RunningBucket> running, bool scales_averages,
+                  HookFunctions<Communicator> hook)
       : communicator_(std::move(communicator)),
         op_(options.reduce_op),
         plan_(std::move(plan)),
@@ -24825,9 +25085,12 @@ class BucketReduction {
         pending_(parameter_counts(plan_)),
         ranges_(ranges_of(plan_, arena_base())),
         meter_(parameters.size(), options, std::move(running)),
-        copier_(stream, gradients_, plan_, meter_) {
+        copier_(stream, gradients_, plan_, meter_),
+        hook_(std::move(hook.reduce)) {
     meter_.plan(plan_);
     norms_.plan(ranges_.size());
+    if (hook.prepare) hook.prepare(parameters);
+    if (hook_) hook_gradients_ = bucket_gradients(plan_, gradients_);
     if constexpr (requires { copier_.scale_gradients(1.0); }) {
       if (scales_averages) {
         copier_.scale_gradients(1.0 / communicator_.size());
@@ -24951,6 +25214,7 @@ class BucketReduction {
     pending_.plan(parameter_counts(plan_));
     meter_.plan(plan_);
     norms_.plan(ranges_.size());
+    if (hook_) hook_gradients_ = bucket_gradients(plan_, gradients_);
     copier_.rebuild_buckets();
   }
 
@@ -25003,7 +25267,11 @@ class BucketReduction {
     meter_.launched(bucket);
     copier_.before(bucket);
     if (const BufferView& range = ranges_[bucket]; range.count != 0) {
-      communicator_.all_reduce(range, range, op_, copier_.stream());
+      if (hook_) {
+        hook_({range, hook_gradients_[bucket], communicator_, copier_.stream(), op_});
+      } else {
+        communicator_.all_reduce(range, range, op_, copier_.stream());
+      }
       if constexpr (can_measure_norm) {
         if (norms_.is_wanted()) {
           copier_.stream().enqueue(norms_.work(bucket, range));
@@ -25032,6 +25300,8 @@ class BucketReduction {
   BucketNorms norms_;
   GradientCopier copier_;
   std::function<void()> on_all_gradients_ready_;
+  std::function<void(const GradientBucket<Communicator>&)> hook_;  ///< none: an all-reduce
+  std::vector<std::vector<BucketGradient>> hook_gradients_;        ///< of each bucket
 };
 
 }  // namespace DTRAIN_NAMESPACE::ddp
@@ -25075,7 +25345,141 @@ bool scales_averages([[maybe_unused]] std::span<const Parameter> parameters, [[m
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
-// ---- dtrain/ddp/register_gradient_bindings.hpp
+// ---- dtrain/ddp/setup/backend_checks.hpp
+
+/// @file
+/// Backend checks: reject models that a backend cannot reduce, before a channel is opened.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// What a backend reduces.
+struct BackendAbilities {
+  std::string_view name;
+  bool is_deterministic;
+  bool (*supports)(DeviceKind);
+  bool (*reduces)(DType);
+  bool (*averages)(DType);
+};
+
+/// @param communication device of the wrapper's stream
+/// @throws Error (unsupported)
+void check_backend(const BackendAbilities& backend, std::span<const Parameter> parameters,
+                   std::span<const TensorView> buffers, const DdpOptions& options, Device communication);
+
+/// The abilities of `Backend`, for check_backend.
+template <class Backend>
+BackendAbilities abilities_of() {
+  return {Backend::name(), backend::determinism_of<Backend> != backend::Determinism::none,
+          [](DeviceKind kind) -> bool { return Backend::supports(kind); },
+          [](DType dtype) -> bool { return Backend::reduces(dtype); },
+          [](DType dtype) -> bool { return backend::averages<Backend>(dtype); }};
+}
+
+#if DTRAIN_DEFINITIONS
+
+namespace detail {
+
+/// @throws Error (unsupported): "WHAT is on cuda:1, which ...".
+inline void check_device(const BackendAbilities& backend, const std::string& what, Device device,
+                         Device communication) {
+  if (!backend.supports(device.kind)) {
+    throw_error(Errc::unsupported, "{} is on {}, which backend {} does not reduce",
+                {what, to_string(device), backend.name});
+  }
+  if (device != communication) {
+    throw_error(Errc::unsupported,
+                "{} is on {}, but this rank's communication is on {}; a rank's model is on one device",
+                {what, to_string(device), to_string(communication)});
+  }
+}
+
+}  // namespace detail
+
+DTRAIN_DEFINED void check_backend(const BackendAbilities& backend, std::span<const Parameter> parameters,
+                                  std::span<const TensorView> buffers, const DdpOptions& options,
+                                  Device communication) {
+  if (options.deterministic && !backend.is_deterministic) {
+    throw_error(Errc::unsupported,
+                "DdpOptions::deterministic is set, but backend {} does not promise the same bits in every run; use "
+                "topology::Ring, whose order of summation is fixed, or another backend",
+                {backend.name});
+  }
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const std::string described = describe_parameter(i, parameters[i].name);
+    const DType dtype = parameters[i].gradient.dtype;
+    detail::check_device(backend, described, parameters[i].value.device, communication);
+    if (!backend.reduces(dtype)) {
+      throw_error(Errc::unsupported,
+                  "{} has a gradient of {}, which backend {} does not reduce; keep it in a type that the backend "
+                  "reduces, such as f32",
+                  {described, name(dtype), backend.name});
+    }
+    if (options.reduce_op == ReduceOp::average && !backend.averages(dtype)) {
+      throw_error(Errc::unsupported,
+                  "{} has a gradient of {}, whose average backend {} does not form; DdpOptions::reduce_op = "
+                  "ReduceOp::sum reduces it, in a type that holds the sum",
+                  {described, name(dtype), backend.name});
+    }
+  }
+  for (std::size_t i = 0; i < buffers.size(); ++i) {
+    detail::check_device(backend, format_text("buffer {} of the model", {i}), buffers[i].device, communication);
+  }
+}
+
+#endif  // DTRAIN_DEFINITIONS
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/setup/reducer_parts.hpp
+
+/// @file
+/// ReducerParts: what a reducer may be given of a model and its group.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// Parts of a model and its group that a reducer uses; each may be missing.
+struct ReducerParts {
+  std::vector<TensorView> buffers{};         ///< broadcast from rank 0 in each step
+  std::shared_ptr<RunningBucket> running{};  ///< updated with each bucket
+  BucketRebuild rebuild{};
+  AddressCheck::Read read_parameters{};
+  bool scales_averages = false;  ///< see scaled_averages.hpp; the same on all ranks
+};
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/setup/model_callbacks.hpp
+
+/// @file
+/// Callbacks by which a reducer reaches the model and its group, to read addresses and to plan the buckets again.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// The callbacks keep the group until the reducer drops them. Lifetime: the model outlives them.
+/// @param group a ProcessGroup
+/// @param prefix of this wrapper's keys in the store
+template <class M, class Group>
+ReducerParts model_callbacks(M& model, const Group& group, const std::string& prefix, const FailureContext& context,
+                             const DdpOptions& options) {
+  ReducerParts parts;
+  parts.read_parameters = AddressCheck::reading(model);
+  if (options.reorder_gradients && !options.deterministic) {
+    set_up_order_broadcast(
+        parts.rebuild, group.store(), group.members(), prefix, context,
+        [group](group::StoreEntries entries) {
+          return group::GroupAccess::of(group).set_in_background(std::move(entries));
+        },
+        [group] { group.start_pending(); });
+    if constexpr (BindsGradients<M>) {
+      parts.rebuild.bind = [&model](std::size_t i, const TensorView& view) { model.bind_gradient(i, view); };
+    }
+  }
+  return parts;
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/setup/register_gradient_bindings.hpp
 
 /// @file
 /// Registration of bound gradients: a model's gradients are bound by one wrapper at a time.
@@ -25109,6 +25513,33 @@ DTRAIN_DEFINED std::unique_ptr<group::GradientBinding> register_gradient_binding
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
+// ---- dtrain/ddp/setup/start_progress.hpp
+
+/// @file
+/// Start of the helper thread that runs a wrapper's communication.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// For streams that the host runs: starts a helper thread that runs this stream while the program computes.
+/// @param local_ranks ranks of the group on this node
+/// @returns why no thread was started; null if one was, or if a device runs the stream
+template <class StreamOwner>
+const char* start_progress([[maybe_unused]] StreamOwner& owner, [[maybe_unused]] stream::host::Progress wanted,
+                           [[maybe_unused]] int local_ranks) {
+  if constexpr (requires { owner.start_helper(); }) {
+    using stream::host::Progress;
+    if (stream::host::decide(wanted, stream::host::cores_of_all_ranks(), stream::host::cores_by_affinity(),
+                             local_ranks) != Progress::thread) {
+      return wanted == Progress::automatic ? "no free core; progress = thread starts a thread all the same"
+                                           : "progress = caller";
+    }
+    owner.start_helper();
+  }
+  return nullptr;
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
 // ---- dtrain/ddp/shared_memory_instances.hpp
 
 /// @file
@@ -25136,33 +25567,6 @@ DTRAIN_INSTANTIATE void ddp::broadcast_values(backend::SharedMemory::Communicato
 
 #undef DTRAIN_INSTANTIATE
 #endif  // DTRAIN_SEPARATE_COMPILATION
-
-// ---- dtrain/ddp/start_progress.hpp
-
-/// @file
-/// Start of the helper thread that runs a wrapper's communication.
-
-namespace DTRAIN_NAMESPACE::ddp {
-
-/// For streams that the host runs: starts a helper thread that runs this stream while the program computes.
-/// @param local_ranks ranks of the group on this node
-/// @returns why no thread was started; null if one was, or if a device runs the stream
-template <class StreamOwner>
-const char* start_progress([[maybe_unused]] StreamOwner& owner, [[maybe_unused]] stream::host::Progress wanted,
-                           [[maybe_unused]] int local_ranks) {
-  if constexpr (requires { owner.start_helper(); }) {
-    using stream::host::Progress;
-    if (stream::host::decide(wanted, stream::host::cores_of_all_ranks(), stream::host::cores_by_affinity(),
-                             local_ranks) != Progress::thread) {
-      return wanted == Progress::automatic ? "no free core; progress = thread starts a thread all the same"
-                                           : "progress = caller";
-    }
-    owner.start_helper();
-  }
-  return nullptr;
-}
-
-}  // namespace DTRAIN_NAMESPACE::ddp
 
 // ---- dtrain/ddp/step.hpp
 
@@ -25333,15 +25737,6 @@ DTRAIN_DEFINED void Accumulation::finish() {
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// Parts of a model and its group that a reducer uses; each may be missing.
-struct ReducerParts {
-  std::vector<TensorView> buffers{};         ///< broadcast from rank 0 in each step
-  std::shared_ptr<RunningBucket> running{};  ///< updated with each bucket
-  BucketRebuild rebuild{};
-  AddressCheck::Read read_parameters{};
-  bool scales_averages = false;  ///< see scaled_averages.hpp; the same on all ranks
-};
-
 /// Owns a channel, and an arena in which all gradients are reduced. A bound gradient lies in the arena. Any other
 /// gradient is packed when it is ready and unpacked once it is reduced, by the host or by streams (GradientCopierFor).
 /// Steady state: allocates nothing; one lock for each bucket.
@@ -25356,13 +25751,14 @@ class Reducer final : public Step::Target {
   /// Collective, blocking: allocates the arena. `plan` is made from the gradients of `parameters`, in the same order;
   /// both are the same on every rank. @throws Error (unsupported) for gradients on another device than the stream's.
   Reducer(Communicator communicator, Stream stream, std::span<const Parameter> parameters, BucketPlan plan,
-          const DdpOptions& options, FailureContext context, ReducerParts parts = {})
+          const DdpOptions& options, FailureContext context, ReducerParts parts = {},
+          HookFunctions<Communicator> hook = {})
       : context_(std::move(context)),
         options_(options),
         rebuild_(std::move(parts.rebuild)),
         owner_(new BucketReduction<Communicator>(std::move(communicator), stream, parameters, parts.buffers,
                                                  std::move(plan), options, context_, std::move(parts.running),
-                                                 parts.scales_averages)),
+                                                 parts.scales_averages, std::move(hook))),
         ready_(reduction_.gradients().names()),
         accumulated_(parameters.size()),
         addresses_(std::move(parts.read_parameters), options.check_addresses) {
@@ -25814,6 +26210,9 @@ namespace DTRAIN_NAMESPACE {
 /// which is destroyed before this object.
 template <class M, class P>
 class DistributedDataParallel {
+  using Backend = typename P::ChannelBackend;
+  using Communicator = typename Backend::Communicator;
+
  public:
   static_assert(ddp::Model<M>,
                 "dtrain: Model needs parameters(): a sized range of dtrain::Parameter "
@@ -25833,10 +26232,23 @@ class DistributedDataParallel {
   /// (unsupported) for a device or an element type that the backend does not reduce, and for DdpOptions::deterministic
   /// with a backend that does not promise the same bits; the job's first cause.
   DistributedDataParallel(M& model, ProcessGroup<P> group, DdpOptions options = {})
+      : DistributedDataParallel(model, std::move(group), options, ddp::HookFunctions<Communicator>()) {}
+
+  /// `hook` reduces the buckets (ddp/hooks/gradient_hook.hpp). A variable is borrowed, a temporary kept.
+  template <class H>
+  DistributedDataParallel(M& model, ProcessGroup<P> group, DdpOptions options, H&& hook)
+      : DistributedDataParallel(model, std::move(group), options,
+                                ddp::hook_functions<Communicator>(std::forward<H>(hook))) {
+    static_assert(ddp::GradientHook<std::remove_cvref_t<H>, Communicator>,
+                  "dtrain: the hook needs reduce(bucket) for a dtrain::GradientBucket<Communicator> (contract: the "
+                  "concept ddp::GradientHook, in dtrain/ddp/hooks/gradient_hook.hpp)");
+  }
+
+  DistributedDataParallel(M& model, ProcessGroup<P> group, DdpOptions options, ddp::HookFunctions<Communicator> hook)
       : group_(std::move(group)), driver_(make_process_owned<Driver>(group_)) {
     if constexpr (ddp::Model<M>) {  // else a static_assert above has failed
       try {
-        construct(model, options);
+        construct(model, options, std::move(hook));
       } catch (...) {
         hand_over_to_group();
         throw;
@@ -25931,8 +26343,7 @@ class DistributedDataParallel {
   std::shared_ptr<const void> gradient_memory() const noexcept { return driver_->reducer->gradient_memory(); }
 
  private:
-  using Backend = typename P::ChannelBackend;
-  using Reducer = ddp::Reducer<typename Backend::Communicator>;
+  using Reducer = ddp::Reducer<Communicator>;
 
   /// Steps point into it, so it does not move with this object. The reducer is destroyed before its stream.
   struct Driver {
@@ -25964,7 +26375,7 @@ class DistributedDataParallel {
     group::GroupAccess::of(group_).keep_alive_until_leave(std::move(driver_));
   }
 
-  void construct(M& model, const DdpOptions& options) {
+  void construct(M& model, const DdpOptions& options, ddp::HookFunctions<Communicator> hook) {
     const ddp::FailureContext context = failure_context();
     const std::vector<Parameter> parameters = ddp::collect_parameters(model);
     const std::vector<TensorView> buffers = ddp::collect_buffers(model);
@@ -25976,9 +26387,11 @@ class DistributedDataParallel {
     }
     prefix_ = instance_prefix();
     group_.start_pending();  // other ranks may wait for this work before they construct theirs
-    const bool scales_averages = ddp::scales_averages<typename Backend::Communicator>(
-        parameters, options.reduce_op, group_.world_size(), driver_->stream.ref());
-    ddp::agree_blocking(group_.store(), prefix_, ddp::model_signature(parameters, options, buffers, scales_averages),
+    const bool scales_averages =
+        !hook.reduce &&
+        ddp::scales_averages<Communicator>(parameters, options.reduce_op, group_.world_size(), driver_->stream.ref());
+    ddp::agree_blocking(group_.store(), prefix_,
+                        ddp::model_signature(parameters, options, buffers, scales_averages, hook.description),
                         group_.rank(), context, Deadline::after(group_.timeout()));
 
     const auto running = std::make_shared<ddp::RunningBucket>();
@@ -25991,9 +26404,12 @@ class DistributedDataParallel {
     }
     ddp::broadcast_values(communicator, stream, parameters, buffers, context);
     ddp::BucketPlan plan = ddp::plan_buckets(ddp::gradient_sizes(parameters), options.caps());
-    driver_->reducer =
-        std::make_unique<Reducer>(std::move(communicator), stream, parameters, std::move(plan), options, context,
-                                  reducer_parts(model, options, buffers, running, scales_averages));
+    ddp::ReducerParts parts = ddp::model_callbacks(model, group_, prefix_, context, options);
+    if (options.broadcast_buffers) parts.buffers = buffers;
+    parts.running = running;
+    parts.scales_averages = scales_averages;
+    driver_->reducer = std::make_unique<Reducer>(std::move(communicator), stream, parameters, std::move(plan), options,
+                                                 context, std::move(parts), std::move(hook));
     driver_->accumulation.emplace(driver_->reducer->accumulation());
     if constexpr (ddp::BindsGradients<M>) {
       for (std::size_t i = 0; i < parameters.size(); ++i) {
@@ -26002,27 +26418,6 @@ class DistributedDataParallel {
     }
     driver_->reducer->remember_addresses();
     driver_->why_nothing_is_hidden = ddp::start_progress(driver_->stream, options.progress, group_.local_world_size());
-  }
-
-  /// Its callbacks keep the group until hand_over_to_group.
-  ddp::ReducerParts reducer_parts(M& model, const DdpOptions& options, const std::vector<TensorView>& buffers,
-                                  const std::shared_ptr<ddp::RunningBucket>& running, bool scales_averages) const {
-    ddp::ReducerParts parts{{}, running, {}, ddp::AddressCheck::reading(model), scales_averages};
-    if (options.broadcast_buffers) {
-      parts.buffers = buffers;
-    }
-    if (options.reorder_gradients && !options.deterministic) {
-      ddp::set_up_order_broadcast(
-          parts.rebuild, group_.store(), group_.members(), prefix_, failure_context(),
-          [group = group_](group::StoreEntries entries) {
-            return group::GroupAccess::of(group).set_in_background(std::move(entries));
-          },
-          [group = group_] { group.start_pending(); });
-      if constexpr (ddp::BindsGradients<M>) {
-        parts.rebuild.bind = [&model](std::size_t i, const TensorView& view) { model.bind_gradient(i, view); };
-      }
-    }
-    return parts;
   }
 
   ddp::FailureContext failure_context() const {
@@ -45776,6 +46171,296 @@ DTRAIN_DEFINED void set_up_order_broadcast(BucketRebuild& rebuild, const backend
     }
     return order;
   };
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/hooks/cast.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+namespace detail {
+inline constexpr std::size_t cast_block = 1024;  ///< elements that are converted through memory on the stack
+}  // namespace detail
+
+DTRAIN_DEFINED void NarrowInPlace::operator()() const noexcept {
+  const kernels::DefaultFloatEnvironment environment;
+  alignas(64) std::byte scaled[4 * detail::cast_block];
+  std::byte* const target = scaled;
+  const double weight = factor;
+  for (std::size_t begin = 0; begin < count; begin += detail::cast_block) {
+    const std::size_t block = std::min(detail::cast_block, count - begin);
+    const std::byte* const source = elements + 4 * begin;
+    kernels::Reduction::weighted_sum(DType::f32)({&source, 1}, {&target, 1}, block, &weight);
+    kernels::convert(DType::f32, scaled, to, elements + 2 * begin, block);  // before the next block's elements
+  }
+}
+
+DTRAIN_DEFINED void WidenInPlace::operator()() const noexcept {
+  const kernels::DefaultFloatEnvironment environment;
+  alignas(64) std::byte halves[2 * detail::cast_block];
+  std::size_t end = count;
+  while (end > 0) {  // from the end: a block's result covers only halves that were read before
+    const std::size_t block = (end - 1) % detail::cast_block + 1;
+    end -= block;
+    std::memcpy(halves, elements + 2 * end, 2 * block);
+    kernels::convert(from, halves, DType::f32, elements + 4 * end, block);
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/hooks/low_rank.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+namespace detail {
+
+DTRAIN_OPTIMIZED inline float dot(const float* a, const float* b, std::size_t count) noexcept {
+  constexpr std::size_t lanes = 16;
+  float sums[lanes] = {};
+  std::size_t i = 0;
+  for (; i + lanes <= count; i += lanes) {
+    for (std::size_t lane = 0; lane < lanes; ++lane) {
+      sums[lane] += a[i + lane] * b[i + lane];
+    }
+  }
+  float sum = 0;
+  for (const float lane : sums) {
+    sum += lane;
+  }
+  for (; i < count; ++i) {
+    sum += a[i] * b[i];
+  }
+  return sum;
+}
+
+/// to += factor * from
+DTRAIN_OPTIMIZED inline void add_multiple(float* to, const float* from, float factor, std::size_t count) noexcept {
+  for (std::size_t i = 0; i < count; ++i) {
+    to[i] += factor * from[i];
+  }
+}
+
+DTRAIN_OPTIMIZED inline void multiply(float* values, float factor, std::size_t count) noexcept {
+  for (std::size_t i = 0; i < count; ++i) {
+    values[i] *= factor;
+  }
+}
+
+}  // namespace detail
+
+DTRAIN_DEFINED void add_and_multiply_rows(Rows matrix, const float* added, Rows vectors, Rows products) noexcept {
+  for (std::size_t i = 0; i < matrix.rows; ++i) {
+    detail::add_multiple(matrix.row(i), added + i * matrix.columns, 1, matrix.columns);
+    for (std::size_t k = 0; k < vectors.rows; ++k) {
+      products.row(k)[i] = detail::dot(matrix.row(i), vectors.row(k), matrix.columns);
+    }
+  }
+}
+
+DTRAIN_DEFINED void multiply_columns(Rows matrix, Rows vectors, Rows products) noexcept {
+  std::fill(products.data, products.row(products.rows), 0.0F);
+  for (std::size_t i = 0; i < matrix.rows; ++i) {
+    for (std::size_t k = 0; k < vectors.rows; ++k) {
+      detail::add_multiple(products.row(k), matrix.row(i), vectors.row(k)[i], matrix.columns);
+    }
+  }
+}
+
+DTRAIN_DEFINED void multiply_vectors(Rows left, Rows right, Rows matrix, Rows rest, float factor) noexcept {
+  for (std::size_t i = 0; i < matrix.rows; ++i) {
+    float* const row = matrix.row(i);
+    std::fill(row, row + matrix.columns, 0.0F);
+    for (std::size_t k = 0; k < left.rows; ++k) {
+      detail::add_multiple(row, right.row(k), left.row(k)[i], matrix.columns);
+    }
+    detail::add_multiple(rest.row(i), row, -factor, matrix.columns);
+  }
+}
+
+DTRAIN_DEFINED bool orthonormalize_rows(Rows vectors) noexcept {
+  bool independent = true;
+  for (std::size_t k = 0; k < vectors.rows; ++k) {
+    float* const row = vectors.row(k);
+    const float before = detail::dot(row, row, vectors.columns);
+    for (int pass = 0; pass < 2; ++pass) {
+      for (std::size_t earlier = 0; earlier < k; ++earlier) {
+        const float* const other = vectors.row(earlier);
+        detail::add_multiple(row, other, -detail::dot(row, other, vectors.columns), vectors.columns);
+      }
+    }
+    const float square = detail::dot(row, row, vectors.columns);
+    const bool is_zero = square <= before * 1e-12F;  // what remains is rounding; NaN is not zero
+    independent = independent && !is_zero;
+    detail::multiply(row, is_zero ? 0 : 1 / std::sqrt(square), vectors.columns);
+  }
+  return independent;
+}
+
+DTRAIN_DEFINED void fill_randomly(std::span<float> values, std::uint64_t seed) noexcept {
+  SplitMix64 generator(seed);
+  for (float& value : values) {
+    value = static_cast<float>(static_cast<std::int64_t>(generator.next() >> 40) - (1 << 23)) / (1 << 23);
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/hooks/power_sgd.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE::hooks {
+
+DTRAIN_DEFINED PowerSgd::PowerSgd(PowerSgdOptions options) : options_(options) {
+  if (options.rank < 1 || !(options.min_compression >= 1)) {
+    throw_error(Errc::invalid_argument, "hooks::PowerSgd has rank {} and min_compression {}; both are at least 1",
+                {options.rank, std::to_string(options.min_compression)});
+  }
+}
+
+DTRAIN_DEFINED std::string PowerSgd::description() const {
+  return format_text("hooks::PowerSgd with rank {}, start_after {}, min_compression {}, seed {}",
+                     {options_.rank, options_.start_after, std::to_string(options_.min_compression), options_.seed});
+}
+
+DTRAIN_DEFINED void PowerSgd::prepare(std::span<const Parameter> parameters) {
+  if (!states_.empty()) {
+    throw_error(Errc::invalid_argument, "a hooks::PowerSgd is given to a second model; each model needs its own");
+  }
+  for (const Parameter& parameter : parameters) {
+    ddp::CompressedGradient& state = states_.emplace_back();
+    const std::span<const std::int64_t> extents = parameter.gradient.shape.extents();
+    const std::size_t count = parameter.gradient.flat().count;
+    if (parameter.gradient.dtype != DType::f32 || extents.size() < 2 || count == 0) continue;
+    const auto rows = static_cast<std::size_t>(extents[0]);
+    const std::size_t columns = count / rows;
+    const std::size_t rank = std::min({static_cast<std::size_t>(options_.rank), rows, columns});
+    const auto sent = static_cast<double>((rows + columns) * rank);
+    if (sent * options_.min_compression >= static_cast<double>(count)) continue;
+    state = {rows, columns, rank, 0, {}, {}, {}};
+    state.error.resize(count);
+    state.left.resize(rank * rows);
+    state.right.resize(rank * columns);
+  }
+}
+
+DTRAIN_DEFINED bool PowerSgd::begin_step(std::span<const ddp::BucketGradient> gradients) noexcept {
+  bool compresses = false;
+  for (const ddp::BucketGradient& gradient : gradients) {
+    ddp::CompressedGradient& state = states_[gradient.parameter];
+    compresses = compresses || (state.rank != 0 && state.steps >= options_.start_after);
+    ++state.steps;
+  }
+  return compresses;
+}
+
+}  // namespace DTRAIN_NAMESPACE::hooks
+
+// ---- dtrain/ddp/hooks/power_sgd_bucket.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+DTRAIN_DEFINED CompressedLayout PowerSgdBucket::layout() const noexcept {
+  CompressedLayout layout;
+  for (const BucketGradient& gradient : gradients) {
+    const CompressedGradient& one = state(gradient);
+    layout.plain += one.rank == 0 ? gradient.view.flat().count : 0;
+    layout.left += one.rank * one.rows;
+    layout.right += one.rank * one.columns;
+  }
+  return layout;
+}
+
+DTRAIN_DEFINED void CompressedGradient::make_right_orthonormal(std::uint64_t seed) noexcept {
+  const Rows vectors = right_rows();
+  for (std::uint64_t attempt = 0; !orthonormalize_rows(vectors) && attempt < 4; ++attempt) {
+    for (std::size_t k = 0; k < rank; ++k) {
+      const std::span<float> row(vectors.row(k), columns);
+      if (detail::dot(row.data(), row.data(), columns) == 0) {
+        fill_randomly(row, mix64(mix64(mix64(seed) + steps) + 4 * k + attempt));
+      }
+    }
+  }
+}
+
+DTRAIN_DEFINED bool CompressedGradient::is_in_range() const noexcept {
+  const auto* const bytes = reinterpret_cast<const std::byte*>(right.data());
+  const double sum = kernels::sum_of_squares(DType::f32, bytes, right.size());
+  return kernels::is_finite(sum) && sum < 1e70;  // products with orthonormal rows are below 1e35
+}
+
+DTRAIN_DEFINED void PowerSgdBucket::multiply_by_right() const noexcept {
+  const kernels::DefaultFloatEnvironment environment;
+  for (const BucketGradient& gradient : gradients) {
+    if (CompressedGradient& one = state(gradient); one.rank != 0) {
+      one.make_right_orthonormal(seed + gradient.parameter);
+      add_and_multiply_rows(one.error_rows(), reinterpret_cast<const float*>(gradient.view.data), one.right_rows(),
+                            one.left_rows());
+    }
+  }
+  float* to = elements();  // in the order of the bucket, so that no gradient is overwritten before it has moved
+  for (const BucketGradient& gradient : gradients) {
+    if (state(gradient).rank == 0 && gradient.view.bytes() != 0) {
+      std::memmove(to, gradient.view.data, gradient.view.bytes());
+      to += gradient.view.flat().count;
+    }
+  }
+  for (const BucketGradient& gradient : gradients) {
+    const std::vector<float>& left = state(gradient).left;
+    to = std::copy(left.begin(), left.end(), to);
+  }
+}
+
+DTRAIN_DEFINED void PowerSgdBucket::multiply_by_left() const noexcept {
+  const kernels::DefaultFloatEnvironment environment;
+  const CompressedLayout sizes = layout();
+  const float* reduced = elements() + sizes.plain;
+  for (const BucketGradient& gradient : gradients) {
+    CompressedGradient& one = state(gradient);
+    std::copy_n(reduced, one.left.size(), one.left.begin());
+    reduced += one.left.size();
+    orthonormalize_rows(one.left_rows());
+  }
+  float* to = elements() + sizes.plain;
+  for (const BucketGradient& gradient : gradients) {
+    CompressedGradient& one = state(gradient);
+    multiply_columns(one.error_rows(), one.left_rows(), {to, one.rank, one.columns});
+    to += one.right.size();
+  }
+}
+
+DTRAIN_DEFINED void PowerSgdBucket::decompress() const noexcept {
+  const kernels::DefaultFloatEnvironment environment;
+  const float* from = elements() + layout().plain;
+  for (const BucketGradient& gradient : gradients) {
+    CompressedGradient& one = state(gradient);
+    std::copy_n(from, one.right.size(), one.right.begin());
+    from += one.right.size();
+  }
+  const std::byte* plain_end = values.data + layout().plain * sizeof(float);
+  std::byte* padding_end = values.data + values.count * sizeof(float);
+  for (auto gradient = gradients.rbegin(); gradient != gradients.rend(); ++gradient) {  // none is overwritten unread
+    const TensorView& view = gradient->view;
+    if (state(*gradient).rank == 0 && view.bytes() != 0) {
+      plain_end -= view.bytes();
+      std::memmove(view.data, plain_end, view.bytes());
+    }
+  }
+  for (auto gradient = gradients.rbegin(); gradient != gradients.rend(); ++gradient) {
+    const TensorView& view = gradient->view;
+    if (view.bytes() == 0) continue;  // it is not in the bucket
+    std::byte* const end = view.data + view.bytes();
+    std::memset(end, 0, static_cast<std::size_t>(padding_end - end));
+    padding_end = view.data;
+    if (CompressedGradient& one = state(*gradient); one.rank != 0) {
+      const Rows reduced{reinterpret_cast<float*>(view.data), one.rows, one.columns};
+      multiply_vectors(one.left_rows(), one.right_rows(), reduced, one.error_rows(), static_cast<float>(error_factor));
+      if (!one.is_in_range()) {
+        std::fill(one.error.begin(), one.error.end(), 0.0F);
+        std::fill(one.right.begin(), one.right.end(), 0.0F);
+      }
+    }
+  }
 }
 
 }  // namespace DTRAIN_NAMESPACE::ddp

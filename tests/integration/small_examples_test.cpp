@@ -201,6 +201,17 @@ TEST_CASE("ranks reduce and train over the backend of write_a_backend") {
   }
 }
 
+TEST_CASE("write_a_hook clips each rank's gradient before it is averaged") {
+  const Result result = support::run(examples + "write_a_hook", {"--nproc-per-node=3"});
+  CAPTURE(result.output);
+  CHECK(result.exit_code == 0);
+  CHECK(result.error == "");
+  for (const char* rank : {"[0]", "[1]", "[2]"}) {
+    CHECK(result.output.find(std::string(rank) + " the averaged gradient is 1.000 1.000 1.000 1.000\n") !=
+          std::string::npos);
+  }
+}
+
 TEST_CASE("whoami reads TF_CONFIG") {
   const std::string cluster = R"({"cluster":{"chief":["h0:2222"],"worker":["h1:2222"]},)";
   const Result result =

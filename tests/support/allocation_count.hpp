@@ -11,9 +11,11 @@ namespace support {
 
 inline std::atomic<std::size_t> allocations{0};
 inline std::atomic<std::size_t> allocated_bytes{0};
+inline thread_local std::size_t allocations_of_this_thread = 0;
 
 inline void* counted_or_null(std::size_t bytes, std::size_t alignment) noexcept {
   allocations.fetch_add(1, std::memory_order_relaxed);
+  ++allocations_of_this_thread;
   allocated_bytes.fetch_add(bytes, std::memory_order_relaxed);
   const std::size_t whole = (bytes + alignment - 1) / alignment * alignment;
   return std::aligned_alloc(alignment, whole == 0 ? alignment : whole);

@@ -22,6 +22,10 @@ inline std::string kind(const ParameterSignature& parameter) {
                                  parameter.device == DeviceKind::cuda ? " on cuda" : ""});
 }
 
+inline std::string hook_of(const ModelSignature& signature) {
+  return signature.hook.empty() ? "an all-reduce" : signature.hook;
+}
+
 inline std::string option_difference(const char* option, int rank, std::string_view mine, int other_rank,
                                      std::string_view theirs) {
   return format_text("rank {}'s DdpOptions::{} is {}, rank {}'s is {}", {rank, option, mine, other_rank, theirs});
@@ -74,6 +78,10 @@ inline std::optional<std::string> first_difference(const ModelSignature& mine, i
   if (mine.accumulate != theirs.accumulate) {
     return detail::option_difference("accumulate", rank, std::string(name(mine.accumulate)), other_rank,
                                      std::string(name(theirs.accumulate)));
+  }
+  if (mine.hook != theirs.hook) {
+    return format_text("rank {} reduces gradients by {}, rank {} by {}",
+                       {rank, detail::hook_of(mine), other_rank, detail::hook_of(theirs)});
   }
   if (mine.scales_averages != theirs.scales_averages) {
     return format_text(

@@ -45,6 +45,7 @@ struct ModelSignature {
   bool broadcast_buffers = false;
   Accumulate accumulate = Accumulate::element;
   bool scales_averages = false;  ///< see scaled_averages.hpp
+  std::string hook;              ///< its description; empty: none
 
   friend bool operator==(const ModelSignature&, const ModelSignature&) = default;
 };
@@ -60,7 +61,8 @@ void fields(Serializer& of, ModelSignature& signature);
 
 /// The signature of a model's parameters and buffers, in the model's order.
 ModelSignature model_signature(std::span<const Parameter> parameters, const DdpOptions& options,
-                               std::span<const TensorView> buffers = {}, bool scales_averages = false);
+                               std::span<const TensorView> buffers = {}, bool scales_averages = false,
+                               const std::string& hook = {});
 
 #if DTRAIN_DEFINITIONS
 
@@ -86,7 +88,7 @@ DTRAIN_DEFINED void tensor_fields(Serializer& of, ParameterSignature& tensor) {
 }
 
 DTRAIN_DEFINED void fields(Serializer& of, ModelSignature& signature) {
-  of.constant("dtrain ddp 5\n");
+  of.constant("dtrain ddp 6\n");
   of.number(signature.bucket_bytes);
   of.number(signature.first_bucket_bytes);
   of.choice(signature.reduce_op, ReduceOp::sum, ReduceOp::product);
@@ -96,6 +98,7 @@ DTRAIN_DEFINED void fields(Serializer& of, ModelSignature& signature) {
   of.flag(signature.broadcast_buffers);
   of.choice(signature.accumulate, Accumulate::element, Accumulate::f32);
   of.flag(signature.scales_averages);
+  of.text(signature.hook, max_parameter_name_bytes);
   of.list(signature.parameters, 0, max_signature_bytes, [&of](ParameterSignature& parameter) {
     tensor_fields(of, parameter);
     of.choice(parameter.device, DeviceKind::host, DeviceKind::cuda);
@@ -103,7 +106,8 @@ DTRAIN_DEFINED void fields(Serializer& of, ModelSignature& signature) {
 }
 
 DTRAIN_DEFINED ModelSignature model_signature(std::span<const Parameter> parameters, const DdpOptions& options,
-                                              std::span<const TensorView> buffers, bool scales_averages) {
+                                              std::span<const TensorView> buffers, bool scales_averages,
+                                              const std::string& hook) {
   ModelSignature signature{options.bucket_bytes,
                            options.first_bucket_bytes,
                            options.reduce_op,
@@ -113,7 +117,8 @@ DTRAIN_DEFINED ModelSignature model_signature(std::span<const Parameter> paramet
                            options.allow_unused_parameters,
                            options.broadcast_buffers,
                            options.accumulate,
-                           scales_averages};
+                           scales_averages,
+                           hook.substr(0, max_parameter_name_bytes)};
   signature.parameters.reserve(parameters.size() + buffers.size());
   for (const Parameter& parameter : parameters) {
     signature.parameters.push_back(

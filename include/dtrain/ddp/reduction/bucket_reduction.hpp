@@ -16,6 +16,7 @@
 #include "dtrain/ddp/collect_parameters.hpp"
 #include "dtrain/ddp/ddp_options.hpp"
 #include "dtrain/ddp/failure_context.hpp"
+#include "dtrain/ddp/hooks/gradient_hook.hpp"
 #include "dtrain/ddp/parameter.hpp"
 #include "dtrain/ddp/precision/gradient_norm.hpp"
 #include "dtrain/ddp/profile/running_bucket.hpp"
@@ -39,7 +40,8 @@ class BucketReduction {
   /// Collective, blocking: allocates. @throws as Reducer.
   BucketReduction(Communicator communicator, Stream stream, std::span<const Parameter> parameters,
                   std::span<const TensorView> buffers, BucketPlan plan, const DdpOptions& options,
-                  const FailureContext& context, std::shared_ptr<RunningBucket> running, bool scales_averages)
+                  const FailureContext& context, std::shared_ptr<RunningBucket> running, bool scales_averages,
+                  HookFunctions<Communicator> hook)
       : communicator_(std::move(communicator)),
         op_(options.reduce_op),
         plan_(std::move(plan)),
@@ -50,9 +52,12 @@ class BucketReduction {
         pending_(parameter_counts(plan_)),
         ranges_(ranges_of(plan_, arena_base())),
         meter_(parameters.size(), options, std::move(running)),
-        copier_(stream, gradients_, plan_, meter_) {
+        copier_(stream, gradients_, plan_, meter_),
+        hook_(std::move(hook.reduce)) {
     meter_.plan(plan_);
     norms_.plan(ranges_.size());
+    if (hook.prepare) hook.prepare(parameters);
+    if (hook_) hook_gradients_ = bucket_gradients(plan_, gradients_);
     if constexpr (requires { copier_.scale_gradients(1.0); }) {
       if (scales_averages) {
         copier_.scale_gradients(1.0 / communicator_.size());
@@ -176,6 +181,7 @@ class BucketReduction {
     pending_.plan(parameter_counts(plan_));
     meter_.plan(plan_);
     norms_.plan(ranges_.size());
+    if (hook_) hook_gradients_ = bucket_gradients(plan_, gradients_);
     copier_.rebuild_buckets();
   }
 
@@ -228,7 +234,11 @@ class BucketReduction {
     meter_.launched(bucket);
     copier_.before(bucket);
     if (const BufferView& range = ranges_[bucket]; range.count != 0) {
-      communicator_.all_reduce(range, range, op_, copier_.stream());
+      if (hook_) {
+        hook_({range, hook_gradients_[bucket], communicator_, copier_.stream(), op_});
+      } else {
+        communicator_.all_reduce(range, range, op_, copier_.stream());
+      }
       if constexpr (can_measure_norm) {
         if (norms_.is_wanted()) {
           copier_.stream().enqueue(norms_.work(bucket, range));
@@ -257,6 +267,8 @@ class BucketReduction {
   BucketNorms norms_;
   GradientCopier copier_;
   std::function<void()> on_all_gradients_ready_;
+  std::function<void(const GradientBucket<Communicator>&)> hook_;  ///< none: an all-reduce
+  std::vector<std::vector<BucketGradient>> hook_gradients_;        ///< of each bucket
 };
 
 }  // namespace DTRAIN_NAMESPACE::ddp

@@ -24,6 +24,7 @@
 #include "dtrain/ddp/address_check.hpp"
 #include "dtrain/ddp/ddp_options.hpp"
 #include "dtrain/ddp/failure_context.hpp"
+#include "dtrain/ddp/hooks/gradient_hook.hpp"
 #include "dtrain/ddp/parameter.hpp"
 #include "dtrain/ddp/profile/reducer_statistics.hpp"
 #include "dtrain/ddp/profile/running_bucket.hpp"
@@ -31,18 +32,10 @@
 #include "dtrain/ddp/reduction/accumulation.hpp"
 #include "dtrain/ddp/reduction/bucket_reduction.hpp"
 #include "dtrain/ddp/reduction/ready_gradients.hpp"
+#include "dtrain/ddp/setup/reducer_parts.hpp"
 #include "dtrain/ddp/step.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
-
-/// Parts of a model and its group that a reducer uses; each may be missing.
-struct ReducerParts {
-  std::vector<TensorView> buffers{};         ///< broadcast from rank 0 in each step
-  std::shared_ptr<RunningBucket> running{};  ///< updated with each bucket
-  BucketRebuild rebuild{};
-  AddressCheck::Read read_parameters{};
-  bool scales_averages = false;  ///< see scaled_averages.hpp; the same on all ranks
-};
 
 /// Owns a channel, and an arena in which all gradients are reduced. A bound gradient lies in the arena. Any other
 /// gradient is packed when it is ready and unpacked once it is reduced, by the host or by streams (GradientCopierFor).
@@ -58,13 +51,14 @@ class Reducer final : public Step::Target {
   /// Collective, blocking: allocates the arena. `plan` is made from the gradients of `parameters`, in the same order;
   /// both are the same on every rank. @throws Error (unsupported) for gradients on another device than the stream's.
   Reducer(Communicator communicator, Stream stream, std::span<const Parameter> parameters, BucketPlan plan,
-          const DdpOptions& options, FailureContext context, ReducerParts parts = {})
+          const DdpOptions& options, FailureContext context, ReducerParts parts = {},
+          HookFunctions<Communicator> hook = {})
       : context_(std::move(context)),
         options_(options),
         rebuild_(std::move(parts.rebuild)),
         owner_(new BucketReduction<Communicator>(std::move(communicator), stream, parameters, parts.buffers,
                                                  std::move(plan), options, context_, std::move(parts.running),
-                                                 parts.scales_averages)),
+                                                 parts.scales_averages, std::move(hook))),
         ready_(reduction_.gradients().names()),
         accumulated_(parameters.size()),
         addresses_(std::move(parts.read_parameters), options.check_addresses) {

@@ -1,0 +1,52 @@
+#pragma once
+/// @file
+/// The gradient hook that --hook names.
+
+#include <dtrain/dtrain.hpp>
+
+#include <span>
+#include <string>
+#include <variant>
+
+namespace fashion_mnist {
+
+/// Threads and lifetime: as the hooks'.
+class ChosenHook {
+ public:
+  explicit ChosenHook(const std::string& name) : name_(name) {
+    if (name == "bf16") hook_.emplace<dtrain::hooks::Cast<dtrain::bfloat16>>();
+    if (name == "f16") hook_.emplace<dtrain::hooks::Cast<dtrain::float16>>();
+    if (name == "power-sgd") hook_.emplace<dtrain::hooks::PowerSgd>(dtrain::hooks::PowerSgdOptions{.rank = 4});
+  }
+
+  std::string description() const { return "--hook=" + name_; }
+
+  void prepare(std::span<const dtrain::Parameter> parameters) {
+    if (auto* const hook = std::get_if<dtrain::hooks::PowerSgd>(&hook_)) hook->prepare(parameters);
+  }
+
+  /// The library's hooks run on the host; on a GPU --hook is none.
+  template <class C>
+  void reduce(const dtrain::GradientBucket<C>& bucket) {
+    if constexpr (dtrain::ddp::RunsHostWork<typename C::Stream>) {
+      std::visit([&](auto& hook) { hook.reduce(bucket); }, hook_);
+    } else {
+      None().reduce(bucket);
+    }
+  }
+
+ private:
+  struct None {
+    template <class C>
+    void reduce(const dtrain::GradientBucket<C>& bucket) {
+      bucket.channel.all_reduce(bucket.values, bucket.values, bucket.op, bucket.stream);
+    }
+  };
+
+  std::string name_;
+  std::variant<None, dtrain::hooks::Cast<dtrain::bfloat16>, dtrain::hooks::Cast<dtrain::float16>,
+               dtrain::hooks::PowerSgd>
+      hook_;
+};
+
+}  // namespace fashion_mnist

@@ -1,0 +1,114 @@
+#pragma once
+/// @file
+/// The concept GradientHook: reduces the gradients of a bucket in place of the all-reduce.
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "dtrain/backend/communicator.hpp"
+#include "dtrain/core/config.hpp"
+#include "dtrain/core/types/buffer_view.hpp"
+#include "dtrain/core/types/reduce_op.hpp"
+#include "dtrain/core/types/tensor_view.hpp"
+#include "dtrain/ddp/bucket_plan.hpp"
+#include "dtrain/ddp/parameter.hpp"
+#include "dtrain/ddp/reduction/gradient_table.hpp"
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// A gradient in a bucket.
+struct BucketGradient {
+  std::size_t parameter;  ///< its position in the model's parameters(): what a hook finds its own state by
+  TensorView view;        ///< in the bucket, with the gradient's shape
+};
+
+/// What a hook reduces. All ranks have the same gradients in a bucket, in the same order, and the same buckets in the
+/// same order. The first step's buckets are planned anew after it, so nothing of a bucket lasts longer than a step.
+/// Lifetime: `gradients` and the memory last until the step's work has run; the object only during the call.
+template <backend::Communicator C>
+struct GradientBucket {
+  using Stream = typename C::Stream;
+
+  BufferView values;  ///< all gradients, and zeros between them; the backend reduces this memory without a copy
+  std::span<const BucketGradient> gradients;
+  C& channel;     ///< for any of its collectives: they use no other channel's order
+  Stream stream;  ///< runs the bucket's work in order
+  ReduceOp op;    ///< what the program asked for: the average or the sum
+
+  /// Elements [begin, begin + count) of `values`.
+  BufferView part(std::size_t begin, std::size_t count) const noexcept {
+    return {values.data + begin * size_bytes(values.dtype), count, values.dtype, values.device};
+  }
+};
+
+/// `hook.reduce(bucket)` enqueues work on `bucket.stream`. When that has run, every rank has the same bits in
+/// `bucket.values`, with zeros between the gradients.
+/// - It is called once for each bucket and step, in the order of the buckets, from one thread at a time.
+/// - It does not wait for the work, and allocates nothing in later steps.
+/// - An exception ends the job, as one of the backward pass does.
+/// Optional: `hook.prepare(parameters)` gets the model's parameters once, before the first step, and may allocate.
+/// `hook.description()` is a std::string that must be the same on all ranks, and names the hook in the error if not.
+template <class H, class C>
+concept GradientHook = backend::Communicator<C> && requires(H& hook, const GradientBucket<C>& bucket) {
+  hook.reduce(bucket);
+};
+
+/// A stream that runs work of the host, as hooks enqueue it; not CUDA's.
+template <class S>
+concept RunsHostWork = requires(S stream, void (*work)() noexcept) {
+  stream.enqueue(work);
+};
+
+/// A hook of any type, or none.
+template <backend::Communicator C>
+struct HookFunctions {
+  std::string description;
+  std::function<void(std::span<const Parameter>)> prepare;
+  std::function<void(const GradientBucket<C>&)> reduce;
+};
+
+/// Borrows a variable, which then outlives the result, and keeps a temporary.
+template <class C, class H>
+HookFunctions<C> hook_functions(H&& hook) {
+  using Hook = std::remove_cvref_t<H>;
+  std::shared_ptr<Hook> kept;
+  if constexpr (std::is_lvalue_reference_v<H>) {
+    kept = std::shared_ptr<Hook>(std::shared_ptr<void>(), &hook);
+  } else {
+    kept = std::make_shared<Hook>(std::forward<H>(hook));
+  }
+  HookFunctions<C> functions{"a hook", {}, [kept](const GradientBucket<C>& bucket) { kept->reduce(bucket); }};
+  if constexpr (requires { std::string(kept->description()); }) {
+    functions.description = kept->description();
+  }
+  if constexpr (requires(std::span<const Parameter> parameters) { kept->prepare(parameters); }) {
+    functions.prepare = [kept](std::span<const Parameter> parameters) { kept->prepare(parameters); };
+  }
+  return functions;
+}
+
+/// The gradients of each bucket, where they lie in the arena.
+inline std::vector<std::vector<BucketGradient>> bucket_gradients(const BucketPlan& plan, const GradientTable& table) {
+  std::vector<std::vector<BucketGradient>> buckets;
+  for (const PlannedBucket& bucket : plan.buckets) {
+    std::vector<BucketGradient>& gradients = buckets.emplace_back();
+    for (const std::size_t parameter : bucket.parameters) {
+      TensorView view = table.view(parameter);
+      view.data = table[parameter].place;
+      gradients.push_back({parameter, view});
+    }
+  }
+  return buckets;
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+namespace DTRAIN_NAMESPACE {
+using ddp::GradientBucket;
+}  // namespace DTRAIN_NAMESPACE

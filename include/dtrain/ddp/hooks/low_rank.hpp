@@ -1,0 +1,144 @@
+#pragma once
+/// @file
+/// Products and orthogonalisation of a matrix with a few vectors, in f32.
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "dtrain/core/config.hpp"
+#include "dtrain/core/version.hpp"
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// A matrix of f32 in row-major order, in borrowed memory.
+struct Rows {
+  float* data;
+  std::size_t rows;
+  std::size_t columns;
+
+  float* row(std::size_t i) const noexcept { return data + i * columns; }
+};
+
+/// matrix += `added`; then products(k, i) = row i of `matrix` times row k of `vectors`: `vectors` has matrix.columns
+/// columns, `products` has matrix.rows. Reads each matrix once.
+void add_and_multiply_rows(Rows matrix, const float* added, Rows vectors, Rows products) noexcept;
+
+/// products(k, j) = column j of `matrix` times row k of `vectors`: `vectors` has matrix.rows columns, `products` has
+/// matrix.columns.
+void multiply_columns(Rows matrix, Rows vectors, Rows products) noexcept;
+
+/// matrix(i, j) = the sum over k of left(k, i) right(k, j); then rest -= factor * matrix. Writes each matrix once.
+void multiply_vectors(Rows left, Rows right, Rows matrix, Rows rest, float factor) noexcept;
+
+/// Makes the rows orthonormal, by the modified Gram-Schmidt process, twice. A row that depends on those before it
+/// becomes zero. @returns whether none did
+bool orthonormalize_rows(Rows vectors) noexcept;
+
+/// Fills the row with numbers in [-1, 1) that `seed` decides.
+void fill_randomly(std::span<float> values, std::uint64_t seed) noexcept;
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+#if DTRAIN_DEFINITIONS
+
+#include "dtrain/ddp/data/shuffle.hpp"
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+namespace detail {
+
+DTRAIN_OPTIMIZED inline float dot(const float* a, const float* b, std::size_t count) noexcept {
+  constexpr std::size_t lanes = 16;
+  float sums[lanes] = {};
+  std::size_t i = 0;
+  for (; i + lanes <= count; i += lanes) {
+    for (std::size_t lane = 0; lane < lanes; ++lane) {
+      sums[lane] += a[i + lane] * b[i + lane];
+    }
+  }
+  float sum = 0;
+  for (const float lane : sums) {
+    sum += lane;
+  }
+  for (; i < count; ++i) {
+    sum += a[i] * b[i];
+  }
+  return sum;
+}
+
+/// to += factor * from
+DTRAIN_OPTIMIZED inline void add_multiple(float* to, const float* from, float factor, std::size_t count) noexcept {
+  for (std::size_t i = 0; i < count; ++i) {
+    to[i] += factor * from[i];
+  }
+}
+
+DTRAIN_OPTIMIZED inline void multiply(float* values, float factor, std::size_t count) noexcept {
+  for (std::size_t i = 0; i < count; ++i) {
+    values[i] *= factor;
+  }
+}
+
+}  // namespace detail
+
+DTRAIN_DEFINED void add_and_multiply_rows(Rows matrix, const float* added, Rows vectors, Rows products) noexcept {
+  for (std::size_t i = 0; i < matrix.rows; ++i) {
+    detail::add_multiple(matrix.row(i), added + i * matrix.columns, 1, matrix.columns);
+    for (std::size_t k = 0; k < vectors.rows; ++k) {
+      products.row(k)[i] = detail::dot(matrix.row(i), vectors.row(k), matrix.columns);
+    }
+  }
+}
+
+DTRAIN_DEFINED void multiply_columns(Rows matrix, Rows vectors, Rows products) noexcept {
+  std::fill(products.data, products.row(products.rows), 0.0F);
+  for (std::size_t i = 0; i < matrix.rows; ++i) {
+    for (std::size_t k = 0; k < vectors.rows; ++k) {
+      detail::add_multiple(products.row(k), matrix.row(i), vectors.row(k)[i], matrix.columns);
+    }
+  }
+}
+
+DTRAIN_DEFINED void multiply_vectors(Rows left, Rows right, Rows matrix, Rows rest, float factor) noexcept {
+  for (std::size_t i = 0; i < matrix.rows; ++i) {
+    float* const row = matrix.row(i);
+    std::fill(row, row + matrix.columns, 0.0F);
+    for (std::size_t k = 0; k < left.rows; ++k) {
+      detail::add_multiple(row, right.row(k), left.row(k)[i], matrix.columns);
+    }
+    detail::add_multiple(rest.row(i), row, -factor, matrix.columns);
+  }
+}
+
+DTRAIN_DEFINED bool orthonormalize_rows(Rows vectors) noexcept {
+  bool independent = true;
+  for (std::size_t k = 0; k < vectors.rows; ++k) {
+    float* const row = vectors.row(k);
+    const float before = detail::dot(row, row, vectors.columns);
+    for (int pass = 0; pass < 2; ++pass) {
+      for (std::size_t earlier = 0; earlier < k; ++earlier) {
+        const float* const other = vectors.row(earlier);
+        detail::add_multiple(row, other, -detail::dot(row, other, vectors.columns), vectors.columns);
+      }
+    }
+    const float square = detail::dot(row, row, vectors.columns);
+    const bool is_zero = square <= before * 1e-12F;  // what remains is rounding; NaN is not zero
+    independent = independent && !is_zero;
+    detail::multiply(row, is_zero ? 0 : 1 / std::sqrt(square), vectors.columns);
+  }
+  return independent;
+}
+
+DTRAIN_DEFINED void fill_randomly(std::span<float> values, std::uint64_t seed) noexcept {
+  SplitMix64 generator(seed);
+  for (float& value : values) {
+    value = static_cast<float>(static_cast<std::int64_t>(generator.next() >> 40) - (1 << 23)) / (1 << 23);
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+#endif  // DTRAIN_DEFINITIONS

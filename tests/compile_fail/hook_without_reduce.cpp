@@ -1,0 +1,26 @@
+// A hook that DistributedDataParallel cannot give a bucket to.
+// expect: dtrain: the hook needs reduce(bucket) for a dtrain::GradientBucket<Communicator>
+#include <vector>
+
+#include "dtrain/dtrain.hpp"
+
+struct Model {
+  std::vector<dtrain::Parameter> parameters() { return {}; }
+};
+
+struct Hook {
+#ifdef DTRAIN_COMPILE_FAIL
+  void reduce(dtrain::BufferView) {}
+#else
+  template <class C>
+  void reduce(const dtrain::GradientBucket<C>& bucket) {
+    bucket.channel.all_reduce(bucket.values, bucket.values, bucket.op, bucket.stream);
+  }
+#endif
+};
+
+using Policy = dtrain::Policy<dtrain::launch::PerProcess, dtrain::backend::SharedMemory>;
+
+void wrap(Model& model, const dtrain::ProcessGroup<Policy>& group, Hook& hook) {
+  dtrain::DistributedDataParallel ddp{model, group, {}, hook};
+}

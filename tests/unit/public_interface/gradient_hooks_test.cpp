@@ -1,0 +1,398 @@
+// Gradient hooks: what they are given, casts to 16 bits, PowerSGD, and ranks with different hooks.
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <limits>
+#include <random>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "dtrain/core/types/bfloat16.hpp"
+#include "dtrain/core/types/float16.hpp"
+#include "dtrain/ddp/hooks/cast.hpp"
+#include "dtrain/ddp/hooks/power_sgd.hpp"
+#include "support/allocation_count.hpp"
+#include "unit/public_interface/shared_memory_job.hpp"
+
+using dtrain::DistributedDataParallel;
+using dtrain::Ready;
+using front_test::BindingModel;
+using front_test::Group;
+using front_test::Model;
+using front_test::Policy;
+using front_test::run_well;
+
+namespace gradient_hooks_test {
+
+using Shapes = std::vector<dtrain::Shape>;
+
+std::vector<std::size_t> sizes_of(const Shapes& shapes) {
+  std::vector<std::size_t> sizes;
+  for (const dtrain::Shape& shape : shapes) {
+    sizes.push_back(static_cast<std::size_t>(shape.element_count()));
+  }
+  return sizes;
+}
+
+/// A model whose parameters have several extents.
+template <class Base>
+struct Shaped : Base {
+  explicit Shaped(const Shapes& shapes) : Base(sizes_of(shapes)) {
+    for (std::size_t i = 0; i < shapes.size(); ++i) {
+      Base::list[i].value.shape = shapes[i];
+      Base::list[i].gradient.shape = shapes[i];
+    }
+  }
+};
+
+/// Two matrices worth compressing, one that is not, and tensors of other shapes between them.
+const Shapes shapes{{5}, {40, 30}, {0, 7}, {3, 2}, {}, {32, 4, 9}, {17}};
+
+/// Element k of rank's gradient i in a step.
+float element(int step, int rank, std::size_t i, std::size_t k) {
+  std::mt19937 random(static_cast<unsigned>(((step * 16 + rank) * 64 + static_cast<int>(i)) * 4096) +
+                      static_cast<unsigned>(k));
+  return std::normal_distribution<float>()(random);
+}
+
+/// One step; `value(i, k)` is element k of gradient i.
+template <class Ddp, class AnyModel, class Value>
+void run_step(Ddp& ddp, AnyModel& model, Value value) {
+  ddp.backward([&](Ready ready) {
+    for (std::size_t i = model.list.size(); i-- > 0;) {
+      const auto gradient = model.list[i].gradient.template as<float>();
+      for (std::size_t k = 0; k < gradient.size(); ++k)
+        gradient[k] = value(i, k);
+      ready(i);
+    }
+  });
+}
+
+/// All gradients of a model, one after the other.
+template <class AnyModel>
+std::vector<float> gradients_of(const AnyModel& model) {
+  std::vector<float> all;
+  for (const dtrain::Parameter& parameter : model.list) {
+    const auto gradient = parameter.gradient.template as<float>();
+    all.insert(all.end(), gradient.begin(), gradient.end());
+  }
+  return all;
+}
+
+/// Results of the ranks, to compare their bits.
+class Results {
+ public:
+  explicit Results(int ranks) : all_(static_cast<std::size_t>(ranks)) {}
+  template <class AnyModel>
+  void add(int rank, const AnyModel& model) {
+    const std::vector<float> gradients = gradients_of(model);
+    std::vector<float>& own = all_[static_cast<std::size_t>(rank)];
+    own.insert(own.end(), gradients.begin(), gradients.end());
+  }
+  bool are_equal() const {
+    return std::all_of(all_.begin(), all_.end(), [&](const std::vector<float>& own) {
+      return own.size() == all_[0].size() && !own.empty() &&
+             std::memcmp(own.data(), all_[0].data(), own.size() * sizeof(float)) == 0;
+    });
+  }
+
+ private:
+  std::vector<std::vector<float>> all_;
+};
+
+/// Reduces as without a hook, and notes what it got.
+struct Recorder {
+  std::vector<std::vector<std::size_t>> buckets;
+  std::size_t wrong = 0;
+  std::size_t prepared = 0;
+
+  void prepare(std::span<const dtrain::Parameter> parameters) { prepared += parameters.size(); }
+
+  template <class C>
+  void reduce(const dtrain::GradientBucket<C>& bucket) {
+    std::vector<std::size_t>& parameters = buckets.emplace_back();
+    for (const dtrain::ddp::BucketGradient& gradient : bucket.gradients) {
+      parameters.push_back(gradient.parameter);
+      const std::byte* const end = bucket.values.data + bucket.values.count * sizeof(float);
+      const bool is_inside =
+          gradient.view.data >= bucket.values.data && gradient.view.data + gradient.view.bytes() <= end;
+      wrong += gradient.view.shape == shapes[gradient.parameter] && (is_inside || gradient.view.bytes() == 0) ? 0 : 1;
+    }
+    bucket.channel.all_reduce(bucket.values, bucket.values, bucket.op, bucket.stream);
+  }
+};
+
+TEST_CASE(
+    "a hook gets every gradient once a step, with its shape and place, also after the buckets were planned anew") {
+  for (const std::size_t bucket_bytes : {std::size_t{0}, std::size_t{1000}, std::size_t{1} << 20}) {
+    std::atomic<int> wrong{0};
+    run_well(3, [&](const Group& group) {
+      Shaped<BindingModel> model(shapes);
+      Recorder recorder;
+      DistributedDataParallel ddp{model, group, {.bucket_bytes = bucket_bytes}, recorder};
+      for (int step = 0; step < 3; ++step) {
+        recorder.buckets.clear();
+        // The order of the second plan is not that of the first: it is in the order of ready().
+        ddp.backward([&](Ready ready) {
+          for (std::size_t i = 0; i < model.list.size(); ++i) {
+            model.write(i, static_cast<float>(group.rank() + step));
+            ready(i);
+          }
+        });
+        std::vector<std::size_t> seen;
+        for (const auto& bucket : recorder.buckets)
+          seen.insert(seen.end(), bucket.begin(), bucket.end());
+        const std::size_t count = seen.size();
+        std::sort(seen.begin(), seen.end());
+        seen.erase(std::unique(seen.begin(), seen.end()), seen.end());
+        // A bucket without elements is not reduced, and the hook does not see it.
+        wrong += seen.size() == count && count + (bucket_bytes == 0 ? 1 : 0) == shapes.size() ? 0 : 1;
+        for (std::size_t i = 0; i < model.list.size(); ++i)
+          wrong += model.holds(i, static_cast<float>(step + 1)) ? 0 : 1;
+      }
+      wrong += static_cast<int>(recorder.wrong) + (recorder.prepared == shapes.size() ? 0 : 1);
+    });
+    CHECK(wrong == 0);
+  }
+}
+
+template <class Half>
+void check_cast(int ranks, dtrain::ReduceOp op) {
+  std::atomic<int> wrong{0};
+  Results results(ranks);
+  run_well(ranks, [&](const Group& group) {
+    Shaped<Model> model(shapes);
+    DistributedDataParallel ddp{model, group, {.bucket_bytes = 3000, .reduce_op = op}, dtrain::hooks::Cast<Half>{}};
+    for (int step = 0; step < 3; ++step) {
+      run_step(ddp, model, [&](std::size_t i, std::size_t k) { return element(step, group.rank(), i, k); });
+      results.add(group.rank(), model);
+      const float factor = op == dtrain::ReduceOp::average ? 1.0F / static_cast<float>(ranks) : 1.0F;
+      for (std::size_t i = 0; i < shapes.size(); ++i) {
+        for (std::size_t k = 0; k < model.gradients[i].size(); ++k) {
+          float sum = 0;
+          float magnitude = 0;
+          for (int rank = 0; rank < ranks; ++rank) {
+            const float rounded = static_cast<float>(Half(element(step, rank, i, k) * factor));
+            sum += rounded;
+            magnitude += std::abs(rounded);
+          }
+          // Each rank's rounding is exact here; the sum is rounded to 16 bits again.
+          const float allowed =
+              magnitude * static_cast<float>(ranks) * (std::is_same_v<Half, dtrain::bfloat16> ? 0.004F : 0.0005F);
+          wrong += std::abs(model.gradients[i][k] - sum) <= allowed + 1e-7F ? 0 : 1;
+          wrong += model.gradients[i][k] == static_cast<float>(Half(model.gradients[i][k])) ? 0 : 1;
+        }
+      }
+    }
+  });
+  CHECK(wrong == 0);
+  CHECK(results.are_equal());
+}
+
+TEST_CASE("hooks::Cast reduces 16 bits of every element, to the same bits on all ranks") {
+  for (const int ranks : {1, 2, 3}) {
+    for (const dtrain::ReduceOp op : {dtrain::ReduceOp::average, dtrain::ReduceOp::sum}) {
+      check_cast<dtrain::bfloat16>(ranks, op);
+      check_cast<dtrain::float16>(ranks, op);
+    }
+  }
+}
+
+TEST_CASE("an average of f16 that is in range does not overflow on the way") {
+  std::atomic<int> wrong{0};
+  run_well(3, [&](const Group& group) {
+    Shaped<BindingModel> model(shapes);
+    DistributedDataParallel ddp{model, group, {}, dtrain::hooks::Cast<dtrain::float16>{}};
+    run_step(ddp, model, [](std::size_t, std::size_t) { return 60000.0F; });
+    for (const float value : gradients_of(model))
+      wrong += std::abs(value - 60000.0F) <= 64 ? 0 : 1;
+  });
+  CHECK(wrong == 0);
+}
+
+/// Norm of `a` - `b` over the norm of `b`.
+double difference(const std::vector<float>& a, const std::vector<float>& b) {
+  double square = 0;
+  double all = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    square += std::pow(static_cast<double>(a[i]) - static_cast<double>(b[i]), 2);
+    all += std::pow(static_cast<double>(b[i]), 2);
+  }
+  return std::sqrt(square / all);
+}
+
+/// The average of all ranks' gradients, times `factor`.
+std::vector<float> average(int step, int ranks, float factor = 1) {
+  std::vector<float> all;
+  for (std::size_t i = 0; i < shapes.size(); ++i) {
+    for (std::size_t k = 0; k < static_cast<std::size_t>(shapes[i].element_count()); ++k) {
+      double sum = 0;
+      for (int rank = 0; rank < ranks; ++rank)
+        sum += static_cast<double>(element(step, rank, i, k));
+      all.push_back(factor * static_cast<float>(sum / ranks));
+    }
+  }
+  return all;
+}
+
+TEST_CASE("PowerSGD passes matrices of at most its rank on as they are, and all other gradients always") {
+  std::atomic<int> wrong{0};
+  Results results(3);
+  run_well(3, [&](const Group& group) {
+    Shaped<BindingModel> model(shapes);
+    dtrain::hooks::PowerSgd hook{{.rank = 4, .min_compression = 1.5}};
+    DistributedDataParallel ddp{model, group, {.bucket_bytes = 6000}, hook};
+    wrong += hook.compresses(1) && hook.compresses(5) && !hook.compresses(3) && !hook.compresses(6) ? 0 : 1;
+    for (int step = 0; step < 6; ++step) {
+      // Of rank 1 on each rank, so of rank 3 in the average.
+      const auto value = [&](int rank, std::size_t i, std::size_t k) {
+        const auto columns = static_cast<std::size_t>(
+            shapes[i].extents().size() < 2 ? 1 : shapes[i].element_count() / shapes[i].extents()[0]);
+        return element(step, rank, i, k / columns) * element(step, rank, i + 32, k % columns);
+      };
+      run_step(ddp, model, [&](std::size_t i, std::size_t k) { return value(group.rank(), i, k); });
+      results.add(group.rank(), model);
+      for (std::size_t i = 0; i < shapes.size(); ++i) {
+        const auto gradient = model.list[i].gradient.as<float>();
+        double worst = 0;
+        for (std::size_t k = 0; k < gradient.size(); ++k) {
+          const double expected = (static_cast<double>(value(0, i, k)) + static_cast<double>(value(1, i, k)) +
+                                   static_cast<double>(value(2, i, k))) /
+                                  3;
+          worst = std::max(worst, std::abs(static_cast<double>(gradient[k]) - expected));
+        }
+        wrong += worst < (hook.compresses(i) ? 2e-4 : 1e-6) ? 0 : 1;
+      }
+    }
+  });
+  CHECK(wrong == 0);
+  CHECK(results.are_equal());
+}
+
+TEST_CASE("what PowerSGD leaves out of a step comes in later ones") {
+  std::atomic<int> wrong{0};
+  run_well(2, [&](const Group& group) {
+    Shaped<Model> model(shapes);
+    dtrain::hooks::PowerSgd hook{{.rank = 2}};
+    DistributedDataParallel ddp{model, group, {.bucket_bytes = 6000}, hook};
+    const std::vector<float> expected = average(0, 2);
+    std::vector<float> sum(expected.size());
+    double first = 0;
+    const int steps = 200;
+    for (int step = 0; step < steps; ++step) {
+      run_step(ddp, model, [&](std::size_t i, std::size_t k) { return element(0, group.rank(), i, k); });
+      const std::vector<float> reduced = gradients_of(model);
+      if (step == 0) first = difference(reduced, expected);
+      std::transform(sum.begin(), sum.end(), reduced.begin(), sum.begin(), std::plus<>());
+    }
+    for (float& one : sum)
+      one /= static_cast<float>(steps);
+    wrong += first > 0.5 ? 0 : 1;  // random matrices are far from rank 2
+    wrong += difference(sum, expected) < 0.1 ? 0 : 1;
+  });
+  CHECK(wrong == 0);
+}
+
+TEST_CASE("PowerSGD begins when it is told to, sums where a sum is asked for, and survives zeros and infinities") {
+  std::atomic<int> wrong{0};
+  Results results(2);
+  run_well(2, [&](const Group& group) {
+    Shaped<BindingModel> model(shapes);
+    dtrain::hooks::PowerSgd hook{{.rank = 40, .start_after = 2, .min_compression = 1}};  // exact where it compresses
+    DistributedDataParallel ddp{model, group, {.reduce_op = dtrain::ReduceOp::sum}, hook};
+    for (int step = 0; step < 9; ++step) {
+      const float factor = step == 3 ? 0.0F : 1.0F;
+      run_step(ddp, model, [&](std::size_t i, std::size_t k) {
+        const bool is_infinite = step == 5 && group.rank() == 1 && i == 1 && k == 7;
+        return is_infinite ? std::numeric_limits<float>::infinity() : factor * element(step, group.rank(), i, k);
+      });
+      results.add(group.rank(), model);
+      const std::vector<float> reduced = gradients_of(model);
+      if (step == 5) {
+        wrong += std::all_of(reduced.begin(), reduced.end(), [](float one) { return std::isfinite(one); }) ? 1 : 0;
+      } else if (step < 2) {
+        wrong += difference(reduced, average(step, 2, 2)) < 1e-6 ? 0 : 1;
+      } else if (step == 3) {
+        wrong += std::all_of(reduced.begin(), reduced.end(), [](float one) { return std::isfinite(one); }) ? 0 : 1;
+      } else {
+        wrong += difference(reduced, average(step, 2, 2)) < 0.9 ? 0 : 1;
+      }
+    }
+  });
+  CHECK(wrong == 0);
+  CHECK(results.are_equal());
+}
+
+TEST_CASE("ranks with different hooks, or with and without one, fail with a sentence that names both") {
+  const std::vector<support::RankEnd> ends = support::run_groups<Policy>(2, [](const Group& group) {
+    Shaped<Model> model(shapes);
+    dtrain::hooks::PowerSgd hook{{.rank = group.rank() + 1}};
+    DistributedDataParallel ddp{model, group, {}, hook};
+  });
+  for (const support::RankEnd& end : ends) {
+    CAPTURE(end.text);
+    CHECK(end.text.find("hooks::PowerSgd with rank 1,") != std::string::npos);
+    CHECK(end.text.find("hooks::PowerSgd with rank 2,") != std::string::npos);
+  }
+  const std::vector<support::RankEnd> others = support::run_groups<Policy>(2, [](const Group& group) {
+    Shaped<Model> model(shapes);
+    if (group.rank() == 0) {
+      DistributedDataParallel ddp{model, group};
+    } else {
+      DistributedDataParallel ddp{model, group, {}, dtrain::hooks::Cast<dtrain::bfloat16>{}};
+    }
+  });
+  for (const support::RankEnd& end : others) {
+    CAPTURE(end.text);
+    CHECK(end.text.find("by an all-reduce") != std::string::npos);
+    CHECK(end.text.find("by hooks::Cast to bf16") != std::string::npos);
+  }
+}
+
+TEST_CASE("steady steps with a hook allocate nothing") {
+  run_well(1, [&](const Group& group) {
+    const dtrain::DdpOptions options{
+        .bucket_bytes = 3000, .check_addresses = false, .progress = dtrain::stream::host::Progress::caller};
+    Shaped<BindingModel> model(shapes);
+    Shaped<BindingModel> other(shapes);
+    dtrain::hooks::PowerSgd hook{{.rank = 2}};
+    DistributedDataParallel ddp{model, group, options, hook};
+    DistributedDataParallel cast{other, group, options, dtrain::hooks::Cast<dtrain::float16>{}};
+    const auto both = [&] {
+      run_step(ddp, model, [](std::size_t, std::size_t k) { return static_cast<float>(k); });
+      run_step(cast, other, [](std::size_t, std::size_t k) { return static_cast<float>(k); });
+    };
+    for (int step = 0; step < 3; ++step)
+      both();
+    const std::size_t before = support::allocations_of_this_thread;
+    for (int step = 0; step < 20; ++step)
+      both();
+    const std::size_t after = support::allocations_of_this_thread;
+    CHECK(after == before);
+    const std::vector<int> probe(1);
+    CHECK(support::allocations_of_this_thread > after);  // the count counts
+  });
+}
+
+TEST_CASE("a PowerSGD that cannot work is refused") {
+  CHECK_THROWS_WITH_AS(dtrain::hooks::PowerSgd({.rank = 0}),
+                       "hooks::PowerSgd has rank 0 and min_compression 2.000000; both are at least 1", dtrain::Error);
+  run_well(1, [](const Group& group) {
+    Shaped<Model> model(shapes);
+    Shaped<Model> other(shapes);
+    dtrain::hooks::PowerSgd hook;
+    DistributedDataParallel ddp{model, group, {}, hook};
+    CHECK_THROWS_AS((DistributedDataParallel{other, group, {}, hook}), dtrain::Error);
+  });
+}
+
+}  // namespace gradient_hooks_test
