@@ -45,7 +45,7 @@ struct ModelSignature {
   bool broadcast_buffers = false;
   Accumulate accumulate = Accumulate::element;
   bool scales_averages = false;  ///< see scaled_averages.hpp
-  std::string hook;              ///< its description; empty: none
+  std::string hook{};            ///< its description; empty: none
 
   friend bool operator==(const ModelSignature&, const ModelSignature&) = default;
 };
