@@ -20694,42 +20694,6 @@ DTRAIN_DEFINED void FailureContext::report_exception(std::string text) const {
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
-// ---- dtrain/ddp/hooks/low_rank.hpp
-
-/// @file
-/// Products and orthogonalisation of a matrix with a few vectors, in f32.
-
-namespace DTRAIN_NAMESPACE::ddp {
-
-/// A matrix of f32 in row-major order, in borrowed memory.
-struct Rows {
-  float* data;
-  std::size_t rows;
-  std::size_t columns;
-
-  float* row(std::size_t i) const noexcept { return data + i * columns; }
-};
-
-/// matrix += `added`; then products(k, i) = row i of `matrix` times row k of `vectors`: `vectors` has matrix.columns
-/// columns, `products` has matrix.rows. Reads each matrix once.
-void add_and_multiply_rows(Rows matrix, const float* added, Rows vectors, Rows products) noexcept;
-
-/// products(k, j) = column j of `matrix` times row k of `vectors`: `vectors` has matrix.rows columns, `products` has
-/// matrix.columns.
-void multiply_columns(Rows matrix, Rows vectors, Rows products) noexcept;
-
-/// matrix(i, j) = the sum over k of left(k, i) right(k, j); then rest -= factor * matrix. Writes each matrix once.
-void multiply_vectors(Rows left, Rows right, Rows matrix, Rows rest, float factor) noexcept;
-
-/// Makes the rows orthonormal, by the modified Gram-Schmidt process, twice. A row that depends on those before it
-/// becomes zero. @returns whether none did
-bool orthonormalize_rows(Rows vectors) noexcept;
-
-/// Fills the row with numbers in [-1, 1) that `seed` decides.
-void fill_randomly(std::span<float> values, std::uint64_t seed) noexcept;
-
-}  // namespace DTRAIN_NAMESPACE::ddp
-
 // ---- dtrain/ddp/parameter.hpp
 
 /// @file
@@ -23883,10 +23847,6 @@ struct CompressedGradient {
   void make_right_orthonormal(std::uint64_t seed) noexcept;
   /// Whether the product of the factors, the same on all ranks, is finite.
   bool is_in_range() const noexcept;
-
-  Rows error_rows() noexcept { return {error.data(), rows, columns}; }
-  Rows left_rows() noexcept { return {left.data(), rank, rows}; }
-  Rows right_rows() noexcept { return {right.data(), rank, columns}; }
 };
 
 /// Elements of a bucket while its gradients are compressed: those that are not, then P's, then, in their place, Q's.
@@ -46210,6 +46170,42 @@ DTRAIN_DEFINED void WidenInPlace::operator()() const noexcept {
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
+// ---- dtrain/ddp/hooks/low_rank.hpp
+
+/// @file
+/// Products and orthogonalisation of a matrix with a few vectors, in f32.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// A matrix of f32 in row-major order, in borrowed memory.
+struct Rows {
+  float* data;
+  std::size_t rows;
+  std::size_t columns;
+
+  float* row(std::size_t i) const noexcept { return data + i * columns; }
+};
+
+/// matrix += `added`; then products(k, i) = row i of `matrix` times row k of `vectors`: `vectors` has matrix.columns
+/// columns, `products` has matrix.rows. Reads each matrix once.
+void add_and_multiply_rows(Rows matrix, const float* added, Rows vectors, Rows products) noexcept;
+
+/// products(k, j) = column j of `matrix` times row k of `vectors`: `vectors` has matrix.rows columns, `products` has
+/// matrix.columns.
+void multiply_columns(Rows matrix, Rows vectors, Rows products) noexcept;
+
+/// matrix(i, j) = the sum over k of left(k, i) right(k, j); then rest -= factor * matrix. Writes each matrix once.
+void multiply_vectors(Rows left, Rows right, Rows matrix, Rows rest, float factor) noexcept;
+
+/// Makes the rows orthonormal, by the modified Gram-Schmidt process, twice. A row that depends on those before it
+/// becomes zero. @returns whether none did
+bool orthonormalize_rows(Rows vectors) noexcept;
+
+/// Fills the row with numbers in [-1, 1) that `seed` decides.
+void fill_randomly(std::span<float> values, std::uint64_t seed) noexcept;
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
 // ---- dtrain/ddp/hooks/low_rank.hpp (definitions)
 
 namespace DTRAIN_NAMESPACE::ddp {
@@ -46360,6 +46356,20 @@ DTRAIN_DEFINED bool PowerSgd::begin_step(std::span<const ddp::BucketGradient> gr
 
 namespace DTRAIN_NAMESPACE::ddp {
 
+namespace detail {
+
+inline Rows error_rows(CompressedGradient& one) noexcept {
+  return {one.error.data(), one.rows, one.columns};
+}
+inline Rows left_rows(CompressedGradient& one) noexcept {
+  return {one.left.data(), one.rank, one.rows};
+}
+inline Rows right_rows(CompressedGradient& one) noexcept {
+  return {one.right.data(), one.rank, one.columns};
+}
+
+}  // namespace detail
+
 DTRAIN_DEFINED CompressedLayout PowerSgdBucket::layout() const noexcept {
   CompressedLayout layout;
   for (const BucketGradient& gradient : gradients) {
@@ -46372,7 +46382,7 @@ DTRAIN_DEFINED CompressedLayout PowerSgdBucket::layout() const noexcept {
 }
 
 DTRAIN_DEFINED void CompressedGradient::make_right_orthonormal(std::uint64_t seed) noexcept {
-  const Rows vectors = right_rows();
+  const Rows vectors = detail::right_rows(*this);
   for (std::uint64_t attempt = 0; !orthonormalize_rows(vectors) && attempt < 4; ++attempt) {
     for (std::size_t k = 0; k < rank; ++k) {
       const std::span<float> row(vectors.row(k), columns);
@@ -46394,8 +46404,8 @@ DTRAIN_DEFINED void PowerSgdBucket::multiply_by_right() const noexcept {
   for (const BucketGradient& gradient : gradients) {
     if (CompressedGradient& one = state(gradient); one.rank != 0) {
       one.make_right_orthonormal(seed + gradient.parameter);
-      add_and_multiply_rows(one.error_rows(), reinterpret_cast<const float*>(gradient.view.data), one.right_rows(),
-                            one.left_rows());
+      add_and_multiply_rows(detail::error_rows(one), reinterpret_cast<const float*>(gradient.view.data),
+                            detail::right_rows(one), detail::left_rows(one));
     }
   }
   float* to = elements();  // in the order of the bucket, so that no gradient is overwritten before it has moved
@@ -46419,12 +46429,12 @@ DTRAIN_DEFINED void PowerSgdBucket::multiply_by_left() const noexcept {
     CompressedGradient& one = state(gradient);
     std::copy_n(reduced, one.left.size(), one.left.begin());
     reduced += one.left.size();
-    orthonormalize_rows(one.left_rows());
+    orthonormalize_rows(detail::left_rows(one));
   }
   float* to = elements() + sizes.plain;
   for (const BucketGradient& gradient : gradients) {
     CompressedGradient& one = state(gradient);
-    multiply_columns(one.error_rows(), one.left_rows(), {to, one.rank, one.columns});
+    multiply_columns(detail::error_rows(one), detail::left_rows(one), {to, one.rank, one.columns});
     to += one.right.size();
   }
 }
@@ -46454,7 +46464,8 @@ DTRAIN_DEFINED void PowerSgdBucket::decompress() const noexcept {
     padding_end = view.data;
     if (CompressedGradient& one = state(*gradient); one.rank != 0) {
       const Rows reduced{reinterpret_cast<float*>(view.data), one.rows, one.columns};
-      multiply_vectors(one.left_rows(), one.right_rows(), reduced, one.error_rows(), static_cast<float>(error_factor));
+      multiply_vectors(detail::left_rows(one), detail::right_rows(one), reduced, detail::error_rows(one),
+                       static_cast<float>(error_factor));
       if (!one.is_in_range()) {
         std::fill(one.error.begin(), one.error.end(), 0.0F);
         std::fill(one.right.begin(), one.right.end(), 0.0F);

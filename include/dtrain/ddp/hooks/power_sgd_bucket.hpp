@@ -10,7 +10,6 @@
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/types/buffer_view.hpp"
 #include "dtrain/ddp/hooks/gradient_hook.hpp"
-#include "dtrain/ddp/hooks/low_rank.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -28,10 +27,6 @@ struct CompressedGradient {
   void make_right_orthonormal(std::uint64_t seed) noexcept;
   /// Whether the product of the factors, the same on all ranks, is finite.
   bool is_in_range() const noexcept;
-
-  Rows error_rows() noexcept { return {error.data(), rows, columns}; }
-  Rows left_rows() noexcept { return {left.data(), rank, rows}; }
-  Rows right_rows() noexcept { return {right.data(), rank, columns}; }
 };
 
 /// Elements of a bucket while its gradients are compressed: those that are not, then P's, then, in their place, Q's.
@@ -71,11 +66,26 @@ struct PowerSgdBucket {
 #include <cstring>
 
 #include "dtrain/ddp/data/shuffle.hpp"
+#include "dtrain/ddp/hooks/low_rank.hpp"
 #include "dtrain/kernels/float_environment.hpp"
 #include "dtrain/kernels/reduction.hpp"
 #include "dtrain/kernels/sum_of_squares.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
+
+namespace detail {
+
+inline Rows error_rows(CompressedGradient& one) noexcept {
+  return {one.error.data(), one.rows, one.columns};
+}
+inline Rows left_rows(CompressedGradient& one) noexcept {
+  return {one.left.data(), one.rank, one.rows};
+}
+inline Rows right_rows(CompressedGradient& one) noexcept {
+  return {one.right.data(), one.rank, one.columns};
+}
+
+}  // namespace detail
 
 DTRAIN_DEFINED CompressedLayout PowerSgdBucket::layout() const noexcept {
   CompressedLayout layout;
@@ -89,7 +99,7 @@ DTRAIN_DEFINED CompressedLayout PowerSgdBucket::layout() const noexcept {
 }
 
 DTRAIN_DEFINED void CompressedGradient::make_right_orthonormal(std::uint64_t seed) noexcept {
-  const Rows vectors = right_rows();
+  const Rows vectors = detail::right_rows(*this);
   for (std::uint64_t attempt = 0; !orthonormalize_rows(vectors) && attempt < 4; ++attempt) {
     for (std::size_t k = 0; k < rank; ++k) {
       const std::span<float> row(vectors.row(k), columns);
@@ -111,8 +121,8 @@ DTRAIN_DEFINED void PowerSgdBucket::multiply_by_right() const noexcept {
   for (const BucketGradient& gradient : gradients) {
     if (CompressedGradient& one = state(gradient); one.rank != 0) {
       one.make_right_orthonormal(seed + gradient.parameter);
-      add_and_multiply_rows(one.error_rows(), reinterpret_cast<const float*>(gradient.view.data), one.right_rows(),
-                            one.left_rows());
+      add_and_multiply_rows(detail::error_rows(one), reinterpret_cast<const float*>(gradient.view.data),
+                            detail::right_rows(one), detail::left_rows(one));
     }
   }
   float* to = elements();  // in the order of the bucket, so that no gradient is overwritten before it has moved
@@ -136,12 +146,12 @@ DTRAIN_DEFINED void PowerSgdBucket::multiply_by_left() const noexcept {
     CompressedGradient& one = state(gradient);
     std::copy_n(reduced, one.left.size(), one.left.begin());
     reduced += one.left.size();
-    orthonormalize_rows(one.left_rows());
+    orthonormalize_rows(detail::left_rows(one));
   }
   float* to = elements() + sizes.plain;
   for (const BucketGradient& gradient : gradients) {
     CompressedGradient& one = state(gradient);
-    multiply_columns(one.error_rows(), one.left_rows(), {to, one.rank, one.columns});
+    multiply_columns(detail::error_rows(one), detail::left_rows(one), {to, one.rank, one.columns});
     to += one.right.size();
   }
 }
@@ -171,7 +181,8 @@ DTRAIN_DEFINED void PowerSgdBucket::decompress() const noexcept {
     padding_end = view.data;
     if (CompressedGradient& one = state(*gradient); one.rank != 0) {
       const Rows reduced{reinterpret_cast<float*>(view.data), one.rows, one.columns};
-      multiply_vectors(one.left_rows(), one.right_rows(), reduced, one.error_rows(), static_cast<float>(error_factor));
+      multiply_vectors(detail::left_rows(one), detail::right_rows(one), reduced, detail::error_rows(one),
+                       static_cast<float>(error_factor));
       if (!one.is_in_range()) {
         std::fill(one.error.begin(), one.error.end(), 0.0F);
         std::fill(one.right.begin(), one.right.end(), 0.0F);
