@@ -108,6 +108,8 @@ int run_launched_on(const std::string& backend, int argc, char** argv) {
   run_if("Ring", std::type_identity<topology::Ring>{});
   run_if("Tree", std::type_identity<topology::Tree>{});
   run_if("Hierarchical", std::type_identity<topology::Hierarchical<dtrain::backend::SharedMemory>>{});
+  run_if("HierarchicalBf16",
+         std::type_identity<topology::Hierarchical<dtrain::backend::SharedMemory, dtrain::wire::Bf16>>{});
   run_if("ParameterServer", std::type_identity<topology::ParameterServer<2>>{});
   return code;
 }
@@ -156,7 +158,7 @@ class Bench {
  private:
   template <class Run>
   void run_backend(const char* backend, Run run) {
-    for (const char* topology : {"Hierarchical", "Ring", "Tree", "ParameterServer", "Flat"}) {
+    for (const char* topology : {"Hierarchical", "HierarchicalBf16", "Ring", "Tree", "ParameterServer", "Flat"}) {
       const double times = add("dtrain", backend, topology, run(std::string(backend) + "-" + topology));
       for (const Goal& goal : goals) {
         if (goal.topology == std::string(topology)) {

@@ -1846,6 +1846,22 @@ tensor_view(Values& values) {
 
 }  // namespace DTRAIN_NAMESPACE
 
+// ---- dtrain/kernels/in_place_cast.hpp
+
+/// @file
+/// Casts between f32 and 16-bit floats within the memory of the f32 elements.
+
+namespace DTRAIN_NAMESPACE::kernels {
+
+/// Rounds `count` f32 elements, each multiplied by `factor`, to f16 or bf16, nearest even, in the first half of their
+/// memory.
+void narrow_in_place(std::byte* elements, std::size_t count, DType to, float factor) noexcept;
+
+/// Widens `count` elements of f16 or bf16, which lie in the first half of the memory, to f32. Exact.
+void widen_in_place(std::byte* elements, std::size_t count, DType from) noexcept;
+
+}  // namespace DTRAIN_NAMESPACE::kernels
+
 // ---- dtrain/kernels/instruction_sets/isa.hpp
 
 /// @file
@@ -17764,236 +17780,6 @@ static_assert(Topology<Flat>);
 
 }  // namespace DTRAIN_NAMESPACE::topology
 
-// ---- dtrain/topology/hierarchical.hpp
-
-/// @file
-/// topology::Hierarchical: two-level all-reduce, inside nodes and across nodes.
-
-namespace DTRAIN_NAMESPACE::topology {
-
-/// `B` is the backend across nodes, `Intra` the backend inside a node. Steps:
-///   1. reduce-scatter inside each node: one block for each local rank
-///   2. all-reduce of a block among the ranks with the same local rank, across nodes
-///   3. all-gather inside each node
-/// In step 2, all ranks of a node use its link at the same time, and each byte crosses between nodes once.
-///
-/// A large buffer is divided into segments. Segments are pipelined: while segment k crosses nodes, segment k-1 is
-/// all-gathered and k+1 reduce-scattered inside nodes.
-///
-/// Nodes may have different numbers of ranks. There is one block, and one cross-node group, for each rank of the
-/// smallest node. In a larger node, step 1 is an all-reduce of the whole buffer; in step 3, each rank that has a
-/// cross-node group broadcasts its block.
-///
-/// An average of floats is the average of the nodes' averages, unless nodes have different sizes or partial results
-/// are wider than elements. Then each rank first makes a partial result of its contribution
-/// (kernels::PartialReduction). Source: Ueno and Yokota, "Exhaustive study of hierarchical AllReduce patterns for large
-/// messages between GPUs", 2019.
-template <class B, class Intra>
-class HierarchicalReduction {
- public:
-  using Allocation = typename Intra::Communicator::Allocation;
-  static constexpr backend::Determinism determinism =
-      std::min({backend::Determinism::for_a_plan, backend::determinism_of<B>, backend::determinism_of<Intra>});
-  static constexpr std::string_view name() noexcept { return "Hierarchical"; }
-  static constexpr bool reduces(DType dtype) noexcept { return B::reduces(dtype) && Intra::reduces(dtype); }
-
-  /// Collective, blocking.
-  HierarchicalReduction(const backend::ChannelContext& context, Deadline deadline)
-      : accumulate_(context.accumulate),
-        layout_(exchange_node_layout(context, deadline)),
-        node_(Intra::open_blocking(inside_node(context, layout_), deadline)) {
-    if (layout_.nodes > 1 && layout_.has_cross_node_group()) {
-      across_.emplace(B::open_blocking(across_nodes(context, layout_), deadline));
-      if (layout_.ranks > layout_.nodes) {
-        runner_.emplace();
-      }
-    }
-  }
-
-  /// Collective, blocking. Allocates memory that `Intra` reduces without a copy.
-  Allocation allocate_blocking(std::size_t bytes, Deadline deadline) {
-    return node_.communicator().allocate_blocking(bytes, deadline);
-  }
-
-  bool all_reduce(const ConstBufferView& input, const BufferView& output, ReduceOp op) {
-    if (layout_.nodes == 1) {
-      return node_.step([&](auto& node, auto stream) { node.all_reduce(input, output, op, stream); });
-    }
-    if (layout_.ranks == layout_.nodes) {
-      return across_->step([&](auto& across, auto stream) { across.all_reduce(input, output, op, stream); });
-    }
-    return in_segments(input, output, op);
-  }
-
-  void abort(const Cause& cause) noexcept {
-    node_.abort(cause);
-    if (across_) {
-      across_->abort(cause);
-    }
-  }
-
-  std::optional<Cause> failure() const {
-    std::optional<Cause> cause = across_ ? across_->failure() : std::nullopt;
-    return cause ? cause : node_.failure();
-  }
-
- private:
-  /// All cross-node groups have equal blocks. The last group also has the remainder, rest().
-  BufferRange blocks(const BufferView& whole) const noexcept { return {0, whole.count - rest(whole).count}; }
-  BufferRange rest(const BufferView& whole) const noexcept {
-    const std::size_t left_over = whole.count % static_cast<std::size_t>(layout_.cross_node_groups);
-    return {whole.count - left_over, left_over};
-  }
-  BufferRange block(const BufferView& whole, int group) const noexcept {
-    return block_of(blocks(whole).count, layout_.cross_node_groups, group);
-  }
-  BufferRange owned_range(const BufferView& whole, int group) const noexcept {
-    BufferRange own = block(whole, group);
-    own.count += group + 1 == layout_.cross_node_groups ? rest(whole).count : 0;
-    return own;
-  }
-
-  /// Bytes of a segment for each cross-node group: the fixed cost of a reduction across nodes is then negligible.
-  static constexpr std::size_t group_segment_bytes = std::size_t{8} << 20;
-
-  /// Whether all nodes have the same number of ranks.
-  bool is_uniform() const noexcept { return layout_.ranks == layout_.cross_node_groups * layout_.nodes; }
-
-  bool in_segments(const ConstBufferView& input, const BufferView& output, ReduceOp op) {
-    const kernels::PartialReduction reduction(output.dtype, op, layout_.ranks, accumulate_);
-    const bool averages = op == ReduceOp::average;
-    const bool of_averages = averages && is_float(output.dtype) && is_uniform() && !reduction.widens();
-    const bool apart = reduction.widens();
-    const bool scaled = apart || (averages && is_float(output.dtype) && !is_uniform());
-    const ReduceOp plain = averages && !of_averages ? ReduceOp::sum : op;
-    const DType type = reduction.type();
-    const std::size_t length =
-        group_segment_bytes / size_bytes(type) * static_cast<std::size_t>(layout_.cross_node_groups);
-    const std::size_t segments = std::max<std::size_t>(1, chunks_in(output.count, length));
-    const std::size_t room = apart ? std::min(output.count, length) * size_bytes(type) : 0;
-    std::byte* const memory = partials_.at_least(2 * room);
-    const auto segment = [&](std::size_t index) { return chunk_of({0, output.count}, length, index); };
-    const auto partials = [&](std::size_t index) {
-      return apart ? BufferView{memory + index % 2 * room, segment(index).count, type, {}}
-                   : view_of(output, segment(index));
-    };
-    const auto reduce = [&](std::size_t index) {
-      if (index == segments) {
-        return true;
-      }
-      const ConstBufferView own = view_of(input, segment(index));
-      if (scaled) {
-        reduction.begin(own.data, partials(index).data, own.count);
-      }
-      return reduce_in_node(scaled ? partials(index) : own, partials(index), plain);
-    };
-    bool serves = reduce(0);
-    for (std::size_t index = 0; serves && index < segments; ++index) {
-      const auto across = [&] {
-        return reduce_across(partials(index), view_of(output, segment(index)), reduction, plain);
-      };
-      const auto inside = [&] {
-        return (index == 0 || all_gather_in_node(view_of(output, segment(index - 1)))) && reduce(index + 1);
-      };
-      serves = segments > 1 && runner_ ? runner_->run_both(inside, across, [&](const Cause& cause) { abort(cause); })
-                                       : across() && inside();
-    }
-    return serves && all_gather_in_node(view_of(output, segment(segments - 1)));
-  }
-
-  bool reduce_in_node(const ConstBufferView& input, const BufferView& output, ReduceOp op) {
-    if (layout_.local_size == 1) {
-      copy(input, output);
-      return true;
-    }
-    const BufferRange scattered = layout_.is_even() ? blocks(output) : BufferRange{};
-    const BufferRange reduced = layout_.is_even() ? rest(output) : BufferRange{0, output.count};
-    return node_.step([&](auto& node, auto stream) {
-      if (scattered.count != 0) {
-        node.reduce_scatter(view_of(input, scattered), view_of(output, block(output, layout_.local_rank)), op, stream);
-      }
-      if (reduced.count != 0) {
-        node.all_reduce(view_of(input, reduced), view_of(output, reduced), op, stream);
-      }
-    });
-  }
-
-  /// Reduces this rank's range of the nodes' partial results across nodes.
-  bool reduce_across(const BufferView& partials, const BufferView& output, const kernels::PartialReduction& reduction,
-                     ReduceOp op) {
-    const BufferView own = across_ ? view_of(partials, owned_range(partials, layout_.local_rank)) : BufferView{};
-    if (own.count == 0) {
-      return true;
-    }
-    const bool serves = across_->step([&](auto& across, auto stream) { across.all_reduce(own, own, op, stream); });
-    if (serves) {
-      reduction.end(own.data, view_of(output, owned_range(output, layout_.local_rank)).data, own.count);
-    }
-    return serves;
-  }
-
-  bool all_gather_in_node(const BufferView& output) {
-    if (layout_.local_size == 1) {
-      return true;
-    }
-    return node_.step([&](auto& node, auto stream) {
-      if (layout_.is_even() && blocks(output).count != 0) {
-        node.all_gather(view_of(output, block(output, layout_.local_rank)), view_of(output, blocks(output)), stream);
-      }
-      for (int group = 0; group < layout_.cross_node_groups; ++group) {
-        const BufferRange shared = !layout_.is_even()                       ? owned_range(output, group)
-                                   : group + 1 == layout_.cross_node_groups ? rest(output)
-                                                                            : BufferRange{};
-        if (shared.count != 0) {
-          node.broadcast(view_of(output, shared), group, stream);
-        }
-      }
-    });
-  }
-
-  Accumulate accumulate_;
-  NodeLayout layout_;
-  backend::message_passing::Scratch partials_;  ///< of two segments, if they are wider than the output's elements
-  SubChannel<typename Intra::Communicator> node_;
-  std::optional<SubChannel<typename B::Communicator>> across_;
-  std::optional<ParallelRunner> runner_;  ///< if this rank works both inside and across nodes; destroyed first
-};
-
-/// A backend that Hierarchical can use inside nodes.
-template <class I>
-concept ReducesInNodes = backend::OnHostStreams<I> && backend::CanReduceScatter<typename I::Communicator> &&
-    backend::CanAllGather<typename I::Communicator>;
-
-/// `IntraBackend`: backend inside a node, such as backend::SharedMemory; void: the policy's backend.
-template <class IntraBackend = void>
-struct Hierarchical {
-  static constexpr std::string_view name() noexcept { return "Hierarchical"; }
-
-  template <class B>
-  using Intra = std::conditional_t<std::is_void_v<IntraBackend>, B, IntraBackend>;
-
-  template <class B>
-  static constexpr bool supports_backend = backend::OnHostStreams<B>&& ReducesInNodes<Intra<B>>;
-
-  template <class B>
-  static constexpr void require() noexcept {
-    static_assert(backend::OnHostStreams<B>,
-                  "dtrain: topology::Hierarchical needs a backend on host streams "
-                  "(backend::OnHostStreams in dtrain/backend/on_host_streams.hpp)");
-    static_assert(!backend::OnHostStreams<B> || ReducesInNodes<Intra<B>>,
-                  "dtrain: topology::Hierarchical needs a backend with reduce_scatter and all_gather on host streams "
-                  "inside the nodes: give one, as in Hierarchical<backend::SharedMemory> "
-                  "(CanReduceScatter, CanAllGather in dtrain/backend/communicator.hpp)");
-  }
-
-  template <class B>
-  using Rebind = AlgorithmBackend<B, HierarchicalReduction<B, Intra<B>>>;
-};
-
-static_assert(Topology<Hierarchical<>>);
-
-}  // namespace DTRAIN_NAMESPACE::topology
-
 // ---- dtrain/topology/parameter_server.hpp
 
 /// @file
@@ -18478,6 +18264,289 @@ struct Tree {
 };
 
 static_assert(Topology<Tree>);
+
+}  // namespace DTRAIN_NAMESPACE::topology
+
+// ---- dtrain/topology/wire.hpp
+
+/// @file
+/// Types on the wire: those in which a topology sends f32 elements between nodes.
+
+namespace DTRAIN_NAMESPACE::wire {
+
+/// The elements' own type.
+struct Same {};
+
+/// 16 bits with the range of f32.
+struct Bf16 {
+  static constexpr DType dtype = DType::bf16;
+};
+
+/// 16 bits, more precise than Bf16 and up to 65,504. A sum beyond that is infinite; averages in range are not.
+struct F16 {
+  static constexpr DType dtype = DType::f16;
+};
+
+}  // namespace DTRAIN_NAMESPACE::wire
+
+// ---- dtrain/topology/hierarchical.hpp
+
+/// @file
+/// topology::Hierarchical: two-level all-reduce, inside nodes and across nodes.
+
+namespace DTRAIN_NAMESPACE::topology {
+
+/// `B` is the backend across nodes, `Intra` the backend inside a node. Steps:
+///   1. reduce-scatter inside each node: one block for each local rank
+///   2. all-reduce of a block among the ranks with the same local rank, across nodes
+///   3. all-gather inside each node
+/// In step 2, all ranks of a node use its link at the same time, and each byte crosses between nodes once.
+///
+/// A large buffer is divided into segments. Segments are pipelined: while segment k crosses nodes, segment k-1 is
+/// all-gathered and k+1 reduce-scattered inside nodes.
+///
+/// Nodes may have different numbers of ranks. There is one block, and one cross-node group, for each rank of the
+/// smallest node. In a larger node, step 1 is an all-reduce of the whole buffer; in step 3, each rank that has a
+/// cross-node group broadcasts its block.
+///
+/// An average of floats is the average of the nodes' averages, unless nodes have different sizes or partial results
+/// are wider than elements. Then each rank first makes a partial result of its contribution
+/// (kernels::PartialReduction).
+///
+/// `WireType`: wire::Bf16 or wire::F16 sends sums and averages of f32 in 16 bits in step 2. Each node's partial result
+/// is an f32 sum, rounded once before it is sent; the backend rounds what it adds up across nodes. Source: Ueno and
+/// Yokota, "Exhaustive study of hierarchical AllReduce patterns for large messages between GPUs", 2019.
+template <class B, class Intra, class WireType = wire::Same>
+class HierarchicalReduction {
+ public:
+  using Allocation = typename Intra::Communicator::Allocation;
+  static constexpr backend::Determinism determinism =
+      std::min({backend::Determinism::for_a_plan, backend::determinism_of<B>, backend::determinism_of<Intra>});
+  static constexpr std::string_view name() noexcept { return "Hierarchical"; }
+  static constexpr bool reduces(DType dtype) noexcept { return B::reduces(dtype) && Intra::reduces(dtype); }
+
+  /// Collective, blocking.
+  HierarchicalReduction(const backend::ChannelContext& context, Deadline deadline)
+      : accumulate_(context.accumulate),
+        layout_(exchange_node_layout(context, deadline)),
+        node_(Intra::open_blocking(inside_node(context, layout_), deadline)) {
+    if (layout_.nodes > 1 && layout_.has_cross_node_group()) {
+      across_.emplace(B::open_blocking(across_nodes(context, layout_), deadline));
+      if (layout_.ranks > layout_.nodes) {
+        runner_.emplace();
+      }
+    }
+  }
+
+  /// Collective, blocking. Allocates memory that `Intra` reduces without a copy.
+  Allocation allocate_blocking(std::size_t bytes, Deadline deadline) {
+    return node_.communicator().allocate_blocking(bytes, deadline);
+  }
+
+  bool all_reduce(const ConstBufferView& input, const BufferView& output, ReduceOp op) {
+    if (layout_.nodes == 1) {
+      return node_.step([&](auto& node, auto stream) { node.all_reduce(input, output, op, stream); });
+    }
+    if (layout_.ranks == layout_.nodes) {
+      if (casts(output.dtype, op)) {
+        copy(input, output);
+        return all_reduce_across(output, op);
+      }
+      return across_->step([&](auto& across, auto stream) { across.all_reduce(input, output, op, stream); });
+    }
+    return in_segments(input, output, op);
+  }
+
+  void abort(const Cause& cause) noexcept {
+    node_.abort(cause);
+    if (across_) {
+      across_->abort(cause);
+    }
+  }
+
+  std::optional<Cause> failure() const {
+    std::optional<Cause> cause = across_ ? across_->failure() : std::nullopt;
+    return cause ? cause : node_.failure();
+  }
+
+ private:
+  /// All cross-node groups have equal blocks. The last group also has the remainder, rest().
+  BufferRange blocks(const BufferView& whole) const noexcept { return {0, whole.count - rest(whole).count}; }
+  BufferRange rest(const BufferView& whole) const noexcept {
+    const std::size_t left_over = whole.count % static_cast<std::size_t>(layout_.cross_node_groups);
+    return {whole.count - left_over, left_over};
+  }
+  BufferRange block(const BufferView& whole, int group) const noexcept {
+    return block_of(blocks(whole).count, layout_.cross_node_groups, group);
+  }
+  BufferRange owned_range(const BufferView& whole, int group) const noexcept {
+    BufferRange own = block(whole, group);
+    own.count += group + 1 == layout_.cross_node_groups ? rest(whole).count : 0;
+    return own;
+  }
+
+  /// Bytes of a segment for each cross-node group: the fixed cost of a reduction across nodes is then negligible.
+  static constexpr std::size_t group_segment_bytes = std::size_t{8} << 20;
+
+  /// Whether all nodes have the same number of ranks.
+  bool is_uniform() const noexcept { return layout_.ranks == layout_.cross_node_groups * layout_.nodes; }
+
+  bool in_segments(const ConstBufferView& input, const BufferView& output, ReduceOp op) {
+    const kernels::PartialReduction reduction(output.dtype, op, layout_.ranks, accumulate_);
+    const bool averages = op == ReduceOp::average;
+    const bool of_averages = averages && is_float(output.dtype) && is_uniform() && !reduction.widens();
+    const bool apart = reduction.widens();
+    const bool scaled = apart || (averages && is_float(output.dtype) && !is_uniform());
+    const ReduceOp plain = averages && !of_averages ? ReduceOp::sum : op;
+    const DType type = reduction.type();
+    const std::size_t length =
+        group_segment_bytes / size_bytes(type) * static_cast<std::size_t>(layout_.cross_node_groups);
+    const std::size_t segments = std::max<std::size_t>(1, chunks_in(output.count, length));
+    const std::size_t room = apart ? std::min(output.count, length) * size_bytes(type) : 0;
+    std::byte* const memory = partials_.at_least(2 * room);
+    const auto segment = [&](std::size_t index) { return chunk_of({0, output.count}, length, index); };
+    const auto partials = [&](std::size_t index) {
+      return apart ? BufferView{memory + index % 2 * room, segment(index).count, type, {}}
+                   : view_of(output, segment(index));
+    };
+    const auto reduce = [&](std::size_t index) {
+      if (index == segments) {
+        return true;
+      }
+      const ConstBufferView own = view_of(input, segment(index));
+      if (scaled) {
+        reduction.begin(own.data, partials(index).data, own.count);
+      }
+      return reduce_in_node(scaled ? partials(index) : own, partials(index), plain);
+    };
+    bool serves = reduce(0);
+    for (std::size_t index = 0; serves && index < segments; ++index) {
+      const auto across = [&] {
+        return reduce_across(partials(index), view_of(output, segment(index)), reduction, plain);
+      };
+      const auto inside = [&] {
+        return (index == 0 || all_gather_in_node(view_of(output, segment(index - 1)))) && reduce(index + 1);
+      };
+      serves = segments > 1 && runner_ ? runner_->run_both(inside, across, [&](const Cause& cause) { abort(cause); })
+                                       : across() && inside();
+    }
+    return serves && all_gather_in_node(view_of(output, segment(segments - 1)));
+  }
+
+  bool reduce_in_node(const ConstBufferView& input, const BufferView& output, ReduceOp op) {
+    if (layout_.local_size == 1) {
+      copy(input, output);
+      return true;
+    }
+    const BufferRange scattered = layout_.is_even() ? blocks(output) : BufferRange{};
+    const BufferRange reduced = layout_.is_even() ? rest(output) : BufferRange{0, output.count};
+    return node_.step([&](auto& node, auto stream) {
+      if (scattered.count != 0) {
+        node.reduce_scatter(view_of(input, scattered), view_of(output, block(output, layout_.local_rank)), op, stream);
+      }
+      if (reduced.count != 0) {
+        node.all_reduce(view_of(input, reduced), view_of(output, reduced), op, stream);
+      }
+    });
+  }
+
+  /// Reduces this rank's range of the nodes' partial results across nodes.
+  bool reduce_across(const BufferView& partials, const BufferView& output, const kernels::PartialReduction& reduction,
+                     ReduceOp op) {
+    const BufferView own = across_ ? view_of(partials, owned_range(partials, layout_.local_rank)) : BufferView{};
+    if (own.count == 0) {
+      return true;
+    }
+    const bool serves = all_reduce_across(own, op);
+    if (serves) {
+      reduction.end(own.data, view_of(output, owned_range(output, layout_.local_rank)).data, own.count);
+    }
+    return serves;
+  }
+
+  /// Whether elements are cast to the wire type.
+  static constexpr bool casts(DType dtype, ReduceOp op) noexcept {
+    return !std::is_same_v<WireType, wire::Same> && dtype == DType::f32 &&
+           (op == ReduceOp::sum || op == ReduceOp::average);
+  }
+
+  /// In place. An average in 16 bits is a sum of quotients, so that it does not overflow on the way.
+  bool all_reduce_across(const BufferView& own, ReduceOp op) {
+    const auto reduce = [&](const BufferView& sent, ReduceOp by) {
+      return across_->step([&](auto& across, auto stream) { across.all_reduce(sent, sent, by, stream); });
+    };
+    if constexpr (!std::is_same_v<WireType, wire::Same>) {
+      if (casts(own.dtype, op)) {
+        const float factor = op == ReduceOp::average ? 1.0F / static_cast<float>(layout_.nodes) : 1.0F;
+        kernels::narrow_in_place(own.data, own.count, WireType::dtype, factor);
+        const bool serves = reduce({own.data, own.count, WireType::dtype, own.device}, ReduceOp::sum);
+        kernels::widen_in_place(own.data, own.count, WireType::dtype);
+        return serves;
+      }
+    }
+    return reduce(own, op);
+  }
+
+  bool all_gather_in_node(const BufferView& output) {
+    if (layout_.local_size == 1) {
+      return true;
+    }
+    return node_.step([&](auto& node, auto stream) {
+      if (layout_.is_even() && blocks(output).count != 0) {
+        node.all_gather(view_of(output, block(output, layout_.local_rank)), view_of(output, blocks(output)), stream);
+      }
+      for (int group = 0; group < layout_.cross_node_groups; ++group) {
+        const BufferRange shared = !layout_.is_even()                       ? owned_range(output, group)
+                                   : group + 1 == layout_.cross_node_groups ? rest(output)
+                                                                            : BufferRange{};
+        if (shared.count != 0) {
+          node.broadcast(view_of(output, shared), group, stream);
+        }
+      }
+    });
+  }
+
+  Accumulate accumulate_;
+  NodeLayout layout_;
+  backend::message_passing::Scratch partials_;  ///< of two segments, if they are wider than the output's elements
+  SubChannel<typename Intra::Communicator> node_;
+  std::optional<SubChannel<typename B::Communicator>> across_;
+  std::optional<ParallelRunner> runner_;  ///< if this rank works both inside and across nodes; destroyed first
+};
+
+/// A backend that Hierarchical can use inside nodes.
+template <class I>
+concept ReducesInNodes = backend::OnHostStreams<I> && backend::CanReduceScatter<typename I::Communicator> &&
+    backend::CanAllGather<typename I::Communicator>;
+
+/// `IntraBackend`: backend inside a node, such as backend::SharedMemory; void: the policy's backend.
+/// `WireType`: the type of f32 elements between nodes (wire.hpp).
+template <class IntraBackend = void, class WireType = wire::Same>
+struct Hierarchical {
+  static constexpr std::string_view name() noexcept { return "Hierarchical"; }
+
+  template <class B>
+  using Intra = std::conditional_t<std::is_void_v<IntraBackend>, B, IntraBackend>;
+
+  template <class B>
+  static constexpr bool supports_backend = backend::OnHostStreams<B>&& ReducesInNodes<Intra<B>>;
+
+  template <class B>
+  static constexpr void require() noexcept {
+    static_assert(backend::OnHostStreams<B>,
+                  "dtrain: topology::Hierarchical needs a backend on host streams "
+                  "(backend::OnHostStreams in dtrain/backend/on_host_streams.hpp)");
+    static_assert(!backend::OnHostStreams<B> || ReducesInNodes<Intra<B>>,
+                  "dtrain: topology::Hierarchical needs a backend with reduce_scatter and all_gather on host streams "
+                  "inside the nodes: give one, as in Hierarchical<backend::SharedMemory> "
+                  "(CanReduceScatter, CanAllGather in dtrain/backend/communicator.hpp)");
+  }
+
+  template <class B>
+  using Rebind = AlgorithmBackend<B, HierarchicalReduction<B, Intra<B>, WireType>>;
+};
+
+static_assert(Topology<Hierarchical<>>);
 
 }  // namespace DTRAIN_NAMESPACE::topology
 
@@ -23767,27 +23836,6 @@ using ddp::GradientBucket;
 /// @file
 /// hooks::Cast: reduces f32 gradients as bf16 or f16, so that half of the bytes travel.
 
-namespace DTRAIN_NAMESPACE::ddp {
-
-/// Work of a stream: rounds f32 elements, multiplied by `factor`, to the first half of their memory.
-struct NarrowInPlace {
-  std::byte* elements;
-  std::size_t count;
-  DType to;
-  float factor;
-  void operator()() const noexcept;
-};
-
-/// Work of a stream: the reverse, without a factor. Exact.
-struct WidenInPlace {
-  std::byte* elements;
-  std::size_t count;
-  DType from;
-  void operator()() const noexcept;
-};
-
-}  // namespace DTRAIN_NAMESPACE::ddp
-
 namespace DTRAIN_NAMESPACE::hooks {
 
 /// A GradientHook: `DistributedDataParallel ddp{model, group, options, hooks::Cast<dtrain::bfloat16>{}}`. Each rank
@@ -23815,9 +23863,9 @@ class Cast {
     const bool divides = bucket.op == ReduceOp::average;
     const float factor = divides ? 1.0F / static_cast<float>(bucket.channel.size()) : 1.0F;
     const BufferView halves{all.data, all.count, dtype, all.device};
-    bucket.stream.enqueue(ddp::NarrowInPlace{all.data, all.count, dtype, factor});
+    bucket.stream.enqueue([all, factor]() noexcept { kernels::narrow_in_place(all.data, all.count, dtype, factor); });
     bucket.channel.all_reduce(halves, halves, divides ? ReduceOp::sum : bucket.op, bucket.stream);
-    bucket.stream.enqueue(ddp::WidenInPlace{all.data, all.count, dtype});
+    bucket.stream.enqueue([all]() noexcept { kernels::widen_in_place(all.data, all.count, dtype); });
   }
 
  private:
@@ -28224,6 +28272,41 @@ class DefaultFloatEnvironment {
   std::fenv_t saved_{};
 #endif
 };
+
+}  // namespace DTRAIN_NAMESPACE::kernels
+
+// ---- dtrain/kernels/in_place_cast.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE::kernels {
+
+namespace detail {
+inline constexpr std::size_t cast_block = 1024;  ///< elements that are converted through memory on the stack
+}  // namespace detail
+
+DTRAIN_DEFINED void narrow_in_place(std::byte* elements, std::size_t count, DType to, float factor) noexcept {
+  const DefaultFloatEnvironment environment;
+  alignas(64) std::byte scaled[4 * detail::cast_block];
+  std::byte* const target = scaled;
+  const double weight = factor;
+  for (std::size_t begin = 0; begin < count; begin += detail::cast_block) {
+    const std::size_t block = std::min(detail::cast_block, count - begin);
+    const std::byte* const source = elements + 4 * begin;
+    Reduction::weighted_sum(DType::f32)({&source, 1}, {&target, 1}, block, &weight);
+    convert(DType::f32, scaled, to, elements + 2 * begin, block);  // before the next block's elements
+  }
+}
+
+DTRAIN_DEFINED void widen_in_place(std::byte* elements, std::size_t count, DType from) noexcept {
+  const DefaultFloatEnvironment environment;
+  alignas(64) std::byte halves[2 * detail::cast_block];
+  std::size_t end = count;
+  while (end > 0) {  // from the end: a block's result covers only halves that were read before
+    const std::size_t block = (end - 1) % detail::cast_block + 1;
+    end -= block;
+    std::memcpy(halves, elements + 2 * end, 2 * block);
+    convert(from, halves, DType::f32, elements + 4 * end, block);
+  }
+}
 
 }  // namespace DTRAIN_NAMESPACE::kernels
 
@@ -46131,41 +46214,6 @@ DTRAIN_DEFINED void set_up_order_broadcast(BucketRebuild& rebuild, const backend
     }
     return order;
   };
-}
-
-}  // namespace DTRAIN_NAMESPACE::ddp
-
-// ---- dtrain/ddp/hooks/cast.hpp (definitions)
-
-namespace DTRAIN_NAMESPACE::ddp {
-
-namespace detail {
-inline constexpr std::size_t cast_block = 1024;  ///< elements that are converted through memory on the stack
-}  // namespace detail
-
-DTRAIN_DEFINED void NarrowInPlace::operator()() const noexcept {
-  const kernels::DefaultFloatEnvironment environment;
-  alignas(64) std::byte scaled[4 * detail::cast_block];
-  std::byte* const target = scaled;
-  const double weight = factor;
-  for (std::size_t begin = 0; begin < count; begin += detail::cast_block) {
-    const std::size_t block = std::min(detail::cast_block, count - begin);
-    const std::byte* const source = elements + 4 * begin;
-    kernels::Reduction::weighted_sum(DType::f32)({&source, 1}, {&target, 1}, block, &weight);
-    kernels::convert(DType::f32, scaled, to, elements + 2 * begin, block);  // before the next block's elements
-  }
-}
-
-DTRAIN_DEFINED void WidenInPlace::operator()() const noexcept {
-  const kernels::DefaultFloatEnvironment environment;
-  alignas(64) std::byte halves[2 * detail::cast_block];
-  std::size_t end = count;
-  while (end > 0) {  // from the end: a block's result covers only halves that were read before
-    const std::size_t block = (end - 1) % detail::cast_block + 1;
-    end -= block;
-    std::memcpy(halves, elements + 2 * end, 2 * block);
-    kernels::convert(from, halves, DType::f32, elements + 4 * end, block);
-  }
 }
 
 }  // namespace DTRAIN_NAMESPACE::ddp

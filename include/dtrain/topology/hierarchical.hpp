@@ -11,6 +11,7 @@
 #include "dtrain/backend/backend.hpp"
 #include "dtrain/backend/message_passing/memory.hpp"
 #include "dtrain/core/types/reduce_op.hpp"
+#include "dtrain/kernels/in_place_cast.hpp"
 #include "dtrain/kernels/partial_reduction.hpp"
 #include "dtrain/topology/algorithm_communicator.hpp"
 #include "dtrain/topology/node_layout.hpp"
@@ -18,6 +19,7 @@
 #include "dtrain/topology/partition.hpp"
 #include "dtrain/topology/sub_channel.hpp"
 #include "dtrain/topology/topology.hpp"
+#include "dtrain/topology/wire.hpp"
 
 namespace DTRAIN_NAMESPACE::topology {
 
@@ -36,9 +38,12 @@ namespace DTRAIN_NAMESPACE::topology {
 ///
 /// An average of floats is the average of the nodes' averages, unless nodes have different sizes or partial results
 /// are wider than elements. Then each rank first makes a partial result of its contribution
-/// (kernels::PartialReduction). Source: Ueno and Yokota, "Exhaustive study of hierarchical AllReduce patterns for large
-/// messages between GPUs", 2019.
-template <class B, class Intra>
+/// (kernels::PartialReduction).
+///
+/// `WireType`: wire::Bf16 or wire::F16 sends sums and averages of f32 in 16 bits in step 2. Each node's partial result
+/// is an f32 sum, rounded once before it is sent; the backend rounds what it adds up across nodes. Source: Ueno and
+/// Yokota, "Exhaustive study of hierarchical AllReduce patterns for large messages between GPUs", 2019.
+template <class B, class Intra, class WireType = wire::Same>
 class HierarchicalReduction {
  public:
   using Allocation = typename Intra::Communicator::Allocation;
@@ -70,6 +75,10 @@ class HierarchicalReduction {
       return node_.step([&](auto& node, auto stream) { node.all_reduce(input, output, op, stream); });
     }
     if (layout_.ranks == layout_.nodes) {
+      if (casts(output.dtype, op)) {
+        copy(input, output);
+        return all_reduce_across(output, op);
+      }
       return across_->step([&](auto& across, auto stream) { across.all_reduce(input, output, op, stream); });
     }
     return in_segments(input, output, op);
@@ -175,11 +184,34 @@ class HierarchicalReduction {
     if (own.count == 0) {
       return true;
     }
-    const bool serves = across_->step([&](auto& across, auto stream) { across.all_reduce(own, own, op, stream); });
+    const bool serves = all_reduce_across(own, op);
     if (serves) {
       reduction.end(own.data, view_of(output, owned_range(output, layout_.local_rank)).data, own.count);
     }
     return serves;
+  }
+
+  /// Whether elements are cast to the wire type.
+  static constexpr bool casts(DType dtype, ReduceOp op) noexcept {
+    return !std::is_same_v<WireType, wire::Same> && dtype == DType::f32 &&
+           (op == ReduceOp::sum || op == ReduceOp::average);
+  }
+
+  /// In place. An average in 16 bits is a sum of quotients, so that it does not overflow on the way.
+  bool all_reduce_across(const BufferView& own, ReduceOp op) {
+    const auto reduce = [&](const BufferView& sent, ReduceOp by) {
+      return across_->step([&](auto& across, auto stream) { across.all_reduce(sent, sent, by, stream); });
+    };
+    if constexpr (!std::is_same_v<WireType, wire::Same>) {
+      if (casts(own.dtype, op)) {
+        const float factor = op == ReduceOp::average ? 1.0F / static_cast<float>(layout_.nodes) : 1.0F;
+        kernels::narrow_in_place(own.data, own.count, WireType::dtype, factor);
+        const bool serves = reduce({own.data, own.count, WireType::dtype, own.device}, ReduceOp::sum);
+        kernels::widen_in_place(own.data, own.count, WireType::dtype);
+        return serves;
+      }
+    }
+    return reduce(own, op);
   }
 
   bool all_gather_in_node(const BufferView& output) {
@@ -215,7 +247,8 @@ concept ReducesInNodes = backend::OnHostStreams<I> && backend::CanReduceScatter<
     backend::CanAllGather<typename I::Communicator>;
 
 /// `IntraBackend`: backend inside a node, such as backend::SharedMemory; void: the policy's backend.
-template <class IntraBackend = void>
+/// `WireType`: the type of f32 elements between nodes (wire.hpp).
+template <class IntraBackend = void, class WireType = wire::Same>
 struct Hierarchical {
   static constexpr std::string_view name() noexcept { return "Hierarchical"; }
 
@@ -237,7 +270,7 @@ struct Hierarchical {
   }
 
   template <class B>
-  using Rebind = AlgorithmBackend<B, HierarchicalReduction<B, Intra<B>>>;
+  using Rebind = AlgorithmBackend<B, HierarchicalReduction<B, Intra<B>, WireType>>;
 };
 
 static_assert(Topology<Hierarchical<>>);

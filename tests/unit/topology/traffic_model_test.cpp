@@ -98,6 +98,14 @@ TEST_CASE("across nodes each rank of a cross-node group sends its share, and the
   CHECK(measured<Channels>(4, {0, 0, 1, 2}) == std::vector<double>{uneven, 0, uneven, uneven});
 }
 
+TEST_CASE("a wire type of 16 bits halves the bytes between nodes") {
+  using Channels = topology::Hierarchical<SharedMemory, dtrain::wire::Bf16>::Rebind<topology::Ring::Rebind<Counting>>;
+  const double even = topology::hierarchical_bytes_across(bytes, 2, 2) / 2;
+  CHECK(measured<Channels>(4, {0, 0, 1, 1}) == std::vector<double>{even, even, even, even});
+  const double apart = topology::hierarchical_bytes_across(bytes, 2, 1) / 2;
+  CHECK(measured<Channels>(2, {0, 1}) == std::vector<double>{apart, apart});
+}
+
 TEST_CASE("the formulas are those of the literature") {
   constexpr std::array<int, 4> nodes{0, 0, 1, 1};
   static_assert(topology::bytes_sent(topology::RingTraffic{100, 4}, 3) == 150);

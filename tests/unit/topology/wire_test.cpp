@@ -1,0 +1,52 @@
+#include "dtrain/topology/wire.hpp"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "dtrain/topology/hierarchical.hpp"
+#include "unit/topology/all_reduce.hpp"
+
+namespace wire_test {
+
+namespace wire = dtrain::wire;
+using dtrain::backend::SharedMemory;
+template <class Wire>
+using Channels = typename dtrain::topology::Hierarchical<SharedMemory, Wire>::template Rebind<SharedMemory>;
+using Nodes = std::vector<int>;
+
+template <class Wire>
+void check(double allowed) {
+  // Sums of small integers are exact in 16 bits, and so are averages over two nodes.
+  for (const Nodes& nodes : {Nodes{0}, {0, 0}, {0, 1}, {0, 0, 1, 1}, {0, 1, 0, 1}, {0, 1, 1, 1, 0}}) {
+    topology_test::check_exact<Channels<Wire>>(static_cast<int>(nodes.size()), nodes, {0, 1, 2, 1003});
+  }
+  topology_test::check_bits<Channels<Wire>>(4, {0, 0, 1, 1}, 300'001, allowed);
+  topology_test::check_bits<Channels<Wire>>(4, {0, 0, 1, 2}, 300'001, allowed);
+  topology_test::check_bits<Channels<Wire>>(3, {0, 1, 2}, 300'001, allowed);
+  topology_test::check_bits<Channels<Wire>>(4, {0, 1, 0, 1}, 4'300'001, allowed);  // in segments
+}
+
+TEST_CASE("f32 crosses between nodes as bf16 or f16, near the exact average, with the same bits on all ranks") {
+  check<wire::Bf16>(0.15);
+  check<wire::F16>(0.02);
+}
+
+TEST_CASE("an average of f16 on the wire does not overflow where the values do not") {
+  for (const Nodes& nodes : {Nodes{0, 1}, {0, 0, 1, 1}, {0, 0, 1}}) {
+    support::run_topology_ranks<Channels<wire::F16>>(static_cast<int>(nodes.size()), nodes, [](auto& self, int) {
+      std::vector<float> values(1003, 60000);
+      const auto view = dtrain::buffer_view(std::span(values));
+      CHECK(self.all_reduce(view, view, dtrain::ReduceOp::average));
+      std::size_t near = 0;
+      for (const float value : values)
+        near += std::abs(value - 60000) <= 64 ? 1 : 0;
+      CHECK(near == values.size());
+    });
+  }
+}
+
+}  // namespace wire_test
