@@ -134,7 +134,7 @@ TEST_CASE("an order that is none fails the step, and the job is notified") {
 namespace {
 
 /// The address space of this process may grow by so much from now on.
-bool leave_room_for(std::size_t bytes) {
+[[maybe_unused]] bool leave_room_for(std::size_t bytes) {
   std::size_t pages = 0;
   std::ifstream("/proc/self/statm") >> pages;
   const rlimit limit{pages * static_cast<std::size_t>(::getpagesize()) + bytes, RLIM_INFINITY};
