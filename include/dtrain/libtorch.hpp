@@ -5,6 +5,7 @@
 #include <torch/torch.h>
 #include <dtrain/dtrain.hpp>
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -32,6 +33,12 @@ inline Modules modules_of(const Modules& modules) {
 }
 }  // namespace detail
 
+/// With DdpOptions::allow_unused_parameters: whether the parameters that a rank uses differ between the steps.
+enum class GraphPolicy {
+  dynamic_graph,  ///< after each step the ranks all-reduce which parameters were used
+  static_graph,   ///< the first step that reduces decides for all later ones, which all-reduce nothing but gradients
+};
+
 /// `dtrain::libtorch::DistributedDataParallel ddp{net, group};`, then `loss = f(ddp(x)); ddp.backward(loss);` and any
 /// optimizer of LibTorch's. `net` is a module holder, a shared_ptr of a module, or a vector of shared_ptr (`Modules`).
 ///
@@ -47,10 +54,11 @@ class DistributedDataParallel {
   /// @throws Error (unsupported) that names a parameter whose memory dtrain cannot reduce; (disagreement) on every rank
   /// if the modules differ; as dtrain::DistributedDataParallel.
   DistributedDataParallel(Net net, ProcessGroup<P> group, const DdpOptions& options = {},
-                          BufferPolicy buffers = BufferPolicy::rank0)
+                          BufferPolicy buffers = BufferPolicy::rank0, GraphPolicy graph = GraphPolicy::dynamic_graph)
       : net_(std::move(net)),
         group_(std::move(group)),
         buffers_(buffers),
+        graph_(graph),
         allow_unused_(options.allow_unused_parameters),
         state_(std::make_unique<State>(detail::modules_of(net_), group_, options)) {
     require_same_tensors(group_, state_->model.fixed_tensors());
@@ -68,24 +76,24 @@ class DistributedDataParallel {
   }
 
   /// loss.backward(); afterwards every .grad is reduced. Collective, blocking.
-  /// @throws what autograd throws; Error (invalid_argument) that names a parameter without a gradient, or one that was
-  /// added, replaced or converted since the construction; the job's first cause.
+  /// @throws what autograd throws; Error (invalid_argument) that names a parameter without a gradient, one that was
+  /// added, replaced or converted since the construction, or one whose use differs in a static graph; the job's first
+  /// cause.
   void backward(const torch::Tensor& loss) { backward({loss}, {}, false); }
 
   /// Several roots with their gradients (none: scalars). @param retain_graph keeps the graph for another pass.
+  /// Gradients themselves never have a graph (create_graph): dtrain's reduction has no derivative.
   void backward(const torch::autograd::variable_list& roots, const torch::autograd::variable_list& gradients,
                 bool retain_graph = false) {
-    state_->ddp.backward(
-        [&](Ready ready) { state_->model.backward(roots, gradients, retain_graph, allow_unused_, ready); });
-    if (!state_->ddp.reduces()) {
-      return;
+    state_->ddp.backward([&](Ready ready) {
+      state_->model.backward(roots, gradients, retain_graph, allow_unused_, ready);
+      if (!used_here_.empty() && state_->ddp.reduces()) {
+        require_same_graph();
+      }
+    });
+    if (state_->ddp.reduces()) {
+      state_->model.publish(used_by_some_rank());
     }
-    std::vector<std::int32_t> used(state_->model.parameters().size(), 1);
-    if (allow_unused_) {
-      used = state_->model.used();
-      group_.all_reduce(std::span<std::int32_t>(used), ReduceOp::max);
-    }
-    state_->model.publish(used);
   }
 
   /// While the returned object lives, forward passes leave buffers alone, and gradients of backward passes add up on
@@ -100,6 +108,36 @@ class DistributedDataParallel {
   std::string summary() { return state_->ddp.summary(); }
 
  private:
+  /// 1 for each parameter that a rank has used since the last reduction. Collective, blocking, unless it is known.
+  std::vector<std::int32_t> used_by_some_rank() {
+    if (!allow_unused_) {
+      return std::vector<std::int32_t>(state_->model.parameters().size(), 1);
+    }
+    if (!used_here_.empty()) {
+      return used_anywhere_;
+    }
+    const std::vector<std::int32_t> mine = state_->model.used();
+    std::vector<std::int32_t> used = mine;
+    group_.all_reduce(std::span<std::int32_t>(used), ReduceOp::max);
+    if (graph_ == GraphPolicy::static_graph) {
+      used_here_ = mine;
+      used_anywhere_ = used;
+    }
+    return used;
+  }
+
+  void require_same_graph() const {
+    const std::vector<std::int32_t> used = state_->model.used();
+    for (std::size_t i = 0; i < used.size(); ++i) {
+      if (used[i] != used_here_[i]) {
+        throw Error(Errc::invalid_argument,
+                    "parameter '" + state_->model.parameters()[i].name + "' took part in the loss of " +
+                        (used[i] != 0 ? "this step and not of the first one" : "the first step and not of this one") +
+                        "; a static graph uses the same parameters in every step: give GraphPolicy::dynamic_graph");
+      }
+    }
+  }
+
   using Model = ModuleModel<P::ChannelBackend::supports(DeviceKind::host) ? DeviceKind::host : DeviceKind::cuda>;
 
   /// The reducer refers to the model, so neither moves with this object.
@@ -119,7 +157,10 @@ class DistributedDataParallel {
   Net net_;
   ProcessGroup<P> group_;
   BufferPolicy buffers_;
+  GraphPolicy graph_;
   bool allow_unused_;
+  std::vector<std::int32_t> used_here_;      ///< with a static graph, once it is known
+  std::vector<std::int32_t> used_anywhere_;  ///< likewise
   std::unique_ptr<State> state_;
 };
 

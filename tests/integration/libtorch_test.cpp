@@ -111,6 +111,21 @@ TEST_CASE("a parameter that was added or converted after wrapping is named") {
   CHECK(converted.error.find("parameter 'weight' has another type, shape or device") != std::string::npos);
 }
 
+TEST_CASE("a parameter whose use changes in a static graph is named") {
+  if (!can_run()) return;
+  const Result added = run("libtorch_probe", {"--nproc-per-node=1", "static"});
+  CAPTURE(added.error);
+  CHECK(added.output == "[0] step\n[0] step\n[0] step\n");
+  CHECK(added.exit_code != 0);
+  CHECK(added.error.find("parameter '1.weight' took part in the loss of this step and not of the first one") !=
+        std::string::npos);
+  const Result dropped = run("libtorch_probe", {"--nproc-per-node=1", "dropped"});
+  CAPTURE(dropped.error);
+  CHECK(dropped.exit_code != 0);
+  CHECK(dropped.error.find("parameter '1.weight' took part in the loss of the first step and not of this one") !=
+        std::string::npos);
+}
+
 TEST_CASE("SyncBatchNorm is BatchNorm over the samples of all ranks, within 1e-6") {
   if (!can_run()) return;
   for (const char* ranks : {"1", "2", "3"}) {

@@ -3,6 +3,7 @@
 //   libtorch_probe --nproc-per-node=1 leave-out a parameter takes no part in the loss
 //   libtorch_probe --nproc-per-node=2 throw     rank 1 throws in the middle of its backward pass
 //   libtorch_probe --nproc-per-node=1 added     a parameter is added after the wrapping; converted: has another type
+//   libtorch_probe --nproc-per-node=1 static    the second step uses another parameter; dropped: does not use one
 // Built where LibTorch is (examples/libtorch); integration.libtorch runs it.
 
 #include <torch/torch.h>
@@ -29,6 +30,22 @@ void leave_out(const Group& group) {
   nn::Sequential all(first, nn::Linear(6, 2));
   DistributedDataParallel ddp{all, group};
   ddp.backward(first->forward(inputs_of(0, 0)).mean());
+}
+
+void change_graph(const Group& group, std::string_view act) {
+  nn::Linear first(6, 2);
+  nn::Linear second(6, 2);
+  DistributedDataParallel ddp{nn::Sequential(first, second),
+                              group,
+                              {.allow_unused_parameters = true},
+                              BufferPolicy::rank0,
+                              dtrain::libtorch::GraphPolicy::static_graph};
+  for (const bool uses_second : {act == "dropped", act == "dropped", act != "dropped"}) {
+    torch::Tensor output = first->forward(inputs_of(0, 0));
+    if (uses_second) output = output + second->forward(inputs_of(0, 0));
+    std::printf("step\n");
+    ddp.backward(output.sum());
+  }
 }
 
 /// While rank 0 is in the middle of its own, so that `ready` throws there.
@@ -69,6 +86,8 @@ int probe(Group group, dtrain::Arguments arguments) {
     throw_in_backward(group);
   } else if (act == "leave-out") {
     leave_out(group);
+  } else if (act == "static" || act == "dropped") {
+    change_graph(group, act);
   } else if (!act.empty()) {
     change(group, act);
   } else {

@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <sstream>
 #include <stdexcept>
 #include <vector>
 
@@ -138,6 +139,12 @@ inline void check_changes(const Group& group) {
   for (int rank = 0; rank < group.world_size(); ++rank)
     expected += inputs_of(rank, 0).sum(0) / group.world_size();
   require(are_close(net->weight.grad()[1], expected), "set_data with the same type and shape goes on");
+  std::stringstream stream;
+  torch::save(nn::Linear(6, 2), stream);
+  torch::load(net, stream);
+  net->zero_grad();
+  ddp.backward(ddp(inputs_of(group.rank(), 0)).sum());
+  require(are_close(net->weight.grad()[1], expected), "gradients are reduced after torch::load");
   net->zero_grad();
   inputs_of(0, 0).matmul(net->weight.t()).sum().backward();  // warns, once
   inputs_of(0, 0).matmul(net->weight.t()).sum().backward();

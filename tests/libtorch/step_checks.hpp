@@ -117,12 +117,19 @@ inline void check_buffers(const Group& group) {
 
 /// The second layer takes part on rank 0 alone, and the third one nowhere.
 inline void check_unused(const Group& group) {
-  for (const bool set_to_none : {false, true}) {
+  using dtrain::libtorch::GraphPolicy;
+  for (const auto& [set_to_none, graph] :
+       std::vector<std::pair<bool, GraphPolicy>>{{false, GraphPolicy::dynamic_graph},
+                                                 {true, GraphPolicy::dynamic_graph},
+                                                 {true, GraphPolicy::static_graph}}) {
     nn::Linear first(6, 2), second(6, 2), third(6, 2);
     torch::Tensor kept;
     {
-      DistributedDataParallel ddp{
-          dtrain::libtorch::Modules{first.ptr(), second.ptr(), third.ptr()}, group, {.allow_unused_parameters = true}};
+      DistributedDataParallel ddp{dtrain::libtorch::Modules{first.ptr(), second.ptr(), third.ptr()},
+                                  group,
+                                  {.allow_unused_parameters = true},
+                                  BufferPolicy::rank0,
+                                  graph};
       for (int step = 0; step < 3; ++step) {
         for (nn::Linear module : {first, second, third})
           module->zero_grad(set_to_none);

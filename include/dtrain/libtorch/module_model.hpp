@@ -64,29 +64,19 @@ class ModuleModel {
       Parameter parameter{named.name, value, value};
       parameter.gradient.data = nullptr;  // bind_gradient sets it
       parameters_.push_back(std::move(parameter));
-      entries_.push_back({named.tensor,
-                          {},
-                          torch::autograd::impl::grad_accumulator(named.tensor),
-                          0,
-                          named.tensor.options(),
-                          false,
-                          false});
+      entries_.push_back({named.tensor, {}, {}, 0, named.tensor.options(), false, false});
     }
-    for (std::size_t m = 0; m < modules_.size(); ++m) {
-      for (const auto& item : modules_[m]->named_buffers()) {
-        if (item.value().defined()) fixed_.push_back({prefix(m) + item.key(), item.value()});
-      }
-    }
+    const std::vector<ModuleTensor> present = buffers();
+    fixed_.insert(fixed_.end(), present.begin(), present.end());
     for (std::size_t i = 0; i < entries_.size(); ++i) {
-      entries_[i].hook = entries_[i].accumulator->add_post_hook(std::make_unique<Hook>(*this, i));
+      attach_hook(i);
     }
   }
   ModuleModel(const ModuleModel&) = delete;
   ModuleModel& operator=(const ModuleModel&) = delete;
   ~ModuleModel() {
-    for (Entry& entry : entries_) {
+    for (const Entry& entry : entries_)
       entry.accumulator->del_post_hook(entry.hook);
-    }
   }
 
   const std::vector<Parameter>& parameters() const noexcept { return parameters_; }
@@ -124,8 +114,9 @@ class ModuleModel {
   void backward(const torch::autograd::variable_list& roots, const torch::autograd::variable_list& gradients,
                 bool retain_graph, bool allow_unused, Ready ready) {
     require_same_parameters();
-    for (Entry& entry : entries_) {
-      entry.is_ready = false;
+    for (std::size_t i = 0; i < entries_.size(); ++i) {
+      entries_[i].is_ready = false;
+      attach_hook(i);
     }
     ready_ = ready;
     const struct Disarm {
@@ -187,6 +178,18 @@ class ModuleModel {
     ModuleModel* model_;
     std::size_t index_;
   };
+
+  /// To the present accumulator: torch::load gives a parameter another one.
+  void attach_hook(std::size_t index) {
+    Entry& entry = entries_[index];
+    const Accumulator present = torch::autograd::impl::grad_accumulator(entry.value);
+    if (present == entry.accumulator) {
+      return;
+    }
+    if (entry.accumulator) entry.accumulator->del_post_hook(entry.hook);
+    entry.accumulator = present;
+    entry.hook = present->add_post_hook(std::make_unique<Hook>(*this, index));
+  }
 
   void on_gradient(std::size_t index) {
     if (!ready_) {
