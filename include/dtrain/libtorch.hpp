@@ -13,25 +13,13 @@
 #include <utility>
 #include <vector>
 
+#include "dtrain/libtorch/checkpoint.hpp"
 #include "dtrain/libtorch/module_model.hpp"
+#include "dtrain/libtorch/modules.hpp"
 #include "dtrain/libtorch/sync_batch_norm.hpp"
 #include "dtrain/libtorch/tensor_memory.hpp"
 
 namespace DTRAIN_NAMESPACE::libtorch {
-
-namespace detail {
-template <class M>
-Modules modules_of(const torch::nn::ModuleHolder<M>& holder) {
-  return {holder.ptr()};
-}
-template <class M>
-Modules modules_of(const std::shared_ptr<M>& module) {
-  return {module};
-}
-inline Modules modules_of(const Modules& modules) {
-  return modules;
-}
-}  // namespace detail
 
 /// With DdpOptions::allow_unused_parameters: whether the parameters that a rank uses differ between the steps.
 enum class GraphPolicy {

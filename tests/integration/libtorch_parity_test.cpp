@@ -1,12 +1,14 @@
 // ctest: TIMEOUT 300 RUN_SERIAL ON
 // ctest: LABELS no-asan no-tsan
-// dtrain::libtorch against PyTorch's DistributedDataParallel in Python: 50 steps of each case on two ranks.
+// dtrain::libtorch against PyTorch's DistributedDataParallel in Python: 50 steps of each case on two ranks. Python
+// reads a checkpoint of dtrain's.
 
 #include <doctest/doctest.h>
 
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -33,6 +35,31 @@ std::string version_in(const std::string& output, const std::string& before) {
   return output.substr(begin, output.find('.', output.find('.', begin) + 1) - begin);
 }
 
+std::string peer() {
+  const char* const given = std::getenv("DTRAIN_PEER_PYTHON");
+  return given == nullptr ? "/usr/bin/python3" : given;
+}
+
+Result version_of(const std::string& python) {
+  return run(python, {"-c", "import torch, torch.distributed; print('PyTorch', torch.__version__)"});
+}
+
+std::vector<double> numbers_in(const std::string& line) {
+  std::vector<double> numbers;
+  std::istringstream words(line);
+  for (std::string word; words >> word;)
+    numbers.push_back(std::strtod(word.c_str(), nullptr));
+  return numbers;
+}
+
+/// What follows `before`, up to the end of its line.
+std::string rest_of_line(const std::string& output, const std::string& before) {
+  const std::size_t found = output.find(before);
+  if (found == std::string::npos) return "";
+  const std::size_t begin = found + before.size();
+  return output.substr(begin, output.find('\n', begin) - begin);
+}
+
 }  // namespace
 
 TEST_CASE("training with dtrain::libtorch has the results of Python's DistributedDataParallel") {
@@ -40,9 +67,8 @@ TEST_CASE("training with dtrain::libtorch has the results of Python's Distribute
   if (!std::filesystem::exists(probe)) {
     return dtrain_test::skip("parity_probe was not built: it needs LibTorch (libtorch-dev) and zlib");
   }
-  const char* const given = std::getenv("DTRAIN_PEER_PYTHON");
-  const std::string python = given == nullptr ? "/usr/bin/python3" : given;
-  const Result found = run(python, {"-c", "import torch, torch.distributed; print('PyTorch', torch.__version__)"});
+  const std::string python = peer();
+  const Result found = version_of(python);
   if (found.exit_code != 0) {
     return dtrain_test::skip(python + " has no torch; DTRAIN_PEER_PYTHON names one that has");
   }
@@ -61,4 +87,36 @@ TEST_CASE("training with dtrain::libtorch has the results of Python's Distribute
   std::printf("%s", compared.output.c_str());
   CAPTURE(compared.error);
   CHECK(compared.exit_code == 0);
+}
+
+TEST_CASE("Python reads the tensors of a checkpoint") {
+  const std::string probe = DTRAIN_EXAMPLES_DIR "/checkpoint_probe";
+  const std::string python = peer();
+  if (!std::filesystem::exists(probe)) {
+    return dtrain_test::skip("checkpoint_probe was not built: it needs LibTorch (libtorch-dev) and zlib");
+  }
+  if (version_of(python).exit_code != 0) {
+    return dtrain_test::skip(python + " has no torch; DTRAIN_PEER_PYTHON names one that has");
+  }
+  const support::TemporaryDirectory folder;
+  const std::string file = folder.path + "/checkpoint";
+  REQUIRE(run(probe, {"--nproc-per-node=2", file}).exit_code == 0);
+  const std::string reader = DTRAIN_TEST_SUPPORT_DIR "/../../examples/libtorch/read_checkpoint.py";
+  const Result tensors = run(python, {"-B", reader, file});
+  CAPTURE(tensors.error);
+  CAPTURE(tensors.output);
+  CHECK(tensors.exit_code == 0);
+  const std::vector<double> weight =
+      numbers_in(rest_of_line(run(probe, {"--nproc-per-node=1", file, "ranks"}).output, "[0] "));
+  CHECK(weight.size() == 16);
+  CHECK(numbers_in(rest_of_line(tensors.output, "net.convolution.weight torch.float32 [4, 2, 1, 2] ")) == weight);
+  CHECK(rest_of_line(tensors.output, "sampler torch.int64 [6] ") == "1 2 60 12 3 1");
+  CHECK(tensors.output.find("rng torch.uint8 [2, ") != std::string::npos);
+  std::FILE* const damaged = std::fopen(file.c_str(), "r+");
+  REQUIRE(damaged != nullptr);
+  std::fseek(damaged, 600, SEEK_SET);
+  std::fputs("other", damaged);
+  std::fclose(damaged);
+  const Result refused = run(python, {"-B", reader, file});
+  CHECK(refused.error.find("is no whole checkpoint of dtrain's") != std::string::npos);
 }

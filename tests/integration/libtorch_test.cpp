@@ -12,6 +12,7 @@
 
 #include "support/program.hpp"
 #include "support/skip.hpp"
+#include "support/temporary_directory.hpp"
 
 namespace {
 
@@ -135,6 +136,39 @@ TEST_CASE("SyncBatchNorm is BatchNorm over the samples of all ranks, within 1e-6
     CHECK(result.exit_code == 0);
     CHECK(result.output.find("[0] holds: SyncBatchNorm is BatchNorm over all samples\n") != std::string::npos);
   }
+}
+
+TEST_CASE("a training goes on from its checkpoint with the bits of an undisturbed one") {
+  if (!can_run()) return;
+  const support::TemporaryDirectory files;
+  for (const std::string ranks : {"1", "2", "3"}) {
+    CAPTURE(ranks);
+    const std::string file = files.path + "/" + ranks;
+    const Result result = run("checkpoint_probe", {"--nproc-per-node=" + ranks, file});
+    CAPTURE(result.error);
+    CHECK(result.exit_code == 0);
+    CHECK(result.output.find("[0] holds: a resumed training has the bits of an undisturbed one\n") !=
+          std::string::npos);
+    CHECK(result.output.find("[0] holds: checkpoints of other trainings are refused\n") != std::string::npos);
+  }
+  const Result fewer = run("checkpoint_probe", {"--nproc-per-node=2", files.path + "/3", "ranks"});
+  CHECK(fewer.exit_code == 0);
+  CHECK(fewer.error.find("has the random numbers of 3 ranks and the group has 2") != std::string::npos);
+}
+
+TEST_CASE("the example that goes on where it stopped has the loss of one run") {
+  if (!can_run()) return;
+  const support::TemporaryDirectory files;
+  const auto loss = [&](const std::string& file, const std::string& epochs) {
+    const Result result = run("resumed_libtorch", {"--nproc-per-node=2", files.path + "/" + file, epochs});
+    INFO(result.error);
+    REQUIRE(result.exit_code == 0);
+    return result.output;
+  };
+  const std::string whole = loss("whole", "4");
+  const std::string half = loss("parts", "2");
+  CHECK(half != whole);
+  CHECK(loss("parts", "4") == whole);
 }
 
 TEST_CASE("a parameter that takes no part in the loss is named") {

@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "dtrain/libtorch/modules.hpp"
 #include "dtrain/libtorch/tensor_memory.hpp"
 
 #if DTRAIN_WITH_CUDA
@@ -22,8 +23,6 @@
 #endif
 
 namespace DTRAIN_NAMESPACE::libtorch {
-
-using Modules = std::vector<std::shared_ptr<torch::nn::Module>>;
 
 namespace detail {
 
@@ -54,7 +53,7 @@ class ModuleModel {
   /// @throws as view_of, with the tensor's name in the module.
   explicit ModuleModel(Modules modules)
       : modules_(std::move(modules)), arena_(std::make_shared<std::shared_ptr<const void>>()) {
-    for (const ModuleTensor& named : named_parameters()) {
+    for (const ModuleTensor& named : detail::parameters_of(modules_)) {
       all_.push_back(named);
       if (!named.tensor.requires_grad()) {
         fixed_.push_back(named);
@@ -85,15 +84,7 @@ class ModuleModel {
   const std::vector<ModuleTensor>& fixed_tensors() const noexcept { return fixed_; }
 
   /// The modules' present buffers.
-  std::vector<ModuleTensor> buffers() const {
-    std::vector<ModuleTensor> buffers;
-    for (std::size_t m = 0; m < modules_.size(); ++m) {
-      for (const auto& item : modules_[m]->named_buffers()) {
-        if (item.value().defined()) buffers.push_back({prefix(m) + item.key(), item.value()});
-      }
-    }
-    return buffers;
-  }
+  std::vector<ModuleTensor> buffers() const { return detail::buffers_of(modules_); }
 
   void bind_gradient(std::size_t i, const TensorView& view) {
     Entry& entry = entries_.at(i);
@@ -227,20 +218,6 @@ class ModuleModel {
     gradient = entry.gradient;
   }
 
-  std::string prefix(std::size_t module) const { return modules_.size() == 1 ? "" : std::to_string(module) + "."; }
-
-  /// Every parameter once, tied ones under their first name.
-  std::vector<ModuleTensor> named_parameters() const {
-    std::vector<ModuleTensor> found;
-    for (std::size_t m = 0; m < modules_.size(); ++m) {
-      for (const auto& item : modules_[m]->named_parameters()) {
-        const auto is_it = [&](const ModuleTensor& other) { return other.tensor.is_same(item.value()); };
-        if (std::none_of(found.begin(), found.end(), is_it)) found.push_back({prefix(m) + item.key(), item.value()});
-      }
-    }
-    return found;
-  }
-
   void require_same_parameters() const {
     std::vector<torch::Tensor> present;
     for (const auto& module : modules_) {
@@ -275,7 +252,7 @@ class ModuleModel {
 
   [[noreturn]] void refuse_changed(const torch::Tensor& parameter) const {
     std::string name = "?";
-    for (const ModuleTensor& named : named_parameters()) {
+    for (const ModuleTensor& named : detail::parameters_of(modules_)) {
       if (named.tensor.is_same(parameter)) {
         name = named.name;
       }

@@ -1,0 +1,279 @@
+#pragma once
+/// @file
+/// Checkpoints of a training with LibTorch: modules, optimizer, position in the samples, and random numbers.
+
+#include <torch/torch.h>
+#include <dtrain/dtrain.hpp>
+
+#include <c10/util/Type.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <sstream>
+#include <string>
+#include <string_view>
+#include <typeinfo>
+#include <utility>
+#include <vector>
+
+#include "dtrain/libtorch/modules.hpp"
+#include "dtrain/libtorch/tensor_memory.hpp"
+
+namespace DTRAIN_NAMESPACE::libtorch {
+
+/// Where a training is in the samples of a DistributedSampler: the next step is `step` of `epoch`, both from 0.
+struct SamplerPosition {
+  explicit SamplerPosition(const DistributedSampler& sampler) : options(sampler.options()) {}
+
+  SamplerOptions options;
+  std::uint64_t epoch = 0;
+  std::size_t step = 0;
+};
+
+namespace detail {
+
+/// A tensor of the program, and contiguous memory for its elements: its own, or a copy.
+struct SavedTensor {
+  std::string name;
+  torch::Tensor target;
+  torch::Tensor contiguous;
+};
+
+/// What the file has of a training. Lifetime: of the tensors in `list`.
+struct TrainingTensors {
+  std::vector<SavedTensor> saved;
+  std::vector<NamedTensor> list;
+};
+
+/// Elements of a type that dtrain has not are bytes, with the type in the name.
+inline NamedTensor named_tensor(const SavedTensor& saved) {
+  switch (saved.contiguous.scalar_type()) {
+    case torch::kChar:
+    case torch::kShort:
+      return {saved.name + " (" + c10::toString(saved.contiguous.scalar_type()) + ")",
+              view_of(bytes_of(saved.contiguous), saved.name)};
+    default: return {saved.name, view_of(saved.contiguous, saved.name)};
+  }
+}
+
+inline std::string name_of(const torch::optim::Optimizer& optimizer) {
+  return "optimizer (" + c10::demangle(typeid(optimizer).name()) + ")";
+}
+
+inline torch::Tensor bytes_tensor(const std::string& bytes) {
+  const torch::Tensor made = torch::empty({static_cast<std::int64_t>(bytes.size())}, torch::kUInt8);
+  bytes.copy(static_cast<char*>(made.data_ptr()), bytes.size());
+  return made;
+}
+
+inline torch::Tensor state_of(const torch::Generator& generator) {
+  torch::Generator same = generator;
+  const std::lock_guard<std::mutex> lock(same.mutex());
+  return same.get_state();
+}
+
+/// @param state cloned, because LibTorch 2 reads it from the beginning of its storage
+inline void set_state(const torch::Generator& generator, const torch::Tensor& state) {
+  torch::Generator same = generator;
+  const std::lock_guard<std::mutex> lock(same.mutex());
+  same.set_state(state.clone());
+}
+
+/// epoch, step, samples, global batch, seed, and 1 if shuffled.
+inline torch::Tensor numbers_of(const SamplerPosition& position) {
+  const SamplerOptions& options = position.options;
+  const std::array<std::uint64_t, 6> numbers{position.epoch,       position.step, options.dataset_size,
+                                             options.global_batch, options.seed,  options.shuffle ? 1U : 0U};
+  const torch::Tensor made = torch::empty({6}, torch::kInt64);
+  for (std::int64_t i = 0; i < 6; ++i) {
+    made.data_ptr<std::int64_t>()[i] = static_cast<std::int64_t>(numbers[static_cast<std::size_t>(i)]);
+  }
+  return made;
+}
+
+/// Of the first parameter: the other tensors of the file are put there, because a group may take no other memory.
+inline torch::Device device_of(const Modules& modules) {
+  for (const auto& module : modules) {
+    for (const torch::Tensor& parameter : module->parameters()) {
+      return parameter.device();
+    }
+  }
+  return torch::kCPU;
+}
+
+/// The file's tensors, in its order.
+inline TrainingTensors training_tensors(const Modules& modules, const torch::optim::Optimizer& optimizer,
+                                        const torch::Tensor& optimizer_bytes, const torch::Tensor& position,
+                                        const torch::Tensor& generators) {
+  const torch::Device device = device_of(modules);
+  std::vector<ModuleTensor> all = parameters_of(modules);
+  for (ModuleTensor& buffer : buffers_of(modules)) {
+    all.push_back(std::move(buffer));
+  }
+  TrainingTensors tensors;
+  for (const ModuleTensor& named : all) {
+    const torch::Tensor target = named.tensor.detach();
+    tensors.saved.push_back({"net." + named.name, target, target.contiguous()});
+  }
+  for (const auto& [name, tensor] :
+       {std::pair(name_of(optimizer), optimizer_bytes), std::pair(std::string("sampler"), position),
+        std::pair(std::string("rng"), generators)}) {
+    tensors.saved.push_back({name, tensor, tensor.to(device)});
+  }
+  for (const SavedTensor& saved : tensors.saved) {
+    tensors.list.push_back(named_tensor(saved));
+    finish_device_work(saved.contiguous);
+  }
+  return tensors;
+}
+
+/// Every rank's state of its generator, [ranks, bytes]. Collective, blocking.
+template <class Group>
+torch::Tensor all_generators(const Group& group, const torch::Generator& generator, torch::Device device) {
+  const torch::Tensor mine = state_of(generator).to(device);
+  const torch::Tensor all = torch::empty({group.world_size(), mine.numel()}, mine.options());
+  finish_device_work(mine);
+  group.all_gather(view_of(mine).flat(), view_of(all).flat());
+  return all;
+}
+
+/// Extents of the file's tensors that depend on the training: {the optimizer's bytes, ranks, a generator's bytes}.
+/// @returns false if there is no file @throws as load_checkpoint
+inline bool read_extents(const std::string& path, std::array<std::int64_t, 3>& extents) {
+  ddp::detail::CheckpointReader reader(path);
+  if (!reader) return false;
+  for (const ddp::ParameterSignature& tensor : reader.read_list()) {
+    if (std::string_view(tensor.name).starts_with("optimizer (") && tensor.shape.extents().size() == 1) {
+      extents[0] = tensor.shape.extents()[0];
+    } else if (tensor.name == "rng" && tensor.shape.extents().size() == 2) {
+      extents[1] = tensor.shape.extents()[0];
+      extents[2] = tensor.shape.extents()[1];
+    }
+  }
+  return true;
+}
+
+/// LibTorch 1.13 and 2 load the state; not all of them load the options, such as the rate.
+inline void load_options(torch::optim::Optimizer& optimizer, torch::serialize::InputArchive& archive) {
+  torch::serialize::InputArchive groups;
+  archive.read("param_groups", groups);
+  for (std::size_t i = 0; i < optimizer.param_groups().size(); ++i) {
+    torch::serialize::InputArchive group;
+    torch::serialize::InputArchive options;
+    groups.read("param_groups/" + std::to_string(i), group);
+    group.read("options", options);
+    optimizer.param_groups()[i].options().serialize(options);
+  }
+}
+
+inline void load_optimizer(const std::string& path, torch::optim::Optimizer& optimizer, const torch::Tensor& bytes) {
+  std::istringstream stream(
+      std::string(static_cast<const char*>(bytes.data_ptr()), static_cast<std::size_t>(bytes.numel())));
+  try {
+    torch::serialize::InputArchive archive;
+    archive.load_from(stream);
+    optimizer.load(archive);
+    load_options(optimizer, archive);
+  } catch (const c10::Error& error) {
+    throw Error(Errc::protocol, "the optimizer cannot take the state in the checkpoint " + path + ": " +
+                                    error.what_without_backtrace() + "; give it the parameters that it was saved with");
+  }
+}
+
+inline void take_position(const std::string& path, SamplerPosition& position, const torch::Tensor& numbers) {
+  const torch::Tensor mine = numbers_of(position);
+  static constexpr std::array<const char*, 6> names{"epoch", "step", "dataset_size", "global_batch", "seed", "shuffle"};
+  for (std::int64_t i = 2; i < 6; ++i) {
+    const auto saved = numbers.data_ptr<std::int64_t>()[i];
+    const auto present = mine.data_ptr<std::int64_t>()[i];
+    if (saved == present) continue;
+    throw Error(Errc::invalid_argument, "the checkpoint " + path + " is of a sampler with " +
+                                            names[static_cast<std::size_t>(i)] + " " + std::to_string(saved) +
+                                            ", the program's has " + std::to_string(present) +
+                                            "; go on with the same samples, or name another file");
+  }
+  position.epoch = static_cast<std::uint64_t>(numbers.data_ptr<std::int64_t>()[0]);
+  position.step = static_cast<std::size_t>(numbers.data_ptr<std::int64_t>()[1]);
+}
+
+}  // namespace detail
+
+/// Writes what a training needs to go on with the same bits to one file: of rank 0 the modules' parameters and buffers,
+/// the optimizer's state and options, and `position`; of every rank its random numbers, `rng`.
+/// Tensors of the file, a dtrain checkpoint (ddp/checkpoint/checkpoint_header.hpp), in this order:
+///   net.NAME            each parameter, then each buffer, by the order of indices; complex ones as pairs, 8- and
+///   16-bit
+///                       integers as bytes named `net.NAME (Char)` or `(Short)`, more than 8 dimensions as one
+///   optimizer (CLASS)   u8 [bytes]: what torch::save writes
+///   sampler             i64 [6]: epoch, step, dataset_size, global_batch, seed, shuffle
+///   rng                 u8 [ranks, bytes]: get_state() of each rank's generator
+/// @param net as DistributedDataParallel's, before or after wrapping. Collective, blocking, atomic, and
+/// @throws as save_checkpoint of tensors.
+template <class Group, class Net>
+void save_checkpoint(const Group& group, const std::string& path, const Net& net,
+                     const torch::optim::Optimizer& optimizer, const SamplerPosition& position,
+                     const torch::Generator& rng = at::detail::getDefaultCPUGenerator()) {
+  const torch::NoGradGuard no_grad;
+  const Modules modules = detail::modules_of(net);
+  const torch::Tensor generators = detail::all_generators(group, rng, detail::device_of(modules));
+  detail::TrainingTensors tensors;
+  if (group.rank() == 0) {
+    std::ostringstream state;
+    torch::save(optimizer, state);
+    tensors = detail::training_tensors(modules, optimizer, detail::bytes_tensor(state.str()),
+                                       detail::numbers_of(position), generators);
+  }
+  ddp::save_checkpoint(group, path, tensors.list);
+}
+
+/// Every rank takes what save_checkpoint wrote. With another number of ranks, `rng` is left as it is, which rank 0
+/// logs. Collective, blocking: as load_checkpoint of tensors. @returns false on every rank if rank 0 has no such file
+/// @throws as load_checkpoint of tensors, also for an optimizer of another class; Error (invalid_argument) if the
+/// sampler has other options, and (protocol) if the optimizer has other parameters: the modules are loaded then
+template <class Group, class Net>
+bool load_checkpoint(const Group& group, const std::string& path, const Net& net, torch::optim::Optimizer& optimizer,
+                     SamplerPosition& position, const torch::Generator& rng = at::detail::getDefaultCPUGenerator()) {
+  const torch::NoGradGuard no_grad;
+  const Modules modules = detail::modules_of(net);
+  std::array<std::int64_t, 3> extents{};
+  const auto read = [&] { return detail::read_extents(path, extents); };
+  if (!ddp::detail::run_on_rank0_blocking(group, "reading the checkpoint " + path, read)) {
+    return false;
+  }
+  torch::Tensor shared =
+      torch::tensor({extents[0], extents[1], extents[2]}, torch::kInt64).to(detail::device_of(modules));
+  detail::broadcast_tensors(group, {shared});
+  shared = shared.cpu();
+  const auto* extent = shared.data_ptr<std::int64_t>();
+  const torch::Tensor bytes = torch::empty({extent[0]}, torch::kUInt8);
+  const torch::Tensor numbers = torch::empty({6}, torch::kInt64);
+  const torch::Tensor generators = torch::empty({extent[1], extent[2]}, torch::kUInt8);
+  const detail::TrainingTensors tensors = detail::training_tensors(modules, optimizer, bytes, numbers, generators);
+  if (!ddp::load_checkpoint(group, path, tensors.list)) {
+    return false;
+  }
+  for (const detail::SavedTensor& saved : tensors.saved) {
+    if (saved.contiguous.data_ptr() != saved.target.data_ptr()) {
+      torch::Tensor(saved.target).copy_(saved.contiguous);
+    }
+  }
+  detail::load_optimizer(path, optimizer, bytes);
+  detail::take_position(path, position, numbers);
+  if (extent[1] == group.world_size()) {
+    detail::set_state(rng, generators[group.rank()]);
+  } else if (group.rank() == 0) {
+    log(LogLevel::warning, "the checkpoint " + path + " has the random numbers of " + std::to_string(extent[1]) +
+                               " ranks and the group has " + std::to_string(group.world_size()) +
+                               ": generators stay as they are");
+  }
+  return true;
+}
+
+}  // namespace DTRAIN_NAMESPACE::libtorch
+
+namespace DTRAIN_NAMESPACE {
+using libtorch::load_checkpoint;
+using libtorch::save_checkpoint;
+}  // namespace DTRAIN_NAMESPACE

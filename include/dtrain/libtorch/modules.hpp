@@ -1,0 +1,65 @@
+#pragma once
+/// @file
+/// Modules: the LibTorch modules that are trained together, and their tensors by name.
+
+#include <torch/torch.h>
+#include <dtrain/dtrain.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "dtrain/libtorch/tensor_memory.hpp"
+
+namespace DTRAIN_NAMESPACE::libtorch {
+
+using Modules = std::vector<std::shared_ptr<torch::nn::Module>>;
+
+namespace detail {
+
+template <class M>
+Modules modules_of(const torch::nn::ModuleHolder<M>& holder) {
+  return {holder.ptr()};
+}
+template <class M>
+Modules modules_of(const std::shared_ptr<M>& module) {
+  return {module};
+}
+inline Modules modules_of(const Modules& modules) {
+  return modules;
+}
+
+/// Before the names of one of several modules.
+inline std::string prefix(const Modules& modules, std::size_t index) {
+  return modules.size() == 1 ? "" : std::to_string(index) + ".";
+}
+
+/// Every parameter once, tied ones under their first name.
+inline std::vector<ModuleTensor> parameters_of(const Modules& modules) {
+  std::vector<ModuleTensor> found;
+  for (std::size_t m = 0; m < modules.size(); ++m) {
+    for (const auto& item : modules[m]->named_parameters()) {
+      const auto is_it = [&](const ModuleTensor& other) { return other.tensor.is_same(item.value()); };
+      if (std::none_of(found.begin(), found.end(), is_it)) {
+        found.push_back({prefix(modules, m) + item.key(), item.value()});
+      }
+    }
+  }
+  return found;
+}
+
+inline std::vector<ModuleTensor> buffers_of(const Modules& modules) {
+  std::vector<ModuleTensor> found;
+  for (std::size_t m = 0; m < modules.size(); ++m) {
+    for (const auto& item : modules[m]->named_buffers()) {
+      if (item.value().defined()) found.push_back({prefix(modules, m) + item.key(), item.value()});
+    }
+  }
+  return found;
+}
+
+}  // namespace detail
+
+}  // namespace DTRAIN_NAMESPACE::libtorch

@@ -1,0 +1,183 @@
+// Saves a training with LibTorch in the middle of an epoch and goes on from the file:
+//   checkpoint_probe --nproc-per-node=N FILE        rank 0 prints "holds: ..." for each check
+//   checkpoint_probe --nproc-per-node=N FILE ranks  loads FILE, which another number of ranks has saved; rank 0 prints
+//                                                   the elements of net.convolution.weight
+
+#include <torch/torch.h>
+#include <dtrain/dtrain.hpp>
+#include <dtrain/libtorch.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "expectations.hpp"
+
+namespace {
+
+using namespace libtorch_probe;
+using dtrain::libtorch::SamplerPosition;
+
+/// Random numbers, statistics, element types that dtrain has not, and memory in another order.
+struct NetImpl : nn::Module {
+  torch::Tensor forward(const torch::Tensor& x) {
+    const torch::Tensor images = norm(convolution(x.view({-1, 2, 1, 3}))).flatten(1);
+    return torch::dropout(images, 0.5, is_training()) * torch::view_as_real(factors).select(1, 0).sum() + counts.sum();
+  }
+  nn::Conv2d convolution = register_module("convolution", nn::Conv2d(nn::Conv2dOptions(2, 4, {1, 2})));
+  nn::BatchNorm2d norm = register_module("norm", nn::BatchNorm2d(4));
+  torch::Tensor factors = register_parameter("factors", torch::ones({2}, torch::kComplexFloat));
+  torch::Tensor frozen = register_parameter("frozen", torch::zeros({3}), false);
+  torch::Tensor counts = register_buffer("counts", torch::ones({2}, torch::kInt16));
+};
+TORCH_MODULE(Net);
+
+const dtrain::SamplerOptions samples{.dataset_size = 60, .global_batch = 12, .seed = 3};
+
+/// A training of its own, with values that `seed` decides.
+template <class Optimizer>
+struct Training {
+  template <class Options>
+  Training(const Group& all, std::uint64_t seed, const Options& options)
+      : group(all), sampler(all, samples), position(sampler), net(seeded(seed + 10 * rank())), made(net, options) {
+    net->convolution->weight.set_data(net->convolution->weight.contiguous(torch::MemoryFormat::ChannelsLast));
+    torch::NoGradGuard no_grad;
+    net->frozen.fill_(static_cast<double>(seed));
+    net->counts.fill_(static_cast<double>(seed));
+  }
+
+  /// Random numbers differ between the ranks.
+  static Net seeded(std::uint64_t seed) {
+    torch::manual_seed(seed);
+    return Net();
+  }
+  std::uint64_t rank() const { return static_cast<std::uint64_t>(group.rank()); }
+
+  /// Wrapped by the program, which may do it before or after loading.
+  void run(DistributedDataParallel<Net, Policy>& ddp, int steps) {
+    for (; steps > 0; --steps) {
+      const auto batches = sampler.batches(position.epoch);
+      std::vector<torch::Tensor> rows;
+      for (const std::size_t sample : batches[position.step])
+        rows.push_back(torch::linspace(0, 1, 6) * (static_cast<double>(sample) + 1));
+      optimizer().zero_grad();
+      ddp.backward(loss_of(ddp(torch::stack(rows))));
+      optimizer().step();
+      if (++position.step == batches.size()) {
+        ++position.epoch;
+        position.step = 0;
+      }
+    }
+  }
+
+  struct Made {
+    template <class Options>
+    Made(const Net& net, const Options& options) : optimizer(net->parameters(), options) {}
+    Optimizer optimizer;
+  };
+  Optimizer& optimizer() { return made.optimizer; }
+
+  Group group;
+  dtrain::DistributedSampler sampler;
+  SamplerPosition position;
+  Net net;
+  Made made;
+};
+
+void require_same(const Net& a, const Net& b) {
+  for (const auto& list :
+       {std::pair(a->named_parameters(), b->named_parameters()), std::pair(a->named_buffers(), b->named_buffers())}) {
+    for (const auto& item : list.first) {
+      const torch::Tensor other = list.second[item.key()];
+      require(torch::equal(torch::cat({item.value().flatten()}), torch::cat({other.flatten()})),
+              item.key() + " has the bits of the undisturbed training");
+    }
+  }
+}
+
+/// 9 steps, of which 5 are an epoch, are the same in one piece and as 7 and 2.
+template <class Optimizer, class Options>
+void check_resumed(const Group& group, const std::string& file, const Options& options, const Options& others) {
+  Training<Optimizer> whole(group, 1, options);
+  {
+    DistributedDataParallel ddp{whole.net, group};
+    whole.run(ddp, 7);
+    dtrain::save_checkpoint(group, file, whole.net, whole.optimizer(), whole.position);
+    whole.run(ddp, 2);
+  }
+  for (const bool wraps_first : {true, false}) {
+    Training<Optimizer> resumed(group, 2, others);
+    const auto load = [&] {
+      require(dtrain::load_checkpoint(group, file, resumed.net, resumed.optimizer(), resumed.position),
+              "there is a file");
+    };
+    if (!wraps_first) load();
+    DistributedDataParallel ddp{resumed.net, group};
+    if (wraps_first) {
+      resumed.run(ddp, 1);
+      load();
+    }
+    require(resumed.position.epoch == 1 && resumed.position.step == 2, "the position is that of the file");
+    require(resumed.net->convolution->weight.is_contiguous(torch::MemoryFormat::ChannelsLast),
+            "tensors keep their layout");
+    resumed.run(ddp, 2);
+    require_same(whole.net, resumed.net);
+  }
+}
+
+void check_refused(const Group& group, const std::string& file) {
+  Training<torch::optim::SGD> other(group, 1, torch::optim::SGDOptions(0.1));
+  require(!dtrain::load_checkpoint(group, file + ".missing", other.net, other.optimizer(), other.position),
+          "no file is no error");
+  const torch::Tensor before = other.net->convolution->weight.clone();
+  require_error("'optimizer (torch::optim::AdamW)'",
+                [&] { dtrain::load_checkpoint(group, file, other.net, other.optimizer(), other.position); });
+  require(torch::equal(before, other.net->convolution->weight), "a refused file changes nothing");
+  Training<torch::optim::AdamW> sampled(group, 1, torch::optim::AdamWOptions(0.1));
+  sampled.position.options.seed = 4;
+  require_error("is of a sampler with seed 3, the program's has 4",
+                [&] { dtrain::load_checkpoint(group, file, sampled.net, sampled.optimizer(), sampled.position); });
+  torch::optim::AdamW fewer(std::vector<torch::Tensor>{sampled.net->factors}, torch::optim::AdamWOptions(0.1));
+  require_error("the optimizer cannot take the state in the checkpoint",
+                [&] { dtrain::load_checkpoint(group, file, sampled.net, fewer, sampled.position); });
+}
+
+void print_elements(const torch::Tensor& weight) {
+  const torch::Tensor elements = weight.detach().contiguous();
+  for (std::int64_t i = 0; i < elements.numel(); ++i)
+    std::printf(" %a", static_cast<double>(elements.data_ptr<float>()[i]));
+  std::printf("\n");
+}
+
+int probe(Group group, dtrain::Arguments arguments) {
+  if (arguments.size() < 2) throw std::runtime_error("give the file to write");
+  const std::string file(arguments[1]);
+  torch::set_num_threads(1);
+  if (arguments.size() > 2) {
+    Training<torch::optim::AdamW> training(group, 2, torch::optim::AdamWOptions(0.1));
+    require(dtrain::load_checkpoint(group, file, training.net, training.optimizer(), training.position),
+            "there is a file");
+    require(training.position.step == 2 && is_same_everywhere(group, training.net->convolution->weight),
+            "other numbers of ranks go on as well");
+    if (group.rank() == 0) print_elements(training.net->convolution->weight);
+    return 0;
+  }
+  using torch::optim::AdamWOptions;
+  using torch::optim::SGDOptions;
+  check_resumed<torch::optim::SGD>(group, file, SGDOptions(0.1).momentum(0.9), SGDOptions(0.2));
+  check_resumed<torch::optim::AdamW>(group, file, AdamWOptions(0.01).weight_decay(0.1), AdamWOptions(0.5));
+  if (group.rank() == 0) std::printf("holds: a resumed training has the bits of an undisturbed one\n");
+  check_refused(group, file);
+  if (group.rank() == 0) std::printf("holds: checkpoints of other trainings are refused\n");
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return dtrain::run<Policy>(argc, argv, probe);
+}
