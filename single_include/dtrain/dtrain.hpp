@@ -10236,8 +10236,9 @@ struct Operation {
   OperationKind kind = OperationKind::none;
   DType dtype = DType::f32;
   ReduceOp op = ReduceOp::sum;
+  bool sums_squares = false;  ///< whether the rank needs the sum of squares: see CanSumSquares
 
-  /// Whether both ranks called the same operation. Buffer locations (allocation, offset) may differ.
+  /// Whether both ranks called the same operation. Buffer locations (allocation, offset) and `sums_squares` may differ.
   bool agrees_with(const Operation& other) const noexcept {
     return sequence == other.sequence && count == other.count && root == other.root && kind == other.kind &&
            dtype == other.dtype && op == other.op;
@@ -10750,6 +10751,16 @@ concept CanAllReduce =
     HasRanks<C> &&
     requires(C c, ConstBufferView input, BufferView output, ReduceOp op, typename C::Stream stream) {
       { c.all_reduce(input, output, op, stream) } -> std::same_as<void>;
+    };
+
+/// As CanAllReduce; `*squares` gets the sum of the squares of the result's elements: in f64, with equal bits on every
+/// rank, 0 for integers. Null: this rank needs no sum, and other ranks may. The order of the additions depends on the
+/// count, the number of ranks and where the buffers are. Lifetime: `squares` outlives the work, as buffers do.
+template <class C>
+concept CanSumSquares =
+    CanAllReduce<C> && requires(C c, ConstBufferView input, BufferView output, ReduceOp op, typename C::Stream stream,
+                                double* squares) {
+      { c.all_reduce(input, output, op, stream, squares) } -> std::same_as<void>;
     };
 
 /// Every rank's `buffer` gets the content of rank `root`'s.
@@ -15567,9 +15578,10 @@ class Communicator {
   int size() const noexcept;
   const rendezvous::Membership& members() const noexcept;
 
-  /// See CanAllReduce. Copies nothing if it is in place on an allocation. All operations throw Error (unsupported,
+  /// See CanAllReduce and CanSumSquares. Copies nothing if it is in place on an allocation; the sum of squares is then
+  /// that of the ranks' slices in rank order, else each rank's own. All operations throw Error (unsupported,
   /// invalid_argument) at the call.
-  void all_reduce(ConstBufferView input, BufferView output, ReduceOp op, Stream stream);
+  void all_reduce(ConstBufferView input, BufferView output, ReduceOp op, Stream stream, double* squares = nullptr);
 
   /// See CanBroadcast.
   void broadcast(BufferView buffer, int root, Stream stream);
@@ -15617,7 +15629,7 @@ class Communicator {
   ProcessOwned<ChannelOwner> owner_;
 };
 
-static_assert(backend::Communicator<Communicator>);
+static_assert(backend::Communicator<Communicator> && CanSumSquares<Communicator>);
 
 }  // namespace DTRAIN_NAMESPACE::backend::shared_memory
 
@@ -21763,7 +21775,7 @@ bool read_checkpoint_file(const std::string& path, std::span<const NamedTensor> 
 // ---- dtrain/ddp/precision/gradient_norm.hpp
 
 /// @file
-/// Global L2 norm of the reduced gradients, measured bucket by bucket behind each bucket's collective.
+/// Global L2 norm of the reduced gradients, measured in each bucket's collective or behind it.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -21779,13 +21791,14 @@ struct GradientNorm {
 
 /// Options of one step.
 struct StepOptions {
-  /// Measures the norm of the reduced gradients in this step. Must be the same on every rank that uses the norm; the
-  /// gradients themselves do not depend on it.
+  /// Measures the norm of the reduced gradients in this step. A rank without it has no norm. Neither the gradients nor
+  /// the other ranks' norm depend on it.
   bool measure_norm = false;
 };
 
-/// Sums of squares of a step's reduced buckets, in f64. All ranks reduce the same buckets to the same bits, and the
-/// buckets' sums are added in bucket order: so all ranks have the same norm without a collective.
+/// Sums of squares of a step's reduced buckets, in f64. A communicator that CanSumSquares gives each with the bucket's
+/// reduction. Behind any other's, SquareSum reads the bucket, which has the same bits on all ranks. The sums are added
+/// in bucket order: so all ranks have the same norm without another collective.
 /// Steady state: allocates nothing. Threads: a bucket's work on the communication stream; everything else between
 /// steps. Lifetime: outlives the work.
 class BucketNorms {
@@ -21804,8 +21817,9 @@ class BucketNorms {
     is_wanted_ = wanted;
     norm_.reset();
   }
-  bool is_wanted() const noexcept { return is_wanted_; }
-  SquareSum work(std::size_t bucket, const BufferView& range) noexcept { return {&sums_[bucket], range}; }
+
+  /// Where the bucket's sum is to be stored in this step; null if the step does not measure.
+  double* sum_of(std::size_t bucket) noexcept { return is_wanted_ ? &sums_[bucket] : nullptr; }
 
   /// Call when the work of all buckets has run.
   void finish_step() noexcept;
@@ -25275,14 +25289,17 @@ class BucketReduction {
     meter_.launched(bucket);
     copier_.before(bucket);
     if (const BufferView& range = ranges_[bucket]; range.count != 0) {
+      [[maybe_unused]] double* squares = norms_.sum_of(bucket);
       if (hook_) {
         hook_({range, hook_gradients_[bucket], communicator_, copier_.stream(), op_});
+      } else if constexpr (backend::CanSumSquares<Communicator>) {
+        communicator_.all_reduce(range, range, op_, copier_.stream(), std::exchange(squares, nullptr));
       } else {
         communicator_.all_reduce(range, range, op_, copier_.stream());
       }
       if constexpr (can_measure_norm) {
-        if (norms_.is_wanted()) {
-          copier_.stream().enqueue(norms_.work(bucket, range));
+        if (squares != nullptr) {
+          copier_.stream().enqueue(BucketNorms::SquareSum{squares, range});
         }
       }
     }
@@ -39785,10 +39802,12 @@ ChunkedResult run_chunked(Channel& channel, const Operation& operation, CountChu
 }
 
 /// Calls `work(begin, length)` for steps of a range of elements until it is done or the channel has failed.
+/// @param element bytes of one
+/// @param step_bytes a multiple of it
 template <class Work>
-void in_abortable_steps(const Channel& channel, std::size_t begin, std::size_t end, std::size_t element,
-                        Work work) noexcept {
-  const std::size_t step = abort_check_bytes / element;
+void in_abortable_steps(const Channel& channel, std::size_t begin, std::size_t end, std::size_t element, Work work,
+                        std::size_t step_bytes = abort_check_bytes) noexcept {
+  const std::size_t step = step_bytes / element;
   for (; begin < end && !channel.aborted(); begin += step) {
     work(begin, std::min(step, end - begin));
   }
@@ -39882,6 +39901,7 @@ struct AllReduce {
   const std::byte* input;
   std::byte* output;
   Arena arena;
+  double* squares;  ///< see CanSumSquares; may be null
 
   void operator()(Channel& channel, const Operation& operation) const noexcept {
     AllReduceExecution(*this, channel, operation).all();
@@ -39905,6 +39925,7 @@ struct AllReduce {
         if (work_.input != work_.output) {
           kernels::copy_bytes(work_.output, work_.input, count_ * element_);
         }
+        sum_output();
       } else if (count_ * element_ <= small_bytes(channel_.size())) {
         small();
       } else {
@@ -39920,6 +39941,7 @@ struct AllReduce {
         const Sources sources(channel_.size(),
                               [&](int rank) { return channel_.small_input_of(rank, count_ * element_); });
         reduction_(sources, std::span(&work_.output, 1), count_);
+        sum_output();
       }
     }
 
@@ -39935,18 +39957,66 @@ struct AllReduce {
           });
       if (ended == ChunkedResult::copied) {
         copy_out(chunks_.number() - 1);
+        sum_output();
+      } else if (ended == ChunkedResult::in_place && work_.squares != nullptr) {
+        *work_.squares = sum_of_slices();
       }
     }
 
-    /// Rank r reduces slice r of every buffer and writes the result to all.
+    /// Rank r reduces slice r of every buffer and writes the result to all. If any rank needs the sum of squares, every
+    /// rank adds up its slice's and publishes the sum where small inputs are. It does so piece by piece: what
+    /// is in the first-level cache costs about 1% of its reduction, a second pass over memory 30 to 90%.
     void in_place() noexcept {
       const ReduceSlice own = slice_of(count_, channel_.size(), channel_.rank());
-      in_abortable_steps(channel_, own.begin, own.end, element_, [&](std::size_t begin, std::size_t length) {
-        const auto buffer = [&](int rank) {
-          return work_.arena.buffer(rank, channel_.operation_of(rank)) + begin * element_;
-        };
-        reduction_(Sources(channel_.size(), buffer), Targets(channel_.size(), buffer), length);
-      });
+      const bool sums_squares = any_rank_sums_squares();
+      constexpr std::size_t cached_bytes = 4096;  // of each rank's buffer
+      double sum = 0;
+      in_abortable_steps(
+          channel_, own.begin, own.end, element_,
+          [&](std::size_t begin, std::size_t length) {
+            const auto buffer = [&](int rank) {
+              return work_.arena.buffer(rank, channel_.operation_of(rank)) + begin * element_;
+            };
+            reduction_(Sources(channel_.size(), buffer), Targets(channel_.size(), buffer), length);
+            if (sums_squares) {
+              sum += squares_of(buffer(channel_.rank()), length);
+            }
+          },
+          sums_squares ? cached_bytes : abort_check_bytes);
+      if (sums_squares) {
+        std::memcpy(channel_.small_input_of(channel_.rank(), sizeof(sum)), &sum, sizeof(sum));
+      }
+    }
+
+    bool any_rank_sums_squares() const noexcept {
+      for (int rank = 0; rank < channel_.size(); ++rank) {
+        if (channel_.operation_of(rank).sums_squares) {
+          return true;
+        }
+      }
+      return false;
+    }
+
+    /// In rank order, so that every rank gets the same bits. No rank writes to these slots before the operation after
+    /// the next, which begins after every rank has left this one.
+    double sum_of_slices() const noexcept {
+      double sum = 0;
+      for (int rank = 0; rank < channel_.size(); ++rank) {
+        double slice = 0;
+        std::memcpy(&slice, channel_.small_input_of(rank, sizeof(slice)), sizeof(slice));
+        sum += slice;
+      }
+      return sum;
+    }
+
+    double squares_of(const std::byte* elements, std::size_t count) const noexcept {
+      return kernels::sum_of_squares(operation_.dtype, elements, count, channel_.isa());
+    }
+
+    void sum_output() const noexcept {
+      if (work_.squares != nullptr) {
+        *work_.squares = squares_of(work_.output, count_);
+      }
     }
 
     void copy_in(std::size_t chunk) const noexcept {
@@ -40817,14 +40887,16 @@ DTRAIN_DEFINED int Communicator::size() const noexcept {
   return owner_->channel->size();
 }
 
-DTRAIN_DEFINED void Communicator::all_reduce(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) {
+DTRAIN_DEFINED void Communicator::all_reduce(ConstBufferView input, BufferView output, ReduceOp op, Stream stream,
+                                             double* squares) {
   detail::check_host(input, output);
   check_all_reduce(input, output);
   const ArenaTable::Location location =
       input.data == output.data ? owner_->arenas.find(output.data, output.bytes()) : ArenaTable::Location{};
   Operation operation = owner_->next(OperationKind::all_reduce, output, location);
   operation.op = op;
-  owner_->enqueue(operation, AllReduce{input.data, output.data, location.value.arena}, stream);
+  operation.sums_squares = squares != nullptr;
+  owner_->enqueue(operation, AllReduce{input.data, output.data, location.value.arena, squares}, stream);
 }
 
 DTRAIN_DEFINED void Communicator::broadcast(BufferView buffer, int root, Stream stream) {

@@ -42,6 +42,16 @@ concept CanAllReduce =
       { c.all_reduce(input, output, op, stream) } -> std::same_as<void>;
     };
 
+/// As CanAllReduce; `*squares` gets the sum of the squares of the result's elements: in f64, with equal bits on every
+/// rank, 0 for integers. Null: this rank needs no sum, and other ranks may. The order of the additions depends on the
+/// count, the number of ranks and where the buffers are. Lifetime: `squares` outlives the work, as buffers do.
+template <class C>
+concept CanSumSquares =
+    CanAllReduce<C> && requires(C c, ConstBufferView input, BufferView output, ReduceOp op, typename C::Stream stream,
+                                double* squares) {
+      { c.all_reduce(input, output, op, stream, squares) } -> std::same_as<void>;
+    };
+
 /// Every rank's `buffer` gets the content of rank `root`'s.
 template <class C>
 concept CanBroadcast = HasRanks<C> && requires(C c, BufferView buffer, int root, typename C::Stream stream) {

@@ -53,8 +53,9 @@ struct Operation {
   OperationKind kind = OperationKind::none;
   DType dtype = DType::f32;
   ReduceOp op = ReduceOp::sum;
+  bool sums_squares = false;  ///< whether the rank needs the sum of squares: see CanSumSquares
 
-  /// Whether both ranks called the same operation. Buffer locations (allocation, offset) may differ.
+  /// Whether both ranks called the same operation. Buffer locations (allocation, offset) and `sums_squares` may differ.
   bool agrees_with(const Operation& other) const noexcept {
     return sequence == other.sequence && count == other.count && root == other.root && kind == other.kind &&
            dtype == other.dtype && op == other.op;

@@ -14,6 +14,7 @@
 
 #include "dtrain/core/types/bfloat16.hpp"
 #include "dtrain/core/types/float16.hpp"
+#include "dtrain/topology/ring.hpp"
 #include "unit/public_interface/shared_memory_job.hpp"
 
 using dtrain::DistributedDataParallel;
@@ -27,7 +28,7 @@ using front_test::run_well;
 
 namespace {
 
-const std::vector<std::size_t> sizes{7, 1000, 0, 33, 5000};
+const std::vector<std::size_t> sizes{7, 1000, 0, 33, 5000, 70'001};
 
 /// One step with random gradients, which differ between ranks.
 template <class Ddp, class AnyModel>
@@ -55,11 +56,11 @@ double plain_norm(const std::vector<dtrain::Parameter>& parameters) {
   return std::sqrt(sum);
 }
 
-template <class AnyModel>
+template <class AnyModel, class AnyPolicy = front_test::Policy>
 void check_norms(int ranks, std::size_t bucket_bytes) {
   std::vector<std::vector<double>> norms(static_cast<std::size_t>(ranks));
   std::atomic<int> wrong{0};
-  run_well(ranks, [&](const Group& group) {
+  front_test::expect_well(support::run_groups<AnyPolicy>(ranks, [&](const dtrain::ProcessGroup<AnyPolicy>& group) {
     AnyModel model(sizes);
     DistributedDataParallel ddp{model, group, {.bucket_bytes = bucket_bytes}};
     for (unsigned k = 0; k < 4; ++k) {
@@ -69,7 +70,7 @@ void check_norms(int ranks, std::size_t bucket_bytes) {
       wrong += measured.finite && std::abs(measured.norm / expected - 1) < 1e-12 ? 0 : 1;
       norms[static_cast<std::size_t>(group.rank())].push_back(measured.norm);
     }
-  });
+  }));
   CHECK(wrong == 0);
   for (const std::vector<double>& of_rank : norms) {
     CHECK(of_rank.size() == 4);
@@ -87,6 +88,34 @@ TEST_CASE("the norm is that of the reduced gradients, with the same bits on all 
       check_norms<Model>(ranks, bucket_bytes);
       check_norms<BindingModel>(ranks, bucket_bytes);
     }
+  }
+}
+
+TEST_CASE("a communicator that gives no sums has the norm from a second pass, with the same bits on all ranks") {
+  using Ring = dtrain::Policy<dtrain::launch::PerProcess, dtrain::backend::SharedMemory, dtrain::topology::Ring>;
+  using Channel = dtrain::topology::ChannelBackend<Ring::Topology, Ring::Backend>::Communicator;
+  static_assert(!dtrain::backend::CanSumSquares<Channel>);
+  for (const std::size_t bucket_bytes : {std::size_t{4096}, std::size_t{25} << 20}) {
+    CAPTURE(bucket_bytes);
+    check_norms<Model, Ring>(3, bucket_bytes);
+  }
+}
+
+TEST_CASE("a rank that measures has the norm when others do not, and the gradients are the same") {
+  for (const std::size_t bucket_bytes : {std::size_t{0}, std::size_t{25} << 20}) {
+    std::atomic<int> wrong{0};
+    run_well(3, [&](const Group& group) {
+      BindingModel model(sizes);
+      DistributedDataParallel ddp{model, group, {.bucket_bytes = bucket_bytes}};
+      for (unsigned k = 0; k < 6; ++k) {
+        const bool measures = k == 5 || k % 3 == static_cast<unsigned>(group.rank());
+        step(ddp, model, k, {.measure_norm = measures});
+        const double expected = plain_norm(model.list);
+        wrong += ddp.has_gradient_norm() == measures ? 0 : 1;
+        wrong += !measures || std::abs(ddp.gradient_norm().norm / expected - 1) < 1e-12 ? 0 : 1;
+      }
+    });
+    CHECK(wrong == 0);
   }
 }
 

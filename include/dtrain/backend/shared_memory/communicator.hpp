@@ -36,9 +36,10 @@ class Communicator {
   int size() const noexcept;
   const rendezvous::Membership& members() const noexcept;
 
-  /// See CanAllReduce. Copies nothing if it is in place on an allocation. All operations throw Error (unsupported,
+  /// See CanAllReduce and CanSumSquares. Copies nothing if it is in place on an allocation; the sum of squares is then
+  /// that of the ranks' slices in rank order, else each rank's own. All operations throw Error (unsupported,
   /// invalid_argument) at the call.
-  void all_reduce(ConstBufferView input, BufferView output, ReduceOp op, Stream stream);
+  void all_reduce(ConstBufferView input, BufferView output, ReduceOp op, Stream stream, double* squares = nullptr);
 
   /// See CanBroadcast.
   void broadcast(BufferView buffer, int root, Stream stream);
@@ -86,7 +87,7 @@ class Communicator {
   ProcessOwned<ChannelOwner> owner_;
 };
 
-static_assert(backend::Communicator<Communicator>);
+static_assert(backend::Communicator<Communicator> && CanSumSquares<Communicator>);
 
 }  // namespace DTRAIN_NAMESPACE::backend::shared_memory
 

@@ -191,14 +191,16 @@ DTRAIN_DEFINED int Communicator::size() const noexcept {
   return owner_->channel->size();
 }
 
-DTRAIN_DEFINED void Communicator::all_reduce(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) {
+DTRAIN_DEFINED void Communicator::all_reduce(ConstBufferView input, BufferView output, ReduceOp op, Stream stream,
+                                             double* squares) {
   detail::check_host(input, output);
   check_all_reduce(input, output);
   const ArenaTable::Location location =
       input.data == output.data ? owner_->arenas.find(output.data, output.bytes()) : ArenaTable::Location{};
   Operation operation = owner_->next(OperationKind::all_reduce, output, location);
   operation.op = op;
-  owner_->enqueue(operation, AllReduce{input.data, output.data, location.value.arena}, stream);
+  operation.sums_squares = squares != nullptr;
+  owner_->enqueue(operation, AllReduce{input.data, output.data, location.value.arena, squares}, stream);
 }
 
 DTRAIN_DEFINED void Communicator::broadcast(BufferView buffer, int root, Stream stream) {

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Global L2 norm of the reduced gradients, measured bucket by bucket behind each bucket's collective.
+/// Global L2 norm of the reduced gradients, measured in each bucket's collective or behind it.
 
 #include <cmath>
 #include <cstddef>
@@ -28,13 +28,14 @@ struct GradientNorm {
 
 /// Options of one step.
 struct StepOptions {
-  /// Measures the norm of the reduced gradients in this step. Must be the same on every rank that uses the norm; the
-  /// gradients themselves do not depend on it.
+  /// Measures the norm of the reduced gradients in this step. A rank without it has no norm. Neither the gradients nor
+  /// the other ranks' norm depend on it.
   bool measure_norm = false;
 };
 
-/// Sums of squares of a step's reduced buckets, in f64. All ranks reduce the same buckets to the same bits, and the
-/// buckets' sums are added in bucket order: so all ranks have the same norm without a collective.
+/// Sums of squares of a step's reduced buckets, in f64. A communicator that CanSumSquares gives each with the bucket's
+/// reduction. Behind any other's, SquareSum reads the bucket, which has the same bits on all ranks. The sums are added
+/// in bucket order: so all ranks have the same norm without another collective.
 /// Steady state: allocates nothing. Threads: a bucket's work on the communication stream; everything else between
 /// steps. Lifetime: outlives the work.
 class BucketNorms {
@@ -53,8 +54,9 @@ class BucketNorms {
     is_wanted_ = wanted;
     norm_.reset();
   }
-  bool is_wanted() const noexcept { return is_wanted_; }
-  SquareSum work(std::size_t bucket, const BufferView& range) noexcept { return {&sums_[bucket], range}; }
+
+  /// Where the bucket's sum is to be stored in this step; null if the step does not measure.
+  double* sum_of(std::size_t bucket) noexcept { return is_wanted_ ? &sums_[bucket] : nullptr; }
 
   /// Call when the work of all buckets has run.
   void finish_step() noexcept;

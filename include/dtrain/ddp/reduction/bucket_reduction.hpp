@@ -234,14 +234,17 @@ class BucketReduction {
     meter_.launched(bucket);
     copier_.before(bucket);
     if (const BufferView& range = ranges_[bucket]; range.count != 0) {
+      [[maybe_unused]] double* squares = norms_.sum_of(bucket);
       if (hook_) {
         hook_({range, hook_gradients_[bucket], communicator_, copier_.stream(), op_});
+      } else if constexpr (backend::CanSumSquares<Communicator>) {
+        communicator_.all_reduce(range, range, op_, copier_.stream(), std::exchange(squares, nullptr));
       } else {
         communicator_.all_reduce(range, range, op_, copier_.stream());
       }
       if constexpr (can_measure_norm) {
-        if (norms_.is_wanted()) {
-          copier_.stream().enqueue(norms_.work(bucket, range));
+        if (squares != nullptr) {
+          copier_.stream().enqueue(BucketNorms::SquareSum{squares, range});
         }
       }
     }

@@ -115,10 +115,12 @@ ChunkedResult run_chunked(Channel& channel, const Operation& operation, CountChu
 }
 
 /// Calls `work(begin, length)` for steps of a range of elements until it is done or the channel has failed.
+/// @param element bytes of one
+/// @param step_bytes a multiple of it
 template <class Work>
-void in_abortable_steps(const Channel& channel, std::size_t begin, std::size_t end, std::size_t element,
-                        Work work) noexcept {
-  const std::size_t step = abort_check_bytes / element;
+void in_abortable_steps(const Channel& channel, std::size_t begin, std::size_t end, std::size_t element, Work work,
+                        std::size_t step_bytes = abort_check_bytes) noexcept {
+  const std::size_t step = step_bytes / element;
   for (; begin < end && !channel.aborted(); begin += step) {
     work(begin, std::min(step, end - begin));
   }
