@@ -332,6 +332,30 @@ TEST_CASE("PowerSGD begins when it is told to, sums where a sum is asked for, an
   CHECK(results.are_equal());
 }
 
+TEST_CASE("the norm of a step is that of what its hook left") {
+  std::atomic<int> wrong{0};
+  run_well(2, [&](const Group& group) {
+    Shaped<BindingModel> model(shapes);
+    dtrain::hooks::PowerSgd hook{{.rank = 2}};
+    DistributedDataParallel ddp{model, group, {.bucket_bytes = 3000}, hook};
+    for (int step = 0; step < 3; ++step) {
+      dtrain::Step one = ddp.begin({.measure_norm = true});
+      for (std::size_t i = model.list.size(); i-- > 0;) {
+        const auto gradient = model.list[i].gradient.as<float>();
+        for (std::size_t k = 0; k < gradient.size(); ++k)
+          gradient[k] = element(step, group.rank(), i, k);
+        one.ready(i);
+      }
+      one.finish();
+      double square = 0;
+      for (const float value : gradients_of(model))
+        square += std::pow(static_cast<double>(value), 2);
+      wrong += std::abs(ddp.gradient_norm().norm / std::sqrt(square) - 1) < 1e-12 ? 0 : 1;
+    }
+  });
+  CHECK(wrong == 0);
+}
+
 TEST_CASE("ranks with different hooks, or with and without one, fail with a sentence that names both") {
   const std::vector<support::RankEnd> ends = support::run_groups<Policy>(2, [](const Group& group) {
     Shaped<Model> model(shapes);
