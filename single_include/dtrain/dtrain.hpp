@@ -37630,7 +37630,8 @@ class StoreServer {
     if (options_.secret && !handshake.hello.has_secret) {
       handshake.answer = encode(
           Refused{"the job has a secret and this process does not; give all of the job the same DTRAIN_SECRET or "
-                  "DTRAIN_SECRET_FILE"});
+                  "DTRAIN_SECRET_FILE",
+                  true});
       return false;
     }
     with_hello_.insert(without_hello_.extract(id));
@@ -37646,8 +37647,8 @@ class StoreServer {
       return;
     }
     if (options_.secret && !handshake.transcript.is_proved(ProofSide::rank, *options_.secret, received)) {
-      handshake.answer = encode(
-          Refused{"its secret is not the job's; give all of the job the same DTRAIN_SECRET or DTRAIN_SECRET_FILE"});
+      handshake.answer = encode(Refused{
+          "its secret is not the job's; give all of the job the same DTRAIN_SECRET or DTRAIN_SECRET_FILE", true});
       return;
     }
     handshake.transcript.add(received);

@@ -64,8 +64,11 @@ TEST_CASE("a job that a signal ends is not started again, before or while its wo
     CHECK(result.exit_code == 128 + signal);
     CHECK(!contains(result.error, "attempt 2"));
   }
-  const Result result = support::run(probe, {"--nproc-per-node=2", "--max-restarts=5", "*:join", "*:ignore:15",
-                                             "0:exit:4", "1:signal-launcher-after-failure:15", "1:sleep:60000"});
+  const TemporaryDirectory root;
+  const std::string joined = root.path + "/joined";  // rank 1 has: if rank 0 failed before, rank 1's join would fail
+  const Result result =
+      support::run(probe, {"--nproc-per-node=2", "--max-restarts=5", "*:ignore:15", "*:join", "1:process:" + joined,
+                           "0:await:" + joined, "0:exit:4", "1:signal-launcher-after-failure:15", "1:sleep:60000"});
   CHECK(result.exit_code == 4);
   CHECK(!contains(result.error, "attempt 2"));
 }

@@ -274,6 +274,24 @@ TEST_CASE("where a launcher's port is taken the store is at the next one, and ra
   CHECK(seen == std::vector<std::string>{"monday", "monday", "tuesday", "tuesday"});
 }
 
+TEST_CASE(
+    "a store with a secret at the first of several ports is another job's: ranks without it, or with their own, go "
+    "on") {
+  StoreProcess other(with_secret(2));
+  for (const std::optional<Secret>& secret : {std::optional<Secret>(), std::optional(secret_b())}) {
+    CAPTURE(secret.has_value());
+    const auto errors = on_ranks(2, [&](int rank) {
+      ControlPlaneOptions own_rank = rank_options(rank, 2, other.port());
+      own_rank.secret = secret;
+      own_rank.master_ports = 16;
+      own_rank.hosts_store = rank == 0;
+      ControlPlane control_plane(own_rank);
+      control_plane.leave_blocking(soon());
+    });
+    CHECK(errors == std::vector<std::string>(2));
+  }
+}
+
 TEST_CASE("a rank of another job is refused, and so is a launcher where none is expected") {
   StoreOptions options = StoreProcess::with_world_size(2);
   options.job.job = "monday";
