@@ -47,12 +47,24 @@ std::size_t times(const std::string& text, const std::string& part) {
   return count;
 }
 
-/// Every rank has said that its results were right.
+/// Open MPI 4's mpirun now and then fails because a rank did not call MPI_Finalize, and names PID 0, when every rank
+/// has called it. A program that does nothing else shows it, too (issues 7833 and 9389 of open-mpi/ompi).
+bool is_false_report(const Result& result) {
+  return contains(result.error, "with PID 0 on") && contains(result.error, "exiting improperly");
+}
+
+/// Every rank has said that its results were right, and that MPI was finalized.
 void check_all_right(const Result& result, int ranks) {
   CAPTURE(ranks);
   CAPTURE(result.error);
-  CHECK(result.exit_code == 0);
-  CHECK(times(result.output, "all right") == static_cast<std::size_t>(ranks));
+  const auto all = static_cast<std::size_t>(ranks);
+  CHECK(times(result.output, "all right") == all);
+  CHECK(times(result.output, "has finalized MPI") == all);
+  if (result.exit_code != 0 && is_false_report(result)) {
+    MESSAGE("mpirun says that a rank did not call MPI_Finalize, but each did");
+  } else {
+    CHECK(result.exit_code == 0);
+  }
 }
 
 #define SKIP_WITHOUT_MPI()                                                                      \

@@ -305,7 +305,7 @@ int again() {
 template <class Backend>
 int run(int argc, char** argv, std::string_view what) {
   using Policy = dtrain::Policy<dtrain::launch::PerProcess, Backend>;
-  return dtrain::run<Policy>(argc, argv, [what](dtrain::ProcessGroup<Policy> group, dtrain::Arguments) {
+  const int exit_code = dtrain::run<Policy>(argc, argv, [what](dtrain::ProcessGroup<Policy> group, dtrain::Arguments) {
     return what == "hello"           ? hello(group)
            : what == "collectives"   ? collectives(group)
            : what == "crossed"       ? crossed(group)
@@ -314,6 +314,10 @@ int run(int argc, char** argv, std::string_view what) {
            : what == "deterministic" ? deterministic(group)
                                      : endless(group, what);
   });
+  if (dtrain::backend::mpi::has_ended()) {
+    std::puts("has finalized MPI");
+  }
+  return exit_code;
 }
 
 }  // namespace

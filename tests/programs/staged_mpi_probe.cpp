@@ -145,7 +145,7 @@ int training(const Group& group, int steps, int ends_at) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  return dtrain::run<Policy>(argc, argv, [](Group group, dtrain::Arguments arguments) {
+  const int exit_code = dtrain::run<Policy>(argc, argv, [](Group group, dtrain::Arguments arguments) {
     const std::string_view what = arguments.size() > 1 ? arguments[1] : "collectives";
     const int wrong = what == "collectives" ? collectives(group)
                       : what == "training"  ? training(group, 5, -1)
@@ -153,6 +153,10 @@ int main(int argc, char** argv) {
     std::puts("all right");
     return wrong;
   });
+  if (dtrain::backend::mpi::has_ended()) {
+    std::puts("has finalized MPI");
+  }
+  return exit_code;
 }
 
 #else
