@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -34,19 +33,21 @@
 #include "dtrain/ddp/profile/step_record.hpp"
 #include "dtrain/ddp/ready.hpp"
 #include "dtrain/ddp/reduction/accumulation.hpp"
-#include "dtrain/ddp/reduction/reducer.hpp"
 #include "dtrain/ddp/reduction/scaled_averages.hpp"
 #include "dtrain/ddp/setup/backend_checks.hpp"
+#include "dtrain/ddp/setup/driver.hpp"
 #include "dtrain/ddp/setup/model_callbacks.hpp"
 #include "dtrain/ddp/setup/reducer_parts.hpp"
 #include "dtrain/ddp/setup/register_gradient_bindings.hpp"
 #include "dtrain/ddp/setup/start_progress.hpp"
 #include "dtrain/ddp/step.hpp"
-#include "dtrain/group/gradient_binding_registry.hpp"
 #include "dtrain/group/group_internals.hpp"
 #include "dtrain/process_group.hpp"
 
 namespace DTRAIN_NAMESPACE {
+
+template <class R, class C>
+class ShardedOptimizer;
 
 /// `DistributedDataParallel ddp{model, group};`
 ///
@@ -129,14 +130,17 @@ class DistributedDataParallel {
   /// and then waits for the device. @throws the exception of `f`, after reporting its text to the job; as Step::finish.
   template <std::invocable<Ready> F>
   void backward(F&& f, StepOptions options = {}) {
-    Step step = begin("backward()", options);
-    try {
-      std::forward<F>(f)(step.ready());
-    } catch (...) {
-      report(exception_text());
-      throw;
-    }
-    step.finish();
+    run(std::forward<F>(f), begin("backward()", options));
+  }
+
+  /// The same, but `optimizer` updates the model's values by the reduced gradients, which the model does not get. See
+  /// ShardedOptimizer. @param inspect `inspect(ShardedGradients&)` is called once all gradients are reduced, with their
+  /// norm; the step updates nothing if it returns false. It returns the same on every rank.
+  template <std::invocable<Ready> F, class R, class I = std::nullptr_t>
+  void backward(F&& f, ShardedOptimizer<R, Communicator>& optimizer, I inspect = {}) {
+    if (!reduces()) ddp::refuse_update("backward()", ddp::UpdateProblem::no_sync);
+    group::GroupAccess::of(group_).require_may_block();
+    run(std::forward<F>(f), driver_->reducer->begin("backward()", {}, &optimizer.begin_step(std::move(inspect))));
   }
 
   /// Begins a step, for use without backward(): call `ready` on it, then `finish`. @throws the job's first cause; Error
@@ -144,7 +148,7 @@ class DistributedDataParallel {
   Step begin(StepOptions options = {}) { return begin("begin()", options); }
 
   /// Norm of the reduced gradients, equal on all ranks. @throws Error (invalid_argument) unless the latest step that
-  /// reduced had StepOptions::measure_norm. Steps under no_sync() measure nothing.
+  /// reduced had StepOptions::measure_norm.
   const GradientNorm& gradient_norm() const { return driver_->reducer->norms().norm(); }
   bool has_gradient_norm() const noexcept { return driver_->reducer->norms().is_measured(); }
 
@@ -178,7 +182,7 @@ class DistributedDataParallel {
                                            Deadline::after(group_.timeout()));
   }
 
-  /// Collective, blocking: statistics() and slowest_rank() as a line. @throws the job's first cause.
+  /// Collective, blocking: both as a line. @throws the job's first cause.
   std::string summary() { return to_string(statistics()) + "; " + to_string(slowest_rank()); }
 
   /// Records of the latest steps, from `first_step` on (steps count from 1), in the order in which they were written.
@@ -187,6 +191,12 @@ class DistributedDataParallel {
     return driver_->reducer->recorder().records(first_step);
   }
 
+  /// Keeps the buckets: no rebuild after the first step. Collective: every rank calls it between the same steps.
+  void keep_plan() { driver_->reducer->keep_plan(); }
+
+  /// The model's parameters as they were at the construction. gradient(i) has the present address of a gradient.
+  const std::vector<Parameter>& parameters() const noexcept { return driver_->parameters; }
+
   const ddp::BucketPlan& plan() const noexcept { return driver_->reducer->plan(); }
   const ProcessGroup<P>& group() const noexcept { return group_; }
 
@@ -194,18 +204,21 @@ class DistributedDataParallel {
   std::shared_ptr<const void> gradient_memory() const noexcept { return driver_->reducer->gradient_memory(); }
 
  private:
+  using Driver = ddp::Driver<Backend>;
   using Reducer = ddp::Reducer<Communicator>;
 
-  /// Steps point into it, so it does not move with this object. The reducer is destroyed before its stream.
-  struct Driver {
-    explicit Driver(const ProcessGroup<P>& group) : stream(group.open_stream()) {}
-    typename Backend::StreamOwner stream;
-    std::unique_ptr<group::GradientBinding> gradient_binding;
-    std::unique_ptr<Reducer> reducer;
-    std::optional<ddp::Accumulation> accumulation;
-    int no_sync_depth = 0;  ///< number of live NoSync objects
-    const char* why_nothing_is_hidden = nullptr;
-  };
+  template <class F>
+  void run(F&& f, Step step) {
+    try {
+      std::forward<F>(f)(step.ready());
+    } catch (...) {
+      if (!group::GroupAccess::of(group_).failure()->failed()) {  // else the exception may be caused by that failure
+        group::GroupAccess::of(group_).report_exception(exception_text());
+      }
+      throw;
+    }
+    step.finish();
+  }
 
   Step begin(const char* caller, StepOptions options) {
     group::GroupAccess::of(group_).require_may_block();
@@ -228,7 +241,7 @@ class DistributedDataParallel {
 
   void construct(M& model, const DdpOptions& options, ddp::HookFunctions<Communicator> hook) {
     const ddp::FailureContext context = failure_context();
-    const std::vector<Parameter> parameters = ddp::collect_parameters(model);
+    const std::vector<Parameter>& parameters = driver_->parameters = ddp::collect_parameters(model);
     const std::vector<TensorView> buffers = ddp::collect_buffers(model);
     check_options(options);
     ddp::check_backend(ddp::abilities_of<Backend>(), parameters, buffers, options, driver_->stream.ref().device());
@@ -236,7 +249,7 @@ class DistributedDataParallel {
       driver_->gradient_binding =
           ddp::register_gradient_bindings(group::GroupAccess::of(group_).gradient_bindings(), parameters);
     }
-    prefix_ = instance_prefix();
+    prefix_ = format_text("ddp/{}/", {group::GroupAccess::of(group_).next_number("ddp")});
     group_.start_pending();  // other ranks may wait for this work before they construct theirs
     const bool scales_averages =
         !hook.reduce &&
@@ -277,21 +290,9 @@ class DistributedDataParallel {
             [group = group_](bool unwinding) { group::GroupAccess::of(group).report_abandoned_step(unwinding); }};
   }
 
-  /// Unique for each instance: every rank constructs its instances in the same order.
-  std::string instance_prefix() const {
-    return format_text("ddp/{}/", {group::GroupAccess::of(group_).next_number("ddp")});
-  }
-
-  /// Reports `text`, unless the job has failed already: an exception caused by that failure is not reported.
-  void report(const std::string& text) const {
-    if (!group::GroupAccess::of(group_).failure()->failed()) {
-      group::GroupAccess::of(group_).report_exception(text);
-    }
-  }
-
   ProcessGroup<P> group_;
   std::shared_ptr<Driver> driver_;
-  std::string prefix_;  ///< of this instance's keys in the store
+  std::string prefix_;  ///< of this instance's keys in the store; every rank constructs its instances in the same order
   int reports_ = 0;
   int exceptions_ = std::uncaught_exceptions();
 };

@@ -20105,6 +20105,67 @@ DTRAIN_DEFINED std::vector<std::size_t> parameter_counts(const BucketPlan& plan)
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
+// ---- dtrain/ddp/bucket_update.hpp
+
+/// @file
+/// BucketUpdate: what a step does with its buckets in place of reducing them for the model.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// BucketReduction calls launch for each bucket of a step, in their order, and then finish. Errors: an exception ends
+/// the job, as one of the backward pass does. Lifetime: outlives the step's work.
+template <backend::Communicator C>
+class BucketUpdate {
+ public:
+  using Stream = typename C::Stream;
+
+  /// How finish waits. Blocking; both throw if the job fails.
+  struct Waits {
+    std::function<void(std::size_t bucket)> for_bucket;  ///< until the work that launch enqueued has run
+    std::function<void(typename Stream::Event&)> for_event;
+  };
+
+  /// Whether it was made for buckets of this plan.
+  virtual bool is_for(const BucketPlan& plan) const noexcept = 0;
+
+  /// Enqueues the work of a bucket, all of whose gradients are in `range`. Blocking: no. Threads: one at a time.
+  virtual void launch(std::size_t bucket, const BufferView& range, ReduceOp op, C& channel, Stream stream) = 0;
+
+  /// Collective, blocking: the rest of the step. All buckets are launched.
+  virtual void finish(C& channel, Stream stream, const Waits& waits) = 0;
+
+ protected:
+  ~BucketUpdate() = default;
+};
+
+/// Why a step takes no BucketUpdate.
+enum class UpdateProblem { hook, other_wrapper, no_sync };
+
+/// @throws Error (invalid_argument) @param caller the user's call
+[[noreturn]] void refuse_update(const char* caller, UpdateProblem problem);
+
+/// @throws Error (invalid_argument) for the update of another plan, or beside a hook
+template <class C>
+void require_usable(const BucketUpdate<C>& update, const BucketPlan& plan, bool has_hook, const char* caller) {
+  if (has_hook) refuse_update(caller, UpdateProblem::hook);
+  if (!update.is_for(plan)) refuse_update(caller, UpdateProblem::other_wrapper);
+}
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_NOT_INLINED DTRAIN_DEFINED void refuse_update(const char* caller, UpdateProblem problem) {
+  constexpr std::array<const char*, 3> sentences{
+      "but a gradient hook reduces the buckets; construct DistributedDataParallel without the hook",
+      "but that of another DistributedDataParallel; give the one that was constructed from this",
+      "but under no_sync(), where steps reduce nothing; call backward(f), and give the optimizer to the step after it"};
+  throw_error(Errc::invalid_argument, "{} got a ShardedOptimizer, {}",
+              {caller, sentences[static_cast<std::size_t>(problem)]});
+}
+
+#endif  // DTRAIN_DEFINITIONS
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
 // ---- dtrain/ddp/checkpoint/atomic_file.hpp
 
 /// @file
@@ -24080,6 +24141,9 @@ class HostGradientCopier {
     }
   }
 
+  /// Complete once the work of the bucket has run.
+  typename Stream::Event& reduced(std::size_t bucket) noexcept { return reduced_[bucket]; }
+
   /// Blocking: until `deadline` at most. No thread may launch meanwhile.
   /// @returns whether all enqueued work of the stream has run, including that of a bucket whose launch threw
   bool block_until_idle(Deadline deadline) {
@@ -24121,7 +24185,8 @@ class HostGradientCopier {
   using Event = typename Stream::Event;
 
   /// Work items of a bucket: two stamps, its collective, its norm, and with the last one the broadcast of the buffers.
-  static constexpr std::uint64_t items_per_bucket = 5;
+  /// A sharded one has two reductions, an update and a gathering in place of collective and norm.
+  static constexpr std::uint64_t items_per_bucket = 7;
 
   void stamp(std::size_t bucket, StepEvent event) const {
     if constexpr (is_measured) {
@@ -25158,8 +25223,13 @@ class BucketReduction {
     stream.enqueue(work);
   };
 
+  /// Whether a hook reduces the buckets.
+  bool has_hook() const noexcept { return hook_ != nullptr; }
+
   /// @param measures_norm requires can_measure_norm
-  void begin_step(bool measures_norm) noexcept {
+  /// @param update null: gradients are reduced for the model
+  void begin_step(bool measures_norm, BucketUpdate<Communicator>* update) noexcept {
+    update_ = update;
     meter_.begin();
     norms_.begin_step(measures_norm);
     pending_.begin_step();
@@ -25207,7 +25277,13 @@ class BucketReduction {
   /// Collective. Blocking on host streams: until all gradients are reduced and unpacked. On CUDA, later work of the
   /// producers' streams waits instead. @throws the job's first cause; Error (timeout)
   void finish(const FailureContext& context) {
-    copier_.finish(waiting(context));
+    if (update_ == nullptr) {
+      copier_.finish(waiting(context));
+    } else if constexpr (!GradientCopier::copies_on_stream) {
+      const auto wait = waiting(context);
+      update_->finish(communicator_, copier_.stream(),
+                      {[&](std::size_t bucket) { wait(copier_.reduced(bucket)); }, wait});
+    }
     buffers_.finish(copier_);
     norms_.finish_step();
     meter_.finished(GradientCopier::is_measured);
@@ -25290,7 +25366,9 @@ class BucketReduction {
     copier_.before(bucket);
     if (const BufferView& range = ranges_[bucket]; range.count != 0) {
       [[maybe_unused]] double* squares = norms_.sum_of(bucket);
-      if (hook_) {
+      if (update_ != nullptr) {
+        update_->launch(bucket, range, op_, communicator_, copier_.stream());
+      } else if (hook_) {
         hook_({range, hook_gradients_[bucket], communicator_, copier_.stream(), op_});
       } else if constexpr (backend::CanSumSquares<Communicator>) {
         communicator_.all_reduce(range, range, op_, copier_.stream(), std::exchange(squares, nullptr));
@@ -25324,6 +25402,7 @@ class BucketReduction {
   StepMeter meter_;
   BucketNorms norms_;
   GradientCopier copier_;
+  BucketUpdate<Communicator>* update_ = nullptr;  ///< of this step
   std::function<void()> on_all_gradients_ready_;
   std::function<void(const GradientBucket<Communicator>&)> hook_;  ///< none: an all-reduce
   std::vector<std::vector<BucketGradient>> hook_gradients_;        ///< of each bucket
@@ -25564,6 +25643,575 @@ const char* start_progress([[maybe_unused]] StreamOwner& owner, [[maybe_unused]]
 }
 
 }  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/sharded/optimizer_rule.hpp
+
+/// @file
+/// The concept OptimizerRule: how an optimizer changes weights, element by element.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// What a rule is told besides the elements.
+struct StepInfo {
+  std::uint64_t step = 1;     ///< number of this update, from 1
+  std::size_t parameter = 0;  ///< position in the model's parameters() of the one that the elements are part of
+};
+
+namespace detail {
+
+/// The state of rules that declare none.
+struct NoState {};
+
+template <class Rule>
+struct StateOf {
+  using type = NoState;
+};
+template <class Rule>
+requires requires {
+  typename Rule::State;
+}
+struct StateOf<Rule> {
+  using type = typename Rule::State;
+};
+
+template <class State, std::size_t... I>
+constexpr bool holds_spans(std::index_sequence<I...>) {
+  return requires {
+    State{(static_cast<void>(I), std::declval<std::span<float>>())...};
+  };
+}
+
+/// The number of spans that a State holds: the most that it can be initialized from.
+template <class State, std::size_t Most = 8>
+constexpr std::size_t span_count() {
+  if constexpr (Most == 0) {
+    return 0;
+  } else if constexpr (holds_spans<State>(std::make_index_sequence<Most>())) {
+    return Most;
+  } else {
+    return span_count<State, Most - 1>();
+  }
+}
+
+}  // namespace detail
+
+/// `rule(weights, gradients, state, info)` changes `weights`, and `state`, by `gradients`. All spans have equal lengths
+/// and are the same part of one parameter. `Rule::State` is a struct of at most eight `std::span<float>`, or missing;
+/// then it is `rule(weights, gradients, info)`. All state begins as zeros.
+/// - Elements do not depend on each other: a parameter is given in parts of any length, on several ranks, in any order.
+/// - It is called from one thread at a time, which need not be the program's.
+template <class R>
+concept OptimizerRule = std::is_invocable_v < const R&,
+        std::span<float>, std::span<const float>,
+typename detail::StateOf<R>::type,
+    const StepInfo& > || std::is_invocable_v<const R&, std::span<float>, std::span<const float>, const StepInfo&>;
+
+/// The number of floats of state for each weight.
+template <OptimizerRule R>
+inline constexpr std::size_t state_arrays = detail::span_count<typename detail::StateOf<R>::type>();
+
+/// Calls the rule. @param states the address of each state array, of as many elements as the weights
+template <OptimizerRule R>
+void apply_rule(const R& rule, std::span<float> weights, std::span<const float> gradients, float* const* states,
+                const StepInfo& info) {
+  using State = typename detail::StateOf<R>::type;
+  if constexpr (state_arrays<R> == 0) {
+    rule(weights, gradients, info);
+  } else {
+    [&]<std::size_t... I>(std::index_sequence<I...>) {
+      rule(weights, gradients, State{std::span<float>(states[I], weights.size())...}, info);
+    }
+    (std::make_index_sequence<state_arrays<R>>());
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+namespace DTRAIN_NAMESPACE {
+using ddp::StepInfo;
+}  // namespace DTRAIN_NAMESPACE
+
+// ---- dtrain/ddp/sharded/optimizers.hpp
+
+/// @file
+/// Rules of common optimizers: Sgd, Momentum, Adam and AdamW.
+
+/// Rules for ShardedOptimizer. Each computes in f32 what the optimizer of the same name in torch.optim does, with the
+/// same defaults. Members may be changed between steps, for a schedule; the same on all ranks.
+namespace DTRAIN_NAMESPACE::optimizers {
+
+/// w -= rate * (g + weight_decay * w).
+struct Sgd {
+  float rate = 1e-3F;
+  float weight_decay = 0;
+
+  void operator()(std::span<float> weights, std::span<const float> gradients, const StepInfo&) const {
+    for (std::size_t i = 0; i < weights.size(); ++i) {
+      weights[i] -= rate * (gradients[i] + weight_decay * weights[i]);
+    }
+  }
+};
+
+/// SGD with momentum: v = momentum * v + g + weight_decay * w; w -= rate * v. Nesterov's form subtracts
+/// rate * (g + weight_decay * w + momentum * v).
+struct Momentum {
+  float rate = 1e-3F;
+  float momentum = 0.9F;
+  float weight_decay = 0;
+  bool nesterov = false;
+
+  struct State {
+    std::span<float> velocity;
+  };
+
+  void operator()(std::span<float> weights, std::span<const float> gradients, State state, const StepInfo&) const {
+    const float carried = nesterov ? momentum : 1;
+    const float direct = nesterov ? 1.0F : 0.0F;
+    for (std::size_t i = 0; i < weights.size(); ++i) {
+      const float gradient = gradients[i] + weight_decay * weights[i];
+      const float velocity = momentum * state.velocity[i] + gradient;
+      state.velocity[i] = velocity;
+      weights[i] -= rate * (direct * gradient + carried * velocity);
+    }
+  }
+};
+
+namespace detail {
+
+/// The arithmetic of Adam (Kingma and Ba 2015, algorithm 1), on a weight that has decayed already.
+struct AdamStep {
+  float beta1;
+  float beta2;
+  float epsilon;
+  float step_size;       ///< rate / (1 - beta1^t)
+  float root_of_second;  ///< sqrt(1 - beta2^t)
+
+  template <class Rule>
+  AdamStep(const Rule& rule, const StepInfo& info) noexcept
+      : beta1(rule.beta1),
+        beta2(rule.beta2),
+        epsilon(rule.epsilon),
+        step_size(static_cast<float>(rule.rate / (1 - std::pow(double{rule.beta1}, static_cast<double>(info.step))))),
+        root_of_second(
+            static_cast<float>(std::sqrt(1 - std::pow(double{rule.beta2}, static_cast<double>(info.step))))) {}
+
+  void operator()(float& weight, float gradient, float& mean, float& square) const noexcept {
+    mean += (gradient - mean) * (1 - beta1);
+    square = beta2 * square + (1 - beta2) * gradient * gradient;
+    weight -= step_size * mean / (std::sqrt(square) / root_of_second + epsilon);
+  }
+};
+
+}  // namespace detail
+
+/// Adam; weight_decay is added to the gradient.
+struct Adam {
+  float rate = 1e-3F;
+  float beta1 = 0.9F;
+  float beta2 = 0.999F;
+  float epsilon = 1e-8F;
+  float weight_decay = 0;
+
+  struct State {
+    std::span<float> mean;
+    std::span<float> square;
+  };
+
+  void operator()(std::span<float> weights, std::span<const float> gradients, State state, const StepInfo& info) const {
+    const detail::AdamStep update(*this, info);
+    for (std::size_t i = 0; i < weights.size(); ++i) {
+      update(weights[i], gradients[i] + weight_decay * weights[i], state.mean[i], state.square[i]);
+    }
+  }
+};
+
+/// Adam with decoupled decay (Loshchilov and Hutter 2019): w -= rate * weight_decay * w before the step.
+struct AdamW {
+  float rate = 1e-3F;
+  float beta1 = 0.9F;
+  float beta2 = 0.999F;
+  float epsilon = 1e-8F;
+  float weight_decay = 1e-2F;
+
+  using State = Adam::State;
+
+  void operator()(std::span<float> weights, std::span<const float> gradients, State state, const StepInfo& info) const {
+    const detail::AdamStep update(*this, info);
+    const float kept = 1 - rate * weight_decay;
+    for (std::size_t i = 0; i < weights.size(); ++i) {
+      float weight = weights[i] * kept;
+      update(weight, gradients[i], state.mean[i], state.square[i]);
+      weights[i] = weight;
+    }
+  }
+};
+
+}  // namespace DTRAIN_NAMESPACE::optimizers
+
+// ---- dtrain/ddp/sharded/shard_layout.hpp
+
+/// @file
+/// Shard layout: the elements of each bucket that a rank updates.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// A part of one parameter, in elements.
+struct ShardPiece {
+  std::size_t parameter = 0;
+  std::size_t offset = 0;     ///< in the parameter
+  std::size_t in_bucket = 0;  ///< offset in the bucket
+  std::size_t in_state = 0;   ///< offset in this rank's state arrays
+  std::size_t count = 0;
+};
+
+/// What a rank updates of a bucket. The first `block * ranks` elements are as many equal blocks, one for each rank. The
+/// rest, less than 16 elements for each rank, is reduced on all ranks, and all of them update it.
+struct BucketShard {
+  std::size_t block = 0;        ///< elements; a multiple of 16, so that blocks are whole cache lines
+  std::size_t own_begin = 0;    ///< of this rank's block
+  std::size_t rest_begin = 0;   ///< = block * ranks
+  std::size_t rest_count = 0;   ///< padding included
+  std::vector<ShardPiece> own;  ///< of the block, without the padding between parameters
+  std::vector<ShardPiece> rest;
+};
+
+struct ShardLayout {
+  std::vector<BucketShard> buckets;  ///< those of the plan
+  std::size_t state_elements = 0;    ///< of each state array on this rank
+};
+
+/// Pure: every rank computes the layouts of all.
+ShardLayout shard_layout(const BucketPlan& plan, std::span<const GradientSize> sizes, int rank, int ranks);
+
+#if DTRAIN_DEFINITIONS
+
+namespace detail {
+
+/// The parts of parameters in elements [begin, end) of a bucket.
+inline std::vector<ShardPiece> pieces_in(const PlannedBucket& bucket, const BucketPlan& plan,
+                                         std::span<const GradientSize> sizes, std::size_t begin, std::size_t end,
+                                         std::size_t& state_elements) {
+  std::vector<ShardPiece> pieces;
+  const std::size_t element = size_bytes(bucket.dtype);
+  for (const std::size_t parameter : bucket.parameters) {
+    const std::size_t first = (plan.offset_of[parameter] - bucket.offset) / element;
+    const std::size_t from = std::max(begin, first);
+    const std::size_t to = std::min(end, first + sizes[parameter].bytes / element);
+    if (from < to) {
+      pieces.push_back({parameter, from - first, from, state_elements, to - from});
+      state_elements += to - from;
+    }
+  }
+  return pieces;
+}
+
+}  // namespace detail
+
+DTRAIN_DEFINED ShardLayout shard_layout(const BucketPlan& plan, std::span<const GradientSize> sizes, int rank,
+                                        int ranks) {
+  constexpr std::size_t multiple = 16;
+  ShardLayout layout;
+  for (const PlannedBucket& bucket : plan.buckets) {
+    const std::size_t count = bucket.bytes / size_bytes(bucket.dtype);
+    BucketShard shard;
+    shard.block = count / static_cast<std::size_t>(ranks) / multiple * multiple;
+    shard.own_begin = shard.block * static_cast<std::size_t>(rank);
+    shard.rest_begin = shard.block * static_cast<std::size_t>(ranks);
+    shard.rest_count = count - shard.rest_begin;
+    shard.own =
+        detail::pieces_in(bucket, plan, sizes, shard.own_begin, shard.own_begin + shard.block, layout.state_elements);
+    shard.rest = detail::pieces_in(bucket, plan, sizes, shard.rest_begin, count, layout.state_elements);
+    layout.buckets.push_back(std::move(shard));
+  }
+  return layout;
+}
+
+#endif  // DTRAIN_DEFINITIONS
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/sharded/sharded_parameters.hpp
+
+/// @file
+/// ShardedParameters: this rank's share of a model's weights and of its optimizer's state, and their update.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// A bucket's memory holds reduced gradients first; update() replaces those of this rank by new weights, in the model's
+/// type, and store() copies the weights of all ranks to the model. So a step needs no memory besides the buckets'.
+/// Weights of f16 and bf16 models are kept in f32, as one more state array.
+/// Lifetime: the plan and the parameters' memory outlive it. Threads: update() and add_squares() on the communication
+/// stream; everything else between.
+class ShardedParameters {
+ public:
+  /// Updates `weights` by `gradients`; `states[i]` is state array i at the same elements.
+  using Rule = std::function<void(std::span<float> weights, std::span<const float> gradients, float* const* states,
+                                  const StepInfo& info)>;
+
+  /// Allocates the state. @param arrays number of state arrays of the rule
+  /// @throws Error (unsupported) for parameters that are not f32, f16 or bf16 in host memory
+  ShardedParameters(std::vector<Parameter> parameters, const BucketPlan& plan, int rank, int ranks, std::size_t arrays,
+                    Rule rule);
+
+  bool is_for(const BucketPlan& plan) const noexcept { return plan_ == &plan; }
+  std::size_t buckets() const noexcept { return layout_.buckets.size(); }
+  const BucketShard& shard(std::size_t bucket) const noexcept { return layout_.buckets[bucket]; }
+
+  /// Updates that were made.
+  std::uint64_t steps() const noexcept { return steps_; }
+
+  /// Bytes of the state of this rank.
+  std::size_t state_bytes() const noexcept { return arrays_.size() * layout_.state_elements * sizeof(float); }
+
+  /// Begins a step: gradients count as they are.
+  void begin_step() noexcept;
+
+  /// Gradients are multiplied by `factor` before the rule gets them, rounded to f32.
+  void set_gradient_factor(double factor) noexcept { factor_ = factor; }
+
+  /// Adds the squares of the bucket's reduced gradients: those of this rank's block, and those that all ranks have.
+  void add_squares(std::size_t bucket, const std::byte* memory) noexcept;
+  double own_squares() const noexcept { return own_squares_; }
+  double common_squares() const noexcept { return common_squares_; }
+
+  /// Replaces this rank's gradients in the bucket by new weights. An exception of the rule is kept.
+  void update(std::size_t bucket, std::byte* memory) noexcept;
+
+  /// Copies the bucket's new weights to the model. @throws the rule's exception
+  void store(std::size_t bucket, const std::byte* memory) const;
+
+  /// All buckets are stored.
+  void end_step() noexcept { ++steps_; }
+
+ private:
+  void update_piece(const ShardPiece& piece, DType dtype, std::byte* memory);
+
+  const BucketPlan* plan_;
+  std::vector<Parameter> parameters_;
+  ShardLayout layout_;
+  std::size_t rule_arrays_;
+  std::vector<std::vector<float>> arrays_;  ///< the rule's, then the weights in f32 if the model has 16-bit ones
+  Rule rule_;
+  std::uint64_t steps_ = 0;
+  double factor_ = 1;
+  double own_squares_ = 0;
+  double common_squares_ = 0;
+  std::exception_ptr failure_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/sharded/sharded_reduction.hpp
+
+/// @file
+/// ShardedReduction: reduce-scatters buckets, updates this rank's share, and gathers the new weights.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// The reduced gradients of a step, each rank's share, before the update: what clip_gradients and LossScaler::step
+/// take.
+class ShardedGradients {
+ public:
+  explicit ShardedGradients(GradientNorm norm) noexcept : norm_(norm) {}
+
+  /// Of all ranks' gradients; equal on all ranks.
+  const GradientNorm& gradient_norm() const noexcept { return norm_; }
+
+  /// The update multiplies the gradients by `factor`, in f32.
+  void scale_gradients(double factor) noexcept {
+    factor_ *= factor;
+    norm_ = norm_.times(factor);
+  }
+  double factor() const noexcept { return factor_; }
+
+ private:
+  GradientNorm norm_;
+  double factor_ = 1;
+};
+
+/// Decides, with the same result on every rank, whether a step updates; may scale the gradients.
+using GradientInspection = std::function<bool(ShardedGradients&)>;
+
+/// A step without inspection updates and gathers each bucket as soon as it is reduced. With one, it waits until all
+/// are.
+template <class C>
+class ShardedReduction final : public BucketUpdate<C> {
+ public:
+  using Stream = typename C::Stream;
+  using Waits = typename BucketUpdate<C>::Waits;
+
+  explicit ShardedReduction(ShardedParameters parameters)
+      : parameters_(std::move(parameters)), ranges_(parameters_.buckets()) {}
+
+  const ShardedParameters& parameters() const noexcept { return parameters_; }
+  ShardedParameters& parameters() noexcept { return parameters_; }
+
+  ShardedReduction& begin_step(GradientInspection inspect) {
+    inspect_ = std::move(inspect);
+    std::fill(ranges_.begin(), ranges_.end(), BufferView{});
+    parameters_.begin_step();
+    return *this;
+  }
+
+  bool is_for(const BucketPlan& plan) const noexcept override { return parameters_.is_for(plan); }
+
+  void launch(std::size_t bucket, const BufferView& range, ReduceOp op, C& channel, Stream stream) override {
+    ranges_[bucket] = range;
+    const BucketShard& shard = parameters_.shard(bucket);
+    if (shard.block != 0) {
+      channel.reduce_scatter(part(range, 0, shard.rest_begin), part(range, shard.own_begin, shard.block), op, stream);
+    }
+    if (shard.rest_count != 0) {
+      const BufferView rest = part(range, shard.rest_begin, shard.rest_count);
+      channel.all_reduce(rest, rest, op, stream);
+    }
+    if (inspect_) {
+      stream.enqueue([this, bucket]() noexcept { parameters_.add_squares(bucket, ranges_[bucket].data); });
+    } else {
+      update(bucket, channel, stream);
+    }
+  }
+
+  void finish(C& channel, Stream stream, const Waits& waits) override {
+    if (inspect_) {
+      for (std::size_t bucket = 0; bucket < ranges_.size(); ++bucket) {
+        waits.for_bucket(bucket);
+      }
+      ShardedGradients gradients(norm(channel, stream, waits));
+      if (!inspect_(gradients)) {
+        return;
+      }
+      parameters_.set_gradient_factor(gradients.factor());
+      updated_ = std::vector<Event>(ranges_.size());
+      for (std::size_t bucket = 0; bucket < ranges_.size(); ++bucket) {
+        if (ranges_[bucket].count != 0) {
+          update(bucket, channel, stream);
+        }
+        stream.record(updated_[bucket]);
+      }
+    }
+    for (std::size_t bucket = 0; bucket < ranges_.size(); ++bucket) {
+      if (inspect_) {
+        waits.for_event(updated_[bucket]);
+      } else {
+        waits.for_bucket(bucket);
+      }
+      parameters_.store(bucket, ranges_[bucket].data);
+    }
+    parameters_.end_step();
+  }
+
+ private:
+  using Event = typename Stream::Event;
+
+  static BufferView part(const BufferView& range, std::size_t begin, std::size_t count) noexcept {
+    return {range.data + begin * size_bytes(range.dtype), count, range.dtype, range.device};
+  }
+
+  void update(std::size_t bucket, C& channel, Stream stream) {
+    const BufferView range = ranges_[bucket];
+    const BucketShard& shard = parameters_.shard(bucket);
+    stream.enqueue([this, bucket]() noexcept { parameters_.update(bucket, ranges_[bucket].data); });
+    if (shard.block != 0) {
+      channel.all_gather(part(range, shard.own_begin, shard.block), part(range, 0, shard.rest_begin), stream);
+    }
+  }
+
+  /// Collective, blocking.
+  GradientNorm norm(C& channel, Stream stream, const Waits& waits) {
+    squares_ = parameters_.own_squares();
+    const BufferView sum = buffer_view(std::span(&squares_, 1));
+    channel.all_reduce(sum, sum, ReduceOp::sum, stream);
+    Event summed;
+    stream.record(summed);
+    waits.for_event(summed);
+    const double all = squares_ + parameters_.common_squares();
+    return {std::sqrt(all), std::isfinite(all)};
+  }
+
+  ShardedParameters parameters_;
+  std::vector<BufferView> ranges_;
+  GradientInspection inspect_;
+  std::vector<Event> updated_;
+  double squares_ = 0;
+};
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+namespace DTRAIN_NAMESPACE {
+using ddp::ShardedGradients;
+}  // namespace DTRAIN_NAMESPACE
+
+// ---- dtrain/ddp/sharded/sharded_optimizer.hpp
+
+/// @file
+/// ShardedOptimizer: an optimizer whose state is divided among the ranks.
+
+namespace DTRAIN_NAMESPACE {
+
+/// Stage 1 of ZeRO (Rajbhandari et al. 2020): each rank keeps 1 / ranks of the optimizer's state and updates as much of
+/// the weights.
+///
+///   dtrain::DistributedDataParallel ddp{model, group};
+///   dtrain::ShardedOptimizer optimizer{ddp, dtrain::optimizers::AdamW{.rate = 3e-4F}};
+///   ddp.backward([&](dtrain::Ready ready) { model.backward(ready); }, optimizer);   // the weights are new after it
+///
+/// A step reduce-scatters each bucket during the backward pass, applies the rule to this rank's share, and gathers the
+/// new weights in the bucket's memory: as many bytes as an all-reduce. The model's weights change when all its
+/// gradients are ready. Of the gradients' memory nothing is promised after the step: set or clear gradients before the
+/// next.
+/// - With backend::SharedMemory the weights have the bits that the rule would give with all of the state on one rank.
+/// - f16 and bf16 models: the share of the weights is kept in f32 too. The rule gets f32 gradients.
+/// - Parameters without ready() (DdpOptions::allow_unused_parameters) are updated with zero gradients.
+///
+/// Lifetime: `ddp` and its model outlive it. Threads: those of `ddp`'s steps; the rule runs on the thread of the
+/// communication during steps.
+template <class R, class C>
+class ShardedOptimizer {
+ public:
+  /// Collective: every rank constructs it between the same steps. From now on `ddp` keeps its buckets; those of a
+  /// wrapper that has made a step follow the order in which gradients become ready. Allocates the state.
+  /// @throws Error (unsupported) for parameters that are not f32, f16 or bf16
+  template <class Ddp>
+  explicit ShardedOptimizer(Ddp& ddp, R rule) : rule_(std::make_shared<R>(std::move(rule))) {
+    static_assert(ddp::OptimizerRule<R>,
+                  "dtrain: the rule needs operator()(weights, gradients, state, info) const for its State of spans of "
+                  "float (contract: the concept ddp::OptimizerRule, in dtrain/ddp/sharded/optimizer_rule.hpp)");
+    static_assert(backend::CanReduceScatter<C> && backend::CanAllGather<C>,
+                  "dtrain: ShardedOptimizer needs reduce_scatter and all_gather: use topology::Flat");
+    static_assert(ddp::RunsHostWork<typename C::Stream>,
+                  "dtrain: ShardedOptimizer runs on the host: use it with a backend of host memory");
+    ddp.keep_plan();
+    reduction_ = std::make_unique<ddp::ShardedReduction<C>>(ddp::ShardedParameters(
+        ddp.parameters(), ddp.plan(), ddp.group().rank(), ddp.group().world_size(), ddp::state_arrays<R>,
+        [rule = rule_](std::span<float> weights, std::span<const float> gradients, float* const* states,
+                       const StepInfo& info) { ddp::apply_rule(*rule, weights, gradients, states, info); }));
+  }
+
+  /// To be changed between steps.
+  R& rule() noexcept { return *rule_; }
+  const R& rule() const noexcept { return *rule_; }
+
+  /// Updates so far.
+  std::uint64_t steps() const noexcept { return reduction_->parameters().steps(); }
+
+  /// Bytes of optimizer state on this rank, the f32 weights of a 16-bit model included.
+  std::size_t state_bytes() const noexcept { return reduction_->parameters().state_bytes(); }
+
+  /// For DistributedDataParallel::backward.
+  ddp::BucketUpdate<C>& begin_step(ddp::GradientInspection inspect) {
+    return reduction_->begin_step(std::move(inspect));
+  }
+
+ private:
+  std::shared_ptr<R> rule_;
+  std::unique_ptr<ddp::ShardedReduction<C>> reduction_;
+};
+
+template <class M, class P, template <class, class> class Ddp, class R>
+ShardedOptimizer(Ddp<M, P>&, R) -> ShardedOptimizer<R, typename P::ChannelBackend::Communicator>;
+
+}  // namespace DTRAIN_NAMESPACE
 
 // ---- dtrain/ddp/shared_memory_instances.hpp
 
@@ -25819,13 +26467,16 @@ class Reducer final : public Step::Target {
   void remember_addresses() { addresses_.remember(); }
 
   /// Begins a step. @throws the job's first cause; Error (invalid_argument) if another is open or a step has failed;
-  /// (unsupported) to measure the norm of gradients on a GPU
+  /// (unsupported) to measure the norm of gradients on a GPU; (invalid_argument) for an update beside a hook or of
+  /// other buckets
   /// @param caller the user's call, for error sentences
-  Step begin(const char* caller = "begin()", StepOptions step = {}) {
+  /// @param update what the step does with the buckets; null: it reduces them for the model
+  Step begin(const char* caller = "begin()", StepOptions step = {}, BucketUpdate<Communicator>* update = nullptr) {
     throw_if_unusable(caller);
+    if (update != nullptr) require_usable(*update, plan(), reduction_.has_hook(), caller);
     if (step.measure_norm && !BucketReduction<Communicator>::can_measure_norm) BucketNorms::refuse_stream(caller);
     or_report([&] { addresses_.begin_step(steps_ + 1); });
-    reduction_.begin_step(step.measure_norm);
+    reduction_.begin_step(step.measure_norm, update);
     ready_.begin_step();
     under_way_ = true;
     return Step(*this);
@@ -25925,7 +26576,6 @@ class Reducer final : public Step::Target {
   /// Multiplies the reduced gradients and their norm. @throws Error (invalid_argument) if that was not measured
   void scale_gradients(double factor) { reduction_.scale_gradients(factor); }
 
-  /// View of the parameter's gradient, for an index in range.
   const TensorView& gradient(std::size_t parameter) const noexcept { return reduction_.gradients().view(parameter); }
 
   /// The latest step records. Threads: any.
@@ -25936,6 +26586,13 @@ class Reducer final : public Step::Target {
 
   /// Target of steps that reduce nothing. Lifetime: the reducer's.
   Accumulation accumulation() noexcept { return {reduction_.gradients(), accumulated_, context_, reduction_.meter()}; }
+
+  /// The present plan stays, without a rebuild after the first step. Every rank calls it between the same steps.
+  void keep_plan() {
+    rebuild_ = {};
+    reduction_.on_all_gradients_ready({});
+    ready_.record_order(false);
+  }
 
   /// Keeps the arena, and so every bound gradient, valid after the reducer is destroyed.
   std::shared_ptr<const void> gradient_memory() const noexcept { return reduction_.memory(); }
@@ -25997,10 +26654,8 @@ class Reducer final : public Step::Target {
         reduction_.rebuild_buckets(rebuild_.agree(ready_.observed_order()), rebuild_, options_.caps(), context_);
         addresses_.remember();  // bound gradients have moved
       });
-      rebuild_ = {};
     }
-    reduction_.on_all_gradients_ready({});
-    ready_.record_order(false);
+    keep_plan();
   }
 
   FailureContext context_;
@@ -26014,6 +26669,31 @@ class Reducer final : public Step::Target {
   std::uint64_t steps_ = 0;
   std::uint64_t bytes_reduced_ = 0;
   bool under_way_ = false;  ///< stays true after a step that failed
+};
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/setup/driver.hpp
+
+/// @file
+/// Driver: what a DistributedDataParallel owns besides its group.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// Steps point into it, so it does not move with its wrapper. The reducer is destroyed before its stream.
+/// @tparam Backend of the group's channels
+template <class Backend>
+struct Driver {
+  template <class Group>
+  explicit Driver(const Group& group) : stream(group.open_stream()) {}
+
+  typename Backend::StreamOwner stream;
+  std::vector<Parameter> parameters;  ///< as the model had them at the construction
+  std::unique_ptr<group::GradientBinding> gradient_binding;
+  std::unique_ptr<Reducer<typename Backend::Communicator>> reducer;
+  std::optional<Accumulation> accumulation;
+  int no_sync_depth = 0;  ///< number of live NoSync objects
+  const char* why_nothing_is_hidden = nullptr;
 };
 
 }  // namespace DTRAIN_NAMESPACE::ddp
@@ -26222,6 +26902,9 @@ class ProcessGroup : public group::Collectives<ProcessGroup<P>, group::GroupStat
 
 namespace DTRAIN_NAMESPACE {
 
+template <class R, class C>
+class ShardedOptimizer;
+
 /// `DistributedDataParallel ddp{model, group};`
 ///
 /// Lifetime: borrows the model, whose parameters keep their addresses (DdpOptions::check_addresses); keeps the group.
@@ -26303,14 +26986,17 @@ class DistributedDataParallel {
   /// and then waits for the device. @throws the exception of `f`, after reporting its text to the job; as Step::finish.
   template <std::invocable<Ready> F>
   void backward(F&& f, StepOptions options = {}) {
-    Step step = begin("backward()", options);
-    try {
-      std::forward<F>(f)(step.ready());
-    } catch (...) {
-      report(exception_text());
-      throw;
-    }
-    step.finish();
+    run(std::forward<F>(f), begin("backward()", options));
+  }
+
+  /// The same, but `optimizer` updates the model's values by the reduced gradients, which the model does not get. See
+  /// ShardedOptimizer. @param inspect `inspect(ShardedGradients&)` is called once all gradients are reduced, with their
+  /// norm; the step updates nothing if it returns false. It returns the same on every rank.
+  template <std::invocable<Ready> F, class R, class I = std::nullptr_t>
+  void backward(F&& f, ShardedOptimizer<R, Communicator>& optimizer, I inspect = {}) {
+    if (!reduces()) ddp::refuse_update("backward()", ddp::UpdateProblem::no_sync);
+    group::GroupAccess::of(group_).require_may_block();
+    run(std::forward<F>(f), driver_->reducer->begin("backward()", {}, &optimizer.begin_step(std::move(inspect))));
   }
 
   /// Begins a step, for use without backward(): call `ready` on it, then `finish`. @throws the job's first cause; Error
@@ -26318,7 +27004,7 @@ class DistributedDataParallel {
   Step begin(StepOptions options = {}) { return begin("begin()", options); }
 
   /// Norm of the reduced gradients, equal on all ranks. @throws Error (invalid_argument) unless the latest step that
-  /// reduced had StepOptions::measure_norm. Steps under no_sync() measure nothing.
+  /// reduced had StepOptions::measure_norm.
   const GradientNorm& gradient_norm() const { return driver_->reducer->norms().norm(); }
   bool has_gradient_norm() const noexcept { return driver_->reducer->norms().is_measured(); }
 
@@ -26352,7 +27038,7 @@ class DistributedDataParallel {
                                            Deadline::after(group_.timeout()));
   }
 
-  /// Collective, blocking: statistics() and slowest_rank() as a line. @throws the job's first cause.
+  /// Collective, blocking: both as a line. @throws the job's first cause.
   std::string summary() { return to_string(statistics()) + "; " + to_string(slowest_rank()); }
 
   /// Records of the latest steps, from `first_step` on (steps count from 1), in the order in which they were written.
@@ -26361,6 +27047,12 @@ class DistributedDataParallel {
     return driver_->reducer->recorder().records(first_step);
   }
 
+  /// Keeps the buckets: no rebuild after the first step. Collective: every rank calls it between the same steps.
+  void keep_plan() { driver_->reducer->keep_plan(); }
+
+  /// The model's parameters as they were at the construction. gradient(i) has the present address of a gradient.
+  const std::vector<Parameter>& parameters() const noexcept { return driver_->parameters; }
+
   const ddp::BucketPlan& plan() const noexcept { return driver_->reducer->plan(); }
   const ProcessGroup<P>& group() const noexcept { return group_; }
 
@@ -26368,18 +27060,21 @@ class DistributedDataParallel {
   std::shared_ptr<const void> gradient_memory() const noexcept { return driver_->reducer->gradient_memory(); }
 
  private:
+  using Driver = ddp::Driver<Backend>;
   using Reducer = ddp::Reducer<Communicator>;
 
-  /// Steps point into it, so it does not move with this object. The reducer is destroyed before its stream.
-  struct Driver {
-    explicit Driver(const ProcessGroup<P>& group) : stream(group.open_stream()) {}
-    typename Backend::StreamOwner stream;
-    std::unique_ptr<group::GradientBinding> gradient_binding;
-    std::unique_ptr<Reducer> reducer;
-    std::optional<ddp::Accumulation> accumulation;
-    int no_sync_depth = 0;  ///< number of live NoSync objects
-    const char* why_nothing_is_hidden = nullptr;
-  };
+  template <class F>
+  void run(F&& f, Step step) {
+    try {
+      std::forward<F>(f)(step.ready());
+    } catch (...) {
+      if (!group::GroupAccess::of(group_).failure()->failed()) {  // else the exception may be caused by that failure
+        group::GroupAccess::of(group_).report_exception(exception_text());
+      }
+      throw;
+    }
+    step.finish();
+  }
 
   Step begin(const char* caller, StepOptions options) {
     group::GroupAccess::of(group_).require_may_block();
@@ -26402,7 +27097,7 @@ class DistributedDataParallel {
 
   void construct(M& model, const DdpOptions& options, ddp::HookFunctions<Communicator> hook) {
     const ddp::FailureContext context = failure_context();
-    const std::vector<Parameter> parameters = ddp::collect_parameters(model);
+    const std::vector<Parameter>& parameters = driver_->parameters = ddp::collect_parameters(model);
     const std::vector<TensorView> buffers = ddp::collect_buffers(model);
     check_options(options);
     ddp::check_backend(ddp::abilities_of<Backend>(), parameters, buffers, options, driver_->stream.ref().device());
@@ -26410,7 +27105,7 @@ class DistributedDataParallel {
       driver_->gradient_binding =
           ddp::register_gradient_bindings(group::GroupAccess::of(group_).gradient_bindings(), parameters);
     }
-    prefix_ = instance_prefix();
+    prefix_ = format_text("ddp/{}/", {group::GroupAccess::of(group_).next_number("ddp")});
     group_.start_pending();  // other ranks may wait for this work before they construct theirs
     const bool scales_averages =
         !hook.reduce &&
@@ -26451,21 +27146,9 @@ class DistributedDataParallel {
             [group = group_](bool unwinding) { group::GroupAccess::of(group).report_abandoned_step(unwinding); }};
   }
 
-  /// Unique for each instance: every rank constructs its instances in the same order.
-  std::string instance_prefix() const {
-    return format_text("ddp/{}/", {group::GroupAccess::of(group_).next_number("ddp")});
-  }
-
-  /// Reports `text`, unless the job has failed already: an exception caused by that failure is not reported.
-  void report(const std::string& text) const {
-    if (!group::GroupAccess::of(group_).failure()->failed()) {
-      group::GroupAccess::of(group_).report_exception(text);
-    }
-  }
-
   ProcessGroup<P> group_;
   std::shared_ptr<Driver> driver_;
-  std::string prefix_;  ///< of this instance's keys in the store
+  std::string prefix_;  ///< of this instance's keys in the store; every rank constructs its instances in the same order
   int reports_ = 0;
   int exceptions_ = std::uncaught_exceptions();
 };
@@ -46699,6 +47382,119 @@ DTRAIN_DEFINED void MasterWeights::load_gradient(std::size_t parameter, const Te
 DTRAIN_DEFINED void MasterWeights::scale_gradients(double factor) {
   norm_ = gradient_norm().times(factor);
   multiply_elements(buffer_view(std::span(gradients_)), factor);
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/sharded/sharded_parameters_definitions.hpp
+
+/// @file
+/// Definitions of ShardedParameters.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+DTRAIN_DEFINED ShardedParameters::ShardedParameters(std::vector<Parameter> parameters, const BucketPlan& plan, int rank,
+                                                    int ranks, std::size_t arrays, Rule rule)
+    : plan_(&plan),
+      parameters_(std::move(parameters)),
+      layout_(shard_layout(plan, gradient_sizes(parameters_), rank, ranks)),
+      rule_arrays_(arrays),
+      rule_(std::move(rule)) {
+  bool has_halves = false;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const TensorView& value = parameters_[i].value;
+    const bool is_half = value.dtype == DType::f16 || value.dtype == DType::bf16;
+    has_halves = has_halves || is_half;
+    if ((!is_half && value.dtype != DType::f32) || value.device.kind != DeviceKind::host) {
+      throw_error(Errc::unsupported, "ShardedOptimizer got {}, of {} on {}; it takes f32, f16 and bf16 in host memory",
+                  {describe_parameter(i, parameters_[i].name), name(value.dtype), to_string(value.device)});
+    }
+  }
+  arrays_.assign(arrays + (has_halves ? 1 : 0), std::vector<float>(layout_.state_elements));
+  if (!has_halves) return;
+  const kernels::DefaultFloatEnvironment environment;
+  for (const BucketShard& shard : layout_.buckets) {
+    for (const std::vector<ShardPiece>* pieces : {&shard.own, &shard.rest}) {
+      for (const ShardPiece& piece : *pieces) {
+        const TensorView& value = parameters_[piece.parameter].value;
+        kernels::convert(value.dtype, value.data + piece.offset * size_bytes(value.dtype), DType::f32,
+                         reinterpret_cast<std::byte*>(arrays_.back().data() + piece.in_state), piece.count);
+      }
+    }
+  }
+}
+
+DTRAIN_DEFINED void ShardedParameters::begin_step() noexcept {
+  factor_ = 1;
+  own_squares_ = 0;
+  common_squares_ = 0;
+}
+
+DTRAIN_DEFINED void ShardedParameters::add_squares(std::size_t bucket, const std::byte* memory) noexcept {
+  const DType dtype = plan_->buckets[bucket].dtype;
+  const BucketShard& part = layout_.buckets[bucket];
+  own_squares_ += kernels::sum_of_squares(dtype, memory + part.own_begin * size_bytes(dtype), part.block);
+  common_squares_ += kernels::sum_of_squares(dtype, memory + part.rest_begin * size_bytes(dtype), part.rest_count);
+}
+
+DTRAIN_DEFINED void ShardedParameters::update(std::size_t bucket, std::byte* memory) noexcept {
+  const DType dtype = plan_->buckets[bucket].dtype;
+  const BucketShard& part = layout_.buckets[bucket];
+  try {
+    for (const std::vector<ShardPiece>* pieces : {&part.own, &part.rest}) {
+      for (const ShardPiece& piece : *pieces) {
+        update_piece(piece, dtype, memory);
+      }
+    }
+  } catch (...) {
+    failure_ = std::current_exception();
+  }
+}
+
+/// In blocks that stay in the first-level cache: the rule gets copies, since the model's own weights are still in use,
+/// and their new values replace the gradients.
+DTRAIN_DEFINED void ShardedParameters::update_piece(const ShardPiece& piece, DType dtype, std::byte* memory) {
+  constexpr std::size_t block = 1024;
+  alignas(64) std::array<float, block> weights;
+  alignas(64) std::array<float, block> gradients;
+  std::array<float*, 9> states{};
+  const std::size_t element = size_bytes(dtype);
+  const StepInfo info{steps_ + 1, piece.parameter};
+  const std::byte* const values = parameters_[piece.parameter].value.data + piece.offset * element;
+  for (std::size_t done = 0; done < piece.count; done += block) {
+    const std::size_t count = std::min(block, piece.count - done);
+    std::byte* const place = memory + (piece.in_bucket + done) * element;
+    for (std::size_t i = 0; i < arrays_.size(); ++i) {
+      states[i] = arrays_[i].data() + piece.in_state + done;
+    }
+    float* const current = dtype == DType::f32 ? weights.data() : states[rule_arrays_];
+    {
+      const kernels::DefaultFloatEnvironment environment;
+      kernels::convert(dtype, place, DType::f32, reinterpret_cast<std::byte*>(gradients.data()), count);
+      if (factor_ != 1) {
+        multiply_elements(buffer_view(std::span(gradients.data(), count)), factor_);
+      }
+    }
+    if (dtype == DType::f32) {
+      std::memcpy(current, values + done * element, count * element);
+    }
+    rule_({current, count}, {gradients.data(), count}, states.data(), info);
+    const kernels::DefaultFloatEnvironment environment;
+    kernels::convert(DType::f32, reinterpret_cast<const std::byte*>(current), dtype, place, count);
+  }
+}
+
+DTRAIN_DEFINED void ShardedParameters::store(std::size_t bucket, const std::byte* memory) const {
+  if (failure_) {
+    std::rethrow_exception(failure_);
+  }
+  const PlannedBucket& planned = plan_->buckets[bucket];
+  for (const std::size_t parameter : planned.parameters) {
+    const TensorView& value = parameters_[parameter].value;
+    if (value.bytes() != 0) {
+      std::memcpy(value.data, memory + (plan_->offset_of[parameter] - planned.offset), value.bytes());
+    }
+  }
 }
 
 }  // namespace DTRAIN_NAMESPACE::ddp

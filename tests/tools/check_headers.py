@@ -23,6 +23,7 @@ SAME_IDEA = {
     "Communicator", "Channel", "Transport", "Endpoint", "MessageHandle", "PendingMessage", "Allocation",
     "Stream", "StreamRef", "CommunicationStream", "Event", "ExternalEvent",
     "Category", "Awaiter", "FinalAwaiter",
+    "State",  # of an optimizer's rule, which names its own
     "Partial",  # what a kernel's arithmetic adds up in
     "DistributedDataParallel",  # of a model, and of a component's modules
 }

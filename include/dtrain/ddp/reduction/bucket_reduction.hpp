@@ -13,6 +13,7 @@
 #include "dtrain/backend/communicator.hpp"
 #include "dtrain/core/types/reduce_op.hpp"
 #include "dtrain/ddp/broadcast/buffer_broadcast.hpp"
+#include "dtrain/ddp/bucket_update.hpp"
 #include "dtrain/ddp/collect_parameters.hpp"
 #include "dtrain/ddp/ddp_options.hpp"
 #include "dtrain/ddp/failure_context.hpp"
@@ -103,8 +104,13 @@ class BucketReduction {
     stream.enqueue(work);
   };
 
+  /// Whether a hook reduces the buckets.
+  bool has_hook() const noexcept { return hook_ != nullptr; }
+
   /// @param measures_norm requires can_measure_norm
-  void begin_step(bool measures_norm) noexcept {
+  /// @param update null: gradients are reduced for the model
+  void begin_step(bool measures_norm, BucketUpdate<Communicator>* update) noexcept {
+    update_ = update;
     meter_.begin();
     norms_.begin_step(measures_norm);
     pending_.begin_step();
@@ -152,7 +158,13 @@ class BucketReduction {
   /// Collective. Blocking on host streams: until all gradients are reduced and unpacked. On CUDA, later work of the
   /// producers' streams waits instead. @throws the job's first cause; Error (timeout)
   void finish(const FailureContext& context) {
-    copier_.finish(waiting(context));
+    if (update_ == nullptr) {
+      copier_.finish(waiting(context));
+    } else if constexpr (!GradientCopier::copies_on_stream) {
+      const auto wait = waiting(context);
+      update_->finish(communicator_, copier_.stream(),
+                      {[&](std::size_t bucket) { wait(copier_.reduced(bucket)); }, wait});
+    }
     buffers_.finish(copier_);
     norms_.finish_step();
     meter_.finished(GradientCopier::is_measured);
@@ -235,7 +247,9 @@ class BucketReduction {
     copier_.before(bucket);
     if (const BufferView& range = ranges_[bucket]; range.count != 0) {
       [[maybe_unused]] double* squares = norms_.sum_of(bucket);
-      if (hook_) {
+      if (update_ != nullptr) {
+        update_->launch(bucket, range, op_, communicator_, copier_.stream());
+      } else if (hook_) {
         hook_({range, hook_gradients_[bucket], communicator_, copier_.stream(), op_});
       } else if constexpr (backend::CanSumSquares<Communicator>) {
         communicator_.all_reduce(range, range, op_, copier_.stream(), std::exchange(squares, nullptr));
@@ -269,6 +283,7 @@ class BucketReduction {
   StepMeter meter_;
   BucketNorms norms_;
   GradientCopier copier_;
+  BucketUpdate<Communicator>* update_ = nullptr;  ///< of this step
   std::function<void()> on_all_gradients_ready_;
   std::function<void(const GradientBucket<Communicator>&)> hook_;  ///< none: an all-reduce
   std::vector<std::vector<BucketGradient>> hook_gradients_;        ///< of each bucket

@@ -73,6 +73,9 @@ class HostGradientCopier {
     }
   }
 
+  /// Complete once the work of the bucket has run.
+  typename Stream::Event& reduced(std::size_t bucket) noexcept { return reduced_[bucket]; }
+
   /// Blocking: until `deadline` at most. No thread may launch meanwhile.
   /// @returns whether all enqueued work of the stream has run, including that of a bucket whose launch threw
   bool block_until_idle(Deadline deadline) {
@@ -114,7 +117,8 @@ class HostGradientCopier {
   using Event = typename Stream::Event;
 
   /// Work items of a bucket: two stamps, its collective, its norm, and with the last one the broadcast of the buffers.
-  static constexpr std::uint64_t items_per_bucket = 5;
+  /// A sharded one has two reductions, an update and a gathering in place of collective and norm.
+  static constexpr std::uint64_t items_per_bucket = 7;
 
   void stamp(std::size_t bucket, StepEvent event) const {
     if constexpr (is_measured) {

@@ -20,7 +20,6 @@
 #include "dtrain/core/exception_text.hpp"
 #include "dtrain/core/log.hpp"
 #include "dtrain/core/text/format_text.hpp"
-#include "dtrain/core/types/tensor_view.hpp"
 #include "dtrain/ddp/address_check.hpp"
 #include "dtrain/ddp/ddp_options.hpp"
 #include "dtrain/ddp/failure_context.hpp"
@@ -94,13 +93,16 @@ class Reducer final : public Step::Target {
   void remember_addresses() { addresses_.remember(); }
 
   /// Begins a step. @throws the job's first cause; Error (invalid_argument) if another is open or a step has failed;
-  /// (unsupported) to measure the norm of gradients on a GPU
+  /// (unsupported) to measure the norm of gradients on a GPU; (invalid_argument) for an update beside a hook or of
+  /// other buckets
   /// @param caller the user's call, for error sentences
-  Step begin(const char* caller = "begin()", StepOptions step = {}) {
+  /// @param update what the step does with the buckets; null: it reduces them for the model
+  Step begin(const char* caller = "begin()", StepOptions step = {}, BucketUpdate<Communicator>* update = nullptr) {
     throw_if_unusable(caller);
+    if (update != nullptr) require_usable(*update, plan(), reduction_.has_hook(), caller);
     if (step.measure_norm && !BucketReduction<Communicator>::can_measure_norm) BucketNorms::refuse_stream(caller);
     or_report([&] { addresses_.begin_step(steps_ + 1); });
-    reduction_.begin_step(step.measure_norm);
+    reduction_.begin_step(step.measure_norm, update);
     ready_.begin_step();
     under_way_ = true;
     return Step(*this);
@@ -200,7 +202,6 @@ class Reducer final : public Step::Target {
   /// Multiplies the reduced gradients and their norm. @throws Error (invalid_argument) if that was not measured
   void scale_gradients(double factor) { reduction_.scale_gradients(factor); }
 
-  /// View of the parameter's gradient, for an index in range.
   const TensorView& gradient(std::size_t parameter) const noexcept { return reduction_.gradients().view(parameter); }
 
   /// The latest step records. Threads: any.
@@ -211,6 +212,13 @@ class Reducer final : public Step::Target {
 
   /// Target of steps that reduce nothing. Lifetime: the reducer's.
   Accumulation accumulation() noexcept { return {reduction_.gradients(), accumulated_, context_, reduction_.meter()}; }
+
+  /// The present plan stays, without a rebuild after the first step. Every rank calls it between the same steps.
+  void keep_plan() {
+    rebuild_ = {};
+    reduction_.on_all_gradients_ready({});
+    ready_.record_order(false);
+  }
 
   /// Keeps the arena, and so every bound gradient, valid after the reducer is destroyed.
   std::shared_ptr<const void> gradient_memory() const noexcept { return reduction_.memory(); }
@@ -272,10 +280,8 @@ class Reducer final : public Step::Target {
         reduction_.rebuild_buckets(rebuild_.agree(ready_.observed_order()), rebuild_, options_.caps(), context_);
         addresses_.remember();  // bound gradients have moved
       });
-      rebuild_ = {};
     }
-    reduction_.on_all_gradients_ready({});
-    ready_.record_order(false);
+    keep_plan();
   }
 
   FailureContext context_;

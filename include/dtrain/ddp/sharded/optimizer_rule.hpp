@@ -1,0 +1,94 @@
+#pragma once
+/// @file
+/// The concept OptimizerRule: how an optimizer changes weights, element by element.
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <type_traits>
+#include <utility>
+
+#include "dtrain/core/version.hpp"
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// What a rule is told besides the elements.
+struct StepInfo {
+  std::uint64_t step = 1;     ///< number of this update, from 1
+  std::size_t parameter = 0;  ///< position in the model's parameters() of the one that the elements are part of
+};
+
+namespace detail {
+
+/// The state of rules that declare none.
+struct NoState {};
+
+template <class Rule>
+struct StateOf {
+  using type = NoState;
+};
+template <class Rule>
+requires requires {
+  typename Rule::State;
+}
+struct StateOf<Rule> {
+  using type = typename Rule::State;
+};
+
+template <class State, std::size_t... I>
+constexpr bool holds_spans(std::index_sequence<I...>) {
+  return requires {
+    State{(static_cast<void>(I), std::declval<std::span<float>>())...};
+  };
+}
+
+/// The number of spans that a State holds: the most that it can be initialized from.
+template <class State, std::size_t Most = 8>
+constexpr std::size_t span_count() {
+  if constexpr (Most == 0) {
+    return 0;
+  } else if constexpr (holds_spans<State>(std::make_index_sequence<Most>())) {
+    return Most;
+  } else {
+    return span_count<State, Most - 1>();
+  }
+}
+
+}  // namespace detail
+
+/// `rule(weights, gradients, state, info)` changes `weights`, and `state`, by `gradients`. All spans have equal lengths
+/// and are the same part of one parameter. `Rule::State` is a struct of at most eight `std::span<float>`, or missing;
+/// then it is `rule(weights, gradients, info)`. All state begins as zeros.
+/// - Elements do not depend on each other: a parameter is given in parts of any length, on several ranks, in any order.
+/// - It is called from one thread at a time, which need not be the program's.
+template <class R>
+concept OptimizerRule = std::is_invocable_v < const R&,
+        std::span<float>, std::span<const float>,
+typename detail::StateOf<R>::type,
+    const StepInfo& > || std::is_invocable_v<const R&, std::span<float>, std::span<const float>, const StepInfo&>;
+
+/// The number of floats of state for each weight.
+template <OptimizerRule R>
+inline constexpr std::size_t state_arrays = detail::span_count<typename detail::StateOf<R>::type>();
+
+/// Calls the rule. @param states the address of each state array, of as many elements as the weights
+template <OptimizerRule R>
+void apply_rule(const R& rule, std::span<float> weights, std::span<const float> gradients, float* const* states,
+                const StepInfo& info) {
+  using State = typename detail::StateOf<R>::type;
+  if constexpr (state_arrays<R> == 0) {
+    rule(weights, gradients, info);
+  } else {
+    [&]<std::size_t... I>(std::index_sequence<I...>) {
+      rule(weights, gradients, State{std::span<float>(states[I], weights.size())...}, info);
+    }
+    (std::make_index_sequence<state_arrays<R>>());
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+namespace DTRAIN_NAMESPACE {
+using ddp::StepInfo;
+}  // namespace DTRAIN_NAMESPACE

@@ -1,0 +1,82 @@
+#pragma once
+/// @file
+/// ShardedOptimizer: an optimizer whose state is divided among the ranks.
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <utility>
+
+#include "dtrain/backend/communicator.hpp"
+#include "dtrain/ddp/hooks/gradient_hook.hpp"
+#include "dtrain/ddp/sharded/optimizer_rule.hpp"
+#include "dtrain/ddp/sharded/sharded_parameters.hpp"
+#include "dtrain/ddp/sharded/sharded_reduction.hpp"
+
+namespace DTRAIN_NAMESPACE {
+
+/// Stage 1 of ZeRO (Rajbhandari et al. 2020): each rank keeps 1 / ranks of the optimizer's state and updates as much of
+/// the weights.
+///
+///   dtrain::DistributedDataParallel ddp{model, group};
+///   dtrain::ShardedOptimizer optimizer{ddp, dtrain::optimizers::AdamW{.rate = 3e-4F}};
+///   ddp.backward([&](dtrain::Ready ready) { model.backward(ready); }, optimizer);   // the weights are new after it
+///
+/// A step reduce-scatters each bucket during the backward pass, applies the rule to this rank's share, and gathers the
+/// new weights in the bucket's memory: as many bytes as an all-reduce. The model's weights change when all its
+/// gradients are ready. Of the gradients' memory nothing is promised after the step: set or clear gradients before the
+/// next.
+/// - With backend::SharedMemory the weights have the bits that the rule would give with all of the state on one rank.
+/// - f16 and bf16 models: the share of the weights is kept in f32 too. The rule gets f32 gradients.
+/// - Parameters without ready() (DdpOptions::allow_unused_parameters) are updated with zero gradients.
+///
+/// Lifetime: `ddp` and its model outlive it. Threads: those of `ddp`'s steps; the rule runs on the thread of the
+/// communication during steps.
+template <class R, class C>
+class ShardedOptimizer {
+ public:
+  /// Collective: every rank constructs it between the same steps. From now on `ddp` keeps its buckets; those of a
+  /// wrapper that has made a step follow the order in which gradients become ready. Allocates the state.
+  /// @throws Error (unsupported) for parameters that are not f32, f16 or bf16
+  template <class Ddp>
+  explicit ShardedOptimizer(Ddp& ddp, R rule) : rule_(std::make_shared<R>(std::move(rule))) {
+    static_assert(ddp::OptimizerRule<R>,
+                  "dtrain: the rule needs operator()(weights, gradients, state, info) const for its State of spans of "
+                  "float (contract: the concept ddp::OptimizerRule, in dtrain/ddp/sharded/optimizer_rule.hpp)");
+    static_assert(backend::CanReduceScatter<C> && backend::CanAllGather<C>,
+                  "dtrain: ShardedOptimizer needs reduce_scatter and all_gather: use topology::Flat");
+    static_assert(ddp::RunsHostWork<typename C::Stream>,
+                  "dtrain: ShardedOptimizer runs on the host: use it with a backend of host memory");
+    ddp.keep_plan();
+    reduction_ = std::make_unique<ddp::ShardedReduction<C>>(ddp::ShardedParameters(
+        ddp.parameters(), ddp.plan(), ddp.group().rank(), ddp.group().world_size(), ddp::state_arrays<R>,
+        [rule = rule_](std::span<float> weights, std::span<const float> gradients, float* const* states,
+                       const StepInfo& info) { ddp::apply_rule(*rule, weights, gradients, states, info); }));
+  }
+
+  /// To be changed between steps.
+  R& rule() noexcept { return *rule_; }
+  const R& rule() const noexcept { return *rule_; }
+
+  /// Updates so far.
+  std::uint64_t steps() const noexcept { return reduction_->parameters().steps(); }
+
+  /// Bytes of optimizer state on this rank, the f32 weights of a 16-bit model included.
+  std::size_t state_bytes() const noexcept { return reduction_->parameters().state_bytes(); }
+
+  /// For DistributedDataParallel::backward.
+  ddp::BucketUpdate<C>& begin_step(ddp::GradientInspection inspect) {
+    return reduction_->begin_step(std::move(inspect));
+  }
+
+ private:
+  std::shared_ptr<R> rule_;
+  std::unique_ptr<ddp::ShardedReduction<C>> reduction_;
+};
+
+template <class M, class P, template <class, class> class Ddp, class R>
+ShardedOptimizer(Ddp<M, P>&, R) -> ShardedOptimizer<R, typename P::ChannelBackend::Communicator>;
+
+}  // namespace DTRAIN_NAMESPACE

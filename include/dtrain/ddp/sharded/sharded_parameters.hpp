@@ -1,0 +1,89 @@
+#pragma once
+/// @file
+/// ShardedParameters: this rank's share of a model's weights and of its optimizer's state, and their update.
+
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "dtrain/core/config.hpp"
+#include "dtrain/core/types/dtype.hpp"
+#include "dtrain/ddp/bucket_plan.hpp"
+#include "dtrain/ddp/checkpoint/named_tensor.hpp"
+#include "dtrain/ddp/parameter.hpp"
+#include "dtrain/ddp/sharded/optimizer_rule.hpp"
+#include "dtrain/ddp/sharded/shard_layout.hpp"
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// A bucket's memory holds reduced gradients first; update() replaces those of this rank by new weights, in the model's
+/// type, and store() copies the weights of all ranks to the model. So a step needs no memory besides the buckets'.
+/// Weights of f16 and bf16 models are kept in f32, as one more state array.
+/// Lifetime: the plan and the parameters' memory outlive it. Threads: update() and add_squares() on the communication
+/// stream; everything else between.
+class ShardedParameters {
+ public:
+  /// Updates `weights` by `gradients`; `states[i]` is state array i at the same elements.
+  using Rule = std::function<void(std::span<float> weights, std::span<const float> gradients, float* const* states,
+                                  const StepInfo& info)>;
+
+  /// Allocates the state. @param arrays number of state arrays of the rule
+  /// @throws Error (unsupported) for parameters that are not f32, f16 or bf16 in host memory
+  ShardedParameters(std::vector<Parameter> parameters, const BucketPlan& plan, int rank, int ranks, std::size_t arrays,
+                    Rule rule);
+
+  bool is_for(const BucketPlan& plan) const noexcept { return plan_ == &plan; }
+  std::size_t buckets() const noexcept { return layout_.buckets.size(); }
+  const BucketShard& shard(std::size_t bucket) const noexcept { return layout_.buckets[bucket]; }
+
+  /// Updates that were made.
+  std::uint64_t steps() const noexcept { return steps_; }
+
+  /// Bytes of the state of this rank.
+  std::size_t state_bytes() const noexcept { return arrays_.size() * layout_.state_elements * sizeof(float); }
+
+  /// Begins a step: gradients count as they are.
+  void begin_step() noexcept;
+
+  /// Gradients are multiplied by `factor` before the rule gets them, rounded to f32.
+  void set_gradient_factor(double factor) noexcept { factor_ = factor; }
+
+  /// Adds the squares of the bucket's reduced gradients: those of this rank's block, and those that all ranks have.
+  void add_squares(std::size_t bucket, const std::byte* memory) noexcept;
+  double own_squares() const noexcept { return own_squares_; }
+  double common_squares() const noexcept { return common_squares_; }
+
+  /// Replaces this rank's gradients in the bucket by new weights. An exception of the rule is kept.
+  void update(std::size_t bucket, std::byte* memory) noexcept;
+
+  /// Copies the bucket's new weights to the model. @throws the rule's exception
+  void store(std::size_t bucket, const std::byte* memory) const;
+
+  /// All buckets are stored.
+  void end_step() noexcept { ++steps_; }
+
+ private:
+  void update_piece(const ShardPiece& piece, DType dtype, std::byte* memory);
+
+  const BucketPlan* plan_;
+  std::vector<Parameter> parameters_;
+  ShardLayout layout_;
+  std::size_t rule_arrays_;
+  std::vector<std::vector<float>> arrays_;  ///< the rule's, then the weights in f32 if the model has 16-bit ones
+  Rule rule_;
+  std::uint64_t steps_ = 0;
+  double factor_ = 1;
+  double own_squares_ = 0;
+  double common_squares_ = 0;
+  std::exception_ptr failure_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+#if DTRAIN_DEFINITIONS
+#include "dtrain/ddp/sharded/sharded_parameters_definitions.hpp"
+#endif

@@ -1,0 +1,126 @@
+#pragma once
+/// @file
+/// Definitions of ShardedParameters.
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <utility>
+
+#include "dtrain/core/error.hpp"
+#include "dtrain/core/text/format_text.hpp"
+#include "dtrain/ddp/collect_parameters.hpp"
+#include "dtrain/ddp/precision/gradient_norm.hpp"
+#include "dtrain/ddp/sharded/sharded_parameters.hpp"
+#include "dtrain/kernels/conversion.hpp"
+#include "dtrain/kernels/copy.hpp"
+#include "dtrain/kernels/float_environment.hpp"
+#include "dtrain/kernels/sum_of_squares.hpp"
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+DTRAIN_DEFINED ShardedParameters::ShardedParameters(std::vector<Parameter> parameters, const BucketPlan& plan, int rank,
+                                                    int ranks, std::size_t arrays, Rule rule)
+    : plan_(&plan),
+      parameters_(std::move(parameters)),
+      layout_(shard_layout(plan, gradient_sizes(parameters_), rank, ranks)),
+      rule_arrays_(arrays),
+      rule_(std::move(rule)) {
+  bool has_halves = false;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const TensorView& value = parameters_[i].value;
+    const bool is_half = value.dtype == DType::f16 || value.dtype == DType::bf16;
+    has_halves = has_halves || is_half;
+    if ((!is_half && value.dtype != DType::f32) || value.device.kind != DeviceKind::host) {
+      throw_error(Errc::unsupported, "ShardedOptimizer got {}, of {} on {}; it takes f32, f16 and bf16 in host memory",
+                  {describe_parameter(i, parameters_[i].name), name(value.dtype), to_string(value.device)});
+    }
+  }
+  arrays_.assign(arrays + (has_halves ? 1 : 0), std::vector<float>(layout_.state_elements));
+  if (!has_halves) return;
+  const kernels::DefaultFloatEnvironment environment;
+  for (const BucketShard& shard : layout_.buckets) {
+    for (const std::vector<ShardPiece>* pieces : {&shard.own, &shard.rest}) {
+      for (const ShardPiece& piece : *pieces) {
+        const TensorView& value = parameters_[piece.parameter].value;
+        kernels::convert(value.dtype, value.data + piece.offset * size_bytes(value.dtype), DType::f32,
+                         reinterpret_cast<std::byte*>(arrays_.back().data() + piece.in_state), piece.count);
+      }
+    }
+  }
+}
+
+DTRAIN_DEFINED void ShardedParameters::begin_step() noexcept {
+  factor_ = 1;
+  own_squares_ = 0;
+  common_squares_ = 0;
+}
+
+DTRAIN_DEFINED void ShardedParameters::add_squares(std::size_t bucket, const std::byte* memory) noexcept {
+  const DType dtype = plan_->buckets[bucket].dtype;
+  const BucketShard& part = layout_.buckets[bucket];
+  own_squares_ += kernels::sum_of_squares(dtype, memory + part.own_begin * size_bytes(dtype), part.block);
+  common_squares_ += kernels::sum_of_squares(dtype, memory + part.rest_begin * size_bytes(dtype), part.rest_count);
+}
+
+DTRAIN_DEFINED void ShardedParameters::update(std::size_t bucket, std::byte* memory) noexcept {
+  const DType dtype = plan_->buckets[bucket].dtype;
+  const BucketShard& part = layout_.buckets[bucket];
+  try {
+    for (const std::vector<ShardPiece>* pieces : {&part.own, &part.rest}) {
+      for (const ShardPiece& piece : *pieces) {
+        update_piece(piece, dtype, memory);
+      }
+    }
+  } catch (...) {
+    failure_ = std::current_exception();
+  }
+}
+
+/// In blocks that stay in the first-level cache: the rule gets copies, since the model's own weights are still in use,
+/// and their new values replace the gradients.
+DTRAIN_DEFINED void ShardedParameters::update_piece(const ShardPiece& piece, DType dtype, std::byte* memory) {
+  constexpr std::size_t block = 1024;
+  alignas(64) std::array<float, block> weights;
+  alignas(64) std::array<float, block> gradients;
+  std::array<float*, 9> states{};
+  const std::size_t element = size_bytes(dtype);
+  const StepInfo info{steps_ + 1, piece.parameter};
+  const std::byte* const values = parameters_[piece.parameter].value.data + piece.offset * element;
+  for (std::size_t done = 0; done < piece.count; done += block) {
+    const std::size_t count = std::min(block, piece.count - done);
+    std::byte* const place = memory + (piece.in_bucket + done) * element;
+    for (std::size_t i = 0; i < arrays_.size(); ++i) {
+      states[i] = arrays_[i].data() + piece.in_state + done;
+    }
+    float* const current = dtype == DType::f32 ? weights.data() : states[rule_arrays_];
+    {
+      const kernels::DefaultFloatEnvironment environment;
+      kernels::convert(dtype, place, DType::f32, reinterpret_cast<std::byte*>(gradients.data()), count);
+      if (factor_ != 1) {
+        multiply_elements(buffer_view(std::span(gradients.data(), count)), factor_);
+      }
+    }
+    if (dtype == DType::f32) {
+      std::memcpy(current, values + done * element, count * element);
+    }
+    rule_({current, count}, {gradients.data(), count}, states.data(), info);
+    const kernels::DefaultFloatEnvironment environment;
+    kernels::convert(DType::f32, reinterpret_cast<const std::byte*>(current), dtype, place, count);
+  }
+}
+
+DTRAIN_DEFINED void ShardedParameters::store(std::size_t bucket, const std::byte* memory) const {
+  if (failure_) {
+    std::rethrow_exception(failure_);
+  }
+  const PlannedBucket& planned = plan_->buckets[bucket];
+  for (const std::size_t parameter : planned.parameters) {
+    const TensorView& value = parameters_[parameter].value;
+    if (value.bytes() != 0) {
+      std::memcpy(value.data, memory + (plan_->offset_of[parameter] - planned.offset), value.bytes());
+    }
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp

@@ -1,0 +1,427 @@
+// ShardedOptimizer: the same weights as with all of the state on every rank, norms, scaled losses, and misuse.
+
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <limits>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "dtrain/core/types/bfloat16.hpp"
+#include "dtrain/core/types/float16.hpp"
+#include "dtrain/ddp/hooks/cast.hpp"
+#include "dtrain/ddp/precision/loss_scaler.hpp"
+#include "dtrain/ddp/precision/master_weights.hpp"
+#include "dtrain/ddp/sharded/optimizers.hpp"
+#include "dtrain/ddp/sharded/sharded_optimizer.hpp"
+#include "unit/public_interface/shared_memory_job.hpp"
+
+using dtrain::DistributedDataParallel;
+using dtrain::Ready;
+using dtrain::ShardedGradients;
+using dtrain::ShardedOptimizer;
+using dtrain::StepInfo;
+using front_test::BindingModel;
+using front_test::Group;
+using front_test::Model;
+using front_test::run_well;
+namespace optimizers = dtrain::optimizers;
+
+namespace sharded_optimizer_test {
+
+/// Parameters of all kinds: longer than a block of any rank, shorter than a cache line, empty.
+const std::vector<std::size_t> sizes{5, 2049, 0, 1, 700, 17, 4096, 31};
+
+/// Element k of rank's gradient i in a step.
+float element(int step, int rank, std::size_t i, std::size_t k) {
+  return std::sin(static_cast<float>(step * 7919 + rank * 104729) + static_cast<float>(i) * 31 +
+                  static_cast<float>(k) * 0.37F);
+}
+
+template <class AnyModel>
+void fill_values(AnyModel& model) {
+  for (std::size_t i = 0; i < model.list.size(); ++i) {
+    for (std::size_t k = 0; k < model.values[i].size(); ++k)
+      model.values[i][k] = element(99, 0, i, k);
+  }
+}
+
+/// A backward pass, in the reverse order or from the first parameter on.
+template <class AnyModel>
+auto backward(AnyModel& model, int step, int rank, bool from_first = false) {
+  return [&model, step, rank, from_first](Ready ready) {
+    for (std::size_t n = 0; n < model.list.size(); ++n) {
+      const std::size_t i = from_first ? n : model.list.size() - 1 - n;
+      const auto gradient = model.list[i].gradient.template as<float>();
+      for (std::size_t k = 0; k < gradient.size(); ++k)
+        gradient[k] = element(step, rank, i, k);
+      ready(i);
+    }
+  };
+}
+
+/// The optimizer with all of its state on every rank.
+template <class Rule>
+class WholeOptimizer {
+ public:
+  explicit WholeOptimizer(Rule rule) : rule_(rule) {
+    for (const std::size_t size : sizes)
+      states_.emplace_back(dtrain::ddp::state_arrays<Rule>, std::vector<float>(size));
+  }
+
+  template <class AnyModel>
+  void step(AnyModel& model) {
+    ++step_;
+    for (std::size_t i = 0; i < model.list.size(); ++i) {
+      std::vector<float*> states;
+      for (std::vector<float>& state : states_[i])
+        states.push_back(state.data());
+      dtrain::ddp::apply_rule(rule_, std::span(model.values[i]), model.list[i].gradient.template as<float>(),
+                              states.data(), StepInfo{step_, i});
+    }
+  }
+
+ private:
+  Rule rule_;
+  std::vector<std::vector<std::vector<float>>> states_;
+  std::uint64_t step_ = 0;
+};
+
+bool equal_bits(const std::vector<std::vector<float>>& a, const std::vector<std::vector<float>>& b) {
+  bool equal = a.size() == b.size();
+  for (std::size_t i = 0; equal && i < a.size(); ++i)
+    equal = a[i].size() == b[i].size() &&
+            (a[i].empty() || std::memcmp(a[i].data(), b[i].data(), a[i].size() * sizeof(float)) == 0);
+  return equal;
+}
+
+template <class AnyModel, class Rule>
+int wrong_steps(const Group& group, Rule rule, dtrain::DdpOptions options, bool warm) {
+  AnyModel whole(sizes);
+  AnyModel sharded(sizes);
+  fill_values(whole);
+  fill_values(sharded);
+  if (group.rank() != 0) sharded.values[1][3] = 7;  // the wrapper makes it rank 0's
+  WholeOptimizer reference(rule);
+  DistributedDataParallel expected{whole, group, options};
+  DistributedDataParallel ddp{sharded, group, options};
+  if (warm) ddp.backward(backward(sharded, 50, group.rank(), true));  // plans the buckets in this order
+  ShardedOptimizer optimizer{ddp, rule};
+  int wrong = 0;
+  for (int step = 0; step < 6; ++step) {
+    expected.backward(backward(whole, step, group.rank()));
+    reference.step(whole);
+    ddp.backward(backward(sharded, step, group.rank(), warm), optimizer);
+    wrong += equal_bits(whole.values, sharded.values) ? 0 : 1;
+  }
+  return wrong + (optimizer.steps() == 6 ? 0 : 1);
+}
+
+TEST_CASE("every rank has the weights that the optimizer with all of its state gives, to the bit") {
+  for (const int ranks : {1, 2, 3, 4}) {
+    for (const std::size_t bucket_bytes : {std::size_t{0}, std::size_t{3000}, std::size_t{1} << 20}) {
+      CAPTURE(ranks);
+      CAPTURE(bucket_bytes);
+      std::atomic<int> wrong{0};
+      run_well(ranks, [&](const Group& group) {
+        const dtrain::DdpOptions options{.bucket_bytes = bucket_bytes};
+        wrong += wrong_steps<Model>(group, optimizers::AdamW{.rate = 0.01F}, options, false);
+        wrong += wrong_steps<BindingModel>(group, optimizers::Adam{.weight_decay = 0.1F}, options, true);
+        wrong += wrong_steps<BindingModel>(group, optimizers::Momentum{.rate = 0.1F, .nesterov = true}, options, false);
+        wrong += wrong_steps<Model>(
+            group, optimizers::Sgd{.rate = 0.1F, .weight_decay = 0.01F},
+            {.bucket_bytes = bucket_bytes, .reduce_op = dtrain::ReduceOp::sum, .deterministic = true}, true);
+      });
+      CHECK(wrong == 0);
+    }
+  }
+}
+
+TEST_CASE("a rank keeps its share of the state, and what does not divide") {
+  // The bucket has 10 elements and 6 of padding, then 3000 and 8.
+  const std::vector<std::vector<std::size_t>> shares{
+      {3010}, {10 + 1488 + 8, 1504 + 8}, {10 + 992, 1008, 1000}, {10 + 736 + 8, 752 + 8, 752 + 8, 752 + 8}};
+  for (const std::vector<std::size_t>& share : shares) {
+    std::atomic<int> wrong{0};
+    run_well(static_cast<int>(share.size()), [&](const Group& group) {
+      Model model({3000, 10});
+      DistributedDataParallel ddp{model, group};
+      const ShardedOptimizer optimizer{ddp, optimizers::Adam{}};
+      wrong += optimizer.state_bytes() == 2 * sizeof(float) * share[static_cast<std::size_t>(group.rank())] ? 0 : 1;
+    });
+    CAPTURE(share.size());
+    CHECK(wrong == 0);
+  }
+}
+
+/// Weights decay by half; the first element of the parameter tells its number.
+struct Halving {
+  void operator()(std::span<float> weights, std::span<const float>, const StepInfo& info) const {
+    for (float& weight : weights)
+      weight = weight / 2 + static_cast<float>(info.parameter) + static_cast<float>(info.step);
+  }
+};
+
+TEST_CASE("a rule of one's own gets the parameter and the step; its members may change between steps") {
+  std::atomic<int> wrong{0};
+  run_well(2, [&](const Group& group) {
+    Model model(sizes);
+    fill_values(model);
+    std::vector<std::vector<float>> expected = model.values;
+    DistributedDataParallel ddp{model, group};
+    ShardedOptimizer optimizer{ddp, Halving{}};
+    for (int step = 1; step <= 3; ++step) {
+      ddp.backward(backward(model, step, group.rank()), optimizer);
+      for (std::size_t i = 0; i < expected.size(); ++i) {
+        for (float& one : expected[i])
+          one = one / 2 + static_cast<float>(i) + static_cast<float>(step);
+      }
+      wrong += equal_bits(model.values, expected) ? 0 : 1;
+    }
+    Model other(sizes);
+    DistributedDataParallel plain{other, group};
+    ShardedOptimizer sgd{plain, optimizers::Sgd{.rate = 0}};
+    plain.backward(backward(other, 0, group.rank()), sgd);
+    wrong += other.values[1][5] == 0 ? 0 : 1;
+    sgd.rule().rate = 1;
+    plain.backward(backward(other, 0, group.rank()), sgd);
+    wrong += other.values[1][5] == -(element(0, 0, 1, 5) + element(0, 1, 1, 5)) / 2 ? 0 : 1;
+  });
+  CHECK(wrong == 0);
+}
+
+TEST_CASE("the norm of all gradients is known before the update, equal on all ranks, and clips") {
+  for (const std::size_t bucket_bytes : {std::size_t{3000}, std::size_t{1} << 20}) {
+    std::atomic<int> wrong{0};
+    run_well(3, [&](const Group& group) {
+      Model whole(sizes);
+      BindingModel sharded(sizes);
+      fill_values(whole);
+      fill_values(sharded);
+      const optimizers::Sgd rule{.rate = 1};
+      WholeOptimizer reference(rule);
+      DistributedDataParallel expected{whole, group, {.bucket_bytes = bucket_bytes}};
+      DistributedDataParallel ddp{sharded, group, {.bucket_bytes = bucket_bytes}};
+      ShardedOptimizer optimizer{ddp, rule};
+      for (int step = 0; step < 4; ++step) {
+        const bool updates = step != 2;
+        expected.backward(backward(whole, step, group.rank()), {.measure_norm = true});
+        const double before = dtrain::clip_gradients(expected, 5).norm;
+        if (updates) reference.step(whole);
+        double norm = 0;
+        ddp.backward(backward(sharded, step, group.rank()), optimizer, [&](ShardedGradients& gradients) {
+          norm = dtrain::clip_gradients(gradients, 5).norm;
+          return updates;
+        });
+        wrong += std::abs(norm - before) <= 1e-9 * before && norm > 5 ? 0 : 1;
+        double smallest = norm;
+        group.all_reduce(std::span(&smallest, 1), dtrain::ReduceOp::min);
+        wrong += smallest == norm ? 0 : 1;
+        for (std::size_t i = 0; i < sizes.size(); ++i) {
+          for (std::size_t k = 0; k < sizes[i]; ++k)
+            wrong += std::abs(whole.values[i][k] - sharded.values[i][k]) <= 1e-6F ? 0 : 1;
+        }
+      }
+      wrong += optimizer.steps() == 3 ? 0 : 1;
+    });
+    CHECK(wrong == 0);
+  }
+}
+
+TEST_CASE("a step with an infinite gradient on one rank changes nothing on any, and lowers the loss's scale") {
+  std::atomic<int> wrong{0};
+  run_well(2, [&](const Group& group) {
+    Model model(sizes);
+    fill_values(model);
+    DistributedDataParallel ddp{model, group, {.bucket_bytes = 3000}};
+    ShardedOptimizer optimizer{ddp, optimizers::AdamW{}};
+    dtrain::LossScaler scaler({.initial_scale = 1024});
+    for (int step = 0; step < 3; ++step) {
+      const std::vector<std::vector<float>> before = model.values;
+      ddp.backward(
+          [&](Ready ready) {
+            if (step == 1 && group.rank() == 1) {
+              for (std::size_t i = 0; i < sizes.size(); ++i) {
+                model.gradients[i].assign(sizes[i], i == 4 ? std::numeric_limits<float>::infinity() : 1.0F);
+                ready(i);
+              }
+            } else {
+              backward(model, step, group.rank())(ready);
+            }
+          },
+          optimizer, [&](ShardedGradients& gradients) { return scaler.step(gradients); });
+      wrong += equal_bits(before, model.values) == (step == 1) ? 0 : 1;
+      wrong += scaler.scale() == (step == 0 ? 1024.0F : 512.0F) ? 0 : 1;
+    }
+    wrong += optimizer.steps() == 2 ? 0 : 1;
+  });
+  CHECK(wrong == 0);
+}
+
+/// A model of 16-bit floats.
+template <class Half>
+struct HalfModel {
+  HalfModel() {
+    for (std::size_t i = 0; i < sizes.size(); ++i) {
+      values.emplace_back(sizes[i]);
+      gradients.emplace_back(sizes[i]);
+      for (std::size_t k = 0; k < sizes[i]; ++k)
+        values[i][k] = Half(element(99, 0, i, k));
+      const dtrain::Shape shape{static_cast<std::int64_t>(sizes[i])};
+      list.push_back({"layer" + std::to_string(i), dtrain::tensor_view(values[i].data(), shape),
+                      dtrain::tensor_view(gradients[i].data(), shape)});
+    }
+  }
+  const std::vector<dtrain::Parameter>& parameters() const { return list; }
+  auto backward(int step, int rank) {
+    return [this, step, rank](Ready ready) {
+      for (std::size_t i = sizes.size(); i-- > 0;) {
+        for (std::size_t k = 0; k < sizes[i]; ++k)
+          gradients[i][k] = Half(element(step, rank, i, k));
+        ready(i);
+      }
+    };
+  }
+  std::vector<std::vector<Half>> values;
+  std::vector<std::vector<Half>> gradients;
+  std::vector<dtrain::Parameter> list;
+};
+
+template <class Half>
+int wrong_half_steps(const Group& group) {
+  int wrong = 0;
+  HalfModel<Half> whole;
+  HalfModel<Half> sharded;
+  DistributedDataParallel expected{whole, group, {.bucket_bytes = 3000}};
+  DistributedDataParallel ddp{sharded, group, {.bucket_bytes = 3000}};
+  dtrain::MasterWeights master{whole};
+  const optimizers::Momentum rule{.rate = 1e-3F};
+  std::vector<float> velocity(master.values().size());
+  ShardedOptimizer optimizer{ddp, rule};
+  for (int step = 0; step < 5; ++step) {
+    expected.backward(whole.backward(step, group.rank()));
+    master.load_gradients(expected);
+    rule(master.values(), master.gradients(), {velocity}, StepInfo{});
+    master.store();
+    ddp.backward(sharded.backward(step, group.rank()), optimizer);
+    for (std::size_t i = 0; i < sizes.size(); ++i)
+      wrong +=
+          sizes[i] == 0 || std::memcmp(whole.values[i].data(), sharded.values[i].data(), sizes[i] * 2) == 0 ? 0 : 1;
+  }
+  return wrong;
+}
+
+TEST_CASE("weights of 16 bits are updated in f32, as MasterWeights does") {
+  std::atomic<int> wrong{0};
+  run_well(2, [&](const Group& group) {
+    wrong += wrong_half_steps<dtrain::bfloat16>(group) + wrong_half_steps<dtrain::float16>(group);
+  });
+  CHECK(wrong == 0);
+}
+
+TEST_CASE("gradients of several passes are added before the update") {
+  std::atomic<int> wrong{0};
+  run_well(2, [&](const Group& group) {
+    Model model(sizes);
+    DistributedDataParallel ddp{model, group};
+    ShardedOptimizer optimizer{ddp, optimizers::Sgd{.rate = 1}};
+    {
+      const auto accumulating = ddp.no_sync();
+      ddp.backward([&](Ready ready) {
+        for (std::size_t i = 0; i < sizes.size(); ++i) {
+          model.gradients[i].assign(sizes[i], 1.0F);
+          ready(i);
+        }
+      });
+      CHECK_THROWS_WITH_AS(ddp.backward([](Ready) {}, optimizer), doctest::Contains("under no_sync()"), dtrain::Error);
+    }
+    ddp.backward(
+        [&](Ready ready) {
+          for (std::size_t i = 0; i < sizes.size(); ++i) {
+            for (float& one : model.gradients[i])
+              one += 2;
+            ready(i);
+          }
+        },
+        optimizer);
+    for (const std::vector<float>& values : model.values) {
+      for (const float value : values)
+        wrong += value == -3 ? 0 : 1;
+    }
+  });
+  CHECK(wrong == 0);
+}
+
+std::string error_of(const std::function<void()>& act) {
+  try {
+    act();
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST_CASE("what does not fit is refused in a sentence") {
+  run_well(1, [&](const Group& group) {
+    Model model({10});
+    Model other({10});
+    DistributedDataParallel ddp{model, group};
+    DistributedDataParallel another{other, group};
+    ShardedOptimizer optimizer{ddp, optimizers::Sgd{}};
+    CHECK(error_of([&] {
+            another.backward([](Ready ready) { ready(0); }, optimizer);
+          }).find("that of another DistributedDataParallel") != std::string::npos);
+    Model hooked({10});
+    DistributedDataParallel with_hook{hooked, group, {}, dtrain::hooks::Cast<dtrain::bfloat16>{}};
+    ShardedOptimizer beside{with_hook, optimizers::Sgd{}};
+    CHECK(error_of([&] {
+            with_hook.backward([](Ready ready) { ready(0); }, beside);
+          }).find("a gradient hook reduces the buckets") != std::string::npos);
+    std::vector<double> value(3);
+    std::vector<double> gradient(3);
+    struct Doubles {
+      std::vector<dtrain::Parameter> list;
+      const std::vector<dtrain::Parameter>& parameters() const { return list; }
+    } doubles{{{"d", dtrain::tensor_view(value), dtrain::tensor_view(gradient)}}};
+    DistributedDataParallel of_doubles{doubles, group};
+    CHECK(error_of([&] { const ShardedOptimizer refused(of_doubles, optimizers::Sgd{}); }) ==
+          "ShardedOptimizer got parameter 0 'd', of f64 on host; it takes f32, f16 and bf16 in host memory");
+  });
+}
+
+/// Throws on one rank, in its second step.
+struct Throwing {
+  int rank = 0;
+  void operator()(std::span<float>, std::span<const float>, const StepInfo& info) const {
+    if (rank == 1 && info.step == 2) throw std::runtime_error("the learning rate is not a number");
+  }
+};
+
+TEST_CASE("an exception of the rule ends the job with its text, and leaves the values of its rank") {
+  std::atomic<int> told{0};
+  const auto ends = support::run_groups<front_test::Policy>(2, [&](const Group& group) {
+    Model model({3000});
+    DistributedDataParallel ddp{model, group};
+    ShardedOptimizer optimizer{ddp, Throwing{group.rank()}};
+    ddp.backward(backward(model, 0, group.rank()), optimizer);
+    try {
+      ddp.backward(backward(model, 1, group.rank()), optimizer);
+      group.barrier();  // the other rank may have finished its step
+    } catch (const std::exception& error) {
+      told += std::string(error.what()).find("the learning rate is not a number") != std::string::npos ? 1 : 0;
+      throw;
+    }
+  });
+  CHECK(told == 2);
+  for (const support::RankEnd& end : ends)
+    CHECK(end.text.find("the learning rate is not a number") != std::string::npos);
+}
+
+}  // namespace sharded_optimizer_test
