@@ -94,7 +94,7 @@
 #include "dtrain/ddp/precision/master_weights.hpp"
 #include "dtrain/ddp/profile/write_timeline.hpp"
 #include "dtrain/ddp/sharded/optimizers.hpp"
-#include "dtrain/ddp/sharded/sharded_optimizer.hpp"
+#include "dtrain/ddp/sharded/sharded_checkpoint.hpp"
 #include "dtrain/ddp/shared_memory_instances.hpp"
 #include "dtrain/distributed_data_parallel.hpp"
 #include "dtrain/kernels/reduction.hpp"

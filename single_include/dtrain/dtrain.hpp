@@ -21768,6 +21768,9 @@ class CheckpointReader {
     }
   }
 
+  /// Reads bytes of the elements. Requires read_list. @param offset from the first tensor's first element; in range
+  void read_bytes(std::uint64_t offset, std::span<std::byte> target) const { read(first_element_ + offset, target); }
+
   [[noreturn]] void refuse(const std::string& what) const {
     throw_error(Errc::protocol,
                 "the checkpoint {} cannot be loaded: {}; name another file, or remove this one to begin anew",
@@ -25957,8 +25960,20 @@ class ShardedParameters {
   std::size_t buckets() const noexcept { return layout_.buckets.size(); }
   const BucketShard& shard(std::size_t bucket) const noexcept { return layout_.buckets[bucket]; }
 
+  std::span<const Parameter> parameters() const noexcept { return parameters_; }
+  const ShardLayout& layout() const noexcept { return layout_; }
+
   /// Updates that were made.
   std::uint64_t steps() const noexcept { return steps_; }
+  void set_steps(std::uint64_t steps) noexcept { steps_ = steps; }
+
+  /// Number of state arrays, with that of 16-bit models' weights in f32, which is the last.
+  std::size_t arrays() const noexcept { return arrays_.size(); }
+
+  /// The state of a piece of the layout.
+  std::span<float> state(std::size_t array, const ShardPiece& piece) noexcept {
+    return std::span(arrays_[array]).subspan(piece.in_state, piece.count);
+  }
 
   /// Bytes of the state of this rank.
   std::size_t state_bytes() const noexcept { return arrays_.size() * layout_.state_elements * sizeof(float); }
@@ -25998,6 +26013,48 @@ class ShardedParameters {
   double common_squares_ = 0;
   std::exception_ptr failure_;
 };
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/sharded/shard_files.hpp
+
+/// @file
+/// Shard files: the optimizer's state of each rank in a file of its own, beside a checkpoint that names them.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// What a checkpoint says of its shard files, as two more tensors. Lifetime: tensors() refers to it.
+struct ShardIndex {
+  std::int64_t id = 0;     ///< part of the files' names; of one call of save_checkpoint
+  std::int64_t files = 0;  ///< as many as the ranks that saved
+  std::int64_t steps = 0;  ///< updates
+  std::array<std::byte, sizeof(Sha256Digest)>
+      model{};  ///< digest of the parameters' names, shapes and types, and of the number of arrays
+
+  /// Of this optimizer, without id and files.
+  static ShardIndex of(const ShardedParameters& shares);
+
+  std::vector<NamedTensor> tensors();
+
+  /// "PATH.shard-000000000000002a-3" @param rank of the job that saved
+  std::string file_name(const std::string& path, std::int64_t rank) const;
+};
+
+/// Writes this rank's state. What all ranks have is in the file of rank 0. Blocking: the file system. Atomic: the file
+/// is whole or missing. @throws as write_checkpoint_file
+void write_shard_file(const std::string& path, const ShardIndex& index, ShardedParameters& shares, int rank);
+
+/// Reads this rank's state from the files of any number of ranks. All ranks together check the digests of all files.
+/// Blocking: the file system.
+/// @throws Error (protocol) for files that are missing, damaged, or of another optimizer; the state is undefined then
+void read_shard_files(const std::string& path, const ShardIndex& index, ShardedParameters& shares, int rank, int ranks);
+
+/// Removes the shard files beside `path`, except those of index `kept`, and what killed writers left. Logs a warning if
+/// it cannot. Blocking: the file system.
+void remove_other_shard_files(const std::string& path, const ShardIndex& kept) noexcept;
+
+/// Removes those of one index.
+void remove_shard_files(const std::string& path, const ShardIndex& index) noexcept;
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
@@ -26198,6 +26255,9 @@ class ShardedOptimizer {
   /// Bytes of optimizer state on this rank, the f32 weights of a 16-bit model included.
   std::size_t state_bytes() const noexcept { return reduction_->parameters().state_bytes(); }
 
+  /// For checkpoints.
+  ddp::ShardedParameters& shares() noexcept { return reduction_->parameters(); }
+
   /// For DistributedDataParallel::backward.
   ddp::BucketUpdate<C>& begin_step(ddp::GradientInspection inspect) {
     return reduction_->begin_step(std::move(inspect));
@@ -26211,6 +26271,105 @@ class ShardedOptimizer {
 template <class M, class P, template <class, class> class Ddp, class R>
 ShardedOptimizer(Ddp<M, P>&, R) -> ShardedOptimizer<R, typename P::ChannelBackend::Communicator>;
 
+}  // namespace DTRAIN_NAMESPACE
+
+// ---- dtrain/ddp/sharded/sharded_checkpoint.hpp
+
+/// @file
+/// Checkpoints of a job with a ShardedOptimizer: each rank writes its share of the state.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+namespace detail {
+
+/// Runs `work()` on every rank. If it throws on one, every rank throws that error.
+/// Collective, blocking: as long as a rank works. @returns rank 0's text
+template <class Group, class Work>
+std::string run_on_all_ranks_blocking(const Group& group, const std::string& doing, Work work) {
+  const int number = group::GroupAccess::of(group).next_number("shards");
+  group.start_pending();  // other ranks may wait for this work before they call this
+  const backend::StoreRank self{
+      group.store().with_prefix("dtrain/shards/"),
+      group.rank(),
+      group.world_size(),
+      group.members().rank_in_job(),
+      Deadline::unbounded("a file system takes its time; a rank that ends fails the job"),
+      doing,
+      [&group](int rank) { return format_text("rank {}", {group.members().rank_in_job(rank)}); }};
+  return backend::store_gather(self, std::to_string(number), work,
+                               [](const std::vector<std::string>& texts) { return texts.front(); });
+}
+
+inline std::vector<NamedTensor> with_index(std::span<const NamedTensor> tensors, ShardIndex& index) {
+  std::vector<NamedTensor> all(tensors.begin(), tensors.end());
+  for (NamedTensor& tensor : index.tensors()) {
+    all.push_back(std::move(tensor));
+  }
+  return all;
+}
+
+}  // namespace detail
+
+/// As save_checkpoint(group, path, tensors), and every rank writes its share of the optimizer's state to a file beside
+/// it, PATH.shard-ID-RANK. The folder is one that all ranks share. `path` names the files, and is replaced when they
+/// are all written: at any moment, also after a kill, it has the old state or the new one, whole. Then the files of the
+/// old one are removed. No two checkpoints of one folder have names of which one is the other's followed by ".shard-".
+/// Collective, blocking: until the files are on the disk. @throws as save_checkpoint, also for a share's file
+template <class Group, class R, class C>
+void save_checkpoint(const Group& group, const std::string& path, std::span<const NamedTensor> tensors,
+                     ShardedOptimizer<R, C>& optimizer) {
+  ShardIndex index = ShardIndex::of(optimizer.shares());
+  index.files = group.world_size();
+  const std::string id = detail::run_on_all_ranks_blocking(group, "naming the files of " + sanitize(path), [] {
+    return std::to_string(std::bit_cast<std::int64_t>(random_bytes<8>()));
+  });
+  index.id = std::stoll(id);
+  try {
+    detail::run_on_all_ranks_blocking(group, "writing the shard files of " + sanitize(path), [&] {
+      write_shard_file(path, index, optimizer.shares(), group.rank());
+      return std::string();
+    });
+    save_checkpoint(group, path, detail::with_index(tensors, index));
+  } catch (const JobFailed&) {
+    throw;
+  } catch (const Error&) {
+    if (group.rank() == 0) remove_shard_files(path, index);
+    throw;
+  }
+  if (group.rank() == 0) remove_other_shard_files(path, index);
+}
+
+/// As load_checkpoint(group, path, tensors), and every rank reads its share of the optimizer's state, whatever number
+/// of ranks saved it and however their buckets were. Call it after the construction of the optimizer.
+/// @throws as load_checkpoint; Error (protocol) on every rank if the state is another model's or optimizer's, or a
+/// share's file is missing or damaged: then `tensors` are loaded, and the optimizer's state is undefined
+template <class Group, class R, class C>
+bool load_checkpoint(const Group& group, const std::string& path, std::span<const NamedTensor> tensors,
+                     ShardedOptimizer<R, C>& optimizer) {
+  const ShardIndex own = ShardIndex::of(optimizer.shares());
+  ShardIndex index = own;
+  if (!load_checkpoint(group, path, detail::with_index(tensors, index))) {
+    return false;
+  }
+  if (index.model != own.model) {
+    throw_error(Errc::protocol,
+                "the checkpoint {} has the state of an optimizer with other parameters or another rule; load it into "
+                "one as it was saved from",
+                {sanitize(path)});
+  }
+  detail::run_on_all_ranks_blocking(group, "reading the shard files of " + sanitize(path), [&] {
+    read_shard_files(path, index, optimizer.shares(), group.rank(), group.world_size());
+    return std::string();
+  });
+  optimizer.shares().set_steps(static_cast<std::uint64_t>(index.steps));
+  return true;
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+namespace DTRAIN_NAMESPACE {
+using ddp::load_checkpoint;
+using ddp::save_checkpoint;
 }  // namespace DTRAIN_NAMESPACE
 
 // ---- dtrain/ddp/shared_memory_instances.hpp
@@ -47382,6 +47541,191 @@ DTRAIN_DEFINED void MasterWeights::load_gradient(std::size_t parameter, const Te
 DTRAIN_DEFINED void MasterWeights::scale_gradients(double factor) {
   norm_ = gradient_norm().times(factor);
   multiply_elements(buffer_view(std::span(gradients_)), factor);
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/sharded/shard_files_definitions.hpp
+
+/// @file
+/// Definitions of the shard files' functions.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+namespace detail {
+
+/// A tensor of a shard file: elements [offset, offset + count) of a parameter's state array.
+struct ShardEntry {
+  std::uint64_t array = 0;
+  std::uint64_t parameter = 0;
+  std::uint64_t offset = 0;
+};
+
+/// "state 0 of parameter 3 from 4096".
+inline std::string entry_name(const ShardEntry& entry) {
+  return format_text("state {} of parameter {} from {}", {entry.array, entry.parameter, entry.offset});
+}
+
+/// @returns nullopt for a name that entry_name does not produce
+inline std::optional<ShardEntry> parse_entry_name(std::string_view name) {
+  ShardEntry entry;
+  std::string_view rest = name;
+  const auto number = [&rest](std::string_view before, std::uint64_t& value) {
+    const bool has_word = rest.starts_with(before);
+    rest.remove_prefix(has_word ? before.size() : 0);
+    const auto [end, error] = std::from_chars(rest.data(), rest.data() + rest.size(), value);
+    rest.remove_prefix(static_cast<std::size_t>(end - rest.data()));
+    return has_word && error == std::errc();
+  };
+  const bool is_whole = number("state ", entry.array) && number(" of parameter ", entry.parameter) &&
+                        number(" from ", entry.offset) && rest.empty();
+  return is_whole && entry_name(entry) == name ? std::optional(entry) : std::nullopt;
+}
+
+/// The names beside `path` that begin with "PATH.shard-" and then `with`.
+inline std::vector<std::string> shard_file_names(const std::string& path, const std::string& with) {
+  const std::size_t slash = path.rfind('/');
+  const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
+  const std::string begin = path.substr(slash == std::string::npos ? 0 : slash + 1) + ".shard-" + with;
+  std::vector<std::string> names;
+  const std::unique_ptr<DIR, int (*)(DIR*)> opened(::opendir(folder.c_str()), &::closedir);
+  while (const dirent* const entry = opened ? ::readdir(opened.get()) : nullptr) {
+    if (std::string_view(entry->d_name).starts_with(begin)) {
+      names.push_back((slash == std::string::npos ? "" : folder) + entry->d_name);
+    }
+  }
+  return names;
+}
+
+inline void remove_files(const std::vector<std::string>& names) {
+  for (const std::string& name : names) {
+    if (::unlink(name.c_str()) != 0 && errno != ENOENT) {
+      log(LogLevel::warning, format_text("removing the shard file {}, which no checkpoint names, failed: {}; remove it",
+                                         {sanitize(name), std::strerror(errno)}));
+    }
+  }
+}
+
+/// Reads what this rank needs of one file. @returns the number of elements
+inline std::size_t read_shard_file(CheckpointReader& reader, std::span<const ParameterSignature> entries,
+                                   ShardedParameters& shares, std::span<const std::vector<ShardPiece>> own) {
+  std::size_t elements = 0;
+  std::uint64_t first = 0;
+  for (const ParameterSignature& tensor : entries) {
+    const std::optional<ShardEntry> entry = parse_entry_name(tensor.name);
+    const std::uint64_t count = tensor.shape.element_count();
+    if (!entry || tensor.dtype != DType::f32 || entry->array >= shares.arrays() || entry->parameter >= own.size()) {
+      reader.refuse(format_text("its tensor {} is no state of this optimizer", {in_quotes(tensor.name)}));
+    }
+    for (const ShardPiece& piece : own[entry->parameter]) {
+      const std::uint64_t begin = std::max<std::uint64_t>(entry->offset, piece.offset);
+      const std::uint64_t end = std::min<std::uint64_t>(entry->offset + count, piece.offset + piece.count);
+      if (begin < end) {
+        const std::span<float> state = shares.state(entry->array, piece).subspan(begin - piece.offset, end - begin);
+        reader.read_bytes(first + (begin - entry->offset) * sizeof(float), std::as_writable_bytes(state));
+        elements += state.size();
+      }
+    }
+    first += count * sizeof(float);
+  }
+  return elements;
+}
+
+}  // namespace detail
+
+DTRAIN_DEFINED ShardIndex ShardIndex::of(const ShardedParameters& shares) {
+  std::string text = std::to_string(shares.arrays());
+  for (const Parameter& parameter : shares.parameters()) {
+    text += format_text("\n{} {} {}", {parameter.name, to_string(parameter.value.shape), name(parameter.value.dtype)});
+  }
+  Sha256 digest;
+  digest.update(std::as_bytes(std::span(text)));
+  ShardIndex index;
+  index.steps = static_cast<std::int64_t>(shares.steps());
+  const Sha256Digest sum = digest.digest();
+  std::copy(sum.begin(), sum.end(), index.model.begin());
+  return index;
+}
+
+DTRAIN_DEFINED std::vector<NamedTensor> ShardIndex::tensors() {
+  return {{"optimizer.shards.id", tensor_view(&id, {})},
+          {"optimizer.shards.files", tensor_view(&files, {})},
+          {"optimizer.steps", tensor_view(&steps, {})},
+          {"optimizer.model",
+           tensor_view(reinterpret_cast<std::uint8_t*>(model.data()), {static_cast<std::int64_t>(model.size())})}};
+}
+
+DTRAIN_DEFINED std::string ShardIndex::file_name(const std::string& path, std::int64_t rank) const {
+  std::array<std::byte, sizeof(id)> bytes{};
+  for (std::size_t i = 0; i < bytes.size(); ++i) {
+    bytes[bytes.size() - 1 - i] = static_cast<std::byte>(static_cast<std::uint64_t>(id) >> (8 * i));
+  }
+  return format_text("{}.shard-{}-{}", {path, hex(bytes), rank});
+}
+
+DTRAIN_DEFINED void write_shard_file(const std::string& path, const ShardIndex& index, ShardedParameters& shares,
+                                     int rank) {
+  std::vector<NamedTensor> entries;
+  const auto add = [&](const std::vector<ShardPiece>& pieces) {
+    for (const ShardPiece& piece : pieces) {
+      for (std::size_t array = 0; array < shares.arrays(); ++array) {
+        entries.push_back(
+            {detail::entry_name({array, piece.parameter, piece.offset}), tensor_view(shares.state(array, piece))});
+      }
+    }
+  };
+  for (const BucketShard& shard : shares.layout().buckets) {
+    add(shard.own);
+    if (rank == 0) add(shard.rest);
+  }
+  write_checkpoint_file(index.file_name(path, rank), entries);
+}
+
+DTRAIN_DEFINED void read_shard_files(const std::string& path, const ShardIndex& index, ShardedParameters& shares,
+                                     int rank, int ranks) {
+  std::vector<std::vector<ShardPiece>> own(shares.parameters().size());
+  for (const BucketShard& shard : shares.layout().buckets) {
+    for (const std::vector<ShardPiece>* pieces : {&shard.own, &shard.rest}) {
+      for (const ShardPiece& piece : *pieces) {
+        own[piece.parameter].push_back(piece);
+      }
+    }
+  }
+  std::size_t elements = 0;
+  for (std::int64_t file = 0; file < index.files; ++file) {
+    const std::string name = index.file_name(path, file);
+    detail::CheckpointReader reader(name);
+    if (!reader) reader.refuse("it is missing, and the checkpoint names it");
+    const std::vector<ParameterSignature> entries = reader.read_list();
+    if (file % ranks == rank) reader.check_digest();
+    elements += detail::read_shard_file(reader, entries, shares, own);
+  }
+  if (elements != shares.arrays() * shares.layout().state_elements) {
+    throw_error(Errc::protocol,
+                "the {} shard files of the checkpoint {} do not have all of the optimizer's state; name "
+                "another checkpoint",
+                {index.files, sanitize(path)});
+  }
+}
+
+DTRAIN_DEFINED void remove_other_shard_files(const std::string& path, const ShardIndex& kept) noexcept {
+  try {
+    const std::string own = kept.file_name(path, 0);
+    const std::string_view begin = std::string_view(own).substr(0, own.rfind('-') + 1);
+    std::vector<std::string> names = detail::shard_file_names(path, "");
+    std::erase_if(names, [begin](const std::string& name) { return name.starts_with(begin); });
+    detail::remove_files(names);
+  } catch (const std::exception&) {  // no memory for the names: the next save removes the files
+  }
+}
+
+DTRAIN_DEFINED void remove_shard_files(const std::string& path, const ShardIndex& index) noexcept {
+  try {
+    const std::string own = index.file_name(path, 0);
+    const std::size_t begin = path.size() + std::string_view(".shard-").size();
+    detail::remove_files(detail::shard_file_names(path, own.substr(begin, own.rfind('-') + 1 - begin)));
+  } catch (const std::exception&) {  // no memory for the names: the next save removes the files
+  }
 }
 
 }  // namespace DTRAIN_NAMESPACE::ddp

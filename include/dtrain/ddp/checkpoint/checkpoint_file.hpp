@@ -119,6 +119,9 @@ class CheckpointReader {
     }
   }
 
+  /// Reads bytes of the elements. Requires read_list. @param offset from the first tensor's first element; in range
+  void read_bytes(std::uint64_t offset, std::span<std::byte> target) const { read(first_element_ + offset, target); }
+
   [[noreturn]] void refuse(const std::string& what) const {
     throw_error(Errc::protocol,
                 "the checkpoint {} cannot be loaded: {}; name another file, or remove this one to begin anew",

@@ -66,6 +66,9 @@ class ShardedOptimizer {
   /// Bytes of optimizer state on this rank, the f32 weights of a 16-bit model included.
   std::size_t state_bytes() const noexcept { return reduction_->parameters().state_bytes(); }
 
+  /// For checkpoints.
+  ddp::ShardedParameters& shares() noexcept { return reduction_->parameters(); }
+
   /// For DistributedDataParallel::backward.
   ddp::BucketUpdate<C>& begin_step(ddp::GradientInspection inspect) {
     return reduction_->begin_step(std::move(inspect));

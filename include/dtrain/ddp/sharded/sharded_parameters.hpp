@@ -7,13 +7,11 @@
 #include <exception>
 #include <functional>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/types/dtype.hpp"
 #include "dtrain/ddp/bucket_plan.hpp"
-#include "dtrain/ddp/checkpoint/named_tensor.hpp"
 #include "dtrain/ddp/parameter.hpp"
 #include "dtrain/ddp/sharded/optimizer_rule.hpp"
 #include "dtrain/ddp/sharded/shard_layout.hpp"
@@ -40,8 +38,20 @@ class ShardedParameters {
   std::size_t buckets() const noexcept { return layout_.buckets.size(); }
   const BucketShard& shard(std::size_t bucket) const noexcept { return layout_.buckets[bucket]; }
 
+  std::span<const Parameter> parameters() const noexcept { return parameters_; }
+  const ShardLayout& layout() const noexcept { return layout_; }
+
   /// Updates that were made.
   std::uint64_t steps() const noexcept { return steps_; }
+  void set_steps(std::uint64_t steps) noexcept { steps_ = steps; }
+
+  /// Number of state arrays, with that of 16-bit models' weights in f32, which is the last.
+  std::size_t arrays() const noexcept { return arrays_.size(); }
+
+  /// The state of a piece of the layout.
+  std::span<float> state(std::size_t array, const ShardPiece& piece) noexcept {
+    return std::span(arrays_[array]).subspan(piece.in_state, piece.count);
+  }
 
   /// Bytes of the state of this rank.
   std::size_t state_bytes() const noexcept { return arrays_.size() * layout_.state_elements * sizeof(float); }

@@ -1,0 +1,217 @@
+// Checkpoints with a ShardedOptimizer: resumed on other numbers of ranks to the bit, damaged files, and what is
+// removed.
+
+#include <doctest/doctest.h>
+
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "dtrain/ddp/sharded/optimizers.hpp"
+#include "dtrain/ddp/sharded/sharded_checkpoint.hpp"
+#include "support/temporary_directory.hpp"
+#include "unit/public_interface/shared_memory_job.hpp"
+
+using dtrain::DistributedDataParallel;
+using dtrain::Ready;
+using dtrain::ShardedOptimizer;
+using front_test::Group;
+using front_test::Model;
+using front_test::run_well;
+using support::TemporaryDirectory;
+namespace optimizers = dtrain::optimizers;
+
+namespace sharded_checkpoint_test {
+
+const std::vector<std::size_t> sizes{5, 2049, 0, 1, 700, 17, 4096, 31};
+using Values = std::vector<std::vector<float>>;
+
+/// The same on every rank, so that numbers of ranks that are powers of two give the same averages.
+void step(Model& model, const Ready& ready, int number) {
+  for (std::size_t i = sizes.size(); i-- > 0;) {
+    for (std::size_t k = 0; k < sizes[i]; ++k)
+      model.gradients[i][k] =
+          std::sin(static_cast<float>(number) + static_cast<float>(i) * 31 + static_cast<float>(k) * 0.37F);
+    ready(i);
+  }
+}
+
+bool equal_bits(const Values& a, const Values& b) {
+  bool equal = a.size() == b.size();
+  for (std::size_t i = 0; equal && i < a.size(); ++i)
+    equal = a[i].size() == b[i].size() &&
+            (a[i].empty() || std::memcmp(a[i].data(), b[i].data(), a[i].size() * sizeof(float)) == 0);
+  return equal;
+}
+
+/// Three steps, a checkpoint, and two steps more. @returns the weights at the end
+template <class Rule>
+Values saved(int ranks, const std::string& path, Rule rule, std::size_t bucket_bytes) {
+  Values end;
+  run_well(ranks, [&](const Group& group) {
+    Model model(sizes);
+    DistributedDataParallel ddp{model, group, {.bucket_bytes = bucket_bytes}};
+    ShardedOptimizer optimizer{ddp, rule};
+    for (int number = 0; number < 5; ++number) {
+      if (number == 3) dtrain::save_checkpoint(group, path, dtrain::parameter_values(model.list), optimizer);
+      ddp.backward([&](const Ready& ready) { step(model, ready, number); }, optimizer);
+    }
+    if (group.rank() == 0) end = model.values;
+  });
+  return end;
+}
+
+/// The number of ranks that, resumed from the checkpoint, come to other weights.
+template <class Rule>
+int wrong_ranks(int ranks, const std::string& path, Rule rule, std::size_t bucket_bytes, const Values& expected) {
+  std::atomic<int> wrong{0};
+  run_well(ranks, [&](const Group& group) {
+    Model model(sizes);
+    DistributedDataParallel ddp{model, group, {.bucket_bytes = bucket_bytes}};
+    ShardedOptimizer optimizer{ddp, rule};
+    const bool loaded = dtrain::load_checkpoint(group, path, dtrain::parameter_values(model.list), optimizer);
+    wrong += loaded && optimizer.steps() == 3 ? 0 : 1;
+    for (int number = 3; number < 5; ++number)
+      ddp.backward([&](const Ready& ready) { step(model, ready, number); }, optimizer);
+    wrong += equal_bits(model.values, expected) ? 0 : 1;
+  });
+  return wrong;
+}
+
+std::size_t files_in(const TemporaryDirectory& folder) {
+  std::size_t count = 0;
+  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator(folder.path))
+    ++count;
+  return count;
+}
+
+TEST_CASE("a training goes on to the bit on any number of ranks, with any buckets") {
+  const TemporaryDirectory folder;
+  const std::string path = folder.path + "/state";
+  for (const int savers : {1, 2, 4}) {
+    const Values expected = saved(savers, path, optimizers::AdamW{.rate = 0.01F}, 3000);
+    CHECK(files_in(folder) == static_cast<std::size_t>(savers) + 1);  // none of the checkpoint before
+    for (const int ranks : {1, 2, 4}) {
+      CAPTURE(savers);
+      CAPTURE(ranks);
+      CHECK(wrong_ranks(ranks, path, optimizers::AdamW{.rate = 0.01F}, 3000, expected) == 0);
+      CHECK(wrong_ranks(ranks, path, optimizers::AdamW{.rate = 0.01F}, 0, expected) == 0);
+    }
+  }
+  const Values expected = saved(2, path, optimizers::Sgd{}, 0);  // without state
+  CHECK(wrong_ranks(4, path, optimizers::Sgd{}, 3000, expected) == 0);
+}
+
+/// What each rank's load throws.
+template <class Rule>
+std::vector<std::string> errors_of_loading(int ranks, const std::string& path, Rule rule) {
+  std::vector<std::string> errors;
+  std::mutex mutex;
+  run_well(ranks, [&](const Group& group) {
+    Model model(sizes);
+    DistributedDataParallel ddp{model, group};
+    ShardedOptimizer optimizer{ddp, rule};
+    std::string text = "nothing";
+    try {
+      if (!dtrain::load_checkpoint(group, path, dtrain::parameter_values(model.list), optimizer)) text = "no file";
+    } catch (const dtrain::Error& error) {
+      text = error.what();
+    }
+    group.barrier();  // the job has not failed
+    const std::lock_guard lock(mutex);
+    errors.push_back(text);
+  });
+  return errors;
+}
+
+bool all_contain(const std::vector<std::string>& errors, const std::string& part) {
+  for (const std::string& error : errors) {
+    INFO(error);
+    CHECK(error.find(part) != std::string::npos);
+    if (error.find(part) == std::string::npos) return false;
+  }
+  return errors.size() == 3;
+}
+
+std::string shard_of(const TemporaryDirectory& folder, const std::string& end) {
+  for (const auto& entry : std::filesystem::directory_iterator(folder.path)) {
+    if (entry.path().string().ends_with(end)) return entry.path().string();
+  }
+  return "";
+}
+
+TEST_CASE("files that are missing, damaged or of another optimizer are refused by every rank, and the job goes on") {
+  const TemporaryDirectory folder;
+  const std::string path = folder.path + "/state";
+  const optimizers::Adam rule;
+  CHECK(all_contain(errors_of_loading(3, path, rule), "no file"));
+  saved(2, path, rule, 3000);
+  CHECK(all_contain(errors_of_loading(3, path, optimizers::Momentum{}), "other parameters or another rule"));
+  const std::string second = shard_of(folder, "-1");
+  REQUIRE(second != "");
+  {
+    std::fstream file(second, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(-200, std::ios::end);
+    file.put('x');
+  }
+  CHECK(all_contain(errors_of_loading(3, path, rule), "does not have the digest"));
+  std::filesystem::resize_file(second, std::filesystem::file_size(second) - 8);
+  CHECK(all_contain(errors_of_loading(3, path, rule), "its length"));
+  std::filesystem::remove(second);
+  CHECK(all_contain(errors_of_loading(3, path, rule), "it is missing, and the checkpoint names it"));
+  // The file of another rank in its place: of all elements some are missing.
+  std::filesystem::copy_file(shard_of(folder, "-0"), second);
+  CHECK(all_contain(errors_of_loading(3, path, rule), "do not have all of the optimizer's state"));
+}
+
+TEST_CASE("a checkpoint that cannot be written is an error on every rank, and leaves the one before whole") {
+  const TemporaryDirectory folder;
+  const std::string path = folder.path + "/state";
+  const optimizers::Adam rule;
+  const Values expected = saved(2, path, rule, 3000);
+  std::atomic<int> failed{0};
+  run_well(2, [&](const Group& group) {
+    Model model(sizes);
+    DistributedDataParallel ddp{model, group};
+    ShardedOptimizer optimizer{ddp, rule};
+    const auto refused = [&](const std::string& name) {
+      try {
+        dtrain::save_checkpoint(group, name, dtrain::parameter_values(model.list), optimizer);
+      } catch (const dtrain::Error&) {
+        ++failed;
+      }
+    };
+    refused(folder.path + "/none/state");
+    // The last step fails: another process seems to be writing the file that names the others.
+    if (group.rank() == 0) std::filesystem::create_directory(path + ".part");
+    group.barrier();
+    refused(path);
+    if (group.rank() == 0) std::filesystem::remove(path + ".part");
+  });
+  CHECK(failed == 4);
+  CHECK(files_in(folder) == 3);
+  CHECK(wrong_ranks(2, path, rule, 3000, expected) == 0);
+}
+
+TEST_CASE("what a killed writer has left is removed by the next checkpoint") {
+  const TemporaryDirectory folder;
+  const std::string path = folder.path + "/state";
+  std::ofstream(path + ".shard-00000000deadbeef-7") << "left";
+  std::ofstream(path + ".shard-00000000deadbeef-8.part") << "left";
+  std::ofstream(path + "2.shard-00000000deadbeef-7") << "another checkpoint's";
+  saved(2, path, optimizers::Adam{}, 3000);
+  CHECK(files_in(folder) == 4);
+  CHECK(std::filesystem::exists(path + "2.shard-00000000deadbeef-7"));
+}
+
+}  // namespace sharded_checkpoint_test
