@@ -2185,6 +2185,20 @@ DTRAIN_ALWAYS_INLINE void fill(Vector<Lane, Width>& to, Lane value) noexcept {
   to = Vector<Lane, Width>{} + value;
 }
 
+/// The square root of each lane, rounded to nearest. By asm, because the compiler's square root of one float may set
+/// errno, which keeps loops from being vectorized.
+DTRAIN_ALWAYS_INLINE void take_square_roots(Vector<float, 16>& lanes) noexcept {
+#if defined(__AVX__)
+  asm("vsqrtps %0, %0" : "+x"(lanes));
+#elif defined(__x86_64__)
+  asm("sqrtps %0, %0" : "+x"(lanes));
+#else
+  for (int lane = 0; lane < 4; ++lane) {
+    lanes[lane] = __builtin_sqrtf(lanes[lane]);
+  }
+#endif
+}
+
 /// The integer type as wide as a floating-point lane, and bit patterns of the lane.
 template <class Float>
 struct BitsOf;
@@ -25748,7 +25762,7 @@ struct Sgd {
   float rate = 1e-3F;
   float weight_decay = 0;
 
-  void operator()(std::span<float> weights, std::span<const float> gradients, const StepInfo&) const {
+  DTRAIN_OPTIMIZED void operator()(std::span<float> weights, std::span<const float> gradients, const StepInfo&) const {
     for (std::size_t i = 0; i < weights.size(); ++i) {
       weights[i] -= rate * (gradients[i] + weight_decay * weights[i]);
     }
@@ -25767,7 +25781,8 @@ struct Momentum {
     std::span<float> velocity;
   };
 
-  void operator()(std::span<float> weights, std::span<const float> gradients, State state, const StepInfo&) const {
+  DTRAIN_OPTIMIZED void operator()(std::span<float> weights, std::span<const float> gradients, State state,
+                                   const StepInfo&) const {
     const float carried = nesterov ? momentum : 1;
     const float direct = nesterov ? 1.0F : 0.0F;
     for (std::size_t i = 0; i < weights.size(); ++i) {
@@ -25781,28 +25796,29 @@ struct Momentum {
 
 namespace detail {
 
-/// The arithmetic of Adam (Kingma and Ba 2015, algorithm 1), on a weight that has decayed already.
+/// The arithmetic of Adam (Kingma and Ba 2015, algorithm 1).
 struct AdamStep {
   float beta1;
   float beta2;
   float epsilon;
   float step_size;       ///< rate / (1 - beta1^t)
   float root_of_second;  ///< sqrt(1 - beta2^t)
+  float kept;            ///< of each weight, before the step
+  float coupled_decay;   ///< times the weight is added to the gradient
 
   template <class Rule>
-  AdamStep(const Rule& rule, const StepInfo& info) noexcept
+  AdamStep(const Rule& rule, const StepInfo& info, float kept_part, float coupled) noexcept
       : beta1(rule.beta1),
         beta2(rule.beta2),
         epsilon(rule.epsilon),
         step_size(static_cast<float>(rule.rate / (1 - std::pow(double{rule.beta1}, static_cast<double>(info.step))))),
-        root_of_second(
-            static_cast<float>(std::sqrt(1 - std::pow(double{rule.beta2}, static_cast<double>(info.step))))) {}
+        root_of_second(static_cast<float>(std::sqrt(1 - std::pow(double{rule.beta2}, static_cast<double>(info.step))))),
+        kept(kept_part),
+        coupled_decay(coupled) {}
 
-  void operator()(float& weight, float gradient, float& mean, float& square) const noexcept {
-    mean += (gradient - mean) * (1 - beta1);
-    square = beta2 * square + (1 - beta2) * gradient * gradient;
-    weight -= step_size * mean / (std::sqrt(square) / root_of_second + epsilon);
-  }
+  /// All arrays have `count` elements and do not overlap.
+  void operator()(float* weights, const float* gradients, float* means, float* squares,
+                  std::size_t count) const noexcept;
 };
 
 }  // namespace detail
@@ -25821,10 +25837,8 @@ struct Adam {
   };
 
   void operator()(std::span<float> weights, std::span<const float> gradients, State state, const StepInfo& info) const {
-    const detail::AdamStep update(*this, info);
-    for (std::size_t i = 0; i < weights.size(); ++i) {
-      update(weights[i], gradients[i] + weight_decay * weights[i], state.mean[i], state.square[i]);
-    }
+    const detail::AdamStep update(*this, info, 1, weight_decay);
+    update(weights.data(), gradients.data(), state.mean.data(), state.square.data(), weights.size());
   }
 };
 
@@ -25839,13 +25853,8 @@ struct AdamW {
   using State = Adam::State;
 
   void operator()(std::span<float> weights, std::span<const float> gradients, State state, const StepInfo& info) const {
-    const detail::AdamStep update(*this, info);
-    const float kept = 1 - rate * weight_decay;
-    for (std::size_t i = 0; i < weights.size(); ++i) {
-      float weight = weights[i] * kept;
-      update(weight, gradients[i], state.mean[i], state.square[i]);
-      weights[i] = weight;
-    }
+    const detail::AdamStep update(*this, info, 1 - rate * weight_decay, 0);
+    update(weights.data(), gradients.data(), state.mean.data(), state.square.data(), weights.size());
   }
 };
 
@@ -47544,6 +47553,47 @@ DTRAIN_DEFINED void MasterWeights::scale_gradients(double factor) {
 }
 
 }  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/sharded/optimizers.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE::optimizers::detail {
+
+/// Four elements at a time, which takes a quarter of the time of a loop over single ones; the last ones padded.
+DTRAIN_OPTIMIZED DTRAIN_DEFINED void AdamStep::operator()(float* weights, const float* gradients, float* means,
+                                                          float* squares, std::size_t count) const noexcept {
+  constexpr std::size_t lanes = 4;
+  using Lanes = kernels::Vector<float, lanes * sizeof(float)>;
+  const AdamStep step = *this;  // in registers: the arrays might overlap this object, for all that the compiler knows
+  const auto update = [&](std::size_t i, std::size_t bytes) __attribute__((always_inline)) {
+    Lanes weight{};
+    Lanes gradient{};
+    Lanes mean{};
+    Lanes square{};
+    std::memcpy(&weight, weights + i, bytes);
+    std::memcpy(&gradient, gradients + i, bytes);
+    std::memcpy(&mean, means + i, bytes);
+    std::memcpy(&square, squares + i, bytes);
+    weight *= step.kept;
+    gradient += step.coupled_decay * weight;
+    mean += (gradient - mean) * (1 - step.beta1);
+    square = step.beta2 * square + (1 - step.beta2) * gradient * gradient;
+    Lanes root = square;
+    kernels::take_square_roots(root);
+    weight -= step.step_size * mean / (root / step.root_of_second + step.epsilon);
+    std::memcpy(weights + i, &weight, bytes);
+    std::memcpy(means + i, &mean, bytes);
+    std::memcpy(squares + i, &square, bytes);
+  };
+  std::size_t i = 0;
+  for (; i + lanes <= count; i += lanes) {
+    update(i, sizeof(Lanes));
+  }
+  if (i < count) {
+    update(i, (count - i) * sizeof(float));
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::optimizers::detail
 
 // ---- dtrain/ddp/sharded/shard_files_definitions.hpp
 

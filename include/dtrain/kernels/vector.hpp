@@ -43,6 +43,20 @@ DTRAIN_ALWAYS_INLINE void fill(Vector<Lane, Width>& to, Lane value) noexcept {
   to = Vector<Lane, Width>{} + value;
 }
 
+/// The square root of each lane, rounded to nearest. By asm, because the compiler's square root of one float may set
+/// errno, which keeps loops from being vectorized.
+DTRAIN_ALWAYS_INLINE void take_square_roots(Vector<float, 16>& lanes) noexcept {
+#if defined(__AVX__)
+  asm("vsqrtps %0, %0" : "+x"(lanes));
+#elif defined(__x86_64__)
+  asm("sqrtps %0, %0" : "+x"(lanes));
+#else
+  for (int lane = 0; lane < 4; ++lane) {
+    lanes[lane] = __builtin_sqrtf(lanes[lane]);
+  }
+#endif
+}
+
 /// The integer type as wide as a floating-point lane, and bit patterns of the lane.
 template <class Float>
 struct BitsOf;
