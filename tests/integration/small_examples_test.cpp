@@ -212,6 +212,23 @@ TEST_CASE("write_a_hook clips each rank's gradient before it is averaged") {
   }
 }
 
+TEST_CASE("write_an_optimizer trains with a part of the state on each rank, and goes on with another number of ranks") {
+  const support::TemporaryDirectory folder;
+  for (const int ranks : {2, 3}) {
+    const Result result = support::run(examples + "write_an_optimizer",
+                                       {"--nproc-per-node=" + std::to_string(ranks), folder.path + "/state"});
+    CAPTURE(result.output);
+    CHECK(result.exit_code == 0);
+    CHECK(result.error == "");
+    for (int rank = 0; rank < ranks; ++rank) {
+      CHECK(result.output.find("[" + std::to_string(rank) + "] after " + (ranks == 2 ? "500" : "1000") +
+                               " steps the loss is 0.0") != std::string::npos);
+    }
+    CHECK(result.output.find(ranks == 2 ? "this rank has 208 of 400 bytes" : "this rank has 144 of 400 bytes") !=
+          std::string::npos);
+  }
+}
+
 TEST_CASE("whoami reads TF_CONFIG") {
   const std::string cluster = R"({"cluster":{"chief":["h0:2222"],"worker":["h1:2222"]},)";
   const Result result =
