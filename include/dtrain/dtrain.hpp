@@ -86,7 +86,7 @@
 #include "dtrain/core/types/float16.hpp"
 #include "dtrain/core/types/float8.hpp"
 #include "dtrain/core/version.hpp"
-#include "dtrain/ddp/checkpoint/checkpoint.hpp"
+#include "dtrain/ddp/checkpoint/pending_checkpoint.hpp"
 #include "dtrain/ddp/data/sampler.hpp"
 #include "dtrain/ddp/hooks/cast.hpp"
 #include "dtrain/ddp/hooks/power_sgd.hpp"

@@ -20243,10 +20243,15 @@ class AtomicFile {
     }
   }
 
+  /// Puts the bytes on the disk, so that commit() has less to do. @throws as the constructor
+  void sync() {
+    if (::fsync(descriptor_.get()) != 0) fail(errno);
+  }
+
   /// Puts the bytes on the disk and under their name. The last call on this object. @throws as the constructor
   void commit() {
     give_permissions();
-    if (::fsync(descriptor_.get()) != 0) fail(errno);
+    sync();
     if (std::rename(part_.c_str(), path_.c_str()) != 0) fail(errno);
     descriptor_.reset();
     sync_folder();
@@ -21694,25 +21699,30 @@ using ddp::parameter_values;
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// Writes the tensors' present values to `path`. If it is interrupted, `path` has these or its former content, whole.
-/// Blocking: the file system. @throws Error (the system's code) naming the file; as tensor_signatures,
-/// checkpoint_header, `access`
+/// Writes the tensors' present values to `file`, which the caller commits. Blocking: the file system.
+/// @throws Error (the system's code) naming the file; as tensor_signatures, checkpoint_header, `access`
 template <class Access = HostTensorAccess>
-void write_checkpoint_file(const std::string& path, std::span<const NamedTensor> tensors, Access access = {}) {
+void write_checkpoint(AtomicFile& file, std::span<const NamedTensor> tensors, Access access = {}) {
   static_assert(std::endian::native == std::endian::little, "elements are written as they lie in memory");
-  const std::vector<std::byte> header = checkpoint_header(tensor_signatures(tensors, Access::takes_device_memory));
-  AtomicFile file(path);
   Sha256 digest;
   const auto append = [&](std::span<const std::byte> bytes) {
     digest.update(bytes);
     file.write(bytes);
   };
-  append(header);
+  append(checkpoint_header(tensor_signatures(tensors, Access::takes_device_memory)));
   for (const NamedTensor& tensor : tensors) {
     append(access.fetch(tensor.value));
   }
   const Sha256Digest sum = digest.digest();
   file.write(sum);
+}
+
+/// Writes the tensors' present values to `path`. If it is interrupted, `path` has these or its former content, whole.
+/// Blocking: the file system. @throws as AtomicFile, write_checkpoint
+template <class Access = HostTensorAccess>
+void write_checkpoint_file(const std::string& path, std::span<const NamedTensor> tensors, Access access = {}) {
+  AtomicFile file(path);
+  write_checkpoint(file, tensors, access);
   file.commit();
 }
 
@@ -23313,6 +23323,119 @@ bool load_checkpoint(const Group& group, const std::string& path, std::span<cons
 namespace DTRAIN_NAMESPACE {
 using ddp::load_checkpoint;
 using ddp::save_checkpoint;
+}  // namespace DTRAIN_NAMESPACE
+
+// ---- dtrain/ddp/checkpoint/pending_checkpoint.hpp
+
+/// @file
+/// PendingCheckpoint: a checkpoint that a thread writes while the training goes on.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// Tensors with copies of their elements in host memory.
+class TensorSnapshot {
+ public:
+  TensorSnapshot() = default;
+
+  /// Blocking: the copies. @throws as tensor_signatures, `access`
+  template <class Access = HostTensorAccess>
+  explicit TensorSnapshot(std::span<const NamedTensor> tensors, Access access = {}) {
+    static_cast<void>(tensor_signatures(tensors, Access::takes_device_memory));
+    std::size_t bytes = 0;
+    for (const NamedTensor& tensor : tensors) {
+      bytes += tensor.value.bytes();
+    }
+    memory_.reset(new std::byte[bytes]);
+    std::byte* next = memory_.get();
+    for (const NamedTensor& tensor : tensors) {
+      const std::span<const std::byte> elements = access.fetch(tensor.value);
+      kernels::copy_bytes(next, elements.data(), elements.size());
+      tensors_.push_back({tensor.name, {next, tensor.value.shape, tensor.value.dtype, {}}});
+      next += elements.size();
+    }
+  }
+
+  const std::vector<NamedTensor>& tensors() const noexcept { return tensors_; }
+
+ private:
+  std::unique_ptr<std::byte[]> memory_;
+  std::vector<NamedTensor> tensors_;
+};
+
+/// Result of save_checkpoint_async. Threads: one at a time. Movable. A default-constructed or moved-from one has
+/// nothing to wait for.
+class PendingCheckpoint {
+ public:
+  PendingCheckpoint() = default;
+
+  /// @param write runs on a thread of its own
+  /// @param finish collective, in wait(): `finish(require_written)`, whose argument waits for the thread and throws the
+  /// exception of `write`
+  PendingCheckpoint(std::function<void()> write, std::function<void(const std::function<void()>&)> finish)
+      : finish_(std::move(finish)), work_(std::make_unique<Writing>()) {
+    work_->thread =
+        async::start_thread("a thread to write a checkpoint", [work = work_.get(), write = std::move(write)] {
+          try {
+            write();
+          } catch (...) {
+            work->failure = std::current_exception();
+          }
+        });
+  }
+  PendingCheckpoint(PendingCheckpoint&&) noexcept = default;
+  /// Blocking: as the destructor of the former one.
+  PendingCheckpoint& operator=(PendingCheckpoint&&) noexcept = default;
+
+  /// Blocking: until this rank's part is written. Without wait() it is not known whether the checkpoint is whole.
+  ~PendingCheckpoint() = default;
+
+  /// Collective, blocking: until the checkpoint is on the disk, without a time limit while the writing ranks are alive.
+  /// A second call returns at once. @throws as save_checkpoint, on every rank
+  void wait() {
+    if (const auto finish = std::exchange(finish_, nullptr)) {
+      finish([work = work_.get()] {
+        work->thread.join();
+        if (work->failure) std::rethrow_exception(work->failure);
+      });
+    }
+  }
+
+ private:
+  struct Writing {
+    std::exception_ptr failure;
+    std::jthread thread;  ///< last: destroyed, and so joined, first
+  };
+
+  std::function<void(const std::function<void()>&)> finish_;
+  std::unique_ptr<Writing> work_;
+};
+
+/// As save_checkpoint, but returns when rank 0 has copied the tensors to memory; a thread then writes the copy. The
+/// tensors may change meanwhile. Call wait() on every rank before the next checkpoint of that name, and at the end.
+/// Blocking: on rank 0 until the copy is made. Memory: as much as the tensors, until wait() returns.
+/// @throws Error (unsupported) as save_checkpoint; the job's first cause
+template <class Group>
+[[nodiscard]] PendingCheckpoint save_checkpoint_async(const Group& group, const std::string& path,
+                                                      std::span<const NamedTensor> tensors) {
+  group.check();
+  const auto copy = std::make_shared<TensorSnapshot>();
+  if (group.rank() == 0) *copy = TensorSnapshot(tensors, tensor_access(group));
+  const auto write = [copy, path, writes = group.rank() == 0] {
+    if (writes) write_checkpoint_file(path, copy->tensors());
+  };
+  return PendingCheckpoint(write, [group, path](const std::function<void()>& require_written) {
+    static_cast<void>(detail::run_on_rank0_blocking(group, "writing the file " + sanitize(path), [&] {
+      require_written();
+      return true;
+    }));
+  });
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+namespace DTRAIN_NAMESPACE {
+using ddp::PendingCheckpoint;
+using ddp::save_checkpoint_async;
 }  // namespace DTRAIN_NAMESPACE
 
 // ---- dtrain/ddp/profile/write_timeline.hpp
@@ -26049,9 +26172,8 @@ struct ShardIndex {
   std::string file_name(const std::string& path, std::int64_t rank) const;
 };
 
-/// Writes this rank's state. What all ranks have is in the file of rank 0. Blocking: the file system. Atomic: the file
-/// is whole or missing. @throws as write_checkpoint_file
-void write_shard_file(const std::string& path, const ShardIndex& index, ShardedParameters& shares, int rank);
+/// The content of this rank's file: its state. What all ranks have is in the file of rank 0.
+std::vector<NamedTensor> shard_entries(ShardedParameters& shares, int rank);
 
 /// Reads this rank's state from the files of any number of ranks. All ranks together check the digests of all files.
 /// Blocking: the file system.
@@ -26062,8 +26184,8 @@ void read_shard_files(const std::string& path, const ShardIndex& index, ShardedP
 /// it cannot. Blocking: the file system.
 void remove_other_shard_files(const std::string& path, const ShardIndex& kept) noexcept;
 
-/// Removes those of one index.
-void remove_shard_files(const std::string& path, const ShardIndex& index) noexcept;
+/// Removes those of one index, or the one of a rank.
+void remove_shard_files(const std::string& path, const ShardIndex& index, std::optional<int> rank = {}) noexcept;
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
@@ -26319,33 +26441,115 @@ inline std::vector<NamedTensor> with_index(std::span<const NamedTensor> tensors,
 
 }  // namespace detail
 
+namespace detail {
+
+/// One checkpoint with shard files. Each rank writes its own; rank 0 also writes the file that names them, and commits
+/// it when all are written. Pinned. Threads: write() on one, everything else before or after it.
+class ShardedSave {
+ public:
+  /// @param tensors of rank 0; ignored on others
+  ShardedSave(std::string path, const ShardIndex& index, std::span<const NamedTensor> tensors,
+              ShardedParameters& shares, int rank)
+      : path_(std::move(path)),
+        index_(index),
+        tensors_(rank == 0 ? with_index(tensors, index_) : std::vector<NamedTensor>()),
+        state_(shard_entries(shares, rank)),
+        rank_(rank) {}
+  ShardedSave(ShardedSave&&) = delete;
+  ShardedSave& operator=(ShardedSave&&) = delete;
+
+  /// Removes this rank's file, unless the checkpoint may be whole.
+  ~ShardedSave() {
+    if (!may_be_whole_) remove_shard_files(path_, index_, rank_);
+  }
+
+  /// What is written is as it is now. Blocking: the copies.
+  void copy() {
+    copies_ = {TensorSnapshot(tensors_), TensorSnapshot(state_)};
+    tensors_ = copies_[0].tensors();
+    state_ = copies_[1].tensors();
+  }
+
+  /// Blocking: the file system. @throws as write_checkpoint_file
+  void write() {
+    write_checkpoint_file(index_.file_name(path_, rank_), state_);
+    if (rank_ == 0) {
+      file_.emplace(path_);
+      write_checkpoint(*file_, tensors_);
+      file_->sync();
+    }
+  }
+
+  /// Collective, blocking. @param require_written throws unless write() has ended well on this rank
+  template <class Group>
+  void finish(const Group& group, const std::function<void()>& require_written) {
+    static_cast<void>(run_on_all_ranks_blocking(group, "writing the shard files of " + sanitize(path_), [&] {
+      require_written();
+      return std::string();
+    }));
+    may_be_whole_ = true;
+    static_cast<void>(run_on_rank0_blocking(group, "writing the file " + sanitize(path_), [&] {
+      try {
+        file_->commit();
+      } catch (...) {
+        remove_shard_files(path_, index_);
+        throw;
+      }
+      remove_other_shard_files(path_, index_);
+      return true;
+    }));
+  }
+
+ private:
+  std::string path_;
+  ShardIndex index_;
+  std::vector<NamedTensor> tensors_;
+  std::vector<NamedTensor> state_;
+  std::array<TensorSnapshot, 2> copies_;
+  std::optional<AtomicFile> file_;
+  int rank_;
+  bool may_be_whole_ = false;
+};
+
+/// Collective, blocking: the ranks agree on the files' names.
+template <class Group, class R, class C>
+std::shared_ptr<ShardedSave> sharded_save(const Group& group, const std::string& path,
+                                          std::span<const NamedTensor> tensors, ShardedOptimizer<R, C>& optimizer) {
+  ShardIndex index = ShardIndex::of(optimizer.shares());
+  index.files = group.world_size();
+  index.id = std::stoll(run_on_all_ranks_blocking(group, "naming the files of " + sanitize(path), [] {
+    return std::to_string(std::bit_cast<std::int64_t>(random_bytes<sizeof(std::int64_t)>()));
+  }));
+  return std::make_shared<ShardedSave>(path, index, tensors, optimizer.shares(), group.rank());
+}
+
+}  // namespace detail
+
 /// As save_checkpoint(group, path, tensors), and every rank writes its share of the optimizer's state to a file beside
 /// it, PATH.shard-ID-RANK. The folder is one that all ranks share. `path` names the files, and is replaced when they
 /// are all written: at any moment, also after a kill, it has the old state or the new one, whole. Then the files of the
-/// old one are removed. No two checkpoints of one folder have names of which one is the other's followed by ".shard-".
-/// Collective, blocking: until the files are on the disk. @throws as save_checkpoint, also for a share's file
+/// old one are removed. No checkpoint in the folder is called PATH.shard- and more. Collective, blocking: until the
+/// files are on the disk. @throws as save_checkpoint, also for a share's file
 template <class Group, class R, class C>
 void save_checkpoint(const Group& group, const std::string& path, std::span<const NamedTensor> tensors,
                      ShardedOptimizer<R, C>& optimizer) {
-  ShardIndex index = ShardIndex::of(optimizer.shares());
-  index.files = group.world_size();
-  const std::string id = detail::run_on_all_ranks_blocking(group, "naming the files of " + sanitize(path), [] {
-    return std::to_string(std::bit_cast<std::int64_t>(random_bytes<8>()));
-  });
-  index.id = std::stoll(id);
-  try {
-    detail::run_on_all_ranks_blocking(group, "writing the shard files of " + sanitize(path), [&] {
-      write_shard_file(path, index, optimizer.shares(), group.rank());
-      return std::string();
-    });
-    save_checkpoint(group, path, detail::with_index(tensors, index));
-  } catch (const JobFailed&) {
-    throw;
-  } catch (const Error&) {
-    if (group.rank() == 0) remove_shard_files(path, index);
-    throw;
-  }
-  if (group.rank() == 0) remove_other_shard_files(path, index);
+  detail::barrier_of_save(group, path);
+  const std::shared_ptr<detail::ShardedSave> save = detail::sharded_save(group, path, tensors, optimizer);
+  save->finish(group, [&] { save->write(); });
+}
+
+/// The same, but returns when every rank has copied what it writes; see save_checkpoint_async(group, path, tensors).
+/// Collective, blocking: the copies, and a message of rank 0.
+template <class Group, class R, class C>
+[[nodiscard]] PendingCheckpoint save_checkpoint_async(const Group& group, const std::string& path,
+                                                      std::span<const NamedTensor> tensors,
+                                                      ShardedOptimizer<R, C>& optimizer) {
+  group.check();
+  const std::shared_ptr<detail::ShardedSave> save = detail::sharded_save(group, path, tensors, optimizer);
+  save->copy();
+  return PendingCheckpoint(
+      [save] { save->write(); },
+      [save, group](const std::function<void()>& require_written) { save->finish(group, require_written); });
 }
 
 /// As load_checkpoint(group, path, tensors), and every rank reads its share of the optimizer's state, whatever number
@@ -26379,6 +26583,7 @@ bool load_checkpoint(const Group& group, const std::string& path, std::span<cons
 namespace DTRAIN_NAMESPACE {
 using ddp::load_checkpoint;
 using ddp::save_checkpoint;
+using ddp::save_checkpoint_async;
 }  // namespace DTRAIN_NAMESPACE
 
 // ---- dtrain/ddp/shared_memory_instances.hpp
@@ -47713,8 +47918,7 @@ DTRAIN_DEFINED std::string ShardIndex::file_name(const std::string& path, std::i
   return format_text("{}.shard-{}-{}", {path, hex(bytes), rank});
 }
 
-DTRAIN_DEFINED void write_shard_file(const std::string& path, const ShardIndex& index, ShardedParameters& shares,
-                                     int rank) {
+DTRAIN_DEFINED std::vector<NamedTensor> shard_entries(ShardedParameters& shares, int rank) {
   std::vector<NamedTensor> entries;
   const auto add = [&](const std::vector<ShardPiece>& pieces) {
     for (const ShardPiece& piece : pieces) {
@@ -47728,7 +47932,7 @@ DTRAIN_DEFINED void write_shard_file(const std::string& path, const ShardIndex& 
     add(shard.own);
     if (rank == 0) add(shard.rest);
   }
-  write_checkpoint_file(index.file_name(path, rank), entries);
+  return entries;
 }
 
 DTRAIN_DEFINED void read_shard_files(const std::string& path, const ShardIndex& index, ShardedParameters& shares,
@@ -47769,11 +47973,13 @@ DTRAIN_DEFINED void remove_other_shard_files(const std::string& path, const Shar
   }
 }
 
-DTRAIN_DEFINED void remove_shard_files(const std::string& path, const ShardIndex& index) noexcept {
+DTRAIN_DEFINED void remove_shard_files(const std::string& path, const ShardIndex& index,
+                                       std::optional<int> rank) noexcept {
   try {
-    const std::string own = index.file_name(path, 0);
+    const std::string own = index.file_name(path, rank.value_or(0));
     const std::size_t begin = path.size() + std::string_view(".shard-").size();
-    detail::remove_files(detail::shard_file_names(path, own.substr(begin, own.rfind('-') + 1 - begin)));
+    detail::remove_files(rank ? std::vector<std::string>{own}
+                              : detail::shard_file_names(path, own.substr(begin, own.rfind('-') + 1 - begin)));
   } catch (const std::exception&) {  // no memory for the names: the next save removes the files
   }
 }

@@ -83,10 +83,15 @@ class AtomicFile {
     }
   }
 
+  /// Puts the bytes on the disk, so that commit() has less to do. @throws as the constructor
+  void sync() {
+    if (::fsync(descriptor_.get()) != 0) fail(errno);
+  }
+
   /// Puts the bytes on the disk and under their name. The last call on this object. @throws as the constructor
   void commit() {
     give_permissions();
-    if (::fsync(descriptor_.get()) != 0) fail(errno);
+    sync();
     if (std::rename(part_.c_str(), path_.c_str()) != 0) fail(errno);
     descriptor_.reset();
     sync_folder();

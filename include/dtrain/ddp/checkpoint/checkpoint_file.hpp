@@ -31,25 +31,30 @@
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// Writes the tensors' present values to `path`. If it is interrupted, `path` has these or its former content, whole.
-/// Blocking: the file system. @throws Error (the system's code) naming the file; as tensor_signatures,
-/// checkpoint_header, `access`
+/// Writes the tensors' present values to `file`, which the caller commits. Blocking: the file system.
+/// @throws Error (the system's code) naming the file; as tensor_signatures, checkpoint_header, `access`
 template <class Access = HostTensorAccess>
-void write_checkpoint_file(const std::string& path, std::span<const NamedTensor> tensors, Access access = {}) {
+void write_checkpoint(AtomicFile& file, std::span<const NamedTensor> tensors, Access access = {}) {
   static_assert(std::endian::native == std::endian::little, "elements are written as they lie in memory");
-  const std::vector<std::byte> header = checkpoint_header(tensor_signatures(tensors, Access::takes_device_memory));
-  AtomicFile file(path);
   Sha256 digest;
   const auto append = [&](std::span<const std::byte> bytes) {
     digest.update(bytes);
     file.write(bytes);
   };
-  append(header);
+  append(checkpoint_header(tensor_signatures(tensors, Access::takes_device_memory)));
   for (const NamedTensor& tensor : tensors) {
     append(access.fetch(tensor.value));
   }
   const Sha256Digest sum = digest.digest();
   file.write(sum);
+}
+
+/// Writes the tensors' present values to `path`. If it is interrupted, `path` has these or its former content, whole.
+/// Blocking: the file system. @throws as AtomicFile, write_checkpoint
+template <class Access = HostTensorAccess>
+void write_checkpoint_file(const std::string& path, std::span<const NamedTensor> tensors, Access access = {}) {
+  AtomicFile file(path);
+  write_checkpoint(file, tensors, access);
   file.commit();
 }
 

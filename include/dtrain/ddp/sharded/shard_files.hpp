@@ -5,6 +5,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,9 +33,8 @@ struct ShardIndex {
   std::string file_name(const std::string& path, std::int64_t rank) const;
 };
 
-/// Writes this rank's state. What all ranks have is in the file of rank 0. Blocking: the file system. Atomic: the file
-/// is whole or missing. @throws as write_checkpoint_file
-void write_shard_file(const std::string& path, const ShardIndex& index, ShardedParameters& shares, int rank);
+/// The content of this rank's file: its state. What all ranks have is in the file of rank 0.
+std::vector<NamedTensor> shard_entries(ShardedParameters& shares, int rank);
 
 /// Reads this rank's state from the files of any number of ranks. All ranks together check the digests of all files.
 /// Blocking: the file system.
@@ -45,8 +45,8 @@ void read_shard_files(const std::string& path, const ShardIndex& index, ShardedP
 /// it cannot. Blocking: the file system.
 void remove_other_shard_files(const std::string& path, const ShardIndex& kept) noexcept;
 
-/// Removes those of one index.
-void remove_shard_files(const std::string& path, const ShardIndex& index) noexcept;
+/// Removes those of one index, or the one of a rank.
+void remove_shard_files(const std::string& path, const ShardIndex& index, std::optional<int> rank = {}) noexcept;
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 

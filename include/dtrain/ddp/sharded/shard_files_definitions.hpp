@@ -134,8 +134,7 @@ DTRAIN_DEFINED std::string ShardIndex::file_name(const std::string& path, std::i
   return format_text("{}.shard-{}-{}", {path, hex(bytes), rank});
 }
 
-DTRAIN_DEFINED void write_shard_file(const std::string& path, const ShardIndex& index, ShardedParameters& shares,
-                                     int rank) {
+DTRAIN_DEFINED std::vector<NamedTensor> shard_entries(ShardedParameters& shares, int rank) {
   std::vector<NamedTensor> entries;
   const auto add = [&](const std::vector<ShardPiece>& pieces) {
     for (const ShardPiece& piece : pieces) {
@@ -149,7 +148,7 @@ DTRAIN_DEFINED void write_shard_file(const std::string& path, const ShardIndex& 
     add(shard.own);
     if (rank == 0) add(shard.rest);
   }
-  write_checkpoint_file(index.file_name(path, rank), entries);
+  return entries;
 }
 
 DTRAIN_DEFINED void read_shard_files(const std::string& path, const ShardIndex& index, ShardedParameters& shares,
@@ -190,11 +189,13 @@ DTRAIN_DEFINED void remove_other_shard_files(const std::string& path, const Shar
   }
 }
 
-DTRAIN_DEFINED void remove_shard_files(const std::string& path, const ShardIndex& index) noexcept {
+DTRAIN_DEFINED void remove_shard_files(const std::string& path, const ShardIndex& index,
+                                       std::optional<int> rank) noexcept {
   try {
-    const std::string own = index.file_name(path, 0);
+    const std::string own = index.file_name(path, rank.value_or(0));
     const std::size_t begin = path.size() + std::string_view(".shard-").size();
-    detail::remove_files(detail::shard_file_names(path, own.substr(begin, own.rfind('-') + 1 - begin)));
+    detail::remove_files(rank ? std::vector<std::string>{own}
+                              : detail::shard_file_names(path, own.substr(begin, own.rfind('-') + 1 - begin)));
   } catch (const std::exception&) {  // no memory for the names: the next save removes the files
   }
 }

@@ -2,11 +2,16 @@
 /// @file
 /// Checkpoints of a job with a ShardedOptimizer: each rank writes its share of the state.
 
+#include <array>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "dtrain/backend/channel_setup/store_gather.hpp"
@@ -16,6 +21,7 @@
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/text/sanitize.hpp"
 #include "dtrain/ddp/checkpoint/checkpoint.hpp"
+#include "dtrain/ddp/checkpoint/pending_checkpoint.hpp"
 #include "dtrain/ddp/sharded/shard_files.hpp"
 #include "dtrain/ddp/sharded/sharded_optimizer.hpp"
 #include "dtrain/group/group_internals.hpp"
@@ -52,33 +58,115 @@ inline std::vector<NamedTensor> with_index(std::span<const NamedTensor> tensors,
 
 }  // namespace detail
 
+namespace detail {
+
+/// One checkpoint with shard files. Each rank writes its own; rank 0 also writes the file that names them, and commits
+/// it when all are written. Pinned. Threads: write() on one, everything else before or after it.
+class ShardedSave {
+ public:
+  /// @param tensors of rank 0; ignored on others
+  ShardedSave(std::string path, const ShardIndex& index, std::span<const NamedTensor> tensors,
+              ShardedParameters& shares, int rank)
+      : path_(std::move(path)),
+        index_(index),
+        tensors_(rank == 0 ? with_index(tensors, index_) : std::vector<NamedTensor>()),
+        state_(shard_entries(shares, rank)),
+        rank_(rank) {}
+  ShardedSave(ShardedSave&&) = delete;
+  ShardedSave& operator=(ShardedSave&&) = delete;
+
+  /// Removes this rank's file, unless the checkpoint may be whole.
+  ~ShardedSave() {
+    if (!may_be_whole_) remove_shard_files(path_, index_, rank_);
+  }
+
+  /// What is written is as it is now. Blocking: the copies.
+  void copy() {
+    copies_ = {TensorSnapshot(tensors_), TensorSnapshot(state_)};
+    tensors_ = copies_[0].tensors();
+    state_ = copies_[1].tensors();
+  }
+
+  /// Blocking: the file system. @throws as write_checkpoint_file
+  void write() {
+    write_checkpoint_file(index_.file_name(path_, rank_), state_);
+    if (rank_ == 0) {
+      file_.emplace(path_);
+      write_checkpoint(*file_, tensors_);
+      file_->sync();
+    }
+  }
+
+  /// Collective, blocking. @param require_written throws unless write() has ended well on this rank
+  template <class Group>
+  void finish(const Group& group, const std::function<void()>& require_written) {
+    static_cast<void>(run_on_all_ranks_blocking(group, "writing the shard files of " + sanitize(path_), [&] {
+      require_written();
+      return std::string();
+    }));
+    may_be_whole_ = true;
+    static_cast<void>(run_on_rank0_blocking(group, "writing the file " + sanitize(path_), [&] {
+      try {
+        file_->commit();
+      } catch (...) {
+        remove_shard_files(path_, index_);
+        throw;
+      }
+      remove_other_shard_files(path_, index_);
+      return true;
+    }));
+  }
+
+ private:
+  std::string path_;
+  ShardIndex index_;
+  std::vector<NamedTensor> tensors_;
+  std::vector<NamedTensor> state_;
+  std::array<TensorSnapshot, 2> copies_;
+  std::optional<AtomicFile> file_;
+  int rank_;
+  bool may_be_whole_ = false;
+};
+
+/// Collective, blocking: the ranks agree on the files' names.
+template <class Group, class R, class C>
+std::shared_ptr<ShardedSave> sharded_save(const Group& group, const std::string& path,
+                                          std::span<const NamedTensor> tensors, ShardedOptimizer<R, C>& optimizer) {
+  ShardIndex index = ShardIndex::of(optimizer.shares());
+  index.files = group.world_size();
+  index.id = std::stoll(run_on_all_ranks_blocking(group, "naming the files of " + sanitize(path), [] {
+    return std::to_string(std::bit_cast<std::int64_t>(random_bytes<sizeof(std::int64_t)>()));
+  }));
+  return std::make_shared<ShardedSave>(path, index, tensors, optimizer.shares(), group.rank());
+}
+
+}  // namespace detail
+
 /// As save_checkpoint(group, path, tensors), and every rank writes its share of the optimizer's state to a file beside
 /// it, PATH.shard-ID-RANK. The folder is one that all ranks share. `path` names the files, and is replaced when they
 /// are all written: at any moment, also after a kill, it has the old state or the new one, whole. Then the files of the
-/// old one are removed. No two checkpoints of one folder have names of which one is the other's followed by ".shard-".
-/// Collective, blocking: until the files are on the disk. @throws as save_checkpoint, also for a share's file
+/// old one are removed. No checkpoint in the folder is called PATH.shard- and more. Collective, blocking: until the
+/// files are on the disk. @throws as save_checkpoint, also for a share's file
 template <class Group, class R, class C>
 void save_checkpoint(const Group& group, const std::string& path, std::span<const NamedTensor> tensors,
                      ShardedOptimizer<R, C>& optimizer) {
-  ShardIndex index = ShardIndex::of(optimizer.shares());
-  index.files = group.world_size();
-  const std::string id = detail::run_on_all_ranks_blocking(group, "naming the files of " + sanitize(path), [] {
-    return std::to_string(std::bit_cast<std::int64_t>(random_bytes<8>()));
-  });
-  index.id = std::stoll(id);
-  try {
-    detail::run_on_all_ranks_blocking(group, "writing the shard files of " + sanitize(path), [&] {
-      write_shard_file(path, index, optimizer.shares(), group.rank());
-      return std::string();
-    });
-    save_checkpoint(group, path, detail::with_index(tensors, index));
-  } catch (const JobFailed&) {
-    throw;
-  } catch (const Error&) {
-    if (group.rank() == 0) remove_shard_files(path, index);
-    throw;
-  }
-  if (group.rank() == 0) remove_other_shard_files(path, index);
+  detail::barrier_of_save(group, path);
+  const std::shared_ptr<detail::ShardedSave> save = detail::sharded_save(group, path, tensors, optimizer);
+  save->finish(group, [&] { save->write(); });
+}
+
+/// The same, but returns when every rank has copied what it writes; see save_checkpoint_async(group, path, tensors).
+/// Collective, blocking: the copies, and a message of rank 0.
+template <class Group, class R, class C>
+[[nodiscard]] PendingCheckpoint save_checkpoint_async(const Group& group, const std::string& path,
+                                                      std::span<const NamedTensor> tensors,
+                                                      ShardedOptimizer<R, C>& optimizer) {
+  group.check();
+  const std::shared_ptr<detail::ShardedSave> save = detail::sharded_save(group, path, tensors, optimizer);
+  save->copy();
+  return PendingCheckpoint(
+      [save] { save->write(); },
+      [save, group](const std::function<void()>& require_written) { save->finish(group, require_written); });
 }
 
 /// As load_checkpoint(group, path, tensors), and every rank reads its share of the optimizer's state, whatever number
@@ -112,4 +200,5 @@ bool load_checkpoint(const Group& group, const std::string& path, std::span<cons
 namespace DTRAIN_NAMESPACE {
 using ddp::load_checkpoint;
 using ddp::save_checkpoint;
+using ddp::save_checkpoint_async;
 }  // namespace DTRAIN_NAMESPACE

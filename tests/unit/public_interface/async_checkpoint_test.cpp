@@ -1,0 +1,208 @@
+// Checkpoints that a thread writes: they have the values of the call, their errors reach every rank in wait(), and a
+// training goes on meanwhile.
+
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "dtrain/ddp/checkpoint/pending_checkpoint.hpp"
+#include "dtrain/ddp/sharded/optimizers.hpp"
+#include "dtrain/ddp/sharded/sharded_checkpoint.hpp"
+#include "support/temporary_directory.hpp"
+#include "unit/public_interface/shared_memory_job.hpp"
+
+using dtrain::DistributedDataParallel;
+using dtrain::PendingCheckpoint;
+using dtrain::Ready;
+using dtrain::ShardedOptimizer;
+using front_test::Group;
+using front_test::Model;
+using front_test::run_well;
+using support::TemporaryDirectory;
+
+namespace async_checkpoint_test {
+
+const std::vector<std::size_t> sizes{5, 2049, 0, 700, 17, 31};
+
+void fill(Model& model, float value) {
+  for (std::vector<float>& values : model.values)
+    values.assign(values.size(), value);
+}
+
+bool all_are(const Model& model, float value) {
+  for (const std::vector<float>& values : model.values) {
+    for (const float element : values) {
+      if (element != value) return false;
+    }
+  }
+  return true;
+}
+
+/// What a save or a wait throws, of each rank.
+class Sentences {
+ public:
+  template <class Call>
+  void note(Call call) {
+    std::string text = "nothing";
+    try {
+      call();
+    } catch (const dtrain::Error& error) {
+      text = error.what();
+    }
+    const std::lock_guard lock(mutex_);
+    texts_.push_back(text);
+  }
+  /// Whether `count` ranks have the same sentence, which contains `part`.
+  bool all_say(std::size_t count, const std::string& part) const {
+    bool same = texts_.size() == count;
+    for (const std::string& text : texts_) {
+      INFO(text);
+      CHECK(text.find(part) != std::string::npos);
+      same = same && text == texts_.front() && text.find(part) != std::string::npos;
+    }
+    return same;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::string> texts_;
+};
+
+std::size_t files_in(const TemporaryDirectory& folder) {
+  std::size_t count = 0;
+  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator(folder.path))
+    ++count;
+  return count;
+}
+
+TEST_CASE("a snapshot has copies of the elements, with the same names and shapes") {
+  std::vector<float> weights{1, 2, 3, 4};
+  std::int64_t steps = 7;
+  const std::vector<dtrain::NamedTensor> tensors{{"weights", dtrain::tensor_view(weights.data(), {2, 2})},
+                                                 {"none", dtrain::tensor_view(weights.data(), {0})},
+                                                 {"steps", dtrain::tensor_view(&steps, {})}};
+  const dtrain::ddp::TensorSnapshot snapshot(tensors);
+  weights.assign(4, 0);
+  steps = 0;
+  const std::vector<dtrain::NamedTensor>& copies = snapshot.tensors();
+  REQUIRE(copies.size() == 3);
+  CHECK(copies[0].name == "weights");
+  CHECK(copies[0].value.shape == tensors[0].value.shape);
+  CHECK(copies[0].value.as<float>()[3] == 4);
+  CHECK(copies[1].value.bytes() == 0);
+  CHECK(copies[2].name == "steps");
+  CHECK(copies[2].value.as<std::int64_t>()[0] == 7);
+  CHECK(dtrain::ddp::TensorSnapshot().tensors().empty());
+}
+
+TEST_CASE("the file has the values of the call, also if they change before wait(), or if nobody waits") {
+  const TemporaryDirectory folder;
+  run_well(3, [&](const Group& group) {
+    Model model(sizes);
+    PendingCheckpoint pending;
+    pending.wait();  // nothing to wait for
+    for (const float value : {1.0F, 2.0F}) {
+      const std::string path = folder.path + "/state" + std::to_string(static_cast<int>(value));
+      fill(model, value);
+      pending = dtrain::save_checkpoint_async(group, path, dtrain::parameter_values(model.list));
+      fill(model, -1);
+      if (value == 1) pending.wait();
+    }
+    PendingCheckpoint moved = std::move(pending);
+    pending.wait();  // NOLINT: a moved-from one has nothing to wait for
+    moved = PendingCheckpoint();
+    group.barrier();
+    for (const float value : {1.0F, 2.0F}) {
+      const std::string path = folder.path + "/state" + std::to_string(static_cast<int>(value));
+      CHECK(dtrain::load_checkpoint(group, path, dtrain::parameter_values(model.list)));
+      CHECK(all_are(model, value));
+    }
+  });
+  CHECK(files_in(folder) == 2);
+}
+
+TEST_CASE("a checkpoint that cannot be written is an error on every rank in wait(), and the job goes on") {
+  const TemporaryDirectory folder;
+  Sentences plain;
+  Sentences sharded;
+  run_well(3, [&](const Group& group) {
+    Model model(sizes);
+    DistributedDataParallel ddp{model, group};
+    ShardedOptimizer optimizer{ddp, dtrain::optimizers::Adam{}};
+    const std::string path = folder.path + "/none/state";
+    PendingCheckpoint first = dtrain::save_checkpoint_async(group, path, dtrain::parameter_values(model.list));
+    plain.note([&] { first.wait(); });
+    first.wait();  // the error was reported
+    PendingCheckpoint second =
+        dtrain::save_checkpoint_async(group, path, dtrain::parameter_values(model.list), optimizer);
+    sharded.note([&] { second.wait(); });
+    group.barrier();
+  });
+  CHECK(plain.all_say(3, "/none/state"));
+  CHECK(sharded.all_say(3, "/none/state"));
+  CHECK(files_in(folder) == 0);
+}
+
+void step(Model& model, const Ready& ready, int number) {
+  for (std::size_t i = sizes.size(); i-- > 0;) {
+    for (std::size_t k = 0; k < sizes[i]; ++k)
+      model.gradients[i][k] = std::sin(static_cast<float>(number + 31 * static_cast<int>(i)) + static_cast<float>(k));
+    ready(i);
+  }
+}
+
+/// Five steps, with a checkpoint before the fourth that is written meanwhile. @returns the weights at the end
+std::vector<std::vector<float>> trained(int ranks, const std::string& path, bool waits) {
+  std::vector<std::vector<float>> end;
+  run_well(ranks, [&](const Group& group) {
+    Model model(sizes);
+    DistributedDataParallel ddp{model, group, {.bucket_bytes = 3000}};
+    ShardedOptimizer optimizer{ddp, dtrain::optimizers::Adam{.rate = 0.01F}};
+    PendingCheckpoint pending;
+    for (int number = 0; number < 5; ++number) {
+      if (number == 3)
+        pending = dtrain::save_checkpoint_async(group, path, dtrain::parameter_values(model.list), optimizer);
+      ddp.backward([&](const Ready& ready) { step(model, ready, number); }, optimizer);
+    }
+    if (waits) pending.wait();
+    if (group.rank() == 0) end = model.values;
+  });
+  return end;
+}
+
+/// The weights after the last two steps, from the checkpoint.
+std::vector<std::vector<float>> resumed(int ranks, const std::string& path) {
+  std::vector<std::vector<float>> end;
+  run_well(ranks, [&](const Group& group) {
+    Model model(sizes);
+    DistributedDataParallel ddp{model, group, {.bucket_bytes = 3000}};
+    ShardedOptimizer optimizer{ddp, dtrain::optimizers::Adam{.rate = 0.01F}};
+    CHECK(dtrain::load_checkpoint(group, path, dtrain::parameter_values(model.list), optimizer));
+    CHECK(optimizer.steps() == 3);
+    for (int number = 3; number < 5; ++number)
+      ddp.backward([&](const Ready& ready) { step(model, ready, number); }, optimizer);
+    if (group.rank() == 0) end = model.values;
+  });
+  return end;
+}
+
+TEST_CASE("a sharded optimizer is saved while the training goes on, and resumes to the bit on other ranks") {
+  const TemporaryDirectory folder;
+  const std::string path = folder.path + "/state";
+  const std::vector<std::vector<float>> expected = trained(2, path, true);
+  CHECK(files_in(folder) == 3);
+  CHECK(resumed(4, path) == expected);
+  // Without wait() it is not known that every share is written: the checkpoint before stays.
+  trained(4, path, false);
+  CHECK(files_in(folder) == 3);
+  CHECK(resumed(2, path) == expected);
+}
+
+}  // namespace async_checkpoint_test
