@@ -229,6 +229,15 @@ TEST_CASE("a second process group after one that failed says why there is none")
   CHECK(contains(result.output, "an earlier process group of this process ended in a failure"));
 }
 
+TEST_CASE("a second attempt to start MPI, while the first one hangs in it, says why there is none") {
+  SKIP_WITHOUT_MPI();
+  const Result result = started(probe, {"late"});
+  CAPTURE(result.error);
+  CHECK(result.exit_code == 0);
+  CHECK(contains(result.output, "MPI_Init_thread did not come back in time"));
+  CHECK(contains(result.output, "an earlier process group of this process ended in a failure"));
+}
+
 TEST_CASE("a program of one MPI under another's launcher says so") {
   SKIP_WITHOUT_MPI();
   const std::string mpiexec = find_program("mpiexec.mpich");

@@ -285,6 +285,22 @@ int deterministic(const Group& group) {
   return 0;
 }
 
+bool init_hangs = false;
+
+/// MPI takes longer to start than this rank waits, and the rank tries again.
+int late() {
+  init_hangs = true;
+  for (int i = 0; i < 2; ++i) {
+    try {
+      static_cast<void>(
+          dtrain::backend::mpi::Engine::shared_blocking(dtrain::Deadline::after(std::chrono::seconds(1))));
+    } catch (const dtrain::Error& error) {
+      std::printf("%s\n", error.what());
+    }
+  }
+  return 0;
+}
+
 /// A process group that fails, and another one in the same process.
 int again() {
   using Policy = dtrain::Policy<dtrain::launch::PerProcess, dtrain::backend::Mpi>;
@@ -322,10 +338,21 @@ int run(int argc, char** argv, std::string_view what) {
 
 }  // namespace
 
+/// Instead of Open MPI's, whose other name is PMPI_Init_thread.
+int MPI_Init_thread(int* argc, char*** argv, int required, int* provided) {
+  while (init_hangs) {
+    static_cast<void>(::pause());
+  }
+  return PMPI_Init_thread(argc, argv, required, provided);
+}
+
 int main(int argc, char** argv) {
   const std::string_view what = argc > 1 ? argv[1] : "hello";
   if (what == "again") {
     return again();
+  }
+  if (what == "late") {
+    return late();
   }
   if (what.substr(0, 4) == "own_") {
     return run<dtrain::backend::MpiCollectives>(argc, argv, what.substr(4));

@@ -155,6 +155,7 @@ class Engine {
         block_until(thread_state_->changed, lock, deadline, [this] { return thread_state_->started; });
     lock.unlock();
     if (!has_started) {
+      registry().disable();  // the thread is inside MPI_Init_thread, which a process calls once
       thread_.detach();
       throw_error(Errc::timeout, "MPI_Init_thread did not come back in time; have all processes of the job started?");
     }
