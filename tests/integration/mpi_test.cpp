@@ -7,6 +7,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <memory>
 #include <string>
 #include <vector>
@@ -227,6 +228,18 @@ TEST_CASE("a second process group after one that failed says why there is none")
   const Result result = job(1, "again");  // which mpirun calls a failure: MPI was not ended
   CAPTURE(result.error);
   CHECK(contains(result.output, "an earlier process group of this process ended in a failure"));
+}
+
+TEST_CASE("a call to MPI that hangs ends the process soon after the timeout, whoever initialised MPI") {
+  SKIP_WITHOUT_MPI();
+  for (const char* what : {"hang", "user_hang"}) {
+    CAPTURE(what);
+    const auto begin = std::chrono::steady_clock::now();
+    const Result result = job(2, what, {{"DTRAIN_TIMEOUT_SECONDS", "2"}});
+    CAPTURE(result.error);
+    CHECK(contains(result.error, "a call to MPI does not come back: this process ends here"));
+    CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(10));
+  }
 }
 
 TEST_CASE("a second attempt to start MPI, while the first one hangs in it, says why there is none") {

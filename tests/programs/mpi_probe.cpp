@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <bit>
 #include <chrono>
 #include <cstdint>
@@ -285,7 +286,8 @@ int deterministic(const Group& group) {
   return 0;
 }
 
-bool init_hangs = false;
+std::atomic<bool> init_hangs{false};
+std::atomic<bool> test_hangs{false};
 
 /// MPI takes longer to start than this rank waits, and the rank tries again.
 int late() {
@@ -299,6 +301,14 @@ int late() {
     }
   }
   return 0;
+}
+
+/// A call to MPI hangs in the thread that waits for an operation.
+template <class Group>
+int hang(const Group& group) {
+  hello(group);
+  test_hangs = true;
+  return hello(group);
 }
 
 /// A process group that fails, and another one in the same process.
@@ -328,6 +338,7 @@ int run(int argc, char** argv, std::string_view what) {
            : what == "averages"      ? averages(group)
            : what == "large"         ? large(group)
            : what == "deterministic" ? deterministic(group)
+           : what == "hang"          ? hang(group)
                                      : endless(group, what);
   });
   if (dtrain::backend::mpi::has_ended()) {
@@ -338,12 +349,19 @@ int run(int argc, char** argv, std::string_view what) {
 
 }  // namespace
 
-/// Instead of Open MPI's, whose other name is PMPI_Init_thread.
+// Instead of MPI's own functions, which have a second name.
 int MPI_Init_thread(int* argc, char*** argv, int required, int* provided) {
   while (init_hangs) {
     static_cast<void>(::pause());
   }
   return PMPI_Init_thread(argc, argv, required, provided);
+}
+
+int MPI_Testsome(int count, MPI_Request requests[], int* done, int indices[], MPI_Status statuses[]) {
+  while (test_hangs) {
+    static_cast<void>(::pause());
+  }
+  return PMPI_Testsome(count, requests, done, indices, statuses);
 }
 
 int main(int argc, char** argv) {
@@ -362,8 +380,8 @@ int main(int argc, char** argv) {
   }
   // A program that calls MPI itself, and has initialised it for one thread or for many.
   int provided = 0;
-  MPI_Init_thread(&argc, &argv, what == "user_multiple" ? MPI_THREAD_MULTIPLE : MPI_THREAD_FUNNELED, &provided);
-  const int exit_code = run<dtrain::backend::Mpi>(argc, argv, "hello");
+  MPI_Init_thread(&argc, &argv, what == "user_single" ? MPI_THREAD_FUNNELED : MPI_THREAD_MULTIPLE, &provided);
+  const int exit_code = run<dtrain::backend::Mpi>(argc, argv, what == "user_hang" ? "hang" : "hello");
   int sum = 1;
   MPI_Allreduce(MPI_IN_PLACE, &sum, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
   std::printf("MPI still counts %d\n", sum);
