@@ -175,11 +175,14 @@ int main(int argc, char** argv) {
 #else
     std::printf("c10d::Reducer: missing, because LibTorch is older than 2 or Gloo's headers (libgloo-dev) were not found\n");
 #endif
-    const bench::PeerPython python("import torch.distributed; assert torch.distributed.is_gloo_available()");
+    const std::string version = std::to_string(TORCH_VERSION_MAJOR) + "." + std::to_string(TORCH_VERSION_MINOR) + ".";
+    const bench::PeerPython python("import torch.distributed; assert torch.distributed.is_available(); assert torch." +
+                                   std::string("__version__.startswith('") + version + "')");
     if (python.present()) {
       systems.emplace_back("PyTorch");
     } else {
-      std::printf("PyTorch: missing, because none of %s has torch.distributed with Gloo\n", python.looked_in().c_str());
+      std::printf("PyTorch: missing, because none of %s has torch.distributed of %sx\n", python.looked_in().c_str(),
+                  version.c_str());
     }
     bench::ResultRows rows;
     for (const char* model : bench::torch_models) {

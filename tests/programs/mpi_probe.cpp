@@ -307,6 +307,8 @@ int late() {
 template <class Group>
 int hang(const Group& group) {
   hello(group);
+  std::puts("hangs from now on");
+  static_cast<void>(std::fflush(stdout));
   test_hangs = true;
   return hello(group);
 }
@@ -350,6 +352,7 @@ int run(int argc, char** argv, std::string_view what) {
 }  // namespace
 
 // Instead of MPI's own functions, which have a second name.
+extern "C" {
 int MPI_Init_thread(int* argc, char*** argv, int required, int* provided) {
   while (init_hangs) {
     static_cast<void>(::pause());
@@ -362,6 +365,7 @@ int MPI_Testsome(int count, MPI_Request requests[], int* done, int indices[], MP
     static_cast<void>(::pause());
   }
   return PMPI_Testsome(count, requests, done, indices, statuses);
+}
 }
 
 int main(int argc, char** argv) {
