@@ -1,7 +1,7 @@
 // ctest: TIMEOUT 300 RUN_SERIAL ON
 // ctest: LABELS no-asan no-tsan
-// dtrain::libtorch against PyTorch's DistributedDataParallel in Python: 50 steps of each case on two ranks. Python
-// reads a checkpoint of dtrain's.
+// dtrain::libtorch against PyTorch's DistributedDataParallel in Python, and sharded optimizers and PowerSGD against
+// PyTorch's: 50 steps of each case on two ranks. Python reads a checkpoint of dtrain's.
 
 #include <doctest/doctest.h>
 
@@ -83,6 +83,27 @@ TEST_CASE("training with dtrain::libtorch has the results of Python's Distribute
                              "; DTRAIN_PEER_PYTHON names one of the same version");
   }
   const Result compared = run(python, {"-B", DTRAIN_TEST_SUPPORT_DIR "/../libtorch/parity_ddp.py", folder.path},
+                              {{"OMP_NUM_THREADS", "1"}});
+  std::printf("%s", compared.output.c_str());
+  CAPTURE(compared.error);
+  CHECK(compared.exit_code == 0);
+}
+
+TEST_CASE("sharded optimizers and PowerSGD train as ZeroRedundancyOptimizer and powerSGD_hook") {
+  const std::string program = DTRAIN_EXAMPLES_DIR "/optimizer_parity";
+  const std::string python = peer();
+  if (!std::filesystem::exists(program)) {
+    return dtrain_test::skip(
+        "optimizer_parity was not built: it lies with what needs LibTorch (libtorch-dev) and zlib");
+  }
+  if (version_of(python).exit_code != 0) {
+    return dtrain_test::skip(python + " has no torch; DTRAIN_PEER_PYTHON names one that has");
+  }
+  const support::TemporaryDirectory folder;
+  const Result ours = run(program, {"--nproc-per-node=2", folder.path});
+  CAPTURE(ours.error);
+  REQUIRE(ours.exit_code == 0);
+  const Result compared = run(python, {"-B", DTRAIN_TEST_SUPPORT_DIR "/../libtorch/optimizer_parity.py", folder.path},
                               {{"OMP_NUM_THREADS", "1"}});
   std::printf("%s", compared.output.c_str());
   CAPTURE(compared.error);
