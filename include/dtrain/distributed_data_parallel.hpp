@@ -140,7 +140,9 @@ class DistributedDataParallel {
   void backward(F&& f, ShardedOptimizer<R, Communicator>& optimizer, I inspect = {}) {
     if (!reduces()) ddp::refuse_update("backward()", ddp::UpdateProblem::no_sync);
     group::GroupAccess::of(group_).require_may_block();
-    run(std::forward<F>(f), driver_->reducer->begin("backward()", {}, &optimizer.begin_step(std::move(inspect))));
+    Step step = driver_->reducer->begin("backward()", {}, &optimizer.update());
+    optimizer.begin_step(std::move(inspect));
+    run(std::forward<F>(f), std::move(step));
   }
 
   /// Begins a step, for use without backward(): call `ready` on it, then `finish`. @throws the job's first cause; Error
@@ -193,10 +195,8 @@ class DistributedDataParallel {
 
   /// Keeps the buckets: no rebuild after the first step. Collective: every rank calls it between the same steps.
   void keep_plan() { driver_->reducer->keep_plan(); }
-
   /// The model's parameters as they were at the construction. gradient(i) has the present address of a gradient.
   const std::vector<Parameter>& parameters() const noexcept { return driver_->parameters; }
-
   const ddp::BucketPlan& plan() const noexcept { return driver_->reducer->plan(); }
   const ProcessGroup<P>& group() const noexcept { return group_; }
 

@@ -2219,6 +2219,355 @@ struct BitsOf<double> {
 
 }  // namespace DTRAIN_NAMESPACE::kernels
 
+// ---- dtrain/kernels/arithmetic/arithmetic.hpp
+
+/// @file
+/// Floating-point operations of the kernels: one rounding each, in the order they are written.
+///
+/// -ffast-math may add in another order, fuse a product into a sum, and assume that no NaN occurs. A pragma prevents
+/// this with clang on x86; elsewhere an empty asm needs each result in a register before the next step. NaN is compared
+/// as an integer, which no flag can fold.
+
+namespace DTRAIN_NAMESPACE::kernels {
+
+/// Hides from the compiler how `value` was computed.
+template <class V>
+DTRAIN_ALWAYS_INLINE void keep_as_computed([[maybe_unused]] V& value) noexcept {
+#if DTRAIN_PRECISE_PRAGMA
+#elif DTRAIN_X86_64
+  asm("" : "+v"(value));
+#elif DTRAIN_ARM64
+  if constexpr (sizeof(V) <= 16) {
+    asm("" : "+w"(value));
+  } else {
+    asm("" : "+m"(value));
+  }
+#else
+  asm("" : "+m"(value));
+#endif
+}
+
+/// For a product that is added next: clang's -ffp-contract=fast fuses it with the sum despite the pragma.
+template <class V>
+DTRAIN_ALWAYS_INLINE void keep_product([[maybe_unused]] V& value) noexcept {
+#if DTRAIN_PRECISE_PRAGMA
+  asm("" : "+m"(value));
+#endif
+}
+
+template <class V>
+DTRAIN_ALWAYS_INLINE void add(V& to, const V& value) noexcept {
+  DTRAIN_PRECISE_ARITHMETIC
+  to = to + value;
+  keep_as_computed(to);
+}
+
+template <class V>
+DTRAIN_ALWAYS_INLINE void subtract(V& from, const V& value) noexcept {
+  DTRAIN_PRECISE_ARITHMETIC
+  from = from - value;
+  keep_as_computed(from);
+}
+
+template <class V>
+DTRAIN_ALWAYS_INLINE void multiply(V& to, const V& value) noexcept {
+  DTRAIN_PRECISE_ARITHMETIC
+  to = to * value;
+  keep_as_computed(to);
+}
+
+/// 1 / count, rounded to nearest. Converted to float, it is float's rounded reciprocal, because double has more than
+/// twice float's digits. Requires the default rounding.
+inline double reciprocal(std::size_t count) noexcept {
+  DTRAIN_PRECISE_ARITHMETIC
+  double one = 1;
+  keep_as_computed(one);
+  double quotient = one / static_cast<double>(count);
+  keep_as_computed(quotient);
+  return quotient;
+}
+
+/// Replaces every NaN by one bit pattern, because instructions differ in the sign and bits of a NaN result.
+template <class Float, std::size_t Width>
+DTRAIN_ALWAYS_INLINE void make_nan_canonical(Vector<Float, Width>& value) noexcept {
+  using Bits = BitsOf<Float>;
+  using Integers = Vector<typename Bits::Lane, Width>;
+  Integers bits = (Integers)value;
+  Integers canonical;
+  fill<typename Bits::Lane, Width>(canonical, Bits::nan);
+  replace_where(bits, (Integers)((bits & Bits::magnitude) > Bits::infinity), canonical);
+  value = (Vector<Float, Width>)bits;
+}
+
+/// The same for two 16-bit floats in each word; a magnitude beyond `infinity` is NaN.
+template <std::size_t Width, class V>
+DTRAIN_ALWAYS_INLINE void make_halves_canonical(V& words, std::int16_t infinity, std::int16_t nan) noexcept {
+  using Halves = Vector<std::int16_t, Width>;
+  Halves halves = (Halves)words;
+  Halves magnitude, limit, canonical;
+  fill<std::int16_t, Width>(magnitude, 0x7fff);
+  fill<std::int16_t, Width>(limit, infinity);
+  fill<std::int16_t, Width>(canonical, nan);
+  replace_where(halves, (Halves)((halves & magnitude) > limit), canonical);
+  words = (V)halves;
+}
+
+/// Whether any bit is set. g++ does not choose vptest by itself.
+template <std::size_t Width>
+DTRAIN_ALWAYS_INLINE bool any(const Vector<std::int64_t, Width>& bits) noexcept {
+#if DTRAIN_X86_64 && !defined(__clang__)
+  if constexpr (Width == 32) {
+    bool found = false;
+    asm("vptest %1, %1" : "=@ccnz"(found) : "x"(bits));
+    return found;
+  }
+#endif
+  std::int64_t all = bits[0];
+  for (std::size_t lane = 1; lane < Width / sizeof(std::int64_t); ++lane) {
+    all |= bits[lane];
+  }
+  return all != 0;
+}
+
+struct Add {
+  static constexpr bool weighs = false;    ///< whether each source is first multiplied by its own weight
+  static constexpr bool averages = false;  ///< whether results that are not finite are computed again (Careful)
+  template <class V>
+  DTRAIN_ALWAYS_INLINE static void apply(V& to, const V& value) noexcept {
+    add(to, value);
+  }
+};
+
+struct AddWeighted : Add {
+  static constexpr bool weighs = true;
+};
+
+struct Average : Add {
+  static constexpr bool averages = true;
+};
+
+struct Multiply {
+  static constexpr bool weighs = false;
+  static constexpr bool averages = false;
+  template <class V>
+  DTRAIN_ALWAYS_INLINE static void apply(V& to, const V& value) noexcept {
+    multiply(to, value);
+  }
+};
+
+}  // namespace DTRAIN_NAMESPACE::kernels
+
+// ---- dtrain/kernels/arithmetic/f16_instructions.hpp
+
+/// @file
+/// f16 conversion by the processor's instructions: F16C.
+
+namespace DTRAIN_NAMESPACE::kernels {
+
+#if DTRAIN_X86_64
+/// A format for HalfArithmetic. Converts by asm and not by intrinsics, because <immintrin.h> costs every user compile
+/// time. The immediate 0 rounds to nearest even whatever MXCSR says; subnormals are exact both ways. The operand of
+/// vcvtph2ps is in memory, because a separate load costs as much as the conversion.
+/// (ThreadSanitizer does not see these reads; it sees the stores, and those of all other kernels.)
+struct F16Native {
+  static constexpr std::size_t bytes = 32;
+  using Floats = Vector<float, bytes>;
+  using Packed = Vector<std::uint16_t, bytes>;
+
+  DTRAIN_TARGET_HELPER("avx2,f16c") static void widen(Floats& first, Floats& second, const std::byte* from) noexcept {
+    widen(first, from);
+    widen(second, from + bytes / 2);
+  }
+  DTRAIN_TARGET_HELPER("avx2,f16c")
+  static void narrow(Packed& packed, const Floats& first, const Floats& second) noexcept {
+    [[maybe_unused]] Vector<std::uint16_t, bytes / 2> upper;
+    asm("{vcvtps2ph $0, %2, %x0|vcvtps2ph %x0, %2, 0}\n\t"
+        "{vcvtps2ph $0, %3, %1|vcvtps2ph %1, %3, 0}\n\t"
+        "{vinserti128 $1, %1, %0, %0|vinserti128 %0, %0, %1, 1}"
+        : "=&x"(packed), "=&x"(upper)
+        : "x"(first), "x"(second));
+    make_halves_canonical<bytes>(packed, 0x7c00, 0x7e00);
+  }
+  DTRAIN_ALWAYS_INLINE static void put(std::byte* to, const Packed& packed) noexcept { store(to, packed); }
+
+ private:
+  /// Converts a vector of f16 to a vector of f32 of the same number of elements.
+  DTRAIN_TARGET_HELPER("avx2,f16c") static void widen(Floats& to, const std::byte* from) noexcept {
+    asm("{vcvtph2ps %1, %0|vcvtph2ps %0, %1}" : "=x"(to) : "m"(*reinterpret_cast<const std::byte(*)[16]>(from)));
+  }
+};
+#endif
+
+}  // namespace DTRAIN_NAMESPACE::kernels
+
+// ---- dtrain/kernels/arithmetic/half_arithmetic.hpp
+
+/// @file
+/// Sums, averages and products of f16 and bf16: in f32 from the left, rounded once at the end.
+
+namespace DTRAIN_NAMESPACE::kernels {
+
+template <std::size_t Width>
+struct Bf16Words;
+
+/// Computes with `Format::bytes` bytes of elements as two vectors of f32. A `Format` has types Floats and Packed and
+///   widen(Floats&, Floats&, from), narrow(Packed&, Floats const&, Floats const&), put(to, Packed const&)
+template <class Format, class Operation>
+class HalfArithmetic {
+ public:
+  static constexpr std::size_t bytes = Format::bytes;
+  using Floats = typename Format::Floats;
+  struct Partial {
+    Floats first, second;
+  };
+  using Result = typename Format::Packed;
+  static constexpr bool averages = Operation::averages;
+  using Beyond = Vector<std::int64_t, sizeof(Result)>;
+  using Careful = HalfArithmetic<Bf16Words<16>, AddWeighted>;
+  using Lane = std::int16_t;
+  static constexpr Lane magnitude = 0x7fff;
+  static constexpr Lane infinity = 0x7f80;
+
+  DTRAIN_ALWAYS_INLINE explicit HalfArithmetic(const KernelArguments& arguments) noexcept
+      : weights_(arguments.weights) {
+    fill<float, sizeof(Floats)>(factor_, static_cast<float>(arguments.factor));
+  }
+  DTRAIN_ALWAYS_INLINE void start(Partial& partial, const std::byte* from, std::size_t source) const noexcept {
+    Format::widen(partial.first, partial.second, from);
+    if constexpr (Operation::weighs) {
+      Floats weight;
+      fill<float, sizeof(Floats)>(weight, static_cast<float>(weights_[source]));
+      multiply(partial.first, weight);
+      multiply(partial.second, weight);
+      keep_product(partial.first);
+      keep_product(partial.second);
+    }
+  }
+  DTRAIN_ALWAYS_INLINE void combine(Partial& partial, const std::byte* from, std::size_t source) const noexcept {
+    Partial value;
+    start(value, from, source);
+    Operation::apply(partial.first, value.first);
+    Operation::apply(partial.second, value.second);
+  }
+  DTRAIN_ALWAYS_INLINE void finish(Result& result, Partial& partial) const noexcept {
+    multiply(partial.first, factor_);
+    multiply(partial.second, factor_);
+    if constexpr (averages) {
+      Format::pack(result, partial.first, partial.second);
+    } else {
+      Format::narrow(result, partial.first, partial.second);
+    }
+  }
+  /// For averages of bf16: marks infinity and NaN.
+  DTRAIN_ALWAYS_INLINE void note_beyond(Beyond& beyond, const Result& result) const noexcept {
+    beyond |= (Beyond)(((Vector<Lane, sizeof(Result)>)result & infinity) == infinity);
+  }
+  DTRAIN_ALWAYS_INLINE void put(std::byte* to, const Result& result) const noexcept { Format::put(to, result); }
+
+ private:
+  Floats factor_;
+  const double* weights_;
+};
+
+/// An f32 holds the sum of any number of ranks' f16, so that averages need no Careful.
+template <class Operation>
+using OfF16 = std::conditional_t<Operation::averages, Add, Operation>;
+
+/// bf16 in the lower and upper halves of 32-bit words. Not `vcvtneps2bf16`, which takes subnormals for zero.
+template <std::size_t Width>
+struct Bf16Words {
+  static constexpr std::size_t bytes = Width;
+  using Floats = Vector<float, Width>;
+  using Packed = Vector<std::uint32_t, Width>;
+
+  DTRAIN_ALWAYS_INLINE static void widen(Floats& lower, Floats& upper, const std::byte* from) noexcept {
+    Packed words;
+    load(words, from);
+    lower = (Floats)(words << 16U);
+    upper = (Floats)(words & 0xffff0000U);
+  }
+  DTRAIN_ALWAYS_INLINE static void narrow(Packed& packed, const Floats& lower, const Floats& upper) noexcept {
+    pack(packed, lower, upper);
+    make_halves_canonical<Width>(packed, 0x7f80, 0x7fc0);
+  }
+  /// A NaN stays a NaN, with any bits.
+  DTRAIN_ALWAYS_INLINE static void pack(Packed& packed, const Floats& lower, const Floats& upper) noexcept {
+    Packed low, high;
+    round(low, lower);
+    round(high, upper);
+    packed = (low >> 16U) | (high & 0xffff0000U);
+  }
+  DTRAIN_ALWAYS_INLINE static void put(std::byte* to, const Packed& packed) noexcept { store(to, packed); }
+
+  /// One element in the lower half of each word, and back. Requires that a NaN has no bits below the upper 16.
+  DTRAIN_ALWAYS_INLINE static void widen(Floats& to, const Packed& halves) noexcept { to = (Floats)(halves << 16U); }
+  DTRAIN_ALWAYS_INLINE static void narrow(Packed& to, const Floats& value) noexcept {
+    round(to, value);
+    to = to >> 16U;
+    make_halves_canonical<Width>(to, 0x7f80, 0x7fc0);
+  }
+
+ private:
+  /// Rounds to nearest even in the upper 16 bits; beyond the largest finite value, the carry makes infinity.
+  DTRAIN_ALWAYS_INLINE static void round(Packed& to, const Floats& value) noexcept {
+    const Packed bits = (Packed)value;
+    to = bits + 0x7fffU + ((bits >> 16U) & 1U);
+  }
+};
+
+/// The same for f16, by integer operations and one addition that is exact or rounded once. Gives the bits of F16C's
+/// instructions, for subnormals too. Source of the method: F. Giesen, "Float->half variants" (public domain).
+template <std::size_t Width>
+struct F16Words {
+  static constexpr std::size_t bytes = Width;
+  using Floats = Vector<float, Width>;
+  using Packed = Vector<std::uint32_t, Width>;
+
+  DTRAIN_ALWAYS_INLINE static void widen(Floats& lower, Floats& upper, const std::byte* from) noexcept {
+    Packed words;
+    load(words, from);
+    widen(lower, words & 0xffffU);
+    widen(upper, words >> 16U);
+  }
+  DTRAIN_ALWAYS_INLINE static void narrow(Packed& packed, const Floats& lower, const Floats& upper) noexcept {
+    Packed low, high;
+    narrow(low, lower);
+    narrow(high, upper);
+    packed = low | (high << 16U);
+    make_halves_canonical<Width>(packed, 0x7c00, 0x7e00);
+  }
+  DTRAIN_ALWAYS_INLINE static void put(std::byte* to, const Packed& packed) noexcept { store(to, packed); }
+
+  /// One element in the lower half of each word, and back; a NaN keeps its sign.
+  DTRAIN_ALWAYS_INLINE static void widen(Floats& to, const Packed& halves) noexcept {
+    const Packed magnitude = (halves & 0x7fffU) << 13U;
+    const Packed exponent = magnitude & 0x0f800000U;
+    const Packed special = (Packed)(exponent == 0x0f800000U);  // infinity or NaN: gets the largest exponent
+    const Packed subnormal = (Packed)(exponent == Packed{});
+    // A subnormal gets the exponent 2^-14 and an implicit one, which the subtraction removes.
+    const Packed rebased = magnitude + (112U << 23U) + (special & (112U << 23U)) + (subnormal & (1U << 23U));
+    Floats value = (Floats)rebased;
+    subtract(value, (Floats)(subnormal & (113U << 23U)));
+    to = (Floats)((Packed)value | ((halves & 0x8000U) << 16U));
+  }
+  DTRAIN_ALWAYS_INLINE static void narrow(Packed& to, const Floats& value) noexcept {
+    using Signed = Vector<std::int32_t, Width>;  // SSE2 compares signed lanes only
+    const Packed bits = (Packed)value;
+    const Packed positive = bits & 0x7fffffffU;
+    const Signed magnitude = (Signed)positive;
+    // Added to a half, a value below 2^-14 leaves its multiple of 2^-24 in the lowest bits.
+    Floats small = (Floats)positive;
+    add(small, Floats{} + 0.5F);
+    Packed half = (positive - (112U << 23U) + 0xfffU + ((positive >> 13U) & 1U)) >> 13U;
+    replace_where(half, (Packed)(magnitude < (113 << 23)), (Packed)small - (126U << 23U));
+    replace_where(half, (Packed)(magnitude >= (143 << 23)), Packed{} + 0x7c00U);
+    replace_where(half, (Packed)(magnitude > (255 << 23)), Packed{} + 0x7e00U);
+    to = half | ((bits & 0x80000000U) >> 16U);
+  }
+};
+
+}  // namespace DTRAIN_NAMESPACE::kernels
+
 // ---- dtrain/kernels/copy.hpp
 
 /// @file
@@ -2247,6 +2596,102 @@ DTRAIN_OPTIMIZED inline void copy_bytes(std::byte* to, const std::byte* from, st
   if (i < bytes) {
     std::memcpy(to + i, from + i, bytes - i);
   }
+}
+
+}  // namespace DTRAIN_NAMESPACE::kernels
+
+// ---- dtrain/kernels/conversion.hpp
+
+/// @file
+/// Element conversion to wider types and back: 16-bit floats and f32, integers and i64.
+
+namespace DTRAIN_NAMESPACE::kernels {
+
+/// Widens four elements at a time, the last ones padded. `Format` has 16 bytes: Bf16Words, F16Words.
+template <class Format>
+DTRAIN_OPTIMIZED void widen_halves(std::byte* to, const std::byte* from, std::size_t count) noexcept {
+  constexpr std::size_t step = sizeof(typename Format::Floats) / sizeof(float);
+  const auto widen = [](std::byte* target, const std::byte* source) {
+    Vector<std::uint16_t, 2 * step> halves;
+    load(halves, source);
+    typename Format::Floats floats;
+    Format::widen(floats, __builtin_convertvector(halves, typename Format::Packed));
+    store(target, floats);
+  };
+  std::size_t i = 0;
+  for (; i + step <= count; i += step) {
+    widen(to + 4 * i, from + 2 * i);
+  }
+  if (i < count) {
+    std::byte rest[4 * step] = {};
+    std::memcpy(rest, from + 2 * i, 2 * (count - i));
+    widen(rest, rest);
+    std::memcpy(to + 4 * i, rest, 4 * (count - i));
+  }
+}
+
+/// Rounds to nearest even; every NaN becomes the canonical one.
+template <class Format>
+DTRAIN_OPTIMIZED void narrow_floats(std::byte* to, const std::byte* from, std::size_t count) noexcept {
+  constexpr std::size_t step = sizeof(typename Format::Floats) / sizeof(float);
+  const auto narrow = [](std::byte* target, const std::byte* source) {
+    typename Format::Floats floats;
+    load(floats, source);
+    make_nan_canonical<float, sizeof(floats)>(floats);
+    typename Format::Packed words;
+    Format::narrow(words, floats);
+    const auto halves = __builtin_convertvector(words, Vector<std::uint16_t, 2 * step>);
+    store(target, halves);
+  };
+  std::size_t i = 0;
+  for (; i + step <= count; i += step) {
+    narrow(to + 2 * i, from + 4 * i);
+  }
+  if (i < count) {
+    std::byte rest[4 * step] = {};
+    std::memcpy(rest, from + 4 * i, 4 * (count - i));
+    narrow(rest, rest);
+    std::memcpy(to + 2 * i, rest, 2 * (count - i));
+  }
+}
+
+template <class To, class From>
+DTRAIN_OPTIMIZED void convert_integers(std::byte* to, const std::byte* from, std::size_t count) noexcept {
+  for (std::size_t i = 0; i < count; ++i) {
+    From value;
+    std::memcpy(&value, from + i * sizeof(From), sizeof(From));
+    const auto converted = static_cast<To>(value);
+    std::memcpy(to + i * sizeof(To), &converted, sizeof(To));
+  }
+}
+
+/// Converts `count` elements at any alignment.
+/// - f16 and bf16 to f32, i32 and u8 to i64: exact.
+/// - f32 to f16 and bf16: rounded to nearest even. i64 to i32 and u8: modulo 2^bits.
+/// - Equal types: copied. No other pair is allowed.
+/// Requires: `to` and `from` are disjoint; the floating-point environment is the default one.
+void convert(DType from_type, const std::byte* from, DType to_type, std::byte* to, std::size_t count) noexcept;
+
+}  // namespace DTRAIN_NAMESPACE::kernels
+
+// ---- dtrain/kernels/sum_of_squares.hpp
+
+/// @file
+/// Sum of the squares of floats in host memory, with equal bits on every processor.
+
+namespace DTRAIN_NAMESPACE::kernels {
+
+/// The sum of `count` squares in f64, at any alignment. Element i is added to partial sum i modulo 16, and these are
+/// added in order. A square of f32, f16 or bf16 is exact. So the sum is finite if and only if all these elements are;
+/// for f64, squares beyond the largest value make it infinite too.
+/// Requires: `dtype` is a float of 16 bits or more; this machine supports `isa`. Threads: any.
+double sum_of_squares(DType dtype, const std::byte* from, std::size_t count, Isa isa = best_isa()) noexcept;
+
+/// Whether `value` is neither infinite nor NaN, also under -ffast-math.
+inline bool is_finite(double value) noexcept {
+  std::uint64_t bits = 0;
+  std::memcpy(&bits, &value, sizeof(bits));
+  return (bits & 0x7ff0000000000000U) != 0x7ff0000000000000U;
 }
 
 }  // namespace DTRAIN_NAMESPACE::kernels
@@ -20254,9 +20699,13 @@ class AtomicFile {
     give_permissions();
     sync();
     if (std::rename(part_.c_str(), path_.c_str()) != 0) fail(errno);
+    has_name_ = true;
     descriptor_.reset();
     sync_folder();
   }
+
+  /// Whether the bytes are under their name, also if commit() has thrown.
+  bool has_name() const noexcept { return has_name_; }
 
  private:
   /// Bounds the retries: collisions are rare, but a file system with inconsistent views of a file would repeat them.
@@ -20392,6 +20841,7 @@ class AtomicFile {
   std::optional<FileOwner> replaced_;  ///< owner of the file that exists already
   mode_t mode_ = 0;                    ///< permissions of the file after commit()
   Descriptor descriptor_;
+  bool has_name_ = false;
 };
 
 }  // namespace DTRAIN_NAMESPACE::ddp
@@ -20853,6 +21303,30 @@ DTRAIN_DEFINED void FailureContext::report_exception(std::string text) const {
 }
 
 #endif  // DTRAIN_DEFINITIONS
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/borrowed_work.hpp
+
+/// @file
+/// Borrowed work: what a stream runs for a step with the memory of a gradient hook or of an optimizer.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// Before an exception leaves a step: it may free the hook or the optimizer. Ends the process if the stream still runs
+/// their work after the context's timeout. Blocking: until that work has run, for which it may abort the channel.
+template <class Reduction>
+void end_borrowed_work(Reduction& reduction, const FailureContext& context) noexcept {
+  if (!reduction.borrows()) return;
+  constexpr std::chrono::seconds grace{2};  // most work ends by itself, and the other ranks' too
+  const Cause cause{CauseKind::exception, context.rank, context.host, "a step ended by an exception"};
+  if (!reduction.end(false, cause, Deadline::after(grace)) &&
+      !reduction.end(true, cause, Deadline::after(context.timeout))) {
+    log(LogLevel::error,
+        "a stream still runs the work of a gradient hook or an optimizer, which an exception would free");
+    std::abort();
+  }
+}
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
@@ -23197,6 +23671,18 @@ void wait_for_rank0_blocking(const Group& group, const backend::StoreRef& store,
   }
 }
 
+/// `work()`. The other ranks wait for a result: an exception that is no Error, such as out of memory, becomes one.
+template <class Work>
+auto with_error(const std::string& doing, Work& work) {
+  try {
+    return work();
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& error) {
+    throw_error(Errc::limit, "{} ended by {}", {doing, error.what()});
+  }
+}
+
 /// Runs `work()` on rank 0. Every rank gets its result or its Error, which names rank 0 and its host.
 /// Collective, blocking: as long as rank 0 works. @param doing for sentences: "writing the file x"
 template <class Group, class Work>
@@ -23211,11 +23697,9 @@ bool run_on_rank0_blocking(const Group& group, const std::string& doing, Work wo
             ? std::string()
             : format_text(" (on rank {} on host {}, which does it for all ranks)", {rank, group.members().host});
     try {
-      return work() ? "yes" : "no";
+      return with_error(doing, work) ? "yes" : "no";
     } catch (const Error& error) {
       throw Error(error.code(), error.what() + where).with_rank(rank);
-    } catch (const std::exception& error) {  // such as out of memory; the other ranks wait for a result
-      throw Error(Errc::limit, format_text("{} ended by {}{}", {doing, error.what(), where})).with_rank(rank);
     }
   };
   if (group.rank() != 0) {
@@ -25367,6 +25851,9 @@ class BucketReduction {
   /// Whether a hook reduces the buckets.
   bool has_hook() const noexcept { return hook_ != nullptr; }
 
+  /// Whether this step's work uses memory of a hook or an update.
+  bool borrows() const noexcept { return has_hook() || update_ != nullptr; }
+
   /// @param measures_norm requires can_measure_norm
   /// @param update null: gradients are reduced for the model
   void begin_step(bool measures_norm, BucketUpdate<Communicator>* update) noexcept {
@@ -26003,7 +26490,7 @@ struct ShardPiece {
 /// What a rank updates of a bucket. The first `block * ranks` elements are as many equal blocks, one for each rank. The
 /// rest, less than 16 elements for each rank, is reduced on all ranks, and all of them update it.
 struct BucketShard {
-  std::size_t block = 0;        ///< elements; a multiple of 16, so that blocks are whole cache lines
+  std::size_t block = 0;        ///< elements; a multiple of 16, which are a cache line of f32
   std::size_t own_begin = 0;    ///< of this rank's block
   std::size_t rest_begin = 0;   ///< = block * ranks
   std::size_t rest_count = 0;   ///< padding included
@@ -26077,7 +26564,7 @@ namespace DTRAIN_NAMESPACE::ddp {
 /// type, and store() copies the weights of all ranks to the model. So a step needs no memory besides the buckets'.
 /// Weights of f16 and bf16 models are kept in f32, as one more state array.
 /// Lifetime: the plan and the parameters' memory outlive it. Threads: update() and add_squares() on the communication
-/// stream; everything else between.
+/// stream, store() of an earlier bucket beside them; everything else between.
 class ShardedParameters {
  public:
   /// Updates `weights` by `gradients`; `states[i]` is state array i at the same elements.
@@ -26144,7 +26631,7 @@ class ShardedParameters {
   double factor_ = 1;
   double own_squares_ = 0;
   double common_squares_ = 0;
-  std::exception_ptr failure_;
+  std::vector<std::exception_ptr> failures_;  ///< of the rule, by bucket: store() of another runs beside update()
 };
 
 }  // namespace DTRAIN_NAMESPACE::ddp
@@ -26235,11 +26722,10 @@ class ShardedReduction final : public BucketUpdate<C> {
   const ShardedParameters& parameters() const noexcept { return parameters_; }
   ShardedParameters& parameters() noexcept { return parameters_; }
 
-  ShardedReduction& begin_step(GradientInspection inspect) {
+  void begin_step(GradientInspection inspect) {
     inspect_ = std::move(inspect);
     std::fill(ranges_.begin(), ranges_.end(), BufferView{});
     parameters_.begin_step();
-    return *this;
   }
 
   bool is_for(const BucketPlan& plan) const noexcept override { return parameters_.is_for(plan); }
@@ -26315,7 +26801,7 @@ class ShardedReduction final : public BucketUpdate<C> {
     stream.record(summed);
     waits.for_event(summed);
     const double all = squares_ + parameters_.common_squares();
-    return {std::sqrt(all), std::isfinite(all)};
+    return {std::sqrt(all), kernels::is_finite(all)};
   }
 
   ShardedParameters parameters_;
@@ -26350,7 +26836,8 @@ namespace DTRAIN_NAMESPACE {
 /// gradients are ready. Of the gradients' memory nothing is promised after the step: set or clear gradients before the
 /// next.
 /// - With backend::SharedMemory the weights have the bits that the rule would give with all of the state on one rank.
-/// - f16 and bf16 models: the share of the weights is kept in f32 too. The rule gets f32 gradients.
+/// - f16 and bf16 models: the share of the weights is kept in f32 too, from the construction on; values that the
+/// program then sets in the model do not change it. The rule gets f32 gradients.
 /// - Parameters without ready() (DdpOptions::allow_unused_parameters) are updated with zero gradients.
 ///
 /// Lifetime: `ddp` and its model outlive it. Threads: those of `ddp`'s steps; the rule runs on the thread of the
@@ -26390,10 +26877,9 @@ class ShardedOptimizer {
   /// For checkpoints.
   ddp::ShardedParameters& shares() noexcept { return reduction_->parameters(); }
 
-  /// For DistributedDataParallel::backward.
-  ddp::BucketUpdate<C>& begin_step(ddp::GradientInspection inspect) {
-    return reduction_->begin_step(std::move(inspect));
-  }
+  /// For DistributedDataParallel::backward, which calls begin_step once it has begun a step with update().
+  ddp::BucketUpdate<C>& update() noexcept { return *reduction_; }
+  void begin_step(ddp::GradientInspection inspect) { reduction_->begin_step(std::move(inspect)); }
 
  private:
   std::shared_ptr<R> rule_;
@@ -26414,22 +26900,35 @@ namespace DTRAIN_NAMESPACE::ddp {
 
 namespace detail {
 
-/// Runs `work()` on every rank. If it throws on one, every rank throws that error.
-/// Collective, blocking: as long as a rank works. @returns rank 0's text
+/// Runs `work()` on every rank. Collective, blocking: as long as a rank works.
+/// @returns rank 0's text or, if it threw on a rank, an error, for backend::detail::decode
 template <class Group, class Work>
-std::string run_on_all_ranks_blocking(const Group& group, const std::string& doing, Work work) {
+std::string result_of_all_ranks_blocking(const Group& group, const std::string& doing, Work work) {
   const int number = group::GroupAccess::of(group).next_number("shards");
   group.start_pending();  // other ranks may wait for this work before they call this
+  const int rank = group.members().rank_in_job();
   const backend::StoreRank self{
       group.store().with_prefix("dtrain/shards/"),
       group.rank(),
       group.world_size(),
-      group.members().rank_in_job(),
+      rank,
       Deadline::unbounded("a file system takes its time; a rank that ends fails the job"),
       doing,
-      [&group](int rank) { return format_text("rank {}", {group.members().rank_in_job(rank)}); }};
-  return backend::store_gather(self, std::to_string(number), work,
-                               [](const std::vector<std::string>& texts) { return texts.front(); });
+      [&group](int other) { return format_text("rank {}", {group.members().rank_in_job(other)}); }};
+  const auto own = [&] {
+    const auto run = [&] { return with_error(doing, work); };
+    return backend::detail::encoded_result(run, rank);
+  };
+  return backend::store_gather(self, std::to_string(number), own, [](const std::vector<std::string>& results) {
+    const auto failed = std::find_if(results.begin(), results.end(), [](const auto& one) { return one[0] != '='; });
+    return failed == results.end() ? results.front() : *failed;
+  });
+}
+
+/// The same. @returns rank 0's text @throws on every rank, the error of one
+template <class Group, class Work>
+std::string run_on_all_ranks_blocking(const Group& group, const std::string& doing, Work work) {
+  return backend::detail::decode(result_of_all_ranks_blocking(group, doing, work));
 }
 
 inline std::vector<NamedTensor> with_index(std::span<const NamedTensor> tensors, ShardIndex& index) {
@@ -26449,9 +26948,9 @@ namespace detail {
 class ShardedSave {
  public:
   /// @param tensors of rank 0; ignored on others
-  ShardedSave(std::string path, const ShardIndex& index, std::span<const NamedTensor> tensors,
+  ShardedSave(const std::string& path, const ShardIndex& index, std::span<const NamedTensor> tensors,
               ShardedParameters& shares, int rank)
-      : path_(std::move(path)),
+      : path_(behind_link(path)),
         index_(index),
         tensors_(rank == 0 ? with_index(tensors, index_) : std::vector<NamedTensor>()),
         state_(shard_entries(shares, rank)),
@@ -26484,16 +26983,19 @@ class ShardedSave {
   /// Collective, blocking. @param require_written throws unless write() has ended well on this rank
   template <class Group>
   void finish(const Group& group, const std::function<void()>& require_written) {
-    static_cast<void>(run_on_all_ranks_blocking(group, "writing the shard files of " + sanitize(path_), [&] {
-      require_written();
-      return std::string();
-    }));
-    may_be_whole_ = true;
+    const std::string result =
+        result_of_all_ranks_blocking(group, "writing the shard files of " + sanitize(path_), [&] {
+          require_written();
+          may_be_whole_ = true;  // from here on rank 0 may have named this file, even if the job then fails
+          return std::string();
+        });
+    may_be_whole_ = result == "=";
+    static_cast<void>(backend::detail::decode(result));
     static_cast<void>(run_on_rank0_blocking(group, "writing the file " + sanitize(path_), [&] {
       try {
         file_->commit();
       } catch (...) {
-        remove_shard_files(path_, index_);
+        if (!file_->has_name()) remove_shard_files(path_, index_);
         throw;
       }
       remove_other_shard_files(path_, index_);
@@ -26529,8 +27031,9 @@ std::shared_ptr<ShardedSave> sharded_save(const Group& group, const std::string&
 /// As save_checkpoint(group, path, tensors), and every rank writes its share of the optimizer's state to a file beside
 /// it, PATH.shard-ID-RANK. The folder is one that all ranks share. `path` names the files, and is replaced when they
 /// are all written: at any moment, also after a kill, it has the old state or the new one, whole. Then the files of the
-/// old one are removed. No checkpoint in the folder is called PATH.shard- and more. Collective, blocking: until the
-/// files are on the disk. @throws as save_checkpoint, also for a share's file
+/// old one are removed: all called PATH.shard-, 16 hexadecimal digits, and the number of a rank. One job at a time
+/// saves to `path`. Collective, blocking: until the files are on the disk. @throws as save_checkpoint, also for a
+/// share's file
 template <class Group, class R, class C>
 void save_checkpoint(const Group& group, const std::string& path, std::span<const NamedTensor> tensors,
                      ShardedOptimizer<R, C>& optimizer) {
@@ -26571,8 +27074,13 @@ bool load_checkpoint(const Group& group, const std::string& path, std::span<cons
                 "one as it was saved from",
                 {sanitize(path)});
   }
+  if (index.steps < 0 || index.files < 1) {
+    throw_error(Errc::protocol,
+                "the checkpoint {} says that {} shard files have the state after {} steps; name another",
+                {sanitize(path), index.files, index.steps});
+  }
   detail::run_on_all_ranks_blocking(group, "reading the shard files of " + sanitize(path), [&] {
-    read_shard_files(path, index, optimizer.shares(), group.rank(), group.world_size());
+    read_shard_files(detail::behind_link(path), index, optimizer.shares(), group.rank(), group.world_size());
     return std::string();
   });
   optimizer.shares().set_steps(static_cast<std::uint64_t>(index.steps));
@@ -26816,7 +27324,6 @@ class Reducer final : public Step::Target {
   }
 
   Reducer(const Reducer&) = delete;
-  Reducer& operator=(const Reducer&) = delete;
 
   /// Blocking: until the work that uses the arena has ended. Work of an unfinished step is aborted.
   ~Reducer() {
@@ -26898,9 +27405,11 @@ class Reducer final : public Step::Target {
       throw_error(Errc::invalid_argument, "finish() came when no step was under way; begin() one first");
     }
     reduction_.meter().waiting();
-    backend::throw_if_failed(reduction_.communicator(), *context_.latch, context_.rank);
-    complete_or_throw();
-    or_report([&] { reduction_.finish(context_); });
+    or_report([&] {
+      backend::throw_if_failed(reduction_.communicator(), *context_.latch, context_.rank);
+      require_complete();
+      reduction_.finish(context_);
+    });
     for (const PlannedBucket& bucket : plan().buckets) {
       bytes_reduced_ += bucket.payload_bytes;
     }
@@ -26922,6 +27431,7 @@ class Reducer final : public Step::Target {
     } catch (...) {
       // The other ranks notice when this rank leaves without having taken part.
     }
+    end_borrowed_work(reduction_, context_);
   }
 
   /// Drops the callbacks and the objects that they hold. After the last step.
@@ -26946,15 +27456,12 @@ class Reducer final : public Step::Target {
 
   /// The norm of the reduced gradients, if the last step measured it.
   const BucketNorms& norms() const noexcept { return reduction_.norms(); }
-
   /// Multiplies the reduced gradients and their norm. @throws Error (invalid_argument) if that was not measured
   void scale_gradients(double factor) { reduction_.scale_gradients(factor); }
 
   const TensorView& gradient(std::size_t parameter) const noexcept { return reduction_.gradients().view(parameter); }
-
   /// The latest step records. Threads: any.
   const StepRecorder& recorder() const noexcept { return reduction_.meter().recorder(); }
-
   /// The bucket plan. A rebuild replaces it after the first step.
   const BucketPlan& plan() const noexcept { return reduction_.plan(); }
 
@@ -26980,32 +27487,32 @@ class Reducer final : public Step::Target {
   void or_report(F&& act) {
     try {
       act();
-    } catch (const JobFailed&) {
-      throw;  // the job has its cause already
+    } catch (const JobFailed&) {  // the job has its cause already
+      end_borrowed_work(reduction_, context_);
+      throw;
     } catch (...) {
       context_.report_exception(exception_text());
+      end_borrowed_work(reduction_, context_);
       throw;
     }
   }
 
-  void complete_or_throw() {
-    or_report([&] {
-      reduction_.throw_if_launch_failed();
-      addresses_.end_step();
-      if (const std::string missing = ready_.missing(); !missing.empty()) {
-        if (!options_.allow_unused_parameters) {
-          throw Error(Errc::missing_gradient, missing).with_rank(context_.rank);
-        }
-        add_accumulated();
-        reduction_.zero_fill_others([this](std::size_t parameter) { return takes_part(parameter); });
+  void require_complete() {
+    reduction_.throw_if_launch_failed();
+    addresses_.end_step();
+    if (const std::string missing = ready_.missing(); !missing.empty()) {
+      if (!options_.allow_unused_parameters) {
+        throw Error(Errc::missing_gradient, missing).with_rank(context_.rank);
       }
-      if (!reduction_.all_complete()) {
-        throw Error(Errc::invalid_argument,
-                    "finish() came while a ready() of its step was still running; wait for its return first")
-            .with_rank(context_.rank);
-      }
-      reduction_.throw_if_launch_failed();  // by such a ready()
-    });
+      add_accumulated();
+      reduction_.zero_fill_others([this](std::size_t parameter) { return takes_part(parameter); });
+    }
+    if (!reduction_.all_complete()) {
+      throw Error(Errc::invalid_argument,
+                  "finish() came while a ready() of its step was still running; wait for its return first")
+          .with_rank(context_.rank);
+    }
+    reduction_.throw_if_launch_failed();  // by such a ready()
   }
 
   /// Whether the parameter was ready in this step, or has a gradient of a step that reduced nothing.
@@ -27370,7 +27877,9 @@ class DistributedDataParallel {
   void backward(F&& f, ShardedOptimizer<R, Communicator>& optimizer, I inspect = {}) {
     if (!reduces()) ddp::refuse_update("backward()", ddp::UpdateProblem::no_sync);
     group::GroupAccess::of(group_).require_may_block();
-    run(std::forward<F>(f), driver_->reducer->begin("backward()", {}, &optimizer.begin_step(std::move(inspect))));
+    Step step = driver_->reducer->begin("backward()", {}, &optimizer.update());
+    optimizer.begin_step(std::move(inspect));
+    run(std::forward<F>(f), std::move(step));
   }
 
   /// Begins a step, for use without backward(): call `ready` on it, then `finish`. @throws the job's first cause; Error
@@ -27423,10 +27932,8 @@ class DistributedDataParallel {
 
   /// Keeps the buckets: no rebuild after the first step. Collective: every rank calls it between the same steps.
   void keep_plan() { driver_->reducer->keep_plan(); }
-
   /// The model's parameters as they were at the construction. gradient(i) has the present address of a gradient.
   const std::vector<Parameter>& parameters() const noexcept { return driver_->parameters; }
-
   const ddp::BucketPlan& plan() const noexcept { return driver_->reducer->plan(); }
   const ProcessGroup<P>& group() const noexcept { return group_; }
 
@@ -28511,187 +29018,6 @@ DTRAIN_NOT_INLINED DTRAIN_DEFINED void TensorView::refuse_read_as(DType other) c
 
 }  // namespace DTRAIN_NAMESPACE
 
-// ---- dtrain/kernels/arithmetic/arithmetic.hpp
-
-/// @file
-/// Floating-point operations of the kernels: one rounding each, in the order they are written.
-///
-/// -ffast-math may add in another order, fuse a product into a sum, and assume that no NaN occurs. A pragma prevents
-/// this with clang on x86; elsewhere an empty asm needs each result in a register before the next step. NaN is compared
-/// as an integer, which no flag can fold.
-
-namespace DTRAIN_NAMESPACE::kernels {
-
-/// Hides from the compiler how `value` was computed.
-template <class V>
-DTRAIN_ALWAYS_INLINE void keep_as_computed([[maybe_unused]] V& value) noexcept {
-#if DTRAIN_PRECISE_PRAGMA
-#elif DTRAIN_X86_64
-  asm("" : "+v"(value));
-#elif DTRAIN_ARM64
-  if constexpr (sizeof(V) <= 16) {
-    asm("" : "+w"(value));
-  } else {
-    asm("" : "+m"(value));
-  }
-#else
-  asm("" : "+m"(value));
-#endif
-}
-
-/// For a product that is added next: clang's -ffp-contract=fast fuses it with the sum despite the pragma.
-template <class V>
-DTRAIN_ALWAYS_INLINE void keep_product([[maybe_unused]] V& value) noexcept {
-#if DTRAIN_PRECISE_PRAGMA
-  asm("" : "+m"(value));
-#endif
-}
-
-template <class V>
-DTRAIN_ALWAYS_INLINE void add(V& to, const V& value) noexcept {
-  DTRAIN_PRECISE_ARITHMETIC
-  to = to + value;
-  keep_as_computed(to);
-}
-
-template <class V>
-DTRAIN_ALWAYS_INLINE void subtract(V& from, const V& value) noexcept {
-  DTRAIN_PRECISE_ARITHMETIC
-  from = from - value;
-  keep_as_computed(from);
-}
-
-template <class V>
-DTRAIN_ALWAYS_INLINE void multiply(V& to, const V& value) noexcept {
-  DTRAIN_PRECISE_ARITHMETIC
-  to = to * value;
-  keep_as_computed(to);
-}
-
-/// 1 / count, rounded to nearest. Converted to float, it is float's rounded reciprocal, because double has more than
-/// twice float's digits. Requires the default rounding.
-inline double reciprocal(std::size_t count) noexcept {
-  DTRAIN_PRECISE_ARITHMETIC
-  double one = 1;
-  keep_as_computed(one);
-  double quotient = one / static_cast<double>(count);
-  keep_as_computed(quotient);
-  return quotient;
-}
-
-/// Replaces every NaN by one bit pattern, because instructions differ in the sign and bits of a NaN result.
-template <class Float, std::size_t Width>
-DTRAIN_ALWAYS_INLINE void make_nan_canonical(Vector<Float, Width>& value) noexcept {
-  using Bits = BitsOf<Float>;
-  using Integers = Vector<typename Bits::Lane, Width>;
-  Integers bits = (Integers)value;
-  Integers canonical;
-  fill<typename Bits::Lane, Width>(canonical, Bits::nan);
-  replace_where(bits, (Integers)((bits & Bits::magnitude) > Bits::infinity), canonical);
-  value = (Vector<Float, Width>)bits;
-}
-
-/// The same for two 16-bit floats in each word; a magnitude beyond `infinity` is NaN.
-template <std::size_t Width, class V>
-DTRAIN_ALWAYS_INLINE void make_halves_canonical(V& words, std::int16_t infinity, std::int16_t nan) noexcept {
-  using Halves = Vector<std::int16_t, Width>;
-  Halves halves = (Halves)words;
-  Halves magnitude, limit, canonical;
-  fill<std::int16_t, Width>(magnitude, 0x7fff);
-  fill<std::int16_t, Width>(limit, infinity);
-  fill<std::int16_t, Width>(canonical, nan);
-  replace_where(halves, (Halves)((halves & magnitude) > limit), canonical);
-  words = (V)halves;
-}
-
-/// Whether any bit is set. g++ does not choose vptest by itself.
-template <std::size_t Width>
-DTRAIN_ALWAYS_INLINE bool any(const Vector<std::int64_t, Width>& bits) noexcept {
-#if DTRAIN_X86_64 && !defined(__clang__)
-  if constexpr (Width == 32) {
-    bool found = false;
-    asm("vptest %1, %1" : "=@ccnz"(found) : "x"(bits));
-    return found;
-  }
-#endif
-  std::int64_t all = bits[0];
-  for (std::size_t lane = 1; lane < Width / sizeof(std::int64_t); ++lane) {
-    all |= bits[lane];
-  }
-  return all != 0;
-}
-
-struct Add {
-  static constexpr bool weighs = false;    ///< whether each source is first multiplied by its own weight
-  static constexpr bool averages = false;  ///< whether results that are not finite are computed again (Careful)
-  template <class V>
-  DTRAIN_ALWAYS_INLINE static void apply(V& to, const V& value) noexcept {
-    add(to, value);
-  }
-};
-
-struct AddWeighted : Add {
-  static constexpr bool weighs = true;
-};
-
-struct Average : Add {
-  static constexpr bool averages = true;
-};
-
-struct Multiply {
-  static constexpr bool weighs = false;
-  static constexpr bool averages = false;
-  template <class V>
-  DTRAIN_ALWAYS_INLINE static void apply(V& to, const V& value) noexcept {
-    multiply(to, value);
-  }
-};
-
-}  // namespace DTRAIN_NAMESPACE::kernels
-
-// ---- dtrain/kernels/arithmetic/f16_instructions.hpp
-
-/// @file
-/// f16 conversion by the processor's instructions: F16C.
-
-namespace DTRAIN_NAMESPACE::kernels {
-
-#if DTRAIN_X86_64
-/// A format for HalfArithmetic. Converts by asm and not by intrinsics, because <immintrin.h> costs every user compile
-/// time. The immediate 0 rounds to nearest even whatever MXCSR says; subnormals are exact both ways. The operand of
-/// vcvtph2ps is in memory, because a separate load costs as much as the conversion.
-/// (ThreadSanitizer does not see these reads; it sees the stores, and those of all other kernels.)
-struct F16Native {
-  static constexpr std::size_t bytes = 32;
-  using Floats = Vector<float, bytes>;
-  using Packed = Vector<std::uint16_t, bytes>;
-
-  DTRAIN_TARGET_HELPER("avx2,f16c") static void widen(Floats& first, Floats& second, const std::byte* from) noexcept {
-    widen(first, from);
-    widen(second, from + bytes / 2);
-  }
-  DTRAIN_TARGET_HELPER("avx2,f16c")
-  static void narrow(Packed& packed, const Floats& first, const Floats& second) noexcept {
-    [[maybe_unused]] Vector<std::uint16_t, bytes / 2> upper;
-    asm("{vcvtps2ph $0, %2, %x0|vcvtps2ph %x0, %2, 0}\n\t"
-        "{vcvtps2ph $0, %3, %1|vcvtps2ph %1, %3, 0}\n\t"
-        "{vinserti128 $1, %1, %0, %0|vinserti128 %0, %0, %1, 1}"
-        : "=&x"(packed), "=&x"(upper)
-        : "x"(first), "x"(second));
-    make_halves_canonical<bytes>(packed, 0x7c00, 0x7e00);
-  }
-  DTRAIN_ALWAYS_INLINE static void put(std::byte* to, const Packed& packed) noexcept { store(to, packed); }
-
- private:
-  /// Converts a vector of f16 to a vector of f32 of the same number of elements.
-  DTRAIN_TARGET_HELPER("avx2,f16c") static void widen(Floats& to, const std::byte* from) noexcept {
-    asm("{vcvtph2ps %1, %0|vcvtph2ps %0, %1}" : "=x"(to) : "m"(*reinterpret_cast<const std::byte(*)[16]>(from)));
-  }
-};
-#endif
-
-}  // namespace DTRAIN_NAMESPACE::kernels
-
 // ---- dtrain/kernels/arithmetic/float_arithmetic.hpp
 
 /// @file
@@ -28749,174 +29075,6 @@ class FloatArithmetic {
  private:
   Vector<Float, Width> factor_;
   const double* weights_;
-};
-
-}  // namespace DTRAIN_NAMESPACE::kernels
-
-// ---- dtrain/kernels/arithmetic/half_arithmetic.hpp
-
-/// @file
-/// Sums, averages and products of f16 and bf16: in f32 from the left, rounded once at the end.
-
-namespace DTRAIN_NAMESPACE::kernels {
-
-template <std::size_t Width>
-struct Bf16Words;
-
-/// Computes with `Format::bytes` bytes of elements as two vectors of f32. A `Format` has types Floats and Packed and
-///   widen(Floats&, Floats&, from), narrow(Packed&, Floats const&, Floats const&), put(to, Packed const&)
-template <class Format, class Operation>
-class HalfArithmetic {
- public:
-  static constexpr std::size_t bytes = Format::bytes;
-  using Floats = typename Format::Floats;
-  struct Partial {
-    Floats first, second;
-  };
-  using Result = typename Format::Packed;
-  static constexpr bool averages = Operation::averages;
-  using Beyond = Vector<std::int64_t, sizeof(Result)>;
-  using Careful = HalfArithmetic<Bf16Words<16>, AddWeighted>;
-  using Lane = std::int16_t;
-  static constexpr Lane magnitude = 0x7fff;
-  static constexpr Lane infinity = 0x7f80;
-
-  DTRAIN_ALWAYS_INLINE explicit HalfArithmetic(const KernelArguments& arguments) noexcept
-      : weights_(arguments.weights) {
-    fill<float, sizeof(Floats)>(factor_, static_cast<float>(arguments.factor));
-  }
-  DTRAIN_ALWAYS_INLINE void start(Partial& partial, const std::byte* from, std::size_t source) const noexcept {
-    Format::widen(partial.first, partial.second, from);
-    if constexpr (Operation::weighs) {
-      Floats weight;
-      fill<float, sizeof(Floats)>(weight, static_cast<float>(weights_[source]));
-      multiply(partial.first, weight);
-      multiply(partial.second, weight);
-      keep_product(partial.first);
-      keep_product(partial.second);
-    }
-  }
-  DTRAIN_ALWAYS_INLINE void combine(Partial& partial, const std::byte* from, std::size_t source) const noexcept {
-    Partial value;
-    start(value, from, source);
-    Operation::apply(partial.first, value.first);
-    Operation::apply(partial.second, value.second);
-  }
-  DTRAIN_ALWAYS_INLINE void finish(Result& result, Partial& partial) const noexcept {
-    multiply(partial.first, factor_);
-    multiply(partial.second, factor_);
-    if constexpr (averages) {
-      Format::pack(result, partial.first, partial.second);
-    } else {
-      Format::narrow(result, partial.first, partial.second);
-    }
-  }
-  /// For averages of bf16: marks infinity and NaN.
-  DTRAIN_ALWAYS_INLINE void note_beyond(Beyond& beyond, const Result& result) const noexcept {
-    beyond |= (Beyond)(((Vector<Lane, sizeof(Result)>)result & infinity) == infinity);
-  }
-  DTRAIN_ALWAYS_INLINE void put(std::byte* to, const Result& result) const noexcept { Format::put(to, result); }
-
- private:
-  Floats factor_;
-  const double* weights_;
-};
-
-/// An f32 holds the sum of any number of ranks' f16, so that averages need no Careful.
-template <class Operation>
-using OfF16 = std::conditional_t<Operation::averages, Add, Operation>;
-
-/// bf16 in the lower and upper halves of 32-bit words. Not `vcvtneps2bf16`, which takes subnormals for zero.
-template <std::size_t Width>
-struct Bf16Words {
-  static constexpr std::size_t bytes = Width;
-  using Floats = Vector<float, Width>;
-  using Packed = Vector<std::uint32_t, Width>;
-
-  DTRAIN_ALWAYS_INLINE static void widen(Floats& lower, Floats& upper, const std::byte* from) noexcept {
-    Packed words;
-    load(words, from);
-    lower = (Floats)(words << 16U);
-    upper = (Floats)(words & 0xffff0000U);
-  }
-  DTRAIN_ALWAYS_INLINE static void narrow(Packed& packed, const Floats& lower, const Floats& upper) noexcept {
-    pack(packed, lower, upper);
-    make_halves_canonical<Width>(packed, 0x7f80, 0x7fc0);
-  }
-  /// A NaN stays a NaN, with any bits.
-  DTRAIN_ALWAYS_INLINE static void pack(Packed& packed, const Floats& lower, const Floats& upper) noexcept {
-    Packed low, high;
-    round(low, lower);
-    round(high, upper);
-    packed = (low >> 16U) | (high & 0xffff0000U);
-  }
-  DTRAIN_ALWAYS_INLINE static void put(std::byte* to, const Packed& packed) noexcept { store(to, packed); }
-
-  /// One element in the lower half of each word, and back. Requires that a NaN has no bits below the upper 16.
-  DTRAIN_ALWAYS_INLINE static void widen(Floats& to, const Packed& halves) noexcept { to = (Floats)(halves << 16U); }
-  DTRAIN_ALWAYS_INLINE static void narrow(Packed& to, const Floats& value) noexcept {
-    round(to, value);
-    to = to >> 16U;
-    make_halves_canonical<Width>(to, 0x7f80, 0x7fc0);
-  }
-
- private:
-  /// Rounds to nearest even in the upper 16 bits; beyond the largest finite value, the carry makes infinity.
-  DTRAIN_ALWAYS_INLINE static void round(Packed& to, const Floats& value) noexcept {
-    const Packed bits = (Packed)value;
-    to = bits + 0x7fffU + ((bits >> 16U) & 1U);
-  }
-};
-
-/// The same for f16, by integer operations and one addition that is exact or rounded once. Gives the bits of F16C's
-/// instructions, for subnormals too. Source of the method: F. Giesen, "Float->half variants" (public domain).
-template <std::size_t Width>
-struct F16Words {
-  static constexpr std::size_t bytes = Width;
-  using Floats = Vector<float, Width>;
-  using Packed = Vector<std::uint32_t, Width>;
-
-  DTRAIN_ALWAYS_INLINE static void widen(Floats& lower, Floats& upper, const std::byte* from) noexcept {
-    Packed words;
-    load(words, from);
-    widen(lower, words & 0xffffU);
-    widen(upper, words >> 16U);
-  }
-  DTRAIN_ALWAYS_INLINE static void narrow(Packed& packed, const Floats& lower, const Floats& upper) noexcept {
-    Packed low, high;
-    narrow(low, lower);
-    narrow(high, upper);
-    packed = low | (high << 16U);
-    make_halves_canonical<Width>(packed, 0x7c00, 0x7e00);
-  }
-  DTRAIN_ALWAYS_INLINE static void put(std::byte* to, const Packed& packed) noexcept { store(to, packed); }
-
-  /// One element in the lower half of each word, and back; a NaN keeps its sign.
-  DTRAIN_ALWAYS_INLINE static void widen(Floats& to, const Packed& halves) noexcept {
-    const Packed magnitude = (halves & 0x7fffU) << 13U;
-    const Packed exponent = magnitude & 0x0f800000U;
-    const Packed special = (Packed)(exponent == 0x0f800000U);  // infinity or NaN: gets the largest exponent
-    const Packed subnormal = (Packed)(exponent == Packed{});
-    // A subnormal gets the exponent 2^-14 and an implicit one, which the subtraction removes.
-    const Packed rebased = magnitude + (112U << 23U) + (special & (112U << 23U)) + (subnormal & (1U << 23U));
-    Floats value = (Floats)rebased;
-    subtract(value, (Floats)(subnormal & (113U << 23U)));
-    to = (Floats)((Packed)value | ((halves & 0x8000U) << 16U));
-  }
-  DTRAIN_ALWAYS_INLINE static void narrow(Packed& to, const Floats& value) noexcept {
-    using Signed = Vector<std::int32_t, Width>;  // SSE2 compares signed lanes only
-    const Packed bits = (Packed)value;
-    const Packed positive = bits & 0x7fffffffU;
-    const Signed magnitude = (Signed)positive;
-    // Added to a half, a value below 2^-14 leaves its multiple of 2^-24 in the lowest bits.
-    Floats small = (Floats)positive;
-    add(small, Floats{} + 0.5F);
-    Packed half = (positive - (112U << 23U) + 0xfffU + ((positive >> 13U) & 1U)) >> 13U;
-    replace_where(half, (Packed)(magnitude < (113 << 23)), (Packed)small - (126U << 23U));
-    replace_where(half, (Packed)(magnitude >= (143 << 23)), Packed{} + 0x7c00U);
-    replace_where(half, (Packed)(magnitude > (255 << 23)), Packed{} + 0x7e00U);
-    to = half | ((bits & 0x80000000U) >> 16U);
-  }
 };
 
 }  // namespace DTRAIN_NAMESPACE::kernels
@@ -29171,80 +29329,6 @@ void average_beyond_sum(const KernelArguments& arguments, std::size_t offset, st
     std::memcpy(arguments.targets[k] + offset, block, bytes);
   }
 }
-
-}  // namespace DTRAIN_NAMESPACE::kernels
-
-// ---- dtrain/kernels/conversion.hpp
-
-/// @file
-/// Element conversion to wider types and back: 16-bit floats and f32, integers and i64.
-
-namespace DTRAIN_NAMESPACE::kernels {
-
-/// Widens four elements at a time, the last ones padded. `Format` has 16 bytes: Bf16Words, F16Words.
-template <class Format>
-DTRAIN_OPTIMIZED void widen_halves(std::byte* to, const std::byte* from, std::size_t count) noexcept {
-  constexpr std::size_t step = sizeof(typename Format::Floats) / sizeof(float);
-  const auto widen = [](std::byte* target, const std::byte* source) {
-    Vector<std::uint16_t, 2 * step> halves;
-    load(halves, source);
-    typename Format::Floats floats;
-    Format::widen(floats, __builtin_convertvector(halves, typename Format::Packed));
-    store(target, floats);
-  };
-  std::size_t i = 0;
-  for (; i + step <= count; i += step) {
-    widen(to + 4 * i, from + 2 * i);
-  }
-  if (i < count) {
-    std::byte rest[4 * step] = {};
-    std::memcpy(rest, from + 2 * i, 2 * (count - i));
-    widen(rest, rest);
-    std::memcpy(to + 4 * i, rest, 4 * (count - i));
-  }
-}
-
-/// Rounds to nearest even; every NaN becomes the canonical one.
-template <class Format>
-DTRAIN_OPTIMIZED void narrow_floats(std::byte* to, const std::byte* from, std::size_t count) noexcept {
-  constexpr std::size_t step = sizeof(typename Format::Floats) / sizeof(float);
-  const auto narrow = [](std::byte* target, const std::byte* source) {
-    typename Format::Floats floats;
-    load(floats, source);
-    make_nan_canonical<float, sizeof(floats)>(floats);
-    typename Format::Packed words;
-    Format::narrow(words, floats);
-    const auto halves = __builtin_convertvector(words, Vector<std::uint16_t, 2 * step>);
-    store(target, halves);
-  };
-  std::size_t i = 0;
-  for (; i + step <= count; i += step) {
-    narrow(to + 2 * i, from + 4 * i);
-  }
-  if (i < count) {
-    std::byte rest[4 * step] = {};
-    std::memcpy(rest, from + 4 * i, 4 * (count - i));
-    narrow(rest, rest);
-    std::memcpy(to + 2 * i, rest, 2 * (count - i));
-  }
-}
-
-template <class To, class From>
-DTRAIN_OPTIMIZED void convert_integers(std::byte* to, const std::byte* from, std::size_t count) noexcept {
-  for (std::size_t i = 0; i < count; ++i) {
-    From value;
-    std::memcpy(&value, from + i * sizeof(From), sizeof(From));
-    const auto converted = static_cast<To>(value);
-    std::memcpy(to + i * sizeof(To), &converted, sizeof(To));
-  }
-}
-
-/// Converts `count` elements at any alignment.
-/// - f16 and bf16 to f32, i32 and u8 to i64: exact.
-/// - f32 to f16 and bf16: rounded to nearest even. i64 to i32 and u8: modulo 2^bits.
-/// - Equal types: copied. No other pair is allowed.
-/// Requires: `to` and `from` are disjoint; the floating-point environment is the default one.
-void convert(DType from_type, const std::byte* from, DType to_type, std::byte* to, std::size_t count) noexcept;
 
 }  // namespace DTRAIN_NAMESPACE::kernels
 
@@ -29720,28 +29804,6 @@ DTRAIN_DEFINED void Reduction::operator()(std::span<const std::byte* const> sour
   if (whole < bytes) {
     reduce_rest(kernel_, arguments, bytes - whole);
   }
-}
-
-}  // namespace DTRAIN_NAMESPACE::kernels
-
-// ---- dtrain/kernels/sum_of_squares.hpp
-
-/// @file
-/// Sum of the squares of floats in host memory, with equal bits on every processor.
-
-namespace DTRAIN_NAMESPACE::kernels {
-
-/// The sum of `count` squares in f64, at any alignment. Element i is added to partial sum i modulo 16, and these are
-/// added in order. A square of f32, f16 or bf16 is exact. So the sum is finite if and only if all these elements are;
-/// for f64, squares beyond the largest value make it infinite too.
-/// Requires: `dtype` is a float of 16 bits or more; this machine supports `isa`. Threads: any.
-double sum_of_squares(DType dtype, const std::byte* from, std::size_t count, Isa isa = best_isa()) noexcept;
-
-/// Whether `value` is neither infinite nor NaN, also under -ffast-math.
-inline bool is_finite(double value) noexcept {
-  std::uint64_t bits = 0;
-  std::memcpy(&bits, &value, sizeof(bits));
-  return (bits & 0x7ff0000000000000U) != 0x7ff0000000000000U;
 }
 
 }  // namespace DTRAIN_NAMESPACE::kernels
@@ -47409,6 +47471,11 @@ DTRAIN_OPTIMIZED inline float dot(const float* a, const float* b, std::size_t co
   return sum;
 }
 
+/// In f64: a square of f32 may be beyond f32.
+inline double square(const float* values, std::size_t count) noexcept {
+  return kernels::sum_of_squares(DType::f32, reinterpret_cast<const std::byte*>(values), count);
+}
+
 /// to += factor * from
 DTRAIN_OPTIMIZED inline void add_multiple(float* to, const float* from, float factor, std::size_t count) noexcept {
   for (std::size_t i = 0; i < count; ++i) {
@@ -47457,17 +47524,18 @@ DTRAIN_DEFINED bool orthonormalize_rows(Rows vectors) noexcept {
   bool independent = true;
   for (std::size_t k = 0; k < vectors.rows; ++k) {
     float* const row = vectors.row(k);
-    const float before = detail::dot(row, row, vectors.columns);
+    const double before = detail::square(row, vectors.columns);
     for (int pass = 0; pass < 2; ++pass) {
       for (std::size_t earlier = 0; earlier < k; ++earlier) {
         const float* const other = vectors.row(earlier);
         detail::add_multiple(row, other, -detail::dot(row, other, vectors.columns), vectors.columns);
       }
     }
-    const float square = detail::dot(row, row, vectors.columns);
-    const bool is_zero = square <= before * 1e-12F;  // what remains is rounding; NaN is not zero
+    const double square = detail::square(row, vectors.columns);
+    // What remains is rounding, or has a reciprocal beyond f32. NaN is not zero.
+    const bool is_zero = square <= std::max(before * 1e-12, 1e-60);
     independent = independent && !is_zero;
-    detail::multiply(row, is_zero ? 0 : 1 / std::sqrt(square), vectors.columns);
+    detail::multiply(row, is_zero ? 0 : static_cast<float>(1 / std::sqrt(square)), vectors.columns);
   }
   return independent;
 }
@@ -47564,7 +47632,7 @@ DTRAIN_DEFINED void CompressedGradient::make_right_orthonormal(std::uint64_t see
   for (std::uint64_t attempt = 0; !orthonormalize_rows(vectors) && attempt < 4; ++attempt) {
     for (std::size_t k = 0; k < rank; ++k) {
       const std::span<float> row(vectors.row(k), columns);
-      if (detail::dot(row.data(), row.data(), columns) == 0) {
+      if (detail::square(row.data(), columns) == 0) {
         fill_randomly(row, mix64(mix64(mix64(seed) + steps) + 4 * k + attempt));
       }
     }
@@ -47572,8 +47640,7 @@ DTRAIN_DEFINED void CompressedGradient::make_right_orthonormal(std::uint64_t see
 }
 
 DTRAIN_DEFINED bool CompressedGradient::is_in_range() const noexcept {
-  const auto* const bytes = reinterpret_cast<const std::byte*>(right.data());
-  const double sum = kernels::sum_of_squares(DType::f32, bytes, right.size());
+  const double sum = detail::square(right.data(), right.size());
   return kernels::is_finite(sum) && sum < 1e70;  // products with orthonormal rows are below 1e35
 }
 
@@ -47838,15 +47905,24 @@ inline std::optional<ShardEntry> parse_entry_name(std::string_view name) {
   return is_whole && entry_name(entry) == name ? std::optional(entry) : std::nullopt;
 }
 
-/// The names beside `path` that begin with "PATH.shard-" and then `with`.
+/// Whether `name` is what file_name() puts behind "PATH.shard-", or that with ".part".
+inline bool is_end_of_shard_name(std::string_view name) {
+  constexpr std::size_t id_digits = 2 * sizeof(ShardIndex::id);
+  if (name.ends_with(".part")) name.remove_suffix(std::string_view(".part").size());
+  return name.size() > id_digits + 1 && name.find_first_not_of("0123456789abcdef") == id_digits &&
+         name[id_digits] == '-' && name.find_first_not_of("0123456789", id_digits + 1) == std::string_view::npos;
+}
+
+/// The names of shard files beside `path` that begin with "PATH.shard-" and then `with`.
 inline std::vector<std::string> shard_file_names(const std::string& path, const std::string& with) {
   const std::size_t slash = path.rfind('/');
   const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
-  const std::string begin = path.substr(slash == std::string::npos ? 0 : slash + 1) + ".shard-" + with;
+  const std::string begin = path.substr(slash == std::string::npos ? 0 : slash + 1) + ".shard-";
   std::vector<std::string> names;
   const std::unique_ptr<DIR, int (*)(DIR*)> opened(::opendir(folder.c_str()), &::closedir);
   while (const dirent* const entry = opened ? ::readdir(opened.get()) : nullptr) {
-    if (std::string_view(entry->d_name).starts_with(begin)) {
+    const std::string_view name = entry->d_name;
+    if (name.starts_with(begin + with) && is_end_of_shard_name(name.substr(begin.size()))) {
       names.push_back((slash == std::string::npos ? "" : folder) + entry->d_name);
     }
   }
@@ -48000,7 +48076,8 @@ DTRAIN_DEFINED ShardedParameters::ShardedParameters(std::vector<Parameter> param
       parameters_(std::move(parameters)),
       layout_(shard_layout(plan, gradient_sizes(parameters_), rank, ranks)),
       rule_arrays_(arrays),
-      rule_(std::move(rule)) {
+      rule_(std::move(rule)),
+      failures_(plan.buckets.size()) {
   bool has_halves = false;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const TensorView& value = parameters_[i].value;
@@ -48048,7 +48125,7 @@ DTRAIN_DEFINED void ShardedParameters::update(std::size_t bucket, std::byte* mem
       }
     }
   } catch (...) {
-    failure_ = std::current_exception();
+    failures_[bucket] = std::current_exception();
   }
 }
 
@@ -48086,8 +48163,8 @@ DTRAIN_DEFINED void ShardedParameters::update_piece(const ShardPiece& piece, DTy
 }
 
 DTRAIN_DEFINED void ShardedParameters::store(std::size_t bucket, const std::byte* memory) const {
-  if (failure_) {
-    std::rethrow_exception(failure_);
+  if (failures_[bucket]) {
+    std::rethrow_exception(failures_[bucket]);
   }
   const PlannedBucket& planned = plan_->buckets[bucket];
   for (const std::size_t parameter : planned.parameters) {

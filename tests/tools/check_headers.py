@@ -115,6 +115,12 @@ def included_by(texts, first):
     return reached
 
 
+def check_finiteness(name, text):
+    """The compiler takes these for constants under -ffast-math."""
+    return [f"{name} calls std::{call}, which -ffast-math makes a constant; call kernels::is_finite"
+            for call in re.findall(r"\bstd::(isfinite|isinf|isnan)\b", text)]
+
+
 def check(repository, refused=frozenset()):
     """A sentence for each broken rule."""
     root = pathlib.Path(repository) / "include"
@@ -126,6 +132,7 @@ def check(repository, refused=frozenset()):
     problems += check_types(texts)
     for name, text in texts.items():
         problems += check_words(name, text, refused)
+        problems += check_finiteness(name, text)
         if "/" not in name and name not in [*amalgamate.FRONT, amalgamate.UMBRELLA] and not amalgamate.component_of(name):
             problems.append(f"{name} is none of the front's files: {', '.join(amalgamate.FRONT)}")
             continue

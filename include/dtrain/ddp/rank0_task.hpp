@@ -34,6 +34,18 @@ void wait_for_rank0_blocking(const Group& group, const backend::StoreRef& store,
   }
 }
 
+/// `work()`. The other ranks wait for a result: an exception that is no Error, such as out of memory, becomes one.
+template <class Work>
+auto with_error(const std::string& doing, Work& work) {
+  try {
+    return work();
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& error) {
+    throw_error(Errc::limit, "{} ended by {}", {doing, error.what()});
+  }
+}
+
 /// Runs `work()` on rank 0. Every rank gets its result or its Error, which names rank 0 and its host.
 /// Collective, blocking: as long as rank 0 works. @param doing for sentences: "writing the file x"
 template <class Group, class Work>
@@ -48,11 +60,9 @@ bool run_on_rank0_blocking(const Group& group, const std::string& doing, Work wo
             ? std::string()
             : format_text(" (on rank {} on host {}, which does it for all ranks)", {rank, group.members().host});
     try {
-      return work() ? "yes" : "no";
+      return with_error(doing, work) ? "yes" : "no";
     } catch (const Error& error) {
       throw Error(error.code(), error.what() + where).with_rank(rank);
-    } catch (const std::exception& error) {  // such as out of memory; the other ranks wait for a result
-      throw Error(Errc::limit, format_text("{} ended by {}{}", {doing, error.what(), where})).with_rank(rank);
     }
   };
   if (group.rank() != 0) {

@@ -20,6 +20,7 @@
 #include "dtrain/core/types/bfloat16.hpp"
 #include "dtrain/core/types/float16.hpp"
 #include "dtrain/ddp/hooks/cast.hpp"
+#include "dtrain/ddp/hooks/low_rank.hpp"
 #include "dtrain/ddp/hooks/power_sgd.hpp"
 #include "support/allocation_count.hpp"
 #include "unit/public_interface/shared_memory_job.hpp"
@@ -131,6 +132,20 @@ struct Recorder {
     bucket.channel.all_reduce(bucket.values, bucket.values, bucket.op, bucket.stream);
   }
 };
+
+TEST_CASE("rows of any size that f32 has become orthonormal") {
+  for (const float size : {1e-25F, 1.0F, 1e25F, 1e35F}) {
+    CAPTURE(size);
+    std::vector<float> values{size, size, 0, size, 0, size};
+    CHECK(dtrain::ddp::orthonormalize_rows({values.data(), 2, 3}));
+    const auto product = [&](std::size_t a, std::size_t b) {
+      return values[a] * values[b] + values[a + 1] * values[b + 1] + values[a + 2] * values[b + 2];
+    };
+    CHECK(product(0, 0) == doctest::Approx(1));
+    CHECK(product(3, 3) == doctest::Approx(1));
+    CHECK(std::abs(product(0, 3)) < 1e-6F);
+  }
+}
 
 TEST_CASE(
     "a hook gets every gradient once a step, with its shape and place, also after the buckets were planned anew") {

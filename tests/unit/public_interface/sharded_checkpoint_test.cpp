@@ -14,6 +14,7 @@
 #include <filesystem>
 #include <fstream>
 #include <mutex>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -208,10 +209,46 @@ TEST_CASE("what a killed writer has left is removed by the next checkpoint") {
   const std::string path = folder.path + "/state";
   std::ofstream(path + ".shard-00000000deadbeef-7") << "left";
   std::ofstream(path + ".shard-00000000deadbeef-8.part") << "left";
-  std::ofstream(path + "2.shard-00000000deadbeef-7") << "another checkpoint's";
+  const std::vector<std::string> others{path + "2.shard-00000000deadbeef-7", path + ".shard-notes",
+                                        path + ".shard-00000000deadbeef-7.txt", path + ".shard-deadbeef-7",
+                                        path + ".shard-00000000deadbeef-"};
+  for (const std::string& other : others)
+    std::ofstream(other) << "no shard of this checkpoint";
   saved(2, path, optimizers::Adam{}, 3000);
-  CHECK(files_in(folder) == 4);
-  CHECK(std::filesystem::exists(path + "2.shard-00000000deadbeef-7"));
+  CHECK(files_in(folder) == 3 + others.size());
+  for (const std::string& other : others)
+    CHECK(std::filesystem::exists(other));
+}
+
+TEST_CASE("a symbolic link to a checkpoint is followed, and the shard files are beside its target") {
+  const TemporaryDirectory folder;
+  const TemporaryDirectory target;
+  const std::string path = target.path + "/state";
+  const std::string link = folder.path + "/link";
+  saved(2, path, optimizers::Adam{}, 3000);
+  std::filesystem::create_symlink(path, link);
+  const Values expected = saved(4, link, optimizers::Adam{}, 3000);
+  CHECK(files_in(target) == 5);
+  CHECK(files_in(folder) == 1);
+  CHECK(wrong_ranks(2, path, optimizers::Adam{}, 3000, expected) == 0);
+  CHECK(wrong_ranks(2, link, optimizers::Adam{}, 3000, expected) == 0);
+}
+
+TEST_CASE("any exception on one rank reaches all as an error") {
+  std::atomic<int> told{0};
+  run_well(3, [&](const Group& group) {
+    const auto work = [&]() -> std::string {
+      if (group.rank() == 1) throw std::length_error("too many elements");
+      return "a text";
+    };
+    try {
+      static_cast<void>(dtrain::ddp::detail::run_on_all_ranks_blocking(group, "writing", work));
+    } catch (const dtrain::Error& error) {
+      told += std::string(error.what()).find("writing ended by too many elements") != std::string::npos ? 1 : 0;
+    }
+    group.barrier();  // the job has not failed
+  });
+  CHECK(told == 3);
 }
 
 }  // namespace sharded_checkpoint_test

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <atomic>
+#include <chrono>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -12,6 +13,7 @@
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "dtrain/core/types/bfloat16.hpp"
@@ -407,8 +409,8 @@ struct Throwing {
 TEST_CASE("an exception of the rule ends the job with its text, and leaves the values of its rank") {
   std::atomic<int> told{0};
   const auto ends = support::run_groups<front_test::Policy>(2, [&](const Group& group) {
-    Model model({3000});
-    DistributedDataParallel ddp{model, group};
+    Model model({3000, 2000, 1000});
+    DistributedDataParallel ddp{model, group, {.bucket_bytes = 0}};
     ShardedOptimizer optimizer{ddp, Throwing{group.rank()}};
     ddp.backward(backward(model, 0, group.rank()), optimizer);
     try {
@@ -422,6 +424,65 @@ TEST_CASE("an exception of the rule ends the job with its text, and leaves the v
   CHECK(told == 2);
   for (const support::RankEnd& end : ends)
     CHECK(end.text.find("the learning rate is not a number") != std::string::npos);
+}
+
+/// Takes its time; counts the calls that have begun and those that have ended.
+struct Slow {
+  std::atomic<int>* begun;
+  std::atomic<int>* ended;
+  void operator()(std::span<float>, std::span<const float>, const StepInfo&) const {
+    ++*begun;
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    ++*ended;
+  }
+};
+
+TEST_CASE("when an exception leaves backward(), no update runs any more: the optimizer may be destroyed") {
+  std::atomic<int> wrong{0};
+  const auto ends = support::run_groups<front_test::Policy>(2, [&](const Group& group) {
+    std::atomic<int> begun{0};
+    std::atomic<int> ended{0};
+    Model model({4096, 4096, 4096});
+    DistributedDataParallel ddp{model, group, {.bucket_bytes = 0, .progress = dtrain::stream::host::Progress::thread}};
+    ShardedOptimizer optimizer{ddp, Slow{&begun, &ended}};
+    const auto pass = [&](Ready ready) {
+      ready(2);
+      ready(1);
+      if (group.rank() == 1) {
+        while (begun == 0)
+          group.check();
+        throw std::runtime_error("the loss is not a number");
+      }
+      ready(0);
+    };
+    try {
+      ddp.backward(pass, optimizer);
+    } catch (const std::exception&) {
+      wrong += begun == ended ? 0 : 1;
+      throw;
+    }
+  });
+  CHECK(wrong == 0);
+  for (const support::RankEnd& end : ends)
+    CHECK(end.text.find("the loss is not a number") != std::string::npos);
+}
+
+TEST_CASE("a backward() within a backward() is refused, and the outer step updates") {
+  run_well(1, [&](const Group& group) {
+    Model model({10});
+    DistributedDataParallel ddp{model, group};
+    ShardedOptimizer optimizer{ddp, optimizers::Sgd{.rate = 1.0F}};
+    std::string error;
+    const auto pass = [&](Ready ready) {
+      error = error_of([&] { ddp.backward([](Ready) {}, optimizer, [](ShardedGradients&) { return false; }); });
+      model.gradients[0].assign(10, 2.0F);
+      ready(0);
+    };
+    ddp.backward(pass, optimizer);
+    CHECK(error.find("came while a step was under way") != std::string::npos);
+    CHECK(optimizer.steps() == 1);
+    CHECK(model.values[0] == std::vector<float>(10, -2.0F));
+  });
 }
 
 }  // namespace sharded_optimizer_test

@@ -93,9 +93,13 @@ class AtomicFile {
     give_permissions();
     sync();
     if (std::rename(part_.c_str(), path_.c_str()) != 0) fail(errno);
+    has_name_ = true;
     descriptor_.reset();
     sync_folder();
   }
+
+  /// Whether the bytes are under their name, also if commit() has thrown.
+  bool has_name() const noexcept { return has_name_; }
 
  private:
   /// Bounds the retries: collisions are rare, but a file system with inconsistent views of a file would repeat them.
@@ -231,6 +235,7 @@ class AtomicFile {
   std::optional<FileOwner> replaced_;  ///< owner of the file that exists already
   mode_t mode_ = 0;                    ///< permissions of the file after commit()
   Descriptor descriptor_;
+  bool has_name_ = false;
 };
 
 }  // namespace DTRAIN_NAMESPACE::ddp

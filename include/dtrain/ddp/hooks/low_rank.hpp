@@ -44,7 +44,9 @@ void fill_randomly(std::span<float> values, std::uint64_t seed) noexcept;
 
 #if DTRAIN_DEFINITIONS
 
+#include "dtrain/core/types/dtype.hpp"
 #include "dtrain/ddp/data/shuffle.hpp"
+#include "dtrain/kernels/sum_of_squares.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -67,6 +69,11 @@ DTRAIN_OPTIMIZED inline float dot(const float* a, const float* b, std::size_t co
     sum += a[i] * b[i];
   }
   return sum;
+}
+
+/// In f64: a square of f32 may be beyond f32.
+inline double square(const float* values, std::size_t count) noexcept {
+  return kernels::sum_of_squares(DType::f32, reinterpret_cast<const std::byte*>(values), count);
 }
 
 /// to += factor * from
@@ -117,17 +124,18 @@ DTRAIN_DEFINED bool orthonormalize_rows(Rows vectors) noexcept {
   bool independent = true;
   for (std::size_t k = 0; k < vectors.rows; ++k) {
     float* const row = vectors.row(k);
-    const float before = detail::dot(row, row, vectors.columns);
+    const double before = detail::square(row, vectors.columns);
     for (int pass = 0; pass < 2; ++pass) {
       for (std::size_t earlier = 0; earlier < k; ++earlier) {
         const float* const other = vectors.row(earlier);
         detail::add_multiple(row, other, -detail::dot(row, other, vectors.columns), vectors.columns);
       }
     }
-    const float square = detail::dot(row, row, vectors.columns);
-    const bool is_zero = square <= before * 1e-12F;  // what remains is rounding; NaN is not zero
+    const double square = detail::square(row, vectors.columns);
+    // What remains is rounding, or has a reciprocal beyond f32. NaN is not zero.
+    const bool is_zero = square <= std::max(before * 1e-12, 1e-60);
     independent = independent && !is_zero;
-    detail::multiply(row, is_zero ? 0 : 1 / std::sqrt(square), vectors.columns);
+    detail::multiply(row, is_zero ? 0 : static_cast<float>(1 / std::sqrt(square)), vectors.columns);
   }
   return independent;
 }

@@ -103,7 +103,7 @@ DTRAIN_DEFINED void CompressedGradient::make_right_orthonormal(std::uint64_t see
   for (std::uint64_t attempt = 0; !orthonormalize_rows(vectors) && attempt < 4; ++attempt) {
     for (std::size_t k = 0; k < rank; ++k) {
       const std::span<float> row(vectors.row(k), columns);
-      if (detail::dot(row.data(), row.data(), columns) == 0) {
+      if (detail::square(row.data(), columns) == 0) {
         fill_randomly(row, mix64(mix64(mix64(seed) + steps) + 4 * k + attempt));
       }
     }
@@ -111,8 +111,7 @@ DTRAIN_DEFINED void CompressedGradient::make_right_orthonormal(std::uint64_t see
 }
 
 DTRAIN_DEFINED bool CompressedGradient::is_in_range() const noexcept {
-  const auto* const bytes = reinterpret_cast<const std::byte*>(right.data());
-  const double sum = kernels::sum_of_squares(DType::f32, bytes, right.size());
+  const double sum = detail::square(right.data(), right.size());
   return kernels::is_finite(sum) && sum < 1e70;  // products with orthonormal rows are below 1e35
 }
 

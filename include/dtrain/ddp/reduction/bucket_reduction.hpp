@@ -107,6 +107,9 @@ class BucketReduction {
   /// Whether a hook reduces the buckets.
   bool has_hook() const noexcept { return hook_ != nullptr; }
 
+  /// Whether this step's work uses memory of a hook or an update.
+  bool borrows() const noexcept { return has_hook() || update_ != nullptr; }
+
   /// @param measures_norm requires can_measure_norm
   /// @param update null: gradients are reduced for the model
   void begin_step(bool measures_norm, BucketUpdate<Communicator>* update) noexcept {

@@ -21,6 +21,7 @@
 #include "dtrain/core/log.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/ddp/address_check.hpp"
+#include "dtrain/ddp/borrowed_work.hpp"
 #include "dtrain/ddp/ddp_options.hpp"
 #include "dtrain/ddp/failure_context.hpp"
 #include "dtrain/ddp/hooks/gradient_hook.hpp"
@@ -68,7 +69,6 @@ class Reducer final : public Step::Target {
   }
 
   Reducer(const Reducer&) = delete;
-  Reducer& operator=(const Reducer&) = delete;
 
   /// Blocking: until the work that uses the arena has ended. Work of an unfinished step is aborted.
   ~Reducer() {
@@ -150,9 +150,11 @@ class Reducer final : public Step::Target {
       throw_error(Errc::invalid_argument, "finish() came when no step was under way; begin() one first");
     }
     reduction_.meter().waiting();
-    backend::throw_if_failed(reduction_.communicator(), *context_.latch, context_.rank);
-    complete_or_throw();
-    or_report([&] { reduction_.finish(context_); });
+    or_report([&] {
+      backend::throw_if_failed(reduction_.communicator(), *context_.latch, context_.rank);
+      require_complete();
+      reduction_.finish(context_);
+    });
     for (const PlannedBucket& bucket : plan().buckets) {
       bytes_reduced_ += bucket.payload_bytes;
     }
@@ -174,6 +176,7 @@ class Reducer final : public Step::Target {
     } catch (...) {
       // The other ranks notice when this rank leaves without having taken part.
     }
+    end_borrowed_work(reduction_, context_);
   }
 
   /// Drops the callbacks and the objects that they hold. After the last step.
@@ -198,15 +201,12 @@ class Reducer final : public Step::Target {
 
   /// The norm of the reduced gradients, if the last step measured it.
   const BucketNorms& norms() const noexcept { return reduction_.norms(); }
-
   /// Multiplies the reduced gradients and their norm. @throws Error (invalid_argument) if that was not measured
   void scale_gradients(double factor) { reduction_.scale_gradients(factor); }
 
   const TensorView& gradient(std::size_t parameter) const noexcept { return reduction_.gradients().view(parameter); }
-
   /// The latest step records. Threads: any.
   const StepRecorder& recorder() const noexcept { return reduction_.meter().recorder(); }
-
   /// The bucket plan. A rebuild replaces it after the first step.
   const BucketPlan& plan() const noexcept { return reduction_.plan(); }
 
@@ -232,32 +232,32 @@ class Reducer final : public Step::Target {
   void or_report(F&& act) {
     try {
       act();
-    } catch (const JobFailed&) {
-      throw;  // the job has its cause already
+    } catch (const JobFailed&) {  // the job has its cause already
+      end_borrowed_work(reduction_, context_);
+      throw;
     } catch (...) {
       context_.report_exception(exception_text());
+      end_borrowed_work(reduction_, context_);
       throw;
     }
   }
 
-  void complete_or_throw() {
-    or_report([&] {
-      reduction_.throw_if_launch_failed();
-      addresses_.end_step();
-      if (const std::string missing = ready_.missing(); !missing.empty()) {
-        if (!options_.allow_unused_parameters) {
-          throw Error(Errc::missing_gradient, missing).with_rank(context_.rank);
-        }
-        add_accumulated();
-        reduction_.zero_fill_others([this](std::size_t parameter) { return takes_part(parameter); });
+  void require_complete() {
+    reduction_.throw_if_launch_failed();
+    addresses_.end_step();
+    if (const std::string missing = ready_.missing(); !missing.empty()) {
+      if (!options_.allow_unused_parameters) {
+        throw Error(Errc::missing_gradient, missing).with_rank(context_.rank);
       }
-      if (!reduction_.all_complete()) {
-        throw Error(Errc::invalid_argument,
-                    "finish() came while a ready() of its step was still running; wait for its return first")
-            .with_rank(context_.rank);
-      }
-      reduction_.throw_if_launch_failed();  // by such a ready()
-    });
+      add_accumulated();
+      reduction_.zero_fill_others([this](std::size_t parameter) { return takes_part(parameter); });
+    }
+    if (!reduction_.all_complete()) {
+      throw Error(Errc::invalid_argument,
+                  "finish() came while a ready() of its step was still running; wait for its return first")
+          .with_rank(context_.rank);
+    }
+    reduction_.throw_if_launch_failed();  // by such a ready()
   }
 
   /// Whether the parameter was ready in this step, or has a gradient of a step that reduced nothing.

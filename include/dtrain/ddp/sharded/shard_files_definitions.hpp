@@ -53,15 +53,24 @@ inline std::optional<ShardEntry> parse_entry_name(std::string_view name) {
   return is_whole && entry_name(entry) == name ? std::optional(entry) : std::nullopt;
 }
 
-/// The names beside `path` that begin with "PATH.shard-" and then `with`.
+/// Whether `name` is what file_name() puts behind "PATH.shard-", or that with ".part".
+inline bool is_end_of_shard_name(std::string_view name) {
+  constexpr std::size_t id_digits = 2 * sizeof(ShardIndex::id);
+  if (name.ends_with(".part")) name.remove_suffix(std::string_view(".part").size());
+  return name.size() > id_digits + 1 && name.find_first_not_of("0123456789abcdef") == id_digits &&
+         name[id_digits] == '-' && name.find_first_not_of("0123456789", id_digits + 1) == std::string_view::npos;
+}
+
+/// The names of shard files beside `path` that begin with "PATH.shard-" and then `with`.
 inline std::vector<std::string> shard_file_names(const std::string& path, const std::string& with) {
   const std::size_t slash = path.rfind('/');
   const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
-  const std::string begin = path.substr(slash == std::string::npos ? 0 : slash + 1) + ".shard-" + with;
+  const std::string begin = path.substr(slash == std::string::npos ? 0 : slash + 1) + ".shard-";
   std::vector<std::string> names;
   const std::unique_ptr<DIR, int (*)(DIR*)> opened(::opendir(folder.c_str()), &::closedir);
   while (const dirent* const entry = opened ? ::readdir(opened.get()) : nullptr) {
-    if (std::string_view(entry->d_name).starts_with(begin)) {
+    const std::string_view name = entry->d_name;
+    if (name.starts_with(begin + with) && is_end_of_shard_name(name.substr(begin.size()))) {
       names.push_back((slash == std::string::npos ? "" : folder) + entry->d_name);
     }
   }

@@ -24,7 +24,7 @@ struct ShardPiece {
 /// What a rank updates of a bucket. The first `block * ranks` elements are as many equal blocks, one for each rank. The
 /// rest, less than 16 elements for each rank, is reduced on all ranks, and all of them update it.
 struct BucketShard {
-  std::size_t block = 0;        ///< elements; a multiple of 16, so that blocks are whole cache lines
+  std::size_t block = 0;        ///< elements; a multiple of 16, which are a cache line of f32
   std::size_t own_begin = 0;    ///< of this rank's block
   std::size_t rest_begin = 0;   ///< = block * ranks
   std::size_t rest_count = 0;   ///< padding included

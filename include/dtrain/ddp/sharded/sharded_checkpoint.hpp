@@ -2,6 +2,7 @@
 /// @file
 /// Checkpoints of a job with a ShardedOptimizer: each rank writes its share of the state.
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstddef>
@@ -20,8 +21,10 @@
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/text/sanitize.hpp"
+#include "dtrain/ddp/checkpoint/atomic_file.hpp"
 #include "dtrain/ddp/checkpoint/checkpoint.hpp"
 #include "dtrain/ddp/checkpoint/pending_checkpoint.hpp"
+#include "dtrain/ddp/rank0_task.hpp"
 #include "dtrain/ddp/sharded/shard_files.hpp"
 #include "dtrain/ddp/sharded/sharded_optimizer.hpp"
 #include "dtrain/group/group_internals.hpp"
@@ -30,22 +33,35 @@ namespace DTRAIN_NAMESPACE::ddp {
 
 namespace detail {
 
-/// Runs `work()` on every rank. If it throws on one, every rank throws that error.
-/// Collective, blocking: as long as a rank works. @returns rank 0's text
+/// Runs `work()` on every rank. Collective, blocking: as long as a rank works.
+/// @returns rank 0's text or, if it threw on a rank, an error, for backend::detail::decode
 template <class Group, class Work>
-std::string run_on_all_ranks_blocking(const Group& group, const std::string& doing, Work work) {
+std::string result_of_all_ranks_blocking(const Group& group, const std::string& doing, Work work) {
   const int number = group::GroupAccess::of(group).next_number("shards");
   group.start_pending();  // other ranks may wait for this work before they call this
+  const int rank = group.members().rank_in_job();
   const backend::StoreRank self{
       group.store().with_prefix("dtrain/shards/"),
       group.rank(),
       group.world_size(),
-      group.members().rank_in_job(),
+      rank,
       Deadline::unbounded("a file system takes its time; a rank that ends fails the job"),
       doing,
-      [&group](int rank) { return format_text("rank {}", {group.members().rank_in_job(rank)}); }};
-  return backend::store_gather(self, std::to_string(number), work,
-                               [](const std::vector<std::string>& texts) { return texts.front(); });
+      [&group](int other) { return format_text("rank {}", {group.members().rank_in_job(other)}); }};
+  const auto own = [&] {
+    const auto run = [&] { return with_error(doing, work); };
+    return backend::detail::encoded_result(run, rank);
+  };
+  return backend::store_gather(self, std::to_string(number), own, [](const std::vector<std::string>& results) {
+    const auto failed = std::find_if(results.begin(), results.end(), [](const auto& one) { return one[0] != '='; });
+    return failed == results.end() ? results.front() : *failed;
+  });
+}
+
+/// The same. @returns rank 0's text @throws on every rank, the error of one
+template <class Group, class Work>
+std::string run_on_all_ranks_blocking(const Group& group, const std::string& doing, Work work) {
+  return backend::detail::decode(result_of_all_ranks_blocking(group, doing, work));
 }
 
 inline std::vector<NamedTensor> with_index(std::span<const NamedTensor> tensors, ShardIndex& index) {
@@ -65,9 +81,9 @@ namespace detail {
 class ShardedSave {
  public:
   /// @param tensors of rank 0; ignored on others
-  ShardedSave(std::string path, const ShardIndex& index, std::span<const NamedTensor> tensors,
+  ShardedSave(const std::string& path, const ShardIndex& index, std::span<const NamedTensor> tensors,
               ShardedParameters& shares, int rank)
-      : path_(std::move(path)),
+      : path_(behind_link(path)),
         index_(index),
         tensors_(rank == 0 ? with_index(tensors, index_) : std::vector<NamedTensor>()),
         state_(shard_entries(shares, rank)),
@@ -100,16 +116,19 @@ class ShardedSave {
   /// Collective, blocking. @param require_written throws unless write() has ended well on this rank
   template <class Group>
   void finish(const Group& group, const std::function<void()>& require_written) {
-    static_cast<void>(run_on_all_ranks_blocking(group, "writing the shard files of " + sanitize(path_), [&] {
-      require_written();
-      return std::string();
-    }));
-    may_be_whole_ = true;
+    const std::string result =
+        result_of_all_ranks_blocking(group, "writing the shard files of " + sanitize(path_), [&] {
+          require_written();
+          may_be_whole_ = true;  // from here on rank 0 may have named this file, even if the job then fails
+          return std::string();
+        });
+    may_be_whole_ = result == "=";
+    static_cast<void>(backend::detail::decode(result));
     static_cast<void>(run_on_rank0_blocking(group, "writing the file " + sanitize(path_), [&] {
       try {
         file_->commit();
       } catch (...) {
-        remove_shard_files(path_, index_);
+        if (!file_->has_name()) remove_shard_files(path_, index_);
         throw;
       }
       remove_other_shard_files(path_, index_);
@@ -145,8 +164,9 @@ std::shared_ptr<ShardedSave> sharded_save(const Group& group, const std::string&
 /// As save_checkpoint(group, path, tensors), and every rank writes its share of the optimizer's state to a file beside
 /// it, PATH.shard-ID-RANK. The folder is one that all ranks share. `path` names the files, and is replaced when they
 /// are all written: at any moment, also after a kill, it has the old state or the new one, whole. Then the files of the
-/// old one are removed. No checkpoint in the folder is called PATH.shard- and more. Collective, blocking: until the
-/// files are on the disk. @throws as save_checkpoint, also for a share's file
+/// old one are removed: all called PATH.shard-, 16 hexadecimal digits, and the number of a rank. One job at a time
+/// saves to `path`. Collective, blocking: until the files are on the disk. @throws as save_checkpoint, also for a
+/// share's file
 template <class Group, class R, class C>
 void save_checkpoint(const Group& group, const std::string& path, std::span<const NamedTensor> tensors,
                      ShardedOptimizer<R, C>& optimizer) {
@@ -187,8 +207,13 @@ bool load_checkpoint(const Group& group, const std::string& path, std::span<cons
                 "one as it was saved from",
                 {sanitize(path)});
   }
+  if (index.steps < 0 || index.files < 1) {
+    throw_error(Errc::protocol,
+                "the checkpoint {} says that {} shard files have the state after {} steps; name another",
+                {sanitize(path), index.files, index.steps});
+  }
   detail::run_on_all_ranks_blocking(group, "reading the shard files of " + sanitize(path), [&] {
-    read_shard_files(path, index, optimizer.shares(), group.rank(), group.world_size());
+    read_shard_files(detail::behind_link(path), index, optimizer.shares(), group.rank(), group.world_size());
     return std::string();
   });
   optimizer.shares().set_steps(static_cast<std::uint64_t>(index.steps));

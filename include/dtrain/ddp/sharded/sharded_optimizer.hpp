@@ -29,7 +29,8 @@ namespace DTRAIN_NAMESPACE {
 /// gradients are ready. Of the gradients' memory nothing is promised after the step: set or clear gradients before the
 /// next.
 /// - With backend::SharedMemory the weights have the bits that the rule would give with all of the state on one rank.
-/// - f16 and bf16 models: the share of the weights is kept in f32 too. The rule gets f32 gradients.
+/// - f16 and bf16 models: the share of the weights is kept in f32 too, from the construction on; values that the
+/// program then sets in the model do not change it. The rule gets f32 gradients.
 /// - Parameters without ready() (DdpOptions::allow_unused_parameters) are updated with zero gradients.
 ///
 /// Lifetime: `ddp` and its model outlive it. Threads: those of `ddp`'s steps; the rule runs on the thread of the
@@ -69,10 +70,9 @@ class ShardedOptimizer {
   /// For checkpoints.
   ddp::ShardedParameters& shares() noexcept { return reduction_->parameters(); }
 
-  /// For DistributedDataParallel::backward.
-  ddp::BucketUpdate<C>& begin_step(ddp::GradientInspection inspect) {
-    return reduction_->begin_step(std::move(inspect));
-  }
+  /// For DistributedDataParallel::backward, which calls begin_step once it has begun a step with update().
+  ddp::BucketUpdate<C>& update() noexcept { return *reduction_; }
+  void begin_step(ddp::GradientInspection inspect) { reduction_->begin_step(std::move(inspect)); }
 
  private:
   std::shared_ptr<R> rule_;

@@ -22,7 +22,7 @@ namespace DTRAIN_NAMESPACE::ddp {
 /// type, and store() copies the weights of all ranks to the model. So a step needs no memory besides the buckets'.
 /// Weights of f16 and bf16 models are kept in f32, as one more state array.
 /// Lifetime: the plan and the parameters' memory outlive it. Threads: update() and add_squares() on the communication
-/// stream; everything else between.
+/// stream, store() of an earlier bucket beside them; everything else between.
 class ShardedParameters {
  public:
   /// Updates `weights` by `gradients`; `states[i]` is state array i at the same elements.
@@ -89,7 +89,7 @@ class ShardedParameters {
   double factor_ = 1;
   double own_squares_ = 0;
   double common_squares_ = 0;
-  std::exception_ptr failure_;
+  std::vector<std::exception_ptr> failures_;  ///< of the rule, by bucket: store() of another runs beside update()
 };
 
 }  // namespace DTRAIN_NAMESPACE::ddp

@@ -25,7 +25,8 @@ DTRAIN_DEFINED ShardedParameters::ShardedParameters(std::vector<Parameter> param
       parameters_(std::move(parameters)),
       layout_(shard_layout(plan, gradient_sizes(parameters_), rank, ranks)),
       rule_arrays_(arrays),
-      rule_(std::move(rule)) {
+      rule_(std::move(rule)),
+      failures_(plan.buckets.size()) {
   bool has_halves = false;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const TensorView& value = parameters_[i].value;
@@ -73,7 +74,7 @@ DTRAIN_DEFINED void ShardedParameters::update(std::size_t bucket, std::byte* mem
       }
     }
   } catch (...) {
-    failure_ = std::current_exception();
+    failures_[bucket] = std::current_exception();
   }
 }
 
@@ -111,8 +112,8 @@ DTRAIN_DEFINED void ShardedParameters::update_piece(const ShardPiece& piece, DTy
 }
 
 DTRAIN_DEFINED void ShardedParameters::store(std::size_t bucket, const std::byte* memory) const {
-  if (failure_) {
-    std::rethrow_exception(failure_);
+  if (failures_[bucket]) {
+    std::rethrow_exception(failures_[bucket]);
   }
   const PlannedBucket& planned = plan_->buckets[bucket];
   for (const std::size_t parameter : planned.parameters) {

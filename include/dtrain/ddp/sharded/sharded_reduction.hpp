@@ -14,6 +14,7 @@
 #include "dtrain/ddp/bucket_update.hpp"
 #include "dtrain/ddp/precision/gradient_norm.hpp"
 #include "dtrain/ddp/sharded/sharded_parameters.hpp"
+#include "dtrain/kernels/sum_of_squares.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -55,11 +56,10 @@ class ShardedReduction final : public BucketUpdate<C> {
   const ShardedParameters& parameters() const noexcept { return parameters_; }
   ShardedParameters& parameters() noexcept { return parameters_; }
 
-  ShardedReduction& begin_step(GradientInspection inspect) {
+  void begin_step(GradientInspection inspect) {
     inspect_ = std::move(inspect);
     std::fill(ranges_.begin(), ranges_.end(), BufferView{});
     parameters_.begin_step();
-    return *this;
   }
 
   bool is_for(const BucketPlan& plan) const noexcept override { return parameters_.is_for(plan); }
@@ -135,7 +135,7 @@ class ShardedReduction final : public BucketUpdate<C> {
     stream.record(summed);
     waits.for_event(summed);
     const double all = squares_ + parameters_.common_squares();
-    return {std::sqrt(all), std::isfinite(all)};
+    return {std::sqrt(all), kernels::is_finite(all)};
   }
 
   ShardedParameters parameters_;
