@@ -1,8 +1,9 @@
 // What gradient hooks save: the step of overlap_bench on two virtual hosts joined at 1 Gbit/s, 50 layers of 2 MiB, with
-// no hook, with 16 bits, and with PowerSGD.
+// no hook, with 16 bits, with PowerSGD and with the largest elements alone.
 
 #include <cstdio>
 #include <initializer_list>
+#include <limits>
 #include <string>
 #include <utility>
 
@@ -30,6 +31,9 @@ bool measure(dtrain::ProcessGroup<P> group, const std::string& hook, int samples
         .measure(samples);
   } else if (hook == "PowerSgd(4)") {
     OverlapRank<P>(std::move(group), bench::no_timeline, 1e-4F, dtrain::hooks::PowerSgd({.rank = 4})).measure(samples);
+  } else if (hook == "TopK(0.01)") {  // whose step reduces a hundredth of the elements: none is checked
+    constexpr float any = std::numeric_limits<float>::infinity();
+    OverlapRank<P>(std::move(group), bench::no_timeline, any, dtrain::hooks::TopK({.fraction = 0.01})).measure(samples);
   } else {
     return false;
   }
@@ -66,7 +70,8 @@ void measure_hooks(const char* backend, const std::string& samples, Run run, ben
   const bench::VirtualHosts hosts;
   double plain_communication = 0;
   double plain_exposed = 0;
-  for (const auto& [hook, goal] : {std::pair<const char*, double>{"none", 0}, {"bf16", 0.55}, {"PowerSgd(4)", 0.15}}) {
+  for (const auto& [hook, goal] :
+       {std::pair<const char*, double>{"none", 0}, {"bf16", 0.55}, {"PowerSgd(4)", 0.15}, {"TopK(0.01)", 0.15}}) {
     bench::Told told = run({backend, samples, hook});
     const double communication = bench::median(told.seconds["communication"]);
     const double step = bench::median(told.seconds["step"]);

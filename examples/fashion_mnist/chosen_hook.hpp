@@ -17,12 +17,15 @@ class ChosenHook {
     if (name == "bf16") hook_.emplace<dtrain::hooks::Cast<dtrain::bfloat16>>();
     if (name == "f16") hook_.emplace<dtrain::hooks::Cast<dtrain::float16>>();
     if (name == "power-sgd") hook_.emplace<dtrain::hooks::PowerSgd>(dtrain::hooks::PowerSgdOptions{.rank = 4});
+    if (name == "top-k")
+      hook_.emplace<dtrain::hooks::TopK>(dtrain::hooks::TopKOptions{.fraction = 0.05, .start_after = 100});
   }
 
   std::string description() const { return "--hook=" + name_; }
 
   void prepare(std::span<const dtrain::Parameter> parameters) {
     if (auto* const hook = std::get_if<dtrain::hooks::PowerSgd>(&hook_)) hook->prepare(parameters);
+    if (auto* const hook = std::get_if<dtrain::hooks::TopK>(&hook_)) hook->prepare(parameters);
   }
 
   /// The library's hooks run on the host; on a GPU --hook is none.
@@ -45,7 +48,7 @@ class ChosenHook {
 
   std::string name_;
   std::variant<None, dtrain::hooks::Cast<dtrain::bfloat16>, dtrain::hooks::Cast<dtrain::float16>,
-               dtrain::hooks::PowerSgd>
+               dtrain::hooks::PowerSgd, dtrain::hooks::TopK>
       hook_;
 };
 

@@ -90,6 +90,7 @@
 #include "dtrain/ddp/data/sampler.hpp"
 #include "dtrain/ddp/hooks/cast.hpp"
 #include "dtrain/ddp/hooks/power_sgd.hpp"
+#include "dtrain/ddp/hooks/top_k.hpp"
 #include "dtrain/ddp/precision/loss_scaler.hpp"
 #include "dtrain/ddp/precision/master_weights.hpp"
 #include "dtrain/ddp/profile/write_timeline.hpp"

@@ -21330,6 +21330,33 @@ void end_borrowed_work(Reduction& reduction, const FailureContext& context) noex
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
+// ---- dtrain/ddp/hooks/largest_elements.hpp
+
+/// @file
+/// LargestElements: the elements of the largest absolute values.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// Radix selection by the bits of the absolute value, in three passes over the values. Threads: one at a time.
+class LargestElements {
+ public:
+  /// Writes the indices of the k values with the largest absolute values, in ascending order; of equal values the
+  /// first. A NaN is larger than infinity.
+  /// @param values at most 2^32 - 1
+  /// @param indices at least `k`; @param k at most the number of values
+  void select(std::span<const float> values, std::size_t k, std::uint32_t* indices) noexcept;
+
+ private:
+  static constexpr unsigned low_bits = 15;
+
+  /// @returns the digit of the k-th largest; k becomes its place among the values of that digit
+  std::uint32_t digit_of(std::size_t& k) const noexcept;
+
+  std::vector<std::uint32_t> counts_ = std::vector<std::uint32_t>(std::size_t{1} << 16);
+};
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
 // ---- dtrain/ddp/parameter.hpp
 
 /// @file
@@ -24699,6 +24726,110 @@ class PowerSgd {
 
   PowerSgdOptions options_;
   std::vector<ddp::CompressedGradient> states_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::hooks
+
+// ---- dtrain/ddp/hooks/top_k.hpp
+
+/// @file
+/// hooks::TopK: sends the largest elements of each gradient.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+struct TopKOptions {
+  double fraction = 0.01;         ///< of a gradient's elements; above 0, at most 1
+  std::uint64_t start_after = 0;  ///< steps of plain all-reduces before the first compressed one
+};
+
+/// An element of a gradient that travels.
+struct SentElement {
+  std::uint32_t index;
+  float value;
+};
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+namespace DTRAIN_NAMESPACE::hooks {
+
+using ddp::TopKOptions;
+
+/// A GradientHook: `hooks::TopK compression{{.fraction = 0.01}}; DistributedDataParallel ddp{model, group, options,
+/// compression};`. Of each f32 gradient every rank sends the `fraction` of the elements with the largest absolute
+/// values, each with its index, to all ranks. What it does not send is added to its next gradient (error feedback).
+/// A rank receives 8 fraction ranks bytes for an element: a gradient where that is not below 4, or that has less than
+/// 1 / fraction elements, is reduced as it is.
+/// Source: S. U. Stich, J.-B. Cordonnier and M. Jaggi, "Sparsified SGD with Memory", NeurIPS 2018, algorithm 1.
+/// - The element that an error keeps back arrives some steps late: use it with a warm-up (start_after).
+/// - Elements that are not finite count as the largest ones.
+/// - Memory: a copy of each compressed gradient, and what travels, on every rank.
+/// - A program that starts again from a checkpoint starts with errors of zero.
+/// Lifetime: one model; outlives its wrapper, if it is a variable. Gradients are in host memory.
+class TopK {
+ public:
+  /// @throws Error (invalid_argument) for a fraction that is not above 0 and at most 1
+  explicit TopK(TopKOptions options = {});
+
+  TopK(TopK&&) noexcept = default;
+  TopK& operator=(TopK&&) = delete;
+
+  std::string description() const;
+  void prepare(std::span<const Parameter> parameters);
+
+  template <class C>
+  void reduce(const ddp::GradientBucket<C>& bucket) {
+    static_assert(ddp::RunsHostWork<typename C::Stream>,
+                  "dtrain: hooks::TopK runs on the host: use it with a backend of host memory");
+    static_assert(backend::CanAllGather<C>, "dtrain: hooks::TopK needs all_gather: use topology::Flat");
+    const Counts counts = begin_step(bucket.gradients, bucket.channel.size());
+    if (counts.sent == 0) {
+      bucket.channel.all_reduce(bucket.values, bucket.values, bucket.op, bucket.stream);
+      return;
+    }
+    const std::span<const ddp::BucketGradient> gradients = bucket.gradients;
+    bucket.stream.enqueue([this, gradients]() noexcept { compress(gradients); });
+    if (counts.plain != 0) {
+      const BufferView plain = buffer_view(std::span(plain_).first(counts.plain));
+      bucket.channel.all_reduce(plain, plain, bucket.op, bucket.stream);
+    }
+    const auto ranks = static_cast<std::size_t>(bucket.channel.size());
+    bucket.channel.all_gather(bytes_of(own_, counts.sent), bytes_of(gathered_, counts.sent * ranks), bucket.stream);
+    const float factor = bucket.op == ReduceOp::average ? 1.0F / static_cast<float>(ranks) : 1.0F;
+    bucket.stream.enqueue([this, gradients, ranks, factor]() noexcept { decompress(gradients, ranks, factor); });
+  }
+
+ private:
+  struct State {
+    std::size_t sent = 0;      ///< elements; 0: the gradient is not compressed
+    std::vector<float> error;  ///< what this rank has not sent yet
+  };
+  /// Of a bucket.
+  struct Counts {
+    std::size_t sent = 0;
+    std::size_t plain = 0;
+  };
+
+  /// In the first step, makes the memory of what travels. @returns zeros where the bucket is not compressed
+  Counts begin_step(std::span<const ddp::BucketGradient> gradients, int ranks);
+  void choose_compressed(int ranks);
+  /// error += gradient; `own_` gets the largest elements, and `plain_` the gradients that are not compressed.
+  void compress(std::span<const ddp::BucketGradient> gradients) noexcept;
+  /// Writes the sums of what was gathered, and the reduced `plain_`, to the bucket.
+  void decompress(std::span<const ddp::BucketGradient> gradients, std::size_t ranks, float factor) noexcept;
+
+  static BufferView bytes_of(std::vector<ddp::SentElement>& elements, std::size_t count) {
+    return buffer_view(std::span(reinterpret_cast<std::uint8_t*>(elements.data()), count * sizeof(ddp::SentElement)));
+  }
+
+  TopKOptions options_;
+  std::vector<std::size_t> sizes_;     ///< elements of each f32 gradient; 0 for others
+  std::vector<std::uint64_t> steps_;   ///< of each parameter
+  std::vector<State> states_;          ///< by parameter
+  std::vector<ddp::SentElement> own_;  ///< of one bucket, as the two below: the stream runs the buckets in order
+  std::vector<ddp::SentElement> gathered_;
+  std::vector<float> plain_;
+  std::vector<std::uint32_t> indices_;
+  ddp::LargestElements largest_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::hooks
@@ -47410,6 +47541,53 @@ DTRAIN_DEFINED void set_up_order_broadcast(BucketRebuild& rebuild, const backend
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
+// ---- dtrain/ddp/hooks/largest_elements.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+namespace detail {
+
+inline std::uint32_t absolute_bits(float value) noexcept {
+  return std::bit_cast<std::uint32_t>(value) & 0x7fffffffU;
+}
+
+}  // namespace detail
+
+DTRAIN_DEFINED std::uint32_t LargestElements::digit_of(std::size_t& k) const noexcept {
+  std::size_t digit = counts_.size() - 1;
+  while (counts_[digit] < k) {
+    k -= counts_[digit];
+    --digit;
+  }
+  return static_cast<std::uint32_t>(digit);
+}
+
+DTRAIN_DEFINED void LargestElements::select(std::span<const float> values, std::size_t k,
+                                            std::uint32_t* indices) noexcept {
+  if (k == 0) return;
+  std::fill(counts_.begin(), counts_.end(), 0U);
+  for (const float value : values) {
+    ++counts_[detail::absolute_bits(value) >> low_bits];
+  }
+  std::size_t left = k;
+  const std::uint32_t high = digit_of(left);
+  std::fill(counts_.begin(), counts_.end(), 0U);
+  for (const float value : values) {
+    const std::uint32_t bits = detail::absolute_bits(value);
+    if (bits >> low_bits == high) ++counts_[bits & ((1U << low_bits) - 1)];
+  }
+  const std::uint32_t least = (high << low_bits) + digit_of(left);  // `left` values of these bits are chosen
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const std::uint32_t bits = detail::absolute_bits(values[i]);
+    if (bits > least || (bits == least && left != 0)) {
+      left -= bits == least ? 1 : 0;
+      *indices++ = static_cast<std::uint32_t>(i);
+    }
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
 // ---- dtrain/ddp/hooks/low_rank.hpp
 
 /// @file
@@ -47720,6 +47898,120 @@ DTRAIN_DEFINED void PowerSgdBucket::decompress() const noexcept {
 }
 
 }  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/hooks/top_k_definitions.hpp
+
+/// @file
+/// Definitions of hooks::TopK.
+
+namespace DTRAIN_NAMESPACE::hooks {
+
+DTRAIN_DEFINED TopK::TopK(TopKOptions options) : options_(options) {
+  if (!(options.fraction > 0 && options.fraction <= 1)) {
+    throw_error(Errc::invalid_argument, "hooks::TopK has fraction {}; it is above 0 and at most 1",
+                {std::to_string(options.fraction)});
+  }
+}
+
+DTRAIN_DEFINED std::string TopK::description() const {
+  return format_text("hooks::TopK with fraction {}, start_after {}",
+                     {std::to_string(options_.fraction), options_.start_after});
+}
+
+DTRAIN_DEFINED void TopK::prepare(std::span<const Parameter> parameters) {
+  if (!sizes_.empty()) {
+    throw_error(Errc::invalid_argument, "a hooks::TopK is given to a second model; each model needs its own");
+  }
+  for (const Parameter& parameter : parameters) {
+    const std::size_t count = parameter.gradient.flat().count;
+    sizes_.push_back(parameter.gradient.dtype == DType::f32 ? count : 0);
+  }
+  steps_.resize(sizes_.size());
+}
+
+DTRAIN_DEFINED void TopK::choose_compressed(int ranks) {
+  states_.resize(sizes_.size());
+  std::size_t sent = 0;
+  std::size_t plain = 0;
+  std::size_t most = 0;
+  for (std::size_t i = 0; i < sizes_.size(); ++i) {
+    const auto count = static_cast<std::size_t>(options_.fraction * static_cast<double>(sizes_[i]));
+    const bool saves = 2 * count * static_cast<std::size_t>(ranks) < sizes_[i];
+    if (!saves || count == 0 || sizes_[i] > std::numeric_limits<std::uint32_t>::max()) {
+      plain += sizes_[i];
+      continue;
+    }
+    states_[i] = {count, std::vector<float>(sizes_[i])};
+    sent += count;
+    most = std::max(most, count);
+  }
+  own_.resize(sent);
+  gathered_.resize(sent * static_cast<std::size_t>(ranks));
+  plain_.resize(plain);
+  indices_.resize(most);
+}
+
+DTRAIN_DEFINED TopK::Counts TopK::begin_step(std::span<const ddp::BucketGradient> gradients, int ranks) {
+  if (states_.empty()) choose_compressed(ranks);
+  Counts counts;
+  bool starts = true;
+  for (const ddp::BucketGradient& gradient : gradients) {
+    const State& state = states_[gradient.parameter];
+    starts = steps_[gradient.parameter]++ >= options_.start_after && starts;
+    counts.sent += state.sent;
+    counts.plain += state.sent == 0 ? gradient.view.flat().count : 0;
+  }
+  return starts ? counts : Counts{};
+}
+
+DTRAIN_DEFINED void TopK::compress(std::span<const ddp::BucketGradient> gradients) noexcept {
+  const kernels::DefaultFloatEnvironment environment;
+  ddp::SentElement* to = own_.data();
+  float* plain = plain_.data();
+  for (const ddp::BucketGradient& gradient : gradients) {
+    State& state = states_[gradient.parameter];
+    const std::span<const float> values = gradient.view.as<float>();
+    if (state.sent == 0) {
+      plain = std::copy(values.begin(), values.end(), plain);
+      continue;
+    }
+    std::transform(values.begin(), values.end(), state.error.begin(), state.error.begin(),
+                   [](float value, float error) { return value + error; });
+    largest_.select(state.error, state.sent, indices_.data());
+    for (std::size_t k = 0; k < state.sent; ++k) {
+      *to++ = {indices_[k], std::exchange(state.error[indices_[k]], 0.0F)};
+    }
+  }
+}
+
+DTRAIN_DEFINED void TopK::decompress(std::span<const ddp::BucketGradient> gradients, std::size_t ranks,
+                                     float factor) noexcept {
+  const kernels::DefaultFloatEnvironment environment;
+  std::size_t all = 0;
+  for (const ddp::BucketGradient& gradient : gradients) {
+    all += states_[gradient.parameter].sent;
+  }
+  const float* plain = plain_.data();
+  std::size_t first = 0;
+  for (const ddp::BucketGradient& gradient : gradients) {
+    const State& state = states_[gradient.parameter];
+    const std::span<float> values = gradient.view.as<float>();
+    if (state.sent == 0) {
+      std::copy_n(plain, values.size(), values.begin());
+      plain += values.size();
+      continue;
+    }
+    std::fill(values.begin(), values.end(), 0.0F);
+    for (std::size_t rank = 0; rank < ranks; ++rank) {  // in the same order on every rank
+      for (const ddp::SentElement& sent : std::span(gathered_).subspan(rank * all + first, state.sent)) {
+        if (sent.index < values.size()) values[sent.index] += factor * sent.value;
+      }
+    }
+    first += state.sent;
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::hooks
 
 // ---- dtrain/ddp/precision/gradient_norm.hpp (definitions)
 
