@@ -475,7 +475,12 @@ TEST_CASE("a hundred connections, cancelled halfway, leave no descriptor open") 
     sessions.resize(100);
     CHECK(loop.registered_descriptors() < 200);
   }
-  CHECK(open_descriptors() == before);
+  // A lookup that an earlier test case cancelled may have one open, now or before.
+  const Deadline deadline = soon();
+  while (open_descriptors() > before && !deadline.passed()) {
+    std::this_thread::sleep_for(1ms);
+  }
+  CHECK(open_descriptors() <= before);
 }
 
 }  // namespace
