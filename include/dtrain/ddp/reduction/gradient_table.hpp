@@ -3,7 +3,6 @@
 /// Gradient table: addresses, name and shape of each parameter's gradient, and checks of ready() arguments.
 
 #include <cstddef>
-#include <cstring>
 #include <span>
 #include <string>
 #include <vector>
@@ -18,6 +17,7 @@
 #include "dtrain/ddp/parameter.hpp"
 #include "dtrain/ddp/ready.hpp"
 #include "dtrain/ddp/reduction/parameter_names.hpp"
+#include "dtrain/kernels/copy.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -34,13 +34,13 @@ struct GradientSlot {
   /// `source` is the slot's own memory or memory that does not overlap the arena.
   void pack_from(const std::byte* source) const noexcept {
     if (source != place && bytes != 0) {
-      std::memcpy(place, source, bytes);
+      kernels::copy_bytes(place, source, bytes);
     }
   }
 
   void unpack() const noexcept {
     if (!is_bound() && bytes != 0) {
-      std::memcpy(own, place, bytes);
+      kernels::copy_bytes(own, place, bytes);
     }
   }
 };

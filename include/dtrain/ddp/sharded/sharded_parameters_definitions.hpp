@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 #include <utility>
 
 #include "dtrain/core/error.hpp"
@@ -78,8 +77,8 @@ DTRAIN_DEFINED void ShardedParameters::update(std::size_t bucket, std::byte* mem
   }
 }
 
-/// In blocks that stay in the first-level cache: the rule gets copies, since the model's own weights are still in use,
-/// and their new values replace the gradients.
+/// In blocks that stay in the first-level cache: the rule gets copies of the weights, since the model's own are still
+/// in use, and their new values replace the gradients. copy_bytes instead of std::memcpy: see there.
 DTRAIN_DEFINED void ShardedParameters::update_piece(const ShardPiece& piece, DType dtype, std::byte* memory) {
   constexpr std::size_t block = 1024;
   alignas(64) std::array<float, block> weights;
@@ -95,17 +94,19 @@ DTRAIN_DEFINED void ShardedParameters::update_piece(const ShardPiece& piece, DTy
       states[i] = arrays_[i].data() + piece.in_state + done;
     }
     float* const current = dtype == DType::f32 ? weights.data() : states[rule_arrays_];
-    {
+    const float* gradient = reinterpret_cast<const float*>(place);
+    if (dtype != DType::f32 || factor_ != 1) {
       const kernels::DefaultFloatEnvironment environment;
       kernels::convert(dtype, place, DType::f32, reinterpret_cast<std::byte*>(gradients.data()), count);
       if (factor_ != 1) {
         multiply_elements(buffer_view(std::span(gradients.data(), count)), factor_);
       }
+      gradient = gradients.data();
     }
     if (dtype == DType::f32) {
-      std::memcpy(current, values + done * element, count * element);
+      kernels::copy_bytes(reinterpret_cast<std::byte*>(current), values + done * element, count * element);
     }
-    rule_({current, count}, {gradients.data(), count}, states.data(), info);
+    rule_({current, count}, {gradient, count}, states.data(), info);
     const kernels::DefaultFloatEnvironment environment;
     kernels::convert(DType::f32, reinterpret_cast<const std::byte*>(current), dtype, place, count);
   }
@@ -119,7 +120,7 @@ DTRAIN_DEFINED void ShardedParameters::store(std::size_t bucket, const std::byte
   for (const std::size_t parameter : planned.parameters) {
     const TensorView& value = parameters_[parameter].value;
     if (value.bytes() != 0) {
-      std::memcpy(value.data, memory + (plan_->offset_of[parameter] - planned.offset), value.bytes());
+      kernels::copy_bytes(value.data, memory + (plan_->offset_of[parameter] - planned.offset), value.bytes());
     }
   }
 }
