@@ -26410,10 +26410,18 @@ const char* start_progress([[maybe_unused]] StreamOwner& owner, [[maybe_unused]]
 
 namespace DTRAIN_NAMESPACE::ddp {
 
+/// Two numbers of one whole parameter, for rules whose step depends on them: sums of squares from measure(), and their
+/// roots in StepInfo.
+struct ParameterNorms {
+  double weights = 0;
+  double update = 0;  ///< of whatever the rule measures besides, for LAMB its step
+};
+
 /// What a rule is told besides the elements.
 struct StepInfo {
   std::uint64_t step = 1;     ///< number of this update, from 1
   std::size_t parameter = 0;  ///< position in the model's parameters() of the one that the elements are part of
+  ParameterNorms norms{};     ///< for rules with measure(): L2 norms of the parameter, equal on all ranks
 };
 
 namespace detail {
@@ -26459,6 +26467,10 @@ constexpr std::size_t span_count() {
 /// then it is `rule(weights, gradients, info)`. All state begins as zeros.
 /// - Elements do not depend on each other: a parameter is given in parts of any length, on several ranks, in any order.
 /// - It is called from one thread at a time, which need not be the program's.
+/// - A rule with a State may have `ParameterNorms measure(weights, gradients, state, info) const` too, with the weights
+/// constant. It
+///   returns sums of squares of the part that it gets, and may change the state. All parts of all parameters are
+///   measured before the first is updated; a part is then updated with the same gradients.
 template <class R>
 concept OptimizerRule = std::is_invocable_v < const R&,
         std::span<float>, std::span<const float>,
@@ -26484,19 +26496,45 @@ void apply_rule(const R& rule, std::span<float> weights, std::span<const float> 
   }
 }
 
+/// Whether the rule has a member measure, with the right signature or another.
+template <class R>
+concept HasMeasure = requires {
+  &R::measure;
+};
+
+/// Whether the rule's step depends on norms of whole parameters.
+template <class R>
+concept NormedRule = HasMeasure<R> && requires(const R& rule, std::span<const float> elements,
+                                               typename detail::StateOf<R>::type state, const StepInfo& info) {
+  { rule.measure(elements, elements, state, info) } -> std::same_as<ParameterNorms>;
+};
+
+/// Calls measure() of the rule. @param states as of apply_rule
+template <OptimizerRule R>
+requires NormedRule<R> ParameterNorms measure_rule(const R& rule, std::span<const float> weights,
+                                                   std::span<const float> gradients, float* const* states,
+                                                   const StepInfo& info) {
+  using State = typename detail::StateOf<R>::type;
+  return [&]<std::size_t... I>(std::index_sequence<I...>) {
+    return rule.measure(weights, gradients, State{std::span<float>(states[I], weights.size())...}, info);
+  }
+  (std::make_index_sequence<state_arrays<R>>());
+}
+
 }  // namespace DTRAIN_NAMESPACE::ddp
 
 namespace DTRAIN_NAMESPACE {
+using ddp::ParameterNorms;
 using ddp::StepInfo;
 }  // namespace DTRAIN_NAMESPACE
 
 // ---- dtrain/ddp/sharded/optimizers.hpp
 
 /// @file
-/// Rules of common optimizers: Sgd, Momentum, Adam and AdamW.
+/// Rules of common optimizers: Sgd, Momentum, Adam, AdamW and Lamb.
 
-/// Rules for ShardedOptimizer. Each computes in f32 what the optimizer of the same name in torch.optim does, with the
-/// same defaults. Members may be changed between steps, for a schedule; the same on all ranks.
+/// Rules for ShardedOptimizer. Each computes in f32, Sgd to AdamW what the optimizers in torch.optim do, with the same
+/// defaults. Members may be changed between steps, for a schedule; the same on all ranks.
 namespace DTRAIN_NAMESPACE::optimizers {
 
 /// w -= rate * (g + weight_decay * w).
@@ -26600,6 +26638,25 @@ struct AdamW {
   }
 };
 
+/// LAMB (You et al. 2020, algorithm 2, with the identity for phi), for large batches: w -= rate * |w| / |u| * u, where
+/// u is Adam's step plus weight_decay * w, and |w| and |u| are the L2 norms of a whole parameter. Where one of them is
+/// 0, w -= rate * u.
+struct Lamb {
+  float rate = 1e-3F;
+  float beta1 = 0.9F;
+  float beta2 = 0.999F;
+  float epsilon = 1e-6F;
+  float weight_decay = 1e-2F;
+
+  using State = Adam::State;
+
+  /// Updates the moments. @returns the squares of |w| and |u|
+  ParameterNorms measure(std::span<const float> weights, std::span<const float> gradients, State state,
+                         const StepInfo& info) const;
+
+  void operator()(std::span<float> weights, std::span<const float> gradients, State state, const StepInfo& info) const;
+};
+
 }  // namespace DTRAIN_NAMESPACE::optimizers
 
 // ---- dtrain/ddp/sharded/shard_layout.hpp
@@ -26694,13 +26751,19 @@ namespace DTRAIN_NAMESPACE::ddp {
 /// A bucket's memory holds reduced gradients first; update() replaces those of this rank by new weights, in the model's
 /// type, and store() copies the weights of all ranks to the model. So a step needs no memory besides the buckets'.
 /// Weights of f16 and bf16 models are kept in f32, as one more state array.
-/// Lifetime: the plan and the parameters' memory outlive it. Threads: update() and add_squares() on the communication
-/// stream, store() of an earlier bucket beside them; everything else between.
+/// Lifetime: the plan and the parameters' memory outlive it. Threads: update(), measure() and add_squares() on the
+/// communication stream, store() of an earlier bucket beside them; everything else between.
 class ShardedParameters {
  public:
-  /// Updates `weights` by `gradients`; `states[i]` is state array i at the same elements.
-  using Rule = std::function<void(std::span<float> weights, std::span<const float> gradients, float* const* states,
-                                  const StepInfo& info)>;
+  /// `states[i]` is state array i at the same elements as the weights and the gradients.
+  struct Rule {
+    std::function<void(std::span<float> weights, std::span<const float> gradients, float* const* states,
+                       const StepInfo& info)>
+        update;
+    std::function<ParameterNorms(std::span<const float> weights, std::span<const float> gradients, float* const* states,
+                                 const StepInfo& info)>
+        measure;  ///< null for a rule without norms
+  };
 
   /// Allocates the state. @param arrays number of state arrays of the rule
   /// @throws Error (unsupported) for parameters that are not f32, f16 or bf16 in host memory
@@ -26740,6 +26803,15 @@ class ShardedParameters {
   double own_squares() const noexcept { return own_squares_; }
   double common_squares() const noexcept { return common_squares_; }
 
+  /// Whether the rule needs norms of whole parameters.
+  bool measures() const noexcept { return rule_.measure != nullptr; }
+
+  /// Adds to square_sums() what the rule measures on this rank's part of the bucket. An exception of the rule is kept.
+  void measure(std::size_t bucket, std::byte* memory) noexcept;
+
+  /// Two sums for each parameter, of this rank's parts. update() takes them as those of all ranks.
+  std::span<double> square_sums() noexcept { return square_sums_; }
+
   /// Replaces this rank's gradients in the bucket by new weights. An exception of the rule is kept.
   void update(std::size_t bucket, std::byte* memory) noexcept;
 
@@ -26750,16 +26822,19 @@ class ShardedParameters {
   void end_step() noexcept { ++steps_; }
 
  private:
-  void update_piece(const ShardPiece& piece, DType dtype, std::byte* memory);
+  void measure_or_update(std::size_t bucket, std::byte* memory, bool measures) noexcept;
+  void measure_or_update_piece(const ShardPiece& piece, DType dtype, std::byte* memory, bool measures, bool is_counted);
 
   const BucketPlan* plan_;
   std::vector<Parameter> parameters_;
   ShardLayout layout_;
+  bool counts_rest_;  ///< on one rank, because all ranks have the rest of a bucket
   std::size_t rule_arrays_;
   std::vector<std::vector<float>> arrays_;  ///< the rule's, then the weights in f32 if the model has 16-bit ones
   Rule rule_;
   std::uint64_t steps_ = 0;
   double factor_ = 1;
+  std::vector<double> square_sums_;
   double own_squares_ = 0;
   double common_squares_ = 0;
   std::vector<std::exception_ptr> failures_;  ///< of the rule, by bucket: store() of another runs beside update()
@@ -26839,8 +26914,8 @@ class ShardedGradients {
 /// Decides, with the same result on every rank, whether a step updates; may scale the gradients.
 using GradientInspection = std::function<bool(ShardedGradients&)>;
 
-/// A step without inspection updates and gathers each bucket as soon as it is reduced. With one, it waits until all
-/// are.
+/// A step updates and gathers each bucket as soon as it is reduced. With an inspection it waits until all are; with a
+/// rule that needs norms of whole parameters, until all are measured.
 template <class C>
 class ShardedReduction final : public BucketUpdate<C> {
  public:
@@ -26873,31 +26948,23 @@ class ShardedReduction final : public BucketUpdate<C> {
     }
     if (inspect_) {
       stream.enqueue([this, bucket]() noexcept { parameters_.add_squares(bucket, ranges_[bucket].data); });
+    } else if (parameters_.measures()) {
+      measure(bucket, stream);
     } else {
       update(bucket, channel, stream);
     }
   }
 
   void finish(C& channel, Stream stream, const Waits& waits) override {
-    if (inspect_) {
-      for (std::size_t bucket = 0; bucket < ranges_.size(); ++bucket) {
-        waits.for_bucket(bucket);
-      }
-      ShardedGradients gradients(norm(channel, stream, waits));
-      if (!inspect_(gradients)) {
-        return;
-      }
-      parameters_.set_gradient_factor(gradients.factor());
-      updated_ = std::vector<Event>(ranges_.size());
-      for (std::size_t bucket = 0; bucket < ranges_.size(); ++bucket) {
-        if (ranges_[bucket].count != 0) {
-          update(bucket, channel, stream);
-        }
-        stream.record(updated_[bucket]);
-      }
+    const bool updates_now = inspect_ || parameters_.measures();
+    if (inspect_ && !inspected(channel, stream, waits)) {
+      return;
+    }
+    if (updates_now) {
+      update_all(channel, stream);
     }
     for (std::size_t bucket = 0; bucket < ranges_.size(); ++bucket) {
-      if (inspect_) {
+      if (updates_now) {
         waits.for_event(updated_[bucket]);
       } else {
         waits.for_bucket(bucket);
@@ -26912,6 +26979,41 @@ class ShardedReduction final : public BucketUpdate<C> {
 
   static BufferView part(const BufferView& range, std::size_t begin, std::size_t count) noexcept {
     return {range.data + begin * size_bytes(range.dtype), count, range.dtype, range.device};
+  }
+
+  /// Collective, blocking: whether the step updates.
+  bool inspected(C& channel, Stream stream, const Waits& waits) {
+    for (std::size_t bucket = 0; bucket < ranges_.size(); ++bucket) {
+      waits.for_bucket(bucket);
+    }
+    ShardedGradients gradients(norm(channel, stream, waits));
+    if (!inspect_(gradients)) {
+      return false;
+    }
+    parameters_.set_gradient_factor(gradients.factor());
+    for (std::size_t bucket = 0; parameters_.measures() && bucket < ranges_.size(); ++bucket) {
+      measure(bucket, stream);
+    }
+    return true;
+  }
+
+  /// Updates all buckets, once all are measured if the rule measures.
+  void update_all(C& channel, Stream stream) {
+    if (parameters_.measures()) {
+      const BufferView sums = buffer_view(parameters_.square_sums());
+      channel.all_reduce(sums, sums, ReduceOp::sum, stream);
+    }
+    updated_ = std::vector<Event>(ranges_.size());
+    for (std::size_t bucket = 0; bucket < ranges_.size(); ++bucket) {
+      if (ranges_[bucket].count != 0) {
+        update(bucket, channel, stream);
+      }
+      stream.record(updated_[bucket]);
+    }
+  }
+
+  void measure(std::size_t bucket, Stream stream) {
+    stream.enqueue([this, bucket]() noexcept { parameters_.measure(bucket, ranges_[bucket].data); });
   }
 
   void update(std::size_t bucket, C& channel, Stream stream) {
@@ -26984,15 +27086,17 @@ class ShardedOptimizer {
     static_assert(ddp::OptimizerRule<R>,
                   "dtrain: the rule needs operator()(weights, gradients, state, info) const for its State of spans of "
                   "float (contract: the concept ddp::OptimizerRule, in dtrain/ddp/sharded/optimizer_rule.hpp)");
+    static_assert(ddp::HasMeasure<R> == ddp::NormedRule<R>,
+                  "dtrain: the rule's measure needs the form ParameterNorms measure(weights, gradients, state, info) "
+                  "const, all spans but those of the state constant (see dtrain/ddp/sharded/optimizer_rule.hpp)");
     static_assert(backend::CanReduceScatter<C> && backend::CanAllGather<C>,
                   "dtrain: ShardedOptimizer needs reduce_scatter and all_gather: use topology::Flat");
     static_assert(ddp::RunsHostWork<typename C::Stream>,
                   "dtrain: ShardedOptimizer runs on the host: use it with a backend of host memory");
     ddp.keep_plan();
-    reduction_ = std::make_unique<ddp::ShardedReduction<C>>(ddp::ShardedParameters(
-        ddp.parameters(), ddp.plan(), ddp.group().rank(), ddp.group().world_size(), ddp::state_arrays<R>,
-        [rule = rule_](std::span<float> weights, std::span<const float> gradients, float* const* states,
-                       const StepInfo& info) { ddp::apply_rule(*rule, weights, gradients, states, info); }));
+    reduction_ = std::make_unique<ddp::ShardedReduction<C>>(
+        ddp::ShardedParameters(ddp.parameters(), ddp.plan(), ddp.group().rank(), ddp.group().world_size(),
+                               ddp::state_arrays<R>, rule_functions()));
   }
 
   /// To be changed between steps.
@@ -27013,6 +27117,21 @@ class ShardedOptimizer {
   void begin_step(ddp::GradientInspection inspect) { reduction_->begin_step(std::move(inspect)); }
 
  private:
+  ddp::ShardedParameters::Rule rule_functions() const {
+    ddp::ShardedParameters::Rule functions;
+    functions.update = [rule = rule_](std::span<float> weights, std::span<const float> gradients, float* const* states,
+                                      const StepInfo& info) {
+      ddp::apply_rule(*rule, weights, gradients, states, info);
+    };
+    if constexpr (ddp::NormedRule<R>) {
+      functions.measure = [rule = rule_](std::span<const float> weights, std::span<const float> gradients,
+                                         float* const* states, const StepInfo& info) {
+        return ddp::measure_rule(*rule, weights, gradients, states, info);
+      };
+    }
+    return functions;
+  }
+
   std::shared_ptr<R> rule_;
   std::unique_ptr<ddp::ShardedReduction<C>> reduction_;
 };
@@ -48158,7 +48277,86 @@ DTRAIN_OPTIMIZED DTRAIN_DEFINED void AdamStep::operator()(float* weights, const 
   }
 }
 
+/// What Lamb subtracts from each weight, before the factor that the norms give.
+class LambStep {
+ public:
+  static constexpr std::size_t block = 256;  ///< elements that are computed at once
+  using Block = std::array<float, block>;
+
+  LambStep(const Lamb& rule, std::uint64_t step) noexcept
+      : mean_factor_(static_cast<float>(1 / (1 - std::pow(double{rule.beta1}, static_cast<double>(step))))),
+        root_factor_(static_cast<float>(1 / std::sqrt(1 - std::pow(double{rule.beta2}, static_cast<double>(step))))),
+        epsilon_(rule.epsilon),
+        weight_decay_(rule.weight_decay) {}
+
+  /// `use(begin, step, count)` for each block: `step` is that of elements [begin, begin + count).
+  template <class Use>
+  void for_each_block(std::span<const float> weights, const Lamb::State& state, Use&& use) const {
+    alignas(64) Block block_of_steps;
+    for (std::size_t begin = 0; begin < weights.size(); begin += block) {
+      const std::size_t count = std::min(block, weights.size() - begin);
+      compute(block_of_steps, weights.data() + begin, state.mean.data() + begin, state.square.data() + begin, count);
+      use(begin, block_of_steps, count);
+    }
+  }
+
+ private:
+  DTRAIN_OPTIMIZED void compute(Block& to, const float* weights, const float* means, const float* squares,
+                                std::size_t count) const noexcept {
+    constexpr std::size_t lanes = 4;
+    for (std::size_t i = 0; i < count; i += lanes) {
+      const std::size_t bytes = std::min(lanes, count - i) * sizeof(float);
+      kernels::Vector<float, lanes * sizeof(float)> weight{}, mean{}, root{};
+      std::memcpy(&weight, weights + i, bytes);
+      std::memcpy(&mean, means + i, bytes);
+      std::memcpy(&root, squares + i, bytes);
+      kernels::take_square_roots(root);
+      const auto step = mean * mean_factor_ / (root * root_factor_ + epsilon_) + weight_decay_ * weight;
+      std::memcpy(to.data() + i, &step, sizeof(step));
+    }
+  }
+
+  float mean_factor_;  ///< 1 / (1 - beta1^t)
+  float root_factor_;  ///< 1 / sqrt(1 - beta2^t)
+  float epsilon_;
+  float weight_decay_;
+};
+
 }  // namespace DTRAIN_NAMESPACE::optimizers::detail
+
+namespace DTRAIN_NAMESPACE::optimizers {
+
+DTRAIN_OPTIMIZED DTRAIN_DEFINED ParameterNorms Lamb::measure(std::span<const float> weights,
+                                                             std::span<const float> gradients, State state,
+                                                             const StepInfo& info) const {
+  for (std::size_t i = 0; i < weights.size(); ++i) {
+    state.mean[i] += (gradients[i] - state.mean[i]) * (1 - beta1);
+    state.square[i] = beta2 * state.square[i] + (1 - beta2) * gradients[i] * gradients[i];
+  }
+  const auto squares_of = [](const float* from, std::size_t count) {
+    return kernels::sum_of_squares(DType::f32, reinterpret_cast<const std::byte*>(from), count);
+  };
+  ParameterNorms squares{squares_of(weights.data(), weights.size()), 0};
+  detail::LambStep(*this, info.step)
+      .for_each_block(weights, state, [&](std::size_t, const detail::LambStep::Block& step, std::size_t count) {
+        squares.update += squares_of(step.data(), count);
+      });
+  return squares;
+}
+
+DTRAIN_DEFINED void Lamb::operator()(std::span<float> weights, std::span<const float>, State state,
+                                     const StepInfo& info) const {
+  const bool has_ratio = info.norms.weights > 0 && info.norms.update > 0;
+  const auto factor = static_cast<float>(rate * (has_ratio ? info.norms.weights / info.norms.update : 1.0));
+  detail::LambStep(*this, info.step)
+      .for_each_block(weights, state, [&](std::size_t begin, const detail::LambStep::Block& step, std::size_t count) {
+        for (std::size_t i = 0; i < count; ++i) {
+          weights[begin + i] -= factor * step[i];
+        }
+      });
+}
+
+}  // namespace DTRAIN_NAMESPACE::optimizers
 
 // ---- dtrain/ddp/sharded/shard_files_definitions.hpp
 
@@ -48367,8 +48565,10 @@ DTRAIN_DEFINED ShardedParameters::ShardedParameters(std::vector<Parameter> param
     : plan_(&plan),
       parameters_(std::move(parameters)),
       layout_(shard_layout(plan, gradient_sizes(parameters_), rank, ranks)),
+      counts_rest_(rank == 0),
       rule_arrays_(arrays),
       rule_(std::move(rule)),
+      square_sums_(rule_.measure ? 2 * parameters_.size() : 0),
       failures_(plan.buckets.size()) {
   bool has_halves = false;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
@@ -48398,6 +48598,7 @@ DTRAIN_DEFINED void ShardedParameters::begin_step() noexcept {
   factor_ = 1;
   own_squares_ = 0;
   common_squares_ = 0;
+  std::fill(square_sums_.begin(), square_sums_.end(), 0.0);
 }
 
 DTRAIN_DEFINED void ShardedParameters::add_squares(std::size_t bucket, const std::byte* memory) noexcept {
@@ -48407,13 +48608,22 @@ DTRAIN_DEFINED void ShardedParameters::add_squares(std::size_t bucket, const std
   common_squares_ += kernels::sum_of_squares(dtype, memory + part.rest_begin * size_bytes(dtype), part.rest_count);
 }
 
+DTRAIN_DEFINED void ShardedParameters::measure(std::size_t bucket, std::byte* memory) noexcept {
+  measure_or_update(bucket, memory, true);
+}
+
 DTRAIN_DEFINED void ShardedParameters::update(std::size_t bucket, std::byte* memory) noexcept {
+  measure_or_update(bucket, memory, false);
+}
+
+DTRAIN_DEFINED void ShardedParameters::measure_or_update(std::size_t bucket, std::byte* memory,
+                                                         bool measures) noexcept {
   const DType dtype = plan_->buckets[bucket].dtype;
   const BucketShard& part = layout_.buckets[bucket];
   try {
     for (const std::vector<ShardPiece>* pieces : {&part.own, &part.rest}) {
       for (const ShardPiece& piece : *pieces) {
-        update_piece(piece, dtype, memory);
+        measure_or_update_piece(piece, dtype, memory, measures, pieces == &part.own || counts_rest_);
       }
     }
   } catch (...) {
@@ -48423,13 +48633,18 @@ DTRAIN_DEFINED void ShardedParameters::update(std::size_t bucket, std::byte* mem
 
 /// In blocks that stay in the first-level cache: the rule gets copies of the weights, since the model's own are still
 /// in use, and their new values replace the gradients. copy_bytes instead of std::memcpy: see there.
-DTRAIN_DEFINED void ShardedParameters::update_piece(const ShardPiece& piece, DType dtype, std::byte* memory) {
+DTRAIN_DEFINED void ShardedParameters::measure_or_update_piece(const ShardPiece& piece, DType dtype, std::byte* memory,
+                                                               bool measures, bool is_counted) {
   constexpr std::size_t block = 1024;
   alignas(64) std::array<float, block> weights;
   alignas(64) std::array<float, block> gradients;
   std::array<float*, 9> states{};
   const std::size_t element = size_bytes(dtype);
-  const StepInfo info{steps_ + 1, piece.parameter};
+  StepInfo info{steps_ + 1, piece.parameter};
+  double* const sums = square_sums_.data() + (this->measures() ? 2 * piece.parameter : 0);
+  if (this->measures() && !measures) {
+    info.norms = {std::sqrt(sums[0]), std::sqrt(sums[1])};
+  }
   const std::byte* const values = parameters_[piece.parameter].value.data + piece.offset * element;
   for (std::size_t done = 0; done < piece.count; done += block) {
     const std::size_t count = std::min(block, piece.count - done);
@@ -48450,7 +48665,15 @@ DTRAIN_DEFINED void ShardedParameters::update_piece(const ShardPiece& piece, DTy
     if (dtype == DType::f32) {
       kernels::copy_bytes(reinterpret_cast<std::byte*>(current), values + done * element, count * element);
     }
-    rule_({current, count}, {gradient, count}, states.data(), info);
+    if (measures) {
+      const ParameterNorms squares = rule_.measure({current, count}, {gradient, count}, states.data(), info);
+      if (is_counted) {
+        sums[0] += squares.weights;
+        sums[1] += squares.update;
+      }
+      continue;
+    }
+    rule_.update({current, count}, {gradient, count}, states.data(), info);
     const kernels::DefaultFloatEnvironment environment;
     kernels::convert(DType::f32, reinterpret_cast<const std::byte*>(current), dtype, place, count);
   }

@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cmath>
@@ -197,6 +198,128 @@ TEST_CASE("a rule of one's own gets the parameter and the step; its members may 
     wrong += other.values[1][5] == -(element(0, 0, 1, 5) + element(0, 1, 1, 5)) / 2 ? 0 : 1;
   });
   CHECK(wrong == 0);
+}
+
+/// LAMB as its paper writes it, in f64, with all of the state.
+class LambInF64 {
+ public:
+  explicit LambInF64(optimizers::Lamb rule) : rule_(rule) {
+    for (const std::size_t size : sizes) {
+      means_.emplace_back(size);
+      squares_.emplace_back(size);
+    }
+  }
+
+  /// @param factor of the gradients
+  void step(Model& model, double factor) {
+    ++step_;
+    for (std::size_t i = 0; i < model.list.size(); ++i) {
+      const auto gradient = model.list[i].gradient.as<float>();
+      std::vector<double> update(gradient.size());
+      double weights_norm = 0;
+      double update_norm = 0;
+      for (std::size_t k = 0; k < gradient.size(); ++k) {
+        const double g = factor * gradient[k];
+        const double w = model.values[i][k];
+        means_[i][k] = rule_.beta1 * means_[i][k] + (1 - rule_.beta1) * g;
+        squares_[i][k] = rule_.beta2 * squares_[i][k] + (1 - rule_.beta2) * g * g;
+        const double mean = means_[i][k] / (1 - std::pow(rule_.beta1, step_));
+        const double square = squares_[i][k] / (1 - std::pow(rule_.beta2, step_));
+        update[k] = mean / (std::sqrt(square) + rule_.epsilon) + rule_.weight_decay * w;
+        weights_norm += w * w;
+        update_norm += update[k] * update[k];
+      }
+      const double ratio = weights_norm > 0 && update_norm > 0 ? std::sqrt(weights_norm / update_norm) : 1;
+      for (std::size_t k = 0; k < update.size(); ++k)
+        model.values[i][k] = static_cast<float>(model.values[i][k] - rule_.rate * ratio * update[k]);
+    }
+  }
+
+ private:
+  optimizers::Lamb rule_;
+  std::vector<std::vector<double>> means_;
+  std::vector<std::vector<double>> squares_;
+  int step_ = 0;
+};
+
+/// The largest difference between the weights of LAMB on shards and those of LambInF64, after each of some steps.
+double largest_difference_of_lamb(const Group& group, std::size_t bucket_bytes, bool is_inspected) {
+  const optimizers::Lamb rule{.rate = 0.02F, .weight_decay = 0.1F};
+  Model whole(sizes);
+  Model sharded(sizes);
+  fill_values(whole);
+  std::fill(whole.values[4].begin(), whole.values[4].end(), 0.0F);  // no norm to divide by
+  for (std::size_t i = 0; i < sizes.size(); ++i)
+    std::copy(whole.values[i].begin(), whole.values[i].end(), sharded.values[i].begin());
+  LambInF64 reference(rule);
+  DistributedDataParallel expected{whole, group, {.bucket_bytes = bucket_bytes}};
+  DistributedDataParallel ddp{sharded, group, {.bucket_bytes = bucket_bytes}};
+  ShardedOptimizer optimizer{ddp, rule};
+  double largest = 0;
+  for (int step = 0; step < 5; ++step) {
+    expected.backward(backward(whole, step, group.rank()));
+    reference.step(whole, is_inspected ? 0.25 : 1);
+    if (is_inspected) {
+      ddp.backward(backward(sharded, step, group.rank()), optimizer, [](ShardedGradients& gradients) {
+        gradients.scale_gradients(0.25);
+        return true;
+      });
+    } else {
+      ddp.backward(backward(sharded, step, group.rank()), optimizer);
+    }
+    for (std::size_t i = 0; i < sizes.size(); ++i) {
+      for (std::size_t k = 0; k < sizes[i]; ++k)
+        largest = std::max(largest, std::abs(static_cast<double>(whole.values[i][k]) - sharded.values[i][k]));
+    }
+  }
+  return largest;
+}
+
+TEST_CASE("LAMB scales a step by norms of whole parameters, however they are cut into shards") {
+  for (const int ranks : {1, 2, 3, 4}) {
+    for (const std::size_t bucket_bytes : {std::size_t{0}, std::size_t{3000}, std::size_t{1} << 20}) {
+      CAPTURE(ranks);
+      CAPTURE(bucket_bytes);
+      std::vector<double> differences(static_cast<std::size_t>(2 * ranks), 1);
+      run_well(ranks, [&](const Group& group) {
+        const auto place = static_cast<std::size_t>(2 * group.rank());
+        differences[place] = largest_difference_of_lamb(group, bucket_bytes, false);
+        differences[place + 1] = largest_difference_of_lamb(group, bucket_bytes, true);
+      });
+      for (const double difference : differences)
+        CHECK(difference < 2e-6);
+    }
+  }
+}
+
+/// Its measure() throws on one rank.
+struct FailingNorms {
+  bool fails = false;
+  struct State {
+    std::span<float> sums;
+  };
+  dtrain::ParameterNorms measure(std::span<const float>, std::span<const float>, State, const StepInfo&) const {
+    if (fails) throw std::runtime_error("these norms cannot be measured");
+    return {};
+  }
+  void operator()(std::span<float>, std::span<const float>, State, const StepInfo&) const {}
+};
+
+TEST_CASE("an exception of a rule's measure() ends the job with its text") {
+  std::atomic<int> told{0};
+  support::run_groups<front_test::Policy>(2, [&](const Group& group) {
+    Model model({3000, 2000, 1000});
+    DistributedDataParallel ddp{model, group, {.bucket_bytes = 0}};
+    ShardedOptimizer optimizer{ddp, FailingNorms{group.rank() == 1}};
+    try {
+      ddp.backward(backward(model, 0, group.rank()), optimizer);
+      group.barrier();  // the other rank may have finished its step
+    } catch (const std::exception& error) {
+      told += std::string(error.what()).find("these norms cannot be measured") != std::string::npos ? 1 : 0;
+      throw;
+    }
+  });
+  CHECK(told == 2);
 }
 
 TEST_CASE("the norm of all gradients is known before the update, equal on all ranks, and clips") {

@@ -2,7 +2,7 @@
 /// @file
 /// The concept OptimizerRule: how an optimizer changes weights, element by element.
 
-#include <array>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -13,10 +13,18 @@
 
 namespace DTRAIN_NAMESPACE::ddp {
 
+/// Two numbers of one whole parameter, for rules whose step depends on them: sums of squares from measure(), and their
+/// roots in StepInfo.
+struct ParameterNorms {
+  double weights = 0;
+  double update = 0;  ///< of whatever the rule measures besides, for LAMB its step
+};
+
 /// What a rule is told besides the elements.
 struct StepInfo {
   std::uint64_t step = 1;     ///< number of this update, from 1
   std::size_t parameter = 0;  ///< position in the model's parameters() of the one that the elements are part of
+  ParameterNorms norms{};     ///< for rules with measure(): L2 norms of the parameter, equal on all ranks
 };
 
 namespace detail {
@@ -62,6 +70,10 @@ constexpr std::size_t span_count() {
 /// then it is `rule(weights, gradients, info)`. All state begins as zeros.
 /// - Elements do not depend on each other: a parameter is given in parts of any length, on several ranks, in any order.
 /// - It is called from one thread at a time, which need not be the program's.
+/// - A rule with a State may have `ParameterNorms measure(weights, gradients, state, info) const` too, with the weights
+/// constant. It
+///   returns sums of squares of the part that it gets, and may change the state. All parts of all parameters are
+///   measured before the first is updated; a part is then updated with the same gradients.
 template <class R>
 concept OptimizerRule = std::is_invocable_v < const R&,
         std::span<float>, std::span<const float>,
@@ -87,8 +99,34 @@ void apply_rule(const R& rule, std::span<float> weights, std::span<const float> 
   }
 }
 
+/// Whether the rule has a member measure, with the right signature or another.
+template <class R>
+concept HasMeasure = requires {
+  &R::measure;
+};
+
+/// Whether the rule's step depends on norms of whole parameters.
+template <class R>
+concept NormedRule = HasMeasure<R> && requires(const R& rule, std::span<const float> elements,
+                                               typename detail::StateOf<R>::type state, const StepInfo& info) {
+  { rule.measure(elements, elements, state, info) } -> std::same_as<ParameterNorms>;
+};
+
+/// Calls measure() of the rule. @param states as of apply_rule
+template <OptimizerRule R>
+requires NormedRule<R> ParameterNorms measure_rule(const R& rule, std::span<const float> weights,
+                                                   std::span<const float> gradients, float* const* states,
+                                                   const StepInfo& info) {
+  using State = typename detail::StateOf<R>::type;
+  return [&]<std::size_t... I>(std::index_sequence<I...>) {
+    return rule.measure(weights, gradients, State{std::span<float>(states[I], weights.size())...}, info);
+  }
+  (std::make_index_sequence<state_arrays<R>>());
+}
+
 }  // namespace DTRAIN_NAMESPACE::ddp
 
 namespace DTRAIN_NAMESPACE {
+using ddp::ParameterNorms;
 using ddp::StepInfo;
 }  // namespace DTRAIN_NAMESPACE

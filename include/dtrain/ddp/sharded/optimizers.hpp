@@ -1,18 +1,22 @@
 #pragma once
 /// @file
-/// Rules of common optimizers: Sgd, Momentum, Adam and AdamW.
+/// Rules of common optimizers: Sgd, Momentum, Adam, AdamW and Lamb.
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <span>
 
 #include "dtrain/core/config.hpp"
 #include "dtrain/ddp/sharded/optimizer_rule.hpp"
+#include "dtrain/kernels/sum_of_squares.hpp"
 #include "dtrain/kernels/vector.hpp"
 
-/// Rules for ShardedOptimizer. Each computes in f32 what the optimizer of the same name in torch.optim does, with the
-/// same defaults. Members may be changed between steps, for a schedule; the same on all ranks.
+/// Rules for ShardedOptimizer. Each computes in f32, Sgd to AdamW what the optimizers in torch.optim do, with the same
+/// defaults. Members may be changed between steps, for a schedule; the same on all ranks.
 namespace DTRAIN_NAMESPACE::optimizers {
 
 /// w -= rate * (g + weight_decay * w).
@@ -116,6 +120,25 @@ struct AdamW {
   }
 };
 
+/// LAMB (You et al. 2020, algorithm 2, with the identity for phi), for large batches: w -= rate * |w| / |u| * u, where
+/// u is Adam's step plus weight_decay * w, and |w| and |u| are the L2 norms of a whole parameter. Where one of them is
+/// 0, w -= rate * u.
+struct Lamb {
+  float rate = 1e-3F;
+  float beta1 = 0.9F;
+  float beta2 = 0.999F;
+  float epsilon = 1e-6F;
+  float weight_decay = 1e-2F;
+
+  using State = Adam::State;
+
+  /// Updates the moments. @returns the squares of |w| and |u|
+  ParameterNorms measure(std::span<const float> weights, std::span<const float> gradients, State state,
+                         const StepInfo& info) const;
+
+  void operator()(std::span<float> weights, std::span<const float> gradients, State state, const StepInfo& info) const;
+};
+
 }  // namespace DTRAIN_NAMESPACE::optimizers
 
 #if DTRAIN_DEFINITIONS
@@ -157,6 +180,85 @@ DTRAIN_OPTIMIZED DTRAIN_DEFINED void AdamStep::operator()(float* weights, const 
   }
 }
 
+/// What Lamb subtracts from each weight, before the factor that the norms give.
+class LambStep {
+ public:
+  static constexpr std::size_t block = 256;  ///< elements that are computed at once
+  using Block = std::array<float, block>;
+
+  LambStep(const Lamb& rule, std::uint64_t step) noexcept
+      : mean_factor_(static_cast<float>(1 / (1 - std::pow(double{rule.beta1}, static_cast<double>(step))))),
+        root_factor_(static_cast<float>(1 / std::sqrt(1 - std::pow(double{rule.beta2}, static_cast<double>(step))))),
+        epsilon_(rule.epsilon),
+        weight_decay_(rule.weight_decay) {}
+
+  /// `use(begin, step, count)` for each block: `step` is that of elements [begin, begin + count).
+  template <class Use>
+  void for_each_block(std::span<const float> weights, const Lamb::State& state, Use&& use) const {
+    alignas(64) Block block_of_steps;
+    for (std::size_t begin = 0; begin < weights.size(); begin += block) {
+      const std::size_t count = std::min(block, weights.size() - begin);
+      compute(block_of_steps, weights.data() + begin, state.mean.data() + begin, state.square.data() + begin, count);
+      use(begin, block_of_steps, count);
+    }
+  }
+
+ private:
+  DTRAIN_OPTIMIZED void compute(Block& to, const float* weights, const float* means, const float* squares,
+                                std::size_t count) const noexcept {
+    constexpr std::size_t lanes = 4;
+    for (std::size_t i = 0; i < count; i += lanes) {
+      const std::size_t bytes = std::min(lanes, count - i) * sizeof(float);
+      kernels::Vector<float, lanes * sizeof(float)> weight{}, mean{}, root{};
+      std::memcpy(&weight, weights + i, bytes);
+      std::memcpy(&mean, means + i, bytes);
+      std::memcpy(&root, squares + i, bytes);
+      kernels::take_square_roots(root);
+      const auto step = mean * mean_factor_ / (root * root_factor_ + epsilon_) + weight_decay_ * weight;
+      std::memcpy(to.data() + i, &step, sizeof(step));
+    }
+  }
+
+  float mean_factor_;  ///< 1 / (1 - beta1^t)
+  float root_factor_;  ///< 1 / sqrt(1 - beta2^t)
+  float epsilon_;
+  float weight_decay_;
+};
+
 }  // namespace DTRAIN_NAMESPACE::optimizers::detail
+
+namespace DTRAIN_NAMESPACE::optimizers {
+
+DTRAIN_OPTIMIZED DTRAIN_DEFINED ParameterNorms Lamb::measure(std::span<const float> weights,
+                                                             std::span<const float> gradients, State state,
+                                                             const StepInfo& info) const {
+  for (std::size_t i = 0; i < weights.size(); ++i) {
+    state.mean[i] += (gradients[i] - state.mean[i]) * (1 - beta1);
+    state.square[i] = beta2 * state.square[i] + (1 - beta2) * gradients[i] * gradients[i];
+  }
+  const auto squares_of = [](const float* from, std::size_t count) {
+    return kernels::sum_of_squares(DType::f32, reinterpret_cast<const std::byte*>(from), count);
+  };
+  ParameterNorms squares{squares_of(weights.data(), weights.size()), 0};
+  detail::LambStep(*this, info.step)
+      .for_each_block(weights, state, [&](std::size_t, const detail::LambStep::Block& step, std::size_t count) {
+        squares.update += squares_of(step.data(), count);
+      });
+  return squares;
+}
+
+DTRAIN_DEFINED void Lamb::operator()(std::span<float> weights, std::span<const float>, State state,
+                                     const StepInfo& info) const {
+  const bool has_ratio = info.norms.weights > 0 && info.norms.update > 0;
+  const auto factor = static_cast<float>(rate * (has_ratio ? info.norms.weights / info.norms.update : 1.0));
+  detail::LambStep(*this, info.step)
+      .for_each_block(weights, state, [&](std::size_t begin, const detail::LambStep::Block& step, std::size_t count) {
+        for (std::size_t i = 0; i < count; ++i) {
+          weights[begin + i] -= factor * step[i];
+        }
+      });
+}
+
+}  // namespace DTRAIN_NAMESPACE::optimizers
 
 #endif  // DTRAIN_DEFINITIONS

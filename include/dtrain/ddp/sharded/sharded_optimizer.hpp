@@ -46,15 +46,17 @@ class ShardedOptimizer {
     static_assert(ddp::OptimizerRule<R>,
                   "dtrain: the rule needs operator()(weights, gradients, state, info) const for its State of spans of "
                   "float (contract: the concept ddp::OptimizerRule, in dtrain/ddp/sharded/optimizer_rule.hpp)");
+    static_assert(ddp::HasMeasure<R> == ddp::NormedRule<R>,
+                  "dtrain: the rule's measure needs the form ParameterNorms measure(weights, gradients, state, info) "
+                  "const, all spans but those of the state constant (see dtrain/ddp/sharded/optimizer_rule.hpp)");
     static_assert(backend::CanReduceScatter<C> && backend::CanAllGather<C>,
                   "dtrain: ShardedOptimizer needs reduce_scatter and all_gather: use topology::Flat");
     static_assert(ddp::RunsHostWork<typename C::Stream>,
                   "dtrain: ShardedOptimizer runs on the host: use it with a backend of host memory");
     ddp.keep_plan();
-    reduction_ = std::make_unique<ddp::ShardedReduction<C>>(ddp::ShardedParameters(
-        ddp.parameters(), ddp.plan(), ddp.group().rank(), ddp.group().world_size(), ddp::state_arrays<R>,
-        [rule = rule_](std::span<float> weights, std::span<const float> gradients, float* const* states,
-                       const StepInfo& info) { ddp::apply_rule(*rule, weights, gradients, states, info); }));
+    reduction_ = std::make_unique<ddp::ShardedReduction<C>>(
+        ddp::ShardedParameters(ddp.parameters(), ddp.plan(), ddp.group().rank(), ddp.group().world_size(),
+                               ddp::state_arrays<R>, rule_functions()));
   }
 
   /// To be changed between steps.
@@ -75,6 +77,21 @@ class ShardedOptimizer {
   void begin_step(ddp::GradientInspection inspect) { reduction_->begin_step(std::move(inspect)); }
 
  private:
+  ddp::ShardedParameters::Rule rule_functions() const {
+    ddp::ShardedParameters::Rule functions;
+    functions.update = [rule = rule_](std::span<float> weights, std::span<const float> gradients, float* const* states,
+                                      const StepInfo& info) {
+      ddp::apply_rule(*rule, weights, gradients, states, info);
+    };
+    if constexpr (ddp::NormedRule<R>) {
+      functions.measure = [rule = rule_](std::span<const float> weights, std::span<const float> gradients,
+                                         float* const* states, const StepInfo& info) {
+        return ddp::measure_rule(*rule, weights, gradients, states, info);
+      };
+    }
+    return functions;
+  }
+
   std::shared_ptr<R> rule_;
   std::unique_ptr<ddp::ShardedReduction<C>> reduction_;
 };

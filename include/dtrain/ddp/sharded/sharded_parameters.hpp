@@ -21,13 +21,19 @@ namespace DTRAIN_NAMESPACE::ddp {
 /// A bucket's memory holds reduced gradients first; update() replaces those of this rank by new weights, in the model's
 /// type, and store() copies the weights of all ranks to the model. So a step needs no memory besides the buckets'.
 /// Weights of f16 and bf16 models are kept in f32, as one more state array.
-/// Lifetime: the plan and the parameters' memory outlive it. Threads: update() and add_squares() on the communication
-/// stream, store() of an earlier bucket beside them; everything else between.
+/// Lifetime: the plan and the parameters' memory outlive it. Threads: update(), measure() and add_squares() on the
+/// communication stream, store() of an earlier bucket beside them; everything else between.
 class ShardedParameters {
  public:
-  /// Updates `weights` by `gradients`; `states[i]` is state array i at the same elements.
-  using Rule = std::function<void(std::span<float> weights, std::span<const float> gradients, float* const* states,
-                                  const StepInfo& info)>;
+  /// `states[i]` is state array i at the same elements as the weights and the gradients.
+  struct Rule {
+    std::function<void(std::span<float> weights, std::span<const float> gradients, float* const* states,
+                       const StepInfo& info)>
+        update;
+    std::function<ParameterNorms(std::span<const float> weights, std::span<const float> gradients, float* const* states,
+                                 const StepInfo& info)>
+        measure;  ///< null for a rule without norms
+  };
 
   /// Allocates the state. @param arrays number of state arrays of the rule
   /// @throws Error (unsupported) for parameters that are not f32, f16 or bf16 in host memory
@@ -67,6 +73,15 @@ class ShardedParameters {
   double own_squares() const noexcept { return own_squares_; }
   double common_squares() const noexcept { return common_squares_; }
 
+  /// Whether the rule needs norms of whole parameters.
+  bool measures() const noexcept { return rule_.measure != nullptr; }
+
+  /// Adds to square_sums() what the rule measures on this rank's part of the bucket. An exception of the rule is kept.
+  void measure(std::size_t bucket, std::byte* memory) noexcept;
+
+  /// Two sums for each parameter, of this rank's parts. update() takes them as those of all ranks.
+  std::span<double> square_sums() noexcept { return square_sums_; }
+
   /// Replaces this rank's gradients in the bucket by new weights. An exception of the rule is kept.
   void update(std::size_t bucket, std::byte* memory) noexcept;
 
@@ -77,16 +92,19 @@ class ShardedParameters {
   void end_step() noexcept { ++steps_; }
 
  private:
-  void update_piece(const ShardPiece& piece, DType dtype, std::byte* memory);
+  void measure_or_update(std::size_t bucket, std::byte* memory, bool measures) noexcept;
+  void measure_or_update_piece(const ShardPiece& piece, DType dtype, std::byte* memory, bool measures, bool is_counted);
 
   const BucketPlan* plan_;
   std::vector<Parameter> parameters_;
   ShardLayout layout_;
+  bool counts_rest_;  ///< on one rank, because all ranks have the rest of a bucket
   std::size_t rule_arrays_;
   std::vector<std::vector<float>> arrays_;  ///< the rule's, then the weights in f32 if the model has 16-bit ones
   Rule rule_;
   std::uint64_t steps_ = 0;
   double factor_ = 1;
+  std::vector<double> square_sums_;
   double own_squares_ = 0;
   double common_squares_ = 0;
   std::vector<std::exception_ptr> failures_;  ///< of the rule, by bucket: store() of another runs beside update()

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <utility>
 
 #include "dtrain/core/error.hpp"
@@ -23,8 +24,10 @@ DTRAIN_DEFINED ShardedParameters::ShardedParameters(std::vector<Parameter> param
     : plan_(&plan),
       parameters_(std::move(parameters)),
       layout_(shard_layout(plan, gradient_sizes(parameters_), rank, ranks)),
+      counts_rest_(rank == 0),
       rule_arrays_(arrays),
       rule_(std::move(rule)),
+      square_sums_(rule_.measure ? 2 * parameters_.size() : 0),
       failures_(plan.buckets.size()) {
   bool has_halves = false;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
@@ -54,6 +57,7 @@ DTRAIN_DEFINED void ShardedParameters::begin_step() noexcept {
   factor_ = 1;
   own_squares_ = 0;
   common_squares_ = 0;
+  std::fill(square_sums_.begin(), square_sums_.end(), 0.0);
 }
 
 DTRAIN_DEFINED void ShardedParameters::add_squares(std::size_t bucket, const std::byte* memory) noexcept {
@@ -63,13 +67,22 @@ DTRAIN_DEFINED void ShardedParameters::add_squares(std::size_t bucket, const std
   common_squares_ += kernels::sum_of_squares(dtype, memory + part.rest_begin * size_bytes(dtype), part.rest_count);
 }
 
+DTRAIN_DEFINED void ShardedParameters::measure(std::size_t bucket, std::byte* memory) noexcept {
+  measure_or_update(bucket, memory, true);
+}
+
 DTRAIN_DEFINED void ShardedParameters::update(std::size_t bucket, std::byte* memory) noexcept {
+  measure_or_update(bucket, memory, false);
+}
+
+DTRAIN_DEFINED void ShardedParameters::measure_or_update(std::size_t bucket, std::byte* memory,
+                                                         bool measures) noexcept {
   const DType dtype = plan_->buckets[bucket].dtype;
   const BucketShard& part = layout_.buckets[bucket];
   try {
     for (const std::vector<ShardPiece>* pieces : {&part.own, &part.rest}) {
       for (const ShardPiece& piece : *pieces) {
-        update_piece(piece, dtype, memory);
+        measure_or_update_piece(piece, dtype, memory, measures, pieces == &part.own || counts_rest_);
       }
     }
   } catch (...) {
@@ -79,13 +92,18 @@ DTRAIN_DEFINED void ShardedParameters::update(std::size_t bucket, std::byte* mem
 
 /// In blocks that stay in the first-level cache: the rule gets copies of the weights, since the model's own are still
 /// in use, and their new values replace the gradients. copy_bytes instead of std::memcpy: see there.
-DTRAIN_DEFINED void ShardedParameters::update_piece(const ShardPiece& piece, DType dtype, std::byte* memory) {
+DTRAIN_DEFINED void ShardedParameters::measure_or_update_piece(const ShardPiece& piece, DType dtype, std::byte* memory,
+                                                               bool measures, bool is_counted) {
   constexpr std::size_t block = 1024;
   alignas(64) std::array<float, block> weights;
   alignas(64) std::array<float, block> gradients;
   std::array<float*, 9> states{};
   const std::size_t element = size_bytes(dtype);
-  const StepInfo info{steps_ + 1, piece.parameter};
+  StepInfo info{steps_ + 1, piece.parameter};
+  double* const sums = square_sums_.data() + (this->measures() ? 2 * piece.parameter : 0);
+  if (this->measures() && !measures) {
+    info.norms = {std::sqrt(sums[0]), std::sqrt(sums[1])};
+  }
   const std::byte* const values = parameters_[piece.parameter].value.data + piece.offset * element;
   for (std::size_t done = 0; done < piece.count; done += block) {
     const std::size_t count = std::min(block, piece.count - done);
@@ -106,7 +124,15 @@ DTRAIN_DEFINED void ShardedParameters::update_piece(const ShardPiece& piece, DTy
     if (dtype == DType::f32) {
       kernels::copy_bytes(reinterpret_cast<std::byte*>(current), values + done * element, count * element);
     }
-    rule_({current, count}, {gradient, count}, states.data(), info);
+    if (measures) {
+      const ParameterNorms squares = rule_.measure({current, count}, {gradient, count}, states.data(), info);
+      if (is_counted) {
+        sums[0] += squares.weights;
+        sums[1] += squares.update;
+      }
+      continue;
+    }
+    rule_.update({current, count}, {gradient, count}, states.data(), info);
     const kernels::DefaultFloatEnvironment environment;
     kernels::convert(DType::f32, reinterpret_cast<const std::byte*>(current), dtype, place, count);
   }

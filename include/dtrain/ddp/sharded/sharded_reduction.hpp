@@ -42,8 +42,8 @@ class ShardedGradients {
 /// Decides, with the same result on every rank, whether a step updates; may scale the gradients.
 using GradientInspection = std::function<bool(ShardedGradients&)>;
 
-/// A step without inspection updates and gathers each bucket as soon as it is reduced. With one, it waits until all
-/// are.
+/// A step updates and gathers each bucket as soon as it is reduced. With an inspection it waits until all are; with a
+/// rule that needs norms of whole parameters, until all are measured.
 template <class C>
 class ShardedReduction final : public BucketUpdate<C> {
  public:
@@ -76,31 +76,23 @@ class ShardedReduction final : public BucketUpdate<C> {
     }
     if (inspect_) {
       stream.enqueue([this, bucket]() noexcept { parameters_.add_squares(bucket, ranges_[bucket].data); });
+    } else if (parameters_.measures()) {
+      measure(bucket, stream);
     } else {
       update(bucket, channel, stream);
     }
   }
 
   void finish(C& channel, Stream stream, const Waits& waits) override {
-    if (inspect_) {
-      for (std::size_t bucket = 0; bucket < ranges_.size(); ++bucket) {
-        waits.for_bucket(bucket);
-      }
-      ShardedGradients gradients(norm(channel, stream, waits));
-      if (!inspect_(gradients)) {
-        return;
-      }
-      parameters_.set_gradient_factor(gradients.factor());
-      updated_ = std::vector<Event>(ranges_.size());
-      for (std::size_t bucket = 0; bucket < ranges_.size(); ++bucket) {
-        if (ranges_[bucket].count != 0) {
-          update(bucket, channel, stream);
-        }
-        stream.record(updated_[bucket]);
-      }
+    const bool updates_now = inspect_ || parameters_.measures();
+    if (inspect_ && !inspected(channel, stream, waits)) {
+      return;
+    }
+    if (updates_now) {
+      update_all(channel, stream);
     }
     for (std::size_t bucket = 0; bucket < ranges_.size(); ++bucket) {
-      if (inspect_) {
+      if (updates_now) {
         waits.for_event(updated_[bucket]);
       } else {
         waits.for_bucket(bucket);
@@ -115,6 +107,41 @@ class ShardedReduction final : public BucketUpdate<C> {
 
   static BufferView part(const BufferView& range, std::size_t begin, std::size_t count) noexcept {
     return {range.data + begin * size_bytes(range.dtype), count, range.dtype, range.device};
+  }
+
+  /// Collective, blocking: whether the step updates.
+  bool inspected(C& channel, Stream stream, const Waits& waits) {
+    for (std::size_t bucket = 0; bucket < ranges_.size(); ++bucket) {
+      waits.for_bucket(bucket);
+    }
+    ShardedGradients gradients(norm(channel, stream, waits));
+    if (!inspect_(gradients)) {
+      return false;
+    }
+    parameters_.set_gradient_factor(gradients.factor());
+    for (std::size_t bucket = 0; parameters_.measures() && bucket < ranges_.size(); ++bucket) {
+      measure(bucket, stream);
+    }
+    return true;
+  }
+
+  /// Updates all buckets, once all are measured if the rule measures.
+  void update_all(C& channel, Stream stream) {
+    if (parameters_.measures()) {
+      const BufferView sums = buffer_view(parameters_.square_sums());
+      channel.all_reduce(sums, sums, ReduceOp::sum, stream);
+    }
+    updated_ = std::vector<Event>(ranges_.size());
+    for (std::size_t bucket = 0; bucket < ranges_.size(); ++bucket) {
+      if (ranges_[bucket].count != 0) {
+        update(bucket, channel, stream);
+      }
+      stream.record(updated_[bucket]);
+    }
+  }
+
+  void measure(std::size_t bucket, Stream stream) {
+    stream.enqueue([this, bucket]() noexcept { parameters_.measure(bucket, ranges_[bucket].data); });
   }
 
   void update(std::size_t bucket, C& channel, Stream stream) {
