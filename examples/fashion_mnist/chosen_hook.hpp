@@ -4,6 +4,7 @@
 
 #include <dtrain/dtrain.hpp>
 
+#include <cstdint>
 #include <span>
 #include <string>
 #include <variant>
@@ -13,10 +14,14 @@ namespace fashion_mnist {
 /// Threads and lifetime: as the hooks'.
 class ChosenHook {
  public:
-  explicit ChosenHook(const std::string& name) : name_(name) {
+  /// @param steps that the training has made before
+  ChosenHook(const std::string& name, std::uint64_t steps) : name_(name) {
     if (name == "bf16") hook_.emplace<dtrain::hooks::Cast<dtrain::bfloat16>>();
     if (name == "f16") hook_.emplace<dtrain::hooks::Cast<dtrain::float16>>();
     if (name == "power-sgd") hook_.emplace<dtrain::hooks::PowerSgd>(dtrain::hooks::PowerSgdOptions{.rank = 4});
+    if (name == "local-sgd")
+      hook_.emplace<dtrain::hooks::LocalSgd>(dtrain::hooks::LocalSgdOptions{.every = 8, .start_after = 100})
+          .set_steps(steps);
     if (name == "top-k")
       hook_.emplace<dtrain::hooks::TopK>(dtrain::hooks::TopKOptions{.fraction = 0.05, .start_after = 100});
   }
@@ -26,6 +31,7 @@ class ChosenHook {
   void prepare(std::span<const dtrain::Parameter> parameters) {
     if (auto* const hook = std::get_if<dtrain::hooks::PowerSgd>(&hook_)) hook->prepare(parameters);
     if (auto* const hook = std::get_if<dtrain::hooks::TopK>(&hook_)) hook->prepare(parameters);
+    if (auto* const hook = std::get_if<dtrain::hooks::LocalSgd>(&hook_)) hook->prepare(parameters);
   }
 
   /// The library's hooks run on the host; on a GPU --hook is none.
@@ -35,6 +41,15 @@ class ChosenHook {
       std::visit([&](auto& hook) { hook.reduce(bucket); }, hook_);
     } else {
       None().reduce(bucket);
+    }
+  }
+
+  /// After the optimizer's step. Collective, blocking. @param is_saved whether all ranks must have the same weights now
+  template <class Group>
+  void after_update(const Group& group, bool is_saved) {
+    if (auto* const hook = std::get_if<dtrain::hooks::LocalSgd>(&hook_)) {
+      const bool averaged = hook->average(group);
+      if (is_saved && !averaged) hook->average_now(group);
     }
   }
 
@@ -48,7 +63,7 @@ class ChosenHook {
 
   std::string name_;
   std::variant<None, dtrain::hooks::Cast<dtrain::bfloat16>, dtrain::hooks::Cast<dtrain::float16>,
-               dtrain::hooks::PowerSgd, dtrain::hooks::TopK>
+               dtrain::hooks::PowerSgd, dtrain::hooks::TopK, dtrain::hooks::LocalSgd>
       hook_;
 };
 

@@ -52,8 +52,9 @@ inline constexpr std::string_view help_text =
   --precision=TYPE         of parameters and gradients: f32 (default); bf16 or f16, with f32 master weights, and for f16
                            a scaled loss (program fashion_mnist)
   --hook=NAME              how gradients are reduced: none (default), bf16 or f16 (16 bits travel), power-sgd (two thin
-                           factors of each gradient travel), or top-k (after 100 steps, the twentieth of its elements
-                           that are the largest); in host memory, with --precision=f32
+                           factors of each gradient travel), top-k (after 100 steps, the twentieth of its elements
+                           that are the largest), or local-sgd (after 100 steps, weights are averaged each 8 steps);
+                           in host memory, with --precision=f32
   --save-parameters=FILE   write the parameters: raw little-endian elements
   --summary=FILE           write what was reached as JSON
   --timeline=FILE          write what the last steps did when, on all ranks, as a trace for Perfetto
@@ -121,8 +122,10 @@ inline constexpr std::array<Flag, 16> flags{{
      }},
     {"--hook", true,
      [](Options& o, auto name, auto value) {
-       if (value != "none" && value != "bf16" && value != "f16" && value != "power-sgd" && value != "top-k") {
-         refuse(std::string(name) + " is " + quoted(value) + " instead of none, bf16, f16, power-sgd or top-k");
+       if (value != "none" && value != "bf16" && value != "f16" && value != "power-sgd" && value != "top-k" &&
+           value != "local-sgd") {
+         refuse(std::string(name) + " is " + quoted(value) +
+                " instead of none, bf16, f16, power-sgd, top-k or local-sgd");
        }
        o.hook = value;
      }},

@@ -69,8 +69,8 @@ constexpr const char* precision() {
 /// Trains `model` for the steps that `state` has not done yet. Collective, blocking.
 template <class Ddp, class Model>
 Epochs train_epochs(Ddp& ddp, Model& model, typename Model::Optimizer& sgd, TrainingState<Model>& state,
-                    const Dataset& dataset, const dtrain::DistributedSampler& sampler, const Options& options,
-                    Progress& progress) {
+                    ChosenHook& hook, const Dataset& dataset, const dtrain::DistributedSampler& sampler,
+                    const Options& options, Progress& progress) {
   using Clock = std::chrono::steady_clock;
   const auto& group = ddp.group();
   const auto steps = static_cast<std::int64_t>(sampler.steps_per_epoch());
@@ -98,7 +98,9 @@ Epochs train_epochs(Ddp& ddp, Model& model, typename Model::Optimizer& sgd, Trai
       ddp.backward(backward, {.measure_norm = measures_norm<Model>()});
       update(ddp, model, sgd, learning_rate(state.step(), last_step, peak_learning_rate));
       state.advance();
-      if (state.step() % save_after == 0 || state.step() == last_step) state.save(group);
+      const bool is_saved = state.step() % save_after == 0 || state.step() == last_step;
+      hook.after_update(group, is_saved);
+      if (is_saved) state.save(group);
 
       seen.cross_entropy += part.cross_entropy;
       seen.count += part.count;
@@ -181,7 +183,7 @@ int train(dtrain::ProcessGroup<Policy> group, dtrain::Arguments arguments) {
   dtrain::DdpOptions ddp_options{.progress = options.progress};
   ddp_options.timeline = !options.timeline.empty();
   if (options.bucket_bytes) ddp_options.bucket_bytes = *options.bucket_bytes;
-  ChosenHook hook(options.hook);
+  ChosenHook hook(options.hook, static_cast<std::uint64_t>(state.step()));
   dtrain::DistributedDataParallel ddp{model, group, ddp_options, hook};
   const dtrain::DistributedSampler sampler{group,
                                            {.dataset_size = training.size(),
@@ -194,7 +196,7 @@ int train(dtrain::ProcessGroup<Policy> group, dtrain::Arguments arguments) {
 
   if (state.step() > 0)
     progress.line("going on from " + options.checkpoint + ", after step " + std::to_string(state.step()));
-  const Epochs epochs = train_epochs(ddp, model, sgd, state, training, sampler, options, progress);
+  const Epochs epochs = train_epochs(ddp, model, sgd, state, hook, training, sampler, options, progress);
   if (!options.timeline.empty()) write_timeline(ddp, model, options.timeline);
   Summary summary;
   summary.world_size = group.world_size();

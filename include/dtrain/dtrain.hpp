@@ -89,6 +89,7 @@
 #include "dtrain/ddp/checkpoint/pending_checkpoint.hpp"
 #include "dtrain/ddp/data/sampler.hpp"
 #include "dtrain/ddp/hooks/cast.hpp"
+#include "dtrain/ddp/hooks/local_sgd.hpp"
 #include "dtrain/ddp/hooks/power_sgd.hpp"
 #include "dtrain/ddp/hooks/top_k.hpp"
 #include "dtrain/ddp/precision/loss_scaler.hpp"

@@ -112,7 +112,7 @@ TEST_CASE("16-bit parameters, and hooks that reduce less, reach f32's accuracy b
   if (!can_run()) return;
   const Trained plain = train({"--nproc-per-node=2"});
   for (const char* argument :
-       {"--precision=bf16", "--precision=f16", "--hook=bf16", "--hook=power-sgd", "--hook=top-k"}) {
+       {"--precision=bf16", "--precision=f16", "--hook=bf16", "--hook=power-sgd", "--hook=top-k", "--hook=local-sgd"}) {
     CAPTURE(argument);
     const Trained trained = train({"--nproc-per-node=2", argument});
     CHECK(trained.summary.number("test_accuracy") >= plain.summary.number("test_accuracy") - 0.01);

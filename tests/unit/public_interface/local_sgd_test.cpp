@@ -1,0 +1,144 @@
+// hooks::LocalSgd: reduced steps, local steps, averages, and what is refused.
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstddef>
+#include <cstring>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "dtrain/ddp/hooks/local_sgd.hpp"
+#include "unit/public_interface/shared_memory_job.hpp"
+
+using dtrain::DistributedDataParallel;
+using dtrain::Ready;
+using dtrain::hooks::LocalSgd;
+using front_test::Group;
+using front_test::Model;
+using front_test::run_well;
+
+namespace local_sgd_test {
+
+/// Small ones, one without elements, and one that is averaged in place.
+const std::vector<std::size_t> sizes{5, 0, 1000, 3, 400'000, 17};
+
+/// Element k of rank's gradient i in a step.
+float element(int step, int rank, std::size_t i, std::size_t k) {
+  return std::sin(static_cast<float>(step * 7919 + rank * 104729) + static_cast<float>(i) * 31 +
+                  static_cast<float>(k) * 0.37F);
+}
+
+auto backward(Model& model, int step, int rank) {
+  return [&model, step, rank](Ready ready) {
+    for (std::size_t i = model.list.size(); i > 0; --i) {
+      for (std::size_t k = 0; k < sizes[i - 1]; ++k)
+        model.gradients[i - 1][k] = element(step, rank, i - 1, k);
+      ready(i - 1);
+    }
+  };
+}
+
+void update(Model& model) {
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    for (std::size_t k = 0; k < sizes[i]; ++k)
+      model.values[i][k] -= 0.1F * model.gradients[i][k];
+  }
+}
+
+/// The largest difference of an element of `a` from one of `b`.
+double distance(const std::vector<std::vector<float>>& a, const std::vector<std::vector<float>>& b) {
+  double largest = 0;
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    for (std::size_t k = 0; k < sizes[i]; ++k)
+      largest = std::max(largest, std::abs(static_cast<double>(a[i][k]) - b[i][k]));
+  }
+  return largest;
+}
+
+/// Whether all ranks have these values, to the bit.
+bool is_same_on_all(const Group& group, const std::vector<std::vector<float>>& values) {
+  bool same = true;
+  for (const std::vector<float>& own : values) {
+    std::vector<float> first = own;
+    if (!first.empty()) group.broadcast(dtrain::buffer_view(std::span(first)), 0);
+    same = same && (own.empty() || std::memcmp(own.data(), first.data(), own.size() * sizeof(float)) == 0);
+  }
+  std::vector<float> all{same ? 1.0F : 0.0F};
+  group.all_reduce(dtrain::buffer_view(std::span(all)), dtrain::ReduceOp::min);
+  return all[0] == 1;
+}
+
+/// Wrong steps of 11: two reduced ones, then three times three local ones that end with an average. With this
+/// optimizer, the averaged weights are those of reduced steps.
+int wrong_steps(const Group& group) {
+  Model reduced(sizes);
+  Model local(sizes);
+  DistributedDataParallel expected{reduced, group};
+  LocalSgd hook{{.every = 3, .start_after = 2}};
+  DistributedDataParallel ddp{local, group, {}, hook};
+  int wrong = 0;
+  for (int step = 0; step < 11; ++step) {
+    expected.backward(backward(reduced, step, group.rank()));
+    update(reduced);
+    ddp.backward(backward(local, step, group.rank()));
+    const bool is_reduced = step < 2;
+    for (std::size_t k = 0; k < sizes[2]; ++k)
+      wrong += !is_reduced && local.gradients[2][k] != element(step, group.rank(), 2, k) ? 1 : 0;
+    update(local);
+    const bool averages = hook.average(group);
+    wrong += averages == (step == 4 || step == 7 || step == 10) ? 0 : 1;
+    const bool should_be_same = is_reduced || averages || group.world_size() == 1;
+    wrong += is_same_on_all(group, local.values) == should_be_same ? 0 : 1;
+    wrong += !should_be_same || distance(reduced.values, local.values) < 2e-6 ? 0 : 1;
+  }
+  return wrong + (hook.steps() == 11 ? 0 : 1);
+}
+
+TEST_CASE("after the warm-up, ranks use their own gradients, and every few steps they get the average of the weights") {
+  for (const int ranks : {1, 2, 3}) {
+    CAPTURE(ranks);
+    std::atomic<int> wrong{0};
+    run_well(ranks, [&](const Group& group) { wrong += wrong_steps(group); });
+    CHECK(wrong == 0);
+  }
+}
+
+TEST_CASE("average_now() averages at any step, and a counter that was set goes on") {
+  std::atomic<int> right{0};
+  run_well(2, [&](const Group& group) {
+    Model model(sizes);
+    LocalSgd hook{{.every = 4}};
+    DistributedDataParallel ddp{model, group, {}, hook};
+    hook.set_steps(2);
+    ddp.backward(backward(model, 0, group.rank()));
+    update(model);
+    bool is_right = !hook.average(group) && !is_same_on_all(group, model.values);
+    hook.average_now(group);
+    is_right = is_right && is_same_on_all(group, model.values) && hook.average(group);
+    right += is_right ? 1 : 0;
+  });
+  CHECK(right == 2);
+}
+
+TEST_CASE("options that differ between ranks, and no steps between averages, are refused") {
+  CHECK_THROWS_WITH_AS(LocalSgd({.every = 0}), doctest::Contains("every = 0; it is 1 or more steps"), dtrain::Error);
+  std::atomic<int> told{0};
+  support::run_groups<front_test::Policy>(2, [&](const Group& group) {
+    Model model(sizes);
+    LocalSgd hook{{.every = group.rank() == 0 ? 4U : 5U}};
+    try {
+      DistributedDataParallel ddp{model, group, {}, hook};
+    } catch (const std::exception& error) {
+      told += std::string(error.what()).find("hooks::LocalSgd every") != std::string::npos ? 1 : 0;
+      throw;
+    }
+  });
+  CHECK(told == 2);
+}
+
+}  // namespace local_sgd_test
