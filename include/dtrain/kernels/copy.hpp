@@ -15,7 +15,11 @@ namespace DTRAIN_NAMESPACE::kernels {
 /// As std::memcpy, which has a slow case: glibc 2.36 copies 2 KiB to 1 MiB with `rep movsb`. On AMD's Zen this takes 15
 /// times as long if the target begins a few bytes later in its page than the source. An example is a large vector
 /// (offset 16) beside a mapping (offset 0). Measured: 64 KiB in 21 us, here 1.4 us.
-DTRAIN_OPTIMIZED inline void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) noexcept {
+void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) noexcept;
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_OPTIMIZED DTRAIN_DEFINED void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) noexcept {
   using Block = Vector<std::uint64_t, 16>;
   constexpr std::size_t width = sizeof(Block);
   std::size_t i = 0;
@@ -34,5 +38,7 @@ DTRAIN_OPTIMIZED inline void copy_bytes(std::byte* to, const std::byte* from, st
     std::memcpy(to + i, from + i, bytes - i);
   }
 }
+
+#endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE::kernels
