@@ -24631,7 +24631,7 @@ struct LocalSgdOptions {
 ///   local.average_now(group);   // after the last step: all ranks have the same weights
 ///
 /// Source: T. Lin, S. U. Stich, K. K. Patel and M. Jaggi, "Don't Use Large Mini-Batches, Use Local SGD", ICLR 2020.
-/// - Between two averages the ranks' weights differ: take checkpoints and evaluate after average_now().
+/// - Between two averages the ranks' weights differ: evaluate after average_now(), and take checkpoints with state().
 /// - StepOptions::measure_norm then gives the norm of this rank's gradients, and LossScaler may decide otherwise on
 ///   another rank: use bf16 or f32.
 /// - The optimizer's state and the buffers stay those of each rank.
@@ -24648,7 +24648,7 @@ class LocalSgd {
 
   template <class C>
   void reduce(const ddp::GradientBucket<C>& bucket) {
-    if (steps_ < options_.start_after) {
+    if (steps() < options_.start_after) {
       bucket.channel.all_reduce(bucket.values, bucket.values, bucket.op, bucket.stream);
     }
   }
@@ -24658,7 +24658,7 @@ class LocalSgd {
   template <class Group>
   bool average(const Group& group) {
     ++steps_;
-    const bool is_turn = steps_ > options_.start_after && (steps_ - options_.start_after) % options_.every == 0;
+    const bool is_turn = steps() > options_.start_after && (steps() - options_.start_after) % options_.every == 0;
     if (is_turn) {
       average_now(group);
     }
@@ -24675,9 +24675,17 @@ class LocalSgd {
     }
   }
 
-  /// For checkpoints: calls of average() so far, the same on all ranks.
-  std::uint64_t steps() const noexcept { return steps_; }
-  void set_steps(std::uint64_t steps) noexcept { steps_ = steps; }
+  /// Calls of average() so far, the same on all ranks.
+  std::uint64_t steps() const noexcept { return static_cast<std::uint64_t>(steps_); }
+  void set_steps(std::uint64_t steps) noexcept { steps_ = static_cast<std::int64_t>(steps); }
+
+  /// What a checkpoint needs besides the weights, which this averages: the number of steps. Collective, blocking, as
+  /// average_now(). Lifetime: the view is that of this object.
+  template <class Group>
+  std::vector<ddp::NamedTensor> state(const Group& group) {
+    average_now(group);
+    return {{"local_sgd/steps", tensor_view(&steps_, {})}};
+  }
 
  private:
   static constexpr std::size_t joined_bytes = std::size_t{1} << 20;
@@ -24693,7 +24701,7 @@ class LocalSgd {
   void scatter(const Joined& joined, const std::byte* memory) const noexcept;
 
   LocalSgdOptions options_;
-  std::uint64_t steps_ = 0;
+  std::int64_t steps_ = 0;
   std::vector<TensorView> values_;
   std::vector<Joined> joined_;
   mutable std::vector<std::byte> memory_;
@@ -24775,7 +24783,7 @@ struct CompressedGradient {
   std::size_t rows = 0;
   std::size_t columns = 0;
   std::size_t rank = 0;      ///< 0: the gradient is not compressed
-  std::uint64_t steps = 0;   ///< reductions begun
+  std::int64_t steps = 0;    ///< reductions begun
   std::vector<float> error;  ///< what this rank's steps have not passed on; rows x columns
   std::vector<float> left;   ///< P: rank x rows
   std::vector<float> right;  ///< Q: rank x columns; the next step begins with it
@@ -24845,7 +24853,7 @@ using ddp::PowerSgdOptions;
 /// Distributed Optimization", NeurIPS 2019, algorithms 1 and 2.
 /// - Gradients that are not finite stay so in that step; the matrix's errors and vectors then start anew.
 /// - Memory: a copy of each compressed gradient on every rank.
-/// - A program that starts again from a checkpoint starts with errors of zero.
+/// - A program that starts again from a checkpoint without state() starts with errors of zero.
 /// Lifetime: one model; outlives its wrapper, if it is a variable. Gradients are in host memory.
 class PowerSgd {
  public:
@@ -24882,7 +24890,22 @@ class PowerSgd {
     bucket.stream.enqueue([work]() noexcept { work.decompress(); });
   }
 
+  /// What a checkpoint needs, for save_checkpoint and load_checkpoint: all ranks have the same then. Each rank's errors
+  /// become their average, which the gradients still get as a whole.
+  /// A training that goes on from the file is bit for bit the one that wrote it, on as many ranks; on another number
+  /// it goes on with the same errors.
+  /// Collective, blocking: every rank calls it between the same steps, once the model is wrapped. Lifetime: the views
+  /// are those of this object. @throws the job's first cause
+  template <class Group>
+  std::vector<ddp::NamedTensor> state(const Group& group) {
+    for (ddp::CompressedGradient& one : states_) {
+      if (one.rank != 0) group.all_reduce(buffer_view(std::span(one.error)), ReduceOp::average);
+    }
+    return tensors();
+  }
+
  private:
+  std::vector<ddp::NamedTensor> tensors();
   /// Counts a step. @returns whether it compresses a gradient of the bucket
   bool begin_step(std::span<const ddp::BucketGradient> gradients) noexcept;
 
@@ -24925,7 +24948,7 @@ using ddp::TopKOptions;
 /// - The element that an error keeps back arrives some steps late: use it with a warm-up (start_after).
 /// - Elements that are not finite count as the largest ones.
 /// - Memory: a copy of each compressed gradient, and what travels, on every rank.
-/// - A program that starts again from a checkpoint starts with errors of zero.
+/// - A program that starts again from a checkpoint without state() starts with errors of zero.
 /// Lifetime: one model; outlives its wrapper, if it is a variable. Gradients are in host memory.
 class TopK {
  public:
@@ -24960,6 +24983,21 @@ class TopK {
     bucket.stream.enqueue([this, gradients, ranks, factor]() noexcept { decompress(gradients, ranks, factor); });
   }
 
+  /// What a checkpoint needs, for save_checkpoint and load_checkpoint: all ranks have the same then. Each rank's errors
+  /// become their average, which the gradients still get as a whole.
+  /// A training that goes on from the file is bit for bit the one that wrote it, on as many ranks; on another number
+  /// it goes on with the same errors, if the same gradients are worth compressing there (else loading says so).
+  /// Collective, blocking: every rank calls it between the same steps, once the model is wrapped. Lifetime: the views
+  /// are those of this object. @throws the job's first cause
+  template <class Group>
+  std::vector<ddp::NamedTensor> state(const Group& group) {
+    if (states_.empty()) choose_compressed(group.world_size());
+    for (State& one : states_) {
+      if (one.sent != 0) group.all_reduce(buffer_view(std::span(one.error)), ReduceOp::average);
+    }
+    return tensors();
+  }
+
  private:
   struct State {
     std::size_t sent = 0;      ///< elements; 0: the gradient is not compressed
@@ -24971,6 +25009,7 @@ class TopK {
     std::size_t plain = 0;
   };
 
+  std::vector<ddp::NamedTensor> tensors();
   /// In the first step, makes the memory of what travels. @returns zeros where the bucket is not compressed
   Counts begin_step(std::span<const ddp::BucketGradient> gradients, int ranks);
   void choose_compressed(int ranks);
@@ -24985,7 +25024,7 @@ class TopK {
 
   TopKOptions options_;
   std::vector<std::size_t> sizes_;     ///< elements of each f32 gradient; 0 for others
-  std::vector<std::uint64_t> steps_;   ///< of each parameter
+  std::vector<std::int64_t> steps_;    ///< of each parameter
   std::vector<State> states_;          ///< by parameter
   std::vector<ddp::SentElement> own_;  ///< of one bucket, as the two below: the stream runs the buckets in order
   std::vector<ddp::SentElement> gathered_;
@@ -48045,11 +48084,23 @@ DTRAIN_DEFINED void PowerSgd::prepare(std::span<const Parameter> parameters) {
   }
 }
 
+DTRAIN_DEFINED std::vector<ddp::NamedTensor> PowerSgd::tensors() {
+  std::vector<ddp::NamedTensor> all;
+  for (std::size_t i = 0; i < states_.size(); ++i) {
+    ddp::CompressedGradient& one = states_[i];
+    if (one.rank == 0) continue;
+    all.push_back({format_text("power_sgd/{}/steps", {i}), tensor_view(&one.steps, {})});
+    all.push_back({format_text("power_sgd/{}/error", {i}), tensor_view(one.error)});
+    all.push_back({format_text("power_sgd/{}/right", {i}), tensor_view(one.right)});
+  }
+  return all;
+}
+
 DTRAIN_DEFINED bool PowerSgd::begin_step(std::span<const ddp::BucketGradient> gradients) noexcept {
   bool compresses = false;
   for (const ddp::BucketGradient& gradient : gradients) {
     ddp::CompressedGradient& state = states_[gradient.parameter];
-    compresses = compresses || (state.rank != 0 && state.steps >= options_.start_after);
+    compresses = compresses || (state.rank != 0 && static_cast<std::uint64_t>(state.steps) >= options_.start_after);
     ++state.steps;
   }
   return compresses;
@@ -48092,7 +48143,7 @@ DTRAIN_DEFINED void CompressedGradient::make_right_orthonormal(std::uint64_t see
     for (std::size_t k = 0; k < rank; ++k) {
       const std::span<float> row(vectors.row(k), columns);
       if (detail::square(row.data(), columns) == 0) {
-        fill_randomly(row, mix64(mix64(mix64(seed) + steps) + 4 * k + attempt));
+        fill_randomly(row, mix64(mix64(mix64(seed) + static_cast<std::uint64_t>(steps)) + 4 * k + attempt));
       }
     }
   }
@@ -48238,11 +48289,21 @@ DTRAIN_DEFINED TopK::Counts TopK::begin_step(std::span<const ddp::BucketGradient
   bool starts = true;
   for (const ddp::BucketGradient& gradient : gradients) {
     const State& state = states_[gradient.parameter];
-    starts = steps_[gradient.parameter]++ >= options_.start_after && starts;
+    starts = static_cast<std::uint64_t>(steps_[gradient.parameter]++) >= options_.start_after && starts;
     counts.sent += state.sent;
     counts.plain += state.sent == 0 ? gradient.view.flat().count : 0;
   }
   return starts ? counts : Counts{};
+}
+
+DTRAIN_DEFINED std::vector<ddp::NamedTensor> TopK::tensors() {
+  std::vector<ddp::NamedTensor> all{{"top_k/steps", tensor_view(steps_)}};
+  for (std::size_t i = 0; i < states_.size(); ++i) {
+    if (states_[i].sent != 0) {
+      all.push_back({format_text("top_k/{}/error", {i}), tensor_view(states_[i].error)});
+    }
+  }
+  return all;
 }
 
 DTRAIN_DEFINED void TopK::compress(std::span<const ddp::BucketGradient> gradients) noexcept {

@@ -16,6 +16,7 @@
 #include "dtrain/core/types/dtype.hpp"
 #include "dtrain/core/types/reduce_op.hpp"
 #include "dtrain/core/types/tensor_view.hpp"
+#include "dtrain/ddp/checkpoint/named_tensor.hpp"
 #include "dtrain/ddp/hooks/gradient_hook.hpp"
 #include "dtrain/ddp/parameter.hpp"
 #include "dtrain/kernels/copy.hpp"
@@ -39,7 +40,7 @@ struct LocalSgdOptions {
 ///   local.average_now(group);   // after the last step: all ranks have the same weights
 ///
 /// Source: T. Lin, S. U. Stich, K. K. Patel and M. Jaggi, "Don't Use Large Mini-Batches, Use Local SGD", ICLR 2020.
-/// - Between two averages the ranks' weights differ: take checkpoints and evaluate after average_now().
+/// - Between two averages the ranks' weights differ: evaluate after average_now(), and take checkpoints with state().
 /// - StepOptions::measure_norm then gives the norm of this rank's gradients, and LossScaler may decide otherwise on
 ///   another rank: use bf16 or f32.
 /// - The optimizer's state and the buffers stay those of each rank.
@@ -56,7 +57,7 @@ class LocalSgd {
 
   template <class C>
   void reduce(const ddp::GradientBucket<C>& bucket) {
-    if (steps_ < options_.start_after) {
+    if (steps() < options_.start_after) {
       bucket.channel.all_reduce(bucket.values, bucket.values, bucket.op, bucket.stream);
     }
   }
@@ -66,7 +67,7 @@ class LocalSgd {
   template <class Group>
   bool average(const Group& group) {
     ++steps_;
-    const bool is_turn = steps_ > options_.start_after && (steps_ - options_.start_after) % options_.every == 0;
+    const bool is_turn = steps() > options_.start_after && (steps() - options_.start_after) % options_.every == 0;
     if (is_turn) {
       average_now(group);
     }
@@ -83,9 +84,17 @@ class LocalSgd {
     }
   }
 
-  /// For checkpoints: calls of average() so far, the same on all ranks.
-  std::uint64_t steps() const noexcept { return steps_; }
-  void set_steps(std::uint64_t steps) noexcept { steps_ = steps; }
+  /// Calls of average() so far, the same on all ranks.
+  std::uint64_t steps() const noexcept { return static_cast<std::uint64_t>(steps_); }
+  void set_steps(std::uint64_t steps) noexcept { steps_ = static_cast<std::int64_t>(steps); }
+
+  /// What a checkpoint needs besides the weights, which this averages: the number of steps. Collective, blocking, as
+  /// average_now(). Lifetime: the view is that of this object.
+  template <class Group>
+  std::vector<ddp::NamedTensor> state(const Group& group) {
+    average_now(group);
+    return {{"local_sgd/steps", tensor_view(&steps_, {})}};
+  }
 
  private:
   static constexpr std::size_t joined_bytes = std::size_t{1} << 20;
@@ -101,7 +110,7 @@ class LocalSgd {
   void scatter(const Joined& joined, const std::byte* memory) const noexcept;
 
   LocalSgdOptions options_;
-  std::uint64_t steps_ = 0;
+  std::int64_t steps_ = 0;
   std::vector<TensorView> values_;
   std::vector<Joined> joined_;
   mutable std::vector<std::byte> memory_;

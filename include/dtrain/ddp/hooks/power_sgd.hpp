@@ -11,6 +11,8 @@
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/types/buffer_view.hpp"
 #include "dtrain/core/types/reduce_op.hpp"
+#include "dtrain/core/types/tensor_view.hpp"
+#include "dtrain/ddp/checkpoint/named_tensor.hpp"
 #include "dtrain/ddp/hooks/gradient_hook.hpp"
 #include "dtrain/ddp/hooks/power_sgd_bucket.hpp"
 #include "dtrain/ddp/parameter.hpp"
@@ -38,7 +40,7 @@ using ddp::PowerSgdOptions;
 /// Distributed Optimization", NeurIPS 2019, algorithms 1 and 2.
 /// - Gradients that are not finite stay so in that step; the matrix's errors and vectors then start anew.
 /// - Memory: a copy of each compressed gradient on every rank.
-/// - A program that starts again from a checkpoint starts with errors of zero.
+/// - A program that starts again from a checkpoint without state() starts with errors of zero.
 /// Lifetime: one model; outlives its wrapper, if it is a variable. Gradients are in host memory.
 class PowerSgd {
  public:
@@ -75,7 +77,22 @@ class PowerSgd {
     bucket.stream.enqueue([work]() noexcept { work.decompress(); });
   }
 
+  /// What a checkpoint needs, for save_checkpoint and load_checkpoint: all ranks have the same then. Each rank's errors
+  /// become their average, which the gradients still get as a whole.
+  /// A training that goes on from the file is bit for bit the one that wrote it, on as many ranks; on another number
+  /// it goes on with the same errors.
+  /// Collective, blocking: every rank calls it between the same steps, once the model is wrapped. Lifetime: the views
+  /// are those of this object. @throws the job's first cause
+  template <class Group>
+  std::vector<ddp::NamedTensor> state(const Group& group) {
+    for (ddp::CompressedGradient& one : states_) {
+      if (one.rank != 0) group.all_reduce(buffer_view(std::span(one.error)), ReduceOp::average);
+    }
+    return tensors();
+  }
+
  private:
+  std::vector<ddp::NamedTensor> tensors();
   /// Counts a step. @returns whether it compresses a gradient of the bucket
   bool begin_step(std::span<const ddp::BucketGradient> gradients) noexcept;
 
@@ -127,11 +144,23 @@ DTRAIN_DEFINED void PowerSgd::prepare(std::span<const Parameter> parameters) {
   }
 }
 
+DTRAIN_DEFINED std::vector<ddp::NamedTensor> PowerSgd::tensors() {
+  std::vector<ddp::NamedTensor> all;
+  for (std::size_t i = 0; i < states_.size(); ++i) {
+    ddp::CompressedGradient& one = states_[i];
+    if (one.rank == 0) continue;
+    all.push_back({format_text("power_sgd/{}/steps", {i}), tensor_view(&one.steps, {})});
+    all.push_back({format_text("power_sgd/{}/error", {i}), tensor_view(one.error)});
+    all.push_back({format_text("power_sgd/{}/right", {i}), tensor_view(one.right)});
+  }
+  return all;
+}
+
 DTRAIN_DEFINED bool PowerSgd::begin_step(std::span<const ddp::BucketGradient> gradients) noexcept {
   bool compresses = false;
   for (const ddp::BucketGradient& gradient : gradients) {
     ddp::CompressedGradient& state = states_[gradient.parameter];
-    compresses = compresses || (state.rank != 0 && state.steps >= options_.start_after);
+    compresses = compresses || (state.rank != 0 && static_cast<std::uint64_t>(state.steps) >= options_.start_after);
     ++state.steps;
   }
   return compresses;

@@ -18,7 +18,7 @@ struct CompressedGradient {
   std::size_t rows = 0;
   std::size_t columns = 0;
   std::size_t rank = 0;      ///< 0: the gradient is not compressed
-  std::uint64_t steps = 0;   ///< reductions begun
+  std::int64_t steps = 0;    ///< reductions begun
   std::vector<float> error;  ///< what this rank's steps have not passed on; rows x columns
   std::vector<float> left;   ///< P: rank x rows
   std::vector<float> right;  ///< Q: rank x columns; the next step begins with it
@@ -104,7 +104,7 @@ DTRAIN_DEFINED void CompressedGradient::make_right_orthonormal(std::uint64_t see
     for (std::size_t k = 0; k < rank; ++k) {
       const std::span<float> row(vectors.row(k), columns);
       if (detail::square(row.data(), columns) == 0) {
-        fill_randomly(row, mix64(mix64(mix64(seed) + steps) + 4 * k + attempt));
+        fill_randomly(row, mix64(mix64(mix64(seed) + static_cast<std::uint64_t>(steps)) + 4 * k + attempt));
       }
     }
   }

@@ -12,6 +12,8 @@
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/types/buffer_view.hpp"
 #include "dtrain/core/types/reduce_op.hpp"
+#include "dtrain/core/types/tensor_view.hpp"
+#include "dtrain/ddp/checkpoint/named_tensor.hpp"
 #include "dtrain/ddp/hooks/gradient_hook.hpp"
 #include "dtrain/ddp/hooks/largest_elements.hpp"
 #include "dtrain/ddp/parameter.hpp"
@@ -44,7 +46,7 @@ using ddp::TopKOptions;
 /// - The element that an error keeps back arrives some steps late: use it with a warm-up (start_after).
 /// - Elements that are not finite count as the largest ones.
 /// - Memory: a copy of each compressed gradient, and what travels, on every rank.
-/// - A program that starts again from a checkpoint starts with errors of zero.
+/// - A program that starts again from a checkpoint without state() starts with errors of zero.
 /// Lifetime: one model; outlives its wrapper, if it is a variable. Gradients are in host memory.
 class TopK {
  public:
@@ -79,6 +81,21 @@ class TopK {
     bucket.stream.enqueue([this, gradients, ranks, factor]() noexcept { decompress(gradients, ranks, factor); });
   }
 
+  /// What a checkpoint needs, for save_checkpoint and load_checkpoint: all ranks have the same then. Each rank's errors
+  /// become their average, which the gradients still get as a whole.
+  /// A training that goes on from the file is bit for bit the one that wrote it, on as many ranks; on another number
+  /// it goes on with the same errors, if the same gradients are worth compressing there (else loading says so).
+  /// Collective, blocking: every rank calls it between the same steps, once the model is wrapped. Lifetime: the views
+  /// are those of this object. @throws the job's first cause
+  template <class Group>
+  std::vector<ddp::NamedTensor> state(const Group& group) {
+    if (states_.empty()) choose_compressed(group.world_size());
+    for (State& one : states_) {
+      if (one.sent != 0) group.all_reduce(buffer_view(std::span(one.error)), ReduceOp::average);
+    }
+    return tensors();
+  }
+
  private:
   struct State {
     std::size_t sent = 0;      ///< elements; 0: the gradient is not compressed
@@ -90,6 +107,7 @@ class TopK {
     std::size_t plain = 0;
   };
 
+  std::vector<ddp::NamedTensor> tensors();
   /// In the first step, makes the memory of what travels. @returns zeros where the bucket is not compressed
   Counts begin_step(std::span<const ddp::BucketGradient> gradients, int ranks);
   void choose_compressed(int ranks);
@@ -104,7 +122,7 @@ class TopK {
 
   TopKOptions options_;
   std::vector<std::size_t> sizes_;     ///< elements of each f32 gradient; 0 for others
-  std::vector<std::uint64_t> steps_;   ///< of each parameter
+  std::vector<std::int64_t> steps_;    ///< of each parameter
   std::vector<State> states_;          ///< by parameter
   std::vector<ddp::SentElement> own_;  ///< of one bucket, as the two below: the stream runs the buckets in order
   std::vector<ddp::SentElement> gathered_;

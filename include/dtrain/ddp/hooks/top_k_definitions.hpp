@@ -64,11 +64,21 @@ DTRAIN_DEFINED TopK::Counts TopK::begin_step(std::span<const ddp::BucketGradient
   bool starts = true;
   for (const ddp::BucketGradient& gradient : gradients) {
     const State& state = states_[gradient.parameter];
-    starts = steps_[gradient.parameter]++ >= options_.start_after && starts;
+    starts = static_cast<std::uint64_t>(steps_[gradient.parameter]++) >= options_.start_after && starts;
     counts.sent += state.sent;
     counts.plain += state.sent == 0 ? gradient.view.flat().count : 0;
   }
   return starts ? counts : Counts{};
+}
+
+DTRAIN_DEFINED std::vector<ddp::NamedTensor> TopK::tensors() {
+  std::vector<ddp::NamedTensor> all{{"top_k/steps", tensor_view(steps_)}};
+  for (std::size_t i = 0; i < states_.size(); ++i) {
+    if (states_[i].sent != 0) {
+      all.push_back({format_text("top_k/{}/error", {i}), tensor_view(states_[i].error)});
+    }
+  }
+  return all;
 }
 
 DTRAIN_DEFINED void TopK::compress(std::span<const ddp::BucketGradient> gradients) noexcept {

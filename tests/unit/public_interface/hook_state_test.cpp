@@ -1,0 +1,147 @@
+// What hooks keep from step to step, in a checkpoint: a training that goes on from it is the one that wrote it.
+
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <cmath>
+#include <cstddef>
+#include <cstring>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "dtrain/ddp/checkpoint/checkpoint.hpp"
+#include "dtrain/ddp/hooks/local_sgd.hpp"
+#include "dtrain/ddp/hooks/power_sgd.hpp"
+#include "dtrain/ddp/hooks/top_k.hpp"
+#include "support/temporary_directory.hpp"
+#include "unit/public_interface/shared_memory_job.hpp"
+
+using dtrain::DistributedDataParallel;
+using dtrain::Ready;
+using front_test::Group;
+using front_test::Model;
+using front_test::run_well;
+
+namespace hook_state_test {
+
+/// A matrix, a vector, and a matrix that is not worth compressing.
+struct Matrices : Model {
+  Matrices() : Model({40 * 30, 7, 6}) {
+    const std::vector<dtrain::Shape> shapes{{40, 30}, {7}, {3, 2}};
+    for (std::size_t i = 0; i < shapes.size(); ++i) {
+      list[i].value.shape = shapes[i];
+      list[i].gradient.shape = shapes[i];
+    }
+  }
+};
+
+template <class Ddp>
+void train(Ddp& ddp, Matrices& model, int step, int rank) {
+  ddp.backward([&](Ready ready) {
+    for (std::size_t i = model.list.size(); i > 0; --i) {
+      for (std::size_t k = 0; k < model.gradients[i - 1].size(); ++k)
+        model.gradients[i - 1][k] =
+            std::sin(static_cast<float>(step * 7919 + rank * 1047) + static_cast<float>(k) * 3.7F);
+      ready(i - 1);
+    }
+  });
+  for (std::size_t i = 0; i < model.list.size(); ++i) {
+    for (std::size_t k = 0; k < model.gradients[i].size(); ++k)
+      model.values[i][k] -= 0.1F * model.gradients[i][k];
+  }
+}
+
+template <class Hook>
+void after_step(Hook& hook, const Group& group) {
+  if constexpr (requires { hook.average(group); }) hook.average(group);
+}
+
+std::vector<dtrain::NamedTensor> all_tensors(const Matrices& model, std::vector<dtrain::NamedTensor> state) {
+  for (const dtrain::NamedTensor& value : dtrain::ddp::parameter_values(model.list))
+    state.push_back(value);
+  return state;
+}
+
+/// @returns whether ten steps, with a checkpoint after `saved` of them, end as the training that goes on from it
+template <class Hook, class Options>
+bool goes_on_alike(const Group& group, const Options& options, int saved, const std::string& path) {
+  Hook hook{options};
+  Matrices model;
+  DistributedDataParallel ddp{model, group, {}, hook};
+  for (int step = 0; step < 10; ++step) {
+    if (step == saved) {
+      const auto tensors = all_tensors(model, hook.state(group));
+      dtrain::save_checkpoint(group, path, tensors);
+    }
+    train(ddp, model, step, group.rank());
+    after_step(hook, group);
+  }
+
+  Hook next_hook{options};
+  Matrices next;
+  DistributedDataParallel next_ddp{next, group, {}, next_hook};
+  const auto tensors = all_tensors(next, next_hook.state(group));
+  bool is_alike = dtrain::load_checkpoint(group, path, tensors);
+  for (int step = saved; step < 10; ++step) {
+    train(next_ddp, next, step, group.rank());
+    after_step(next_hook, group);
+  }
+  for (std::size_t i = 0; i < model.values.size(); ++i)
+    is_alike = is_alike &&
+               std::memcmp(model.values[i].data(), next.values[i].data(), model.values[i].size() * sizeof(float)) == 0;
+  return is_alike;
+}
+
+TEST_CASE("a training that goes on with a hook's state from a checkpoint has the bits of the one that saved it") {
+  const support::TemporaryDirectory folder;
+  for (const int ranks : {1, 3}) {
+    for (const int saved : {0, 1, 6}) {
+      CAPTURE(ranks);
+      CAPTURE(saved);
+      std::atomic<int> alike{0};
+      run_well(ranks, [&](const Group& group) {
+        const auto path = [&](const char* name) { return folder.path + "/" + name + std::to_string(saved); };
+        using namespace dtrain::hooks;
+        alike +=
+            goes_on_alike<PowerSgd>(group, PowerSgdOptions{.rank = 2, .start_after = 2}, saved, path("power")) ? 1 : 0;
+        alike +=
+            goes_on_alike<TopK>(group, TopKOptions{.fraction = 0.05, .start_after = 2}, saved, path("top")) ? 1 : 0;
+        alike +=
+            goes_on_alike<LocalSgd>(group, LocalSgdOptions{.every = 3, .start_after = 2}, saved, path("local")) ? 1 : 0;
+      });
+      CHECK(alike == 3 * ranks);
+    }
+  }
+}
+
+TEST_CASE("state() keeps what the ranks owe in sum, and gives it to each alike") {
+  std::atomic<int> right{0};
+  run_well(2, [&](const Group& group) {
+    dtrain::hooks::TopK hook{{.fraction = 0.05}};
+    Matrices model;
+    DistributedDataParallel ddp{model, group, {}, hook};
+    std::vector<double> owed(40 * 30);
+    for (int step = 0; step < 3; ++step) {
+      train(ddp, model, step, group.rank());
+      for (std::size_t k = 0; k < owed.size(); ++k) {
+        const auto wave = [&](int rank) {
+          return std::sin(static_cast<float>(step * 7919 + rank * 1047) + static_cast<float>(k) * 3.7F);
+        };
+        owed[k] += (static_cast<double>(wave(0)) + wave(1)) / 2 - model.gradients[0][k];
+      }
+    }
+    bool is_right = false;
+    for (const dtrain::NamedTensor& tensor : hook.state(group)) {
+      if (tensor.name != "top_k/0/error") continue;
+      is_right = true;
+      const std::span<const float> error = tensor.value.as<float>();
+      for (std::size_t k = 0; k < owed.size(); ++k)
+        is_right = is_right && std::abs(owed[k] - error[k]) < 1e-5;
+    }
+    right += is_right ? 1 : 0;
+  });
+  CHECK(right == 2);
+}
+
+}  // namespace hook_state_test
