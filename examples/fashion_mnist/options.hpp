@@ -2,9 +2,7 @@
 /// @file
 /// The flags of the training programs.
 
-#include <algorithm>
 #include <array>
-#include <charconv>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -13,10 +11,9 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <type_traits>
 
-#include "dtrain/core/error.hpp"
 #include "dtrain/stream/host/progress.hpp"
+#include "flags.hpp"
 
 namespace fashion_mnist {
 
@@ -70,33 +67,7 @@ The launcher's flags (--nproc-per-node=N and others) are shown by --help-launch.
 
 namespace detail {
 
-[[noreturn]] inline void refuse(const std::string& sentence) {
-  throw dtrain::Error(dtrain::Errc::usage, sentence + "; --help shows the flags");
-}
-
-inline std::string quoted(std::string_view text) {
-  return '"' + std::string(text.substr(0, 100)) + '"';
-}
-
-/// All of `text` as a decimal number from `low` to `high`.
-template <class Number>
-Number number(std::string_view flag, std::string_view text, Number low, Number high) {
-  Number value{};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  const bool whole = error == std::errc{} && end == text.data() + text.size();
-  if (!whole || !(value >= low && value <= high)) {  // also refuses not-a-number
-    const auto print = [](Number bound) { return std::to_string(static_cast<std::uint64_t>(bound)); };
-    refuse(std::string(flag) + " is " + quoted(text) + " instead of " +
-           (std::is_integral_v<Number> ? "an integer" : "a number") + " from " + print(low) + " to " + print(high));
-  }
-  return value;
-}
-
-struct Flag {
-  std::string_view name;
-  bool takes_value;
-  void (*set)(Options& options, std::string_view name, std::string_view value);
-};
+using Flag = fashion_mnist::Flag<Options>;
 
 inline constexpr std::array<Flag, 16> flags{{
     {"--epochs", true,
@@ -146,25 +117,7 @@ inline constexpr std::array<Flag, 16> flags{{
 /// @param arguments [0] is the program's name. A value follows its flag after '=' or as the next argument.
 /// @throws dtrain::Error (usage) in one sentence for an unknown flag, a missing value or one that cannot be meant.
 inline Options parse_options(std::span<char* const> arguments) {
-  Options options;
-  for (std::size_t i = 1; i < arguments.size(); ++i) {
-    const std::string_view argument = arguments[i];
-    const std::size_t equals = std::min(argument.find('='), argument.size());
-    const std::string_view name = argument.substr(0, equals);
-    const auto flag = std::find_if(detail::flags.begin(), detail::flags.end(),
-                                   [name](const detail::Flag& known) { return known.name == name; });
-    if (flag == detail::flags.end()) detail::refuse("the flag " + detail::quoted(argument) + " is not known");
-    std::string_view value;
-    if (equals < argument.size()) {
-      if (!flag->takes_value) detail::refuse(std::string(name) + " takes no value");
-      value = argument.substr(equals + 1);
-    } else if (flag->takes_value && i + 1 < arguments.size()) {
-      value = arguments[++i];
-    }
-    if (flag->takes_value && value.empty()) detail::refuse(std::string(name) + " needs a value");
-    flag->set(options, name, value);
-  }
-  return options;
+  return parse_flags<Options>(detail::flags, arguments);
 }
 
 }  // namespace fashion_mnist

@@ -1,0 +1,8 @@
+// The same training with messages over Gloo. Starts its own ranks: ./gpt2_gloo --nproc-per-node=2 [--hook=bf16]
+#include "training.hpp"
+
+using Policy = dtrain::Policy<dtrain::launch::PerNode, dtrain::backend::Gloo, dtrain::topology::Flat>;
+
+int main(int argc, char** argv) {
+  return dtrain::run<Policy>(argc, argv, gpt2::train<Policy>);
+}

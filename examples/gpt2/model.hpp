@@ -1,0 +1,141 @@
+#pragma once
+/// @file
+/// A transformer of GPT-2's shape (Radford et al., "Language Models are Unsupervised Multitask Learners", 2019) whose
+/// tokens are bytes.
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <string>
+#include <vector>
+
+#include "block.hpp"
+
+namespace gpt2 {
+
+/// Sequences of context tokens, one after the other, and behind each token the one to predict.
+struct Batch {
+  std::vector<std::uint8_t> inputs;
+  std::vector<std::uint8_t> targets;
+};
+
+/// `Scalar` is float; a test of the gradients takes double. Threads: none but the one that uses it.
+/// Memory: all is allocated by the constructor.
+template <class Scalar>
+class BasicModel {
+ public:
+  /// @param sequences of each batch. Initial weights are GPT-2's, but for the distribution: uniform with a standard
+  /// deviation of 0.02, divided by sqrt(2 layers) where a layer's output is added to the stream; biases zero, gains
+  /// one. The same seed gives the same bits everywhere.
+  BasicModel(const ModelShape& shape, Index sequences, std::uint64_t seed)
+      : shape_(shape),
+        sequences_(sequences),
+        tokens_("token", vocabulary, shape.width),
+        positions_("position", shape.context, shape.width),
+        norm_("norm", sequences * shape.context, shape.width),
+        stream_(sequences * shape.context, shape.width),
+        scores_(sequences * shape.context, vocabulary),
+        errors_(shape, sequences * shape.context) {
+    fashion_mnist::SplitMix64 random(seed);
+    constexpr auto deviation = Scalar(0.02);
+    const Scalar output_deviation = deviation / std::sqrt(static_cast<Scalar>(2 * shape.layers));
+    tokens_.randomize(deviation, random);
+    positions_.randomize(deviation, random);
+    weights_ = {&tokens_, &positions_};
+    for (Index i = 0; i < shape.layers; ++i) {
+      Block<Scalar>& block = blocks_.emplace_back("block" + std::to_string(i + 1), shape, sequences);
+      block.randomize(deviation, output_deviation, random);
+      block.list(weights_);
+    }
+    norm_.list(weights_);
+    for (std::size_t i = 0; i < weights_.size(); ++i) {
+      weights_[i]->set_position(i);
+    }
+  }
+  BasicModel(const BasicModel&) = delete;
+  BasicModel& operator=(const BasicModel&) = delete;
+
+  /// The embeddings of tokens, [256, width], which are the output's weights too, and of positions, [context, width];
+  /// then the weights of each block, the first block first; then those of the last layer normalisation.
+  std::vector<dtrain::Parameter> parameters() {
+    std::vector<dtrain::Parameter> list;
+    for (Weights<Scalar>* weights : weights_) {
+      list.push_back(weights->parameter());
+    }
+    return list;
+  }
+
+  /// Gradient `index` lives at `view` from now on. Lifetime: its memory outlives the last backward().
+  void bind_gradient(std::size_t index, const dtrain::TensorView& view) { weights_.at(index)->bind_gradient(view); }
+
+  /// @returns the mean cross-entropy of the targets. What backward() needs is kept.
+  double forward(const Batch& batch) {
+    for (Index row = 0; row < stream_.rows(); ++row) {
+      stream_.row(row) = tokens_.value().row(batch.inputs[static_cast<std::size_t>(row)]) +
+                         positions_.value().row(row % shape_.context);
+    }
+    for (Block<Scalar>& block : blocks_) {
+      block.forward(stream_, errors_.normalized);
+    }
+    scores_.noalias() = norm_.forward(stream_) * tokens_.value().transpose();
+    return softmax_minus_target(batch.targets);
+  }
+
+  /// The gradients of the loss of `batch`, which the last forward() was given. Overwrites the gradients of before.
+  /// Calls `ready(i)` as soon as gradient i is final, from the last parameter to the first, so that it travels while
+  /// the layers below are still computing. That of the token embeddings has two parts and so is the last.
+  void backward(const Batch& batch, dtrain::Ready ready) {
+    tokens_.gradient().noalias() = scores_.transpose() * norm_.output();
+    errors_.normalized.noalias() = scores_ * tokens_.value();
+    stream_.setZero();  // from here on: the loss's derivative by the stream
+    norm_.backward(errors_.normalized, stream_, ready);
+    for (std::size_t i = blocks_.size(); i-- > 0;) {
+      blocks_[i].backward(stream_, errors_, ready);
+    }
+    positions_.gradient().setZero();
+    for (Index sequence = 0; sequence < sequences_; ++sequence) {
+      positions_.gradient() += stream_.middleRows(sequence * shape_.context, shape_.context);
+    }
+    positions_.announce(ready);
+    for (Index row = 0; row < stream_.rows(); ++row) {
+      tokens_.gradient().row(batch.inputs[static_cast<std::size_t>(row)]) += stream_.row(row);
+    }
+    tokens_.announce(ready);
+  }
+
+ private:
+  /// Turns the scores of n tokens into the derivative of the mean cross-entropy by them, (softmax - target) / n.
+  /// @returns the mean cross-entropy
+  double softmax_minus_target(const std::vector<std::uint8_t>& targets) {
+    const Scalar share = 1 / static_cast<Scalar>(scores_.rows());
+    double loss = 0;
+    for (Index row = 0; row < scores_.rows(); ++row) {
+      auto values = scores_.row(row).array();
+      const Index target = targets[static_cast<std::size_t>(row)];
+      values -= values.maxCoeff();
+      const auto target_score = static_cast<double>(values(target));
+      values = values.exp();
+      const Scalar sum = values.sum();
+      loss += std::log(static_cast<double>(sum)) - target_score;
+      values *= share / sum;
+      values(target) -= share;
+    }
+    return loss / static_cast<double>(scores_.rows());
+  }
+
+  ModelShape shape_;
+  Index sequences_;
+  Weights<Scalar> tokens_;
+  Weights<Scalar> positions_;
+  std::deque<Block<Scalar>> blocks_;
+  LayerNorm<Scalar> norm_;
+  WeightsList<Scalar> weights_;
+  Matrix<Scalar> stream_;  // what the blocks add to, [sequences * context, width]
+  Matrix<Scalar> scores_;  // of every byte for each token, [sequences * context, 256]; then derivatives by them
+  Errors<Scalar> errors_;
+};
+
+using Model = BasicModel<float>;
+
+}  // namespace gpt2

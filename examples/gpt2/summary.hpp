@@ -1,0 +1,41 @@
+#pragma once
+/// @file
+/// What a training reached, as JSON.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "../fashion_mnist/summary.hpp"
+
+namespace gpt2 {
+
+struct Summary {
+  int world_size = 1;
+  std::uint64_t parameters = 0;
+  std::vector<double> losses;                ///< of each step: mean cross-entropy of its batch, before its update
+  double final_loss = 0;                     ///< mean over the last ten steps
+  double seconds_per_step = 0;               ///< median, of the slowest rank
+  std::uint64_t bytes_reduced_per_step = 0;  ///< gradients that one rank gave to reductions
+  std::uint64_t state_bytes = 0;             ///< of the optimizer, on the rank that has most
+  std::string parameters_digest;
+};
+
+/// One field a line, in the order of the struct, and a line's end.
+inline std::string to_json(const Summary& summary) {
+  using fashion_mnist::json_number;
+  std::string losses;
+  for (const double loss : summary.losses) {
+    losses += (losses.empty() ? "" : ", ") + json_number(loss);
+  }
+  return "{\n  \"world_size\": " + std::to_string(summary.world_size) +                          //
+         ",\n  \"parameters\": " + std::to_string(summary.parameters) +                          //
+         ",\n  \"losses\": [" + losses + ']' +                                                   //
+         ",\n  \"final_loss\": " + json_number(summary.final_loss) +                             //
+         ",\n  \"seconds_per_step\": " + json_number(summary.seconds_per_step) +                 //
+         ",\n  \"bytes_reduced_per_step\": " + std::to_string(summary.bytes_reduced_per_step) +  //
+         ",\n  \"state_bytes\": " + std::to_string(summary.state_bytes) +                        //
+         ",\n  \"parameters_digest\": \"" + summary.parameters_digest + "\"\n}\n";
+}
+
+}  // namespace gpt2
