@@ -20,7 +20,7 @@ struct Options {
   ModelShape shape;
   std::size_t batch = 16;  ///< sequences of all ranks together in one step
   float rate = 2e-3F;
-  float clip = 0;  ///< 0: gradients are not clipped
+  float clip = 1;  ///< the most that the norm of the gradients may be; 0: whatever it is
   std::uint64_t seed = 1;
   std::string text;  ///< empty: the licenses
   bool zero = false;
@@ -40,7 +40,7 @@ starts.
   --context=N      bytes of a sequence (default 64)
   --batch=N        sequences of all ranks together in one step, a multiple of the ranks (default 16)
   --rate=X         largest learning rate of AdamW (default 0.002)
-  --clip=NORM      scale gradients to this norm where theirs is larger (default 0: leave them)
+  --clip=NORM      scale gradients to this norm where theirs is larger; 0: leave them (default 1)
   --seed=N         of the initial weights and the order of sequences (default 1)
   --text=FILE      the text (default: the licenses in /usr/share/common-licenses, of the package base-files)
   --zero           divide the optimizer's state among the ranks (dtrain::ShardedOptimizer)

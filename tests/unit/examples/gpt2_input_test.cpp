@@ -1,0 +1,133 @@
+#include <doctest/doctest.h>
+
+#include <array>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "examples/gpt2/options.hpp"
+#include "examples/gpt2/sequences.hpp"
+#include "examples/gpt2/summary.hpp"
+#include "examples/gpt2/text.hpp"
+#include "support/contains.hpp"
+#include "support/temporary_directory.hpp"
+
+namespace {
+
+gpt2::Options parse(std::vector<std::string> flags) {
+  flags.insert(flags.begin(), "program");
+  std::vector<char*> pointers;
+  for (std::string& flag : flags)
+    pointers.push_back(flag.data());
+  return gpt2::parse_options(pointers);
+}
+
+/// What `f` throws, which is to be one line.
+template <class F>
+std::string sentence(F f) {
+  try {
+    f();
+  } catch (const dtrain::Error& error) {
+    CHECK(std::string(error.what()).find('\n') == std::string::npos);
+    return error.what();
+  }
+  return "nothing was thrown";
+}
+
+void write(const std::string& path, const std::string& text) {
+  std::ofstream(path, std::ios::binary) << text;
+}
+
+std::string as_string(const std::vector<std::uint8_t>& text) {
+  return {text.begin(), text.end()};
+}
+
+}  // namespace
+
+TEST_CASE("a folder's text is that of its files in the order of their names, links left out") {
+  const support::TemporaryDirectory folder;
+  write(folder.path + "/b", "second\n");
+  write(folder.path + "/a", std::string("first\0", 6));
+  std::filesystem::create_symlink("a", folder.path + "/c");
+  std::filesystem::create_directory(folder.path + "/d");
+  CHECK(as_string(gpt2::read_folder(folder.path)) == std::string("first\0second\n", 13));
+  CHECK(as_string(gpt2::read_text(folder.path + "/c")) == std::string("first\0", 6));
+}
+
+TEST_CASE("a text that is missing, no file or too large is refused in one sentence") {
+  const support::TemporaryDirectory folder;
+  CHECK(support::contains(sentence([&] { gpt2::read_folder(folder.path); }), "has no files"));
+  CHECK(support::contains(sentence([&] { gpt2::read_folder(folder.path + "/none"); }), "base-files cannot be read"));
+  CHECK(support::contains(sentence([&] { gpt2::read_text(folder.path + "/none"); }), "--text=FILE"));
+  CHECK(support::contains(sentence([&] { gpt2::read_text(folder.path); }), "is not a file"));
+  CHECK(support::contains(sentence([&] { gpt2::read_text("/dev/zero"); }), "is not a file"));
+  write(folder.path + "/large", "");
+  std::filesystem::resize_file(folder.path + "/large", gpt2::most_text_bytes);
+  CHECK(gpt2::read_folder(folder.path).size() == gpt2::most_text_bytes);
+  write(folder.path + "/one_more", "x");
+  CHECK(support::contains(sentence([&] { gpt2::read_folder(folder.path); }), "larger than 64 MiB"));
+}
+
+TEST_CASE("sequences follow each other in the text, with the next bytes as their targets") {
+  const std::string text = "abcdefghijklm";
+  const gpt2::Sequences sequences({text.begin(), text.end()}, 3, 2);
+  CHECK(sequences.count() == 4);
+  gpt2::Batch batch;
+  sequences.gather(std::array<std::size_t, 2>{3, 0}, batch);
+  CHECK(as_string(batch.inputs) == "jklabc");
+  CHECK(as_string(batch.targets) == "klmbcd");
+  CHECK(gpt2::Sequences({text.begin(), text.end()}, 3, 3).count() == 3);  // the fourth fills no batch
+  CHECK(gpt2::Sequences({text.begin(), text.end()}, 6, 2).count() == 2);
+  CHECK(support::contains(sentence([&] {
+                            gpt2::Sequences({text.begin(), text.end() - 1}, 6, 2);
+                          }),
+                          "the text has 12 bytes, but a batch of 2 sequences needs 13"));
+}
+
+TEST_CASE("gpt2's flags are read, and values that cannot be meant are refused") {
+  const gpt2::Options options =
+      parse({"--steps=7", "--layers", "2", "--width=24", "--heads=3", "--context=16", "--batch=8", "--rate=0.5",
+             "--clip=1.5", "--seed=9", "--text=t", "--zero", "--hook=none", "--summary=s", "--help"});
+  CHECK(options.steps == 7);
+  CHECK(options.shape.layers == 2);
+  CHECK(options.shape.width == 24);
+  CHECK(options.shape.heads == 3);
+  CHECK(options.shape.context == 16);
+  CHECK(options.batch == 8);
+  CHECK(options.rate == 0.5F);
+  CHECK(options.clip == 1.5F);
+  CHECK(options.seed == 9);
+  CHECK(options.text == "t");
+  CHECK(options.zero);
+  CHECK(options.summary == "s");
+  CHECK(options.help);
+  for (const char* flag :
+       {"--steps=0", "--layers=101", "--width=x", "--heads=0", "--context=5000", "--batch=-1", "--rate=2", "--rate=nan",
+        "--clip=-1", "--text=", "--zero=1", "--hook=f64", "--epochs=3", "more"}) {
+    CAPTURE(flag);
+    CHECK(support::contains(sentence([&] { parse({flag}); }), "; --help shows the flags"));
+  }
+  CHECK(
+      support::contains(sentence([] { parse({"--width=10"}); }), "--width is 10, which 4 heads do not divide evenly"));
+  CHECK(support::contains(sentence([] { parse({"--zero", "--hook=bf16"}); }), "cannot be used with --hook=bf16"));
+}
+
+TEST_CASE("gpt2's help names every flag") {
+  for (const gpt2::detail::Flag& flag : gpt2::detail::flags) {
+    CAPTURE(flag.name);
+    CHECK(gpt2::help_text.find("\n  " + std::string(flag.name)) != std::string_view::npos);
+  }
+}
+
+TEST_CASE("gpt2's summary has one field a line") {
+  gpt2::Summary summary;
+  summary.losses = {5.5, 1.0 / 0.0};
+  summary.parameters_digest = "ab";
+  CHECK(gpt2::to_json(summary) ==
+        "{\n  \"world_size\": 1,\n  \"parameters\": 0,\n  \"losses\": [5.5, null],\n  \"final_loss\": 0,\n"
+        "  \"seconds_per_step\": 0,\n  \"bytes_reduced_per_step\": 0,\n  \"state_bytes\": 0,\n"
+        "  \"parameters_digest\": \"ab\"\n}\n");
+}
