@@ -28,8 +28,8 @@ void gelu(const Matrix<Scalar>& input, Matrix<Scalar>& output) {
 /// Multiplies `error`, of the loss by the output, by the slope at `input`, which gives that by the input.
 template <class Scalar>
 void times_gelu_slope(const Matrix<Scalar>& input, Matrix<Scalar>& error) {
-  using Values = Eigen::Array<Scalar, 1, Eigen::Dynamic>;
-  Values tanh(input.cols());
+  Matrix<Scalar> memory(1, input.cols());
+  auto tanh = memory.row(0).array();
   for (Index row = 0; row < input.rows(); ++row) {
     const auto x = input.row(row).array();
     tanh = (detail::gelu_scale<Scalar> * (x + detail::gelu_cubic<Scalar> * x.cube())).tanh();
