@@ -95,9 +95,9 @@ TEST_CASE("one training, whatever the ranks: 1, 2 and 4 of them have the same fa
 
 TEST_CASE("two ranks give the same bits again, also with the optimizer's state divided, each half of it") {
   if (!can_run()) return;
-  const SummaryFile whole = train({"--nproc-per-node=2"});
-  CHECK(train({"--nproc-per-node=2"}).text("parameters_digest") == whole.text("parameters_digest"));
-  const SummaryFile divided = train({"--nproc-per-node=2", "--zero"});
+  const SummaryFile whole = train({"--nproc-per-node=2", "--clip=0"});
+  CHECK(train({"--nproc-per-node=2", "--clip=0"}).text("parameters_digest") == whole.text("parameters_digest"));
+  const SummaryFile divided = train({"--nproc-per-node=2", "--clip=0", "--zero"});
   CHECK(difference(losses_of(divided), losses_of(whole)) < 1e-3);
   CHECK(divided.text("parameters_digest") == whole.text("parameters_digest"));
   const double parameters = whole.number("parameters");
