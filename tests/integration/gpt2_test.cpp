@@ -108,9 +108,10 @@ TEST_CASE("two ranks give the same bits again, also with the optimizer's state d
 
 TEST_CASE("clipped gradients give one training too, with the state whole and divided") {
   if (!can_run()) return;
-  const std::vector<double> whole = losses_of(train({"--nproc-per-node=2", "--clip=0.5"}));
-  CHECK(difference(losses_of(train({"--nproc-per-node=2", "--clip=0.5", "--zero"})), whole) < 1e-3);
-  CHECK(difference(losses_of(train({"--nproc-per-node=2"})), whole) > 1e-3);
+  const SummaryFile whole = train({"--nproc-per-node=2", "--clip=0.5"});
+  CHECK(difference(losses_of(train({"--nproc-per-node=2", "--clip=0.5", "--zero"})), losses_of(whole)) < 1e-3);
+  // AdamW's steps hardly depend on the gradients' scale, so the losses are nearly alike, but not the bits.
+  CHECK(train({"--nproc-per-node=2", "--clip=0"}).text("parameters_digest") != whole.text("parameters_digest"));
 }
 
 TEST_CASE("with hooks that reduce less the loss falls nearly as far") {
