@@ -3,6 +3,7 @@
 //   --epochs=N     passes over the training images (default 1)
 //   --images=N     only the first N of them (default 60000)
 //   --data=DIR     the folder with the four .gz files (default /usr/share/datasets/fashion-mnist)
+//   --zero         divide the optimizer's state among the ranks
 //   --plain        one rank, without dtrain's wrapper: what the others are to be compared with
 
 #include <torch/torch.h>
@@ -32,6 +33,7 @@ struct Options {
   std::size_t epochs = 1;
   std::size_t images = 60000;
   std::string data = "/usr/share/datasets/fashion-mnist";
+  bool zero = false;
   bool plain = false;
 };
 
@@ -49,12 +51,14 @@ Options options_of(dtrain::Arguments arguments) {
       options.images = std::stoul(value);
     } else if (name == "--data" && !value.empty()) {
       options.data = value;
+    } else if (argument == "--zero") {
+      options.zero = true;
     } else if (argument == "--plain") {
       options.plain = true;
     } else {
       throw dtrain::Error(dtrain::Errc::usage, "the argument '" + std::string(argument) +
                                                    "' cannot be followed; there are --epochs=N, --images=N, "
-                                                   "--data=DIR and --plain");
+                                                   "--data=DIR, --zero and --plain");
     }
   }
   return options;
@@ -68,11 +72,10 @@ nn::Sequential make_network() {
                         nn::Linear(512, 128), nn::ELU(), nn::Linear(128, 10));
 }
 
-/// `backward(loss)` makes the gradients. @returns seconds an epoch
-template <class Backward>
+/// `step(loss)` makes the gradients and updates the network. @returns seconds an epoch
+template <class Step>
 double train_epochs(nn::Sequential& network, const libtorch::Images& images, const Group& group, const Options& options,
-                    Backward backward) {
-  torch::optim::SGD optimizer(network->parameters(), torch::optim::SGDOptions(0.03).momentum(0.9));
+                    Step step) {
   const dtrain::DistributedSampler sampler{group,
                                            {.dataset_size = images.size(), .global_batch = global_batch, .seed = 1}};
   group.barrier();
@@ -80,10 +83,8 @@ double train_epochs(nn::Sequential& network, const libtorch::Images& images, con
   for (std::size_t epoch = 0; epoch < options.epochs; ++epoch) {
     for (const std::span<const std::size_t> samples : sampler.batches(epoch)) {
       const libtorch::Batch batch = libtorch::gather(images, samples);
-      optimizer.zero_grad();
-      const torch::Tensor loss = nn::functional::cross_entropy(network->forward(batch.inputs), batch.labels);
-      backward(loss);
-      optimizer.step();
+      network->zero_grad();
+      step(nn::functional::cross_entropy(network->forward(batch.inputs), batch.labels));
     }
   }
   group.barrier();
@@ -124,13 +125,27 @@ int train(Group group, dtrain::Arguments arguments) {
   const libtorch::Images test = libtorch::load_images(options.data, "t10k", options.images);
   nn::Sequential network = make_network();
 
+  torch::optim::SGD sgd(network->parameters(), torch::optim::SGDOptions(0.03).momentum(0.9));
+
   double seconds = 0;
   std::string summary;
   if (options.plain) {
-    seconds = train_epochs(network, training, group, options, [](const torch::Tensor& loss) { loss.backward(); });
+    seconds = train_epochs(network, training, group, options, [&](const torch::Tensor& loss) {
+      loss.backward();
+      sgd.step();
+    });
   } else {
     dtrain::libtorch::DistributedDataParallel ddp{network, group};
-    seconds = train_epochs(network, training, group, options, [&](const torch::Tensor& loss) { ddp.backward(loss); });
+    if (options.zero) {
+      dtrain::libtorch::ShardedOptimizer optimizer{ddp, sgd};
+      seconds = train_epochs(network, training, group, options,
+                             [&](const torch::Tensor& loss) { ddp.backward(loss, optimizer); });
+    } else {
+      seconds = train_epochs(network, training, group, options, [&](const torch::Tensor& loss) {
+        ddp.backward(loss);
+        sgd.step();
+      });
+    }
     summary = ddp.summary();
   }
   const double loss = evaluate(network, training, group).loss;

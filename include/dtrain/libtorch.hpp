@@ -10,12 +10,15 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "dtrain/libtorch/checkpoint.hpp"
 #include "dtrain/libtorch/module_model.hpp"
 #include "dtrain/libtorch/modules.hpp"
+#include "dtrain/libtorch/sharded_checkpoint.hpp"
+#include "dtrain/libtorch/sharded_optimizer.hpp"
 #include "dtrain/libtorch/sync_batch_norm.hpp"
 #include "dtrain/libtorch/tensor_memory.hpp"
 
@@ -37,6 +40,9 @@ enum class GraphPolicy {
 /// Lifetime: keeps the modules; .grad may be kept after its destruction, and the group. Threads: the one that trains.
 template <class Net, class P>
 class DistributedDataParallel {
+  using Model = ModuleModel<P::ChannelBackend::supports(DeviceKind::host) ? DeviceKind::host : DeviceKind::cuda>;
+  using Communicator = typename P::ChannelBackend::Communicator;
+
  public:
   /// Collective, blocking: all parameters and buffers, frozen ones too, get rank 0's values.
   /// @throws Error (unsupported) that names a parameter whose memory dtrain cannot reduce; (disagreement) on every rank
@@ -84,6 +90,34 @@ class DistributedDataParallel {
     }
   }
 
+  /// The same, and `optimizer` updates the parameters, in place of its step(). Afterwards no parameter has a .grad.
+  /// @param inspect `inspect(dtrain::ShardedGradients&)`, as of dtrain::DistributedDataParallel::backward: to clip, or
+  /// for LossScaler
+  template <class O, class I = std::nullptr_t>
+  void backward(const torch::Tensor& loss, ShardedOptimizer<O, Communicator>& optimizer, I inspect = {}) {
+    backward({loss}, {}, optimizer, std::move(inspect));
+  }
+  template <class O, class I = std::nullptr_t>
+  void backward(const torch::autograd::variable_list& roots, const torch::autograd::variable_list& gradients,
+                ShardedOptimizer<O, Communicator>& optimizer, I inspect = {}) {
+    optimizer.begin_step(used_anywhere_);
+    const auto pass = [&](Ready ready) {
+      state_->model.backward(roots, gradients, false, allow_unused_, ready);
+      if (!used_here_.empty()) require_same_graph();
+    };
+    if (allow_unused_ && used_here_.empty()) {
+      state_->ddp.backward(pass, optimizer.sharded(), [&](ShardedGradients& reduced) {
+        optimizer.set_used(used_by_some_rank());
+        if constexpr (!std::is_null_pointer_v<I>) return inspect(reduced);
+        return true;
+      });
+    } else {
+      state_->ddp.backward(pass, optimizer.sharded(), std::move(inspect));
+    }
+    optimizer.end_step();
+    state_->model.drop_gradients();
+  }
+
   /// While the returned object lives, forward passes leave buffers alone, and gradients of backward passes add up on
   /// this rank; the next pass without it reduces the sum.
   ddp::NoSync no_sync() { return state_->ddp.no_sync(); }
@@ -91,6 +125,10 @@ class DistributedDataParallel {
   Net& module() noexcept { return net_; }
   const ProcessGroup<P>& group() const noexcept { return group_; }
   ddp::ReducerStatistics statistics() const noexcept { return state_->ddp.statistics(); }
+
+  /// For ShardedOptimizer: the wrapper of the parameters that need gradients, and these.
+  dtrain::DistributedDataParallel<Model, P>& wrapped() noexcept { return state_->ddp; }
+  std::vector<torch::Tensor> trained() const { return state_->model.values(); }
 
   /// Collective, blocking: statistics and the slowest rank as a line.
   std::string summary() { return state_->ddp.summary(); }
@@ -125,8 +163,6 @@ class DistributedDataParallel {
       }
     }
   }
-
-  using Model = ModuleModel<P::ChannelBackend::supports(DeviceKind::host) ? DeviceKind::host : DeviceKind::cuda>;
 
   /// The reducer refers to the model, so neither moves with this object.
   struct State {

@@ -69,6 +69,8 @@ TEST_CASE("a training with LibTorch reaches the loss of LibTorch alone, on 1, 2 
     CAPTURE(ranks);
     const double loss = loss_after_6000_images({std::string("--nproc-per-node=") + ranks});
     CHECK(std::abs(loss - plain) < 1e-4 * plain);
+    const double sharded = loss_after_6000_images({std::string("--nproc-per-node=") + ranks, "--zero"});
+    CHECK(std::abs(sharded - plain) < 1e-4 * plain);
   }
 }
 
@@ -136,6 +138,27 @@ TEST_CASE("SyncBatchNorm is BatchNorm over the samples of all ranks, within 1e-6
     CHECK(result.exit_code == 0);
     CHECK(result.output.find("[0] holds: SyncBatchNorm is BatchNorm over all samples\n") != std::string::npos);
   }
+}
+
+TEST_CASE("a sharded optimizer updates LibTorch modules as LibTorch's optimizers do, on 1, 2 and 3 ranks") {
+  if (!can_run()) return;
+  const support::TemporaryDirectory files;
+  for (const std::string ranks : {"1", "2", "3"}) {
+    CAPTURE(ranks);
+    const Result result = run("sharded_probe", {"--nproc-per-node=" + ranks, files.path + "/" + ranks});
+    CAPTURE(result.output);
+    CAPTURE(result.error);
+    CHECK(result.exit_code == 0);
+    for (const std::string check :
+         {"AdamW's updates", "Adam's updates", "SGD's updates", "unused parameters", "refused updates",
+          "versions of parameters", "shares of the state", "a checkpoint"}) {
+      CAPTURE(check);
+      CHECK(result.output.find("[0] holds: " + check + "\n") != std::string::npos);
+    }
+  }
+  const Result fewer = run("sharded_probe", {"--nproc-per-node=2", files.path + "/3", "load"});
+  CAPTURE(fewer.error);
+  CHECK(fewer.exit_code == 0);
 }
 
 TEST_CASE("a training goes on from its checkpoint with the bits of an undisturbed one") {

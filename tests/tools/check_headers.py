@@ -25,7 +25,7 @@ SAME_IDEA = {
     "Category", "Awaiter", "FinalAwaiter",
     "State",  # of an optimizer's rule, which names its own
     "Partial",  # what a kernel's arithmetic adds up in
-    "DistributedDataParallel",  # of a model, and of a component's modules
+    "DistributedDataParallel", "ShardedOptimizer",  # of a model, and of a component's modules
 }
 DEFINITION = re.compile(
     r"^[ \t]*(?:template\s*<[^;{]*>\s*)?(?:class|struct|union|enum|enum class|concept)\s+(?:\[\[\w+\]\]\s+)?(\w+)"

@@ -198,6 +198,57 @@ inline void take_position(const std::string& path, SamplerPosition& position, co
   position.step = static_cast<std::size_t>(numbers.data_ptr<std::int64_t>()[1]);
 }
 
+/// Collective, blocking. @returns what the file has; nothing on ranks other than 0
+template <class Group>
+TrainingTensors collect_training(const Group& group, const Modules& modules, const torch::optim::Optimizer& optimizer,
+                                 const SamplerPosition& position, const torch::Generator& rng) {
+  const torch::Tensor generators = all_generators(group, rng, device_of(modules));
+  if (group.rank() != 0) {
+    return {};
+  }
+  std::ostringstream state;
+  torch::save(optimizer, state);
+  return training_tensors(modules, optimizer, bytes_tensor(state.str()), numbers_of(position), generators);
+}
+
+/// Collective, blocking. @param load `load(tensors)` reads the file to them @returns false if there is none
+template <class Group, class Load>
+bool load_training(const Group& group, const std::string& path, const Modules& modules,
+                   torch::optim::Optimizer& optimizer, SamplerPosition& position, const torch::Generator& rng,
+                   Load load) {
+  std::array<std::int64_t, 3> extents{};
+  const auto read = [&] { return read_extents(path, extents); };
+  if (!ddp::detail::run_on_rank0_blocking(group, "reading the checkpoint " + path, read)) {
+    return false;
+  }
+  torch::Tensor shared = torch::tensor({extents[0], extents[1], extents[2]}, torch::kInt64).to(device_of(modules));
+  broadcast_tensors(group, {shared});
+  shared = shared.cpu();
+  const auto* extent = shared.data_ptr<std::int64_t>();
+  const torch::Tensor bytes = torch::empty({extent[0]}, torch::kUInt8);
+  const torch::Tensor numbers = torch::empty({6}, torch::kInt64);
+  const torch::Tensor generators = torch::empty({extent[1], extent[2]}, torch::kUInt8);
+  const TrainingTensors tensors = training_tensors(modules, optimizer, bytes, numbers, generators);
+  if (!load(tensors.list)) {
+    return false;
+  }
+  for (const SavedTensor& saved : tensors.saved) {
+    if (saved.contiguous.data_ptr() != saved.target.data_ptr()) {
+      torch::Tensor(saved.target).copy_(saved.contiguous);
+    }
+  }
+  load_optimizer(path, optimizer, bytes);
+  take_position(path, position, numbers);
+  if (extent[1] == group.world_size()) {
+    set_state(rng, generators[group.rank()]);
+  } else if (group.rank() == 0) {
+    log(LogLevel::warning, "the checkpoint " + path + " has the random numbers of " + std::to_string(extent[1]) +
+                               " ranks and the group has " + std::to_string(group.world_size()) +
+                               ": generators stay as they are");
+  }
+  return true;
+}
+
 }  // namespace detail
 
 /// Writes what a training needs to go on with the same bits to one file: of rank 0 the modules' parameters and buffers,
@@ -216,15 +267,8 @@ void save_checkpoint(const Group& group, const std::string& path, const Net& net
                      const torch::optim::Optimizer& optimizer, const SamplerPosition& position,
                      const torch::Generator& rng = at::detail::getDefaultCPUGenerator()) {
   const torch::NoGradGuard no_grad;
-  const Modules modules = detail::modules_of(net);
-  const torch::Tensor generators = detail::all_generators(group, rng, detail::device_of(modules));
-  detail::TrainingTensors tensors;
-  if (group.rank() == 0) {
-    std::ostringstream state;
-    torch::save(optimizer, state);
-    tensors = detail::training_tensors(modules, optimizer, detail::bytes_tensor(state.str()),
-                                       detail::numbers_of(position), generators);
-  }
+  const detail::TrainingTensors tensors =
+      detail::collect_training(group, detail::modules_of(net), optimizer, position, rng);
   ddp::save_checkpoint(group, path, tensors.list);
 }
 
@@ -236,39 +280,9 @@ template <class Group, class Net>
 bool load_checkpoint(const Group& group, const std::string& path, const Net& net, torch::optim::Optimizer& optimizer,
                      SamplerPosition& position, const torch::Generator& rng = at::detail::getDefaultCPUGenerator()) {
   const torch::NoGradGuard no_grad;
-  const Modules modules = detail::modules_of(net);
-  std::array<std::int64_t, 3> extents{};
-  const auto read = [&] { return detail::read_extents(path, extents); };
-  if (!ddp::detail::run_on_rank0_blocking(group, "reading the checkpoint " + path, read)) {
-    return false;
-  }
-  torch::Tensor shared =
-      torch::tensor({extents[0], extents[1], extents[2]}, torch::kInt64).to(detail::device_of(modules));
-  detail::broadcast_tensors(group, {shared});
-  shared = shared.cpu();
-  const auto* extent = shared.data_ptr<std::int64_t>();
-  const torch::Tensor bytes = torch::empty({extent[0]}, torch::kUInt8);
-  const torch::Tensor numbers = torch::empty({6}, torch::kInt64);
-  const torch::Tensor generators = torch::empty({extent[1], extent[2]}, torch::kUInt8);
-  const detail::TrainingTensors tensors = detail::training_tensors(modules, optimizer, bytes, numbers, generators);
-  if (!ddp::load_checkpoint(group, path, tensors.list)) {
-    return false;
-  }
-  for (const detail::SavedTensor& saved : tensors.saved) {
-    if (saved.contiguous.data_ptr() != saved.target.data_ptr()) {
-      torch::Tensor(saved.target).copy_(saved.contiguous);
-    }
-  }
-  detail::load_optimizer(path, optimizer, bytes);
-  detail::take_position(path, position, numbers);
-  if (extent[1] == group.world_size()) {
-    detail::set_state(rng, generators[group.rank()]);
-  } else if (group.rank() == 0) {
-    log(LogLevel::warning, "the checkpoint " + path + " has the random numbers of " + std::to_string(extent[1]) +
-                               " ranks and the group has " + std::to_string(group.world_size()) +
-                               ": generators stay as they are");
-  }
-  return true;
+  return detail::load_training(
+      group, path, detail::modules_of(net), optimizer, position, rng,
+      [&](const std::vector<NamedTensor>& tensors) { return ddp::load_checkpoint(group, path, tensors); });
 }
 
 }  // namespace DTRAIN_NAMESPACE::libtorch

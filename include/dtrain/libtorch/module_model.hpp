@@ -80,6 +80,14 @@ class ModuleModel {
 
   const std::vector<Parameter>& parameters() const noexcept { return parameters_; }
 
+  /// Their tensors.
+  std::vector<torch::Tensor> values() const {
+    std::vector<torch::Tensor> values;
+    for (const Entry& entry : entries_)
+      values.push_back(entry.value);
+    return values;
+  }
+
   /// Frozen parameters and buffers, as they were when this object was made.
   const std::vector<ModuleTensor>& fixed_tensors() const noexcept { return fixed_; }
 
@@ -142,6 +150,14 @@ class ModuleModel {
         entries_[i].value.mutable_grad() = entries_[i].gradient;
       }
       entries_[i].used = false;
+    }
+  }
+
+  /// No parameter has a .grad.
+  void drop_gradients() {
+    for (Entry& entry : entries_) {
+      entry.value.mutable_grad() = torch::Tensor();
+      entry.used = false;
     }
   }
 

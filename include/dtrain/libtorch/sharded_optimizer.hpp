@@ -1,0 +1,129 @@
+#pragma once
+/// @file
+/// libtorch::ShardedOptimizer: an optimizer of LibTorch's, whose state is divided among the ranks.
+
+#include <torch/torch.h>
+#include <dtrain/dtrain.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <unordered_map>
+#include <vector>
+
+#include "dtrain/libtorch/optimizer_options.hpp"
+
+namespace DTRAIN_NAMESPACE::libtorch {
+
+/// Updates a module as an optimizer of LibTorch's does, with 1 / ranks of its state on each rank (dtrain's
+/// ShardedOptimizer):
+///
+///   torch::optim::AdamW adamw(net->parameters(), torch::optim::AdamWOptions(3e-4));
+///   dtrain::libtorch::ShardedOptimizer optimizer{ddp, adamw};
+///   ddp.backward(loss, optimizer);  // in place of ddp.backward(loss) and adamw.step()
+///
+/// `adamw` says how: its groups of parameters and their options, which schedulers may change between steps. Its step()
+/// is not called, so it keeps no state. O is torch::optim::AdamW, Adam, or SGD with momentum.
+/// - A parameter without a gradient on any rank (DdpOptions::allow_unused_parameters), or in none of the groups, stays
+/// as it is, and its number of updates too.
+/// - Half and BFloat16 parameters have their state, and their values once more, in f32.
+/// - After a step no parameter has a .grad: dtrain has used its memory for the new values.
+///
+/// Lifetime: `ddp` and `adamw` outlive it. Threads: the one that trains.
+template <class O, class C>
+class ShardedOptimizer {
+  using Rule = typename detail::RuleOf<O>::type;
+
+ public:
+  /// Collective: every rank constructs it between the same steps, with the same groups. Allocates the state.
+  /// @throws Error (unsupported) for Double parameters, amsgrad and dampening
+  template <class Ddp>
+  ShardedOptimizer(Ddp& ddp, O& options)
+      : options_(options),
+        parameters_(ddp.trained()),
+        sharded_(ddp.wrapped(), {rules_of(options), std::vector<Entry>(parameters_.size())}) {}
+  template <class Ddp>
+  ShardedOptimizer(Ddp&, O&&) {
+    static_assert(sizeof(Ddp) == 0, "dtrain: libtorch::ShardedOptimizer borrows LibTorch's optimizer: give a variable");
+  }
+
+  O& options() noexcept { return options_; }
+
+  /// Updates so far, and bytes of state on this rank.
+  std::uint64_t steps() const noexcept { return sharded_.steps(); }
+  std::size_t state_bytes() const noexcept { return sharded_.state_bytes(); }
+
+  /// For DistributedDataParallel::backward and checkpoints.
+  dtrain::ShardedOptimizer<GroupedRule<Rule>, C>& sharded() noexcept { return sharded_; }
+
+  /// Takes the present options. The step will update the parameters for which `used` has a 1; empty: all.
+  /// @throws Error (unsupported) as the constructor
+  void begin_step(const std::vector<std::int32_t>& used) {
+    GroupedRule<Rule>& rule = sharded_.rule();
+    rule.rules = rules_of(options_);
+    take_groups(rule);
+    set_used(used);
+    steps_before_ = sharded_.steps();
+  }
+
+  void set_used(const std::vector<std::int32_t>& used) {
+    std::vector<Entry>& entries = sharded_.rule().entries;
+    for (std::size_t i = 0; i < entries.size(); ++i) {
+      entries[i].is_updated = used.empty() || used[i] != 0;
+    }
+  }
+
+  /// Counts the step's updates, unless its inspection refused them.
+  void end_step() {
+    if (sharded_.steps() == steps_before_) return;
+    for (std::size_t i = 0; i < parameters_.size(); ++i) {
+      Entry& entry = sharded_.rule().entries[i];
+      if (entry.group == GroupedRule<Rule>::no_group || !entry.is_updated) continue;
+      ++entry.updates;
+      torch::autograd::impl::bump_version(parameters_[i]);
+    }
+  }
+
+  /// The parameters' numbers of updates, in the order of the module.
+  std::vector<std::int64_t> updates() const {
+    std::vector<std::int64_t> updates;
+    for (const Entry& entry : sharded_.rule().entries)
+      updates.push_back(entry.updates);
+    return updates;
+  }
+  void set_updates(const std::vector<std::int64_t>& updates) {
+    for (std::size_t i = 0; i < updates.size(); ++i)
+      sharded_.rule().entries.at(i).updates = updates[i];
+  }
+
+ private:
+  using Entry = typename GroupedRule<Rule>::Entry;
+
+  static std::vector<Rule> rules_of(O& options) {
+    std::vector<Rule> rules;
+    for (const torch::optim::OptimizerParamGroup& group : options.param_groups())
+      rules.push_back(detail::RuleOf<O>::of(group.options()));
+    return rules;
+  }
+
+  void take_groups(GroupedRule<Rule>& rule) {
+    std::unordered_map<const void*, std::size_t> group_of;
+    for (std::size_t group = 0; group < rule.rules.size(); ++group) {
+      for (const torch::Tensor& parameter : options_.param_groups()[group].params())
+        group_of.emplace(parameter.unsafeGetTensorImpl(), group);
+    }
+    for (std::size_t i = 0; i < parameters_.size(); ++i) {
+      const auto found = group_of.find(parameters_[i].unsafeGetTensorImpl());
+      rule.entries[i].group = found == group_of.end() ? GroupedRule<Rule>::no_group : found->second;
+    }
+  }
+
+  O& options_;
+  std::vector<torch::Tensor> parameters_;
+  dtrain::ShardedOptimizer<GroupedRule<Rule>, C> sharded_;
+  std::uint64_t steps_before_ = 0;
+};
+
+template <class Net, class P, template <class, class> class Ddp, class O>
+ShardedOptimizer(Ddp<Net, P>&, O&) -> ShardedOptimizer<O, typename P::ChannelBackend::Communicator>;
+
+}  // namespace DTRAIN_NAMESPACE::libtorch

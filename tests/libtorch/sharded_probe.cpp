@@ -1,0 +1,100 @@
+// Holds dtrain::libtorch::ShardedOptimizer to what it says, on as many ranks as are started:
+//   sharded_probe --nproc-per-node=N FILE        rank 0 prints "holds: ..." for each check; leaves the checkpoint FILE
+//   sharded_probe --nproc-per-node=N FILE load   goes on from FILE, which any number of ranks has saved
+// Built where LibTorch is (examples/libtorch); integration.libtorch runs it.
+
+#include <torch/torch.h>
+#include <dtrain/dtrain.hpp>
+#include <dtrain/libtorch.hpp>
+
+#include <cstddef>
+#include <cstdio>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "expectations.hpp"
+#include "sharded_checks.hpp"
+
+namespace {
+
+using namespace libtorch_probe;
+
+/// Every rank trains on the same inputs: the result depends little on the number of ranks.
+struct Training {
+  explicit Training(const Group& all, double rate)
+      : group(all),
+        net(two_layers(5)),
+        ddp(net, group),
+        described(net->parameters(), torch::optim::AdamWOptions(rate).weight_decay(0.1)),
+        optimizer(ddp, described),
+        position(dtrain::DistributedSampler{group, {.dataset_size = 60, .global_batch = 12}}) {}
+
+  void run(int steps) {
+    for (; steps > 0; --steps, ++position.step)
+      ddp.backward(loss_of(ddp(inputs_of(0, static_cast<int>(position.step)))), optimizer);
+  }
+
+  Group group;
+  nn::Sequential net;
+  DistributedDataParallel<nn::Sequential, Policy> ddp;
+  torch::optim::AdamW described;
+  decltype(ShardedOptimizer{ddp, described}) optimizer;
+  dtrain::libtorch::SamplerPosition position;
+};
+
+void check_resumed(const Group& group, const std::string& file, bool same_ranks) {
+  Training whole(group, 0.02);
+  whole.run(3);
+  if (same_ranks) dtrain::save_checkpoint(group, file, whole.net, whole.optimizer, whole.position);
+  whole.run(3);
+  Training resumed(group, 0.5);
+  require(dtrain::load_checkpoint(group, file, resumed.net, resumed.optimizer, resumed.position), "there is a file");
+  require(resumed.position.step == 3 && resumed.optimizer.updates()[0] == 3, "it goes on after the third step");
+  resumed.run(3);
+  require_near(resumed.net, whole.net, "is that of the undisturbed training");
+  for (std::size_t i = 0; same_ranks && i < whole.net->parameters().size(); ++i)
+    require(torch::equal(resumed.net->parameters()[i], whole.net->parameters()[i]), "it has the same bits");
+}
+
+int probe(Group group, dtrain::Arguments arguments) {
+  if (arguments.size() < 2) throw std::runtime_error("give the file to write");
+  const std::string file(arguments[1]);
+  torch::set_num_threads(1);
+  if (arguments.size() > 2) {
+    check_resumed(group, file, false);
+    return 0;
+  }
+  using namespace torch::optim;
+  const std::vector<std::pair<const char*, void (*)(const Group&, const std::string&)>> checks{
+      {"AdamW's updates",
+       [](const Group& g, const std::string&) {
+         check_updates<AdamW>(g, "AdamW", AdamWOptions(0.02).weight_decay(0.1));
+       }},
+      {"Adam's updates",
+       [](const Group& g, const std::string&) {
+         check_updates<Adam>(g, "Adam", AdamOptions(0.02).weight_decay(0.1).betas({0.8, 0.99}));
+       }},
+      {"SGD's updates",
+       [](const Group& g, const std::string&) {
+         check_updates<SGD>(g, "SGD", SGDOptions(0.05).momentum(0.9).nesterov(true).weight_decay(0.1));
+       }},
+      {"unused parameters", [](const Group& g, const std::string&) { check_unused_updates(g); }},
+      {"refused updates", [](const Group& g, const std::string&) { check_refused_update(g); }},
+      {"versions of parameters", [](const Group& g, const std::string&) { check_version(g); }},
+      {"shares of the state", [](const Group& g, const std::string&) { check_shares(g); }},
+      {"a checkpoint", [](const Group& g, const std::string& path) { check_resumed(g, path, true); }},
+  };
+  for (const auto& [name, check] : checks) {
+    check(group, file);
+    if (group.rank() == 0) std::printf("holds: %s\n", name);
+  }
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return dtrain::run<Policy>(argc, argv, probe);
+}
