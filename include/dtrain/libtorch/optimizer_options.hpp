@@ -69,21 +69,21 @@ struct GroupedRule {
   using State = typename Rule::State;
   static constexpr std::size_t no_group = std::numeric_limits<std::size_t>::max();
 
-  struct Entry {
+  struct UpdateCount {
     std::size_t group = no_group;
     std::int64_t updates = 0;
     bool is_updated = true;  ///< by this step: it has a gradient
   };
 
   void operator()(std::span<float> weights, std::span<const float> gradients, State state, const StepInfo& info) const {
-    const Entry& entry = entries[info.parameter];
+    const UpdateCount& entry = entries[info.parameter];
     if (entry.group == no_group || !entry.is_updated) return;
     rules[entry.group](weights, gradients, state,
                        StepInfo{static_cast<std::uint64_t>(entry.updates) + 1, info.parameter});
   }
 
-  std::vector<Rule> rules;     ///< by group
-  std::vector<Entry> entries;  ///< by parameter
+  std::vector<Rule> rules;           ///< by group
+  std::vector<UpdateCount> entries;  ///< by parameter
 };
 
 }  // namespace DTRAIN_NAMESPACE::libtorch

@@ -40,7 +40,7 @@ class ShardedOptimizer {
   ShardedOptimizer(Ddp& ddp, O& options)
       : options_(options),
         parameters_(ddp.trained()),
-        sharded_(ddp.wrapped(), {rules_of(options), std::vector<Entry>(parameters_.size())}) {}
+        sharded_(ddp.wrapped(), {rules_of(options), std::vector<UpdateCount>(parameters_.size())}) {}
   template <class Ddp>
   ShardedOptimizer(Ddp&, O&&) {
     static_assert(sizeof(Ddp) == 0, "dtrain: libtorch::ShardedOptimizer borrows LibTorch's optimizer: give a variable");
@@ -66,7 +66,7 @@ class ShardedOptimizer {
   }
 
   void set_used(const std::vector<std::int32_t>& used) {
-    std::vector<Entry>& entries = sharded_.rule().entries;
+    std::vector<UpdateCount>& entries = sharded_.rule().entries;
     for (std::size_t i = 0; i < entries.size(); ++i) {
       entries[i].is_updated = used.empty() || used[i] != 0;
     }
@@ -76,7 +76,7 @@ class ShardedOptimizer {
   void end_step() {
     if (sharded_.steps() == steps_before_) return;
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
-      Entry& entry = sharded_.rule().entries[i];
+      UpdateCount& entry = sharded_.rule().entries[i];
       if (entry.group == GroupedRule<Rule>::no_group || !entry.is_updated) continue;
       ++entry.updates;
       torch::autograd::impl::bump_version(parameters_[i]);
@@ -86,7 +86,7 @@ class ShardedOptimizer {
   /// The parameters' numbers of updates, in the order of the module.
   std::vector<std::int64_t> updates() const {
     std::vector<std::int64_t> updates;
-    for (const Entry& entry : sharded_.rule().entries)
+    for (const UpdateCount& entry : sharded_.rule().entries)
       updates.push_back(entry.updates);
     return updates;
   }
@@ -96,7 +96,7 @@ class ShardedOptimizer {
   }
 
  private:
-  using Entry = typename GroupedRule<Rule>::Entry;
+  using UpdateCount = typename GroupedRule<Rule>::UpdateCount;
 
   static std::vector<Rule> rules_of(O& options) {
     std::vector<Rule> rules;
