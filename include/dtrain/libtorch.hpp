@@ -49,12 +49,27 @@ class DistributedDataParallel {
   /// if the modules differ; as dtrain::DistributedDataParallel.
   DistributedDataParallel(Net net, ProcessGroup<P> group, const DdpOptions& options = {},
                           BufferPolicy buffers = BufferPolicy::rank0, GraphPolicy graph = GraphPolicy::dynamic_graph)
+      : DistributedDataParallel(std::move(net), std::move(group), options, ddp::HookFunctions<Communicator>(), buffers,
+                                graph) {}
+
+  /// `hook` reduces the gradients, as that of dtrain::DistributedDataParallel: a variable is borrowed, a temporary
+  /// kept.
+  template <class H>
+  requires(!std::is_same_v<std::remove_cvref_t<H>, BufferPolicy>)
+      DistributedDataParallel(Net net, ProcessGroup<P> group, const DdpOptions& options, H&& hook,
+                              BufferPolicy buffers = BufferPolicy::rank0,
+                              GraphPolicy graph = GraphPolicy::dynamic_graph)
+      : DistributedDataParallel(std::move(net), std::move(group), options,
+                                ddp::hook_functions<Communicator>(std::forward<H>(hook)), buffers, graph) {}
+
+  DistributedDataParallel(Net net, ProcessGroup<P> group, const DdpOptions& options,
+                          ddp::HookFunctions<Communicator> hook, BufferPolicy buffers, GraphPolicy graph)
       : net_(std::move(net)),
         group_(std::move(group)),
         buffers_(buffers),
         graph_(graph),
         allow_unused_(options.allow_unused_parameters),
-        state_(std::make_unique<State>(detail::modules_of(net_), group_, options)) {
+        state_(std::make_unique<State>(detail::modules_of(net_), group_, options, std::move(hook))) {
     require_same_tensors(group_, state_->model.fixed_tensors());
     synchronize_buffers(group_, state_->model.fixed_tensors(), BufferPolicy::rank0);
   }
@@ -166,8 +181,8 @@ class DistributedDataParallel {
 
   /// The reducer refers to the model, so neither moves with this object.
   struct State {
-    State(Modules modules, const ProcessGroup<P>& group, DdpOptions options)
-        : model(std::move(modules)), ddp(model, group, without_buffers(options)) {
+    State(Modules modules, const ProcessGroup<P>& group, DdpOptions options, ddp::HookFunctions<Communicator> hook)
+        : model(std::move(modules)), ddp(model, group, without_buffers(options), std::move(hook)) {
       model.keep_gradient_memory(ddp.gradient_memory());
     }
     static DdpOptions& without_buffers(DdpOptions& options) {

@@ -54,9 +54,19 @@ double loss_after_6000_images(const std::vector<std::string>& arguments) {
 
 /// What libtorch_probe does on each rank, in the order of its checks.
 const std::vector<std::string> checks{
-    "kept gradients",    "gradients set to none", "order of gradients",         "buffers",
-    "unused parameters", "passes under no_sync",  "tied and frozen parameters", "element types and layouts",
-    "odd tensors",       "sparse gradients",      "changes after wrapping",     "the end of the wrapper",
+    "kept gradients",
+    "gradients set to none",
+    "order of gradients",
+    "buffers",
+    "unused parameters",
+    "gradient hooks",
+    "passes under no_sync",
+    "tied and frozen parameters",
+    "element types and layouts",
+    "odd tensors",
+    "sparse gradients",
+    "changes after wrapping",
+    "the end of the wrapper",
 };
 
 }  // namespace

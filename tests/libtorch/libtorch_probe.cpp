@@ -97,6 +97,7 @@ int probe(Group group, dtrain::Arguments arguments) {
         {"order of gradients", check_order},
         {"buffers", check_buffers},
         {"unused parameters", check_unused},
+        {"gradient hooks", check_hooks},
         {"passes under no_sync", check_accumulation},
         {"tied and frozen parameters", check_tied},
         {"element types and layouts", check_types},

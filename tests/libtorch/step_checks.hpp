@@ -70,6 +70,26 @@ inline void check_training(const Group& group, bool set_to_none) {
   }
 }
 
+/// Gradients that a hook casts are f16 numbers close to the mean, and go with the other arguments.
+inline void check_hooks(const Group& group) {
+  nn::Sequential alone = two_layers(0);
+  nn::Sequential net = two_layers(0);
+  dtrain::hooks::Cast<dtrain::float16> hook;
+  DistributedDataParallel ddp{net, group, {}, hook, BufferPolicy::none};
+  for (int rank = 0; rank < group.world_size(); ++rank)
+    (loss_of(alone->forward(inputs_of(rank, 0))) / group.world_size()).backward();
+  ddp.backward(loss_of(ddp(inputs_of(group.rank(), 0))));
+  for (std::size_t i = 0; i < net->parameters().size(); ++i) {
+    const torch::Tensor gradient = net->parameters()[i].grad();
+    require(torch::equal(gradient, gradient.to(torch::kHalf).to(torch::kFloat)), "a cast gradient has 16 bits");
+    require(are_close(gradient, alone->parameters()[i].grad(), 5e-3), "a cast gradient is the mean of all ranks'");
+  }
+  torch::optim::AdamW described(net->parameters());
+  dtrain::libtorch::ShardedOptimizer optimizer{ddp, described};
+  require_error("but a gradient hook reduces the buckets",
+                [&] { ddp.backward(loss_of(ddp(inputs_of(group.rank(), 0))), optimizer); });
+}
+
 /// Two passes under no_sync and one without make the mean of the ranks' sums.
 inline void check_accumulation(const Group& group) {
   for (const bool set_to_none : {false, true}) {
