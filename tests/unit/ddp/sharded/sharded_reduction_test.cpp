@@ -5,77 +5,18 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include "dtrain/ddp/collect_parameters.hpp"
 #include "dtrain/ddp/sharded/sharded_reduction.hpp"
-#include "support/fake_communicator.hpp"
+#include "support/counting_communicator.hpp"
 
 namespace sharded_reduction_test {
 
-using dtrain::BufferView;
-using dtrain::ConstBufferView;
-
-/// Elements that a rank gives to collectives: of a bucket all of it, whatever part of the rank's own is named.
-struct Traffic {
-  std::size_t reduced_to_one = 0;
-  std::size_t gathered = 0;
-  std::size_t all_reduced = 0;
-  std::size_t norms = 0;  ///< f64, beside the gradients
-};
-
-/// Runs work when it is enqueued.
-class ImmediateStream {
- public:
-  struct Event {
-    bool is_complete() const noexcept { return true; }
-    dtrain::stream::WaitResult block_until_complete(dtrain::Deadline) noexcept {
-      return dtrain::stream::WaitResult::complete;
-    }
-  };
-  dtrain::Device device() const noexcept { return {}; }
-  void record(Event&) const noexcept {}
-  void wait(const Event&) const noexcept {}
-  template <class Work>
-  void enqueue(Work work) const {
-    work();
-  }
-};
-
-/// One rank of many, whose collectives count and leave memory as it is.
-class CountingCommunicator {
- public:
-  using Stream = ImmediateStream;
-  using Allocation = support::FakeCommunicator::Allocation;
-
-  CountingCommunicator(Traffic& traffic, int size) : traffic_(&traffic), size_(size) {}
-  int rank() const noexcept { return size_ - 1; }
-  int size() const noexcept { return size_; }
-
-  void reduce_scatter(ConstBufferView input, BufferView output, dtrain::ReduceOp, Stream) {
-    CHECK(input.count == output.count * static_cast<std::size_t>(size_));
-    traffic_->reduced_to_one += input.count;
-  }
-  void all_gather(ConstBufferView input, BufferView output, Stream) {
-    CHECK(output.count == input.count * static_cast<std::size_t>(size_));
-    traffic_->gathered += output.count;
-  }
-  void all_reduce(ConstBufferView, BufferView output, dtrain::ReduceOp, Stream) {
-    (output.dtype == dtrain::DType::f64 ? traffic_->norms : traffic_->all_reduced) += output.count;
-  }
-  void broadcast(BufferView, int, Stream) {}
-  void barrier(Stream) {}
-  Allocation allocate_blocking(std::size_t bytes, dtrain::Deadline) { return Allocation(bytes); }
-  void abort(const dtrain::Cause&) noexcept {}
-  std::optional<dtrain::Cause> failure() const { return {}; }
-
- private:
-  Traffic* traffic_;
-  int size_;
-};
+using support::CountingCommunicator;
+using support::Traffic;
 
 /// A model of f32 parameters, whose step runs with zero gradients.
 struct Model {
@@ -101,7 +42,7 @@ struct Model {
       std::vector<float>& memory = buckets.emplace_back(plan.buckets[i].bytes / sizeof(float));
       reduction.launch(i, dtrain::buffer_view(std::span(memory)), dtrain::ReduceOp::average, channel, {});
     }
-    reduction.finish(channel, {}, {[](std::size_t) {}, [](ImmediateStream::Event&) {}});
+    reduction.finish(channel, {}, {[](std::size_t) {}, [](support::ImmediateStream::Event&) {}});
     return traffic;
   }
 
@@ -123,7 +64,7 @@ TEST_CASE("a sharded step reduces each element once and gathers it once, as one 
   for (const int ranks : {1, 2, 3, 7, 64}) {
     CAPTURE(ranks);
     const Traffic traffic = model.step(ranks);
-    CHECK(traffic.reduced_to_one == traffic.gathered);
+    CHECK(traffic.reduce_scattered == traffic.gathered);
     CHECK(traffic.gathered + traffic.all_reduced == model.elements());
     CHECK(traffic.all_reduced < 16 * static_cast<std::size_t>(ranks) * model.plan.buckets.size());
     CHECK(traffic.norms == 0);
@@ -135,8 +76,8 @@ TEST_CASE("a step with an inspection sends one number more, and no weights if it
   for (const bool updates : {true, false}) {
     CAPTURE(updates);
     const Traffic traffic = model.step(3, [updates](dtrain::ShardedGradients&) { return updates; });
-    CHECK(traffic.reduced_to_one + traffic.all_reduced == model.elements());
-    CHECK(traffic.gathered == (updates ? traffic.reduced_to_one : 0));
+    CHECK(traffic.reduce_scattered + traffic.all_reduced == model.elements());
+    CHECK(traffic.gathered == (updates ? traffic.reduce_scattered : 0));
     CHECK(traffic.norms == 1);
   }
 }
