@@ -5,37 +5,25 @@
 #include <cmath>
 #include <string>
 
+#include "branch.hpp"
 #include "errors.hpp"
-#include "linear.hpp"
 #include "model_shape.hpp"
 
 namespace gpt2 {
 
 /// Each token's query is compared with the keys of its sequence's tokens up to itself; their values are mixed in the
-/// proportion of the softmax of these scores. Memory: allocated by the constructor.
+/// proportion of the softmax of these scores. The input layer makes queries, keys and values, each `width` columns.
+/// Memory: allocated by the constructor.
 template <class Scalar>
-class Attention {
+class Attention : public Branch<Scalar> {
  public:
   Attention(const std::string& name, const ModelShape& shape, Index sequences)
-      : shape_(shape),
+      : Branch<Scalar>(name, shape.width, 3 * shape.width, shape.width),
+        shape_(shape),
         sequences_(sequences),
-        input_layer_(name + ".input", shape.width, 3 * shape.width),
-        output_layer_(name + ".output", shape.width, shape.width),
         queries_keys_values_(sequences * shape.context, 3 * shape.width),
         probabilities_(sequences * shape.heads * shape.context, shape.context),
         mixed_(sequences * shape.context, shape.width) {}
-
-  void randomize(Scalar deviation, Scalar output_deviation, fashion_mnist::SplitMix64& random) {
-    input_layer_.randomize(deviation, random);
-    output_layer_.randomize(output_deviation, random);
-  }
-
-  /// The layer of queries, keys and values, [width, 3 width] and [3 width], and that of the output, [width, width] and
-  /// [width].
-  void list(WeightsList<Scalar>& list) {
-    input_layer_.list(list);
-    output_layer_.list(list);
-  }
 
   /// @param input [tokens, width]. @param output [tokens, width]
   void forward(const Matrix<Scalar>& input, Matrix<Scalar>& output) {
@@ -84,6 +72,9 @@ class Attention {
   }
 
  private:
+  using Branch<Scalar>::input_layer_;
+  using Branch<Scalar>::output_layer_;
+
   static constexpr Index queries = 0;
   static constexpr Index keys = 1;
   static constexpr Index values = 2;
@@ -103,8 +94,6 @@ class Attention {
 
   ModelShape shape_;
   Index sequences_;
-  Linear<Scalar> input_layer_;
-  Linear<Scalar> output_layer_;
   Matrix<Scalar> queries_keys_values_;
   Matrix<Scalar> probabilities_;
   Matrix<Scalar> mixed_;

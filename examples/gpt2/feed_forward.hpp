@@ -4,33 +4,21 @@
 
 #include <string>
 
+#include "branch.hpp"
 #include "errors.hpp"
 #include "gelu.hpp"
-#include "linear.hpp"
 #include "model_shape.hpp"
 
 namespace gpt2 {
 
 /// Memory: allocated by the constructor.
 template <class Scalar>
-class FeedForward {
+class FeedForward : public Branch<Scalar> {
  public:
   FeedForward(const std::string& name, const ModelShape& shape, Index tokens)
-      : input_layer_(name + ".input", shape.width, 4 * shape.width),
-        output_layer_(name + ".output", 4 * shape.width, shape.width),
+      : Branch<Scalar>(name, shape.width, 4 * shape.width, 4 * shape.width),
         hidden_(tokens, 4 * shape.width),
         activated_(tokens, 4 * shape.width) {}
-
-  void randomize(Scalar deviation, Scalar output_deviation, fashion_mnist::SplitMix64& random) {
-    input_layer_.randomize(deviation, random);
-    output_layer_.randomize(output_deviation, random);
-  }
-
-  /// The layers [width, 4 width] and [4 width, width], each with its bias.
-  void list(WeightsList<Scalar>& list) {
-    input_layer_.list(list);
-    output_layer_.list(list);
-  }
 
   /// @param input [tokens, width]. @param output [tokens, width]
   void forward(const Matrix<Scalar>& input, Matrix<Scalar>& output) {
@@ -49,8 +37,9 @@ class FeedForward {
   }
 
  private:
-  Linear<Scalar> input_layer_;
-  Linear<Scalar> output_layer_;
+  using Branch<Scalar>::input_layer_;
+  using Branch<Scalar>::output_layer_;
+
   Matrix<Scalar> hidden_;
   Matrix<Scalar> activated_;
 };

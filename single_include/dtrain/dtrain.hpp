@@ -24906,6 +24906,7 @@ class PowerSgd {
 
  private:
   std::vector<ddp::NamedTensor> tensors();
+
   /// Counts a step. @returns whether it compresses a gradient of the bucket
   bool begin_step(std::span<const ddp::BucketGradient> gradients) noexcept;
 
@@ -25010,6 +25011,7 @@ class TopK {
   };
 
   std::vector<ddp::NamedTensor> tensors();
+
   /// In the first step, makes the memory of what travels. @returns zeros where the bucket is not compressed
   Counts begin_step(std::span<const ddp::BucketGradient> gradients, int ranks);
   void choose_compressed(int ranks);
@@ -26669,9 +26671,8 @@ constexpr std::size_t span_count() {
 /// - Elements do not depend on each other: a parameter is given in parts of any length, on several ranks, in any order.
 /// - It is called from one thread at a time, which need not be the program's.
 /// - A rule with a State may have `ParameterNorms measure(weights, gradients, state, info) const` too, with the weights
-/// constant. It
-///   returns sums of squares of the part that it gets, and may change the state. All parts of all parameters are
-///   measured before the first is updated; a part is then updated with the same gradients.
+/// constant. It returns sums of squares of the part that it gets, and may change the state. All parts of all parameters
+/// are measured before the first is updated; a part is then updated with the same gradients.
 template <class R>
 concept OptimizerRule = std::is_invocable_v < const R&,
         std::span<float>, std::span<const float>,

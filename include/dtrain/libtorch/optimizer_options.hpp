@@ -63,27 +63,30 @@ struct RuleOf<torch::optim::SGD> {
 
 }  // namespace detail
 
+/// What an update does with a parameter.
+struct ParameterUpdates {
+  static constexpr std::size_t no_group = std::numeric_limits<std::size_t>::max();
+
+  std::size_t group = no_group;  ///< of the optimizer's groups
+  std::int64_t count = 0;        ///< updates so far
+  bool has_gradient = true;      ///< in this step, on some rank
+
+  bool is_updated() const noexcept { return group != no_group && has_gradient; }
+};
+
 /// A rule for each group of parameters, and each parameter's own number of updates, as LibTorch's optimizers have them.
 template <class Rule>
 struct GroupedRule {
   using State = typename Rule::State;
-  static constexpr std::size_t no_group = std::numeric_limits<std::size_t>::max();
-
-  struct UpdateCount {
-    std::size_t group = no_group;
-    std::int64_t updates = 0;
-    bool is_updated = true;  ///< by this step: it has a gradient
-  };
-
   void operator()(std::span<float> weights, std::span<const float> gradients, State state, const StepInfo& info) const {
-    const UpdateCount& entry = entries[info.parameter];
-    if (entry.group == no_group || !entry.is_updated) return;
-    rules[entry.group](weights, gradients, state,
-                       StepInfo{static_cast<std::uint64_t>(entry.updates) + 1, info.parameter});
+    const ParameterUpdates& parameter = parameters[info.parameter];
+    if (!parameter.is_updated()) return;
+    rules[parameter.group](weights, gradients, state,
+                           StepInfo{static_cast<std::uint64_t>(parameter.count) + 1, info.parameter});
   }
 
-  std::vector<Rule> rules;           ///< by group
-  std::vector<UpdateCount> entries;  ///< by parameter
+  std::vector<Rule> rules;  ///< by group
+  std::vector<ParameterUpdates> parameters;
 };
 
 }  // namespace DTRAIN_NAMESPACE::libtorch

@@ -6,7 +6,6 @@
 #include <dtrain/dtrain.hpp>
 
 #include <cstdint>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -16,17 +15,9 @@
 
 namespace DTRAIN_NAMESPACE::libtorch {
 
-namespace detail {
-
-/// i64 [parameters], "updates": of each one that needs gradients, how often the optimizer has updated it.
-inline NamedTensor named_updates(std::vector<std::int64_t>& updates) {
-  return {"updates", tensor_view(updates.data(), Shape{static_cast<std::int64_t>(updates.size())})};
-}
-
-}  // namespace detail
-
 /// As save_checkpoint of an optimizer of LibTorch's, whose options are in the file; its state is in files beside it,
-/// one for each rank, which are named and committed as save_checkpoint of a dtrain::ShardedOptimizer says.
+/// one for each rank, which are named and committed as save_checkpoint of a dtrain::ShardedOptimizer says. The file has
+/// one tensor more, after those: `updates`, i64 [parameters]: how often each one that needs gradients was updated.
 template <class Group, class Net, class O, class C>
 void save_checkpoint(const Group& group, const std::string& path, const Net& net, ShardedOptimizer<O, C>& optimizer,
                      const SamplerPosition& position,
@@ -35,7 +26,7 @@ void save_checkpoint(const Group& group, const std::string& path, const Net& net
   detail::TrainingTensors tensors =
       detail::collect_training(group, detail::modules_of(net), optimizer.options(), position, rng);
   std::vector<std::int64_t> updates = optimizer.updates();
-  tensors.list.push_back(detail::named_updates(updates));
+  tensors.list.push_back({"updates", tensor_view(updates)});
   ddp::save_checkpoint(group, path, tensors.list, optimizer.sharded());
 }
 
@@ -47,7 +38,7 @@ bool load_checkpoint(const Group& group, const std::string& path, const Net& net
   const torch::NoGradGuard no_grad;
   std::vector<std::int64_t> updates = optimizer.updates();
   const auto load = [&](std::vector<NamedTensor> tensors) {
-    tensors.push_back(detail::named_updates(updates));
+    tensors.push_back({"updates", tensor_view(updates)});
     return ddp::load_checkpoint(group, path, tensors, optimizer.sharded());
   };
   if (!detail::load_training(group, path, detail::modules_of(net), optimizer.options(), position, rng, load)) {

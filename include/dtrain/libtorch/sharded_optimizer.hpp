@@ -40,11 +40,7 @@ class ShardedOptimizer {
   ShardedOptimizer(Ddp& ddp, O& options)
       : options_(options),
         parameters_(ddp.trained()),
-        sharded_(ddp.wrapped(), {rules_of(options), std::vector<UpdateCount>(parameters_.size())}) {}
-  template <class Ddp>
-  ShardedOptimizer(Ddp&, O&&) {
-    static_assert(sizeof(Ddp) == 0, "dtrain: libtorch::ShardedOptimizer borrows LibTorch's optimizer: give a variable");
-  }
+        sharded_(ddp.wrapped(), {rules_of(options), std::vector<ParameterUpdates>(parameters_.size())}) {}
 
   O& options() noexcept { return options_; }
 
@@ -66,9 +62,9 @@ class ShardedOptimizer {
   }
 
   void set_used(const std::vector<std::int32_t>& used) {
-    std::vector<UpdateCount>& entries = sharded_.rule().entries;
-    for (std::size_t i = 0; i < entries.size(); ++i) {
-      entries[i].is_updated = used.empty() || used[i] != 0;
+    std::vector<ParameterUpdates>& parameters = sharded_.rule().parameters;
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      parameters[i].has_gradient = used.empty() || used[i] != 0;
     }
   }
 
@@ -76,9 +72,9 @@ class ShardedOptimizer {
   void end_step() {
     if (sharded_.steps() == steps_before_) return;
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
-      UpdateCount& entry = sharded_.rule().entries[i];
-      if (entry.group == GroupedRule<Rule>::no_group || !entry.is_updated) continue;
-      ++entry.updates;
+      ParameterUpdates& parameter = sharded_.rule().parameters[i];
+      if (!parameter.is_updated()) continue;
+      ++parameter.count;
       torch::autograd::impl::bump_version(parameters_[i]);
     }
   }
@@ -86,18 +82,16 @@ class ShardedOptimizer {
   /// The parameters' numbers of updates, in the order of the module.
   std::vector<std::int64_t> updates() const {
     std::vector<std::int64_t> updates;
-    for (const UpdateCount& entry : sharded_.rule().entries)
-      updates.push_back(entry.updates);
+    for (const ParameterUpdates& parameter : sharded_.rule().parameters)
+      updates.push_back(parameter.count);
     return updates;
   }
   void set_updates(const std::vector<std::int64_t>& updates) {
     for (std::size_t i = 0; i < updates.size(); ++i)
-      sharded_.rule().entries.at(i).updates = updates[i];
+      sharded_.rule().parameters.at(i).count = updates[i];
   }
 
  private:
-  using UpdateCount = typename GroupedRule<Rule>::UpdateCount;
-
   static std::vector<Rule> rules_of(O& options) {
     std::vector<Rule> rules;
     for (const torch::optim::OptimizerParamGroup& group : options.param_groups())
@@ -113,7 +107,7 @@ class ShardedOptimizer {
     }
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
       const auto found = group_of.find(parameters_[i].unsafeGetTensorImpl());
-      rule.entries[i].group = found == group_of.end() ? GroupedRule<Rule>::no_group : found->second;
+      rule.parameters[i].group = found == group_of.end() ? ParameterUpdates::no_group : found->second;
     }
   }
 

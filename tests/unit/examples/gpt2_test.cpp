@@ -91,6 +91,22 @@ constexpr gpt2::ModelShape small_shape{.layers = 2, .width = 6, .heads = 2, .con
 constexpr Index sequences = 2;
 constexpr Index tokens = sequences * small_shape.context;
 
+/// The same of a branch of a block. @param seed of the input
+template <class Layer>
+void check_branch(Layer& layer, std::uint64_t seed) {
+  gpt2::Errors<double> errors(small_shape, tokens);
+  Values output(tokens, 6);
+  check_layer(
+      layer, random_values(tokens, 6, seed), 6,
+      [&](const Values& input) -> const Values& {
+        layer.forward(input, output);
+        return output;
+      },
+      [&](const Values& input, const Values& error, Values& input_error, dtrain::Ready ready) {
+        layer.backward(input, error, errors, input_error, ready);
+      });
+}
+
 gpt2::Batch some_batch() {
   gpt2::Batch batch;
   fashion_mnist::SplitMix64 random(99);
@@ -134,17 +150,7 @@ TEST_CASE("a layer normalisation's gradients are its slopes, and its output has 
 
 TEST_CASE("attention's gradients are its slopes") {
   gpt2::Attention<double> layer("attention", small_shape, sequences);
-  gpt2::Errors<double> errors(small_shape, tokens);
-  Values output(tokens, 6);
-  check_layer(
-      layer, random_values(tokens, 6, 3), 6,
-      [&](const Values& input) -> const Values& {
-        layer.forward(input, output);
-        return output;
-      },
-      [&](const Values& input, const Values& error, Values& input_error, dtrain::Ready ready) {
-        layer.backward(input, error, errors, input_error, ready);
-      });
+  check_branch(layer, 3);
 }
 
 TEST_CASE("attention sees its own sequence up to a token, and nothing behind it") {
@@ -166,17 +172,7 @@ TEST_CASE("attention sees its own sequence up to a token, and nothing behind it"
 
 TEST_CASE("a feed-forward network's gradients are its slopes") {
   gpt2::FeedForward<double> layer("feed_forward", small_shape, tokens);
-  gpt2::Errors<double> errors(small_shape, tokens);
-  Values output(tokens, 6);
-  check_layer(
-      layer, random_values(tokens, 6, 6), 6,
-      [&](const Values& input) -> const Values& {
-        layer.forward(input, output);
-        return output;
-      },
-      [&](const Values& input, const Values& error, Values& input_error, dtrain::Ready ready) {
-        layer.backward(input, error, errors, input_error, ready);
-      });
+  check_branch(layer, 6);
 }
 
 TEST_CASE("a block's gradients are its slopes") {

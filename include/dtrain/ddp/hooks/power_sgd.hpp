@@ -93,6 +93,7 @@ class PowerSgd {
 
  private:
   std::vector<ddp::NamedTensor> tensors();
+
   /// Counts a step. @returns whether it compresses a gradient of the bucket
   bool begin_step(std::span<const ddp::BucketGradient> gradients) noexcept;
 

@@ -108,6 +108,7 @@ class TopK {
   };
 
   std::vector<ddp::NamedTensor> tensors();
+
   /// In the first step, makes the memory of what travels. @returns zeros where the bucket is not compressed
   Counts begin_step(std::span<const ddp::BucketGradient> gradients, int ranks);
   void choose_compressed(int ranks);

@@ -71,9 +71,8 @@ constexpr std::size_t span_count() {
 /// - Elements do not depend on each other: a parameter is given in parts of any length, on several ranks, in any order.
 /// - It is called from one thread at a time, which need not be the program's.
 /// - A rule with a State may have `ParameterNorms measure(weights, gradients, state, info) const` too, with the weights
-/// constant. It
-///   returns sums of squares of the part that it gets, and may change the state. All parts of all parameters are
-///   measured before the first is updated; a part is then updated with the same gradients.
+/// constant. It returns sums of squares of the part that it gets, and may change the state. All parts of all parameters
+/// are measured before the first is updated; a part is then updated with the same gradients.
 template <class R>
 concept OptimizerRule = std::is_invocable_v < const R&,
         std::span<float>, std::span<const float>,

@@ -1,0 +1,34 @@
+#pragma once
+/// @file
+/// What both branches of a block have: a layer at their input and one at their output.
+
+#include <string>
+
+#include "linear.hpp"
+
+namespace gpt2 {
+
+template <class Scalar>
+class Branch {
+ public:
+  /// From `width` numbers to `inner` of them, and from `outer` back.
+  Branch(const std::string& name, Index width, Index inner, Index outer)
+      : input_layer_(name + ".input", width, inner), output_layer_(name + ".output", outer, width) {}
+
+  void randomize(Scalar deviation, Scalar output_deviation, fashion_mnist::SplitMix64& random) {
+    input_layer_.randomize(deviation, random);
+    output_layer_.randomize(output_deviation, random);
+  }
+
+  /// Each layer's weight and bias: [width, inner] and [inner], [outer, width] and [width].
+  void list(WeightsList<Scalar>& list) {
+    input_layer_.list(list);
+    output_layer_.list(list);
+  }
+
+ protected:
+  Linear<Scalar> input_layer_;
+  Linear<Scalar> output_layer_;
+};
+
+}  // namespace gpt2
