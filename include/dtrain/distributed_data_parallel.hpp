@@ -18,28 +18,18 @@
 #include "dtrain/core/exception_text.hpp"
 #include "dtrain/core/process/owning_process.hpp"
 #include "dtrain/core/text/format_text.hpp"
-#include "dtrain/ddp/agreement/model_agreement.hpp"
-#include "dtrain/ddp/broadcast/broadcast_values.hpp"
 #include "dtrain/ddp/bucket_plan.hpp"
-#include "dtrain/ddp/collect_parameters.hpp"
 #include "dtrain/ddp/ddp_options.hpp"
-#include "dtrain/ddp/failure_context.hpp"
 #include "dtrain/ddp/hooks/gradient_hook.hpp"
 #include "dtrain/ddp/model.hpp"
 #include "dtrain/ddp/precision/gradient_norm.hpp"
 #include "dtrain/ddp/profile/reducer_statistics.hpp"
-#include "dtrain/ddp/profile/running_bucket.hpp"
 #include "dtrain/ddp/profile/slowest_rank.hpp"
 #include "dtrain/ddp/profile/step_record.hpp"
 #include "dtrain/ddp/ready.hpp"
 #include "dtrain/ddp/reduction/accumulation.hpp"
-#include "dtrain/ddp/reduction/scaled_averages.hpp"
-#include "dtrain/ddp/setup/backend_checks.hpp"
 #include "dtrain/ddp/setup/driver.hpp"
-#include "dtrain/ddp/setup/model_callbacks.hpp"
-#include "dtrain/ddp/setup/reducer_parts.hpp"
-#include "dtrain/ddp/setup/register_gradient_bindings.hpp"
-#include "dtrain/ddp/setup/start_progress.hpp"
+#include "dtrain/ddp/setup/model_functions.hpp"
 #include "dtrain/ddp/step.hpp"
 #include "dtrain/group/group_internals.hpp"
 #include "dtrain/process_group.hpp"
@@ -97,10 +87,10 @@ class DistributedDataParallel {
   }
 
   DistributedDataParallel(M& model, ProcessGroup<P> group, DdpOptions options, ddp::HookFunctions<Communicator> hook)
-      : group_(std::move(group)), driver_(make_process_owned<Driver>(group_)) {
+      : group_(std::move(group)), driver_(make_process_owned<Driver>(group::GroupAccess::of(group_))) {
     if constexpr (ddp::Model<M>) {  // else a static_assert above has failed
       try {
-        construct(model, options, std::move(hook));
+        driver_->construct(group::GroupAccess::of(group_), ddp::model_functions(model), options, std::move(hook));
       } catch (...) {
         hand_over_to_group();
         throw;
@@ -179,7 +169,7 @@ class DistributedDataParallel {
   ddp::SlowestRank slowest_rank() {
     group::GroupAccess::of(group_).require_may_block();
     group_.start_pending();
-    return ddp::find_slowest_rank_blocking(group_.store(), format_text("{}report/{}/", {prefix_, reports_++}),
+    return ddp::find_slowest_rank_blocking(group_.store(), format_text("{}report/{}/", {driver_->prefix, reports_++}),
                                            statistics(), group_.rank(), group_.world_size(),
                                            Deadline::after(group_.timeout()));
   }
@@ -204,8 +194,7 @@ class DistributedDataParallel {
   std::shared_ptr<const void> gradient_memory() const noexcept { return driver_->reducer->gradient_memory(); }
 
  private:
-  using Driver = ddp::Driver<Backend>;
-  using Reducer = ddp::Reducer<Communicator>;
+  using Driver = ddp::Driver<Backend, decltype(group::GroupAccess::of(std::declval<const ProcessGroup<P>&>()))>;
 
   template <class F>
   void run(F&& f, Step step) {
@@ -232,67 +221,12 @@ class DistributedDataParallel {
   /// The group keeps the driver, which therefore drops its references to the group and (for another wrapper) to the
   /// model.
   void hand_over_to_group() noexcept {
-    driver_->gradient_binding.reset();
-    if (driver_->reducer) {
-      driver_->reducer->drop_callbacks();
-    }
+    driver_->drop_callbacks();
     group::GroupAccess::of(group_).keep_alive_until_leave(std::move(driver_));
-  }
-
-  void construct(M& model, const DdpOptions& options, ddp::HookFunctions<Communicator> hook) {
-    const ddp::FailureContext context = failure_context();
-    const std::vector<Parameter>& parameters = driver_->parameters = ddp::collect_parameters(model);
-    const std::vector<TensorView> buffers = ddp::collect_buffers(model);
-    check_options(options);
-    ddp::check_backend(ddp::abilities_of<Backend>(), parameters, buffers, options, driver_->stream.ref().device());
-    if constexpr (ddp::BindsGradients<M>) {
-      driver_->gradient_binding =
-          ddp::register_gradient_bindings(group::GroupAccess::of(group_).gradient_bindings(), parameters);
-    }
-    prefix_ = format_text("ddp/{}/", {group::GroupAccess::of(group_).next_number("ddp")});
-    group_.start_pending();  // other ranks may wait for this work before they construct theirs
-    const bool scales_averages =
-        !hook.reduce &&
-        ddp::scales_averages<Communicator>(parameters, options.reduce_op, group_.world_size(), driver_->stream.ref());
-    ddp::agree_blocking(group_.store(), prefix_,
-                        ddp::model_signature(parameters, options, buffers, scales_averages, hook.description),
-                        group_.rank(), context, Deadline::after(group_.timeout()));
-
-    const auto running = std::make_shared<ddp::RunningBucket>();
-    auto communicator = group::GroupAccess::of(group_).open_channel(
-        "ddp", options.accumulate,
-        [running](const backend::Operation& operation) { return running->describe(operation); });
-    const auto stream = driver_->stream.ref();
-    if constexpr (Reducer::GradientCopier::copies_on_stream) {
-      Reducer::GradientCopier::order_behind(stream, options.producer_stream);
-    }
-    ddp::broadcast_values(communicator, stream, parameters, buffers, context);
-    ddp::BucketPlan plan = ddp::plan_buckets(ddp::gradient_sizes(parameters), options.caps());
-    ddp::ReducerParts parts = ddp::model_callbacks(model, group_, prefix_, context, options);
-    if (options.broadcast_buffers) parts.buffers = buffers;
-    parts.running = running;
-    parts.scales_averages = scales_averages;
-    driver_->reducer = std::make_unique<Reducer>(std::move(communicator), stream, parameters, std::move(plan), options,
-                                                 context, std::move(parts), std::move(hook));
-    driver_->accumulation.emplace(driver_->reducer->accumulation());
-    if constexpr (ddp::BindsGradients<M>) {
-      for (std::size_t i = 0; i < parameters.size(); ++i) {
-        model.bind_gradient(i, driver_->reducer->bind(i));
-      }
-    }
-    driver_->reducer->remember_addresses();
-    driver_->why_nothing_is_hidden = ddp::start_progress(driver_->stream, options.progress, group_.local_world_size());
-  }
-
-  ddp::FailureContext failure_context() const {
-    return {group::GroupAccess::of(group_).failure(), group_.members().rank_in_job(), group_.members().host,
-            group_.timeout(),
-            [group = group_](bool unwinding) { group::GroupAccess::of(group).report_abandoned_step(unwinding); }};
   }
 
   ProcessGroup<P> group_;
   std::shared_ptr<Driver> driver_;
-  std::string prefix_;  ///< of this instance's keys in the store; every rank constructs its instances in the same order
   int reports_ = 0;
   int exceptions_ = std::uncaught_exceptions();
 };

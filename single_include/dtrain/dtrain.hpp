@@ -7970,8 +7970,7 @@ class StoreRef {
  public:
   template <class Store>
   requires(!std::same_as<Store, StoreRef> && KeyValueStore<Store>)
-      StoreRef(Store store)  // NOLINT(google-explicit-constructor): accepts any store
-      : calls_(std::make_shared<CallsOf<Store>>(std::move(store))) {}
+      StoreRef(Store store);  // NOLINT(google-explicit-constructor): accepts any store
 
   /// Blocking: until the value is in the store. @throws Error (timeout), JobFailed
   void set_blocking(const std::string& key, const std::string& value, Deadline deadline) const {
@@ -8049,6 +8048,11 @@ class StoreRef {
 
   std::shared_ptr<Calls> calls_;
 };
+
+// Defined apart from the class, so that what is instantiated with the definitions is not instantiated again.
+template <class Store>
+requires(!std::same_as<Store, StoreRef> && KeyValueStore<Store>) StoreRef::StoreRef(Store store)
+    : calls_(std::make_shared<CallsOf<Store>>(std::move(store))) {}
 
 }  // namespace DTRAIN_NAMESPACE::backend
 
@@ -19524,27 +19528,14 @@ class RankContext {
   void report_after(std::chrono::milliseconds grace, std::string text) noexcept;
 
   /// Keeps `work` until this rank leaves.
-  void keep_alive_until_leave(std::shared_ptr<void> work) noexcept {
-    try {
-      const std::lock_guard lock(mutex_);
-      kept_.push_back(std::move(work));
-    } catch (...) {
-      // Then `work` is destroyed now; the other ranks may get a less precise cause.
-    }
-  }
+  void keep_alive_until_leave(std::shared_ptr<void> work) noexcept;
 
   /// Sets the entries in the background, one after the other.
   WaitUntilSet set_in_background(const rendezvous::Store& store, StoreEntries entries);
 
   /// Lifetime: `channel` is removed before it is destroyed.
-  void add(Closable& channel) {
-    const std::lock_guard lock(mutex_);
-    channels_.push_back(&channel);
-  }
-  void remove(Closable& channel) noexcept {
-    const std::lock_guard lock(mutex_);
-    channels_.erase(std::remove(channels_.begin(), channels_.end(), &channel), channels_.end());
-  }
+  void add(Closable& channel);
+  void remove(Closable& channel) noexcept;
 
   void leave_blocking();
 
@@ -19608,6 +19599,15 @@ class GroupInternals {
   /// What this rank's groups share.
   const auto& rank_context() const noexcept { return state_->rank_context(); }
 
+  /// As those of ProcessGroup.
+  /// @{
+  const auto& members() const noexcept { return state_->members(); }
+  std::chrono::nanoseconds timeout() const noexcept { return rank_context()->timeout; }
+  auto store() const { return state_->store(); }
+  auto open_stream() const { return state_->open_stream(); }
+  void start_pending() const noexcept { state_->start_pending(); }
+  /// @}
+
   /// Holds the job's first cause.
   const std::shared_ptr<FailureLatch>& failure() const noexcept { return rank_context()->control_plane.failure(); }
 
@@ -19621,7 +19621,7 @@ class GroupInternals {
 
   /// Sets entries of the group's store in the background.
   WaitUntilSet set_in_background(StoreEntries entries) const {
-    return rank_context()->set_in_background(state_->store(), std::move(entries));
+    return rank_context()->set_in_background(store(), std::move(entries));
   }
 
   /// Counts 1, 2, ... for each purpose. Ranks that call it in the same order get the same number, for keys that are
@@ -24071,7 +24071,7 @@ using ddp::Ready;
 using ddp::ReadyGradient;
 }  // namespace DTRAIN_NAMESPACE
 
-// ---- dtrain/ddp/reduction/copy_streams.hpp
+// ---- dtrain/ddp/reduction/cuda/copy_streams.hpp
 
 /// @file
 /// Copy streams: two CUDA streams that pack and unpack gradients beside the communication stream.
@@ -24159,6 +24159,99 @@ class CopyStreams {
   stream::cuda::Event reduced_;
   stream::cuda::Event unpacked_;
   /// @}
+};
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+#endif  // DTRAIN_WITH_CUDA
+
+// ---- dtrain/ddp/reduction/cuda/producer_events.hpp
+
+/// @file
+/// Producer events: the streams that produced the gradients of one bucket, each with a CUDA event.
+
+#if DTRAIN_WITH_CUDA
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// Calls `act(stream)`. The default stream (null) is that of the current device, so the handle's becomes current.
+template <class F>
+void with_stream(StreamHandle handle, F act) {
+  if (handle.native == nullptr) {
+    const stream::cuda::DeviceGuard guard(handle.device.index);
+    act(stream::cuda::StreamRef::of(handle));
+  } else {
+    act(stream::cuda::StreamRef::of(handle));
+  }
+}
+
+/// The streams that produced gradients of a step, each once.
+class ProducerStreams {
+ public:
+  auto begin() const noexcept { return streams_.begin(); }
+  auto end() const noexcept { return streams_.end(); }
+  bool empty() const noexcept { return streams_.empty(); }
+  void clear() noexcept { streams_.clear(); }
+
+  void add(StreamHandle stream) {
+    if (std::find(begin(), end(), stream) == end()) {
+      streams_.push_back(stream);
+    }
+  }
+
+  /// Whether one of them is captured in a graph.
+  bool is_captured() const {
+    bool captured = false;
+    for (const StreamHandle handle : streams_) {
+      with_stream(handle,
+                  [&captured](stream::cuda::StreamRef stream) { captured = captured || stream.is_capturing(); });
+    }
+    return captured;
+  }
+
+ private:
+  std::vector<StreamHandle> streams_;
+};
+
+/// Events are created once and reused: a step with the same streams as an earlier one allocates nothing.
+class ProducerEvents {
+ public:
+  void clear() noexcept { used_ = 0; }
+
+  /// Adds a stream unless it is present.
+  void add(StreamHandle stream) {
+    const auto end = events_.begin() + static_cast<std::ptrdiff_t>(used_);
+    if (std::any_of(events_.begin(), end, [&](const ProducerEvent& event) { return event.stream == stream; })) {
+      return;
+    }
+    if (used_ == events_.size()) {
+      events_.emplace_back();
+    }
+    events_[used_++].stream = stream;
+  }
+
+  /// Records an event at the present end of every stream.
+  void record() {
+    for (std::size_t i = 0; i < used_; ++i) {
+      with_stream(events_[i].stream, [&](stream::cuda::StreamRef stream) { stream.record(events_[i].produced); });
+    }
+  }
+
+  /// Makes later work of `waiting` run after the recorded events.
+  void make_wait(stream::cuda::StreamRef waiting) const {
+    for (std::size_t i = 0; i < used_; ++i) {
+      waiting.wait(events_[i].produced);
+    }
+  }
+
+ private:
+  struct ProducerEvent {
+    StreamHandle stream{};
+    stream::cuda::Event produced;
+  };
+
+  std::vector<ProducerEvent> events_;
+  std::size_t used_ = 0;
 };
 
 }  // namespace DTRAIN_NAMESPACE::ddp
@@ -24280,12 +24373,7 @@ class GradientTable {
       names_.refuse_index(gradient.parameter);
     }
     if (gradient.stream) {
-      require_same_device(gradient.parameter, *gradient.stream);
-      if (is_stream_of_each_thread(*gradient.stream)) {
-        names_.refuse_ready(gradient.parameter,
-                            "came with cudaStreamPerThread, which is another stream in every thread; pass a stream "
-                            "that was created, or the default stream");
-      }
+      check_stream(gradient.parameter, *gradient.stream);
     } else if (device_.kind != DeviceKind::host) {
       refuse_without_stream(gradient.parameter);
     }
@@ -24309,15 +24397,9 @@ class GradientTable {
 
   std::string where() const;
 
-  void require_same_device(std::size_t parameter, StreamHandle stream) const {
-    if (stream.device.kind != device_.kind || (device_.kind == DeviceKind::cuda && stream.device != device_)) {
-      refuse_stream_of(stream.device, parameter);
-    }
-  }
+  void check_stream(std::size_t parameter, StreamHandle stream) const;
 
   [[noreturn]] void refuse_without_stream(std::size_t parameter) const;
-
-  [[noreturn]] void refuse_stream_of(Device device, std::size_t parameter) const;
 
   [[noreturn]] void refuse_memory(std::size_t parameter, const TensorView& gradient, bool there) const;
 
@@ -24380,10 +24462,19 @@ DTRAIN_DEFINED DTRAIN_NOT_INLINED void GradientTable::refuse_without_stream(std:
                                              {to_string(device_)}));
 }
 
-DTRAIN_DEFINED DTRAIN_NOT_INLINED void GradientTable::refuse_stream_of(Device device, std::size_t parameter) const {
-  names_.refuse_ready(
-      parameter, format_text("came with a stream of {}; this reducer takes gradients {}", {to_string(device), where()}),
-      Errc::unsupported);
+DTRAIN_DEFINED DTRAIN_NOT_INLINED void GradientTable::check_stream(std::size_t parameter, StreamHandle stream) const {
+  if (stream.device.kind != device_.kind || (device_.kind == DeviceKind::cuda && stream.device != device_)) {
+    names_.refuse_ready(
+        parameter,
+        format_text("came with a stream of {}; this reducer takes gradients {}", {to_string(stream.device), where()}),
+        Errc::unsupported);
+  }
+  if (is_stream_of_each_thread(stream)) {
+    names_.refuse_ready(
+        parameter,
+        "came with cudaStreamPerThread, which is another stream in every thread; pass a stream that was "
+        "created, or the default stream");
+  }
 }
 
 DTRAIN_DEFINED DTRAIN_NOT_INLINED void GradientTable::refuse_memory(std::size_t parameter, const TensorView& gradient,
@@ -25037,334 +25128,7 @@ class TopK {
 
 }  // namespace DTRAIN_NAMESPACE::hooks
 
-// ---- dtrain/ddp/reduction/host_gradient_copier.hpp
-
-/// @file
-/// Host gradient copier: packs gradients in host memory in the thread that calls ready(), and unpacks in finish().
-
-namespace DTRAIN_NAMESPACE::ddp {
-
-/// A gradient copier is the part of a reducer that differs between streams. BucketReduction calls it with indices in
-/// range; CudaGradientCopier has members besides, which are called where `copies_on_stream`.
-/// Threads: `on_gradient_ready` concurrently, for different parameters; `before` and `after` under
-/// PendingBuckets' mutex; everything else between steps. Lifetime: table, plan and meter outlive it.
-template <stream::Stream Stream>
-class HostGradientCopier {
- public:
-  static constexpr bool copies_on_stream = false;  ///< false: a host thread copies
-
-  /// Whether the meter gets the times at which the stream started and finished each bucket.
-  static constexpr bool is_measured = requires(Stream stream, StepMeter::Stamp stamp) { stream.enqueue(stamp); };
-
-  HostGradientCopier(Stream stream, GradientTable& gradients, const BucketPlan& plan, StepMeter& meter)
-      : stream_(stream), gradients_(&gradients), plan_(&plan), meter_(&meter) {
-    rebuild_buckets();
-  }
-
-  Stream stream() const noexcept { return stream_; }
-
-  /// Adopts the plan. Reserves a place in the stream's queue for all work of a step: ready() must not run work, as a
-  /// host stream does in the enqueueing thread if its queue is full. Between steps.
-  void rebuild_buckets() {
-    reduced_ = std::vector<Event>(plan_->buckets.size());
-    if constexpr (requires { stream_.reserve(std::uint64_t{}); }) {
-      stream_.reserve(items_per_bucket * (reduced_.size() + 1));
-    }
-  }
-
-  /// Packs the gradient from `gradient`, its own or other memory.
-  void on_gradient_ready(std::size_t parameter, const std::byte* gradient, StreamHandle) const noexcept {
-    (*gradients_)[parameter].pack_from(gradient);
-  }
-
-  /// The parameter contributes zeros.
-  void zero_fill(std::size_t parameter) const noexcept {
-    clear((*gradients_)[parameter].place, (*gradients_)[parameter].bytes);
-  }
-
-  /// Enqueue stamps before and after the collective of a bucket.
-  void before(std::size_t bucket) const { stamp(bucket, StepEvent::started); }
-  void after(std::size_t bucket) {
-    stamp(bucket, StepEvent::reduced);
-    stream_.record(reduced_[bucket]);
-  }
-
-  /// Blocking: until all gradients are reduced and unpacked. `wait(event)` throws if the job has failed.
-  template <class Wait>
-  void finish(Wait&& wait) {
-    for (std::size_t bucket = 0; bucket < reduced_.size(); ++bucket) {
-      wait(reduced_[bucket]);
-      for (const std::size_t parameter : plan_->buckets[bucket].parameters) {
-        (*gradients_)[parameter].unpack();
-      }
-    }
-  }
-
-  /// Complete once the work of the bucket has run.
-  typename Stream::Event& reduced(std::size_t bucket) noexcept { return reduced_[bucket]; }
-
-  /// Blocking: until `deadline` at most. No thread may launch meanwhile.
-  /// @returns whether all enqueued work of the stream has run, including that of a bucket whose launch threw
-  bool block_until_idle(Deadline deadline) {
-    Event done;
-    stream_.record(done);
-    return done.block_until_complete(deadline) == stream::WaitResult::complete;
-  }
-
-  /// Copy between the model's memory and arena slots, for buffers.
-  void gather(std::span<const GradientSlot> slots) const noexcept {
-    for (const GradientSlot& slot : slots) {
-      slot.pack();
-    }
-  }
-  void scatter(std::span<const GradientSlot> slots) const noexcept {
-    for (const GradientSlot& slot : slots) {
-      slot.unpack();
-    }
-  }
-
-  /// Blocking. Between steps.
-  template <class Wait>
-  void copy(std::byte* to, const std::byte* from, std::size_t bytes, Wait&&) const noexcept {
-    if (bytes != 0) {
-      std::memcpy(to, from, bytes);
-    }
-  }
-
-  void clear(std::byte* memory, std::size_t bytes) const noexcept {
-    if (bytes != 0) {
-      std::memset(memory, 0, bytes);
-    }
-  }
-
-  /// Whether addresses may change: always, since no graph stores them.
-  bool may_move() const noexcept { return true; }
-
- private:
-  using Event = typename Stream::Event;
-
-  /// Work items of a bucket: two stamps, its collective, its norm, and with the last one the broadcast of the buffers.
-  /// A sharded one has two reductions, an update and a gathering in place of collective and norm.
-  static constexpr std::uint64_t items_per_bucket = 7;
-
-  void stamp(std::size_t bucket, StepEvent event) const {
-    if constexpr (is_measured) {
-      stream_.enqueue(meter_->stamp(bucket, event));
-    }
-  }
-
-  Stream stream_;
-  GradientTable* gradients_;
-  const BucketPlan* plan_;
-  StepMeter* meter_;
-  std::vector<Event> reduced_;
-};
-
-}  // namespace DTRAIN_NAMESPACE::ddp
-
-// ---- dtrain/ddp/reduction/pending_buckets.hpp
-
-/// @file
-/// Pending buckets: counts the pending gradients of each bucket, and launches complete buckets in the plan's order.
-
-namespace DTRAIN_NAMESPACE::ddp {
-
-/// Collectives match by order: every rank launches buckets 0, 1, 2, ..., whatever the order of its ready gradients.
-/// Each by itself, also if several are complete: which ones are differs between ranks, and NCCL chooses the algorithm
-/// and protocol of collectives in one ncclGroupEnd by the sum of their sizes (src/enqueue.cc, 2.18 to 2.30). Ranks that
-/// choose differently hang or reduce wrongly.
-/// Threads: `mark_gradient_ready` concurrently; everything else between steps, except where a member says otherwise.
-class PendingBuckets {
- public:
-  /// `sizes[b]` is the number of parameters in bucket b, at least one.
-  explicit PendingBuckets(std::span<const std::size_t> sizes) { plan(sizes); }
-
-  /// Replaces the buckets, from the next step on.
-  void plan(std::span<const std::size_t> sizes) {
-    buckets_ = std::vector<BucketState>(sizes.size());
-    for (std::size_t bucket = 0; bucket < sizes.size(); ++bucket) {
-      buckets_[bucket].size = sizes[bucket];
-    }
-    next_ = 0;  // none of the new buckets is launched
-    complete_ = 0;
-  }
-
-  void begin_step() noexcept {
-    for (BucketState& bucket_state : buckets_) {
-      bucket_state.pending.store(bucket_state.size, std::memory_order_relaxed);
-      bucket_state.complete = false;
-    }
-    next_ = 0;
-    complete_ = 0;
-    failure_ = nullptr;
-  }
-
-  /// Marks one gradient as packed into `bucket`. The call for its last gradient locks the mutex, once, and calls
-  /// - `complete(bucket)`, then
-  /// - `launch(b)` for each complete bucket whose predecessors are launched.
-  /// An exception of either is passed on; nothing is launched after it.
-  template <class Complete, class Launch>
-  void mark_gradient_ready(std::size_t bucket, Complete complete, Launch launch) {
-    // Releases this thread's writes to the bucket, and acquires those of earlier threads.
-    if (buckets_[bucket].pending.fetch_sub(1, std::memory_order_acq_rel) == 1) {
-      mark_complete(bucket, complete, launch);
-    }
-  }
-
-  /// Stops launching. Threads: any.
-  void close() noexcept {
-    const std::lock_guard lock(mutex_);
-    closed_ = true;
-  }
-
-  /// Whether every gradient of this step is packed into its bucket, and not only marked ready.
-  bool all_complete() const {
-    const std::lock_guard lock(mutex_);
-    return complete_ == buckets_.size();
-  }
-
-  /// Rethrows the exception of a launch in this step, for a caller on another thread.
-  void throw_if_launch_failed() const {
-    const std::lock_guard lock(mutex_);
-    if (failure_) {
-      std::rethrow_exception(failure_);
-    }
-  }
-
- private:
-  /// On a cache line of its own: gradients of neighbouring buckets become ready on different threads.
-  struct alignas(64) BucketState {
-    std::atomic<std::size_t> pending{0};
-    std::size_t size = 0;
-    bool complete = false;  // guarded by the mutex
-  };
-
-  template <class Complete, class Launch>
-  DTRAIN_NOT_INLINED void mark_complete(std::size_t bucket, Complete& complete, Launch& launch) {
-    const std::lock_guard lock(mutex_);
-    or_fail([&] { complete(bucket); });
-    buckets_[bucket].complete = true;
-    ++complete_;
-    for (; !failure_ && !closed_ && next_ < buckets_.size() && buckets_[next_].complete; ++next_) {
-      or_fail([&] { launch(next_); });
-    }
-  }
-
-  /// Requires the mutex.
-  template <class F>
-  void or_fail(F&& act) {
-    try {
-      act();
-    } catch (...) {
-      failure_ = std::current_exception();
-      throw;
-    }
-  }
-
-  std::vector<BucketState> buckets_;
-  mutable std::mutex mutex_;
-  std::size_t next_ = 0;
-  std::size_t complete_ = 0;
-  std::exception_ptr failure_;
-  bool closed_ = false;
-};
-
-}  // namespace DTRAIN_NAMESPACE::ddp
-
-// ---- dtrain/ddp/reduction/producer_events.hpp
-
-/// @file
-/// Producer events: the streams that produced the gradients of one bucket, each with a CUDA event.
-
-#if DTRAIN_WITH_CUDA
-
-namespace DTRAIN_NAMESPACE::ddp {
-
-/// Calls `act(stream)`. The default stream (null) is that of the current device, so the handle's becomes current.
-template <class F>
-void with_stream(StreamHandle handle, F act) {
-  if (handle.native == nullptr) {
-    const stream::cuda::DeviceGuard guard(handle.device.index);
-    act(stream::cuda::StreamRef::of(handle));
-  } else {
-    act(stream::cuda::StreamRef::of(handle));
-  }
-}
-
-/// The streams that produced gradients of a step, each once.
-class ProducerStreams {
- public:
-  auto begin() const noexcept { return streams_.begin(); }
-  auto end() const noexcept { return streams_.end(); }
-  bool empty() const noexcept { return streams_.empty(); }
-  void clear() noexcept { streams_.clear(); }
-
-  void add(StreamHandle stream) {
-    if (std::find(begin(), end(), stream) == end()) {
-      streams_.push_back(stream);
-    }
-  }
-
-  /// Whether one of them is captured in a graph.
-  bool is_captured() const {
-    bool captured = false;
-    for (const StreamHandle handle : streams_) {
-      with_stream(handle,
-                  [&captured](stream::cuda::StreamRef stream) { captured = captured || stream.is_capturing(); });
-    }
-    return captured;
-  }
-
- private:
-  std::vector<StreamHandle> streams_;
-};
-
-/// Events are created once and reused: a step with the same streams as an earlier one allocates nothing.
-class ProducerEvents {
- public:
-  void clear() noexcept { used_ = 0; }
-
-  /// Adds a stream unless it is present.
-  void add(StreamHandle stream) {
-    const auto end = events_.begin() + static_cast<std::ptrdiff_t>(used_);
-    if (std::any_of(events_.begin(), end, [&](const ProducerEvent& event) { return event.stream == stream; })) {
-      return;
-    }
-    if (used_ == events_.size()) {
-      events_.emplace_back();
-    }
-    events_[used_++].stream = stream;
-  }
-
-  /// Records an event at the present end of every stream.
-  void record() {
-    for (std::size_t i = 0; i < used_; ++i) {
-      with_stream(events_[i].stream, [&](stream::cuda::StreamRef stream) { stream.record(events_[i].produced); });
-    }
-  }
-
-  /// Makes later work of `waiting` run after the recorded events.
-  void make_wait(stream::cuda::StreamRef waiting) const {
-    for (std::size_t i = 0; i < used_; ++i) {
-      waiting.wait(events_[i].produced);
-    }
-  }
-
- private:
-  struct ProducerEvent {
-    StreamHandle stream{};
-    stream::cuda::Event produced;
-  };
-
-  std::vector<ProducerEvent> events_;
-  std::size_t used_ = 0;
-};
-
-}  // namespace DTRAIN_NAMESPACE::ddp
-
-#endif  // DTRAIN_WITH_CUDA
-
-// ---- dtrain/ddp/reduction/cuda_gradient_copier.hpp
+// ---- dtrain/ddp/reduction/cuda/cuda_gradient_copier.hpp
 
 /// @file
 /// CUDA gradient copier: packs and unpacks gradients in device memory, ordered by streams, without host waits.
@@ -25638,6 +25402,131 @@ class CudaGradientCopier {
 
 #endif  // DTRAIN_WITH_CUDA
 
+// ---- dtrain/ddp/reduction/host_gradient_copier.hpp
+
+/// @file
+/// Host gradient copier: packs gradients in host memory in the thread that calls ready(), and unpacks in finish().
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// A gradient copier is the part of a reducer that differs between streams. BucketReduction calls it with indices in
+/// range; CudaGradientCopier has members besides, which are called where `copies_on_stream`.
+/// Threads: `on_gradient_ready` concurrently, for different parameters; `before` and `after` under
+/// PendingBuckets' mutex; everything else between steps. Lifetime: table, plan and meter outlive it.
+template <stream::Stream Stream>
+class HostGradientCopier {
+ public:
+  static constexpr bool copies_on_stream = false;  ///< false: a host thread copies
+
+  /// Whether the meter gets the times at which the stream started and finished each bucket.
+  static constexpr bool is_measured = requires(Stream stream, StepMeter::Stamp stamp) { stream.enqueue(stamp); };
+
+  HostGradientCopier(Stream stream, GradientTable& gradients, const BucketPlan& plan, StepMeter& meter)
+      : stream_(stream), gradients_(&gradients), plan_(&plan), meter_(&meter) {
+    rebuild_buckets();
+  }
+
+  Stream stream() const noexcept { return stream_; }
+
+  /// Adopts the plan. Reserves a place in the stream's queue for all work of a step: ready() must not run work, as a
+  /// host stream does in the enqueueing thread if its queue is full. Between steps.
+  void rebuild_buckets() {
+    reduced_ = std::vector<Event>(plan_->buckets.size());
+    if constexpr (requires { stream_.reserve(std::uint64_t{}); }) {
+      stream_.reserve(items_per_bucket * (reduced_.size() + 1));
+    }
+  }
+
+  /// Packs the gradient from `gradient`, its own or other memory.
+  void on_gradient_ready(std::size_t parameter, const std::byte* gradient, StreamHandle) const noexcept {
+    (*gradients_)[parameter].pack_from(gradient);
+  }
+
+  /// The parameter contributes zeros.
+  void zero_fill(std::size_t parameter) const noexcept {
+    clear((*gradients_)[parameter].place, (*gradients_)[parameter].bytes);
+  }
+
+  /// Enqueue stamps before and after the collective of a bucket.
+  void before(std::size_t bucket) const { stamp(bucket, StepEvent::started); }
+  void after(std::size_t bucket) {
+    stamp(bucket, StepEvent::reduced);
+    stream_.record(reduced_[bucket]);
+  }
+
+  /// Blocking: until all gradients are reduced and unpacked. `wait(event)` throws if the job has failed.
+  template <class Wait>
+  void finish(Wait&& wait) {
+    for (std::size_t bucket = 0; bucket < reduced_.size(); ++bucket) {
+      wait(reduced_[bucket]);
+      for (const std::size_t parameter : plan_->buckets[bucket].parameters) {
+        (*gradients_)[parameter].unpack();
+      }
+    }
+  }
+
+  /// Complete once the work of the bucket has run.
+  typename Stream::Event& reduced(std::size_t bucket) noexcept { return reduced_[bucket]; }
+
+  /// Blocking: until `deadline` at most. No thread may launch meanwhile.
+  /// @returns whether all enqueued work of the stream has run, including that of a bucket whose launch threw
+  bool block_until_idle(Deadline deadline) {
+    Event done;
+    stream_.record(done);
+    return done.block_until_complete(deadline) == stream::WaitResult::complete;
+  }
+
+  /// Copy between the model's memory and arena slots, for buffers.
+  void gather(std::span<const GradientSlot> slots) const noexcept {
+    for (const GradientSlot& slot : slots) {
+      slot.pack();
+    }
+  }
+  void scatter(std::span<const GradientSlot> slots) const noexcept {
+    for (const GradientSlot& slot : slots) {
+      slot.unpack();
+    }
+  }
+
+  /// Blocking. Between steps.
+  template <class Wait>
+  void copy(std::byte* to, const std::byte* from, std::size_t bytes, Wait&&) const noexcept {
+    if (bytes != 0) {
+      std::memcpy(to, from, bytes);
+    }
+  }
+
+  void clear(std::byte* memory, std::size_t bytes) const noexcept {
+    if (bytes != 0) {
+      std::memset(memory, 0, bytes);
+    }
+  }
+
+  /// Whether addresses may change: always, since no graph stores them.
+  bool may_move() const noexcept { return true; }
+
+ private:
+  using Event = typename Stream::Event;
+
+  /// Work items of a bucket: two stamps, its collective, its norm, and with the last one the broadcast of the buffers.
+  /// A sharded one has two reductions, an update and a gathering in place of collective and norm.
+  static constexpr std::uint64_t items_per_bucket = 7;
+
+  void stamp(std::size_t bucket, StepEvent event) const {
+    if constexpr (is_measured) {
+      stream_.enqueue(meter_->stamp(bucket, event));
+    }
+  }
+
+  Stream stream_;
+  GradientTable* gradients_;
+  const BucketPlan* plan_;
+  StepMeter* meter_;
+  std::vector<Event> reduced_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
 // ---- dtrain/ddp/reduction/gradient_copier.hpp
 
 /// @file
@@ -25664,6 +25553,115 @@ struct SelectGradientCopier<stream::cuda::StreamRef> {
 /// A class with the members of HostGradientCopier.
 template <class Stream>
 using GradientCopierFor = typename detail::SelectGradientCopier<Stream>::type;
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/reduction/pending_buckets.hpp
+
+/// @file
+/// Pending buckets: counts the pending gradients of each bucket, and launches complete buckets in the plan's order.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// Collectives match by order: every rank launches buckets 0, 1, 2, ..., whatever the order of its ready gradients.
+/// Each by itself, also if several are complete: which ones are differs between ranks, and NCCL chooses the algorithm
+/// and protocol of collectives in one ncclGroupEnd by the sum of their sizes (src/enqueue.cc, 2.18 to 2.30). Ranks that
+/// choose differently hang or reduce wrongly.
+/// Threads: `mark_gradient_ready` concurrently; everything else between steps, except where a member says otherwise.
+class PendingBuckets {
+ public:
+  /// `sizes[b]` is the number of parameters in bucket b, at least one.
+  explicit PendingBuckets(std::span<const std::size_t> sizes) { plan(sizes); }
+
+  /// Replaces the buckets, from the next step on.
+  void plan(std::span<const std::size_t> sizes) {
+    buckets_ = std::vector<BucketState>(sizes.size());
+    for (std::size_t bucket = 0; bucket < sizes.size(); ++bucket) {
+      buckets_[bucket].size = sizes[bucket];
+    }
+    next_ = 0;  // none of the new buckets is launched
+    complete_ = 0;
+  }
+
+  void begin_step() noexcept {
+    for (BucketState& bucket_state : buckets_) {
+      bucket_state.pending.store(bucket_state.size, std::memory_order_relaxed);
+      bucket_state.complete = false;
+    }
+    next_ = 0;
+    complete_ = 0;
+    failure_ = nullptr;
+  }
+
+  /// Marks one gradient as packed into `bucket`. The call for its last gradient locks the mutex, once, and calls
+  /// - `complete(bucket)`, then
+  /// - `launch(b)` for each complete bucket whose predecessors are launched.
+  /// An exception of either is passed on; nothing is launched after it.
+  template <class Complete, class Launch>
+  void mark_gradient_ready(std::size_t bucket, Complete complete, Launch launch) {
+    // Releases this thread's writes to the bucket, and acquires those of earlier threads.
+    if (buckets_[bucket].pending.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+      mark_complete(bucket, complete, launch);
+    }
+  }
+
+  /// Stops launching. Threads: any.
+  void close() noexcept {
+    const std::lock_guard lock(mutex_);
+    closed_ = true;
+  }
+
+  /// Whether every gradient of this step is packed into its bucket, and not only marked ready.
+  bool all_complete() const {
+    const std::lock_guard lock(mutex_);
+    return complete_ == buckets_.size();
+  }
+
+  /// Rethrows the exception of a launch in this step, for a caller on another thread.
+  void throw_if_launch_failed() const {
+    const std::lock_guard lock(mutex_);
+    if (failure_) {
+      std::rethrow_exception(failure_);
+    }
+  }
+
+ private:
+  /// On a cache line of its own: gradients of neighbouring buckets become ready on different threads.
+  struct alignas(64) BucketState {
+    std::atomic<std::size_t> pending{0};
+    std::size_t size = 0;
+    bool complete = false;  // guarded by the mutex
+  };
+
+  template <class Complete, class Launch>
+  DTRAIN_NOT_INLINED void mark_complete(std::size_t bucket, Complete& complete, Launch& launch) {
+    const std::lock_guard lock(mutex_);
+    or_fail([&] { complete(bucket); });
+    buckets_[bucket].complete = true;
+    ++complete_;
+    for (; !failure_ && !closed_ && next_ < buckets_.size() && buckets_[next_].complete; ++next_) {
+      or_fail([&] { launch(next_); });
+    }
+  }
+
+  /// Requires the mutex.
+  template <class F>
+  void or_fail(F&& act) {
+    try {
+      act();
+    } catch (...) {
+      failure_ = std::current_exception();
+      throw;
+    }
+  }
+
+  std::vector<BucketState> buckets_;
+  mutable std::mutex mutex_;
+  std::size_t next_ = 0;
+  std::size_t complete_ = 0;
+  std::exception_ptr failure_;
+  bool closed_ = false;
+};
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
@@ -26496,6 +26494,33 @@ DTRAIN_DEFINED void check_backend(const BackendAbilities& backend, std::span<con
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
+// ---- dtrain/ddp/setup/model_functions.hpp
+
+/// @file
+/// ModelFunctions: tensors and callbacks of a model, of the same type for every model.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// What a wrapper uses of its model. Lifetime: the model outlives it.
+struct ModelFunctions {
+  std::vector<Parameter> parameters;
+  std::vector<TensorView> buffers;
+  AddressCheck::Read read_parameters;
+  std::function<void(std::size_t, const TensorView&)> bind_gradient;  ///< empty: the model has none
+};
+
+/// @throws Error (invalid_argument) for parameters that cannot be trained, or buffers without memory
+template <Model M>
+ModelFunctions model_functions(M& model) {
+  ModelFunctions functions{collect_parameters(model), collect_buffers(model), AddressCheck::reading(model), {}};
+  if constexpr (BindsGradients<M>) {
+    functions.bind_gradient = [&model](std::size_t i, const TensorView& view) { model.bind_gradient(i, view); };
+  }
+  return functions;
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
 // ---- dtrain/ddp/setup/reducer_parts.hpp
 
 /// @file
@@ -26511,37 +26536,6 @@ struct ReducerParts {
   AddressCheck::Read read_parameters{};
   bool scales_averages = false;  ///< see scaled_averages.hpp; the same on all ranks
 };
-
-}  // namespace DTRAIN_NAMESPACE::ddp
-
-// ---- dtrain/ddp/setup/model_callbacks.hpp
-
-/// @file
-/// Callbacks by which a reducer reaches the model and its group, to read addresses and to plan the buckets again.
-
-namespace DTRAIN_NAMESPACE::ddp {
-
-/// The callbacks keep the group until the reducer drops them. Lifetime: the model outlives them.
-/// @param group a ProcessGroup
-/// @param prefix of this wrapper's keys in the store
-template <class M, class Group>
-ReducerParts model_callbacks(M& model, const Group& group, const std::string& prefix, const FailureContext& context,
-                             const DdpOptions& options) {
-  ReducerParts parts;
-  parts.read_parameters = AddressCheck::reading(model);
-  if (options.reorder_gradients && !options.deterministic) {
-    set_up_order_broadcast(
-        parts.rebuild, group.store(), group.members(), prefix, context,
-        [group](group::StoreEntries entries) {
-          return group::GroupAccess::of(group).set_in_background(std::move(entries));
-        },
-        [group] { group.start_pending(); });
-    if constexpr (BindsGradients<M>) {
-      parts.rebuild.bind = [&model](std::size_t i, const TensorView& view) { model.bind_gradient(i, view); };
-    }
-  }
-  return parts;
-}
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
@@ -27547,34 +27541,6 @@ using ddp::save_checkpoint;
 using ddp::save_checkpoint_async;
 }  // namespace DTRAIN_NAMESPACE
 
-// ---- dtrain/ddp/shared_memory_instances.hpp
-
-/// @file
-/// Instantiations for backend::SharedMemory, which separate compilation compiles with the definitions. Not Reducer: the
-/// compiler inlines its ready(i) where a program calls it, and takes a third less time than through the instance.
-
-#if DTRAIN_SEPARATE_COMPILATION
-#if DTRAIN_DEFINITIONS
-#define DTRAIN_INSTANTIATE template
-#else
-#define DTRAIN_INSTANTIATE extern template
-#endif
-
-namespace DTRAIN_NAMESPACE {
-
-DTRAIN_INSTANTIATE backend::StoreRef::StoreRef(rendezvous::Store);
-DTRAIN_INSTANTIATE class group::GroupState<backend::SharedMemory>;
-DTRAIN_INSTANTIATE class ddp::BufferBroadcast<backend::SharedMemory::Communicator>;
-DTRAIN_INSTANTIATE class ddp::BucketReduction<backend::SharedMemory::Communicator>;
-DTRAIN_INSTANTIATE void ddp::broadcast_values(backend::SharedMemory::Communicator&,
-                                              backend::SharedMemory::Communicator::Stream, std::span<const Parameter>,
-                                              std::span<const TensorView>, const ddp::FailureContext&);
-
-}  // namespace DTRAIN_NAMESPACE
-
-#undef DTRAIN_INSTANTIATE
-#endif  // DTRAIN_SEPARATE_COMPILATION
-
 // ---- dtrain/ddp/step.hpp
 
 /// @file
@@ -27759,46 +27725,17 @@ class Reducer final : public Step::Target {
   /// both are the same on every rank. @throws Error (unsupported) for gradients on another device than the stream's.
   Reducer(Communicator communicator, Stream stream, std::span<const Parameter> parameters, BucketPlan plan,
           const DdpOptions& options, FailureContext context, ReducerParts parts = {},
-          HookFunctions<Communicator> hook = {})
-      : context_(std::move(context)),
-        options_(options),
-        rebuild_(std::move(parts.rebuild)),
-        owner_(new BucketReduction<Communicator>(std::move(communicator), stream, parameters, parts.buffers,
-                                                 std::move(plan), options, context_, std::move(parts.running),
-                                                 parts.scales_averages, std::move(hook))),
-        ready_(reduction_.gradients().names()),
-        accumulated_(parameters.size()),
-        addresses_(std::move(parts.read_parameters), options.check_addresses) {
-    ready_.record_order(rebuild_.agree != nullptr);
-    if (rebuild_.publish) {
-      reduction_.on_all_gradients_ready([this] { rebuild_.publish(ready_.observed_order()); });
-    }
-  }
-
+          HookFunctions<Communicator> hook = {});
   Reducer(const Reducer&) = delete;
 
   /// Blocking: until the work that uses the arena has ended. Work of an unfinished step is aborted.
-  ~Reducer() {
-    try {
-      const bool is_idle = reduction_.end(
-          under_way_, {CauseKind::exception, context_.rank, context_.host, "a step was abandoned without finish()"},
-          Deadline::after(context_.timeout));
-      if (!is_idle) {
-        static_cast<void>(owner_.release());  // leaked: its memory is still in use after the wait
-        log(LogLevel::warning, "a stream still runs a step that was abandoned; the memory of its gradients is kept");
-      }
-    } catch (...) {
-      // A destructor cannot report it.
-    }
-  }
+  ~Reducer();
 
   /// Blocking: copies the gradient's content into the arena, where the gradient lies from now on. Between steps.
   /// @returns its new view, for the model's bind_gradient.
   TensorView bind(std::size_t parameter) { return reduction_.bind(parameter, context_); }
-
   /// Records the parameters' present addresses for the address check. After the last bind.
   void remember_addresses() { addresses_.remember(); }
-
   /// Begins a step. @throws the job's first cause; Error (invalid_argument) if another is open or a step has failed;
   /// (unsupported) to measure the norm of gradients on a GPU; (invalid_argument) for an update beside a hook or of
   /// other buckets
@@ -27817,9 +27754,7 @@ class Reducer final : public Step::Target {
 
   /// Throws the errors of begin().
   void throw_if_unusable(const char* caller = "begin()") const {
-    if (under_way_ && !ready_.is_open()) {
-      context_.latch->block_until_failed(Deadline::after(cause_grace));
-    }
+    if (under_way_ && !ready_.is_open()) context_.latch->block_until_failed(Deadline::after(cause_grace));
     backend::throw_if_failed(reduction_.communicator(), *context_.latch, context_.rank);
     if (under_way_) {
       throw_error(
@@ -27836,7 +27771,6 @@ class Reducer final : public Step::Target {
     const std::size_t parameter = gradient.parameter;
     const GradientTable& gradients = reduction_.gradients();
     gradients.check(gradient);
-    const StreamHandle stream = gradient.stream.value_or(StreamHandle{});
     const std::byte* const own = gradients[parameter].own;
     const std::byte* const memory = gradients.memory_of(gradient);
     if (memory != own && accumulated_[parameter]) {
@@ -27844,12 +27778,10 @@ class Reducer final : public Step::Target {
                                      "came with other memory, and what steps under no_sync() left in its own would be "
                                      "lost; add to that, and call ready(i)");
     }
-    if (context_.latch->failed()) {
-      context_.latch->throw_if_failed(context_.rank);
-    }
+    if (context_.latch->failed()) context_.latch->throw_if_failed(context_.rank);
     ready_.mark_ready(parameter);
     reduction_.meter().ready(parameter);
-    reduction_.add_gradient(parameter, memory, stream);
+    reduction_.add_gradient(parameter, memory, gradient.stream.value_or(StreamHandle{}));
   }
 
   void finish() override {
@@ -27866,9 +27798,7 @@ class Reducer final : public Step::Target {
       bytes_reduced_ += bucket.payload_bytes;
     }
     std::fill(accumulated_.begin(), accumulated_.end(), std::nullopt);
-    if (++steps_ == 1) {
-      rebuild_buckets();
-    }
+    if (++steps_ == 1) rebuild_buckets();
     under_way_ = false;
   }
 
@@ -28004,32 +27934,189 @@ class Reducer final : public Step::Target {
   bool under_way_ = false;  ///< stays true after a step that failed
 };
 
+// Apart from the class: what is instantiated with the definitions is then not instantiated again.
+
+template <backend::Communicator Communicator>
+Reducer<Communicator>::Reducer(Communicator communicator, Stream stream, std::span<const Parameter> parameters,
+                               BucketPlan plan, const DdpOptions& options, FailureContext context, ReducerParts parts,
+                               HookFunctions<Communicator> hook)
+    : context_(std::move(context)),
+      options_(options),
+      rebuild_(std::move(parts.rebuild)),
+      owner_(new BucketReduction<Communicator>(std::move(communicator), stream, parameters, parts.buffers,
+                                               std::move(plan), options, context_, std::move(parts.running),
+                                               parts.scales_averages, std::move(hook))),
+      ready_(reduction_.gradients().names()),
+      accumulated_(parameters.size()),
+      addresses_(std::move(parts.read_parameters), options.check_addresses) {
+  ready_.record_order(rebuild_.agree != nullptr);
+  if (rebuild_.publish) {
+    reduction_.on_all_gradients_ready([this] { rebuild_.publish(ready_.observed_order()); });
+  }
+}
+
+template <backend::Communicator Communicator>
+Reducer<Communicator>::~Reducer() {
+  try {
+    const bool is_idle = reduction_.end(
+        under_way_, {CauseKind::exception, context_.rank, context_.host, "a step was abandoned without finish()"},
+        Deadline::after(context_.timeout));
+    if (!is_idle) {
+      static_cast<void>(owner_.release());  // leaked: its memory is still in use after the wait
+      log(LogLevel::warning, "a stream still runs a step that was abandoned; the memory of its gradients is kept");
+    }
+  } catch (...) {
+    // A destructor cannot report it.
+  }
+}
+
 }  // namespace DTRAIN_NAMESPACE::ddp
 
 // ---- dtrain/ddp/setup/driver.hpp
 
 /// @file
-/// Driver: what a DistributedDataParallel owns besides its group.
+/// Driver: stream, reducer and counters of a DistributedDataParallel, whatever its model's type.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
 /// Steps point into it, so it does not move with its wrapper. The reducer is destroyed before its stream.
 /// @tparam Backend of the group's channels
-template <class Backend>
+/// @tparam Group a handle as group::GroupInternals
+template <class Backend, class Group>
 struct Driver {
-  template <class Group>
-  explicit Driver(const Group& group) : stream(group.open_stream()) {}
+  using Communicator = typename Backend::Communicator;
+
+  explicit Driver(const Group& group);
+  ~Driver();
+
+  /// Collective, blocking: opens a channel for `model` and makes the reducer, which keeps `group` until drop_callbacks.
+  /// @throws as DistributedDataParallel
+  void construct(const Group& group, ModelFunctions model, const DdpOptions& options, HookFunctions<Communicator> hook);
+
+  /// Drops the references to the group and to the model, before the group keeps this object.
+  void drop_callbacks() noexcept;
 
   typename Backend::StreamOwner stream;
+  std::string prefix;                 ///< of this wrapper's keys in the store
   std::vector<Parameter> parameters;  ///< as the model had them at the construction
   std::unique_ptr<group::GradientBinding> gradient_binding;
-  std::unique_ptr<Reducer<typename Backend::Communicator>> reducer;
+  std::unique_ptr<Reducer<Communicator>> reducer;
   std::optional<Accumulation> accumulation;
   int no_sync_depth = 0;  ///< number of live NoSync objects
   const char* why_nothing_is_hidden = nullptr;
+
+ private:
+  static FailureContext failure_context(const Group& group);
+  static BucketRebuild bucket_rebuild(const Group& group, const std::string& prefix, const FailureContext& context);
 };
 
+// Defined apart from the class, so that what is instantiated with the definitions is not instantiated again.
+
+template <class Backend, class Group>
+Driver<Backend, Group>::Driver(const Group& group) : stream(group.open_stream()) {}
+
+template <class Backend, class Group>
+Driver<Backend, Group>::~Driver() = default;
+
+template <class Backend, class Group>
+void Driver<Backend, Group>::drop_callbacks() noexcept {
+  gradient_binding.reset();
+  if (reducer) reducer->drop_callbacks();
+}
+
+template <class Backend, class Group>
+void Driver<Backend, Group>::construct(const Group& group, ModelFunctions model, const DdpOptions& options,
+                                       HookFunctions<Communicator> hook) {
+  const rendezvous::Membership& members = group.members();
+  const FailureContext context = failure_context(group);
+  parameters = std::move(model.parameters);
+  check_options(options);
+  check_backend(abilities_of<Backend>(), parameters, model.buffers, options, stream.ref().device());
+  if (model.bind_gradient) {
+    gradient_binding = register_gradient_bindings(group.gradient_bindings(), parameters);
+  }
+  prefix = format_text("ddp/{}/", {group.next_number("ddp")});
+  group.start_pending();  // other ranks may wait for this work before they construct theirs
+  const bool scales =
+      !hook.reduce && scales_averages<Communicator>(parameters, options.reduce_op, members.world_size, stream.ref());
+  agree_blocking(group.store(), prefix, model_signature(parameters, options, model.buffers, scales, hook.description),
+                 members.rank, context, Deadline::after(context.timeout));
+
+  ReducerParts parts;
+  parts.running = std::make_shared<RunningBucket>();
+  auto communicator = group.open_channel(
+      "ddp", options.accumulate,
+      [running = parts.running](const backend::Operation& operation) { return running->describe(operation); });
+  if constexpr (Reducer<Communicator>::GradientCopier::copies_on_stream) {
+    Reducer<Communicator>::GradientCopier::order_behind(stream.ref(), options.producer_stream);
+  }
+  broadcast_values(communicator, stream.ref(), parameters, model.buffers, context);
+  parts.read_parameters = model.read_parameters;
+  if (options.reorder_gradients && !options.deterministic) {
+    parts.rebuild = bucket_rebuild(group, prefix, context);
+    parts.rebuild.bind = model.bind_gradient;
+  }
+  if (options.broadcast_buffers) parts.buffers = model.buffers;
+  parts.scales_averages = scales;
+  reducer = std::make_unique<Reducer<Communicator>>(std::move(communicator), stream.ref(), parameters,
+                                                    plan_buckets(gradient_sizes(parameters), options.caps()), options,
+                                                    context, std::move(parts), std::move(hook));
+  accumulation.emplace(reducer->accumulation());
+  for (std::size_t i = 0; model.bind_gradient && i < parameters.size(); ++i) {
+    model.bind_gradient(i, reducer->bind(i));
+  }
+  reducer->remember_addresses();
+  why_nothing_is_hidden = start_progress(stream, options.progress, members.local_world_size);
+}
+
+template <class Backend, class Group>
+FailureContext Driver<Backend, Group>::failure_context(const Group& group) {
+  return {group.failure(), group.members().rank_in_job(), group.members().host, group.timeout(),
+          [group](bool unwinding) { group.report_abandoned_step(unwinding); }};
+}
+
+template <class Backend, class Group>
+BucketRebuild Driver<Backend, Group>::bucket_rebuild(const Group& group, const std::string& prefix,
+                                                     const FailureContext& context) {
+  BucketRebuild rebuild;
+  set_up_order_broadcast(
+      rebuild, group.store(), group.members(), prefix, context,
+      [group](group::StoreEntries entries) { return group.set_in_background(std::move(entries)); },
+      [group] { group.start_pending(); });
+  return rebuild;
+}
+
 }  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/shared_memory_instances.hpp
+
+/// @file
+/// Instantiations for backend::SharedMemory, which separate compilation compiles with the definitions.
+
+#if DTRAIN_SEPARATE_COMPILATION
+#if DTRAIN_DEFINITIONS
+#define DTRAIN_INSTANTIATE template
+#else
+#define DTRAIN_INSTANTIATE extern template
+#endif
+
+namespace DTRAIN_NAMESPACE {
+
+DTRAIN_INSTANTIATE backend::StoreRef::StoreRef(rendezvous::Store);
+DTRAIN_INSTANTIATE class group::GroupState<backend::SharedMemory>;
+DTRAIN_INSTANTIATE class ddp::BufferBroadcast<backend::SharedMemory::Communicator>;
+DTRAIN_INSTANTIATE class ddp::BucketReduction<backend::SharedMemory::Communicator>;
+DTRAIN_INSTANTIATE class ddp::Reducer<backend::SharedMemory::Communicator>;
+DTRAIN_INSTANTIATE struct ddp::Driver<backend::SharedMemory,
+                                      group::GroupInternals<group::GroupState<backend::SharedMemory>>>;
+DTRAIN_INSTANTIATE void ddp::broadcast_values(backend::SharedMemory::Communicator&,
+                                              backend::SharedMemory::Communicator::Stream, std::span<const Parameter>,
+                                              std::span<const TensorView>, const ddp::FailureContext&);
+
+}  // namespace DTRAIN_NAMESPACE
+
+#undef DTRAIN_INSTANTIATE
+#endif  // DTRAIN_SEPARATE_COMPILATION
 
 // ---- dtrain/policy.hpp
 
@@ -28286,10 +28373,10 @@ class DistributedDataParallel {
   }
 
   DistributedDataParallel(M& model, ProcessGroup<P> group, DdpOptions options, ddp::HookFunctions<Communicator> hook)
-      : group_(std::move(group)), driver_(make_process_owned<Driver>(group_)) {
+      : group_(std::move(group)), driver_(make_process_owned<Driver>(group::GroupAccess::of(group_))) {
     if constexpr (ddp::Model<M>) {  // else a static_assert above has failed
       try {
-        construct(model, options, std::move(hook));
+        driver_->construct(group::GroupAccess::of(group_), ddp::model_functions(model), options, std::move(hook));
       } catch (...) {
         hand_over_to_group();
         throw;
@@ -28368,7 +28455,7 @@ class DistributedDataParallel {
   ddp::SlowestRank slowest_rank() {
     group::GroupAccess::of(group_).require_may_block();
     group_.start_pending();
-    return ddp::find_slowest_rank_blocking(group_.store(), format_text("{}report/{}/", {prefix_, reports_++}),
+    return ddp::find_slowest_rank_blocking(group_.store(), format_text("{}report/{}/", {driver_->prefix, reports_++}),
                                            statistics(), group_.rank(), group_.world_size(),
                                            Deadline::after(group_.timeout()));
   }
@@ -28393,8 +28480,7 @@ class DistributedDataParallel {
   std::shared_ptr<const void> gradient_memory() const noexcept { return driver_->reducer->gradient_memory(); }
 
  private:
-  using Driver = ddp::Driver<Backend>;
-  using Reducer = ddp::Reducer<Communicator>;
+  using Driver = ddp::Driver<Backend, decltype(group::GroupAccess::of(std::declval<const ProcessGroup<P>&>()))>;
 
   template <class F>
   void run(F&& f, Step step) {
@@ -28421,67 +28507,12 @@ class DistributedDataParallel {
   /// The group keeps the driver, which therefore drops its references to the group and (for another wrapper) to the
   /// model.
   void hand_over_to_group() noexcept {
-    driver_->gradient_binding.reset();
-    if (driver_->reducer) {
-      driver_->reducer->drop_callbacks();
-    }
+    driver_->drop_callbacks();
     group::GroupAccess::of(group_).keep_alive_until_leave(std::move(driver_));
-  }
-
-  void construct(M& model, const DdpOptions& options, ddp::HookFunctions<Communicator> hook) {
-    const ddp::FailureContext context = failure_context();
-    const std::vector<Parameter>& parameters = driver_->parameters = ddp::collect_parameters(model);
-    const std::vector<TensorView> buffers = ddp::collect_buffers(model);
-    check_options(options);
-    ddp::check_backend(ddp::abilities_of<Backend>(), parameters, buffers, options, driver_->stream.ref().device());
-    if constexpr (ddp::BindsGradients<M>) {
-      driver_->gradient_binding =
-          ddp::register_gradient_bindings(group::GroupAccess::of(group_).gradient_bindings(), parameters);
-    }
-    prefix_ = format_text("ddp/{}/", {group::GroupAccess::of(group_).next_number("ddp")});
-    group_.start_pending();  // other ranks may wait for this work before they construct theirs
-    const bool scales_averages =
-        !hook.reduce &&
-        ddp::scales_averages<Communicator>(parameters, options.reduce_op, group_.world_size(), driver_->stream.ref());
-    ddp::agree_blocking(group_.store(), prefix_,
-                        ddp::model_signature(parameters, options, buffers, scales_averages, hook.description),
-                        group_.rank(), context, Deadline::after(group_.timeout()));
-
-    const auto running = std::make_shared<ddp::RunningBucket>();
-    auto communicator = group::GroupAccess::of(group_).open_channel(
-        "ddp", options.accumulate,
-        [running](const backend::Operation& operation) { return running->describe(operation); });
-    const auto stream = driver_->stream.ref();
-    if constexpr (Reducer::GradientCopier::copies_on_stream) {
-      Reducer::GradientCopier::order_behind(stream, options.producer_stream);
-    }
-    ddp::broadcast_values(communicator, stream, parameters, buffers, context);
-    ddp::BucketPlan plan = ddp::plan_buckets(ddp::gradient_sizes(parameters), options.caps());
-    ddp::ReducerParts parts = ddp::model_callbacks(model, group_, prefix_, context, options);
-    if (options.broadcast_buffers) parts.buffers = buffers;
-    parts.running = running;
-    parts.scales_averages = scales_averages;
-    driver_->reducer = std::make_unique<Reducer>(std::move(communicator), stream, parameters, std::move(plan), options,
-                                                 context, std::move(parts), std::move(hook));
-    driver_->accumulation.emplace(driver_->reducer->accumulation());
-    if constexpr (ddp::BindsGradients<M>) {
-      for (std::size_t i = 0; i < parameters.size(); ++i) {
-        model.bind_gradient(i, driver_->reducer->bind(i));
-      }
-    }
-    driver_->reducer->remember_addresses();
-    driver_->why_nothing_is_hidden = ddp::start_progress(driver_->stream, options.progress, group_.local_world_size());
-  }
-
-  ddp::FailureContext failure_context() const {
-    return {group::GroupAccess::of(group_).failure(), group_.members().rank_in_job(), group_.members().host,
-            group_.timeout(),
-            [group = group_](bool unwinding) { group::GroupAccess::of(group).report_abandoned_step(unwinding); }};
   }
 
   ProcessGroup<P> group_;
   std::shared_ptr<Driver> driver_;
-  std::string prefix_;  ///< of this instance's keys in the store; every rank constructs its instances in the same order
   int reports_ = 0;
   int exceptions_ = std::uncaught_exceptions();
 };
@@ -47607,6 +47638,25 @@ DTRAIN_DEFINED RankContext::~RankContext() {
   } catch (...) {
     // The others see the closed connection.
   }
+}
+
+DTRAIN_DEFINED void RankContext::keep_alive_until_leave(std::shared_ptr<void> work) noexcept {
+  try {
+    const std::lock_guard lock(mutex_);
+    kept_.push_back(std::move(work));
+  } catch (...) {
+    // Then `work` is destroyed now; the other ranks may get a less precise cause.
+  }
+}
+
+DTRAIN_DEFINED void RankContext::add(Closable& channel) {
+  const std::lock_guard lock(mutex_);
+  channels_.push_back(&channel);
+}
+
+DTRAIN_DEFINED void RankContext::remove(Closable& channel) noexcept {
+  const std::lock_guard lock(mutex_);
+  channels_.erase(std::remove(channels_.begin(), channels_.end(), &channel), channels_.end());
 }
 
 DTRAIN_DEFINED void RankContext::require_may_block() const {

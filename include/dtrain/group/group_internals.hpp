@@ -28,6 +28,15 @@ class GroupInternals {
   /// What this rank's groups share.
   const auto& rank_context() const noexcept { return state_->rank_context(); }
 
+  /// As those of ProcessGroup.
+  /// @{
+  const auto& members() const noexcept { return state_->members(); }
+  std::chrono::nanoseconds timeout() const noexcept { return rank_context()->timeout; }
+  auto store() const { return state_->store(); }
+  auto open_stream() const { return state_->open_stream(); }
+  void start_pending() const noexcept { state_->start_pending(); }
+  /// @}
+
   /// Holds the job's first cause.
   const std::shared_ptr<FailureLatch>& failure() const noexcept { return rank_context()->control_plane.failure(); }
 
@@ -41,7 +50,7 @@ class GroupInternals {
 
   /// Sets entries of the group's store in the background.
   WaitUntilSet set_in_background(StoreEntries entries) const {
-    return rank_context()->set_in_background(state_->store(), std::move(entries));
+    return rank_context()->set_in_background(store(), std::move(entries));
   }
 
   /// Counts 1, 2, ... for each purpose. Ranks that call it in the same order get the same number, for keys that are

@@ -2,7 +2,6 @@
 /// @file
 /// group::RankContext: control plane, streams and options that all groups of one rank share, from joining to leaving.
 
-#include <algorithm>
 #include <chrono>
 #include <exception>
 #include <functional>
@@ -67,27 +66,14 @@ class RankContext {
   void report_after(std::chrono::milliseconds grace, std::string text) noexcept;
 
   /// Keeps `work` until this rank leaves.
-  void keep_alive_until_leave(std::shared_ptr<void> work) noexcept {
-    try {
-      const std::lock_guard lock(mutex_);
-      kept_.push_back(std::move(work));
-    } catch (...) {
-      // Then `work` is destroyed now; the other ranks may get a less precise cause.
-    }
-  }
+  void keep_alive_until_leave(std::shared_ptr<void> work) noexcept;
 
   /// Sets the entries in the background, one after the other.
   WaitUntilSet set_in_background(const rendezvous::Store& store, StoreEntries entries);
 
   /// Lifetime: `channel` is removed before it is destroyed.
-  void add(Closable& channel) {
-    const std::lock_guard lock(mutex_);
-    channels_.push_back(&channel);
-  }
-  void remove(Closable& channel) noexcept {
-    const std::lock_guard lock(mutex_);
-    channels_.erase(std::remove(channels_.begin(), channels_.end(), &channel), channels_.end());
-  }
+  void add(Closable& channel);
+  void remove(Closable& channel) noexcept;
 
   void leave_blocking();
 

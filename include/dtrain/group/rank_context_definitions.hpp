@@ -2,6 +2,7 @@
 /// @file
 /// Member function definitions of group::RankContext.
 
+#include <algorithm>
 #include <chrono>
 #include <exception>
 #include <memory>
@@ -56,6 +57,25 @@ DTRAIN_DEFINED RankContext::~RankContext() {
   } catch (...) {
     // The others see the closed connection.
   }
+}
+
+DTRAIN_DEFINED void RankContext::keep_alive_until_leave(std::shared_ptr<void> work) noexcept {
+  try {
+    const std::lock_guard lock(mutex_);
+    kept_.push_back(std::move(work));
+  } catch (...) {
+    // Then `work` is destroyed now; the other ranks may get a less precise cause.
+  }
+}
+
+DTRAIN_DEFINED void RankContext::add(Closable& channel) {
+  const std::lock_guard lock(mutex_);
+  channels_.push_back(&channel);
+}
+
+DTRAIN_DEFINED void RankContext::remove(Closable& channel) noexcept {
+  const std::lock_guard lock(mutex_);
+  channels_.erase(std::remove(channels_.begin(), channels_.end(), &channel), channels_.end());
 }
 
 DTRAIN_DEFINED void RankContext::require_may_block() const {

@@ -26,8 +26,7 @@ class StoreRef {
  public:
   template <class Store>
   requires(!std::same_as<Store, StoreRef> && KeyValueStore<Store>)
-      StoreRef(Store store)  // NOLINT(google-explicit-constructor): accepts any store
-      : calls_(std::make_shared<CallsOf<Store>>(std::move(store))) {}
+      StoreRef(Store store);  // NOLINT(google-explicit-constructor): accepts any store
 
   /// Blocking: until the value is in the store. @throws Error (timeout), JobFailed
   void set_blocking(const std::string& key, const std::string& value, Deadline deadline) const {
@@ -105,5 +104,10 @@ class StoreRef {
 
   std::shared_ptr<Calls> calls_;
 };
+
+// Defined apart from the class, so that what is instantiated with the definitions is not instantiated again.
+template <class Store>
+requires(!std::same_as<Store, StoreRef> && KeyValueStore<Store>) StoreRef::StoreRef(Store store)
+    : calls_(std::make_shared<CallsOf<Store>>(std::move(store))) {}
 
 }  // namespace DTRAIN_NAMESPACE::backend

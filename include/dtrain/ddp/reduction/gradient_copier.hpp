@@ -3,7 +3,7 @@
 /// Selection of the gradient copier for a communicator's stream.
 
 #include "dtrain/core/config.hpp"
-#include "dtrain/ddp/reduction/cuda_gradient_copier.hpp"
+#include "dtrain/ddp/reduction/cuda/cuda_gradient_copier.hpp"
 #include "dtrain/ddp/reduction/host_gradient_copier.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {

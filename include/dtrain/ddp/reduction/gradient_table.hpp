@@ -74,12 +74,7 @@ class GradientTable {
       names_.refuse_index(gradient.parameter);
     }
     if (gradient.stream) {
-      require_same_device(gradient.parameter, *gradient.stream);
-      if (is_stream_of_each_thread(*gradient.stream)) {
-        names_.refuse_ready(gradient.parameter,
-                            "came with cudaStreamPerThread, which is another stream in every thread; pass a stream "
-                            "that was created, or the default stream");
-      }
+      check_stream(gradient.parameter, *gradient.stream);
     } else if (device_.kind != DeviceKind::host) {
       refuse_without_stream(gradient.parameter);
     }
@@ -103,15 +98,9 @@ class GradientTable {
 
   std::string where() const;
 
-  void require_same_device(std::size_t parameter, StreamHandle stream) const {
-    if (stream.device.kind != device_.kind || (device_.kind == DeviceKind::cuda && stream.device != device_)) {
-      refuse_stream_of(stream.device, parameter);
-    }
-  }
+  void check_stream(std::size_t parameter, StreamHandle stream) const;
 
   [[noreturn]] void refuse_without_stream(std::size_t parameter) const;
-
-  [[noreturn]] void refuse_stream_of(Device device, std::size_t parameter) const;
 
   [[noreturn]] void refuse_memory(std::size_t parameter, const TensorView& gradient, bool there) const;
 
@@ -174,10 +163,19 @@ DTRAIN_DEFINED DTRAIN_NOT_INLINED void GradientTable::refuse_without_stream(std:
                                              {to_string(device_)}));
 }
 
-DTRAIN_DEFINED DTRAIN_NOT_INLINED void GradientTable::refuse_stream_of(Device device, std::size_t parameter) const {
-  names_.refuse_ready(
-      parameter, format_text("came with a stream of {}; this reducer takes gradients {}", {to_string(device), where()}),
-      Errc::unsupported);
+DTRAIN_DEFINED DTRAIN_NOT_INLINED void GradientTable::check_stream(std::size_t parameter, StreamHandle stream) const {
+  if (stream.device.kind != device_.kind || (device_.kind == DeviceKind::cuda && stream.device != device_)) {
+    names_.refuse_ready(
+        parameter,
+        format_text("came with a stream of {}; this reducer takes gradients {}", {to_string(stream.device), where()}),
+        Errc::unsupported);
+  }
+  if (is_stream_of_each_thread(stream)) {
+    names_.refuse_ready(
+        parameter,
+        "came with cudaStreamPerThread, which is another stream in every thread; pass a stream that was "
+        "created, or the default stream");
+  }
 }
 
 DTRAIN_DEFINED DTRAIN_NOT_INLINED void GradientTable::refuse_memory(std::size_t parameter, const TensorView& gradient,

@@ -52,46 +52,17 @@ class Reducer final : public Step::Target {
   /// both are the same on every rank. @throws Error (unsupported) for gradients on another device than the stream's.
   Reducer(Communicator communicator, Stream stream, std::span<const Parameter> parameters, BucketPlan plan,
           const DdpOptions& options, FailureContext context, ReducerParts parts = {},
-          HookFunctions<Communicator> hook = {})
-      : context_(std::move(context)),
-        options_(options),
-        rebuild_(std::move(parts.rebuild)),
-        owner_(new BucketReduction<Communicator>(std::move(communicator), stream, parameters, parts.buffers,
-                                                 std::move(plan), options, context_, std::move(parts.running),
-                                                 parts.scales_averages, std::move(hook))),
-        ready_(reduction_.gradients().names()),
-        accumulated_(parameters.size()),
-        addresses_(std::move(parts.read_parameters), options.check_addresses) {
-    ready_.record_order(rebuild_.agree != nullptr);
-    if (rebuild_.publish) {
-      reduction_.on_all_gradients_ready([this] { rebuild_.publish(ready_.observed_order()); });
-    }
-  }
-
+          HookFunctions<Communicator> hook = {});
   Reducer(const Reducer&) = delete;
 
   /// Blocking: until the work that uses the arena has ended. Work of an unfinished step is aborted.
-  ~Reducer() {
-    try {
-      const bool is_idle = reduction_.end(
-          under_way_, {CauseKind::exception, context_.rank, context_.host, "a step was abandoned without finish()"},
-          Deadline::after(context_.timeout));
-      if (!is_idle) {
-        static_cast<void>(owner_.release());  // leaked: its memory is still in use after the wait
-        log(LogLevel::warning, "a stream still runs a step that was abandoned; the memory of its gradients is kept");
-      }
-    } catch (...) {
-      // A destructor cannot report it.
-    }
-  }
+  ~Reducer();
 
   /// Blocking: copies the gradient's content into the arena, where the gradient lies from now on. Between steps.
   /// @returns its new view, for the model's bind_gradient.
   TensorView bind(std::size_t parameter) { return reduction_.bind(parameter, context_); }
-
   /// Records the parameters' present addresses for the address check. After the last bind.
   void remember_addresses() { addresses_.remember(); }
-
   /// Begins a step. @throws the job's first cause; Error (invalid_argument) if another is open or a step has failed;
   /// (unsupported) to measure the norm of gradients on a GPU; (invalid_argument) for an update beside a hook or of
   /// other buckets
@@ -110,9 +81,7 @@ class Reducer final : public Step::Target {
 
   /// Throws the errors of begin().
   void throw_if_unusable(const char* caller = "begin()") const {
-    if (under_way_ && !ready_.is_open()) {
-      context_.latch->block_until_failed(Deadline::after(cause_grace));
-    }
+    if (under_way_ && !ready_.is_open()) context_.latch->block_until_failed(Deadline::after(cause_grace));
     backend::throw_if_failed(reduction_.communicator(), *context_.latch, context_.rank);
     if (under_way_) {
       throw_error(
@@ -129,7 +98,6 @@ class Reducer final : public Step::Target {
     const std::size_t parameter = gradient.parameter;
     const GradientTable& gradients = reduction_.gradients();
     gradients.check(gradient);
-    const StreamHandle stream = gradient.stream.value_or(StreamHandle{});
     const std::byte* const own = gradients[parameter].own;
     const std::byte* const memory = gradients.memory_of(gradient);
     if (memory != own && accumulated_[parameter]) {
@@ -137,12 +105,10 @@ class Reducer final : public Step::Target {
                                      "came with other memory, and what steps under no_sync() left in its own would be "
                                      "lost; add to that, and call ready(i)");
     }
-    if (context_.latch->failed()) {
-      context_.latch->throw_if_failed(context_.rank);
-    }
+    if (context_.latch->failed()) context_.latch->throw_if_failed(context_.rank);
     ready_.mark_ready(parameter);
     reduction_.meter().ready(parameter);
-    reduction_.add_gradient(parameter, memory, stream);
+    reduction_.add_gradient(parameter, memory, gradient.stream.value_or(StreamHandle{}));
   }
 
   void finish() override {
@@ -159,9 +125,7 @@ class Reducer final : public Step::Target {
       bytes_reduced_ += bucket.payload_bytes;
     }
     std::fill(accumulated_.begin(), accumulated_.end(), std::nullopt);
-    if (++steps_ == 1) {
-      rebuild_buckets();
-    }
+    if (++steps_ == 1) rebuild_buckets();
     under_way_ = false;
   }
 
@@ -296,5 +260,41 @@ class Reducer final : public Step::Target {
   std::uint64_t bytes_reduced_ = 0;
   bool under_way_ = false;  ///< stays true after a step that failed
 };
+
+// Apart from the class: what is instantiated with the definitions is then not instantiated again.
+
+template <backend::Communicator Communicator>
+Reducer<Communicator>::Reducer(Communicator communicator, Stream stream, std::span<const Parameter> parameters,
+                               BucketPlan plan, const DdpOptions& options, FailureContext context, ReducerParts parts,
+                               HookFunctions<Communicator> hook)
+    : context_(std::move(context)),
+      options_(options),
+      rebuild_(std::move(parts.rebuild)),
+      owner_(new BucketReduction<Communicator>(std::move(communicator), stream, parameters, parts.buffers,
+                                               std::move(plan), options, context_, std::move(parts.running),
+                                               parts.scales_averages, std::move(hook))),
+      ready_(reduction_.gradients().names()),
+      accumulated_(parameters.size()),
+      addresses_(std::move(parts.read_parameters), options.check_addresses) {
+  ready_.record_order(rebuild_.agree != nullptr);
+  if (rebuild_.publish) {
+    reduction_.on_all_gradients_ready([this] { rebuild_.publish(ready_.observed_order()); });
+  }
+}
+
+template <backend::Communicator Communicator>
+Reducer<Communicator>::~Reducer() {
+  try {
+    const bool is_idle = reduction_.end(
+        under_way_, {CauseKind::exception, context_.rank, context_.host, "a step was abandoned without finish()"},
+        Deadline::after(context_.timeout));
+    if (!is_idle) {
+      static_cast<void>(owner_.release());  // leaked: its memory is still in use after the wait
+      log(LogLevel::warning, "a stream still runs a step that was abandoned; the memory of its gradients is kept");
+    }
+  } catch (...) {
+    // A destructor cannot report it.
+  }
+}
 
 }  // namespace DTRAIN_NAMESPACE::ddp

@@ -1,4 +1,4 @@
-#include "dtrain/ddp/reduction/copy_streams.hpp"
+#include "dtrain/ddp/reduction/cuda/copy_streams.hpp"
 
 #include "dtrain/core/config.hpp"
 

@@ -1,0 +1,36 @@
+#pragma once
+/// @file
+/// ModelFunctions: tensors and callbacks of a model, of the same type for every model.
+
+#include <cstddef>
+#include <functional>
+#include <vector>
+
+#include "dtrain/core/types/tensor_view.hpp"
+#include "dtrain/core/version.hpp"
+#include "dtrain/ddp/address_check.hpp"
+#include "dtrain/ddp/collect_parameters.hpp"
+#include "dtrain/ddp/model.hpp"
+#include "dtrain/ddp/parameter.hpp"
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// What a wrapper uses of its model. Lifetime: the model outlives it.
+struct ModelFunctions {
+  std::vector<Parameter> parameters;
+  std::vector<TensorView> buffers;
+  AddressCheck::Read read_parameters;
+  std::function<void(std::size_t, const TensorView&)> bind_gradient;  ///< empty: the model has none
+};
+
+/// @throws Error (invalid_argument) for parameters that cannot be trained, or buffers without memory
+template <Model M>
+ModelFunctions model_functions(M& model) {
+  ModelFunctions functions{collect_parameters(model), collect_buffers(model), AddressCheck::reading(model), {}};
+  if constexpr (BindsGradients<M>) {
+    functions.bind_gradient = [&model](std::size_t i, const TensorView& view) { model.bind_gradient(i, view); };
+  }
+  return functions;
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
