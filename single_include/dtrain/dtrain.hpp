@@ -97,7 +97,6 @@
 #undef Status
 
 #include <arpa/inet.h>
-#include <fcntl.h>
 #include <ifaddrs.h>
 #include <linux/futex.h>
 #include <net/if.h>
@@ -105,8 +104,6 @@
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
-#include <stdlib.h>
-#include <sys/file.h>
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -575,50 +572,6 @@ std::uint64_t available_in_groups(std::string_view groups, const std::string& ro
 /// Bytes that the kernel estimates as free or reclaimable on this host, at most those that the control groups leave.
 /// Checked before an allocation, because the kernel kills processes whose memfd grows beyond it. No bound if unknown.
 std::uint64_t available_memory_bytes();
-
-}  // namespace DTRAIN_NAMESPACE
-
-// ---- dtrain/core/process/blocked_write_signals.hpp
-
-/// @file
-/// BlockedWriteSignals: scope in which a failed write is an error and not a signal.
-
-namespace DTRAIN_NAMESPACE {
-
-/// Blocks SIGPIPE and SIGXFSZ in this thread, which would end the process. Writing to a pipe without a reader then
-/// gives EPIPE; writing, or sizing a memory file, beyond RLIMIT_FSIZE gives EFBIG. Allocates nothing.
-class BlockedWriteSignals {
- public:
-  BlockedWriteSignals() noexcept {
-    sigset_t pending;
-    static_cast<void>(::sigemptyset(&pending));
-    static_cast<void>(::sigpending(&pending));
-    static_cast<void>(::sigemptyset(&added_));
-    for (const int signal : {SIGPIPE, SIGXFSZ}) {
-      if (::sigismember(&pending, signal) == 0) {  // a pending one belongs to the thread that blocked it before
-        static_cast<void>(::sigaddset(&added_, signal));
-      }
-    }
-    is_set_ = ::pthread_sigmask(SIG_BLOCK, &added_, &before_) == 0;
-  }
-  BlockedWriteSignals(const BlockedWriteSignals&) = delete;
-  BlockedWriteSignals& operator=(const BlockedWriteSignals&) = delete;
-  ~BlockedWriteSignals() {
-    if (is_set_) {
-      const int error = errno;  // of the call that the caller checks next
-      const timespec at_once{};
-      while (::sigtimedwait(&added_, nullptr, &at_once) > 0 || errno == EINTR) {
-      }
-      static_cast<void>(::pthread_sigmask(SIG_SETMASK, &before_, nullptr));
-      errno = error;
-    }
-  }
-
- private:
-  sigset_t added_{};
-  sigset_t before_{};
-  bool is_set_ = false;
-};
 
 }  // namespace DTRAIN_NAMESPACE
 
@@ -6843,13 +6796,7 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 /// Lifetime: the thread outlives it. Threads: any; the destructor and close_blocking not from the loop's.
 class TaskRunner {
  public:
-  TaskRunner(async::LoopThread& thread, std::shared_ptr<FailureLatch> failure, int rank)
-      : loop_(thread.loop()),
-        handle_(thread.handle()),
-        running_(std::make_shared<RunningTasks>(std::move(failure), rank)),
-        subscription_(running_->failure->subscribe([handle = handle_, running = running_](const Cause&) {
-          handle->post([running] { running->cancel_all(); });
-        })) {}
+  TaskRunner(async::LoopThread& thread, std::shared_ptr<FailureLatch> failure, int rank);
   TaskRunner(const TaskRunner&) = delete;
   TaskRunner& operator=(const TaskRunner&) = delete;
   ~TaskRunner() { close_blocking(); }
@@ -6880,21 +6827,7 @@ class TaskRunner {
   }
 
   /// Ends all coroutines and starts no more. Blocking: until they are gone, as long as they keep the loop busy.
-  void close_blocking() noexcept {
-    subscription_.reset();
-    if (running_->left.exchange(true)) {
-      return;
-    }
-    try {
-      const auto end = [running = running_](async::EventLoop&) -> async::Task<void> {
-        running->cancel_all();
-        co_return;
-      };
-      handle_->run_blocking(end, Deadline::after(std::chrono::seconds(60)), "ending the coroutines of this rank");
-    } catch (...) {
-      // The loop has ended, and with it every coroutine.
-    }
-  }
+  void close_blocking() noexcept;
 
  private:
   /// The coroutines that have not ended.
@@ -6904,24 +6837,10 @@ class TaskRunner {
     RunningTasks(std::shared_ptr<FailureLatch> latch, int own_rank) : failure(std::move(latch)), rank(own_rank) {}
 
     /// @throws the job's first cause; Error (closed) with `sentence` if the rank has left. Threads: any.
-    void require_open(const char* sentence) const {
-      failure->throw_if_failed(rank);
-      if (left) {
-        throw Error(Errc::closed, sentence);
-      }
-    }
+    void require_open(const char* sentence) const;
 
     /// For what require_open() throws. Threads: the loop's.
-    void cancel_all() noexcept {
-      while (async::SpawnState* state = tasks.pop_front()) {
-        try {
-          require_open(ended);
-        } catch (...) {
-          state->error = std::current_exception();
-        }
-        state->task.cancel();
-      }
-    }
+    void cancel_all() noexcept;
 
     const std::shared_ptr<FailureLatch> failure;
     const int rank;
@@ -6956,6 +6875,52 @@ struct OffThreadDeleter {
   }
   OwningProcess process{};
 };
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED TaskRunner::TaskRunner(async::LoopThread& thread, std::shared_ptr<FailureLatch> failure, int rank)
+    : loop_(thread.loop()),
+      handle_(thread.handle()),
+      running_(std::make_shared<RunningTasks>(std::move(failure), rank)),
+      subscription_(running_->failure->subscribe([handle = handle_, running = running_](const Cause&) {
+        handle->post([running] { running->cancel_all(); });
+      })) {}
+
+DTRAIN_DEFINED void TaskRunner::close_blocking() noexcept {
+  subscription_.reset();
+  if (running_->left.exchange(true)) {
+    return;
+  }
+  try {
+    const auto end = [running = running_](async::EventLoop&) -> async::Task<void> {
+      running->cancel_all();
+      co_return;
+    };
+    handle_->run_blocking(end, Deadline::after(std::chrono::seconds(60)), "ending the coroutines of this rank");
+  } catch (...) {
+    // The loop has ended, and with it every coroutine.
+  }
+}
+
+DTRAIN_DEFINED void TaskRunner::RunningTasks::require_open(const char* sentence) const {
+  failure->throw_if_failed(rank);
+  if (left) {
+    throw Error(Errc::closed, sentence);
+  }
+}
+
+DTRAIN_DEFINED void TaskRunner::RunningTasks::cancel_all() noexcept {
+  while (async::SpawnState* state = tasks.pop_front()) {
+    try {
+      require_open(ended);
+    } catch (...) {
+      state->error = std::current_exception();
+    }
+    state->task.cancel();
+  }
+}
+
+#endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
 
@@ -19450,15 +19415,9 @@ namespace DTRAIN_NAMESPACE::group {
 class GradientBindingRegistry {
  public:
   /// @returns false if another owner has the address
-  bool add(const void* address, const void* owner) {
-    const std::lock_guard lock(mutex_);
-    return owners_.try_emplace(address, owner).first->second == owner;
-  }
+  bool add(const void* address, const void* owner);
 
-  void remove_all_of(const void* owner) noexcept {
-    const std::lock_guard lock(mutex_);
-    std::erase_if(owners_, [owner](const auto& entry) { return entry.second == owner; });
-  }
+  void remove_all_of(const void* owner) noexcept;
 
  private:
   std::mutex mutex_;
@@ -19480,6 +19439,20 @@ class GradientBinding {
  private:
   std::shared_ptr<GradientBindingRegistry> registry_;
 };
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED bool GradientBindingRegistry::add(const void* address, const void* owner) {
+  const std::lock_guard lock(mutex_);
+  return owners_.try_emplace(address, owner).first->second == owner;
+}
+
+DTRAIN_DEFINED void GradientBindingRegistry::remove_all_of(const void* owner) noexcept {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(owners_, [owner](const auto& entry) { return entry.second == owner; });
+}
+
+#endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE::group
 
@@ -20642,21 +20615,10 @@ namespace DTRAIN_NAMESPACE::ddp {
 namespace detail {
 
 /// The system would read the name only up to its first zero byte. @throws Error (invalid_argument)
-inline void require_file_name(const std::string& path) {
-  if (path.find('\0') != std::string::npos) {
-    throw_error(Errc::invalid_argument,
-                "the name of the file {} has a zero byte in it, which no file's name can have; name another",
-                {sanitize(path)});
-  }
-}
+void require_file_name(const std::string& path);
 
 /// The final target of a symbolic link, which is written instead of the link; any other path unchanged.
-inline std::string behind_link(const std::string& path) {
-  struct stat status {};
-  if (::lstat(path.c_str(), &status) != 0 || !S_ISLNK(status.st_mode)) return path;
-  const std::unique_ptr<char, void (*)(void*)> target(::realpath(path.c_str(), nullptr), &std::free);
-  return target ? std::string(target.get()) : path;  // dangling: the file replaces the link
-}
+std::string behind_link(const std::string& path);
 
 }  // namespace detail
 
@@ -20671,44 +20633,19 @@ class AtomicFile {
  public:
   /// @throws Error (the system's code) naming the file; (invalid_argument) for a folder, a device or a pipe; (refused)
   /// if another process is writing the file, or PATH.part belongs to another user
-  explicit AtomicFile(const std::string& path) : path_(detail::behind_link(path)), part_(path_ + ".part") {
-    detail::require_file_name(path);
-    inspect_replaced();
-    for (int tries = 1; !create_and_lock(); ++tries) {
-      if (tries == most_tries) fail(EBUSY);
-    }
-  }
+  explicit AtomicFile(const std::string& path);
   AtomicFile(AtomicFile&&) = delete;
   AtomicFile& operator=(AtomicFile&&) = delete;
   ~AtomicFile() { abandon(); }
 
   /// Appends `bytes`. @throws as the constructor
-  void write(std::span<const std::byte> bytes) {
-    const BlockedWriteSignals no_signal;
-    while (!bytes.empty()) {
-      const ssize_t written = ::write(descriptor_.get(), bytes.data(), bytes.size());
-      if (written >= 0) {
-        bytes = bytes.subspan(static_cast<std::size_t>(written));
-      } else if (errno != EINTR) {
-        fail(errno);
-      }
-    }
-  }
+  void write(std::span<const std::byte> bytes);
 
   /// Puts the bytes on the disk, so that commit() has less to do. @throws as the constructor
-  void sync() {
-    if (::fsync(descriptor_.get()) != 0) fail(errno);
-  }
+  void sync();
 
   /// Puts the bytes on the disk and under their name. The last call on this object. @throws as the constructor
-  void commit() {
-    give_permissions();
-    sync();
-    if (std::rename(part_.c_str(), path_.c_str()) != 0) fail(errno);
-    has_name_ = true;
-    descriptor_.reset();
-    sync_folder();
-  }
+  void commit();
 
   /// Whether the bytes are under their name, also if commit() has thrown.
   bool has_name() const noexcept { return has_name_; }
@@ -20718,125 +20655,35 @@ class AtomicFile {
   static constexpr int most_tries = 100;
 
   /// Rejects other than regular files: as root, renaming would replace /dev/null by a file.
-  void inspect_replaced() {
-    struct stat there {};
-    if (::stat(path_.c_str(), &there) != 0) return;
-    if (!S_ISREG(there.st_mode)) {
-      refuse(Errc::invalid_argument, "it is no regular file, and would be replaced by one; name another");
-    }
-    replaced_ = {there.st_uid, there.st_gid};
-    mode_ = there.st_mode & 0777;
-  }
+  void inspect_replaced();
 
   /// Creates PATH.part, which no process has opened and only this user may open. @returns false if a retry may succeed
-  bool create_and_lock() {
-    const mode_t created = replaced_ ? 0600 : 0666;  // a new file gets the permissions that the umask leaves
-    descriptor_ = Descriptor(::open(part_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, created));
-    if (!descriptor_) {
-      if (errno == EEXIST) {
-        remove_leftover();
-      } else if (errno != EINTR) {
-        fail(errno);
-      }
-      return false;
-    }
-    if (!lock(descriptor_)) refuse_second_writer();
-    if (!is_named(descriptor_)) {
-      descriptor_.reset();
-      return false;
-    }
-    if (!replaced_) {
-      mode_ = status_of(descriptor_).st_mode & 0777;
-      if (::fchmod(descriptor_.get(), 0600) != 0) fail(errno);
-    }
-    return true;
-  }
+  bool create_and_lock();
 
   /// Removes a killed writer's PATH.part. It is not reused: a process that has it open could read or write new content.
-  void remove_leftover() {
-    struct stat named {};
-    if (::lstat(part_.c_str(), &named) != 0) {
-      if (errno == ENOENT) return;
-      fail(errno);
-    }
-    if (named.st_uid != ::geteuid() && !(replaced_ && named.st_uid == replaced_->owner)) {
-      refuse(Errc::refused,
-             format_text("{} is of user {}, this process of user {}; remove it if no process is writing it",
-                         {part_, named.st_uid, ::geteuid()}));
-    }
-    const Descriptor left(::open(part_.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
-    if (!left) {
-      if (errno == ENOENT || errno == EINTR) return;
-      fail(errno);
-    }
-    if (!S_ISREG(status_of(left).st_mode)) fail(EINVAL);
-    if (!lock(left)) refuse_second_writer();
-    if (is_named(left) && ::unlink(part_.c_str()) != 0 && errno != ENOENT) fail(errno);
-  }
+  void remove_leftover();
 
   /// @returns false if another process holds the lock. Without locks in the file system, every writer succeeds.
-  static bool lock(const Descriptor& file) noexcept {
-    return ::flock(file.get(), LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK;
-  }
+  static bool lock(const Descriptor& file) noexcept;
 
-  [[noreturn]] void refuse_second_writer() {
-    descriptor_.reset();  // the other writer's file is not removed
-    refuse(Errc::refused, format_text("another process is writing {}; give each job a file of its own", {part_}));
-  }
+  [[noreturn]] void refuse_second_writer();
 
-  [[noreturn]] void refuse(Errc code, std::string_view why, SourceLocation where = SourceLocation::current()) const {
-    throw_error(code, "writing the file {} failed: {}", {path_, why}, where);
-  }
+  [[noreturn]] void refuse(Errc code, std::string_view why, SourceLocation where = SourceLocation::current()) const;
 
-  struct stat status_of(const Descriptor& file) {
-    struct stat status {};
-    if (::fstat(file.get(), &status) != 0) fail(errno);
-    return status;
-  }
+  struct stat status_of(const Descriptor& file);
 
   /// Whether PATH.part still names this file: its writer may have renamed it before it was locked.
-  bool is_named(const Descriptor& file) {
-    const struct stat mine = status_of(file);
-    struct stat named {};
-    return ::lstat(part_.c_str(), &named) == 0 && mine.st_ino == named.st_ino && mine.st_dev == named.st_dev;
-  }
+  bool is_named(const Descriptor& file);
 
   /// Never grants more than the replaced file did. If that file's group cannot be set, the group gets no permissions.
-  void give_permissions() {
-    mode_t mode = mode_;
-    if (replaced_ && status_of(descriptor_).st_gid != replaced_->group &&
-        ::fchown(descriptor_.get(), static_cast<uid_t>(-1), replaced_->group) != 0) {
-      mode &= ~static_cast<mode_t>(S_IRWXG);
-    }
-    if (::fchmod(descriptor_.get(), mode) != 0) fail(errno);
-    if (replaced_ && status_of(descriptor_).st_uid != replaced_->owner) {
-      // Last, because a process that has given a file away may not change its permissions. Only root can give it away.
-      static_cast<void>(::fchown(descriptor_.get(), replaced_->owner, static_cast<gid_t>(-1)) == 0);
-    }
-  }
+  void give_permissions();
 
   /// Syncs the renaming to the disk, if the file system supports fsync of a folder.
-  void sync_folder() {
-    const std::size_t slash = path_.rfind('/');
-    const std::string folder = slash == std::string::npos ? "." : path_.substr(0, slash + 1);
-    const Descriptor opened(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    if (opened && ::fsync(opened.get()) != 0 && errno != EINVAL) {
-      throw posix_error(errno, format_text("writing the folder of the file {} to its disk failed", {path_}));
-    }
-  }
+  void sync_folder();
 
-  void abandon() noexcept {
-    if (descriptor_) {
-      static_cast<void>(::unlink(part_.c_str()));
-      descriptor_.reset();
-    }
-  }
+  void abandon() noexcept;
 
-  [[noreturn]] void fail(int number) {
-    abandon();
-    throw posix_error(number, "writing the file " + path_ + " failed",
-                      "what was there is unchanged; name a file in a folder that can be written and has room");
-  }
+  [[noreturn]] void fail(int number);
 
   std::string path_;
   std::string part_;
@@ -21268,12 +21115,18 @@ struct DdpOptions {
 };
 
 /// @throws Error (invalid_argument).
-inline void check_options(const DdpOptions& options) {
+void check_options(const DdpOptions& options);
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED void check_options(const DdpOptions& options) {
   if (options.reduce_op != ReduceOp::average && options.reduce_op != ReduceOp::sum) {
     throw_error(Errc::invalid_argument, "DdpOptions::reduce_op is {}; gradients are combined by average or sum",
                 {name(options.reduce_op)});
   }
 }
+
+#endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
@@ -21945,111 +21798,6 @@ void agree_blocking(const rendezvous::Store& store, const std::string& prefix, c
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
-// ---- dtrain/ddp/agreement/model_difference.hpp
-
-/// @file
-/// Model difference: the first difference between two ranks' models, as a sentence.
-
-namespace DTRAIN_NAMESPACE::ddp {
-
-namespace detail {
-
-/// "f32 [784, 256]", with the device if it is not the host.
-inline std::string kind(const ParameterSignature& parameter) {
-  return format_text("{} {}{}", {name(parameter.dtype), to_string(parameter.shape),
-                                 parameter.device == DeviceKind::cuda ? " on cuda" : ""});
-}
-
-inline std::string hook_of(const ModelSignature& signature) {
-  return signature.hook.empty() ? "an all-reduce" : signature.hook;
-}
-
-inline std::string option_difference(const char* option, int rank, std::string_view mine, int other_rank,
-                                     std::string_view theirs) {
-  return format_text("rank {}'s DdpOptions::{} is {}, rank {}'s is {}", {rank, option, mine, other_rank, theirs});
-}
-
-/// The first difference of the boolean options.
-inline std::optional<std::string> flag_difference(const ModelSignature& mine, int rank, const ModelSignature& theirs,
-                                                  int other_rank) {
-  using Value = bool ModelSignature::*;  // nvcc emits members of this type in a way that g++ warns about
-  struct Flag {
-    const char* option;
-    Value value;
-  };
-  for (const Flag& one : {Flag{"deterministic", &ModelSignature::deterministic},
-                          Flag{"reorder_gradients", &ModelSignature::reorder_gradients},
-                          Flag{"allow_unused_parameters", &ModelSignature::allow_unused_parameters},
-                          Flag{"broadcast_buffers", &ModelSignature::broadcast_buffers}}) {
-    if (mine.*one.value != theirs.*one.value) {
-      return option_difference(one.option, rank, std::string(mine.*one.value ? "true" : "false"), other_rank,
-                               std::string(theirs.*one.value ? "true" : "false"));
-    }
-  }
-  return std::nullopt;
-}
-
-inline std::string extra_parameter(int rank, const ModelSignature& longer, int other_rank, std::size_t count) {
-  return format_text("rank {} has {} parameters, rank {} has {}; the first that only rank {} has is {} {}, {}",
-                     {rank, longer.parameters.size(), other_rank, count, rank, count,
-                      in_quotes(longer.parameters[count].name), kind(longer.parameters[count])});
-}
-
-}  // namespace detail
-
-/// Compares options first, then parameters in order. The sentence names both ranks and both values.
-/// @returns nullopt if the models agree
-inline std::optional<std::string> first_difference(const ModelSignature& mine, int rank, const ModelSignature& theirs,
-                                                   int other_rank) {
-  if (mine.bucket_bytes != theirs.bucket_bytes) {
-    return detail::option_difference("bucket_bytes", rank, std::to_string(mine.bucket_bytes), other_rank,
-                                     std::to_string(theirs.bucket_bytes));
-  }
-  if (mine.first_bucket_bytes != theirs.first_bucket_bytes) {
-    return detail::option_difference("first_bucket_bytes", rank, std::to_string(mine.first_bucket_bytes), other_rank,
-                                     std::to_string(theirs.first_bucket_bytes));
-  }
-  if (mine.reduce_op != theirs.reduce_op) {
-    return detail::option_difference("reduce_op", rank, std::string(name(mine.reduce_op)), other_rank,
-                                     std::string(name(theirs.reduce_op)));
-  }
-  if (mine.accumulate != theirs.accumulate) {
-    return detail::option_difference("accumulate", rank, std::string(name(mine.accumulate)), other_rank,
-                                     std::string(name(theirs.accumulate)));
-  }
-  if (mine.hook != theirs.hook) {
-    return format_text("rank {} reduces gradients by {}, rank {} by {}",
-                       {rank, detail::hook_of(mine), other_rank, detail::hook_of(theirs)});
-  }
-  if (mine.scales_averages != theirs.scales_averages) {
-    return format_text(
-        "the CUDA driver of rank {} does not load dtrain's kernel that scales gradients, that of rank {} does; run one "
-        "driver version on all hosts, or set DdpOptions::reduce_op to sum and divide the loss",
-        {mine.scales_averages ? other_rank : rank, mine.scales_averages ? rank : other_rank});
-  }
-  if (const auto difference = detail::flag_difference(mine, rank, theirs, other_rank)) {
-    return difference;
-  }
-  const std::size_t common = std::min(mine.parameters.size(), theirs.parameters.size());
-  for (std::size_t i = 0; i < common; ++i) {
-    const ParameterSignature& a = mine.parameters[i];
-    const ParameterSignature& b = theirs.parameters[i];
-    if (a == b) continue;
-    const std::string other_name = a.name == b.name ? "" : in_quotes(b.name) + ", ";
-    return format_text("rank {}'s parameter {} {} is {}, rank {}'s is {}{}",
-                       {rank, i, in_quotes(a.name), detail::kind(a), other_rank, other_name, detail::kind(b)});
-  }
-  if (mine.parameters.size() > common) {
-    return detail::extra_parameter(rank, mine, other_rank, common);
-  }
-  if (theirs.parameters.size() > common) {
-    return detail::extra_parameter(other_rank, theirs, rank, common);
-  }
-  return std::nullopt;
-}
-
-}  // namespace DTRAIN_NAMESPACE::ddp
-
 // ---- dtrain/ddp/checkpoint/checkpoint_header.hpp
 
 /// @file
@@ -22080,16 +21828,7 @@ struct CheckpointPreamble {
   std::uint32_t list_bytes = 0;
 };
 
-inline CheckpointPreamble parse_checkpoint_preamble(std::span<const std::byte> bytes) {
-  CheckpointPreamble preamble;
-  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-  preamble.is_checkpoint = text.starts_with(checkpoint_magic.substr(0, checkpoint_magic.size() - 2));
-  Serializer reader(bytes);
-  reader.constant(checkpoint_magic);
-  preamble.is_this_version = reader.ok();
-  reader.number(preamble.list_bytes);
-  return preamble;
-}
+CheckpointPreamble parse_checkpoint_preamble(std::span<const std::byte> bytes);
 
 namespace detail {
 
@@ -22100,7 +21839,29 @@ inline void list_fields(Serializer& of, std::vector<ParameterSignature>& tensors
 }  // namespace detail
 
 /// The bytes before the elements. @throws Error (limit) for a list that parse_checkpoint_list would reject
-inline std::vector<std::byte> checkpoint_header(std::vector<ParameterSignature> tensors) {
+std::vector<std::byte> checkpoint_header(std::vector<ParameterSignature> tensors);
+
+/// Parses the list of a header from untrusted bytes. Memory stays below a small multiple of their size.
+/// @returns nullopt for bytes that checkpoint_header does not produce
+std::optional<std::vector<ParameterSignature>> parse_checkpoint_list(std::span<const std::byte> bytes);
+
+/// The size of all elements in bytes. @returns nullopt if it is more than `most`
+std::optional<std::uint64_t> element_bytes(std::span<const ParameterSignature> tensors, std::uint64_t most);
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED CheckpointPreamble parse_checkpoint_preamble(std::span<const std::byte> bytes) {
+  CheckpointPreamble preamble;
+  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  preamble.is_checkpoint = text.starts_with(checkpoint_magic.substr(0, checkpoint_magic.size() - 2));
+  Serializer reader(bytes);
+  reader.constant(checkpoint_magic);
+  preamble.is_this_version = reader.ok();
+  reader.number(preamble.list_bytes);
+  return preamble;
+}
+
+DTRAIN_DEFINED std::vector<std::byte> checkpoint_header(std::vector<ParameterSignature> tensors) {
   if (tensors.size() > max_checkpoint_tensors) {
     throw_error(Errc::limit,
                 "a checkpoint of {} tensors was to be written; at most {} are possible, so put several into one",
@@ -22121,9 +21882,7 @@ inline std::vector<std::byte> checkpoint_header(std::vector<ParameterSignature> 
   return header.take();
 }
 
-/// Parses the list of a header from untrusted bytes. Memory stays below a small multiple of their size.
-/// @returns nullopt for bytes that checkpoint_header does not produce
-inline std::optional<std::vector<ParameterSignature>> parse_checkpoint_list(std::span<const std::byte> bytes) {
+DTRAIN_DEFINED std::optional<std::vector<ParameterSignature>> parse_checkpoint_list(std::span<const std::byte> bytes) {
   if (bytes.size() > max_checkpoint_list_bytes) return std::nullopt;
   std::vector<ParameterSignature> tensors;
   Serializer reader(bytes);
@@ -22131,8 +21890,8 @@ inline std::optional<std::vector<ParameterSignature>> parse_checkpoint_list(std:
   return reader.finished() ? std::optional(std::move(tensors)) : std::nullopt;
 }
 
-/// The size of all elements in bytes. @returns nullopt if it is more than `most`
-inline std::optional<std::uint64_t> element_bytes(std::span<const ParameterSignature> tensors, std::uint64_t most) {
+DTRAIN_DEFINED std::optional<std::uint64_t> element_bytes(std::span<const ParameterSignature> tensors,
+                                                          std::uint64_t most) {
   std::uint64_t sum = 0;
   for (const ParameterSignature& tensor : tensors) {
     const std::uint64_t bytes = BufferView{nullptr, tensor.shape.element_count(), tensor.dtype, {}}.bytes();
@@ -22141,6 +21900,8 @@ inline std::optional<std::uint64_t> element_bytes(std::span<const ParameterSigna
   }
   return sum;
 }
+
+#endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
@@ -22159,7 +21920,16 @@ struct NamedTensor {
 };
 
 /// The values of a model's parameters, with their names. Gradients are not included: every step computes them anew.
-inline std::vector<NamedTensor> parameter_values(std::span<const Parameter> parameters) {
+std::vector<NamedTensor> parameter_values(std::span<const Parameter> parameters);
+
+/// Names, shapes and types of the tensors, for comparison between ranks and with files.
+/// @param on_devices whether device memory is allowed
+/// @throws Error (unsupported) if device memory is not allowed; (invalid_argument) for too long a name or no memory
+std::vector<ParameterSignature> tensor_signatures(std::span<const NamedTensor> tensors, bool on_devices = false);
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED std::vector<NamedTensor> parameter_values(std::span<const Parameter> parameters) {
   std::vector<NamedTensor> values;
   values.reserve(parameters.size());
   for (const Parameter& parameter : parameters) {
@@ -22168,11 +21938,8 @@ inline std::vector<NamedTensor> parameter_values(std::span<const Parameter> para
   return values;
 }
 
-/// Names, shapes and types of the tensors, for comparison between ranks and with files.
-/// @param on_devices whether device memory is allowed
-/// @throws Error (unsupported) if device memory is not allowed; (invalid_argument) for too long a name or no memory
-inline std::vector<ParameterSignature> tensor_signatures(std::span<const NamedTensor> tensors,
-                                                         bool on_devices = false) {
+DTRAIN_DEFINED std::vector<ParameterSignature> tensor_signatures(std::span<const NamedTensor> tensors,
+                                                                 bool on_devices) {
   std::vector<ParameterSignature> signatures;
   signatures.reserve(tensors.size());
   for (const NamedTensor& tensor : tensors) {
@@ -22192,6 +21959,8 @@ inline std::vector<ParameterSignature> tensor_signatures(std::span<const NamedTe
   }
   return signatures;
 }
+
+#endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
@@ -22240,55 +22009,15 @@ namespace detail {
 class CheckpointReader {
  public:
   /// Opens `path`; converts to false if there is no file. @throws Error (the system's code) naming the file
-  explicit CheckpointReader(std::string path) : path_(std::move(path)) {
-    require_file_name(path_);
-    // O_NONBLOCK: the name may be a pipe's.
-    descriptor_ = Descriptor(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-    if (!descriptor_ && errno != ENOENT) fail_reading(errno);
-    struct stat status {};
-    if (descriptor_ && ::fstat(descriptor_.get(), &status) != 0) fail_reading(errno);
-    if (descriptor_ && !S_ISREG(status.st_mode)) refuse("it is no regular file");
-    size_ = static_cast<std::uint64_t>(status.st_size);
-  }
+  explicit CheckpointReader(std::string path);
 
   explicit operator bool() const noexcept { return static_cast<bool>(descriptor_); }
 
   /// Reads the list of tensors, and checks that the file's length matches it. @throws Error (protocol)
-  std::vector<ParameterSignature> read_list() {
-    std::array<std::byte, checkpoint_preamble_bytes> preamble{};
-    read(0, std::span(preamble).first(static_cast<std::size_t>(std::min<std::uint64_t>(size_, preamble.size()))));
-    const CheckpointPreamble parsed = parse_checkpoint_preamble(preamble);
-    if (!parsed.is_checkpoint) refuse("it is no checkpoint of dtrain's");
-    if (!parsed.is_this_version)
-      refuse("another version of dtrain has written it, in a format that this one cannot read");
-    constexpr std::uint64_t around = checkpoint_preamble_bytes + checkpoint_digest_bytes;
-    if (size_ < around || parsed.list_bytes > size_ - around || parsed.list_bytes > max_checkpoint_list_bytes) cut();
-    std::vector<std::byte> list(parsed.list_bytes);
-    read(preamble.size(), list);
-    std::optional<std::vector<ParameterSignature>> tensors = parse_checkpoint_list(list);
-    if (!tensors) refuse("its list of tensors is damaged");
-    first_element_ = preamble.size() + list.size();
-    const std::uint64_t bytes_left = size_ - around - list.size();
-    if (element_bytes(*tensors, bytes_left) != bytes_left) cut();
-    return *std::move(tensors);
-  }
+  std::vector<ParameterSignature> read_list();
 
   /// @throws Error (protocol) unless the file's last bytes are the digest of the others
-  void check_digest() {
-    std::vector<std::byte> buffer(std::size_t{1} << 20);
-    Sha256 digest;
-    for (std::uint64_t done = 0; done < size_ - checkpoint_digest_bytes;) {
-      const std::uint64_t left = size_ - checkpoint_digest_bytes - done;
-      const auto chunk =
-          std::span(buffer).first(static_cast<std::size_t>(std::min<std::uint64_t>(left, buffer.size())));
-      read(done, chunk);
-      digest.update(chunk);
-      done += chunk.size();
-    }
-    Sha256Digest written;
-    read(size_ - checkpoint_digest_bytes, written);
-    if (written != digest.digest()) refuse("its content does not have the digest that stands at its end");
-  }
+  void check_digest();
 
   template <class Access>
   void read_elements(std::span<const NamedTensor> tensors, Access& access) {
@@ -22303,30 +22032,14 @@ class CheckpointReader {
   /// Reads bytes of the elements. Requires read_list. @param offset from the first tensor's first element; in range
   void read_bytes(std::uint64_t offset, std::span<std::byte> target) const { read(first_element_ + offset, target); }
 
-  [[noreturn]] void refuse(const std::string& what) const {
-    throw_error(Errc::protocol,
-                "the checkpoint {} cannot be loaded: {}; name another file, or remove this one to begin anew",
-                {sanitize(path_), what});
-  }
+  [[noreturn]] void refuse(const std::string& what) const;
 
  private:
-  void read(std::uint64_t offset, std::span<std::byte> target) const {
-    while (!target.empty()) {
-      const ssize_t got = ::pread(descriptor_.get(), target.data(), target.size(), static_cast<off_t>(offset));
-      if (got == 0) cut();  // the file has become shorter
-      if (got < 0 && errno != EINTR) fail_reading(errno);
-      if (got > 0) {
-        target = target.subspan(static_cast<std::size_t>(got));
-        offset += static_cast<std::uint64_t>(got);
-      }
-    }
-  }
+  void read(std::uint64_t offset, std::span<std::byte> target) const;
 
-  [[noreturn]] void cut() const { refuse(format_text("its length, {} bytes, is not what it says", {size_})); }
+  [[noreturn]] void cut() const;
 
-  [[noreturn]] void fail_reading(int number) const {
-    throw posix_error(number, format_text("reading the checkpoint {} failed", {sanitize(path_)}));
-  }
+  [[noreturn]] void fail_reading(int number) const;
 
   std::string path_;
   Descriptor descriptor_;
@@ -22335,17 +22048,8 @@ class CheckpointReader {
 };
 
 /// The first difference of the file's tensors to the program's, as a sentence's second half; nullopt if none.
-inline std::optional<std::string> difference_to_file(std::span<const ParameterSignature> file,
-                                                     std::span<const ParameterSignature> program) {
-  const auto shown = [](const ParameterSignature& tensor) { return in_quotes(tensor.name) + ", " + kind(tensor); };
-  for (std::size_t i = 0; i < std::min(file.size(), program.size()); ++i) {
-    if (file[i] != program[i]) {
-      return format_text("its tensor {} is {}, the program's is {}", {i, shown(file[i]), shown(program[i])});
-    }
-  }
-  if (file.size() == program.size()) return std::nullopt;
-  return format_text("it has {} tensors, the program has {}", {file.size(), program.size()});
-}
+std::optional<std::string> difference_to_file(std::span<const ParameterSignature> file,
+                                              std::span<const ParameterSignature> program);
 
 }  // namespace detail
 
@@ -22898,7 +22602,20 @@ inline constexpr std::size_t step_record_bytes = 8 + 4 + 1 + 8;
 /// The most bytes for the records of all ranks of a timeline. Beyond it, each rank's latest records are kept.
 inline constexpr std::size_t max_timeline_bytes = std::size_t{64} << 20;
 
-inline void fields(Serializer& of, StepRecord& record) {
+void fields(Serializer& of, StepRecord& record);
+
+/// All but the rank, which the reader knows.
+void fields(Serializer& of, RankTimeline& timeline);
+
+/// @param most number of records; the latest are kept
+std::string serialise(RankTimeline timeline, std::size_t most);
+
+/// @returns nullopt for bytes that serialise does not produce
+std::optional<RankTimeline> parse_rank_timeline(int rank, std::string_view bytes);
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED void fields(Serializer& of, StepRecord& record) {
   std::chrono::nanoseconds time = record.time.time_since_epoch();
   of.number(record.step);
   of.number(record.index);
@@ -22907,8 +22624,7 @@ inline void fields(Serializer& of, StepRecord& record) {
   record.time = StepRecord::Clock::time_point(time);
 }
 
-/// All but the rank, which the reader knows.
-inline void fields(Serializer& of, RankTimeline& timeline) {
+DTRAIN_DEFINED void fields(Serializer& of, RankTimeline& timeline) {
   of.raw_text(timeline.host, 256);
   fields(of, timeline.clock_offset);
   fields(of, timeline.clock_uncertainty);
@@ -22916,8 +22632,7 @@ inline void fields(Serializer& of, RankTimeline& timeline) {
           [&of](StepRecord& record) { fields(of, record); });
 }
 
-/// @param most number of records; the latest are kept
-inline std::string serialise(RankTimeline timeline, std::size_t most) {
+DTRAIN_DEFINED std::string serialise(RankTimeline timeline, std::size_t most) {
   std::vector<StepRecord>& records = timeline.records;
   if (records.size() > most) {
     records.erase(records.begin(), records.end() - static_cast<std::ptrdiff_t>(most));
@@ -22925,14 +22640,15 @@ inline std::string serialise(RankTimeline timeline, std::size_t most) {
   return to_bytes(std::move(timeline));
 }
 
-/// @returns nullopt for bytes that serialise does not produce
-inline std::optional<RankTimeline> parse_rank_timeline(int rank, std::string_view bytes) {
+DTRAIN_DEFINED std::optional<RankTimeline> parse_rank_timeline(int rank, std::string_view bytes) {
   std::optional<RankTimeline> timeline = try_from_bytes<RankTimeline>(bytes);
   if (timeline) {
     timeline->rank = rank;
   }
   return timeline;
 }
+
+#endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
@@ -23528,153 +23244,10 @@ DTRAIN_DEFINED SlowestRank find_slowest_rank_blocking(const backend::StoreRef& s
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-namespace detail {
-
-/// A JSON string. `text` is made printable, so only quotes and backslashes are escaped.
-inline std::string json_string(const std::string& text) {
-  std::string quoted = "\"";
-  for (const char byte : sanitize(text)) {
-    if (byte == '"' || byte == '\\') quoted += '\\';
-    quoted += byte;
-  }
-  return quoted + '"';
-}
-
-/// Writes events, one a line.
-class TraceEvents {
- public:
-  using Time = StepRecord::Clock::time_point;
-
-  TraceEvents(Time origin, std::string& text) : origin_(origin), text_(text) {}
-
-  void of_rank(const RankTimeline& rank) {
-    process_ = rank.rank;
-    offset_ = rank.clock_offset;
-  }
-
-  void name(const char* what, int thread, const std::string& name) {
-    line("\"ph\":\"M\",\"name\":\"" + std::string(what) + "\"", thread,
-         ",\"args\":{\"name\":" + json_string(name) + "}");
-  }
-  void span(int thread, const std::string& name, std::uint64_t step, Time begin, Time end) {
-    line("\"ph\":\"X\",\"name\":" + json_string(name), thread,
-         ",\"ts\":" + microseconds(since_origin(begin)) + ",\"dur\":" + microseconds(std::max(end - begin, {})) +
-             of_step(step));
-  }
-  void instant(int thread, const std::string& name, std::uint64_t step, Time time) {
-    line("\"ph\":\"i\",\"s\":\"t\",\"name\":" + json_string(name), thread,
-         ",\"ts\":" + microseconds(since_origin(time)) + of_step(step));
-  }
-
- private:
-  using Duration = StepRecord::Clock::duration;
-
-  Duration since_origin(Time time) const { return time + offset_ - origin_; }
-
-  /// "1234.567" for a duration that is not negative. Exact, and with a point in every locale of the program.
-  static std::string microseconds(Duration duration) {
-    const std::int64_t count = std::chrono::duration_cast<std::chrono::nanoseconds>(duration).count();
-    return format_text("{}.{}", {count / 1000, std::to_string(1000 + count % 1000).substr(1)});
-  }
-  static std::string of_step(std::uint64_t step) { return ",\"args\":{\"step\":" + std::to_string(step) + "}"; }
-
-  void line(const std::string& what, int thread, const std::string& rest) {
-    text_ += (first_ ? "\n{" : ",\n{") + what + ",\"pid\":" + std::to_string(process_) +
-             ",\"tid\":" + std::to_string(thread) + rest + "}";
-    first_ = false;
-  }
-
-  Time origin_;
-  std::string& text_;
-  int process_ = 0;
-  std::chrono::nanoseconds offset_{};
-  bool first_ = true;
-};
-
-/// Pairs begin and end records. A record whose other half the ring has lost is omitted.
-class TracePairs {
- public:
-  explicit TracePairs(TraceEvents& events) : events_(events) {}
-
-  void add(const StepRecord& record, std::span<const std::string> parameters) {
-    const std::string bucket = "bucket " + std::to_string(record.index);
-    switch (record.event) {
-      case StepEvent::begun: begin(step_, 0, record); break;
-      case StepEvent::ready:
-        events_.instant(1, record.index < parameters.size() ? parameters[record.index] : std::to_string(record.index),
-                        record.step, record.time);
-        break;
-      case StepEvent::launched: begin(launch_, record.index, record); break;
-      case StepEvent::started:
-        end(launch_, record.index, 2, bucket, record);
-        begin(reduce_, record.index, record);
-        break;
-      case StepEvent::reduced: end(reduce_, record.index, 3, bucket, record); break;
-      case StepEvent::waiting: begin(wait_, 0, record); break;
-      case StepEvent::finished:
-        end(wait_, 0, 0, "waiting", record);
-        end(step_, 0, 0, "step " + std::to_string(record.step), record);
-        break;
-    }
-  }
-
- private:
-  using Key = std::pair<std::uint64_t, std::uint32_t>;  ///< step, bucket
-  using Open = std::map<Key, TraceEvents::Time>;
-
-  static void begin(Open& open, std::uint32_t index, const StepRecord& record) {
-    open[{record.step, index}] = record.time;
-  }
-  void end(Open& open, std::uint32_t index, int thread, const std::string& name, const StepRecord& record) {
-    const auto found = open.find({record.step, index});
-    if (found == open.end()) return;
-    events_.span(thread, name, record.step, found->second, record.time);
-    open.erase(found);
-  }
-
-  TraceEvents& events_;
-  Open step_, launch_, reduce_, wait_;
-};
-
-inline StepRecord::Clock::time_point earliest(std::span<const RankTimeline> ranks) {
-  std::optional<StepRecord::Clock::time_point> first;
-  for (const RankTimeline& rank : ranks) {
-    for (const StepRecord& record : rank.records) {
-      const auto time = record.time + rank.clock_offset;
-      first = first ? std::min(*first, time) : time;
-    }
-  }
-  return first.value_or(StepRecord::Clock::time_point{});
-}
-
-}  // namespace detail
-
 /// One trace process for each rank, with four rows: steps, ready gradients, buckets from launch to start, and
 /// reductions. One event a line. Times count from the earliest record.
 /// @param parameters names, in the order of parameters(); a missing name is replaced by its index
-inline std::string timeline_json(std::span<const RankTimeline> ranks, std::span<const std::string> parameters = {}) {
-  std::string text = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[";
-  detail::TraceEvents events(detail::earliest(ranks), text);
-  std::string clocks;
-  for (const RankTimeline& rank : ranks) {
-    events.of_rank(rank);
-    events.name("process_name", 0, format_text("rank {} on {}", {rank.rank, rank.host}));
-    constexpr const char* rows[] = {"step", "gradient ready", "launched, not started", "reduce"};
-    for (int row = 0; row < 4; ++row) {
-      events.name("thread_name", row, rows[row]);
-    }
-    detail::TracePairs pairs(events);
-    for (const StepRecord& record : rank.records) {
-      pairs.add(record, parameters);
-    }
-    if (rank.clock_uncertainty.count() != 0) {
-      clocks += format_text("{}rank {} to within {} us",
-                            {clocks.empty() ? "" : ", ", rank.rank, rank.clock_uncertainty.count() / 1000});
-    }
-  }
-  const std::string clock = clocks.empty() ? "one clock" : "rank 0's clock; estimated over the store: " + clocks;
-  return text + "\n],\"otherData\":{\"clock\":" + detail::json_string(clock) + "}}\n";
-}
+std::string timeline_json(std::span<const RankTimeline> ranks, std::span<const std::string> parameters = {});
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
@@ -23889,17 +23462,7 @@ class PendingCheckpoint {
   /// @param write runs on a thread of its own
   /// @param finish collective, in wait(): `finish(require_written)`, whose argument waits for the thread and throws the
   /// exception of `write`
-  PendingCheckpoint(std::function<void()> write, std::function<void(const std::function<void()>&)> finish)
-      : finish_(std::move(finish)), work_(std::make_unique<Writing>()) {
-    work_->thread =
-        async::start_thread("a thread to write a checkpoint", [work = work_.get(), write = std::move(write)] {
-          try {
-            write();
-          } catch (...) {
-            work->failure = std::current_exception();
-          }
-        });
-  }
+  PendingCheckpoint(std::function<void()> write, std::function<void(const std::function<void()>&)> finish);
   PendingCheckpoint(PendingCheckpoint&&) noexcept = default;
   /// Blocking: as the destructor of the former one.
   PendingCheckpoint& operator=(PendingCheckpoint&&) noexcept = default;
@@ -23909,14 +23472,7 @@ class PendingCheckpoint {
 
   /// Collective, blocking: until the checkpoint is on the disk, without a time limit while the writing ranks are alive.
   /// A second call returns at once. @throws as save_checkpoint, on every rank
-  void wait() {
-    if (const auto finish = std::exchange(finish_, nullptr)) {
-      finish([work = work_.get()] {
-        work->thread.join();
-        if (work->failure) std::rethrow_exception(work->failure);
-      });
-    }
-  }
+  void wait();
 
  private:
   struct Writing {
@@ -23948,6 +23504,31 @@ template <class Group>
     }));
   });
 }
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED PendingCheckpoint::PendingCheckpoint(std::function<void()> write,
+                                                    std::function<void(const std::function<void()>&)> finish)
+    : finish_(std::move(finish)), work_(std::make_unique<Writing>()) {
+  work_->thread = async::start_thread("a thread to write a checkpoint", [work = work_.get(), write = std::move(write)] {
+    try {
+      write();
+    } catch (...) {
+      work->failure = std::current_exception();
+    }
+  });
+}
+
+DTRAIN_DEFINED void PendingCheckpoint::wait() {
+  if (const auto finish = std::exchange(finish_, nullptr)) {
+    finish([work = work_.get()] {
+      work->thread.join();
+      if (work->failure) std::rethrow_exception(work->failure);
+    });
+  }
+}
+
+#endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
@@ -24636,7 +24217,12 @@ HookFunctions<C> hook_functions(H&& hook) {
 }
 
 /// The gradients of each bucket, where they lie in the arena.
-inline std::vector<std::vector<BucketGradient>> bucket_gradients(const BucketPlan& plan, const GradientTable& table) {
+std::vector<std::vector<BucketGradient>> bucket_gradients(const BucketPlan& plan, const GradientTable& table);
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED std::vector<std::vector<BucketGradient>> bucket_gradients(const BucketPlan& plan,
+                                                                         const GradientTable& table) {
   std::vector<std::vector<BucketGradient>> buckets;
   for (const PlannedBucket& bucket : plan.buckets) {
     std::vector<BucketGradient>& gradients = buckets.emplace_back();
@@ -24648,6 +24234,8 @@ inline std::vector<std::vector<BucketGradient>> bucket_gradients(const BucketPla
   }
   return buckets;
 }
+
+#endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
@@ -28639,13 +28227,16 @@ ProcessGroup<P> init_process_group(launch::JoinOptions options = {}, const Group
 
 #include <dirent.h>
 #include <elf.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <link.h>
 #include <netdb.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <stdlib.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -28978,6 +28569,50 @@ DTRAIN_DEFINED void FailureLatch::throw_if_failed(int own_rank) const {
                                                              : Errc::job_failed;
   throw Error(code, found->sentence()).with_rank(own_rank);
 }
+
+}  // namespace DTRAIN_NAMESPACE
+
+// ---- dtrain/core/process/blocked_write_signals.hpp
+
+/// @file
+/// BlockedWriteSignals: scope in which a failed write is an error and not a signal.
+
+namespace DTRAIN_NAMESPACE {
+
+/// Blocks SIGPIPE and SIGXFSZ in this thread, which would end the process. Writing to a pipe without a reader then
+/// gives EPIPE; writing, or sizing a memory file, beyond RLIMIT_FSIZE gives EFBIG. Allocates nothing.
+class BlockedWriteSignals {
+ public:
+  BlockedWriteSignals() noexcept {
+    sigset_t pending;
+    static_cast<void>(::sigemptyset(&pending));
+    static_cast<void>(::sigpending(&pending));
+    static_cast<void>(::sigemptyset(&added_));
+    for (const int signal : {SIGPIPE, SIGXFSZ}) {
+      if (::sigismember(&pending, signal) == 0) {  // a pending one belongs to the thread that blocked it before
+        static_cast<void>(::sigaddset(&added_, signal));
+      }
+    }
+    is_set_ = ::pthread_sigmask(SIG_BLOCK, &added_, &before_) == 0;
+  }
+  BlockedWriteSignals(const BlockedWriteSignals&) = delete;
+  BlockedWriteSignals& operator=(const BlockedWriteSignals&) = delete;
+  ~BlockedWriteSignals() {
+    if (is_set_) {
+      const int error = errno;  // of the call that the caller checks next
+      const timespec at_once{};
+      while (::sigtimedwait(&added_, nullptr, &at_once) > 0 || errno == EINTR) {
+      }
+      static_cast<void>(::pthread_sigmask(SIG_SETMASK, &before_, nullptr));
+      errno = error;
+    }
+  }
+
+ private:
+  sigset_t added_{};
+  sigset_t before_{};
+  bool is_set_ = false;
+};
 
 }  // namespace DTRAIN_NAMESPACE
 
@@ -47749,6 +47384,111 @@ DTRAIN_DEFINED std::shared_ptr<RankContext> join_job_blocking(const rendezvous::
 
 }  // namespace DTRAIN_NAMESPACE::group
 
+// ---- dtrain/ddp/agreement/model_difference.hpp
+
+/// @file
+/// Model difference: the first difference between two ranks' models, as a sentence.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+namespace detail {
+
+/// "f32 [784, 256]", with the device if it is not the host.
+inline std::string kind(const ParameterSignature& parameter) {
+  return format_text("{} {}{}", {name(parameter.dtype), to_string(parameter.shape),
+                                 parameter.device == DeviceKind::cuda ? " on cuda" : ""});
+}
+
+inline std::string hook_of(const ModelSignature& signature) {
+  return signature.hook.empty() ? "an all-reduce" : signature.hook;
+}
+
+inline std::string option_difference(const char* option, int rank, std::string_view mine, int other_rank,
+                                     std::string_view theirs) {
+  return format_text("rank {}'s DdpOptions::{} is {}, rank {}'s is {}", {rank, option, mine, other_rank, theirs});
+}
+
+/// The first difference of the boolean options.
+inline std::optional<std::string> flag_difference(const ModelSignature& mine, int rank, const ModelSignature& theirs,
+                                                  int other_rank) {
+  using Value = bool ModelSignature::*;  // nvcc emits members of this type in a way that g++ warns about
+  struct Flag {
+    const char* option;
+    Value value;
+  };
+  for (const Flag& one : {Flag{"deterministic", &ModelSignature::deterministic},
+                          Flag{"reorder_gradients", &ModelSignature::reorder_gradients},
+                          Flag{"allow_unused_parameters", &ModelSignature::allow_unused_parameters},
+                          Flag{"broadcast_buffers", &ModelSignature::broadcast_buffers}}) {
+    if (mine.*one.value != theirs.*one.value) {
+      return option_difference(one.option, rank, std::string(mine.*one.value ? "true" : "false"), other_rank,
+                               std::string(theirs.*one.value ? "true" : "false"));
+    }
+  }
+  return std::nullopt;
+}
+
+inline std::string extra_parameter(int rank, const ModelSignature& longer, int other_rank, std::size_t count) {
+  return format_text("rank {} has {} parameters, rank {} has {}; the first that only rank {} has is {} {}, {}",
+                     {rank, longer.parameters.size(), other_rank, count, rank, count,
+                      in_quotes(longer.parameters[count].name), kind(longer.parameters[count])});
+}
+
+}  // namespace detail
+
+/// Compares options first, then parameters in order. The sentence names both ranks and both values.
+/// @returns nullopt if the models agree
+inline std::optional<std::string> first_difference(const ModelSignature& mine, int rank, const ModelSignature& theirs,
+                                                   int other_rank) {
+  if (mine.bucket_bytes != theirs.bucket_bytes) {
+    return detail::option_difference("bucket_bytes", rank, std::to_string(mine.bucket_bytes), other_rank,
+                                     std::to_string(theirs.bucket_bytes));
+  }
+  if (mine.first_bucket_bytes != theirs.first_bucket_bytes) {
+    return detail::option_difference("first_bucket_bytes", rank, std::to_string(mine.first_bucket_bytes), other_rank,
+                                     std::to_string(theirs.first_bucket_bytes));
+  }
+  if (mine.reduce_op != theirs.reduce_op) {
+    return detail::option_difference("reduce_op", rank, std::string(name(mine.reduce_op)), other_rank,
+                                     std::string(name(theirs.reduce_op)));
+  }
+  if (mine.accumulate != theirs.accumulate) {
+    return detail::option_difference("accumulate", rank, std::string(name(mine.accumulate)), other_rank,
+                                     std::string(name(theirs.accumulate)));
+  }
+  if (mine.hook != theirs.hook) {
+    return format_text("rank {} reduces gradients by {}, rank {} by {}",
+                       {rank, detail::hook_of(mine), other_rank, detail::hook_of(theirs)});
+  }
+  if (mine.scales_averages != theirs.scales_averages) {
+    return format_text(
+        "the CUDA driver of rank {} does not load dtrain's kernel that scales gradients, that of rank {} does; run one "
+        "driver version on all hosts, or set DdpOptions::reduce_op to sum and divide the loss",
+        {mine.scales_averages ? other_rank : rank, mine.scales_averages ? rank : other_rank});
+  }
+  if (const auto difference = detail::flag_difference(mine, rank, theirs, other_rank)) {
+    return difference;
+  }
+  const std::size_t common = std::min(mine.parameters.size(), theirs.parameters.size());
+  for (std::size_t i = 0; i < common; ++i) {
+    const ParameterSignature& a = mine.parameters[i];
+    const ParameterSignature& b = theirs.parameters[i];
+    if (a == b) continue;
+    const std::string other_name = a.name == b.name ? "" : in_quotes(b.name) + ", ";
+    return format_text("rank {}'s parameter {} {} is {}, rank {}'s is {}{}",
+                       {rank, i, in_quotes(a.name), detail::kind(a), other_rank, other_name, detail::kind(b)});
+  }
+  if (mine.parameters.size() > common) {
+    return detail::extra_parameter(rank, mine, other_rank, common);
+  }
+  if (theirs.parameters.size() > common) {
+    return detail::extra_parameter(other_rank, theirs, rank, common);
+  }
+  return std::nullopt;
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
 // ---- dtrain/ddp/agreement/model_agreement_definitions.hpp
 
 /// @file
@@ -47911,6 +47651,270 @@ DTRAIN_DEFINED void set_up_order_broadcast(BucketRebuild& rebuild, const backend
 }
 
 }  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/checkpoint/atomic_file_definitions.hpp
+
+/// @file
+/// Member function definitions of AtomicFile.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+DTRAIN_DEFINED void detail::require_file_name(const std::string& path) {
+  if (path.find('\0') != std::string::npos) {
+    throw_error(Errc::invalid_argument,
+                "the name of the file {} has a zero byte in it, which no file's name can have; name another",
+                {sanitize(path)});
+  }
+}
+
+DTRAIN_DEFINED std::string detail::behind_link(const std::string& path) {
+  struct stat status {};
+  if (::lstat(path.c_str(), &status) != 0 || !S_ISLNK(status.st_mode)) return path;
+  const std::unique_ptr<char, void (*)(void*)> target(::realpath(path.c_str(), nullptr), &std::free);
+  return target ? std::string(target.get()) : path;  // dangling: the file replaces the link
+}
+
+DTRAIN_DEFINED AtomicFile::AtomicFile(const std::string& path)
+    : path_(detail::behind_link(path)), part_(path_ + ".part") {
+  detail::require_file_name(path);
+  inspect_replaced();
+  for (int tries = 1; !create_and_lock(); ++tries) {
+    if (tries == most_tries) fail(EBUSY);
+  }
+}
+
+DTRAIN_DEFINED void AtomicFile::write(std::span<const std::byte> bytes) {
+  const BlockedWriteSignals no_signal;
+  while (!bytes.empty()) {
+    const ssize_t written = ::write(descriptor_.get(), bytes.data(), bytes.size());
+    if (written >= 0) {
+      bytes = bytes.subspan(static_cast<std::size_t>(written));
+    } else if (errno != EINTR) {
+      fail(errno);
+    }
+  }
+}
+
+DTRAIN_DEFINED void AtomicFile::sync() {
+  if (::fsync(descriptor_.get()) != 0) fail(errno);
+}
+
+DTRAIN_DEFINED void AtomicFile::commit() {
+  give_permissions();
+  sync();
+  if (std::rename(part_.c_str(), path_.c_str()) != 0) fail(errno);
+  has_name_ = true;
+  descriptor_.reset();
+  sync_folder();
+}
+
+DTRAIN_DEFINED void AtomicFile::inspect_replaced() {
+  struct stat there {};
+  if (::stat(path_.c_str(), &there) != 0) return;
+  if (!S_ISREG(there.st_mode)) {
+    refuse(Errc::invalid_argument, "it is no regular file, and would be replaced by one; name another");
+  }
+  replaced_ = {there.st_uid, there.st_gid};
+  mode_ = there.st_mode & 0777;
+}
+
+DTRAIN_DEFINED bool AtomicFile::create_and_lock() {
+  const mode_t created = replaced_ ? 0600 : 0666;  // a new file gets the permissions that the umask leaves
+  descriptor_ = Descriptor(::open(part_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, created));
+  if (!descriptor_) {
+    if (errno == EEXIST) {
+      remove_leftover();
+    } else if (errno != EINTR) {
+      fail(errno);
+    }
+    return false;
+  }
+  if (!lock(descriptor_)) refuse_second_writer();
+  if (!is_named(descriptor_)) {
+    descriptor_.reset();
+    return false;
+  }
+  if (!replaced_) {
+    mode_ = status_of(descriptor_).st_mode & 0777;
+    if (::fchmod(descriptor_.get(), 0600) != 0) fail(errno);
+  }
+  return true;
+}
+
+DTRAIN_DEFINED void AtomicFile::remove_leftover() {
+  struct stat named {};
+  if (::lstat(part_.c_str(), &named) != 0) {
+    if (errno == ENOENT) return;
+    fail(errno);
+  }
+  if (named.st_uid != ::geteuid() && !(replaced_ && named.st_uid == replaced_->owner)) {
+    refuse(Errc::refused,
+           format_text("{} is of user {}, this process of user {}; remove it if no process is writing it",
+                       {part_, named.st_uid, ::geteuid()}));
+  }
+  const Descriptor left(::open(part_.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  if (!left) {
+    if (errno == ENOENT || errno == EINTR) return;
+    fail(errno);
+  }
+  if (!S_ISREG(status_of(left).st_mode)) fail(EINVAL);
+  if (!lock(left)) refuse_second_writer();
+  if (is_named(left) && ::unlink(part_.c_str()) != 0 && errno != ENOENT) fail(errno);
+}
+
+DTRAIN_DEFINED bool AtomicFile::lock(const Descriptor& file) noexcept {
+  return ::flock(file.get(), LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK;
+}
+
+DTRAIN_DEFINED void AtomicFile::refuse_second_writer() {
+  descriptor_.reset();  // the other writer's file is not removed
+  refuse(Errc::refused, format_text("another process is writing {}; give each job a file of its own", {part_}));
+}
+
+DTRAIN_DEFINED void AtomicFile::refuse(Errc code, std::string_view why, SourceLocation where) const {
+  throw_error(code, "writing the file {} failed: {}", {path_, why}, where);
+}
+
+DTRAIN_DEFINED struct stat AtomicFile::status_of(const Descriptor& file) {
+  struct stat status {};
+  if (::fstat(file.get(), &status) != 0) fail(errno);
+  return status;
+}
+
+DTRAIN_DEFINED bool AtomicFile::is_named(const Descriptor& file) {
+  const struct stat mine = status_of(file);
+  struct stat named {};
+  return ::lstat(part_.c_str(), &named) == 0 && mine.st_ino == named.st_ino && mine.st_dev == named.st_dev;
+}
+
+DTRAIN_DEFINED void AtomicFile::give_permissions() {
+  mode_t mode = mode_;
+  if (replaced_ && status_of(descriptor_).st_gid != replaced_->group &&
+      ::fchown(descriptor_.get(), static_cast<uid_t>(-1), replaced_->group) != 0) {
+    mode &= ~static_cast<mode_t>(S_IRWXG);
+  }
+  if (::fchmod(descriptor_.get(), mode) != 0) fail(errno);
+  if (replaced_ && status_of(descriptor_).st_uid != replaced_->owner) {
+    // Last, because a process that has given a file away may not change its permissions. Only root can give it away.
+    static_cast<void>(::fchown(descriptor_.get(), replaced_->owner, static_cast<gid_t>(-1)) == 0);
+  }
+}
+
+DTRAIN_DEFINED void AtomicFile::sync_folder() {
+  const std::size_t slash = path_.rfind('/');
+  const std::string folder = slash == std::string::npos ? "." : path_.substr(0, slash + 1);
+  const Descriptor opened(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (opened && ::fsync(opened.get()) != 0 && errno != EINVAL) {
+    throw posix_error(errno, format_text("writing the folder of the file {} to its disk failed", {path_}));
+  }
+}
+
+DTRAIN_DEFINED void AtomicFile::abandon() noexcept {
+  if (descriptor_) {
+    static_cast<void>(::unlink(part_.c_str()));
+    descriptor_.reset();
+  }
+}
+
+DTRAIN_DEFINED void AtomicFile::fail(int number) {
+  abandon();
+  throw posix_error(number, "writing the file " + path_ + " failed",
+                    "what was there is unchanged; name a file in a folder that can be written and has room");
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/checkpoint/checkpoint_file_definitions.hpp
+
+/// @file
+/// Definitions of the reader of checkpoint files.
+
+namespace DTRAIN_NAMESPACE::ddp::detail {
+
+DTRAIN_DEFINED CheckpointReader::CheckpointReader(std::string path) : path_(std::move(path)) {
+  require_file_name(path_);
+  // O_NONBLOCK: the name may be a pipe's.
+  descriptor_ = Descriptor(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!descriptor_ && errno != ENOENT) fail_reading(errno);
+  struct stat status {};
+  if (descriptor_ && ::fstat(descriptor_.get(), &status) != 0) fail_reading(errno);
+  if (descriptor_ && !S_ISREG(status.st_mode)) refuse("it is no regular file");
+  size_ = static_cast<std::uint64_t>(status.st_size);
+}
+
+DTRAIN_DEFINED std::vector<ParameterSignature> CheckpointReader::read_list() {
+  std::array<std::byte, checkpoint_preamble_bytes> preamble{};
+  read(0, std::span(preamble).first(static_cast<std::size_t>(std::min<std::uint64_t>(size_, preamble.size()))));
+  const CheckpointPreamble parsed = parse_checkpoint_preamble(preamble);
+  if (!parsed.is_checkpoint) refuse("it is no checkpoint of dtrain's");
+  if (!parsed.is_this_version)
+    refuse("another version of dtrain has written it, in a format that this one cannot read");
+  constexpr std::uint64_t around = checkpoint_preamble_bytes + checkpoint_digest_bytes;
+  if (size_ < around || parsed.list_bytes > size_ - around || parsed.list_bytes > max_checkpoint_list_bytes) cut();
+  std::vector<std::byte> list(parsed.list_bytes);
+  read(preamble.size(), list);
+  std::optional<std::vector<ParameterSignature>> tensors = parse_checkpoint_list(list);
+  if (!tensors) refuse("its list of tensors is damaged");
+  first_element_ = preamble.size() + list.size();
+  const std::uint64_t bytes_left = size_ - around - list.size();
+  if (element_bytes(*tensors, bytes_left) != bytes_left) cut();
+  return *std::move(tensors);
+}
+
+DTRAIN_DEFINED void CheckpointReader::check_digest() {
+  std::vector<std::byte> buffer(std::size_t{1} << 20);
+  Sha256 digest;
+  for (std::uint64_t done = 0; done < size_ - checkpoint_digest_bytes;) {
+    const std::uint64_t left = size_ - checkpoint_digest_bytes - done;
+    const auto chunk = std::span(buffer).first(static_cast<std::size_t>(std::min<std::uint64_t>(left, buffer.size())));
+    read(done, chunk);
+    digest.update(chunk);
+    done += chunk.size();
+  }
+  Sha256Digest written;
+  read(size_ - checkpoint_digest_bytes, written);
+  if (written != digest.digest()) refuse("its content does not have the digest that stands at its end");
+}
+
+DTRAIN_DEFINED void CheckpointReader::refuse(const std::string& what) const {
+  throw_error(Errc::protocol,
+              "the checkpoint {} cannot be loaded: {}; name another file, or remove this one to begin anew",
+              {sanitize(path_), what});
+}
+
+DTRAIN_DEFINED void CheckpointReader::read(std::uint64_t offset, std::span<std::byte> target) const {
+  while (!target.empty()) {
+    const ssize_t got = ::pread(descriptor_.get(), target.data(), target.size(), static_cast<off_t>(offset));
+    if (got == 0) cut();  // the file has become shorter
+    if (got < 0 && errno != EINTR) fail_reading(errno);
+    if (got > 0) {
+      target = target.subspan(static_cast<std::size_t>(got));
+      offset += static_cast<std::uint64_t>(got);
+    }
+  }
+}
+
+DTRAIN_DEFINED void CheckpointReader::cut() const {
+  refuse(format_text("its length, {} bytes, is not what it says", {size_}));
+}
+
+DTRAIN_DEFINED void CheckpointReader::fail_reading(int number) const {
+  throw posix_error(number, format_text("reading the checkpoint {} failed", {sanitize(path_)}));
+}
+
+DTRAIN_DEFINED std::optional<std::string> difference_to_file(std::span<const ParameterSignature> file,
+                                                             std::span<const ParameterSignature> program) {
+  const auto shown = [](const ParameterSignature& tensor) { return in_quotes(tensor.name) + ", " + kind(tensor); };
+  for (std::size_t i = 0; i < std::min(file.size(), program.size()); ++i) {
+    if (file[i] != program[i]) {
+      return format_text("its tensor {} is {}, the program's is {}", {i, shown(file[i]), shown(program[i])});
+    }
+  }
+  if (file.size() == program.size()) return std::nullopt;
+  return format_text("it has {} tensors, the program has {}", {file.size(), program.size()});
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp::detail
 
 // ---- dtrain/ddp/hooks/largest_elements.hpp (definitions)
 
@@ -48508,6 +48512,160 @@ DTRAIN_DEFINED void MasterWeights::load_gradient(std::size_t parameter, const Te
 DTRAIN_DEFINED void MasterWeights::scale_gradients(double factor) {
   norm_ = gradient_norm().times(factor);
   multiply_elements(buffer_view(std::span(gradients_)), factor);
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/profile/timeline_definitions.hpp
+
+/// @file
+/// Definition of timeline_json.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+namespace detail {
+
+/// A JSON string. `text` is made printable, so only quotes and backslashes are escaped.
+inline std::string json_string(const std::string& text) {
+  std::string quoted = "\"";
+  for (const char byte : sanitize(text)) {
+    if (byte == '"' || byte == '\\') quoted += '\\';
+    quoted += byte;
+  }
+  return quoted + '"';
+}
+
+/// Writes events, one a line.
+class TraceEvents {
+ public:
+  using Time = StepRecord::Clock::time_point;
+
+  TraceEvents(Time origin, std::string& text) : origin_(origin), text_(text) {}
+
+  void of_rank(const RankTimeline& rank) {
+    process_ = rank.rank;
+    offset_ = rank.clock_offset;
+  }
+
+  void name(const char* what, int thread, const std::string& name) {
+    line("\"ph\":\"M\",\"name\":\"" + std::string(what) + "\"", thread,
+         ",\"args\":{\"name\":" + json_string(name) + "}");
+  }
+  void span(int thread, const std::string& name, std::uint64_t step, Time begin, Time end) {
+    line("\"ph\":\"X\",\"name\":" + json_string(name), thread,
+         ",\"ts\":" + microseconds(since_origin(begin)) + ",\"dur\":" + microseconds(std::max(end - begin, {})) +
+             of_step(step));
+  }
+  void instant(int thread, const std::string& name, std::uint64_t step, Time time) {
+    line("\"ph\":\"i\",\"s\":\"t\",\"name\":" + json_string(name), thread,
+         ",\"ts\":" + microseconds(since_origin(time)) + of_step(step));
+  }
+
+ private:
+  using Duration = StepRecord::Clock::duration;
+
+  Duration since_origin(Time time) const { return time + offset_ - origin_; }
+
+  /// "1234.567" for a duration that is not negative. Exact, and with a point in every locale of the program.
+  static std::string microseconds(Duration duration) {
+    const std::int64_t count = std::chrono::duration_cast<std::chrono::nanoseconds>(duration).count();
+    return format_text("{}.{}", {count / 1000, std::to_string(1000 + count % 1000).substr(1)});
+  }
+  static std::string of_step(std::uint64_t step) { return ",\"args\":{\"step\":" + std::to_string(step) + "}"; }
+
+  void line(const std::string& what, int thread, const std::string& rest) {
+    text_ += (first_ ? "\n{" : ",\n{") + what + ",\"pid\":" + std::to_string(process_) +
+             ",\"tid\":" + std::to_string(thread) + rest + "}";
+    first_ = false;
+  }
+
+  Time origin_;
+  std::string& text_;
+  int process_ = 0;
+  std::chrono::nanoseconds offset_{};
+  bool first_ = true;
+};
+
+/// Pairs begin and end records. A record whose other half the ring has lost is omitted.
+class TracePairs {
+ public:
+  explicit TracePairs(TraceEvents& events) : events_(events) {}
+
+  void add(const StepRecord& record, std::span<const std::string> parameters) {
+    const std::string bucket = "bucket " + std::to_string(record.index);
+    switch (record.event) {
+      case StepEvent::begun: begin(step_, 0, record); break;
+      case StepEvent::ready:
+        events_.instant(1, record.index < parameters.size() ? parameters[record.index] : std::to_string(record.index),
+                        record.step, record.time);
+        break;
+      case StepEvent::launched: begin(launch_, record.index, record); break;
+      case StepEvent::started:
+        end(launch_, record.index, 2, bucket, record);
+        begin(reduce_, record.index, record);
+        break;
+      case StepEvent::reduced: end(reduce_, record.index, 3, bucket, record); break;
+      case StepEvent::waiting: begin(wait_, 0, record); break;
+      case StepEvent::finished:
+        end(wait_, 0, 0, "waiting", record);
+        end(step_, 0, 0, "step " + std::to_string(record.step), record);
+        break;
+    }
+  }
+
+ private:
+  using Key = std::pair<std::uint64_t, std::uint32_t>;  ///< step, bucket
+  using Open = std::map<Key, TraceEvents::Time>;
+
+  static void begin(Open& open, std::uint32_t index, const StepRecord& record) {
+    open[{record.step, index}] = record.time;
+  }
+  void end(Open& open, std::uint32_t index, int thread, const std::string& name, const StepRecord& record) {
+    const auto found = open.find({record.step, index});
+    if (found == open.end()) return;
+    events_.span(thread, name, record.step, found->second, record.time);
+    open.erase(found);
+  }
+
+  TraceEvents& events_;
+  Open step_, launch_, reduce_, wait_;
+};
+
+inline StepRecord::Clock::time_point earliest(std::span<const RankTimeline> ranks) {
+  std::optional<StepRecord::Clock::time_point> first;
+  for (const RankTimeline& rank : ranks) {
+    for (const StepRecord& record : rank.records) {
+      const auto time = record.time + rank.clock_offset;
+      first = first ? std::min(*first, time) : time;
+    }
+  }
+  return first.value_or(StepRecord::Clock::time_point{});
+}
+
+}  // namespace detail
+
+DTRAIN_DEFINED std::string timeline_json(std::span<const RankTimeline> ranks, std::span<const std::string> parameters) {
+  std::string text = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[";
+  detail::TraceEvents events(detail::earliest(ranks), text);
+  std::string clocks;
+  for (const RankTimeline& rank : ranks) {
+    events.of_rank(rank);
+    events.name("process_name", 0, format_text("rank {} on {}", {rank.rank, rank.host}));
+    constexpr const char* rows[] = {"step", "gradient ready", "launched, not started", "reduce"};
+    for (int row = 0; row < 4; ++row) {
+      events.name("thread_name", row, rows[row]);
+    }
+    detail::TracePairs pairs(events);
+    for (const StepRecord& record : rank.records) {
+      pairs.add(record, parameters);
+    }
+    if (rank.clock_uncertainty.count() != 0) {
+      clocks += format_text("{}rank {} to within {} us",
+                            {clocks.empty() ? "" : ", ", rank.rank, rank.clock_uncertainty.count() / 1000});
+    }
+  }
+  const std::string clock = clocks.empty() ? "one clock" : "rank 0's clock; estimated over the store: " + clocks;
+  return text + "\n],\"otherData\":{\"clock\":" + detail::json_string(clock) + "}}\n";
 }
 
 }  // namespace DTRAIN_NAMESPACE::ddp

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "dtrain/core/config.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/types/reduce_op.hpp"
@@ -56,12 +57,18 @@ struct DdpOptions {
 };
 
 /// @throws Error (invalid_argument).
-inline void check_options(const DdpOptions& options) {
+void check_options(const DdpOptions& options);
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED void check_options(const DdpOptions& options) {
   if (options.reduce_op != ReduceOp::average && options.reduce_op != ReduceOp::sum) {
     throw_error(Errc::invalid_argument, "DdpOptions::reduce_op is {}; gradients are combined by average or sum",
                 {name(options.reduce_op)});
   }
 }
+
+#endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 

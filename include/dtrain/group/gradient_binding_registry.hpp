@@ -7,7 +7,7 @@
 #include <mutex>
 #include <utility>
 
-#include "dtrain/core/version.hpp"
+#include "dtrain/core/config.hpp"
 
 namespace DTRAIN_NAMESPACE::group {
 
@@ -15,15 +15,9 @@ namespace DTRAIN_NAMESPACE::group {
 class GradientBindingRegistry {
  public:
   /// @returns false if another owner has the address
-  bool add(const void* address, const void* owner) {
-    const std::lock_guard lock(mutex_);
-    return owners_.try_emplace(address, owner).first->second == owner;
-  }
+  bool add(const void* address, const void* owner);
 
-  void remove_all_of(const void* owner) noexcept {
-    const std::lock_guard lock(mutex_);
-    std::erase_if(owners_, [owner](const auto& entry) { return entry.second == owner; });
-  }
+  void remove_all_of(const void* owner) noexcept;
 
  private:
   std::mutex mutex_;
@@ -45,5 +39,19 @@ class GradientBinding {
  private:
   std::shared_ptr<GradientBindingRegistry> registry_;
 };
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED bool GradientBindingRegistry::add(const void* address, const void* owner) {
+  const std::lock_guard lock(mutex_);
+  return owners_.try_emplace(address, owner).first->second == owner;
+}
+
+DTRAIN_DEFINED void GradientBindingRegistry::remove_all_of(const void* owner) noexcept {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(owners_, [owner](const auto& entry) { return entry.second == owner; });
+}
+
+#endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE::group

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "dtrain/core/config.hpp"
 #include "dtrain/core/crypto/sha256.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/serializer.hpp"
@@ -43,16 +44,7 @@ struct CheckpointPreamble {
   std::uint32_t list_bytes = 0;
 };
 
-inline CheckpointPreamble parse_checkpoint_preamble(std::span<const std::byte> bytes) {
-  CheckpointPreamble preamble;
-  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-  preamble.is_checkpoint = text.starts_with(checkpoint_magic.substr(0, checkpoint_magic.size() - 2));
-  Serializer reader(bytes);
-  reader.constant(checkpoint_magic);
-  preamble.is_this_version = reader.ok();
-  reader.number(preamble.list_bytes);
-  return preamble;
-}
+CheckpointPreamble parse_checkpoint_preamble(std::span<const std::byte> bytes);
 
 namespace detail {
 
@@ -63,7 +55,29 @@ inline void list_fields(Serializer& of, std::vector<ParameterSignature>& tensors
 }  // namespace detail
 
 /// The bytes before the elements. @throws Error (limit) for a list that parse_checkpoint_list would reject
-inline std::vector<std::byte> checkpoint_header(std::vector<ParameterSignature> tensors) {
+std::vector<std::byte> checkpoint_header(std::vector<ParameterSignature> tensors);
+
+/// Parses the list of a header from untrusted bytes. Memory stays below a small multiple of their size.
+/// @returns nullopt for bytes that checkpoint_header does not produce
+std::optional<std::vector<ParameterSignature>> parse_checkpoint_list(std::span<const std::byte> bytes);
+
+/// The size of all elements in bytes. @returns nullopt if it is more than `most`
+std::optional<std::uint64_t> element_bytes(std::span<const ParameterSignature> tensors, std::uint64_t most);
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED CheckpointPreamble parse_checkpoint_preamble(std::span<const std::byte> bytes) {
+  CheckpointPreamble preamble;
+  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  preamble.is_checkpoint = text.starts_with(checkpoint_magic.substr(0, checkpoint_magic.size() - 2));
+  Serializer reader(bytes);
+  reader.constant(checkpoint_magic);
+  preamble.is_this_version = reader.ok();
+  reader.number(preamble.list_bytes);
+  return preamble;
+}
+
+DTRAIN_DEFINED std::vector<std::byte> checkpoint_header(std::vector<ParameterSignature> tensors) {
   if (tensors.size() > max_checkpoint_tensors) {
     throw_error(Errc::limit,
                 "a checkpoint of {} tensors was to be written; at most {} are possible, so put several into one",
@@ -84,9 +98,7 @@ inline std::vector<std::byte> checkpoint_header(std::vector<ParameterSignature> 
   return header.take();
 }
 
-/// Parses the list of a header from untrusted bytes. Memory stays below a small multiple of their size.
-/// @returns nullopt for bytes that checkpoint_header does not produce
-inline std::optional<std::vector<ParameterSignature>> parse_checkpoint_list(std::span<const std::byte> bytes) {
+DTRAIN_DEFINED std::optional<std::vector<ParameterSignature>> parse_checkpoint_list(std::span<const std::byte> bytes) {
   if (bytes.size() > max_checkpoint_list_bytes) return std::nullopt;
   std::vector<ParameterSignature> tensors;
   Serializer reader(bytes);
@@ -94,8 +106,8 @@ inline std::optional<std::vector<ParameterSignature>> parse_checkpoint_list(std:
   return reader.finished() ? std::optional(std::move(tensors)) : std::nullopt;
 }
 
-/// The size of all elements in bytes. @returns nullopt if it is more than `most`
-inline std::optional<std::uint64_t> element_bytes(std::span<const ParameterSignature> tensors, std::uint64_t most) {
+DTRAIN_DEFINED std::optional<std::uint64_t> element_bytes(std::span<const ParameterSignature> tensors,
+                                                          std::uint64_t most) {
   std::uint64_t sum = 0;
   for (const ParameterSignature& tensor : tensors) {
     const std::uint64_t bytes = BufferView{nullptr, tensor.shape.element_count(), tensor.dtype, {}}.bytes();
@@ -104,5 +116,7 @@ inline std::optional<std::uint64_t> element_bytes(std::span<const ParameterSigna
   }
   return sum;
 }
+
+#endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE::ddp

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "dtrain/core/config.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/ddp/agreement/model_signature.hpp"
@@ -23,7 +24,16 @@ struct NamedTensor {
 };
 
 /// The values of a model's parameters, with their names. Gradients are not included: every step computes them anew.
-inline std::vector<NamedTensor> parameter_values(std::span<const Parameter> parameters) {
+std::vector<NamedTensor> parameter_values(std::span<const Parameter> parameters);
+
+/// Names, shapes and types of the tensors, for comparison between ranks and with files.
+/// @param on_devices whether device memory is allowed
+/// @throws Error (unsupported) if device memory is not allowed; (invalid_argument) for too long a name or no memory
+std::vector<ParameterSignature> tensor_signatures(std::span<const NamedTensor> tensors, bool on_devices = false);
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED std::vector<NamedTensor> parameter_values(std::span<const Parameter> parameters) {
   std::vector<NamedTensor> values;
   values.reserve(parameters.size());
   for (const Parameter& parameter : parameters) {
@@ -32,11 +42,8 @@ inline std::vector<NamedTensor> parameter_values(std::span<const Parameter> para
   return values;
 }
 
-/// Names, shapes and types of the tensors, for comparison between ranks and with files.
-/// @param on_devices whether device memory is allowed
-/// @throws Error (unsupported) if device memory is not allowed; (invalid_argument) for too long a name or no memory
-inline std::vector<ParameterSignature> tensor_signatures(std::span<const NamedTensor> tensors,
-                                                         bool on_devices = false) {
+DTRAIN_DEFINED std::vector<ParameterSignature> tensor_signatures(std::span<const NamedTensor> tensors,
+                                                                 bool on_devices) {
   std::vector<ParameterSignature> signatures;
   signatures.reserve(tensors.size());
   for (const NamedTensor& tensor : tensors) {
@@ -56,6 +63,8 @@ inline std::vector<ParameterSignature> tensor_signatures(std::span<const NamedTe
   }
   return signatures;
 }
+
+#endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 

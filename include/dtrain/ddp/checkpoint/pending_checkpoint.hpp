@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "dtrain/async/start_thread.hpp"
+#include "dtrain/core/config.hpp"
 #include "dtrain/ddp/checkpoint/checkpoint.hpp"
 #include "dtrain/ddp/checkpoint/checkpoint_file.hpp"
 #include "dtrain/ddp/checkpoint/named_tensor.hpp"
@@ -61,17 +62,7 @@ class PendingCheckpoint {
   /// @param write runs on a thread of its own
   /// @param finish collective, in wait(): `finish(require_written)`, whose argument waits for the thread and throws the
   /// exception of `write`
-  PendingCheckpoint(std::function<void()> write, std::function<void(const std::function<void()>&)> finish)
-      : finish_(std::move(finish)), work_(std::make_unique<Writing>()) {
-    work_->thread =
-        async::start_thread("a thread to write a checkpoint", [work = work_.get(), write = std::move(write)] {
-          try {
-            write();
-          } catch (...) {
-            work->failure = std::current_exception();
-          }
-        });
-  }
+  PendingCheckpoint(std::function<void()> write, std::function<void(const std::function<void()>&)> finish);
   PendingCheckpoint(PendingCheckpoint&&) noexcept = default;
   /// Blocking: as the destructor of the former one.
   PendingCheckpoint& operator=(PendingCheckpoint&&) noexcept = default;
@@ -81,14 +72,7 @@ class PendingCheckpoint {
 
   /// Collective, blocking: until the checkpoint is on the disk, without a time limit while the writing ranks are alive.
   /// A second call returns at once. @throws as save_checkpoint, on every rank
-  void wait() {
-    if (const auto finish = std::exchange(finish_, nullptr)) {
-      finish([work = work_.get()] {
-        work->thread.join();
-        if (work->failure) std::rethrow_exception(work->failure);
-      });
-    }
-  }
+  void wait();
 
  private:
   struct Writing {
@@ -120,6 +104,31 @@ template <class Group>
     }));
   });
 }
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED PendingCheckpoint::PendingCheckpoint(std::function<void()> write,
+                                                    std::function<void(const std::function<void()>&)> finish)
+    : finish_(std::move(finish)), work_(std::make_unique<Writing>()) {
+  work_->thread = async::start_thread("a thread to write a checkpoint", [work = work_.get(), write = std::move(write)] {
+    try {
+      write();
+    } catch (...) {
+      work->failure = std::current_exception();
+    }
+  });
+}
+
+DTRAIN_DEFINED void PendingCheckpoint::wait() {
+  if (const auto finish = std::exchange(finish_, nullptr)) {
+    finish([work = work_.get()] {
+      work->thread.join();
+      if (work->failure) std::rethrow_exception(work->failure);
+    });
+  }
+}
+
+#endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 

@@ -94,7 +94,12 @@ HookFunctions<C> hook_functions(H&& hook) {
 }
 
 /// The gradients of each bucket, where they lie in the arena.
-inline std::vector<std::vector<BucketGradient>> bucket_gradients(const BucketPlan& plan, const GradientTable& table) {
+std::vector<std::vector<BucketGradient>> bucket_gradients(const BucketPlan& plan, const GradientTable& table);
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED std::vector<std::vector<BucketGradient>> bucket_gradients(const BucketPlan& plan,
+                                                                         const GradientTable& table) {
   std::vector<std::vector<BucketGradient>> buckets;
   for (const PlannedBucket& bucket : plan.buckets) {
     std::vector<BucketGradient>& gradients = buckets.emplace_back();
@@ -106,6 +111,8 @@ inline std::vector<std::vector<BucketGradient>> bucket_gradients(const BucketPla
   }
   return buckets;
 }
+
+#endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "dtrain/core/config.hpp"
 #include "dtrain/core/serializer.hpp"
 #include "dtrain/ddp/profile/step_record.hpp"
 
@@ -30,7 +31,20 @@ inline constexpr std::size_t step_record_bytes = 8 + 4 + 1 + 8;
 /// The most bytes for the records of all ranks of a timeline. Beyond it, each rank's latest records are kept.
 inline constexpr std::size_t max_timeline_bytes = std::size_t{64} << 20;
 
-inline void fields(Serializer& of, StepRecord& record) {
+void fields(Serializer& of, StepRecord& record);
+
+/// All but the rank, which the reader knows.
+void fields(Serializer& of, RankTimeline& timeline);
+
+/// @param most number of records; the latest are kept
+std::string serialise(RankTimeline timeline, std::size_t most);
+
+/// @returns nullopt for bytes that serialise does not produce
+std::optional<RankTimeline> parse_rank_timeline(int rank, std::string_view bytes);
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED void fields(Serializer& of, StepRecord& record) {
   std::chrono::nanoseconds time = record.time.time_since_epoch();
   of.number(record.step);
   of.number(record.index);
@@ -39,8 +53,7 @@ inline void fields(Serializer& of, StepRecord& record) {
   record.time = StepRecord::Clock::time_point(time);
 }
 
-/// All but the rank, which the reader knows.
-inline void fields(Serializer& of, RankTimeline& timeline) {
+DTRAIN_DEFINED void fields(Serializer& of, RankTimeline& timeline) {
   of.raw_text(timeline.host, 256);
   fields(of, timeline.clock_offset);
   fields(of, timeline.clock_uncertainty);
@@ -48,8 +61,7 @@ inline void fields(Serializer& of, RankTimeline& timeline) {
           [&of](StepRecord& record) { fields(of, record); });
 }
 
-/// @param most number of records; the latest are kept
-inline std::string serialise(RankTimeline timeline, std::size_t most) {
+DTRAIN_DEFINED std::string serialise(RankTimeline timeline, std::size_t most) {
   std::vector<StepRecord>& records = timeline.records;
   if (records.size() > most) {
     records.erase(records.begin(), records.end() - static_cast<std::ptrdiff_t>(most));
@@ -57,13 +69,14 @@ inline std::string serialise(RankTimeline timeline, std::size_t most) {
   return to_bytes(std::move(timeline));
 }
 
-/// @returns nullopt for bytes that serialise does not produce
-inline std::optional<RankTimeline> parse_rank_timeline(int rank, std::string_view bytes) {
+DTRAIN_DEFINED std::optional<RankTimeline> parse_rank_timeline(int rank, std::string_view bytes) {
   std::optional<RankTimeline> timeline = try_from_bytes<RankTimeline>(bytes);
   if (timeline) {
     timeline->rank = rank;
   }
   return timeline;
 }
+
+#endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE::ddp

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "dtrain/async/loop_thread.hpp"
+#include "dtrain/core/config.hpp"
 #include "dtrain/core/failure_latch.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {
@@ -18,13 +19,7 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 /// Lifetime: the thread outlives it. Threads: any; the destructor and close_blocking not from the loop's.
 class TaskRunner {
  public:
-  TaskRunner(async::LoopThread& thread, std::shared_ptr<FailureLatch> failure, int rank)
-      : loop_(thread.loop()),
-        handle_(thread.handle()),
-        running_(std::make_shared<RunningTasks>(std::move(failure), rank)),
-        subscription_(running_->failure->subscribe([handle = handle_, running = running_](const Cause&) {
-          handle->post([running] { running->cancel_all(); });
-        })) {}
+  TaskRunner(async::LoopThread& thread, std::shared_ptr<FailureLatch> failure, int rank);
   TaskRunner(const TaskRunner&) = delete;
   TaskRunner& operator=(const TaskRunner&) = delete;
   ~TaskRunner() { close_blocking(); }
@@ -55,21 +50,7 @@ class TaskRunner {
   }
 
   /// Ends all coroutines and starts no more. Blocking: until they are gone, as long as they keep the loop busy.
-  void close_blocking() noexcept {
-    subscription_.reset();
-    if (running_->left.exchange(true)) {
-      return;
-    }
-    try {
-      const auto end = [running = running_](async::EventLoop&) -> async::Task<void> {
-        running->cancel_all();
-        co_return;
-      };
-      handle_->run_blocking(end, Deadline::after(std::chrono::seconds(60)), "ending the coroutines of this rank");
-    } catch (...) {
-      // The loop has ended, and with it every coroutine.
-    }
-  }
+  void close_blocking() noexcept;
 
  private:
   /// The coroutines that have not ended.
@@ -79,24 +60,10 @@ class TaskRunner {
     RunningTasks(std::shared_ptr<FailureLatch> latch, int own_rank) : failure(std::move(latch)), rank(own_rank) {}
 
     /// @throws the job's first cause; Error (closed) with `sentence` if the rank has left. Threads: any.
-    void require_open(const char* sentence) const {
-      failure->throw_if_failed(rank);
-      if (left) {
-        throw Error(Errc::closed, sentence);
-      }
-    }
+    void require_open(const char* sentence) const;
 
     /// For what require_open() throws. Threads: the loop's.
-    void cancel_all() noexcept {
-      while (async::SpawnState* state = tasks.pop_front()) {
-        try {
-          require_open(ended);
-        } catch (...) {
-          state->error = std::current_exception();
-        }
-        state->task.cancel();
-      }
-    }
+    void cancel_all() noexcept;
 
     const std::shared_ptr<FailureLatch> failure;
     const int rank;
@@ -131,5 +98,51 @@ struct OffThreadDeleter {
   }
   OwningProcess process{};
 };
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED TaskRunner::TaskRunner(async::LoopThread& thread, std::shared_ptr<FailureLatch> failure, int rank)
+    : loop_(thread.loop()),
+      handle_(thread.handle()),
+      running_(std::make_shared<RunningTasks>(std::move(failure), rank)),
+      subscription_(running_->failure->subscribe([handle = handle_, running = running_](const Cause&) {
+        handle->post([running] { running->cancel_all(); });
+      })) {}
+
+DTRAIN_DEFINED void TaskRunner::close_blocking() noexcept {
+  subscription_.reset();
+  if (running_->left.exchange(true)) {
+    return;
+  }
+  try {
+    const auto end = [running = running_](async::EventLoop&) -> async::Task<void> {
+      running->cancel_all();
+      co_return;
+    };
+    handle_->run_blocking(end, Deadline::after(std::chrono::seconds(60)), "ending the coroutines of this rank");
+  } catch (...) {
+    // The loop has ended, and with it every coroutine.
+  }
+}
+
+DTRAIN_DEFINED void TaskRunner::RunningTasks::require_open(const char* sentence) const {
+  failure->throw_if_failed(rank);
+  if (left) {
+    throw Error(Errc::closed, sentence);
+  }
+}
+
+DTRAIN_DEFINED void TaskRunner::RunningTasks::cancel_all() noexcept {
+  while (async::SpawnState* state = tasks.pop_front()) {
+    try {
+      require_open(ended);
+    } catch (...) {
+      state->error = std::current_exception();
+    }
+    state->task.cancel();
+  }
+}
+
+#endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
