@@ -61,12 +61,12 @@ inline std::optional<std::string> named_by(const Variables& variables, std::init
   std::string left;
   std::string right;
   for (const char* name : names) {
-    const std::optional<std::string> value = variables.text(name);
+    const std::optional<std::string_view> value = variables.text(name);
     if (!value) {
       return std::nullopt;
     }
-    left += (left.empty() ? "" : ".") + std::string(name);
-    right += (right.empty() ? "" : ".") + *value;
+    left.append(left.empty() ? "" : ".").append(name);
+    right.append(right.empty() ? "" : ".").append(*value);
   }
   return left + "=" + right;
 }

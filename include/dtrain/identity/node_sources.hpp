@@ -58,7 +58,7 @@ inline Environment with_flags(const Environment& environment, const NodeFlags& f
 
 /// A number of nodes. @throws IdentityError: elastic-range for "1:4", bad-integer
 inline std::optional<int> read_node_count(const Variables& variables, const char* variable) {
-  const std::optional<std::string> value = variables.text(variable);
+  const std::optional<std::string_view> value = variables.text(variable);
   if (value && value->find(':') != std::string::npos) {
     throw_identity_error(IdentityErrc::elastic_range,
                          "{} is a range of nodes; a job has a fixed size here: set one number",
@@ -85,7 +85,7 @@ namespace detail {
 
 /// The first complete pair of the wanted launcher. A flag may replace either variable of a pair.
 inline std::optional<NodeIdentity> read_node_pair(const Variables& variables,
-                                                  const std::optional<std::string>& wanted) {
+                                                  std::optional<std::string_view> wanted) {
   for (const NodePair& pair : node_pairs) {
     const bool has_rank = variables.has(pair.rank);
     const bool has_count = variables.has(pair.count);
@@ -159,7 +159,7 @@ inline std::vector<std::string> allocation_warnings(const Variables& variables) 
 }
 
 /// @throws IdentityError (unknown-launcher) if DTRAIN_LAUNCHER names an incomplete pair
-inline void check_wanted_pair(const Variables& variables, const std::optional<std::string>& wanted) {
+inline void check_wanted_pair(const Variables& variables, std::optional<std::string_view> wanted) {
   if (wanted != "node" && wanted != "pet") {
     return;
   }
@@ -191,7 +191,7 @@ inline void check_unpaired_count(const Variables& variables) {
 /// flags (see with_flags). The caller lets flags override the result. @throws IdentityError if the environment is
 /// contradictory or incomplete
 inline NodeIdentity node_of_environment(const Environment& environment, const Variables& variables) {
-  const std::optional<std::string> wanted = variables.text("DTRAIN_LAUNCHER");
+  const std::optional<std::string_view> wanted = variables.text("DTRAIN_LAUNCHER");
   if (const std::optional<NodeIdentity> pair = detail::read_node_pair(variables, wanted)) {
     return *pair;
   }

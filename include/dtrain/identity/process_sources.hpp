@@ -75,7 +75,7 @@ namespace detail {
 
 /// Names what a known launcher lacks, or all known launchers.
 /// @param there the names of launchers that are present, each followed by ", "
-[[noreturn]] inline void refuse_launcher(const Variables& variables, const std::string& wanted,
+[[noreturn]] inline void refuse_launcher(const Variables& variables, std::string_view wanted,
                                          const std::string& there) {
   std::string missing;
   std::string known;
@@ -112,7 +112,7 @@ inline std::string names_of_present(const Variables& variables) {
 }
 
 /// The source that DTRAIN_LAUNCHER names. @throws IdentityError (unknown-launcher), which lists the present sources
-inline const IdentitySource& forced_source(const Variables& variables, const std::string& wanted) {
+inline const IdentitySource& forced_source(const Variables& variables, std::string_view wanted) {
   if (wanted == "none") {
     return sources.back();
   }

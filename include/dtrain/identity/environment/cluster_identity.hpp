@@ -15,7 +15,7 @@ namespace DTRAIN_NAMESPACE::identity {
 
 /// Adds MASTER_ADDR to `ignored` if it differs: the list of hosts determines the master.
 inline void ignore_master_addr(const Variables& variables, ProcessIdentity& identity) {
-  const std::optional<std::string> address = variables.text("MASTER_ADDR");
+  const std::optional<std::string_view> address = variables.text("MASTER_ADDR");
   if (address && address != identity.master_addr) {
     identity.ignored.push_back(quoted("MASTER_ADDR", *address));
   }

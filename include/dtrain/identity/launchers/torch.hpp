@@ -92,7 +92,7 @@ struct TorchSource {
 
   /// Kubeflow's RANK is the pod's rank, but its WORLD_SIZE counts processes (kubeflow/trainer issue 1790).
   static void read_pod(const Variables& variables, ProcessIdentity& identity) {
-    const std::optional<std::string> processes = variables.text("PET_NPROC_PER_NODE");
+    const std::optional<std::string_view> processes = variables.text("PET_NPROC_PER_NODE");
     if (!processes) {
       return;
     }

@@ -109,7 +109,7 @@ inline JobIdentity job_identity(const identity::Variables& variables, const iden
   origin.process_space = ::stat("/proc/self/ns/pid", &space) == 0 ? space.st_ino : 0;
   // torchrun's agent may have its own RANK, the node's, but it has no run id.
   const std::string own_variable = identity.elastic ? "TORCHELASTIC_RUN_ID" : identity.rank_variable;
-  const std::optional<std::string> own_value = variables.text(own_variable);
+  const std::optional<std::string_view> own_value = variables.text(own_variable);
   const std::optional<Starter> starter =
       starter_of(files, ::getppid(), own_value ? format_text("{}={}", {own_variable, *own_value}) : "");
   if (starter) {

@@ -114,7 +114,7 @@ inline constexpr const char* wrapped_variable = "DTRAIN_WRAPPED";
 /// The launcher's process id from the environment of a wrapped worker; nullopt for other processes. Pure.
 inline std::optional<pid_t> launcher_of_wrapped(const identity::Environment& environment) {
   const identity::Variables variables(environment);
-  const std::optional<std::string> launcher = variables.text("DTRAIN_LAUNCHER_PROCESS");
+  const std::optional<std::string_view> launcher = variables.text("DTRAIN_LAUNCHER_PROCESS");
   const bool is_wrapped = variables.has(wrapped_variable) && variables.has("DTRAIN_RANK") && launcher;
   return is_wrapped ? std::optional<pid_t>(identity::parse_integer(*launcher)) : std::nullopt;
 }

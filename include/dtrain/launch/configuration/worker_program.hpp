@@ -85,7 +85,7 @@ inline std::string wrapper_path(const std::string& name, const identity::Environ
     struct ::stat status {};
     return ::stat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode) && ::access(path.c_str(), X_OK) == 0;
   };
-  const std::string path = identity::Variables(environment).text("PATH").value_or("/usr/local/bin:/usr/bin:/bin");
+  const std::string_view path = identity::Variables(environment).text("PATH").value_or("/usr/local/bin:/usr/bin:/bin");
   std::string_view folders = name.find('/') == std::string::npos ? std::string_view(path) : std::string_view();
   while (!folders.empty()) {
     const std::size_t end = std::min(folders.find(':'), folders.size());

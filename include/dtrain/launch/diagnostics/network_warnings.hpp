@@ -62,15 +62,15 @@ inline bool leaves_out(std::string_view list, std::initializer_list<const char*>
 /// Sources: NCCL's, UCX's and libfabric's documentation of these variables.
 inline std::vector<std::string> variables_against_infiniband(const identity::Variables& variables) {
   std::vector<std::string> found;
-  const auto check = [&](const char* name, const auto& disables) {
-    const std::optional<std::string> value = variables.text(name);
+  const auto check = [&](const char* name, bool (*disables)(std::string_view)) {
+    const std::optional<std::string_view> value = variables.text(name);
     if (value && disables(*value)) {
       found.push_back(identity::quoted(name, *value));
     }
   };
-  check("NCCL_IB_DISABLE", [](const std::string& value) { return value != "0"; });
-  check("UCX_TLS", [](const std::string& value) { return detail::leaves_out(value, {"all", "ib", "rc", "ud", "dc"}); });
-  check("FI_PROVIDER", [](const std::string& value) {
+  check("NCCL_IB_DISABLE", [](std::string_view value) { return value != "0"; });
+  check("UCX_TLS", [](std::string_view value) { return detail::leaves_out(value, {"all", "ib", "rc", "ud", "dc"}); });
+  check("FI_PROVIDER", [](std::string_view value) {
     return detail::leaves_out(value, {"verbs", "psm", "mlx", "opx"});
   });
   return found;
