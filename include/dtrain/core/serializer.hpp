@@ -170,6 +170,7 @@ T from_bytes(std::string_view bytes, std::string_view what) {
 #if DTRAIN_DEFINITIONS
 
 #include <algorithm>
+#include <array>
 
 namespace DTRAIN_NAMESPACE {
 
@@ -233,11 +234,13 @@ DTRAIN_NOT_INLINED DTRAIN_DEFINED void Serializer::require_finished(std::string_
   }
 }
 
-DTRAIN_DEFINED std::uint64_t Serializer::little_endian(std::uint64_t value, std::size_t size) {
+DTRAIN_NOT_INLINED DTRAIN_DEFINED std::uint64_t Serializer::little_endian(std::uint64_t value, std::size_t size) {
   if (!reads_) {
-    for (std::size_t i = 0; i < size; ++i) {
-      out_.push_back(static_cast<std::byte>((value >> (8 * i)) & 0xff));
+    std::array<std::byte, sizeof(value)> written;
+    for (std::size_t i = 0; i < written.size(); ++i) {
+      written[i] = static_cast<std::byte>((value >> (8 * i)) & 0xff);
     }
+    out_.insert(out_.end(), written.begin(), written.begin() + size);
     return value;
   }
   const std::span<const std::byte> found = take_bytes(size);

@@ -17,16 +17,16 @@
 
 namespace DTRAIN_NAMESPACE {
 
-/// A value for a text: characters, to which it refers, or a whole number.
+/// A value for a text: characters, to which it refers, or a whole number. Two words, which a call site stores as they
+/// are: the length of a std::string is read only when the text is made.
 class TextValue {
  public:
   TextValue(const char* characters) noexcept : TextValue(std::string_view(characters)) {}
-  TextValue(const std::string& characters) noexcept : TextValue(std::string_view(characters)) {}
-  TextValue(std::string_view characters) noexcept
-      : kind_(Kind::characters), number_(characters.size()), characters_(characters.data()) {}
+  TextValue(const std::string& characters) noexcept : text_(&characters), size_(is_text) {}
+  TextValue(std::string_view characters) noexcept : characters_(characters.data()), size_(characters.size()) {}
   TextValue(std::signed_integral auto number) noexcept
-      : kind_(Kind::signed_number), number_(static_cast<std::uint64_t>(std::int64_t{number})) {}
-  TextValue(std::unsigned_integral auto number) noexcept : kind_(Kind::unsigned_number), number_(number) {}
+      : number_(static_cast<std::uint64_t>(std::int64_t{number})), size_(is_signed) {}
+  TextValue(std::unsigned_integral auto number) noexcept : number_(number), size_(is_unsigned) {}
   TextValue(char) = delete;
   TextValue(bool) = delete;
 
@@ -34,11 +34,17 @@ class TextValue {
   void append_to(std::string& text) const;
 
  private:
-  enum class Kind : unsigned char { characters, signed_number, unsigned_number };
+  /// Values of `size_` that are no count of characters.
+  static constexpr std::size_t is_text = ~std::size_t{0};
+  static constexpr std::size_t is_signed = is_text - 1;
+  static constexpr std::size_t is_unsigned = is_text - 2;
 
-  Kind kind_;
-  std::uint64_t number_;  ///< the number's bits, or the count of characters
-  const char* characters_;
+  union {
+    const char* characters_;
+    const std::string* text_;
+    std::uint64_t number_;  ///< the number's bits
+  };
+  std::size_t size_;
 };
 
 /// A constant text with `Count` places `{}` for values; another count does not compile.
@@ -122,10 +128,11 @@ template <std::size_t Count>
 namespace DTRAIN_NAMESPACE {
 
 DTRAIN_DEFINED void TextValue::append_to(std::string& text) const {
-  switch (kind_) {
-    case Kind::characters: text.append(characters_, static_cast<std::size_t>(number_)); break;
-    case Kind::signed_number: text += std::to_string(static_cast<std::int64_t>(number_)); break;
-    case Kind::unsigned_number: text += std::to_string(number_); break;
+  switch (size_) {
+    case is_text: text += *text_; break;
+    case is_signed: text += std::to_string(static_cast<std::int64_t>(number_)); break;
+    case is_unsigned: text += std::to_string(number_); break;
+    default: text.append(characters_, size_);
   }
 }
 

@@ -46,7 +46,7 @@ class ClientSession : public SessionHandler {
   virtual void on_lost(const std::string& how) = 0;
 
   /// Closes the connection; no virtual function is called any more.
-  void close() noexcept {
+  DTRAIN_NOT_INLINED void close() noexcept {
     session_->close();
     heartbeat_task_.cancel();
     resume_task_.cancel();

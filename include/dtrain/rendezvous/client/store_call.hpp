@@ -69,7 +69,7 @@ class [[nodiscard]] StoreCall {
  public:
   using value_type = T;
 
-  StoreCall(StoreRequest request) : request_(std::move(request)), expected_{request_.request.keys.size(), {}} {
+  StoreCall(StoreRequest&& request) : request_(std::move(request)), expected_{request_.request.keys.size(), {}} {
     if constexpr (std::is_same_v<T, CompareSet>) {
       expected_.desired = request_.request.value;
     }

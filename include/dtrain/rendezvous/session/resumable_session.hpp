@@ -125,7 +125,7 @@ class ResumableSession : public std::enable_shared_from_this<ResumableSession> {
   }
 
   /// Stops reading and writing, and closes the connection.
-  void detach() noexcept {
+  DTRAIN_NOT_INLINED void detach() noexcept {
     reading_.cancel();
     writing_.cancel();
     connection_.reset();
