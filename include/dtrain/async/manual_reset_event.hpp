@@ -3,6 +3,7 @@
 /// async::ManualResetEvent: a flag that coroutines of one loop wait for.
 
 #include "dtrain/async/loop/event_loop.hpp"
+#include "dtrain/core/config.hpp"
 
 namespace DTRAIN_NAMESPACE::async {
 

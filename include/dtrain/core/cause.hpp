@@ -23,6 +23,10 @@ enum class CauseKind : std::uint8_t {
 
 /// Posted once for a job; the first one wins. `rank` is -1 if no rank is its origin.
 struct Cause {
+  DTRAIN_MEMBERS_NOT_INLINED(Cause);
+  DTRAIN_NOT_INLINED Cause(CauseKind kind_, int rank_, std::string host_, std::string text_)
+      : kind(kind_), rank(rank_), host(std::move(host_)), text(std::move(text_)) {}
+
   CauseKind kind = CauseKind::lost;
   int rank = -1;
   std::string host;

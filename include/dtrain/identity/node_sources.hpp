@@ -26,6 +26,8 @@ struct NodeFlags {
 
 /// A launcher's node in its job, and the address of the launchers' store.
 struct NodeIdentity {
+  DTRAIN_MEMBERS_NOT_INLINED(NodeIdentity);
+
   int node_rank = 0;
   int node_count = 1;
   std::string master_addr;                    ///< empty in a source that does not state it

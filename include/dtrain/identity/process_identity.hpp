@@ -20,6 +20,8 @@ inline constexpr int default_master_port = 29500;
 /// Ranks compute unset fields by an exchange after connecting. The exchange also confirms fields that are guesses,
 /// which `provisional` names.
 struct ProcessIdentity {
+  DTRAIN_MEMBERS_NOT_INLINED(ProcessIdentity);
+
   int rank = 0;
   int world_size = 1;
   std::optional<int> local_rank;

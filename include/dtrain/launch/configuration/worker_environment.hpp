@@ -18,6 +18,8 @@ namespace DTRAIN_NAMESPACE::launch {
 
 /// Values that the workers of a node share.
 struct NodePlan {
+  DTRAIN_MEMBERS_NOT_INLINED(NodePlan);
+
   int workers = 1;
   int first_rank = 0;  ///< number of workers of nodes with a lower node rank
   int world_size = 1;  ///< number of workers of all nodes

@@ -17,6 +17,8 @@ namespace DTRAIN_NAMESPACE::launch {
 
 /// What a launcher reports of its node, for the job's result.
 struct NodeEnd {
+  DTRAIN_MEMBERS_NOT_INLINED(NodeEnd);
+
   int node = 0;
   std::string host;
   std::optional<WorkerEnd> first;       ///< first_failure of the node's workers
@@ -67,6 +69,8 @@ struct RestartPolicy {
 
 /// The same on every launcher of the job.
 struct JobResult {
+  DTRAIN_MEMBERS_NOT_INLINED(JobResult);
+
   int exit_code = 0;
   bool restart = false;             ///< the workers are started again
   std::vector<std::string> report;  ///< lines that every launcher prints on stderr

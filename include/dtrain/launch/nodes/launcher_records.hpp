@@ -53,6 +53,8 @@ inline void fields(Serializer& of, FailureRecord& record) {
 
 /// A launcher's information about its node.
 struct NodeInfo {
+  DTRAIN_MEMBERS_NOT_INLINED(NodeInfo);
+
   int workers = 1;
   std::string host;     ///< its name, for messages
   std::string host_id;  ///< see rendezvous/membership/host_identity.hpp

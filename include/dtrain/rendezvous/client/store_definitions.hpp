@@ -128,21 +128,23 @@ DTRAIN_DEFINED Response StoreRequest::wait() {
   return loop_handle->run_blocking(make, with_grace(*deadline), doing);  // its own deadline has the better sentence
 }
 
-DTRAIN_DEFINED StoreRequest Store::make_request(RequestKind kind, const OptionalDeadline& deadline) const {
+DTRAIN_NOT_INLINED DTRAIN_DEFINED StoreRequest Store::make_request(RequestKind kind,
+                                                                   const OptionalDeadline& deadline) const {
   StoreRequest made{client_, loop_handle_, {}, deadline, timeout_, false};
   made.request.kind = kind;
   return made;
 }
 
-DTRAIN_DEFINED StoreRequest Store::make_request(RequestKind kind, const std::string& key,
-                                                const OptionalDeadline& deadline) const {
+DTRAIN_NOT_INLINED DTRAIN_DEFINED StoreRequest Store::make_request(RequestKind kind, const std::string& key,
+                                                                   const OptionalDeadline& deadline) const {
   StoreRequest made = make_request(kind, deadline);
   made.request.keys.push_back(prefix_ + key);
   return made;
 }
 
-DTRAIN_DEFINED StoreRequest Store::make_request(RequestKind kind, const std::vector<std::string>& keys,
-                                                const OptionalDeadline& deadline) const {
+DTRAIN_NOT_INLINED DTRAIN_DEFINED StoreRequest Store::make_request(RequestKind kind,
+                                                                   const std::vector<std::string>& keys,
+                                                                   const OptionalDeadline& deadline) const {
   StoreRequest made = make_request(kind, deadline);
   for (const std::string& key : keys) {
     made.request.keys.push_back(prefix_ + key);

@@ -7,8 +7,10 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "dtrain/core/config.hpp"
 #include "dtrain/rendezvous/membership/rank_set.hpp"
 #include "dtrain/rendezvous/protocol/limits.hpp"
 
@@ -56,6 +58,8 @@ inline constexpr bool takes_many(RequestKind kind) noexcept {
 }
 
 struct Request {
+  DTRAIN_MEMBERS_NOT_INLINED(Request);
+
   static constexpr MessageKind message_kind = MessageKind::request;
   std::uint64_t id = 0;  ///< ascending within a session
   RequestKind kind = RequestKind::set;
@@ -82,6 +86,11 @@ enum class Status : std::uint8_t {
 
 template <class Value>
 struct BasicResponse {
+  DTRAIN_MEMBERS_NOT_INLINED(BasicResponse);
+  DTRAIN_NOT_INLINED explicit BasicResponse(std::uint64_t id_, Status status_ = Status::ok, Value text_ = {},
+                                            std::int64_t number_ = 0, std::vector<Value> values_ = {})
+      : id(id_), status(status_), text(std::move(text_)), number(number_), values(std::move(values_)) {}
+
   static constexpr MessageKind message_kind = MessageKind::response;
   std::uint64_t id = 0;
   Status status = Status::ok;

@@ -137,14 +137,14 @@ class RequestHandler {
   }
 
   template <class Value>
-  void answer(BasicResponse<Value> response, SessionId session) {
+  DTRAIN_NOT_INLINED void answer(BasicResponse<Value> response, SessionId session) {
     const auto found = clients_.find(session);
     if (found != clients_.end()) {
       found->second.pending.erase(response.id);
       sink_.send(session, std::move(response));
     }
   }
-  void answer(RequestKey id, Status status, std::string text = {}, std::int64_t number = 0) {
+  DTRAIN_NOT_INLINED void answer(RequestKey id, Status status, std::string text = {}, std::int64_t number = 0) {
     answer(Response{id.request, status, std::move(text), number}, id.session);
   }
   void answer(RequestKey id, const KeyValueMap::Refusal& refusal, std::int64_t number = 0) {
@@ -199,7 +199,7 @@ class RequestHandler {
   void refuse(RequestKey id, std::string why) { answer(id, Status::refused, std::move(why)); }
 
   static ValueResponse refusal(RequestKey id, std::string why) {
-    return {id.request, Status::refused, std::make_shared<const std::string>(std::move(why))};
+    return ValueResponse(id.request, Status::refused, std::make_shared<const std::string>(std::move(why)));
   }
 
   /// Response to a wait whose keys all exist. It shares the store's values.
