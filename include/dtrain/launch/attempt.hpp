@@ -93,8 +93,9 @@ class Attempt {
     }
     const bool were_shown = plan_->node_count == 1 && plan_->stderr_is_terminal;  // to everybody who reads the report
     if (end.first && !were_shown) {
-      const Tail& tail = workers_.error_tail(end.first->rank);
-      end.last_lines.assign(tail.lines().begin(), tail.lines().end());
+      for (const std::string& line : workers_.error_tail(end.first->rank).lines()) {
+        end.last_lines.push_back(line);
+      }
     }
     co_return std::move(end);
   }

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "dtrain/identity/environment/cluster_identity.hpp"
@@ -61,7 +62,7 @@ struct SageMakerSource {
     if (hosts.empty()) {
       fail(list, "is not a JSON list of host names");
     }
-    std::vector<std::string> sorted = hosts;
+    std::vector<std::string_view> sorted(hosts.begin(), hosts.end());
     std::sort(sorted.begin(), sorted.end());
     if (std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end()) {
       fail(list, "names a host twice");
