@@ -40,9 +40,8 @@ class Serializer {
   template <std::integral T>
   void number(T& value, std::type_identity_t<T> first, std::type_identity_t<T> last) {
     number(value);
-    if (reads_ && (value < first || value > last)) {
-      fail("has a number out of its bounds");
-      value = first;
+    if (value < first || value > last) {
+      value = static_cast<T>(out_of_bounds(static_cast<std::uint64_t>(value), static_cast<std::uint64_t>(first)));
     }
   }
   /// An integer in 0..last, or none, which is written as -1.
@@ -112,6 +111,9 @@ class Serializer {
  private:
   /// Writes `value`, or reads another one. @returns it
   std::uint64_t little_endian(std::uint64_t value, std::size_t size);
+
+  /// @returns what a number out of its bounds becomes: `first` in a reader, which fails
+  std::uint64_t out_of_bounds(std::uint64_t value, std::uint64_t first) noexcept;
 
   void append(std::string_view written);
   std::span<const std::byte> take_bytes(std::size_t size) noexcept;
@@ -249,6 +251,14 @@ DTRAIN_NOT_INLINED DTRAIN_DEFINED std::uint64_t Serializer::little_endian(std::u
     value = (value << 8) | std::to_integer<std::uint64_t>(found[i - 1]);
   }
   return value;
+}
+
+DTRAIN_NOT_INLINED DTRAIN_DEFINED std::uint64_t Serializer::out_of_bounds(std::uint64_t value,
+                                                                          std::uint64_t first) noexcept {
+  if (reads_) {
+    fail("has a number out of its bounds");
+  }
+  return reads_ ? first : value;
 }
 
 DTRAIN_DEFINED void Serializer::append(std::string_view written) {

@@ -80,7 +80,7 @@ class JobState {
   void record_refusal(std::string sentence) { last_refusal_ = std::move(sentence); }
 
   /// Handles a rank's message. @pre has_joined(session)
-  void receive(SessionId session, FromRank message) {
+  void receive(SessionId session, FromRank&& message) {
     std::visit([&](auto& each) { on(session, each); }, message);
   }
 
