@@ -76,7 +76,7 @@ DTRAIN_DEFINED std::string Cause::sentence() const {
     case CauseKind::lost: return format_text("{} was lost: {}", {who, text});
     case CauseKind::exception: return format_text("{} failed: {}", {who, text});
     case CauseKind::timeout: return format_text("{} timed out: {}", {who, text});
-    case CauseKind::disagreement: return "ranks disagree: " + text;
+    case CauseKind::disagreement: return format_text("ranks disagree: {}", {text});
     case CauseKind::stopped: return format_text("{} was stopped: {}", {who, text});
   }
   return format_text("{}: {}", {who, text});

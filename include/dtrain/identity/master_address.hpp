@@ -141,7 +141,7 @@ inline void complete_identity(const Variables& variables, const MasterHints& hin
         "process to the host of rank 0{}",
         {identity.launcher, stated, hints.how});
   }
-  identity.provisional.emplace_back("master_addr");
+  identity.provisional.push_back("master_addr");
 }
 
 }  // namespace DTRAIN_NAMESPACE::identity

@@ -86,8 +86,7 @@ inline constexpr std::array<NodePair, 4> node_pairs{{
 namespace detail {
 
 /// The first complete pair of the wanted launcher. A flag may replace either variable of a pair.
-inline std::optional<NodeIdentity> read_node_pair(const Variables& variables,
-                                                  std::optional<std::string_view> wanted) {
+inline std::optional<NodeIdentity> read_node_pair(const Variables& variables, std::optional<std::string_view> wanted) {
   for (const NodePair& pair : node_pairs) {
     const bool has_rank = variables.has(pair.rank);
     const bool has_count = variables.has(pair.count);
@@ -113,7 +112,7 @@ inline NodeIdentity node_of(const ProcessIdentity& identity) {
   node.master_addr = identity.master_addr.value_or("");
   node.master_port = identity.master_port;
   if (identity.is_provisional("master_addr")) {
-    node.provisional.emplace_back("master_addr");
+    node.provisional.push_back("master_addr");
   }
   return node;
 }
@@ -168,7 +167,9 @@ inline void check_wanted_pair(const Variables& variables, std::optional<std::str
   std::string there;
   for (const NodePair& pair : node_pairs) {
     const bool whole = variables.has(pair.rank) && variables.has(pair.count);
-    there += whole && there.find(pair.launcher) == std::string::npos ? std::string(pair.launcher) + ", " : "";
+    if (whole && there.find(pair.launcher) == std::string::npos) {
+      there.append(pair.launcher).append(", ");
+    }
   }
   refuse_launcher(variables, *wanted, there + names_of_present(variables));
 }

@@ -92,12 +92,12 @@ inline std::string to_string(const ProcessIdentity& identity) {
   std::string line = format_text("identity from {}: rank {} of {}, {}, {}, store at {}{}{}",
                                  {identity.source_text(), identity.rank, identity.world_size, local_rank, node,
                                   brackets ? "[" : "", address, brackets ? "]" : ""});
-  line += identity.master_port ? ":" + std::to_string(*identity.master_port) : "";
+  line += identity.master_port ? format_text(":{}", {*identity.master_port}) : "";
   line += identity.is_provisional("master_addr") ? " (a guess)" : "";
-  line += identity.attempt > 0 ? ", attempt " + std::to_string(identity.attempt) : "";
-  line += identity.ignored.empty() ? "" : "; ignored: " + detail::joined(identity.ignored);
+  line += identity.attempt > 0 ? format_text(", attempt {}", {identity.attempt}) : "";
+  line += identity.ignored.empty() ? "" : format_text("; ignored: {}", {detail::joined(identity.ignored)});
   for (const std::string& warning : identity.warnings) {
-    line += "; " + warning;
+    line += format_text("; {}", {warning});
   }
   return line;
 }

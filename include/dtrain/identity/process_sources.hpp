@@ -106,7 +106,9 @@ namespace detail {
 inline std::string names_of_present(const Variables& variables) {
   std::string names;
   for (const IdentitySource& source : sources) {
-    names += source.present(variables) ? std::string(source.name) + ", " : "";
+    if (source.present(variables)) {
+      names.append(source.name).append(", ");
+    }
   }
   return names;
 }
@@ -154,12 +156,12 @@ inline void note_ignored(const IdentitySource& chosen, const Variables& variable
     if (chosen.name != dtrain_names.launcher && source.name != chosen.name && source.name != SingleSource::name &&
         source.present(variables) && !agrees(source, variables, arguments, identity)) {
       const bool by_hand = source.name == TorchSource::name && !variables.has("TORCHELASTIC_RUN_ID");
-      identity.ignored.emplace_back(by_hand ? "RANK and WORLD_SIZE" : source.name);
+      identity.ignored.push_back(std::string(by_hand ? "RANK and WORLD_SIZE" : source.name));
     }
   }
   const bool half = variables.has("DTRAIN_RANK") != variables.has("DTRAIN_WORLD_SIZE");
   if (half) {
-    identity.warnings.emplace_back("only one of DTRAIN_RANK and DTRAIN_WORLD_SIZE is set: ignored");
+    identity.warnings.push_back("only one of DTRAIN_RANK and DTRAIN_WORLD_SIZE is set: ignored");
   }
 }
 

@@ -93,9 +93,7 @@ class Attempt {
     }
     const bool were_shown = plan_->node_count == 1 && plan_->stderr_is_terminal;  // to everybody who reads the report
     if (end.first && !were_shown) {
-      for (const std::string& line : workers_.error_tail(end.first->rank).lines()) {
-        end.last_lines.push_back(line);
-      }
+      end.last_lines = workers_.error_tail(end.first->rank).lines();
     }
     co_return std::move(end);
   }

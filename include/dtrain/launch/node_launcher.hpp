@@ -95,7 +95,7 @@ class NodeLauncher {
       output_.error().line(
           "dtrain: ", format_text("{}, nodes from {}; {}", {description, options_.node_source, network.interface}));
       for (const std::string& warning : network.warnings) {
-        output_.error().line("dtrain: ", "slow path: " + warning);
+        output_.error().line("dtrain: ", format_text("slow path: {}", {warning}));
       }
     }
     require_rank(options_.program.wrapped_rank, plan->world_size);

@@ -48,7 +48,7 @@ inline void log_identity(const identity::ProcessIdentity& identity, const identi
   const NetworkReport report = local_network_report(variables, identity.master_addr, true);
   log(LogLevel::warning, format_text("{}; {}", {to_string(identity), report.interface}));
   for (const std::string& warning : report.warnings) {
-    log(LogLevel::warning, "slow path: " + warning);
+    log(LogLevel::warning, format_text("slow path: {}", {warning}));
   }
 }
 

@@ -93,7 +93,8 @@ DTRAIN_DEFINED std::uint64_t available_in_groups(std::string_view groups, const 
     // In a container, the path may be the host's; the loop ends at the container's own root in any case.
     std::string path(line.substr(path_at + 1));
     for (;; path.erase(path.rfind('/'))) {
-      const std::string folder = format_text("{}{}{}", {root, first_version ? "/memory" : "", path == "/" ? "" : std::string_view(path)});
+      const std::string folder =
+          format_text("{}{}{}", {root, first_version ? "/memory" : "", path == "/" ? "" : std::string_view(path)});
       available = std::min(available, first_version ? available_in_group(folder, "/memory.limit_in_bytes",
                                                                          "/memory.usage_in_bytes", "total_")
                                                     : available_in_group(folder, "/memory.max", "/memory.current", ""));

@@ -187,7 +187,7 @@ inline Flags parse_flags(identity::Arguments arguments) {
     const std::string_view argument = arguments[i];
     if (i > 0 && argument == "--") {
       while (++i < arguments.size()) {
-        flags.program.emplace_back(arguments[i]);
+        flags.program.push_back(arguments[i]);
       }
       break;
     }
@@ -198,7 +198,7 @@ inline Flags parse_flags(identity::Arguments arguments) {
           identity::parse_integer(arguments[i + 1])) {
         flags.mpirun_workers = format_text("{} {}", {argument, arguments[i + 1]});
       }
-      flags.program.emplace_back(argument);
+      flags.program.push_back(arguments[i]);
       continue;
     }
     if (*flag == "--help-launch" || *flag == "--in-process") {

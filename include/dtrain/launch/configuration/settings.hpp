@@ -68,7 +68,7 @@ namespace detail {
 inline std::string secret_in_file(const std::string& path,
                                   Deadline deadline = Deadline::after(std::chrono::seconds(10))) {
   const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
-  const std::string doing = "reading the secret, " + identity::quoted("DTRAIN_SECRET_FILE", path);
+  const std::string doing = format_text("reading the secret, {}", {identity::quoted("DTRAIN_SECRET_FILE", path)});
   std::array<char, rendezvous::Secret::most_characters + 2> text{};
   std::size_t length = 0;
   ssize_t count = file ? 1 : -1;

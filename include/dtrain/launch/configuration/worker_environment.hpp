@@ -12,6 +12,7 @@
 #include <string_view>
 #include <utility>
 
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/identity/environment/variables.hpp"
 
 namespace DTRAIN_NAMESPACE::launch {
@@ -98,7 +99,7 @@ inline identity::Environment without_outer_job(const identity::Environment& envi
   for (const std::string name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "NODE_COUNT",
                                  "NODE_CORES", "MASTER_ADDR", "MASTER_PORT", "LAUNCHER_PROCESS", "ATTEMPT"}) {
     outside.erase(name);
-    outside.erase("DTRAIN_" + name);
+    outside.erase(format_text("DTRAIN_{}", {name}));
   }
   return outside;
 }

@@ -64,7 +64,7 @@ inline std::vector<std::string> loader_of(std::string_view command_line, const s
   std::vector<std::string> words;
   while (!command_line.empty()) {
     const std::size_t end = std::min(command_line.find('\0'), command_line.size());
-    words.emplace_back(command_line.substr(0, end));
+    words.push_back(std::string(command_line.substr(0, end)));
     command_line.remove_prefix(std::min(end + 1, command_line.size()));
   }
   const bool is_its_end = words.size() > argv.size() && std::equal(argv.rbegin(), argv.rend(), words.rbegin());

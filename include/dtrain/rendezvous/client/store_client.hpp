@@ -202,7 +202,7 @@ class StoreClient final : public std::enable_shared_from_this<StoreClient>, priv
       fail(Errc::timeout, doing, "the deadline passed and the store does not answer");
     }
     if (response->status == Status::cancelled) {
-      fail(Errc::timeout, doing, "the deadline passed; " + sanitize(response->text));
+      fail(Errc::timeout, doing, format_text("the deadline passed; {}", {sanitize(response->text)}));
     }
     if (response->status != Status::ok && response->status != Status::missing) {
       fail(Errc::refused, doing, sanitize(response->text));

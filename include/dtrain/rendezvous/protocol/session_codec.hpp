@@ -26,7 +26,8 @@ using Frame = std::vector<std::byte>;
 
 /// Frame to send: its own bytes, and bytes that it shares with other frames.
 struct OutgoingFrame {
-  DTRAIN_NOT_INLINED OutgoingFrame(Frame bytes, std::vector<net::SharedBytes> shared = {})  // NOLINT: most frames share nothing
+  DTRAIN_NOT_INLINED OutgoingFrame(Frame bytes,
+                                   std::vector<net::SharedBytes> shared = {})  // NOLINT: most frames share nothing
       : own(std::move(bytes)), parts(std::move(shared)) {
     for (const net::SharedBytes& part : parts) {
       shared_bytes += part.bytes->size();
@@ -178,7 +179,7 @@ class SharingWriter : public Serializer {
 
 template <class... Messages>
 DTRAIN_NOT_INLINED std::optional<std::variant<Messages...>> decode(std::span<const std::byte> frame,
-                                                std::type_identity<std::variant<Messages...>>) {
+                                                                   std::type_identity<std::variant<Messages...>>) {
   Serializer reader(frame);
   MessageKind kind{};
   std::optional<std::variant<Messages...>> message;

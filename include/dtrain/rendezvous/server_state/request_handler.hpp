@@ -74,10 +74,10 @@ class RequestHandler {
   /// A rank's activity, from its pending requests, for error sentences: "while it waited in barrier 'a'".
   std::string doing(SessionId session) const {
     if (const std::optional<std::string> barrier = barriers_.waited_by(session)) {
-      return "while it waited in barrier " + in_quotes(*barrier);
+      return format_text("while it waited in barrier {}", {in_quotes(*barrier)});
     }
     const std::optional<std::string> key = keys_.lacked_by(session);
-    return key ? "while it waited for key " + in_quotes(*key) : "while it worked";
+    return key ? format_text("while it waited for key {}", {in_quotes(*key)}) : "while it worked";
   }
 
   /// Serves a request. @pre the session is open, and decode<FromRank> returned the request
