@@ -66,10 +66,10 @@ inline std::optional<std::string> named_by(const Variables& variables, std::init
     if (!value) {
       return std::nullopt;
     }
-    left.append(left.empty() ? "" : ".").append(name);
-    right.append(right.empty() ? "" : ".").append(*value);
+    append_text(left, "{}{}", {left.empty() ? "" : ".", name});
+    append_text(right, "{}{}", {right.empty() ? "" : ".", *value});
   }
-  return left + "=" + right;
+  return format_text("{}={}", {left, right});
 }
 
 /// Each component of a heterogeneous job has its own job id; the id of the first component is used for all.

@@ -168,7 +168,7 @@ inline void check_wanted_pair(const Variables& variables, std::optional<std::str
   for (const NodePair& pair : node_pairs) {
     const bool whole = variables.has(pair.rank) && variables.has(pair.count);
     if (whole && there.find(pair.launcher) == std::string::npos) {
-      there.append(pair.launcher).append(", ");
+      append_text(there, "{}, ", {pair.launcher});
     }
   }
   refuse_launcher(variables, *wanted, there + names_of_present(variables));

@@ -81,11 +81,11 @@ namespace detail {
   std::string known;
   bool is_known = false;
   const auto add = [&](std::string_view launcher, const Needs& needs) {
-    known.append(launcher).append(", ");
+    append_text(known, "{}, ", {launcher});
     is_known = is_known || launcher == wanted;
     for (const std::string_view variable : needs) {
       if (launcher == wanted && !variable.empty() && !variables.has(variable)) {
-        missing.append(missing.empty() ? "" : ", ").append(variable);
+        append_text(missing, "{}{}", {missing.empty() ? "" : ", ", variable});
       }
     }
   };
@@ -107,7 +107,7 @@ inline std::string names_of_present(const Variables& variables) {
   std::string names;
   for (const IdentitySource& source : sources) {
     if (source.present(variables)) {
-      names.append(source.name).append(", ");
+      append_text(names, "{}, ", {source.name});
     }
   }
   return names;

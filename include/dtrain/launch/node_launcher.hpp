@@ -159,7 +159,7 @@ class NodeLauncher {
     end.node = plan.node_rank;
     end.host = host_.name;
     if (plan.node_count > 1) {
-      end.host += format_text(" (node {})", {plan.node_rank});
+      append_text(end.host, " (node {})", {plan.node_rank});
     }
     end.stop_signal = forwarder_.stop_signal();
     end.interrupted = forwarder_.interrupted();

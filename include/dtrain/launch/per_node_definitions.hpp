@@ -39,7 +39,7 @@ DTRAIN_DEFINED void log_binding(const std::vector<Cpus>& cpus) {
   }
   std::string text = "workers are bound to CPUs";
   for (std::size_t worker = 0; worker < cpus.size(); ++worker) {
-    text += format_text("{} {}: {}", {worker == 0 ? "" : ";", worker, text_of(cpus[worker])});
+    append_text(text, "{} {}: {}", {worker == 0 ? "" : ";", worker, text_of(cpus[worker])});
   }
   log(LogLevel::info, text + " (--bind=none binds none)");
 }

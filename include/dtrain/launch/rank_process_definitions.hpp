@@ -74,7 +74,7 @@ DTRAIN_DEFINED RankProcess rank_process_of(JoinOptions options) {
   if (worker.identity.elastic && worker.identity.master_addr) {
     // torchrun's port may be taken by another torchrun; its name may be "none".
     const int port = worker.identity.master_port.value_or(identity::default_master_port);
-    job.name += format_text("@{}:{}", {*worker.identity.master_addr, port});
+    append_text(job.name, "@{}:{}", {*worker.identity.master_addr, port});
     worker.master_ports = static_cast<std::uint16_t>(std::min(16, 65536 - port));
   }
   worker.identity.job = std::move(job.name);

@@ -66,6 +66,7 @@ class TextPattern {
 };
 
 namespace detail {
+void append_values(std::string& text, const char* pattern, std::span<const TextValue> values);
 std::string format_values(const char* pattern, std::span<const TextValue> values);
 [[noreturn]] void throw_formatted(Errc code, const char* pattern, std::span<const TextValue> values,
                                   SourceLocation where);
@@ -78,6 +79,13 @@ std::string format_values(const char* pattern, std::span<const TextValue> values
 template <std::size_t Count>
 std::string format_text(std::type_identity_t<TextPattern<Count>> pattern, const TextValue (&values)[Count]) {
   return detail::format_values(pattern.characters(), values);
+}
+
+/// Appends format_text(pattern, values) to `text`. @pre no value refers to `text`
+template <std::size_t Count>
+void append_text(std::string& text, std::type_identity_t<TextPattern<Count>> pattern,
+                 const TextValue (&values)[Count]) {
+  detail::append_values(text, pattern.characters(), values);
 }
 
 /// Throws Error(code, format_text(pattern, values)).
@@ -138,8 +146,8 @@ DTRAIN_DEFINED void TextValue::append_to(std::string& text) const {
 
 namespace detail {
 
-DTRAIN_NOT_INLINED DTRAIN_DEFINED std::string format_values(const char* pattern, std::span<const TextValue> values) {
-  std::string text;
+DTRAIN_NOT_INLINED DTRAIN_DEFINED void append_values(std::string& text, const char* pattern,
+                                                     std::span<const TextValue> values) {
   for (const TextValue& value : values) {
     const char* const place = std::strstr(pattern, "{}");
     text.append(pattern, place);
@@ -147,6 +155,11 @@ DTRAIN_NOT_INLINED DTRAIN_DEFINED std::string format_values(const char* pattern,
     pattern = place + 2;
   }
   text += pattern;
+}
+
+DTRAIN_NOT_INLINED DTRAIN_DEFINED std::string format_values(const char* pattern, std::span<const TextValue> values) {
+  std::string text;
+  append_values(text, pattern, values);
   return text;
 }
 

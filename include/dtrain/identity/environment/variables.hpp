@@ -153,7 +153,7 @@ DTRAIN_DEFINED std::string Variables::stated(std::initializer_list<std::string_v
   std::string list;
   for (const std::string_view name : names) {
     if (const std::optional<std::string_view> value = text(name)) {
-      list.append(list.empty() ? "" : ", ").append(quoted(name, *value));
+      append_text(list, "{}{}", {list.empty() ? "" : ", ", quoted(name, *value)});
     }
   }
   return list;

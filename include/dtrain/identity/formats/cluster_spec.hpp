@@ -135,7 +135,7 @@ class ClusterReader {
   std::string trainers() const {
     std::string list;
     for (const std::string_view role : roles_.ranked) {
-      list.append(list.empty() ? "" : "/").append(role);
+      append_text(list, "{}{}", {list.empty() ? "" : "/", role});
     }
     return list;
   }

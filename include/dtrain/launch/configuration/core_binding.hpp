@@ -148,10 +148,9 @@ inline std::string text_of(const Cpus& cpus) {
     while (end < cpus.size() && cpus[end] == cpus[end - 1] + 1) {
       ++end;
     }
-    text += text.empty() ? "" : ",";
-    text += std::to_string(cpus[begin]);
+    append_text(text, "{}{}", {text.empty() ? "" : ",", cpus[begin]});
     if (end - begin > 1) {
-      text += format_text("-{}", {cpus[end - 1]});
+      append_text(text, "-{}", {cpus[end - 1]});
     }
     begin = end;
   }

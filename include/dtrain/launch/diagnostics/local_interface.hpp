@@ -49,7 +49,7 @@ inline std::string speed_text(std::optional<int> mbit) {
   }
   std::string text = std::to_string(*mbit / 1000);
   if (const int tenths = *mbit % 1000 / 100; tenths != 0) {
-    text += format_text(".{}", {tenths});
+    append_text(text, ".{}", {tenths});
   }
   return text + " Gbit/s";
 }

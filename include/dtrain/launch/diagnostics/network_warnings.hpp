@@ -90,7 +90,7 @@ inline std::optional<std::string> interface_without_others(const LocalInterface&
   for (const net::InterfaceAddress& each : others) {
     const bool is_new = proposals.find(each.interface + " (") == std::string::npos;  // its first address is enough
     if (is_new && !each.address.is_loopback() && !is_container_bridge(each.interface)) {
-      proposals += format_text("{}{} ({})", {proposals.empty() ? "" : ", ", each.interface, each.address.host()});
+      append_text(proposals, "{}{} ({})", {proposals.empty() ? "" : ", ", each.interface, each.address.host()});
     }
   }
   return format_text(
@@ -109,7 +109,7 @@ inline std::optional<std::string> unused_infiniband(const identity::Variables& v
   }
   std::string names;
   for (const std::string& variable : against) {
-    names += (names.empty() ? "" : " and ") + variable;
+    append_text(names, "{}{}", {names.empty() ? "" : " and ", variable});
   }
   const std::string more = ports.size() > 1 ? format_text(" and {} more", {ports.size() - 1}) : "";
   return format_text(

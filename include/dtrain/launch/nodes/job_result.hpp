@@ -69,8 +69,6 @@ struct RestartPolicy {
 
 /// The same on every launcher of the job.
 struct JobResult {
-  DTRAIN_MEMBERS_NOT_INLINED(JobResult);
-
   int exit_code = 0;
   bool restart = false;             ///< the workers are started again
   std::vector<std::string> report;  ///< lines that every launcher prints on stderr

@@ -98,7 +98,7 @@ class LineFold {
   DTRAIN_NOT_INLINED static std::string prefix_of(const std::vector<int>& ranks) {
     std::string prefix = "[";
     for (const std::string& run : rendezvous::rank_ranges(ranks)) {
-      prefix.append(prefix.size() == 1 ? "" : ",").append(run);
+      append_text(prefix, "{}{}", {prefix.size() == 1 ? "" : ",", run});
     }
     return prefix.append("] ");
   }

@@ -34,6 +34,7 @@ struct OutgoingFrame {
     }
   }
 
+  DTRAIN_NOT_INLINED OutgoingFrame(const OutgoingFrame&) = default;
   DTRAIN_NOT_INLINED OutgoingFrame(OutgoingFrame&&) noexcept = default;
   DTRAIN_NOT_INLINED ~OutgoingFrame() = default;
 

@@ -62,7 +62,7 @@ inline std::vector<net::SocketAddress> named_addresses(const std::string& name, 
     if (each.interface == name) {
       found.push_back(each.address.with_port(port));
     }
-    there += format_text("{}{} ({})", {there.empty() ? "" : ", ", each.interface, each.address.host()});
+    append_text(there, "{}{} ({})", {there.empty() ? "" : ", ", each.interface, each.address.host()});
   }
   if (found.empty()) {
     throw_error(Errc::usage,

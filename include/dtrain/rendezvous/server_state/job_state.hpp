@@ -119,7 +119,7 @@ class JobState {
         {waited, rank_list(rank_table_.ranks_in(RankTable::RankState::joined)), rank_table_.world_size(), missing(),
          join_check_.listens_at().empty() ? "" : format_text(": {}", {join_check_.listens_at()})});
     if (!last_refusal_.empty()) {
-      text += format_text(" (a process was refused: {})", {last_refusal_});
+      append_text(text, " (a process was refused: {})", {last_refusal_});
     }
     post(Cause{CauseKind::timeout, -1, {}, std::move(text)});
   }

@@ -114,10 +114,10 @@ class RequestHandler {
   static std::string sentence(const KeyWaiters::Cancelled& wait, Instant now) {
     std::string text;
     for (std::size_t i = 0; i < wait.missing.size() && text.size() < max_sentence_bytes / 4; ++i) {
-      text += (i == 0 ? "" : ", ") + in_quotes(wait.missing[i]);
+      append_text(text, "{}{}", {i == 0 ? "" : ", ", in_quotes(wait.missing[i])});
     }
     if (wait.keys > 1) {
-      text += format_text(" ({} of {} keys)", {wait.missing.size(), wait.keys});
+      append_text(text, " ({} of {} keys)", {wait.missing.size(), wait.keys});
     }
     return format_text("no rank set {} in the {} since this rank began to wait",
                        {text, duration_text(now - wait.since)});
@@ -128,10 +128,10 @@ class RequestHandler {
         "{} of {} ranks wait in it ({}, the first came {} ago)",
         {barrier.arrived.size(), barrier.members, rank_list(barrier.arrived), duration_text(now - barrier.since)});
     if (!barrier.missing.empty()) {
-      text += format_text("; {} did not come", {rank_list(barrier.missing)});
+      append_text(text, "; {} did not come", {rank_list(barrier.missing)});
     }
     if (!barrier.cancelled.empty()) {
-      text += format_text("; {} arrived and cancelled", {rank_list(barrier.cancelled)});
+      append_text(text, "; {} arrived and cancelled", {rank_list(barrier.cancelled)});
     }
     return text;
   }
