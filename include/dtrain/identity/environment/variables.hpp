@@ -40,7 +40,7 @@ class Variables {
 
   std::optional<std::string_view> text(std::string_view variable) const;
 
-  bool has(std::string_view variable) const { return text(variable).has_value(); }
+  bool has(std::string_view variable) const;
 
   /// nullopt if unset. @throws IdentityError (bad-integer) for a value that is not decimal digits, or above 2147483647
   std::optional<int> integer(std::string_view variable) const;
@@ -128,6 +128,10 @@ DTRAIN_NOT_INLINED DTRAIN_DEFINED std::optional<int> Variables::integer(std::str
 DTRAIN_NOT_INLINED DTRAIN_DEFINED std::optional<std::uint64_t> Variables::wide_integer(
     std::string_view variable) const {
   return number(variable, parse_wide_integer);
+}
+
+DTRAIN_NOT_INLINED DTRAIN_DEFINED bool Variables::has(std::string_view variable) const {
+  return text(variable).has_value();
 }
 
 DTRAIN_NOT_INLINED DTRAIN_DEFINED std::optional<int> Variables::count(std::string_view variable) const {
