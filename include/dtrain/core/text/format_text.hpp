@@ -6,7 +6,6 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
-#include <span>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -66,12 +65,15 @@ class TextPattern {
 };
 
 namespace detail {
-void append_values(std::string& text, const char* pattern, std::span<const TextValue> values);
-std::string format_values(const char* pattern, std::span<const TextValue> values);
-[[noreturn]] void throw_formatted(Errc code, const char* pattern, std::span<const TextValue> values,
-                                  SourceLocation where);
-[[noreturn]] void throw_formatted_posix(int number, const char* pattern, std::span<const TextValue> values,
-                                        const char* remedy, SourceLocation where);
+/// @param values as many as the pattern has places {}; null: the pattern is the text
+void append_values(std::string& text, const char* pattern, const TextValue* values);
+std::string format_values(const char* pattern, const TextValue* values);
+/// A place as three arguments, which are passed in registers. @{
+[[noreturn]] void throw_formatted(Errc code, const char* pattern, const TextValue* values, const char* file,
+                                  const char* function, unsigned line);
+[[noreturn]] void throw_formatted_posix(int number, const char* pattern, const TextValue* values, const char* remedy,
+                                        const char* file, const char* function, unsigned line);
+/// @}
 }  // namespace detail
 
 /// `format_text("rank {} of {}", {rank, size})`. A call costs a third of the compile time and code of the same text
@@ -92,13 +94,13 @@ void append_text(std::string& text, std::type_identity_t<TextPattern<Count>> pat
 template <std::size_t Count>
 [[noreturn]] void throw_error(Errc code, std::type_identity_t<TextPattern<Count>> pattern,
                               const TextValue (&values)[Count], SourceLocation where = SourceLocation::current()) {
-  detail::throw_formatted(code, pattern.characters(), values, where);
+  detail::throw_formatted(code, pattern.characters(), values, where.file, where.function, where.line);
 }
 
 /// Throws Error(code, sentence).
 [[noreturn]] inline void throw_error(Errc code, const char* sentence,
                                      SourceLocation where = SourceLocation::current()) {
-  detail::throw_formatted(code, sentence, {}, where);
+  detail::throw_formatted(code, sentence, nullptr, where.file, where.function, where.line);
 }
 
 /// Throws posix_error(number, format_text(pattern, values), remedy).
@@ -106,7 +108,7 @@ template <std::size_t Count>
 [[noreturn]] void throw_posix(int number, std::type_identity_t<TextPattern<Count>> pattern,
                               const TextValue (&values)[Count], const char* remedy = "",
                               SourceLocation where = SourceLocation::current()) {
-  detail::throw_formatted_posix(number, pattern.characters(), values, remedy, where);
+  detail::throw_formatted_posix(number, pattern.characters(), values, remedy, where.file, where.function, where.line);
 }
 
 /// Throws posix_error(number, doing).
@@ -146,32 +148,30 @@ DTRAIN_DEFINED void TextValue::append_to(std::string& text) const {
 
 namespace detail {
 
-DTRAIN_NOT_INLINED DTRAIN_DEFINED void append_values(std::string& text, const char* pattern,
-                                                     std::span<const TextValue> values) {
-  for (const TextValue& value : values) {
-    const char* const place = std::strstr(pattern, "{}");
+DTRAIN_NOT_INLINED DTRAIN_DEFINED void append_values(std::string& text, const char* pattern, const TextValue* values) {
+  for (const char* place = nullptr; values != nullptr && (place = std::strstr(pattern, "{}")) != nullptr; ++values) {
     text.append(pattern, place);
-    value.append_to(text);
+    values->append_to(text);
     pattern = place + 2;
   }
   text += pattern;
 }
 
-DTRAIN_NOT_INLINED DTRAIN_DEFINED std::string format_values(const char* pattern, std::span<const TextValue> values) {
+DTRAIN_NOT_INLINED DTRAIN_DEFINED std::string format_values(const char* pattern, const TextValue* values) {
   std::string text;
   append_values(text, pattern, values);
   return text;
 }
 
-DTRAIN_NOT_INLINED DTRAIN_DEFINED void throw_formatted(Errc code, const char* pattern,
-                                                       std::span<const TextValue> values, SourceLocation where) {
-  throw Error(code, format_values(pattern, values), where);
+DTRAIN_NOT_INLINED DTRAIN_DEFINED void throw_formatted(Errc code, const char* pattern, const TextValue* values,
+                                                       const char* file, const char* function, unsigned line) {
+  throw Error(code, format_values(pattern, values), SourceLocation::current(file, function, line));
 }
 
-DTRAIN_NOT_INLINED DTRAIN_DEFINED void throw_formatted_posix(int number, const char* pattern,
-                                                             std::span<const TextValue> values, const char* remedy,
-                                                             SourceLocation where) {
-  throw posix_error(number, format_values(pattern, values), remedy, where);
+DTRAIN_NOT_INLINED DTRAIN_DEFINED void throw_formatted_posix(int number, const char* pattern, const TextValue* values,
+                                                             const char* remedy, const char* file, const char* function,
+                                                             unsigned line) {
+  throw posix_error(number, format_values(pattern, values), remedy, SourceLocation::current(file, function, line));
 }
 
 }  // namespace detail
