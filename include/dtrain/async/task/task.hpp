@@ -36,13 +36,17 @@ class TaskPromiseBase {
   FinalAwaiter final_suspend() const noexcept { return {}; }
   DTRAIN_NOT_INLINED void unhandled_exception() noexcept { exception = std::current_exception(); }
 
-  /// Runs `child`, the coroutine of this promise. @returns whether `parent` is to wait for it
-  DTRAIN_NOT_INLINED bool start(std::coroutine_handle<> child, std::coroutine_handle<> parent) {
+  /// Runs `child`, the coroutine of `promise`, which is null if there is none. @returns whether `parent` is to wait
+  DTRAIN_NOT_INLINED static bool start(std::coroutine_handle<> child, TaskPromiseBase* promise,
+                                       std::coroutine_handle<> parent) {
+    if (promise == nullptr) {
+      throw_error(Errc::invalid_argument, "a task was awaited twice, or after it was moved from");
+    }
     child.resume();
     if (child.done()) {
       return false;
     }
-    continuation = parent;
+    promise->continuation = parent;
     return true;
   }
 
@@ -156,10 +160,7 @@ class Task<T>::Awaiter {
   bool await_ready() const noexcept { return false; }
   bool await_suspend(std::coroutine_handle<> parent) {
     const std::coroutine_handle<promise_type> child = task_.frame_;
-    if (!child) {
-      throw_error(Errc::invalid_argument, "a task was awaited twice, or after it was moved from");
-    }
-    return child.promise().start(child, parent);
+    return detail::TaskPromiseBase::start(child, child ? &child.promise() : nullptr, parent);
   }
   T await_resume() { return task_.take(); }
 
