@@ -168,10 +168,7 @@ class ResumableSession : public std::enable_shared_from_this<ResumableSession> {
         co_return frame.reason;
       }
       const bool is_valid = receive_frame(frame.payload);
-      if (connection_.get() != &connection) {
-        co_return std::string();
-      }
-      if (!is_valid) {
+      if (connection_.get() != &connection || !is_valid) {
         co_return no_protocol;
       }
     }
