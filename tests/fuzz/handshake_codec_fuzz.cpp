@@ -17,7 +17,13 @@ rendezvous::Join some_join() {
   join.info.settings = "policy=x\ndtype=y";
   join.world_size = 8;
   join.job = "train";
-  join.origin = {true, true, 4026531836, 4700, 123456, "bash", "train", "build id 5f3a"};
+  join.origin.is_exact_job = join.origin.one_starter = true;
+  join.origin.process_space = 4026531836;
+  join.origin.starter = 4700;
+  join.origin.starter_began = 123456;
+  join.origin.starter_name = "bash";
+  join.origin.program = "train";
+  join.origin.build = "build id 5f3a";
   join.opens_store = true;
   join.process = 4711;
   join.join_timeout_ms = 600000;

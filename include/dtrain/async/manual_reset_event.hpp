@@ -3,6 +3,7 @@
 /// async::ManualResetEvent: a flag that coroutines of one loop wait for.
 
 #include "dtrain/async/loop/event_loop.hpp"
+#include "dtrain/core/config.hpp"
 
 namespace DTRAIN_NAMESPACE::async {
 
@@ -16,7 +17,7 @@ class ManualResetEvent {
   explicit ManualResetEvent(EventLoop& loop) noexcept : scheduler_(loop.scheduler()) {}
 
   /// Wakes all waiters, in the order of waiting, in the loop's next turn.
-  void set() noexcept {
+  DTRAIN_NOT_INLINED void set() noexcept {
     set_ = true;
     while (Waiter* waiter = waiters_.front()) {
       scheduler_.wake(*waiter);

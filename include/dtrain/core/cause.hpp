@@ -23,6 +23,10 @@ enum class CauseKind : std::uint8_t {
 
 /// Posted once for a job; the first one wins. `rank` is -1 if no rank is its origin.
 struct Cause {
+  DTRAIN_MEMBERS_NOT_INLINED(Cause);
+  DTRAIN_NOT_INLINED Cause(CauseKind kind_, int rank_, std::string host_, std::string text_)
+      : kind(kind_), rank(rank_), host(std::move(host_)), text(std::move(text_)) {}
+
   CauseKind kind = CauseKind::lost;
   int rank = -1;
   std::string host;
@@ -72,7 +76,7 @@ DTRAIN_DEFINED std::string Cause::sentence() const {
     case CauseKind::lost: return format_text("{} was lost: {}", {who, text});
     case CauseKind::exception: return format_text("{} failed: {}", {who, text});
     case CauseKind::timeout: return format_text("{} timed out: {}", {who, text});
-    case CauseKind::disagreement: return "ranks disagree: " + text;
+    case CauseKind::disagreement: return format_text("ranks disagree: {}", {text});
     case CauseKind::stopped: return format_text("{} was stopped: {}", {who, text});
   }
   return format_text("{}: {}", {who, text});

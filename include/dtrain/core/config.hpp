@@ -72,6 +72,17 @@
 /// Never inlined: for texts of errors and other code that runs rarely, so that its callers stay small.
 #define DTRAIN_NOT_INLINED __attribute__((noinline))
 
+/// In a struct with several strings that many functions copy or destroy, none of them in a step: its special members as
+/// the compiler would define them, but never inlined. Else each use, and each exception that may pass it, would hold
+/// the code of all its strings. The struct is no aggregate then.
+#define DTRAIN_MEMBERS_NOT_INLINED(Struct)                           \
+  DTRAIN_NOT_INLINED Struct() = default;                             \
+  DTRAIN_NOT_INLINED Struct(const Struct&) = default;                \
+  DTRAIN_NOT_INLINED Struct(Struct&&) noexcept = default;            \
+  DTRAIN_NOT_INLINED Struct& operator=(const Struct&) = default;     \
+  DTRAIN_NOT_INLINED Struct& operator=(Struct&&) noexcept = default; \
+  DTRAIN_NOT_INLINED ~Struct() = default
+
 /// Inlined at -O0 too: for the parts of an inner loop.
 #define DTRAIN_ALWAYS_INLINE inline __attribute__((always_inline))
 

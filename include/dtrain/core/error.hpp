@@ -120,7 +120,12 @@ DTRAIN_DEFINED const std::error_category& dtrain_category() noexcept {
 DTRAIN_DEFINED Error posix_error(int number, const std::string& doing, const std::string& remedy,
                                  SourceLocation where) {
   const std::error_code code(number, std::generic_category());
-  return {code, doing + ": " + code.message() + limit_hint(number) + (remedy.empty() ? "" : "; " + remedy), where};
+  std::string sentence = doing;
+  sentence.append(": ").append(code.message()).append(limit_hint(number));
+  if (!remedy.empty()) {
+    sentence.append("; ").append(remedy);
+  }
+  return {code, std::move(sentence), where};
 }
 
 DTRAIN_DEFINED Error errno_error(const std::string& doing, const std::string& remedy, SourceLocation where) {

@@ -40,9 +40,8 @@ class Serializer {
   template <std::integral T>
   void number(T& value, std::type_identity_t<T> first, std::type_identity_t<T> last) {
     number(value);
-    if (reads_ && (value < first || value > last)) {
-      fail("has a number out of its bounds");
-      value = first;
+    if (value < first || value > last) {
+      value = static_cast<T>(out_of_bounds(static_cast<std::uint64_t>(value), static_cast<std::uint64_t>(first)));
     }
   }
   /// An integer in 0..last, or none, which is written as -1.
@@ -113,6 +112,9 @@ class Serializer {
   /// Writes `value`, or reads another one. @returns it
   std::uint64_t little_endian(std::uint64_t value, std::size_t size);
 
+  /// @returns what a number out of its bounds becomes: `first` in a reader, which fails
+  std::uint64_t out_of_bounds(std::uint64_t value, std::uint64_t first) noexcept;
+
   void append(std::string_view written);
   std::span<const std::byte> take_bytes(std::size_t size) noexcept;
   std::string take_text(std::size_t size);
@@ -170,6 +172,7 @@ T from_bytes(std::string_view bytes, std::string_view what) {
 #if DTRAIN_DEFINITIONS
 
 #include <algorithm>
+#include <array>
 
 namespace DTRAIN_NAMESPACE {
 
@@ -233,11 +236,13 @@ DTRAIN_NOT_INLINED DTRAIN_DEFINED void Serializer::require_finished(std::string_
   }
 }
 
-DTRAIN_DEFINED std::uint64_t Serializer::little_endian(std::uint64_t value, std::size_t size) {
+DTRAIN_NOT_INLINED DTRAIN_DEFINED std::uint64_t Serializer::little_endian(std::uint64_t value, std::size_t size) {
   if (!reads_) {
-    for (std::size_t i = 0; i < size; ++i) {
-      out_.push_back(static_cast<std::byte>((value >> (8 * i)) & 0xff));
+    std::array<std::byte, sizeof(value)> written;
+    for (std::size_t i = 0; i < written.size(); ++i) {
+      written[i] = static_cast<std::byte>((value >> (8 * i)) & 0xff);
     }
+    out_.insert(out_.end(), written.begin(), written.begin() + size);
     return value;
   }
   const std::span<const std::byte> found = take_bytes(size);
@@ -246,6 +251,14 @@ DTRAIN_DEFINED std::uint64_t Serializer::little_endian(std::uint64_t value, std:
     value = (value << 8) | std::to_integer<std::uint64_t>(found[i - 1]);
   }
   return value;
+}
+
+DTRAIN_NOT_INLINED DTRAIN_DEFINED std::uint64_t Serializer::out_of_bounds(std::uint64_t value,
+                                                                          std::uint64_t first) noexcept {
+  if (reads_) {
+    fail("has a number out of its bounds");
+  }
+  return reads_ ? first : value;
 }
 
 DTRAIN_DEFINED void Serializer::append(std::string_view written) {

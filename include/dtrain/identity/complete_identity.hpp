@@ -67,8 +67,8 @@ inline void check_ranges(const ProcessIdentity& identity, const std::string& sta
 /// @throws IdentityError (no-master-addr) for several nodes; the sentence names the variable to set
 inline std::string master_addr_or_loopback(const Variables& variables, const char* variable,
                                            const ProcessIdentity& identity) {
-  if (const std::optional<std::string> given = variables.text(variable)) {
-    return *given;
+  if (const std::optional<std::string_view> given = variables.text(variable)) {
+    return std::string(*given);
   }
   if (on_one_node(identity)) {
     return loopback_address;

@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <span>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -84,8 +83,10 @@ class IdentityError : public Error {
 
 namespace detail {
 [[noreturn]] DTRAIN_NOT_INLINED inline void throw_identity(IdentityErrc reason, const char* pattern,
-                                                           std::span<const TextValue> values, SourceLocation where) {
-  throw IdentityError(reason, dtrain::detail::format_values(pattern, values), where);
+                                                           const TextValue* values, const char* file,
+                                                           const char* function, unsigned line) {
+  throw IdentityError(reason, dtrain::detail::format_values(pattern, values),
+                      SourceLocation::current(file, function, line));
 }
 }  // namespace detail
 
@@ -94,7 +95,7 @@ template <std::size_t Count>
 [[noreturn]] void throw_identity_error(IdentityErrc reason, std::type_identity_t<TextPattern<Count>> pattern,
                                        const TextValue (&values)[Count],
                                        SourceLocation where = SourceLocation::current()) {
-  detail::throw_identity(reason, pattern.characters(), values, where);
+  detail::throw_identity(reason, pattern.characters(), values, where.file, where.function, where.line);
 }
 
 }  // namespace DTRAIN_NAMESPACE::identity

@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/identity/environment/launcher_variables.hpp"
 #include "dtrain/identity/environment/slurm_step.hpp"
 #include "dtrain/identity/formats/orte_uri.hpp"
@@ -61,14 +62,14 @@ inline std::optional<std::string> named_by(const Variables& variables, std::init
   std::string left;
   std::string right;
   for (const char* name : names) {
-    const std::optional<std::string> value = variables.text(name);
+    const std::optional<std::string_view> value = variables.text(name);
     if (!value) {
       return std::nullopt;
     }
-    left += (left.empty() ? "" : ".") + std::string(name);
-    right += (right.empty() ? "" : ".") + *value;
+    append_text(left, "{}{}", {left.empty() ? "" : ".", name});
+    append_text(right, "{}{}", {right.empty() ? "" : ".", *value});
   }
-  return left + "=" + right;
+  return format_text("{}={}", {left, right});
 }
 
 /// Each component of a heterogeneous job has its own job id; the id of the first component is used for all.
@@ -84,7 +85,7 @@ inline std::optional<std::string> slurm_job_name(const Variables& variables) {
 inline std::optional<std::string> openmpi_job_name(const Variables& variables) {
   const auto hnp = parse_orte_uri(variables.text("OMPI_MCA_orte_hnp_uri").value_or(""));
   const std::optional<std::string> space = named_by(variables, {"PMIX_NAMESPACE"});
-  return space ? space : hnp ? std::optional("mpirun=" + std::to_string(hnp->job)) : std::nullopt;
+  return space ? space : hnp ? std::optional(format_text("mpirun={}", {hnp->job})) : std::nullopt;
 }
 
 /// The launcher's name of this start of the program; another start has another name.

@@ -68,8 +68,8 @@ namespace detail {
 /// Reads Azure ML's variables for the host of rank 0. Uses Azure's port, not the port in AZ_BATCH_MASTER_NODE.
 inline bool find_azure_master_address(const Variables& variables, ProcessIdentity& identity) {
   constexpr int azure_port = 6105;
-  const std::optional<std::string> batch = variables.text("AZ_BATCH_MASTER_NODE");
-  const std::optional<std::string> mpi = variables.text("AZ_BATCHAI_MPI_MASTER_NODE");
+  const std::optional<std::string_view> batch = variables.text("AZ_BATCH_MASTER_NODE");
+  const std::optional<std::string_view> mpi = variables.text("AZ_BATCHAI_MPI_MASTER_NODE");
   const bool one_node = on_one_node(identity);
   if (one_node ? !batch && !mpi : !batch) {
     return false;
@@ -84,12 +84,12 @@ inline bool find_azure_master_address(const Variables& variables, ProcessIdentit
 /// verify that: it is on that host if its own daemon is mpirun itself.
 /// @throws IdentityError (no-master-addr) on rank 0 if it is on another host
 inline bool guess_mpirun_host(const Variables& variables, ProcessIdentity& identity) {
-  const std::string uri = variables.text("OMPI_MCA_orte_hnp_uri").value_or("");
+  const std::string_view uri = variables.text("OMPI_MCA_orte_hnp_uri").value_or("");
   const std::optional<OrteUri> mpirun = parse_orte_uri(uri);
   if (!mpirun || mpirun->host.empty()) {
     return false;
   }
-  const std::string daemon_uri = variables.text("OMPI_MCA_orte_local_daemon_uri").value_or("");
+  const std::string_view daemon_uri = variables.text("OMPI_MCA_orte_local_daemon_uri").value_or("");
   const std::optional<OrteUri> daemon = parse_orte_uri(daemon_uri);
   if (identity.rank == 0 && daemon && (daemon->job != mpirun->job || daemon->daemon != mpirun->daemon)) {
     throw_identity_error(
@@ -131,7 +131,7 @@ inline void complete_identity(const Variables& variables, const MasterHints& hin
     identity.master_addr = loopback_address;
     return;
   }
-  const std::optional<std::string> nodes = variables.text("SLURM_JOB_NODELIST");
+  const std::optional<std::string_view> nodes = variables.text("SLURM_JOB_NODELIST");
   if (hints.slurm_allocation && nodes) {
     identity.master_addr = first_slurm_host("SLURM_JOB_NODELIST", *nodes);
   } else if (!hints.open_mpi || !detail::guess_mpirun_host(variables, identity)) {
@@ -141,7 +141,7 @@ inline void complete_identity(const Variables& variables, const MasterHints& hin
         "process to the host of rank 0{}",
         {identity.launcher, stated, hints.how});
   }
-  identity.provisional.emplace_back("master_addr");
+  identity.provisional.push_back("master_addr");
 }
 
 }  // namespace DTRAIN_NAMESPACE::identity

@@ -21,7 +21,7 @@ inline NodeIdentity rank_and_count_of_node(const Environment& joined, const Vari
   if (!(rank && count) && count != 1) {
     Environment with_master = joined;  // with a given master, sources neither guess one nor fail without one
     for (const char* given : {"PET_MASTER_ADDR", "--master-addr"}) {
-      if (const std::optional<std::string> address = variables.text(given)) {
+      if (const std::optional<std::string_view> address = variables.text(given)) {
         with_master["MASTER_ADDR"] = *address;
       }
     }
@@ -35,7 +35,7 @@ inline NodeIdentity rank_and_count_of_node(const Environment& joined, const Vari
 /// The address of the launchers' store: from flags or variables; else loopback on one node; else the source's.
 inline void find_node_master_address(const Variables& variables, NodeIdentity& node) {
   const bool one_node = node.node_count == 1;
-  std::optional<std::string> address;
+  std::optional<std::string_view> address;
   for (const char* variable : {"--master-addr", "PET_MASTER_ADDR", "MASTER_ADDR"}) {
     address = address ? address : variables.text(variable);
   }
@@ -59,10 +59,10 @@ inline void find_node_master_address(const Variables& variables, NodeIdentity& n
 }
 
 /// A number of workers in decimal digits, or "auto". @throws IdentityError (bad-integer)
-inline std::optional<std::string> read_nproc_per_node(const Variables& variables) {
-  std::optional<std::string> found;
+inline std::optional<std::string_view> read_nproc_per_node(const Variables& variables) {
+  std::optional<std::string_view> found;
   for (const char* variable : {"--nproc-per-node", "PET_NPROC_PER_NODE"}) {
-    const std::optional<std::string> value = found ? std::nullopt : variables.text(variable);
+    const std::optional<std::string_view> value = found ? std::nullopt : variables.text(variable);
     if (value && *value != "auto") {
       variables.count(variable);
     }

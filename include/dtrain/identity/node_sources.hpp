@@ -26,6 +26,8 @@ struct NodeFlags {
 
 /// A launcher's node in its job, and the address of the launchers' store.
 struct NodeIdentity {
+  DTRAIN_MEMBERS_NOT_INLINED(NodeIdentity);
+
   int node_rank = 0;
   int node_count = 1;
   std::string master_addr;                    ///< empty in a source that does not state it
@@ -58,7 +60,7 @@ inline Environment with_flags(const Environment& environment, const NodeFlags& f
 
 /// A number of nodes. @throws IdentityError: elastic-range for "1:4", bad-integer
 inline std::optional<int> read_node_count(const Variables& variables, const char* variable) {
-  const std::optional<std::string> value = variables.text(variable);
+  const std::optional<std::string_view> value = variables.text(variable);
   if (value && value->find(':') != std::string::npos) {
     throw_identity_error(IdentityErrc::elastic_range,
                          "{} is a range of nodes; a job has a fixed size here: set one number",
@@ -84,8 +86,7 @@ inline constexpr std::array<NodePair, 4> node_pairs{{
 namespace detail {
 
 /// The first complete pair of the wanted launcher. A flag may replace either variable of a pair.
-inline std::optional<NodeIdentity> read_node_pair(const Variables& variables,
-                                                  const std::optional<std::string>& wanted) {
+inline std::optional<NodeIdentity> read_node_pair(const Variables& variables, std::optional<std::string_view> wanted) {
   for (const NodePair& pair : node_pairs) {
     const bool has_rank = variables.has(pair.rank);
     const bool has_count = variables.has(pair.count);
@@ -111,7 +112,7 @@ inline NodeIdentity node_of(const ProcessIdentity& identity) {
   node.master_addr = identity.master_addr.value_or("");
   node.master_port = identity.master_port;
   if (identity.is_provisional("master_addr")) {
-    node.provisional.emplace_back("master_addr");
+    node.provisional.push_back("master_addr");
   }
   return node;
 }
@@ -159,14 +160,16 @@ inline std::vector<std::string> allocation_warnings(const Variables& variables) 
 }
 
 /// @throws IdentityError (unknown-launcher) if DTRAIN_LAUNCHER names an incomplete pair
-inline void check_wanted_pair(const Variables& variables, const std::optional<std::string>& wanted) {
+inline void check_wanted_pair(const Variables& variables, std::optional<std::string_view> wanted) {
   if (wanted != "node" && wanted != "pet") {
     return;
   }
   std::string there;
   for (const NodePair& pair : node_pairs) {
     const bool whole = variables.has(pair.rank) && variables.has(pair.count);
-    there += whole && there.find(pair.launcher) == std::string::npos ? std::string(pair.launcher) + ", " : "";
+    if (whole && there.find(pair.launcher) == std::string::npos) {
+      append_text(there, "{}, ", {pair.launcher});
+    }
   }
   refuse_launcher(variables, *wanted, there + names_of_present(variables));
 }
@@ -191,7 +194,7 @@ inline void check_unpaired_count(const Variables& variables) {
 /// flags (see with_flags). The caller lets flags override the result. @throws IdentityError if the environment is
 /// contradictory or incomplete
 inline NodeIdentity node_of_environment(const Environment& environment, const Variables& variables) {
-  const std::optional<std::string> wanted = variables.text("DTRAIN_LAUNCHER");
+  const std::optional<std::string_view> wanted = variables.text("DTRAIN_LAUNCHER");
   if (const std::optional<NodeIdentity> pair = detail::read_node_pair(variables, wanted)) {
     return *pair;
   }

@@ -20,6 +20,8 @@ inline constexpr int default_master_port = 29500;
 /// Ranks compute unset fields by an exchange after connecting. The exchange also confirms fields that are guesses,
 /// which `provisional` names.
 struct ProcessIdentity {
+  DTRAIN_MEMBERS_NOT_INLINED(ProcessIdentity);
+
   int rank = 0;
   int world_size = 1;
   std::optional<int> local_rank;
@@ -68,7 +70,7 @@ inline std::string part_of_whole(const ProcessIdentity& identity, std::string_vi
 inline std::string joined(const std::vector<std::string>& texts) {
   std::string list;
   for (const std::string& text : texts) {
-    list += (list.empty() ? "" : ", ") + text;
+    append_text(list, "{}{}", {list.empty() ? "" : ", ", text});
   }
   return list;
 }
@@ -90,12 +92,12 @@ inline std::string to_string(const ProcessIdentity& identity) {
   std::string line = format_text("identity from {}: rank {} of {}, {}, {}, store at {}{}{}",
                                  {identity.source_text(), identity.rank, identity.world_size, local_rank, node,
                                   brackets ? "[" : "", address, brackets ? "]" : ""});
-  line += identity.master_port ? ":" + std::to_string(*identity.master_port) : "";
-  line += identity.is_provisional("master_addr") ? " (a guess)" : "";
-  line += identity.attempt > 0 ? ", attempt " + std::to_string(identity.attempt) : "";
-  line += identity.ignored.empty() ? "" : "; ignored: " + detail::joined(identity.ignored);
+  if (identity.master_port) append_text(line, ":{}", {*identity.master_port});
+  if (identity.is_provisional("master_addr")) line += " (a guess)";
+  if (identity.attempt > 0) append_text(line, ", attempt {}", {identity.attempt});
+  if (!identity.ignored.empty()) append_text(line, "; ignored: {}", {detail::joined(identity.ignored)});
   for (const std::string& warning : identity.warnings) {
-    line += "; " + warning;
+    append_text(line, "; {}", {warning});
   }
   return line;
 }

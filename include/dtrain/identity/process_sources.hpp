@@ -75,17 +75,17 @@ namespace detail {
 
 /// Names what a known launcher lacks, or all known launchers.
 /// @param there the names of launchers that are present, each followed by ", "
-[[noreturn]] inline void refuse_launcher(const Variables& variables, const std::string& wanted,
+[[noreturn]] inline void refuse_launcher(const Variables& variables, std::string_view wanted,
                                          const std::string& there) {
   std::string missing;
   std::string known;
   bool is_known = false;
   const auto add = [&](std::string_view launcher, const Needs& needs) {
-    known.append(launcher).append(", ");
+    append_text(known, "{}, ", {launcher});
     is_known = is_known || launcher == wanted;
     for (const std::string_view variable : needs) {
       if (launcher == wanted && !variable.empty() && !variables.has(variable)) {
-        missing.append(missing.empty() ? "" : ", ").append(variable);
+        append_text(missing, "{}{}", {missing.empty() ? "" : ", ", variable});
       }
     }
   };
@@ -106,13 +106,15 @@ namespace detail {
 inline std::string names_of_present(const Variables& variables) {
   std::string names;
   for (const IdentitySource& source : sources) {
-    names += source.present(variables) ? std::string(source.name) + ", " : "";
+    if (source.present(variables)) {
+      append_text(names, "{}, ", {source.name});
+    }
   }
   return names;
 }
 
 /// The source that DTRAIN_LAUNCHER names. @throws IdentityError (unknown-launcher), which lists the present sources
-inline const IdentitySource& forced_source(const Variables& variables, const std::string& wanted) {
+inline const IdentitySource& forced_source(const Variables& variables, std::string_view wanted) {
   if (wanted == "none") {
     return sources.back();
   }
@@ -154,12 +156,12 @@ inline void note_ignored(const IdentitySource& chosen, const Variables& variable
     if (chosen.name != dtrain_names.launcher && source.name != chosen.name && source.name != SingleSource::name &&
         source.present(variables) && !agrees(source, variables, arguments, identity)) {
       const bool by_hand = source.name == TorchSource::name && !variables.has("TORCHELASTIC_RUN_ID");
-      identity.ignored.emplace_back(by_hand ? "RANK and WORLD_SIZE" : source.name);
+      identity.ignored.push_back(std::string(by_hand ? "RANK and WORLD_SIZE" : source.name));
     }
   }
   const bool half = variables.has("DTRAIN_RANK") != variables.has("DTRAIN_WORLD_SIZE");
   if (half) {
-    identity.warnings.emplace_back("only one of DTRAIN_RANK and DTRAIN_WORLD_SIZE is set: ignored");
+    identity.warnings.push_back("only one of DTRAIN_RANK and DTRAIN_WORLD_SIZE is set: ignored");
   }
 }
 

@@ -13,7 +13,7 @@ namespace DTRAIN_NAMESPACE::identity {
 
 DTRAIN_DEFINED ProcessIdentity process_identity(const Environment& environment, Arguments arguments) {
   const Variables variables(environment);
-  const std::optional<std::string> wanted = variables.text("DTRAIN_LAUNCHER");
+  const std::optional<std::string_view> wanted = variables.text("DTRAIN_LAUNCHER");
   const IdentitySource& source = wanted ? detail::forced_source(variables, *wanted) : detail::first_source(variables);
   ProcessIdentity identity = source.read(variables, arguments);
   name_job(variables, identity);

@@ -93,8 +93,7 @@ class Attempt {
     }
     const bool were_shown = plan_->node_count == 1 && plan_->stderr_is_terminal;  // to everybody who reads the report
     if (end.first && !were_shown) {
-      const Tail& tail = workers_.error_tail(end.first->rank);
-      end.last_lines.assign(tail.lines().begin(), tail.lines().end());
+      end.last_lines = workers_.error_tail(end.first->rank).lines();
     }
     co_return std::move(end);
   }

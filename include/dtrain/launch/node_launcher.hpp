@@ -95,7 +95,7 @@ class NodeLauncher {
       output_.error().line(
           "dtrain: ", format_text("{}, nodes from {}; {}", {description, options_.node_source, network.interface}));
       for (const std::string& warning : network.warnings) {
-        output_.error().line("dtrain: ", "slow path: " + warning);
+        output_.error().line("dtrain: ", format_text("slow path: {}", {warning}));
       }
     }
     require_rank(options_.program.wrapped_rank, plan->world_size);
@@ -159,7 +159,7 @@ class NodeLauncher {
     end.node = plan.node_rank;
     end.host = host_.name;
     if (plan.node_count > 1) {
-      end.host += format_text(" (node {})", {plan.node_rank});
+      append_text(end.host, " (node {})", {plan.node_rank});
     }
     end.stop_signal = forwarder_.stop_signal();
     end.interrupted = forwarder_.interrupted();

@@ -39,7 +39,7 @@ DTRAIN_DEFINED void log_binding(const std::vector<Cpus>& cpus) {
   }
   std::string text = "workers are bound to CPUs";
   for (std::size_t worker = 0; worker < cpus.size(); ++worker) {
-    text += format_text("{} {}: {}", {worker == 0 ? "" : ";", worker, text_of(cpus[worker])});
+    append_text(text, "{} {}: {}", {worker == 0 ? "" : ";", worker, text_of(cpus[worker])});
   }
   log(LogLevel::info, text + " (--bind=none binds none)");
 }
@@ -64,7 +64,8 @@ DTRAIN_DEFINED StartResult PerNode::start(int argc, char** argv, const BackendFa
     Flags flags = parse_flags(identity::Arguments(argv, static_cast<std::size_t>(argc)));
     if (flags.help) {
       if (std::fputs(help_text, stdout) < 0 || std::fflush(stdout) != 0) {
-        const Error lost = errno_error("printing the launcher's flags on " + stream_name("stdout", STDOUT_FILENO));
+        const Error lost =
+            errno_error(format_text("printing the launcher's flags on {}", {stream_name("stdout", STDOUT_FILENO)}));
         log(LogLevel::error, lost.what());
         return StartResult(exit_code_exception);
       }

@@ -48,7 +48,7 @@ inline void log_identity(const identity::ProcessIdentity& identity, const identi
   const NetworkReport report = local_network_report(variables, identity.master_addr, true);
   log(LogLevel::warning, format_text("{}; {}", {to_string(identity), report.interface}));
   for (const std::string& warning : report.warnings) {
-    log(LogLevel::warning, "slow path: " + warning);
+    log(LogLevel::warning, format_text("slow path: {}", {warning}));
   }
 }
 
@@ -74,7 +74,7 @@ DTRAIN_DEFINED RankProcess rank_process_of(JoinOptions options) {
   if (worker.identity.elastic && worker.identity.master_addr) {
     // torchrun's port may be taken by another torchrun; its name may be "none".
     const int port = worker.identity.master_port.value_or(identity::default_master_port);
-    job.name += format_text("@{}:{}", {*worker.identity.master_addr, port});
+    append_text(job.name, "@{}:{}", {*worker.identity.master_addr, port});
     worker.master_ports = static_cast<std::uint16_t>(std::min(16, 65536 - port));
   }
   worker.identity.job = std::move(job.name);

@@ -99,7 +99,7 @@ class Listener {
 
   static Listener open(async::EventLoop& loop, const SocketAddress& address, int backlog, bool dual_stack) {
     const std::string doing = dual_stack ? format_text("listening at port {} of every address", {address.port()})
-                                         : "listening at " + to_string(address);
+                                         : format_text("listening at {}", {to_string(address)});
     Descriptor socket(::socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_TCP));
     if (!socket) {
       throw_errno(doing);
@@ -127,7 +127,8 @@ class Listener {
       const std::string remedy = format_text(
           "those who connect wait; this process may have {} files open: raise that (ulimit -n), or close some",
           {open_files_limit().value_or(0)});
-      log(LogLevel::warning, posix_error(error, "accepting a connection at " + to_string(local_), remedy).what());
+      log(LogLevel::warning,
+          posix_error(error, format_text("accepting a connection at {}", {to_string(local_)}), remedy).what());
     }
   }
 

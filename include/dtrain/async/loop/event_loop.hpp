@@ -31,8 +31,8 @@ class EventLoop {
   /// @param on_exception gets an exception that leaves the task; without a handler it leaves run() or run_until()
   /// @param on_destroyed runs after the task's frame is destroyed, however the task ended
   /// @throws Error (cancelled) once the loop is closed
-  [[nodiscard]] TaskHandle spawn(Task<void> task, ExceptionHandler on_exception = {},
-                                 DestroyedHandler on_destroyed = {});
+  [[nodiscard]] TaskHandle spawn(Task<void> task);
+  [[nodiscard]] TaskHandle spawn(Task<void> task, ExceptionHandler on_exception, DestroyedHandler on_destroyed = {});
 
   /// As spawn(), owned by the loop.
   void spawn_detached(Task<void> task, ExceptionHandler on_exception = {}) {
@@ -151,6 +151,10 @@ class EventLoop {
 #if DTRAIN_DEFINITIONS
 
 namespace DTRAIN_NAMESPACE::async {
+
+DTRAIN_NOT_INLINED DTRAIN_DEFINED TaskHandle EventLoop::spawn(Task<void> task) {
+  return spawn(std::move(task), {});
+}
 
 DTRAIN_DEFINED TaskHandle EventLoop::spawn(Task<void> task, ExceptionHandler on_exception,
                                            DestroyedHandler on_destroyed) {

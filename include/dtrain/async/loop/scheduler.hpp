@@ -20,7 +20,7 @@ class Scheduler {
   /// @{
 
   /// Suspends `coroutine` at `waiter` until wake() or the deadline.
-  void add(Waiter& waiter, std::coroutine_handle<> coroutine, Deadline deadline) {
+  DTRAIN_NOT_INLINED void add(Waiter& waiter, std::coroutine_handle<> coroutine, Deadline deadline) {
     waiter.coroutine = coroutine;
     waiter.record = current_;
     timers_.insert(waiter, deadline);
@@ -33,14 +33,14 @@ class Scheduler {
   }
 
   /// Resumes a waiter in the next turn, or in this one if it has not reached resume_ready().
-  void wake(Waiter& waiter, WakeReason outcome = WakeReason::ready) noexcept {
+  DTRAIN_NOT_INLINED void wake(Waiter& waiter, WakeReason outcome = WakeReason::ready) noexcept {
     remove(waiter);
     waiter.outcome = outcome;
     ready_.push_back(waiter);
   }
 
   /// Removes a waiter from everything that it waits in.
-  void remove(Waiter& waiter) noexcept {
+  DTRAIN_NOT_INLINED void remove(Waiter& waiter) noexcept {
     timers_.remove(waiter);
     poller_.remove(waiter);
     waiter.unlink();

@@ -7,6 +7,7 @@
 
 #include "dtrain/async/loop/intrusive_list.hpp"
 #include "dtrain/async/loop/timer_heap.hpp"
+#include "dtrain/core/config.hpp"
 
 namespace DTRAIN_NAMESPACE::async {
 
@@ -19,6 +20,8 @@ enum class WakeReason : std::uint8_t { ready = 1, timed_out };
 /// An awaiter calls Scheduler::remove in its destructor.
 class Waiter : public ListNode, public TimerNode {
  public:
+  DTRAIN_NOT_INLINED Waiter() noexcept = default;
+
   std::coroutine_handle<> coroutine;
   TaskRecord* record = nullptr;  ///< the spawned task that the coroutine belongs to
   int descriptor = -1;           ///< the descriptor that it waits for, if any

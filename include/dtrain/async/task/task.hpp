@@ -8,9 +8,9 @@
 #include <type_traits>
 #include <utility>
 
+#include "dtrain/core/config.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/text/format_text.hpp"
-#include "dtrain/core/version.hpp"
 
 namespace DTRAIN_NAMESPACE::async {
 
@@ -34,10 +34,31 @@ class TaskPromiseBase {
 
   std::suspend_always initial_suspend() const noexcept { return {}; }
   FinalAwaiter final_suspend() const noexcept { return {}; }
-  void unhandled_exception() noexcept { exception = std::current_exception(); }
+  DTRAIN_NOT_INLINED void unhandled_exception() noexcept { exception = std::current_exception(); }
+
+  /// Runs `child`, the coroutine of `promise`, which is null if there is none. @returns whether `parent` is to wait
+  DTRAIN_NOT_INLINED static bool start(std::coroutine_handle<> child, TaskPromiseBase* promise,
+                                       std::coroutine_handle<> parent) {
+    if (promise == nullptr) {
+      throw_error(Errc::invalid_argument, "a task was awaited twice, or after it was moved from");
+    }
+    child.resume();
+    if (child.done()) {
+      return false;
+    }
+    promise->continuation = parent;
+    return true;
+  }
 
   std::coroutine_handle<> continuation;
   std::exception_ptr exception;
+
+ protected:
+  DTRAIN_NOT_INLINED void rethrow_if_failed() const {
+    if (exception) {
+      std::rethrow_exception(exception);
+    }
+  }
 };
 
 template <class T>
@@ -47,9 +68,7 @@ class TaskPromise : public TaskPromiseBase {
   void return_value(T&& result) { value_.emplace(std::move(result)); }
   void return_value(const T& result) { value_.emplace(result); }
   T take() {
-    if (exception) {
-      std::rethrow_exception(exception);
-    }
+    rethrow_if_failed();
     return std::move(*value_);
   }
 
@@ -62,11 +81,7 @@ class TaskPromise<void> : public TaskPromiseBase {
  public:
   Task<void> get_return_object() noexcept;
   void return_void() const noexcept {}
-  void take() const {
-    if (exception) {
-      std::rethrow_exception(exception);
-    }
-  }
+  void take() const { rethrow_if_failed(); }
 };
 
 }  // namespace detail
@@ -106,7 +121,7 @@ class [[nodiscard]] Task {
   ~Task() { destroy(); }
 
   /// Cancels and frees the coroutine now.
-  void destroy() noexcept {
+  DTRAIN_NOT_INLINED void destroy() noexcept {
     if (frame_) {
       std::exchange(frame_, nullptr).destroy();
     }
@@ -121,7 +136,7 @@ class [[nodiscard]] Task {
   std::coroutine_handle<> handle() const noexcept { return frame_; }
 
   /// Returns the result of a task that is done, and frees the coroutine. @throws the coroutine's exception
-  T take() {
+  DTRAIN_NOT_INLINED T take() {
     const Task finished(std::move(*this));
     return finished.frame_.promise().take();
   }
@@ -145,15 +160,7 @@ class Task<T>::Awaiter {
   bool await_ready() const noexcept { return false; }
   bool await_suspend(std::coroutine_handle<> parent) {
     const std::coroutine_handle<promise_type> child = task_.frame_;
-    if (!child) {
-      throw_error(Errc::invalid_argument, "a task was awaited twice, or after it was moved from");
-    }
-    child.resume();
-    if (child.done()) {
-      return false;
-    }
-    child.promise().continuation = parent;
-    return true;
+    return detail::TaskPromiseBase::start(child, child ? &child.promise() : nullptr, parent);
   }
   T await_resume() { return task_.take(); }
 

@@ -75,7 +75,7 @@ class TaskHandle {
 
 namespace DTRAIN_NAMESPACE::async {
 
-DTRAIN_DEFINED void TaskRecord::end() noexcept {
+DTRAIN_NOT_INLINED DTRAIN_DEFINED void TaskRecord::end() noexcept {
   unlink();
   start.unlink();
   ending = true;
@@ -91,7 +91,7 @@ DTRAIN_DEFINED void TaskRecord::end() noexcept {
   }
 }
 
-DTRAIN_DEFINED void TaskHandle::cancel() noexcept {
+DTRAIN_NOT_INLINED DTRAIN_DEFINED void TaskHandle::cancel() noexcept {
   TaskRecord* record = std::exchange(record_, nullptr);
   if (record == nullptr) {
     return;

@@ -34,7 +34,7 @@ namespace DTRAIN_NAMESPACE::backend::cuda {
 
 /// DTRAIN_SHARE_DEVICES: whether several ranks may compute on one device. @throws Error (usage) unless it is 0 or 1
 inline bool shares_devices(const identity::Environment& environment = identity::snapshot_environment()) {
-  const std::string value = identity::Variables(environment).text("DTRAIN_SHARE_DEVICES").value_or("0");
+  const std::string_view value = identity::Variables(environment).text("DTRAIN_SHARE_DEVICES").value_or("0");
   if (value != "0" && value != "1") {
     throw_error(Errc::usage, "{} is neither 0 nor 1; 1 lets ranks share a device",
                 {identity::quoted("DTRAIN_SHARE_DEVICES", value)});

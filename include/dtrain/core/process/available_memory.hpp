@@ -39,10 +39,11 @@ std::uint64_t available_memory_bytes();
 #include <limits>
 
 #include "dtrain/core/process/small_file.hpp"
+#include "dtrain/core/text/format_text.hpp"
 
 namespace DTRAIN_NAMESPACE {
 
-DTRAIN_DEFINED std::string read_start(const std::string& path) {
+DTRAIN_NOT_INLINED DTRAIN_DEFINED std::string read_start(const std::string& path) {
   return read_small_file(path, 4096).value_or("");
 }
 
@@ -67,9 +68,9 @@ DTRAIN_DEFINED std::uint64_t available_in_group(const std::string& folder, const
     return unknown;
   }
   const std::uint64_t used = number_after(read_start(folder + usage), "", 0);
-  const std::string statistics = "\n" + read_start(folder + "/memory.stat");
-  const std::uint64_t reclaimable = number_after(statistics, "\n" + files + "inactive_file ", 0) +
-                                    number_after(statistics, "\n" + files + "active_file ", 0);
+  const std::string statistics = format_text("\n{}", {read_start(folder + "/memory.stat")});
+  const std::uint64_t reclaimable = number_after(statistics, format_text("\n{}inactive_file ", {files}), 0) +
+                                    number_after(statistics, format_text("\n{}active_file ", {files}), 0);
   const std::uint64_t held = used - std::min(used, reclaimable);
   return most - std::min(most, held);
 }
@@ -92,7 +93,8 @@ DTRAIN_DEFINED std::uint64_t available_in_groups(std::string_view groups, const 
     // In a container, the path may be the host's; the loop ends at the container's own root in any case.
     std::string path(line.substr(path_at + 1));
     for (;; path.erase(path.rfind('/'))) {
-      const std::string folder = root + (first_version ? "/memory" : "") + (path == "/" ? "" : path);
+      const std::string folder =
+          format_text("{}{}{}", {root, first_version ? "/memory" : "", path == "/" ? "" : std::string_view(path)});
       available = std::min(available, first_version ? available_in_group(folder, "/memory.limit_in_bytes",
                                                                          "/memory.usage_in_bytes", "total_")
                                                     : available_in_group(folder, "/memory.max", "/memory.current", ""));

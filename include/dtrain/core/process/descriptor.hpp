@@ -38,7 +38,7 @@ class Descriptor {
   [[nodiscard]] int release() noexcept { return std::exchange(fd_, -1); }
 
   /// Closes it now. EINTR is not retried: on Linux the descriptor is gone all the same.
-  void reset() noexcept {
+  DTRAIN_NOT_INLINED void reset() noexcept {
     if (fd_ >= 0) {
       static_cast<void>(::close(std::exchange(fd_, -1)));
     }

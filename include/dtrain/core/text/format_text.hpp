@@ -6,7 +6,6 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
-#include <span>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -17,16 +16,16 @@
 
 namespace DTRAIN_NAMESPACE {
 
-/// A value for a text: characters, to which it refers, or a whole number.
+/// A value for a text: characters, to which it refers, or a whole number. Two words, which a call site stores as they
+/// are: the length of a std::string is read only when the text is made.
 class TextValue {
  public:
   TextValue(const char* characters) noexcept : TextValue(std::string_view(characters)) {}
-  TextValue(const std::string& characters) noexcept : TextValue(std::string_view(characters)) {}
-  TextValue(std::string_view characters) noexcept
-      : kind_(Kind::characters), number_(characters.size()), characters_(characters.data()) {}
+  TextValue(const std::string& characters) noexcept : text_(&characters), size_(is_text) {}
+  TextValue(std::string_view characters) noexcept : characters_(characters.data()), size_(characters.size()) {}
   TextValue(std::signed_integral auto number) noexcept
-      : kind_(Kind::signed_number), number_(static_cast<std::uint64_t>(std::int64_t{number})) {}
-  TextValue(std::unsigned_integral auto number) noexcept : kind_(Kind::unsigned_number), number_(number) {}
+      : number_(static_cast<std::uint64_t>(std::int64_t{number})), size_(is_signed) {}
+  TextValue(std::unsigned_integral auto number) noexcept : number_(number), size_(is_unsigned) {}
   TextValue(char) = delete;
   TextValue(bool) = delete;
 
@@ -34,11 +33,17 @@ class TextValue {
   void append_to(std::string& text) const;
 
  private:
-  enum class Kind : unsigned char { characters, signed_number, unsigned_number };
+  /// Values of `size_` that are no count of characters.
+  static constexpr std::size_t is_text = ~std::size_t{0};
+  static constexpr std::size_t is_signed = is_text - 1;
+  static constexpr std::size_t is_unsigned = is_text - 2;
 
-  Kind kind_;
-  std::uint64_t number_;  ///< the number's bits, or the count of characters
-  const char* characters_;
+  union {
+    const char* characters_;
+    const std::string* text_;
+    std::uint64_t number_;  ///< the number's bits
+  };
+  std::size_t size_;
 };
 
 /// A constant text with `Count` places `{}` for values; another count does not compile.
@@ -60,11 +65,15 @@ class TextPattern {
 };
 
 namespace detail {
-std::string format_values(const char* pattern, std::span<const TextValue> values);
-[[noreturn]] void throw_formatted(Errc code, const char* pattern, std::span<const TextValue> values,
-                                  SourceLocation where);
-[[noreturn]] void throw_formatted_posix(int number, const char* pattern, std::span<const TextValue> values,
-                                        const char* remedy, SourceLocation where);
+/// @param values as many as the pattern has places {}; null: the pattern is the text
+void append_values(std::string& text, const char* pattern, const TextValue* values);
+std::string format_values(const char* pattern, const TextValue* values);
+/// A place as three arguments, which are passed in registers. @{
+[[noreturn]] void throw_formatted(Errc code, const char* pattern, const TextValue* values, const char* file,
+                                  const char* function, unsigned line);
+[[noreturn]] void throw_formatted_posix(int number, const char* pattern, const TextValue* values, const char* remedy,
+                                        const char* file, const char* function, unsigned line);
+/// @}
 }  // namespace detail
 
 /// `format_text("rank {} of {}", {rank, size})`. A call costs a third of the compile time and code of the same text
@@ -74,17 +83,24 @@ std::string format_text(std::type_identity_t<TextPattern<Count>> pattern, const 
   return detail::format_values(pattern.characters(), values);
 }
 
+/// Appends format_text(pattern, values) to `text`. @pre no value refers to `text`
+template <std::size_t Count>
+void append_text(std::string& text, std::type_identity_t<TextPattern<Count>> pattern,
+                 const TextValue (&values)[Count]) {
+  detail::append_values(text, pattern.characters(), values);
+}
+
 /// Throws Error(code, format_text(pattern, values)).
 template <std::size_t Count>
 [[noreturn]] void throw_error(Errc code, std::type_identity_t<TextPattern<Count>> pattern,
                               const TextValue (&values)[Count], SourceLocation where = SourceLocation::current()) {
-  detail::throw_formatted(code, pattern.characters(), values, where);
+  detail::throw_formatted(code, pattern.characters(), values, where.file, where.function, where.line);
 }
 
 /// Throws Error(code, sentence).
 [[noreturn]] inline void throw_error(Errc code, const char* sentence,
                                      SourceLocation where = SourceLocation::current()) {
-  detail::throw_formatted(code, sentence, {}, where);
+  detail::throw_formatted(code, sentence, nullptr, where.file, where.function, where.line);
 }
 
 /// Throws posix_error(number, format_text(pattern, values), remedy).
@@ -92,7 +108,7 @@ template <std::size_t Count>
 [[noreturn]] void throw_posix(int number, std::type_identity_t<TextPattern<Count>> pattern,
                               const TextValue (&values)[Count], const char* remedy = "",
                               SourceLocation where = SourceLocation::current()) {
-  detail::throw_formatted_posix(number, pattern.characters(), values, remedy, where);
+  detail::throw_formatted_posix(number, pattern.characters(), values, remedy, where.file, where.function, where.line);
 }
 
 /// Throws posix_error(number, doing).
@@ -122,36 +138,40 @@ template <std::size_t Count>
 namespace DTRAIN_NAMESPACE {
 
 DTRAIN_DEFINED void TextValue::append_to(std::string& text) const {
-  switch (kind_) {
-    case Kind::characters: text.append(characters_, static_cast<std::size_t>(number_)); break;
-    case Kind::signed_number: text += std::to_string(static_cast<std::int64_t>(number_)); break;
-    case Kind::unsigned_number: text += std::to_string(number_); break;
+  switch (size_) {
+    case is_text: text += *text_; break;
+    case is_signed: text += std::to_string(static_cast<std::int64_t>(number_)); break;
+    case is_unsigned: text += std::to_string(number_); break;
+    default: text.append(characters_, size_);
   }
 }
 
 namespace detail {
 
-DTRAIN_NOT_INLINED DTRAIN_DEFINED std::string format_values(const char* pattern, std::span<const TextValue> values) {
-  std::string text;
-  for (const TextValue& value : values) {
-    const char* const place = std::strstr(pattern, "{}");
+DTRAIN_NOT_INLINED DTRAIN_DEFINED void append_values(std::string& text, const char* pattern, const TextValue* values) {
+  for (const char* place = nullptr; values != nullptr && (place = std::strstr(pattern, "{}")) != nullptr; ++values) {
     text.append(pattern, place);
-    value.append_to(text);
+    values->append_to(text);
     pattern = place + 2;
   }
   text += pattern;
+}
+
+DTRAIN_NOT_INLINED DTRAIN_DEFINED std::string format_values(const char* pattern, const TextValue* values) {
+  std::string text;
+  append_values(text, pattern, values);
   return text;
 }
 
-DTRAIN_NOT_INLINED DTRAIN_DEFINED void throw_formatted(Errc code, const char* pattern,
-                                                       std::span<const TextValue> values, SourceLocation where) {
-  throw Error(code, format_values(pattern, values), where);
+DTRAIN_NOT_INLINED DTRAIN_DEFINED void throw_formatted(Errc code, const char* pattern, const TextValue* values,
+                                                       const char* file, const char* function, unsigned line) {
+  throw Error(code, format_values(pattern, values), SourceLocation::current(file, function, line));
 }
 
-DTRAIN_NOT_INLINED DTRAIN_DEFINED void throw_formatted_posix(int number, const char* pattern,
-                                                             std::span<const TextValue> values, const char* remedy,
-                                                             SourceLocation where) {
-  throw posix_error(number, format_values(pattern, values), remedy, where);
+DTRAIN_NOT_INLINED DTRAIN_DEFINED void throw_formatted_posix(int number, const char* pattern, const TextValue* values,
+                                                             const char* remedy, const char* file, const char* function,
+                                                             unsigned line) {
+  throw posix_error(number, format_values(pattern, values), remedy, SourceLocation::current(file, function, line));
 }
 
 }  // namespace detail

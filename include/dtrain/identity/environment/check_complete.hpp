@@ -145,15 +145,15 @@ inline bool has_a_size(const Variables& variables) {
 /// @pre no source is present.
 /// @throws IdentityError: node-level-env, pmix-only, no-rank, no-world-size, half-identity, bad-integer
 inline void check_complete(const Variables& variables) {
-  const std::optional<std::string> nodes = variables.text("PET_NNODES");
-  const std::string per_node = variables.text("PET_NPROC_PER_NODE").value_or("1");
+  const std::optional<std::string_view> nodes = variables.text("PET_NNODES");
+  const std::string_view per_node = variables.text("PET_NPROC_PER_NODE").value_or("1");
   if (nodes && !variables.has("RANK") && (*nodes != "1" || per_node != "1")) {
     throw_identity_error(IdentityErrc::node_level_env,
                          "{} with {} describes a node, not a process; start the program through the per-node launcher "
                          "(dtrain::launch::PerNode), or set RANK and WORLD_SIZE for every process",
                          {quoted("PET_NNODES", *nodes), quoted("PET_NPROC_PER_NODE", per_node)});
   }
-  const std::optional<std::string> pmix_rank = variables.text("PMIX_RANK");
+  const std::optional<std::string_view> pmix_rank = variables.text("PMIX_RANK");
   if (pmix_rank && !detail::has_a_size(variables)) {
     throw_identity_error(IdentityErrc::pmix_only,
                          "{} is set but no variable gives the number of processes; set DTRAIN_RANK and "
@@ -161,7 +161,7 @@ inline void check_complete(const Variables& variables) {
                          {quoted("PMIX_RANK", *pmix_rank)});
   }
   const std::optional<int> size = variables.integer("WORLD_SIZE");
-  const std::optional<std::string> rank = variables.text("RANK");
+  const std::optional<std::string_view> rank = variables.text("RANK");
   if (size && *size > 1 && !rank) {
     throw_identity_error(IdentityErrc::no_rank,
                          "WORLD_SIZE={} is set but RANK is not; set RANK to 0..{}, another on each process",

@@ -15,7 +15,7 @@ namespace DTRAIN_NAMESPACE::identity {
 
 /// Adds MASTER_ADDR to `ignored` if it differs: the list of hosts determines the master.
 inline void ignore_master_addr(const Variables& variables, ProcessIdentity& identity) {
-  const std::optional<std::string> address = variables.text("MASTER_ADDR");
+  const std::optional<std::string_view> address = variables.text("MASTER_ADDR");
   if (address && address != identity.master_addr) {
     identity.ignored.push_back(quoted("MASTER_ADDR", *address));
   }
@@ -25,36 +25,34 @@ inline void ignore_master_addr(const Variables& variables, ProcessIdentity& iden
 /// @throws IdentityError: ambiguous-address, bad-port, tf-malformed
 inline ProcessIdentity identity_in_cluster(const ClusterTask& task, const char* launcher, const Variables& variables,
                                            const char* variable) {
-  struct Node {
-    int rank = 0;
-    int entries = 0;
-  };
   ProcessIdentity identity;
   identity.launcher = launcher;
   identity.rank = static_cast<int>(task.rank);
   identity.world_size = static_cast<int>(task.entries.size());
-  std::map<std::string, Node, std::less<>> nodes;
-  std::string own_host;
+  std::map<std::string, std::size_t> node_of_host;
+  std::vector<int> entries;  // of each node
   for (std::size_t i = 0; i < task.entries.size(); ++i) {
     const HostPort entry = split_host_port(variable, task.entries[i], IdentityErrc::tf_malformed);
-    Node& node = nodes.try_emplace(entry.host, Node{static_cast<int>(nodes.size()), 0}).first->second;
+    const std::size_t node = node_of_host.emplace(entry.host, entries.size()).first->second;
+    entries.resize(node_of_host.size());
     if (i == task.rank) {
-      own_host = entry.host;
-      identity.local_rank = node.entries;
-      identity.node_rank = node.rank;
+      identity.local_rank = entries[node];
+      identity.node_rank = static_cast<int>(node);
     }
-    ++node.entries;
+    ++entries[node];
     if (i == 0) {
       identity.master_addr = entry.host;
       identity.master_port = entry.port;
     }
   }
-  identity.local_world_size = nodes[own_host].entries;
-  identity.node_count = static_cast<int>(nodes.size());
+  identity.local_world_size = entries[static_cast<std::size_t>(*identity.node_rank)];
+  identity.node_count = static_cast<int>(entries.size());
   if (identity.world_size == 1) {
     identity.master_addr = loopback_address;
   } else {
-    identity.provisional = {"local_rank", "local_world_size", "node_rank", "node_count"};
+    for (const char* const guess : {"local_rank", "local_world_size", "node_rank", "node_count"}) {
+      identity.provisional.push_back(guess);
+    }
   }
   const std::optional<int> port = variables.port("MASTER_PORT");
   identity.master_port = port ? port : identity.master_port.value_or(default_master_port);

@@ -23,7 +23,7 @@ inline const char* slurm_size_variable(const Variables& variables) {
 inline bool is_real_slurm_step(const Variables& variables) {
   constexpr std::uint64_t first_special = 4294967290;
   constexpr std::uint64_t last_special = 4294967293;
-  const std::optional<std::string> text = variables.text("SLURM_STEP_ID");
+  const std::optional<std::string_view> text = variables.text("SLURM_STEP_ID");
   const std::uint64_t step = parse_wide_integer(text.value_or("")).value_or(0);
   return text && (step < first_special || step > last_special);
 }
@@ -43,12 +43,12 @@ inline std::optional<RankAndSize> slurm_step_rank_and_size(const Variables& vari
 /// Number of the step's tasks on this node; nullopt if Slurm's variables do not contain it.
 /// @throws IdentityError: bad-tasks-per-node, bad-integer
 inline std::optional<int> slurm_local_size(const Variables& variables) {
-  const std::optional<std::string> list = variables.text("SLURM_STEP_TASKS_PER_NODE");
+  const std::optional<std::string_view> list = variables.text("SLURM_STEP_TASKS_PER_NODE");
   const std::optional<int> node = variables.integer("SLURM_NODEID");
   if (list && node) {
     return slurm_tasks_on_node("SLURM_STEP_TASKS_PER_NODE", *list, *node);
   }
-  const std::optional<std::string> ranks = variables.text("SLURM_GTIDS");
+  const std::optional<std::string_view> ranks = variables.text("SLURM_GTIDS");
   if (!ranks) {
     return std::nullopt;
   }

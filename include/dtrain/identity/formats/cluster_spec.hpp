@@ -135,7 +135,7 @@ class ClusterReader {
   std::string trainers() const {
     std::string list;
     for (const std::string_view role : roles_.ranked) {
-      list.append(list.empty() ? "" : "/").append(role);
+      append_text(list, "{}{}", {list.empty() ? "" : "/", role});
     }
     return list;
   }
@@ -153,7 +153,7 @@ class ClusterReader {
 /// Whether the variable has a cluster. False for a document without a cluster, or with an empty one. True for a value
 /// that cannot be parsed, which read_cluster() then rejects.
 inline bool has_cluster(const ClusterRoles& roles, const Variables& variables) {
-  const std::optional<std::string> value = variables.text(roles.variable);
+  const std::optional<std::string_view> value = variables.text(roles.variable);
   const std::optional<Json> document = value ? parse_json(*value) : std::nullopt;
   if (!document || !document->is(Json::Type::object) || document->find("sparseCluster") != nullptr) {
     return value.has_value();

@@ -37,7 +37,7 @@ struct OpenMpiSource {
       return;
     }
     identity.node_rank = static_cast<int>(identity.rank / local_size);
-    identity.provisional.emplace_back("node_rank");
+    identity.provisional.push_back("node_rank");
   }
 };
 

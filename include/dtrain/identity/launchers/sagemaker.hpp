@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "dtrain/identity/environment/cluster_identity.hpp"
@@ -20,8 +21,8 @@ struct SageMakerSource {
   /// The rank is the position in the list, which is sorted as text: algo-10 comes before algo-2.
   static ProcessIdentity read(const Variables& variables, Arguments) {
     constexpr int sagemaker_port = 7777;
-    const std::string list = *variables.text("SM_HOSTS");
-    const std::string own = *variables.text("SM_CURRENT_HOST");
+    const std::string_view list = *variables.text("SM_HOSTS");
+    const std::string_view own = *variables.text("SM_CURRENT_HOST");
     const std::vector<std::string> hosts = parse_hosts(list);
     const auto found = std::find(hosts.begin(), hosts.end(), own);
     if (found == hosts.end()) {
@@ -44,7 +45,7 @@ struct SageMakerSource {
 
  private:
   /// @throws IdentityError (sm-host) for a text that is not a JSON list of different host names
-  static std::vector<std::string> parse_hosts(const std::string& list) {
+  static std::vector<std::string> parse_hosts(std::string_view list) {
     const std::optional<Json> parsed = parse_json(list);
     std::vector<std::string> hosts;
     if (parsed && parsed->is(Json::Type::array)) {
@@ -61,7 +62,7 @@ struct SageMakerSource {
     if (hosts.empty()) {
       fail(list, "is not a JSON list of host names");
     }
-    std::vector<std::string> sorted = hosts;
+    std::vector<std::string_view> sorted(hosts.begin(), hosts.end());
     std::sort(sorted.begin(), sorted.end());
     if (std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end()) {
       fail(list, "names a host twice");
@@ -69,7 +70,7 @@ struct SageMakerSource {
     return hosts;
   }
 
-  [[noreturn]] static void fail(const std::string& list, const char* problem) {
+  [[noreturn]] static void fail(std::string_view list, const char* problem) {
     throw_identity_error(IdentityErrc::sm_host, "{} {}; set it to a list such as [\"algo-1\", \"algo-2\"], or unset it",
                          {quoted("SM_HOSTS", list), problem});
   }

@@ -43,8 +43,8 @@ struct SlurmSource {
   /// Task 0 runs on the first node of the step's list, unless the user placed the tasks. SLURM_LAUNCH_NODE_IPADDR is
   /// not used: it is srun's host.
   static std::string first_host(const Variables& variables) {
-    const std::string distribution = variables.text("SLURM_DISTRIBUTION").value_or("");
-    const std::optional<std::string> nodes = variables.text("SLURM_STEP_NODELIST");
+    const std::string_view distribution = variables.text("SLURM_DISTRIBUTION").value_or("");
+    const std::optional<std::string_view> nodes = variables.text("SLURM_STEP_NODELIST");
     const bool placed_by_hand = distribution.substr(0, distribution.find_first_of(",:")) == "arbitrary";
     if (nodes && !placed_by_hand) {
       return first_slurm_host("SLURM_STEP_NODELIST", *nodes);

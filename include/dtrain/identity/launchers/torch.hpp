@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/identity/complete_identity.hpp"
 #include "dtrain/identity/environment/local_rank_argument.hpp"
 #include "dtrain/identity/environment/slurm_step.hpp"
@@ -92,7 +93,7 @@ struct TorchSource {
 
   /// Kubeflow's RANK is the pod's rank, but its WORLD_SIZE counts processes (kubeflow/trainer issue 1790).
   static void read_pod(const Variables& variables, ProcessIdentity& identity) {
-    const std::optional<std::string> processes = variables.text("PET_NPROC_PER_NODE");
+    const std::optional<std::string_view> processes = variables.text("PET_NPROC_PER_NODE");
     if (!processes) {
       return;
     }
@@ -146,7 +147,7 @@ struct TorchSource {
     const std::optional<int> nodes = variables.count("AZUREML_NODE_COUNT");
     if (!identity.local_world_size && nodes && identity.world_size % *nodes == 0) {
       identity.local_world_size = identity.world_size / *nodes;
-      identity.provisional.emplace_back("local_world_size");
+      identity.provisional.push_back("local_world_size");
     }
   }
 
@@ -156,7 +157,7 @@ struct TorchSource {
                              "GROUP_WORLD_SIZE", "NODE_RANK", "CROSS_RANK", "CROSS_SIZE", "AZUREML_NODE_COUNT",
                              "SLURM_LOCALID", "SLURM_NODEID", "SLURM_STEP_NUM_NODES", "SLURM_STEP_TASKS_PER_NODE",
                              mpi.local_rank, mpi.local_world_size}) +
-           (argument ? ", the argument --local_rank=" + std::to_string(*argument) : "");
+           (argument ? format_text(", the argument --local_rank={}", {*argument}) : "");
   }
 };
 

@@ -32,10 +32,10 @@ inline Cpus listed(const Cpus& cpus, std::string_view list) {
   Cpus found;
   while (!list.empty()) {
     const std::size_t end = std::min(list.find(','), list.size());
-    const std::string range(list.substr(0, end));
+    const std::string_view range = list.substr(0, end);
     const std::size_t dash = range.find('-');
     const std::optional<int> first = identity::parse_integer(range.substr(0, dash));
-    const std::optional<int> last = dash == std::string::npos ? first : identity::parse_integer(range.substr(dash + 1));
+    const std::optional<int> last = dash == range.npos ? first : identity::parse_integer(range.substr(dash + 1));
     for (const int cpu : cpus) {
       if (first && last && *first <= cpu && cpu <= *last) {
         found.push_back(cpu);
@@ -55,11 +55,10 @@ inline std::vector<Cpus> numa_nodes_of(const Cpus& cpus, const SystemFiles& file
       if (Cpus node = listed(cpus, files.line("/sys/devices/system/node/" + name + "/cpulist").value_or(""));
           !node.empty()) {
         count += node.size();
-        nodes.push_back(std::move(node));
+        nodes.insert(std::upper_bound(nodes.begin(), nodes.end(), node), std::move(node));
       }
     }
   }
-  std::sort(nodes.begin(), nodes.end());
   return count == cpus.size() ? nodes : std::vector<Cpus>{cpus};
 }
 
@@ -149,10 +148,9 @@ inline std::string text_of(const Cpus& cpus) {
     while (end < cpus.size() && cpus[end] == cpus[end - 1] + 1) {
       ++end;
     }
-    text += text.empty() ? "" : ",";
-    text += std::to_string(cpus[begin]);
+    append_text(text, "{}{}", {text.empty() ? "" : ",", cpus[begin]});
     if (end - begin > 1) {
-      text += format_text("-{}", {cpus[end - 1]});
+      append_text(text, "-{}", {cpus[end - 1]});
     }
     begin = end;
   }

@@ -124,7 +124,7 @@ inline constexpr int most_rank = 1000000000;
 
 /// @throws Error (usage)
 inline int number_of(std::string_view flag, std::string_view value, int most) {
-  const std::optional<int> number = identity::parse_integer(std::string(value));
+  const std::optional<int> number = identity::parse_integer(value);
   if (!number || *number > most) {
     throw_error(Errc::usage, "{} is not a number from 0 to {}", {identity::quoted(flag, value), most});
   }
@@ -139,6 +139,17 @@ inline std::vector<std::string> wrapper_words(std::string_view value) {
                 {identity::quoted("--wrap", value), words ? "it has no word" : "a quote in it has no end"});
   }
   return *std::move(words);
+}
+
+/// The field for a flag whose value is kept as text; null for another flag.
+inline std::optional<std::string>* text_of_flag(Flags& flags, std::string_view flag) {
+  return flag == "--nproc-per-node" ? &flags.node.nproc_per_node
+         : flag == "--nnodes"       ? &flags.node.node_count
+         : flag == "--node-rank"    ? &flags.node.node_rank
+         : flag == "--master-addr"  ? &flags.node.master_addr
+         : flag == "--master-port"  ? &flags.node.master_port
+         : flag == "--log-dir"      ? &flags.log_dir
+                                    : nullptr;
 }
 
 /// @throws Error (usage) for flags that contradict each other
@@ -175,8 +186,9 @@ inline Flags parse_flags(identity::Arguments arguments) {
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     const std::string_view argument = arguments[i];
     if (i > 0 && argument == "--") {
-      flags.program.insert(flags.program.end(), arguments.begin() + static_cast<std::ptrdiff_t>(i) + 1,
-                           arguments.end());
+      while (++i < arguments.size()) {
+        flags.program.push_back(arguments[i]);
+      }
       break;
     }
     const std::size_t equals = argument.find('=');
@@ -186,7 +198,7 @@ inline Flags parse_flags(identity::Arguments arguments) {
           identity::parse_integer(arguments[i + 1])) {
         flags.mpirun_workers = format_text("{} {}", {argument, arguments[i + 1]});
       }
-      flags.program.emplace_back(argument);
+      flags.program.push_back(arguments[i]);
       continue;
     }
     if (*flag == "--help-launch" || *flag == "--in-process") {
@@ -202,15 +214,10 @@ inline Flags parse_flags(identity::Arguments arguments) {
     if (value.empty()) {
       throw_error(Errc::usage, "{} has no value; give it as {}=VALUE", {argument, *flag});
     }
-    if (*flag == "--nproc-per-node") flags.node.nproc_per_node = value;
-    if (*flag == "--nnodes") flags.node.node_count = value;
-    if (*flag == "--node-rank") flags.node.node_rank = value;
-    if (*flag == "--master-addr") flags.node.master_addr = value;
-    if (*flag == "--master-port") flags.node.master_port = value;
+    if (std::optional<std::string>* const text = detail::text_of_flag(flags, *flag)) *text = value;
     if (*flag == "--max-restarts") {
       flags.max_restarts = detail::number_of(*flag, value, RestartPolicy::most_restarts);
     }
-    if (*flag == "--log-dir") flags.log_dir = value;
     if (*flag == "--wrap") flags.wrapper = detail::wrapper_words(value);
     if (*flag == "--bind") flags.binding = binding_from(value);
     if (*flag == "--wrap-rank") flags.wrapped_rank = detail::number_of(*flag, value, detail::most_rank);

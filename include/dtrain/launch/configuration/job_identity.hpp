@@ -60,7 +60,7 @@ inline std::optional<Starter> starter_of(const SystemFiles& files, std::int64_t 
   constexpr std::size_t most_environment = std::size_t{1} << 20;
   std::int64_t process = parent;
   for (int depth = 0; depth < deepest && process > 0; ++depth) {
-    const std::string folder = "/proc/" + std::to_string(process);
+    const std::string folder = format_text("/proc/{}", {process});
     const auto status = detail::parse_process_status(files.text(folder + "/stat").value_or(""));
     if (!status) {
       return std::nullopt;
@@ -88,7 +88,7 @@ inline std::optional<std::string> hydra_job(std::string_view command) {
   const std::size_t at = command.find(hydra_proxy_flag);
   const std::string_view rest = at == std::string_view::npos ? "" : command.substr(at + hydra_proxy_flag.size());
   const std::string_view address = rest.substr(0, rest.find('\0'));
-  return address.empty() ? std::nullopt : std::optional("hydra=" + std::string(address));
+  return address.empty() ? std::nullopt : std::optional(format_text("hydra={}", {address}));
 }
 
 /// The job's identity from the environment and, if it has several ranks, from the process's program and starter.
@@ -109,7 +109,7 @@ inline JobIdentity job_identity(const identity::Variables& variables, const iden
   origin.process_space = ::stat("/proc/self/ns/pid", &space) == 0 ? space.st_ino : 0;
   // torchrun's agent may have its own RANK, the node's, but it has no run id.
   const std::string own_variable = identity.elastic ? "TORCHELASTIC_RUN_ID" : identity.rank_variable;
-  const std::optional<std::string> own_value = variables.text(own_variable);
+  const std::optional<std::string_view> own_value = variables.text(own_variable);
   const std::optional<Starter> starter =
       starter_of(files, ::getppid(), own_value ? format_text("{}={}", {own_variable, *own_value}) : "");
   if (starter) {

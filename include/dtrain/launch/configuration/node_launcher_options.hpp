@@ -84,7 +84,7 @@ inline std::string node_source(const identity::NodeFlags& flags, const identity:
               : variables.stated({"DTRAIN_RANK", "DTRAIN_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
                                   "PMI_RANK", "PMI_SIZE", "SLURM_NODEID", "SLURM_STEP_NUM_NODES", "TF_CONFIG",
                                   "CLUSTER_SPEC", "SM_HOSTS"});
-  return stated.empty() ? "the environment of " + node.launcher : stated;
+  return stated.empty() ? format_text("the environment of {}", {node.launcher}) : stated;
 }
 
 /// This node's identity. The launcher reads variables such as RANK as the node's. If they are incomplete, the error

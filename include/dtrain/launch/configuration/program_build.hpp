@@ -18,6 +18,7 @@
 
 #include "dtrain/core/crypto/sha256.hpp"
 #include "dtrain/core/process/descriptor.hpp"
+#include "dtrain/core/text/format_text.hpp"
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -91,10 +92,10 @@ inline std::string own_build() {
   std::string id;
   ::dl_iterate_phdr(&detail::find_build_id, &id);
   if (!id.empty()) {
-    return "build id " + id;
+    return format_text("build id {}", {id});
   }
   const std::string digest = detail::digest_of("/proc/self/exe");
-  return digest.empty() ? digest : "digest " + digest;
+  return digest.empty() ? digest : format_text("digest {}", {digest});
 }
 
 /// The name of the executable's file, without its folder.

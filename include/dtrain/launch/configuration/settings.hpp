@@ -32,7 +32,7 @@ inline constexpr std::chrono::seconds default_liveness{5};
 /// @throws Error (usage) for a value that is not a number from 0.001 to 10,000,000
 inline std::chrono::nanoseconds seconds_setting(const identity::Variables& variables, const char* variable,
                                                 std::chrono::nanoseconds otherwise) {
-  const std::optional<std::string> value = variables.text(variable);
+  const std::optional<std::string_view> value = variables.text(variable);
   if (!value) {
     return otherwise;
   }
@@ -54,7 +54,7 @@ inline std::chrono::milliseconds in_milliseconds(std::chrono::nanoseconds time) 
 
 /// @throws Error (usage) if DTRAIN_LOG is set and is no log level
 inline void check_log_setting(const identity::Variables& variables) {
-  const std::optional<std::string> value = variables.text("DTRAIN_LOG");
+  const std::optional<std::string_view> value = variables.text("DTRAIN_LOG");
   if (value && !is_log_level(*value)) {
     throw_error(Errc::usage, "{} is no level; set it to off, error, warning, info or debug, or unset it",
                 {identity::quoted("DTRAIN_LOG", *value)});
@@ -68,7 +68,7 @@ namespace detail {
 inline std::string secret_in_file(const std::string& path,
                                   Deadline deadline = Deadline::after(std::chrono::seconds(10))) {
   const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
-  const std::string doing = "reading the secret, " + identity::quoted("DTRAIN_SECRET_FILE", path);
+  const std::string doing = format_text("reading the secret, {}", {identity::quoted("DTRAIN_SECRET_FILE", path)});
   std::array<char, rendezvous::Secret::most_characters + 2> text{};
   std::size_t length = 0;
   ssize_t count = file ? 1 : -1;
@@ -95,16 +95,16 @@ inline std::string secret_in_file(const std::string& path,
 /// The job's secret; nullopt if no variable is set. Blocking: reads the file.
 /// @throws Error (usage) for a secret that is too short, a file that cannot be read, or both variables
 inline std::optional<rendezvous::Secret> secret_setting(const identity::Variables& variables) {
-  const std::optional<std::string> text = variables.text("DTRAIN_SECRET");
-  const std::optional<std::string> file = variables.text("DTRAIN_SECRET_FILE");
+  const std::optional<std::string_view> text = variables.text("DTRAIN_SECRET");
+  const std::optional<std::string_view> file = variables.text("DTRAIN_SECRET_FILE");
   if (text && file) {
     throw_error(Errc::usage, "DTRAIN_SECRET and DTRAIN_SECRET_FILE are both set; unset one of them");
   }
   if (text) {
-    return rendezvous::Secret::of(*text, "DTRAIN_SECRET");
+    return rendezvous::Secret::of(std::string(*text), "DTRAIN_SECRET");
   }
   if (file) {
-    return rendezvous::Secret::of(detail::secret_in_file(*file), "the file that DTRAIN_SECRET_FILE names");
+    return rendezvous::Secret::of(detail::secret_in_file(std::string(*file)), "the file that DTRAIN_SECRET_FILE names");
   }
   return std::nullopt;
 }

@@ -12,12 +12,15 @@
 #include <string_view>
 #include <utility>
 
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/identity/environment/variables.hpp"
 
 namespace DTRAIN_NAMESPACE::launch {
 
 /// Values that the workers of a node share.
 struct NodePlan {
+  DTRAIN_MEMBERS_NOT_INLINED(NodePlan);
+
   int workers = 1;
   int first_rank = 0;  ///< number of workers of nodes with a lower node rank
   int world_size = 1;  ///< number of workers of all nodes
@@ -96,7 +99,7 @@ inline identity::Environment without_outer_job(const identity::Environment& envi
   for (const std::string name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "NODE_COUNT",
                                  "NODE_CORES", "MASTER_ADDR", "MASTER_PORT", "LAUNCHER_PROCESS", "ATTEMPT"}) {
     outside.erase(name);
-    outside.erase("DTRAIN_" + name);
+    outside.erase(format_text("DTRAIN_{}", {name}));
   }
   return outside;
 }
@@ -114,7 +117,7 @@ inline constexpr const char* wrapped_variable = "DTRAIN_WRAPPED";
 /// The launcher's process id from the environment of a wrapped worker; nullopt for other processes. Pure.
 inline std::optional<pid_t> launcher_of_wrapped(const identity::Environment& environment) {
   const identity::Variables variables(environment);
-  const std::optional<std::string> launcher = variables.text("DTRAIN_LAUNCHER_PROCESS");
+  const std::optional<std::string_view> launcher = variables.text("DTRAIN_LAUNCHER_PROCESS");
   const bool is_wrapped = variables.has(wrapped_variable) && variables.has("DTRAIN_RANK") && launcher;
   return is_wrapped ? std::optional<pid_t>(identity::parse_integer(*launcher)) : std::nullopt;
 }

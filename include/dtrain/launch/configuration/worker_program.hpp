@@ -64,7 +64,7 @@ inline std::vector<std::string> loader_of(std::string_view command_line, const s
   std::vector<std::string> words;
   while (!command_line.empty()) {
     const std::size_t end = std::min(command_line.find('\0'), command_line.size());
-    words.emplace_back(command_line.substr(0, end));
+    words.push_back(std::string(command_line.substr(0, end)));
     command_line.remove_prefix(std::min(end + 1, command_line.size()));
   }
   const bool is_its_end = words.size() > argv.size() && std::equal(argv.rbegin(), argv.rend(), words.rbegin());
@@ -85,7 +85,7 @@ inline std::string wrapper_path(const std::string& name, const identity::Environ
     struct ::stat status {};
     return ::stat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode) && ::access(path.c_str(), X_OK) == 0;
   };
-  const std::string path = identity::Variables(environment).text("PATH").value_or("/usr/local/bin:/usr/bin:/bin");
+  const std::string_view path = identity::Variables(environment).text("PATH").value_or("/usr/local/bin:/usr/bin:/bin");
   std::string_view folders = name.find('/') == std::string::npos ? std::string_view(path) : std::string_view();
   while (!folders.empty()) {
     const std::size_t end = std::min(folders.find(':'), folders.size());

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/identity/environment/variables.hpp"
 #include "dtrain/launch/diagnostics/system_files.hpp"
 #include "dtrain/net/interfaces.hpp"
@@ -48,7 +49,7 @@ inline std::string speed_text(std::optional<int> mbit) {
   }
   std::string text = std::to_string(*mbit / 1000);
   if (const int tenths = *mbit % 1000 / 100; tenths != 0) {
-    text += "." + std::to_string(tenths);
+    append_text(text, ".{}", {tenths});
   }
   return text + " Gbit/s";
 }

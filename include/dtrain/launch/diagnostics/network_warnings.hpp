@@ -20,17 +20,19 @@ namespace DTRAIN_NAMESPACE::launch {
 
 /// Active ports, such as "mlx5_0 port 1 (200 Gb/sec (4X HDR))"; without ports of Ethernet adapters (RoCE).
 inline std::vector<std::string> active_infiniband_ports(const SystemFiles& files) {
-  const std::string all = "/sys/class/infiniband";
+  constexpr const char* all = "/sys/class/infiniband";
   std::vector<std::string> active;
   for (const std::string& adapter : files.names(all)) {
     const std::string ports = format_text("{}/{}/ports", {all, adapter});
     for (const std::string& port : files.names(ports)) {
-      const std::string folder = format_text("{}/{}", {ports, port});
-      const bool is_up = files.line(folder + "/state").value_or("").find("ACTIVE") != std::string::npos;
-      if (is_up && files.line(folder + "/link_layer") == "InfiniBand") {
-        const std::optional<std::string> rate = files.line(folder + "/rate");
-        const std::string speed = rate ? format_text(" ({})", {rate->substr(0, 64)}) : "";
-        active.push_back(sanitize(format_text("{} port {}{}", {adapter, port, speed})));
+      const auto line = [&](const char* file) {
+        return files.line(format_text("{}/{}/{}", {ports, port, file})).value_or("");
+      };
+      if (line("state").find("ACTIVE") != std::string::npos && line("link_layer") == "InfiniBand") {
+        const std::string rate = line("rate");
+        const std::string_view shown = std::string_view(rate).substr(0, 64);
+        active.push_back(sanitize(shown.empty() ? format_text("{} port {}", {adapter, port})
+                                                : format_text("{} port {} ({})", {adapter, port, shown})));
       }
     }
   }
@@ -62,15 +64,15 @@ inline bool leaves_out(std::string_view list, std::initializer_list<const char*>
 /// Sources: NCCL's, UCX's and libfabric's documentation of these variables.
 inline std::vector<std::string> variables_against_infiniband(const identity::Variables& variables) {
   std::vector<std::string> found;
-  const auto check = [&](const char* name, const auto& disables) {
-    const std::optional<std::string> value = variables.text(name);
+  const auto check = [&](const char* name, bool (*disables)(std::string_view)) {
+    const std::optional<std::string_view> value = variables.text(name);
     if (value && disables(*value)) {
       found.push_back(identity::quoted(name, *value));
     }
   };
-  check("NCCL_IB_DISABLE", [](const std::string& value) { return value != "0"; });
-  check("UCX_TLS", [](const std::string& value) { return detail::leaves_out(value, {"all", "ib", "rc", "ud", "dc"}); });
-  check("FI_PROVIDER", [](const std::string& value) {
+  check("NCCL_IB_DISABLE", [](std::string_view value) { return value != "0"; });
+  check("UCX_TLS", [](std::string_view value) { return detail::leaves_out(value, {"all", "ib", "rc", "ud", "dc"}); });
+  check("FI_PROVIDER", [](std::string_view value) {
     return detail::leaves_out(value, {"verbs", "psm", "mlx", "opx"});
   });
   return found;
@@ -88,7 +90,7 @@ inline std::optional<std::string> interface_without_others(const LocalInterface&
   for (const net::InterfaceAddress& each : others) {
     const bool is_new = proposals.find(each.interface + " (") == std::string::npos;  // its first address is enough
     if (is_new && !each.address.is_loopback() && !is_container_bridge(each.interface)) {
-      proposals += format_text("{}{} ({})", {proposals.empty() ? "" : ", ", each.interface, each.address.host()});
+      append_text(proposals, "{}{} ({})", {proposals.empty() ? "" : ", ", each.interface, each.address.host()});
     }
   }
   return format_text(
@@ -107,7 +109,7 @@ inline std::optional<std::string> unused_infiniband(const identity::Variables& v
   }
   std::string names;
   for (const std::string& variable : against) {
-    names += (names.empty() ? "" : " and ") + variable;
+    append_text(names, "{}{}", {names.empty() ? "" : " and ", variable});
   }
   const std::string more = ports.size() > 1 ? format_text(" and {} more", {ports.size() - 1}) : "";
   return format_text(
@@ -137,24 +139,27 @@ inline std::optional<std::string> little_lockable_memory(const SystemFiles& file
 
 /// Azure's images have a file with the topology of GPUs and adapters, which their virtual PCI bus hides from NCCL.
 inline std::optional<std::string> unused_topology_file(const identity::Variables& variables, const SystemFiles& files) {
-  const std::string top = "/opt/microsoft";
+  constexpr const char* top = "/opt/microsoft";
   const auto is_topology = [](const std::string& name) {
-    return name.size() > 4 && name.find("topo") != std::string::npos && name.compare(name.size() - 4, 4, ".xml") == 0;
+    return name.find("topo") != std::string::npos && name.ends_with(".xml");
   };
   if (variables.has("NCCL_TOPO_FILE") ||
       files.text("/etc/nccl.conf").value_or("").find("NCCL_TOPO_FILE") != std::string::npos) {
     return std::nullopt;
   }
   for (const std::string& name : files.names(top)) {
-    std::string found = is_topology(name) ? name : "";
-    for (const std::string& inner : found.empty() ? files.names(top + "/" + name) : std::vector<std::string>{}) {
-      found = is_topology(inner) ? name + "/" + inner : found;
+    const std::string path = format_text("{}/{}", {top, name});
+    std::string found = is_topology(name) ? path : "";
+    if (found.empty()) {
+      for (const std::string& inner : files.names(path)) {
+        found = is_topology(inner) ? format_text("{}/{}", {path, inner}) : found;
+      }
     }
     if (!found.empty()) {
-      const std::string path = sanitize(top + "/" + found);
+      found = sanitize(found);
       return format_text(
           "{} tells NCCL how this machine is wired, but NCCL_TOPO_FILE is not set; set NCCL_TOPO_FILE={}",
-          {path, path});
+          {found, found});
     }
   }
   return std::nullopt;

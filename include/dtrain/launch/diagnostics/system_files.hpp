@@ -24,19 +24,19 @@ class SystemFiles {
   static constexpr std::size_t most_names = 1024;
 
   /// @param root a folder that has the files of this machine or of another one: /sys, /proc, /etc, /opt
-  explicit SystemFiles(std::string root = "/") : root_(std::move(root)) {
+  DTRAIN_NOT_INLINED explicit SystemFiles(std::string root = "/") : root_(std::move(root)) {
     while (!root_.empty() && root_.back() == '/') {
       root_.pop_back();
     }
   }
 
   /// A regular file's first bytes, at most `most`; nullopt if the file is not regular or cannot be read.
-  std::optional<std::string> text(const std::string& path, std::size_t most = most_bytes) const {
+  DTRAIN_NOT_INLINED std::optional<std::string> text(const std::string& path, std::size_t most = most_bytes) const {
     return read_small_file(root_ + path, most);
   }
 
   /// A file's first line without the spaces at its end.
-  std::optional<std::string> line(const std::string& path) const {
+  DTRAIN_NOT_INLINED std::optional<std::string> line(const std::string& path) const {
     std::optional<std::string> all = text(path);
     if (all) {
       all->resize(std::min(all->find('\n'), all->size()));
@@ -46,17 +46,16 @@ class SystemFiles {
   }
 
   /// Names in a folder, sorted; at most `most_names`.
-  std::vector<std::string> names(const std::string& path) const {
+  DTRAIN_NOT_INLINED std::vector<std::string> names(const std::string& path) const {
     const std::unique_ptr<DIR, int (*)(DIR*)> folder(::opendir((root_ + path).c_str()), &::closedir);
     std::vector<std::string> found;
     const dirent* entry = nullptr;
     while (folder && found.size() < most_names && (entry = ::readdir(folder.get())) != nullptr) {
       const std::string_view name = static_cast<const char*>(entry->d_name);
       if (name != "." && name != "..") {
-        found.emplace_back(name);
+        found.emplace(std::upper_bound(found.begin(), found.end(), name), name);
       }
     }
-    std::sort(found.begin(), found.end());
     return found;
   }
 

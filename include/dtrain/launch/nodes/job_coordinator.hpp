@@ -119,7 +119,7 @@ class JobCoordinator {
   }
 
   /// The job's first cause in this attempt; nullopt before a failure.
-  std::optional<Cause> first_cause() const { return is_first() ? ranks_->cause() : cause_; }
+  const std::optional<Cause>& first_cause() const { return is_first() ? ranks_->cause() : cause_; }
 
   /// Whether a worker on any node has failed or another launcher is lost, so that this node's workers must stop.
   bool failing() const { return first_report_.has_value() || first_cause() || node_rendezvous_.is_over(); }
@@ -214,7 +214,7 @@ class JobCoordinator {
   bool knows_left(int rank) const { return is_first() ? ranks_->has_left(rank) : left_.count(rank) != 0; }
 
   bool is_lost(int rank) const {
-    const std::optional<Cause> cause = first_cause();
+    const std::optional<Cause>& cause = first_cause();
     return cause && cause->rank == rank;
   }
 

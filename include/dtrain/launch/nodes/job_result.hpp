@@ -17,6 +17,8 @@ namespace DTRAIN_NAMESPACE::launch {
 
 /// What a launcher reports of its node, for the job's result.
 struct NodeEnd {
+  DTRAIN_MEMBERS_NOT_INLINED(NodeEnd);
+
   int node = 0;
   std::string host;
   std::optional<WorkerEnd> first;       ///< first_failure of the node's workers

@@ -119,7 +119,7 @@ inline std::string to_string(const NodeTable& table) {
   constexpr std::size_t most = 8;
   std::string text = format_text("{} ranks on {} nodes (", {table.world_size(), table.node_count()});
   for (std::size_t node = 0; node < table.workers.size() && node < most; ++node) {
-    text += format_text("{}{} on node {}", {node == 0 ? "" : ", ", table.workers[node], node});
+    append_text(text, "{}{} on node {}", {node == 0 ? "" : ", ", table.workers[node], node});
   }
   return text + (table.workers.size() > most ? ", ...)" : ")");
 }

@@ -17,7 +17,7 @@ inline std::string lost_launcher_message(const Cause& cause, const std::string& 
   if (cause.rank < 0) {
     return cause.kind == CauseKind::lost
                ? format_text("node 0's launcher at {} was lost, and with it the job: {}", {store, cause.text})
-               : "the launchers of this job did not all join: " + cause.text;
+               : format_text("the launchers of this job did not all join: {}", {cause.text});
   }
   return format_text("the launcher of node {}{}{} {}: {}",
                      {cause.rank, cause.host.empty() ? "" : " on host ", cause.host,
@@ -27,7 +27,7 @@ inline std::string lost_launcher_message(const Cause& cause, const std::string& 
 /// "nodes 1 and 2": rank_list for nodes.
 inline std::string node_list(const std::vector<int>& nodes) {
   std::string text = rendezvous::rank_list(nodes);
-  return text.rfind("no rank", 0) == 0 ? "no node" : "node" + text.substr(4);
+  return text.rfind("no rank", 0) == 0 ? "no node" : format_text("node{}", {text.substr(4)});
 }
 
 /// @param missing the nodes whose launchers have not joined

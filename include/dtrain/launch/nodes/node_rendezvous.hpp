@@ -183,7 +183,7 @@ class NodeRendezvous {
     job.role = rendezvous::ClientRole::launcher;
     job.world_size = options_->node.node_count;
     job.job = options_->job;
-    job.owner = "the launcher of node 0 on host " + host_->name;
+    job.owner = format_text("the launcher of node 0 on host {}", {host_->name});
     job.join_deadline = deadline;
     job.on_joined = [this](int node, const std::string&) { joined_.insert(node); };
     launchers_ = &server_->open(std::move(job));

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
-#include <deque>
 #include <functional>
 #include <optional>
 #include <string>
@@ -53,14 +52,17 @@ class LineFold {
     const std::string name = rank_name(rank);
     const bool is_named = text.substr(0, name.size()) == name;
     text.remove_prefix(is_named ? name.size() : 0);
-    const auto begin = held_.begin() + static_cast<std::ptrdiff_t>(last);
-    auto same = std::find_if(begin, held_.end(),
-                             [&](const Held& each) { return each.is_named == is_named && each.text == text; });
-    if (same == held_.end()) {
-      show(held_.size() < most_held ? 0 : 1);
-      same = held_.insert(held_.end(), Held{std::string(text), is_named, {}, now + window});
+    std::size_t at = last;
+    while (at < held_.size() && (held_[at].is_named != is_named || held_[at].text != text)) {
+      ++at;
     }
-    same->ranks.insert(std::upper_bound(same->ranks.begin(), same->ranks.end(), rank), rank);
+    if (at == held_.size()) {
+      show(at < most_held ? 0 : 1);
+      at = held_.size();
+      held_.push_back({std::string(text), is_named, {}, now + window});
+    }
+    std::vector<int>& ranks = held_[at].ranks;
+    ranks.insert(std::upper_bound(ranks.begin(), ranks.end(), rank), rank);
     while (!held_.empty() && held_.front().ranks.size() == ranks_) {
       show(1);
     }
@@ -91,36 +93,36 @@ class LineFold {
 
   static constexpr std::string_view own = "dtrain: ";
 
-  static std::string rank_name(int rank) { return format_text("rank {}: ", {rank}); }
+  DTRAIN_NOT_INLINED static std::string rank_name(int rank) { return format_text("rank {}: ", {rank}); }
 
-  static std::string prefix_of(const std::vector<int>& ranks) {
+  DTRAIN_NOT_INLINED static std::string prefix_of(const std::vector<int>& ranks) {
     std::string prefix = "[";
     for (const std::string& run : rendezvous::rank_ranges(ranks)) {
-      prefix += (prefix.size() == 1 ? "" : ",") + run;
+      append_text(prefix, "{}{}", {prefix.size() == 1 ? "" : ",", run});
     }
-    return prefix + "] ";
+    return prefix.append("] ");
   }
 
   std::size_t held_with(int rank) const {
-    const auto last = std::find_if(held_.rbegin(), held_.rend(), [rank](const Held& each) {
-      return std::binary_search(each.ranks.begin(), each.ranks.end(), rank);
-    });
-    return static_cast<std::size_t>(held_.rend() - last);
+    std::size_t last = held_.size();
+    while (last > 0 && !std::binary_search(held_[last - 1].ranks.begin(), held_[last - 1].ranks.end(), rank)) {
+      --last;
+    }
+    return last;
   }
 
-  void show(std::size_t count) {
-    for (; count > 0; --count) {
-      const Held& first = held_.front();
-      const bool is_alone = first.ranks.size() == 1;
-      const std::string name = first.is_named && is_alone ? rank_name(first.ranks.front()) : std::string();
-      emit_(prefix_of(first.ranks), std::string(own) + name + first.text);
-      held_.pop_front();
+  DTRAIN_NOT_INLINED void show(std::size_t count) {
+    for (std::size_t at = 0; at < count; ++at) {
+      const Held& each = held_[at];
+      const std::string name = each.is_named && each.ranks.size() == 1 ? rank_name(each.ranks.front()) : std::string();
+      emit_(prefix_of(each.ranks), format_text("{}{}{}", {own, name, each.text}));
     }
+    held_.erase(held_.begin(), held_.begin() + static_cast<std::ptrdiff_t>(count));
   }
 
   std::size_t ranks_;
   std::function<void(std::string_view, std::string_view)> emit_;
-  std::deque<Held> held_;  ///< in the order in which they were first printed
+  std::vector<Held> held_;  ///< in the order in which they were first printed
 };
 
 /// Lifetime: the loop and the console outlive it. The destructor prints held lines. Threads: the loop's.

@@ -9,10 +9,10 @@
 #include <cerrno>
 #include <chrono>
 #include <cstddef>
-#include <deque>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/version.hpp"
@@ -30,19 +30,19 @@ class Tail {
 
   void push(std::string_view line) {
     if (lines_.size() == max_lines) {
-      lines_.pop_front();
+      lines_.erase(lines_.begin());
     }
-    lines_.emplace_back(line.substr(0, max_line_bytes));
+    lines_.push_back(std::string(line.substr(0, max_line_bytes)));
     if (line.size() > max_line_bytes) {
       lines_.back() += "...";
     }
   }
 
   bool empty() const noexcept { return lines_.empty(); }
-  const std::deque<std::string>& lines() const noexcept { return lines_; }
+  const std::vector<std::string>& lines() const noexcept { return lines_; }
 
  private:
-  std::deque<std::string> lines_;
+  std::vector<std::string> lines_;
 };
 
 /// Reads a pipe to its end. Lifetime: relay, console and folded console outlive the task of run(). Threads: the loop's.

@@ -40,7 +40,7 @@ inline bool takes_output(int descriptor) noexcept {
 /// "stdout ('/dev/full')": a descriptor of this process, with the name of its file if it has one.
 inline std::string stream_name(const std::string& name, int descriptor) {
   std::string target(4096, '\0');
-  const std::string link = "/proc/self/fd/" + std::to_string(descriptor);
+  const std::string link = format_text("/proc/self/fd/{}", {descriptor});
   const ssize_t length = ::readlink(link.c_str(), target.data(), target.size());
   target.resize(length < 0 ? 0 : static_cast<std::size_t>(length));
   if (target.empty() || target.front() != '/') {

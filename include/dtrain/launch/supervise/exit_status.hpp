@@ -37,7 +37,7 @@ inline std::string signal_name(int signal) {
     case SIGXCPU: return "SIGXCPU";
     case SIGXFSZ: return "SIGXFSZ";
     case SIGSYS: return "SIGSYS";
-    default: return "signal " + std::to_string(signal);
+    default: return format_text("signal {}", {signal});
   }
 }
 
@@ -65,7 +65,7 @@ struct ExitStatus {
   std::string text() const {
     return signal != 0
                ? format_text("killed by signal {} ({}{})", {signal, signal_name(signal), limit_behind_signal(signal)})
-               : "exit code " + std::to_string(code);
+               : format_text("exit code {}", {code});
   }
 
   friend constexpr bool operator==(const ExitStatus&, const ExitStatus&) = default;

@@ -70,7 +70,7 @@ inline std::optional<WorkerEnd> first_failure(const std::vector<WorkerEnd>& ends
 inline std::string failure_sentence(const WorkerEnd& first, const std::optional<Cause>& cause, std::string_view host) {
   return first.is_primary() || !cause
              ? format_text("rank {} on host {} failed first: {}", {first.rank, host, first.text()})
-             : "the job failed: " + cause->sentence();
+             : format_text("the job failed: {}", {cause->sentence()});
 }
 
 /// Lines for stderr: the rank and host that failed first, its exit status, the ranks that failed because of it, and its
@@ -82,7 +82,7 @@ inline std::vector<std::string> failure_report(const WorkerEnd& first, std::vect
                                                const std::vector<std::string>& last_lines) {
   std::vector<std::string> lines{failure_sentence(first, cause, host)};
   if (first.is_primary() && cause && cause->rank != first.rank) {
-    lines.push_back("the first cause that the ranks were notified of: " + cause->sentence());
+    lines.push_back(format_text("the first cause that the ranks were notified of: {}", {cause->sentence()}));
   }
   std::sort(secondary.begin(), secondary.end());
   if (!cause) {
@@ -95,7 +95,7 @@ inline std::vector<std::string> failure_report(const WorkerEnd& first, std::vect
   if (!last_lines.empty()) {
     lines.push_back(format_text("the last lines that rank {} wrote to stderr:", {first.rank}));
     for (const std::string& line : last_lines) {
-      lines.push_back("    " + line);
+      lines.push_back(format_text("    {}", {line}));
     }
   }
   return lines;

@@ -141,7 +141,7 @@ inline int exec_error(int reader, const std::string& doing) {
 /// Threads: the main thread of a process that has no other thread.
 /// @throws Error (posix) if the start failed; Error (timeout). In both cases no child is left.
 inline pid_t spawn(const SpawnRequest& request) {
-  const std::string doing = "starting " + request.executable;
+  const std::string doing = format_text("starting {}", {request.executable});
   std::vector<std::string> arguments = request.arguments;
   std::vector<std::string> environment;
   environment.reserve(request.environment.size());

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -46,13 +45,17 @@ class StoppedWorkers {
   /// stopped in between, their time starts again.
   std::vector<StoppedWorker> lost(const std::vector<StoppedWorker>& stopped, Clock::time_point now) {
     const bool was_stopped = next() && now > *next() + liveness_ / 2;
-    std::map<pid_t, Clock::time_point> since;
+    std::vector<StopTime> since;
     std::vector<StoppedWorker> lost;
     for (const StoppedWorker& each : stopped) {
-      const auto before = since_.find(each.process);
-      const Clock::time_point begin = before == since_.end() || was_stopped ? now : before->second;
+      Clock::time_point begin = now;
+      for (const StopTime& before : since_) {
+        if (before.process == each.process && !was_stopped) {
+          begin = before.begin;
+        }
+      }
       const bool is_lost = now - begin >= liveness_;
-      since.emplace(each.process, is_lost ? now : begin);
+      since.push_back({each.process, is_lost ? now : begin});
       if (is_lost) {
         lost.push_back(each);
       }
@@ -64,8 +67,8 @@ class StoppedWorkers {
   /// The time at which the next stopped worker is lost.
   std::optional<Clock::time_point> next() const {
     std::optional<Clock::time_point> first;
-    for (const auto& [process, begin] : since_) {
-      first = std::min(first.value_or(begin + liveness_), begin + liveness_);
+    for (const StopTime& each : since_) {
+      first = std::min(first.value_or(each.begin + liveness_), each.begin + liveness_);
     }
     return first;
   }
@@ -73,8 +76,14 @@ class StoppedWorkers {
  private:
   static constexpr std::chrono::nanoseconds longest = std::chrono::hours(24 * 365);
 
+  /// When a stopped process's time began.
+  struct StopTime {
+    pid_t process;
+    Clock::time_point begin;
+  };
+
   Clock::duration liveness_;
-  std::map<pid_t, Clock::time_point> since_;
+  std::vector<StopTime> since_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::launch

@@ -11,6 +11,7 @@
 #include <variant>
 #include <vector>
 
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/net/connect.hpp"
 #include "dtrain/rendezvous/client/client_handshake.hpp"
 #include "dtrain/rendezvous/client/store_connector.hpp"
@@ -46,7 +47,7 @@ class ClientSession : public SessionHandler {
   virtual void on_lost(const std::string& how) = 0;
 
   /// Closes the connection; no virtual function is called any more.
-  void close() noexcept {
+  DTRAIN_NOT_INLINED void close() noexcept {
     session_->close();
     heartbeat_task_.cancel();
     resume_task_.cancel();
@@ -114,7 +115,8 @@ class ClientSession : public SessionHandler {
               co_await handshake(*connection, address_, request, "going on with the session", deadline, deadline);
           is_over = finish_resume(result, std::move(connection));
         } else {
-          last_error_ = posix_error(connected.error, "connecting to " + to_string(endpoints_.front())).what();
+          last_error_ =
+              posix_error(connected.error, format_text("connecting to {}", {to_string(endpoints_.front())})).what();
         }
         if (!is_over) {
           prepare_next_attempt(deadline);
@@ -126,7 +128,7 @@ class ClientSession : public SessionHandler {
     }
     lookup_task_.cancel();
     if (!session_->attached()) {
-      lose(how + (last_error_.empty() ? "" : "; going on with the session failed: " + last_error_));
+      lose(how + (last_error_.empty() ? "" : format_text("; going on with the session failed: {}", {last_error_})));
     }
   }
 

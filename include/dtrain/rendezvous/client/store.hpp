@@ -102,10 +102,10 @@ class Store {
   StoreCall<void> barrier(std::string name, OptionalDeadline deadline = {}) const;
 
  private:
-  Request make_request(RequestKind kind, std::string key) const;
-  Request make_request_of_many(RequestKind kind, std::vector<std::string> keys) const;
-  Request make_request_with_value(RequestKind kind, std::string key, std::string value) const;
-  StoreRequest prepare(Request request, const OptionalDeadline& deadline) const;
+  StoreRequest make_request(RequestKind kind, const OptionalDeadline& deadline) const;
+  StoreRequest make_request(RequestKind kind, const std::string& key, const OptionalDeadline& deadline) const;
+  StoreRequest make_request(RequestKind kind, const std::vector<std::string>& keys,
+                            const OptionalDeadline& deadline) const;
 
   std::weak_ptr<StoreClient> client_;
   std::shared_ptr<LoopHandle> loop_handle_;

@@ -60,18 +60,17 @@ struct StoreRequest {
 /// @tparam T value of the operation: void, string, optional string, vector of strings, int64_t, bool, CompareSet
 template <class T>
 class [[nodiscard]] StoreCall {
-  /// Fields of the request that decode() needs.
-  struct Expected {
-    std::size_t values;
-    std::string desired;
-  };
+  /// What decode() needs of the request: the desired value, or the number of keys.
+  using Expected = std::conditional_t<std::is_same_v<T, CompareSet>, std::string, std::size_t>;
 
  public:
   using value_type = T;
 
-  StoreCall(StoreRequest request) : request_(std::move(request)), expected_{request_.request.keys.size(), {}} {
+  StoreCall(StoreRequest&& request) : request_(std::move(request)) {
     if constexpr (std::is_same_v<T, CompareSet>) {
-      expected_.desired = request_.request.value;
+      expected_ = request_.request.value;
+    } else {
+      expected_ = request_.request.keys.size();
     }
   }
   StoreCall(StoreCall&& other) noexcept : request_(std::move(other.request_)), expected_(std::move(other.expected_)) {
@@ -111,15 +110,15 @@ class [[nodiscard]] StoreCall {
     }
   }
 
-  static T decode(Response response, Expected expected) {
+  static T decode(Response response, [[maybe_unused]] Expected expected) {
     if constexpr (std::is_same_v<T, std::string>) {
       return std::move(response.text);
     } else if constexpr (std::is_same_v<T, std::optional<std::string>>) {
       return response.status == Status::missing ? T() : T(std::move(response.text));
     } else if constexpr (std::is_same_v<T, std::vector<std::string>>) {
-      if (response.values.size() != expected.values) {
+      if (response.values.size() != expected) {
         throw_error(Errc::protocol, "getting {} keys: the store answered with {} values",
-                    {expected.values, response.values.size()});
+                    {expected, response.values.size()});
       }
       return std::move(response.values);
     } else if constexpr (std::is_same_v<T, std::int64_t>) {
@@ -128,7 +127,7 @@ class [[nodiscard]] StoreCall {
       return response.status == Status::ok;
     } else if constexpr (std::is_same_v<T, CompareSet>) {
       if (response.number != 0) {
-        return {true, std::move(expected.desired)};
+        return {true, std::move(expected)};
       }
       return {false, response.status == Status::ok ? std::optional(std::move(response.text)) : std::nullopt};
     } else {

@@ -167,7 +167,7 @@ class StoreClient final : public std::enable_shared_from_this<StoreClient>, priv
     bool cancelled = false;
   };
 
-  bool open() const noexcept { return !end_sentence_; }
+  bool open() const noexcept { return end_sentence_ == nullptr; }
 
   void require_welcome(const std::string& doing, int world_size) const {
     failure_->throw_if_failed(rank_);
@@ -180,9 +180,9 @@ class StoreClient final : public std::enable_shared_from_this<StoreClient>, priv
   }
 
   /// Closes the connection; every wait ends with `sentence`. Without leave(), the job counts this rank as lost.
-  void end(std::string sentence) noexcept {
+  DTRAIN_NOT_INLINED void end(const char* sentence) noexcept {
     if (open()) {
-      end_sentence_ = std::move(sentence);
+      end_sentence_ = sentence;
     }
     reporting_.cancel();
     close();
@@ -193,7 +193,7 @@ class StoreClient final : public std::enable_shared_from_this<StoreClient>, priv
   void require_open(const std::string& doing) const {
     failure_->throw_if_failed(rank_);
     if (!open() || leaving_) {
-      fail(Errc::closed, doing, open() ? "this rank is leaving the job" : *end_sentence_);
+      fail(Errc::closed, doing, open() ? "this rank is leaving the job" : end_sentence_);
     }
   }
 
@@ -202,7 +202,7 @@ class StoreClient final : public std::enable_shared_from_this<StoreClient>, priv
       fail(Errc::timeout, doing, "the deadline passed and the store does not answer");
     }
     if (response->status == Status::cancelled) {
-      fail(Errc::timeout, doing, "the deadline passed; " + sanitize(response->text));
+      fail(Errc::timeout, doing, format_text("the deadline passed; {}", {sanitize(response->text)}));
     }
     if (response->status != Status::ok && response->status != Status::missing) {
       fail(Errc::refused, doing, sanitize(response->text));
@@ -223,7 +223,7 @@ class StoreClient final : public std::enable_shared_from_this<StoreClient>, priv
     throw Error(code, format_text("{}: {}", {doing, problem}), where).with_rank(rank_);
   }
 
-  void wake_requests() noexcept {
+  DTRAIN_NOT_INLINED void wake_requests() noexcept {
     for (const auto& [id, pending] : pending_) {
       pending->over.set();
     }
@@ -292,7 +292,7 @@ class StoreClient final : public std::enable_shared_from_this<StoreClient>, priv
   std::map<std::uint64_t, PendingRequest*> pending_;
   bool leaving_ = false;
   bool acknowledged_ = false;
-  std::optional<std::string> end_sentence_;  ///< once ended
+  const char* end_sentence_ = nullptr;  ///< once ended
   async::TaskHandle reporting_;
 };
 

@@ -128,99 +128,102 @@ DTRAIN_DEFINED Response StoreRequest::wait() {
   return loop_handle->run_blocking(make, with_grace(*deadline), doing);  // its own deadline has the better sentence
 }
 
-DTRAIN_DEFINED Request Store::make_request(RequestKind kind, std::string key) const {
-  Request request;
-  request.kind = kind;
-  request.keys.push_back(prefix_ + std::move(key));
-  return request;
+DTRAIN_NOT_INLINED DTRAIN_DEFINED StoreRequest Store::make_request(RequestKind kind,
+                                                                   const OptionalDeadline& deadline) const {
+  StoreRequest made{client_, loop_handle_, {}, deadline, timeout_, false};
+  made.request.kind = kind;
+  return made;
 }
 
-DTRAIN_DEFINED Request Store::make_request_of_many(RequestKind kind, std::vector<std::string> keys) const {
-  Request request;
-  request.kind = kind;
-  for (std::string& key : keys) {
-    request.keys.push_back(prefix_ + key);
+DTRAIN_NOT_INLINED DTRAIN_DEFINED StoreRequest Store::make_request(RequestKind kind, const std::string& key,
+                                                                   const OptionalDeadline& deadline) const {
+  StoreRequest made = make_request(kind, deadline);
+  made.request.keys.push_back(prefix_ + key);
+  return made;
+}
+
+DTRAIN_NOT_INLINED DTRAIN_DEFINED StoreRequest Store::make_request(RequestKind kind,
+                                                                   const std::vector<std::string>& keys,
+                                                                   const OptionalDeadline& deadline) const {
+  StoreRequest made = make_request(kind, deadline);
+  for (const std::string& key : keys) {
+    made.request.keys.push_back(prefix_ + key);
   }
-  return request;
-}
-
-DTRAIN_DEFINED Request Store::make_request_with_value(RequestKind kind, std::string key, std::string value) const {
-  Request request = make_request(kind, std::move(key));
-  request.value = std::move(value);
-  return request;
-}
-
-DTRAIN_DEFINED StoreRequest Store::prepare(Request request, const OptionalDeadline& deadline) const {
-  return {client_, loop_handle_, std::move(request), deadline, timeout_, false};
+  return made;
 }
 
 DTRAIN_DEFINED StoreCall<void> Store::set(std::string key, std::string value, OptionalDeadline deadline) const {
-  return prepare(make_request_with_value(RequestKind::set, std::move(key), std::move(value)), deadline);
+  StoreRequest made = make_request(RequestKind::set, key, deadline);
+  made.request.value = std::move(value);
+  return made;
 }
 
 DTRAIN_DEFINED StoreCall<void> Store::set_many(std::vector<std::pair<std::string, std::string>> entries,
                                                OptionalDeadline deadline) const {
-  Request request = make_request_of_many(RequestKind::set_many, {});
+  StoreRequest made = make_request(RequestKind::set_many, deadline);
   for (auto& [key, value] : entries) {
-    request.keys.push_back(prefix_ + key);
-    request.values.push_back(std::move(value));
+    made.request.keys.push_back(prefix_ + key);
+    made.request.values.push_back(std::move(value));
   }
-  return prepare(std::move(request), deadline);
+  return made;
 }
 
 DTRAIN_DEFINED StoreCall<CompareSet> Store::compare_set(std::string key, std::optional<std::string> expected,
                                                         std::string desired, OptionalDeadline deadline) const {
-  Request request = make_request_with_value(RequestKind::compare_set, std::move(key), std::move(desired));
-  request.expected = std::move(expected);
-  return prepare(std::move(request), deadline);
+  StoreRequest made = make_request(RequestKind::compare_set, key, deadline);
+  made.request.value = std::move(desired);
+  made.request.expected = std::move(expected);
+  return made;
 }
 
 DTRAIN_DEFINED StoreCall<std::string> Store::get(std::string key, OptionalDeadline deadline) const {
-  return prepare(make_request(RequestKind::get, std::move(key)), deadline);
+  return make_request(RequestKind::get, key, deadline);
 }
 
 DTRAIN_DEFINED StoreCall<std::string> Store::take(std::string key, std::int64_t readers,
                                                   OptionalDeadline deadline) const {
-  Request request = make_request(RequestKind::take, std::move(key));
-  request.number = readers;
-  return prepare(std::move(request), deadline);
+  StoreRequest made = make_request(RequestKind::take, key, deadline);
+  made.request.number = readers;
+  return made;
 }
 
 DTRAIN_DEFINED StoreCall<std::vector<std::string>> Store::get_many(std::vector<std::string> keys,
                                                                    OptionalDeadline deadline) const {
-  return prepare(make_request_of_many(RequestKind::get_many, std::move(keys)), deadline);
+  return make_request(RequestKind::get_many, keys, deadline);
 }
 
 DTRAIN_DEFINED StoreCall<std::optional<std::string>> Store::try_get(std::string key, OptionalDeadline deadline) const {
-  return prepare(make_request(RequestKind::try_get, std::move(key)), deadline);
+  return make_request(RequestKind::try_get, key, deadline);
 }
 
 DTRAIN_DEFINED StoreCall<bool> Store::erase(std::string key, OptionalDeadline deadline) const {
-  return prepare(make_request(RequestKind::erase, std::move(key)), deadline);
+  return make_request(RequestKind::erase, key, deadline);
 }
 
 DTRAIN_DEFINED StoreCall<std::int64_t> Store::add(std::string key, std::int64_t delta,
                                                   OptionalDeadline deadline) const {
-  Request request = make_request(RequestKind::add, std::move(key));
-  request.number = delta;
-  return prepare(std::move(request), deadline);
+  StoreRequest made = make_request(RequestKind::add, key, deadline);
+  made.request.number = delta;
+  return made;
 }
 
 DTRAIN_DEFINED StoreCall<std::int64_t> Store::append(std::string key, std::string text,
                                                      OptionalDeadline deadline) const {
-  return prepare(make_request_with_value(RequestKind::append, std::move(key), std::move(text)), deadline);
+  StoreRequest made = make_request(RequestKind::append, key, deadline);
+  made.request.value = std::move(text);
+  return made;
 }
 
 DTRAIN_DEFINED StoreCall<void> Store::wait(std::vector<std::string> keys, OptionalDeadline deadline) const {
-  return prepare(make_request_of_many(RequestKind::wait, std::move(keys)), deadline);
+  return make_request(RequestKind::wait, keys, deadline);
 }
 
 DTRAIN_DEFINED StoreCall<void> Store::barrier(std::string name, OptionalDeadline deadline) const {
-  Request request = make_request(RequestKind::barrier, std::move(name));
+  StoreRequest made = make_request(RequestKind::barrier, name, deadline);
   if (barrier_ranks_) {
-    request.members = *barrier_ranks_;
+    made.request.members = *barrier_ranks_;
   }
-  return prepare(std::move(request), deadline);
+  return made;
 }
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous

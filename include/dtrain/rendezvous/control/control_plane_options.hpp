@@ -19,6 +19,8 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 
 /// A value that refers to no other object.
 struct ControlPlaneOptions {
+  DTRAIN_MEMBERS_NOT_INLINED(ControlPlaneOptions);
+
   identity::ProcessIdentity identity{};
   bool hosts_store = false;  ///< this rank opens the store at the master address
   /// Number of ports from master_port on; the store listens at the first free one. More than 1 requires a job name, by

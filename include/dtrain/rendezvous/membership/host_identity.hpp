@@ -56,8 +56,8 @@ inline HostIdentity host_identity(const std::optional<std::string>& override_id 
   const std::string boot_id = read_small_file("/proc/sys/kernel/random/boot_id", 128).value_or("");
   struct ::stat space {};
   const bool has_namespace = ::stat("/proc/self/ns/net", &space) == 0;
-  host.id = host_id_of(boot_id.empty() ? "name:" + host.name : boot_id,
-                       has_namespace ? std::to_string(space.st_ino) : "name:" + host.name);
+  host.id = host_id_of(boot_id.empty() ? format_text("name:{}", {host.name}) : boot_id,
+                       has_namespace ? std::to_string(space.st_ino) : format_text("name:{}", {host.name}));
   return host;
 }
 

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <utility>
 
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/text/sanitize.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {
@@ -15,7 +16,7 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 class JobSettings {
  public:
   JobSettings& add(std::string_view name, std::string_view value) {
-    text_.append(name).append("=").append(value).append("\n");
+    append_text(text_, "{}={}\n", {name, value});
     return *this;
   }
   const std::string& text() const noexcept { return text_; }

@@ -23,6 +23,8 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 /// All fields are known, also those that the launcher left open. A node is all ranks with one host id (boot id and
 /// network namespace), not all ranks with one host name.
 struct Membership {
+  DTRAIN_MEMBERS_NOT_INLINED(Membership);
+
   int rank = 0;
   int world_size = 1;
   int local_rank = 0;
@@ -65,6 +67,8 @@ struct Membership {
 /// A rank's description of itself when it joins. The store checks the values that the launcher stated as certain.
 /// Values that are open or guesses stay empty; the store computes them.
 struct RankInfo {
+  DTRAIN_MEMBERS_NOT_INLINED(RankInfo);
+
   int rank = 0;
   std::string host_id;
   std::string host;  ///< host name, for error sentences

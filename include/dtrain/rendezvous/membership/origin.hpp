@@ -13,6 +13,8 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 
 /// Facts about a process, beside its job's name. A fact that one of two processes does not state is not compared.
 struct Origin {
+  DTRAIN_MEMBERS_NOT_INLINED(Origin);
+
   bool is_exact_job = false;        ///< the job name is unique to this job: nothing else is compared
   bool one_starter = false;         ///< the launcher starts all ranks of a host from one process
   std::uint64_t process_space = 0;  ///< inode of the PID namespace: starters are compared only within one namespace

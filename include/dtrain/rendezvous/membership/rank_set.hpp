@@ -118,7 +118,7 @@ DTRAIN_DEFINED std::string rank_list(const std::vector<int>& ranks, std::size_t 
   const std::vector<std::string> parts = rank_ranges(ranks, max_ranges);
   std::string text = ranks.size() == 1 ? "rank " : "ranks ";
   for (std::size_t i = 0; i < parts.size(); ++i) {
-    text += (i == 0 ? "" : i + 1 == parts.size() ? " and " : ", ") + parts[i];
+    append_text(text, "{}{}", {i == 0 ? "" : i + 1 == parts.size() ? " and " : ", ", parts[i]});
   }
   return text;
 }

@@ -82,6 +82,8 @@ struct Challenge {
 };
 
 struct Join {
+  DTRAIN_MEMBERS_NOT_INLINED(Join);
+
   static constexpr MessageKind message_kind = MessageKind::join;
   RankInfo info;
   int world_size = 1;

@@ -7,8 +7,10 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "dtrain/core/config.hpp"
 #include "dtrain/rendezvous/membership/rank_set.hpp"
 #include "dtrain/rendezvous/protocol/limits.hpp"
 
@@ -56,6 +58,19 @@ inline constexpr bool takes_many(RequestKind kind) noexcept {
 }
 
 struct Request {
+  DTRAIN_MEMBERS_NOT_INLINED(Request);
+  Request(std::uint64_t id_, RequestKind kind_, std::vector<std::string> keys_, std::string value_ = {},
+          std::int64_t number_ = 0, std::optional<std::string> expected_ = {}, std::vector<std::string> values_ = {},
+          RankSet members_ = {})
+      : id(id_),
+        kind(kind_),
+        keys(std::move(keys_)),
+        value(std::move(value_)),
+        number(number_),
+        expected(std::move(expected_)),
+        values(std::move(values_)),
+        members(std::move(members_)) {}
+
   static constexpr MessageKind message_kind = MessageKind::request;
   std::uint64_t id = 0;  ///< ascending within a session
   RequestKind kind = RequestKind::set;
@@ -82,6 +97,11 @@ enum class Status : std::uint8_t {
 
 template <class Value>
 struct BasicResponse {
+  DTRAIN_MEMBERS_NOT_INLINED(BasicResponse);
+  DTRAIN_NOT_INLINED explicit BasicResponse(std::uint64_t id_, Status status_ = Status::ok, Value text_ = {},
+                                            std::int64_t number_ = 0, std::vector<Value> values_ = {})
+      : id(id_), status(status_), text(std::move(text_)), number(number_), values(std::move(values_)) {}
+
   static constexpr MessageKind message_kind = MessageKind::response;
   std::uint64_t id = 0;
   Status status = Status::ok;

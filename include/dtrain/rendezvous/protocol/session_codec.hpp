@@ -26,12 +26,17 @@ using Frame = std::vector<std::byte>;
 
 /// Frame to send: its own bytes, and bytes that it shares with other frames.
 struct OutgoingFrame {
-  OutgoingFrame(Frame bytes, std::vector<net::SharedBytes> shared = {})  // NOLINT: most frames share nothing
+  DTRAIN_NOT_INLINED OutgoingFrame(Frame bytes,
+                                   std::vector<net::SharedBytes> shared = {})  // NOLINT: most frames share nothing
       : own(std::move(bytes)), parts(std::move(shared)) {
     for (const net::SharedBytes& part : parts) {
       shared_bytes += part.bytes->size();
     }
   }
+
+  DTRAIN_NOT_INLINED OutgoingFrame(const OutgoingFrame&) = default;
+  DTRAIN_NOT_INLINED OutgoingFrame(OutgoingFrame&&) noexcept = default;
+  DTRAIN_NOT_INLINED ~OutgoingFrame() = default;
 
   std::size_t size() const noexcept { return own.size() + shared_bytes; }
 
@@ -174,8 +179,8 @@ class SharingWriter : public Serializer {
 };
 
 template <class... Messages>
-std::optional<std::variant<Messages...>> decode(std::span<const std::byte> frame,
-                                                std::type_identity<std::variant<Messages...>>) {
+DTRAIN_NOT_INLINED std::optional<std::variant<Messages...>> decode(std::span<const std::byte> frame,
+                                                                   std::type_identity<std::variant<Messages...>>) {
   Serializer reader(frame);
   MessageKind kind{};
   std::optional<std::variant<Messages...>> message;

@@ -62,7 +62,7 @@ inline std::vector<net::SocketAddress> named_addresses(const std::string& name, 
     if (each.interface == name) {
       found.push_back(each.address.with_port(port));
     }
-    there += format_text("{}{} ({})", {there.empty() ? "" : ", ", each.interface, each.address.host()});
+    append_text(there, "{}{} ({})", {there.empty() ? "" : ", ", each.interface, each.address.host()});
   }
   if (found.empty()) {
     throw_error(Errc::usage,
@@ -110,8 +110,8 @@ inline std::vector<net::Listener> open_listeners(async::EventLoop& loop, const s
                                                  const std::vector<net::SocketAddress>& resolved,
                                                  const ListenOptions& options) {
   std::vector<net::Listener> listeners;
-  const std::string source =
-      options.interface ? "DTRAIN_INTERFACE=" + *options.interface : "the master address " + host;
+  const std::string source = options.interface ? format_text("DTRAIN_INTERFACE={}", {*options.interface})
+                                               : format_text("the master address {}", {host});
   const auto listen = [&](const net::SocketAddress& address) {
     const net::SocketAddress endpoint = address.with_port(port);
     require_secret_for_any(endpoint, source, options.has_secret);

@@ -30,6 +30,8 @@ struct StoreOpener {
 
 /// One job of a server.
 struct StoreJobOptions {
+  DTRAIN_MEMBERS_NOT_INLINED(StoreJobOptions);
+
   ClientRole role = ClientRole::rank;
   int world_size = 1;
   std::uint64_t attempt = 0;  ///< ranks of an earlier one are refused

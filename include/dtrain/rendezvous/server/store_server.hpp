@@ -3,6 +3,7 @@
 /// rendezvous::StoreServer: accepts connections, performs the handshake and passes each connection to its job.
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <exception>
@@ -54,7 +55,7 @@ class StoreServer {
   /// beginning. Lifetime of the result: until the next job of its role, or the server's end. @throws as JobServer
   JobServer& open(StoreJobOptions options) {
     auto job = std::make_unique<JobServer>(loop_, std::move(options), options_.limits);
-    std::unique_ptr<JobServer>& place = jobs_[job->options().role];
+    std::unique_ptr<JobServer>& place = job_of(job->options().role);
     place = std::move(job);
     if (const std::optional<Cause> cause = too_few_files(place->options())) {
       place->post_failure(*cause);
@@ -104,9 +105,9 @@ class StoreServer {
   /// The bound, and one more for each rank that has not joined: all ranks of a large job may connect at once.
   std::size_t max_pending_connections() const noexcept {
     std::size_t most = options_.limits.pending_connections;
-    for (const auto& [role, job] : jobs_) {
-      const auto ranks = static_cast<std::size_t>(job->options().world_size);
-      most += ranks - std::min(ranks, job->sessions());
+    for (const std::unique_ptr<JobServer>& job : jobs_) {
+      const auto ranks = static_cast<std::size_t>(job ? job->options().world_size : 0);
+      most += job ? ranks - std::min(ranks, job->sessions()) : 0;
     }
     return most;
   }
@@ -215,16 +216,16 @@ class StoreServer {
   /// Passes the connection to its session. @returns the frame to answer instead; an empty frame closes a connection
   /// that no session has taken over, and the rank tries again
   Frame route_to_job(ConnectionId id, const ReceivedHandshake& handshake, const HandshakeRequest& request) {
-    const auto place = jobs_.find(handshake.hello.role);
-    if (place == jobs_.end() && handshake.hello.role == ClientRole::rank) {
+    const std::unique_ptr<JobServer>& place = job_of(handshake.hello.role);
+    if (!place && handshake.hello.role == ClientRole::rank) {
       return {};  // no job yet
     }
-    if (place == jobs_.end()) {
+    if (!place) {
       return encode(
           Refused{"launchers of other nodes meet at the launcher of node 0, and this store is not one's; "
                   "start this process with --nnodes=1, or correct the address"});
     }
-    JobServer& job = *place->second;
+    JobServer& job = *place;
     const Join* join = std::get_if<Join>(&request);
     const std::uint64_t attempt = job.options().attempt;
     if (handshake.hello.attempt > attempt) {
@@ -260,15 +261,19 @@ class StoreServer {
       text = error.what();
     } catch (...) {
     }
-    for (const auto& [role, job] : jobs_) {
-      job->post_failure(Cause{CauseKind::exception, -1, {}, "the store cannot go on: " + text});
+    for (const std::unique_ptr<JobServer>& job : jobs_) {
+      if (job) {
+        job->post_failure(Cause{CauseKind::exception, -1, {}, format_text("the store cannot go on: {}", {text})});
+      }
     }
   }
+
+  std::unique_ptr<JobServer>& job_of(ClientRole role) noexcept { return jobs_[role == ClientRole::rank ? 0 : 1]; }
 
   async::EventLoop& loop_;
   std::vector<net::Listener> listeners_;
   ServerOptions options_;
-  std::map<ClientRole, std::unique_ptr<JobServer>> jobs_;
+  std::array<std::unique_ptr<JobServer>, 2> jobs_;  ///< see job_of(); null: not opened
   ConnectionId last_id_ = 0;
   PendingConnections without_hello_;
   PendingConnections with_hello_;             ///< have sent a valid Hello, and have no session yet

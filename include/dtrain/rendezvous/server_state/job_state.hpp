@@ -80,7 +80,7 @@ class JobState {
   void record_refusal(std::string sentence) { last_refusal_ = std::move(sentence); }
 
   /// Handles a rank's message. @pre has_joined(session)
-  void receive(SessionId session, FromRank message) {
+  void receive(SessionId session, FromRank&& message) {
     std::visit([&](auto& each) { on(session, each); }, message);
   }
 
@@ -117,9 +117,9 @@ class JobState {
     std::string text = format_text(
         "within {} only {} of {} joined, {} did not; see whether they run and know the address of the store{}",
         {waited, rank_list(rank_table_.ranks_in(RankTable::RankState::joined)), rank_table_.world_size(), missing(),
-         join_check_.listens_at().empty() ? "" : ": " + join_check_.listens_at()});
+         join_check_.listens_at().empty() ? "" : format_text(": {}", {join_check_.listens_at()})});
     if (!last_refusal_.empty()) {
-      text += format_text(" (a process was refused: {})", {last_refusal_});
+      append_text(text, " (a process was refused: {})", {last_refusal_});
     }
     post(Cause{CauseKind::timeout, -1, {}, std::move(text)});
   }

@@ -61,7 +61,7 @@ class KeyValueMap {
                    std::vector<Released>& released) {
     std::map<std::string, std::size_t> last;
     for (std::size_t i = 0; i < keys.size(); ++i) {
-      last[keys[i]] = i;
+      last.emplace(keys[i], i).first->second = i;
     }
     std::size_t added = 0;
     std::size_t freed = 0;

@@ -74,10 +74,10 @@ class RequestHandler {
   /// A rank's activity, from its pending requests, for error sentences: "while it waited in barrier 'a'".
   std::string doing(SessionId session) const {
     if (const std::optional<std::string> barrier = barriers_.waited_by(session)) {
-      return "while it waited in barrier " + in_quotes(*barrier);
+      return format_text("while it waited in barrier {}", {in_quotes(*barrier)});
     }
     const std::optional<std::string> key = keys_.lacked_by(session);
-    return key ? "while it waited for key " + in_quotes(*key) : "while it worked";
+    return key ? format_text("while it waited for key {}", {in_quotes(*key)}) : "while it worked";
   }
 
   /// Serves a request. @pre the session is open, and decode<FromRank> returned the request
@@ -114,10 +114,10 @@ class RequestHandler {
   static std::string sentence(const KeyWaiters::Cancelled& wait, Instant now) {
     std::string text;
     for (std::size_t i = 0; i < wait.missing.size() && text.size() < max_sentence_bytes / 4; ++i) {
-      text += (i == 0 ? "" : ", ") + in_quotes(wait.missing[i]);
+      append_text(text, "{}{}", {i == 0 ? "" : ", ", in_quotes(wait.missing[i])});
     }
     if (wait.keys > 1) {
-      text += format_text(" ({} of {} keys)", {wait.missing.size(), wait.keys});
+      append_text(text, " ({} of {} keys)", {wait.missing.size(), wait.keys});
     }
     return format_text("no rank set {} in the {} since this rank began to wait",
                        {text, duration_text(now - wait.since)});
@@ -128,23 +128,23 @@ class RequestHandler {
         "{} of {} ranks wait in it ({}, the first came {} ago)",
         {barrier.arrived.size(), barrier.members, rank_list(barrier.arrived), duration_text(now - barrier.since)});
     if (!barrier.missing.empty()) {
-      text += format_text("; {} did not come", {rank_list(barrier.missing)});
+      append_text(text, "; {} did not come", {rank_list(barrier.missing)});
     }
     if (!barrier.cancelled.empty()) {
-      text += format_text("; {} arrived and cancelled", {rank_list(barrier.cancelled)});
+      append_text(text, "; {} arrived and cancelled", {rank_list(barrier.cancelled)});
     }
     return text;
   }
 
   template <class Value>
-  void answer(BasicResponse<Value> response, SessionId session) {
+  DTRAIN_NOT_INLINED void answer(BasicResponse<Value> response, SessionId session) {
     const auto found = clients_.find(session);
     if (found != clients_.end()) {
       found->second.pending.erase(response.id);
       sink_.send(session, std::move(response));
     }
   }
-  void answer(RequestKey id, Status status, std::string text = {}, std::int64_t number = 0) {
+  DTRAIN_NOT_INLINED void answer(RequestKey id, Status status, std::string text = {}, std::int64_t number = 0) {
     answer(Response{id.request, status, std::move(text), number}, id.session);
   }
   void answer(RequestKey id, const KeyValueMap::Refusal& refusal, std::int64_t number = 0) {
@@ -199,7 +199,7 @@ class RequestHandler {
   void refuse(RequestKey id, std::string why) { answer(id, Status::refused, std::move(why)); }
 
   static ValueResponse refusal(RequestKey id, std::string why) {
-    return {id.request, Status::refused, std::make_shared<const std::string>(std::move(why))};
+    return ValueResponse(id.request, Status::refused, std::make_shared<const std::string>(std::move(why)));
   }
 
   /// Response to a wait whose keys all exist. It shares the store's values.

@@ -16,6 +16,7 @@
 #include "dtrain/async/auto_reset_event.hpp"
 #include "dtrain/async/task/task_handle.hpp"
 #include "dtrain/core/text/duration_text.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/rendezvous/protocol/session_codec.hpp"
 #include "dtrain/rendezvous/session/framed_connection.hpp"
 #include "dtrain/rendezvous/session/retransmit_queue.hpp"
@@ -125,7 +126,7 @@ class ResumableSession : public std::enable_shared_from_this<ResumableSession> {
   }
 
   /// Stops reading and writing, and closes the connection.
-  void detach() noexcept {
+  DTRAIN_NOT_INLINED void detach() noexcept {
     reading_.cancel();
     writing_.cancel();
     connection_.reset();
@@ -167,10 +168,7 @@ class ResumableSession : public std::enable_shared_from_this<ResumableSession> {
         co_return frame.reason;
       }
       const bool is_valid = receive_frame(frame.payload);
-      if (connection_.get() != &connection) {
-        co_return std::string();
-      }
-      if (!is_valid) {
+      if (connection_.get() != &connection || !is_valid) {
         co_return no_protocol;
       }
     }
@@ -258,7 +256,7 @@ class ResumableSession : public std::enable_shared_from_this<ResumableSession> {
         if (result.bytes > 0) {
           last_taken = now;
         } else if (now - last_taken >= options_.send) {
-          co_return "it took nothing for " + duration_text(options_.send);
+          co_return format_text("it took nothing for {}", {duration_text(options_.send)});
         }
       } else if (queue_.has_waiting()) {  // wait until the peer has acknowledged more
         const std::size_t before = queue_.taken_bytes();
@@ -266,7 +264,7 @@ class ResumableSession : public std::enable_shared_from_this<ResumableSession> {
         if (queue_.taken_bytes() != before) {
           last_taken = Deadline::Clock::now();
         } else if (ready == async::WakeReason::timed_out) {
-          co_return "it acknowledged nothing for " + duration_text(options_.send);
+          co_return format_text("it acknowledged nothing for {}", {duration_text(options_.send)});
         }
       } else if (closing_) {
         connection.tcp.shutdown_write();  // the peer reads all bytes and closes, or is closed after `linger`

@@ -34,7 +34,13 @@ Join a_join() {
   join.info.settings = "backend=SharedMemory\n";
   join.world_size = 4;
   join.job = "job-7";
-  join.origin = {true, false, 4026531836, 70, 123456, "bash", "train", "build id 5f"};
+  join.origin.is_exact_job = true;
+  join.origin.process_space = 4026531836;
+  join.origin.starter = 70;
+  join.origin.starter_began = 123456;
+  join.origin.starter_name = "bash";
+  join.origin.program = "train";
+  join.origin.build = "build id 5f";
   join.opens_store = true;
   join.process = 1234;
   join.join_timeout_ms = 600000;
