@@ -46,7 +46,7 @@
 
 namespace DTRAIN_NAMESPACE {
 
-template <class R, class C>
+template <class R, class C, class Stage>
 class ShardedOptimizer;
 
 /// `DistributedDataParallel ddp{model, group};`
@@ -136,12 +136,12 @@ class DistributedDataParallel {
   /// The same, but `optimizer` updates the model's values by the reduced gradients, which the model does not get. See
   /// ShardedOptimizer. @param inspect `inspect(ShardedGradients&)` is called once all gradients are reduced, with their
   /// norm; the step updates nothing if it returns false. It returns the same on every rank.
-  template <std::invocable<Ready> F, class R, class I = std::nullptr_t>
-  void backward(F&& f, ShardedOptimizer<R, Communicator>& optimizer, I inspect = {}) {
+  template <std::invocable<Ready> F, class R, class Stage, class I = std::nullptr_t>
+  void backward(F&& f, ShardedOptimizer<R, Communicator, Stage>& optimizer, I inspect = {}) {
     if (!reduces()) ddp::refuse_update("backward()", ddp::UpdateProblem::no_sync);
     group::GroupAccess::of(group_).require_may_block();
     Step step = driver_->reducer->begin("backward()", {}, &optimizer.update());
-    optimizer.begin_step(std::move(inspect));
+    optimizer.inspect_with(std::move(inspect));
     run(std::forward<F>(f), std::move(step));
   }
 
@@ -193,8 +193,8 @@ class DistributedDataParallel {
     return driver_->reducer->recorder().records(first_step);
   }
 
-  /// Keeps the buckets: no rebuild after the first step. Collective: every rank calls it between the same steps.
-  void keep_plan() { driver_->reducer->keep_plan(); }
+  /// For ShardedOptimizer.
+  ddp::Reducer<Communicator>& reducer() noexcept { return *driver_->reducer; }
   /// The model's parameters as they were at the construction. gradient(i) has the present address of a gradient.
   const std::vector<Parameter>& parameters() const noexcept { return driver_->parameters; }
   const ddp::BucketPlan& plan() const noexcept { return driver_->reducer->plan(); }

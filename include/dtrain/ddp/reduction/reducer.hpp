@@ -85,9 +85,8 @@ class Reducer final : public Step::Target {
     }
   }
 
-  /// Blocking: copies the gradient's content into the arena, where the gradient lies from now on. Between steps.
-  /// @returns its new view, for the model's bind_gradient.
-  TensorView bind(std::size_t parameter) { return reduction_.bind(parameter, context_); }
+  /// Blocking, between steps: moves the gradient into the arena, with its content. @returns its view there
+  TensorView bind(std::size_t parameter) { return reduction_.bind(parameter); }
 
   /// Records the parameters' present addresses for the address check. After the last bind.
   void remember_addresses() { addresses_.remember(); }
@@ -99,10 +98,9 @@ class Reducer final : public Step::Target {
   /// @param update what the step does with the buckets; null: it reduces them for the model
   Step begin(const char* caller = "begin()", StepOptions step = {}, BucketUpdate<Communicator>* update = nullptr) {
     throw_if_unusable(caller);
-    if (update != nullptr) require_usable(*update, plan(), reduction_.has_hook(), caller);
     if (step.measure_norm && !BucketReduction<Communicator>::can_measure_norm) BucketNorms::refuse_stream(caller);
     or_report([&] { addresses_.begin_step(steps_ + 1); });
-    reduction_.begin_step(step.measure_norm, update);
+    reduction_.begin_step(step.measure_norm, update, caller);
     ready_.begin_step();
     under_way_ = true;
     return Step(*this);
@@ -153,7 +151,7 @@ class Reducer final : public Step::Target {
     or_report([&] {
       backend::throw_if_failed(reduction_.communicator(), *context_.latch, context_.rank);
       require_complete();
-      reduction_.finish(context_);
+      reduction_.finish();
     });
     for (const PlannedBucket& bucket : plan().buckets) {
       bytes_reduced_ += bucket.payload_bytes;
@@ -213,6 +211,8 @@ class Reducer final : public Step::Target {
   /// Target of steps that reduce nothing. Lifetime: the reducer's.
   Accumulation accumulation() noexcept { return {reduction_.gradients(), accumulated_, context_, reduction_.meter()}; }
 
+  /// Collective, blocking. Between steps; as GradientArena::reuse_memory.
+  void reuse_memory() { reduction_.reuse_memory(); }
   /// The present plan stays, without a rebuild after the first step. Every rank calls it between the same steps.
   void keep_plan() {
     rebuild_ = {};
@@ -220,7 +220,7 @@ class Reducer final : public Step::Target {
     ready_.record_order(false);
   }
 
-  /// Keeps the arena, and so every bound gradient, valid after the reducer is destroyed.
+  /// Keeps the arena, with bound gradients, valid after the reducer is destroyed.
   std::shared_ptr<const void> gradient_memory() const noexcept { return reduction_.memory(); }
 
  private:
@@ -260,7 +260,7 @@ class Reducer final : public Step::Target {
     reduction_.throw_if_launch_failed();  // by such a ready()
   }
 
-  /// Whether the parameter was ready in this step, or has a gradient of a step that reduced nothing.
+  /// Whether the parameter was ready in this step, or has an accumulated gradient.
   bool takes_part(std::size_t parameter) const noexcept {
     return ready_.was_ready(parameter) || accumulated_[parameter];
   }
@@ -277,7 +277,7 @@ class Reducer final : public Step::Target {
   void rebuild_buckets() {
     if (rebuild_.agree && reduction_.copier().may_move()) {
       or_report([&] {
-        reduction_.rebuild_buckets(rebuild_.agree(ready_.observed_order()), rebuild_, options_.caps(), context_);
+        reduction_.rebuild_buckets(rebuild_.agree(ready_.observed_order()), rebuild_, options_.caps());
         addresses_.remember();  // bound gradients have moved
       });
     }
