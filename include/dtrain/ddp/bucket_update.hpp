@@ -55,8 +55,36 @@ class BucketUpdate {
   /// Collective, blocking: the rest of the step. All buckets are launched.
   virtual void finish(C& channel, Stream stream) = 0;
 
+  /// Whether finish leaves the model's values to wait_for.
+  virtual bool overlaps_forward() const noexcept = 0;
+
+  /// Blocking: until the model has the new values of a bucket, after finish.
+  virtual void wait_for(std::size_t bucket) = 0;
+
  protected:
   ~BucketUpdate() = default;
+};
+
+/// The update of a step that has ended before the model had its new values; or none.
+template <class C>
+class OpenUpdate {
+ public:
+  void set(BucketUpdate<C>& update) noexcept { update_ = update.overlaps_forward() ? &update : nullptr; }
+  void drop() noexcept { update_ = nullptr; }
+  bool is_some() const noexcept { return update_ != nullptr; }
+  bool is(const BucketUpdate<C>& update) const noexcept { return update_ == &update; }
+
+  /// Blocking: for the values of a parameter, or of all; then there is none. Does nothing if there is none.
+  void wait_for(std::optional<std::size_t> parameter, const BucketPlan& plan) {
+    if (update_ != nullptr && parameter) return update_->wait_for(plan.bucket_of[*parameter]);
+    for (std::size_t bucket = 0; update_ != nullptr && bucket < plan.buckets.size(); ++bucket) {
+      update_->wait_for(bucket);
+    }
+    update_ = nullptr;
+  }
+
+ private:
+  BucketUpdate<C>* update_ = nullptr;
 };
 
 /// @throws Error (invalid_argument) @param caller the user's call

@@ -203,6 +203,47 @@ TEST_CASE("in stage 2 the model may use a gradient's memory again when its ready
   }
 }
 
+template <class AnyModel, class Stage>
+int wrong_overlapped_steps(const Group& group, dtrain::stream::host::Progress progress) {
+  AnyModel whole(sizes);
+  AnyModel sharded(sizes);
+  fill_values(whole);
+  fill_values(sharded);
+  const optimizers::AdamW rule{.rate = 0.01F};
+  WholeOptimizer reference(rule);
+  const dtrain::DdpOptions options{.bucket_bytes = 3000, .progress = progress};
+  DistributedDataParallel expected{whole, group, options};
+  DistributedDataParallel ddp{sharded, group, options};
+  int wrong = 0;
+  for (int round = 0; round < 2; ++round) {  // the second optimizer begins where the first one ends
+    ShardedOptimizer optimizer{ddp, rule, Stage{.overlap_forward = true}};
+    if (round == 1) reference = WholeOptimizer(rule);
+    for (int step = 0; step < 4; ++step) {
+      expected.backward(backward(whole, step, group.rank()));
+      reference.step(whole);
+      ddp.backward(backward(sharded, step, group.rank()), optimizer);
+      for (std::size_t i = 0; step % 2 == 0 && i < sizes.size(); ++i) {  // else the next step waits
+        ddp.wait_for(i);
+        wrong += sharded.values[i] == whole.values[i] ? 0 : 1;
+      }
+    }
+    if (round == 1) optimizer.wait();
+  }
+  return wrong + (equal_bits(whole.values, sharded.values) ? 0 : 1);
+}
+
+TEST_CASE("with overlap_forward each parameter has the same bits once it is waited for") {
+  using dtrain::stream::host::Progress;
+  for (const Progress progress : {Progress::caller, Progress::thread}) {
+    std::atomic<int> wrong{0};
+    run_well(3, [&](const Group& group) {
+      wrong += wrong_overlapped_steps<BindingModel, dtrain::zero::States>(group, progress);
+      wrong += wrong_overlapped_steps<Model, dtrain::zero::Gradients>(group, progress);
+    });
+    CHECK(wrong == 0);
+  }
+}
+
 /// Heap that the construction of an optimizer takes, as the mean of all ranks.
 template <class Construct>
 double heap_of(const Group& group, Construct construct) {

@@ -106,7 +106,8 @@ class BucketReduction final : BucketUpdate<Communicator>::Waits {
   bool has_hook() const noexcept { return hook_ != nullptr; }
 
   /// Whether this step's work uses memory of a hook or an update.
-  bool borrows() const noexcept { return has_hook() || update_ != nullptr; }
+  bool borrows() const noexcept { return has_hook() || update_ != nullptr || open_.is_some(); }
+  OpenUpdate<Communicator>& open_update() noexcept { return open_; }
 
   /// @param measures_norm requires can_measure_norm
   /// @param update null: gradients are reduced for the model. @throws as require_usable
@@ -171,7 +172,7 @@ class BucketReduction final : BucketUpdate<Communicator>::Waits {
       copier_.finish(waiting());
     } else if constexpr (!GradientCopier::copies_on_stream) {
       update_->finish(communicator_, copier_.stream());
-      update_ = nullptr;
+      open_.set(*std::exchange(update_, nullptr));
     }
     buffers_.finish(copier_);
     norms_.finish_step();
@@ -286,6 +287,7 @@ class BucketReduction final : BucketUpdate<Communicator>::Waits {
   BucketNorms norms_;
   GradientCopier copier_;
   BucketUpdate<Communicator>* update_ = nullptr;  ///< of this step
+  OpenUpdate<Communicator> open_;                 ///< of the last one
   std::function<void()> on_all_gradients_ready_;
   std::function<void(const GradientBucket<Communicator>&)> hook_;  ///< none: an all-reduce
   std::vector<std::vector<BucketGradient>> hook_gradients_;        ///< of each bucket

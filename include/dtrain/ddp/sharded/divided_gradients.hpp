@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// DividedGradients: this rank's part of the reduced gradients, beside an arena whose memory buckets reuse.
+/// The stages of ZeRO (Rajbhandari et al. 2020), and DividedGradients, which stage 2 adds: this rank's part of the
+/// reduced gradients, beside an arena whose memory buckets reuse.
 
 #include <algorithm>
 #include <atomic>
@@ -14,6 +15,34 @@
 #include "dtrain/ddp/reduction/gradient_table.hpp"
 #include "dtrain/ddp/sharded/shard_layout.hpp"
 #include "dtrain/kernels/copy.hpp"
+
+/// What a ShardedOptimizer divides among the ranks.
+namespace DTRAIN_NAMESPACE::zero {
+
+/// Stage 1: the optimizer's state.
+struct States {
+  /// A step ends when each rank has updated its share; the new weights are gathered in the background then, the first
+  /// layers' first. The forward pass calls DistributedDataParallel::wait_for(i) before it uses parameter i. Until then
+  /// the program leaves its value alone, and all gradients until the next backward pass. ShardedOptimizer::wait(), the
+  /// next step, a checkpoint with the optimizer, and the optimizer's destruction wait for all parameters.
+  bool overlap_forward = false;
+
+  static constexpr bool divides_gradients = false;
+};
+
+/// Stage 2: the gradients too. A rank keeps its share of the reduced gradients, 1 / ranks. The arena holds two buckets
+/// at a time: a gradient is copied there by its ready(), which returns once the bucket two before is reduced, and the
+/// model may use the gradient's memory again. New weights are gathered after the backward pass instead of during it.
+/// - Not for models whose bind_gradient has their gradients in the arena.
+/// - The wrapper then only makes steps with such an optimizer; those under no_sync() add up in the model's memory.
+/// - Gradients that are ready before any of the bucket two before theirs are kept in further memory.
+struct Gradients {
+  bool overlap_forward = false;  ///< as of States
+
+  static constexpr bool divides_gradients = true;
+};
+
+}  // namespace DTRAIN_NAMESPACE::zero
 
 namespace DTRAIN_NAMESPACE::ddp {
 

@@ -152,6 +152,7 @@ template <class Group, class R, class C, class Stage>
 std::shared_ptr<ShardedSave> sharded_save(const Group& group, const std::string& path,
                                           std::span<const NamedTensor> tensors,
                                           ShardedOptimizer<R, C, Stage>& optimizer) {
+  optimizer.wait();
   ShardIndex index = ShardIndex::of(optimizer.shares());
   index.files = group.world_size();
   index.id = std::stoll(run_on_all_ranks_blocking(group, "naming the files of " + sanitize(path), [] {
@@ -197,6 +198,7 @@ template <class Group, class R, class C, class Stage>
 template <class Group, class R, class C, class Stage>
 bool load_checkpoint(const Group& group, const std::string& path, std::span<const NamedTensor> tensors,
                      ShardedOptimizer<R, C, Stage>& optimizer) {
+  optimizer.wait();
   const ShardIndex own = ShardIndex::of(optimizer.shares());
   ShardIndex index = own;
   if (!load_checkpoint(group, path, detail::with_index(tensors, index))) {

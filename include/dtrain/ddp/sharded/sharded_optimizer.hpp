@@ -45,7 +45,7 @@ class ShardedOptimizer {
   /// also a smaller arena in place of that of `ddp`.
   /// @throws Error (unsupported) for parameters that are not f32, f16 or bf16, and in stage 2 for bound gradients
   template <class Ddp>
-  explicit ShardedOptimizer(Ddp& ddp, R rule, Stage = {}) : rule_(std::make_shared<R>(std::move(rule))) {
+  explicit ShardedOptimizer(Ddp& ddp, R rule, Stage stage = {}) : rule_(std::make_shared<R>(std::move(rule))) {
     static_assert(ddp::OptimizerRule<R>,
                   "dtrain: the rule needs operator()(weights, gradients, state, info) const for its State of spans of "
                   "float (contract: the concept ddp::OptimizerRule, in dtrain/ddp/sharded/optimizer_rule.hpp)");
@@ -57,12 +57,14 @@ class ShardedOptimizer {
     static_assert(ddp::RunsHostWork<typename C::Stream>,
                   "dtrain: ShardedOptimizer runs on the host: use it with a backend of host memory");
     ddp::Reducer<C>& reducer = ddp.reducer();
+    reducer.throw_if_unusable("ShardedOptimizer");
     reducer.keep_plan();
     if constexpr (Stage::divides_gradients) reducer.reuse_memory();
-    reduction_ = std::make_unique<Reduction>(
-        ddp::ShardedParameters(ddp.parameters(), ddp.plan(), ddp.group().rank(), ddp.group().world_size(),
-                               ddp::state_arrays<R>, rule_functions()),
-        ddp.plan());
+    reduction_ = {
+        new Reduction(ddp::ShardedParameters(ddp.parameters(), ddp.plan(), ddp.group().rank(), ddp.group().world_size(),
+                                             ddp::state_arrays<R>, rule_functions()),
+                      ddp.plan(), stage),
+        Completion{&reducer}};
     arena_bytes_ = ddp.plan().arena_bytes;
   }
 
@@ -79,6 +81,9 @@ class ShardedOptimizer {
   /// Bytes that dtrain keeps for gradients on this rank: the arena, in stage 2 with the share of reduced gradients.
   std::size_t gradient_bytes() const noexcept { return arena_bytes_ + reduction_->gradient_bytes(); }
 
+  /// Blocking: with overlap_forward, until the model has all new weights of the last step. @throws as backward()
+  void wait() { reduction_.get_deleter().reducer->wait_for(); }
+
   /// For checkpoints.
   ddp::ShardedParameters& shares() noexcept { return reduction_->parameters(); }
 
@@ -88,6 +93,22 @@ class ShardedOptimizer {
 
  private:
   using Reduction = ddp::ShardedReduction<C, Stage>;
+
+  /// Destroys it once no work uses it.
+  struct Completion {
+    ddp::Reducer<C>* reducer = nullptr;
+    void operator()(Reduction* reduction) const noexcept {
+      if (reducer->open_update().is(*reduction)) {
+        try {
+          reducer->wait_for();
+        } catch (...) {
+          // The job has failed: its next call throws the cause. No work uses the reduction any more.
+        }
+        reducer->open_update().drop();
+      }
+      delete reduction;
+    }
+  };
 
   ddp::ShardedParameters::Rule rule_functions() const {
     ddp::ShardedParameters::Rule functions;
@@ -105,7 +126,7 @@ class ShardedOptimizer {
   }
 
   std::shared_ptr<R> rule_;
-  std::unique_ptr<Reduction> reduction_;
+  std::unique_ptr<Reduction, Completion> reduction_;
   std::size_t arena_bytes_ = 0;
 };
 

@@ -1,7 +1,6 @@
 #pragma once
 /// @file
-/// ShardedReduction: reduce-scatters buckets, updates this rank's share, and gathers the new weights; and the stages of
-/// ZeRO (Rajbhandari et al. 2020) that it has.
+/// ShardedReduction: reduce-scatters buckets, updates this rank's share, and gathers the new weights.
 
 #include <algorithm>
 #include <cmath>
@@ -21,26 +20,6 @@
 #include "dtrain/ddp/sharded/sharded_parameters.hpp"
 #include "dtrain/kernels/copy.hpp"
 #include "dtrain/kernels/sum_of_squares.hpp"
-
-/// What a ShardedOptimizer divides among the ranks.
-namespace DTRAIN_NAMESPACE::zero {
-
-/// Stage 1: the optimizer's state.
-struct States {
-  static constexpr bool divides_gradients = false;
-};
-
-/// Stage 2: the gradients too. A rank keeps its share of the reduced gradients, 1 / ranks. The arena holds two buckets
-/// at a time: a gradient is copied there by its ready(), which returns once the bucket two before is reduced, and the
-/// model may use the gradient's memory again. New weights are gathered after the backward pass instead of during it.
-/// - Not for models whose bind_gradient has their gradients in the arena.
-/// - The wrapper then only makes steps with such an optimizer; those under no_sync() add up in the model's memory.
-/// - Gradients that are ready before any of the bucket two before theirs are kept in further memory.
-struct Gradients {
-  static constexpr bool divides_gradients = true;
-};
-
-}  // namespace DTRAIN_NAMESPACE::zero
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -70,18 +49,20 @@ using GradientInspection = std::function<bool(ShardedGradients&)>;
 
 /// A step updates each bucket as soon as it is reduced. With an inspection it waits until all are; with a rule that
 /// needs norms of whole parameters, until all are measured. Stage 1 gathers a bucket in its own memory as soon as it is
-/// updated; stage 2 gathers all when the backward pass has ended, one after the other in the arena.
+/// updated; stage 2, and stage 1 with overlap_forward, when the backward pass has ended.
 template <class C, class Stage = zero::States>
 class ShardedReduction final : public BucketUpdate<C> {
  public:
   using Stream = typename C::Stream;
   using Waits = typename BucketUpdate<C>::Waits;
 
-  ShardedReduction(ShardedParameters parameters, const BucketPlan& plan)
+  ShardedReduction(ShardedParameters parameters, const BucketPlan& plan, Stage stage)
       : parameters_(std::move(parameters)),
+        stage_(stage),
         divided_(parameters_.layout(), plan),
         ranges_(parameters_.buckets()),
-        done_(parameters_.buckets()) {}
+        updated_(parameters_.buckets()),
+        stored_(parameters_.buckets()) {}
 
   const ShardedParameters& parameters() const noexcept { return parameters_; }
   ShardedParameters& parameters() noexcept { return parameters_; }
@@ -128,7 +109,7 @@ class ShardedReduction final : public BucketUpdate<C> {
       measure(bucket, stream);
     } else {
       update(bucket, stream);
-      if (!Stage::divides_gradients) gather(bucket, channel, stream);
+      if (!gathers_last()) gather(bucket, channel, stream);
     }
   }
 
@@ -140,20 +121,27 @@ class ShardedReduction final : public BucketUpdate<C> {
     if (updates_now) {
       update_all(channel, stream);
     }
-    if constexpr (Stage::divides_gradients) {
+    if (gathers_last()) {
       gather_all(channel, stream);
     }
     for (std::size_t bucket = 0; bucket < ranges_.size(); ++bucket) {
-      if (updates_now || Stage::divides_gradients) {
-        waits_->for_event(done_[bucket]);
+      if (updates_now) {
+        waits_->for_event(updated_[bucket]);
       } else {
         waits_->for_bucket(bucket);
       }
       parameters_.throw_if_failed(bucket);
-      if (!Stage::divides_gradients) parameters_.store(bucket, ranges_[bucket].data);
+      if (!gathers_last()) parameters_.store(bucket, ranges_[bucket].data);
+    }
+    for (std::size_t bucket = 0; gathers_last() && !overlaps_forward() && bucket < ranges_.size(); ++bucket) {
+      wait_for(bucket);
     }
     parameters_.end_step();
   }
+
+  bool overlaps_forward() const noexcept override { return stage_.overlap_forward; }
+
+  void wait_for(std::size_t bucket) override { waits_->for_event(stored_[bucket]); }
 
  private:
   using Event = typename Stream::Event;
@@ -219,18 +207,21 @@ class ShardedReduction final : public BucketUpdate<C> {
     }
     for (std::size_t bucket = 0; bucket < ranges_.size(); ++bucket) {
       update(bucket, stream);
-      if (!Stage::divides_gradients) gather(bucket, channel, stream);
-      stream.record(done_[bucket]);
+      if (!gathers_last()) gather(bucket, channel, stream);
+      stream.record(updated_[bucket]);
     }
   }
 
-  /// Buckets share memory: each is stored before the next is gathered.
+  /// After the backward pass, whose weights the model then no longer needs.
+  bool gathers_last() const noexcept { return Stage::divides_gradients || stage_.overlap_forward; }
+
+  /// In the order of the forward pass. In stage 2 buckets share memory: each is stored before the next is gathered.
   void gather_all(C& channel, Stream stream) {
     for (std::size_t bucket = ranges_.size(); bucket-- > 0;) {
-      stream.enqueue([this, bucket]() noexcept { copy_to_place(bucket); });
+      if constexpr (Stage::divides_gradients) stream.enqueue([this, bucket]() noexcept { copy_to_place(bucket); });
       gather(bucket, channel, stream);
       stream.enqueue([this, bucket]() noexcept { parameters_.store(bucket, ranges_[bucket].data); });
-      stream.record(done_[bucket]);
+      stream.record(stored_[bucket]);
     }
   }
 
@@ -272,9 +263,11 @@ class ShardedReduction final : public BucketUpdate<C> {
   }
 
   ShardedParameters parameters_;
+  Stage stage_;
   std::conditional_t<Stage::divides_gradients, DividedGradients<Stream>, WholeGradients> divided_;
   std::vector<BufferView> ranges_;
-  std::vector<Event> done_;  ///< of each bucket: its update, or that of all
+  std::vector<Event> updated_;  ///< of each bucket, where all are updated together
+  std::vector<Event> stored_;   ///< of each bucket, where all are gathered together
   GradientInspection inspect_;
   Waits* waits_ = nullptr;
   double squares_ = 0;

@@ -44,7 +44,7 @@ struct Model {
     CountingCommunicator channel(traffic, ranks);
     const auto keep = [](std::span<float>, std::span<const float>, float* const*, const dtrain::StepInfo&) {};
     dtrain::ddp::ShardedReduction<CountingCommunicator, Stage> reduction(
-        dtrain::ddp::ShardedParameters(parameters, plan, channel.rank(), ranks, 2, {keep, {}}), plan);
+        dtrain::ddp::ShardedParameters(parameters, plan, channel.rank(), ranks, 2, {keep, {}}), plan, Stage{});
     NoWaits waits;
     std::vector<std::vector<float>> buckets;
     reduction.begin(waits);
