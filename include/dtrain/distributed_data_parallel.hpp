@@ -36,7 +36,7 @@
 
 namespace DTRAIN_NAMESPACE {
 
-template <class R, class C>
+template <class R, class C, class Stage>
 class ShardedOptimizer;
 
 /// `DistributedDataParallel ddp{model, group};`
@@ -106,9 +106,8 @@ class DistributedDataParallel {
   DistributedDataParallel(DistributedDataParallel&&) noexcept = default;
   DistributedDataParallel& operator=(DistributedDataParallel&&) = delete;
 
-  /// Blocking: on CUDA until the last step has been reduced; else only if work of an unfinished step is running. While
-  /// an exception unwinds, the group keeps the channel, so that the other ranks fail with that exception's text and not
-  /// because this rank's channel closed.
+  /// Blocking: on CUDA until the last step is reduced; else only if work of an unfinished step runs. While an exception
+  /// unwinds, the group keeps the channel, so that the other ranks fail with that exception's text.
   ~DistributedDataParallel() {
     if (driver_ && std::uncaught_exceptions() > exceptions_) {
       hand_over_to_group();
@@ -126,12 +125,12 @@ class DistributedDataParallel {
   /// The same, but `optimizer` updates the model's values by the reduced gradients, which the model does not get. See
   /// ShardedOptimizer. @param inspect `inspect(ShardedGradients&)` is called once all gradients are reduced, with their
   /// norm; the step updates nothing if it returns false. It returns the same on every rank.
-  template <std::invocable<Ready> F, class R, class I = std::nullptr_t>
-  void backward(F&& f, ShardedOptimizer<R, Communicator>& optimizer, I inspect = {}) {
+  template <std::invocable<Ready> F, class R, class Stage, class I = std::nullptr_t>
+  void backward(F&& f, ShardedOptimizer<R, Communicator, Stage>& optimizer, I inspect = {}) {
     if (!reduces()) ddp::refuse_update("backward()", ddp::UpdateProblem::no_sync);
     group::GroupAccess::of(group_).require_may_block();
     Step step = driver_->reducer->begin("backward()", {}, &optimizer.update());
-    optimizer.begin_step(std::move(inspect));
+    optimizer.inspect_with(std::move(inspect));
     run(std::forward<F>(f), std::move(step));
   }
 
@@ -177,19 +176,19 @@ class DistributedDataParallel {
   /// Collective, blocking: both as a line. @throws the job's first cause.
   std::string summary() { return to_string(statistics()) + "; " + to_string(slowest_rank()); }
 
-  /// Records of the latest steps, from `first_step` on (steps count from 1), in the order in which they were written.
-  /// They are complete with DdpOptions::timeline. Threads: any.
+  /// Records of the steps from `first_step` on, counted from 1; complete with DdpOptions::timeline. Threads: any.
   std::vector<ddp::StepRecord> records(std::uint64_t first_step = 0) const {
     return driver_->reducer->recorder().records(first_step);
   }
 
-  /// Keeps the buckets: no rebuild after the first step. Collective: every rank calls it between the same steps.
-  void keep_plan() { driver_->reducer->keep_plan(); }
+  /// Blocking, after a step with an optimizer's overlap_forward: until parameter `i` has its new value.
+  void wait_for(std::size_t i) { driver_->reducer->wait_for(i); }
+  /// For ShardedOptimizer.
+  ddp::Reducer<Communicator>& reducer() noexcept { return *driver_->reducer; }
   /// The model's parameters as they were at the construction. gradient(i) has the present address of a gradient.
   const std::vector<Parameter>& parameters() const noexcept { return driver_->parameters; }
   const ddp::BucketPlan& plan() const noexcept { return driver_->reducer->plan(); }
   const ProcessGroup<P>& group() const noexcept { return group_; }
-
   /// Keeps the memory of bound gradients valid after this object is destroyed.
   std::shared_ptr<const void> gradient_memory() const noexcept { return driver_->reducer->gradient_memory(); }
 

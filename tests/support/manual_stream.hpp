@@ -3,11 +3,14 @@
 /// A stream that completes work only when the test says so, so that overlap and order are asserted, not hoped for.
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <mutex>
+#include <type_traits>
 #include <vector>
 
 #include "dtrain/core/types/buffer_view.hpp"
@@ -23,6 +26,7 @@ class ManualStream {
     void (*run)(void* self, dtrain::BufferView buffer) = nullptr;
     void* self = nullptr;
     dtrain::BufferView buffer{};
+    alignas(std::max_align_t) std::array<std::byte, 64> stored{};  ///< a function, which is `self` if that is null
   };
 
   class Event {
@@ -53,6 +57,22 @@ class ManualStream {
    private:
     ManualStream* stream_;
   };
+
+  /// A reference that also takes small functions, as host streams do.
+  class HostRef : public Ref {
+   public:
+    using Ref::Ref;
+    template <class F>
+    void enqueue(const F& work) const {
+      static_assert(sizeof(F) <= sizeof(Work::stored) && std::is_trivially_copyable_v<F>);
+      Work stored;
+      stored.run = [](void* self, dtrain::BufferView) { (*static_cast<F*>(self))(); };
+      std::memcpy(stored.stored.data(), &work, sizeof(F));
+      Ref::enqueue(stored);
+    }
+  };
+
+  HostRef host_ref() noexcept { return HostRef(*this); }
 
   /// `runs_when_waited_for`: a waiting thread runs the work, as on a host stream; else somebody calls run().
   explicit ManualStream(bool runs_when_waited_for = false) : runs_when_waited_for_(runs_when_waited_for) {
@@ -92,7 +112,8 @@ class ManualStream {
 
   void run_locked(std::size_t count) {
     for (; count > 0 && completed_ < work_.size(); --count, ++completed_) {
-      work_[completed_].run(work_[completed_].self, work_[completed_].buffer);
+      Work& work = work_[completed_];
+      work.run(work.self != nullptr ? work.self : work.stored.data(), work.buffer);
     }
     changed_.notify_all();
   }

@@ -45,12 +45,14 @@ struct PlannedBucket {
   std::size_t payload_bytes = 0;  ///< of its gradients alone
 };
 
-/// Every parameter lies in exactly one bucket. Buckets follow each other in the arena without a gap, in launch order.
+/// Every parameter lies in exactly one bucket. Buckets follow each other in the arena without a gap, in launch order;
+/// or they reuse its memory.
 struct BucketPlan {
   std::vector<PlannedBucket> buckets;
   std::vector<std::size_t> offset_of;  ///< parameter -> offset in the arena, a multiple of arena_alignment
   std::vector<std::size_t> bucket_of;  ///< parameter -> index into buckets
   std::size_t arena_bytes = 0;
+  bool reuses_memory = false;  ///< see with_reused_memory
 };
 
 /// A cache line: no two gradients share one, and vector loads are aligned.
@@ -90,6 +92,10 @@ BucketPlan plan_buckets(std::span<const GradientSize> sizes, std::span<const std
 
 /// Plans for the reverse order of the parameters.
 BucketPlan plan_buckets(std::span<const GradientSize> sizes, BucketCaps caps = {});
+
+/// The same buckets in an arena that holds any two successive ones: buckets 0, 2, 4, ... lie at its begin, the others
+/// at its end. Before a bucket gets a gradient, the bucket two before it has left the memory.
+BucketPlan with_reused_memory(BucketPlan plan);
 
 /// The elements of `planned` in the arena at `arena`, with padding: zeros, which every reduction leaves zero.
 inline BufferView range_of(const PlannedBucket& planned, std::byte* arena) noexcept {
@@ -202,6 +208,24 @@ DTRAIN_DEFINED BucketPlan plan_buckets(std::span<const GradientSize> sizes, std:
 
 DTRAIN_DEFINED BucketPlan plan_buckets(std::span<const GradientSize> sizes, BucketCaps caps) {
   return plan_buckets(sizes, reverse_order(sizes.size()), caps);
+}
+
+DTRAIN_DEFINED BucketPlan with_reused_memory(BucketPlan plan) {
+  plan.arena_bytes = 0;
+  for (std::size_t i = 0; i < plan.buckets.size(); ++i) {
+    const std::size_t next = i + 1 < plan.buckets.size() ? plan.buckets[i + 1].bytes : 0;
+    plan.arena_bytes = std::max(plan.arena_bytes, plan.buckets[i].bytes + next);
+  }
+  for (std::size_t i = 0; i < plan.buckets.size(); ++i) {
+    PlannedBucket& bucket = plan.buckets[i];
+    const std::size_t offset = i % 2 == 0 ? 0 : plan.arena_bytes - bucket.bytes;
+    for (const std::size_t parameter : bucket.parameters) {
+      plan.offset_of[parameter] += offset - bucket.offset;  // unsigned, and so right for a smaller offset too
+    }
+    bucket.offset = offset;
+  }
+  plan.reuses_memory = true;
+  return plan;
 }
 
 DTRAIN_DEFINED std::vector<BufferView> ranges_of(const BucketPlan& plan, std::byte* arena) {

@@ -4,7 +4,7 @@
 
 #include <array>
 #include <cstddef>
-#include <functional>
+#include <optional>
 
 #include "dtrain/backend/communicator.hpp"
 #include "dtrain/core/config.hpp"
@@ -13,57 +13,109 @@
 #include "dtrain/core/types/buffer_view.hpp"
 #include "dtrain/core/types/reduce_op.hpp"
 #include "dtrain/ddp/bucket_plan.hpp"
+#include "dtrain/ddp/reduction/gradient_table.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// BucketReduction calls launch for each bucket of a step, in their order, and then finish. Errors: an exception ends
-/// the job, as one of the backward pass does. Lifetime: outlives the step's work.
+/// Why a step takes no BucketUpdate, or none but one.
+enum class UpdateProblem { hook, other_wrapper, no_sync, whole_gradients, missing };
+
+/// BucketReduction calls begin, then pack for each gradient if the plan reuses memory, launch for each bucket of a
+/// step, in their order, and then finish. Errors: an exception ends the job, as one of the backward pass does.
+/// Lifetime: outlives the step's work.
 template <backend::Communicator C>
 class BucketUpdate {
  public:
   using Stream = typename C::Stream;
 
-  /// How finish waits. Blocking; both throw if the job fails.
+  /// How it waits. Blocking; both throw if the job fails. Threads: any.
   struct Waits {
-    std::function<void(std::size_t bucket)> for_bucket;  ///< until the work that launch enqueued has run
-    std::function<void(typename Stream::Event&)> for_event;
+    virtual void for_bucket(std::size_t bucket) = 0;  ///< until the work that launch enqueued has run
+    virtual void for_event(typename Stream::Event& event) = 0;
+
+   protected:
+    ~Waits() = default;
   };
 
-  /// Whether it was made for buckets of this plan.
-  virtual bool is_for(const BucketPlan& plan) const noexcept = 0;
+  /// Whether it was not made for buckets of this plan, in this memory.
+  virtual std::optional<UpdateProblem> problem_with(const BucketPlan& plan) const noexcept = 0;
 
-  /// Enqueues the work of a bucket, all of whose gradients are in `range`. Blocking: no. Threads: one at a time.
+  /// Begins a step. Lifetime: `waits` outlive it.
+  virtual void begin(Waits& waits) = 0;
+
+  /// Copies a gradient to its place, once the memory there is free, or keeps a copy until then. Blocking: until earlier
+  /// buckets are reduced. Threads: any, concurrently for different parameters.
+  /// @param gradient null: zeros
+  virtual void pack(std::size_t parameter, const std::byte* gradient, const GradientSlot& slot) = 0;
+
+  /// Enqueues the work of a bucket, all of whose gradients are in `range` or were packed. Blocking: for packed ones,
+  /// until their memory is free. Threads: one at a time.
   virtual void launch(std::size_t bucket, const BufferView& range, ReduceOp op, C& channel, Stream stream) = 0;
 
   /// Collective, blocking: the rest of the step. All buckets are launched.
-  virtual void finish(C& channel, Stream stream, const Waits& waits) = 0;
+  virtual void finish(C& channel, Stream stream) = 0;
+
+  /// Whether finish leaves the model's values to wait_for.
+  virtual bool overlaps_forward() const noexcept = 0;
+
+  /// Blocking: until the model has the new values of a bucket, after finish.
+  virtual void wait_for(std::size_t bucket) = 0;
 
  protected:
   ~BucketUpdate() = default;
 };
 
-/// Why a step takes no BucketUpdate.
-enum class UpdateProblem { hook, other_wrapper, no_sync };
+/// The update of a step that has ended before the model had its new values; or none.
+template <class C>
+class OpenUpdate {
+ public:
+  void set(BucketUpdate<C>& update) noexcept { update_ = update.overlaps_forward() ? &update : nullptr; }
+  void drop() noexcept { update_ = nullptr; }
+  bool is_some() const noexcept { return update_ != nullptr; }
+  bool is(const BucketUpdate<C>& update) const noexcept { return update_ == &update; }
+
+  /// Blocking: for the values of a parameter, or of all; then there is none. Does nothing if there is none.
+  void wait_for(std::optional<std::size_t> parameter, const BucketPlan& plan) {
+    if (update_ != nullptr && parameter) return update_->wait_for(plan.bucket_of[*parameter]);
+    for (std::size_t bucket = 0; update_ != nullptr && bucket < plan.buckets.size(); ++bucket) {
+      update_->wait_for(bucket);
+    }
+    update_ = nullptr;
+  }
+
+ private:
+  BucketUpdate<C>* update_ = nullptr;
+};
 
 /// @throws Error (invalid_argument) @param caller the user's call
 [[noreturn]] void refuse_update(const char* caller, UpdateProblem problem);
 
-/// @throws Error (invalid_argument) for the update of another plan, or beside a hook
+/// @param update null: a step without
+/// @throws Error (invalid_argument) for the update of another plan, or beside a hook, or none where the plan needs one
 template <class C>
-void require_usable(const BucketUpdate<C>& update, const BucketPlan& plan, bool has_hook, const char* caller) {
+void require_usable(const BucketUpdate<C>* update, const BucketPlan& plan, bool has_hook, const char* caller) {
+  if (update == nullptr) {
+    if (plan.reuses_memory) refuse_update(caller, UpdateProblem::missing);
+    return;
+  }
   if (has_hook) refuse_update(caller, UpdateProblem::hook);
-  if (!update.is_for(plan)) refuse_update(caller, UpdateProblem::other_wrapper);
+  if (const std::optional<UpdateProblem> problem = update->problem_with(plan)) refuse_update(caller, *problem);
 }
 
 #if DTRAIN_DEFINITIONS
 
 DTRAIN_NOT_INLINED DTRAIN_DEFINED void refuse_update(const char* caller, UpdateProblem problem) {
-  constexpr std::array<const char*, 3> sentences{
-      "but a gradient hook reduces the buckets; construct DistributedDataParallel without the hook",
-      "but that of another DistributedDataParallel; give the one that was constructed from this",
-      "but under no_sync(), where steps reduce nothing; call backward(f), and give the optimizer to the step after it"};
-  throw_error(Errc::invalid_argument, "{} got a ShardedOptimizer, {}",
-              {caller, sentences[static_cast<std::size_t>(problem)]});
+  constexpr std::array<const char*, 5> sentences{
+      "a ShardedOptimizer, but a gradient hook reduces the buckets; construct DistributedDataParallel without the hook",
+      "a ShardedOptimizer, but that of another DistributedDataParallel; give the one that was constructed from this",
+      "a ShardedOptimizer, but under no_sync(), where steps reduce nothing; call backward(f), and give the optimizer "
+      "to "
+      "the step after it",
+      "a ShardedOptimizer that needs the memory of all gradients, but another one, with zero::Gradients, has left none "
+      "for them; give that",
+      "no ShardedOptimizer, but one with zero::Gradients has left no memory for all gradients; give it to each step "
+      "that reduces"};
+  throw_error(Errc::invalid_argument, "{} got {}", {caller, sentences[static_cast<std::size_t>(problem)]});
 }
 
 #endif  // DTRAIN_DEFINITIONS

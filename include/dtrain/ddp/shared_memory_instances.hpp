@@ -9,6 +9,7 @@
 #include "dtrain/core/config.hpp"
 #include "dtrain/ddp/broadcast/broadcast_values.hpp"
 #include "dtrain/ddp/broadcast/buffer_broadcast.hpp"
+#include "dtrain/ddp/gradient_arena.hpp"
 #include "dtrain/ddp/reduction/bucket_reduction.hpp"
 #include "dtrain/ddp/reduction/reducer.hpp"
 #include "dtrain/ddp/setup/driver.hpp"
@@ -28,6 +29,7 @@ namespace DTRAIN_NAMESPACE {
 DTRAIN_INSTANTIATE backend::StoreRef::StoreRef(rendezvous::Store);
 DTRAIN_INSTANTIATE class group::GroupState<backend::SharedMemory>;
 DTRAIN_INSTANTIATE class ddp::BufferBroadcast<backend::SharedMemory::Communicator>;
+DTRAIN_INSTANTIATE class ddp::GradientArena<backend::SharedMemory::Communicator>;
 DTRAIN_INSTANTIATE class ddp::BucketReduction<backend::SharedMemory::Communicator>;
 DTRAIN_INSTANTIATE class ddp::Reducer<backend::SharedMemory::Communicator>;
 DTRAIN_INSTANTIATE struct ddp::Driver<backend::SharedMemory,

@@ -189,6 +189,29 @@ TEST_CASE("parameters of no bytes take no place, also where a model has no other
   CHECK(plan_buckets(std::vector<GradientSize>{}).buckets.empty());
 }
 
+TEST_CASE("with reused memory any two successive buckets lie side by side, in no more memory than the largest two") {
+  for (std::uint32_t seed = 0; seed < 200; ++seed) {
+    CAPTURE(seed);
+    const Problem problem = random_problem(seed);
+    const BucketPlan whole = plan_buckets(problem.sizes, problem.order, problem.caps);
+    const BucketPlan plan = with_reused_memory(whole);
+    REQUIRE(plan.buckets.size() == whole.buckets.size());
+    std::size_t needed = plan.buckets.empty() ? 0 : plan.buckets[0].bytes;
+    for (std::size_t i = 0; i < plan.buckets.size(); ++i) {
+      const PlannedBucket& bucket = plan.buckets[i];
+      CHECK(bucket.offset + bucket.bytes <= plan.arena_bytes);
+      CHECK(bucket.offset % arena_alignment == 0);
+      for (const std::size_t parameter : bucket.parameters)
+        CHECK(plan.offset_of[parameter] - bucket.offset == whole.offset_of[parameter] - whole.buckets[i].offset);
+      if (i == 0) continue;
+      const PlannedBucket& before = plan.buckets[i - 1];
+      CHECK((before.offset + before.bytes <= bucket.offset || bucket.offset + bucket.bytes <= before.offset));
+      needed = std::max(needed, before.bytes + bucket.bytes);
+    }
+    CHECK(plan.arena_bytes == needed);
+  }
+}
+
 TEST_CASE("an order that is not a permutation and sizes beyond all memory are refused") {
   const std::vector<GradientSize> sizes(3, {4, DType::f32, {}});
   for (const std::vector<std::size_t>& order :

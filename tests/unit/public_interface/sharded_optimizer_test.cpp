@@ -11,6 +11,7 @@
 #include <cstring>
 #include <functional>
 #include <limits>
+#include <optional>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -24,6 +25,7 @@
 #include "dtrain/ddp/precision/master_weights.hpp"
 #include "dtrain/ddp/sharded/optimizers.hpp"
 #include "dtrain/ddp/sharded/sharded_optimizer.hpp"
+#include "support/allocation_count.hpp"
 #include "unit/public_interface/shared_memory_job.hpp"
 
 using dtrain::DistributedDataParallel;
@@ -105,7 +107,7 @@ bool equal_bits(const std::vector<std::vector<float>>& a, const std::vector<std:
   return equal;
 }
 
-template <class AnyModel, class Rule>
+template <class AnyModel, class Stage = dtrain::zero::States, class Rule>
 int wrong_steps(const Group& group, Rule rule, dtrain::DdpOptions options, bool warm) {
   AnyModel whole(sizes);
   AnyModel sharded(sizes);
@@ -116,7 +118,7 @@ int wrong_steps(const Group& group, Rule rule, dtrain::DdpOptions options, bool 
   DistributedDataParallel expected{whole, group, options};
   DistributedDataParallel ddp{sharded, group, options};
   if (warm) ddp.backward(backward(sharded, 50, group.rank(), true));  // plans the buckets in this order
-  ShardedOptimizer optimizer{ddp, rule};
+  ShardedOptimizer optimizer{ddp, rule, Stage{}};
   int wrong = 0;
   for (int step = 0; step < 6; ++step) {
     expected.backward(backward(whole, step, group.rank()));
@@ -143,6 +145,161 @@ TEST_CASE("every rank has the weights that the optimizer with all of its state g
             {.bucket_bytes = bucket_bytes, .reduce_op = dtrain::ReduceOp::sum, .deterministic = true}, true);
       });
       CHECK(wrong == 0);
+    }
+  }
+}
+
+TEST_CASE("in stage 2 too, whether gradients become ready in the order of the buckets or against it") {
+  using dtrain::zero::Gradients;
+  for (const int ranks : {1, 2, 3, 4}) {
+    for (const std::size_t bucket_bytes : {std::size_t{0}, std::size_t{3000}, std::size_t{1} << 20}) {
+      CAPTURE(ranks);
+      CAPTURE(bucket_bytes);
+      std::atomic<int> wrong{0};
+      run_well(ranks, [&](const Group& group) {
+        const dtrain::DdpOptions in_order{.bucket_bytes = bucket_bytes};
+        const dtrain::DdpOptions against{.bucket_bytes = bucket_bytes, .reorder_gradients = false};
+        wrong += wrong_steps<Model, Gradients>(group, optimizers::AdamW{.rate = 0.01F}, in_order, false);
+        wrong += wrong_steps<Model, Gradients>(group, optimizers::Adam{.weight_decay = 0.1F}, in_order, true);
+        wrong += wrong_steps<Model, Gradients>(group, optimizers::Momentum{.rate = 0.1F}, against, true);
+      });
+      CHECK(wrong == 0);
+    }
+  }
+}
+
+/// Gradients of all parameters in the memory of the largest one: what ready(i) has copied is overwritten.
+TEST_CASE("in stage 2 the model may use a gradient's memory again when its ready() has returned") {
+  for (const bool from_first : {false, true}) {  // from the first: against the order of the buckets
+    std::atomic<int> wrong{0};
+    run_well(3, [&](const Group& group) {
+      Model whole(sizes);
+      Model sharded(sizes);
+      fill_values(whole);
+      fill_values(sharded);
+      const optimizers::AdamW rule{.rate = 0.01F};
+      WholeOptimizer reference(rule);
+      DistributedDataParallel expected{whole, group, {.bucket_bytes = 3000}};
+      DistributedDataParallel ddp{sharded, group, {.bucket_bytes = 3000}};
+      ShardedOptimizer optimizer{ddp, rule, dtrain::zero::Gradients{}};
+      std::vector<float> scratch(4096);
+      for (int step = 0; step < 4; ++step) {
+        expected.backward(backward(whole, step, group.rank()));
+        reference.step(whole);
+        const auto pass = [&](Ready ready) {
+          for (std::size_t n = 0; n < sizes.size(); ++n) {
+            const std::size_t i = from_first ? n : sizes.size() - 1 - n;
+            for (std::size_t k = 0; k < sizes[i]; ++k)
+              scratch[k] = element(step, group.rank(), i, k);
+            ready(i, dtrain::tensor_view(scratch.data(), {static_cast<std::int64_t>(sizes[i])}), {});
+          }
+        };
+        ddp.backward(pass, optimizer);
+        wrong += equal_bits(whole.values, sharded.values) ? 0 : 1;
+      }
+    });
+    CAPTURE(from_first);
+    CHECK(wrong == 0);
+  }
+}
+
+template <class AnyModel, class Stage>
+int wrong_overlapped_steps(const Group& group, dtrain::stream::host::Progress progress) {
+  AnyModel whole(sizes);
+  AnyModel sharded(sizes);
+  fill_values(whole);
+  fill_values(sharded);
+  const optimizers::AdamW rule{.rate = 0.01F};
+  WholeOptimizer reference(rule);
+  const dtrain::DdpOptions options{.bucket_bytes = 3000, .progress = progress};
+  DistributedDataParallel expected{whole, group, options};
+  DistributedDataParallel ddp{sharded, group, options};
+  int wrong = 0;
+  for (int round = 0; round < 2; ++round) {  // the second optimizer begins where the first one ends
+    ShardedOptimizer optimizer{ddp, rule, Stage{.overlap_forward = true}};
+    if (round == 1) reference = WholeOptimizer(rule);
+    for (int step = 0; step < 4; ++step) {
+      expected.backward(backward(whole, step, group.rank()));
+      reference.step(whole);
+      ddp.backward(backward(sharded, step, group.rank()), optimizer);
+      for (std::size_t i = 0; step % 2 == 0 && i < sizes.size(); ++i) {  // else the next step waits
+        ddp.wait_for(i);
+        wrong += sharded.values[i] == whole.values[i] ? 0 : 1;
+      }
+    }
+    if (round == 1) optimizer.wait();
+  }
+  return wrong + (equal_bits(whole.values, sharded.values) ? 0 : 1);
+}
+
+TEST_CASE("with overlap_forward each parameter has the same bits once it is waited for") {
+  using dtrain::stream::host::Progress;
+  for (const Progress progress : {Progress::caller, Progress::thread}) {
+    std::atomic<int> wrong{0};
+    run_well(3, [&](const Group& group) {
+      wrong += wrong_overlapped_steps<BindingModel, dtrain::zero::States>(group, progress);
+      wrong += wrong_overlapped_steps<Model, dtrain::zero::Gradients>(group, progress);
+    });
+    CHECK(wrong == 0);
+  }
+}
+
+/// Heap that the construction of an optimizer takes, as the mean of all ranks.
+template <class Construct>
+double heap_of(const Group& group, Construct construct) {
+  group.barrier();
+  const std::size_t before = support::allocated_bytes.load();
+  group.barrier();
+  construct();
+  group.barrier();
+  return static_cast<double>(support::allocated_bytes.load() - before) / group.world_size();
+}
+
+TEST_CASE("in stage 2 gradients take their share and the two largest buckets side by side, and training no heap") {
+  // Gradients of 4 MB in buckets of 25 parameters of 4 kB.
+  const std::vector<std::size_t> many(1000, 1000);
+  constexpr double all = 1000 * 4032;  // with padding to a cache line
+  constexpr std::size_t bucket = 25 * 4032;
+  for (const int ranks : {1, 2, 3, 4}) {
+    CAPTURE(ranks);
+    const auto places = static_cast<std::size_t>(ranks);
+    std::vector<std::size_t> bytes(places);
+    std::vector<std::size_t> arenas(places);
+    std::vector<std::size_t> allocated_in_steps(places, 1);
+    std::vector<double> heap(places);
+    run_well(ranks, [&](const Group& group) {
+      const auto rank = static_cast<std::size_t>(group.rank());
+      Model model(many);
+      DistributedDataParallel ddp{
+          model,
+          group,
+          {.bucket_bytes = bucket, .first_bucket_bytes = bucket, .progress = dtrain::stream::host::Progress::caller}};
+      const double stage_1 = heap_of(group, [&] { const ShardedOptimizer one{ddp, optimizers::Sgd{}}; });
+      std::optional<
+          ShardedOptimizer<optimizers::Sgd, dtrain::backend::SharedMemory::Communicator, dtrain::zero::Gradients>>
+          optimizer;
+      heap[rank] = heap_of(group, [&] { optimizer.emplace(ddp, optimizers::Sgd{}); }) - stage_1;
+      bytes[rank] = optimizer->gradient_bytes();
+      arenas[rank] = ddp.plan().arena_bytes;
+      const auto pass = [](Ready ready) {
+        for (std::size_t i = 1000; i-- > 0;)
+          ready(i);
+      };
+      for (int step = 0; step < 3; ++step)
+        ddp.backward(pass, *optimizer);
+      const std::size_t before = support::allocations_of_this_thread;
+      for (int step = 0; step < 5; ++step)
+        ddp.backward(pass, *optimizer);
+      allocated_in_steps[rank] = support::allocations_of_this_thread - before;
+      bytes[rank] = std::max(bytes[rank], optimizer->gradient_bytes());
+    });
+    CHECK(allocated_in_steps == std::vector<std::size_t>(places, 0));
+    CHECK(arenas == std::vector<std::size_t>(places, 2 * bucket));
+    for (std::size_t rank = 0; rank < places; ++rank) {
+      CHECK(static_cast<double>(bytes[rank]) >= all / ranks + 2 * bucket);
+      CHECK(static_cast<double>(bytes[rank]) <= 1.02 * (all / ranks + 2 * bucket));
+      CHECK(heap[rank] >= all / ranks);
+      CHECK(heap[rank] <= 1.02 * all / ranks + 1000 * 128);  // and tables of the parameters
     }
   }
 }
@@ -243,6 +400,7 @@ class LambInF64 {
 };
 
 /// The largest difference between the weights of LAMB on shards and those of LambInF64, after each of some steps.
+template <class Stage>
 double largest_difference_of_lamb(const Group& group, std::size_t bucket_bytes, bool is_inspected) {
   const optimizers::Lamb rule{.rate = 0.02F, .weight_decay = 0.1F};
   Model whole(sizes);
@@ -254,7 +412,7 @@ double largest_difference_of_lamb(const Group& group, std::size_t bucket_bytes, 
   LambInF64 reference(rule);
   DistributedDataParallel expected{whole, group, {.bucket_bytes = bucket_bytes}};
   DistributedDataParallel ddp{sharded, group, {.bucket_bytes = bucket_bytes}};
-  ShardedOptimizer optimizer{ddp, rule};
+  ShardedOptimizer optimizer{ddp, rule, Stage{}};
   double largest = 0;
   for (int step = 0; step < 5; ++step) {
     expected.backward(backward(whole, step, group.rank()));
@@ -280,11 +438,15 @@ TEST_CASE("LAMB scales a step by norms of whole parameters, however they are cut
     for (const std::size_t bucket_bytes : {std::size_t{0}, std::size_t{3000}, std::size_t{1} << 20}) {
       CAPTURE(ranks);
       CAPTURE(bucket_bytes);
-      std::vector<double> differences(static_cast<std::size_t>(2 * ranks), 1);
+      std::vector<double> differences(static_cast<std::size_t>(4 * ranks), 1);
       run_well(ranks, [&](const Group& group) {
-        const auto place = static_cast<std::size_t>(2 * group.rank());
-        differences[place] = largest_difference_of_lamb(group, bucket_bytes, false);
-        differences[place + 1] = largest_difference_of_lamb(group, bucket_bytes, true);
+        const auto place = static_cast<std::size_t>(4 * group.rank());
+        using dtrain::zero::Gradients;
+        using dtrain::zero::States;
+        differences[place] = largest_difference_of_lamb<States>(group, bucket_bytes, false);
+        differences[place + 1] = largest_difference_of_lamb<States>(group, bucket_bytes, true);
+        differences[place + 2] = largest_difference_of_lamb<Gradients>(group, bucket_bytes, false);
+        differences[place + 3] = largest_difference_of_lamb<Gradients>(group, bucket_bytes, true);
       });
       for (const double difference : differences)
         CHECK(difference < 2e-6);
@@ -322,19 +484,20 @@ TEST_CASE("an exception of a rule's measure() ends the job with its text") {
   CHECK(told == 2);
 }
 
-TEST_CASE("the norm of all gradients is known before the update, equal on all ranks, and clips") {
+template <class AnyModel, class Stage>
+void check_clipping() {
   for (const std::size_t bucket_bytes : {std::size_t{3000}, std::size_t{1} << 20}) {
     std::atomic<int> wrong{0};
     run_well(3, [&](const Group& group) {
       Model whole(sizes);
-      BindingModel sharded(sizes);
+      AnyModel sharded(sizes);
       fill_values(whole);
       fill_values(sharded);
       const optimizers::Sgd rule{.rate = 1};
       WholeOptimizer reference(rule);
       DistributedDataParallel expected{whole, group, {.bucket_bytes = bucket_bytes}};
       DistributedDataParallel ddp{sharded, group, {.bucket_bytes = bucket_bytes}};
-      ShardedOptimizer optimizer{ddp, rule};
+      ShardedOptimizer optimizer{ddp, rule, Stage{}};
       for (int step = 0; step < 4; ++step) {
         const bool updates = step != 2;
         expected.backward(backward(whole, step, group.rank()), {.measure_norm = true});
@@ -358,6 +521,11 @@ TEST_CASE("the norm of all gradients is known before the update, equal on all ra
     });
     CHECK(wrong == 0);
   }
+}
+
+TEST_CASE("the norm of all gradients is known before the update, equal on all ranks, and clips") {
+  check_clipping<BindingModel, dtrain::zero::States>();
+  check_clipping<Model, dtrain::zero::Gradients>();
 }
 
 TEST_CASE("a step with an infinite gradient on one rank changes nothing on any, and lowers the loss's scale") {
@@ -451,12 +619,13 @@ TEST_CASE("weights of 16 bits are updated in f32, as MasterWeights does") {
   CHECK(wrong == 0);
 }
 
-TEST_CASE("gradients of several passes are added before the update") {
+template <class Stage>
+void check_accumulation() {
   std::atomic<int> wrong{0};
   run_well(2, [&](const Group& group) {
     Model model(sizes);
     DistributedDataParallel ddp{model, group};
-    ShardedOptimizer optimizer{ddp, optimizers::Sgd{.rate = 1}};
+    ShardedOptimizer optimizer{ddp, optimizers::Sgd{.rate = 1}, Stage{}};
     {
       const auto accumulating = ddp.no_sync();
       ddp.backward([&](Ready ready) {
@@ -482,6 +651,11 @@ TEST_CASE("gradients of several passes are added before the update") {
     }
   });
   CHECK(wrong == 0);
+}
+
+TEST_CASE("gradients of several passes are added before the update") {
+  check_accumulation<dtrain::zero::States>();
+  check_accumulation<dtrain::zero::Gradients>();
 }
 
 std::string error_of(const std::function<void()>& act) {
@@ -519,6 +693,57 @@ TEST_CASE("what does not fit is refused in a sentence") {
     CHECK(error_of([&] { const ShardedOptimizer refused(of_doubles, optimizers::Sgd{}); }) ==
           "ShardedOptimizer got parameter 0 'd', of f64 on host; it takes f32, f16 and bf16 in host memory");
   });
+}
+
+TEST_CASE(
+    "beside an optimizer of stage 2 no step takes none, or one of stage 1; and no model has its gradients bound") {
+  run_well(2, [&](const Group& group) {
+    Model model({10, 3000});
+    DistributedDataParallel ddp{model, group};
+    ShardedOptimizer whole{ddp, optimizers::Sgd{}};
+    ShardedOptimizer divided{ddp, optimizers::Sgd{}, dtrain::zero::Gradients{}};
+    const auto pass = [](Ready ready) {
+      ready(1);
+      ready(0);
+    };
+    CHECK_THROWS_WITH_AS(ddp.backward(pass), doctest::Contains("has left no memory for all gradients"), dtrain::Error);
+    CHECK_THROWS_WITH_AS(ddp.backward(pass, whole), doctest::Contains("needs the memory of all gradients"),
+                         dtrain::Error);
+    ddp.backward(pass, divided);
+    CHECK(divided.steps() == 1);
+    BindingModel bound({10, 3000});
+    DistributedDataParallel with_bound{bound, group};
+    CHECK_THROWS_WITH_AS((ShardedOptimizer{with_bound, optimizers::Sgd{}, dtrain::zero::Gradients{}}),
+                         doctest::Contains("wrap a model without bind_gradient"), dtrain::Error);
+    with_bound.backward(pass);
+  });
+}
+
+TEST_CASE("in stage 2 a parameter without ready() counts as zeros, and gradients may come from several threads") {
+  std::atomic<int> wrong{0};
+  run_well(2, [&](const Group& group) {
+    Model model(std::vector<std::size_t>(40, 100));
+    DistributedDataParallel ddp{model, group, {.bucket_bytes = 800, .allow_unused_parameters = true}};
+    ShardedOptimizer optimizer{ddp, optimizers::Sgd{.rate = 1}, dtrain::zero::Gradients{}};
+    for (int step = 1; step <= 20; ++step) {
+      const auto pass = [&](Ready ready) {
+        const auto some = [&](std::size_t first) {
+          for (std::size_t i = first; i < 40; i += 3) {
+            model.gradients[39 - i].assign(100, static_cast<float>(39 - i));
+            ready(39 - i);
+          }
+        };
+        std::thread beside(some, 1);
+        some(0);
+        beside.join();
+      };
+      ddp.backward(pass, optimizer);
+      for (std::size_t i = 0; i < 40; ++i)
+        wrong +=
+            model.values[i][7] == ((39 - i) % 3 == 2 ? 0.0F : -static_cast<float>(step * static_cast<int>(i))) ? 0 : 1;
+    }
+  });
+  CHECK(wrong == 0);
 }
 
 /// Throws on one rank, in its second step.

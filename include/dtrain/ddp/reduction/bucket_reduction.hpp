@@ -17,6 +17,7 @@
 #include "dtrain/ddp/collect_parameters.hpp"
 #include "dtrain/ddp/ddp_options.hpp"
 #include "dtrain/ddp/failure_context.hpp"
+#include "dtrain/ddp/gradient_arena.hpp"
 #include "dtrain/ddp/hooks/gradient_hook.hpp"
 #include "dtrain/ddp/parameter.hpp"
 #include "dtrain/ddp/precision/gradient_norm.hpp"
@@ -29,11 +30,12 @@
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// Owns the channel and the arena. Reducer checks the order of the calls. Pinned.
+/// Owns the channel and the arena. Reducer checks the order of the calls. Pinned. Lifetime: the failure context that
+/// it is constructed with outlives it.
 /// Threads: `add_gradient` concurrently, for different parameters; everything else before the first or after the last
 /// of these calls.
 template <backend::Communicator Communicator>
-class BucketReduction {
+class BucketReduction final : BucketUpdate<Communicator>::Waits {
  public:
   using Stream = typename Communicator::Stream;
   using GradientCopier = GradientCopierFor<Stream>;
@@ -45,20 +47,18 @@ class BucketReduction {
                   HookFunctions<Communicator> hook)
       : communicator_(std::move(communicator)),
         op_(options.reduce_op),
-        plan_(std::move(plan)),
+        context_(context),
         sizes_(gradient_sizes(parameters)),
-        arena_(allocate(context)),
+        arena_(communicator_, parameters, std::move(plan), stream.device(), Deadline::after(context.timeout)),
         buffers_(communicator_, buffers, Deadline::after(context.timeout)),
-        gradients_(parameters, plan_, arena_base(), stream.device()),
-        pending_(parameter_counts(plan_)),
-        ranges_(ranges_of(plan_, arena_base())),
+        pending_(parameter_counts(this->plan())),
         meter_(parameters.size(), options, std::move(running)),
-        copier_(stream, gradients_, plan_, meter_),
+        copier_(stream, gradients_, this->plan(), meter_),
         hook_(std::move(hook.reduce)) {
-    meter_.plan(plan_);
-    norms_.plan(ranges_.size());
+    meter_.plan(this->plan());
+    norms_.plan(arena_.buckets());
     if (hook.prepare) hook.prepare(parameters);
-    if (hook_) hook_gradients_ = bucket_gradients(plan_, gradients_);
+    if (hook_) hook_gradients_ = bucket_gradients(this->plan(), gradients_);
     if constexpr (requires { copier_.scale_gradients(1.0); }) {
       if (scales_averages) {
         copier_.scale_gradients(1.0 / communicator_.size());
@@ -68,10 +68,10 @@ class BucketReduction {
   }
 
   BucketReduction(const BucketReduction&) = delete;
-  BucketReduction& operator=(const BucketReduction&) = delete;
+  ~BucketReduction();
 
   const Communicator& communicator() const noexcept { return communicator_; }
-  const BucketPlan& plan() const noexcept { return plan_; }
+  const BucketPlan& plan() const noexcept { return arena_.plan(); }
   const GradientTable& gradients() const noexcept { return gradients_; }
   const GradientCopier& copier() const noexcept { return copier_; }
   const BucketNorms& norms() const noexcept { return norms_; }
@@ -85,16 +85,14 @@ class BucketReduction {
     }
     return meter_;
   }
-  std::shared_ptr<const void> memory() const noexcept { return arena_; }
+  std::shared_ptr<const void> memory() const noexcept { return arena_.memory(); }
 
   /// Blocking: copies the gradient's content into the arena, where the gradient lies from now on. @returns its new view
-  TensorView bind(std::size_t parameter, const FailureContext& context) {
-    if (parameter >= gradients_.size()) {
-      gradients_.names().refuse_index(parameter);
-    }
+  TensorView bind(std::size_t parameter) {
+    if (parameter >= gradients_.size()) gradients_.names().refuse_index(parameter);
     const GradientSlot slot = gradients_[parameter];
     if (slot.own != nullptr && !slot.is_bound()) {
-      copier_.copy(slot.place, slot.own, slot.bytes, waiting(context));
+      copier_.copy(slot.place, slot.own, slot.bytes, waiting());
     }
     return gradients_.bind(parameter);
   }
@@ -108,12 +106,15 @@ class BucketReduction {
   bool has_hook() const noexcept { return hook_ != nullptr; }
 
   /// Whether this step's work uses memory of a hook or an update.
-  bool borrows() const noexcept { return has_hook() || update_ != nullptr; }
+  bool borrows() const noexcept { return has_hook() || update_ != nullptr || open_.is_some(); }
+  OpenUpdate<Communicator>& open_update() noexcept { return open_; }
 
   /// @param measures_norm requires can_measure_norm
-  /// @param update null: gradients are reduced for the model
-  void begin_step(bool measures_norm, BucketUpdate<Communicator>* update) noexcept {
+  /// @param update null: gradients are reduced for the model. @throws as require_usable
+  void begin_step(bool measures_norm, BucketUpdate<Communicator>* update, const char* caller) {
+    require_usable(update, plan(), has_hook(), caller);
     update_ = update;
+    if (update_ != nullptr) update_->begin(*this);
     meter_.begin();
     norms_.begin_step(measures_norm);
     pending_.begin_step();
@@ -124,7 +125,11 @@ class BucketReduction {
 
   /// Adds a gradient of this step: it is at `gradient` once the work now enqueued on `stream` has run.
   void add_gradient(std::size_t parameter, const std::byte* gradient, StreamHandle stream) {
-    copier_.on_gradient_ready(parameter, gradient, stream);
+    if (plan().reuses_memory) {
+      update_->pack(parameter, gradient, gradients_[parameter]);
+    } else {
+      copier_.on_gradient_ready(parameter, gradient, stream);
+    }
     mark_gradient_ready(parameter);
   }
 
@@ -133,14 +138,16 @@ class BucketReduction {
   void zero_fill_others(Announced was_announced) {
     if constexpr (GradientCopier::copies_on_stream) {
       for (std::size_t parameter = 0; parameter < gradients_.size(); ++parameter) {
-        if (was_announced(parameter)) {
-          copier_.note_producer(parameter);
-        }
+        if (was_announced(parameter)) copier_.note_producer(parameter);
       }
     }
     for (std::size_t parameter = 0; parameter < gradients_.size(); ++parameter) {
       if (!was_announced(parameter)) {
-        copier_.zero_fill(parameter);
+        if (plan().reuses_memory) {
+          update_->pack(parameter, nullptr, gradients_[parameter]);
+        } else {
+          copier_.zero_fill(parameter);
+        }
         mark_gradient_ready(parameter);
       }
     }
@@ -160,13 +167,12 @@ class BucketReduction {
 
   /// Collective. Blocking on host streams: until all gradients are reduced and unpacked. On CUDA, later work of the
   /// producers' streams waits instead. @throws the job's first cause; Error (timeout)
-  void finish(const FailureContext& context) {
+  void finish() {
     if (update_ == nullptr) {
-      copier_.finish(waiting(context));
+      copier_.finish(waiting());
     } else if constexpr (!GradientCopier::copies_on_stream) {
-      const auto wait = waiting(context);
-      update_->finish(communicator_, copier_.stream(),
-                      {[&](std::size_t bucket) { wait(copier_.reduced(bucket)); }, wait});
+      update_->finish(communicator_, copier_.stream());
+      open_.set(*std::exchange(update_, nullptr));
     }
     buffers_.finish(copier_);
     norms_.finish_step();
@@ -184,21 +190,22 @@ class BucketReduction {
   }
 
   /// Blocking. Between steps: plans the same gradients in another order and moves them, with their content.
-  void rebuild_buckets(std::span<const std::size_t> order, const BucketRebuild& rebuild, const BucketCaps& caps,
-                       const FailureContext& context) {
-    BucketPlan next = rebuilt_plan(plan_, sizes_, order, caps);
-    if (next.offset_of == plan_.offset_of && next.bucket_of == plan_.bucket_of) {
+  void rebuild_buckets(std::span<const std::size_t> order, const BucketRebuild& rebuild, const BucketCaps& caps) {
+    BucketPlan next = rebuilt_plan(plan(), sizes_, order, caps);
+    if (next.offset_of == plan().offset_of && next.bucket_of == plan().bucket_of) {
       return;  // the same plan: saves the memory of a second copy
     }
-    move_gradients(gradients_, next, arena_base(), copier_, waiting(context), rebuild.bind, rebuild.ranks_on_host);
-    plan_ = std::move(next);
-    ranges_ = ranges_of(plan_, arena_base());
-    pending_.plan(parameter_counts(plan_));
-    meter_.plan(plan_);
-    norms_.plan(ranges_.size());
-    if (hook_) hook_gradients_ = bucket_gradients(plan_, gradients_);
+    move_gradients(gradients_, next, arena_.data(), copier_, waiting(), rebuild.bind, rebuild.ranks_on_host);
+    arena_.set_plan(std::move(next));
+    pending_.plan(parameter_counts(plan()));
+    meter_.plan(plan());
+    norms_.plan(arena_.buckets());
+    if (hook_) hook_gradients_ = bucket_gradients(plan(), gradients_);
     copier_.rebuild_buckets();
   }
+
+  /// Collective, blocking. Between steps; as GradientArena::reuse_memory.
+  void reuse_memory() { arena_.reuse_memory(communicator_, Deadline::after(context_.timeout)); }
 
   /// Blocking: until the work that uses the arena has ended. Aborts that work at the deadline, or at once if `now`.
   /// @returns false if the work has not ended within 5 s after the abort: this object must then outlive it
@@ -212,28 +219,21 @@ class BucketReduction {
   }
 
  private:
-  using Allocation = typename Communicator::Allocation;
-
-  std::shared_ptr<Allocation> allocate(const FailureContext& context) {
-    if (plan_.arena_bytes == 0) {
-      return nullptr;
-    }
-    return std::make_shared<Allocation>(
-        communicator_.allocate_blocking(plan_.arena_bytes, Deadline::after(context.timeout)));
+  /// A function that waits for an event, and throws if the job fails.
+  auto waiting() {
+    return [this](typename Stream::Event& event) { for_event(event); };
   }
 
-  std::byte* arena_base() const noexcept { return arena_ ? arena_->data() : nullptr; }
-
-  /// A function that waits for an event, and throws if the job fails.
-  auto waiting(const FailureContext& context) {
-    return [this, &context](typename Stream::Event& event) {
-      backend::block_until_complete(event, communicator_, *context.latch, context.timeout, context.rank);
-    };
+  void for_bucket(std::size_t bucket) override {
+    if constexpr (!GradientCopier::copies_on_stream) for_event(copier_.reduced(bucket));
+  }
+  void for_event(typename Stream::Event& event) override {
+    backend::block_until_complete(event, communicator_, *context_.latch, context_.timeout, context_.rank);
   }
 
   void mark_gradient_ready(std::size_t parameter) {
     pending_.mark_gradient_ready(
-        plan_.bucket_of[parameter], [this](std::size_t bucket) { complete(bucket); },
+        plan().bucket_of[parameter], [this](std::size_t bucket) { complete(bucket); },
         [this](std::size_t bucket) { launch(bucket); });
   }
 
@@ -248,11 +248,12 @@ class BucketReduction {
   void launch(std::size_t bucket) {
     meter_.launched(bucket);
     copier_.before(bucket);
-    if (const BufferView& range = ranges_[bucket]; range.count != 0) {
+    const BufferView& range = arena_.range(bucket);
+    if (update_ != nullptr) {
+      update_->launch(bucket, range, op_, communicator_, copier_.stream());
+    } else if (range.count != 0) {
       [[maybe_unused]] double* squares = norms_.sum_of(bucket);
-      if (update_ != nullptr) {
-        update_->launch(bucket, range, op_, communicator_, copier_.stream());
-      } else if (hook_) {
+      if (hook_) {
         hook_({range, hook_gradients_[bucket], communicator_, copier_.stream(), op_});
       } else if constexpr (backend::CanSumSquares<Communicator>) {
         communicator_.all_reduce(range, range, op_, copier_.stream(), std::exchange(squares, nullptr));
@@ -265,7 +266,7 @@ class BucketReduction {
         }
       }
     }
-    if (bucket + 1 == ranges_.size()) {
+    if (bucket + 1 == arena_.buckets()) {
       if (on_all_gradients_ready_) {
         on_all_gradients_ready_();
       }
@@ -276,20 +277,23 @@ class BucketReduction {
 
   Communicator communicator_;
   ReduceOp op_;  ///< of the collectives
-  BucketPlan plan_;
+  const FailureContext& context_;
   std::vector<GradientSize> sizes_;
-  std::shared_ptr<Allocation> arena_;
+  GradientArena<Communicator> arena_;
+  GradientTable& gradients_ = arena_.gradients();
   BufferBroadcast<Communicator> buffers_;
-  GradientTable gradients_;
   PendingBuckets pending_;
-  std::vector<BufferView> ranges_;  ///< of the buckets
   StepMeter meter_;
   BucketNorms norms_;
   GradientCopier copier_;
   BucketUpdate<Communicator>* update_ = nullptr;  ///< of this step
+  OpenUpdate<Communicator> open_;                 ///< of the last one
   std::function<void()> on_all_gradients_ready_;
   std::function<void(const GradientBucket<Communicator>&)> hook_;  ///< none: an all-reduce
   std::vector<std::vector<BucketGradient>> hook_gradients_;        ///< of each bucket
 };
+
+template <backend::Communicator Communicator>
+BucketReduction<Communicator>::~BucketReduction() = default;  // here, so that a program gets it from its instance
 
 }  // namespace DTRAIN_NAMESPACE::ddp

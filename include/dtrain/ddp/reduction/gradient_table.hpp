@@ -67,6 +67,17 @@ class GradientTable {
   /// @returns the gradient's present view
   TensorView move(std::size_t parameter, const BucketPlan& plan);
 
+  /// @throws Error (unsupported) if a gradient with elements is bound
+  void require_unbound() const;
+
+  /// Places all gradients, none of which is bound, in another arena.
+  void move_to(std::byte* arena, const BucketPlan& plan) {
+    arena_ = arena;
+    for (std::size_t parameter = 0; parameter < size(); ++parameter) {
+      move(parameter, plan);
+    }
+  }
+
   /// @throws Error (invalid_argument) for an index out of range, a gradient on a device without a stream, and memory
   /// unlike the parameter's own; (unsupported) for a stream of another device.
   void check(const ReadyGradient& gradient) const {
@@ -150,6 +161,17 @@ DTRAIN_DEFINED TensorView GradientTable::move(std::size_t parameter, const Bucke
   const bool bound = slot.is_bound();
   slot.place = place(plan, parameter);
   return bound ? bind(parameter) : views_[parameter];
+}
+
+DTRAIN_DEFINED void GradientTable::require_unbound() const {
+  for (std::size_t parameter = 0; parameter < size(); ++parameter) {
+    if (slots_[parameter].is_bound() && slots_[parameter].bytes != 0) {
+      throw_error(Errc::unsupported,
+                  "zero::Gradients uses the memory of reduced gradients again, but bind_gradient has {} there; wrap a "
+                  "model without bind_gradient, whose ready(i) copies gradients",
+                  {names_.describe(parameter)});
+    }
+  }
 }
 
 DTRAIN_DEFINED std::string GradientTable::where() const {

@@ -24,7 +24,7 @@ class ParameterNames {
   std::size_t size() const noexcept { return names_.size(); }
 
   /// @throws Error (invalid_argument): the index is out of range
-  [[noreturn]] void refuse_index(std::size_t parameter) const;
+  [[noreturn]] void refuse_index(std::size_t parameter, const char* call = "ready") const;
 
   /// "parameter 3 'fc1.weight'".
   std::string describe(std::size_t parameter) const;
@@ -45,10 +45,10 @@ DTRAIN_DEFINED ParameterNames::ParameterNames(std::span<const Parameter> paramet
   }
 }
 
-DTRAIN_DEFINED DTRAIN_NOT_INLINED void ParameterNames::refuse_index(std::size_t parameter) const {
+DTRAIN_DEFINED DTRAIN_NOT_INLINED void ParameterNames::refuse_index(std::size_t parameter, const char* call) const {
   throw_error(Errc::invalid_argument,
-              "ready({}) was called, but the model has {} parameters; pass an index into parameters()",
-              {parameter, size()});
+              "{}({}) was called, but the model has {} parameters; pass an index into parameters()",
+              {call, parameter, size()});
 }
 
 DTRAIN_DEFINED std::string ParameterNames::describe(std::size_t parameter) const {

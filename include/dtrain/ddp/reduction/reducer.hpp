@@ -39,9 +39,9 @@ namespace DTRAIN_NAMESPACE::ddp {
 
 /// Owns a channel, and an arena in which all gradients are reduced. A bound gradient lies in the arena. Any other
 /// gradient is packed when it is ready and unpacked once it is reduced, by the host or by streams (GradientCopierFor).
-/// Steady state: allocates nothing; one lock for each bucket.
-/// Threads: `ready` of a step from any thread; everything else from one. Lifetime: the stream's owner and the
-/// parameters' memory outlive it. It is pinned, because steps point to it.
+/// Steady state: allocates nothing; one lock for each bucket. Threads: `ready` of a step from any thread; everything
+/// else from one. Lifetime: the stream's owner and the parameters' memory outlive it. It is pinned, because steps point
+/// to it.
 template <backend::Communicator Communicator>
 class Reducer final : public Step::Target {
  public:
@@ -58,29 +58,26 @@ class Reducer final : public Step::Target {
   /// Blocking: until the work that uses the arena has ended. Work of an unfinished step is aborted.
   ~Reducer();
 
-  /// Blocking: copies the gradient's content into the arena, where the gradient lies from now on. Between steps.
-  /// @returns its new view, for the model's bind_gradient.
-  TensorView bind(std::size_t parameter) { return reduction_.bind(parameter, context_); }
+  /// Blocking, between steps: moves the gradient into the arena, with its content. @returns its view there
+  TensorView bind(std::size_t parameter) { return reduction_.bind(parameter); }
   /// Records the parameters' present addresses for the address check. After the last bind.
   void remember_addresses() { addresses_.remember(); }
   /// Begins a step. @throws the job's first cause; Error (invalid_argument) if another is open or a step has failed;
   /// (unsupported) to measure the norm of gradients on a GPU; (invalid_argument) for an update beside a hook or of
-  /// other buckets
-  /// @param caller the user's call, for error sentences
+  /// other buckets. @param caller the user's call, for error sentences
   /// @param update what the step does with the buckets; null: it reduces them for the model
   Step begin(const char* caller = "begin()", StepOptions step = {}, BucketUpdate<Communicator>* update = nullptr) {
     throw_if_unusable(caller);
-    if (update != nullptr) require_usable(*update, plan(), reduction_.has_hook(), caller);
     if (step.measure_norm && !BucketReduction<Communicator>::can_measure_norm) BucketNorms::refuse_stream(caller);
     or_report([&] { addresses_.begin_step(steps_ + 1); });
-    reduction_.begin_step(step.measure_norm, update);
+    reduction_.begin_step(step.measure_norm, update, caller);
     ready_.begin_step();
     under_way_ = true;
     return Step(*this);
   }
 
-  /// Throws the errors of begin().
-  void throw_if_unusable(const char* caller = "begin()") const {
+  /// Throws the errors of begin(), and waits for what the last step has left open.
+  void throw_if_unusable(const char* caller = "begin()") {
     if (under_way_ && !ready_.is_open()) context_.latch->block_until_failed(Deadline::after(cause_grace));
     backend::throw_if_failed(reduction_.communicator(), *context_.latch, context_.rank);
     if (under_way_) {
@@ -91,9 +88,15 @@ class Reducer final : public Step::Target {
                          "in return"
                        : " came after a step that failed; gradients are no longer the same on all ranks"});
     }
+    wait_for();
   }
 
-  /// See Step, which forwards its calls to the reducer.
+  /// Blocking: until the model has the new value of a parameter, or of all, if the last step has left that open.
+  void wait_for(std::optional<std::size_t> parameter = {}) {
+    if (parameter >= plan().bucket_of.size()) reduction_.gradients().names().refuse_index(*parameter, "wait_for");
+    if (open_update().is_some()) or_report([&] { open_update().wait_for(parameter, plan()); });
+  }
+  OpenUpdate<Communicator>& open_update() noexcept { return reduction_.open_update(); }
   void ready(const ReadyGradient& gradient) override {
     const std::size_t parameter = gradient.parameter;
     const GradientTable& gradients = reduction_.gradients();
@@ -119,7 +122,7 @@ class Reducer final : public Step::Target {
     or_report([&] {
       backend::throw_if_failed(reduction_.communicator(), *context_.latch, context_.rank);
       require_complete();
-      reduction_.finish(context_);
+      reduction_.finish();
     });
     for (const PlannedBucket& bucket : plan().buckets) {
       bytes_reduced_ += bucket.payload_bytes;
@@ -177,6 +180,8 @@ class Reducer final : public Step::Target {
   /// Target of steps that reduce nothing. Lifetime: the reducer's.
   Accumulation accumulation() noexcept { return {reduction_.gradients(), accumulated_, context_, reduction_.meter()}; }
 
+  /// Collective, blocking. Between steps; as GradientArena::reuse_memory.
+  void reuse_memory() { reduction_.reuse_memory(); }
   /// The present plan stays, without a rebuild after the first step. Every rank calls it between the same steps.
   void keep_plan() {
     rebuild_ = {};
@@ -184,7 +189,7 @@ class Reducer final : public Step::Target {
     ready_.record_order(false);
   }
 
-  /// Keeps the arena, and so every bound gradient, valid after the reducer is destroyed.
+  /// Keeps the arena, with bound gradients, valid after the reducer is destroyed.
   std::shared_ptr<const void> gradient_memory() const noexcept { return reduction_.memory(); }
 
  private:
@@ -214,7 +219,7 @@ class Reducer final : public Step::Target {
         throw Error(Errc::missing_gradient, missing).with_rank(context_.rank);
       }
       add_accumulated();
-      reduction_.zero_fill_others([this](std::size_t parameter) { return takes_part(parameter); });
+      reduction_.zero_fill_others([this](std::size_t i) { return ready_.was_ready(i) || accumulated_[i]; });
     }
     if (!reduction_.all_complete()) {
       throw Error(Errc::invalid_argument,
@@ -222,11 +227,6 @@ class Reducer final : public Step::Target {
           .with_rank(context_.rank);
     }
     reduction_.throw_if_launch_failed();  // by such a ready()
-  }
-
-  /// Whether the parameter was ready in this step, or has a gradient of a step that reduced nothing.
-  bool takes_part(std::size_t parameter) const noexcept {
-    return ready_.was_ready(parameter) || accumulated_[parameter];
   }
 
   void add_accumulated() {
@@ -241,7 +241,7 @@ class Reducer final : public Step::Target {
   void rebuild_buckets() {
     if (rebuild_.agree && reduction_.copier().may_move()) {
       or_report([&] {
-        reduction_.rebuild_buckets(rebuild_.agree(ready_.observed_order()), rebuild_, options_.caps(), context_);
+        reduction_.rebuild_buckets(rebuild_.agree(ready_.observed_order()), rebuild_, options_.caps());
         addresses_.remember();  // bound gradients have moved
       });
     }

@@ -15,9 +15,9 @@ namespace DTRAIN_NAMESPACE::ddp {
 /// A part of one parameter, in elements.
 struct ShardPiece {
   std::size_t parameter = 0;
-  std::size_t offset = 0;     ///< in the parameter
-  std::size_t in_bucket = 0;  ///< offset in the bucket
-  std::size_t in_state = 0;   ///< offset in this rank's state arrays
+  std::size_t offset = 0;    ///< in the parameter
+  std::size_t in_part = 0;   ///< offset in this rank's block, or in the rest
+  std::size_t in_state = 0;  ///< offset in this rank's state arrays
   std::size_t count = 0;
 };
 
@@ -30,6 +30,12 @@ struct BucketShard {
   std::size_t rest_count = 0;   ///< padding included
   std::vector<ShardPiece> own;  ///< of the block, without the padding between parameters
   std::vector<ShardPiece> rest;
+};
+
+/// Where this rank has its part of a bucket's reduced gradients.
+struct ShardMemory {
+  std::byte* block;
+  std::byte* rest;
 };
 
 struct ShardLayout {
@@ -55,7 +61,7 @@ inline std::vector<ShardPiece> pieces_in(const PlannedBucket& bucket, const Buck
     const std::size_t from = std::max(begin, first);
     const std::size_t to = std::min(end, first + sizes[parameter].bytes / element);
     if (from < to) {
-      pieces.push_back({parameter, from - first, from, state_elements, to - from});
+      pieces.push_back({parameter, from - first, from - begin, state_elements, to - from});
       state_elements += to - from;
     }
   }

@@ -148,9 +148,11 @@ class ShardedSave {
 };
 
 /// Collective, blocking: the ranks agree on the files' names.
-template <class Group, class R, class C>
+template <class Group, class R, class C, class Stage>
 std::shared_ptr<ShardedSave> sharded_save(const Group& group, const std::string& path,
-                                          std::span<const NamedTensor> tensors, ShardedOptimizer<R, C>& optimizer) {
+                                          std::span<const NamedTensor> tensors,
+                                          ShardedOptimizer<R, C, Stage>& optimizer) {
+  optimizer.wait();
   ShardIndex index = ShardIndex::of(optimizer.shares());
   index.files = group.world_size();
   index.id = std::stoll(run_on_all_ranks_blocking(group, "naming the files of " + sanitize(path), [] {
@@ -167,9 +169,9 @@ std::shared_ptr<ShardedSave> sharded_save(const Group& group, const std::string&
 /// old one are removed: all called PATH.shard-, 16 hexadecimal digits, and the number of a rank. One job at a time
 /// saves to `path`. Collective, blocking: until the files are on the disk. @throws as save_checkpoint, also for a
 /// share's file
-template <class Group, class R, class C>
+template <class Group, class R, class C, class Stage>
 void save_checkpoint(const Group& group, const std::string& path, std::span<const NamedTensor> tensors,
-                     ShardedOptimizer<R, C>& optimizer) {
+                     ShardedOptimizer<R, C, Stage>& optimizer) {
   detail::barrier_of_save(group, path);
   const std::shared_ptr<detail::ShardedSave> save = detail::sharded_save(group, path, tensors, optimizer);
   save->finish(group, [&] { save->write(); });
@@ -177,10 +179,10 @@ void save_checkpoint(const Group& group, const std::string& path, std::span<cons
 
 /// The same, but returns when every rank has copied what it writes; see save_checkpoint_async(group, path, tensors).
 /// Collective, blocking: the copies, and a message of rank 0.
-template <class Group, class R, class C>
+template <class Group, class R, class C, class Stage>
 [[nodiscard]] PendingCheckpoint save_checkpoint_async(const Group& group, const std::string& path,
                                                       std::span<const NamedTensor> tensors,
-                                                      ShardedOptimizer<R, C>& optimizer) {
+                                                      ShardedOptimizer<R, C, Stage>& optimizer) {
   group.check();
   const std::shared_ptr<detail::ShardedSave> save = detail::sharded_save(group, path, tensors, optimizer);
   save->copy();
@@ -193,9 +195,10 @@ template <class Group, class R, class C>
 /// of ranks saved it and however their buckets were. Call it after the construction of the optimizer.
 /// @throws as load_checkpoint; Error (protocol) on every rank if the state is another model's or optimizer's, or a
 /// share's file is missing or damaged: then `tensors` are loaded, and the optimizer's state is undefined
-template <class Group, class R, class C>
+template <class Group, class R, class C, class Stage>
 bool load_checkpoint(const Group& group, const std::string& path, std::span<const NamedTensor> tensors,
-                     ShardedOptimizer<R, C>& optimizer) {
+                     ShardedOptimizer<R, C, Stage>& optimizer) {
+  optimizer.wait();
   const ShardIndex own = ShardIndex::of(optimizer.shares());
   ShardIndex index = own;
   if (!load_checkpoint(group, path, detail::with_index(tensors, index))) {

@@ -11,21 +11,23 @@
 
 #include "dtrain/backend/communicator.hpp"
 #include "dtrain/ddp/hooks/gradient_hook.hpp"
+#include "dtrain/ddp/reduction/reducer.hpp"
 #include "dtrain/ddp/sharded/optimizer_rule.hpp"
 #include "dtrain/ddp/sharded/sharded_parameters.hpp"
 #include "dtrain/ddp/sharded/sharded_reduction.hpp"
 
 namespace DTRAIN_NAMESPACE {
 
-/// Stage 1 of ZeRO (Rajbhandari et al. 2020): each rank keeps 1 / ranks of the optimizer's state and updates as much of
-/// the weights.
+/// ZeRO (Rajbhandari et al. 2020): each rank keeps 1 / ranks of the optimizer's state and updates as much of the
+/// weights. Stage 1 is zero::States, stage 2 zero::Gradients, which keeps as much of the gradients.
 ///
 ///   dtrain::DistributedDataParallel ddp{model, group};
-///   dtrain::ShardedOptimizer optimizer{ddp, dtrain::optimizers::AdamW{.rate = 3e-4F}};
-///   ddp.backward([&](dtrain::Ready ready) { model.backward(ready); }, optimizer);   // the weights are new after it
+///   dtrain::ShardedOptimizer optimizer{ddp, dtrain::optimizers::AdamW{.rate = 3e-4F}};   // or a third,
+///   zero::Gradients{} ddp.backward([&](dtrain::Ready ready) { model.backward(ready); }, optimizer);   // the weights
+///   are new after it
 ///
 /// A step reduce-scatters each bucket during the backward pass, applies the rule to this rank's share, and gathers the
-/// new weights in the bucket's memory: as many bytes as an all-reduce. The model's weights change when all its
+/// new weights: as many bytes as an all-reduce. The model's weights change when all its
 /// gradients are ready. Of the gradients' memory nothing is promised after the step: set or clear gradients before the
 /// next.
 /// - With backend::SharedMemory the weights have the bits that the rule would give with all of the state on one rank.
@@ -35,14 +37,15 @@ namespace DTRAIN_NAMESPACE {
 ///
 /// Lifetime: `ddp` and its model outlive it. Threads: those of `ddp`'s steps; the rule runs on the thread of the
 /// communication during steps.
-template <class R, class C>
+template <class R, class C, class Stage = zero::States>
 class ShardedOptimizer {
  public:
   /// Collective: every rank constructs it between the same steps. From now on `ddp` keeps its buckets; those of a
-  /// wrapper that has made a step follow the order in which gradients become ready. Allocates the state.
-  /// @throws Error (unsupported) for parameters that are not f32, f16 or bf16
+  /// wrapper that has made a step follow the order in which gradients become ready. Allocates the state; in stage 2
+  /// also a smaller arena in place of that of `ddp`.
+  /// @throws Error (unsupported) for parameters that are not f32, f16 or bf16, and in stage 2 for bound gradients
   template <class Ddp>
-  explicit ShardedOptimizer(Ddp& ddp, R rule) : rule_(std::make_shared<R>(std::move(rule))) {
+  explicit ShardedOptimizer(Ddp& ddp, R rule, Stage stage = {}) : rule_(std::make_shared<R>(std::move(rule))) {
     static_assert(ddp::OptimizerRule<R>,
                   "dtrain: the rule needs operator()(weights, gradients, state, info) const for its State of spans of "
                   "float (contract: the concept ddp::OptimizerRule, in dtrain/ddp/sharded/optimizer_rule.hpp)");
@@ -53,10 +56,16 @@ class ShardedOptimizer {
                   "dtrain: ShardedOptimizer needs reduce_scatter and all_gather: use topology::Flat");
     static_assert(ddp::RunsHostWork<typename C::Stream>,
                   "dtrain: ShardedOptimizer runs on the host: use it with a backend of host memory");
-    ddp.keep_plan();
-    reduction_ = std::make_unique<ddp::ShardedReduction<C>>(
-        ddp::ShardedParameters(ddp.parameters(), ddp.plan(), ddp.group().rank(), ddp.group().world_size(),
-                               ddp::state_arrays<R>, rule_functions()));
+    ddp::Reducer<C>& reducer = ddp.reducer();
+    reducer.throw_if_unusable("ShardedOptimizer");
+    reducer.keep_plan();
+    if constexpr (Stage::divides_gradients) reducer.reuse_memory();
+    reduction_ = {
+        new Reduction(ddp::ShardedParameters(ddp.parameters(), ddp.plan(), ddp.group().rank(), ddp.group().world_size(),
+                                             ddp::state_arrays<R>, rule_functions()),
+                      ddp.plan(), stage),
+        Completion{&reducer}};
+    arena_bytes_ = ddp.plan().arena_bytes;
   }
 
   /// To be changed between steps.
@@ -69,14 +78,38 @@ class ShardedOptimizer {
   /// Bytes of optimizer state on this rank, the f32 weights of a 16-bit model included.
   std::size_t state_bytes() const noexcept { return reduction_->parameters().state_bytes(); }
 
+  /// Bytes that dtrain keeps for gradients on this rank: the arena, in stage 2 with the share of reduced gradients.
+  std::size_t gradient_bytes() const noexcept { return arena_bytes_ + reduction_->gradient_bytes(); }
+
+  /// Blocking: with overlap_forward, until the model has all new weights of the last step. @throws as backward()
+  void wait() { reduction_.get_deleter().reducer->wait_for(); }
+
   /// For checkpoints.
   ddp::ShardedParameters& shares() noexcept { return reduction_->parameters(); }
 
-  /// For DistributedDataParallel::backward, which calls begin_step once it has begun a step with update().
+  /// For DistributedDataParallel::backward, which calls inspect_with once it has begun a step with update().
   ddp::BucketUpdate<C>& update() noexcept { return *reduction_; }
-  void begin_step(ddp::GradientInspection inspect) { reduction_->begin_step(std::move(inspect)); }
+  void inspect_with(ddp::GradientInspection inspect) { reduction_->inspect_with(std::move(inspect)); }
 
  private:
+  using Reduction = ddp::ShardedReduction<C, Stage>;
+
+  /// Destroys it once no work uses it.
+  struct Completion {
+    ddp::Reducer<C>* reducer = nullptr;
+    void operator()(Reduction* reduction) const noexcept {
+      if (reducer->open_update().is(*reduction)) {
+        try {
+          reducer->wait_for();
+        } catch (...) {
+          // The job has failed: its next call throws the cause. No work uses the reduction any more.
+        }
+        reducer->open_update().drop();
+      }
+      delete reduction;
+    }
+  };
+
   ddp::ShardedParameters::Rule rule_functions() const {
     ddp::ShardedParameters::Rule functions;
     functions.update = [rule = rule_](std::span<float> weights, std::span<const float> gradients, float* const* states,
@@ -93,10 +126,11 @@ class ShardedOptimizer {
   }
 
   std::shared_ptr<R> rule_;
-  std::unique_ptr<ddp::ShardedReduction<C>> reduction_;
+  std::unique_ptr<Reduction, Completion> reduction_;
+  std::size_t arena_bytes_ = 0;
 };
 
-template <class M, class P, template <class, class> class Ddp, class R>
-ShardedOptimizer(Ddp<M, P>&, R) -> ShardedOptimizer<R, typename P::ChannelBackend::Communicator>;
+template <class M, class P, template <class, class> class Ddp, class R, class Stage = zero::States>
+ShardedOptimizer(Ddp<M, P>&, R, Stage = {}) -> ShardedOptimizer<R, typename P::ChannelBackend::Communicator, Stage>;
 
 }  // namespace DTRAIN_NAMESPACE

@@ -18,11 +18,11 @@
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// A bucket's memory holds reduced gradients first; update() replaces those of this rank by new weights, in the model's
-/// type, and store() copies the weights of all ranks to the model. So a step needs no memory besides the buckets'.
-/// Weights of f16 and bf16 models are kept in f32, as one more state array.
-/// Lifetime: the plan and the parameters' memory outlive it. Threads: update(), measure() and add_squares() on the
-/// communication stream, store() of an earlier bucket beside them; everything else between.
+/// update() replaces this rank's part of a bucket's reduced gradients by new weights, in the model's type, and store()
+/// copies the gathered weights of all ranks to the model. Weights of f16 and bf16 models are kept in f32, as one more
+/// state array. Lifetime: the plan and the parameters' memory outlive it. Threads: update(), measure() and
+/// add_squares() on the communication stream, store() of an earlier bucket beside them or there; everything else
+/// between.
 class ShardedParameters {
  public:
   /// `states[i]` is state array i at the same elements as the weights and the gradients.
@@ -69,7 +69,7 @@ class ShardedParameters {
   void set_gradient_factor(double factor) noexcept { factor_ = factor; }
 
   /// Adds the squares of the bucket's reduced gradients: those of this rank's block, and those that all ranks have.
-  void add_squares(std::size_t bucket, const std::byte* memory) noexcept;
+  void add_squares(std::size_t bucket, const ShardMemory& memory) noexcept;
   double own_squares() const noexcept { return own_squares_; }
   double common_squares() const noexcept { return common_squares_; }
 
@@ -77,22 +77,27 @@ class ShardedParameters {
   bool measures() const noexcept { return rule_.measure != nullptr; }
 
   /// Adds to square_sums() what the rule measures on this rank's part of the bucket. An exception of the rule is kept.
-  void measure(std::size_t bucket, std::byte* memory) noexcept;
+  void measure(std::size_t bucket, const ShardMemory& memory) noexcept;
 
   /// Two sums for each parameter, of this rank's parts. update() takes them as those of all ranks.
   std::span<double> square_sums() noexcept { return square_sums_; }
 
   /// Replaces this rank's gradients in the bucket by new weights. An exception of the rule is kept.
-  void update(std::size_t bucket, std::byte* memory) noexcept;
+  void update(std::size_t bucket, const ShardMemory& memory) noexcept;
 
-  /// Copies the bucket's new weights to the model. @throws the rule's exception
-  void store(std::size_t bucket, const std::byte* memory) const;
+  /// @throws the exception of the rule in measure() or update() of the bucket
+  void throw_if_failed(std::size_t bucket) const {
+    if (failures_[bucket]) std::rethrow_exception(failures_[bucket]);
+  }
+
+  /// Copies the bucket's new weights to the model, unless the rule threw. @param memory of the whole bucket
+  void store(std::size_t bucket, const std::byte* memory) const noexcept;
 
   /// All buckets are stored.
   void end_step() noexcept { ++steps_; }
 
  private:
-  void measure_or_update(std::size_t bucket, std::byte* memory, bool measures) noexcept;
+  void measure_or_update(std::size_t bucket, const ShardMemory& memory, bool measures) noexcept;
   void measure_or_update_piece(const ShardPiece& piece, DType dtype, std::byte* memory, bool measures, bool is_counted);
 
   const BucketPlan* plan_;

@@ -60,30 +60,31 @@ DTRAIN_DEFINED void ShardedParameters::begin_step() noexcept {
   std::fill(square_sums_.begin(), square_sums_.end(), 0.0);
 }
 
-DTRAIN_DEFINED void ShardedParameters::add_squares(std::size_t bucket, const std::byte* memory) noexcept {
+DTRAIN_DEFINED void ShardedParameters::add_squares(std::size_t bucket, const ShardMemory& memory) noexcept {
   const DType dtype = plan_->buckets[bucket].dtype;
   const BucketShard& part = layout_.buckets[bucket];
-  own_squares_ += kernels::sum_of_squares(dtype, memory + part.own_begin * size_bytes(dtype), part.block);
-  common_squares_ += kernels::sum_of_squares(dtype, memory + part.rest_begin * size_bytes(dtype), part.rest_count);
+  own_squares_ += kernels::sum_of_squares(dtype, memory.block, part.block);
+  common_squares_ += kernels::sum_of_squares(dtype, memory.rest, part.rest_count);
 }
 
-DTRAIN_DEFINED void ShardedParameters::measure(std::size_t bucket, std::byte* memory) noexcept {
+DTRAIN_DEFINED void ShardedParameters::measure(std::size_t bucket, const ShardMemory& memory) noexcept {
   measure_or_update(bucket, memory, true);
 }
 
-DTRAIN_DEFINED void ShardedParameters::update(std::size_t bucket, std::byte* memory) noexcept {
+DTRAIN_DEFINED void ShardedParameters::update(std::size_t bucket, const ShardMemory& memory) noexcept {
   measure_or_update(bucket, memory, false);
 }
 
-DTRAIN_DEFINED void ShardedParameters::measure_or_update(std::size_t bucket, std::byte* memory,
+DTRAIN_DEFINED void ShardedParameters::measure_or_update(std::size_t bucket, const ShardMemory& memory,
                                                          bool measures) noexcept {
   const DType dtype = plan_->buckets[bucket].dtype;
   const BucketShard& part = layout_.buckets[bucket];
   try {
-    for (const std::vector<ShardPiece>* pieces : {&part.own, &part.rest}) {
-      for (const ShardPiece& piece : *pieces) {
-        measure_or_update_piece(piece, dtype, memory, measures, pieces == &part.own || counts_rest_);
-      }
+    for (const ShardPiece& piece : part.own) {
+      measure_or_update_piece(piece, dtype, memory.block, measures, true);
+    }
+    for (const ShardPiece& piece : part.rest) {
+      measure_or_update_piece(piece, dtype, memory.rest, measures, counts_rest_);
     }
   } catch (...) {
     failures_[bucket] = std::current_exception();
@@ -107,7 +108,7 @@ DTRAIN_DEFINED void ShardedParameters::measure_or_update_piece(const ShardPiece&
   const std::byte* const values = parameters_[piece.parameter].value.data + piece.offset * element;
   for (std::size_t done = 0; done < piece.count; done += block) {
     const std::size_t count = std::min(block, piece.count - done);
-    std::byte* const place = memory + (piece.in_bucket + done) * element;
+    std::byte* const place = memory + (piece.in_part + done) * element;
     for (std::size_t i = 0; i < arrays_.size(); ++i) {
       states[i] = arrays_[i].data() + piece.in_state + done;
     }
@@ -138,10 +139,8 @@ DTRAIN_DEFINED void ShardedParameters::measure_or_update_piece(const ShardPiece&
   }
 }
 
-DTRAIN_DEFINED void ShardedParameters::store(std::size_t bucket, const std::byte* memory) const {
-  if (failures_[bucket]) {
-    std::rethrow_exception(failures_[bucket]);
-  }
+DTRAIN_DEFINED void ShardedParameters::store(std::size_t bucket, const std::byte* memory) const noexcept {
+  if (failures_[bucket]) return;
   const PlannedBucket& planned = plan_->buckets[bucket];
   for (const std::size_t parameter : planned.parameters) {
     const TensorView& value = parameters_[parameter].value;

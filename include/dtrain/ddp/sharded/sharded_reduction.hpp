@@ -6,6 +6,8 @@
 #include <cmath>
 #include <cstddef>
 #include <functional>
+#include <optional>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -13,7 +15,10 @@
 #include "dtrain/core/types/reduce_op.hpp"
 #include "dtrain/ddp/bucket_update.hpp"
 #include "dtrain/ddp/precision/gradient_norm.hpp"
+#include "dtrain/ddp/reduction/gradient_table.hpp"
+#include "dtrain/ddp/sharded/divided_gradients.hpp"
 #include "dtrain/ddp/sharded/sharded_parameters.hpp"
+#include "dtrain/kernels/copy.hpp"
 #include "dtrain/kernels/sum_of_squares.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
@@ -42,79 +47,148 @@ class ShardedGradients {
 /// Decides, with the same result on every rank, whether a step updates; may scale the gradients.
 using GradientInspection = std::function<bool(ShardedGradients&)>;
 
-/// A step updates and gathers each bucket as soon as it is reduced. With an inspection it waits until all are; with a
-/// rule that needs norms of whole parameters, until all are measured.
-template <class C>
+/// A step updates each bucket as soon as it is reduced. With an inspection it waits until all are; with a rule that
+/// needs norms of whole parameters, until all are measured. Stage 1 gathers a bucket in its own memory as soon as it is
+/// updated; stage 2, and stage 1 with overlap_forward, when the backward pass has ended.
+template <class C, class Stage = zero::States>
 class ShardedReduction final : public BucketUpdate<C> {
  public:
   using Stream = typename C::Stream;
   using Waits = typename BucketUpdate<C>::Waits;
 
-  explicit ShardedReduction(ShardedParameters parameters)
-      : parameters_(std::move(parameters)), ranges_(parameters_.buckets()) {}
+  ShardedReduction(ShardedParameters parameters, const BucketPlan& plan, Stage stage)
+      : parameters_(std::move(parameters)),
+        stage_(stage),
+        divided_(parameters_.layout(), plan),
+        ranges_(parameters_.buckets()),
+        updated_(parameters_.buckets()),
+        stored_(parameters_.buckets()) {}
 
   const ShardedParameters& parameters() const noexcept { return parameters_; }
   ShardedParameters& parameters() noexcept { return parameters_; }
 
-  void begin_step(GradientInspection inspect) {
-    inspect_ = std::move(inspect);
-    std::fill(ranges_.begin(), ranges_.end(), BufferView{});
-    parameters_.begin_step();
+  /// Bytes of gradients that it keeps beside the arena.
+  std::size_t gradient_bytes() const noexcept { return divided_.bytes(); }
+
+  void inspect_with(GradientInspection inspect) { inspect_ = std::move(inspect); }
+
+  std::optional<UpdateProblem> problem_with(const BucketPlan& plan) const noexcept override {
+    if (!parameters_.is_for(plan)) return UpdateProblem::other_wrapper;
+    return plan.reuses_memory == Stage::divides_gradients ? std::nullopt
+                                                          : std::optional(UpdateProblem::whole_gradients);
   }
 
-  bool is_for(const BucketPlan& plan) const noexcept override { return parameters_.is_for(plan); }
+  void begin(Waits& waits) override {
+    waits_ = &waits;
+    inspect_ = nullptr;
+    std::fill(ranges_.begin(), ranges_.end(), BufferView{});
+    parameters_.begin_step();
+    divided_.begin_step();
+  }
+
+  void pack(std::size_t parameter, const std::byte* gradient, const GradientSlot& slot) override {
+    divided_.pack(parameter, gradient, slot, waiting());
+  }
 
   void launch(std::size_t bucket, const BufferView& range, ReduceOp op, C& channel, Stream stream) override {
     ranges_[bucket] = range;
+    divided_.before_launch(bucket, waiting());
     const BucketShard& shard = parameters_.shard(bucket);
+    const ShardMemory own = own_part(bucket);
     if (shard.block != 0) {
-      channel.reduce_scatter(part(range, 0, shard.rest_begin), part(range, shard.own_begin, shard.block), op, stream);
+      channel.reduce_scatter(part(range, 0, shard.rest_begin), like(range, own.block, shard.block), op, stream);
     }
     if (shard.rest_count != 0) {
       const BufferView rest = part(range, shard.rest_begin, shard.rest_count);
-      channel.all_reduce(rest, rest, op, stream);
+      channel.all_reduce(rest, like(range, own.rest, shard.rest_count), op, stream);
     }
+    divided_.launched(bucket, stream);
     if (inspect_) {
-      stream.enqueue([this, bucket]() noexcept { parameters_.add_squares(bucket, ranges_[bucket].data); });
+      stream.enqueue([this, bucket]() noexcept { parameters_.add_squares(bucket, own_part(bucket)); });
     } else if (parameters_.measures()) {
       measure(bucket, stream);
     } else {
-      update(bucket, channel, stream);
+      update(bucket, stream);
+      if (!gathers_last()) gather(bucket, channel, stream);
     }
   }
 
-  void finish(C& channel, Stream stream, const Waits& waits) override {
+  void finish(C& channel, Stream stream) override {
     const bool updates_now = inspect_ || parameters_.measures();
-    if (inspect_ && !inspected(channel, stream, waits)) {
+    if (inspect_ && !inspected(channel, stream)) {
       return;
     }
     if (updates_now) {
       update_all(channel, stream);
     }
+    if (gathers_last()) {
+      gather_all(channel, stream);
+    }
     for (std::size_t bucket = 0; bucket < ranges_.size(); ++bucket) {
       if (updates_now) {
-        waits.for_event(updated_[bucket]);
+        waits_->for_event(updated_[bucket]);
       } else {
-        waits.for_bucket(bucket);
+        waits_->for_bucket(bucket);
       }
-      parameters_.store(bucket, ranges_[bucket].data);
+      parameters_.throw_if_failed(bucket);
+      if (!gathers_last()) parameters_.store(bucket, ranges_[bucket].data);
+    }
+    for (std::size_t bucket = 0; gathers_last() && !overlaps_forward() && bucket < ranges_.size(); ++bucket) {
+      wait_for(bucket);
     }
     parameters_.end_step();
   }
 
+  bool overlaps_forward() const noexcept override { return stage_.overlap_forward; }
+
+  void wait_for(std::size_t bucket) override { waits_->for_event(stored_[bucket]); }
+
  private:
   using Event = typename Stream::Event;
 
+  /// Of stage 1: reduced gradients stay in the arena.
+  struct WholeGradients {
+    WholeGradients(const ShardLayout&, const BucketPlan&) noexcept {}
+    std::size_t bytes() const noexcept { return 0; }
+    void begin_step() noexcept {}
+    void pack(std::size_t, const std::byte*, const GradientSlot&, const auto&) noexcept {}
+    void before_launch(std::size_t, const auto&) noexcept {}
+    void launched(std::size_t, Stream) noexcept {}
+  };
+
+  auto waiting() const noexcept {
+    return [waits = waits_](Event& event) { waits->for_event(event); };
+  }
+
+  static BufferView like(const BufferView& range, std::byte* memory, std::size_t count) noexcept {
+    return {memory, count, range.dtype, range.device};
+  }
   static BufferView part(const BufferView& range, std::size_t begin, std::size_t count) noexcept {
-    return {range.data + begin * size_bytes(range.dtype), count, range.dtype, range.device};
+    return like(range, range.data + begin * size_bytes(range.dtype), count);
+  }
+
+  /// Where this rank's part of the bucket lies in its range.
+  ShardMemory place_of(std::size_t bucket) const noexcept {
+    const BufferView& range = ranges_[bucket];
+    const BucketShard& shard = parameters_.shard(bucket);
+    return {part(range, shard.own_begin, 0).data, part(range, shard.rest_begin, 0).data};
+  }
+
+  /// Where it has its reduced gradients.
+  ShardMemory own_part(std::size_t bucket) noexcept {
+    if constexpr (Stage::divides_gradients) {
+      return divided_.part(bucket);
+    } else {
+      return place_of(bucket);
+    }
   }
 
   /// Collective, blocking: whether the step updates.
-  bool inspected(C& channel, Stream stream, const Waits& waits) {
+  bool inspected(C& channel, Stream stream) {
     for (std::size_t bucket = 0; bucket < ranges_.size(); ++bucket) {
-      waits.for_bucket(bucket);
+      waits_->for_bucket(bucket);
     }
-    ShardedGradients gradients(norm(channel, stream, waits));
+    ShardedGradients gradients(norm(channel, stream));
     if (!inspect_(gradients)) {
       return false;
     }
@@ -131,44 +205,71 @@ class ShardedReduction final : public BucketUpdate<C> {
       const BufferView sums = buffer_view(parameters_.square_sums());
       channel.all_reduce(sums, sums, ReduceOp::sum, stream);
     }
-    updated_ = std::vector<Event>(ranges_.size());
     for (std::size_t bucket = 0; bucket < ranges_.size(); ++bucket) {
-      if (ranges_[bucket].count != 0) {
-        update(bucket, channel, stream);
-      }
+      update(bucket, stream);
+      if (!gathers_last()) gather(bucket, channel, stream);
       stream.record(updated_[bucket]);
     }
   }
 
-  void measure(std::size_t bucket, Stream stream) {
-    stream.enqueue([this, bucket]() noexcept { parameters_.measure(bucket, ranges_[bucket].data); });
+  /// After the backward pass, whose weights the model then no longer needs.
+  bool gathers_last() const noexcept { return Stage::divides_gradients || stage_.overlap_forward; }
+
+  /// In the order of the forward pass. In stage 2 buckets share memory: each is stored before the next is gathered.
+  void gather_all(C& channel, Stream stream) {
+    for (std::size_t bucket = ranges_.size(); bucket-- > 0;) {
+      if constexpr (Stage::divides_gradients) stream.enqueue([this, bucket]() noexcept { copy_to_place(bucket); });
+      gather(bucket, channel, stream);
+      stream.enqueue([this, bucket]() noexcept { parameters_.store(bucket, ranges_[bucket].data); });
+      stream.record(stored_[bucket]);
+    }
   }
 
-  void update(std::size_t bucket, C& channel, Stream stream) {
-    const BufferView range = ranges_[bucket];
+  void copy_to_place(std::size_t bucket) noexcept {
     const BucketShard& shard = parameters_.shard(bucket);
-    stream.enqueue([this, bucket]() noexcept { parameters_.update(bucket, ranges_[bucket].data); });
+    const std::size_t element = size_bytes(ranges_[bucket].dtype);
+    const ShardMemory place = place_of(bucket);
+    const ShardMemory own = own_part(bucket);
+    if (shard.block != 0) kernels::copy_bytes(place.block, own.block, shard.block * element);
+    if (shard.rest_count != 0) kernels::copy_bytes(place.rest, own.rest, shard.rest_count * element);
+  }
+
+  void measure(std::size_t bucket, Stream stream) {
+    stream.enqueue([this, bucket]() noexcept { parameters_.measure(bucket, own_part(bucket)); });
+  }
+
+  void update(std::size_t bucket, Stream stream) {
+    stream.enqueue([this, bucket]() noexcept { parameters_.update(bucket, own_part(bucket)); });
+  }
+
+  void gather(std::size_t bucket, C& channel, Stream stream) {
+    const BufferView& range = ranges_[bucket];
+    const BucketShard& shard = parameters_.shard(bucket);
     if (shard.block != 0) {
       channel.all_gather(part(range, shard.own_begin, shard.block), part(range, 0, shard.rest_begin), stream);
     }
   }
 
   /// Collective, blocking.
-  GradientNorm norm(C& channel, Stream stream, const Waits& waits) {
+  GradientNorm norm(C& channel, Stream stream) {
     squares_ = parameters_.own_squares();
     const BufferView sum = buffer_view(std::span(&squares_, 1));
     channel.all_reduce(sum, sum, ReduceOp::sum, stream);
     Event summed;
     stream.record(summed);
-    waits.for_event(summed);
+    waits_->for_event(summed);
     const double all = squares_ + parameters_.common_squares();
     return {std::sqrt(all), kernels::is_finite(all)};
   }
 
   ShardedParameters parameters_;
+  Stage stage_;
+  std::conditional_t<Stage::divides_gradients, DividedGradients<Stream>, WholeGradients> divided_;
   std::vector<BufferView> ranges_;
+  std::vector<Event> updated_;  ///< of each bucket, where all are updated together
+  std::vector<Event> stored_;   ///< of each bucket, where all are gathered together
   GradientInspection inspect_;
-  std::vector<Event> updated_;
+  Waits* waits_ = nullptr;
   double squares_ = 0;
 };
 

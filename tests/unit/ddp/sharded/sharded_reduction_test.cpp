@@ -1,5 +1,5 @@
 // ShardedReduction: a step sends each element once to be reduced and once as a new weight, which is what one all-reduce
-// sends, for any number of ranks.
+// sends, for any number of ranks and in both stages.
 
 #include <doctest/doctest.h>
 
@@ -15,8 +15,16 @@
 
 namespace sharded_reduction_test {
 
+using dtrain::zero::Gradients;
+using dtrain::zero::States;
 using support::CountingCommunicator;
 using support::Traffic;
+
+/// On a stream that runs work at once there is nothing to wait for.
+struct NoWaits final : dtrain::ddp::BucketUpdate<CountingCommunicator>::Waits {
+  void for_bucket(std::size_t) override {}
+  void for_event(support::ImmediateStream::Event&) override {}
+};
 
 /// A model of f32 parameters, whose step runs with zero gradients.
 struct Model {
@@ -30,19 +38,22 @@ struct Model {
     plan = dtrain::ddp::plan_buckets(dtrain::ddp::gradient_sizes(parameters), {4096, 16384});
   }
 
+  template <class Stage>
   Traffic step(int ranks, dtrain::ddp::GradientInspection inspect = {}) {
     Traffic traffic;
     CountingCommunicator channel(traffic, ranks);
     const auto keep = [](std::span<float>, std::span<const float>, float* const*, const dtrain::StepInfo&) {};
-    dtrain::ddp::ShardedReduction<CountingCommunicator> reduction(
-        dtrain::ddp::ShardedParameters(parameters, plan, channel.rank(), ranks, 2, {keep, {}}));
+    dtrain::ddp::ShardedReduction<CountingCommunicator, Stage> reduction(
+        dtrain::ddp::ShardedParameters(parameters, plan, channel.rank(), ranks, 2, {keep, {}}), plan, Stage{});
+    NoWaits waits;
     std::vector<std::vector<float>> buckets;
-    reduction.begin_step(std::move(inspect));
+    reduction.begin(waits);
+    reduction.inspect_with(std::move(inspect));
     for (std::size_t i = 0; i < plan.buckets.size(); ++i) {
       std::vector<float>& memory = buckets.emplace_back(plan.buckets[i].bytes / sizeof(float));
       reduction.launch(i, dtrain::buffer_view(std::span(memory)), dtrain::ReduceOp::average, channel, {});
     }
-    reduction.finish(channel, {}, {[](std::size_t) {}, [](support::ImmediateStream::Event&) {}});
+    reduction.finish(channel, {});
     return traffic;
   }
 
@@ -63,11 +74,12 @@ TEST_CASE("a sharded step reduces each element once and gathers it once, as one 
   REQUIRE(model.plan.buckets.size() > 2);
   for (const int ranks : {1, 2, 3, 7, 64}) {
     CAPTURE(ranks);
-    const Traffic traffic = model.step(ranks);
-    CHECK(traffic.reduce_scattered == traffic.gathered);
-    CHECK(traffic.gathered + traffic.all_reduced == model.elements());
-    CHECK(traffic.all_reduced < 16 * static_cast<std::size_t>(ranks) * model.plan.buckets.size());
-    CHECK(traffic.norms == 0);
+    for (const Traffic& traffic : {model.step<States>(ranks), model.step<Gradients>(ranks)}) {
+      CHECK(traffic.reduce_scattered == traffic.gathered);
+      CHECK(traffic.gathered + traffic.all_reduced == model.elements());
+      CHECK(traffic.all_reduced < 16 * static_cast<std::size_t>(ranks) * model.plan.buckets.size());
+      CHECK(traffic.norms == 0);
+    }
   }
 }
 
@@ -75,10 +87,12 @@ TEST_CASE("a step with an inspection sends one number more, and no weights if it
   Model model({5000, 3, 4096});
   for (const bool updates : {true, false}) {
     CAPTURE(updates);
-    const Traffic traffic = model.step(3, [updates](dtrain::ShardedGradients&) { return updates; });
-    CHECK(traffic.reduce_scattered + traffic.all_reduced == model.elements());
-    CHECK(traffic.gathered == (updates ? traffic.reduce_scattered : 0));
-    CHECK(traffic.norms == 1);
+    const auto inspect = [updates](dtrain::ShardedGradients&) { return updates; };
+    for (const Traffic& traffic : {model.step<States>(3, inspect), model.step<Gradients>(3, inspect)}) {
+      CHECK(traffic.reduce_scattered + traffic.all_reduced == model.elements());
+      CHECK(traffic.gathered == (updates ? traffic.reduce_scattered : 0));
+      CHECK(traffic.norms == 1);
+    }
   }
 }
 

@@ -1,0 +1,80 @@
+#pragma once
+/// @file
+/// GradientArena: the memory of the buckets, by a plan, and the place of each gradient there.
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "dtrain/backend/communicator.hpp"
+#include "dtrain/core/deadline.hpp"
+#include "dtrain/core/types/buffer_view.hpp"
+#include "dtrain/core/types/device.hpp"
+#include "dtrain/ddp/bucket_plan.hpp"
+#include "dtrain/ddp/parameter.hpp"
+#include "dtrain/ddp/reduction/gradient_table.hpp"
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// Pinned: others refer to the plan and the table. Threads: const members concurrently.
+template <backend::Communicator Communicator>
+class GradientArena {
+ public:
+  /// Collective, blocking: allocates. @throws Error (unsupported) for gradients that are not on `device`
+  GradientArena(Communicator& communicator, std::span<const Parameter> parameters, BucketPlan plan, Device device,
+                Deadline deadline)
+      : plan_(std::move(plan)),
+        memory_(allocate(communicator, plan_, deadline)),
+        gradients_(parameters, plan_, data(), device),
+        ranges_(ranges_of(plan_, data())) {}
+
+  GradientArena(const GradientArena&) = delete;
+
+  const BucketPlan& plan() const noexcept { return plan_; }
+  const GradientTable& gradients() const noexcept { return gradients_; }
+  GradientTable& gradients() noexcept { return gradients_; }
+
+  /// Of a bucket.
+  const BufferView& range(std::size_t bucket) const noexcept { return ranges_[bucket]; }
+  std::size_t buckets() const noexcept { return ranges_.size(); }
+
+  /// Null only if it has 0 bytes.
+  std::byte* data() const noexcept { return memory_ ? memory_->data() : nullptr; }
+  std::shared_ptr<const void> memory() const noexcept { return memory_; }
+
+  /// Adopts another plan of the same bytes, by which the table's gradients have been moved.
+  void set_plan(BucketPlan plan) {
+    plan_ = std::move(plan);
+    ranges_ = ranges_of(plan_, data());
+  }
+
+  /// Collective, blocking: the same buckets in less memory, see with_reused_memory.
+  /// @throws Error (unsupported) for bound gradients
+  void reuse_memory(Communicator& communicator, Deadline deadline) {
+    if (plan_.reuses_memory) return;
+    gradients_.require_unbound();
+    BucketPlan next = with_reused_memory(plan_);
+    memory_ = allocate(communicator, next, deadline);
+    gradients_.move_to(data(), next);
+    set_plan(std::move(next));
+  }
+
+ private:
+  using Allocation = typename Communicator::Allocation;
+
+  static std::shared_ptr<Allocation> allocate(Communicator& communicator, const BucketPlan& plan, Deadline deadline) {
+    if (plan.arena_bytes == 0) {
+      return nullptr;
+    }
+    return std::make_shared<Allocation>(communicator.allocate_blocking(plan.arena_bytes, deadline));
+  }
+
+  BucketPlan plan_;
+  std::shared_ptr<Allocation> memory_;
+  GradientTable gradients_;
+  std::vector<BufferView> ranges_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::ddp

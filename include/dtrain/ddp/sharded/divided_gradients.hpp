@@ -1,0 +1,171 @@
+#pragma once
+/// @file
+/// The stages of ZeRO (Rajbhandari et al. 2020), and DividedGradients, which stage 2 adds: this rank's part of the
+/// reduced gradients, beside an arena whose memory buckets reuse.
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "dtrain/core/types/dtype.hpp"
+#include "dtrain/ddp/bucket_plan.hpp"
+#include "dtrain/ddp/reduction/gradient_table.hpp"
+#include "dtrain/ddp/sharded/shard_layout.hpp"
+#include "dtrain/kernels/copy.hpp"
+
+/// What a ShardedOptimizer divides among the ranks.
+namespace DTRAIN_NAMESPACE::zero {
+
+/// Stage 1: the optimizer's state.
+struct States {
+  /// A step ends when each rank has updated its share; the new weights are gathered in the background then, the first
+  /// layers' first. The forward pass calls DistributedDataParallel::wait_for(i) before it uses parameter i. Until then
+  /// the program leaves its value alone, and all gradients until the next backward pass. ShardedOptimizer::wait(), the
+  /// next step, a checkpoint with the optimizer, and the optimizer's destruction wait for all parameters.
+  bool overlap_forward = false;
+
+  static constexpr bool divides_gradients = false;
+};
+
+/// Stage 2: the gradients too. A rank keeps its share of the reduced gradients, 1 / ranks. The arena holds two buckets
+/// at a time: a gradient is copied there by its ready(), which returns once the bucket two before is reduced, and the
+/// model may use the gradient's memory again. New weights are gathered after the backward pass instead of during it.
+/// - Not for models whose bind_gradient has their gradients in the arena.
+/// - The wrapper then only makes steps with such an optimizer; those under no_sync() add up in the model's memory.
+/// - Gradients that are ready before any of the bucket two before theirs are kept in further memory.
+struct Gradients {
+  bool overlap_forward = false;  ///< as of States
+
+  static constexpr bool divides_gradients = true;
+};
+
+}  // namespace DTRAIN_NAMESPACE::zero
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// A bucket's place in the arena is free once the bucket two before it is reduced. A gradient that is ready when that
+/// one is not even launched is kept in memory of its own: nothing waits for gradients that are yet to come. That memory
+/// stays for later steps. Steady state: allocates nothing.
+/// Threads: pack concurrently, for different parameters; before_launch and launched one at a time, beside it;
+/// everything else between steps. `wait(event)` blocks and may throw. Lifetime: the plan outlives it.
+template <class Stream>
+class DividedGradients {
+ public:
+  DividedGradients(const ShardLayout& layout, const BucketPlan& plan)
+      : plan_(&plan), free_(plan.buckets.size()), early_(plan.bucket_of.size()) {
+    std::size_t lines = 0;
+    for (std::size_t bucket = 0; bucket < plan.buckets.size(); ++bucket) {
+      const BucketShard& shard = layout.buckets[bucket];
+      const std::size_t element = size_bytes(plan.buckets[bucket].dtype);
+      parts_.push_back({lines, shard.block * element});
+      lines += detail::padded((shard.block + shard.rest_count) * element) / sizeof(Line);
+    }
+    memory_ = std::vector<Line>(lines);
+  }
+
+  /// This rank's part of a bucket.
+  ShardMemory part(std::size_t bucket) noexcept {
+    auto* const begin = reinterpret_cast<std::byte*>(memory_.data() + parts_[bucket].line);
+    return {begin, begin + parts_[bucket].block_bytes};
+  }
+
+  /// Of the parts, and of gradients that were ready too early.
+  std::size_t bytes() const noexcept { return memory_.size() * sizeof(Line) + early_bytes_.load(); }
+
+  void begin_step() noexcept {
+    launched_.store(0, std::memory_order_relaxed);
+    for (Early& early : early_) {
+      early.place = nullptr;
+    }
+  }
+
+  /// See BucketUpdate::pack.
+  template <class Wait>
+  void pack(std::size_t parameter, const std::byte* gradient, const GradientSlot& slot, const Wait& wait) {
+    if (slot.bytes == 0) return;
+    const std::size_t bucket = plan_->bucket_of[parameter];
+    if (launched_.load(std::memory_order_acquire) + distance > bucket) {
+      wait_until_free(bucket, wait);
+      write(slot.place, gradient, slot.bytes);
+    } else {
+      keep(early_[parameter], gradient, slot);
+    }
+  }
+
+  /// All gradients of the bucket are packed: moves those that were too early to their places.
+  template <class Wait>
+  void before_launch(std::size_t bucket, const Wait& wait) {
+    for (const std::size_t parameter : plan_->buckets[bucket].parameters) {
+      const Early& early = early_[parameter];
+      if (early.place != nullptr) {
+        wait_until_free(bucket, wait);
+        write(early.place, early.is_zero ? nullptr : early.memory.get(), early.bytes);
+      }
+    }
+  }
+
+  /// The reduction of the bucket is enqueued.
+  void launched(std::size_t bucket, Stream stream) {
+    stream.record(free_[bucket]);
+    launched_.store(bucket + 1, std::memory_order_release);
+  }
+
+ private:
+  static constexpr std::size_t distance = 2;  ///< see with_reused_memory
+
+  struct alignas(arena_alignment) Line {
+    std::byte bytes[arena_alignment];
+  };
+  struct Part {
+    std::size_t line;
+    std::size_t block_bytes;
+  };
+  struct Early {
+    std::unique_ptr<std::byte[]> memory;
+    std::size_t bytes = 0;
+    std::byte* place = nullptr;  ///< null: none in this step
+    bool is_zero = false;
+  };
+
+  template <class Wait>
+  void wait_until_free(std::size_t bucket, const Wait& wait) {
+    if (bucket >= distance && !free_[bucket - distance].is_complete()) {
+      wait(free_[bucket - distance]);
+    }
+  }
+
+  /// With zeros up to the next gradient: another bucket had that memory.
+  static void write(std::byte* place, const std::byte* gradient, std::size_t bytes) noexcept {
+    if (gradient != nullptr) {
+      kernels::copy_bytes(place, gradient, bytes);
+    } else {
+      std::memset(place, 0, bytes);
+    }
+    std::memset(place + bytes, 0, detail::padded(bytes) - bytes);
+  }
+
+  void keep(Early& early, const std::byte* gradient, const GradientSlot& slot) {
+    early.place = slot.place;
+    early.bytes = slot.bytes;
+    early.is_zero = gradient == nullptr;
+    if (early.is_zero) return;
+    if (!early.memory) {
+      early.memory = std::make_unique<std::byte[]>(slot.bytes);
+      early_bytes_ += slot.bytes;
+    }
+    kernels::copy_bytes(early.memory.get(), gradient, slot.bytes);
+  }
+
+  const BucketPlan* plan_;
+  std::vector<Part> parts_;  ///< of each bucket
+  std::vector<Line> memory_;
+  std::vector<typename Stream::Event> free_;  ///< complete once the bucket is reduced
+  std::vector<Early> early_;                  ///< of each parameter
+  std::atomic<std::size_t> early_bytes_{0};
+  std::atomic<std::size_t> launched_{0};  ///< buckets of this step
+};
+
+}  // namespace DTRAIN_NAMESPACE::ddp

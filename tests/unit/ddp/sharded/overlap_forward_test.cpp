@@ -1,0 +1,163 @@
+// What a sharded step waits for, on a stream that runs only what somebody waits for: the memory of an earlier bucket,
+// and with overlap_forward the weights of one parameter.
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "dtrain/ddp/collect_parameters.hpp"
+#include "dtrain/ddp/reduction/reducer.hpp"
+#include "dtrain/ddp/sharded/sharded_reduction.hpp"
+#include "support/fake_communicator.hpp"
+#include "support/manual_stream.hpp"
+
+namespace overlap_forward_test {
+
+/// The only rank: a reduction copies.
+class OnlyRank {
+ public:
+  using Stream = support::ManualStream::HostRef;
+  using Allocation = support::FakeCommunicator::Allocation;
+
+  int rank() const noexcept { return 0; }
+  int size() const noexcept { return 1; }
+  void reduce_scatter(dtrain::ConstBufferView input, dtrain::BufferView output, dtrain::ReduceOp, Stream stream) {
+    const std::size_t bytes = output.bytes();
+    stream.enqueue([from = input.data, to = output.data, bytes]() noexcept {
+      if (from != to) std::copy_n(from, bytes, to);
+    });
+  }
+  void all_gather(dtrain::ConstBufferView, dtrain::BufferView, Stream stream) {
+    stream.enqueue([]() noexcept {});
+  }
+  void all_reduce(dtrain::ConstBufferView input, dtrain::BufferView output, dtrain::ReduceOp op, Stream stream) {
+    reduce_scatter(input, output, op, stream);
+  }
+  void broadcast(dtrain::BufferView, int, Stream) {}
+  void barrier(Stream) {}
+  Allocation allocate_blocking(std::size_t bytes, dtrain::Deadline) { return Allocation(bytes); }
+  void abort(const dtrain::Cause&) noexcept {}
+  std::optional<dtrain::Cause> failure() const { return {}; }
+};
+
+using Weights = std::vector<float>;
+
+/// Six parameters, each a bucket, whose update is value - gradient.
+template <class Stage>
+struct Rank {
+  explicit Rank(Stage stage) {
+    for (std::size_t i = 0; i < 6; ++i) {
+      values.emplace_back(32, 0.0F);
+      gradients.emplace_back(32, 1.0F);
+    }
+    for (std::size_t i = 0; i < 6; ++i)
+      parameters.push_back({"p", dtrain::tensor_view(values[i]), dtrain::tensor_view(gradients[i])});
+    const dtrain::ddp::FailureContext context{latch, 0, "host", std::chrono::seconds(10), {}};
+    reducer = std::make_unique<dtrain::ddp::Reducer<OnlyRank>>(
+        OnlyRank(), stream.host_ref(), parameters,
+        dtrain::ddp::plan_buckets(dtrain::ddp::gradient_sizes(parameters), {0, 0}), dtrain::DdpOptions(), context);
+    if (Stage::divides_gradients) reducer->reuse_memory();
+    const auto rule = [](std::span<float> weights, std::span<const float> g, float* const*, const dtrain::StepInfo&) {
+      for (std::size_t k = 0; k < weights.size(); ++k)
+        weights[k] -= g[k];
+    };
+    update = std::make_unique<dtrain::ddp::ShardedReduction<OnlyRank, Stage>>(
+        dtrain::ddp::ShardedParameters(parameters, reducer->plan(), 0, 1, 0, {rule, {}}), reducer->plan(), stage);
+  }
+
+  dtrain::Step begin() { return reducer->begin("begin()", {}, update.get()); }
+  void run_step() {
+    dtrain::Step step = begin();
+    for (std::size_t i = 6; i-- > 0;)
+      step.ready(i);
+    step.finish();
+  }
+  /// Of parameter 0, 1, ...
+  Weights weights() const {
+    Weights firsts;
+    for (const std::vector<float>& value : values)
+      firsts.push_back(value[17]);
+    return firsts;
+  }
+
+  std::shared_ptr<dtrain::FailureLatch> latch = std::make_shared<dtrain::FailureLatch>();
+  support::ManualStream stream{true};
+  std::vector<std::vector<float>> values;
+  std::vector<std::vector<float>> gradients;
+  std::vector<dtrain::Parameter> parameters;
+  std::unique_ptr<dtrain::ddp::Reducer<OnlyRank>> reducer;
+  std::unique_ptr<dtrain::ddp::ShardedReduction<OnlyRank, Stage>> update;
+};
+
+template <class Stage>
+void check_overlap() {
+  Rank<Stage> rank(Stage{.overlap_forward = true});
+  rank.run_step();
+  CHECK(rank.weights() == Weights{0, 0, 0, 0, 0, 0});  // reduced and updated, but nothing is gathered
+  rank.reducer->wait_for(0);
+  CHECK(rank.weights() == Weights{-1, 0, 0, 0, 0, 0});
+  rank.reducer->wait_for(2);
+  CHECK(rank.weights() == Weights{-1, -1, -1, 0, 0, 0});
+  rank.reducer->wait_for(1);
+  CHECK(rank.weights() == Weights{-1, -1, -1, 0, 0, 0});
+  CHECK_THROWS_WITH_AS(rank.reducer->wait_for(6), doctest::Contains("wait_for(6) was called, but the model has 6"),
+                       dtrain::Error);
+  {
+    dtrain::Step step = rank.begin();  // waits for the rest first
+    CHECK(rank.weights() == Weights{-1, -1, -1, -1, -1, -1});
+    for (std::size_t i = 6; i-- > 0;)
+      step.ready(i);
+    step.finish();
+  }
+  CHECK(rank.weights() == Weights{-1, -1, -1, -1, -1, -1});
+  rank.reducer->wait_for();
+  CHECK(rank.weights() == Weights{-2, -2, -2, -2, -2, -2});
+  CHECK(rank.stream.completed() == rank.stream.enqueued());
+  CHECK_FALSE(rank.reducer->open_update().is_some());
+}
+
+TEST_CASE(
+    "with overlap_forward a step leaves new weights to wait_for, and they come in the order of the forward pass") {
+  check_overlap<dtrain::zero::States>();
+  check_overlap<dtrain::zero::Gradients>();
+}
+
+TEST_CASE("without it the step ends with all weights") {
+  Rank<dtrain::zero::States> one({});
+  one.run_step();
+  CHECK(one.weights() == Weights{-1, -1, -1, -1, -1, -1});
+  Rank<dtrain::zero::Gradients> two({});
+  two.run_step();
+  CHECK(two.weights() == Weights{-1, -1, -1, -1, -1, -1});
+}
+
+TEST_CASE("in stage 2 a gradient waits for the bucket two before its own, and for no later one") {
+  Rank<dtrain::zero::Gradients> rank({});
+  dtrain::Step step = rank.begin();
+  step.ready(5);
+  const std::size_t of_first = rank.stream.enqueued();
+  step.ready(4);
+  const std::size_t of_two = rank.stream.enqueued();
+  const std::size_t bytes = rank.update->gradient_bytes();
+  step.ready(0);  // the bucket two before its own is not launched: a copy is kept
+  CHECK(rank.update->gradient_bytes() == bytes + 32 * sizeof(float));
+  CHECK(rank.stream.completed() == 0);
+  std::fill(rank.gradients[0].begin(), rank.gradients[0].end(), 99.0F);
+  step.ready(3);
+  CHECK(rank.stream.completed() > 0);
+  CHECK(rank.stream.completed() <= of_first);
+  step.ready(2);
+  CHECK(rank.stream.completed() > of_first);
+  CHECK(rank.stream.completed() <= of_two);
+  step.ready(1);
+  step.finish();
+  CHECK(rank.weights() == Weights{-1, -1, -1, -1, -1, -1});
+}
+
+}  // namespace overlap_forward_test
