@@ -1,0 +1,83 @@
+#pragma once
+/// @file
+/// Stages of recursive halving and doubling, for any number of ranks.
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+
+#include "dtrain/core/version.hpp"
+
+namespace DTRAIN_NAMESPACE::backend::message_passing {
+
+/// Participants are numbered 0..participants()-1. Stage s divides their blocks by factor(s): a group of factor(s)
+/// participants, at distances that are multiples of distance(s), exchanges parts, and each keeps one. The factors are
+/// the prime factors of the number of participants, the smallest first, so that neighbours exchange the longest parts.
+/// That number is the largest, up to the number of ranks, whose prime factors are at most `max_factor`. In the pairs
+/// (0, 1), (2, 3), ... of the first 2 extra_ranks() ranks, the odd rank takes no part.
+/// Source: R. Thakur, R. Rabenseifner and W. Gropp, "Optimization of collective communication operations in MPICH",
+/// Int. J. High Perform. Comput. Appl. 19 (2005), 4.5; with other factors than 2 as in M. Ruefenacht, M. Bull and S.
+/// Booth, "Generalisation of recursive doubling for AllReduce", Parallel Computing 69 (2017).
+/// Example with 13 ranks: rank 1 takes no part; 12 participants have stages of 2, 2 and 3, at distances 1, 2 and 4.
+class HalvingStages {
+ public:
+  static constexpr int max_factor = 7;
+  static constexpr std::size_t max_stages = 31;
+
+  /// @param ranks at least 1
+  explicit constexpr HalvingStages(int ranks) noexcept : ranks_(ranks), participants_(ranks) {
+    while (!factorize()) {
+      --participants_;
+    }
+  }
+
+  constexpr int participants() const noexcept { return participants_; }
+  constexpr int extra_ranks() const noexcept { return ranks_ - participants_; }
+  constexpr std::size_t count() const noexcept { return count_; }
+  constexpr int factor(std::size_t stage) const noexcept { return factors_[stage]; }
+
+  constexpr int distance(std::size_t stage) const noexcept {
+    int product = 1;
+    for (std::size_t s = 0; s < stage; ++s) {
+      product *= factors_[s];
+    }
+    return product;
+  }
+
+  /// Blocks of a part in the stage.
+  constexpr std::size_t blocks(std::size_t stage) const noexcept {
+    return static_cast<std::size_t>(participants_ / distance(stage + 1));
+  }
+
+  /// The part that a participant keeps, also its position in its group.
+  constexpr int position(int participant, std::size_t stage) const noexcept {
+    return participant / distance(stage) % factor(stage);
+  }
+
+  /// Whether a rank belongs to a pair with an odd rank that takes no part.
+  constexpr bool is_paired(int rank) const noexcept { return rank < 2 * extra_ranks(); }
+  constexpr bool takes_part(int rank) const noexcept { return !is_paired(rank) || rank % 2 == 0; }
+  constexpr int participant(int rank) const noexcept { return is_paired(rank) ? rank / 2 : rank - extra_ranks(); }
+  constexpr int rank(int participant) const noexcept {
+    return participant < extra_ranks() ? 2 * participant : participant + extra_ranks();
+  }
+
+ private:
+  constexpr bool factorize() noexcept {
+    count_ = 0;
+    int rest = participants_;
+    for (int factor = 2; factor <= max_factor; ++factor) {
+      for (; rest % factor == 0; rest /= factor) {
+        factors_[count_++] = factor;
+      }
+    }
+    return rest == 1;
+  }
+
+  int ranks_;
+  int participants_;
+  std::size_t count_ = 0;
+  std::array<int, max_stages> factors_{};
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::message_passing
