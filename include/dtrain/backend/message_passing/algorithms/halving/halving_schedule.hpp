@@ -76,16 +76,14 @@ class HalvingSchedule {
         element_(size_bytes(context.operation.dtype)),
         wide_(size_bytes(combine_.type())),
         in_flight_(context.channel.tuning.chunks_in_flight),
-        chunk_(std::max<std::size_t>(1, context.channel.tuning.chunk_bytes / wide_)),
-        small_(context.channel.tuning.small_bytes / wide_),
+        chunks_(HalvingChunks::of(context.channel.tuning, combine_.type())),
         header_(header_bytes(context)) {
-    const auto participants = static_cast<std::size_t>(stages_.participants());
-    block_ = (work.count + participants - 1) / participants;
-    chunk_ = std::min(chunk_, std::max<std::size_t>(1, longest_part()));
+    const std::size_t longest = stages_.extra_ranks() > 0 ? work.count : stages_.longest_part(work.count, 0);
+    chunks_.longest = std::min(chunks_.longest, std::max<std::size_t>(1, longest));
     peers_ = static_cast<std::size_t>(stages_.factor(stages_.count() - 1)) - 1;
     const std::size_t slots = 2 * peers_ * header_;
-    const std::size_t partials = slots + in_flight_ * peers_ * chunk_ * wide_;
-    const Elements kept = combine_.widens() ? kept_partials() : Elements{};
+    const std::size_t partials = slots + in_flight_ * peers_ * chunks_.longest * wide_;
+    const ElementRange kept = combine_.widens() ? kept_partials() : ElementRange{};
     memory_ = context.scratch.at_least(partials + kept.count * wide_);
     slots_ = memory_ + slots;
     partials_ = memory_ + partials;
@@ -113,7 +111,7 @@ class HalvingSchedule {
   HalvingStep halving_step(std::size_t stage) const noexcept {
     HalvingStep step = step_with_group(stage);
     const int self = stages_.participant(rank_);
-    const Elements own = part(stage, stages_.position(self, stage));
+    const ElementRange own = part(stage, stages_.position(self, stage));
     const bool is_partial = has_partials(rank_, stage);
     step.reduces = true;
     step.last = stage + 1 == stages_.count();
@@ -131,10 +129,10 @@ class HalvingSchedule {
   HalvingStep doubling_step(std::size_t stage) const noexcept {
     HalvingStep step = step_with_group(stage);
     step.compares = false;
-    const Elements own = part(stage, stages_.position(stages_.participant(rank_), stage));
+    const ElementRange own = part(stage, stages_.position(stages_.participant(rank_), stage));
     for (std::size_t k = 0; k < step.peers; ++k) {
       HalvingTransfer& transfer = step.transfers[k];
-      const Elements other = part(stage, stages_.position(stages_.participant(transfer.peer), stage));
+      const ElementRange other = part(stage, stages_.position(stages_.participant(transfer.peer), stage));
       transfer.sent = {work_.output + own.begin * element_, own.count, element_, false};
       transfer.received = {nullptr, other.count, element_, false};
       transfer.target = work_.output + other.begin * element_;
@@ -143,24 +141,22 @@ class HalvingSchedule {
   }
 
   /// Whether ranges travel in the headers.
-  bool is_inline(const HalvingStep& step) const noexcept { return step.compares && step.longest <= small_; }
+  bool is_inline(const HalvingStep& step) const noexcept { return chunks_.is_inline(step.longest, step.compares); }
   std::size_t in_flight() const noexcept { return in_flight_; }
 
   /// After the headers, if any.
-  std::size_t messages(const HalvingStep& step) const noexcept {
-    return is_inline(step) ? 0 : std::max<std::size_t>(1, (step.longest + chunk_ - 1) / chunk_);
-  }
+  std::size_t messages(const HalvingStep& step) const noexcept { return chunks_.messages(step.longest, step.compares); }
 
   std::byte* sent_header(std::size_t k) const noexcept { return memory_ + 2 * k * header_; }
   std::byte* received_header(std::size_t k) const noexcept { return sent_header(k) + header_; }
 
   std::span<const std::byte> outgoing(const HalvingStep& step, std::size_t m, std::size_t k) const noexcept {
-    return step.transfers[k].sent.chunk(m, chunk_);
+    return step.transfers[k].sent.chunk(m, chunks_.longest);
   }
   std::span<std::byte> incoming(const HalvingStep& step, std::size_t m, std::size_t k) const noexcept {
     const HalvingTransfer& transfer = step.transfers[k];
-    const std::size_t begin = std::min(transfer.received.count, m * chunk_);
-    const std::size_t bytes = std::min(chunk_, transfer.received.count - begin) * transfer.received.width;
+    const std::size_t begin = std::min(transfer.received.count, m * chunks_.longest);
+    const std::size_t bytes = std::min(chunks_.longest, transfer.received.count - begin) * transfer.received.width;
     return {step.reduces ? slot(m, k) : transfer.target + begin * element_, bytes};
   }
 
@@ -177,24 +173,19 @@ class HalvingSchedule {
   /// Chunk `m` of every peer has arrived.
   void arrived(const HalvingStep& step, std::size_t m) const noexcept {
     if (step.reduces) {
-      const std::size_t begin = std::min(step.own.count, m * chunk_);
+      const std::size_t begin = std::min(step.own.count, m * chunks_.longest);
       const auto source_of = [&](std::size_t k) { return slot(m, k); };
-      combine(step, source_of, begin, std::min(chunk_, step.own.count - begin));
+      combine(step, source_of, begin, std::min(chunks_.longest, step.own.count - begin));
     }
   }
 
  private:
-  struct Elements {
-    std::size_t begin = 0;
-    std::size_t count = 0;
-  };
-
   /// The participants that differ from this rank in their position in the stage only.
   HalvingStep step_with_group(std::size_t stage) const noexcept {
     const int self = stages_.participant(rank_);
     const int position = stages_.position(self, stage);
     HalvingStep step;
-    step.longest = std::min(work_.count, stages_.blocks(stage) * block_);
+    step.longest = stages_.longest_part(work_.count, stage);
     step.before_own = static_cast<std::size_t>(position);
     for (int other = 0; other < stages_.factor(stage); ++other) {
       if (other != position) {
@@ -205,31 +196,21 @@ class HalvingSchedule {
   }
 
   /// A part of what this rank has kept up to the stage.
-  Elements part(std::size_t stage, int position) const noexcept {
-    std::size_t blocks = static_cast<std::size_t>(position) * stages_.blocks(stage);
-    for (std::size_t earlier = 0; earlier < stage; ++earlier) {
-      const int kept = stages_.position(stages_.participant(rank_), earlier);
-      blocks += static_cast<std::size_t>(kept) * stages_.blocks(earlier);
-    }
-    const std::size_t begin = std::min(work_.count, blocks * block_);
-    return {begin, std::min(work_.count - begin, stages_.blocks(stage) * block_)};
+  ElementRange part(std::size_t stage, int position) const noexcept {
+    return stages_.part(work_.count, stages_.participant(rank_), stage, position);
   }
 
   bool has_partials(int rank, std::size_t stage) const noexcept { return stage > 0 || stages_.is_paired(rank); }
 
-  Elements kept_partials() const noexcept {
+  ElementRange kept_partials() const noexcept {
     if (!stages_.takes_part(rank_)) {
       return {};
     }
-    return stages_.is_paired(rank_) ? Elements{0, work_.count}
+    return stages_.is_paired(rank_) ? ElementRange{0, work_.count}
                                     : part(0, stages_.position(stages_.participant(rank_), 0));
   }
 
-  std::size_t longest_part() const noexcept {
-    return stages_.extra_ranks() > 0 ? work_.count : stages_.blocks(0) * block_;
-  }
-
-  HalvingRange range(const Elements& elements, bool is_partial) const noexcept {
+  HalvingRange range(const ElementRange& elements, bool is_partial) const noexcept {
     const std::byte* const data = is_partial ? partials_at(elements.begin) : work_.input + elements.begin * element_;
     return {data, elements.count, is_partial ? wide_ : element_, is_partial};
   }
@@ -239,7 +220,7 @@ class HalvingSchedule {
   }
 
   std::byte* slot(std::size_t m, std::size_t k) const noexcept {
-    return slots_ + (m % in_flight_ * peers_ + k) * chunk_ * wide_;
+    return slots_ + (m % in_flight_ * peers_ + k) * chunks_.longest * wide_;
   }
 
   template <class SourceOf>
@@ -260,10 +241,8 @@ class HalvingSchedule {
   std::size_t element_;
   std::size_t wide_;
   std::size_t in_flight_;
-  std::size_t chunk_;  ///< elements
-  std::size_t small_;  ///< most elements in a header
+  HalvingChunks chunks_;
   std::size_t header_;
-  std::size_t block_;
   std::size_t peers_;
   std::byte* memory_;
   std::byte* slots_;

@@ -6,9 +6,39 @@
 #include <array>
 #include <cstddef>
 
-#include "dtrain/core/version.hpp"
+#include "dtrain/backend/message_passing/operation_context.hpp"
+#include "dtrain/core/types/dtype.hpp"
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
+
+/// Elements [begin, begin + count) of a buffer.
+struct ElementRange {
+  std::size_t begin = 0;
+  std::size_t count = 0;
+};
+
+/// Lengths of a step's messages, in elements.
+struct HalvingChunks {
+  std::size_t longest;    ///< chunk
+  std::size_t in_header;  ///< most elements that a header carries
+
+  /// @param partial type of partial results
+  static constexpr HalvingChunks of(const Tuning& tuning, DType partial) noexcept {
+    return {std::max<std::size_t>(1, tuning.chunk_bytes / size_bytes(partial)),
+            tuning.small_bytes / size_bytes(partial)};
+  }
+
+  /// @param longest_range of any rank in the step @param compares the step begins with headers
+  constexpr bool is_inline(std::size_t longest_range, bool compares) const noexcept {
+    return compares && longest_range <= in_header;
+  }
+
+  /// Without headers.
+  constexpr std::size_t messages(std::size_t longest_range, bool compares) const noexcept {
+    const std::size_t whole = (longest_range + longest - 1) / longest;
+    return is_inline(longest_range, compares) ? 0 : std::max<std::size_t>(1, whole);
+  }
+};
 
 /// Participants are numbered 0..participants()-1. Stage s divides their blocks by factor(s): a group of factor(s)
 /// participants, at distances that are multiples of distance(s), exchanges parts, and each keeps one. The factors are
@@ -54,6 +84,21 @@ class HalvingStages {
     return participant / distance(stage) % factor(stage);
   }
 
+  /// A part, in the stage, of the elements that a participant has kept until then. All blocks are equally long, but the
+  /// last ones, which may be shorter or empty.
+  constexpr ElementRange part(std::size_t elements, int participant, std::size_t stage, int position) const noexcept {
+    std::size_t first = static_cast<std::size_t>(position) * blocks(stage);
+    for (std::size_t s = 0; s < stage; ++s) {
+      first += static_cast<std::size_t>(this->position(participant, s)) * blocks(s);
+    }
+    const std::size_t begin = std::min(elements, first * block_length(elements));
+    return {begin, std::min(elements - begin, longest_part(elements, stage))};
+  }
+
+  constexpr std::size_t longest_part(std::size_t elements, std::size_t stage) const noexcept {
+    return std::min(elements, blocks(stage) * block_length(elements));
+  }
+
   /// Whether a rank belongs to a pair with an odd rank that takes no part.
   constexpr bool is_paired(int rank) const noexcept { return rank < 2 * extra_ranks(); }
   constexpr bool takes_part(int rank) const noexcept { return !is_paired(rank) || rank % 2 == 0; }
@@ -63,6 +108,11 @@ class HalvingStages {
   }
 
  private:
+  constexpr std::size_t block_length(std::size_t elements) const noexcept {
+    const auto participants = static_cast<std::size_t>(participants_);
+    return (elements + participants - 1) / participants;
+  }
+
   constexpr bool factorize() noexcept {
     count_ = 0;
     int rest = participants_;
