@@ -261,7 +261,7 @@ class DistributedDataParallel {
     const auto running = std::make_shared<ddp::RunningBucket>();
     auto communicator = group::GroupAccess::of(group_).open_channel(
         "ddp", options.accumulate,
-        [running](const backend::Operation& operation) { return running->describe(operation); });
+        [running](const backend::Operation& operation) { return running->describe(operation); }, options.deterministic);
     const auto stream = driver_->stream.ref();
     if constexpr (Reducer::GradientCopier::copies_on_stream) {
       Reducer::GradientCopier::order_behind(stream, options.producer_stream);

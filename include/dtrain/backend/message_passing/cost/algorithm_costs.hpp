@@ -6,7 +6,7 @@
 #include <bit>
 #include <cstddef>
 
-#include "dtrain/backend/link_cost.hpp"
+#include "dtrain/backend/algorithm_choice.hpp"
 #include "dtrain/backend/message_passing/algorithms/blocks.hpp"
 #include "dtrain/backend/message_passing/algorithms/halving/halving_stages.hpp"
 #include "dtrain/backend/message_passing/operation_context.hpp"

@@ -83,7 +83,7 @@ class HalvingSchedule {
     peers_ = static_cast<std::size_t>(stages_.factor(stages_.count() - 1)) - 1;
     const std::size_t slots = 2 * peers_ * header_;
     const std::size_t partials = slots + in_flight_ * peers_ * chunks_.longest * wide_;
-    const ElementRange kept = combine_.widens() ? kept_partials() : ElementRange{};
+    const HalvingPart kept = combine_.widens() ? kept_partials() : HalvingPart{};
     memory_ = context.scratch.at_least(partials + kept.count * wide_);
     slots_ = memory_ + slots;
     partials_ = memory_ + partials;
@@ -111,7 +111,7 @@ class HalvingSchedule {
   HalvingStep halving_step(std::size_t stage) const noexcept {
     HalvingStep step = step_with_group(stage);
     const int self = stages_.participant(rank_);
-    const ElementRange own = part(stage, stages_.position(self, stage));
+    const HalvingPart own = part(stage, stages_.position(self, stage));
     const bool is_partial = has_partials(rank_, stage);
     step.reduces = true;
     step.last = stage + 1 == stages_.count();
@@ -129,10 +129,10 @@ class HalvingSchedule {
   HalvingStep doubling_step(std::size_t stage) const noexcept {
     HalvingStep step = step_with_group(stage);
     step.compares = false;
-    const ElementRange own = part(stage, stages_.position(stages_.participant(rank_), stage));
+    const HalvingPart own = part(stage, stages_.position(stages_.participant(rank_), stage));
     for (std::size_t k = 0; k < step.peers; ++k) {
       HalvingTransfer& transfer = step.transfers[k];
-      const ElementRange other = part(stage, stages_.position(stages_.participant(transfer.peer), stage));
+      const HalvingPart other = part(stage, stages_.position(stages_.participant(transfer.peer), stage));
       transfer.sent = {work_.output + own.begin * element_, own.count, element_, false};
       transfer.received = {nullptr, other.count, element_, false};
       transfer.target = work_.output + other.begin * element_;
@@ -196,21 +196,21 @@ class HalvingSchedule {
   }
 
   /// A part of what this rank has kept up to the stage.
-  ElementRange part(std::size_t stage, int position) const noexcept {
+  HalvingPart part(std::size_t stage, int position) const noexcept {
     return stages_.part(work_.count, stages_.participant(rank_), stage, position);
   }
 
   bool has_partials(int rank, std::size_t stage) const noexcept { return stage > 0 || stages_.is_paired(rank); }
 
-  ElementRange kept_partials() const noexcept {
+  HalvingPart kept_partials() const noexcept {
     if (!stages_.takes_part(rank_)) {
       return {};
     }
-    return stages_.is_paired(rank_) ? ElementRange{0, work_.count}
+    return stages_.is_paired(rank_) ? HalvingPart{0, work_.count}
                                     : part(0, stages_.position(stages_.participant(rank_), 0));
   }
 
-  HalvingRange range(const ElementRange& elements, bool is_partial) const noexcept {
+  HalvingRange range(const HalvingPart& elements, bool is_partial) const noexcept {
     const std::byte* const data = is_partial ? partials_at(elements.begin) : work_.input + elements.begin * element_;
     return {data, elements.count, is_partial ? wide_ : element_, is_partial};
   }

@@ -12,7 +12,7 @@
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
 /// Elements [begin, begin + count) of a buffer.
-struct ElementRange {
+struct HalvingPart {
   std::size_t begin = 0;
   std::size_t count = 0;
 };
@@ -86,7 +86,7 @@ class HalvingStages {
 
   /// A part, in the stage, of the elements that a participant has kept until then. All blocks are equally long, but the
   /// last ones, which may be shorter or empty.
-  constexpr ElementRange part(std::size_t elements, int participant, std::size_t stage, int position) const noexcept {
+  constexpr HalvingPart part(std::size_t elements, int participant, std::size_t stage, int position) const noexcept {
     std::size_t first = static_cast<std::size_t>(position) * blocks(stage);
     for (std::size_t s = 0; s < stage; ++s) {
       first += static_cast<std::size_t>(this->position(participant, s)) * blocks(s);
