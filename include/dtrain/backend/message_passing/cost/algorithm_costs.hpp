@@ -48,8 +48,7 @@ struct CollectiveShape {
   constexpr std::size_t peers() const noexcept { return static_cast<std::size_t>(ranks) - 1; }
 };
 
-/// direct_exchange.hpp. Thakur et al. (see recursive_doubling.hpp), 4.1 and 4.3, "all at once": (n - 1) (alpha + S
-/// beta).
+/// direct_exchange.hpp: alpha + (n - 1) S beta, because its messages are independent and in flight together.
 struct DirectExchangeCost {
   CollectiveShape shape;  ///< of what a rank sends to one other
 
@@ -58,7 +57,7 @@ struct DirectExchangeCost {
   }
   constexpr CriticalPath path() const noexcept {
     const auto peers = static_cast<double>(shape.peers());
-    return {peers, peers * static_cast<double>(shape.bytes())};
+    return {1, peers * static_cast<double>(shape.bytes())};
   }
 };
 

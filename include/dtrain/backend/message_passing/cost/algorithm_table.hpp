@@ -10,7 +10,6 @@
 #include <string>
 
 #include "dtrain/backend/algorithm_choice.hpp"
-#include "dtrain/backend/message_passing/algorithms/direct_exchange.hpp"
 #include "dtrain/backend/message_passing/cost/algorithm_costs.hpp"
 #include "dtrain/backend/message_passing/operation_context.hpp"
 #include "dtrain/core/text/format_text.hpp"
@@ -31,13 +30,13 @@ inline constexpr std::size_t all_reduce_algorithms = 5;
 
 const char* name(AllReduceAlgorithm algorithm) noexcept;
 
-/// Whether the algorithm can reduce the buffer: two of them send it in headers, two have tables of ranks.
+/// Whether the algorithm can reduce the buffer: two of them send it in headers, two are for few ranks.
 inline bool can_run(AllReduceAlgorithm algorithm, const CollectiveShape& shape, const Tuning& tuning) noexcept {
   switch (algorithm) {
     case AllReduceAlgorithm::direct_exchange:
-      return shape.ranks <= max_direct_exchange_ranks && shape.bytes() <= tuning.small_bytes;
+      return shape.ranks <= tuning.direct_exchange_ranks && shape.bytes() <= tuning.small_bytes;
     case AllReduceAlgorithm::direct_reduce_scatter:
-      return shape.ranks <= max_direct_exchange_ranks && tuning.direct_reduce_scatter;
+      return shape.ranks <= tuning.direct_exchange_ranks && tuning.direct_reduce_scatter;
     case AllReduceAlgorithm::recursive_doubling: return shape.partial_bytes() <= tuning.small_bytes;
     default: return true;
   }

@@ -262,7 +262,7 @@ TEST_CASE("with long messages the critical paths have the textbook lengths") {
       CHECK(path.messages == doctest::Approx(messages));
       CHECK(path.bytes == doctest::Approx(path_bytes));
     };
-    check(passing::DirectExchangeCost{shape}.path(), n - 1, (n - 1) * bytes);
+    check(passing::DirectExchangeCost{shape}.path(), 1, (n - 1) * bytes);
     check(passing::RecursiveDoublingCost{shape}.path(), steps, steps * bytes);
     check(passing::HalvingDoublingCost{shape, tuning}.path(), 2 * steps, 2 * (n - 1) / n * bytes);
     check(passing::RingCost{shape, tuning, true, true}.path(), 2 * (n - 1), 2 * (n - 1) / n * bytes);
