@@ -96,7 +96,9 @@ int main(int argc, char** argv) {
   return bench::run_benchmark("predict_scaling", usage_line, argc, argv, [&] {
     const Assumptions assumptions = Assumptions::parse(argc, argv);
     const std::vector<Training> trainings{{bench::resnet50(), 0.1}, {bench::gpt2(), 0.1}};
-    const std::vector<Paths> all_paths{{"Hierarchical", bench::hierarchical_seconds}, {"Ring", bench::ring_seconds}};
+    const std::vector<Paths> all_paths{{"Hierarchical", bench::hierarchical_seconds},
+                                       {"Ring", bench::ring_seconds},
+                                       {"Flat by cost", bench::cheapest_seconds}};
 
     std::printf(
         "predicted, not measured: the share of ideal throughput when a rank computes for 100 ms a step, with\n");

@@ -73,7 +73,8 @@ concept HasPreJoin = requires(const identity::ProcessIdentity& identity, std::op
 /// Reproducibility that a backend promises for the bits of a reduction of equal values on the same ranks.
 enum class Determinism {
   none,        ///< no promise
-  for_a_plan,  ///< equal on every rank, and in every run with equal buckets, node layout and number of ranks
+  for_a_plan,  ///< equal on every rank, and in every run with equal buckets, node layout, number of ranks and
+               ///< AlgorithmChoice, unless that is measured
   always,      ///< equal for all buckets, threads and timing
 };
 

@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 
+#include "dtrain/backend/algorithm_choice.hpp"
 #include "dtrain/backend/channel_setup/store_ref.hpp"
 #include "dtrain/backend/operation.hpp"
 #include "dtrain/core/failure_latch.hpp"
@@ -31,6 +32,7 @@ struct ChannelContext {
   Accumulate accumulate{};       ///< the same on every rank; a backend without f32 refuses it in open_blocking
   /// How long an operation waits for other ranks until a warning in the log says so; see WaitNotice. Not for NCCL.
   std::chrono::milliseconds notice_after = std::chrono::seconds(10);
+  AlgorithmChoice algorithms{};  ///< the same on every rank
 
   /// This rank's number in the job, under which failures are reported.
   int reporting_rank() const noexcept { return members.rank_in_job(); }

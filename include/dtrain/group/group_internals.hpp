@@ -42,10 +42,10 @@ class GroupInternals {
 
   /// Collective, blocking: opens a new channel, which never waits for another. Every rank opens the same channels in
   /// the same order. Error sentences contain `purpose`, and the text of `describe` for an operation unless it is empty.
-  /// @param accumulate f32: even if GroupOptions do not request it
+  /// @param accumulate f32: even if GroupOptions do not request it @param deterministic without measured choices
   Communicator open_channel(const std::string& purpose, Accumulate accumulate = Accumulate::element,
-                            const backend::DescribeOperation& describe = {}) const {
-    return state_->open_channel(purpose, accumulate, describe);
+                            const backend::DescribeOperation& describe = {}, bool deterministic = false) const {
+    return state_->open_channel(purpose, accumulate, describe, deterministic);
   }
 
   /// Sets entries of the group's store in the background.

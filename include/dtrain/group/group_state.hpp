@@ -23,15 +23,11 @@
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/types/reduce_op.hpp"
 #include "dtrain/group/device_bounce_buffer.hpp"
+#include "dtrain/group/group_options.hpp"
 #include "dtrain/group/rank_context.hpp"
 #include "dtrain/rendezvous/membership/rank_set.hpp"
 
 namespace DTRAIN_NAMESPACE::group {
-
-/// Must be the same on every rank; a difference is an error on all ranks. Subgroups and wrappers inherit them.
-struct GroupOptions {
-  Accumulate accumulate = Accumulate::element;  ///< f32 for f16 and bf16: up to twice the bytes of partial results
-};
 
 /// Shared by the handles of one group. The destructor closes the group's channel; the rank leaves the job with its last
 /// group. While an exception unwinds, the rank's RankContext keeps the channel, so that peers fail with that
@@ -137,13 +133,15 @@ class GroupState final : private RankContext::Closable {
   }
 
   /// Collective, blocking: a new channel for the ranks of this group, from the group's own if the backend can.
-  /// @param accumulate f32: even if the group's is not
+  /// @param accumulate f32: even if the group's is not @param deterministic without measured choices
   Communicator open_channel(const std::string& purpose, Accumulate accumulate,
-                            const backend::DescribeOperation& describe) {
+                            const backend::DescribeOperation& describe, bool deterministic) {
     Communicator& own = live();
-    const backend::ChannelContext context =
-        channel_context(format_text("{}-{}", {purpose, channels_opened_.fetch_add(1)}),
-                        std::max(accumulate, options_.accumulate), describe);
+    backend::ChannelContext context = channel_context(format_text("{}-{}", {purpose, channels_opened_.fetch_add(1)}),
+                                                      std::max(accumulate, options_.accumulate), describe);
+    if (deterministic) {
+      context.algorithms = context.algorithms.reproducible();
+    }
     const Deadline deadline = Deadline::after(rank_context_->timeout);
     if constexpr (backend::CanDuplicate<Backend>) {
       return Backend::duplicate_blocking(own, context, deadline);
@@ -270,14 +268,16 @@ class GroupState final : private RankContext::Closable {
                                           const backend::DescribeOperation& describe = {}) const {
     const std::string name = prefix_ + purpose;
     rank_context_->streams->run_unattended();  // other ranks may wait for this work before they open theirs
-    return {members_,
-            name,
-            rank_context_->control_plane.store().with_prefix(name + "/"),
-            rank_context_->control_plane.failure(),
-            rank_context_->timeout,
-            [streams = rank_context_->streams] { streams->run_unattended(); },
-            describe,
-            accumulate};
+    backend::ChannelContext context{members_,
+                                    name,
+                                    rank_context_->control_plane.store().with_prefix(name + "/"),
+                                    rank_context_->control_plane.failure(),
+                                    rank_context_->timeout,
+                                    [streams = rank_context_->streams] { streams->run_unattended(); },
+                                    describe,
+                                    accumulate};
+    context.algorithms = options_.algorithms;
+    return context;
   }
 
   std::shared_ptr<RankContext> rank_context_;
@@ -294,7 +294,3 @@ class GroupState final : private RankContext::Closable {
 };
 
 }  // namespace DTRAIN_NAMESPACE::group
-
-namespace DTRAIN_NAMESPACE {
-using group::GroupOptions;
-}  // namespace DTRAIN_NAMESPACE

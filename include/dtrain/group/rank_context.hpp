@@ -109,6 +109,7 @@ struct RequiredSettings {
   std::string_view backend;
   std::string_view topology;
   Accumulate accumulate;
+  std::string algorithms;
 };
 
 /// Collective, blocking: joins the job as the rank that `worker` describes. @param pre_join null if there is none

@@ -162,6 +162,7 @@ DTRAIN_DEFINED std::shared_ptr<RankContext> join_job_blocking(const rendezvous::
   settings.add("launcher", required.launcher).add("backend", required.backend).add("topology", required.topology);
   settings.add("DTRAIN_TIMEOUT_SECONDS", std::to_string(std::chrono::duration<double>(self.timeout).count()));
   settings.add("GroupOptions::accumulate", name(required.accumulate));
+  settings.add("GroupOptions::algorithms", required.algorithms);
   self.settings = settings.text();
   return {new RankContext(self, std::move(base)), rendezvous::OffThreadDeleter()};
 }

@@ -75,3 +75,17 @@ TEST_CASE("groups that accumulate differently are an error on every rank that na
     CHECK(error.find(" has GroupOptions::accumulate=f32") != std::string::npos);
   }
 }
+
+TEST_CASE("groups that select algorithms differently are an error on every rank that names both") {
+  rendezvous_test::StoreProcess store(2);
+  const auto errors = rendezvous_test::on_ranks(2, [&](int rank) {
+    dtrain::GroupOptions options;
+    options.algorithms = rank == 0 ? dtrain::AlgorithmChoice{} : dtrain::AlgorithmChoice::given({2e-6, 1e-10});
+    dtrain::ProcessGroup<One>::join(rank_process_of(rank, store.port(), std::chrono::seconds(30)), options);
+  });
+  for (const std::string& error : errors) {
+    CAPTURE(error);
+    CHECK(error.find(" has GroupOptions::algorithms=fixed") != std::string::npos);
+    CHECK(error.find(" has GroupOptions::algorithms=alpha 2e-06 s, beta 1e-10 s/byte") != std::string::npos);
+  }
+}

@@ -19,6 +19,7 @@
 #include "dtrain/backend/channel_context.hpp"
 #include "dtrain/backend/failure/first_cause.hpp"
 #include "dtrain/backend/failure/wait_notice.hpp"
+#include "dtrain/backend/message_passing/cost/algorithm_table.hpp"
 #include "dtrain/backend/message_passing/operation_context.hpp"
 #include "dtrain/backend/message_passing/routine.hpp"
 #include "dtrain/backend/message_passing/transport.hpp"
@@ -53,6 +54,7 @@ class Channel {
         failure_(context.failure),
         on_stall_(context.on_stall),
         info_{context.name, std::move(job_ranks), T::tuning(context), context.describe, context.accumulate},
+        algorithms_{context.algorithms},
         notice_(context.notice_after),
         transport_(context, info_.job_ranks, deadline) {}
   Channel(const Channel&) = delete;
@@ -158,7 +160,8 @@ class Channel {
 
   template <class Make>
   void execute(const Operation& operation, Make& make) noexcept {
-    OperationContext<Endpoint> context{transport_.endpoint(), scratch_, info_, operation};
+    OperationContext<Endpoint> context{transport_.endpoint(), scratch_, info_, operation,
+                                       algorithms_.is_fixed() ? nullptr : &algorithms_};
     OperationCancellationToken token{*this, operation, Deadline::after(timeout_)};
     try {
       Routine routine = make(context);
@@ -222,6 +225,7 @@ class Channel {
   const std::shared_ptr<FailureLatch> failure_;
   const std::function<void()> on_stall_;
   const ChannelInfo info_;
+  ChannelAlgorithms algorithms_;
   WaitNotice notice_;
   T transport_;
   Scratch scratch_;

@@ -43,6 +43,8 @@ struct Buffers {
   const BlockExchange* blocks = nullptr;  ///< of the operations that have one
 };
 
+struct ChannelAlgorithms;
+
 /// One operation on one rank. Lifetime: as its Routine.
 template <Endpoint E>
 struct OperationContext {
@@ -50,6 +52,7 @@ struct OperationContext {
   Scratch& scratch;
   const ChannelInfo& channel;
   Operation operation;
+  ChannelAlgorithms* algorithms = nullptr;  ///< of the channel; null: Tuning alone selects
 
   FramePool& frames() noexcept { return endpoint.frames(); }
   int rank() const noexcept { return endpoint.rank(); }

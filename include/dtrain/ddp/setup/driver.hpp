@@ -102,7 +102,8 @@ void Driver<Backend, Group>::construct(const Group& group, ModelFunctions model,
   parts.running = std::make_shared<RunningBucket>();
   auto communicator = group.open_channel(
       "ddp", options.accumulate,
-      [running = parts.running](const backend::Operation& operation) { return running->describe(operation); });
+      [running = parts.running](const backend::Operation& operation) { return running->describe(operation); },
+      options.deterministic);
   if constexpr (Reducer<Communicator>::GradientCopier::copies_on_stream) {
     Reducer<Communicator>::GradientCopier::order_behind(stream.ref(), options.producer_stream);
   }

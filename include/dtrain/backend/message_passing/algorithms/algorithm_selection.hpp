@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Algorithm selection of a collective by size and number of ranks, equal on every rank.
+/// Algorithm selection of a collective by size and number of ranks, or by cost; equal on every rank.
 
 #include <concepts>
 #include <cstddef>
@@ -13,9 +13,12 @@
 #include "dtrain/backend/message_passing/algorithms/broadcast.hpp"
 #include "dtrain/backend/message_passing/algorithms/direct_exchange.hpp"
 #include "dtrain/backend/message_passing/algorithms/direct_reduce_scatter.hpp"
+#include "dtrain/backend/message_passing/algorithms/halving/halving_doubling.hpp"
 #include "dtrain/backend/message_passing/algorithms/point_to_point.hpp"
 #include "dtrain/backend/message_passing/algorithms/recursive_doubling.hpp"
 #include "dtrain/backend/message_passing/algorithms/ring_collectives.hpp"
+#include "dtrain/backend/message_passing/cost/algorithm_table.hpp"
+#include "dtrain/backend/message_passing/cost/settle_algorithms.hpp"
 #include "dtrain/backend/message_passing/operation_context.hpp"
 #include "dtrain/backend/message_passing/routine.hpp"
 #include "dtrain/core/types/dtype.hpp"
@@ -44,10 +47,10 @@ bool uses_direct_exchange(const OperationContext<E>& context, std::size_t bytes)
 
 /// Reduces long buffers of `count` elements in all blocks, by direct_reduce_scatter or by ring with partial results.
 template <Endpoint E>
-Routine reduce_long(OperationContext<E>& context, const Buffers& buffers, std::size_t count, bool gathers) {
+Routine reduce_long(OperationContext<E>& context, const Buffers& buffers, std::size_t count, bool gathers,
+                    bool direct) {
   const Tuning& tuning = context.channel.tuning;
   const DType dtype = context.operation.dtype;
-  const bool direct = tuning.direct_reduce_scatter && context.size() <= tuning.direct_exchange_ranks;
   const DType carried = direct ? dtype : context.partial_reduction().type();
   const BlockCollective work{buffers.input, buffers.output, Blocks(count, dtype, context.size(), tuning, carried), true,
                              gathers};
@@ -56,20 +59,50 @@ Routine reduce_long(OperationContext<E>& context, const Buffers& buffers, std::s
 }
 
 template <Endpoint E>
-Routine all_reduce(OperationContext<E>& context, const Buffers& buffers) {
+AllReduceAlgorithm all_reduce_algorithm(const OperationContext<E>& context) noexcept {
   const Operation& operation = context.operation;
-  const std::size_t bytes = operation.count * size_bytes(operation.dtype);
-  if (uses_direct_exchange(context, bytes)) {
-    const DirectExchange work{buffers.input, buffers.output, bytes, operation.count, false, true};
-    Routine routine = direct_exchange(context, work);
+  const CollectiveShape shape{context.size(), operation.count, operation.dtype, context.partial_reduction().type()};
+  const Tuning& tuning = context.channel.tuning;
+  return context.algorithms == nullptr ? fixed_algorithm(shape, tuning) : context.algorithms->table.at(shape, tuning);
+}
+
+template <Endpoint E>
+Routine all_reduce(OperationContext<E>& context, const Buffers& buffers) {
+  if (context.algorithms != nullptr && !context.algorithms->is_settled) {
+    Routine routine = settle_algorithms(context, *context.algorithms);
     co_await routine;
-  } else if (operation.count * size_bytes(context.partial_reduction().type()) <= context.channel.tuning.small_bytes) {
-    const RecursiveDoubling work{buffers.input, buffers.output, bytes, operation.count};
-    Routine routine = recursive_doubling(context, work);
-    co_await routine;
-  } else {
-    Routine routine = reduce_long(context, buffers, operation.count, true);
-    co_await routine;
+  }
+  const std::size_t count = context.operation.count;
+  const std::size_t bytes = count * size_bytes(context.operation.dtype);
+  switch (all_reduce_algorithm(context)) {
+    case AllReduceAlgorithm::direct_exchange: {
+      const DirectExchange work{buffers.input, buffers.output, bytes, count, false, true};
+      Routine routine = direct_exchange(context, work);
+      co_await routine;
+      break;
+    }
+    case AllReduceAlgorithm::recursive_doubling: {
+      const RecursiveDoubling work{buffers.input, buffers.output, bytes, count};
+      Routine routine = recursive_doubling(context, work);
+      co_await routine;
+      break;
+    }
+    case AllReduceAlgorithm::halving_doubling: {
+      const HalvingDoubling work{buffers.input, buffers.output, count};
+      Routine routine = halving_doubling(context, work);
+      co_await routine;
+      break;
+    }
+    case AllReduceAlgorithm::direct_reduce_scatter: {
+      Routine routine = reduce_long(context, buffers, count, true, true);
+      co_await routine;
+      break;
+    }
+    case AllReduceAlgorithm::ring: {
+      Routine routine = reduce_long(context, buffers, count, true, false);
+      co_await routine;
+      break;
+    }
   }
 }
 
@@ -82,7 +115,10 @@ Routine reduce_scatter(OperationContext<E>& context, const Buffers& buffers) {
     Routine routine = direct_exchange(context, work);
     co_await routine;
   } else {
-    Routine routine = reduce_long(context, buffers, operation.count * static_cast<std::size_t>(context.size()), false);
+    const Tuning& tuning = context.channel.tuning;
+    const bool direct = tuning.direct_reduce_scatter && context.size() <= tuning.direct_exchange_ranks;
+    const std::size_t count = operation.count * static_cast<std::size_t>(context.size());
+    Routine routine = reduce_long(context, buffers, count, false, direct);
     co_await routine;
   }
 }
@@ -127,8 +163,9 @@ inline void copy_own(const Operation& operation, const Buffers& buffers) noexcep
 
 }  // namespace detail
 
-/// Runs the context's collective. Its bits depend only on the operation, the number of ranks and Tuning, and are equal
-/// on every rank, unless the endpoint implements it. Lifetime: `context` and `buffers` outlive the routine.
+/// Runs the context's collective. Its bits depend only on the operation, the number of ranks, Tuning and rank 0's
+/// AlgorithmTable, if there is one, and are equal on every rank, unless the endpoint implements it. Lifetime: `context`
+/// and `buffers` outlive the routine.
 template <Endpoint E>
 Routine collective(OperationContext<E>& context, const Buffers& buffers) {
   if (buffers.blocks != nullptr) {

@@ -46,15 +46,23 @@ class Blocks {
   std::size_t chunk_bytes() const noexcept { return chunk_ * carried_; }  ///< memory for one in its widest type
   std::size_t block_bytes() const noexcept { return block_ * element_; }
 
+  Extent block(int block) const noexcept {
+    const std::size_t begin = std::min(count_, static_cast<std::size_t>(block) * block_);
+    return extent(begin, std::min(count_, begin + block_));
+  }
+
   Extent chunk(int block, std::size_t round, std::size_t index) const noexcept {
     const std::size_t block_begin = std::min(count_, static_cast<std::size_t>(block) * block_);
     const std::size_t block_end = std::min(count_, block_begin + block_);
     const std::size_t begin = std::min(block_end, block_begin + (round * in_flight_ + index) * chunk_);
-    const std::size_t end = std::min(block_end, begin + chunk_);
-    return {begin * element_, (end - begin) * element_, end - begin};
+    return extent(begin, std::min(block_end, begin + chunk_));
   }
 
  private:
+  Extent extent(std::size_t begin, std::size_t end) const noexcept {
+    return {begin * element_, (end - begin) * element_, end - begin};
+  }
+
   std::size_t count_;
   std::size_t element_;
   std::size_t carried_;

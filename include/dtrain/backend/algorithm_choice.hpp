@@ -1,0 +1,76 @@
+#pragma once
+/// @file
+/// AlgorithmChoice: whether fixed thresholds or the cost of messages (alpha and beta) select an all_reduce's algorithm.
+
+#include <cstdint>
+#include <string>
+
+#include "dtrain/core/config.hpp"
+#include "dtrain/core/version.hpp"
+
+namespace DTRAIN_NAMESPACE::backend {
+
+/// A message of n bytes takes alpha + n beta seconds. Source: R. Hockney, "The communication challenge for MPP: Intel
+/// Paragon and Meiko CS-2", Parallel Computing 20 (1994).
+struct LinkCost {
+  double message_seconds = 0;  ///< alpha
+  double byte_seconds = 0;     ///< beta
+
+  constexpr double seconds(double messages, double bytes) const noexcept {
+    return messages * message_seconds + bytes * byte_seconds;
+  }
+};
+
+/// Of backends over messages (Mpi, Gloo); others have one algorithm. Each algorithm sums in its own order, so the
+/// choice determines bits. Every rank uses rank 0's choice; it does not change while a channel is open.
+struct AlgorithmChoice {
+  enum class Basis : std::uint8_t {
+    fixed,     ///< thresholds of the backend
+    given,     ///< `link`: the cheapest algorithm for each length
+    measured,  ///< as given, with a cost that rank 0 measures in a channel's first all_reduce: bits may differ by run
+  };
+
+  Basis basis = Basis::fixed;
+  LinkCost link{};
+
+  /// Blocking: a dozen messages between rank 0 and the last rank, once for each channel.
+  static constexpr AlgorithmChoice measured() noexcept { return {Basis::measured, {}}; }
+  static constexpr AlgorithmChoice given(LinkCost link) noexcept { return {Basis::given, link}; }
+
+  /// The choice, if it is the same in every run; else the fixed one.
+  constexpr AlgorithmChoice reproducible() const noexcept {
+    return basis == Basis::measured ? AlgorithmChoice{} : *this;
+  }
+};
+
+/// "alpha 2e-06 s, beta 1e-10 s/byte".
+std::string to_string(const LinkCost& link);
+
+/// "fixed", "measured", or "alpha 2e-06 s, beta 1e-10 s/byte".
+std::string to_string(const AlgorithmChoice& choice);
+
+}  // namespace DTRAIN_NAMESPACE::backend
+
+#if DTRAIN_DEFINITIONS
+
+#include <cstdio>
+
+namespace DTRAIN_NAMESPACE::backend {
+
+DTRAIN_DEFINED std::string to_string(const LinkCost& link) {
+  char text[80];
+  std::snprintf(text, sizeof text, "alpha %.3g s, beta %.3g s/byte", link.message_seconds, link.byte_seconds);
+  return text;
+}
+
+DTRAIN_DEFINED std::string to_string(const AlgorithmChoice& choice) {
+  switch (choice.basis) {
+    case AlgorithmChoice::Basis::fixed: return "fixed";
+    case AlgorithmChoice::Basis::measured: return "measured";
+    default: return to_string(choice.link);
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend
+
+#endif  // DTRAIN_DEFINITIONS

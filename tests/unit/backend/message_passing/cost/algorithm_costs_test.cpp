@@ -1,0 +1,277 @@
+#include "dtrain/backend/message_passing/cost/algorithm_costs.hpp"
+
+#include <doctest/doctest.h>
+
+#include <bit>
+#include <cstddef>
+#include <vector>
+
+#include "dtrain/backend/message_passing/algorithms/algorithm_selection.hpp"
+#include "dtrain/backend/message_passing/algorithms/halving/halving_doubling.hpp"
+#include "dtrain/kernels/partial_reduction.hpp"
+#include "support/exact_values.hpp"
+#include "support/routine_ranks.hpp"
+#include "support/scalar_reduction.hpp"
+
+/// Each algorithm runs for real, on up to 64 ranks: its results are right, and each rank sends exactly what the formula
+/// says.
+namespace {
+
+using dtrain::Accumulate;
+using dtrain::DType;
+using dtrain::ReduceOp;
+using dtrain::size_bytes;
+namespace passing = dtrain::backend::message_passing;
+using dtrain::backend::LinkCost;
+using dtrain::backend::Operation;
+using dtrain::backend::OperationKind;
+using passing::CollectiveShape;
+using passing::CriticalPath;
+using passing::RankTraffic;
+using passing::Tuning;
+using support::ByteVector;
+using support::RoutineEndpoint;
+using support::RoutineRun;
+
+constexpr int sizes[] = {2, 3, 5, 7, 12, 16, 32, 33, 48, 64};
+constexpr std::size_t counts[] = {1, 16, 100, 64 * 33, 5003};
+
+struct Reduction {
+  DType dtype;
+  Accumulate accumulate;
+};
+constexpr Reduction reductions[] = {{DType::f32, Accumulate::element}, {DType::bf16, Accumulate::f32}};
+
+/// Chunks of 512 bytes: a few thousand elements take many.
+Tuning fine(std::size_t small_bytes) {
+  Tuning tuning;
+  tuning.small_bytes = small_bytes;
+  tuning.chunk_bytes = 512;
+  tuning.chunks_in_flight = 3;
+  tuning.direct_exchange_ranks = 0;
+  return tuning;
+}
+
+Operation operation(OperationKind kind, std::size_t count, DType dtype) {
+  Operation made;
+  made.sequence = 1;
+  made.kind = kind;
+  made.count = count;
+  made.dtype = dtype;
+  return made;
+}
+
+std::vector<ByteVector> inputs(int size, std::size_t count, DType dtype) {
+  std::vector<ByteVector> made;
+  for (int rank = 0; rank < size; ++rank) {
+    made.push_back(support::exact_values(dtype, count, rank));
+  }
+  return made;
+}
+
+passing::Routine selected(passing::OperationContext<RoutineEndpoint>& context, const passing::Buffers& buffers) {
+  passing::Routine routine = passing::collective(context, buffers);
+  co_await routine;
+}
+
+passing::Routine halving(passing::OperationContext<RoutineEndpoint>& context, const passing::Buffers& buffers) {
+  const passing::HalvingDoubling work{buffers.input, buffers.output, context.operation.count};
+  passing::Routine routine = passing::halving_doubling(context, work);
+  co_await routine;
+}
+
+CollectiveShape shape_of(int size, std::size_t count, const Reduction& reduction) {
+  return {size, count, reduction.dtype,
+          dtrain::kernels::partial_type(reduction.dtype, ReduceOp::sum, reduction.accumulate)};
+}
+
+template <class Cost>
+void check_sent(const RoutineRun& run, const Cost& cost) {
+  for (std::size_t rank = 0; rank < run.sent.size(); ++rank) {
+    CAPTURE(rank);
+    const RankTraffic traffic = cost.sent_by(static_cast<int>(rank));
+    CHECK(run.sent[rank].messages == traffic.messages);
+    CHECK(run.sent[rank].bytes == traffic.bytes());
+  }
+}
+
+/// @param cost_of the formula for a shape
+template <class Make, class CostOf>
+void check_all_reduce(int most_ranks, const Tuning& tuning, std::size_t most_bytes, Make make, CostOf cost_of) {
+  for (const int size : sizes) {
+    for (const std::size_t count : counts) {
+      for (const Reduction& reduction : reductions) {
+        if (size > most_ranks || count * 4 > most_bytes) {
+          continue;
+        }
+        CAPTURE(size);
+        CAPTURE(count);
+        CAPTURE(dtrain::name(reduction.dtype));
+        const std::vector<ByteVector> given = inputs(size, count, reduction.dtype);
+        const RoutineRun run = support::run_routines(support::test_channel(tuning, given.size(), reduction.accumulate),
+                                                     operation(OperationKind::all_reduce, count, reduction.dtype),
+                                                     given, count * size_bytes(reduction.dtype), false, make);
+        const ByteVector expected = support::scalar_reduction(reduction.dtype, ReduceOp::sum, given);
+        for (const ByteVector& output : run.outputs) {
+          CHECK(output == expected);
+        }
+        check_sent(run, cost_of(shape_of(size, count, reduction)));
+      }
+    }
+  }
+}
+
+constexpr std::size_t any_length = static_cast<std::size_t>(-1);
+
+TEST_CASE("an all_reduce by direct exchange sends what its formula says") {
+  Tuning tuning = fine(32768);
+  tuning.direct_exchange_ranks = passing::max_direct_exchange_ranks;
+  check_all_reduce(passing::max_direct_exchange_ranks, tuning, tuning.small_bytes, selected,
+                   [](const CollectiveShape& shape) { return passing::DirectExchangeCost{shape}; });
+}
+
+TEST_CASE("an all_reduce by recursive doubling sends what its formula says") {
+  const Tuning tuning = fine(32768);
+  check_all_reduce(64, tuning, tuning.small_bytes, selected,
+                   [](const CollectiveShape& shape) { return passing::RecursiveDoublingCost{shape}; });
+}
+
+TEST_CASE("an all_reduce by halving-doubling sends what its formula says") {
+  for (const std::size_t small_bytes : {std::size_t{0}, std::size_t{256}}) {
+    const Tuning tuning = fine(small_bytes);
+    check_all_reduce(64, tuning, any_length, halving, [&](const CollectiveShape& shape) {
+      return passing::HalvingDoublingCost{shape, tuning};
+    });
+  }
+}
+
+TEST_CASE("an all_reduce by ring sends what its formula says") {
+  const Tuning tuning = fine(0);
+  check_all_reduce(64, tuning, any_length, selected, [&](const CollectiveShape& shape) {
+    return passing::RingCost{shape, tuning, true, true};
+  });
+}
+
+TEST_CASE("an all_reduce by direct reduce-scatter sends what its formula says") {
+  Tuning tuning = fine(0);
+  tuning.direct_exchange_ranks = passing::max_direct_exchange_ranks;
+  tuning.direct_reduce_scatter = true;
+  check_all_reduce(passing::max_direct_exchange_ranks, tuning, any_length, selected, [&](const CollectiveShape& shape) {
+    return passing::DirectReduceScatterCost{shape, tuning, true};
+  });
+}
+
+TEST_CASE("reduce_scatter and all_gather send what their formulas say") {
+  for (const bool direct : {false, true}) {
+    Tuning tuning = fine(0);
+    tuning.direct_exchange_ranks = direct ? passing::max_direct_exchange_ranks : 0;
+    tuning.direct_reduce_scatter = direct;
+    for (const int size : sizes) {
+      const auto ranks = static_cast<std::size_t>(size);
+      for (const std::size_t count : {std::size_t{1}, std::size_t{33}, std::size_t{500}}) {
+        CAPTURE(direct);
+        CAPTURE(size);
+        CAPTURE(count);
+        const CollectiveShape shape{size, count * ranks, DType::f32, DType::f32};
+        const std::vector<ByteVector> given = inputs(size, count * ranks, DType::f32);
+        const ByteVector reduced = support::scalar_reduction(DType::f32, ReduceOp::sum, given);
+        const passing::ChannelInfo channel = support::test_channel(tuning, ranks);
+        const RoutineRun scattered = support::run_routines(
+            channel, operation(OperationKind::reduce_scatter, count, DType::f32), given, count * 4, false, selected);
+        const RoutineRun gathered =
+            support::run_routines(channel, operation(OperationKind::all_gather, count, DType::f32), scattered.outputs,
+                                  count * ranks * 4, false, selected);
+        for (const ByteVector& output : gathered.outputs) {
+          CHECK(output == reduced);
+        }
+        if (direct && size <= passing::max_direct_exchange_ranks) {
+          check_sent(scattered, passing::DirectReduceScatterCost{shape, tuning, false});
+        } else {
+          check_sent(scattered, passing::RingCost{shape, tuning, true, false});
+        }
+        check_sent(gathered, passing::RingCost{shape, tuning, false, true});
+      }
+    }
+  }
+}
+
+TEST_CASE("small reduce_scatter and all_gather by direct exchange send what the formula says") {
+  Tuning tuning = fine(4096);
+  tuning.direct_exchange_ranks = passing::max_direct_exchange_ranks;
+  for (const int size : {2, 3, 5, 7, 12, 16}) {
+    const auto ranks = static_cast<std::size_t>(size);
+    const std::size_t count = 33;
+    CAPTURE(size);
+    const std::vector<ByteVector> given = inputs(size, count * ranks, DType::f32);
+    const passing::ChannelInfo channel = support::test_channel(tuning, ranks);
+    const RoutineRun scattered = support::run_routines(
+        channel, operation(OperationKind::reduce_scatter, count, DType::f32), given, count * 4, false, selected);
+    const RoutineRun gathered = support::run_routines(channel, operation(OperationKind::all_gather, count, DType::f32),
+                                                      scattered.outputs, count * ranks * 4, false, selected);
+    const passing::DirectExchangeCost cost{{size, count, DType::f32, DType::f32}};
+    check_sent(scattered, cost);
+    check_sent(gathered, cost);
+    CHECK(gathered.outputs[0] == support::scalar_reduction(DType::f32, ReduceOp::sum, given));
+  }
+}
+
+TEST_CASE("broadcasts and barriers send what their formulas say") {
+  for (const int size : sizes) {
+    for (const int root : {0, 1, size - 1}) {
+      for (const bool small : {true, false}) {
+        for (const std::size_t count : counts) {
+          CAPTURE(size);
+          CAPTURE(root);
+          CAPTURE(small);
+          CAPTURE(count);
+          const Tuning tuning = fine(small ? 32768 : 0);
+          const CollectiveShape shape{size, count, DType::f32, DType::f32};
+          Operation broadcast = operation(OperationKind::broadcast, count, DType::f32);
+          broadcast.root = root;
+          const std::vector<ByteVector> given = inputs(size, count, DType::f32);
+          const RoutineRun run = support::run_routines(support::test_channel(tuning, given.size()), broadcast, given,
+                                                       count * 4, true, selected);
+          for (const ByteVector& output : run.outputs) {
+            CHECK(output == given[static_cast<std::size_t>(root)]);
+          }
+          if (small) {
+            check_sent(run, passing::BroadcastTreeCost{shape, root});
+          } else {
+            check_sent(run, passing::BroadcastChainCost{shape, tuning, root});
+          }
+        }
+      }
+    }
+    const std::vector<ByteVector> nothing(static_cast<std::size_t>(size));
+    check_sent(support::run_routines(support::test_channel(fine(0), nothing.size()),
+                                     operation(OperationKind::barrier, 0, DType::u8), nothing, 0, true, selected),
+               passing::BarrierCost{size});
+  }
+}
+
+TEST_CASE("with long messages the critical paths have the textbook lengths") {
+  Tuning tuning;
+  tuning.chunk_bytes = std::size_t{1} << 40U;
+  for (const int size : {2, 8, 64, 1024}) {
+    CAPTURE(size);
+    const double n = size;
+    const double steps = std::bit_width(static_cast<unsigned>(size)) - 1;
+    const CollectiveShape shape{size, std::size_t{1} << 20U, DType::f32, DType::f32};
+    const double bytes = 4.0 * (1U << 20U);
+    const auto check = [](const CriticalPath& path, double messages, double path_bytes) {
+      CHECK(path.messages == doctest::Approx(messages));
+      CHECK(path.bytes == doctest::Approx(path_bytes));
+    };
+    check(passing::DirectExchangeCost{shape}.path(), 1, (n - 1) * bytes);
+    check(passing::RecursiveDoublingCost{shape}.path(), steps, steps * bytes);
+    check(passing::HalvingDoublingCost{shape, tuning}.path(), 2 * steps, 2 * (n - 1) / n * bytes);
+    check(passing::RingCost{shape, tuning, true, true}.path(), 2 * (n - 1), 2 * (n - 1) / n * bytes);
+    check(passing::DirectReduceScatterCost{shape, tuning, true}.path(), 2 * (n - 1), 2 * (n - 1) / n * bytes);
+  }
+  const CollectiveShape odd{13, 1200, DType::f32, DType::f32};  // 12 ranks in stages of 2, 2 and 3, and a pair
+  CHECK(passing::HalvingDoublingCost{odd, tuning}.path().messages == 2 + 2 * (1 + 1 + 2));
+  CHECK(passing::HalvingDoublingCost{odd, tuning}.path().bytes == 2 * 4800 + 2 * 11 * 400);
+  CHECK(CriticalPath{3, 100}.seconds(LinkCost{2, 0.5}) == 56);
+}
+
+}  // namespace
