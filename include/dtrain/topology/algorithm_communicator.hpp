@@ -13,7 +13,6 @@
 #include "dtrain/backend/backend.hpp"
 #include "dtrain/backend/channel_setup/split.hpp"
 #include "dtrain/backend/check_arguments.hpp"
-#include "dtrain/backend/on_host_streams.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/process/owning_process.hpp"
@@ -56,9 +55,8 @@ class AlgorithmCommunicator {
 
   /// See CanAllReduce. @throws Error (unsupported, invalid_argument) at the call
   void all_reduce(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) {
+    backend::check_all_reduce_memory(Algorithm::name(), "", input, output);
     backend::check_all_reduce(input, output);
-    check_host(output.device);
-    check_host(input.device);
     state_->sequencer->retain();
     try {
       stream.enqueue(Reduce{state_.get(), state_->sequencer, state_->enqueued + 1, input, output, op});
@@ -226,14 +224,6 @@ class AlgorithmCommunicator {
     }
   }
 
-  DTRAIN_NOT_INLINED static void check_host(Device device) {
-    if (device.kind != DeviceKind::host) {
-      throw_error(Errc::unsupported,
-                  "topology::{} reduces host memory, not memory of {}; use topology::Flat with a backend for it",
-                  {Algorithm::name(), to_string(device)});
-    }
-  }
-
   ProcessOwned<AlgorithmState> state_;
 };
 
@@ -253,9 +243,5 @@ struct AlgorithmBackend {
     return Communicator::open_blocking(context, deadline);
   }
 };
-
-/// A backend on host streams with send and recv. Algorithms enqueue their own steps on host streams, too.
-template <class B>
-concept HasPointToPoint = backend::OnHostStreams<B> && backend::CanSendRecv<typename B::Communicator>;
 
 }  // namespace DTRAIN_NAMESPACE::topology

@@ -11,7 +11,6 @@
 #include <optional>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "dtrain/backend/channel_context.hpp"
 #include "dtrain/backend/failure/first_cause.hpp"
@@ -54,9 +53,7 @@ class Channel {
         segment_(std::move(segment)),
         control_(segment_->base(), size_),
         spin_policy_(size_),
-        notice_(context.notice_after),
-        sent_to_(static_cast<std::size_t>(size_)),
-        received_from_(static_cast<std::size_t>(size_)) {
+        notice_(context.notice_after) {
     own_slot().job_rank.store(static_cast<std::uint32_t>(job_rank_) + 1);
   }
   Channel(const Channel&) = delete;
@@ -161,9 +158,8 @@ class Channel {
     return false;
   }
 
-  /// Numbers of messages sent to and received from `peer`. Threads: the one that runs the work.
-  std::uint64_t& sent_to(int peer) noexcept { return sent_to_[static_cast<std::size_t>(peer)]; }
-  std::uint64_t& received_from(int peer) noexcept { return received_from_[static_cast<std::size_t>(peer)]; }
+  /// The current operation, for error sentences. Threads: the one that runs the work.
+  std::string present() const { return described_on(name_, operation_, describe_); }
 
   /// Rank `rank`'s descriptor of the current operation; valid from the operation's first barrier to its end.
   const Operation& operation_of(int rank) const noexcept { return operation_slot(rank).operation; }
@@ -257,8 +253,6 @@ class Channel {
     fail({CauseKind::exception, job_rank_, host_, text});
   }
 
-  std::string present() const { return described_on(name_, operation_, describe_); }
-
   const OwningProcess process_;
   const int rank_;
   const int size_;
@@ -278,8 +272,6 @@ class Channel {
   std::atomic<std::int64_t> references_{1};
   CopyPathTuner copy_path_;
   std::uint32_t barriers_ = 0;
-  std::vector<std::uint64_t> sent_to_;
-  std::vector<std::uint64_t> received_from_;
   Operation operation_;
   std::optional<Deadline> deadline_;  ///< of the current operation; set when it first sleeps, which saves clock reads
   std::atomic<std::uint64_t> done_{0};
