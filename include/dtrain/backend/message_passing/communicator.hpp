@@ -115,7 +115,7 @@ class Communicator {
 
   /// See CanSplit. @throws Error (invalid_argument) at the call for a negative color; as open_blocking
   Communicator split_blocking(int color, int key, Deadline deadline) {
-    owner_->check();
+    channel().throw_if_failed();
     if (owner_->context.on_stall) {
       owner_->context.on_stall();  // peers may need work that this rank has enqueued elsewhere before they call split
     }
@@ -127,7 +127,7 @@ class Communicator {
   /// See CanAllocate. Ordinary memory, without communication: a rank that is out of memory fails alone.
   /// @throws Error (out_of_memory); the job's first cause, or the channel's
   Allocation allocate_blocking(std::size_t bytes, Deadline /*deadline*/) {
-    owner_->check();
+    channel().throw_if_failed();
     return Allocation(bytes);
   }
 
@@ -159,14 +159,6 @@ class Communicator {
       subscription.reset();
       channel->close(enqueued);
       channel->release();
-    }
-
-    /// @throws the job's first cause, or this channel's.
-    void check() const {
-      channel->latch()->throw_if_failed(channel->job_rank());
-      if (const std::optional<Cause> cause = channel->failure()) {
-        throw_cause(*cause);
-      }
     }
 
     const ChannelContext context;

@@ -51,14 +51,6 @@ struct Communicator::ChannelOwner {
     }
   }
 
-  /// @throws the job's first cause, or this channel's.
-  void check() const {
-    channel->latch()->throw_if_failed(channel->job_rank());
-    if (const std::optional<Cause> cause = channel->failure()) {
-      throw_cause(*cause);
-    }
-  }
-
   /// @throws Error (disagreement) if a peer has closed the channel; with its cause if a peer's has failed
   void throw_if_peer_gone() const {
     const ControlBlock& control = channel->control();
@@ -129,7 +121,7 @@ struct Communicator::ChannelOwner {
     };
     channel->run(++enqueued, next(OperationKind::barrier, ConstBufferView{}, {}), work);
     ++collectives;
-    check();
+    channel->throw_if_failed();
     if (!same) {
       throw_error(Errc::unsupported,
                   "the ranks of channel '{}' do not see the same memory; use backend::Mpi, Gloo or Nccl between hosts",
@@ -266,7 +258,7 @@ DTRAIN_DEFINED void Communicator::barrier(Stream stream) {
 }
 
 DTRAIN_DEFINED Communicator Communicator::split_blocking(int color, int key, Deadline deadline) {
-  owner_->check();
+  owner_->channel->throw_if_failed();
   owner_->run_other_streams();
   const ChannelContext part = split_context(owner_->context, owner_->splits + 1, color, key, deadline);
   ++owner_->splits;
@@ -274,15 +266,15 @@ DTRAIN_DEFINED Communicator Communicator::split_blocking(int color, int key, Dea
 }
 
 DTRAIN_DEFINED Allocation Communicator::allocate_blocking(std::size_t bytes, Deadline deadline) {
-  owner_->check();
+  owner_->channel->throw_if_failed();
   owner_->run_other_streams();
   const auto check = [owner = owner_.get()] {
     owner->run_other_streams();
-    owner->check();
+    owner->channel->throw_if_failed();
     owner->throw_if_peer_gone();
   };
   const MappedSegment shared = SegmentSetup(owner_->context, ++owner_->segment_setups, bytes, deadline, check).run();
-  owner_->check();
+  owner_->channel->throw_if_failed();
   const Arena arena{shared.segment->base(), shared.stride};
   owner_->arenas.add(shared.segment, arena.memory_of(rank()), bytes, {owner_->segment_setups, arena});
   return {shared.segment, arena.memory_of(rank()), bytes};
