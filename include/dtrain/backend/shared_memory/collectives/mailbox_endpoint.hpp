@@ -3,26 +3,21 @@
 /// MailboxEndpoint: messages in shared memory, which pass through the sender's mailbox in chunks.
 
 #include <array>
-#include <chrono>
 #include <coroutine>
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "dtrain/backend/message_passing/coroutine_frame_pool.hpp"
 #include "dtrain/backend/message_passing/endpoint.hpp"
-#include "dtrain/backend/shared_memory/futex_counter.hpp"
-#include "dtrain/backend/shared_memory/mailbox_slot.hpp"
-#include "dtrain/core/cause.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/types/buffer_view.hpp"
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
 class Channel;
+struct MailboxSlot;
 
 /// A message_passing::Endpoint whose `done` blocks. A rank's messages to all ranks leave in the order of their sends;
 /// those that it receives are independent of them. A send is done when its last chunk is in the mailbox: a message of

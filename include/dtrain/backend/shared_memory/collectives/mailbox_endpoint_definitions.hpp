@@ -12,6 +12,7 @@
 
 #include "dtrain/backend/shared_memory/channel.hpp"
 #include "dtrain/backend/shared_memory/collectives/mailbox_endpoint.hpp"
+#include "dtrain/backend/shared_memory/mailbox_slot.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/kernels/copy.hpp"
 #include "dtrain/kernels/non_temporal_copy.hpp"
