@@ -24,9 +24,6 @@ class SubChannel {
   explicit SubChannel(C communicator)
       : queue_(std::make_unique<stream::host::Queue>()), communicator_(std::move(communicator)) {}
 
-  int rank() const noexcept { return communicator_.rank(); }
-  int size() const noexcept { return communicator_.size(); }
-
   /// Blocks until the operations that `start(communicator, stream)` enqueues have run, or have failed by the backend's
   /// timeout. @returns whether the channel still works. @throws what `start` throws
   template <class Start>
