@@ -3,6 +3,7 @@
 /// Argument checks of collectives and messages at the call, common to all backends.
 
 #include <cstddef>
+#include <string_view>
 
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/error.hpp"
@@ -34,6 +35,10 @@ void check_blocks(const char* operation, const char* whole_is, const ConstBuffer
 
 /// @param backend named in the error: "backend::Gloo" @throws Error (unsupported) for device memory
 void check_host_memory(const char* backend, const ConstBufferView& input, const ConstBufferView& output);
+
+/// As check_host_memory, for an all_reduce. @param topology selects its algorithm; empty: the backend
+void check_all_reduce_memory(std::string_view topology, const char* backend, const ConstBufferView& input,
+                             const ConstBufferView& output);
 
 /// @throws Error (invalid_argument) unless both have equal length and type, and are disjoint or start at one address;
 /// (unsupported) for 8-bit floats.
@@ -124,6 +129,19 @@ DTRAIN_NOT_INLINED DTRAIN_DEFINED void check_host_memory(const char* backend, co
                   {backend, to_string(device)});
     }
   }
+}
+
+DTRAIN_NOT_INLINED DTRAIN_DEFINED void check_all_reduce_memory(std::string_view topology, const char* backend,
+                                                               const ConstBufferView& input,
+                                                               const ConstBufferView& output) {
+  for (const Device device : {input.device, output.device}) {
+    if (!topology.empty() && device.kind != DeviceKind::host) {
+      throw_error(Errc::unsupported,
+                  "topology::{} reduces host memory, not memory of {}; use topology::Flat with a backend for it",
+                  {topology, to_string(device)});
+    }
+  }
+  check_host_memory(backend, input, output);
 }
 
 DTRAIN_DEFINED void check_all_reduce(const ConstBufferView& input, const ConstBufferView& output) {

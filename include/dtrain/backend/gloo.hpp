@@ -40,8 +40,9 @@ struct Gloo {
 
   /// Collective, blocking. See CanOpen. Reports a failure of this rank to context.failure.
   /// @throws Error (unsupported, closed, timeout, limit, protocol), JobFailed
-  static Communicator open_blocking(const ChannelContext& context, Deadline deadline) {
-    return open_and_report_blocking<Communicator>(context, deadline);
+  static Communicator open_blocking(const ChannelContext& context, Deadline deadline,
+                                    const Communicator::SelectedAllReduce& selected = {}) {
+    return open_and_report_blocking<Communicator>(context, deadline, selected);
   }
 };
 

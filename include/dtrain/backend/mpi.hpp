@@ -82,8 +82,9 @@ struct Mpi {
 
   /// Collective, blocking. See CanOpen. Reports a failure of this rank to context.failure.
   /// @throws Error (timeout, limit, protocol, mpi), JobFailed
-  static Communicator open_blocking(const ChannelContext& context, Deadline deadline) {
-    return open_and_report_blocking<Communicator>(context, deadline);
+  static Communicator open_blocking(const ChannelContext& context, Deadline deadline,
+                                    const Communicator::SelectedAllReduce& selected = {}) {
+    return open_and_report_blocking<Communicator>(context, deadline, selected);
   }
 };
 
@@ -102,8 +103,9 @@ struct MpiCollectives : Mpi {
   static constexpr std::string_view name() noexcept { return "MpiCollectives"; }
 
   /// Collective, blocking. See Mpi.
-  static Communicator open_blocking(const ChannelContext& context, Deadline deadline) {
-    return open_and_report_blocking<Communicator>(context, deadline);
+  static Communicator open_blocking(const ChannelContext& context, Deadline deadline,
+                                    const Communicator::SelectedAllReduce& selected = {}) {
+    return open_and_report_blocking<Communicator>(context, deadline, selected);
   }
 };
 

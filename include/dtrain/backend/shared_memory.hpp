@@ -27,7 +27,8 @@ struct SharedMemory {
 
   /// Collective, blocking. See CanOpen. Reports a failure of this rank to context.failure, so that others do not wait
   /// for it. @throws Error (unsupported: ranks on several hosts; limit, out_of_memory, timeout, closed), JobFailed
-  static Communicator open_blocking(const ChannelContext& context, Deadline deadline);
+  static Communicator open_blocking(const ChannelContext& context, Deadline deadline,
+                                    const Communicator::SelectedAllReduce& selected = {});
 };
 
 static_assert(Backend<SharedMemory>);
@@ -62,10 +63,10 @@ inline void check_one_host(const rendezvous::Membership& members) {
 
 }  // namespace shared_memory
 
-DTRAIN_DEFINED SharedMemory::Communicator SharedMemory::open_blocking(const ChannelContext& context,
-                                                                      Deadline deadline) {
+DTRAIN_DEFINED SharedMemory::Communicator SharedMemory::open_blocking(const ChannelContext& context, Deadline deadline,
+                                                                      const Communicator::SelectedAllReduce& selected) {
   shared_memory::check_one_host(context.members);
-  return open_and_report_blocking<Communicator>(context, deadline);
+  return open_and_report_blocking<Communicator>(context, deadline, selected);
 }
 
 }  // namespace DTRAIN_NAMESPACE::backend

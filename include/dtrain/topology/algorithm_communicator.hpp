@@ -2,23 +2,25 @@
 /// @file
 /// Algorithm communicator: all_reduce by a topology's algorithm, other operations by the backend.
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <memory>
 #include <optional>
+#include <string>
 #include <string_view>
+#include <thread>
 #include <utility>
 
 #include "dtrain/backend/backend.hpp"
 #include "dtrain/backend/channel_setup/split.hpp"
 #include "dtrain/backend/check_arguments.hpp"
-#include "dtrain/backend/on_host_streams.hpp"
+#include "dtrain/backend/ordered_channel.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/process/owning_process.hpp"
 #include "dtrain/core/text/format_text.hpp"
-#include "dtrain/topology/operation_sequencer.hpp"
 
 namespace DTRAIN_NAMESPACE::topology {
 
@@ -56,14 +58,13 @@ class AlgorithmCommunicator {
 
   /// See CanAllReduce. @throws Error (unsupported, invalid_argument) at the call
   void all_reduce(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) {
+    backend::check_all_reduce_memory(Algorithm::name(), "", input, output);
     backend::check_all_reduce(input, output);
-    check_host(output.device);
-    check_host(input.device);
-    state_->sequencer->retain();
+    state_->order->retain();
     try {
-      stream.enqueue(Reduce{state_.get(), state_->sequencer, state_->enqueued + 1, input, output, op});
+      stream.enqueue(Reduce{state_->order, state_->enqueued + 1, input, output, op});
     } catch (...) {
-      state_->sequencer->release();
+      state_->order->release();
       throw;
     }
     ++state_->enqueued;
@@ -111,7 +112,7 @@ class AlgorithmCommunicator {
   Allocation allocate_blocking(std::size_t bytes, Deadline deadline) {
     if constexpr (allocates_itself) {
       check();
-      if (!state_->sequencer->wait_until_done(state_->enqueued, deadline, [this] { help(); })) {
+      if (!state_->order->wait_until_run(state_->enqueued, deadline, [this] { help(); })) {
         throw_error(Errc::timeout,
                     "memory of channel '{}' was requested while reductions of it wait on a stream that no thread runs; "
                     "wait for them first",
@@ -123,88 +124,111 @@ class AlgorithmCommunicator {
     }
   }
 
-  void abort(const Cause& cause) noexcept { state_->abort(cause); }
+  void abort(const Cause& cause) noexcept { state_->order->abort(cause); }
   std::optional<Cause> failure() const { return state_->failure(); }
 
  private:
+  struct AlgorithmState;
+
+  /// The order of reductions. Uses the state until its close() only; after it all reductions are skipped.
+  class ReductionOrder : public backend::OrderedChannel<ReductionOrder> {
+    using Order = backend::OrderedChannel<ReductionOrder>;
+
+   public:
+    ReductionOrder(const backend::ChannelContext& context, AlgorithmState& state) : Order(context), state_(state) {}
+
+    /// Runs in the stream's thread. An exception of the algorithm becomes the channel's failure.
+    void reduce(std::uint64_t number, const ConstBufferView& input, const BufferView& output, ReduceOp op) noexcept {
+      const auto work = [&]() noexcept {
+        try {
+          if (!state_.failure() && !state_.algorithm.all_reduce(input, output, op)) {
+            if (const std::optional<Cause> cause = state_.failure()) {
+              abort(*cause);
+            }
+          }
+        } catch (const std::exception& error) {
+          fail_reduction(error.what());
+        }
+      };
+      Order::run_in_order(number, work, [&]() noexcept { fail_reduction(std::string("it ") + backend::began_early); });
+    }
+
+    /// Ends all channels of the communicator. The first cause is kept.
+    void abort(const Cause& cause) noexcept {
+      if (this->cause_.set(cause)) {
+        state_.inner.abort(cause);
+        state_.algorithm.abort(cause);
+      }
+    }
+
+    /// Blocks until the first `count` reductions have run. Between waits it calls `help()`, which may run them.
+    /// @returns false at the deadline
+    template <class Help>
+    bool wait_until_run(std::uint64_t count, Deadline deadline, Help help) const {
+      while (!Order::has_run(count) && !deadline.passed()) {
+        help();
+        if (!Order::has_run(count)) {
+          std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        }
+      }
+      return Order::has_run(count);
+    }
+
+    void close(std::uint64_t enqueued) noexcept { Order::close_order(enqueued); }
+
+   private:
+    friend Order;
+
+    ~ReductionOrder() = default;
+
+    DTRAIN_NOT_INLINED void fail_reduction(std::string_view text) noexcept {
+      Order::fail({CauseKind::exception, this->job_rank_, this->host_,
+                   format_text("an all_reduce on channel '{}': {}", {this->name_, text})});
+    }
+
+    AlgorithmState& state_;
+  };
+
   /// State whose address does not change when the communicator is moved.
   struct AlgorithmState {
     AlgorithmState(const backend::ChannelContext& of, Deadline deadline)
         : context(of),
           inner(B::open_blocking(context, deadline)),
           algorithm(context, deadline),
-          sequencer(new OperationSequencer) {}
+          order(new ReductionOrder(context, *this)) {}
     AlgorithmState(const AlgorithmState&) = delete;
     AlgorithmState& operator=(const AlgorithmState&) = delete;
     ~AlgorithmState() {
-      sequencer->close(enqueued, [this] {
-        abort({CauseKind::exception, context.reporting_rank(), context.members.host,
-               "its communicator was destroyed before all of its work had run"});
-      });
-      sequencer->release();
-    }
-
-    void abort(const Cause& cause) noexcept {
-      inner.abort(cause);
-      algorithm.abort(cause);
+      order->close(enqueued);
+      order->release();
     }
 
     std::optional<Cause> failure() const {
-      std::optional<Cause> cause = algorithm.failure();
+      std::optional<Cause> cause = order->failure();
+      cause = cause ? cause : algorithm.failure();
       return cause ? cause : inner.failure();
-    }
-
-    /// Runs in the stream's thread. An exception of the algorithm becomes the channel's failure.
-    void reduce(const ConstBufferView& input, const BufferView& output, ReduceOp op) noexcept {
-      try {
-        if (!failure() && !algorithm.all_reduce(input, output, op)) {
-          if (const std::optional<Cause> cause = failure()) {
-            abort(*cause);
-          }
-        }
-      } catch (const std::exception& error) {
-        fail(error.what());
-      }
-    }
-
-    void fail(const char* text) noexcept {
-      try {
-        const Cause cause{CauseKind::exception, context.reporting_rank(), context.members.host,
-                          format_text("an all_reduce on channel '{}': {}", {context.name, text})};
-        abort(cause);
-        context.failure->report(cause);
-      } catch (...) {
-        // No memory for the message: the peers time out.
-      }
     }
 
     const backend::ChannelContext context;
     Inner inner;          ///< of the whole group, for all operations but all_reduce
     Algorithm algorithm;  ///< has its own channels, because it runs while the program enqueues
-    OperationSequencer* const sequencer;
+    ReductionOrder* const order;
     std::uint64_t enqueued = 0;
     std::uint64_t splits = 0;
   };
 
   struct Reduce {
-    AlgorithmState* state;  ///< valid until the sequencer is closed
-    OperationSequencer* sequencer;
+    ReductionOrder* order;
     std::uint64_t number;
     ConstBufferView input;
     BufferView output;
     ReduceOp op;
 
     void operator()() noexcept {
-      const auto reject = [this]() noexcept {
-        state->fail(
-            "it began before the one enqueued before it had run; operations of one communicator go to one stream, or "
-            "to streams that wait for each other");
-      };
-      sequencer->run(
-          number, [this]() noexcept { state->reduce(input, output, op); }, reject);
-      sequencer->release();
+      order->reduce(number, input, output, op);
+      order->release();
     }
-    void drop() noexcept { sequencer->release(); }
+    void drop() noexcept { order->release(); }
   };
 
   AlgorithmCommunicator(const backend::ChannelContext& context, Deadline deadline)
@@ -223,14 +247,6 @@ class AlgorithmCommunicator {
     state_->context.failure->throw_if_failed(state_->context.reporting_rank());
     if (const std::optional<Cause> cause = failure()) {
       throw_cause(*cause);
-    }
-  }
-
-  DTRAIN_NOT_INLINED static void check_host(Device device) {
-    if (device.kind != DeviceKind::host) {
-      throw_error(Errc::unsupported,
-                  "topology::{} reduces host memory, not memory of {}; use topology::Flat with a backend for it",
-                  {Algorithm::name(), to_string(device)});
     }
   }
 
@@ -253,9 +269,5 @@ struct AlgorithmBackend {
     return Communicator::open_blocking(context, deadline);
   }
 };
-
-/// A backend on host streams with send and recv. Algorithms enqueue their own steps on host streams, too.
-template <class B>
-concept HasPointToPoint = backend::OnHostStreams<B> && backend::CanSendRecv<typename B::Communicator>;
 
 }  // namespace DTRAIN_NAMESPACE::topology

@@ -10,6 +10,7 @@
 
 #include "dtrain/backend/backend.hpp"
 #include "dtrain/backend/message_passing/memory.hpp"
+#include "dtrain/backend/on_host_streams.hpp"
 #include "dtrain/core/types/reduce_op.hpp"
 #include "dtrain/kernels/in_place_cast.hpp"
 #include "dtrain/kernels/partial_reduction.hpp"

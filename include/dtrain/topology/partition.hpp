@@ -10,9 +10,6 @@
 
 namespace DTRAIN_NAMESPACE::topology {
 
-/// Bytes that are sent over a link at a time, few enough to be reduced while they are in the cache.
-inline constexpr std::size_t chunk_bytes = std::size_t{1} << 20;
-
 /// A range of a buffer's elements.
 struct BufferRange {
   std::size_t begin = 0;

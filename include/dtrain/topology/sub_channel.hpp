@@ -10,14 +10,10 @@
 #include "dtrain/backend/communicator.hpp"
 #include "dtrain/core/cause.hpp"
 #include "dtrain/core/deadline.hpp"
-#include "dtrain/core/types/buffer_view.hpp"
 #include "dtrain/stream/host/queue.hpp"
 #include "dtrain/stream/host/stream_ref.hpp"
 
 namespace DTRAIN_NAMESPACE::topology {
-
-/// Stands for no peer: SubChannel::exchange() then sends nothing, or receives nothing.
-inline constexpr int no_rank = -1;
 
 /// An algorithm has more steps for a reduction than a stream's queue can hold. Therefore a reduction is one work item
 /// on the program's stream. The stream's thread runs the steps one after the other on the SubChannel's own queue.
@@ -27,9 +23,6 @@ class SubChannel {
  public:
   explicit SubChannel(C communicator)
       : queue_(std::make_unique<stream::host::Queue>()), communicator_(std::move(communicator)) {}
-
-  int rank() const noexcept { return communicator_.rank(); }
-  int size() const noexcept { return communicator_.size(); }
 
   /// Blocks until the operations that `start(communicator, stream)` enqueues have run, or have failed by the backend's
   /// timeout. @returns whether the channel still works. @throws what `start` throws
@@ -42,24 +35,6 @@ class SubChannel {
     }
     return !communicator_.failure();
   }
-
-  /// Sends `input` to rank `to` and receives `output` from rank `from` at the same time. Skips a direction that has
-  /// `no_rank` or no element.
-  bool exchange(ConstBufferView input, int to, BufferView output, int from) {
-    const bool sends = to != no_rank && input.count != 0;
-    const bool receives = from != no_rank && output.count != 0;
-    return step([&](C& communicator, stream::host::StreamRef stream) {
-      if (sends && receives) {
-        communicator.send_recv(input, to, output, from, stream);
-      } else if (sends) {
-        communicator.send(input, to, stream);
-      } else if (receives) {
-        communicator.recv(output, from, stream);
-      }
-    });
-  }
-  bool send(ConstBufferView input, int to) { return exchange(input, to, BufferView{}, no_rank); }
-  bool recv(BufferView output, int from) { return exchange(ConstBufferView{}, no_rank, output, from); }
 
   C& communicator() noexcept { return communicator_; }
 

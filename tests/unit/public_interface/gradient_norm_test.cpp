@@ -14,6 +14,7 @@
 
 #include "dtrain/core/types/bfloat16.hpp"
 #include "dtrain/core/types/float16.hpp"
+#include "dtrain/topology/hierarchical.hpp"
 #include "dtrain/topology/ring.hpp"
 #include "unit/public_interface/shared_memory_job.hpp"
 
@@ -92,9 +93,18 @@ TEST_CASE("the norm is that of the reduced gradients, with the same bits on all 
 }
 
 TEST_CASE("a communicator that gives no sums has the norm from a second pass, with the same bits on all ranks") {
+  using Nodes =
+      dtrain::Policy<dtrain::launch::PerProcess, dtrain::backend::SharedMemory, dtrain::topology::Hierarchical<>>;
+  static_assert(!dtrain::backend::CanSumSquares<Nodes::ChannelBackend::Communicator>);
+  for (const std::size_t bucket_bytes : {std::size_t{4096}, std::size_t{25} << 20}) {
+    CAPTURE(bucket_bytes);
+    check_norms<Model, Nodes>(3, bucket_bytes);
+  }
+}
+
+TEST_CASE("the norm is that of gradients that a ring has reduced, with the same bits on all ranks") {
   using Ring = dtrain::Policy<dtrain::launch::PerProcess, dtrain::backend::SharedMemory, dtrain::topology::Ring>;
-  using Channel = dtrain::topology::ChannelBackend<Ring::Topology, Ring::Backend>::Communicator;
-  static_assert(!dtrain::backend::CanSumSquares<Channel>);
+  static_assert(dtrain::backend::CanSumSquares<Ring::ChannelBackend::Communicator>);
   for (const std::size_t bucket_bytes : {std::size_t{4096}, std::size_t{25} << 20}) {
     CAPTURE(bucket_bytes);
     check_norms<Model, Ring>(3, bucket_bytes);

@@ -7,6 +7,7 @@
 #include "dtrain/topology/ring.hpp"
 #include "dtrain/topology/tree.hpp"
 #include "support/backend_archetypes.hpp"
+#include "support/memory_endpoint.hpp"
 
 namespace {
 
@@ -20,11 +21,27 @@ using dtrain::topology::Ring;
 using dtrain::topology::SupportsBackend;
 using dtrain::topology::Tree;
 
-/// A backend on host streams whose communicator lacks one ability.
-template <CommunicatorLacks Lack = CommunicatorLacks::nothing>
-struct OnHost : archetype::Backend<archetype::BackendLacks::nothing,
-                                   archetype::Communicator<Lack, dtrain::stream::host::StreamRef>> {
+template <CommunicatorLacks Lack>
+using HostCommunicator = archetype::Communicator<Lack, dtrain::stream::host::StreamRef>;
+
+/// A backend on host streams whose communicator lacks an endpoint.
+struct WithoutEndpoint
+    : archetype::Backend<archetype::BackendLacks::nothing, HostCommunicator<CommunicatorLacks::nothing>> {
   using StreamOwner = dtrain::stream::host::CommunicationStream;
+};
+
+/// A backend on host streams whose communicator has an endpoint, and lacks one ability.
+template <CommunicatorLacks Lack = CommunicatorLacks::nothing>
+struct OnHost : archetype::Backend<archetype::BackendLacks::nothing, HostCommunicator<Lack>> {
+  struct Communicator : HostCommunicator<Lack> {
+    using Endpoint = support::MemoryEndpoint;
+  };
+  using SelectedAllReduce = dtrain::backend::message_passing::SelectedAllReduce<typename Communicator::Endpoint>;
+  using StreamOwner = dtrain::stream::host::CommunicationStream;
+  static Communicator open_blocking(const dtrain::backend::ChannelContext&, dtrain::Deadline,
+                                    const SelectedAllReduce& = {}) {
+    return {};
+  }
 };
 
 template <class Topology>
@@ -36,6 +53,7 @@ void check_needs_messages() {
   CHECK_FALSE(SupportsBackend<Topology, OnHost<CommunicatorLacks::recv>>);
   CHECK_FALSE(SupportsBackend<Topology, OnHost<CommunicatorLacks::send_recv>>);
   CHECK_FALSE(SupportsBackend<Topology, OnHost<CommunicatorLacks::abort>>);
+  CHECK_FALSE(SupportsBackend<Topology, WithoutEndpoint>);
   CHECK_FALSE(SupportsBackend<Topology, archetype::Backend<>>);  // its streams are not the host's
 }
 
@@ -46,7 +64,7 @@ struct Unsure : B {
 
 }  // namespace
 
-TEST_CASE("rings, trees and servers need messages on host streams, and nothing else") {
+TEST_CASE("rings, trees and servers need messages and an endpoint on host streams, and nothing else") {
   check_needs_messages<Ring>();
   check_needs_messages<Tree>();
   check_needs_messages<ParameterServer<2>>();

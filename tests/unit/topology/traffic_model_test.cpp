@@ -3,11 +3,8 @@
 #include <doctest/doctest.h>
 
 #include <array>
-#include <atomic>
 #include <cstddef>
-#include <cstdint>
 #include <span>
-#include <utility>
 #include <vector>
 
 #include "dtrain/backend/shared_memory.hpp"
@@ -16,37 +13,13 @@
 #include "dtrain/topology/ring.hpp"
 #include "dtrain/topology/tree.hpp"
 #include "support/host_rank.hpp"
+#include "support/memory_transport.hpp"
 
 namespace {
 
 using dtrain::backend::SharedMemory;
+using Counting = support::CountingBackend;
 namespace topology = dtrain::topology;
-
-/// What each rank of the job has sent by a Counting channel.
-std::array<std::atomic<std::uint64_t>, 8> sent;
-
-/// SharedMemory that counts the bytes of messages.
-struct Counting : SharedMemory {
-  struct Communicator : SharedMemory::Communicator {
-    using Base = SharedMemory::Communicator;
-    Communicator(Base base, std::atomic<std::uint64_t>& counter) : Base(std::move(base)), bytes(&counter) {}
-
-    void send(dtrain::ConstBufferView input, int peer, Stream stream) {
-      *bytes += input.bytes();
-      Base::send(input, peer, stream);
-    }
-    void send_recv(dtrain::ConstBufferView input, int to, dtrain::BufferView output, int from, Stream stream) {
-      *bytes += input.bytes();
-      Base::send_recv(input, to, output, from, stream);
-    }
-
-    std::atomic<std::uint64_t>* bytes;
-  };
-
-  static Communicator open_blocking(const dtrain::backend::ChannelContext& context, dtrain::Deadline deadline) {
-    return {SharedMemory::open_blocking(context, deadline), sent[static_cast<std::size_t>(context.reporting_rank())]};
-  }
-};
 
 constexpr std::size_t count = 1'200'000;  // no rank's part has a remainder
 constexpr double bytes = 4.0 * count;
@@ -54,8 +27,7 @@ constexpr double bytes = 4.0 * count;
 /// What each rank sends in one all_reduce of `count` floats.
 template <class Channels>
 std::vector<double> measured(int ranks, const std::vector<int>& nodes = {}) {
-  for (auto& each : sent)
-    each = 0;
+  support::CountedNetworks::instance().clear();
   support::run_topology_ranks<Channels>(ranks, nodes, [](auto& self, int) {
     std::vector<float> values(count, 1);
     const auto view = dtrain::buffer_view(std::span(values));
@@ -63,7 +35,7 @@ std::vector<double> measured(int ranks, const std::vector<int>& nodes = {}) {
   });
   std::vector<double> result;
   for (int rank = 0; rank < ranks; ++rank)
-    result.push_back(static_cast<double>(sent[static_cast<std::size_t>(rank)].load()));
+    result.push_back(static_cast<double>(support::CountedNetworks::instance().sent(rank).load()));
   return result;
 }
 

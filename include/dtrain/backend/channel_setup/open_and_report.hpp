@@ -28,10 +28,10 @@ auto reporting_failure(const ChannelContext& context, Make make) -> decltype(mak
 
 /// Calls `Communicator::open_blocking`. Collective, blocking.
 /// @throws the job's first cause; exceptions of open_blocking, after the report
-template <class Communicator>
-Communicator open_and_report_blocking(const ChannelContext& context, Deadline deadline) {
+template <class Communicator, class... Options>
+Communicator open_and_report_blocking(const ChannelContext& context, Deadline deadline, const Options&... options) {
   context.failure->throw_if_failed(context.reporting_rank());
-  return reporting_failure(context, [&] { return Communicator::open_blocking(context, deadline); });
+  return reporting_failure(context, [&] { return Communicator::open_blocking(context, deadline, options...); });
 }
 
 }  // namespace DTRAIN_NAMESPACE::backend

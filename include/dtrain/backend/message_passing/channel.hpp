@@ -2,14 +2,10 @@
 /// @file
 /// Channel of one rank over messages: operations in order, timeouts and failure.
 
-#include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
-#include <functional>
-#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -17,27 +13,31 @@
 #include <vector>
 
 #include "dtrain/backend/channel_context.hpp"
-#include "dtrain/backend/failure/first_cause.hpp"
 #include "dtrain/backend/failure/wait_notice.hpp"
 #include "dtrain/backend/message_passing/cost/algorithm_table.hpp"
 #include "dtrain/backend/message_passing/operation_context.hpp"
 #include "dtrain/backend/message_passing/routine.hpp"
 #include "dtrain/backend/message_passing/transport.hpp"
+#include "dtrain/backend/ordered_channel.hpp"
 #include "dtrain/core/cause.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/failure_latch.hpp"
-#include "dtrain/core/futex.hpp"
 #include "dtrain/core/process/owning_process.hpp"
 #include "dtrain/core/text/format_text.hpp"
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
-/// Reference-counted (retain, release) by the Communicator and by each enqueued operation. Threads: run, and calls from
-/// its work, in the thread that runs the stream; abort, failure and close in any.
+/// See OrderedChannel. Threads: run, and calls from its work, in the thread that runs the stream; abort, failure and
+/// close in any.
 template <Transport T>
-class Channel {
+class Channel : public OrderedChannel<Channel<T>> {
+  using Order = OrderedChannel<Channel<T>>;
+
  public:
+  using Order::aborted;
+  using Order::fail;
+  using Order::failure;
   using Endpoint = typename T::Endpoint;
 
   /// A message from this rank to itself, which no endpoint carries.
@@ -48,83 +48,46 @@ class Channel {
 
   /// Collective, blocking. @throws as the Transport
   Channel(const ChannelContext& context, std::vector<int> job_ranks, Deadline deadline)
-      : job_rank_(context.reporting_rank()),
-        host_(context.members.host),
-        timeout_(std::min<std::chrono::nanoseconds>(context.timeout, std::chrono::hours(24 * 365))),
-        failure_(context.failure),
-        on_stall_(context.on_stall),
+      : Order(context),
         info_{context.name, std::move(job_ranks), T::tuning(context), context.describe, context.accumulate},
         algorithms_{context.algorithms},
         notice_(context.notice_after),
         transport_(context, info_.job_ranks, deadline) {}
-  Channel(const Channel&) = delete;
-  Channel& operator=(const Channel&) = delete;
 
   int rank() noexcept { return transport_.endpoint().rank(); }
   int size() noexcept { return transport_.endpoint().size(); }
-  int job_rank() const noexcept { return job_rank_; }
-  const std::shared_ptr<FailureLatch>& latch() const noexcept { return failure_; }
   std::deque<SelfMessage>& self_messages() noexcept { return self_messages_; }
-
-  void retain() noexcept { references_.fetch_add(1, std::memory_order_relaxed); }
-  void release() noexcept {
-    if (references_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
-      delete this;
-    }
-  }
 
   /// Runs the routine from `make(context)` as the `turn`-th enqueued operation; skips it if the channel has failed.
   /// Fails the channel if an earlier operation has not run, or another one is running.
   template <class Make>
   void run(std::uint64_t turn, const Operation& operation, Make make) noexcept {
-    if (in_operation_.exchange(1) != 0) {
-      fail_operation(CauseKind::exception, operation, " ", began_early);
-      return;
-    }
-    const std::uint64_t done = done_.load(std::memory_order_relaxed);
-    if (done + 1 != turn && !aborted()) {
-      fail_operation(CauseKind::exception, operation, " ", began_early);
-    } else if (!cause_.flag().load()) {  // seq_cst, as in close(): this thread or close() sees the other's store
-      execute(operation, make);
-    }
-    done_.store(std::max(done, turn), std::memory_order_release);
-    in_operation_.store(0);
-    if (closing_.load()) {
-      futex_wake_all(in_operation_, FutexScope::process);
-    }
+    Order::run_in_order(
+        turn, [&]() noexcept { execute(operation, make); },
+        [&]() noexcept { fail_operation(CauseKind::exception, operation, " ", began_early); });
   }
-
-  bool aborted() const noexcept { return cause_.is_set(); }
-
-  std::optional<Cause> failure() const { return cause_.get(); }
 
   /// Ends running and later work of this rank. The first cause is kept.
   void abort(const Cause& cause) noexcept {
-    if (cause_.set(cause) && process_.is_current()) {  // a forked process lacks the thread to interrupt
+    if (this->cause_.set(cause) && process_.is_current()) {  // a forked process lacks the thread to interrupt
       transport_.interrupt();
     }
   }
 
-  /// Aborts, and reports to the job.
-  void fail(const Cause& cause) noexcept {
-    abort(cause);
-    report_quietly(*failure_, cause);
-  }
-
-  /// The communicator is being destroyed: no work runs after this. Blocking: until an operation that runs in another
-  /// thread has ended, which is soon.
+  /// See OrderedChannel::close_order.
   void close(std::uint64_t enqueued) noexcept {
-    if (done_.load() < enqueued) {
-      abort({CauseKind::exception, job_rank_, host_, "its communicator was destroyed before all of its work had run"});
-    }
-    closing_.store(true);
-    while (in_operation_.load() != 0) {
-      futex_wait(in_operation_, 1, Deadline::after(std::chrono::seconds(1)), FutexScope::process);
-    }
+    Order::close_order(enqueued);
     transport_.close(!aborted());
   }
 
  private:
+  friend Order;
+  using Order::failure_;
+  using Order::host_;
+  using Order::job_rank_;
+  using Order::on_stall_;
+  using Order::timeout_;
+
   ~Channel() = default;
 
   /// The message_passing::CancellationToken of one operation.
@@ -219,22 +182,12 @@ class Channel {
   }
 
   const OwningProcess process_;
-  const int job_rank_;
-  const std::string host_;
-  const std::chrono::nanoseconds timeout_;
-  const std::shared_ptr<FailureLatch> failure_;
-  const std::function<void()> on_stall_;
   const ChannelInfo info_;
   ChannelAlgorithms algorithms_;
   WaitNotice notice_;
   T transport_;
   Scratch scratch_;
   std::deque<SelfMessage> self_messages_;
-  std::atomic<std::int64_t> references_{1};
-  std::atomic<std::uint64_t> done_{0};
-  std::atomic<std::uint32_t> in_operation_{0};
-  std::atomic<bool> closing_{false};
-  FirstCause cause_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::backend::message_passing

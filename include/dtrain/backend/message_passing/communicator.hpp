@@ -16,6 +16,7 @@
 #include "dtrain/backend/message_passing/channel.hpp"
 #include "dtrain/backend/message_passing/enqueued_operation.hpp"
 #include "dtrain/backend/message_passing/memory.hpp"
+#include "dtrain/backend/message_passing/selected_all_reduce.hpp"
 #include "dtrain/core/process/owning_process.hpp"
 #include "dtrain/stream/host/stream_ref.hpp"
 
@@ -30,10 +31,14 @@ class Communicator {
  public:
   using Stream = stream::host::StreamRef;
   using Allocation = message_passing::Allocation;
+  using Endpoint = typename T::Endpoint;
+  using SelectedAllReduce = message_passing::SelectedAllReduce<Endpoint>;
 
-  /// Collective, blocking. @throws Error (timeout, limit, protocol), JobFailed, exceptions of the Transport
-  static Communicator open_blocking(const ChannelContext& context, Deadline deadline) {
-    return Communicator(context, deadline);
+  /// Collective, blocking. Communicators split from this one have its `selected`, too.
+  /// @throws Error (timeout, limit, protocol), JobFailed, exceptions of the Transport
+  static Communicator open_blocking(const ChannelContext& context, Deadline deadline,
+                                    const SelectedAllReduce& selected = {}) {
+    return Communicator(context, deadline, selected);
   }
 
   int rank() const noexcept { return channel().rank(); }
@@ -42,11 +47,12 @@ class Communicator {
 
   /// See CanAllReduce. All operations throw Error (unsupported, invalid_argument) at the call.
   void all_reduce(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) {
-    check_host(input, output);
+    check_all_reduce_memory(owner_->selected.topology, T::backend_name(), input, output);
     check_all_reduce(input, output);
     Operation operation = next(OperationKind::all_reduce, output);
     operation.op = op;
-    enqueue(operation, {input.data, output.data}, stream);
+    const bool selects = owner_->selected.routine != nullptr && size() > 1;
+    enqueue(operation, {input.data, output.data}, stream, selects ? owner_->selected.routine : &collective<Endpoint>);
   }
 
   /// See CanBroadcast.
@@ -109,19 +115,19 @@ class Communicator {
 
   /// See CanSplit. @throws Error (invalid_argument) at the call for a negative color; as open_blocking
   Communicator split_blocking(int color, int key, Deadline deadline) {
-    owner_->check();
+    channel().throw_if_failed();
     if (owner_->context.on_stall) {
       owner_->context.on_stall();  // peers may need work that this rank has enqueued elsewhere before they call split
     }
     const ChannelContext part = split_context(owner_->context, owner_->splits + 1, color, key, deadline);
     ++owner_->splits;
-    return open_blocking(part, deadline);
+    return open_blocking(part, deadline, owner_->selected);
   }
 
   /// See CanAllocate. Ordinary memory, without communication: a rank that is out of memory fails alone.
   /// @throws Error (out_of_memory); the job's first cause, or the channel's
   Allocation allocate_blocking(std::size_t bytes, Deadline /*deadline*/) {
-    owner_->check();
+    channel().throw_if_failed();
     return Allocation(bytes);
   }
 
@@ -130,13 +136,15 @@ class Communicator {
   std::optional<Cause> failure() const { return channel().failure(); }
 
  private:
-  Communicator(const ChannelContext& context, Deadline deadline)
-      : owner_(make_process_owned<ChannelOwner>(context, deadline)) {}
+  Communicator(const ChannelContext& context, Deadline deadline, const SelectedAllReduce& selected)
+      : owner_(make_process_owned<ChannelOwner>(context, deadline, selected)) {}
 
   /// State with a stable address while the communicator moves.
   struct ChannelOwner {
-    ChannelOwner(const ChannelContext& of, Deadline deadline)
-        : context(of), channel(new Channel<T>(context, context.members.ranks_in_job(), deadline)) {
+    ChannelOwner(const ChannelContext& of, Deadline deadline, const SelectedAllReduce& all_reduce)
+        : context(of),
+          selected(all_reduce),
+          channel(new Channel<T>(context, context.members.ranks_in_job(), deadline)) {
       try {
         subscription = context.failure->subscribe([this](const Cause& cause) { channel->abort(cause); });
       } catch (...) {
@@ -153,15 +161,8 @@ class Communicator {
       channel->release();
     }
 
-    /// @throws the job's first cause, or this channel's.
-    void check() const {
-      channel->latch()->throw_if_failed(channel->job_rank());
-      if (const std::optional<Cause> cause = channel->failure()) {
-        throw_cause(*cause);
-      }
-    }
-
     const ChannelContext context;
+    const SelectedAllReduce selected;
     Channel<T>* channel;
     std::uint64_t enqueued = 0;     ///< operations of every kind
     std::uint64_t collectives = 0;  ///< operations of all ranks, without point to point
@@ -198,8 +199,9 @@ class Communicator {
     check_host_memory(T::backend_name(), input, output);
   }
 
-  void enqueue(const Operation& operation, const Buffers& buffers, Stream stream) {
-    enqueue_work(EnqueuedCollective<T>{owner_->channel, owner_->enqueued + 1, operation, buffers}, stream);
+  void enqueue(const Operation& operation, const Buffers& buffers, Stream stream,
+               Routine (*algorithm)(OperationContext<Endpoint>&, const Buffers&) = &collective<Endpoint>) {
+    enqueue_work(EnqueuedCollective<T>{owner_->channel, owner_->enqueued + 1, operation, buffers, algorithm}, stream);
     ++owner_->collectives;
   }
 

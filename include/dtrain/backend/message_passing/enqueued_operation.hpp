@@ -23,9 +23,10 @@ struct EnqueuedCollective {
   std::uint64_t turn;
   Operation operation;
   Buffers buffers;
+  Routine (*algorithm)(OperationContext<typename T::Endpoint>& context, const Buffers& buffers);
 
   void operator()() noexcept {
-    channel->run(turn, operation, [this](auto& context) { return collective(context, buffers); });
+    channel->run(turn, operation, [this](auto& context) { return algorithm(context, buffers); });
     drop();
   }
   void drop() noexcept {

@@ -2,20 +2,17 @@
 /// @file
 /// Channel of one rank in shared memory: operations in order, barriers, timeouts and failure.
 
-#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "dtrain/backend/channel_context.hpp"
-#include "dtrain/backend/failure/first_cause.hpp"
 #include "dtrain/backend/failure/wait_notice.hpp"
+#include "dtrain/backend/ordered_channel.hpp"
 #include "dtrain/backend/shared_memory/barrier_wait.hpp"
 #include "dtrain/backend/shared_memory/collectives/copy_path_tuner.hpp"
 #include "dtrain/backend/shared_memory/control_block.hpp"
@@ -25,8 +22,6 @@
 #include "dtrain/core/cause.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/deadline.hpp"
-#include "dtrain/core/failure_latch.hpp"
-#include "dtrain/core/futex.hpp"
 #include "dtrain/core/process/owning_process.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/kernels/instruction_sets/isa.hpp"
@@ -37,73 +32,42 @@ namespace DTRAIN_NAMESPACE::backend::shared_memory {
 /// may read data that any rank wrote before it. After barrier k+1, no rank reads data of barrier k, so it may be
 /// overwritten.
 ///
-/// Reference-counted (retain, release) by the Communicator and by each enqueued operation. Threads: run, and calls from
-/// its work, in the thread that runs the stream; abort, failure and close in any.
-class Channel {
+/// See OrderedChannel. Threads: run, and calls from its work, in the thread that runs the stream; abort, failure and
+/// close in any.
+class Channel : public OrderedChannel<Channel> {
  public:
   Channel(const ChannelContext& context, std::shared_ptr<Segment> segment)
-      : rank_(context.members.rank),
+      : OrderedChannel(context),
+        rank_(context.members.rank),
         size_(context.members.world_size),
-        job_rank_(context.reporting_rank()),
-        name_(context.name),
-        host_(context.members.host),
-        timeout_(std::min<std::chrono::nanoseconds>(context.timeout, std::chrono::hours(24 * 365))),
-        failure_(context.failure),
-        on_stall_(context.on_stall),
         describe_(context.describe),
         segment_(std::move(segment)),
         control_(segment_->base(), size_),
         spin_policy_(size_),
-        notice_(context.notice_after),
-        sent_to_(static_cast<std::size_t>(size_)),
-        received_from_(static_cast<std::size_t>(size_)) {
+        notice_(context.notice_after) {
     own_slot().job_rank.store(static_cast<std::uint32_t>(job_rank_) + 1);
   }
-  Channel(const Channel&) = delete;
-  Channel& operator=(const Channel&) = delete;
 
   int rank() const noexcept { return rank_; }
   int size() const noexcept { return size_; }
-  int job_rank() const noexcept { return job_rank_; }
-  const std::string& name() const noexcept { return name_; }
-  const std::string& host() const noexcept { return host_; }
-  const std::shared_ptr<FailureLatch>& latch() const noexcept { return failure_; }
   const ControlBlock& control() const noexcept { return control_; }
   kernels::Isa isa() const noexcept { return isa_; }
   CopyPathTuner& copy_path() noexcept { return copy_path_; }
-
-  void retain() noexcept { references_.fetch_add(1, std::memory_order_relaxed); }
-  void release() noexcept {
-    if (references_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
-      delete this;
-    }
-  }
 
   /// Runs `work` as the `turn`-th enqueued operation; skips it if the channel has failed. Peers see this rank's
   /// descriptor of a collective from its next arrival on. Fails the channel if an earlier operation has not run, or
   /// another one is running.
   template <class F>
   void run(std::uint64_t turn, const Operation& operation, F work) noexcept {
-    if (in_operation_.exchange(1) != 0) {
-      fail_early(operation);
-      return;
-    }
-    const std::uint64_t done = done_.load(std::memory_order_relaxed);
-    if (done + 1 != turn && !aborted()) {
-      fail_early(operation);
-    } else if (!cause_.flag().load()) {  // seq_cst, as in close(): this thread or close() sees the other's store
+    const auto begin = [&]() noexcept {
       operation_ = operation;
       deadline_.reset();
       if (operation.sequence != 0) {
         operation_slot(rank_).operation = operation;
       }
       work();
-    }
-    done_.store(std::max(done, turn), std::memory_order_release);
-    in_operation_.store(0);
-    if (closing_.load()) {
-      futex_wake_all(in_operation_, FutexScope::process);
-    }
+    };
+    run_in_order(turn, begin, [&]() noexcept { fail_early(operation); });
   }
 
   /// Arrives at the next barrier and waits for all ranks. @returns false if the channel has failed
@@ -161,20 +125,14 @@ class Channel {
     return false;
   }
 
-  /// Numbers of messages sent to and received from `peer`. Threads: the one that runs the work.
-  std::uint64_t& sent_to(int peer) noexcept { return sent_to_[static_cast<std::size_t>(peer)]; }
-  std::uint64_t& received_from(int peer) noexcept { return received_from_[static_cast<std::size_t>(peer)]; }
+  /// The current operation, for error sentences. Threads: the one that runs the work.
+  std::string present() const { return described_on(name_, operation_, describe_); }
 
   /// Rank `rank`'s descriptor of the current operation; valid from the operation's first barrier to its end.
   const Operation& operation_of(int rank) const noexcept { return operation_slot(rank).operation; }
 
   /// Memory in which a rank publishes a small input of the current operation.
   std::byte* small_input_of(int rank, std::size_t bytes) const noexcept { return operation_slot(rank).input(bytes); }
-
-  /// Whether work must stop. Checked between steps of work that take microseconds.
-  bool aborted() const noexcept { return cause_.is_set(); }
-
-  std::optional<Cause> failure() const { return cause_.get(); }
 
   /// Ends running and later work of this rank, and passes the cause to the peers' channels. The first cause is kept. In
   /// a process that the rank forked, ends that process's copy only, because the slot belongs to the rank.
@@ -189,28 +147,17 @@ class Channel {
     }
   }
 
-  /// Aborts, and reports to the job. In the thread that runs the work.
-  void fail(const Cause& cause) noexcept {
-    abort(cause);
-    report_quietly(*failure_, cause);
-  }
-
-  /// The communicator is being destroyed: no work runs after this, and peers that wait for this rank are notified.
-  /// Blocking: until an operation that runs in another thread has ended, which is soon.
+  /// See OrderedChannel::close_order. Peers that wait for this rank are notified.
   void close(std::uint64_t enqueued) noexcept {
-    if (done_.load() < enqueued) {
-      abort({CauseKind::exception, job_rank_, host_, "its communicator was destroyed before all of its work had run"});
-    }
-    closing_.store(true);
-    while (in_operation_.load() != 0) {
-      futex_wait(in_operation_, 1, Deadline::after(std::chrono::seconds(1)), FutexScope::process);
-    }
+    close_order(enqueued);
     if (!aborted()) {
       leave(SlotState::closed);
     }
   }
 
  private:
+  friend OrderedChannel;
+
   ~Channel() = default;
 
   RankSlot& own_slot() const noexcept { return control_.slot(rank_); }
@@ -257,17 +204,9 @@ class Channel {
     fail({CauseKind::exception, job_rank_, host_, text});
   }
 
-  std::string present() const { return described_on(name_, operation_, describe_); }
-
   const OwningProcess process_;
   const int rank_;
   const int size_;
-  const int job_rank_;
-  const std::string name_;
-  const std::string host_;
-  const std::chrono::nanoseconds timeout_;
-  const std::shared_ptr<FailureLatch> failure_;
-  const std::function<void()> on_stall_;
   const DescribeOperation describe_;
   const std::shared_ptr<Segment> segment_;
   const ControlBlock control_;
@@ -275,18 +214,11 @@ class Channel {
 
   SpinPolicy spin_policy_;
   WaitNotice notice_;
-  std::atomic<std::int64_t> references_{1};
   CopyPathTuner copy_path_;
   std::uint32_t barriers_ = 0;
-  std::vector<std::uint64_t> sent_to_;
-  std::vector<std::uint64_t> received_from_;
   Operation operation_;
   std::optional<Deadline> deadline_;  ///< of the current operation; set when it first sleeps, which saves clock reads
-  std::atomic<std::uint64_t> done_{0};
-  std::atomic<std::uint32_t> in_operation_{0};
-  std::atomic<bool> closing_{false};
   FutexWaiter waiter_;
-  FirstCause cause_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::backend::shared_memory

@@ -8,7 +8,9 @@
 
 #include "dtrain/backend/channel_context.hpp"
 #include "dtrain/backend/communicator.hpp"
+#include "dtrain/backend/message_passing/selected_all_reduce.hpp"
 #include "dtrain/backend/shared_memory/allocation.hpp"
+#include "dtrain/backend/shared_memory/collectives/mailbox_endpoint.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/process/owning_process.hpp"
 #include "dtrain/stream/host/stream_ref.hpp"
@@ -23,10 +25,13 @@ class Communicator {
  public:
   using Stream = stream::host::StreamRef;
   using Allocation = shared_memory::Allocation;
+  using Endpoint = MailboxEndpoint;
+  using SelectedAllReduce = message_passing::SelectedAllReduce<Endpoint>;
 
-  /// Collective, blocking. Called by SharedMemory::open_blocking and split_blocking.
-  /// @throws Error (unsupported, limit, out_of_memory, timeout, closed), JobFailed
-  static Communicator open_blocking(const ChannelContext& context, Deadline deadline);
+  /// Collective, blocking. Called by SharedMemory::open_blocking and split_blocking. Communicators split from this one
+  /// have its `selected`, too. @throws Error (unsupported, limit, out_of_memory, timeout, closed), JobFailed
+  static Communicator open_blocking(const ChannelContext& context, Deadline deadline,
+                                    const SelectedAllReduce& selected = {});
 
   Communicator(Communicator&& other) noexcept;
   Communicator& operator=(Communicator&& other) noexcept;
@@ -37,8 +42,8 @@ class Communicator {
   const rendezvous::Membership& members() const noexcept;
 
   /// See CanAllReduce and CanSumSquares. Copies nothing if it is in place on an allocation; the sum of squares is then
-  /// that of the ranks' slices in rank order, else each rank's own. All operations throw Error (unsupported,
-  /// invalid_argument) at the call.
+  /// that of the ranks' slices in rank order, else each rank's own. An algorithm that a topology has selected passes
+  /// all elements through mailboxes. All operations throw Error (unsupported, invalid_argument) at the call.
   void all_reduce(ConstBufferView input, BufferView output, ReduceOp op, Stream stream, double* squares = nullptr);
 
   /// See CanBroadcast.

@@ -16,6 +16,7 @@
 #include "dtrain/backend/shared_memory/collectives/all_gather.hpp"
 #include "dtrain/backend/shared_memory/collectives/all_reduce.hpp"
 #include "dtrain/backend/shared_memory/collectives/broadcast.hpp"
+#include "dtrain/backend/shared_memory/collectives/endpoint_all_reduce.hpp"
 #include "dtrain/backend/shared_memory/collectives/exchange_blocks.hpp"
 #include "dtrain/backend/shared_memory/collectives/mailbox_transfer.hpp"
 #include "dtrain/backend/shared_memory/collectives/reduce_blocks.hpp"
@@ -27,18 +28,12 @@
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
-namespace detail {
-
-inline void check_host(const ConstBufferView& input, const ConstBufferView& output) {
-  check_host_memory("backend::SharedMemory", input, output);
-}
-
-}  // namespace detail
+inline constexpr const char* backend_name = "backend::SharedMemory";
 
 /// State with a stable address while the communicator moves.
 struct Communicator::ChannelOwner {
-  ChannelOwner(const ChannelContext& of, std::shared_ptr<Segment> control)
-      : context(of), channel(new Channel(context, std::move(control))) {
+  ChannelOwner(const ChannelContext& of, std::shared_ptr<Segment> control, const SelectedAllReduce& selected)
+      : context(of), channel(new Channel(context, std::move(control))), mailbox(context, *channel, selected) {
     subscription = context.failure->subscribe([this](const Cause& cause) { channel->abort(cause); });
   }
   ChannelOwner(const ChannelOwner&) = delete;
@@ -53,14 +48,6 @@ struct Communicator::ChannelOwner {
   void run_other_streams() const {
     if (context.on_stall) {
       context.on_stall();
-    }
-  }
-
-  /// @throws the job's first cause, or this channel's.
-  void check() const {
-    channel->latch()->throw_if_failed(channel->job_rank());
-    if (const std::optional<Cause> cause = channel->failure()) {
-      throw_cause(*cause);
     }
   }
 
@@ -134,7 +121,7 @@ struct Communicator::ChannelOwner {
     };
     channel->run(++enqueued, next(OperationKind::barrier, ConstBufferView{}, {}), work);
     ++collectives;
-    check();
+    channel->throw_if_failed();
     if (!same) {
       throw_error(Errc::unsupported,
                   "the ranks of channel '{}' do not see the same memory; use backend::Mpi, Gloo or Nccl between hosts",
@@ -143,7 +130,7 @@ struct Communicator::ChannelOwner {
   }
 
   void transfer(OperationKind kind, ConstBufferView input, int to, BufferView output, int from, Stream stream) {
-    detail::check_host(input, output);
+    check_host_memory(backend_name, input, output);
     const bool sends = to >= 0;
     Operation operation;
     operation.kind = kind;
@@ -151,12 +138,14 @@ struct Communicator::ChannelOwner {
     operation.dtype = sends ? input.dtype : output.dtype;
     operation.root = sends ? to : from;
     enqueue(operation,
-            MailboxTransfer{input.data, output.data, input.count, output.count, input.dtype, output.dtype, to, from},
+            MailboxTransfer{input.data, output.data, input.count, output.count, &mailbox.endpoint, to, from,
+                            input.dtype, output.dtype},
             stream);
   }
 
   const ChannelContext context;
   Channel* channel;
+  MailboxState mailbox;  ///< used by the channel's work until close()
   ArenaTable arenas;
   std::uint64_t enqueued = 0;        ///< operations of every kind
   std::uint64_t collectives = 0;     ///< operations of all ranks, without point to point
@@ -170,11 +159,12 @@ DTRAIN_DEFINED Communicator::Communicator(Communicator&& other) noexcept = defau
 DTRAIN_DEFINED Communicator& Communicator::operator=(Communicator&& other) noexcept = default;
 DTRAIN_DEFINED Communicator::~Communicator() = default;
 
-DTRAIN_DEFINED Communicator Communicator::open_blocking(const ChannelContext& context, Deadline deadline) {
+DTRAIN_DEFINED Communicator Communicator::open_blocking(const ChannelContext& context, Deadline deadline,
+                                                        const SelectedAllReduce& selected) {
   const std::size_t ranks = static_cast<std::size_t>(context.members.world_size);
   const std::size_t bytes = ControlBlock::bytes_for(context.members.world_size);
   const MappedSegment shared = SegmentSetup(context, 1, (bytes + ranks - 1) / ranks, deadline).run();
-  auto owner = make_process_owned<ChannelOwner>(context, shared.segment);
+  auto owner = make_process_owned<ChannelOwner>(context, shared.segment, selected);
   owner->verify_shared_mapping(shared.nonce);
   return Communicator(std::move(owner));
 }
@@ -193,18 +183,23 @@ DTRAIN_DEFINED int Communicator::size() const noexcept {
 
 DTRAIN_DEFINED void Communicator::all_reduce(ConstBufferView input, BufferView output, ReduceOp op, Stream stream,
                                              double* squares) {
-  detail::check_host(input, output);
+  const auto& selected = owner_->mailbox.selected;
+  check_all_reduce_memory(selected.topology, backend_name, input, output);
   check_all_reduce(input, output);
   const ArenaTable::Location location =
       input.data == output.data ? owner_->arenas.find(output.data, output.bytes()) : ArenaTable::Location{};
   Operation operation = owner_->next(OperationKind::all_reduce, output, location);
   operation.op = op;
   operation.sums_squares = squares != nullptr;
+  if (selected.routine != nullptr && size() > 1) {
+    owner_->enqueue(operation, EndpointAllReduce{input.data, output.data, squares, &owner_->mailbox}, stream);
+    return;
+  }
   owner_->enqueue(operation, AllReduce{input.data, output.data, location.value.arena, squares}, stream);
 }
 
 DTRAIN_DEFINED void Communicator::broadcast(BufferView buffer, int root, Stream stream) {
-  detail::check_host(buffer, buffer);
+  check_host_memory(backend_name, buffer, buffer);
   check_broadcast(buffer, root, size());
   const ArenaTable::Location location = owner_->arenas.find(buffer.data, buffer.bytes());
   Operation operation = owner_->next(OperationKind::broadcast, buffer, location);
@@ -213,7 +208,7 @@ DTRAIN_DEFINED void Communicator::broadcast(BufferView buffer, int root, Stream 
 }
 
 DTRAIN_DEFINED void Communicator::reduce_scatter(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) {
-  detail::check_host(input, output);
+  check_host_memory(backend_name, input, output);
   check_reduce_scatter(input, output, rank(), size());
   const ArenaTable::Location location = owner_->arenas.find(input.data, input.bytes());
   Operation operation = owner_->next(OperationKind::reduce_scatter, output, location);
@@ -222,7 +217,7 @@ DTRAIN_DEFINED void Communicator::reduce_scatter(ConstBufferView input, BufferVi
 }
 
 DTRAIN_DEFINED void Communicator::all_gather(ConstBufferView input, BufferView output, Stream stream) {
-  detail::check_host(input, output);
+  check_host_memory(backend_name, input, output);
   check_all_gather(input, output, rank(), size());
   const ArenaTable::Location location = owner_->arenas.find(input.data, input.bytes());
   owner_->enqueue(owner_->next(OperationKind::all_gather, input, location),
@@ -231,14 +226,14 @@ DTRAIN_DEFINED void Communicator::all_gather(ConstBufferView input, BufferView o
 
 DTRAIN_DEFINED void Communicator::exchange_blocks(const BlockExchange& blocks, ConstBufferView input, BufferView output,
                                                   Stream stream) {
-  detail::check_host(input, output);
+  check_host_memory(backend_name, input, output);
   check_exchange(blocks, input, output, rank(), size());
   owner_->enqueue_blocks<ExchangeBlocks>(blocks, input, output, ReduceOp::sum, stream);
 }
 
 DTRAIN_DEFINED void Communicator::reduce_blocks(const BlockExchange& blocks, ConstBufferView input, BufferView output,
                                                 ReduceOp op, Stream stream) {
-  detail::check_host(input, output);
+  check_host_memory(backend_name, input, output);
   check_block_reduction(blocks, input, output, rank(), size());
   owner_->enqueue_blocks<ReduceBlocks>(blocks, input, output, op, stream);
 }
@@ -263,23 +258,23 @@ DTRAIN_DEFINED void Communicator::barrier(Stream stream) {
 }
 
 DTRAIN_DEFINED Communicator Communicator::split_blocking(int color, int key, Deadline deadline) {
-  owner_->check();
+  owner_->channel->throw_if_failed();
   owner_->run_other_streams();
   const ChannelContext part = split_context(owner_->context, owner_->splits + 1, color, key, deadline);
   ++owner_->splits;
-  return open_blocking(part, deadline);
+  return open_blocking(part, deadline, owner_->mailbox.selected);
 }
 
 DTRAIN_DEFINED Allocation Communicator::allocate_blocking(std::size_t bytes, Deadline deadline) {
-  owner_->check();
+  owner_->channel->throw_if_failed();
   owner_->run_other_streams();
   const auto check = [owner = owner_.get()] {
     owner->run_other_streams();
-    owner->check();
+    owner->channel->throw_if_failed();
     owner->throw_if_peer_gone();
   };
   const MappedSegment shared = SegmentSetup(owner_->context, ++owner_->segment_setups, bytes, deadline, check).run();
-  owner_->check();
+  owner_->channel->throw_if_failed();
   const Arena arena{shared.segment->base(), shared.stride};
   owner_->arenas.add(shared.segment, arena.memory_of(rank()), bytes, {owner_->segment_setups, arena});
   return {shared.segment, arena.memory_of(rank()), bytes};

@@ -18,7 +18,7 @@ inline constexpr std::size_t mailbox_slot_bytes = std::size_t{32} << 10;
 struct alignas(64) MailboxSlot {
   std::atomic<std::uint32_t> owner{0};  ///< 1 + the receiving rank; 0: free
   DType dtype = DType::f32;
-  std::uint64_t message = 0;  ///< 1, 2, ... from this sender to that receiver
+  std::uint64_t message = 0;  ///< key of the message from this sender to that receiver
   std::uint64_t offset = 0;   ///< of the chunk in the message, in bytes
   std::uint64_t count = 0;    ///< elements of the whole message
 };

@@ -43,6 +43,8 @@ class Blocks {
 
   std::size_t chunks_in_flight() const noexcept { return in_flight_; }
   std::size_t rounds() const noexcept { return rounds_; }
+  /// Chunks of the longest block that have elements; at least one.
+  std::size_t chunks() const noexcept { return std::max<std::size_t>(1, (block_ + chunk_ - 1) / chunk_); }
   std::size_t chunk_bytes() const noexcept { return chunk_ * carried_; }  ///< memory for one in its widest type
   std::size_t block_bytes() const noexcept { return block_ * element_; }
 

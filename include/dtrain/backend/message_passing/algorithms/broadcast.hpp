@@ -14,40 +14,6 @@
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
-namespace detail {
-
-/// Every rank sends its header to the next rank, modulo size, whatever the root. If any two ranks differ, some two
-/// neighbours differ and detect it. Without this, ranks with different roots would wait for messages that no rank
-/// sends, because the root determines all other messages.
-template <Endpoint E>
-class HeaderExchange {
- public:
-  static std::size_t bytes(const OperationContext<E>& context) noexcept { return 2 * header_bytes(context); }
-
-  /// @param memory bytes(context) long; outlives the messages
-  HeaderExchange(OperationContext<E>& context, std::byte* memory)
-      : received_header_(memory + header_bytes(context)),
-        header_received_(
-            context.endpoint.recv(header_memory(context, received_header_), context.before(1), TagClass::collective)),
-        header_sent_(context.endpoint.send(write_header(context, memory, {}), context.after(1), TagClass::collective)) {
-  }
-
-  typename E::MessageHandle header_received() const noexcept { return header_received_; }
-  typename E::MessageHandle header_sent() const noexcept { return header_sent_; }
-
-  /// `length` is the length of the received header. @throws Error (disagreement)
-  void check(OperationContext<E>& context, std::size_t length) const {
-    check_header(context, context.before(1), received_header_, length, 0);
-  }
-
- private:
-  std::byte* received_header_;
-  typename E::MessageHandle header_received_;
-  typename E::MessageHandle header_sent_;
-};
-
-}  // namespace detail
-
 /// Binomial tree: in each step, every rank that has the buffer sends it to one more rank, which doubles their number.
 /// Source: Thakur, Rabenseifner and Gropp (see recursive_doubling.hpp), 4.3. @param buffer of at most
 /// Tuning::small_bytes
@@ -57,8 +23,8 @@ Routine broadcast_small(OperationContext<E>& context, std::span<std::byte> buffe
   const int size = context.size();
   const int root = context.operation.root;
   const int relative_rank = (context.rank() - root + size) % size;  // the root's is 0
-  std::byte* const memory = context.scratch.at_least(header_bytes(context) + detail::HeaderExchange<E>::bytes(context));
-  const detail::HeaderExchange<E> headers(context, memory + header_bytes(context));
+  std::byte* const memory = context.scratch.at_least(header_bytes(context) + HeaderExchange<E>::bytes(context));
+  const HeaderExchange<E> headers(context, memory + header_bytes(context));
   const auto rank_at = [&](int at) { return (at + root) % size; };
   int reach = 1;  // ranks in the subtree of this one
   while (reach < size && (relative_rank & reach) == 0) {
@@ -105,7 +71,7 @@ Routine broadcast_large(OperationContext<E>& context, std::span<std::byte> buffe
     const Extent extent = blocks.chunk(0, m / in_flight, m % in_flight);
     return buffer.subspan(extent.offset, extent.bytes);
   };
-  const detail::HeaderExchange<E> headers(context, context.scratch.at_least(detail::HeaderExchange<E>::bytes(context)));
+  const HeaderExchange<E> headers(context, context.scratch.at_least(HeaderExchange<E>::bytes(context)));
   std::array<MessageHandle, max_chunks_in_flight> received;
   std::array<MessageHandle, max_chunks_in_flight> sent;
   for (std::size_t m = 0; receives && m < in_flight; ++m) {

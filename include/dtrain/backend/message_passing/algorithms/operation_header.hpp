@@ -135,4 +135,34 @@ void check_length(const OperationContext<E>& context, int peer, std::size_t byte
   }
 }
 
+/// Every rank sends its header to the next rank, modulo size, whatever the root. If any two ranks differ, some two
+/// neighbours differ and detect it. Without this, ranks with different roots would wait for messages that no rank
+/// sends, because the root determines all other messages.
+template <Endpoint E>
+class HeaderExchange {
+ public:
+  static std::size_t bytes(const OperationContext<E>& context) noexcept { return 2 * header_bytes(context); }
+
+  /// @param memory bytes(context) long; outlives the messages
+  HeaderExchange(OperationContext<E>& context, std::byte* memory)
+      : received_header_(memory + header_bytes(context)),
+        header_received_(
+            context.endpoint.recv(header_memory(context, received_header_), context.before(1), TagClass::collective)),
+        header_sent_(context.endpoint.send(write_header(context, memory, {}), context.after(1), TagClass::collective)) {
+  }
+
+  typename E::MessageHandle header_received() const noexcept { return header_received_; }
+  typename E::MessageHandle header_sent() const noexcept { return header_sent_; }
+
+  /// `length` is the length of the received header. @throws Error (disagreement)
+  void check(OperationContext<E>& context, std::size_t length) const {
+    check_header(context, context.before(1), received_header_, length, 0);
+  }
+
+ private:
+  std::byte* received_header_;
+  typename E::MessageHandle header_received_;
+  typename E::MessageHandle header_sent_;
+};
+
 }  // namespace DTRAIN_NAMESPACE::backend::message_passing

@@ -156,4 +156,16 @@ Routine ring(OperationContext<E>& context, const BlockCollective& work) {
   co_await context.endpoint.done(header_sent);
 }
 
+/// An all_reduce as a ring, for buffers of every length.
+template <Endpoint E>
+Routine ring_all_reduce(OperationContext<E>& context, const Buffers& buffers) {
+  const Operation& operation = context.operation;
+  const BlockCollective work{buffers.input, buffers.output,
+                             Blocks(operation.count, operation.dtype, context.size(), context.channel.tuning,
+                                    context.partial_reduction().type()),
+                             true, true};
+  Routine routine = ring(context, work);
+  co_await routine;
+}
+
 }  // namespace DTRAIN_NAMESPACE::backend::message_passing
