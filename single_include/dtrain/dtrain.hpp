@@ -263,6 +263,17 @@ inline constexpr const char* version_text =
 /// Never inlined: for texts of errors and other code that runs rarely, so that its callers stay small.
 #define DTRAIN_NOT_INLINED __attribute__((noinline))
 
+/// In a struct with several strings that many functions copy or destroy, none of them in a step: its special members as
+/// the compiler would define them, but never inlined. Else each use, and each exception that may pass it, would hold
+/// the code of all its strings. The struct is no aggregate then.
+#define DTRAIN_MEMBERS_NOT_INLINED(Struct)                           \
+  DTRAIN_NOT_INLINED Struct() = default;                             \
+  DTRAIN_NOT_INLINED Struct(const Struct&) = default;                \
+  DTRAIN_NOT_INLINED Struct(Struct&&) noexcept = default;            \
+  DTRAIN_NOT_INLINED Struct& operator=(const Struct&) = default;     \
+  DTRAIN_NOT_INLINED Struct& operator=(Struct&&) noexcept = default; \
+  DTRAIN_NOT_INLINED ~Struct() = default
+
 /// Inlined at -O0 too: for the parts of an inner loop.
 #define DTRAIN_ALWAYS_INLINE inline __attribute__((always_inline))
 
@@ -609,7 +620,7 @@ class Descriptor {
   [[nodiscard]] int release() noexcept { return std::exchange(fd_, -1); }
 
   /// Closes it now. EINTR is not retried: on Linux the descriptor is gone all the same.
-  void reset() noexcept {
+  DTRAIN_NOT_INLINED void reset() noexcept {
     if (fd_ >= 0) {
       static_cast<void>(::close(std::exchange(fd_, -1)));
     }
@@ -834,16 +845,16 @@ inline std::string duration_text(Deadline::Clock::duration time) {
 
 namespace DTRAIN_NAMESPACE {
 
-/// A value for a text: characters, to which it refers, or a whole number.
+/// A value for a text: characters, to which it refers, or a whole number. Two words, which a call site stores as they
+/// are: the length of a std::string is read only when the text is made.
 class TextValue {
  public:
   TextValue(const char* characters) noexcept : TextValue(std::string_view(characters)) {}
-  TextValue(const std::string& characters) noexcept : TextValue(std::string_view(characters)) {}
-  TextValue(std::string_view characters) noexcept
-      : kind_(Kind::characters), number_(characters.size()), characters_(characters.data()) {}
+  TextValue(const std::string& characters) noexcept : text_(&characters), size_(is_text) {}
+  TextValue(std::string_view characters) noexcept : characters_(characters.data()), size_(characters.size()) {}
   TextValue(std::signed_integral auto number) noexcept
-      : kind_(Kind::signed_number), number_(static_cast<std::uint64_t>(std::int64_t{number})) {}
-  TextValue(std::unsigned_integral auto number) noexcept : kind_(Kind::unsigned_number), number_(number) {}
+      : number_(static_cast<std::uint64_t>(std::int64_t{number})), size_(is_signed) {}
+  TextValue(std::unsigned_integral auto number) noexcept : number_(number), size_(is_unsigned) {}
   TextValue(char) = delete;
   TextValue(bool) = delete;
 
@@ -851,11 +862,17 @@ class TextValue {
   void append_to(std::string& text) const;
 
  private:
-  enum class Kind : unsigned char { characters, signed_number, unsigned_number };
+  /// Values of `size_` that are no count of characters.
+  static constexpr std::size_t is_text = ~std::size_t{0};
+  static constexpr std::size_t is_signed = is_text - 1;
+  static constexpr std::size_t is_unsigned = is_text - 2;
 
-  Kind kind_;
-  std::uint64_t number_;  ///< the number's bits, or the count of characters
-  const char* characters_;
+  union {
+    const char* characters_;
+    const std::string* text_;
+    std::uint64_t number_;  ///< the number's bits
+  };
+  std::size_t size_;
 };
 
 /// A constant text with `Count` places `{}` for values; another count does not compile.
@@ -877,11 +894,15 @@ class TextPattern {
 };
 
 namespace detail {
-std::string format_values(const char* pattern, std::span<const TextValue> values);
-[[noreturn]] void throw_formatted(Errc code, const char* pattern, std::span<const TextValue> values,
-                                  SourceLocation where);
-[[noreturn]] void throw_formatted_posix(int number, const char* pattern, std::span<const TextValue> values,
-                                        const char* remedy, SourceLocation where);
+/// @param values as many as the pattern has places {}; null: the pattern is the text
+void append_values(std::string& text, const char* pattern, const TextValue* values);
+std::string format_values(const char* pattern, const TextValue* values);
+/// A place as three arguments, which are passed in registers. @{
+[[noreturn]] void throw_formatted(Errc code, const char* pattern, const TextValue* values, const char* file,
+                                  const char* function, unsigned line);
+[[noreturn]] void throw_formatted_posix(int number, const char* pattern, const TextValue* values, const char* remedy,
+                                        const char* file, const char* function, unsigned line);
+/// @}
 }  // namespace detail
 
 /// `format_text("rank {} of {}", {rank, size})`. A call costs a third of the compile time and code of the same text
@@ -891,17 +912,24 @@ std::string format_text(std::type_identity_t<TextPattern<Count>> pattern, const 
   return detail::format_values(pattern.characters(), values);
 }
 
+/// Appends format_text(pattern, values) to `text`. @pre no value refers to `text`
+template <std::size_t Count>
+void append_text(std::string& text, std::type_identity_t<TextPattern<Count>> pattern,
+                 const TextValue (&values)[Count]) {
+  detail::append_values(text, pattern.characters(), values);
+}
+
 /// Throws Error(code, format_text(pattern, values)).
 template <std::size_t Count>
 [[noreturn]] void throw_error(Errc code, std::type_identity_t<TextPattern<Count>> pattern,
                               const TextValue (&values)[Count], SourceLocation where = SourceLocation::current()) {
-  detail::throw_formatted(code, pattern.characters(), values, where);
+  detail::throw_formatted(code, pattern.characters(), values, where.file, where.function, where.line);
 }
 
 /// Throws Error(code, sentence).
 [[noreturn]] inline void throw_error(Errc code, const char* sentence,
                                      SourceLocation where = SourceLocation::current()) {
-  detail::throw_formatted(code, sentence, {}, where);
+  detail::throw_formatted(code, sentence, nullptr, where.file, where.function, where.line);
 }
 
 /// Throws posix_error(number, format_text(pattern, values), remedy).
@@ -909,7 +937,7 @@ template <std::size_t Count>
 [[noreturn]] void throw_posix(int number, std::type_identity_t<TextPattern<Count>> pattern,
                               const TextValue (&values)[Count], const char* remedy = "",
                               SourceLocation where = SourceLocation::current()) {
-  detail::throw_formatted_posix(number, pattern.characters(), values, remedy, where);
+  detail::throw_formatted_posix(number, pattern.characters(), values, remedy, where.file, where.function, where.line);
 }
 
 /// Throws posix_error(number, doing).
@@ -950,6 +978,10 @@ enum class CauseKind : std::uint8_t {
 
 /// Posted once for a job; the first one wins. `rank` is -1 if no rank is its origin.
 struct Cause {
+  DTRAIN_MEMBERS_NOT_INLINED(Cause);
+  DTRAIN_NOT_INLINED Cause(CauseKind kind_, int rank_, std::string host_, std::string text_)
+      : kind(kind_), rank(rank_), host(std::move(host_)), text(std::move(text_)) {}
+
   CauseKind kind = CauseKind::lost;
   int rank = -1;
   std::string host;
@@ -1157,9 +1189,8 @@ class Serializer {
   template <std::integral T>
   void number(T& value, std::type_identity_t<T> first, std::type_identity_t<T> last) {
     number(value);
-    if (reads_ && (value < first || value > last)) {
-      fail("has a number out of its bounds");
-      value = first;
+    if (value < first || value > last) {
+      value = static_cast<T>(out_of_bounds(static_cast<std::uint64_t>(value), static_cast<std::uint64_t>(first)));
     }
   }
   /// An integer in 0..last, or none, which is written as -1.
@@ -1229,6 +1260,9 @@ class Serializer {
  private:
   /// Writes `value`, or reads another one. @returns it
   std::uint64_t little_endian(std::uint64_t value, std::size_t size);
+
+  /// @returns what a number out of its bounds becomes: `first` in a reader, which fails
+  std::uint64_t out_of_bounds(std::uint64_t value, std::uint64_t first) noexcept;
 
   void append(std::string_view written);
   std::span<const std::byte> take_bytes(std::size_t size) noexcept;
@@ -2905,6 +2939,8 @@ enum class WakeReason : std::uint8_t { ready = 1, timed_out };
 /// An awaiter calls Scheduler::remove in its destructor.
 class Waiter : public ListNode, public TimerNode {
  public:
+  DTRAIN_NOT_INLINED Waiter() noexcept = default;
+
   std::coroutine_handle<> coroutine;
   TaskRecord* record = nullptr;  ///< the spawned task that the coroutine belongs to
   int descriptor = -1;           ///< the descriptor that it waits for, if any
@@ -3017,10 +3053,31 @@ class TaskPromiseBase {
 
   std::suspend_always initial_suspend() const noexcept { return {}; }
   FinalAwaiter final_suspend() const noexcept { return {}; }
-  void unhandled_exception() noexcept { exception = std::current_exception(); }
+  DTRAIN_NOT_INLINED void unhandled_exception() noexcept { exception = std::current_exception(); }
+
+  /// Runs `child`, the coroutine of `promise`, which is null if there is none. @returns whether `parent` is to wait
+  DTRAIN_NOT_INLINED static bool start(std::coroutine_handle<> child, TaskPromiseBase* promise,
+                                       std::coroutine_handle<> parent) {
+    if (promise == nullptr) {
+      throw_error(Errc::invalid_argument, "a task was awaited twice, or after it was moved from");
+    }
+    child.resume();
+    if (child.done()) {
+      return false;
+    }
+    promise->continuation = parent;
+    return true;
+  }
 
   std::coroutine_handle<> continuation;
   std::exception_ptr exception;
+
+ protected:
+  DTRAIN_NOT_INLINED void rethrow_if_failed() const {
+    if (exception) {
+      std::rethrow_exception(exception);
+    }
+  }
 };
 
 template <class T>
@@ -3030,9 +3087,7 @@ class TaskPromise : public TaskPromiseBase {
   void return_value(T&& result) { value_.emplace(std::move(result)); }
   void return_value(const T& result) { value_.emplace(result); }
   T take() {
-    if (exception) {
-      std::rethrow_exception(exception);
-    }
+    rethrow_if_failed();
     return std::move(*value_);
   }
 
@@ -3045,11 +3100,7 @@ class TaskPromise<void> : public TaskPromiseBase {
  public:
   Task<void> get_return_object() noexcept;
   void return_void() const noexcept {}
-  void take() const {
-    if (exception) {
-      std::rethrow_exception(exception);
-    }
-  }
+  void take() const { rethrow_if_failed(); }
 };
 
 }  // namespace detail
@@ -3089,7 +3140,7 @@ class [[nodiscard]] Task {
   ~Task() { destroy(); }
 
   /// Cancels and frees the coroutine now.
-  void destroy() noexcept {
+  DTRAIN_NOT_INLINED void destroy() noexcept {
     if (frame_) {
       std::exchange(frame_, nullptr).destroy();
     }
@@ -3104,7 +3155,7 @@ class [[nodiscard]] Task {
   std::coroutine_handle<> handle() const noexcept { return frame_; }
 
   /// Returns the result of a task that is done, and frees the coroutine. @throws the coroutine's exception
-  T take() {
+  DTRAIN_NOT_INLINED T take() {
     const Task finished(std::move(*this));
     return finished.frame_.promise().take();
   }
@@ -3128,15 +3179,7 @@ class Task<T>::Awaiter {
   bool await_ready() const noexcept { return false; }
   bool await_suspend(std::coroutine_handle<> parent) {
     const std::coroutine_handle<promise_type> child = task_.frame_;
-    if (!child) {
-      throw_error(Errc::invalid_argument, "a task was awaited twice, or after it was moved from");
-    }
-    child.resume();
-    if (child.done()) {
-      return false;
-    }
-    child.promise().continuation = parent;
-    return true;
+    return detail::TaskPromiseBase::start(child, child ? &child.promise() : nullptr, parent);
   }
   T await_resume() { return task_.take(); }
 
@@ -3325,7 +3368,7 @@ class Scheduler {
   /// @{
 
   /// Suspends `coroutine` at `waiter` until wake() or the deadline.
-  void add(Waiter& waiter, std::coroutine_handle<> coroutine, Deadline deadline) {
+  DTRAIN_NOT_INLINED void add(Waiter& waiter, std::coroutine_handle<> coroutine, Deadline deadline) {
     waiter.coroutine = coroutine;
     waiter.record = current_;
     timers_.insert(waiter, deadline);
@@ -3338,14 +3381,14 @@ class Scheduler {
   }
 
   /// Resumes a waiter in the next turn, or in this one if it has not reached resume_ready().
-  void wake(Waiter& waiter, WakeReason outcome = WakeReason::ready) noexcept {
+  DTRAIN_NOT_INLINED void wake(Waiter& waiter, WakeReason outcome = WakeReason::ready) noexcept {
     remove(waiter);
     waiter.outcome = outcome;
     ready_.push_back(waiter);
   }
 
   /// Removes a waiter from everything that it waits in.
-  void remove(Waiter& waiter) noexcept {
+  DTRAIN_NOT_INLINED void remove(Waiter& waiter) noexcept {
     timers_.remove(waiter);
     poller_.remove(waiter);
     waiter.unlink();
@@ -3459,8 +3502,8 @@ class EventLoop {
   /// @param on_exception gets an exception that leaves the task; without a handler it leaves run() or run_until()
   /// @param on_destroyed runs after the task's frame is destroyed, however the task ended
   /// @throws Error (cancelled) once the loop is closed
-  [[nodiscard]] TaskHandle spawn(Task<void> task, ExceptionHandler on_exception = {},
-                                 DestroyedHandler on_destroyed = {});
+  [[nodiscard]] TaskHandle spawn(Task<void> task);
+  [[nodiscard]] TaskHandle spawn(Task<void> task, ExceptionHandler on_exception, DestroyedHandler on_destroyed = {});
 
   /// As spawn(), owned by the loop.
   void spawn_detached(Task<void> task, ExceptionHandler on_exception = {}) {
@@ -3593,7 +3636,7 @@ class ManualResetEvent {
   explicit ManualResetEvent(EventLoop& loop) noexcept : scheduler_(loop.scheduler()) {}
 
   /// Wakes all waiters, in the order of waiting, in the loop's next turn.
-  void set() noexcept {
+  DTRAIN_NOT_INLINED void set() noexcept {
     set_ = true;
     while (Waiter* waiter = waiters_.front()) {
       scheduler_.wake(*waiter);
@@ -6469,8 +6512,10 @@ class IdentityError : public Error {
 
 namespace detail {
 [[noreturn]] DTRAIN_NOT_INLINED inline void throw_identity(IdentityErrc reason, const char* pattern,
-                                                           std::span<const TextValue> values, SourceLocation where) {
-  throw IdentityError(reason, dtrain::detail::format_values(pattern, values), where);
+                                                           const TextValue* values, const char* file,
+                                                           const char* function, unsigned line) {
+  throw IdentityError(reason, dtrain::detail::format_values(pattern, values),
+                      SourceLocation::current(file, function, line));
 }
 }  // namespace detail
 
@@ -6479,7 +6524,7 @@ template <std::size_t Count>
 [[noreturn]] void throw_identity_error(IdentityErrc reason, std::type_identity_t<TextPattern<Count>> pattern,
                                        const TextValue (&values)[Count],
                                        SourceLocation where = SourceLocation::current()) {
-  detail::throw_identity(reason, pattern.characters(), values, where);
+  detail::throw_identity(reason, pattern.characters(), values, where.file, where.function, where.line);
 }
 
 }  // namespace DTRAIN_NAMESPACE::identity
@@ -6495,118 +6540,46 @@ namespace DTRAIN_NAMESPACE::identity {
 using Environment = std::map<std::string, std::string, std::less<>>;
 
 /// `NAME='value'` for messages.
-inline std::string quoted(std::string_view variable, std::string_view value) {
-  return format_text("{}={}", {variable, in_quotes(value, 64)});
-}
+std::string quoted(std::string_view variable, std::string_view value);
 
 /// A number in decimal digits, at most 2147483647; nullopt for other text.
-inline std::optional<int> parse_integer(std::string_view text) noexcept {
-  if (text.empty() || text.size() > 10) {
-    return std::nullopt;
-  }
-  long long number = 0;
-  for (const char digit : text) {
-    if (digit < '0' || digit > '9') {
-      return std::nullopt;
-    }
-    number = number * 10 + (digit - '0');
-  }
-  return number > 2147483647 ? std::nullopt : std::optional<int>(static_cast<int>(number));
-}
+std::optional<int> parse_integer(std::string_view text) noexcept;
 
 /// A number of at most 18 decimal digits, for ids that only enter a formula; nullopt for other text.
-inline std::optional<std::uint64_t> parse_wide_integer(std::string_view text) noexcept {
-  if (text.empty() || text.size() > 18) {
-    return std::nullopt;
-  }
-  std::uint64_t number = 0;
-  for (const char digit : text) {
-    if (digit < '0' || digit > '9') {
-      return std::nullopt;
-    }
-    number = number * 10 + static_cast<std::uint64_t>(digit - '0');
-  }
-  return number;
-}
+std::optional<std::uint64_t> parse_wide_integer(std::string_view text) noexcept;
 
 /// 1..65535 in decimal digits; nullopt for other text.
-inline std::optional<int> parse_port(std::string_view text) noexcept {
-  const std::optional<int> number = parse_integer(text);
-  return number && *number >= 1 && *number <= 65535 ? number : std::nullopt;
-}
+std::optional<int> parse_port(std::string_view text) noexcept;
 
 /// Reads an Environment. An empty value counts as unset, and the empty name names no variable. Lifetime: the
-/// environment outlives it.
+/// environment outlives it and the values that it returns, unchanged.
 class Variables {
  public:
   explicit Variables(const Environment& environment) noexcept : environment_(&environment) {}
 
-  std::optional<std::string> text(std::string_view variable) const {
-    const auto found = variable.empty() ? environment_->end() : environment_->find(variable);
-    return found == environment_->end() || found->second.empty() ? std::nullopt : std::optional(found->second);
-  }
+  std::optional<std::string_view> text(std::string_view variable) const;
 
-  bool has(std::string_view variable) const { return text(variable).has_value(); }
+  bool has(std::string_view variable) const;
 
   /// nullopt if unset. @throws IdentityError (bad-integer) for a value that is not decimal digits, or above 2147483647
-  std::optional<int> integer(std::string_view variable) const { return number(variable, parse_integer); }
+  std::optional<int> integer(std::string_view variable) const;
 
   /// A number of up to 18 digits. @throws IdentityError (bad-integer)
-  std::optional<std::uint64_t> wide_integer(std::string_view variable) const {
-    return number(variable, parse_wide_integer);
-  }
+  std::optional<std::uint64_t> wide_integer(std::string_view variable) const;
 
   /// An integer of at least 1. @throws IdentityError (bad-integer)
-  std::optional<int> count(std::string_view variable) const {
-    const std::optional<int> number = integer(variable);
-    if (number && *number == 0) {
-      throw_identity_error(IdentityErrc::bad_integer, "{} is not a count; set it to 1 or more",
-                           {quoted(variable, *text(variable))});
-    }
-    return number;
-  }
+  std::optional<int> count(std::string_view variable) const;
 
   /// @throws IdentityError (bad-port) for a value that is not in 1..65535.
-  std::optional<int> port(std::string_view variable) const {
-    const std::optional<std::string> value = text(variable);
-    if (!value) {
-      return std::nullopt;
-    }
-    const std::optional<int> port = parse_port(*value);
-    if (!port) {
-      throw_identity_error(IdentityErrc::bad_port, "{} is not a port; set it to a number from 1 to 65535",
-                           {quoted(variable, *value)});
-    }
-    return port;
-  }
+  std::optional<int> port(std::string_view variable) const;
 
   /// The variables of `names` that are set, for messages: "RANK='2', WORLD_SIZE='2'".
-  std::string stated(std::initializer_list<std::string_view> names) const {
-    std::string list;
-    for (const std::string_view name : names) {
-      if (const std::optional<std::string> value = text(name)) {
-        list += (list.empty() ? "" : ", ") + quoted(name, *value);
-      }
-    }
-    return list;
-  }
+  std::string stated(std::initializer_list<std::string_view> names) const;
 
  private:
   template <class Number>
   std::optional<Number> number(std::string_view variable,
-                               std::optional<Number> (*parse)(std::string_view) noexcept) const {
-    const std::optional<std::string> value = text(variable);
-    if (!value) {
-      return std::nullopt;
-    }
-    const std::optional<Number> parsed = parse(*value);
-    if (!parsed) {
-      throw_identity_error(IdentityErrc::bad_integer,
-                           "{} is not a non-negative integer; set it to decimal digits or unset it",
-                           {quoted(variable, *value)});
-    }
-    return parsed;
-  }
+                               std::optional<Number> (*parse)(std::string_view) noexcept) const;
 
   const Environment* environment_;
 };
@@ -6655,6 +6628,8 @@ inline constexpr int default_master_port = 29500;
 /// Ranks compute unset fields by an exchange after connecting. The exchange also confirms fields that are guesses,
 /// which `provisional` names.
 struct ProcessIdentity {
+  DTRAIN_MEMBERS_NOT_INLINED(ProcessIdentity);
+
   int rank = 0;
   int world_size = 1;
   std::optional<int> local_rank;
@@ -6703,7 +6678,7 @@ inline std::string part_of_whole(const ProcessIdentity& identity, std::string_vi
 inline std::string joined(const std::vector<std::string>& texts) {
   std::string list;
   for (const std::string& text : texts) {
-    list += (list.empty() ? "" : ", ") + text;
+    append_text(list, "{}{}", {list.empty() ? "" : ", ", text});
   }
   return list;
 }
@@ -6725,12 +6700,12 @@ inline std::string to_string(const ProcessIdentity& identity) {
   std::string line = format_text("identity from {}: rank {} of {}, {}, {}, store at {}{}{}",
                                  {identity.source_text(), identity.rank, identity.world_size, local_rank, node,
                                   brackets ? "[" : "", address, brackets ? "]" : ""});
-  line += identity.master_port ? ":" + std::to_string(*identity.master_port) : "";
-  line += identity.is_provisional("master_addr") ? " (a guess)" : "";
-  line += identity.attempt > 0 ? ", attempt " + std::to_string(identity.attempt) : "";
-  line += identity.ignored.empty() ? "" : "; ignored: " + detail::joined(identity.ignored);
+  if (identity.master_port) append_text(line, ":{}", {*identity.master_port});
+  if (identity.is_provisional("master_addr")) line += " (a guess)";
+  if (identity.attempt > 0) append_text(line, ", attempt {}", {identity.attempt});
+  if (!identity.ignored.empty()) append_text(line, "; ignored: {}", {detail::joined(identity.ignored)});
   for (const std::string& warning : identity.warnings) {
-    line += "; " + warning;
+    append_text(line, "; {}", {warning});
   }
   return line;
 }
@@ -6934,6 +6909,8 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 /// All fields are known, also those that the launcher left open. A node is all ranks with one host id (boot id and
 /// network namespace), not all ranks with one host name.
 struct Membership {
+  DTRAIN_MEMBERS_NOT_INLINED(Membership);
+
   int rank = 0;
   int world_size = 1;
   int local_rank = 0;
@@ -6976,6 +6953,8 @@ struct Membership {
 /// A rank's description of itself when it joins. The store checks the values that the launcher stated as certain.
 /// Values that are open or guesses stay empty; the store computes them.
 struct RankInfo {
+  DTRAIN_MEMBERS_NOT_INLINED(RankInfo);
+
   int rank = 0;
   std::string host_id;
   std::string host;  ///< host name, for error sentences
@@ -7120,6 +7099,8 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 
 /// Facts about a process, beside its job's name. A fact that one of two processes does not state is not compared.
 struct Origin {
+  DTRAIN_MEMBERS_NOT_INLINED(Origin);
+
   bool is_exact_job = false;        ///< the job name is unique to this job: nothing else is compared
   bool one_starter = false;         ///< the launcher starts all ranks of a host from one process
   std::uint64_t process_space = 0;  ///< inode of the PID namespace: starters are compared only within one namespace
@@ -7342,7 +7323,7 @@ DTRAIN_DEFINED std::string rank_list(const std::vector<int>& ranks, std::size_t 
   const std::vector<std::string> parts = rank_ranges(ranks, max_ranges);
   std::string text = ranks.size() == 1 ? "rank " : "ranks ";
   for (std::size_t i = 0; i < parts.size(); ++i) {
-    text += (i == 0 ? "" : i + 1 == parts.size() ? " and " : ", ") + parts[i];
+    append_text(text, "{}{}", {i == 0 ? "" : i + 1 == parts.size() ? " and " : ", ", parts[i]});
   }
   return text;
 }
@@ -7444,6 +7425,19 @@ inline constexpr bool takes_many(RequestKind kind) noexcept {
 }
 
 struct Request {
+  DTRAIN_MEMBERS_NOT_INLINED(Request);
+  Request(std::uint64_t id_, RequestKind kind_, std::vector<std::string> keys_, std::string value_ = {},
+          std::int64_t number_ = 0, std::optional<std::string> expected_ = {}, std::vector<std::string> values_ = {},
+          RankSet members_ = {})
+      : id(id_),
+        kind(kind_),
+        keys(std::move(keys_)),
+        value(std::move(value_)),
+        number(number_),
+        expected(std::move(expected_)),
+        values(std::move(values_)),
+        members(std::move(members_)) {}
+
   static constexpr MessageKind message_kind = MessageKind::request;
   std::uint64_t id = 0;  ///< ascending within a session
   RequestKind kind = RequestKind::set;
@@ -7470,6 +7464,11 @@ enum class Status : std::uint8_t {
 
 template <class Value>
 struct BasicResponse {
+  DTRAIN_MEMBERS_NOT_INLINED(BasicResponse);
+  DTRAIN_NOT_INLINED explicit BasicResponse(std::uint64_t id_, Status status_ = Status::ok, Value text_ = {},
+                                            std::int64_t number_ = 0, std::vector<Value> values_ = {})
+      : id(id_), status(status_), text(std::move(text_)), number(number_), values(std::move(values_)) {}
+
   static constexpr MessageKind message_kind = MessageKind::response;
   std::uint64_t id = 0;
   Status status = Status::ok;
@@ -7532,18 +7531,17 @@ struct StoreRequest {
 /// @tparam T value of the operation: void, string, optional string, vector of strings, int64_t, bool, CompareSet
 template <class T>
 class [[nodiscard]] StoreCall {
-  /// Fields of the request that decode() needs.
-  struct Expected {
-    std::size_t values;
-    std::string desired;
-  };
+  /// What decode() needs of the request: the desired value, or the number of keys.
+  using Expected = std::conditional_t<std::is_same_v<T, CompareSet>, std::string, std::size_t>;
 
  public:
   using value_type = T;
 
-  StoreCall(StoreRequest request) : request_(std::move(request)), expected_{request_.request.keys.size(), {}} {
+  StoreCall(StoreRequest&& request) : request_(std::move(request)) {
     if constexpr (std::is_same_v<T, CompareSet>) {
-      expected_.desired = request_.request.value;
+      expected_ = request_.request.value;
+    } else {
+      expected_ = request_.request.keys.size();
     }
   }
   StoreCall(StoreCall&& other) noexcept : request_(std::move(other.request_)), expected_(std::move(other.expected_)) {
@@ -7583,15 +7581,15 @@ class [[nodiscard]] StoreCall {
     }
   }
 
-  static T decode(Response response, Expected expected) {
+  static T decode(Response response, [[maybe_unused]] Expected expected) {
     if constexpr (std::is_same_v<T, std::string>) {
       return std::move(response.text);
     } else if constexpr (std::is_same_v<T, std::optional<std::string>>) {
       return response.status == Status::missing ? T() : T(std::move(response.text));
     } else if constexpr (std::is_same_v<T, std::vector<std::string>>) {
-      if (response.values.size() != expected.values) {
+      if (response.values.size() != expected) {
         throw_error(Errc::protocol, "getting {} keys: the store answered with {} values",
-                    {expected.values, response.values.size()});
+                    {expected, response.values.size()});
       }
       return std::move(response.values);
     } else if constexpr (std::is_same_v<T, std::int64_t>) {
@@ -7600,7 +7598,7 @@ class [[nodiscard]] StoreCall {
       return response.status == Status::ok;
     } else if constexpr (std::is_same_v<T, CompareSet>) {
       if (response.number != 0) {
-        return {true, std::move(expected.desired)};
+        return {true, std::move(expected)};
       }
       return {false, response.status == Status::ok ? std::optional(std::move(response.text)) : std::nullopt};
     } else {
@@ -7704,10 +7702,10 @@ class Store {
   StoreCall<void> barrier(std::string name, OptionalDeadline deadline = {}) const;
 
  private:
-  Request make_request(RequestKind kind, std::string key) const;
-  Request make_request_of_many(RequestKind kind, std::vector<std::string> keys) const;
-  Request make_request_with_value(RequestKind kind, std::string key, std::string value) const;
-  StoreRequest prepare(Request request, const OptionalDeadline& deadline) const;
+  StoreRequest make_request(RequestKind kind, const OptionalDeadline& deadline) const;
+  StoreRequest make_request(RequestKind kind, const std::string& key, const OptionalDeadline& deadline) const;
+  StoreRequest make_request(RequestKind kind, const std::vector<std::string>& keys,
+                            const OptionalDeadline& deadline) const;
 
   std::weak_ptr<StoreClient> client_;
   std::shared_ptr<LoopHandle> loop_handle_;
@@ -7767,6 +7765,8 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 
 /// A value that refers to no other object.
 struct ControlPlaneOptions {
+  DTRAIN_MEMBERS_NOT_INLINED(ControlPlaneOptions);
+
   identity::ProcessIdentity identity{};
   bool hosts_store = false;  ///< this rank opens the store at the master address
   /// Number of ports from master_port on; the store listens at the first free one. More than 1 requires a job name, by
@@ -7865,6 +7865,54 @@ class ControlPlane {
 };
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/backend/algorithm_choice.hpp
+
+/// @file
+/// AlgorithmChoice: whether fixed thresholds or the cost of messages (alpha and beta) select an all_reduce's algorithm.
+
+namespace DTRAIN_NAMESPACE::backend {
+
+/// A message of n bytes takes alpha + n beta seconds. Source: R. Hockney, "The communication challenge for MPP: Intel
+/// Paragon and Meiko CS-2", Parallel Computing 20 (1994).
+struct LinkCost {
+  double message_seconds = 0;  ///< alpha
+  double byte_seconds = 0;     ///< beta
+
+  constexpr double seconds(double messages, double bytes) const noexcept {
+    return messages * message_seconds + bytes * byte_seconds;
+  }
+};
+
+/// Of backends over messages (Mpi, Gloo); others have one algorithm. Each algorithm sums in its own order, so the
+/// choice determines bits. Every rank uses rank 0's choice; it does not change while a channel is open.
+struct AlgorithmChoice {
+  enum class Basis : std::uint8_t {
+    fixed,     ///< thresholds of the backend
+    given,     ///< `link`: the cheapest algorithm for each length
+    measured,  ///< as given, with a cost that rank 0 measures in a channel's first all_reduce: bits may differ by run
+  };
+
+  Basis basis = Basis::fixed;
+  LinkCost link{};
+
+  /// Blocking: a dozen messages between rank 0 and the last rank, once for each channel.
+  static constexpr AlgorithmChoice measured() noexcept { return {Basis::measured, {}}; }
+  static constexpr AlgorithmChoice given(LinkCost link) noexcept { return {Basis::given, link}; }
+
+  /// The choice, if it is the same in every run; else the fixed one.
+  constexpr AlgorithmChoice reproducible() const noexcept {
+    return basis == Basis::measured ? AlgorithmChoice{} : *this;
+  }
+};
+
+/// "alpha 2e-06 s, beta 1e-10 s/byte".
+std::string to_string(const LinkCost& link);
+
+/// "fixed", "measured", or "alpha 2e-06 s, beta 1e-10 s/byte".
+std::string to_string(const AlgorithmChoice& choice);
+
+}  // namespace DTRAIN_NAMESPACE::backend
 
 // ---- dtrain/backend/allocation_table.hpp
 
@@ -8051,6 +8099,10 @@ void check_blocks(const char* operation, const char* whole_is, const ConstBuffer
 
 /// @param backend named in the error: "backend::Gloo" @throws Error (unsupported) for device memory
 void check_host_memory(const char* backend, const ConstBufferView& input, const ConstBufferView& output);
+
+/// As check_host_memory, for an all_reduce. @param topology selects its algorithm; empty: the backend
+void check_all_reduce_memory(std::string_view topology, const char* backend, const ConstBufferView& input,
+                             const ConstBufferView& output);
 
 /// @throws Error (invalid_argument) unless both have equal length and type, and are disjoint or start at one address;
 /// (unsupported) for 8-bit floats.
@@ -10740,6 +10792,7 @@ struct ChannelContext {
   Accumulate accumulate{};       ///< the same on every rank; a backend without f32 refuses it in open_blocking
   /// How long an operation waits for other ranks until a warning in the log says so; see WaitNotice. Not for NCCL.
   std::chrono::milliseconds notice_after = std::chrono::seconds(10);
+  AlgorithmChoice algorithms{};  ///< the same on every rank
 
   /// This rank's number in the job, under which failures are reported.
   int reporting_rank() const noexcept { return members.rank_in_job(); }
@@ -10772,10 +10825,10 @@ auto reporting_failure(const ChannelContext& context, Make make) -> decltype(mak
 
 /// Calls `Communicator::open_blocking`. Collective, blocking.
 /// @throws the job's first cause; exceptions of open_blocking, after the report
-template <class Communicator>
-Communicator open_and_report_blocking(const ChannelContext& context, Deadline deadline) {
+template <class Communicator, class... Options>
+Communicator open_and_report_blocking(const ChannelContext& context, Deadline deadline, const Options&... options) {
   context.failure->throw_if_failed(context.reporting_rank());
-  return reporting_failure(context, [&] { return Communicator::open_blocking(context, deadline); });
+  return reporting_failure(context, [&] { return Communicator::open_blocking(context, deadline, options...); });
 }
 
 }  // namespace DTRAIN_NAMESPACE::backend
@@ -10955,7 +11008,7 @@ namespace DTRAIN_NAMESPACE::backend::cuda {
 
 /// DTRAIN_SHARE_DEVICES: whether several ranks may compute on one device. @throws Error (usage) unless it is 0 or 1
 inline bool shares_devices(const identity::Environment& environment = identity::snapshot_environment()) {
-  const std::string value = identity::Variables(environment).text("DTRAIN_SHARE_DEVICES").value_or("0");
+  const std::string_view value = identity::Variables(environment).text("DTRAIN_SHARE_DEVICES").value_or("0");
   if (value != "0" && value != "1") {
     throw_error(Errc::usage, "{} is neither 0 nor 1; 1 lets ranks share a device",
                 {identity::quoted("DTRAIN_SHARE_DEVICES", value)});
@@ -11364,7 +11417,8 @@ concept HasPreJoin = requires(const identity::ProcessIdentity& identity, std::op
 /// Reproducibility that a backend promises for the bits of a reduction of equal values on the same ranks.
 enum class Determinism {
   none,        ///< no promise
-  for_a_plan,  ///< equal on every rank, and in every run with equal buckets, node layout and number of ranks
+  for_a_plan,  ///< equal on every rank, and in every run with equal buckets, node layout, number of ranks and
+               ///< AlgorithmChoice, unless that is measured
   always,      ///< equal for all buckets, threads and timing
 };
 
@@ -11946,6 +12000,8 @@ struct Buffers {
   const BlockExchange* blocks = nullptr;  ///< of the operations that have one
 };
 
+struct ChannelAlgorithms;
+
 /// One operation on one rank. Lifetime: as its Routine.
 template <Endpoint E>
 struct OperationContext {
@@ -11953,6 +12009,7 @@ struct OperationContext {
   Scratch& scratch;
   const ChannelInfo& channel;
   Operation operation;
+  ChannelAlgorithms* algorithms = nullptr;  ///< of the channel; null: Tuning alone selects
 
   FramePool& frames() noexcept { return endpoint.frames(); }
   int rank() const noexcept { return endpoint.rank(); }
@@ -12010,18 +12067,28 @@ class Blocks {
 
   std::size_t chunks_in_flight() const noexcept { return in_flight_; }
   std::size_t rounds() const noexcept { return rounds_; }
+  /// Chunks of the longest block that have elements; at least one.
+  std::size_t chunks() const noexcept { return std::max<std::size_t>(1, (block_ + chunk_ - 1) / chunk_); }
   std::size_t chunk_bytes() const noexcept { return chunk_ * carried_; }  ///< memory for one in its widest type
   std::size_t block_bytes() const noexcept { return block_ * element_; }
+
+  Extent block(int block) const noexcept {
+    const std::size_t begin = std::min(count_, static_cast<std::size_t>(block) * block_);
+    return extent(begin, std::min(count_, begin + block_));
+  }
 
   Extent chunk(int block, std::size_t round, std::size_t index) const noexcept {
     const std::size_t block_begin = std::min(count_, static_cast<std::size_t>(block) * block_);
     const std::size_t block_end = std::min(count_, block_begin + block_);
     const std::size_t begin = std::min(block_end, block_begin + (round * in_flight_ + index) * chunk_);
-    const std::size_t end = std::min(block_end, begin + chunk_);
-    return {begin * element_, (end - begin) * element_, end - begin};
+    return extent(begin, std::min(block_end, begin + chunk_));
   }
 
  private:
+  Extent extent(std::size_t begin, std::size_t end) const noexcept {
+    return {begin * element_, (end - begin) * element_, end - begin};
+  }
+
   std::size_t count_;
   std::size_t element_;
   std::size_t carried_;
@@ -12029,6 +12096,134 @@ class Blocks {
   std::size_t rounds_;
   std::size_t block_;
   std::size_t chunk_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::message_passing
+
+// ---- dtrain/backend/message_passing/algorithms/halving/halving_stages.hpp
+
+/// @file
+/// Stages of recursive halving and doubling, for any number of ranks.
+
+namespace DTRAIN_NAMESPACE::backend::message_passing {
+
+/// Elements [begin, begin + count) of a buffer.
+struct HalvingPart {
+  std::size_t begin = 0;
+  std::size_t count = 0;
+};
+
+/// Lengths of a step's messages, in elements.
+struct HalvingChunks {
+  std::size_t longest;    ///< chunk
+  std::size_t in_header;  ///< most elements that a header carries
+
+  /// @param partial type of partial results
+  static constexpr HalvingChunks of(const Tuning& tuning, DType partial) noexcept {
+    return {std::max<std::size_t>(1, tuning.chunk_bytes / size_bytes(partial)),
+            tuning.small_bytes / size_bytes(partial)};
+  }
+
+  /// @param longest_range of any rank in the step @param compares the step begins with headers
+  constexpr bool is_inline(std::size_t longest_range, bool compares) const noexcept {
+    return compares && longest_range <= in_header;
+  }
+
+  /// Without headers.
+  constexpr std::size_t messages(std::size_t longest_range, bool compares) const noexcept {
+    const std::size_t whole = (longest_range + longest - 1) / longest;
+    return is_inline(longest_range, compares) ? 0 : std::max<std::size_t>(1, whole);
+  }
+};
+
+/// Participants are numbered 0..participants()-1. Stage s divides their blocks by factor(s): a group of factor(s)
+/// participants, at distances that are multiples of distance(s), exchanges parts, and each keeps one. The factors are
+/// the prime factors of the number of participants, the smallest first, so that neighbours exchange the longest parts.
+/// That number is the largest, up to the number of ranks, whose prime factors are at most `max_factor`. In the pairs
+/// (0, 1), (2, 3), ... of the first 2 extra_ranks() ranks, the odd rank takes no part.
+/// Source: R. Thakur, R. Rabenseifner and W. Gropp, "Optimization of collective communication operations in MPICH",
+/// Int. J. High Perform. Comput. Appl. 19 (2005), 4.5; with other factors than 2 as in M. Ruefenacht, M. Bull and S.
+/// Booth, "Generalisation of recursive doubling for AllReduce", Parallel Computing 69 (2017).
+/// Example with 13 ranks: rank 1 takes no part; 12 participants have stages of 2, 2 and 3, at distances 1, 2 and 4.
+class HalvingStages {
+ public:
+  static constexpr int max_factor = 7;
+  static constexpr std::size_t max_stages = 31;
+
+  /// @param ranks at least 1
+  explicit constexpr HalvingStages(int ranks) noexcept : ranks_(ranks), participants_(ranks) {
+    while (!factorize()) {
+      --participants_;
+    }
+  }
+
+  constexpr int participants() const noexcept { return participants_; }
+  constexpr int extra_ranks() const noexcept { return ranks_ - participants_; }
+  constexpr std::size_t count() const noexcept { return count_; }
+  constexpr int factor(std::size_t stage) const noexcept { return factors_[stage]; }
+
+  constexpr int distance(std::size_t stage) const noexcept {
+    int product = 1;
+    for (std::size_t s = 0; s < stage; ++s) {
+      product *= factors_[s];
+    }
+    return product;
+  }
+
+  /// Blocks of a part in the stage.
+  constexpr std::size_t blocks(std::size_t stage) const noexcept {
+    return static_cast<std::size_t>(participants_ / distance(stage + 1));
+  }
+
+  /// The part that a participant keeps, also its position in its group.
+  constexpr int position(int participant, std::size_t stage) const noexcept {
+    return participant / distance(stage) % factor(stage);
+  }
+
+  /// A part, in the stage, of the elements that a participant has kept until then. All blocks are equally long, but the
+  /// last ones, which may be shorter or empty.
+  constexpr HalvingPart part(std::size_t elements, int participant, std::size_t stage, int position) const noexcept {
+    std::size_t first = static_cast<std::size_t>(position) * blocks(stage);
+    for (std::size_t s = 0; s < stage; ++s) {
+      first += static_cast<std::size_t>(this->position(participant, s)) * blocks(s);
+    }
+    const std::size_t begin = std::min(elements, first * block_length(elements));
+    return {begin, std::min(elements - begin, longest_part(elements, stage))};
+  }
+
+  constexpr std::size_t longest_part(std::size_t elements, std::size_t stage) const noexcept {
+    return std::min(elements, blocks(stage) * block_length(elements));
+  }
+
+  /// Whether a rank belongs to a pair with an odd rank that takes no part.
+  constexpr bool is_paired(int rank) const noexcept { return rank < 2 * extra_ranks(); }
+  constexpr bool takes_part(int rank) const noexcept { return !is_paired(rank) || rank % 2 == 0; }
+  constexpr int participant(int rank) const noexcept { return is_paired(rank) ? rank / 2 : rank - extra_ranks(); }
+  constexpr int rank(int participant) const noexcept {
+    return participant < extra_ranks() ? 2 * participant : participant + extra_ranks();
+  }
+
+ private:
+  constexpr std::size_t block_length(std::size_t elements) const noexcept {
+    const auto participants = static_cast<std::size_t>(participants_);
+    return (elements + participants - 1) / participants;
+  }
+
+  constexpr bool factorize() noexcept {
+    count_ = 0;
+    int rest = participants_;
+    for (int factor = 2; factor <= max_factor; ++factor) {
+      for (; rest % factor == 0; rest /= factor) {
+        factors_[count_++] = factor;
+      }
+    }
+    return rest == 1;
+  }
+
+  int ranks_;
+  int participants_;
+  std::size_t count_ = 0;
+  std::array<int, max_stages> factors_{};
 };
 
 }  // namespace DTRAIN_NAMESPACE::backend::message_passing
@@ -12159,6 +12354,36 @@ void check_length(const OperationContext<E>& context, int peer, std::size_t byte
   }
 }
 
+/// Every rank sends its header to the next rank, modulo size, whatever the root. If any two ranks differ, some two
+/// neighbours differ and detect it. Without this, ranks with different roots would wait for messages that no rank
+/// sends, because the root determines all other messages.
+template <Endpoint E>
+class HeaderExchange {
+ public:
+  static std::size_t bytes(const OperationContext<E>& context) noexcept { return 2 * header_bytes(context); }
+
+  /// @param memory bytes(context) long; outlives the messages
+  HeaderExchange(OperationContext<E>& context, std::byte* memory)
+      : received_header_(memory + header_bytes(context)),
+        header_received_(
+            context.endpoint.recv(header_memory(context, received_header_), context.before(1), TagClass::collective)),
+        header_sent_(context.endpoint.send(write_header(context, memory, {}), context.after(1), TagClass::collective)) {
+  }
+
+  typename E::MessageHandle header_received() const noexcept { return header_received_; }
+  typename E::MessageHandle header_sent() const noexcept { return header_sent_; }
+
+  /// `length` is the length of the received header. @throws Error (disagreement)
+  void check(OperationContext<E>& context, std::size_t length) const {
+    check_header(context, context.before(1), received_header_, length, 0);
+  }
+
+ private:
+  std::byte* received_header_;
+  typename E::MessageHandle header_received_;
+  typename E::MessageHandle header_sent_;
+};
+
 }  // namespace DTRAIN_NAMESPACE::backend::message_passing
 
 // ---- dtrain/backend/message_passing/algorithms/barrier.hpp
@@ -12196,40 +12421,6 @@ Routine barrier(OperationContext<E>& context) {
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
-namespace detail {
-
-/// Every rank sends its header to the next rank, modulo size, whatever the root. If any two ranks differ, some two
-/// neighbours differ and detect it. Without this, ranks with different roots would wait for messages that no rank
-/// sends, because the root determines all other messages.
-template <Endpoint E>
-class HeaderExchange {
- public:
-  static std::size_t bytes(const OperationContext<E>& context) noexcept { return 2 * header_bytes(context); }
-
-  /// @param memory bytes(context) long; outlives the messages
-  HeaderExchange(OperationContext<E>& context, std::byte* memory)
-      : received_header_(memory + header_bytes(context)),
-        header_received_(
-            context.endpoint.recv(header_memory(context, received_header_), context.before(1), TagClass::collective)),
-        header_sent_(context.endpoint.send(write_header(context, memory, {}), context.after(1), TagClass::collective)) {
-  }
-
-  typename E::MessageHandle header_received() const noexcept { return header_received_; }
-  typename E::MessageHandle header_sent() const noexcept { return header_sent_; }
-
-  /// `length` is the length of the received header. @throws Error (disagreement)
-  void check(OperationContext<E>& context, std::size_t length) const {
-    check_header(context, context.before(1), received_header_, length, 0);
-  }
-
- private:
-  std::byte* received_header_;
-  typename E::MessageHandle header_received_;
-  typename E::MessageHandle header_sent_;
-};
-
-}  // namespace detail
-
 /// Binomial tree: in each step, every rank that has the buffer sends it to one more rank, which doubles their number.
 /// Source: Thakur, Rabenseifner and Gropp (see recursive_doubling.hpp), 4.3. @param buffer of at most
 /// Tuning::small_bytes
@@ -12239,8 +12430,8 @@ Routine broadcast_small(OperationContext<E>& context, std::span<std::byte> buffe
   const int size = context.size();
   const int root = context.operation.root;
   const int relative_rank = (context.rank() - root + size) % size;  // the root's is 0
-  std::byte* const memory = context.scratch.at_least(header_bytes(context) + detail::HeaderExchange<E>::bytes(context));
-  const detail::HeaderExchange<E> headers(context, memory + header_bytes(context));
+  std::byte* const memory = context.scratch.at_least(header_bytes(context) + HeaderExchange<E>::bytes(context));
+  const HeaderExchange<E> headers(context, memory + header_bytes(context));
   const auto rank_at = [&](int at) { return (at + root) % size; };
   int reach = 1;  // ranks in the subtree of this one
   while (reach < size && (relative_rank & reach) == 0) {
@@ -12287,7 +12478,7 @@ Routine broadcast_large(OperationContext<E>& context, std::span<std::byte> buffe
     const Extent extent = blocks.chunk(0, m / in_flight, m % in_flight);
     return buffer.subspan(extent.offset, extent.bytes);
   };
-  const detail::HeaderExchange<E> headers(context, context.scratch.at_least(detail::HeaderExchange<E>::bytes(context)));
+  const HeaderExchange<E> headers(context, context.scratch.at_least(HeaderExchange<E>::bytes(context)));
   std::array<MessageHandle, max_chunks_in_flight> received;
   std::array<MessageHandle, max_chunks_in_flight> sent;
   for (std::size_t m = 0; receives && m < in_flight; ++m) {
@@ -12400,6 +12591,523 @@ Routine direct_exchange(OperationContext<E>& context, const DirectExchange& work
       co_await context.endpoint.done(sent[static_cast<std::size_t>(peer)]);
     }
   }
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend::message_passing
+
+// ---- dtrain/backend/message_passing/algorithms/halving/halving_schedule.hpp
+
+/// @file
+/// Schedule of a halving-doubling all-reduce: what a rank exchanges in each step, and where it is in memory.
+
+namespace DTRAIN_NAMESPACE::backend::message_passing {
+
+/// All-reduce of `count` elements. `output` is `input`, or disjoint from it.
+struct HalvingDoubling {
+  const std::byte* input;
+  std::byte* output;
+  std::size_t count;
+};
+
+namespace detail {
+
+inline constexpr std::size_t max_halving_peers = HalvingStages::max_factor - 1;
+
+/// Contributions, partial results or results, of consecutive elements.
+struct HalvingRange {
+  const std::byte* data = nullptr;
+  std::size_t count = 0;
+  std::size_t width = 0;  ///< bytes of an element
+  bool is_partial = false;
+
+  std::span<const std::byte> chunk(std::size_t index, std::size_t length) const noexcept {
+    const std::size_t begin = std::min(count, index * length);
+    return {data + begin * width, std::min(length, count - begin) * width};
+  }
+};
+
+/// One exchange with one peer.
+struct HalvingTransfer {
+  int peer = 0;
+  HalvingRange sent{};
+  HalvingRange received{};      ///< `data` is unused
+  std::byte* target = nullptr;  ///< of received results
+};
+
+/// Exchanges with some peers at once. A step that reduces combines what the first `before_own` peers sent, `own`, and
+/// what the others sent, into `target`.
+struct HalvingStep {
+  std::array<HalvingTransfer, max_halving_peers> transfers{};
+  std::size_t peers = 0;
+  std::size_t longest = 0;  ///< range of any rank, in elements
+  bool sends = true;
+  bool receives = true;
+  bool compares = true;  ///< the first messages are headers
+  bool reduces = false;
+  bool last = false;  ///< the combination is the result
+  HalvingRange own{};
+  std::byte* target = nullptr;
+  std::size_t before_own = 0;
+};
+
+/// One rank's steps, and memory for them: headers, then slots for chunks in flight, then wide partial results.
+template <Endpoint E>
+class HalvingSchedule {
+ public:
+  HalvingSchedule(OperationContext<E>& context, const HalvingDoubling& work)
+      : stages_(context.size()),
+        rank_(context.rank()),
+        work_(work),
+        combine_(context.partial_reduction()),
+        element_(size_bytes(context.operation.dtype)),
+        wide_(size_bytes(combine_.type())),
+        in_flight_(context.channel.tuning.chunks_in_flight),
+        chunks_(HalvingChunks::of(context.channel.tuning, combine_.type())),
+        header_(header_bytes(context)) {
+    const std::size_t longest = stages_.extra_ranks() > 0 ? work.count : stages_.longest_part(work.count, 0);
+    chunks_.longest = std::min(chunks_.longest, std::max<std::size_t>(1, longest));
+    peers_ = static_cast<std::size_t>(stages_.factor(stages_.count() - 1)) - 1;
+    const std::size_t slots = 2 * peers_ * header_;
+    const std::size_t partials = slots + in_flight_ * peers_ * chunks_.longest * wide_;
+    const HalvingPart kept = combine_.widens() ? kept_partials() : HalvingPart{};
+    memory_ = context.scratch.at_least(partials + kept.count * wide_);
+    slots_ = memory_ + slots;
+    partials_ = memory_ + partials;
+    first_kept_ = kept.begin;
+  }
+
+  const HalvingStages& stages() const noexcept { return stages_; }
+
+  /// The even rank of a pair takes over the contributions of the odd one, or gives it the result.
+  HalvingStep paired_step(bool gives_result) const noexcept {
+    const bool even = rank_ % 2 == 0;
+    HalvingStep step;
+    step.peers = 1;
+    step.longest = work_.count;
+    step.sends = even == gives_result;
+    step.receives = !step.sends;
+    step.reduces = even && !gives_result;
+    const HalvingRange all{gives_result ? work_.output : work_.input, work_.count, element_, false};
+    step.transfers[0] = {even ? rank_ + 1 : rank_ - 1, all, all, work_.output};
+    step.own = all;
+    step.target = step.reduces ? partials_at(0) : nullptr;
+    return step;
+  }
+
+  HalvingStep halving_step(std::size_t stage) const noexcept {
+    HalvingStep step = step_with_group(stage);
+    const int self = stages_.participant(rank_);
+    const HalvingPart own = part(stage, stages_.position(self, stage));
+    const bool is_partial = has_partials(rank_, stage);
+    step.reduces = true;
+    step.last = stage + 1 == stages_.count();
+    step.own = range(own, is_partial);
+    step.target = step.last ? work_.output + own.begin * element_ : partials_at(own.begin);
+    for (std::size_t k = 0; k < step.peers; ++k) {
+      HalvingTransfer& transfer = step.transfers[k];
+      const bool other_is_partial = has_partials(transfer.peer, stage);
+      transfer.sent = range(part(stage, stages_.position(stages_.participant(transfer.peer), stage)), is_partial);
+      transfer.received = {nullptr, own.count, other_is_partial ? wide_ : element_, other_is_partial};
+    }
+    return step;
+  }
+
+  HalvingStep doubling_step(std::size_t stage) const noexcept {
+    HalvingStep step = step_with_group(stage);
+    step.compares = false;
+    const HalvingPart own = part(stage, stages_.position(stages_.participant(rank_), stage));
+    for (std::size_t k = 0; k < step.peers; ++k) {
+      HalvingTransfer& transfer = step.transfers[k];
+      const HalvingPart other = part(stage, stages_.position(stages_.participant(transfer.peer), stage));
+      transfer.sent = {work_.output + own.begin * element_, own.count, element_, false};
+      transfer.received = {nullptr, other.count, element_, false};
+      transfer.target = work_.output + other.begin * element_;
+    }
+    return step;
+  }
+
+  /// Whether ranges travel in the headers.
+  bool is_inline(const HalvingStep& step) const noexcept { return chunks_.is_inline(step.longest, step.compares); }
+  std::size_t in_flight() const noexcept { return in_flight_; }
+
+  /// After the headers, if any.
+  std::size_t messages(const HalvingStep& step) const noexcept { return chunks_.messages(step.longest, step.compares); }
+
+  std::byte* sent_header(std::size_t k) const noexcept { return memory_ + 2 * k * header_; }
+  std::byte* received_header(std::size_t k) const noexcept { return sent_header(k) + header_; }
+
+  std::span<const std::byte> outgoing(const HalvingStep& step, std::size_t m, std::size_t k) const noexcept {
+    return step.transfers[k].sent.chunk(m, chunks_.longest);
+  }
+  std::span<std::byte> incoming(const HalvingStep& step, std::size_t m, std::size_t k) const noexcept {
+    const HalvingTransfer& transfer = step.transfers[k];
+    const std::size_t begin = std::min(transfer.received.count, m * chunks_.longest);
+    const std::size_t bytes = std::min(chunks_.longest, transfer.received.count - begin) * transfer.received.width;
+    return {step.reduces ? slot(m, k) : transfer.target + begin * element_, bytes};
+  }
+
+  /// Every peer's header has arrived, with its range.
+  void headers_arrived(const HalvingStep& step) const noexcept {
+    if (step.reduces) {
+      const auto source_of = [&](std::size_t k) { return inline_payload(received_header(k)); };
+      combine(step, source_of, 0, step.own.count);
+    } else if (step.receives) {
+      kernels::copy_bytes(step.transfers[0].target, inline_payload(received_header(0)), work_.count * element_);
+    }
+  }
+
+  /// Chunk `m` of every peer has arrived.
+  void arrived(const HalvingStep& step, std::size_t m) const noexcept {
+    if (step.reduces) {
+      const std::size_t begin = std::min(step.own.count, m * chunks_.longest);
+      const auto source_of = [&](std::size_t k) { return slot(m, k); };
+      combine(step, source_of, begin, std::min(chunks_.longest, step.own.count - begin));
+    }
+  }
+
+ private:
+  /// The participants that differ from this rank in their position in the stage only.
+  HalvingStep step_with_group(std::size_t stage) const noexcept {
+    const int self = stages_.participant(rank_);
+    const int position = stages_.position(self, stage);
+    HalvingStep step;
+    step.longest = stages_.longest_part(work_.count, stage);
+    step.before_own = static_cast<std::size_t>(position);
+    for (int other = 0; other < stages_.factor(stage); ++other) {
+      if (other != position) {
+        step.transfers[step.peers++].peer = stages_.rank(self + (other - position) * stages_.distance(stage));
+      }
+    }
+    return step;
+  }
+
+  /// A part of what this rank has kept up to the stage.
+  HalvingPart part(std::size_t stage, int position) const noexcept {
+    return stages_.part(work_.count, stages_.participant(rank_), stage, position);
+  }
+
+  bool has_partials(int rank, std::size_t stage) const noexcept { return stage > 0 || stages_.is_paired(rank); }
+
+  HalvingPart kept_partials() const noexcept {
+    if (!stages_.takes_part(rank_)) {
+      return {};
+    }
+    return stages_.is_paired(rank_) ? HalvingPart{0, work_.count}
+                                    : part(0, stages_.position(stages_.participant(rank_), 0));
+  }
+
+  HalvingRange range(const HalvingPart& elements, bool is_partial) const noexcept {
+    const std::byte* const data = is_partial ? partials_at(elements.begin) : work_.input + elements.begin * element_;
+    return {data, elements.count, is_partial ? wide_ : element_, is_partial};
+  }
+
+  std::byte* partials_at(std::size_t begin) const noexcept {
+    return combine_.widens() ? partials_ + (begin - first_kept_) * wide_ : work_.output + begin * element_;
+  }
+
+  std::byte* slot(std::size_t m, std::size_t k) const noexcept {
+    return slots_ + (m % in_flight_ * peers_ + k) * chunks_.longest * wide_;
+  }
+
+  template <class SourceOf>
+  void combine(const HalvingStep& step, SourceOf source_of, std::size_t begin, std::size_t count) const noexcept {
+    std::array<kernels::PartialReduction::Operand, HalvingStages::max_factor> sources{};
+    for (std::size_t k = 0; k < step.peers; ++k) {
+      sources[k < step.before_own ? k : k + 1] = {source_of(k), step.transfers[k].received.is_partial};
+    }
+    sources[step.before_own] = {step.own.data + begin * step.own.width, step.own.is_partial};
+    combine_(std::span(sources).first(step.peers + 1), step.target + begin * (step.last ? element_ : wide_), count,
+             step.last);
+  }
+
+  HalvingStages stages_;
+  int rank_;
+  HalvingDoubling work_;
+  kernels::PartialReduction combine_;
+  std::size_t element_;
+  std::size_t wide_;
+  std::size_t in_flight_;
+  HalvingChunks chunks_;
+  std::size_t header_;
+  std::size_t peers_;
+  std::byte* memory_;
+  std::byte* slots_;
+  std::byte* partials_;
+  std::size_t first_kept_;
+};
+
+}  // namespace detail
+}  // namespace DTRAIN_NAMESPACE::backend::message_passing
+
+// ---- dtrain/backend/message_passing/algorithms/halving/halving_doubling.hpp
+
+/// @file
+/// Halving-doubling all-reduce (Rabenseifner): reduce-scatter by recursive halving, all-gather by recursive doubling.
+
+namespace DTRAIN_NAMESPACE::backend::message_passing {
+namespace detail {
+
+/// Runs one step to its end.
+template <Endpoint E>
+Routine exchange_ranges(OperationContext<E>& context, const HalvingSchedule<E>& schedule, const HalvingStep& step) {
+  using MessageHandle = typename E::MessageHandle;
+  using Handles = std::array<MessageHandle, max_halving_peers>;
+  const std::size_t in_flight = schedule.in_flight();
+  const std::size_t messages = schedule.messages(step);
+  const bool is_inline = schedule.is_inline(step);
+  Handles header_sent;
+  Handles header_received;
+  std::array<Handles, max_chunks_in_flight> sent;
+  std::array<Handles, max_chunks_in_flight> received;
+  const auto start = [&](std::size_t m) {
+    for (std::size_t k = 0; k < step.peers; ++k) {
+      const int peer = step.transfers[k].peer;
+      if (step.receives) {
+        received[m % in_flight][k] = context.endpoint.recv(schedule.incoming(step, m, k), peer, TagClass::collective);
+      }
+      if (step.sends) {
+        sent[m % in_flight][k] = context.endpoint.send(schedule.outgoing(step, m, k), peer, TagClass::collective);
+      }
+    }
+  };
+  for (std::size_t k = 0; step.compares && k < step.peers; ++k) {
+    const HalvingTransfer& transfer = step.transfers[k];
+    if (step.receives) {
+      header_received[k] = context.endpoint.recv(header_memory(context, schedule.received_header(k)), transfer.peer,
+                                                 TagClass::collective);
+    }
+    if (step.sends) {
+      const std::span<const std::byte> payload =
+          is_inline ? transfer.sent.chunk(0, transfer.sent.count) : std::span<const std::byte>();
+      header_sent[k] = context.endpoint.send(write_header(context, schedule.sent_header(k), payload), transfer.peer,
+                                             TagClass::collective);
+    }
+  }
+  for (std::size_t m = 0; m < std::min(in_flight, messages); ++m) {
+    start(m);
+  }
+  for (std::size_t k = 0; step.compares && step.receives && k < step.peers; ++k) {
+    const HalvingTransfer& transfer = step.transfers[k];
+    const std::size_t bytes = co_await context.endpoint.done(header_received[k]);
+    check_header(context, transfer.peer, schedule.received_header(k), bytes,
+                 is_inline ? transfer.received.count * transfer.received.width : 0);
+  }
+  if (is_inline) {
+    schedule.headers_arrived(step);
+  }
+  for (std::size_t m = 0; m < messages; ++m) {
+    for (std::size_t k = 0; step.receives && k < step.peers; ++k) {
+      const std::size_t bytes = co_await context.endpoint.done(received[m % in_flight][k]);
+      check_length(context, step.transfers[k].peer, bytes, schedule.incoming(step, m, k).size());
+    }
+    schedule.arrived(step, m);
+    for (std::size_t k = 0; step.sends && k < step.peers; ++k) {
+      co_await context.endpoint.done(sent[m % in_flight][k]);
+    }
+    if (m + in_flight < messages) {
+      start(m + in_flight);
+    }
+  }
+  for (std::size_t k = 0; step.compares && step.sends && k < step.peers; ++k) {
+    co_await context.endpoint.done(header_sent[k]);
+  }
+}
+
+}  // namespace detail
+
+/// Each rank sends as many bytes as in a ring, 2 (n - 1) / n of the buffer, in 2 log2(n) steps if the number of ranks n
+/// is a power of two; see HalvingStages for other numbers. The ranks of a group combine a range in rank order, and one
+/// rank reduces each block, so all ranks get the same bits. Partial results that are wider than the elements take
+/// scratch memory: as long as half of the buffer, or the whole on a rank that stands for two.
+template <Endpoint E>
+Routine halving_doubling(OperationContext<E>& context, const HalvingDoubling& work) {
+  const detail::HalvingSchedule<E> schedule(context, work);
+  const HalvingStages& stages = schedule.stages();
+  const bool is_paired = stages.is_paired(context.rank());
+  detail::HalvingStep step;
+  if (is_paired) {
+    step = schedule.paired_step(false);
+    Routine routine = detail::exchange_ranges(context, schedule, step);
+    co_await routine;
+  }
+  if (stages.takes_part(context.rank())) {
+    for (std::size_t stage = 0; stage < stages.count(); ++stage) {
+      step = schedule.halving_step(stage);
+      Routine routine = detail::exchange_ranges(context, schedule, step);
+      co_await routine;
+    }
+    for (std::size_t stage = stages.count(); stage-- > 0;) {
+      step = schedule.doubling_step(stage);
+      Routine routine = detail::exchange_ranges(context, schedule, step);
+      co_await routine;
+    }
+  }
+  if (is_paired) {
+    step = schedule.paired_step(true);
+    Routine routine = detail::exchange_ranges(context, schedule, step);
+    co_await routine;
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend::message_passing
+
+// ---- dtrain/backend/message_passing/algorithms/parameter_server.hpp
+
+/// @file
+/// Synchronous parameter server: the first ranks reduce one shard of the buffer each.
+
+namespace DTRAIN_NAMESPACE::backend::message_passing {
+namespace detail {
+
+/// Chunks and messages of one rank, in the channel's scratch memory. Ranks 0 to servers - 1 are servers. A server has
+/// memory for two chunks of each rank: with many ranks, chunks are shorter.
+template <Endpoint E>
+class ServerSchedule {
+ public:
+  using MessageHandle = typename E::MessageHandle;
+
+  ServerSchedule(OperationContext<E>& context, const Buffers& buffers, int servers)
+      : context_(context),
+        buffers_(buffers),
+        servers_(std::min(servers, context.size())),
+        ranks_(static_cast<std::size_t>(context.size())),
+        blocks_(context.operation.count, context.operation.dtype, servers_, tuning_of(context)) {
+    const std::size_t headers = HeaderExchange<E>::bytes(context);
+    const std::size_t slots = serves() ? 2 * ranks_ * blocks_.chunk_bytes() : 0;
+    const std::size_t handles = handle_lists * ranks_;
+    static_assert(alignof(MessageHandle) <= alignof(const std::byte*));
+    headers_ =
+        context.scratch.at_least(headers + slots + ranks_ * sizeof(const std::byte*) + handles * sizeof(MessageHandle));
+    slots_ = headers_ + headers;
+    sources_ = reinterpret_cast<const std::byte**>(slots_ + slots);
+    std::uninitialized_default_construct_n(sources_, ranks_);
+    handles_ = reinterpret_cast<MessageHandle*>(sources_ + ranks_);
+    std::uninitialized_default_construct_n(handles_, handles);
+  }
+
+  std::byte* headers() const noexcept { return headers_; }
+  int servers() const noexcept { return servers_; }
+  bool serves() const noexcept { return context_.rank() < servers_; }
+  std::size_t chunks() const noexcept { return blocks_.chunks(); }
+
+  /// Message of a chunk to a server, of a chunk from a rank to this server, of a result to a rank, and from a server.
+  MessageHandle& pushed(std::size_t chunk, int server) const noexcept { return handle(chunk % 2, server); }
+  MessageHandle& gathered(std::size_t chunk, int rank) const noexcept { return handle(2 + chunk % 2, rank); }
+  MessageHandle& result_to(int rank) const noexcept { return handle(4, rank); }
+  MessageHandle& result_from(int server) const noexcept { return handle(5, server); }
+
+  /// This server's memory for a chunk of `rank`.
+  std::span<std::byte> contribution(std::size_t chunk, int rank) const noexcept {
+    return {slots_ + (chunk % 2 * ranks_ + static_cast<std::size_t>(rank)) * blocks_.chunk_bytes(),
+            extent(chunk, context_.rank()).bytes};
+  }
+  std::span<std::byte> result(std::size_t chunk, int server) const noexcept {
+    return {buffers_.output + extent(chunk, server).offset, extent(chunk, server).bytes};
+  }
+
+  /// Starts this rank's messages to the servers and, on a server, those from the other ranks.
+  void push(std::size_t chunk) const {
+    for (int distance = 1; distance < context_.size(); ++distance) {
+      if (serves()) {
+        const int rank = context_.after(distance);
+        gathered(chunk, rank) = context_.endpoint.recv(contribution(chunk, rank), rank, TagClass::collective);
+      }
+      const int server = context_.before(distance);
+      if (server < servers_) {
+        const Extent part = extent(chunk, server);
+        pushed(chunk, server) =
+            context_.endpoint.send({buffers_.input + part.offset, part.bytes}, server, TagClass::collective);
+      }
+    }
+  }
+
+  /// Reduces the contributions of all ranks in rank order, with one rounding at the end.
+  void reduce(std::size_t chunk) const noexcept {
+    const Extent own = extent(chunk, context_.rank());
+    for (int rank = 0; rank < context_.size(); ++rank) {
+      sources_[rank] = rank == context_.rank() ? buffers_.input + own.offset : contribution(chunk, rank).data();
+    }
+    const kernels::PartialReduction reduction(context_.operation.dtype, context_.operation.op, context_.size(),
+                                              Accumulate::f32);
+    reduction.all(std::span(sources_, ranks_), buffers_.output + own.offset, own.count);
+  }
+
+ private:
+  static constexpr std::size_t handle_lists = 6;
+
+  static Tuning tuning_of(const OperationContext<E>& context) {
+    Tuning tuning = context.channel.tuning;
+    const std::size_t most = tuning.all_pieces_bytes / static_cast<std::size_t>(context.size());
+    tuning.chunk_bytes = std::max<std::size_t>(64, std::min(tuning.chunk_bytes, most));
+    tuning.chunks_in_flight = 2;
+    return tuning;
+  }
+
+  Extent extent(std::size_t chunk, int server) const noexcept { return blocks_.chunk(server, chunk / 2, chunk % 2); }
+  MessageHandle& handle(std::size_t list, int rank) const noexcept {
+    return handles_[list * ranks_ + static_cast<std::size_t>(rank)];
+  }
+
+  OperationContext<E>& context_;
+  const Buffers& buffers_;
+  int servers_;
+  std::size_t ranks_;
+  Blocks blocks_;
+  std::byte* headers_;
+  std::byte* slots_;
+  const std::byte** sources_;
+  MessageHandle* handles_;
+};
+
+}  // namespace detail
+
+/// Every rank sends each server its part of that server's shard, in chunks. The server reduces the parts of all ranks
+/// in rank order, with the bits of SharedMemory, and sends the result to all. The next chunk is on its way meanwhile.
+/// With n ranks, a server's link carries n - 1 times its shard: for few ranks, or for servers with faster links.
+/// Source: M. Li et al., "Scaling distributed machine learning with the parameter server", OSDI 2014; here synchronous.
+/// With fewer ranks than `servers`, all are servers.
+template <Endpoint E>
+Routine parameter_server(OperationContext<E>& context, const Buffers& buffers, int servers) {
+  const detail::ServerSchedule<E> schedule(context, buffers, servers);
+  const HeaderExchange<E> headers(context, schedule.headers());
+  schedule.push(0);
+  const std::size_t header = co_await context.endpoint.done(headers.header_received());
+  headers.check(context, header);
+  for (std::size_t chunk = 0; chunk < schedule.chunks(); ++chunk) {
+    if (chunk + 1 < schedule.chunks()) {
+      schedule.push(chunk + 1);
+    }
+    for (int distance = 1; schedule.serves() && distance < context.size(); ++distance) {
+      const int rank = context.after(distance);
+      const std::size_t bytes = co_await context.endpoint.done(schedule.gathered(chunk, rank));
+      check_length(context, rank, bytes, schedule.contribution(chunk, rank).size());
+    }
+    if (schedule.serves()) {
+      schedule.reduce(chunk);
+    }
+    for (int distance = 1; schedule.serves() && distance < context.size(); ++distance) {
+      const int rank = context.after(distance);
+      schedule.result_to(rank) =
+          context.endpoint.send(schedule.result(chunk, context.rank()), rank, TagClass::collective);
+    }
+    for (int server = 0; server < schedule.servers(); ++server) {
+      if (server != context.rank()) {  // the result may replace what was sent
+        co_await context.endpoint.done(schedule.pushed(chunk, server));
+        schedule.result_from(server) =
+            context.endpoint.recv(schedule.result(chunk, server), server, TagClass::collective);
+      }
+    }
+    for (int server = 0; server < schedule.servers(); ++server) {
+      if (server != context.rank()) {
+        const std::size_t bytes = co_await context.endpoint.done(schedule.result_from(server));
+        check_length(context, server, bytes, schedule.result(chunk, server).size());
+      }
+    }
+    for (int distance = 1; schedule.serves() && distance < context.size(); ++distance) {
+      co_await context.endpoint.done(schedule.result_to(context.after(distance)));
+    }
+  }
+  co_await context.endpoint.done(headers.header_sent());
 }
 
 }  // namespace DTRAIN_NAMESPACE::backend::message_passing
@@ -12873,6 +13581,18 @@ Routine ring(OperationContext<E>& context, const BlockCollective& work) {
   co_await context.endpoint.done(header_sent);
 }
 
+/// An all_reduce as a ring, for buffers of every length.
+template <Endpoint E>
+Routine ring_all_reduce(OperationContext<E>& context, const Buffers& buffers) {
+  const Operation& operation = context.operation;
+  const BlockCollective work{buffers.input, buffers.output,
+                             Blocks(operation.count, operation.dtype, context.size(), context.channel.tuning,
+                                    context.partial_reduction().type()),
+                             true, true};
+  Routine routine = ring(context, work);
+  co_await routine;
+}
+
 }  // namespace DTRAIN_NAMESPACE::backend::message_passing
 
 // ---- dtrain/backend/message_passing/algorithms/direct_reduce_scatter.hpp
@@ -13011,10 +13731,648 @@ Routine direct_reduce_scatter(OperationContext<E>& context, const BlockCollectiv
 
 }  // namespace DTRAIN_NAMESPACE::backend::message_passing
 
+// ---- dtrain/backend/message_passing/algorithms/tree.hpp
+
+/// @file
+/// Binary-tree all-reduce: reduction up the tree, broadcast down the tree, in a pipeline of chunks.
+
+namespace DTRAIN_NAMESPACE::backend::message_passing {
+namespace detail {
+
+/// Rank r's parent is (r - 1) / 2; its children are 2r + 1 and 2r + 2. A rank without children sends its contribution
+/// to its parent, another rank its partial result.
+template <Endpoint E>
+class TreeSchedule {
+ public:
+  TreeSchedule(const OperationContext<E>& context, const Buffers& buffers)
+      : buffers_(buffers),
+        reduction_(context.partial_reduction()),
+        blocks_(context.operation.count, context.operation.dtype, 1, context.channel.tuning, reduction_.type()),
+        rank_(context.rank()),
+        size_(context.size()) {}
+
+  int parent() const noexcept { return rank_ == 0 ? -1 : (rank_ - 1) / 2; }
+  int first_child() const noexcept { return 2 * rank_ + 1; }
+  int children() const noexcept { return std::clamp(size_ - first_child(), 0, 2); }
+
+  std::size_t chunks() const noexcept { return blocks_.chunks(); }
+  std::size_t in_flight() const noexcept { return blocks_.chunks_in_flight(); }
+
+  /// Chunks that a rank sends up before it handles the first one that comes down: as many as are on their way through
+  /// the tree, and at least twice those in flight. Equal on every rank.
+  std::size_t lag() const noexcept {
+    return std::max(2 * in_flight(), 2 * static_cast<std::size_t>(std::bit_width(static_cast<unsigned>(size_))));
+  }
+
+  /// Bytes of memory for set_memory(): for each chunk in flight one of each child, and one for the parent.
+  std::size_t bytes() const noexcept { return children() == 0 ? 0 : in_flight() * slots * blocks_.chunk_bytes(); }
+  void set_memory(std::byte* memory) noexcept { memory_ = memory; }
+
+  std::span<std::byte> from_child(std::size_t chunk, int child) const noexcept {
+    return {slot(chunk, static_cast<std::size_t>(child)), bytes_from(first_child() + child, extent(chunk))};
+  }
+  std::span<const std::byte> to_parent(std::size_t chunk) const noexcept {
+    const std::byte* const memory = children() == 0 ? buffers_.input + extent(chunk).offset : slot(chunk, slots - 1);
+    return {memory, bytes_from(rank_, extent(chunk))};
+  }
+  std::span<std::byte> result(std::size_t chunk) const noexcept {
+    return {buffers_.output + extent(chunk).offset, extent(chunk).bytes};
+  }
+
+  /// Combines this rank's contribution with what its children have sent: to the result, or for the parent.
+  void combine(std::size_t chunk) const noexcept {
+    if (children() == 0) {
+      return;
+    }
+    std::array<kernels::PartialReduction::Operand, slots> sources{{{buffers_.input + extent(chunk).offset, false}}};
+    for (int child = 0; child < children(); ++child) {
+      sources[static_cast<std::size_t>(child) + 1] = {from_child(chunk, child).data(),
+                                                      has_children(first_child() + child)};
+    }
+    const bool last = parent() < 0;
+    reduction_(std::span(sources).first(static_cast<std::size_t>(children()) + 1),
+               last ? result(chunk).data() : slot(chunk, slots - 1), extent(chunk).count, last);
+  }
+
+ private:
+  static constexpr std::size_t slots = 3;
+
+  bool has_children(int rank) const noexcept { return 2 * rank + 1 < size_; }
+  Extent extent(std::size_t chunk) const noexcept { return blocks_.chunk(0, chunk / in_flight(), chunk % in_flight()); }
+  std::size_t bytes_from(int rank, const Extent& extent) const noexcept {
+    return has_children(rank) ? extent.count * size_bytes(reduction_.type()) : extent.bytes;
+  }
+  std::byte* slot(std::size_t chunk, std::size_t index) const noexcept {
+    return memory_ + (chunk % in_flight() * slots + index) * blocks_.chunk_bytes();
+  }
+
+  const Buffers& buffers_;
+  kernels::PartialReduction reduction_;
+  Blocks blocks_;
+  int rank_;
+  int size_;
+  std::byte* memory_ = nullptr;
+};
+
+}  // namespace detail
+
+/// About 2 log2(size) steps, so it is for small buffers on many ranks. One tree; source of the pipeline: P. Sanders, J.
+/// Speck and J. L. Traeff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan", Parallel Comput. 35
+/// (2009), 2. In step s, chunk s goes up and chunk s - lag() comes down. No deadlock: a message waits only for messages
+/// of earlier steps, of the same step that are further down the tree, or, on the way down, further up.
+template <Endpoint E>
+Routine tree(OperationContext<E>& context, const Buffers& buffers) {
+  using MessageHandle = typename E::MessageHandle;
+  detail::TreeSchedule<E> schedule(context, buffers);
+  std::byte* const memory = context.scratch.at_least(HeaderExchange<E>::bytes(context) + schedule.bytes());
+  schedule.set_memory(memory + HeaderExchange<E>::bytes(context));
+  const int parent = schedule.parent();
+  const std::size_t children = static_cast<std::size_t>(schedule.children());
+  const std::size_t chunks = schedule.chunks();
+  const std::size_t in_flight = schedule.in_flight();
+  std::array<std::array<MessageHandle, 2>, max_chunks_in_flight> from_child;
+  std::array<std::array<MessageHandle, 2>, max_chunks_in_flight> to_child;
+  std::array<MessageHandle, max_chunks_in_flight> from_parent;
+  std::array<MessageHandle, max_chunks_in_flight> to_parent;
+  const auto rank_of = [&](std::size_t child) { return schedule.first_child() + static_cast<int>(child); };
+  const auto receive_from_children = [&](std::size_t chunk) {
+    for (std::size_t child = 0; child < children; ++child) {
+      from_child[chunk % in_flight][child] = context.endpoint.recv(schedule.from_child(chunk, static_cast<int>(child)),
+                                                                   rank_of(child), TagClass::collective);
+    }
+  };
+  const HeaderExchange<E> headers(context, memory);
+  for (std::size_t chunk = 0; chunk < std::min(chunks, in_flight); ++chunk) {
+    receive_from_children(chunk);
+  }
+  const std::size_t header = co_await context.endpoint.done(headers.header_received());
+  headers.check(context, header);
+  for (std::size_t step = 0; step < chunks + schedule.lag(); ++step) {
+    const std::size_t index = step % in_flight;
+    if (parent >= 0 && step >= in_flight && step < chunks + in_flight) {
+      co_await context.endpoint.done(to_parent[index]);
+    }
+    if (step < chunks) {
+      for (std::size_t child = 0; child < children; ++child) {
+        const std::size_t bytes = co_await context.endpoint.done(from_child[index][child]);
+        check_length(context, rank_of(child), bytes, schedule.from_child(step, static_cast<int>(child)).size());
+      }
+      schedule.combine(step);
+      if (step + in_flight < chunks) {
+        receive_from_children(step + in_flight);
+      }
+      if (parent >= 0) {
+        to_parent[index] = context.endpoint.send(schedule.to_parent(step), parent, TagClass::collective);
+      }
+    }
+    const std::size_t lag = schedule.lag();
+    if (step >= lag) {
+      const std::size_t chunk = step - lag;
+      if (parent >= 0) {
+        const std::size_t bytes = co_await context.endpoint.done(from_parent[chunk % in_flight]);
+        check_length(context, parent, bytes, schedule.result(chunk).size());
+      }
+      for (std::size_t child = 0; child < children; ++child) {
+        if (chunk >= in_flight) {
+          co_await context.endpoint.done(to_child[chunk % in_flight][child]);
+        }
+        to_child[chunk % in_flight][child] =
+            context.endpoint.send(schedule.result(chunk), rank_of(child), TagClass::collective);
+      }
+    }
+    if (parent >= 0 && step + in_flight >= lag && step + in_flight - lag < chunks) {  // what was there has been sent up
+      const std::size_t chunk = step + in_flight - lag;
+      from_parent[chunk % in_flight] = context.endpoint.recv(schedule.result(chunk), parent, TagClass::collective);
+    }
+  }
+  for (std::size_t child = 0; child < children; ++child) {
+    for (std::size_t index = 0; index < std::min(chunks, in_flight); ++index) {
+      co_await context.endpoint.done(to_child[index][child]);
+    }
+  }
+  co_await context.endpoint.done(headers.header_sent());
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend::message_passing
+
+// ---- dtrain/backend/message_passing/cost/algorithm_costs.hpp
+
+/// @file
+/// Costs of the collective algorithms: what each rank sends, and the time by alpha and beta; pure functions.
+
+/// Each algorithm has `sent_by(rank)`, which is exact for every length, and, if it is a choice among several, `path()`:
+/// the messages and bytes on its longest chain. Below, n ranks reduce S bytes. A rank sends one message at a time
+/// (single-port model). Chunks that are in flight together count as one message; headers with their first chunk, and
+/// combining not at all. Source: R. Thakur, R. Rabenseifner and W. Gropp, "Optimization of collective communication
+/// operations in MPICH", Int. J. High Perform. Comput. Appl. 19 (2005), 4; the files of the algorithms name others.
+namespace DTRAIN_NAMESPACE::backend::message_passing {
+
+/// What one rank sends in one operation.
+struct RankTraffic {
+  std::size_t messages = 0;
+  std::size_t headers = 0;  ///< among the messages
+  std::size_t payload_bytes = 0;
+
+  constexpr std::size_t bytes() const noexcept { return headers * sizeof(Operation) + payload_bytes; }
+};
+
+struct CriticalPath {
+  double messages = 0;
+  double bytes = 0;
+
+  constexpr double seconds(const LinkCost& link) const noexcept { return link.seconds(messages, bytes); }
+};
+
+/// A buffer and the ranks that reduce or exchange it.
+struct CollectiveShape {
+  int ranks;
+  std::size_t count;  ///< elements of the whole buffer
+  DType dtype;
+  DType partial;  ///< type of partial results; `dtype` if nothing is reduced
+
+  constexpr std::size_t bytes() const noexcept { return count * size_bytes(dtype); }
+  constexpr std::size_t partial_bytes() const noexcept { return count * size_bytes(partial); }
+  constexpr std::size_t peers() const noexcept { return static_cast<std::size_t>(ranks) - 1; }
+};
+
+/// direct_exchange.hpp: alpha + (n - 1) S beta, because its messages are independent and in flight together.
+struct DirectExchangeCost {
+  CollectiveShape shape;  ///< of what a rank sends to one other
+
+  constexpr RankTraffic sent_by(int /*rank*/) const noexcept {
+    return {shape.peers(), shape.peers(), shape.peers() * shape.bytes()};
+  }
+  constexpr CriticalPath path() const noexcept {
+    const auto peers = static_cast<double>(shape.peers());
+    return {1, peers * static_cast<double>(shape.bytes())};
+  }
+};
+
+/// recursive_doubling.hpp: log2(n) (alpha + S beta); two messages more if n is no power of two.
+struct RecursiveDoublingCost {
+  CollectiveShape shape;
+
+  constexpr RankTraffic sent_by(int rank) const noexcept {
+    if (rank >= whole()) {
+      return {1, 1, shape.bytes()};
+    }
+    const bool is_paired = rank < shape.ranks - whole();
+    const std::size_t first = is_paired ? shape.partial_bytes() : shape.bytes();
+    const std::size_t messages = exchanges() + (is_paired ? 1 : 0);
+    return {messages, messages, first + (exchanges() - 1) * shape.partial_bytes() + (is_paired ? shape.bytes() : 0)};
+  }
+  constexpr CriticalPath path() const noexcept {
+    const bool has_pairs = shape.ranks > whole();
+    const auto all = static_cast<double>(shape.bytes());
+    const auto partial = static_cast<double>(shape.partial_bytes());
+    const auto steps = static_cast<double>(exchanges());
+    return has_pairs ? CriticalPath{steps + 2, 2 * all + steps * partial}
+                     : CriticalPath{steps, all + (steps - 1) * partial};
+  }
+
+ private:
+  constexpr int whole() const noexcept { return static_cast<int>(std::bit_floor(static_cast<unsigned>(shape.ranks))); }
+  constexpr std::size_t exchanges() const noexcept {
+    return static_cast<std::size_t>(std::countr_zero(static_cast<unsigned>(whole())));
+  }
+};
+
+/// halving_doubling.hpp: 2 log2(n) alpha + 2 (n - 1) / n S beta if n is a power of two. In general a stage of factor f
+/// takes f - 1 messages each way, and a pair of ranks adds 2 (alpha + S beta).
+struct HalvingDoublingCost {
+  CollectiveShape shape;
+  Tuning tuning;
+
+  constexpr RankTraffic sent_by(int rank) const noexcept {
+    const HalvingStages stages(shape.ranks);
+    const HalvingChunks chunks = HalvingChunks::of(tuning, shape.partial);
+    RankTraffic sent;
+    if (stages.is_paired(rank)) {
+      sent = {1 + chunks.messages(shape.count, true), 1, shape.bytes()};
+    }
+    for (std::size_t stage = 0; stages.takes_part(rank) && stage < stages.count(); ++stage) {
+      const int self = stages.participant(rank);
+      const int own = stages.position(self, stage);
+      const std::size_t peers = static_cast<std::size_t>(stages.factor(stage)) - 1;
+      const std::size_t longest = stages.longest_part(shape.count, stage);
+      const bool is_partial = stage > 0 || stages.is_paired(rank);
+      for (int other = 0; other < stages.factor(stage); ++other) {
+        const std::size_t count = stages.part(shape.count, self, stage, other).count;
+        sent.payload_bytes += other == own ? peers * count * size_bytes(shape.dtype)
+                                           : count * size_bytes(is_partial ? shape.partial : shape.dtype);
+      }
+      sent.headers += peers;
+      sent.messages += peers * (1 + chunks.messages(longest, true) + chunks.messages(longest, false));
+    }
+    return sent;
+  }
+
+  constexpr CriticalPath path() const noexcept {
+    const HalvingStages stages(shape.ranks);
+    const bool has_pairs = stages.extra_ranks() > 0;
+    CriticalPath path;
+    if (has_pairs) {
+      path = {2 * steps(shape.count), 2 * static_cast<double>(shape.bytes())};
+    }
+    for (std::size_t stage = 0; stage < stages.count(); ++stage) {
+      const double peers = stages.factor(stage) - 1;
+      const std::size_t longest = stages.longest_part(shape.count, stage);
+      const std::size_t halved = size_bytes(stage > 0 || has_pairs ? shape.partial : shape.dtype);
+      path.messages += 2 * peers * steps(longest);
+      path.bytes += peers * static_cast<double>(longest * (halved + size_bytes(shape.dtype)));
+    }
+    return path;
+  }
+
+ private:
+  constexpr double steps(std::size_t longest) const noexcept {
+    const std::size_t messages = HalvingChunks::of(tuning, shape.partial).messages(longest, false);
+    return static_cast<double>((messages + tuning.chunks_in_flight - 1) / tuning.chunks_in_flight);
+  }
+};
+
+/// ring_collectives.hpp: (n - 1) (alpha + S / n beta) for the reduction, and as much for the all-gather.
+struct RingCost {
+  CollectiveShape shape;
+  Tuning tuning;
+  bool reduces;
+  bool gathers;
+
+  RankTraffic sent_by(int rank) const noexcept {
+    const Blocks blocks = all_blocks();
+    const std::size_t steps = shape.peers() * ((reduces ? 1 : 0) + (gathers ? 1 : 0));
+    RankTraffic sent{1 + blocks.rounds() * steps * blocks.chunks_in_flight(), 1, 0};
+    const auto block = [&](int distance) { return blocks.block((rank + shape.ranks - distance) % shape.ranks).count; };
+    for (int step = 0; step < shape.ranks - 1; ++step) {
+      const DType reduced = step == 0 ? shape.dtype : shape.partial;
+      sent.payload_bytes += reduces ? block(step + 1) * size_bytes(reduced) : 0;
+      sent.payload_bytes += gathers ? block(step) * size_bytes(shape.dtype) : 0;
+    }
+    return sent;
+  }
+
+  CriticalPath path() const noexcept {
+    const Blocks blocks = all_blocks();
+    const auto peers = static_cast<double>(shape.peers());
+    const auto count = static_cast<double>(blocks.block(0).count);
+    const auto element = static_cast<double>(size_bytes(shape.dtype));
+    const auto partial = static_cast<double>(size_bytes(shape.partial));
+    const double width = (reduces ? element + (peers - 1) * partial : 0) + (gathers ? peers * element : 0);
+    return {static_cast<double>(blocks.rounds()) * peers * ((reduces ? 1 : 0) + (gathers ? 1 : 0)), count * width};
+  }
+
+ private:
+  Blocks all_blocks() const noexcept { return {shape.count, shape.dtype, shape.ranks, tuning, shape.partial}; }
+};
+
+/// direct_reduce_scatter.hpp: (n - 1) (alpha + S / n beta) for the reduction, and as much for the all-gather.
+struct DirectReduceScatterCost {
+  CollectiveShape shape;
+  Tuning tuning;
+  bool gathers;
+
+  RankTraffic sent_by(int rank) const noexcept {
+    const Blocks blocks = all_blocks();
+    const std::size_t own = blocks.block(rank).bytes;
+    return {shape.peers() * (1 + blocks.rounds() * (gathers ? 2 : 1) * blocks.chunks_in_flight()), shape.peers(),
+            shape.bytes() - own + (gathers ? shape.peers() * own : 0)};
+  }
+
+  CriticalPath path() const noexcept {
+    const Blocks blocks = all_blocks();
+    const double exchanges = static_cast<double>(shape.peers()) * (gathers ? 2 : 1);
+    return {static_cast<double>(blocks.rounds()) * exchanges, exchanges * static_cast<double>(blocks.block(0).bytes)};
+  }
+
+ private:
+  Blocks all_blocks() const noexcept { return {shape.count, shape.dtype, shape.ranks, tuning}; }
+};
+
+/// broadcast.hpp, the tree: after a header to the next rank, ceil(log2(n)) (alpha + S beta).
+struct BroadcastTreeCost {
+  CollectiveShape shape;
+  int root;
+
+  constexpr RankTraffic sent_by(int rank) const noexcept {
+    const int relative = (rank - root + shape.ranks) % shape.ranks;
+    int reach = 1;
+    while (reach < shape.ranks && (relative & reach) == 0) {
+      reach *= 2;
+    }
+    RankTraffic sent{1, 1, 0};
+    for (int distance = reach / 2; distance > 0; distance /= 2) {
+      const std::size_t children = relative + distance < shape.ranks ? 1 : 0;
+      sent = {sent.messages + children, sent.headers + children, sent.payload_bytes + children * shape.bytes()};
+    }
+    return sent;
+  }
+};
+
+/// broadcast.hpp, the chain of m chunks: (m + n - 2) (alpha + S / m beta).
+struct BroadcastChainCost {
+  CollectiveShape shape;
+  Tuning tuning;
+  int root;
+
+  RankTraffic sent_by(int rank) const noexcept {
+    const bool is_last = (rank + 1) % shape.ranks == root;
+    const Blocks blocks(shape.bytes(), DType::u8, 1, tuning);
+    return {1 + (is_last ? 0 : blocks.rounds() * blocks.chunks_in_flight()), 1, is_last ? 0 : shape.bytes()};
+  }
+};
+
+/// barrier.hpp: ceil(log2(n)) alpha.
+struct BarrierCost {
+  int ranks;
+
+  constexpr RankTraffic sent_by(int /*rank*/) const noexcept {
+    const auto rounds = static_cast<std::size_t>(std::bit_width(static_cast<unsigned>(ranks - 1)));
+    return {rounds, rounds, 0};
+  }
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::message_passing
+
+// ---- dtrain/backend/message_passing/cost/algorithm_table.hpp
+
+/// @file
+/// AlgorithmTable: the all_reduce algorithm for each length, the cheapest by alpha and beta.
+
+namespace DTRAIN_NAMESPACE::backend::message_passing {
+
+/// In this order the first of the cheapest counts.
+enum class AllReduceAlgorithm : std::uint8_t {
+  direct_exchange,
+  direct_reduce_scatter,
+  recursive_doubling,
+  halving_doubling,
+  ring,
+};
+inline constexpr std::size_t all_reduce_algorithms = 5;
+
+const char* name(AllReduceAlgorithm algorithm) noexcept;
+
+/// Whether the algorithm can reduce the buffer: two of them send it in headers, two are for few ranks.
+inline bool can_run(AllReduceAlgorithm algorithm, const CollectiveShape& shape, const Tuning& tuning) noexcept {
+  switch (algorithm) {
+    case AllReduceAlgorithm::direct_exchange:
+      return shape.ranks <= tuning.direct_exchange_ranks && shape.bytes() <= tuning.small_bytes;
+    case AllReduceAlgorithm::direct_reduce_scatter:
+      return shape.ranks <= tuning.direct_exchange_ranks && tuning.direct_reduce_scatter;
+    case AllReduceAlgorithm::recursive_doubling: return shape.partial_bytes() <= tuning.small_bytes;
+    default: return true;
+  }
+}
+
+/// The choice by Tuning's thresholds.
+inline AllReduceAlgorithm fixed_algorithm(const CollectiveShape& shape, const Tuning& tuning) noexcept {
+  const bool few = shape.ranks <= tuning.direct_exchange_ranks;
+  if (few && shape.bytes() <= tuning.small_bytes) {
+    return AllReduceAlgorithm::direct_exchange;
+  }
+  if (shape.partial_bytes() <= tuning.small_bytes) {
+    return AllReduceAlgorithm::recursive_doubling;
+  }
+  return few && tuning.direct_reduce_scatter ? AllReduceAlgorithm::direct_reduce_scatter : AllReduceAlgorithm::ring;
+}
+
+/// The time that the cost model gives.
+double modelled_seconds(AllReduceAlgorithm algorithm, const CollectiveShape& shape, const Tuning& tuning,
+                        const LinkCost& link) noexcept;
+
+/// Plain fields: rank 0 sends it to the other ranks. Entries are for lengths up to 1, 2, 4, ... bytes, for partial
+/// results as wide as elements, and for wider ones.
+class AlgorithmTable {
+ public:
+  static AlgorithmTable cheapest(int ranks, const Tuning& tuning, const LinkCost& link) noexcept;
+
+  /// Of an algorithm that can_run().
+  AllReduceAlgorithm at(const CollectiveShape& shape, const Tuning& tuning) const noexcept {
+    const auto entry = std::min<std::size_t>(lengths - 1, shape.bytes() < 2 ? 0 : std::bit_width(shape.bytes() - 1));
+    const AllReduceAlgorithm algorithm = entries_[shape.partial == shape.dtype ? 0 : 1][entry];
+    return can_run(algorithm, shape, tuning) ? algorithm : AllReduceAlgorithm::halving_doubling;
+  }
+
+  /// Whether a table that came from rank 0 has possible entries only.
+  bool is_valid() const noexcept;
+
+  /// "alpha 2e-06 s, beta 1e-10 s/byte: direct exchange to 8192 bytes, then ring".
+  std::string description() const;
+
+ private:
+  static constexpr std::size_t lengths = 48;
+
+  LinkCost link_{};
+  std::array<std::array<AllReduceAlgorithm, lengths>, 2> entries_{};
+};
+
+/// A channel's choice. The first all_reduce settles it.
+struct ChannelAlgorithms {
+  AlgorithmChoice choice{};
+  bool is_settled = false;
+  AlgorithmTable table{};
+
+  bool is_fixed() const noexcept { return choice.basis == AlgorithmChoice::Basis::fixed; }
+};
+
+inline const char* name(AllReduceAlgorithm algorithm) noexcept {
+  switch (algorithm) {
+    case AllReduceAlgorithm::direct_exchange: return "direct exchange";
+    case AllReduceAlgorithm::direct_reduce_scatter: return "direct reduce-scatter";
+    case AllReduceAlgorithm::recursive_doubling: return "recursive doubling";
+    case AllReduceAlgorithm::halving_doubling: return "halving-doubling";
+    default: return "ring";
+  }
+}
+
+inline double modelled_seconds(AllReduceAlgorithm algorithm, const CollectiveShape& shape, const Tuning& tuning,
+                               const LinkCost& link) noexcept {
+  switch (algorithm) {
+    case AllReduceAlgorithm::direct_exchange: return DirectExchangeCost{shape}.path().seconds(link);
+    case AllReduceAlgorithm::direct_reduce_scatter:
+      return DirectReduceScatterCost{shape, tuning, true}.path().seconds(link);
+    case AllReduceAlgorithm::recursive_doubling: return RecursiveDoublingCost{shape}.path().seconds(link);
+    case AllReduceAlgorithm::halving_doubling: return HalvingDoublingCost{shape, tuning}.path().seconds(link);
+    default: return RingCost{shape, tuning, true, true}.path().seconds(link);
+  }
+}
+
+inline AlgorithmTable AlgorithmTable::cheapest(int ranks, const Tuning& tuning, const LinkCost& link) noexcept {
+  AlgorithmTable table;
+  table.link_ = link;
+  for (std::size_t wide = 0; wide < 2; ++wide) {
+    for (std::size_t entry = 0; entry < lengths; ++entry) {
+      const DType dtype = wide == 0 ? DType::f32 : DType::bf16;
+      const std::size_t count = ((std::size_t{1} << entry) + size_bytes(dtype) - 1) / size_bytes(dtype);
+      const CollectiveShape shape{ranks, count, dtype, DType::f32};
+      AllReduceAlgorithm& best = table.entries_[wide][entry];
+      best = AllReduceAlgorithm::ring;
+      for (std::size_t k = all_reduce_algorithms - 1; k-- > 0;) {
+        const auto other = static_cast<AllReduceAlgorithm>(k);
+        const bool is_cheaper =
+            modelled_seconds(other, shape, tuning, link) <= modelled_seconds(best, shape, tuning, link);
+        best = is_cheaper && can_run(other, shape, tuning) ? other : best;
+      }
+    }
+  }
+  return table;
+}
+
+inline bool AlgorithmTable::is_valid() const noexcept {
+  return std::all_of(entries_.begin(), entries_.end(), [](const auto& row) {
+    return std::all_of(row.begin(), row.end(), [](AllReduceAlgorithm algorithm) {
+      return static_cast<std::size_t>(algorithm) < all_reduce_algorithms;
+    });
+  });
+}
+
+inline std::string AlgorithmTable::description() const {
+  const auto& row = entries_[0];
+  std::string text = to_string(link_) + ": ";
+  for (std::size_t entry = 0; entry + 1 < lengths; ++entry) {
+    if (row[entry] != row[entry + 1]) {
+      text += format_text("{} to {} bytes, then ", {name(row[entry]), std::size_t{1} << entry});
+    }
+  }
+  return text + name(row[lengths - 1]);
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend::message_passing
+
+// ---- dtrain/backend/message_passing/cost/settle_algorithms.hpp
+
+/// @file
+/// Settles a channel's all_reduce algorithms: measures alpha and beta by ping-pong, and broadcasts rank 0's table.
+
+namespace DTRAIN_NAMESPACE::backend::message_passing {
+namespace detail {
+
+/// Rank 0 sends the message to `peer`, which sends it back. @param shortest seconds of a round trip until now
+template <Endpoint E>
+Routine round_trip(OperationContext<E>& context, int peer, std::span<std::byte> message, double& shortest) {
+  const auto begin = std::chrono::steady_clock::now();
+  for (int turn = 0; turn < 2; ++turn) {
+    const bool sends = (context.rank() == 0) == (turn == 0);
+    const typename E::MessageHandle handle = sends ? context.endpoint.send(message, peer, TagClass::collective)
+                                                   : context.endpoint.recv(message, peer, TagClass::collective);
+    const std::size_t bytes = co_await context.endpoint.done(handle);
+    if (!sends) {
+      check_length(context, peer, bytes, message.size());
+    }
+  }
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+  shortest = std::min(shortest, seconds.count());
+}
+
+/// Between rank 0 and the last rank, which is on another host if there are several. Headers first: both ranks are then
+/// in the operation.
+template <Endpoint E>
+Routine measure_link(OperationContext<E>& context, LinkCost& link) {
+  constexpr int short_trips = 5;
+  constexpr int long_trips = 2;
+  constexpr std::size_t short_bytes = 64;
+  constexpr std::size_t long_bytes = std::size_t{64} * 1024;
+  const int last = context.size() - 1;
+  if (context.rank() != 0 && context.rank() != last) {
+    co_return;
+  }
+  const int peer = context.rank() == 0 ? last : 0;
+  std::byte* const memory = context.scratch.at_least(2 * header_bytes(context) + long_bytes);
+  std::byte* const received_header = memory + header_bytes(context);
+  const typename E::MessageHandle received =
+      context.endpoint.recv(header_memory(context, received_header), peer, TagClass::collective);
+  const typename E::MessageHandle sent =
+      context.endpoint.send(write_header(context, memory, {}), peer, TagClass::collective);
+  const std::size_t bytes = co_await context.endpoint.done(received);
+  check_header(context, peer, received_header, bytes, 0);
+  co_await context.endpoint.done(sent);
+  double shortest[2] = {std::numeric_limits<double>::infinity(), std::numeric_limits<double>::infinity()};
+  const std::span<std::byte> message(received_header + header_bytes(context), long_bytes);
+  std::fill(message.begin(), message.end(), std::byte{0});
+  for (int trip = 0; trip < short_trips + long_trips; ++trip) {
+    const bool is_long = trip >= short_trips;
+    Routine routine =
+        round_trip(context, peer, message.first(is_long ? long_bytes : short_bytes), shortest[is_long ? 1 : 0]);
+    co_await routine;
+  }
+  link.message_seconds = shortest[0] / 2;
+  link.byte_seconds = std::max(0.0, shortest[1] - shortest[0]) / 2 / static_cast<double>(long_bytes - short_bytes);
+}
+
+}  // namespace detail
+
+/// Collective: the context's first all_reduce begins with it. Afterwards all ranks have rank 0's table.
+template <Endpoint E>
+Routine settle_algorithms(OperationContext<E>& context, ChannelAlgorithms& algorithms) {
+  LinkCost link = algorithms.choice.link;
+  if (algorithms.choice.basis == AlgorithmChoice::Basis::measured) {
+    Routine routine = detail::measure_link(context, link);
+    co_await routine;
+  }
+  AlgorithmTable table;
+  if (context.rank() == 0) {
+    table = AlgorithmTable::cheapest(context.size(), context.channel.tuning, link);
+  }
+  const std::span<std::byte> bytes = std::as_writable_bytes(std::span(&table, 1));
+  Routine routine = bytes.size() <= context.channel.tuning.small_bytes ? broadcast_small(context, bytes)
+                                                                       : broadcast_large(context, bytes);
+  co_await routine;
+  if (!table.is_valid()) {
+    detail::disagree(context, 0, "sent a table with an unknown algorithm; do all ranks run one program?");
+  }
+  algorithms.table = table;
+  algorithms.is_settled = true;
+  if (context.rank() == 0) {
+    log(LogLevel::info, format_text("channel '{}': all_reduce by {}", {context.channel.name, table.description()}));
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend::message_passing
+
 // ---- dtrain/backend/message_passing/algorithms/algorithm_selection.hpp
 
 /// @file
-/// Algorithm selection of a collective by size and number of ranks, equal on every rank.
+/// Algorithm selection of a collective by size and number of ranks, or by cost; equal on every rank.
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
@@ -13039,10 +14397,10 @@ bool uses_direct_exchange(const OperationContext<E>& context, std::size_t bytes)
 
 /// Reduces long buffers of `count` elements in all blocks, by direct_reduce_scatter or by ring with partial results.
 template <Endpoint E>
-Routine reduce_long(OperationContext<E>& context, const Buffers& buffers, std::size_t count, bool gathers) {
+Routine reduce_long(OperationContext<E>& context, const Buffers& buffers, std::size_t count, bool gathers,
+                    bool direct) {
   const Tuning& tuning = context.channel.tuning;
   const DType dtype = context.operation.dtype;
-  const bool direct = tuning.direct_reduce_scatter && context.size() <= tuning.direct_exchange_ranks;
   const DType carried = direct ? dtype : context.partial_reduction().type();
   const BlockCollective work{buffers.input, buffers.output, Blocks(count, dtype, context.size(), tuning, carried), true,
                              gathers};
@@ -13051,20 +14409,50 @@ Routine reduce_long(OperationContext<E>& context, const Buffers& buffers, std::s
 }
 
 template <Endpoint E>
-Routine all_reduce(OperationContext<E>& context, const Buffers& buffers) {
+AllReduceAlgorithm all_reduce_algorithm(const OperationContext<E>& context) noexcept {
   const Operation& operation = context.operation;
-  const std::size_t bytes = operation.count * size_bytes(operation.dtype);
-  if (uses_direct_exchange(context, bytes)) {
-    const DirectExchange work{buffers.input, buffers.output, bytes, operation.count, false, true};
-    Routine routine = direct_exchange(context, work);
+  const CollectiveShape shape{context.size(), operation.count, operation.dtype, context.partial_reduction().type()};
+  const Tuning& tuning = context.channel.tuning;
+  return context.algorithms == nullptr ? fixed_algorithm(shape, tuning) : context.algorithms->table.at(shape, tuning);
+}
+
+template <Endpoint E>
+Routine all_reduce(OperationContext<E>& context, const Buffers& buffers) {
+  if (context.algorithms != nullptr && !context.algorithms->is_settled) {
+    Routine routine = settle_algorithms(context, *context.algorithms);
     co_await routine;
-  } else if (operation.count * size_bytes(context.partial_reduction().type()) <= context.channel.tuning.small_bytes) {
-    const RecursiveDoubling work{buffers.input, buffers.output, bytes, operation.count};
-    Routine routine = recursive_doubling(context, work);
-    co_await routine;
-  } else {
-    Routine routine = reduce_long(context, buffers, operation.count, true);
-    co_await routine;
+  }
+  const std::size_t count = context.operation.count;
+  const std::size_t bytes = count * size_bytes(context.operation.dtype);
+  switch (all_reduce_algorithm(context)) {
+    case AllReduceAlgorithm::direct_exchange: {
+      const DirectExchange work{buffers.input, buffers.output, bytes, count, false, true};
+      Routine routine = direct_exchange(context, work);
+      co_await routine;
+      break;
+    }
+    case AllReduceAlgorithm::recursive_doubling: {
+      const RecursiveDoubling work{buffers.input, buffers.output, bytes, count};
+      Routine routine = recursive_doubling(context, work);
+      co_await routine;
+      break;
+    }
+    case AllReduceAlgorithm::halving_doubling: {
+      const HalvingDoubling work{buffers.input, buffers.output, count};
+      Routine routine = halving_doubling(context, work);
+      co_await routine;
+      break;
+    }
+    case AllReduceAlgorithm::direct_reduce_scatter: {
+      Routine routine = reduce_long(context, buffers, count, true, true);
+      co_await routine;
+      break;
+    }
+    case AllReduceAlgorithm::ring: {
+      Routine routine = reduce_long(context, buffers, count, true, false);
+      co_await routine;
+      break;
+    }
   }
 }
 
@@ -13077,7 +14465,10 @@ Routine reduce_scatter(OperationContext<E>& context, const Buffers& buffers) {
     Routine routine = direct_exchange(context, work);
     co_await routine;
   } else {
-    Routine routine = reduce_long(context, buffers, operation.count * static_cast<std::size_t>(context.size()), false);
+    const Tuning& tuning = context.channel.tuning;
+    const bool direct = tuning.direct_reduce_scatter && context.size() <= tuning.direct_exchange_ranks;
+    const std::size_t count = operation.count * static_cast<std::size_t>(context.size());
+    Routine routine = reduce_long(context, buffers, count, false, direct);
     co_await routine;
   }
 }
@@ -13122,8 +14513,9 @@ inline void copy_own(const Operation& operation, const Buffers& buffers) noexcep
 
 }  // namespace detail
 
-/// Runs the context's collective. Its bits depend only on the operation, the number of ranks and Tuning, and are equal
-/// on every rank, unless the endpoint implements it. Lifetime: `context` and `buffers` outlive the routine.
+/// Runs the context's collective. Its bits depend only on the operation, the number of ranks, Tuning and rank 0's
+/// AlgorithmTable, if there is one, and are equal on every rank, unless the endpoint implements it. Lifetime: `context`
+/// and `buffers` outlive the routine.
 template <Endpoint E>
 Routine collective(OperationContext<E>& context, const Buffers& buffers) {
   if (buffers.blocks != nullptr) {
@@ -13153,6 +14545,24 @@ Routine collective(OperationContext<E>& context, const Buffers& buffers) {
   }
   co_await routine;
 }
+
+}  // namespace DTRAIN_NAMESPACE::backend::message_passing
+
+// ---- dtrain/backend/message_passing/selected_all_reduce.hpp
+
+/// @file
+/// SelectedAllReduce: the algorithm that a topology selects for a communicator's all_reduce.
+
+namespace DTRAIN_NAMESPACE::backend::message_passing {
+
+/// A communicator with an endpoint runs `routine` for each all_reduce among two or more ranks. The result has equal
+/// bits on every rank, which depend only on the operation, the number of ranks and Tuning. Lifetime: `context` and
+/// `buffers` outlive the routine.
+template <Endpoint E>
+struct SelectedAllReduce {
+  std::string_view topology{};                                                         ///< for messages
+  Routine (*routine)(OperationContext<E>& context, const Buffers& buffers) = nullptr;  ///< null: the communicator's own
+};
 
 }  // namespace DTRAIN_NAMESPACE::backend::message_passing
 
@@ -13382,573 +14792,6 @@ class Transport {
 static_assert(message_passing::Transport<Transport>);
 
 }  // namespace DTRAIN_NAMESPACE::backend::gloo
-
-#endif  // DTRAIN_WITH_GLOO
-
-// ---- dtrain/backend/message_passing/channel.hpp
-
-/// @file
-/// Channel of one rank over messages: operations in order, timeouts and failure.
-
-namespace DTRAIN_NAMESPACE::backend::message_passing {
-
-/// Reference-counted (retain, release) by the Communicator and by each enqueued operation. Threads: run, and calls from
-/// its work, in the thread that runs the stream; abort, failure and close in any.
-template <Transport T>
-class Channel {
- public:
-  using Endpoint = typename T::Endpoint;
-
-  /// A message from this rank to itself, which no endpoint carries.
-  struct SelfMessage {
-    Operation operation;
-    std::vector<std::byte> bytes;
-  };
-
-  /// Collective, blocking. @throws as the Transport
-  Channel(const ChannelContext& context, std::vector<int> job_ranks, Deadline deadline)
-      : job_rank_(context.reporting_rank()),
-        host_(context.members.host),
-        timeout_(std::min<std::chrono::nanoseconds>(context.timeout, std::chrono::hours(24 * 365))),
-        failure_(context.failure),
-        on_stall_(context.on_stall),
-        info_{context.name, std::move(job_ranks), T::tuning(context), context.describe, context.accumulate},
-        notice_(context.notice_after),
-        transport_(context, info_.job_ranks, deadline) {}
-  Channel(const Channel&) = delete;
-  Channel& operator=(const Channel&) = delete;
-
-  int rank() noexcept { return transport_.endpoint().rank(); }
-  int size() noexcept { return transport_.endpoint().size(); }
-  int job_rank() const noexcept { return job_rank_; }
-  const std::shared_ptr<FailureLatch>& latch() const noexcept { return failure_; }
-  std::deque<SelfMessage>& self_messages() noexcept { return self_messages_; }
-
-  void retain() noexcept { references_.fetch_add(1, std::memory_order_relaxed); }
-  void release() noexcept {
-    if (references_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
-      delete this;
-    }
-  }
-
-  /// Runs the routine from `make(context)` as the `turn`-th enqueued operation; skips it if the channel has failed.
-  /// Fails the channel if an earlier operation has not run, or another one is running.
-  template <class Make>
-  void run(std::uint64_t turn, const Operation& operation, Make make) noexcept {
-    if (in_operation_.exchange(1) != 0) {
-      fail_operation(CauseKind::exception, operation, " ", began_early);
-      return;
-    }
-    const std::uint64_t done = done_.load(std::memory_order_relaxed);
-    if (done + 1 != turn && !aborted()) {
-      fail_operation(CauseKind::exception, operation, " ", began_early);
-    } else if (!cause_.flag().load()) {  // seq_cst, as in close(): this thread or close() sees the other's store
-      execute(operation, make);
-    }
-    done_.store(std::max(done, turn), std::memory_order_release);
-    in_operation_.store(0);
-    if (closing_.load()) {
-      futex_wake_all(in_operation_, FutexScope::process);
-    }
-  }
-
-  bool aborted() const noexcept { return cause_.is_set(); }
-
-  std::optional<Cause> failure() const { return cause_.get(); }
-
-  /// Ends running and later work of this rank. The first cause is kept.
-  void abort(const Cause& cause) noexcept {
-    if (cause_.set(cause) && process_.is_current()) {  // a forked process lacks the thread to interrupt
-      transport_.interrupt();
-    }
-  }
-
-  /// Aborts, and reports to the job.
-  void fail(const Cause& cause) noexcept {
-    abort(cause);
-    report_quietly(*failure_, cause);
-  }
-
-  /// The communicator is being destroyed: no work runs after this. Blocking: until an operation that runs in another
-  /// thread has ended, which is soon.
-  void close(std::uint64_t enqueued) noexcept {
-    if (done_.load() < enqueued) {
-      abort({CauseKind::exception, job_rank_, host_, "its communicator was destroyed before all of its work had run"});
-    }
-    closing_.store(true);
-    while (in_operation_.load() != 0) {
-      futex_wait(in_operation_, 1, Deadline::after(std::chrono::seconds(1)), FutexScope::process);
-    }
-    transport_.close(!aborted());
-  }
-
- private:
-  ~Channel() = default;
-
-  /// The message_passing::CancellationToken of one operation.
-  struct OperationCancellationToken {
-    Channel& channel;
-    const Operation& operation;
-    Deadline deadline;
-    bool timed_out = false;
-
-    bool aborted() const noexcept { return channel.aborted(); }
-    bool should_end() const noexcept { return deadline.passed() || aborted(); }
-    bool cancelled() noexcept {
-      timed_out = deadline.passed();
-      return timed_out || aborted();
-    }
-    void stalled() const noexcept {
-      if (channel.on_stall_) {
-        channel.on_stall_();
-      }
-      const auto describe = [this](std::chrono::milliseconds waited) {  // the peer is known after cancellation only
-        return format_text(
-            "{}: it had not ended after {} ms; does every rank call it? DTRAIN_TIMEOUT_SECONDS is how long it may take",
-            {described_on(channel.info_.name, operation, channel.info_.describe), waited.count()});
-      };
-      channel.notice_.update(channel.job_rank_, channel.timeout_ - deadline.remaining(), describe);
-    }
-    std::string reason() const {
-      const std::optional<Cause> cause = channel.failure();
-      return format_text("rank {}: ends because {}",
-                         {channel.job_rank_, cause ? cause->sentence() : "an operation timed out"});
-    }
-  };
-
-  template <class Make>
-  void execute(const Operation& operation, Make& make) noexcept {
-    OperationContext<Endpoint> context{transport_.endpoint(), scratch_, info_, operation};
-    OperationCancellationToken token{*this, operation, Deadline::after(timeout_)};
-    try {
-      Routine routine = make(context);
-      if (!transport_.run_blocking(routine, token)) {
-        scratch_.leak();
-      }
-      if (token.timed_out && !aborted()) {  // even if it ended just then: the transport has cancelled it
-        fail_operation(CauseKind::timeout, operation, ": ", missing());
-      } else if (routine.done()) {
-        routine.check();
-      } else if (!aborted()) {
-        fail_operation(CauseKind::exception, operation, " was cancelled, because ",
-                       format_text("{} is out of service in this process since another operation was cancelled",
-                                   {T::backend_name()}));
-      }
-      if (!routine.done() || token.timed_out) {
-        log_place_at_timeout(failure(), *failure_, job_rank_, described_on(info_.name, operation, info_.describe));
-      }
-    } catch (const Error& error) {
-      explain(operation, error);
-    } catch (const std::exception& error) {
-      fail_operation(CauseKind::exception, operation, ": ", error.what());
-    }
-  }
-
-  /// After a transport error, waits up to 500 ms for the job's first cause, because the peer may have failed first.
-  void explain(const Operation& operation, const Error& error) noexcept {
-    if (error.code() == make_error_code(Errc::disagreement)) {
-      fail({CauseKind::disagreement, -1, "", error.what()});
-      return;
-    }
-    failure_->block_until_failed(Deadline::after(std::chrono::milliseconds(500)));
-    if (!aborted()) {
-      fail_operation(CauseKind::exception, operation, ": ", error.what());
-    }
-  }
-
-  std::string missing() const {
-    const auto [rank, sends] = transport_.waits_for();
-    const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(timeout_);
-    if (rank < 0 || rank >= static_cast<int>(info_.job_ranks.size())) {
-      return format_text("it had not ended after {} ms", {waited.count()});
-    }
-    return format_text(
-        "rank {} had not {} after {} ms; does every rank call it? DTRAIN_TIMEOUT_SECONDS is how long it may take",
-        {info_.job_ranks[static_cast<std::size_t>(rank)], sends ? "sent its part" : "taken what was sent to it",
-         waited.count()});
-  }
-
-  /// Fails the channel: "all_reduce (sum) of 10 f32, operation 5 of channel 'group'", `joint` and `problem`.
-  DTRAIN_NOT_INLINED void fail_operation(CauseKind kind, const Operation& operation, const char* joint,
-                                         std::string_view problem) {
-    fail({kind, job_rank_, host_,
-          format_text("{}{}{}", {described_on(info_.name, operation, info_.describe), joint, problem})});
-  }
-
-  const OwningProcess process_;
-  const int job_rank_;
-  const std::string host_;
-  const std::chrono::nanoseconds timeout_;
-  const std::shared_ptr<FailureLatch> failure_;
-  const std::function<void()> on_stall_;
-  const ChannelInfo info_;
-  WaitNotice notice_;
-  T transport_;
-  Scratch scratch_;
-  std::deque<SelfMessage> self_messages_;
-  std::atomic<std::int64_t> references_{1};
-  std::atomic<std::uint64_t> done_{0};
-  std::atomic<std::uint32_t> in_operation_{0};
-  std::atomic<bool> closing_{false};
-  FirstCause cause_;
-};
-
-}  // namespace DTRAIN_NAMESPACE::backend::message_passing
-
-// ---- dtrain/backend/message_passing/enqueued_operation.hpp
-
-/// @file
-/// Work items of a stream: operations of a message-passing channel.
-
-namespace DTRAIN_NAMESPACE::backend::message_passing {
-
-/// A collective. Holds a reference to the channel, and owns `buffers.blocks`, until it has run or was dropped.
-template <Transport T>
-struct EnqueuedCollective {
-  Channel<T>* channel;
-  std::uint64_t turn;
-  Operation operation;
-  Buffers buffers;
-
-  void operator()() noexcept {
-    channel->run(turn, operation, [this](auto& context) { return collective(context, buffers); });
-    drop();
-  }
-  void drop() noexcept {
-    delete buffers.blocks;
-    channel->release();
-  }
-};
-
-/// Buffers of a message, and its peers (-1: none).
-struct PointToPointBuffers {
-  const std::byte* input;
-  std::byte* output;
-  std::uint64_t input_count;
-  std::int32_t to;
-  std::int32_t from;
-};
-
-namespace detail {
-
-/// Like point_to_point, but a message to this rank itself is stored until its recv.
-template <Transport T>
-Routine point_to_point_or_self(OperationContext<typename T::Endpoint>& context, Channel<T>& channel,
-                               const PointToPointBuffers& buffers, DType input_dtype) {
-  PointToPoint work{{}, {}, buffers.to, buffers.from, context.operation, TagClass::direct, nullptr};
-  work.sent.count = buffers.input_count;
-  work.sent.dtype = input_dtype;
-  if (buffers.to >= 0) {
-    work.input = {buffers.input, buffers.input_count * size_bytes(input_dtype)};
-  }
-  if (buffers.from >= 0) {
-    work.output = {buffers.output, context.operation.count * size_bytes(context.operation.dtype)};
-  }
-  if (buffers.to == context.rank()) {
-    channel.self_messages().push_back({work.sent, {work.input.begin(), work.input.end()}});
-    work.to = -1;
-  }
-  if (buffers.from == context.rank()) {
-    if (channel.self_messages().empty()) {
-      throw_error(Errc::disagreement, "on channel '{}', rank {} receives from itself what it has not sent before",
-                  {context.channel.name, channel.job_rank()});
-    }
-    const auto message = std::move(channel.self_messages().front());
-    channel.self_messages().pop_front();
-    if (message.operation.count != context.operation.count || message.operation.dtype != context.operation.dtype) {
-      disagree_on_message(context, context.rank(), message.operation);
-    }
-    kernels::copy_bytes(work.output.data(), message.bytes.data(), message.bytes.size());
-    work.from = -1;
-  }
-  Routine routine = point_to_point(context, work);
-  co_await routine;
-}
-
-}  // namespace detail
-
-/// A send, a recv, or both. `operation` describes the received message, or the sent one if there is no recv.
-template <Transport T>
-struct EnqueuedPointToPoint {
-  Channel<T>* channel;
-  std::uint64_t turn;
-  Operation operation;
-  PointToPointBuffers buffers;
-  DType input_dtype;
-
-  void operator()() noexcept {
-    channel->run(turn, operation, [this](auto& context) {
-      return detail::point_to_point_or_self(context, *channel, buffers, input_dtype);
-    });
-    channel->release();
-  }
-  void drop() noexcept { channel->release(); }
-};
-
-}  // namespace DTRAIN_NAMESPACE::backend::message_passing
-
-// ---- dtrain/backend/message_passing/communicator.hpp
-
-/// @file
-/// Communicator over any message-passing Transport.
-
-namespace DTRAIN_NAMESPACE::backend::message_passing {
-
-/// Owns one rank's channel. Reduces every DType but 8-bit floats, by every ReduceOp; the bits depend only on the count,
-/// the number of ranks and the transport's Tuning. An operation runs in the thread that waits for the stream, or in its
-/// helper thread, and blocks that thread until it is done. Threads: one at a time; abort() and failure() from any. The
-/// destructor skips work that has not run.
-template <Transport T>
-class Communicator {
- public:
-  using Stream = stream::host::StreamRef;
-  using Allocation = message_passing::Allocation;
-
-  /// Collective, blocking. @throws Error (timeout, limit, protocol), JobFailed, exceptions of the Transport
-  static Communicator open_blocking(const ChannelContext& context, Deadline deadline) {
-    return Communicator(context, deadline);
-  }
-
-  int rank() const noexcept { return channel().rank(); }
-  int size() const noexcept { return channel().size(); }
-  const rendezvous::Membership& members() const noexcept { return owner_->context.members; }
-
-  /// See CanAllReduce. All operations throw Error (unsupported, invalid_argument) at the call.
-  void all_reduce(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) {
-    check_host(input, output);
-    check_all_reduce(input, output);
-    Operation operation = next(OperationKind::all_reduce, output);
-    operation.op = op;
-    enqueue(operation, {input.data, output.data}, stream);
-  }
-
-  /// See CanBroadcast.
-  void broadcast(BufferView buffer, int root, Stream stream) {
-    check_host(buffer, buffer);
-    check_broadcast(buffer, root, size());
-    Operation operation = next(OperationKind::broadcast, buffer);
-    operation.root = root;
-    enqueue(operation, {buffer.data, buffer.data}, stream);
-  }
-
-  /// See CanReduceScatter. `output` may be this rank's block of `input`.
-  void reduce_scatter(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) {
-    check_host(input, output);
-    check_reduce_scatter(input, output, rank(), size());
-    Operation operation = next(OperationKind::reduce_scatter, output);
-    operation.op = op;
-    enqueue(operation, {input.data, output.data}, stream);
-  }
-
-  /// See CanAllGather. `input` may be this rank's block of `output`.
-  void all_gather(ConstBufferView input, BufferView output, Stream stream) {
-    check_host(input, output);
-    check_all_gather(input, output, rank(), size());
-    enqueue(next(OperationKind::all_gather, input), {input.data, output.data}, stream);
-  }
-
-  /// See CanExchangeBlocks. Each rank sends its blocks directly to their ranks. Allocates a copy of `blocks`.
-  void exchange_blocks(const BlockExchange& blocks, ConstBufferView input, BufferView output, Stream stream) {
-    check_host(input, output);
-    check_exchange(blocks, input, output, rank(), size());
-    enqueue_blocks(blocks, ReduceOp::sum, input, output, stream);
-  }
-
-  /// See CanReduceBlocks. Each rank reduces its block in rank order, with the bits of SharedMemory, and so receives it
-  /// from every other rank. Allocates a copy of `blocks`.
-  void reduce_blocks(const BlockExchange& blocks, ConstBufferView input, BufferView output, ReduceOp op,
-                     Stream stream) {
-    check_host(input, output);
-    check_block_reduction(blocks, input, output, rank(), size());
-    enqueue_blocks(blocks, op, input, output, stream);
-  }
-
-  /// See CanSendRecv. Small messages do not wait for their receiver.
-  void send(ConstBufferView input, int peer, Stream stream) {
-    check_message("send", input, peer, rank(), size());
-    transfer(OperationKind::send, input, peer, BufferView{}, -1, stream);
-  }
-  void recv(BufferView output, int peer, Stream stream) {
-    check_message("recv", output, peer, rank(), size());
-    transfer(OperationKind::recv, ConstBufferView{}, -1, output, peer, stream);
-  }
-  void send_recv(ConstBufferView input, int to, BufferView output, int from, Stream stream) {
-    check_send_recv(input, to, output, from, size());
-    transfer(OperationKind::send_recv, input, to, output, from, stream);
-  }
-
-  /// See CanBarrier.
-  void barrier(Stream stream) { enqueue(next(OperationKind::barrier, ConstBufferView{}), {}, stream); }
-
-  /// See CanSplit. @throws Error (invalid_argument) at the call for a negative color; as open_blocking
-  Communicator split_blocking(int color, int key, Deadline deadline) {
-    owner_->check();
-    if (owner_->context.on_stall) {
-      owner_->context.on_stall();  // peers may need work that this rank has enqueued elsewhere before they call split
-    }
-    const ChannelContext part = split_context(owner_->context, owner_->splits + 1, color, key, deadline);
-    ++owner_->splits;
-    return open_blocking(part, deadline);
-  }
-
-  /// See CanAllocate. Ordinary memory, without communication: a rank that is out of memory fails alone.
-  /// @throws Error (out_of_memory); the job's first cause, or the channel's
-  Allocation allocate_blocking(std::size_t bytes, Deadline /*deadline*/) {
-    owner_->check();
-    return Allocation(bytes);
-  }
-
-  /// See CanAbort. The job notifies the peers' channels.
-  void abort(const Cause& cause) noexcept { channel().abort(cause); }
-  std::optional<Cause> failure() const { return channel().failure(); }
-
- private:
-  Communicator(const ChannelContext& context, Deadline deadline)
-      : owner_(make_process_owned<ChannelOwner>(context, deadline)) {}
-
-  /// State with a stable address while the communicator moves.
-  struct ChannelOwner {
-    ChannelOwner(const ChannelContext& of, Deadline deadline)
-        : context(of), channel(new Channel<T>(context, context.members.ranks_in_job(), deadline)) {
-      try {
-        subscription = context.failure->subscribe([this](const Cause& cause) { channel->abort(cause); });
-      } catch (...) {
-        channel->close(0);
-        channel->release();
-        throw;
-      }
-    }
-    ChannelOwner(const ChannelOwner&) = delete;
-    ChannelOwner& operator=(const ChannelOwner&) = delete;
-    ~ChannelOwner() {
-      subscription.reset();
-      channel->close(enqueued);
-      channel->release();
-    }
-
-    /// @throws the job's first cause, or this channel's.
-    void check() const {
-      channel->latch()->throw_if_failed(channel->job_rank());
-      if (const std::optional<Cause> cause = channel->failure()) {
-        throw_cause(*cause);
-      }
-    }
-
-    const ChannelContext context;
-    Channel<T>* channel;
-    std::uint64_t enqueued = 0;     ///< operations of every kind
-    std::uint64_t collectives = 0;  ///< operations of all ranks, without point to point
-    std::uint64_t splits = 0;
-    FailureLatch::Subscription subscription;
-  };
-
-  Channel<T>& channel() const noexcept { return *owner_->channel; }
-
-  /// Descriptor of the next collective. enqueue() counts it, after success only.
-  Operation next(OperationKind kind, const ConstBufferView& buffer) const noexcept {
-    Operation operation;
-    operation.sequence = owner_->collectives + 1;
-    operation.kind = kind;
-    operation.count = buffer.count;
-    operation.dtype = buffer.dtype;
-    return operation;
-  }
-
-  void transfer(OperationKind kind, ConstBufferView input, int to, BufferView output, int from, Stream stream) {
-    check_host(input, output);
-    const ConstBufferView shown = from >= 0 ? ConstBufferView(output) : input;
-    Operation operation;
-    operation.kind = kind;
-    operation.count = shown.count;
-    operation.dtype = shown.dtype;
-    operation.root = to >= 0 ? to : from;
-    const PointToPointBuffers buffers{input.data, output.data, input.count, to, from};
-    const EnqueuedPointToPoint<T> work{owner_->channel, owner_->enqueued + 1, operation, buffers, input.dtype};
-    enqueue_work(work, stream);
-  }
-
-  static void check_host(const ConstBufferView& input, const ConstBufferView& output) {
-    check_host_memory(T::backend_name(), input, output);
-  }
-
-  void enqueue(const Operation& operation, const Buffers& buffers, Stream stream) {
-    enqueue_work(EnqueuedCollective<T>{owner_->channel, owner_->enqueued + 1, operation, buffers}, stream);
-    ++owner_->collectives;
-  }
-
-  void enqueue_blocks(const BlockExchange& blocks, ReduceOp op, ConstBufferView input, BufferView output,
-                      Stream stream) {
-    auto copied = std::make_unique<const BlockExchange>(blocks);
-    enqueue(operation_of(blocks, input.dtype, op, owner_->collectives + 1), {input.data, output.data, copied.get()},
-            stream);
-    static_cast<void>(copied.release());
-  }
-
-  template <class Work>
-  void enqueue_work(const Work& work, Stream stream) {
-    channel().retain();
-    try {
-      stream.enqueue(work);
-    } catch (...) {
-      channel().release();
-      throw;
-    }
-    ++owner_->enqueued;
-  }
-
-  ProcessOwned<ChannelOwner> owner_;
-};
-
-}  // namespace DTRAIN_NAMESPACE::backend::message_passing
-
-// ---- dtrain/backend/gloo.hpp
-
-/// @file
-/// backend::Gloo: ranks on hosts without MPI or GPUs exchange messages over Gloo's TCP connections.
-
-#if DTRAIN_WITH_GLOO
-
-#include <string_view>
-
-namespace DTRAIN_NAMESPACE::backend {
-
-/// Collectives are dtrain's own, over Gloo's point-to-point messages, so they can be cancelled at any time: a failed
-/// rank ends the operations of all others. Ranks exchange their addresses through the job's store.
-///
-/// Each channel has connections between all its ranks, a Gloo context and two threads: Gloo's, which polls every 10 ms,
-/// and one that blocks in Gloo. Hence channels never wait for each other. Gloo allocates memory for each message;
-/// dtrain does not.
-///
-/// Messages are neither encrypted nor authenticated, and any client that reaches the ports can disturb the job. Use a
-/// trusted network, selected with DTRAIN_INTERFACE.
-struct Gloo {
-  using Communicator = message_passing::Communicator<gloo::Transport>;
-  using StreamOwner = stream::host::CommunicationStream;
-  static constexpr Determinism determinism = Determinism::for_a_plan;  // lengths select the algorithm
-
-  static constexpr std::string_view name() noexcept { return "Gloo"; }
-  static constexpr bool supports(DeviceKind kind) noexcept { return kind == DeviceKind::host; }
-  static constexpr bool reduces(DType dtype) noexcept { return !is_float8(dtype); }
-
-  /// Collective, blocking. See CanOpen. Reports a failure of this rank to context.failure.
-  /// @throws Error (unsupported, closed, timeout, limit, protocol), JobFailed
-  static Communicator open_blocking(const ChannelContext& context, Deadline deadline) {
-    return open_and_report_blocking<Communicator>(context, deadline);
-  }
-};
-
-static_assert(Backend<Gloo>);
-
-}  // namespace DTRAIN_NAMESPACE::backend
-
-#else
-
-namespace DTRAIN_NAMESPACE::backend {
-
-/// Policy's error for it names the macro.
-struct Gloo;
-
-}  // namespace DTRAIN_NAMESPACE::backend
 
 #endif  // DTRAIN_WITH_GLOO
 
@@ -14268,117 +15111,6 @@ class BasicTransport {
 using Transport = BasicTransport<Endpoint>;
 
 }  // namespace DTRAIN_NAMESPACE::backend::mpi
-
-#endif  // DTRAIN_WITH_MPI
-
-// ---- dtrain/backend/mpi.hpp
-
-/// @file
-/// backend::Mpi: ranks that mpirun or srun started exchange messages over MPI.
-
-#if DTRAIN_WITH_MPI
-
-#include <array>
-#include <memory>
-#include <optional>
-#include <string_view>
-
-namespace DTRAIN_NAMESPACE::backend {
-
-/// Collectives are dtrain's own, over MPI's point-to-point messages, so they can be cancelled at any time: a failed
-/// rank ends the operations of all others. The thread that waits for an operation makes MPI's progress; one thread at a
-/// time is inside MPI. A thread of dtrain initializes MPI with MPI_THREAD_SERIALIZED, unless the program has done so
-/// with MPI_THREAD_MULTIPLE. Each channel uses its own range of tags. Needs launch::PerProcess: mpirun starts the
-/// processes.
-struct Mpi {
-  using Communicator = message_passing::Communicator<mpi::Transport>;
-  using StreamOwner = stream::host::CommunicationStream;
-  static constexpr Determinism determinism = Determinism::for_a_plan;  // lengths select the algorithm
-
-  static constexpr std::string_view name() noexcept { return "Mpi"; }
-  static constexpr bool supports(DeviceKind kind) noexcept { return kind == DeviceKind::host; }
-  static constexpr bool reduces(DType dtype) noexcept { return !is_float8(dtype); }
-
-  /// MPI's own launcher starts a process for each rank; PerNode would start them without MPI's knowledge.
-  template <class Launcher>
-  static constexpr bool works_with = Launcher::returns_into_user_code;
-
-  /// Collective, blocking. Initializes MPI, compares rank and size with MPI_COMM_WORLD, and distributes rank 0's secret
-  /// by MPI_Bcast; rank 0 draws one if the job has none. @throws Error (identity, unsupported, timeout, mpi)
-  static std::shared_ptr<void> pre_join_blocking(const identity::ProcessIdentity& identity,
-                                                 std::optional<rendezvous::Secret>& secret, Deadline deadline) {
-    const std::shared_ptr<mpi::Engine> engine = mpi::Engine::shared_blocking(deadline);
-    if (engine->rank() != identity.rank || engine->size() != identity.world_size) {
-      engine->skip_finalize();
-      throw_error(Errc::identity,
-                  "by its environment [{}] this is rank {} of {}, but MPI_COMM_WORLD says rank {} of {}; the program "
-                  "is linked with {}: start it with that MPI's mpirun, `mpirun -n {} PROGRAM`",
-                  {identity.launcher, identity.rank, identity.world_size, engine->rank(), engine->size(),
-                   engine->version_text(), identity.world_size});
-    }
-    const auto bytes = std::make_shared<std::array<char, rendezvous::Secret::most_characters + 1>>();
-    if (identity.rank == 0) {
-      secret.value_or(rendezvous::Secret::drawn()).text().copy(bytes->data(), bytes->size() - 1);
-    }
-    const auto distribute = [bytes](mpi::Engine::EngineState& state) {
-      if (state.secret.empty()) {  // only before the first channel: a rank blocked in MPI_Bcast serves no other channel
-        const int count = static_cast<int>(bytes->size());
-        mpi::check(MPI_Bcast(bytes->data(), count, MPI_CHAR, 0, state.runtime->communicator()),
-                   "distributing the job's secret");
-        state.secret = bytes->data();
-      }
-      bytes->fill(0);
-      state.secret.copy(bytes->data(), bytes->size() - 1);
-    };
-    engine->run_blocking(distribute, deadline, "distributing the job's secret");
-    if (!secret) {
-      secret = rendezvous::Secret::of(bytes->data(), "what the backend handed out");
-    }
-    return engine;
-  }
-
-  /// Collective, blocking. See CanOpen. Reports a failure of this rank to context.failure.
-  /// @throws Error (timeout, limit, protocol, mpi), JobFailed
-  static Communicator open_blocking(const ChannelContext& context, Deadline deadline) {
-    return open_and_report_blocking<Communicator>(context, deadline);
-  }
-};
-
-/// As Mpi, with MPI's own collectives (MPI_Iallreduce and the like) on one communicator for each channel. For systems
-/// whose MPI has faster ones, for example in hardware. Limits:
-/// - MPI cannot cancel a collective. If one is abandoned after a peer's failure or a timeout, MPI is out of service for
-///   all channels of this process, and the program can only exit.
-/// - Different calls on different ranks are not detected: MPI fails, returns a wrong result, or blocks until the
-///   timeout.
-/// - MPI promises no reproducible bits: neither between runs nor, strictly, between ranks.
-/// Messages between two ranks, and collectives of more than 2^31 - 1 bytes, work as in Mpi.
-struct MpiCollectives : Mpi {
-  using Communicator = message_passing::Communicator<mpi::BasicTransport<mpi::CollectiveEndpoint>>;
-  static constexpr Determinism determinism = Determinism::none;
-
-  static constexpr std::string_view name() noexcept { return "MpiCollectives"; }
-
-  /// Collective, blocking. See Mpi.
-  static Communicator open_blocking(const ChannelContext& context, Deadline deadline) {
-    return open_and_report_blocking<Communicator>(context, deadline);
-  }
-};
-
-static_assert(message_passing::Transport<mpi::Transport>);
-static_assert(Backend<Mpi> && Backend<MpiCollectives>);
-static_assert(HasPreJoin<Mpi> && HasPreJoin<MpiCollectives>);
-
-}  // namespace DTRAIN_NAMESPACE::backend
-
-#else
-
-namespace DTRAIN_NAMESPACE::backend {
-
-/// Policy's error for them names the macro.
-struct Mpi;
-struct MpiCollectives;
-
-}  // namespace DTRAIN_NAMESPACE::backend
 
 #endif  // DTRAIN_WITH_MPI
 
@@ -15944,6 +16676,758 @@ concept OnHostStreams = Backend<B> && std::same_as<typename B::Communicator::Str
 
 }  // namespace DTRAIN_NAMESPACE::backend
 
+// ---- dtrain/backend/ordered_channel.hpp
+
+/// @file
+/// OrderedChannel: base of a channel that runs its operations in enqueue order, until its first cause of failure.
+
+namespace DTRAIN_NAMESPACE::backend {
+
+/// Reference-counted (retain, release) by the communicator and by each enqueued operation, which may outlive it.
+/// `Derived` has abort(const Cause&) noexcept, which sets `cause_` and ends the operation that runs.
+/// Threads: run_in_order in the thread that runs the stream; all other members in any.
+template <class Derived>
+class OrderedChannel {
+ public:
+  explicit OrderedChannel(const ChannelContext& context)
+      : job_rank_(context.reporting_rank()),
+        name_(context.name),
+        host_(context.members.host),
+        timeout_(std::min<std::chrono::nanoseconds>(context.timeout, std::chrono::hours(24 * 365))),
+        failure_(context.failure),
+        on_stall_(context.on_stall) {}
+  OrderedChannel(const OrderedChannel&) = delete;
+  OrderedChannel& operator=(const OrderedChannel&) = delete;
+
+  int job_rank() const noexcept { return job_rank_; }
+  const std::string& name() const noexcept { return name_; }
+  const std::string& host() const noexcept { return host_; }
+
+  void retain() noexcept { references_.fetch_add(1, std::memory_order_relaxed); }
+  void release() noexcept {
+    if (references_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+      delete static_cast<Derived*>(this);
+    }
+  }
+
+  /// Whether work must stop. Checked between steps of work that take microseconds.
+  bool aborted() const noexcept { return cause_.is_set(); }
+  std::optional<Cause> failure() const { return cause_.get(); }
+
+  /// @throws the job's first cause, or this channel's
+  void throw_if_failed() const {
+    failure_->throw_if_failed(job_rank_);
+    if (const std::optional<Cause> cause = failure()) {
+      throw_cause(*cause);
+    }
+  }
+
+  /// Aborts, and reports to the job.
+  void fail(const Cause& cause) noexcept {
+    static_cast<Derived&>(*this).abort(cause);
+    report_quietly(*failure_, cause);
+  }
+
+ protected:
+  ~OrderedChannel() = default;
+
+  /// Runs `work` as the `turn`-th enqueued operation (the first is 1); skips it if the channel has failed. Calls
+  /// `reject`, which must fail the channel, if an earlier operation has not run, or another one is running.
+  template <class Work, class Reject>
+  void run_in_order(std::uint64_t turn, Work work, Reject reject) noexcept {
+    if (in_operation_.exchange(1) != 0) {
+      reject();
+      return;
+    }
+    const std::uint64_t done = done_.load(std::memory_order_relaxed);
+    if (done + 1 != turn && !aborted()) {
+      reject();
+    } else if (!cause_.flag().load()) {  // seq_cst, as in close_order(): this thread or that one sees the other's store
+      work();
+    }
+    done_.store(std::max(done, turn), std::memory_order_release);
+    in_operation_.store(0);
+    if (closing_.load()) {
+      futex_wake_all(in_operation_, FutexScope::process);
+    }
+  }
+
+  bool has_run(std::uint64_t enqueued) const noexcept { return done_.load() >= enqueued; }
+
+  /// The communicator is being destroyed: no work runs after this. Blocking: until an operation that runs in another
+  /// thread has ended, which is soon.
+  void close_order(std::uint64_t enqueued) noexcept {
+    if (!has_run(enqueued)) {
+      static_cast<Derived&>(*this).abort(
+          {CauseKind::exception, job_rank_, host_, "its communicator was destroyed before all of its work had run"});
+    }
+    closing_.store(true);
+    while (in_operation_.load() != 0) {
+      futex_wait(in_operation_, 1, Deadline::after(std::chrono::seconds(1)), FutexScope::process);
+    }
+  }
+
+  const int job_rank_;
+  const std::string name_;
+  const std::string host_;
+  const std::chrono::nanoseconds timeout_;
+  const std::shared_ptr<FailureLatch> failure_;
+  const std::function<void()> on_stall_;
+  FirstCause cause_;
+
+ private:
+  std::atomic<std::int64_t> references_{1};
+  std::atomic<std::uint64_t> done_{0};
+  std::atomic<std::uint32_t> in_operation_{0};
+  std::atomic<bool> closing_{false};
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend
+
+// ---- dtrain/backend/message_passing/channel.hpp
+
+/// @file
+/// Channel of one rank over messages: operations in order, timeouts and failure.
+
+namespace DTRAIN_NAMESPACE::backend::message_passing {
+
+/// See OrderedChannel. Threads: run, and calls from its work, in the thread that runs the stream; abort, failure and
+/// close in any.
+template <Transport T>
+class Channel : public OrderedChannel<Channel<T>> {
+  using Order = OrderedChannel<Channel<T>>;
+
+ public:
+  using Order::aborted;
+  using Order::fail;
+  using Order::failure;
+  using Endpoint = typename T::Endpoint;
+
+  /// A message from this rank to itself, which no endpoint carries.
+  struct SelfMessage {
+    Operation operation;
+    std::vector<std::byte> bytes;
+  };
+
+  /// Collective, blocking. @throws as the Transport
+  Channel(const ChannelContext& context, std::vector<int> job_ranks, Deadline deadline)
+      : Order(context),
+        info_{context.name, std::move(job_ranks), T::tuning(context), context.describe, context.accumulate},
+        algorithms_{context.algorithms},
+        notice_(context.notice_after),
+        transport_(context, info_.job_ranks, deadline) {}
+
+  int rank() noexcept { return transport_.endpoint().rank(); }
+  int size() noexcept { return transport_.endpoint().size(); }
+  std::deque<SelfMessage>& self_messages() noexcept { return self_messages_; }
+
+  /// Runs the routine from `make(context)` as the `turn`-th enqueued operation; skips it if the channel has failed.
+  /// Fails the channel if an earlier operation has not run, or another one is running.
+  template <class Make>
+  void run(std::uint64_t turn, const Operation& operation, Make make) noexcept {
+    Order::run_in_order(
+        turn, [&]() noexcept { execute(operation, make); },
+        [&]() noexcept { fail_operation(CauseKind::exception, operation, " ", began_early); });
+  }
+
+  /// Ends running and later work of this rank. The first cause is kept.
+  void abort(const Cause& cause) noexcept {
+    if (this->cause_.set(cause) && process_.is_current()) {  // a forked process lacks the thread to interrupt
+      transport_.interrupt();
+    }
+  }
+
+  /// See OrderedChannel::close_order.
+  void close(std::uint64_t enqueued) noexcept {
+    Order::close_order(enqueued);
+    transport_.close(!aborted());
+  }
+
+ private:
+  friend Order;
+  using Order::failure_;
+  using Order::host_;
+  using Order::job_rank_;
+  using Order::on_stall_;
+  using Order::timeout_;
+
+  ~Channel() = default;
+
+  /// The message_passing::CancellationToken of one operation.
+  struct OperationCancellationToken {
+    Channel& channel;
+    const Operation& operation;
+    Deadline deadline;
+    bool timed_out = false;
+
+    bool aborted() const noexcept { return channel.aborted(); }
+    bool should_end() const noexcept { return deadline.passed() || aborted(); }
+    bool cancelled() noexcept {
+      timed_out = deadline.passed();
+      return timed_out || aborted();
+    }
+    void stalled() const noexcept {
+      if (channel.on_stall_) {
+        channel.on_stall_();
+      }
+      const auto describe = [this](std::chrono::milliseconds waited) {  // the peer is known after cancellation only
+        return format_text(
+            "{}: it had not ended after {} ms; does every rank call it? DTRAIN_TIMEOUT_SECONDS is how long it may take",
+            {described_on(channel.info_.name, operation, channel.info_.describe), waited.count()});
+      };
+      channel.notice_.update(channel.job_rank_, channel.timeout_ - deadline.remaining(), describe);
+    }
+    std::string reason() const {
+      const std::optional<Cause> cause = channel.failure();
+      return format_text("rank {}: ends because {}",
+                         {channel.job_rank_, cause ? cause->sentence() : "an operation timed out"});
+    }
+  };
+
+  template <class Make>
+  void execute(const Operation& operation, Make& make) noexcept {
+    OperationContext<Endpoint> context{transport_.endpoint(), scratch_, info_, operation,
+                                       algorithms_.is_fixed() ? nullptr : &algorithms_};
+    OperationCancellationToken token{*this, operation, Deadline::after(timeout_)};
+    try {
+      Routine routine = make(context);
+      if (!transport_.run_blocking(routine, token)) {
+        scratch_.leak();
+      }
+      if (token.timed_out && !aborted()) {  // even if it ended just then: the transport has cancelled it
+        fail_operation(CauseKind::timeout, operation, ": ", missing());
+      } else if (routine.done()) {
+        routine.check();
+      } else if (!aborted()) {
+        fail_operation(CauseKind::exception, operation, " was cancelled, because ",
+                       format_text("{} is out of service in this process since another operation was cancelled",
+                                   {T::backend_name()}));
+      }
+      if (!routine.done() || token.timed_out) {
+        log_place_at_timeout(failure(), *failure_, job_rank_, described_on(info_.name, operation, info_.describe));
+      }
+    } catch (const Error& error) {
+      explain(operation, error);
+    } catch (const std::exception& error) {
+      fail_operation(CauseKind::exception, operation, ": ", error.what());
+    }
+  }
+
+  /// After a transport error, waits up to 500 ms for the job's first cause, because the peer may have failed first.
+  void explain(const Operation& operation, const Error& error) noexcept {
+    if (error.code() == make_error_code(Errc::disagreement)) {
+      fail({CauseKind::disagreement, -1, "", error.what()});
+      return;
+    }
+    failure_->block_until_failed(Deadline::after(std::chrono::milliseconds(500)));
+    if (!aborted()) {
+      fail_operation(CauseKind::exception, operation, ": ", error.what());
+    }
+  }
+
+  std::string missing() const {
+    const auto [rank, sends] = transport_.waits_for();
+    const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(timeout_);
+    if (rank < 0 || rank >= static_cast<int>(info_.job_ranks.size())) {
+      return format_text("it had not ended after {} ms", {waited.count()});
+    }
+    return format_text(
+        "rank {} had not {} after {} ms; does every rank call it? DTRAIN_TIMEOUT_SECONDS is how long it may take",
+        {info_.job_ranks[static_cast<std::size_t>(rank)], sends ? "sent its part" : "taken what was sent to it",
+         waited.count()});
+  }
+
+  /// Fails the channel: "all_reduce (sum) of 10 f32, operation 5 of channel 'group'", `joint` and `problem`.
+  DTRAIN_NOT_INLINED void fail_operation(CauseKind kind, const Operation& operation, const char* joint,
+                                         std::string_view problem) {
+    fail({kind, job_rank_, host_,
+          format_text("{}{}{}", {described_on(info_.name, operation, info_.describe), joint, problem})});
+  }
+
+  const OwningProcess process_;
+  const ChannelInfo info_;
+  ChannelAlgorithms algorithms_;
+  WaitNotice notice_;
+  T transport_;
+  Scratch scratch_;
+  std::deque<SelfMessage> self_messages_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::message_passing
+
+// ---- dtrain/backend/message_passing/enqueued_operation.hpp
+
+/// @file
+/// Work items of a stream: operations of a message-passing channel.
+
+namespace DTRAIN_NAMESPACE::backend::message_passing {
+
+/// A collective. Holds a reference to the channel, and owns `buffers.blocks`, until it has run or was dropped.
+template <Transport T>
+struct EnqueuedCollective {
+  Channel<T>* channel;
+  std::uint64_t turn;
+  Operation operation;
+  Buffers buffers;
+  Routine (*algorithm)(OperationContext<typename T::Endpoint>& context, const Buffers& buffers);
+
+  void operator()() noexcept {
+    channel->run(turn, operation, [this](auto& context) { return algorithm(context, buffers); });
+    drop();
+  }
+  void drop() noexcept {
+    delete buffers.blocks;
+    channel->release();
+  }
+};
+
+/// Buffers of a message, and its peers (-1: none).
+struct PointToPointBuffers {
+  const std::byte* input;
+  std::byte* output;
+  std::uint64_t input_count;
+  std::int32_t to;
+  std::int32_t from;
+};
+
+namespace detail {
+
+/// Like point_to_point, but a message to this rank itself is stored until its recv.
+template <Transport T>
+Routine point_to_point_or_self(OperationContext<typename T::Endpoint>& context, Channel<T>& channel,
+                               const PointToPointBuffers& buffers, DType input_dtype) {
+  PointToPoint work{{}, {}, buffers.to, buffers.from, context.operation, TagClass::direct, nullptr};
+  work.sent.count = buffers.input_count;
+  work.sent.dtype = input_dtype;
+  if (buffers.to >= 0) {
+    work.input = {buffers.input, buffers.input_count * size_bytes(input_dtype)};
+  }
+  if (buffers.from >= 0) {
+    work.output = {buffers.output, context.operation.count * size_bytes(context.operation.dtype)};
+  }
+  if (buffers.to == context.rank()) {
+    channel.self_messages().push_back({work.sent, {work.input.begin(), work.input.end()}});
+    work.to = -1;
+  }
+  if (buffers.from == context.rank()) {
+    if (channel.self_messages().empty()) {
+      throw_error(Errc::disagreement, "on channel '{}', rank {} receives from itself what it has not sent before",
+                  {context.channel.name, channel.job_rank()});
+    }
+    const auto message = std::move(channel.self_messages().front());
+    channel.self_messages().pop_front();
+    if (message.operation.count != context.operation.count || message.operation.dtype != context.operation.dtype) {
+      disagree_on_message(context, context.rank(), message.operation);
+    }
+    kernels::copy_bytes(work.output.data(), message.bytes.data(), message.bytes.size());
+    work.from = -1;
+  }
+  Routine routine = point_to_point(context, work);
+  co_await routine;
+}
+
+}  // namespace detail
+
+/// A send, a recv, or both. `operation` describes the received message, or the sent one if there is no recv.
+template <Transport T>
+struct EnqueuedPointToPoint {
+  Channel<T>* channel;
+  std::uint64_t turn;
+  Operation operation;
+  PointToPointBuffers buffers;
+  DType input_dtype;
+
+  void operator()() noexcept {
+    channel->run(turn, operation, [this](auto& context) {
+      return detail::point_to_point_or_self(context, *channel, buffers, input_dtype);
+    });
+    channel->release();
+  }
+  void drop() noexcept { channel->release(); }
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::message_passing
+
+// ---- dtrain/backend/message_passing/communicator.hpp
+
+/// @file
+/// Communicator over any message-passing Transport.
+
+namespace DTRAIN_NAMESPACE::backend::message_passing {
+
+/// Owns one rank's channel. Reduces every DType but 8-bit floats, by every ReduceOp; the bits depend only on the count,
+/// the number of ranks and the transport's Tuning. An operation runs in the thread that waits for the stream, or in its
+/// helper thread, and blocks that thread until it is done. Threads: one at a time; abort() and failure() from any. The
+/// destructor skips work that has not run.
+template <Transport T>
+class Communicator {
+ public:
+  using Stream = stream::host::StreamRef;
+  using Allocation = message_passing::Allocation;
+  using Endpoint = typename T::Endpoint;
+  using SelectedAllReduce = message_passing::SelectedAllReduce<Endpoint>;
+
+  /// Collective, blocking. Communicators split from this one have its `selected`, too.
+  /// @throws Error (timeout, limit, protocol), JobFailed, exceptions of the Transport
+  static Communicator open_blocking(const ChannelContext& context, Deadline deadline,
+                                    const SelectedAllReduce& selected = {}) {
+    return Communicator(context, deadline, selected);
+  }
+
+  int rank() const noexcept { return channel().rank(); }
+  int size() const noexcept { return channel().size(); }
+  const rendezvous::Membership& members() const noexcept { return owner_->context.members; }
+
+  /// See CanAllReduce. All operations throw Error (unsupported, invalid_argument) at the call.
+  void all_reduce(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) {
+    check_all_reduce_memory(owner_->selected.topology, T::backend_name(), input, output);
+    check_all_reduce(input, output);
+    Operation operation = next(OperationKind::all_reduce, output);
+    operation.op = op;
+    const bool selects = owner_->selected.routine != nullptr && size() > 1;
+    enqueue(operation, {input.data, output.data}, stream, selects ? owner_->selected.routine : &collective<Endpoint>);
+  }
+
+  /// See CanBroadcast.
+  void broadcast(BufferView buffer, int root, Stream stream) {
+    check_host(buffer, buffer);
+    check_broadcast(buffer, root, size());
+    Operation operation = next(OperationKind::broadcast, buffer);
+    operation.root = root;
+    enqueue(operation, {buffer.data, buffer.data}, stream);
+  }
+
+  /// See CanReduceScatter. `output` may be this rank's block of `input`.
+  void reduce_scatter(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) {
+    check_host(input, output);
+    check_reduce_scatter(input, output, rank(), size());
+    Operation operation = next(OperationKind::reduce_scatter, output);
+    operation.op = op;
+    enqueue(operation, {input.data, output.data}, stream);
+  }
+
+  /// See CanAllGather. `input` may be this rank's block of `output`.
+  void all_gather(ConstBufferView input, BufferView output, Stream stream) {
+    check_host(input, output);
+    check_all_gather(input, output, rank(), size());
+    enqueue(next(OperationKind::all_gather, input), {input.data, output.data}, stream);
+  }
+
+  /// See CanExchangeBlocks. Each rank sends its blocks directly to their ranks. Allocates a copy of `blocks`.
+  void exchange_blocks(const BlockExchange& blocks, ConstBufferView input, BufferView output, Stream stream) {
+    check_host(input, output);
+    check_exchange(blocks, input, output, rank(), size());
+    enqueue_blocks(blocks, ReduceOp::sum, input, output, stream);
+  }
+
+  /// See CanReduceBlocks. Each rank reduces its block in rank order, with the bits of SharedMemory, and so receives it
+  /// from every other rank. Allocates a copy of `blocks`.
+  void reduce_blocks(const BlockExchange& blocks, ConstBufferView input, BufferView output, ReduceOp op,
+                     Stream stream) {
+    check_host(input, output);
+    check_block_reduction(blocks, input, output, rank(), size());
+    enqueue_blocks(blocks, op, input, output, stream);
+  }
+
+  /// See CanSendRecv. Small messages do not wait for their receiver.
+  void send(ConstBufferView input, int peer, Stream stream) {
+    check_message("send", input, peer, rank(), size());
+    transfer(OperationKind::send, input, peer, BufferView{}, -1, stream);
+  }
+  void recv(BufferView output, int peer, Stream stream) {
+    check_message("recv", output, peer, rank(), size());
+    transfer(OperationKind::recv, ConstBufferView{}, -1, output, peer, stream);
+  }
+  void send_recv(ConstBufferView input, int to, BufferView output, int from, Stream stream) {
+    check_send_recv(input, to, output, from, size());
+    transfer(OperationKind::send_recv, input, to, output, from, stream);
+  }
+
+  /// See CanBarrier.
+  void barrier(Stream stream) { enqueue(next(OperationKind::barrier, ConstBufferView{}), {}, stream); }
+
+  /// See CanSplit. @throws Error (invalid_argument) at the call for a negative color; as open_blocking
+  Communicator split_blocking(int color, int key, Deadline deadline) {
+    channel().throw_if_failed();
+    if (owner_->context.on_stall) {
+      owner_->context.on_stall();  // peers may need work that this rank has enqueued elsewhere before they call split
+    }
+    const ChannelContext part = split_context(owner_->context, owner_->splits + 1, color, key, deadline);
+    ++owner_->splits;
+    return open_blocking(part, deadline, owner_->selected);
+  }
+
+  /// See CanAllocate. Ordinary memory, without communication: a rank that is out of memory fails alone.
+  /// @throws Error (out_of_memory); the job's first cause, or the channel's
+  Allocation allocate_blocking(std::size_t bytes, Deadline /*deadline*/) {
+    channel().throw_if_failed();
+    return Allocation(bytes);
+  }
+
+  /// See CanAbort. The job notifies the peers' channels.
+  void abort(const Cause& cause) noexcept { channel().abort(cause); }
+  std::optional<Cause> failure() const { return channel().failure(); }
+
+ private:
+  Communicator(const ChannelContext& context, Deadline deadline, const SelectedAllReduce& selected)
+      : owner_(make_process_owned<ChannelOwner>(context, deadline, selected)) {}
+
+  /// State with a stable address while the communicator moves.
+  struct ChannelOwner {
+    ChannelOwner(const ChannelContext& of, Deadline deadline, const SelectedAllReduce& all_reduce)
+        : context(of),
+          selected(all_reduce),
+          channel(new Channel<T>(context, context.members.ranks_in_job(), deadline)) {
+      try {
+        subscription = context.failure->subscribe([this](const Cause& cause) { channel->abort(cause); });
+      } catch (...) {
+        channel->close(0);
+        channel->release();
+        throw;
+      }
+    }
+    ChannelOwner(const ChannelOwner&) = delete;
+    ChannelOwner& operator=(const ChannelOwner&) = delete;
+    ~ChannelOwner() {
+      subscription.reset();
+      channel->close(enqueued);
+      channel->release();
+    }
+
+    const ChannelContext context;
+    const SelectedAllReduce selected;
+    Channel<T>* channel;
+    std::uint64_t enqueued = 0;     ///< operations of every kind
+    std::uint64_t collectives = 0;  ///< operations of all ranks, without point to point
+    std::uint64_t splits = 0;
+    FailureLatch::Subscription subscription;
+  };
+
+  Channel<T>& channel() const noexcept { return *owner_->channel; }
+
+  /// Descriptor of the next collective. enqueue() counts it, after success only.
+  Operation next(OperationKind kind, const ConstBufferView& buffer) const noexcept {
+    Operation operation;
+    operation.sequence = owner_->collectives + 1;
+    operation.kind = kind;
+    operation.count = buffer.count;
+    operation.dtype = buffer.dtype;
+    return operation;
+  }
+
+  void transfer(OperationKind kind, ConstBufferView input, int to, BufferView output, int from, Stream stream) {
+    check_host(input, output);
+    const ConstBufferView shown = from >= 0 ? ConstBufferView(output) : input;
+    Operation operation;
+    operation.kind = kind;
+    operation.count = shown.count;
+    operation.dtype = shown.dtype;
+    operation.root = to >= 0 ? to : from;
+    const PointToPointBuffers buffers{input.data, output.data, input.count, to, from};
+    const EnqueuedPointToPoint<T> work{owner_->channel, owner_->enqueued + 1, operation, buffers, input.dtype};
+    enqueue_work(work, stream);
+  }
+
+  static void check_host(const ConstBufferView& input, const ConstBufferView& output) {
+    check_host_memory(T::backend_name(), input, output);
+  }
+
+  void enqueue(const Operation& operation, const Buffers& buffers, Stream stream,
+               Routine (*algorithm)(OperationContext<Endpoint>&, const Buffers&) = &collective<Endpoint>) {
+    enqueue_work(EnqueuedCollective<T>{owner_->channel, owner_->enqueued + 1, operation, buffers, algorithm}, stream);
+    ++owner_->collectives;
+  }
+
+  void enqueue_blocks(const BlockExchange& blocks, ReduceOp op, ConstBufferView input, BufferView output,
+                      Stream stream) {
+    auto copied = std::make_unique<const BlockExchange>(blocks);
+    enqueue(operation_of(blocks, input.dtype, op, owner_->collectives + 1), {input.data, output.data, copied.get()},
+            stream);
+    static_cast<void>(copied.release());
+  }
+
+  template <class Work>
+  void enqueue_work(const Work& work, Stream stream) {
+    channel().retain();
+    try {
+      stream.enqueue(work);
+    } catch (...) {
+      channel().release();
+      throw;
+    }
+    ++owner_->enqueued;
+  }
+
+  ProcessOwned<ChannelOwner> owner_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::message_passing
+
+// ---- dtrain/backend/gloo.hpp
+
+/// @file
+/// backend::Gloo: ranks on hosts without MPI or GPUs exchange messages over Gloo's TCP connections.
+
+#if DTRAIN_WITH_GLOO
+
+#include <string_view>
+
+namespace DTRAIN_NAMESPACE::backend {
+
+/// Collectives are dtrain's own, over Gloo's point-to-point messages, so they can be cancelled at any time: a failed
+/// rank ends the operations of all others. Ranks exchange their addresses through the job's store.
+///
+/// Each channel has connections between all its ranks, a Gloo context and two threads: Gloo's, which polls every 10 ms,
+/// and one that blocks in Gloo. Hence channels never wait for each other. Gloo allocates memory for each message;
+/// dtrain does not.
+///
+/// Messages are neither encrypted nor authenticated, and any client that reaches the ports can disturb the job. Use a
+/// trusted network, selected with DTRAIN_INTERFACE.
+struct Gloo {
+  using Communicator = message_passing::Communicator<gloo::Transport>;
+  using StreamOwner = stream::host::CommunicationStream;
+  static constexpr Determinism determinism = Determinism::for_a_plan;  // lengths select the algorithm
+
+  static constexpr std::string_view name() noexcept { return "Gloo"; }
+  static constexpr bool supports(DeviceKind kind) noexcept { return kind == DeviceKind::host; }
+  static constexpr bool reduces(DType dtype) noexcept { return !is_float8(dtype); }
+
+  /// Collective, blocking. See CanOpen. Reports a failure of this rank to context.failure.
+  /// @throws Error (unsupported, closed, timeout, limit, protocol), JobFailed
+  static Communicator open_blocking(const ChannelContext& context, Deadline deadline,
+                                    const Communicator::SelectedAllReduce& selected = {}) {
+    return open_and_report_blocking<Communicator>(context, deadline, selected);
+  }
+};
+
+static_assert(Backend<Gloo>);
+
+}  // namespace DTRAIN_NAMESPACE::backend
+
+#else
+
+namespace DTRAIN_NAMESPACE::backend {
+
+/// Policy's error for it names the macro.
+struct Gloo;
+
+}  // namespace DTRAIN_NAMESPACE::backend
+
+#endif  // DTRAIN_WITH_GLOO
+
+// ---- dtrain/backend/mpi.hpp
+
+/// @file
+/// backend::Mpi: ranks that mpirun or srun started exchange messages over MPI.
+
+#if DTRAIN_WITH_MPI
+
+#include <array>
+#include <memory>
+#include <optional>
+#include <string_view>
+
+namespace DTRAIN_NAMESPACE::backend {
+
+/// Collectives are dtrain's own, over MPI's point-to-point messages, so they can be cancelled at any time: a failed
+/// rank ends the operations of all others. The thread that waits for an operation makes MPI's progress; one thread at a
+/// time is inside MPI. A thread of dtrain initializes MPI with MPI_THREAD_SERIALIZED, unless the program has done so
+/// with MPI_THREAD_MULTIPLE. Each channel uses its own range of tags. Needs launch::PerProcess: mpirun starts the
+/// processes.
+struct Mpi {
+  using Communicator = message_passing::Communicator<mpi::Transport>;
+  using StreamOwner = stream::host::CommunicationStream;
+  static constexpr Determinism determinism = Determinism::for_a_plan;  // lengths select the algorithm
+
+  static constexpr std::string_view name() noexcept { return "Mpi"; }
+  static constexpr bool supports(DeviceKind kind) noexcept { return kind == DeviceKind::host; }
+  static constexpr bool reduces(DType dtype) noexcept { return !is_float8(dtype); }
+
+  /// MPI's own launcher starts a process for each rank; PerNode would start them without MPI's knowledge.
+  template <class Launcher>
+  static constexpr bool works_with = Launcher::returns_into_user_code;
+
+  /// Collective, blocking. Initializes MPI, compares rank and size with MPI_COMM_WORLD, and distributes rank 0's secret
+  /// by MPI_Bcast; rank 0 draws one if the job has none. @throws Error (identity, unsupported, timeout, mpi)
+  static std::shared_ptr<void> pre_join_blocking(const identity::ProcessIdentity& identity,
+                                                 std::optional<rendezvous::Secret>& secret, Deadline deadline) {
+    const std::shared_ptr<mpi::Engine> engine = mpi::Engine::shared_blocking(deadline);
+    if (engine->rank() != identity.rank || engine->size() != identity.world_size) {
+      engine->skip_finalize();
+      throw_error(Errc::identity,
+                  "by its environment [{}] this is rank {} of {}, but MPI_COMM_WORLD says rank {} of {}; the program "
+                  "is linked with {}: start it with that MPI's mpirun, `mpirun -n {} PROGRAM`",
+                  {identity.launcher, identity.rank, identity.world_size, engine->rank(), engine->size(),
+                   engine->version_text(), identity.world_size});
+    }
+    const auto bytes = std::make_shared<std::array<char, rendezvous::Secret::most_characters + 1>>();
+    if (identity.rank == 0) {
+      secret.value_or(rendezvous::Secret::drawn()).text().copy(bytes->data(), bytes->size() - 1);
+    }
+    const auto distribute = [bytes](mpi::Engine::EngineState& state) {
+      if (state.secret.empty()) {  // only before the first channel: a rank blocked in MPI_Bcast serves no other channel
+        const int count = static_cast<int>(bytes->size());
+        mpi::check(MPI_Bcast(bytes->data(), count, MPI_CHAR, 0, state.runtime->communicator()),
+                   "distributing the job's secret");
+        state.secret = bytes->data();
+      }
+      bytes->fill(0);
+      state.secret.copy(bytes->data(), bytes->size() - 1);
+    };
+    engine->run_blocking(distribute, deadline, "distributing the job's secret");
+    if (!secret) {
+      secret = rendezvous::Secret::of(bytes->data(), "what the backend handed out");
+    }
+    return engine;
+  }
+
+  /// Collective, blocking. See CanOpen. Reports a failure of this rank to context.failure.
+  /// @throws Error (timeout, limit, protocol, mpi), JobFailed
+  static Communicator open_blocking(const ChannelContext& context, Deadline deadline,
+                                    const Communicator::SelectedAllReduce& selected = {}) {
+    return open_and_report_blocking<Communicator>(context, deadline, selected);
+  }
+};
+
+/// As Mpi, with MPI's own collectives (MPI_Iallreduce and the like) on one communicator for each channel. For systems
+/// whose MPI has faster ones, for example in hardware. Limits:
+/// - MPI cannot cancel a collective. If one is abandoned after a peer's failure or a timeout, MPI is out of service for
+///   all channels of this process, and the program can only exit.
+/// - Different calls on different ranks are not detected: MPI fails, returns a wrong result, or blocks until the
+///   timeout.
+/// - MPI promises no reproducible bits: neither between runs nor, strictly, between ranks.
+/// Messages between two ranks, and collectives of more than 2^31 - 1 bytes, work as in Mpi.
+struct MpiCollectives : Mpi {
+  using Communicator = message_passing::Communicator<mpi::BasicTransport<mpi::CollectiveEndpoint>>;
+  static constexpr Determinism determinism = Determinism::none;
+
+  static constexpr std::string_view name() noexcept { return "MpiCollectives"; }
+
+  /// Collective, blocking. See Mpi.
+  static Communicator open_blocking(const ChannelContext& context, Deadline deadline,
+                                    const Communicator::SelectedAllReduce& selected = {}) {
+    return open_and_report_blocking<Communicator>(context, deadline, selected);
+  }
+};
+
+static_assert(message_passing::Transport<mpi::Transport>);
+static_assert(Backend<Mpi> && Backend<MpiCollectives>);
+static_assert(HasPreJoin<Mpi> && HasPreJoin<MpiCollectives>);
+
+}  // namespace DTRAIN_NAMESPACE::backend
+
+#else
+
+namespace DTRAIN_NAMESPACE::backend {
+
+/// Policy's error for them names the macro.
+struct Mpi;
+struct MpiCollectives;
+
+}  // namespace DTRAIN_NAMESPACE::backend
+
+#endif  // DTRAIN_WITH_MPI
+
 // ---- dtrain/backend/shared_memory/allocation.hpp
 
 /// @file
@@ -15985,6 +17469,116 @@ class Allocation {
 
 }  // namespace DTRAIN_NAMESPACE::backend::shared_memory
 
+// ---- dtrain/backend/shared_memory/collectives/mailbox_endpoint.hpp
+
+/// @file
+/// MailboxEndpoint: messages in shared memory, which pass through the sender's mailbox in chunks.
+
+namespace DTRAIN_NAMESPACE::backend::shared_memory {
+
+class Channel;
+struct MailboxSlot;
+
+/// A message_passing::Endpoint whose `done` blocks. A rank's messages to all ranks leave in the order of their sends;
+/// those that it receives are independent of them. A send is done when its last chunk is in the mailbox: a message of
+/// up to mailbox_slots chunks does not wait for its receiver, if the mailbox is empty. Threads: the one that runs the
+/// channel's work. Lifetime: the channel outlives the work.
+class MailboxEndpoint {
+ public:
+  struct MessageHandle {
+    std::uint32_t index = 0;
+  };
+
+  explicit MailboxEndpoint(Channel& channel);
+  MailboxEndpoint(const MailboxEndpoint&) = delete;
+  MailboxEndpoint& operator=(const MailboxEndpoint&) = delete;
+
+  int rank() const noexcept { return rank_; }
+  int size() const noexcept { return static_cast<int>(numbers_.size()); }
+  message_passing::FramePool& frames() noexcept { return frames_; }
+
+  MessageHandle send(std::span<const std::byte> input, int peer, message_passing::TagClass tag_class) {
+    return start_send({input.data(), input.size(), DType::u8}, peer, tag_class);
+  }
+  MessageHandle recv(std::span<std::byte> output, int peer, message_passing::TagClass tag_class) {
+    return start_recv({output.data(), output.size(), DType::u8, {}}, peer, tag_class);
+  }
+
+  /// The user's messages, whose two ends give the same count and type.
+  MessageHandle send(const ConstBufferView& input, int peer) {
+    return start_send(input, peer, message_passing::TagClass::direct);
+  }
+  MessageHandle recv(const BufferView& output, int peer) {
+    return start_recv(output, peer, message_passing::TagClass::direct);
+  }
+
+  struct Awaiter {
+    MailboxEndpoint& endpoint;
+    MessageHandle handle;
+
+    bool await_ready() const { return endpoint.block_until_done(handle); }
+    void await_suspend(std::coroutine_handle<>) const noexcept {}
+    std::size_t await_resume() const { return endpoint.take(handle); }
+  };
+
+  /// Blocking, in await_ready. The routine is suspended only if the channel has failed, and then never resumed.
+  Awaiter done(MessageHandle handle) noexcept { return {*this, handle}; }
+
+  /// Blocking: moves chunks of every message. @returns false if the channel has failed
+  bool block_until_done(MessageHandle handle) noexcept;
+
+  /// Frees the handle of a message that is done. @returns the message's bytes
+  std::size_t take(MessageHandle handle) noexcept;
+
+ private:
+  /// A message in flight, or a free entry for one.
+  struct PendingMessage {
+    ConstBufferView view;
+    std::byte* output = nullptr;  ///< of the view; null: a send
+    int peer = -1;
+    message_passing::TagClass tag_class{};
+    bool done = false;
+    std::uint64_t number = 0;  ///< 1, 2, ... from one rank to another, in each tag class
+    std::size_t moved = 0;     ///< bytes
+
+    std::uint64_t key() const noexcept {
+      return number * message_passing::tag_class_count + static_cast<std::uint64_t>(tag_class);
+    }
+  };
+
+  struct MailboxNumbers {
+    std::array<std::uint64_t, message_passing::tag_class_count> sent{};
+    std::array<std::uint64_t, message_passing::tag_class_count> posted{};    ///< recvs
+    std::array<std::uint64_t, message_passing::tag_class_count> received{};  ///< recvs that are done
+  };
+
+  /// The wait for a chunk that can be moved; see Channel::wait.
+  class ChunkWait;
+
+  MessageHandle start_send(const ConstBufferView& input, int peer, message_passing::TagClass tag_class);
+  MessageHandle start_recv(const BufferView& output, int peer, message_passing::TagClass tag_class);
+  std::uint32_t free_entry();
+  bool move_chunks() noexcept;
+  bool send_chunk() noexcept;
+  void receive_chunk(PendingMessage& message, MailboxSlot& slot) noexcept;
+  MailboxSlot* free_slot() const noexcept;
+  MailboxSlot* filled_slot(const PendingMessage& message) const noexcept;
+  std::byte* memory_of(int rank, const MailboxSlot& slot) const noexcept;
+
+  Channel& channel_;
+  const int rank_;
+  message_passing::FramePool frames_;
+  std::vector<MailboxNumbers> numbers_;  ///< by peer
+  std::vector<PendingMessage> messages_;
+  std::vector<std::uint32_t> free_;
+  std::vector<std::uint32_t> sends_;  ///< not done, in the order of their start
+  std::vector<std::uint32_t> recvs_;  ///< as sends_
+};
+
+static_assert(message_passing::Endpoint<MailboxEndpoint>);
+
+}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
+
 // ---- dtrain/backend/shared_memory/communicator.hpp
 
 /// @file
@@ -16000,10 +17594,13 @@ class Communicator {
  public:
   using Stream = stream::host::StreamRef;
   using Allocation = shared_memory::Allocation;
+  using Endpoint = MailboxEndpoint;
+  using SelectedAllReduce = message_passing::SelectedAllReduce<Endpoint>;
 
-  /// Collective, blocking. Called by SharedMemory::open_blocking and split_blocking.
-  /// @throws Error (unsupported, limit, out_of_memory, timeout, closed), JobFailed
-  static Communicator open_blocking(const ChannelContext& context, Deadline deadline);
+  /// Collective, blocking. Called by SharedMemory::open_blocking and split_blocking. Communicators split from this one
+  /// have its `selected`, too. @throws Error (unsupported, limit, out_of_memory, timeout, closed), JobFailed
+  static Communicator open_blocking(const ChannelContext& context, Deadline deadline,
+                                    const SelectedAllReduce& selected = {});
 
   Communicator(Communicator&& other) noexcept;
   Communicator& operator=(Communicator&& other) noexcept;
@@ -16014,8 +17611,8 @@ class Communicator {
   const rendezvous::Membership& members() const noexcept;
 
   /// See CanAllReduce and CanSumSquares. Copies nothing if it is in place on an allocation; the sum of squares is then
-  /// that of the ranks' slices in rank order, else each rank's own. All operations throw Error (unsupported,
-  /// invalid_argument) at the call.
+  /// that of the ranks' slices in rank order, else each rank's own. An algorithm that a topology has selected passes
+  /// all elements through mailboxes. All operations throw Error (unsupported, invalid_argument) at the call.
   void all_reduce(ConstBufferView input, BufferView output, ReduceOp op, Stream stream, double* squares = nullptr);
 
   /// See CanBroadcast.
@@ -16089,7 +17686,8 @@ struct SharedMemory {
 
   /// Collective, blocking. See CanOpen. Reports a failure of this rank to context.failure, so that others do not wait
   /// for it. @throws Error (unsupported: ranks on several hosts; limit, out_of_memory, timeout, closed), JobFailed
-  static Communicator open_blocking(const ChannelContext& context, Deadline deadline);
+  static Communicator open_blocking(const ChannelContext& context, Deadline deadline,
+                                    const Communicator::SelectedAllReduce& selected = {});
 };
 
 static_assert(Backend<SharedMemory>);
@@ -17443,6 +19041,299 @@ struct Staged;
 
 #endif  // DTRAIN_WITH_CUDA
 
+// ---- dtrain/topology/algorithm_communicator.hpp
+
+/// @file
+/// Algorithm communicator: all_reduce by a topology's algorithm, other operations by the backend.
+
+namespace DTRAIN_NAMESPACE::topology {
+
+/// Members of an `Algorithm`:
+///   Algorithm(context, deadline)                             collective; opens the algorithm's own channels
+///   bool all_reduce(ConstBufferView, BufferView, ReduceOp)   in the stream's thread; false: one of its channels failed
+///   abort(cause), failure()                                  in any thread
+///   allocate_blocking(bytes, deadline)                       if it has a type Allocation
+///
+/// Reduces host memory only. If one channel fails, the communicator aborts all its channels.
+/// Threads: as backend::Communicator. The destructor skips operations that have not run.
+template <backend::Backend B, class Algorithm>
+class AlgorithmCommunicator {
+  using Inner = typename B::Communicator;
+  template <class A>
+  static auto allocation_of(A*) -> typename A::Allocation;
+  static auto allocation_of(void*) -> typename Inner::Allocation;
+  static constexpr bool allocates_itself = requires { typename Algorithm::Allocation; };
+
+ public:
+  using Stream = typename Inner::Stream;
+  using Allocation = decltype(allocation_of(static_cast<Algorithm*>(nullptr)));
+
+  /// Collective, blocking. @throws as B::open_blocking
+  static AlgorithmCommunicator open_blocking(const backend::ChannelContext& context, Deadline deadline) {
+    return AlgorithmCommunicator(context, deadline);
+  }
+
+  AlgorithmCommunicator(AlgorithmCommunicator&&) noexcept = default;
+  AlgorithmCommunicator& operator=(AlgorithmCommunicator&&) noexcept = default;
+
+  int rank() const noexcept { return inner().rank(); }
+  int size() const noexcept { return inner().size(); }
+  const rendezvous::Membership& members() const noexcept { return state_->context.members; }
+
+  /// See CanAllReduce. @throws Error (unsupported, invalid_argument) at the call
+  void all_reduce(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) {
+    backend::check_all_reduce_memory(Algorithm::name(), "", input, output);
+    backend::check_all_reduce(input, output);
+    state_->order->retain();
+    try {
+      stream.enqueue(Reduce{state_->order, state_->enqueued + 1, input, output, op});
+    } catch (...) {
+      state_->order->release();
+      throw;
+    }
+    ++state_->enqueued;
+  }
+
+  void broadcast(BufferView buffer, int root, Stream stream) { inner().broadcast(buffer, root, stream); }
+  void barrier(Stream stream) { inner().barrier(stream); }
+  void reduce_scatter(ConstBufferView input, BufferView output, ReduceOp op,
+                      Stream stream) requires backend::CanReduceScatter<Inner> {
+    inner().reduce_scatter(input, output, op, stream);
+  }
+  void all_gather(ConstBufferView input, BufferView output, Stream stream) requires backend::CanAllGather<Inner> {
+    inner().all_gather(input, output, stream);
+  }
+  void exchange_blocks(const backend::BlockExchange& blocks, ConstBufferView input, BufferView output,
+                       Stream stream) requires backend::CanExchangeBlocks<Inner> {
+    inner().exchange_blocks(blocks, input, output, stream);
+  }
+  void reduce_blocks(const backend::BlockExchange& blocks, ConstBufferView input, BufferView output, ReduceOp op,
+                     Stream stream) requires backend::CanReduceBlocks<Inner> {
+    inner().reduce_blocks(blocks, input, output, op, stream);
+  }
+  void send(ConstBufferView input, int peer, Stream stream) requires backend::CanSendRecv<Inner> {
+    inner().send(input, peer, stream);
+  }
+  void recv(BufferView output, int peer, Stream stream) requires backend::CanSendRecv<Inner> {
+    inner().recv(output, peer, stream);
+  }
+  void send_recv(ConstBufferView input, int to, BufferView output, int from,
+                 Stream stream) requires backend::CanSendRecv<Inner> {
+    inner().send_recv(input, to, output, from, stream);
+  }
+
+  /// See CanSplit. The new communicators use the same topology.
+  AlgorithmCommunicator split_blocking(int color, int key, Deadline deadline) {
+    check();
+    help();  // Other ranks may call split only after work that is enqueued here has run.
+    const backend::ChannelContext child =
+        backend::split_context(state_->context, state_->splits + 1, color, key, deadline);
+    ++state_->splits;
+    return open_blocking(child, deadline);
+  }
+
+  /// See CanAllocate. If the algorithm allocates on its own channel, the call first waits for all enqueued reductions.
+  Allocation allocate_blocking(std::size_t bytes, Deadline deadline) {
+    if constexpr (allocates_itself) {
+      check();
+      if (!state_->order->wait_until_run(state_->enqueued, deadline, [this] { help(); })) {
+        throw_error(Errc::timeout,
+                    "memory of channel '{}' was requested while reductions of it wait on a stream that no thread runs; "
+                    "wait for them first",
+                    {state_->context.name});
+      }
+      return state_->algorithm.allocate_blocking(bytes, deadline);
+    } else {
+      return inner().allocate_blocking(bytes, deadline);
+    }
+  }
+
+  void abort(const Cause& cause) noexcept { state_->order->abort(cause); }
+  std::optional<Cause> failure() const { return state_->failure(); }
+
+ private:
+  struct AlgorithmState;
+
+  /// The order of reductions. Uses the state until its close() only; after it all reductions are skipped.
+  class ReductionOrder : public backend::OrderedChannel<ReductionOrder> {
+    using Order = backend::OrderedChannel<ReductionOrder>;
+
+   public:
+    ReductionOrder(const backend::ChannelContext& context, AlgorithmState& state) : Order(context), state_(state) {}
+
+    /// Runs in the stream's thread. An exception of the algorithm becomes the channel's failure.
+    void reduce(std::uint64_t number, const ConstBufferView& input, const BufferView& output, ReduceOp op) noexcept {
+      const auto work = [&]() noexcept {
+        try {
+          if (!state_.failure() && !state_.algorithm.all_reduce(input, output, op)) {
+            if (const std::optional<Cause> cause = state_.failure()) {
+              abort(*cause);
+            }
+          }
+        } catch (const std::exception& error) {
+          fail_reduction(error.what());
+        }
+      };
+      Order::run_in_order(number, work, [&]() noexcept { fail_reduction(std::string("it ") + backend::began_early); });
+    }
+
+    /// Ends all channels of the communicator. The first cause is kept.
+    void abort(const Cause& cause) noexcept {
+      if (this->cause_.set(cause)) {
+        state_.inner.abort(cause);
+        state_.algorithm.abort(cause);
+      }
+    }
+
+    /// Blocks until the first `count` reductions have run. Between waits it calls `help()`, which may run them.
+    /// @returns false at the deadline
+    template <class Help>
+    bool wait_until_run(std::uint64_t count, Deadline deadline, Help help) const {
+      while (!Order::has_run(count) && !deadline.passed()) {
+        help();
+        if (!Order::has_run(count)) {
+          std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        }
+      }
+      return Order::has_run(count);
+    }
+
+    void close(std::uint64_t enqueued) noexcept { Order::close_order(enqueued); }
+
+   private:
+    friend Order;
+
+    ~ReductionOrder() = default;
+
+    DTRAIN_NOT_INLINED void fail_reduction(std::string_view text) noexcept {
+      Order::fail({CauseKind::exception, this->job_rank_, this->host_,
+                   format_text("an all_reduce on channel '{}': {}", {this->name_, text})});
+    }
+
+    AlgorithmState& state_;
+  };
+
+  /// State whose address does not change when the communicator is moved.
+  struct AlgorithmState {
+    AlgorithmState(const backend::ChannelContext& of, Deadline deadline)
+        : context(of),
+          inner(B::open_blocking(context, deadline)),
+          algorithm(context, deadline),
+          order(new ReductionOrder(context, *this)) {}
+    AlgorithmState(const AlgorithmState&) = delete;
+    AlgorithmState& operator=(const AlgorithmState&) = delete;
+    ~AlgorithmState() {
+      order->close(enqueued);
+      order->release();
+    }
+
+    std::optional<Cause> failure() const {
+      std::optional<Cause> cause = order->failure();
+      cause = cause ? cause : algorithm.failure();
+      return cause ? cause : inner.failure();
+    }
+
+    const backend::ChannelContext context;
+    Inner inner;          ///< of the whole group, for all operations but all_reduce
+    Algorithm algorithm;  ///< has its own channels, because it runs while the program enqueues
+    ReductionOrder* const order;
+    std::uint64_t enqueued = 0;
+    std::uint64_t splits = 0;
+  };
+
+  struct Reduce {
+    ReductionOrder* order;
+    std::uint64_t number;
+    ConstBufferView input;
+    BufferView output;
+    ReduceOp op;
+
+    void operator()() noexcept {
+      order->reduce(number, input, output, op);
+      order->release();
+    }
+    void drop() noexcept { order->release(); }
+  };
+
+  AlgorithmCommunicator(const backend::ChannelContext& context, Deadline deadline)
+      : state_(make_process_owned<AlgorithmState>(context, deadline)) {}
+
+  Inner& inner() const noexcept { return state_->inner; }
+
+  void help() const {
+    if (state_->context.on_stall) {
+      state_->context.on_stall();
+    }
+  }
+
+  /// @throws the job's first cause, or this channel's
+  void check() const {
+    state_->context.failure->throw_if_failed(state_->context.reporting_rank());
+    if (const std::optional<Cause> cause = failure()) {
+      throw_cause(*cause);
+    }
+  }
+
+  ProcessOwned<AlgorithmState> state_;
+};
+
+/// The type `Rebind<B>` of a topology with this algorithm.
+template <backend::Backend B, class Algorithm>
+struct AlgorithmBackend {
+  using Communicator = AlgorithmCommunicator<B, Algorithm>;
+  using StreamOwner = typename B::StreamOwner;
+  static constexpr backend::Determinism determinism = Algorithm::determinism;
+
+  static constexpr std::string_view name() noexcept { return B::name(); }
+  static constexpr bool supports(DeviceKind kind) noexcept { return kind == DeviceKind::host && B::supports(kind); }
+  static constexpr bool reduces(DType dtype) noexcept { return Algorithm::reduces(dtype); }
+
+  /// Collective, blocking. See backend::CanOpen.
+  static Communicator open_blocking(const backend::ChannelContext& context, Deadline deadline) {
+    return Communicator::open_blocking(context, deadline);
+  }
+};
+
+}  // namespace DTRAIN_NAMESPACE::topology
+
+// ---- dtrain/topology/backend_with_algorithm.hpp
+
+/// @file
+/// BackendWithAlgorithm: a backend whose communicators run a topology's all_reduce over their endpoint.
+
+namespace DTRAIN_NAMESPACE::topology {
+
+namespace message_passing = backend::message_passing;
+
+// clang-format 14 tears requires-expressions apart.
+// clang-format off
+
+/// A backend on host streams with send and recv, whose communicators have an endpoint for any all_reduce.
+template <class B>
+concept SelectsAllReduce =
+    backend::OnHostStreams<B> && backend::CanSendRecv<typename B::Communicator> &&
+    requires(const backend::ChannelContext& context, Deadline deadline,
+             const message_passing::SelectedAllReduce<typename B::Communicator::Endpoint>& selected) {
+      { B::open_blocking(context, deadline, selected) } -> std::same_as<typename B::Communicator>;
+    };
+// clang-format on
+
+/// The type `Rebind<B>` of a topology with a member `template <Endpoint E> static Routine
+/// all_reduce(OperationContext<E>&, const Buffers&)`. Everything but all_reduce is B's.
+template <SelectsAllReduce B, class T>
+struct BackendWithAlgorithm : B {
+  using Communicator = typename B::Communicator;
+  static constexpr backend::Determinism determinism = backend::Determinism::for_a_plan;
+
+  /// Collective, blocking. See backend::CanOpen.
+  static Communicator open_blocking(const backend::ChannelContext& context, Deadline deadline) {
+    using Endpoint = typename Communicator::Endpoint;
+    return B::open_blocking(context, deadline, {T::name(), &T::template all_reduce<Endpoint>});
+  }
+};
+
+}  // namespace DTRAIN_NAMESPACE::topology
+
 // ---- dtrain/topology/node_layout.hpp
 
 /// @file
@@ -17534,338 +19425,6 @@ inline backend::ChannelContext across_nodes(const backend::ChannelContext& conte
 
 }  // namespace DTRAIN_NAMESPACE::topology
 
-// ---- dtrain/topology/operation_sequencer.hpp
-
-/// @file
-/// topology::OperationSequencer: runs reductions in enqueue order, and none after the communicator's destruction.
-
-namespace DTRAIN_NAMESPACE::topology {
-
-/// Reference-counted: a communicator and each of its enqueued operations, which may outlive it, hold one reference.
-/// Threads: all members from any.
-class OperationSequencer {
- public:
-  OperationSequencer() = default;
-  OperationSequencer(const OperationSequencer&) = delete;
-  OperationSequencer& operator=(const OperationSequencer&) = delete;
-
-  void retain() noexcept { references_.fetch_add(1, std::memory_order_relaxed); }
-  void release() noexcept {
-    if (references_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
-      delete this;
-    }
-  }
-
-  /// Runs operation `number` (the first is 1). Calls `reject` instead if the previous operation has not ended. Calls
-  /// neither after close().
-  template <class Work, class Reject>
-  void run(std::uint64_t number, Work work, Reject reject) noexcept {
-    std::unique_lock lock(mutex_);
-    if (!closed_) {
-      const bool in_order = running_ == 0 && number == done_ + 1;
-      ++running_;
-      lock.unlock();
-      if (in_order) {
-        work();
-      } else {
-        reject();
-      }
-      lock.lock();
-      --running_;
-    }
-    done_ = std::max(done_, number);
-    changed_.notify_all();
-  }
-
-  /// Blocks until the first `count` operations have run. Before each wait of at most 20 ms it calls `help()`, which may
-  /// run them. @returns false at the deadline
-  template <class Help>
-  bool wait_until_done(std::uint64_t count, Deadline deadline, Help help) {
-    std::unique_lock lock(mutex_);
-    while (done_ < count && !deadline.passed()) {
-      lock.unlock();
-      help();
-      lock.lock();
-      const Deadline soon = earlier(deadline, Deadline::after(std::chrono::milliseconds(20)));
-      block_until(changed_, lock, soon, [&] { return done_ >= count; });
-    }
-    return done_ >= count;
-  }
-
-  /// Stops further operations. If fewer than `count` have run, calls `end()`, which must end those that are running.
-  /// Blocks until no operation is running in another thread.
-  template <class End>
-  void close(std::uint64_t count, End end) noexcept {
-    std::unique_lock lock(mutex_);
-    closed_ = true;
-    if (done_ < count) {
-      lock.unlock();
-      end();
-      lock.lock();
-    }
-    while (running_ != 0) {
-      block_until(changed_, lock, Deadline::after(std::chrono::seconds(1)), [this] { return running_ == 0; });
-    }
-  }
-
- private:
-  ~OperationSequencer() = default;
-
-  std::atomic<std::int64_t> references_{1};
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::uint64_t done_ = 0;
-  int running_ = 0;
-  bool closed_ = false;
-};
-
-}  // namespace DTRAIN_NAMESPACE::topology
-
-// ---- dtrain/topology/algorithm_communicator.hpp
-
-/// @file
-/// Algorithm communicator: all_reduce by a topology's algorithm, other operations by the backend.
-
-namespace DTRAIN_NAMESPACE::topology {
-
-/// Members of an `Algorithm`:
-///   Algorithm(context, deadline)                             collective; opens the algorithm's own channels
-///   bool all_reduce(ConstBufferView, BufferView, ReduceOp)   in the stream's thread; false: one of its channels failed
-///   abort(cause), failure()                                  in any thread
-///   allocate_blocking(bytes, deadline)                       if it has a type Allocation
-///
-/// Reduces host memory only. If one channel fails, the communicator aborts all its channels.
-/// Threads: as backend::Communicator. The destructor skips operations that have not run.
-template <backend::Backend B, class Algorithm>
-class AlgorithmCommunicator {
-  using Inner = typename B::Communicator;
-  template <class A>
-  static auto allocation_of(A*) -> typename A::Allocation;
-  static auto allocation_of(void*) -> typename Inner::Allocation;
-  static constexpr bool allocates_itself = requires { typename Algorithm::Allocation; };
-
- public:
-  using Stream = typename Inner::Stream;
-  using Allocation = decltype(allocation_of(static_cast<Algorithm*>(nullptr)));
-
-  /// Collective, blocking. @throws as B::open_blocking
-  static AlgorithmCommunicator open_blocking(const backend::ChannelContext& context, Deadline deadline) {
-    return AlgorithmCommunicator(context, deadline);
-  }
-
-  AlgorithmCommunicator(AlgorithmCommunicator&&) noexcept = default;
-  AlgorithmCommunicator& operator=(AlgorithmCommunicator&&) noexcept = default;
-
-  int rank() const noexcept { return inner().rank(); }
-  int size() const noexcept { return inner().size(); }
-  const rendezvous::Membership& members() const noexcept { return state_->context.members; }
-
-  /// See CanAllReduce. @throws Error (unsupported, invalid_argument) at the call
-  void all_reduce(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) {
-    backend::check_all_reduce(input, output);
-    check_host(output.device);
-    check_host(input.device);
-    state_->sequencer->retain();
-    try {
-      stream.enqueue(Reduce{state_.get(), state_->sequencer, state_->enqueued + 1, input, output, op});
-    } catch (...) {
-      state_->sequencer->release();
-      throw;
-    }
-    ++state_->enqueued;
-  }
-
-  void broadcast(BufferView buffer, int root, Stream stream) { inner().broadcast(buffer, root, stream); }
-  void barrier(Stream stream) { inner().barrier(stream); }
-  void reduce_scatter(ConstBufferView input, BufferView output, ReduceOp op,
-                      Stream stream) requires backend::CanReduceScatter<Inner> {
-    inner().reduce_scatter(input, output, op, stream);
-  }
-  void all_gather(ConstBufferView input, BufferView output, Stream stream) requires backend::CanAllGather<Inner> {
-    inner().all_gather(input, output, stream);
-  }
-  void exchange_blocks(const backend::BlockExchange& blocks, ConstBufferView input, BufferView output,
-                       Stream stream) requires backend::CanExchangeBlocks<Inner> {
-    inner().exchange_blocks(blocks, input, output, stream);
-  }
-  void reduce_blocks(const backend::BlockExchange& blocks, ConstBufferView input, BufferView output, ReduceOp op,
-                     Stream stream) requires backend::CanReduceBlocks<Inner> {
-    inner().reduce_blocks(blocks, input, output, op, stream);
-  }
-  void send(ConstBufferView input, int peer, Stream stream) requires backend::CanSendRecv<Inner> {
-    inner().send(input, peer, stream);
-  }
-  void recv(BufferView output, int peer, Stream stream) requires backend::CanSendRecv<Inner> {
-    inner().recv(output, peer, stream);
-  }
-  void send_recv(ConstBufferView input, int to, BufferView output, int from,
-                 Stream stream) requires backend::CanSendRecv<Inner> {
-    inner().send_recv(input, to, output, from, stream);
-  }
-
-  /// See CanSplit. The new communicators use the same topology.
-  AlgorithmCommunicator split_blocking(int color, int key, Deadline deadline) {
-    check();
-    help();  // Other ranks may call split only after work that is enqueued here has run.
-    const backend::ChannelContext child =
-        backend::split_context(state_->context, state_->splits + 1, color, key, deadline);
-    ++state_->splits;
-    return open_blocking(child, deadline);
-  }
-
-  /// See CanAllocate. If the algorithm allocates on its own channel, the call first waits for all enqueued reductions.
-  Allocation allocate_blocking(std::size_t bytes, Deadline deadline) {
-    if constexpr (allocates_itself) {
-      check();
-      if (!state_->sequencer->wait_until_done(state_->enqueued, deadline, [this] { help(); })) {
-        throw_error(Errc::timeout,
-                    "memory of channel '{}' was requested while reductions of it wait on a stream that no thread runs; "
-                    "wait for them first",
-                    {state_->context.name});
-      }
-      return state_->algorithm.allocate_blocking(bytes, deadline);
-    } else {
-      return inner().allocate_blocking(bytes, deadline);
-    }
-  }
-
-  void abort(const Cause& cause) noexcept { state_->abort(cause); }
-  std::optional<Cause> failure() const { return state_->failure(); }
-
- private:
-  /// State whose address does not change when the communicator is moved.
-  struct AlgorithmState {
-    AlgorithmState(const backend::ChannelContext& of, Deadline deadline)
-        : context(of),
-          inner(B::open_blocking(context, deadline)),
-          algorithm(context, deadline),
-          sequencer(new OperationSequencer) {}
-    AlgorithmState(const AlgorithmState&) = delete;
-    AlgorithmState& operator=(const AlgorithmState&) = delete;
-    ~AlgorithmState() {
-      sequencer->close(enqueued, [this] {
-        abort({CauseKind::exception, context.reporting_rank(), context.members.host,
-               "its communicator was destroyed before all of its work had run"});
-      });
-      sequencer->release();
-    }
-
-    void abort(const Cause& cause) noexcept {
-      inner.abort(cause);
-      algorithm.abort(cause);
-    }
-
-    std::optional<Cause> failure() const {
-      std::optional<Cause> cause = algorithm.failure();
-      return cause ? cause : inner.failure();
-    }
-
-    /// Runs in the stream's thread. An exception of the algorithm becomes the channel's failure.
-    void reduce(const ConstBufferView& input, const BufferView& output, ReduceOp op) noexcept {
-      try {
-        if (!failure() && !algorithm.all_reduce(input, output, op)) {
-          if (const std::optional<Cause> cause = failure()) {
-            abort(*cause);
-          }
-        }
-      } catch (const std::exception& error) {
-        fail(error.what());
-      }
-    }
-
-    void fail(const char* text) noexcept {
-      try {
-        const Cause cause{CauseKind::exception, context.reporting_rank(), context.members.host,
-                          format_text("an all_reduce on channel '{}': {}", {context.name, text})};
-        abort(cause);
-        context.failure->report(cause);
-      } catch (...) {
-        // No memory for the message: the peers time out.
-      }
-    }
-
-    const backend::ChannelContext context;
-    Inner inner;          ///< of the whole group, for all operations but all_reduce
-    Algorithm algorithm;  ///< has its own channels, because it runs while the program enqueues
-    OperationSequencer* const sequencer;
-    std::uint64_t enqueued = 0;
-    std::uint64_t splits = 0;
-  };
-
-  struct Reduce {
-    AlgorithmState* state;  ///< valid until the sequencer is closed
-    OperationSequencer* sequencer;
-    std::uint64_t number;
-    ConstBufferView input;
-    BufferView output;
-    ReduceOp op;
-
-    void operator()() noexcept {
-      const auto reject = [this]() noexcept {
-        state->fail(
-            "it began before the one enqueued before it had run; operations of one communicator go to one stream, or "
-            "to streams that wait for each other");
-      };
-      sequencer->run(
-          number, [this]() noexcept { state->reduce(input, output, op); }, reject);
-      sequencer->release();
-    }
-    void drop() noexcept { sequencer->release(); }
-  };
-
-  AlgorithmCommunicator(const backend::ChannelContext& context, Deadline deadline)
-      : state_(make_process_owned<AlgorithmState>(context, deadline)) {}
-
-  Inner& inner() const noexcept { return state_->inner; }
-
-  void help() const {
-    if (state_->context.on_stall) {
-      state_->context.on_stall();
-    }
-  }
-
-  /// @throws the job's first cause, or this channel's
-  void check() const {
-    state_->context.failure->throw_if_failed(state_->context.reporting_rank());
-    if (const std::optional<Cause> cause = failure()) {
-      throw_cause(*cause);
-    }
-  }
-
-  DTRAIN_NOT_INLINED static void check_host(Device device) {
-    if (device.kind != DeviceKind::host) {
-      throw_error(Errc::unsupported,
-                  "topology::{} reduces host memory, not memory of {}; use topology::Flat with a backend for it",
-                  {Algorithm::name(), to_string(device)});
-    }
-  }
-
-  ProcessOwned<AlgorithmState> state_;
-};
-
-/// The type `Rebind<B>` of a topology with this algorithm.
-template <backend::Backend B, class Algorithm>
-struct AlgorithmBackend {
-  using Communicator = AlgorithmCommunicator<B, Algorithm>;
-  using StreamOwner = typename B::StreamOwner;
-  static constexpr backend::Determinism determinism = Algorithm::determinism;
-
-  static constexpr std::string_view name() noexcept { return B::name(); }
-  static constexpr bool supports(DeviceKind kind) noexcept { return kind == DeviceKind::host && B::supports(kind); }
-  static constexpr bool reduces(DType dtype) noexcept { return Algorithm::reduces(dtype); }
-
-  /// Collective, blocking. See backend::CanOpen.
-  static Communicator open_blocking(const backend::ChannelContext& context, Deadline deadline) {
-    return Communicator::open_blocking(context, deadline);
-  }
-};
-
-/// A backend on host streams with send and recv. Algorithms enqueue their own steps on host streams, too.
-template <class B>
-concept HasPointToPoint = backend::OnHostStreams<B> && backend::CanSendRecv<typename B::Communicator>;
-
-}  // namespace DTRAIN_NAMESPACE::topology
-
 // ---- dtrain/topology/parallel_runner.hpp
 
 /// @file
@@ -17930,9 +19489,6 @@ class ParallelRunner {
 
 namespace DTRAIN_NAMESPACE::topology {
 
-/// Bytes that are sent over a link at a time, few enough to be reduced while they are in the cache.
-inline constexpr std::size_t chunk_bytes = std::size_t{1} << 20;
-
 /// A range of a buffer's elements.
 struct BufferRange {
   std::size_t begin = 0;
@@ -17983,9 +19539,6 @@ inline void copy(const ConstBufferView& from, const BufferView& to) noexcept {
 
 namespace DTRAIN_NAMESPACE::topology {
 
-/// Stands for no peer: SubChannel::exchange() then sends nothing, or receives nothing.
-inline constexpr int no_rank = -1;
-
 /// An algorithm has more steps for a reduction than a stream's queue can hold. Therefore a reduction is one work item
 /// on the program's stream. The stream's thread runs the steps one after the other on the SubChannel's own queue.
 /// Threads: one calls step(); abort() and failure() from any.
@@ -17994,9 +19547,6 @@ class SubChannel {
  public:
   explicit SubChannel(C communicator)
       : queue_(std::make_unique<stream::host::Queue>()), communicator_(std::move(communicator)) {}
-
-  int rank() const noexcept { return communicator_.rank(); }
-  int size() const noexcept { return communicator_.size(); }
 
   /// Blocks until the operations that `start(communicator, stream)` enqueues have run, or have failed by the backend's
   /// timeout. @returns whether the channel still works. @throws what `start` throws
@@ -18010,24 +19560,6 @@ class SubChannel {
     return !communicator_.failure();
   }
 
-  /// Sends `input` to rank `to` and receives `output` from rank `from` at the same time. Skips a direction that has
-  /// `no_rank` or no element.
-  bool exchange(ConstBufferView input, int to, BufferView output, int from) {
-    const bool sends = to != no_rank && input.count != 0;
-    const bool receives = from != no_rank && output.count != 0;
-    return step([&](C& communicator, stream::host::StreamRef stream) {
-      if (sends && receives) {
-        communicator.send_recv(input, to, output, from, stream);
-      } else if (sends) {
-        communicator.send(input, to, stream);
-      } else if (receives) {
-        communicator.recv(output, from, stream);
-      }
-    });
-  }
-  bool send(ConstBufferView input, int to) { return exchange(input, to, BufferView{}, no_rank); }
-  bool recv(BufferView output, int from) { return exchange(ConstBufferView{}, no_rank, output, from); }
-
   C& communicator() noexcept { return communicator_; }
 
   void abort(const Cause& cause) noexcept { communicator_.abort(cause); }
@@ -18036,79 +19568,6 @@ class SubChannel {
  private:
   std::unique_ptr<stream::host::Queue> queue_;
   C communicator_;
-};
-
-}  // namespace DTRAIN_NAMESPACE::topology
-
-// ---- dtrain/topology/dual_channel.hpp
-
-/// @file
-/// topology::DualChannel: two channels of an algorithm, for even and odd chunks.
-
-namespace DTRAIN_NAMESPACE::topology {
-
-/// The chunks first, first + stride, first + 2 * stride, ...
-struct ChunkRun {
-  std::size_t first = 0;
-  std::size_t stride = 1;
-};
-
-/// A channel runs one operation at a time, so its links are idle while a rank reduces a chunk. With two channels, the
-/// links carry a chunk of the other channel during that time.
-/// Threads: one run() at a time; abort() and failure() from any.
-template <backend::Backend B>
-class DualChannel {
- public:
-  using SubChannel = topology::SubChannel<typename B::Communicator>;
-
-  /// Collective, blocking. @throws as B::open_blocking
-  DualChannel(const backend::ChannelContext& context, const char* purpose, Deadline deadline)
-      : first_(B::open_blocking(sub_channel_context(context, purpose), deadline)),
-        second_(B::open_blocking(sub_channel_context(context, std::string(purpose) + "-2"), deadline)) {}
-
-  int rank() const noexcept { return first_.rank(); }
-  int size() const noexcept { return first_.size(); }
-
-  /// `work(channel, run)` processes the chunks of a run on a channel and returns whether the channel still works. With
-  /// two or more chunks, two runs are processed in parallel.
-  /// Blocking. @returns whether the channels still work. @throws what `work` throws
-  template <class Work>
-  bool run(std::size_t chunks, Work work) {
-    if (chunks < 2) {
-      return work(first_, ChunkRun{});
-    }
-    return runner_.run_both(
-        [&] {
-          return work(first_, ChunkRun{0, 2});
-        },
-        [&] {
-          return work(second_, ChunkRun{1, 2});
-        },
-        [&](const Cause& cause) { abort(cause); });
-  }
-
-  void abort(const Cause& cause) noexcept {
-    first_.abort(cause);
-    second_.abort(cause);
-  }
-
-  std::optional<Cause> failure() const {
-    std::optional<Cause> cause = first_.failure();
-    return cause ? cause : second_.failure();
-  }
-
- private:
-  /// Context with the same ranks as the group's own channel, and another name.
-  static backend::ChannelContext sub_channel_context(const backend::ChannelContext& context,
-                                                     const std::string& purpose) {
-    backend::ChannelContext made = context;
-    made.name += "/" + purpose;
-    return made;
-  }
-
-  SubChannel first_;
-  SubChannel second_;
-  ParallelRunner runner_;  ///< destroyed first
 };
 
 }  // namespace DTRAIN_NAMESPACE::topology
@@ -18235,126 +19694,8 @@ static_assert(Topology<Flat>);
 namespace DTRAIN_NAMESPACE::topology {
 
 /// Servers are ranks 0 to S-1, or all ranks if there are fewer; they train, too. Every rank sends each server its
-/// shard, in chunks. The server reduces the shards of all ranks in rank order, as SharedMemory does, and sends the
-/// result back. With n ranks, a server's link carries n - 1 times its shard. Therefore use it for few ranks, or for
-/// servers with faster links.
-/// Source: Li et al., "Scaling distributed machine learning with the parameter server", OSDI 2014; here synchronous.
-template <class B, int servers>
-class ParameterServerReduction {
- public:
-  static constexpr backend::Determinism determinism = backend::Determinism::for_a_plan;
-  static constexpr std::string_view name() noexcept { return "ParameterServer"; }
-  static constexpr bool reduces(DType dtype) noexcept { return B::reduces(dtype); }
-
-  /// Collective, blocking. A server has memory for one chunk of each rank: with many ranks, chunks are shorter.
-  ParameterServerReduction(const backend::ChannelContext& context, Deadline deadline)
-      : bytes_(std::clamp(channel_memory_bytes / static_cast<std::size_t>(context.members.world_size),
-                          std::size_t{4096}, chunk_bytes) /
-               8 * 8),
-        channels_(context, "servers", deadline) {
-    if (is_server(channels_.rank())) {
-      received_.reset(new std::byte[2 * bytes_ * static_cast<std::size_t>(channels_.size())]);
-      sources_.resize(2 * static_cast<std::size_t>(channels_.size()));
-    }
-  }
-
-  bool all_reduce(const ConstBufferView& input, const BufferView& output, ReduceOp op) {
-    if (channels_.size() == 1) {
-      copy(input, output);
-      return true;
-    }
-    const kernels::PartialReduction reduction(output.dtype, op, channels_.size(), Accumulate::f32);
-    const std::size_t length = bytes_ / size_bytes(output.dtype);
-    const std::size_t chunks = chunks_in(shard(output, 0).count, length);
-    return channels_.run(chunks, [&](SubChannel& channel, ChunkRun run) {
-      for (std::size_t index = run.first; index < chunks; index += run.stride) {
-        if (!push(channel, slots(run), input, output, length, index)) {
-          return false;
-        }
-        if (is_server(channels_.rank())) {
-          const BufferRange own = chunk_of(shard(output, channels_.rank()), length, index);
-          reduce(run, view_of(input, own), view_of(output, own), reduction);
-        }
-        if (!pull(channel, output, length, index)) {
-          return false;
-        }
-      }
-      return true;
-    });
-  }
-
-  void abort(const Cause& cause) noexcept { channels_.abort(cause); }
-  std::optional<Cause> failure() const { return channels_.failure(); }
-
- private:
-  using SubChannel = typename DualChannel<B>::SubChannel;
-  static constexpr std::size_t channel_memory_bytes = std::size_t{8} << 20;  ///< of a server, for each channel
-
-  int server_count() const noexcept { return std::min(servers, channels_.size()); }
-  bool is_server(int rank) const noexcept { return rank < server_count(); }
-  int rank_at(int distance) const noexcept {
-    return (channels_.rank() + channels_.size() + distance) % channels_.size();
-  }
-
-  BufferRange shard(const BufferView& whole, int server) const noexcept {
-    return block_of(whole.count, server_count(), server);
-  }
-
-  /// slots(): memory of the run's channel, null on ranks that are no servers. slot(): the chunk of `rank` in it.
-  std::byte* slots(ChunkRun run) const noexcept {
-    return received_ ? received_.get() + run.first * static_cast<std::size_t>(channels_.size()) * bytes_ : nullptr;
-  }
-  std::byte* slot(std::byte* slots, int rank) const noexcept { return slots + static_cast<std::size_t>(rank) * bytes_; }
-
-  /// In round t, rank r sends to r - t, and server s receives from s + t, modulo the number of ranks. Each rank has at
-  /// most one peer to send to and one to receive from. No round waits for a later one. All servers receive in parallel.
-  bool push(SubChannel& channel, std::byte* slots, const ConstBufferView& input, const BufferView& output,
-            std::size_t length, std::size_t index) {
-    for (int round = 1; round < channels_.size(); ++round) {
-      const int to = is_server(rank_at(-round)) ? rank_at(-round) : no_rank;
-      const int from = is_server(channels_.rank()) ? rank_at(round) : no_rank;
-      const BufferRange sent = to == no_rank ? BufferRange{} : chunk_of(shard(output, to), length, index);
-      const BufferRange received_chunk =
-          from == no_rank ? BufferRange{} : chunk_of(shard(output, channels_.rank()), length, index);
-      const BufferView received{from == no_rank ? nullptr : slot(slots, from), received_chunk.count, output.dtype, {}};
-      if (!channel.exchange(view_of(input, sent), to, received, from)) {
-        return false;
-      }
-    }
-    return true;
-  }
-
-  /// Reduces in rank order and rounds once.
-  void reduce(ChunkRun run, const ConstBufferView& own, const BufferView& result,
-              const kernels::PartialReduction& reduction) noexcept {
-    const auto ranks = static_cast<std::size_t>(channels_.size());
-    const std::span<const std::byte*> sources = std::span(sources_).subspan(run.first * ranks, ranks);
-    for (int rank = 0; rank < channels_.size(); ++rank) {
-      sources[static_cast<std::size_t>(rank)] = rank == channels_.rank() ? own.data : slot(slots(run), rank);
-    }
-    reduction.all(sources, result.data, result.count);
-  }
-
-  bool pull(SubChannel& channel, const BufferView& output, std::size_t length, std::size_t index) {
-    for (int round = 1; round < channels_.size(); ++round) {
-      const int to = is_server(channels_.rank()) ? rank_at(round) : no_rank;
-      const int from = is_server(rank_at(-round)) ? rank_at(-round) : no_rank;
-      const BufferRange sent = to == no_rank ? BufferRange{} : chunk_of(shard(output, channels_.rank()), length, index);
-      const BufferRange received_chunk = from == no_rank ? BufferRange{} : chunk_of(shard(output, from), length, index);
-      if (!channel.exchange(view_of(output, sent), to, view_of(output, received_chunk), from)) {
-        return false;
-      }
-    }
-    return true;
-  }
-
-  std::size_t bytes_;                      ///< of a chunk
-  std::unique_ptr<std::byte[]> received_;  ///< only of a server: for each channel a chunk of each rank
-  std::vector<const std::byte*> sources_;  ///< only of a server: for each channel a pointer for each rank
-  DualChannel<B> channels_;
-};
-
-/// Has `S` servers; with fewer ranks than `S`, every rank is a server.
+/// shard. The server reduces the shards of all ranks in rank order, as SharedMemory does, and sends the result back.
+/// With n ranks, a server's link carries n - 1 times its shard: for few ranks, or for servers with faster links.
 template <int S = 1>
 struct ParameterServer {
   static_assert(S > 0, "dtrain: topology::ParameterServer<S> needs at least one server");
@@ -18362,17 +19703,24 @@ struct ParameterServer {
   static constexpr std::string_view name() noexcept { return "ParameterServer"; }
 
   template <class B>
-  static constexpr bool supports_backend = HasPointToPoint<B>;
+  static constexpr bool supports_backend = SelectsAllReduce<B>;
 
   template <class B>
   static constexpr void require() noexcept {
-    static_assert(supports_backend<B>,
-                  "dtrain: topology::ParameterServer needs a backend with send and recv on host streams "
-                  "(CanSendRecv in dtrain/backend/communicator.hpp)");
+    static_assert(
+        supports_backend<B>,
+        "dtrain: topology::ParameterServer needs a backend with send and recv on host streams, and an endpoint "
+        "(SelectsAllReduce in dtrain/topology/backend_with_algorithm.hpp)");
+  }
+
+  template <message_passing::Endpoint E>
+  static message_passing::Routine all_reduce(message_passing::OperationContext<E>& context,
+                                             const message_passing::Buffers& buffers) {
+    return message_passing::parameter_server(context, buffers, S);
   }
 
   template <class B>
-  using Rebind = AlgorithmBackend<B, ParameterServerReduction<B, S>>;
+  using Rebind = BackendWithAlgorithm<B, ParameterServer<S>>;
 };
 
 static_assert(Topology<ParameterServer<>>);
@@ -18388,114 +19736,27 @@ namespace DTRAIN_NAMESPACE::topology {
 
 /// Reduce-scatter and all-gather round a ring of n ranks, in 2 (n - 1) steps. Each rank sends 2 (n - 1) / n of the
 /// bytes, the minimum. For large buffers; with many ranks, the number of steps makes small buffers slow.
-/// Source: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009.
-template <class B>
-class RingReduction {
- public:
-  static constexpr backend::Determinism determinism = backend::Determinism::for_a_plan;
-  static constexpr std::string_view name() noexcept { return "Ring"; }
-  static constexpr bool reduces(DType dtype) noexcept { return B::reduces(dtype); }
-
-  /// Collective, blocking.
-  RingReduction(const backend::ChannelContext& context, Deadline deadline)
-      : accumulate_(context.accumulate),
-        memory_(new std::byte[4 * chunk_bytes]),
-        channels_(context, "ring", deadline) {}
-
-  bool all_reduce(const ConstBufferView& input, const BufferView& output, ReduceOp op) {
-    if (channels_.size() == 1) {
-      copy(input, output);
-      return true;
-    }
-    const kernels::PartialReduction reduction(output.dtype, op, channels_.size(), accumulate_);
-    const std::size_t length = chunk_bytes / size_bytes(reduction.type());
-    const std::size_t chunks = chunks_in(block_of(output.count, channels_.size(), 0).count, length);
-    return channels_.run(chunks, [&](SubChannel& channel, ChunkRun run) {
-      bool works = true;
-      for (std::size_t chunk = run.first; works && chunk < chunks; chunk += run.stride) {
-        const auto chunk_of_block = [&](int back) { return chunk_of(block(output, back), length, chunk); };
-        works =
-            reduce(channel, memory_.get() + 2 * run.first * chunk_bytes, input, output, reduction, chunk_of_block) &&
-            gather(channel, output, chunk_of_block);
-      }
-      return works;
-    });
-  }
-
-  void abort(const Cause& cause) noexcept { channels_.abort(cause); }
-  std::optional<Cause> failure() const { return channels_.failure(); }
-
- private:
-  using SubChannel = typename DualChannel<B>::SubChannel;
-
-  int next() const noexcept { return (channels_.rank() + 1) % channels_.size(); }
-  int previous() const noexcept { return (channels_.rank() + channels_.size() - 1) % channels_.size(); }
-
-  /// The block of the rank that is `back` places before this one in the ring.
-  BufferRange block(const BufferView& whole, int back) const noexcept {
-    return block_of(whole.count, channels_.size(), (channels_.rank() + 2 * channels_.size() - back) % channels_.size());
-  }
-
-  /// Reduce-scatter. In step s, rank r sends its partial result of block r - s to the next rank, receives that of block
-  /// r - s - 1 from the previous rank, and adds its own elements. In the end it has the result of block r + 1.
-  template <class ChunkOfBlock>
-  bool reduce(SubChannel& channel, std::byte* memory, const ConstBufferView& input, const BufferView& output,
-              const kernels::PartialReduction& reduction, ChunkOfBlock chunk_of_block) {
-    std::byte* sending = memory;
-    std::byte* receiving = memory + chunk_bytes;
-    for (int step = 0; step + 1 < channels_.size(); ++step) {
-      const bool begins = step == 0;
-      const bool ends = step + 2 == channels_.size();
-      const BufferRange sent = chunk_of_block(step);
-      const BufferRange taken = chunk_of_block(step + 1);
-      const ConstBufferView partial{sending, sent.count, reduction.type()};
-      const BufferView received =
-          begins ? BufferView{reduction.contributions_in(receiving, taken.count), taken.count, output.dtype, {}}
-                 : BufferView{receiving, taken.count, reduction.type(), {}};
-      if (!channel.exchange(begins ? view_of(input, sent) : partial, next(), received, previous())) {
-        return false;
-      }
-      const std::array<kernels::PartialReduction::Operand, 2> sources{
-          {{received.data, !begins}, {view_of(input, taken).data, false}}};
-      reduction(sources, ends ? view_of(output, taken).data : receiving, taken.count, ends);
-      std::swap(sending, receiving);
-    }
-    return true;
-  }
-
-  /// All-gather. In step s, rank r sends the result of block r - s + 1 and receives that of block r - s.
-  template <class ChunkOfBlock>
-  bool gather(SubChannel& channel, const BufferView& output, ChunkOfBlock chunk_of_block) {
-    for (int step = 0; step + 1 < channels_.size(); ++step) {
-      if (!channel.exchange(view_of(output, chunk_of_block(step - 1)), next(), view_of(output, chunk_of_block(step)),
-                            previous())) {
-        return false;
-      }
-    }
-    return true;
-  }
-
-  Accumulate accumulate_;
-  std::unique_ptr<std::byte[]> memory_;  ///< for each channel one chunk to send and one to receive
-  DualChannel<B> channels_;
-};
-
-/// Names RingReduction in a policy.
 struct Ring {
   static constexpr std::string_view name() noexcept { return "Ring"; }
 
   template <class B>
-  static constexpr bool supports_backend = HasPointToPoint<B>;
+  static constexpr bool supports_backend = SelectsAllReduce<B>;
 
   template <class B>
   static constexpr void require() noexcept {
     static_assert(supports_backend<B>,
-                  "dtrain: topology::Ring needs a backend with send and recv on host streams "
-                  "(CanSendRecv in dtrain/backend/communicator.hpp)");
+                  "dtrain: topology::Ring needs a backend with send and recv on host streams, and an endpoint "
+                  "(SelectsAllReduce in dtrain/topology/backend_with_algorithm.hpp)");
+  }
+
+  template <message_passing::Endpoint E>
+  static message_passing::Routine all_reduce(message_passing::OperationContext<E>& context,
+                                             const message_passing::Buffers& buffers) {
+    return message_passing::ring_all_reduce(context, buffers);
   }
 
   template <class B>
-  using Rebind = AlgorithmBackend<B, RingReduction<B>>;
+  using Rebind = BackendWithAlgorithm<B, Ring>;
 };
 
 static_assert(Topology<Ring>);
@@ -18596,118 +19857,30 @@ constexpr double hierarchical_bytes_across(double bytes, int nodes, int cross_no
 
 namespace DTRAIN_NAMESPACE::topology {
 
-/// Rank r's parent is (r - 1) / 2; chunks are pipelined through the tree. It takes about 2 log2(n) steps, so it is for
-/// small buffers on many ranks. Sanders, Speck and Traeff ("Two-tree algorithms for full bandwidth broadcast, reduction
-/// and scan", 2009) balance the links with two trees. This is one tree: if links are the limit, Ring sends less.
-template <class B>
-class TreeReduction {
- public:
-  static constexpr backend::Determinism determinism = backend::Determinism::for_a_plan;
-  static constexpr std::string_view name() noexcept { return "Tree"; }
-  static constexpr bool reduces(DType dtype) noexcept { return B::reduces(dtype); }
-
-  /// Collective, blocking.
-  TreeReduction(const backend::ChannelContext& context, Deadline deadline)
-      : accumulate_(context.accumulate), channels_(context, "tree", deadline) {
-    if (left() != no_rank) {
-      memory_.reset(new std::byte[6 * chunk_bytes]);
-    }
-  }
-
-  bool all_reduce(const ConstBufferView& input, const BufferView& output, ReduceOp op) {
-    if (channels_.size() == 1) {
-      copy(input, output);
-      return true;
-    }
-    const kernels::PartialReduction reduction(output.dtype, op, channels_.size(), accumulate_);
-    const std::size_t length = chunk_bytes / size_bytes(reduction.type());
-    return channels_.run(chunks_in(output.count, length), [&](SubChannel& channel, ChunkRun run) {
-      return up(channel, run, input, output, reduction, length) && down(channel, run, output, length);
-    });
-  }
-
-  void abort(const Cause& cause) noexcept { channels_.abort(cause); }
-  std::optional<Cause> failure() const { return channels_.failure(); }
-
- private:
-  using SubChannel = typename DualChannel<B>::SubChannel;
-
-  int existing(int rank) const noexcept { return rank < channels_.size() ? rank : no_rank; }
-  int left() const noexcept { return existing(2 * channels_.rank() + 1); }
-  int right() const noexcept { return existing(2 * channels_.rank() + 2); }
-  bool has_children(int rank) const noexcept { return rank != no_rank && existing(2 * rank + 1) != no_rank; }
-  int parent() const noexcept { return channels_.rank() == 0 ? no_rank : (channels_.rank() - 1) / 2; }
-
-  /// Reduction. While a rank receives one chunk from its left child, it sends the previous chunk to its parent. A rank
-  /// without children sends its contribution, another rank its partial result. No deadlock: a message waits only for
-  /// messages of an earlier chunk, or of the same chunk further down or further left.
-  bool up(SubChannel& channel, ChunkRun run, const ConstBufferView& input, const BufferView& output,
-          const kernels::PartialReduction& reduction, std::size_t length) {
-    std::byte* const memory = left() == no_rank ? nullptr : memory_.get() + 3 * run.first * chunk_bytes;
-    const auto buffer_of = [&](int child, std::size_t place, std::size_t count) {
-      return BufferView{child == no_rank ? nullptr : memory + place * chunk_bytes,
-                        count,
-                        has_children(child) ? reduction.type() : output.dtype,
-                        {}};
-    };
-    BufferRange before{};
-    for (std::size_t index = run.first; index < chunks_in(output.count, length) + run.stride; index += run.stride) {
-      const BufferRange now = chunk_of({0, output.count}, length, index);
-      const BufferView first = buffer_of(left(), 0, now.count);
-      const BufferView second = buffer_of(right(), 1, now.count);
-      const BufferView partial{
-          left() == no_rank ? nullptr : memory + 2 * chunk_bytes, before.count, reduction.type(), {}};
-      if (!channel.exchange(left() == no_rank ? view_of(input, before) : partial, parent(), first, left()) ||
-          !channel.recv(second, right())) {
-        return false;
-      }
-      if (left() != no_rank) {
-        const bool ends = parent() == no_rank;
-        const std::array<kernels::PartialReduction::Operand, 3> sources{{{view_of(input, now).data, false},
-                                                                         {first.data, has_children(left())},
-                                                                         {second.data, has_children(right())}}};
-        reduction(std::span(sources).first(right() == no_rank ? 2 : 3), ends ? view_of(output, now).data : partial.data,
-                  now.count, ends);
-      }
-      before = now;
-    }
-    return true;
-  }
-
-  bool down(SubChannel& channel, ChunkRun run, const BufferView& output, std::size_t length) {
-    BufferRange before{};
-    for (std::size_t index = run.first; index < chunks_in(output.count, length) + run.stride; index += run.stride) {
-      const BufferRange now = chunk_of({0, output.count}, length, index);
-      if (!channel.exchange(view_of(output, before), left(), view_of(output, now), parent()) ||
-          !channel.send(view_of(output, before), right())) {
-        return false;
-      }
-      before = now;
-    }
-    return true;
-  }
-
-  Accumulate accumulate_;
-  std::unique_ptr<std::byte[]> memory_;  ///< for each channel one chunk of each child, and one for the parent
-  DualChannel<B> channels_;
-};
-
-/// Names TreeReduction in a policy.
+/// About 2 log2(n) steps, so it is for small buffers on many ranks. Sanders, Speck and Traeff ("Two-tree algorithms for
+/// full bandwidth broadcast, reduction and scan", 2009) balance the links with two trees. This is one tree: if links
+/// are the limit, Ring sends less.
 struct Tree {
   static constexpr std::string_view name() noexcept { return "Tree"; }
 
   template <class B>
-  static constexpr bool supports_backend = HasPointToPoint<B>;
+  static constexpr bool supports_backend = SelectsAllReduce<B>;
 
   template <class B>
   static constexpr void require() noexcept {
     static_assert(supports_backend<B>,
-                  "dtrain: topology::Tree needs a backend with send and recv on host streams "
-                  "(CanSendRecv in dtrain/backend/communicator.hpp)");
+                  "dtrain: topology::Tree needs a backend with send and recv on host streams, and an endpoint "
+                  "(SelectsAllReduce in dtrain/topology/backend_with_algorithm.hpp)");
+  }
+
+  template <message_passing::Endpoint E>
+  static message_passing::Routine all_reduce(message_passing::OperationContext<E>& context,
+                                             const message_passing::Buffers& buffers) {
+    return message_passing::tree(context, buffers);
   }
 
   template <class B>
-  using Rebind = AlgorithmBackend<B, TreeReduction<B>>;
+  using Rebind = BackendWithAlgorithm<B, Tree>;
 };
 
 static_assert(Topology<Tree>);
@@ -19456,6 +20629,29 @@ DTRAIN_DEFINED void GradientBindingRegistry::remove_all_of(const void* owner) no
 
 }  // namespace DTRAIN_NAMESPACE::group
 
+// ---- dtrain/group/group_options.hpp
+
+/// @file
+/// GroupOptions: what a program chooses for all channels of its process groups.
+
+namespace DTRAIN_NAMESPACE::group {
+
+/// Must be the same on every rank; a difference is an error on all ranks. Subgroups and wrappers inherit them.
+struct GroupOptions {
+  Accumulate accumulate = Accumulate::element;  ///< f32 for f16 and bf16: up to twice the bytes of partial results
+  /// How Mpi and Gloo select the algorithm of an all_reduce; others have one. By cost, it pays with many ranks. A
+  /// measured choice may differ from run to run, and the bits with it: DdpOptions::deterministic uses the fixed one.
+  backend::AlgorithmChoice algorithms{};
+};
+
+}  // namespace DTRAIN_NAMESPACE::group
+
+namespace DTRAIN_NAMESPACE {
+using backend::AlgorithmChoice;
+using backend::LinkCost;
+using group::GroupOptions;
+}  // namespace DTRAIN_NAMESPACE
+
 // ---- dtrain/group/rank_context.hpp
 
 /// @file
@@ -19544,6 +20740,7 @@ struct RequiredSettings {
   std::string_view backend;
   std::string_view topology;
   Accumulate accumulate;
+  std::string algorithms;
 };
 
 /// Collective, blocking: joins the job as the rank that `worker` describes. @param pre_join null if there is none
@@ -19586,10 +20783,10 @@ class GroupInternals {
 
   /// Collective, blocking: opens a new channel, which never waits for another. Every rank opens the same channels in
   /// the same order. Error sentences contain `purpose`, and the text of `describe` for an operation unless it is empty.
-  /// @param accumulate f32: even if GroupOptions do not request it
+  /// @param accumulate f32: even if GroupOptions do not request it @param deterministic without measured choices
   Communicator open_channel(const std::string& purpose, Accumulate accumulate = Accumulate::element,
-                            const backend::DescribeOperation& describe = {}) const {
-    return state_->open_channel(purpose, accumulate, describe);
+                            const backend::DescribeOperation& describe = {}, bool deterministic = false) const {
+    return state_->open_channel(purpose, accumulate, describe, deterministic);
   }
 
   /// Sets entries of the group's store in the background.
@@ -19650,11 +20847,6 @@ struct GroupAccess {
 /// group::GroupState: members of one group, and this rank's channel, stream and options in it.
 
 namespace DTRAIN_NAMESPACE::group {
-
-/// Must be the same on every rank; a difference is an error on all ranks. Subgroups and wrappers inherit them.
-struct GroupOptions {
-  Accumulate accumulate = Accumulate::element;  ///< f32 for f16 and bf16: up to twice the bytes of partial results
-};
 
 /// Shared by the handles of one group. The destructor closes the group's channel; the rank leaves the job with its last
 /// group. While an exception unwinds, the rank's RankContext keeps the channel, so that peers fail with that
@@ -19760,13 +20952,15 @@ class GroupState final : private RankContext::Closable {
   }
 
   /// Collective, blocking: a new channel for the ranks of this group, from the group's own if the backend can.
-  /// @param accumulate f32: even if the group's is not
+  /// @param accumulate f32: even if the group's is not @param deterministic without measured choices
   Communicator open_channel(const std::string& purpose, Accumulate accumulate,
-                            const backend::DescribeOperation& describe) {
+                            const backend::DescribeOperation& describe, bool deterministic) {
     Communicator& own = live();
-    const backend::ChannelContext context =
-        channel_context(format_text("{}-{}", {purpose, channels_opened_.fetch_add(1)}),
-                        std::max(accumulate, options_.accumulate), describe);
+    backend::ChannelContext context = channel_context(format_text("{}-{}", {purpose, channels_opened_.fetch_add(1)}),
+                                                      std::max(accumulate, options_.accumulate), describe);
+    if (deterministic) {
+      context.algorithms = context.algorithms.reproducible();
+    }
     const Deadline deadline = Deadline::after(rank_context_->timeout);
     if constexpr (backend::CanDuplicate<Backend>) {
       return Backend::duplicate_blocking(own, context, deadline);
@@ -19893,14 +21087,16 @@ class GroupState final : private RankContext::Closable {
                                           const backend::DescribeOperation& describe = {}) const {
     const std::string name = prefix_ + purpose;
     rank_context_->streams->run_unattended();  // other ranks may wait for this work before they open theirs
-    return {members_,
-            name,
-            rank_context_->control_plane.store().with_prefix(name + "/"),
-            rank_context_->control_plane.failure(),
-            rank_context_->timeout,
-            [streams = rank_context_->streams] { streams->run_unattended(); },
-            describe,
-            accumulate};
+    backend::ChannelContext context{members_,
+                                    name,
+                                    rank_context_->control_plane.store().with_prefix(name + "/"),
+                                    rank_context_->control_plane.failure(),
+                                    rank_context_->timeout,
+                                    [streams = rank_context_->streams] { streams->run_unattended(); },
+                                    describe,
+                                    accumulate};
+    context.algorithms = options_.algorithms;
+    return context;
   }
 
   std::shared_ptr<RankContext> rank_context_;
@@ -19917,10 +21113,6 @@ class GroupState final : private RankContext::Closable {
 };
 
 }  // namespace DTRAIN_NAMESPACE::group
-
-namespace DTRAIN_NAMESPACE {
-using group::GroupOptions;
-}  // namespace DTRAIN_NAMESPACE
 
 // ---- dtrain/group/rank_body.hpp
 
@@ -20363,12 +21555,14 @@ struct PlannedBucket {
   std::size_t payload_bytes = 0;  ///< of its gradients alone
 };
 
-/// Every parameter lies in exactly one bucket. Buckets follow each other in the arena without a gap, in launch order.
+/// Every parameter lies in exactly one bucket. Buckets follow each other in the arena without a gap, in launch order;
+/// or they reuse its memory.
 struct BucketPlan {
   std::vector<PlannedBucket> buckets;
   std::vector<std::size_t> offset_of;  ///< parameter -> offset in the arena, a multiple of arena_alignment
   std::vector<std::size_t> bucket_of;  ///< parameter -> index into buckets
   std::size_t arena_bytes = 0;
+  bool reuses_memory = false;  ///< see with_reused_memory
 };
 
 /// A cache line: no two gradients share one, and vector loads are aligned.
@@ -20408,6 +21602,10 @@ BucketPlan plan_buckets(std::span<const GradientSize> sizes, std::span<const std
 
 /// Plans for the reverse order of the parameters.
 BucketPlan plan_buckets(std::span<const GradientSize> sizes, BucketCaps caps = {});
+
+/// The same buckets in an arena that holds any two successive ones: buckets 0, 2, 4, ... lie at its begin, the others
+/// at its end. Before a bucket gets a gradient, the bucket two before it has left the memory.
+BucketPlan with_reused_memory(BucketPlan plan);
 
 /// The elements of `planned` in the arena at `arena`, with padding: zeros, which every reduction leaves zero.
 inline BufferView range_of(const PlannedBucket& planned, std::byte* arena) noexcept {
@@ -20522,6 +21720,24 @@ DTRAIN_DEFINED BucketPlan plan_buckets(std::span<const GradientSize> sizes, Buck
   return plan_buckets(sizes, reverse_order(sizes.size()), caps);
 }
 
+DTRAIN_DEFINED BucketPlan with_reused_memory(BucketPlan plan) {
+  plan.arena_bytes = 0;
+  for (std::size_t i = 0; i < plan.buckets.size(); ++i) {
+    const std::size_t next = i + 1 < plan.buckets.size() ? plan.buckets[i + 1].bytes : 0;
+    plan.arena_bytes = std::max(plan.arena_bytes, plan.buckets[i].bytes + next);
+  }
+  for (std::size_t i = 0; i < plan.buckets.size(); ++i) {
+    PlannedBucket& bucket = plan.buckets[i];
+    const std::size_t offset = i % 2 == 0 ? 0 : plan.arena_bytes - bucket.bytes;
+    for (const std::size_t parameter : bucket.parameters) {
+      plan.offset_of[parameter] += offset - bucket.offset;  // unsigned, and so right for a smaller offset too
+    }
+    bucket.offset = offset;
+  }
+  plan.reuses_memory = true;
+  return plan;
+}
+
 DTRAIN_DEFINED std::vector<BufferView> ranges_of(const BucketPlan& plan, std::byte* arena) {
   std::vector<BufferView> ranges;
   ranges.reserve(plan.buckets.size());
@@ -20538,67 +21754,6 @@ DTRAIN_DEFINED std::vector<std::size_t> parameter_counts(const BucketPlan& plan)
     counts.push_back(bucket.parameters.size());
   }
   return counts;
-}
-
-#endif  // DTRAIN_DEFINITIONS
-
-}  // namespace DTRAIN_NAMESPACE::ddp
-
-// ---- dtrain/ddp/bucket_update.hpp
-
-/// @file
-/// BucketUpdate: what a step does with its buckets in place of reducing them for the model.
-
-namespace DTRAIN_NAMESPACE::ddp {
-
-/// BucketReduction calls launch for each bucket of a step, in their order, and then finish. Errors: an exception ends
-/// the job, as one of the backward pass does. Lifetime: outlives the step's work.
-template <backend::Communicator C>
-class BucketUpdate {
- public:
-  using Stream = typename C::Stream;
-
-  /// How finish waits. Blocking; both throw if the job fails.
-  struct Waits {
-    std::function<void(std::size_t bucket)> for_bucket;  ///< until the work that launch enqueued has run
-    std::function<void(typename Stream::Event&)> for_event;
-  };
-
-  /// Whether it was made for buckets of this plan.
-  virtual bool is_for(const BucketPlan& plan) const noexcept = 0;
-
-  /// Enqueues the work of a bucket, all of whose gradients are in `range`. Blocking: no. Threads: one at a time.
-  virtual void launch(std::size_t bucket, const BufferView& range, ReduceOp op, C& channel, Stream stream) = 0;
-
-  /// Collective, blocking: the rest of the step. All buckets are launched.
-  virtual void finish(C& channel, Stream stream, const Waits& waits) = 0;
-
- protected:
-  ~BucketUpdate() = default;
-};
-
-/// Why a step takes no BucketUpdate.
-enum class UpdateProblem { hook, other_wrapper, no_sync };
-
-/// @throws Error (invalid_argument) @param caller the user's call
-[[noreturn]] void refuse_update(const char* caller, UpdateProblem problem);
-
-/// @throws Error (invalid_argument) for the update of another plan, or beside a hook
-template <class C>
-void require_usable(const BucketUpdate<C>& update, const BucketPlan& plan, bool has_hook, const char* caller) {
-  if (has_hook) refuse_update(caller, UpdateProblem::hook);
-  if (!update.is_for(plan)) refuse_update(caller, UpdateProblem::other_wrapper);
-}
-
-#if DTRAIN_DEFINITIONS
-
-DTRAIN_NOT_INLINED DTRAIN_DEFINED void refuse_update(const char* caller, UpdateProblem problem) {
-  constexpr std::array<const char*, 3> sentences{
-      "but a gradient hook reduces the buckets; construct DistributedDataParallel without the hook",
-      "but that of another DistributedDataParallel; give the one that was constructed from this",
-      "but under no_sync(), where steps reduce nothing; call backward(f), and give the optimizer to the step after it"};
-  throw_error(Errc::invalid_argument, "{} got a ShardedOptimizer, {}",
-              {caller, sentences[static_cast<std::size_t>(problem)]});
 }
 
 #endif  // DTRAIN_DEFINITIONS
@@ -23854,7 +25009,7 @@ class ParameterNames {
   std::size_t size() const noexcept { return names_.size(); }
 
   /// @throws Error (invalid_argument): the index is out of range
-  [[noreturn]] void refuse_index(std::size_t parameter) const;
+  [[noreturn]] void refuse_index(std::size_t parameter, const char* call = "ready") const;
 
   /// "parameter 3 'fc1.weight'".
   std::string describe(std::size_t parameter) const;
@@ -23875,10 +25030,10 @@ DTRAIN_DEFINED ParameterNames::ParameterNames(std::span<const Parameter> paramet
   }
 }
 
-DTRAIN_DEFINED DTRAIN_NOT_INLINED void ParameterNames::refuse_index(std::size_t parameter) const {
+DTRAIN_DEFINED DTRAIN_NOT_INLINED void ParameterNames::refuse_index(std::size_t parameter, const char* call) const {
   throw_error(Errc::invalid_argument,
-              "ready({}) was called, but the model has {} parameters; pass an index into parameters()",
-              {parameter, size()});
+              "{}({}) was called, but the model has {} parameters; pass an index into parameters()",
+              {call, parameter, size()});
 }
 
 DTRAIN_DEFINED std::string ParameterNames::describe(std::size_t parameter) const {
@@ -23946,6 +25101,17 @@ class GradientTable {
   /// Places the gradient as in another plan of the same gradients. The caller moves a bound gradient's content.
   /// @returns the gradient's present view
   TensorView move(std::size_t parameter, const BucketPlan& plan);
+
+  /// @throws Error (unsupported) if a gradient with elements is bound
+  void require_unbound() const;
+
+  /// Places all gradients, none of which is bound, in another arena.
+  void move_to(std::byte* arena, const BucketPlan& plan) {
+    arena_ = arena;
+    for (std::size_t parameter = 0; parameter < size(); ++parameter) {
+      move(parameter, plan);
+    }
+  }
 
   /// @throws Error (invalid_argument) for an index out of range, a gradient on a device without a stream, and memory
   /// unlike the parameter's own; (unsupported) for a stream of another device.
@@ -24030,6 +25196,17 @@ DTRAIN_DEFINED TensorView GradientTable::move(std::size_t parameter, const Bucke
   const bool bound = slot.is_bound();
   slot.place = place(plan, parameter);
   return bound ? bind(parameter) : views_[parameter];
+}
+
+DTRAIN_DEFINED void GradientTable::require_unbound() const {
+  for (std::size_t parameter = 0; parameter < size(); ++parameter) {
+    if (slots_[parameter].is_bound() && slots_[parameter].bytes != 0) {
+      throw_error(Errc::unsupported,
+                  "zero::Gradients uses the memory of reduced gradients again, but bind_gradient has {} there; wrap a "
+                  "model without bind_gradient, whose ready(i) copies gradients",
+                  {names_.describe(parameter)});
+    }
+  }
 }
 
 DTRAIN_DEFINED std::string GradientTable::where() const {
@@ -24134,6 +25311,186 @@ class BufferBroadcast {
   std::optional<typename Communicator::Allocation> memory_;
   BufferView all_{};
   std::vector<GradientSlot> slots_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/bucket_update.hpp
+
+/// @file
+/// BucketUpdate: what a step does with its buckets in place of reducing them for the model.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// Why a step takes no BucketUpdate, or none but one.
+enum class UpdateProblem { hook, other_wrapper, no_sync, whole_gradients, missing };
+
+/// BucketReduction calls begin, then pack for each gradient if the plan reuses memory, launch for each bucket of a
+/// step, in their order, and then finish. Errors: an exception ends the job, as one of the backward pass does.
+/// Lifetime: outlives the step's work.
+template <backend::Communicator C>
+class BucketUpdate {
+ public:
+  using Stream = typename C::Stream;
+
+  /// How it waits. Blocking; both throw if the job fails. Threads: any.
+  struct Waits {
+    virtual void for_bucket(std::size_t bucket) = 0;  ///< until the work that launch enqueued has run
+    virtual void for_event(typename Stream::Event& event) = 0;
+
+   protected:
+    ~Waits() = default;
+  };
+
+  /// Whether it was not made for buckets of this plan, in this memory.
+  virtual std::optional<UpdateProblem> problem_with(const BucketPlan& plan) const noexcept = 0;
+
+  /// Begins a step. Lifetime: `waits` outlive it.
+  virtual void begin(Waits& waits) = 0;
+
+  /// Copies a gradient to its place, once the memory there is free, or keeps a copy until then. Blocking: until earlier
+  /// buckets are reduced. Threads: any, concurrently for different parameters.
+  /// @param gradient null: zeros
+  virtual void pack(std::size_t parameter, const std::byte* gradient, const GradientSlot& slot) = 0;
+
+  /// Enqueues the work of a bucket, all of whose gradients are in `range` or were packed. Blocking: for packed ones,
+  /// until their memory is free. Threads: one at a time.
+  virtual void launch(std::size_t bucket, const BufferView& range, ReduceOp op, C& channel, Stream stream) = 0;
+
+  /// Collective, blocking: the rest of the step. All buckets are launched.
+  virtual void finish(C& channel, Stream stream) = 0;
+
+  /// Whether finish leaves the model's values to wait_for.
+  virtual bool overlaps_forward() const noexcept = 0;
+
+  /// Blocking: until the model has the new values of a bucket, after finish.
+  virtual void wait_for(std::size_t bucket) = 0;
+
+ protected:
+  ~BucketUpdate() = default;
+};
+
+/// The update of a step that has ended before the model had its new values; or none.
+template <class C>
+class OpenUpdate {
+ public:
+  void set(BucketUpdate<C>& update) noexcept { update_ = update.overlaps_forward() ? &update : nullptr; }
+  void drop() noexcept { update_ = nullptr; }
+  bool is_some() const noexcept { return update_ != nullptr; }
+  bool is(const BucketUpdate<C>& update) const noexcept { return update_ == &update; }
+
+  /// Blocking: for the values of a parameter, or of all; then there is none. Does nothing if there is none.
+  void wait_for(std::optional<std::size_t> parameter, const BucketPlan& plan) {
+    if (update_ != nullptr && parameter) return update_->wait_for(plan.bucket_of[*parameter]);
+    for (std::size_t bucket = 0; update_ != nullptr && bucket < plan.buckets.size(); ++bucket) {
+      update_->wait_for(bucket);
+    }
+    update_ = nullptr;
+  }
+
+ private:
+  BucketUpdate<C>* update_ = nullptr;
+};
+
+/// @throws Error (invalid_argument) @param caller the user's call
+[[noreturn]] void refuse_update(const char* caller, UpdateProblem problem);
+
+/// @param update null: a step without
+/// @throws Error (invalid_argument) for the update of another plan, or beside a hook, or none where the plan needs one
+template <class C>
+void require_usable(const BucketUpdate<C>* update, const BucketPlan& plan, bool has_hook, const char* caller) {
+  if (update == nullptr) {
+    if (plan.reuses_memory) refuse_update(caller, UpdateProblem::missing);
+    return;
+  }
+  if (has_hook) refuse_update(caller, UpdateProblem::hook);
+  if (const std::optional<UpdateProblem> problem = update->problem_with(plan)) refuse_update(caller, *problem);
+}
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_NOT_INLINED DTRAIN_DEFINED void refuse_update(const char* caller, UpdateProblem problem) {
+  constexpr std::array<const char*, 5> sentences{
+      "a ShardedOptimizer, but a gradient hook reduces the buckets; construct DistributedDataParallel without the hook",
+      "a ShardedOptimizer, but that of another DistributedDataParallel; give the one that was constructed from this",
+      "a ShardedOptimizer, but under no_sync(), where steps reduce nothing; call backward(f), and give the optimizer "
+      "to "
+      "the step after it",
+      "a ShardedOptimizer that needs the memory of all gradients, but another one, with zero::Gradients, has left none "
+      "for them; give that",
+      "no ShardedOptimizer, but one with zero::Gradients has left no memory for all gradients; give it to each step "
+      "that reduces"};
+  throw_error(Errc::invalid_argument, "{} got {}", {caller, sentences[static_cast<std::size_t>(problem)]});
+}
+
+#endif  // DTRAIN_DEFINITIONS
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/gradient_arena.hpp
+
+/// @file
+/// GradientArena: the memory of the buckets, by a plan, and the place of each gradient there.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// Pinned: others refer to the plan and the table. Threads: const members concurrently.
+template <backend::Communicator Communicator>
+class GradientArena {
+ public:
+  /// Collective, blocking: allocates. @throws Error (unsupported) for gradients that are not on `device`
+  GradientArena(Communicator& communicator, std::span<const Parameter> parameters, BucketPlan plan, Device device,
+                Deadline deadline)
+      : plan_(std::move(plan)),
+        memory_(allocate(communicator, plan_, deadline)),
+        gradients_(parameters, plan_, data(), device),
+        ranges_(ranges_of(plan_, data())) {}
+
+  GradientArena(const GradientArena&) = delete;
+
+  const BucketPlan& plan() const noexcept { return plan_; }
+  const GradientTable& gradients() const noexcept { return gradients_; }
+  GradientTable& gradients() noexcept { return gradients_; }
+
+  /// Of a bucket.
+  const BufferView& range(std::size_t bucket) const noexcept { return ranges_[bucket]; }
+  std::size_t buckets() const noexcept { return ranges_.size(); }
+
+  /// Null only if it has 0 bytes.
+  std::byte* data() const noexcept { return memory_ ? memory_->data() : nullptr; }
+  std::shared_ptr<const void> memory() const noexcept { return memory_; }
+
+  /// Adopts another plan of the same bytes, by which the table's gradients have been moved.
+  void set_plan(BucketPlan plan) {
+    plan_ = std::move(plan);
+    ranges_ = ranges_of(plan_, data());
+  }
+
+  /// Collective, blocking: the same buckets in less memory, see with_reused_memory.
+  /// @throws Error (unsupported) for bound gradients
+  void reuse_memory(Communicator& communicator, Deadline deadline) {
+    if (plan_.reuses_memory) return;
+    gradients_.require_unbound();
+    BucketPlan next = with_reused_memory(plan_);
+    memory_ = allocate(communicator, next, deadline);
+    gradients_.move_to(data(), next);
+    set_plan(std::move(next));
+  }
+
+ private:
+  using Allocation = typename Communicator::Allocation;
+
+  static std::shared_ptr<Allocation> allocate(Communicator& communicator, const BucketPlan& plan, Deadline deadline) {
+    if (plan.arena_bytes == 0) {
+      return nullptr;
+    }
+    return std::make_shared<Allocation>(communicator.allocate_blocking(plan.arena_bytes, deadline));
+  }
+
+  BucketPlan plan_;
+  std::shared_ptr<Allocation> memory_;
+  GradientTable gradients_;
+  std::vector<BufferView> ranges_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::ddp
@@ -25693,11 +27050,12 @@ void set_up_order_broadcast(BucketRebuild& rebuild, const backend::StoreRef& sto
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// Owns the channel and the arena. Reducer checks the order of the calls. Pinned.
+/// Owns the channel and the arena. Reducer checks the order of the calls. Pinned. Lifetime: the failure context that
+/// it is constructed with outlives it.
 /// Threads: `add_gradient` concurrently, for different parameters; everything else before the first or after the last
 /// of these calls.
 template <backend::Communicator Communicator>
-class BucketReduction {
+class BucketReduction final : BucketUpdate<Communicator>::Waits {
  public:
   using Stream = typename Communicator::Stream;
   using GradientCopier = GradientCopierFor<Stream>;
@@ -25709,20 +27067,18 @@ class BucketReduction {
                   HookFunctions<Communicator> hook)
       : communicator_(std::move(communicator)),
         op_(options.reduce_op),
-        plan_(std::move(plan)),
+        context_(context),
         sizes_(gradient_sizes(parameters)),
-        arena_(allocate(context)),
+        arena_(communicator_, parameters, std::move(plan), stream.device(), Deadline::after(context.timeout)),
         buffers_(communicator_, buffers, Deadline::after(context.timeout)),
-        gradients_(parameters, plan_, arena_base(), stream.device()),
-        pending_(parameter_counts(plan_)),
-        ranges_(ranges_of(plan_, arena_base())),
+        pending_(parameter_counts(this->plan())),
         meter_(parameters.size(), options, std::move(running)),
-        copier_(stream, gradients_, plan_, meter_),
+        copier_(stream, gradients_, this->plan(), meter_),
         hook_(std::move(hook.reduce)) {
-    meter_.plan(plan_);
-    norms_.plan(ranges_.size());
+    meter_.plan(this->plan());
+    norms_.plan(arena_.buckets());
     if (hook.prepare) hook.prepare(parameters);
-    if (hook_) hook_gradients_ = bucket_gradients(plan_, gradients_);
+    if (hook_) hook_gradients_ = bucket_gradients(this->plan(), gradients_);
     if constexpr (requires { copier_.scale_gradients(1.0); }) {
       if (scales_averages) {
         copier_.scale_gradients(1.0 / communicator_.size());
@@ -25732,10 +27088,10 @@ class BucketReduction {
   }
 
   BucketReduction(const BucketReduction&) = delete;
-  BucketReduction& operator=(const BucketReduction&) = delete;
+  ~BucketReduction();
 
   const Communicator& communicator() const noexcept { return communicator_; }
-  const BucketPlan& plan() const noexcept { return plan_; }
+  const BucketPlan& plan() const noexcept { return arena_.plan(); }
   const GradientTable& gradients() const noexcept { return gradients_; }
   const GradientCopier& copier() const noexcept { return copier_; }
   const BucketNorms& norms() const noexcept { return norms_; }
@@ -25749,16 +27105,14 @@ class BucketReduction {
     }
     return meter_;
   }
-  std::shared_ptr<const void> memory() const noexcept { return arena_; }
+  std::shared_ptr<const void> memory() const noexcept { return arena_.memory(); }
 
   /// Blocking: copies the gradient's content into the arena, where the gradient lies from now on. @returns its new view
-  TensorView bind(std::size_t parameter, const FailureContext& context) {
-    if (parameter >= gradients_.size()) {
-      gradients_.names().refuse_index(parameter);
-    }
+  TensorView bind(std::size_t parameter) {
+    if (parameter >= gradients_.size()) gradients_.names().refuse_index(parameter);
     const GradientSlot slot = gradients_[parameter];
     if (slot.own != nullptr && !slot.is_bound()) {
-      copier_.copy(slot.place, slot.own, slot.bytes, waiting(context));
+      copier_.copy(slot.place, slot.own, slot.bytes, waiting());
     }
     return gradients_.bind(parameter);
   }
@@ -25772,12 +27126,15 @@ class BucketReduction {
   bool has_hook() const noexcept { return hook_ != nullptr; }
 
   /// Whether this step's work uses memory of a hook or an update.
-  bool borrows() const noexcept { return has_hook() || update_ != nullptr; }
+  bool borrows() const noexcept { return has_hook() || update_ != nullptr || open_.is_some(); }
+  OpenUpdate<Communicator>& open_update() noexcept { return open_; }
 
   /// @param measures_norm requires can_measure_norm
-  /// @param update null: gradients are reduced for the model
-  void begin_step(bool measures_norm, BucketUpdate<Communicator>* update) noexcept {
+  /// @param update null: gradients are reduced for the model. @throws as require_usable
+  void begin_step(bool measures_norm, BucketUpdate<Communicator>* update, const char* caller) {
+    require_usable(update, plan(), has_hook(), caller);
     update_ = update;
+    if (update_ != nullptr) update_->begin(*this);
     meter_.begin();
     norms_.begin_step(measures_norm);
     pending_.begin_step();
@@ -25788,7 +27145,11 @@ class BucketReduction {
 
   /// Adds a gradient of this step: it is at `gradient` once the work now enqueued on `stream` has run.
   void add_gradient(std::size_t parameter, const std::byte* gradient, StreamHandle stream) {
-    copier_.on_gradient_ready(parameter, gradient, stream);
+    if (plan().reuses_memory) {
+      update_->pack(parameter, gradient, gradients_[parameter]);
+    } else {
+      copier_.on_gradient_ready(parameter, gradient, stream);
+    }
     mark_gradient_ready(parameter);
   }
 
@@ -25797,14 +27158,16 @@ class BucketReduction {
   void zero_fill_others(Announced was_announced) {
     if constexpr (GradientCopier::copies_on_stream) {
       for (std::size_t parameter = 0; parameter < gradients_.size(); ++parameter) {
-        if (was_announced(parameter)) {
-          copier_.note_producer(parameter);
-        }
+        if (was_announced(parameter)) copier_.note_producer(parameter);
       }
     }
     for (std::size_t parameter = 0; parameter < gradients_.size(); ++parameter) {
       if (!was_announced(parameter)) {
-        copier_.zero_fill(parameter);
+        if (plan().reuses_memory) {
+          update_->pack(parameter, nullptr, gradients_[parameter]);
+        } else {
+          copier_.zero_fill(parameter);
+        }
         mark_gradient_ready(parameter);
       }
     }
@@ -25824,13 +27187,12 @@ class BucketReduction {
 
   /// Collective. Blocking on host streams: until all gradients are reduced and unpacked. On CUDA, later work of the
   /// producers' streams waits instead. @throws the job's first cause; Error (timeout)
-  void finish(const FailureContext& context) {
+  void finish() {
     if (update_ == nullptr) {
-      copier_.finish(waiting(context));
+      copier_.finish(waiting());
     } else if constexpr (!GradientCopier::copies_on_stream) {
-      const auto wait = waiting(context);
-      update_->finish(communicator_, copier_.stream(),
-                      {[&](std::size_t bucket) { wait(copier_.reduced(bucket)); }, wait});
+      update_->finish(communicator_, copier_.stream());
+      open_.set(*std::exchange(update_, nullptr));
     }
     buffers_.finish(copier_);
     norms_.finish_step();
@@ -25848,21 +27210,22 @@ class BucketReduction {
   }
 
   /// Blocking. Between steps: plans the same gradients in another order and moves them, with their content.
-  void rebuild_buckets(std::span<const std::size_t> order, const BucketRebuild& rebuild, const BucketCaps& caps,
-                       const FailureContext& context) {
-    BucketPlan next = rebuilt_plan(plan_, sizes_, order, caps);
-    if (next.offset_of == plan_.offset_of && next.bucket_of == plan_.bucket_of) {
+  void rebuild_buckets(std::span<const std::size_t> order, const BucketRebuild& rebuild, const BucketCaps& caps) {
+    BucketPlan next = rebuilt_plan(plan(), sizes_, order, caps);
+    if (next.offset_of == plan().offset_of && next.bucket_of == plan().bucket_of) {
       return;  // the same plan: saves the memory of a second copy
     }
-    move_gradients(gradients_, next, arena_base(), copier_, waiting(context), rebuild.bind, rebuild.ranks_on_host);
-    plan_ = std::move(next);
-    ranges_ = ranges_of(plan_, arena_base());
-    pending_.plan(parameter_counts(plan_));
-    meter_.plan(plan_);
-    norms_.plan(ranges_.size());
-    if (hook_) hook_gradients_ = bucket_gradients(plan_, gradients_);
+    move_gradients(gradients_, next, arena_.data(), copier_, waiting(), rebuild.bind, rebuild.ranks_on_host);
+    arena_.set_plan(std::move(next));
+    pending_.plan(parameter_counts(plan()));
+    meter_.plan(plan());
+    norms_.plan(arena_.buckets());
+    if (hook_) hook_gradients_ = bucket_gradients(plan(), gradients_);
     copier_.rebuild_buckets();
   }
+
+  /// Collective, blocking. Between steps; as GradientArena::reuse_memory.
+  void reuse_memory() { arena_.reuse_memory(communicator_, Deadline::after(context_.timeout)); }
 
   /// Blocking: until the work that uses the arena has ended. Aborts that work at the deadline, or at once if `now`.
   /// @returns false if the work has not ended within 5 s after the abort: this object must then outlive it
@@ -25876,28 +27239,21 @@ class BucketReduction {
   }
 
  private:
-  using Allocation = typename Communicator::Allocation;
-
-  std::shared_ptr<Allocation> allocate(const FailureContext& context) {
-    if (plan_.arena_bytes == 0) {
-      return nullptr;
-    }
-    return std::make_shared<Allocation>(
-        communicator_.allocate_blocking(plan_.arena_bytes, Deadline::after(context.timeout)));
+  /// A function that waits for an event, and throws if the job fails.
+  auto waiting() {
+    return [this](typename Stream::Event& event) { for_event(event); };
   }
 
-  std::byte* arena_base() const noexcept { return arena_ ? arena_->data() : nullptr; }
-
-  /// A function that waits for an event, and throws if the job fails.
-  auto waiting(const FailureContext& context) {
-    return [this, &context](typename Stream::Event& event) {
-      backend::block_until_complete(event, communicator_, *context.latch, context.timeout, context.rank);
-    };
+  void for_bucket(std::size_t bucket) override {
+    if constexpr (!GradientCopier::copies_on_stream) for_event(copier_.reduced(bucket));
+  }
+  void for_event(typename Stream::Event& event) override {
+    backend::block_until_complete(event, communicator_, *context_.latch, context_.timeout, context_.rank);
   }
 
   void mark_gradient_ready(std::size_t parameter) {
     pending_.mark_gradient_ready(
-        plan_.bucket_of[parameter], [this](std::size_t bucket) { complete(bucket); },
+        plan().bucket_of[parameter], [this](std::size_t bucket) { complete(bucket); },
         [this](std::size_t bucket) { launch(bucket); });
   }
 
@@ -25912,11 +27268,12 @@ class BucketReduction {
   void launch(std::size_t bucket) {
     meter_.launched(bucket);
     copier_.before(bucket);
-    if (const BufferView& range = ranges_[bucket]; range.count != 0) {
+    const BufferView& range = arena_.range(bucket);
+    if (update_ != nullptr) {
+      update_->launch(bucket, range, op_, communicator_, copier_.stream());
+    } else if (range.count != 0) {
       [[maybe_unused]] double* squares = norms_.sum_of(bucket);
-      if (update_ != nullptr) {
-        update_->launch(bucket, range, op_, communicator_, copier_.stream());
-      } else if (hook_) {
+      if (hook_) {
         hook_({range, hook_gradients_[bucket], communicator_, copier_.stream(), op_});
       } else if constexpr (backend::CanSumSquares<Communicator>) {
         communicator_.all_reduce(range, range, op_, copier_.stream(), std::exchange(squares, nullptr));
@@ -25929,7 +27286,7 @@ class BucketReduction {
         }
       }
     }
-    if (bucket + 1 == ranges_.size()) {
+    if (bucket + 1 == arena_.buckets()) {
       if (on_all_gradients_ready_) {
         on_all_gradients_ready_();
       }
@@ -25940,21 +27297,24 @@ class BucketReduction {
 
   Communicator communicator_;
   ReduceOp op_;  ///< of the collectives
-  BucketPlan plan_;
+  const FailureContext& context_;
   std::vector<GradientSize> sizes_;
-  std::shared_ptr<Allocation> arena_;
+  GradientArena<Communicator> arena_;
+  GradientTable& gradients_ = arena_.gradients();
   BufferBroadcast<Communicator> buffers_;
-  GradientTable gradients_;
   PendingBuckets pending_;
-  std::vector<BufferView> ranges_;  ///< of the buckets
   StepMeter meter_;
   BucketNorms norms_;
   GradientCopier copier_;
   BucketUpdate<Communicator>* update_ = nullptr;  ///< of this step
+  OpenUpdate<Communicator> open_;                 ///< of the last one
   std::function<void()> on_all_gradients_ready_;
   std::function<void(const GradientBucket<Communicator>&)> hook_;  ///< none: an all-reduce
   std::vector<std::vector<BucketGradient>> hook_gradients_;        ///< of each bucket
 };
+
+template <backend::Communicator Communicator>
+BucketReduction<Communicator>::~BucketReduction() = default;  // here, so that a program gets it from its instance
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
@@ -26453,9 +27813,9 @@ namespace DTRAIN_NAMESPACE::ddp {
 /// A part of one parameter, in elements.
 struct ShardPiece {
   std::size_t parameter = 0;
-  std::size_t offset = 0;     ///< in the parameter
-  std::size_t in_bucket = 0;  ///< offset in the bucket
-  std::size_t in_state = 0;   ///< offset in this rank's state arrays
+  std::size_t offset = 0;    ///< in the parameter
+  std::size_t in_part = 0;   ///< offset in this rank's block, or in the rest
+  std::size_t in_state = 0;  ///< offset in this rank's state arrays
   std::size_t count = 0;
 };
 
@@ -26468,6 +27828,12 @@ struct BucketShard {
   std::size_t rest_count = 0;   ///< padding included
   std::vector<ShardPiece> own;  ///< of the block, without the padding between parameters
   std::vector<ShardPiece> rest;
+};
+
+/// Where this rank has its part of a bucket's reduced gradients.
+struct ShardMemory {
+  std::byte* block;
+  std::byte* rest;
 };
 
 struct ShardLayout {
@@ -26493,7 +27859,7 @@ inline std::vector<ShardPiece> pieces_in(const PlannedBucket& bucket, const Buck
     const std::size_t from = std::max(begin, first);
     const std::size_t to = std::min(end, first + sizes[parameter].bytes / element);
     if (from < to) {
-      pieces.push_back({parameter, from - first, from, state_elements, to - from});
+      pieces.push_back({parameter, from - first, from - begin, state_elements, to - from});
       state_elements += to - from;
     }
   }
@@ -26525,6 +27891,166 @@ DTRAIN_DEFINED ShardLayout shard_layout(const BucketPlan& plan, std::span<const 
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
+// ---- dtrain/ddp/sharded/divided_gradients.hpp
+
+/// @file
+/// The stages of ZeRO (Rajbhandari et al. 2020), and DividedGradients, which stage 2 adds: this rank's part of the
+/// reduced gradients, beside an arena whose memory buckets reuse.
+
+/// What a ShardedOptimizer divides among the ranks.
+namespace DTRAIN_NAMESPACE::zero {
+
+/// Stage 1: the optimizer's state.
+struct States {
+  /// A step ends when each rank has updated its share; the new weights are gathered in the background then, the first
+  /// layers' first. The forward pass calls DistributedDataParallel::wait_for(i) before it uses parameter i. Until then
+  /// the program leaves its value alone, and all gradients until the next backward pass. ShardedOptimizer::wait(), the
+  /// next step, a checkpoint with the optimizer, and the optimizer's destruction wait for all parameters.
+  bool overlap_forward = false;
+
+  static constexpr bool divides_gradients = false;
+};
+
+/// Stage 2: the gradients too. A rank keeps its share of the reduced gradients, 1 / ranks. The arena holds two buckets
+/// at a time: a gradient is copied there by its ready(), which returns once the bucket two before is reduced, and the
+/// model may use the gradient's memory again. New weights are gathered after the backward pass instead of during it.
+/// - Not for models whose bind_gradient has their gradients in the arena.
+/// - The wrapper then only makes steps with such an optimizer; those under no_sync() add up in the model's memory.
+/// - Gradients that are ready before any of the bucket two before theirs are kept in further memory.
+struct Gradients {
+  bool overlap_forward = false;  ///< as of States
+
+  static constexpr bool divides_gradients = true;
+};
+
+}  // namespace DTRAIN_NAMESPACE::zero
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// A bucket's place in the arena is free once the bucket two before it is reduced. A gradient that is ready when that
+/// one is not even launched is kept in memory of its own: nothing waits for gradients that are yet to come. That memory
+/// stays for later steps. Steady state: allocates nothing.
+/// Threads: pack concurrently, for different parameters; before_launch and launched one at a time, beside it;
+/// everything else between steps. `wait(event)` blocks and may throw. Lifetime: the plan outlives it.
+template <class Stream>
+class DividedGradients {
+ public:
+  DividedGradients(const ShardLayout& layout, const BucketPlan& plan)
+      : plan_(&plan), free_(plan.buckets.size()), early_(plan.bucket_of.size()) {
+    std::size_t lines = 0;
+    for (std::size_t bucket = 0; bucket < plan.buckets.size(); ++bucket) {
+      const BucketShard& shard = layout.buckets[bucket];
+      const std::size_t element = size_bytes(plan.buckets[bucket].dtype);
+      parts_.push_back({lines, shard.block * element});
+      lines += detail::padded((shard.block + shard.rest_count) * element) / sizeof(Line);
+    }
+    memory_ = std::vector<Line>(lines);
+  }
+
+  /// This rank's part of a bucket.
+  ShardMemory part(std::size_t bucket) noexcept {
+    auto* const begin = reinterpret_cast<std::byte*>(memory_.data() + parts_[bucket].line);
+    return {begin, begin + parts_[bucket].block_bytes};
+  }
+
+  /// Of the parts, and of gradients that were ready too early.
+  std::size_t bytes() const noexcept { return memory_.size() * sizeof(Line) + early_bytes_.load(); }
+
+  void begin_step() noexcept {
+    launched_.store(0, std::memory_order_relaxed);
+    for (Early& early : early_) {
+      early.place = nullptr;
+    }
+  }
+
+  /// See BucketUpdate::pack.
+  template <class Wait>
+  void pack(std::size_t parameter, const std::byte* gradient, const GradientSlot& slot, const Wait& wait) {
+    if (slot.bytes == 0) return;
+    const std::size_t bucket = plan_->bucket_of[parameter];
+    if (launched_.load(std::memory_order_acquire) + distance > bucket) {
+      wait_until_free(bucket, wait);
+      write(slot.place, gradient, slot.bytes);
+    } else {
+      keep(early_[parameter], gradient, slot);
+    }
+  }
+
+  /// All gradients of the bucket are packed: moves those that were too early to their places.
+  template <class Wait>
+  void before_launch(std::size_t bucket, const Wait& wait) {
+    for (const std::size_t parameter : plan_->buckets[bucket].parameters) {
+      const Early& early = early_[parameter];
+      if (early.place != nullptr) {
+        wait_until_free(bucket, wait);
+        write(early.place, early.is_zero ? nullptr : early.memory.get(), early.bytes);
+      }
+    }
+  }
+
+  /// The reduction of the bucket is enqueued.
+  void launched(std::size_t bucket, Stream stream) {
+    stream.record(free_[bucket]);
+    launched_.store(bucket + 1, std::memory_order_release);
+  }
+
+ private:
+  static constexpr std::size_t distance = 2;  ///< see with_reused_memory
+
+  struct alignas(arena_alignment) Line {
+    std::byte bytes[arena_alignment];
+  };
+  struct Part {
+    std::size_t line;
+    std::size_t block_bytes;
+  };
+  struct Early {
+    std::unique_ptr<std::byte[]> memory;
+    std::size_t bytes = 0;
+    std::byte* place = nullptr;  ///< null: none in this step
+    bool is_zero = false;
+  };
+
+  template <class Wait>
+  void wait_until_free(std::size_t bucket, const Wait& wait) {
+    if (bucket >= distance && !free_[bucket - distance].is_complete()) {
+      wait(free_[bucket - distance]);
+    }
+  }
+
+  /// With zeros up to the next gradient: another bucket had that memory.
+  static void write(std::byte* place, const std::byte* gradient, std::size_t bytes) noexcept {
+    if (gradient != nullptr) {
+      kernels::copy_bytes(place, gradient, bytes);
+    } else {
+      std::memset(place, 0, bytes);
+    }
+    std::memset(place + bytes, 0, detail::padded(bytes) - bytes);
+  }
+
+  void keep(Early& early, const std::byte* gradient, const GradientSlot& slot) {
+    early.place = slot.place;
+    early.bytes = slot.bytes;
+    early.is_zero = gradient == nullptr;
+    if (early.is_zero) return;
+    if (!early.memory) {
+      early.memory = std::make_unique<std::byte[]>(slot.bytes);
+      early_bytes_ += slot.bytes;
+    }
+    kernels::copy_bytes(early.memory.get(), gradient, slot.bytes);
+  }
+
+  const BucketPlan* plan_;
+  std::vector<Part> parts_;  ///< of each bucket
+  std::vector<Line> memory_;
+  std::vector<typename Stream::Event> free_;  ///< complete once the bucket is reduced
+  std::vector<Early> early_;                  ///< of each parameter
+  std::atomic<std::size_t> early_bytes_{0};
+  std::atomic<std::size_t> launched_{0};  ///< buckets of this step
+};
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
 // ---- dtrain/ddp/sharded/sharded_parameters.hpp
 
 /// @file
@@ -26532,11 +28058,11 @@ DTRAIN_DEFINED ShardLayout shard_layout(const BucketPlan& plan, std::span<const 
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// A bucket's memory holds reduced gradients first; update() replaces those of this rank by new weights, in the model's
-/// type, and store() copies the weights of all ranks to the model. So a step needs no memory besides the buckets'.
-/// Weights of f16 and bf16 models are kept in f32, as one more state array.
-/// Lifetime: the plan and the parameters' memory outlive it. Threads: update(), measure() and add_squares() on the
-/// communication stream, store() of an earlier bucket beside them; everything else between.
+/// update() replaces this rank's part of a bucket's reduced gradients by new weights, in the model's type, and store()
+/// copies the gathered weights of all ranks to the model. Weights of f16 and bf16 models are kept in f32, as one more
+/// state array. Lifetime: the plan and the parameters' memory outlive it. Threads: update(), measure() and
+/// add_squares() on the communication stream, store() of an earlier bucket beside them or there; everything else
+/// between.
 class ShardedParameters {
  public:
   /// `states[i]` is state array i at the same elements as the weights and the gradients.
@@ -26583,7 +28109,7 @@ class ShardedParameters {
   void set_gradient_factor(double factor) noexcept { factor_ = factor; }
 
   /// Adds the squares of the bucket's reduced gradients: those of this rank's block, and those that all ranks have.
-  void add_squares(std::size_t bucket, const std::byte* memory) noexcept;
+  void add_squares(std::size_t bucket, const ShardMemory& memory) noexcept;
   double own_squares() const noexcept { return own_squares_; }
   double common_squares() const noexcept { return common_squares_; }
 
@@ -26591,22 +28117,27 @@ class ShardedParameters {
   bool measures() const noexcept { return rule_.measure != nullptr; }
 
   /// Adds to square_sums() what the rule measures on this rank's part of the bucket. An exception of the rule is kept.
-  void measure(std::size_t bucket, std::byte* memory) noexcept;
+  void measure(std::size_t bucket, const ShardMemory& memory) noexcept;
 
   /// Two sums for each parameter, of this rank's parts. update() takes them as those of all ranks.
   std::span<double> square_sums() noexcept { return square_sums_; }
 
   /// Replaces this rank's gradients in the bucket by new weights. An exception of the rule is kept.
-  void update(std::size_t bucket, std::byte* memory) noexcept;
+  void update(std::size_t bucket, const ShardMemory& memory) noexcept;
 
-  /// Copies the bucket's new weights to the model. @throws the rule's exception
-  void store(std::size_t bucket, const std::byte* memory) const;
+  /// @throws the exception of the rule in measure() or update() of the bucket
+  void throw_if_failed(std::size_t bucket) const {
+    if (failures_[bucket]) std::rethrow_exception(failures_[bucket]);
+  }
+
+  /// Copies the bucket's new weights to the model, unless the rule threw. @param memory of the whole bucket
+  void store(std::size_t bucket, const std::byte* memory) const noexcept;
 
   /// All buckets are stored.
   void end_step() noexcept { ++steps_; }
 
  private:
-  void measure_or_update(std::size_t bucket, std::byte* memory, bool measures) noexcept;
+  void measure_or_update(std::size_t bucket, const ShardMemory& memory, bool measures) noexcept;
   void measure_or_update_piece(const ShardPiece& piece, DType dtype, std::byte* memory, bool measures, bool is_counted);
 
   const BucketPlan* plan_;
@@ -26698,79 +28229,148 @@ class ShardedGradients {
 /// Decides, with the same result on every rank, whether a step updates; may scale the gradients.
 using GradientInspection = std::function<bool(ShardedGradients&)>;
 
-/// A step updates and gathers each bucket as soon as it is reduced. With an inspection it waits until all are; with a
-/// rule that needs norms of whole parameters, until all are measured.
-template <class C>
+/// A step updates each bucket as soon as it is reduced. With an inspection it waits until all are; with a rule that
+/// needs norms of whole parameters, until all are measured. Stage 1 gathers a bucket in its own memory as soon as it is
+/// updated; stage 2, and stage 1 with overlap_forward, when the backward pass has ended.
+template <class C, class Stage = zero::States>
 class ShardedReduction final : public BucketUpdate<C> {
  public:
   using Stream = typename C::Stream;
   using Waits = typename BucketUpdate<C>::Waits;
 
-  explicit ShardedReduction(ShardedParameters parameters)
-      : parameters_(std::move(parameters)), ranges_(parameters_.buckets()) {}
+  ShardedReduction(ShardedParameters parameters, const BucketPlan& plan, Stage stage)
+      : parameters_(std::move(parameters)),
+        stage_(stage),
+        divided_(parameters_.layout(), plan),
+        ranges_(parameters_.buckets()),
+        updated_(parameters_.buckets()),
+        stored_(parameters_.buckets()) {}
 
   const ShardedParameters& parameters() const noexcept { return parameters_; }
   ShardedParameters& parameters() noexcept { return parameters_; }
 
-  void begin_step(GradientInspection inspect) {
-    inspect_ = std::move(inspect);
-    std::fill(ranges_.begin(), ranges_.end(), BufferView{});
-    parameters_.begin_step();
+  /// Bytes of gradients that it keeps beside the arena.
+  std::size_t gradient_bytes() const noexcept { return divided_.bytes(); }
+
+  void inspect_with(GradientInspection inspect) { inspect_ = std::move(inspect); }
+
+  std::optional<UpdateProblem> problem_with(const BucketPlan& plan) const noexcept override {
+    if (!parameters_.is_for(plan)) return UpdateProblem::other_wrapper;
+    return plan.reuses_memory == Stage::divides_gradients ? std::nullopt
+                                                          : std::optional(UpdateProblem::whole_gradients);
   }
 
-  bool is_for(const BucketPlan& plan) const noexcept override { return parameters_.is_for(plan); }
+  void begin(Waits& waits) override {
+    waits_ = &waits;
+    inspect_ = nullptr;
+    std::fill(ranges_.begin(), ranges_.end(), BufferView{});
+    parameters_.begin_step();
+    divided_.begin_step();
+  }
+
+  void pack(std::size_t parameter, const std::byte* gradient, const GradientSlot& slot) override {
+    divided_.pack(parameter, gradient, slot, waiting());
+  }
 
   void launch(std::size_t bucket, const BufferView& range, ReduceOp op, C& channel, Stream stream) override {
     ranges_[bucket] = range;
+    divided_.before_launch(bucket, waiting());
     const BucketShard& shard = parameters_.shard(bucket);
+    const ShardMemory own = own_part(bucket);
     if (shard.block != 0) {
-      channel.reduce_scatter(part(range, 0, shard.rest_begin), part(range, shard.own_begin, shard.block), op, stream);
+      channel.reduce_scatter(part(range, 0, shard.rest_begin), like(range, own.block, shard.block), op, stream);
     }
     if (shard.rest_count != 0) {
       const BufferView rest = part(range, shard.rest_begin, shard.rest_count);
-      channel.all_reduce(rest, rest, op, stream);
+      channel.all_reduce(rest, like(range, own.rest, shard.rest_count), op, stream);
     }
+    divided_.launched(bucket, stream);
     if (inspect_) {
-      stream.enqueue([this, bucket]() noexcept { parameters_.add_squares(bucket, ranges_[bucket].data); });
+      stream.enqueue([this, bucket]() noexcept { parameters_.add_squares(bucket, own_part(bucket)); });
     } else if (parameters_.measures()) {
       measure(bucket, stream);
     } else {
-      update(bucket, channel, stream);
+      update(bucket, stream);
+      if (!gathers_last()) gather(bucket, channel, stream);
     }
   }
 
-  void finish(C& channel, Stream stream, const Waits& waits) override {
+  void finish(C& channel, Stream stream) override {
     const bool updates_now = inspect_ || parameters_.measures();
-    if (inspect_ && !inspected(channel, stream, waits)) {
+    if (inspect_ && !inspected(channel, stream)) {
       return;
     }
     if (updates_now) {
       update_all(channel, stream);
     }
+    if (gathers_last()) {
+      gather_all(channel, stream);
+    }
     for (std::size_t bucket = 0; bucket < ranges_.size(); ++bucket) {
       if (updates_now) {
-        waits.for_event(updated_[bucket]);
+        waits_->for_event(updated_[bucket]);
       } else {
-        waits.for_bucket(bucket);
+        waits_->for_bucket(bucket);
       }
-      parameters_.store(bucket, ranges_[bucket].data);
+      parameters_.throw_if_failed(bucket);
+      if (!gathers_last()) parameters_.store(bucket, ranges_[bucket].data);
+    }
+    for (std::size_t bucket = 0; gathers_last() && !overlaps_forward() && bucket < ranges_.size(); ++bucket) {
+      wait_for(bucket);
     }
     parameters_.end_step();
   }
 
+  bool overlaps_forward() const noexcept override { return stage_.overlap_forward; }
+
+  void wait_for(std::size_t bucket) override { waits_->for_event(stored_[bucket]); }
+
  private:
   using Event = typename Stream::Event;
 
+  /// Of stage 1: reduced gradients stay in the arena.
+  struct WholeGradients {
+    WholeGradients(const ShardLayout&, const BucketPlan&) noexcept {}
+    std::size_t bytes() const noexcept { return 0; }
+    void begin_step() noexcept {}
+    void pack(std::size_t, const std::byte*, const GradientSlot&, const auto&) noexcept {}
+    void before_launch(std::size_t, const auto&) noexcept {}
+    void launched(std::size_t, Stream) noexcept {}
+  };
+
+  auto waiting() const noexcept {
+    return [waits = waits_](Event& event) { waits->for_event(event); };
+  }
+
+  static BufferView like(const BufferView& range, std::byte* memory, std::size_t count) noexcept {
+    return {memory, count, range.dtype, range.device};
+  }
   static BufferView part(const BufferView& range, std::size_t begin, std::size_t count) noexcept {
-    return {range.data + begin * size_bytes(range.dtype), count, range.dtype, range.device};
+    return like(range, range.data + begin * size_bytes(range.dtype), count);
+  }
+
+  /// Where this rank's part of the bucket lies in its range.
+  ShardMemory place_of(std::size_t bucket) const noexcept {
+    const BufferView& range = ranges_[bucket];
+    const BucketShard& shard = parameters_.shard(bucket);
+    return {part(range, shard.own_begin, 0).data, part(range, shard.rest_begin, 0).data};
+  }
+
+  /// Where it has its reduced gradients.
+  ShardMemory own_part(std::size_t bucket) noexcept {
+    if constexpr (Stage::divides_gradients) {
+      return divided_.part(bucket);
+    } else {
+      return place_of(bucket);
+    }
   }
 
   /// Collective, blocking: whether the step updates.
-  bool inspected(C& channel, Stream stream, const Waits& waits) {
+  bool inspected(C& channel, Stream stream) {
     for (std::size_t bucket = 0; bucket < ranges_.size(); ++bucket) {
-      waits.for_bucket(bucket);
+      waits_->for_bucket(bucket);
     }
-    ShardedGradients gradients(norm(channel, stream, waits));
+    ShardedGradients gradients(norm(channel, stream));
     if (!inspect_(gradients)) {
       return false;
     }
@@ -26787,44 +28387,71 @@ class ShardedReduction final : public BucketUpdate<C> {
       const BufferView sums = buffer_view(parameters_.square_sums());
       channel.all_reduce(sums, sums, ReduceOp::sum, stream);
     }
-    updated_ = std::vector<Event>(ranges_.size());
     for (std::size_t bucket = 0; bucket < ranges_.size(); ++bucket) {
-      if (ranges_[bucket].count != 0) {
-        update(bucket, channel, stream);
-      }
+      update(bucket, stream);
+      if (!gathers_last()) gather(bucket, channel, stream);
       stream.record(updated_[bucket]);
     }
   }
 
-  void measure(std::size_t bucket, Stream stream) {
-    stream.enqueue([this, bucket]() noexcept { parameters_.measure(bucket, ranges_[bucket].data); });
+  /// After the backward pass, whose weights the model then no longer needs.
+  bool gathers_last() const noexcept { return Stage::divides_gradients || stage_.overlap_forward; }
+
+  /// In the order of the forward pass. In stage 2 buckets share memory: each is stored before the next is gathered.
+  void gather_all(C& channel, Stream stream) {
+    for (std::size_t bucket = ranges_.size(); bucket-- > 0;) {
+      if constexpr (Stage::divides_gradients) stream.enqueue([this, bucket]() noexcept { copy_to_place(bucket); });
+      gather(bucket, channel, stream);
+      stream.enqueue([this, bucket]() noexcept { parameters_.store(bucket, ranges_[bucket].data); });
+      stream.record(stored_[bucket]);
+    }
   }
 
-  void update(std::size_t bucket, C& channel, Stream stream) {
-    const BufferView range = ranges_[bucket];
+  void copy_to_place(std::size_t bucket) noexcept {
     const BucketShard& shard = parameters_.shard(bucket);
-    stream.enqueue([this, bucket]() noexcept { parameters_.update(bucket, ranges_[bucket].data); });
+    const std::size_t element = size_bytes(ranges_[bucket].dtype);
+    const ShardMemory place = place_of(bucket);
+    const ShardMemory own = own_part(bucket);
+    if (shard.block != 0) kernels::copy_bytes(place.block, own.block, shard.block * element);
+    if (shard.rest_count != 0) kernels::copy_bytes(place.rest, own.rest, shard.rest_count * element);
+  }
+
+  void measure(std::size_t bucket, Stream stream) {
+    stream.enqueue([this, bucket]() noexcept { parameters_.measure(bucket, own_part(bucket)); });
+  }
+
+  void update(std::size_t bucket, Stream stream) {
+    stream.enqueue([this, bucket]() noexcept { parameters_.update(bucket, own_part(bucket)); });
+  }
+
+  void gather(std::size_t bucket, C& channel, Stream stream) {
+    const BufferView& range = ranges_[bucket];
+    const BucketShard& shard = parameters_.shard(bucket);
     if (shard.block != 0) {
       channel.all_gather(part(range, shard.own_begin, shard.block), part(range, 0, shard.rest_begin), stream);
     }
   }
 
   /// Collective, blocking.
-  GradientNorm norm(C& channel, Stream stream, const Waits& waits) {
+  GradientNorm norm(C& channel, Stream stream) {
     squares_ = parameters_.own_squares();
     const BufferView sum = buffer_view(std::span(&squares_, 1));
     channel.all_reduce(sum, sum, ReduceOp::sum, stream);
     Event summed;
     stream.record(summed);
-    waits.for_event(summed);
+    waits_->for_event(summed);
     const double all = squares_ + parameters_.common_squares();
     return {std::sqrt(all), kernels::is_finite(all)};
   }
 
   ShardedParameters parameters_;
+  Stage stage_;
+  std::conditional_t<Stage::divides_gradients, DividedGradients<Stream>, WholeGradients> divided_;
   std::vector<BufferView> ranges_;
+  std::vector<Event> updated_;  ///< of each bucket, where all are updated together
+  std::vector<Event> stored_;   ///< of each bucket, where all are gathered together
   GradientInspection inspect_;
-  std::vector<Event> updated_;
+  Waits* waits_ = nullptr;
   double squares_ = 0;
 };
 
@@ -26832,301 +28459,6 @@ class ShardedReduction final : public BucketUpdate<C> {
 
 namespace DTRAIN_NAMESPACE {
 using ddp::ShardedGradients;
-}  // namespace DTRAIN_NAMESPACE
-
-// ---- dtrain/ddp/sharded/sharded_optimizer.hpp
-
-/// @file
-/// ShardedOptimizer: an optimizer whose state is divided among the ranks.
-
-namespace DTRAIN_NAMESPACE {
-
-/// Stage 1 of ZeRO (Rajbhandari et al. 2020): each rank keeps 1 / ranks of the optimizer's state and updates as much of
-/// the weights.
-///
-///   dtrain::DistributedDataParallel ddp{model, group};
-///   dtrain::ShardedOptimizer optimizer{ddp, dtrain::optimizers::AdamW{.rate = 3e-4F}};
-///   ddp.backward([&](dtrain::Ready ready) { model.backward(ready); }, optimizer);   // the weights are new after it
-///
-/// A step reduce-scatters each bucket during the backward pass, applies the rule to this rank's share, and gathers the
-/// new weights in the bucket's memory: as many bytes as an all-reduce. The model's weights change when all its
-/// gradients are ready. Of the gradients' memory nothing is promised after the step: set or clear gradients before the
-/// next.
-/// - With backend::SharedMemory the weights have the bits that the rule would give with all of the state on one rank.
-/// - f16 and bf16 models: the share of the weights is kept in f32 too, from the construction on; values that the
-/// program then sets in the model do not change it. The rule gets f32 gradients.
-/// - Parameters without ready() (DdpOptions::allow_unused_parameters) are updated with zero gradients.
-///
-/// Lifetime: `ddp` and its model outlive it. Threads: those of `ddp`'s steps; the rule runs on the thread of the
-/// communication during steps.
-template <class R, class C>
-class ShardedOptimizer {
- public:
-  /// Collective: every rank constructs it between the same steps. From now on `ddp` keeps its buckets; those of a
-  /// wrapper that has made a step follow the order in which gradients become ready. Allocates the state.
-  /// @throws Error (unsupported) for parameters that are not f32, f16 or bf16
-  template <class Ddp>
-  explicit ShardedOptimizer(Ddp& ddp, R rule) : rule_(std::make_shared<R>(std::move(rule))) {
-    static_assert(ddp::OptimizerRule<R>,
-                  "dtrain: the rule needs operator()(weights, gradients, state, info) const for its State of spans of "
-                  "float (contract: the concept ddp::OptimizerRule, in dtrain/ddp/sharded/optimizer_rule.hpp)");
-    static_assert(ddp::HasMeasure<R> == ddp::NormedRule<R>,
-                  "dtrain: the rule's measure needs the form ParameterNorms measure(weights, gradients, state, info) "
-                  "const, all spans but those of the state constant (see dtrain/ddp/sharded/optimizer_rule.hpp)");
-    static_assert(backend::CanReduceScatter<C> && backend::CanAllGather<C>,
-                  "dtrain: ShardedOptimizer needs reduce_scatter and all_gather: use topology::Flat");
-    static_assert(ddp::RunsHostWork<typename C::Stream>,
-                  "dtrain: ShardedOptimizer runs on the host: use it with a backend of host memory");
-    ddp.keep_plan();
-    reduction_ = std::make_unique<ddp::ShardedReduction<C>>(
-        ddp::ShardedParameters(ddp.parameters(), ddp.plan(), ddp.group().rank(), ddp.group().world_size(),
-                               ddp::state_arrays<R>, rule_functions()));
-  }
-
-  /// To be changed between steps.
-  R& rule() noexcept { return *rule_; }
-  const R& rule() const noexcept { return *rule_; }
-
-  /// Updates so far.
-  std::uint64_t steps() const noexcept { return reduction_->parameters().steps(); }
-
-  /// Bytes of optimizer state on this rank, the f32 weights of a 16-bit model included.
-  std::size_t state_bytes() const noexcept { return reduction_->parameters().state_bytes(); }
-
-  /// For checkpoints.
-  ddp::ShardedParameters& shares() noexcept { return reduction_->parameters(); }
-
-  /// For DistributedDataParallel::backward, which calls begin_step once it has begun a step with update().
-  ddp::BucketUpdate<C>& update() noexcept { return *reduction_; }
-  void begin_step(ddp::GradientInspection inspect) { reduction_->begin_step(std::move(inspect)); }
-
- private:
-  ddp::ShardedParameters::Rule rule_functions() const {
-    ddp::ShardedParameters::Rule functions;
-    functions.update = [rule = rule_](std::span<float> weights, std::span<const float> gradients, float* const* states,
-                                      const StepInfo& info) {
-      ddp::apply_rule(*rule, weights, gradients, states, info);
-    };
-    if constexpr (ddp::NormedRule<R>) {
-      functions.measure = [rule = rule_](std::span<const float> weights, std::span<const float> gradients,
-                                         float* const* states, const StepInfo& info) {
-        return ddp::measure_rule(*rule, weights, gradients, states, info);
-      };
-    }
-    return functions;
-  }
-
-  std::shared_ptr<R> rule_;
-  std::unique_ptr<ddp::ShardedReduction<C>> reduction_;
-};
-
-template <class M, class P, template <class, class> class Ddp, class R>
-ShardedOptimizer(Ddp<M, P>&, R) -> ShardedOptimizer<R, typename P::ChannelBackend::Communicator>;
-
-}  // namespace DTRAIN_NAMESPACE
-
-// ---- dtrain/ddp/sharded/sharded_checkpoint.hpp
-
-/// @file
-/// Checkpoints of a job with a ShardedOptimizer: each rank writes its share of the state.
-
-namespace DTRAIN_NAMESPACE::ddp {
-
-namespace detail {
-
-/// Runs `work()` on every rank. Collective, blocking: as long as a rank works.
-/// @returns rank 0's text or, if it threw on a rank, an error, for backend::detail::decode
-template <class Group, class Work>
-std::string result_of_all_ranks_blocking(const Group& group, const std::string& doing, Work work) {
-  const int number = group::GroupAccess::of(group).next_number("shards");
-  group.start_pending();  // other ranks may wait for this work before they call this
-  const int rank = group.members().rank_in_job();
-  const backend::StoreRank self{
-      group.store().with_prefix("dtrain/shards/"),
-      group.rank(),
-      group.world_size(),
-      rank,
-      Deadline::unbounded("a file system takes its time; a rank that ends fails the job"),
-      doing,
-      [&group](int other) { return format_text("rank {}", {group.members().rank_in_job(other)}); }};
-  const auto own = [&] {
-    const auto run = [&] { return with_error(doing, work); };
-    return backend::detail::encoded_result(run, rank);
-  };
-  return backend::store_gather(self, std::to_string(number), own, [](const std::vector<std::string>& results) {
-    const auto failed = std::find_if(results.begin(), results.end(), [](const auto& one) { return one[0] != '='; });
-    return failed == results.end() ? results.front() : *failed;
-  });
-}
-
-/// The same. @returns rank 0's text @throws on every rank, the error of one
-template <class Group, class Work>
-std::string run_on_all_ranks_blocking(const Group& group, const std::string& doing, Work work) {
-  return backend::detail::decode(result_of_all_ranks_blocking(group, doing, work));
-}
-
-inline std::vector<NamedTensor> with_index(std::span<const NamedTensor> tensors, ShardIndex& index) {
-  std::vector<NamedTensor> all(tensors.begin(), tensors.end());
-  for (NamedTensor& tensor : index.tensors()) {
-    all.push_back(std::move(tensor));
-  }
-  return all;
-}
-
-}  // namespace detail
-
-namespace detail {
-
-/// One checkpoint with shard files. Each rank writes its own; rank 0 also writes the file that names them, and commits
-/// it when all are written. Pinned. Threads: write() on one, everything else before or after it.
-class ShardedSave {
- public:
-  /// @param tensors of rank 0; ignored on others
-  ShardedSave(const std::string& path, const ShardIndex& index, std::span<const NamedTensor> tensors,
-              ShardedParameters& shares, int rank)
-      : path_(behind_link(path)),
-        index_(index),
-        tensors_(rank == 0 ? with_index(tensors, index_) : std::vector<NamedTensor>()),
-        state_(shard_entries(shares, rank)),
-        rank_(rank) {}
-  ShardedSave(ShardedSave&&) = delete;
-  ShardedSave& operator=(ShardedSave&&) = delete;
-
-  /// Removes this rank's file, unless the checkpoint may be whole.
-  ~ShardedSave() {
-    if (!may_be_whole_) remove_shard_files(path_, index_, rank_);
-  }
-
-  /// What is written is as it is now. Blocking: the copies.
-  void copy() {
-    copies_ = {TensorSnapshot(tensors_), TensorSnapshot(state_)};
-    tensors_ = copies_[0].tensors();
-    state_ = copies_[1].tensors();
-  }
-
-  /// Blocking: the file system. @throws as write_checkpoint_file
-  void write() {
-    write_checkpoint_file(index_.file_name(path_, rank_), state_);
-    if (rank_ == 0) {
-      file_.emplace(path_);
-      write_checkpoint(*file_, tensors_);
-      file_->sync();
-    }
-  }
-
-  /// Collective, blocking. @param require_written throws unless write() has ended well on this rank
-  template <class Group>
-  void finish(const Group& group, const std::function<void()>& require_written) {
-    const std::string result =
-        result_of_all_ranks_blocking(group, "writing the shard files of " + sanitize(path_), [&] {
-          require_written();
-          may_be_whole_ = true;  // from here on rank 0 may have named this file, even if the job then fails
-          return std::string();
-        });
-    may_be_whole_ = result == "=";
-    static_cast<void>(backend::detail::decode(result));
-    static_cast<void>(run_on_rank0_blocking(group, "writing the file " + sanitize(path_), [&] {
-      try {
-        file_->commit();
-      } catch (...) {
-        if (!file_->has_name()) remove_shard_files(path_, index_);
-        throw;
-      }
-      remove_other_shard_files(path_, index_);
-      return true;
-    }));
-  }
-
- private:
-  std::string path_;
-  ShardIndex index_;
-  std::vector<NamedTensor> tensors_;
-  std::vector<NamedTensor> state_;
-  std::array<TensorSnapshot, 2> copies_;
-  std::optional<AtomicFile> file_;
-  int rank_;
-  bool may_be_whole_ = false;
-};
-
-/// Collective, blocking: the ranks agree on the files' names.
-template <class Group, class R, class C>
-std::shared_ptr<ShardedSave> sharded_save(const Group& group, const std::string& path,
-                                          std::span<const NamedTensor> tensors, ShardedOptimizer<R, C>& optimizer) {
-  ShardIndex index = ShardIndex::of(optimizer.shares());
-  index.files = group.world_size();
-  index.id = std::stoll(run_on_all_ranks_blocking(group, "naming the files of " + sanitize(path), [] {
-    return std::to_string(std::bit_cast<std::int64_t>(random_bytes<sizeof(std::int64_t)>()));
-  }));
-  return std::make_shared<ShardedSave>(path, index, tensors, optimizer.shares(), group.rank());
-}
-
-}  // namespace detail
-
-/// As save_checkpoint(group, path, tensors), and every rank writes its share of the optimizer's state to a file beside
-/// it, PATH.shard-ID-RANK. The folder is one that all ranks share. `path` names the files, and is replaced when they
-/// are all written: at any moment, also after a kill, it has the old state or the new one, whole. Then the files of the
-/// old one are removed: all called PATH.shard-, 16 hexadecimal digits, and the number of a rank. One job at a time
-/// saves to `path`. Collective, blocking: until the files are on the disk. @throws as save_checkpoint, also for a
-/// share's file
-template <class Group, class R, class C>
-void save_checkpoint(const Group& group, const std::string& path, std::span<const NamedTensor> tensors,
-                     ShardedOptimizer<R, C>& optimizer) {
-  detail::barrier_of_save(group, path);
-  const std::shared_ptr<detail::ShardedSave> save = detail::sharded_save(group, path, tensors, optimizer);
-  save->finish(group, [&] { save->write(); });
-}
-
-/// The same, but returns when every rank has copied what it writes; see save_checkpoint_async(group, path, tensors).
-/// Collective, blocking: the copies, and a message of rank 0.
-template <class Group, class R, class C>
-[[nodiscard]] PendingCheckpoint save_checkpoint_async(const Group& group, const std::string& path,
-                                                      std::span<const NamedTensor> tensors,
-                                                      ShardedOptimizer<R, C>& optimizer) {
-  group.check();
-  const std::shared_ptr<detail::ShardedSave> save = detail::sharded_save(group, path, tensors, optimizer);
-  save->copy();
-  return PendingCheckpoint(
-      [save] { save->write(); },
-      [save, group](const std::function<void()>& require_written) { save->finish(group, require_written); });
-}
-
-/// As load_checkpoint(group, path, tensors), and every rank reads its share of the optimizer's state, whatever number
-/// of ranks saved it and however their buckets were. Call it after the construction of the optimizer.
-/// @throws as load_checkpoint; Error (protocol) on every rank if the state is another model's or optimizer's, or a
-/// share's file is missing or damaged: then `tensors` are loaded, and the optimizer's state is undefined
-template <class Group, class R, class C>
-bool load_checkpoint(const Group& group, const std::string& path, std::span<const NamedTensor> tensors,
-                     ShardedOptimizer<R, C>& optimizer) {
-  const ShardIndex own = ShardIndex::of(optimizer.shares());
-  ShardIndex index = own;
-  if (!load_checkpoint(group, path, detail::with_index(tensors, index))) {
-    return false;
-  }
-  if (index.model != own.model) {
-    throw_error(Errc::protocol,
-                "the checkpoint {} has the state of an optimizer with other parameters or another rule; load it into "
-                "one as it was saved from",
-                {sanitize(path)});
-  }
-  if (index.steps < 0 || index.files < 1) {
-    throw_error(Errc::protocol,
-                "the checkpoint {} says that {} shard files have the state after {} steps; name another",
-                {sanitize(path), index.files, index.steps});
-  }
-  detail::run_on_all_ranks_blocking(group, "reading the shard files of " + sanitize(path), [&] {
-    read_shard_files(detail::behind_link(path), index, optimizer.shares(), group.rank(), group.world_size());
-    return std::string();
-  });
-  optimizer.shares().set_steps(static_cast<std::uint64_t>(index.steps));
-  return true;
-}
-
-}  // namespace DTRAIN_NAMESPACE::ddp
-
-namespace DTRAIN_NAMESPACE {
-using ddp::load_checkpoint;
-using ddp::save_checkpoint;
-using ddp::save_checkpoint_async;
 }  // namespace DTRAIN_NAMESPACE
 
 // ---- dtrain/ddp/step.hpp
@@ -27300,9 +28632,9 @@ namespace DTRAIN_NAMESPACE::ddp {
 
 /// Owns a channel, and an arena in which all gradients are reduced. A bound gradient lies in the arena. Any other
 /// gradient is packed when it is ready and unpacked once it is reduced, by the host or by streams (GradientCopierFor).
-/// Steady state: allocates nothing; one lock for each bucket.
-/// Threads: `ready` of a step from any thread; everything else from one. Lifetime: the stream's owner and the
-/// parameters' memory outlive it. It is pinned, because steps point to it.
+/// Steady state: allocates nothing; one lock for each bucket. Threads: `ready` of a step from any thread; everything
+/// else from one. Lifetime: the stream's owner and the parameters' memory outlive it. It is pinned, because steps point
+/// to it.
 template <backend::Communicator Communicator>
 class Reducer final : public Step::Target {
  public:
@@ -27319,29 +28651,26 @@ class Reducer final : public Step::Target {
   /// Blocking: until the work that uses the arena has ended. Work of an unfinished step is aborted.
   ~Reducer();
 
-  /// Blocking: copies the gradient's content into the arena, where the gradient lies from now on. Between steps.
-  /// @returns its new view, for the model's bind_gradient.
-  TensorView bind(std::size_t parameter) { return reduction_.bind(parameter, context_); }
+  /// Blocking, between steps: moves the gradient into the arena, with its content. @returns its view there
+  TensorView bind(std::size_t parameter) { return reduction_.bind(parameter); }
   /// Records the parameters' present addresses for the address check. After the last bind.
   void remember_addresses() { addresses_.remember(); }
   /// Begins a step. @throws the job's first cause; Error (invalid_argument) if another is open or a step has failed;
   /// (unsupported) to measure the norm of gradients on a GPU; (invalid_argument) for an update beside a hook or of
-  /// other buckets
-  /// @param caller the user's call, for error sentences
+  /// other buckets. @param caller the user's call, for error sentences
   /// @param update what the step does with the buckets; null: it reduces them for the model
   Step begin(const char* caller = "begin()", StepOptions step = {}, BucketUpdate<Communicator>* update = nullptr) {
     throw_if_unusable(caller);
-    if (update != nullptr) require_usable(*update, plan(), reduction_.has_hook(), caller);
     if (step.measure_norm && !BucketReduction<Communicator>::can_measure_norm) BucketNorms::refuse_stream(caller);
     or_report([&] { addresses_.begin_step(steps_ + 1); });
-    reduction_.begin_step(step.measure_norm, update);
+    reduction_.begin_step(step.measure_norm, update, caller);
     ready_.begin_step();
     under_way_ = true;
     return Step(*this);
   }
 
-  /// Throws the errors of begin().
-  void throw_if_unusable(const char* caller = "begin()") const {
+  /// Throws the errors of begin(), and waits for what the last step has left open.
+  void throw_if_unusable(const char* caller = "begin()") {
     if (under_way_ && !ready_.is_open()) context_.latch->block_until_failed(Deadline::after(cause_grace));
     backend::throw_if_failed(reduction_.communicator(), *context_.latch, context_.rank);
     if (under_way_) {
@@ -27352,9 +28681,15 @@ class Reducer final : public Step::Target {
                          "in return"
                        : " came after a step that failed; gradients are no longer the same on all ranks"});
     }
+    wait_for();
   }
 
-  /// See Step, which forwards its calls to the reducer.
+  /// Blocking: until the model has the new value of a parameter, or of all, if the last step has left that open.
+  void wait_for(std::optional<std::size_t> parameter = {}) {
+    if (parameter >= plan().bucket_of.size()) reduction_.gradients().names().refuse_index(*parameter, "wait_for");
+    if (open_update().is_some()) or_report([&] { open_update().wait_for(parameter, plan()); });
+  }
+  OpenUpdate<Communicator>& open_update() noexcept { return reduction_.open_update(); }
   void ready(const ReadyGradient& gradient) override {
     const std::size_t parameter = gradient.parameter;
     const GradientTable& gradients = reduction_.gradients();
@@ -27380,7 +28715,7 @@ class Reducer final : public Step::Target {
     or_report([&] {
       backend::throw_if_failed(reduction_.communicator(), *context_.latch, context_.rank);
       require_complete();
-      reduction_.finish(context_);
+      reduction_.finish();
     });
     for (const PlannedBucket& bucket : plan().buckets) {
       bytes_reduced_ += bucket.payload_bytes;
@@ -27438,6 +28773,8 @@ class Reducer final : public Step::Target {
   /// Target of steps that reduce nothing. Lifetime: the reducer's.
   Accumulation accumulation() noexcept { return {reduction_.gradients(), accumulated_, context_, reduction_.meter()}; }
 
+  /// Collective, blocking. Between steps; as GradientArena::reuse_memory.
+  void reuse_memory() { reduction_.reuse_memory(); }
   /// The present plan stays, without a rebuild after the first step. Every rank calls it between the same steps.
   void keep_plan() {
     rebuild_ = {};
@@ -27445,7 +28782,7 @@ class Reducer final : public Step::Target {
     ready_.record_order(false);
   }
 
-  /// Keeps the arena, and so every bound gradient, valid after the reducer is destroyed.
+  /// Keeps the arena, with bound gradients, valid after the reducer is destroyed.
   std::shared_ptr<const void> gradient_memory() const noexcept { return reduction_.memory(); }
 
  private:
@@ -27475,7 +28812,7 @@ class Reducer final : public Step::Target {
         throw Error(Errc::missing_gradient, missing).with_rank(context_.rank);
       }
       add_accumulated();
-      reduction_.zero_fill_others([this](std::size_t parameter) { return takes_part(parameter); });
+      reduction_.zero_fill_others([this](std::size_t i) { return ready_.was_ready(i) || accumulated_[i]; });
     }
     if (!reduction_.all_complete()) {
       throw Error(Errc::invalid_argument,
@@ -27483,11 +28820,6 @@ class Reducer final : public Step::Target {
           .with_rank(context_.rank);
     }
     reduction_.throw_if_launch_failed();  // by such a ready()
-  }
-
-  /// Whether the parameter was ready in this step, or has a gradient of a step that reduced nothing.
-  bool takes_part(std::size_t parameter) const noexcept {
-    return ready_.was_ready(parameter) || accumulated_[parameter];
   }
 
   void add_accumulated() {
@@ -27502,7 +28834,7 @@ class Reducer final : public Step::Target {
   void rebuild_buckets() {
     if (rebuild_.agree && reduction_.copier().may_move()) {
       or_report([&] {
-        reduction_.rebuild_buckets(rebuild_.agree(ready_.observed_order()), rebuild_, options_.caps(), context_);
+        reduction_.rebuild_buckets(rebuild_.agree(ready_.observed_order()), rebuild_, options_.caps());
         addresses_.remember();  // bound gradients have moved
       });
     }
@@ -27634,7 +28966,8 @@ void Driver<Backend, Group>::construct(const Group& group, ModelFunctions model,
   parts.running = std::make_shared<RunningBucket>();
   auto communicator = group.open_channel(
       "ddp", options.accumulate,
-      [running = parts.running](const backend::Operation& operation) { return running->describe(operation); });
+      [running = parts.running](const backend::Operation& operation) { return running->describe(operation); },
+      options.deterministic);
   if constexpr (Reducer<Communicator>::GradientCopier::copies_on_stream) {
     Reducer<Communicator>::GradientCopier::order_behind(stream.ref(), options.producer_stream);
   }
@@ -27676,6 +29009,337 @@ BucketRebuild Driver<Backend, Group>::bucket_rebuild(const Group& group, const s
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
+// ---- dtrain/ddp/sharded/sharded_optimizer.hpp
+
+/// @file
+/// ShardedOptimizer: an optimizer whose state is divided among the ranks.
+
+namespace DTRAIN_NAMESPACE {
+
+/// ZeRO (Rajbhandari et al. 2020): each rank keeps 1 / ranks of the optimizer's state and updates as much of the
+/// weights. Stage 1 is zero::States, stage 2 zero::Gradients, which keeps as much of the gradients.
+///
+///   dtrain::DistributedDataParallel ddp{model, group};
+///   dtrain::ShardedOptimizer optimizer{ddp, dtrain::optimizers::AdamW{.rate = 3e-4F}};   // or a third,
+///   zero::Gradients{} ddp.backward([&](dtrain::Ready ready) { model.backward(ready); }, optimizer);   // the weights
+///   are new after it
+///
+/// A step reduce-scatters each bucket during the backward pass, applies the rule to this rank's share, and gathers the
+/// new weights: as many bytes as an all-reduce. The model's weights change when all its
+/// gradients are ready. Of the gradients' memory nothing is promised after the step: set or clear gradients before the
+/// next.
+/// - With backend::SharedMemory the weights have the bits that the rule would give with all of the state on one rank.
+/// - f16 and bf16 models: the share of the weights is kept in f32 too, from the construction on; values that the
+/// program then sets in the model do not change it. The rule gets f32 gradients.
+/// - Parameters without ready() (DdpOptions::allow_unused_parameters) are updated with zero gradients.
+///
+/// Lifetime: `ddp` and its model outlive it. Threads: those of `ddp`'s steps; the rule runs on the thread of the
+/// communication during steps.
+template <class R, class C, class Stage = zero::States>
+class ShardedOptimizer {
+ public:
+  /// Collective: every rank constructs it between the same steps. From now on `ddp` keeps its buckets; those of a
+  /// wrapper that has made a step follow the order in which gradients become ready. Allocates the state; in stage 2
+  /// also a smaller arena in place of that of `ddp`.
+  /// @throws Error (unsupported) for parameters that are not f32, f16 or bf16, and in stage 2 for bound gradients
+  template <class Ddp>
+  explicit ShardedOptimizer(Ddp& ddp, R rule, Stage stage = {}) : rule_(std::make_shared<R>(std::move(rule))) {
+    static_assert(ddp::OptimizerRule<R>,
+                  "dtrain: the rule needs operator()(weights, gradients, state, info) const for its State of spans of "
+                  "float (contract: the concept ddp::OptimizerRule, in dtrain/ddp/sharded/optimizer_rule.hpp)");
+    static_assert(ddp::HasMeasure<R> == ddp::NormedRule<R>,
+                  "dtrain: the rule's measure needs the form ParameterNorms measure(weights, gradients, state, info) "
+                  "const, all spans but those of the state constant (see dtrain/ddp/sharded/optimizer_rule.hpp)");
+    static_assert(backend::CanReduceScatter<C> && backend::CanAllGather<C>,
+                  "dtrain: ShardedOptimizer needs reduce_scatter and all_gather: use topology::Flat");
+    static_assert(ddp::RunsHostWork<typename C::Stream>,
+                  "dtrain: ShardedOptimizer runs on the host: use it with a backend of host memory");
+    ddp::Reducer<C>& reducer = ddp.reducer();
+    reducer.throw_if_unusable("ShardedOptimizer");
+    reducer.keep_plan();
+    if constexpr (Stage::divides_gradients) reducer.reuse_memory();
+    reduction_ = {
+        new Reduction(ddp::ShardedParameters(ddp.parameters(), ddp.plan(), ddp.group().rank(), ddp.group().world_size(),
+                                             ddp::state_arrays<R>, rule_functions()),
+                      ddp.plan(), stage),
+        Completion{&reducer}};
+    arena_bytes_ = ddp.plan().arena_bytes;
+  }
+
+  /// To be changed between steps.
+  R& rule() noexcept { return *rule_; }
+  const R& rule() const noexcept { return *rule_; }
+
+  /// Updates so far.
+  std::uint64_t steps() const noexcept { return reduction_->parameters().steps(); }
+
+  /// Bytes of optimizer state on this rank, the f32 weights of a 16-bit model included.
+  std::size_t state_bytes() const noexcept { return reduction_->parameters().state_bytes(); }
+
+  /// Bytes that dtrain keeps for gradients on this rank: the arena, in stage 2 with the share of reduced gradients.
+  std::size_t gradient_bytes() const noexcept { return arena_bytes_ + reduction_->gradient_bytes(); }
+
+  /// Blocking: with overlap_forward, until the model has all new weights of the last step. @throws as backward()
+  void wait() { reduction_.get_deleter().reducer->wait_for(); }
+
+  /// For checkpoints.
+  ddp::ShardedParameters& shares() noexcept { return reduction_->parameters(); }
+
+  /// For DistributedDataParallel::backward, which calls inspect_with once it has begun a step with update().
+  ddp::BucketUpdate<C>& update() noexcept { return *reduction_; }
+  void inspect_with(ddp::GradientInspection inspect) { reduction_->inspect_with(std::move(inspect)); }
+
+ private:
+  using Reduction = ddp::ShardedReduction<C, Stage>;
+
+  /// Destroys it once no work uses it.
+  struct Completion {
+    ddp::Reducer<C>* reducer = nullptr;
+    void operator()(Reduction* reduction) const noexcept {
+      if (reducer->open_update().is(*reduction)) {
+        try {
+          reducer->wait_for();
+        } catch (...) {
+          // The job has failed: its next call throws the cause. No work uses the reduction any more.
+        }
+        reducer->open_update().drop();
+      }
+      delete reduction;
+    }
+  };
+
+  ddp::ShardedParameters::Rule rule_functions() const {
+    ddp::ShardedParameters::Rule functions;
+    functions.update = [rule = rule_](std::span<float> weights, std::span<const float> gradients, float* const* states,
+                                      const StepInfo& info) {
+      ddp::apply_rule(*rule, weights, gradients, states, info);
+    };
+    if constexpr (ddp::NormedRule<R>) {
+      functions.measure = [rule = rule_](std::span<const float> weights, std::span<const float> gradients,
+                                         float* const* states, const StepInfo& info) {
+        return ddp::measure_rule(*rule, weights, gradients, states, info);
+      };
+    }
+    return functions;
+  }
+
+  std::shared_ptr<R> rule_;
+  std::unique_ptr<Reduction, Completion> reduction_;
+  std::size_t arena_bytes_ = 0;
+};
+
+template <class M, class P, template <class, class> class Ddp, class R, class Stage = zero::States>
+ShardedOptimizer(Ddp<M, P>&, R, Stage = {}) -> ShardedOptimizer<R, typename P::ChannelBackend::Communicator, Stage>;
+
+}  // namespace DTRAIN_NAMESPACE
+
+// ---- dtrain/ddp/sharded/sharded_checkpoint.hpp
+
+/// @file
+/// Checkpoints of a job with a ShardedOptimizer: each rank writes its share of the state.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+namespace detail {
+
+/// Runs `work()` on every rank. Collective, blocking: as long as a rank works.
+/// @returns rank 0's text or, if it threw on a rank, an error, for backend::detail::decode
+template <class Group, class Work>
+std::string result_of_all_ranks_blocking(const Group& group, const std::string& doing, Work work) {
+  const int number = group::GroupAccess::of(group).next_number("shards");
+  group.start_pending();  // other ranks may wait for this work before they call this
+  const int rank = group.members().rank_in_job();
+  const backend::StoreRank self{
+      group.store().with_prefix("dtrain/shards/"),
+      group.rank(),
+      group.world_size(),
+      rank,
+      Deadline::unbounded("a file system takes its time; a rank that ends fails the job"),
+      doing,
+      [&group](int other) { return format_text("rank {}", {group.members().rank_in_job(other)}); }};
+  const auto own = [&] {
+    const auto run = [&] { return with_error(doing, work); };
+    return backend::detail::encoded_result(run, rank);
+  };
+  return backend::store_gather(self, std::to_string(number), own, [](const std::vector<std::string>& results) {
+    const auto failed = std::find_if(results.begin(), results.end(), [](const auto& one) { return one[0] != '='; });
+    return failed == results.end() ? results.front() : *failed;
+  });
+}
+
+/// The same. @returns rank 0's text @throws on every rank, the error of one
+template <class Group, class Work>
+std::string run_on_all_ranks_blocking(const Group& group, const std::string& doing, Work work) {
+  return backend::detail::decode(result_of_all_ranks_blocking(group, doing, work));
+}
+
+inline std::vector<NamedTensor> with_index(std::span<const NamedTensor> tensors, ShardIndex& index) {
+  std::vector<NamedTensor> all(tensors.begin(), tensors.end());
+  for (NamedTensor& tensor : index.tensors()) {
+    all.push_back(std::move(tensor));
+  }
+  return all;
+}
+
+}  // namespace detail
+
+namespace detail {
+
+/// One checkpoint with shard files. Each rank writes its own; rank 0 also writes the file that names them, and commits
+/// it when all are written. Pinned. Threads: write() on one, everything else before or after it.
+class ShardedSave {
+ public:
+  /// @param tensors of rank 0; ignored on others
+  ShardedSave(const std::string& path, const ShardIndex& index, std::span<const NamedTensor> tensors,
+              ShardedParameters& shares, int rank)
+      : path_(behind_link(path)),
+        index_(index),
+        tensors_(rank == 0 ? with_index(tensors, index_) : std::vector<NamedTensor>()),
+        state_(shard_entries(shares, rank)),
+        rank_(rank) {}
+  ShardedSave(ShardedSave&&) = delete;
+  ShardedSave& operator=(ShardedSave&&) = delete;
+
+  /// Removes this rank's file, unless the checkpoint may be whole.
+  ~ShardedSave() {
+    if (!may_be_whole_) remove_shard_files(path_, index_, rank_);
+  }
+
+  /// What is written is as it is now. Blocking: the copies.
+  void copy() {
+    copies_ = {TensorSnapshot(tensors_), TensorSnapshot(state_)};
+    tensors_ = copies_[0].tensors();
+    state_ = copies_[1].tensors();
+  }
+
+  /// Blocking: the file system. @throws as write_checkpoint_file
+  void write() {
+    write_checkpoint_file(index_.file_name(path_, rank_), state_);
+    if (rank_ == 0) {
+      file_.emplace(path_);
+      write_checkpoint(*file_, tensors_);
+      file_->sync();
+    }
+  }
+
+  /// Collective, blocking. @param require_written throws unless write() has ended well on this rank
+  template <class Group>
+  void finish(const Group& group, const std::function<void()>& require_written) {
+    const std::string result =
+        result_of_all_ranks_blocking(group, "writing the shard files of " + sanitize(path_), [&] {
+          require_written();
+          may_be_whole_ = true;  // from here on rank 0 may have named this file, even if the job then fails
+          return std::string();
+        });
+    may_be_whole_ = result == "=";
+    static_cast<void>(backend::detail::decode(result));
+    static_cast<void>(run_on_rank0_blocking(group, "writing the file " + sanitize(path_), [&] {
+      try {
+        file_->commit();
+      } catch (...) {
+        if (!file_->has_name()) remove_shard_files(path_, index_);
+        throw;
+      }
+      remove_other_shard_files(path_, index_);
+      return true;
+    }));
+  }
+
+ private:
+  std::string path_;
+  ShardIndex index_;
+  std::vector<NamedTensor> tensors_;
+  std::vector<NamedTensor> state_;
+  std::array<TensorSnapshot, 2> copies_;
+  std::optional<AtomicFile> file_;
+  int rank_;
+  bool may_be_whole_ = false;
+};
+
+/// Collective, blocking: the ranks agree on the files' names.
+template <class Group, class R, class C, class Stage>
+std::shared_ptr<ShardedSave> sharded_save(const Group& group, const std::string& path,
+                                          std::span<const NamedTensor> tensors,
+                                          ShardedOptimizer<R, C, Stage>& optimizer) {
+  optimizer.wait();
+  ShardIndex index = ShardIndex::of(optimizer.shares());
+  index.files = group.world_size();
+  index.id = std::stoll(run_on_all_ranks_blocking(group, "naming the files of " + sanitize(path), [] {
+    return std::to_string(std::bit_cast<std::int64_t>(random_bytes<sizeof(std::int64_t)>()));
+  }));
+  return std::make_shared<ShardedSave>(path, index, tensors, optimizer.shares(), group.rank());
+}
+
+}  // namespace detail
+
+/// As save_checkpoint(group, path, tensors), and every rank writes its share of the optimizer's state to a file beside
+/// it, PATH.shard-ID-RANK. The folder is one that all ranks share. `path` names the files, and is replaced when they
+/// are all written: at any moment, also after a kill, it has the old state or the new one, whole. Then the files of the
+/// old one are removed: all called PATH.shard-, 16 hexadecimal digits, and the number of a rank. One job at a time
+/// saves to `path`. Collective, blocking: until the files are on the disk. @throws as save_checkpoint, also for a
+/// share's file
+template <class Group, class R, class C, class Stage>
+void save_checkpoint(const Group& group, const std::string& path, std::span<const NamedTensor> tensors,
+                     ShardedOptimizer<R, C, Stage>& optimizer) {
+  detail::barrier_of_save(group, path);
+  const std::shared_ptr<detail::ShardedSave> save = detail::sharded_save(group, path, tensors, optimizer);
+  save->finish(group, [&] { save->write(); });
+}
+
+/// The same, but returns when every rank has copied what it writes; see save_checkpoint_async(group, path, tensors).
+/// Collective, blocking: the copies, and a message of rank 0.
+template <class Group, class R, class C, class Stage>
+[[nodiscard]] PendingCheckpoint save_checkpoint_async(const Group& group, const std::string& path,
+                                                      std::span<const NamedTensor> tensors,
+                                                      ShardedOptimizer<R, C, Stage>& optimizer) {
+  group.check();
+  const std::shared_ptr<detail::ShardedSave> save = detail::sharded_save(group, path, tensors, optimizer);
+  save->copy();
+  return PendingCheckpoint(
+      [save] { save->write(); },
+      [save, group](const std::function<void()>& require_written) { save->finish(group, require_written); });
+}
+
+/// As load_checkpoint(group, path, tensors), and every rank reads its share of the optimizer's state, whatever number
+/// of ranks saved it and however their buckets were. Call it after the construction of the optimizer.
+/// @throws as load_checkpoint; Error (protocol) on every rank if the state is another model's or optimizer's, or a
+/// share's file is missing or damaged: then `tensors` are loaded, and the optimizer's state is undefined
+template <class Group, class R, class C, class Stage>
+bool load_checkpoint(const Group& group, const std::string& path, std::span<const NamedTensor> tensors,
+                     ShardedOptimizer<R, C, Stage>& optimizer) {
+  optimizer.wait();
+  const ShardIndex own = ShardIndex::of(optimizer.shares());
+  ShardIndex index = own;
+  if (!load_checkpoint(group, path, detail::with_index(tensors, index))) {
+    return false;
+  }
+  if (index.model != own.model) {
+    throw_error(Errc::protocol,
+                "the checkpoint {} has the state of an optimizer with other parameters or another rule; load it into "
+                "one as it was saved from",
+                {sanitize(path)});
+  }
+  if (index.steps < 0 || index.files < 1) {
+    throw_error(Errc::protocol,
+                "the checkpoint {} says that {} shard files have the state after {} steps; name another",
+                {sanitize(path), index.files, index.steps});
+  }
+  detail::run_on_all_ranks_blocking(group, "reading the shard files of " + sanitize(path), [&] {
+    read_shard_files(detail::behind_link(path), index, optimizer.shares(), group.rank(), group.world_size());
+    return std::string();
+  });
+  optimizer.shares().set_steps(static_cast<std::uint64_t>(index.steps));
+  return true;
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+namespace DTRAIN_NAMESPACE {
+using ddp::load_checkpoint;
+using ddp::save_checkpoint;
+using ddp::save_checkpoint_async;
+}  // namespace DTRAIN_NAMESPACE
+
 // ---- dtrain/ddp/shared_memory_instances.hpp
 
 /// @file
@@ -27693,6 +29357,7 @@ namespace DTRAIN_NAMESPACE {
 DTRAIN_INSTANTIATE backend::StoreRef::StoreRef(rendezvous::Store);
 DTRAIN_INSTANTIATE class group::GroupState<backend::SharedMemory>;
 DTRAIN_INSTANTIATE class ddp::BufferBroadcast<backend::SharedMemory::Communicator>;
+DTRAIN_INSTANTIATE class ddp::GradientArena<backend::SharedMemory::Communicator>;
 DTRAIN_INSTANTIATE class ddp::BucketReduction<backend::SharedMemory::Communicator>;
 DTRAIN_INSTANTIATE class ddp::Reducer<backend::SharedMemory::Communicator>;
 DTRAIN_INSTANTIATE struct ddp::Driver<backend::SharedMemory,
@@ -27803,10 +29468,11 @@ class ProcessGroup : public group::Collectives<ProcessGroup<P>, group::GroupStat
       pre_join = [](const identity::ProcessIdentity& identity, std::optional<rendezvous::Secret>& secret,
                     Deadline deadline) { return P::Backend::pre_join_blocking(identity, secret, deadline); };
     }
-    return ProcessGroup(State::of_all_ranks(
-        group::join_job_blocking(worker, pre_join,
-                                 {P::Launcher::name(), P::Backend::name(), P::Topology::name(), options.accumulate}),
-        options));
+    return ProcessGroup(
+        State::of_all_ranks(group::join_job_blocking(worker, pre_join,
+                                                     {P::Launcher::name(), P::Backend::name(), P::Topology::name(),
+                                                      options.accumulate, to_string(options.algorithms)}),
+                            options));
   }
 
   /// Rank and size within this group. Failure causes and log lines name ranks of the job: members().rank_in_job().
@@ -27910,7 +29576,7 @@ class ProcessGroup : public group::Collectives<ProcessGroup<P>, group::GroupStat
 
 namespace DTRAIN_NAMESPACE {
 
-template <class R, class C>
+template <class R, class C, class Stage>
 class ShardedOptimizer;
 
 /// `DistributedDataParallel ddp{model, group};`
@@ -27980,9 +29646,8 @@ class DistributedDataParallel {
   DistributedDataParallel(DistributedDataParallel&&) noexcept = default;
   DistributedDataParallel& operator=(DistributedDataParallel&&) = delete;
 
-  /// Blocking: on CUDA until the last step has been reduced; else only if work of an unfinished step is running. While
-  /// an exception unwinds, the group keeps the channel, so that the other ranks fail with that exception's text and not
-  /// because this rank's channel closed.
+  /// Blocking: on CUDA until the last step is reduced; else only if work of an unfinished step runs. While an exception
+  /// unwinds, the group keeps the channel, so that the other ranks fail with that exception's text.
   ~DistributedDataParallel() {
     if (driver_ && std::uncaught_exceptions() > exceptions_) {
       hand_over_to_group();
@@ -28000,12 +29665,12 @@ class DistributedDataParallel {
   /// The same, but `optimizer` updates the model's values by the reduced gradients, which the model does not get. See
   /// ShardedOptimizer. @param inspect `inspect(ShardedGradients&)` is called once all gradients are reduced, with their
   /// norm; the step updates nothing if it returns false. It returns the same on every rank.
-  template <std::invocable<Ready> F, class R, class I = std::nullptr_t>
-  void backward(F&& f, ShardedOptimizer<R, Communicator>& optimizer, I inspect = {}) {
+  template <std::invocable<Ready> F, class R, class Stage, class I = std::nullptr_t>
+  void backward(F&& f, ShardedOptimizer<R, Communicator, Stage>& optimizer, I inspect = {}) {
     if (!reduces()) ddp::refuse_update("backward()", ddp::UpdateProblem::no_sync);
     group::GroupAccess::of(group_).require_may_block();
     Step step = driver_->reducer->begin("backward()", {}, &optimizer.update());
-    optimizer.begin_step(std::move(inspect));
+    optimizer.inspect_with(std::move(inspect));
     run(std::forward<F>(f), std::move(step));
   }
 
@@ -28051,19 +29716,19 @@ class DistributedDataParallel {
   /// Collective, blocking: both as a line. @throws the job's first cause.
   std::string summary() { return to_string(statistics()) + "; " + to_string(slowest_rank()); }
 
-  /// Records of the latest steps, from `first_step` on (steps count from 1), in the order in which they were written.
-  /// They are complete with DdpOptions::timeline. Threads: any.
+  /// Records of the steps from `first_step` on, counted from 1; complete with DdpOptions::timeline. Threads: any.
   std::vector<ddp::StepRecord> records(std::uint64_t first_step = 0) const {
     return driver_->reducer->recorder().records(first_step);
   }
 
-  /// Keeps the buckets: no rebuild after the first step. Collective: every rank calls it between the same steps.
-  void keep_plan() { driver_->reducer->keep_plan(); }
+  /// Blocking, after a step with an optimizer's overlap_forward: until parameter `i` has its new value.
+  void wait_for(std::size_t i) { driver_->reducer->wait_for(i); }
+  /// For ShardedOptimizer.
+  ddp::Reducer<Communicator>& reducer() noexcept { return *driver_->reducer; }
   /// The model's parameters as they were at the construction. gradient(i) has the present address of a gradient.
   const std::vector<Parameter>& parameters() const noexcept { return driver_->parameters; }
   const ddp::BucketPlan& plan() const noexcept { return driver_->reducer->plan(); }
   const ProcessGroup<P>& group() const noexcept { return group_; }
-
   /// Keeps the memory of bound gradients valid after this object is destroyed.
   std::shared_ptr<const void> gradient_memory() const noexcept { return driver_->reducer->gradient_memory(); }
 
@@ -28257,7 +29922,7 @@ DTRAIN_DEFINED std::string Cause::sentence() const {
     case CauseKind::lost: return format_text("{} was lost: {}", {who, text});
     case CauseKind::exception: return format_text("{} failed: {}", {who, text});
     case CauseKind::timeout: return format_text("{} timed out: {}", {who, text});
-    case CauseKind::disagreement: return "ranks disagree: " + text;
+    case CauseKind::disagreement: return format_text("ranks disagree: {}", {text});
     case CauseKind::stopped: return format_text("{} was stopped: {}", {who, text});
   }
   return format_text("{}: {}", {who, text});
@@ -28461,7 +30126,12 @@ DTRAIN_DEFINED const std::error_category& dtrain_category() noexcept {
 DTRAIN_DEFINED Error posix_error(int number, const std::string& doing, const std::string& remedy,
                                  SourceLocation where) {
   const std::error_code code(number, std::generic_category());
-  return {code, doing + ": " + code.message() + limit_hint(number) + (remedy.empty() ? "" : "; " + remedy), where};
+  std::string sentence = doing;
+  sentence.append(": ").append(code.message()).append(limit_hint(number));
+  if (!remedy.empty()) {
+    sentence.append("; ").append(remedy);
+  }
+  return {code, std::move(sentence), where};
 }
 
 DTRAIN_DEFINED Error errno_error(const std::string& doing, const std::string& remedy, SourceLocation where) {
@@ -28776,7 +30446,7 @@ std::optional<std::string> read_small_file(const std::string& path, std::size_t 
 
 namespace DTRAIN_NAMESPACE {
 
-DTRAIN_DEFINED std::string read_start(const std::string& path) {
+DTRAIN_NOT_INLINED DTRAIN_DEFINED std::string read_start(const std::string& path) {
   return read_small_file(path, 4096).value_or("");
 }
 
@@ -28801,9 +30471,9 @@ DTRAIN_DEFINED std::uint64_t available_in_group(const std::string& folder, const
     return unknown;
   }
   const std::uint64_t used = number_after(read_start(folder + usage), "", 0);
-  const std::string statistics = "\n" + read_start(folder + "/memory.stat");
-  const std::uint64_t reclaimable = number_after(statistics, "\n" + files + "inactive_file ", 0) +
-                                    number_after(statistics, "\n" + files + "active_file ", 0);
+  const std::string statistics = format_text("\n{}", {read_start(folder + "/memory.stat")});
+  const std::uint64_t reclaimable = number_after(statistics, format_text("\n{}inactive_file ", {files}), 0) +
+                                    number_after(statistics, format_text("\n{}active_file ", {files}), 0);
   const std::uint64_t held = used - std::min(used, reclaimable);
   return most - std::min(most, held);
 }
@@ -28826,7 +30496,8 @@ DTRAIN_DEFINED std::uint64_t available_in_groups(std::string_view groups, const 
     // In a container, the path may be the host's; the loop ends at the container's own root in any case.
     std::string path(line.substr(path_at + 1));
     for (;; path.erase(path.rfind('/'))) {
-      const std::string folder = root + (first_version ? "/memory" : "") + (path == "/" ? "" : path);
+      const std::string folder =
+          format_text("{}{}{}", {root, first_version ? "/memory" : "", path == "/" ? "" : std::string_view(path)});
       available = std::min(available, first_version ? available_in_group(folder, "/memory.limit_in_bytes",
                                                                          "/memory.usage_in_bytes", "total_")
                                                     : available_in_group(folder, "/memory.max", "/memory.current", ""));
@@ -28939,11 +30610,13 @@ DTRAIN_NOT_INLINED DTRAIN_DEFINED void Serializer::require_finished(std::string_
   }
 }
 
-DTRAIN_DEFINED std::uint64_t Serializer::little_endian(std::uint64_t value, std::size_t size) {
+DTRAIN_NOT_INLINED DTRAIN_DEFINED std::uint64_t Serializer::little_endian(std::uint64_t value, std::size_t size) {
   if (!reads_) {
-    for (std::size_t i = 0; i < size; ++i) {
-      out_.push_back(static_cast<std::byte>((value >> (8 * i)) & 0xff));
+    std::array<std::byte, sizeof(value)> written;
+    for (std::size_t i = 0; i < written.size(); ++i) {
+      written[i] = static_cast<std::byte>((value >> (8 * i)) & 0xff);
     }
+    out_.insert(out_.end(), written.begin(), written.begin() + size);
     return value;
   }
   const std::span<const std::byte> found = take_bytes(size);
@@ -28952,6 +30625,14 @@ DTRAIN_DEFINED std::uint64_t Serializer::little_endian(std::uint64_t value, std:
     value = (value << 8) | std::to_integer<std::uint64_t>(found[i - 1]);
   }
   return value;
+}
+
+DTRAIN_NOT_INLINED DTRAIN_DEFINED std::uint64_t Serializer::out_of_bounds(std::uint64_t value,
+                                                                          std::uint64_t first) noexcept {
+  if (reads_) {
+    fail("has a number out of its bounds");
+  }
+  return reads_ ? first : value;
 }
 
 DTRAIN_DEFINED void Serializer::append(std::string_view written) {
@@ -28986,36 +30667,40 @@ DTRAIN_DEFINED void fields(Serializer& of, std::chrono::nanoseconds& time) {
 namespace DTRAIN_NAMESPACE {
 
 DTRAIN_DEFINED void TextValue::append_to(std::string& text) const {
-  switch (kind_) {
-    case Kind::characters: text.append(characters_, static_cast<std::size_t>(number_)); break;
-    case Kind::signed_number: text += std::to_string(static_cast<std::int64_t>(number_)); break;
-    case Kind::unsigned_number: text += std::to_string(number_); break;
+  switch (size_) {
+    case is_text: text += *text_; break;
+    case is_signed: text += std::to_string(static_cast<std::int64_t>(number_)); break;
+    case is_unsigned: text += std::to_string(number_); break;
+    default: text.append(characters_, size_);
   }
 }
 
 namespace detail {
 
-DTRAIN_NOT_INLINED DTRAIN_DEFINED std::string format_values(const char* pattern, std::span<const TextValue> values) {
-  std::string text;
-  for (const TextValue& value : values) {
-    const char* const place = std::strstr(pattern, "{}");
+DTRAIN_NOT_INLINED DTRAIN_DEFINED void append_values(std::string& text, const char* pattern, const TextValue* values) {
+  for (const char* place = nullptr; values != nullptr && (place = std::strstr(pattern, "{}")) != nullptr; ++values) {
     text.append(pattern, place);
-    value.append_to(text);
+    values->append_to(text);
     pattern = place + 2;
   }
   text += pattern;
+}
+
+DTRAIN_NOT_INLINED DTRAIN_DEFINED std::string format_values(const char* pattern, const TextValue* values) {
+  std::string text;
+  append_values(text, pattern, values);
   return text;
 }
 
-DTRAIN_NOT_INLINED DTRAIN_DEFINED void throw_formatted(Errc code, const char* pattern,
-                                                       std::span<const TextValue> values, SourceLocation where) {
-  throw Error(code, format_values(pattern, values), where);
+DTRAIN_NOT_INLINED DTRAIN_DEFINED void throw_formatted(Errc code, const char* pattern, const TextValue* values,
+                                                       const char* file, const char* function, unsigned line) {
+  throw Error(code, format_values(pattern, values), SourceLocation::current(file, function, line));
 }
 
-DTRAIN_NOT_INLINED DTRAIN_DEFINED void throw_formatted_posix(int number, const char* pattern,
-                                                             std::span<const TextValue> values, const char* remedy,
-                                                             SourceLocation where) {
-  throw posix_error(number, format_values(pattern, values), remedy, where);
+DTRAIN_NOT_INLINED DTRAIN_DEFINED void throw_formatted_posix(int number, const char* pattern, const TextValue* values,
+                                                             const char* remedy, const char* file, const char* function,
+                                                             unsigned line) {
+  throw posix_error(number, format_values(pattern, values), remedy, SourceLocation::current(file, function, line));
 }
 
 }  // namespace detail
@@ -30177,6 +31862,10 @@ DTRAIN_DEFINED BlockedSignals::BlockedSignals() {
 
 namespace DTRAIN_NAMESPACE::async {
 
+DTRAIN_NOT_INLINED DTRAIN_DEFINED TaskHandle EventLoop::spawn(Task<void> task) {
+  return spawn(std::move(task), {});
+}
+
 DTRAIN_DEFINED TaskHandle EventLoop::spawn(Task<void> task, ExceptionHandler on_exception,
                                            DestroyedHandler on_destroyed) {
   if (closed_) {
@@ -30658,7 +32347,7 @@ DTRAIN_DEFINED std::jthread start_thread(std::string_view what, std::function<vo
 
 namespace DTRAIN_NAMESPACE::async {
 
-DTRAIN_DEFINED void TaskRecord::end() noexcept {
+DTRAIN_NOT_INLINED DTRAIN_DEFINED void TaskRecord::end() noexcept {
   unlink();
   start.unlink();
   ending = true;
@@ -30674,7 +32363,7 @@ DTRAIN_DEFINED void TaskRecord::end() noexcept {
   }
 }
 
-DTRAIN_DEFINED void TaskHandle::cancel() noexcept {
+DTRAIN_NOT_INLINED DTRAIN_DEFINED void TaskHandle::cancel() noexcept {
   TaskRecord* record = std::exchange(record_, nullptr);
   if (record == nullptr) {
     return;
@@ -31340,7 +33029,7 @@ class Listener {
 
   static Listener open(async::EventLoop& loop, const SocketAddress& address, int backlog, bool dual_stack) {
     const std::string doing = dual_stack ? format_text("listening at port {} of every address", {address.port()})
-                                         : "listening at " + to_string(address);
+                                         : format_text("listening at {}", {to_string(address)});
     Descriptor socket(::socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_TCP));
     if (!socket) {
       throw_errno(doing);
@@ -31368,7 +33057,8 @@ class Listener {
       const std::string remedy = format_text(
           "those who connect wait; this process may have {} files open: raise that (ulimit -n), or close some",
           {open_files_limit().value_or(0)});
-      log(LogLevel::warning, posix_error(error, "accepting a connection at " + to_string(local_), remedy).what());
+      log(LogLevel::warning,
+          posix_error(error, format_text("accepting a connection at {}", {to_string(local_)}), remedy).what());
     }
   }
 
@@ -32287,8 +33977,8 @@ inline void check_ranges(const ProcessIdentity& identity, const std::string& sta
 /// @throws IdentityError (no-master-addr) for several nodes; the sentence names the variable to set
 inline std::string master_addr_or_loopback(const Variables& variables, const char* variable,
                                            const ProcessIdentity& identity) {
-  if (const std::optional<std::string> given = variables.text(variable)) {
-    return *given;
+  if (const std::optional<std::string_view> given = variables.text(variable)) {
+    return std::string(*given);
   }
   if (on_one_node(identity)) {
     return loopback_address;
@@ -32430,6 +34120,104 @@ inline std::vector<std::string> without_local_rank(const std::vector<std::string
     }
   }
   return kept;
+}
+
+}  // namespace DTRAIN_NAMESPACE::identity
+
+// ---- dtrain/identity/environment/variables.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE::identity {
+
+DTRAIN_DEFINED std::string quoted(std::string_view variable, std::string_view value) {
+  return format_text("{}={}", {variable, in_quotes(value, 64)});
+}
+
+DTRAIN_DEFINED std::optional<std::uint64_t> parse_wide_integer(std::string_view text) noexcept {
+  if (text.empty() || text.size() > 18) {
+    return std::nullopt;
+  }
+  std::uint64_t number = 0;
+  for (const char digit : text) {
+    if (digit < '0' || digit > '9') {
+      return std::nullopt;
+    }
+    number = number * 10 + static_cast<std::uint64_t>(digit - '0');
+  }
+  return number;
+}
+
+DTRAIN_NOT_INLINED DTRAIN_DEFINED std::optional<int> parse_integer(std::string_view text) noexcept {
+  const std::optional<std::uint64_t> number = parse_wide_integer(text.size() > 10 ? std::string_view() : text);
+  return !number || *number > 2147483647 ? std::nullopt : std::optional<int>(static_cast<int>(*number));
+}
+
+DTRAIN_DEFINED std::optional<int> parse_port(std::string_view text) noexcept {
+  const std::optional<int> number = parse_integer(text);
+  return number && *number >= 1 && *number <= 65535 ? number : std::nullopt;
+}
+
+DTRAIN_NOT_INLINED DTRAIN_DEFINED std::optional<std::string_view> Variables::text(std::string_view variable) const {
+  const auto found = variable.empty() ? environment_->end() : environment_->find(variable);
+  return found == environment_->end() || found->second.empty() ? std::nullopt
+                                                               : std::optional<std::string_view>(found->second);
+}
+
+template <class Number>
+std::optional<Number> Variables::number(std::string_view variable,
+                                        std::optional<Number> (*parse)(std::string_view) noexcept) const {
+  const std::optional<std::string_view> value = text(variable);
+  if (!value) {
+    return std::nullopt;
+  }
+  const std::optional<Number> parsed = parse(*value);
+  if (!parsed) {
+    throw_identity_error(IdentityErrc::bad_integer,
+                         "{} is not a non-negative integer; set it to decimal digits or unset it",
+                         {quoted(variable, *value)});
+  }
+  return parsed;
+}
+
+DTRAIN_NOT_INLINED DTRAIN_DEFINED std::optional<int> Variables::integer(std::string_view variable) const {
+  return number(variable, parse_integer);
+}
+
+DTRAIN_NOT_INLINED DTRAIN_DEFINED std::optional<std::uint64_t> Variables::wide_integer(
+    std::string_view variable) const {
+  return number(variable, parse_wide_integer);
+}
+
+DTRAIN_NOT_INLINED DTRAIN_DEFINED bool Variables::has(std::string_view variable) const {
+  return text(variable).has_value();
+}
+
+DTRAIN_NOT_INLINED DTRAIN_DEFINED std::optional<int> Variables::count(std::string_view variable) const {
+  const std::optional<int> number = integer(variable);
+  if (number && *number == 0) {
+    throw_identity_error(IdentityErrc::bad_integer, "{} is not a count; set it to 1 or more",
+                         {quoted(variable, *text(variable))});
+  }
+  return number;
+}
+
+DTRAIN_NOT_INLINED DTRAIN_DEFINED std::optional<int> Variables::port(std::string_view variable) const {
+  const std::optional<std::string_view> value = text(variable);
+  const std::optional<int> port = parse_port(value.value_or(""));
+  if (value && !port) {
+    throw_identity_error(IdentityErrc::bad_port, "{} is not a port; set it to a number from 1 to 65535",
+                         {quoted(variable, *value)});
+  }
+  return port;
+}
+
+DTRAIN_DEFINED std::string Variables::stated(std::initializer_list<std::string_view> names) const {
+  std::string list;
+  for (const std::string_view name : names) {
+    if (const std::optional<std::string_view> value = text(name)) {
+      append_text(list, "{}{}", {list.empty() ? "" : ", ", quoted(name, *value)});
+    }
+  }
+  return list;
 }
 
 }  // namespace DTRAIN_NAMESPACE::identity
@@ -32856,7 +34644,7 @@ class ClusterReader {
   std::string trainers() const {
     std::string list;
     for (const std::string_view role : roles_.ranked) {
-      list.append(list.empty() ? "" : "/").append(role);
+      append_text(list, "{}{}", {list.empty() ? "" : "/", role});
     }
     return list;
   }
@@ -32874,7 +34662,7 @@ class ClusterReader {
 /// Whether the variable has a cluster. False for a document without a cluster, or with an empty one. True for a value
 /// that cannot be parsed, which read_cluster() then rejects.
 inline bool has_cluster(const ClusterRoles& roles, const Variables& variables) {
-  const std::optional<std::string> value = variables.text(roles.variable);
+  const std::optional<std::string_view> value = variables.text(roles.variable);
   const std::optional<Json> document = value ? parse_json(*value) : std::nullopt;
   if (!document || !document->is(Json::Type::object) || document->find("sparseCluster") != nullptr) {
     return value.has_value();
@@ -32898,7 +34686,7 @@ namespace DTRAIN_NAMESPACE::identity {
 
 /// Adds MASTER_ADDR to `ignored` if it differs: the list of hosts determines the master.
 inline void ignore_master_addr(const Variables& variables, ProcessIdentity& identity) {
-  const std::optional<std::string> address = variables.text("MASTER_ADDR");
+  const std::optional<std::string_view> address = variables.text("MASTER_ADDR");
   if (address && address != identity.master_addr) {
     identity.ignored.push_back(quoted("MASTER_ADDR", *address));
   }
@@ -32908,36 +34696,34 @@ inline void ignore_master_addr(const Variables& variables, ProcessIdentity& iden
 /// @throws IdentityError: ambiguous-address, bad-port, tf-malformed
 inline ProcessIdentity identity_in_cluster(const ClusterTask& task, const char* launcher, const Variables& variables,
                                            const char* variable) {
-  struct Node {
-    int rank = 0;
-    int entries = 0;
-  };
   ProcessIdentity identity;
   identity.launcher = launcher;
   identity.rank = static_cast<int>(task.rank);
   identity.world_size = static_cast<int>(task.entries.size());
-  std::map<std::string, Node, std::less<>> nodes;
-  std::string own_host;
+  std::map<std::string, std::size_t> node_of_host;
+  std::vector<int> entries;  // of each node
   for (std::size_t i = 0; i < task.entries.size(); ++i) {
     const HostPort entry = split_host_port(variable, task.entries[i], IdentityErrc::tf_malformed);
-    Node& node = nodes.try_emplace(entry.host, Node{static_cast<int>(nodes.size()), 0}).first->second;
+    const std::size_t node = node_of_host.emplace(entry.host, entries.size()).first->second;
+    entries.resize(node_of_host.size());
     if (i == task.rank) {
-      own_host = entry.host;
-      identity.local_rank = node.entries;
-      identity.node_rank = node.rank;
+      identity.local_rank = entries[node];
+      identity.node_rank = static_cast<int>(node);
     }
-    ++node.entries;
+    ++entries[node];
     if (i == 0) {
       identity.master_addr = entry.host;
       identity.master_port = entry.port;
     }
   }
-  identity.local_world_size = nodes[own_host].entries;
-  identity.node_count = static_cast<int>(nodes.size());
+  identity.local_world_size = entries[static_cast<std::size_t>(*identity.node_rank)];
+  identity.node_count = static_cast<int>(entries.size());
   if (identity.world_size == 1) {
     identity.master_addr = loopback_address;
   } else {
-    identity.provisional = {"local_rank", "local_world_size", "node_rank", "node_count"};
+    for (const char* const guess : {"local_rank", "local_world_size", "node_rank", "node_count"}) {
+      identity.provisional.push_back(guess);
+    }
   }
   const std::optional<int> port = variables.port("MASTER_PORT");
   identity.master_port = port ? port : identity.master_port.value_or(default_master_port);
@@ -33205,7 +34991,7 @@ inline const char* slurm_size_variable(const Variables& variables) {
 inline bool is_real_slurm_step(const Variables& variables) {
   constexpr std::uint64_t first_special = 4294967290;
   constexpr std::uint64_t last_special = 4294967293;
-  const std::optional<std::string> text = variables.text("SLURM_STEP_ID");
+  const std::optional<std::string_view> text = variables.text("SLURM_STEP_ID");
   const std::uint64_t step = parse_wide_integer(text.value_or("")).value_or(0);
   return text && (step < first_special || step > last_special);
 }
@@ -33225,12 +35011,12 @@ inline std::optional<RankAndSize> slurm_step_rank_and_size(const Variables& vari
 /// Number of the step's tasks on this node; nullopt if Slurm's variables do not contain it.
 /// @throws IdentityError: bad-tasks-per-node, bad-integer
 inline std::optional<int> slurm_local_size(const Variables& variables) {
-  const std::optional<std::string> list = variables.text("SLURM_STEP_TASKS_PER_NODE");
+  const std::optional<std::string_view> list = variables.text("SLURM_STEP_TASKS_PER_NODE");
   const std::optional<int> node = variables.integer("SLURM_NODEID");
   if (list && node) {
     return slurm_tasks_on_node("SLURM_STEP_TASKS_PER_NODE", *list, *node);
   }
-  const std::optional<std::string> ranks = variables.text("SLURM_GTIDS");
+  const std::optional<std::string_view> ranks = variables.text("SLURM_GTIDS");
   if (!ranks) {
     return std::nullopt;
   }
@@ -33391,15 +35177,15 @@ inline bool has_a_size(const Variables& variables) {
 /// @pre no source is present.
 /// @throws IdentityError: node-level-env, pmix-only, no-rank, no-world-size, half-identity, bad-integer
 inline void check_complete(const Variables& variables) {
-  const std::optional<std::string> nodes = variables.text("PET_NNODES");
-  const std::string per_node = variables.text("PET_NPROC_PER_NODE").value_or("1");
+  const std::optional<std::string_view> nodes = variables.text("PET_NNODES");
+  const std::string_view per_node = variables.text("PET_NPROC_PER_NODE").value_or("1");
   if (nodes && !variables.has("RANK") && (*nodes != "1" || per_node != "1")) {
     throw_identity_error(IdentityErrc::node_level_env,
                          "{} with {} describes a node, not a process; start the program through the per-node launcher "
                          "(dtrain::launch::PerNode), or set RANK and WORLD_SIZE for every process",
                          {quoted("PET_NNODES", *nodes), quoted("PET_NPROC_PER_NODE", per_node)});
   }
-  const std::optional<std::string> pmix_rank = variables.text("PMIX_RANK");
+  const std::optional<std::string_view> pmix_rank = variables.text("PMIX_RANK");
   if (pmix_rank && !detail::has_a_size(variables)) {
     throw_identity_error(IdentityErrc::pmix_only,
                          "{} is set but no variable gives the number of processes; set DTRAIN_RANK and "
@@ -33407,7 +35193,7 @@ inline void check_complete(const Variables& variables) {
                          {quoted("PMIX_RANK", *pmix_rank)});
   }
   const std::optional<int> size = variables.integer("WORLD_SIZE");
-  const std::optional<std::string> rank = variables.text("RANK");
+  const std::optional<std::string_view> rank = variables.text("RANK");
   if (size && *size > 1 && !rank) {
     throw_identity_error(IdentityErrc::no_rank,
                          "WORLD_SIZE={} is set but RANK is not; set RANK to 0..{}, another on each process",
@@ -33474,8 +35260,8 @@ struct SageMakerSource {
   /// The rank is the position in the list, which is sorted as text: algo-10 comes before algo-2.
   static ProcessIdentity read(const Variables& variables, Arguments) {
     constexpr int sagemaker_port = 7777;
-    const std::string list = *variables.text("SM_HOSTS");
-    const std::string own = *variables.text("SM_CURRENT_HOST");
+    const std::string_view list = *variables.text("SM_HOSTS");
+    const std::string_view own = *variables.text("SM_CURRENT_HOST");
     const std::vector<std::string> hosts = parse_hosts(list);
     const auto found = std::find(hosts.begin(), hosts.end(), own);
     if (found == hosts.end()) {
@@ -33498,7 +35284,7 @@ struct SageMakerSource {
 
  private:
   /// @throws IdentityError (sm-host) for a text that is not a JSON list of different host names
-  static std::vector<std::string> parse_hosts(const std::string& list) {
+  static std::vector<std::string> parse_hosts(std::string_view list) {
     const std::optional<Json> parsed = parse_json(list);
     std::vector<std::string> hosts;
     if (parsed && parsed->is(Json::Type::array)) {
@@ -33515,7 +35301,7 @@ struct SageMakerSource {
     if (hosts.empty()) {
       fail(list, "is not a JSON list of host names");
     }
-    std::vector<std::string> sorted = hosts;
+    std::vector<std::string_view> sorted(hosts.begin(), hosts.end());
     std::sort(sorted.begin(), sorted.end());
     if (std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end()) {
       fail(list, "names a host twice");
@@ -33523,7 +35309,7 @@ struct SageMakerSource {
     return hosts;
   }
 
-  [[noreturn]] static void fail(const std::string& list, const char* problem) {
+  [[noreturn]] static void fail(std::string_view list, const char* problem) {
     throw_identity_error(IdentityErrc::sm_host, "{} {}; set it to a list such as [\"algo-1\", \"algo-2\"], or unset it",
                          {quoted("SM_HOSTS", list), problem});
   }
@@ -33668,8 +35454,8 @@ namespace detail {
 /// Reads Azure ML's variables for the host of rank 0. Uses Azure's port, not the port in AZ_BATCH_MASTER_NODE.
 inline bool find_azure_master_address(const Variables& variables, ProcessIdentity& identity) {
   constexpr int azure_port = 6105;
-  const std::optional<std::string> batch = variables.text("AZ_BATCH_MASTER_NODE");
-  const std::optional<std::string> mpi = variables.text("AZ_BATCHAI_MPI_MASTER_NODE");
+  const std::optional<std::string_view> batch = variables.text("AZ_BATCH_MASTER_NODE");
+  const std::optional<std::string_view> mpi = variables.text("AZ_BATCHAI_MPI_MASTER_NODE");
   const bool one_node = on_one_node(identity);
   if (one_node ? !batch && !mpi : !batch) {
     return false;
@@ -33684,12 +35470,12 @@ inline bool find_azure_master_address(const Variables& variables, ProcessIdentit
 /// verify that: it is on that host if its own daemon is mpirun itself.
 /// @throws IdentityError (no-master-addr) on rank 0 if it is on another host
 inline bool guess_mpirun_host(const Variables& variables, ProcessIdentity& identity) {
-  const std::string uri = variables.text("OMPI_MCA_orte_hnp_uri").value_or("");
+  const std::string_view uri = variables.text("OMPI_MCA_orte_hnp_uri").value_or("");
   const std::optional<OrteUri> mpirun = parse_orte_uri(uri);
   if (!mpirun || mpirun->host.empty()) {
     return false;
   }
-  const std::string daemon_uri = variables.text("OMPI_MCA_orte_local_daemon_uri").value_or("");
+  const std::string_view daemon_uri = variables.text("OMPI_MCA_orte_local_daemon_uri").value_or("");
   const std::optional<OrteUri> daemon = parse_orte_uri(daemon_uri);
   if (identity.rank == 0 && daemon && (daemon->job != mpirun->job || daemon->daemon != mpirun->daemon)) {
     throw_identity_error(
@@ -33731,7 +35517,7 @@ inline void complete_identity(const Variables& variables, const MasterHints& hin
     identity.master_addr = loopback_address;
     return;
   }
-  const std::optional<std::string> nodes = variables.text("SLURM_JOB_NODELIST");
+  const std::optional<std::string_view> nodes = variables.text("SLURM_JOB_NODELIST");
   if (hints.slurm_allocation && nodes) {
     identity.master_addr = first_slurm_host("SLURM_JOB_NODELIST", *nodes);
   } else if (!hints.open_mpi || !detail::guess_mpirun_host(variables, identity)) {
@@ -33741,7 +35527,7 @@ inline void complete_identity(const Variables& variables, const MasterHints& hin
         "process to the host of rank 0{}",
         {identity.launcher, stated, hints.how});
   }
-  identity.provisional.emplace_back("master_addr");
+  identity.provisional.push_back("master_addr");
 }
 
 }  // namespace DTRAIN_NAMESPACE::identity
@@ -33858,7 +35644,7 @@ struct OpenMpiSource {
       return;
     }
     identity.node_rank = static_cast<int>(identity.rank / local_size);
-    identity.provisional.emplace_back("node_rank");
+    identity.provisional.push_back("node_rank");
   }
 };
 
@@ -33915,14 +35701,14 @@ inline std::optional<std::string> named_by(const Variables& variables, std::init
   std::string left;
   std::string right;
   for (const char* name : names) {
-    const std::optional<std::string> value = variables.text(name);
+    const std::optional<std::string_view> value = variables.text(name);
     if (!value) {
       return std::nullopt;
     }
-    left += (left.empty() ? "" : ".") + std::string(name);
-    right += (right.empty() ? "" : ".") + *value;
+    append_text(left, "{}{}", {left.empty() ? "" : ".", name});
+    append_text(right, "{}{}", {right.empty() ? "" : ".", *value});
   }
-  return left + "=" + right;
+  return format_text("{}={}", {left, right});
 }
 
 /// Each component of a heterogeneous job has its own job id; the id of the first component is used for all.
@@ -33938,7 +35724,7 @@ inline std::optional<std::string> slurm_job_name(const Variables& variables) {
 inline std::optional<std::string> openmpi_job_name(const Variables& variables) {
   const auto hnp = parse_orte_uri(variables.text("OMPI_MCA_orte_hnp_uri").value_or(""));
   const std::optional<std::string> space = named_by(variables, {"PMIX_NAMESPACE"});
-  return space ? space : hnp ? std::optional("mpirun=" + std::to_string(hnp->job)) : std::nullopt;
+  return space ? space : hnp ? std::optional(format_text("mpirun={}", {hnp->job})) : std::nullopt;
 }
 
 /// The launcher's name of this start of the program; another start has another name.
@@ -34065,8 +35851,8 @@ struct SlurmSource {
   /// Task 0 runs on the first node of the step's list, unless the user placed the tasks. SLURM_LAUNCH_NODE_IPADDR is
   /// not used: it is srun's host.
   static std::string first_host(const Variables& variables) {
-    const std::string distribution = variables.text("SLURM_DISTRIBUTION").value_or("");
-    const std::optional<std::string> nodes = variables.text("SLURM_STEP_NODELIST");
+    const std::string_view distribution = variables.text("SLURM_DISTRIBUTION").value_or("");
+    const std::optional<std::string_view> nodes = variables.text("SLURM_STEP_NODELIST");
     const bool placed_by_hand = distribution.substr(0, distribution.find_first_of(",:")) == "arbitrary";
     if (nodes && !placed_by_hand) {
       return first_slurm_host("SLURM_STEP_NODELIST", *nodes);
@@ -34172,7 +35958,7 @@ struct TorchSource {
 
   /// Kubeflow's RANK is the pod's rank, but its WORLD_SIZE counts processes (kubeflow/trainer issue 1790).
   static void read_pod(const Variables& variables, ProcessIdentity& identity) {
-    const std::optional<std::string> processes = variables.text("PET_NPROC_PER_NODE");
+    const std::optional<std::string_view> processes = variables.text("PET_NPROC_PER_NODE");
     if (!processes) {
       return;
     }
@@ -34226,7 +36012,7 @@ struct TorchSource {
     const std::optional<int> nodes = variables.count("AZUREML_NODE_COUNT");
     if (!identity.local_world_size && nodes && identity.world_size % *nodes == 0) {
       identity.local_world_size = identity.world_size / *nodes;
-      identity.provisional.emplace_back("local_world_size");
+      identity.provisional.push_back("local_world_size");
     }
   }
 
@@ -34236,7 +36022,7 @@ struct TorchSource {
                              "GROUP_WORLD_SIZE", "NODE_RANK", "CROSS_RANK", "CROSS_SIZE", "AZUREML_NODE_COUNT",
                              "SLURM_LOCALID", "SLURM_NODEID", "SLURM_STEP_NUM_NODES", "SLURM_STEP_TASKS_PER_NODE",
                              mpi.local_rank, mpi.local_world_size}) +
-           (argument ? ", the argument --local_rank=" + std::to_string(*argument) : "");
+           (argument ? format_text(", the argument --local_rank={}", {*argument}) : "");
   }
 };
 
@@ -34304,17 +36090,17 @@ namespace detail {
 
 /// Names what a known launcher lacks, or all known launchers.
 /// @param there the names of launchers that are present, each followed by ", "
-[[noreturn]] inline void refuse_launcher(const Variables& variables, const std::string& wanted,
+[[noreturn]] inline void refuse_launcher(const Variables& variables, std::string_view wanted,
                                          const std::string& there) {
   std::string missing;
   std::string known;
   bool is_known = false;
   const auto add = [&](std::string_view launcher, const Needs& needs) {
-    known.append(launcher).append(", ");
+    append_text(known, "{}, ", {launcher});
     is_known = is_known || launcher == wanted;
     for (const std::string_view variable : needs) {
       if (launcher == wanted && !variable.empty() && !variables.has(variable)) {
-        missing.append(missing.empty() ? "" : ", ").append(variable);
+        append_text(missing, "{}{}", {missing.empty() ? "" : ", ", variable});
       }
     }
   };
@@ -34335,13 +36121,15 @@ namespace detail {
 inline std::string names_of_present(const Variables& variables) {
   std::string names;
   for (const IdentitySource& source : sources) {
-    names += source.present(variables) ? std::string(source.name) + ", " : "";
+    if (source.present(variables)) {
+      append_text(names, "{}, ", {source.name});
+    }
   }
   return names;
 }
 
 /// The source that DTRAIN_LAUNCHER names. @throws IdentityError (unknown-launcher), which lists the present sources
-inline const IdentitySource& forced_source(const Variables& variables, const std::string& wanted) {
+inline const IdentitySource& forced_source(const Variables& variables, std::string_view wanted) {
   if (wanted == "none") {
     return sources.back();
   }
@@ -34383,12 +36171,12 @@ inline void note_ignored(const IdentitySource& chosen, const Variables& variable
     if (chosen.name != dtrain_names.launcher && source.name != chosen.name && source.name != SingleSource::name &&
         source.present(variables) && !agrees(source, variables, arguments, identity)) {
       const bool by_hand = source.name == TorchSource::name && !variables.has("TORCHELASTIC_RUN_ID");
-      identity.ignored.emplace_back(by_hand ? "RANK and WORLD_SIZE" : source.name);
+      identity.ignored.push_back(std::string(by_hand ? "RANK and WORLD_SIZE" : source.name));
     }
   }
   const bool half = variables.has("DTRAIN_RANK") != variables.has("DTRAIN_WORLD_SIZE");
   if (half) {
-    identity.warnings.emplace_back("only one of DTRAIN_RANK and DTRAIN_WORLD_SIZE is set: ignored");
+    identity.warnings.push_back("only one of DTRAIN_RANK and DTRAIN_WORLD_SIZE is set: ignored");
   }
 }
 
@@ -34428,6 +36216,8 @@ struct NodeFlags {
 
 /// A launcher's node in its job, and the address of the launchers' store.
 struct NodeIdentity {
+  DTRAIN_MEMBERS_NOT_INLINED(NodeIdentity);
+
   int node_rank = 0;
   int node_count = 1;
   std::string master_addr;                    ///< empty in a source that does not state it
@@ -34460,7 +36250,7 @@ inline Environment with_flags(const Environment& environment, const NodeFlags& f
 
 /// A number of nodes. @throws IdentityError: elastic-range for "1:4", bad-integer
 inline std::optional<int> read_node_count(const Variables& variables, const char* variable) {
-  const std::optional<std::string> value = variables.text(variable);
+  const std::optional<std::string_view> value = variables.text(variable);
   if (value && value->find(':') != std::string::npos) {
     throw_identity_error(IdentityErrc::elastic_range,
                          "{} is a range of nodes; a job has a fixed size here: set one number",
@@ -34486,8 +36276,7 @@ inline constexpr std::array<NodePair, 4> node_pairs{{
 namespace detail {
 
 /// The first complete pair of the wanted launcher. A flag may replace either variable of a pair.
-inline std::optional<NodeIdentity> read_node_pair(const Variables& variables,
-                                                  const std::optional<std::string>& wanted) {
+inline std::optional<NodeIdentity> read_node_pair(const Variables& variables, std::optional<std::string_view> wanted) {
   for (const NodePair& pair : node_pairs) {
     const bool has_rank = variables.has(pair.rank);
     const bool has_count = variables.has(pair.count);
@@ -34513,7 +36302,7 @@ inline NodeIdentity node_of(const ProcessIdentity& identity) {
   node.master_addr = identity.master_addr.value_or("");
   node.master_port = identity.master_port;
   if (identity.is_provisional("master_addr")) {
-    node.provisional.emplace_back("master_addr");
+    node.provisional.push_back("master_addr");
   }
   return node;
 }
@@ -34561,14 +36350,16 @@ inline std::vector<std::string> allocation_warnings(const Variables& variables) 
 }
 
 /// @throws IdentityError (unknown-launcher) if DTRAIN_LAUNCHER names an incomplete pair
-inline void check_wanted_pair(const Variables& variables, const std::optional<std::string>& wanted) {
+inline void check_wanted_pair(const Variables& variables, std::optional<std::string_view> wanted) {
   if (wanted != "node" && wanted != "pet") {
     return;
   }
   std::string there;
   for (const NodePair& pair : node_pairs) {
     const bool whole = variables.has(pair.rank) && variables.has(pair.count);
-    there += whole && there.find(pair.launcher) == std::string::npos ? std::string(pair.launcher) + ", " : "";
+    if (whole && there.find(pair.launcher) == std::string::npos) {
+      append_text(there, "{}, ", {pair.launcher});
+    }
   }
   refuse_launcher(variables, *wanted, there + names_of_present(variables));
 }
@@ -34593,7 +36384,7 @@ inline void check_unpaired_count(const Variables& variables) {
 /// flags (see with_flags). The caller lets flags override the result. @throws IdentityError if the environment is
 /// contradictory or incomplete
 inline NodeIdentity node_of_environment(const Environment& environment, const Variables& variables) {
-  const std::optional<std::string> wanted = variables.text("DTRAIN_LAUNCHER");
+  const std::optional<std::string_view> wanted = variables.text("DTRAIN_LAUNCHER");
   if (const std::optional<NodeIdentity> pair = detail::read_node_pair(variables, wanted)) {
     return *pair;
   }
@@ -34639,7 +36430,7 @@ inline NodeIdentity rank_and_count_of_node(const Environment& joined, const Vari
   if (!(rank && count) && count != 1) {
     Environment with_master = joined;  // with a given master, sources neither guess one nor fail without one
     for (const char* given : {"PET_MASTER_ADDR", "--master-addr"}) {
-      if (const std::optional<std::string> address = variables.text(given)) {
+      if (const std::optional<std::string_view> address = variables.text(given)) {
         with_master["MASTER_ADDR"] = *address;
       }
     }
@@ -34653,7 +36444,7 @@ inline NodeIdentity rank_and_count_of_node(const Environment& joined, const Vari
 /// The address of the launchers' store: from flags or variables; else loopback on one node; else the source's.
 inline void find_node_master_address(const Variables& variables, NodeIdentity& node) {
   const bool one_node = node.node_count == 1;
-  std::optional<std::string> address;
+  std::optional<std::string_view> address;
   for (const char* variable : {"--master-addr", "PET_MASTER_ADDR", "MASTER_ADDR"}) {
     address = address ? address : variables.text(variable);
   }
@@ -34677,10 +36468,10 @@ inline void find_node_master_address(const Variables& variables, NodeIdentity& n
 }
 
 /// A number of workers in decimal digits, or "auto". @throws IdentityError (bad-integer)
-inline std::optional<std::string> read_nproc_per_node(const Variables& variables) {
-  std::optional<std::string> found;
+inline std::optional<std::string_view> read_nproc_per_node(const Variables& variables) {
+  std::optional<std::string_view> found;
   for (const char* variable : {"--nproc-per-node", "PET_NPROC_PER_NODE"}) {
-    const std::optional<std::string> value = found ? std::nullopt : variables.text(variable);
+    const std::optional<std::string_view> value = found ? std::nullopt : variables.text(variable);
     if (value && *value != "auto") {
       variables.count(variable);
     }
@@ -34721,7 +36512,7 @@ namespace DTRAIN_NAMESPACE::identity {
 
 DTRAIN_DEFINED ProcessIdentity process_identity(const Environment& environment, Arguments arguments) {
   const Variables variables(environment);
-  const std::optional<std::string> wanted = variables.text("DTRAIN_LAUNCHER");
+  const std::optional<std::string_view> wanted = variables.text("DTRAIN_LAUNCHER");
   const IdentitySource& source = wanted ? detail::forced_source(variables, *wanted) : detail::first_source(variables);
   ProcessIdentity identity = source.read(variables, arguments);
   name_job(variables, identity);
@@ -34811,8 +36602,8 @@ inline HostIdentity host_identity(const std::optional<std::string>& override_id 
   const std::string boot_id = read_small_file("/proc/sys/kernel/random/boot_id", 128).value_or("");
   struct ::stat space {};
   const bool has_namespace = ::stat("/proc/self/ns/net", &space) == 0;
-  host.id = host_id_of(boot_id.empty() ? "name:" + host.name : boot_id,
-                       has_namespace ? std::to_string(space.st_ino) : "name:" + host.name);
+  host.id = host_id_of(boot_id.empty() ? format_text("name:{}", {host.name}) : boot_id,
+                       has_namespace ? std::to_string(space.st_ino) : format_text("name:{}", {host.name}));
   return host;
 }
 
@@ -34829,7 +36620,7 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 class JobSettings {
  public:
   JobSettings& add(std::string_view name, std::string_view value) {
-    text_.append(name).append("=").append(value).append("\n");
+    append_text(text_, "{}={}\n", {name, value});
     return *this;
   }
   const std::string& text() const noexcept { return text_; }
@@ -34941,6 +36732,8 @@ struct Challenge {
 };
 
 struct Join {
+  DTRAIN_MEMBERS_NOT_INLINED(Join);
+
   static constexpr MessageKind message_kind = MessageKind::join;
   RankInfo info;
   int world_size = 1;
@@ -35033,12 +36826,17 @@ using Frame = std::vector<std::byte>;
 
 /// Frame to send: its own bytes, and bytes that it shares with other frames.
 struct OutgoingFrame {
-  OutgoingFrame(Frame bytes, std::vector<net::SharedBytes> shared = {})  // NOLINT: most frames share nothing
+  DTRAIN_NOT_INLINED OutgoingFrame(Frame bytes,
+                                   std::vector<net::SharedBytes> shared = {})  // NOLINT: most frames share nothing
       : own(std::move(bytes)), parts(std::move(shared)) {
     for (const net::SharedBytes& part : parts) {
       shared_bytes += part.bytes->size();
     }
   }
+
+  DTRAIN_NOT_INLINED OutgoingFrame(const OutgoingFrame&) = default;
+  DTRAIN_NOT_INLINED OutgoingFrame(OutgoingFrame&&) noexcept = default;
+  DTRAIN_NOT_INLINED ~OutgoingFrame() = default;
 
   std::size_t size() const noexcept { return own.size() + shared_bytes; }
 
@@ -35181,8 +36979,8 @@ class SharingWriter : public Serializer {
 };
 
 template <class... Messages>
-std::optional<std::variant<Messages...>> decode(std::span<const std::byte> frame,
-                                                std::type_identity<std::variant<Messages...>>) {
+DTRAIN_NOT_INLINED std::optional<std::variant<Messages...>> decode(std::span<const std::byte> frame,
+                                                                   std::type_identity<std::variant<Messages...>>) {
   Serializer reader(frame);
   MessageKind kind{};
   std::optional<std::variant<Messages...>> message;
@@ -35437,6 +37235,8 @@ struct StoreOpener {
 
 /// One job of a server.
 struct StoreJobOptions {
+  DTRAIN_MEMBERS_NOT_INLINED(StoreJobOptions);
+
   ClientRole role = ClientRole::rank;
   int world_size = 1;
   std::uint64_t attempt = 0;  ///< ranks of an earlier one are refused
@@ -35868,7 +37668,7 @@ class KeyValueMap {
                    std::vector<Released>& released) {
     std::map<std::string, std::size_t> last;
     for (std::size_t i = 0; i < keys.size(); ++i) {
-      last[keys[i]] = i;
+      last.emplace(keys[i], i).first->second = i;
     }
     std::size_t added = 0;
     std::size_t freed = 0;
@@ -36313,10 +38113,10 @@ class RequestHandler {
   /// A rank's activity, from its pending requests, for error sentences: "while it waited in barrier 'a'".
   std::string doing(SessionId session) const {
     if (const std::optional<std::string> barrier = barriers_.waited_by(session)) {
-      return "while it waited in barrier " + in_quotes(*barrier);
+      return format_text("while it waited in barrier {}", {in_quotes(*barrier)});
     }
     const std::optional<std::string> key = keys_.lacked_by(session);
-    return key ? "while it waited for key " + in_quotes(*key) : "while it worked";
+    return key ? format_text("while it waited for key {}", {in_quotes(*key)}) : "while it worked";
   }
 
   /// Serves a request. @pre the session is open, and decode<FromRank> returned the request
@@ -36353,10 +38153,10 @@ class RequestHandler {
   static std::string sentence(const KeyWaiters::Cancelled& wait, Instant now) {
     std::string text;
     for (std::size_t i = 0; i < wait.missing.size() && text.size() < max_sentence_bytes / 4; ++i) {
-      text += (i == 0 ? "" : ", ") + in_quotes(wait.missing[i]);
+      append_text(text, "{}{}", {i == 0 ? "" : ", ", in_quotes(wait.missing[i])});
     }
     if (wait.keys > 1) {
-      text += format_text(" ({} of {} keys)", {wait.missing.size(), wait.keys});
+      append_text(text, " ({} of {} keys)", {wait.missing.size(), wait.keys});
     }
     return format_text("no rank set {} in the {} since this rank began to wait",
                        {text, duration_text(now - wait.since)});
@@ -36367,23 +38167,23 @@ class RequestHandler {
         "{} of {} ranks wait in it ({}, the first came {} ago)",
         {barrier.arrived.size(), barrier.members, rank_list(barrier.arrived), duration_text(now - barrier.since)});
     if (!barrier.missing.empty()) {
-      text += format_text("; {} did not come", {rank_list(barrier.missing)});
+      append_text(text, "; {} did not come", {rank_list(barrier.missing)});
     }
     if (!barrier.cancelled.empty()) {
-      text += format_text("; {} arrived and cancelled", {rank_list(barrier.cancelled)});
+      append_text(text, "; {} arrived and cancelled", {rank_list(barrier.cancelled)});
     }
     return text;
   }
 
   template <class Value>
-  void answer(BasicResponse<Value> response, SessionId session) {
+  DTRAIN_NOT_INLINED void answer(BasicResponse<Value> response, SessionId session) {
     const auto found = clients_.find(session);
     if (found != clients_.end()) {
       found->second.pending.erase(response.id);
       sink_.send(session, std::move(response));
     }
   }
-  void answer(RequestKey id, Status status, std::string text = {}, std::int64_t number = 0) {
+  DTRAIN_NOT_INLINED void answer(RequestKey id, Status status, std::string text = {}, std::int64_t number = 0) {
     answer(Response{id.request, status, std::move(text), number}, id.session);
   }
   void answer(RequestKey id, const KeyValueMap::Refusal& refusal, std::int64_t number = 0) {
@@ -36438,7 +38238,7 @@ class RequestHandler {
   void refuse(RequestKey id, std::string why) { answer(id, Status::refused, std::move(why)); }
 
   static ValueResponse refusal(RequestKey id, std::string why) {
-    return {id.request, Status::refused, std::make_shared<const std::string>(std::move(why))};
+    return ValueResponse(id.request, Status::refused, std::make_shared<const std::string>(std::move(why)));
   }
 
   /// Response to a wait whose keys all exist. It shares the store's values.
@@ -36607,7 +38407,7 @@ class JobState {
   void record_refusal(std::string sentence) { last_refusal_ = std::move(sentence); }
 
   /// Handles a rank's message. @pre has_joined(session)
-  void receive(SessionId session, FromRank message) {
+  void receive(SessionId session, FromRank&& message) {
     std::visit([&](auto& each) { on(session, each); }, message);
   }
 
@@ -36644,9 +38444,9 @@ class JobState {
     std::string text = format_text(
         "within {} only {} of {} joined, {} did not; see whether they run and know the address of the store{}",
         {waited, rank_list(rank_table_.ranks_in(RankTable::RankState::joined)), rank_table_.world_size(), missing(),
-         join_check_.listens_at().empty() ? "" : ": " + join_check_.listens_at()});
+         join_check_.listens_at().empty() ? "" : format_text(": {}", {join_check_.listens_at()})});
     if (!last_refusal_.empty()) {
-      text += format_text(" (a process was refused: {})", {last_refusal_});
+      append_text(text, " (a process was refused: {})", {last_refusal_});
     }
     post(Cause{CauseKind::timeout, -1, {}, std::move(text)});
   }
@@ -37189,7 +38989,7 @@ inline std::vector<net::SocketAddress> named_addresses(const std::string& name, 
     if (each.interface == name) {
       found.push_back(each.address.with_port(port));
     }
-    there += format_text("{}{} ({})", {there.empty() ? "" : ", ", each.interface, each.address.host()});
+    append_text(there, "{}{} ({})", {there.empty() ? "" : ", ", each.interface, each.address.host()});
   }
   if (found.empty()) {
     throw_error(Errc::usage,
@@ -37237,8 +39037,8 @@ inline std::vector<net::Listener> open_listeners(async::EventLoop& loop, const s
                                                  const std::vector<net::SocketAddress>& resolved,
                                                  const ListenOptions& options) {
   std::vector<net::Listener> listeners;
-  const std::string source =
-      options.interface ? "DTRAIN_INTERFACE=" + *options.interface : "the master address " + host;
+  const std::string source = options.interface ? format_text("DTRAIN_INTERFACE={}", {*options.interface})
+                                               : format_text("the master address {}", {host});
   const auto listen = [&](const net::SocketAddress& address) {
     const net::SocketAddress endpoint = address.with_port(port);
     require_secret_for_any(endpoint, source, options.has_secret);
@@ -37585,7 +39385,7 @@ class ResumableSession : public std::enable_shared_from_this<ResumableSession> {
   }
 
   /// Stops reading and writing, and closes the connection.
-  void detach() noexcept {
+  DTRAIN_NOT_INLINED void detach() noexcept {
     reading_.cancel();
     writing_.cancel();
     connection_.reset();
@@ -37627,10 +39427,7 @@ class ResumableSession : public std::enable_shared_from_this<ResumableSession> {
         co_return frame.reason;
       }
       const bool is_valid = receive_frame(frame.payload);
-      if (connection_.get() != &connection) {
-        co_return std::string();
-      }
-      if (!is_valid) {
+      if (connection_.get() != &connection || !is_valid) {
         co_return no_protocol;
       }
     }
@@ -37718,7 +39515,7 @@ class ResumableSession : public std::enable_shared_from_this<ResumableSession> {
         if (result.bytes > 0) {
           last_taken = now;
         } else if (now - last_taken >= options_.send) {
-          co_return "it took nothing for " + duration_text(options_.send);
+          co_return format_text("it took nothing for {}", {duration_text(options_.send)});
         }
       } else if (queue_.has_waiting()) {  // wait until the peer has acknowledged more
         const std::size_t before = queue_.taken_bytes();
@@ -37726,7 +39523,7 @@ class ResumableSession : public std::enable_shared_from_this<ResumableSession> {
         if (queue_.taken_bytes() != before) {
           last_taken = Deadline::Clock::now();
         } else if (ready == async::WakeReason::timed_out) {
-          co_return "it acknowledged nothing for " + duration_text(options_.send);
+          co_return format_text("it acknowledged nothing for {}", {duration_text(options_.send)});
         }
       } else if (closing_) {
         connection.tcp.shutdown_write();  // the peer reads all bytes and closes, or is closed after `linger`
@@ -37793,7 +39590,7 @@ class ClientSession : public SessionHandler {
   virtual void on_lost(const std::string& how) = 0;
 
   /// Closes the connection; no virtual function is called any more.
-  void close() noexcept {
+  DTRAIN_NOT_INLINED void close() noexcept {
     session_->close();
     heartbeat_task_.cancel();
     resume_task_.cancel();
@@ -37861,7 +39658,8 @@ class ClientSession : public SessionHandler {
               co_await handshake(*connection, address_, request, "going on with the session", deadline, deadline);
           is_over = finish_resume(result, std::move(connection));
         } else {
-          last_error_ = posix_error(connected.error, "connecting to " + to_string(endpoints_.front())).what();
+          last_error_ =
+              posix_error(connected.error, format_text("connecting to {}", {to_string(endpoints_.front())})).what();
         }
         if (!is_over) {
           prepare_next_attempt(deadline);
@@ -37873,7 +39671,7 @@ class ClientSession : public SessionHandler {
     }
     lookup_task_.cancel();
     if (!session_->attached()) {
-      lose(how + (last_error_.empty() ? "" : "; going on with the session failed: " + last_error_));
+      lose(how + (last_error_.empty() ? "" : format_text("; going on with the session failed: {}", {last_error_})));
     }
   }
 
@@ -38086,7 +39884,7 @@ class StoreClient final : public std::enable_shared_from_this<StoreClient>, priv
     bool cancelled = false;
   };
 
-  bool open() const noexcept { return !end_sentence_; }
+  bool open() const noexcept { return end_sentence_ == nullptr; }
 
   void require_welcome(const std::string& doing, int world_size) const {
     failure_->throw_if_failed(rank_);
@@ -38099,9 +39897,9 @@ class StoreClient final : public std::enable_shared_from_this<StoreClient>, priv
   }
 
   /// Closes the connection; every wait ends with `sentence`. Without leave(), the job counts this rank as lost.
-  void end(std::string sentence) noexcept {
+  DTRAIN_NOT_INLINED void end(const char* sentence) noexcept {
     if (open()) {
-      end_sentence_ = std::move(sentence);
+      end_sentence_ = sentence;
     }
     reporting_.cancel();
     close();
@@ -38112,7 +39910,7 @@ class StoreClient final : public std::enable_shared_from_this<StoreClient>, priv
   void require_open(const std::string& doing) const {
     failure_->throw_if_failed(rank_);
     if (!open() || leaving_) {
-      fail(Errc::closed, doing, open() ? "this rank is leaving the job" : *end_sentence_);
+      fail(Errc::closed, doing, open() ? "this rank is leaving the job" : end_sentence_);
     }
   }
 
@@ -38121,7 +39919,7 @@ class StoreClient final : public std::enable_shared_from_this<StoreClient>, priv
       fail(Errc::timeout, doing, "the deadline passed and the store does not answer");
     }
     if (response->status == Status::cancelled) {
-      fail(Errc::timeout, doing, "the deadline passed; " + sanitize(response->text));
+      fail(Errc::timeout, doing, format_text("the deadline passed; {}", {sanitize(response->text)}));
     }
     if (response->status != Status::ok && response->status != Status::missing) {
       fail(Errc::refused, doing, sanitize(response->text));
@@ -38142,7 +39940,7 @@ class StoreClient final : public std::enable_shared_from_this<StoreClient>, priv
     throw Error(code, format_text("{}: {}", {doing, problem}), where).with_rank(rank_);
   }
 
-  void wake_requests() noexcept {
+  DTRAIN_NOT_INLINED void wake_requests() noexcept {
     for (const auto& [id, pending] : pending_) {
       pending->over.set();
     }
@@ -38211,7 +40009,7 @@ class StoreClient final : public std::enable_shared_from_this<StoreClient>, priv
   std::map<std::uint64_t, PendingRequest*> pending_;
   bool leaving_ = false;
   bool acknowledged_ = false;
-  std::optional<std::string> end_sentence_;  ///< once ended
+  const char* end_sentence_ = nullptr;  ///< once ended
   async::TaskHandle reporting_;
 };
 
@@ -38333,99 +40131,102 @@ DTRAIN_DEFINED Response StoreRequest::wait() {
   return loop_handle->run_blocking(make, with_grace(*deadline), doing);  // its own deadline has the better sentence
 }
 
-DTRAIN_DEFINED Request Store::make_request(RequestKind kind, std::string key) const {
-  Request request;
-  request.kind = kind;
-  request.keys.push_back(prefix_ + std::move(key));
-  return request;
+DTRAIN_NOT_INLINED DTRAIN_DEFINED StoreRequest Store::make_request(RequestKind kind,
+                                                                   const OptionalDeadline& deadline) const {
+  StoreRequest made{client_, loop_handle_, {}, deadline, timeout_, false};
+  made.request.kind = kind;
+  return made;
 }
 
-DTRAIN_DEFINED Request Store::make_request_of_many(RequestKind kind, std::vector<std::string> keys) const {
-  Request request;
-  request.kind = kind;
-  for (std::string& key : keys) {
-    request.keys.push_back(prefix_ + key);
+DTRAIN_NOT_INLINED DTRAIN_DEFINED StoreRequest Store::make_request(RequestKind kind, const std::string& key,
+                                                                   const OptionalDeadline& deadline) const {
+  StoreRequest made = make_request(kind, deadline);
+  made.request.keys.push_back(prefix_ + key);
+  return made;
+}
+
+DTRAIN_NOT_INLINED DTRAIN_DEFINED StoreRequest Store::make_request(RequestKind kind,
+                                                                   const std::vector<std::string>& keys,
+                                                                   const OptionalDeadline& deadline) const {
+  StoreRequest made = make_request(kind, deadline);
+  for (const std::string& key : keys) {
+    made.request.keys.push_back(prefix_ + key);
   }
-  return request;
-}
-
-DTRAIN_DEFINED Request Store::make_request_with_value(RequestKind kind, std::string key, std::string value) const {
-  Request request = make_request(kind, std::move(key));
-  request.value = std::move(value);
-  return request;
-}
-
-DTRAIN_DEFINED StoreRequest Store::prepare(Request request, const OptionalDeadline& deadline) const {
-  return {client_, loop_handle_, std::move(request), deadline, timeout_, false};
+  return made;
 }
 
 DTRAIN_DEFINED StoreCall<void> Store::set(std::string key, std::string value, OptionalDeadline deadline) const {
-  return prepare(make_request_with_value(RequestKind::set, std::move(key), std::move(value)), deadline);
+  StoreRequest made = make_request(RequestKind::set, key, deadline);
+  made.request.value = std::move(value);
+  return made;
 }
 
 DTRAIN_DEFINED StoreCall<void> Store::set_many(std::vector<std::pair<std::string, std::string>> entries,
                                                OptionalDeadline deadline) const {
-  Request request = make_request_of_many(RequestKind::set_many, {});
+  StoreRequest made = make_request(RequestKind::set_many, deadline);
   for (auto& [key, value] : entries) {
-    request.keys.push_back(prefix_ + key);
-    request.values.push_back(std::move(value));
+    made.request.keys.push_back(prefix_ + key);
+    made.request.values.push_back(std::move(value));
   }
-  return prepare(std::move(request), deadline);
+  return made;
 }
 
 DTRAIN_DEFINED StoreCall<CompareSet> Store::compare_set(std::string key, std::optional<std::string> expected,
                                                         std::string desired, OptionalDeadline deadline) const {
-  Request request = make_request_with_value(RequestKind::compare_set, std::move(key), std::move(desired));
-  request.expected = std::move(expected);
-  return prepare(std::move(request), deadline);
+  StoreRequest made = make_request(RequestKind::compare_set, key, deadline);
+  made.request.value = std::move(desired);
+  made.request.expected = std::move(expected);
+  return made;
 }
 
 DTRAIN_DEFINED StoreCall<std::string> Store::get(std::string key, OptionalDeadline deadline) const {
-  return prepare(make_request(RequestKind::get, std::move(key)), deadline);
+  return make_request(RequestKind::get, key, deadline);
 }
 
 DTRAIN_DEFINED StoreCall<std::string> Store::take(std::string key, std::int64_t readers,
                                                   OptionalDeadline deadline) const {
-  Request request = make_request(RequestKind::take, std::move(key));
-  request.number = readers;
-  return prepare(std::move(request), deadline);
+  StoreRequest made = make_request(RequestKind::take, key, deadline);
+  made.request.number = readers;
+  return made;
 }
 
 DTRAIN_DEFINED StoreCall<std::vector<std::string>> Store::get_many(std::vector<std::string> keys,
                                                                    OptionalDeadline deadline) const {
-  return prepare(make_request_of_many(RequestKind::get_many, std::move(keys)), deadline);
+  return make_request(RequestKind::get_many, keys, deadline);
 }
 
 DTRAIN_DEFINED StoreCall<std::optional<std::string>> Store::try_get(std::string key, OptionalDeadline deadline) const {
-  return prepare(make_request(RequestKind::try_get, std::move(key)), deadline);
+  return make_request(RequestKind::try_get, key, deadline);
 }
 
 DTRAIN_DEFINED StoreCall<bool> Store::erase(std::string key, OptionalDeadline deadline) const {
-  return prepare(make_request(RequestKind::erase, std::move(key)), deadline);
+  return make_request(RequestKind::erase, key, deadline);
 }
 
 DTRAIN_DEFINED StoreCall<std::int64_t> Store::add(std::string key, std::int64_t delta,
                                                   OptionalDeadline deadline) const {
-  Request request = make_request(RequestKind::add, std::move(key));
-  request.number = delta;
-  return prepare(std::move(request), deadline);
+  StoreRequest made = make_request(RequestKind::add, key, deadline);
+  made.request.number = delta;
+  return made;
 }
 
 DTRAIN_DEFINED StoreCall<std::int64_t> Store::append(std::string key, std::string text,
                                                      OptionalDeadline deadline) const {
-  return prepare(make_request_with_value(RequestKind::append, std::move(key), std::move(text)), deadline);
+  StoreRequest made = make_request(RequestKind::append, key, deadline);
+  made.request.value = std::move(text);
+  return made;
 }
 
 DTRAIN_DEFINED StoreCall<void> Store::wait(std::vector<std::string> keys, OptionalDeadline deadline) const {
-  return prepare(make_request_of_many(RequestKind::wait, std::move(keys)), deadline);
+  return make_request(RequestKind::wait, keys, deadline);
 }
 
 DTRAIN_DEFINED StoreCall<void> Store::barrier(std::string name, OptionalDeadline deadline) const {
-  Request request = make_request(RequestKind::barrier, std::move(name));
+  StoreRequest made = make_request(RequestKind::barrier, name, deadline);
   if (barrier_ranks_) {
-    request.members = *barrier_ranks_;
+    made.request.members = *barrier_ranks_;
   }
-  return prepare(std::move(request), deadline);
+  return made;
 }
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
@@ -38734,7 +40535,7 @@ class StoreServer {
   /// beginning. Lifetime of the result: until the next job of its role, or the server's end. @throws as JobServer
   JobServer& open(StoreJobOptions options) {
     auto job = std::make_unique<JobServer>(loop_, std::move(options), options_.limits);
-    std::unique_ptr<JobServer>& place = jobs_[job->options().role];
+    std::unique_ptr<JobServer>& place = job_of(job->options().role);
     place = std::move(job);
     if (const std::optional<Cause> cause = too_few_files(place->options())) {
       place->post_failure(*cause);
@@ -38784,9 +40585,9 @@ class StoreServer {
   /// The bound, and one more for each rank that has not joined: all ranks of a large job may connect at once.
   std::size_t max_pending_connections() const noexcept {
     std::size_t most = options_.limits.pending_connections;
-    for (const auto& [role, job] : jobs_) {
-      const auto ranks = static_cast<std::size_t>(job->options().world_size);
-      most += ranks - std::min(ranks, job->sessions());
+    for (const std::unique_ptr<JobServer>& job : jobs_) {
+      const auto ranks = static_cast<std::size_t>(job ? job->options().world_size : 0);
+      most += job ? ranks - std::min(ranks, job->sessions()) : 0;
     }
     return most;
   }
@@ -38895,16 +40696,16 @@ class StoreServer {
   /// Passes the connection to its session. @returns the frame to answer instead; an empty frame closes a connection
   /// that no session has taken over, and the rank tries again
   Frame route_to_job(ConnectionId id, const ReceivedHandshake& handshake, const HandshakeRequest& request) {
-    const auto place = jobs_.find(handshake.hello.role);
-    if (place == jobs_.end() && handshake.hello.role == ClientRole::rank) {
+    const std::unique_ptr<JobServer>& place = job_of(handshake.hello.role);
+    if (!place && handshake.hello.role == ClientRole::rank) {
       return {};  // no job yet
     }
-    if (place == jobs_.end()) {
+    if (!place) {
       return encode(
           Refused{"launchers of other nodes meet at the launcher of node 0, and this store is not one's; "
                   "start this process with --nnodes=1, or correct the address"});
     }
-    JobServer& job = *place->second;
+    JobServer& job = *place;
     const Join* join = std::get_if<Join>(&request);
     const std::uint64_t attempt = job.options().attempt;
     if (handshake.hello.attempt > attempt) {
@@ -38940,15 +40741,19 @@ class StoreServer {
       text = error.what();
     } catch (...) {
     }
-    for (const auto& [role, job] : jobs_) {
-      job->post_failure(Cause{CauseKind::exception, -1, {}, "the store cannot go on: " + text});
+    for (const std::unique_ptr<JobServer>& job : jobs_) {
+      if (job) {
+        job->post_failure(Cause{CauseKind::exception, -1, {}, format_text("the store cannot go on: {}", {text})});
+      }
     }
   }
+
+  std::unique_ptr<JobServer>& job_of(ClientRole role) noexcept { return jobs_[role == ClientRole::rank ? 0 : 1]; }
 
   async::EventLoop& loop_;
   std::vector<net::Listener> listeners_;
   ServerOptions options_;
-  std::map<ClientRole, std::unique_ptr<JobServer>> jobs_;
+  std::array<std::unique_ptr<JobServer>, 2> jobs_;  ///< see job_of(); null: not opened
   ConnectionId last_id_ = 0;
   PendingConnections without_hello_;
   PendingConnections with_hello_;             ///< have sent a valid Hello, and have no session yet
@@ -39155,6 +40960,26 @@ DTRAIN_DEFINED void ControlPlane::close() noexcept {
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
 
+// ---- dtrain/backend/algorithm_choice.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE::backend {
+
+DTRAIN_DEFINED std::string to_string(const LinkCost& link) {
+  char text[80];
+  std::snprintf(text, sizeof text, "alpha %.3g s, beta %.3g s/byte", link.message_seconds, link.byte_seconds);
+  return text;
+}
+
+DTRAIN_DEFINED std::string to_string(const AlgorithmChoice& choice) {
+  switch (choice.basis) {
+    case AlgorithmChoice::Basis::fixed: return "fixed";
+    case AlgorithmChoice::Basis::measured: return "measured";
+    default: return to_string(choice.link);
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend
+
 // ---- dtrain/backend/channel_setup/open_and_report.hpp (definitions)
 
 namespace DTRAIN_NAMESPACE::backend {
@@ -39351,6 +41176,19 @@ DTRAIN_NOT_INLINED DTRAIN_DEFINED void check_host_memory(const char* backend, co
                   {backend, to_string(device)});
     }
   }
+}
+
+DTRAIN_NOT_INLINED DTRAIN_DEFINED void check_all_reduce_memory(std::string_view topology, const char* backend,
+                                                               const ConstBufferView& input,
+                                                               const ConstBufferView& output) {
+  for (const Device device : {input.device, output.device}) {
+    if (!topology.empty() && device.kind != DeviceKind::host) {
+      throw_error(Errc::unsupported,
+                  "topology::{} reduces host memory, not memory of {}; use topology::Flat with a backend for it",
+                  {topology, to_string(device)});
+    }
+  }
+  check_host_memory(backend, input, output);
 }
 
 DTRAIN_DEFINED void check_all_reduce(const ConstBufferView& input, const ConstBufferView& output) {
@@ -39902,7 +41740,7 @@ inline constexpr std::size_t mailbox_slot_bytes = std::size_t{32} << 10;
 struct alignas(64) MailboxSlot {
   std::atomic<std::uint32_t> owner{0};  ///< 1 + the receiving rank; 0: free
   DType dtype = DType::f32;
-  std::uint64_t message = 0;  ///< 1, 2, ... from this sender to that receiver
+  std::uint64_t message = 0;  ///< key of the message from this sender to that receiver
   std::uint64_t offset = 0;   ///< of the chunk in the message, in bytes
   std::uint64_t count = 0;    ///< elements of the whole message
 };
@@ -40467,10 +42305,10 @@ inline void check_one_host(const rendezvous::Membership& members) {
 
 }  // namespace shared_memory
 
-DTRAIN_DEFINED SharedMemory::Communicator SharedMemory::open_blocking(const ChannelContext& context,
-                                                                      Deadline deadline) {
+DTRAIN_DEFINED SharedMemory::Communicator SharedMemory::open_blocking(const ChannelContext& context, Deadline deadline,
+                                                                      const Communicator::SelectedAllReduce& selected) {
   shared_memory::check_one_host(context.members);
-  return open_and_report_blocking<Communicator>(context, deadline);
+  return open_and_report_blocking<Communicator>(context, deadline, selected);
 }
 
 }  // namespace DTRAIN_NAMESPACE::backend
@@ -40675,73 +42513,42 @@ namespace DTRAIN_NAMESPACE::backend::shared_memory {
 /// may read data that any rank wrote before it. After barrier k+1, no rank reads data of barrier k, so it may be
 /// overwritten.
 ///
-/// Reference-counted (retain, release) by the Communicator and by each enqueued operation. Threads: run, and calls from
-/// its work, in the thread that runs the stream; abort, failure and close in any.
-class Channel {
+/// See OrderedChannel. Threads: run, and calls from its work, in the thread that runs the stream; abort, failure and
+/// close in any.
+class Channel : public OrderedChannel<Channel> {
  public:
   Channel(const ChannelContext& context, std::shared_ptr<Segment> segment)
-      : rank_(context.members.rank),
+      : OrderedChannel(context),
+        rank_(context.members.rank),
         size_(context.members.world_size),
-        job_rank_(context.reporting_rank()),
-        name_(context.name),
-        host_(context.members.host),
-        timeout_(std::min<std::chrono::nanoseconds>(context.timeout, std::chrono::hours(24 * 365))),
-        failure_(context.failure),
-        on_stall_(context.on_stall),
         describe_(context.describe),
         segment_(std::move(segment)),
         control_(segment_->base(), size_),
         spin_policy_(size_),
-        notice_(context.notice_after),
-        sent_to_(static_cast<std::size_t>(size_)),
-        received_from_(static_cast<std::size_t>(size_)) {
+        notice_(context.notice_after) {
     own_slot().job_rank.store(static_cast<std::uint32_t>(job_rank_) + 1);
   }
-  Channel(const Channel&) = delete;
-  Channel& operator=(const Channel&) = delete;
 
   int rank() const noexcept { return rank_; }
   int size() const noexcept { return size_; }
-  int job_rank() const noexcept { return job_rank_; }
-  const std::string& name() const noexcept { return name_; }
-  const std::string& host() const noexcept { return host_; }
-  const std::shared_ptr<FailureLatch>& latch() const noexcept { return failure_; }
   const ControlBlock& control() const noexcept { return control_; }
   kernels::Isa isa() const noexcept { return isa_; }
   CopyPathTuner& copy_path() noexcept { return copy_path_; }
-
-  void retain() noexcept { references_.fetch_add(1, std::memory_order_relaxed); }
-  void release() noexcept {
-    if (references_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
-      delete this;
-    }
-  }
 
   /// Runs `work` as the `turn`-th enqueued operation; skips it if the channel has failed. Peers see this rank's
   /// descriptor of a collective from its next arrival on. Fails the channel if an earlier operation has not run, or
   /// another one is running.
   template <class F>
   void run(std::uint64_t turn, const Operation& operation, F work) noexcept {
-    if (in_operation_.exchange(1) != 0) {
-      fail_early(operation);
-      return;
-    }
-    const std::uint64_t done = done_.load(std::memory_order_relaxed);
-    if (done + 1 != turn && !aborted()) {
-      fail_early(operation);
-    } else if (!cause_.flag().load()) {  // seq_cst, as in close(): this thread or close() sees the other's store
+    const auto begin = [&]() noexcept {
       operation_ = operation;
       deadline_.reset();
       if (operation.sequence != 0) {
         operation_slot(rank_).operation = operation;
       }
       work();
-    }
-    done_.store(std::max(done, turn), std::memory_order_release);
-    in_operation_.store(0);
-    if (closing_.load()) {
-      futex_wake_all(in_operation_, FutexScope::process);
-    }
+    };
+    run_in_order(turn, begin, [&]() noexcept { fail_early(operation); });
   }
 
   /// Arrives at the next barrier and waits for all ranks. @returns false if the channel has failed
@@ -40799,20 +42606,14 @@ class Channel {
     return false;
   }
 
-  /// Numbers of messages sent to and received from `peer`. Threads: the one that runs the work.
-  std::uint64_t& sent_to(int peer) noexcept { return sent_to_[static_cast<std::size_t>(peer)]; }
-  std::uint64_t& received_from(int peer) noexcept { return received_from_[static_cast<std::size_t>(peer)]; }
+  /// The current operation, for error sentences. Threads: the one that runs the work.
+  std::string present() const { return described_on(name_, operation_, describe_); }
 
   /// Rank `rank`'s descriptor of the current operation; valid from the operation's first barrier to its end.
   const Operation& operation_of(int rank) const noexcept { return operation_slot(rank).operation; }
 
   /// Memory in which a rank publishes a small input of the current operation.
   std::byte* small_input_of(int rank, std::size_t bytes) const noexcept { return operation_slot(rank).input(bytes); }
-
-  /// Whether work must stop. Checked between steps of work that take microseconds.
-  bool aborted() const noexcept { return cause_.is_set(); }
-
-  std::optional<Cause> failure() const { return cause_.get(); }
 
   /// Ends running and later work of this rank, and passes the cause to the peers' channels. The first cause is kept. In
   /// a process that the rank forked, ends that process's copy only, because the slot belongs to the rank.
@@ -40827,28 +42628,17 @@ class Channel {
     }
   }
 
-  /// Aborts, and reports to the job. In the thread that runs the work.
-  void fail(const Cause& cause) noexcept {
-    abort(cause);
-    report_quietly(*failure_, cause);
-  }
-
-  /// The communicator is being destroyed: no work runs after this, and peers that wait for this rank are notified.
-  /// Blocking: until an operation that runs in another thread has ended, which is soon.
+  /// See OrderedChannel::close_order. Peers that wait for this rank are notified.
   void close(std::uint64_t enqueued) noexcept {
-    if (done_.load() < enqueued) {
-      abort({CauseKind::exception, job_rank_, host_, "its communicator was destroyed before all of its work had run"});
-    }
-    closing_.store(true);
-    while (in_operation_.load() != 0) {
-      futex_wait(in_operation_, 1, Deadline::after(std::chrono::seconds(1)), FutexScope::process);
-    }
+    close_order(enqueued);
     if (!aborted()) {
       leave(SlotState::closed);
     }
   }
 
  private:
+  friend OrderedChannel;
+
   ~Channel() = default;
 
   RankSlot& own_slot() const noexcept { return control_.slot(rank_); }
@@ -40895,17 +42685,9 @@ class Channel {
     fail({CauseKind::exception, job_rank_, host_, text});
   }
 
-  std::string present() const { return described_on(name_, operation_, describe_); }
-
   const OwningProcess process_;
   const int rank_;
   const int size_;
-  const int job_rank_;
-  const std::string name_;
-  const std::string host_;
-  const std::chrono::nanoseconds timeout_;
-  const std::shared_ptr<FailureLatch> failure_;
-  const std::function<void()> on_stall_;
   const DescribeOperation describe_;
   const std::shared_ptr<Segment> segment_;
   const ControlBlock control_;
@@ -40913,18 +42695,11 @@ class Channel {
 
   SpinPolicy spin_policy_;
   WaitNotice notice_;
-  std::atomic<std::int64_t> references_{1};
   CopyPathTuner copy_path_;
   std::uint32_t barriers_ = 0;
-  std::vector<std::uint64_t> sent_to_;
-  std::vector<std::uint64_t> received_from_;
   Operation operation_;
   std::optional<Deadline> deadline_;  ///< of the current operation; set when it first sleeps, which saves clock reads
-  std::atomic<std::uint64_t> done_{0};
-  std::atomic<std::uint32_t> in_operation_{0};
-  std::atomic<bool> closing_{false};
   FutexWaiter waiter_;
-  FirstCause cause_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::backend::shared_memory
@@ -41378,178 +43153,339 @@ struct Barrier {
 
 }  // namespace DTRAIN_NAMESPACE::backend::shared_memory
 
-// ---- dtrain/backend/shared_memory/collectives/mailbox_transfer.hpp
+// ---- dtrain/backend/shared_memory/collectives/endpoint_all_reduce.hpp
 
 /// @file
-/// Point-to-point transfer in shared memory: messages pass through the sender's mailbox in chunks.
+/// All-reduce in shared memory by the algorithm that a topology selects, over the mailboxes.
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
-/// A send, a recv, or both at once, which do not wait for each other. A send completes when its last chunk is in the
-/// mailbox: a message of up to mailbox_slots chunks does not wait for its receiver, if the mailbox is empty.
+/// A channel's endpoint, and constants and memory for its selected algorithm. Outlives the channel's work.
+struct MailboxState {
+  MailboxState(const ChannelContext& context, Channel& channel,
+               const message_passing::SelectedAllReduce<MailboxEndpoint>& all_reduce)
+      : endpoint(channel),
+        selected(all_reduce),
+        info{context.name, context.members.ranks_in_job(), tuning(), context.describe, context.accumulate} {}
+
+  /// Headers without a payload, and messages that fill a mailbox: then the receiver copies one while the sender writes
+  /// the next.
+  static message_passing::Tuning tuning() noexcept {
+    message_passing::Tuning tuning;
+    tuning.small_bytes = 0;
+    tuning.chunk_bytes = mailbox_slots * mailbox_slot_bytes;
+    tuning.chunks_in_flight = 2;
+    return tuning;
+  }
+
+  MailboxEndpoint endpoint;
+  const message_passing::SelectedAllReduce<MailboxEndpoint> selected;
+  const message_passing::ChannelInfo info;
+  message_passing::Scratch scratch;
+};
+
+struct EndpointAllReduce {
+  const std::byte* input;
+  std::byte* output;
+  double* squares;  ///< see CanSumSquares; may be null
+  MailboxState* mailbox;
+
+  void operator()(Channel& channel, const Operation& operation) const noexcept {
+    using Context = message_passing::OperationContext<MailboxEndpoint>;
+    try {
+      Context context{mailbox->endpoint, mailbox->scratch, mailbox->info, operation};
+      const message_passing::Buffers buffers{input, output};
+      const message_passing::Routine routine = mailbox->selected.routine(context, buffers);
+      routine.resume();
+      if (routine.done()) {
+        routine.check();
+        if (squares != nullptr) {
+          *squares = kernels::sum_of_squares(operation.dtype, output, operation.count, channel.isa());
+        }
+      }
+    } catch (const Error& error) {
+      const bool disagrees = error.code() == make_error_code(Errc::disagreement);
+      disagrees ? channel.fail({CauseKind::disagreement, -1, "", error.what()}) : fail(channel, error);
+    } catch (const std::exception& error) {
+      fail(channel, error);
+    }
+  }
+
+ private:
+  static void fail(Channel& channel, const std::exception& error) {
+    channel.fail({CauseKind::exception, channel.job_rank(), channel.host(),
+                  format_text("{}: {}", {channel.present(), error.what()})});
+  }
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
+
+// ---- dtrain/backend/shared_memory/collectives/mailbox_endpoint_definitions.hpp
+
+/// @file
+/// Member functions of MailboxEndpoint.
+
+namespace DTRAIN_NAMESPACE::backend::shared_memory {
+
+using message_passing::TagClass;
+
+namespace detail {
+
+inline std::uint32_t mailbox_owner(int rank) noexcept {
+  return static_cast<std::uint32_t>(rank) + 1;
+}
+
+}  // namespace detail
+
+class MailboxEndpoint::ChunkWait {
+ public:
+  ChunkWait(const MailboxEndpoint& endpoint, const PendingMessage& awaited) noexcept
+      : endpoint_(endpoint), channel_(endpoint.channel_), awaited_(awaited) {}
+
+  bool done() const noexcept {
+    return endpoint_.free_slot() != nullptr ||
+           std::any_of(endpoint_.recvs_.begin(), endpoint_.recvs_.end(), [&](std::uint32_t index) {
+             return endpoint_.filled_slot(endpoint_.messages_[index]) != nullptr;
+           });
+  }
+  int peer() const noexcept { return awaited_.peer; }
+  bool may_sleep() const noexcept { return !done() && gone() < 0; }
+  FutexCounter& counter() const noexcept { return channel_.control().slot(channel_.rank()).mailbox_events; }
+
+  template <class Present>
+  std::optional<Cause> failure(const Present& present) const {
+    for (int rank = 0; rank < channel_.size(); ++rank) {
+      const RankSlot& slot = channel_.control().slot(rank);
+      if (slot.state.load() == SlotState::failed) {
+        return slot.cause.load();
+      }
+    }
+    const int peer = gone();
+    if (peer >= 0 && !done()) {
+      return Cause{CauseKind::disagreement, -1, "",
+                   format_text("{} cannot be finished: rank {} has left the channel without completing it",
+                               {present(), job_rank(peer)})};
+    }
+    return std::nullopt;
+  }
+
+  std::string missing(std::chrono::milliseconds waited) const {
+    const bool receives = awaited_.output != nullptr;
+    const std::string what = format_text(
+        "rank {} had not {} after {} ms",
+        {job_rank(awaited_.peer), receives ? "sent all of it" : "taken what was sent before", waited.count()});
+    if (awaited_.tag_class == TagClass::direct) {
+      return receives ? what : what + "; where ranks send to each other before they receive, use send_recv";
+    }
+    return what + "; does every rank call it? DTRAIN_TIMEOUT_SECONDS is how long it may take";
+  }
+
+ private:
+  bool left(std::uint32_t index) const noexcept {
+    return channel_.control().slot(endpoint_.messages_[index].peer).state.load() != SlotState::serving;
+  }
+
+  /// A peer that a message still needs but that has left; -1 if there is none.
+  int gone() const noexcept {
+    for (const std::vector<std::uint32_t>* list : {&endpoint_.sends_, &endpoint_.recvs_}) {
+      const auto found = std::find_if(list->begin(), list->end(), [&](std::uint32_t index) { return left(index); });
+      if (found != list->end()) {
+        return endpoint_.messages_[*found].peer;
+      }
+    }
+    return -1;
+  }
+
+  int job_rank(int peer) const noexcept { return channel_.control().job_rank(peer); }
+
+  const MailboxEndpoint& endpoint_;
+  const Channel& channel_;
+  const PendingMessage& awaited_;
+};
+
+DTRAIN_DEFINED MailboxEndpoint::MailboxEndpoint(Channel& channel)
+    : channel_(channel), rank_(channel.rank()), numbers_(static_cast<std::size_t>(channel.size())) {}
+
+DTRAIN_DEFINED std::uint32_t MailboxEndpoint::free_entry() {
+  if (free_.empty()) {
+    const std::size_t entries = messages_.size() + 1;
+    free_.reserve(entries);  // so that take() and the moves of chunks do not allocate
+    sends_.reserve(entries);
+    recvs_.reserve(entries);
+    messages_.emplace_back();
+    return static_cast<std::uint32_t>(entries - 1);
+  }
+  const std::uint32_t index = free_.back();
+  free_.pop_back();
+  return index;
+}
+
+DTRAIN_DEFINED MailboxEndpoint::MessageHandle MailboxEndpoint::start_send(const ConstBufferView& input, int peer,
+                                                                          TagClass tag_class) {
+  const std::uint32_t index = free_entry();
+  const std::size_t list = static_cast<std::size_t>(tag_class);
+  messages_[index] = {input, nullptr, peer, tag_class, false, ++numbers_[static_cast<std::size_t>(peer)].sent[list], 0};
+  sends_.push_back(index);
+  while (send_chunk()) {
+  }
+  return {index};
+}
+
+DTRAIN_DEFINED MailboxEndpoint::MessageHandle MailboxEndpoint::start_recv(const BufferView& output, int peer,
+                                                                          TagClass tag_class) {
+  const std::uint32_t index = free_entry();
+  const std::size_t list = static_cast<std::size_t>(tag_class);
+  messages_[index] = {
+      output, output.data, peer, tag_class, false, ++numbers_[static_cast<std::size_t>(peer)].posted[list], 0};
+  recvs_.push_back(index);
+  return {index};
+}
+
+DTRAIN_DEFINED bool MailboxEndpoint::block_until_done(MessageHandle handle) noexcept {
+  while (!messages_[handle.index].done) {
+    if (channel_.aborted() || (!move_chunks() && !channel_.wait(ChunkWait(*this, messages_[handle.index])))) {
+      return false;
+    }
+  }
+  return true;
+}
+
+DTRAIN_DEFINED std::size_t MailboxEndpoint::take(MessageHandle handle) noexcept {
+  free_.push_back(handle.index);
+  return messages_[handle.index].moved;
+}
+
+/// Sends one chunk and receives one, if they can be moved now. @returns whether it moved any
+DTRAIN_DEFINED bool MailboxEndpoint::move_chunks() noexcept {
+  const bool sent = send_chunk();
+  for (std::size_t place = 0; place < recvs_.size(); ++place) {
+    const std::uint32_t index = recvs_[place];
+    if (MailboxSlot* const slot = filled_slot(messages_[index])) {
+      receive_chunk(messages_[index], *slot);
+      if (messages_[index].done) {
+        recvs_.erase(recvs_.begin() + static_cast<std::ptrdiff_t>(place));
+      }
+      return true;
+    }
+  }
+  return sent;
+}
+
+DTRAIN_DEFINED bool MailboxEndpoint::send_chunk() noexcept {
+  MailboxSlot* const slot = free_slot();
+  if (slot == nullptr) {
+    return false;
+  }
+  PendingMessage& message = messages_[sends_.front()];
+  const std::size_t bytes = message.view.bytes();
+  const std::size_t chunk = std::min(mailbox_slot_bytes, bytes - message.moved);
+  const auto copy = chunk <= slot_bytes ? &kernels::copy_bytes : &kernels::stream_bytes;
+  copy(memory_of(rank_, *slot), message.view.data + message.moved, chunk);
+  slot->message = message.key();
+  slot->offset = message.moved;
+  slot->count = message.view.count;
+  slot->dtype = message.view.dtype;
+  slot->owner.store(detail::mailbox_owner(message.peer));
+  channel_.control().slot(message.peer).mailbox_events.increment();
+  message.moved += chunk;
+  message.done = message.moved == bytes;
+  if (message.done) {
+    sends_.erase(sends_.begin());
+  }
+  return true;
+}
+
+DTRAIN_DEFINED void MailboxEndpoint::receive_chunk(PendingMessage& message, MailboxSlot& slot) noexcept {
+  const bool is_direct = message.tag_class == TagClass::direct;
+  const bool fits = is_direct ? slot.count == message.view.count && slot.dtype == message.view.dtype
+                              : slot.count <= message.view.count;
+  if (!fits) {
+    const MessageEnd sent{channel_.control().job_rank(message.peer), slot.count, slot.dtype};
+    const MessageEnd received{channel_.job_rank(), message.view.count, message.view.dtype};
+    const std::string place = is_direct ? position_of({}, channel_.name()) : "in " + channel_.present();
+    channel_.fail({CauseKind::disagreement, -1, "", unequal_message(place, sent, received)});
+    return;
+  }
+  const std::size_t bytes = slot.count * size_bytes(slot.dtype);
+  const std::size_t chunk = std::min(mailbox_slot_bytes, bytes - message.moved);
+  kernels::copy_bytes(message.output + message.moved, memory_of(message.peer, slot), chunk);
+  slot.owner.store(0);
+  channel_.control().slot(message.peer).mailbox_events.increment();
+  message.moved += chunk;
+  message.done = message.moved == bytes;
+  if (message.done) {
+    ++numbers_[static_cast<std::size_t>(message.peer)].received[static_cast<std::size_t>(message.tag_class)];
+  }
+}
+
+/// A slot for the next chunk; null if nothing remains to be sent or no slot is free.
+DTRAIN_DEFINED MailboxSlot* MailboxEndpoint::free_slot() const noexcept {
+  if (!sends_.empty()) {
+    for (MailboxSlot& slot : channel_.control().slot(rank_).mailbox) {
+      if (slot.owner.load() == 0) {
+        return &slot;
+      }
+    }
+  }
+  return nullptr;
+}
+
+/// The next chunk of a message to this rank; null if it has not arrived, or an earlier message has not.
+DTRAIN_DEFINED MailboxSlot* MailboxEndpoint::filled_slot(const PendingMessage& message) const noexcept {
+  const MailboxNumbers& numbers = numbers_[static_cast<std::size_t>(message.peer)];
+  if (message.number == numbers.received[static_cast<std::size_t>(message.tag_class)] + 1) {
+    for (MailboxSlot& slot : channel_.control().slot(message.peer).mailbox) {
+      if (slot.owner.load() == detail::mailbox_owner(rank_) && slot.message == message.key() &&
+          slot.offset == message.moved) {
+        return &slot;
+      }
+    }
+  }
+  return nullptr;
+}
+
+DTRAIN_DEFINED std::byte* MailboxEndpoint::memory_of(int rank, const MailboxSlot& slot) const noexcept {
+  const MailboxSlot* const first = channel_.control().slot(rank).mailbox.data();
+  return channel_.control().mailbox(rank, static_cast<std::size_t>(&slot - first));
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
+
+// ---- dtrain/backend/shared_memory/collectives/mailbox_transfer.hpp
+
+/// @file
+/// Point-to-point transfer in shared memory: the user's messages.
+
+namespace DTRAIN_NAMESPACE::backend::shared_memory {
+
+/// A send, a recv, or both at once, which do not wait for each other.
 struct MailboxTransfer {
   const std::byte* input;
   std::byte* output;
   std::uint64_t input_count;
   std::uint64_t output_count;
-  DType input_dtype;
-  DType output_dtype;
+  MailboxEndpoint* endpoint;
   std::int32_t to;    ///< -1: no send
   std::int32_t from;  ///< -1: no recv
+  DType input_dtype;
+  DType output_dtype;
 
-  void operator()(Channel& channel, const Operation& /*operation*/) const noexcept {
-    TransferExecution execution(*this, channel);
-    while (execution.advance()) {
-      if (!channel.wait(execution)) {
+  void operator()(Channel& /*channel*/, const Operation& /*operation*/) const noexcept {
+    MailboxEndpoint::MessageHandle sent;
+    if (to >= 0) {
+      sent = endpoint->send(ConstBufferView{input, input_count, input_dtype, {}}, to);
+    }
+    if (from >= 0) {
+      const auto received = endpoint->recv(BufferView{output, output_count, output_dtype, {}}, from);
+      if (!endpoint->block_until_done(received)) {
         return;
       }
+      endpoint->take(received);
+    }
+    if (to >= 0 && endpoint->block_until_done(sent)) {
+      endpoint->take(sent);
     }
   }
-
- private:
-  /// One execution on one rank; Channel::wait waits for it while it cannot advance.
-  class TransferExecution {
-   public:
-    TransferExecution(const MailboxTransfer& work, Channel& channel) noexcept
-        : work_(work),
-          channel_(channel),
-          unsent_(work.to >= 0),
-          unreceived_(work.from >= 0),
-          sent_number_(unsent_ ? ++channel.sent_to(work.to) : 0),
-          received_number_(unreceived_ ? ++channel.received_from(work.from) : 0) {}
-
-    /// Moves all chunks that can be moved now. @returns true if chunks remain and the channel has not failed
-    bool advance() noexcept {
-      while (!channel_.aborted()) {
-        MailboxSlot* const free = free_slot();
-        MailboxSlot* const filled = filled_slot();
-        if (free != nullptr) {
-          send_chunk(*free);
-        }
-        if (filled != nullptr) {
-          receive_chunk(*filled);
-        }
-        if (free == nullptr && filled == nullptr) {
-          return unsent_ || unreceived_;
-        }
-      }
-      return false;
-    }
-
-    bool done() const noexcept { return free_slot() != nullptr || filled_slot() != nullptr; }
-    int peer() const noexcept { return unreceived_ ? work_.from : work_.to; }
-    bool may_sleep() const noexcept { return !done() && gone() < 0; }
-    FutexCounter& counter() const noexcept { return channel_.control().slot(channel_.rank()).mailbox_events; }
-
-    template <class Present>
-    std::optional<Cause> failure(const Present& present) const {
-      for (int rank = 0; rank < channel_.size(); ++rank) {
-        const RankSlot& slot = channel_.control().slot(rank);
-        if (slot.state.load() == SlotState::failed) {
-          return slot.cause.load();
-        }
-      }
-      const int peer = gone();
-      if (peer >= 0 && !done()) {
-        return Cause{CauseKind::disagreement, -1, "",
-                     format_text("{} cannot be finished: rank {} has left the channel without completing it",
-                                 {present(), job_rank(peer)})};
-      }
-      return std::nullopt;
-    }
-
-    std::string missing(std::chrono::milliseconds waited) const {
-      if (unreceived_) {
-        return format_text("rank {} had not sent all of it after {} ms", {job_rank(work_.from), waited.count()});
-      }
-      return format_text(
-          "rank {} had not taken what was sent before after {} ms; where ranks send to each other before they receive, "
-          "use send_recv",
-          {job_rank(work_.to), waited.count()});
-    }
-
-   private:
-    bool left(int peer) const noexcept { return channel_.control().slot(peer).state.load() != SlotState::serving; }
-
-    /// A peer that is still needed but has left; -1 if there is none.
-    int gone() const noexcept {
-      return unsent_ && left(work_.to) ? work_.to : unreceived_ && left(work_.from) ? work_.from : -1;
-    }
-
-    int job_rank(int peer) const noexcept { return channel_.control().job_rank(peer); }
-
-    /// A slot for the next chunk; null if nothing remains to be sent or no slot is free.
-    MailboxSlot* free_slot() const noexcept {
-      if (unsent_) {
-        for (MailboxSlot& slot : channel_.control().slot(channel_.rank()).mailbox) {
-          if (slot.owner.load() == 0) {
-            return &slot;
-          }
-        }
-      }
-      return nullptr;
-    }
-
-    /// The next chunk for this rank; null if none is expected or it has not arrived.
-    MailboxSlot* filled_slot() const noexcept {
-      if (unreceived_) {
-        for (MailboxSlot& slot : channel_.control().slot(work_.from).mailbox) {
-          if (slot.owner.load() == mark(channel_.rank()) && slot.message == received_number_ &&
-              slot.offset == received_bytes_) {
-            return &slot;
-          }
-        }
-      }
-      return nullptr;
-    }
-
-    void send_chunk(MailboxSlot& slot) noexcept {
-      const std::size_t bytes = work_.input_count * size_bytes(work_.input_dtype);
-      const std::size_t chunk = std::min(mailbox_slot_bytes, bytes - sent_bytes_);
-      const auto copy = chunk <= slot_bytes ? &kernels::copy_bytes : &kernels::stream_bytes;
-      copy(payload(channel_.rank(), slot), work_.input + sent_bytes_, chunk);
-      slot.message = sent_number_;
-      slot.offset = sent_bytes_;
-      slot.count = work_.input_count;
-      slot.dtype = work_.input_dtype;
-      slot.owner.store(mark(work_.to));
-      channel_.control().slot(work_.to).mailbox_events.increment();
-      sent_bytes_ += chunk;
-      unsent_ = sent_bytes_ < bytes;
-    }
-
-    void receive_chunk(MailboxSlot& slot) noexcept {
-      if (slot.count != work_.output_count || slot.dtype != work_.output_dtype) {
-        channel_.fail({CauseKind::disagreement, -1, "",
-                       unequal_message(position_of({}, channel_.name()), {job_rank(work_.from), slot.count, slot.dtype},
-                                       {channel_.job_rank(), work_.output_count, work_.output_dtype})});
-        return;
-      }
-      const std::size_t bytes = work_.output_count * size_bytes(work_.output_dtype);
-      const std::size_t chunk = std::min(mailbox_slot_bytes, bytes - received_bytes_);
-      kernels::copy_bytes(work_.output + received_bytes_, payload(work_.from, slot), chunk);
-      slot.owner.store(0);
-      channel_.control().slot(work_.from).mailbox_events.increment();
-      received_bytes_ += chunk;
-      unreceived_ = received_bytes_ < bytes;
-    }
-
-    static std::uint32_t mark(int rank) noexcept { return static_cast<std::uint32_t>(rank) + 1; }
-
-    std::byte* payload(int rank, const MailboxSlot& slot) const noexcept {
-      const MailboxSlot* const first = channel_.control().slot(rank).mailbox.data();
-      return channel_.control().mailbox(rank, static_cast<std::size_t>(&slot - first));
-    }
-
-    const MailboxTransfer& work_;
-    Channel& channel_;
-    bool unsent_;
-    bool unreceived_;
-    const std::uint64_t sent_number_;
-    const std::uint64_t received_number_;
-    std::size_t sent_bytes_ = 0;
-    std::size_t received_bytes_ = 0;
-  };
 };
 
 }  // namespace DTRAIN_NAMESPACE::backend::shared_memory
@@ -41961,18 +43897,12 @@ struct EnqueuedOperation {
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
-namespace detail {
-
-inline void check_host(const ConstBufferView& input, const ConstBufferView& output) {
-  check_host_memory("backend::SharedMemory", input, output);
-}
-
-}  // namespace detail
+inline constexpr const char* backend_name = "backend::SharedMemory";
 
 /// State with a stable address while the communicator moves.
 struct Communicator::ChannelOwner {
-  ChannelOwner(const ChannelContext& of, std::shared_ptr<Segment> control)
-      : context(of), channel(new Channel(context, std::move(control))) {
+  ChannelOwner(const ChannelContext& of, std::shared_ptr<Segment> control, const SelectedAllReduce& selected)
+      : context(of), channel(new Channel(context, std::move(control))), mailbox(context, *channel, selected) {
     subscription = context.failure->subscribe([this](const Cause& cause) { channel->abort(cause); });
   }
   ChannelOwner(const ChannelOwner&) = delete;
@@ -41987,14 +43917,6 @@ struct Communicator::ChannelOwner {
   void run_other_streams() const {
     if (context.on_stall) {
       context.on_stall();
-    }
-  }
-
-  /// @throws the job's first cause, or this channel's.
-  void check() const {
-    channel->latch()->throw_if_failed(channel->job_rank());
-    if (const std::optional<Cause> cause = channel->failure()) {
-      throw_cause(*cause);
     }
   }
 
@@ -42068,7 +43990,7 @@ struct Communicator::ChannelOwner {
     };
     channel->run(++enqueued, next(OperationKind::barrier, ConstBufferView{}, {}), work);
     ++collectives;
-    check();
+    channel->throw_if_failed();
     if (!same) {
       throw_error(Errc::unsupported,
                   "the ranks of channel '{}' do not see the same memory; use backend::Mpi, Gloo or Nccl between hosts",
@@ -42077,7 +43999,7 @@ struct Communicator::ChannelOwner {
   }
 
   void transfer(OperationKind kind, ConstBufferView input, int to, BufferView output, int from, Stream stream) {
-    detail::check_host(input, output);
+    check_host_memory(backend_name, input, output);
     const bool sends = to >= 0;
     Operation operation;
     operation.kind = kind;
@@ -42085,12 +44007,14 @@ struct Communicator::ChannelOwner {
     operation.dtype = sends ? input.dtype : output.dtype;
     operation.root = sends ? to : from;
     enqueue(operation,
-            MailboxTransfer{input.data, output.data, input.count, output.count, input.dtype, output.dtype, to, from},
+            MailboxTransfer{input.data, output.data, input.count, output.count, &mailbox.endpoint, to, from,
+                            input.dtype, output.dtype},
             stream);
   }
 
   const ChannelContext context;
   Channel* channel;
+  MailboxState mailbox;  ///< used by the channel's work until close()
   ArenaTable arenas;
   std::uint64_t enqueued = 0;        ///< operations of every kind
   std::uint64_t collectives = 0;     ///< operations of all ranks, without point to point
@@ -42104,11 +44028,12 @@ DTRAIN_DEFINED Communicator::Communicator(Communicator&& other) noexcept = defau
 DTRAIN_DEFINED Communicator& Communicator::operator=(Communicator&& other) noexcept = default;
 DTRAIN_DEFINED Communicator::~Communicator() = default;
 
-DTRAIN_DEFINED Communicator Communicator::open_blocking(const ChannelContext& context, Deadline deadline) {
+DTRAIN_DEFINED Communicator Communicator::open_blocking(const ChannelContext& context, Deadline deadline,
+                                                        const SelectedAllReduce& selected) {
   const std::size_t ranks = static_cast<std::size_t>(context.members.world_size);
   const std::size_t bytes = ControlBlock::bytes_for(context.members.world_size);
   const MappedSegment shared = SegmentSetup(context, 1, (bytes + ranks - 1) / ranks, deadline).run();
-  auto owner = make_process_owned<ChannelOwner>(context, shared.segment);
+  auto owner = make_process_owned<ChannelOwner>(context, shared.segment, selected);
   owner->verify_shared_mapping(shared.nonce);
   return Communicator(std::move(owner));
 }
@@ -42127,18 +44052,23 @@ DTRAIN_DEFINED int Communicator::size() const noexcept {
 
 DTRAIN_DEFINED void Communicator::all_reduce(ConstBufferView input, BufferView output, ReduceOp op, Stream stream,
                                              double* squares) {
-  detail::check_host(input, output);
+  const auto& selected = owner_->mailbox.selected;
+  check_all_reduce_memory(selected.topology, backend_name, input, output);
   check_all_reduce(input, output);
   const ArenaTable::Location location =
       input.data == output.data ? owner_->arenas.find(output.data, output.bytes()) : ArenaTable::Location{};
   Operation operation = owner_->next(OperationKind::all_reduce, output, location);
   operation.op = op;
   operation.sums_squares = squares != nullptr;
+  if (selected.routine != nullptr && size() > 1) {
+    owner_->enqueue(operation, EndpointAllReduce{input.data, output.data, squares, &owner_->mailbox}, stream);
+    return;
+  }
   owner_->enqueue(operation, AllReduce{input.data, output.data, location.value.arena, squares}, stream);
 }
 
 DTRAIN_DEFINED void Communicator::broadcast(BufferView buffer, int root, Stream stream) {
-  detail::check_host(buffer, buffer);
+  check_host_memory(backend_name, buffer, buffer);
   check_broadcast(buffer, root, size());
   const ArenaTable::Location location = owner_->arenas.find(buffer.data, buffer.bytes());
   Operation operation = owner_->next(OperationKind::broadcast, buffer, location);
@@ -42147,7 +44077,7 @@ DTRAIN_DEFINED void Communicator::broadcast(BufferView buffer, int root, Stream 
 }
 
 DTRAIN_DEFINED void Communicator::reduce_scatter(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) {
-  detail::check_host(input, output);
+  check_host_memory(backend_name, input, output);
   check_reduce_scatter(input, output, rank(), size());
   const ArenaTable::Location location = owner_->arenas.find(input.data, input.bytes());
   Operation operation = owner_->next(OperationKind::reduce_scatter, output, location);
@@ -42156,7 +44086,7 @@ DTRAIN_DEFINED void Communicator::reduce_scatter(ConstBufferView input, BufferVi
 }
 
 DTRAIN_DEFINED void Communicator::all_gather(ConstBufferView input, BufferView output, Stream stream) {
-  detail::check_host(input, output);
+  check_host_memory(backend_name, input, output);
   check_all_gather(input, output, rank(), size());
   const ArenaTable::Location location = owner_->arenas.find(input.data, input.bytes());
   owner_->enqueue(owner_->next(OperationKind::all_gather, input, location),
@@ -42165,14 +44095,14 @@ DTRAIN_DEFINED void Communicator::all_gather(ConstBufferView input, BufferView o
 
 DTRAIN_DEFINED void Communicator::exchange_blocks(const BlockExchange& blocks, ConstBufferView input, BufferView output,
                                                   Stream stream) {
-  detail::check_host(input, output);
+  check_host_memory(backend_name, input, output);
   check_exchange(blocks, input, output, rank(), size());
   owner_->enqueue_blocks<ExchangeBlocks>(blocks, input, output, ReduceOp::sum, stream);
 }
 
 DTRAIN_DEFINED void Communicator::reduce_blocks(const BlockExchange& blocks, ConstBufferView input, BufferView output,
                                                 ReduceOp op, Stream stream) {
-  detail::check_host(input, output);
+  check_host_memory(backend_name, input, output);
   check_block_reduction(blocks, input, output, rank(), size());
   owner_->enqueue_blocks<ReduceBlocks>(blocks, input, output, op, stream);
 }
@@ -42197,23 +44127,23 @@ DTRAIN_DEFINED void Communicator::barrier(Stream stream) {
 }
 
 DTRAIN_DEFINED Communicator Communicator::split_blocking(int color, int key, Deadline deadline) {
-  owner_->check();
+  owner_->channel->throw_if_failed();
   owner_->run_other_streams();
   const ChannelContext part = split_context(owner_->context, owner_->splits + 1, color, key, deadline);
   ++owner_->splits;
-  return open_blocking(part, deadline);
+  return open_blocking(part, deadline, owner_->mailbox.selected);
 }
 
 DTRAIN_DEFINED Allocation Communicator::allocate_blocking(std::size_t bytes, Deadline deadline) {
-  owner_->check();
+  owner_->channel->throw_if_failed();
   owner_->run_other_streams();
   const auto check = [owner = owner_.get()] {
     owner->run_other_streams();
-    owner->check();
+    owner->channel->throw_if_failed();
     owner->throw_if_peer_gone();
   };
   const MappedSegment shared = SegmentSetup(owner_->context, ++owner_->segment_setups, bytes, deadline, check).run();
-  owner_->check();
+  owner_->channel->throw_if_failed();
   const Arena arena{shared.segment->base(), shared.stride};
   owner_->arenas.add(shared.segment, arena.memory_of(rank()), bytes, {owner_->segment_setups, arena});
   return {shared.segment, arena.memory_of(rank()), bytes};
@@ -42357,10 +44287,10 @@ inline std::string own_build() {
   std::string id;
   ::dl_iterate_phdr(&detail::find_build_id, &id);
   if (!id.empty()) {
-    return "build id " + id;
+    return format_text("build id {}", {id});
   }
   const std::string digest = detail::digest_of("/proc/self/exe");
-  return digest.empty() ? digest : "digest " + digest;
+  return digest.empty() ? digest : format_text("digest {}", {digest});
 }
 
 /// The name of the executable's file, without its folder.
@@ -42389,7 +44319,7 @@ inline constexpr std::chrono::seconds default_liveness{5};
 /// @throws Error (usage) for a value that is not a number from 0.001 to 10,000,000
 inline std::chrono::nanoseconds seconds_setting(const identity::Variables& variables, const char* variable,
                                                 std::chrono::nanoseconds otherwise) {
-  const std::optional<std::string> value = variables.text(variable);
+  const std::optional<std::string_view> value = variables.text(variable);
   if (!value) {
     return otherwise;
   }
@@ -42411,7 +44341,7 @@ inline std::chrono::milliseconds in_milliseconds(std::chrono::nanoseconds time) 
 
 /// @throws Error (usage) if DTRAIN_LOG is set and is no log level
 inline void check_log_setting(const identity::Variables& variables) {
-  const std::optional<std::string> value = variables.text("DTRAIN_LOG");
+  const std::optional<std::string_view> value = variables.text("DTRAIN_LOG");
   if (value && !is_log_level(*value)) {
     throw_error(Errc::usage, "{} is no level; set it to off, error, warning, info or debug, or unset it",
                 {identity::quoted("DTRAIN_LOG", *value)});
@@ -42425,7 +44355,7 @@ namespace detail {
 inline std::string secret_in_file(const std::string& path,
                                   Deadline deadline = Deadline::after(std::chrono::seconds(10))) {
   const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
-  const std::string doing = "reading the secret, " + identity::quoted("DTRAIN_SECRET_FILE", path);
+  const std::string doing = format_text("reading the secret, {}", {identity::quoted("DTRAIN_SECRET_FILE", path)});
   std::array<char, rendezvous::Secret::most_characters + 2> text{};
   std::size_t length = 0;
   ssize_t count = file ? 1 : -1;
@@ -42452,16 +44382,16 @@ inline std::string secret_in_file(const std::string& path,
 /// The job's secret; nullopt if no variable is set. Blocking: reads the file.
 /// @throws Error (usage) for a secret that is too short, a file that cannot be read, or both variables
 inline std::optional<rendezvous::Secret> secret_setting(const identity::Variables& variables) {
-  const std::optional<std::string> text = variables.text("DTRAIN_SECRET");
-  const std::optional<std::string> file = variables.text("DTRAIN_SECRET_FILE");
+  const std::optional<std::string_view> text = variables.text("DTRAIN_SECRET");
+  const std::optional<std::string_view> file = variables.text("DTRAIN_SECRET_FILE");
   if (text && file) {
     throw_error(Errc::usage, "DTRAIN_SECRET and DTRAIN_SECRET_FILE are both set; unset one of them");
   }
   if (text) {
-    return rendezvous::Secret::of(*text, "DTRAIN_SECRET");
+    return rendezvous::Secret::of(std::string(*text), "DTRAIN_SECRET");
   }
   if (file) {
-    return rendezvous::Secret::of(detail::secret_in_file(*file), "the file that DTRAIN_SECRET_FILE names");
+    return rendezvous::Secret::of(detail::secret_in_file(std::string(*file)), "the file that DTRAIN_SECRET_FILE names");
   }
   return std::nullopt;
 }
@@ -42478,6 +44408,8 @@ namespace DTRAIN_NAMESPACE::launch {
 
 /// Values that the workers of a node share.
 struct NodePlan {
+  DTRAIN_MEMBERS_NOT_INLINED(NodePlan);
+
   int workers = 1;
   int first_rank = 0;  ///< number of workers of nodes with a lower node rank
   int world_size = 1;  ///< number of workers of all nodes
@@ -42556,7 +44488,7 @@ inline identity::Environment without_outer_job(const identity::Environment& envi
   for (const std::string name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "NODE_COUNT",
                                  "NODE_CORES", "MASTER_ADDR", "MASTER_PORT", "LAUNCHER_PROCESS", "ATTEMPT"}) {
     outside.erase(name);
-    outside.erase("DTRAIN_" + name);
+    outside.erase(format_text("DTRAIN_{}", {name}));
   }
   return outside;
 }
@@ -42574,7 +44506,7 @@ inline constexpr const char* wrapped_variable = "DTRAIN_WRAPPED";
 /// The launcher's process id from the environment of a wrapped worker; nullopt for other processes. Pure.
 inline std::optional<pid_t> launcher_of_wrapped(const identity::Environment& environment) {
   const identity::Variables variables(environment);
-  const std::optional<std::string> launcher = variables.text("DTRAIN_LAUNCHER_PROCESS");
+  const std::optional<std::string_view> launcher = variables.text("DTRAIN_LAUNCHER_PROCESS");
   const bool is_wrapped = variables.has(wrapped_variable) && variables.has("DTRAIN_RANK") && launcher;
   return is_wrapped ? std::optional<pid_t>(identity::parse_integer(*launcher)) : std::nullopt;
 }
@@ -42595,19 +44527,19 @@ class SystemFiles {
   static constexpr std::size_t most_names = 1024;
 
   /// @param root a folder that has the files of this machine or of another one: /sys, /proc, /etc, /opt
-  explicit SystemFiles(std::string root = "/") : root_(std::move(root)) {
+  DTRAIN_NOT_INLINED explicit SystemFiles(std::string root = "/") : root_(std::move(root)) {
     while (!root_.empty() && root_.back() == '/') {
       root_.pop_back();
     }
   }
 
   /// A regular file's first bytes, at most `most`; nullopt if the file is not regular or cannot be read.
-  std::optional<std::string> text(const std::string& path, std::size_t most = most_bytes) const {
+  DTRAIN_NOT_INLINED std::optional<std::string> text(const std::string& path, std::size_t most = most_bytes) const {
     return read_small_file(root_ + path, most);
   }
 
   /// A file's first line without the spaces at its end.
-  std::optional<std::string> line(const std::string& path) const {
+  DTRAIN_NOT_INLINED std::optional<std::string> line(const std::string& path) const {
     std::optional<std::string> all = text(path);
     if (all) {
       all->resize(std::min(all->find('\n'), all->size()));
@@ -42617,17 +44549,16 @@ class SystemFiles {
   }
 
   /// Names in a folder, sorted; at most `most_names`.
-  std::vector<std::string> names(const std::string& path) const {
+  DTRAIN_NOT_INLINED std::vector<std::string> names(const std::string& path) const {
     const std::unique_ptr<DIR, int (*)(DIR*)> folder(::opendir((root_ + path).c_str()), &::closedir);
     std::vector<std::string> found;
     const dirent* entry = nullptr;
     while (folder && found.size() < most_names && (entry = ::readdir(folder.get())) != nullptr) {
       const std::string_view name = static_cast<const char*>(entry->d_name);
       if (name != "." && name != "..") {
-        found.emplace_back(name);
+        found.emplace(std::upper_bound(found.begin(), found.end(), name), name);
       }
     }
-    std::sort(found.begin(), found.end());
     return found;
   }
 
@@ -42658,10 +44589,10 @@ inline Cpus listed(const Cpus& cpus, std::string_view list) {
   Cpus found;
   while (!list.empty()) {
     const std::size_t end = std::min(list.find(','), list.size());
-    const std::string range(list.substr(0, end));
+    const std::string_view range = list.substr(0, end);
     const std::size_t dash = range.find('-');
     const std::optional<int> first = identity::parse_integer(range.substr(0, dash));
-    const std::optional<int> last = dash == std::string::npos ? first : identity::parse_integer(range.substr(dash + 1));
+    const std::optional<int> last = dash == range.npos ? first : identity::parse_integer(range.substr(dash + 1));
     for (const int cpu : cpus) {
       if (first && last && *first <= cpu && cpu <= *last) {
         found.push_back(cpu);
@@ -42681,11 +44612,10 @@ inline std::vector<Cpus> numa_nodes_of(const Cpus& cpus, const SystemFiles& file
       if (Cpus node = listed(cpus, files.line("/sys/devices/system/node/" + name + "/cpulist").value_or(""));
           !node.empty()) {
         count += node.size();
-        nodes.push_back(std::move(node));
+        nodes.insert(std::upper_bound(nodes.begin(), nodes.end(), node), std::move(node));
       }
     }
   }
-  std::sort(nodes.begin(), nodes.end());
   return count == cpus.size() ? nodes : std::vector<Cpus>{cpus};
 }
 
@@ -42775,10 +44705,9 @@ inline std::string text_of(const Cpus& cpus) {
     while (end < cpus.size() && cpus[end] == cpus[end - 1] + 1) {
       ++end;
     }
-    text += text.empty() ? "" : ",";
-    text += std::to_string(cpus[begin]);
+    append_text(text, "{}{}", {text.empty() ? "" : ",", cpus[begin]});
     if (end - begin > 1) {
-      text += format_text("-{}", {cpus[end - 1]});
+      append_text(text, "-{}", {cpus[end - 1]});
     }
     begin = end;
   }
@@ -42836,7 +44765,7 @@ inline std::vector<std::string> loader_of(std::string_view command_line, const s
   std::vector<std::string> words;
   while (!command_line.empty()) {
     const std::size_t end = std::min(command_line.find('\0'), command_line.size());
-    words.emplace_back(command_line.substr(0, end));
+    words.push_back(std::string(command_line.substr(0, end)));
     command_line.remove_prefix(std::min(end + 1, command_line.size()));
   }
   const bool is_its_end = words.size() > argv.size() && std::equal(argv.rbegin(), argv.rend(), words.rbegin());
@@ -42857,7 +44786,7 @@ inline std::string wrapper_path(const std::string& name, const identity::Environ
     struct ::stat status {};
     return ::stat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode) && ::access(path.c_str(), X_OK) == 0;
   };
-  const std::string path = identity::Variables(environment).text("PATH").value_or("/usr/local/bin:/usr/bin:/bin");
+  const std::string_view path = identity::Variables(environment).text("PATH").value_or("/usr/local/bin:/usr/bin:/bin");
   std::string_view folders = name.find('/') == std::string::npos ? std::string_view(path) : std::string_view();
   while (!folders.empty()) {
     const std::size_t end = std::min(folders.find(':'), folders.size());
@@ -42935,7 +44864,7 @@ inline std::string speed_text(std::optional<int> mbit) {
   }
   std::string text = std::to_string(*mbit / 1000);
   if (const int tenths = *mbit % 1000 / 100; tenths != 0) {
-    text += "." + std::to_string(tenths);
+    append_text(text, ".{}", {tenths});
   }
   return text + " Gbit/s";
 }
@@ -43035,17 +44964,19 @@ namespace DTRAIN_NAMESPACE::launch {
 
 /// Active ports, such as "mlx5_0 port 1 (200 Gb/sec (4X HDR))"; without ports of Ethernet adapters (RoCE).
 inline std::vector<std::string> active_infiniband_ports(const SystemFiles& files) {
-  const std::string all = "/sys/class/infiniband";
+  constexpr const char* all = "/sys/class/infiniband";
   std::vector<std::string> active;
   for (const std::string& adapter : files.names(all)) {
     const std::string ports = format_text("{}/{}/ports", {all, adapter});
     for (const std::string& port : files.names(ports)) {
-      const std::string folder = format_text("{}/{}", {ports, port});
-      const bool is_up = files.line(folder + "/state").value_or("").find("ACTIVE") != std::string::npos;
-      if (is_up && files.line(folder + "/link_layer") == "InfiniBand") {
-        const std::optional<std::string> rate = files.line(folder + "/rate");
-        const std::string speed = rate ? format_text(" ({})", {rate->substr(0, 64)}) : "";
-        active.push_back(sanitize(format_text("{} port {}{}", {adapter, port, speed})));
+      const auto line = [&](const char* file) {
+        return files.line(format_text("{}/{}/{}", {ports, port, file})).value_or("");
+      };
+      if (line("state").find("ACTIVE") != std::string::npos && line("link_layer") == "InfiniBand") {
+        const std::string rate = line("rate");
+        const std::string_view shown = std::string_view(rate).substr(0, 64);
+        active.push_back(sanitize(shown.empty() ? format_text("{} port {}", {adapter, port})
+                                                : format_text("{} port {} ({})", {adapter, port, shown})));
       }
     }
   }
@@ -43077,15 +45008,15 @@ inline bool leaves_out(std::string_view list, std::initializer_list<const char*>
 /// Sources: NCCL's, UCX's and libfabric's documentation of these variables.
 inline std::vector<std::string> variables_against_infiniband(const identity::Variables& variables) {
   std::vector<std::string> found;
-  const auto check = [&](const char* name, const auto& disables) {
-    const std::optional<std::string> value = variables.text(name);
+  const auto check = [&](const char* name, bool (*disables)(std::string_view)) {
+    const std::optional<std::string_view> value = variables.text(name);
     if (value && disables(*value)) {
       found.push_back(identity::quoted(name, *value));
     }
   };
-  check("NCCL_IB_DISABLE", [](const std::string& value) { return value != "0"; });
-  check("UCX_TLS", [](const std::string& value) { return detail::leaves_out(value, {"all", "ib", "rc", "ud", "dc"}); });
-  check("FI_PROVIDER", [](const std::string& value) {
+  check("NCCL_IB_DISABLE", [](std::string_view value) { return value != "0"; });
+  check("UCX_TLS", [](std::string_view value) { return detail::leaves_out(value, {"all", "ib", "rc", "ud", "dc"}); });
+  check("FI_PROVIDER", [](std::string_view value) {
     return detail::leaves_out(value, {"verbs", "psm", "mlx", "opx"});
   });
   return found;
@@ -43103,7 +45034,7 @@ inline std::optional<std::string> interface_without_others(const LocalInterface&
   for (const net::InterfaceAddress& each : others) {
     const bool is_new = proposals.find(each.interface + " (") == std::string::npos;  // its first address is enough
     if (is_new && !each.address.is_loopback() && !is_container_bridge(each.interface)) {
-      proposals += format_text("{}{} ({})", {proposals.empty() ? "" : ", ", each.interface, each.address.host()});
+      append_text(proposals, "{}{} ({})", {proposals.empty() ? "" : ", ", each.interface, each.address.host()});
     }
   }
   return format_text(
@@ -43122,7 +45053,7 @@ inline std::optional<std::string> unused_infiniband(const identity::Variables& v
   }
   std::string names;
   for (const std::string& variable : against) {
-    names += (names.empty() ? "" : " and ") + variable;
+    append_text(names, "{}{}", {names.empty() ? "" : " and ", variable});
   }
   const std::string more = ports.size() > 1 ? format_text(" and {} more", {ports.size() - 1}) : "";
   return format_text(
@@ -43152,24 +45083,27 @@ inline std::optional<std::string> little_lockable_memory(const SystemFiles& file
 
 /// Azure's images have a file with the topology of GPUs and adapters, which their virtual PCI bus hides from NCCL.
 inline std::optional<std::string> unused_topology_file(const identity::Variables& variables, const SystemFiles& files) {
-  const std::string top = "/opt/microsoft";
+  constexpr const char* top = "/opt/microsoft";
   const auto is_topology = [](const std::string& name) {
-    return name.size() > 4 && name.find("topo") != std::string::npos && name.compare(name.size() - 4, 4, ".xml") == 0;
+    return name.find("topo") != std::string::npos && name.ends_with(".xml");
   };
   if (variables.has("NCCL_TOPO_FILE") ||
       files.text("/etc/nccl.conf").value_or("").find("NCCL_TOPO_FILE") != std::string::npos) {
     return std::nullopt;
   }
   for (const std::string& name : files.names(top)) {
-    std::string found = is_topology(name) ? name : "";
-    for (const std::string& inner : found.empty() ? files.names(top + "/" + name) : std::vector<std::string>{}) {
-      found = is_topology(inner) ? name + "/" + inner : found;
+    const std::string path = format_text("{}/{}", {top, name});
+    std::string found = is_topology(name) ? path : "";
+    if (found.empty()) {
+      for (const std::string& inner : files.names(path)) {
+        found = is_topology(inner) ? format_text("{}/{}", {path, inner}) : found;
+      }
     }
     if (!found.empty()) {
-      const std::string path = sanitize(top + "/" + found);
+      found = sanitize(found);
       return format_text(
           "{} tells NCCL how this machine is wired, but NCCL_TOPO_FILE is not set; set NCCL_TOPO_FILE={}",
-          {path, path});
+          {found, found});
     }
   }
   return std::nullopt;
@@ -43353,7 +45287,7 @@ inline std::string to_string(const NodeTable& table) {
   constexpr std::size_t most = 8;
   std::string text = format_text("{} ranks on {} nodes (", {table.world_size(), table.node_count()});
   for (std::size_t node = 0; node < table.workers.size() && node < most; ++node) {
-    text += format_text("{}{} on node {}", {node == 0 ? "" : ", ", table.workers[node], node});
+    append_text(text, "{}{} on node {}", {node == 0 ? "" : ", ", table.workers[node], node});
   }
   return text + (table.workers.size() > most ? ", ...)" : ")");
 }
@@ -43373,7 +45307,7 @@ inline std::string lost_launcher_message(const Cause& cause, const std::string& 
   if (cause.rank < 0) {
     return cause.kind == CauseKind::lost
                ? format_text("node 0's launcher at {} was lost, and with it the job: {}", {store, cause.text})
-               : "the launchers of this job did not all join: " + cause.text;
+               : format_text("the launchers of this job did not all join: {}", {cause.text});
   }
   return format_text("the launcher of node {}{}{} {}: {}",
                      {cause.rank, cause.host.empty() ? "" : " on host ", cause.host,
@@ -43383,7 +45317,7 @@ inline std::string lost_launcher_message(const Cause& cause, const std::string& 
 /// "nodes 1 and 2": rank_list for nodes.
 inline std::string node_list(const std::vector<int>& nodes) {
   std::string text = rendezvous::rank_list(nodes);
-  return text.rfind("no rank", 0) == 0 ? "no node" : "node" + text.substr(4);
+  return text.rfind("no rank", 0) == 0 ? "no node" : format_text("node{}", {text.substr(4)});
 }
 
 /// @param missing the nodes whose launchers have not joined
@@ -43642,7 +45576,7 @@ inline bool takes_output(int descriptor) noexcept {
 /// "stdout ('/dev/full')": a descriptor of this process, with the name of its file if it has one.
 inline std::string stream_name(const std::string& name, int descriptor) {
   std::string target(4096, '\0');
-  const std::string link = "/proc/self/fd/" + std::to_string(descriptor);
+  const std::string link = format_text("/proc/self/fd/{}", {descriptor});
   const ssize_t length = ::readlink(link.c_str(), target.data(), target.size());
   target.resize(length < 0 ? 0 : static_cast<std::size_t>(length));
   if (target.empty() || target.front() != '/') {
@@ -43999,7 +45933,7 @@ inline std::string signal_name(int signal) {
     case SIGXCPU: return "SIGXCPU";
     case SIGXFSZ: return "SIGXFSZ";
     case SIGSYS: return "SIGSYS";
-    default: return "signal " + std::to_string(signal);
+    default: return format_text("signal {}", {signal});
   }
 }
 
@@ -44027,7 +45961,7 @@ struct ExitStatus {
   std::string text() const {
     return signal != 0
                ? format_text("killed by signal {} ({}{})", {signal, signal_name(signal), limit_behind_signal(signal)})
-               : "exit code " + std::to_string(code);
+               : format_text("exit code {}", {code});
   }
 
   friend constexpr bool operator==(const ExitStatus&, const ExitStatus&) = default;
@@ -44095,7 +46029,7 @@ inline std::optional<WorkerEnd> first_failure(const std::vector<WorkerEnd>& ends
 inline std::string failure_sentence(const WorkerEnd& first, const std::optional<Cause>& cause, std::string_view host) {
   return first.is_primary() || !cause
              ? format_text("rank {} on host {} failed first: {}", {first.rank, host, first.text()})
-             : "the job failed: " + cause->sentence();
+             : format_text("the job failed: {}", {cause->sentence()});
 }
 
 /// Lines for stderr: the rank and host that failed first, its exit status, the ranks that failed because of it, and its
@@ -44107,7 +46041,7 @@ inline std::vector<std::string> failure_report(const WorkerEnd& first, std::vect
                                                const std::vector<std::string>& last_lines) {
   std::vector<std::string> lines{failure_sentence(first, cause, host)};
   if (first.is_primary() && cause && cause->rank != first.rank) {
-    lines.push_back("the first cause that the ranks were notified of: " + cause->sentence());
+    lines.push_back(format_text("the first cause that the ranks were notified of: {}", {cause->sentence()}));
   }
   std::sort(secondary.begin(), secondary.end());
   if (!cause) {
@@ -44120,7 +46054,7 @@ inline std::vector<std::string> failure_report(const WorkerEnd& first, std::vect
   if (!last_lines.empty()) {
     lines.push_back(format_text("the last lines that rank {} wrote to stderr:", {first.rank}));
     for (const std::string& line : last_lines) {
-      lines.push_back("    " + line);
+      lines.push_back(format_text("    {}", {line}));
     }
   }
   return lines;
@@ -44144,6 +46078,8 @@ namespace DTRAIN_NAMESPACE::launch {
 
 /// What a launcher reports of its node, for the job's result.
 struct NodeEnd {
+  DTRAIN_MEMBERS_NOT_INLINED(NodeEnd);
+
   int node = 0;
   std::string host;
   std::optional<WorkerEnd> first;       ///< first_failure of the node's workers
@@ -44390,7 +46326,7 @@ inline constexpr int most_rank = 1000000000;
 
 /// @throws Error (usage)
 inline int number_of(std::string_view flag, std::string_view value, int most) {
-  const std::optional<int> number = identity::parse_integer(std::string(value));
+  const std::optional<int> number = identity::parse_integer(value);
   if (!number || *number > most) {
     throw_error(Errc::usage, "{} is not a number from 0 to {}", {identity::quoted(flag, value), most});
   }
@@ -44405,6 +46341,17 @@ inline std::vector<std::string> wrapper_words(std::string_view value) {
                 {identity::quoted("--wrap", value), words ? "it has no word" : "a quote in it has no end"});
   }
   return *std::move(words);
+}
+
+/// The field for a flag whose value is kept as text; null for another flag.
+inline std::optional<std::string>* text_of_flag(Flags& flags, std::string_view flag) {
+  return flag == "--nproc-per-node" ? &flags.node.nproc_per_node
+         : flag == "--nnodes"       ? &flags.node.node_count
+         : flag == "--node-rank"    ? &flags.node.node_rank
+         : flag == "--master-addr"  ? &flags.node.master_addr
+         : flag == "--master-port"  ? &flags.node.master_port
+         : flag == "--log-dir"      ? &flags.log_dir
+                                    : nullptr;
 }
 
 /// @throws Error (usage) for flags that contradict each other
@@ -44441,8 +46388,9 @@ inline Flags parse_flags(identity::Arguments arguments) {
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     const std::string_view argument = arguments[i];
     if (i > 0 && argument == "--") {
-      flags.program.insert(flags.program.end(), arguments.begin() + static_cast<std::ptrdiff_t>(i) + 1,
-                           arguments.end());
+      while (++i < arguments.size()) {
+        flags.program.push_back(arguments[i]);
+      }
       break;
     }
     const std::size_t equals = argument.find('=');
@@ -44452,7 +46400,7 @@ inline Flags parse_flags(identity::Arguments arguments) {
           identity::parse_integer(arguments[i + 1])) {
         flags.mpirun_workers = format_text("{} {}", {argument, arguments[i + 1]});
       }
-      flags.program.emplace_back(argument);
+      flags.program.push_back(arguments[i]);
       continue;
     }
     if (*flag == "--help-launch" || *flag == "--in-process") {
@@ -44468,15 +46416,10 @@ inline Flags parse_flags(identity::Arguments arguments) {
     if (value.empty()) {
       throw_error(Errc::usage, "{} has no value; give it as {}=VALUE", {argument, *flag});
     }
-    if (*flag == "--nproc-per-node") flags.node.nproc_per_node = value;
-    if (*flag == "--nnodes") flags.node.node_count = value;
-    if (*flag == "--node-rank") flags.node.node_rank = value;
-    if (*flag == "--master-addr") flags.node.master_addr = value;
-    if (*flag == "--master-port") flags.node.master_port = value;
+    if (std::optional<std::string>* const text = detail::text_of_flag(flags, *flag)) *text = value;
     if (*flag == "--max-restarts") {
       flags.max_restarts = detail::number_of(*flag, value, RestartPolicy::most_restarts);
     }
-    if (*flag == "--log-dir") flags.log_dir = value;
     if (*flag == "--wrap") flags.wrapper = detail::wrapper_words(value);
     if (*flag == "--bind") flags.binding = binding_from(value);
     if (*flag == "--wrap-rank") flags.wrapped_rank = detail::number_of(*flag, value, detail::most_rank);
@@ -44664,7 +46607,7 @@ inline std::optional<Starter> starter_of(const SystemFiles& files, std::int64_t 
   constexpr std::size_t most_environment = std::size_t{1} << 20;
   std::int64_t process = parent;
   for (int depth = 0; depth < deepest && process > 0; ++depth) {
-    const std::string folder = "/proc/" + std::to_string(process);
+    const std::string folder = format_text("/proc/{}", {process});
     const auto status = detail::parse_process_status(files.text(folder + "/stat").value_or(""));
     if (!status) {
       return std::nullopt;
@@ -44692,7 +46635,7 @@ inline std::optional<std::string> hydra_job(std::string_view command) {
   const std::size_t at = command.find(hydra_proxy_flag);
   const std::string_view rest = at == std::string_view::npos ? "" : command.substr(at + hydra_proxy_flag.size());
   const std::string_view address = rest.substr(0, rest.find('\0'));
-  return address.empty() ? std::nullopt : std::optional("hydra=" + std::string(address));
+  return address.empty() ? std::nullopt : std::optional(format_text("hydra={}", {address}));
 }
 
 /// The job's identity from the environment and, if it has several ranks, from the process's program and starter.
@@ -44713,7 +46656,7 @@ inline JobIdentity job_identity(const identity::Variables& variables, const iden
   origin.process_space = ::stat("/proc/self/ns/pid", &space) == 0 ? space.st_ino : 0;
   // torchrun's agent may have its own RANK, the node's, but it has no run id.
   const std::string own_variable = identity.elastic ? "TORCHELASTIC_RUN_ID" : identity.rank_variable;
-  const std::optional<std::string> own_value = variables.text(own_variable);
+  const std::optional<std::string_view> own_value = variables.text(own_variable);
   const std::optional<Starter> starter =
       starter_of(files, ::getppid(), own_value ? format_text("{}={}", {own_variable, *own_value}) : "");
   if (starter) {
@@ -44842,7 +46785,7 @@ inline void log_identity(const identity::ProcessIdentity& identity, const identi
   const NetworkReport report = local_network_report(variables, identity.master_addr, true);
   log(LogLevel::warning, format_text("{}; {}", {to_string(identity), report.interface}));
   for (const std::string& warning : report.warnings) {
-    log(LogLevel::warning, "slow path: " + warning);
+    log(LogLevel::warning, format_text("slow path: {}", {warning}));
   }
 }
 
@@ -44868,7 +46811,7 @@ DTRAIN_DEFINED RankProcess rank_process_of(JoinOptions options) {
   if (worker.identity.elastic && worker.identity.master_addr) {
     // torchrun's port may be taken by another torchrun; its name may be "none".
     const int port = worker.identity.master_port.value_or(identity::default_master_port);
-    job.name += format_text("@{}:{}", {*worker.identity.master_addr, port});
+    append_text(job.name, "@{}:{}", {*worker.identity.master_addr, port});
     worker.master_ports = static_cast<std::uint16_t>(std::min(16, 65536 - port));
   }
   worker.identity.job = std::move(job.name);
@@ -45067,7 +47010,7 @@ inline std::string node_source(const identity::NodeFlags& flags, const identity:
               : variables.stated({"DTRAIN_RANK", "DTRAIN_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
                                   "PMI_RANK", "PMI_SIZE", "SLURM_NODEID", "SLURM_STEP_NUM_NODES", "TF_CONFIG",
                                   "CLUSTER_SPEC", "SM_HOSTS"});
-  return stated.empty() ? "the environment of " + node.launcher : stated;
+  return stated.empty() ? format_text("the environment of {}", {node.launcher}) : stated;
 }
 
 /// This node's identity. The launcher reads variables such as RANK as the node's. If they are incomplete, the error
@@ -45330,7 +47273,7 @@ class NodeRendezvous {
     job.role = rendezvous::ClientRole::launcher;
     job.world_size = options_->node.node_count;
     job.job = options_->job;
-    job.owner = "the launcher of node 0 on host " + host_->name;
+    job.owner = format_text("the launcher of node 0 on host {}", {host_->name});
     job.join_deadline = deadline;
     job.on_joined = [this](int node, const std::string&) { joined_.insert(node); };
     launchers_ = &server_->open(std::move(job));
@@ -45499,7 +47442,7 @@ class JobCoordinator {
   }
 
   /// The job's first cause in this attempt; nullopt before a failure.
-  std::optional<Cause> first_cause() const { return is_first() ? ranks_->cause() : cause_; }
+  const std::optional<Cause>& first_cause() const { return is_first() ? ranks_->cause() : cause_; }
 
   /// Whether a worker on any node has failed or another launcher is lost, so that this node's workers must stop.
   bool failing() const { return first_report_.has_value() || first_cause() || node_rendezvous_.is_over(); }
@@ -45594,7 +47537,7 @@ class JobCoordinator {
   bool knows_left(int rank) const { return is_first() ? ranks_->has_left(rank) : left_.count(rank) != 0; }
 
   bool is_lost(int rank) const {
-    const std::optional<Cause> cause = first_cause();
+    const std::optional<Cause>& cause = first_cause();
     return cause && cause->rank == rank;
   }
 
@@ -45713,14 +47656,17 @@ class LineFold {
     const std::string name = rank_name(rank);
     const bool is_named = text.substr(0, name.size()) == name;
     text.remove_prefix(is_named ? name.size() : 0);
-    const auto begin = held_.begin() + static_cast<std::ptrdiff_t>(last);
-    auto same = std::find_if(begin, held_.end(),
-                             [&](const Held& each) { return each.is_named == is_named && each.text == text; });
-    if (same == held_.end()) {
-      show(held_.size() < most_held ? 0 : 1);
-      same = held_.insert(held_.end(), Held{std::string(text), is_named, {}, now + window});
+    std::size_t at = last;
+    while (at < held_.size() && (held_[at].is_named != is_named || held_[at].text != text)) {
+      ++at;
     }
-    same->ranks.insert(std::upper_bound(same->ranks.begin(), same->ranks.end(), rank), rank);
+    if (at == held_.size()) {
+      show(at < most_held ? 0 : 1);
+      at = held_.size();
+      held_.push_back({std::string(text), is_named, {}, now + window});
+    }
+    std::vector<int>& ranks = held_[at].ranks;
+    ranks.insert(std::upper_bound(ranks.begin(), ranks.end(), rank), rank);
     while (!held_.empty() && held_.front().ranks.size() == ranks_) {
       show(1);
     }
@@ -45751,36 +47697,36 @@ class LineFold {
 
   static constexpr std::string_view own = "dtrain: ";
 
-  static std::string rank_name(int rank) { return format_text("rank {}: ", {rank}); }
+  DTRAIN_NOT_INLINED static std::string rank_name(int rank) { return format_text("rank {}: ", {rank}); }
 
-  static std::string prefix_of(const std::vector<int>& ranks) {
+  DTRAIN_NOT_INLINED static std::string prefix_of(const std::vector<int>& ranks) {
     std::string prefix = "[";
     for (const std::string& run : rendezvous::rank_ranges(ranks)) {
-      prefix += (prefix.size() == 1 ? "" : ",") + run;
+      append_text(prefix, "{}{}", {prefix.size() == 1 ? "" : ",", run});
     }
-    return prefix + "] ";
+    return prefix.append("] ");
   }
 
   std::size_t held_with(int rank) const {
-    const auto last = std::find_if(held_.rbegin(), held_.rend(), [rank](const Held& each) {
-      return std::binary_search(each.ranks.begin(), each.ranks.end(), rank);
-    });
-    return static_cast<std::size_t>(held_.rend() - last);
+    std::size_t last = held_.size();
+    while (last > 0 && !std::binary_search(held_[last - 1].ranks.begin(), held_[last - 1].ranks.end(), rank)) {
+      --last;
+    }
+    return last;
   }
 
-  void show(std::size_t count) {
-    for (; count > 0; --count) {
-      const Held& first = held_.front();
-      const bool is_alone = first.ranks.size() == 1;
-      const std::string name = first.is_named && is_alone ? rank_name(first.ranks.front()) : std::string();
-      emit_(prefix_of(first.ranks), std::string(own) + name + first.text);
-      held_.pop_front();
+  DTRAIN_NOT_INLINED void show(std::size_t count) {
+    for (std::size_t at = 0; at < count; ++at) {
+      const Held& each = held_[at];
+      const std::string name = each.is_named && each.ranks.size() == 1 ? rank_name(each.ranks.front()) : std::string();
+      emit_(prefix_of(each.ranks), format_text("{}{}{}", {own, name, each.text}));
     }
+    held_.erase(held_.begin(), held_.begin() + static_cast<std::ptrdiff_t>(count));
   }
 
   std::size_t ranks_;
   std::function<void(std::string_view, std::string_view)> emit_;
-  std::deque<Held> held_;  ///< in the order in which they were first printed
+  std::vector<Held> held_;  ///< in the order in which they were first printed
 };
 
 /// Lifetime: the loop and the console outlive it. The destructor prints held lines. Threads: the loop's.
@@ -45840,19 +47786,19 @@ class Tail {
 
   void push(std::string_view line) {
     if (lines_.size() == max_lines) {
-      lines_.pop_front();
+      lines_.erase(lines_.begin());
     }
-    lines_.emplace_back(line.substr(0, max_line_bytes));
+    lines_.push_back(std::string(line.substr(0, max_line_bytes)));
     if (line.size() > max_line_bytes) {
       lines_.back() += "...";
     }
   }
 
   bool empty() const noexcept { return lines_.empty(); }
-  const std::deque<std::string>& lines() const noexcept { return lines_; }
+  const std::vector<std::string>& lines() const noexcept { return lines_; }
 
  private:
-  std::deque<std::string> lines_;
+  std::vector<std::string> lines_;
 };
 
 /// Reads a pipe to its end. Lifetime: relay, console and folded console outlive the task of run(). Threads: the loop's.
@@ -46157,7 +48103,7 @@ inline int exec_error(int reader, const std::string& doing) {
 /// Threads: the main thread of a process that has no other thread.
 /// @throws Error (posix) if the start failed; Error (timeout). In both cases no child is left.
 inline pid_t spawn(const SpawnRequest& request) {
-  const std::string doing = "starting " + request.executable;
+  const std::string doing = format_text("starting {}", {request.executable});
   std::vector<std::string> arguments = request.arguments;
   std::vector<std::string> environment;
   environment.reserve(request.environment.size());
@@ -46234,13 +48180,17 @@ class StoppedWorkers {
   /// stopped in between, their time starts again.
   std::vector<StoppedWorker> lost(const std::vector<StoppedWorker>& stopped, Clock::time_point now) {
     const bool was_stopped = next() && now > *next() + liveness_ / 2;
-    std::map<pid_t, Clock::time_point> since;
+    std::vector<StopTime> since;
     std::vector<StoppedWorker> lost;
     for (const StoppedWorker& each : stopped) {
-      const auto before = since_.find(each.process);
-      const Clock::time_point begin = before == since_.end() || was_stopped ? now : before->second;
+      Clock::time_point begin = now;
+      for (const StopTime& before : since_) {
+        if (before.process == each.process && !was_stopped) {
+          begin = before.begin;
+        }
+      }
       const bool is_lost = now - begin >= liveness_;
-      since.emplace(each.process, is_lost ? now : begin);
+      since.push_back({each.process, is_lost ? now : begin});
       if (is_lost) {
         lost.push_back(each);
       }
@@ -46252,8 +48202,8 @@ class StoppedWorkers {
   /// The time at which the next stopped worker is lost.
   std::optional<Clock::time_point> next() const {
     std::optional<Clock::time_point> first;
-    for (const auto& [process, begin] : since_) {
-      first = std::min(first.value_or(begin + liveness_), begin + liveness_);
+    for (const StopTime& each : since_) {
+      first = std::min(first.value_or(each.begin + liveness_), each.begin + liveness_);
     }
     return first;
   }
@@ -46261,8 +48211,14 @@ class StoppedWorkers {
  private:
   static constexpr std::chrono::nanoseconds longest = std::chrono::hours(24 * 365);
 
+  /// When a stopped process's time began.
+  struct StopTime {
+    pid_t process;
+    Clock::time_point begin;
+  };
+
   Clock::duration liveness_;
-  std::map<pid_t, Clock::time_point> since_;
+  std::vector<StopTime> since_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::launch
@@ -46795,8 +48751,7 @@ class Attempt {
     }
     const bool were_shown = plan_->node_count == 1 && plan_->stderr_is_terminal;  // to everybody who reads the report
     if (end.first && !were_shown) {
-      const Tail& tail = workers_.error_tail(end.first->rank);
-      end.last_lines.assign(tail.lines().begin(), tail.lines().end());
+      end.last_lines = workers_.error_tail(end.first->rank).lines();
     }
     co_return std::move(end);
   }
@@ -46967,7 +48922,7 @@ class NodeLauncher {
       output_.error().line(
           "dtrain: ", format_text("{}, nodes from {}; {}", {description, options_.node_source, network.interface}));
       for (const std::string& warning : network.warnings) {
-        output_.error().line("dtrain: ", "slow path: " + warning);
+        output_.error().line("dtrain: ", format_text("slow path: {}", {warning}));
       }
     }
     require_rank(options_.program.wrapped_rank, plan->world_size);
@@ -47031,7 +48986,7 @@ class NodeLauncher {
     end.node = plan.node_rank;
     end.host = host_.name;
     if (plan.node_count > 1) {
-      end.host += format_text(" (node {})", {plan.node_rank});
+      append_text(end.host, " (node {})", {plan.node_rank});
     }
     end.stop_signal = forwarder_.stop_signal();
     end.interrupted = forwarder_.interrupted();
@@ -47094,7 +49049,7 @@ DTRAIN_DEFINED void log_binding(const std::vector<Cpus>& cpus) {
   }
   std::string text = "workers are bound to CPUs";
   for (std::size_t worker = 0; worker < cpus.size(); ++worker) {
-    text += format_text("{} {}: {}", {worker == 0 ? "" : ";", worker, text_of(cpus[worker])});
+    append_text(text, "{} {}: {}", {worker == 0 ? "" : ";", worker, text_of(cpus[worker])});
   }
   log(LogLevel::info, text + " (--bind=none binds none)");
 }
@@ -47119,7 +49074,8 @@ DTRAIN_DEFINED StartResult PerNode::start(int argc, char** argv, const BackendFa
     Flags flags = parse_flags(identity::Arguments(argv, static_cast<std::size_t>(argc)));
     if (flags.help) {
       if (std::fputs(help_text, stdout) < 0 || std::fflush(stdout) != 0) {
-        const Error lost = errno_error("printing the launcher's flags on " + stream_name("stdout", STDOUT_FILENO));
+        const Error lost =
+            errno_error(format_text("printing the launcher's flags on {}", {stream_name("stdout", STDOUT_FILENO)}));
         log(LogLevel::error, lost.what());
         return StartResult(exit_code_exception);
       }
@@ -47378,6 +49334,7 @@ DTRAIN_DEFINED std::shared_ptr<RankContext> join_job_blocking(const rendezvous::
   settings.add("launcher", required.launcher).add("backend", required.backend).add("topology", required.topology);
   settings.add("DTRAIN_TIMEOUT_SECONDS", std::to_string(std::chrono::duration<double>(self.timeout).count()));
   settings.add("GroupOptions::accumulate", name(required.accumulate));
+  settings.add("GroupOptions::algorithms", required.algorithms);
   self.settings = settings.text();
   return {new RankContext(self, std::move(base)), rendezvous::OffThreadDeleter()};
 }
@@ -49033,30 +50990,31 @@ DTRAIN_DEFINED void ShardedParameters::begin_step() noexcept {
   std::fill(square_sums_.begin(), square_sums_.end(), 0.0);
 }
 
-DTRAIN_DEFINED void ShardedParameters::add_squares(std::size_t bucket, const std::byte* memory) noexcept {
+DTRAIN_DEFINED void ShardedParameters::add_squares(std::size_t bucket, const ShardMemory& memory) noexcept {
   const DType dtype = plan_->buckets[bucket].dtype;
   const BucketShard& part = layout_.buckets[bucket];
-  own_squares_ += kernels::sum_of_squares(dtype, memory + part.own_begin * size_bytes(dtype), part.block);
-  common_squares_ += kernels::sum_of_squares(dtype, memory + part.rest_begin * size_bytes(dtype), part.rest_count);
+  own_squares_ += kernels::sum_of_squares(dtype, memory.block, part.block);
+  common_squares_ += kernels::sum_of_squares(dtype, memory.rest, part.rest_count);
 }
 
-DTRAIN_DEFINED void ShardedParameters::measure(std::size_t bucket, std::byte* memory) noexcept {
+DTRAIN_DEFINED void ShardedParameters::measure(std::size_t bucket, const ShardMemory& memory) noexcept {
   measure_or_update(bucket, memory, true);
 }
 
-DTRAIN_DEFINED void ShardedParameters::update(std::size_t bucket, std::byte* memory) noexcept {
+DTRAIN_DEFINED void ShardedParameters::update(std::size_t bucket, const ShardMemory& memory) noexcept {
   measure_or_update(bucket, memory, false);
 }
 
-DTRAIN_DEFINED void ShardedParameters::measure_or_update(std::size_t bucket, std::byte* memory,
+DTRAIN_DEFINED void ShardedParameters::measure_or_update(std::size_t bucket, const ShardMemory& memory,
                                                          bool measures) noexcept {
   const DType dtype = plan_->buckets[bucket].dtype;
   const BucketShard& part = layout_.buckets[bucket];
   try {
-    for (const std::vector<ShardPiece>* pieces : {&part.own, &part.rest}) {
-      for (const ShardPiece& piece : *pieces) {
-        measure_or_update_piece(piece, dtype, memory, measures, pieces == &part.own || counts_rest_);
-      }
+    for (const ShardPiece& piece : part.own) {
+      measure_or_update_piece(piece, dtype, memory.block, measures, true);
+    }
+    for (const ShardPiece& piece : part.rest) {
+      measure_or_update_piece(piece, dtype, memory.rest, measures, counts_rest_);
     }
   } catch (...) {
     failures_[bucket] = std::current_exception();
@@ -49080,7 +51038,7 @@ DTRAIN_DEFINED void ShardedParameters::measure_or_update_piece(const ShardPiece&
   const std::byte* const values = parameters_[piece.parameter].value.data + piece.offset * element;
   for (std::size_t done = 0; done < piece.count; done += block) {
     const std::size_t count = std::min(block, piece.count - done);
-    std::byte* const place = memory + (piece.in_bucket + done) * element;
+    std::byte* const place = memory + (piece.in_part + done) * element;
     for (std::size_t i = 0; i < arrays_.size(); ++i) {
       states[i] = arrays_[i].data() + piece.in_state + done;
     }
@@ -49111,10 +51069,8 @@ DTRAIN_DEFINED void ShardedParameters::measure_or_update_piece(const ShardPiece&
   }
 }
 
-DTRAIN_DEFINED void ShardedParameters::store(std::size_t bucket, const std::byte* memory) const {
-  if (failures_[bucket]) {
-    std::rethrow_exception(failures_[bucket]);
-  }
+DTRAIN_DEFINED void ShardedParameters::store(std::size_t bucket, const std::byte* memory) const noexcept {
+  if (failures_[bucket]) return;
   const PlannedBucket& planned = plan_->buckets[bucket];
   for (const std::size_t parameter : planned.parameters) {
     const TensorView& value = parameters_[parameter].value;
