@@ -33,7 +33,7 @@ struct States {
 /// Stage 2: the gradients too. A rank keeps its share of the reduced gradients, 1 / ranks. The arena holds two buckets
 /// at a time: a gradient is copied there by its ready(), which returns once the bucket two before is reduced, and the
 /// model may use the gradient's memory again. New weights are gathered after the backward pass instead of during it.
-/// - Not for models whose bind_gradient has their gradients in the arena.
+/// - Not for models whose bind_gradient has their gradients in the arena. Gradients need no memory (see Parameter).
 /// - The wrapper then only makes steps with such an optimizer; those under no_sync() add up in the model's memory.
 /// - Gradients that are ready before any of the bucket two before theirs are kept in further memory.
 struct Gradients {
