@@ -1,4 +1,4 @@
-// Starts its own ranks: ./gpt2 --nproc-per-node=2 [--zero] [--hook=bf16]
+// Starts its own ranks: ./gpt2 --nproc-per-node=2 [--zero=2] [--hook=bf16]
 #include "training.hpp"
 
 using Policy = dtrain::Policy<dtrain::launch::PerNode, dtrain::backend::SharedMemory, dtrain::topology::Flat>;

@@ -3,6 +3,7 @@
 /// A transformer of GPT-2's shape (Radford et al., "Language Models are Unsupervised Multitask Learners", 2019) whose
 /// tokens are bytes.
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -69,6 +70,21 @@ class BasicModel {
   /// Gradient `index` lives at `view` from now on. Lifetime: its memory outlives the last backward().
   void bind_gradient(std::size_t index, const dtrain::TensorView& view) { weights_.at(index)->bind_gradient(view); }
 
+  /// From now on gradients have no memory in parameters(): each is the wrapper's once it is announced, and the next is
+  /// computed in its place. That of the token embeddings has its own, because it has two parts.
+  /// @returns the bytes of both memories
+  std::size_t give_gradients_away() {
+    std::size_t largest = 0;
+    for (const Weights<Scalar>* weights : weights_) {
+      if (weights != &tokens_) largest = std::max(largest, weights->elements());
+    }
+    gradient_memory_.resize(largest);
+    for (Weights<Scalar>* weights : weights_) {
+      weights->give_gradient_away(weights == &tokens_ ? nullptr : gradient_memory_.data());
+    }
+    return (largest + tokens_.elements()) * sizeof(Scalar);
+  }
+
   /// @returns the mean cross-entropy of the targets. What backward() needs is kept.
   double forward(const Batch& batch) {
     for (Index row = 0; row < stream_.rows(); ++row) {
@@ -131,11 +147,28 @@ class BasicModel {
   std::deque<Block<Scalar>> blocks_;
   LayerNorm<Scalar> norm_;
   WeightsList<Scalar> weights_;
-  Matrix<Scalar> stream_;  // what the blocks add to, [sequences * context, width]
+  std::vector<Scalar> gradient_memory_;  // of all gradients given away
+  Matrix<Scalar> stream_;                // what the blocks add to, [sequences * context, width]
   Matrix<Scalar> scores_;  // of every byte for each token, [sequences * context, 256]; then derivatives by them
   Errors<Scalar> errors_;
 };
 
 using Model = BasicModel<float>;
+
+/// A model for dtrain::zero::Gradients, which frees memory of gradients: it keeps none, and binds none. Lifetime: the
+/// model outlives it.
+class ModelWithoutGradients {
+ public:
+  explicit ModelWithoutGradients(Model& model) : model_(&model), gradient_bytes_(model.give_gradients_away()) {}
+
+  std::vector<dtrain::Parameter> parameters() { return model_->parameters(); }
+
+  /// That its backward pass computes gradients in.
+  std::size_t gradient_bytes() const noexcept { return gradient_bytes_; }
+
+ private:
+  Model* model_;
+  std::size_t gradient_bytes_;
+};
 
 }  // namespace gpt2

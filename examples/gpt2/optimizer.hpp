@@ -1,15 +1,15 @@
 #pragma once
 /// @file
-/// AdamW, with its state whole on every rank or divided among them.
+/// AdamW, with its state and the gradients whole on every rank or divided among them.
 
 #include <dtrain/dtrain.hpp>
 
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <utility>
+#include <variant>
 #include <vector>
 
 namespace gpt2 {
@@ -54,48 +54,77 @@ class WholeOptimizer {
   std::uint64_t step_ = 0;
 };
 
-/// One of both, chosen when the program runs. Lifetime: `ddp` and `model` outlive it.
+/// Bytes on one rank.
+struct StateBytes {
+  std::size_t optimizer = 0;
+  std::size_t gradients = 0;  ///< that dtrain keeps
+};
+
+/// AdamW with everything whole, or a stage of ZeRO, chosen when the program runs. Lifetime: `ddp` and `model` outlive
+/// it.
 template <class Ddp, class Model>
 class Optimizer {
  public:
-  /// Collective if `divided`. @param clip the most that the gradients' norm may be; 0: whatever it is
-  Optimizer(Ddp& ddp, Model& model, bool divided, double clip) : ddp_(&ddp), model_(&model), clip_(clip) {
-    if (divided) {
-      divided_ = std::make_unique<Divided>(ddp, dtrain::optimizers::AdamW{});
-    } else {
-      whole_ = std::make_unique<WholeOptimizer>(model.parameters());
-    }
-  }
+  /// Collective with a stage. @param stage of ZeRO; 0: none
+  /// @param clip the most that the gradients' norm may be; 0: whatever it is
+  Optimizer(Ddp& ddp, Model& model, int stage, double clip)
+      : ddp_(&ddp), model_(&model), clip_(clip), chosen_(chosen(ddp, model, stage)) {}
 
   /// A step of the training: `backward(ready)`, reduction and update. Collective, blocking.
   template <std::invocable<dtrain::Ready> F>
   void step(F&& backward, float rate) {
-    if (divided_) {
-      divided_->rule().rate = rate;
-      if (clip_ == 0) return ddp_->backward(backward, *divided_);
-      ddp_->backward(backward, *divided_, [clip = clip_](dtrain::ShardedGradients& gradients) {
-        dtrain::clip_gradients(gradients, clip);
-        return true;
-      });
-    } else {
-      whole_->rule().rate = rate;
-      ddp_->backward(backward, {.measure_norm = clip_ > 0});
-      if (clip_ > 0) dtrain::clip_gradients(*ddp_, clip_);
-      whole_->update(model_->parameters());
-    }
+    std::visit(
+        [&](auto& optimizer) {
+          optimizer.rule().rate = rate;
+          run_step(backward, optimizer);
+        },
+        chosen_);
   }
 
-  /// Of this rank.
-  std::size_t state_bytes() const noexcept { return divided_ ? divided_->state_bytes() : whole_->state_bytes(); }
+  StateBytes state() const noexcept {
+    return std::visit(
+        [this](const auto& optimizer) -> StateBytes {
+          if constexpr (requires { optimizer.gradient_bytes(); }) {
+            return {optimizer.state_bytes(), optimizer.gradient_bytes()};
+          } else {
+            return {optimizer.state_bytes(), ddp_->plan().arena_bytes};
+          }
+        },
+        chosen_);
+  }
 
  private:
-  using Divided = decltype(dtrain::ShardedOptimizer{std::declval<Ddp&>(), dtrain::optimizers::AdamW{}});
+  template <class Stage>
+  using Divided = decltype(dtrain::ShardedOptimizer{std::declval<Ddp&>(), dtrain::optimizers::AdamW{},
+                                                    std::declval<Stage>()});
+  using Chosen = std::variant<WholeOptimizer, Divided<dtrain::zero::States>, Divided<dtrain::zero::Gradients>>;
+
+  static Chosen chosen(Ddp& ddp, Model& model, int stage) {
+    if (stage == 2) return dtrain::ShardedOptimizer{ddp, dtrain::optimizers::AdamW{}, dtrain::zero::Gradients{}};
+    if (stage == 1) return dtrain::ShardedOptimizer{ddp, dtrain::optimizers::AdamW{}};
+    return WholeOptimizer(model.parameters());
+  }
+
+  template <class F>
+  void run_step(F& backward, WholeOptimizer& optimizer) {
+    ddp_->backward(backward, {.measure_norm = clip_ > 0});
+    if (clip_ > 0) dtrain::clip_gradients(*ddp_, clip_);
+    optimizer.update(model_->parameters());
+  }
+
+  template <class F, class Sharded>
+  void run_step(F& backward, Sharded& optimizer) {
+    if (clip_ == 0) return ddp_->backward(backward, optimizer);
+    ddp_->backward(backward, optimizer, [clip = clip_](dtrain::ShardedGradients& gradients) {
+      dtrain::clip_gradients(gradients, clip);
+      return true;
+    });
+  }
 
   Ddp* ddp_;
   Model* model_;
   double clip_;
-  std::unique_ptr<Divided> divided_;
-  std::unique_ptr<WholeOptimizer> whole_;
+  Chosen chosen_;
 };
 
 }  // namespace gpt2

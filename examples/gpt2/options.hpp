@@ -3,9 +3,11 @@
 /// The flags of the program gpt2.
 
 #include <array>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -23,7 +25,8 @@ struct Options {
   float clip = 1;  ///< the most that the norm of the gradients may be; 0: whatever it is
   std::uint64_t seed = 1;
   std::string text;  ///< empty: the licenses
-  bool zero = false;
+  int zero = 0;      ///< stage of ZeRO; 0: every rank keeps all
+  std::optional<std::size_t> bucket_bytes;
   std::string hook = "none";
   std::string summary;  ///< empty: not wanted
   bool help = false;
@@ -43,7 +46,9 @@ starts.
   --clip=NORM      scale gradients to this norm where theirs is larger; 0: leave them (default 1)
   --seed=N         of the initial weights and the order of sequences (default 1)
   --text=FILE      the text (default: the licenses in /usr/share/common-licenses, of the package base-files)
-  --zero           divide the optimizer's state among the ranks (dtrain::ShardedOptimizer)
+  --zero=STAGE     what dtrain::ShardedOptimizer divides among the ranks: 0 nothing (default), 1 the optimizer's state,
+                   2 the gradients too
+  --bucket-mib=X   largest bucket of gradients in MiB; 0 gives each parameter its own (default: the library's)
   --hook=NAME      how gradients are reduced: none (default), bf16 or f16 (16 bits travel), power-sgd (two thin factors
                    of each gradient travel), or top-k (after 100 steps, the twentieth of its elements that are the
                    largest); not with --zero
@@ -58,7 +63,7 @@ namespace detail {
 using Flag = fashion_mnist::Flag<Options>;
 using fashion_mnist::number;
 
-inline constexpr std::array<Flag, 14> flags{{
+inline constexpr auto flags = std::to_array<Flag>({
     {"--steps", true,
      [](Options& o, auto name, auto value) { o.steps = number<std::int64_t>(name, value, 1, 1000000); }},
     {"--layers", true, [](Options& o, auto name, auto value) { o.shape.layers = number<Index>(name, value, 1, 100); }},
@@ -77,7 +82,11 @@ inline constexpr std::array<Flag, 14> flags{{
        o.seed = number<std::uint64_t>(name, value, 0, std::numeric_limits<std::uint64_t>::max());
      }},
     {"--text", true, [](Options& o, auto, auto value) { o.text = value; }},
-    {"--zero", false, [](Options& o, auto, auto) { o.zero = true; }},
+    {"--zero", true, [](Options& o, auto name, auto value) { o.zero = number<int>(name, value, 0, 2); }},
+    {"--bucket-mib", true,
+     [](Options& o, auto name, auto value) {
+       o.bucket_bytes = static_cast<std::size_t>(std::llround(number<double>(name, value, 0, 1024) * 1048576));
+     }},
     {"--hook", true,
      [](Options& o, auto name, auto value) {
        if (value != "none" && value != "bf16" && value != "f16" && value != "power-sgd" && value != "top-k") {
@@ -88,7 +97,7 @@ inline constexpr std::array<Flag, 14> flags{{
      }},
     {"--summary", true, [](Options& o, auto, auto value) { o.summary = value; }},
     {"--help", false, [](Options& o, auto, auto) { o.help = true; }},
-}};
+});
 
 }  // namespace detail
 
@@ -100,7 +109,7 @@ inline Options parse_options(std::span<char* const> arguments) {
     fashion_mnist::refuse("--width is " + std::to_string(options.shape.width) + ", which " +
                           std::to_string(options.shape.heads) + " heads do not divide evenly");
   }
-  if (options.zero && options.hook != "none") {
+  if (options.zero != 0 && options.hook != "none") {
     fashion_mnist::refuse("--zero reduces gradients in its own way and cannot be used with --hook=" + options.hook);
   }
   return options;

@@ -17,7 +17,9 @@ struct Summary {
   double final_loss = 0;                     ///< mean over the last ten steps
   double seconds_per_step = 0;               ///< median, of the slowest rank
   std::uint64_t bytes_reduced_per_step = 0;  ///< gradients that one rank gave to reductions
-  std::uint64_t state_bytes = 0;             ///< of the optimizer, on the rank that has most
+  std::uint64_t state_bytes_per_rank = 0;    ///< the optimizer's state and gradients kept, on the rank that has most
+  std::uint64_t optimizer_bytes = 0;         ///< among them, of the optimizer
+  std::uint64_t gradient_bytes = 0;          ///< and of gradients
   std::string parameters_digest;
 };
 
@@ -34,7 +36,9 @@ inline std::string to_json(const Summary& summary) {
          ",\n  \"final_loss\": " + json_number(summary.final_loss) +                             //
          ",\n  \"seconds_per_step\": " + json_number(summary.seconds_per_step) +                 //
          ",\n  \"bytes_reduced_per_step\": " + std::to_string(summary.bytes_reduced_per_step) +  //
-         ",\n  \"state_bytes\": " + std::to_string(summary.state_bytes) +                        //
+         ",\n  \"state_bytes_per_rank\": " + std::to_string(summary.state_bytes_per_rank) +      //
+         ",\n  \"optimizer_bytes\": " + std::to_string(summary.optimizer_bytes) +                //
+         ",\n  \"gradient_bytes\": " + std::to_string(summary.gradient_bytes) +                  //
          ",\n  \"parameters_digest\": \"" + summary.parameters_digest + "\"\n}\n";
 }
 

@@ -55,9 +55,9 @@ void check_options(const Options& options, const Group& group) {
 }
 
 /// Collective, blocking.
-template <class Ddp>
+template <class Ddp, class Wrapped>
 Steps run_steps(Ddp& ddp, Model& model, const Sequences& sequences, const Options& options,
-                fashion_mnist::Progress& progress, Optimizer<Ddp, Model>& optimizer) {
+                fashion_mnist::Progress& progress, Optimizer<Ddp, Wrapped>& optimizer) {
   using Clock = std::chrono::steady_clock;
   const auto& group = ddp.group();
   const dtrain::DistributedSampler sampler{
@@ -96,7 +96,7 @@ inline dtrain::Sha256Digest digest_of(Model& model) {
 
 /// Collective, blocking. @throws dtrain::Error (disagreement) if the ranks' parameters differ.
 template <class Ddp>
-Summary summarize(const Ddp& ddp, Model& model, Steps steps, std::size_t state_bytes) {
+Summary summarize(const Ddp& ddp, Model& model, Steps steps, const StateBytes& state) {
   const auto& group = ddp.group();
   Summary summary;
   summary.world_size = group.world_size();
@@ -112,11 +112,32 @@ Summary summarize(const Ddp& ddp, Model& model, Steps steps, std::size_t state_b
   summary.seconds_per_step = fashion_mnist::largest(group, *middle);
   const dtrain::ddp::ReducerStatistics statistics = ddp.statistics();
   summary.bytes_reduced_per_step = statistics.bytes_reduced / std::max<std::uint64_t>(statistics.steps, 1);
-  summary.state_bytes = static_cast<std::uint64_t>(fashion_mnist::largest(group, static_cast<double>(state_bytes)));
+  const auto most = [&](std::size_t bytes) {
+    return static_cast<std::uint64_t>(fashion_mnist::largest(group, static_cast<double>(bytes)));
+  };
+  summary.optimizer_bytes = most(state.optimizer);
+  summary.gradient_bytes = most(state.gradients);
+  summary.state_bytes_per_rank = most(state.optimizer + state.gradients);
   const dtrain::Sha256Digest digest = digest_of(model);
   fashion_mnist::require_same_everywhere(group, digest);
   summary.parameters_digest = dtrain::hex(digest);
   return summary;
+}
+
+/// The training of `model`, wrapped as `wrapped`: itself, or without its gradients. Collective, blocking.
+template <class Wrapped, class Policy>
+Summary train_wrapped(Wrapped& wrapped, Model& model, const dtrain::ProcessGroup<Policy>& group,
+                      const Sequences& sequences, const Options& options, fashion_mnist::Progress& progress) {
+  using Ddp = dtrain::DistributedDataParallel<Wrapped, Policy>;
+  dtrain::DdpOptions ddp_options;
+  if (options.bucket_bytes) ddp_options.bucket_bytes = *options.bucket_bytes;
+  fashion_mnist::ChosenHook hook(options.hook, 0);
+  Ddp ddp = options.hook == "none" ? Ddp{wrapped, group, ddp_options} : Ddp{wrapped, group, ddp_options, hook};
+  Optimizer<Ddp, Wrapped> optimizer(ddp, wrapped, options.zero, options.clip);
+  Steps steps = run_steps(ddp, model, sequences, options, progress, optimizer);
+  StateBytes state = optimizer.state();
+  if constexpr (requires { wrapped.gradient_bytes(); }) state.gradients += wrapped.gradient_bytes();
+  return summarize(ddp, model, std::move(steps), state);
 }
 
 /// The body of every rank. @returns the exit code. @throws dtrain::Error in one sentence for bad flags and bad text.
@@ -130,25 +151,27 @@ int train(dtrain::ProcessGroup<Policy> group, dtrain::Arguments arguments) {
   }
   check_options(options, group);
   const Sequences sequences(read_text(options.text), static_cast<std::size_t>(options.shape.context), options.batch);
-
-  Model model(options.shape, static_cast<Index>(options.batch) / group.world_size(), options.seed);
-  using Ddp = dtrain::DistributedDataParallel<Model, Policy>;
-  fashion_mnist::ChosenHook hook(options.hook, 0);
-  Ddp ddp = options.hook == "none" ? Ddp{model, group} : Ddp{model, group, {}, hook};
-  Optimizer<Ddp, Model> optimizer(ddp, model, options.zero, options.clip);
   progress.line(fashion_mnist::grouped(static_cast<double>(parameter_count(options.shape))) + " parameters, " +
                 fashion_mnist::grouped(static_cast<double>(sequences.text_bytes())) +
                 " bytes of text, ranks: " + std::to_string(group.world_size()));
 
-  Steps steps = run_steps(ddp, model, sequences, options, progress, optimizer);
-  const Summary summary = summarize(ddp, model, std::move(steps), optimizer.state_bytes());
+  Model model(options.shape, static_cast<Index>(options.batch) / group.world_size(), options.seed);
+  Summary summary;
+  if (options.zero == 2) {
+    ModelWithoutGradients wrapped(model);
+    summary = train_wrapped(wrapped, model, group, sequences, options, progress);
+  } else {
+    summary = train_wrapped(model, model, group, sequences, options, progress);
+  }
   if (group.rank() == 0 && !options.summary.empty()) {
     const std::string json = to_json(summary);
     fashion_mnist::write_file_atomically(options.summary, std::as_bytes(std::span(json)));
   }
   progress.line("final loss " + fashion_mnist::fixed(summary.final_loss, 4) + "  " +
-                fashion_mnist::fixed(1000 * summary.seconds_per_step, 1) + " ms a step, optimizer's state " +
-                fashion_mnist::grouped(static_cast<double>(summary.state_bytes)) + " bytes a rank");
+                fashion_mnist::fixed(1000 * summary.seconds_per_step, 1) + " ms a step, on a rank " +
+                fashion_mnist::grouped(static_cast<double>(summary.optimizer_bytes)) +
+                " bytes of the optimizer's state and " +
+                fashion_mnist::grouped(static_cast<double>(summary.gradient_bytes)) + " of gradients");
   return 0;
 }
 

@@ -43,10 +43,11 @@ class Weights {
 
   /// Its index in the model's parameters().
   void set_position(std::size_t position) noexcept { position_ = position; }
-  void announce(dtrain::Ready ready) const { ready(position_); }
+  void announce(dtrain::Ready ready) const { ready(position_, dtrain::tensor_view(gradient_, shape_), {}); }
 
   dtrain::Parameter parameter() {
-    return {name_, dtrain::tensor_view(value_.data(), shape_), dtrain::tensor_view(gradient_, shape_)};
+    return {name_, dtrain::tensor_view(value_.data(), shape_),
+            dtrain::tensor_view(keeps_gradient_ ? gradient_ : nullptr, shape_)};
   }
 
   /// The gradient lives at `view` from now on. Lifetime: its memory outlives the last backward pass.
@@ -54,6 +55,18 @@ class Weights {
     gradient_ = view.as<Scalar>().data();
     own_gradient_ = {};
   }
+
+  /// From now on the gradient is the wrapper's once it is announced, and parameter() has none. It is computed in
+  /// `memory`, which other weights use too; null: in memory of its own. Lifetime: the memory outlives the last backward
+  /// pass.
+  void give_gradient_away(Scalar* memory) {
+    keeps_gradient_ = false;
+    if (memory == nullptr) return;
+    gradient_ = memory;
+    own_gradient_ = {};
+  }
+
+  std::size_t elements() const noexcept { return value_.size(); }
 
  private:
   Weights(std::string name, Index rows, Index columns, dtrain::Shape shape)
@@ -70,8 +83,9 @@ class Weights {
   Index columns_;
   dtrain::Shape shape_;
   std::vector<Scalar> value_;
-  std::vector<Scalar> own_gradient_;  // until bind_gradient
+  std::vector<Scalar> own_gradient_;  // until bind_gradient or give_gradient_away
   Scalar* gradient_;
+  bool keeps_gradient_ = true;
   std::size_t position_ = 0;
 };
 

@@ -93,23 +93,42 @@ TEST_CASE("one training, whatever the ranks: 1, 2 and 4 of them have the same fa
   }
 }
 
-TEST_CASE("two ranks give the same bits again, also with the optimizer's state divided, each half of it") {
+TEST_CASE("two ranks give the same bits again, also with the optimizer's state divided, and the gradients") {
   if (!can_run()) return;
   const SummaryFile whole = train({"--nproc-per-node=2", "--clip=0"});
   CHECK(train({"--nproc-per-node=2", "--clip=0"}).text("parameters_digest") == whole.text("parameters_digest"));
-  const SummaryFile divided = train({"--nproc-per-node=2", "--clip=0", "--zero"});
-  CHECK(difference(losses_of(divided), losses_of(whole)) < 1e-3);
-  CHECK(divided.text("parameters_digest") == whole.text("parameters_digest"));
   const double parameters = whole.number("parameters");
-  CHECK(whole.number("state_bytes") == 8 * parameters);
-  CHECK(divided.number("state_bytes") == doctest::Approx(4 * parameters).epsilon(0.02));
+  CHECK(whole.number("optimizer_bytes") == 8 * parameters);
+  CHECK(whole.number("gradient_bytes") == doctest::Approx(4 * parameters).epsilon(0.02));
   CHECK(whole.number("bytes_reduced_per_step") == 4 * parameters);
+  constexpr double bucket = 65536;  // no parameter is larger
+  for (const int stage : {1, 2}) {
+    CAPTURE(stage);
+    const SummaryFile divided =
+        train({"--nproc-per-node=2", "--clip=0", "--bucket-mib=0.0625", "--zero=" + std::to_string(stage)});
+    CHECK(difference(losses_of(divided), losses_of(whole)) < 1e-3);
+    CHECK(divided.text("parameters_digest") == whole.text("parameters_digest"));
+    CHECK(divided.number("optimizer_bytes") == doctest::Approx(4 * parameters).epsilon(0.02));
+    CHECK(divided.number("bytes_reduced_per_step") == 4 * parameters);
+    CHECK(divided.number("state_bytes_per_rank") ==
+          divided.number("optimizer_bytes") + divided.number("gradient_bytes"));
+    if (stage == 1) {
+      CHECK(divided.number("gradient_bytes") == whole.number("gradient_bytes"));
+    } else {  // half of them, up to two buckets, and what the model computes in: a parameter's and the embeddings'
+      const double computing = 2 * bucket;
+      CHECK(divided.number("gradient_bytes") >= 2 * parameters + computing);
+      CHECK(divided.number("gradient_bytes") <= 1.02 * 2 * parameters + computing + 2 * bucket);
+    }
+  }
 }
 
-TEST_CASE("clipped gradients give one training too, with the state whole and divided") {
+TEST_CASE("clipped gradients give one training too, with state and gradients whole and divided") {
   if (!can_run()) return;
   const SummaryFile whole = train({"--nproc-per-node=2", "--clip=0.5"});
-  CHECK(difference(losses_of(train({"--nproc-per-node=2", "--clip=0.5", "--zero"})), losses_of(whole)) < 1e-3);
+  for (const char* stage : {"--zero=1", "--zero=2"}) {
+    CAPTURE(stage);
+    CHECK(difference(losses_of(train({"--nproc-per-node=2", "--clip=0.5", stage})), losses_of(whole)) < 1e-3);
+  }
   // AdamW's steps hardly depend on the gradients' scale, so the losses are nearly alike, but not the bits.
   CHECK(train({"--nproc-per-node=2", "--clip=0"}).text("parameters_digest") != whole.text("parameters_digest"));
 }
@@ -135,5 +154,6 @@ TEST_CASE("what does not fit the ranks, the memory or the text is refused in one
   CHECK(support::contains(refusal({"--nproc-per-node=1", "--layers=100", "--width=8192", "--batch=100000"}),
                           "MiB, which this host does not have"));
   CHECK(support::contains(refusal({"--nproc-per-node=2", "--text=/etc/hostname"}), "the text has "));
-  CHECK(support::contains(refusal({"--nproc-per-node=2", "--zero", "--hook=bf16"}), "cannot be used with --hook=bf16"));
+  CHECK(
+      support::contains(refusal({"--nproc-per-node=2", "--zero=1", "--hook=bf16"}), "cannot be used with --hook=bf16"));
 }

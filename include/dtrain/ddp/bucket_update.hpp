@@ -18,7 +18,7 @@
 namespace DTRAIN_NAMESPACE::ddp {
 
 /// Why a step takes no BucketUpdate, or none but one.
-enum class UpdateProblem { hook, other_wrapper, no_sync, whole_gradients, missing };
+enum class UpdateProblem { hook, other_wrapper, no_sync, whole_gradients, missing, no_memory };
 
 /// BucketReduction calls begin, then pack for each gradient if the plan reuses memory, launch for each bucket of a
 /// step, in their order, and then finish. Errors: an exception ends the job, as one of the backward pass does.
@@ -92,10 +92,13 @@ class OpenUpdate {
 
 /// @param update null: a step without
 /// @throws Error (invalid_argument) for the update of another plan, or beside a hook, or none where the plan needs one
+/// or the model's gradients have no memory
 template <class C>
-void require_usable(const BucketUpdate<C>* update, const BucketPlan& plan, bool has_hook, const char* caller) {
+void require_usable(const BucketUpdate<C>* update, const BucketPlan& plan, const GradientTable& gradients,
+                    bool has_hook, const char* caller) {
   if (update == nullptr) {
     if (plan.reuses_memory) refuse_update(caller, UpdateProblem::missing);
+    if (!gradients.have_memory()) refuse_update(caller, UpdateProblem::no_memory);
     return;
   }
   if (has_hook) refuse_update(caller, UpdateProblem::hook);
@@ -105,7 +108,7 @@ void require_usable(const BucketUpdate<C>* update, const BucketPlan& plan, bool 
 #if DTRAIN_DEFINITIONS
 
 DTRAIN_NOT_INLINED DTRAIN_DEFINED void refuse_update(const char* caller, UpdateProblem problem) {
-  constexpr std::array<const char*, 5> sentences{
+  constexpr std::array<const char*, 6> sentences{
       "a ShardedOptimizer, but a gradient hook reduces the buckets; construct DistributedDataParallel without the hook",
       "a ShardedOptimizer, but that of another DistributedDataParallel; give the one that was constructed from this",
       "a ShardedOptimizer, but under no_sync(), where steps reduce nothing; call backward(f), and give the optimizer "
@@ -114,7 +117,9 @@ DTRAIN_NOT_INLINED DTRAIN_DEFINED void refuse_update(const char* caller, UpdateP
       "a ShardedOptimizer that needs the memory of all gradients, but another one, with zero::Gradients, has left none "
       "for them; give that",
       "no ShardedOptimizer, but one with zero::Gradients has left no memory for all gradients; give it to each step "
-      "that reduces"};
+      "that reduces",
+      "no ShardedOptimizer, but the model's gradients have no memory for the reduced ones; allocate it, give the model "
+      "bind_gradient(i, view), or give a ShardedOptimizer to each step"};
   throw_error(Errc::invalid_argument, "{} got {}", {caller, sentences[static_cast<std::size_t>(problem)]});
 }
 

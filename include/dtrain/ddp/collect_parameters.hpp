@@ -28,7 +28,7 @@ std::string kind(const TensorView& view);
 
 }  // namespace detail
 
-/// @param binds whether the model has bind_gradient: its gradients then need no memory of their own
+/// Gradients need memory of their own unless all lack it (see Parameter), or the model has bind_gradient.
 /// @throws Error (invalid_argument)
 void check_parameters(std::span<const Parameter> parameters, bool binds);
 
@@ -102,6 +102,9 @@ DTRAIN_DEFINED void check_parameters(std::span<const Parameter> parameters, bool
   if (parameters.empty()) {
     throw_error(Errc::invalid_argument, "the model's parameters() is empty: there is nothing to train");
   }
+  const bool some_have_memory = std::any_of(parameters.begin(), parameters.end(), [](const Parameter& parameter) {
+    return parameter.gradient.data != nullptr && parameter.gradient.bytes() != 0;
+  });
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     const TensorView& value = parameters[i].value;
     const TensorView& gradient = parameters[i].gradient;
@@ -119,7 +122,7 @@ DTRAIN_DEFINED void check_parameters(std::span<const Parameter> parameters, bool
       throw_error(Errc::invalid_argument, "the value of {} has no memory; allocate it before DistributedDataParallel",
                   {described});
     }
-    if (gradient.data == nullptr && gradient.bytes() != 0 && !binds) {
+    if (gradient.data == nullptr && gradient.bytes() != 0 && !binds && some_have_memory) {
       throw_error(Errc::invalid_argument,
                   "the gradient of {} has no memory; allocate it, or give the model bind_gradient(i, view)",
                   {described});

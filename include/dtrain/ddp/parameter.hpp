@@ -13,6 +13,8 @@ namespace DTRAIN_NAMESPACE::ddp {
 /// One trainable tensor of a model: `{"weights", tensor_view(weights), tensor_view(gradients)}`. Value and gradient
 /// have the same shape, dtype and device, and are contiguous. Lifetime: both keep their addresses until the model's
 /// DistributedDataParallel is destroyed.
+/// All gradients of a model may lack memory: `tensor_view<float>(nullptr, shape)`. Then each comes as ready(i, view,
+/// stream), and every step has a ShardedOptimizer, which keeps what it needs of them.
 struct Parameter {
   std::string name;
   TensorView value;

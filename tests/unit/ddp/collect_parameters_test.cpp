@@ -54,7 +54,7 @@ TEST_CASE("value and gradient must be alike") {
   CHECK_THROWS_WITH_AS(collect_parameters(model), doctest::Contains("its gradient is i32 [4]"), Error);
 }
 
-TEST_CASE("memory must be there, gradients of a model that binds them excepted") {
+TEST_CASE("memory must be there, but for gradients of a model that binds them, and for all gradients at once") {
   Model model;
   model.list[0].gradient.data = nullptr;
   CHECK_THROWS_WITH_AS(collect_parameters(model), doctest::Contains("the gradient of parameter 0 'a' has no memory"),
@@ -62,6 +62,8 @@ TEST_CASE("memory must be there, gradients of a model that binds them excepted")
   BindingModel binding;
   binding.list[0].gradient.data = nullptr;
   CHECK(collect_parameters(binding).size() == 2);
+  model.list[1].gradient.data = nullptr;
+  CHECK(collect_parameters(model).size() == 2);
   binding.list[0].value.data = nullptr;
   CHECK_THROWS_WITH_AS(collect_parameters(binding), doctest::Contains("the value of parameter 0 'a' has no memory"),
                        Error);

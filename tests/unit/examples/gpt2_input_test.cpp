@@ -88,9 +88,9 @@ TEST_CASE("sequences follow each other in the text, with the next bytes as their
 }
 
 TEST_CASE("gpt2's flags are read, and values that cannot be meant are refused") {
-  const gpt2::Options options =
-      parse({"--steps=7", "--layers", "2", "--width=24", "--heads=3", "--context=16", "--batch=8", "--rate=0.5",
-             "--clip=1.5", "--seed=9", "--text=t", "--zero", "--hook=none", "--summary=s", "--help"});
+  const gpt2::Options options = parse({"--steps=7", "--layers", "2", "--width=24", "--heads=3", "--context=16",
+                                       "--batch=8", "--rate=0.5", "--clip=1.5", "--seed=9", "--text=t", "--zero=2",
+                                       "--bucket-mib=0.5", "--hook=none", "--summary=s", "--help"});
   CHECK(options.steps == 7);
   CHECK(options.shape.layers == 2);
   CHECK(options.shape.width == 24);
@@ -101,18 +101,19 @@ TEST_CASE("gpt2's flags are read, and values that cannot be meant are refused") 
   CHECK(options.clip == 1.5F);
   CHECK(options.seed == 9);
   CHECK(options.text == "t");
-  CHECK(options.zero);
+  CHECK(options.zero == 2);
+  CHECK(options.bucket_bytes == 524288);
   CHECK(options.summary == "s");
   CHECK(options.help);
   for (const char* flag :
        {"--steps=0", "--layers=101", "--width=x", "--heads=0", "--context=5000", "--batch=-1", "--rate=2", "--rate=nan",
-        "--clip=-1", "--text=", "--zero=1", "--hook=f64", "--epochs=3", "more"}) {
+        "--clip=-1", "--text=", "--zero=3", "--bucket-mib=-1", "--hook=f64", "--epochs=3", "more"}) {
     CAPTURE(flag);
     CHECK(support::contains(sentence([&] { parse({flag}); }), "; --help shows the flags"));
   }
   CHECK(
       support::contains(sentence([] { parse({"--width=10"}); }), "--width is 10, which 4 heads do not divide evenly"));
-  CHECK(support::contains(sentence([] { parse({"--zero", "--hook=bf16"}); }), "cannot be used with --hook=bf16"));
+  CHECK(support::contains(sentence([] { parse({"--zero=1", "--hook=bf16"}); }), "cannot be used with --hook=bf16"));
 }
 
 TEST_CASE("gpt2's help names every flag") {
@@ -128,6 +129,6 @@ TEST_CASE("gpt2's summary has one field a line") {
   summary.parameters_digest = "ab";
   CHECK(gpt2::to_json(summary) ==
         "{\n  \"world_size\": 1,\n  \"parameters\": 0,\n  \"losses\": [5.5, null],\n  \"final_loss\": 0,\n"
-        "  \"seconds_per_step\": 0,\n  \"bytes_reduced_per_step\": 0,\n  \"state_bytes\": 0,\n"
-        "  \"parameters_digest\": \"ab\"\n}\n");
+        "  \"seconds_per_step\": 0,\n  \"bytes_reduced_per_step\": 0,\n  \"state_bytes_per_rank\": 0,\n"
+        "  \"optimizer_bytes\": 0,\n  \"gradient_bytes\": 0,\n  \"parameters_digest\": \"ab\"\n}\n");
 }

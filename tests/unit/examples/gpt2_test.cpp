@@ -245,6 +245,35 @@ TEST_CASE("gradients live where they are bound, and have the same values there i
   CHECK(memory == own);
 }
 
+/// Copies each gradient when it is announced.
+struct Copies final : dtrain::Ready::Sink {
+  explicit Copies(std::size_t count) : gradients(count) {}
+  void ready(const dtrain::ReadyGradient& gradient) override {
+    const auto values = gradient.memory->as<float>();
+    gradients[gradient.parameter].assign(values.begin(), values.end());
+  }
+  std::vector<std::vector<float>> gradients;
+};
+
+TEST_CASE("a model without gradients gives the same ones away, and has memory for the largest and the tokens' alone") {
+  gpt2::Model model(small_shape, sequences, 3);
+  const gpt2::Batch batch = some_batch();
+  const std::size_t count = model.parameters().size();
+  const auto pass = [&] {
+    Copies copies(count);
+    model.forward(batch);
+    model.backward(batch, dtrain::Ready(copies));
+    return copies.gradients;
+  };
+  const std::vector<std::vector<float>> kept = pass();
+  gpt2::ModelWithoutGradients without(model);
+  for (int i = 0; i < 2; ++i)
+    CHECK(pass() == kept);
+  CHECK(without.gradient_bytes() == sizeof(float) * static_cast<std::size_t>(6 * 4 * 6 + 256 * 6));
+  for (const dtrain::Parameter& parameter : without.parameters())
+    CHECK(parameter.gradient.data == nullptr);
+}
+
 TEST_CASE("the number of parameters is that of the shape, and an untrained model's loss that of chance") {
   gpt2::Model model(small_shape, sequences, 3);
   std::uint64_t elements = 0;

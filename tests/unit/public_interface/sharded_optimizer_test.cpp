@@ -168,13 +168,22 @@ TEST_CASE("in stage 2 too, whether gradients become ready in the order of the bu
   }
 }
 
+/// A model whose gradients come with ready(i, view, {}) alone.
+Model without_gradient_memory(const std::vector<std::size_t>& model_sizes) {
+  Model model(model_sizes);
+  model.gradients.clear();
+  for (dtrain::Parameter& parameter : model.list)
+    parameter.gradient.data = nullptr;
+  return model;
+}
+
 /// Gradients of all parameters in the memory of the largest one: what ready(i) has copied is overwritten.
 TEST_CASE("in stage 2 the model may use a gradient's memory again when its ready() has returned") {
   for (const bool from_first : {false, true}) {  // from the first: against the order of the buckets
     std::atomic<int> wrong{0};
     run_well(3, [&](const Group& group) {
       Model whole(sizes);
-      Model sharded(sizes);
+      Model sharded = without_gradient_memory(sizes);
       fill_values(whole);
       fill_values(sharded);
       const optimizers::AdamW rule{.rate = 0.01F};
@@ -716,6 +725,34 @@ TEST_CASE(
     CHECK_THROWS_WITH_AS((ShardedOptimizer{with_bound, optimizers::Sgd{}, dtrain::zero::Gradients{}}),
                          doctest::Contains("wrap a model without bind_gradient"), dtrain::Error);
     with_bound.backward(pass);
+  });
+}
+
+TEST_CASE("a model without memory for gradients gives views of them, to steps with an optimizer of either stage") {
+  run_well(2, [&](const Group& group) {
+    Model model = without_gradient_memory({10, 3000});
+    std::vector<float> ones(3000, 1.0F);
+    const auto pass = [&](Ready ready) {
+      ready(1, dtrain::tensor_view(ones.data(), {3000}), {});
+      ready(0, dtrain::tensor_view(ones.data(), {10}), {});
+    };
+    DistributedDataParallel ddp{model, group};
+    CHECK_THROWS_WITH_AS(ddp.backward(pass), doctest::Contains("the model's gradients have no memory"), dtrain::Error);
+    CHECK_THROWS_WITH_AS(ddp.begin(), doctest::Contains("give a ShardedOptimizer to each step"), dtrain::Error);
+    ShardedOptimizer whole{ddp, optimizers::Sgd{.rate = 1}};
+    ddp.backward(pass, whole);
+    ShardedOptimizer divided{ddp, optimizers::Sgd{.rate = 1}, dtrain::zero::Gradients{}};
+    std::string error;
+    const auto forgetful = [&](Ready ready) {
+      error = error_of([&] { ready(1); });
+      pass(ready);
+    };
+    ddp.backward(forgetful, divided);
+    CHECK(error ==
+          "ready(1) for parameter 1 'layer1' came without memory, and the parameter's own gradient has none; "
+          "call ready(i, view, stream) with a view of the gradient");
+    CHECK(model.values[1] == std::vector<float>(3000, -2.0F));
+    CHECK(model.values[0] == std::vector<float>(10, -2.0F));
   });
 }
 

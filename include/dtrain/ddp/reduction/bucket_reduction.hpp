@@ -112,7 +112,7 @@ class BucketReduction final : BucketUpdate<Communicator>::Waits {
   /// @param measures_norm requires can_measure_norm
   /// @param update null: gradients are reduced for the model. @throws as require_usable
   void begin_step(bool measures_norm, BucketUpdate<Communicator>* update, const char* caller) {
-    require_usable(update, plan(), has_hook(), caller);
+    require_usable(update, plan(), gradients_, has_hook(), caller);
     update_ = update;
     if (update_ != nullptr) update_->begin(*this);
     meter_.begin();

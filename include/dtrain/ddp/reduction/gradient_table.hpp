@@ -2,6 +2,7 @@
 /// @file
 /// Gradient table: addresses, name and shape of each parameter's gradient, and checks of ready() arguments.
 
+#include <algorithm>
 #include <cstddef>
 #include <span>
 #include <string>
@@ -67,6 +68,13 @@ class GradientTable {
   /// @returns the gradient's present view
   TensorView move(std::size_t parameter, const BucketPlan& plan);
 
+  /// Whether the model's gradients have memory: all of those with elements, or none.
+  bool have_memory() const noexcept {
+    const auto first =
+        std::find_if(slots_.begin(), slots_.end(), [](const GradientSlot& slot) { return slot.bytes != 0; });
+    return first == slots_.end() || first->own != nullptr;
+  }
+
   /// @throws Error (unsupported) if a gradient with elements is bound
   void require_unbound() const;
 
@@ -91,6 +99,8 @@ class GradientTable {
     }
     if (gradient.memory) {
       require_same_kind(gradient.parameter, *gradient.memory);
+    } else if (slots_[gradient.parameter].own == nullptr && slots_[gradient.parameter].bytes != 0) {
+      refuse_without_memory(gradient.parameter);
     }
   }
 
@@ -112,6 +122,8 @@ class GradientTable {
   void check_stream(std::size_t parameter, StreamHandle stream) const;
 
   [[noreturn]] void refuse_without_stream(std::size_t parameter) const;
+
+  [[noreturn]] void refuse_without_memory(std::size_t parameter) const;
 
   [[noreturn]] void refuse_memory(std::size_t parameter, const TensorView& gradient, bool there) const;
 
@@ -198,6 +210,13 @@ DTRAIN_DEFINED DTRAIN_NOT_INLINED void GradientTable::check_stream(std::size_t p
         "came with cudaStreamPerThread, which is another stream in every thread; pass a stream that was "
         "created, or the default stream");
   }
+}
+
+DTRAIN_DEFINED DTRAIN_NOT_INLINED void GradientTable::refuse_without_memory(std::size_t parameter) const {
+  names_.refuse_ready(
+      parameter,
+      "came without memory, and the parameter's own gradient has none; call ready(i, view, stream) with "
+      "a view of the gradient");
 }
 
 DTRAIN_DEFINED DTRAIN_NOT_INLINED void GradientTable::refuse_memory(std::size_t parameter, const TensorView& gradient,

@@ -24,7 +24,8 @@ struct States {
   /// A step ends when each rank has updated its share; the new weights are gathered in the background then, the first
   /// layers' first. The forward pass calls DistributedDataParallel::wait_for(i) before it uses parameter i. Until then
   /// the program leaves its value alone, and all gradients until the next backward pass. ShardedOptimizer::wait(), the
-  /// next step, a checkpoint with the optimizer, and the optimizer's destruction wait for all parameters.
+  /// next step, a checkpoint with one of them or the optimizer, and the optimizer's destruction wait for all
+  /// parameters.
   bool overlap_forward = false;
 
   static constexpr bool divides_gradients = false;
@@ -33,7 +34,7 @@ struct States {
 /// Stage 2: the gradients too. A rank keeps its share of the reduced gradients, 1 / ranks. The arena holds two buckets
 /// at a time: a gradient is copied there by its ready(), which returns once the bucket two before is reduced, and the
 /// model may use the gradient's memory again. New weights are gathered after the backward pass instead of during it.
-/// - Not for models whose bind_gradient has their gradients in the arena.
+/// - Not for models whose bind_gradient has their gradients in the arena. Gradients need no memory (see Parameter).
 /// - The wrapper then only makes steps with such an optimizer; those under no_sync() add up in the model's memory.
 /// - Gradients that are ready before any of the bucket two before theirs are kept in further memory.
 struct Gradients {
