@@ -2,12 +2,15 @@
 
 #include <doctest/doctest.h>
 
+#include <chrono>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <thread>
 #include <vector>
 
+#include "dtrain/core/compressed_traffic.hpp"
 #include "dtrain/core/types/bfloat16.hpp"
 #include "dtrain/ddp/hooks/cast.hpp"
 #include "dtrain/ddp/hooks/power_sgd.hpp"
@@ -18,6 +21,7 @@ namespace hooks_traffic_test {
 
 using support::CountingCommunicator;
 using support::Traffic;
+using namespace std::chrono_literals;
 
 constexpr std::size_t rows = 256;
 constexpr std::size_t columns = 128;
@@ -44,11 +48,25 @@ struct Bucket {
     for (int step = 0; step < steps; ++step) {
       Traffic traffic;
       CountingCommunicator channel(traffic, ranks);
-      hook.reduce(dtrain::GradientBucket<CountingCommunicator>{
-          dtrain::buffer_view(std::span(memory)), gradients, channel, {}, dtrain::ReduceOp::average});
+      hook.reduce(bucket(channel));
       bytes.push_back(traffic.bytes);
     }
     return bytes;
+  }
+
+  dtrain::GradientBucket<CountingCommunicator> bucket(dtrain::ddp::CountedChannel<CountingCommunicator> channel) {
+    return {dtrain::buffer_view(std::span(memory)), gradients, channel, {}, dtrain::ReduceOp::average};
+  }
+
+  /// What the wrapper's summary says that a step sends.
+  template <class Hook>
+  std::size_t sent(Hook& hook, int ranks) {
+    if constexpr (requires { hook.prepare(parameters); }) hook.prepare(parameters);
+    Traffic traffic;
+    CountingCommunicator channel(traffic, ranks);
+    dtrain::TrafficCounter counter;
+    hook.reduce(bucket({channel, &counter}));
+    return counter.total().bytes_sent;
   }
 
   std::vector<float> memory;
@@ -81,6 +99,44 @@ TEST_CASE("hooks::TopK gathers 8 fraction ranks bytes for an element, where that
   }
   dtrain::hooks::TopK hook{{.fraction = 1.0 / 64}};
   CHECK(Bucket().bytes(hook, 32, 2) == std::vector<std::size_t>{plain, plain});
+}
+
+TEST_CASE("the summary counts all-reduces once, and what sends each element once by half") {
+  dtrain::hooks::Cast<dtrain::bfloat16> cast;
+  CHECK(Bucket().sent(cast, 4) == plain / 2);
+  dtrain::hooks::PowerSgd power{{.rank = 4}};
+  CHECK(Bucket().sent(power, 4) == 4 * (4 * (rows + columns) + rows));
+  dtrain::hooks::TopK top{{.fraction = 1.0 / 64}};
+  CHECK(Bucket().sent(top, 8) == 8 * ((elements + rows) / 64) * 8 / 2);
+}
+
+/// A hook of a program: reduces as reduce-scatter and all-gather, and compresses for some time.
+struct InTwoHalves {
+  template <class C>
+  void reduce(const dtrain::GradientBucket<C>& bucket) {
+    const std::size_t own = bucket.values.count / static_cast<std::size_t>(bucket.channel.size());
+    bucket.compress([]() noexcept { std::this_thread::sleep_for(3ms); });
+    bucket.channel.reduce_scatter(bucket.values, bucket.part(0, own), bucket.op, bucket.stream);
+    bucket.channel.all_gather(bucket.part(0, own), bucket.values, bucket.stream);
+    bucket.channel.broadcast(bucket.part(0, 10), 0, bucket.stream);
+  }
+};
+
+TEST_CASE("a program's own hook is counted, too, and so is the time that it compresses") {
+  Bucket bucket;
+  Traffic traffic;
+  CountingCommunicator channel(traffic, 4);
+  dtrain::TrafficCounter counter;
+  counter.replaces(plain);
+  for (int step = 1; step <= 3; ++step) {
+    InTwoHalves().reduce(bucket.bucket({channel, &counter}));
+    const dtrain::CompressedTraffic total = counter.total();
+    CHECK(total.bytes == plain);
+    CHECK(total.bytes_sent == static_cast<std::size_t>(step) * (plain + 20));
+    CHECK(total.compressing >= step * 3ms);
+  }
+  InTwoHalves().reduce(bucket.bucket(channel));  // as a test of the program's own: nobody counts
+  CHECK(counter.total().bytes_sent == 3 * (plain + 20));
 }
 
 }  // namespace hooks_traffic_test

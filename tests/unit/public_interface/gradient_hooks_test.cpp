@@ -235,6 +235,37 @@ TEST_CASE("an average of f16 that is in range does not overflow on the way") {
   CHECK(wrong == 0);
 }
 
+TEST_CASE("the summary says what a hook sends and saves, and nothing about it without one") {
+  run_well(2, [](const Group& group) {
+    Shaped<BindingModel> model(shapes);
+    DistributedDataParallel ddp{model, group, {.bucket_bytes = 3000}, dtrain::hooks::Cast<dtrain::bfloat16>{}};
+    Shaped<BindingModel> other(shapes);
+    Recorder recorder;
+    DistributedDataParallel recorded{other, group, {.bucket_bytes = 3000}, recorder};
+    Shaped<BindingModel> third(shapes);
+    DistributedDataParallel plain{third, group, {.bucket_bytes = 3000}};
+    for (int step = 0; step < 5; ++step) {
+      run_step(ddp, model, [](std::size_t, std::size_t k) { return static_cast<float>(k); });
+      run_step(recorded, other, [](std::size_t, std::size_t k) { return static_cast<float>(k); });
+      run_step(plain, third, [](std::size_t, std::size_t k) { return static_cast<float>(k); });
+    }
+    std::size_t bytes = 0;  // with padding
+    for (const dtrain::ddp::PlannedBucket& bucket : ddp.plan().buckets)
+      bytes += bucket.bytes;
+    const dtrain::CompressedTraffic traffic = ddp.statistics().hook;
+    CHECK(traffic.bytes == 5 * bytes);
+    CHECK(traffic.bytes_sent == 5 * bytes / 2);
+    CHECK(traffic.compressing.count() > 0);
+    CHECK(traffic.compressing <= ddp.statistics().times.communication);
+    CHECK(ddp.summary().find(", sent as ") != std::string::npos);
+    CHECK(recorded.statistics().hook == dtrain::CompressedTraffic{5 * bytes, 5 * bytes, {}});
+    CHECK(plain.statistics().hook == dtrain::CompressedTraffic{});
+    CHECK(plain.statistics().wire == dtrain::CompressedTraffic{});
+    CHECK(plain.summary().find("sent as") == std::string::npos);
+    CHECK(plain.summary().find("on the wire") == std::string::npos);
+  });
+}
+
 /// Norm of `a` - `b` over the norm of `b`.
 double difference(const std::vector<float>& a, const std::vector<float>& b) {
   double square = 0;

@@ -41,9 +41,9 @@ class Cast {
     const bool divides = bucket.op == ReduceOp::average;
     const float factor = divides ? 1.0F / static_cast<float>(bucket.channel.size()) : 1.0F;
     const BufferView halves{all.data, all.count, dtype, all.device};
-    bucket.stream.enqueue([all, factor]() noexcept { kernels::narrow_in_place(all.data, all.count, dtype, factor); });
+    bucket.compress([all, factor]() noexcept { kernels::narrow_in_place(all.data, all.count, dtype, factor); });
     bucket.channel.all_reduce(halves, halves, divides ? ReduceOp::sum : bucket.op, bucket.stream);
-    bucket.stream.enqueue([all]() noexcept { kernels::widen_in_place(all.data, all.count, dtype); });
+    bucket.compress([all]() noexcept { kernels::widen_in_place(all.data, all.count, dtype); });
   }
 
  private:

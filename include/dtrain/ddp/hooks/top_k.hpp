@@ -70,7 +70,7 @@ class TopK {
       return;
     }
     const std::span<const ddp::BucketGradient> gradients = bucket.gradients;
-    bucket.stream.enqueue([this, gradients]() noexcept { compress(gradients); });
+    bucket.compress([this, gradients]() noexcept { compress(gradients); });
     if (counts.plain != 0) {
       const BufferView plain = buffer_view(std::span(plain_).first(counts.plain));
       bucket.channel.all_reduce(plain, plain, bucket.op, bucket.stream);
@@ -78,7 +78,7 @@ class TopK {
     const auto ranks = static_cast<std::size_t>(bucket.channel.size());
     bucket.channel.all_gather(bytes_of(own_, counts.sent), bytes_of(gathered_, counts.sent * ranks), bucket.stream);
     const float factor = bucket.op == ReduceOp::average ? 1.0F / static_cast<float>(ranks) : 1.0F;
-    bucket.stream.enqueue([this, gradients, ranks, factor]() noexcept { decompress(gradients, ranks, factor); });
+    bucket.compress([this, gradients, ranks, factor]() noexcept { decompress(gradients, ranks, factor); });
   }
 
   /// What a checkpoint needs, for save_checkpoint and load_checkpoint: all ranks have the same then. Each rank's errors
