@@ -109,6 +109,7 @@
 #include "dtrain/stream/cuda/copy_batch.hpp"
 #include "dtrain/stream/cuda/device_buffer.hpp"
 #include "dtrain/topology/flat.hpp"
+#include "dtrain/topology/flat_over.hpp"
 #include "dtrain/topology/hierarchical.hpp"
 #include "dtrain/topology/parameter_server.hpp"
 #include "dtrain/topology/ring.hpp"
