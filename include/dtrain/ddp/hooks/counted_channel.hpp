@@ -2,6 +2,8 @@
 /// @file
 /// CountedChannel: a communicator's operations, with a count of the bytes that a hook sends by them.
 
+#include <cstdint>
+
 #include "dtrain/backend/communicator.hpp"
 #include "dtrain/core/compressed_traffic.hpp"
 #include "dtrain/core/types/buffer_view.hpp"
@@ -52,7 +54,7 @@ class CountedChannel {
     channel_->reduce_blocks(blocks, input, output, op, stream);
   }
   void send(ConstBufferView input, int peer, Stream stream) const requires backend::CanSendRecv<C> {
-    count(input);
+    count_message(input);
     channel_->send(input, peer, stream);
   }
   void recv(BufferView output, int peer, Stream stream) const requires backend::CanSendRecv<C> {
@@ -60,13 +62,19 @@ class CountedChannel {
   }
   void send_recv(ConstBufferView input, int to, BufferView output, int from,
                  Stream stream) const requires backend::CanSendRecv<C> {
-    count(input);
+    count_message(input);
     channel_->send_recv(input, to, output, from, stream);
   }
 
  private:
   void count(const ConstBufferView& sent) const noexcept {
     if (traffic_ != nullptr) traffic_->sends(sent.bytes());
+  }
+
+  /// Of n bytes that a collective counts, a rank sends n (size - 1) / size.
+  void count_message(const ConstBufferView& sent) const noexcept {
+    const auto ranks = static_cast<std::uint64_t>(size());
+    if (traffic_ != nullptr && ranks > 1) traffic_->sends(sent.bytes() * ranks / (ranks - 1));
   }
 
   C* channel_;
