@@ -18,16 +18,17 @@
 namespace {
 
 constexpr const char* usage_line =
-    "[--link-gbit=100] [--latency-us=20] [--efficiency=0.93] [--ranks-per-host=8] [--inside-gbytes=100] [--svg=FILE]";
+    "[--link-gbit=100] [--latency-us=20] [--efficiency=0.93] [--ranks-per-host=8] [--inside-gbytes=100] [--svg=FILE] "
+    "[--sent-share=S --compress-gbytes=C: a gradient hook that sends S of the bytes, and compresses C GB of gradients "
+    "in "
+    "a second]";
 constexpr int most_ranks = 1024;
 
 /// What is assumed, each a flag.
 struct Assumptions {
-  std::map<std::string, double> values{{"--link-gbit", 100},
-                                       {"--latency-us", 20},
-                                       {"--efficiency", 0.93},
-                                       {"--ranks-per-host", 8},
-                                       {"--inside-gbytes", 100}};
+  std::map<std::string, double> values{{"--link-gbit", 100},    {"--latency-us", 20},     {"--efficiency", 0.93},
+                                       {"--ranks-per-host", 8}, {"--inside-gbytes", 100}, {"--sent-share", 1},
+                                       {"--compress-gbytes", 1}};
   std::string svg{};
 
   /// @throws Error (usage)
@@ -55,6 +56,9 @@ struct Assumptions {
 
   double at(const char* flag) const { return values.at(flag); }
 
+  bool has_hook() const { return at("--sent-share") < 1; }
+  bench::Compression hook() const { return {at("--sent-share"), at("--compress-gbytes") * 1e9}; }
+
   /// Hosts are filled one after the other.
   bench::Cluster cluster(int ranks) const {
     const int on_host = std::min(ranks, static_cast<int>(at("--ranks-per-host")));
@@ -76,18 +80,53 @@ struct Paths {
   double (*seconds)(const bench::Cluster&, double);
 };
 
-/// The share of ideal throughput.
-double efficiency(const Training& training, const bench::Cluster& cluster, const Paths& paths) {
+/// Of a step. @param hook null: without
+double step_seconds(const Training& training, const bench::Cluster& cluster, const Paths& paths,
+                    const bench::Compression* hook = nullptr) {
   std::vector<dtrain::ddp::GradientSize> sizes;
   for (const std::int64_t size : training.model.sizes) {
     sizes.push_back({static_cast<std::size_t>(size) * sizeof(float), dtrain::DType::f32, {}});
   }
   const double compute = training.compute_seconds;
   const std::vector<double> ready = bench::evenly_ready(sizes.size(), compute / 3, compute * 2 / 3);
-  const bench::StepTimes times =
-      bench::model_step(dtrain::ddp::plan_buckets(sizes), ready, compute,
-                        [&](std::size_t bytes) { return paths.seconds(cluster, static_cast<double>(bytes)); });
-  return compute / times.step;
+  const auto plain = [&](double bytes) { return paths.seconds(cluster, bytes); };
+  return bench::model_step(dtrain::ddp::plan_buckets(sizes), ready, compute,
+                           [&](std::size_t bucket) {
+                             const auto bytes = static_cast<double>(bucket);
+                             return hook == nullptr ? plain(bytes) : hook->seconds(bytes, plain);
+                           })
+      .step;
+}
+
+/// A line of a table: `value(ranks)` for 1, 2, 4, ... ranks.
+template <class Value>
+bench::ChartLine print_line(const std::string& name, Value value) {
+  bench::ChartLine line{name, {}};
+  std::printf("%-24s", name.c_str());
+  for (int ranks = 1; ranks <= most_ranks; ranks *= 2) {
+    line.points.emplace_back(ranks, value(ranks));
+    std::printf("%6.3f", line.points.back().second);
+  }
+  std::printf("\n");
+  return line;
+}
+
+void print_hook(const Assumptions& assumptions, const std::vector<Training>& trainings,
+                const std::vector<Paths>& all_paths) {
+  const bench::Compression hook = assumptions.hook();
+  std::printf("\nthe step with the hook, as a multiple of the step without it; below 1 it pays\n");
+  for (const Training& training : trainings) {
+    for (const Paths& paths : all_paths) {
+      print_line(training.model.name + ", " + paths.name, [&](int ranks) {
+        const bench::Cluster cluster = assumptions.cluster(ranks);
+        return step_seconds(training, cluster, paths, &hook) / step_seconds(training, cluster, paths);
+      });
+    }
+  }
+  std::printf(
+      "between two hosts it shortens the communication if their link carries less than %.3g Gbit/s, between many "
+      "%.3g\n",
+      hook.pays_below(2) * 8e-9, hook.pays_below(most_ranks) * 8e-9);
 }
 
 }  // namespace
@@ -113,17 +152,12 @@ int main(int argc, char** argv) {
     bench::Chart chart("Predicted, not measured: share of ideal throughput");
     for (const Training& training : trainings) {
       for (const Paths& paths : all_paths) {
-        bench::ChartLine line{training.model.name + ", " + paths.name, {}};
-        std::printf("%-24s", line.name.c_str());
-        for (int ranks = 1; ranks <= most_ranks; ranks *= 2) {
-          const double share = efficiency(training, assumptions.cluster(ranks), paths);
-          line.points.emplace_back(ranks, share);
-          std::printf("%6.3f", share);
-        }
-        std::printf("\n");
-        chart.add(std::move(line));
+        chart.add(print_line(training.model.name + ", " + paths.name, [&](int ranks) {
+          return training.compute_seconds / step_seconds(training, assumptions.cluster(ranks), paths);
+        }));
       }
     }
+    if (assumptions.has_hook()) print_hook(assumptions, trainings, all_paths);
     if (!assumptions.svg.empty()) {
       bench::write_file(assumptions.svg, chart.svg());
     }

@@ -17,6 +17,7 @@
 #include "dtrain/backend/channel_setup/split.hpp"
 #include "dtrain/backend/check_arguments.hpp"
 #include "dtrain/backend/ordered_channel.hpp"
+#include "dtrain/core/compressed_traffic.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/process/owning_process.hpp"
@@ -29,6 +30,7 @@ namespace DTRAIN_NAMESPACE::topology {
 ///   bool all_reduce(ConstBufferView, BufferView, ReduceOp)   in the stream's thread; false: one of its channels failed
 ///   abort(cause), failure()                                  in any thread
 ///   allocate_blocking(bytes, deadline)                       if it has a type Allocation
+///   compressed_traffic()                                     if it compresses; in any thread
 ///
 /// Reduces host memory only. If one channel fails, the communicator aborts all its channels.
 /// Threads: as backend::Communicator. The destructor skips operations that have not run.
@@ -126,6 +128,12 @@ class AlgorithmCommunicator {
 
   void abort(const Cause& cause) noexcept { state_->order->abort(cause); }
   std::optional<Cause> failure() const { return state_->failure(); }
+
+  /// What the algorithm compresses. Threads: any.
+  CompressedTraffic compressed_traffic() const noexcept requires requires(const Algorithm& of) {
+    of.compressed_traffic();
+  }
+  { return state_->algorithm.compressed_traffic(); }
 
  private:
   struct AlgorithmState;

@@ -11,8 +11,8 @@
 #include "dtrain/backend/backend.hpp"
 #include "dtrain/backend/message_passing/memory.hpp"
 #include "dtrain/backend/on_host_streams.hpp"
+#include "dtrain/core/compressed_traffic.hpp"
 #include "dtrain/core/types/reduce_op.hpp"
-#include "dtrain/kernels/in_place_cast.hpp"
 #include "dtrain/kernels/partial_reduction.hpp"
 #include "dtrain/topology/algorithm_communicator.hpp"
 #include "dtrain/topology/node_layout.hpp"
@@ -76,7 +76,7 @@ class HierarchicalReduction {
       return node_.step([&](auto& node, auto stream) { node.all_reduce(input, output, op, stream); });
     }
     if (layout_.ranks == layout_.nodes) {
-      if (casts(output.dtype, op)) {
+      if (wire_.casts(output.dtype, op)) {
         copy(input, output);
         return all_reduce_across(output, op);
       }
@@ -96,6 +96,9 @@ class HierarchicalReduction {
     std::optional<Cause> cause = across_ ? across_->failure() : std::nullopt;
     return cause ? cause : node_.failure();
   }
+
+  /// Of the reductions across nodes.
+  CompressedTraffic compressed_traffic() const noexcept requires narrows<WireType> { return wire_.traffic(); }
 
  private:
   /// All cross-node groups have equal blocks. The last group also has the remainder, rest().
@@ -192,27 +195,11 @@ class HierarchicalReduction {
     return serves;
   }
 
-  /// Whether elements are cast to the wire type.
-  static constexpr bool casts(DType dtype, ReduceOp op) noexcept {
-    return !std::is_same_v<WireType, wire::Same> && dtype == DType::f32 &&
-           (op == ReduceOp::sum || op == ReduceOp::average);
-  }
-
-  /// In place. An average in 16 bits is a sum of quotients, so that it does not overflow on the way.
+  /// In place.
   bool all_reduce_across(const BufferView& own, ReduceOp op) {
-    const auto reduce = [&](const BufferView& sent, ReduceOp by) {
+    return wire_.all_reduce(own, op, layout_.nodes, [&](const BufferView& sent, ReduceOp by) {
       return across_->step([&](auto& across, auto stream) { across.all_reduce(sent, sent, by, stream); });
-    };
-    if constexpr (!std::is_same_v<WireType, wire::Same>) {
-      if (casts(own.dtype, op)) {
-        const float factor = op == ReduceOp::average ? 1.0F / static_cast<float>(layout_.nodes) : 1.0F;
-        kernels::narrow_in_place(own.data, own.count, WireType::dtype, factor);
-        const bool serves = reduce({own.data, own.count, WireType::dtype, own.device}, ReduceOp::sum);
-        kernels::widen_in_place(own.data, own.count, WireType::dtype);
-        return serves;
-      }
-    }
-    return reduce(own, op);
+    });
   }
 
   bool all_gather_in_node(const BufferView& output) {
@@ -236,6 +223,7 @@ class HierarchicalReduction {
 
   Accumulate accumulate_;
   NodeLayout layout_;
+  WireReduction<WireType> wire_;
   backend::message_passing::Scratch partials_;  ///< of two segments, if they are wider than the output's elements
   SubChannel<typename Intra::Communicator> node_;
   std::optional<SubChannel<typename B::Communicator>> across_;

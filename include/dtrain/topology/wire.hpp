@@ -1,8 +1,14 @@
 #pragma once
 /// @file
-/// Types on the wire: those in which a topology sends f32 elements between nodes.
+/// Types on the wire: those in which a topology sends f32 elements; and the all-reduce that sends them.
 
+#include <type_traits>
+
+#include "dtrain/core/compressed_traffic.hpp"
+#include "dtrain/core/types/buffer_view.hpp"
 #include "dtrain/core/types/dtype.hpp"
+#include "dtrain/core/types/reduce_op.hpp"
+#include "dtrain/kernels/in_place_cast.hpp"
 
 namespace DTRAIN_NAMESPACE::wire {
 
@@ -20,3 +26,49 @@ struct F16 {
 };
 
 }  // namespace DTRAIN_NAMESPACE::wire
+
+namespace DTRAIN_NAMESPACE::topology {
+
+/// A type that narrows f32 elements.
+template <class W>
+inline constexpr bool narrows = std::is_same_v<W, wire::Bf16> || std::is_same_v<W, wire::F16>;
+
+/// Sums and averages of f32 in the wire type, other reductions as they are. Threads: one at a time; traffic() any.
+template <class WireType>
+class WireReduction {
+ public:
+  static_assert(narrows<WireType> || std::is_same_v<WireType, wire::Same>,
+                "dtrain: a wire type is wire::Bf16, wire::F16 or wire::Same");
+
+  /// Whether elements are cast to the wire type.
+  static constexpr bool casts(DType dtype, ReduceOp op) noexcept {
+    return narrows<WireType> && dtype == DType::f32 && (op == ReduceOp::sum || op == ReduceOp::average);
+  }
+
+  /// In place: rounds this rank's elements once, has them reduced, widens the result. An average in 16 bits is a sum
+  /// of quotients, so that it does not overflow on the way.
+  /// @param reduce `reduce(view, op)` reduces a view in place among `ranks` ranks @returns the result of `reduce`
+  template <class Reduce>
+  bool all_reduce(const BufferView& own, ReduceOp op, int ranks, Reduce reduce) {
+    if constexpr (narrows<WireType>) {
+      if (casts(own.dtype, op)) {
+        const float factor = op == ReduceOp::average ? 1.0F / static_cast<float>(ranks) : 1.0F;
+        const BufferView sent{own.data, own.count, WireType::dtype, own.device};
+        traffic_.replaces(own.bytes());
+        traffic_.sends_all_reduce(sent.bytes());
+        traffic_.time([&] { kernels::narrow_in_place(own.data, own.count, WireType::dtype, factor); });
+        const bool serves = reduce(sent, ReduceOp::sum);
+        traffic_.time([&] { kernels::widen_in_place(own.data, own.count, WireType::dtype); });
+        return serves;
+      }
+    }
+    return reduce(own, op);
+  }
+
+  CompressedTraffic traffic() const noexcept { return traffic_.total(); }
+
+ private:
+  TrafficCounter traffic_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::topology

@@ -57,3 +57,17 @@ TEST_CASE("Latency counts once for each turn of the ring") {
   CHECK(bench::ring_seconds({8, 4, slow, 1e18}, 1024) == doctest::Approx(62e-3));
   CHECK(bench::hierarchical_seconds({8, 4, slow, 1e18}, 1024) == doctest::Approx(14e-3));
 }
+
+TEST_CASE("A hook pays on links that are slow enough, and the model of the step says the same as the formula") {
+  const bench::Compression halves{0.5, 4e9};
+  CHECK(halves.pays_below(2) == doctest::Approx(2e9));
+  CHECK(halves.pays_below(1) == 0);
+  CHECK(bench::Compression{0.01, 1e9}.pays_below(1000) == doctest::Approx(2 * 0.999 * 0.99 * 1e9));
+  const double bytes = 100.0 * mib;
+  for (const double share : {0.5, 0.9, 1.1, 2.0}) {
+    const bench::Cluster cluster{2, 1, {0, share * halves.pays_below(2)}, 1e12};
+    const auto plain = [&](double sent) { return bench::ring_seconds(cluster, sent); };
+    CHECK((halves.seconds(bytes, plain) < plain(bytes)) == (share < 1));
+    CHECK(halves.seconds(bytes, plain) == doctest::Approx(plain(bytes) / 2 + bytes / 4e9));
+  }
+}

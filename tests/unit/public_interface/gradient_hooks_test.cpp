@@ -235,6 +235,85 @@ TEST_CASE("an average of f16 that is in range does not overflow on the way") {
   CHECK(wrong == 0);
 }
 
+/// All gradients of 12 steps with error feedback in all parameters but layer 1.
+std::vector<float> train_with_feedback(std::size_t bucket_bytes, bool reorders) {
+  std::vector<float> all;
+  run_well(3, [&](const Group& group) {
+    Shaped<BindingModel> model(shapes);
+    dtrain::hooks::Cast<dtrain::bfloat16> hook{
+        {.error_feedback = [](const dtrain::Parameter& parameter) { return parameter.name != "layer1"; }}};
+    DistributedDataParallel ddp{model, group, {.bucket_bytes = bucket_bytes, .reorder_gradients = reorders}, hook};
+    const std::vector<std::size_t> first_plan = ddp.plan().bucket_of;
+    for (int step = 0; step < 12; ++step) {
+      ddp.backward([&](Ready ready) {
+        for (std::size_t i = 0; i < model.list.size(); ++i) {  // not the order of the first plan
+          const auto gradient = model.list[i].gradient.as<float>();
+          for (std::size_t k = 0; k < gradient.size(); ++k)
+            gradient[k] = element(step, group.rank(), i, k);
+          ready(i);
+        }
+      });
+      if (group.rank() == 0) {
+        const std::vector<float> reduced = gradients_of(model);
+        all.insert(all.end(), reduced.begin(), reduced.end());
+      }
+    }
+    CHECK((ddp.plan().bucket_of != first_plan) == (reorders && bucket_bytes < 10'000));
+  });
+  return all;
+}
+
+TEST_CASE("the errors of hooks::Cast are those of parameters: other buckets, planned anew, change no bit") {
+  const std::vector<float> whole = train_with_feedback(std::size_t{1} << 20, false);
+  CHECK(whole.size() > 12 * 1000);
+  CHECK(std::memcmp(whole.data(), train_with_feedback(3000, true).data(), whole.size() * sizeof(float)) == 0);
+  CHECK(std::memcmp(whole.data(), train_with_feedback(0, true).data(), whole.size() * sizeof(float)) == 0);
+}
+
+TEST_CASE("a hooks::Cast with error feedback is for one model, and says so") {
+  run_well(1, [](const Group& group) {
+    Shaped<Model> model(shapes);
+    Shaped<Model> other(shapes);
+    dtrain::hooks::Cast<dtrain::bfloat16> hook{{.error_feedback = dtrain::hooks::every_parameter}};
+    CHECK(hook.description() == "hooks::Cast to bf16 with error feedback");
+    DistributedDataParallel ddp{model, group, {}, hook};
+    CHECK_THROWS_WITH_AS((DistributedDataParallel{other, group, {}, hook}),
+                         "a hooks::Cast with error feedback is given to a second model; each model needs its own",
+                         dtrain::Error);
+  });
+}
+
+TEST_CASE("the summary says what a hook sends and saves, and nothing about it without one") {
+  run_well(2, [](const Group& group) {
+    Shaped<BindingModel> model(shapes);
+    DistributedDataParallel ddp{model, group, {.bucket_bytes = 3000}, dtrain::hooks::Cast<dtrain::bfloat16>{}};
+    Shaped<BindingModel> other(shapes);
+    Recorder recorder;
+    DistributedDataParallel recorded{other, group, {.bucket_bytes = 3000}, recorder};
+    Shaped<BindingModel> third(shapes);
+    DistributedDataParallel plain{third, group, {.bucket_bytes = 3000}};
+    for (int step = 0; step < 5; ++step) {
+      run_step(ddp, model, [](std::size_t, std::size_t k) { return static_cast<float>(k); });
+      run_step(recorded, other, [](std::size_t, std::size_t k) { return static_cast<float>(k); });
+      run_step(plain, third, [](std::size_t, std::size_t k) { return static_cast<float>(k); });
+    }
+    std::size_t bytes = 0;  // with padding
+    for (const dtrain::ddp::PlannedBucket& bucket : ddp.plan().buckets)
+      bytes += bucket.bytes;
+    const dtrain::CompressedTraffic traffic = ddp.statistics().hook;
+    CHECK(traffic.bytes == 5 * bytes);
+    CHECK(traffic.bytes_sent == 5 * bytes / 2);
+    CHECK(traffic.compressing.count() > 0);
+    CHECK(traffic.compressing <= ddp.statistics().times.communication);
+    CHECK(ddp.summary().find(", sent as ") != std::string::npos);
+    CHECK(recorded.statistics().hook == dtrain::CompressedTraffic{5 * bytes, 5 * bytes, {}});
+    CHECK(plain.statistics().hook == dtrain::CompressedTraffic{});
+    CHECK(plain.statistics().wire == dtrain::CompressedTraffic{});
+    CHECK(plain.summary().find("sent as") == std::string::npos);
+    CHECK(plain.summary().find("on the wire") == std::string::npos);
+  });
+}
+
 /// Norm of `a` - `b` over the norm of `b`.
 double difference(const std::vector<float>& a, const std::vector<float>& b) {
   double square = 0;
@@ -407,7 +486,9 @@ TEST_CASE("steady steps with a hook allocate nothing") {
     Shaped<BindingModel> other(shapes);
     dtrain::hooks::PowerSgd hook{{.rank = 2}};
     DistributedDataParallel ddp{model, group, options, hook};
-    DistributedDataParallel cast{other, group, options, dtrain::hooks::Cast<dtrain::float16>{}};
+    DistributedDataParallel cast{
+        other, group, options,
+        dtrain::hooks::Cast<dtrain::float16>{{.error_feedback = dtrain::hooks::every_parameter}}};
     const auto both = [&] {
       run_step(ddp, model, [](std::size_t, std::size_t k) { return static_cast<float>(k); });
       run_step(cast, other, [](std::size_t, std::size_t k) { return static_cast<float>(k); });

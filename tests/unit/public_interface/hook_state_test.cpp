@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <cstddef>
@@ -10,7 +11,9 @@
 #include <string>
 #include <vector>
 
+#include "dtrain/core/types/bfloat16.hpp"
 #include "dtrain/ddp/checkpoint/checkpoint.hpp"
+#include "dtrain/ddp/hooks/cast.hpp"
 #include "dtrain/ddp/hooks/local_sgd.hpp"
 #include "dtrain/ddp/hooks/power_sgd.hpp"
 #include "dtrain/ddp/hooks/top_k.hpp"
@@ -109,10 +112,31 @@ TEST_CASE("a training that goes on with a hook's state from a checkpoint has the
             goes_on_alike<TopK>(group, TopKOptions{.fraction = 0.05, .start_after = 2}, saved, path("top")) ? 1 : 0;
         alike +=
             goes_on_alike<LocalSgd>(group, LocalSgdOptions{.every = 3, .start_after = 2}, saved, path("local")) ? 1 : 0;
+        const CastOptions feedback{.error_feedback = [](const dtrain::Parameter& one) { return one.name != "layer1"; }};
+        alike += goes_on_alike<Cast<dtrain::bfloat16>>(group, feedback, saved, path("cast")) ? 1 : 0;
       });
-      CHECK(alike == 3 * ranks);
+      CHECK(alike == 4 * ranks);
     }
   }
+}
+
+TEST_CASE("errors of hooks::Cast are kept for the parameters that have error feedback, in a checkpoint too") {
+  run_well(2, [](const Group& group) {
+    dtrain::hooks::Cast<dtrain::bfloat16> hook{
+        {.error_feedback = [](const dtrain::Parameter& one) { return one.name == "layer1"; }}};
+    Matrices model;
+    DistributedDataParallel ddp{model, group, {}, hook};
+    for (int step = 0; step < 3; ++step)
+      train(ddp, model, step, group.rank());
+    const std::vector<dtrain::NamedTensor> state = hook.state(group);
+    REQUIRE(state.size() == 1);
+    CHECK(state[0].name == "cast/1/error");
+    const std::span<const float> error = state[0].value.as<float>();
+    CHECK(error.size() == 7);
+    CHECK(std::any_of(error.begin(), error.end(), [](float one) { return one != 0; }));
+    dtrain::hooks::Cast<dtrain::bfloat16> without;
+    CHECK(without.state(group).empty());
+  });
 }
 
 TEST_CASE("state() keeps what the ranks owe in sum, and gives it to each alike") {

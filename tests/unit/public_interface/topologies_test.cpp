@@ -3,10 +3,16 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <string>
+#include <type_traits>
 #include <vector>
 
+#include "dtrain/core/types/bfloat16.hpp"
+#include "dtrain/core/types/float16.hpp"
+#include "dtrain/ddp/hooks/cast.hpp"
+#include "dtrain/topology/flat_over.hpp"
 #include "dtrain/topology/hierarchical.hpp"
 #include "dtrain/topology/parameter_server.hpp"
 #include "dtrain/topology/ring.hpp"
@@ -47,21 +53,33 @@ struct Model : front_test::BindingModel {
   }
 };
 
-/// The parameters after ten steps; checked to be the same bits on every rank.
-template <class Topology, class Backend = SharedMemory>
-std::vector<float> train(int ranks, const std::vector<std::string>& hosts = {}) {
+struct NoHook {};
+
+/// The parameters after ten steps; checked to be the same bits on every rank. @param saved bytes by a wire type
+template <class Topology, class Backend = SharedMemory, class Hook = NoHook>
+std::vector<float> train(int ranks, const std::vector<std::string>& hosts = {}, std::uint64_t saved = 0) {
   using Policy = dtrain::Policy<PerProcess, Backend, Topology>;
   std::vector<std::vector<float>> ends(static_cast<std::size_t>(ranks));
   const auto failures = support::run_groups<Policy>(
       ranks,
       [&](const dtrain::ProcessGroup<Policy>& group) {
         Model model;
-        dtrain::DistributedDataParallel ddp{
-            model, group, {.bucket_bytes = 4096, .deterministic = !std::is_same_v<Backend, support::StoreBackend>}};
+        const dtrain::DdpOptions options{.bucket_bytes = 4096,
+                                         .deterministic = !std::is_same_v<Backend, support::StoreBackend>};
+        auto ddp = [&] {
+          if constexpr (std::is_same_v<Hook, NoHook>) {
+            return dtrain::DistributedDataParallel(model, group, options);
+          } else {
+            return dtrain::DistributedDataParallel(model, group, options, Hook());
+          }
+        }();
         for (int step = 0; step < 10; ++step) {
           ddp.backward([&](dtrain::Ready ready) { model.backward(group.rank(), ready); });
           model.step();
         }
+        const dtrain::CompressedTraffic wire = ddp.statistics().wire;
+        CHECK(wire.bytes - wire.bytes_sent == saved);
+        CHECK((ddp.summary().find(", on the wire ") != std::string::npos) == (saved != 0));
         for (const std::vector<float>& values : model.values) {
           std::vector<float>& end = ends[static_cast<std::size_t>(group.rank())];
           end.insert(end.end(), values.begin(), values.end());
@@ -104,4 +122,18 @@ TEST_CASE("training on two nodes of two, and on uneven ones, gives the same bits
   using Nodes = topology::Hierarchical<SharedMemory>;
   check_training<Nodes, support::StoreBackend>(4, {"a", "a", "b", "b"});
   check_training<Nodes, support::StoreBackend>(4, {"a", "a", "b", "c"});
+}
+
+TEST_CASE("FlatOver is Flat with hooks::Cast, to the bit, deterministic as Flat, and counts what it saves") {
+  std::uint64_t elements = 0;  // in whole cache lines
+  for (const std::uint64_t size : {1, 1000, 17, 4097})
+    elements += (size + 15) / 16 * 16;
+  using Bf16 = topology::FlatOver<dtrain::wire::Bf16>;
+  using F16 = topology::FlatOver<dtrain::wire::F16>;
+  for (const int ranks : {2, 3}) {
+    CHECK(train<Bf16>(ranks, {}, 10 * 2 * elements) ==
+          train<topology::Flat, SharedMemory, dtrain::hooks::Cast<dtrain::bfloat16>>(ranks));
+    CHECK(train<F16>(ranks, {}, 10 * 2 * elements) ==
+          train<topology::Flat, SharedMemory, dtrain::hooks::Cast<dtrain::float16>>(ranks));
+  }
 }

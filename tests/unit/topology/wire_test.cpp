@@ -49,4 +49,21 @@ TEST_CASE("an average of f16 on the wire does not overflow where the values do n
   }
 }
 
+TEST_CASE("a rank counts the bytes that it sends between nodes, and those that the wire type saves") {
+  support::run_topology_ranks<Channels<wire::Bf16>>(4, {0, 0, 1, 1}, [](auto& self, int) {
+    std::vector<float> values(1000);
+    const auto view = dtrain::buffer_view(std::span(values));
+    CHECK(self.all_reduce(view, view, dtrain::ReduceOp::average));
+    const dtrain::CompressedTraffic traffic = self.communicator.compressed_traffic();
+    CHECK(traffic.bytes == 2000);  // one half of the elements: the node's other rank has the other
+    CHECK(traffic.bytes_sent == 1000);
+  });
+  support::run_topology_ranks<Channels<wire::Bf16>>(2, {0, 0}, [](auto& self, int) {
+    std::vector<float> values(1000);
+    const auto view = dtrain::buffer_view(std::span(values));
+    CHECK(self.all_reduce(view, view, dtrain::ReduceOp::average));
+    CHECK(self.communicator.compressed_traffic() == dtrain::CompressedTraffic{});
+  });
+}
+
 }  // namespace wire_test

@@ -2,32 +2,76 @@
 /// @file
 /// hooks::Cast: reduces f32 gradients as bf16 or f16, so that half of the bytes travel.
 
+#include <cstddef>
+#include <functional>
+#include <span>
 #include <string>
 #include <type_traits>
+#include <utility>
+#include <vector>
 
 #include "dtrain/core/config.hpp"
+#include "dtrain/core/error.hpp"
 #include "dtrain/core/types/bfloat16.hpp"
 #include "dtrain/core/types/buffer_view.hpp"
 #include "dtrain/core/types/dtype.hpp"
 #include "dtrain/core/types/float16.hpp"
 #include "dtrain/core/types/reduce_op.hpp"
+#include "dtrain/ddp/checkpoint/named_tensor.hpp"
 #include "dtrain/ddp/hooks/gradient_hook.hpp"
+#include "dtrain/ddp/hooks/residuals.hpp"
+#include "dtrain/ddp/parameter.hpp"
 #include "dtrain/kernels/in_place_cast.hpp"
 
 namespace DTRAIN_NAMESPACE::hooks {
+
+struct CastOptions {
+  /// The parameters with error feedback; none if it is not set. Example: `dtrain::hooks::every_parameter`.
+  std::function<bool(const Parameter&)> error_feedback{};
+};
+
+/// For CastOptions::error_feedback.
+inline bool every_parameter(const Parameter&) noexcept {
+  return true;
+}
+
+namespace detail {
+
+/// @throws Error (invalid_argument) if `errors` are those of another model
+void allocate_errors(ddp::Residuals& errors, std::span<const Parameter> parameters, const CastOptions& options);
+/// Adds the errors of earlier steps to the gradients, and keeps those of this step.
+void add_errors(ddp::Residuals& errors, std::span<const ddp::BucketGradient> gradients, DType to,
+                float divisor) noexcept;
+
+}  // namespace detail
 
 /// A GradientHook: `DistributedDataParallel ddp{model, group, options, hooks::Cast<dtrain::bfloat16>{}}`. Each rank
 /// rounds its f32 gradients to 16 bits in place, and the backend reduces those; sums of 16 bits are as precise as the
 /// backend's (DdpOptions::accumulate). Gradients of other types are reduced as they are. Averages: each rank divides
 /// before it rounds, so that the sum of gradients in range is in range. For f16, elements below 6e-8 times the number
 /// of ranks become zero: scale the loss (LossScaler). Gradients are in host memory.
+///
+/// With error feedback, `hooks::Cast<dtrain::bfloat16> cast{{.error_feedback = dtrain::hooks::every_parameter}}`, a
+/// rank adds to a parameter's next gradient what rounding took from this one, so that over many steps it sends the
+/// sum of its gradients less one rounding. It keeps an f32 for each element. Errors of gradients that are not finite
+/// start anew; those of scaled ones (LossScaler) have the scale of their step: use bf16.
+/// Lifetime: with error feedback one model; a variable outlives its wrapper.
 template <class Half>
 class Cast {
  public:
   static_assert(std::is_same_v<Half, bfloat16> || std::is_same_v<Half, float16>,
                 "dtrain: hooks::Cast is for dtrain::bfloat16 or dtrain::float16");
 
-  std::string description() const { return dtype == DType::bf16 ? "hooks::Cast to bf16" : "hooks::Cast to f16"; }
+  explicit Cast(CastOptions options = {}) : options_(std::move(options)) {}
+
+  std::string description() const {
+    return std::string(dtype == DType::bf16 ? "hooks::Cast to bf16" : "hooks::Cast to f16") +
+           (options_.error_feedback ? " with error feedback" : "");
+  }
+
+  void prepare(std::span<const Parameter> parameters) {
+    if (options_.error_feedback) detail::allocate_errors(errors_, parameters, options_);
+  }
 
   template <class C>
   void reduce(const ddp::GradientBucket<C>& bucket) {
@@ -39,15 +83,60 @@ class Cast {
       return;
     }
     const bool divides = bucket.op == ReduceOp::average;
-    const float factor = divides ? 1.0F / static_cast<float>(bucket.channel.size()) : 1.0F;
+    const auto divisor = static_cast<float>(divides ? bucket.channel.size() : 1);
     const BufferView halves{all.data, all.count, dtype, all.device};
-    bucket.stream.enqueue([all, factor]() noexcept { kernels::narrow_in_place(all.data, all.count, dtype, factor); });
+    bucket.compress([this, gradients = bucket.gradients, all, divisor]() noexcept {
+      if (!errors_.is_empty()) detail::add_errors(errors_, gradients, dtype, divisor);
+      kernels::narrow_in_place(all.data, all.count, dtype, 1.0F / divisor);
+    });
     bucket.channel.all_reduce(halves, halves, divides ? ReduceOp::sum : bucket.op, bucket.stream);
-    bucket.stream.enqueue([all]() noexcept { kernels::widen_in_place(all.data, all.count, dtype); });
+    bucket.compress([all]() noexcept { kernels::widen_in_place(all.data, all.count, dtype); });
+  }
+
+  /// What a checkpoint needs of the errors, for save_checkpoint and load_checkpoint: each rank's become their average,
+  /// which the gradients still get as a whole. A training that goes on from the file is bit for bit the one that wrote
+  /// it, on as many ranks. Collective, blocking: every rank calls it between the same steps, once the model is wrapped.
+  /// Lifetime: the views are those of this object. @throws the job's first cause
+  template <class Group>
+  std::vector<ddp::NamedTensor> state(const Group& group) {
+    errors_.average(group);
+    std::vector<ddp::NamedTensor> tensors;
+    errors_.add_to(tensors, "cast");
+    return tensors;
   }
 
  private:
   static constexpr DType dtype = dtype_of<Half>::value;
+
+  CastOptions options_;
+  ddp::Residuals errors_;
 };
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED void detail::allocate_errors(ddp::Residuals& errors, std::span<const Parameter> parameters,
+                                            const CastOptions& options) {
+  if (!errors.is_empty()) {
+    throw_error(Errc::invalid_argument,
+                "a hooks::Cast with error feedback is given to a second model; each model needs its own");
+  }
+  std::vector<std::size_t> kept;
+  for (const Parameter& parameter : parameters) {
+    const TensorView& gradient = parameter.gradient;
+    const bool keeps = gradient.dtype == DType::f32 && options.error_feedback(parameter);
+    kept.push_back(keeps ? gradient.flat().count : 0);
+  }
+  errors.allocate(kept);
+}
+
+DTRAIN_DEFINED void detail::add_errors(ddp::Residuals& errors, std::span<const ddp::BucketGradient> gradients, DType to,
+                                       float divisor) noexcept {
+  for (const ddp::BucketGradient& gradient : gradients) {
+    const std::span<float> error = errors.of(gradient.parameter);
+    if (!error.empty()) kernels::add_cast_error(gradient.view.data, error.data(), error.size(), to, divisor);
+  }
+}
+
+#endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE::hooks

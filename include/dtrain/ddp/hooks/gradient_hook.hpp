@@ -12,11 +12,13 @@
 #include <vector>
 
 #include "dtrain/backend/communicator.hpp"
+#include "dtrain/core/compressed_traffic.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/types/buffer_view.hpp"
 #include "dtrain/core/types/reduce_op.hpp"
 #include "dtrain/core/types/tensor_view.hpp"
 #include "dtrain/ddp/bucket_plan.hpp"
+#include "dtrain/ddp/hooks/counted_channel.hpp"
 #include "dtrain/ddp/parameter.hpp"
 #include "dtrain/ddp/reduction/gradient_table.hpp"
 
@@ -37,13 +39,21 @@ struct GradientBucket {
 
   BufferView values;  ///< all gradients, and zeros between them; the backend reduces this memory without a copy
   std::span<const BucketGradient> gradients;
-  C& channel;     ///< for any of its collectives: they use no other channel's order
-  Stream stream;  ///< runs the bucket's work in order
-  ReduceOp op;    ///< what the program asked for: the average or the sum
+  CountedChannel<C> channel;  ///< for any of its collectives: they use no other channel's order
+  Stream stream;              ///< runs the bucket's work in order
+  ReduceOp op;                ///< what the program asked for: the average or the sum
 
   /// Elements [begin, begin + count) of `values`.
   BufferView part(std::size_t begin, std::size_t count) const noexcept {
     return {values.data + begin * size_bytes(values.dtype), count, values.dtype, values.device};
+  }
+
+  /// Enqueues work of the host that compresses or decompresses. Its time is part of the wrapper's summary.
+  /// @param work as a host stream takes it, in at most 104 bytes (stream/host/work_item.hpp)
+  template <class Work>
+  void compress(const Work& work) const {
+    static_assert(std::is_nothrow_invocable_v<Work&>, "dtrain: work on a stream is noexcept: []() noexcept { ... }");
+    stream.enqueue(TimedWork<Work>{work, channel.traffic()});
   }
 };
 
@@ -95,6 +105,35 @@ HookFunctions<C> hook_functions(H&& hook) {
 
 /// The gradients of each bucket, where they lie in the arena.
 std::vector<std::vector<BucketGradient>> bucket_gradients(const BucketPlan& plan, const GradientTable& table);
+
+/// Calls a wrapper's hook, if it has one, and counts what that sends. Threads: as GradientHook.
+template <backend::Communicator C>
+class HookedBuckets {
+ public:
+  HookedBuckets(HookFunctions<C> hook, std::span<const Parameter> parameters) : reduce_(std::move(hook.reduce)) {
+    if (hook.prepare) hook.prepare(parameters);
+  }
+
+  bool has_hook() const noexcept { return reduce_ != nullptr; }
+
+  /// Sets the buckets. Between steps.
+  void plan(const BucketPlan& plan, const GradientTable& table) {
+    if (has_hook()) gradients_ = bucket_gradients(plan, table);
+  }
+
+  /// @pre has_hook()
+  void reduce(std::size_t bucket, const BufferView& values, C& channel, typename C::Stream stream, ReduceOp op) {
+    traffic_.replaces(values.bytes());
+    reduce_({values, gradients_[bucket], {channel, &traffic_}, stream, op});
+  }
+
+  CompressedTraffic traffic() const noexcept { return traffic_.total(); }
+
+ private:
+  std::function<void(const GradientBucket<C>&)> reduce_;
+  std::vector<std::vector<BucketGradient>> gradients_;  ///< of each bucket
+  TrafficCounter traffic_;
+};
 
 #if DTRAIN_DEFINITIONS
 

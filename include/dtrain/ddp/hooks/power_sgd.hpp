@@ -70,11 +70,11 @@ class PowerSgd {
     const ddp::CompressedLayout layout = work.layout();
     const BufferView first = bucket.part(0, layout.plain + layout.left);
     const BufferView second = bucket.part(layout.plain, layout.right);
-    bucket.stream.enqueue([work]() noexcept { work.multiply_by_right(); });
+    bucket.compress([work]() noexcept { work.multiply_by_right(); });
     bucket.channel.all_reduce(first, first, bucket.op, bucket.stream);
-    bucket.stream.enqueue([work]() noexcept { work.multiply_by_left(); });
+    bucket.compress([work]() noexcept { work.multiply_by_left(); });
     bucket.channel.all_reduce(second, second, bucket.op, bucket.stream);
-    bucket.stream.enqueue([work]() noexcept { work.decompress(); });
+    bucket.compress([work]() noexcept { work.decompress(); });
   }
 
   /// What a checkpoint needs, for save_checkpoint and load_checkpoint: all ranks have the same then. Each rank's errors

@@ -16,6 +16,7 @@
 #include "dtrain/ddp/checkpoint/named_tensor.hpp"
 #include "dtrain/ddp/hooks/gradient_hook.hpp"
 #include "dtrain/ddp/hooks/largest_elements.hpp"
+#include "dtrain/ddp/hooks/residuals.hpp"
 #include "dtrain/ddp/parameter.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
@@ -70,7 +71,7 @@ class TopK {
       return;
     }
     const std::span<const ddp::BucketGradient> gradients = bucket.gradients;
-    bucket.stream.enqueue([this, gradients]() noexcept { compress(gradients); });
+    bucket.compress([this, gradients]() noexcept { compress(gradients); });
     if (counts.plain != 0) {
       const BufferView plain = buffer_view(std::span(plain_).first(counts.plain));
       bucket.channel.all_reduce(plain, plain, bucket.op, bucket.stream);
@@ -78,7 +79,7 @@ class TopK {
     const auto ranks = static_cast<std::size_t>(bucket.channel.size());
     bucket.channel.all_gather(bytes_of(own_, counts.sent), bytes_of(gathered_, counts.sent * ranks), bucket.stream);
     const float factor = bucket.op == ReduceOp::average ? 1.0F / static_cast<float>(ranks) : 1.0F;
-    bucket.stream.enqueue([this, gradients, ranks, factor]() noexcept { decompress(gradients, ranks, factor); });
+    bucket.compress([this, gradients, ranks, factor]() noexcept { decompress(gradients, ranks, factor); });
   }
 
   /// What a checkpoint needs, for save_checkpoint and load_checkpoint: all ranks have the same then. Each rank's errors
@@ -89,25 +90,19 @@ class TopK {
   /// are those of this object. @throws the job's first cause
   template <class Group>
   std::vector<ddp::NamedTensor> state(const Group& group) {
-    if (states_.empty()) choose_compressed(group.world_size());
-    for (State& one : states_) {
-      if (one.sent != 0) group.all_reduce(buffer_view(std::span(one.error)), ReduceOp::average);
-    }
-    return tensors();
+    if (sent_.empty()) choose_compressed(group.world_size());
+    errors_.average(group);
+    std::vector<ddp::NamedTensor> tensors{{"top_k/steps", tensor_view(steps_)}};
+    errors_.add_to(tensors, "top_k");
+    return tensors;
   }
 
  private:
-  struct State {
-    std::size_t sent = 0;      ///< elements; 0: the gradient is not compressed
-    std::vector<float> error;  ///< what this rank has not sent yet
-  };
   /// Of a bucket.
   struct Counts {
     std::size_t sent = 0;
     std::size_t plain = 0;
   };
-
-  std::vector<ddp::NamedTensor> tensors();
 
   /// In the first step, makes the memory of what travels. @returns zeros where the bucket is not compressed
   Counts begin_step(std::span<const ddp::BucketGradient> gradients, int ranks);
@@ -124,7 +119,8 @@ class TopK {
   TopKOptions options_;
   std::vector<std::size_t> sizes_;     ///< elements of each f32 gradient; 0 for others
   std::vector<std::int64_t> steps_;    ///< of each parameter
-  std::vector<State> states_;          ///< by parameter
+  std::vector<std::size_t> sent_;      ///< elements of each gradient; 0: it is not compressed
+  ddp::Residuals errors_;              ///< of the compressed ones
   std::vector<ddp::SentElement> own_;  ///< of one bucket, as the two below: the stream runs the buckets in order
   std::vector<ddp::SentElement> gathered_;
   std::vector<float> plain_;

@@ -37,7 +37,8 @@ DTRAIN_DEFINED void TopK::prepare(std::span<const Parameter> parameters) {
 }
 
 DTRAIN_DEFINED void TopK::choose_compressed(int ranks) {
-  states_.resize(sizes_.size());
+  sent_.resize(sizes_.size());
+  std::vector<std::size_t> kept(sizes_.size());
   std::size_t sent = 0;
   std::size_t plain = 0;
   std::size_t most = 0;
@@ -48,10 +49,12 @@ DTRAIN_DEFINED void TopK::choose_compressed(int ranks) {
       plain += sizes_[i];
       continue;
     }
-    states_[i] = {count, std::vector<float>(sizes_[i])};
+    sent_[i] = count;
+    kept[i] = sizes_[i];
     sent += count;
     most = std::max(most, count);
   }
+  errors_.allocate(kept);
   own_.resize(sent);
   gathered_.resize(sent * static_cast<std::size_t>(ranks));
   plain_.resize(plain);
@@ -59,26 +62,16 @@ DTRAIN_DEFINED void TopK::choose_compressed(int ranks) {
 }
 
 DTRAIN_DEFINED TopK::Counts TopK::begin_step(std::span<const ddp::BucketGradient> gradients, int ranks) {
-  if (states_.empty()) choose_compressed(ranks);
+  if (sent_.empty()) choose_compressed(ranks);
   Counts counts;
   bool starts = true;
   for (const ddp::BucketGradient& gradient : gradients) {
-    const State& state = states_[gradient.parameter];
+    const std::size_t sent = sent_[gradient.parameter];
     starts = static_cast<std::uint64_t>(steps_[gradient.parameter]++) >= options_.start_after && starts;
-    counts.sent += state.sent;
-    counts.plain += state.sent == 0 ? gradient.view.flat().count : 0;
+    counts.sent += sent;
+    counts.plain += sent == 0 ? gradient.view.flat().count : 0;
   }
   return starts ? counts : Counts{};
-}
-
-DTRAIN_DEFINED std::vector<ddp::NamedTensor> TopK::tensors() {
-  std::vector<ddp::NamedTensor> all{{"top_k/steps", tensor_view(steps_)}};
-  for (std::size_t i = 0; i < states_.size(); ++i) {
-    if (states_[i].sent != 0) {
-      all.push_back({format_text("top_k/{}/error", {i}), tensor_view(states_[i].error)});
-    }
-  }
-  return all;
 }
 
 DTRAIN_DEFINED void TopK::compress(std::span<const ddp::BucketGradient> gradients) noexcept {
@@ -86,17 +79,18 @@ DTRAIN_DEFINED void TopK::compress(std::span<const ddp::BucketGradient> gradient
   ddp::SentElement* to = own_.data();
   float* plain = plain_.data();
   for (const ddp::BucketGradient& gradient : gradients) {
-    State& state = states_[gradient.parameter];
+    const std::size_t count = sent_[gradient.parameter];
+    const std::span<float> error = errors_.of(gradient.parameter);
     const std::span<const float> values = gradient.view.as<float>();
-    if (state.sent == 0) {
+    if (count == 0) {
       plain = std::copy(values.begin(), values.end(), plain);
       continue;
     }
-    std::transform(values.begin(), values.end(), state.error.begin(), state.error.begin(),
-                   [](float value, float error) { return value + error; });
-    largest_.select(state.error, state.sent, indices_.data());
-    for (std::size_t k = 0; k < state.sent; ++k) {
-      *to++ = {indices_[k], std::exchange(state.error[indices_[k]], 0.0F)};
+    std::transform(values.begin(), values.end(), error.begin(), error.begin(),
+                   [](float value, float kept) { return value + kept; });
+    largest_.select(error, count, indices_.data());
+    for (std::size_t k = 0; k < count; ++k) {
+      *to++ = {indices_[k], std::exchange(error[indices_[k]], 0.0F)};
     }
   }
 }
@@ -106,25 +100,25 @@ DTRAIN_DEFINED void TopK::decompress(std::span<const ddp::BucketGradient> gradie
   const kernels::DefaultFloatEnvironment environment;
   std::size_t all = 0;
   for (const ddp::BucketGradient& gradient : gradients) {
-    all += states_[gradient.parameter].sent;
+    all += sent_[gradient.parameter];
   }
   const float* plain = plain_.data();
   std::size_t first = 0;
   for (const ddp::BucketGradient& gradient : gradients) {
-    const State& state = states_[gradient.parameter];
+    const std::size_t count = sent_[gradient.parameter];
     const std::span<float> values = gradient.view.as<float>();
-    if (state.sent == 0) {
+    if (count == 0) {
       std::copy_n(plain, values.size(), values.begin());
       plain += values.size();
       continue;
     }
     std::fill(values.begin(), values.end(), 0.0F);
     for (std::size_t rank = 0; rank < ranks; ++rank) {  // in the same order on every rank
-      for (const ddp::SentElement& sent : std::span(gathered_).subspan(rank * all + first, state.sent)) {
+      for (const ddp::SentElement& sent : std::span(gathered_).subspan(rank * all + first, count)) {
         if (sent.index < values.size()) values[sent.index] += factor * sent.value;
       }
     }
-    first += state.sent;
+    first += count;
   }
 }
 

@@ -3,6 +3,7 @@
 /// BucketReduction: packs gradients into buckets, launches a collective for each full bucket, unpacks results.
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <span>
@@ -21,6 +22,7 @@
 #include "dtrain/ddp/hooks/gradient_hook.hpp"
 #include "dtrain/ddp/parameter.hpp"
 #include "dtrain/ddp/precision/gradient_norm.hpp"
+#include "dtrain/ddp/profile/reducer_statistics.hpp"
 #include "dtrain/ddp/profile/running_bucket.hpp"
 #include "dtrain/ddp/profile/step_meter.hpp"
 #include "dtrain/ddp/reduction/bucket_rebuild.hpp"
@@ -54,11 +56,10 @@ class BucketReduction final : BucketUpdate<Communicator>::Waits {
         pending_(parameter_counts(this->plan())),
         meter_(parameters.size(), options, std::move(running)),
         copier_(stream, gradients_, this->plan(), meter_),
-        hook_(std::move(hook.reduce)) {
+        hook_(std::move(hook), parameters) {
     meter_.plan(this->plan());
     norms_.plan(arena_.buckets());
-    if (hook.prepare) hook.prepare(parameters);
-    if (hook_) hook_gradients_ = bucket_gradients(this->plan(), gradients_);
+    hook_.plan(this->plan(), gradients_);
     if constexpr (requires { copier_.scale_gradients(1.0); }) {
       if (scales_averages) {
         copier_.scale_gradients(1.0 / communicator_.size());
@@ -78,12 +79,11 @@ class BucketReduction final : BucketUpdate<Communicator>::Waits {
   StepMeter& meter() noexcept { return meter_; }
   const StepMeter& meter() const noexcept { return meter_; }
 
-  /// The meter, with the device times measured so far.
-  const StepMeter& up_to_date_meter() noexcept {
-    if constexpr (GradientCopier::copies_on_stream) {
-      copier_.collect_times();
-    }
-    return meter_;
+  /// With the device times measured so far. @param steps, bytes_reduced counts of the caller
+  ReducerStatistics statistics(std::uint64_t steps, std::uint64_t bytes_reduced) noexcept {
+    if constexpr (GradientCopier::copies_on_stream) copier_.collect_times();
+    return statistics_of(meter_, {steps, bytes_reduced, plan().buckets.size(), {}, GradientCopier::is_measured},
+                         hook_.traffic(), compressed_traffic_of(communicator_));
   }
   std::shared_ptr<const void> memory() const noexcept { return arena_.memory(); }
 
@@ -103,7 +103,7 @@ class BucketReduction final : BucketUpdate<Communicator>::Waits {
   };
 
   /// Whether a hook reduces the buckets.
-  bool has_hook() const noexcept { return hook_ != nullptr; }
+  bool has_hook() const noexcept { return hook_.has_hook(); }
 
   /// Whether this step's work uses memory of a hook or an update.
   bool borrows() const noexcept { return has_hook() || update_ != nullptr || open_.is_some(); }
@@ -200,7 +200,7 @@ class BucketReduction final : BucketUpdate<Communicator>::Waits {
     pending_.plan(parameter_counts(plan()));
     meter_.plan(plan());
     norms_.plan(arena_.buckets());
-    if (hook_) hook_gradients_ = bucket_gradients(plan(), gradients_);
+    hook_.plan(plan(), gradients_);
     copier_.rebuild_buckets();
   }
 
@@ -253,8 +253,8 @@ class BucketReduction final : BucketUpdate<Communicator>::Waits {
       update_->launch(bucket, range, op_, communicator_, copier_.stream());
     } else if (range.count != 0) {
       [[maybe_unused]] double* squares = norms_.sum_of(bucket);
-      if (hook_) {
-        hook_({range, hook_gradients_[bucket], communicator_, copier_.stream(), op_});
+      if (has_hook()) {
+        hook_.reduce(bucket, range, communicator_, copier_.stream(), op_);
       } else if constexpr (backend::CanSumSquares<Communicator>) {
         communicator_.all_reduce(range, range, op_, copier_.stream(), std::exchange(squares, nullptr));
       } else {
@@ -289,8 +289,7 @@ class BucketReduction final : BucketUpdate<Communicator>::Waits {
   BucketUpdate<Communicator>* update_ = nullptr;  ///< of this step
   OpenUpdate<Communicator> open_;                 ///< of the last one
   std::function<void()> on_all_gradients_ready_;
-  std::function<void(const GradientBucket<Communicator>&)> hook_;  ///< none: an all-reduce
-  std::vector<std::vector<BucketGradient>> hook_gradients_;        ///< of each bucket
+  HookedBuckets<Communicator> hook_;
 };
 
 template <backend::Communicator Communicator>

@@ -155,16 +155,7 @@ class Reducer final : public Step::Target {
     addresses_.forget();
   }
 
-  ReducerStatistics statistics() const noexcept {
-    const StepMeter& meter = reduction_.up_to_date_meter();
-    return {steps_,
-            bytes_reduced_,
-            plan().buckets.size(),
-            meter.times(),
-            GradientCopier::is_measured || meter.measured_steps() > 0,
-            meter.measured_steps(),
-            meter.unreduced_passes()};
-  }
+  ReducerStatistics statistics() const noexcept { return reduction_.statistics(steps_, bytes_reduced_); }
 
   /// The norm of the reduced gradients, if the last step measured it.
   const BucketNorms& norms() const noexcept { return reduction_.norms(); }

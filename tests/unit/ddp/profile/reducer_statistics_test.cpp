@@ -57,6 +57,18 @@ TEST_CASE("the line says why nothing was hidden, and counts passes under no_sync
   CHECK(to_string(statistics).find("(hidden 4.4 ms)") != std::string::npos);
 }
 
+TEST_CASE("the line says what a hook and a wire type save, and what compressing takes") {
+  ReducerStatistics statistics{200, 20'000'000'000, 12, {620ms, 1640ms, 1000ms, 880ms, 120ms}, true, 200};
+  const std::string plain = to_string(statistics);
+  statistics.hook = {20'000'000'000, 5'000'000'000, 260ms};
+  CHECK(to_string(statistics) == plain + ", sent as 25 MB (75 MB saved, compressing 1.3 ms)");
+  statistics.hook.bytes_sent = 30'000'000'000;
+  statistics.wire = {10'000'000'000, 5'000'000'000, 20ms};
+  CHECK(to_string(statistics) == plain +
+                                     ", sent as 150 MB (50 MB more, compressing 1.3 ms), on the wire 25 MB (25 MB "
+                                     "saved, compressing 0.1 ms)");
+}
+
 TEST_CASE("a pass under no_sync counts as the pass that it is, and not as forward") {
   StepMeter meter(1);
   for (int step = 0; step < 3; ++step) {

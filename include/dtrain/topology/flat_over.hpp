@@ -1,0 +1,93 @@
+#pragma once
+/// @file
+/// topology::FlatOver: topology::Flat that sends f32 elements in 16 bits.
+
+#include <optional>
+#include <string_view>
+
+#include "dtrain/backend/backend.hpp"
+#include "dtrain/backend/channel_context.hpp"
+#include "dtrain/backend/on_host_streams.hpp"
+#include "dtrain/core/cause.hpp"
+#include "dtrain/core/compressed_traffic.hpp"
+#include "dtrain/core/deadline.hpp"
+#include "dtrain/core/types/reduce_op.hpp"
+#include "dtrain/topology/algorithm_communicator.hpp"
+#include "dtrain/topology/partition.hpp"
+#include "dtrain/topology/sub_channel.hpp"
+#include "dtrain/topology/topology.hpp"
+#include "dtrain/topology/wire.hpp"
+
+namespace DTRAIN_NAMESPACE::topology {
+
+/// Each rank rounds its elements once, and the backend's own all-reduce adds those in 16 bits, as precisely as it adds
+/// any (GroupOptions::accumulate). Elementwise, so it promises the same bits as the backend.
+template <class B, class WireType>
+class FlatReduction {
+ public:
+  using Allocation = typename B::Communicator::Allocation;
+  static constexpr backend::Determinism determinism = backend::determinism_of<B>;
+  static constexpr std::string_view name() noexcept { return "FlatOver"; }
+  static constexpr bool reduces(DType dtype) noexcept { return B::reduces(dtype); }
+
+  /// Collective, blocking.
+  FlatReduction(const backend::ChannelContext& context, Deadline deadline)
+      : ranks_(context.members.world_size), channel_(B::open_blocking(named(context), deadline)) {}
+
+  /// Collective, blocking. Allocates memory that the backend reduces without a copy.
+  Allocation allocate_blocking(std::size_t bytes, Deadline deadline) {
+    return channel_.communicator().allocate_blocking(bytes, deadline);
+  }
+
+  bool all_reduce(const ConstBufferView& input, const BufferView& output, ReduceOp op) {
+    const auto reduce = [&](const ConstBufferView& from, const BufferView& to, ReduceOp by) {
+      return channel_.step([&](auto& channel, auto stream) { channel.all_reduce(from, to, by, stream); });
+    };
+    if (ranks_ == 1 || !wire_.casts(output.dtype, op)) {
+      return reduce(input, output, op);
+    }
+    copy(input, output);
+    return wire_.all_reduce(output, op, ranks_,
+                            [&](const BufferView& sent, ReduceOp by) { return reduce(sent, sent, by); });
+  }
+
+  void abort(const Cause& cause) noexcept { channel_.abort(cause); }
+  std::optional<Cause> failure() const { return channel_.failure(); }
+  CompressedTraffic compressed_traffic() const noexcept { return wire_.traffic(); }
+
+ private:
+  static backend::ChannelContext named(backend::ChannelContext context) {
+    context.name += "/wire";
+    return context;
+  }
+
+  int ranks_;
+  WireReduction<WireType> wire_;
+  SubChannel<typename B::Communicator> channel_;
+};
+
+/// `WireType`: wire::Bf16 or wire::F16, for sums and averages of f32 by all_reduce; all else is as with Flat.
+template <class WireType>
+struct FlatOver {
+  static_assert(narrows<WireType>,
+                "dtrain: topology::FlatOver is for wire::Bf16 or wire::F16; topology::Flat sends elements as they are");
+
+  static constexpr std::string_view name() noexcept { return "FlatOver"; }
+
+  template <class B>
+  static constexpr bool supports_backend = backend::OnHostStreams<B>;
+
+  template <class B>
+  static constexpr void require() noexcept {
+    static_assert(supports_backend<B>,
+                  "dtrain: topology::FlatOver needs a backend on host streams "
+                  "(backend::OnHostStreams in dtrain/backend/on_host_streams.hpp)");
+  }
+
+  template <class B>
+  using Rebind = AlgorithmBackend<B, FlatReduction<B, WireType>>;
+};
+
+static_assert(Topology<FlatOver<wire::Bf16>>);
+
+}  // namespace DTRAIN_NAMESPACE::topology
