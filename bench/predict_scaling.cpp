@@ -12,8 +12,9 @@
 #include "bench/goal.hpp"
 #include "bench/scaling/chart.hpp"
 #include "bench/scaling/cluster.hpp"
-#include "bench/scaling/step_model.hpp"
+#include "bench/scaling/ready_times.hpp"
 #include "bench/write_file.hpp"
+#include "dtrain/ddp/planning/step_model.hpp"
 
 namespace {
 
@@ -84,9 +85,9 @@ double efficiency(const Training& training, const bench::Cluster& cluster, const
   }
   const double compute = training.compute_seconds;
   const std::vector<double> ready = bench::evenly_ready(sizes.size(), compute / 3, compute * 2 / 3);
-  const bench::StepTimes times =
-      bench::model_step(dtrain::ddp::plan_buckets(sizes), ready, compute,
-                        [&](std::size_t bytes) { return paths.seconds(cluster, static_cast<double>(bytes)); });
+  const dtrain::ddp::ModelledStep times =
+      dtrain::ddp::model_step(dtrain::ddp::plan_buckets(sizes), ready, compute,
+                              [&](std::size_t bytes) { return paths.seconds(cluster, static_cast<double>(bytes)); });
   return compute / times.step;
 }
 

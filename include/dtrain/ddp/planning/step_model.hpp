@@ -5,14 +5,14 @@
 #include <algorithm>
 #include <cstddef>
 #include <span>
-#include <vector>
 
+#include "dtrain/core/version.hpp"
 #include "dtrain/ddp/bucket_plan.hpp"
 
-namespace bench {
+namespace DTRAIN_NAMESPACE::ddp {
 
 /// Of one step, in seconds from its beginning.
-struct StepTimes {
+struct ModelledStep {
   double compute = 0;        ///< forward and backward
   double communication = 0;  ///< of all buckets, one after the other
   double step = 0;           ///< when both are done
@@ -25,11 +25,11 @@ struct StepTimes {
 /// @param ready_at when each gradient is ready, by parameter @param compute when forward and backward are done
 /// @param reduction_seconds of a bucket of so many bytes: double(std::size_t)
 template <class Reduction>
-StepTimes model_step(const dtrain::ddp::BucketPlan& plan, std::span<const double> ready_at, double compute,
-                     Reduction reduction_seconds) {
-  StepTimes times{compute, 0, compute};
+ModelledStep model_step(const BucketPlan& plan, std::span<const double> ready_at, double compute,
+                        Reduction reduction_seconds) {
+  ModelledStep times{compute, 0, compute};
   double free_at = 0;
-  for (const dtrain::ddp::PlannedBucket& bucket : plan.buckets) {
+  for (const PlannedBucket& bucket : plan.buckets) {
     double ready = 0;
     for (const std::size_t parameter : bucket.parameters) {
       ready = std::max(ready, ready_at[parameter]);
@@ -42,13 +42,4 @@ StepTimes model_step(const dtrain::ddp::BucketPlan& plan, std::span<const double
   return times;
 }
 
-/// Ready times of a backward pass that takes as long for each parameter, the last one's first.
-inline std::vector<double> evenly_ready(std::size_t parameters, double forward, double backward) {
-  std::vector<double> ready(parameters);
-  for (std::size_t i = 0; i < parameters; ++i) {
-    ready[i] = forward + backward * static_cast<double>(parameters - i) / static_cast<double>(parameters);
-  }
-  return ready;
-}
-
-}  // namespace bench
+}  // namespace DTRAIN_NAMESPACE::ddp
