@@ -24,8 +24,9 @@
 #include "bench/overlap/overlap_rank.hpp"
 #include "bench/peer_python.hpp"
 #include "bench/result_rows.hpp"
-#include "bench/scaling/step_model.hpp"
+#include "bench/scaling/ready_times.hpp"
 #include "bench/shape_model.hpp"
+#include "dtrain/ddp/planning/step_model.hpp"
 
 namespace {
 
@@ -41,9 +42,9 @@ constexpr const char* usage_line =
 double predicted_seconds(double communication) {
   const std::vector<dtrain::ddp::GradientSize> sizes(layers, {layer_elements * sizeof(float), dtrain::DType::f32, {}});
   const double seconds_for_each_byte = communication / static_cast<double>(all_bytes);
-  return bench::model_step(dtrain::ddp::plan_buckets(sizes), bench::evenly_ready(layers, 0, compute_seconds),
-                           compute_seconds,
-                           [&](std::size_t bytes) { return static_cast<double>(bytes) * seconds_for_each_byte; })
+  return dtrain::ddp::model_step(dtrain::ddp::plan_buckets(sizes), bench::evenly_ready(layers, 0, compute_seconds),
+                                 compute_seconds,
+                                 [&](std::size_t bytes) { return static_cast<double>(bytes) * seconds_for_each_byte; })
       .step;
 }
 

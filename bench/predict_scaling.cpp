@@ -12,8 +12,10 @@
 #include "bench/goal.hpp"
 #include "bench/scaling/chart.hpp"
 #include "bench/scaling/cluster.hpp"
-#include "bench/scaling/step_model.hpp"
+#include "bench/scaling/compression.hpp"
+#include "bench/scaling/ready_times.hpp"
 #include "bench/write_file.hpp"
+#include "dtrain/ddp/planning/step_model.hpp"
 
 namespace {
 
@@ -90,7 +92,7 @@ double step_seconds(const Training& training, const bench::Cluster& cluster, con
   const double compute = training.compute_seconds;
   const std::vector<double> ready = bench::evenly_ready(sizes.size(), compute / 3, compute * 2 / 3);
   const auto plain = [&](double bytes) { return paths.seconds(cluster, bytes); };
-  return bench::model_step(dtrain::ddp::plan_buckets(sizes), ready, compute,
+  return dtrain::ddp::model_step(dtrain::ddp::plan_buckets(sizes), ready, compute,
                            [&](std::size_t bucket) {
                              const auto bytes = static_cast<double>(bucket);
                              return hook == nullptr ? plain(bytes) : hook->seconds(bytes, plain);

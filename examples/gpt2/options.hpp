@@ -28,6 +28,7 @@ struct Options {
   int zero = 0;      ///< stage of ZeRO; 0: every rank keeps all
   std::optional<std::size_t> bucket_bytes;
   std::string hook = "none";
+  bool measures_plan = false;
   std::string summary;  ///< empty: not wanted
   bool help = false;
 };
@@ -52,6 +53,7 @@ starts.
   --hook=NAME      how gradients are reduced: none (default), bf16 or f16 (16 bits travel), power-sgd (two thin factors
                    of each gradient travel), or top-k (after 100 steps, the twentieth of its elements that are the
                    largest); not with --zero
+  --plan=NAME      sizes of buckets: default, or measured (the first 29 steps choose them); not with --zero
   --summary=FILE   write what was reached as JSON
   --help           this text
 
@@ -95,6 +97,14 @@ inline constexpr auto flags = std::to_array<Flag>({
        }
        o.hook = value;
      }},
+    {"--plan", true,
+     [](Options& o, auto name, auto value) {
+       if (value != "default" && value != "measured") {
+         fashion_mnist::refuse(std::string(name) + " is " + fashion_mnist::quoted(value) +
+                               " instead of default or measured");
+       }
+       o.measures_plan = value == "measured";
+     }},
     {"--summary", true, [](Options& o, auto, auto value) { o.summary = value; }},
     {"--help", false, [](Options& o, auto, auto) { o.help = true; }},
 });
@@ -111,6 +121,9 @@ inline Options parse_options(std::span<char* const> arguments) {
   }
   if (options.zero != 0 && options.hook != "none") {
     fashion_mnist::refuse("--zero reduces gradients in its own way and cannot be used with --hook=" + options.hook);
+  }
+  if (options.zero != 0 && options.measures_plan) {
+    fashion_mnist::refuse("--zero keeps its buckets from the first step on and cannot be used with --plan=measured");
   }
   return options;
 }

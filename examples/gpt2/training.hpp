@@ -131,6 +131,7 @@ Summary train_wrapped(Wrapped& wrapped, Model& model, const dtrain::ProcessGroup
   using Ddp = dtrain::DistributedDataParallel<Wrapped, Policy>;
   dtrain::DdpOptions ddp_options;
   if (options.bucket_bytes) ddp_options.bucket_bytes = *options.bucket_bytes;
+  if (options.measures_plan) ddp_options.plan = dtrain::PlanChoice::measured();
   fashion_mnist::ChosenHook hook(options.hook, 0);
   Ddp ddp = options.hook == "none" ? Ddp{wrapped, group, ddp_options} : Ddp{wrapped, group, ddp_options, hook};
   Optimizer<Ddp, Wrapped> optimizer(ddp, wrapped, options.zero, options.clip);

@@ -97,6 +97,8 @@ TEST_CASE("two ranks give the same bits again, also with the optimizer's state d
   if (!can_run()) return;
   const SummaryFile whole = train({"--nproc-per-node=2", "--clip=0"});
   CHECK(train({"--nproc-per-node=2", "--clip=0"}).text("parameters_digest") == whole.text("parameters_digest"));
+  const SummaryFile measured = train({"--nproc-per-node=2", "--clip=0", "--plan=measured"});  // with other buckets
+  CHECK(measured.text("parameters_digest") == whole.text("parameters_digest"));
   const double parameters = whole.number("parameters");
   CHECK(whole.number("optimizer_bytes") == 8 * parameters);
   CHECK(whole.number("gradient_bytes") == doctest::Approx(4 * parameters).epsilon(0.02));
@@ -156,4 +158,6 @@ TEST_CASE("what does not fit the ranks, the memory or the text is refused in one
   CHECK(support::contains(refusal({"--nproc-per-node=2", "--text=/etc/hostname"}), "the text has "));
   CHECK(
       support::contains(refusal({"--nproc-per-node=2", "--zero=1", "--hook=bf16"}), "cannot be used with --hook=bf16"));
+  CHECK(
+      support::contains(refusal({"--nproc-per-node=2", "--zero=1", "--plan=measured"}), "cannot be used with --plan"));
 }

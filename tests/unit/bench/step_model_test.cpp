@@ -1,7 +1,7 @@
 /// @file
 /// bench/scaling: the model that the README's predictions come from.
 
-#include "bench/scaling/step_model.hpp"
+#include "bench/scaling/ready_times.hpp"
 
 #include <doctest/doctest.h>
 
@@ -9,36 +9,38 @@
 #include <vector>
 
 #include "bench/scaling/cluster.hpp"
+#include "bench/scaling/compression.hpp"
 #include "dtrain/ddp/bucket_plan.hpp"
+#include "dtrain/ddp/planning/step_model.hpp"
 
 namespace {
 
 constexpr std::size_t mib = std::size_t{1} << 20;
 
-bench::StepTimes fifty_layers(std::size_t bucket_bytes, double bytes_per_second) {
+dtrain::ddp::ModelledStep fifty_layers(std::size_t bucket_bytes, double bytes_per_second) {
   const std::vector<dtrain::ddp::GradientSize> sizes(50, {2 * mib, dtrain::DType::f32, {}});
   const auto plan = dtrain::ddp::plan_buckets(sizes, {bucket_bytes < mib ? bucket_bytes : mib, bucket_bytes});
   const std::vector<double> ready = bench::evenly_ready(50, 0, 50 * 0.018);
-  return bench::model_step(plan, ready, 50 * 0.018,
-                           [&](std::size_t bytes) { return static_cast<double>(bytes) / bytes_per_second; });
+  return dtrain::ddp::model_step(plan, ready, 50 * 0.018,
+                                 [&](std::size_t bytes) { return static_cast<double>(bytes) / bytes_per_second; });
 }
 
 }  // namespace
 
 TEST_CASE("A bucket for each layer leaves only the last one's reduction exposed where the network keeps up") {
-  const bench::StepTimes times = fifty_layers(0, 125e6);
+  const dtrain::ddp::ModelledStep times = fifty_layers(0, 125e6);
   CHECK(times.communication == doctest::Approx(50.0 * 2 * mib / 125e6));
   CHECK(times.exposed() == doctest::Approx(2.0 * mib / 125e6));
 }
 
 TEST_CASE("The default plan of a hundred MiB exposes no more than its last small buckets") {
-  const bench::StepTimes times = fifty_layers(25 * mib, 125e6);
+  const dtrain::ddp::ModelledStep times = fifty_layers(25 * mib, 125e6);
   CHECK(times.times_the_longer() > 1.0);
   CHECK(times.times_the_longer() < 1.10);
 }
 
 TEST_CASE("On a network that is too slow a step takes as long as its communication, and what comes before the first") {
-  const bench::StepTimes times = fifty_layers(0, 12.5e6);
+  const dtrain::ddp::ModelledStep times = fifty_layers(0, 12.5e6);
   CHECK(times.step == doctest::Approx(0.018 + times.communication));
 }
 
