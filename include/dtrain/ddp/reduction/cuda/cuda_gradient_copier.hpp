@@ -21,7 +21,7 @@
 #include "dtrain/ddp/reduction/gradient_table.hpp"
 #include "dtrain/stream/cuda/copy_batch.hpp"
 #include "dtrain/stream/cuda/device_buffer.hpp"
-#include "dtrain/stream/cuda/scaling/scaled_copy_batch.hpp"
+#include "dtrain/stream/cuda/kernels/scaled_copy_batch.hpp"
 #include "dtrain/stream/cuda/stream_ref.hpp"
 
 #if DTRAIN_WITH_CUDA
