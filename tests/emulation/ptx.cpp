@@ -17,13 +17,16 @@ const std::map<std::string, Opcode>& opcodes() {
                                                  {"mov.b32", Opcode::move},
                                                  {"mov.u32", Opcode::move},
                                                  {"mov.f32", Opcode::move},
+                                                 {"mov.f64", Opcode::move},
                                                  {"cvta.to.global.u64", Opcode::move},
                                                  {"cvt.u32.u16", Opcode::move},
                                                  {"add.u32", Opcode::add_u32},
+                                                 {"add.u64", Opcode::add_u64},
                                                  {"sub.u32", Opcode::sub_u32},
                                                  {"mul.lo.u32", Opcode::mul_u32},
                                                  {"mad.lo.u32", Opcode::mad_u32},
                                                  {"mad.wide.u32", Opcode::mad_wide},
+                                                 {"mul.wide.u32", Opcode::mul_wide},
                                                  {"min.u32", Opcode::min_u32},
                                                  {"and.b32", Opcode::and_bits},
                                                  {"and.b64", Opcode::and_bits},
@@ -31,18 +34,26 @@ const std::map<std::string, Opcode>& opcodes() {
                                                  {"shr.u32", Opcode::shr_u32},
                                                  {"shl.b32", Opcode::shl_b32},
                                                  {"setp.ge.u32", Opcode::set_ge_u32},
+                                                 {"setp.ge.u64", Opcode::set_ge_u64},
                                                  {"setp.gt.u32", Opcode::set_gt_u32},
+                                                 {"setp.ne.u32", Opcode::set_ne_u32},
                                                  {"setp.ne.u64", Opcode::set_ne_u64},
                                                  {"setp.nan.f32", Opcode::set_nan_f32},
                                                  {"selp.b32", Opcode::select},
                                                  {"cvt.f32.f16", Opcode::f32_of_f16},
                                                  {"cvt.rn.f16.f32", Opcode::f16_of_f32},
+                                                 {"cvt.f64.f32", Opcode::f64_of_f32},
                                                  {"cvt.u16.u32", Opcode::u16_of_u32},
                                                  {"mul.rn.f32", Opcode::mul_f32},
                                                  {"mul.rn.f64", Opcode::mul_f64},
+                                                 {"add.rn.f64", Opcode::add_f64},
+                                                 {"fma.rn.f64", Opcode::fma_f64},
                                                  {"ld.param", Opcode::load_parameter},
                                                  {"ld.global", Opcode::load},
                                                  {"st.global", Opcode::store},
+                                                 {"ld.shared", Opcode::load_shared},
+                                                 {"st.shared", Opcode::store_shared},
+                                                 {"bar.sync", Opcode::barrier},
                                                  {"bra", Opcode::bra},
                                                  {"ret", Opcode::ret}};
   return all;
@@ -77,7 +88,8 @@ std::size_t bytes_of(const std::string& type) {
 
 }  // namespace
 
-PtxKernel::PtxKernel(const std::string& text) : registers_{{"%ctaid.x", block_register}, {"%tid.x", thread_register}} {
+PtxKernel::PtxKernel(const std::string& text)
+    : registers_{{"%ctaid.x", block_register}, {"%tid.x", thread_register}, {"%nctaid.x", blocks_register}} {
   std::istringstream lines(text);
   bool has_version = false;
   bool has_target = false;
@@ -95,6 +107,8 @@ PtxKernel::PtxKernel(const std::string& text) : registers_{{"%ctaid.x", block_re
       declare_parameter(line);
     } else if (line.rfind(".reg ", 0) == 0) {
       declare_registers(line);
+    } else if (line.rfind(".shared ", 0) == 0) {
+      declare_shared(line);
     } else if (line.back() == ':') {
       if (!labels_.emplace(line.substr(0, line.size() - 1), instructions_.size()).second) refuse("twice: " + line);
     } else if (line.back() == ';') {
@@ -158,6 +172,18 @@ void PtxKernel::declare_registers(const std::string& line) {
   }
 }
 
+// ".shared .align 8 .b8 partial[2048];", one array at address 0
+void PtxKernel::declare_shared(const std::string& line) {
+  const std::size_t bracket = line.find('[');
+  const std::size_t space = line.rfind(' ', bracket);
+  if (line.find(" .b8 ") == std::string::npos || bracket == std::string::npos || shared_bytes_ != 0) {
+    return refuse("not understood: " + line);
+  }
+  shared_name_ = line.substr(space + 1, bracket - space - 1);
+  shared_bytes_ = std::stoul(line.substr(bracket + 1));
+  if (shared_bytes_ > 48 * 1024) refuse("more than 48 KiB of shared memory");
+}
+
 std::uint64_t PtxKernel::register_of(const std::string& name) {
   const auto found = registers_.find(name);
   if (found == registers_.end()) {
@@ -183,9 +209,14 @@ PtxKernel::Operand PtxKernel::operand_of(const std::string& text) {
     operand.kind = Operand::Kind::reg;
     operand.value = register_of(text);
     operand.lanes = {operand.value};
+  } else if (text.rfind("0d", 0) == 0) {
+    operand.kind = Operand::Kind::immediate;  // the bits of a double
+    operand.value = std::stoull(text.substr(2), nullptr, 16);
   } else if (text[0] >= '0' && text[0] <= '9') {
     operand.kind = Operand::Kind::immediate;
     operand.value = std::stoull(text);
+  } else if (text == shared_name_) {
+    operand.kind = Operand::Kind::immediate;
   } else {
     const auto found = parameters_.find(text);
     if (found == parameters_.end()) refuse("no parameter " + text);

@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// PTX on the CPU: the kernels that dtrain writes as text are parsed and run, thread after thread.
+/// PTX on the CPU: the kernels that dtrain writes as text are parsed and run, thread after thread, each to the next
+/// barrier of its block.
 
 #include <cstddef>
 #include <cstdint>
@@ -16,28 +17,38 @@ class PtxKernel {
   enum class Opcode : std::uint8_t {
     move,
     add_u32,
+    add_u64,
     sub_u32,
     mul_u32,
     mad_u32,
     mad_wide,
+    mul_wide,
     min_u32,
     and_bits,
     or_bits,
     shr_u32,
     shl_b32,
     set_ge_u32,
+    set_ge_u64,
     set_gt_u32,
+    set_ne_u32,
     set_ne_u64,
     set_nan_f32,
     select,
     f32_of_f16,
+    f64_of_f32,
     f16_of_f32,
     u16_of_u32,
     mul_f32,
     mul_f64,
+    add_f64,
+    fma_f64,
     load_parameter,
     load,
     store,
+    load_shared,
+    store_shared,
+    barrier,
     bra,
     ret
   };
@@ -72,18 +83,26 @@ class PtxKernel {
   };
   static constexpr std::uint64_t block_register = 0;
   static constexpr std::uint64_t thread_register = 1;
+  static constexpr std::uint64_t blocks_register = 2;
 
   struct Parameter {
     std::size_t offset;
     std::size_t bytes;
   };
+  struct Thread {
+    std::vector<std::uint64_t> registers;
+    std::size_t at = 0;
+    bool is_done = false;
+  };
 
   void declare_parameter(const std::string& line);
   void declare_registers(const std::string& line);
+  void declare_shared(const std::string& line);
   void add_instruction(std::string line);
   Operand operand_of(const std::string& text);
   std::uint64_t register_of(const std::string& name);
-  void run_thread(std::vector<std::uint64_t>& registers, const std::vector<std::byte>& parameters) const;
+  /// To the next barrier, or to the end.
+  void run_thread(Thread& thread, const std::vector<std::byte>& parameters, std::vector<std::byte>& shared) const;
   void refuse(const std::string& what) {
     if (error_.empty()) error_ = what;
   }
@@ -93,6 +112,8 @@ class PtxKernel {
   std::map<std::string, std::uint64_t> registers_;
   std::map<std::string, Parameter> parameters_;
   std::vector<Parameter> parameter_order_;
+  std::string shared_name_;
+  std::size_t shared_bytes_ = 0;
   std::map<std::string, std::size_t> labels_;
   std::vector<Instruction> instructions_;
 };

@@ -1,6 +1,7 @@
 /// @file
-/// Runs a parsed PTX kernel: instructions as the PTX ISA defines them, one thread after the other.
+/// Runs a parsed PTX kernel: instructions as the PTX ISA defines them, one thread after the other, to a barrier each.
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdio>
@@ -8,7 +9,7 @@
 #include <cstring>
 #include <limits>
 
-#include "device_memory.hpp"
+#include "copy.hpp"
 #include "ptx.hpp"
 
 namespace emulation {
@@ -45,8 +46,14 @@ std::uint64_t half_of(float value) {
   return sign | (static_cast<std::uint64_t>(exponent + 14) * 1024U + steps);
 }
 
+double double_of(std::uint64_t bits) {
+  return std::bit_cast<double>(bits);
+}
+
+/// Of the device, or pinned.
 std::byte* memory_at(std::uint64_t address, std::size_t bytes) {
-  void* const shadow = shadow_of(reinterpret_cast<const void*>(address), bytes);
+  const End end = end_of(reinterpret_cast<const void*>(address), bytes);
+  void* const shadow = end.kind == End::Kind::pageable ? nullptr : end.address;
   if (shadow == nullptr || address % bytes != 0) {
     std::fprintf(stderr, "emulated kernel: address %#llx of %zu bytes is not the device's, or misaligned\n",
                  static_cast<unsigned long long>(address), bytes);
@@ -58,19 +65,32 @@ std::byte* memory_at(std::uint64_t address, std::size_t bytes) {
 }  // namespace
 
 void PtxKernel::run(std::uint32_t blocks, std::uint32_t threads, const std::vector<std::byte>& parameters) const {
-  std::vector<std::uint64_t> registers(registers_.size());
+  std::vector<Thread> all(threads);
+  std::vector<std::byte> shared(shared_bytes_);
   for (std::uint32_t block = 0; block < blocks; ++block) {
-    for (std::uint32_t thread = 0; thread < threads; ++thread) {
-      registers.assign(registers.size(), 0xdeadbeefdeadbeefU);  // nothing is zero by itself
-      registers[block_register] = block;
-      registers[thread_register] = thread;
-      run_thread(registers, parameters);
+    std::fill(shared.begin(), shared.end(), std::byte{0xA5});  // nothing is zero by itself
+    for (std::uint32_t i = 0; i < threads; ++i) {
+      all[i].registers.assign(registers_.size(), 0xdeadbeefdeadbeefU);
+      all[i].registers[block_register] = block;
+      all[i].registers[thread_register] = i;
+      all[i].registers[blocks_register] = blocks;
+      all[i].at = 0;
+      all[i].is_done = false;
+    }
+    for (bool runs = true; runs;) {
+      runs = false;
+      for (Thread& thread : all) {
+        if (!thread.is_done) run_thread(thread, parameters, shared);
+        runs = runs || !thread.is_done;
+      }
     }
   }
 }
 
-void PtxKernel::run_thread(std::vector<std::uint64_t>& registers, const std::vector<std::byte>& parameters) const {
-  std::size_t at = 0;
+void PtxKernel::run_thread(Thread& thread, const std::vector<std::byte>& parameters,
+                           std::vector<std::byte>& shared) const {
+  std::vector<std::uint64_t>& registers = thread.registers;
+  std::size_t& at = thread.at;
   const auto value = [&](const Operand& operand) {
     return operand.kind == Operand::Kind::reg ? registers[operand.value] : operand.value;
   };
@@ -85,16 +105,20 @@ void PtxKernel::run_thread(std::vector<std::uint64_t>& registers, const std::vec
     switch (now.opcode) {
       case Opcode::move: set(a()); break;
       case Opcode::add_u32: set(low(a() + b())); break;
+      case Opcode::add_u64: set(a() + b()); break;
       case Opcode::sub_u32: set(low(a() - b())); break;
       case Opcode::mul_u32: set(low(a() * b())); break;
       case Opcode::mad_u32: set(low(a() * b() + c())); break;
       case Opcode::mad_wide: set(std::uint64_t{low(a())} * low(b()) + c()); break;
+      case Opcode::mul_wide: set(std::uint64_t{low(a())} * low(b())); break;
       case Opcode::min_u32: set(low(a()) < low(b()) ? low(a()) : low(b())); break;
       case Opcode::and_bits: set(a() & b()); break;
       case Opcode::or_bits: set(a() | b()); break;
       case Opcode::shr_u32: set(low(a()) >> b()); break;
       case Opcode::shl_b32: set(low(a() << b())); break;
       case Opcode::set_ge_u32: set(low(a()) >= low(b()) ? 1 : 0); break;
+      case Opcode::set_ge_u64: set(a() >= b() ? 1 : 0); break;
+      case Opcode::set_ne_u32: set(low(a()) != low(b()) ? 1 : 0); break;
       case Opcode::set_gt_u32: set(low(a()) > low(b()) ? 1 : 0); break;
       case Opcode::set_ne_u64: set(a() != b() ? 1 : 0); break;
       case Opcode::set_nan_f32: set(std::isnan(float_of(a())) || std::isnan(float_of(b())) ? 1 : 0); break;
@@ -103,8 +127,11 @@ void PtxKernel::run_thread(std::vector<std::uint64_t>& registers, const std::vec
       case Opcode::f16_of_f32: set(half_of(float_of(a()))); break;
       case Opcode::u16_of_u32: set(a() & 0xffffU); break;
       case Opcode::mul_f32: set(bits_of(float_of(a()) * float_of(b()))); break;
-      case Opcode::mul_f64:
-        set(std::bit_cast<std::uint64_t>(std::bit_cast<double>(a()) * std::bit_cast<double>(b())));
+      case Opcode::f64_of_f32: set(std::bit_cast<std::uint64_t>(double{float_of(a())})); break;
+      case Opcode::mul_f64: set(std::bit_cast<std::uint64_t>(double_of(a()) * double_of(b()))); break;
+      case Opcode::add_f64: set(std::bit_cast<std::uint64_t>(double_of(a()) + double_of(b()))); break;
+      case Opcode::fma_f64:
+        set(std::bit_cast<std::uint64_t>(std::fma(double_of(a()), double_of(b()), double_of(c()))));
         break;
       case Opcode::load_parameter: {
         std::uint64_t loaded = 0;
@@ -117,12 +144,17 @@ void PtxKernel::run_thread(std::vector<std::uint64_t>& registers, const std::vec
         break;
       }
       case Opcode::load:
-      case Opcode::store: {
-        const bool loads = now.opcode == Opcode::load;
+      case Opcode::store:
+      case Opcode::load_shared:
+      case Opcode::store_shared: {
+        const bool loads = now.opcode == Opcode::load || now.opcode == Opcode::load_shared;
+        const bool is_shared = now.opcode == Opcode::load_shared || now.opcode == Opcode::store_shared;
         const Operand& place = now.operands[loads ? 1 : 0];
         const Operand& names = now.operands[loads ? 0 : 1];
+        const std::size_t bytes = now.bytes * names.lanes.size();
         const std::uint64_t address = registers[place.value] + place.offset;
-        std::byte* const memory = memory_at(address, now.bytes * names.lanes.size());
+        if (is_shared && (low(address) + bytes > shared.size() || low(address) % bytes != 0)) std::abort();
+        std::byte* const memory = is_shared ? &shared[low(address)] : memory_at(address, bytes);
         for (std::size_t lane = 0; lane < names.lanes.size(); ++lane) {
           std::uint64_t& element = registers[names.lanes[lane]];
           if (loads) {
@@ -135,7 +167,8 @@ void PtxKernel::run_thread(std::vector<std::uint64_t>& registers, const std::vec
         break;
       }
       case Opcode::bra: at = now.target; break;
-      case Opcode::ret: return;
+      case Opcode::barrier: return;
+      case Opcode::ret: thread.is_done = true; return;
     }
   }
 }

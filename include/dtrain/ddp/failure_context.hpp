@@ -27,6 +27,9 @@ struct FailureContext {
 
   /// Reports to the job that this rank failed with `text`.
   void report_exception(std::string text) const;
+
+  /// A step is destroyed unfinished. @param unwinding as of step_abandoned
+  void report_abandoned_step(bool unwinding) const noexcept;
 };
 
 /// @throws Error (invalid_argument): the user's call `caller` came during a step, or (not `is_open`) after a failed one
@@ -44,6 +47,18 @@ DTRAIN_NOT_INLINED DTRAIN_DEFINED void refuse_begin(const char* caller, bool is_
 
 DTRAIN_DEFINED void FailureContext::report_exception(std::string text) const {
   latch->report({CauseKind::exception, rank, host, std::move(text)});
+}
+
+DTRAIN_DEFINED void FailureContext::report_abandoned_step(bool unwinding) const noexcept {
+  try {
+    if (step_abandoned) {
+      step_abandoned(unwinding);
+    } else {
+      report_exception("a step was abandoned without finish()");
+    }
+  } catch (...) {
+    // The other ranks notice when this rank leaves without having taken part.
+  }
 }
 
 #endif  // DTRAIN_DEFINITIONS

@@ -11,7 +11,7 @@
 #include "dtrain/core/types/dtype.hpp"
 #include "dtrain/core/types/reduce_op.hpp"
 #include "dtrain/ddp/parameter.hpp"
-#include "dtrain/stream/cuda/scaling/scaled_copy_batch.hpp"
+#include "dtrain/stream/cuda/kernels/scaled_copy_batch.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
 

@@ -1,4 +1,4 @@
-#include "dtrain/stream/cuda/scaling/scaled_copy_batch.hpp"
+#include "dtrain/stream/cuda/kernels/scaled_copy_batch.hpp"
 
 #include "dtrain/core/config.hpp"
 
@@ -8,9 +8,6 @@
 #include <chrono>
 #include <cmath>
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
-#include <fstream>
 #include <limits>
 #include <random>
 #include <string>
@@ -20,7 +17,7 @@
 #include "dtrain/core/types/bfloat16.hpp"
 #include "dtrain/core/types/float16.hpp"
 #include "support/cuda_memory.hpp"
-#include "support/temporary_directory.hpp"
+#include "support/ptxas.hpp"
 #if DTRAIN_EMULATED_CUDA
 #include "emulation/emulation.hpp"
 #endif
@@ -208,38 +205,21 @@ TEST_CASE("a graph replays scaled copies, with the addresses of the capture and 
 }
 
 TEST_CASE("the toolkit's assembler accepts each kernel for each GPU that it knows") {
-  const char* ptxas = nullptr;
-  for (const char* const candidate : {"ptxas", "/usr/local/cuda/bin/ptxas"}) {
-    if (ptxas == nullptr && std::system((std::string(candidate) + " --version >/dev/null 2>&1").c_str()) == 0) {
-      ptxas = candidate;
-    }
-  }
-  if (ptxas == nullptr) {
+  const support::Ptxas ptxas;
+  if (!ptxas.is_there()) {
     MESSAGE("left out: no ptxas on the path or in /usr/local/cuda/bin");
     return;
   }
-  const support::TemporaryDirectory folder;
-  const std::string file = folder.path + "/kernel.ptx";
-  const auto compiles = [&](const std::string& text, int architecture) {
-    std::ofstream(file) << text;
-    return std::system((std::string(ptxas) + " -arch=sm_" + std::to_string(architecture) + " -o " + file + ".out " +
-                        file + " >/dev/null 2>&1")
-                           .c_str()) == 0;
-  };
   const std::string sample = scale_kernel_text(DType::f32, DType::f32);
-  REQUIRE_FALSE(compiles(sample + "nonsense", 80));
-  int architectures = 0;
-  for (const int architecture : {70, 75, 80, 86, 89, 90, 100, 103, 120}) {
-    if (!compiles(".version 6.0\n.target sm_70\n.address_size 64\n", architecture)) {
-      continue;  // toolkits forget old GPUs, and do not know new ones
-    }
-    ++architectures;
+  REQUIRE_FALSE(ptxas.accepts(sample + "nonsense", 80));
+  const std::vector<int> architectures = ptxas.architectures();
+  for (const int architecture : architectures) {
     for (const DType from : {DType::f64, DType::f32, DType::f16, DType::bf16}) {
       for (const DType to : {DType::f64, DType::f32, DType::f16, DType::bf16}) {
         CAPTURE(architecture);
-        CHECK((!can_scale(from, to) || compiles(scale_kernel_text(from, to), architecture)));
+        CHECK((!can_scale(from, to) || ptxas.accepts(scale_kernel_text(from, to), architecture)));
       }
     }
   }
-  CHECK(architectures >= 3);
+  CHECK(architectures.size() >= 3);
 }

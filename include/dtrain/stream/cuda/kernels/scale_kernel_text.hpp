@@ -9,6 +9,7 @@
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/types/dtype.hpp"
+#include "dtrain/stream/cuda/kernels/ptx_elements.hpp"
 
 #if DTRAIN_WITH_CUDA
 
@@ -37,40 +38,6 @@ constexpr bool can_scale(DType from, DType to) noexcept {
 
 namespace ptx {
 
-/// Type of a register that memory is read to and written from.
-inline std::string memory_type(DType dtype) {
-  return dtype == DType::f64 ? "f64" : dtype == DType::f32 ? "f32" : "b16";
-}
-
-/// Elements that one instruction reads or writes: up to 16 bytes.
-constexpr unsigned lanes(DType dtype) noexcept {
-  return dtype == DType::f64 ? 2 : 4;
-}
-
-/// "{%h0, %h1, %h2, %h3}", registers `first` and following.
-inline std::string registers(DType dtype, char letter, unsigned first, unsigned count) {
-  std::string text;
-  for (unsigned i = first; i < first + count; ++i) {
-    text += (text.empty() ? "%" : ", %") + std::string(1, letter) + memory_type(dtype)[0] + std::to_string(i);
-  }
-  return count == 1 ? text : "{" + text + "}";
-}
-
-/// Reads or writes `count` elements at `address`.
-inline std::string transfer(DType dtype, char letter, const char* instruction, const char* address, unsigned count) {
-  std::string text;
-  const unsigned width = count < lanes(dtype) ? count : lanes(dtype);
-  for (unsigned first = 0; first < count; first += width) {
-    const std::string names = registers(dtype, letter, first, width);
-    const std::string place = format_text("[{}+{}]", {address, first * size_bytes(dtype)});
-    const bool loads = instruction[0] == 'l';
-    const std::string vector = width == 1 ? "" : ".v" + std::to_string(width);
-    text += format_text("{}.global{}.{} {}, {};\n",
-                        {instruction, vector, memory_type(dtype), loads ? names : place, loads ? place : names});
-  }
-  return text;
-}
-
 /// Converts element `i` to the type of the product, multiplies, and rounds it once to the target's type. Integers round
 /// to bf16, because sm_70 and sm_75 have no instruction for that.
 inline std::string scale_element(DType from, DType to, unsigned i) {
@@ -79,11 +46,7 @@ inline std::string scale_element(DType from, DType to, unsigned i) {
   if (from == DType::f64) {
     return format_text("mul.rn.f64 {}, {}, %factor;\n", {target, source});
   }
-  std::string text = from == DType::f32 ? "mov.f32 %value, " + source + ";\n"
-                     : from == DType::f16
-                         ? "cvt.f32.f16 %value, " + source + ";\n"
-                         : "cvt.u32.u16 %bits, " + source + ";\nshl.b32 %bits, %bits, 16;\nmov.b32 %value, %bits;\n";
-  text += "mul.rn.f32 %value, %value, %factor;\n";
+  const std::string text = widen_element(from, i) + "mul.rn.f32 %value, %value, %factor;\n";
   if (to == DType::f32) {
     return text + "mov.f32 " + target + ", %value;\n";
   }
@@ -126,16 +89,14 @@ inline std::string loop(DType from, DType to, const std::string& label, const ch
 /// stay NaNs. One array of `n` elements takes ceil(n / scale_block_elements) blocks of scale_block_threads threads.
 /// A block finds its entry by binary search. Where both addresses are multiples of 16 bytes, a thread moves 16 or 32
 /// bytes at a time. Target and source are the same memory or disjoint.
-///
-/// The text is for PTX 6.0 and sm_70; the driver compiles it for the device (PTX ISA, "PTX Module Directives").
 inline std::string scale_kernel_text(DType from, DType to) {
   const std::string float_type = from == DType::f64 ? "f64" : "f32";
   const unsigned at_a_time = from == DType::f64 ? 2 : size_bytes(from) == 4 && size_bytes(to) == 4 ? 4 : 8;
   const std::string elements = std::to_string(scale_block_elements);
   const std::string entry_bytes = std::to_string(sizeof(ScaleKernelEntry));
-  return ".version 6.0\n.target sm_70\n.address_size 64\n.visible .entry " + std::string(scale_kernel_name) +
-         "(\n.param .align 8 .b8 entries[" + std::to_string(max_scale_entries * sizeof(ScaleKernelEntry)) +
-         "],\n.param .u32 entry_count,\n.param ." + float_type +
+  return ptx::header + std::string(".visible .entry ") + scale_kernel_name + "(\n.param .align 8 .b8 entries[" +
+         std::to_string(max_scale_entries * sizeof(ScaleKernelEntry)) + "],\n.param .u32 entry_count,\n.param ." +
+         float_type +
          " factor)\n{\n"
          ".reg .pred %is_done, %is_nan;\n"
          ".reg .u32 %block, %thread, %low, %high, %middle, %first, %elements, %begin, %end, %whole, %index;\n"

@@ -14,7 +14,7 @@
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/types/dtype.hpp"
 #include "dtrain/stream/cuda/device_guard.hpp"
-#include "dtrain/stream/cuda/scaling/scale_kernel.hpp"
+#include "dtrain/stream/cuda/kernels/scale_kernel.hpp"
 #include "dtrain/stream/cuda/stream_ref.hpp"
 
 namespace DTRAIN_NAMESPACE::stream::cuda {
