@@ -7,7 +7,6 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "dtrain/core/config.hpp"
@@ -21,15 +20,8 @@ namespace DTRAIN_NAMESPACE::launch {
 /// Copies share the strings. The program may write to them, as to main's argv.
 class ArgumentVector {
  public:
-  ArgumentVector() : ArgumentVector(std::vector<std::string>{}) {}
-
-  explicit ArgumentVector(std::vector<std::string> texts) : storage_(std::make_shared<Storage>()) {
-    storage_->texts = std::move(texts);
-    for (std::string& text : storage_->texts) {
-      storage_->pointers.push_back(text.data());
-    }
-    storage_->pointers.push_back(nullptr);
-  }
+  ArgumentVector();
+  explicit ArgumentVector(std::vector<std::string> texts);
 
   /// argc and argv; argv[argc] is null. Lifetime: as long as a copy of this ArgumentVector lives.
   int count() const noexcept { return static_cast<int>(storage_->texts.size()); }
@@ -56,8 +48,8 @@ struct RankProcess : rendezvous::ControlPlaneOptions {
 
 /// Result of a launcher's start(): a rank's process, or the exit code of this process.
 struct StartResult {
-  explicit StartResult(RankProcess rank) : worker(std::move(rank)) {}
-  explicit StartResult(int code) noexcept : exit_code(code) {}
+  explicit StartResult(RankProcess rank);
+  explicit StartResult(int code) noexcept;
 
   std::optional<RankProcess> worker;
   int exit_code = 0;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -25,6 +26,19 @@
 #include "dtrain/launch/supervise/process_setup.hpp"
 
 namespace DTRAIN_NAMESPACE::launch {
+
+DTRAIN_DEFINED ArgumentVector::ArgumentVector() : ArgumentVector(std::vector<std::string>{}) {}
+
+DTRAIN_DEFINED ArgumentVector::ArgumentVector(std::vector<std::string> texts) : storage_(std::make_shared<Storage>()) {
+  storage_->texts = std::move(texts);
+  for (std::string& text : storage_->texts) {
+    storage_->pointers.push_back(text.data());
+  }
+  storage_->pointers.push_back(nullptr);
+}
+
+DTRAIN_DEFINED StartResult::StartResult(RankProcess rank) : worker(std::move(rank)) {}
+DTRAIN_DEFINED StartResult::StartResult(int code) noexcept : exit_code(code) {}
 
 namespace detail {
 
