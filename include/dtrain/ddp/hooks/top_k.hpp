@@ -72,7 +72,7 @@ class TopK {
     const std::span<const ddp::BucketGradient> gradients = bucket.gradients;
     bucket.stream.enqueue([this, gradients]() noexcept { compress(gradients); });
     if (counts.plain != 0) {
-      const BufferView plain = buffer_view(std::span(plain_).first(counts.plain));
+      const BufferView plain = buffer_view(std::span(plain_.data(), counts.plain));
       bucket.channel.all_reduce(plain, plain, bucket.op, bucket.stream);
     }
     const auto ranks = static_cast<std::size_t>(bucket.channel.size());
@@ -91,7 +91,8 @@ class TopK {
   std::vector<ddp::NamedTensor> state(const Group& group) {
     if (states_.empty()) choose_compressed(group.world_size());
     for (State& one : states_) {
-      if (one.sent != 0) group.all_reduce(buffer_view(std::span(one.error)), ReduceOp::average);
+      if (one.sent != 0)
+        group.all_reduce(buffer_view(std::span(one.error.data(), one.error.size())), ReduceOp::average);
     }
     return tensors();
   }

@@ -28,7 +28,7 @@ class Secret {
 
   /// The text to pass on to the processes that are to join.
   const std::string& text() const noexcept { return text_; }
-  std::span<const std::byte> bytes() const noexcept { return std::as_bytes(std::span(text_)); }
+  std::span<const std::byte> bytes() const noexcept { return std::as_bytes(std::span(text_.data(), text_.size())); }
 
  private:
   explicit Secret(std::string text) : text_(std::move(text)) {}
