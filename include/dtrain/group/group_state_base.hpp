@@ -4,10 +4,11 @@
 
 #include <atomic>
 #include <exception>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "dtrain/backend/channel_context.hpp"
 #include "dtrain/backend/operation.hpp"
@@ -78,7 +79,7 @@ class GroupStateBase : public RankContext::Closable {
   std::atomic<int> channels_opened_{0};
   int splits_ = 0;
   std::mutex numbers_mutex_;
-  std::map<std::string, int> numbers_;
+  std::vector<std::pair<std::string, int>> numbers_;  ///< of each purpose, the last
   const int exceptions_ = std::uncaught_exceptions();
 };
 
@@ -88,7 +89,6 @@ class GroupStateBase : public RankContext::Closable {
 
 #include <algorithm>
 #include <chrono>
-#include <utility>
 
 #include "dtrain/core/cause.hpp"
 #include "dtrain/core/deadline.hpp"
@@ -114,7 +114,11 @@ DTRAIN_DEFINED rendezvous::Store GroupStateBase::store() const {
 
 DTRAIN_DEFINED int GroupStateBase::next_number(const std::string& purpose) {
   const std::lock_guard lock(numbers_mutex_);
-  return ++numbers_[purpose];
+  auto found = std::find_if(numbers_.begin(), numbers_.end(), [&](const auto& one) { return one.first == purpose; });
+  if (found == numbers_.end()) {
+    found = numbers_.insert(found, {purpose, 0});
+  }
+  return ++found->second;
 }
 
 DTRAIN_DEFINED backend::ChannelContext GroupStateBase::channel_context(

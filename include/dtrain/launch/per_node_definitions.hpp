@@ -22,6 +22,7 @@
 #include "dtrain/launch/configuration/node_launcher_options.hpp"
 #include "dtrain/launch/configuration/worker_environment.hpp"
 #include "dtrain/launch/configuration/worker_program.hpp"
+#include "dtrain/launch/launched_rank.hpp"
 #include "dtrain/launch/node_launcher.hpp"
 #include "dtrain/launch/output/standard_stream.hpp"
 #include "dtrain/launch/per_node.hpp"

@@ -4,10 +4,10 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <mutex>
 #include <utility>
+#include <vector>
 
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/error.hpp"
@@ -64,7 +64,7 @@ class PostQueue {
   void run_all();
 
   /// Whether an exception left functions behind.
-  bool unfinished() const noexcept { return !taken_.empty(); }
+  bool unfinished() const noexcept { return next_ < taken_.size(); }
 
   /// Refuses functions from now on and destroys those not yet run.
   void close() noexcept;
@@ -72,8 +72,9 @@ class PostQueue {
  private:
   Descriptor wakeup_;
   std::mutex mutex_;
-  std::deque<std::unique_ptr<PostedFunction>> items_;
-  std::deque<std::unique_ptr<PostedFunction>> taken_;  ///< by the loop, and not yet run
+  std::vector<std::unique_ptr<PostedFunction>> items_;
+  std::vector<std::unique_ptr<PostedFunction>> taken_;  ///< by the loop
+  std::size_t next_ = 0;                                ///< of taken_: the first that has not run
   bool closed_ = false;
 };
 
@@ -100,20 +101,21 @@ DTRAIN_DEFINED void PostQueue::run_all() {
   }
   {
     const std::lock_guard lock(mutex_);
-    while (!items_.empty()) {
-      taken_.push_back(std::move(items_.front()));
-      items_.pop_front();
+    for (std::unique_ptr<PostedFunction>& item : items_) {
+      taken_.push_back(std::move(item));
     }
+    items_.clear();
   }
-  for (std::size_t left = taken_.size(); left > 0; --left) {
-    const std::unique_ptr<PostedFunction> item = std::move(taken_.front());
-    taken_.pop_front();
+  while (unfinished()) {
+    const std::unique_ptr<PostedFunction> item = std::move(taken_[next_++]);
     item->run();
   }
+  taken_.clear();
+  next_ = 0;
 }
 
 DTRAIN_DEFINED void PostQueue::close() noexcept {
-  std::deque<std::unique_ptr<PostedFunction>> dropped;
+  std::vector<std::unique_ptr<PostedFunction>> dropped;
   {
     const std::lock_guard lock(mutex_);
     closed_ = true;
@@ -121,6 +123,7 @@ DTRAIN_DEFINED void PostQueue::close() noexcept {
   }
   dropped.clear();
   taken_.clear();
+  next_ = 0;
 }
 
 DTRAIN_DEFINED void PostQueue::wake() noexcept {
