@@ -40,20 +40,7 @@ class PostQueue {
       void run() override { held(); }
       F held;
     };
-    std::unique_ptr<PostedFunction> item(
-        new Holder(std::move(function)));  // a unique_ptr<Holder> would be compiled for each F
-    {
-      const std::lock_guard lock(mutex_);
-      if (closed_) {
-        return false;
-      }
-      items_.push_back(std::move(item));
-      if (items_.size() > 1) {
-        return true;  // the thread that pushed the first one wakes the loop
-      }
-    }
-    wake();
-    return true;
+    return push_item(new Holder(std::move(function)));
   }
 
   /// Makes the eventfd readable.
@@ -70,6 +57,9 @@ class PostQueue {
   void close() noexcept;
 
  private:
+  /// Owns `pushed`, which is a raw pointer so that no unique_ptr is compiled for each F.
+  bool push_item(PostedFunction* pushed);
+
   Descriptor wakeup_;
   std::mutex mutex_;
   std::vector<std::unique_ptr<PostedFunction>> items_;
@@ -93,6 +83,22 @@ DTRAIN_DEFINED PostQueue::PostQueue() : wakeup_(::eventfd(0, EFD_CLOEXEC | EFD_N
   if (!wakeup_) {
     throw errno_error("creating an eventfd", "raise the limit of open files (ulimit -n)");
   }
+}
+
+DTRAIN_DEFINED bool PostQueue::push_item(PostedFunction* pushed) {
+  std::unique_ptr<PostedFunction> item(pushed);
+  {
+    const std::lock_guard lock(mutex_);
+    if (closed_) {
+      return false;
+    }
+    items_.push_back(std::move(item));
+    if (items_.size() > 1) {
+      return true;  // the thread that pushed the first one wakes the loop
+    }
+  }
+  wake();
+  return true;
 }
 
 DTRAIN_DEFINED void PostQueue::run_all() {
