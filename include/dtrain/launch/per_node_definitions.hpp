@@ -17,6 +17,7 @@
 #include "dtrain/core/process/exit_codes.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/identity/environment/environment_snapshot.hpp"
+#include "dtrain/identity/environment/variables.hpp"
 #include "dtrain/launch/configuration/core_binding.hpp"
 #include "dtrain/launch/configuration/flags.hpp"
 #include "dtrain/launch/configuration/node_launcher_options.hpp"

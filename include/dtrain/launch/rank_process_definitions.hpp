@@ -13,6 +13,7 @@
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/identity/environment/environment_snapshot.hpp"
 #include "dtrain/identity/environment/local_rank_argument.hpp"
+#include "dtrain/identity/environment/variables.hpp"
 #include "dtrain/identity/job_name.hpp"
 #include "dtrain/identity/process_identity.hpp"
 #include "dtrain/identity/resolve_identity.hpp"

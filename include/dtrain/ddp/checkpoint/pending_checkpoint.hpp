@@ -14,6 +14,7 @@
 
 #include "dtrain/async/start_thread.hpp"
 #include "dtrain/core/config.hpp"
+#include "dtrain/core/text/sanitize.hpp"
 #include "dtrain/ddp/checkpoint/checkpoint.hpp"
 #include "dtrain/ddp/checkpoint/checkpoint_file.hpp"
 #include "dtrain/ddp/checkpoint/named_tensor.hpp"

@@ -41,6 +41,14 @@ struct JobComparison {
   std::string sentence{};  ///< both values and the remedy; empty if the relation is `same`
 };
 
+namespace detail {
+
+inline const char* distinct_name_remedy() noexcept {
+  return "give each job a port (MASTER_PORT), a DTRAIN_JOB_ID or a DTRAIN_SECRET of its own";
+}
+
+}  // namespace detail
+
 /// Whether `a`, which asks to join, belongs to the job of `b`, the opener of the store or a rank on a's host. The first
 /// rule that applies decides; starters are comparable on one host, in one PID namespace, if both are known:
 /// 1. Both have a job name, and the names differ: other.
@@ -63,10 +71,6 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 DTRAIN_DEFINE_MEMBERS(Origin);
 
 namespace detail {
-
-inline const char* distinct_name_remedy() noexcept {
-  return "give each job a port (MASTER_PORT), a DTRAIN_JOB_ID or a DTRAIN_SECRET of its own";
-}
 
 inline std::string starter_text(const JobMember& member) {
   return format_text("process {} ({})", {member.origin.starter, member.origin.starter_name});
