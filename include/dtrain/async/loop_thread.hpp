@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "dtrain/async/loop_handle.hpp"
-#include "dtrain/async/start_thread.hpp"
+#include "dtrain/core/config.hpp"
 
 namespace DTRAIN_NAMESPACE::async {
 
@@ -18,12 +18,10 @@ namespace DTRAIN_NAMESPACE::async {
 class LoopThread {
  public:
   /// @throws Error if the system cannot start a thread
-  LoopThread() {
-    thread_ = start_thread("the thread of an event loop", [this] { handle_->serve(*loop_); });
-  }
+  LoopThread();
   LoopThread(const LoopThread&) = delete;
   LoopThread& operator=(const LoopThread&) = delete;
-  ~LoopThread() { loop_->stop(); }
+  ~LoopThread();
 
   /// For post(); its other functions belong to the loop's thread.
   EventLoop& loop() noexcept { return *loop_; }
@@ -38,9 +36,28 @@ class LoopThread {
   }
 
  private:
-  const std::shared_ptr<EventLoop> loop_ = std::make_shared<EventLoop>();
-  const std::shared_ptr<LoopHandle> handle_ = std::make_shared<LoopHandle>(loop_);
+  const std::shared_ptr<EventLoop> loop_;
+  const std::shared_ptr<LoopHandle> handle_;
   std::jthread thread_;  ///< last: joined before the rest is destroyed
 };
 
 }  // namespace DTRAIN_NAMESPACE::async
+
+#if DTRAIN_DEFINITIONS
+
+#include "dtrain/async/start_thread.hpp"
+
+namespace DTRAIN_NAMESPACE::async {
+
+DTRAIN_DEFINED LoopThread::LoopThread()
+    : loop_(std::make_shared<EventLoop>()), handle_(std::make_shared<LoopHandle>(loop_)) {
+  thread_ = start_thread("the thread of an event loop", [this] { handle_->serve(*loop_); });
+}
+
+DTRAIN_DEFINED LoopThread::~LoopThread() {
+  loop_->stop();
+}
+
+}  // namespace DTRAIN_NAMESPACE::async
+
+#endif  // DTRAIN_DEFINITIONS

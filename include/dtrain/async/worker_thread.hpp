@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <thread>
 
-#include "dtrain/async/start_thread.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/futex.hpp"
@@ -19,13 +18,10 @@ namespace DTRAIN_NAMESPACE::async {
 class WorkerThread {
  public:
   /// @throws Error if the system cannot start a thread
-  WorkerThread() : thread_(start_thread("a channel's thread", [this] { main(); })) {}
+  WorkerThread();
   WorkerThread(const WorkerThread&) = delete;
   WorkerThread& operator=(const WorkerThread&) = delete;
-  ~WorkerThread() {
-    work_ = nullptr;
-    post();
-  }
+  ~WorkerThread();
 
   /// Starts `work()`, which does not throw. Lifetime: until wait() returns true.
   template <class Work>
@@ -58,7 +54,16 @@ class WorkerThread {
 
 #if DTRAIN_DEFINITIONS
 
+#include "dtrain/async/start_thread.hpp"
+
 namespace DTRAIN_NAMESPACE::async {
+
+DTRAIN_DEFINED WorkerThread::WorkerThread() : thread_(start_thread("a channel's thread", [this] { main(); })) {}
+
+DTRAIN_DEFINED WorkerThread::~WorkerThread() {
+  work_ = nullptr;
+  post();
+}
 
 DTRAIN_DEFINED bool WorkerThread::wait(Deadline deadline) const noexcept {
   const std::uint32_t started = started_.load(std::memory_order_relaxed);

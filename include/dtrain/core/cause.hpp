@@ -23,9 +23,8 @@ enum class CauseKind : std::uint8_t {
 
 /// Posted once for a job; the first one wins. `rank` is -1 if no rank is its origin.
 struct Cause {
-  DTRAIN_MEMBERS_NOT_INLINED(Cause);
-  DTRAIN_NOT_INLINED Cause(CauseKind kind_, int rank_, std::string host_, std::string text_)
-      : kind(kind_), rank(rank_), host(std::move(host_)), text(std::move(text_)) {}
+  DTRAIN_MEMBERS_DEFINED_APART(Cause);
+  Cause(CauseKind kind_, int rank_, std::string host_, std::string text_);
 
   CauseKind kind = CauseKind::lost;
   int rank = -1;
@@ -68,6 +67,11 @@ class PeerLost : public JobFailed {
 #if DTRAIN_DEFINITIONS
 
 namespace DTRAIN_NAMESPACE {
+
+DTRAIN_DEFINE_MEMBERS(Cause);
+
+DTRAIN_NOT_INLINED DTRAIN_DEFINED Cause::Cause(CauseKind kind_, int rank_, std::string host_, std::string text_)
+    : kind(kind_), rank(rank_), host(std::move(host_)), text(std::move(text_)) {}
 
 DTRAIN_DEFINED std::string Cause::sentence() const {
   const std::string who =

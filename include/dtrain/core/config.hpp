@@ -75,13 +75,29 @@
 /// In a struct with several strings that many functions copy or destroy, none of them in a step: its special members as
 /// the compiler would define them, but never inlined. Else each use, and each exception that may pass it, would hold
 /// the code of all its strings. The struct is no aggregate then.
-#define DTRAIN_MEMBERS_NOT_INLINED(Struct)                           \
-  DTRAIN_NOT_INLINED Struct() = default;                             \
-  DTRAIN_NOT_INLINED Struct(const Struct&) = default;                \
-  DTRAIN_NOT_INLINED Struct(Struct&&) noexcept = default;            \
-  DTRAIN_NOT_INLINED Struct& operator=(const Struct&) = default;     \
-  DTRAIN_NOT_INLINED Struct& operator=(Struct&&) noexcept = default; \
-  DTRAIN_NOT_INLINED ~Struct() = default
+#define DTRAIN_MEMBERS_NOT_INLINED(Struct) DTRAIN_MEMBERS(Struct, = default)
+#define DTRAIN_MEMBERS(Struct, defined)                            \
+  DTRAIN_NOT_INLINED Struct() defined;                             \
+  DTRAIN_NOT_INLINED Struct(const Struct&) defined;                \
+  DTRAIN_NOT_INLINED Struct(Struct&&) noexcept defined;            \
+  DTRAIN_NOT_INLINED Struct& operator=(const Struct&) defined;     \
+  DTRAIN_NOT_INLINED Struct& operator=(Struct&&) noexcept defined; \
+  DTRAIN_NOT_INLINED ~Struct() defined
+
+/// The same; with DTRAIN_DEFINE_MEMBERS(Struct) among the definitions, they are compiled with these.
+#if DTRAIN_SEPARATE_COMPILATION
+#define DTRAIN_MEMBERS_DEFINED_APART(Struct) DTRAIN_MEMBERS(Struct, )
+#define DTRAIN_DEFINE_MEMBERS(Struct)                     \
+  Struct::Struct() = default;                             \
+  Struct::Struct(const Struct&) = default;                \
+  Struct::Struct(Struct&&) noexcept = default;            \
+  Struct& Struct::operator=(const Struct&) = default;     \
+  Struct& Struct::operator=(Struct&&) noexcept = default; \
+  Struct::~Struct() = default
+#else
+#define DTRAIN_MEMBERS_DEFINED_APART(Struct) DTRAIN_MEMBERS_NOT_INLINED(Struct)
+#define DTRAIN_DEFINE_MEMBERS(Struct) static_assert(true)
+#endif
 
 /// Inlined at -O0 too: for the parts of an inner loop.
 #define DTRAIN_ALWAYS_INLINE inline __attribute__((always_inline))

@@ -30,7 +30,8 @@ class Serializer {
  public:
   Serializer() noexcept = default;  ///< writes
   explicit Serializer(std::span<const std::byte> bytes) noexcept : in_(bytes), reads_(true) {}
-  explicit Serializer(std::string_view bytes) noexcept : Serializer(std::as_bytes(std::span(bytes))) {}
+  explicit Serializer(std::string_view bytes) noexcept
+      : Serializer(std::as_bytes(std::span(bytes.data(), bytes.size()))) {}
 
   template <std::integral T>
   void number(T& value) {
@@ -101,7 +102,7 @@ class Serializer {
 
   /// @name What was written
   /// @{
-  std::span<const std::byte> view() const noexcept { return out_; }
+  std::span<const std::byte> view() const noexcept { return {out_.data(), out_.size()}; }
   std::string_view characters() const noexcept { return {reinterpret_cast<const char*>(out_.data()), out_.size()}; }
   std::vector<std::byte> take() noexcept { return std::exchange(out_, {}); }
   /// Keeps the memory.

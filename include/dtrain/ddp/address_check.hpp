@@ -49,12 +49,7 @@ class AddressCheck {
       : read_(std::move(read)), every_step_(every_step), now_(now) {}
 
   /// Records the present addresses; later checks compare with them.
-  void remember() {
-    known_.clear();
-    remembers_ = true;
-    if (read_) read_(*this);
-    remembers_ = false;
-  }
+  void remember();
 
   /// Before the first gradient of step `step`, from 1, is read. @throws Error (invalid_argument)
   void begin_step(std::uint64_t step) {
@@ -94,10 +89,7 @@ class AddressCheck {
   static MemoryRange range_of(const TensorView& view) noexcept { return {view.data, view.bytes(), view.dtype}; }
 
   /// The fastest of all readings counts: on a loaded machine any single one can take long.
-  bool is_cheap() const noexcept {
-    return known_.size() <= always_checked_parameters ||
-           (last_checked_ > 0 && 2 * fastest_ < known_.size() * std::chrono::microseconds(1));
-  }
+  bool is_cheap() const noexcept;
 
   void compare();
 
@@ -142,6 +134,18 @@ DTRAIN_DEFINED void AddressCheck::visit(const Parameter& parameter) {
   if (i >= known_.size()) return;
   require_same("value", i, parameter, known_[i].value, range_of(parameter.value));
   require_same("gradient", i, parameter, known_[i].gradient, range_of(parameter.gradient));
+}
+
+DTRAIN_DEFINED void AddressCheck::remember() {
+  known_.clear();
+  remembers_ = true;
+  if (read_) read_(*this);
+  remembers_ = false;
+}
+
+DTRAIN_DEFINED bool AddressCheck::is_cheap() const noexcept {
+  return known_.size() <= always_checked_parameters ||
+         (last_checked_ > 0 && 2 * fastest_ < known_.size() * std::chrono::microseconds(1));
 }
 
 DTRAIN_DEFINED void AddressCheck::compare() {

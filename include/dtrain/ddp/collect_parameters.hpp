@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <functional>
-#include <iterator>
 #include <span>
 #include <string>
 #include <vector>
@@ -26,20 +25,23 @@ namespace detail {
 
 std::string kind(const TensorView& view);
 
+void add(std::vector<Parameter>& parameters, const Parameter& parameter);
+
+/// @throws Error (invalid_argument) for a buffer without memory
+void add(std::vector<TensorView>& buffers, const TensorView& buffer);
+
 }  // namespace detail
 
 /// Gradients need memory of their own unless all lack it (see Parameter), or the model has bind_gradient.
 /// @throws Error (invalid_argument)
-void check_parameters(std::span<const Parameter> parameters, bool binds);
+void check_parameters(const std::vector<Parameter>& parameters, bool binds);
 
 /// The model's present parameters. Names are copied, tensors are not.
 template <Model M>
 std::vector<Parameter> collect_parameters(M& model) {
-  auto&& range = model.parameters();
   std::vector<Parameter> parameters;
-  parameters.reserve(static_cast<std::size_t>(std::size(range)));
-  for (const Parameter& parameter : range) {
-    parameters.push_back(parameter);
+  for (const Parameter& parameter : model.parameters()) {
+    detail::add(parameters, parameter);
   }
   check_parameters(parameters, BindsGradients<M>);
   return parameters;
@@ -51,12 +53,7 @@ std::vector<TensorView> collect_buffers(M& model) {
   std::vector<TensorView> buffers;
   if constexpr (HasBuffers<M>) {
     for (const TensorView& buffer : model.buffers()) {
-      if (buffer.data == nullptr && buffer.bytes() != 0) {
-        throw_error(Errc::invalid_argument,
-                    "buffer {} of the model has no memory; allocate it before DistributedDataParallel",
-                    {buffers.size()});
-      }
-      buffers.push_back(buffer);
+      detail::add(buffers, buffer);
     }
   }
   return buffers;
@@ -67,11 +64,23 @@ std::vector<GradientSize> gradient_sizes(std::span<const Parameter> parameters);
 
 #if DTRAIN_DEFINITIONS
 
-DTRAIN_DEFINED std::string detail::kind(const TensorView& view) {
+namespace detail {
+
+DTRAIN_DEFINED std::string kind(const TensorView& view) {
   return format_text("{} {} on {}", {name(view.dtype), to_string(view.shape), to_string(view.device)});
 }
 
-namespace detail {
+DTRAIN_DEFINED void add(std::vector<Parameter>& parameters, const Parameter& parameter) {
+  parameters.push_back(parameter);
+}
+
+DTRAIN_DEFINED void add(std::vector<TensorView>& buffers, const TensorView& buffer) {
+  if (buffer.data == nullptr && buffer.bytes() != 0) {
+    throw_error(Errc::invalid_argument,
+                "buffer {} of the model has no memory; allocate it before DistributedDataParallel", {buffers.size()});
+  }
+  buffers.push_back(buffer);
+}
 
 /// Rejects overlapping gradients: a tied parameter listed twice would be reduced twice.
 inline void check_gradients_are_apart(std::span<const Parameter> parameters) {
@@ -98,7 +107,7 @@ inline void check_gradients_are_apart(std::span<const Parameter> parameters) {
 
 }  // namespace detail
 
-DTRAIN_DEFINED void check_parameters(std::span<const Parameter> parameters, bool binds) {
+DTRAIN_DEFINED void check_parameters(const std::vector<Parameter>& parameters, bool binds) {
   if (parameters.empty()) {
     throw_error(Errc::invalid_argument, "the model's parameters() is empty: there is nothing to train");
   }

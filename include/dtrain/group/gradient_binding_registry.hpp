@@ -2,10 +2,10 @@
 /// @file
 /// Gradient binding registry: addresses of parameters whose gradients a wrapper of this rank has bound.
 
-#include <map>
 #include <memory>
 #include <mutex>
 #include <utility>
+#include <vector>
 
 #include "dtrain/core/config.hpp"
 
@@ -21,7 +21,7 @@ class GradientBindingRegistry {
 
  private:
   std::mutex mutex_;
-  std::map<const void*, const void*> owners_;
+  std::vector<std::pair<const void*, const void*>> owners_;  ///< addresses, ascending, and their owners
 };
 
 /// Owns entries of the registry; its destructor removes them.
@@ -40,11 +40,25 @@ class GradientBinding {
   std::shared_ptr<GradientBindingRegistry> registry_;
 };
 
+}  // namespace DTRAIN_NAMESPACE::group
+
 #if DTRAIN_DEFINITIONS
+
+#include <algorithm>
+#include <functional>
+
+namespace DTRAIN_NAMESPACE::group {
 
 DTRAIN_DEFINED bool GradientBindingRegistry::add(const void* address, const void* owner) {
   const std::lock_guard lock(mutex_);
-  return owners_.try_emplace(address, owner).first->second == owner;
+  const auto place =
+      std::lower_bound(owners_.begin(), owners_.end(), address,
+                       [](const auto& entry, const void* other) { return std::less<>{}(entry.first, other); });
+  if (place == owners_.end() || place->first != address) {
+    owners_.insert(place, {address, owner});
+    return true;
+  }
+  return place->second == owner;
 }
 
 DTRAIN_DEFINED void GradientBindingRegistry::remove_all_of(const void* owner) noexcept {
@@ -52,6 +66,6 @@ DTRAIN_DEFINED void GradientBindingRegistry::remove_all_of(const void* owner) no
   std::erase_if(owners_, [owner](const auto& entry) { return entry.second == owner; });
 }
 
-#endif  // DTRAIN_DEFINITIONS
-
 }  // namespace DTRAIN_NAMESPACE::group
+
+#endif  // DTRAIN_DEFINITIONS

@@ -1,13 +1,10 @@
 #pragma once
 /// @file
-/// group::GroupState: members of one group, and this rank's channel, stream and options in it.
+/// group::GroupState: this rank's channel and stream in one group.
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <cstdint>
-#include <exception>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -24,8 +21,10 @@
 #include "dtrain/core/types/reduce_op.hpp"
 #include "dtrain/group/device_bounce_buffer.hpp"
 #include "dtrain/group/group_options.hpp"
+#include "dtrain/group/group_state_base.hpp"
 #include "dtrain/group/rank_context.hpp"
-#include "dtrain/rendezvous/membership/rank_set.hpp"
+#include "dtrain/rendezvous/control/task_runner.hpp"
+#include "dtrain/rendezvous/membership/membership.hpp"
 
 namespace DTRAIN_NAMESPACE::group {
 
@@ -33,33 +32,17 @@ namespace DTRAIN_NAMESPACE::group {
 /// group. While an exception unwinds, the rank's RankContext keeps the channel, so that peers fail with that
 /// exception's text and not because this rank's channel closed. Threads: one for collectives; any for the rest.
 template <backend::Backend Backend>
-class GroupState final : private RankContext::Closable {
+class GroupState final : public GroupStateBase {
  public:
   using Communicator = typename Backend::Communicator;
   using StreamOwner = typename Backend::StreamOwner;
 
   /// Collective, blocking: the group of all ranks of the job.
   static std::shared_ptr<GroupState> of_all_ranks(std::shared_ptr<RankContext> rank_context,
-                                                  const GroupOptions& options) {
-    rendezvous::Membership members = rank_context->control_plane.membership();
-    std::shared_ptr<GroupState> state = make(std::move(rank_context), std::move(members), "", options);
-    state->resources_->communicator.emplace(Backend::open_blocking(state->channel_context("group", options.accumulate),
-                                                                   Deadline::after(state->rank_context_->timeout)));
-    return state;
-  }
+                                                  const GroupOptions& options);
 
-  GroupState(const GroupState&) = delete;
-  GroupState& operator=(const GroupState&) = delete;
-  ~GroupState() {
-    rank_context_->remove(*this);
-    if (std::uncaught_exceptions() > exceptions_) {
-      rank_context_->keep_alive_until_leave(std::move(resources_));
-    }
-  }
+  ~GroupState();
 
-  const std::shared_ptr<RankContext>& rank_context() const noexcept { return rank_context_; }
-  const rendezvous::Membership& members() const noexcept { return members_; }
-  bool has_all_ranks() const noexcept { return prefix_.empty(); }
   auto stream() const { return resources_->stream.ref(); }
   const DeviceBounceBuffer<typename Communicator::Stream>& device_bounce_buffer() const noexcept {
     return resources_->device_bounce_buffer;
@@ -117,31 +100,12 @@ class GroupState final : private RankContext::Closable {
     }
   }
 
-  /// Starts enqueued work of this rank's streams that no thread runs. Blocking: no.
-  void start_pending() const noexcept { rank_context_->streams->run_unattended(); }
-
-  /// The job's store, with the group's prefix before every key and barriers of the group's ranks.
-  rendezvous::Store store() const {
-    rendezvous::Store store = rank_context_->control_plane.store().with_timeout(rank_context_->timeout);
-    return has_all_ranks() ? store : store.with_prefix(prefix_).with_barrier_ranks(barrier_ranks_);
-  }
-
-  /// Counts 1, 2, ... for each purpose.
-  int next_number(const std::string& purpose) {
-    const std::lock_guard lock(numbers_mutex_);
-    return ++numbers_[purpose];
-  }
-
   /// Collective, blocking: a new channel for the ranks of this group, from the group's own if the backend can.
   /// @param accumulate f32: even if the group's is not @param deterministic without measured choices
   Communicator open_channel(const std::string& purpose, Accumulate accumulate,
                             const backend::DescribeOperation& describe, bool deterministic) {
     Communicator& own = live();
-    backend::ChannelContext context = channel_context(format_text("{}-{}", {purpose, channels_opened_.fetch_add(1)}),
-                                                      std::max(accumulate, options_.accumulate), describe);
-    if (deterministic) {
-      context.algorithms = context.algorithms.reproducible();
-    }
+    const backend::ChannelContext context = next_channel_context(purpose, accumulate, describe, deterministic);
     const Deadline deadline = Deadline::after(rank_context_->timeout);
     if constexpr (backend::CanDuplicate<Backend>) {
       return Backend::duplicate_blocking(own, context, deadline);
@@ -157,12 +121,11 @@ class GroupState final : private RankContext::Closable {
                   "splitting a process group with color {}; every rank gives a color of at least 0", {color});
     }
     Communicator& parent = live();
-    rank_context_->streams->run_unattended();  // other ranks may wait for this work before they call this
+    start_pending();  // other ranks may wait for this work before they call this
     Communicator child =
         make_or_report([&] { return parent.split_blocking(color, key, Deadline::after(rank_context_->timeout)); });
     rendezvous::Membership members = child.members();
-    std::string prefix = format_text("{}split-{}-{}/", {prefix_, splits_++, color});
-    std::shared_ptr<GroupState> state = make(rank_context_, std::move(members), std::move(prefix), options_);
+    std::shared_ptr<GroupState> state = make(rank_context_, std::move(members), next_split_prefix(color), options_);
     state->resources_->communicator.emplace(std::move(child));
     return state;
   }
@@ -176,8 +139,6 @@ class GroupState final : private RankContext::Closable {
 
   /// Rejects later collectives, and notifies peers that wait in one. No collective may be running.
   void close() noexcept override { resources_->close(); }
-
-  rendezvous::TaskRunner& tasks;  ///< the rank's; for OffThreadDeleter
 
  private:
   struct ChannelResources;
@@ -219,14 +180,7 @@ class GroupState final : private RankContext::Closable {
 
   GroupState(std::shared_ptr<RankContext> rank_context, rendezvous::Membership members, std::string prefix,
              const GroupOptions& options)
-      : tasks(rank_context->tasks),
-        rank_context_(std::move(rank_context)),
-        members_(std::move(members)),
-        prefix_(std::move(prefix)),
-        barrier_ranks_(has_all_ranks() ? nullptr
-                                       : std::make_shared<const rendezvous::RankSet>(
-                                             rendezvous::RankSet::of(members_.ranks_in_job()))),
-        options_(options),
+      : GroupStateBase(std::move(rank_context), std::move(members), std::move(prefix), options),
         resources_(std::make_shared<ChannelResources>()) {
     register_stream(resources_->stream);
     static_cast<void>(resources_->stream.ref());  // creates it on this thread's device, if streams have one
@@ -254,43 +208,32 @@ class GroupState final : private RankContext::Closable {
     } catch (const JobFailed&) {
       throw;
     } catch (const Error& error) {
-      const std::shared_ptr<FailureLatch>& failure = rank_context_->control_plane.failure();
-      const int self = members_.rank_in_job();
-      failure->report({CauseKind::exception, self, members_.host, error.what()});
-      failure->block_until_failed(Deadline::after(std::chrono::seconds(2)));
-      failure->throw_if_failed(self);
+      report_error(error);
       throw;
     }
   }
 
-  /// For opening a channel right away.
-  backend::ChannelContext channel_context(const std::string& purpose, Accumulate accumulate,
-                                          const backend::DescribeOperation& describe = {}) const {
-    const std::string name = prefix_ + purpose;
-    rank_context_->streams->run_unattended();  // other ranks may wait for this work before they open theirs
-    backend::ChannelContext context{members_,
-                                    name,
-                                    rank_context_->control_plane.store().with_prefix(name + "/"),
-                                    rank_context_->control_plane.failure(),
-                                    rank_context_->timeout,
-                                    [streams = rank_context_->streams] { streams->run_unattended(); },
-                                    describe,
-                                    accumulate};
-    context.algorithms = options_.algorithms;
-    return context;
-  }
-
-  std::shared_ptr<RankContext> rank_context_;
-  const rendezvous::Membership members_;
-  const std::string prefix_;  ///< of keys and channel names; empty for the group of all ranks
-  const std::shared_ptr<const rendezvous::RankSet> barrier_ranks_;  ///< of the barriers of a subgroup
-  const GroupOptions options_;
   std::shared_ptr<ChannelResources> resources_;
-  std::atomic<int> channels_opened_{0};
-  int splits_ = 0;
-  std::mutex numbers_mutex_;
-  std::map<std::string, int> numbers_;
-  int exceptions_ = std::uncaught_exceptions();
 };
+
+// Defined apart from the class, so that what is instantiated with the definitions is not instantiated again.
+
+template <backend::Backend Backend>
+std::shared_ptr<GroupState<Backend>> GroupState<Backend>::of_all_ranks(std::shared_ptr<RankContext> rank_context,
+                                                                       const GroupOptions& options) {
+  rendezvous::Membership members = rank_context->control_plane.membership();
+  std::shared_ptr<GroupState> state = make(std::move(rank_context), std::move(members), "", options);
+  state->resources_->communicator.emplace(Backend::open_blocking(state->channel_context("group", options.accumulate),
+                                                                 Deadline::after(state->rank_context_->timeout)));
+  return state;
+}
+
+template <backend::Backend Backend>
+GroupState<Backend>::~GroupState() {
+  rank_context_->remove(*this);
+  if (unwinds()) {
+    rank_context_->keep_alive_until_leave(std::move(resources_));
+  }
+}
 
 }  // namespace DTRAIN_NAMESPACE::group

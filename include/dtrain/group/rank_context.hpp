@@ -85,10 +85,9 @@ class RankContext {
   const std::chrono::nanoseconds timeout;  ///< of one collective
   rendezvous::ControlPlane control_plane;
   rendezvous::TaskRunner tasks;
-  const std::shared_ptr<stream::host::StreamRegistry> streams;  ///< of all groups and wrappers
-  const std::shared_ptr<GradientBindingRegistry> gradient_bindings =
-      std::make_shared<GradientBindingRegistry>();  ///< of this rank's wrappers
-  const std::shared_ptr<PendingWeights> pending_weights = std::make_shared<PendingWeights>();
+  const std::shared_ptr<stream::host::StreamRegistry> streams;       ///< of all groups and wrappers
+  const std::shared_ptr<GradientBindingRegistry> gradient_bindings;  ///< of this rank's wrappers
+  const std::shared_ptr<PendingWeights> pending_weights;
 
  private:
   Cause exception_cause(std::string text, std::optional<int> failed_rank = {}) const;

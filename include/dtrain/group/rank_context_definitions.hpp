@@ -42,7 +42,9 @@ DTRAIN_DEFINED RankContext::RankContext(const rendezvous::ControlPlaneOptions& o
       timeout(options.timeout),
       control_plane(options),
       tasks(control_plane.control_thread(), control_plane.failure(), control_plane.membership().rank),
-      streams(std::make_shared<stream::host::StreamRegistry>()) {}
+      streams(std::make_shared<stream::host::StreamRegistry>()),
+      gradient_bindings(std::make_shared<GradientBindingRegistry>()),
+      pending_weights(std::make_shared<PendingWeights>()) {}
 
 DTRAIN_DEFINED RankContext::~RankContext() {
   if (left_) {

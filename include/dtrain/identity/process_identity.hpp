@@ -2,14 +2,12 @@
 /// @file
 /// Process identity: rank, sizes, node, store address and job of a process, from its environment; as text.
 
-#include <algorithm>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "dtrain/core/text/format_text.hpp"
-#include "dtrain/core/text/sanitize.hpp"
+#include "dtrain/core/config.hpp"
 #include "dtrain/core/version.hpp"
 
 namespace DTRAIN_NAMESPACE::identity {
@@ -20,7 +18,7 @@ inline constexpr int default_master_port = 29500;
 /// Ranks compute unset fields by an exchange after connecting. The exchange also confirms fields that are guesses,
 /// which `provisional` names.
 struct ProcessIdentity {
-  DTRAIN_MEMBERS_NOT_INLINED(ProcessIdentity);
+  DTRAIN_MEMBERS_DEFINED_APART(ProcessIdentity);
 
   int rank = 0;
   int world_size = 1;
@@ -45,14 +43,37 @@ struct ProcessIdentity {
   std::vector<std::string> ignored;      ///< other launchers and variables that are set to other values
 
   /// Name of the source, for messages.
-  std::string source_text() const { return launcher == "torch" && !elastic ? "RANK and WORLD_SIZE" : launcher; }
+  std::string source_text() const;
 
-  bool is_provisional(std::string_view field) const {
-    return std::find(provisional.begin(), provisional.end(), field) != provisional.end();
-  }
+  bool is_provisional(std::string_view field) const;
 
   friend bool operator==(const ProcessIdentity&, const ProcessIdentity&) = default;
 };
+
+/// "identity from RANK and WORLD_SIZE: rank 1 of 4, local rank 1 of 2, node 0 of 2, store at h0:29500; ignored: slurm",
+/// then the warnings.
+std::string to_string(const ProcessIdentity& identity);
+
+}  // namespace DTRAIN_NAMESPACE::identity
+
+#if DTRAIN_DEFINITIONS
+
+#include <algorithm>
+
+#include "dtrain/core/text/format_text.hpp"
+#include "dtrain/core/text/sanitize.hpp"
+
+namespace DTRAIN_NAMESPACE::identity {
+
+DTRAIN_DEFINE_MEMBERS(ProcessIdentity);
+
+DTRAIN_DEFINED std::string ProcessIdentity::source_text() const {
+  return launcher == "torch" && !elastic ? "RANK and WORLD_SIZE" : launcher;
+}
+
+DTRAIN_DEFINED bool ProcessIdentity::is_provisional(std::string_view field) const {
+  return std::find(provisional.begin(), provisional.end(), field) != provisional.end();
+}
 
 namespace detail {
 
@@ -77,9 +98,7 @@ inline std::string joined(const std::vector<std::string>& texts) {
 
 }  // namespace detail
 
-/// "identity from RANK and WORLD_SIZE: rank 1 of 4, local rank 1 of 2, node 0 of 2, store at h0:29500; ignored: slurm",
-/// then the warnings.
-inline std::string to_string(const ProcessIdentity& identity) {
+DTRAIN_DEFINED std::string to_string(const ProcessIdentity& identity) {
   const std::string local_rank =
       detail::part_of_whole(identity, "local rank", identity.local_rank, identity.local_world_size,
                             identity.is_provisional("local_rank") || identity.is_provisional("local_world_size"));
@@ -103,3 +122,5 @@ inline std::string to_string(const ProcessIdentity& identity) {
 }
 
 }  // namespace DTRAIN_NAMESPACE::identity
+
+#endif  // DTRAIN_DEFINITIONS

@@ -14,6 +14,7 @@
 #include "dtrain/core/log.hpp"
 #include "dtrain/core/process/exit_codes.hpp"
 #include "dtrain/core/text/format_text.hpp"
+#include "dtrain/identity/environment/variables.hpp"
 #include "dtrain/launch/attempt.hpp"
 #include "dtrain/launch/configuration/node_launcher_options.hpp"
 #include "dtrain/launch/diagnostics/network_report.hpp"

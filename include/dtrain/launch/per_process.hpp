@@ -2,10 +2,7 @@
 /// @file
 /// launch::PerProcess: an external launcher starts one process for each rank and sets its identity in the environment.
 
-#include <exception>
-
-#include "dtrain/core/log.hpp"
-#include "dtrain/core/process/exit_codes.hpp"
+#include "dtrain/core/config.hpp"
 #include "dtrain/launch/rank_process.hpp"
 
 namespace DTRAIN_NAMESPACE::launch {
@@ -17,16 +14,34 @@ struct PerProcess {
   static constexpr const char* name() noexcept { return "launch::PerProcess"; }
 
   /// A RankProcess, or exit code 2 with a sentence on stderr. Blocking: no.
-  static StartResult start(int argc, char** argv) {
-    try {
-      JoinOptions options;
-      options.arguments = std::vector<std::string>(argv, argv + argc);
-      return StartResult(rank_process_of(std::move(options)));
-    } catch (const std::exception& error) {
-      log(LogLevel::error, error.what());
-      return StartResult(exit_code_usage);
-    }
-  }
+  static StartResult start(int argc, char** argv);
 };
 
 }  // namespace DTRAIN_NAMESPACE::launch
+
+#if DTRAIN_DEFINITIONS
+
+#include <exception>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "dtrain/core/log.hpp"
+#include "dtrain/core/process/exit_codes.hpp"
+
+namespace DTRAIN_NAMESPACE::launch {
+
+DTRAIN_DEFINED StartResult PerProcess::start(int argc, char** argv) {
+  try {
+    JoinOptions options;
+    options.arguments = std::vector<std::string>(argv, argv + argc);
+    return StartResult(rank_process_of(std::move(options)));
+  } catch (const std::exception& error) {
+    log(LogLevel::error, error.what());
+    return StartResult(exit_code_usage);
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+#endif  // DTRAIN_DEFINITIONS

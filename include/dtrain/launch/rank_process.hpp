@@ -7,12 +7,11 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/version.hpp"
-#include "dtrain/identity/environment/variables.hpp"
+#include "dtrain/identity/identity_error.hpp"
 #include "dtrain/identity/process_identity.hpp"
 #include "dtrain/rendezvous/control/control_plane_options.hpp"
 
@@ -21,15 +20,8 @@ namespace DTRAIN_NAMESPACE::launch {
 /// Copies share the strings. The program may write to them, as to main's argv.
 class ArgumentVector {
  public:
-  ArgumentVector() : ArgumentVector(std::vector<std::string>{}) {}
-
-  explicit ArgumentVector(std::vector<std::string> texts) : storage_(std::make_shared<Storage>()) {
-    storage_->texts = std::move(texts);
-    for (std::string& text : storage_->texts) {
-      storage_->pointers.push_back(text.data());
-    }
-    storage_->pointers.push_back(nullptr);
-  }
+  ArgumentVector();
+  explicit ArgumentVector(std::vector<std::string> texts);
 
   /// argc and argv; argv[argc] is null. Lifetime: as long as a copy of this ArgumentVector lives.
   int count() const noexcept { return static_cast<int>(storage_->texts.size()); }
@@ -56,8 +48,8 @@ struct RankProcess : rendezvous::ControlPlaneOptions {
 
 /// Result of a launcher's start(): a rank's process, or the exit code of this process.
 struct StartResult {
-  explicit StartResult(RankProcess rank) : worker(std::move(rank)) {}
-  explicit StartResult(int code) noexcept : exit_code(code) {}
+  explicit StartResult(RankProcess rank);
+  explicit StartResult(int code) noexcept;
 
   std::optional<RankProcess> worker;
   int exit_code = 0;
@@ -74,14 +66,6 @@ struct JoinOptions {
 /// stderr if there are several ranks, or warnings. Closed standard descriptors become /dev/null.
 /// @throws identity::IdentityError; Error (usage) for an invalid setting, or a flag of PerNode's launcher
 RankProcess rank_process_of(JoinOptions options);
-
-/// Rank 0 of 1; ignores ranks in the environment. It hosts the store. Closed standard descriptors become /dev/null.
-/// @throws Error (usage) for an invalid setting
-RankProcess rank_process_alone(const identity::Environment& environment, std::vector<std::string> arguments);
-
-/// The worker that launch::PerNode's launcher started as this process. The launcher hosts the store.
-/// @throws as rank_process_of
-RankProcess rank_process_of_launcher(const identity::Environment& environment, std::vector<std::string> arguments);
 
 }  // namespace DTRAIN_NAMESPACE::launch
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,9 +13,8 @@
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/identity/environment/environment_snapshot.hpp"
 #include "dtrain/identity/environment/local_rank_argument.hpp"
+#include "dtrain/identity/environment/variables.hpp"
 #include "dtrain/identity/job_name.hpp"
-#include "dtrain/identity/launchers/launchers.hpp"
-#include "dtrain/identity/launchers/single.hpp"
 #include "dtrain/identity/process_identity.hpp"
 #include "dtrain/identity/resolve_identity.hpp"
 #include "dtrain/launch/configuration/flags.hpp"
@@ -25,6 +25,19 @@
 #include "dtrain/launch/supervise/process_setup.hpp"
 
 namespace DTRAIN_NAMESPACE::launch {
+
+DTRAIN_DEFINED ArgumentVector::ArgumentVector() : ArgumentVector(std::vector<std::string>{}) {}
+
+DTRAIN_DEFINED ArgumentVector::ArgumentVector(std::vector<std::string> texts) : storage_(std::make_shared<Storage>()) {
+  storage_->texts = std::move(texts);
+  for (std::string& text : storage_->texts) {
+    storage_->pointers.push_back(text.data());
+  }
+  storage_->pointers.push_back(nullptr);
+}
+
+DTRAIN_DEFINED StartResult::StartResult(RankProcess rank) : worker(std::move(rank)) {}
+DTRAIN_DEFINED StartResult::StartResult(int code) noexcept : exit_code(code) {}
 
 namespace detail {
 
@@ -84,27 +97,6 @@ DTRAIN_DEFINED RankProcess rank_process_of(JoinOptions options) {
   if (worker.identity.rank == 0 && (worker.identity.world_size > 1 || !worker.identity.warnings.empty())) {
     detail::log_identity(worker.identity, identity::Variables(environment));
   }
-  return worker;
-}
-
-DTRAIN_DEFINED RankProcess rank_process_alone(const identity::Environment& environment,
-                                              std::vector<std::string> arguments) {
-  open_standard_descriptors();
-  const identity::Variables variables(environment);
-  check_log_setting(variables);
-  const identity::Environment nothing;
-  RankProcess worker =
-      detail::rank_process_with(identity::SingleSource::read(identity::Variables(nothing), {}), variables);
-  worker.argument_vector = ArgumentVector(std::move(arguments));
-  worker.hosts_store = true;
-  return worker;
-}
-
-DTRAIN_DEFINED RankProcess rank_process_of_launcher(const identity::Environment& environment,
-                                                    std::vector<std::string> arguments) {
-  const identity::Variables variables(environment);
-  RankProcess worker = detail::rank_process_with(identity::read_dtrain(variables, {}), variables);
-  worker.argument_vector = ArgumentVector(std::move(arguments));
   return worker;
 }
 

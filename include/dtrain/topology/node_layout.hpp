@@ -2,13 +2,10 @@
 /// @file
 /// Node layout: the ranks of each node, and the groups of ranks across nodes.
 
-#include <algorithm>
-#include <cstddef>
-#include <string>
 #include <vector>
 
 #include "dtrain/backend/channel_context.hpp"
-#include "dtrain/backend/channel_setup/store_gather.hpp"
+#include "dtrain/core/config.hpp"
 #include "dtrain/core/deadline.hpp"
 
 namespace DTRAIN_NAMESPACE::topology {
@@ -35,7 +32,31 @@ struct NodeLayout {
 
 /// @param node_of for each rank a number: equal for ranks of one node, different for ranks of different nodes
 /// Example: node_of {7, 7, 9}, rank 1: node 0, local_rank 1, local_size 2, and one cross-node group, {0, 2}.
-inline NodeLayout node_layout(const std::vector<int>& node_of, int rank) {
+NodeLayout node_layout(const std::vector<int>& node_of, int rank);
+
+/// Collective, blocking. Nodes are the rendezvous' nodes: hosts, by DTRAIN_HOST_ID or the system's identification.
+/// @throws Error (timeout), JobFailed
+NodeLayout exchange_node_layout(const backend::ChannelContext& context, Deadline deadline);
+
+/// Context with the ranks of this rank's node. All of them are on one host.
+backend::ChannelContext inside_node(const backend::ChannelContext& context, const NodeLayout& layout);
+
+/// Context with the ranks of all nodes that have this local rank. @pre layout.has_cross_node_group()
+backend::ChannelContext across_nodes(const backend::ChannelContext& context, const NodeLayout& layout);
+
+}  // namespace DTRAIN_NAMESPACE::topology
+
+#if DTRAIN_DEFINITIONS
+
+#include <algorithm>
+#include <cstddef>
+#include <string>
+
+#include "dtrain/backend/channel_setup/store_gather.hpp"
+
+namespace DTRAIN_NAMESPACE::topology {
+
+DTRAIN_DEFINED NodeLayout node_layout(const std::vector<int>& node_of, int rank) {
   std::vector<int> order;  // numbers of the nodes, in the order of their first ranks
   std::vector<std::vector<int>> members;
   NodeLayout layout;
@@ -68,17 +89,14 @@ inline NodeLayout node_layout(const std::vector<int>& node_of, int rank) {
   return layout;
 }
 
-/// Collective, blocking. Nodes are the rendezvous' nodes: hosts, by DTRAIN_HOST_ID or the system's identification.
-/// @throws Error (timeout), JobFailed
-inline NodeLayout exchange_node_layout(const backend::ChannelContext& context, Deadline deadline) {
+DTRAIN_DEFINED NodeLayout exchange_node_layout(const backend::ChannelContext& context, Deadline deadline) {
   const auto self = backend::StoreRank::of(context, deadline, "exchanging the nodes of channel '" + context.name + "'");
   const auto own = [&] { return context.members.node_rank; };
   const std::vector<int> node_of = backend::store_all_gather(self, context.name + "/nodes", own, "a rank's node");
   return node_layout(node_of, context.members.rank);
 }
 
-/// Context with the ranks of this rank's node. All of them are on one host.
-inline backend::ChannelContext inside_node(const backend::ChannelContext& context, const NodeLayout& layout) {
+DTRAIN_DEFINED backend::ChannelContext inside_node(const backend::ChannelContext& context, const NodeLayout& layout) {
   backend::ChannelContext made = context;
   made.name += "/node-" + std::to_string(layout.node);
   made.members = context.members.in_part_of(layout.node_members);
@@ -87,8 +105,7 @@ inline backend::ChannelContext inside_node(const backend::ChannelContext& contex
   return made;
 }
 
-/// Context with the ranks of all nodes that have this local rank. @pre layout.has_cross_node_group()
-inline backend::ChannelContext across_nodes(const backend::ChannelContext& context, const NodeLayout& layout) {
+DTRAIN_DEFINED backend::ChannelContext across_nodes(const backend::ChannelContext& context, const NodeLayout& layout) {
   backend::ChannelContext made = context;
   made.name += "/across-" + std::to_string(layout.local_rank);
   made.members = context.members.in_part_of(layout.cross_node_members);
@@ -96,3 +113,5 @@ inline backend::ChannelContext across_nodes(const backend::ChannelContext& conte
 }
 
 }  // namespace DTRAIN_NAMESPACE::topology
+
+#endif  // DTRAIN_DEFINITIONS

@@ -22,10 +22,10 @@ namespace DTRAIN_NAMESPACE::async {
 /// Lifetime: outlives every awaiter, ManualResetEvent and socket made for it; destruction destroys its remaining tasks.
 class EventLoop {
  public:
-  EventLoop() : scheduler_(posts_.descriptor()) {}
+  EventLoop();
   EventLoop(const EventLoop&) = delete;
   EventLoop& operator=(const EventLoop&) = delete;
-  ~EventLoop() { close(); }
+  ~EventLoop();
 
   /// Adds a task, which starts in the loop's next turn. The result owns it; TaskHandle::detach gives it to the loop.
   /// @param on_exception gets an exception that leaves the task; without a handler it leaves run() or run_until()
@@ -35,9 +35,7 @@ class EventLoop {
   [[nodiscard]] TaskHandle spawn(Task<void> task, ExceptionHandler on_exception, DestroyedHandler on_destroyed = {});
 
   /// As spawn(), owned by the loop.
-  void spawn_detached(Task<void> task, ExceptionHandler on_exception = {}) {
-    spawn(std::move(task), std::move(on_exception)).detach();
-  }
+  void spawn_detached(Task<void> task, ExceptionHandler on_exception = {});
 
   /// Runs `function()` on the loop's thread, in order of posting. Its exception leaves run(). After close() it returns
   /// false and destroys the function without running it; close() does the same to functions that have not run.
@@ -152,6 +150,12 @@ class EventLoop {
 
 namespace DTRAIN_NAMESPACE::async {
 
+DTRAIN_DEFINED EventLoop::EventLoop() : scheduler_(posts_.descriptor()) {}
+
+DTRAIN_DEFINED EventLoop::~EventLoop() {
+  close();
+}
+
 DTRAIN_NOT_INLINED DTRAIN_DEFINED TaskHandle EventLoop::spawn(Task<void> task) {
   return spawn(std::move(task), {});
 }
@@ -167,6 +171,10 @@ DTRAIN_DEFINED TaskHandle EventLoop::spawn(Task<void> task, ExceptionHandler on_
   auto record = std::make_unique<TaskRecord>(std::move(task), std::move(on_exception), std::move(on_destroyed));
   scheduler_.start(*record);
   return TaskHandle(record.release());
+}
+
+DTRAIN_DEFINED void EventLoop::spawn_detached(Task<void> task, ExceptionHandler on_exception) {
+  spawn(std::move(task), std::move(on_exception)).detach();
 }
 
 DTRAIN_DEFINED void EventLoop::close() noexcept {

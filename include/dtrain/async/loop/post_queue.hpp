@@ -4,10 +4,10 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <mutex>
 #include <utility>
+#include <vector>
 
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/error.hpp"
@@ -40,20 +40,7 @@ class PostQueue {
       void run() override { held(); }
       F held;
     };
-    std::unique_ptr<PostedFunction> item(
-        new Holder(std::move(function)));  // a unique_ptr<Holder> would be compiled for each F
-    {
-      const std::lock_guard lock(mutex_);
-      if (closed_) {
-        return false;
-      }
-      items_.push_back(std::move(item));
-      if (items_.size() > 1) {
-        return true;  // the thread that pushed the first one wakes the loop
-      }
-    }
-    wake();
-    return true;
+    return push_item(new Holder(std::move(function)));
   }
 
   /// Makes the eventfd readable.
@@ -64,16 +51,20 @@ class PostQueue {
   void run_all();
 
   /// Whether an exception left functions behind.
-  bool unfinished() const noexcept { return !taken_.empty(); }
+  bool unfinished() const noexcept { return next_ < taken_.size(); }
 
   /// Refuses functions from now on and destroys those not yet run.
   void close() noexcept;
 
  private:
+  /// Owns `pushed`, which is a raw pointer so that no unique_ptr is compiled for each F.
+  bool push_item(PostedFunction* pushed);
+
   Descriptor wakeup_;
   std::mutex mutex_;
-  std::deque<std::unique_ptr<PostedFunction>> items_;
-  std::deque<std::unique_ptr<PostedFunction>> taken_;  ///< by the loop, and not yet run
+  std::vector<std::unique_ptr<PostedFunction>> items_;
+  std::vector<std::unique_ptr<PostedFunction>> taken_;  ///< by the loop
+  std::size_t next_ = 0;                                ///< of taken_: the first that has not run
   bool closed_ = false;
 };
 
@@ -94,26 +85,43 @@ DTRAIN_DEFINED PostQueue::PostQueue() : wakeup_(::eventfd(0, EFD_CLOEXEC | EFD_N
   }
 }
 
+DTRAIN_DEFINED bool PostQueue::push_item(PostedFunction* pushed) {
+  std::unique_ptr<PostedFunction> item(pushed);
+  {
+    const std::lock_guard lock(mutex_);
+    if (closed_) {
+      return false;
+    }
+    items_.push_back(std::move(item));
+    if (items_.size() > 1) {
+      return true;  // the thread that pushed the first one wakes the loop
+    }
+  }
+  wake();
+  return true;
+}
+
 DTRAIN_DEFINED void PostQueue::run_all() {
   std::uint64_t count = 0;
   while (::read(wakeup_.get(), &count, sizeof count) < 0 && errno == EINTR) {
   }
   {
     const std::lock_guard lock(mutex_);
-    while (!items_.empty()) {
-      taken_.push_back(std::move(items_.front()));
-      items_.pop_front();
+    for (std::unique_ptr<PostedFunction>& item : items_) {
+      taken_.push_back(std::move(item));
     }
+    items_.clear();
   }
-  for (std::size_t left = taken_.size(); left > 0; --left) {
-    const std::unique_ptr<PostedFunction> item = std::move(taken_.front());
-    taken_.pop_front();
+  while (unfinished()) {
+    const std::unique_ptr<PostedFunction> item = std::move(taken_[next_++]);
     item->run();
   }
+  taken_.clear();
+  next_ = 0;
 }
 
 DTRAIN_DEFINED void PostQueue::close() noexcept {
-  std::deque<std::unique_ptr<PostedFunction>> dropped;
+  std::vector<std::unique_ptr<PostedFunction>> dropped;
   {
     const std::lock_guard lock(mutex_);
     closed_ = true;
@@ -121,6 +129,7 @@ DTRAIN_DEFINED void PostQueue::close() noexcept {
   }
   dropped.clear();
   taken_.clear();
+  next_ = 0;
 }
 
 DTRAIN_DEFINED void PostQueue::wake() noexcept {

@@ -14,7 +14,10 @@ namespace DTRAIN_NAMESPACE::async {
 class Scheduler {
  public:
   /// `wakeup` is readable when poll() is to return at once.
-  explicit Scheduler(int wakeup) : poller_(wakeup) {}
+  explicit Scheduler(int wakeup);
+  Scheduler(const Scheduler&) = delete;
+  Scheduler& operator=(const Scheduler&) = delete;
+  ~Scheduler();
 
   /// @name For awaiters
   /// @{
@@ -99,6 +102,10 @@ class Scheduler {
 #include <utility>
 
 namespace DTRAIN_NAMESPACE::async {
+
+DTRAIN_DEFINED Scheduler::Scheduler(int wakeup) : poller_(wakeup) {}
+
+DTRAIN_DEFINED Scheduler::~Scheduler() = default;
 
 DTRAIN_DEFINED bool Scheduler::poll(bool return_at_once) {
   const bool busy = return_at_once || !ready_.empty() || !batch_.empty();

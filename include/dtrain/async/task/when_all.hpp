@@ -3,7 +3,6 @@
 /// when_all: awaits several tasks concurrently.
 
 #include <cstddef>
-#include <deque>
 #include <type_traits>
 #include <vector>
 
@@ -33,7 +32,7 @@ Task<void> run_one(Task<T> task, Outcome<T>& outcome, WhenAllState& state) {
 }
 
 template <class T>
-void rethrow_failed(std::deque<Outcome<T>>& outcomes) {
+void rethrow_failed(std::vector<Outcome<T>>& outcomes) {
   for (Outcome<T>& outcome : outcomes) {
     if (outcome.failed()) {
       outcome.take();
@@ -52,7 +51,7 @@ template <class T>
 Task<std::conditional_t<std::is_void_v<T>, void, std::vector<std::conditional_t<std::is_void_v<T>, bool, T>>>> when_all(
     EventLoop& loop, std::vector<Task<T>> tasks, Deadline deadline) {
   detail::WhenAllState state(loop);
-  std::deque<Outcome<T>> outcomes(tasks.size());
+  std::vector<Outcome<T>> outcomes(tasks.size());
   {
     state.pending = tasks.size();
     std::vector<Task<void>> children;

@@ -29,7 +29,7 @@ class Sha256 {
   /// Appends `bytes` to the message; the digest does not depend on its division into calls.
   Sha256& update(std::span<const std::byte> bytes) noexcept;
 
-  Sha256& update(std::string_view text) noexcept { return update(std::as_bytes(std::span(text))); }
+  Sha256& update(std::string_view text) noexcept { return update(std::as_bytes(std::span(text.data(), text.size()))); }
 
   /// The digest of the bytes so far; more may follow.
   Sha256Digest digest() const noexcept;

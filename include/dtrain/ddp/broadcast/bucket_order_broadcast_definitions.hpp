@@ -13,6 +13,7 @@
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/serializer.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/ddp/broadcast/bucket_order_broadcast.hpp"
 #include "dtrain/group/rank_context.hpp"
 #include "dtrain/rendezvous/client/value_chunks.hpp"

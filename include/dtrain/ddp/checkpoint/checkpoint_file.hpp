@@ -96,6 +96,9 @@ class CheckpointReader {
 std::optional<std::string> difference_to_file(std::span<const ParameterSignature> file,
                                               std::span<const ParameterSignature> program);
 
+/// A reader of `path`, whose tensors are these; false if there is no file. @throws as read_checkpoint_file
+CheckpointReader open_checkpoint(const std::string& path, std::span<const NamedTensor> tensors, bool on_devices);
+
 }  // namespace detail
 
 /// Reads the tensors' values from `path`. Blocking: the file system. @returns false if there is no file
@@ -103,14 +106,8 @@ std::optional<std::string> difference_to_file(std::span<const ParameterSignature
 /// system's code)
 template <class Access = HostTensorAccess>
 bool read_checkpoint_file(const std::string& path, std::span<const NamedTensor> tensors, Access access = {}) {
-  const std::vector<ParameterSignature> wanted = tensor_signatures(tensors, Access::takes_device_memory);
-  detail::CheckpointReader reader(path);
+  detail::CheckpointReader reader = detail::open_checkpoint(path, tensors, Access::takes_device_memory);
   if (!reader) return false;
-  const std::vector<ParameterSignature> found = reader.read_list();
-  if (const std::optional<std::string> difference = detail::difference_to_file(found, wanted)) {
-    reader.refuse(*difference);
-  }
-  reader.check_digest();
   reader.read_elements(tensors, access);
   return true;
 }

@@ -113,4 +113,17 @@ DTRAIN_DEFINED std::optional<std::string> difference_to_file(std::span<const Par
   return format_text("it has {} tensors, the program has {}", {file.size(), program.size()});
 }
 
+DTRAIN_DEFINED CheckpointReader open_checkpoint(const std::string& path, std::span<const NamedTensor> tensors,
+                                                bool on_devices) {
+  const std::vector<ParameterSignature> wanted = tensor_signatures(tensors, on_devices);
+  CheckpointReader reader(path);
+  if (!reader) return reader;
+  const std::vector<ParameterSignature> found = reader.read_list();
+  if (const std::optional<std::string> difference = difference_to_file(found, wanted)) {
+    reader.refuse(*difference);
+  }
+  reader.check_digest();
+  return reader;
+}
+
 }  // namespace DTRAIN_NAMESPACE::ddp::detail

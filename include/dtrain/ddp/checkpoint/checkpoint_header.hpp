@@ -46,14 +46,6 @@ struct CheckpointPreamble {
 
 CheckpointPreamble parse_checkpoint_preamble(std::span<const std::byte> bytes);
 
-namespace detail {
-
-inline void list_fields(Serializer& of, std::vector<ParameterSignature>& tensors) {
-  of.list(tensors, 0, max_checkpoint_tensors, [&of](ParameterSignature& tensor) { tensor_fields(of, tensor); });
-}
-
-}  // namespace detail
-
 /// The bytes before the elements. @throws Error (limit) for a list that parse_checkpoint_list would reject
 std::vector<std::byte> checkpoint_header(std::vector<ParameterSignature> tensors);
 
@@ -65,6 +57,14 @@ std::optional<std::vector<ParameterSignature>> parse_checkpoint_list(std::span<c
 std::optional<std::uint64_t> element_bytes(std::span<const ParameterSignature> tensors, std::uint64_t most);
 
 #if DTRAIN_DEFINITIONS
+
+namespace detail {
+
+inline void list_fields(Serializer& of, std::vector<ParameterSignature>& tensors) {
+  of.list(tensors, 0, max_checkpoint_tensors, [&of](ParameterSignature& tensor) { tensor_fields(of, tensor); });
+}
+
+}  // namespace detail
 
 DTRAIN_DEFINED CheckpointPreamble parse_checkpoint_preamble(std::span<const std::byte> bytes) {
   CheckpointPreamble preamble;

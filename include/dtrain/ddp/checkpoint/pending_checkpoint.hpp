@@ -14,6 +14,7 @@
 
 #include "dtrain/async/start_thread.hpp"
 #include "dtrain/core/config.hpp"
+#include "dtrain/core/text/sanitize.hpp"
 #include "dtrain/ddp/checkpoint/checkpoint.hpp"
 #include "dtrain/ddp/checkpoint/checkpoint_file.hpp"
 #include "dtrain/ddp/checkpoint/named_tensor.hpp"
@@ -30,25 +31,23 @@ class TensorSnapshot {
 
   /// Blocking: the copies. @throws as tensor_signatures, `access`
   template <class Access = HostTensorAccess>
-  explicit TensorSnapshot(std::span<const NamedTensor> tensors, Access access = {}) {
-    static_cast<void>(tensor_signatures(tensors, Access::takes_device_memory));
-    std::size_t bytes = 0;
-    for (const NamedTensor& tensor : tensors) {
-      bytes += tensor.value.bytes();
-    }
-    memory_.reset(new std::byte[bytes]);
-    std::byte* next = memory_.get();
-    for (const NamedTensor& tensor : tensors) {
-      const std::span<const std::byte> elements = access.fetch(tensor.value);
-      kernels::copy_bytes(next, elements.data(), elements.size());
-      tensors_.push_back({tensor.name, {next, tensor.value.shape, tensor.value.dtype, {}}});
-      next += elements.size();
+  explicit TensorSnapshot(std::span<const NamedTensor> tensors, Access access = {})
+      : TensorSnapshot(tensors, Access::takes_device_memory) {
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      const std::span<const std::byte> elements = access.fetch(tensors[i].value);
+      kernels::copy_bytes(tensors_[i].value.data, elements.data(), elements.size());
     }
   }
 
   const std::vector<NamedTensor>& tensors() const noexcept { return tensors_; }
 
+  /// As write_checkpoint_file.
+  void write(const std::string& path) const;
+
  private:
+  /// Allocates the memory of the copies.
+  TensorSnapshot(std::span<const NamedTensor> tensors, bool on_devices);
+
   std::unique_ptr<std::byte[]> memory_;
   std::vector<NamedTensor> tensors_;
 };
@@ -96,7 +95,7 @@ template <class Group>
   const auto copy = std::make_shared<TensorSnapshot>();
   if (group.rank() == 0) *copy = TensorSnapshot(tensors, tensor_access(group));
   const auto write = [copy, path, writes = group.rank() == 0] {
-    if (writes) write_checkpoint_file(path, copy->tensors());
+    if (writes) copy->write(path);
   };
   return PendingCheckpoint(write, [group, path](const std::function<void()>& require_written) {
     static_cast<void>(detail::run_on_rank0_blocking(group, "writing the file " + sanitize(path), [&] {
@@ -107,6 +106,24 @@ template <class Group>
 }
 
 #if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED TensorSnapshot::TensorSnapshot(std::span<const NamedTensor> tensors, bool on_devices) {
+  static_cast<void>(tensor_signatures(tensors, on_devices));
+  std::size_t bytes = 0;
+  for (const NamedTensor& tensor : tensors) {
+    bytes += tensor.value.bytes();
+  }
+  memory_.reset(new std::byte[bytes]);
+  std::byte* next = memory_.get();
+  for (const NamedTensor& tensor : tensors) {
+    tensors_.push_back({tensor.name, {next, tensor.value.shape, tensor.value.dtype, {}}});
+    next += tensor.value.bytes();
+  }
+}
+
+DTRAIN_DEFINED void TensorSnapshot::write(const std::string& path) const {
+  write_checkpoint_file(path, tensors_);
+}
 
 DTRAIN_DEFINED PendingCheckpoint::PendingCheckpoint(std::function<void()> write,
                                                     std::function<void(const std::function<void()>&)> finish)

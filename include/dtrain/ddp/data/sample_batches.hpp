@@ -53,11 +53,11 @@ class SampleBatches {
   /// Batch `batch`, which is less than size().
   std::span<const std::size_t> operator[](std::size_t batch) const {
     const std::size_t first = batch * batch_size_;
-    return std::span(samples_).subspan(first, std::min(batch_size_, samples_.size() - first));
+    return {samples_.data() + first, std::min(batch_size_, samples_.size() - first)};
   }
 
   /// All samples, batch after batch.
-  std::span<const std::size_t> samples() const noexcept { return samples_; }
+  std::span<const std::size_t> samples() const noexcept { return {samples_.data(), samples_.size()}; }
 
   Iterator begin() const noexcept { return {this, 0}; }
   Iterator end() const noexcept { return {this, size()}; }

@@ -73,7 +73,7 @@ class TopK {
     const std::span<const ddp::BucketGradient> gradients = bucket.gradients;
     bucket.compress([this, gradients]() noexcept { compress(gradients); });
     if (counts.plain != 0) {
-      const BufferView plain = buffer_view(std::span(plain_).first(counts.plain));
+      const BufferView plain = buffer_view(std::span(plain_.data(), counts.plain));
       bucket.channel.all_reduce(plain, plain, bucket.op, bucket.stream);
     }
     const auto ranks = static_cast<std::size_t>(bucket.channel.size());

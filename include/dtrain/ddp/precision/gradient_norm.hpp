@@ -2,7 +2,6 @@
 /// @file
 /// Global L2 norm of the reduced gradients, measured in each bucket's collective or behind it.
 
-#include <cmath>
 #include <cstddef>
 #include <optional>
 #include <span>
@@ -24,7 +23,10 @@ struct GradientNorm {
   bool finite = true;
 
   /// Of the gradients multiplied by `factor`.
-  GradientNorm times(double factor) const noexcept { return {norm * std::abs(factor), finite}; }
+  GradientNorm times(double factor) const noexcept { return {norm * (factor < 0 ? -factor : factor), finite}; }
+
+  /// @param sum of the squares of all elements
+  static GradientNorm of_squares(double sum) noexcept;
 };
 
 /// Options of one step.
@@ -135,10 +137,16 @@ using ddp::StepOptions;
 
 #if DTRAIN_DEFINITIONS
 
+#include <cmath>
+
 #include "dtrain/kernels/reduction.hpp"
 #include "dtrain/kernels/sum_of_squares.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
+
+DTRAIN_DEFINED GradientNorm GradientNorm::of_squares(double sum) noexcept {
+  return {std::sqrt(sum), kernels::is_finite(sum)};
+}
 
 DTRAIN_DEFINED void BucketNorms::SquareSum::operator()() const noexcept {
   *sum = kernels::sum_of_squares(bucket.dtype, bucket.data, bucket.count);
@@ -152,7 +160,7 @@ DTRAIN_DEFINED void BucketNorms::finish_step() noexcept {
   for (const double bucket : sums_) {
     sum += bucket;
   }
-  norm_ = GradientNorm{std::sqrt(sum), kernels::is_finite(sum)};
+  norm_ = GradientNorm::of_squares(sum);
 }
 
 DTRAIN_NOT_INLINED DTRAIN_DEFINED void BucketNorms::refuse_unmeasured() {

@@ -38,8 +38,8 @@ class MasterWeights {
   MasterWeights(MasterWeights&&) noexcept = default;
   MasterWeights& operator=(MasterWeights&&) noexcept = default;
 
-  std::span<float> values() noexcept { return values_; }
-  std::span<float> gradients() noexcept { return gradients_; }
+  std::span<float> values() noexcept { return {values_.data(), values_.size()}; }
+  std::span<float> gradients() noexcept { return {gradients_.data(), gradients_.size()}; }
 
   /// The same arrays, parameter by parameter, with the model's names and shapes.
   const std::vector<Parameter>& parameters() const noexcept { return parameters_; }

@@ -6,11 +6,14 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
+#include "dtrain/core/config.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/serializer.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/text/sanitize.hpp"
 #include "dtrain/ddp/checkpoint/atomic_file.hpp"
 #include "dtrain/ddp/profile/clock_offset.hpp"
@@ -21,6 +24,25 @@
 #include "dtrain/rendezvous/client/value_chunks.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
+
+namespace detail {
+
+/// The timelines of all ranks, in rank 0.
+class GatheredTimelines {
+ public:
+  explicit GatheredTimelines(RankTimeline own);
+
+  /// @param bytes of rank `rank`, which serialise has made @throws Error (protocol) if they are none
+  void add(int rank, std::string_view bytes);
+
+  /// Blocking: the file system. @throws as AtomicFile
+  void write(const std::string& path, std::span<const std::string> parameters) const;
+
+ private:
+  std::vector<RankTimeline> all_;
+};
+
+}  // namespace detail
 
 /// Rank 0 writes the records of all ranks (DistributedDataParallel::records) to `path` as a trace for Perfetto and
 /// chrome://tracing, on rank 0's clock. The clock offsets of ranks on other hosts are estimated now; the trace contains
@@ -46,25 +68,42 @@ void write_timeline(const Group& group, const std::string& path, std::vector<Ste
     store.set(key, to_bytes(bytes.size())).wait();
   }
   static_cast<void>(detail::run_on_rank0_blocking(group, "writing the file " + sanitize(path), [&] {
-    std::vector<RankTimeline> all;
-    all.push_back(std::move(own));
+    detail::GatheredTimelines all(std::move(own));
     for (int rank = 1; rank < ranks; ++rank) {
       const std::string key = std::to_string(rank);
       const auto take = [&store](const std::string& name) { return store.take(name, 1).wait(); };
       const auto size = from_bytes<std::size_t>(take(key), "the size of a timeline");
-      std::optional<RankTimeline> other;
-      if (size <= 2 * max_timeline_bytes)
-        other = parse_rank_timeline(rank, rendezvous::join_value_chunks(key, size, take));
-      if (!other) throw_error(Errc::protocol, "the timeline of rank {} cannot be read", {rank});
-      all.push_back(*std::move(other));
+      all.add(rank, size <= 2 * max_timeline_bytes ? rendezvous::join_value_chunks(key, size, take) : std::string());
     }
-    const std::string text = timeline_json(all, parameters);
-    AtomicFile file(path);
-    file.write(std::as_bytes(std::span(text)));
-    file.commit();
+    all.write(path, parameters);
     return true;
   }));
 }
+
+#if DTRAIN_DEFINITIONS
+
+namespace detail {
+
+DTRAIN_DEFINED GatheredTimelines::GatheredTimelines(RankTimeline own) {
+  all_.push_back(std::move(own));
+}
+
+DTRAIN_DEFINED void GatheredTimelines::add(int rank, std::string_view bytes) {
+  std::optional<RankTimeline> timeline = parse_rank_timeline(rank, bytes);
+  if (!timeline) throw_error(Errc::protocol, "the timeline of rank {} cannot be read", {rank});
+  all_.push_back(*std::move(timeline));
+}
+
+DTRAIN_DEFINED void GatheredTimelines::write(const std::string& path, std::span<const std::string> parameters) const {
+  const std::string text = timeline_json(all_, parameters);
+  AtomicFile file(path);
+  file.write(std::as_bytes(std::span(text)));
+  file.commit();
+}
+
+}  // namespace detail
+
+#endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 

@@ -85,7 +85,7 @@ void move_contents(const GradientTable& gradients, const BucketPlan& plan, std::
     copier.clear(arena, plan.arena_bytes);
   } else {
     std::vector<Block> blocks = blocks_of(gradients, plan, arena);
-    rearrange(arena, std::span(blocks), scratch, copy);
+    rearrange(arena, std::span(blocks.data(), blocks.size()), scratch, copy);
   }
   for (std::size_t parameter = 0; parameter < gradients.size(); ++parameter) {
     const GradientSlot& slot = gradients[parameter];

@@ -116,8 +116,9 @@ void Driver<Backend, Group>::construct(const Group& group, ModelFunctions model,
   parts.rebuild.bind = model.bind_gradient;
   if (options.broadcast_buffers) parts.buffers = model.buffers;
   parts.scales_averages = scales;
+  const std::vector<GradientSize> sizes = gradient_sizes({parameters.data(), parameters.size()});
   reducer = std::make_unique<Reducer<Communicator>>(std::move(communicator), stream.ref(), parameters,
-                                                    plan_buckets(gradient_sizes(parameters), options.caps()), options,
+                                                    plan_buckets({sizes.data(), sizes.size()}, options.caps()), options,
                                                     context, std::move(parts), std::move(hook));
   accumulation.emplace(reducer->accumulation());
   for (std::size_t i = 0; model.bind_gradient && i < parameters.size(); ++i) {

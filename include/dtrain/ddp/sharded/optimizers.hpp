@@ -2,18 +2,12 @@
 /// @file
 /// Rules of common optimizers: Sgd, Momentum, Adam, AdamW and Lamb.
 
-#include <algorithm>
-#include <array>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <span>
 
 #include "dtrain/core/config.hpp"
 #include "dtrain/ddp/sharded/optimizer_rule.hpp"
-#include "dtrain/kernels/sum_of_squares.hpp"
-#include "dtrain/kernels/vector.hpp"
 
 /// Rules for ShardedOptimizer. Each computes in f32, Sgd to AdamW what the optimizers in torch.optim do, with the same
 /// defaults. Members may be changed between steps, for a schedule; the same on all ranks.
@@ -70,13 +64,9 @@ struct AdamStep {
 
   template <class Rule>
   AdamStep(const Rule& rule, const StepInfo& info, float kept_part, float coupled) noexcept
-      : beta1(rule.beta1),
-        beta2(rule.beta2),
-        epsilon(rule.epsilon),
-        step_size(static_cast<float>(rule.rate / (1 - std::pow(double{rule.beta1}, static_cast<double>(info.step))))),
-        root_of_second(static_cast<float>(std::sqrt(1 - std::pow(double{rule.beta2}, static_cast<double>(info.step))))),
-        kept(kept_part),
-        coupled_decay(coupled) {}
+      : AdamStep(rule.rate, rule.beta1, rule.beta2, rule.epsilon, info.step, kept_part, coupled) {}
+  AdamStep(float rate, float beta1_, float beta2_, float epsilon_, std::uint64_t step, float kept_part,
+           float coupled) noexcept;
 
   /// All arrays have `count` elements and do not overlap.
   void operator()(float* weights, const float* gradients, float* means, float* squares,
@@ -143,7 +133,26 @@ struct Lamb {
 
 #if DTRAIN_DEFINITIONS
 
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+
+#include "dtrain/core/types/dtype.hpp"
+#include "dtrain/kernels/sum_of_squares.hpp"
+#include "dtrain/kernels/vector.hpp"
+
 namespace DTRAIN_NAMESPACE::optimizers::detail {
+
+DTRAIN_DEFINED AdamStep::AdamStep(float rate, float beta1_, float beta2_, float epsilon_, std::uint64_t step,
+                                  float kept_part, float coupled) noexcept
+    : beta1(beta1_),
+      beta2(beta2_),
+      epsilon(epsilon_),
+      step_size(static_cast<float>(rate / (1 - std::pow(double{beta1_}, static_cast<double>(step))))),
+      root_of_second(static_cast<float>(std::sqrt(1 - std::pow(double{beta2_}, static_cast<double>(step))))),
+      kept(kept_part),
+      coupled_decay(coupled) {}
 
 /// Four elements at a time, which takes a quarter of the time of a loop over single ones; the last ones padded.
 DTRAIN_OPTIMIZED DTRAIN_DEFINED void AdamStep::operator()(float* weights, const float* gradients, float* means,

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "dtrain/backend/channel_setup/store_gather.hpp"
+#include "dtrain/core/config.hpp"
 #include "dtrain/core/crypto/random.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
@@ -64,17 +65,7 @@ std::string run_on_all_ranks_blocking(const Group& group, const std::string& doi
   return backend::detail::decode(result_of_all_ranks_blocking(group, doing, work));
 }
 
-inline std::vector<NamedTensor> with_index(std::span<const NamedTensor> tensors, ShardIndex& index) {
-  std::vector<NamedTensor> all(tensors.begin(), tensors.end());
-  for (NamedTensor& tensor : index.tensors()) {
-    all.push_back(std::move(tensor));
-  }
-  return all;
-}
-
-}  // namespace detail
-
-namespace detail {
+std::vector<NamedTensor> with_index(std::span<const NamedTensor> tensors, ShardIndex& index);
 
 /// One checkpoint with shard files. Each rank writes its own; rank 0 also writes the file that names them, and commits
 /// it when all are written. Pinned. Threads: write() on one, everything else before or after it.
@@ -82,36 +73,18 @@ class ShardedSave {
  public:
   /// @param tensors of rank 0; ignored on others
   ShardedSave(const std::string& path, const ShardIndex& index, std::span<const NamedTensor> tensors,
-              ShardedParameters& shares, int rank)
-      : path_(behind_link(path)),
-        index_(index),
-        tensors_(rank == 0 ? with_index(tensors, index_) : std::vector<NamedTensor>()),
-        state_(shard_entries(shares, rank)),
-        rank_(rank) {}
+              ShardedParameters& shares, int rank);
   ShardedSave(ShardedSave&&) = delete;
   ShardedSave& operator=(ShardedSave&&) = delete;
 
   /// Removes this rank's file, unless the checkpoint may be whole.
-  ~ShardedSave() {
-    if (!may_be_whole_) remove_shard_files(path_, index_, rank_);
-  }
+  ~ShardedSave();
 
   /// What is written is as it is now. Blocking: the copies.
-  void copy() {
-    copies_ = {TensorSnapshot(tensors_), TensorSnapshot(state_)};
-    tensors_ = copies_[0].tensors();
-    state_ = copies_[1].tensors();
-  }
+  void copy();
 
   /// Blocking: the file system. @throws as write_checkpoint_file
-  void write() {
-    write_checkpoint_file(index_.file_name(path_, rank_), state_);
-    if (rank_ == 0) {
-      file_.emplace(path_);
-      write_checkpoint(*file_, tensors_);
-      file_->sync();
-    }
-  }
+  void write();
 
   /// Collective, blocking. @param require_written throws unless write() has ended well on this rank
   template <class Group>
@@ -125,18 +98,14 @@ class ShardedSave {
     may_be_whole_ = result == "=";
     static_cast<void>(backend::detail::decode(result));
     static_cast<void>(run_on_rank0_blocking(group, "writing the file " + sanitize(path_), [&] {
-      try {
-        file_->commit();
-      } catch (...) {
-        if (!file_->has_name()) remove_shard_files(path_, index_);
-        throw;
-      }
-      remove_other_shard_files(path_, index_);
+      commit();
       return true;
     }));
   }
 
  private:
+  void commit();
+
   std::string path_;
   ShardIndex index_;
   std::vector<NamedTensor> tensors_;
@@ -222,6 +191,59 @@ bool load_checkpoint(const Group& group, const std::string& path, std::span<cons
   optimizer.shares().set_steps(static_cast<std::uint64_t>(index.steps));
   return true;
 }
+
+#if DTRAIN_DEFINITIONS
+
+namespace detail {
+
+DTRAIN_DEFINED std::vector<NamedTensor> with_index(std::span<const NamedTensor> tensors, ShardIndex& index) {
+  std::vector<NamedTensor> all(tensors.begin(), tensors.end());
+  for (NamedTensor& tensor : index.tensors()) {
+    all.push_back(std::move(tensor));
+  }
+  return all;
+}
+
+DTRAIN_DEFINED ShardedSave::ShardedSave(const std::string& path, const ShardIndex& index,
+                                        std::span<const NamedTensor> tensors, ShardedParameters& shares, int rank)
+    : path_(behind_link(path)),
+      index_(index),
+      tensors_(rank == 0 ? with_index(tensors, index_) : std::vector<NamedTensor>()),
+      state_(shard_entries(shares, rank)),
+      rank_(rank) {}
+
+DTRAIN_DEFINED ShardedSave::~ShardedSave() {
+  if (!may_be_whole_) remove_shard_files(path_, index_, rank_);
+}
+
+DTRAIN_DEFINED void ShardedSave::copy() {
+  copies_ = {TensorSnapshot(tensors_), TensorSnapshot(state_)};
+  tensors_ = copies_[0].tensors();
+  state_ = copies_[1].tensors();
+}
+
+DTRAIN_DEFINED void ShardedSave::write() {
+  write_checkpoint_file(index_.file_name(path_, rank_), state_);
+  if (rank_ == 0) {
+    file_.emplace(path_);
+    write_checkpoint(*file_, tensors_);
+    file_->sync();
+  }
+}
+
+DTRAIN_DEFINED void ShardedSave::commit() {
+  try {
+    file_->commit();
+  } catch (...) {
+    if (!file_->has_name()) remove_shard_files(path_, index_);
+    throw;
+  }
+  remove_other_shard_files(path_, index_);
+}
+
+}  // namespace detail
+
+#endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 

@@ -44,7 +44,7 @@ class ShardedParameters {
   std::size_t buckets() const noexcept { return layout_.buckets.size(); }
   const BucketShard& shard(std::size_t bucket) const noexcept { return layout_.buckets[bucket]; }
 
-  std::span<const Parameter> parameters() const noexcept { return parameters_; }
+  std::span<const Parameter> parameters() const noexcept { return {parameters_.data(), parameters_.size()}; }
   /// Whether a weight shares memory with `bytes` from `begin` on.
   bool has_weights_in(const std::byte* begin, std::size_t bytes) const noexcept;
   const ShardLayout& layout() const noexcept { return layout_; }
@@ -58,7 +58,7 @@ class ShardedParameters {
 
   /// The state of a piece of the layout.
   std::span<float> state(std::size_t array, const ShardPiece& piece) noexcept {
-    return std::span(arrays_[array]).subspan(piece.in_state, piece.count);
+    return {arrays_[array].data() + piece.in_state, piece.count};
   }
 
   /// Bytes of the state of this rank.
@@ -82,7 +82,7 @@ class ShardedParameters {
   void measure(std::size_t bucket, const ShardMemory& memory) noexcept;
 
   /// Two sums for each parameter, of this rank's parts. update() takes them as those of all ranks.
-  std::span<double> square_sums() noexcept { return square_sums_; }
+  std::span<double> square_sums() noexcept { return {square_sums_.data(), square_sums_.size()}; }
 
   /// Replaces this rank's gradients in the bucket by new weights. An exception of the rule is kept.
   void update(std::size_t bucket, const ShardMemory& memory) noexcept;

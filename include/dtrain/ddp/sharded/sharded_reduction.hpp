@@ -3,7 +3,6 @@
 /// ShardedReduction: reduce-scatters buckets, updates this rank's share, and gathers the new weights.
 
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
 #include <functional>
 #include <optional>
@@ -19,7 +18,6 @@
 #include "dtrain/ddp/sharded/divided_gradients.hpp"
 #include "dtrain/ddp/sharded/sharded_parameters.hpp"
 #include "dtrain/kernels/copy.hpp"
-#include "dtrain/kernels/sum_of_squares.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -258,8 +256,7 @@ class ShardedReduction final : public BucketUpdate<C> {
     Event summed;
     stream.record(summed);
     waits_->for_event(summed);
-    const double all = squares_ + parameters_.common_squares();
-    return {std::sqrt(all), kernels::is_finite(all)};
+    return GradientNorm::of_squares(squares_ + parameters_.common_squares());
   }
 
   ShardedParameters parameters_;

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "dtrain/core/text/sanitize.hpp"
 #include "dtrain/core/version.hpp"
 
 namespace DTRAIN_NAMESPACE::launch {

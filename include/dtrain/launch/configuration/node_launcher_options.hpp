@@ -10,6 +10,8 @@
 
 #include "dtrain/core/log.hpp"
 #include "dtrain/core/text/format_text.hpp"
+#include "dtrain/identity/environment/variables.hpp"
+#include "dtrain/identity/identity_error.hpp"
 #include "dtrain/identity/job_name.hpp"
 #include "dtrain/identity/node_identity.hpp"
 #include "dtrain/launch/configuration/flags.hpp"

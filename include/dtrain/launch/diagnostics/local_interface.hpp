@@ -13,6 +13,7 @@
 #include "dtrain/identity/environment/variables.hpp"
 #include "dtrain/launch/diagnostics/system_files.hpp"
 #include "dtrain/net/interfaces.hpp"
+#include "dtrain/net/socket_address.hpp"
 
 namespace DTRAIN_NAMESPACE::launch {
 

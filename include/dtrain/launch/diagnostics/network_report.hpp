@@ -15,6 +15,7 @@
 #include "dtrain/launch/diagnostics/network_warnings.hpp"
 #include "dtrain/launch/diagnostics/system_files.hpp"
 #include "dtrain/net/interfaces.hpp"
+#include "dtrain/net/socket_address.hpp"
 
 namespace DTRAIN_NAMESPACE::launch {
 

@@ -20,6 +20,7 @@
 #include "dtrain/launch/configuration/node_launcher_options.hpp"
 #include "dtrain/launch/nodes/launcher_records.hpp"
 #include "dtrain/launch/nodes/lost_launcher_messages.hpp"
+#include "dtrain/net/socket_address.hpp"
 #include "dtrain/rendezvous/client/store.hpp"
 #include "dtrain/rendezvous/client/store_client.hpp"
 #include "dtrain/rendezvous/membership/host_identity.hpp"

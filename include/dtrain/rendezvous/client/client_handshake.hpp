@@ -10,6 +10,7 @@
 #include <utility>
 #include <variant>
 
+#include "dtrain/core/crypto/random.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/rendezvous/protocol/handshake_codec.hpp"
 #include "dtrain/rendezvous/protocol/transcript.hpp"

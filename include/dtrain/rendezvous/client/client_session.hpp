@@ -13,6 +13,7 @@
 
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/net/connect.hpp"
+#include "dtrain/net/socket_address.hpp"
 #include "dtrain/rendezvous/client/client_handshake.hpp"
 #include "dtrain/rendezvous/client/store_connector.hpp"
 #include "dtrain/rendezvous/session/framed_connection.hpp"

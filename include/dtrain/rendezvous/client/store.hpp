@@ -34,31 +34,18 @@ class Store {
  public:
   using OptionalDeadline = std::optional<Deadline>;
 
-  Store(std::weak_ptr<StoreClient> client, std::shared_ptr<LoopHandle> loop_handle)
-      : client_(std::move(client)), loop_handle_(std::move(loop_handle)) {}
+  Store(std::weak_ptr<StoreClient> client, std::shared_ptr<LoopHandle> loop_handle);
 
   /// The same store, with `prefix` before every key, after the prefix of this handle.
-  Store with_prefix(const std::string& prefix) const {
-    Store store = *this;
-    store.prefix_ += prefix;
-    return store;
-  }
+  Store with_prefix(const std::string& prefix) const;
   const std::string& prefix() const noexcept { return prefix_; }
 
   /// The same store, with this timeout for calls without a deadline. ProcessGroup::store() has the group's timeout.
-  Store with_timeout(std::chrono::nanoseconds timeout) const {
-    Store store = *this;
-    store.timeout_ = timeout;
-    return store;
-  }
+  Store with_timeout(std::chrono::nanoseconds timeout) const;
   std::chrono::nanoseconds timeout() const noexcept { return timeout_; }
 
   /// The same store, with barriers among these ranks of the job instead of all.
-  Store with_barrier_ranks(std::shared_ptr<const RankSet> ranks) const {
-    Store store = *this;
-    store.barrier_ranks_ = std::move(ranks);
-    return store;
-  }
+  Store with_barrier_ranks(std::shared_ptr<const RankSet> ranks) const;
 
   /// Sets or replaces a value.
   StoreCall<void> set(std::string key, std::string value, OptionalDeadline deadline = {}) const;

@@ -20,6 +20,7 @@
 #include "dtrain/core/failure_latch.hpp"
 #include "dtrain/core/source_location.hpp"
 #include "dtrain/core/text/format_text.hpp"
+#include "dtrain/core/text/sanitize.hpp"
 #include "dtrain/rendezvous/client/client_session.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {

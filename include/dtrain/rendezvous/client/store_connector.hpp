@@ -16,6 +16,7 @@
 #include "dtrain/core/failure_latch.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/net/connect.hpp"
+#include "dtrain/net/socket_address.hpp"
 #include "dtrain/rendezvous/client/client_handshake.hpp"
 #include "dtrain/rendezvous/client/slow_notice.hpp"
 

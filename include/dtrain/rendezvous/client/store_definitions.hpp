@@ -2,6 +2,7 @@
 /// @file
 /// Definitions of rendezvous::Store and StoreRequest.
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -126,6 +127,27 @@ DTRAIN_DEFINED Response StoreRequest::wait() {
   }
   const auto make = [this](async::EventLoop&) { return start(); };
   return loop_handle->run_blocking(make, with_grace(*deadline), doing);  // its own deadline has the better sentence
+}
+
+DTRAIN_DEFINED Store::Store(std::weak_ptr<StoreClient> client, std::shared_ptr<LoopHandle> loop_handle)
+    : client_(std::move(client)), loop_handle_(std::move(loop_handle)) {}
+
+DTRAIN_DEFINED Store Store::with_prefix(const std::string& prefix) const {
+  Store store = *this;
+  store.prefix_ += prefix;
+  return store;
+}
+
+DTRAIN_DEFINED Store Store::with_timeout(std::chrono::nanoseconds timeout) const {
+  Store store = *this;
+  store.timeout_ = timeout;
+  return store;
+}
+
+DTRAIN_DEFINED Store Store::with_barrier_ranks(std::shared_ptr<const RankSet> ranks) const {
+  Store store = *this;
+  store.barrier_ranks_ = std::move(ranks);
+  return store;
 }
 
 DTRAIN_NOT_INLINED DTRAIN_DEFINED StoreRequest Store::make_request(RequestKind kind,

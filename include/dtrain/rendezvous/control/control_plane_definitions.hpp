@@ -16,6 +16,7 @@
 
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/net/interfaces.hpp"
+#include "dtrain/net/socket_address.hpp"
 #include "dtrain/rendezvous/client/store_client.hpp"
 #include "dtrain/rendezvous/control/control_plane.hpp"
 #include "dtrain/rendezvous/membership/host_identity.hpp"

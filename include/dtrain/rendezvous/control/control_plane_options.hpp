@@ -7,10 +7,8 @@
 #include <optional>
 #include <string>
 
-#include "dtrain/core/error.hpp"
-#include "dtrain/core/text/format_text.hpp"
+#include "dtrain/core/config.hpp"
 #include "dtrain/identity/process_identity.hpp"
-#include "dtrain/net/socket_address.hpp"
 #include "dtrain/rendezvous/membership/origin.hpp"
 #include "dtrain/rendezvous/protocol/limits.hpp"
 #include "dtrain/rendezvous/protocol/secret.hpp"
@@ -19,7 +17,7 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 
 /// A value that refers to no other object.
 struct ControlPlaneOptions {
-  DTRAIN_MEMBERS_NOT_INLINED(ControlPlaneOptions);
+  DTRAIN_MEMBERS_DEFINED_APART(ControlPlaneOptions);
 
   identity::ProcessIdentity identity{};
   bool hosts_store = false;  ///< this rank opens the store at the master address
@@ -36,7 +34,21 @@ struct ControlPlaneOptions {
 };
 
 /// @throws Error (identity) for several ranks without an address of the store, or with one that this rank cannot reach
-inline void check_master_address(const ControlPlaneOptions& options) {
+void check_master_address(const ControlPlaneOptions& options);
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+#if DTRAIN_DEFINITIONS
+
+#include "dtrain/core/error.hpp"
+#include "dtrain/core/text/format_text.hpp"
+#include "dtrain/net/socket_address.hpp"
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+DTRAIN_DEFINE_MEMBERS(ControlPlaneOptions);
+
+DTRAIN_DEFINED void check_master_address(const ControlPlaneOptions& options) {
   const identity::ProcessIdentity& identity = options.identity;
   if (identity.world_size > 1 && (!identity.master_addr || !identity.master_port)) {
     throw_error(
@@ -56,3 +68,5 @@ inline void check_master_address(const ControlPlaneOptions& options) {
 }
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
+
+#endif  // DTRAIN_DEFINITIONS

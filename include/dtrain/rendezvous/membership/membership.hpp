@@ -23,7 +23,7 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 /// All fields are known, also those that the launcher left open. A node is all ranks with one host id (boot id and
 /// network namespace), not all ranks with one host name.
 struct Membership {
-  DTRAIN_MEMBERS_NOT_INLINED(Membership);
+  DTRAIN_MEMBERS_DEFINED_APART(Membership);
 
   int rank = 0;
   int world_size = 1;
@@ -67,7 +67,7 @@ struct Membership {
 /// A rank's description of itself when it joins. The store checks the values that the launcher stated as certain.
 /// Values that are open or guesses stay empty; the store computes them.
 struct RankInfo {
-  DTRAIN_MEMBERS_NOT_INLINED(RankInfo);
+  DTRAIN_MEMBERS_DEFINED_APART(RankInfo);
 
   int rank = 0;
   std::string host_id;
@@ -88,6 +88,9 @@ std::variant<std::vector<Membership>, Cause> form_membership(const std::vector<R
                                                              const std::string& job);
 
 #if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINE_MEMBERS(Membership);
+DTRAIN_DEFINE_MEMBERS(RankInfo);
 
 DTRAIN_DEFINED std::string Membership::other_host_text() const {
   return other_host != host ? other_host

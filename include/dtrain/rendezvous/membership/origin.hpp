@@ -3,17 +3,16 @@
 /// Origin: the facts (starter process, program) by which a store distinguishes jobs beside their names. Pure.
 
 #include <cstdint>
-#include <optional>
 #include <string>
 
-#include "dtrain/core/text/format_text.hpp"
+#include "dtrain/core/config.hpp"
 #include "dtrain/core/version.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
 /// Facts about a process, beside its job's name. A fact that one of two processes does not state is not compared.
 struct Origin {
-  DTRAIN_MEMBERS_NOT_INLINED(Origin);
+  DTRAIN_MEMBERS_DEFINED_APART(Origin);
 
   bool is_exact_job = false;        ///< the job name is unique to this job: nothing else is compared
   bool one_starter = false;         ///< the launcher starts all ranks of a host from one process
@@ -48,6 +47,31 @@ inline const char* distinct_name_remedy() noexcept {
   return "give each job a port (MASTER_PORT), a DTRAIN_JOB_ID or a DTRAIN_SECRET of its own";
 }
 
+}  // namespace detail
+
+/// Whether `a`, which asks to join, belongs to the job of `b`, the opener of the store or a rank on a's host. The first
+/// rule that applies decides; starters are comparable on one host, in one PID namespace, if both are known:
+/// 1. Both have a job name, and the names differ: other.
+/// 2. One job name is exact, the other process has no name, and both state an origin: other.
+/// 3. One process states no origin, or a job name is exact: same.
+/// 4. The starters are comparable and equal: same.
+/// 5. The starters are comparable and differ, and both launchers have one starter on each host: other.
+/// 6. The builds are known and differ: other.
+/// 7. The starters are comparable and differ: doubtful, since a launcher may have several on a host. Else: same.
+JobComparison compare_jobs(const JobMember& a, const JobMember& b);
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+#if DTRAIN_DEFINITIONS
+
+#include "dtrain/core/text/format_text.hpp"
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+DTRAIN_DEFINE_MEMBERS(Origin);
+
+namespace detail {
+
 inline std::string starter_text(const JobMember& member) {
   return format_text("process {} ({})", {member.origin.starter, member.origin.starter_name});
 }
@@ -75,16 +99,7 @@ inline JobComparison compare_names(const JobMember& a, const JobMember& b) {
 
 }  // namespace detail
 
-/// Whether `a`, which asks to join, belongs to the job of `b`, the opener of the store or a rank on a's host. The first
-/// rule that applies decides; starters are comparable on one host, in one PID namespace, if both are known:
-/// 1. Both have a job name, and the names differ: other.
-/// 2. One job name is exact, the other process has no name, and both state an origin: other.
-/// 3. One process states no origin, or a job name is exact: same.
-/// 4. The starters are comparable and equal: same.
-/// 5. The starters are comparable and differ, and both launchers have one starter on each host: other.
-/// 6. The builds are known and differ: other.
-/// 7. The starters are comparable and differ: doubtful, since a launcher may have several on a host. Else: same.
-inline JobComparison compare_jobs(const JobMember& a, const JobMember& b) {
+DTRAIN_DEFINED JobComparison compare_jobs(const JobMember& a, const JobMember& b) {
   using Relation = JobComparison::Relation;
   const bool both_say = !a.origin.program.empty() && !b.origin.program.empty();
   const bool both_named = !a.job.empty() && !b.job.empty();
@@ -124,3 +139,5 @@ inline JobComparison compare_jobs(const JobMember& a, const JobMember& b) {
 }
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
+
+#endif  // DTRAIN_DEFINITIONS

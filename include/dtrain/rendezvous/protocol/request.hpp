@@ -58,18 +58,10 @@ inline constexpr bool takes_many(RequestKind kind) noexcept {
 }
 
 struct Request {
-  DTRAIN_MEMBERS_NOT_INLINED(Request);
+  DTRAIN_MEMBERS_DEFINED_APART(Request);
   Request(std::uint64_t id_, RequestKind kind_, std::vector<std::string> keys_, std::string value_ = {},
           std::int64_t number_ = 0, std::optional<std::string> expected_ = {}, std::vector<std::string> values_ = {},
-          RankSet members_ = {})
-      : id(id_),
-        kind(kind_),
-        keys(std::move(keys_)),
-        value(std::move(value_)),
-        number(number_),
-        expected(std::move(expected_)),
-        values(std::move(values_)),
-        members(std::move(members_)) {}
+          RankSet members_ = {});
 
   static constexpr MessageKind message_kind = MessageKind::request;
   std::uint64_t id = 0;  ///< ascending within a session
@@ -115,5 +107,23 @@ using Response = BasicResponse<std::string>;
 using SharedValue = std::shared_ptr<const std::string>;
 /// Response of a store, with shared values: many ranks may wait for one large value.
 using ValueResponse = BasicResponse<SharedValue>;
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINE_MEMBERS(Request);
+
+DTRAIN_DEFINED Request::Request(std::uint64_t id_, RequestKind kind_, std::vector<std::string> keys_,
+                                std::string value_, std::int64_t number_, std::optional<std::string> expected_,
+                                std::vector<std::string> values_, RankSet members_)
+    : id(id_),
+      kind(kind_),
+      keys(std::move(keys_)),
+      value(std::move(value_)),
+      number(number_),
+      expected(std::move(expected_)),
+      values(std::move(values_)),
+      members(std::move(members_)) {}
+
+#endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous

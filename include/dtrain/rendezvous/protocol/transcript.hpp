@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "dtrain/core/crypto/hmac.hpp"
+#include "dtrain/core/crypto/sha256.hpp"
 #include "dtrain/rendezvous/protocol/message.hpp"
 #include "dtrain/rendezvous/protocol/secret.hpp"
 

@@ -20,6 +20,7 @@
 #include "dtrain/net/interfaces.hpp"
 #include "dtrain/net/listener.hpp"
 #include "dtrain/net/resolve_host.hpp"
+#include "dtrain/net/socket_address.hpp"
 #include "dtrain/rendezvous/client/client_handshake.hpp"
 #include "dtrain/rendezvous/client/slow_notice.hpp"
 

@@ -16,9 +16,11 @@
 #include <variant>
 #include <vector>
 
+#include "dtrain/core/crypto/random.hpp"
 #include "dtrain/core/process/open_files.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/net/listener.hpp"
+#include "dtrain/net/socket_address.hpp"
 #include "dtrain/rendezvous/protocol/handshake_codec.hpp"
 #include "dtrain/rendezvous/protocol/transcript.hpp"
 #include "dtrain/rendezvous/server/job_server.hpp"

@@ -69,7 +69,7 @@ class TreeSchedule {
                                                       has_children(first_child() + child)};
     }
     const bool last = parent() < 0;
-    reduction_(std::span(sources).first(static_cast<std::size_t>(children()) + 1),
+    reduction_({sources.data(), static_cast<std::size_t>(children()) + 1},
                last ? result(chunk).data() : slot(chunk, slots - 1), extent(chunk).count, last);
   }
 
