@@ -118,7 +118,6 @@
 #include <charconv>
 #include <chrono>
 #include <climits>
-#include <cmath>
 #include <concepts>
 #include <condition_variable>
 #include <coroutine>
@@ -187,6 +186,66 @@ inline constexpr Version version{DTRAIN_VERSION_MAJOR, DTRAIN_VERSION_MINOR, DTR
 /// "0.1.0"; the ranks of a job and its store compare it.
 inline constexpr const char* version_text =
     DTRAIN_DETAIL_DOTTED(DTRAIN_VERSION_MAJOR, DTRAIN_VERSION_MINOR, DTRAIN_VERSION_PATCH);
+
+}  // namespace DTRAIN_NAMESPACE
+
+// ---- dtrain/core/compressed_traffic.hpp
+
+/// @file
+/// Compressed traffic: the bytes that a compression saves on the network, and the time that it takes.
+
+namespace DTRAIN_NAMESPACE {
+
+/// Totals of one rank. Bytes are those of all-reduces; another collective counts as half an all-reduce, because it
+/// sends each element once and not twice.
+struct CompressedTraffic {
+  std::uint64_t bytes = 0;                 ///< of all-reduces without compression
+  std::uint64_t bytes_sent = 0;            ///< with it
+  std::chrono::nanoseconds compressing{};  ///< compressing and decompressing
+
+  friend bool operator==(const CompressedTraffic&, const CompressedTraffic&) = default;
+};
+
+/// `channel.compressed_traffic()`; zeros for a channel without it.
+template <class Channel>
+CompressedTraffic compressed_traffic_of(const Channel& channel) noexcept {
+  if constexpr (requires { channel.compressed_traffic(); }) {
+    return channel.compressed_traffic();
+  } else {
+    return {};
+  }
+}
+
+/// Threads: any.
+class TrafficCounter {
+ public:
+  /// An all-reduce of so many bytes that a compression replaces.
+  void replaces(std::uint64_t bytes) noexcept { bytes_.fetch_add(bytes, std::memory_order_relaxed); }
+
+  void sends_all_reduce(std::uint64_t bytes) noexcept { add_halves(2 * bytes); }
+  void sends(std::uint64_t bytes) noexcept { add_halves(bytes); }
+
+  /// Calls `work()`, and adds the time that it takes.
+  template <class Work>
+  void time(Work&& work) noexcept {
+    const auto begin = std::chrono::steady_clock::now();
+    work();
+    const std::chrono::nanoseconds taken = std::chrono::steady_clock::now() - begin;
+    nanoseconds_.fetch_add(taken.count(), std::memory_order_relaxed);
+  }
+
+  CompressedTraffic total() const noexcept {
+    return {bytes_.load(std::memory_order_relaxed), sent_halves_.load(std::memory_order_relaxed) / 2,
+            std::chrono::nanoseconds(nanoseconds_.load(std::memory_order_relaxed))};
+  }
+
+ private:
+  void add_halves(std::uint64_t bytes) noexcept { sent_halves_.fetch_add(bytes, std::memory_order_relaxed); }
+
+  std::atomic<std::uint64_t> bytes_{0};
+  std::atomic<std::uint64_t> sent_halves_{0};
+  std::atomic<std::chrono::nanoseconds::rep> nanoseconds_{0};
+};
 
 }  // namespace DTRAIN_NAMESPACE
 
@@ -266,13 +325,29 @@ inline constexpr const char* version_text =
 /// In a struct with several strings that many functions copy or destroy, none of them in a step: its special members as
 /// the compiler would define them, but never inlined. Else each use, and each exception that may pass it, would hold
 /// the code of all its strings. The struct is no aggregate then.
-#define DTRAIN_MEMBERS_NOT_INLINED(Struct)                           \
-  DTRAIN_NOT_INLINED Struct() = default;                             \
-  DTRAIN_NOT_INLINED Struct(const Struct&) = default;                \
-  DTRAIN_NOT_INLINED Struct(Struct&&) noexcept = default;            \
-  DTRAIN_NOT_INLINED Struct& operator=(const Struct&) = default;     \
-  DTRAIN_NOT_INLINED Struct& operator=(Struct&&) noexcept = default; \
-  DTRAIN_NOT_INLINED ~Struct() = default
+#define DTRAIN_MEMBERS_NOT_INLINED(Struct) DTRAIN_MEMBERS(Struct, = default)
+#define DTRAIN_MEMBERS(Struct, defined)                            \
+  DTRAIN_NOT_INLINED Struct() defined;                             \
+  DTRAIN_NOT_INLINED Struct(const Struct&) defined;                \
+  DTRAIN_NOT_INLINED Struct(Struct&&) noexcept defined;            \
+  DTRAIN_NOT_INLINED Struct& operator=(const Struct&) defined;     \
+  DTRAIN_NOT_INLINED Struct& operator=(Struct&&) noexcept defined; \
+  DTRAIN_NOT_INLINED ~Struct() defined
+
+/// The same; with DTRAIN_DEFINE_MEMBERS(Struct) among the definitions, they are compiled with these.
+#if DTRAIN_SEPARATE_COMPILATION
+#define DTRAIN_MEMBERS_DEFINED_APART(Struct) DTRAIN_MEMBERS(Struct, )
+#define DTRAIN_DEFINE_MEMBERS(Struct)                     \
+  Struct::Struct() = default;                             \
+  Struct::Struct(const Struct&) = default;                \
+  Struct::Struct(Struct&&) noexcept = default;            \
+  Struct& Struct::operator=(const Struct&) = default;     \
+  Struct& Struct::operator=(Struct&&) noexcept = default; \
+  Struct::~Struct() = default
+#else
+#define DTRAIN_MEMBERS_DEFINED_APART(Struct) DTRAIN_MEMBERS_NOT_INLINED(Struct)
+#define DTRAIN_DEFINE_MEMBERS(Struct) static_assert(true)
+#endif
 
 /// Inlined at -O0 too: for the parts of an inner loop.
 #define DTRAIN_ALWAYS_INLINE inline __attribute__((always_inline))
@@ -339,7 +414,7 @@ class Sha256 {
   /// Appends `bytes` to the message; the digest does not depend on its division into calls.
   Sha256& update(std::span<const std::byte> bytes) noexcept;
 
-  Sha256& update(std::string_view text) noexcept { return update(std::as_bytes(std::span(text))); }
+  Sha256& update(std::string_view text) noexcept { return update(std::as_bytes(std::span(text.data(), text.size()))); }
 
   /// The digest of the bytes so far; more may follow.
   Sha256Digest digest() const noexcept;
@@ -978,9 +1053,8 @@ enum class CauseKind : std::uint8_t {
 
 /// Posted once for a job; the first one wins. `rank` is -1 if no rank is its origin.
 struct Cause {
-  DTRAIN_MEMBERS_NOT_INLINED(Cause);
-  DTRAIN_NOT_INLINED Cause(CauseKind kind_, int rank_, std::string host_, std::string text_)
-      : kind(kind_), rank(rank_), host(std::move(host_)), text(std::move(text_)) {}
+  DTRAIN_MEMBERS_DEFINED_APART(Cause);
+  Cause(CauseKind kind_, int rank_, std::string host_, std::string text_);
 
   CauseKind kind = CauseKind::lost;
   int rank = -1;
@@ -1179,7 +1253,8 @@ class Serializer {
  public:
   Serializer() noexcept = default;  ///< writes
   explicit Serializer(std::span<const std::byte> bytes) noexcept : in_(bytes), reads_(true) {}
-  explicit Serializer(std::string_view bytes) noexcept : Serializer(std::as_bytes(std::span(bytes))) {}
+  explicit Serializer(std::string_view bytes) noexcept
+      : Serializer(std::as_bytes(std::span(bytes.data(), bytes.size()))) {}
 
   template <std::integral T>
   void number(T& value) {
@@ -1250,7 +1325,7 @@ class Serializer {
 
   /// @name What was written
   /// @{
-  std::span<const std::byte> view() const noexcept { return out_; }
+  std::span<const std::byte> view() const noexcept { return {out_.data(), out_.size()}; }
   std::string_view characters() const noexcept { return {reinterpret_cast<const char*>(out_.data()), out_.size()}; }
   std::vector<std::byte> take() noexcept { return std::exchange(out_, {}); }
   /// Keeps the memory.
@@ -1847,6 +1922,11 @@ void narrow_in_place(std::byte* elements, std::size_t count, DType to, float fac
 /// Widens `count` elements of f16 or bf16, which lie in the first half of the memory, to f32. Exact.
 void widen_in_place(std::byte* elements, std::size_t count, DType from) noexcept;
 
+/// Error feedback: adds `error` to `count` f32 elements. Then `error` is the part of each that is lost if
+/// narrow_in_place divides them by `divisor`, in units of the elements; 0 where nothing finite is sent. It is exact if
+/// divisor times a 16-bit float is.
+void add_cast_error(std::byte* elements, float* error, std::size_t count, DType to, float divisor) noexcept;
+
 }  // namespace DTRAIN_NAMESPACE::kernels
 
 // ---- dtrain/kernels/instruction_sets/isa.hpp
@@ -2206,355 +2286,6 @@ struct BitsOf<double> {
 
 }  // namespace DTRAIN_NAMESPACE::kernels
 
-// ---- dtrain/kernels/arithmetic/arithmetic.hpp
-
-/// @file
-/// Floating-point operations of the kernels: one rounding each, in the order they are written.
-///
-/// -ffast-math may add in another order, fuse a product into a sum, and assume that no NaN occurs. A pragma prevents
-/// this with clang on x86; elsewhere an empty asm needs each result in a register before the next step. NaN is compared
-/// as an integer, which no flag can fold.
-
-namespace DTRAIN_NAMESPACE::kernels {
-
-/// Hides from the compiler how `value` was computed.
-template <class V>
-DTRAIN_ALWAYS_INLINE void keep_as_computed([[maybe_unused]] V& value) noexcept {
-#if DTRAIN_PRECISE_PRAGMA
-#elif DTRAIN_X86_64
-  asm("" : "+v"(value));
-#elif DTRAIN_ARM64
-  if constexpr (sizeof(V) <= 16) {
-    asm("" : "+w"(value));
-  } else {
-    asm("" : "+m"(value));
-  }
-#else
-  asm("" : "+m"(value));
-#endif
-}
-
-/// For a product that is added next: clang's -ffp-contract=fast fuses it with the sum despite the pragma.
-template <class V>
-DTRAIN_ALWAYS_INLINE void keep_product([[maybe_unused]] V& value) noexcept {
-#if DTRAIN_PRECISE_PRAGMA
-  asm("" : "+m"(value));
-#endif
-}
-
-template <class V>
-DTRAIN_ALWAYS_INLINE void add(V& to, const V& value) noexcept {
-  DTRAIN_PRECISE_ARITHMETIC
-  to = to + value;
-  keep_as_computed(to);
-}
-
-template <class V>
-DTRAIN_ALWAYS_INLINE void subtract(V& from, const V& value) noexcept {
-  DTRAIN_PRECISE_ARITHMETIC
-  from = from - value;
-  keep_as_computed(from);
-}
-
-template <class V>
-DTRAIN_ALWAYS_INLINE void multiply(V& to, const V& value) noexcept {
-  DTRAIN_PRECISE_ARITHMETIC
-  to = to * value;
-  keep_as_computed(to);
-}
-
-/// 1 / count, rounded to nearest. Converted to float, it is float's rounded reciprocal, because double has more than
-/// twice float's digits. Requires the default rounding.
-inline double reciprocal(std::size_t count) noexcept {
-  DTRAIN_PRECISE_ARITHMETIC
-  double one = 1;
-  keep_as_computed(one);
-  double quotient = one / static_cast<double>(count);
-  keep_as_computed(quotient);
-  return quotient;
-}
-
-/// Replaces every NaN by one bit pattern, because instructions differ in the sign and bits of a NaN result.
-template <class Float, std::size_t Width>
-DTRAIN_ALWAYS_INLINE void make_nan_canonical(Vector<Float, Width>& value) noexcept {
-  using Bits = BitsOf<Float>;
-  using Integers = Vector<typename Bits::Lane, Width>;
-  Integers bits = (Integers)value;
-  Integers canonical;
-  fill<typename Bits::Lane, Width>(canonical, Bits::nan);
-  replace_where(bits, (Integers)((bits & Bits::magnitude) > Bits::infinity), canonical);
-  value = (Vector<Float, Width>)bits;
-}
-
-/// The same for two 16-bit floats in each word; a magnitude beyond `infinity` is NaN.
-template <std::size_t Width, class V>
-DTRAIN_ALWAYS_INLINE void make_halves_canonical(V& words, std::int16_t infinity, std::int16_t nan) noexcept {
-  using Halves = Vector<std::int16_t, Width>;
-  Halves halves = (Halves)words;
-  Halves magnitude, limit, canonical;
-  fill<std::int16_t, Width>(magnitude, 0x7fff);
-  fill<std::int16_t, Width>(limit, infinity);
-  fill<std::int16_t, Width>(canonical, nan);
-  replace_where(halves, (Halves)((halves & magnitude) > limit), canonical);
-  words = (V)halves;
-}
-
-/// Whether any bit is set. g++ does not choose vptest by itself.
-template <std::size_t Width>
-DTRAIN_ALWAYS_INLINE bool any(const Vector<std::int64_t, Width>& bits) noexcept {
-#if DTRAIN_X86_64 && !defined(__clang__)
-  if constexpr (Width == 32) {
-    bool found = false;
-    asm("vptest %1, %1" : "=@ccnz"(found) : "x"(bits));
-    return found;
-  }
-#endif
-  std::int64_t all = bits[0];
-  for (std::size_t lane = 1; lane < Width / sizeof(std::int64_t); ++lane) {
-    all |= bits[lane];
-  }
-  return all != 0;
-}
-
-struct Add {
-  static constexpr bool weighs = false;    ///< whether each source is first multiplied by its own weight
-  static constexpr bool averages = false;  ///< whether results that are not finite are computed again (Careful)
-  template <class V>
-  DTRAIN_ALWAYS_INLINE static void apply(V& to, const V& value) noexcept {
-    add(to, value);
-  }
-};
-
-struct AddWeighted : Add {
-  static constexpr bool weighs = true;
-};
-
-struct Average : Add {
-  static constexpr bool averages = true;
-};
-
-struct Multiply {
-  static constexpr bool weighs = false;
-  static constexpr bool averages = false;
-  template <class V>
-  DTRAIN_ALWAYS_INLINE static void apply(V& to, const V& value) noexcept {
-    multiply(to, value);
-  }
-};
-
-}  // namespace DTRAIN_NAMESPACE::kernels
-
-// ---- dtrain/kernels/arithmetic/f16_instructions.hpp
-
-/// @file
-/// f16 conversion by the processor's instructions: F16C.
-
-namespace DTRAIN_NAMESPACE::kernels {
-
-#if DTRAIN_X86_64
-/// A format for HalfArithmetic. Converts by asm and not by intrinsics, because <immintrin.h> costs every user compile
-/// time. The immediate 0 rounds to nearest even whatever MXCSR says; subnormals are exact both ways. The operand of
-/// vcvtph2ps is in memory, because a separate load costs as much as the conversion.
-/// (ThreadSanitizer does not see these reads; it sees the stores, and those of all other kernels.)
-struct F16Native {
-  static constexpr std::size_t bytes = 32;
-  using Floats = Vector<float, bytes>;
-  using Packed = Vector<std::uint16_t, bytes>;
-
-  DTRAIN_TARGET_HELPER("avx2,f16c") static void widen(Floats& first, Floats& second, const std::byte* from) noexcept {
-    widen(first, from);
-    widen(second, from + bytes / 2);
-  }
-  DTRAIN_TARGET_HELPER("avx2,f16c")
-  static void narrow(Packed& packed, const Floats& first, const Floats& second) noexcept {
-    [[maybe_unused]] Vector<std::uint16_t, bytes / 2> upper;
-    asm("{vcvtps2ph $0, %2, %x0|vcvtps2ph %x0, %2, 0}\n\t"
-        "{vcvtps2ph $0, %3, %1|vcvtps2ph %1, %3, 0}\n\t"
-        "{vinserti128 $1, %1, %0, %0|vinserti128 %0, %0, %1, 1}"
-        : "=&x"(packed), "=&x"(upper)
-        : "x"(first), "x"(second));
-    make_halves_canonical<bytes>(packed, 0x7c00, 0x7e00);
-  }
-  DTRAIN_ALWAYS_INLINE static void put(std::byte* to, const Packed& packed) noexcept { store(to, packed); }
-
- private:
-  /// Converts a vector of f16 to a vector of f32 of the same number of elements.
-  DTRAIN_TARGET_HELPER("avx2,f16c") static void widen(Floats& to, const std::byte* from) noexcept {
-    asm("{vcvtph2ps %1, %0|vcvtph2ps %0, %1}" : "=x"(to) : "m"(*reinterpret_cast<const std::byte(*)[16]>(from)));
-  }
-};
-#endif
-
-}  // namespace DTRAIN_NAMESPACE::kernels
-
-// ---- dtrain/kernels/arithmetic/half_arithmetic.hpp
-
-/// @file
-/// Sums, averages and products of f16 and bf16: in f32 from the left, rounded once at the end.
-
-namespace DTRAIN_NAMESPACE::kernels {
-
-template <std::size_t Width>
-struct Bf16Words;
-
-/// Computes with `Format::bytes` bytes of elements as two vectors of f32. A `Format` has types Floats and Packed and
-///   widen(Floats&, Floats&, from), narrow(Packed&, Floats const&, Floats const&), put(to, Packed const&)
-template <class Format, class Operation>
-class HalfArithmetic {
- public:
-  static constexpr std::size_t bytes = Format::bytes;
-  using Floats = typename Format::Floats;
-  struct Partial {
-    Floats first, second;
-  };
-  using Result = typename Format::Packed;
-  static constexpr bool averages = Operation::averages;
-  using Beyond = Vector<std::int64_t, sizeof(Result)>;
-  using Careful = HalfArithmetic<Bf16Words<16>, AddWeighted>;
-  using Lane = std::int16_t;
-  static constexpr Lane magnitude = 0x7fff;
-  static constexpr Lane infinity = 0x7f80;
-
-  DTRAIN_ALWAYS_INLINE explicit HalfArithmetic(const KernelArguments& arguments) noexcept
-      : weights_(arguments.weights) {
-    fill<float, sizeof(Floats)>(factor_, static_cast<float>(arguments.factor));
-  }
-  DTRAIN_ALWAYS_INLINE void start(Partial& partial, const std::byte* from, std::size_t source) const noexcept {
-    Format::widen(partial.first, partial.second, from);
-    if constexpr (Operation::weighs) {
-      Floats weight;
-      fill<float, sizeof(Floats)>(weight, static_cast<float>(weights_[source]));
-      multiply(partial.first, weight);
-      multiply(partial.second, weight);
-      keep_product(partial.first);
-      keep_product(partial.second);
-    }
-  }
-  DTRAIN_ALWAYS_INLINE void combine(Partial& partial, const std::byte* from, std::size_t source) const noexcept {
-    Partial value;
-    start(value, from, source);
-    Operation::apply(partial.first, value.first);
-    Operation::apply(partial.second, value.second);
-  }
-  DTRAIN_ALWAYS_INLINE void finish(Result& result, Partial& partial) const noexcept {
-    multiply(partial.first, factor_);
-    multiply(partial.second, factor_);
-    if constexpr (averages) {
-      Format::pack(result, partial.first, partial.second);
-    } else {
-      Format::narrow(result, partial.first, partial.second);
-    }
-  }
-  /// For averages of bf16: marks infinity and NaN.
-  DTRAIN_ALWAYS_INLINE void note_beyond(Beyond& beyond, const Result& result) const noexcept {
-    beyond |= (Beyond)(((Vector<Lane, sizeof(Result)>)result & infinity) == infinity);
-  }
-  DTRAIN_ALWAYS_INLINE void put(std::byte* to, const Result& result) const noexcept { Format::put(to, result); }
-
- private:
-  Floats factor_;
-  const double* weights_;
-};
-
-/// An f32 holds the sum of any number of ranks' f16, so that averages need no Careful.
-template <class Operation>
-using OfF16 = std::conditional_t<Operation::averages, Add, Operation>;
-
-/// bf16 in the lower and upper halves of 32-bit words. Not `vcvtneps2bf16`, which takes subnormals for zero.
-template <std::size_t Width>
-struct Bf16Words {
-  static constexpr std::size_t bytes = Width;
-  using Floats = Vector<float, Width>;
-  using Packed = Vector<std::uint32_t, Width>;
-
-  DTRAIN_ALWAYS_INLINE static void widen(Floats& lower, Floats& upper, const std::byte* from) noexcept {
-    Packed words;
-    load(words, from);
-    lower = (Floats)(words << 16U);
-    upper = (Floats)(words & 0xffff0000U);
-  }
-  DTRAIN_ALWAYS_INLINE static void narrow(Packed& packed, const Floats& lower, const Floats& upper) noexcept {
-    pack(packed, lower, upper);
-    make_halves_canonical<Width>(packed, 0x7f80, 0x7fc0);
-  }
-  /// A NaN stays a NaN, with any bits.
-  DTRAIN_ALWAYS_INLINE static void pack(Packed& packed, const Floats& lower, const Floats& upper) noexcept {
-    Packed low, high;
-    round(low, lower);
-    round(high, upper);
-    packed = (low >> 16U) | (high & 0xffff0000U);
-  }
-  DTRAIN_ALWAYS_INLINE static void put(std::byte* to, const Packed& packed) noexcept { store(to, packed); }
-
-  /// One element in the lower half of each word, and back. Requires that a NaN has no bits below the upper 16.
-  DTRAIN_ALWAYS_INLINE static void widen(Floats& to, const Packed& halves) noexcept { to = (Floats)(halves << 16U); }
-  DTRAIN_ALWAYS_INLINE static void narrow(Packed& to, const Floats& value) noexcept {
-    round(to, value);
-    to = to >> 16U;
-    make_halves_canonical<Width>(to, 0x7f80, 0x7fc0);
-  }
-
- private:
-  /// Rounds to nearest even in the upper 16 bits; beyond the largest finite value, the carry makes infinity.
-  DTRAIN_ALWAYS_INLINE static void round(Packed& to, const Floats& value) noexcept {
-    const Packed bits = (Packed)value;
-    to = bits + 0x7fffU + ((bits >> 16U) & 1U);
-  }
-};
-
-/// The same for f16, by integer operations and one addition that is exact or rounded once. Gives the bits of F16C's
-/// instructions, for subnormals too. Source of the method: F. Giesen, "Float->half variants" (public domain).
-template <std::size_t Width>
-struct F16Words {
-  static constexpr std::size_t bytes = Width;
-  using Floats = Vector<float, Width>;
-  using Packed = Vector<std::uint32_t, Width>;
-
-  DTRAIN_ALWAYS_INLINE static void widen(Floats& lower, Floats& upper, const std::byte* from) noexcept {
-    Packed words;
-    load(words, from);
-    widen(lower, words & 0xffffU);
-    widen(upper, words >> 16U);
-  }
-  DTRAIN_ALWAYS_INLINE static void narrow(Packed& packed, const Floats& lower, const Floats& upper) noexcept {
-    Packed low, high;
-    narrow(low, lower);
-    narrow(high, upper);
-    packed = low | (high << 16U);
-    make_halves_canonical<Width>(packed, 0x7c00, 0x7e00);
-  }
-  DTRAIN_ALWAYS_INLINE static void put(std::byte* to, const Packed& packed) noexcept { store(to, packed); }
-
-  /// One element in the lower half of each word, and back; a NaN keeps its sign.
-  DTRAIN_ALWAYS_INLINE static void widen(Floats& to, const Packed& halves) noexcept {
-    const Packed magnitude = (halves & 0x7fffU) << 13U;
-    const Packed exponent = magnitude & 0x0f800000U;
-    const Packed special = (Packed)(exponent == 0x0f800000U);  // infinity or NaN: gets the largest exponent
-    const Packed subnormal = (Packed)(exponent == Packed{});
-    // A subnormal gets the exponent 2^-14 and an implicit one, which the subtraction removes.
-    const Packed rebased = magnitude + (112U << 23U) + (special & (112U << 23U)) + (subnormal & (1U << 23U));
-    Floats value = (Floats)rebased;
-    subtract(value, (Floats)(subnormal & (113U << 23U)));
-    to = (Floats)((Packed)value | ((halves & 0x8000U) << 16U));
-  }
-  DTRAIN_ALWAYS_INLINE static void narrow(Packed& to, const Floats& value) noexcept {
-    using Signed = Vector<std::int32_t, Width>;  // SSE2 compares signed lanes only
-    const Packed bits = (Packed)value;
-    const Packed positive = bits & 0x7fffffffU;
-    const Signed magnitude = (Signed)positive;
-    // Added to a half, a value below 2^-14 leaves its multiple of 2^-24 in the lowest bits.
-    Floats small = (Floats)positive;
-    add(small, Floats{} + 0.5F);
-    Packed half = (positive - (112U << 23U) + 0xfffU + ((positive >> 13U) & 1U)) >> 13U;
-    replace_where(half, (Packed)(magnitude < (113 << 23)), (Packed)small - (126U << 23U));
-    replace_where(half, (Packed)(magnitude >= (143 << 23)), Packed{} + 0x7c00U);
-    replace_where(half, (Packed)(magnitude > (255 << 23)), Packed{} + 0x7e00U);
-    to = half | ((bits & 0x80000000U) >> 16U);
-  }
-};
-
-}  // namespace DTRAIN_NAMESPACE::kernels
-
 // ---- dtrain/kernels/copy.hpp
 
 /// @file
@@ -2590,102 +2321,6 @@ DTRAIN_OPTIMIZED DTRAIN_DEFINED void copy_bytes(std::byte* to, const std::byte* 
 }
 
 #endif  // DTRAIN_DEFINITIONS
-
-}  // namespace DTRAIN_NAMESPACE::kernels
-
-// ---- dtrain/kernels/conversion.hpp
-
-/// @file
-/// Element conversion to wider types and back: 16-bit floats and f32, integers and i64.
-
-namespace DTRAIN_NAMESPACE::kernels {
-
-/// Widens four elements at a time, the last ones padded. `Format` has 16 bytes: Bf16Words, F16Words.
-template <class Format>
-DTRAIN_OPTIMIZED void widen_halves(std::byte* to, const std::byte* from, std::size_t count) noexcept {
-  constexpr std::size_t step = sizeof(typename Format::Floats) / sizeof(float);
-  const auto widen = [](std::byte* target, const std::byte* source) {
-    Vector<std::uint16_t, 2 * step> halves;
-    load(halves, source);
-    typename Format::Floats floats;
-    Format::widen(floats, __builtin_convertvector(halves, typename Format::Packed));
-    store(target, floats);
-  };
-  std::size_t i = 0;
-  for (; i + step <= count; i += step) {
-    widen(to + 4 * i, from + 2 * i);
-  }
-  if (i < count) {
-    std::byte rest[4 * step] = {};
-    std::memcpy(rest, from + 2 * i, 2 * (count - i));
-    widen(rest, rest);
-    std::memcpy(to + 4 * i, rest, 4 * (count - i));
-  }
-}
-
-/// Rounds to nearest even; every NaN becomes the canonical one.
-template <class Format>
-DTRAIN_OPTIMIZED void narrow_floats(std::byte* to, const std::byte* from, std::size_t count) noexcept {
-  constexpr std::size_t step = sizeof(typename Format::Floats) / sizeof(float);
-  const auto narrow = [](std::byte* target, const std::byte* source) {
-    typename Format::Floats floats;
-    load(floats, source);
-    make_nan_canonical<float, sizeof(floats)>(floats);
-    typename Format::Packed words;
-    Format::narrow(words, floats);
-    const auto halves = __builtin_convertvector(words, Vector<std::uint16_t, 2 * step>);
-    store(target, halves);
-  };
-  std::size_t i = 0;
-  for (; i + step <= count; i += step) {
-    narrow(to + 2 * i, from + 4 * i);
-  }
-  if (i < count) {
-    std::byte rest[4 * step] = {};
-    std::memcpy(rest, from + 4 * i, 4 * (count - i));
-    narrow(rest, rest);
-    std::memcpy(to + 2 * i, rest, 2 * (count - i));
-  }
-}
-
-template <class To, class From>
-DTRAIN_OPTIMIZED void convert_integers(std::byte* to, const std::byte* from, std::size_t count) noexcept {
-  for (std::size_t i = 0; i < count; ++i) {
-    From value;
-    std::memcpy(&value, from + i * sizeof(From), sizeof(From));
-    const auto converted = static_cast<To>(value);
-    std::memcpy(to + i * sizeof(To), &converted, sizeof(To));
-  }
-}
-
-/// Converts `count` elements at any alignment.
-/// - f16 and bf16 to f32, i32 and u8 to i64: exact.
-/// - f32 to f16 and bf16: rounded to nearest even. i64 to i32 and u8: modulo 2^bits.
-/// - Equal types: copied. No other pair is allowed.
-/// Requires: `to` and `from` are disjoint; the floating-point environment is the default one.
-void convert(DType from_type, const std::byte* from, DType to_type, std::byte* to, std::size_t count) noexcept;
-
-}  // namespace DTRAIN_NAMESPACE::kernels
-
-// ---- dtrain/kernels/sum_of_squares.hpp
-
-/// @file
-/// Sum of the squares of floats in host memory, with equal bits on every processor.
-
-namespace DTRAIN_NAMESPACE::kernels {
-
-/// The sum of `count` squares in f64, at any alignment. Element i is added to partial sum i modulo 16, and these are
-/// added in order. A square of f32, f16 or bf16 is exact. So the sum is finite if and only if all these elements are;
-/// for f64, squares beyond the largest value make it infinite too.
-/// Requires: `dtype` is a float of 16 bits or more; this machine supports `isa`. Threads: any.
-double sum_of_squares(DType dtype, const std::byte* from, std::size_t count, Isa isa = best_isa()) noexcept;
-
-/// Whether `value` is neither infinite nor NaN, also under -ffast-math.
-inline bool is_finite(double value) noexcept {
-  std::uint64_t bits = 0;
-  std::memcpy(&bits, &value, sizeof(bits));
-  return (bits & 0x7ff0000000000000U) != 0x7ff0000000000000U;
-}
 
 }  // namespace DTRAIN_NAMESPACE::kernels
 
@@ -2831,20 +2466,7 @@ class PostQueue {
       void run() override { held(); }
       F held;
     };
-    std::unique_ptr<PostedFunction> item(
-        new Holder(std::move(function)));  // a unique_ptr<Holder> would be compiled for each F
-    {
-      const std::lock_guard lock(mutex_);
-      if (closed_) {
-        return false;
-      }
-      items_.push_back(std::move(item));
-      if (items_.size() > 1) {
-        return true;  // the thread that pushed the first one wakes the loop
-      }
-    }
-    wake();
-    return true;
+    return push_item(new Holder(std::move(function)));
   }
 
   /// Makes the eventfd readable.
@@ -2855,16 +2477,20 @@ class PostQueue {
   void run_all();
 
   /// Whether an exception left functions behind.
-  bool unfinished() const noexcept { return !taken_.empty(); }
+  bool unfinished() const noexcept { return next_ < taken_.size(); }
 
   /// Refuses functions from now on and destroys those not yet run.
   void close() noexcept;
 
  private:
+  /// Owns `pushed`, which is a raw pointer so that no unique_ptr is compiled for each F.
+  bool push_item(PostedFunction* pushed);
+
   Descriptor wakeup_;
   std::mutex mutex_;
-  std::deque<std::unique_ptr<PostedFunction>> items_;
-  std::deque<std::unique_ptr<PostedFunction>> taken_;  ///< by the loop, and not yet run
+  std::vector<std::unique_ptr<PostedFunction>> items_;
+  std::vector<std::unique_ptr<PostedFunction>> taken_;  ///< by the loop
+  std::size_t next_ = 0;                                ///< of taken_: the first that has not run
   bool closed_ = false;
 };
 
@@ -3362,7 +2988,10 @@ namespace DTRAIN_NAMESPACE::async {
 class Scheduler {
  public:
   /// `wakeup` is readable when poll() is to return at once.
-  explicit Scheduler(int wakeup) : poller_(wakeup) {}
+  explicit Scheduler(int wakeup);
+  Scheduler(const Scheduler&) = delete;
+  Scheduler& operator=(const Scheduler&) = delete;
+  ~Scheduler();
 
   /// @name For awaiters
   /// @{
@@ -3493,10 +3122,10 @@ namespace DTRAIN_NAMESPACE::async {
 /// Lifetime: outlives every awaiter, ManualResetEvent and socket made for it; destruction destroys its remaining tasks.
 class EventLoop {
  public:
-  EventLoop() : scheduler_(posts_.descriptor()) {}
+  EventLoop();
   EventLoop(const EventLoop&) = delete;
   EventLoop& operator=(const EventLoop&) = delete;
-  ~EventLoop() { close(); }
+  ~EventLoop();
 
   /// Adds a task, which starts in the loop's next turn. The result owns it; TaskHandle::detach gives it to the loop.
   /// @param on_exception gets an exception that leaves the task; without a handler it leaves run() or run_until()
@@ -3506,9 +3135,7 @@ class EventLoop {
   [[nodiscard]] TaskHandle spawn(Task<void> task, ExceptionHandler on_exception, DestroyedHandler on_destroyed = {});
 
   /// As spawn(), owned by the loop.
-  void spawn_detached(Task<void> task, ExceptionHandler on_exception = {}) {
-    spawn(std::move(task), std::move(on_exception)).detach();
-  }
+  void spawn_detached(Task<void> task, ExceptionHandler on_exception = {});
 
   /// Runs `function()` on the loop's thread, in order of posting. Its exception leaves run(). After close() it returns
   /// false and destroys the function without running it; close() does the same to functions that have not run.
@@ -3919,12 +3546,10 @@ namespace DTRAIN_NAMESPACE::async {
 class LoopThread {
  public:
   /// @throws Error if the system cannot start a thread
-  LoopThread() {
-    thread_ = start_thread("the thread of an event loop", [this] { handle_->serve(*loop_); });
-  }
+  LoopThread();
   LoopThread(const LoopThread&) = delete;
   LoopThread& operator=(const LoopThread&) = delete;
-  ~LoopThread() { loop_->stop(); }
+  ~LoopThread();
 
   /// For post(); its other functions belong to the loop's thread.
   EventLoop& loop() noexcept { return *loop_; }
@@ -3939,8 +3564,8 @@ class LoopThread {
   }
 
  private:
-  const std::shared_ptr<EventLoop> loop_ = std::make_shared<EventLoop>();
-  const std::shared_ptr<LoopHandle> handle_ = std::make_shared<LoopHandle>(loop_);
+  const std::shared_ptr<EventLoop> loop_;
+  const std::shared_ptr<LoopHandle> handle_;
   std::jthread thread_;  ///< last: joined before the rest is destroyed
 };
 
@@ -3974,7 +3599,7 @@ Task<void> run_one(Task<T> task, Outcome<T>& outcome, WhenAllState& state) {
 }
 
 template <class T>
-void rethrow_failed(std::deque<Outcome<T>>& outcomes) {
+void rethrow_failed(std::vector<Outcome<T>>& outcomes) {
   for (Outcome<T>& outcome : outcomes) {
     if (outcome.failed()) {
       outcome.take();
@@ -3993,7 +3618,7 @@ template <class T>
 Task<std::conditional_t<std::is_void_v<T>, void, std::vector<std::conditional_t<std::is_void_v<T>, bool, T>>>> when_all(
     EventLoop& loop, std::vector<Task<T>> tasks, Deadline deadline) {
   detail::WhenAllState state(loop);
-  std::deque<Outcome<T>> outcomes(tasks.size());
+  std::vector<Outcome<T>> outcomes(tasks.size());
   {
     state.pending = tasks.size();
     std::vector<Task<void>> children;
@@ -4085,13 +3710,10 @@ namespace DTRAIN_NAMESPACE::async {
 class WorkerThread {
  public:
   /// @throws Error if the system cannot start a thread
-  WorkerThread() : thread_(start_thread("a channel's thread", [this] { main(); })) {}
+  WorkerThread();
   WorkerThread(const WorkerThread&) = delete;
   WorkerThread& operator=(const WorkerThread&) = delete;
-  ~WorkerThread() {
-    work_ = nullptr;
-    post();
-  }
+  ~WorkerThread();
 
   /// Starts `work()`, which does not throw. Lifetime: until wait() returns true.
   template <class Work>
@@ -4601,6 +4223,328 @@ class HostRegistration {
 
 #endif  // DTRAIN_WITH_CUDA
 
+// ---- dtrain/stream/cuda/kernels/ptx_elements.hpp
+
+/// @file
+/// PTX text that reads, writes and widens the elements of an array.
+
+#if DTRAIN_WITH_CUDA
+
+/// The text is for PTX 6.0 and sm_70; the driver compiles it for the device (PTX ISA, "PTX Module Directives").
+namespace DTRAIN_NAMESPACE::stream::cuda::ptx {
+
+inline constexpr const char* header = ".version 6.0\n.target sm_70\n.address_size 64\n";
+
+/// Type of a register that memory is read to and written from.
+inline std::string memory_type(DType dtype) {
+  return dtype == DType::f64 ? "f64" : dtype == DType::f32 ? "f32" : "b16";
+}
+
+/// Elements that one instruction reads or writes: up to 16 bytes.
+constexpr unsigned lanes(DType dtype) noexcept {
+  return dtype == DType::f64 ? 2 : 4;
+}
+
+/// "{%h0, %h1, %h2, %h3}", registers `first` and following.
+inline std::string registers(DType dtype, char letter, unsigned first, unsigned count) {
+  std::string text;
+  for (unsigned i = first; i < first + count; ++i) {
+    text += (text.empty() ? "%" : ", %") + std::string(1, letter) + memory_type(dtype)[0] + std::to_string(i);
+  }
+  return count == 1 ? text : "{" + text + "}";
+}
+
+/// Reads or writes `count` elements at `address`.
+inline std::string transfer(DType dtype, char letter, const char* instruction, const char* address, unsigned count) {
+  std::string text;
+  const unsigned width = count < lanes(dtype) ? count : lanes(dtype);
+  for (unsigned first = 0; first < count; first += width) {
+    const std::string names = registers(dtype, letter, first, width);
+    const std::string place = format_text("[{}+{}]", {address, first * size_bytes(dtype)});
+    const bool loads = instruction[0] == 'l';
+    const std::string vector = width == 1 ? "" : ".v" + std::to_string(width);
+    text += format_text("{}.global{}.{} {}, {};\n",
+                        {instruction, vector, memory_type(dtype), loads ? names : place, loads ? place : names});
+  }
+  return text;
+}
+
+/// Sets %value to element `i` of f32, f16 or bf16; uses %bits.
+inline std::string widen_element(DType dtype, unsigned i) {
+  const std::string source = registers(dtype, 's', i, 1);
+  return dtype == DType::f32 ? "mov.f32 %value, " + source + ";\n"
+         : dtype == DType::f16
+             ? "cvt.f32.f16 %value, " + source + ";\n"
+             : "cvt.u32.u16 %bits, " + source + ";\nshl.b32 %bits, %bits, 16;\nmov.b32 %value, %bits;\n";
+}
+
+}  // namespace DTRAIN_NAMESPACE::stream::cuda::ptx
+
+#endif  // DTRAIN_WITH_CUDA
+
+// ---- dtrain/stream/cuda/kernels/scale_kernel_text.hpp
+
+/// @file
+/// PTX text of the kernel that copies, converts and scales many arrays in one launch.
+
+#if DTRAIN_WITH_CUDA
+
+namespace DTRAIN_NAMESPACE::stream::cuda {
+
+/// One array, as the kernel reads it from its parameters.
+struct ScaleKernelEntry {
+  std::uint64_t target;
+  std::uint64_t source;
+  std::uint32_t elements;
+  std::uint32_t first_block;  ///< of the array; entries are sorted by it
+};
+
+/// Entries of one launch. Their 3 KiB fit into the 4 KiB of a kernel's parameters, so that the launch copies them: no
+/// memory must outlive it, and a graph stores them.
+inline constexpr std::size_t max_scale_entries = 128;
+inline constexpr std::uint32_t scale_block_threads = 256;
+inline constexpr std::uint32_t scale_block_elements = 8192;  ///< of one array; a power of two
+inline constexpr const char* scale_kernel_name = "dtrain_scale";
+
+/// Element types between which the kernel converts: f32, f16 and bf16 with each other, f64 with itself.
+constexpr bool can_scale(DType from, DType to) noexcept {
+  const auto is_short = [](DType dtype) { return dtype == DType::f32 || dtype == DType::f16 || dtype == DType::bf16; };
+  return (is_short(from) && is_short(to)) || (from == DType::f64 && to == DType::f64);
+}
+
+namespace ptx {
+
+/// Converts element `i` to the type of the product, multiplies, and rounds it once to the target's type. Integers round
+/// to bf16, because sm_70 and sm_75 have no instruction for that.
+inline std::string scale_element(DType from, DType to, unsigned i) {
+  const std::string source = registers(from, 's', i, 1);
+  const std::string target = registers(to, 't', i, 1);
+  if (from == DType::f64) {
+    return format_text("mul.rn.f64 {}, {}, %factor;\n", {target, source});
+  }
+  const std::string text = widen_element(from, i) + "mul.rn.f32 %value, %value, %factor;\n";
+  if (to == DType::f32) {
+    return text + "mov.f32 " + target + ", %value;\n";
+  }
+  if (to == DType::f16) {
+    return text + "cvt.rn.f16.f32 " + target + ", %value;\n";
+  }
+  return text +
+         "mov.b32 %bits, %value;\n"
+         "shr.u32 %odd, %bits, 16;\n"
+         "and.b32 %odd, %odd, 1;\n"
+         "add.u32 %bits, %bits, 32767;\n"
+         "add.u32 %bits, %bits, %odd;\n"
+         "shr.u32 %bits, %bits, 16;\n"
+         "setp.nan.f32 %is_nan, %value, %value;\n"
+         "selp.b32 %bits, 32704, %bits, %is_nan;\n"  // 0x7fc0
+         "cvt.u16.u32 " +
+         target + ", %bits;\n";
+}
+
+/// A loop of one thread over elements from %index to `end`, `count` at a time.
+inline std::string loop(DType from, DType to, const std::string& label, const char* end, unsigned count) {
+  std::string text = format_text(
+      "{}:\n"
+      "setp.ge.u32 %is_done, %index, {};\n"
+      "@%is_done bra {}_DONE;\n"
+      "mad.wide.u32 %read, %index, {}, %source;\n"
+      "mad.wide.u32 %written, %index, {}, %target;\n{}",
+      {label, end, label, size_bytes(from), size_bytes(to), transfer(from, 's', "ld", "%read", count)});
+  for (unsigned i = 0; i < count; ++i) {
+    text += scale_element(from, to, i);
+  }
+  return text + format_text("{}add.u32 %index, %index, {};\nbra {};\n{}_DONE:\n",
+                            {transfer(to, 't', "st", "%written", count), count * scale_block_threads, label, label});
+}
+
+}  // namespace ptx
+
+/// The kernel `scale_kernel_name`(entries, number of entries, factor): each element of each target becomes the source's
+/// element times the factor, computed in f32 (f64 for f64) and rounded once to nearest even. Subnormals are kept, NaNs
+/// stay NaNs. One array of `n` elements takes ceil(n / scale_block_elements) blocks of scale_block_threads threads.
+/// A block finds its entry by binary search. Where both addresses are multiples of 16 bytes, a thread moves 16 or 32
+/// bytes at a time. Target and source are the same memory or disjoint.
+inline std::string scale_kernel_text(DType from, DType to) {
+  const std::string float_type = from == DType::f64 ? "f64" : "f32";
+  const unsigned at_a_time = from == DType::f64 ? 2 : size_bytes(from) == 4 && size_bytes(to) == 4 ? 4 : 8;
+  const std::string elements = std::to_string(scale_block_elements);
+  const std::string entry_bytes = std::to_string(sizeof(ScaleKernelEntry));
+  return ptx::header + std::string(".visible .entry ") + scale_kernel_name + "(\n.param .align 8 .b8 entries[" +
+         std::to_string(max_scale_entries * sizeof(ScaleKernelEntry)) + "],\n.param .u32 entry_count,\n.param ." +
+         float_type +
+         " factor)\n{\n"
+         ".reg .pred %is_done, %is_nan;\n"
+         ".reg .u32 %block, %thread, %low, %high, %middle, %first, %elements, %begin, %end, %whole, %index;\n"
+         ".reg .u32 %bits, %odd;\n"
+         ".reg .u64 %table, %entry, %source, %target, %read, %written, %misaligned;\n"
+         ".reg .f32 %value;\n.reg ." +
+         float_type + " %factor;\n.reg ." + ptx::memory_type(from) + " %s" + ptx::memory_type(from)[0] +
+         "<8>;\n.reg ." + ptx::memory_type(to) + " %t" + ptx::memory_type(to)[0] +
+         "<8>;\n"
+         "ld.param." +
+         float_type +
+         " %factor, [factor];\n"
+         "ld.param.u32 %high, [entry_count];\n"
+         "mov.b64 %table, entries;\n"
+         "mov.u32 %block, %ctaid.x;\n"
+         "mov.u32 %thread, %tid.x;\n"
+         "mov.u32 %low, 0;\n"
+         "SEARCH:\n"  // the block's entry is in [low, high)
+         "add.u32 %middle, %low, 1;\n"
+         "setp.ge.u32 %is_done, %middle, %high;\n"
+         "@%is_done bra FOUND;\n"
+         "add.u32 %middle, %low, %high;\n"
+         "shr.u32 %middle, %middle, 1;\n"
+         "mad.wide.u32 %entry, %middle, " +
+         entry_bytes +
+         ", %table;\n"
+         "ld.param.u32 %first, [%entry+20];\n"
+         "setp.gt.u32 %is_done, %first, %block;\n"
+         "@%is_done mov.u32 %high, %middle;\n"
+         "@!%is_done mov.u32 %low, %middle;\n"
+         "bra SEARCH;\n"
+         "FOUND:\n"
+         "mad.wide.u32 %entry, %low, " +
+         entry_bytes +
+         ", %table;\n"
+         "ld.param.u64 %target, [%entry+0];\n"
+         "ld.param.u64 %source, [%entry+8];\n"
+         "ld.param.u32 %elements, [%entry+16];\n"
+         "ld.param.u32 %first, [%entry+20];\n"
+         "cvta.to.global.u64 %target, %target;\n"
+         "cvta.to.global.u64 %source, %source;\n"
+         "sub.u32 %begin, %block, %first;\n"
+         "mul.lo.u32 %begin, %begin, " +
+         elements +
+         ";\n"
+         "sub.u32 %end, %elements, %begin;\n"
+         "min.u32 %end, %end, " +
+         elements +
+         ";\n"
+         "add.u32 %end, %begin, %end;\n"
+         "or.b64 %misaligned, %target, %source;\n"
+         "and.b64 %misaligned, %misaligned, 15;\n"
+         "setp.ne.u64 %is_done, %misaligned, 0;\n"
+         "mov.u32 %whole, %begin;\n"
+         "@%is_done bra VECTOR_DONE;\n"
+         "and.b32 %whole, %end, " +
+         std::to_string(~(at_a_time - 1U)) +  // begin is a multiple as well
+         ";\n"
+         "mad.lo.u32 %index, %thread, " +
+         std::to_string(at_a_time) + ", %begin;\n" + ptx::loop(from, to, "VECTOR", "%whole", at_a_time) +
+         "add.u32 %index, %whole, %thread;\n" + ptx::loop(from, to, "SINGLE", "%end", 1) + "ret;\n}\n";
+}
+
+}  // namespace DTRAIN_NAMESPACE::stream::cuda
+
+#endif  // DTRAIN_WITH_CUDA
+
+// ---- dtrain/stream/cuda/kernels/square_sum_text.hpp
+
+/// @file
+/// PTX text of the kernel that adds up the squares of an array, one sum for each block of threads.
+
+#if DTRAIN_WITH_CUDA
+
+namespace DTRAIN_NAMESPACE::stream::cuda {
+
+inline constexpr std::uint32_t square_sum_threads = 256;  ///< a power of two
+inline constexpr const char* square_sum_name = "dtrain_square_sums";
+
+/// Bytes that a thread reads at a time; the array's address and size are multiples of them.
+inline constexpr std::size_t square_sum_bytes = 16;
+
+/// Bytes of a block of threads: 8 reads for each thread.
+inline constexpr std::size_t square_sum_block_bytes = 8 * square_sum_bytes * square_sum_threads;
+
+constexpr bool can_sum_squares(DType dtype) noexcept {
+  return dtype == DType::f64 || dtype == DType::f32 || dtype == DType::f16 || dtype == DType::bf16;
+}
+
+/// Blocks for an array of so many bytes, at most as many as keep a large GPU busy. It depends on nothing else, so that
+/// all ranks add in the same order.
+constexpr std::uint32_t square_sum_blocks(std::size_t bytes) noexcept {
+  const std::size_t blocks = bytes / square_sum_block_bytes + (bytes % square_sum_block_bytes != 0 ? 1 : 0);
+  return static_cast<std::uint32_t>(std::min<std::size_t>(blocks, 512));
+}
+
+/// The kernel `square_sum_name`(array, its bytes, sums): block b writes its sum of squares to sums[b], in f64. Thread t
+/// of block b reads 16 bytes at index b * square_sum_threads + t, and at each further multiple of all threads. The
+/// threads' sums are added pairwise, by halves. So equal arrays give equal bits. Squares are exact, except of f64.
+inline std::string square_sum_text(DType dtype) {
+  const auto count = static_cast<unsigned>(square_sum_bytes / size_bytes(dtype));
+  std::string add;
+  for (unsigned i = 0; i < count; ++i) {
+    add += dtype == DType::f64 ? "mov.f64 %wide, " + ptx::registers(dtype, 's', i, 1) + ";\n"
+                               : ptx::widen_element(dtype, i) + "cvt.f64.f32 %wide, %value;\n";
+    add += "fma.rn.f64 %sum, %wide, %wide, %sum;\n";
+  }
+  return ptx::header + std::string(".visible .entry ") + square_sum_name +
+         format_text(
+             "(\n.param .u64 array,\n.param .u64 bytes,\n.param .u64 sums)\n"
+             "{\n"
+             ".reg .pred %is_done;\n"
+             ".reg .u32 %block, %blocks, %thread, %index, %slot, %other, %half, %bits;\n"
+             ".reg .u64 %read, %end, %step, %written;\n"
+             ".reg .f32 %value;\n"
+             ".reg .f64 %sum, %wide;\n"
+             ".reg .{} %s{}<{}>;\n"
+             ".shared .align 8 .b8 partial[{}];\n",
+             {ptx::memory_type(dtype), std::string(1, ptx::memory_type(dtype)[0]), count, 8 * square_sum_threads}) +
+         format_text(
+             "mov.u32 %block, %ctaid.x;\n"
+             "mov.u32 %blocks, %nctaid.x;\n"
+             "mov.u32 %thread, %tid.x;\n"
+             "ld.param.u64 %read, [array];\n"
+             "ld.param.u64 %end, [bytes];\n"
+             "cvta.to.global.u64 %read, %read;\n"
+             "add.u64 %end, %read, %end;\n"
+             "mad.lo.u32 %index, %block, {}, %thread;\n"
+             "mad.wide.u32 %read, %index, {}, %read;\n"
+             "mul.wide.u32 %step, %blocks, {};\n"
+             "mov.f64 %sum, 0d0000000000000000;\n"
+             "READ:\n"
+             "setp.ge.u64 %is_done, %read, %end;\n"
+             "@%is_done bra READ_DONE;\n"
+             "{}{}"
+             "add.u64 %read, %read, %step;\n"
+             "bra READ;\n"
+             "READ_DONE:\n",
+             {square_sum_threads, square_sum_bytes, square_sum_threads * square_sum_bytes,
+              ptx::transfer(dtype, 's', "ld", "%read", count), add}) +
+         format_text(
+             "mov.u32 %slot, partial;\n"
+             "mad.lo.u32 %slot, %thread, 8, %slot;\n"
+             "st.shared.f64 [%slot+0], %sum;\n"
+             "mov.u32 %half, {};\n"
+             "ADD:\n"
+             "bar.sync 0;\n"
+             "setp.ge.u32 %is_done, %thread, %half;\n"
+             "@%is_done bra ADDED;\n"
+             "mad.lo.u32 %other, %half, 8, %slot;\n"
+             "ld.shared.f64 %wide, [%other+0];\n"
+             "add.rn.f64 %sum, %sum, %wide;\n"
+             "st.shared.f64 [%slot+0], %sum;\n"
+             "ADDED:\n"
+             "shr.u32 %half, %half, 1;\n"
+             "setp.ne.u32 %is_done, %half, 0;\n"
+             "@%is_done bra ADD;\n"
+             "setp.ne.u32 %is_done, %thread, 0;\n"
+             "@%is_done bra END;\n"
+             "ld.param.u64 %written, [sums];\n"
+             "cvta.to.global.u64 %written, %written;\n"
+             "mad.wide.u32 %written, %block, 8, %written;\n"
+             "st.global.f64 [%written+0], %sum;\n"
+             "END:\n"
+             "ret;\n}\n",
+             {square_sum_threads / 2});
+}
+
+}  // namespace DTRAIN_NAMESPACE::stream::cuda
+
+#endif  // DTRAIN_WITH_CUDA
+
 // ---- dtrain/stream/cuda/memory_operations.hpp
 
 /// @file
@@ -4717,204 +4661,6 @@ class RelaxedCapture {
 
   cudaStreamCaptureMode other_ = cudaStreamCaptureModeRelaxed;  ///< the mode that this thread is not in
 };
-
-}  // namespace DTRAIN_NAMESPACE::stream::cuda
-
-#endif  // DTRAIN_WITH_CUDA
-
-// ---- dtrain/stream/cuda/scaling/scale_kernel_text.hpp
-
-/// @file
-/// PTX text of the kernel that copies, converts and scales many arrays in one launch.
-
-#if DTRAIN_WITH_CUDA
-
-namespace DTRAIN_NAMESPACE::stream::cuda {
-
-/// One array, as the kernel reads it from its parameters.
-struct ScaleKernelEntry {
-  std::uint64_t target;
-  std::uint64_t source;
-  std::uint32_t elements;
-  std::uint32_t first_block;  ///< of the array; entries are sorted by it
-};
-
-/// Entries of one launch. Their 3 KiB fit into the 4 KiB of a kernel's parameters, so that the launch copies them: no
-/// memory must outlive it, and a graph stores them.
-inline constexpr std::size_t max_scale_entries = 128;
-inline constexpr std::uint32_t scale_block_threads = 256;
-inline constexpr std::uint32_t scale_block_elements = 8192;  ///< of one array; a power of two
-inline constexpr const char* scale_kernel_name = "dtrain_scale";
-
-/// Element types between which the kernel converts: f32, f16 and bf16 with each other, f64 with itself.
-constexpr bool can_scale(DType from, DType to) noexcept {
-  const auto is_short = [](DType dtype) { return dtype == DType::f32 || dtype == DType::f16 || dtype == DType::bf16; };
-  return (is_short(from) && is_short(to)) || (from == DType::f64 && to == DType::f64);
-}
-
-namespace ptx {
-
-/// Type of a register that memory is read to and written from.
-inline std::string memory_type(DType dtype) {
-  return dtype == DType::f64 ? "f64" : dtype == DType::f32 ? "f32" : "b16";
-}
-
-/// Elements that one instruction reads or writes: up to 16 bytes.
-constexpr unsigned lanes(DType dtype) noexcept {
-  return dtype == DType::f64 ? 2 : 4;
-}
-
-/// "{%h0, %h1, %h2, %h3}", registers `first` and following.
-inline std::string registers(DType dtype, char letter, unsigned first, unsigned count) {
-  std::string text;
-  for (unsigned i = first; i < first + count; ++i) {
-    text += (text.empty() ? "%" : ", %") + std::string(1, letter) + memory_type(dtype)[0] + std::to_string(i);
-  }
-  return count == 1 ? text : "{" + text + "}";
-}
-
-/// Reads or writes `count` elements at `address`.
-inline std::string transfer(DType dtype, char letter, const char* instruction, const char* address, unsigned count) {
-  std::string text;
-  const unsigned width = count < lanes(dtype) ? count : lanes(dtype);
-  for (unsigned first = 0; first < count; first += width) {
-    const std::string names = registers(dtype, letter, first, width);
-    const std::string place = format_text("[{}+{}]", {address, first * size_bytes(dtype)});
-    const bool loads = instruction[0] == 'l';
-    const std::string vector = width == 1 ? "" : ".v" + std::to_string(width);
-    text += format_text("{}.global{}.{} {}, {};\n",
-                        {instruction, vector, memory_type(dtype), loads ? names : place, loads ? place : names});
-  }
-  return text;
-}
-
-/// Converts element `i` to the type of the product, multiplies, and rounds it once to the target's type. Integers round
-/// to bf16, because sm_70 and sm_75 have no instruction for that.
-inline std::string scale_element(DType from, DType to, unsigned i) {
-  const std::string source = registers(from, 's', i, 1);
-  const std::string target = registers(to, 't', i, 1);
-  if (from == DType::f64) {
-    return format_text("mul.rn.f64 {}, {}, %factor;\n", {target, source});
-  }
-  std::string text = from == DType::f32 ? "mov.f32 %value, " + source + ";\n"
-                     : from == DType::f16
-                         ? "cvt.f32.f16 %value, " + source + ";\n"
-                         : "cvt.u32.u16 %bits, " + source + ";\nshl.b32 %bits, %bits, 16;\nmov.b32 %value, %bits;\n";
-  text += "mul.rn.f32 %value, %value, %factor;\n";
-  if (to == DType::f32) {
-    return text + "mov.f32 " + target + ", %value;\n";
-  }
-  if (to == DType::f16) {
-    return text + "cvt.rn.f16.f32 " + target + ", %value;\n";
-  }
-  return text +
-         "mov.b32 %bits, %value;\n"
-         "shr.u32 %odd, %bits, 16;\n"
-         "and.b32 %odd, %odd, 1;\n"
-         "add.u32 %bits, %bits, 32767;\n"
-         "add.u32 %bits, %bits, %odd;\n"
-         "shr.u32 %bits, %bits, 16;\n"
-         "setp.nan.f32 %is_nan, %value, %value;\n"
-         "selp.b32 %bits, 32704, %bits, %is_nan;\n"  // 0x7fc0
-         "cvt.u16.u32 " +
-         target + ", %bits;\n";
-}
-
-/// A loop of one thread over elements from %index to `end`, `count` at a time.
-inline std::string loop(DType from, DType to, const std::string& label, const char* end, unsigned count) {
-  std::string text = format_text(
-      "{}:\n"
-      "setp.ge.u32 %is_done, %index, {};\n"
-      "@%is_done bra {}_DONE;\n"
-      "mad.wide.u32 %read, %index, {}, %source;\n"
-      "mad.wide.u32 %written, %index, {}, %target;\n{}",
-      {label, end, label, size_bytes(from), size_bytes(to), transfer(from, 's', "ld", "%read", count)});
-  for (unsigned i = 0; i < count; ++i) {
-    text += scale_element(from, to, i);
-  }
-  return text + format_text("{}add.u32 %index, %index, {};\nbra {};\n{}_DONE:\n",
-                            {transfer(to, 't', "st", "%written", count), count * scale_block_threads, label, label});
-}
-
-}  // namespace ptx
-
-/// The kernel `scale_kernel_name`(entries, number of entries, factor): each element of each target becomes the source's
-/// element times the factor, computed in f32 (f64 for f64) and rounded once to nearest even. Subnormals are kept, NaNs
-/// stay NaNs. One array of `n` elements takes ceil(n / scale_block_elements) blocks of scale_block_threads threads.
-/// A block finds its entry by binary search. Where both addresses are multiples of 16 bytes, a thread moves 16 or 32
-/// bytes at a time. Target and source are the same memory or disjoint.
-///
-/// The text is for PTX 6.0 and sm_70; the driver compiles it for the device (PTX ISA, "PTX Module Directives").
-inline std::string scale_kernel_text(DType from, DType to) {
-  const std::string float_type = from == DType::f64 ? "f64" : "f32";
-  const unsigned at_a_time = from == DType::f64 ? 2 : size_bytes(from) == 4 && size_bytes(to) == 4 ? 4 : 8;
-  const std::string elements = std::to_string(scale_block_elements);
-  const std::string entry_bytes = std::to_string(sizeof(ScaleKernelEntry));
-  return ".version 6.0\n.target sm_70\n.address_size 64\n.visible .entry " + std::string(scale_kernel_name) +
-         "(\n.param .align 8 .b8 entries[" + std::to_string(max_scale_entries * sizeof(ScaleKernelEntry)) +
-         "],\n.param .u32 entry_count,\n.param ." + float_type +
-         " factor)\n{\n"
-         ".reg .pred %is_done, %is_nan;\n"
-         ".reg .u32 %block, %thread, %low, %high, %middle, %first, %elements, %begin, %end, %whole, %index;\n"
-         ".reg .u32 %bits, %odd;\n"
-         ".reg .u64 %table, %entry, %source, %target, %read, %written, %misaligned;\n"
-         ".reg .f32 %value;\n.reg ." +
-         float_type + " %factor;\n.reg ." + ptx::memory_type(from) + " %s" + ptx::memory_type(from)[0] +
-         "<8>;\n.reg ." + ptx::memory_type(to) + " %t" + ptx::memory_type(to)[0] +
-         "<8>;\n"
-         "ld.param." +
-         float_type +
-         " %factor, [factor];\n"
-         "ld.param.u32 %high, [entry_count];\n"
-         "mov.b64 %table, entries;\n"
-         "mov.u32 %block, %ctaid.x;\n"
-         "mov.u32 %thread, %tid.x;\n"
-         "mov.u32 %low, 0;\n"
-         "SEARCH:\n"  // the block's entry is in [low, high)
-         "add.u32 %middle, %low, 1;\n"
-         "setp.ge.u32 %is_done, %middle, %high;\n"
-         "@%is_done bra FOUND;\n"
-         "add.u32 %middle, %low, %high;\n"
-         "shr.u32 %middle, %middle, 1;\n"
-         "mad.wide.u32 %entry, %middle, " +
-         entry_bytes +
-         ", %table;\n"
-         "ld.param.u32 %first, [%entry+20];\n"
-         "setp.gt.u32 %is_done, %first, %block;\n"
-         "@%is_done mov.u32 %high, %middle;\n"
-         "@!%is_done mov.u32 %low, %middle;\n"
-         "bra SEARCH;\n"
-         "FOUND:\n"
-         "mad.wide.u32 %entry, %low, " +
-         entry_bytes +
-         ", %table;\n"
-         "ld.param.u64 %target, [%entry+0];\n"
-         "ld.param.u64 %source, [%entry+8];\n"
-         "ld.param.u32 %elements, [%entry+16];\n"
-         "ld.param.u32 %first, [%entry+20];\n"
-         "cvta.to.global.u64 %target, %target;\n"
-         "cvta.to.global.u64 %source, %source;\n"
-         "sub.u32 %begin, %block, %first;\n"
-         "mul.lo.u32 %begin, %begin, " +
-         elements +
-         ";\n"
-         "sub.u32 %end, %elements, %begin;\n"
-         "min.u32 %end, %end, " +
-         elements +
-         ";\n"
-         "add.u32 %end, %begin, %end;\n"
-         "or.b64 %misaligned, %target, %source;\n"
-         "and.b64 %misaligned, %misaligned, 15;\n"
-         "setp.ne.u64 %is_done, %misaligned, 0;\n"
-         "mov.u32 %whole, %begin;\n"
-         "@%is_done bra VECTOR_DONE;\n"
-         "and.b32 %whole, %end, " +
-         std::to_string(~(at_a_time - 1U)) +  // begin is a multiple as well
-         ";\n"
-         "mad.lo.u32 %index, %thread, " +
-         std::to_string(at_a_time) + ", %begin;\n" + ptx::loop(from, to, "VECTOR", "%whole", at_a_time) +
-         "add.u32 %index, %whole, %thread;\n" + ptx::loop(from, to, "SINGLE", "%end", 1) + "ret;\n}\n";
-}
 
 }  // namespace DTRAIN_NAMESPACE::stream::cuda
 
@@ -5624,10 +5370,10 @@ class StreamOrderedBuffer {
 
 #endif  // DTRAIN_WITH_CUDA
 
-// ---- dtrain/stream/cuda/scaling/scale_kernel.hpp
+// ---- dtrain/stream/cuda/kernels/driver_kernel.hpp
 
 /// @file
-/// ScaleKernel: the scaling kernel of two element types, loaded by the CUDA driver.
+/// DriverKernel: a kernel that the CUDA driver loads from PTX text.
 
 #if DTRAIN_WITH_CUDA
 
@@ -5643,6 +5389,60 @@ using LaunchKernel = int (*)(void* kernel, unsigned int blocks_x, unsigned int b
                              unsigned int shared_bytes, cudaStream_t stream, void** parameters, void** extra);
 
 }  // namespace driver
+
+/// Trivially copyable; valid until the process ends.
+class DriverKernel {
+ public:
+  /// No kernel.
+  DriverKernel() = default;
+
+  /// The entry `name` of the text; none if the driver does not load it. The driver may compile the text as late as at
+  /// the first launch on a device, and fail then.
+  static DriverKernel load(const std::string& text, const char* name) {
+    constexpr unsigned int version = 12000;
+    const auto load_data = reinterpret_cast<driver::LibraryLoadData>(driver_function("cuLibraryLoadData", version));
+    const auto get_kernel = reinterpret_cast<driver::LibraryGetKernel>(driver_function("cuLibraryGetKernel", version));
+    const auto launch = reinterpret_cast<driver::LaunchKernel>(driver_function("cuLaunchKernel", 4000));
+    DriverKernel kernel;
+    if (load_data == nullptr || get_kernel == nullptr || launch == nullptr) {
+      return kernel;
+    }
+    void* library = nullptr;
+    void* loaded = nullptr;
+    if (load_data(&library, text.c_str(), nullptr, nullptr, 0, nullptr, nullptr, 0) == 0 &&
+        get_kernel(&loaded, library, name) == 0) {
+      kernel.kernel_ = loaded;
+      kernel.launch_ = launch;
+    }
+    return kernel;
+  }
+
+  explicit operator bool() const noexcept { return kernel_ != nullptr; }
+
+  /// Enqueued. Requires: a kernel; the stream's device is the thread's current one.
+  /// @param arguments addresses of the parameters, which the launch copies @throws Error (cuda)
+  void launch(std::uint32_t blocks, std::uint32_t threads, void** arguments, StreamRef stream) const {
+    const int code = launch_(kernel_, blocks, 1, 1, threads, 1, 1, 0, stream.native(), arguments, nullptr);
+    check(static_cast<cudaError_t>(code), "cuLaunchKernel");  // the numbers are the same
+  }
+
+ private:
+  void* kernel_ = nullptr;
+  driver::LaunchKernel launch_ = nullptr;
+};
+
+}  // namespace DTRAIN_NAMESPACE::stream::cuda
+
+#endif  // DTRAIN_WITH_CUDA
+
+// ---- dtrain/stream/cuda/kernels/scale_kernel.hpp
+
+/// @file
+/// ScaleKernel: the scaling kernel of two element types, loaded by the CUDA driver.
+
+#if DTRAIN_WITH_CUDA
+
+namespace DTRAIN_NAMESPACE::stream::cuda {
 
 /// The kernel of scale_kernel_text(), for one pair of types. Trivially copyable; valid until the process ends.
 class ScaleKernel {
@@ -5661,12 +5461,13 @@ class ScaleKernel {
     const std::lock_guard lock(mutex);
     ScaleKernel& kernel = found[static_cast<std::size_t>(from)][static_cast<std::size_t>(to)];
     if (!kernel) {
-      kernel = load(from, to);
+      kernel.kernel_ = DriverKernel::load(scale_kernel_text(from, to), scale_kernel_name);
+      kernel.is_double_ = from == DType::f64;
     }
     return kernel;
   }
 
-  explicit operator bool() const noexcept { return kernel_ != nullptr; }
+  explicit operator bool() const noexcept { return static_cast<bool>(kernel_); }
 
   /// Enqueued. Requires: the stream's device is the thread's current one; 1 <= count <= max_scale_entries.
   /// @param blocks of all entries @throws Error (cuda)
@@ -5677,37 +5478,14 @@ class ScaleKernel {
     auto entry_count = static_cast<std::uint32_t>(count);
     auto single = static_cast<float>(factor);
     void* arguments[] = {parameter, &entry_count, is_double_ ? static_cast<void*>(&factor) : &single};
-    const int code = launch_(kernel_, blocks, 1, 1, scale_block_threads, 1, 1, 0, stream.native(), arguments, nullptr);
-    check(static_cast<cudaError_t>(code), "cuLaunchKernel");  // the numbers are the same
+    kernel_.launch(blocks, scale_block_threads, arguments, stream);
   }
 
  private:
   /// Enumerators up to the last that can_scale() takes.
   static constexpr std::size_t types = static_cast<std::size_t>(DType::bf16) + 1;
 
-  static ScaleKernel load(DType from, DType to) {
-    constexpr unsigned int version = 12000;
-    const auto load_data = reinterpret_cast<driver::LibraryLoadData>(driver_function("cuLibraryLoadData", version));
-    const auto get_kernel = reinterpret_cast<driver::LibraryGetKernel>(driver_function("cuLibraryGetKernel", version));
-    const auto launch = reinterpret_cast<driver::LaunchKernel>(driver_function("cuLaunchKernel", 4000));
-    ScaleKernel kernel;
-    if (load_data == nullptr || get_kernel == nullptr || launch == nullptr) {
-      return kernel;
-    }
-    const std::string text = scale_kernel_text(from, to);
-    void* library = nullptr;
-    void* loaded = nullptr;
-    if (load_data(&library, text.c_str(), nullptr, nullptr, 0, nullptr, nullptr, 0) == 0 &&
-        get_kernel(&loaded, library, scale_kernel_name) == 0) {
-      kernel.kernel_ = loaded;
-      kernel.launch_ = launch;
-      kernel.is_double_ = from == DType::f64;
-    }
-    return kernel;
-  }
-
-  void* kernel_ = nullptr;
-  driver::LaunchKernel launch_ = nullptr;
+  DriverKernel kernel_;
   bool is_double_ = false;
 };
 
@@ -5715,7 +5493,7 @@ class ScaleKernel {
 
 #endif  // DTRAIN_WITH_CUDA
 
-// ---- dtrain/stream/cuda/scaling/scaled_copy_batch.hpp
+// ---- dtrain/stream/cuda/kernels/scaled_copy_batch.hpp
 
 /// @file
 /// ScaledCopyBatch: many copies within a device that convert and scale, enqueued together.
@@ -5795,6 +5573,78 @@ class ScaledCopyBatch {
   std::size_t from_bytes_;
   std::size_t to_bytes_;
   std::vector<ScaleKernelEntry> entries_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::stream::cuda
+
+#endif  // DTRAIN_WITH_CUDA
+
+// ---- dtrain/stream/cuda/kernels/square_sum_kernel.hpp
+
+/// @file
+/// SquareSumKernel: sums of the squares of an array in device memory, for the host to add.
+
+#if DTRAIN_WITH_CUDA
+
+namespace DTRAIN_NAMESPACE::stream::cuda {
+
+/// The kernel of square_sum_text(), for one type. Trivially copyable; valid until the process ends.
+class SquareSumKernel {
+ public:
+  /// No kernel.
+  SquareSumKernel() = default;
+
+  /// The kernel for this type, or none if can_sum_squares() is false or the driver does not load it: see load().
+  /// Threads: any.
+  static SquareSumKernel find(DType dtype) {
+    static std::mutex mutex;
+    static SquareSumKernel found[types];
+    if (!can_sum_squares(dtype)) {
+      return {};
+    }
+    const std::lock_guard lock(mutex);
+    SquareSumKernel& kernel = found[static_cast<std::size_t>(dtype)];
+    if (!kernel) {
+      kernel.kernel_ = DriverKernel::load(square_sum_text(dtype), square_sum_name);
+    }
+    return kernel;
+  }
+
+  /// Launches the kernel for no elements; it writes one sum, of 0, to `sums`. @returns whether the driver has loaded it
+  /// for the stream's device: it does that when a kernel is first launched there
+  static bool load(DType dtype, double* sums, StreamRef stream) {
+    const SquareSumKernel kernel = find(dtype);
+    if (!kernel) {
+      return false;
+    }
+    try {
+      kernel.launch(nullptr, 0, 1, sums, stream);
+    } catch (const Error&) {
+      return false;
+    }
+    return true;
+  }
+
+  explicit operator bool() const noexcept { return static_cast<bool>(kernel_); }
+
+  /// Enqueued: writes square_sum_blocks(bytes of `array`) sums, at least one. Requires: a kernel of the array's type;
+  /// address and bytes are multiples of square_sum_bytes. Lifetime: the memory outlives the work.
+  /// @param sums pinned or device memory @throws Error (cuda)
+  void enqueue(const BufferView& array, double* sums, StreamRef stream) const {
+    launch(array.data, array.bytes(), square_sum_blocks(array.bytes()), sums, stream);
+  }
+
+ private:
+  /// Enumerators up to the last that can_sum_squares() takes.
+  static constexpr std::size_t types = static_cast<std::size_t>(DType::bf16) + 1;
+
+  void launch(const std::byte* array, std::uint64_t bytes, std::uint32_t blocks, double* sums, StreamRef stream) const {
+    const DeviceGuard guard(stream.device().index);
+    void* arguments[] = {&array, &bytes, &sums};
+    kernel_.launch(blocks, square_sum_threads, arguments, stream);
+  }
+
+  DriverKernel kernel_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::stream::cuda
@@ -6628,7 +6478,7 @@ inline constexpr int default_master_port = 29500;
 /// Ranks compute unset fields by an exchange after connecting. The exchange also confirms fields that are guesses,
 /// which `provisional` names.
 struct ProcessIdentity {
-  DTRAIN_MEMBERS_NOT_INLINED(ProcessIdentity);
+  DTRAIN_MEMBERS_DEFINED_APART(ProcessIdentity);
 
   int rank = 0;
   int world_size = 1;
@@ -6653,62 +6503,16 @@ struct ProcessIdentity {
   std::vector<std::string> ignored;      ///< other launchers and variables that are set to other values
 
   /// Name of the source, for messages.
-  std::string source_text() const { return launcher == "torch" && !elastic ? "RANK and WORLD_SIZE" : launcher; }
+  std::string source_text() const;
 
-  bool is_provisional(std::string_view field) const {
-    return std::find(provisional.begin(), provisional.end(), field) != provisional.end();
-  }
+  bool is_provisional(std::string_view field) const;
 
   friend bool operator==(const ProcessIdentity&, const ProcessIdentity&) = default;
 };
 
-namespace detail {
-
-/// "local rank 1 of 2". Ranks compute unknown values, and confirm guessed ones, after connecting.
-inline std::string part_of_whole(const ProcessIdentity& identity, std::string_view name, const std::optional<int>& part,
-                                 const std::optional<int>& whole, bool guessed) {
-  if (!part) {
-    return format_text("{} learnt after connecting", {name});
-  }
-  const char* const guess = guessed && identity.world_size > 1 ? " (a guess, confirmed after connecting)" : "";
-  return whole ? format_text("{} {} of {}{}", {name, *part, *whole, guess})
-               : format_text("{} {} of a number learnt after connecting{}", {name, *part, guess});
-}
-
-inline std::string joined(const std::vector<std::string>& texts) {
-  std::string list;
-  for (const std::string& text : texts) {
-    append_text(list, "{}{}", {list.empty() ? "" : ", ", text});
-  }
-  return list;
-}
-
-}  // namespace detail
-
 /// "identity from RANK and WORLD_SIZE: rank 1 of 4, local rank 1 of 2, node 0 of 2, store at h0:29500; ignored: slurm",
 /// then the warnings.
-inline std::string to_string(const ProcessIdentity& identity) {
-  const std::string local_rank =
-      detail::part_of_whole(identity, "local rank", identity.local_rank, identity.local_world_size,
-                            identity.is_provisional("local_rank") || identity.is_provisional("local_world_size"));
-  const std::string node =
-      detail::part_of_whole(identity, "node", identity.node_rank, identity.node_count,
-                            identity.is_provisional("node_rank") || identity.is_provisional("node_count"));
-  constexpr std::size_t longest_name = 253;  // maximum of DNS
-  const std::string address = excerpt(identity.master_addr.value_or("an address not known yet"), longest_name);
-  const bool brackets = address.find(':') != std::string::npos && address.front() != '[';
-  std::string line = format_text("identity from {}: rank {} of {}, {}, {}, store at {}{}{}",
-                                 {identity.source_text(), identity.rank, identity.world_size, local_rank, node,
-                                  brackets ? "[" : "", address, brackets ? "]" : ""});
-  if (identity.master_port) append_text(line, ":{}", {*identity.master_port});
-  if (identity.is_provisional("master_addr")) line += " (a guess)";
-  if (identity.attempt > 0) append_text(line, ", attempt {}", {identity.attempt});
-  if (!identity.ignored.empty()) append_text(line, "; ignored: {}", {detail::joined(identity.ignored)});
-  for (const std::string& warning : identity.warnings) {
-    append_text(line, "; {}", {warning});
-  }
-  return line;
-}
+std::string to_string(const ProcessIdentity& identity);
 
 }  // namespace DTRAIN_NAMESPACE::identity
 
@@ -6909,7 +6713,7 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 /// All fields are known, also those that the launcher left open. A node is all ranks with one host id (boot id and
 /// network namespace), not all ranks with one host name.
 struct Membership {
-  DTRAIN_MEMBERS_NOT_INLINED(Membership);
+  DTRAIN_MEMBERS_DEFINED_APART(Membership);
 
   int rank = 0;
   int world_size = 1;
@@ -6953,7 +6757,7 @@ struct Membership {
 /// A rank's description of itself when it joins. The store checks the values that the launcher stated as certain.
 /// Values that are open or guesses stay empty; the store computes them.
 struct RankInfo {
-  DTRAIN_MEMBERS_NOT_INLINED(RankInfo);
+  DTRAIN_MEMBERS_DEFINED_APART(RankInfo);
 
   int rank = 0;
   std::string host_id;
@@ -6974,6 +6778,9 @@ std::variant<std::vector<Membership>, Cause> form_membership(const std::vector<R
                                                              const std::string& job);
 
 #if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINE_MEMBERS(Membership);
+DTRAIN_DEFINE_MEMBERS(RankInfo);
 
 DTRAIN_DEFINED std::string Membership::other_host_text() const {
   return other_host != host ? other_host
@@ -7099,7 +6906,7 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 
 /// Facts about a process, beside its job's name. A fact that one of two processes does not state is not compared.
 struct Origin {
-  DTRAIN_MEMBERS_NOT_INLINED(Origin);
+  DTRAIN_MEMBERS_DEFINED_APART(Origin);
 
   bool is_exact_job = false;        ///< the job name is unique to this job: nothing else is compared
   bool one_starter = false;         ///< the launcher starts all ranks of a host from one process
@@ -7134,31 +6941,6 @@ inline const char* distinct_name_remedy() noexcept {
   return "give each job a port (MASTER_PORT), a DTRAIN_JOB_ID or a DTRAIN_SECRET of its own";
 }
 
-inline std::string starter_text(const JobMember& member) {
-  return format_text("process {} ({})", {member.origin.starter, member.origin.starter_name});
-}
-
-inline std::string program_text(const Origin& origin) {
-  return format_text("'{}' ({})", {origin.program, origin.build});
-}
-
-inline JobComparison compare_names(const JobMember& a, const JobMember& b) {
-  const char* const one_name = "; start all ranks of one job with the same name, or ";
-  if (!a.job.empty() && !b.job.empty()) {
-    return {JobComparison::Relation::other,
-            format_text("{} belongs to the job '{}', and this is the store of '{}', which {} opened; {}",
-                        {a.description, a.job, b.job, b.description, distinct_name_remedy()})};
-  }
-  const bool a_named = !a.job.empty();
-  return {JobComparison::Relation::other,
-          format_text(
-              "{}{}, which {} opened{}{}",
-              {a.description,
-               a_named ? format_text(" belongs to the job '{}', and this is the store of a job without a name", {a.job})
-                       : format_text(" belongs to a job without a name, and this is the store of '{}'", {b.job}),
-               b.description, one_name, distinct_name_remedy()})};
-}
-
 }  // namespace detail
 
 /// Whether `a`, which asks to join, belongs to the job of `b`, the opener of the store or a rank on a's host. The first
@@ -7170,44 +6952,7 @@ inline JobComparison compare_names(const JobMember& a, const JobMember& b) {
 /// 5. The starters are comparable and differ, and both launchers have one starter on each host: other.
 /// 6. The builds are known and differ: other.
 /// 7. The starters are comparable and differ: doubtful, since a launcher may have several on a host. Else: same.
-inline JobComparison compare_jobs(const JobMember& a, const JobMember& b) {
-  using Relation = JobComparison::Relation;
-  const bool both_say = !a.origin.program.empty() && !b.origin.program.empty();
-  const bool both_named = !a.job.empty() && !b.job.empty();
-  const bool exact = a.origin.is_exact_job || b.origin.is_exact_job;
-  if (both_named ? a.job != b.job : both_say && exact) {
-    return detail::compare_names(a, b);
-  }
-  if (!both_say || exact) {
-    return {};
-  }
-  const bool comparable = a.host_id == b.host_id && a.origin.process_space == b.origin.process_space &&
-                          a.origin.starter != 0 && b.origin.starter != 0;
-  const bool one_process = a.origin.starter == b.origin.starter && a.origin.starter_began == b.origin.starter_began;
-  if (comparable && one_process) {
-    return {};
-  }
-  const std::string started =
-      format_text("{} was started by {}, and {} by {}",
-                  {a.description, detail::starter_text(a), b.description, detail::starter_text(b)});
-  if (comparable && a.origin.one_starter && b.origin.one_starter) {
-    return {Relation::other, format_text("{}, so they are of two jobs; {}", {started, detail::distinct_name_remedy()})};
-  }
-  if (!a.origin.build.empty() && !b.origin.build.empty() && a.origin.build != b.origin.build) {
-    return {
-        Relation::other,
-        format_text(
-            "{} runs {}, and {} runs {}; where they are one job, give all of its ranks the same DTRAIN_JOB_ID; else {}",
-            {a.description, detail::program_text(a.origin), b.description, detail::program_text(b.origin),
-             detail::distinct_name_remedy()})};
-  }
-  if (!comparable) {
-    return {};
-  }
-  return {Relation::doubtful, format_text("{}; where they are of two jobs, {}; where they are one job, the same "
-                                          "DTRAIN_JOB_ID on all of its ranks says so",
-                                          {started, detail::distinct_name_remedy()})};
-}
+JobComparison compare_jobs(const JobMember& a, const JobMember& b);
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
 
@@ -7425,18 +7170,10 @@ inline constexpr bool takes_many(RequestKind kind) noexcept {
 }
 
 struct Request {
-  DTRAIN_MEMBERS_NOT_INLINED(Request);
+  DTRAIN_MEMBERS_DEFINED_APART(Request);
   Request(std::uint64_t id_, RequestKind kind_, std::vector<std::string> keys_, std::string value_ = {},
           std::int64_t number_ = 0, std::optional<std::string> expected_ = {}, std::vector<std::string> values_ = {},
-          RankSet members_ = {})
-      : id(id_),
-        kind(kind_),
-        keys(std::move(keys_)),
-        value(std::move(value_)),
-        number(number_),
-        expected(std::move(expected_)),
-        values(std::move(values_)),
-        members(std::move(members_)) {}
+          RankSet members_ = {});
 
   static constexpr MessageKind message_kind = MessageKind::request;
   std::uint64_t id = 0;  ///< ascending within a session
@@ -7482,6 +7219,24 @@ using Response = BasicResponse<std::string>;
 using SharedValue = std::shared_ptr<const std::string>;
 /// Response of a store, with shared values: many ranks may wait for one large value.
 using ValueResponse = BasicResponse<SharedValue>;
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINE_MEMBERS(Request);
+
+DTRAIN_DEFINED Request::Request(std::uint64_t id_, RequestKind kind_, std::vector<std::string> keys_,
+                                std::string value_, std::int64_t number_, std::optional<std::string> expected_,
+                                std::vector<std::string> values_, RankSet members_)
+    : id(id_),
+      kind(kind_),
+      keys(std::move(keys_)),
+      value(std::move(value_)),
+      number(number_),
+      expected(std::move(expected_)),
+      values(std::move(values_)),
+      members(std::move(members_)) {}
+
+#endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
 
@@ -7634,31 +7389,18 @@ class Store {
  public:
   using OptionalDeadline = std::optional<Deadline>;
 
-  Store(std::weak_ptr<StoreClient> client, std::shared_ptr<LoopHandle> loop_handle)
-      : client_(std::move(client)), loop_handle_(std::move(loop_handle)) {}
+  Store(std::weak_ptr<StoreClient> client, std::shared_ptr<LoopHandle> loop_handle);
 
   /// The same store, with `prefix` before every key, after the prefix of this handle.
-  Store with_prefix(const std::string& prefix) const {
-    Store store = *this;
-    store.prefix_ += prefix;
-    return store;
-  }
+  Store with_prefix(const std::string& prefix) const;
   const std::string& prefix() const noexcept { return prefix_; }
 
   /// The same store, with this timeout for calls without a deadline. ProcessGroup::store() has the group's timeout.
-  Store with_timeout(std::chrono::nanoseconds timeout) const {
-    Store store = *this;
-    store.timeout_ = timeout;
-    return store;
-  }
+  Store with_timeout(std::chrono::nanoseconds timeout) const;
   std::chrono::nanoseconds timeout() const noexcept { return timeout_; }
 
   /// The same store, with barriers among these ranks of the job instead of all.
-  Store with_barrier_ranks(std::shared_ptr<const RankSet> ranks) const {
-    Store store = *this;
-    store.barrier_ranks_ = std::move(ranks);
-    return store;
-  }
+  Store with_barrier_ranks(std::shared_ptr<const RankSet> ranks) const;
 
   /// Sets or replaces a value.
   StoreCall<void> set(std::string key, std::string value, OptionalDeadline deadline = {}) const;
@@ -7732,21 +7474,14 @@ class Secret {
 
   /// @param where the text comes from, for the error sentence: "DTRAIN_SECRET"
   /// @throws Error (usage) unless the text has 16 to 4096 characters; the sentence does not quote it
-  static Secret of(std::string text, std::string_view where) {
-    if (text.size() < fewest_characters || text.size() > most_characters) {
-      throw_error(Errc::usage,
-                  "{} has {} characters; a secret has {} to {}, for example those that `openssl rand -hex 32` prints",
-                  {where, text.size(), fewest_characters, most_characters});
-    }
-    return Secret(std::move(text));
-  }
+  static Secret of(std::string text, std::string_view where);
 
   /// A new random secret of 64 hexadecimal digits. @throws Error (posix)
-  static Secret drawn() { return Secret(hex(random_bytes<32>())); }
+  static Secret drawn();
 
   /// The text to pass on to the processes that are to join.
   const std::string& text() const noexcept { return text_; }
-  std::span<const std::byte> bytes() const noexcept { return std::as_bytes(std::span(text_)); }
+  std::span<const std::byte> bytes() const noexcept { return std::as_bytes(std::span(text_.data(), text_.size())); }
 
  private:
   explicit Secret(std::string text) : text_(std::move(text)) {}
@@ -7765,7 +7500,7 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 
 /// A value that refers to no other object.
 struct ControlPlaneOptions {
-  DTRAIN_MEMBERS_NOT_INLINED(ControlPlaneOptions);
+  DTRAIN_MEMBERS_DEFINED_APART(ControlPlaneOptions);
 
   identity::ProcessIdentity identity{};
   bool hosts_store = false;  ///< this rank opens the store at the master address
@@ -7782,24 +7517,7 @@ struct ControlPlaneOptions {
 };
 
 /// @throws Error (identity) for several ranks without an address of the store, or with one that this rank cannot reach
-inline void check_master_address(const ControlPlaneOptions& options) {
-  const identity::ProcessIdentity& identity = options.identity;
-  if (identity.world_size > 1 && (!identity.master_addr || !identity.master_port)) {
-    throw_error(
-        Errc::identity,
-        "rank {} of {} does not know the address of the job's store; set MASTER_ADDR and MASTER_PORT to an address "
-        "of rank 0's host and a free port there",
-        {identity.rank, identity.world_size});
-  }
-  const bool is_elsewhere = !identity.is_provisional("node_rank") && identity.node_rank.value_or(0) != 0;
-  const bool may_be_here = options.secret || options.interface;  // else rank 0 does not listen at 0.0.0.0
-  if (!options.hosts_store && net::is_any_host(identity.master_addr.value_or("")) && (is_elsewhere || !may_be_here)) {
-    throw_error(Errc::identity,
-                "rank {} cannot connect to the job's store at {}, which means every interface of rank 0's host; set "
-                "MASTER_ADDR to an address of that host",
-                {identity.rank, *identity.master_addr});
-  }
-}
+void check_master_address(const ControlPlaneOptions& options);
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
 
@@ -13790,7 +13508,7 @@ class TreeSchedule {
                                                       has_children(first_child() + child)};
     }
     const bool last = parent() < 0;
-    reduction_(std::span(sources).first(static_cast<std::size_t>(children()) + 1),
+    reduction_({sources.data(), static_cast<std::size_t>(children()) + 1},
                last ? result(chunk).data() : slot(chunk, slots - 1), extent(chunk).count, last);
   }
 
@@ -19053,6 +18771,7 @@ namespace DTRAIN_NAMESPACE::topology {
 ///   bool all_reduce(ConstBufferView, BufferView, ReduceOp)   in the stream's thread; false: one of its channels failed
 ///   abort(cause), failure()                                  in any thread
 ///   allocate_blocking(bytes, deadline)                       if it has a type Allocation
+///   compressed_traffic()                                     if it compresses; in any thread
 ///
 /// Reduces host memory only. If one channel fails, the communicator aborts all its channels.
 /// Threads: as backend::Communicator. The destructor skips operations that have not run.
@@ -19150,6 +18869,12 @@ class AlgorithmCommunicator {
 
   void abort(const Cause& cause) noexcept { state_->order->abort(cause); }
   std::optional<Cause> failure() const { return state_->failure(); }
+
+  /// What the algorithm compresses. Threads: any.
+  CompressedTraffic compressed_traffic() const noexcept requires requires(const Algorithm& of) {
+    of.compressed_traffic();
+  }
+  { return state_->algorithm.compressed_traffic(); }
 
  private:
   struct AlgorithmState;
@@ -19363,65 +19088,17 @@ struct NodeLayout {
 
 /// @param node_of for each rank a number: equal for ranks of one node, different for ranks of different nodes
 /// Example: node_of {7, 7, 9}, rank 1: node 0, local_rank 1, local_size 2, and one cross-node group, {0, 2}.
-inline NodeLayout node_layout(const std::vector<int>& node_of, int rank) {
-  std::vector<int> order;  // numbers of the nodes, in the order of their first ranks
-  std::vector<std::vector<int>> members;
-  NodeLayout layout;
-  layout.ranks = static_cast<int>(node_of.size());
-  for (std::size_t other = 0; other < node_of.size(); ++other) {
-    const auto found = std::find(order.begin(), order.end(), node_of[other]);
-    const auto node = static_cast<std::size_t>(found - order.begin());
-    if (found == order.end()) {
-      order.push_back(node_of[other]);
-      members.emplace_back();
-    }
-    if (static_cast<int>(other) == rank) {
-      layout.node = static_cast<int>(node);
-      layout.local_rank = static_cast<int>(members[node].size());
-    }
-    members[node].push_back(static_cast<int>(other));
-  }
-  layout.nodes = static_cast<int>(order.size());
-  layout.node_members = members[static_cast<std::size_t>(layout.node)];
-  layout.local_size = static_cast<int>(layout.node_members.size());
-  layout.cross_node_groups = layout.local_size;
-  for (const std::vector<int>& node : members) {
-    layout.cross_node_groups = std::min(layout.cross_node_groups, static_cast<int>(node.size()));
-  }
-  if (layout.has_cross_node_group()) {
-    for (const std::vector<int>& node : members) {
-      layout.cross_node_members.push_back(node[static_cast<std::size_t>(layout.local_rank)]);
-    }
-  }
-  return layout;
-}
+NodeLayout node_layout(const std::vector<int>& node_of, int rank);
 
 /// Collective, blocking. Nodes are the rendezvous' nodes: hosts, by DTRAIN_HOST_ID or the system's identification.
 /// @throws Error (timeout), JobFailed
-inline NodeLayout exchange_node_layout(const backend::ChannelContext& context, Deadline deadline) {
-  const auto self = backend::StoreRank::of(context, deadline, "exchanging the nodes of channel '" + context.name + "'");
-  const auto own = [&] { return context.members.node_rank; };
-  const std::vector<int> node_of = backend::store_all_gather(self, context.name + "/nodes", own, "a rank's node");
-  return node_layout(node_of, context.members.rank);
-}
+NodeLayout exchange_node_layout(const backend::ChannelContext& context, Deadline deadline);
 
 /// Context with the ranks of this rank's node. All of them are on one host.
-inline backend::ChannelContext inside_node(const backend::ChannelContext& context, const NodeLayout& layout) {
-  backend::ChannelContext made = context;
-  made.name += "/node-" + std::to_string(layout.node);
-  made.members = context.members.in_part_of(layout.node_members);
-  made.members.other_host_rank = -1;
-  made.members.other_host.clear();
-  return made;
-}
+backend::ChannelContext inside_node(const backend::ChannelContext& context, const NodeLayout& layout);
 
 /// Context with the ranks of all nodes that have this local rank. @pre layout.has_cross_node_group()
-inline backend::ChannelContext across_nodes(const backend::ChannelContext& context, const NodeLayout& layout) {
-  backend::ChannelContext made = context;
-  made.name += "/across-" + std::to_string(layout.local_rank);
-  made.members = context.members.in_part_of(layout.cross_node_members);
-  return made;
-}
+backend::ChannelContext across_nodes(const backend::ChannelContext& context, const NodeLayout& layout);
 
 }  // namespace DTRAIN_NAMESPACE::topology
 
@@ -19890,7 +19567,7 @@ static_assert(Topology<Tree>);
 // ---- dtrain/topology/wire.hpp
 
 /// @file
-/// Types on the wire: those in which a topology sends f32 elements between nodes.
+/// Types on the wire: those in which a topology sends f32 elements; and the all-reduce that sends them.
 
 namespace DTRAIN_NAMESPACE::wire {
 
@@ -19908,6 +19585,131 @@ struct F16 {
 };
 
 }  // namespace DTRAIN_NAMESPACE::wire
+
+namespace DTRAIN_NAMESPACE::topology {
+
+/// A type that narrows f32 elements.
+template <class W>
+inline constexpr bool narrows = std::is_same_v<W, wire::Bf16> || std::is_same_v<W, wire::F16>;
+
+/// Sums and averages of f32 in the wire type, other reductions as they are. Threads: one at a time; traffic() any.
+template <class WireType>
+class WireReduction {
+ public:
+  static_assert(narrows<WireType> || std::is_same_v<WireType, wire::Same>,
+                "dtrain: a wire type is wire::Bf16, wire::F16 or wire::Same");
+
+  /// Whether elements are cast to the wire type.
+  static constexpr bool casts(DType dtype, ReduceOp op) noexcept {
+    return narrows<WireType> && dtype == DType::f32 && (op == ReduceOp::sum || op == ReduceOp::average);
+  }
+
+  /// In place: rounds this rank's elements once, has them reduced, widens the result. An average in 16 bits is a sum
+  /// of quotients, so that it does not overflow on the way.
+  /// @param reduce `reduce(view, op)` reduces a view in place among `ranks` ranks @returns the result of `reduce`
+  template <class Reduce>
+  bool all_reduce(const BufferView& own, ReduceOp op, int ranks, Reduce reduce) {
+    if constexpr (narrows<WireType>) {
+      if (casts(own.dtype, op)) {
+        const float factor = op == ReduceOp::average ? 1.0F / static_cast<float>(ranks) : 1.0F;
+        const BufferView sent{own.data, own.count, WireType::dtype, own.device};
+        traffic_.replaces(own.bytes());
+        traffic_.sends_all_reduce(sent.bytes());
+        traffic_.time([&] { kernels::narrow_in_place(own.data, own.count, WireType::dtype, factor); });
+        const bool serves = reduce(sent, ReduceOp::sum);
+        traffic_.time([&] { kernels::widen_in_place(own.data, own.count, WireType::dtype); });
+        return serves;
+      }
+    }
+    return reduce(own, op);
+  }
+
+  CompressedTraffic traffic() const noexcept { return traffic_.total(); }
+
+ private:
+  TrafficCounter traffic_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::topology
+
+// ---- dtrain/topology/flat_over.hpp
+
+/// @file
+/// topology::FlatOver: topology::Flat that sends f32 elements in 16 bits.
+
+namespace DTRAIN_NAMESPACE::topology {
+
+/// Each rank rounds its elements once, and the backend's own all-reduce adds those in 16 bits, as precisely as it adds
+/// any (GroupOptions::accumulate). Elementwise, so it promises the same bits as the backend.
+template <class B, class WireType>
+class FlatReduction {
+ public:
+  using Allocation = typename B::Communicator::Allocation;
+  static constexpr backend::Determinism determinism = backend::determinism_of<B>;
+  static constexpr std::string_view name() noexcept { return "FlatOver"; }
+  static constexpr bool reduces(DType dtype) noexcept { return B::reduces(dtype); }
+
+  /// Collective, blocking.
+  FlatReduction(const backend::ChannelContext& context, Deadline deadline)
+      : ranks_(context.members.world_size), channel_(B::open_blocking(named(context), deadline)) {}
+
+  /// Collective, blocking. Allocates memory that the backend reduces without a copy.
+  Allocation allocate_blocking(std::size_t bytes, Deadline deadline) {
+    return channel_.communicator().allocate_blocking(bytes, deadline);
+  }
+
+  bool all_reduce(const ConstBufferView& input, const BufferView& output, ReduceOp op) {
+    const auto reduce = [&](const ConstBufferView& from, const BufferView& to, ReduceOp by) {
+      return channel_.step([&](auto& channel, auto stream) { channel.all_reduce(from, to, by, stream); });
+    };
+    if (ranks_ == 1 || !wire_.casts(output.dtype, op)) {
+      return reduce(input, output, op);
+    }
+    copy(input, output);
+    return wire_.all_reduce(output, op, ranks_,
+                            [&](const BufferView& sent, ReduceOp by) { return reduce(sent, sent, by); });
+  }
+
+  void abort(const Cause& cause) noexcept { channel_.abort(cause); }
+  std::optional<Cause> failure() const { return channel_.failure(); }
+  CompressedTraffic compressed_traffic() const noexcept { return wire_.traffic(); }
+
+ private:
+  static backend::ChannelContext named(backend::ChannelContext context) {
+    context.name += "/wire";
+    return context;
+  }
+
+  int ranks_;
+  WireReduction<WireType> wire_;
+  SubChannel<typename B::Communicator> channel_;
+};
+
+/// `WireType`: wire::Bf16 or wire::F16, for sums and averages of f32 by all_reduce; all else is as with Flat.
+template <class WireType>
+struct FlatOver {
+  static_assert(narrows<WireType>,
+                "dtrain: topology::FlatOver is for wire::Bf16 or wire::F16; topology::Flat sends elements as they are");
+
+  static constexpr std::string_view name() noexcept { return "FlatOver"; }
+
+  template <class B>
+  static constexpr bool supports_backend = backend::OnHostStreams<B>;
+
+  template <class B>
+  static constexpr void require() noexcept {
+    static_assert(supports_backend<B>,
+                  "dtrain: topology::FlatOver needs a backend on host streams "
+                  "(backend::OnHostStreams in dtrain/backend/on_host_streams.hpp)");
+  }
+
+  template <class B>
+  using Rebind = AlgorithmBackend<B, FlatReduction<B, WireType>>;
+};
+
+static_assert(Topology<FlatOver<wire::Bf16>>);
+
+}  // namespace DTRAIN_NAMESPACE::topology
 
 // ---- dtrain/topology/hierarchical.hpp
 
@@ -19968,7 +19770,7 @@ class HierarchicalReduction {
       return node_.step([&](auto& node, auto stream) { node.all_reduce(input, output, op, stream); });
     }
     if (layout_.ranks == layout_.nodes) {
-      if (casts(output.dtype, op)) {
+      if (wire_.casts(output.dtype, op)) {
         copy(input, output);
         return all_reduce_across(output, op);
       }
@@ -19988,6 +19790,9 @@ class HierarchicalReduction {
     std::optional<Cause> cause = across_ ? across_->failure() : std::nullopt;
     return cause ? cause : node_.failure();
   }
+
+  /// Of the reductions across nodes.
+  CompressedTraffic compressed_traffic() const noexcept requires narrows<WireType> { return wire_.traffic(); }
 
  private:
   /// All cross-node groups have equal blocks. The last group also has the remainder, rest().
@@ -20084,27 +19889,11 @@ class HierarchicalReduction {
     return serves;
   }
 
-  /// Whether elements are cast to the wire type.
-  static constexpr bool casts(DType dtype, ReduceOp op) noexcept {
-    return !std::is_same_v<WireType, wire::Same> && dtype == DType::f32 &&
-           (op == ReduceOp::sum || op == ReduceOp::average);
-  }
-
-  /// In place. An average in 16 bits is a sum of quotients, so that it does not overflow on the way.
+  /// In place.
   bool all_reduce_across(const BufferView& own, ReduceOp op) {
-    const auto reduce = [&](const BufferView& sent, ReduceOp by) {
+    return wire_.all_reduce(own, op, layout_.nodes, [&](const BufferView& sent, ReduceOp by) {
       return across_->step([&](auto& across, auto stream) { across.all_reduce(sent, sent, by, stream); });
-    };
-    if constexpr (!std::is_same_v<WireType, wire::Same>) {
-      if (casts(own.dtype, op)) {
-        const float factor = op == ReduceOp::average ? 1.0F / static_cast<float>(layout_.nodes) : 1.0F;
-        kernels::narrow_in_place(own.data, own.count, WireType::dtype, factor);
-        const bool serves = reduce({own.data, own.count, WireType::dtype, own.device}, ReduceOp::sum);
-        kernels::widen_in_place(own.data, own.count, WireType::dtype);
-        return serves;
-      }
-    }
-    return reduce(own, op);
+    });
   }
 
   bool all_gather_in_node(const BufferView& output) {
@@ -20128,6 +19917,7 @@ class HierarchicalReduction {
 
   Accumulate accumulate_;
   NodeLayout layout_;
+  WireReduction<WireType> wire_;
   backend::message_passing::Scratch partials_;  ///< of two segments, if they are wider than the output's elements
   SubChannel<typename Intra::Communicator> node_;
   std::optional<SubChannel<typename B::Communicator>> across_;
@@ -20180,15 +19970,8 @@ namespace DTRAIN_NAMESPACE::launch {
 /// Copies share the strings. The program may write to them, as to main's argv.
 class ArgumentVector {
  public:
-  ArgumentVector() : ArgumentVector(std::vector<std::string>{}) {}
-
-  explicit ArgumentVector(std::vector<std::string> texts) : storage_(std::make_shared<Storage>()) {
-    storage_->texts = std::move(texts);
-    for (std::string& text : storage_->texts) {
-      storage_->pointers.push_back(text.data());
-    }
-    storage_->pointers.push_back(nullptr);
-  }
+  ArgumentVector();
+  explicit ArgumentVector(std::vector<std::string> texts);
 
   /// argc and argv; argv[argc] is null. Lifetime: as long as a copy of this ArgumentVector lives.
   int count() const noexcept { return static_cast<int>(storage_->texts.size()); }
@@ -20215,8 +19998,8 @@ struct RankProcess : rendezvous::ControlPlaneOptions {
 
 /// Result of a launcher's start(): a rank's process, or the exit code of this process.
 struct StartResult {
-  explicit StartResult(RankProcess rank) : worker(std::move(rank)) {}
-  explicit StartResult(int code) noexcept : exit_code(code) {}
+  explicit StartResult(RankProcess rank);
+  explicit StartResult(int code) noexcept;
 
   std::optional<RankProcess> worker;
   int exit_code = 0;
@@ -20233,14 +20016,6 @@ struct JoinOptions {
 /// stderr if there are several ranks, or warnings. Closed standard descriptors become /dev/null.
 /// @throws identity::IdentityError; Error (usage) for an invalid setting, or a flag of PerNode's launcher
 RankProcess rank_process_of(JoinOptions options);
-
-/// Rank 0 of 1; ignores ranks in the environment. It hosts the store. Closed standard descriptors become /dev/null.
-/// @throws Error (usage) for an invalid setting
-RankProcess rank_process_alone(const identity::Environment& environment, std::vector<std::string> arguments);
-
-/// The worker that launch::PerNode's launcher started as this process. The launcher hosts the store.
-/// @throws as rank_process_of
-RankProcess rank_process_of_launcher(const identity::Environment& environment, std::vector<std::string> arguments);
 
 }  // namespace DTRAIN_NAMESPACE::launch
 
@@ -20327,16 +20102,7 @@ struct PerProcess {
   static constexpr const char* name() noexcept { return "launch::PerProcess"; }
 
   /// A RankProcess, or exit code 2 with a sentence on stderr. Blocking: no.
-  static StartResult start(int argc, char** argv) {
-    try {
-      JoinOptions options;
-      options.arguments = std::vector<std::string>(argv, argv + argc);
-      return StartResult(rank_process_of(std::move(options)));
-    } catch (const std::exception& error) {
-      log(LogLevel::error, error.what());
-      return StartResult(exit_code_usage);
-    }
-  }
+  static StartResult start(int argc, char** argv);
 };
 
 }  // namespace DTRAIN_NAMESPACE::launch
@@ -20594,7 +20360,7 @@ class GradientBindingRegistry {
 
  private:
   std::mutex mutex_;
-  std::map<const void*, const void*> owners_;
+  std::vector<std::pair<const void*, const void*>> owners_;  ///< addresses, ascending, and their owners
 };
 
 /// Owns entries of the registry; its destructor removes them.
@@ -20612,20 +20378,6 @@ class GradientBinding {
  private:
   std::shared_ptr<GradientBindingRegistry> registry_;
 };
-
-#if DTRAIN_DEFINITIONS
-
-DTRAIN_DEFINED bool GradientBindingRegistry::add(const void* address, const void* owner) {
-  const std::lock_guard lock(mutex_);
-  return owners_.try_emplace(address, owner).first->second == owner;
-}
-
-DTRAIN_DEFINED void GradientBindingRegistry::remove_all_of(const void* owner) noexcept {
-  const std::lock_guard lock(mutex_);
-  std::erase_if(owners_, [owner](const auto& entry) { return entry.second == owner; });
-}
-
-#endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE::group
 
@@ -20651,6 +20403,54 @@ using backend::AlgorithmChoice;
 using backend::LinkCost;
 using group::GroupOptions;
 }  // namespace DTRAIN_NAMESPACE
+
+// ---- dtrain/group/pending_weights.hpp
+
+/// @file
+/// Pending weights: the optimizers of a rank whose steps leave new weights to come, for what reads weights by address.
+
+namespace DTRAIN_NAMESPACE::group {
+
+/// Threads: all members from any thread.
+class PendingWeights {
+ public:
+  /// Blocking: until the optimizer's weights in that memory have come, if it has some there.
+  using Wait = std::function<void(const std::byte* begin, std::size_t bytes)>;
+
+  void add(const void* owner, Wait wait);
+  /// Blocking: until no `wait` runs.
+  void remove(const void* owner) noexcept;
+
+  /// Blocking: until all weights in that memory have come. @throws as `wait`
+  void wait_for(const std::byte* begin, std::size_t bytes);
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::pair<const void*, Wait>> optimizers_;
+};
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED void PendingWeights::add(const void* owner, Wait wait) {
+  const std::lock_guard lock(mutex_);
+  optimizers_.emplace_back(owner, std::move(wait));
+}
+
+DTRAIN_DEFINED void PendingWeights::remove(const void* owner) noexcept {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(optimizers_, [owner](const auto& optimizer) { return optimizer.first == owner; });
+}
+
+DTRAIN_DEFINED void PendingWeights::wait_for(const std::byte* begin, std::size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  for (const auto& optimizer : optimizers_) {
+    optimizer.second(begin, bytes);
+  }
+}
+
+#endif  // DTRAIN_DEFINITIONS
+
+}  // namespace DTRAIN_NAMESPACE::group
 
 // ---- dtrain/group/rank_context.hpp
 
@@ -20715,9 +20515,9 @@ class RankContext {
   const std::chrono::nanoseconds timeout;  ///< of one collective
   rendezvous::ControlPlane control_plane;
   rendezvous::TaskRunner tasks;
-  const std::shared_ptr<stream::host::StreamRegistry> streams;  ///< of all groups and wrappers
-  const std::shared_ptr<GradientBindingRegistry> gradient_bindings =
-      std::make_shared<GradientBindingRegistry>();  ///< of this rank's wrappers
+  const std::shared_ptr<stream::host::StreamRegistry> streams;       ///< of all groups and wrappers
+  const std::shared_ptr<GradientBindingRegistry> gradient_bindings;  ///< of this rank's wrappers
+  const std::shared_ptr<PendingWeights> pending_weights;
 
  private:
   Cause exception_cause(std::string text, std::optional<int> failed_rank = {}) const;
@@ -20841,10 +20641,78 @@ struct GroupAccess {
 
 }  // namespace DTRAIN_NAMESPACE::group
 
+// ---- dtrain/group/group_state_base.hpp
+
+/// @file
+/// group::GroupStateBase: members, store, options and counters of one group, whatever its backend.
+
+namespace DTRAIN_NAMESPACE::group {
+
+/// The part of a GroupState that is compiled once. Threads: as GroupState.
+class GroupStateBase : public RankContext::Closable {
+ public:
+  GroupStateBase(const GroupStateBase&) = delete;
+  GroupStateBase& operator=(const GroupStateBase&) = delete;
+
+  const std::shared_ptr<RankContext>& rank_context() const noexcept { return rank_context_; }
+  const rendezvous::Membership& members() const noexcept { return members_; }
+  bool has_all_ranks() const noexcept { return prefix_.empty(); }
+
+  /// Starts enqueued work of this rank's streams that no thread runs. Blocking: no.
+  void start_pending() const noexcept { rank_context_->streams->run_unattended(); }
+
+  /// The job's store, with the group's prefix before every key and barriers of the group's ranks.
+  rendezvous::Store store() const;
+
+  /// Counts 1, 2, ... for each purpose.
+  int next_number(const std::string& purpose);
+
+  rendezvous::TaskRunner& tasks;  ///< the rank's; for OffThreadDeleter
+
+ protected:
+  GroupStateBase(std::shared_ptr<RankContext> rank_context, rendezvous::Membership members, std::string prefix,
+                 const GroupOptions& options);
+  ~GroupStateBase() = default;
+
+  /// Whether an exception unwinds that was not when the group was made.
+  bool unwinds() const noexcept { return std::uncaught_exceptions() > exceptions_; }
+
+  /// For opening a channel right away.
+  backend::ChannelContext channel_context(const std::string& purpose, Accumulate accumulate,
+                                          const backend::DescribeOperation& describe = {}) const;
+
+  /// The same, for a further channel of the group. @param accumulate f32: even if the group's is not
+  /// @param deterministic without measured choices
+  backend::ChannelContext next_channel_context(const std::string& purpose, Accumulate accumulate,
+                                               const backend::DescribeOperation& describe, bool deterministic);
+
+  /// Prefix of the group that the next split with this color makes.
+  std::string next_split_prefix(int color);
+
+  /// Reports to the job an error of this rank, for which the other ranks would wait. Blocking: 2 s at most.
+  /// @throws the job's first cause
+  void report_error(const Error& error) const;
+
+  const std::shared_ptr<RankContext> rank_context_;
+  const rendezvous::Membership members_;
+  const GroupOptions options_;
+
+ private:
+  const std::string prefix_;  ///< of keys and channel names; empty for the group of all ranks
+  const std::shared_ptr<const rendezvous::RankSet> barrier_ranks_;  ///< of the barriers of a subgroup
+  std::atomic<int> channels_opened_{0};
+  int splits_ = 0;
+  std::mutex numbers_mutex_;
+  std::vector<std::pair<std::string, int>> numbers_;  ///< of each purpose, the last
+  const int exceptions_ = std::uncaught_exceptions();
+};
+
+}  // namespace DTRAIN_NAMESPACE::group
+
 // ---- dtrain/group/group_state.hpp
 
 /// @file
-/// group::GroupState: members of one group, and this rank's channel, stream and options in it.
+/// group::GroupState: this rank's channel and stream in one group.
 
 namespace DTRAIN_NAMESPACE::group {
 
@@ -20852,33 +20720,17 @@ namespace DTRAIN_NAMESPACE::group {
 /// group. While an exception unwinds, the rank's RankContext keeps the channel, so that peers fail with that
 /// exception's text and not because this rank's channel closed. Threads: one for collectives; any for the rest.
 template <backend::Backend Backend>
-class GroupState final : private RankContext::Closable {
+class GroupState final : public GroupStateBase {
  public:
   using Communicator = typename Backend::Communicator;
   using StreamOwner = typename Backend::StreamOwner;
 
   /// Collective, blocking: the group of all ranks of the job.
   static std::shared_ptr<GroupState> of_all_ranks(std::shared_ptr<RankContext> rank_context,
-                                                  const GroupOptions& options) {
-    rendezvous::Membership members = rank_context->control_plane.membership();
-    std::shared_ptr<GroupState> state = make(std::move(rank_context), std::move(members), "", options);
-    state->resources_->communicator.emplace(Backend::open_blocking(state->channel_context("group", options.accumulate),
-                                                                   Deadline::after(state->rank_context_->timeout)));
-    return state;
-  }
+                                                  const GroupOptions& options);
 
-  GroupState(const GroupState&) = delete;
-  GroupState& operator=(const GroupState&) = delete;
-  ~GroupState() {
-    rank_context_->remove(*this);
-    if (std::uncaught_exceptions() > exceptions_) {
-      rank_context_->keep_alive_until_leave(std::move(resources_));
-    }
-  }
+  ~GroupState();
 
-  const std::shared_ptr<RankContext>& rank_context() const noexcept { return rank_context_; }
-  const rendezvous::Membership& members() const noexcept { return members_; }
-  bool has_all_ranks() const noexcept { return prefix_.empty(); }
   auto stream() const { return resources_->stream.ref(); }
   const DeviceBounceBuffer<typename Communicator::Stream>& device_bounce_buffer() const noexcept {
     return resources_->device_bounce_buffer;
@@ -20936,31 +20788,12 @@ class GroupState final : private RankContext::Closable {
     }
   }
 
-  /// Starts enqueued work of this rank's streams that no thread runs. Blocking: no.
-  void start_pending() const noexcept { rank_context_->streams->run_unattended(); }
-
-  /// The job's store, with the group's prefix before every key and barriers of the group's ranks.
-  rendezvous::Store store() const {
-    rendezvous::Store store = rank_context_->control_plane.store().with_timeout(rank_context_->timeout);
-    return has_all_ranks() ? store : store.with_prefix(prefix_).with_barrier_ranks(barrier_ranks_);
-  }
-
-  /// Counts 1, 2, ... for each purpose.
-  int next_number(const std::string& purpose) {
-    const std::lock_guard lock(numbers_mutex_);
-    return ++numbers_[purpose];
-  }
-
   /// Collective, blocking: a new channel for the ranks of this group, from the group's own if the backend can.
   /// @param accumulate f32: even if the group's is not @param deterministic without measured choices
   Communicator open_channel(const std::string& purpose, Accumulate accumulate,
                             const backend::DescribeOperation& describe, bool deterministic) {
     Communicator& own = live();
-    backend::ChannelContext context = channel_context(format_text("{}-{}", {purpose, channels_opened_.fetch_add(1)}),
-                                                      std::max(accumulate, options_.accumulate), describe);
-    if (deterministic) {
-      context.algorithms = context.algorithms.reproducible();
-    }
+    const backend::ChannelContext context = next_channel_context(purpose, accumulate, describe, deterministic);
     const Deadline deadline = Deadline::after(rank_context_->timeout);
     if constexpr (backend::CanDuplicate<Backend>) {
       return Backend::duplicate_blocking(own, context, deadline);
@@ -20976,12 +20809,11 @@ class GroupState final : private RankContext::Closable {
                   "splitting a process group with color {}; every rank gives a color of at least 0", {color});
     }
     Communicator& parent = live();
-    rank_context_->streams->run_unattended();  // other ranks may wait for this work before they call this
+    start_pending();  // other ranks may wait for this work before they call this
     Communicator child =
         make_or_report([&] { return parent.split_blocking(color, key, Deadline::after(rank_context_->timeout)); });
     rendezvous::Membership members = child.members();
-    std::string prefix = format_text("{}split-{}-{}/", {prefix_, splits_++, color});
-    std::shared_ptr<GroupState> state = make(rank_context_, std::move(members), std::move(prefix), options_);
+    std::shared_ptr<GroupState> state = make(rank_context_, std::move(members), next_split_prefix(color), options_);
     state->resources_->communicator.emplace(std::move(child));
     return state;
   }
@@ -20995,8 +20827,6 @@ class GroupState final : private RankContext::Closable {
 
   /// Rejects later collectives, and notifies peers that wait in one. No collective may be running.
   void close() noexcept override { resources_->close(); }
-
-  rendezvous::TaskRunner& tasks;  ///< the rank's; for OffThreadDeleter
 
  private:
   struct ChannelResources;
@@ -21038,14 +20868,7 @@ class GroupState final : private RankContext::Closable {
 
   GroupState(std::shared_ptr<RankContext> rank_context, rendezvous::Membership members, std::string prefix,
              const GroupOptions& options)
-      : tasks(rank_context->tasks),
-        rank_context_(std::move(rank_context)),
-        members_(std::move(members)),
-        prefix_(std::move(prefix)),
-        barrier_ranks_(has_all_ranks() ? nullptr
-                                       : std::make_shared<const rendezvous::RankSet>(
-                                             rendezvous::RankSet::of(members_.ranks_in_job()))),
-        options_(options),
+      : GroupStateBase(std::move(rank_context), std::move(members), std::move(prefix), options),
         resources_(std::make_shared<ChannelResources>()) {
     register_stream(resources_->stream);
     static_cast<void>(resources_->stream.ref());  // creates it on this thread's device, if streams have one
@@ -21073,44 +20896,33 @@ class GroupState final : private RankContext::Closable {
     } catch (const JobFailed&) {
       throw;
     } catch (const Error& error) {
-      const std::shared_ptr<FailureLatch>& failure = rank_context_->control_plane.failure();
-      const int self = members_.rank_in_job();
-      failure->report({CauseKind::exception, self, members_.host, error.what()});
-      failure->block_until_failed(Deadline::after(std::chrono::seconds(2)));
-      failure->throw_if_failed(self);
+      report_error(error);
       throw;
     }
   }
 
-  /// For opening a channel right away.
-  backend::ChannelContext channel_context(const std::string& purpose, Accumulate accumulate,
-                                          const backend::DescribeOperation& describe = {}) const {
-    const std::string name = prefix_ + purpose;
-    rank_context_->streams->run_unattended();  // other ranks may wait for this work before they open theirs
-    backend::ChannelContext context{members_,
-                                    name,
-                                    rank_context_->control_plane.store().with_prefix(name + "/"),
-                                    rank_context_->control_plane.failure(),
-                                    rank_context_->timeout,
-                                    [streams = rank_context_->streams] { streams->run_unattended(); },
-                                    describe,
-                                    accumulate};
-    context.algorithms = options_.algorithms;
-    return context;
-  }
-
-  std::shared_ptr<RankContext> rank_context_;
-  const rendezvous::Membership members_;
-  const std::string prefix_;  ///< of keys and channel names; empty for the group of all ranks
-  const std::shared_ptr<const rendezvous::RankSet> barrier_ranks_;  ///< of the barriers of a subgroup
-  const GroupOptions options_;
   std::shared_ptr<ChannelResources> resources_;
-  std::atomic<int> channels_opened_{0};
-  int splits_ = 0;
-  std::mutex numbers_mutex_;
-  std::map<std::string, int> numbers_;
-  int exceptions_ = std::uncaught_exceptions();
 };
+
+// Defined apart from the class, so that what is instantiated with the definitions is not instantiated again.
+
+template <backend::Backend Backend>
+std::shared_ptr<GroupState<Backend>> GroupState<Backend>::of_all_ranks(std::shared_ptr<RankContext> rank_context,
+                                                                       const GroupOptions& options) {
+  rendezvous::Membership members = rank_context->control_plane.membership();
+  std::shared_ptr<GroupState> state = make(std::move(rank_context), std::move(members), "", options);
+  state->resources_->communicator.emplace(Backend::open_blocking(state->channel_context("group", options.accumulate),
+                                                                 Deadline::after(state->rank_context_->timeout)));
+  return state;
+}
+
+template <backend::Backend Backend>
+GroupState<Backend>::~GroupState() {
+  rank_context_->remove(*this);
+  if (unwinds()) {
+    rank_context_->keep_alive_until_leave(std::move(resources_));
+  }
+}
 
 }  // namespace DTRAIN_NAMESPACE::group
 
@@ -21578,7 +21390,7 @@ std::vector<std::size_t> reverse_order(std::size_t count);
 /// - half of the remaining bytes, so that the last buckets halve. The last one is reduced after the backward pass,
 /// which hides none of it; so it stays as small as the first.
 /// Of 400 MiB: 1, 25, ..., 25, 24, 12, 6, 3, 2, 1, 1; of 100 MiB: 1, 6, ..., 6, 4, 2, 1, 1, 1.
-/// bench/scaling/step_model.hpp has the arithmetic.
+/// dtrain/ddp/planning/step_model.hpp has the arithmetic.
 constexpr std::size_t tapered_cap(std::size_t remaining, std::size_t total, const BucketCaps& caps) noexcept {
   return std::min(caps.bucket_bytes, std::max(caps.first_bucket_bytes, std::min(remaining / 2, total / 16)));
 }
@@ -21618,6 +21430,15 @@ std::vector<BufferView> ranges_of(const BucketPlan& plan, std::byte* arena);
 
 /// The number of gradients of each bucket.
 std::vector<std::size_t> parameter_counts(const BucketPlan& plan);
+
+/// Bytes of all gradients, without padding.
+inline std::size_t payload_bytes(const BucketPlan& plan) noexcept {
+  std::size_t bytes = 0;
+  for (const PlannedBucket& bucket : plan.buckets) {
+    bytes += bucket.payload_bytes;
+  }
+  return bytes;
+}
 
 #if DTRAIN_DEFINITIONS
 
@@ -22012,11 +21833,11 @@ class SampleBatches {
   /// Batch `batch`, which is less than size().
   std::span<const std::size_t> operator[](std::size_t batch) const {
     const std::size_t first = batch * batch_size_;
-    return std::span(samples_).subspan(first, std::min(batch_size_, samples_.size() - first));
+    return {samples_.data() + first, std::min(batch_size_, samples_.size() - first)};
   }
 
   /// All samples, batch after batch.
-  std::span<const std::size_t> samples() const noexcept { return samples_; }
+  std::span<const std::size_t> samples() const noexcept { return {samples_.data(), samples_.size()}; }
 
   Iterator begin() const noexcept { return {this, 0}; }
   Iterator end() const noexcept { return {this, size()}; }
@@ -22223,72 +22044,6 @@ using ddp::DistributedSampler;
 using ddp::SamplerOptions;
 }  // namespace DTRAIN_NAMESPACE
 
-// ---- dtrain/ddp/ddp_options.hpp
-
-/// @file
-/// DdpOptions: options of DistributedDataParallel.
-
-namespace DTRAIN_NAMESPACE::ddp {
-
-/// Must be the same on every rank, except for `timeline`, `device_times`, `check_addresses`, `progress` and
-/// `producer_stream`. A difference is an error on all ranks.
-struct DdpOptions {
-  std::size_t bucket_bytes = BucketCaps{}.bucket_bytes;              ///< 0: a bucket for each parameter
-  std::size_t first_bucket_bytes = BucketCaps{}.first_bucket_bytes;  ///< above bucket_bytes it counts as bucket_bytes
-  ReduceOp reduce_op = ReduceOp::average;                            ///< or sum
-  Accumulate accumulate = Accumulate::element;  ///< f32 for f16 and bf16, even if GroupOptions do not request it
-  /// Keeps the first bucket plan, so that every run with the same model, options, ranks and nodes gives the same bits.
-  /// A backend that does not promise that (backend::Determinism) is rejected.
-  bool deterministic = false;
-  /// Rebuilds the buckets at the end of the first step, in rank 0's ready order. Bound gradients may then move, with
-  /// their content. Has no effect with `deterministic`, or if the first step is captured in a CUDA graph.
-  bool reorder_gradients = true;
-  /// A parameter without ready() in a step contributes zeros on that rank, or the gradient that steps under no_sync()
-  /// have left since the last reduced step. Without this option, finish() names such parameters in an error. Unused
-  /// parameters are detected in finish(): if a program has several such wrappers, every rank must finish their steps in
-  /// the same order. On CUDA, streams passed to ready() must then outlive the wrapper.
-  bool allow_unused_parameters = false;
-  /// Each step broadcasts rank 0's buffers, if the model has buffers(). The program leaves them untouched from the last
-  /// ready() to finish().
-  bool broadcast_buffers = true;
-  /// Reads parameters() again at the beginning and at the end of a step, to detect values and gradients that have moved
-  /// since the construction. True: in every step; false: in the first two and every 64th; not set: in every step with
-  /// at most 1,000 parameters, or if the readings take less than 1 us a parameter and step, else as false.
-  std::optional<bool> check_addresses{};
-  /// Also records every ready(), and on CUDA the times at which the device started and finished each bucket, which
-  /// costs some microseconds a bucket. Keeps records of more steps.
-  bool timeline = false;
-  /// On CUDA, statistics() has the time of communication and the part of it that backward hid, measured by events that
-  /// cost some microseconds a bucket. `timeline` implies this option; on host streams it is always on.
-  bool device_times = false;
-  /// On CUDA: the stream that wrote values, gradients and buffers before the construction. The default is the device's
-  /// default stream, which also covers all streams that were not created as non-blocking.
-  StreamHandle producer_stream{};
-  stream::host::Progress progress = stream::host::Progress::automatic;  ///< the thread that runs the communication
-
-  BucketCaps caps() const noexcept { return {first_bucket_bytes, bucket_bytes}; }
-};
-
-/// @throws Error (invalid_argument).
-void check_options(const DdpOptions& options);
-
-#if DTRAIN_DEFINITIONS
-
-DTRAIN_DEFINED void check_options(const DdpOptions& options) {
-  if (options.reduce_op != ReduceOp::average && options.reduce_op != ReduceOp::sum) {
-    throw_error(Errc::invalid_argument, "DdpOptions::reduce_op is {}; gradients are combined by average or sum",
-                {name(options.reduce_op)});
-  }
-}
-
-#endif  // DTRAIN_DEFINITIONS
-
-}  // namespace DTRAIN_NAMESPACE::ddp
-
-namespace DTRAIN_NAMESPACE {
-using ddp::DdpOptions;
-}  // namespace DTRAIN_NAMESPACE
-
 // ---- dtrain/ddp/failure_context.hpp
 
 /// @file
@@ -22308,12 +22063,38 @@ struct FailureContext {
 
   /// Reports to the job that this rank failed with `text`.
   void report_exception(std::string text) const;
+
+  /// A step is destroyed unfinished. @param unwinding as of step_abandoned
+  void report_abandoned_step(bool unwinding) const noexcept;
 };
+
+/// @throws Error (invalid_argument): the user's call `caller` came during a step, or (not `is_open`) after a failed one
+[[noreturn]] void refuse_begin(const char* caller, bool is_open);
 
 #if DTRAIN_DEFINITIONS
 
+DTRAIN_NOT_INLINED DTRAIN_DEFINED void refuse_begin(const char* caller, bool is_open) {
+  throw_error(
+      Errc::invalid_argument, "{}{}",
+      {caller, is_open ? " came while a step was under way; finish() it first, or let the backward() that it is "
+                         "in return"
+                       : " came after a step that failed; gradients are no longer the same on all ranks"});
+}
+
 DTRAIN_DEFINED void FailureContext::report_exception(std::string text) const {
   latch->report({CauseKind::exception, rank, host, std::move(text)});
+}
+
+DTRAIN_DEFINED void FailureContext::report_abandoned_step(bool unwinding) const noexcept {
+  try {
+    if (step_abandoned) {
+      step_abandoned(unwinding);
+    } else {
+      report_exception("a step was abandoned without finish()");
+    }
+  } catch (...) {
+    // The other ranks notice when this rank leaves without having taken part.
+  }
 }
 
 #endif  // DTRAIN_DEFINITIONS
@@ -22341,6 +22122,102 @@ void end_borrowed_work(Reduction& reduction, const FailureContext& context) noex
     std::abort();
   }
 }
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/hooks/counted_channel.hpp
+
+/// @file
+/// CountedChannel: a communicator's operations, with a count of the bytes that a hook sends by them.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// Borrows a communicator, whose contract each operation has (backend/communicator.hpp).
+template <backend::Communicator C>
+class CountedChannel {
+ public:
+  using Stream = typename C::Stream;
+
+  /// @param traffic null: counts nothing. Lifetime: both outlive this object
+  // NOLINTNEXTLINE(google-explicit-constructor): a communicator that counts nothing.
+  CountedChannel(C& channel, TrafficCounter* traffic = nullptr) noexcept : channel_(&channel), traffic_(traffic) {}
+
+  int rank() const noexcept { return channel_->rank(); }
+  int size() const noexcept { return channel_->size(); }
+  TrafficCounter* traffic() const noexcept { return traffic_; }
+
+  void all_reduce(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) const {
+    if (traffic_ != nullptr) traffic_->sends_all_reduce(output.bytes());
+    channel_->all_reduce(input, output, op, stream);
+  }
+  void broadcast(BufferView buffer, int root, Stream stream) const {
+    count(buffer);
+    channel_->broadcast(buffer, root, stream);
+  }
+  void barrier(Stream stream) const { channel_->barrier(stream); }
+  void reduce_scatter(ConstBufferView input, BufferView output, ReduceOp op,
+                      Stream stream) const requires backend::CanReduceScatter<C> {
+    count(input);
+    channel_->reduce_scatter(input, output, op, stream);
+  }
+  void all_gather(ConstBufferView input, BufferView output, Stream stream) const requires backend::CanAllGather<C> {
+    count(output);
+    channel_->all_gather(input, output, stream);
+  }
+  void exchange_blocks(const backend::BlockExchange& blocks, ConstBufferView input, BufferView output,
+                       Stream stream) const requires backend::CanExchangeBlocks<C> {
+    count(input);
+    channel_->exchange_blocks(blocks, input, output, stream);
+  }
+  void reduce_blocks(const backend::BlockExchange& blocks, ConstBufferView input, BufferView output, ReduceOp op,
+                     Stream stream) const requires backend::CanReduceBlocks<C> {
+    count(input);
+    channel_->reduce_blocks(blocks, input, output, op, stream);
+  }
+  void send(ConstBufferView input, int peer, Stream stream) const requires backend::CanSendRecv<C> {
+    count_message(input);
+    channel_->send(input, peer, stream);
+  }
+  void recv(BufferView output, int peer, Stream stream) const requires backend::CanSendRecv<C> {
+    channel_->recv(output, peer, stream);
+  }
+  void send_recv(ConstBufferView input, int to, BufferView output, int from,
+                 Stream stream) const requires backend::CanSendRecv<C> {
+    count_message(input);
+    channel_->send_recv(input, to, output, from, stream);
+  }
+
+ private:
+  void count(const ConstBufferView& sent) const noexcept {
+    if (traffic_ != nullptr) traffic_->sends(sent.bytes());
+  }
+
+  /// Of n bytes that a collective counts, a rank sends n (size - 1) / size.
+  void count_message(const ConstBufferView& sent) const noexcept {
+    const auto ranks = static_cast<std::uint64_t>(size());
+    if (traffic_ != nullptr && ranks > 1) traffic_->sends(sent.bytes() * ranks / (ranks - 1));
+  }
+
+  C* channel_;
+  TrafficCounter* traffic_;
+};
+
+/// Work of a stream whose time counts.
+template <class Work>
+struct TimedWork {
+  void operator()() noexcept {
+    if (traffic == nullptr) {
+      work();
+    } else {
+      traffic->time(work);
+    }
+  }
+  void drop() noexcept requires requires(Work& dropped) { dropped.drop(); }
+  { work.drop(); }
+
+  Work work;
+  TrafficCounter* traffic;
+};
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
@@ -22381,6 +22258,8 @@ namespace DTRAIN_NAMESPACE::ddp {
 /// One trainable tensor of a model: `{"weights", tensor_view(weights), tensor_view(gradients)}`. Value and gradient
 /// have the same shape, dtype and device, and are contiguous. Lifetime: both keep their addresses until the model's
 /// DistributedDataParallel is destroyed.
+/// All gradients of a model may lack memory: `tensor_view<float>(nullptr, shape)`. Then each comes as ready(i, view,
+/// stream), and every step has a ShardedOptimizer, which keeps what it needs of them.
 struct Parameter {
   std::string name;
   TensorView value;
@@ -22461,8 +22340,9 @@ template <class M>
 concept Model = HasParameters<M> && ParametersAreSized<M> && ParametersAreParameters<M>;
 
 /// A Model whose gradients DistributedDataParallel may place. After `bind_gradient(i, view)`, gradient i lives at
-/// `view`: same shape, dtype and device as before, content already copied. Called at construction, and at most once
-/// more at the end of the first step for gradients that move (DdpOptions::reorder_gradients).
+/// `view`: same shape, dtype and device as before, content already copied. Called at construction, and once more at the
+/// end of the first step for gradients that move (DdpOptions::reorder_gradients); with DdpOptions::plan, in models of
+/// several element types, also after a few more steps.
 template <class M>
 concept BindsGradients = Model<M> && requires(M& model, std::size_t index, const TensorView& gradient) {
   model.bind_gradient(index, gradient);
@@ -22507,20 +22387,23 @@ namespace detail {
 
 std::string kind(const TensorView& view);
 
+void add(std::vector<Parameter>& parameters, const Parameter& parameter);
+
+/// @throws Error (invalid_argument) for a buffer without memory
+void add(std::vector<TensorView>& buffers, const TensorView& buffer);
+
 }  // namespace detail
 
-/// @param binds whether the model has bind_gradient: its gradients then need no memory of their own
+/// Gradients need memory of their own unless all lack it (see Parameter), or the model has bind_gradient.
 /// @throws Error (invalid_argument)
-void check_parameters(std::span<const Parameter> parameters, bool binds);
+void check_parameters(const std::vector<Parameter>& parameters, bool binds);
 
 /// The model's present parameters. Names are copied, tensors are not.
 template <Model M>
 std::vector<Parameter> collect_parameters(M& model) {
-  auto&& range = model.parameters();
   std::vector<Parameter> parameters;
-  parameters.reserve(static_cast<std::size_t>(std::size(range)));
-  for (const Parameter& parameter : range) {
-    parameters.push_back(parameter);
+  for (const Parameter& parameter : model.parameters()) {
+    detail::add(parameters, parameter);
   }
   check_parameters(parameters, BindsGradients<M>);
   return parameters;
@@ -22532,12 +22415,7 @@ std::vector<TensorView> collect_buffers(M& model) {
   std::vector<TensorView> buffers;
   if constexpr (HasBuffers<M>) {
     for (const TensorView& buffer : model.buffers()) {
-      if (buffer.data == nullptr && buffer.bytes() != 0) {
-        throw_error(Errc::invalid_argument,
-                    "buffer {} of the model has no memory; allocate it before DistributedDataParallel",
-                    {buffers.size()});
-      }
-      buffers.push_back(buffer);
+      detail::add(buffers, buffer);
     }
   }
   return buffers;
@@ -22548,11 +22426,23 @@ std::vector<GradientSize> gradient_sizes(std::span<const Parameter> parameters);
 
 #if DTRAIN_DEFINITIONS
 
-DTRAIN_DEFINED std::string detail::kind(const TensorView& view) {
+namespace detail {
+
+DTRAIN_DEFINED std::string kind(const TensorView& view) {
   return format_text("{} {} on {}", {name(view.dtype), to_string(view.shape), to_string(view.device)});
 }
 
-namespace detail {
+DTRAIN_DEFINED void add(std::vector<Parameter>& parameters, const Parameter& parameter) {
+  parameters.push_back(parameter);
+}
+
+DTRAIN_DEFINED void add(std::vector<TensorView>& buffers, const TensorView& buffer) {
+  if (buffer.data == nullptr && buffer.bytes() != 0) {
+    throw_error(Errc::invalid_argument,
+                "buffer {} of the model has no memory; allocate it before DistributedDataParallel", {buffers.size()});
+  }
+  buffers.push_back(buffer);
+}
 
 /// Rejects overlapping gradients: a tied parameter listed twice would be reduced twice.
 inline void check_gradients_are_apart(std::span<const Parameter> parameters) {
@@ -22579,10 +22469,13 @@ inline void check_gradients_are_apart(std::span<const Parameter> parameters) {
 
 }  // namespace detail
 
-DTRAIN_DEFINED void check_parameters(std::span<const Parameter> parameters, bool binds) {
+DTRAIN_DEFINED void check_parameters(const std::vector<Parameter>& parameters, bool binds) {
   if (parameters.empty()) {
     throw_error(Errc::invalid_argument, "the model's parameters() is empty: there is nothing to train");
   }
+  const bool some_have_memory = std::any_of(parameters.begin(), parameters.end(), [](const Parameter& parameter) {
+    return parameter.gradient.data != nullptr && parameter.gradient.bytes() != 0;
+  });
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     const TensorView& value = parameters[i].value;
     const TensorView& gradient = parameters[i].gradient;
@@ -22600,7 +22493,7 @@ DTRAIN_DEFINED void check_parameters(std::span<const Parameter> parameters, bool
       throw_error(Errc::invalid_argument, "the value of {} has no memory; allocate it before DistributedDataParallel",
                   {described});
     }
-    if (gradient.data == nullptr && gradient.bytes() != 0 && !binds) {
+    if (gradient.data == nullptr && gradient.bytes() != 0 && !binds && some_have_memory) {
       throw_error(Errc::invalid_argument,
                   "the gradient of {} has no memory; allocate it, or give the model bind_gradient(i, view)",
                   {described});
@@ -22657,12 +22550,7 @@ class AddressCheck {
       : read_(std::move(read)), every_step_(every_step), now_(now) {}
 
   /// Records the present addresses; later checks compare with them.
-  void remember() {
-    known_.clear();
-    remembers_ = true;
-    if (read_) read_(*this);
-    remembers_ = false;
-  }
+  void remember();
 
   /// Before the first gradient of step `step`, from 1, is read. @throws Error (invalid_argument)
   void begin_step(std::uint64_t step) {
@@ -22702,10 +22590,7 @@ class AddressCheck {
   static MemoryRange range_of(const TensorView& view) noexcept { return {view.data, view.bytes(), view.dtype}; }
 
   /// The fastest of all readings counts: on a loaded machine any single one can take long.
-  bool is_cheap() const noexcept {
-    return known_.size() <= always_checked_parameters ||
-           (last_checked_ > 0 && 2 * fastest_ < known_.size() * std::chrono::microseconds(1));
-  }
+  bool is_cheap() const noexcept;
 
   void compare();
 
@@ -22750,6 +22635,18 @@ DTRAIN_DEFINED void AddressCheck::visit(const Parameter& parameter) {
   if (i >= known_.size()) return;
   require_same("value", i, parameter, known_[i].value, range_of(parameter.value));
   require_same("gradient", i, parameter, known_[i].gradient, range_of(parameter.gradient));
+}
+
+DTRAIN_DEFINED void AddressCheck::remember() {
+  known_.clear();
+  remembers_ = true;
+  if (read_) read_(*this);
+  remembers_ = false;
+}
+
+DTRAIN_DEFINED bool AddressCheck::is_cheap() const noexcept {
+  return known_.size() <= always_checked_parameters ||
+         (last_checked_ > 0 && 2 * fastest_ < known_.size() * std::chrono::microseconds(1));
 }
 
 DTRAIN_DEFINED void AddressCheck::compare() {
@@ -22802,6 +22699,121 @@ DTRAIN_DEFINED std::string AddressCheck::text(const MemoryRange& range) {
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
+// ---- dtrain/ddp/planning/plan_choice.hpp
+
+/// @file
+/// PlanChoice: whether the sizes of buckets are given by DdpOptions or chosen from measurements of the first steps.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+class BucketPlanner;
+struct PlannerSetup;
+
+/// A planner that measures; see measured_plan.hpp. @throws Error (invalid_argument) beside DdpOptions::deterministic,
+/// (unsupported) for gradients that are not in host memory
+std::shared_ptr<BucketPlanner> make_measured_plan(const PlannerSetup& setup);
+
+/// The choice has the function that makes its planner: a program that measures nothing has no code for it.
+class PlanChoice {
+ public:
+  using Make = std::shared_ptr<BucketPlanner> (*)(const PlannerSetup&);
+
+  /// Buckets of the sizes in DdpOptions.
+  constexpr PlanChoice() noexcept = default;
+
+  /// The sizes with the shortest step by the measurements of steps 1 to 4. DdpOptions::plan has the conditions.
+  static constexpr PlanChoice measured() noexcept {
+    PlanChoice choice;
+    choice.make_ = &make_measured_plan;
+    return choice;
+  }
+
+  constexpr bool is_measured() const noexcept { return make_ != nullptr; }
+  /// Null unless is_measured().
+  constexpr Make make() const noexcept { return make_; }
+
+ private:
+  Make make_ = nullptr;
+};
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+namespace DTRAIN_NAMESPACE {
+using ddp::PlanChoice;
+}  // namespace DTRAIN_NAMESPACE
+
+// ---- dtrain/ddp/ddp_options.hpp
+
+/// @file
+/// DdpOptions: options of DistributedDataParallel.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// Must be the same on every rank, except for `timeline`, `device_times`, `check_addresses`, `progress` and
+/// `producer_stream`. A difference is an error on all ranks.
+struct DdpOptions {
+  std::size_t bucket_bytes = BucketCaps{}.bucket_bytes;              ///< 0: a bucket for each parameter
+  std::size_t first_bucket_bytes = BucketCaps{}.first_bucket_bytes;  ///< above bucket_bytes it counts as bucket_bytes
+  ReduceOp reduce_op = ReduceOp::average;                            ///< or sum
+  Accumulate accumulate = Accumulate::element;  ///< f32 for f16 and bf16, even if GroupOptions do not request it
+  /// Keeps the first bucket plan, so that every run with the same model, options, ranks and nodes gives the same bits.
+  /// A backend that does not promise that (backend::Determinism) is rejected.
+  bool deterministic = false;
+  /// Rebuilds the buckets at the end of the first step, in rank 0's ready order. Bound gradients may then move, with
+  /// their content. Has no effect with `deterministic`, or if the first step is captured in a CUDA graph.
+  bool reorder_gradients = true;
+  /// PlanChoice::measured(): the first 29 steps measure, and choose the sizes of buckets in place of the two above,
+  /// which they return to if a step is not shorter; log level info has the reasons. For gradients in host memory, and
+  /// not with `deterministic`. Steps under no_sync() do not count. Where a sum's bits depend on the plan (see
+  /// backend::Determinism), they may differ from run to run. In a model of several element types, bound gradients may
+  /// move up to five times. If a program has several such wrappers, every rank must finish their steps in one order.
+  PlanChoice plan{};
+  /// A parameter without ready() in a step contributes zeros on that rank, or the gradient that steps under no_sync()
+  /// have left since the last reduced step. Without this option, finish() names such parameters in an error. Unused
+  /// parameters are detected in finish(): if a program has several such wrappers, every rank must finish their steps in
+  /// the same order. On CUDA, streams passed to ready() must then outlive the wrapper.
+  bool allow_unused_parameters = false;
+  /// Each step broadcasts rank 0's buffers, if the model has buffers(). The program leaves them untouched from the last
+  /// ready() to finish().
+  bool broadcast_buffers = true;
+  /// Reads parameters() again at the beginning and at the end of a step, to detect values and gradients that have moved
+  /// since the construction. True: in every step; false: in the first two and every 64th; not set: in every step with
+  /// at most 1,000 parameters, or if the readings take less than 1 us a parameter and step, else as false.
+  std::optional<bool> check_addresses{};
+  /// Also records every ready(), and on CUDA the times at which the device started and finished each bucket, which
+  /// costs some microseconds a bucket. Keeps records of more steps.
+  bool timeline = false;
+  /// On CUDA, statistics() has the time of communication and the part of it that backward hid, measured by events that
+  /// cost some microseconds a bucket. `timeline` implies this option; on host streams it is always on.
+  bool device_times = false;
+  /// On CUDA: the stream that wrote values, gradients and buffers before the construction. The default is the device's
+  /// default stream, which also covers all streams that were not created as non-blocking.
+  StreamHandle producer_stream{};
+  stream::host::Progress progress = stream::host::Progress::automatic;  ///< the thread that runs the communication
+
+  BucketCaps caps() const noexcept { return {first_bucket_bytes, bucket_bytes}; }
+};
+
+/// @throws Error (invalid_argument).
+void check_options(const DdpOptions& options);
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED void check_options(const DdpOptions& options) {
+  if (options.reduce_op != ReduceOp::average && options.reduce_op != ReduceOp::sum) {
+    throw_error(Errc::invalid_argument, "DdpOptions::reduce_op is {}; gradients are combined by average or sum",
+                {name(options.reduce_op)});
+  }
+}
+
+#endif  // DTRAIN_DEFINITIONS
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+namespace DTRAIN_NAMESPACE {
+using ddp::DdpOptions;
+}  // namespace DTRAIN_NAMESPACE
+
 // ---- dtrain/ddp/agreement/model_signature.hpp
 
 /// @file
@@ -22835,6 +22847,7 @@ struct ModelSignature {
   Accumulate accumulate = Accumulate::element;
   bool scales_averages = false;  ///< see scaled_averages.hpp
   std::string hook{};            ///< its description; empty: none
+  bool measures_plan = false;    ///< DdpOptions::plan
 
   friend bool operator==(const ModelSignature&, const ModelSignature&) = default;
 };
@@ -22877,7 +22890,7 @@ DTRAIN_DEFINED void tensor_fields(Serializer& of, ParameterSignature& tensor) {
 }
 
 DTRAIN_DEFINED void fields(Serializer& of, ModelSignature& signature) {
-  of.constant("dtrain ddp 6\n");
+  of.constant("dtrain ddp 7\n");
   of.number(signature.bucket_bytes);
   of.number(signature.first_bucket_bytes);
   of.choice(signature.reduce_op, ReduceOp::sum, ReduceOp::product);
@@ -22888,6 +22901,7 @@ DTRAIN_DEFINED void fields(Serializer& of, ModelSignature& signature) {
   of.choice(signature.accumulate, Accumulate::element, Accumulate::f32);
   of.flag(signature.scales_averages);
   of.text(signature.hook, max_parameter_name_bytes);
+  of.flag(signature.measures_plan);
   of.list(signature.parameters, 0, max_signature_bytes, [&of](ParameterSignature& parameter) {
     tensor_fields(of, parameter);
     of.choice(parameter.device, DeviceKind::host, DeviceKind::cuda);
@@ -22907,7 +22921,8 @@ DTRAIN_DEFINED ModelSignature model_signature(std::span<const Parameter> paramet
                            options.broadcast_buffers,
                            options.accumulate,
                            scales_averages,
-                           hook.substr(0, max_parameter_name_bytes)};
+                           hook.substr(0, max_parameter_name_bytes),
+                           options.plan.is_measured()};
   signature.parameters.reserve(parameters.size() + buffers.size());
   for (const Parameter& parameter : parameters) {
     signature.parameters.push_back(
@@ -22985,14 +23000,6 @@ struct CheckpointPreamble {
 
 CheckpointPreamble parse_checkpoint_preamble(std::span<const std::byte> bytes);
 
-namespace detail {
-
-inline void list_fields(Serializer& of, std::vector<ParameterSignature>& tensors) {
-  of.list(tensors, 0, max_checkpoint_tensors, [&of](ParameterSignature& tensor) { tensor_fields(of, tensor); });
-}
-
-}  // namespace detail
-
 /// The bytes before the elements. @throws Error (limit) for a list that parse_checkpoint_list would reject
 std::vector<std::byte> checkpoint_header(std::vector<ParameterSignature> tensors);
 
@@ -23004,6 +23011,14 @@ std::optional<std::vector<ParameterSignature>> parse_checkpoint_list(std::span<c
 std::optional<std::uint64_t> element_bytes(std::span<const ParameterSignature> tensors, std::uint64_t most);
 
 #if DTRAIN_DEFINITIONS
+
+namespace detail {
+
+inline void list_fields(Serializer& of, std::vector<ParameterSignature>& tensors) {
+  of.list(tensors, 0, max_checkpoint_tensors, [&of](ParameterSignature& tensor) { tensor_fields(of, tensor); });
+}
+
+}  // namespace detail
 
 DTRAIN_DEFINED CheckpointPreamble parse_checkpoint_preamble(std::span<const std::byte> bytes) {
   CheckpointPreamble preamble;
@@ -23206,6 +23221,9 @@ class CheckpointReader {
 std::optional<std::string> difference_to_file(std::span<const ParameterSignature> file,
                                               std::span<const ParameterSignature> program);
 
+/// A reader of `path`, whose tensors are these; false if there is no file. @throws as read_checkpoint_file
+CheckpointReader open_checkpoint(const std::string& path, std::span<const NamedTensor> tensors, bool on_devices);
+
 }  // namespace detail
 
 /// Reads the tensors' values from `path`. Blocking: the file system. @returns false if there is no file
@@ -23213,17 +23231,66 @@ std::optional<std::string> difference_to_file(std::span<const ParameterSignature
 /// system's code)
 template <class Access = HostTensorAccess>
 bool read_checkpoint_file(const std::string& path, std::span<const NamedTensor> tensors, Access access = {}) {
-  const std::vector<ParameterSignature> wanted = tensor_signatures(tensors, Access::takes_device_memory);
-  detail::CheckpointReader reader(path);
+  detail::CheckpointReader reader = detail::open_checkpoint(path, tensors, Access::takes_device_memory);
   if (!reader) return false;
-  const std::vector<ParameterSignature> found = reader.read_list();
-  if (const std::optional<std::string> difference = detail::difference_to_file(found, wanted)) {
-    reader.refuse(*difference);
-  }
-  reader.check_digest();
   reader.read_elements(tensors, access);
   return true;
 }
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/hooks/residuals.hpp
+
+/// @file
+/// Residuals: the part of each gradient that a rank has not sent yet, for hooks with error feedback.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// By parameter, so that other buckets change nothing. Threads: one at a time.
+class Residuals {
+ public:
+  bool is_empty() const noexcept { return errors_.empty(); }
+
+  /// Zeros for each parameter of a model. @param elements of its gradient; 0: none is kept
+  void allocate(std::span<const std::size_t> elements);
+
+  /// Empty if none is kept. Lifetime: this object's.
+  std::span<float> of(std::size_t parameter) noexcept {
+    return is_empty() ? std::span<float>() : std::span<float>(errors_[parameter]);
+  }
+
+  /// Each rank's residuals become their average, which the gradients still get as a whole. Collective, blocking.
+  /// @throws the job's first cause
+  template <class Group>
+  void average(const Group& group) {
+    for (std::vector<float>& error : errors_) {
+      if (!error.empty()) group.all_reduce(buffer_view(std::span(error)), ReduceOp::average);
+    }
+  }
+
+  /// Adds them to a checkpoint's tensors, as "HOOK/PARAMETER/error". Lifetime: the views are those of this object.
+  void add_to(std::vector<NamedTensor>& tensors, std::string_view hook);
+
+ private:
+  std::vector<std::vector<float>> errors_;
+};
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED void Residuals::allocate(std::span<const std::size_t> elements) {
+  errors_.clear();
+  for (const std::size_t count : elements) {
+    errors_.emplace_back(count);
+  }
+}
+
+DTRAIN_DEFINED void Residuals::add_to(std::vector<NamedTensor>& tensors, std::string_view hook) {
+  for (std::size_t i = 0; i < errors_.size(); ++i) {
+    if (!errors_[i].empty()) tensors.push_back({format_text("{}/{}/error", {hook, i}), tensor_view(errors_[i])});
+  }
+}
+
+#endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
@@ -23241,7 +23308,10 @@ struct GradientNorm {
   bool finite = true;
 
   /// Of the gradients multiplied by `factor`.
-  GradientNorm times(double factor) const noexcept { return {norm * std::abs(factor), finite}; }
+  GradientNorm times(double factor) const noexcept { return {norm * (factor < 0 ? -factor : factor), finite}; }
+
+  /// @param sum of the squares of all elements
+  static GradientNorm of_squares(double sum) noexcept;
 };
 
 /// Options of one step.
@@ -23265,8 +23335,11 @@ class BucketNorms {
     void operator()() const noexcept;
   };
 
-  /// Sets the number of buckets. The measured norm stays valid.
-  void plan(std::size_t buckets) { sums_.assign(buckets, 0); }
+  /// Adopts the plan. The measured norm stays valid.
+  template <class Stream>
+  void plan(const BucketPlan& plan, const Stream&) {
+    sums_.assign(plan.buckets.size(), 0);
+  }
 
   void begin_step(bool wanted) noexcept {
     is_wanted_ = wanted;
@@ -23275,6 +23348,11 @@ class BucketNorms {
 
   /// Where the bucket's sum is to be stored in this step; null if the step does not measure.
   double* sum_of(std::size_t bucket) noexcept { return is_wanted_ ? &sums_[bucket] : nullptr; }
+
+  /// Adds up the squares of a reduced bucket, by work on the stream.
+  template <class Stream>
+  requires requires(Stream stream, SquareSum work) { stream.enqueue(work); }
+  static void enqueue(double* sum, const BufferView& bucket, Stream stream) { stream.enqueue(SquareSum{sum, bucket}); }
 
   /// Call when the work of all buckets has run.
   void finish_step() noexcept;
@@ -23289,7 +23367,7 @@ class BucketNorms {
     return *norm_;
   }
 
-  /// @throws Error (unsupported) for a step whose stream runs no work of the host
+  /// @throws Error (unsupported) for a step whose stream neither is CUDA's nor runs work of the host
   [[noreturn]] static void refuse_stream(const char* caller);
 
   /// The gradients were multiplied by `factor`.
@@ -23494,8 +23572,8 @@ class MasterWeights {
   MasterWeights(MasterWeights&&) noexcept = default;
   MasterWeights& operator=(MasterWeights&&) noexcept = default;
 
-  std::span<float> values() noexcept { return values_; }
-  std::span<float> gradients() noexcept { return gradients_; }
+  std::span<float> values() noexcept { return {values_.data(), values_.size()}; }
+  std::span<float> gradients() noexcept { return {gradients_.data(), gradients_.size()}; }
 
   /// The same arrays, parameter by parameter, with the model's names and shapes.
   const std::vector<Parameter>& parameters() const noexcept { return parameters_; }
@@ -23655,6 +23733,66 @@ struct StepRecord {
 
   friend bool operator==(const StepRecord&, const StepRecord&) = default;
 };
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/planning/step_profile.hpp
+
+/// @file
+/// StepProfile: when the gradients of one step were ready on a rank, and how long its buckets took.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// In seconds; moments count from the step's begin.
+struct StepProfile {
+  double compute = 0;                  ///< when finish() was called
+  bool overlaps = false;               ///< whether a bucket was started before that
+  std::vector<double> ready_at;        ///< by parameter; `compute` for one that was not ready
+  std::vector<double> bucket_seconds;  ///< by bucket; 0 without records
+};
+
+/// @param records those of the step, perhaps among others'
+StepProfile step_profile(std::span<const StepRecord> records, std::uint64_t step, std::size_t parameters,
+                         std::size_t buckets);
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED StepProfile step_profile(std::span<const StepRecord> records, std::uint64_t step, std::size_t parameters,
+                                        std::size_t buckets) {
+  StepRecord::Clock::time_point begun{};
+  for (const StepRecord& record : records) {
+    if (record.step == step && record.event == StepEvent::begun) begun = record.time;
+  }
+  constexpr double none = -1;
+  StepProfile profile{0, false, std::vector<double>(parameters, none), std::vector<double>(buckets, 0)};
+  std::vector<double> started(buckets, none);
+  std::vector<double> reduced(buckets, none);
+  const auto set = [](std::vector<double>& times, std::size_t index, double time) {
+    if (index < times.size()) times[index] = time;
+  };
+  for (const StepRecord& record : records) {
+    if (record.step != step) continue;
+    const double time = std::chrono::duration<double>(record.time - begun).count();
+    switch (record.event) {
+      case StepEvent::ready: set(profile.ready_at, record.index, time); break;
+      case StepEvent::started: set(started, record.index, time); break;
+      case StepEvent::reduced: set(reduced, record.index, time); break;
+      case StepEvent::waiting: profile.compute = time; break;
+      default: break;
+    }
+  }
+  for (double& time : profile.ready_at) {
+    if (time == none) time = profile.compute;
+  }
+  for (std::size_t bucket = 0; bucket < buckets; ++bucket) {
+    if (started[bucket] == none || reduced[bucket] == none) continue;
+    profile.bucket_seconds[bucket] = std::max(reduced[bucket] - started[bucket], 0.0);
+    profile.overlaps = profile.overlaps || started[bucket] < profile.compute;
+  }
+  return profile;
+}
+
+#endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
@@ -23895,6 +24033,190 @@ DTRAIN_DEFINED std::vector<StepRecord> StepRecorder::records(std::uint64_t first
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
+// ---- dtrain/ddp/planning/bucket_planner.hpp
+
+/// @file
+/// BucketPlanner: interface of an object that changes a reducer's bucket plan between its first steps.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// A step that has ended on this rank.
+struct FinishedStep {
+  std::uint64_t number;               ///< in its records
+  std::chrono::nanoseconds duration;  ///< from begin() to the end of finish()
+  const StepRecorder& recorder;       ///< with the step's records
+};
+
+/// What checkpoints keep of a plan: see SavedPlan in measured_plan.hpp. Zeros: nothing yet.
+using SavedPlanNumbers = std::array<std::int64_t, 6>;
+
+/// Threads: the one that drives the steps. Pinned: a checkpoint's tensors refer to its numbers.
+class BucketPlanner {
+ public:
+  BucketPlanner() = default;
+  BucketPlanner(const BucketPlanner&) = delete;
+  virtual ~BucketPlanner() = default;
+
+  /// Collective, blocking in some steps: after each step that reduces, until is_settled(). Every rank gets the same
+  /// plan after the same step.
+  /// @param order the parameters' ready order, where it has changed; else empty
+  /// @returns the plan of the next steps; nullopt: the present one
+  virtual std::optional<BucketPlan> after_step(std::span<const std::size_t> order, const FinishedStep& step) = 0;
+
+  /// Whether the plan changes no more.
+  bool is_settled() const noexcept { return is_settled_; }
+  /// Whether each ready() of the next step is to be recorded.
+  bool wants_ready_times() const noexcept { return wants_ready_times_; }
+  SavedPlanNumbers& saved() noexcept { return saved_; }
+
+ protected:
+  bool is_settled_ = false;
+  bool wants_ready_times_ = false;
+  SavedPlanNumbers saved_{};
+};
+
+/// What a planner is made from. Lifetime: all that it refers to, during the call that gets it.
+struct PlannerSetup {
+  const DdpOptions& options;
+  std::span<const Parameter> parameters;
+  backend::StoreRef store;
+  const std::string& prefix;  ///< of this wrapper's keys
+  const rendezvous::Membership& members;
+  const FailureContext& context;
+  const std::function<void()>& start_pending;  ///< as ProcessGroup::start_pending
+};
+
+/// @throws Error (invalid_argument): the present plan cannot be kept, because it is still measured
+[[noreturn]] void refuse_to_keep_plan();
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_NOT_INLINED DTRAIN_DEFINED void refuse_to_keep_plan() {
+  throw_error(
+      Errc::invalid_argument,
+      "a ShardedOptimizer keeps the buckets of its wrapper, but DdpOptions::plan still measures to change them; "
+      "construct it after 29 steps, or the wrapper without DdpOptions::plan");
+}
+
+#endif  // DTRAIN_DEFINITIONS
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/planning/measured_plan.hpp
+
+/// @file
+/// MeasuredPlan: measures the first steps, chooses the sizes of buckets, and goes back to the given ones if that was no
+/// gain.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// What a saved plan was made for. It is used again where all of it is the same.
+struct PlanConditions {
+  int world_size = 1;
+  int ranks_on_host = 1;
+  std::int64_t model = 0;  ///< digest of the gradients' sizes and types
+
+  friend bool operator==(const PlanConditions&, const PlanConditions&) = default;
+};
+
+/// A plan as the numbers of a checkpoint.
+struct SavedPlan {
+  PlanConditions conditions;
+  BucketCaps caps;
+
+  SavedPlanNumbers numbers() const noexcept;
+  /// Untrusted numbers. @returns nullopt if they are those of no plan
+  static std::optional<SavedPlan> from(const SavedPlanNumbers& numbers) noexcept;
+};
+
+/// Digest of the gradients' sizes and types, in the model's order.
+std::int64_t digest_of(std::span<const GradientSize> sizes);
+
+/// What is done after which step:
+///   1      takes the plan of a checkpoint that was loaded before, if its conditions hold, and ends
+///   2      has measured with the given sizes; now sizes that the cost of reductions is measured with
+///   3, 4   has measured with these; rank 0 chooses from all ranks' measurements; ends if it chooses the given sizes
+///   24     has timed 20 steps with the chosen sizes; now the given ones again
+///   29     has timed 5 steps with these: the sizes with the shorter median, of the slowest rank, stay; ends
+class MeasuredPlan final : public BucketPlanner {
+ public:
+  /// Collective, blocking: rank 0 gets `own` of every rank, in rank order, and `choose` makes a text of them, which
+  /// every rank gets. @param name used once
+  using Choose = std::function<std::string(const std::vector<std::string>& texts)>;
+  using Exchange = std::function<std::string(const char* name, const std::string& own, const Choose& choose)>;
+
+  static constexpr std::uint64_t last_measured_step = 4;
+  static constexpr std::size_t trial_steps = 20;
+  static constexpr std::size_t given_steps = 5;
+
+  MeasuredPlan(std::vector<GradientSize> sizes, const BucketCaps& given, const PlanConditions& conditions,
+               Exchange exchange);
+
+  std::optional<BucketPlan> after_step(std::span<const std::size_t> order, const FinishedStep& step) override;
+
+ private:
+  std::optional<BucketPlan> adopt_saved();
+  std::optional<BucketPlan> choose();
+  std::optional<BucketPlan> after_trial_step(std::chrono::nanoseconds duration);
+  std::optional<BucketPlan> end_trial();
+  std::optional<BucketPlan> settle(const BucketCaps& caps);
+
+  std::string choose_sizes(const std::vector<std::string>& texts) const;
+  std::string compare_times(const std::vector<std::string>& texts) const;
+
+  void add_profile(const FinishedStep& step, const BucketCaps& caps);
+  BucketPlan plan_of(const BucketCaps& caps) const { return plan_buckets(sizes_, order_, caps); }
+
+  std::vector<GradientSize> sizes_;
+  std::vector<std::size_t> order_;
+  BucketCaps given_;
+  BucketCaps probing_;
+  BucketCaps chosen_;
+  PlanConditions conditions_;
+  Exchange exchange_;
+  std::uint64_t steps_ = 0;
+  std::vector<StepProfile> profiles_;  ///< of steps 2 to 4
+  std::array<std::chrono::nanoseconds, trial_steps + given_steps> durations_{};
+};
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/planning/plan_state.hpp
+
+/// @file
+/// plan_state(): a wrapper's measured bucket plan, as a tensor for checkpoints.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+NamedTensor plan_tensor(BucketPlanner* planner);
+
+/// For save_checkpoint and load_checkpoint. If it is loaded before the first step, with as many ranks, on as many hosts
+/// and for the same gradients, the plan is used from the second step on, and nothing is measured.
+/// Lifetime: refers to memory of `ddp`. @throws Error (invalid_argument) without PlanChoice::measured()
+template <class Ddp>
+NamedTensor plan_state(Ddp& ddp) {
+  return plan_tensor(ddp.reducer().planner());
+}
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED NamedTensor plan_tensor(BucketPlanner* planner) {
+  if (planner == nullptr) {
+    throw_error(Errc::invalid_argument,
+                "plan_state() got a wrapper whose buckets are not measured; set DdpOptions::plan to "
+                "PlanChoice::measured()");
+  }
+  return {"dtrain bucket plan", tensor_view(planner->saved())};
+}
+
+#endif  // DTRAIN_DEFINITIONS
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+namespace DTRAIN_NAMESPACE {
+using ddp::plan_state;
+}  // namespace DTRAIN_NAMESPACE
+
 // ---- dtrain/ddp/profile/step_meter.hpp
 
 /// @file
@@ -23929,13 +24251,16 @@ class StepMeter {
   /// @param running updated with each bucket; may be null
   explicit StepMeter(std::size_t parameters, const DdpOptions& options = {},
                      std::shared_ptr<RunningBucket> running = {})
-      : recorder_(options.timeline ? std::max(timeline_records, 8 * parameters) : untimed_records),
+      : recorder_(capacity(parameters, options)),
         running_(std::move(running)),
+        has_timeline_(options.timeline),
         is_complete_(options.timeline),
         wants_device_times_(options.timeline || options.device_times) {}
 
   /// Whether each ready() is recorded, and on CUDA each start and end of a bucket.
   bool is_complete() const noexcept { return is_complete_; }
+  /// Whether the next steps record each ready() also without a timeline. Between steps.
+  void record_every_ready(bool wanted) noexcept { is_complete_ = has_timeline_ || wanted; }
   /// Whether collectives on a device are measured.
   bool wants_device_times() const noexcept { return wants_device_times_; }
 
@@ -24020,11 +24345,21 @@ class StepMeter {
 
   const StepRecorder& recorder() const noexcept { return recorder_; }
 
+  /// The number of the last step, from 1, and its duration from begin() to finished().
+  std::uint64_t step() const noexcept { return step_; }
+  std::chrono::nanoseconds last_duration() const noexcept { return end_ - begin_; }
+
  private:
   using Clock = StepRecord::Clock;
 
   static constexpr std::size_t untimed_records = 1024;
   static constexpr std::size_t timeline_records = std::size_t{1} << 16;
+
+  /// With each ready(), a step has up to 4 records for each parameter.
+  static constexpr std::size_t capacity(std::size_t parameters, const DdpOptions& options) noexcept {
+    const std::size_t least = options.timeline ? timeline_records : untimed_records;
+    return options.timeline || options.plan.is_measured() ? std::max(least, 8 * parameters) : least;
+  }
 
   /// When the stream worked on a bucket, in the clock's ticks.
   struct Span {
@@ -24064,6 +24399,7 @@ class StepMeter {
 
   StepRecorder recorder_;
   std::shared_ptr<RunningBucket> running_;
+  bool has_timeline_;
   bool is_complete_;
   bool wants_device_times_;
   std::vector<Span> spans_;
@@ -24261,26 +24597,70 @@ struct ReducerStatistics {
   std::uint64_t measured_steps = 0;
   std::uint64_t unreduced_passes = 0;           ///< passes under no_sync() before these steps
   const char* why_nothing_is_hidden = nullptr;  ///< set if communication runs in finish() only
+  CompressedTraffic hook{};  ///< of a gradient hook: what it gave to the buckets' collectives; with a failed step's
+  CompressedTraffic wire{};  ///< of a topology that sends f32 in 16 bits: what this rank gave to that
 };
+
+/// @param counts steps, bytes and buckets, and whether all steps are measured
+ReducerStatistics statistics_of(const StepMeter& meter, ReducerStatistics counts, const CompressedTraffic& hook,
+                                const CompressedTraffic& wire) noexcept;
 
 namespace detail {
 
 /// "12.3 ms": the mean over `steps`.
 std::string milliseconds_text(std::chrono::nanoseconds sum, std::uint64_t steps);
+/// "12.3 MB": likewise.
+std::string megabytes_text(std::uint64_t bytes, std::uint64_t steps);
+/// What a compression saves: empty if there is none.
+std::string traffic_text(const char* what, const CompressedTraffic& traffic, std::uint64_t steps);
 
 }  // namespace detail
 
 /// Means over the steps: "a step of 200: forward 3.1 ms, backward 8.2 ms, communication 5 ms (hidden 4.4 ms), exposed
 /// 0.6 ms, 100 MB in 12 buckets". Omits times that were not measured. Gives the reason if less than 1% was hidden.
+/// With a hook or a wire type: ", sent as 50 MB (50 MB saved, compressing 1.2 ms)".
 std::string to_string(const ReducerStatistics& statistics);
 
 #if DTRAIN_DEFINITIONS
 
-DTRAIN_DEFINED std::string detail::milliseconds_text(std::chrono::nanoseconds sum, std::uint64_t steps) {
+DTRAIN_DEFINED ReducerStatistics statistics_of(const StepMeter& meter, ReducerStatistics counts,
+                                               const CompressedTraffic& hook, const CompressedTraffic& wire) noexcept {
+  counts.times = meter.times();
+  counts.measured_steps = meter.measured_steps();
+  counts.is_measured = counts.is_measured || counts.measured_steps > 0;
+  counts.unreduced_passes = meter.unreduced_passes();
+  counts.hook = hook;
+  counts.wire = wire;
+  return counts;
+}
+
+namespace detail {
+
+/// A mean, in millions, with three digits.
+inline std::string millions_text(double sum, std::uint64_t steps, const char* unit) {
   char text[48];
-  std::snprintf(text, sizeof(text), "%.3g ms",
-                steps == 0 ? 0.0 : static_cast<double>(sum.count()) / 1e6 / static_cast<double>(steps));
+  std::snprintf(text, sizeof(text), "%.3g %s", steps == 0 ? 0.0 : sum / 1e6 / static_cast<double>(steps), unit);
   return text;
+}
+
+}  // namespace detail
+
+DTRAIN_DEFINED std::string detail::milliseconds_text(std::chrono::nanoseconds sum, std::uint64_t steps) {
+  return millions_text(static_cast<double>(sum.count()), steps, "ms");
+}
+
+DTRAIN_DEFINED std::string detail::megabytes_text(std::uint64_t bytes, std::uint64_t steps) {
+  return millions_text(static_cast<double>(bytes), steps, "MB");
+}
+
+DTRAIN_DEFINED std::string detail::traffic_text(const char* what, const CompressedTraffic& traffic,
+                                                std::uint64_t steps) {
+  if (traffic.bytes == 0) return {};
+  const bool saves = traffic.bytes_sent <= traffic.bytes;
+  const std::uint64_t difference = saves ? traffic.bytes - traffic.bytes_sent : traffic.bytes_sent - traffic.bytes;
+  return format_text("{}{} ({} {}, compressing {})",
+                     {what, megabytes_text(traffic.bytes_sent, steps), megabytes_text(difference, steps),
+                      saves ? "saved" : "more", milliseconds_text(traffic.compressing, steps)});
 }
 
 DTRAIN_DEFINED std::string to_string(const ReducerStatistics& statistics) {
@@ -24291,24 +24671,22 @@ DTRAIN_DEFINED std::string to_string(const ReducerStatistics& statistics) {
   const auto measured = [&](const char* what, std::chrono::nanoseconds sum) {
     return what + detail::milliseconds_text(sum, statistics.measured_steps);
   };
-  char bytes[48];
-  std::snprintf(bytes, sizeof(bytes), "%.3g MB",
-                statistics.steps == 0
-                    ? 0.0
-                    : static_cast<double>(statistics.bytes_reduced) / 1e6 / static_cast<double>(statistics.steps));
   const bool explained = statistics.why_nothing_is_hidden != nullptr && 100 * times.hidden < times.communication;
   const std::string why = explained ? std::string(": ") + statistics.why_nothing_is_hidden : "";
   const std::string passes = statistics.unreduced_passes == 0
                                  ? ""
                                  : format_text(" and {} passes under no_sync()", {statistics.unreduced_passes});
   return format_text(
-      "a step of {}{}: {}{}{}, {} in {}{}",
+      "a step of {}{}: {}{}{}, {} in {}{}{}{}",
       {statistics.steps, passes, part("forward ", times.forward), part(", backward ", times.backward),
        statistics.is_measured
            ? format_text("{}{}{}){}", {measured(", communication ", times.communication),
                                        measured(" (hidden ", times.hidden), why, measured(", exposed ", times.exposed)})
            : part(", finish ", times.exposed),
-       bytes, statistics.buckets, statistics.buckets == 1 ? " bucket" : " buckets"});
+       detail::megabytes_text(statistics.bytes_reduced, statistics.steps), statistics.buckets,
+       statistics.buckets == 1 ? " bucket" : " buckets",
+       detail::traffic_text(", sent as ", statistics.hook, statistics.steps),
+       detail::traffic_text(", on the wire ", statistics.wire, statistics.steps)});
 }
 
 #endif  // DTRAIN_DEFINITIONS
@@ -24502,6 +24880,14 @@ void agree_on_tensors_blocking(const Group& group, std::span<const NamedTensor> 
                  deadline);
 }
 
+/// Blocking: until weights that a step with overlap_forward has left to come are there. @throws the job's first cause
+template <class Group>
+void wait_for_weights(const Group& group, std::span<const NamedTensor> tensors) {
+  for (const NamedTensor& tensor : tensors) {
+    group::GroupAccess::of(group).rank_context()->pending_weights->wait_for(tensor.value.data, tensor.value.bytes());
+  }
+}
+
 /// The barrier of save_checkpoint. A rank that does not come may have been kept from it by `if (rank == 0)`.
 template <class Group>
 void barrier_of_save(const Group& group, const std::string& path) {
@@ -24537,6 +24923,7 @@ void barrier_of_save(const Group& group, const std::string& path) {
 template <class Group>
 void save_checkpoint(const Group& group, const std::string& path, std::span<const NamedTensor> tensors) {
   detail::barrier_of_save(group, path);
+  detail::wait_for_weights(group, tensors);
   static_cast<void>(detail::run_on_rank0_blocking(group, "writing the file " + sanitize(path), [&] {
     write_checkpoint_file(path, tensors, tensor_access(group));
     return true;
@@ -24552,6 +24939,7 @@ void save_checkpoint(const Group& group, const std::string& path, std::span<cons
 template <class Group>
 bool load_checkpoint(const Group& group, const std::string& path, std::span<const NamedTensor> tensors) {
   detail::agree_on_tensors_blocking(group, tensors);
+  detail::wait_for_weights(group, tensors);
   const auto read = [&] { return read_checkpoint_file(path, tensors, tensor_access(group)); };
   if (!detail::run_on_rank0_blocking(group, "reading the checkpoint " + sanitize(path), read)) {
     return false;
@@ -24585,25 +24973,23 @@ class TensorSnapshot {
 
   /// Blocking: the copies. @throws as tensor_signatures, `access`
   template <class Access = HostTensorAccess>
-  explicit TensorSnapshot(std::span<const NamedTensor> tensors, Access access = {}) {
-    static_cast<void>(tensor_signatures(tensors, Access::takes_device_memory));
-    std::size_t bytes = 0;
-    for (const NamedTensor& tensor : tensors) {
-      bytes += tensor.value.bytes();
-    }
-    memory_.reset(new std::byte[bytes]);
-    std::byte* next = memory_.get();
-    for (const NamedTensor& tensor : tensors) {
-      const std::span<const std::byte> elements = access.fetch(tensor.value);
-      kernels::copy_bytes(next, elements.data(), elements.size());
-      tensors_.push_back({tensor.name, {next, tensor.value.shape, tensor.value.dtype, {}}});
-      next += elements.size();
+  explicit TensorSnapshot(std::span<const NamedTensor> tensors, Access access = {})
+      : TensorSnapshot(tensors, Access::takes_device_memory) {
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      const std::span<const std::byte> elements = access.fetch(tensors[i].value);
+      kernels::copy_bytes(tensors_[i].value.data, elements.data(), elements.size());
     }
   }
 
   const std::vector<NamedTensor>& tensors() const noexcept { return tensors_; }
 
+  /// As write_checkpoint_file.
+  void write(const std::string& path) const;
+
  private:
+  /// Allocates the memory of the copies.
+  TensorSnapshot(std::span<const NamedTensor> tensors, bool on_devices);
+
   std::unique_ptr<std::byte[]> memory_;
   std::vector<NamedTensor> tensors_;
 };
@@ -24647,10 +25033,11 @@ template <class Group>
 [[nodiscard]] PendingCheckpoint save_checkpoint_async(const Group& group, const std::string& path,
                                                       std::span<const NamedTensor> tensors) {
   group.check();
+  detail::wait_for_weights(group, tensors);
   const auto copy = std::make_shared<TensorSnapshot>();
   if (group.rank() == 0) *copy = TensorSnapshot(tensors, tensor_access(group));
   const auto write = [copy, path, writes = group.rank() == 0] {
-    if (writes) write_checkpoint_file(path, copy->tensors());
+    if (writes) copy->write(path);
   };
   return PendingCheckpoint(write, [group, path](const std::function<void()>& require_written) {
     static_cast<void>(detail::run_on_rank0_blocking(group, "writing the file " + sanitize(path), [&] {
@@ -24661,6 +25048,24 @@ template <class Group>
 }
 
 #if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED TensorSnapshot::TensorSnapshot(std::span<const NamedTensor> tensors, bool on_devices) {
+  static_cast<void>(tensor_signatures(tensors, on_devices));
+  std::size_t bytes = 0;
+  for (const NamedTensor& tensor : tensors) {
+    bytes += tensor.value.bytes();
+  }
+  memory_.reset(new std::byte[bytes]);
+  std::byte* next = memory_.get();
+  for (const NamedTensor& tensor : tensors) {
+    tensors_.push_back({tensor.name, {next, tensor.value.shape, tensor.value.dtype, {}}});
+    next += tensor.value.bytes();
+  }
+}
+
+DTRAIN_DEFINED void TensorSnapshot::write(const std::string& path) const {
+  write_checkpoint_file(path, tensors_);
+}
 
 DTRAIN_DEFINED PendingCheckpoint::PendingCheckpoint(std::function<void()> write,
                                                     std::function<void(const std::function<void()>&)> finish)
@@ -24699,6 +25104,25 @@ using ddp::save_checkpoint_async;
 
 namespace DTRAIN_NAMESPACE::ddp {
 
+namespace detail {
+
+/// The timelines of all ranks, in rank 0.
+class GatheredTimelines {
+ public:
+  explicit GatheredTimelines(RankTimeline own);
+
+  /// @param bytes of rank `rank`, which serialise has made @throws Error (protocol) if they are none
+  void add(int rank, std::string_view bytes);
+
+  /// Blocking: the file system. @throws as AtomicFile
+  void write(const std::string& path, std::span<const std::string> parameters) const;
+
+ private:
+  std::vector<RankTimeline> all_;
+};
+
+}  // namespace detail
+
 /// Rank 0 writes the records of all ranks (DistributedDataParallel::records) to `path` as a trace for Perfetto and
 /// chrome://tracing, on rank 0's clock. The clock offsets of ranks on other hosts are estimated now; the trace contains
 /// their uncertainty. Beyond max_timeline_bytes each rank's latest records are kept.
@@ -24723,25 +25147,42 @@ void write_timeline(const Group& group, const std::string& path, std::vector<Ste
     store.set(key, to_bytes(bytes.size())).wait();
   }
   static_cast<void>(detail::run_on_rank0_blocking(group, "writing the file " + sanitize(path), [&] {
-    std::vector<RankTimeline> all;
-    all.push_back(std::move(own));
+    detail::GatheredTimelines all(std::move(own));
     for (int rank = 1; rank < ranks; ++rank) {
       const std::string key = std::to_string(rank);
       const auto take = [&store](const std::string& name) { return store.take(name, 1).wait(); };
       const auto size = from_bytes<std::size_t>(take(key), "the size of a timeline");
-      std::optional<RankTimeline> other;
-      if (size <= 2 * max_timeline_bytes)
-        other = parse_rank_timeline(rank, rendezvous::join_value_chunks(key, size, take));
-      if (!other) throw_error(Errc::protocol, "the timeline of rank {} cannot be read", {rank});
-      all.push_back(*std::move(other));
+      all.add(rank, size <= 2 * max_timeline_bytes ? rendezvous::join_value_chunks(key, size, take) : std::string());
     }
-    const std::string text = timeline_json(all, parameters);
-    AtomicFile file(path);
-    file.write(std::as_bytes(std::span(text)));
-    file.commit();
+    all.write(path, parameters);
     return true;
   }));
 }
+
+#if DTRAIN_DEFINITIONS
+
+namespace detail {
+
+DTRAIN_DEFINED GatheredTimelines::GatheredTimelines(RankTimeline own) {
+  all_.push_back(std::move(own));
+}
+
+DTRAIN_DEFINED void GatheredTimelines::add(int rank, std::string_view bytes) {
+  std::optional<RankTimeline> timeline = parse_rank_timeline(rank, bytes);
+  if (!timeline) throw_error(Errc::protocol, "the timeline of rank {} cannot be read", {rank});
+  all_.push_back(*std::move(timeline));
+}
+
+DTRAIN_DEFINED void GatheredTimelines::write(const std::string& path, std::span<const std::string> parameters) const {
+  const std::string text = timeline_json(all_, parameters);
+  AtomicFile file(path);
+  file.write(std::as_bytes(std::span(text)));
+  file.commit();
+}
+
+}  // namespace detail
+
+#endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
@@ -24895,6 +25336,155 @@ class CopyStreams {
   stream::cuda::Event reduced_;
   stream::cuda::Event unpacked_;
   /// @}
+};
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+#endif  // DTRAIN_WITH_CUDA
+
+// ---- dtrain/ddp/reduction/cuda/cuda_bucket_norms.hpp
+
+/// @file
+/// CudaBucketNorms: the norm of reduced gradients in device memory, measured behind each bucket's collective.
+
+#if DTRAIN_WITH_CUDA
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// As BucketNorms, whose members have their meaning here. A kernel behind each bucket's collective writes the sums of
+/// its blocks of threads to pinned memory. The host adds them in order when the norm is asked for, so that a step
+/// itself waits for nothing. A step captured in a graph measures in each replay: the host marks the sums that it has
+/// read, and the next replay writes others.
+/// Threads: enqueue one at a time; everything else between steps. Lifetime: outlives the work, and graphs of it.
+class CudaBucketNorms {
+ public:
+  using Stream = stream::cuda::StreamRef;
+
+  /// The work of the steps so far has run. The first call allocates memory for all plans of the same gradients, and
+  /// loads the kernels: later, that may wait for collectives that wait for other ranks. @throws Error (cuda)
+  void plan(const BucketPlan& plan, Stream stream) {
+    add_sums();
+    if (memory_.bytes() == 0) prepare(plan, stream);
+    first_sums_.assign(1, 0);
+    for (const PlannedBucket& bucket : plan.buckets) {
+      first_sums_.push_back(first_sums_.back() + stream::cuda::square_sum_blocks(bucket.bytes));
+    }
+    norms_.plan(plan, stream);
+  }
+
+  /// @param caller the user's call @throws Error (unsupported) if the driver has not loaded the kernels for a type
+  void require_kernels(const char* caller) const {
+    if (without_kernel_) refuse_type(*without_kernel_, caller);
+  }
+
+  /// @param wanted requires require_kernels
+  void begin_step(bool wanted) noexcept {
+    is_wanted_ = wanted;
+    is_captured_ = false;
+    state_ = State::none;
+    norms_.begin_step(false);
+  }
+
+  /// Where the bucket's first sum is to be stored.
+  double* sum_of(std::size_t bucket) noexcept { return is_wanted_ ? sums() + first_sums_[bucket] : nullptr; }
+
+  void enqueue(double* sum, const BufferView& bucket, Stream stream) {
+    stream::cuda::SquareSumKernel::find(bucket.dtype).enqueue(bucket, sum, stream);
+    is_captured_ = stream.is_capturing();
+  }
+
+  /// The work of all buckets is enqueued.
+  void finish_step() noexcept {
+    if (!is_wanted_) return;
+    state_ = is_captured_ ? State::captured : State::enqueued;
+    if (is_captured_) mark_read();
+  }
+
+  bool is_measured() const noexcept { return state_ != State::none; }
+
+  /// Blocking: `wait()` until the step's work has run; not for a captured step, whose replay has run.
+  template <class Wait>
+  void read(Wait&& wait) {
+    if (state_ == State::enqueued && !all_sums().empty()) wait();
+    add_sums();
+  }
+
+  /// Of what is read. @throws Error (invalid_argument) as BucketNorms::norm, or if a captured step was not replayed
+  const GradientNorm& norm() const {
+    if (state_ == State::captured && !norms_.is_measured()) refuse_captured();
+    return norms_.norm();
+  }
+
+  void multiply(double factor) noexcept { norms_.multiply(factor); }
+
+ private:
+  /// What the host knows of the sums of the latest step.
+  enum class State { none, enqueued, captured, added };
+
+  static constexpr double read_mark = -1;  ///< no sum of squares
+
+  void prepare(const BucketPlan& plan, Stream stream) {
+    // A bucket has at least one parameter, and for each one block more than its bytes fill at most.
+    const std::size_t most = plan.arena_bytes / stream::cuda::square_sum_block_bytes + plan.bucket_of.size();
+    memory_ = stream::cuda::PinnedBuffer((most + 1) * sizeof(double));
+    std::vector<DType> known;
+    for (const PlannedBucket& bucket : plan.buckets) {
+      if (bucket.bytes == 0 || std::find(known.begin(), known.end(), bucket.dtype) != known.end()) continue;
+      known.push_back(bucket.dtype);
+      if (!stream::cuda::SquareSumKernel::load(bucket.dtype, sums() + most, stream) ||
+          !stream::cuda::ScaledCopyBatch::load(bucket.dtype, bucket.dtype, stream)) {
+        without_kernel_ = bucket.dtype;
+      }
+    }
+  }
+
+  double* sums() const noexcept { return reinterpret_cast<double*>(memory_.data()); }
+  std::span<double> all_sums() const noexcept { return {sums(), first_sums_.back()}; }
+
+  /// By bits: -ffast-math takes a NaN for equal. @{
+  void mark_read() noexcept { std::fill(all_sums().begin(), all_sums().end(), read_mark); }
+  bool is_read() const noexcept {
+    return std::bit_cast<std::uint64_t>(all_sums().back()) == std::bit_cast<std::uint64_t>(read_mark);
+  }
+  /// @}
+
+  /// Adds the sums, unless they were added before.
+  void add_sums() noexcept {
+    const bool is_captured = state_ == State::captured;
+    if (is_captured ? is_read() : state_ != State::enqueued) return;
+    norms_.begin_step(true);
+    for (std::size_t bucket = 0; bucket + 1 < first_sums_.size(); ++bucket) {
+      *norms_.sum_of(bucket) = std::accumulate(sums() + first_sums_[bucket], sums() + first_sums_[bucket + 1], 0.0);
+    }
+    norms_.finish_step();
+    if (is_captured) {
+      mark_read();
+    } else {
+      state_ = State::added;
+    }
+  }
+
+  [[noreturn]] DTRAIN_NOT_INLINED static void refuse_type(DType dtype, const char* caller) {
+    throw_error(Errc::unsupported,
+                "{} has measure_norm, but there is no kernel for gradients of {} on this GPU: it is for f64, f32, f16 "
+                "and bf16, and the driver compiles it, from CUDA 12 on; call it without, and compute the norm with the "
+                "device's library after the step",
+                {caller, name(dtype)});
+  }
+
+  [[noreturn]] DTRAIN_NOT_INLINED static void refuse_captured() {
+    throw_error(Errc::invalid_argument,
+                "the norm of the gradients was asked for, but the last step was captured in a CUDA graph that has not "
+                "run since; launch the graph, and wait for its stream");
+  }
+
+  stream::cuda::PinnedBuffer memory_;
+  std::optional<DType> without_kernel_;
+  std::vector<std::size_t> first_sums_{0};  ///< of each bucket, and the end
+  BucketNorms norms_;
+  State state_ = State::none;
+  bool is_wanted_ = false;
+  bool is_captured_ = false;
 };
 
 }  // namespace DTRAIN_NAMESPACE::ddp
@@ -25102,6 +25692,16 @@ class GradientTable {
   /// @returns the gradient's present view
   TensorView move(std::size_t parameter, const BucketPlan& plan);
 
+  /// No gradient has memory of its own from now on: each ready() gives it.
+  void unbind() noexcept;
+
+  /// Whether the model's gradients have memory: all of those with elements, or none.
+  bool have_memory() const noexcept {
+    const auto first =
+        std::find_if(slots_.begin(), slots_.end(), [](const GradientSlot& slot) { return slot.bytes != 0; });
+    return first == slots_.end() || first->own != nullptr;
+  }
+
   /// @throws Error (unsupported) if a gradient with elements is bound
   void require_unbound() const;
 
@@ -25126,6 +25726,8 @@ class GradientTable {
     }
     if (gradient.memory) {
       require_same_kind(gradient.parameter, *gradient.memory);
+    } else if (slots_[gradient.parameter].own == nullptr && slots_[gradient.parameter].bytes != 0) {
+      refuse_without_memory(gradient.parameter);
     }
   }
 
@@ -25147,6 +25749,8 @@ class GradientTable {
   void check_stream(std::size_t parameter, StreamHandle stream) const;
 
   [[noreturn]] void refuse_without_stream(std::size_t parameter) const;
+
+  [[noreturn]] void refuse_without_memory(std::size_t parameter) const;
 
   [[noreturn]] void refuse_memory(std::size_t parameter, const TensorView& gradient, bool there) const;
 
@@ -25198,6 +25802,12 @@ DTRAIN_DEFINED TensorView GradientTable::move(std::size_t parameter, const Bucke
   return bound ? bind(parameter) : views_[parameter];
 }
 
+DTRAIN_DEFINED void GradientTable::unbind() noexcept {
+  for (std::size_t parameter = 0; parameter < size(); ++parameter) {
+    slots_[parameter].own = views_[parameter].data = nullptr;
+  }
+}
+
 DTRAIN_DEFINED void GradientTable::require_unbound() const {
   for (std::size_t parameter = 0; parameter < size(); ++parameter) {
     if (slots_[parameter].is_bound() && slots_[parameter].bytes != 0) {
@@ -25233,6 +25843,13 @@ DTRAIN_DEFINED DTRAIN_NOT_INLINED void GradientTable::check_stream(std::size_t p
         "came with cudaStreamPerThread, which is another stream in every thread; pass a stream that was "
         "created, or the default stream");
   }
+}
+
+DTRAIN_DEFINED DTRAIN_NOT_INLINED void GradientTable::refuse_without_memory(std::size_t parameter) const {
+  names_.refuse_ready(
+      parameter,
+      "came without memory, and the parameter's own gradient has none; call ready(i, view, stream) with "
+      "a view of the gradient");
 }
 
 DTRAIN_DEFINED DTRAIN_NOT_INLINED void GradientTable::refuse_memory(std::size_t parameter, const TensorView& gradient,
@@ -25323,7 +25940,7 @@ class BufferBroadcast {
 namespace DTRAIN_NAMESPACE::ddp {
 
 /// Why a step takes no BucketUpdate, or none but one.
-enum class UpdateProblem { hook, other_wrapper, no_sync, whole_gradients, missing };
+enum class UpdateProblem { hook, other_wrapper, no_sync, whole_gradients, missing, no_memory };
 
 /// BucketReduction calls begin, then pack for each gradient if the plan reuses memory, launch for each bucket of a
 /// step, in their order, and then finish. Errors: an exception ends the job, as one of the backward pass does.
@@ -25397,10 +26014,13 @@ class OpenUpdate {
 
 /// @param update null: a step without
 /// @throws Error (invalid_argument) for the update of another plan, or beside a hook, or none where the plan needs one
+/// or the model's gradients have no memory
 template <class C>
-void require_usable(const BucketUpdate<C>* update, const BucketPlan& plan, bool has_hook, const char* caller) {
+void require_usable(const BucketUpdate<C>* update, const BucketPlan& plan, const GradientTable& gradients,
+                    bool has_hook, const char* caller) {
   if (update == nullptr) {
     if (plan.reuses_memory) refuse_update(caller, UpdateProblem::missing);
+    if (!gradients.have_memory()) refuse_update(caller, UpdateProblem::no_memory);
     return;
   }
   if (has_hook) refuse_update(caller, UpdateProblem::hook);
@@ -25410,7 +26030,7 @@ void require_usable(const BucketUpdate<C>* update, const BucketPlan& plan, bool 
 #if DTRAIN_DEFINITIONS
 
 DTRAIN_NOT_INLINED DTRAIN_DEFINED void refuse_update(const char* caller, UpdateProblem problem) {
-  constexpr std::array<const char*, 5> sentences{
+  constexpr std::array<const char*, 6> sentences{
       "a ShardedOptimizer, but a gradient hook reduces the buckets; construct DistributedDataParallel without the hook",
       "a ShardedOptimizer, but that of another DistributedDataParallel; give the one that was constructed from this",
       "a ShardedOptimizer, but under no_sync(), where steps reduce nothing; call backward(f), and give the optimizer "
@@ -25419,7 +26039,9 @@ DTRAIN_NOT_INLINED DTRAIN_DEFINED void refuse_update(const char* caller, UpdateP
       "a ShardedOptimizer that needs the memory of all gradients, but another one, with zero::Gradients, has left none "
       "for them; give that",
       "no ShardedOptimizer, but one with zero::Gradients has left no memory for all gradients; give it to each step "
-      "that reduces"};
+      "that reduces",
+      "no ShardedOptimizer, but the model's gradients have no memory for the reduced ones; allocate it, give the model "
+      "bind_gradient(i, view), or give a ShardedOptimizer to each step"};
   throw_error(Errc::invalid_argument, "{} got {}", {caller, sentences[static_cast<std::size_t>(problem)]});
 }
 
@@ -25467,9 +26089,10 @@ class GradientArena {
   }
 
   /// Collective, blocking: the same buckets in less memory, see with_reused_memory.
-  /// @throws Error (unsupported) for bound gradients
-  void reuse_memory(Communicator& communicator, Deadline deadline) {
+  /// @param unbinds see GradientTable::unbind @throws Error (unsupported) for bound gradients without it
+  void reuse_memory(Communicator& communicator, Deadline deadline, bool unbinds) {
     if (plan_.reuses_memory) return;
+    if (unbinds) gradients_.unbind();
     gradients_.require_unbound();
     BucketPlan next = with_reused_memory(plan_);
     memory_ = allocate(communicator, next, deadline);
@@ -25517,13 +26140,21 @@ struct GradientBucket {
 
   BufferView values;  ///< all gradients, and zeros between them; the backend reduces this memory without a copy
   std::span<const BucketGradient> gradients;
-  C& channel;     ///< for any of its collectives: they use no other channel's order
-  Stream stream;  ///< runs the bucket's work in order
-  ReduceOp op;    ///< what the program asked for: the average or the sum
+  CountedChannel<C> channel;  ///< for any of its collectives: they use no other channel's order
+  Stream stream;              ///< runs the bucket's work in order
+  ReduceOp op;                ///< what the program asked for: the average or the sum
 
   /// Elements [begin, begin + count) of `values`.
   BufferView part(std::size_t begin, std::size_t count) const noexcept {
     return {values.data + begin * size_bytes(values.dtype), count, values.dtype, values.device};
+  }
+
+  /// Enqueues work of the host that compresses or decompresses. Its time is part of the wrapper's summary.
+  /// @param work as a host stream takes it, in at most 104 bytes (stream/host/work_item.hpp)
+  template <class Work>
+  void compress(const Work& work) const {
+    static_assert(std::is_nothrow_invocable_v<Work&>, "dtrain: work on a stream is noexcept: []() noexcept { ... }");
+    stream.enqueue(TimedWork<Work>{work, channel.traffic()});
   }
 };
 
@@ -25576,6 +26207,35 @@ HookFunctions<C> hook_functions(H&& hook) {
 /// The gradients of each bucket, where they lie in the arena.
 std::vector<std::vector<BucketGradient>> bucket_gradients(const BucketPlan& plan, const GradientTable& table);
 
+/// Calls a wrapper's hook, if it has one, and counts what that sends. Threads: as GradientHook.
+template <backend::Communicator C>
+class HookedBuckets {
+ public:
+  HookedBuckets(HookFunctions<C> hook, std::span<const Parameter> parameters) : reduce_(std::move(hook.reduce)) {
+    if (hook.prepare) hook.prepare(parameters);
+  }
+
+  bool has_hook() const noexcept { return reduce_ != nullptr; }
+
+  /// Sets the buckets. Between steps.
+  void plan(const BucketPlan& plan, const GradientTable& table) {
+    if (has_hook()) gradients_ = bucket_gradients(plan, table);
+  }
+
+  /// @pre has_hook()
+  void reduce(std::size_t bucket, const BufferView& values, C& channel, typename C::Stream stream, ReduceOp op) {
+    traffic_.replaces(values.bytes());
+    reduce_({values, gradients_[bucket], {channel, &traffic_}, stream, op});
+  }
+
+  CompressedTraffic traffic() const noexcept { return traffic_.total(); }
+
+ private:
+  std::function<void(const GradientBucket<C>&)> reduce_;
+  std::vector<std::vector<BucketGradient>> gradients_;  ///< of each bucket
+  TrafficCounter traffic_;
+};
+
 #if DTRAIN_DEFINITIONS
 
 DTRAIN_DEFINED std::vector<std::vector<BucketGradient>> bucket_gradients(const BucketPlan& plan,
@@ -25600,6 +26260,117 @@ namespace DTRAIN_NAMESPACE {
 using ddp::GradientBucket;
 }  // namespace DTRAIN_NAMESPACE
 
+// ---- dtrain/ddp/hooks/adasum.hpp
+
+/// @file
+/// hooks::Adasum: adds gradients that are orthogonal, averages those that are parallel, and all between as much.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// A level of Adasum: two groups of ranks each have a vector, a the first one and b the second, and this rank has the
+/// same elements of both. Work of a stream.
+struct AdasumLevel {
+  std::span<const BucketGradient> gradients;
+  float* bucket;
+  std::size_t begin;  ///< this rank's elements of the bucket, its own group's vector
+  std::size_t count;
+  const float* received;  ///< those of the other group's vector
+  bool is_second;         ///< whether the own group is the second one
+  double* products;       ///< of each gradient: aa, bb, ab; summed over the ranks of both groups between the calls
+
+  /// Writes the products of this rank's elements, where it has some.
+  void multiply() const noexcept;
+  /// own = (1 - ab / 2aa) a + (1 - ab / 2bb) b, by gradient
+  void combine() const noexcept;
+};
+
+/// Memory that grows and stays where it was: enqueued work uses it. Allocates nothing once it is large enough.
+template <class T>
+class WorkMemory {
+ public:
+  T* at_least(std::size_t count) {
+    if (all_.empty() || all_.back().size() < count) all_.emplace_back(count);
+    return all_.back().data();
+  }
+
+ private:
+  std::vector<std::vector<T>> all_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+namespace DTRAIN_NAMESPACE::hooks {
+
+/// A GradientHook: `DistributedDataParallel ddp{model, group, options, hooks::Adasum{}}`. The ranks' gradients a and b
+/// of a parameter become (1 - ab / 2aa) a + (1 - ab / 2bb) b: their sum if they are orthogonal, their average if they
+/// are equal. So do those of pairs of ranks, then of fours, and so on. DdpOptions::reduce_op has no effect.
+/// Source: S. Maleki et al., "Scaling Distributed Training with Adaptive Summation", arXiv 2006.02924, 2020.
+/// - The number of ranks is a power of two, and gradients are f32 in host memory: else the first step fails.
+/// - Each rank sends as much as for an all-reduce, in 2 log2(ranks) messages, and log2(ranks) small all-reduces.
+/// - Memory: half of the largest bucket. The same bits on all ranks; in each run with the same buckets and ranks.
+/// Lifetime: a variable outlives its wrapper.
+class Adasum {
+ public:
+  std::string description() const { return "hooks::Adasum"; }
+
+  template <class C>
+  void reduce(const ddp::GradientBucket<C>& bucket) {
+    static_assert(ddp::RunsHostWork<typename C::Stream>,
+                  "dtrain: hooks::Adasum runs on the host: use it with a backend of host memory");
+    static_assert(backend::CanSendRecv<C>, "dtrain: hooks::Adasum needs send_recv (backend/communicator.hpp)");
+    const int ranks = bucket.channel.size();
+    require_usable(ranks, bucket.values);
+    combine(bucket, 1, 0, bucket.values.count);
+  }
+
+ private:
+  /// @throws Error (unsupported)
+  static void require_usable(int ranks, const BufferView& values);
+
+  /// This rank's group has `distance` ranks. They have the same elements [begin, begin + count) as their partners in
+  /// the neighbour group. Partners combine a half each, do so with the next larger groups, and exchange their results.
+  template <class C>
+  void combine(const ddp::GradientBucket<C>& bucket, int distance, std::size_t begin, std::size_t count) {
+    const int ranks = bucket.channel.size();
+    const int rank = bucket.channel.rank();
+    if (distance >= ranks) return;
+    const bool is_second = (rank / distance) % 2 != 0;
+    const int partner = is_second ? rank - distance : rank + distance;
+    const std::size_t half = count / 2;
+    const BufferView halves[2] = {bucket.part(begin, half), bucket.part(begin + half, count - half)};
+    const std::size_t own_begin = is_second ? begin + half : begin;
+    const BufferView& own = halves[is_second ? 1 : 0];
+    const BufferView& other = halves[is_second ? 0 : 1];
+
+    float* const received = received_.at_least((bucket.values.count + 1) / 2);
+    const std::size_t row = 3 * bucket.gradients.size();
+    const auto rows = static_cast<std::size_t>(ranks / (2 * distance));
+    double* const products = products_.at_least(row * static_cast<std::size_t>(ranks) / 2);
+    const std::span<double> table(products, row * rows);  // a row for each pair of groups
+    const ddp::AdasumLevel level{bucket.gradients,
+                                 reinterpret_cast<float*>(bucket.values.data),
+                                 own_begin,
+                                 own.count,
+                                 received,
+                                 is_second,
+                                 products + row * static_cast<std::size_t>(rank / (2 * distance))};
+    bucket.channel.send_recv(other, partner, buffer_view(std::span(received, own.count)), partner, bucket.stream);
+    bucket.compress([level, table]() noexcept {
+      std::fill(table.begin(), table.end(), 0.0);
+      level.multiply();
+    });
+    bucket.channel.all_reduce(buffer_view(table), buffer_view(table), ReduceOp::sum, bucket.stream);
+    bucket.compress([level]() noexcept { level.combine(); });
+    combine(bucket, 2 * distance, own_begin, own.count);
+    bucket.channel.send_recv(own, partner, other, partner, bucket.stream);
+  }
+
+  ddp::WorkMemory<float> received_;
+  ddp::WorkMemory<double> products_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::hooks
+
 // ---- dtrain/ddp/hooks/cast.hpp
 
 /// @file
@@ -25607,18 +26378,53 @@ using ddp::GradientBucket;
 
 namespace DTRAIN_NAMESPACE::hooks {
 
+struct CastOptions {
+  /// The parameters with error feedback; none if it is not set. Example: `dtrain::hooks::every_parameter`.
+  std::function<bool(const Parameter&)> error_feedback{};
+};
+
+/// For CastOptions::error_feedback.
+inline bool every_parameter(const Parameter&) noexcept {
+  return true;
+}
+
+namespace detail {
+
+/// @throws Error (invalid_argument) if `errors` are those of another model
+void allocate_errors(ddp::Residuals& errors, std::span<const Parameter> parameters, const CastOptions& options);
+/// Adds the errors of earlier steps to the gradients, and keeps those of this step.
+void add_errors(ddp::Residuals& errors, std::span<const ddp::BucketGradient> gradients, DType to,
+                float divisor) noexcept;
+
+}  // namespace detail
+
 /// A GradientHook: `DistributedDataParallel ddp{model, group, options, hooks::Cast<dtrain::bfloat16>{}}`. Each rank
 /// rounds its f32 gradients to 16 bits in place, and the backend reduces those; sums of 16 bits are as precise as the
 /// backend's (DdpOptions::accumulate). Gradients of other types are reduced as they are. Averages: each rank divides
 /// before it rounds, so that the sum of gradients in range is in range. For f16, elements below 6e-8 times the number
 /// of ranks become zero: scale the loss (LossScaler). Gradients are in host memory.
+///
+/// With error feedback, `hooks::Cast<dtrain::bfloat16> cast{{.error_feedback = dtrain::hooks::every_parameter}}`, a
+/// rank adds to a parameter's next gradient what rounding took from this one, so that over many steps it sends the
+/// sum of its gradients less one rounding. It keeps an f32 for each element. Errors of gradients that are not finite
+/// start anew; those of scaled ones (LossScaler) have the scale of their step: use bf16.
+/// Lifetime: with error feedback one model; a variable outlives its wrapper.
 template <class Half>
 class Cast {
  public:
   static_assert(std::is_same_v<Half, bfloat16> || std::is_same_v<Half, float16>,
                 "dtrain: hooks::Cast is for dtrain::bfloat16 or dtrain::float16");
 
-  std::string description() const { return dtype == DType::bf16 ? "hooks::Cast to bf16" : "hooks::Cast to f16"; }
+  explicit Cast(CastOptions options = {}) : options_(std::move(options)) {}
+
+  std::string description() const {
+    return std::string(dtype == DType::bf16 ? "hooks::Cast to bf16" : "hooks::Cast to f16") +
+           (options_.error_feedback ? " with error feedback" : "");
+  }
+
+  void prepare(std::span<const Parameter> parameters) {
+    if (options_.error_feedback) detail::allocate_errors(errors_, parameters, options_);
+  }
 
   template <class C>
   void reduce(const ddp::GradientBucket<C>& bucket) {
@@ -25630,16 +26436,61 @@ class Cast {
       return;
     }
     const bool divides = bucket.op == ReduceOp::average;
-    const float factor = divides ? 1.0F / static_cast<float>(bucket.channel.size()) : 1.0F;
+    const auto divisor = static_cast<float>(divides ? bucket.channel.size() : 1);
     const BufferView halves{all.data, all.count, dtype, all.device};
-    bucket.stream.enqueue([all, factor]() noexcept { kernels::narrow_in_place(all.data, all.count, dtype, factor); });
+    bucket.compress([this, gradients = bucket.gradients, all, divisor]() noexcept {
+      if (!errors_.is_empty()) detail::add_errors(errors_, gradients, dtype, divisor);
+      kernels::narrow_in_place(all.data, all.count, dtype, 1.0F / divisor);
+    });
     bucket.channel.all_reduce(halves, halves, divides ? ReduceOp::sum : bucket.op, bucket.stream);
-    bucket.stream.enqueue([all]() noexcept { kernels::widen_in_place(all.data, all.count, dtype); });
+    bucket.compress([all]() noexcept { kernels::widen_in_place(all.data, all.count, dtype); });
+  }
+
+  /// What a checkpoint needs of the errors, for save_checkpoint and load_checkpoint: each rank's become their average,
+  /// which the gradients still get as a whole. A training that goes on from the file is bit for bit the one that wrote
+  /// it, on as many ranks. Collective, blocking: every rank calls it between the same steps, once the model is wrapped.
+  /// Lifetime: the views are those of this object. @throws the job's first cause
+  template <class Group>
+  std::vector<ddp::NamedTensor> state(const Group& group) {
+    errors_.average(group);
+    std::vector<ddp::NamedTensor> tensors;
+    errors_.add_to(tensors, "cast");
+    return tensors;
   }
 
  private:
   static constexpr DType dtype = dtype_of<Half>::value;
+
+  CastOptions options_;
+  ddp::Residuals errors_;
 };
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED void detail::allocate_errors(ddp::Residuals& errors, std::span<const Parameter> parameters,
+                                            const CastOptions& options) {
+  if (!errors.is_empty()) {
+    throw_error(Errc::invalid_argument,
+                "a hooks::Cast with error feedback is given to a second model; each model needs its own");
+  }
+  std::vector<std::size_t> kept;
+  for (const Parameter& parameter : parameters) {
+    const TensorView& gradient = parameter.gradient;
+    const bool keeps = gradient.dtype == DType::f32 && options.error_feedback(parameter);
+    kept.push_back(keeps ? gradient.flat().count : 0);
+  }
+  errors.allocate(kept);
+}
+
+DTRAIN_DEFINED void detail::add_errors(ddp::Residuals& errors, std::span<const ddp::BucketGradient> gradients, DType to,
+                                       float divisor) noexcept {
+  for (const ddp::BucketGradient& gradient : gradients) {
+    const std::span<float> error = errors.of(gradient.parameter);
+    if (!error.empty()) kernels::add_cast_error(gradient.view.data, error.data(), error.size(), to, divisor);
+  }
+}
+
+#endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE::hooks
 
@@ -25919,11 +26770,11 @@ class PowerSgd {
     const ddp::CompressedLayout layout = work.layout();
     const BufferView first = bucket.part(0, layout.plain + layout.left);
     const BufferView second = bucket.part(layout.plain, layout.right);
-    bucket.stream.enqueue([work]() noexcept { work.multiply_by_right(); });
+    bucket.compress([work]() noexcept { work.multiply_by_right(); });
     bucket.channel.all_reduce(first, first, bucket.op, bucket.stream);
-    bucket.stream.enqueue([work]() noexcept { work.multiply_by_left(); });
+    bucket.compress([work]() noexcept { work.multiply_by_left(); });
     bucket.channel.all_reduce(second, second, bucket.op, bucket.stream);
-    bucket.stream.enqueue([work]() noexcept { work.decompress(); });
+    bucket.compress([work]() noexcept { work.decompress(); });
   }
 
   /// What a checkpoint needs, for save_checkpoint and load_checkpoint: all ranks have the same then. Each rank's errors
@@ -25935,7 +26786,8 @@ class PowerSgd {
   template <class Group>
   std::vector<ddp::NamedTensor> state(const Group& group) {
     for (ddp::CompressedGradient& one : states_) {
-      if (one.rank != 0) group.all_reduce(buffer_view(std::span(one.error)), ReduceOp::average);
+      if (one.rank != 0)
+        group.all_reduce(buffer_view(std::span(one.error.data(), one.error.size())), ReduceOp::average);
     }
     return tensors();
   }
@@ -26009,15 +26861,15 @@ class TopK {
       return;
     }
     const std::span<const ddp::BucketGradient> gradients = bucket.gradients;
-    bucket.stream.enqueue([this, gradients]() noexcept { compress(gradients); });
+    bucket.compress([this, gradients]() noexcept { compress(gradients); });
     if (counts.plain != 0) {
-      const BufferView plain = buffer_view(std::span(plain_).first(counts.plain));
+      const BufferView plain = buffer_view(std::span(plain_.data(), counts.plain));
       bucket.channel.all_reduce(plain, plain, bucket.op, bucket.stream);
     }
     const auto ranks = static_cast<std::size_t>(bucket.channel.size());
     bucket.channel.all_gather(bytes_of(own_, counts.sent), bytes_of(gathered_, counts.sent * ranks), bucket.stream);
     const float factor = bucket.op == ReduceOp::average ? 1.0F / static_cast<float>(ranks) : 1.0F;
-    bucket.stream.enqueue([this, gradients, ranks, factor]() noexcept { decompress(gradients, ranks, factor); });
+    bucket.compress([this, gradients, ranks, factor]() noexcept { decompress(gradients, ranks, factor); });
   }
 
   /// What a checkpoint needs, for save_checkpoint and load_checkpoint: all ranks have the same then. Each rank's errors
@@ -26028,25 +26880,19 @@ class TopK {
   /// are those of this object. @throws the job's first cause
   template <class Group>
   std::vector<ddp::NamedTensor> state(const Group& group) {
-    if (states_.empty()) choose_compressed(group.world_size());
-    for (State& one : states_) {
-      if (one.sent != 0) group.all_reduce(buffer_view(std::span(one.error)), ReduceOp::average);
-    }
-    return tensors();
+    if (sent_.empty()) choose_compressed(group.world_size());
+    errors_.average(group);
+    std::vector<ddp::NamedTensor> tensors{{"top_k/steps", tensor_view(steps_)}};
+    errors_.add_to(tensors, "top_k");
+    return tensors;
   }
 
  private:
-  struct State {
-    std::size_t sent = 0;      ///< elements; 0: the gradient is not compressed
-    std::vector<float> error;  ///< what this rank has not sent yet
-  };
   /// Of a bucket.
   struct Counts {
     std::size_t sent = 0;
     std::size_t plain = 0;
   };
-
-  std::vector<ddp::NamedTensor> tensors();
 
   /// In the first step, makes the memory of what travels. @returns zeros where the bucket is not compressed
   Counts begin_step(std::span<const ddp::BucketGradient> gradients, int ranks);
@@ -26063,7 +26909,8 @@ class TopK {
   TopKOptions options_;
   std::vector<std::size_t> sizes_;     ///< elements of each f32 gradient; 0 for others
   std::vector<std::int64_t> steps_;    ///< of each parameter
-  std::vector<State> states_;          ///< by parameter
+  std::vector<std::size_t> sent_;      ///< elements of each gradient; 0: it is not compressed
+  ddp::Residuals errors_;              ///< of the compressed ones
   std::vector<ddp::SentElement> own_;  ///< of one bucket, as the two below: the stream runs the buckets in order
   std::vector<ddp::SentElement> gathered_;
   std::vector<float> plain_;
@@ -26072,6 +26919,69 @@ class TopK {
 };
 
 }  // namespace DTRAIN_NAMESPACE::hooks
+
+// ---- dtrain/ddp/reduction/cuda/gradient_scaling.hpp
+
+/// @file
+/// GradientScaling: multiplies reduced gradients in device memory, in the order of the streams that produced them.
+
+#if DTRAIN_WITH_CUDA
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// Steady state: allocates nothing. Threads: none but the one that uses it.
+class GradientScaling {
+ public:
+  /// Enqueued on `stream`: after the work now on the producers, and before their later work. Requires: ScaledCopyBatch
+  /// is loaded for the gradients' types. Lifetime: the producers exist. @throws Error (cuda)
+  void enqueue(const GradientTable& gradients, double factor, const ProducerStreams& producers,
+               stream::cuda::StreamRef stream) {
+    events_.clear();
+    for (const StreamHandle producer : producers) {
+      events_.add(producer);
+    }
+    events_.record();
+    events_.make_wait(stream);
+    for (std::size_t parameter = 0; parameter < gradients.size(); ++parameter) {
+      const BufferView gradient = gradients.view(parameter).flat();
+      if (gradient.count != 0) {
+        batch_of(gradient.dtype, gradients.size()).add(gradient.data, gradient.data, gradient.count);
+      }
+    }
+    for (TypedBatch& typed : batches_) {
+      typed.batch.enqueue(factor, stream);
+    }
+    stream.record(scaled_);
+    for (const StreamHandle producer : producers) {
+      with_stream(producer, [this](stream::cuda::StreamRef waiting) { waiting.wait(scaled_); });
+    }
+  }
+
+ private:
+  struct TypedBatch {
+    DType dtype;
+    stream::cuda::ScaledCopyBatch batch;
+  };
+
+  stream::cuda::ScaledCopyBatch& batch_of(DType dtype, std::size_t gradients) {
+    const auto found = std::find_if(batches_.begin(), batches_.end(),
+                                    [dtype](const TypedBatch& typed) { return typed.dtype == dtype; });
+    if (found != batches_.end()) {
+      return found->batch;
+    }
+    batches_.push_back({dtype, stream::cuda::ScaledCopyBatch(dtype, dtype)});
+    batches_.back().batch.reserve(gradients);
+    return batches_.back().batch;
+  }
+
+  ProducerEvents events_;
+  std::vector<TypedBatch> batches_;
+  stream::cuda::Event scaled_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+#endif  // DTRAIN_WITH_CUDA
 
 // ---- dtrain/ddp/reduction/cuda/cuda_gradient_copier.hpp
 
@@ -26130,11 +27040,7 @@ class CudaGradientCopier {
       }
     }
     producer_events_ = std::vector<ProducerEvents>(plan_->buckets.size());
-    std::size_t most = 0;
-    for (const PlannedBucket& bucket : plan_->buckets) {
-      most = std::max(most, bucket.parameters.size());
-    }
-    copies_.reserve(most);
+    copies_.reserve(gradients_->size());
     times_.plan(plan_->buckets.size());
   }
 
@@ -26208,9 +27114,7 @@ class CudaGradientCopier {
     stamp(bucket, StepEvent::reduced);
     for (const std::size_t parameter : plan_->buckets[bucket].parameters) {
       const GradientSlot& slot = (*gradients_)[parameter];
-      if (!slot.is_bound()) {
-        copies_.add(slot.own, slot.place, slot.bytes);
-      }
+      if (!slot.is_bound()) copies_.add(slot.own, slot.place, slot.bytes);
     }
     if (!copies_.empty()) {
       copies_.enqueue(copy_streams_.unpacking());
@@ -26235,6 +27139,16 @@ class CudaGradientCopier {
     if (producers_.empty()) {
       wait(done_);
     }
+  }
+
+  /// Complete once the last step has ended on the device.
+  stream::cuda::Event& step_end() noexcept { return done_; }
+
+  /// See HostGradientCopier. In the order of the step's producers, for which it waits if there are none.
+  template <class Wait>
+  void scale_reduced(double factor, Wait&& wait) {
+    scaling_.enqueue(*gradients_, factor, producers_, stream_);
+    if (producers_.empty()) synchronize(wait);
   }
 
   void gather(std::span<const GradientSlot> slots) {
@@ -26340,6 +27254,7 @@ class CudaGradientCopier {
   stream::cuda::CopyBatch copies_;
   double factor_ = 1;                                         ///< 1: gradients are packed as they are
   std::vector<stream::cuda::ScaledCopyBatch> scaled_copies_;  ///< of each bucket, unless the factor is 1
+  GradientScaling scaling_;
   stream::cuda::Event done_;
 };
 
@@ -26410,6 +27325,14 @@ class HostGradientCopier {
     }
   }
 
+  /// Multiplies the reduced gradients where the model has them. Between steps.
+  template <class Wait>
+  void scale_reduced(double factor, Wait&&) const noexcept {
+    for (std::size_t parameter = 0; parameter < gradients_->size(); ++parameter) {
+      multiply_elements(gradients_->view(parameter).flat(), factor);
+    }
+  }
+
   /// Complete once the work of the bucket has run.
   typename Stream::Event& reduced(std::size_t bucket) noexcept { return reduced_[bucket]; }
 
@@ -26475,21 +27398,23 @@ class HostGradientCopier {
 // ---- dtrain/ddp/reduction/gradient_copier.hpp
 
 /// @file
-/// Selection of the gradient copier for a communicator's stream.
+/// Selection of the gradient copier, and of what measures norms, for a communicator's stream.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
 namespace detail {
 
 template <class Stream>
-struct SelectGradientCopier {
-  using type = HostGradientCopier<Stream>;
+struct ForStream {
+  using Copier = HostGradientCopier<Stream>;
+  using Norms = BucketNorms;
 };
 
 #if DTRAIN_WITH_CUDA
 template <>
-struct SelectGradientCopier<stream::cuda::StreamRef> {
-  using type = CudaGradientCopier;
+struct ForStream<stream::cuda::StreamRef> {
+  using Copier = CudaGradientCopier;
+  using Norms = CudaBucketNorms;
 };
 #endif
 
@@ -26497,7 +27422,11 @@ struct SelectGradientCopier<stream::cuda::StreamRef> {
 
 /// A class with the members of HostGradientCopier.
 template <class Stream>
-using GradientCopierFor = typename detail::SelectGradientCopier<Stream>::type;
+using GradientCopierFor = typename detail::ForStream<Stream>::Copier;
+
+/// A class with the members of BucketNorms.
+template <class Stream>
+using BucketNormsFor = typename detail::ForStream<Stream>::Norms;
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
@@ -26846,11 +27775,12 @@ void rearrange(std::byte* base, std::span<Block> blocks, std::span<std::byte> sc
 // ---- dtrain/ddp/reduction/bucket_rebuild.hpp
 
 /// @file
-/// Bucket rebuild: after the first step, plans the buckets again in the observed ready order and moves gradients.
+/// Bucket rebuild: between steps, plans the buckets again, in the observed ready order or by a planner, and moves
+/// gradients.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// Callbacks with which a reducer rebuilds its buckets. Without `agree` it keeps its first plan.
+/// Callbacks with which a reducer rebuilds its buckets. Without `agree` and `planner` it keeps its first plan.
 struct BucketRebuild {
   /// Collective, blocking: returns rank 0's order; `order` is this rank's.
   std::function<std::vector<std::size_t>(const std::vector<std::size_t>& order)> agree;
@@ -26861,11 +27791,17 @@ struct BucketRebuild {
   /// channel.
   std::function<void(const std::vector<std::size_t>& order)> publish{};
   int ranks_on_host = 1;  ///< ranks that move their gradients at the same time
+  std::shared_ptr<BucketPlanner> planner{};
+
+  bool is_planning() const noexcept { return planner && !planner->is_settled(); }
 };
 
-/// Plans the same gradients in another order.
-BucketPlan rebuilt_plan(const BucketPlan& plan, std::span<const GradientSize> sizes, std::span<const std::size_t> order,
-                        const BucketCaps& caps);
+/// Collective, blocking as BucketPlanner::after_step: the plan after the step that `meter` has measured.
+/// @param order in which the same gradients are planned from now on; empty: the present one
+/// @returns nullopt: it stays `plan`
+std::optional<BucketPlan> next_plan(const BucketRebuild& rebuild, const BucketPlan& plan,
+                                    std::span<const GradientSize> sizes, std::span<const std::size_t> order,
+                                    const BucketCaps& caps, StepMeter& meter);
 
 /// Host memory for moving gradients: as large as the arena if that can be allocated, else smaller.
 struct RelocationBuffer {
@@ -26903,7 +27839,7 @@ void move_contents(const GradientTable& gradients, const BucketPlan& plan, std::
     copier.clear(arena, plan.arena_bytes);
   } else {
     std::vector<Block> blocks = blocks_of(gradients, plan, arena);
-    rearrange(arena, std::span(blocks), scratch, copy);
+    rearrange(arena, std::span(blocks.data(), blocks.size()), scratch, copy);
   }
   for (std::size_t parameter = 0; parameter < gradients.size(); ++parameter) {
     const GradientSlot& slot = gradients[parameter];
@@ -26966,13 +27902,23 @@ void move_gradients(GradientTable& gradients, const BucketPlan& plan, std::byte*
 
 #if DTRAIN_DEFINITIONS
 
-DTRAIN_DEFINED BucketPlan rebuilt_plan(const BucketPlan& plan, std::span<const GradientSize> sizes,
-                                       std::span<const std::size_t> order, const BucketCaps& caps) {
-  BucketPlan next = plan_buckets(sizes, order, caps);
-  if (next.arena_bytes != plan.arena_bytes) {
+DTRAIN_DEFINED std::optional<BucketPlan> next_plan(const BucketRebuild& rebuild, const BucketPlan& plan,
+                                                   std::span<const GradientSize> sizes,
+                                                   std::span<const std::size_t> order, const BucketCaps& caps,
+                                                   StepMeter& meter) {
+  std::optional<BucketPlan> next;
+  if (!order.empty()) next = plan_buckets(sizes, order, caps);
+  if (rebuild.is_planning()) {
+    std::optional<BucketPlan> planned =
+        rebuild.planner->after_step(order, {meter.step(), meter.last_duration(), meter.recorder()});
+    if (planned) next = std::move(planned);
+    meter.record_every_ready(rebuild.planner->wants_ready_times());
+  }
+  if (next && next->arena_bytes != plan.arena_bytes) {
     throw_error(Errc::invalid_argument, "a second bucket plan needs another arena; it is not of the same gradients");
   }
-  return next;
+  const bool is_same = next && next->offset_of == plan.offset_of && next->bucket_of == plan.bucket_of;
+  return is_same ? std::nullopt : std::move(next);
 }
 
 DTRAIN_DEFINED RelocationBuffer::RelocationBuffer(std::size_t wanted, int sharers) : bytes(wanted) {
@@ -27059,6 +28005,7 @@ class BucketReduction final : BucketUpdate<Communicator>::Waits {
  public:
   using Stream = typename Communicator::Stream;
   using GradientCopier = GradientCopierFor<Stream>;
+  using Norms = BucketNormsFor<Stream>;
 
   /// Collective, blocking: allocates. @throws as Reducer.
   BucketReduction(Communicator communicator, Stream stream, std::span<const Parameter> parameters,
@@ -27074,11 +28021,10 @@ class BucketReduction final : BucketUpdate<Communicator>::Waits {
         pending_(parameter_counts(this->plan())),
         meter_(parameters.size(), options, std::move(running)),
         copier_(stream, gradients_, this->plan(), meter_),
-        hook_(std::move(hook.reduce)) {
+        hook_(std::move(hook), parameters) {
     meter_.plan(this->plan());
-    norms_.plan(arena_.buckets());
-    if (hook.prepare) hook.prepare(parameters);
-    if (hook_) hook_gradients_ = bucket_gradients(this->plan(), gradients_);
+    norms_.plan(this->plan(), copier_.stream());
+    hook_.plan(this->plan(), gradients_);
     if constexpr (requires { copier_.scale_gradients(1.0); }) {
       if (scales_averages) {
         copier_.scale_gradients(1.0 / communicator_.size());
@@ -27094,16 +28040,15 @@ class BucketReduction final : BucketUpdate<Communicator>::Waits {
   const BucketPlan& plan() const noexcept { return arena_.plan(); }
   const GradientTable& gradients() const noexcept { return gradients_; }
   const GradientCopier& copier() const noexcept { return copier_; }
-  const BucketNorms& norms() const noexcept { return norms_; }
+  const Norms& norms() const noexcept { return norms_; }
   StepMeter& meter() noexcept { return meter_; }
   const StepMeter& meter() const noexcept { return meter_; }
 
-  /// The meter, with the device times measured so far.
-  const StepMeter& up_to_date_meter() noexcept {
-    if constexpr (GradientCopier::copies_on_stream) {
-      copier_.collect_times();
-    }
-    return meter_;
+  /// With the device times measured so far. @param steps, bytes_reduced counts of the caller
+  ReducerStatistics statistics(std::uint64_t steps, std::uint64_t bytes_reduced) noexcept {
+    if constexpr (GradientCopier::copies_on_stream) copier_.collect_times();
+    return statistics_of(meter_, {steps, bytes_reduced, plan().buckets.size(), {}, GradientCopier::is_measured},
+                         hook_.traffic(), compressed_traffic_of(communicator_));
   }
   std::shared_ptr<const void> memory() const noexcept { return arena_.memory(); }
 
@@ -27117,13 +28062,18 @@ class BucketReduction final : BucketUpdate<Communicator>::Waits {
     return gradients_.bind(parameter);
   }
 
-  /// Whether steps can measure the norm: the stream runs work of the host.
-  static constexpr bool can_measure_norm = requires(Stream stream, BucketNorms::SquareSum work) {
-    stream.enqueue(work);
+  /// Whether steps can measure the norm: the stream is CUDA's or runs work of the host.
+  static constexpr bool can_measure_norm = requires(Norms norms, double* sum, BufferView bucket, Stream stream) {
+    norms.enqueue(sum, bucket, stream);
   };
 
+  /// Blocking, on CUDA only, where it waits for the last step: makes its norm known. @throws as finish
+  void read_norm() {
+    if constexpr (GradientCopier::copies_on_stream) norms_.read([this] { for_event(copier_.step_end()); });
+  }
+
   /// Whether a hook reduces the buckets.
-  bool has_hook() const noexcept { return hook_ != nullptr; }
+  bool has_hook() const noexcept { return hook_.has_hook(); }
 
   /// Whether this step's work uses memory of a hook or an update.
   bool borrows() const noexcept { return has_hook() || update_ != nullptr || open_.is_some(); }
@@ -27132,15 +28082,16 @@ class BucketReduction final : BucketUpdate<Communicator>::Waits {
   /// @param measures_norm requires can_measure_norm
   /// @param update null: gradients are reduced for the model. @throws as require_usable
   void begin_step(bool measures_norm, BucketUpdate<Communicator>* update, const char* caller) {
-    require_usable(update, plan(), has_hook(), caller);
+    require_usable(update, plan(), gradients_, has_hook(), caller);
+    if constexpr (GradientCopier::copies_on_stream) {
+      if (measures_norm) norms_.require_kernels(caller);
+    }
     update_ = update;
     if (update_ != nullptr) update_->begin(*this);
     meter_.begin();
     norms_.begin_step(measures_norm);
     pending_.begin_step();
-    if constexpr (GradientCopier::copies_on_stream) {
-      copier_.begin_step();
-    }
+    if constexpr (GradientCopier::copies_on_stream) copier_.begin_step();
   }
 
   /// Adds a gradient of this step: it is at `gradient` once the work now enqueued on `stream` has run.
@@ -27199,33 +28150,30 @@ class BucketReduction final : BucketUpdate<Communicator>::Waits {
     meter_.finished(GradientCopier::is_measured);
   }
 
-  /// Multiplies the reduced gradients, where the model has them, and their norm. Between steps.
-  /// @throws Error (invalid_argument) if the last step did not measure the norm
+  /// Multiplies the reduced gradients, where the model has them, and their norm, which is known. Between steps.
   void scale_gradients(double factor) {
-    static_cast<void>(norms_.norm());
-    for (std::size_t parameter = 0; parameter < gradients_.size(); ++parameter) {
-      multiply_elements(gradients_.view(parameter).flat(), factor);
-    }
+    copier_.scale_reduced(factor, waiting());
     norms_.multiply(factor);
   }
 
-  /// Blocking. Between steps: plans the same gradients in another order and moves them, with their content.
-  void rebuild_buckets(std::span<const std::size_t> order, const BucketRebuild& rebuild, const BucketCaps& caps) {
-    BucketPlan next = rebuilt_plan(plan(), sizes_, order, caps);
-    if (next.offset_of == plan().offset_of && next.bucket_of == plan().bucket_of) {
-      return;  // the same plan: saves the memory of a second copy
-    }
-    move_gradients(gradients_, next, arena_.data(), copier_, waiting(), rebuild.bind, rebuild.ranks_on_host);
-    arena_.set_plan(std::move(next));
+  /// Blocking. Between steps: adopts next_plan(), and moves gradients with their content. @returns whether they moved
+  bool rebuild_buckets(std::span<const std::size_t> order, const BucketRebuild& rebuild, const BucketCaps& caps) {
+    std::optional<BucketPlan> next = next_plan(rebuild, plan(), sizes_, order, caps, meter_);
+    if (!next) return false;
+    const bool moves = next->offset_of != plan().offset_of;
+    if (moves)
+      move_gradients(gradients_, *next, arena_.data(), copier_, waiting(), rebuild.bind, rebuild.ranks_on_host);
+    arena_.set_plan(std::move(*next));
     pending_.plan(parameter_counts(plan()));
     meter_.plan(plan());
-    norms_.plan(arena_.buckets());
-    if (hook_) hook_gradients_ = bucket_gradients(plan(), gradients_);
+    norms_.plan(plan(), copier_.stream());
+    hook_.plan(plan(), gradients_);
     copier_.rebuild_buckets();
+    return moves;
   }
 
   /// Collective, blocking. Between steps; as GradientArena::reuse_memory.
-  void reuse_memory() { arena_.reuse_memory(communicator_, Deadline::after(context_.timeout)); }
+  void reuse_memory(bool unbinds) { arena_.reuse_memory(communicator_, Deadline::after(context_.timeout), unbinds); }
 
   /// Blocking: until the work that uses the arena has ended. Aborts that work at the deadline, or at once if `now`.
   /// @returns false if the work has not ended within 5 s after the abort: this object must then outlive it
@@ -27273,23 +28221,19 @@ class BucketReduction final : BucketUpdate<Communicator>::Waits {
       update_->launch(bucket, range, op_, communicator_, copier_.stream());
     } else if (range.count != 0) {
       [[maybe_unused]] double* squares = norms_.sum_of(bucket);
-      if (hook_) {
-        hook_({range, hook_gradients_[bucket], communicator_, copier_.stream(), op_});
+      if (has_hook()) {
+        hook_.reduce(bucket, range, communicator_, copier_.stream(), op_);
       } else if constexpr (backend::CanSumSquares<Communicator>) {
         communicator_.all_reduce(range, range, op_, copier_.stream(), std::exchange(squares, nullptr));
       } else {
         communicator_.all_reduce(range, range, op_, copier_.stream());
       }
       if constexpr (can_measure_norm) {
-        if (squares != nullptr) {
-          copier_.stream().enqueue(BucketNorms::SquareSum{squares, range});
-        }
+        if (squares != nullptr) norms_.enqueue(squares, range, copier_.stream());
       }
     }
     if (bucket + 1 == arena_.buckets()) {
-      if (on_all_gradients_ready_) {
-        on_all_gradients_ready_();
-      }
+      if (on_all_gradients_ready_) on_all_gradients_ready_();
       buffers_.launch(communicator_, copier_);  // the stream now has waited for all producers of the step
     }
     copier_.after(bucket);
@@ -27304,13 +28248,12 @@ class BucketReduction final : BucketUpdate<Communicator>::Waits {
   BufferBroadcast<Communicator> buffers_;
   PendingBuckets pending_;
   StepMeter meter_;
-  BucketNorms norms_;
+  Norms norms_;
   GradientCopier copier_;
   BucketUpdate<Communicator>* update_ = nullptr;  ///< of this step
   OpenUpdate<Communicator> open_;                 ///< of the last one
   std::function<void()> on_all_gradients_ready_;
-  std::function<void(const GradientBucket<Communicator>&)> hook_;  ///< none: an all-reduce
-  std::vector<std::vector<BucketGradient>> hook_gradients_;        ///< of each bucket
+  HookedBuckets<Communicator> hook_;
 };
 
 template <backend::Communicator Communicator>
@@ -27732,13 +28675,9 @@ struct AdamStep {
 
   template <class Rule>
   AdamStep(const Rule& rule, const StepInfo& info, float kept_part, float coupled) noexcept
-      : beta1(rule.beta1),
-        beta2(rule.beta2),
-        epsilon(rule.epsilon),
-        step_size(static_cast<float>(rule.rate / (1 - std::pow(double{rule.beta1}, static_cast<double>(info.step))))),
-        root_of_second(static_cast<float>(std::sqrt(1 - std::pow(double{rule.beta2}, static_cast<double>(info.step))))),
-        kept(kept_part),
-        coupled_decay(coupled) {}
+      : AdamStep(rule.rate, rule.beta1, rule.beta2, rule.epsilon, info.step, kept_part, coupled) {}
+  AdamStep(float rate, float beta1_, float beta2_, float epsilon_, std::uint64_t step, float kept_part,
+           float coupled) noexcept;
 
   /// All arrays have `count` elements and do not overlap.
   void operator()(float* weights, const float* gradients, float* means, float* squares,
@@ -27905,7 +28844,8 @@ struct States {
   /// A step ends when each rank has updated its share; the new weights are gathered in the background then, the first
   /// layers' first. The forward pass calls DistributedDataParallel::wait_for(i) before it uses parameter i. Until then
   /// the program leaves its value alone, and all gradients until the next backward pass. ShardedOptimizer::wait(), the
-  /// next step, a checkpoint with the optimizer, and the optimizer's destruction wait for all parameters.
+  /// next step, a checkpoint with one of them or the optimizer, and the optimizer's destruction wait for all
+  /// parameters.
   bool overlap_forward = false;
 
   static constexpr bool divides_gradients = false;
@@ -27914,7 +28854,7 @@ struct States {
 /// Stage 2: the gradients too. A rank keeps its share of the reduced gradients, 1 / ranks. The arena holds two buckets
 /// at a time: a gradient is copied there by its ready(), which returns once the bucket two before is reduced, and the
 /// model may use the gradient's memory again. New weights are gathered after the backward pass instead of during it.
-/// - Not for models whose bind_gradient has their gradients in the arena.
+/// - Not for models whose bind_gradient has their gradients in the arena. Gradients need no memory (see Parameter).
 /// - The wrapper then only makes steps with such an optimizer; those under no_sync() add up in the model's memory.
 /// - Gradients that are ready before any of the bucket two before theirs are kept in further memory.
 struct Gradients {
@@ -28084,7 +29024,9 @@ class ShardedParameters {
   std::size_t buckets() const noexcept { return layout_.buckets.size(); }
   const BucketShard& shard(std::size_t bucket) const noexcept { return layout_.buckets[bucket]; }
 
-  std::span<const Parameter> parameters() const noexcept { return parameters_; }
+  std::span<const Parameter> parameters() const noexcept { return {parameters_.data(), parameters_.size()}; }
+  /// Whether a weight shares memory with `bytes` from `begin` on.
+  bool has_weights_in(const std::byte* begin, std::size_t bytes) const noexcept;
   const ShardLayout& layout() const noexcept { return layout_; }
 
   /// Updates that were made.
@@ -28096,7 +29038,7 @@ class ShardedParameters {
 
   /// The state of a piece of the layout.
   std::span<float> state(std::size_t array, const ShardPiece& piece) noexcept {
-    return std::span(arrays_[array]).subspan(piece.in_state, piece.count);
+    return {arrays_[array].data() + piece.in_state, piece.count};
   }
 
   /// Bytes of the state of this rank.
@@ -28120,7 +29062,7 @@ class ShardedParameters {
   void measure(std::size_t bucket, const ShardMemory& memory) noexcept;
 
   /// Two sums for each parameter, of this rank's parts. update() takes them as those of all ranks.
-  std::span<double> square_sums() noexcept { return square_sums_; }
+  std::span<double> square_sums() noexcept { return {square_sums_.data(), square_sums_.size()}; }
 
   /// Replaces this rank's gradients in the bucket by new weights. An exception of the rule is kept.
   void update(std::size_t bucket, const ShardMemory& memory) noexcept;
@@ -28440,8 +29382,7 @@ class ShardedReduction final : public BucketUpdate<C> {
     Event summed;
     stream.record(summed);
     waits_->for_event(summed);
-    const double all = squares_ + parameters_.common_squares();
-    return {std::sqrt(all), kernels::is_finite(all)};
+    return GradientNorm::of_squares(squares_ + parameters_.common_squares());
   }
 
   ShardedParameters parameters_;
@@ -28578,6 +29519,11 @@ using AccumulatedGradients = std::vector<std::optional<StreamHandle>>;
 /// Target of steps under no_sync(): ready gradients stay in place. Lifetime: the constructor's arguments outlive it.
 class Accumulation final : public Step::Target {
  public:
+  /// For a step that reduces and gets a gradient in other memory than the parameter's own, which has accumulated.
+  static constexpr const char* why_not_elsewhere =
+      "came with other memory, and what steps under no_sync() left in its own would be lost; add to that, and call "
+      "ready(i)";
+
   Accumulation(const GradientTable& gradients, AccumulatedGradients& accumulated, const FailureContext& context,
                StepMeter& meter) noexcept
       : gradients_(&gradients), accumulated_(&accumulated), context_(&context), meter_(&meter) {}
@@ -28656,7 +29602,7 @@ class Reducer final : public Step::Target {
   /// Records the parameters' present addresses for the address check. After the last bind.
   void remember_addresses() { addresses_.remember(); }
   /// Begins a step. @throws the job's first cause; Error (invalid_argument) if another is open or a step has failed;
-  /// (unsupported) to measure the norm of gradients on a GPU; (invalid_argument) for an update beside a hook or of
+  /// (unsupported) to measure a norm without a kernel for it; (invalid_argument) for an update beside a hook or of
   /// other buckets. @param caller the user's call, for error sentences
   /// @param update what the step does with the buckets; null: it reduces them for the model
   Step begin(const char* caller = "begin()", StepOptions step = {}, BucketUpdate<Communicator>* update = nullptr) {
@@ -28673,14 +29619,7 @@ class Reducer final : public Step::Target {
   void throw_if_unusable(const char* caller = "begin()") {
     if (under_way_ && !ready_.is_open()) context_.latch->block_until_failed(Deadline::after(cause_grace));
     backend::throw_if_failed(reduction_.communicator(), *context_.latch, context_.rank);
-    if (under_way_) {
-      throw_error(
-          Errc::invalid_argument, "{}{}",
-          {caller, ready_.is_open()
-                       ? " came while a step was under way; finish() it first, or let the backward() that it is "
-                         "in return"
-                       : " came after a step that failed; gradients are no longer the same on all ranks"});
-    }
+    if (under_way_) refuse_begin(caller, ready_.is_open());
     wait_for();
   }
 
@@ -28697,9 +29636,7 @@ class Reducer final : public Step::Target {
     const std::byte* const own = gradients[parameter].own;
     const std::byte* const memory = gradients.memory_of(gradient);
     if (memory != own && accumulated_[parameter]) {
-      gradients.names().refuse_ready(parameter,
-                                     "came with other memory, and what steps under no_sync() left in its own would be "
-                                     "lost; add to that, and call ready(i)");
+      gradients.names().refuse_ready(parameter, Accumulation::why_not_elsewhere);
     }
     if (context_.latch->failed()) context_.latch->throw_if_failed(context_.rank);
     ready_.mark_ready(parameter);
@@ -28717,25 +29654,16 @@ class Reducer final : public Step::Target {
       require_complete();
       reduction_.finish();
     });
-    for (const PlannedBucket& bucket : plan().buckets) {
-      bytes_reduced_ += bucket.payload_bytes;
-    }
+    bytes_reduced_ += payload_bytes(plan());
     std::fill(accumulated_.begin(), accumulated_.end(), std::nullopt);
-    if (++steps_ == 1) rebuild_buckets();
+    ++steps_;
+    rebuild_buckets();
     under_way_ = false;
   }
 
   void abandon(bool unwinding) noexcept override {
     ready_.end_step();
-    try {
-      if (context_.step_abandoned) {
-        context_.step_abandoned(unwinding);
-      } else {
-        context_.report_exception("a step was abandoned without finish()");
-      }
-    } catch (...) {
-      // The other ranks notice when this rank leaves without having taken part.
-    }
+    context_.report_abandoned_step(unwinding);
     end_borrowed_work(reduction_, context_);
   }
 
@@ -28748,21 +29676,20 @@ class Reducer final : public Step::Target {
     addresses_.forget();
   }
 
-  ReducerStatistics statistics() const noexcept {
-    const StepMeter& meter = reduction_.up_to_date_meter();
-    return {steps_,
-            bytes_reduced_,
-            plan().buckets.size(),
-            meter.times(),
-            GradientCopier::is_measured || meter.measured_steps() > 0,
-            meter.measured_steps(),
-            meter.unreduced_passes()};
-  }
+  ReducerStatistics statistics() const noexcept { return reduction_.statistics(steps_, bytes_reduced_); }
 
-  /// The norm of the reduced gradients, if the last step measured it.
-  const BucketNorms& norms() const noexcept { return reduction_.norms(); }
-  /// Multiplies the reduced gradients and their norm. @throws Error (invalid_argument) if that was not measured
-  void scale_gradients(double factor) { reduction_.scale_gradients(factor); }
+  /// The norm of the reduced gradients. Blocking, on CUDA only: until the last step has run.
+  /// @throws Error (invalid_argument) if that did not measure it; as finish
+  const GradientNorm& gradient_norm() {
+    if constexpr (GradientCopier::copies_on_stream) or_report([this] { reduction_.read_norm(); });
+    return reduction_.norms().norm();
+  }
+  bool has_gradient_norm() const noexcept { return reduction_.norms().is_measured(); }
+  /// Multiplies the reduced gradients and their norm. @throws as gradient_norm
+  void scale_gradients(double factor) {
+    static_cast<void>(gradient_norm());
+    reduction_.scale_gradients(factor);
+  }
 
   const TensorView& gradient(std::size_t parameter) const noexcept { return reduction_.gradients().view(parameter); }
   /// The latest step records. Threads: any.
@@ -28774,13 +29701,14 @@ class Reducer final : public Step::Target {
   Accumulation accumulation() noexcept { return {reduction_.gradients(), accumulated_, context_, reduction_.meter()}; }
 
   /// Collective, blocking. Between steps; as GradientArena::reuse_memory.
-  void reuse_memory() { reduction_.reuse_memory(); }
+  void reuse_memory(bool unbinds = false) { reduction_.reuse_memory(unbinds); }
   /// The present plan stays, without a rebuild after the first step. Every rank calls it between the same steps.
+  /// @throws Error (invalid_argument) while a planner changes it
   void keep_plan() {
-    rebuild_ = {};
-    reduction_.on_all_gradients_ready({});
-    ready_.record_order(false);
+    if (rebuild_.is_planning()) refuse_to_keep_plan();
+    keep_order();
   }
+  BucketPlanner* planner() const noexcept { return rebuild_.planner.get(); }  ///< null: there is none
 
   /// Keeps the arena, with bound gradients, valid after the reducer is destroyed.
   std::shared_ptr<const void> gradient_memory() const noexcept { return reduction_.memory(); }
@@ -28830,15 +29758,23 @@ class Reducer final : public Step::Target {
     }
   }
 
-  /// Rebuilds once, if configured and if no graph stores addresses.
+  /// Rebuilds after the first step, if configured and if no graph stores addresses, and as long as a planner does.
   void rebuild_buckets() {
-    if (rebuild_.agree && reduction_.copier().may_move()) {
+    const bool reorders = rebuild_.agree && reduction_.copier().may_move();
+    if (reorders || rebuild_.is_planning()) {
       or_report([&] {
-        reduction_.rebuild_buckets(rebuild_.agree(ready_.observed_order()), rebuild_, options_.caps());
-        addresses_.remember();  // bound gradients have moved
+        const auto order = reorders ? rebuild_.agree(ready_.observed_order()) : std::vector<std::size_t>();
+        if (reduction_.rebuild_buckets(order, rebuild_, options_.caps())) addresses_.remember();
       });
     }
-    keep_plan();
+    if (steps_ == 1) keep_order();
+  }
+
+  void keep_order() {
+    rebuild_.agree = {};
+    rebuild_.publish = {};
+    reduction_.on_all_gradients_ready({});
+    ready_.record_order(false);
   }
 
   FailureContext context_;
@@ -28927,7 +29863,7 @@ struct Driver {
 
  private:
   static FailureContext failure_context(const Group& group);
-  static BucketRebuild bucket_rebuild(const Group& group, const std::string& prefix, const FailureContext& context);
+  BucketRebuild bucket_rebuild(const Group& group, const DdpOptions& options, const FailureContext& context) const;
 };
 
 // Defined apart from the class, so that what is instantiated with the definitions is not instantiated again.
@@ -28973,14 +29909,13 @@ void Driver<Backend, Group>::construct(const Group& group, ModelFunctions model,
   }
   broadcast_values(communicator, stream.ref(), parameters, model.buffers, context);
   parts.read_parameters = model.read_parameters;
-  if (options.reorder_gradients && !options.deterministic) {
-    parts.rebuild = bucket_rebuild(group, prefix, context);
-    parts.rebuild.bind = model.bind_gradient;
-  }
+  parts.rebuild = bucket_rebuild(group, options, context);
+  parts.rebuild.bind = model.bind_gradient;
   if (options.broadcast_buffers) parts.buffers = model.buffers;
   parts.scales_averages = scales;
+  const std::vector<GradientSize> sizes = gradient_sizes({parameters.data(), parameters.size()});
   reducer = std::make_unique<Reducer<Communicator>>(std::move(communicator), stream.ref(), parameters,
-                                                    plan_buckets(gradient_sizes(parameters), options.caps()), options,
+                                                    plan_buckets({sizes.data(), sizes.size()}, options.caps()), options,
                                                     context, std::move(parts), std::move(hook));
   accumulation.emplace(reducer->accumulation());
   for (std::size_t i = 0; model.bind_gradient && i < parameters.size(); ++i) {
@@ -28997,13 +29932,19 @@ FailureContext Driver<Backend, Group>::failure_context(const Group& group) {
 }
 
 template <class Backend, class Group>
-BucketRebuild Driver<Backend, Group>::bucket_rebuild(const Group& group, const std::string& prefix,
-                                                     const FailureContext& context) {
+BucketRebuild Driver<Backend, Group>::bucket_rebuild(const Group& group, const DdpOptions& options,
+                                                     const FailureContext& context) const {
   BucketRebuild rebuild;
-  set_up_order_broadcast(
-      rebuild, group.store(), group.members(), prefix, context,
-      [group](group::StoreEntries entries) { return group.set_in_background(std::move(entries)); },
-      [group] { group.start_pending(); });
+  const std::function<void()> start_pending = [group] { group.start_pending(); };
+  if (options.plan.is_measured()) {
+    rebuild.planner =
+        options.plan.make()({options, parameters, group.store(), prefix, group.members(), context, start_pending});
+  }
+  if (options.reorder_gradients && !options.deterministic) {
+    set_up_order_broadcast(
+        rebuild, group.store(), group.members(), prefix, context,
+        [group](group::StoreEntries entries) { return group.set_in_background(std::move(entries)); }, start_pending);
+  }
   return rebuild;
 }
 
@@ -29062,8 +30003,14 @@ class ShardedOptimizer {
         new Reduction(ddp::ShardedParameters(ddp.parameters(), ddp.plan(), ddp.group().rank(), ddp.group().world_size(),
                                              ddp::state_arrays<R>, rule_functions()),
                       ddp.plan(), stage),
-        Completion{&reducer}};
+        Completion{&reducer, group::GroupAccess::of(ddp.group()).rank_context()->pending_weights}};
     arena_bytes_ = ddp.plan().arena_bytes;
+    if (stage.overlap_forward) {
+      reduction_.get_deleter().pending->add(reduction_.get(), [&reducer, &parameters = reduction_->parameters()](
+                                                                  const std::byte* begin, std::size_t bytes) {
+        if (parameters.has_weights_in(begin, bytes)) reducer.wait_for();
+      });
+    }
   }
 
   /// To be changed between steps.
@@ -29095,7 +30042,9 @@ class ShardedOptimizer {
   /// Destroys it once no work uses it.
   struct Completion {
     ddp::Reducer<C>* reducer = nullptr;
+    std::shared_ptr<group::PendingWeights> pending{};
     void operator()(Reduction* reduction) const noexcept {
+      pending->remove(reduction);
       if (reducer->open_update().is(*reduction)) {
         try {
           reducer->wait_for();
@@ -29173,17 +30122,7 @@ std::string run_on_all_ranks_blocking(const Group& group, const std::string& doi
   return backend::detail::decode(result_of_all_ranks_blocking(group, doing, work));
 }
 
-inline std::vector<NamedTensor> with_index(std::span<const NamedTensor> tensors, ShardIndex& index) {
-  std::vector<NamedTensor> all(tensors.begin(), tensors.end());
-  for (NamedTensor& tensor : index.tensors()) {
-    all.push_back(std::move(tensor));
-  }
-  return all;
-}
-
-}  // namespace detail
-
-namespace detail {
+std::vector<NamedTensor> with_index(std::span<const NamedTensor> tensors, ShardIndex& index);
 
 /// One checkpoint with shard files. Each rank writes its own; rank 0 also writes the file that names them, and commits
 /// it when all are written. Pinned. Threads: write() on one, everything else before or after it.
@@ -29191,36 +30130,18 @@ class ShardedSave {
  public:
   /// @param tensors of rank 0; ignored on others
   ShardedSave(const std::string& path, const ShardIndex& index, std::span<const NamedTensor> tensors,
-              ShardedParameters& shares, int rank)
-      : path_(behind_link(path)),
-        index_(index),
-        tensors_(rank == 0 ? with_index(tensors, index_) : std::vector<NamedTensor>()),
-        state_(shard_entries(shares, rank)),
-        rank_(rank) {}
+              ShardedParameters& shares, int rank);
   ShardedSave(ShardedSave&&) = delete;
   ShardedSave& operator=(ShardedSave&&) = delete;
 
   /// Removes this rank's file, unless the checkpoint may be whole.
-  ~ShardedSave() {
-    if (!may_be_whole_) remove_shard_files(path_, index_, rank_);
-  }
+  ~ShardedSave();
 
   /// What is written is as it is now. Blocking: the copies.
-  void copy() {
-    copies_ = {TensorSnapshot(tensors_), TensorSnapshot(state_)};
-    tensors_ = copies_[0].tensors();
-    state_ = copies_[1].tensors();
-  }
+  void copy();
 
   /// Blocking: the file system. @throws as write_checkpoint_file
-  void write() {
-    write_checkpoint_file(index_.file_name(path_, rank_), state_);
-    if (rank_ == 0) {
-      file_.emplace(path_);
-      write_checkpoint(*file_, tensors_);
-      file_->sync();
-    }
-  }
+  void write();
 
   /// Collective, blocking. @param require_written throws unless write() has ended well on this rank
   template <class Group>
@@ -29234,18 +30155,14 @@ class ShardedSave {
     may_be_whole_ = result == "=";
     static_cast<void>(backend::detail::decode(result));
     static_cast<void>(run_on_rank0_blocking(group, "writing the file " + sanitize(path_), [&] {
-      try {
-        file_->commit();
-      } catch (...) {
-        if (!file_->has_name()) remove_shard_files(path_, index_);
-        throw;
-      }
-      remove_other_shard_files(path_, index_);
+      commit();
       return true;
     }));
   }
 
  private:
+  void commit();
+
   std::string path_;
   ShardIndex index_;
   std::vector<NamedTensor> tensors_;
@@ -29331,6 +30248,59 @@ bool load_checkpoint(const Group& group, const std::string& path, std::span<cons
   optimizer.shares().set_steps(static_cast<std::uint64_t>(index.steps));
   return true;
 }
+
+#if DTRAIN_DEFINITIONS
+
+namespace detail {
+
+DTRAIN_DEFINED std::vector<NamedTensor> with_index(std::span<const NamedTensor> tensors, ShardIndex& index) {
+  std::vector<NamedTensor> all(tensors.begin(), tensors.end());
+  for (NamedTensor& tensor : index.tensors()) {
+    all.push_back(std::move(tensor));
+  }
+  return all;
+}
+
+DTRAIN_DEFINED ShardedSave::ShardedSave(const std::string& path, const ShardIndex& index,
+                                        std::span<const NamedTensor> tensors, ShardedParameters& shares, int rank)
+    : path_(behind_link(path)),
+      index_(index),
+      tensors_(rank == 0 ? with_index(tensors, index_) : std::vector<NamedTensor>()),
+      state_(shard_entries(shares, rank)),
+      rank_(rank) {}
+
+DTRAIN_DEFINED ShardedSave::~ShardedSave() {
+  if (!may_be_whole_) remove_shard_files(path_, index_, rank_);
+}
+
+DTRAIN_DEFINED void ShardedSave::copy() {
+  copies_ = {TensorSnapshot(tensors_), TensorSnapshot(state_)};
+  tensors_ = copies_[0].tensors();
+  state_ = copies_[1].tensors();
+}
+
+DTRAIN_DEFINED void ShardedSave::write() {
+  write_checkpoint_file(index_.file_name(path_, rank_), state_);
+  if (rank_ == 0) {
+    file_.emplace(path_);
+    write_checkpoint(*file_, tensors_);
+    file_->sync();
+  }
+}
+
+DTRAIN_DEFINED void ShardedSave::commit() {
+  try {
+    file_->commit();
+  } catch (...) {
+    if (!file_->has_name()) remove_shard_files(path_, index_);
+    throw;
+  }
+  remove_other_shard_files(path_, index_);
+}
+
+}  // namespace detail
+
+#endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
@@ -29656,7 +30626,8 @@ class DistributedDataParallel {
 
   /// `f(ready)` runs the backward pass and calls `ready` for every parameter; then all gradients are reduced.
   /// Collective, blocking as Step::finish. The first step also rebuilds the buckets (DdpOptions::reorder_gradients),
-  /// and then waits for the device. @throws the exception of `f`, after reporting its text to the job; as Step::finish.
+  /// and then waits for the device; DdpOptions::plan may rebuild them after some more. @throws the exception of `f`,
+  /// after reporting its text to the job; as Step::finish.
   template <std::invocable<Ready> F>
   void backward(F&& f, StepOptions options = {}) {
     run(std::forward<F>(f), begin("backward()", options));
@@ -29675,18 +30646,21 @@ class DistributedDataParallel {
   }
 
   /// Begins a step, for use without backward(): call `ready` on it, then `finish`. @throws the job's first cause; Error
-  /// (unsupported) for StepOptions::measure_norm on a GPU.
+  /// (unsupported) for StepOptions::measure_norm on a GPU whose driver does not load the kernel for it.
   Step begin(StepOptions options = {}) { return begin("begin()", options); }
 
-  /// Norm of the reduced gradients, equal on all ranks. @throws Error (invalid_argument) unless the latest step that
-  /// reduced had StepOptions::measure_norm.
-  const GradientNorm& gradient_norm() const { return driver_->reducer->norms().norm(); }
-  bool has_gradient_norm() const noexcept { return driver_->reducer->norms().is_measured(); }
+  /// Norm of the reduced gradients, equal on all ranks. Blocking, on CUDA only: until the step has run there; of a step
+  /// that was captured in a graph it is the norm of the latest replay, for which the program waits before.
+  /// @throws Error (invalid_argument) unless the latest step that reduced had StepOptions::measure_norm.
+  const GradientNorm& gradient_norm() const { return driver_->reducer->gradient_norm(); }
+  bool has_gradient_norm() const noexcept { return driver_->reducer->has_gradient_norm(); }
 
-  /// Multiplies the reduced gradients by `factor`, rounded to their type, and gradient_norm(). @throws as that.
+  /// Multiplies the reduced gradients by `factor`, rounded to their type, and gradient_norm(). On CUDA enqueued, before
+  /// later work of the streams that ready() named. Blocking and @throws as gradient_norm.
   void scale_gradients(double factor) { driver_->reducer->scale_gradients(factor); }
 
-  /// View of gradient `parameter`, in range: after a step, the reduced values. It moves at most once, with the buckets.
+  /// View of gradient `parameter`, in range: after a step, the reduced values. It moves with the buckets, if these are
+  /// rebuilt.
   const TensorView& gradient(std::size_t parameter) const noexcept { return driver_->reducer->gradient(parameter); }
 
   /// While the returned object lives, steps reduce nothing: backward passes add to this rank's own gradients, and the
@@ -29909,11 +30883,17 @@ ProcessGroup<P> init_process_group(launch::JoinOptions options = {}, const Group
 #include <sys/un.h>
 #include <sys/utsname.h>
 #include <sys/wait.h>
+#include <cmath>
 #include <set>
 
 // ---- dtrain/core/cause.hpp (definitions)
 
 namespace DTRAIN_NAMESPACE {
+
+DTRAIN_DEFINE_MEMBERS(Cause);
+
+DTRAIN_NOT_INLINED DTRAIN_DEFINED Cause::Cause(CauseKind kind_, int rank_, std::string host_, std::string text_)
+    : kind(kind_), rank(rank_), host(std::move(host_)), text(std::move(text_)) {}
 
 DTRAIN_DEFINED std::string Cause::sentence() const {
   const std::string who =
@@ -30821,6 +31801,187 @@ DTRAIN_NOT_INLINED DTRAIN_DEFINED void TensorView::refuse_read_as(DType other) c
 
 }  // namespace DTRAIN_NAMESPACE
 
+// ---- dtrain/kernels/arithmetic/arithmetic.hpp
+
+/// @file
+/// Floating-point operations of the kernels: one rounding each, in the order they are written.
+///
+/// -ffast-math may add in another order, fuse a product into a sum, and assume that no NaN occurs. A pragma prevents
+/// this with clang on x86; elsewhere an empty asm needs each result in a register before the next step. NaN is compared
+/// as an integer, which no flag can fold.
+
+namespace DTRAIN_NAMESPACE::kernels {
+
+/// Hides from the compiler how `value` was computed.
+template <class V>
+DTRAIN_ALWAYS_INLINE void keep_as_computed([[maybe_unused]] V& value) noexcept {
+#if DTRAIN_PRECISE_PRAGMA
+#elif DTRAIN_X86_64
+  asm("" : "+v"(value));
+#elif DTRAIN_ARM64
+  if constexpr (sizeof(V) <= 16) {
+    asm("" : "+w"(value));
+  } else {
+    asm("" : "+m"(value));
+  }
+#else
+  asm("" : "+m"(value));
+#endif
+}
+
+/// For a product that is added next: clang's -ffp-contract=fast fuses it with the sum despite the pragma.
+template <class V>
+DTRAIN_ALWAYS_INLINE void keep_product([[maybe_unused]] V& value) noexcept {
+#if DTRAIN_PRECISE_PRAGMA
+  asm("" : "+m"(value));
+#endif
+}
+
+template <class V>
+DTRAIN_ALWAYS_INLINE void add(V& to, const V& value) noexcept {
+  DTRAIN_PRECISE_ARITHMETIC
+  to = to + value;
+  keep_as_computed(to);
+}
+
+template <class V>
+DTRAIN_ALWAYS_INLINE void subtract(V& from, const V& value) noexcept {
+  DTRAIN_PRECISE_ARITHMETIC
+  from = from - value;
+  keep_as_computed(from);
+}
+
+template <class V>
+DTRAIN_ALWAYS_INLINE void multiply(V& to, const V& value) noexcept {
+  DTRAIN_PRECISE_ARITHMETIC
+  to = to * value;
+  keep_as_computed(to);
+}
+
+/// 1 / count, rounded to nearest. Converted to float, it is float's rounded reciprocal, because double has more than
+/// twice float's digits. Requires the default rounding.
+inline double reciprocal(std::size_t count) noexcept {
+  DTRAIN_PRECISE_ARITHMETIC
+  double one = 1;
+  keep_as_computed(one);
+  double quotient = one / static_cast<double>(count);
+  keep_as_computed(quotient);
+  return quotient;
+}
+
+/// Replaces every NaN by one bit pattern, because instructions differ in the sign and bits of a NaN result.
+template <class Float, std::size_t Width>
+DTRAIN_ALWAYS_INLINE void make_nan_canonical(Vector<Float, Width>& value) noexcept {
+  using Bits = BitsOf<Float>;
+  using Integers = Vector<typename Bits::Lane, Width>;
+  Integers bits = (Integers)value;
+  Integers canonical;
+  fill<typename Bits::Lane, Width>(canonical, Bits::nan);
+  replace_where(bits, (Integers)((bits & Bits::magnitude) > Bits::infinity), canonical);
+  value = (Vector<Float, Width>)bits;
+}
+
+/// The same for two 16-bit floats in each word; a magnitude beyond `infinity` is NaN.
+template <std::size_t Width, class V>
+DTRAIN_ALWAYS_INLINE void make_halves_canonical(V& words, std::int16_t infinity, std::int16_t nan) noexcept {
+  using Halves = Vector<std::int16_t, Width>;
+  Halves halves = (Halves)words;
+  Halves magnitude, limit, canonical;
+  fill<std::int16_t, Width>(magnitude, 0x7fff);
+  fill<std::int16_t, Width>(limit, infinity);
+  fill<std::int16_t, Width>(canonical, nan);
+  replace_where(halves, (Halves)((halves & magnitude) > limit), canonical);
+  words = (V)halves;
+}
+
+/// Whether any bit is set. g++ does not choose vptest by itself.
+template <std::size_t Width>
+DTRAIN_ALWAYS_INLINE bool any(const Vector<std::int64_t, Width>& bits) noexcept {
+#if DTRAIN_X86_64 && !defined(__clang__)
+  if constexpr (Width == 32) {
+    bool found = false;
+    asm("vptest %1, %1" : "=@ccnz"(found) : "x"(bits));
+    return found;
+  }
+#endif
+  std::int64_t all = bits[0];
+  for (std::size_t lane = 1; lane < Width / sizeof(std::int64_t); ++lane) {
+    all |= bits[lane];
+  }
+  return all != 0;
+}
+
+struct Add {
+  static constexpr bool weighs = false;    ///< whether each source is first multiplied by its own weight
+  static constexpr bool averages = false;  ///< whether results that are not finite are computed again (Careful)
+  template <class V>
+  DTRAIN_ALWAYS_INLINE static void apply(V& to, const V& value) noexcept {
+    add(to, value);
+  }
+};
+
+struct AddWeighted : Add {
+  static constexpr bool weighs = true;
+};
+
+struct Average : Add {
+  static constexpr bool averages = true;
+};
+
+struct Multiply {
+  static constexpr bool weighs = false;
+  static constexpr bool averages = false;
+  template <class V>
+  DTRAIN_ALWAYS_INLINE static void apply(V& to, const V& value) noexcept {
+    multiply(to, value);
+  }
+};
+
+}  // namespace DTRAIN_NAMESPACE::kernels
+
+// ---- dtrain/kernels/arithmetic/f16_instructions.hpp
+
+/// @file
+/// f16 conversion by the processor's instructions: F16C.
+
+namespace DTRAIN_NAMESPACE::kernels {
+
+#if DTRAIN_X86_64
+/// A format for HalfArithmetic. Converts by asm and not by intrinsics, because <immintrin.h> costs every user compile
+/// time. The immediate 0 rounds to nearest even whatever MXCSR says; subnormals are exact both ways. The operand of
+/// vcvtph2ps is in memory, because a separate load costs as much as the conversion.
+/// (ThreadSanitizer does not see these reads; it sees the stores, and those of all other kernels.)
+struct F16Native {
+  static constexpr std::size_t bytes = 32;
+  using Floats = Vector<float, bytes>;
+  using Packed = Vector<std::uint16_t, bytes>;
+
+  DTRAIN_TARGET_HELPER("avx2,f16c") static void widen(Floats& first, Floats& second, const std::byte* from) noexcept {
+    widen(first, from);
+    widen(second, from + bytes / 2);
+  }
+  DTRAIN_TARGET_HELPER("avx2,f16c")
+  static void narrow(Packed& packed, const Floats& first, const Floats& second) noexcept {
+    [[maybe_unused]] Vector<std::uint16_t, bytes / 2> upper;
+    asm("{vcvtps2ph $0, %2, %x0|vcvtps2ph %x0, %2, 0}\n\t"
+        "{vcvtps2ph $0, %3, %1|vcvtps2ph %1, %3, 0}\n\t"
+        "{vinserti128 $1, %1, %0, %0|vinserti128 %0, %0, %1, 1}"
+        : "=&x"(packed), "=&x"(upper)
+        : "x"(first), "x"(second));
+    make_halves_canonical<bytes>(packed, 0x7c00, 0x7e00);
+  }
+  DTRAIN_ALWAYS_INLINE static void put(std::byte* to, const Packed& packed) noexcept { store(to, packed); }
+
+ private:
+  /// Converts a vector of f16 to a vector of f32 of the same number of elements.
+  DTRAIN_TARGET_HELPER("avx2,f16c") static void widen(Floats& to, const std::byte* from) noexcept {
+    asm("{vcvtph2ps %1, %0|vcvtph2ps %0, %1}" : "=x"(to) : "m"(*reinterpret_cast<const std::byte(*)[16]>(from)));
+  }
+};
+#endif
+
+}  // namespace DTRAIN_NAMESPACE::kernels
+
 // ---- dtrain/kernels/arithmetic/float_arithmetic.hpp
 
 /// @file
@@ -30878,6 +32039,174 @@ class FloatArithmetic {
  private:
   Vector<Float, Width> factor_;
   const double* weights_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::kernels
+
+// ---- dtrain/kernels/arithmetic/half_arithmetic.hpp
+
+/// @file
+/// Sums, averages and products of f16 and bf16: in f32 from the left, rounded once at the end.
+
+namespace DTRAIN_NAMESPACE::kernels {
+
+template <std::size_t Width>
+struct Bf16Words;
+
+/// Computes with `Format::bytes` bytes of elements as two vectors of f32. A `Format` has types Floats and Packed and
+///   widen(Floats&, Floats&, from), narrow(Packed&, Floats const&, Floats const&), put(to, Packed const&)
+template <class Format, class Operation>
+class HalfArithmetic {
+ public:
+  static constexpr std::size_t bytes = Format::bytes;
+  using Floats = typename Format::Floats;
+  struct Partial {
+    Floats first, second;
+  };
+  using Result = typename Format::Packed;
+  static constexpr bool averages = Operation::averages;
+  using Beyond = Vector<std::int64_t, sizeof(Result)>;
+  using Careful = HalfArithmetic<Bf16Words<16>, AddWeighted>;
+  using Lane = std::int16_t;
+  static constexpr Lane magnitude = 0x7fff;
+  static constexpr Lane infinity = 0x7f80;
+
+  DTRAIN_ALWAYS_INLINE explicit HalfArithmetic(const KernelArguments& arguments) noexcept
+      : weights_(arguments.weights) {
+    fill<float, sizeof(Floats)>(factor_, static_cast<float>(arguments.factor));
+  }
+  DTRAIN_ALWAYS_INLINE void start(Partial& partial, const std::byte* from, std::size_t source) const noexcept {
+    Format::widen(partial.first, partial.second, from);
+    if constexpr (Operation::weighs) {
+      Floats weight;
+      fill<float, sizeof(Floats)>(weight, static_cast<float>(weights_[source]));
+      multiply(partial.first, weight);
+      multiply(partial.second, weight);
+      keep_product(partial.first);
+      keep_product(partial.second);
+    }
+  }
+  DTRAIN_ALWAYS_INLINE void combine(Partial& partial, const std::byte* from, std::size_t source) const noexcept {
+    Partial value;
+    start(value, from, source);
+    Operation::apply(partial.first, value.first);
+    Operation::apply(partial.second, value.second);
+  }
+  DTRAIN_ALWAYS_INLINE void finish(Result& result, Partial& partial) const noexcept {
+    multiply(partial.first, factor_);
+    multiply(partial.second, factor_);
+    if constexpr (averages) {
+      Format::pack(result, partial.first, partial.second);
+    } else {
+      Format::narrow(result, partial.first, partial.second);
+    }
+  }
+  /// For averages of bf16: marks infinity and NaN.
+  DTRAIN_ALWAYS_INLINE void note_beyond(Beyond& beyond, const Result& result) const noexcept {
+    beyond |= (Beyond)(((Vector<Lane, sizeof(Result)>)result & infinity) == infinity);
+  }
+  DTRAIN_ALWAYS_INLINE void put(std::byte* to, const Result& result) const noexcept { Format::put(to, result); }
+
+ private:
+  Floats factor_;
+  const double* weights_;
+};
+
+/// An f32 holds the sum of any number of ranks' f16, so that averages need no Careful.
+template <class Operation>
+using OfF16 = std::conditional_t<Operation::averages, Add, Operation>;
+
+/// bf16 in the lower and upper halves of 32-bit words. Not `vcvtneps2bf16`, which takes subnormals for zero.
+template <std::size_t Width>
+struct Bf16Words {
+  static constexpr std::size_t bytes = Width;
+  using Floats = Vector<float, Width>;
+  using Packed = Vector<std::uint32_t, Width>;
+
+  DTRAIN_ALWAYS_INLINE static void widen(Floats& lower, Floats& upper, const std::byte* from) noexcept {
+    Packed words;
+    load(words, from);
+    lower = (Floats)(words << 16U);
+    upper = (Floats)(words & 0xffff0000U);
+  }
+  DTRAIN_ALWAYS_INLINE static void narrow(Packed& packed, const Floats& lower, const Floats& upper) noexcept {
+    pack(packed, lower, upper);
+    make_halves_canonical<Width>(packed, 0x7f80, 0x7fc0);
+  }
+  /// A NaN stays a NaN, with any bits.
+  DTRAIN_ALWAYS_INLINE static void pack(Packed& packed, const Floats& lower, const Floats& upper) noexcept {
+    Packed low, high;
+    round(low, lower);
+    round(high, upper);
+    packed = (low >> 16U) | (high & 0xffff0000U);
+  }
+  DTRAIN_ALWAYS_INLINE static void put(std::byte* to, const Packed& packed) noexcept { store(to, packed); }
+
+  /// One element in the lower half of each word, and back. Requires that a NaN has no bits below the upper 16.
+  DTRAIN_ALWAYS_INLINE static void widen(Floats& to, const Packed& halves) noexcept { to = (Floats)(halves << 16U); }
+  DTRAIN_ALWAYS_INLINE static void narrow(Packed& to, const Floats& value) noexcept {
+    round(to, value);
+    to = to >> 16U;
+    make_halves_canonical<Width>(to, 0x7f80, 0x7fc0);
+  }
+
+ private:
+  /// Rounds to nearest even in the upper 16 bits; beyond the largest finite value, the carry makes infinity.
+  DTRAIN_ALWAYS_INLINE static void round(Packed& to, const Floats& value) noexcept {
+    const Packed bits = (Packed)value;
+    to = bits + 0x7fffU + ((bits >> 16U) & 1U);
+  }
+};
+
+/// The same for f16, by integer operations and one addition that is exact or rounded once. Gives the bits of F16C's
+/// instructions, for subnormals too. Source of the method: F. Giesen, "Float->half variants" (public domain).
+template <std::size_t Width>
+struct F16Words {
+  static constexpr std::size_t bytes = Width;
+  using Floats = Vector<float, Width>;
+  using Packed = Vector<std::uint32_t, Width>;
+
+  DTRAIN_ALWAYS_INLINE static void widen(Floats& lower, Floats& upper, const std::byte* from) noexcept {
+    Packed words;
+    load(words, from);
+    widen(lower, words & 0xffffU);
+    widen(upper, words >> 16U);
+  }
+  DTRAIN_ALWAYS_INLINE static void narrow(Packed& packed, const Floats& lower, const Floats& upper) noexcept {
+    Packed low, high;
+    narrow(low, lower);
+    narrow(high, upper);
+    packed = low | (high << 16U);
+    make_halves_canonical<Width>(packed, 0x7c00, 0x7e00);
+  }
+  DTRAIN_ALWAYS_INLINE static void put(std::byte* to, const Packed& packed) noexcept { store(to, packed); }
+
+  /// One element in the lower half of each word, and back; a NaN keeps its sign.
+  DTRAIN_ALWAYS_INLINE static void widen(Floats& to, const Packed& halves) noexcept {
+    const Packed magnitude = (halves & 0x7fffU) << 13U;
+    const Packed exponent = magnitude & 0x0f800000U;
+    const Packed special = (Packed)(exponent == 0x0f800000U);  // infinity or NaN: gets the largest exponent
+    const Packed subnormal = (Packed)(exponent == Packed{});
+    // A subnormal gets the exponent 2^-14 and an implicit one, which the subtraction removes.
+    const Packed rebased = magnitude + (112U << 23U) + (special & (112U << 23U)) + (subnormal & (1U << 23U));
+    Floats value = (Floats)rebased;
+    subtract(value, (Floats)(subnormal & (113U << 23U)));
+    to = (Floats)((Packed)value | ((halves & 0x8000U) << 16U));
+  }
+  DTRAIN_ALWAYS_INLINE static void narrow(Packed& to, const Floats& value) noexcept {
+    using Signed = Vector<std::int32_t, Width>;  // SSE2 compares signed lanes only
+    const Packed bits = (Packed)value;
+    const Packed positive = bits & 0x7fffffffU;
+    const Signed magnitude = (Signed)positive;
+    // Added to a half, a value below 2^-14 leaves its multiple of 2^-24 in the lowest bits.
+    Floats small = (Floats)positive;
+    add(small, Floats{} + 0.5F);
+    Packed half = (positive - (112U << 23U) + 0xfffU + ((positive >> 13U) & 1U)) >> 13U;
+    replace_where(half, (Packed)(magnitude < (113 << 23)), (Packed)small - (126U << 23U));
+    replace_where(half, (Packed)(magnitude >= (143 << 23)), Packed{} + 0x7c00U);
+    replace_where(half, (Packed)(magnitude > (255 << 23)), Packed{} + 0x7e00U);
+    to = half | ((bits & 0x80000000U) >> 16U);
+  }
 };
 
 }  // namespace DTRAIN_NAMESPACE::kernels
@@ -31135,6 +32464,80 @@ void average_beyond_sum(const KernelArguments& arguments, std::size_t offset, st
 
 }  // namespace DTRAIN_NAMESPACE::kernels
 
+// ---- dtrain/kernels/conversion.hpp
+
+/// @file
+/// Element conversion to wider types and back: 16-bit floats and f32, integers and i64.
+
+namespace DTRAIN_NAMESPACE::kernels {
+
+/// Widens four elements at a time, the last ones padded. `Format` has 16 bytes: Bf16Words, F16Words.
+template <class Format>
+DTRAIN_OPTIMIZED void widen_halves(std::byte* to, const std::byte* from, std::size_t count) noexcept {
+  constexpr std::size_t step = sizeof(typename Format::Floats) / sizeof(float);
+  const auto widen = [](std::byte* target, const std::byte* source) {
+    Vector<std::uint16_t, 2 * step> halves;
+    load(halves, source);
+    typename Format::Floats floats;
+    Format::widen(floats, __builtin_convertvector(halves, typename Format::Packed));
+    store(target, floats);
+  };
+  std::size_t i = 0;
+  for (; i + step <= count; i += step) {
+    widen(to + 4 * i, from + 2 * i);
+  }
+  if (i < count) {
+    std::byte rest[4 * step] = {};
+    std::memcpy(rest, from + 2 * i, 2 * (count - i));
+    widen(rest, rest);
+    std::memcpy(to + 4 * i, rest, 4 * (count - i));
+  }
+}
+
+/// Rounds to nearest even; every NaN becomes the canonical one.
+template <class Format>
+DTRAIN_OPTIMIZED void narrow_floats(std::byte* to, const std::byte* from, std::size_t count) noexcept {
+  constexpr std::size_t step = sizeof(typename Format::Floats) / sizeof(float);
+  const auto narrow = [](std::byte* target, const std::byte* source) {
+    typename Format::Floats floats;
+    load(floats, source);
+    make_nan_canonical<float, sizeof(floats)>(floats);
+    typename Format::Packed words;
+    Format::narrow(words, floats);
+    const auto halves = __builtin_convertvector(words, Vector<std::uint16_t, 2 * step>);
+    store(target, halves);
+  };
+  std::size_t i = 0;
+  for (; i + step <= count; i += step) {
+    narrow(to + 2 * i, from + 4 * i);
+  }
+  if (i < count) {
+    std::byte rest[4 * step] = {};
+    std::memcpy(rest, from + 4 * i, 4 * (count - i));
+    narrow(rest, rest);
+    std::memcpy(to + 2 * i, rest, 2 * (count - i));
+  }
+}
+
+template <class To, class From>
+DTRAIN_OPTIMIZED void convert_integers(std::byte* to, const std::byte* from, std::size_t count) noexcept {
+  for (std::size_t i = 0; i < count; ++i) {
+    From value;
+    std::memcpy(&value, from + i * sizeof(From), sizeof(From));
+    const auto converted = static_cast<To>(value);
+    std::memcpy(to + i * sizeof(To), &converted, sizeof(To));
+  }
+}
+
+/// Converts `count` elements at any alignment.
+/// - f16 and bf16 to f32, i32 and u8 to i64: exact.
+/// - f32 to f16 and bf16: rounded to nearest even. i64 to i32 and u8: modulo 2^bits.
+/// - Equal types: copied. No other pair is allowed.
+/// Requires: `to` and `from` are disjoint; the floating-point environment is the default one.
+void convert(DType from_type, const std::byte* from, DType to_type, std::byte* to, std::size_t count) noexcept;
+
+}  // namespace DTRAIN_NAMESPACE::kernels
+
 // ---- dtrain/kernels/conversion.hpp (definitions)
 
 namespace DTRAIN_NAMESPACE::kernels {
@@ -31233,41 +32636,6 @@ class DefaultFloatEnvironment {
   std::fenv_t saved_{};
 #endif
 };
-
-}  // namespace DTRAIN_NAMESPACE::kernels
-
-// ---- dtrain/kernels/in_place_cast.hpp (definitions)
-
-namespace DTRAIN_NAMESPACE::kernels {
-
-namespace detail {
-inline constexpr std::size_t cast_block = 1024;  ///< elements that are converted through memory on the stack
-}  // namespace detail
-
-DTRAIN_DEFINED void narrow_in_place(std::byte* elements, std::size_t count, DType to, float factor) noexcept {
-  const DefaultFloatEnvironment environment;
-  alignas(64) std::byte scaled[4 * detail::cast_block];
-  std::byte* const target = scaled;
-  const double weight = factor;
-  for (std::size_t begin = 0; begin < count; begin += detail::cast_block) {
-    const std::size_t block = std::min(detail::cast_block, count - begin);
-    const std::byte* const source = elements + 4 * begin;
-    Reduction::weighted_sum(DType::f32)({&source, 1}, {&target, 1}, block, &weight);
-    convert(DType::f32, scaled, to, elements + 2 * begin, block);  // before the next block's elements
-  }
-}
-
-DTRAIN_DEFINED void widen_in_place(std::byte* elements, std::size_t count, DType from) noexcept {
-  const DefaultFloatEnvironment environment;
-  alignas(64) std::byte halves[2 * detail::cast_block];
-  std::size_t end = count;
-  while (end > 0) {  // from the end: a block's result covers only halves that were read before
-    const std::size_t block = (end - 1) % detail::cast_block + 1;
-    end -= block;
-    std::memcpy(halves, elements + 2 * end, 2 * block);
-    convert(from, halves, DType::f32, elements + 4 * end, block);
-  }
-}
 
 }  // namespace DTRAIN_NAMESPACE::kernels
 
@@ -31611,6 +32979,87 @@ DTRAIN_DEFINED void Reduction::operator()(std::span<const std::byte* const> sour
 
 }  // namespace DTRAIN_NAMESPACE::kernels
 
+// ---- dtrain/kernels/sum_of_squares.hpp
+
+/// @file
+/// Sum of the squares of floats in host memory, with equal bits on every processor.
+
+namespace DTRAIN_NAMESPACE::kernels {
+
+/// The sum of `count` squares in f64, at any alignment. Element i is added to partial sum i modulo 16, and these are
+/// added in order. A square of f32, f16 or bf16 is exact. So the sum is finite if and only if all these elements are;
+/// for f64, squares beyond the largest value make it infinite too.
+/// Requires: `dtype` is a float of 16 bits or more; this machine supports `isa`. Threads: any.
+double sum_of_squares(DType dtype, const std::byte* from, std::size_t count, Isa isa = best_isa()) noexcept;
+
+/// Whether `value` is neither infinite nor NaN, also under -ffast-math.
+inline bool is_finite(double value) noexcept {
+  std::uint64_t bits = 0;
+  std::memcpy(&bits, &value, sizeof(bits));
+  return (bits & 0x7ff0000000000000U) != 0x7ff0000000000000U;
+}
+
+}  // namespace DTRAIN_NAMESPACE::kernels
+
+// ---- dtrain/kernels/in_place_cast.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE::kernels {
+
+namespace detail {
+inline constexpr std::size_t cast_block = 1024;  ///< elements that are converted through memory on the stack
+
+/// At most cast_block elements; `to` may be the memory of `from`.
+inline void narrow_block(const std::byte* from, std::byte* to, std::size_t count, DType type, float factor) noexcept {
+  alignas(64) std::byte scaled[4 * cast_block];
+  std::byte* const target = scaled;
+  const double weight = factor;
+  Reduction::weighted_sum(DType::f32)({&from, 1}, {&target, 1}, count, &weight);
+  convert(DType::f32, scaled, type, to, count);
+}
+}  // namespace detail
+
+DTRAIN_DEFINED void narrow_in_place(std::byte* elements, std::size_t count, DType to, float factor) noexcept {
+  const DefaultFloatEnvironment environment;
+  for (std::size_t begin = 0; begin < count; begin += detail::cast_block) {  // halves end before the next block
+    const std::size_t block = std::min(detail::cast_block, count - begin);
+    detail::narrow_block(elements + 4 * begin, elements + 2 * begin, block, to, factor);
+  }
+}
+
+DTRAIN_DEFINED void add_cast_error(std::byte* elements, float* error, std::size_t count, DType to,
+                                   float divisor) noexcept {
+  const DefaultFloatEnvironment environment;
+  alignas(64) std::byte halves[2 * detail::cast_block];
+  alignas(64) float sent[detail::cast_block];
+  for (std::size_t begin = 0; begin < count; begin += detail::cast_block) {
+    const std::size_t block = std::min(detail::cast_block, count - begin);
+    float* const own = reinterpret_cast<float*>(elements) + begin;
+    for (std::size_t i = 0; i < block; ++i) {
+      own[i] += error[begin + i];
+    }
+    detail::narrow_block(elements + 4 * begin, halves, block, to, 1.0F / divisor);
+    convert(to, halves, DType::f32, reinterpret_cast<std::byte*>(sent), block);
+    for (std::size_t i = 0; i < block; ++i) {
+      const float lost = own[i] - divisor * sent[i];
+      error[begin + i] = is_finite(lost) ? lost : 0.0F;
+    }
+  }
+}
+
+DTRAIN_DEFINED void widen_in_place(std::byte* elements, std::size_t count, DType from) noexcept {
+  const DefaultFloatEnvironment environment;
+  alignas(64) std::byte halves[2 * detail::cast_block];
+  std::size_t end = count;
+  while (end > 0) {  // from the end: a block's result covers only halves that were read before
+    const std::size_t block = (end - 1) % detail::cast_block + 1;
+    end -= block;
+    std::memcpy(halves, elements + 2 * end, 2 * block);
+    convert(from, halves, DType::f32, elements + 4 * end, block);
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::kernels
+
 // ---- dtrain/kernels/sum_of_squares.hpp (definitions)
 
 namespace DTRAIN_NAMESPACE::kernels {
@@ -31862,6 +33311,12 @@ DTRAIN_DEFINED BlockedSignals::BlockedSignals() {
 
 namespace DTRAIN_NAMESPACE::async {
 
+DTRAIN_DEFINED EventLoop::EventLoop() : scheduler_(posts_.descriptor()) {}
+
+DTRAIN_DEFINED EventLoop::~EventLoop() {
+  close();
+}
+
 DTRAIN_NOT_INLINED DTRAIN_DEFINED TaskHandle EventLoop::spawn(Task<void> task) {
   return spawn(std::move(task), {});
 }
@@ -31877,6 +33332,10 @@ DTRAIN_DEFINED TaskHandle EventLoop::spawn(Task<void> task, ExceptionHandler on_
   auto record = std::make_unique<TaskRecord>(std::move(task), std::move(on_exception), std::move(on_destroyed));
   scheduler_.start(*record);
   return TaskHandle(record.release());
+}
+
+DTRAIN_DEFINED void EventLoop::spawn_detached(Task<void> task, ExceptionHandler on_exception) {
+  spawn(std::move(task), std::move(on_exception)).detach();
 }
 
 DTRAIN_DEFINED void EventLoop::close() noexcept {
@@ -32025,26 +33484,43 @@ DTRAIN_DEFINED PostQueue::PostQueue() : wakeup_(::eventfd(0, EFD_CLOEXEC | EFD_N
   }
 }
 
+DTRAIN_DEFINED bool PostQueue::push_item(PostedFunction* pushed) {
+  std::unique_ptr<PostedFunction> item(pushed);
+  {
+    const std::lock_guard lock(mutex_);
+    if (closed_) {
+      return false;
+    }
+    items_.push_back(std::move(item));
+    if (items_.size() > 1) {
+      return true;  // the thread that pushed the first one wakes the loop
+    }
+  }
+  wake();
+  return true;
+}
+
 DTRAIN_DEFINED void PostQueue::run_all() {
   std::uint64_t count = 0;
   while (::read(wakeup_.get(), &count, sizeof count) < 0 && errno == EINTR) {
   }
   {
     const std::lock_guard lock(mutex_);
-    while (!items_.empty()) {
-      taken_.push_back(std::move(items_.front()));
-      items_.pop_front();
+    for (std::unique_ptr<PostedFunction>& item : items_) {
+      taken_.push_back(std::move(item));
     }
+    items_.clear();
   }
-  for (std::size_t left = taken_.size(); left > 0; --left) {
-    const std::unique_ptr<PostedFunction> item = std::move(taken_.front());
-    taken_.pop_front();
+  while (unfinished()) {
+    const std::unique_ptr<PostedFunction> item = std::move(taken_[next_++]);
     item->run();
   }
+  taken_.clear();
+  next_ = 0;
 }
 
 DTRAIN_DEFINED void PostQueue::close() noexcept {
-  std::deque<std::unique_ptr<PostedFunction>> dropped;
+  std::vector<std::unique_ptr<PostedFunction>> dropped;
   {
     const std::lock_guard lock(mutex_);
     closed_ = true;
@@ -32052,6 +33528,7 @@ DTRAIN_DEFINED void PostQueue::close() noexcept {
   }
   dropped.clear();
   taken_.clear();
+  next_ = 0;
 }
 
 DTRAIN_DEFINED void PostQueue::wake() noexcept {
@@ -32065,6 +33542,10 @@ DTRAIN_DEFINED void PostQueue::wake() noexcept {
 // ---- dtrain/async/loop/scheduler.hpp (definitions)
 
 namespace DTRAIN_NAMESPACE::async {
+
+DTRAIN_DEFINED Scheduler::Scheduler(int wakeup) : poller_(wakeup) {}
+
+DTRAIN_DEFINED Scheduler::~Scheduler() = default;
 
 DTRAIN_DEFINED bool Scheduler::poll(bool return_at_once) {
   const bool busy = return_at_once || !ready_.empty() || !batch_.empty();
@@ -32308,6 +33789,21 @@ DTRAIN_DEFINED std::shared_ptr<SpawnState> SpawnOwner::cancel_at(Deadline deadli
 
 }  // namespace DTRAIN_NAMESPACE::async
 
+// ---- dtrain/async/loop_thread.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE::async {
+
+DTRAIN_DEFINED LoopThread::LoopThread()
+    : loop_(std::make_shared<EventLoop>()), handle_(std::make_shared<LoopHandle>(loop_)) {
+  thread_ = start_thread("the thread of an event loop", [this] { handle_->serve(*loop_); });
+}
+
+DTRAIN_DEFINED LoopThread::~LoopThread() {
+  loop_->stop();
+}
+
+}  // namespace DTRAIN_NAMESPACE::async
+
 // ---- dtrain/async/spawn_state.hpp (definitions)
 
 namespace DTRAIN_NAMESPACE::async {
@@ -32395,6 +33891,13 @@ DTRAIN_DEFINED void TaskHandle::detach() noexcept {
 // ---- dtrain/async/worker_thread.hpp (definitions)
 
 namespace DTRAIN_NAMESPACE::async {
+
+DTRAIN_DEFINED WorkerThread::WorkerThread() : thread_(start_thread("a channel's thread", [this] { main(); })) {}
+
+DTRAIN_DEFINED WorkerThread::~WorkerThread() {
+  work_ = nullptr;
+  post();
+}
 
 DTRAIN_DEFINED bool WorkerThread::wait(Deadline deadline) const noexcept {
   const std::uint32_t started = started_.load(std::memory_order_relaxed);
@@ -36028,6 +37531,68 @@ struct TorchSource {
 
 }  // namespace DTRAIN_NAMESPACE::identity
 
+// ---- dtrain/identity/process_identity.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE::identity {
+
+DTRAIN_DEFINE_MEMBERS(ProcessIdentity);
+
+DTRAIN_DEFINED std::string ProcessIdentity::source_text() const {
+  return launcher == "torch" && !elastic ? "RANK and WORLD_SIZE" : launcher;
+}
+
+DTRAIN_DEFINED bool ProcessIdentity::is_provisional(std::string_view field) const {
+  return std::find(provisional.begin(), provisional.end(), field) != provisional.end();
+}
+
+namespace detail {
+
+/// "local rank 1 of 2". Ranks compute unknown values, and confirm guessed ones, after connecting.
+inline std::string part_of_whole(const ProcessIdentity& identity, std::string_view name, const std::optional<int>& part,
+                                 const std::optional<int>& whole, bool guessed) {
+  if (!part) {
+    return format_text("{} learnt after connecting", {name});
+  }
+  const char* const guess = guessed && identity.world_size > 1 ? " (a guess, confirmed after connecting)" : "";
+  return whole ? format_text("{} {} of {}{}", {name, *part, *whole, guess})
+               : format_text("{} {} of a number learnt after connecting{}", {name, *part, guess});
+}
+
+inline std::string joined(const std::vector<std::string>& texts) {
+  std::string list;
+  for (const std::string& text : texts) {
+    append_text(list, "{}{}", {list.empty() ? "" : ", ", text});
+  }
+  return list;
+}
+
+}  // namespace detail
+
+DTRAIN_DEFINED std::string to_string(const ProcessIdentity& identity) {
+  const std::string local_rank =
+      detail::part_of_whole(identity, "local rank", identity.local_rank, identity.local_world_size,
+                            identity.is_provisional("local_rank") || identity.is_provisional("local_world_size"));
+  const std::string node =
+      detail::part_of_whole(identity, "node", identity.node_rank, identity.node_count,
+                            identity.is_provisional("node_rank") || identity.is_provisional("node_count"));
+  constexpr std::size_t longest_name = 253;  // maximum of DNS
+  const std::string address = excerpt(identity.master_addr.value_or("an address not known yet"), longest_name);
+  const bool brackets = address.find(':') != std::string::npos && address.front() != '[';
+  std::string line = format_text("identity from {}: rank {} of {}, {}, {}, store at {}{}{}",
+                                 {identity.source_text(), identity.rank, identity.world_size, local_rank, node,
+                                  brackets ? "[" : "", address, brackets ? "]" : ""});
+  if (identity.master_port) append_text(line, ":{}", {*identity.master_port});
+  if (identity.is_provisional("master_addr")) line += " (a guess)";
+  if (identity.attempt > 0) append_text(line, ", attempt {}", {identity.attempt});
+  if (!identity.ignored.empty()) append_text(line, "; ignored: {}", {detail::joined(identity.ignored)});
+  for (const std::string& warning : identity.warnings) {
+    append_text(line, "; {}", {warning});
+  }
+  return line;
+}
+
+}  // namespace DTRAIN_NAMESPACE::identity
+
 // ---- dtrain/identity/process_sources.hpp
 
 /// @file
@@ -36557,6 +38122,33 @@ class SlowNotice final : public net::RetryObserver {
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
 
+// ---- dtrain/rendezvous/control/control_plane_options.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+DTRAIN_DEFINE_MEMBERS(ControlPlaneOptions);
+
+DTRAIN_DEFINED void check_master_address(const ControlPlaneOptions& options) {
+  const identity::ProcessIdentity& identity = options.identity;
+  if (identity.world_size > 1 && (!identity.master_addr || !identity.master_port)) {
+    throw_error(
+        Errc::identity,
+        "rank {} of {} does not know the address of the job's store; set MASTER_ADDR and MASTER_PORT to an address "
+        "of rank 0's host and a free port there",
+        {identity.rank, identity.world_size});
+  }
+  const bool is_elsewhere = !identity.is_provisional("node_rank") && identity.node_rank.value_or(0) != 0;
+  const bool may_be_here = options.secret || options.interface;  // else rank 0 does not listen at 0.0.0.0
+  if (!options.hosts_store && net::is_any_host(identity.master_addr.value_or("")) && (is_elsewhere || !may_be_here)) {
+    throw_error(Errc::identity,
+                "rank {} cannot connect to the job's store at {}, which means every interface of rank 0's host; set "
+                "MASTER_ADDR to an address of that host",
+                {identity.rank, *identity.master_addr});
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
 // ---- dtrain/rendezvous/membership/host_identity.hpp
 
 /// @file
@@ -36654,6 +38246,82 @@ inline std::optional<std::pair<std::string, std::string>> first_difference(std::
     }
   }
   return std::nullopt;
+}
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/membership/origin.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+DTRAIN_DEFINE_MEMBERS(Origin);
+
+namespace detail {
+
+inline std::string starter_text(const JobMember& member) {
+  return format_text("process {} ({})", {member.origin.starter, member.origin.starter_name});
+}
+
+inline std::string program_text(const Origin& origin) {
+  return format_text("'{}' ({})", {origin.program, origin.build});
+}
+
+inline JobComparison compare_names(const JobMember& a, const JobMember& b) {
+  const char* const one_name = "; start all ranks of one job with the same name, or ";
+  if (!a.job.empty() && !b.job.empty()) {
+    return {JobComparison::Relation::other,
+            format_text("{} belongs to the job '{}', and this is the store of '{}', which {} opened; {}",
+                        {a.description, a.job, b.job, b.description, distinct_name_remedy()})};
+  }
+  const bool a_named = !a.job.empty();
+  return {JobComparison::Relation::other,
+          format_text(
+              "{}{}, which {} opened{}{}",
+              {a.description,
+               a_named ? format_text(" belongs to the job '{}', and this is the store of a job without a name", {a.job})
+                       : format_text(" belongs to a job without a name, and this is the store of '{}'", {b.job}),
+               b.description, one_name, distinct_name_remedy()})};
+}
+
+}  // namespace detail
+
+DTRAIN_DEFINED JobComparison compare_jobs(const JobMember& a, const JobMember& b) {
+  using Relation = JobComparison::Relation;
+  const bool both_say = !a.origin.program.empty() && !b.origin.program.empty();
+  const bool both_named = !a.job.empty() && !b.job.empty();
+  const bool exact = a.origin.is_exact_job || b.origin.is_exact_job;
+  if (both_named ? a.job != b.job : both_say && exact) {
+    return detail::compare_names(a, b);
+  }
+  if (!both_say || exact) {
+    return {};
+  }
+  const bool comparable = a.host_id == b.host_id && a.origin.process_space == b.origin.process_space &&
+                          a.origin.starter != 0 && b.origin.starter != 0;
+  const bool one_process = a.origin.starter == b.origin.starter && a.origin.starter_began == b.origin.starter_began;
+  if (comparable && one_process) {
+    return {};
+  }
+  const std::string started =
+      format_text("{} was started by {}, and {} by {}",
+                  {a.description, detail::starter_text(a), b.description, detail::starter_text(b)});
+  if (comparable && a.origin.one_starter && b.origin.one_starter) {
+    return {Relation::other, format_text("{}, so they are of two jobs; {}", {started, detail::distinct_name_remedy()})};
+  }
+  if (!a.origin.build.empty() && !b.origin.build.empty() && a.origin.build != b.origin.build) {
+    return {
+        Relation::other,
+        format_text(
+            "{} runs {}, and {} runs {}; where they are one job, give all of its ranks the same DTRAIN_JOB_ID; else {}",
+            {a.description, detail::program_text(a.origin), b.description, detail::program_text(b.origin),
+             detail::distinct_name_remedy()})};
+  }
+  if (!comparable) {
+    return {};
+  }
+  return {Relation::doubtful, format_text("{}; where they are of two jobs, {}; where they are one job, the same "
+                                          "DTRAIN_JOB_ID on all of its ranks says so",
+                                          {started, detail::distinct_name_remedy()})};
 }
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
@@ -36812,6 +38480,25 @@ using ToRank = std::variant<Welcome, Failure, Response, Left>;
 /// From a rank to the store.
 using FromRank = std::variant<Request, Cancel, FailureReport, Leave>;
 /// @}
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/protocol/secret.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+DTRAIN_DEFINED Secret Secret::of(std::string text, std::string_view where) {
+  if (text.size() < fewest_characters || text.size() > most_characters) {
+    throw_error(Errc::usage,
+                "{} has {} characters; a secret has {} to {}, for example those that `openssl rand -hex 32` prints",
+                {where, text.size(), fewest_characters, most_characters});
+  }
+  return Secret(std::move(text));
+}
+
+DTRAIN_DEFINED Secret Secret::drawn() {
+  return Secret(hex(random_bytes<32>()));
+}
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
 
@@ -40129,6 +41816,27 @@ DTRAIN_DEFINED Response StoreRequest::wait() {
   }
   const auto make = [this](async::EventLoop&) { return start(); };
   return loop_handle->run_blocking(make, with_grace(*deadline), doing);  // its own deadline has the better sentence
+}
+
+DTRAIN_DEFINED Store::Store(std::weak_ptr<StoreClient> client, std::shared_ptr<LoopHandle> loop_handle)
+    : client_(std::move(client)), loop_handle_(std::move(loop_handle)) {}
+
+DTRAIN_DEFINED Store Store::with_prefix(const std::string& prefix) const {
+  Store store = *this;
+  store.prefix_ += prefix;
+  return store;
+}
+
+DTRAIN_DEFINED Store Store::with_timeout(std::chrono::nanoseconds timeout) const {
+  Store store = *this;
+  store.timeout_ = timeout;
+  return store;
+}
+
+DTRAIN_DEFINED Store Store::with_barrier_ranks(std::shared_ptr<const RankSet> ranks) const {
+  Store store = *this;
+  store.barrier_ranks_ = std::move(ranks);
+  return store;
 }
 
 DTRAIN_NOT_INLINED DTRAIN_DEFINED StoreRequest Store::make_request(RequestKind kind,
@@ -44159,6 +45867,68 @@ DTRAIN_DEFINED std::optional<Cause> Communicator::failure() const {
 
 }  // namespace DTRAIN_NAMESPACE::backend::shared_memory
 
+// ---- dtrain/topology/node_layout.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE::topology {
+
+DTRAIN_DEFINED NodeLayout node_layout(const std::vector<int>& node_of, int rank) {
+  std::vector<int> order;  // numbers of the nodes, in the order of their first ranks
+  std::vector<std::vector<int>> members;
+  NodeLayout layout;
+  layout.ranks = static_cast<int>(node_of.size());
+  for (std::size_t other = 0; other < node_of.size(); ++other) {
+    const auto found = std::find(order.begin(), order.end(), node_of[other]);
+    const auto node = static_cast<std::size_t>(found - order.begin());
+    if (found == order.end()) {
+      order.push_back(node_of[other]);
+      members.emplace_back();
+    }
+    if (static_cast<int>(other) == rank) {
+      layout.node = static_cast<int>(node);
+      layout.local_rank = static_cast<int>(members[node].size());
+    }
+    members[node].push_back(static_cast<int>(other));
+  }
+  layout.nodes = static_cast<int>(order.size());
+  layout.node_members = members[static_cast<std::size_t>(layout.node)];
+  layout.local_size = static_cast<int>(layout.node_members.size());
+  layout.cross_node_groups = layout.local_size;
+  for (const std::vector<int>& node : members) {
+    layout.cross_node_groups = std::min(layout.cross_node_groups, static_cast<int>(node.size()));
+  }
+  if (layout.has_cross_node_group()) {
+    for (const std::vector<int>& node : members) {
+      layout.cross_node_members.push_back(node[static_cast<std::size_t>(layout.local_rank)]);
+    }
+  }
+  return layout;
+}
+
+DTRAIN_DEFINED NodeLayout exchange_node_layout(const backend::ChannelContext& context, Deadline deadline) {
+  const auto self = backend::StoreRank::of(context, deadline, "exchanging the nodes of channel '" + context.name + "'");
+  const auto own = [&] { return context.members.node_rank; };
+  const std::vector<int> node_of = backend::store_all_gather(self, context.name + "/nodes", own, "a rank's node");
+  return node_layout(node_of, context.members.rank);
+}
+
+DTRAIN_DEFINED backend::ChannelContext inside_node(const backend::ChannelContext& context, const NodeLayout& layout) {
+  backend::ChannelContext made = context;
+  made.name += "/node-" + std::to_string(layout.node);
+  made.members = context.members.in_part_of(layout.node_members);
+  made.members.other_host_rank = -1;
+  made.members.other_host.clear();
+  return made;
+}
+
+DTRAIN_DEFINED backend::ChannelContext across_nodes(const backend::ChannelContext& context, const NodeLayout& layout) {
+  backend::ChannelContext made = context;
+  made.name += "/across-" + std::to_string(layout.local_rank);
+  made.members = context.members.in_part_of(layout.cross_node_members);
+  return made;
+}
+
+}  // namespace DTRAIN_NAMESPACE::topology
+
 // ---- dtrain/launch/configuration/command_words.hpp
 
 /// @file
@@ -45178,6 +46948,23 @@ inline NetworkReport local_network_report(const identity::Variables& variables,
 
 }  // namespace DTRAIN_NAMESPACE::launch
 
+// ---- dtrain/launch/launched_rank.hpp
+
+/// @file
+/// The RankProcess of a process that launch::PerNode has started, or that is the only rank.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// Rank 0 of 1; ignores ranks in the environment. It hosts the store. Closed standard descriptors become /dev/null.
+/// @throws Error (usage) for an invalid setting
+RankProcess rank_process_alone(const identity::Environment& environment, std::vector<std::string> arguments);
+
+/// The worker that launch::PerNode's launcher started as this process. The launcher hosts the store.
+/// @throws as rank_process_of
+RankProcess rank_process_of_launcher(const identity::Environment& environment, std::vector<std::string> arguments);
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
 // ---- dtrain/launch/nodes/launcher_records.hpp
 
 /// @file
@@ -45898,6 +47685,23 @@ class TerminalOutput {
   async::TaskHandle output_task_;
   async::TaskHandle error_task_;
 };
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/per_process.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE::launch {
+
+DTRAIN_DEFINED StartResult PerProcess::start(int argc, char** argv) {
+  try {
+    JoinOptions options;
+    options.arguments = std::vector<std::string>(argv, argv + argc);
+    return StartResult(rank_process_of(std::move(options)));
+  } catch (const std::exception& error) {
+    log(LogLevel::error, error.what());
+    return StartResult(exit_code_usage);
+  }
+}
 
 }  // namespace DTRAIN_NAMESPACE::launch
 
@@ -46756,12 +48560,52 @@ inline void end_with_launcher(pid_t launcher) {
 
 }  // namespace DTRAIN_NAMESPACE::launch
 
+// ---- dtrain/launch/launched_rank.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE::launch {
+
+DTRAIN_DEFINED RankProcess rank_process_alone(const identity::Environment& environment,
+                                              std::vector<std::string> arguments) {
+  open_standard_descriptors();
+  const identity::Variables variables(environment);
+  check_log_setting(variables);
+  const identity::Environment nothing;
+  RankProcess worker =
+      detail::rank_process_with(identity::SingleSource::read(identity::Variables(nothing), {}), variables);
+  worker.argument_vector = ArgumentVector(std::move(arguments));
+  worker.hosts_store = true;
+  return worker;
+}
+
+DTRAIN_DEFINED RankProcess rank_process_of_launcher(const identity::Environment& environment,
+                                                    std::vector<std::string> arguments) {
+  const identity::Variables variables(environment);
+  RankProcess worker = detail::rank_process_with(identity::read_dtrain(variables, {}), variables);
+  worker.argument_vector = ArgumentVector(std::move(arguments));
+  return worker;
+}
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
 // ---- dtrain/launch/rank_process_definitions.hpp
 
 /// @file
 /// Definitions of the functions of launch/rank_process.hpp.
 
 namespace DTRAIN_NAMESPACE::launch {
+
+DTRAIN_DEFINED ArgumentVector::ArgumentVector() : ArgumentVector(std::vector<std::string>{}) {}
+
+DTRAIN_DEFINED ArgumentVector::ArgumentVector(std::vector<std::string> texts) : storage_(std::make_shared<Storage>()) {
+  storage_->texts = std::move(texts);
+  for (std::string& text : storage_->texts) {
+    storage_->pointers.push_back(text.data());
+  }
+  storage_->pointers.push_back(nullptr);
+}
+
+DTRAIN_DEFINED StartResult::StartResult(RankProcess rank) : worker(std::move(rank)) {}
+DTRAIN_DEFINED StartResult::StartResult(int code) noexcept : exit_code(code) {}
 
 namespace detail {
 
@@ -46821,27 +48665,6 @@ DTRAIN_DEFINED RankProcess rank_process_of(JoinOptions options) {
   if (worker.identity.rank == 0 && (worker.identity.world_size > 1 || !worker.identity.warnings.empty())) {
     detail::log_identity(worker.identity, identity::Variables(environment));
   }
-  return worker;
-}
-
-DTRAIN_DEFINED RankProcess rank_process_alone(const identity::Environment& environment,
-                                              std::vector<std::string> arguments) {
-  open_standard_descriptors();
-  const identity::Variables variables(environment);
-  check_log_setting(variables);
-  const identity::Environment nothing;
-  RankProcess worker =
-      detail::rank_process_with(identity::SingleSource::read(identity::Variables(nothing), {}), variables);
-  worker.argument_vector = ArgumentVector(std::move(arguments));
-  worker.hosts_store = true;
-  return worker;
-}
-
-DTRAIN_DEFINED RankProcess rank_process_of_launcher(const identity::Environment& environment,
-                                                    std::vector<std::string> arguments) {
-  const identity::Variables variables(environment);
-  RankProcess worker = detail::rank_process_with(identity::read_dtrain(variables, {}), variables);
-  worker.argument_vector = ArgumentVector(std::move(arguments));
   return worker;
 }
 
@@ -49108,6 +50931,100 @@ DTRAIN_DEFINED StartResult PerNode::start(int argc, char** argv, const BackendFa
 
 }  // namespace DTRAIN_NAMESPACE::launch
 
+// ---- dtrain/group/gradient_binding_registry.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE::group {
+
+DTRAIN_DEFINED bool GradientBindingRegistry::add(const void* address, const void* owner) {
+  const std::lock_guard lock(mutex_);
+  const auto place =
+      std::lower_bound(owners_.begin(), owners_.end(), address,
+                       [](const auto& entry, const void* other) { return std::less<>{}(entry.first, other); });
+  if (place == owners_.end() || place->first != address) {
+    owners_.insert(place, {address, owner});
+    return true;
+  }
+  return place->second == owner;
+}
+
+DTRAIN_DEFINED void GradientBindingRegistry::remove_all_of(const void* owner) noexcept {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(owners_, [owner](const auto& entry) { return entry.second == owner; });
+}
+
+}  // namespace DTRAIN_NAMESPACE::group
+
+// ---- dtrain/group/group_state_base.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE::group {
+
+DTRAIN_DEFINED GroupStateBase::GroupStateBase(std::shared_ptr<RankContext> rank_context, rendezvous::Membership members,
+                                              std::string prefix, const GroupOptions& options)
+    : tasks(rank_context->tasks),
+      rank_context_(std::move(rank_context)),
+      members_(std::move(members)),
+      options_(options),
+      prefix_(std::move(prefix)),
+      barrier_ranks_(has_all_ranks() ? nullptr
+                                     : std::make_shared<const rendezvous::RankSet>(
+                                           rendezvous::RankSet::of(members_.ranks_in_job()))) {}
+
+DTRAIN_DEFINED rendezvous::Store GroupStateBase::store() const {
+  rendezvous::Store store = rank_context_->control_plane.store().with_timeout(rank_context_->timeout);
+  return has_all_ranks() ? store : store.with_prefix(prefix_).with_barrier_ranks(barrier_ranks_);
+}
+
+DTRAIN_DEFINED int GroupStateBase::next_number(const std::string& purpose) {
+  const std::lock_guard lock(numbers_mutex_);
+  auto found = std::find_if(numbers_.begin(), numbers_.end(), [&](const auto& one) { return one.first == purpose; });
+  if (found == numbers_.end()) {
+    found = numbers_.insert(found, {purpose, 0});
+  }
+  return ++found->second;
+}
+
+DTRAIN_DEFINED backend::ChannelContext GroupStateBase::channel_context(
+    const std::string& purpose, Accumulate accumulate, const backend::DescribeOperation& describe) const {
+  const std::string name = prefix_ + purpose;
+  start_pending();  // other ranks may wait for this work before they open theirs
+  backend::ChannelContext context{members_,
+                                  name,
+                                  rank_context_->control_plane.store().with_prefix(name + "/"),
+                                  rank_context_->control_plane.failure(),
+                                  rank_context_->timeout,
+                                  [streams = rank_context_->streams] { streams->run_unattended(); },
+                                  describe,
+                                  accumulate};
+  context.algorithms = options_.algorithms;
+  return context;
+}
+
+DTRAIN_DEFINED backend::ChannelContext GroupStateBase::next_channel_context(const std::string& purpose,
+                                                                            Accumulate accumulate,
+                                                                            const backend::DescribeOperation& describe,
+                                                                            bool deterministic) {
+  backend::ChannelContext context = channel_context(format_text("{}-{}", {purpose, channels_opened_.fetch_add(1)}),
+                                                    std::max(accumulate, options_.accumulate), describe);
+  if (deterministic) {
+    context.algorithms = context.algorithms.reproducible();
+  }
+  return context;
+}
+
+DTRAIN_DEFINED std::string GroupStateBase::next_split_prefix(int color) {
+  return format_text("{}split-{}-{}/", {prefix_, splits_++, color});
+}
+
+DTRAIN_DEFINED void GroupStateBase::report_error(const Error& error) const {
+  const std::shared_ptr<FailureLatch>& failure = rank_context_->control_plane.failure();
+  const int self = members_.rank_in_job();
+  failure->report({CauseKind::exception, self, members_.host, error.what()});
+  failure->block_until_failed(Deadline::after(std::chrono::seconds(2)));
+  failure->throw_if_failed(self);
+}
+
+}  // namespace DTRAIN_NAMESPACE::group
+
 // ---- dtrain/group/rank_body_definitions.hpp
 
 /// @file
@@ -49214,7 +51131,9 @@ DTRAIN_DEFINED RankContext::RankContext(const rendezvous::ControlPlaneOptions& o
       timeout(options.timeout),
       control_plane(options),
       tasks(control_plane.control_thread(), control_plane.failure(), control_plane.membership().rank),
-      streams(std::make_shared<stream::host::StreamRegistry>()) {}
+      streams(std::make_shared<stream::host::StreamRegistry>()),
+      gradient_bindings(std::make_shared<GradientBindingRegistry>()),
+      pending_weights(std::make_shared<PendingWeights>()) {}
 
 DTRAIN_DEFINED RankContext::~RankContext() {
   if (left_) {
@@ -49408,6 +51327,10 @@ inline std::optional<std::string> first_difference(const ModelSignature& mine, i
   if (mine.reduce_op != theirs.reduce_op) {
     return detail::option_difference("reduce_op", rank, std::string(name(mine.reduce_op)), other_rank,
                                      std::string(name(theirs.reduce_op)));
+  }
+  if (mine.measures_plan != theirs.measures_plan) {
+    return detail::option_difference("plan", rank, mine.measures_plan ? "measured" : "given", other_rank,
+                                     theirs.measures_plan ? "measured" : "given");
   }
   if (mine.accumulate != theirs.accumulate) {
     return detail::option_difference("accumulate", rank, std::string(name(mine.accumulate)), other_rank,
@@ -49871,7 +51794,107 @@ DTRAIN_DEFINED std::optional<std::string> difference_to_file(std::span<const Par
   return format_text("it has {} tensors, the program has {}", {file.size(), program.size()});
 }
 
+DTRAIN_DEFINED CheckpointReader open_checkpoint(const std::string& path, std::span<const NamedTensor> tensors,
+                                                bool on_devices) {
+  const std::vector<ParameterSignature> wanted = tensor_signatures(tensors, on_devices);
+  CheckpointReader reader(path);
+  if (!reader) return reader;
+  const std::vector<ParameterSignature> found = reader.read_list();
+  if (const std::optional<std::string> difference = difference_to_file(found, wanted)) {
+    reader.refuse(*difference);
+  }
+  reader.check_digest();
+  return reader;
+}
+
 }  // namespace DTRAIN_NAMESPACE::ddp::detail
+
+// ---- dtrain/ddp/hooks/adasum.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+namespace detail {
+
+/// In f64, in an order that depends on the count alone.
+DTRAIN_OPTIMIZED inline double product_sum(const float* a, const float* b, std::size_t count) noexcept {
+  constexpr std::size_t lanes = 8;
+  double sums[lanes] = {};
+  std::size_t i = 0;
+  for (; i + lanes <= count; i += lanes) {
+    for (std::size_t lane = 0; lane < lanes; ++lane) {
+      sums[lane] += static_cast<double>(a[i + lane]) * static_cast<double>(b[i + lane]);
+    }
+  }
+  double sum = 0;
+  for (const double lane : sums) {
+    sum += lane;
+  }
+  for (; i < count; ++i) {
+    sum += static_cast<double>(a[i]) * static_cast<double>(b[i]);
+  }
+  return sum;
+}
+
+/// Calls `act(number, place in the bucket, elements)` for each gradient with elements in the level's range.
+template <class F>
+void for_each_part(const AdasumLevel& level, F act) noexcept {
+  for (std::size_t i = 0; i < level.gradients.size(); ++i) {
+    const TensorView& view = level.gradients[i].view;
+    if (view.bytes() == 0) continue;  // it is not in the bucket
+    const auto first = static_cast<std::size_t>(reinterpret_cast<const float*>(view.data) - level.bucket);
+    const std::size_t begin = std::max(first, level.begin);
+    const std::size_t end = std::min(first + view.flat().count, level.begin + level.count);
+    if (begin < end) act(i, begin, end - begin);
+  }
+}
+
+}  // namespace detail
+
+DTRAIN_DEFINED void AdasumLevel::multiply() const noexcept {
+  const kernels::DefaultFloatEnvironment environment;
+  detail::for_each_part(*this, [&](std::size_t i, std::size_t at, std::size_t elements) {
+    const float* const own = bucket + at;
+    const float* const other = received + (at - begin);
+    double* const sums = products + 3 * i;
+    sums[is_second ? 1 : 0] = detail::product_sum(own, own, elements);
+    sums[is_second ? 0 : 1] = detail::product_sum(other, other, elements);
+    sums[2] = detail::product_sum(own, other, elements);
+  });
+}
+
+DTRAIN_DEFINED void AdasumLevel::combine() const noexcept {
+  const kernels::DefaultFloatEnvironment environment;
+  detail::for_each_part(*this, [&](std::size_t i, std::size_t at, std::size_t elements) {
+    const double* const sums = products + 3 * i;
+    const auto factor = [&](double square) { return square == 0 ? 1.0 : 1 - sums[2] / (2 * square); };
+    const double own_factor = factor(sums[is_second ? 1 : 0]);
+    const double other_factor = factor(sums[is_second ? 0 : 1]);
+    for (std::size_t k = 0; k < elements; ++k) {
+      float& own = bucket[at + k];
+      own = static_cast<float>(own_factor * static_cast<double>(own) +
+                               other_factor * static_cast<double>(received[at - begin + k]));
+    }
+  });
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+namespace DTRAIN_NAMESPACE::hooks {
+
+DTRAIN_DEFINED void Adasum::require_usable(int ranks, const BufferView& values) {
+  if (!std::has_single_bit(static_cast<unsigned>(ranks))) {
+    throw_error(Errc::unsupported,
+                "hooks::Adasum combines the gradients of pairs of ranks, and so needs 1, 2, 4, 8, ... ranks, not {}; "
+                "start as many, or leave the hook out",
+                {ranks});
+  }
+  if (values.dtype != DType::f32) {
+    throw_error(Errc::unsupported, "hooks::Adasum combines f32 gradients, not {}; leave the hook out, or train in f32",
+                {name(values.dtype)});
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::hooks
 
 // ---- dtrain/ddp/hooks/largest_elements.hpp (definitions)
 
@@ -50274,7 +52297,8 @@ DTRAIN_DEFINED void TopK::prepare(std::span<const Parameter> parameters) {
 }
 
 DTRAIN_DEFINED void TopK::choose_compressed(int ranks) {
-  states_.resize(sizes_.size());
+  sent_.resize(sizes_.size());
+  std::vector<std::size_t> kept(sizes_.size());
   std::size_t sent = 0;
   std::size_t plain = 0;
   std::size_t most = 0;
@@ -50285,10 +52309,12 @@ DTRAIN_DEFINED void TopK::choose_compressed(int ranks) {
       plain += sizes_[i];
       continue;
     }
-    states_[i] = {count, std::vector<float>(sizes_[i])};
+    sent_[i] = count;
+    kept[i] = sizes_[i];
     sent += count;
     most = std::max(most, count);
   }
+  errors_.allocate(kept);
   own_.resize(sent);
   gathered_.resize(sent * static_cast<std::size_t>(ranks));
   plain_.resize(plain);
@@ -50296,26 +52322,16 @@ DTRAIN_DEFINED void TopK::choose_compressed(int ranks) {
 }
 
 DTRAIN_DEFINED TopK::Counts TopK::begin_step(std::span<const ddp::BucketGradient> gradients, int ranks) {
-  if (states_.empty()) choose_compressed(ranks);
+  if (sent_.empty()) choose_compressed(ranks);
   Counts counts;
   bool starts = true;
   for (const ddp::BucketGradient& gradient : gradients) {
-    const State& state = states_[gradient.parameter];
+    const std::size_t sent = sent_[gradient.parameter];
     starts = static_cast<std::uint64_t>(steps_[gradient.parameter]++) >= options_.start_after && starts;
-    counts.sent += state.sent;
-    counts.plain += state.sent == 0 ? gradient.view.flat().count : 0;
+    counts.sent += sent;
+    counts.plain += sent == 0 ? gradient.view.flat().count : 0;
   }
   return starts ? counts : Counts{};
-}
-
-DTRAIN_DEFINED std::vector<ddp::NamedTensor> TopK::tensors() {
-  std::vector<ddp::NamedTensor> all{{"top_k/steps", tensor_view(steps_)}};
-  for (std::size_t i = 0; i < states_.size(); ++i) {
-    if (states_[i].sent != 0) {
-      all.push_back({format_text("top_k/{}/error", {i}), tensor_view(states_[i].error)});
-    }
-  }
-  return all;
 }
 
 DTRAIN_DEFINED void TopK::compress(std::span<const ddp::BucketGradient> gradients) noexcept {
@@ -50323,17 +52339,18 @@ DTRAIN_DEFINED void TopK::compress(std::span<const ddp::BucketGradient> gradient
   ddp::SentElement* to = own_.data();
   float* plain = plain_.data();
   for (const ddp::BucketGradient& gradient : gradients) {
-    State& state = states_[gradient.parameter];
+    const std::size_t count = sent_[gradient.parameter];
+    const std::span<float> error = errors_.of(gradient.parameter);
     const std::span<const float> values = gradient.view.as<float>();
-    if (state.sent == 0) {
+    if (count == 0) {
       plain = std::copy(values.begin(), values.end(), plain);
       continue;
     }
-    std::transform(values.begin(), values.end(), state.error.begin(), state.error.begin(),
-                   [](float value, float error) { return value + error; });
-    largest_.select(state.error, state.sent, indices_.data());
-    for (std::size_t k = 0; k < state.sent; ++k) {
-      *to++ = {indices_[k], std::exchange(state.error[indices_[k]], 0.0F)};
+    std::transform(values.begin(), values.end(), error.begin(), error.begin(),
+                   [](float value, float kept) { return value + kept; });
+    largest_.select(error, count, indices_.data());
+    for (std::size_t k = 0; k < count; ++k) {
+      *to++ = {indices_[k], std::exchange(error[indices_[k]], 0.0F)};
     }
   }
 }
@@ -50343,33 +52360,588 @@ DTRAIN_DEFINED void TopK::decompress(std::span<const ddp::BucketGradient> gradie
   const kernels::DefaultFloatEnvironment environment;
   std::size_t all = 0;
   for (const ddp::BucketGradient& gradient : gradients) {
-    all += states_[gradient.parameter].sent;
+    all += sent_[gradient.parameter];
   }
   const float* plain = plain_.data();
   std::size_t first = 0;
   for (const ddp::BucketGradient& gradient : gradients) {
-    const State& state = states_[gradient.parameter];
+    const std::size_t count = sent_[gradient.parameter];
     const std::span<float> values = gradient.view.as<float>();
-    if (state.sent == 0) {
+    if (count == 0) {
       std::copy_n(plain, values.size(), values.begin());
       plain += values.size();
       continue;
     }
     std::fill(values.begin(), values.end(), 0.0F);
     for (std::size_t rank = 0; rank < ranks; ++rank) {  // in the same order on every rank
-      for (const ddp::SentElement& sent : std::span(gathered_).subspan(rank * all + first, state.sent)) {
+      for (const ddp::SentElement& sent : std::span(gathered_).subspan(rank * all + first, count)) {
         if (sent.index < values.size()) values[sent.index] += factor * sent.value;
       }
     }
-    first += state.sent;
+    first += count;
   }
 }
 
 }  // namespace DTRAIN_NAMESPACE::hooks
 
+// ---- dtrain/ddp/planning/plan_messages.hpp
+
+/// @file
+/// What ranks send each other to choose a bucket plan, and how rank 0 combines it.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// Of more parameters, so many groups of successive ones are sent, each with its last ready time: rank 0 reads as much
+/// from each rank, however large the model.
+inline constexpr std::size_t max_ready_groups = 256;
+
+/// What one rank has measured.
+struct RankTiming {
+  backend::LinkCost cost;
+  double compute = 0;         ///< seconds from a step's begin
+  std::vector<double> ready;  ///< by group, in the ready order; `compute` for all if nothing is reduced before that
+};
+
+void fields(Serializer& of, RankTiming& timing);
+void fields(Serializer& of, BucketCaps& caps);
+
+/// The longest time of a group's gradients. @param ready_at by parameter
+std::vector<double> grouped_times(std::span<const double> ready_at, std::span<const std::size_t> order);
+
+/// The reverse. @param groups as many as grouped_times gives for this order @returns times by parameter
+std::vector<double> times_of_parameters(std::span<const double> groups, std::span<const std::size_t> order);
+
+/// One step of all ranks: it computes, and its gradients are ready, when the last rank's are. The cost is that of the
+/// rank whose reductions are the shortest, because it has waited for others the least.
+/// @param timings at least one; all with as many groups as the first
+/// @param buckets,bytes of a plan, by which costs are compared
+RankTiming combined(std::span<const RankTiming> timings, std::size_t buckets, std::size_t bytes);
+
+/// Medians of the duration of steps.
+struct TrialTimes {
+  std::chrono::nanoseconds planned{};
+  std::chrono::nanoseconds given{};
+};
+
+void fields(Serializer& of, TrialTimes& times);
+
+#if DTRAIN_DEFINITIONS
+
+namespace detail {
+
+/// A time or cost; from untrusted bytes it comes finite and not negative.
+inline void seconds_field(Serializer& of, double& value) {
+  auto bits = std::bit_cast<std::uint64_t>(value);
+  of.number(bits);
+  value = std::bit_cast<double>(bits);
+  if (!kernels::is_finite(value) || value < 0) of.fail("has a time that is none");
+}
+
+inline std::size_t group_of(std::size_t position, std::size_t parameters) noexcept {
+  return parameters <= max_ready_groups ? position : position * max_ready_groups / parameters;
+}
+
+}  // namespace detail
+
+DTRAIN_DEFINED void fields(Serializer& of, RankTiming& timing) {
+  detail::seconds_field(of, timing.cost.message_seconds);
+  detail::seconds_field(of, timing.cost.byte_seconds);
+  detail::seconds_field(of, timing.compute);
+  of.list(timing.ready, 0, max_ready_groups, [&of](double& time) { detail::seconds_field(of, time); });
+}
+
+DTRAIN_DEFINED void fields(Serializer& of, BucketCaps& caps) {
+  std::uint64_t first = caps.first_bucket_bytes;
+  std::uint64_t bucket = caps.bucket_bytes;
+  of.number(first);
+  of.number(bucket);
+  caps = {static_cast<std::size_t>(first), static_cast<std::size_t>(bucket)};
+}
+
+DTRAIN_DEFINED void fields(Serializer& of, TrialTimes& times) {
+  fields(of, times.planned);
+  fields(of, times.given);
+}
+
+DTRAIN_DEFINED std::vector<double> grouped_times(std::span<const double> ready_at, std::span<const std::size_t> order) {
+  std::vector<double> groups(std::min(order.size(), max_ready_groups), 0);
+  for (std::size_t position = 0; position < order.size(); ++position) {
+    double& group = groups[detail::group_of(position, order.size())];
+    group = std::max(group, ready_at[order[position]]);
+  }
+  return groups;
+}
+
+DTRAIN_DEFINED std::vector<double> times_of_parameters(std::span<const double> groups,
+                                                       std::span<const std::size_t> order) {
+  std::vector<double> times(order.size());
+  for (std::size_t position = 0; position < order.size(); ++position) {
+    times[order[position]] = groups[detail::group_of(position, order.size())];
+  }
+  return times;
+}
+
+DTRAIN_DEFINED RankTiming combined(std::span<const RankTiming> timings, std::size_t buckets, std::size_t bytes) {
+  const auto communication = [=](const RankTiming& timing) {
+    return timing.cost.seconds(static_cast<double>(buckets), static_cast<double>(bytes));
+  };
+  RankTiming all = timings.front();
+  for (const RankTiming& timing : timings) {
+    if (communication(timing) < communication(all)) all.cost = timing.cost;
+    all.compute = std::max(all.compute, timing.compute);
+    for (std::size_t group = 0; group < all.ready.size(); ++group) {
+      all.ready[group] = std::max(all.ready[group], timing.ready[group]);
+    }
+  }
+  return all;
+}
+
+#endif  // DTRAIN_DEFINITIONS
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/planning/step_model.hpp
+
+/// @file
+/// A model of a training step: when gradients are ready, when their buckets are reduced, and what of that is hidden.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// Of one step, in seconds from its beginning.
+struct ModelledStep {
+  double compute = 0;        ///< forward and backward
+  double communication = 0;  ///< of all buckets, one after the other
+  double step = 0;           ///< when both are done
+
+  double exposed() const noexcept { return step - compute; }
+  double times_the_longer() const noexcept { return step / std::max(compute, communication); }
+};
+
+/// A bucket is reduced once its last gradient is ready and the bucket before it is done: one channel, one order.
+/// @param ready_at when each gradient is ready, by parameter @param compute when forward and backward are done
+/// @param reduction_seconds of a bucket of so many bytes: double(std::size_t)
+template <class Reduction>
+ModelledStep model_step(const BucketPlan& plan, std::span<const double> ready_at, double compute,
+                        Reduction reduction_seconds) {
+  ModelledStep times{compute, 0, compute};
+  double free_at = 0;
+  for (const PlannedBucket& bucket : plan.buckets) {
+    double ready = 0;
+    for (const std::size_t parameter : bucket.parameters) {
+      ready = std::max(ready, ready_at[parameter]);
+    }
+    const double seconds = reduction_seconds(bucket.bytes);
+    free_at = std::max(free_at, ready) + seconds;
+    times.communication += seconds;
+  }
+  times.step = std::max(compute, free_at);
+  return times;
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/planning/plan_search.hpp
+
+/// @file
+/// Plan search: fits the cost of reductions to measurements, and finds the bucket sizes with the shortest modelled
+/// step.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// A measured reduction of a bucket.
+struct ReductionSample {
+  double bytes;
+  double seconds;
+};
+
+/// alpha and beta of a reduction, neither of them negative: the least sum of squared relative errors, so that small
+/// buckets count as much as large ones. Samples of one size give no alpha. Samples that are not positive do not count.
+backend::LinkCost fit_reduction_cost(std::span<const ReductionSample> samples);
+
+/// A model's gradients, and when they are ready in a step.
+struct GradientTimes {
+  std::span<const GradientSize> sizes;
+  std::span<const std::size_t> order;
+  std::span<const double> ready_at;  ///< by parameter, seconds from the step's begin
+  double compute;                    ///< when forward and backward are done
+};
+
+/// Sizes of buckets, and the step that the model expects with them.
+struct PlannedStep {
+  BucketCaps caps;
+  std::size_t buckets;
+  ModelledStep times;
+};
+
+PlannedStep plan_step(const GradientTimes& gradients, const BucketCaps& caps, const backend::LinkCost& cost);
+
+/// Sizes for choose_caps to try: powers of two from 4 KiB until all gradients are in one bucket.
+std::vector<BucketCaps> candidate_caps(std::size_t total_bytes);
+
+/// Pure. The sizes with the shortest modelled step. Of those within half a percent of it, the ones that communicate for
+/// the shortest time, and of those the largest sizes. `given`, if nothing gains more than 1% on it: a model is not more
+/// precise.
+PlannedStep choose_caps(const GradientTimes& gradients, const BucketCaps& given, const backend::LinkCost& cost);
+
+/// Sizes whose reductions, measured beside those of `given`, differ by a factor of 2 at least, where that is possible:
+/// a first bucket of 1/512 of all bytes, then 1/16 each, and smaller ones at the end; or all gradients in one bucket.
+BucketCaps probing_caps(std::span<const GradientSize> sizes, std::span<const std::size_t> order,
+                        const BucketCaps& given);
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED backend::LinkCost fit_reduction_cost(std::span<const ReductionSample> samples) {
+  double s = 0, sx = 0, sy = 0, sxx = 0, sxy = 0;  // sums with the weights 1 / y^2
+  for (const ReductionSample& sample : samples) {
+    if (!(sample.bytes > 0) || !(sample.seconds > 0)) continue;
+    const double weight = 1 / (sample.seconds * sample.seconds);
+    s += weight;
+    sx += weight * sample.bytes;
+    sy += weight * sample.seconds;
+    sxx += weight * sample.bytes * sample.bytes;
+    sxy += weight * sample.bytes * sample.seconds;
+  }
+  if (s == 0) return {};
+  const double determinant = s * sxx - sx * sx;
+  const backend::LinkCost through_zero{0, sxy / sxx};
+  if (!(determinant > 1e-6 * s * sxx)) return through_zero;  // one size
+  const backend::LinkCost line{(sxx * sy - sx * sxy) / determinant, (s * sxy - sx * sy) / determinant};
+  if (line.message_seconds < 0) return through_zero;
+  return line.byte_seconds < 0 ? backend::LinkCost{sy / s, 0} : line;
+}
+
+DTRAIN_DEFINED PlannedStep plan_step(const GradientTimes& gradients, const BucketCaps& caps,
+                                     const backend::LinkCost& cost) {
+  const BucketPlan plan = plan_buckets(gradients.sizes, gradients.order, caps);
+  const auto seconds = [&cost](std::size_t bytes) {
+    return bytes == 0 ? 0 : cost.seconds(1, static_cast<double>(bytes));
+  };
+  return {caps, plan.buckets.size(), model_step(plan, gradients.ready_at, gradients.compute, seconds)};
+}
+
+DTRAIN_DEFINED std::vector<BucketCaps> candidate_caps(std::size_t total_bytes) {
+  std::vector<BucketCaps> candidates;
+  for (std::size_t first = 4096; first / 2 < total_bytes; first *= 2) {
+    const std::size_t largest = std::max(first, total_bytes / 16);  // see tapered_cap
+    for (std::size_t bucket = first; bucket / 2 < largest; bucket *= 2) {
+      candidates.push_back({first, bucket});
+    }
+  }
+  return candidates;
+}
+
+DTRAIN_DEFINED PlannedStep choose_caps(const GradientTimes& gradients, const BucketCaps& given,
+                                       const backend::LinkCost& cost) {
+  std::vector<PlannedStep> steps;
+  double shortest = std::numeric_limits<double>::max();
+  for (const BucketCaps& caps : candidate_caps(detail::arena_bytes_of(gradients.sizes))) {
+    steps.push_back(plan_step(gradients, caps, cost));
+    shortest = std::min(shortest, steps.back().times.step);
+  }
+  PlannedStep best = plan_step(gradients, given, cost);
+  if (!(shortest < 0.99 * best.times.step)) return best;
+  double least = std::numeric_limits<double>::max();
+  for (const PlannedStep& step : steps) {
+    if (step.times.step <= 1.005 * shortest && step.times.communication <= least) {
+      least = step.times.communication;
+      best = step;
+    }
+  }
+  return best;
+}
+
+DTRAIN_DEFINED BucketCaps probing_caps(std::span<const GradientSize> sizes, std::span<const std::size_t> order,
+                                       const BucketCaps& given) {
+  const std::size_t total = detail::arena_bytes_of(sizes);
+  const BucketCaps small{total / 512, total / 16};
+  std::size_t least = total;
+  std::size_t most = 0;
+  for (const BucketCaps& caps : {given, small}) {
+    for (const PlannedBucket& bucket : plan_buckets(sizes, order, caps).buckets) {
+      if (bucket.bytes != 0) least = std::min(least, bucket.bytes);
+      most = std::max(most, bucket.bytes);
+    }
+  }
+  return most >= 2 * least ? small : BucketCaps{total, total};
+}
+
+#endif  // DTRAIN_DEFINITIONS
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/planning/measured_plan_definitions.hpp
+
+/// @file
+/// Definitions of MeasuredPlan and make_measured_plan.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+DTRAIN_DEFINED SavedPlanNumbers SavedPlan::numbers() const noexcept {
+  return {1,
+          conditions.world_size,
+          conditions.ranks_on_host,
+          conditions.model,
+          static_cast<std::int64_t>(caps.first_bucket_bytes),
+          static_cast<std::int64_t>(caps.bucket_bytes)};
+}
+
+DTRAIN_DEFINED std::optional<SavedPlan> SavedPlan::from(const SavedPlanNumbers& numbers) noexcept {
+  const auto [format, world_size, ranks_on_host, model, first, bucket] = numbers;
+  constexpr std::int64_t most_ranks = std::int64_t{1} << 30;
+  if (format != 1 || world_size < 1 || world_size > most_ranks || ranks_on_host < 1 || ranks_on_host > most_ranks ||
+      first < 0 || bucket < 0) {
+    return std::nullopt;
+  }
+  return SavedPlan{{static_cast<int>(world_size), static_cast<int>(ranks_on_host), model},
+                   {static_cast<std::size_t>(first), static_cast<std::size_t>(bucket)}};
+}
+
+DTRAIN_DEFINED std::int64_t digest_of(std::span<const GradientSize> sizes) {
+  Serializer writer;
+  for (const GradientSize& size : sizes) {
+    auto bytes = static_cast<std::uint64_t>(size.bytes);
+    DType dtype = size.dtype;
+    writer.number(bytes);
+    writer.choice(dtype, first_dtype, last_dtype);
+  }
+  const Sha256Digest digest = Sha256().update(writer.characters()).digest();
+  std::int64_t number = 0;
+  std::memcpy(&number, digest.data(), sizeof number);
+  return number;
+}
+
+namespace detail {
+
+inline bool are_equal(const BucketCaps& one, const BucketCaps& other) noexcept {
+  return one.first_bucket_bytes == other.first_bucket_bytes && one.bucket_bytes == other.bucket_bytes;
+}
+
+template <class T>
+T median(std::span<T> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+/// "12.3 ms".
+inline std::string milliseconds(double seconds) {
+  char text[48];
+  std::snprintf(text, sizeof text, "%.3g ms", seconds * 1e3);
+  return text;
+}
+
+inline double seconds_of(std::chrono::nanoseconds time) {
+  return std::chrono::duration<double>(time).count();
+}
+
+/// "19 buckets".
+inline std::string buckets_text(std::size_t count) {
+  return std::to_string(count) + (count == 1 ? " bucket" : " buckets");
+}
+
+/// "first_bucket_bytes 1048576 and bucket_bytes 2097152".
+inline std::string to_text(const BucketCaps& caps) {
+  return format_text("first_bucket_bytes {} and bucket_bytes {}", {caps.first_bucket_bytes, caps.bucket_bytes});
+}
+
+/// The times of each parameter that are the median of the profiles'.
+inline std::vector<double> median_ready_times(std::span<const StepProfile> profiles) {
+  std::vector<double> times(profiles.front().ready_at.size());
+  std::vector<double> of_one(profiles.size());
+  for (std::size_t parameter = 0; parameter < times.size(); ++parameter) {
+    std::transform(profiles.begin(), profiles.end(), of_one.begin(),
+                   [parameter](const StepProfile& profile) { return profile.ready_at[parameter]; });
+    times[parameter] = median(std::span(of_one));
+  }
+  return times;
+}
+
+}  // namespace detail
+
+DTRAIN_DEFINED MeasuredPlan::MeasuredPlan(std::vector<GradientSize> sizes, const BucketCaps& given,
+                                          const PlanConditions& conditions, Exchange exchange)
+    : sizes_(std::move(sizes)),
+      order_(reverse_order(sizes_.size())),
+      given_(given),
+      conditions_(conditions),
+      exchange_(std::move(exchange)) {}
+
+DTRAIN_DEFINED std::optional<BucketPlan> MeasuredPlan::after_step(std::span<const std::size_t> order,
+                                                                  const FinishedStep& step) {
+  if (!order.empty()) order_.assign(order.begin(), order.end());
+  switch (++steps_) {
+    case 1: return adopt_saved();
+    case 2:
+      add_profile(step, given_);
+      probing_ = probing_caps(sizes_, order_, given_);
+      return plan_of(probing_);
+    case 3: add_profile(step, probing_); return std::nullopt;
+    case last_measured_step: add_profile(step, probing_); return choose();
+    default: return after_trial_step(step.duration);
+  }
+}
+
+DTRAIN_DEFINED void MeasuredPlan::add_profile(const FinishedStep& step, const BucketCaps& caps) {
+  profiles_.push_back(
+      step_profile(step.recorder.records(step.number), step.number, sizes_.size(), plan_of(caps).buckets.size()));
+}
+
+DTRAIN_DEFINED std::optional<BucketPlan> MeasuredPlan::adopt_saved() {
+  const auto usable = [this](const std::vector<std::string>&) -> std::string {
+    const std::optional<SavedPlan> saved = SavedPlan::from(saved_);
+    if (!saved) return {};
+    if (saved->conditions != conditions_) {
+      log(LogLevel::info,
+          "the bucket plan of the checkpoint is for other ranks or another model, and is measured anew");
+      return {};
+    }
+    log(LogLevel::info, format_text("bucket plan of the checkpoint: {}", {detail::to_text(saved->caps)}));
+    return to_bytes(saved->caps);
+  };
+  const std::string found = exchange_("saved", {}, usable);
+  if (!found.empty()) return settle(from_bytes<BucketCaps>(found, "rank 0's saved bucket plan"));
+  if (std::count_if(sizes_.begin(), sizes_.end(), [](const GradientSize& size) { return size.bytes != 0; }) < 2) {
+    return settle(given_);  // there is one plan only
+  }
+  wants_ready_times_ = true;
+  return std::nullopt;
+}
+
+DTRAIN_DEFINED std::optional<BucketPlan> MeasuredPlan::choose() {
+  wants_ready_times_ = false;
+  std::vector<ReductionSample> samples;
+  const auto add_samples = [&](const BucketCaps& caps, std::span<const StepProfile> profiles) {
+    const BucketPlan plan = plan_of(caps);
+    for (std::size_t bucket = 0; bucket < plan.buckets.size(); ++bucket) {
+      double shortest = profiles[0].bucket_seconds[bucket];
+      for (const StepProfile& profile : profiles) {
+        shortest = std::min(shortest, profile.bucket_seconds[bucket]);
+      }
+      samples.push_back({static_cast<double>(plan.buckets[bucket].bytes), shortest});
+    }
+  };
+  const std::span<StepProfile> profiles(profiles_);
+  add_samples(given_, profiles.first(1));
+  add_samples(probing_, profiles.subspan(1));
+
+  RankTiming own;
+  own.cost = fit_reduction_cost(samples);
+  std::array<double, 3> compute{profiles[0].compute, profiles[1].compute, profiles[2].compute};
+  own.compute = detail::median(std::span<double>(compute));
+  own.ready = grouped_times(detail::median_ready_times(profiles), order_);
+  if (std::none_of(profiles.begin(), profiles.end(), [](const StepProfile& profile) { return profile.overlaps; })) {
+    std::fill(own.ready.begin(), own.ready.end(), own.compute);
+  }
+  profiles_ = {};
+  const std::string found =
+      exchange_("sizes", to_bytes(own), [this](const auto& texts) { return choose_sizes(texts); });
+  chosen_ = from_bytes<BucketCaps>(found, "rank 0's bucket plan");
+  return detail::are_equal(chosen_, given_) ? settle(given_) : plan_of(chosen_);
+}
+
+DTRAIN_DEFINED std::string MeasuredPlan::choose_sizes(const std::vector<std::string>& texts) const {
+  std::vector<RankTiming> timings;
+  for (const std::string& text : texts) {
+    timings.push_back(from_bytes<RankTiming>(text, "a rank's measurement"));
+    if (timings.back().ready.size() != timings.front().ready.size()) {
+      throw_error(Errc::protocol, "a rank has measured {} gradients, not {}; do all ranks run the same program?",
+                  {timings.back().ready.size(), timings.front().ready.size()});
+    }
+  }
+  const BucketPlan plan = plan_of(given_);
+  const RankTiming all = combined(timings, plan.buckets.size(), plan.arena_bytes);
+  const std::vector<double> ready_at = times_of_parameters(all.ready, order_);
+  const GradientTimes gradients{sizes_, order_, ready_at, all.compute};
+  const PlannedStep given = plan_step(gradients, given_, all.cost);
+  const PlannedStep best = choose_caps(gradients, given_, all.cost);
+  log(LogLevel::info,
+      format_text("bucket plan measured: a reduction costs {}, a rank computes for {}: {} give {}, a step of {} by the "
+                  "model; the given sizes {}, {}",
+                  {to_string(all.cost), detail::milliseconds(all.compute), detail::to_text(best.caps),
+                   detail::buckets_text(best.buckets), detail::milliseconds(best.times.step),
+                   detail::buckets_text(given.buckets), detail::milliseconds(given.times.step)}));
+  return to_bytes(best.caps);
+}
+
+DTRAIN_DEFINED std::optional<BucketPlan> MeasuredPlan::after_trial_step(std::chrono::nanoseconds duration) {
+  const auto trial_step = static_cast<std::size_t>(steps_ - last_measured_step);
+  durations_[trial_step - 1] = duration;
+  if (trial_step == trial_steps) return plan_of(given_);
+  return trial_step == trial_steps + given_steps ? end_trial() : std::nullopt;
+}
+
+DTRAIN_DEFINED std::optional<BucketPlan> MeasuredPlan::end_trial() {
+  const std::span<std::chrono::nanoseconds> durations(durations_);
+  const TrialTimes own{detail::median(durations.first(trial_steps)), detail::median(durations.subspan(trial_steps))};
+  const std::string found =
+      exchange_("trial", to_bytes(own), [this](const auto& texts) { return compare_times(texts); });
+  return settle(from_bytes<BucketCaps>(found, "rank 0's bucket plan"));
+}
+
+DTRAIN_DEFINED std::string MeasuredPlan::compare_times(const std::vector<std::string>& texts) const {
+  TrialTimes slowest;
+  for (const std::string& text : texts) {
+    const auto times = from_bytes<TrialTimes>(text, "a rank's times");
+    slowest = {std::max(slowest.planned, times.planned), std::max(slowest.given, times.given)};
+  }
+  const bool is_slower = slowest.planned > slowest.given;
+  log(LogLevel::info,
+      format_text("bucket plan {}: a step takes {} with it, {} as given",
+                  {is_slower ? "given up" : "kept", detail::milliseconds(detail::seconds_of(slowest.planned)),
+                   detail::milliseconds(detail::seconds_of(slowest.given))}));
+  return to_bytes(is_slower ? given_ : chosen_);
+}
+
+DTRAIN_DEFINED std::optional<BucketPlan> MeasuredPlan::settle(const BucketCaps& caps) {
+  is_settled_ = true;
+  saved_ = SavedPlan{conditions_, caps}.numbers();
+  return plan_of(caps);
+}
+
+DTRAIN_DEFINED std::shared_ptr<BucketPlanner> make_measured_plan(const PlannerSetup& setup) {
+  if (setup.options.deterministic) {
+    throw_error(Errc::invalid_argument,
+                "DdpOptions::deterministic keeps the first bucket plan, which DdpOptions::plan is to change by "
+                "measurements; set one of them");
+  }
+  for (const Parameter& parameter : setup.parameters) {
+    if (parameter.gradient.device.kind != DeviceKind::host) {
+      throw_error(Errc::unsupported,
+                  "DdpOptions::plan measures how gradients in host memory are reduced, but one is on {}; set "
+                  "DdpOptions::bucket_bytes instead",
+                  {to_string(parameter.gradient.device)});
+    }
+  }
+  std::vector<GradientSize> sizes = gradient_sizes(setup.parameters);
+  const rendezvous::Membership& members = setup.members;
+  const PlanConditions conditions{members.world_size, members.local_world_size, digest_of(sizes)};
+  const auto exchange = [store = setup.store, members, prefix = setup.prefix + "plan/", context = setup.context,
+                         start_pending = setup.start_pending](const char* name, const std::string& own,
+                                                              const MeasuredPlan::Choose& choose) {
+    const auto name_of = [&](int rank) { return "rank " + std::to_string(members.rank_in_job(rank)); };
+    start_pending();  // other ranks may wait for this work before they come here
+    try {
+      return backend::store_gather(
+          {store, members.rank, members.world_size, context.rank, Deadline::after(context.timeout),
+           "choosing the sizes of buckets", name_of},
+          prefix + name, [&] { return own; }, choose);
+    } catch (const Error&) {
+      context.latch->throw_if_failed(context.rank);  // the first cause names its rank
+      throw;
+    }
+  };
+  return std::make_shared<MeasuredPlan>(std::move(sizes), setup.options.caps(), conditions, exchange);
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
 // ---- dtrain/ddp/precision/gradient_norm.hpp (definitions)
 
 namespace DTRAIN_NAMESPACE::ddp {
+
+DTRAIN_DEFINED GradientNorm GradientNorm::of_squares(double sum) noexcept {
+  return {std::sqrt(sum), kernels::is_finite(sum)};
+}
 
 DTRAIN_DEFINED void BucketNorms::SquareSum::operator()() const noexcept {
   *sum = kernels::sum_of_squares(bucket.dtype, bucket.data, bucket.count);
@@ -50383,7 +52955,7 @@ DTRAIN_DEFINED void BucketNorms::finish_step() noexcept {
   for (const double bucket : sums_) {
     sum += bucket;
   }
-  norm_ = GradientNorm{std::sqrt(sum), kernels::is_finite(sum)};
+  norm_ = GradientNorm::of_squares(sum);
 }
 
 DTRAIN_NOT_INLINED DTRAIN_DEFINED void BucketNorms::refuse_unmeasured() {
@@ -50394,8 +52966,8 @@ DTRAIN_NOT_INLINED DTRAIN_DEFINED void BucketNorms::refuse_unmeasured() {
 
 DTRAIN_NOT_INLINED DTRAIN_DEFINED void BucketNorms::refuse_stream(const char* caller) {
   throw_error(Errc::unsupported,
-              "{} has measure_norm, but gradients are on a stream that runs no work of the host, as on a GPU; call it "
-              "without, and compute the norm with the device's library after the step",
+              "{} has measure_norm, but the communicator's stream runs no work of the host; call it without, and "
+              "compute the norm after the step",
               {caller});
 }
 
@@ -50630,6 +53202,16 @@ DTRAIN_DEFINED std::string timeline_json(std::span<const RankTimeline> ranks, st
 // ---- dtrain/ddp/sharded/optimizers.hpp (definitions)
 
 namespace DTRAIN_NAMESPACE::optimizers::detail {
+
+DTRAIN_DEFINED AdamStep::AdamStep(float rate, float beta1_, float beta2_, float epsilon_, std::uint64_t step,
+                                  float kept_part, float coupled) noexcept
+    : beta1(beta1_),
+      beta2(beta2_),
+      epsilon(epsilon_),
+      step_size(static_cast<float>(rate / (1 - std::pow(double{beta1_}, static_cast<double>(step))))),
+      root_of_second(static_cast<float>(std::sqrt(1 - std::pow(double{beta2_}, static_cast<double>(step))))),
+      kept(kept_part),
+      coupled_decay(coupled) {}
 
 /// Four elements at a time, which takes a quarter of the time of a loop over single ones; the last ones padded.
 DTRAIN_OPTIMIZED DTRAIN_DEFINED void AdamStep::operator()(float* weights, const float* gradients, float* means,
@@ -50981,6 +53563,14 @@ DTRAIN_DEFINED ShardedParameters::ShardedParameters(std::vector<Parameter> param
       }
     }
   }
+}
+
+DTRAIN_DEFINED bool ShardedParameters::has_weights_in(const std::byte* begin, std::size_t bytes) const noexcept {
+  const std::less<> before;
+  return std::any_of(parameters_.begin(), parameters_.end(), [&](const Parameter& parameter) {
+    const TensorView& value = parameter.value;
+    return before(value.data, begin + bytes) && before(begin, value.data + value.bytes());
+  });
 }
 
 DTRAIN_DEFINED void ShardedParameters::begin_step() noexcept {
