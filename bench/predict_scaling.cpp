@@ -93,10 +93,10 @@ double step_seconds(const Training& training, const bench::Cluster& cluster, con
   const std::vector<double> ready = bench::evenly_ready(sizes.size(), compute / 3, compute * 2 / 3);
   const auto plain = [&](double bytes) { return paths.seconds(cluster, bytes); };
   return dtrain::ddp::model_step(dtrain::ddp::plan_buckets(sizes), ready, compute,
-                           [&](std::size_t bucket) {
-                             const auto bytes = static_cast<double>(bucket);
-                             return hook == nullptr ? plain(bytes) : hook->seconds(bytes, plain);
-                           })
+                                 [&](std::size_t bucket) {
+                                   const auto bytes = static_cast<double>(bucket);
+                                   return hook == nullptr ? plain(bytes) : hook->seconds(bytes, plain);
+                                 })
       .step;
 }
 
