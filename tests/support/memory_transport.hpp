@@ -97,8 +97,8 @@ struct CountingBackend {
   using StreamOwner = dtrain::stream::host::CommunicationStream;
 
   static std::string_view name() noexcept { return "Counting"; }
-  static bool supports(dtrain::DeviceKind kind) noexcept { return kind == dtrain::DeviceKind::host; }
-  static bool reduces(dtrain::DType) noexcept { return true; }
+  static constexpr bool supports(dtrain::DeviceKind kind) noexcept { return kind == dtrain::DeviceKind::host; }
+  static constexpr bool reduces(dtrain::DType) noexcept { return true; }
   static Communicator open_blocking(const dtrain::backend::ChannelContext& context, dtrain::Deadline deadline,
                                     const Communicator::SelectedAllReduce& selected = {}) {
     return Communicator::open_blocking(context, deadline, selected);

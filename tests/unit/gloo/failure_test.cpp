@@ -20,6 +20,7 @@ TEST_CASE("failures over Gloo") {
 #include <unistd.h>
 
 #include <chrono>
+#include <latch>
 #include <memory>
 #include <optional>
 #include <span>
@@ -42,7 +43,68 @@ using support::run_thread_ranks;
 using namespace std::chrono_literals;
 using GlooRank = support::HostRank<dtrain::backend::Gloo>;
 
+/// Its channel measures the cost of messages in its first all_reduce.
+struct MeasuringRank : GlooRank {
+  template <class... Options>
+  MeasuringRank(const std::shared_ptr<FakeJob>& job, int rank, int size, const Options&... options)
+      : GlooRank(job->latch(rank), open(support::channel_context(job, rank, size, options...))) {}
+
+ private:
+  static Communicator open(dtrain::backend::ChannelContext context) {
+    context.algorithms = dtrain::backend::AlgorithmChoice::measured();
+    return dtrain::backend::Gloo::open_blocking(context, Deadline::after(10s));
+  }
+};
+
+/// All ranks but `other` call an all_reduce as their first operation, and that one calls something else.
+template <class Rank, class Other>
+void check_disagreement(int ranks, int other, const std::string& called, Other call) {
+  CAPTURE(ranks);
+  CAPTURE(other);
+  CAPTURE(called);
+  std::latch opened(ranks);
+  run_ranks<Rank>(ranks, [&](Rank& self, RankThread& thread) {
+    opened.arrive_and_wait();
+    std::vector<float> memory(100);
+    const BufferView view = dtrain::buffer_view(std::span(memory));
+    if (thread.rank() == other) {
+      call(self, view);
+    } else {
+      self.communicator.all_reduce(view, view, ReduceOp::sum, self.stream.ref());
+    }
+    CHECK_FALSE(self.wait());
+    const auto cause = self.latch->cause();
+    REQUIRE(cause.has_value());
+    INFO(cause->text);
+    CHECK(cause->kind == CauseKind::disagreement);
+    CHECK(cause->text.find("all_reduce (sum) of 100 f32") != std::string::npos);
+    CHECK(cause->text.find(called) != std::string::npos);
+  });
+}
+
+template <class Rank>
+void check_disagreements() {
+  for (const int ranks : {2, 3, 5}) {
+    for (const int other : {0, 1, ranks - 1}) {
+      check_disagreement<Rank>(ranks, other, "all_reduce (sum) of 99 f32", [](Rank& self, const BufferView& view) {
+        const BufferView shorter{view.data, 99, view.dtype, view.device};
+        self.communicator.all_reduce(shorter, shorter, ReduceOp::sum, self.stream.ref());
+      });
+      check_disagreement<Rank>(ranks, other, "broadcast", [](Rank& self, const BufferView& view) {
+        self.communicator.broadcast(view, 0, self.stream.ref());
+      });
+      check_disagreement<Rank>(ranks, other, "barrier",
+                               [](Rank& self, const BufferView&) { self.communicator.barrier(self.stream.ref()); });
+    }
+  }
+}
+
 }  // namespace
+
+TEST_CASE("a rank that calls something else in the first operation is named, also while algorithms are measured") {
+  check_disagreements<GlooRank>();
+  check_disagreements<MeasuringRank>();
+}
 
 TEST_CASE("ranks that call different things fail with a sentence that names both") {
   run_ranks<GlooRank>(2, [&](GlooRank& self, RankThread& thread) {
