@@ -19,6 +19,7 @@
 #include "dtrain/core/process/owning_process.hpp"
 #include "dtrain/core/types/reduce_op.hpp"
 #include "dtrain/group/gradient_binding_registry.hpp"
+#include "dtrain/group/pending_weights.hpp"
 #include "dtrain/identity/process_identity.hpp"
 #include "dtrain/rendezvous/client/store.hpp"
 #include "dtrain/rendezvous/control/control_plane.hpp"
@@ -87,6 +88,7 @@ class RankContext {
   const std::shared_ptr<stream::host::StreamRegistry> streams;  ///< of all groups and wrappers
   const std::shared_ptr<GradientBindingRegistry> gradient_bindings =
       std::make_shared<GradientBindingRegistry>();  ///< of this rank's wrappers
+  const std::shared_ptr<PendingWeights> pending_weights = std::make_shared<PendingWeights>();
 
  private:
   Cause exception_cause(std::string text, std::optional<int> failed_rank = {}) const;

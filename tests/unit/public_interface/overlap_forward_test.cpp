@@ -120,6 +120,43 @@ int wrong_destructions(const Group& group, Progress progress) {
   return wrong + (all_are(model, -1) ? 0 : 1);
 }
 
+/// A checkpoint of the weights alone, while those of another training are to come too.
+template <class Stage>
+int wrong_plain_checkpoints(const Group& group, Progress progress, const std::string& folder) {
+  int wrong = 0;
+  OpenStep<Stage> training(group, progress);
+  OpenStep<Stage> other(group, progress);
+  const std::vector<dtrain::NamedTensor> values = dtrain::parameter_values(training.model.list);
+  dtrain::save_checkpoint(group, folder + "/state", values);
+  wrong += all_are(training.model, -2) ? 0 : 1;
+  training.run();
+  dtrain::PendingCheckpoint saving = dtrain::save_checkpoint_async(group, folder + "/async", values);
+  training.run();
+  saving.wait();
+  for (const char* name : {"/state", "/async"}) {
+    training.run();
+    training.run();
+    wrong += dtrain::load_checkpoint(group, folder + name, values) ? 0 : 1;
+    training.optimizer->wait();
+    wrong += all_are(training.model, name[1] == 's' ? -2.0F : -3.0F) ? 0 : 1;
+  }
+  other.optimizer->wait();
+  return wrong + (all_are(other.model, -2) ? 0 : 1);
+}
+
+TEST_CASE("checkpoints without the optimizer wait for the weights that they have") {
+  for (const Progress progress : {Progress::caller, Progress::thread}) {
+    const support::TemporaryDirectory one;
+    const support::TemporaryDirectory two;
+    std::atomic<int> wrong{0};
+    run_well(3, [&](const Group& group) {
+      wrong += wrong_plain_checkpoints<dtrain::zero::States>(group, progress, one.path);
+      wrong += wrong_plain_checkpoints<dtrain::zero::Gradients>(group, progress, two.path);
+    });
+    CHECK(wrong == 0);
+  }
+}
+
 TEST_CASE("an optimizer, and then its wrapper, destroyed before the waits of a step leave all of its weights") {
   for (const Progress progress : {Progress::caller, Progress::thread}) {
     std::atomic<int> wrong{0};

@@ -43,6 +43,14 @@ void agree_on_tensors_blocking(const Group& group, std::span<const NamedTensor> 
                  deadline);
 }
 
+/// Blocking: until weights that a step with overlap_forward has left to come are there. @throws the job's first cause
+template <class Group>
+void wait_for_weights(const Group& group, std::span<const NamedTensor> tensors) {
+  for (const NamedTensor& tensor : tensors) {
+    group::GroupAccess::of(group).rank_context()->pending_weights->wait_for(tensor.value.data, tensor.value.bytes());
+  }
+}
+
 /// The barrier of save_checkpoint. A rank that does not come may have been kept from it by `if (rank == 0)`.
 template <class Group>
 void barrier_of_save(const Group& group, const std::string& path) {
@@ -78,6 +86,7 @@ void barrier_of_save(const Group& group, const std::string& path) {
 template <class Group>
 void save_checkpoint(const Group& group, const std::string& path, std::span<const NamedTensor> tensors) {
   detail::barrier_of_save(group, path);
+  detail::wait_for_weights(group, tensors);
   static_cast<void>(detail::run_on_rank0_blocking(group, "writing the file " + sanitize(path), [&] {
     write_checkpoint_file(path, tensors, tensor_access(group));
     return true;
@@ -93,6 +102,7 @@ void save_checkpoint(const Group& group, const std::string& path, std::span<cons
 template <class Group>
 bool load_checkpoint(const Group& group, const std::string& path, std::span<const NamedTensor> tensors) {
   detail::agree_on_tensors_blocking(group, tensors);
+  detail::wait_for_weights(group, tensors);
   const auto read = [&] { return read_checkpoint_file(path, tensors, tensor_access(group)); };
   if (!detail::run_on_rank0_blocking(group, "reading the checkpoint " + sanitize(path), read)) {
     return false;

@@ -92,6 +92,7 @@ template <class Group>
 [[nodiscard]] PendingCheckpoint save_checkpoint_async(const Group& group, const std::string& path,
                                                       std::span<const NamedTensor> tensors) {
   group.check();
+  detail::wait_for_weights(group, tensors);
   const auto copy = std::make_shared<TensorSnapshot>();
   if (group.rank() == 0) *copy = TensorSnapshot(tensors, tensor_access(group));
   const auto write = [copy, path, writes = group.rank() == 0] {

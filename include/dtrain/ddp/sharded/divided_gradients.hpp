@@ -24,7 +24,8 @@ struct States {
   /// A step ends when each rank has updated its share; the new weights are gathered in the background then, the first
   /// layers' first. The forward pass calls DistributedDataParallel::wait_for(i) before it uses parameter i. Until then
   /// the program leaves its value alone, and all gradients until the next backward pass. ShardedOptimizer::wait(), the
-  /// next step, a checkpoint with the optimizer, and the optimizer's destruction wait for all parameters.
+  /// next step, a checkpoint with one of them or the optimizer, and the optimizer's destruction wait for all
+  /// parameters.
   bool overlap_forward = false;
 
   static constexpr bool divides_gradients = false;

@@ -15,6 +15,8 @@
 #include "dtrain/ddp/sharded/optimizer_rule.hpp"
 #include "dtrain/ddp/sharded/sharded_parameters.hpp"
 #include "dtrain/ddp/sharded/sharded_reduction.hpp"
+#include "dtrain/group/group_internals.hpp"
+#include "dtrain/group/pending_weights.hpp"
 
 namespace DTRAIN_NAMESPACE {
 
@@ -64,8 +66,14 @@ class ShardedOptimizer {
         new Reduction(ddp::ShardedParameters(ddp.parameters(), ddp.plan(), ddp.group().rank(), ddp.group().world_size(),
                                              ddp::state_arrays<R>, rule_functions()),
                       ddp.plan(), stage),
-        Completion{&reducer}};
+        Completion{&reducer, group::GroupAccess::of(ddp.group()).rank_context()->pending_weights}};
     arena_bytes_ = ddp.plan().arena_bytes;
+    if (stage.overlap_forward) {
+      reduction_.get_deleter().pending->add(reduction_.get(), [&reducer, &parameters = reduction_->parameters()](
+                                                                  const std::byte* begin, std::size_t bytes) {
+        if (parameters.has_weights_in(begin, bytes)) reducer.wait_for();
+      });
+    }
   }
 
   /// To be changed between steps.
@@ -97,7 +105,9 @@ class ShardedOptimizer {
   /// Destroys it once no work uses it.
   struct Completion {
     ddp::Reducer<C>* reducer = nullptr;
+    std::shared_ptr<group::PendingWeights> pending{};
     void operator()(Reduction* reduction) const noexcept {
+      pending->remove(reduction);
       if (reducer->open_update().is(*reduction)) {
         try {
           reducer->wait_for();

@@ -45,6 +45,8 @@ class ShardedParameters {
   const BucketShard& shard(std::size_t bucket) const noexcept { return layout_.buckets[bucket]; }
 
   std::span<const Parameter> parameters() const noexcept { return parameters_; }
+  /// Whether a weight shares memory with `bytes` from `begin` on.
+  bool has_weights_in(const std::byte* begin, std::size_t bytes) const noexcept;
   const ShardLayout& layout() const noexcept { return layout_; }
 
   /// Updates that were made.

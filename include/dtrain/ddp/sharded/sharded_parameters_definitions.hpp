@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <functional>
 #include <utility>
 
 #include "dtrain/core/error.hpp"
@@ -51,6 +52,14 @@ DTRAIN_DEFINED ShardedParameters::ShardedParameters(std::vector<Parameter> param
       }
     }
   }
+}
+
+DTRAIN_DEFINED bool ShardedParameters::has_weights_in(const std::byte* begin, std::size_t bytes) const noexcept {
+  const std::less<> before;
+  return std::any_of(parameters_.begin(), parameters_.end(), [&](const Parameter& parameter) {
+    const TensorView& value = parameter.value;
+    return before(value.data, begin + bytes) && before(begin, value.data + value.bytes());
+  });
 }
 
 DTRAIN_DEFINED void ShardedParameters::begin_step() noexcept {
