@@ -1,6 +1,7 @@
 // What a step adds to the reduction of its bytes: the backward pass only announces the gradients of a published model,
 // so nothing overlaps. In turns with it, the same step that also measures the norm of the gradients, and one all-reduce
-// of as many bytes in one arena. With --device=cuda on GPUs over NCCL (bench/ddp_step/cuda_steps.cpp).
+// of as many bytes in one arena. And what it adds to the computing of a real model: forward and backward passes of the
+// transformer of examples/gpt2. With --device=cuda on GPUs over NCCL (bench/ddp_step/cuda_steps.cpp).
 
 #include <algorithm>
 #include <chrono>
@@ -20,11 +21,16 @@
 #include "bench/shape_model.hpp"
 #include "dtrain/core/process/available_memory.hpp"
 
+#if DTRAIN_BENCH_EIGEN
+#include "bench/ddp_step/transformer_rank.hpp"
+#endif
+
 namespace {
 
 constexpr const char* bench_name = "ddp_step_bench";
 constexpr const char* usage_line = "[--device=host|cuda] [--ranks=2,4] [--samples=N] [--json=FILE]";
 constexpr int usual_samples = 15;
+constexpr const char* transformer = "gpt2-example";
 
 /// One rank: its lines go to the benchmark.
 class StepRank {
@@ -108,10 +114,10 @@ class StepRank {
   bench::Policy::Backend::Communicator::Allocation memory_;
 };
 
-bench::Told run_job(const bench::ModelShapes& model, int ranks, int samples) {
+bench::Told run_job(const std::string& model, int ranks, int samples) {
   const bench::CommandOutput output =
-      bench::run_command({bench::own_path(), "--nproc-per-node=" + std::to_string(ranks), bench::launched_word,
-                          model.name, std::to_string(samples)},
+      bench::run_command({bench::own_path(), "--nproc-per-node=" + std::to_string(ranks), bench::launched_word, model,
+                          std::to_string(samples)},
                          dtrain::Deadline::after(std::chrono::seconds(240)));
   bench::Told told = bench::Told::from(output.text);
   if (!output.succeeded || told.facts["buckets"].size() != static_cast<std::size_t>(ranks)) {
@@ -126,7 +132,7 @@ void measure(const bench::ModelShapes& model, int ranks, int samples, bench::Res
     std::printf("%d ranks with %s: left out, because the host has too little memory\n", ranks, model.name.c_str());
     return;
   }
-  bench::Told told = run_job(model, ranks, samples);
+  bench::Told told = run_job(model.name, ranks, samples);
   const double step = bench::median(told.seconds["step"]);
   const double whole = bench::median(told.seconds["whole"]);
   const auto row_of = [&](const char* system, const char* what, double seconds, std::size_t count) {
@@ -147,12 +153,58 @@ void measure(const bench::ModelShapes& model, int ranks, int samples, bench::Res
                     bench::text_of(measured / step, " times"));
 }
 
+#if DTRAIN_BENCH_EIGEN
+
+void measure_transformer(int ranks, int samples, bench::ResultRows& rows) {
+  bench::Told told = run_job(transformer, ranks, samples);
+  const double step = bench::median(told.seconds["step"]);
+  const double computing = bench::median(told.seconds["computing"]);
+  const std::uint64_t bytes = gpt2::parameter_count(bench::TransformerRank::shape) * sizeof(float);
+  const auto row_of = [&](const char* system, const char* what, double seconds, const char* name) {
+    bench::Row row{bench_name, system, what, ranks, 1, bytes, seconds, told.seconds[name].size()};
+    return row.with("model", transformer);
+  };
+  rows.add(row_of("dtrain", "forward and step", step, "step")
+               .with("plan", bench::text_of(told.facts["buckets"].front(), " buckets"))
+               .with("times_limit", step / computing));
+  rows.add(row_of("limit", "forward and backward", computing, "computing").with("ratio", computing / step));
+  bench::print_goal("forward and step at most 1.05 times forward and backward alone", step <= 1.05 * computing,
+                    bench::text_of(step / computing, " times"));
+}
+
+#else
+
+void measure_transformer(int ranks, int, bench::ResultRows&) {
+  std::printf("%d ranks with %s: left out, because this program was built without Eigen (libeigen3-dev)\n", ranks,
+              transformer);
+}
+
+#endif
+
+/// One rank of a job. @returns the exit code
+int run_step_rank(dtrain::ProcessGroup<bench::Policy> group, dtrain::Arguments arguments) {
+  if (arguments.size() < 4) {
+    return 2;
+  }
+  const std::string model = arguments[2];
+  const int samples = bench::positive("samples", arguments[3]);
+#if DTRAIN_BENCH_EIGEN
+  if (model == transformer) {
+    bench::TransformerRank(std::move(group)).measure(samples);
+    return 0;
+  }
+#endif
+  StepRank(std::move(group), bench::model_named(model).sizes).measure(samples);
+  return 0;
+}
+
 void measure_host(const bench::Options& options, bench::ResultRows& rows) {
   const int samples = options.samples > 0 ? options.samples : usual_samples;
   for (const int ranks : options.ranks.empty() ? std::vector<int>{2, 4} : options.ranks) {
     for (const bench::ModelShapes& model : {bench::resnet50(), bench::gpt2()}) {
       measure(model, ranks, samples, rows);
     }
+    measure_transformer(ranks, samples, rows);
   }
 }
 
@@ -165,14 +217,7 @@ int main(int argc, char** argv) {
   }
 #endif
   if (bench::is_launched(argc, argv)) {
-    return dtrain::run<bench::Policy>(
-        argc, argv, [](dtrain::ProcessGroup<bench::Policy> group, dtrain::Arguments arguments) {
-          if (arguments.size() < 4) {
-            return 2;
-          }
-          StepRank(std::move(group), bench::model_named(arguments[2]).sizes).measure(std::stoi(arguments[3]));
-          return 0;
-        });
+    return dtrain::run<bench::Policy>(argc, argv, run_step_rank);
   }
   return bench::run_benchmark(bench_name, usage_line, argc, argv, [&] {
     const bench::Options options = bench::Options::parse(argc, argv, {}, {"--device"});

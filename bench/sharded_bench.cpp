@@ -1,16 +1,14 @@
 // What a sharded optimizer costs and saves: a step with ShardedOptimizer and AdamW, in both stages, beside one of plain
 // backward() after which every rank runs AdamW on all weights. In shared memory on published models, whose backward
 // pass only announces the gradients; and on two virtual hosts joined at 1 Gbit/s with the backward pass of
-// overlap_bench.
+// overlap_bench. There also steps with a forward pass, with and without overlap_forward.
 
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
-#include <span>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -24,156 +22,16 @@
 #include "bench/options.hpp"
 #include "bench/overlap/overlap_rank.hpp"
 #include "bench/result_rows.hpp"
-#include "bench/shape_model.hpp"
+#include "bench/sharded/forward_rank.hpp"
+#include "bench/sharded/shard_rank.hpp"
 #include "dtrain/core/process/available_memory.hpp"
 
 namespace {
 
 constexpr const char* bench_name = "sharded_bench";
 constexpr const char* usage_line = "[--ranks=2,4] [--samples=N] [--json=FILE]";
-constexpr const char* overlapped = "layers";  ///< the model of overlap_bench, with its computing
-
-/// With gradients of its own, which each step copies: zero::Gradients binds none.
-class OwningModel : private bench::ShapeModel {
- public:
-  explicit OwningModel(const std::vector<std::int64_t>& sizes) : ShapeModel(sizes), gradients_(elements()) {
-    std::size_t offset = 0;
-    for (std::size_t i = 0; i < parameters().size(); ++i) {
-      const dtrain::Shape shape = parameters()[i].value.shape;
-      bind_gradient(i, dtrain::tensor_view(&gradients_[offset], shape));
-      offset += static_cast<std::size_t>(shape.element_count());
-    }
-  }
-
-  using ShapeModel::announce;
-  using ShapeModel::gradient;
-  using ShapeModel::parameters;
-
- private:
-  std::vector<float> gradients_;
-};
-
-/// One rank: its lines go to the benchmark.
-template <class P>
-class ShardRank {
- public:
-  ShardRank(dtrain::ProcessGroup<P> group, const std::vector<std::int64_t>& sizes, bool computes)
-      : group_(std::move(group)),
-        computes_(computes),
-        whole_model_(sizes),
-        sharded_model_(sizes),
-        divided_model_(sizes),
-        whole_(whole_model_, group_),
-        sharded_(sharded_model_, group_),
-        divided_(divided_model_, group_),
-        means_(whole_model_.elements()),
-        squares_(whole_model_.elements()) {}
-
-  /// The first sample of each is a warm-up.
-  void measure(int samples) {
-    sharded_.backward([this](const dtrain::Ready& ready) { run_backward(sharded_model_, ready); });
-    whole_.backward([this](const dtrain::Ready& ready) { run_backward(whole_model_, ready); });
-    divided_.backward([this](const dtrain::Ready& ready) { run_backward(divided_model_, ready); });
-    dtrain::ShardedOptimizer sharded{sharded_, rule_};
-    dtrain::ShardedOptimizer divided{divided_, rule_, dtrain::zero::Gradients{}};
-    for (int sample = 0; sample <= samples; ++sample) {
-      for (int turn = 0; turn < 3; ++turn) {
-        switch ((sample + turn) % 3) {
-          case 0:
-            measure_step("whole", sample, whole_model_, [&] {
-              whole_.backward([this](const dtrain::Ready& ready) { run_backward(whole_model_, ready); });
-              update_whole(static_cast<std::uint64_t>(sample) + 1);
-            });
-            break;
-          case 1:
-            measure_step("sharded", sample, sharded_model_, [&] {
-              sharded_.backward([this](const dtrain::Ready& ready) { run_backward(sharded_model_, ready); }, sharded);
-            });
-            break;
-          default:
-            measure_step("divided", sample, divided_model_, [&] {
-              divided_.backward([this](const dtrain::Ready& ready) { run_backward(divided_model_, ready); }, divided);
-            });
-        }
-      }
-      check(sharded_model_);
-      check(divided_model_);
-    }
-    bench::tell_fact("state", static_cast<double>(sharded.state_bytes()));
-    bench::tell_fact("gradients", static_cast<double>(divided.gradient_bytes()));
-    bench::tell_fact("arena", static_cast<double>(divided_.plan().arena_bytes));
-  }
-
- private:
-  template <class Model, class Step>
-  void measure_step(const char* name, int sample, Model& model, Step step) {
-    fill(model, sample);
-    group_.barrier();
-    const std::int64_t begin = bench::now_nanoseconds();
-    step();
-    const std::int64_t end = bench::now_nanoseconds();
-    if (sample > 0) {
-      bench::tell_interval(name, sample, {begin, end});
-    }
-  }
-
-  template <class Model>
-  void run_backward(const Model& model, const dtrain::Ready& ready) const {
-    if (!computes_) {
-      model.announce(ready);
-      return;
-    }
-    auto wake = std::chrono::steady_clock::now();
-    for (std::size_t i = bench::layers; i > 0; --i) {
-      wake += bench::layer_time;
-      std::this_thread::sleep_until(wake);
-      ready(i - 1);
-    }
-  }
-
-  void update_whole(std::uint64_t step) {
-    std::size_t offset = 0;
-    for (std::size_t i = 0; i < whole_model_.parameters().size(); ++i) {
-      const std::span<float> weights = whole_model_.parameters()[i].value.template as<float>();
-      rule_(weights, whole_model_.gradient(i),
-            {std::span(means_).subspan(offset, weights.size()), std::span(squares_).subspan(offset, weights.size())},
-            {step, i});
-      offset += weights.size();
-    }
-  }
-
-  template <class Model>
-  void fill(Model& model, int sample) {
-    for (std::size_t i = 0; i < model.parameters().size(); ++i) {
-      const auto value = static_cast<float>(group_.rank() + sample % 5) + static_cast<float>(i % 7);
-      std::ranges::fill(model.gradient(i), value);
-    }
-  }
-
-  /// Both trainings have the same weights, to the last bits.
-  template <class Model>
-  void check(Model& model) {
-    for (std::size_t i = 0; i < whole_model_.parameters().size(); ++i) {
-      const auto a = whole_model_.parameters()[i].value.template as<float>();
-      const auto b = model.parameters()[i].value.template as<float>();
-      if (!std::ranges::equal(a, b, [](float one, float other) { return std::abs(one - other) <= 1e-6F; })) {
-        throw dtrain::Error(dtrain::Errc::protocol, "the sharded optimizer's weights are wrong");
-      }
-    }
-  }
-
-  dtrain::ProcessGroup<P> group_;
-  bool computes_;
-  dtrain::optimizers::AdamW rule_{};
-  bench::ShapeModel whole_model_;
-  bench::ShapeModel sharded_model_;
-  OwningModel divided_model_;
-  dtrain::DistributedDataParallel<bench::ShapeModel, P> whole_;
-  dtrain::DistributedDataParallel<bench::ShapeModel, P> sharded_;
-  dtrain::DistributedDataParallel<OwningModel, P> divided_;
-  std::vector<float> means_;  ///< of the whole optimizer
-  std::vector<float> squares_;
-};
+constexpr const char* overlapped = "layers";     ///< the model of overlap_bench, with its computing
+constexpr const char* with_forward = "forward";  ///< the same, with a forward pass
 
 /// Its last arguments are the number of samples and the model.
 template <class P>
@@ -181,10 +39,14 @@ int run_rank(int argc, char** argv) {
   return dtrain::run<P>(argc, argv, [](dtrain::ProcessGroup<P> group, dtrain::Arguments arguments) {
     const int samples = bench::positive("samples", arguments[arguments.size() - 2]);
     const std::string model = arguments.back();
+    if (model == with_forward) {
+      bench::measure_forward(group, samples);
+      return 0;
+    }
     const std::vector<std::int64_t> sizes = model == overlapped
                                                 ? std::vector<std::int64_t>(bench::layers, bench::layer_elements)
                                                 : bench::model_named(model).sizes;
-    ShardRank<P>(std::move(group), sizes, model == overlapped).measure(samples);
+    bench::ShardRank<P>(std::move(group), sizes, model == overlapped).measure(samples);
     return 0;
   });
 }
@@ -261,7 +123,29 @@ void measure_one_host(const bench::Options& options, bench::ResultRows& rows) {
   }
 }
 
-void measure_two_hosts(const bench::Options& options, bench::ResultRows& rows) {
+/// Of one stage of ZeRO.
+void add_forward_rows(bench::Told& told, const std::string& stage, const std::string& of_stage,
+                      const std::string& backend, const bench::VirtualHosts& hosts, bench::ResultRows& rows) {
+  const auto add_row = [&](const std::string& what, const std::string& told_name, double plain) {
+    const std::vector<double>& seconds = told.seconds[told_name];
+    const double median = bench::median(seconds) / bench::steps_of_a_sample;
+    bench::Row row{bench_name, "dtrain", what, hosts.ranks(), hosts.hosts, bench::all_bytes, median, seconds.size()};
+    rows.add(row.with("backend", backend).with("model", with_forward).with("ratio", plain == 0 ? 1 : median / plain));
+    return median;
+  };
+  const double plain = add_row(stage, of_stage, 0);
+  const double overlaps = add_row(stage + ", overlap_forward", "overlapped-" + of_stage, plain);
+  bench::print_goal("with overlap_forward no slower than without", overlaps <= plain,
+                    bench::text_of(overlaps / plain, " times"));
+}
+
+[[maybe_unused]] void add_forward_rows(bench::Told told, const std::string& backend, const bench::VirtualHosts& hosts,
+                                       bench::ResultRows& rows) {
+  add_forward_rows(told, "zero::States", "states", backend, hosts, rows);
+  add_forward_rows(told, "zero::Gradients", "gradients", backend, hosts, rows);
+}
+
+void measure_two_hosts(const bench::Options& options, [[maybe_unused]] bench::ResultRows& rows) {
   if (!bench::VirtualJob::possible()) {
     std::printf("virtual hosts cannot be made here: nothing was measured between hosts\n");
     return;
@@ -272,12 +156,14 @@ void measure_two_hosts(const bench::Options& options, bench::ResultRows& rows) {
 #if DTRAIN_WITH_MPI
   bench::Told mpi = job.run_mpi({"mpi", samples, overlapped});
   add_rows(mpi, "mpi", overlapped, bench::all_bytes, hosts.ranks(), hosts.hosts, 1, rows);
+  add_forward_rows(job.run_mpi({"mpi", samples, with_forward}), "mpi", hosts, rows);
 #else
   std::printf("dtrain on Mpi: built without MPI\n");
 #endif
 #if DTRAIN_WITH_GLOO
   bench::Told gloo = job.run_per_node({"gloo", samples, overlapped});
   add_rows(gloo, "gloo", overlapped, bench::all_bytes, hosts.ranks(), hosts.hosts, 1, rows);
+  add_forward_rows(job.run_per_node({"gloo", samples, with_forward}), "gloo", hosts, rows);
 #else
   std::printf("dtrain on Gloo: built without Gloo\n");
 #endif

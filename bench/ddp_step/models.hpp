@@ -37,16 +37,16 @@ inline ModelShapes resnet50() {
   const struct {
     int blocks;
     std::int64_t planes;
-  } layers[] = {{3, 64}, {4, 128}, {6, 256}, {3, 512}};
-  for (const auto& layer : layers) {
-    for (int block = 0; block < layer.blocks; ++block) {
-      convolution(in, layer.planes, 1);
-      convolution(layer.planes, layer.planes, 3);
-      convolution(layer.planes, 4 * layer.planes, 1);
+  } stages[] = {{3, 64}, {4, 128}, {6, 256}, {3, 512}};
+  for (const auto& stage : stages) {
+    for (int block = 0; block < stage.blocks; ++block) {
+      convolution(in, stage.planes, 1);
+      convolution(stage.planes, stage.planes, 3);
+      convolution(stage.planes, 4 * stage.planes, 1);
       if (block == 0) {
-        convolution(in, 4 * layer.planes, 1);  // of the shortcut
+        convolution(in, 4 * stage.planes, 1);  // of the shortcut
       }
-      in = 4 * layer.planes;
+      in = 4 * stage.planes;
     }
   }
   model.sizes.insert(model.sizes.end(), {in * 1000, 1000});
