@@ -63,7 +63,7 @@ namespace detail {
 using Flag = fashion_mnist::Flag<Options>;
 using fashion_mnist::number;
 
-inline constexpr std::array<Flag, 15> flags{{
+inline constexpr auto flags = std::to_array<Flag>({
     {"--steps", true,
      [](Options& o, auto name, auto value) { o.steps = number<std::int64_t>(name, value, 1, 1000000); }},
     {"--layers", true, [](Options& o, auto name, auto value) { o.shape.layers = number<Index>(name, value, 1, 100); }},
@@ -97,7 +97,7 @@ inline constexpr std::array<Flag, 15> flags{{
      }},
     {"--summary", true, [](Options& o, auto, auto value) { o.summary = value; }},
     {"--help", false, [](Options& o, auto, auto) { o.help = true; }},
-}};
+});
 
 }  // namespace detail
 
