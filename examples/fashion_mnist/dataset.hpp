@@ -10,9 +10,9 @@
 #include <utility>
 #include <vector>
 
+#include "../shared/random.hpp"
 #include "idx.hpp"
 #include "mlp.hpp"
-#include "random.hpp"
 
 namespace fashion_mnist {
 
@@ -59,7 +59,7 @@ inline Dataset load_dataset(const std::string& folder, const std::string& part) 
 
 /// Puts the labels into a random order (Fisher and Yates), which takes all meaning from them.
 inline void shuffle_labels(Dataset& dataset, std::uint64_t seed) {
-  SplitMix64 random(seed);
+  shared::SplitMix64 random(seed);
   for (std::size_t i = dataset.size(); i > 1; --i) {
     std::swap(dataset.labels[i - 1], dataset.labels[random.below(i)]);
   }

@@ -12,10 +12,10 @@
 #include <utility>
 #include <vector>
 
+#include "../shared/random.hpp"
 #include "dtrain/ddp/checkpoint/named_tensor.hpp"
 #include "dtrain/ddp/parameter.hpp"
 #include "dtrain/ddp/ready.hpp"
-#include "random.hpp"
 #include "sgd.hpp"
 
 namespace fashion_mnist {
@@ -39,7 +39,7 @@ class BasicMlp {
   /// Layers between the `widths`: {784, 256, 128, 10} has three. Weights are uniform within sqrt(6 / inputs) of zero
   /// (He et al., "Delving Deep into Rectifiers", 2015), biases zero. The same seed gives the same bits everywhere.
   BasicMlp(std::span<const Eigen::Index> widths, std::uint64_t seed) {
-    SplitMix64 random(seed);
+    shared::SplitMix64 random(seed);
     for (std::size_t i = 0; i + 1 < widths.size(); ++i) {
       layers_.emplace_back(widths[i], widths[i + 1], random);
     }
@@ -127,7 +127,7 @@ class BasicMlp {
   using Row = Eigen::Matrix<Scalar, 1, Eigen::Dynamic>;
 
   struct Layer {
-    Layer(Eigen::Index inputs, Eigen::Index outputs, SplitMix64& random)
+    Layer(Eigen::Index inputs, Eigen::Index outputs, shared::SplitMix64& random)
         : weight(inputs, outputs),
           bias(Row::Zero(outputs)),
           own_weight_gradient(static_cast<std::size_t>(inputs * outputs)),

@@ -12,8 +12,8 @@
 #include <string>
 #include <string_view>
 
+#include "../shared/flags.hpp"
 #include "dtrain/stream/host/progress.hpp"
-#include "flags.hpp"
 
 namespace fashion_mnist {
 
@@ -67,7 +67,10 @@ The launcher's flags (--nproc-per-node=N and others) are shown by --help-launch.
 
 namespace detail {
 
-using Flag = fashion_mnist::Flag<Options>;
+using Flag = shared::Flag<Options>;
+using shared::number;
+using shared::quoted;
+using shared::refuse;
 
 inline constexpr std::array<Flag, 16> flags{{
     {"--epochs", true,
@@ -117,7 +120,7 @@ inline constexpr std::array<Flag, 16> flags{{
 /// @param arguments [0] is the program's name. A value follows its flag after '=' or as the next argument.
 /// @throws dtrain::Error (usage) in one sentence for an unknown flag, a missing value or one that cannot be meant.
 inline Options parse_options(std::span<char* const> arguments) {
-  return parse_flags<Options>(detail::flags, arguments);
+  return shared::parse_flags<Options>(detail::flags, arguments);
 }
 
 }  // namespace fashion_mnist

@@ -1,13 +1,9 @@
 #pragma once
 /// @file
-/// Stochastic gradient descent with Nesterov's momentum, and the learning rate of each step.
+/// Stochastic gradient descent with Nesterov's momentum.
 
 #include <Eigen/Core>
-#include <algorithm>
-#include <cmath>
 #include <cstddef>
-#include <cstdint>
-#include <numbers>
 #include <span>
 #include <vector>
 
@@ -15,15 +11,6 @@
 #include "dtrain/ddp/parameter.hpp"
 
 namespace fashion_mnist {
-
-/// Rises over the first twentieth of the training, then falls along half a cosine to zero.
-/// @param step counted from zero, below `steps`.
-inline float learning_rate(std::int64_t step, std::int64_t steps, float peak) {
-  const double done = (static_cast<double>(step) + 1) / static_cast<double>(steps);
-  constexpr double warm_up = 0.05;
-  if (done < warm_up) return static_cast<float>(peak * done / warm_up);
-  return static_cast<float>(peak * 0.5 * (1 + std::cos(std::numbers::pi * (done - warm_up) / (1 - warm_up))));
-}
 
 /// Holds a velocity for each element of float parameters; every rank holds the same.
 class Sgd {

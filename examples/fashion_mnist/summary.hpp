@@ -2,11 +2,11 @@
 /// @file
 /// What a training reached, as JSON.
 
-#include <cmath>
 #include <cstdint>
-#include <cstdio>
 #include <string>
 #include <vector>
+
+#include "../shared/json_number.hpp"
 
 namespace fashion_mnist {
 
@@ -24,16 +24,9 @@ struct Summary {
   std::string parameters_digest;
 };
 
-/// As many digits as a double needs to be read back the same; null for what JSON cannot say.
-inline std::string json_number(double value) {
-  if (!std::isfinite(value)) return "null";
-  char text[32];
-  std::snprintf(text, sizeof(text), "%.17g", value);
-  return text;
-}
-
 /// One field a line, in the order of the struct, and a line's end.
 inline std::string to_json(const Summary& summary) {
+  using shared::json_number;
   std::string shares;
   for (const std::uint64_t samples : summary.samples_per_rank) {
     shares += (shares.empty() ? "" : ", ") + std::to_string(samples);

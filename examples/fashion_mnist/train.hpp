@@ -15,9 +15,11 @@
 #include <string>
 #include <vector>
 
-#include "atomic_file.hpp"
-#include "chosen_hook.hpp"
-#include "collectives.hpp"
+#include "../shared/atomic_file.hpp"
+#include "../shared/chosen_hook.hpp"
+#include "../shared/collectives.hpp"
+#include "../shared/learning_rate.hpp"
+#include "../shared/progress.hpp"
 #include "dataset.hpp"
 #include "evaluation.hpp"
 #include "loss.hpp"
@@ -25,7 +27,6 @@
 #include "options.hpp"
 #include "overlap_probe.hpp"
 #include "perturbation.hpp"
-#include "progress.hpp"
 #include "sgd.hpp"
 #include "summary.hpp"
 #include "training_state.hpp"
@@ -69,8 +70,8 @@ constexpr const char* precision() {
 /// Trains `model` for the steps that `state` has not done yet. Collective, blocking.
 template <class Ddp, class Model>
 Epochs train_epochs(Ddp& ddp, Model& model, typename Model::Optimizer& sgd, TrainingState<Model>& state,
-                    ChosenHook& hook, const Dataset& dataset, const dtrain::DistributedSampler& sampler,
-                    const Options& options, Progress& progress) {
+                    shared::ChosenHook& hook, const Dataset& dataset, const dtrain::DistributedSampler& sampler,
+                    const Options& options, shared::Progress& progress) {
   using Clock = std::chrono::steady_clock;
   const auto& group = ddp.group();
   const auto steps = static_cast<std::int64_t>(sampler.steps_per_epoch());
@@ -96,7 +97,7 @@ Epochs train_epochs(Ddp& ddp, Model& model, typename Model::Optimizer& sgd, Trai
         model.backward(batch, dtrain::Ready(perturbation));
       };
       ddp.backward(backward, {.measure_norm = measures_norm<Model>()});
-      update(ddp, model, sgd, learning_rate(state.step(), last_step, peak_learning_rate));
+      update(ddp, model, sgd, shared::learning_rate(state.step(), last_step, peak_learning_rate));
       state.advance();
       const bool is_saved = state.step() % save_after == 0 || state.step() == last_step;
       hook.after_update(group, is_saved);
@@ -142,13 +143,14 @@ void write_timeline(const Ddp& ddp, Model& model, const std::string& path) {
   dtrain::write_timeline(ddp.group(), path, ddp.records(steps > shown ? steps - shown + 1 : 1), names);
 }
 
-inline void print_result(Progress& progress, const Summary& summary, const Score& test) {
+inline void print_result(shared::Progress& progress, const Summary& summary, const Score& test) {
   progress.line("");
-  progress.line("test accuracy      " + fixed(summary.test_accuracy, 4) + "  (" + grouped(test.correct) + " of " +
-                grouped(test.count) + " images)");
-  progress.line("training loss      " + fixed(summary.final_loss, 4));
-  progress.line("samples a second   " + grouped(summary.samples_per_second) + "  (" + fixed(summary.seconds, 1) +
-                " s on " + std::to_string(summary.world_size) + (summary.world_size == 1 ? " rank)" : " ranks)"));
+  progress.line("test accuracy      " + shared::fixed(summary.test_accuracy, 4) + "  (" +
+                shared::grouped(test.correct) + " of " + shared::grouped(test.count) + " images)");
+  progress.line("training loss      " + shared::fixed(summary.final_loss, 4));
+  progress.line("samples a second   " + shared::grouped(summary.samples_per_second) + "  (" +
+                shared::fixed(summary.seconds, 1) + " s on " + std::to_string(summary.world_size) +
+                (summary.world_size == 1 ? " rank)" : " ranks)"));
 }
 
 /// The body of every rank. @returns the exit code. @throws dtrain::Error in one sentence for bad flags and bad data.
@@ -167,7 +169,7 @@ int train(dtrain::ProcessGroup<Policy> group, dtrain::Arguments arguments) {
       (options.precision != "f32" || dtrain::ddp::device_kind_of<Model> != dtrain::DeviceKind::host)) {
     throw dtrain::Error(dtrain::Errc::usage, "--hook=" + options.hook + " is for f32 gradients in host memory");
   }
-  Progress progress(group.rank() == 0, stdout_is_terminal());
+  shared::Progress progress(group.rank() == 0, shared::stdout_is_terminal());
   if (options.help) {
     progress.line(std::string(help_text));
     return 0;
@@ -183,15 +185,15 @@ int train(dtrain::ProcessGroup<Policy> group, dtrain::Arguments arguments) {
   dtrain::DdpOptions ddp_options{.progress = options.progress};
   ddp_options.timeline = !options.timeline.empty();
   if (options.bucket_bytes) ddp_options.bucket_bytes = *options.bucket_bytes;
-  ChosenHook hook(options.hook, static_cast<std::uint64_t>(state.step()));
+  shared::ChosenHook hook(options.hook, static_cast<std::uint64_t>(state.step()));
   dtrain::DistributedDataParallel ddp{model, group, ddp_options, hook};
   const dtrain::DistributedSampler sampler{group,
                                            {.dataset_size = training.size(),
                                             .global_batch = options.global_batch,
 
                                             .seed = options.seed}};
-  progress.line("Fashion-MNIST: " + grouped(static_cast<double>(training.size())) + " training and " +
-                grouped(static_cast<double>(test.size())) +
+  progress.line("Fashion-MNIST: " + shared::grouped(static_cast<double>(training.size())) + " training and " +
+                shared::grouped(static_cast<double>(test.size())) +
                 " test images, ranks: " + std::to_string(group.world_size()));
 
   if (state.step() > 0)
@@ -204,15 +206,15 @@ int train(dtrain::ProcessGroup<Policy> group, dtrain::Arguments arguments) {
   summary.bytes_reduced = ddp.statistics().bytes_reduced;
   const std::vector<std::byte> bytes = parameter_bytes(model);
   const dtrain::Sha256Digest digest = dtrain::Sha256().update(bytes).digest();
-  require_same_everywhere(group, digest);
+  shared::require_same_everywhere(group, digest);
   summary.parameters_digest = dtrain::hex(digest);
 
   const Score test_score = evaluate(group, model, test);
   const Score training_score = evaluate(group, model, training);
   summary.test_accuracy = test_score.correct / test_score.count;
   summary.final_loss = training_score.cross_entropy / training_score.count;
-  summary.seconds = largest(group, epochs.seconds);
-  for (const double samples : gather(group, std::array{static_cast<double>(epochs.samples)})) {
+  summary.seconds = shared::largest(group, epochs.seconds);
+  for (const double samples : shared::gather(group, std::array{static_cast<double>(epochs.samples)})) {
     summary.samples_per_rank.push_back(static_cast<std::uint64_t>(samples));
   }
   const auto all_samples =
@@ -224,10 +226,10 @@ int train(dtrain::ProcessGroup<Policy> group, dtrain::Arguments arguments) {
   summary.hidden_ms_per_step = cost.hidden_ms;
 
   if (group.rank() == 0) {
-    if (!options.save_parameters.empty()) write_file_atomically(options.save_parameters, bytes);
+    if (!options.save_parameters.empty()) shared::write_file_atomically(options.save_parameters, bytes);
     if (!options.summary.empty()) {
       const std::string json = to_json(summary);
-      write_file_atomically(options.summary, std::as_bytes(std::span(json)));
+      shared::write_file_atomically(options.summary, std::as_bytes(std::span(json)));
     }
   }
   print_result(progress, summary, test_score);

@@ -22,7 +22,7 @@ class Block {
         feed_forward_(name + ".feed_forward", shape, sequences * shape.context) {}
 
   /// @param output_deviation that of the layers whose output is added to x
-  void randomize(Scalar deviation, Scalar output_deviation, fashion_mnist::SplitMix64& random) {
+  void randomize(Scalar deviation, Scalar output_deviation, shared::SplitMix64& random) {
     attention_.randomize(deviation, output_deviation, random);
     feed_forward_.randomize(deviation, output_deviation, random);
   }

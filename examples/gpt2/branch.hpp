@@ -15,7 +15,7 @@ class Branch {
   Branch(const std::string& name, Index width, Index inner, Index outer)
       : input_layer_(name + ".input", width, inner), output_layer_(name + ".output", outer, width) {}
 
-  void randomize(Scalar deviation, Scalar output_deviation, fashion_mnist::SplitMix64& random) {
+  void randomize(Scalar deviation, Scalar output_deviation, shared::SplitMix64& random) {
     input_layer_.randomize(deviation, random);
     output_layer_.randomize(output_deviation, random);
   }

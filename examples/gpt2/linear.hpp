@@ -14,7 +14,7 @@ class Linear {
   Linear(const std::string& name, Index inputs, Index outputs)
       : weight_(name + ".weight", inputs, outputs), bias_(name + ".bias", outputs) {}
 
-  void randomize(Scalar deviation, fashion_mnist::SplitMix64& random) { weight_.randomize(deviation, random); }
+  void randomize(Scalar deviation, shared::SplitMix64& random) { weight_.randomize(deviation, random); }
 
   /// weight [inputs, outputs] and bias [outputs].
   void list(WeightsList<Scalar>& list) {

@@ -38,7 +38,7 @@ class BasicModel {
         stream_(sequences * shape.context, shape.width),
         scores_(sequences * shape.context, vocabulary),
         errors_(shape, sequences * shape.context) {
-    fashion_mnist::SplitMix64 random(seed);
+    shared::SplitMix64 random(seed);
     constexpr auto deviation = Scalar(0.02);
     const Scalar output_deviation = deviation / std::sqrt(static_cast<Scalar>(2 * shape.layers));
     tokens_.randomize(deviation, random);

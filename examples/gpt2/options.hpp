@@ -12,7 +12,7 @@
 #include <string>
 #include <string_view>
 
-#include "../fashion_mnist/flags.hpp"
+#include "../shared/flags.hpp"
 #include "model_shape.hpp"
 
 namespace gpt2 {
@@ -60,8 +60,8 @@ The launcher's flags (--nproc-per-node=N and others) are shown by --help-launch.
 
 namespace detail {
 
-using Flag = fashion_mnist::Flag<Options>;
-using fashion_mnist::number;
+using Flag = shared::Flag<Options>;
+using shared::number;
 
 inline constexpr auto flags = std::to_array<Flag>({
     {"--steps", true,
@@ -90,8 +90,8 @@ inline constexpr auto flags = std::to_array<Flag>({
     {"--hook", true,
      [](Options& o, auto name, auto value) {
        if (value != "none" && value != "bf16" && value != "f16" && value != "power-sgd" && value != "top-k") {
-         fashion_mnist::refuse(std::string(name) + " is " + fashion_mnist::quoted(value) +
-                               " instead of none, bf16, f16, power-sgd or top-k");
+         shared::refuse(std::string(name) + " is " + shared::quoted(value) +
+                        " instead of none, bf16, f16, power-sgd or top-k");
        }
        o.hook = value;
      }},
@@ -104,13 +104,13 @@ inline constexpr auto flags = std::to_array<Flag>({
 /// @param arguments [0] is the program's name. A value follows its flag after '=' or as the next argument.
 /// @throws dtrain::Error (usage) in one sentence for an unknown flag, a missing value or values that cannot be meant.
 inline Options parse_options(std::span<char* const> arguments) {
-  const Options options = fashion_mnist::parse_flags<Options>(detail::flags, arguments);
+  const Options options = shared::parse_flags<Options>(detail::flags, arguments);
   if (options.shape.width % options.shape.heads != 0) {
-    fashion_mnist::refuse("--width is " + std::to_string(options.shape.width) + ", which " +
-                          std::to_string(options.shape.heads) + " heads do not divide evenly");
+    shared::refuse("--width is " + std::to_string(options.shape.width) + ", which " +
+                   std::to_string(options.shape.heads) + " heads do not divide evenly");
   }
   if (options.zero != 0 && options.hook != "none") {
-    fashion_mnist::refuse("--zero reduces gradients in its own way and cannot be used with --hook=" + options.hook);
+    shared::refuse("--zero reduces gradients in its own way and cannot be used with --hook=" + options.hook);
   }
   return options;
 }

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "../fashion_mnist/summary.hpp"
+#include "../shared/json_number.hpp"
 
 namespace gpt2 {
 
@@ -25,7 +25,7 @@ struct Summary {
 
 /// One field a line, in the order of the struct, and a line's end.
 inline std::string to_json(const Summary& summary) {
-  using fashion_mnist::json_number;
+  using shared::json_number;
   std::string losses;
   for (const double loss : summary.losses) {
     losses += (losses.empty() ? "" : ", ") + json_number(loss);

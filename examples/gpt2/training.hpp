@@ -14,11 +14,11 @@
 #include <string>
 #include <vector>
 
-#include "../fashion_mnist/atomic_file.hpp"
-#include "../fashion_mnist/chosen_hook.hpp"
-#include "../fashion_mnist/collectives.hpp"
-#include "../fashion_mnist/progress.hpp"
-#include "../fashion_mnist/sgd.hpp"
+#include "../shared/atomic_file.hpp"
+#include "../shared/chosen_hook.hpp"
+#include "../shared/collectives.hpp"
+#include "../shared/learning_rate.hpp"
+#include "../shared/progress.hpp"
 #include "dtrain/core/process/available_memory.hpp"
 #include "model.hpp"
 #include "optimizer.hpp"
@@ -40,24 +40,23 @@ template <class Group>
 void check_options(const Options& options, const Group& group) {
   const auto ranks = static_cast<std::size_t>(group.world_size());
   if (options.batch % ranks != 0) {
-    fashion_mnist::refuse("--batch is " + std::to_string(options.batch) + ", which " + std::to_string(ranks) +
-                          " ranks do not divide evenly");
+    shared::refuse("--batch is " + std::to_string(options.batch) + ", which " + std::to_string(ranks) +
+                   " ranks do not divide evenly");
   }
   const auto sequences = static_cast<Index>(options.batch / ranks);
   // Weights, gradients and the optimizer's state of two floats.
   const std::uint64_t floats = 4 * parameter_count(options.shape) + activation_count(options.shape, sequences);
   const std::uint64_t wanted = floats * sizeof(float) * static_cast<std::uint64_t>(group.local_world_size());
   if (wanted > dtrain::available_memory_bytes()) {
-    fashion_mnist::refuse(
-        "the model and its activations take " + std::to_string(wanted >> 20) +
-        " MiB, which this host does not have; a smaller --batch, --context, --width or --layers helps");
+    shared::refuse("the model and its activations take " + std::to_string(wanted >> 20) +
+                   " MiB, which this host does not have; a smaller --batch, --context, --width or --layers helps");
   }
 }
 
 /// Collective, blocking.
 template <class Ddp, class Wrapped>
-Steps run_steps(Ddp& ddp, Model& model, const Sequences& sequences, const Options& options,
-                fashion_mnist::Progress& progress, Optimizer<Ddp, Wrapped>& optimizer) {
+Steps run_steps(Ddp& ddp, Model& model, const Sequences& sequences, const Options& options, shared::Progress& progress,
+                Optimizer<Ddp, Wrapped>& optimizer) {
   using Clock = std::chrono::steady_clock;
   const auto& group = ddp.group();
   const dtrain::DistributedSampler sampler{
@@ -74,13 +73,12 @@ Steps run_steps(Ddp& ddp, Model& model, const Sequences& sequences, const Option
     sequences.gather((*batches)[static_cast<std::size_t>(in_epoch)], batch);
     steps.losses.push_back(model.forward(batch));
     optimizer.step([&](dtrain::Ready ready) { model.backward(batch, ready); },
-                   fashion_mnist::learning_rate(step, options.steps, options.rate));
+                   shared::learning_rate(step, options.steps, options.rate));
     steps.seconds.push_back(std::chrono::duration<double>(Clock::now() - begin).count());
     if (step == 0 || (step + 1) % 10 == 0 || step + 1 == options.steps) {
       const double loss = group.all_reduce(steps.losses.back(), dtrain::ReduceOp::average);
       progress.line("step " + std::to_string(step + 1) + " of " + std::to_string(options.steps) + "  loss " +
-                    fashion_mnist::fixed(loss, 4) + "  " + fashion_mnist::fixed(1000 * steps.seconds.back(), 1) +
-                    " ms");
+                    shared::fixed(loss, 4) + "  " + shared::fixed(1000 * steps.seconds.back(), 1) + " ms");
     }
   }
   return steps;
@@ -109,17 +107,17 @@ Summary summarize(const Ddp& ddp, Model& model, Steps steps, const StateBytes& s
   summary.final_loss = std::accumulate(steps.losses.end() - last, steps.losses.end(), 0.0) / static_cast<double>(last);
   const auto middle = steps.seconds.begin() + std::ssize(steps.seconds) / 2;
   std::nth_element(steps.seconds.begin(), middle, steps.seconds.end());
-  summary.seconds_per_step = fashion_mnist::largest(group, *middle);
+  summary.seconds_per_step = shared::largest(group, *middle);
   const dtrain::ddp::ReducerStatistics statistics = ddp.statistics();
   summary.bytes_reduced_per_step = statistics.bytes_reduced / std::max<std::uint64_t>(statistics.steps, 1);
   const auto most = [&](std::size_t bytes) {
-    return static_cast<std::uint64_t>(fashion_mnist::largest(group, static_cast<double>(bytes)));
+    return static_cast<std::uint64_t>(shared::largest(group, static_cast<double>(bytes)));
   };
   summary.optimizer_bytes = most(state.optimizer);
   summary.gradient_bytes = most(state.gradients);
   summary.state_bytes_per_rank = most(state.optimizer + state.gradients);
   const dtrain::Sha256Digest digest = digest_of(model);
-  fashion_mnist::require_same_everywhere(group, digest);
+  shared::require_same_everywhere(group, digest);
   summary.parameters_digest = dtrain::hex(digest);
   return summary;
 }
@@ -127,11 +125,11 @@ Summary summarize(const Ddp& ddp, Model& model, Steps steps, const StateBytes& s
 /// The training of `model`, wrapped as `wrapped`: itself, or without its gradients. Collective, blocking.
 template <class Wrapped, class Policy>
 Summary train_wrapped(Wrapped& wrapped, Model& model, const dtrain::ProcessGroup<Policy>& group,
-                      const Sequences& sequences, const Options& options, fashion_mnist::Progress& progress) {
+                      const Sequences& sequences, const Options& options, shared::Progress& progress) {
   using Ddp = dtrain::DistributedDataParallel<Wrapped, Policy>;
   dtrain::DdpOptions ddp_options;
   if (options.bucket_bytes) ddp_options.bucket_bytes = *options.bucket_bytes;
-  fashion_mnist::ChosenHook hook(options.hook, 0);
+  shared::ChosenHook hook(options.hook, 0);
   Ddp ddp = options.hook == "none" ? Ddp{wrapped, group, ddp_options} : Ddp{wrapped, group, ddp_options, hook};
   Optimizer<Ddp, Wrapped> optimizer(ddp, wrapped, options.zero, options.clip);
   Steps steps = run_steps(ddp, model, sequences, options, progress, optimizer);
@@ -144,15 +142,15 @@ Summary train_wrapped(Wrapped& wrapped, Model& model, const dtrain::ProcessGroup
 template <class Policy>
 int train(dtrain::ProcessGroup<Policy> group, dtrain::Arguments arguments) {
   const Options options = parse_options(arguments);
-  fashion_mnist::Progress progress(group.rank() == 0, fashion_mnist::stdout_is_terminal());
+  shared::Progress progress(group.rank() == 0, shared::stdout_is_terminal());
   if (options.help) {
     progress.line(std::string(help_text));
     return 0;
   }
   check_options(options, group);
   const Sequences sequences(read_text(options.text), static_cast<std::size_t>(options.shape.context), options.batch);
-  progress.line(fashion_mnist::grouped(static_cast<double>(parameter_count(options.shape))) + " parameters, " +
-                fashion_mnist::grouped(static_cast<double>(sequences.text_bytes())) +
+  progress.line(shared::grouped(static_cast<double>(parameter_count(options.shape))) + " parameters, " +
+                shared::grouped(static_cast<double>(sequences.text_bytes())) +
                 " bytes of text, ranks: " + std::to_string(group.world_size()));
 
   Model model(options.shape, static_cast<Index>(options.batch) / group.world_size(), options.seed);
@@ -165,13 +163,12 @@ int train(dtrain::ProcessGroup<Policy> group, dtrain::Arguments arguments) {
   }
   if (group.rank() == 0 && !options.summary.empty()) {
     const std::string json = to_json(summary);
-    fashion_mnist::write_file_atomically(options.summary, std::as_bytes(std::span(json)));
+    shared::write_file_atomically(options.summary, std::as_bytes(std::span(json)));
   }
-  progress.line("final loss " + fashion_mnist::fixed(summary.final_loss, 4) + "  " +
-                fashion_mnist::fixed(1000 * summary.seconds_per_step, 1) + " ms a step, on a rank " +
-                fashion_mnist::grouped(static_cast<double>(summary.optimizer_bytes)) +
-                " bytes of the optimizer's state and " +
-                fashion_mnist::grouped(static_cast<double>(summary.gradient_bytes)) + " of gradients");
+  progress.line("final loss " + shared::fixed(summary.final_loss, 4) + "  " +
+                shared::fixed(1000 * summary.seconds_per_step, 1) + " ms a step, on a rank " +
+                shared::grouped(static_cast<double>(summary.optimizer_bytes)) + " bytes of the optimizer's state and " +
+                shared::grouped(static_cast<double>(summary.gradient_bytes)) + " of gradients");
   return 0;
 }
 

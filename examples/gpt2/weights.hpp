@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "../fashion_mnist/random.hpp"
+#include "../shared/random.hpp"
 #include "dtrain/ddp/parameter.hpp"
 #include "dtrain/ddp/ready.hpp"
 #include "matrix.hpp"
@@ -36,7 +36,7 @@ class Weights {
   Map gradient() { return {gradient_, rows_, columns_}; }
 
   /// Uniform values of mean zero and the given standard deviation.
-  void randomize(Scalar deviation, fashion_mnist::SplitMix64& random) {
+  void randomize(Scalar deviation, shared::SplitMix64& random) {
     const Scalar bound = std::sqrt(Scalar{3}) * deviation;
     std::generate(value_.begin(), value_.end(), [&] { return bound * random.symmetric(); });
   }

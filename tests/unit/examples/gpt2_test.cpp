@@ -22,7 +22,7 @@ struct Recorder final : dtrain::Ready::Sink {
 
 Values random_values(Index rows, Index columns, std::uint64_t seed) {
   Values values(rows, columns);
-  fashion_mnist::SplitMix64 random(seed);
+  shared::SplitMix64 random(seed);
   for (Index i = 0; i < values.size(); ++i)
     values.data()[i] = random.symmetric();
   return values;
@@ -109,7 +109,7 @@ void check_branch(Layer& layer, std::uint64_t seed) {
 
 gpt2::Batch some_batch() {
   gpt2::Batch batch;
-  fashion_mnist::SplitMix64 random(99);
+  shared::SplitMix64 random(99);
   for (Index i = 0; i < tokens; ++i) {
     batch.inputs.push_back(static_cast<std::uint8_t>(random.below(5) * 50));  // some of them twice
     batch.targets.push_back(static_cast<std::uint8_t>(random.below(256)));
@@ -155,7 +155,7 @@ TEST_CASE("attention's gradients are its slopes") {
 
 TEST_CASE("attention sees its own sequence up to a token, and nothing behind it") {
   gpt2::Attention<double> layer("attention", small_shape, sequences);
-  fashion_mnist::SplitMix64 random(4);
+  shared::SplitMix64 random(4);
   layer.randomize(0.5, 0.5, random);
   Values input = random_values(tokens, 6, 5);
   Values before(tokens, 6);
@@ -196,7 +196,7 @@ TEST_CASE("a block's gradients are its slopes") {
 TEST_CASE("every gradient of the model is the slope of its loss; tied embeddings have both parts of theirs") {
   gpt2::BasicModel<double> model(small_shape, sequences, 3);
   const gpt2::Batch batch = some_batch();
-  fashion_mnist::SplitMix64 random(11);
+  shared::SplitMix64 random(11);
   for (const dtrain::Parameter& parameter : model.parameters()) {  // larger ones, so that slopes are
     for (double& value : parameter.value.as<double>())
       value += random.symmetric();

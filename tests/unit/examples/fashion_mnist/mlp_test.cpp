@@ -30,7 +30,7 @@ struct Recorder final : dtrain::Ready::Sink {
 template <class Scalar>
 Batch<Scalar> some_batch(Eigen::Index inputs, std::uint64_t classes, Eigen::Index rows) {
   Batch<Scalar> batch;
-  fashion_mnist::SplitMix64 random(99);
+  shared::SplitMix64 random(99);
   batch.inputs.resize(rows, inputs);
   for (Eigen::Index i = 0; i < batch.inputs.size(); ++i)
     batch.inputs.data()[i] = random.symmetric();

@@ -1,4 +1,4 @@
-#include "atomic_file.hpp"
+#include "examples/shared/atomic_file.hpp"
 
 #include <doctest/doctest.h>
 #include <sys/stat.h>
@@ -17,7 +17,7 @@ TEST_CASE("a file is replaced whole, is readable for others, and leaves nothing 
   const std::string path = folder + "/result";
   const mode_t before = ::umask(022);
   for (const std::string text : {"the first, longer content", "second"}) {
-    fashion_mnist::write_file_atomically(path, std::as_bytes(std::span(text)));
+    shared::write_file_atomically(path, std::as_bytes(std::span(text)));
     std::ifstream in(path, std::ios::binary);
     CHECK(std::string(std::istreambuf_iterator<char>(in), {}) == text);
   }
@@ -32,7 +32,7 @@ TEST_CASE("a file is replaced whole, is readable for others, and leaves nothing 
 TEST_CASE("a file that cannot be written is an error that names it") {
   const std::array<std::byte, 1> bytes{};
   CHECK_THROWS_WITH_AS(
-      fashion_mnist::write_file_atomically("/nonexistent/x", bytes),
+      shared::write_file_atomically("/nonexistent/x", bytes),
       "writing the file /nonexistent/x failed: No such file or directory; what was there is unchanged; "
       "name a file in a folder that can be written and has room",
       dtrain::Error);

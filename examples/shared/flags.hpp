@@ -14,7 +14,7 @@
 
 #include "dtrain/core/error.hpp"
 
-namespace fashion_mnist {
+namespace shared {
 
 [[noreturn]] inline void refuse(const std::string& sentence) {
   throw dtrain::Error(dtrain::Errc::usage, sentence + "; --help shows the flags");
@@ -71,4 +71,4 @@ Options parse_flags(const Flags& flags, std::span<char* const> arguments) {
   return options;
 }
 
-}  // namespace fashion_mnist
+}  // namespace shared

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-namespace fashion_mnist {
+namespace shared {
 
 /// Steele, Lea, Flood: "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014.
 class SplitMix64 {
@@ -29,4 +29,4 @@ class SplitMix64 {
   std::uint64_t state_;
 };
 
-}  // namespace fashion_mnist
+}  // namespace shared

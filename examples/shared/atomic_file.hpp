@@ -8,7 +8,7 @@
 
 #include "dtrain/ddp/checkpoint/atomic_file.hpp"
 
-namespace fashion_mnist {
+namespace shared {
 
 /// `path` gets `bytes` or stays what it was. Blocking: the file system.
 /// @throws dtrain::Error (the system's code) naming the file.
@@ -18,4 +18,4 @@ inline void write_file_atomically(const std::string& path, std::span<const std::
   file.commit();
 }
 
-}  // namespace fashion_mnist
+}  // namespace shared

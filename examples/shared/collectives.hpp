@@ -12,7 +12,7 @@
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/types/reduce_op.hpp"
 
-namespace fashion_mnist {
+namespace shared {
 
 /// Every rank's `own`, which has the same size on all of them, rank 0's first. Each number travels as a sum with zeros,
 /// which is exact.
@@ -54,4 +54,4 @@ void require_same_everywhere(const Group& group, const dtrain::Sha256Digest& dig
   }
 }
 
-}  // namespace fashion_mnist
+}  // namespace shared

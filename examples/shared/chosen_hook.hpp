@@ -9,7 +9,7 @@
 #include <string>
 #include <variant>
 
-namespace fashion_mnist {
+namespace shared {
 
 /// Threads and lifetime: as the hooks'.
 class ChosenHook {
@@ -67,4 +67,4 @@ class ChosenHook {
       hook_;
 };
 
-}  // namespace fashion_mnist
+}  // namespace shared

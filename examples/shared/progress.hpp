@@ -12,7 +12,7 @@
 #include <string>
 #include <string_view>
 
-namespace fashion_mnist {
+namespace shared {
 
 /// "29,508": the nearest integer, its digits in groups of three.
 inline std::string grouped(double value) {
@@ -97,4 +97,4 @@ class Progress {
   Clock::time_point next_draw_{};
 };
 
-}  // namespace fashion_mnist
+}  // namespace shared

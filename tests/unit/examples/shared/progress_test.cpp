@@ -1,9 +1,9 @@
-#include "progress.hpp"
+#include "examples/shared/progress.hpp"
 
 #include <doctest/doctest.h>
 
 TEST_CASE("the progress line shows epoch, bar, step, loss and speed in a fixed width") {
-  using fashion_mnist::progress_text;
+  using shared::progress_text;
   CHECK(progress_text(
             {.epoch = 2, .epochs = 3, .step = 118, .steps = 235, .loss = 0.43119, .samples_per_second = 29507.6}) ==
         "epoch 2/3 [##############--------------] 118/235  loss 0.4312  29,508 samples/s");
