@@ -139,13 +139,13 @@ void add_forward_rows(bench::Told& told, const std::string& stage, const std::st
                     bench::text_of(overlaps / plain, " times"));
 }
 
-void add_forward_rows(bench::Told told, const std::string& backend, const bench::VirtualHosts& hosts,
-                      bench::ResultRows& rows) {
+[[maybe_unused]] void add_forward_rows(bench::Told told, const std::string& backend, const bench::VirtualHosts& hosts,
+                                       bench::ResultRows& rows) {
   add_forward_rows(told, "zero::States", "states", backend, hosts, rows);
   add_forward_rows(told, "zero::Gradients", "gradients", backend, hosts, rows);
 }
 
-void measure_two_hosts(const bench::Options& options, bench::ResultRows& rows) {
+void measure_two_hosts(const bench::Options& options, [[maybe_unused]] bench::ResultRows& rows) {
   if (!bench::VirtualJob::possible()) {
     std::printf("virtual hosts cannot be made here: nothing was measured between hosts\n");
     return;

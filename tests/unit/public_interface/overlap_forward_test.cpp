@@ -170,7 +170,7 @@ TEST_CASE("an optimizer, and then its wrapper, destroyed before the waits of a s
 
 /// How rank 1 ends between a step and its waits, and what the others do meanwhile.
 enum class End { throws, leaves };
-enum class Others { wait, take_another_step, meet_in_a_barrier };
+enum class Others { wait, compute_before_they_wait, take_another_step, meet_in_a_barrier };
 
 template <class Stage>
 void check_end(End end, Others others, Progress progress) {
@@ -187,7 +187,8 @@ void check_end(End end, Others others, Progress progress) {
       return;
     }
     try {
-      if (others == Others::wait) {
+      if (others == Others::compute_before_they_wait) std::this_thread::sleep_for(std::chrono::milliseconds(200));
+      if (others == Others::wait || others == Others::compute_before_they_wait) {
         for (std::size_t i = 0; i < sizes.size(); ++i)
           training.ddp.wait_for(i);
       } else if (others == Others::take_another_step) {
@@ -210,7 +211,8 @@ void check_end(End end, Others others, Progress progress) {
 
 TEST_CASE("a rank that throws or leaves before the waits ends the others with one cause, whatever they are in") {
   for (const End end : {End::throws, End::leaves}) {
-    for (const Others others : {Others::wait, Others::take_another_step, Others::meet_in_a_barrier}) {
+    for (const Others others :
+         {Others::wait, Others::compute_before_they_wait, Others::take_another_step, Others::meet_in_a_barrier}) {
       for (const Progress progress : {Progress::caller, Progress::thread}) {
         check_end<dtrain::zero::States>(end, others, progress);
         check_end<dtrain::zero::Gradients>(end, others, progress);
