@@ -22,6 +22,7 @@
 #include "dtrain/ddp/ddp_options.hpp"
 #include "dtrain/ddp/hooks/gradient_hook.hpp"
 #include "dtrain/ddp/model.hpp"
+#include "dtrain/ddp/planning/plan_state.hpp"
 #include "dtrain/ddp/precision/gradient_norm.hpp"
 #include "dtrain/ddp/profile/reducer_statistics.hpp"
 #include "dtrain/ddp/profile/slowest_rank.hpp"
@@ -116,7 +117,8 @@ class DistributedDataParallel {
 
   /// `f(ready)` runs the backward pass and calls `ready` for every parameter; then all gradients are reduced.
   /// Collective, blocking as Step::finish. The first step also rebuilds the buckets (DdpOptions::reorder_gradients),
-  /// and then waits for the device. @throws the exception of `f`, after reporting its text to the job; as Step::finish.
+  /// and then waits for the device; DdpOptions::plan may rebuild them after some more. @throws the exception of `f`,
+  /// after reporting its text to the job; as Step::finish.
   template <std::invocable<Ready> F>
   void backward(F&& f, StepOptions options = {}) {
     run(std::forward<F>(f), begin("backward()", options));
@@ -146,7 +148,8 @@ class DistributedDataParallel {
   /// Multiplies the reduced gradients by `factor`, rounded to their type, and gradient_norm(). @throws as that.
   void scale_gradients(double factor) { driver_->reducer->scale_gradients(factor); }
 
-  /// View of gradient `parameter`, in range: after a step, the reduced values. It moves at most once, with the buckets.
+  /// View of gradient `parameter`, in range: after a step, the reduced values. It moves with the buckets, if these are
+  /// rebuilt.
   const TensorView& gradient(std::size_t parameter) const noexcept { return driver_->reducer->gradient(parameter); }
 
   /// While the returned object lives, steps reduce nothing: backward passes add to this rank's own gradients, and the

@@ -109,6 +109,15 @@ std::vector<BufferView> ranges_of(const BucketPlan& plan, std::byte* arena);
 /// The number of gradients of each bucket.
 std::vector<std::size_t> parameter_counts(const BucketPlan& plan);
 
+/// Bytes of all gradients, without padding.
+inline std::size_t payload_bytes(const BucketPlan& plan) noexcept {
+  std::size_t bytes = 0;
+  for (const PlannedBucket& bucket : plan.buckets) {
+    bytes += bucket.payload_bytes;
+  }
+  return bytes;
+}
+
 #if DTRAIN_DEFINITIONS
 
 DTRAIN_DEFINED std::vector<std::size_t> reverse_order(std::size_t count) {

@@ -13,6 +13,7 @@
 #include "dtrain/core/types/reduce_op.hpp"
 #include "dtrain/core/types/stream_handle.hpp"
 #include "dtrain/ddp/bucket_plan.hpp"
+#include "dtrain/ddp/planning/plan_choice.hpp"
 #include "dtrain/stream/host/progress.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
@@ -30,6 +31,12 @@ struct DdpOptions {
   /// Rebuilds the buckets at the end of the first step, in rank 0's ready order. Bound gradients may then move, with
   /// their content. Has no effect with `deterministic`, or if the first step is captured in a CUDA graph.
   bool reorder_gradients = true;
+  /// PlanChoice::measured(): the first 29 steps measure, and choose the sizes of buckets in place of the two above,
+  /// which they return to if a step is not shorter; log level info has the reasons. For gradients in host memory, and
+  /// not with `deterministic`. Steps under no_sync() do not count. Where a sum's bits depend on the plan (see
+  /// backend::Determinism), they may differ from run to run. In a model of several element types, bound gradients may
+  /// move up to five times. If a program has several such wrappers, every rank must finish their steps in one order.
+  PlanChoice plan{};
   /// A parameter without ready() in a step contributes zeros on that rank, or the gradient that steps under no_sync()
   /// have left since the last reduced step. Without this option, finish() names such parameters in an error. Unused
   /// parameters are detected in finish(): if a program has several such wrappers, every rank must finish their steps in

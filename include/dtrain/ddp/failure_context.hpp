@@ -9,7 +9,9 @@
 #include <utility>
 
 #include "dtrain/core/config.hpp"
+#include "dtrain/core/error.hpp"
 #include "dtrain/core/failure_latch.hpp"
+#include "dtrain/core/text/format_text.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -27,7 +29,18 @@ struct FailureContext {
   void report_exception(std::string text) const;
 };
 
+/// @throws Error (invalid_argument): the user's call `caller` came during a step, or (not `is_open`) after a failed one
+[[noreturn]] void refuse_begin(const char* caller, bool is_open);
+
 #if DTRAIN_DEFINITIONS
+
+DTRAIN_NOT_INLINED DTRAIN_DEFINED void refuse_begin(const char* caller, bool is_open) {
+  throw_error(
+      Errc::invalid_argument, "{}{}",
+      {caller, is_open ? " came while a step was under way; finish() it first, or let the backward() that it is "
+                         "in return"
+                       : " came after a step that failed; gradients are no longer the same on all ranks"});
+}
 
 DTRAIN_DEFINED void FailureContext::report_exception(std::string text) const {
   latch->report({CauseKind::exception, rank, host, std::move(text)});

@@ -37,8 +37,9 @@ template <class M>
 concept Model = HasParameters<M> && ParametersAreSized<M> && ParametersAreParameters<M>;
 
 /// A Model whose gradients DistributedDataParallel may place. After `bind_gradient(i, view)`, gradient i lives at
-/// `view`: same shape, dtype and device as before, content already copied. Called at construction, and at most once
-/// more at the end of the first step for gradients that move (DdpOptions::reorder_gradients).
+/// `view`: same shape, dtype and device as before, content already copied. Called at construction, and once more at the
+/// end of the first step for gradients that move (DdpOptions::reorder_gradients); with DdpOptions::plan, in models of
+/// several element types, also after a few more steps.
 template <class M>
 concept BindsGradients = Model<M> && requires(M& model, std::size_t index, const TensorView& gradient) {
   model.bind_gradient(index, gradient);

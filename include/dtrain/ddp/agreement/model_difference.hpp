@@ -75,6 +75,10 @@ inline std::optional<std::string> first_difference(const ModelSignature& mine, i
     return detail::option_difference("reduce_op", rank, std::string(name(mine.reduce_op)), other_rank,
                                      std::string(name(theirs.reduce_op)));
   }
+  if (mine.measures_plan != theirs.measures_plan) {
+    return detail::option_difference("plan", rank, mine.measures_plan ? "measured" : "given", other_rank,
+                                     theirs.measures_plan ? "measured" : "given");
+  }
   if (mine.accumulate != theirs.accumulate) {
     return detail::option_difference("accumulate", rank, std::string(name(mine.accumulate)), other_rank,
                                      std::string(name(theirs.accumulate)));

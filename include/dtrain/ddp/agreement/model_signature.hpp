@@ -46,6 +46,7 @@ struct ModelSignature {
   Accumulate accumulate = Accumulate::element;
   bool scales_averages = false;  ///< see scaled_averages.hpp
   std::string hook{};            ///< its description; empty: none
+  bool measures_plan = false;    ///< DdpOptions::plan
 
   friend bool operator==(const ModelSignature&, const ModelSignature&) = default;
 };
@@ -88,7 +89,7 @@ DTRAIN_DEFINED void tensor_fields(Serializer& of, ParameterSignature& tensor) {
 }
 
 DTRAIN_DEFINED void fields(Serializer& of, ModelSignature& signature) {
-  of.constant("dtrain ddp 6\n");
+  of.constant("dtrain ddp 7\n");
   of.number(signature.bucket_bytes);
   of.number(signature.first_bucket_bytes);
   of.choice(signature.reduce_op, ReduceOp::sum, ReduceOp::product);
@@ -99,6 +100,7 @@ DTRAIN_DEFINED void fields(Serializer& of, ModelSignature& signature) {
   of.choice(signature.accumulate, Accumulate::element, Accumulate::f32);
   of.flag(signature.scales_averages);
   of.text(signature.hook, max_parameter_name_bytes);
+  of.flag(signature.measures_plan);
   of.list(signature.parameters, 0, max_signature_bytes, [&of](ParameterSignature& parameter) {
     tensor_fields(of, parameter);
     of.choice(parameter.device, DeviceKind::host, DeviceKind::cuda);
@@ -118,7 +120,8 @@ DTRAIN_DEFINED ModelSignature model_signature(std::span<const Parameter> paramet
                            options.broadcast_buffers,
                            options.accumulate,
                            scales_averages,
-                           hook.substr(0, max_parameter_name_bytes)};
+                           hook.substr(0, max_parameter_name_bytes),
+                           options.plan.is_measured()};
   signature.parameters.reserve(parameters.size() + buffers.size());
   for (const Parameter& parameter : parameters) {
     signature.parameters.push_back(

@@ -46,13 +46,16 @@ class StepMeter {
   /// @param running updated with each bucket; may be null
   explicit StepMeter(std::size_t parameters, const DdpOptions& options = {},
                      std::shared_ptr<RunningBucket> running = {})
-      : recorder_(options.timeline ? std::max(timeline_records, 8 * parameters) : untimed_records),
+      : recorder_(capacity(parameters, options)),
         running_(std::move(running)),
+        has_timeline_(options.timeline),
         is_complete_(options.timeline),
         wants_device_times_(options.timeline || options.device_times) {}
 
   /// Whether each ready() is recorded, and on CUDA each start and end of a bucket.
   bool is_complete() const noexcept { return is_complete_; }
+  /// Whether the next steps record each ready() also without a timeline. Between steps.
+  void record_every_ready(bool wanted) noexcept { is_complete_ = has_timeline_ || wanted; }
   /// Whether collectives on a device are measured.
   bool wants_device_times() const noexcept { return wants_device_times_; }
 
@@ -137,11 +140,21 @@ class StepMeter {
 
   const StepRecorder& recorder() const noexcept { return recorder_; }
 
+  /// The number of the last step, from 1, and its duration from begin() to finished().
+  std::uint64_t step() const noexcept { return step_; }
+  std::chrono::nanoseconds last_duration() const noexcept { return end_ - begin_; }
+
  private:
   using Clock = StepRecord::Clock;
 
   static constexpr std::size_t untimed_records = 1024;
   static constexpr std::size_t timeline_records = std::size_t{1} << 16;
+
+  /// With each ready(), a step has up to 4 records for each parameter.
+  static constexpr std::size_t capacity(std::size_t parameters, const DdpOptions& options) noexcept {
+    const std::size_t least = options.timeline ? timeline_records : untimed_records;
+    return options.timeline || options.plan.is_measured() ? std::max(least, 8 * parameters) : least;
+  }
 
   /// When the stream worked on a bucket, in the clock's ticks.
   struct Span {
@@ -181,6 +194,7 @@ class StepMeter {
 
   StepRecorder recorder_;
   std::shared_ptr<RunningBucket> running_;
+  bool has_timeline_;
   bool is_complete_;
   bool wants_device_times_;
   std::vector<Span> spans_;

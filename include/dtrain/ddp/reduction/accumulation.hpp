@@ -40,6 +40,11 @@ using AccumulatedGradients = std::vector<std::optional<StreamHandle>>;
 /// Target of steps under no_sync(): ready gradients stay in place. Lifetime: the constructor's arguments outlive it.
 class Accumulation final : public Step::Target {
  public:
+  /// For a step that reduces and gets a gradient in other memory than the parameter's own, which has accumulated.
+  static constexpr const char* why_not_elsewhere =
+      "came with other memory, and what steps under no_sync() left in its own would be lost; add to that, and call "
+      "ready(i)";
+
   Accumulation(const GradientTable& gradients, AccumulatedGradients& accumulated, const FailureContext& context,
                StepMeter& meter) noexcept
       : gradients_(&gradients), accumulated_(&accumulated), context_(&context), meter_(&meter) {}

@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// Bucket rebuild: after the first step, plans the buckets again in the observed ready order and moves gradients.
+/// Bucket rebuild: between steps, plans the buckets again, in the observed ready order or by a planner, and moves
+/// gradients.
 
 #include <algorithm>
 #include <cstddef>
@@ -8,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <new>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -17,12 +19,14 @@
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/types/tensor_view.hpp"
 #include "dtrain/ddp/bucket_plan.hpp"
+#include "dtrain/ddp/planning/bucket_planner.hpp"
+#include "dtrain/ddp/profile/step_meter.hpp"
 #include "dtrain/ddp/reduction/gradient_table.hpp"
 #include "dtrain/ddp/reduction/rearrangement.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// Callbacks with which a reducer rebuilds its buckets. Without `agree` it keeps its first plan.
+/// Callbacks with which a reducer rebuilds its buckets. Without `agree` and `planner` it keeps its first plan.
 struct BucketRebuild {
   /// Collective, blocking: returns rank 0's order; `order` is this rank's.
   std::function<std::vector<std::size_t>(const std::vector<std::size_t>& order)> agree;
@@ -33,11 +37,17 @@ struct BucketRebuild {
   /// channel.
   std::function<void(const std::vector<std::size_t>& order)> publish{};
   int ranks_on_host = 1;  ///< ranks that move their gradients at the same time
+  std::shared_ptr<BucketPlanner> planner{};
+
+  bool is_planning() const noexcept { return planner && !planner->is_settled(); }
 };
 
-/// Plans the same gradients in another order.
-BucketPlan rebuilt_plan(const BucketPlan& plan, std::span<const GradientSize> sizes, std::span<const std::size_t> order,
-                        const BucketCaps& caps);
+/// Collective, blocking as BucketPlanner::after_step: the plan after the step that `meter` has measured.
+/// @param order in which the same gradients are planned from now on; empty: the present one
+/// @returns nullopt: it stays `plan`
+std::optional<BucketPlan> next_plan(const BucketRebuild& rebuild, const BucketPlan& plan,
+                                    std::span<const GradientSize> sizes, std::span<const std::size_t> order,
+                                    const BucketCaps& caps, StepMeter& meter);
 
 /// Host memory for moving gradients: as large as the arena if that can be allocated, else smaller.
 struct RelocationBuffer {
@@ -138,13 +148,23 @@ void move_gradients(GradientTable& gradients, const BucketPlan& plan, std::byte*
 
 #if DTRAIN_DEFINITIONS
 
-DTRAIN_DEFINED BucketPlan rebuilt_plan(const BucketPlan& plan, std::span<const GradientSize> sizes,
-                                       std::span<const std::size_t> order, const BucketCaps& caps) {
-  BucketPlan next = plan_buckets(sizes, order, caps);
-  if (next.arena_bytes != plan.arena_bytes) {
+DTRAIN_DEFINED std::optional<BucketPlan> next_plan(const BucketRebuild& rebuild, const BucketPlan& plan,
+                                                   std::span<const GradientSize> sizes,
+                                                   std::span<const std::size_t> order, const BucketCaps& caps,
+                                                   StepMeter& meter) {
+  std::optional<BucketPlan> next;
+  if (!order.empty()) next = plan_buckets(sizes, order, caps);
+  if (rebuild.is_planning()) {
+    std::optional<BucketPlan> planned =
+        rebuild.planner->after_step(order, {meter.step(), meter.last_duration(), meter.recorder()});
+    if (planned) next = std::move(planned);
+    meter.record_every_ready(rebuild.planner->wants_ready_times());
+  }
+  if (next && next->arena_bytes != plan.arena_bytes) {
     throw_error(Errc::invalid_argument, "a second bucket plan needs another arena; it is not of the same gradients");
   }
-  return next;
+  const bool is_same = next && next->offset_of == plan.offset_of && next->bucket_of == plan.bucket_of;
+  return is_same ? std::nullopt : std::move(next);
 }
 
 DTRAIN_DEFINED RelocationBuffer::RelocationBuffer(std::size_t wanted, int sharers) : bytes(wanted) {

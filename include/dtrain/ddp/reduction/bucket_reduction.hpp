@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -80,9 +81,7 @@ class BucketReduction final : BucketUpdate<Communicator>::Waits {
 
   /// The meter, with the device times measured so far.
   const StepMeter& up_to_date_meter() noexcept {
-    if constexpr (GradientCopier::copies_on_stream) {
-      copier_.collect_times();
-    }
+    if constexpr (GradientCopier::copies_on_stream) copier_.collect_times();
     return meter_;
   }
   std::shared_ptr<const void> memory() const noexcept { return arena_.memory(); }
@@ -189,19 +188,20 @@ class BucketReduction final : BucketUpdate<Communicator>::Waits {
     norms_.multiply(factor);
   }
 
-  /// Blocking. Between steps: plans the same gradients in another order and moves them, with their content.
-  void rebuild_buckets(std::span<const std::size_t> order, const BucketRebuild& rebuild, const BucketCaps& caps) {
-    BucketPlan next = rebuilt_plan(plan(), sizes_, order, caps);
-    if (next.offset_of == plan().offset_of && next.bucket_of == plan().bucket_of) {
-      return;  // the same plan: saves the memory of a second copy
-    }
-    move_gradients(gradients_, next, arena_.data(), copier_, waiting(), rebuild.bind, rebuild.ranks_on_host);
-    arena_.set_plan(std::move(next));
+  /// Blocking. Between steps: adopts next_plan(), and moves gradients with their content. @returns whether they moved
+  bool rebuild_buckets(std::span<const std::size_t> order, const BucketRebuild& rebuild, const BucketCaps& caps) {
+    std::optional<BucketPlan> next = next_plan(rebuild, plan(), sizes_, order, caps, meter_);
+    if (!next) return false;
+    const bool moves = next->offset_of != plan().offset_of;
+    if (moves)
+      move_gradients(gradients_, *next, arena_.data(), copier_, waiting(), rebuild.bind, rebuild.ranks_on_host);
+    arena_.set_plan(std::move(*next));
     pending_.plan(parameter_counts(plan()));
     meter_.plan(plan());
     norms_.plan(arena_.buckets());
     if (hook_) hook_gradients_ = bucket_gradients(plan(), gradients_);
     copier_.rebuild_buckets();
+    return moves;
   }
 
   /// Collective, blocking. Between steps; as GradientArena::reuse_memory.

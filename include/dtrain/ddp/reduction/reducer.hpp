@@ -26,6 +26,7 @@
 #include "dtrain/ddp/failure_context.hpp"
 #include "dtrain/ddp/hooks/gradient_hook.hpp"
 #include "dtrain/ddp/parameter.hpp"
+#include "dtrain/ddp/planning/bucket_planner.hpp"
 #include "dtrain/ddp/profile/reducer_statistics.hpp"
 #include "dtrain/ddp/profile/running_bucket.hpp"
 #include "dtrain/ddp/profile/step_recorder.hpp"
@@ -80,14 +81,7 @@ class Reducer final : public Step::Target {
   void throw_if_unusable(const char* caller = "begin()") {
     if (under_way_ && !ready_.is_open()) context_.latch->block_until_failed(Deadline::after(cause_grace));
     backend::throw_if_failed(reduction_.communicator(), *context_.latch, context_.rank);
-    if (under_way_) {
-      throw_error(
-          Errc::invalid_argument, "{}{}",
-          {caller, ready_.is_open()
-                       ? " came while a step was under way; finish() it first, or let the backward() that it is "
-                         "in return"
-                       : " came after a step that failed; gradients are no longer the same on all ranks"});
-    }
+    if (under_way_) refuse_begin(caller, ready_.is_open());
     wait_for();
   }
 
@@ -104,9 +98,7 @@ class Reducer final : public Step::Target {
     const std::byte* const own = gradients[parameter].own;
     const std::byte* const memory = gradients.memory_of(gradient);
     if (memory != own && accumulated_[parameter]) {
-      gradients.names().refuse_ready(parameter,
-                                     "came with other memory, and what steps under no_sync() left in its own would be "
-                                     "lost; add to that, and call ready(i)");
+      gradients.names().refuse_ready(parameter, Accumulation::why_not_elsewhere);
     }
     if (context_.latch->failed()) context_.latch->throw_if_failed(context_.rank);
     ready_.mark_ready(parameter);
@@ -124,11 +116,10 @@ class Reducer final : public Step::Target {
       require_complete();
       reduction_.finish();
     });
-    for (const PlannedBucket& bucket : plan().buckets) {
-      bytes_reduced_ += bucket.payload_bytes;
-    }
+    bytes_reduced_ += payload_bytes(plan());
     std::fill(accumulated_.begin(), accumulated_.end(), std::nullopt);
-    if (++steps_ == 1) rebuild_buckets();
+    ++steps_;
+    rebuild_buckets();
     under_way_ = false;
   }
 
@@ -183,11 +174,12 @@ class Reducer final : public Step::Target {
   /// Collective, blocking. Between steps; as GradientArena::reuse_memory.
   void reuse_memory() { reduction_.reuse_memory(); }
   /// The present plan stays, without a rebuild after the first step. Every rank calls it between the same steps.
+  /// @throws Error (invalid_argument) while a planner changes it
   void keep_plan() {
-    rebuild_ = {};
-    reduction_.on_all_gradients_ready({});
-    ready_.record_order(false);
+    if (rebuild_.is_planning()) refuse_to_keep_plan();
+    keep_order();
   }
+  BucketPlanner* planner() const noexcept { return rebuild_.planner.get(); }  ///< null: there is none
 
   /// Keeps the arena, with bound gradients, valid after the reducer is destroyed.
   std::shared_ptr<const void> gradient_memory() const noexcept { return reduction_.memory(); }
@@ -237,15 +229,23 @@ class Reducer final : public Step::Target {
     }
   }
 
-  /// Rebuilds once, if configured and if no graph stores addresses.
+  /// Rebuilds after the first step, if configured and if no graph stores addresses, and as long as a planner does.
   void rebuild_buckets() {
-    if (rebuild_.agree && reduction_.copier().may_move()) {
+    const bool reorders = rebuild_.agree && reduction_.copier().may_move();
+    if (reorders || rebuild_.is_planning()) {
       or_report([&] {
-        reduction_.rebuild_buckets(rebuild_.agree(ready_.observed_order()), rebuild_, options_.caps());
-        addresses_.remember();  // bound gradients have moved
+        const auto order = reorders ? rebuild_.agree(ready_.observed_order()) : std::vector<std::size_t>();
+        if (reduction_.rebuild_buckets(order, rebuild_, options_.caps())) addresses_.remember();
       });
     }
-    keep_plan();
+    if (steps_ == 1) keep_order();
+  }
+
+  void keep_order() {
+    rebuild_.agree = {};
+    rebuild_.publish = {};
+    reduction_.on_all_gradients_ready({});
+    ready_.record_order(false);
   }
 
   FailureContext context_;

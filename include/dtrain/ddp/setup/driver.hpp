@@ -3,6 +3,7 @@
 /// Driver: stream, reducer and counters of a DistributedDataParallel, whatever its model's type.
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -21,6 +22,8 @@
 #include "dtrain/ddp/failure_context.hpp"
 #include "dtrain/ddp/hooks/gradient_hook.hpp"
 #include "dtrain/ddp/parameter.hpp"
+#include "dtrain/ddp/planning/bucket_planner.hpp"
+#include "dtrain/ddp/planning/measured_plan.hpp"
 #include "dtrain/ddp/profile/running_bucket.hpp"
 #include "dtrain/ddp/reduction/accumulation.hpp"
 #include "dtrain/ddp/reduction/reducer.hpp"
@@ -63,7 +66,7 @@ struct Driver {
 
  private:
   static FailureContext failure_context(const Group& group);
-  static BucketRebuild bucket_rebuild(const Group& group, const std::string& prefix, const FailureContext& context);
+  BucketRebuild bucket_rebuild(const Group& group, const DdpOptions& options, const FailureContext& context) const;
 };
 
 // Defined apart from the class, so that what is instantiated with the definitions is not instantiated again.
@@ -109,10 +112,8 @@ void Driver<Backend, Group>::construct(const Group& group, ModelFunctions model,
   }
   broadcast_values(communicator, stream.ref(), parameters, model.buffers, context);
   parts.read_parameters = model.read_parameters;
-  if (options.reorder_gradients && !options.deterministic) {
-    parts.rebuild = bucket_rebuild(group, prefix, context);
-    parts.rebuild.bind = model.bind_gradient;
-  }
+  parts.rebuild = bucket_rebuild(group, options, context);
+  parts.rebuild.bind = model.bind_gradient;
   if (options.broadcast_buffers) parts.buffers = model.buffers;
   parts.scales_averages = scales;
   reducer = std::make_unique<Reducer<Communicator>>(std::move(communicator), stream.ref(), parameters,
@@ -133,13 +134,19 @@ FailureContext Driver<Backend, Group>::failure_context(const Group& group) {
 }
 
 template <class Backend, class Group>
-BucketRebuild Driver<Backend, Group>::bucket_rebuild(const Group& group, const std::string& prefix,
-                                                     const FailureContext& context) {
+BucketRebuild Driver<Backend, Group>::bucket_rebuild(const Group& group, const DdpOptions& options,
+                                                     const FailureContext& context) const {
   BucketRebuild rebuild;
-  set_up_order_broadcast(
-      rebuild, group.store(), group.members(), prefix, context,
-      [group](group::StoreEntries entries) { return group.set_in_background(std::move(entries)); },
-      [group] { group.start_pending(); });
+  const std::function<void()> start_pending = [group] { group.start_pending(); };
+  if (options.plan.is_measured()) {
+    rebuild.planner =
+        options.plan.make()({options, parameters, group.store(), prefix, group.members(), context, start_pending});
+  }
+  if (options.reorder_gradients && !options.deterministic) {
+    set_up_order_broadcast(
+        rebuild, group.store(), group.members(), prefix, context,
+        [group](group::StoreEntries entries) { return group.set_in_background(std::move(entries)); }, start_pending);
+  }
   return rebuild;
 }
 

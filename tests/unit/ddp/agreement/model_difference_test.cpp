@@ -60,6 +60,8 @@ TEST_CASE("options are compared, and come before parameters") {
   CHECK(difference(mine, two_layers()) == "rank 2's DdpOptions::deterministic is true, rank 0's is false");
   mine.accumulate = dtrain::Accumulate::f32;
   CHECK(difference(mine, two_layers()) == "rank 2's DdpOptions::accumulate is f32, rank 0's is element");
+  mine.measures_plan = true;
+  CHECK(difference(mine, two_layers()) == "rank 2's DdpOptions::plan is measured, rank 0's is given");
   mine = two_layers();
   mine.scales_averages = true;
   CHECK(difference(mine, two_layers()) ==

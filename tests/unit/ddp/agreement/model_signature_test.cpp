@@ -36,8 +36,9 @@ TEST_CASE("what is written is read back") {
 }
 
 TEST_CASE("each yes-or-no option is read back as itself") {
-  for (bool ModelSignature::*option : {&ModelSignature::deterministic, &ModelSignature::reorder_gradients,
-                                       &ModelSignature::allow_unused_parameters, &ModelSignature::broadcast_buffers}) {
+  for (bool ModelSignature::*option :
+       {&ModelSignature::deterministic, &ModelSignature::reorder_gradients, &ModelSignature::allow_unused_parameters,
+        &ModelSignature::broadcast_buffers, &ModelSignature::measures_plan}) {
     ModelSignature one = two_layers();
     one.*option = true;
     CHECK(parse_signature(to_bytes(one)) == one);

@@ -1,0 +1,97 @@
+#pragma once
+/// @file
+/// BucketPlanner: interface of an object that changes a reducer's bucket plan between its first steps.
+
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "dtrain/backend/channel_setup/store_ref.hpp"
+#include "dtrain/core/config.hpp"
+#include "dtrain/core/error.hpp"
+#include "dtrain/ddp/bucket_plan.hpp"
+#include "dtrain/ddp/ddp_options.hpp"
+#include "dtrain/ddp/failure_context.hpp"
+#include "dtrain/ddp/parameter.hpp"
+#include "dtrain/ddp/profile/step_recorder.hpp"
+#include "dtrain/rendezvous/membership/membership.hpp"
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// A step that has ended on this rank.
+struct FinishedStep {
+  std::uint64_t number;               ///< in its records
+  std::chrono::nanoseconds duration;  ///< from begin() to the end of finish()
+  const StepRecorder& recorder;       ///< with the step's records
+};
+
+/// What checkpoints keep of a plan: see SavedPlan in measured_plan.hpp. Zeros: nothing yet.
+using SavedPlanNumbers = std::array<std::int64_t, 6>;
+
+/// Threads: the one that drives the steps. Pinned: a checkpoint's tensors refer to its numbers.
+/// It has a function pointer and no virtual function: of that, g++ would put the only implementation into each program
+/// that may call it, whether the program has such an object or not (-fdevirtualize-speculatively).
+class BucketPlanner {
+ public:
+  BucketPlanner(const BucketPlanner&) = delete;
+
+  /// Collective, blocking in some steps: after each step that reduces, until is_settled(). Every rank gets the same
+  /// plan after the same step.
+  /// @param order the parameters' ready order, where it has changed; else empty
+  /// @returns the plan of the next steps; nullopt: the present one
+  std::optional<BucketPlan> after_step(std::span<const std::size_t> order, const FinishedStep& step) {
+    return after_step_(*this, order, step);
+  }
+
+  /// Whether the plan changes no more.
+  bool is_settled() const noexcept { return is_settled_; }
+  /// Whether each ready() of the next step is to be recorded.
+  bool wants_ready_times() const noexcept { return wants_ready_times_; }
+  SavedPlanNumbers& saved() noexcept { return saved_; }
+
+ protected:
+  using AfterStep = std::optional<BucketPlan> (*)(BucketPlanner& planner, std::span<const std::size_t> order,
+                                                  const FinishedStep& step);
+
+  explicit BucketPlanner(AfterStep function) noexcept : after_step_(function) {}
+  ~BucketPlanner() = default;
+
+  bool is_settled_ = false;
+  bool wants_ready_times_ = false;
+  SavedPlanNumbers saved_{};
+
+ private:
+  AfterStep after_step_;
+};
+
+/// What a planner is made from. Lifetime: all that it refers to, during the call that gets it.
+struct PlannerSetup {
+  const DdpOptions& options;
+  std::span<const Parameter> parameters;
+  backend::StoreRef store;
+  const std::string& prefix;  ///< of this wrapper's keys
+  const rendezvous::Membership& members;
+  const FailureContext& context;
+  const std::function<void()>& start_pending;  ///< as ProcessGroup::start_pending
+};
+
+/// @throws Error (invalid_argument): the present plan cannot be kept, because it is still measured
+[[noreturn]] void refuse_to_keep_plan();
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_NOT_INLINED DTRAIN_DEFINED void refuse_to_keep_plan() {
+  throw_error(
+      Errc::invalid_argument,
+      "a ShardedOptimizer keeps the buckets of its wrapper, but DdpOptions::plan still measures to change them; "
+      "construct it after 29 steps, or the wrapper without DdpOptions::plan");
+}
+
+#endif  // DTRAIN_DEFINITIONS
+
+}  // namespace DTRAIN_NAMESPACE::ddp

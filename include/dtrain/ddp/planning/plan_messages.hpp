@@ -1,0 +1,128 @@
+#pragma once
+/// @file
+/// What ranks send each other to choose a bucket plan, and how rank 0 combines it.
+
+#include <algorithm>
+#include <bit>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "dtrain/backend/algorithm_choice.hpp"
+#include "dtrain/core/config.hpp"
+#include "dtrain/core/serializer.hpp"
+#include "dtrain/ddp/bucket_plan.hpp"
+#include "dtrain/kernels/sum_of_squares.hpp"
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// Of more parameters, so many groups of successive ones are sent, each with its last ready time: rank 0 reads as much
+/// from each rank, however large the model.
+inline constexpr std::size_t max_ready_groups = 256;
+
+/// What one rank has measured.
+struct RankTiming {
+  backend::LinkCost cost;
+  double compute = 0;         ///< seconds from a step's begin
+  std::vector<double> ready;  ///< by group, in the ready order; `compute` for all if nothing is reduced before that
+};
+
+void fields(Serializer& of, RankTiming& timing);
+void fields(Serializer& of, BucketCaps& caps);
+
+/// The longest time of a group's gradients. @param ready_at by parameter
+std::vector<double> grouped_times(std::span<const double> ready_at, std::span<const std::size_t> order);
+
+/// The reverse. @param groups as many as grouped_times gives for this order @returns times by parameter
+std::vector<double> times_of_parameters(std::span<const double> groups, std::span<const std::size_t> order);
+
+/// One step of all ranks: it computes, and its gradients are ready, when the last rank's are. The cost is that of the
+/// rank whose reductions are the shortest, because it has waited for others the least.
+/// @param timings at least one; all with as many groups as the first
+/// @param buckets,bytes of a plan, by which costs are compared
+RankTiming combined(std::span<const RankTiming> timings, std::size_t buckets, std::size_t bytes);
+
+/// Medians of the duration of steps.
+struct TrialTimes {
+  std::chrono::nanoseconds planned{};
+  std::chrono::nanoseconds given{};
+};
+
+void fields(Serializer& of, TrialTimes& times);
+
+#if DTRAIN_DEFINITIONS
+
+namespace detail {
+
+/// A time or cost; from untrusted bytes it comes finite and not negative.
+inline void seconds_field(Serializer& of, double& value) {
+  auto bits = std::bit_cast<std::uint64_t>(value);
+  of.number(bits);
+  value = std::bit_cast<double>(bits);
+  if (!kernels::is_finite(value) || value < 0) of.fail("has a time that is none");
+}
+
+inline std::size_t group_of(std::size_t position, std::size_t parameters) noexcept {
+  return parameters <= max_ready_groups ? position : position * max_ready_groups / parameters;
+}
+
+}  // namespace detail
+
+DTRAIN_DEFINED void fields(Serializer& of, RankTiming& timing) {
+  detail::seconds_field(of, timing.cost.message_seconds);
+  detail::seconds_field(of, timing.cost.byte_seconds);
+  detail::seconds_field(of, timing.compute);
+  of.list(timing.ready, 0, max_ready_groups, [&of](double& time) { detail::seconds_field(of, time); });
+}
+
+DTRAIN_DEFINED void fields(Serializer& of, BucketCaps& caps) {
+  std::uint64_t first = caps.first_bucket_bytes;
+  std::uint64_t bucket = caps.bucket_bytes;
+  of.number(first);
+  of.number(bucket);
+  caps = {static_cast<std::size_t>(first), static_cast<std::size_t>(bucket)};
+}
+
+DTRAIN_DEFINED void fields(Serializer& of, TrialTimes& times) {
+  fields(of, times.planned);
+  fields(of, times.given);
+}
+
+DTRAIN_DEFINED std::vector<double> grouped_times(std::span<const double> ready_at, std::span<const std::size_t> order) {
+  std::vector<double> groups(std::min(order.size(), max_ready_groups), 0);
+  for (std::size_t position = 0; position < order.size(); ++position) {
+    double& group = groups[detail::group_of(position, order.size())];
+    group = std::max(group, ready_at[order[position]]);
+  }
+  return groups;
+}
+
+DTRAIN_DEFINED std::vector<double> times_of_parameters(std::span<const double> groups,
+                                                       std::span<const std::size_t> order) {
+  std::vector<double> times(order.size());
+  for (std::size_t position = 0; position < order.size(); ++position) {
+    times[order[position]] = groups[detail::group_of(position, order.size())];
+  }
+  return times;
+}
+
+DTRAIN_DEFINED RankTiming combined(std::span<const RankTiming> timings, std::size_t buckets, std::size_t bytes) {
+  const auto communication = [=](const RankTiming& timing) {
+    return timing.cost.seconds(static_cast<double>(buckets), static_cast<double>(bytes));
+  };
+  RankTiming all = timings.front();
+  for (const RankTiming& timing : timings) {
+    if (communication(timing) < communication(all)) all.cost = timing.cost;
+    all.compute = std::max(all.compute, timing.compute);
+    for (std::size_t group = 0; group < all.ready.size(); ++group) {
+      all.ready[group] = std::max(all.ready[group], timing.ready[group]);
+    }
+  }
+  return all;
+}
+
+#endif  // DTRAIN_DEFINITIONS
+
+}  // namespace DTRAIN_NAMESPACE::ddp

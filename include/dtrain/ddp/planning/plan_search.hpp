@@ -1,0 +1,138 @@
+#pragma once
+/// @file
+/// Plan search: fits the cost of reductions to measurements, and finds the bucket sizes with the shortest modelled
+/// step.
+
+#include <algorithm>
+#include <cstddef>
+#include <limits>
+#include <span>
+#include <vector>
+
+#include "dtrain/backend/algorithm_choice.hpp"
+#include "dtrain/core/config.hpp"
+#include "dtrain/ddp/bucket_plan.hpp"
+#include "dtrain/ddp/planning/step_model.hpp"
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// A measured reduction of a bucket.
+struct ReductionSample {
+  double bytes;
+  double seconds;
+};
+
+/// alpha and beta of a reduction, neither of them negative: the least sum of squared relative errors, so that small
+/// buckets count as much as large ones. Samples of one size give no alpha. Samples that are not positive do not count.
+backend::LinkCost fit_reduction_cost(std::span<const ReductionSample> samples);
+
+/// A model's gradients, and when they are ready in a step.
+struct GradientTimes {
+  std::span<const GradientSize> sizes;
+  std::span<const std::size_t> order;
+  std::span<const double> ready_at;  ///< by parameter, seconds from the step's begin
+  double compute;                    ///< when forward and backward are done
+};
+
+/// Sizes of buckets, and the step that the model expects with them.
+struct PlannedStep {
+  BucketCaps caps;
+  std::size_t buckets;
+  ModelledStep times;
+};
+
+PlannedStep plan_step(const GradientTimes& gradients, const BucketCaps& caps, const backend::LinkCost& cost);
+
+/// Sizes for choose_caps to try: powers of two from 4 KiB until all gradients are in one bucket.
+std::vector<BucketCaps> candidate_caps(std::size_t total_bytes);
+
+/// Pure. The sizes with the shortest modelled step. Of those within half a percent of it, the ones that communicate for
+/// the shortest time, and of those the largest sizes. `given`, if nothing gains more than 1% on it: a model is not more
+/// precise.
+PlannedStep choose_caps(const GradientTimes& gradients, const BucketCaps& given, const backend::LinkCost& cost);
+
+/// Sizes whose reductions, measured beside those of `given`, differ by a factor of 2 at least, where that is possible:
+/// a first bucket of 1/512 of all bytes, then 1/16 each, and smaller ones at the end; or all gradients in one bucket.
+BucketCaps probing_caps(std::span<const GradientSize> sizes, std::span<const std::size_t> order,
+                        const BucketCaps& given);
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED backend::LinkCost fit_reduction_cost(std::span<const ReductionSample> samples) {
+  double s = 0, sx = 0, sy = 0, sxx = 0, sxy = 0;  // sums with the weights 1 / y^2
+  for (const ReductionSample& sample : samples) {
+    if (!(sample.bytes > 0) || !(sample.seconds > 0)) continue;
+    const double weight = 1 / (sample.seconds * sample.seconds);
+    s += weight;
+    sx += weight * sample.bytes;
+    sy += weight * sample.seconds;
+    sxx += weight * sample.bytes * sample.bytes;
+    sxy += weight * sample.bytes * sample.seconds;
+  }
+  if (s == 0) return {};
+  const double determinant = s * sxx - sx * sx;
+  const backend::LinkCost through_zero{0, sxy / sxx};
+  if (!(determinant > 1e-6 * s * sxx)) return through_zero;  // one size
+  const backend::LinkCost line{(sxx * sy - sx * sxy) / determinant, (s * sxy - sx * sy) / determinant};
+  if (line.message_seconds < 0) return through_zero;
+  return line.byte_seconds < 0 ? backend::LinkCost{sy / s, 0} : line;
+}
+
+DTRAIN_DEFINED PlannedStep plan_step(const GradientTimes& gradients, const BucketCaps& caps,
+                                     const backend::LinkCost& cost) {
+  const BucketPlan plan = plan_buckets(gradients.sizes, gradients.order, caps);
+  const auto seconds = [&cost](std::size_t bytes) {
+    return bytes == 0 ? 0 : cost.seconds(1, static_cast<double>(bytes));
+  };
+  return {caps, plan.buckets.size(), model_step(plan, gradients.ready_at, gradients.compute, seconds)};
+}
+
+DTRAIN_DEFINED std::vector<BucketCaps> candidate_caps(std::size_t total_bytes) {
+  std::vector<BucketCaps> candidates;
+  for (std::size_t first = 4096; first / 2 < total_bytes; first *= 2) {
+    const std::size_t largest = std::max(first, total_bytes / 16);  // see tapered_cap
+    for (std::size_t bucket = first; bucket / 2 < largest; bucket *= 2) {
+      candidates.push_back({first, bucket});
+    }
+  }
+  return candidates;
+}
+
+DTRAIN_DEFINED PlannedStep choose_caps(const GradientTimes& gradients, const BucketCaps& given,
+                                       const backend::LinkCost& cost) {
+  std::vector<PlannedStep> steps;
+  double shortest = std::numeric_limits<double>::max();
+  for (const BucketCaps& caps : candidate_caps(detail::arena_bytes_of(gradients.sizes))) {
+    steps.push_back(plan_step(gradients, caps, cost));
+    shortest = std::min(shortest, steps.back().times.step);
+  }
+  PlannedStep best = plan_step(gradients, given, cost);
+  if (!(shortest < 0.99 * best.times.step)) return best;
+  double least = std::numeric_limits<double>::max();
+  for (const PlannedStep& step : steps) {
+    if (step.times.step <= 1.005 * shortest && step.times.communication <= least) {
+      least = step.times.communication;
+      best = step;
+    }
+  }
+  return best;
+}
+
+DTRAIN_DEFINED BucketCaps probing_caps(std::span<const GradientSize> sizes, std::span<const std::size_t> order,
+                                       const BucketCaps& given) {
+  const std::size_t total = detail::arena_bytes_of(sizes);
+  const BucketCaps small{total / 512, total / 16};
+  std::size_t least = total;
+  std::size_t most = 0;
+  for (const BucketCaps& caps : {given, small}) {
+    for (const PlannedBucket& bucket : plan_buckets(sizes, order, caps).buckets) {
+      if (bucket.bytes != 0) least = std::min(least, bucket.bytes);
+      most = std::max(most, bucket.bytes);
+    }
+  }
+  return most >= 2 * least ? small : BucketCaps{total, total};
+}
+
+#endif  // DTRAIN_DEFINITIONS
+
+}  // namespace DTRAIN_NAMESPACE::ddp

@@ -1,0 +1,40 @@
+#pragma once
+/// @file
+/// plan_state(): a wrapper's measured bucket plan, as a tensor for checkpoints.
+
+#include "dtrain/core/config.hpp"
+#include "dtrain/core/error.hpp"
+#include "dtrain/core/types/tensor_view.hpp"
+#include "dtrain/ddp/checkpoint/named_tensor.hpp"
+#include "dtrain/ddp/planning/bucket_planner.hpp"
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+NamedTensor plan_tensor(BucketPlanner* planner);
+
+/// For save_checkpoint and load_checkpoint. If it is loaded before the first step, with as many ranks, on as many hosts
+/// and for the same gradients, the plan is used from the second step on, and nothing is measured.
+/// Lifetime: refers to memory of `ddp`. @throws Error (invalid_argument) without PlanChoice::measured()
+template <class Ddp>
+NamedTensor plan_state(Ddp& ddp) {
+  return plan_tensor(ddp.reducer().planner());
+}
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED NamedTensor plan_tensor(BucketPlanner* planner) {
+  if (planner == nullptr) {
+    throw_error(Errc::invalid_argument,
+                "plan_state() got a wrapper whose buckets are not measured; set DdpOptions::plan to "
+                "PlanChoice::measured()");
+  }
+  return {"dtrain bucket plan", tensor_view(planner->saved())};
+}
+
+#endif  // DTRAIN_DEFINITIONS
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+namespace DTRAIN_NAMESPACE {
+using ddp::plan_state;
+}  // namespace DTRAIN_NAMESPACE

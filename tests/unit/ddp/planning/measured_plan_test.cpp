@@ -1,0 +1,265 @@
+#include "dtrain/ddp/planning/measured_plan.hpp"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "dtrain/ddp/collect_parameters.hpp"
+#include "support/fake_store.hpp"
+
+using dtrain::PlanChoice;
+using dtrain::backend::LinkCost;
+using dtrain::ddp::BucketCaps;
+using dtrain::ddp::BucketPlan;
+using dtrain::ddp::BucketPlanner;
+using dtrain::ddp::MeasuredPlan;
+using dtrain::ddp::plan_buckets;
+using dtrain::ddp::SavedPlan;
+using dtrain::ddp::StepEvent;
+using dtrain::ddp::StepRecorder;
+using std::chrono::nanoseconds;
+
+namespace {
+
+constexpr std::size_t mib = std::size_t{1} << 20;
+constexpr int last_step = 4 + static_cast<int>(MeasuredPlan::trial_steps + MeasuredPlan::given_steps);
+
+bool are_same(const BucketPlan& one, const BucketPlan& other) {
+  return one.bucket_of == other.bucket_of;
+}
+
+/// Ranks that reduce layers of 2 MiB over a network of the given cost. Nothing waits: the records have modelled times.
+struct Simulation {
+  int ranks = 2;
+  std::size_t layers = 50;
+  LinkCost cost{1e-4, 1 / 125e6};
+  std::vector<double> layer_seconds{0.018, 0.018};  ///< by rank
+  bool overlaps = true;
+  dtrain::DdpOptions options{.plan = PlanChoice::measured()};
+  /// Time that a rank's step takes besides, by the step's number and plan.
+  std::function<double(int step, const BucketPlan& plan)> delay = [](int, const BucketPlan&) { return 0.0; };
+
+  /// What a rank did.
+  struct Rank {
+    std::vector<BucketPlan> plans;  ///< of each step, and at last of the next one
+    dtrain::ddp::SavedPlanNumbers saved{};
+    int settled_after = 0;      ///< a step's number; 0: never
+    std::vector<bool> timed{};  ///< of each step: whether its ready times were recorded
+  };
+
+  /// @param saved the plan that the ranks have loaded
+  std::vector<Rank> run(dtrain::ddp::SavedPlanNumbers saved = {}) const {
+    std::vector<Rank> results(static_cast<std::size_t>(ranks));
+    const auto job = std::make_shared<support::FakeJob>(ranks);
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < ranks; ++rank) {
+      threads.emplace_back([this, job, rank, &saved, &result = results[static_cast<std::size_t>(rank)]] {
+        run_rank(job, rank, saved, result);
+      });
+    }
+    for (std::thread& thread : threads) {
+      thread.join();
+    }
+    return results;
+  }
+
+  std::vector<dtrain::Parameter> parameters() const {
+    static float memory[2 * mib / sizeof(float)];
+    const dtrain::TensorView view = dtrain::tensor_view(memory, {2 * mib / sizeof(float)});
+    return std::vector<dtrain::Parameter>(layers, {"layer", view, view});
+  }
+
+  BucketPlan given() const { return plan_buckets(dtrain::ddp::gradient_sizes(parameters()), options.caps()); }
+
+ private:
+  void run_rank(const std::shared_ptr<support::FakeJob>& job, int rank, const dtrain::ddp::SavedPlanNumbers& saved,
+                Rank& result) const {
+    dtrain::rendezvous::Membership members;
+    members.rank = rank;
+    members.world_size = ranks;
+    const dtrain::ddp::FailureContext context{job->latch(rank), rank, "host", std::chrono::seconds(20)};
+    const std::vector<dtrain::Parameter> all = parameters();
+    const std::string prefix = "ddp/0/";
+    const std::function<void()> nothing = [] {};
+    const std::shared_ptr<BucketPlanner> planner =
+        options.plan.make()({options, all, support::FakeStore(job, rank), prefix, members, context, nothing});
+    planner->saved() = saved;
+    BucketPlan plan = given();
+    StepRecorder recorder(1024);
+    for (int step = 1; step <= last_step + 3; ++step) {
+      result.plans.push_back(plan);
+      result.timed.push_back(planner->wants_ready_times());
+      const nanoseconds duration = record(recorder, step, rank, plan);
+      if (planner->is_settled()) continue;
+      if (std::optional<BucketPlan> next =
+              planner->after_step({}, {static_cast<std::uint64_t>(step), duration, recorder})) {
+        plan = std::move(*next);
+      }
+      if (planner->is_settled()) result.settled_after = step;
+    }
+    result.saved = planner->saved();
+  }
+
+  /// Writes the records of a step. @returns its duration
+  nanoseconds record(StepRecorder& recorder, int step, int rank, const BucketPlan& plan) const {
+    const auto begin = dtrain::ddp::StepRecord::Clock::time_point(std::chrono::seconds(10 * step));
+    const auto note = [&](StepEvent event, std::size_t index, double seconds) {
+      const auto time = std::chrono::duration_cast<nanoseconds>(std::chrono::duration<double>(seconds));
+      recorder.note(static_cast<std::uint64_t>(step), event, index, begin + time);
+      return time;
+    };
+    const auto ready_at = [&](int of, std::size_t layer) {
+      return layer_seconds[static_cast<std::size_t>(of)] * static_cast<double>(layers - layer);
+    };
+    note(StepEvent::begun, 0, 0);
+    for (std::size_t layer = layers; layer-- > 0;) {
+      note(StepEvent::ready, layer, ready_at(rank, layer));
+    }
+    const double computed = ready_at(rank, 0);
+    note(StepEvent::waiting, 0, computed);
+    double own_free_at = overlaps ? 0 : computed;
+    for (std::size_t bucket = 0; bucket < plan.buckets.size(); ++bucket) {
+      const std::size_t last = plan.buckets[bucket].parameters.back();
+      double started = std::max(own_free_at, ready_at(rank, last));
+      note(StepEvent::started, bucket, started);
+      for (int other = 0; other < ranks; ++other) {
+        started = std::max(started, overlaps ? ready_at(other, last) : ready_at(other, 0));
+      }
+      own_free_at = started + cost.seconds(1, static_cast<double>(plan.buckets[bucket].bytes));
+      note(StepEvent::reduced, bucket, own_free_at);
+    }
+    return note(StepEvent::finished, 0, std::max(own_free_at, computed) + delay(step, plan));
+  }
+};
+
+}  // namespace
+
+TEST_CASE("on a network as fast as the backward pass all ranks choose a bucket for each layer, and keep it") {
+  const std::vector<Simulation::Rank> ranks = Simulation{}.run();
+  const BucketPlan given = Simulation{}.given();
+  for (const Simulation::Rank& rank : ranks) {
+    CHECK(rank.settled_after == last_step);
+    CHECK(rank.plans.back().buckets.size() == 50);
+    for (int step = 1; step <= last_step + 3; ++step) {
+      const auto i = static_cast<std::size_t>(step) - 1;
+      CAPTURE(step);
+      CHECK(are_same(rank.plans[i], ranks[0].plans[i]));
+      CHECK(rank.timed[i] == (step >= 2 && step <= 4));
+      const bool is_given = step <= 2 || (step >= 25 && step <= 29);
+      if (step != 3 && step != 4) CHECK(are_same(rank.plans[i], given) == is_given);
+    }
+    const std::optional<SavedPlan> saved = SavedPlan::from(rank.saved);
+    REQUIRE(saved);
+    CHECK(saved->conditions.world_size == 2);
+    CHECK(saved->caps.bucket_bytes == 2 * mib);
+  }
+}
+
+TEST_CASE("a rank that is slow decides when gradients are ready, and the others' waiting is no cost of a reduction") {
+  Simulation simulation;
+  simulation.layer_seconds = {0.001, 0.018};
+  const std::vector<Simulation::Rank> ranks = simulation.run();
+  CHECK(ranks[0].plans.back().buckets.size() == 50);
+  CHECK(are_same(ranks[0].plans.back(), ranks[1].plans.back()));
+}
+
+TEST_CASE("where nothing is reduced beside the backward pass, latency alone counts: one bucket") {
+  Simulation simulation;
+  simulation.overlaps = false;
+  simulation.cost = {0.01, 1e-9};
+  CHECK(simulation.run()[0].plans.back().buckets.size() == 1);
+}
+
+TEST_CASE("the given sizes stay after step 4 where the model finds none that gain") {
+  Simulation simulation;
+  simulation.cost = {0, 1e-12};
+  for (const Simulation::Rank& rank : simulation.run()) {
+    CHECK(rank.settled_after == 4);
+    CHECK(are_same(rank.plans.back(), simulation.given()));
+    CHECK(SavedPlan::from(rank.saved)->caps.bucket_bytes == simulation.options.bucket_bytes);
+  }
+}
+
+TEST_CASE("a plan whose steps take longer than with the given sizes is given up, on every rank") {
+  Simulation simulation;
+  const std::size_t given_buckets = simulation.given().buckets.size();
+  simulation.delay = [=](int step, const BucketPlan& plan) {
+    return step > 4 && plan.buckets.size() != given_buckets ? 1.0 : 0.0;
+  };
+  for (const Simulation::Rank& rank : simulation.run()) {
+    CHECK(rank.plans[4].buckets.size() == 50);
+    CHECK(rank.settled_after == last_step);
+    CHECK(are_same(rank.plans.back(), simulation.given()));
+    CHECK(SavedPlan::from(rank.saved)->caps.bucket_bytes == simulation.options.bucket_bytes);
+  }
+}
+
+TEST_CASE("a few slow steps in the trial change nothing: its median counts") {
+  Simulation simulation;
+  simulation.delay = [](int step, const BucketPlan&) { return step >= 5 && step < 12 ? 1.0 : 0.0; };
+  CHECK(simulation.run()[0].plans.back().buckets.size() == 50);
+}
+
+TEST_CASE("a saved plan is used from the second step on for the same ranks and model, else measured anew") {
+  const dtrain::ddp::SavedPlanNumbers saved = Simulation{}.run()[0].saved;
+  for (const Simulation::Rank& rank : Simulation{}.run(saved)) {
+    CHECK(rank.settled_after == 1);
+    CHECK(rank.plans[1].buckets.size() == 50);
+    CHECK(rank.saved == saved);
+  }
+  Simulation more;
+  more.ranks = 3;
+  more.layer_seconds = {0.018, 0.018, 0.018};
+  CHECK(more.run(saved)[2].settled_after == last_step);
+  Simulation smaller;
+  smaller.layers = 49;
+  CHECK(smaller.run(saved)[1].settled_after == last_step);
+}
+
+TEST_CASE("numbers that are those of no plan are none") {
+  const dtrain::ddp::SavedPlanNumbers good = SavedPlan{{4, 2, -7}, {mib, 2 * mib}}.numbers();
+  REQUIRE(SavedPlan::from(good));
+  CHECK(SavedPlan::from(good)->numbers() == good);
+  CHECK_FALSE(SavedPlan::from({}));
+  for (const auto& [index, value] :
+       {std::pair<std::size_t, std::int64_t>{0, 2}, {1, 0}, {1, std::int64_t{1} << 40}, {2, 0}, {4, -1}, {5, -1}}) {
+    dtrain::ddp::SavedPlanNumbers wrong = good;
+    wrong[index] = value;
+    CHECK_FALSE(SavedPlan::from(wrong));
+  }
+}
+
+TEST_CASE("a model of one parameter has one plan: nothing is measured") {
+  Simulation simulation;
+  simulation.layers = 1;
+  for (const Simulation::Rank& rank : simulation.run()) {
+    CHECK(rank.settled_after == 1);
+    CHECK(rank.plans.back().buckets.size() == 1);
+  }
+}
+
+TEST_CASE("gradients that are not in host memory are refused") {
+  const Simulation simulation;
+  std::vector<dtrain::Parameter> parameters = simulation.parameters();
+  parameters[7].gradient.device = {dtrain::DeviceKind::cuda, 1};
+  const auto job = std::make_shared<support::FakeJob>(1);
+  const std::string prefix = "ddp/0/";
+  const dtrain::rendezvous::Membership members;
+  const dtrain::ddp::FailureContext context{job->latch(0), 0, "host", std::chrono::seconds(20)};
+  const std::function<void()> nothing = [] {};
+  CHECK_THROWS_WITH_AS(simulation.options.plan.make()({simulation.options, parameters, support::FakeStore(job, 0),
+                                                       prefix, members, context, nothing}),
+                       "DdpOptions::plan measures how gradients in host memory are reduced, but one is on cuda:1; set "
+                       "DdpOptions::bucket_bytes instead",
+                       dtrain::Error);
+}
