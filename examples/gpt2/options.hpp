@@ -25,6 +25,7 @@ struct Options {
   std::string text;  ///< empty: the licenses
   bool zero = false;
   std::string hook = "none";
+  bool measures_plan = false;
   std::string summary;  ///< empty: not wanted
   bool help = false;
 };
@@ -47,6 +48,7 @@ starts.
   --hook=NAME      how gradients are reduced: none (default), bf16 or f16 (16 bits travel), power-sgd (two thin factors
                    of each gradient travel), or top-k (after 100 steps, the twentieth of its elements that are the
                    largest); not with --zero
+  --plan=NAME      sizes of buckets: default, or measured (the first 29 steps choose them); not with --zero
   --summary=FILE   write what was reached as JSON
   --help           this text
 
@@ -58,7 +60,7 @@ namespace detail {
 using Flag = fashion_mnist::Flag<Options>;
 using fashion_mnist::number;
 
-inline constexpr std::array<Flag, 14> flags{{
+inline constexpr std::array<Flag, 15> flags{{
     {"--steps", true,
      [](Options& o, auto name, auto value) { o.steps = number<std::int64_t>(name, value, 1, 1000000); }},
     {"--layers", true, [](Options& o, auto name, auto value) { o.shape.layers = number<Index>(name, value, 1, 100); }},
@@ -86,6 +88,14 @@ inline constexpr std::array<Flag, 14> flags{{
        }
        o.hook = value;
      }},
+    {"--plan", true,
+     [](Options& o, auto name, auto value) {
+       if (value != "default" && value != "measured") {
+         fashion_mnist::refuse(std::string(name) + " is " + fashion_mnist::quoted(value) +
+                               " instead of default or measured");
+       }
+       o.measures_plan = value == "measured";
+     }},
     {"--summary", true, [](Options& o, auto, auto value) { o.summary = value; }},
     {"--help", false, [](Options& o, auto, auto) { o.help = true; }},
 }};
@@ -102,6 +112,9 @@ inline Options parse_options(std::span<char* const> arguments) {
   }
   if (options.zero && options.hook != "none") {
     fashion_mnist::refuse("--zero reduces gradients in its own way and cannot be used with --hook=" + options.hook);
+  }
+  if (options.zero && options.measures_plan) {
+    fashion_mnist::refuse("--zero keeps its buckets from the first step on and cannot be used with --plan=measured");
   }
   return options;
 }

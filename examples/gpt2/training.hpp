@@ -134,7 +134,9 @@ int train(dtrain::ProcessGroup<Policy> group, dtrain::Arguments arguments) {
   Model model(options.shape, static_cast<Index>(options.batch) / group.world_size(), options.seed);
   using Ddp = dtrain::DistributedDataParallel<Model, Policy>;
   fashion_mnist::ChosenHook hook(options.hook, 0);
-  Ddp ddp = options.hook == "none" ? Ddp{model, group} : Ddp{model, group, {}, hook};
+  dtrain::DdpOptions wrapping;
+  if (options.measures_plan) wrapping.plan = dtrain::PlanChoice::measured();
+  Ddp ddp = options.hook == "none" ? Ddp{model, group, wrapping} : Ddp{model, group, wrapping, hook};
   Optimizer<Ddp, Model> optimizer(ddp, model, options.zero, options.clip);
   progress.line(fashion_mnist::grouped(static_cast<double>(parameter_count(options.shape))) + " parameters, " +
                 fashion_mnist::grouped(static_cast<double>(sequences.text_bytes())) +

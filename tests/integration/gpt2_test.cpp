@@ -100,6 +100,8 @@ TEST_CASE("two ranks give the same bits again, also with the optimizer's state d
   const SummaryFile divided = train({"--nproc-per-node=2", "--clip=0", "--zero"});
   CHECK(difference(losses_of(divided), losses_of(whole)) < 1e-3);
   CHECK(divided.text("parameters_digest") == whole.text("parameters_digest"));
+  const SummaryFile measured = train({"--nproc-per-node=2", "--clip=0", "--plan=measured"});  // with other buckets
+  CHECK(measured.text("parameters_digest") == whole.text("parameters_digest"));
   const double parameters = whole.number("parameters");
   CHECK(whole.number("state_bytes") == 8 * parameters);
   CHECK(divided.number("state_bytes") == doctest::Approx(4 * parameters).epsilon(0.02));
@@ -136,4 +138,5 @@ TEST_CASE("what does not fit the ranks, the memory or the text is refused in one
                           "MiB, which this host does not have"));
   CHECK(support::contains(refusal({"--nproc-per-node=2", "--text=/etc/hostname"}), "the text has "));
   CHECK(support::contains(refusal({"--nproc-per-node=2", "--zero", "--hook=bf16"}), "cannot be used with --hook=bf16"));
+  CHECK(support::contains(refusal({"--nproc-per-node=2", "--zero", "--plan=measured"}), "cannot be used with --plan"));
 }
