@@ -87,6 +87,11 @@ inline double seconds_of(std::chrono::nanoseconds time) {
   return std::chrono::duration<double>(time).count();
 }
 
+/// "19 buckets".
+inline std::string buckets_text(std::size_t count) {
+  return std::to_string(count) + (count == 1 ? " bucket" : " buckets");
+}
+
 /// "first_bucket_bytes 1048576 and bucket_bytes 2097152".
 inline std::string to_text(const BucketCaps& caps) {
   return format_text("first_bucket_bytes {} and bucket_bytes {}", {caps.first_bucket_bytes, caps.bucket_bytes});
@@ -206,10 +211,11 @@ DTRAIN_DEFINED std::string MeasuredPlan::choose_sizes(const std::vector<std::str
   const PlannedStep given = plan_step(gradients, given_, all.cost);
   const PlannedStep best = choose_caps(gradients, given_, all.cost);
   log(LogLevel::info,
-      format_text("bucket plan measured: a reduction costs {}, a rank computes for {}: {}, {} buckets, a step of {} by "
-                  "the model; as given {} buckets, {}",
-                  {to_string(all.cost), detail::milliseconds(all.compute), detail::to_text(best.caps), best.buckets,
-                   detail::milliseconds(best.times.step), given.buckets, detail::milliseconds(given.times.step)}));
+      format_text("bucket plan measured: a reduction costs {}, a rank computes for {}: {} give {}, a step of {} by the "
+                  "model; the given sizes {}, {}",
+                  {to_string(all.cost), detail::milliseconds(all.compute), detail::to_text(best.caps),
+                   detail::buckets_text(best.buckets), detail::milliseconds(best.times.step),
+                   detail::buckets_text(given.buckets), detail::milliseconds(given.times.step)}));
   return to_bytes(best.caps);
 }
 
