@@ -34,17 +34,19 @@ struct FinishedStep {
 using SavedPlanNumbers = std::array<std::int64_t, 6>;
 
 /// Threads: the one that drives the steps. Pinned: a checkpoint's tensors refer to its numbers.
+/// It has a function pointer and no virtual function: of that, g++ would put the only implementation into each program
+/// that may call it, whether the program has such an object or not (-fdevirtualize-speculatively).
 class BucketPlanner {
  public:
-  BucketPlanner() = default;
   BucketPlanner(const BucketPlanner&) = delete;
-  virtual ~BucketPlanner() = default;
 
   /// Collective, blocking in some steps: after each step that reduces, until is_settled(). Every rank gets the same
   /// plan after the same step.
   /// @param order the parameters' ready order, where it has changed; else empty
   /// @returns the plan of the next steps; nullopt: the present one
-  virtual std::optional<BucketPlan> after_step(std::span<const std::size_t> order, const FinishedStep& step) = 0;
+  std::optional<BucketPlan> after_step(std::span<const std::size_t> order, const FinishedStep& step) {
+    return after_step_(*this, order, step);
+  }
 
   /// Whether the plan changes no more.
   bool is_settled() const noexcept { return is_settled_; }
@@ -53,9 +55,18 @@ class BucketPlanner {
   SavedPlanNumbers& saved() noexcept { return saved_; }
 
  protected:
+  using AfterStep = std::optional<BucketPlan> (*)(BucketPlanner& planner, std::span<const std::size_t> order,
+                                                  const FinishedStep& step);
+
+  explicit BucketPlanner(AfterStep function) noexcept : after_step_(function) {}
+  ~BucketPlanner() = default;
+
   bool is_settled_ = false;
   bool wants_ready_times_ = false;
   SavedPlanNumbers saved_{};
+
+ private:
+  AfterStep after_step_;
 };
 
 /// What a planner is made from. Lifetime: all that it refers to, during the call that gets it.

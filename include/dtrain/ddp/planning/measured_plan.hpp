@@ -62,9 +62,8 @@ class MeasuredPlan final : public BucketPlanner {
   MeasuredPlan(std::vector<GradientSize> sizes, const BucketCaps& given, const PlanConditions& conditions,
                Exchange exchange);
 
-  std::optional<BucketPlan> after_step(std::span<const std::size_t> order, const FinishedStep& step) override;
-
  private:
+  std::optional<BucketPlan> plan_after(std::span<const std::size_t> order, const FinishedStep& step);
   std::optional<BucketPlan> adopt_saved();
   std::optional<BucketPlan> choose();
   std::optional<BucketPlan> after_trial_step(std::chrono::nanoseconds duration);

@@ -113,13 +113,16 @@ inline std::vector<double> median_ready_times(std::span<const StepProfile> profi
 
 DTRAIN_DEFINED MeasuredPlan::MeasuredPlan(std::vector<GradientSize> sizes, const BucketCaps& given,
                                           const PlanConditions& conditions, Exchange exchange)
-    : sizes_(std::move(sizes)),
+    : BucketPlanner([](BucketPlanner& planner, std::span<const std::size_t> order, const FinishedStep& step) {
+        return static_cast<MeasuredPlan&>(planner).plan_after(order, step);
+      }),
+      sizes_(std::move(sizes)),
       order_(reverse_order(sizes_.size())),
       given_(given),
       conditions_(conditions),
       exchange_(std::move(exchange)) {}
 
-DTRAIN_DEFINED std::optional<BucketPlan> MeasuredPlan::after_step(std::span<const std::size_t> order,
+DTRAIN_DEFINED std::optional<BucketPlan> MeasuredPlan::plan_after(std::span<const std::size_t> order,
                                                                   const FinishedStep& step) {
   if (!order.empty()) order_.assign(order.begin(), order.end());
   switch (++steps_) {
