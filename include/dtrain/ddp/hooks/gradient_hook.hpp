@@ -52,6 +52,7 @@ struct GradientBucket {
   /// @param work as a host stream takes it, in at most 104 bytes (stream/host/work_item.hpp)
   template <class Work>
   void compress(const Work& work) const {
+    static_assert(std::is_nothrow_invocable_v<Work&>, "dtrain: work on a stream is noexcept: []() noexcept { ... }");
     stream.enqueue(TimedWork<Work>{work, channel.traffic()});
   }
 };
