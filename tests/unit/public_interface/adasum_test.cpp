@@ -74,7 +74,12 @@ void check_against_reference(int ranks, std::size_t bucket_bytes, const std::vec
     DistributedDataParallel ddp{model, group, {.bucket_bytes = bucket_bytes}, hook};
     for (int step = 0; step < 3; ++step) {
       run_step(ddp, model, [&](std::size_t i, std::size_t k) { return element(step, group.rank(), i, k); });
-      for (std::size_t i = 0; i < sizes.size(); ++i) {
+      std::vector<float>& end = ends[static_cast<std::size_t>(group.rank())];
+      for (const dtrain::Parameter& parameter : model.list) {
+        const auto gradient = parameter.gradient.as<float>();
+        end.insert(end.end(), gradient.begin(), gradient.end());
+      }
+      for (std::size_t i = 0; group.rank() == 0 && i < sizes.size(); ++i) {
         std::vector<Vector> all(static_cast<std::size_t>(ranks), Vector(sizes[i]));
         for (int rank = 0; rank < ranks; ++rank) {
           for (std::size_t k = 0; k < sizes[i]; ++k)
@@ -84,8 +89,6 @@ void check_against_reference(int ranks, std::size_t bucket_bytes, const std::vec
         const auto gradient = model.list[i].gradient.as<float>();
         for (std::size_t k = 0; k < sizes[i]; ++k)
           wrong += std::abs(static_cast<double>(gradient[k]) - reference[k]) <= 2e-6 * ranks ? 0 : 1;
-        std::vector<float>& end = ends[static_cast<std::size_t>(group.rank())];
-        end.insert(end.end(), gradient.begin(), gradient.end());
       }
     }
   });
