@@ -135,15 +135,17 @@ class DistributedDataParallel {
   }
 
   /// Begins a step, for use without backward(): call `ready` on it, then `finish`. @throws the job's first cause; Error
-  /// (unsupported) for StepOptions::measure_norm on a GPU.
+  /// (unsupported) for StepOptions::measure_norm on a GPU whose driver does not load the kernel for it.
   Step begin(StepOptions options = {}) { return begin("begin()", options); }
 
-  /// Norm of the reduced gradients, equal on all ranks. @throws Error (invalid_argument) unless the latest step that
-  /// reduced had StepOptions::measure_norm.
-  const GradientNorm& gradient_norm() const { return driver_->reducer->norms().norm(); }
-  bool has_gradient_norm() const noexcept { return driver_->reducer->norms().is_measured(); }
+  /// Norm of the reduced gradients, equal on all ranks. Blocking, on CUDA only: until the step has run there; of a step
+  /// that was captured in a graph it is the norm of the latest replay, for which the program waits before.
+  /// @throws Error (invalid_argument) unless the latest step that reduced had StepOptions::measure_norm.
+  const GradientNorm& gradient_norm() const { return driver_->reducer->gradient_norm(); }
+  bool has_gradient_norm() const noexcept { return driver_->reducer->has_gradient_norm(); }
 
-  /// Multiplies the reduced gradients by `factor`, rounded to their type, and gradient_norm(). @throws as that.
+  /// Multiplies the reduced gradients by `factor`, rounded to their type, and gradient_norm(). On CUDA enqueued, before
+  /// later work of the streams that ready() named. Blocking and @throws as gradient_norm.
   void scale_gradients(double factor) { driver_->reducer->scale_gradients(factor); }
 
   /// View of gradient `parameter`, in range: after a step, the reduced values. It moves at most once, with the buckets.

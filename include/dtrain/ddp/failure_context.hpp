@@ -25,12 +25,27 @@ struct FailureContext {
 
   /// Reports to the job that this rank failed with `text`.
   void report_exception(std::string text) const;
+
+  /// A step is destroyed unfinished. @param unwinding as of step_abandoned
+  void report_abandoned_step(bool unwinding) const noexcept;
 };
 
 #if DTRAIN_DEFINITIONS
 
 DTRAIN_DEFINED void FailureContext::report_exception(std::string text) const {
   latch->report({CauseKind::exception, rank, host, std::move(text)});
+}
+
+DTRAIN_DEFINED void FailureContext::report_abandoned_step(bool unwinding) const noexcept {
+  try {
+    if (step_abandoned) {
+      step_abandoned(unwinding);
+    } else {
+      report_exception("a step was abandoned without finish()");
+    }
+  } catch (...) {
+    // The other ranks notice when this rank leaves without having taken part.
+  }
 }
 
 #endif  // DTRAIN_DEFINITIONS

@@ -13,6 +13,7 @@
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/types/buffer_view.hpp"
 #include "dtrain/core/types/tensor_view.hpp"
+#include "dtrain/ddp/bucket_plan.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -47,8 +48,11 @@ class BucketNorms {
     void operator()() const noexcept;
   };
 
-  /// Sets the number of buckets. The measured norm stays valid.
-  void plan(std::size_t buckets) { sums_.assign(buckets, 0); }
+  /// Adopts the plan. The measured norm stays valid.
+  template <class Stream>
+  void plan(const BucketPlan& plan, const Stream&) {
+    sums_.assign(plan.buckets.size(), 0);
+  }
 
   void begin_step(bool wanted) noexcept {
     is_wanted_ = wanted;
@@ -57,6 +61,11 @@ class BucketNorms {
 
   /// Where the bucket's sum is to be stored in this step; null if the step does not measure.
   double* sum_of(std::size_t bucket) noexcept { return is_wanted_ ? &sums_[bucket] : nullptr; }
+
+  /// Adds up the squares of a reduced bucket, by work on the stream.
+  template <class Stream>
+  requires requires(Stream stream, SquareSum work) { stream.enqueue(work); }
+  static void enqueue(double* sum, const BufferView& bucket, Stream stream) { stream.enqueue(SquareSum{sum, bucket}); }
 
   /// Call when the work of all buckets has run.
   void finish_step() noexcept;
@@ -71,7 +80,7 @@ class BucketNorms {
     return *norm_;
   }
 
-  /// @throws Error (unsupported) for a step whose stream runs no work of the host
+  /// @throws Error (unsupported) for a step whose stream neither is CUDA's nor runs work of the host
   [[noreturn]] static void refuse_stream(const char* caller);
 
   /// The gradients were multiplied by `factor`.
@@ -154,8 +163,8 @@ DTRAIN_NOT_INLINED DTRAIN_DEFINED void BucketNorms::refuse_unmeasured() {
 
 DTRAIN_NOT_INLINED DTRAIN_DEFINED void BucketNorms::refuse_stream(const char* caller) {
   throw_error(Errc::unsupported,
-              "{} has measure_norm, but gradients are on a stream that runs no work of the host, as on a GPU; call it "
-              "without, and compute the norm with the device's library after the step",
+              "{} has measure_norm, but the communicator's stream runs no work of the host; call it without, and "
+              "compute the norm after the step",
               {caller});
 }
 

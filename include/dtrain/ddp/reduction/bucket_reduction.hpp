@@ -39,6 +39,7 @@ class BucketReduction final : BucketUpdate<Communicator>::Waits {
  public:
   using Stream = typename Communicator::Stream;
   using GradientCopier = GradientCopierFor<Stream>;
+  using Norms = BucketNormsFor<Stream>;
 
   /// Collective, blocking: allocates. @throws as Reducer.
   BucketReduction(Communicator communicator, Stream stream, std::span<const Parameter> parameters,
@@ -56,7 +57,7 @@ class BucketReduction final : BucketUpdate<Communicator>::Waits {
         copier_(stream, gradients_, this->plan(), meter_),
         hook_(std::move(hook.reduce)) {
     meter_.plan(this->plan());
-    norms_.plan(arena_.buckets());
+    norms_.plan(this->plan(), copier_.stream());
     if (hook.prepare) hook.prepare(parameters);
     if (hook_) hook_gradients_ = bucket_gradients(this->plan(), gradients_);
     if constexpr (requires { copier_.scale_gradients(1.0); }) {
@@ -74,7 +75,7 @@ class BucketReduction final : BucketUpdate<Communicator>::Waits {
   const BucketPlan& plan() const noexcept { return arena_.plan(); }
   const GradientTable& gradients() const noexcept { return gradients_; }
   const GradientCopier& copier() const noexcept { return copier_; }
-  const BucketNorms& norms() const noexcept { return norms_; }
+  const Norms& norms() const noexcept { return norms_; }
   StepMeter& meter() noexcept { return meter_; }
   const StepMeter& meter() const noexcept { return meter_; }
 
@@ -97,10 +98,15 @@ class BucketReduction final : BucketUpdate<Communicator>::Waits {
     return gradients_.bind(parameter);
   }
 
-  /// Whether steps can measure the norm: the stream runs work of the host.
-  static constexpr bool can_measure_norm = requires(Stream stream, BucketNorms::SquareSum work) {
-    stream.enqueue(work);
+  /// Whether steps can measure the norm: the stream is CUDA's or runs work of the host.
+  static constexpr bool can_measure_norm = requires(Norms norms, double* sum, BufferView bucket, Stream stream) {
+    norms.enqueue(sum, bucket, stream);
   };
+
+  /// Blocking, on CUDA only, where it waits for the last step: makes its norm known. @throws as finish
+  void read_norm() {
+    if constexpr (GradientCopier::copies_on_stream) norms_.read([this] { for_event(copier_.step_end()); });
+  }
 
   /// Whether a hook reduces the buckets.
   bool has_hook() const noexcept { return hook_ != nullptr; }
@@ -113,6 +119,9 @@ class BucketReduction final : BucketUpdate<Communicator>::Waits {
   /// @param update null: gradients are reduced for the model. @throws as require_usable
   void begin_step(bool measures_norm, BucketUpdate<Communicator>* update, const char* caller) {
     require_usable(update, plan(), has_hook(), caller);
+    if constexpr (GradientCopier::copies_on_stream) {
+      if (measures_norm) norms_.require_kernels(caller);
+    }
     update_ = update;
     if (update_ != nullptr) update_->begin(*this);
     meter_.begin();
@@ -179,13 +188,9 @@ class BucketReduction final : BucketUpdate<Communicator>::Waits {
     meter_.finished(GradientCopier::is_measured);
   }
 
-  /// Multiplies the reduced gradients, where the model has them, and their norm. Between steps.
-  /// @throws Error (invalid_argument) if the last step did not measure the norm
+  /// Multiplies the reduced gradients, where the model has them, and their norm, which is known. Between steps.
   void scale_gradients(double factor) {
-    static_cast<void>(norms_.norm());
-    for (std::size_t parameter = 0; parameter < gradients_.size(); ++parameter) {
-      multiply_elements(gradients_.view(parameter).flat(), factor);
-    }
+    copier_.scale_reduced(factor, waiting());
     norms_.multiply(factor);
   }
 
@@ -199,7 +204,7 @@ class BucketReduction final : BucketUpdate<Communicator>::Waits {
     arena_.set_plan(std::move(next));
     pending_.plan(parameter_counts(plan()));
     meter_.plan(plan());
-    norms_.plan(arena_.buckets());
+    norms_.plan(plan(), copier_.stream());
     if (hook_) hook_gradients_ = bucket_gradients(plan(), gradients_);
     copier_.rebuild_buckets();
   }
@@ -261,15 +266,11 @@ class BucketReduction final : BucketUpdate<Communicator>::Waits {
         communicator_.all_reduce(range, range, op_, copier_.stream());
       }
       if constexpr (can_measure_norm) {
-        if (squares != nullptr) {
-          copier_.stream().enqueue(BucketNorms::SquareSum{squares, range});
-        }
+        if (squares != nullptr) norms_.enqueue(squares, range, copier_.stream());
       }
     }
     if (bucket + 1 == arena_.buckets()) {
-      if (on_all_gradients_ready_) {
-        on_all_gradients_ready_();
-      }
+      if (on_all_gradients_ready_) on_all_gradients_ready_();
       buffers_.launch(communicator_, copier_);  // the stream now has waited for all producers of the step
     }
     copier_.after(bucket);
@@ -284,7 +285,7 @@ class BucketReduction final : BucketUpdate<Communicator>::Waits {
   BufferBroadcast<Communicator> buffers_;
   PendingBuckets pending_;
   StepMeter meter_;
-  BucketNorms norms_;
+  Norms norms_;
   GradientCopier copier_;
   BucketUpdate<Communicator>* update_ = nullptr;  ///< of this step
   OpenUpdate<Communicator> open_;                 ///< of the last one

@@ -1,8 +1,10 @@
 #pragma once
 /// @file
-/// Selection of the gradient copier for a communicator's stream.
+/// Selection of the gradient copier, and of what measures norms, for a communicator's stream.
 
 #include "dtrain/core/config.hpp"
+#include "dtrain/ddp/precision/gradient_norm.hpp"
+#include "dtrain/ddp/reduction/cuda/cuda_bucket_norms.hpp"
 #include "dtrain/ddp/reduction/cuda/cuda_gradient_copier.hpp"
 #include "dtrain/ddp/reduction/host_gradient_copier.hpp"
 
@@ -11,14 +13,16 @@ namespace DTRAIN_NAMESPACE::ddp {
 namespace detail {
 
 template <class Stream>
-struct SelectGradientCopier {
-  using type = HostGradientCopier<Stream>;
+struct ForStream {
+  using Copier = HostGradientCopier<Stream>;
+  using Norms = BucketNorms;
 };
 
 #if DTRAIN_WITH_CUDA
 template <>
-struct SelectGradientCopier<stream::cuda::StreamRef> {
-  using type = CudaGradientCopier;
+struct ForStream<stream::cuda::StreamRef> {
+  using Copier = CudaGradientCopier;
+  using Norms = CudaBucketNorms;
 };
 #endif
 
@@ -26,6 +30,10 @@ struct SelectGradientCopier<stream::cuda::StreamRef> {
 
 /// A class with the members of HostGradientCopier.
 template <class Stream>
-using GradientCopierFor = typename detail::SelectGradientCopier<Stream>::type;
+using GradientCopierFor = typename detail::ForStream<Stream>::Copier;
+
+/// A class with the members of BucketNorms.
+template <class Stream>
+using BucketNormsFor = typename detail::ForStream<Stream>::Norms;
 
 }  // namespace DTRAIN_NAMESPACE::ddp

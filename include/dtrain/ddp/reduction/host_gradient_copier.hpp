@@ -11,6 +11,7 @@
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/types/stream_handle.hpp"
 #include "dtrain/ddp/bucket_plan.hpp"
+#include "dtrain/ddp/precision/gradient_norm.hpp"
 #include "dtrain/ddp/profile/step_meter.hpp"
 #include "dtrain/ddp/reduction/gradient_table.hpp"
 #include "dtrain/stream/stream.hpp"
@@ -70,6 +71,14 @@ class HostGradientCopier {
       for (const std::size_t parameter : plan_->buckets[bucket].parameters) {
         (*gradients_)[parameter].unpack();
       }
+    }
+  }
+
+  /// Multiplies the reduced gradients where the model has them. Between steps.
+  template <class Wait>
+  void scale_reduced(double factor, Wait&&) const noexcept {
+    for (std::size_t parameter = 0; parameter < gradients_->size(); ++parameter) {
+      multiply_elements(gradients_->view(parameter).flat(), factor);
     }
   }
 

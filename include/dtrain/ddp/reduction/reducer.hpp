@@ -63,7 +63,7 @@ class Reducer final : public Step::Target {
   /// Records the parameters' present addresses for the address check. After the last bind.
   void remember_addresses() { addresses_.remember(); }
   /// Begins a step. @throws the job's first cause; Error (invalid_argument) if another is open or a step has failed;
-  /// (unsupported) to measure the norm of gradients on a GPU; (invalid_argument) for an update beside a hook or of
+  /// (unsupported) to measure a norm without a kernel for it; (invalid_argument) for an update beside a hook or of
   /// other buckets. @param caller the user's call, for error sentences
   /// @param update what the step does with the buckets; null: it reduces them for the model
   Step begin(const char* caller = "begin()", StepOptions step = {}, BucketUpdate<Communicator>* update = nullptr) {
@@ -134,15 +134,7 @@ class Reducer final : public Step::Target {
 
   void abandon(bool unwinding) noexcept override {
     ready_.end_step();
-    try {
-      if (context_.step_abandoned) {
-        context_.step_abandoned(unwinding);
-      } else {
-        context_.report_exception("a step was abandoned without finish()");
-      }
-    } catch (...) {
-      // The other ranks notice when this rank leaves without having taken part.
-    }
+    context_.report_abandoned_step(unwinding);
     end_borrowed_work(reduction_, context_);
   }
 
@@ -166,10 +158,18 @@ class Reducer final : public Step::Target {
             meter.unreduced_passes()};
   }
 
-  /// The norm of the reduced gradients, if the last step measured it.
-  const BucketNorms& norms() const noexcept { return reduction_.norms(); }
-  /// Multiplies the reduced gradients and their norm. @throws Error (invalid_argument) if that was not measured
-  void scale_gradients(double factor) { reduction_.scale_gradients(factor); }
+  /// The norm of the reduced gradients. Blocking, on CUDA only: until the last step has run.
+  /// @throws Error (invalid_argument) if that did not measure it; as finish
+  const GradientNorm& gradient_norm() {
+    if constexpr (GradientCopier::copies_on_stream) or_report([this] { reduction_.read_norm(); });
+    return reduction_.norms().norm();
+  }
+  bool has_gradient_norm() const noexcept { return reduction_.norms().is_measured(); }
+  /// Multiplies the reduced gradients and their norm. @throws as gradient_norm
+  void scale_gradients(double factor) {
+    static_cast<void>(gradient_norm());
+    reduction_.scale_gradients(factor);
+  }
 
   const TensorView& gradient(std::size_t parameter) const noexcept { return reduction_.gradients().view(parameter); }
   /// The latest step records. Threads: any.

@@ -12,6 +12,8 @@
 #include <vector>
 
 #include "dtrain/stream/cuda/copy_batch.hpp"
+#include "dtrain/stream/cuda/kernels/square_sum_kernel.hpp"
+#include "dtrain/stream/cuda/pinned_buffer.hpp"
 #include "support/allocation_count.hpp"
 #include "support/cuda_training_rank.hpp"
 #include "support/staged_rank.hpp"
@@ -21,6 +23,7 @@ namespace {
 using dtrain::Step;
 using dtrain::stream::cuda::CopyBatch;
 using dtrain::stream::cuda::Event;
+using dtrain::stream::cuda::SquareSumKernel;
 using support::CudaTrainingRank;
 using support::FakeJob;
 using support::NcclRank;
@@ -44,8 +47,12 @@ std::size_t fewest_allocations(int attempts, F step) {
 /// What a step enqueues, without DistributedDataParallel: what the runtime allocates for that is not dtrain's.
 class BareStep {
  public:
-  BareStep(CudaTrainingRank& rank, bool bound)
-      : rank_(rank), bound_(bound), nccl_(std::make_shared<FakeJob>(1), 0, 1), produced_(rank.count()) {
+  BareStep(CudaTrainingRank& rank, bool bound, bool measures)
+      : rank_(rank),
+        bound_(bound),
+        measures_(measures),
+        nccl_(std::make_shared<FakeJob>(1), 0, 1),
+        produced_(rank.count()) {
     memory_ = support::on_device(std::vector<float>(5 * most_bytes / sizeof(float), 0.0F));
     copies_.reserve(rank.count());
   }
@@ -64,6 +71,10 @@ class BareStep {
       }
       const dtrain::BufferView view = nccl_.view(memory_, rank_.size(i), dtrain::DType::f32);
       nccl_.communicator.all_reduce(view, view, dtrain::ReduceOp::average, stream);
+      if (measures_) {
+        const dtrain::BufferView padded = nccl_.view(memory_, (rank_.size(i) + 15) / 16 * 16, dtrain::DType::f32);
+        SquareSumKernel::find(dtrain::DType::f32).enqueue(padded, reinterpret_cast<double*>(sums_.data()), stream);
+      }
       if (!bound_) {
         stream.record(reduced_);
         unpacking_.ref().wait(reduced_);
@@ -92,8 +103,10 @@ class BareStep {
 
   CudaTrainingRank& rank_;
   bool bound_;
+  bool measures_;
   NcclRank nccl_;
   support::DeviceBuffer memory_;
+  dtrain::stream::cuda::PinnedBuffer sums_{4096};
   dtrain::stream::cuda::Stream packing_;
   dtrain::stream::cuda::Stream unpacking_;
   std::vector<Event> produced_;
@@ -164,20 +177,24 @@ class BareStaging {
 
 TEST_CASE("a steady step on CUDA allocates nothing beside what the runtime does for its calls") {
   if (!support::enough_devices(1)) return dtrain_test::skip("there is no device");
-  for (const bool bound : {false, true}) {
+  for (const int kind : {0, 1, 2, 3}) {
+    const bool bound = kind % 2 != 0;
+    const bool measures = kind / 2 != 0;
     CAPTURE(bound);
+    CAPTURE(measures);
     CudaTrainingRank rank(std::make_shared<FakeJob>(1), 0, 1, {.bound = bound});
-    BareStep bare(rank, bound);
+    BareStep bare(rank, bound, measures);
     std::size_t with = std::numeric_limits<std::size_t>::max();
     std::size_t without = with;
     // On a loaded machine the runtime's threads may be late in all attempts of a round, and then allocate more.
     for (int round = 0; round < 20 && (round == 0 || with > without); ++round) {
       with = std::min(with, fewest_allocations(40, [&] {
-                        Step step = rank.reducer->begin();
+                        Step step = rank.reducer->begin("begin()", {.measure_norm = measures});
                         for (std::size_t i = rank.count(); i-- > 0;)
                           step.ready(i, rank.stream().handle());
                         step.finish();
                         (void)rank.wait();
+                        if (measures) (void)rank.reducer->gradient_norm();
                       }));
       without = std::min(without, fewest_allocations(40, [&] { bare(); }));
     }

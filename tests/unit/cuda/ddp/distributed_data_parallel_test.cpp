@@ -226,20 +226,6 @@ TEST_CASE("ranks that share a GPU train over the host's memory") {
   ::unsetenv("DTRAIN_SHARE_DEVICES");
 }
 
-TEST_CASE("measuring the norm of gradients on a GPU is refused before the step, which then works without") {
-  if (!support::enough_devices(1)) return dtrain_test::skip("there is no device");
-  const std::vector<RankEnd> ends = run_groups<NcclPolicy>(1, [&](const dtrain::ProcessGroup<NcclPolicy>& group) {
-    Model model(group.rank());
-    DistributedDataParallel ddp{model, group};
-    CHECK_THROWS_WITH_AS(ddp.backward([](Ready) { FAIL("the step was opened"); }, {.measure_norm = true}),
-                         doctest::Contains("backward() has measure_norm, but gradients are on a stream that runs no"),
-                         dtrain::Error);
-    ddp.backward([&](Ready ready) { model.backward(3, ready); });
-    CHECK(model.holds(3));
-  });
-  CHECK(ends == std::vector<RankEnd>(1));
-}
-
 TEST_CASE("a parameter of the host in a model on a GPU is refused by its name") {
   if (!support::enough_devices(1)) return dtrain_test::skip("there is no device");
   struct Mixed : Model {

@@ -2,7 +2,6 @@
 /// @file
 /// CUDA gradient copier: packs and unpacks gradients in device memory, ordered by streams, without host waits.
 
-#include <algorithm>
 #include <cstddef>
 #include <memory>
 #include <span>
@@ -17,6 +16,7 @@
 #include "dtrain/ddp/profile/device_times.hpp"
 #include "dtrain/ddp/profile/step_meter.hpp"
 #include "dtrain/ddp/reduction/cuda/copy_streams.hpp"
+#include "dtrain/ddp/reduction/cuda/gradient_scaling.hpp"
 #include "dtrain/ddp/reduction/cuda/producer_events.hpp"
 #include "dtrain/ddp/reduction/gradient_table.hpp"
 #include "dtrain/stream/cuda/copy_batch.hpp"
@@ -76,11 +76,7 @@ class CudaGradientCopier {
       }
     }
     producer_events_ = std::vector<ProducerEvents>(plan_->buckets.size());
-    std::size_t most = 0;
-    for (const PlannedBucket& bucket : plan_->buckets) {
-      most = std::max(most, bucket.parameters.size());
-    }
-    copies_.reserve(most);
+    copies_.reserve(gradients_->size());
     times_.plan(plan_->buckets.size());
   }
 
@@ -154,9 +150,7 @@ class CudaGradientCopier {
     stamp(bucket, StepEvent::reduced);
     for (const std::size_t parameter : plan_->buckets[bucket].parameters) {
       const GradientSlot& slot = (*gradients_)[parameter];
-      if (!slot.is_bound()) {
-        copies_.add(slot.own, slot.place, slot.bytes);
-      }
+      if (!slot.is_bound()) copies_.add(slot.own, slot.place, slot.bytes);
     }
     if (!copies_.empty()) {
       copies_.enqueue(copy_streams_.unpacking());
@@ -181,6 +175,16 @@ class CudaGradientCopier {
     if (producers_.empty()) {
       wait(done_);
     }
+  }
+
+  /// Complete once the last step has ended on the device.
+  stream::cuda::Event& step_end() noexcept { return done_; }
+
+  /// See HostGradientCopier. In the order of the step's producers, for which it waits if there are none.
+  template <class Wait>
+  void scale_reduced(double factor, Wait&& wait) {
+    scaling_.enqueue(*gradients_, factor, producers_, stream_);
+    if (producers_.empty()) synchronize(wait);
   }
 
   void gather(std::span<const GradientSlot> slots) {
@@ -286,6 +290,7 @@ class CudaGradientCopier {
   stream::cuda::CopyBatch copies_;
   double factor_ = 1;                                         ///< 1: gradients are packed as they are
   std::vector<stream::cuda::ScaledCopyBatch> scaled_copies_;  ///< of each bucket, unless the factor is 1
+  GradientScaling scaling_;
   stream::cuda::Event done_;
 };
 

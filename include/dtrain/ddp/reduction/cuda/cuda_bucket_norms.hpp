@@ -1,0 +1,168 @@
+#pragma once
+/// @file
+/// CudaBucketNorms: the norm of reduced gradients in device memory, measured behind each bucket's collective.
+
+#include <algorithm>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <numeric>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "dtrain/core/config.hpp"
+#include "dtrain/core/error.hpp"
+#include "dtrain/core/text/format_text.hpp"
+#include "dtrain/core/types/buffer_view.hpp"
+#include "dtrain/core/types/dtype.hpp"
+#include "dtrain/ddp/bucket_plan.hpp"
+#include "dtrain/ddp/precision/gradient_norm.hpp"
+#include "dtrain/stream/cuda/kernels/scaled_copy_batch.hpp"
+#include "dtrain/stream/cuda/kernels/square_sum_kernel.hpp"
+#include "dtrain/stream/cuda/pinned_buffer.hpp"
+#include "dtrain/stream/cuda/stream_ref.hpp"
+
+#if DTRAIN_WITH_CUDA
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// As BucketNorms, whose members have their meaning here. A kernel behind each bucket's collective writes the sums of
+/// its blocks of threads to pinned memory. The host adds them in order when the norm is asked for, so that a step
+/// itself waits for nothing. A step captured in a graph measures in each replay: the host marks the sums that it has
+/// read, and the next replay writes others.
+/// Threads: enqueue one at a time; everything else between steps. Lifetime: outlives the work, and graphs of it.
+class CudaBucketNorms {
+ public:
+  using Stream = stream::cuda::StreamRef;
+
+  /// The work of the steps so far has run. The first call allocates memory for all plans of the same gradients, and
+  /// loads the kernels: later, that may wait for collectives that wait for other ranks. @throws Error (cuda)
+  void plan(const BucketPlan& plan, Stream stream) {
+    add_sums();
+    if (memory_.bytes() == 0) prepare(plan, stream);
+    first_sums_.assign(1, 0);
+    for (const PlannedBucket& bucket : plan.buckets) {
+      first_sums_.push_back(first_sums_.back() + stream::cuda::square_sum_blocks(bucket.bytes));
+    }
+    norms_.plan(plan, stream);
+  }
+
+  /// @param caller the user's call @throws Error (unsupported) if the driver has not loaded the kernels for a type
+  void require_kernels(const char* caller) const {
+    if (without_kernel_) refuse_type(*without_kernel_, caller);
+  }
+
+  /// @param wanted requires require_kernels
+  void begin_step(bool wanted) noexcept {
+    is_wanted_ = wanted;
+    is_captured_ = false;
+    state_ = State::none;
+    norms_.begin_step(false);
+  }
+
+  /// Where the bucket's first sum is to be stored.
+  double* sum_of(std::size_t bucket) noexcept { return is_wanted_ ? sums() + first_sums_[bucket] : nullptr; }
+
+  void enqueue(double* sum, const BufferView& bucket, Stream stream) {
+    stream::cuda::SquareSumKernel::find(bucket.dtype).enqueue(bucket, sum, stream);
+    is_captured_ = stream.is_capturing();
+  }
+
+  /// The work of all buckets is enqueued.
+  void finish_step() noexcept {
+    if (!is_wanted_) return;
+    state_ = is_captured_ ? State::captured : State::enqueued;
+    if (is_captured_) mark_read();
+  }
+
+  bool is_measured() const noexcept { return state_ != State::none; }
+
+  /// Blocking: `wait()` until the step's work has run; not for a captured step, whose replay has run.
+  template <class Wait>
+  void read(Wait&& wait) {
+    if (state_ == State::enqueued && !all_sums().empty()) wait();
+    add_sums();
+  }
+
+  /// Of what is read. @throws Error (invalid_argument) as BucketNorms::norm, or if a captured step was not replayed
+  const GradientNorm& norm() const {
+    if (state_ == State::captured && !norms_.is_measured()) refuse_captured();
+    return norms_.norm();
+  }
+
+  void multiply(double factor) noexcept { norms_.multiply(factor); }
+
+ private:
+  /// What the host knows of the sums of the latest step.
+  enum class State { none, enqueued, captured, added };
+
+  static constexpr double read_mark = -1;  ///< no sum of squares
+
+  void prepare(const BucketPlan& plan, Stream stream) {
+    // A bucket has at least one parameter, and for each one block more than its bytes fill at most.
+    const std::size_t most = plan.arena_bytes / stream::cuda::square_sum_block_bytes + plan.bucket_of.size();
+    memory_ = stream::cuda::PinnedBuffer((most + 1) * sizeof(double));
+    std::vector<DType> known;
+    for (const PlannedBucket& bucket : plan.buckets) {
+      if (bucket.bytes == 0 || std::find(known.begin(), known.end(), bucket.dtype) != known.end()) continue;
+      known.push_back(bucket.dtype);
+      if (!stream::cuda::SquareSumKernel::load(bucket.dtype, sums() + most, stream) ||
+          !stream::cuda::ScaledCopyBatch::load(bucket.dtype, bucket.dtype, stream)) {
+        without_kernel_ = bucket.dtype;
+      }
+    }
+  }
+
+  double* sums() const noexcept { return reinterpret_cast<double*>(memory_.data()); }
+  std::span<double> all_sums() const noexcept { return {sums(), first_sums_.back()}; }
+
+  /// By bits: -ffast-math takes a NaN for equal. @{
+  void mark_read() noexcept { std::fill(all_sums().begin(), all_sums().end(), read_mark); }
+  bool is_read() const noexcept {
+    return std::bit_cast<std::uint64_t>(all_sums().back()) == std::bit_cast<std::uint64_t>(read_mark);
+  }
+  /// @}
+
+  /// Adds the sums, unless they were added before.
+  void add_sums() noexcept {
+    const bool is_captured = state_ == State::captured;
+    if (is_captured ? is_read() : state_ != State::enqueued) return;
+    norms_.begin_step(true);
+    for (std::size_t bucket = 0; bucket + 1 < first_sums_.size(); ++bucket) {
+      *norms_.sum_of(bucket) = std::accumulate(sums() + first_sums_[bucket], sums() + first_sums_[bucket + 1], 0.0);
+    }
+    norms_.finish_step();
+    if (is_captured) {
+      mark_read();
+    } else {
+      state_ = State::added;
+    }
+  }
+
+  [[noreturn]] DTRAIN_NOT_INLINED static void refuse_type(DType dtype, const char* caller) {
+    throw_error(Errc::unsupported,
+                "{} has measure_norm, but there is no kernel for gradients of {} on this GPU: it is for f64, f32, f16 "
+                "and bf16, and the driver compiles it, from CUDA 12 on; call it without, and compute the norm with the "
+                "device's library after the step",
+                {caller, name(dtype)});
+  }
+
+  [[noreturn]] DTRAIN_NOT_INLINED static void refuse_captured() {
+    throw_error(Errc::invalid_argument,
+                "the norm of the gradients was asked for, but the last step was captured in a CUDA graph that has not "
+                "run since; launch the graph, and wait for its stream");
+  }
+
+  stream::cuda::PinnedBuffer memory_;
+  std::optional<DType> without_kernel_;
+  std::vector<std::size_t> first_sums_{0};  ///< of each bucket, and the end
+  BucketNorms norms_;
+  State state_ = State::none;
+  bool is_wanted_ = false;
+  bool is_captured_ = false;
+};
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+#endif  // DTRAIN_WITH_CUDA
