@@ -95,7 +95,7 @@ class DistributedDataParallel {
   void backward(const torch::autograd::variable_list& roots, const torch::autograd::variable_list& gradients,
                 bool retain_graph = false) {
     state_->ddp.backward([&](Ready ready) {
-      state_->model.backward(roots, gradients, retain_graph, allow_unused_, ready);
+      state_->model.backward(roots, gradients, retain_graph, allow_unused_, ready, state_->ddp.reduces());
       if (!used_here_.empty() && state_->ddp.reduces()) {
         require_same_graph();
       }
@@ -108,13 +108,13 @@ class DistributedDataParallel {
   /// The same, and `optimizer` updates the parameters, in place of its step(). Afterwards no parameter has a .grad.
   /// @param inspect `inspect(dtrain::ShardedGradients&)`, as of dtrain::DistributedDataParallel::backward: to clip, or
   /// for LossScaler
-  template <class O, class I = std::nullptr_t>
-  void backward(const torch::Tensor& loss, ShardedOptimizer<O, Communicator>& optimizer, I inspect = {}) {
+  template <class O, class Stage, class I = std::nullptr_t>
+  void backward(const torch::Tensor& loss, ShardedOptimizer<O, Communicator, Stage>& optimizer, I inspect = {}) {
     backward({loss}, {}, optimizer, std::move(inspect));
   }
-  template <class O, class I = std::nullptr_t>
+  template <class O, class Stage, class I = std::nullptr_t>
   void backward(const torch::autograd::variable_list& roots, const torch::autograd::variable_list& gradients,
-                ShardedOptimizer<O, Communicator>& optimizer, I inspect = {}) {
+                ShardedOptimizer<O, Communicator, Stage>& optimizer, I inspect = {}) {
     optimizer.begin_step(used_anywhere_);
     const auto pass = [&](Ready ready) {
       state_->model.backward(roots, gradients, false, allow_unused_, ready);
@@ -144,6 +144,16 @@ class DistributedDataParallel {
   /// For ShardedOptimizer: the wrapper of the parameters that need gradients, and these.
   dtrain::DistributedDataParallel<Model, P>& wrapped() noexcept { return state_->ddp; }
   std::vector<torch::Tensor> trained() const { return state_->model.values(); }
+
+  /// For ShardedOptimizer with zero::Gradients. Collective, blocking: gradients are LibTorch's own, and dtrain copies
+  /// them to buckets that share memory. @throws as dtrain::ShardedOptimizer
+  void unbind_gradients() {
+    auto& reducer = state_->ddp.reducer();
+    reducer.throw_if_unusable("ShardedOptimizer");
+    reducer.keep_plan();
+    state_->model.unbind_gradients();
+    reducer.reuse_memory(true);
+  }
 
   /// Collective, blocking: statistics and the slowest rank as a line.
   std::string summary() { return state_->ddp.summary(); }

@@ -161,7 +161,8 @@ TEST_CASE("a sharded optimizer updates LibTorch modules as LibTorch's optimizers
     CHECK(result.exit_code == 0);
     for (const std::string check :
          {"AdamW's updates", "Adam's updates", "SGD's updates", "unused parameters", "refused updates",
-          "versions of parameters", "shares of the state", "a checkpoint"}) {
+          "versions of parameters", "shares of the state", "divided gradients", "memory of divided gradients",
+          "layouts of divided gradients", "a checkpoint"}) {
       CAPTURE(check);
       CHECK(result.output.find("[0] holds: " + check + "\n") != std::string::npos);
     }

@@ -180,4 +180,119 @@ inline void check_shares(const Group& group) {
   });
 }
 
+/// Stage 2 gives the weights the bits of stage 1, through passes under no_sync, unused parameters, clipping, and a step
+/// that is refused. No .grad is left, and under no_sync each is this rank's own sum.
+inline void check_divided_gradients(const Group& group) {
+  using torch::optim::AdamW;
+  const auto make = [&](int seed) {
+    torch::manual_seed(static_cast<std::uint64_t>(seed));
+    return nn::Sequential(nn::Linear(6, 5), nn::Tanh(), nn::Linear(5, 3), nn::Linear(6, 3));
+  };
+  nn::Sequential whole = make(1);
+  nn::Sequential net = make(1 + group.rank());
+  const dtrain::DdpOptions options{.bucket_bytes = 64, .allow_unused_parameters = true};
+  DistributedDataParallel ddp_whole{whole, group, options};
+  DistributedDataParallel ddp{net, group, options};
+  AdamW described_whole(whole->parameters(), torch::optim::AdamWOptions(0.02).weight_decay(0.1));
+  AdamW described(net->parameters(), torch::optim::AdamWOptions(0.02).weight_decay(0.1));
+  ShardedOptimizer stage_1{ddp_whole, described_whole};
+  ShardedOptimizer optimizer{ddp, described, dtrain::zero::Gradients{}};
+  const auto loss = [&](nn::Sequential& of, int step, int pass) {
+    const torch::Tensor inputs = inputs_of(group.rank(), 2 * step + pass);
+    torch::Tensor output = of->children()[0]->as<nn::Linear>()->forward(inputs).tanh();
+    output = of->children()[2]->as<nn::Linear>()->forward(output);
+    if (step % 4 == 1) output = output + of->children()[3]->as<nn::Linear>()->forward(inputs);
+    return loss_of(output);
+  };
+  const auto inspect = [](dtrain::ShardedGradients& gradients) {
+    dtrain::clip_gradients(gradients, 0.1);
+    return gradients.gradient_norm().finite;
+  };
+  for (int step = 0; step < 10; ++step) {
+    if (step % 3 == 2) {
+      const auto held_whole = ddp_whole.no_sync();
+      const auto held = ddp.no_sync();
+      ddp_whole.backward(loss(whole, step, 0));
+      for (int pass = 1; pass <= 2; ++pass) {
+        ddp.backward(loss(net, step, 0) * 0.5);
+        const torch::Tensor sum = net->parameters()[0].grad();
+        require(are_close(sum, whole->parameters()[0].grad() * (0.5 * pass)), "passes under no_sync add up in .grad");
+      }
+    }
+    const double factor = step == 5 && group.rank() == 0 ? std::numeric_limits<double>::infinity() : 1;
+    ddp_whole.backward(loss(whole, step, 1) * factor, stage_1, inspect);
+    ddp.backward(loss(net, step, 1) * factor, optimizer, inspect);
+    for (std::size_t i = 0; i < net->parameters().size(); ++i) {
+      require(torch::equal(net->parameters()[i], whole->parameters()[i]),
+              "parameter " + std::to_string(i) + " has the bits of stage 1 after step " + std::to_string(step));
+      require(!net->parameters()[i].grad().defined(), "no parameter has a .grad after a step");
+    }
+  }
+  require(optimizer.updates() == stage_1.updates() && optimizer.steps() == 9, "the same steps updated");
+  require_error("has left no memory for all gradients", [&] { ddp.backward(loss(net, 0, 0)); });
+}
+
+/// Of stage 2: a share of the gradients, and the two largest successive buckets. Gradients of other layouts are right.
+inline void check_divided_memory(const Group& group) {
+  nn::Sequential net;
+  for (int i = 0; i < 40; ++i)
+    net->push_back(nn::Linear(nn::LinearOptions(64, 64).bias(false)));
+  constexpr std::size_t layer = 64 * 64 * sizeof(float);
+  DistributedDataParallel ddp{net, group, {.bucket_bytes = 2 * layer, .first_bucket_bytes = 2 * layer}};
+  torch::optim::SGD described(net->parameters(), torch::optim::SGDOptions(0.05).momentum(0.9));
+  {
+    const ShardedOptimizer stage_1{ddp, described};
+    require(stage_1.gradient_bytes() == 40 * layer, "stage 1 keeps all gradients");
+  }
+  const std::size_t kept = 40 * layer / static_cast<std::size_t>(group.world_size()) + 4 * layer;
+  const torch::Tensor gradient = [&] {  // of before the construction, in dtrain's memory
+    ddp.backward(ddp(torch::ones({4, 64})).square().mean());
+    return net->parameters()[0].grad();
+  }();
+  const torch::Tensor before = gradient.clone();
+  ShardedOptimizer optimizer{ddp, described, dtrain::zero::Gradients{}};
+  require(torch::equal(net->parameters()[0].grad(), before), ".grad keeps its elements");
+  net->zero_grad();
+  for (int step = 0; step < 3; ++step) {
+    ddp.backward(ddp(torch::ones({4, 64})).square().mean(), optimizer);
+    const auto bytes = static_cast<double>(optimizer.gradient_bytes());
+    require(bytes >= static_cast<double>(kept) && bytes < 1.02 * static_cast<double>(kept), "stage 2 keeps its share");
+  }
+  require(torch::equal(gradient, before), "a .grad that the program keeps stays");
+  require_error("has no overlap_forward", [&] {
+    ShardedOptimizer{ddp, described, dtrain::zero::Gradients{.overlap_forward = true}};
+  });
+}
+
+/// Gradients that are sparse, expanded or laid out otherwise than their parameter.
+inline void check_divided_layouts(const Group& group) {
+  struct Net : nn::Module {
+    nn::Embedding table{register_module("table", nn::Embedding(nn::EmbeddingOptions(7, 3).sparse(true)))};
+    torch::Tensor expanded = register_parameter("expanded", torch::zeros({5}));
+    torch::Tensor permuted = register_parameter("permuted", torch::ones({4, 3}).t());
+    torch::Tensor forward(const torch::Tensor& indices) {
+      return table(indices).square().sum() + expanded.sum() + (permuted * torch::arange(12.0).reshape({3, 4})).sum();
+    }
+  };
+  const auto make = [] {
+    torch::manual_seed(5);
+    return std::make_shared<Net>();
+  };
+  const auto whole = make();
+  const auto net = make();
+  DistributedDataParallel ddp_whole{whole, group};
+  DistributedDataParallel ddp{net, group};
+  torch::optim::SGD described_whole(whole->parameters(), torch::optim::SGDOptions(0.05).momentum(0.9));
+  torch::optim::SGD described(net->parameters(), torch::optim::SGDOptions(0.05).momentum(0.9));
+  ShardedOptimizer stage_1{ddp_whole, described_whole};
+  ShardedOptimizer optimizer{ddp, described, dtrain::zero::Gradients{}};
+  for (int step = 0; step < 3; ++step) {
+    const torch::Tensor indices = torch::tensor({group.rank(), 2, 2 + step}, torch::kLong);
+    ddp_whole.backward(ddp_whole(indices), stage_1);
+    ddp.backward(ddp(indices), optimizer);
+    for (std::size_t i = 0; i < 3; ++i)
+      require(torch::equal(net->parameters()[i], whole->parameters()[i]), "any layout has the bits of stage 1");
+  }
+}
+
 }  // namespace libtorch_probe

@@ -84,6 +84,9 @@ int probe(Group group, dtrain::Arguments arguments) {
       {"refused updates", [](const Group& g, const std::string&) { check_refused_update(g); }},
       {"versions of parameters", [](const Group& g, const std::string&) { check_version(g); }},
       {"shares of the state", [](const Group& g, const std::string&) { check_shares(g); }},
+      {"divided gradients", [](const Group& g, const std::string&) { check_divided_gradients(g); }},
+      {"memory of divided gradients", [](const Group& g, const std::string&) { check_divided_memory(g); }},
+      {"layouts of divided gradients", [](const Group& g, const std::string&) { check_divided_layouts(g); }},
       {"a checkpoint", [](const Group& g, const std::string& path) { check_resumed(g, path, true); }},
   };
   for (const auto& [name, check] : checks) {

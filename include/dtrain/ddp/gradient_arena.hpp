@@ -51,9 +51,10 @@ class GradientArena {
   }
 
   /// Collective, blocking: the same buckets in less memory, see with_reused_memory.
-  /// @throws Error (unsupported) for bound gradients
-  void reuse_memory(Communicator& communicator, Deadline deadline) {
+  /// @param unbinds see GradientTable::unbind @throws Error (unsupported) for bound gradients without it
+  void reuse_memory(Communicator& communicator, Deadline deadline, bool unbinds) {
     if (plan_.reuses_memory) return;
+    if (unbinds) gradients_.unbind();
     gradients_.require_unbound();
     BucketPlan next = with_reused_memory(plan_);
     memory_ = allocate(communicator, next, deadline);

@@ -63,7 +63,8 @@ class ModuleModel {
       Parameter parameter{named.name, value, value};
       parameter.gradient.data = nullptr;  // bind_gradient sets it
       parameters_.push_back(std::move(parameter));
-      entries_.push_back({named.tensor, {}, {}, 0, named.tensor.options(), false, false});
+      const torch::Tensor& tensor = named.tensor;
+      entries_.push_back({tensor, {}, {}, 0, tensor.options(), tensor.sizes().vec(), false, false});
     }
     const std::vector<ModuleTensor> present = buffers();
     fixed_.insert(fixed_.end(), present.begin(), present.end());
@@ -105,14 +106,29 @@ class ModuleModel {
     }
   }
 
-  /// Tensors of gradients keep `memory` from now on.
+  /// From now on a pass hands each gradient over to dtrain, which copies it. Gradients that are in dtrain's memory get
+  /// their own.
+  void unbind_gradients() {
+    const torch::NoGradGuard no_grad;
+    for (Entry& entry : entries_) {
+      torch::Tensor& present = entry.value.mutable_grad();
+      if (present.defined() && present.is_same(entry.gradient)) present = present.clone();
+      entry.gradient = torch::Tensor();
+    }
+    arena_ = std::make_shared<std::shared_ptr<const void>>();  // tensors that the program keeps have the other one
+    binds_ = false;
+  }
+
+  /// Tensors of gradients keep `memory`.
   void keep_gradient_memory(std::shared_ptr<const void> memory) { *arena_ = std::move(memory); }
 
   /// torch::autograd::backward with `ready` for each gradient that it makes. @throws what it throws, and `ready`; Error
   /// (invalid_argument) that names a parameter that was added, replaced or converted
+  /// @param reduces whether the step does; if not, gradients that are not bound stay in .grad
   void backward(const torch::autograd::variable_list& roots, const torch::autograd::variable_list& gradients,
-                bool retain_graph, bool allow_unused, Ready ready) {
+                bool retain_graph, bool allow_unused, Ready ready, bool reduces = true) {
     require_same_parameters();
+    reduces_ = reduces;
     for (std::size_t i = 0; i < entries_.size(); ++i) {
       entries_[i].is_ready = false;
       attach_hook(i);
@@ -123,9 +139,7 @@ class ModuleModel {
       ~Disarm() { armed.reset(); }
     } disarm{ready_};
     torch::autograd::backward(roots, gradients, retain_graph);
-    if (!allow_unused) {  // the end of the step names those that took no part
-      return;
-    }
+    if (!allow_unused) return;  // the end of the step names those that took no part
     for (std::size_t i = 0; i < entries_.size(); ++i) {
       if (!entries_[i].is_ready && entries_[i].value.grad().defined()) {
         reduce_present(i);
@@ -136,9 +150,8 @@ class ModuleModel {
   /// 1 for each parameter that has had a gradient in a pass since the last publish().
   std::vector<std::int32_t> used() const {
     std::vector<std::int32_t> used;
-    for (const Entry& entry : entries_) {
+    for (const Entry& entry : entries_)
       used.push_back(entry.used ? 1 : 0);
-    }
     return used;
   }
 
@@ -146,9 +159,7 @@ class ModuleModel {
   /// before.
   void publish(const std::vector<std::int32_t>& used) {
     for (std::size_t i = 0; i < entries_.size(); ++i) {
-      if (used[i] != 0) {
-        entries_[i].value.mutable_grad() = entries_[i].gradient;
-      }
+      if (used[i] != 0) entries_[i].value.mutable_grad() = entries_[i].gradient;
       entries_[i].used = false;
     }
   }
@@ -166,12 +177,13 @@ class ModuleModel {
 
   struct Entry {
     torch::Tensor value;
-    torch::Tensor gradient;   ///< the view of dtrain's memory
+    torch::Tensor gradient;   ///< the view of dtrain's memory, if gradients are bound
     Accumulator accumulator;  ///< autograd holds it weakly, and the hook with it
     std::uintptr_t hook;
-    torch::TensorOptions options;  ///< of the value when it was wrapped
-    bool used;                     ///< since the last reduction
-    bool is_ready;                 ///< in this pass
+    torch::TensorOptions options;  ///< of the value when it was wrapped, as the sizes
+    std::vector<std::int64_t> sizes;
+    bool used;      ///< since the last reduction
+    bool is_ready;  ///< in this pass
   };
 
   /// Called by autograd, in a thread of its own for each GPU, when gradient `index` of this pass is final.
@@ -212,9 +224,37 @@ class ModuleModel {
 
   /// What .grad holds is this rank's gradient.
   void reduce_present(std::size_t index) {
-    bind_result(index);
     entries_[index].is_ready = true;
+    if (!binds_) {
+      if (reduces_) hand_over(index);
+      return;
+    }
+    bind_result(index);
     detail::MarkReady<Kind>::mark(*ready_, index, parameters_[index].value.device);
+  }
+
+  /// dtrain copies what .grad holds, and LibTorch's memory of it is free.
+  void hand_over(std::size_t index) {
+    Entry& entry = entries_[index];
+    torch::Tensor& gradient = entry.value.mutable_grad();
+    const torch::NoGradGuard no_grad;
+    if (gradient.layout() != torch::kStrided || gradient.strides() != entry.value.strides()) {
+      const torch::Tensor strided = torch::empty_strided(entry.value.sizes(), entry.value.strides(), entry.options);
+      strided.copy_(dense(gradient, index));
+      gradient = strided;
+    }
+    const TensorView view = view_of(gradient, parameters_[index].name);
+    (*ready_)(ReadyGradient{index, {}, &view});
+    gradient = torch::Tensor();
+  }
+
+  torch::Tensor dense(const torch::Tensor& gradient, std::size_t index) {
+    if (gradient.layout() == torch::kStrided) return gradient;
+    if (!warned_sparse_.exchange(true)) {
+      log(LogLevel::warning,
+          "the gradient of '" + parameters_[index].name + "' is sparse; it is reduced as a dense one");
+    }
+    return gradient.to_dense();
   }
 
   /// Makes .grad the view of dtrain's memory, with what .grad holds.
@@ -222,41 +262,18 @@ class ModuleModel {
     Entry& entry = entries_[index];
     torch::Tensor& gradient = entry.value.mutable_grad();
     const torch::NoGradGuard no_grad;
-    if (gradient.layout() != torch::kStrided) {
-      if (!warned_sparse_.exchange(true)) {
-        log(LogLevel::warning,
-            "the gradient of '" + parameters_[index].name + "' is sparse; it is reduced as a dense one");
-      }
-      entry.gradient.copy_(gradient.to_dense());
-    } else if (gradient.data_ptr() != entry.gradient.data_ptr()) {
-      entry.gradient.copy_(gradient);
+    if (gradient.layout() != torch::kStrided || gradient.data_ptr() != entry.gradient.data_ptr()) {
+      entry.gradient.copy_(dense(gradient, index));
     }
     gradient = entry.gradient;
   }
 
   void require_same_parameters() const {
-    std::vector<torch::Tensor> present;
-    for (const auto& module : modules_) {
-      for (const torch::Tensor& parameter : module->parameters()) {
-        present.push_back(parameter);
-      }
-    }
-    std::size_t distinct = 0;
-    for (std::size_t i = 0; i < present.size(); ++i) {
-      const bool is_next = distinct < all_.size() && present[i].is_same(all_[distinct].tensor);
-      if (is_next) {
-        ++distinct;
-        continue;
-      }
-      const auto is_it = [&](const ModuleTensor& named) { return named.tensor.is_same(present[i]); };
-      if (std::none_of(all_.begin(), all_.end(), is_it)) {
-        refuse_changed(present[i]);
-      }
-    }
+    detail::require_same_parameters(modules_, all_);
     for (std::size_t i = 0; i < entries_.size(); ++i) {
       const torch::Tensor& value = entries_[i].value;
       if (value.dtype() == entries_[i].options.dtype() && value.device() == entries_[i].options.device() &&
-          value.sizes() == entries_[i].gradient.sizes() && value.requires_grad()) {
+          value.sizes() == entries_[i].sizes && value.requires_grad()) {
         continue;
       }
       throw Error(Errc::invalid_argument,
@@ -266,25 +283,15 @@ class ModuleModel {
     }
   }
 
-  [[noreturn]] void refuse_changed(const torch::Tensor& parameter) const {
-    std::string name = "?";
-    for (const ModuleTensor& named : detail::parameters_of(modules_)) {
-      if (named.tensor.is_same(parameter)) {
-        name = named.name;
-      }
-    }
-    throw Error(Errc::invalid_argument, "parameter '" + name +
-                                            "' was added or replaced after its module was wrapped; make another "
-                                            "DistributedDataParallel");
-  }
-
   Modules modules_;
   std::shared_ptr<std::shared_ptr<const void>> arena_;  ///< known once the gradients are bound, which refer to it
   std::vector<Entry> entries_;
   std::vector<Parameter> parameters_;  ///< of the entries
   std::vector<ModuleTensor> all_;      ///< every parameter, frozen ones too
   std::vector<ModuleTensor> fixed_;
-  std::optional<Ready> ready_;  ///< in backward()
+  std::optional<Ready> ready_;  ///< in backward(), as reduces_
+  bool reduces_ = true;
+  bool binds_ = true;
   std::atomic<bool> warned_{false};
   std::atomic<bool> warned_sparse_{false};
 };

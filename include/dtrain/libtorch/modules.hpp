@@ -60,6 +60,36 @@ inline std::vector<ModuleTensor> buffers_of(const Modules& modules) {
   return found;
 }
 
+[[noreturn]] inline void refuse_changed(const Modules& modules, const torch::Tensor& parameter) {
+  std::string name = "?";
+  for (const ModuleTensor& named : parameters_of(modules)) {
+    if (named.tensor.is_same(parameter)) {
+      name = named.name;
+    }
+  }
+  throw Error(Errc::invalid_argument, "parameter '" + name +
+                                          "' was added or replaced after its module was wrapped; make another "
+                                          "DistributedDataParallel");
+}
+
+/// @param wrapped parameters_of(modules) when they were wrapped
+/// @throws Error (invalid_argument) that names a parameter that was added or replaced since
+inline void require_same_parameters(const Modules& modules, const std::vector<ModuleTensor>& wrapped) {
+  std::size_t distinct = 0;
+  for (const auto& module : modules) {
+    for (const torch::Tensor& present : module->parameters()) {
+      if (distinct < wrapped.size() && present.is_same(wrapped[distinct].tensor)) {
+        ++distinct;
+        continue;
+      }
+      const auto is_it = [&](const ModuleTensor& named) { return named.tensor.is_same(present); };
+      if (std::none_of(wrapped.begin(), wrapped.end(), is_it)) {
+        refuse_changed(modules, present);
+      }
+    }
+  }
+}
+
 }  // namespace detail
 
 }  // namespace DTRAIN_NAMESPACE::libtorch

@@ -18,9 +18,9 @@ namespace DTRAIN_NAMESPACE::libtorch {
 /// As save_checkpoint of an optimizer of LibTorch's, whose options are in the file; its state is in files beside it,
 /// one for each rank, which are named and committed as save_checkpoint of a dtrain::ShardedOptimizer says. The file has
 /// one tensor more, after those: `updates`, i64 [parameters]: how often each one that needs gradients was updated.
-template <class Group, class Net, class O, class C>
-void save_checkpoint(const Group& group, const std::string& path, const Net& net, ShardedOptimizer<O, C>& optimizer,
-                     const SamplerPosition& position,
+template <class Group, class Net, class O, class C, class Stage>
+void save_checkpoint(const Group& group, const std::string& path, const Net& net,
+                     ShardedOptimizer<O, C, Stage>& optimizer, const SamplerPosition& position,
                      const torch::Generator& rng = at::detail::getDefaultCPUGenerator()) {
   const torch::NoGradGuard no_grad;
   detail::TrainingTensors tensors =
@@ -32,9 +32,10 @@ void save_checkpoint(const Group& group, const std::string& path, const Net& net
 
 /// As load_checkpoint of an optimizer of LibTorch's; any number of ranks may have saved. Call it after the construction
 /// of `optimizer`. @throws as that, and as load_checkpoint of a dtrain::ShardedOptimizer
-template <class Group, class Net, class O, class C>
-bool load_checkpoint(const Group& group, const std::string& path, const Net& net, ShardedOptimizer<O, C>& optimizer,
-                     SamplerPosition& position, const torch::Generator& rng = at::detail::getDefaultCPUGenerator()) {
+template <class Group, class Net, class O, class C, class Stage>
+bool load_checkpoint(const Group& group, const std::string& path, const Net& net,
+                     ShardedOptimizer<O, C, Stage>& optimizer, SamplerPosition& position,
+                     const torch::Generator& rng = at::detail::getDefaultCPUGenerator()) {
   const torch::NoGradGuard no_grad;
   std::vector<std::int64_t> updates = optimizer.updates();
   const auto load = [&](std::vector<NamedTensor> tensors) {

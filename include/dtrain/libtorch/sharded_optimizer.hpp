@@ -27,29 +27,35 @@ namespace DTRAIN_NAMESPACE::libtorch {
 /// as it is, and its number of updates too.
 /// - Half and BFloat16 parameters have their state, and their values once more, in f32.
 /// - After a step no parameter has a .grad: dtrain has used its memory for the new values.
+/// - A third argument dtrain::zero::Gradients{} divides the gradients too (stage 2). A pass then makes each .grad in
+/// LibTorch's memory, as without dtrain, and hands it over: dtrain copies it into its bucket, and the parameter has
+/// none from then on. A rank keeps its part of the reduced gradients, which no .grad shows. Under no_sync() .grad has
+/// this rank's own sum. The wrapper then only makes steps with such an optimizer.
 ///
 /// Lifetime: `ddp` and `adamw` outlive it. Threads: the one that trains.
-template <class O, class C>
+template <class O, class C, class Stage = zero::States>
 class ShardedOptimizer {
   using Rule = typename detail::RuleOf<O>::type;
 
  public:
   /// Collective: every rank constructs it between the same steps, with the same groups. Allocates the state.
-  /// @throws Error (unsupported) for Double parameters, amsgrad and dampening
+  /// @throws Error (unsupported) for Double parameters, amsgrad and dampening, and for overlap_forward
   template <class Ddp>
-  ShardedOptimizer(Ddp& ddp, O& options)
+  ShardedOptimizer(Ddp& ddp, O& options, Stage stage = {})
       : options_(options),
         parameters_(ddp.trained()),
-        sharded_(ddp.wrapped(), {rules_of(options), std::vector<ParameterUpdates>(parameters_.size())}) {}
+        sharded_(wrapped(ddp, options, stage), {rules_of(options), std::vector<ParameterUpdates>(parameters_.size())},
+                 stage) {}
 
   O& options() noexcept { return options_; }
 
-  /// Updates so far, and bytes of state on this rank.
+  /// Updates so far, and bytes of state and of dtrain's gradients on this rank.
   std::uint64_t steps() const noexcept { return sharded_.steps(); }
   std::size_t state_bytes() const noexcept { return sharded_.state_bytes(); }
+  std::size_t gradient_bytes() const noexcept { return sharded_.gradient_bytes(); }
 
   /// For DistributedDataParallel::backward and checkpoints.
-  dtrain::ShardedOptimizer<GroupedRule<Rule>, C>& sharded() noexcept { return sharded_; }
+  dtrain::ShardedOptimizer<GroupedRule<Rule>, C, Stage>& sharded() noexcept { return sharded_; }
 
   /// Takes the present options. The step will update the parameters for which `used` has a 1; empty: all.
   /// @throws Error (unsupported) as the constructor
@@ -92,6 +98,19 @@ class ShardedOptimizer {
   }
 
  private:
+  /// The wrapper, once what is to be refused is refused.
+  template <class Ddp>
+  static auto& wrapped(Ddp& ddp, O& options, const Stage& stage) {
+    static_cast<void>(rules_of(options));
+    if (stage.overlap_forward) {
+      throw Error(Errc::unsupported,
+                  "libtorch::ShardedOptimizer has no overlap_forward: a module's forward pass would not wait for its "
+                  "weights; leave it out");
+    }
+    if constexpr (Stage::divides_gradients) ddp.unbind_gradients();
+    return ddp.wrapped();
+  }
+
   static std::vector<Rule> rules_of(O& options) {
     std::vector<Rule> rules;
     for (const torch::optim::OptimizerParamGroup& group : options.param_groups())
@@ -113,11 +132,11 @@ class ShardedOptimizer {
 
   O& options_;
   std::vector<torch::Tensor> parameters_;
-  dtrain::ShardedOptimizer<GroupedRule<Rule>, C> sharded_;
+  dtrain::ShardedOptimizer<GroupedRule<Rule>, C, Stage> sharded_;
   std::uint64_t steps_before_ = 0;
 };
 
-template <class Net, class P, template <class, class> class Ddp, class O>
-ShardedOptimizer(Ddp<Net, P>&, O&) -> ShardedOptimizer<O, typename P::ChannelBackend::Communicator>;
+template <class Net, class P, template <class, class> class Ddp, class O, class Stage = zero::States>
+ShardedOptimizer(Ddp<Net, P>&, O&, Stage = {}) -> ShardedOptimizer<O, typename P::ChannelBackend::Communicator, Stage>;
 
 }  // namespace DTRAIN_NAMESPACE::libtorch

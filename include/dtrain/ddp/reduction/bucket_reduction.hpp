@@ -81,9 +81,7 @@ class BucketReduction final : BucketUpdate<Communicator>::Waits {
 
   /// The meter, with the device times measured so far.
   const StepMeter& up_to_date_meter() noexcept {
-    if constexpr (GradientCopier::copies_on_stream) {
-      copier_.collect_times();
-    }
+    if constexpr (GradientCopier::copies_on_stream) copier_.collect_times();
     return meter_;
   }
   std::shared_ptr<const void> memory() const noexcept { return arena_.memory(); }
@@ -210,7 +208,7 @@ class BucketReduction final : BucketUpdate<Communicator>::Waits {
   }
 
   /// Collective, blocking. Between steps; as GradientArena::reuse_memory.
-  void reuse_memory() { arena_.reuse_memory(communicator_, Deadline::after(context_.timeout)); }
+  void reuse_memory(bool unbinds) { arena_.reuse_memory(communicator_, Deadline::after(context_.timeout), unbinds); }
 
   /// Blocking: until the work that uses the arena has ended. Aborts that work at the deadline, or at once if `now`.
   /// @returns false if the work has not ended within 5 s after the abort: this object must then outlive it

@@ -67,6 +67,9 @@ class GradientTable {
   /// @returns the gradient's present view
   TensorView move(std::size_t parameter, const BucketPlan& plan);
 
+  /// No gradient has memory of its own from now on: each ready() gives it.
+  void unbind() noexcept;
+
   /// @throws Error (unsupported) if a gradient with elements is bound
   void require_unbound() const;
 
@@ -161,6 +164,12 @@ DTRAIN_DEFINED TensorView GradientTable::move(std::size_t parameter, const Bucke
   const bool bound = slot.is_bound();
   slot.place = place(plan, parameter);
   return bound ? bind(parameter) : views_[parameter];
+}
+
+DTRAIN_DEFINED void GradientTable::unbind() noexcept {
+  for (std::size_t parameter = 0; parameter < size(); ++parameter) {
+    slots_[parameter].own = views_[parameter].data = nullptr;
+  }
 }
 
 DTRAIN_DEFINED void GradientTable::require_unbound() const {

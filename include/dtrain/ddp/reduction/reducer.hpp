@@ -181,7 +181,7 @@ class Reducer final : public Step::Target {
   Accumulation accumulation() noexcept { return {reduction_.gradients(), accumulated_, context_, reduction_.meter()}; }
 
   /// Collective, blocking. Between steps; as GradientArena::reuse_memory.
-  void reuse_memory() { reduction_.reuse_memory(); }
+  void reuse_memory(bool unbinds = false) { reduction_.reuse_memory(unbinds); }
   /// The present plan stays, without a rebuild after the first step. Every rank calls it between the same steps.
   void keep_plan() {
     rebuild_ = {};
