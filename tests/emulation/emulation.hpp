@@ -50,8 +50,6 @@ void ignore_record(int nth);
 int waits();
 /// Calls of cudaEventRecord since the last call of ignore_record or reset.
 int records();
-/// Calls of CUDA and NCCL that the calling thread has made.
-int calls();
 /// Calls that block the host until a device has done something: synchronisations, and copies of pageable memory.
 int host_waits();
 

@@ -40,7 +40,6 @@ std::atomic<int> ignored_record{0};
 std::atomic<int> wait_count{0};
 std::atomic<int> record_count{0};
 std::atomic<int> host_wait_count{0};
-thread_local int thread_calls = 0;
 std::atomic<std::size_t> host_byte_count{0};
 
 int planned_failure(const char* function) noexcept {
@@ -60,7 +59,6 @@ bool is_next(std::atomic<int>& count, const std::atomic<int>& wanted) noexcept {
 }  // namespace
 
 int admitted(const char* function) noexcept {
-  ++thread_calls;
   const int self = ::getpid();
   int first = 0;
   if (!first_user.compare_exchange_strong(first, self, std::memory_order_relaxed) && first != self) {
@@ -68,10 +66,6 @@ int admitted(const char* function) noexcept {
   }
   if (in_stream_thread()) return cudaErrorNotPermitted;
   return planned.load(std::memory_order_relaxed) ? planned_failure(function) : 0;
-}
-
-int calls() {
-  return thread_calls;
 }
 
 void fail(const std::string& function, int nth, int error, int device) {

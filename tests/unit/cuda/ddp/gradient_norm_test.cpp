@@ -415,29 +415,48 @@ TEST_CASE("a driver that does not load the kernel refuses the measurement before
   });
 }
 
-TEST_CASE(
-    "a step that does not measure makes the calls that it made before any did; one that does makes three a bucket") {
+TEST_CASE("a step launches a kernel for each bucket if it measures, else none, and waits no more for it") {
   REQUIRE(support::enough_devices(1));
   support::CudaTrainingRank rank(std::make_shared<support::FakeJob>(1), 0, 1, {});
-  const auto calls_of = [&](StepOptions options, int steps = 10) {
-    int fewest = std::numeric_limits<int>::max();
-    for (int k = 0; k < steps; ++k) {
-      const int before = emulation::calls();
-      dtrain::Step open = rank.reducer->begin("begin()", options);
-      for (std::size_t i = rank.count(); i-- > 0;)
-        open.ready(i, rank.stream().handle());
-      open.finish();
-      fewest = std::min(fewest, emulation::calls() - before);
-      REQUIRE(rank.wait());
-    }
-    return fewest;
+  const int buckets = static_cast<int>(rank.reducer->plan().buckets.size());
+  struct Calls {
+    int waits;
+    int records;
+    int host_waits;
+    bool operator==(const Calls&) const = default;
   };
-  calls_of({}, 20);  // until the channel has made the events that it uses again
-  const int before = calls_of({});
-  const int with = calls_of(measured);
-  CHECK(calls_of({}) == before);
-  // Which device is current, the launch, and whether that is captured.
-  CHECK(with - before == 3 * static_cast<int>(rank.reducer->plan().buckets.size()));
+  const auto calls_of_step = [&](StepOptions options) {
+    const Calls before{emulation::waits(), emulation::records(), emulation::host_waits()};
+    dtrain::Step open = rank.reducer->begin("begin()", options);
+    for (std::size_t i = rank.count(); i-- > 0;)
+      open.ready(i, rank.stream().handle());
+    open.finish();
+    const Calls calls{emulation::waits() - before.waits, emulation::records() - before.records,
+                      emulation::host_waits() - before.host_waits};
+    REQUIRE(rank.wait());
+    return calls;
+  };
+  const auto refuse_launch = [](int nth) {
+    emulation::reset();
+    REQUIRE(support::enough_devices(1));
+    emulation::fail("cuLaunchKernel", nth, 209);  // CUDA_ERROR_NO_BINARY_FOR_GPU
+  };
+  calls_of_step({});
+  refuse_launch(1);
+  const Calls without = calls_of_step({});
+  refuse_launch(buckets + 1);
+  CHECK(calls_of_step(measured) == without);
+  const dtrain::stream::cuda::PinnedBuffer sum(sizeof(double));
+  const auto launches = [&] {
+    auto* const to = reinterpret_cast<double*>(sum.data());
+    return dtrain::stream::cuda::SquareSumKernel::load(DType::f32, to, rank.stream());
+  };
+  CHECK_FALSE(launches());  // the first one after those of the buckets
+  refuse_launch(1);
+  CHECK(calls_of_step({}) == without);
+  CHECK_FALSE(launches());
+  emulation::reset();
+  REQUIRE(rank.wait());
 }
 
 #endif
