@@ -23,7 +23,6 @@
 #include "dtrain/launch/configuration/node_launcher_options.hpp"
 #include "dtrain/launch/configuration/worker_environment.hpp"
 #include "dtrain/launch/configuration/worker_program.hpp"
-#include "dtrain/launch/launched_rank.hpp"
 #include "dtrain/launch/node_launcher.hpp"
 #include "dtrain/launch/output/standard_stream.hpp"
 #include "dtrain/launch/per_node.hpp"
@@ -61,7 +60,7 @@ DTRAIN_DEFINED StartResult PerNode::start(int argc, char** argv, const BackendFa
     if (is_worker) {
       // stdout is a pipe that users read: line buffering shows each complete line, also before a crash.
       static_cast<void>(std::setvbuf(stdout, nullptr, _IOLBF, 0));
-      return StartResult(rank_process_of_launcher(environment, std::move(arguments)));
+      return StartResult(rank_process_of_launcher(identity::Variables(environment), std::move(arguments)));
     }
     Flags flags = parse_flags(identity::Arguments(argv, static_cast<std::size_t>(argc)));
     if (flags.help) {
@@ -74,7 +73,7 @@ DTRAIN_DEFINED StartResult PerNode::start(int argc, char** argv, const BackendFa
       return StartResult(0);
     }
     if (flags.in_process) {
-      return StartResult(rank_process_alone(environment, std::move(flags.program)));
+      return StartResult(rank_process_alone(identity::Variables(environment), std::move(flags.program)));
     }
     require_single_thread();
     NodeLauncherOptions options = node_launcher_options(std::move(flags), without_outer_job(environment),

@@ -11,9 +11,12 @@
 
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/version.hpp"
-#include "dtrain/identity/identity_error.hpp"
 #include "dtrain/identity/process_identity.hpp"
 #include "dtrain/rendezvous/control/control_plane_options.hpp"
+
+namespace DTRAIN_NAMESPACE::identity {
+class Variables;
+}
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -66,6 +69,14 @@ struct JoinOptions {
 /// stderr if there are several ranks, or warnings. Closed standard descriptors become /dev/null.
 /// @throws identity::IdentityError; Error (usage) for an invalid setting, or a flag of PerNode's launcher
 RankProcess rank_process_of(JoinOptions options);
+
+/// Rank 0 of 1; ignores ranks in the environment. It hosts the store. Closed standard descriptors become /dev/null.
+/// @throws Error (usage) for an invalid setting
+RankProcess rank_process_alone(const identity::Variables& variables, std::vector<std::string> arguments);
+
+/// The worker that launch::PerNode's launcher started as this process. The launcher hosts the store.
+/// @throws as rank_process_of
+RankProcess rank_process_of_launcher(const identity::Variables& variables, std::vector<std::string> arguments);
 
 }  // namespace DTRAIN_NAMESPACE::launch
 

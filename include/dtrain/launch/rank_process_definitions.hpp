@@ -15,6 +15,8 @@
 #include "dtrain/identity/environment/local_rank_argument.hpp"
 #include "dtrain/identity/environment/variables.hpp"
 #include "dtrain/identity/job_name.hpp"
+#include "dtrain/identity/launchers/launchers.hpp"
+#include "dtrain/identity/launchers/single.hpp"
 #include "dtrain/identity/process_identity.hpp"
 #include "dtrain/identity/resolve_identity.hpp"
 #include "dtrain/launch/configuration/flags.hpp"
@@ -97,6 +99,25 @@ DTRAIN_DEFINED RankProcess rank_process_of(JoinOptions options) {
   if (worker.identity.rank == 0 && (worker.identity.world_size > 1 || !worker.identity.warnings.empty())) {
     detail::log_identity(worker.identity, identity::Variables(environment));
   }
+  return worker;
+}
+
+DTRAIN_DEFINED RankProcess rank_process_alone(const identity::Variables& variables,
+                                              std::vector<std::string> arguments) {
+  open_standard_descriptors();
+  check_log_setting(variables);
+  const identity::Environment nothing;
+  RankProcess worker =
+      detail::rank_process_with(identity::SingleSource::read(identity::Variables(nothing), {}), variables);
+  worker.argument_vector = ArgumentVector(std::move(arguments));
+  worker.hosts_store = true;
+  return worker;
+}
+
+DTRAIN_DEFINED RankProcess rank_process_of_launcher(const identity::Variables& variables,
+                                                    std::vector<std::string> arguments) {
+  RankProcess worker = detail::rank_process_with(identity::read_dtrain(variables, {}), variables);
+  worker.argument_vector = ArgumentVector(std::move(arguments));
   return worker;
 }
 
