@@ -19965,6 +19965,10 @@ static_assert(Topology<Hierarchical<>>);
 /// @file
 /// launch::RankProcess: identity and settings of the process that is a rank.
 
+namespace DTRAIN_NAMESPACE::identity {
+class Variables;
+}
+
 namespace DTRAIN_NAMESPACE::launch {
 
 /// Copies share the strings. The program may write to them, as to main's argv.
@@ -20016,6 +20020,14 @@ struct JoinOptions {
 /// stderr if there are several ranks, or warnings. Closed standard descriptors become /dev/null.
 /// @throws identity::IdentityError; Error (usage) for an invalid setting, or a flag of PerNode's launcher
 RankProcess rank_process_of(JoinOptions options);
+
+/// Rank 0 of 1; ignores ranks in the environment. It hosts the store. Closed standard descriptors become /dev/null.
+/// @throws Error (usage) for an invalid setting
+RankProcess rank_process_alone(const identity::Variables& variables, std::vector<std::string> arguments);
+
+/// The worker that launch::PerNode's launcher started as this process. The launcher hosts the store.
+/// @throws as rank_process_of
+RankProcess rank_process_of_launcher(const identity::Variables& variables, std::vector<std::string> arguments);
 
 }  // namespace DTRAIN_NAMESPACE::launch
 
@@ -24051,17 +24063,19 @@ struct FinishedStep {
 using SavedPlanNumbers = std::array<std::int64_t, 6>;
 
 /// Threads: the one that drives the steps. Pinned: a checkpoint's tensors refer to its numbers.
+/// It has a function pointer and no virtual function: of that, g++ would put the only implementation into each program
+/// that may call it, whether the program has such an object or not (-fdevirtualize-speculatively).
 class BucketPlanner {
  public:
-  BucketPlanner() = default;
   BucketPlanner(const BucketPlanner&) = delete;
-  virtual ~BucketPlanner() = default;
 
   /// Collective, blocking in some steps: after each step that reduces, until is_settled(). Every rank gets the same
   /// plan after the same step.
   /// @param order the parameters' ready order, where it has changed; else empty
   /// @returns the plan of the next steps; nullopt: the present one
-  virtual std::optional<BucketPlan> after_step(std::span<const std::size_t> order, const FinishedStep& step) = 0;
+  std::optional<BucketPlan> after_step(std::span<const std::size_t> order, const FinishedStep& step) {
+    return after_step_(*this, order, step);
+  }
 
   /// Whether the plan changes no more.
   bool is_settled() const noexcept { return is_settled_; }
@@ -24070,9 +24084,18 @@ class BucketPlanner {
   SavedPlanNumbers& saved() noexcept { return saved_; }
 
  protected:
+  using AfterStep = std::optional<BucketPlan> (*)(BucketPlanner& planner, std::span<const std::size_t> order,
+                                                  const FinishedStep& step);
+
+  explicit BucketPlanner(AfterStep function) noexcept : after_step_(function) {}
+  ~BucketPlanner() = default;
+
   bool is_settled_ = false;
   bool wants_ready_times_ = false;
   SavedPlanNumbers saved_{};
+
+ private:
+  AfterStep after_step_;
 };
 
 /// What a planner is made from. Lifetime: all that it refers to, during the call that gets it.
@@ -24152,9 +24175,8 @@ class MeasuredPlan final : public BucketPlanner {
   MeasuredPlan(std::vector<GradientSize> sizes, const BucketCaps& given, const PlanConditions& conditions,
                Exchange exchange);
 
-  std::optional<BucketPlan> after_step(std::span<const std::size_t> order, const FinishedStep& step) override;
-
  private:
+  std::optional<BucketPlan> plan_after(std::span<const std::size_t> order, const FinishedStep& step);
   std::optional<BucketPlan> adopt_saved();
   std::optional<BucketPlan> choose();
   std::optional<BucketPlan> after_trial_step(std::chrono::nanoseconds duration);
@@ -46948,23 +46970,6 @@ inline NetworkReport local_network_report(const identity::Variables& variables,
 
 }  // namespace DTRAIN_NAMESPACE::launch
 
-// ---- dtrain/launch/launched_rank.hpp
-
-/// @file
-/// The RankProcess of a process that launch::PerNode has started, or that is the only rank.
-
-namespace DTRAIN_NAMESPACE::launch {
-
-/// Rank 0 of 1; ignores ranks in the environment. It hosts the store. Closed standard descriptors become /dev/null.
-/// @throws Error (usage) for an invalid setting
-RankProcess rank_process_alone(const identity::Environment& environment, std::vector<std::string> arguments);
-
-/// The worker that launch::PerNode's launcher started as this process. The launcher hosts the store.
-/// @throws as rank_process_of
-RankProcess rank_process_of_launcher(const identity::Environment& environment, std::vector<std::string> arguments);
-
-}  // namespace DTRAIN_NAMESPACE::launch
-
 // ---- dtrain/launch/nodes/launcher_records.hpp
 
 /// @file
@@ -48560,33 +48565,6 @@ inline void end_with_launcher(pid_t launcher) {
 
 }  // namespace DTRAIN_NAMESPACE::launch
 
-// ---- dtrain/launch/launched_rank.hpp (definitions)
-
-namespace DTRAIN_NAMESPACE::launch {
-
-DTRAIN_DEFINED RankProcess rank_process_alone(const identity::Environment& environment,
-                                              std::vector<std::string> arguments) {
-  open_standard_descriptors();
-  const identity::Variables variables(environment);
-  check_log_setting(variables);
-  const identity::Environment nothing;
-  RankProcess worker =
-      detail::rank_process_with(identity::SingleSource::read(identity::Variables(nothing), {}), variables);
-  worker.argument_vector = ArgumentVector(std::move(arguments));
-  worker.hosts_store = true;
-  return worker;
-}
-
-DTRAIN_DEFINED RankProcess rank_process_of_launcher(const identity::Environment& environment,
-                                                    std::vector<std::string> arguments) {
-  const identity::Variables variables(environment);
-  RankProcess worker = detail::rank_process_with(identity::read_dtrain(variables, {}), variables);
-  worker.argument_vector = ArgumentVector(std::move(arguments));
-  return worker;
-}
-
-}  // namespace DTRAIN_NAMESPACE::launch
-
 // ---- dtrain/launch/rank_process_definitions.hpp
 
 /// @file
@@ -48665,6 +48643,25 @@ DTRAIN_DEFINED RankProcess rank_process_of(JoinOptions options) {
   if (worker.identity.rank == 0 && (worker.identity.world_size > 1 || !worker.identity.warnings.empty())) {
     detail::log_identity(worker.identity, identity::Variables(environment));
   }
+  return worker;
+}
+
+DTRAIN_DEFINED RankProcess rank_process_alone(const identity::Variables& variables,
+                                              std::vector<std::string> arguments) {
+  open_standard_descriptors();
+  check_log_setting(variables);
+  const identity::Environment nothing;
+  RankProcess worker =
+      detail::rank_process_with(identity::SingleSource::read(identity::Variables(nothing), {}), variables);
+  worker.argument_vector = ArgumentVector(std::move(arguments));
+  worker.hosts_store = true;
+  return worker;
+}
+
+DTRAIN_DEFINED RankProcess rank_process_of_launcher(const identity::Variables& variables,
+                                                    std::vector<std::string> arguments) {
+  RankProcess worker = detail::rank_process_with(identity::read_dtrain(variables, {}), variables);
+  worker.argument_vector = ArgumentVector(std::move(arguments));
   return worker;
 }
 
@@ -50892,7 +50889,7 @@ DTRAIN_DEFINED StartResult PerNode::start(int argc, char** argv, const BackendFa
     if (is_worker) {
       // stdout is a pipe that users read: line buffering shows each complete line, also before a crash.
       static_cast<void>(std::setvbuf(stdout, nullptr, _IOLBF, 0));
-      return StartResult(rank_process_of_launcher(environment, std::move(arguments)));
+      return StartResult(rank_process_of_launcher(identity::Variables(environment), std::move(arguments)));
     }
     Flags flags = parse_flags(identity::Arguments(argv, static_cast<std::size_t>(argc)));
     if (flags.help) {
@@ -50905,7 +50902,7 @@ DTRAIN_DEFINED StartResult PerNode::start(int argc, char** argv, const BackendFa
       return StartResult(0);
     }
     if (flags.in_process) {
-      return StartResult(rank_process_alone(environment, std::move(flags.program)));
+      return StartResult(rank_process_alone(identity::Variables(environment), std::move(flags.program)));
     }
     require_single_thread();
     NodeLauncherOptions options = node_launcher_options(std::move(flags), without_outer_job(environment),
@@ -52760,13 +52757,16 @@ inline std::vector<double> median_ready_times(std::span<const StepProfile> profi
 
 DTRAIN_DEFINED MeasuredPlan::MeasuredPlan(std::vector<GradientSize> sizes, const BucketCaps& given,
                                           const PlanConditions& conditions, Exchange exchange)
-    : sizes_(std::move(sizes)),
+    : BucketPlanner([](BucketPlanner& planner, std::span<const std::size_t> order, const FinishedStep& step) {
+        return static_cast<MeasuredPlan&>(planner).plan_after(order, step);
+      }),
+      sizes_(std::move(sizes)),
       order_(reverse_order(sizes_.size())),
       given_(given),
       conditions_(conditions),
       exchange_(std::move(exchange)) {}
 
-DTRAIN_DEFINED std::optional<BucketPlan> MeasuredPlan::after_step(std::span<const std::size_t> order,
+DTRAIN_DEFINED std::optional<BucketPlan> MeasuredPlan::plan_after(std::span<const std::size_t> order,
                                                                   const FinishedStep& step) {
   if (!order.empty()) order_.assign(order.begin(), order.end());
   switch (++steps_) {
