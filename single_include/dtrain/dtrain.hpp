@@ -52720,10 +52720,10 @@ T median(std::span<T> values) {
   return *middle;
 }
 
-/// "12.3 ms".
+/// "12.345 ms".
 inline std::string milliseconds(double seconds) {
   char text[48];
-  std::snprintf(text, sizeof text, "%.3g ms", seconds * 1e3);
+  std::snprintf(text, sizeof text, "%.5g ms", seconds * 1e3);
   return text;
 }
 
