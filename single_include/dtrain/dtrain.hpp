@@ -19579,7 +19579,7 @@ struct Bf16 {
   static constexpr DType dtype = DType::bf16;
 };
 
-/// 16 bits, more precise than Bf16 and up to 65,504. A sum beyond that is infinite; averages in range are not.
+/// 16 bits, more precise than Bf16 and up to 65,504. A sum beyond that is infinite; averages up to 65,400 are not.
 struct F16 {
   static constexpr DType dtype = DType::f16;
 };
@@ -22778,7 +22778,7 @@ struct DdpOptions {
   /// which they return to if a step is not shorter; log level info has the reasons. For gradients in host memory, and
   /// not with `deterministic`. Steps under no_sync() do not count. Where a sum's bits depend on the plan (see
   /// backend::Determinism), they may differ from run to run. In a model of several element types, bound gradients may
-  /// move up to five times. If a program has several such wrappers, every rank must finish their steps in one order.
+  /// move up to five times. If a program has other wrappers too, every rank must finish their steps in one order.
   PlanChoice plan{};
   /// A parameter without ready() in a step contributes zeros on that rank, or the gradient that steps under no_sync()
   /// have left since the last reduced step. Without this option, finish() names such parameters in an error. Unused
@@ -23271,7 +23271,8 @@ class Residuals {
     return is_empty() ? std::span<float>() : std::span<float>(errors_[parameter]);
   }
 
-  /// Each rank's residuals become their average, which the gradients still get as a whole. Collective, blocking.
+  /// Each rank's residuals become their average, which the gradients still get as a whole, but for rounding
+  /// where the topology has a wire type. Collective, blocking.
   /// @throws the job's first cause
   template <class Group>
   void average(const Group& group) {
@@ -24081,7 +24082,11 @@ class BucketPlanner {
   bool is_settled() const noexcept { return is_settled_; }
   /// Whether each ready() of the next step is to be recorded.
   bool wants_ready_times() const noexcept { return wants_ready_times_; }
-  SavedPlanNumbers& saved() noexcept { return saved_; }
+  /// Numbers for a checkpoint. Those of a settled plan stay when a checkpoint with others was loaded.
+  SavedPlanNumbers& saved() noexcept {
+    if (is_settled_) saved_ = settled_;
+    return saved_;
+  }
 
  protected:
   using AfterStep = std::optional<BucketPlan> (*)(BucketPlanner& planner, std::span<const std::size_t> order,
@@ -24092,7 +24097,8 @@ class BucketPlanner {
 
   bool is_settled_ = false;
   bool wants_ready_times_ = false;
-  SavedPlanNumbers saved_{};
+  SavedPlanNumbers saved_{};    ///< a loaded checkpoint's until the plan is settled
+  SavedPlanNumbers settled_{};  ///< valid once the plan is settled
 
  private:
   AfterStep after_step_;
@@ -24102,6 +24108,7 @@ class BucketPlanner {
 struct PlannerSetup {
   const DdpOptions& options;
   std::span<const Parameter> parameters;
+  bool binds_gradients;  ///< the model does
   backend::StoreRef store;
   const std::string& prefix;  ///< of this wrapper's keys
   const rendezvous::Membership& members;
@@ -24212,9 +24219,9 @@ namespace DTRAIN_NAMESPACE::ddp {
 
 NamedTensor plan_tensor(BucketPlanner* planner);
 
-/// For save_checkpoint and load_checkpoint. If it is loaded before the first step, with as many ranks, on as many hosts
-/// and for the same gradients, the plan is used from the second step on, and nothing is measured.
-/// Lifetime: refers to memory of `ddp`. @throws Error (invalid_argument) without PlanChoice::measured()
+/// For save_checkpoint and load_checkpoint. If it is loaded before the first step, with as many ranks, as
+/// many of them on rank 0's host, and for the same gradients, the plan is used from the second step on, and nothing is
+/// measured. Lifetime: refers to memory of `ddp`. @throws Error (invalid_argument) without PlanChoice::measured()
 template <class Ddp>
 NamedTensor plan_state(Ddp& ddp) {
   return plan_tensor(ddp.reducer().planner());
@@ -25375,9 +25382,9 @@ namespace DTRAIN_NAMESPACE::ddp {
 
 /// As BucketNorms, whose members have their meaning here. A kernel behind each bucket's collective writes the sums of
 /// its blocks of threads to pinned memory. The host adds them in order when the norm is asked for, so that a step
-/// itself waits for nothing. A step captured in a graph measures in each replay: the host marks the sums that it has
-/// read, and the next replay writes others.
-/// Threads: enqueue one at a time; everything else between steps. Lifetime: outlives the work, and graphs of it.
+/// itself waits for nothing. A step captured in a graph measures in each replay, to memory of its own: the host marks
+/// the sums that it has read there, and the next replay writes others. Threads: enqueue one at a time; everything else
+/// between steps. Lifetime: outlives the work, and graphs of it.
 class CudaBucketNorms {
  public:
   using Stream = stream::cuda::StreamRef;
@@ -25404,6 +25411,7 @@ class CudaBucketNorms {
     is_wanted_ = wanted;
     is_captured_ = false;
     state_ = State::none;
+    if (has_graph_) mark_read();
     norms_.begin_step(false);
   }
 
@@ -25411,27 +25419,30 @@ class CudaBucketNorms {
   double* sum_of(std::size_t bucket) noexcept { return is_wanted_ ? sums() + first_sums_[bucket] : nullptr; }
 
   void enqueue(double* sum, const BufferView& bucket, Stream stream) {
-    stream::cuda::SquareSumKernel::find(bucket.dtype).enqueue(bucket, sum, stream);
     is_captured_ = stream.is_capturing();
+    stream::cuda::SquareSumKernel::find(bucket.dtype).enqueue(bucket, is_captured_ ? sum + most_ : sum, stream);
   }
 
   /// The work of all buckets is enqueued.
   void finish_step() noexcept {
     if (!is_wanted_) return;
     state_ = is_captured_ ? State::captured : State::enqueued;
-    if (is_captured_) mark_read();
+    if (!is_captured_) return;
+    has_graph_ = true;
+    mark_read();
   }
 
-  bool is_measured() const noexcept { return state_ != State::none; }
+  bool is_measured() const noexcept { return state_ != State::none || was_replayed(); }
 
-  /// Blocking: `wait()` until the step's work has run; not for a captured step, whose replay has run.
+  /// Blocking: `wait()` until the step's work has run; not for a replay, which has run.
   template <class Wait>
   void read(Wait&& wait) {
-    if (state_ == State::enqueued && !all_sums().empty()) wait();
+    if (!was_replayed() && state_ == State::enqueued && first_sums_.back() != 0) wait();
     add_sums();
   }
 
-  /// Of what is read. @throws Error (invalid_argument) as BucketNorms::norm, or if a captured step was not replayed
+  /// Of what is read: the latest replay or step. @throws Error (invalid_argument) as BucketNorms::norm, or if a
+  /// captured step was not replayed
   const GradientNorm& norm() const {
     if (state_ == State::captured && !norms_.is_measured()) refuse_captured();
     return norms_.norm();
@@ -25447,13 +25458,13 @@ class CudaBucketNorms {
 
   void prepare(const BucketPlan& plan, Stream stream) {
     // A bucket has at least one parameter, and for each one block more than its bytes fill at most.
-    const std::size_t most = plan.arena_bytes / stream::cuda::square_sum_block_bytes + plan.bucket_of.size();
-    memory_ = stream::cuda::PinnedBuffer((most + 1) * sizeof(double));
+    most_ = plan.arena_bytes / stream::cuda::square_sum_block_bytes + plan.bucket_of.size();
+    memory_ = stream::cuda::PinnedBuffer((2 * most_ + 1) * sizeof(double));
     std::vector<DType> known;
     for (const PlannedBucket& bucket : plan.buckets) {
       if (bucket.bytes == 0 || std::find(known.begin(), known.end(), bucket.dtype) != known.end()) continue;
       known.push_back(bucket.dtype);
-      if (!stream::cuda::SquareSumKernel::load(bucket.dtype, sums() + most, stream) ||
+      if (!stream::cuda::SquareSumKernel::load(bucket.dtype, sums() + 2 * most_, stream) ||
           !stream::cuda::ScaledCopyBatch::load(bucket.dtype, bucket.dtype, stream)) {
         without_kernel_ = bucket.dtype;
       }
@@ -25461,29 +25472,28 @@ class CudaBucketNorms {
   }
 
   double* sums() const noexcept { return reinterpret_cast<double*>(memory_.data()); }
-  std::span<double> all_sums() const noexcept { return {sums(), first_sums_.back()}; }
+  /// Of captured steps.
+  std::span<double> replayed_sums() const noexcept { return {sums() + most_, first_sums_.back()}; }
 
-  /// By bits: -ffast-math takes a NaN for equal. @{
-  void mark_read() noexcept { std::fill(all_sums().begin(), all_sums().end(), read_mark); }
-  bool is_read() const noexcept {
-    return std::bit_cast<std::uint64_t>(all_sums().back()) == std::bit_cast<std::uint64_t>(read_mark);
+  void mark_read() noexcept { std::fill(replayed_sums().begin(), replayed_sums().end(), read_mark); }
+  /// Whether a replay has written sums that were not read. By bits: -ffast-math takes a NaN for equal.
+  bool was_replayed() const noexcept {
+    return has_graph_ &&
+           std::bit_cast<std::uint64_t>(replayed_sums().back()) != std::bit_cast<std::uint64_t>(read_mark);
   }
-  /// @}
 
   /// Adds the sums, unless they were added before.
   void add_sums() noexcept {
-    const bool is_captured = state_ == State::captured;
-    if (is_captured ? is_read() : state_ != State::enqueued) return;
+    const bool is_replay = was_replayed();
+    if (!is_replay && state_ != State::enqueued) return;
+    const double* const from = is_replay ? replayed_sums().data() : sums();
     norms_.begin_step(true);
     for (std::size_t bucket = 0; bucket + 1 < first_sums_.size(); ++bucket) {
-      *norms_.sum_of(bucket) = std::accumulate(sums() + first_sums_[bucket], sums() + first_sums_[bucket + 1], 0.0);
+      *norms_.sum_of(bucket) = std::accumulate(from + first_sums_[bucket], from + first_sums_[bucket + 1], 0.0);
     }
     norms_.finish_step();
-    if (is_captured) {
-      mark_read();
-    } else {
-      state_ = State::added;
-    }
+    if (is_replay) mark_read();
+    state_ = State::added;
   }
 
   [[noreturn]] DTRAIN_NOT_INLINED static void refuse_type(DType dtype, const char* caller) {
@@ -25501,12 +25511,15 @@ class CudaBucketNorms {
   }
 
   stream::cuda::PinnedBuffer memory_;
+  std::size_t most_ =
+      0;  ///< sums of a plan; then those of captured steps, and one that is written when kernels are loaded
   std::optional<DType> without_kernel_;
   std::vector<std::size_t> first_sums_{0};  ///< of each bucket, and the end
   BucketNorms norms_;
   State state_ = State::none;
   bool is_wanted_ = false;
-  bool is_captured_ = false;
+  bool is_captured_ = false;  ///< the step
+  bool has_graph_ = false;    ///< a step with sums was captured
 };
 
 }  // namespace DTRAIN_NAMESPACE::ddp
@@ -26246,8 +26259,9 @@ class HookedBuckets {
 
   /// @pre has_hook()
   void reduce(std::size_t bucket, const BufferView& values, C& channel, typename C::Stream stream, ReduceOp op) {
-    traffic_.replaces(values.bytes());
-    reduce_({values, gradients_[bucket], {channel, &traffic_}, stream, op});
+    TrafficCounter* const counter = channel.size() > 1 ? &traffic_ : nullptr;  // one rank alone sends nothing
+    if (counter != nullptr) counter->replaces(values.bytes());
+    reduce_({values, gradients_[bucket], {channel, counter}, stream, op});
   }
 
   CompressedTraffic traffic() const noexcept { return traffic_.total(); }
@@ -26329,10 +26343,14 @@ namespace DTRAIN_NAMESPACE::hooks {
 /// Source: S. Maleki et al., "Scaling Distributed Training with Adaptive Summation", arXiv 2006.02924, 2020.
 /// - The number of ranks is a power of two, and gradients are f32 in host memory: else the first step fails.
 /// - Each rank sends as much as for an all-reduce, in 2 log2(ranks) messages, and log2(ranks) small all-reduces.
-/// - Memory: half of the largest bucket. The same bits on all ranks; in each run with the same buckets and ranks.
-/// Lifetime: a variable outlives its wrapper.
+/// - Memory: half of each bucket that is larger than all before it. The same bits on all ranks; in each run with the
+/// same buckets and ranks.
+/// - A step enqueues so much work that with many buckets ready() runs some of it.
+/// For one model; a variable outlives its wrapper.
 class Adasum {
  public:
+  /// @throws Error (invalid_argument) for a second model
+  void prepare(std::span<const Parameter> parameters);
   std::string description() const { return "hooks::Adasum"; }
 
   template <class C>
@@ -26389,6 +26407,7 @@ class Adasum {
 
   ddp::WorkMemory<float> received_;
   ddp::WorkMemory<double> products_;
+  bool has_model_ = false;
 };
 
 }  // namespace DTRAIN_NAMESPACE::hooks
@@ -26423,7 +26442,8 @@ void add_errors(ddp::Residuals& errors, std::span<const ddp::BucketGradient> gra
 /// A GradientHook: `DistributedDataParallel ddp{model, group, options, hooks::Cast<dtrain::bfloat16>{}}`. Each rank
 /// rounds its f32 gradients to 16 bits in place, and the backend reduces those; sums of 16 bits are as precise as the
 /// backend's (DdpOptions::accumulate). Gradients of other types are reduced as they are. Averages: each rank divides
-/// before it rounds, so that the sum of gradients in range is in range. For f16, elements below 6e-8 times the number
+/// before it rounds, so that the sum of gradients in range is in range, but for the last
+/// 0.1% of f16's. For f16, elements below 6e-8 times the number
 /// of ranks become zero: scale the loss (LossScaler). Gradients are in host memory.
 ///
 /// With error feedback, `hooks::Cast<dtrain::bfloat16> cast{{.error_feedback = dtrain::hooks::every_parameter}}`, a
@@ -27148,6 +27168,8 @@ class CudaGradientCopier {
   template <class Wait>
   void finish(Wait&& wait) {
     copy_streams_.join_all();
+    is_captured_ = stream_.is_capturing();
+    has_graph_ = has_graph_ || is_captured_;
     times_.ended(stream_);
     stream_.record(done_);
     copy_streams_.begin_packing_after(done_);
@@ -27166,11 +27188,13 @@ class CudaGradientCopier {
   /// Complete once the last step has ended on the device.
   stream::cuda::Event& step_end() noexcept { return done_; }
 
-  /// See HostGradientCopier. In the order of the step's producers, for which it waits if there are none.
+  /// See HostGradientCopier. In the order of the step's producers. Blocking if there are none, or a step was captured:
+  /// then the host has waited for the replay, whose streams are not known.
   template <class Wait>
   void scale_reduced(double factor, Wait&& wait) {
+    if (is_captured_) producers_.clear();
     scaling_.enqueue(*gradients_, factor, producers_, stream_);
-    if (producers_.empty()) synchronize(wait);
+    if (producers_.empty() || has_graph_) synchronize(wait);
   }
 
   void gather(std::span<const GradientSlot> slots) {
@@ -27223,9 +27247,7 @@ class CudaGradientCopier {
   /// Blocking: until `deadline` at most. @returns whether all enqueued work of the stream has run; true during a
   /// capture, whose work does not run and cannot be waited for.
   bool block_until_idle(Deadline deadline) {
-    if (stream_.is_capturing()) {
-      return true;
-    }
+    if (stream_.is_capturing()) return true;
     copy_streams_.join_all();
     stream_.record(done_);
     return done_.block_until_complete(deadline) == stream::WaitResult::complete;
@@ -27244,18 +27266,14 @@ class CudaGradientCopier {
     const Stream packing = scales || !copies_.empty() ? copy_streams_.packing() : stream_;
     producer_events_[bucket].make_wait(packing);
     copies_.enqueue(packing);
-    if (scales) {
-      scaled_copies_[bucket].enqueue(factor_, packing);
-    }
+    if (scales) scaled_copies_[bucket].enqueue(factor_, packing);
     copy_streams_.make_communication_wait();
   }
 
   /// Enqueues a host function, only if all records are wanted, since it costs some microseconds. Not in a capture: a
   /// graph would call it in every replay.
   void stamp(std::size_t bucket, StepEvent event) const {
-    if (!meter_->is_complete() || stream_.is_capturing()) {
-      return;
-    }
+    if (!meter_->is_complete() || stream_.is_capturing()) return;
     const auto pass = [](void* given) {
       (*std::unique_ptr<StepMeter::Stamp>(static_cast<StepMeter::Stamp*>(given)))();
     };
@@ -27278,6 +27296,8 @@ class CudaGradientCopier {
   std::vector<stream::cuda::ScaledCopyBatch> scaled_copies_;  ///< of each bucket, unless the factor is 1
   GradientScaling scaling_;
   stream::cuda::Event done_;
+  bool is_captured_ = false;  ///< the last step
+  bool has_graph_ = false;    ///< a step was captured
 };
 
 }  // namespace DTRAIN_NAMESPACE::ddp
@@ -27399,8 +27419,8 @@ class HostGradientCopier {
   using Event = typename Stream::Event;
 
   /// Work items of a bucket: two stamps, its collective, its norm, and with the last one the broadcast of the buffers.
-  /// A sharded one has two reductions, an update and a gathering in place of collective and norm.
-  static constexpr std::uint64_t items_per_bucket = 7;
+  /// A sharded one has two reductions, an update and a gathering in place of collective and norm; PowerSgd has five.
+  static constexpr std::uint64_t items_per_bucket = 8;
 
   void stamp(std::size_t bucket, StepEvent event) const {
     if constexpr (is_measured) {
@@ -28182,6 +28202,7 @@ class BucketReduction final : BucketUpdate<Communicator>::Waits {
   bool rebuild_buckets(std::span<const std::size_t> order, const BucketRebuild& rebuild, const BucketCaps& caps) {
     std::optional<BucketPlan> next = next_plan(rebuild, plan(), sizes_, order, caps, meter_);
     if (!next) return false;
+    read_norm();
     const bool moves = next->offset_of != plan().offset_of;
     if (moves)
       move_gradients(gradients_, *next, arena_.data(), copier_, waiting(), rebuild.bind, rebuild.ranks_on_host);
@@ -29020,6 +29041,9 @@ class DividedGradients {
 
 namespace DTRAIN_NAMESPACE::ddp {
 
+/// @throws Error (unsupported) for parameters that are not f32, f16 or bf16 in host memory
+void check_sharded_parameters(std::span<const Parameter> parameters);
+
 /// update() replaces this rank's part of a bucket's reduced gradients by new weights, in the model's type, and store()
 /// copies the gathered weights of all ranks to the model. Weights of f16 and bf16 models are kept in f32, as one more
 /// state array. Lifetime: the plan and the parameters' memory outlive it. Threads: update(), measure() and
@@ -29723,7 +29747,10 @@ class Reducer final : public Step::Target {
   Accumulation accumulation() noexcept { return {reduction_.gradients(), accumulated_, context_, reduction_.meter()}; }
 
   /// Collective, blocking. Between steps; as GradientArena::reuse_memory.
-  void reuse_memory(bool unbinds = false) { reduction_.reuse_memory(unbinds); }
+  void reuse_memory(bool unbinds = false) {
+    reduction_.reuse_memory(unbinds);
+    if (unbinds) std::fill(accumulated_.begin(), accumulated_.end(), std::nullopt);  // ready() gives the sums
+  }
   /// The present plan stays, without a rebuild after the first step. Every rank calls it between the same steps.
   /// @throws Error (invalid_argument) while a planner changes it
   void keep_plan() {
@@ -29885,7 +29912,8 @@ struct Driver {
 
  private:
   static FailureContext failure_context(const Group& group);
-  BucketRebuild bucket_rebuild(const Group& group, const DdpOptions& options, const FailureContext& context) const;
+  BucketRebuild bucket_rebuild(const Group& group, const DdpOptions& options, const FailureContext& context,
+                               bool binds_gradients) const;
 };
 
 // Defined apart from the class, so that what is instantiated with the definitions is not instantiated again.
@@ -29931,7 +29959,7 @@ void Driver<Backend, Group>::construct(const Group& group, ModelFunctions model,
   }
   broadcast_values(communicator, stream.ref(), parameters, model.buffers, context);
   parts.read_parameters = model.read_parameters;
-  parts.rebuild = bucket_rebuild(group, options, context);
+  parts.rebuild = bucket_rebuild(group, options, context, model.bind_gradient != nullptr);
   parts.rebuild.bind = model.bind_gradient;
   if (options.broadcast_buffers) parts.buffers = model.buffers;
   parts.scales_averages = scales;
@@ -29955,12 +29983,13 @@ FailureContext Driver<Backend, Group>::failure_context(const Group& group) {
 
 template <class Backend, class Group>
 BucketRebuild Driver<Backend, Group>::bucket_rebuild(const Group& group, const DdpOptions& options,
-                                                     const FailureContext& context) const {
+                                                     const FailureContext& context, bool binds_gradients) const {
   BucketRebuild rebuild;
+  rebuild.ranks_on_host = group.members().local_world_size;
   const std::function<void()> start_pending = [group] { group.start_pending(); };
   if (options.plan.is_measured()) {
-    rebuild.planner =
-        options.plan.make()({options, parameters, group.store(), prefix, group.members(), context, start_pending});
+    rebuild.planner = options.plan.make()(
+        {options, parameters, binds_gradients, group.store(), prefix, group.members(), context, start_pending});
   }
   if (options.reorder_gradients && !options.deterministic) {
     set_up_order_broadcast(
@@ -30019,6 +30048,7 @@ class ShardedOptimizer {
                   "dtrain: ShardedOptimizer runs on the host: use it with a backend of host memory");
     ddp::Reducer<C>& reducer = ddp.reducer();
     reducer.throw_if_unusable("ShardedOptimizer");
+    ddp::check_sharded_parameters(ddp.parameters());
     reducer.keep_plan();
     if constexpr (Stage::divides_gradients) reducer.reuse_memory();
     reduction_ = {
@@ -30201,6 +30231,7 @@ std::shared_ptr<ShardedSave> sharded_save(const Group& group, const std::string&
                                           std::span<const NamedTensor> tensors,
                                           ShardedOptimizer<R, C, Stage>& optimizer) {
   optimizer.wait();
+  wait_for_weights(group, tensors);  // of other optimizers
   ShardIndex index = ShardIndex::of(optimizer.shares());
   index.files = group.world_size();
   index.id = std::stoll(run_on_all_ranks_blocking(group, "naming the files of " + sanitize(path), [] {
@@ -51501,7 +51532,6 @@ DTRAIN_DEFINED void set_up_order_broadcast(BucketRebuild& rebuild, const backend
                                            const FailureContext& context,
                                            std::function<group::WaitUntilSet(group::StoreEntries)> set_in_background,
                                            std::function<void()> start_pending) {
-  rebuild.ranks_on_host = members.local_world_size;
   const auto wait_until_published = std::make_shared<group::WaitUntilSet>();  // empty until rank 0 publishes
   if (members.rank == 0 && members.world_size > 1) {
     rebuild.publish = [set_in_background, prefix, wait_until_published](const std::vector<std::size_t>& order) {
@@ -51877,6 +51907,13 @@ DTRAIN_DEFINED void AdasumLevel::combine() const noexcept {
 }  // namespace DTRAIN_NAMESPACE::ddp
 
 namespace DTRAIN_NAMESPACE::hooks {
+
+DTRAIN_DEFINED void Adasum::prepare(std::span<const Parameter>) {
+  if (has_model_) {
+    throw_error(Errc::invalid_argument, "a hooks::Adasum is given to a second model; each model needs its own");
+  }
+  has_model_ = true;
+}
 
 DTRAIN_DEFINED void Adasum::require_usable(int ranks, const BufferView& values) {
   if (!std::has_single_bit(static_cast<unsigned>(ranks))) {
@@ -52674,12 +52711,13 @@ DTRAIN_DEFINED BucketCaps probing_caps(std::span<const GradientSize> sizes, std:
 namespace DTRAIN_NAMESPACE::ddp {
 
 DTRAIN_DEFINED SavedPlanNumbers SavedPlan::numbers() const noexcept {
+  constexpr std::size_t most = std::numeric_limits<std::int64_t>::max();
   return {1,
           conditions.world_size,
           conditions.ranks_on_host,
           conditions.model,
-          static_cast<std::int64_t>(caps.first_bucket_bytes),
-          static_cast<std::int64_t>(caps.bucket_bytes)};
+          static_cast<std::int64_t>(std::min(caps.first_bucket_bytes, most)),
+          static_cast<std::int64_t>(std::min(caps.bucket_bytes, most))};
 }
 
 DTRAIN_DEFINED std::optional<SavedPlan> SavedPlan::from(const SavedPlanNumbers& numbers) noexcept {
@@ -52894,7 +52932,7 @@ DTRAIN_DEFINED std::string MeasuredPlan::compare_times(const std::vector<std::st
 
 DTRAIN_DEFINED std::optional<BucketPlan> MeasuredPlan::settle(const BucketCaps& caps) {
   is_settled_ = true;
-  saved_ = SavedPlan{conditions_, caps}.numbers();
+  settled_ = SavedPlan{conditions_, caps}.numbers();
   return plan_of(caps);
 }
 
@@ -52910,6 +52948,11 @@ DTRAIN_DEFINED std::shared_ptr<BucketPlanner> make_measured_plan(const PlannerSe
                   "DdpOptions::plan measures how gradients in host memory are reduced, but one is on {}; set "
                   "DdpOptions::bucket_bytes instead",
                   {to_string(parameter.gradient.device)});
+    }
+    if (!setup.binds_gradients && parameter.gradient.data == nullptr && parameter.gradient.bytes() != 0) {
+      throw_error(Errc::invalid_argument,
+                  "DdpOptions::plan measures steps without a ShardedOptimizer, which gradients without memory need; "
+                  "set DdpOptions::bucket_bytes instead");
     }
   }
   std::vector<GradientSize> sizes = gradient_sizes(setup.parameters);
@@ -53531,6 +53574,24 @@ DTRAIN_DEFINED void remove_shard_files(const std::string& path, const ShardIndex
 
 namespace DTRAIN_NAMESPACE::ddp {
 
+namespace detail {
+
+inline bool is_half(DType dtype) noexcept {
+  return dtype == DType::f16 || dtype == DType::bf16;
+}
+
+}  // namespace detail
+
+DTRAIN_DEFINED void check_sharded_parameters(std::span<const Parameter> parameters) {
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const TensorView& value = parameters[i].value;
+    if ((!detail::is_half(value.dtype) && value.dtype != DType::f32) || value.device.kind != DeviceKind::host) {
+      throw_error(Errc::unsupported, "ShardedOptimizer got {}, of {} on {}; it takes f32, f16 and bf16 in host memory",
+                  {describe_parameter(i, parameters[i].name), name(value.dtype), to_string(value.device)});
+    }
+  }
+}
+
 DTRAIN_DEFINED ShardedParameters::ShardedParameters(std::vector<Parameter> parameters, const BucketPlan& plan, int rank,
                                                     int ranks, std::size_t arrays, Rule rule)
     : plan_(&plan),
@@ -53541,16 +53602,9 @@ DTRAIN_DEFINED ShardedParameters::ShardedParameters(std::vector<Parameter> param
       rule_(std::move(rule)),
       square_sums_(rule_.measure ? 2 * parameters_.size() : 0),
       failures_(plan.buckets.size()) {
-  bool has_halves = false;
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    const TensorView& value = parameters_[i].value;
-    const bool is_half = value.dtype == DType::f16 || value.dtype == DType::bf16;
-    has_halves = has_halves || is_half;
-    if ((!is_half && value.dtype != DType::f32) || value.device.kind != DeviceKind::host) {
-      throw_error(Errc::unsupported, "ShardedOptimizer got {}, of {} on {}; it takes f32, f16 and bf16 in host memory",
-                  {describe_parameter(i, parameters_[i].name), name(value.dtype), to_string(value.device)});
-    }
-  }
+  const bool has_halves = std::any_of(parameters_.begin(), parameters_.end(), [](const Parameter& parameter) {
+    return detail::is_half(parameter.value.dtype);
+  });
   arrays_.assign(arrays + (has_halves ? 1 : 0), std::vector<float>(layout_.state_elements));
   if (!has_halves) return;
   const kernels::DefaultFloatEnvironment environment;

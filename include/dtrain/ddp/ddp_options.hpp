@@ -35,7 +35,7 @@ struct DdpOptions {
   /// which they return to if a step is not shorter; log level info has the reasons. For gradients in host memory, and
   /// not with `deterministic`. Steps under no_sync() do not count. Where a sum's bits depend on the plan (see
   /// backend::Determinism), they may differ from run to run. In a model of several element types, bound gradients may
-  /// move up to five times. If a program has several such wrappers, every rank must finish their steps in one order.
+  /// move up to five times. If a program has other wrappers too, every rank must finish their steps in one order.
   PlanChoice plan{};
   /// A parameter without ready() in a step contributes zeros on that rank, or the gradient that steps under no_sync()
   /// have left since the last reduced step. Without this option, finish() names such parameters in an error. Unused

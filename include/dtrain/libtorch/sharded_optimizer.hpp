@@ -107,6 +107,7 @@ class ShardedOptimizer {
                   "libtorch::ShardedOptimizer has no overlap_forward: a module's forward pass would not wait for its "
                   "weights; leave it out");
     }
+    dtrain::ddp::check_sharded_parameters(ddp.wrapped().parameters());
     if constexpr (Stage::divides_gradients) ddp.unbind_gradients();
     return ddp.wrapped();
   }

@@ -20,7 +20,7 @@ struct Bf16 {
   static constexpr DType dtype = DType::bf16;
 };
 
-/// 16 bits, more precise than Bf16 and up to 65,504. A sum beyond that is infinite; averages in range are not.
+/// 16 bits, more precise than Bf16 and up to 65,504. A sum beyond that is infinite; averages up to 65,400 are not.
 struct F16 {
   static constexpr DType dtype = DType::f16;
 };

@@ -161,6 +161,17 @@ TEST_CASE("a gradient that is not finite on one rank is so on all, alone, and in
   CHECK(wrong == 0);
 }
 
+TEST_CASE("a variable of hooks::Adasum is for one model") {
+  run_well(2, [](const Group& group) {
+    BindingModel model({8});
+    BindingModel other({8});
+    dtrain::hooks::Adasum adasum;
+    DistributedDataParallel ddp{model, group, {}, adasum};
+    const auto wrap = [&] { DistributedDataParallel second{other, group, {}, adasum}; };
+    CHECK_THROWS_WITH_AS(wrap(), "a hooks::Adasum is given to a second model; each model needs its own", dtrain::Error);
+  });
+}
+
 TEST_CASE("hooks::Adasum sends as much as an all-reduce, and a table") {
   run_well(4, [](const Group& group) {
     BindingModel model({1536, 1536});

@@ -246,6 +246,13 @@ TEST_CASE("a checkpoint with the plan gives it to the next job, which measures n
   });
 }
 
+struct WithoutGradientMemory {
+  float weights[4] = {};
+  std::vector<dtrain::Parameter> parameters() {
+    return {{"weights", dtrain::tensor_view(&weights[0], {4}), dtrain::tensor_view<float>(nullptr, {4})}};
+  }
+};
+
 TEST_CASE("what a measured plan cannot go together with is refused in one sentence") {
   run_well(2, [&](const Group& group) {
     Model model(sizes());
@@ -254,6 +261,12 @@ TEST_CASE("what a measured plan cannot go together with is refused in one senten
           }) ==
           "DdpOptions::deterministic keeps the first bucket plan, which DdpOptions::plan is to change by "
           "measurements; set one of them");
+    WithoutGradientMemory without;
+    CHECK(thrown_by([&] {
+            DistributedDataParallel ddp{without, group, measured};
+          }) ==
+          "DdpOptions::plan measures steps without a ShardedOptimizer, which gradients without memory need; set "
+          "DdpOptions::bucket_bytes instead");
     DistributedDataParallel plain{model, group};
     CHECK(thrown_by([&] { dtrain::plan_state(plain); }) ==
           "plan_state() got a wrapper whose buckets are not measured; set DdpOptions::plan to PlanChoice::measured()");

@@ -62,7 +62,6 @@ DTRAIN_DEFINED void set_up_order_broadcast(BucketRebuild& rebuild, const backend
                                            const FailureContext& context,
                                            std::function<group::WaitUntilSet(group::StoreEntries)> set_in_background,
                                            std::function<void()> start_pending) {
-  rebuild.ranks_on_host = members.local_world_size;
   const auto wait_until_published = std::make_shared<group::WaitUntilSet>();  // empty until rank 0 publishes
   if (members.rank == 0 && members.world_size > 1) {
     rebuild.publish = [set_in_background, prefix, wait_until_published](const std::vector<std::size_t>& order) {

@@ -56,10 +56,14 @@ namespace DTRAIN_NAMESPACE::hooks {
 /// Source: S. Maleki et al., "Scaling Distributed Training with Adaptive Summation", arXiv 2006.02924, 2020.
 /// - The number of ranks is a power of two, and gradients are f32 in host memory: else the first step fails.
 /// - Each rank sends as much as for an all-reduce, in 2 log2(ranks) messages, and log2(ranks) small all-reduces.
-/// - Memory: half of the largest bucket. The same bits on all ranks; in each run with the same buckets and ranks.
-/// Lifetime: a variable outlives its wrapper.
+/// - Memory: half of each bucket that is larger than all before it. The same bits on all ranks; in each run with the
+/// same buckets and ranks.
+/// - A step enqueues so much work that with many buckets ready() runs some of it.
+/// For one model; a variable outlives its wrapper.
 class Adasum {
  public:
+  /// @throws Error (invalid_argument) for a second model
+  void prepare(std::span<const Parameter> parameters);
   std::string description() const { return "hooks::Adasum"; }
 
   template <class C>
@@ -116,6 +120,7 @@ class Adasum {
 
   ddp::WorkMemory<float> received_;
   ddp::WorkMemory<double> products_;
+  bool has_model_ = false;
 };
 
 }  // namespace DTRAIN_NAMESPACE::hooks
@@ -198,6 +203,13 @@ DTRAIN_DEFINED void AdasumLevel::combine() const noexcept {
 }  // namespace DTRAIN_NAMESPACE::ddp
 
 namespace DTRAIN_NAMESPACE::hooks {
+
+DTRAIN_DEFINED void Adasum::prepare(std::span<const Parameter>) {
+  if (has_model_) {
+    throw_error(Errc::invalid_argument, "a hooks::Adasum is given to a second model; each model needs its own");
+  }
+  has_model_ = true;
+}
 
 DTRAIN_DEFINED void Adasum::require_usable(int ranks, const BufferView& values) {
   if (!std::has_single_bit(static_cast<unsigned>(ranks))) {

@@ -48,7 +48,8 @@ void add_errors(ddp::Residuals& errors, std::span<const ddp::BucketGradient> gra
 /// A GradientHook: `DistributedDataParallel ddp{model, group, options, hooks::Cast<dtrain::bfloat16>{}}`. Each rank
 /// rounds its f32 gradients to 16 bits in place, and the backend reduces those; sums of 16 bits are as precise as the
 /// backend's (DdpOptions::accumulate). Gradients of other types are reduced as they are. Averages: each rank divides
-/// before it rounds, so that the sum of gradients in range is in range. For f16, elements below 6e-8 times the number
+/// before it rounds, so that the sum of gradients in range is in range, but for the last
+/// 0.1% of f16's. For f16, elements below 6e-8 times the number
 /// of ranks become zero: scale the loss (LossScaler). Gradients are in host memory.
 ///
 /// With error feedback, `hooks::Cast<dtrain::bfloat16> cast{{.error_feedback = dtrain::hooks::every_parameter}}`, a

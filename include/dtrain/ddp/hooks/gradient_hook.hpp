@@ -123,8 +123,9 @@ class HookedBuckets {
 
   /// @pre has_hook()
   void reduce(std::size_t bucket, const BufferView& values, C& channel, typename C::Stream stream, ReduceOp op) {
-    traffic_.replaces(values.bytes());
-    reduce_({values, gradients_[bucket], {channel, &traffic_}, stream, op});
+    TrafficCounter* const counter = channel.size() > 1 ? &traffic_ : nullptr;  // one rank alone sends nothing
+    if (counter != nullptr) counter->replaces(values.bytes());
+    reduce_({values, gradients_[bucket], {channel, counter}, stream, op});
   }
 
   CompressedTraffic traffic() const noexcept { return traffic_.total(); }

@@ -29,7 +29,8 @@ class Residuals {
     return is_empty() ? std::span<float>() : std::span<float>(errors_[parameter]);
   }
 
-  /// Each rank's residuals become their average, which the gradients still get as a whole. Collective, blocking.
+  /// Each rank's residuals become their average, which the gradients still get as a whole, but for rounding
+  /// where the topology has a wire type. Collective, blocking.
   /// @throws the job's first cause
   template <class Group>
   void average(const Group& group) {

@@ -52,7 +52,11 @@ class BucketPlanner {
   bool is_settled() const noexcept { return is_settled_; }
   /// Whether each ready() of the next step is to be recorded.
   bool wants_ready_times() const noexcept { return wants_ready_times_; }
-  SavedPlanNumbers& saved() noexcept { return saved_; }
+  /// Numbers for a checkpoint. Those of a settled plan stay when a checkpoint with others was loaded.
+  SavedPlanNumbers& saved() noexcept {
+    if (is_settled_) saved_ = settled_;
+    return saved_;
+  }
 
  protected:
   using AfterStep = std::optional<BucketPlan> (*)(BucketPlanner& planner, std::span<const std::size_t> order,
@@ -63,7 +67,8 @@ class BucketPlanner {
 
   bool is_settled_ = false;
   bool wants_ready_times_ = false;
-  SavedPlanNumbers saved_{};
+  SavedPlanNumbers saved_{};    ///< a loaded checkpoint's until the plan is settled
+  SavedPlanNumbers settled_{};  ///< valid once the plan is settled
 
  private:
   AfterStep after_step_;
@@ -73,6 +78,7 @@ class BucketPlanner {
 struct PlannerSetup {
   const DdpOptions& options;
   std::span<const Parameter> parameters;
+  bool binds_gradients;  ///< the model does
   backend::StoreRef store;
   const std::string& prefix;  ///< of this wrapper's keys
   const rendezvous::Membership& members;

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -30,12 +31,13 @@
 namespace DTRAIN_NAMESPACE::ddp {
 
 DTRAIN_DEFINED SavedPlanNumbers SavedPlan::numbers() const noexcept {
+  constexpr std::size_t most = std::numeric_limits<std::int64_t>::max();
   return {1,
           conditions.world_size,
           conditions.ranks_on_host,
           conditions.model,
-          static_cast<std::int64_t>(caps.first_bucket_bytes),
-          static_cast<std::int64_t>(caps.bucket_bytes)};
+          static_cast<std::int64_t>(std::min(caps.first_bucket_bytes, most)),
+          static_cast<std::int64_t>(std::min(caps.bucket_bytes, most))};
 }
 
 DTRAIN_DEFINED std::optional<SavedPlan> SavedPlan::from(const SavedPlanNumbers& numbers) noexcept {
@@ -250,7 +252,7 @@ DTRAIN_DEFINED std::string MeasuredPlan::compare_times(const std::vector<std::st
 
 DTRAIN_DEFINED std::optional<BucketPlan> MeasuredPlan::settle(const BucketCaps& caps) {
   is_settled_ = true;
-  saved_ = SavedPlan{conditions_, caps}.numbers();
+  settled_ = SavedPlan{conditions_, caps}.numbers();
   return plan_of(caps);
 }
 
@@ -266,6 +268,11 @@ DTRAIN_DEFINED std::shared_ptr<BucketPlanner> make_measured_plan(const PlannerSe
                   "DdpOptions::plan measures how gradients in host memory are reduced, but one is on {}; set "
                   "DdpOptions::bucket_bytes instead",
                   {to_string(parameter.gradient.device)});
+    }
+    if (!setup.binds_gradients && parameter.gradient.data == nullptr && parameter.gradient.bytes() != 0) {
+      throw_error(Errc::invalid_argument,
+                  "DdpOptions::plan measures steps without a ShardedOptimizer, which gradients without memory need; "
+                  "set DdpOptions::bucket_bytes instead");
     }
   }
   std::vector<GradientSize> sizes = gradient_sizes(setup.parameters);

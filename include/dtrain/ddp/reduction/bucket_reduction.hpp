@@ -197,6 +197,7 @@ class BucketReduction final : BucketUpdate<Communicator>::Waits {
   bool rebuild_buckets(std::span<const std::size_t> order, const BucketRebuild& rebuild, const BucketCaps& caps) {
     std::optional<BucketPlan> next = next_plan(rebuild, plan(), sizes_, order, caps, meter_);
     if (!next) return false;
+    read_norm();
     const bool moves = next->offset_of != plan().offset_of;
     if (moves)
       move_gradients(gradients_, *next, arena_.data(), copier_, waiting(), rebuild.bind, rebuild.ranks_on_host);

@@ -126,8 +126,8 @@ class HostGradientCopier {
   using Event = typename Stream::Event;
 
   /// Work items of a bucket: two stamps, its collective, its norm, and with the last one the broadcast of the buffers.
-  /// A sharded one has two reductions, an update and a gathering in place of collective and norm.
-  static constexpr std::uint64_t items_per_bucket = 7;
+  /// A sharded one has two reductions, an update and a gathering in place of collective and norm; PowerSgd has five.
+  static constexpr std::uint64_t items_per_bucket = 8;
 
   void stamp(std::size_t bucket, StepEvent event) const {
     if constexpr (is_measured) {

@@ -163,7 +163,10 @@ class Reducer final : public Step::Target {
   Accumulation accumulation() noexcept { return {reduction_.gradients(), accumulated_, context_, reduction_.meter()}; }
 
   /// Collective, blocking. Between steps; as GradientArena::reuse_memory.
-  void reuse_memory(bool unbinds = false) { reduction_.reuse_memory(unbinds); }
+  void reuse_memory(bool unbinds = false) {
+    reduction_.reuse_memory(unbinds);
+    if (unbinds) std::fill(accumulated_.begin(), accumulated_.end(), std::nullopt);  // ready() gives the sums
+  }
   /// The present plan stays, without a rebuild after the first step. Every rank calls it between the same steps.
   /// @throws Error (invalid_argument) while a planner changes it
   void keep_plan() {

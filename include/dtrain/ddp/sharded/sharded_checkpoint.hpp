@@ -122,6 +122,7 @@ std::shared_ptr<ShardedSave> sharded_save(const Group& group, const std::string&
                                           std::span<const NamedTensor> tensors,
                                           ShardedOptimizer<R, C, Stage>& optimizer) {
   optimizer.wait();
+  wait_for_weights(group, tensors);  // of other optimizers
   ShardIndex index = ShardIndex::of(optimizer.shares());
   index.files = group.world_size();
   index.id = std::stoll(run_on_all_ranks_blocking(group, "naming the files of " + sanitize(path), [] {

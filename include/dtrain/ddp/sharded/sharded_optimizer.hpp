@@ -60,6 +60,7 @@ class ShardedOptimizer {
                   "dtrain: ShardedOptimizer runs on the host: use it with a backend of host memory");
     ddp::Reducer<C>& reducer = ddp.reducer();
     reducer.throw_if_unusable("ShardedOptimizer");
+    ddp::check_sharded_parameters(ddp.parameters());
     reducer.keep_plan();
     if constexpr (Stage::divides_gradients) reducer.reuse_memory();
     reduction_ = {

@@ -18,6 +18,9 @@
 
 namespace DTRAIN_NAMESPACE::ddp {
 
+/// @throws Error (unsupported) for parameters that are not f32, f16 or bf16 in host memory
+void check_sharded_parameters(std::span<const Parameter> parameters);
+
 /// update() replaces this rank's part of a bucket's reduced gradients by new weights, in the model's type, and store()
 /// copies the gathered weights of all ranks to the model. Weights of f16 and bf16 models are kept in f32, as one more
 /// state array. Lifetime: the plan and the parameters' memory outlive it. Threads: update(), measure() and

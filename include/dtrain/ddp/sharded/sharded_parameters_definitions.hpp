@@ -20,6 +20,24 @@
 
 namespace DTRAIN_NAMESPACE::ddp {
 
+namespace detail {
+
+inline bool is_half(DType dtype) noexcept {
+  return dtype == DType::f16 || dtype == DType::bf16;
+}
+
+}  // namespace detail
+
+DTRAIN_DEFINED void check_sharded_parameters(std::span<const Parameter> parameters) {
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const TensorView& value = parameters[i].value;
+    if ((!detail::is_half(value.dtype) && value.dtype != DType::f32) || value.device.kind != DeviceKind::host) {
+      throw_error(Errc::unsupported, "ShardedOptimizer got {}, of {} on {}; it takes f32, f16 and bf16 in host memory",
+                  {describe_parameter(i, parameters[i].name), name(value.dtype), to_string(value.device)});
+    }
+  }
+}
+
 DTRAIN_DEFINED ShardedParameters::ShardedParameters(std::vector<Parameter> parameters, const BucketPlan& plan, int rank,
                                                     int ranks, std::size_t arrays, Rule rule)
     : plan_(&plan),
@@ -30,16 +48,9 @@ DTRAIN_DEFINED ShardedParameters::ShardedParameters(std::vector<Parameter> param
       rule_(std::move(rule)),
       square_sums_(rule_.measure ? 2 * parameters_.size() : 0),
       failures_(plan.buckets.size()) {
-  bool has_halves = false;
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    const TensorView& value = parameters_[i].value;
-    const bool is_half = value.dtype == DType::f16 || value.dtype == DType::bf16;
-    has_halves = has_halves || is_half;
-    if ((!is_half && value.dtype != DType::f32) || value.device.kind != DeviceKind::host) {
-      throw_error(Errc::unsupported, "ShardedOptimizer got {}, of {} on {}; it takes f32, f16 and bf16 in host memory",
-                  {describe_parameter(i, parameters_[i].name), name(value.dtype), to_string(value.device)});
-    }
-  }
+  const bool has_halves = std::any_of(parameters_.begin(), parameters_.end(), [](const Parameter& parameter) {
+    return detail::is_half(parameter.value.dtype);
+  });
   arrays_.assign(arrays + (has_halves ? 1 : 0), std::vector<float>(layout_.state_elements));
   if (!has_halves) return;
   const kernels::DefaultFloatEnvironment environment;

@@ -390,6 +390,19 @@ TEST_CASE("each replay of a captured step measures") {
         REQUIRE(rank.wait());
         CHECK(rank.result(1) == std::vector<float>(rank.size(1), value / 2));
       }
+      const auto prepare = [&](float value) {
+        for (std::size_t i = 0; i < rank.count(); ++i)
+          rank.prepare(i, value);
+      };
+      prepare(5);
+      step();  // not captured
+      CHECK(std::abs(rank.reducer->gradient_norm().norm / expected(5) - 1) < 1e-12);
+      for (const float value : {6.0F, 7.0F}) {
+        prepare(value);
+        graph.launch(rank.stream());
+        REQUIRE(rank.wait());
+        CHECK(std::abs(rank.reducer->gradient_norm().norm / expected(value) - 1) < 1e-12);
+      }
     }
   }
 }

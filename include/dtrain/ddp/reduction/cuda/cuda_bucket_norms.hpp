@@ -29,9 +29,9 @@ namespace DTRAIN_NAMESPACE::ddp {
 
 /// As BucketNorms, whose members have their meaning here. A kernel behind each bucket's collective writes the sums of
 /// its blocks of threads to pinned memory. The host adds them in order when the norm is asked for, so that a step
-/// itself waits for nothing. A step captured in a graph measures in each replay: the host marks the sums that it has
-/// read, and the next replay writes others.
-/// Threads: enqueue one at a time; everything else between steps. Lifetime: outlives the work, and graphs of it.
+/// itself waits for nothing. A step captured in a graph measures in each replay, to memory of its own: the host marks
+/// the sums that it has read there, and the next replay writes others. Threads: enqueue one at a time; everything else
+/// between steps. Lifetime: outlives the work, and graphs of it.
 class CudaBucketNorms {
  public:
   using Stream = stream::cuda::StreamRef;
@@ -58,6 +58,7 @@ class CudaBucketNorms {
     is_wanted_ = wanted;
     is_captured_ = false;
     state_ = State::none;
+    if (has_graph_) mark_read();
     norms_.begin_step(false);
   }
 
@@ -65,27 +66,30 @@ class CudaBucketNorms {
   double* sum_of(std::size_t bucket) noexcept { return is_wanted_ ? sums() + first_sums_[bucket] : nullptr; }
 
   void enqueue(double* sum, const BufferView& bucket, Stream stream) {
-    stream::cuda::SquareSumKernel::find(bucket.dtype).enqueue(bucket, sum, stream);
     is_captured_ = stream.is_capturing();
+    stream::cuda::SquareSumKernel::find(bucket.dtype).enqueue(bucket, is_captured_ ? sum + most_ : sum, stream);
   }
 
   /// The work of all buckets is enqueued.
   void finish_step() noexcept {
     if (!is_wanted_) return;
     state_ = is_captured_ ? State::captured : State::enqueued;
-    if (is_captured_) mark_read();
+    if (!is_captured_) return;
+    has_graph_ = true;
+    mark_read();
   }
 
-  bool is_measured() const noexcept { return state_ != State::none; }
+  bool is_measured() const noexcept { return state_ != State::none || was_replayed(); }
 
-  /// Blocking: `wait()` until the step's work has run; not for a captured step, whose replay has run.
+  /// Blocking: `wait()` until the step's work has run; not for a replay, which has run.
   template <class Wait>
   void read(Wait&& wait) {
-    if (state_ == State::enqueued && !all_sums().empty()) wait();
+    if (!was_replayed() && state_ == State::enqueued && first_sums_.back() != 0) wait();
     add_sums();
   }
 
-  /// Of what is read. @throws Error (invalid_argument) as BucketNorms::norm, or if a captured step was not replayed
+  /// Of what is read: the latest replay or step. @throws Error (invalid_argument) as BucketNorms::norm, or if a
+  /// captured step was not replayed
   const GradientNorm& norm() const {
     if (state_ == State::captured && !norms_.is_measured()) refuse_captured();
     return norms_.norm();
@@ -101,13 +105,13 @@ class CudaBucketNorms {
 
   void prepare(const BucketPlan& plan, Stream stream) {
     // A bucket has at least one parameter, and for each one block more than its bytes fill at most.
-    const std::size_t most = plan.arena_bytes / stream::cuda::square_sum_block_bytes + plan.bucket_of.size();
-    memory_ = stream::cuda::PinnedBuffer((most + 1) * sizeof(double));
+    most_ = plan.arena_bytes / stream::cuda::square_sum_block_bytes + plan.bucket_of.size();
+    memory_ = stream::cuda::PinnedBuffer((2 * most_ + 1) * sizeof(double));
     std::vector<DType> known;
     for (const PlannedBucket& bucket : plan.buckets) {
       if (bucket.bytes == 0 || std::find(known.begin(), known.end(), bucket.dtype) != known.end()) continue;
       known.push_back(bucket.dtype);
-      if (!stream::cuda::SquareSumKernel::load(bucket.dtype, sums() + most, stream) ||
+      if (!stream::cuda::SquareSumKernel::load(bucket.dtype, sums() + 2 * most_, stream) ||
           !stream::cuda::ScaledCopyBatch::load(bucket.dtype, bucket.dtype, stream)) {
         without_kernel_ = bucket.dtype;
       }
@@ -115,29 +119,28 @@ class CudaBucketNorms {
   }
 
   double* sums() const noexcept { return reinterpret_cast<double*>(memory_.data()); }
-  std::span<double> all_sums() const noexcept { return {sums(), first_sums_.back()}; }
+  /// Of captured steps.
+  std::span<double> replayed_sums() const noexcept { return {sums() + most_, first_sums_.back()}; }
 
-  /// By bits: -ffast-math takes a NaN for equal. @{
-  void mark_read() noexcept { std::fill(all_sums().begin(), all_sums().end(), read_mark); }
-  bool is_read() const noexcept {
-    return std::bit_cast<std::uint64_t>(all_sums().back()) == std::bit_cast<std::uint64_t>(read_mark);
+  void mark_read() noexcept { std::fill(replayed_sums().begin(), replayed_sums().end(), read_mark); }
+  /// Whether a replay has written sums that were not read. By bits: -ffast-math takes a NaN for equal.
+  bool was_replayed() const noexcept {
+    return has_graph_ &&
+           std::bit_cast<std::uint64_t>(replayed_sums().back()) != std::bit_cast<std::uint64_t>(read_mark);
   }
-  /// @}
 
   /// Adds the sums, unless they were added before.
   void add_sums() noexcept {
-    const bool is_captured = state_ == State::captured;
-    if (is_captured ? is_read() : state_ != State::enqueued) return;
+    const bool is_replay = was_replayed();
+    if (!is_replay && state_ != State::enqueued) return;
+    const double* const from = is_replay ? replayed_sums().data() : sums();
     norms_.begin_step(true);
     for (std::size_t bucket = 0; bucket + 1 < first_sums_.size(); ++bucket) {
-      *norms_.sum_of(bucket) = std::accumulate(sums() + first_sums_[bucket], sums() + first_sums_[bucket + 1], 0.0);
+      *norms_.sum_of(bucket) = std::accumulate(from + first_sums_[bucket], from + first_sums_[bucket + 1], 0.0);
     }
     norms_.finish_step();
-    if (is_captured) {
-      mark_read();
-    } else {
-      state_ = State::added;
-    }
+    if (is_replay) mark_read();
+    state_ = State::added;
   }
 
   [[noreturn]] DTRAIN_NOT_INLINED static void refuse_type(DType dtype, const char* caller) {
@@ -155,12 +158,15 @@ class CudaBucketNorms {
   }
 
   stream::cuda::PinnedBuffer memory_;
+  std::size_t most_ =
+      0;  ///< sums of a plan; then those of captured steps, and one that is written when kernels are loaded
   std::optional<DType> without_kernel_;
   std::vector<std::size_t> first_sums_{0};  ///< of each bucket, and the end
   BucketNorms norms_;
   State state_ = State::none;
   bool is_wanted_ = false;
-  bool is_captured_ = false;
+  bool is_captured_ = false;  ///< the step
+  bool has_graph_ = false;    ///< a step with sums was captured
 };
 
 }  // namespace DTRAIN_NAMESPACE::ddp

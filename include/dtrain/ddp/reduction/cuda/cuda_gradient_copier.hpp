@@ -162,6 +162,8 @@ class CudaGradientCopier {
   template <class Wait>
   void finish(Wait&& wait) {
     copy_streams_.join_all();
+    is_captured_ = stream_.is_capturing();
+    has_graph_ = has_graph_ || is_captured_;
     times_.ended(stream_);
     stream_.record(done_);
     copy_streams_.begin_packing_after(done_);
@@ -180,11 +182,13 @@ class CudaGradientCopier {
   /// Complete once the last step has ended on the device.
   stream::cuda::Event& step_end() noexcept { return done_; }
 
-  /// See HostGradientCopier. In the order of the step's producers, for which it waits if there are none.
+  /// See HostGradientCopier. In the order of the step's producers. Blocking if there are none, or a step was captured:
+  /// then the host has waited for the replay, whose streams are not known.
   template <class Wait>
   void scale_reduced(double factor, Wait&& wait) {
+    if (is_captured_) producers_.clear();
     scaling_.enqueue(*gradients_, factor, producers_, stream_);
-    if (producers_.empty()) synchronize(wait);
+    if (producers_.empty() || has_graph_) synchronize(wait);
   }
 
   void gather(std::span<const GradientSlot> slots) {
@@ -237,9 +241,7 @@ class CudaGradientCopier {
   /// Blocking: until `deadline` at most. @returns whether all enqueued work of the stream has run; true during a
   /// capture, whose work does not run and cannot be waited for.
   bool block_until_idle(Deadline deadline) {
-    if (stream_.is_capturing()) {
-      return true;
-    }
+    if (stream_.is_capturing()) return true;
     copy_streams_.join_all();
     stream_.record(done_);
     return done_.block_until_complete(deadline) == stream::WaitResult::complete;
@@ -258,18 +260,14 @@ class CudaGradientCopier {
     const Stream packing = scales || !copies_.empty() ? copy_streams_.packing() : stream_;
     producer_events_[bucket].make_wait(packing);
     copies_.enqueue(packing);
-    if (scales) {
-      scaled_copies_[bucket].enqueue(factor_, packing);
-    }
+    if (scales) scaled_copies_[bucket].enqueue(factor_, packing);
     copy_streams_.make_communication_wait();
   }
 
   /// Enqueues a host function, only if all records are wanted, since it costs some microseconds. Not in a capture: a
   /// graph would call it in every replay.
   void stamp(std::size_t bucket, StepEvent event) const {
-    if (!meter_->is_complete() || stream_.is_capturing()) {
-      return;
-    }
+    if (!meter_->is_complete() || stream_.is_capturing()) return;
     const auto pass = [](void* given) {
       (*std::unique_ptr<StepMeter::Stamp>(static_cast<StepMeter::Stamp*>(given)))();
     };
@@ -292,6 +290,8 @@ class CudaGradientCopier {
   std::vector<stream::cuda::ScaledCopyBatch> scaled_copies_;  ///< of each bucket, unless the factor is 1
   GradientScaling scaling_;
   stream::cuda::Event done_;
+  bool is_captured_ = false;  ///< the last step
+  bool has_graph_ = false;    ///< a step was captured
 };
 
 }  // namespace DTRAIN_NAMESPACE::ddp
