@@ -100,8 +100,7 @@ inline constexpr auto flags = std::to_array<Flag>({
     {"--plan", true,
      [](Options& o, auto name, auto value) {
        if (value != "default" && value != "measured") {
-         shared::refuse(std::string(name) + " is " + shared::quoted(value) +
-                               " instead of default or measured");
+         shared::refuse(std::string(name) + " is " + shared::quoted(value) + " instead of default or measured");
        }
        o.measures_plan = value == "measured";
      }},
