@@ -4,6 +4,7 @@
 /// sweep.
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -33,9 +34,10 @@ struct PlanModel {
   std::vector<dtrain::ddp::BucketCaps> sweep() const {
     const std::size_t layer = static_cast<std::size_t>(layer_elements) * sizeof(float);
     std::vector<dtrain::ddp::BucketCaps> sizes{{}, {0, 0}};
-    for (const std::size_t count : {2, 4, 8, 16, 50}) {
-      sizes.push_back({std::min(layer, count * layer), count * layer});
-      sizes.push_back({count * layer, count * layer});
+    for (const std::size_t layers_each : std::to_array<std::size_t>({2, 4, 8, 16, 50})) {
+      const std::size_t bytes = layers_each * layer;
+      sizes.push_back({std::min(layer, bytes), bytes});
+      sizes.push_back({bytes, bytes});
     }
     return sizes;
   }

@@ -126,7 +126,7 @@ TEST_CASE("training on two nodes of two, and on uneven ones, gives the same bits
 
 TEST_CASE("FlatOver is Flat with hooks::Cast, to the bit, deterministic as Flat, and counts what it saves") {
   std::uint64_t elements = 0;  // in whole cache lines
-  for (const std::uint64_t size : {1, 1000, 17, 4097})
+  for (const std::uint64_t size : {1U, 1000U, 17U, 4097U})
     elements += (size + 15) / 16 * 16;
   using Bf16 = topology::FlatOver<dtrain::wire::Bf16>;
   using F16 = topology::FlatOver<dtrain::wire::F16>;
