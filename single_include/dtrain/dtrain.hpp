@@ -24785,8 +24785,10 @@ DTRAIN_DEFINED SlowestRank find_slowest_rank_blocking(const backend::StoreRef& s
     return format_text("{} {} {}", {longest - times.begin(), *longest, static_cast<std::int64_t>(mean)});
   };
   const auto name = [](int other) { return "rank " + std::to_string(other); };
-  const std::string found = backend::store_gather(
-      {store, rank, world_size, rank, deadline, "finding the slowest rank", name}, prefix + "computing", own, find);
+  const std::string found =
+      backend::store_gather({store, rank, world_size, rank, deadline,
+                             "finding the slowest rank, which every rank calls (summary(), slowest_rank())", name},
+                            prefix + "computing", own, find);
   std::string_view rest = found;
   SlowestRank slowest;
   slowest.rank = static_cast<int>(detail::take_number(rest) % world_size);
@@ -52932,7 +52934,7 @@ DTRAIN_DEFINED std::string MeasuredPlan::compare_times(const std::vector<std::st
 
 DTRAIN_DEFINED std::optional<BucketPlan> MeasuredPlan::settle(const BucketCaps& caps) {
   is_settled_ = true;
-  settled_ = SavedPlan{conditions_, caps}.numbers();
+  saved_ = settled_ = SavedPlan{conditions_, caps}.numbers();
   return plan_of(caps);
 }
 

@@ -221,9 +221,10 @@ TEST_CASE("a checkpoint with the plan gives it to the next job, which measures n
   run_well(2, [&](const Group& group) {
     Model model(sizes());
     DistributedDataParallel ddp{model, group, measured};
+    const std::vector<dtrain::NamedTensor> tensors = state(model, ddp);  // as programs do, before the training
     for (int step = 0; step < all_steps; ++step)
       run_step(ddp, model, step, group.rank());
-    dtrain::save_checkpoint(group, file, state(model, ddp));
+    dtrain::save_checkpoint(group, file, tensors);
     plans[static_cast<std::size_t>(group.rank())] = ddp.plan().bucket_of;
   });
   run_well(2, [&](const Group& group) {

@@ -252,7 +252,7 @@ DTRAIN_DEFINED std::string MeasuredPlan::compare_times(const std::vector<std::st
 
 DTRAIN_DEFINED std::optional<BucketPlan> MeasuredPlan::settle(const BucketCaps& caps) {
   is_settled_ = true;
-  settled_ = SavedPlan{conditions_, caps}.numbers();
+  saved_ = settled_ = SavedPlan{conditions_, caps}.numbers();
   return plan_of(caps);
 }
 
