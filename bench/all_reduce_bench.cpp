@@ -76,9 +76,7 @@ class AllReduceBench {
     std::printf("\n");
     bench::print_goals(results_);
     half_.print();
-    if (!options_.json.empty()) {
-      rows_.write_json(options_.json);
-    }
+    rows_.write_json(options_.json);
   }
 
  private:

@@ -212,9 +212,7 @@ void measure(const bench::Options& options) {
       print_goals(subjects[i], ratios[i], code[i]);
     }
   }
-  if (!options.json.empty()) {
-    rows.write_json(options.json);
-  }
+  rows.write_json(options.json);
 }
 
 }  // namespace

@@ -229,8 +229,6 @@ int main(int argc, char** argv) {
     } else {
       measure_host(options, rows);
     }
-    if (!options.json.empty()) {
-      rows.write_json(options.json);
-    }
+    rows.write_json(options.json);
   });
 }

@@ -153,8 +153,6 @@ int main(int argc, char** argv) {
     } else {
       measure_hosts(options, rows);
     }
-    if (!options.json.empty()) {
-      rows.write_json(options.json);
-    }
+    rows.write_json(options.json);
   });
 }

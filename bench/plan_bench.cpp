@@ -131,8 +131,6 @@ int main(int argc, char** argv) {
     const bench::Options options = bench::Options::parse(argc, argv, {}, {});
     bench::ResultRows rows;
     measure_links(options, rows);
-    if (!options.json.empty()) {
-      rows.write_json(options.json);
-    }
+    rows.write_json(options.json);
   });
 }

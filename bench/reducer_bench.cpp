@@ -124,8 +124,6 @@ int main(int argc, char** argv) {
     for (const int ranks : options.ranks) {
       measure(ranks, options.trace, rows);
     }
-    if (!options.json.empty()) {
-      rows.write_json(options.json);
-    }
+    rows.write_json(options.json);
   });
 }

@@ -46,9 +46,7 @@ class RendezvousBench {
     }
     measure_launched_job(4);
     measure_among_strangers();
-    if (!options_.json.empty()) {
-      rows_.write_json(options_.json);
-    }
+    rows_.write_json(options_.json);
   }
 
  private:

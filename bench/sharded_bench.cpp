@@ -180,8 +180,6 @@ int main(int argc, char** argv) {
     bench::ResultRows rows;
     measure_one_host(options, rows);
     measure_two_hosts(options, rows);
-    if (!options.json.empty()) {
-      rows.write_json(options.json);
-    }
+    rows.write_json(options.json);
   });
 }

@@ -151,9 +151,7 @@ class Bench {
 #ifdef DTRAIN_BENCH_TOPOLOGY_OPENMPI
     add("openmpi", "mpi", "its own", job_.run_mpi_program(DTRAIN_BENCH_TOPOLOGY_OPENMPI, {samples_}));
 #endif
-    if (!json_.empty()) {
-      rows_.write_json(json_);
-    }
+    rows_.write_json(json_);
   }
 
  private:

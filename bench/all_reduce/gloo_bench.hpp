@@ -37,9 +37,7 @@ class GlooBench {
       measure(ranks);
     }
     goal_.print();
-    if (!options_.json.empty()) {
-      rows_.write_json(options_.json);
-    }
+    rows_.write_json(options_.json);
   }
 
  private:

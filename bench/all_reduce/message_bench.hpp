@@ -48,9 +48,7 @@ class MessageBench {
       measure(ranks);
     }
     goal_.print();
-    if (!options_.json.empty()) {
-      rows_.write_json(options_.json);
-    }
+    rows_.write_json(options_.json);
   }
 
  private:

@@ -188,8 +188,6 @@ int main(int argc, char** argv) {
     for (const char* model : bench::torch_models) {
       measure(model, samples, systems, python, rows);
     }
-    if (!options.json.empty()) {
-      rows.write_json(options.json);
-    }
+    rows.write_json(options.json);
   });
 }

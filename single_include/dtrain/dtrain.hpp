@@ -32622,6 +32622,36 @@ DTRAIN_DEFINED void convert(DType from_type, const std::byte* from, DType to_typ
 
 }  // namespace DTRAIN_NAMESPACE::kernels
 
+// ---- dtrain/kernels/dot_product.hpp
+
+/// @file
+/// Dot product of floats in host memory, in an order that depends on the count alone.
+
+namespace DTRAIN_NAMESPACE::kernels {
+
+/// Element i is added to partial sum i modulo `lanes`, in `Sum`; these are added in order, and then the elements that
+/// fill no more lanes. Threads: any.
+template <class Sum, std::size_t lanes>
+DTRAIN_OPTIMIZED Sum dot_product(const float* a, const float* b, std::size_t count) noexcept {
+  Sum sums[lanes] = {};
+  std::size_t i = 0;
+  for (; i + lanes <= count; i += lanes) {
+    for (std::size_t lane = 0; lane < lanes; ++lane) {
+      sums[lane] += static_cast<Sum>(a[i + lane]) * static_cast<Sum>(b[i + lane]);
+    }
+  }
+  Sum sum = 0;
+  for (const Sum lane : sums) {
+    sum += lane;
+  }
+  for (; i < count; ++i) {
+    sum += static_cast<Sum>(a[i]) * static_cast<Sum>(b[i]);
+  }
+  return sum;
+}
+
+}  // namespace DTRAIN_NAMESPACE::kernels
+
 // ---- dtrain/kernels/float_environment.hpp
 
 /// @file
@@ -51844,26 +51874,6 @@ namespace DTRAIN_NAMESPACE::ddp {
 
 namespace detail {
 
-/// In f64, in an order that depends on the count alone.
-DTRAIN_OPTIMIZED inline double product_sum(const float* a, const float* b, std::size_t count) noexcept {
-  constexpr std::size_t lanes = 8;
-  double sums[lanes] = {};
-  std::size_t i = 0;
-  for (; i + lanes <= count; i += lanes) {
-    for (std::size_t lane = 0; lane < lanes; ++lane) {
-      sums[lane] += static_cast<double>(a[i + lane]) * static_cast<double>(b[i + lane]);
-    }
-  }
-  double sum = 0;
-  for (const double lane : sums) {
-    sum += lane;
-  }
-  for (; i < count; ++i) {
-    sum += static_cast<double>(a[i]) * static_cast<double>(b[i]);
-  }
-  return sum;
-}
-
 /// Calls `act(number, place in the bucket, elements)` for each gradient with elements in the level's range.
 template <class F>
 void for_each_part(const AdasumLevel& level, F act) noexcept {
@@ -51885,9 +51895,9 @@ DTRAIN_DEFINED void AdasumLevel::multiply() const noexcept {
     const float* const own = bucket + at;
     const float* const other = received + (at - begin);
     double* const sums = products + 3 * i;
-    sums[is_second ? 1 : 0] = detail::product_sum(own, own, elements);
-    sums[is_second ? 0 : 1] = detail::product_sum(other, other, elements);
-    sums[2] = detail::product_sum(own, other, elements);
+    sums[is_second ? 1 : 0] = kernels::dot_product<double, 8>(own, own, elements);
+    sums[is_second ? 0 : 1] = kernels::dot_product<double, 8>(other, other, elements);
+    sums[2] = kernels::dot_product<double, 8>(own, other, elements);
   });
 }
 
@@ -52021,25 +52031,6 @@ namespace DTRAIN_NAMESPACE::ddp {
 
 namespace detail {
 
-DTRAIN_OPTIMIZED inline float dot(const float* a, const float* b, std::size_t count) noexcept {
-  constexpr std::size_t lanes = 16;
-  float sums[lanes] = {};
-  std::size_t i = 0;
-  for (; i + lanes <= count; i += lanes) {
-    for (std::size_t lane = 0; lane < lanes; ++lane) {
-      sums[lane] += a[i + lane] * b[i + lane];
-    }
-  }
-  float sum = 0;
-  for (const float lane : sums) {
-    sum += lane;
-  }
-  for (; i < count; ++i) {
-    sum += a[i] * b[i];
-  }
-  return sum;
-}
-
 /// In f64: a square of f32 may be beyond f32.
 inline double square(const float* values, std::size_t count) noexcept {
   return kernels::sum_of_squares(DType::f32, reinterpret_cast<const std::byte*>(values), count);
@@ -52064,7 +52055,7 @@ DTRAIN_DEFINED void add_and_multiply_rows(Rows matrix, const float* added, Rows 
   for (std::size_t i = 0; i < matrix.rows; ++i) {
     detail::add_multiple(matrix.row(i), added + i * matrix.columns, 1, matrix.columns);
     for (std::size_t k = 0; k < vectors.rows; ++k) {
-      products.row(k)[i] = detail::dot(matrix.row(i), vectors.row(k), matrix.columns);
+      products.row(k)[i] = kernels::dot_product<float, 16>(matrix.row(i), vectors.row(k), matrix.columns);
     }
   }
 }
@@ -52097,7 +52088,8 @@ DTRAIN_DEFINED bool orthonormalize_rows(Rows vectors) noexcept {
     for (int pass = 0; pass < 2; ++pass) {
       for (std::size_t earlier = 0; earlier < k; ++earlier) {
         const float* const other = vectors.row(earlier);
-        detail::add_multiple(row, other, -detail::dot(row, other, vectors.columns), vectors.columns);
+        detail::add_multiple(row, other, -kernels::dot_product<float, 16>(row, other, vectors.columns),
+                             vectors.columns);
       }
     }
     const double square = detail::square(row, vectors.columns);

@@ -131,32 +131,13 @@ class Adasum {
 #include <bit>
 
 #include "dtrain/core/error.hpp"
+#include "dtrain/kernels/dot_product.hpp"
 #include "dtrain/kernels/float_environment.hpp"
 #include "dtrain/kernels/sum_of_squares.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
 
 namespace detail {
-
-/// In f64, in an order that depends on the count alone.
-DTRAIN_OPTIMIZED inline double product_sum(const float* a, const float* b, std::size_t count) noexcept {
-  constexpr std::size_t lanes = 8;
-  double sums[lanes] = {};
-  std::size_t i = 0;
-  for (; i + lanes <= count; i += lanes) {
-    for (std::size_t lane = 0; lane < lanes; ++lane) {
-      sums[lane] += static_cast<double>(a[i + lane]) * static_cast<double>(b[i + lane]);
-    }
-  }
-  double sum = 0;
-  for (const double lane : sums) {
-    sum += lane;
-  }
-  for (; i < count; ++i) {
-    sum += static_cast<double>(a[i]) * static_cast<double>(b[i]);
-  }
-  return sum;
-}
 
 /// Calls `act(number, place in the bucket, elements)` for each gradient with elements in the level's range.
 template <class F>
@@ -179,9 +160,9 @@ DTRAIN_DEFINED void AdasumLevel::multiply() const noexcept {
     const float* const own = bucket + at;
     const float* const other = received + (at - begin);
     double* const sums = products + 3 * i;
-    sums[is_second ? 1 : 0] = detail::product_sum(own, own, elements);
-    sums[is_second ? 0 : 1] = detail::product_sum(other, other, elements);
-    sums[2] = detail::product_sum(own, other, elements);
+    sums[is_second ? 1 : 0] = kernels::dot_product<double, 8>(own, own, elements);
+    sums[is_second ? 0 : 1] = kernels::dot_product<double, 8>(other, other, elements);
+    sums[2] = kernels::dot_product<double, 8>(own, other, elements);
   });
 }
 

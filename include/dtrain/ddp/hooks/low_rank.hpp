@@ -46,30 +46,12 @@ void fill_randomly(std::span<float> values, std::uint64_t seed) noexcept;
 
 #include "dtrain/core/types/dtype.hpp"
 #include "dtrain/ddp/data/shuffle.hpp"
+#include "dtrain/kernels/dot_product.hpp"
 #include "dtrain/kernels/sum_of_squares.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
 
 namespace detail {
-
-DTRAIN_OPTIMIZED inline float dot(const float* a, const float* b, std::size_t count) noexcept {
-  constexpr std::size_t lanes = 16;
-  float sums[lanes] = {};
-  std::size_t i = 0;
-  for (; i + lanes <= count; i += lanes) {
-    for (std::size_t lane = 0; lane < lanes; ++lane) {
-      sums[lane] += a[i + lane] * b[i + lane];
-    }
-  }
-  float sum = 0;
-  for (const float lane : sums) {
-    sum += lane;
-  }
-  for (; i < count; ++i) {
-    sum += a[i] * b[i];
-  }
-  return sum;
-}
 
 /// In f64: a square of f32 may be beyond f32.
 inline double square(const float* values, std::size_t count) noexcept {
@@ -95,7 +77,7 @@ DTRAIN_DEFINED void add_and_multiply_rows(Rows matrix, const float* added, Rows 
   for (std::size_t i = 0; i < matrix.rows; ++i) {
     detail::add_multiple(matrix.row(i), added + i * matrix.columns, 1, matrix.columns);
     for (std::size_t k = 0; k < vectors.rows; ++k) {
-      products.row(k)[i] = detail::dot(matrix.row(i), vectors.row(k), matrix.columns);
+      products.row(k)[i] = kernels::dot_product<float, 16>(matrix.row(i), vectors.row(k), matrix.columns);
     }
   }
 }
@@ -128,7 +110,8 @@ DTRAIN_DEFINED bool orthonormalize_rows(Rows vectors) noexcept {
     for (int pass = 0; pass < 2; ++pass) {
       for (std::size_t earlier = 0; earlier < k; ++earlier) {
         const float* const other = vectors.row(earlier);
-        detail::add_multiple(row, other, -detail::dot(row, other, vectors.columns), vectors.columns);
+        detail::add_multiple(row, other, -kernels::dot_product<float, 16>(row, other, vectors.columns),
+                             vectors.columns);
       }
     }
     const double square = detail::square(row, vectors.columns);
