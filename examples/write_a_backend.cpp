@@ -1,257 +1,201 @@
-// A backend of one's own in one file: its bytes go through the job's key-value store, which makes it slow, and at home
-// on any number of hosts. A real one replaces Mailbox by its own way from rank to rank and keeps the rest.
+// A backend of one's own in one file: a way from rank to rank. dtrain's collectives, topologies, checks and failures
+// run over it. These messages go through the job's key-value store: slow, but on any number of hosts. A real one
+// replaces Endpoint.
 //   write_a_backend --nproc-per-node=2
 
 #include <algorithm>
+#include <array>
 #include <chrono>
+#include <coroutine>
 #include <cstddef>
+#include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <dtrain/backend/message_passing/communicator.hpp>
 #include <dtrain/dtrain.hpp>
-#include <memory>
-#include <mutex>
-#include <optional>
+#include <map>
 #include <span>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 
-namespace mail {
+namespace store_messages {
 
-/// One rank's end of a channel, shared by the communicator and the work that it has enqueued. All that can fail or wait
-/// happens here.
-class Mailbox {
+namespace message_passing = dtrain::backend::message_passing;
+using message_passing::TagClass;
+
+/// What a waiting endpoint asks about its operation.
+struct Waiting {
+  virtual bool cancelled() noexcept = 0;  ///< the deadline has passed, or the channel has failed
+  virtual void stalled() noexcept = 0;    ///< lets this rank's other streams go on, for which a peer may wait
+ protected:
+  ~Waiting() = default;
+};
+
+/// One rank's messages in a channel; see message_passing::Endpoint. A message is one or more values of the store. All
+/// but its last have `piece_bytes`, the last has fewer.
+class Endpoint {
  public:
-  explicit Mailbox(dtrain::backend::ChannelContext context) : context_(std::move(context)) {}
+  struct MessageHandle {
+    std::span<std::byte> output{};  ///< of a receiver
+    int sender = -1;                ///< -1: this rank, whose message the store has already
+    TagClass tag_class{};
+    std::uint64_t number = 0;
+    std::size_t bytes = 0;
+  };
+
+  explicit Endpoint(const dtrain::backend::ChannelContext& context) : context_(context) {}
 
   int rank() const noexcept { return context_.members.rank; }
   int size() const noexcept { return context_.members.world_size; }
+  message_passing::FramePool& frames() noexcept { return frames_; }
 
-  /// The first cause counts. From any thread, while an operation runs.
-  void abort(const dtrain::Cause& cause) noexcept {
-    const std::lock_guard lock(mutex_);
-    if (!failure_) failure_ = cause;
-  }
-  std::optional<dtrain::Cause> failure() const {
-    const std::lock_guard lock(mutex_);
-    return failure_;
-  }
-
-  /// Runs one operation unless the channel has failed. What it throws ends the channel, and the job is told.
-  template <class Operation>
-  void run(Operation operation) noexcept {
-    if (failure()) return;
-    ++number_;
-    deadline_ = dtrain::Deadline::after(context_.timeout);
-    try {
-      operation(*this);
-    } catch (const dtrain::JobFailed& failed) {
-      abort(failed.cause());  // the job knows
-    } catch (const std::exception& error) {
-      const auto kind = deadline_.passed() ? dtrain::CauseKind::timeout : dtrain::CauseKind::exception;
-      const dtrain::Cause cause{kind, context_.reporting_rank(), context_.members.host, error.what()};
-      abort(cause);
-      context_.failure->report(cause);
+  /// The store keeps the message, so it is complete at once.
+  MessageHandle send(std::span<const std::byte> input, int peer, TagClass tag_class) {
+    const std::uint64_t number = sent_[{peer, tag_class}]++;
+    const std::string_view bytes(reinterpret_cast<const char*>(input.data()), input.size());
+    for (std::size_t offset = 0; offset <= bytes.size(); offset += piece_bytes) {
+      context_.store.set_blocking(key(rank(), peer, tag_class, number, offset),
+                                  std::string(bytes.substr(offset, piece_bytes)), deadline());
     }
+    return {.bytes = input.size()};
   }
 
-  /// Every rank's bytes, rank 0's first. All ranks give as many.
-  std::vector<std::string> gather(std::string_view own) {
-    publish(own);
-    std::vector<std::string> all;
-    for (int rank = 0; rank < size(); ++rank) {
-      all.push_back(read(rank, own.size()));
-    }
-    // Who has published this operation has read all of those before it: their values are not needed any more.
-    for (const std::string& key : old_keys_) {
-      context_.store.set_blocking(key, "", deadline_);
-    }
-    old_keys_ = std::exchange(keys_, {});
-    return all;
+  /// Only notes what is wanted: done() fetches it.
+  MessageHandle recv(std::span<std::byte> output, int peer, TagClass tag_class) {
+    return {.output = output, .sender = peer, .tag_class = tag_class, .number = received_[{peer, tag_class}]++};
   }
 
-  /// Rank `root`'s bytes.
-  std::string from(int root, std::string_view own) {
-    if (rank() == root) publish(own);
-    return read(root, own.size());
-  }
+  /// Blocks in await_ready(). A routine that is cancelled suspends here, and is never resumed.
+  struct Awaiter {
+    Endpoint& endpoint;
+    MessageHandle message;
+    bool await_ready() { return message.sender < 0 || endpoint.fetch(message); }
+    void await_suspend(std::coroutine_handle<>) const noexcept {}
+    std::size_t await_resume() const noexcept { return message.bytes; }
+  };
+  Awaiter done(MessageHandle message) noexcept { return {*this, message}; }
+
+  Waiting* waiting = nullptr;  ///< of the operation that runs
+  int awaited = -1;            ///< the last rank from which a message was fetched
 
  private:
-  static constexpr std::size_t piece_bytes = std::size_t{256} << 10;  // a value of the store has its bounds
+  using Counts = std::map<std::pair<int, TagClass>, std::uint64_t>;
 
-  std::string key(int rank, std::size_t offset) const {
-    return context_.name + "/" + std::to_string(number_) + "/" + std::to_string(rank) + "/" + std::to_string(offset);
-  }
+  static constexpr std::size_t piece_bytes = std::size_t{256} << 10;  // a value of the store is bounded
 
-  void publish(std::string_view bytes) {
-    std::size_t offset = 0;
-    do {
-      keys_.push_back(key(rank(), offset));
-      context_.store.set_blocking(keys_.back(), std::string(bytes.substr(offset, piece_bytes)), deadline_);
-      offset += piece_bytes;
-    } while (offset < bytes.size());
-  }
-
-  std::string read(int rank, std::size_t count) {
-    std::string bytes;
-    do {
-      const std::string piece = wait_for(key(rank, bytes.size()));
-      if (piece.size() != std::min(count - bytes.size(), piece_bytes)) {
-        throw dtrain::Error(dtrain::Errc::disagreement,
-                            "rank " + std::to_string(rank) +
-                                " is in an operation with another number of bytes than rank " +
-                                std::to_string(this->rank()));
-      }
-      bytes += piece;
-    } while (bytes.size() < count);
-    return bytes;
-  }
-
-  /// In short turns: an abort of this channel ends the wait within one, and meanwhile this rank's other streams, for
-  /// which a peer may wait, are run.
-  std::string wait_for(const std::string& key) {
-    for (;;) {
-      try {
-        const auto turn = dtrain::Deadline::after(std::chrono::milliseconds(20));
-        return context_.store.get_blocking(key, earlier(turn, deadline_));
-      } catch (const dtrain::Error& error) {
-        if (error.code() != dtrain::Errc::timeout || deadline_.passed()) throw;
-      }
-      if (const std::optional<dtrain::Cause> cause = failure()) dtrain::throw_cause(*cause);
-      if (context_.on_stall) context_.on_stall();
+  std::string key(int from, int to, TagClass tag_class, std::uint64_t number, std::size_t offset) const {
+    std::string made = context_.name;
+    for (const std::uint64_t part : {static_cast<std::uint64_t>(from), static_cast<std::uint64_t>(to),
+                                     static_cast<std::uint64_t>(tag_class), number, std::uint64_t{offset}}) {
+      made += '/' + std::to_string(part);
     }
+    return made;
+  }
+
+  dtrain::Deadline deadline() const { return dtrain::Deadline::after(context_.timeout); }
+
+  /// @returns false if the operation is cancelled
+  bool fetch(MessageHandle& message) {
+    awaited = message.sender;
+    std::string piece;
+    do {
+      const std::string name = key(message.sender, rank(), message.tag_class, message.number, message.bytes);
+      if (!wait_for(name, piece)) return false;
+      context_.store.erase_blocking(name, deadline());
+      if (piece.size() > message.output.size() - message.bytes) {
+        throw dtrain::Error(dtrain::Errc::disagreement, "rank " + std::to_string(message.sender) +
+                                                            " sends more than the " +
+                                                            std::to_string(message.output.size()) +
+                                                            " bytes that rank " + std::to_string(rank()) + " receives");
+      }
+      if (!piece.empty()) std::memcpy(message.output.data() + message.bytes, piece.data(), piece.size());
+      message.bytes += piece.size();
+    } while (piece.size() == piece_bytes);
+    return true;
+  }
+
+  /// In short turns, between which the operation may be cancelled.
+  bool wait_for(const std::string& name, std::string& value) {
+    while (!waiting->cancelled()) {
+      try {
+        value = context_.store.get_blocking(name, dtrain::Deadline::after(std::chrono::milliseconds(20)));
+        return true;
+      } catch (const dtrain::Error& error) {
+        if (error.code() != dtrain::Errc::timeout) throw;
+      }
+      waiting->stalled();
+    }
+    return false;
   }
 
   dtrain::backend::ChannelContext context_;
-  std::size_t number_ = 0;  ///< of the operation
-  dtrain::Deadline deadline_ = dtrain::Deadline::after(std::chrono::seconds(0));
-  std::vector<std::string> keys_;      ///< published since the last gather
-  std::vector<std::string> old_keys_;  ///< until it
-  mutable std::mutex mutex_;           ///< of what follows
-  std::optional<dtrain::Cause> failure_;
+  message_passing::FramePool frames_;
+  Counts sent_, received_;  ///< by peer
 };
 
-/// What dtrain::backend::Communicator asks for; see there for the contract of each.
-class Communicator {
+/// Runs one channel's operations; see message_passing::Transport.
+class Transport {
  public:
-  using Stream = dtrain::stream::host::StreamRef;
+  using Endpoint = store_messages::Endpoint;
 
-  /// Any memory will do: this backend copies all of it.
-  class Allocation {
-   public:
-    explicit Allocation(std::size_t bytes) : memory_(std::make_unique<std::byte[]>(bytes)), bytes_(bytes) {}
-    std::byte* data() const noexcept { return memory_.get(); }
-    std::size_t bytes() const noexcept { return bytes_; }
+  static constexpr const char* backend_name() noexcept { return "StoreMessages"; }
+  static message_passing::Tuning tuning(const dtrain::backend::ChannelContext&) noexcept { return {}; }
 
-   private:
-    std::unique_ptr<std::byte[]> memory_;
-    std::size_t bytes_;
-  };
-
-  explicit Communicator(const dtrain::backend::ChannelContext& context)
-      : mailbox_(std::make_shared<Mailbox>(context)),
-        job_(context.failure->subscribe(
-            [mailbox = mailbox_.get()](const dtrain::Cause& cause) { mailbox->abort(cause); })) {}
-  Communicator(Communicator&&) noexcept = default;
-  Communicator& operator=(Communicator&&) noexcept = default;
-  ~Communicator() {
-    job_.reset();
-    if (mailbox_)
-      abort({dtrain::CauseKind::stopped, rank(), "", "the channel was closed"});  // what has not run is skipped
+  Transport(const dtrain::backend::ChannelContext& context, const std::vector<int>&, dtrain::Deadline)
+      : endpoint_(context) {
+    context.failure->throw_if_failed(context.reporting_rank());
   }
 
-  int rank() const noexcept { return mailbox_->rank(); }
-  int size() const noexcept { return mailbox_->size(); }
+  Endpoint& endpoint() noexcept { return endpoint_; }
 
-  void all_reduce(dtrain::ConstBufferView input, dtrain::BufferView output, dtrain::ReduceOp op, Stream stream) {
-    enqueue(stream, [input, output, op](Mailbox& mailbox) {
-      const std::vector<std::string> all = mailbox.gather(text_of(input));
-      std::vector<const std::byte*> sources;
-      for (const std::string& bytes : all) {
-        sources.push_back(reinterpret_cast<const std::byte*>(bytes.data()));
-      }
-      std::byte* const target = output.data;
-      dtrain::kernels::Reduction::of(input.dtype, op)(sources, std::span(&target, 1), input.count);
-    });
+  /// @returns true: nothing uses the operation's memory afterwards, whether it was cancelled or not
+  template <class Token>
+  bool run_blocking(message_passing::Routine& routine, Token& token) noexcept {
+    struct Operation final : Waiting {
+      explicit Operation(Token& of) noexcept : token(of) {}
+      bool cancelled() noexcept override { return token.cancelled(); }
+      void stalled() noexcept override { token.stalled(); }
+      Token& token;
+    } operation(token);
+    endpoint_.waiting = &operation;
+    routine.resume();
+    return true;
   }
 
-  void broadcast(dtrain::BufferView buffer, int root, Stream stream) {
-    enqueue(stream, [buffer, root](Mailbox& mailbox) {
-      const std::string bytes = mailbox.from(root, text_of(buffer));
-      if (!bytes.empty()) std::memcpy(buffer.data, bytes.data(), bytes.size());
-    });
-  }
-
-  void barrier(Stream stream) {
-    enqueue(stream, [](Mailbox& mailbox) { mailbox.gather({}); });
-  }
-
-  Allocation allocate_blocking(std::size_t bytes, dtrain::Deadline) {
-    if (const std::optional<dtrain::Cause> cause = failure()) dtrain::throw_cause(*cause);
-    return Allocation(bytes);
-  }
-
-  void abort(const dtrain::Cause& cause) noexcept { mailbox_->abort(cause); }
-  std::optional<dtrain::Cause> failure() const { return mailbox_->failure(); }
+  std::pair<int, bool> waits_for() const noexcept { return {endpoint_.awaited, true}; }
+  void interrupt() noexcept {}  // a wait looks every 20 ms
+  void close(bool) noexcept {}
 
  private:
-  /// What a host stream takes: small, and with nothing to destroy, hence a pointer that it frees itself. drop() is
-  /// called instead where the stream ends before the work has run.
-  template <class Operation>
-  struct Work {
-    struct Held {
-      std::shared_ptr<Mailbox> mailbox;
-      Operation operation;
-    };
-    Held* held;
-
-    void operator()() noexcept {
-      held->mailbox->run(held->operation);
-      drop();
-    }
-    void drop() noexcept { delete held; }
-  };
-
-  template <class Operation>
-  void enqueue(Stream stream, Operation operation) {
-    using Held = typename Work<Operation>::Held;
-    auto held = std::make_unique<Held>(Held{mailbox_, operation});
-    stream.enqueue(Work<Operation>{held.get()});
-    static_cast<void>(held.release());
-  }
-
-  static std::string_view text_of(const dtrain::ConstBufferView& view) {
-    return {reinterpret_cast<const char*>(view.data), view.bytes()};
-  }
-
-  std::shared_ptr<Mailbox> mailbox_;
-  dtrain::FailureLatch::Subscription job_;  ///< ends before what it calls
+  Endpoint endpoint_;
 };
 
 /// What a Policy names.
 struct Backend {
-  using Communicator = mail::Communicator;
+  using Communicator = message_passing::Communicator<Transport>;
   using StreamOwner = dtrain::stream::host::CommunicationStream;
 
-  static constexpr auto determinism = dtrain::backend::Determinism::always;  // reduced in rank order
-  static constexpr std::string_view name() noexcept { return "Mail"; }
+  static constexpr auto determinism = dtrain::backend::Determinism::for_a_plan;  // lengths select the algorithm
+  static constexpr std::string_view name() noexcept { return "StoreMessages"; }
   static constexpr bool supports(dtrain::DeviceKind kind) noexcept { return kind == dtrain::DeviceKind::host; }
   static constexpr bool reduces(dtrain::DType dtype) noexcept { return !is_float8(dtype); }
 
-  static Communicator open_blocking(const dtrain::backend::ChannelContext& context, dtrain::Deadline) {
-    context.failure->throw_if_failed(context.reporting_rank());
-    return Communicator(context);
+  static Communicator open_blocking(const dtrain::backend::ChannelContext& context, dtrain::Deadline deadline,
+                                    const Communicator::SelectedAllReduce& selected = {}) {
+    return Communicator::open_blocking(context, deadline, selected);
   }
 };
 
 // Where something is missing, the compiler names it.
-static_assert(dtrain::backend::Communicator<Communicator>);
+static_assert(message_passing::Transport<Transport>);
 static_assert(dtrain::backend::Backend<Backend>);
 
-}  // namespace mail
+}  // namespace store_messages
 
-using Policy = dtrain::Policy<dtrain::launch::PerNode, mail::Backend, dtrain::topology::Flat>;
+using Policy = dtrain::Policy<dtrain::launch::PerNode, store_messages::Backend, dtrain::topology::Flat>;
 
 /// One number that is to become 3.
 struct Model {
