@@ -115,7 +115,6 @@
 #include "dtrain/topology/hierarchical.hpp"
 #include "dtrain/topology/parameter_server.hpp"
 #include "dtrain/topology/ring.hpp"
-#include "dtrain/topology/traffic_model.hpp"
 #include "dtrain/topology/tree.hpp"
 
 #pragma pop_macro("Status")

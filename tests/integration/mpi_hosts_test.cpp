@@ -19,11 +19,11 @@
 #include <utility>
 #include <vector>
 
-#include "dtrain/topology/traffic_model.hpp"
 #include "support/launch_probe.hpp"
 #include "support/program.hpp"
 #include "support/skip.hpp"
 #include "support/temporary_directory.hpp"
+#include "support/traffic_model.hpp"
 #include "support/virtual_cluster.hpp"
 
 using support::contains;
@@ -179,16 +179,15 @@ TEST_CASE(
   if (const std::string reason = obstacle(cluster); !reason.empty()) {
     return dtrain_test::skip(reason);
   }
-  namespace paths = dtrain::topology;
   const std::vector<int> nodes{0, 0, 1, 1};
   constexpr double megabytes = 8;
   constexpr double reduced = 4 * megabytes * 1048576;  // in all steps
   const std::vector<std::pair<std::string, double>> leaving_host_0{
-      {"flat", paths::bytes_leaving(paths::RingTraffic{reduced, 4}, nodes, 0)},
-      {"ring", paths::bytes_leaving(paths::RingTraffic{reduced, 4}, nodes, 0)},
-      {"tree", paths::bytes_leaving(paths::TreeTraffic{reduced, 4}, nodes, 0)},
-      {"hierarchical", paths::hierarchical_bytes_leaving(reduced, 2)},
-      {"server", paths::bytes_leaving(paths::ParameterServerTraffic{reduced, 4, 1}, nodes, 0)}};
+      {"flat", support::bytes_leaving(support::RingTraffic{reduced, 4}, nodes, 0)},
+      {"ring", support::bytes_leaving(support::RingTraffic{reduced, 4}, nodes, 0)},
+      {"tree", support::bytes_leaving(support::TreeTraffic{reduced, 4}, nodes, 0)},
+      {"hierarchical", support::hierarchical_bytes_leaving(reduced, 2)},
+      {"server", support::bytes_leaving(support::ParameterServerTraffic{reduced, 4, 1}, nodes, 0)}};
   for (const auto& [topology, formula] : leaving_host_0) {
     CAPTURE(topology);
     // A wrapper gives every rank the values of rank 0 first: that, and starting, is measured without a step.

@@ -1,4 +1,4 @@
-#include "dtrain/topology/traffic_model.hpp"
+#include "support/traffic_model.hpp"
 
 #include <doctest/doctest.h>
 
@@ -43,7 +43,7 @@ template <class Traffic>
 std::vector<double> predicted(const Traffic& traffic) {
   std::vector<double> result;
   for (int rank = 0; rank < traffic.ranks; ++rank)
-    result.push_back(topology::bytes_sent(traffic, rank));
+    result.push_back(support::bytes_sent(traffic, rank));
   return result;
 }
 
@@ -52,42 +52,42 @@ std::vector<double> predicted(const Traffic& traffic) {
 TEST_CASE("what each rank sends is what the formulas of its topology say") {
   for (const int ranks : {1, 2, 3, 4}) {
     CAPTURE(ranks);
-    CHECK(measured<topology::Ring::Rebind<Counting>>(ranks) == predicted(topology::RingTraffic{bytes, ranks}));
+    CHECK(measured<topology::Ring::Rebind<Counting>>(ranks) == predicted(support::RingTraffic{bytes, ranks}));
     CHECK(measured<topology::ParameterServer<2>::Rebind<Counting>>(ranks) ==
-          predicted(topology::ParameterServerTraffic{bytes, ranks, 2}));
+          predicted(support::ParameterServerTraffic{bytes, ranks, 2}));
   }
   for (const int ranks : {1, 2, 3, 6}) {
     CAPTURE(ranks);
-    CHECK(measured<topology::Tree::Rebind<Counting>>(ranks) == predicted(topology::TreeTraffic{bytes, ranks}));
+    CHECK(measured<topology::Tree::Rebind<Counting>>(ranks) == predicted(support::TreeTraffic{bytes, ranks}));
   }
 }
 
 TEST_CASE("across nodes each rank of a cross-node group sends its share, and the others nothing") {
   using Channels = topology::Hierarchical<SharedMemory>::Rebind<topology::Ring::Rebind<Counting>>;
-  const double even = topology::hierarchical_bytes_across(bytes, 2, 2);
+  const double even = support::hierarchical_bytes_across(bytes, 2, 2);
   CHECK(measured<Channels>(4, {0, 0, 1, 1}) == std::vector<double>{even, even, even, even});
-  const double uneven = topology::hierarchical_bytes_across(bytes, 3, 1);
+  const double uneven = support::hierarchical_bytes_across(bytes, 3, 1);
   CHECK(measured<Channels>(4, {0, 0, 1, 2}) == std::vector<double>{uneven, 0, uneven, uneven});
 }
 
 TEST_CASE("a wire type of 16 bits halves the bytes between nodes") {
   using Channels = topology::Hierarchical<SharedMemory, dtrain::wire::Bf16>::Rebind<topology::Ring::Rebind<Counting>>;
-  const double even = topology::hierarchical_bytes_across(bytes, 2, 2) / 2;
+  const double even = support::hierarchical_bytes_across(bytes, 2, 2) / 2;
   CHECK(measured<Channels>(4, {0, 0, 1, 1}) == std::vector<double>{even, even, even, even});
-  const double apart = topology::hierarchical_bytes_across(bytes, 2, 1) / 2;
+  const double apart = support::hierarchical_bytes_across(bytes, 2, 1) / 2;
   CHECK(measured<Channels>(2, {0, 1}) == std::vector<double>{apart, apart});
 }
 
 TEST_CASE("the formulas are those of the literature") {
   constexpr std::array<int, 4> nodes{0, 0, 1, 1};
-  static_assert(topology::bytes_sent(topology::RingTraffic{100, 4}, 3) == 150);
-  static_assert(topology::bytes_leaving(topology::RingTraffic{100, 4}, nodes, 0) == 150);
-  static_assert(topology::bytes_sent(topology::TreeTraffic{100, 7}, 1) == 300);  // to its parent and two children
-  static_assert(topology::bytes_leaving(topology::TreeTraffic{100, 4}, nodes, 1) == 200);  // 0-2 and 1-3 cross
-  static_assert(topology::bytes_sent(topology::ParameterServerTraffic{100, 4, 1}, 0) == 300);
-  static_assert(topology::bytes_sent(topology::ParameterServerTraffic{100, 4, 1}, 2) == 100);
-  static_assert(topology::bytes_leaving(topology::ParameterServerTraffic{100, 4, 1}, nodes, 1) == 200);
-  static_assert(topology::hierarchical_bytes_leaving(100, 2) == 100);
-  static_assert(topology::hierarchical_bytes_leaving(100, 1) == 0);
-  CHECK(topology::hierarchical_bytes_across(100, 4, 2) == 75);
+  static_assert(support::bytes_sent(support::RingTraffic{100, 4}, 3) == 150);
+  static_assert(support::bytes_leaving(support::RingTraffic{100, 4}, nodes, 0) == 150);
+  static_assert(support::bytes_sent(support::TreeTraffic{100, 7}, 1) == 300);  // to its parent and two children
+  static_assert(support::bytes_leaving(support::TreeTraffic{100, 4}, nodes, 1) == 200);  // 0-2 and 1-3 cross
+  static_assert(support::bytes_sent(support::ParameterServerTraffic{100, 4, 1}, 0) == 300);
+  static_assert(support::bytes_sent(support::ParameterServerTraffic{100, 4, 1}, 2) == 100);
+  static_assert(support::bytes_leaving(support::ParameterServerTraffic{100, 4, 1}, nodes, 1) == 200);
+  static_assert(support::hierarchical_bytes_leaving(100, 2) == 100);
+  static_assert(support::hierarchical_bytes_leaving(100, 1) == 0);
+  CHECK(support::hierarchical_bytes_across(100, 4, 2) == 75);
 }

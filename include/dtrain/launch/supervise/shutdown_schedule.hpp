@@ -53,8 +53,6 @@ class ShutdownSchedule {
     kill_at_ = kill_at_ ? std::min(*kill_at_, latest) : latest;
   }
 
-  bool was_stop_requested() const noexcept { return stop_requested_; }
-
   /// The action that is due now; each action is returned once.
   Action due(Clock::time_point now) {
     if (kill_at_ && *kill_at_ <= now && !killed_) {
@@ -79,7 +77,6 @@ class ShutdownSchedule {
 
   /// Whether the launcher has sent SIGTERM or SIGKILL: workers that end from now on are no first cause.
   bool has_acted() const noexcept { return terminated_ || killed_; }
-  bool has_killed() const noexcept { return killed_; }
 
   /// How long the launcher waits for a killed process.
   std::chrono::milliseconds kill_timeout() const noexcept { return timeouts_.kill_timeout; }

@@ -1,17 +1,15 @@
 #pragma once
 /// @file
-/// Traffic model: bytes per link of each topology's all_reduce; pure functions, for step models and tests.
+/// Traffic model: bytes per link of each topology's all_reduce; pure functions.
 
 #include <algorithm>
 #include <cstddef>
 #include <span>
 
-#include "dtrain/core/version.hpp"
-
 /// All functions count the payload bytes of one all_reduce of `bytes` bytes, without a backend's headers. They are
 /// exact up to one element for each block. In total, a rank or a node receives as many bytes as it sends. Averages of
 /// i32 and u8, and reductions by Accumulate::f32, send more: their partial results are wider (kernels::partial_type).
-namespace DTRAIN_NAMESPACE::topology {
+namespace support {
 
 /// Bytes that rank `from` sends to rank `to` under topology::Ring.
 struct RingTraffic {
@@ -88,4 +86,4 @@ constexpr double hierarchical_bytes_across(double bytes, int nodes, int cross_no
   return hierarchical_bytes_leaving(bytes, nodes) / cross_node_groups;
 }
 
-}  // namespace DTRAIN_NAMESPACE::topology
+}  // namespace support
