@@ -37,6 +37,18 @@ class ForeignMemory {
   void* data_ = nullptr;
 };
 
+/// How a channel of the benchmark selects the algorithm of an all_reduce (GroupOptions::algorithms).
+enum class AlgorithmsOf : bool { thresholds, measured_cost };
+
+/// Collective, blocking. The group has AlgorithmChoice::measured().
+template <class P>
+typename dtrain::ProcessGroup<P>::Communicator open_channel(const dtrain::ProcessGroup<P>& group,
+                                                            AlgorithmsOf algorithms) {
+  const bool deterministic = algorithms == AlgorithmsOf::thresholds;
+  return dtrain::group::GroupAccess::of(group).open_channel(deterministic ? "bench" : "measured",
+                                                            dtrain::Accumulate::element, {}, deterministic);
+}
+
 /// Carries out requests on a channel of its own.
 template <class P>
 class DtrainRank {
@@ -44,7 +56,7 @@ class DtrainRank {
   /// @param bytes the most that a request's buffers take together
   DtrainRank(const dtrain::ProcessGroup<P>& group, std::size_t bytes)
       : group_(group),
-        communicator_(dtrain::group::GroupAccess::of(group).open_channel("bench")),
+        communicator_(open_channel(group, AlgorithmsOf::thresholds)),
         bound_(communicator_.allocate_blocking(bytes, dtrain::Deadline::after(group.timeout()))),
         foreign_(bytes) {}
 
@@ -83,9 +95,13 @@ class DtrainRank {
     const dtrain::DType dtype = request.dtype == "f16"    ? dtrain::DType::f16
                                 : request.dtype == "bf16" ? dtrain::DType::bf16
                                                           : dtrain::DType::f32;
+    if (request.memory == "measured" && !measured_) {
+      measured_.emplace(open_channel(group_, AlgorithmsOf::measured_cost));
+    }
+    auto& channel = request.memory == "measured" ? *measured_ : communicator_;
     const auto reduce = [&](std::byte* buffer) {
       const dtrain::BufferView view{buffer, request.bytes / pattern.element_bytes(), dtype, {}};
-      communicator_.all_reduce(view, view, dtrain::ReduceOp::sum, group_.stream());
+      channel.all_reduce(view, view, dtrain::ReduceOp::sum, group_.stream());
       wait();
     };
     std::byte* const memory = request.memory == "bound" ? bound_.data() : foreign_.data();
@@ -104,6 +120,7 @@ class DtrainRank {
 
   const dtrain::ProcessGroup<P>& group_;
   typename dtrain::ProcessGroup<P>::Communicator communicator_;
+  std::optional<typename dtrain::ProcessGroup<P>::Communicator> measured_{};
   typename dtrain::ProcessGroup<P>::Communicator::Allocation bound_;
   ForeignMemory foreign_;
   std::uint64_t iteration_ = 0;
@@ -112,14 +129,15 @@ class DtrainRank {
 /// main() of such a process; after a word that says that it is one, its arguments are the socket and the bytes.
 template <class P>
 int run_rank(int argc, char** argv) {
-  return dtrain::run<P>(argc, argv, [](dtrain::ProcessGroup<P> group, dtrain::Arguments arguments) {
+  const auto body = [](dtrain::ProcessGroup<P> group, dtrain::Arguments arguments) {
     if (arguments.size() < 4) {
       return 2;
     }
     RequestSource source(arguments[2], group.rank());
     DtrainRank<P>(group, std::stoull(arguments[3])).serve(source);
     return 0;
-  });
+  };
+  return dtrain::run<P>(argc, argv, body, {.algorithms = dtrain::AlgorithmChoice::measured()});
 }
 
 }  // namespace bench

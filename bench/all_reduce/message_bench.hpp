@@ -53,9 +53,10 @@ class MessageBench {
 
  private:
   struct Contender {
-    std::string system;
+    std::string system;  ///< "by cost": dtrain that selects algorithms by their measured cost
+    std::string memory;  ///< in Request
     std::string settings;
-    std::unique_ptr<RankGroup> team;
+    std::shared_ptr<RankGroup> team;
     std::vector<double> seconds{};
   };
 
@@ -65,14 +66,16 @@ class MessageBench {
       GroupCommand own = openmpi_command(DTRAIN_BENCH_MPIRUN, DTRAIN_BENCH_MPI, ranks, one);
       own.words.insert(own.words.end() - 1, launched_word);
       own.words.push_back(std::to_string(message_memory(sizes_)));
-      contenders.push_back({"dtrain", one.text, std::make_unique<RankGroup>("dtrain", ranks, std::move(own))});
+      const auto team = std::make_shared<RankGroup>("dtrain", ranks, std::move(own));
+      contenders.push_back({"dtrain", "foreign", one.text, team});
+      contenders.push_back({"by cost", "measured", one.text, team});
       contenders.push_back(
-          {"openmpi", one.text,
-           std::make_unique<RankGroup>("openmpi", ranks,
+          {"openmpi", "foreign", one.text,
+           std::make_shared<RankGroup>("openmpi", ranks,
                                        openmpi_command(DTRAIN_BENCH_MPIRUN, DTRAIN_BENCH_OPENMPI, ranks, one))});
     }
-    std::printf("\n%d ranks, f32, microseconds over MPI\n%10s %12s %12s %8s  settings of each\n", ranks, "bytes",
-                "dtrain", "openmpi", "ratio");
+    std::printf("\n%d ranks, f32, microseconds over MPI\n%10s %12s %12s %8s %12s  settings of each\n", ranks, "bytes",
+                "dtrain", "openmpi", "ratio", "by cost");
     for (const std::uint64_t bytes : sizes_) {
       take_turns(contenders, bytes);
       keep(contenders, ranks, bytes);
@@ -80,7 +83,7 @@ class MessageBench {
   }
 
   void take_turns(std::vector<Contender>& contenders, std::uint64_t bytes) const {
-    const Request request = message_request(bytes);
+    Request request = message_request(bytes);
     for (Contender& contender : contenders) {
       contender.seconds.clear();
     }
@@ -88,6 +91,7 @@ class MessageBench {
     for (int round = 0; round < rounds; ++round) {
       for (std::size_t turn = 0; turn < contenders.size(); ++turn) {
         Contender& contender = contenders[(turn + static_cast<std::size_t>(round)) % contenders.size()];
+        request.memory = contender.memory;
         const Answer answer = contender.team->ask(request);
         contender.seconds.insert(contender.seconds.end(), answer.seconds.begin(), answer.seconds.end());
       }
@@ -107,16 +111,21 @@ class MessageBench {
     const Contender& own = fastest(contenders, "dtrain");
     const Contender& peer = fastest(contenders, "openmpi");
     const double ratio = median(peer.seconds) / median(own.seconds);
-    std::printf("%10s %12.2f %12.2f %8.3f  %s | %s\n", bytes_text(bytes).c_str(), median(own.seconds) * 1e6,
-                median(peer.seconds) * 1e6, ratio, own.settings.c_str(), peer.settings.c_str());
+    const Contender& by_cost = fastest(contenders, "by cost");
+    std::printf("%10s %12.2f %12.2f %8.3f %12.2f  %s | %s\n", bytes_text(bytes).c_str(), median(own.seconds) * 1e6,
+                median(peer.seconds) * 1e6, ratio, median(by_cost.seconds) * 1e6, own.settings.c_str(),
+                peer.settings.c_str());
     std::fflush(stdout);
     if (bytes >= 1 * mebi) {
       goal_.see(ranks, bytes, ratio);
     }
-    for (const Contender* one : {&own, &peer}) {
-      Row row{bench_, one->system, "all_reduce", ranks, 1, bytes, median(one->seconds)};
+    for (const Contender* one : {&own, &peer, &by_cost}) {
+      Row row{bench_, one == &peer ? "openmpi" : "dtrain", "all_reduce", ranks, 1, bytes, median(one->seconds)};
       row.samples = one->seconds.size();
       row = row.with("dtype", std::string("f32")).with("backend", std::string("mpi")).with("settings", one->settings);
+      if (one == &by_cost) {
+        row = row.with("algorithms", std::string("measured"));
+      }
       rows_.keep(one == &peer ? row.with("ratio", ratio) : row);
     }
   }

@@ -1,5 +1,7 @@
-// A rank of all_reduce_bench --backend=gloo, or its launcher: dtrain over Gloo ("foreign"), and Gloo's own algorithms
-// in the same process, over connections of the same kind ("ring", which is its choice, and "bcube").
+// A rank of all_reduce_bench --backend=gloo, or its launcher: dtrain over Gloo ("foreign" selects algorithms by
+// thresholds, "measured" by their cost), and Gloo's own algorithms in the same process, over connections of the same
+// kind
+// ("ring", which is its choice, and "bcube").
 
 #include <gloo/allreduce.h>
 #include <gloo/math.h>
@@ -71,7 +73,7 @@ class GlooRank {
 }  // namespace
 
 int main(int argc, char** argv) {
-  return dtrain::run<Policy>(argc, argv, [](dtrain::ProcessGroup<Policy> group, dtrain::Arguments arguments) {
+  const auto body = [](dtrain::ProcessGroup<Policy> group, dtrain::Arguments arguments) {
     if (arguments.size() < 3) {
       return 2;
     }
@@ -79,24 +81,26 @@ int main(int argc, char** argv) {
     const bench::ForeignMemory memory(std::stoull(arguments[2]));
     const bench::Pattern pattern(group.rank(), group.world_size(), "f32");
     GlooRank gloo(group);
-    auto communicator = dtrain::group::GroupAccess::of(group).open_channel("bench");
+    auto communicator = bench::open_channel(group, bench::AlgorithmsOf::thresholds);
+    auto measured = bench::open_channel(group, bench::AlgorithmsOf::measured_cost);
     std::uint64_t iteration = 0;
-    const auto wait = [&] {
+    const auto wait = [&](auto& on) {
       dtrain::stream::host::Event event;
       group.stream().record(event);
-      dtrain::backend::block_until_complete(event, communicator, *dtrain::group::GroupAccess::of(group).failure(),
+      dtrain::backend::block_until_complete(event, on, *dtrain::group::GroupAccess::of(group).failure(),
                                             group.timeout(), group.rank());
     };
     for (bench::Request request; source.next(request);) {
       const auto meet = [&] {
         communicator.barrier(group.stream());
-        wait();
+        wait(communicator);
       };
       const auto reduce = [&](std::byte* buffer) {
-        if (request.memory == "foreign") {
+        if (request.memory == "foreign" || request.memory == "measured") {
+          auto& channel = request.memory == "measured" ? measured : communicator;
           const dtrain::BufferView view{buffer, request.bytes / sizeof(float), dtrain::DType::f32, {}};
-          communicator.all_reduce(view, view, dtrain::ReduceOp::sum, group.stream());
-          wait();
+          channel.all_reduce(view, view, dtrain::ReduceOp::sum, group.stream());
+          wait(channel);
         } else {
           gloo.all_reduce(buffer, request.bytes, request.memory == "bcube");
         }
@@ -104,5 +108,6 @@ int main(int argc, char** argv) {
       source.answer(bench::measure(request, pattern, memory.data(), iteration, meet, reduce));
     }
     return 0;
-  });
+  };
+  return dtrain::run<Policy>(argc, argv, body, {.algorithms = dtrain::AlgorithmChoice::measured()});
 }
