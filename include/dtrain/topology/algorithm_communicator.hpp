@@ -1,38 +1,35 @@
 #pragma once
 /// @file
-/// Algorithm communicator: all_reduce by a topology's algorithm, other operations by the backend.
+/// Algorithm communicator: all_reduce, and what else a topology's algorithm has, by it; other operations by the
+/// backend.
 
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <exception>
 #include <memory>
 #include <optional>
-#include <string>
 #include <string_view>
-#include <thread>
 #include <utility>
 
 #include "dtrain/backend/backend.hpp"
 #include "dtrain/backend/channel_setup/split.hpp"
 #include "dtrain/backend/check_arguments.hpp"
-#include "dtrain/backend/ordered_channel.hpp"
 #include "dtrain/core/compressed_traffic.hpp"
-#include "dtrain/core/config.hpp"
+#include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/process/owning_process.hpp"
-#include "dtrain/core/text/format_text.hpp"
+#include "dtrain/topology/algorithm_operations.hpp"
 
 namespace DTRAIN_NAMESPACE::topology {
 
 /// Members of an `Algorithm`:
 ///   Algorithm(context, deadline)                             collective; opens the algorithm's own channels
 ///   bool all_reduce(ConstBufferView, BufferView, ReduceOp)   in the stream's thread; false: one of its channels failed
+///   bool broadcast(BufferView, int root), bool barrier()     likewise; both or none
 ///   abort(cause), failure()                                  in any thread
 ///   allocate_blocking(bytes, deadline)                       if it has a type Allocation
 ///   compressed_traffic()                                     if it compresses; in any thread
 ///
-/// Reduces host memory only. If one channel fails, the communicator aborts all its channels.
+/// The algorithm has host memory only. If one channel fails, the communicator aborts all its channels.
 /// Threads: as backend::Communicator. The destructor skips operations that have not run.
 template <backend::Backend B, class Algorithm>
 class AlgorithmCommunicator {
@@ -41,6 +38,7 @@ class AlgorithmCommunicator {
   static auto allocation_of(A*) -> typename A::Allocation;
   static auto allocation_of(void*) -> typename Inner::Allocation;
   static constexpr bool allocates_itself = requires { typename Algorithm::Allocation; };
+  static constexpr bool broadcasts_itself = requires(Algorithm & algorithm) { algorithm.barrier(); };
 
  public:
   using Stream = typename Inner::Stream;
@@ -62,18 +60,29 @@ class AlgorithmCommunicator {
   void all_reduce(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) {
     backend::check_all_reduce_memory(Algorithm::name(), "", input, output);
     backend::check_all_reduce(input, output);
-    state_->order->retain();
-    try {
-      stream.enqueue(Reduce{state_->order, state_->enqueued + 1, input, output, op});
-    } catch (...) {
-      state_->order->release();
-      throw;
-    }
-    ++state_->enqueued;
+    enqueue(AlgorithmAllReduce{input, output, op}, stream);
   }
 
-  void broadcast(BufferView buffer, int root, Stream stream) { inner().broadcast(buffer, root, stream); }
-  void barrier(Stream stream) { inner().barrier(stream); }
+  /// See CanBroadcast.
+  void broadcast(BufferView buffer, int root, Stream stream) {
+    if constexpr (broadcasts_itself) {
+      backend::check_host_memory(B::name().data(), buffer, buffer);
+      backend::check_broadcast(buffer, root, size());
+      enqueue(AlgorithmBroadcast{buffer, root}, stream);
+    } else {
+      inner().broadcast(buffer, root, stream);
+    }
+  }
+
+  /// See CanBarrier.
+  void barrier(Stream stream) {
+    if constexpr (broadcasts_itself) {
+      enqueue(AlgorithmBarrier{}, stream);
+    } else {
+      inner().barrier(stream);
+    }
+  }
+
   void reduce_scatter(ConstBufferView input, BufferView output, ReduceOp op,
                       Stream stream) requires backend::CanReduceScatter<Inner> {
     inner().reduce_scatter(input, output, op, stream);
@@ -110,13 +119,14 @@ class AlgorithmCommunicator {
     return open_blocking(child, deadline);
   }
 
-  /// See CanAllocate. If the algorithm allocates on its own channel, the call first waits for all enqueued reductions.
+  /// See CanAllocate. If the algorithm allocates on its own channel, the call first waits for the algorithm's enqueued
+  /// operations.
   Allocation allocate_blocking(std::size_t bytes, Deadline deadline) {
     if constexpr (allocates_itself) {
       check();
       if (!state_->order->wait_until_run(state_->enqueued, deadline, [this] { help(); })) {
         throw_error(Errc::timeout,
-                    "memory of channel '{}' was requested while reductions of it wait on a stream that no thread runs; "
+                    "memory of channel '{}' was requested while operations of it wait on a stream that no thread runs; "
                     "wait for them first",
                     {state_->context.name});
       }
@@ -137,65 +147,7 @@ class AlgorithmCommunicator {
 
  private:
   struct AlgorithmState;
-
-  /// The order of reductions. Uses the state until its close() only; after it all reductions are skipped.
-  class ReductionOrder : public backend::OrderedChannel<ReductionOrder> {
-    using Order = backend::OrderedChannel<ReductionOrder>;
-
-   public:
-    ReductionOrder(const backend::ChannelContext& context, AlgorithmState& state) : Order(context), state_(state) {}
-
-    /// Runs in the stream's thread. An exception of the algorithm becomes the channel's failure.
-    void reduce(std::uint64_t number, const ConstBufferView& input, const BufferView& output, ReduceOp op) noexcept {
-      const auto work = [&]() noexcept {
-        try {
-          if (!state_.failure() && !state_.algorithm.all_reduce(input, output, op)) {
-            if (const std::optional<Cause> cause = state_.failure()) {
-              abort(*cause);
-            }
-          }
-        } catch (const std::exception& error) {
-          fail_reduction(error.what());
-        }
-      };
-      Order::run_in_order(number, work, [&]() noexcept { fail_reduction(std::string("it ") + backend::began_early); });
-    }
-
-    /// Ends all channels of the communicator. The first cause is kept.
-    void abort(const Cause& cause) noexcept {
-      if (this->cause_.set(cause)) {
-        state_.inner.abort(cause);
-        state_.algorithm.abort(cause);
-      }
-    }
-
-    /// Blocks until the first `count` reductions have run. Between waits it calls `help()`, which may run them.
-    /// @returns false at the deadline
-    template <class Help>
-    bool wait_until_run(std::uint64_t count, Deadline deadline, Help help) const {
-      while (!Order::has_run(count) && !deadline.passed()) {
-        help();
-        if (!Order::has_run(count)) {
-          std::this_thread::sleep_for(std::chrono::milliseconds(1));
-        }
-      }
-      return Order::has_run(count);
-    }
-
-    void close(std::uint64_t enqueued) noexcept { Order::close_order(enqueued); }
-
-   private:
-    friend Order;
-
-    ~ReductionOrder() = default;
-
-    DTRAIN_NOT_INLINED void fail_reduction(std::string_view text) noexcept {
-      Order::fail({CauseKind::exception, this->job_rank_, this->host_,
-                   format_text("an all_reduce on channel '{}': {}", {this->name_, text})});
-    }
-
-    AlgorithmState& state_;
-  };
+  using OperationOrder = AlgorithmOrder<AlgorithmState>;
 
   /// State whose address does not change when the communicator is moved.
   struct AlgorithmState {
@@ -203,7 +155,7 @@ class AlgorithmCommunicator {
         : context(of),
           inner(B::open_blocking(context, deadline)),
           algorithm(context, deadline),
-          order(new ReductionOrder(context, *this)) {}
+          order(new OperationOrder(context, *this)) {}
     AlgorithmState(const AlgorithmState&) = delete;
     AlgorithmState& operator=(const AlgorithmState&) = delete;
     ~AlgorithmState() {
@@ -218,26 +170,38 @@ class AlgorithmCommunicator {
     }
 
     const backend::ChannelContext context;
-    Inner inner;          ///< of the whole group, for all operations but all_reduce
+    Inner inner;          ///< of the whole group, for operations that the algorithm lacks
     Algorithm algorithm;  ///< has its own channels, because it runs while the program enqueues
-    ReductionOrder* const order;
+    OperationOrder* const order;
     std::uint64_t enqueued = 0;
     std::uint64_t splits = 0;
   };
 
-  struct Reduce {
-    ReductionOrder* order;
+  /// Work of a stream.
+  template <class Operation>
+  struct Enqueued {
+    OperationOrder* order;
     std::uint64_t number;
-    ConstBufferView input;
-    BufferView output;
-    ReduceOp op;
+    Operation operation;
 
     void operator()() noexcept {
-      order->reduce(number, input, output, op);
+      order->run(number, operation);
       order->release();
     }
     void drop() noexcept { order->release(); }
   };
+
+  template <class Operation>
+  void enqueue(const Operation& operation, Stream stream) {
+    state_->order->retain();
+    try {
+      stream.enqueue(Enqueued<Operation>{state_->order, state_->enqueued + 1, operation});
+    } catch (...) {
+      state_->order->release();
+      throw;
+    }
+    ++state_->enqueued;
+  }
 
   AlgorithmCommunicator(const backend::ChannelContext& context, Deadline deadline)
       : state_(make_process_owned<AlgorithmState>(context, deadline)) {}

@@ -66,6 +66,31 @@ TEST_CASE("a rank that never reduces is a timeout on the others, whatever the to
   run_two<Nodes>({0, 1}, body);
 }
 
+TEST_CASE("a rank that reduces where the others broadcast or meet is an error on all, and not a wait for ever") {
+  run_two<Nodes>({0, 1}, [](int rank, auto& self) {
+    std::vector<std::int32_t> values(1000, 1);
+    if (rank == 0) {
+      self->communicator.broadcast(view(values), 0, self->stream.ref());
+    } else {
+      self->communicator.all_reduce(view(values), view(values), ReduceOp::sum, self->stream.ref());
+    }
+    CHECK_FALSE(self->wait());
+    CHECK(self->latch->block_until_failed(Deadline::after(10s)));
+    CHECK(self->latch->cause()->kind == dtrain::CauseKind::disagreement);
+  });
+  run_two<Nodes>({0, 0}, [](int rank, auto& self) {
+    std::vector<std::int32_t> values(1000, 1);
+    if (rank == 0) {
+      self->communicator.barrier(self->stream.ref());
+      CHECK_FALSE(self->wait());
+    } else {
+      CHECK_FALSE(self->all_reduce(view(values), view(values), ReduceOp::sum));
+    }
+    CHECK(self->latch->block_until_failed(Deadline::after(10s)));
+    CHECK(self->latch->cause()->kind == dtrain::CauseKind::disagreement);
+  });
+}
+
 TEST_CASE("an abort from another thread ends a reduction that waits, on this rank and on the other") {
   run_two<Ring>({}, [](int rank, auto& self) {
     std::vector<std::int32_t> values(1'200'000, 1);  // a chunk on each of two channels

@@ -1,4 +1,4 @@
-#include "dtrain/topology/parallel_runner.hpp"
+#include "dtrain/topology/hierarchical/parallel_runner.hpp"
 
 #include <doctest/doctest.h>
 

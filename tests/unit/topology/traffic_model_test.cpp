@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <span>
@@ -68,6 +69,26 @@ TEST_CASE("across nodes each rank of a cross-node group sends its share, and the
   CHECK(measured<Channels>(4, {0, 0, 1, 1}) == std::vector<double>{even, even, even, even});
   const double uneven = support::hierarchical_bytes_across(bytes, 3, 1);
   CHECK(measured<Channels>(4, {0, 0, 1, 2}) == std::vector<double>{uneven, 0, uneven, uneven});
+}
+
+TEST_CASE("a broadcast from any rank crosses to each other node once, and reaches every rank") {
+  using Channels = topology::Hierarchical<SharedMemory>::Rebind<Counting>;
+  for (const std::vector<int>& nodes : {std::vector<int>{0, 0, 1, 1}, {0, 1, 0, 1}, {0, 0, 1, 2}, {0, 1, 1, 1, 0}}) {
+    for (int root = 0; root < static_cast<int>(nodes.size()); ++root) {
+      CAPTURE(root);
+      support::CountedNetworks::instance().clear();
+      support::run_topology_ranks<Channels>(static_cast<int>(nodes.size()), nodes, [&](auto& self, int rank) {
+        std::vector<float> values(count, rank == root ? 7.0F : 0.0F);
+        self.communicator.broadcast(dtrain::buffer_view(std::span(values)), root, self.stream.ref());
+        CHECK(self.wait());
+        CHECK(values == std::vector<float>(count, 7.0F));
+      });
+      double sent = 0;
+      for (int rank = 0; rank < static_cast<int>(nodes.size()); ++rank)
+        sent += static_cast<double>(support::CountedNetworks::instance().sent(rank).load());
+      CHECK(sent == bytes * *std::max_element(nodes.begin(), nodes.end()));
+    }
+  }
 }
 
 TEST_CASE("a wire type of 16 bits halves the bytes between nodes") {

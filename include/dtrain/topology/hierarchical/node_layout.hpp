@@ -16,12 +16,18 @@ namespace DTRAIN_NAMESPACE::topology {
 ///  - The number of cross-node groups is the number of ranks of the smallest node. Cross-node group i has the ranks
 ///    with local rank i; ranks with a higher local rank take part inside their node only.
 struct NodeLayout {
+  struct Place {
+    int node = 0;
+    int local_rank = 0;
+  };
+
   int node = 0;
   int nodes = 1;
   int local_rank = 0;
   int local_size = 1;
   int cross_node_groups = 1;
   int ranks = 1;
+  std::vector<Place> places{};            ///< of each of the group's ranks
   std::vector<int> node_members{};        ///< the group's ranks in this node, ascending
   std::vector<int> cross_node_members{};  ///< the rank of each node that has this local rank
 
@@ -68,12 +74,11 @@ DTRAIN_DEFINED NodeLayout node_layout(const std::vector<int>& node_of, int rank)
       order.push_back(node_of[other]);
       members.emplace_back();
     }
-    if (static_cast<int>(other) == rank) {
-      layout.node = static_cast<int>(node);
-      layout.local_rank = static_cast<int>(members[node].size());
-    }
+    layout.places.push_back({static_cast<int>(node), static_cast<int>(members[node].size())});
     members[node].push_back(static_cast<int>(other));
   }
+  layout.node = layout.places[static_cast<std::size_t>(rank)].node;
+  layout.local_rank = layout.places[static_cast<std::size_t>(rank)].local_rank;
   layout.nodes = static_cast<int>(order.size());
   layout.node_members = members[static_cast<std::size_t>(layout.node)];
   layout.local_size = static_cast<int>(layout.node_members.size());

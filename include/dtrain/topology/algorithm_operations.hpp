@@ -1,0 +1,118 @@
+#pragma once
+/// @file
+/// Operations of a topology's algorithm, and their order.
+
+#include <chrono>
+#include <cstdint>
+#include <exception>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <thread>
+
+#include "dtrain/backend/channel_context.hpp"
+#include "dtrain/backend/ordered_channel.hpp"
+#include "dtrain/core/cause.hpp"
+#include "dtrain/core/config.hpp"
+#include "dtrain/core/deadline.hpp"
+#include "dtrain/core/text/format_text.hpp"
+#include "dtrain/core/types/buffer_view.hpp"
+#include "dtrain/core/types/reduce_op.hpp"
+
+namespace DTRAIN_NAMESPACE::topology {
+
+/// Operations of a topology's algorithm: run() returns whether its channels still work.
+struct AlgorithmAllReduce {
+  static constexpr const char* name = "an all_reduce";
+  ConstBufferView input;
+  BufferView output;
+  ReduceOp op;
+
+  template <class Algorithm>
+  bool run(Algorithm& algorithm) const {
+    return algorithm.all_reduce(input, output, op);
+  }
+};
+struct AlgorithmBroadcast {
+  static constexpr const char* name = "a broadcast";
+  BufferView buffer;
+  int root;
+
+  template <class Algorithm>
+  bool run(Algorithm& algorithm) const {
+    return algorithm.broadcast(buffer, root);
+  }
+};
+struct AlgorithmBarrier {
+  static constexpr const char* name = "a barrier";
+
+  template <class Algorithm>
+  bool run(Algorithm& algorithm) const {
+    return algorithm.barrier();
+  }
+};
+
+/// The order of an algorithm's operations. Uses the state until its close() only; after it all are skipped.
+/// @tparam State has `algorithm`, `inner`, the backend's communicator, and failure(), the first cause of any of them
+template <class State>
+class AlgorithmOrder : public backend::OrderedChannel<AlgorithmOrder<State>> {
+  using Order = backend::OrderedChannel<AlgorithmOrder<State>>;
+
+ public:
+  AlgorithmOrder(const backend::ChannelContext& context, State& state) : Order(context), state_(state) {}
+
+  /// Runs in the stream's thread. An exception of the algorithm becomes the channel's failure.
+  template <class Operation>
+  void run(std::uint64_t number, const Operation& operation) noexcept {
+    const auto work = [&]() noexcept {
+      try {
+        if (!state_.failure() && !operation.run(state_.algorithm)) {
+          if (const std::optional<Cause> cause = state_.failure()) {
+            abort(*cause);
+          }
+        }
+      } catch (const std::exception& error) {
+        fail_operation(Operation::name, error.what());
+      }
+    };
+    Order::run_in_order(number, work,
+                        [&]() noexcept { fail_operation(Operation::name, std::string("it ") + backend::began_early); });
+  }
+
+  /// Ends all channels of the communicator. The first cause is kept.
+  void abort(const Cause& cause) noexcept {
+    if (this->cause_.set(cause)) {
+      state_.inner.abort(cause);
+      state_.algorithm.abort(cause);
+    }
+  }
+
+  /// Blocks until the first `count` operations have run. Between waits it calls `help()`, which may run them.
+  /// @returns false at the deadline
+  template <class Help>
+  bool wait_until_run(std::uint64_t count, Deadline deadline, Help help) const {
+    while (!Order::has_run(count) && !deadline.passed()) {
+      help();
+      if (!Order::has_run(count)) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+    }
+    return Order::has_run(count);
+  }
+
+  void close(std::uint64_t enqueued) noexcept { Order::close_order(enqueued); }
+
+ private:
+  friend Order;
+
+  ~AlgorithmOrder() = default;
+
+  DTRAIN_NOT_INLINED void fail_operation(const char* operation, std::string_view text) noexcept {
+    Order::fail({CauseKind::exception, this->job_rank_, this->host_,
+                 format_text("{} on channel '{}': {}", {operation, this->name_, text})});
+  }
+
+  State& state_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::topology
