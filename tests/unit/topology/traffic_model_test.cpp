@@ -73,7 +73,8 @@ TEST_CASE("across nodes each rank of a cross-node group sends its share, and the
 
 TEST_CASE("a broadcast from any rank crosses to each other node once, and reaches every rank") {
   using Channels = topology::Hierarchical<SharedMemory>::Rebind<Counting>;
-  for (const std::vector<int>& nodes : {std::vector<int>{0, 0, 1, 1}, {0, 1, 0, 1}, {0, 0, 1, 2}, {0, 1, 1, 1, 0}}) {
+  for (const std::vector<int>& nodes :
+       {std::vector<int>{0, 0, 1, 1}, {0, 1, 0, 1}, {0, 0, 1, 2}, {0, 1, 1, 1, 0}, {0, 1, 2}, {0, 0}}) {
     for (int root = 0; root < static_cast<int>(nodes.size()); ++root) {
       CAPTURE(root);
       support::CountedNetworks::instance().clear();

@@ -86,6 +86,12 @@ class HierarchicalCollectives {
 
   bool broadcast(const BufferView& buffer, int root) {
     const NodeLayout::Place from = layout_.places[static_cast<std::size_t>(root)];
+    if (layout_.nodes == 1) {
+      return node_.step([&](auto& node, auto stream) { node.broadcast(buffer, root, stream); });
+    }
+    if (layout_.ranks == layout_.nodes) {
+      return across_->step([&](auto& across, auto stream) { across.broadcast(buffer, root, stream); });
+    }
     const bool has_values = layout_.node == from.node;
     const std::size_t length = segment_length(buffer.dtype);
     const auto segment = [&](std::size_t index) { return view_of(buffer, chunk_of({0, buffer.count}, length, index)); };
