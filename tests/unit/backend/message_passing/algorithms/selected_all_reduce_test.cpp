@@ -96,8 +96,8 @@ std::vector<Bytes> outputs(const Operation& what, const std::vector<Bytes>& give
 template <class Topology>
 void check_lengths() {
   for (const int size : {2, 3, 4, 5, 7, 8}) {
-    for (const std::size_t count : {0, 1, 7, 64, 100, 1000, 4099}) {
-      for (const std::size_t chunks_in_flight : {1, 2, 8}) {
+    for (const std::size_t count : {0U, 1U, 7U, 64U, 100U, 1000U, 4099U}) {
+      for (const std::size_t chunks_in_flight : {1U, 2U, 8U}) {
         CAPTURE(size);
         CAPTURE(count);
         CAPTURE(chunks_in_flight);

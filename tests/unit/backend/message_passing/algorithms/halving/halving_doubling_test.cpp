@@ -65,7 +65,7 @@ constexpr int sizes[] = {2, 3, 4, 5, 7, 8, 11, 12, 13, 16, 33, 48};
 
 TEST_CASE("halving-doubling reduces integers of any length on any number of ranks, in place and not") {
   for (const int size : sizes) {
-    for (const std::size_t count : {0, 1, 7, 16, 17, 100, 1000, 4099}) {
+    for (const std::size_t count : {0U, 1U, 7U, 16U, 17U, 100U, 1000U, 4099U}) {
       for (const ReduceOp op : {ReduceOp::sum, ReduceOp::average, ReduceOp::product}) {
         for (const bool in_place : {false, true}) {
           CAPTURE(size);
