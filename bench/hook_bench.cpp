@@ -49,19 +49,9 @@ int run_rank(int argc, char** argv) {
   });
 }
 
-int run_launched([[maybe_unused]] int argc, [[maybe_unused]] char** argv) {
-#if DTRAIN_WITH_MPI
-  if (bench::is_launched_with("mpi", argc, argv)) {
-    return run_rank<bench::MpiPolicy>(argc, argv);
-  }
-#endif
-#if DTRAIN_WITH_GLOO
-  if (bench::is_launched_with("gloo", argc, argv)) {
-    return run_rank<bench::GlooPolicy>(argc, argv);
-  }
-#endif
-  std::fprintf(stderr, "%s: this program was built without the backend that it was started with\n", bench_name);
-  return 2;
+int run_launched(int argc, char** argv) {
+  return bench::run_on_named_backend(bench_name, argc, argv,
+                                     []<class P>(int count, char** words) { return run_rank<P>(count, words); });
 }
 
 /// All hooks on one backend. @param run starts the ranks with the arguments

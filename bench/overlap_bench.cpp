@@ -88,20 +88,8 @@ int run_launched(int argc, char** argv) {
     return bench::run_cuda_overlap_rank(argc, argv);
   }
 #endif
-#if DTRAIN_WITH_MPI
-  if (bench::is_launched_with("mpi", argc, argv)) {
-    return run_rank<bench::MpiPolicy>(argc, argv);
-  }
-#endif
-#if DTRAIN_WITH_GLOO
-  if (bench::is_launched_with("gloo", argc, argv)) {
-    return run_rank<bench::GlooPolicy>(argc, argv);
-  }
-#endif
-  std::fprintf(stderr, "%s: this program was built without the backend that it was started with\n", bench_name);
-  static_cast<void>(argc);
-  static_cast<void>(argv);
-  return 2;
+  return bench::run_on_named_backend(bench_name, argc, argv,
+                                     []<class P>(int count, char** words) { return run_rank<P>(count, words); });
 }
 
 void measure_hosts(const bench::Options& options, bench::ResultRows& rows) {

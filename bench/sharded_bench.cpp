@@ -51,22 +51,12 @@ int run_rank(int argc, char** argv) {
   });
 }
 
-int run_launched([[maybe_unused]] int argc, [[maybe_unused]] char** argv) {
+int run_launched(int argc, char** argv) {
   if (bench::is_launched_with("shared_memory", argc, argv)) {
     return run_rank<bench::Policy>(argc, argv);
   }
-#if DTRAIN_WITH_MPI
-  if (bench::is_launched_with("mpi", argc, argv)) {
-    return run_rank<bench::MpiPolicy>(argc, argv);
-  }
-#endif
-#if DTRAIN_WITH_GLOO
-  if (bench::is_launched_with("gloo", argc, argv)) {
-    return run_rank<bench::GlooPolicy>(argc, argv);
-  }
-#endif
-  std::fprintf(stderr, "%s: this program was built without the backend that it was started with\n", bench_name);
-  return 2;
+  return bench::run_on_named_backend(bench_name, argc, argv,
+                                     []<class P>(int count, char** words) { return run_rank<P>(count, words); });
 }
 
 /// @param most the goal: how many times the other step's time, less the computing
