@@ -20,6 +20,7 @@
 #include "dtrain/identity/environment/variables.hpp"
 #include "dtrain/launch/configuration/core_binding.hpp"
 #include "dtrain/launch/configuration/flags.hpp"
+#include "dtrain/launch/configuration/gpu_binding.hpp"
 #include "dtrain/launch/configuration/node_launcher_options.hpp"
 #include "dtrain/launch/configuration/worker_environment.hpp"
 #include "dtrain/launch/configuration/worker_program.hpp"
@@ -34,8 +35,11 @@
 namespace DTRAIN_NAMESPACE::launch {
 
 /// One line at DTRAIN_LOG=info.
-DTRAIN_DEFINED void log_binding(const std::vector<Cpus>& cpus) {
+DTRAIN_DEFINED void log_binding(const std::vector<Cpus>& cpus, bool by_gpu) {
   if (cpus.empty()) {
+    if (by_gpu) {
+      log(LogLevel::info, "workers are not bound to CPUs: the system does not name the NUMA node of each worker's GPU");
+    }
     return;
   }
   std::string text = "workers are bound to CPUs";
@@ -79,9 +83,10 @@ DTRAIN_DEFINED StartResult PerNode::start(int argc, char** argv, const BackendFa
     NodeLauncherOptions options = node_launcher_options(std::move(flags), without_outer_job(environment),
                                                         stream::host::cores_by_affinity(), backend.visible_devices);
     check_most_workers(options.workers, backend);
-    options.program.cpus =
-        cpus_of_workers(options.binding, options.workers, allowed_cpus(), backend.visible_devices != nullptr);
-    log_binding(options.program.cpus);
+    const bool by_gpu = backend.visible_devices != nullptr && options.binding == Binding::automatic;
+    options.program.cpus = by_gpu ? cpus_by_gpu(options.workers, allowed_cpus(), identity::Variables(environment))
+                                  : cpus_of_workers(options.binding, options.workers, allowed_cpus());
+    log_binding(options.program.cpus, by_gpu);
     survive_file_size_limit();
     options.program.loader = own_loader(arguments);
     if (!options.program.wrapper.empty()) {

@@ -18,7 +18,8 @@
 
 namespace DTRAIN_NAMESPACE::launch {
 
-/// - `automatic`: as `core` for several workers that compute on the host, if each can have a core; else as `none`.
+/// - `automatic`: as `core` for several workers that compute on the host, if each can have a core; for workers that
+///   compute on GPUs see gpu_binding.hpp; else as `none`.
 /// - `core`: each worker has cores of its own, as many as every other, give or take one.
 /// - `numa`: each worker has the cores of one NUMA node, or of several if these are more than the workers.
 /// - `none`: the system moves workers between all cores.
@@ -109,9 +110,8 @@ inline Binding binding_from(std::string_view text) {
 
 /// The CPUs of each worker; empty if workers are not bound.
 /// @param cpus those that this process may use: no worker gets another one
-/// @param on_devices whether the workers compute on GPUs: `automatic` then binds none
 /// @throws Error (usage) for `core` with more workers than CPUs
-inline std::vector<Cpus> cpus_of_workers(Binding binding, int workers, const Cpus& cpus, bool on_devices,
+inline std::vector<Cpus> cpus_of_workers(Binding binding, int workers, const Cpus& cpus,
                                          const SystemFiles& files = SystemFiles()) {
   const bool suffice = cpus.size() >= static_cast<std::size_t>(workers);
   if (binding == Binding::core && !suffice) {
@@ -120,7 +120,7 @@ inline std::vector<Cpus> cpus_of_workers(Binding binding, int workers, const Cpu
                 "or leave --bind out",
                 {workers, cpus.size()});
   }
-  const bool is_wanted = binding != Binding::automatic || (workers > 1 && suffice && !on_devices);
+  const bool is_wanted = binding != Binding::automatic || (workers > 1 && suffice);
   if (binding == Binding::none || !is_wanted || cpus.empty()) {
     return {};
   }

@@ -3,14 +3,12 @@
 #include <doctest/doctest.h>
 #include <sched.h>
 
-#include <filesystem>
-#include <fstream>
 #include <numeric>
 #include <string>
 #include <vector>
 
 #include "support/expect_error.hpp"
-#include "support/temporary_directory.hpp"
+#include "support/machine_files.hpp"
 
 namespace {
 
@@ -18,6 +16,7 @@ using dtrain::Cpus;
 using dtrain::launch::Binding;
 using dtrain::launch::cpus_of_workers;
 using dtrain::launch::text_of;
+using support::Machine;
 using Shares = std::vector<Cpus>;
 
 Cpus first(int count) {
@@ -26,49 +25,22 @@ Cpus first(int count) {
   return cpus;
 }
 
-/// A machine in a folder.
-class Machine {
- public:
-  void has_node(int node, const std::string& cpus) const {
-    write("/sys/devices/system/node/node" + std::to_string(node) + "/cpulist", cpus);
-  }
-  /// CPU i and CPU i + cores are one core's.
-  void has_hyper_threads(int cores) const {
-    for (int cpu = 0; cpu < 2 * cores; ++cpu) {
-      const int core = cpu % cores;
-      write("/sys/devices/system/cpu/cpu" + std::to_string(cpu) + "/topology/thread_siblings_list",
-            std::to_string(core) + "," + std::to_string(core + cores));
-    }
-  }
-  dtrain::launch::SystemFiles files() const { return dtrain::launch::SystemFiles(folder_.path); }
-
- private:
-  void write(const std::string& path, const std::string& text) const {
-    std::filesystem::create_directories(std::filesystem::path(folder_.path + path).parent_path());
-    std::ofstream(folder_.path + path, std::ios::binary) << text << "\n";
-  }
-
-  support::TemporaryDirectory folder_;
-};
-
 }  // namespace
 
 TEST_CASE("workers get cores of their own, as many each, in the order of the CPUs") {
   const Machine machine;
-  CHECK(cpus_of_workers(Binding::automatic, 2, first(2), false, machine.files()) == Shares{{0}, {1}});
-  CHECK(cpus_of_workers(Binding::automatic, 2, first(8), false, machine.files()) == Shares{{0, 1, 2, 3}, {4, 5, 6, 7}});
-  CHECK(cpus_of_workers(Binding::core, 3, {2, 5, 7, 8, 9}, false, machine.files()) == Shares{{2}, {5, 7}, {8, 9}});
+  CHECK(cpus_of_workers(Binding::automatic, 2, first(2), machine.files()) == Shares{{0}, {1}});
+  CHECK(cpus_of_workers(Binding::automatic, 2, first(8), machine.files()) == Shares{{0, 1, 2, 3}, {4, 5, 6, 7}});
+  CHECK(cpus_of_workers(Binding::core, 3, {2, 5, 7, 8, 9}, machine.files()) == Shares{{2}, {5, 7}, {8, 9}});
 }
 
 TEST_CASE("workers share no core's hyper-threads while the cores suffice") {
   const Machine machine;
   machine.has_hyper_threads(4);
-  CHECK(cpus_of_workers(Binding::automatic, 2, first(8), false, machine.files()) == Shares{{0, 1, 4, 5}, {2, 3, 6, 7}});
-  CHECK(cpus_of_workers(Binding::automatic, 4, first(8), false, machine.files()) ==
-        Shares{{0, 4}, {1, 5}, {2, 6}, {3, 7}});
-  CHECK(cpus_of_workers(Binding::automatic, 5, first(8), false, machine.files()) ==
-        Shares{{0}, {1, 4}, {5}, {2, 6}, {3, 7}});
-  CHECK(cpus_of_workers(Binding::automatic, 8, first(8), false, machine.files()) ==
+  CHECK(cpus_of_workers(Binding::automatic, 2, first(8), machine.files()) == Shares{{0, 1, 4, 5}, {2, 3, 6, 7}});
+  CHECK(cpus_of_workers(Binding::automatic, 4, first(8), machine.files()) == Shares{{0, 4}, {1, 5}, {2, 6}, {3, 7}});
+  CHECK(cpus_of_workers(Binding::automatic, 5, first(8), machine.files()) == Shares{{0}, {1, 4}, {5}, {2, 6}, {3, 7}});
+  CHECK(cpus_of_workers(Binding::automatic, 8, first(8), machine.files()) ==
         Shares{{0}, {4}, {1}, {5}, {2}, {6}, {3}, {7}});
 }
 
@@ -76,30 +48,28 @@ TEST_CASE("a worker's cores are of one NUMA node where the workers divide evenly
   const Machine machine;
   machine.has_node(0, "0,2,4,6");
   machine.has_node(1, "1,3,5,7");
-  CHECK(cpus_of_workers(Binding::automatic, 4, first(8), false, machine.files()) ==
-        Shares{{0, 2}, {4, 6}, {1, 3}, {5, 7}});
-  CHECK(cpus_of_workers(Binding::numa, 4, first(8), true, machine.files()) ==
+  CHECK(cpus_of_workers(Binding::automatic, 4, first(8), machine.files()) == Shares{{0, 2}, {4, 6}, {1, 3}, {5, 7}});
+  CHECK(cpus_of_workers(Binding::numa, 4, first(8), machine.files()) ==
         Shares{{0, 2, 4, 6}, {0, 2, 4, 6}, {1, 3, 5, 7}, {1, 3, 5, 7}});
-  CHECK(cpus_of_workers(Binding::numa, 1, first(8), false, machine.files()) == Shares{first(8)});
-  CHECK(cpus_of_workers(Binding::numa, 2, {0, 1, 2}, false, machine.files()) == Shares{{0, 2}, {1}});
+  CHECK(cpus_of_workers(Binding::numa, 1, first(8), machine.files()) == Shares{first(8)});
+  CHECK(cpus_of_workers(Binding::numa, 2, {0, 1, 2}, machine.files()) == Shares{{0, 2}, {1}});
 }
 
 TEST_CASE("files of the system that say nothing, or nonsense, change nothing") {
   const Machine machine;
   machine.has_node(0, "0-,x,4-1,-3");
-  CHECK(cpus_of_workers(Binding::numa, 2, first(4), false, machine.files()) == Shares{first(4), first(4)});
+  CHECK(cpus_of_workers(Binding::numa, 2, first(4), machine.files()) == Shares{first(4), first(4)});
   machine.has_node(1, "0-99999999999999999999");
-  CHECK(cpus_of_workers(Binding::core, 2, first(4), false, machine.files()) == Shares{{0, 1}, {2, 3}});
+  CHECK(cpus_of_workers(Binding::core, 2, first(4), machine.files()) == Shares{{0, 1}, {2, 3}});
 }
 
-TEST_CASE("automatic binding leaves alone one worker, workers on GPUs, and more workers than CPUs") {
-  CHECK(cpus_of_workers(Binding::automatic, 1, first(8), false).empty());
-  CHECK(cpus_of_workers(Binding::automatic, 2, first(8), true).empty());
-  CHECK(cpus_of_workers(Binding::automatic, 3, first(2), false).empty());
-  CHECK(cpus_of_workers(Binding::none, 2, first(8), false).empty());
-  CHECK(cpus_of_workers(Binding::numa, 2, {}, false).empty());
+TEST_CASE("automatic binding leaves alone one worker, and more workers than CPUs") {
+  CHECK(cpus_of_workers(Binding::automatic, 1, first(8)).empty());
+  CHECK(cpus_of_workers(Binding::automatic, 3, first(2)).empty());
+  CHECK(cpus_of_workers(Binding::none, 2, first(8)).empty());
+  CHECK(cpus_of_workers(Binding::numa, 2, {}).empty());
   support::expect_error(dtrain::Errc::usage, "3 workers may use 2 CPUs",
-                        [] { cpus_of_workers(Binding::core, 3, first(2), false); });
+                        [] { cpus_of_workers(Binding::core, 3, first(2)); });
 }
 
 TEST_CASE("a binding has four names, and any other is a usage error") {
