@@ -111,8 +111,8 @@ TEST_CASE("bad command lines and surroundings are one sentence and exit code 2")
   const std::string taken = std::to_string(ntohs(address.sin_port));
   const std::vector<std::pair<std::string, std::string>> cases{
       {"--nproc-per-nod=2", "did you mean --nproc-per-node"},
-      {"--nproc-per-node=0", "--nproc-per-node='0'"},
-      {"--nproc-per-node=many", "--nproc-per-node='many'"},
+      {"--nproc-per-node=0", "--nproc-per-node='0' is not a number of workers; give 1 or more, or auto"},
+      {"--nproc-per-node=many", "--nproc-per-node='many' is not a number of workers; give 1 or more, or auto"},
       {"--nproc-per-node=99999", "from 1 to 4096"},
       {"--nproc-per-node", "has no value"},
       {"--nnodes=2", "--nnodes"},

@@ -63,8 +63,9 @@ inline std::optional<std::string_view> read_nproc_per_node(const Variables& vari
   std::optional<std::string_view> found;
   for (const char* variable : {"--nproc-per-node", "PET_NPROC_PER_NODE"}) {
     const std::optional<std::string_view> value = found ? std::nullopt : variables.text(variable);
-    if (value && *value != "auto") {
-      variables.count(variable);
+    if (value && *value != "auto" && parse_integer(*value).value_or(0) == 0) {
+      throw_identity_error(IdentityErrc::bad_integer, "{} is not a number of workers; give 1 or more, or auto",
+                           {quoted(variable, *value)});
     }
     found = found ? found : value;
   }
