@@ -65,8 +65,9 @@ struct alignas(64) RankSlot {
 /// Addresses in the shared memory, as a function of the number of ranks alone.
 class ControlBlock {
  public:
+  /// Longer chunks mean fewer barriers, which cost most where ranks outnumber cores.
   static constexpr std::size_t chunk_bytes_for(int ranks) noexcept {
-    const std::size_t share = (std::size_t{512} << 10) / static_cast<std::size_t>(ranks) / 4096 * 4096;
+    const std::size_t share = (std::size_t{1} << 20) / static_cast<std::size_t>(ranks) / 4096 * 4096;
     return std::clamp(share, std::size_t{64} << 10, std::size_t{256} << 10);
   }
   static constexpr std::size_t bytes_for(int ranks) noexcept {

@@ -154,7 +154,7 @@ struct AllReduce {
     void reduce_slice(std::size_t chunk) const noexcept {
       const ReduceSlice own = slice_of(chunks_.length(chunk), channel_.size(), channel_.rank());
       std::byte* const result = channel_.control().chunk_result(channel_.rank(), chunk);
-      constexpr std::size_t cached_bytes = 8192;
+      constexpr std::size_t cached_bytes = std::size_t{32} << 10;
       for (std::size_t begin = own.begin; begin < own.end; begin += cached_bytes / element_) {
         const std::size_t length = std::min(cached_bytes / element_, own.end - begin);
         const std::size_t offset = (chunks_.begin(chunk) + begin) * element_;
