@@ -2,6 +2,10 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <vector>
@@ -103,8 +107,8 @@ void check_all_paths(int ranks, const std::vector<std::size_t>& counts) {
 TEST_CASE("every path of an all-reduce has the bits of a plain loop in rank order") {
   for (const int ranks : rank_counts) {
     const bool many = ranks > 4;
-    check_all_paths<float>(ranks, {0, 1, 3, 1023, 1024, 1025, many ? 9000U : 70'001U});
-    check_all_paths<double>(ranks, {0, 1, 2, 511, 512, 513, many ? 5000U : 40'000U});
+    check_all_paths<float>(ranks, {0, 1, 3, 1023, 1024, 1025, 3001, 4096, 4097, many ? 9000U : 70'001U});
+    check_all_paths<double>(ranks, {0, 1, 2, 511, 512, 513, 2048, 2049, many ? 5000U : 40'000U});
   }
 }
 
@@ -172,6 +176,28 @@ TEST_CASE("operations of every kind follow each other without waiting on the hos
         REQUIRE(self.wait());
         REQUIRE(small[9] == static_cast<float>(step % ranks + step));
         REQUIRE(large[2999] == static_cast<float>(ranks));
+      }
+    });
+  }
+}
+
+TEST_CASE("an input that ranks publish is not overwritten while a peer reads it") {
+  constexpr std::size_t counts[] = {3000, 4096, 10, 3500, 20'000, 4000};  // in slots of two lengths, and in chunks
+  constexpr int operations = 300;
+  for (const int ranks : {2, 3, 4}) {
+    run_ranks<SharedMemoryRank>(ranks, [&](SharedMemoryRank& self, RankThread& thread) {
+      std::vector<std::vector<float>> buffers;
+      for (int i = 0; i < operations; ++i) {
+        const std::size_t count = counts[static_cast<std::size_t>(i) % std::size(counts)];
+        buffers.emplace_back(count, static_cast<float>(i * 8 + thread.rank()));
+        const BufferView view = dtrain::buffer_view(std::span(buffers.back()));
+        self.communicator.all_reduce(view, view, ReduceOp::sum, self.stream.ref());
+      }
+      REQUIRE(self.wait());
+      for (int i = 0; i < operations; ++i) {
+        const float sum = static_cast<float>(i * 8 * ranks + ranks * (ranks - 1) / 2);
+        const std::vector<float>& buffer = buffers[static_cast<std::size_t>(i)];
+        CHECK(std::all_of(buffer.begin(), buffer.end(), [&](float value) { return value == sum; }));
       }
     });
   }

@@ -23,7 +23,7 @@ namespace DTRAIN_NAMESPACE::backend::shared_memory {
 class SpinPolicy {
  public:
   explicit SpinPolicy(int ranks) noexcept
-      : cores_suffice_(stream::host::cores_of_all_ranks() >= ranks), spins_(cores_suffice_ ? 200 : 50) {}
+      : cores_suffice_(stream::host::cores_of_all_ranks() >= ranks), spins_(cores_suffice_ ? 200 : 5) {}
 
   /// Spins or yields once. @param turn from 0, counted by the caller @returns false if the caller is to sleep
   bool spin_once(int& turn, const ControlBlock& control, int rank, int peer) noexcept {
@@ -62,7 +62,7 @@ class SpinPolicy {
   }
 
   const bool cores_suffice_;
-  const int spins_;  ///< few where ranks outnumber cores: the awaited rank needs the core
+  const int spins_;  ///< few where ranks outnumber cores: the awaited rank may need the core
   std::chrono::steady_clock::time_point next_sleep_{};
 };
 

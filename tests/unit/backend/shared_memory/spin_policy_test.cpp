@@ -62,15 +62,15 @@ TEST_CASE("A rank that waits for a peer on another core spins and yields before 
   shared_memory::SpinPolicy policy(2);
   TwoRanks ranks;
   ranks.control.slot(1).core.store(static_cast<std::uint32_t>(ranks.core) + 2);
-  CHECK(ranks.turns_of(policy) == (suffice ? 250 : 100));
+  CHECK(ranks.turns_of(policy) == (suffice ? 250 : 55));
 }
 
 TEST_CASE("Where ranks outnumber cores a rank spins for less, and looks for nobody") {
   shared_memory::SpinPolicy policy(1 << 20);
   TwoRanks ranks;
   ranks.control.slot(1).core.store(static_cast<std::uint32_t>(ranks.core) + 1);
-  CHECK(ranks.turns_of(policy) == 100);
-  CHECK(ranks.turns_of(policy) == 100);
+  CHECK(ranks.turns_of(policy) == 55);
+  CHECK(ranks.turns_of(policy) == 55);
   CHECK(ranks.control.slot(0).core.load() == 0);
 }
 

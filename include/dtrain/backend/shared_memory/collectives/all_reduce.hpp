@@ -17,8 +17,9 @@
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
-/// Bytes moved for S bytes on n ranks: n(n+3)S through slots (small buffers), 2nS in place in an arena, (5n-2)S where
-/// other memory is copied through the segment, because a rank does not copy its own slice of its input.
+/// Bytes moved for S bytes on n ranks: n(n+3)S through slots (small buffers, and those of a few KiB more that are in no
+/// arena), 2nS in place in an arena, (5n-2)S where other memory is copied through the segment, because a rank does not
+/// copy its own slice of its input.
 struct AllReduce {
   const std::byte* input;
   std::byte* output;
@@ -50,6 +51,8 @@ struct AllReduce {
         sum_output();
       } else if (count_ * element_ <= small_bytes(channel_.size())) {
         small();
+      } else if (count_ * element_ <= published_whole_bytes(channel_.size())) {
+        medium();
       } else {
         large();
       }
@@ -58,13 +61,28 @@ struct AllReduce {
    private:
     /// Every rank publishes its input and reduces everything: one barrier.
     void small() noexcept {
-      kernels::copy_bytes(channel_.small_input_of(channel_.rank(), count_ * element_), work_.input, count_ * element_);
+      kernels::copy_bytes(own_slot(), work_.input, count_ * element_);
       if (channel_.arrive_and_compare()) {
-        const Sources sources(channel_.size(),
-                              [&](int rank) { return channel_.small_input_of(rank, count_ * element_); });
-        reduction_(sources, std::span(&work_.output, 1), count_);
+        reduce_published();
         sum_output();
       }
+    }
+
+    std::byte* own_slot() const noexcept { return channel_.small_input_of(channel_.rank(), count_ * element_); }
+
+    void reduce_published() const noexcept {
+      const Sources sources(channel_.size(),
+                            [&](int rank) { return channel_.small_input_of(rank, count_ * element_); });
+      reduction_(sources, std::span(&work_.output, 1), count_);
+    }
+
+    /// In place, or as small() if a rank's buffer is in no arena. The last barrier is the next operation's first, as in
+    /// small(): slots alternate.
+    void medium() noexcept {
+      end(run_chunked(
+          channel_, operation_, [] { return std::size_t{1}; }, count_ * element_, [&] { in_place(); },
+          [&](std::size_t) { channel_.copy_path().copy(own_slot(), work_.input, count_ * element_); },
+          [&](std::size_t) { reduce_published(); }, LastBarrier::omitted));
     }
 
     void large() noexcept {
@@ -79,6 +97,12 @@ struct AllReduce {
           });
       if (ended == ChunkedResult::copied) {
         copy_out(chunks_.number() - 1);
+      }
+      end(ended);
+    }
+
+    void end(ChunkedResult ended) const noexcept {
+      if (ended == ChunkedResult::copied) {
         sum_output();
       } else if (ended == ChunkedResult::in_place && work_.squares != nullptr) {
         *work_.squares = sum_of_slices();
@@ -154,7 +178,7 @@ struct AllReduce {
     void reduce_slice(std::size_t chunk) const noexcept {
       const ReduceSlice own = slice_of(chunks_.length(chunk), channel_.size(), channel_.rank());
       std::byte* const result = channel_.control().chunk_result(channel_.rank(), chunk);
-      constexpr std::size_t cached_bytes = 8192;
+      constexpr std::size_t cached_bytes = std::size_t{32} << 10;
       for (std::size_t begin = own.begin; begin < own.end; begin += cached_bytes / element_) {
         const std::size_t length = std::min(cached_bytes / element_, own.end - begin);
         const std::size_t offset = (chunks_.begin(chunk) + begin) * element_;

@@ -57,6 +57,10 @@ inline bool any_in_arena(const Channel& channel) noexcept {
 /// How a chunked collective ended on this rank.
 enum class ChunkedResult { in_place, copied, failed };
 
+/// Whether a copied collective ends with a barrier. Without it, peers may still read the last chunk after the
+/// operation, so the next one must publish elsewhere.
+enum class LastBarrier { waited, omitted };
+
 /// - In place: `direct()` between two barriers.
 /// - Copied: one barrier for each chunk. Between two barriers, a rank reads one chunk (`read(chunk)`) and publishes the
 ///   next (`publish(chunk)`). It overwrites chunk - 2, which every rank read before the last barrier.
@@ -65,7 +69,8 @@ enum class ChunkedResult { in_place, copied, failed };
 /// @param count_chunks called after the first barrier: the number of chunks, equal on every rank; may fail the channel
 template <class CountChunks, class Direct, class Publish, class Read>
 ChunkedResult run_chunked(Channel& channel, const Operation& operation, CountChunks count_chunks,
-                          std::size_t copied_bytes, Direct direct, Publish publish, Read read) noexcept {
+                          std::size_t copied_bytes, Direct direct, Publish publish, Read read,
+                          LastBarrier last_barrier = LastBarrier::waited) noexcept {
   CopyPathTuner& tuner = channel.copy_path();
   tuner.begin(copied_bytes);
   const auto publish_first = [&]() noexcept {
@@ -101,6 +106,8 @@ ChunkedResult run_chunked(Channel& channel, const Operation& operation, CountChu
       read(chunk);
       if (chunk + 1 < chunks) {
         publish(chunk + 1);
+      } else if (last_barrier == LastBarrier::omitted) {
+        break;
       }
       if (!channel.arrive_and_wait()) {
         return false;
