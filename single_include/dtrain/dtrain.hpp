@@ -13806,49 +13806,6 @@ struct DirectReduceScatterCost {
   Blocks all_blocks() const noexcept { return {shape.count, shape.dtype, shape.ranks, tuning}; }
 };
 
-/// broadcast.hpp, the tree: after a header to the next rank, ceil(log2(n)) (alpha + S beta).
-struct BroadcastTreeCost {
-  CollectiveShape shape;
-  int root;
-
-  constexpr RankTraffic sent_by(int rank) const noexcept {
-    const int relative = (rank - root + shape.ranks) % shape.ranks;
-    int reach = 1;
-    while (reach < shape.ranks && (relative & reach) == 0) {
-      reach *= 2;
-    }
-    RankTraffic sent{1, 1, 0};
-    for (int distance = reach / 2; distance > 0; distance /= 2) {
-      const std::size_t children = relative + distance < shape.ranks ? 1 : 0;
-      sent = {sent.messages + children, sent.headers + children, sent.payload_bytes + children * shape.bytes()};
-    }
-    return sent;
-  }
-};
-
-/// broadcast.hpp, the chain of m chunks: (m + n - 2) (alpha + S / m beta).
-struct BroadcastChainCost {
-  CollectiveShape shape;
-  Tuning tuning;
-  int root;
-
-  RankTraffic sent_by(int rank) const noexcept {
-    const bool is_last = (rank + 1) % shape.ranks == root;
-    const Blocks blocks(shape.bytes(), DType::u8, 1, tuning);
-    return {1 + (is_last ? 0 : blocks.rounds() * blocks.chunks_in_flight()), 1, is_last ? 0 : shape.bytes()};
-  }
-};
-
-/// barrier.hpp: ceil(log2(n)) alpha.
-struct BarrierCost {
-  int ranks;
-
-  constexpr RankTraffic sent_by(int /*rank*/) const noexcept {
-    const auto rounds = static_cast<std::size_t>(std::bit_width(static_cast<unsigned>(ranks - 1)));
-    return {rounds, rounds, 0};
-  }
-};
-
 }  // namespace DTRAIN_NAMESPACE::backend::message_passing
 
 // ---- dtrain/backend/message_passing/cost/algorithm_table.hpp
@@ -18759,21 +18716,126 @@ struct Staged;
 
 #endif  // DTRAIN_WITH_CUDA
 
+// ---- dtrain/topology/algorithm_operations.hpp
+
+/// @file
+/// Operations of a topology's algorithm, and their order.
+
+namespace DTRAIN_NAMESPACE::topology {
+
+/// Operations of a topology's algorithm: run() returns whether its channels still work.
+struct AlgorithmAllReduce {
+  static constexpr const char* name = "an all_reduce";
+  ConstBufferView input;
+  BufferView output;
+  ReduceOp op;
+
+  template <class Algorithm>
+  bool run(Algorithm& algorithm) const {
+    return algorithm.all_reduce(input, output, op);
+  }
+};
+struct AlgorithmBroadcast {
+  static constexpr const char* name = "a broadcast";
+  BufferView buffer;
+  int root;
+
+  template <class Algorithm>
+  bool run(Algorithm& algorithm) const {
+    return algorithm.broadcast(buffer, root);
+  }
+};
+struct AlgorithmBarrier {
+  static constexpr const char* name = "a barrier";
+
+  template <class Algorithm>
+  bool run(Algorithm& algorithm) const {
+    return algorithm.barrier();
+  }
+};
+
+/// The order of an algorithm's operations. Uses the state until its close() only; after it all are skipped.
+/// @tparam State has `algorithm`, `inner`, the backend's communicator, and failure(), the first cause of any of them
+template <class State>
+class AlgorithmOrder : public backend::OrderedChannel<AlgorithmOrder<State>> {
+  using Order = backend::OrderedChannel<AlgorithmOrder<State>>;
+
+ public:
+  AlgorithmOrder(const backend::ChannelContext& context, State& state) : Order(context), state_(state) {}
+
+  /// Runs in the stream's thread. An exception of the algorithm becomes the channel's failure.
+  template <class Operation>
+  void run(std::uint64_t number, const Operation& operation) noexcept {
+    const auto work = [&]() noexcept {
+      try {
+        if (!state_.failure() && !operation.run(state_.algorithm)) {
+          if (const std::optional<Cause> cause = state_.failure()) {
+            abort(*cause);
+          }
+        }
+      } catch (const std::exception& error) {
+        fail_operation(Operation::name, error.what());
+      }
+    };
+    Order::run_in_order(number, work,
+                        [&]() noexcept { fail_operation(Operation::name, std::string("it ") + backend::began_early); });
+  }
+
+  /// Ends all channels of the communicator. The first cause is kept.
+  void abort(const Cause& cause) noexcept {
+    if (this->cause_.set(cause)) {
+      state_.inner.abort(cause);
+      state_.algorithm.abort(cause);
+    }
+  }
+
+  /// Blocks until the first `count` operations have run. Between waits it calls `help()`, which may run them.
+  /// @returns false at the deadline
+  template <class Help>
+  bool wait_until_run(std::uint64_t count, Deadline deadline, Help help) const {
+    while (!Order::has_run(count) && !deadline.passed()) {
+      help();
+      if (!Order::has_run(count)) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+    }
+    return Order::has_run(count);
+  }
+
+  void close(std::uint64_t enqueued) noexcept { Order::close_order(enqueued); }
+
+ private:
+  friend Order;
+
+  ~AlgorithmOrder() = default;
+
+  DTRAIN_NOT_INLINED void fail_operation(const char* operation, std::string_view text) noexcept {
+    Order::fail({CauseKind::exception, this->job_rank_, this->host_,
+                 format_text("{} on channel '{}': {}", {operation, this->name_, text})});
+  }
+
+  State& state_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::topology
+
 // ---- dtrain/topology/algorithm_communicator.hpp
 
 /// @file
-/// Algorithm communicator: all_reduce by a topology's algorithm, other operations by the backend.
+/// Algorithm communicator: all_reduce, and what else a topology's algorithm has, by it; other operations by the
+/// backend.
 
 namespace DTRAIN_NAMESPACE::topology {
 
 /// Members of an `Algorithm`:
 ///   Algorithm(context, deadline)                             collective; opens the algorithm's own channels
 ///   bool all_reduce(ConstBufferView, BufferView, ReduceOp)   in the stream's thread; false: one of its channels failed
+///   bool broadcast(BufferView, int root), bool barrier()     likewise; both or none
 ///   abort(cause), failure()                                  in any thread
 ///   allocate_blocking(bytes, deadline)                       if it has a type Allocation
 ///   compressed_traffic()                                     if it compresses; in any thread
 ///
-/// Reduces host memory only. If one channel fails, the communicator aborts all its channels.
+/// The algorithm has host memory only. If one channel fails, the communicator aborts all its channels.
 /// Threads: as backend::Communicator. The destructor skips operations that have not run.
 template <backend::Backend B, class Algorithm>
 class AlgorithmCommunicator {
@@ -18782,6 +18844,7 @@ class AlgorithmCommunicator {
   static auto allocation_of(A*) -> typename A::Allocation;
   static auto allocation_of(void*) -> typename Inner::Allocation;
   static constexpr bool allocates_itself = requires { typename Algorithm::Allocation; };
+  static constexpr bool broadcasts_itself = requires(Algorithm & algorithm) { algorithm.barrier(); };
 
  public:
   using Stream = typename Inner::Stream;
@@ -18803,18 +18866,29 @@ class AlgorithmCommunicator {
   void all_reduce(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) {
     backend::check_all_reduce_memory(Algorithm::name(), "", input, output);
     backend::check_all_reduce(input, output);
-    state_->order->retain();
-    try {
-      stream.enqueue(Reduce{state_->order, state_->enqueued + 1, input, output, op});
-    } catch (...) {
-      state_->order->release();
-      throw;
-    }
-    ++state_->enqueued;
+    enqueue(AlgorithmAllReduce{input, output, op}, stream);
   }
 
-  void broadcast(BufferView buffer, int root, Stream stream) { inner().broadcast(buffer, root, stream); }
-  void barrier(Stream stream) { inner().barrier(stream); }
+  /// See CanBroadcast.
+  void broadcast(BufferView buffer, int root, Stream stream) {
+    if constexpr (broadcasts_itself) {
+      backend::check_host_memory(B::name().data(), buffer, buffer);
+      backend::check_broadcast(buffer, root, size());
+      enqueue(AlgorithmBroadcast{buffer, root}, stream);
+    } else {
+      inner().broadcast(buffer, root, stream);
+    }
+  }
+
+  /// See CanBarrier.
+  void barrier(Stream stream) {
+    if constexpr (broadcasts_itself) {
+      enqueue(AlgorithmBarrier{}, stream);
+    } else {
+      inner().barrier(stream);
+    }
+  }
+
   void reduce_scatter(ConstBufferView input, BufferView output, ReduceOp op,
                       Stream stream) requires backend::CanReduceScatter<Inner> {
     inner().reduce_scatter(input, output, op, stream);
@@ -18851,13 +18925,14 @@ class AlgorithmCommunicator {
     return open_blocking(child, deadline);
   }
 
-  /// See CanAllocate. If the algorithm allocates on its own channel, the call first waits for all enqueued reductions.
+  /// See CanAllocate. If the algorithm allocates on its own channel, the call first waits for the algorithm's enqueued
+  /// operations.
   Allocation allocate_blocking(std::size_t bytes, Deadline deadline) {
     if constexpr (allocates_itself) {
       check();
       if (!state_->order->wait_until_run(state_->enqueued, deadline, [this] { help(); })) {
         throw_error(Errc::timeout,
-                    "memory of channel '{}' was requested while reductions of it wait on a stream that no thread runs; "
+                    "memory of channel '{}' was requested while operations of it wait on a stream that no thread runs; "
                     "wait for them first",
                     {state_->context.name});
       }
@@ -18878,65 +18953,7 @@ class AlgorithmCommunicator {
 
  private:
   struct AlgorithmState;
-
-  /// The order of reductions. Uses the state until its close() only; after it all reductions are skipped.
-  class ReductionOrder : public backend::OrderedChannel<ReductionOrder> {
-    using Order = backend::OrderedChannel<ReductionOrder>;
-
-   public:
-    ReductionOrder(const backend::ChannelContext& context, AlgorithmState& state) : Order(context), state_(state) {}
-
-    /// Runs in the stream's thread. An exception of the algorithm becomes the channel's failure.
-    void reduce(std::uint64_t number, const ConstBufferView& input, const BufferView& output, ReduceOp op) noexcept {
-      const auto work = [&]() noexcept {
-        try {
-          if (!state_.failure() && !state_.algorithm.all_reduce(input, output, op)) {
-            if (const std::optional<Cause> cause = state_.failure()) {
-              abort(*cause);
-            }
-          }
-        } catch (const std::exception& error) {
-          fail_reduction(error.what());
-        }
-      };
-      Order::run_in_order(number, work, [&]() noexcept { fail_reduction(std::string("it ") + backend::began_early); });
-    }
-
-    /// Ends all channels of the communicator. The first cause is kept.
-    void abort(const Cause& cause) noexcept {
-      if (this->cause_.set(cause)) {
-        state_.inner.abort(cause);
-        state_.algorithm.abort(cause);
-      }
-    }
-
-    /// Blocks until the first `count` reductions have run. Between waits it calls `help()`, which may run them.
-    /// @returns false at the deadline
-    template <class Help>
-    bool wait_until_run(std::uint64_t count, Deadline deadline, Help help) const {
-      while (!Order::has_run(count) && !deadline.passed()) {
-        help();
-        if (!Order::has_run(count)) {
-          std::this_thread::sleep_for(std::chrono::milliseconds(1));
-        }
-      }
-      return Order::has_run(count);
-    }
-
-    void close(std::uint64_t enqueued) noexcept { Order::close_order(enqueued); }
-
-   private:
-    friend Order;
-
-    ~ReductionOrder() = default;
-
-    DTRAIN_NOT_INLINED void fail_reduction(std::string_view text) noexcept {
-      Order::fail({CauseKind::exception, this->job_rank_, this->host_,
-                   format_text("an all_reduce on channel '{}': {}", {this->name_, text})});
-    }
-
-    AlgorithmState& state_;
-  };
+  using OperationOrder = AlgorithmOrder<AlgorithmState>;
 
   /// State whose address does not change when the communicator is moved.
   struct AlgorithmState {
@@ -18944,7 +18961,7 @@ class AlgorithmCommunicator {
         : context(of),
           inner(B::open_blocking(context, deadline)),
           algorithm(context, deadline),
-          order(new ReductionOrder(context, *this)) {}
+          order(new OperationOrder(context, *this)) {}
     AlgorithmState(const AlgorithmState&) = delete;
     AlgorithmState& operator=(const AlgorithmState&) = delete;
     ~AlgorithmState() {
@@ -18959,26 +18976,38 @@ class AlgorithmCommunicator {
     }
 
     const backend::ChannelContext context;
-    Inner inner;          ///< of the whole group, for all operations but all_reduce
+    Inner inner;          ///< of the whole group, for operations that the algorithm lacks
     Algorithm algorithm;  ///< has its own channels, because it runs while the program enqueues
-    ReductionOrder* const order;
+    OperationOrder* const order;
     std::uint64_t enqueued = 0;
     std::uint64_t splits = 0;
   };
 
-  struct Reduce {
-    ReductionOrder* order;
+  /// Work of a stream.
+  template <class Operation>
+  struct Enqueued {
+    OperationOrder* order;
     std::uint64_t number;
-    ConstBufferView input;
-    BufferView output;
-    ReduceOp op;
+    Operation operation;
 
     void operator()() noexcept {
-      order->reduce(number, input, output, op);
+      order->run(number, operation);
       order->release();
     }
     void drop() noexcept { order->release(); }
   };
+
+  template <class Operation>
+  void enqueue(const Operation& operation, Stream stream) {
+    state_->order->retain();
+    try {
+      stream.enqueue(Enqueued<Operation>{state_->order, state_->enqueued + 1, operation});
+    } catch (...) {
+      state_->order->release();
+      throw;
+    }
+    ++state_->enqueued;
+  }
 
   AlgorithmCommunicator(const backend::ChannelContext& context, Deadline deadline)
       : state_(make_process_owned<AlgorithmState>(context, deadline)) {}
@@ -19059,7 +19088,7 @@ struct BackendWithAlgorithm : B {
 
 }  // namespace DTRAIN_NAMESPACE::topology
 
-// ---- dtrain/topology/node_layout.hpp
+// ---- dtrain/topology/hierarchical/node_layout.hpp
 
 /// @file
 /// Node layout: the ranks of each node, and the groups of ranks across nodes.
@@ -19072,12 +19101,18 @@ namespace DTRAIN_NAMESPACE::topology {
 ///  - The number of cross-node groups is the number of ranks of the smallest node. Cross-node group i has the ranks
 ///    with local rank i; ranks with a higher local rank take part inside their node only.
 struct NodeLayout {
+  struct Place {
+    int node = 0;
+    int local_rank = 0;
+  };
+
   int node = 0;
   int nodes = 1;
   int local_rank = 0;
   int local_size = 1;
   int cross_node_groups = 1;
   int ranks = 1;
+  std::vector<Place> places{};            ///< of each of the group's ranks
   std::vector<int> node_members{};        ///< the group's ranks in this node, ascending
   std::vector<int> cross_node_members{};  ///< the rank of each node that has this local rank
 
@@ -19102,7 +19137,7 @@ backend::ChannelContext across_nodes(const backend::ChannelContext& context, con
 
 }  // namespace DTRAIN_NAMESPACE::topology
 
-// ---- dtrain/topology/parallel_runner.hpp
+// ---- dtrain/topology/hierarchical/parallel_runner.hpp
 
 /// @file
 /// topology::ParallelRunner: second thread of an algorithm, to send one chunk while another is reduced.
@@ -19440,93 +19475,6 @@ static_assert(Topology<Ring>);
 
 }  // namespace DTRAIN_NAMESPACE::topology
 
-// ---- dtrain/topology/traffic_model.hpp
-
-/// @file
-/// Traffic model: bytes per link of each topology's all_reduce; pure functions, for step models and tests.
-
-/// All functions count the payload bytes of one all_reduce of `bytes` bytes, without a backend's headers. They are
-/// exact up to one element for each block. In total, a rank or a node receives as many bytes as it sends. Averages of
-/// i32 and u8, and reductions by Accumulate::f32, send more: their partial results are wider (kernels::partial_type).
-namespace DTRAIN_NAMESPACE::topology {
-
-/// Bytes that rank `from` sends to rank `to` under topology::Ring.
-struct RingTraffic {
-  double bytes;
-  int ranks;
-
-  /// 2 (n - 1) / n of the bytes, to the next rank only.
-  constexpr double operator()(int from, int to) const noexcept {
-    return ranks > 1 && to == (from + 1) % ranks ? 2 * (ranks - 1) * bytes / ranks : 0;
-  }
-};
-
-/// Bytes that rank `from` sends to rank `to` under topology::Tree.
-struct TreeTraffic {
-  double bytes;
-  int ranks;
-
-  /// All bytes, once up and once down each edge.
-  constexpr double operator()(int from, int to) const noexcept {
-    return from != to && (is_parent(from, to) || is_parent(to, from)) ? bytes : 0;
-  }
-
- private:
-  static constexpr bool is_parent(int rank, int of) noexcept { return of > 0 && (of - 1) / 2 == rank; }
-};
-
-/// Bytes that rank `from` sends to rank `to` under topology::ParameterServer.
-struct ParameterServerTraffic {
-  double bytes;
-  int ranks;
-  int servers;
-
-  /// A rank sends each server its shard, and a server sends each rank the server's shard.
-  constexpr double operator()(int from, int to) const noexcept {
-    const int serving = std::min(servers, ranks);
-    const double shard = bytes / serving;
-    return from == to ? 0 : (to < serving ? shard : 0) + (from < serving ? shard : 0);
-  }
-};
-
-/// Bytes that one rank sends.
-template <class Traffic>
-constexpr double bytes_sent(const Traffic& traffic, int rank) noexcept {
-  double sum = 0;
-  for (int to = 0; to < traffic.ranks; ++to) {
-    sum += to == rank ? 0 : traffic(rank, to);
-  }
-  return sum;
-}
-
-/// Bytes that leave a node over its link. @param node_of the node of each rank
-template <class Traffic>
-constexpr double bytes_leaving(const Traffic& traffic, std::span<const int> node_of, int node) noexcept {
-  double sum = 0;
-  for (std::size_t from = 0; from < node_of.size(); ++from) {
-    for (std::size_t to = 0; to < node_of.size(); ++to) {
-      if (node_of[from] == node && node_of[to] != node) {
-        sum += traffic(static_cast<int>(from), static_cast<int>(to));
-      }
-    }
-  }
-  return sum;
-}
-
-/// Bytes that leave a node under Hierarchical: all ranks of a node together send as much as one rank of a ring of
-/// nodes.
-/// @pre the backend's own all_reduce sends 2 (m - 1) / m of the bytes among m ranks, the minimum
-constexpr double hierarchical_bytes_leaving(double bytes, int nodes) noexcept {
-  return nodes > 1 ? 2 * (nodes - 1) * bytes / nodes : 0;
-}
-
-/// The same for one rank of a cross-node group. Each node has one such rank for each rank of the smallest node.
-constexpr double hierarchical_bytes_across(double bytes, int nodes, int cross_node_groups) noexcept {
-  return hierarchical_bytes_leaving(bytes, nodes) / cross_node_groups;
-}
-
-}  // namespace DTRAIN_NAMESPACE::topology
-
 // ---- dtrain/topology/tree.hpp
 
 /// @file
@@ -19711,14 +19659,14 @@ static_assert(Topology<FlatOver<wire::Bf16>>);
 
 }  // namespace DTRAIN_NAMESPACE::topology
 
-// ---- dtrain/topology/hierarchical.hpp
+// ---- dtrain/topology/hierarchical/collectives.hpp
 
 /// @file
-/// topology::Hierarchical: two-level all-reduce, inside nodes and across nodes.
+/// Two-level collectives, inside nodes and across nodes: all_reduce, broadcast and barrier of topology::Hierarchical.
 
 namespace DTRAIN_NAMESPACE::topology {
 
-/// `B` is the backend across nodes, `Intra` the backend inside a node. Steps:
+/// `B` is the backend across nodes, `Intra` the backend inside a node. Steps of an all_reduce:
 ///   1. reduce-scatter inside each node: one block for each local rank
 ///   2. all-reduce of a block among the ranks with the same local rank, across nodes
 ///   3. all-gather inside each node
@@ -19735,11 +19683,14 @@ namespace DTRAIN_NAMESPACE::topology {
 /// are wider than elements. Then each rank first makes a partial result of its contribution
 /// (kernels::PartialReduction).
 ///
+/// A broadcast goes through the ranks of the root's node, of which each sends its block to the other nodes; each byte
+/// crosses to each node once.
+///
 /// `WireType`: wire::Bf16 or wire::F16 sends sums and averages of f32 in 16 bits in step 2. Each node's partial result
 /// is an f32 sum, rounded once before it is sent; the backend rounds what it adds up across nodes. Source: Ueno and
 /// Yokota, "Exhaustive study of hierarchical AllReduce patterns for large messages between GPUs", 2019.
 template <class B, class Intra, class WireType = wire::Same>
-class HierarchicalReduction {
+class HierarchicalCollectives {
  public:
   using Allocation = typename Intra::Communicator::Allocation;
   static constexpr backend::Determinism determinism =
@@ -19748,7 +19699,7 @@ class HierarchicalReduction {
   static constexpr bool reduces(DType dtype) noexcept { return B::reduces(dtype) && Intra::reduces(dtype); }
 
   /// Collective, blocking.
-  HierarchicalReduction(const backend::ChannelContext& context, Deadline deadline)
+  HierarchicalCollectives(const backend::ChannelContext& context, Deadline deadline)
       : accumulate_(context.accumulate),
         layout_(exchange_node_layout(context, deadline)),
         node_(Intra::open_blocking(inside_node(context, layout_), deadline)) {
@@ -19776,7 +19727,37 @@ class HierarchicalReduction {
       }
       return across_->step([&](auto& across, auto stream) { across.all_reduce(input, output, op, stream); });
     }
-    return in_segments(input, output, op);
+    return reduce_in_segments(input, output, op);
+  }
+
+  bool broadcast(const BufferView& buffer, int root) {
+    const NodeLayout::Place from = layout_.places[static_cast<std::size_t>(root)];
+    if (layout_.nodes == 1) {
+      return node_.step([&](auto& node, auto stream) { node.broadcast(buffer, root, stream); });
+    }
+    if (layout_.ranks == layout_.nodes) {
+      return across_->step([&](auto& across, auto stream) { across.broadcast(buffer, root, stream); });
+    }
+    const bool has_values = layout_.node == from.node;
+    const std::size_t length = segment_length(buffer.dtype);
+    const auto segment = [&](std::size_t index) { return view_of(buffer, chunk_of({0, buffer.count}, length, index)); };
+    const auto in_node = [&](std::size_t index) {
+      return !has_values ||
+             node_.step([&](auto& node, auto stream) { node.broadcast(segment(index), from.local_rank, stream); });
+    };
+    const auto across = [&](std::size_t index) {
+      const BufferView own =
+          across_ ? view_of(segment(index), owned_range(segment(index), layout_.local_rank)) : BufferView{};
+      return !across_ || across_->step([&](auto& nodes, auto stream) { nodes.broadcast(own, from.node, stream); });
+    };
+    const auto gather = [&](std::size_t index) { return has_values || all_gather_in_node(segment(index)); };
+    return in_segments(segments_of(buffer.count, length), in_node, across, gather);
+  }
+
+  /// Between two barriers in each node, its ranks with a cross-node group meet those of the other nodes.
+  bool barrier() {
+    const auto meet = [](auto& channel, auto stream) { channel.barrier(stream); };
+    return node_.step(meet) && (layout_.nodes == 1 || ((!across_ || across_->step(meet)) && node_.step(meet)));
   }
 
   void abort(const Cause& cause) noexcept {
@@ -19816,7 +19797,31 @@ class HierarchicalReduction {
   /// Whether all nodes have the same number of ranks.
   bool is_uniform() const noexcept { return layout_.ranks == layout_.cross_node_groups * layout_.nodes; }
 
-  bool in_segments(const ConstBufferView& input, const BufferView& output, ReduceOp op) {
+  std::size_t segment_length(DType type) const noexcept {
+    return group_segment_bytes / size_bytes(type) * static_cast<std::size_t>(layout_.cross_node_groups);
+  }
+  static std::size_t segments_of(std::size_t count, std::size_t length) noexcept {
+    return std::max<std::size_t>(1, chunks_in(count, length));
+  }
+
+  /// For each segment in order `before(index)` inside the node, `across(index)`, then `after(index)` inside the node.
+  /// While segment k is in across, segment k - 1 is in after and then k + 1 in before.
+  /// @returns false once one of them returned false
+  template <class Before, class Across, class After>
+  bool in_segments(std::size_t segments, Before before, Across across, After after) {
+    bool serves = before(0);
+    for (std::size_t index = 0; serves && index < segments; ++index) {
+      const auto crossing = [&] { return across(index); };
+      const auto inside = [&] {
+        return (index == 0 || after(index - 1)) && (index + 1 == segments || before(index + 1));
+      };
+      serves = segments > 1 && runner_ ? runner_->run_both(inside, crossing, [&](const Cause& cause) { abort(cause); })
+                                       : crossing() && inside();
+    }
+    return serves && after(segments - 1);
+  }
+
+  bool reduce_in_segments(const ConstBufferView& input, const BufferView& output, ReduceOp op) {
     const kernels::PartialReduction reduction(output.dtype, op, layout_.ranks, accumulate_);
     const bool averages = op == ReduceOp::average;
     const bool of_averages = averages && is_float(output.dtype) && is_uniform() && !reduction.widens();
@@ -19824,9 +19829,7 @@ class HierarchicalReduction {
     const bool scaled = apart || (averages && is_float(output.dtype) && !is_uniform());
     const ReduceOp plain = averages && !of_averages ? ReduceOp::sum : op;
     const DType type = reduction.type();
-    const std::size_t length =
-        group_segment_bytes / size_bytes(type) * static_cast<std::size_t>(layout_.cross_node_groups);
-    const std::size_t segments = std::max<std::size_t>(1, chunks_in(output.count, length));
+    const std::size_t length = segment_length(type);
     const std::size_t room = apart ? std::min(output.count, length) * size_bytes(type) : 0;
     std::byte* const memory = partials_.at_least(2 * room);
     const auto segment = [&](std::size_t index) { return chunk_of({0, output.count}, length, index); };
@@ -19835,27 +19838,17 @@ class HierarchicalReduction {
                    : view_of(output, segment(index));
     };
     const auto reduce = [&](std::size_t index) {
-      if (index == segments) {
-        return true;
-      }
       const ConstBufferView own = view_of(input, segment(index));
       if (scaled) {
         reduction.begin(own.data, partials(index).data, own.count);
       }
       return reduce_in_node(scaled ? partials(index) : own, partials(index), plain);
     };
-    bool serves = reduce(0);
-    for (std::size_t index = 0; serves && index < segments; ++index) {
-      const auto across = [&] {
-        return reduce_across(partials(index), view_of(output, segment(index)), reduction, plain);
-      };
-      const auto inside = [&] {
-        return (index == 0 || all_gather_in_node(view_of(output, segment(index - 1)))) && reduce(index + 1);
-      };
-      serves = segments > 1 && runner_ ? runner_->run_both(inside, across, [&](const Cause& cause) { abort(cause); })
-                                       : across() && inside();
-    }
-    return serves && all_gather_in_node(view_of(output, segment(segments - 1)));
+    const auto across = [&](std::size_t index) {
+      return reduce_across(partials(index), view_of(output, segment(index)), reduction, plain);
+    };
+    const auto gather = [&](std::size_t index) { return all_gather_in_node(view_of(output, segment(index))); };
+    return in_segments(segments_of(output.count, length), reduce, across, gather);
   }
 
   bool reduce_in_node(const ConstBufferView& input, const BufferView& output, ReduceOp op) {
@@ -19924,6 +19917,15 @@ class HierarchicalReduction {
   std::optional<ParallelRunner> runner_;  ///< if this rank works both inside and across nodes; destroyed first
 };
 
+}  // namespace DTRAIN_NAMESPACE::topology
+
+// ---- dtrain/topology/hierarchical.hpp
+
+/// @file
+/// topology::Hierarchical: two-level all-reduce, broadcast and barrier, inside nodes and across nodes.
+
+namespace DTRAIN_NAMESPACE::topology {
+
 /// A backend that Hierarchical can use inside nodes.
 template <class I>
 concept ReducesInNodes = backend::OnHostStreams<I> && backend::CanReduceScatter<typename I::Communicator> &&
@@ -19953,7 +19955,7 @@ struct Hierarchical {
   }
 
   template <class B>
-  using Rebind = AlgorithmBackend<B, HierarchicalReduction<B, Intra<B>, WireType>>;
+  using Rebind = AlgorithmBackend<B, HierarchicalCollectives<B, Intra<B>, WireType>>;
 };
 
 static_assert(Topology<Hierarchical<>>);
@@ -38122,8 +38124,9 @@ inline std::optional<std::string_view> read_nproc_per_node(const Variables& vari
   std::optional<std::string_view> found;
   for (const char* variable : {"--nproc-per-node", "PET_NPROC_PER_NODE"}) {
     const std::optional<std::string_view> value = found ? std::nullopt : variables.text(variable);
-    if (value && *value != "auto") {
-      variables.count(variable);
+    if (value && *value != "auto" && parse_integer(*value).value_or(0) == 0) {
+      throw_identity_error(IdentityErrc::bad_integer, "{} is not a number of workers; give 1 or more, or auto",
+                           {quoted(variable, *value)});
     }
     found = found ? found : value;
   }
@@ -43413,7 +43416,7 @@ class CopyPathTuner {
 
  private:
   static constexpr std::uint64_t period = 128;
-  static constexpr std::size_t least_bytes = std::size_t{32} << 10;
+  static constexpr std::size_t least_bytes = std::size_t{8} << 10;
 
   std::uint64_t operations_ = 0;
   std::array<double, 2> best_{};  ///< clock ticks per byte: through the caches, past them
@@ -43969,13 +43972,20 @@ struct SharedCause {
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
 /// The largest input that a rank publishes in its slot.
-inline constexpr std::size_t slot_bytes = 8192;
+inline constexpr std::size_t slot_bytes = std::size_t{16} << 10;
 
 /// Up to this many bytes, every rank of a reduction publishes its input in its slot and reduces everything by itself:
 /// one barrier instead of two, but n times the reads. A second barrier makes each rank read n - 1 slots, which costs as
 /// much as reading some lines of each. Beyond this size, the reads of all ranks dominate.
 constexpr std::size_t small_bytes(int ranks) noexcept {
-  return std::clamp(std::size_t{16} * 1024 / static_cast<std::size_t>(ranks), std::size_t{512}, slot_bytes);
+  return std::clamp(std::size_t{16} * 1024 / static_cast<std::size_t>(ranks), std::size_t{512}, std::size_t{8192});
+}
+
+/// Up to this many bytes, ranks do so with buffers that are in no arena, because copying in chunks costs a barrier
+/// more. Measured with 16 KiB on two cores that share a level-3 cache: 2 ranks 1.3 instead of 3.0 us, 4 ranks 5.5
+/// of 12.
+constexpr std::size_t published_whole_bytes(int ranks) noexcept {
+  return std::clamp(std::size_t{64} * 1024 / static_cast<std::size_t>(ranks), small_bytes(ranks), slot_bytes);
 }
 
 /// Ranks of one host. Each rank reads every other's slot, so many more ranks would need another algorithm.
@@ -44016,8 +44026,9 @@ struct alignas(64) RankSlot {
 /// Addresses in the shared memory, as a function of the number of ranks alone.
 class ControlBlock {
  public:
+  /// Longer chunks mean fewer barriers, which cost most where ranks outnumber cores.
   static constexpr std::size_t chunk_bytes_for(int ranks) noexcept {
-    const std::size_t share = (std::size_t{512} << 10) / static_cast<std::size_t>(ranks) / 4096 * 4096;
+    const std::size_t share = (std::size_t{1} << 20) / static_cast<std::size_t>(ranks) / 4096 * 4096;
     return std::clamp(share, std::size_t{64} << 10, std::size_t{256} << 10);
   }
   static constexpr std::size_t bytes_for(int ranks) noexcept {
@@ -44250,7 +44261,7 @@ namespace DTRAIN_NAMESPACE::backend::shared_memory {
 class SpinPolicy {
  public:
   explicit SpinPolicy(int ranks) noexcept
-      : cores_suffice_(stream::host::cores_of_all_ranks() >= ranks), spins_(cores_suffice_ ? 200 : 50) {}
+      : cores_suffice_(stream::host::cores_of_all_ranks() >= ranks), spins_(cores_suffice_ ? 200 : 5) {}
 
   /// Spins or yields once. @param turn from 0, counted by the caller @returns false if the caller is to sleep
   bool spin_once(int& turn, const ControlBlock& control, int rank, int peer) noexcept {
@@ -44289,7 +44300,7 @@ class SpinPolicy {
   }
 
   const bool cores_suffice_;
-  const int spins_;  ///< few where ranks outnumber cores: the awaited rank needs the core
+  const int spins_;  ///< few where ranks outnumber cores: the awaited rank may need the core
   std::chrono::steady_clock::time_point next_sleep_{};
 };
 
@@ -44550,6 +44561,10 @@ inline bool any_in_arena(const Channel& channel) noexcept {
 /// How a chunked collective ended on this rank.
 enum class ChunkedResult { in_place, copied, failed };
 
+/// Whether a copied collective ends with a barrier. Without it, peers may still read the last chunk after the
+/// operation, so the next one must publish elsewhere.
+enum class LastBarrier { waited, omitted };
+
 /// - In place: `direct()` between two barriers.
 /// - Copied: one barrier for each chunk. Between two barriers, a rank reads one chunk (`read(chunk)`) and publishes the
 ///   next (`publish(chunk)`). It overwrites chunk - 2, which every rank read before the last barrier.
@@ -44558,7 +44573,8 @@ enum class ChunkedResult { in_place, copied, failed };
 /// @param count_chunks called after the first barrier: the number of chunks, equal on every rank; may fail the channel
 template <class CountChunks, class Direct, class Publish, class Read>
 ChunkedResult run_chunked(Channel& channel, const Operation& operation, CountChunks count_chunks,
-                          std::size_t copied_bytes, Direct direct, Publish publish, Read read) noexcept {
+                          std::size_t copied_bytes, Direct direct, Publish publish, Read read,
+                          LastBarrier last_barrier = LastBarrier::waited) noexcept {
   CopyPathTuner& tuner = channel.copy_path();
   tuner.begin(copied_bytes);
   const auto publish_first = [&]() noexcept {
@@ -44594,6 +44610,8 @@ ChunkedResult run_chunked(Channel& channel, const Operation& operation, CountChu
       read(chunk);
       if (chunk + 1 < chunks) {
         publish(chunk + 1);
+      } else if (last_barrier == LastBarrier::omitted) {
+        break;
       }
       if (!channel.arrive_and_wait()) {
         return false;
@@ -44701,8 +44719,9 @@ struct AllGather {
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
-/// Bytes moved for S bytes on n ranks: n(n+3)S through slots (small buffers), 2nS in place in an arena, (5n-2)S where
-/// other memory is copied through the segment, because a rank does not copy its own slice of its input.
+/// Bytes moved for S bytes on n ranks: n(n+3)S through slots (small buffers, and those of a few KiB more that are in no
+/// arena), 2nS in place in an arena, (5n-2)S where other memory is copied through the segment, because a rank does not
+/// copy its own slice of its input.
 struct AllReduce {
   const std::byte* input;
   std::byte* output;
@@ -44734,6 +44753,8 @@ struct AllReduce {
         sum_output();
       } else if (count_ * element_ <= small_bytes(channel_.size())) {
         small();
+      } else if (count_ * element_ <= published_whole_bytes(channel_.size())) {
+        medium();
       } else {
         large();
       }
@@ -44742,13 +44763,28 @@ struct AllReduce {
    private:
     /// Every rank publishes its input and reduces everything: one barrier.
     void small() noexcept {
-      kernels::copy_bytes(channel_.small_input_of(channel_.rank(), count_ * element_), work_.input, count_ * element_);
+      kernels::copy_bytes(own_slot(), work_.input, count_ * element_);
       if (channel_.arrive_and_compare()) {
-        const Sources sources(channel_.size(),
-                              [&](int rank) { return channel_.small_input_of(rank, count_ * element_); });
-        reduction_(sources, std::span(&work_.output, 1), count_);
+        reduce_published();
         sum_output();
       }
+    }
+
+    std::byte* own_slot() const noexcept { return channel_.small_input_of(channel_.rank(), count_ * element_); }
+
+    void reduce_published() const noexcept {
+      const Sources sources(channel_.size(),
+                            [&](int rank) { return channel_.small_input_of(rank, count_ * element_); });
+      reduction_(sources, std::span(&work_.output, 1), count_);
+    }
+
+    /// In place, or as small() if a rank's buffer is in no arena. The last barrier is the next operation's first, as in
+    /// small(): slots alternate.
+    void medium() noexcept {
+      end(run_chunked(
+          channel_, operation_, [] { return std::size_t{1}; }, count_ * element_, [&] { in_place(); },
+          [&](std::size_t) { channel_.copy_path().copy(own_slot(), work_.input, count_ * element_); },
+          [&](std::size_t) { reduce_published(); }, LastBarrier::omitted));
     }
 
     void large() noexcept {
@@ -44763,6 +44799,12 @@ struct AllReduce {
           });
       if (ended == ChunkedResult::copied) {
         copy_out(chunks_.number() - 1);
+      }
+      end(ended);
+    }
+
+    void end(ChunkedResult ended) const noexcept {
+      if (ended == ChunkedResult::copied) {
         sum_output();
       } else if (ended == ChunkedResult::in_place && work_.squares != nullptr) {
         *work_.squares = sum_of_slices();
@@ -44838,7 +44880,7 @@ struct AllReduce {
     void reduce_slice(std::size_t chunk) const noexcept {
       const ReduceSlice own = slice_of(chunks_.length(chunk), channel_.size(), channel_.rank());
       std::byte* const result = channel_.control().chunk_result(channel_.rank(), chunk);
-      constexpr std::size_t cached_bytes = 8192;
+      constexpr std::size_t cached_bytes = std::size_t{32} << 10;
       for (std::size_t begin = own.begin; begin < own.end; begin += cached_bytes / element_) {
         const std::size_t length = std::min(cached_bytes / element_, own.end - begin);
         const std::size_t offset = (chunks_.begin(chunk) + begin) * element_;
@@ -45952,7 +45994,7 @@ DTRAIN_DEFINED std::optional<Cause> Communicator::failure() const {
 
 }  // namespace DTRAIN_NAMESPACE::backend::shared_memory
 
-// ---- dtrain/topology/node_layout.hpp (definitions)
+// ---- dtrain/topology/hierarchical/node_layout.hpp (definitions)
 
 namespace DTRAIN_NAMESPACE::topology {
 
@@ -45968,12 +46010,11 @@ DTRAIN_DEFINED NodeLayout node_layout(const std::vector<int>& node_of, int rank)
       order.push_back(node_of[other]);
       members.emplace_back();
     }
-    if (static_cast<int>(other) == rank) {
-      layout.node = static_cast<int>(node);
-      layout.local_rank = static_cast<int>(members[node].size());
-    }
+    layout.places.push_back({static_cast<int>(node), static_cast<int>(members[node].size())});
     members[node].push_back(static_cast<int>(other));
   }
+  layout.node = layout.places[static_cast<std::size_t>(rank)].node;
+  layout.local_rank = layout.places[static_cast<std::size_t>(rank)].local_rank;
   layout.nodes = static_cast<int>(order.size());
   layout.node_members = members[static_cast<std::size_t>(layout.node)];
   layout.local_size = static_cast<int>(layout.node_members.size());
@@ -46430,7 +46471,8 @@ class SystemFiles {
 
 namespace DTRAIN_NAMESPACE::launch {
 
-/// - `automatic`: as `core` for several workers that compute on the host, if each can have a core; else as `none`.
+/// - `automatic`: as `core` for several workers that compute on the host, if each can have a core; for workers that
+///   compute on GPUs see gpu_binding.hpp; else as `none`.
 /// - `core`: each worker has cores of its own, as many as every other, give or take one.
 /// - `numa`: each worker has the cores of one NUMA node, or of several if these are more than the workers.
 /// - `none`: the system moves workers between all cores.
@@ -46521,9 +46563,8 @@ inline Binding binding_from(std::string_view text) {
 
 /// The CPUs of each worker; empty if workers are not bound.
 /// @param cpus those that this process may use: no worker gets another one
-/// @param on_devices whether the workers compute on GPUs: `automatic` then binds none
 /// @throws Error (usage) for `core` with more workers than CPUs
-inline std::vector<Cpus> cpus_of_workers(Binding binding, int workers, const Cpus& cpus, bool on_devices,
+inline std::vector<Cpus> cpus_of_workers(Binding binding, int workers, const Cpus& cpus,
                                          const SystemFiles& files = SystemFiles()) {
   const bool suffice = cpus.size() >= static_cast<std::size_t>(workers);
   if (binding == Binding::core && !suffice) {
@@ -46532,7 +46573,7 @@ inline std::vector<Cpus> cpus_of_workers(Binding binding, int workers, const Cpu
                 "or leave --bind out",
                 {workers, cpus.size()});
   }
-  const bool is_wanted = binding != Binding::automatic || (workers > 1 && suffice && !on_devices);
+  const bool is_wanted = binding != Binding::automatic || (workers > 1 && suffice);
   if (binding == Binding::none || !is_wanted || cpus.empty()) {
     return {};
   }
@@ -46567,6 +46608,119 @@ inline std::string text_of(const Cpus& cpus) {
     begin = end;
   }
   return text;
+}
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/configuration/gpu_binding.hpp
+
+/// @file
+/// GPU binding: each worker on the CPUs of its GPU's NUMA node (--bind=auto), without the CUDA runtime.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+namespace detail {
+
+/// A GPU as NVIDIA's driver lists it in /proc/driver/nvidia/gpus.
+struct Gpu {
+  std::string address;  ///< on the PCI bus: "0000:3b:00.0"
+  std::string model;
+  std::string uuid;  ///< "GPU-" and hexadecimal digits; empty if the driver does not say
+};
+
+/// The value of a line "Name:  value" of the driver's file; empty without the line.
+inline std::string driver_value(std::string_view text, std::string_view name) {
+  const std::size_t begin = text.find(name);
+  if (begin == text.npos) {
+    return {};
+  }
+  std::string_view value = text.substr(begin + name.size());
+  value = value.substr(0, value.find('\n'));
+  value.remove_prefix(std::min(value.find_first_not_of(" \t"), value.size()));
+  return std::string(value.substr(0, value.find_last_not_of(" \t\r") + 1));
+}
+
+/// This host's GPUs, in the order of their addresses.
+inline std::vector<Gpu> gpus_of(const SystemFiles& files) {
+  std::vector<Gpu> gpus;
+  for (const std::string& address : files.names("/proc/driver/nvidia/gpus")) {
+    const std::string text = files.text("/proc/driver/nvidia/gpus/" + address + "/information").value_or("");
+    gpus.push_back({address, driver_value(text, "Model:"), driver_value(text, "GPU UUID:")});
+  }
+  return gpus;
+}
+
+/// The GPUs that CUDA shows a worker, in CUDA's order: that of CUDA_VISIBLE_DEVICES, whose entries are indices or the
+/// beginnings of UUIDs. Without CUDA_DEVICE_ORDER=PCI_BUS_ID an index counts the fastest GPU first, which is the order
+/// of addresses if all GPUs are of one model.
+/// @returns empty if the order is unknown, if an entry names no GPU or a part of one (MIG), or under Slurm, whose
+/// indices count the job's GPUs alone
+inline std::vector<Gpu> visible_gpus(const std::vector<Gpu>& gpus, const identity::Variables& variables) {
+  const bool of_one_model =
+      std::all_of(gpus.begin(), gpus.end(), [&](const Gpu& gpu) { return gpu.model == gpus[0].model; });
+  const bool has_order = of_one_model || variables.text("CUDA_DEVICE_ORDER") == "PCI_BUS_ID";
+  if (!has_order || variables.has("SLURM_JOB_ID")) {
+    return {};
+  }
+  std::optional<std::string_view> list = variables.text("CUDA_VISIBLE_DEVICES");
+  if (!list) {
+    return gpus;
+  }
+  std::vector<Gpu> visible;
+  while (!list->empty()) {
+    const std::string_view entry = list->substr(0, list->find(','));
+    list->remove_prefix(std::min(entry.size() + 1, list->size()));
+    const std::optional<int> index = identity::parse_integer(entry);
+    const auto found = std::find_if(gpus.begin(), gpus.end(), [&](const Gpu& gpu) {
+      return index ? &gpu - gpus.data() == *index : entry.starts_with("GPU-") && gpu.uuid.starts_with(entry);
+    });
+    if (found == gpus.end()) {
+      return {};
+    }
+    visible.push_back(*found);
+  }
+  return visible;
+}
+
+/// Those of `cpus` next to a GPU; empty if the system names no NUMA node of it, as on most virtual machines.
+inline Cpus cpus_near(const Gpu& gpu, const Cpus& cpus, const SystemFiles& files) {
+  const std::string device = "/sys/bus/pci/devices/" + gpu.address;
+  const std::string node = files.line(device + "/numa_node").value_or("-1");
+  return identity::parse_integer(node) ? listed(cpus, files.line(device + "/local_cpulist").value_or("")) : Cpus{};
+}
+
+}  // namespace detail
+
+/// The CPUs of each worker: those of the NUMA node of its GPU. Workers of one NUMA node share its cores out, or have
+/// all of them if they are fewer than the workers. Worker i has GPU i, modulo their number (identity::choose_device).
+/// @param cpus those that this process may use: no worker gets another one
+/// @returns empty, which binds no worker, unless the system names the NUMA node of every worker's GPU
+/// Source: proc driver files of NVIDIA's Linux driver README; Documentation/ABI/testing/sysfs-bus-pci in Linux.
+inline std::vector<Cpus> cpus_by_gpu(int workers, const Cpus& cpus, const identity::Variables& variables,
+                                     const SystemFiles& files = SystemFiles()) {
+  const std::vector<detail::Gpu> gpus = detail::visible_gpus(detail::gpus_of(files), variables);
+  if (gpus.empty()) {
+    return {};
+  }
+  const auto count = static_cast<std::size_t>(workers);
+  std::map<Cpus, std::vector<std::size_t>> workers_near;
+  for (std::size_t worker = 0; worker < count; ++worker) {
+    workers_near[detail::cpus_near(gpus[worker % gpus.size()], cpus, files)].push_back(worker);
+  }
+  if (workers_near.begin()->first.empty()) {
+    return {};
+  }
+  std::vector<Cpus> bound(count);
+  for (const auto& [near, together] : workers_near) {
+    const std::vector<Cpus> cores = detail::cores_of(near, files);
+    const bool suffice = cores.size() >= together.size();
+    const std::vector<Cpus> shares =
+        detail::shared_out(suffice ? cores : std::vector<Cpus>{near}, static_cast<int>(together.size()));
+    for (std::size_t i = 0; i < together.size(); ++i) {
+      bound[together[i]] = shares[i];
+    }
+  }
+  return bound;
 }
 
 }  // namespace DTRAIN_NAMESPACE::launch
@@ -48112,7 +48266,8 @@ inline constexpr const char* help_text =
     "                           or gdb: --wrap='gdb -batch -ex run -ex bt --args'; quotes as in a shell\n"
     "  --wrap-rank=R            in front of rank R alone\n"
     "  --bind=HOW               where workers run. core: each on cores of its own; numa: each on a NUMA node; none:\n"
-    "                           anywhere; auto (default): core where workers compute on the host and cores suffice\n"
+    "                           anywhere; auto (default): core where workers compute on the host and cores suffice,\n"
+    "                           and near each worker's GPU where the system names its NUMA node\n"
     "  --in-process             starts nothing: this process is rank 0 of 1, for a debugger\n"
     "  --help-launch            prints this\n"
     "  --                       everything after it is the program's\n"
@@ -48779,8 +48934,6 @@ class ShutdownSchedule {
     kill_at_ = kill_at_ ? std::min(*kill_at_, latest) : latest;
   }
 
-  bool was_stop_requested() const noexcept { return stop_requested_; }
-
   /// The action that is due now; each action is returned once.
   Action due(Clock::time_point now) {
     if (kill_at_ && *kill_at_ <= now && !killed_) {
@@ -48805,7 +48958,6 @@ class ShutdownSchedule {
 
   /// Whether the launcher has sent SIGTERM or SIGKILL: workers that end from now on are no first cause.
   bool has_acted() const noexcept { return terminated_ || killed_; }
-  bool has_killed() const noexcept { return killed_; }
 
   /// How long the launcher waits for a killed process.
   std::chrono::milliseconds kill_timeout() const noexcept { return timeouts_.kill_timeout; }
@@ -50926,8 +51078,11 @@ class NodeLauncher {
 namespace DTRAIN_NAMESPACE::launch {
 
 /// One line at DTRAIN_LOG=info.
-DTRAIN_DEFINED void log_binding(const std::vector<Cpus>& cpus) {
+DTRAIN_DEFINED void log_binding(const std::vector<Cpus>& cpus, bool by_gpu) {
   if (cpus.empty()) {
+    if (by_gpu) {
+      log(LogLevel::info, "workers are not bound to CPUs: the system does not name the NUMA node of each worker's GPU");
+    }
     return;
   }
   std::string text = "workers are bound to CPUs";
@@ -50971,9 +51126,10 @@ DTRAIN_DEFINED StartResult PerNode::start(int argc, char** argv, const BackendFa
     NodeLauncherOptions options = node_launcher_options(std::move(flags), without_outer_job(environment),
                                                         stream::host::cores_by_affinity(), backend.visible_devices);
     check_most_workers(options.workers, backend);
-    options.program.cpus =
-        cpus_of_workers(options.binding, options.workers, allowed_cpus(), backend.visible_devices != nullptr);
-    log_binding(options.program.cpus);
+    const bool by_gpu = backend.visible_devices != nullptr && options.binding == Binding::automatic;
+    options.program.cpus = by_gpu ? cpus_by_gpu(options.workers, allowed_cpus(), identity::Variables(environment))
+                                  : cpus_of_workers(options.binding, options.workers, allowed_cpus());
+    log_binding(options.program.cpus, by_gpu);
     survive_file_size_limit();
     options.program.loader = own_loader(arguments);
     if (!options.program.wrapper.empty()) {
