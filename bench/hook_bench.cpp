@@ -1,5 +1,5 @@
 // What gradient hooks save: the step of overlap_bench on two virtual hosts joined at 1 Gbit/s, 50 layers of 2 MiB, with
-// no hook, with 16 bits, with PowerSGD and with the largest elements alone.
+// no hook, with 16 bits, with PowerSGD, with the largest elements alone and with adaptive summation.
 
 #include <cstdio>
 #include <initializer_list>
@@ -29,11 +29,16 @@ bool measure(dtrain::ProcessGroup<P> group, const std::string& hook, int samples
   } else if (hook == "bf16") {
     OverlapRank<P>(std::move(group), bench::no_timeline, 0.0F, dtrain::hooks::Cast<dtrain::bfloat16>())
         .measure(samples);
+  } else if (hook == "bf16, error feedback") {
+    dtrain::hooks::Cast<dtrain::bfloat16> cast({.error_feedback = dtrain::hooks::every_parameter});
+    OverlapRank<P>(std::move(group), bench::no_timeline, 0.0F, cast).measure(samples);
   } else if (hook == "PowerSgd(4)") {
     OverlapRank<P>(std::move(group), bench::no_timeline, 1e-4F, dtrain::hooks::PowerSgd({.rank = 4})).measure(samples);
   } else if (hook == "TopK(0.01)") {  // whose step reduces a hundredth of the elements: none is checked
     constexpr float any = std::numeric_limits<float>::infinity();
     OverlapRank<P>(std::move(group), bench::no_timeline, any, dtrain::hooks::TopK({.fraction = 0.01})).measure(samples);
+  } else if (hook == "Adasum") {  // the average of these gradients, but for a rank of zeros: then the other's whole
+    OverlapRank<P>(std::move(group), bench::no_timeline, 1.0F, dtrain::hooks::Adasum()).measure(samples);
   } else {
     return false;
   }
@@ -60,13 +65,18 @@ void measure_hooks(const char* backend, const std::string& samples, Run run, ben
   const bench::VirtualHosts hosts;
   double plain_communication = 0;
   double plain_exposed = 0;
-  for (const auto& [hook, goal] :
-       {std::pair<const char*, double>{"none", 0}, {"bf16", 0.55}, {"PowerSgd(4)", 0.15}, {"TopK(0.01)", 0.15}}) {
+  constexpr double no_goal = 0;
+  for (const auto& [hook, goal] : {std::pair<const char*, double>{"none", no_goal},
+                                   {"bf16", 0.55},
+                                   {"bf16, error feedback", 0.55},
+                                   {"PowerSgd(4)", 0.15},
+                                   {"TopK(0.01)", 0.15},
+                                   {"Adasum", no_goal}}) {
     bench::Told told = run({backend, samples, hook});
     const double communication = bench::median(told.seconds["communication"]);
     const double step = bench::median(told.seconds["step"]);
     const double exposed = step - bench::compute_seconds;
-    if (goal == 0) {
+    if (plain_exposed == 0) {  // the first row
       plain_communication = communication;
       plain_exposed = exposed;
     }
@@ -78,7 +88,7 @@ void measure_hooks(const char* backend, const std::string& samples, Run run, ben
                  .with("exposed_ratio", exposed / plain_exposed)
                  .with("communication_seconds", communication)
                  .with("communication_ratio", communication / plain_communication));
-    if (goal != 0) {
+    if (goal != no_goal) {
       bench::print_goal(bench::text_of(goal, " of the exposed communication without a hook, at most"),
                         exposed <= goal * plain_exposed, bench::text_of(exposed / plain_exposed, ""));
     }

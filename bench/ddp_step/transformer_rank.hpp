@@ -21,7 +21,7 @@ namespace bench {
 /// Both models have the same weights; a rank's batch is its own. Lines go to the benchmark.
 class TransformerRank {
  public:
-  static constexpr gpt2::ModelShape shape{.layers = 4, .width = 128, .heads = 4, .context = 64};
+  static constexpr gpt2::ModelShape shape{.layers = 4, .channels = 128, .heads = 4, .context = 64};
   static constexpr gpt2::Index sequences = 4;
 
   explicit TransformerRank(dtrain::ProcessGroup<Policy> group)

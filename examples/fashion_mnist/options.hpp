@@ -13,6 +13,7 @@
 #include <string_view>
 
 #include "../shared/flags.hpp"
+#include "../shared/hook_choice.hpp"
 #include "dtrain/stream/host/progress.hpp"
 
 namespace fashion_mnist {
@@ -32,7 +33,7 @@ struct Options {
   bool shuffle_test_labels = false;
   std::optional<int> perturb_rank;
   std::string precision = "f32";
-  std::string hook = "none";
+  shared::HookChoice hook;
   bool help = false;
 };
 
@@ -48,15 +49,17 @@ inline constexpr std::string_view help_text =
   --progress=WHO           who runs the communication: automatic (default), thread or caller
   --precision=TYPE         of parameters and gradients: f32 (default); bf16 or f16, with f32 master weights, and for f16
                            a scaled loss (program fashion_mnist)
-  --hook=NAME              how gradients are reduced: none (default), bf16 or f16 (16 bits travel), power-sgd (two thin
-                           factors of each gradient travel), top-k (after 100 steps, the twentieth of its elements
-                           that are the largest), or local-sgd (after 100 steps, weights are averaged each 8 steps);
-                           in host memory, with --precision=f32
+  --hook=NAME              how gradients are reduced: none (default); bf16, f16 or bf16:error-feedback (16 bits travel);
+                           powersgd:RANK (two thin factors of each gradient travel); topk:PERCENT (after 100 steps, the
+                           part of its elements that are the largest); local:STEPS (after 100 steps, weights are
+                           averaged each so many steps); adasum (gradients that are orthogonal are added, equal ones
+                           averaged; 1, 2, 4, ... ranks); in host memory, with --precision=f32
   --save-parameters=FILE   write the parameters: raw little-endian elements
   --summary=FILE           write what was reached as JSON
   --timeline=FILE          write what the last steps did when, on all ranks, as a trace for Perfetto
   --checkpoint=FILE        save the training there after each epoch, and go on from it where it exists: started again,
-                           by --max-restarts or by hand, a killed training ends with the same parameters
+                           by --max-restarts or by hand, a killed training ends with the same parameters, but with a
+                           hook that keeps something of each rank (bf16:error-feedback, powersgd, topk, local)
   --checkpoint-steps=N     save after every N steps and at the end instead
   --shuffle-test-labels    take all meaning from the test labels: the accuracy is then about 0.1
   --perturb-rank=R         add 1 to one element of rank R's first gradient: every rank's parameters change alike
@@ -94,15 +97,7 @@ inline constexpr std::array<Flag, 16> flags{{
        }
        o.precision = value;
      }},
-    {"--hook", true,
-     [](Options& o, auto name, auto value) {
-       if (value != "none" && value != "bf16" && value != "f16" && value != "power-sgd" && value != "top-k" &&
-           value != "local-sgd") {
-         refuse(std::string(name) + " is " + quoted(value) +
-                " instead of none, bf16, f16, power-sgd, top-k or local-sgd");
-       }
-       o.hook = value;
-     }},
+    {"--hook", true, [](Options& o, auto name, auto value) { o.hook = shared::hook_choice(name, value); }},
     {"--save-parameters", true, [](Options& o, auto, auto value) { o.save_parameters = value; }},
     {"--summary", true, [](Options& o, auto, auto value) { o.summary = value; }},
     {"--timeline", true, [](Options& o, auto, auto value) { o.timeline = value; }},

@@ -3,24 +3,15 @@
 /// How much of the communication hides behind the backward pass.
 
 #include <algorithm>
-#include <array>
-#include <chrono>
 #include <cstddef>
-#include <vector>
 
+#include "../shared/step_times.hpp"
 #include "dataset.hpp"
 #include "dtrain/ddp/data/sample_batches.hpp"
 #include "dtrain/ddp/ready.hpp"
 #include "mlp.hpp"
 
 namespace fashion_mnist {
-
-/// The middle one of an odd number of times.
-inline double median(std::vector<double> times) {
-  const auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
-  std::nth_element(times.begin(), middle, times.end());
-  return *middle;
-}
 
 /// What communication costs a step, and what the backward pass hides of it.
 struct CommunicationCost {
@@ -40,10 +31,7 @@ inline CommunicationCost communication_cost(double step, double no_sync, double 
 template <class Ddp, class Model>
 CommunicationCost probe_overlap(Ddp& ddp, Model& model, const Dataset& dataset,
                                 const dtrain::ddp::SampleBatches& batches) {
-  const auto& group = ddp.group();
-  if (group.world_size() == 1) return {};
-  constexpr std::size_t probes = 21;
-  constexpr std::size_t ways = 3;
+  if (ddp.group().world_size() == 1) return {};
   Batch<float> batch;
   const std::size_t parameters = model.parameters().size();
   const auto compute = [&](dtrain::Ready ready) {
@@ -54,28 +42,22 @@ CommunicationCost probe_overlap(Ddp& ddp, Model& model, const Dataset& dataset,
     for (std::size_t i = parameters; i-- > 0;)
       model.announce(i, ready);
   };
-  std::array<double, probes * ways> seconds{};
-  const auto time = [&](std::size_t probe, std::size_t way, const auto& run) {
-    group.barrier();  // what is measured is one step, not the wait for a rank that started late
-    const auto begin = std::chrono::steady_clock::now();
-    run();
-    model.block_until_done();
-    seconds[way * probes + probe] = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  };
-  for (std::size_t probe = 0; probe < probes; ++probe) {
-    gather(dataset, batches[probe % batches.size()], batch);
-    time(probe, 0, [&] { ddp.backward(compute); });
-    time(probe, 1, [&] {
-      const auto held = ddp.no_sync();
-      ddp.backward(compute);
-    });
-    time(probe, 2, [&] { ddp.backward(communicate); });
-  }
-  const auto median_of = [&](std::size_t way) {
-    const auto first = seconds.begin() + static_cast<std::ptrdiff_t>(way * probes);
-    return median({first, first + static_cast<std::ptrdiff_t>(probes)});
-  };
-  return communication_cost(median_of(0), median_of(1), median_of(2));
+  const auto [step, no_sync, communication_alone] = shared::median_seconds(
+      ddp.group(), [&](std::size_t turn) { gather(dataset, batches[turn % batches.size()], batch); },
+      [&] {
+        ddp.backward(compute);
+        model.block_until_done();
+      },
+      [&] {
+        const auto held = ddp.no_sync();
+        ddp.backward(compute);
+        model.block_until_done();
+      },
+      [&] {
+        ddp.backward(communicate);
+        model.block_until_done();
+      });
+  return communication_cost(step, no_sync, communication_alone);
 }
 
 }  // namespace fashion_mnist

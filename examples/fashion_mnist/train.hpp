@@ -165,9 +165,9 @@ int train(dtrain::ProcessGroup<Policy> group, dtrain::Arguments arguments) {
     throw dtrain::Error(dtrain::Errc::usage, "--precision is " + options.precision + ", but this program trains in " +
                                                  precision<Model>() + "; the program fashion_mnist trains in each");
   }
-  if (options.hook != "none" &&
+  if (!options.hook.is_none() &&
       (options.precision != "f32" || dtrain::ddp::device_kind_of<Model> != dtrain::DeviceKind::host)) {
-    throw dtrain::Error(dtrain::Errc::usage, "--hook=" + options.hook + " is for f32 gradients in host memory");
+    throw dtrain::Error(dtrain::Errc::usage, "--hook=" + options.hook.text + " is for f32 gradients in host memory");
   }
   shared::Progress progress(group.rank() == 0, shared::stdout_is_terminal());
   if (options.help) {
@@ -185,13 +185,11 @@ int train(dtrain::ProcessGroup<Policy> group, dtrain::Arguments arguments) {
   dtrain::DdpOptions ddp_options{.progress = options.progress};
   ddp_options.timeline = !options.timeline.empty();
   if (options.bucket_bytes) ddp_options.bucket_bytes = *options.bucket_bytes;
-  shared::ChosenHook hook(options.hook, static_cast<std::uint64_t>(state.step()));
+  shared::ChosenHook hook(options.hook);
+  hook.set_steps(state.step());
   dtrain::DistributedDataParallel ddp{model, group, ddp_options, hook};
-  const dtrain::DistributedSampler sampler{group,
-                                           {.dataset_size = training.size(),
-                                            .global_batch = options.global_batch,
-
-                                            .seed = options.seed}};
+  const dtrain::DistributedSampler sampler{
+      group, {.dataset_size = training.size(), .global_batch = options.global_batch, .seed = options.seed}};
   progress.line("Fashion-MNIST: " + shared::grouped(static_cast<double>(training.size())) + " training and " +
                 shared::grouped(static_cast<double>(test.size())) +
                 " test images, ranks: " + std::to_string(group.world_size()));

@@ -12,20 +12,20 @@
 namespace gpt2 {
 
 /// Each token's query is compared with the keys of its sequence's tokens up to itself; their values are mixed in the
-/// proportion of the softmax of these scores. The input layer makes queries, keys and values, each `width` columns.
+/// proportion of the softmax of these scores. The input layer makes queries, keys and values, each `channels` columns.
 /// Memory: allocated by the constructor.
 template <class Scalar>
 class Attention : public Branch<Scalar> {
  public:
   Attention(const std::string& name, const ModelShape& shape, Index sequences)
-      : Branch<Scalar>(name, shape.width, 3 * shape.width, shape.width),
+      : Branch<Scalar>(name, shape.channels, 3 * shape.channels, shape.channels),
         shape_(shape),
         sequences_(sequences),
-        queries_keys_values_(sequences * shape.context, 3 * shape.width),
+        queries_keys_values_(sequences * shape.context, 3 * shape.channels),
         probabilities_(sequences * shape.heads * shape.context, shape.context),
-        mixed_(sequences * shape.context, shape.width) {}
+        mixed_(sequences * shape.context, shape.channels) {}
 
-  /// @param input [tokens, width]. @param output [tokens, width]
+  /// @param input [tokens, channels]. @param output [tokens, channels]
   void forward(const Matrix<Scalar>& input, Matrix<Scalar>& output) {
     input_layer_.forward(input, queries_keys_values_);
     for (Index sequence = 0; sequence < sequences_; ++sequence) {
@@ -45,8 +45,8 @@ class Attention : public Branch<Scalar> {
     output_layer_.forward(mixed_, output);
   }
 
-  /// @param input of the last forward(). @param error of the loss by the output, [tokens, width]
-  /// @param input_error gets the loss's derivative by the input, [tokens, width]
+  /// @param input of the last forward(). @param error of the loss by the output, [tokens, channels]
+  /// @param input_error gets the loss's derivative by the input, [tokens, channels]
   void backward(const Matrix<Scalar>& input, const Matrix<Scalar>& error, Errors<Scalar>& errors,
                 Matrix<Scalar>& input_error, dtrain::Ready ready) {
     output_layer_.backward(mixed_, error, errors.mixed, ready);
@@ -79,12 +79,12 @@ class Attention : public Branch<Scalar> {
   static constexpr Index keys = 1;
   static constexpr Index values = 2;
 
-  Scalar scale() const { return 1 / std::sqrt(static_cast<Scalar>(shape_.head_width())); }
+  Scalar scale() const { return 1 / std::sqrt(static_cast<Scalar>(shape_.head_channels())); }
 
-  /// One head of one sequence, [context, head width], in the `group`-th `width` columns of the matrix.
+  /// One head of one sequence, [context, head channels], in the `group`-th `channels` columns of the matrix.
   auto part(Matrix<Scalar>& matrix, Index group, Index sequence, Index head) const {
-    return matrix.block(sequence * shape_.context, group * shape_.width + head * shape_.head_width(), shape_.context,
-                        shape_.head_width());
+    return matrix.block(sequence * shape_.context, group * shape_.channels + head * shape_.head_channels(),
+                        shape_.context, shape_.head_channels());
   }
 
   /// [context, context]: a row for each token, zero for those after it.

@@ -16,9 +16,9 @@ template <class Scalar>
 class Block {
  public:
   Block(const std::string& name, const ModelShape& shape, Index sequences)
-      : attention_norm_(name + ".attention_norm", sequences * shape.context, shape.width),
+      : attention_norm_(name + ".attention_norm", sequences * shape.context, shape.channels),
         attention_(name + ".attention", shape, sequences),
-        feed_forward_norm_(name + ".feed_forward_norm", sequences * shape.context, shape.width),
+        feed_forward_norm_(name + ".feed_forward_norm", sequences * shape.context, shape.channels),
         feed_forward_(name + ".feed_forward", shape, sequences * shape.context) {}
 
   /// @param output_deviation that of the layers whose output is added to x
@@ -34,7 +34,7 @@ class Block {
     feed_forward_.list(list);
   }
 
-  /// @param x [tokens, width]: the block's input, then its output. @param added memory of x's shape
+  /// @param x [tokens, channels]: the block's input, then its output. @param added memory of x's shape
   void forward(Matrix<Scalar>& x, Matrix<Scalar>& added) {
     attention_.forward(attention_norm_.forward(x), added);
     x += added;
@@ -42,7 +42,7 @@ class Block {
     x += added;
   }
 
-  /// @param error [tokens, width]: of the loss by the block's output, then by its input
+  /// @param error [tokens, channels]: of the loss by the block's output, then by its input
   void backward(Matrix<Scalar>& error, Errors<Scalar>& errors, dtrain::Ready ready) {
     feed_forward_.backward(feed_forward_norm_.output(), error, errors, errors.normalized, ready);
     feed_forward_norm_.backward(errors.normalized, error, ready);

@@ -11,16 +11,16 @@ namespace gpt2 {
 template <class Scalar>
 class Branch {
  public:
-  /// From `width` numbers to `inner` of them, and from `outer` back.
-  Branch(const std::string& name, Index width, Index inner, Index outer)
-      : input_layer_(name + ".input", width, inner), output_layer_(name + ".output", outer, width) {}
+  /// From `channels` numbers to `inner` of them, and from `outer` back.
+  Branch(const std::string& name, Index channels, Index inner, Index outer)
+      : input_layer_(name + ".input", channels, inner), output_layer_(name + ".output", outer, channels) {}
 
   void randomize(Scalar deviation, Scalar output_deviation, shared::SplitMix64& random) {
     input_layer_.randomize(deviation, random);
     output_layer_.randomize(output_deviation, random);
   }
 
-  /// Each layer's weight and bias: [width, inner] and [inner], [outer, width] and [width].
+  /// Each layer's weight and bias: [channels, inner] and [inner], [outer, channels] and [channels].
   void list(WeightsList<Scalar>& list) {
     input_layer_.list(list);
     output_layer_.list(list);

@@ -10,16 +10,16 @@ namespace gpt2 {
 template <class Scalar>
 struct Errors {
   Errors(const ModelShape& shape, Index tokens)
-      : normalized(tokens, shape.width),
-        mixed(tokens, shape.width),
-        queries_keys_values(tokens, 3 * shape.width),
-        hidden(tokens, 4 * shape.width),
+      : normalized(tokens, shape.channels),
+        mixed(tokens, shape.channels),
+        queries_keys_values(tokens, 3 * shape.channels),
+        hidden(tokens, 4 * shape.channels),
         scores(shape.context, shape.context) {}
 
-  Matrix<Scalar> normalized;           ///< by the output of a layer normalisation, [tokens, width]
-  Matrix<Scalar> mixed;                ///< by the values that attention has mixed, [tokens, width]
-  Matrix<Scalar> queries_keys_values;  ///< [tokens, 3 width]
-  Matrix<Scalar> hidden;               ///< by the hidden layer of a feed-forward network, [tokens, 4 width]
+  Matrix<Scalar> normalized;           ///< by the output of a layer normalisation, [tokens, channels]
+  Matrix<Scalar> mixed;                ///< by the values that attention has mixed, [tokens, channels]
+  Matrix<Scalar> queries_keys_values;  ///< [tokens, 3 channels]
+  Matrix<Scalar> hidden;               ///< by the hidden layer of a feed-forward network, [tokens, 4 channels]
   Matrix<Scalar> scores;               ///< by one head's scores in one sequence, [context, context]
 };
 

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The feed-forward network of a block: a hidden layer of four times the width, GELU, and back.
+/// The feed-forward network of a block: a hidden layer of four times the channels, GELU, and back.
 
 #include <string>
 
@@ -16,19 +16,19 @@ template <class Scalar>
 class FeedForward : public Branch<Scalar> {
  public:
   FeedForward(const std::string& name, const ModelShape& shape, Index tokens)
-      : Branch<Scalar>(name, shape.width, 4 * shape.width, 4 * shape.width),
-        hidden_(tokens, 4 * shape.width),
-        activated_(tokens, 4 * shape.width) {}
+      : Branch<Scalar>(name, shape.channels, 4 * shape.channels, 4 * shape.channels),
+        hidden_(tokens, 4 * shape.channels),
+        activated_(tokens, 4 * shape.channels) {}
 
-  /// @param input [tokens, width]. @param output [tokens, width]
+  /// @param input [tokens, channels]. @param output [tokens, channels]
   void forward(const Matrix<Scalar>& input, Matrix<Scalar>& output) {
     input_layer_.forward(input, hidden_);
     gelu(hidden_, activated_);
     output_layer_.forward(activated_, output);
   }
 
-  /// @param input of the last forward(). @param error of the loss by the output, [tokens, width]
-  /// @param input_error gets the loss's derivative by the input, [tokens, width]
+  /// @param input of the last forward(). @param error of the loss by the output, [tokens, channels]
+  /// @param input_error gets the loss's derivative by the input, [tokens, channels]
   void backward(const Matrix<Scalar>& input, const Matrix<Scalar>& error, Errors<Scalar>& errors,
                 Matrix<Scalar>& input_error, dtrain::Ready ready) {
     output_layer_.backward(activated_, error, errors.hidden, ready);

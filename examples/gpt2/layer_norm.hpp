@@ -13,23 +13,23 @@ namespace gpt2 {
 template <class Scalar>
 class LayerNorm {
  public:
-  LayerNorm(const std::string& name, Index tokens, Index width)
-      : gain_(name + ".gain", width),
-        bias_(name + ".bias", width),
-        normalized_(tokens, width),
+  LayerNorm(const std::string& name, Index tokens, Index channels)
+      : gain_(name + ".gain", channels),
+        bias_(name + ".bias", channels),
+        normalized_(tokens, channels),
         inverse_deviations_(tokens),
-        output_(tokens, width),
-        scaled_(width) {
+        output_(tokens, channels),
+        scaled_(channels) {
     gain_.value().setOnes();
   }
 
-  /// gain [width] and bias [width].
+  /// gain [channels] and bias [channels].
   void list(WeightsList<Scalar>& list) {
     list.push_back(&gain_);
     list.push_back(&bias_);
   }
 
-  /// @param input [tokens, width]. @returns output()
+  /// @param input [tokens, channels]. @returns output()
   const Matrix<Scalar>& forward(const Matrix<Scalar>& input) {
     for (Index token = 0; token < input.rows(); ++token) {
       auto normalized = normalized_.row(token).array();
@@ -42,11 +42,11 @@ class LayerNorm {
     return output_;
   }
 
-  /// [tokens, width], of the last forward().
+  /// [tokens, channels], of the last forward().
   const Matrix<Scalar>& output() const noexcept { return output_; }
 
-  /// @param error of the loss by the output, [tokens, width]
-  /// @param input_error the loss's derivative by the input is added to it, [tokens, width]
+  /// @param error of the loss by the output, [tokens, channels]
+  /// @param input_error the loss's derivative by the input is added to it, [tokens, channels]
   void backward(const Matrix<Scalar>& error, Matrix<Scalar>& input_error, dtrain::Ready ready) {
     bias_.gradient() = error.colwise().sum();
     bias_.announce(ready);

@@ -32,10 +32,10 @@ class BasicModel {
   BasicModel(const ModelShape& shape, Index sequences, std::uint64_t seed)
       : shape_(shape),
         sequences_(sequences),
-        tokens_("token", vocabulary, shape.width),
-        positions_("position", shape.context, shape.width),
-        norm_("norm", sequences * shape.context, shape.width),
-        stream_(sequences * shape.context, shape.width),
+        tokens_("token", vocabulary, shape.channels),
+        positions_("position", shape.context, shape.channels),
+        norm_("norm", sequences * shape.context, shape.channels),
+        stream_(sequences * shape.context, shape.channels),
         scores_(sequences * shape.context, vocabulary),
         errors_(shape, sequences * shape.context) {
     shared::SplitMix64 random(seed);
@@ -57,8 +57,8 @@ class BasicModel {
   BasicModel(const BasicModel&) = delete;
   BasicModel& operator=(const BasicModel&) = delete;
 
-  /// The embeddings of tokens, [256, width], which are the output's weights too, and of positions, [context, width];
-  /// then the weights of each block, the first block first; then those of the last layer normalisation.
+  /// The embeddings of tokens, [256, channels], which are the output's weights too, and of positions, [context,
+  /// channels]; then the weights of each block, the first block first; then those of the last layer normalisation.
   std::vector<dtrain::Parameter> parameters() {
     std::vector<dtrain::Parameter> list;
     for (Weights<Scalar>* weights : weights_) {
@@ -148,7 +148,7 @@ class BasicModel {
   LayerNorm<Scalar> norm_;
   WeightsList<Scalar> weights_;
   std::vector<Scalar> gradient_memory_;  // of all gradients given away
-  Matrix<Scalar> stream_;                // what the blocks add to, [sequences * context, width]
+  Matrix<Scalar> stream_;                // what the blocks add to, [sequences * context, channels]
   Matrix<Scalar> scores_;  // of every byte for each token, [sequences * context, 256]; then derivatives by them
   Errors<Scalar> errors_;
 };
@@ -157,17 +157,20 @@ using Model = BasicModel<float>;
 
 /// A model for dtrain::zero::Gradients, which frees memory of gradients: it keeps none, and binds none. Lifetime: the
 /// model outlives it.
+template <class M>
 class ModelWithoutGradients {
  public:
-  explicit ModelWithoutGradients(Model& model) : model_(&model), gradient_bytes_(model.give_gradients_away()) {}
+  explicit ModelWithoutGradients(M& model) : model_(&model), gradient_bytes_(model.give_gradients_away()) {}
 
   std::vector<dtrain::Parameter> parameters() { return model_->parameters(); }
+  double forward(const Batch& batch) { return model_->forward(batch); }
+  void backward(const Batch& batch, dtrain::Ready ready) { model_->backward(batch, ready); }
 
   /// That its backward pass computes gradients in.
   std::size_t gradient_bytes() const noexcept { return gradient_bytes_; }
 
  private:
-  Model* model_;
+  M* model_;
   std::size_t gradient_bytes_;
 };
 

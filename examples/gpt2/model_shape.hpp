@@ -13,28 +13,29 @@ inline constexpr Index vocabulary = 256;
 
 struct ModelShape {
   Index layers = 4;
-  Index width = 128;
-  Index heads = 4;     ///< divides the width
-  Index context = 64;  ///< tokens of a sequence
+  Index channels = 128;
+  Index heads = 4;      ///< divides the channels
+  Index context = 128;  ///< tokens of a sequence
 
-  Index head_width() const noexcept { return width / heads; }
+  Index head_channels() const noexcept { return channels / heads; }
 };
 
 /// Weights and biases of the whole model.
 inline std::uint64_t parameter_count(const ModelShape& shape) noexcept {
-  const auto width = static_cast<std::uint64_t>(shape.width);
+  const auto channels = static_cast<std::uint64_t>(shape.channels);
   const auto rows = static_cast<std::uint64_t>(vocabulary + shape.context);
-  return rows * width + static_cast<std::uint64_t>(shape.layers) * (12 * width * width + 13 * width) + 2 * width;
+  return rows * channels + static_cast<std::uint64_t>(shape.layers) * (12 * channels * channels + 13 * channels) +
+         2 * channels;
 }
 
 /// Elements that a model keeps of the activations of `sequences` sequences, and of the derivatives by them.
 inline std::uint64_t activation_count(const ModelShape& shape, Index sequences) noexcept {
   const auto tokens = static_cast<std::uint64_t>(sequences * shape.context);
-  const auto width = static_cast<std::uint64_t>(shape.width);
+  const auto channels = static_cast<std::uint64_t>(shape.channels);
   const auto probabilities = static_cast<std::uint64_t>(shape.heads * shape.context);
-  const std::uint64_t of_block = 16 * width + probabilities;
+  const std::uint64_t of_block = 16 * channels + probabilities;
   return tokens *
-         (static_cast<std::uint64_t>(shape.layers) * of_block + 12 * width + static_cast<std::uint64_t>(vocabulary));
+         (static_cast<std::uint64_t>(shape.layers) * of_block + 12 * channels + static_cast<std::uint64_t>(vocabulary));
 }
 
 }  // namespace gpt2

@@ -6,58 +6,20 @@
 
 #include <concepts>
 #include <cstddef>
-#include <cstdint>
-#include <span>
+#include <string>
+#include <type_traits>
 #include <utility>
 #include <variant>
 #include <vector>
 
+#include "whole_optimizer.hpp"
+
 namespace gpt2 {
-
-/// Every rank has the whole state and updates all weights.
-class WholeOptimizer {
- public:
-  explicit WholeOptimizer(std::span<const dtrain::Parameter> parameters) {
-    for (const dtrain::Parameter& parameter : parameters) {
-      const auto elements = static_cast<std::size_t>(parameter.value.shape.element_count());
-      states_.push_back({std::vector<float>(elements), std::vector<float>(elements)});
-    }
-  }
-
-  dtrain::optimizers::AdamW& rule() noexcept { return rule_; }
-
-  /// Updates the values of the parameters, which are those of the construction, by their gradients.
-  void update(std::span<const dtrain::Parameter> parameters) {
-    ++step_;
-    for (std::size_t i = 0; i < parameters.size(); ++i) {
-      rule_(parameters[i].value.as<float>(), parameters[i].gradient.as<float>(),
-            {std::span(states_[i].means), std::span(states_[i].squares)}, {step_, i});
-    }
-  }
-
-  std::size_t state_bytes() const noexcept {
-    std::size_t bytes = 0;
-    for (const State& state : states_) {
-      bytes += (state.means.size() + state.squares.size()) * sizeof(float);
-    }
-    return bytes;
-  }
-
- private:
-  struct State {
-    std::vector<float> means;
-    std::vector<float> squares;
-  };
-
-  dtrain::optimizers::AdamW rule_;
-  std::vector<State> states_;
-  std::uint64_t step_ = 0;
-};
 
 /// Bytes on one rank.
 struct StateBytes {
-  std::size_t optimizer = 0;
-  std::size_t gradients = 0;  ///< that dtrain keeps
+  std::size_t optimizer = 0;  ///< with f32 weights of a bf16 model
+  std::size_t gradients = 0;
 };
 
 /// AdamW with everything whole, or a stage of ZeRO, chosen when the program runs. Lifetime: `ddp` and `model` outlive
@@ -75,50 +37,119 @@ class Optimizer {
   void step(F&& backward, float rate) {
     std::visit(
         [&](auto& optimizer) {
-          optimizer.rule().rate = rate;
-          run_step(backward, optimizer);
+          optimizer.rule().adamw.rate = rate;
+          reduce(backward, optimizer);
+          if constexpr (is_whole<decltype(optimizer)>) optimizer.update(*ddp_, *model_, clip_);
         },
         chosen_);
+  }
+
+  /// The same without the update, to be timed. Collective, blocking.
+  template <std::invocable<dtrain::Ready> F>
+  void step_without_update(F&& backward) {
+    std::visit(
+        [&](auto& optimizer) {
+          optimizer.rule().updates = false;
+          reduce(backward, optimizer);
+          optimizer.rule().updates = true;
+        },
+        chosen_);
+  }
+
+  /// And without communication. In stage 2, where no rank has memory that gradients could add up in, they are computed.
+  template <std::invocable<dtrain::Ready> F>
+  void step_without_communication(F&& backward) {
+    if (std::holds_alternative<Divided<dtrain::zero::Gradients>>(chosen_)) {
+      struct Nobody final : dtrain::Ready::Sink {
+        void ready(const dtrain::ReadyGradient&) override {}
+      } nobody;
+      return backward(dtrain::Ready(nobody));
+    }
+    const auto held = ddp_->no_sync();
+    ddp_->backward(backward);
+  }
+
+  /// Writes the weights, the state and `others` to the file. Collective, blocking.
+  void save(const std::string& path, const std::vector<dtrain::NamedTensor>& others) {
+    std::visit(
+        [&](auto& optimizer) {
+          const std::vector<dtrain::NamedTensor> all = saved(optimizer, others);
+          if constexpr (is_whole<decltype(optimizer)>) {
+            dtrain::save_checkpoint(ddp_->group(), path, all);
+          } else {
+            dtrain::save_checkpoint(ddp_->group(), path, all, optimizer);
+          }
+        },
+        chosen_);
+  }
+
+  /// Reads them. Collective, blocking. @returns false if there is no such file
+  bool load(const std::string& path, const std::vector<dtrain::NamedTensor>& others) {
+    return std::visit(
+        [&](auto& optimizer) {
+          const std::vector<dtrain::NamedTensor> all = saved(optimizer, others);
+          if constexpr (is_whole<decltype(optimizer)>) {
+            const bool found = dtrain::load_checkpoint(ddp_->group(), path, all);
+            if (found) optimizer.take_saved();
+            return found;
+          } else {
+            return dtrain::load_checkpoint(ddp_->group(), path, all, optimizer);
+          }
+        },
+        chosen_);
+  }
+
+  /// Of ranks that have updated weights of their own, the state becomes the average. Collective, blocking.
+  void average_state() {
+    if (auto* const whole = std::get_if<WholeOptimizer>(&chosen_)) whole->average_state(ddp_->group());
   }
 
   StateBytes state() const noexcept {
     return std::visit(
         [this](const auto& optimizer) -> StateBytes {
-          if constexpr (requires { optimizer.gradient_bytes(); }) {
-            return {optimizer.state_bytes(), optimizer.gradient_bytes()};
-          } else {
-            return {optimizer.state_bytes(), ddp_->plan().arena_bytes};
-          }
+          const std::size_t arena = is_whole<decltype(optimizer)> ? ddp_->plan().arena_bytes : 0;
+          return {optimizer.state_bytes(), arena + optimizer.gradient_bytes()};
         },
         chosen_);
   }
 
  private:
   template <class Stage>
-  using Divided = decltype(dtrain::ShardedOptimizer{std::declval<Ddp&>(), dtrain::optimizers::AdamW{},
-                                                    std::declval<Stage>()});
+  using Divided = decltype(dtrain::ShardedOptimizer{std::declval<Ddp&>(), Rule{}, std::declval<Stage>()});
   using Chosen = std::variant<WholeOptimizer, Divided<dtrain::zero::States>, Divided<dtrain::zero::Gradients>>;
+  template <class T>
+  static constexpr bool is_whole = std::is_same_v<std::remove_cvref_t<T>, WholeOptimizer>;
 
   static Chosen chosen(Ddp& ddp, Model& model, int stage) {
-    if (stage == 2) return dtrain::ShardedOptimizer{ddp, dtrain::optimizers::AdamW{}, dtrain::zero::Gradients{}};
-    if (stage == 1) return dtrain::ShardedOptimizer{ddp, dtrain::optimizers::AdamW{}};
-    return WholeOptimizer(model.parameters());
+    if (stage == 2) return dtrain::ShardedOptimizer{ddp, Rule{}, dtrain::zero::Gradients{}};
+    if (stage == 1) return dtrain::ShardedOptimizer{ddp, Rule{}};
+    return WholeOptimizer(model);
   }
 
   template <class F>
-  void run_step(F& backward, WholeOptimizer& optimizer) {
+  void reduce(F& backward, WholeOptimizer&) {
     ddp_->backward(backward, {.measure_norm = clip_ > 0});
-    if (clip_ > 0) dtrain::clip_gradients(*ddp_, clip_);
-    optimizer.update(model_->parameters());
   }
 
   template <class F, class Sharded>
-  void run_step(F& backward, Sharded& optimizer) {
+  void reduce(F& backward, Sharded& optimizer) {
     if (clip_ == 0) return ddp_->backward(backward, optimizer);
     ddp_->backward(backward, optimizer, [clip = clip_](dtrain::ShardedGradients& gradients) {
       dtrain::clip_gradients(gradients, clip);
       return true;
     });
+  }
+
+  template <class Chosen>
+  std::vector<dtrain::NamedTensor> saved(Chosen& optimizer, const std::vector<dtrain::NamedTensor>& others) {
+    std::vector<dtrain::NamedTensor> all;
+    if constexpr (is_whole<Chosen>) {
+      all = optimizer.saved(*model_);
+    } else {
+      all = dtrain::parameter_values(ddp_->parameters());
+    }
+    all.insert(all.end(), others.begin(), others.end());
+    return all;
   }
 
   Ddp* ddp_;

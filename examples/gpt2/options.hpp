@@ -13,22 +13,26 @@
 #include <string_view>
 
 #include "../shared/flags.hpp"
+#include "../shared/hook_choice.hpp"
 #include "model_shape.hpp"
 
 namespace gpt2 {
 
 struct Options {
-  std::int64_t steps = 100;
+  std::int64_t steps = 200;
+  std::size_t global_batch = 16;  ///< sequences of all ranks together in one step
   ModelShape shape;
-  std::size_t batch = 16;  ///< sequences of all ranks together in one step
   float rate = 2e-3F;
   float clip = 1;  ///< the most that the norm of the gradients may be; 0: whatever it is
   std::uint64_t seed = 1;
-  std::string text;  ///< empty: the licenses
-  int zero = 0;      ///< stage of ZeRO; 0: every rank keeps all
+  std::string data;  ///< empty: the licenses
+  bool is_bf16 = false;
+  int zero = 0;  ///< stage of ZeRO; 0: every rank keeps all
   std::optional<std::size_t> bucket_bytes;
-  std::string hook = "none";
+  shared::HookChoice hook;
   bool measures_plan = false;
+  std::string checkpoint;  ///< empty: not wanted
+  std::int64_t checkpoint_steps = 50;
   std::string summary;  ///< empty: not wanted
   bool help = false;
 };
@@ -37,25 +41,30 @@ inline constexpr std::string_view help_text =
     R"(Trains a small transformer of GPT-2's shape to predict the next byte of a text, on as many ranks as the launcher
 starts.
 
-  --steps=N        steps of the training (default 100)
-  --layers=N       blocks of attention and feed-forward network (default 4)
-  --width=N        elements of a token's activations (default 128)
-  --heads=N        heads of each attention, a divisor of the width (default 4)
-  --context=N      bytes of a sequence (default 64)
-  --batch=N        sequences of all ranks together in one step, a multiple of the ranks (default 16)
-  --rate=X         largest learning rate of AdamW (default 0.002)
-  --clip=NORM      scale gradients to this norm where theirs is larger; 0: leave them (default 1)
-  --seed=N         of the initial weights and the order of sequences (default 1)
-  --text=FILE      the text (default: the licenses in /usr/share/common-licenses, of the package base-files)
-  --zero=STAGE     what dtrain::ShardedOptimizer divides among the ranks: 0 nothing (default), 1 the optimizer's state,
-                   2 the gradients too
-  --bucket-mib=X   largest bucket of gradients in MiB; 0 gives each parameter its own (default: the library's)
-  --hook=NAME      how gradients are reduced: none (default), bf16 or f16 (16 bits travel), power-sgd (two thin factors
-                   of each gradient travel), or top-k (after 100 steps, the twentieth of its elements that are the
-                   largest); not with --zero
-  --plan=NAME      sizes of buckets: default, or measured (the first 29 steps choose them); not with --zero
-  --summary=FILE   write what was reached as JSON
-  --help           this text
+  --steps=N             steps of the training (default 200)
+  --global-batch=N      sequences of all ranks together in one step, a multiple of the ranks (default 16)
+  --layers=N            blocks of attention and feed-forward network (default 4)
+  --channels=N          elements of a token's activations (default 128)
+  --heads=N             heads of each attention, a divisor of the channels (default 4)
+  --context=N           bytes of a sequence (default 128)
+  --rate=X              largest learning rate of AdamW (default 0.002)
+  --clip=NORM           scale gradients to this norm where theirs is larger; 0: leave them (default 1)
+  --seed=N              of the initial weights and the order of sequences (default 1)
+  --data=FILE           the text (default: the licenses in /usr/share/common-licenses, of the package base-files)
+  --dtype=TYPE          of parameters and gradients: f32 (default), or bf16 with f32 master weights
+  --zero=STAGE          what dtrain::ShardedOptimizer divides among the ranks: 0 nothing (default), 1 the optimizer's
+                        state, 2 the gradients too
+  --bucket-mib=X        largest bucket of gradients in MiB; 0 gives each parameter its own (default: the library's)
+  --hook=NAME           how gradients are reduced: none (default); bf16, f16 or bf16:error-feedback (16 bits travel);
+                        powersgd:RANK (two thin factors of each gradient travel); topk:PERCENT (after 100 steps, the
+                        part of its elements that are the largest); local:STEPS (after 100 steps, weights are averaged
+                        each so many steps); adasum (gradients that are orthogonal are added, equal ones averaged;
+                        1, 2, 4, ... ranks); not with --zero or --dtype=bf16
+  --plan=NAME           sizes of buckets: default, or measured (the first 29 steps choose them); not with --zero
+  --checkpoint=FILE     save the training there, and go on from it where it exists, on any number of ranks
+  --checkpoint-steps=N  save after every N steps and at the end (default 50)
+  --summary=FILE        write what was reached as JSON
+  --help                this text
 
 The launcher's flags (--nproc-per-node=N and others) are shown by --help-launch.
 )";
@@ -65,16 +74,26 @@ namespace detail {
 using Flag = shared::Flag<Options>;
 using shared::number;
 
+/// @returns whether `value` is `second` @throws dtrain::Error (usage) if it is neither
+inline bool one_of(std::string_view name, std::string_view value, std::string_view first, std::string_view second) {
+  if (value != first && value != second) {
+    shared::refuse(std::string(name) + " is " + shared::quoted(value) + " instead of " + std::string(first) + " or " +
+                   std::string(second));
+  }
+  return value == second;
+}
+
 inline constexpr auto flags = std::to_array<Flag>({
     {"--steps", true,
      [](Options& o, auto name, auto value) { o.steps = number<std::int64_t>(name, value, 1, 1000000); }},
     {"--layers", true, [](Options& o, auto name, auto value) { o.shape.layers = number<Index>(name, value, 1, 100); }},
-    {"--width", true, [](Options& o, auto name, auto value) { o.shape.width = number<Index>(name, value, 1, 8192); }},
+    {"--channels", true,
+     [](Options& o, auto name, auto value) { o.shape.channels = number<Index>(name, value, 1, 8192); }},
     {"--heads", true, [](Options& o, auto name, auto value) { o.shape.heads = number<Index>(name, value, 1, 128); }},
     {"--context", true,
      [](Options& o, auto name, auto value) { o.shape.context = number<Index>(name, value, 1, 4096); }},
-    {"--batch", true,
-     [](Options& o, auto name, auto value) { o.batch = number<std::size_t>(name, value, 1, 1000000); }},
+    {"--global-batch", true,
+     [](Options& o, auto name, auto value) { o.global_batch = number<std::size_t>(name, value, 1, 1000000); }},
     {"--rate", true,
      [](Options& o, auto name, auto value) { o.rate = static_cast<float>(number<double>(name, value, 0, 1)); }},
     {"--clip", true,
@@ -83,27 +102,19 @@ inline constexpr auto flags = std::to_array<Flag>({
      [](Options& o, auto name, auto value) {
        o.seed = number<std::uint64_t>(name, value, 0, std::numeric_limits<std::uint64_t>::max());
      }},
-    {"--text", true, [](Options& o, auto, auto value) { o.text = value; }},
+    {"--data", true, [](Options& o, auto, auto value) { o.data = value; }},
+    {"--dtype", true, [](Options& o, auto name, auto value) { o.is_bf16 = one_of(name, value, "f32", "bf16"); }},
     {"--zero", true, [](Options& o, auto name, auto value) { o.zero = number<int>(name, value, 0, 2); }},
     {"--bucket-mib", true,
      [](Options& o, auto name, auto value) {
        o.bucket_bytes = static_cast<std::size_t>(std::llround(number<double>(name, value, 0, 1024) * 1048576));
      }},
-    {"--hook", true,
-     [](Options& o, auto name, auto value) {
-       if (value != "none" && value != "bf16" && value != "f16" && value != "power-sgd" && value != "top-k") {
-         shared::refuse(std::string(name) + " is " + shared::quoted(value) +
-                        " instead of none, bf16, f16, power-sgd or top-k");
-       }
-       o.hook = value;
-     }},
+    {"--hook", true, [](Options& o, auto name, auto value) { o.hook = shared::hook_choice(name, value); }},
     {"--plan", true,
-     [](Options& o, auto name, auto value) {
-       if (value != "default" && value != "measured") {
-         shared::refuse(std::string(name) + " is " + shared::quoted(value) + " instead of default or measured");
-       }
-       o.measures_plan = value == "measured";
-     }},
+     [](Options& o, auto name, auto value) { o.measures_plan = one_of(name, value, "default", "measured"); }},
+    {"--checkpoint", true, [](Options& o, auto, auto value) { o.checkpoint = value; }},
+    {"--checkpoint-steps", true,
+     [](Options& o, auto name, auto value) { o.checkpoint_steps = number<std::int64_t>(name, value, 1, 1000000); }},
     {"--summary", true, [](Options& o, auto, auto value) { o.summary = value; }},
     {"--help", false, [](Options& o, auto, auto) { o.help = true; }},
 });
@@ -114,12 +125,13 @@ inline constexpr auto flags = std::to_array<Flag>({
 /// @throws dtrain::Error (usage) in one sentence for an unknown flag, a missing value or values that cannot be meant.
 inline Options parse_options(std::span<char* const> arguments) {
   const Options options = shared::parse_flags<Options>(detail::flags, arguments);
-  if (options.shape.width % options.shape.heads != 0) {
-    shared::refuse("--width is " + std::to_string(options.shape.width) + ", which " +
+  if (options.shape.channels % options.shape.heads != 0) {
+    shared::refuse("--channels is " + std::to_string(options.shape.channels) + ", which " +
                    std::to_string(options.shape.heads) + " heads do not divide evenly");
   }
-  if (options.zero != 0 && options.hook != "none") {
-    shared::refuse("--zero reduces gradients in its own way and cannot be used with --hook=" + options.hook);
+  if (!options.hook.is_none() && (options.zero != 0 || options.is_bf16)) {
+    shared::refuse("--hook=" + options.hook.text + " is for whole f32 gradients and cannot be used with " +
+                   (options.zero != 0 ? "--zero" : "--dtype=bf16"));
   }
   if (options.zero != 0 && options.measures_plan) {
     shared::refuse("--zero keeps its buckets from the first step on and cannot be used with --plan=measured");

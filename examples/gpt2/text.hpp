@@ -24,7 +24,7 @@ inline constexpr std::size_t most_text_bytes = std::size_t{64} << 20;
 namespace detail {
 
 [[noreturn]] inline void refuse_text(const std::string& sentence) {
-  throw dtrain::Error(dtrain::Errc::protocol, sentence + "; give another text with --text=FILE");
+  throw dtrain::Error(dtrain::Errc::protocol, sentence + "; give another text with --data=FILE");
 }
 
 /// Appends the bytes of a regular file. @throws dtrain::Error in one sentence if it cannot be read, or the text then

@@ -4,11 +4,9 @@
 
 #include <dtrain/dtrain.hpp>
 
-#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <numeric>
 #include <optional>
 #include <span>
 #include <string>
@@ -20,123 +18,111 @@
 #include "../shared/learning_rate.hpp"
 #include "../shared/progress.hpp"
 #include "dtrain/core/process/available_memory.hpp"
+#include "half_model.hpp"
+#include "measurement.hpp"
 #include "model.hpp"
 #include "optimizer.hpp"
 #include "options.hpp"
 #include "sequences.hpp"
 #include "summary.hpp"
 #include "text.hpp"
+#include "training_state.hpp"
 
 namespace gpt2 {
-
-/// What the steps gave on this rank.
-struct Steps {
-  std::vector<double> losses;
-  std::vector<double> seconds;
-};
 
 /// @throws dtrain::Error (usage) in one sentence for options that do not fit the ranks or the memory of this host.
 template <class Group>
 void check_options(const Options& options, const Group& group) {
   const auto ranks = static_cast<std::size_t>(group.world_size());
-  if (options.batch % ranks != 0) {
-    shared::refuse("--batch is " + std::to_string(options.batch) + ", which " + std::to_string(ranks) +
+  if (options.global_batch % ranks != 0) {
+    shared::refuse("--global-batch is " + std::to_string(options.global_batch) + ", which " + std::to_string(ranks) +
                    " ranks do not divide evenly");
   }
-  const auto sequences = static_cast<Index>(options.batch / ranks);
-  // Weights, gradients and the optimizer's state of two floats.
-  const std::uint64_t floats = 4 * parameter_count(options.shape) + activation_count(options.shape, sequences);
+  const auto sequences = static_cast<Index>(options.global_batch / ranks);
+  // Weights, gradients and the optimizer's state of two floats; with bf16 both are there in 16 and 32 bits, and
+  // computed with in 32.
+  const std::uint64_t floats =
+      (options.is_bf16 ? 6 : 4) * parameter_count(options.shape) + activation_count(options.shape, sequences);
   const std::uint64_t wanted = floats * sizeof(float) * static_cast<std::uint64_t>(group.local_world_size());
   if (wanted > dtrain::available_memory_bytes()) {
-    shared::refuse("the model and its activations take " + std::to_string(wanted >> 20) +
-                   " MiB, which this host does not have; a smaller --batch, --context, --width or --layers helps");
+    shared::refuse(
+        "the model and its activations take " + std::to_string(wanted >> 20) +
+        " MiB, which this host does not have; a smaller --global-batch, --context, --channels or --layers helps");
   }
 }
 
-/// Collective, blocking.
-template <class Ddp, class Wrapped>
-Steps run_steps(Ddp& ddp, Model& model, const Sequences& sequences, const Options& options, shared::Progress& progress,
-                Optimizer<Ddp, Wrapped>& optimizer) {
+/// The steps that `state` has not done yet. Collective, blocking. @returns this rank's seconds of each
+template <class Ddp, class Model>
+std::vector<double> run_steps(Ddp& ddp, Model& model, Optimizer<Ddp, Model>& optimizer, shared::ChosenHook& hook,
+                              TrainingState& state, const Sequences& sequences, const Options& options,
+                              shared::Progress& progress) {
   using Clock = std::chrono::steady_clock;
   const auto& group = ddp.group();
   const dtrain::DistributedSampler sampler{
-      group, {.dataset_size = sequences.count(), .global_batch = options.batch, .seed = options.seed}};
+      group, {.dataset_size = sequences.count(), .global_batch = options.global_batch, .seed = options.seed}};
   const auto steps_per_epoch = static_cast<std::int64_t>(sampler.steps_per_epoch());
   std::optional<dtrain::ddp::SampleBatches> batches;
   Batch batch;
-  Steps steps;
+  std::vector<double> seconds;
   group.barrier();
-  for (std::int64_t step = 0; step < options.steps; ++step) {
+  while (!state.is_last()) {
     const auto begin = Clock::now();
+    const std::int64_t step = state.step();
     const std::int64_t in_epoch = step % steps_per_epoch;
-    if (in_epoch == 0) batches = sampler.batches(static_cast<std::uint64_t>(step / steps_per_epoch + 1));
+    if (in_epoch == 0 || !batches) batches = sampler.batches(static_cast<std::uint64_t>(step / steps_per_epoch + 1));
     sequences.gather((*batches)[static_cast<std::size_t>(in_epoch)], batch);
-    steps.losses.push_back(model.forward(batch));
+    const double loss = model.forward(batch);
     optimizer.step([&](dtrain::Ready ready) { model.backward(batch, ready); },
                    shared::learning_rate(step, options.steps, options.rate));
-    steps.seconds.push_back(std::chrono::duration<double>(Clock::now() - begin).count());
-    if (step == 0 || (step + 1) % 10 == 0 || step + 1 == options.steps) {
-      const double loss = group.all_reduce(steps.losses.back(), dtrain::ReduceOp::average);
-      progress.line("step " + std::to_string(step + 1) + " of " + std::to_string(options.steps) + "  loss " +
-                    shared::fixed(loss, 4) + "  " + shared::fixed(1000 * steps.seconds.back(), 1) + " ms");
+    state.advance(loss);
+    hook.after_update(group, state.is_saved());
+    seconds.push_back(std::chrono::duration<double>(Clock::now() - begin).count());
+    if (state.is_saved()) state.save(ddp, optimizer, hook);
+    if (step == 0 || state.step() % 10 == 0 || state.is_last()) {
+      progress.line("step " + std::to_string(state.step()) + " of " + std::to_string(options.steps) + "  loss " +
+                    shared::fixed(group.all_reduce(loss, dtrain::ReduceOp::average), 4) + "  " +
+                    shared::fixed(1000 * seconds.back(), 1) + " ms");
     }
   }
-  return steps;
+  return seconds;
 }
 
-inline dtrain::Sha256Digest digest_of(Model& model) {
-  dtrain::Sha256 digest;
-  for (const dtrain::Parameter& parameter : model.parameters()) {
-    digest.update(std::span<const std::byte>(parameter.value.data, parameter.value.bytes()));
-  }
-  return digest.digest();
-}
-
-/// Collective, blocking. @throws dtrain::Error (disagreement) if the ranks' parameters differ.
-template <class Ddp>
-Summary summarize(const Ddp& ddp, Model& model, Steps steps, const StateBytes& state) {
-  const auto& group = ddp.group();
-  Summary summary;
-  summary.world_size = group.world_size();
-  for (const dtrain::Parameter& parameter : model.parameters()) {
-    summary.parameters += static_cast<std::uint64_t>(parameter.value.shape.element_count());
-  }
-  group.all_reduce(std::span(steps.losses), dtrain::ReduceOp::average);
-  summary.losses = steps.losses;
-  const auto last = std::min<std::ptrdiff_t>(10, std::ssize(steps.losses));
-  summary.final_loss = std::accumulate(steps.losses.end() - last, steps.losses.end(), 0.0) / static_cast<double>(last);
-  const auto middle = steps.seconds.begin() + std::ssize(steps.seconds) / 2;
-  std::nth_element(steps.seconds.begin(), middle, steps.seconds.end());
-  summary.seconds_per_step = shared::largest(group, *middle);
-  const dtrain::ddp::ReducerStatistics statistics = ddp.statistics();
-  summary.bytes_reduced_per_step = statistics.bytes_reduced / std::max<std::uint64_t>(statistics.steps, 1);
-  const auto most = [&](std::size_t bytes) {
-    return static_cast<std::uint64_t>(shared::largest(group, static_cast<double>(bytes)));
-  };
-  summary.optimizer_bytes = most(state.optimizer);
-  summary.gradient_bytes = most(state.gradients);
-  summary.state_bytes_per_rank = most(state.optimizer + state.gradients);
-  const dtrain::Sha256Digest digest = digest_of(model);
-  shared::require_same_everywhere(group, digest);
-  summary.parameters_digest = dtrain::hex(digest);
-  return summary;
-}
-
-/// The training of `model`, wrapped as `wrapped`: itself, or without its gradients. Collective, blocking.
-template <class Wrapped, class Policy>
-Summary train_wrapped(Wrapped& wrapped, Model& model, const dtrain::ProcessGroup<Policy>& group,
-                      const Sequences& sequences, const Options& options, shared::Progress& progress) {
-  using Ddp = dtrain::DistributedDataParallel<Wrapped, Policy>;
+/// The training of `model`. Collective, blocking.
+template <class Model, class Policy>
+Summary train_model(Model& model, const dtrain::ProcessGroup<Policy>& group, const Sequences& sequences,
+                    const Options& options, shared::Progress& progress) {
+  using Ddp = dtrain::DistributedDataParallel<Model, Policy>;
   dtrain::DdpOptions ddp_options;
   if (options.bucket_bytes) ddp_options.bucket_bytes = *options.bucket_bytes;
   if (options.measures_plan) ddp_options.plan = dtrain::PlanChoice::measured();
-  shared::ChosenHook hook(options.hook, 0);
-  Ddp ddp = options.hook == "none" ? Ddp{wrapped, group, ddp_options} : Ddp{wrapped, group, ddp_options, hook};
-  Optimizer<Ddp, Wrapped> optimizer(ddp, wrapped, options.zero, options.clip);
-  Steps steps = run_steps(ddp, model, sequences, options, progress, optimizer);
-  StateBytes state = optimizer.state();
-  if constexpr (requires { wrapped.gradient_bytes(); }) state.gradients += wrapped.gradient_bytes();
-  return summarize(ddp, model, std::move(steps), state);
+  shared::ChosenHook hook(options.hook);
+  Ddp ddp = options.hook.is_none() ? Ddp{model, group, ddp_options} : Ddp{model, group, ddp_options, hook};
+  Optimizer<Ddp, Model> optimizer(ddp, model, options.zero, options.clip);
+  TrainingState state(options);
+  state.load(ddp, optimizer, hook);
+  if (state.step() > 0) {
+    progress.line("going on from " + options.checkpoint + ", after step " + std::to_string(state.step()));
+  }
+  const std::vector<double> seconds = run_steps(ddp, model, optimizer, hook, state, sequences, options, progress);
+
+  StateBytes bytes = optimizer.state();
+  if constexpr (requires { model.gradient_bytes(); }) bytes.gradients += model.gradient_bytes();
+  Summary summary = summarize(group, ddp.parameters(), state, seconds, bytes);
+  summary.bytes_sent_per_step =
+      bytes_sent_per_step(ddp.statistics(), hook, !options.hook.is_none(), group.world_size());
+  summary.exposed_ms_per_step =
+      exposed_ms(ddp, model, optimizer, sequences, options.global_batch / static_cast<std::size_t>(group.world_size()));
+  return summary;
+}
+
+/// A model of type M, with or without memory for gradients. Collective, blocking.
+template <class M, class Policy>
+Summary train_with(const dtrain::ProcessGroup<Policy>& group, const Sequences& sequences, const Options& options,
+                   shared::Progress& progress) {
+  M model(options.shape, static_cast<Index>(options.global_batch) / group.world_size(), options.seed);
+  if (options.zero < 2) return train_model(model, group, sequences, options, progress);
+  ModelWithoutGradients<M> without(model);
+  return train_model(without, group, sequences, options, progress);
 }
 
 /// The body of every rank. @returns the exit code. @throws dtrain::Error in one sentence for bad flags and bad text.
@@ -149,27 +135,21 @@ int train(dtrain::ProcessGroup<Policy> group, dtrain::Arguments arguments) {
     return 0;
   }
   check_options(options, group);
-  const Sequences sequences(read_text(options.text), static_cast<std::size_t>(options.shape.context), options.batch);
+  const Sequences sequences(read_text(options.data), static_cast<std::size_t>(options.shape.context),
+                            options.global_batch);
   progress.line(shared::grouped(static_cast<double>(parameter_count(options.shape))) + " parameters, " +
                 shared::grouped(static_cast<double>(sequences.text_bytes())) +
                 " bytes of text, ranks: " + std::to_string(group.world_size()));
-
-  Model model(options.shape, static_cast<Index>(options.batch) / group.world_size(), options.seed);
-  Summary summary;
-  if (options.zero == 2) {
-    ModelWithoutGradients wrapped(model);
-    summary = train_wrapped(wrapped, model, group, sequences, options, progress);
-  } else {
-    summary = train_wrapped(model, model, group, sequences, options, progress);
-  }
+  const Summary summary = options.is_bf16 ? train_with<HalfModel>(group, sequences, options, progress)
+                                          : train_with<Model>(group, sequences, options, progress);
   if (group.rank() == 0 && !options.summary.empty()) {
     const std::string json = to_json(summary);
     shared::write_file_atomically(options.summary, std::as_bytes(std::span(json)));
   }
-  progress.line("final loss " + shared::fixed(summary.final_loss, 4) + "  " +
-                shared::fixed(1000 * summary.seconds_per_step, 1) + " ms a step, on a rank " +
-                shared::grouped(static_cast<double>(summary.optimizer_bytes)) + " bytes of the optimizer's state and " +
-                shared::grouped(static_cast<double>(summary.gradient_bytes)) + " of gradients");
+  progress.line("final loss " + shared::fixed(summary.final_loss, 4) + "  " + shared::fixed(summary.step_ms, 1) +
+                " ms a step, on a rank " + shared::grouped(static_cast<double>(summary.optimizer_bytes)) +
+                " bytes of the optimizer's state and " + shared::grouped(static_cast<double>(summary.gradient_bytes)) +
+                " of gradients");
   return 0;
 }
 

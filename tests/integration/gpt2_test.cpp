@@ -9,77 +9,21 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstddef>
-#include <cstdlib>
-#include <filesystem>
 #include <string>
 #include <vector>
 
 #include "support/contains.hpp"
+#include "support/gpt2_program.hpp"
 #include "support/program.hpp"
-#include "support/skip.hpp"
 #include "support/summary_file.hpp"
-#include "support/temporary_directory.hpp"
 
-namespace {
-
-using support::Program;
+using gpt2_program::can_run;
+using gpt2_program::difference;
+using gpt2_program::losses_of;
+using gpt2_program::run;
+using gpt2_program::train;
 using support::Result;
 using support::SummaryFile;
-using support::TemporaryDirectory;
-
-const std::string example = DTRAIN_EXAMPLES_DIR "/gpt2";
-const std::string text = "/usr/share/common-licenses";
-
-bool can_run() {
-  if (!std::filesystem::exists(example)) {
-    dtrain_test::skip("gpt2 was not built: it needs Eigen");
-    return false;
-  }
-  if (!std::filesystem::exists(text)) {
-    dtrain_test::skip("the text is missing: " + text + " is in Debian's package base-files");
-    return false;
-  }
-  return true;
-}
-
-Result run(std::vector<std::string> arguments) {
-  arguments.insert(arguments.begin(), {"--layers=2", "--width=64", "--context=32", "--steps=20"});  // later ones win
-  Program program(example, arguments);
-  program.close_input();
-  return program.wait(support::soon(std::chrono::seconds(60)));
-}
-
-/// A training of 20 steps of a small model with `arguments` added, which is to succeed.
-SummaryFile train(std::vector<std::string> arguments) {
-  const TemporaryDirectory folder;
-  arguments.push_back("--summary=" + folder.path + "/summary");
-  const Result result = run(std::move(arguments));
-  INFO(result.error);
-  REQUIRE(result.exit_code == 0);
-  return SummaryFile(folder.path + "/summary");
-}
-
-std::vector<double> losses_of(const SummaryFile& summary) {
-  const std::string field = summary.text("losses");
-  std::vector<double> losses;
-  for (std::size_t at = 0; at != std::string::npos; at = field.find(' ', at + 1)) {
-    losses.push_back(std::strtod(field.c_str() + at + 1, nullptr));
-  }
-  return losses;
-}
-
-/// The largest difference between the losses of one step.
-double difference(const std::vector<double>& one, const std::vector<double>& other) {
-  REQUIRE(one.size() == other.size());
-  double largest = 0;
-  for (std::size_t i = 0; i < one.size(); ++i) {
-    largest = std::max(largest, std::abs(one[i] - other[i]));
-  }
-  return largest;
-}
-
-}  // namespace
 
 TEST_CASE("one training, whatever the ranks: 1, 2 and 4 of them have the same falling losses") {
   if (!can_run()) return;
@@ -100,9 +44,12 @@ TEST_CASE("two ranks give the same bits again, also with the optimizer's state d
   const SummaryFile measured = train({"--nproc-per-node=2", "--clip=0", "--plan=measured"});  // with other buckets
   CHECK(measured.text("parameters_digest") == whole.text("parameters_digest"));
   const double parameters = whole.number("parameters");
+  CHECK(whole.number("steps") == 20);
+  CHECK(whole.number("step_ms") > 0);
+  CHECK(whole.number("exposed_ms_per_step") >= 0);
   CHECK(whole.number("optimizer_bytes") == 8 * parameters);
   CHECK(whole.number("gradient_bytes") == doctest::Approx(4 * parameters).epsilon(0.02));
-  CHECK(whole.number("bytes_reduced_per_step") == 4 * parameters);
+  CHECK(whole.number("bytes_sent_per_step") == 4 * parameters);
   constexpr double bucket = 65536;  // no parameter is larger
   for (const int stage : {1, 2}) {
     CAPTURE(stage);
@@ -111,7 +58,7 @@ TEST_CASE("two ranks give the same bits again, also with the optimizer's state d
     CHECK(difference(losses_of(divided), losses_of(whole)) < 1e-3);
     CHECK(divided.text("parameters_digest") == whole.text("parameters_digest"));
     CHECK(divided.number("optimizer_bytes") == doctest::Approx(4 * parameters).epsilon(0.02));
-    CHECK(divided.number("bytes_reduced_per_step") == 4 * parameters);
+    CHECK(divided.number("bytes_sent_per_step") == 4 * parameters);
     CHECK(divided.number("state_bytes_per_rank") ==
           divided.number("optimizer_bytes") + divided.number("gradient_bytes"));
     if (stage == 1) {
@@ -135,14 +82,44 @@ TEST_CASE("clipped gradients give one training too, with state and gradients who
   CHECK(train({"--nproc-per-node=2", "--clip=0"}).text("parameters_digest") != whole.text("parameters_digest"));
 }
 
-TEST_CASE("with hooks that reduce less the loss falls nearly as far") {
+TEST_CASE("with hooks the loss falls nearly as far, and the bytes are those that travel") {
   if (!can_run()) return;
-  const double plain = train({"--nproc-per-node=2"}).number("final_loss");
-  for (const char* hook : {"bf16", "f16"}) {
+  const SummaryFile plain = train({"--nproc-per-node=2"});
+  const auto loss = [](const SummaryFile& summary) { return summary.number("final_loss"); };
+  const auto bytes = [](const SummaryFile& summary) { return summary.number("bytes_sent_per_step"); };
+  for (const char* hook : {"bf16", "f16", "bf16:error-feedback"}) {
     CAPTURE(hook);
-    CHECK(std::abs(train({"--nproc-per-node=2", std::string("--hook=") + hook}).number("final_loss") - plain) < 0.02);
+    const SummaryFile half = train({"--nproc-per-node=2", std::string("--hook=") + hook});
+    CHECK(std::abs(loss(half) - loss(plain)) < 0.02);
+    CHECK(bytes(half) == doctest::Approx(bytes(plain) / 2).epsilon(0.01));
   }
-  CHECK(train({"--nproc-per-node=2", "--hook=power-sgd"}).number("final_loss") < plain + 0.5);
+  const SummaryFile low_rank = train({"--nproc-per-node=2", "--hook=powersgd:4"});
+  CHECK(loss(low_rank) < loss(plain) + 0.5);
+  CHECK(bytes(low_rank) < bytes(plain) / 5);
+  CHECK(bytes(train({"--nproc-per-node=2", "--hook=powersgd:1"})) < bytes(low_rank));
+  const SummaryFile adasum = train({"--nproc-per-node=4", "--hook=adasum"});
+  CHECK(loss(adasum) < loss(plain) + 0.1);
+  // Of 3/4 of an all-reduce's bytes in each direction, and a few bytes of products.
+  CHECK(bytes(adasum) == doctest::Approx(1.5 * 4 * plain.number("parameters")).epsilon(0.02));
+}
+
+TEST_CASE("bf16 parameters reach f32's loss, with the same bits whoever has the f32 weights, and half the bytes") {
+  if (!can_run()) return;
+  const SummaryFile wide = train({"--nproc-per-node=2"});
+  const SummaryFile half = train({"--nproc-per-node=2", "--dtype=bf16"});
+  const std::vector<double> losses = losses_of(half);
+  CHECK(std::all_of(losses.begin(), losses.end(), [](double loss) { return std::isfinite(loss); }));
+  CHECK(difference(losses, losses_of(wide)) < 0.05);  // rounding of weights and gradients; 0.01 is usual
+  CHECK(half.text("parameters_digest") != wide.text("parameters_digest"));
+  CHECK(half.number("bytes_sent_per_step") == wide.number("bytes_sent_per_step") / 2);
+  CHECK(half.number("optimizer_bytes") == 12 * half.number("parameters"));
+  for (const char* stage : {"--zero=1", "--zero=2"}) {
+    CAPTURE(stage);
+    const SummaryFile divided = train({"--nproc-per-node=2", "--dtype=bf16", stage});
+    CHECK(divided.text("parameters_digest") == half.text("parameters_digest"));
+    CHECK(divided.number("bytes_sent_per_step") == half.number("bytes_sent_per_step"));
+    CHECK(divided.number("optimizer_bytes") == doctest::Approx(6 * half.number("parameters")).epsilon(0.02));
+  }
 }
 
 TEST_CASE("what does not fit the ranks, the memory or the text is refused in one sentence") {
@@ -152,12 +129,12 @@ TEST_CASE("what does not fit the ranks, the memory or the text is refused in one
     CHECK(result.exit_code != 0);
     return result.error;
   };
-  CHECK(support::contains(refusal({"--nproc-per-node=3"}), "--batch is 16, which 3 ranks do not divide evenly"));
-  CHECK(support::contains(refusal({"--nproc-per-node=1", "--layers=100", "--width=8192", "--batch=100000"}),
+  CHECK(support::contains(refusal({"--nproc-per-node=3"}), "--global-batch is 16, which 3 ranks do not divide evenly"));
+  CHECK(support::contains(refusal({"--nproc-per-node=1", "--layers=100", "--channels=8192", "--global-batch=100000"}),
                           "MiB, which this host does not have"));
-  CHECK(support::contains(refusal({"--nproc-per-node=2", "--text=/etc/hostname"}), "the text has "));
-  CHECK(
-      support::contains(refusal({"--nproc-per-node=2", "--zero=1", "--hook=bf16"}), "cannot be used with --hook=bf16"));
+  CHECK(support::contains(refusal({"--nproc-per-node=2", "--data=/etc/hostname"}), "the text has "));
+  CHECK(support::contains(refusal({"--nproc-per-node=2", "--zero=1", "--hook=bf16"}), "cannot be used with --zero"));
   CHECK(
       support::contains(refusal({"--nproc-per-node=2", "--zero=1", "--plan=measured"}), "cannot be used with --plan"));
+  CHECK(support::contains(refusal({"--nproc-per-node=1", "--hook=powersgd"}), "powersgd:RANK"));
 }

@@ -87,7 +87,7 @@ void check_layer(Layer& layer, Values input, Index outputs, Forward forward, Bac
   CHECK(wrong < 1e-8);
 }
 
-constexpr gpt2::ModelShape small_shape{.layers = 2, .width = 6, .heads = 2, .context = 4};
+constexpr gpt2::ModelShape small_shape{.layers = 2, .channels = 6, .heads = 2, .context = 4};
 constexpr Index sequences = 2;
 constexpr Index tokens = sequences * small_shape.context;
 

@@ -39,7 +39,7 @@ TEST_CASE("without flags the training is the demo's") {
   CHECK_FALSE(options.bucket_bytes.has_value());
   CHECK(options.progress == Progress::automatic);
   CHECK(options.precision == "f32");
-  CHECK(options.hook == "none");
+  CHECK(options.hook.is_none());
   CHECK_FALSE(options.shuffle_test_labels);
   CHECK_FALSE(options.perturb_rank.has_value());
   CHECK(options.summary.empty());
@@ -52,7 +52,7 @@ TEST_CASE("a flag's value follows an equals sign or is the next argument") {
   const fashion_mnist::Options options = parse(
       {"--epochs=7", "--global-batch", "64", "--seed=18446744073709551615", "--data=/a=b", "--bucket-mib=0.25",
        "--progress", "caller", "--save-parameters=p", "--summary", "s", "--shuffle-test-labels", "--perturb-rank=3",
-       "--checkpoint=c", "--timeline=t", "--checkpoint-steps=9", "--precision=bf16", "--hook=f16", "--help"});
+       "--checkpoint=c", "--timeline=t", "--checkpoint-steps=9", "--precision=bf16", "--hook=topk:2.5", "--help"});
   CHECK(options.epochs == 7);
   CHECK(options.global_batch == 64);
   CHECK(options.seed == 18446744073709551615U);
@@ -65,7 +65,9 @@ TEST_CASE("a flag's value follows an equals sign or is the next argument") {
   CHECK(options.timeline == "t");
   CHECK(options.checkpoint_steps == 9);
   CHECK(options.precision == "bf16");
-  CHECK(options.hook == "f16");
+  CHECK(options.hook.text == "topk:2.5");
+  CHECK(options.hook.name == "topk");
+  CHECK(options.hook.argument == 2.5);
   CHECK(options.shuffle_test_labels);
   CHECK(options.perturb_rank == 3);
   CHECK(options.help);

@@ -15,5 +15,5 @@ TEST_CASE("communication is exposed or hidden, and neither is ever less than not
   CHECK(cost(27, 10, 4).hidden_ms == 0);
   CHECK(cost(9, 10, 4).exposed_ms == 0);
   CHECK(cost(9, 10, 4).hidden_ms == doctest::Approx(4000));
-  CHECK(fashion_mnist::median({5, 1, 9, 2, 3}) == 3);
+  CHECK(shared::median({5, 1, 9, 2, 3}) == 3);
 }

@@ -1,0 +1,94 @@
+#pragma once
+/// @file
+/// What a training needs to go on where it was: the state that its checkpoints hold.
+
+#include <dtrain/dtrain.hpp>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "../shared/chosen_hook.hpp"
+#include "options.hpp"
+
+namespace gpt2 {
+
+/// The steps and their losses, beside the optimizer's and the hook's state. What decides which training it is stands
+/// there too, so that a checkpoint of another one is not taken for it. Threads: none but the one that uses it.
+class TrainingState {
+ public:
+  explicit TrainingState(const Options& options)
+      : file_(options.checkpoint),
+        save_after_(options.checkpoint_steps),
+        measures_plan_(options.measures_plan),
+        which_{options.steps, static_cast<std::int64_t>(options.global_batch), static_cast<std::int64_t>(options.seed)},
+        losses_(static_cast<std::size_t>(options.steps)) {}
+
+  std::int64_t step() const noexcept { return step_; }
+  bool is_last() const noexcept { return step_ == std::ssize(losses_); }
+  /// Whether the ranks need the same weights now.
+  bool is_saved() const noexcept { return is_last() || (!file_.empty() && step_ % save_after_ == 0); }
+
+  /// After a step. @param loss this rank's
+  void advance(double loss) { losses_[static_cast<std::size_t>(step_++)] = loss; }
+
+  /// The losses of all ranks, averaged. Collective, blocking.
+  template <class Group>
+  const std::vector<double>& losses(const Group& group) {
+    const auto done = static_cast<std::size_t>(std::exchange(averaged_, step_));
+    const auto fresh = std::span(losses_).subspan(done, static_cast<std::size_t>(step_) - done);
+    if (!fresh.empty()) group.all_reduce(fresh, dtrain::ReduceOp::average);
+    return losses_;
+  }
+
+  /// Begins anew where no checkpoint is wanted or there is none. Before the first step. Collective, blocking.
+  /// @throws dtrain::Error (usage) on every rank for the checkpoint of a training with other options
+  template <class Ddp, class Optimizer>
+  void load(Ddp& ddp, Optimizer& optimizer, shared::ChosenHook& hook) {
+    const std::array<std::int64_t, 3> sought = which_;
+    if (file_.empty() || !optimizer.load(file_, tensors(ddp, hook))) return;
+    if (which_ != sought) {
+      throw dtrain::Error(dtrain::Errc::usage,
+                          file_ + " is the checkpoint of a training with --steps=" + std::to_string(which_[0]) +
+                              " --global-batch=" + std::to_string(which_[1]) +
+                              " --seed=" + std::to_string(static_cast<std::uint64_t>(which_[2])) +
+                              "; go on with these, or name another file");
+    }
+    averaged_ = step_;
+    hook.set_steps(step_);
+  }
+
+  /// Where a checkpoint is wanted. Collective, blocking.
+  template <class Ddp, class Optimizer>
+  void save(Ddp& ddp, Optimizer& optimizer, shared::ChosenHook& hook) {
+    if (file_.empty()) return;
+    losses(ddp.group());
+    if (hook.averages_weights()) optimizer.average_state();
+    optimizer.save(file_, tensors(ddp, hook));
+  }
+
+ private:
+  template <class Ddp>
+  std::vector<dtrain::NamedTensor> tensors(Ddp& ddp, shared::ChosenHook& hook) {
+    std::vector<dtrain::NamedTensor> all = hook.state(ddp.group());
+    if (measures_plan_) all.push_back(dtrain::plan_state(ddp));
+    all.push_back({"steps, global batch, seed", dtrain::tensor_view(which_.data(), {3})});
+    all.push_back({"steps", dtrain::tensor_view(&step_, {})});
+    all.push_back({"losses", dtrain::tensor_view(losses_)});
+    return all;
+  }
+
+  std::string file_;
+  std::int64_t save_after_;
+  bool measures_plan_;
+  std::array<std::int64_t, 3> which_;
+  std::int64_t step_ = 0;
+  std::int64_t averaged_ = 0;
+  std::vector<double> losses_;  // below averaged_ those of all ranks, from there on this rank's
+};
+
+}  // namespace gpt2
