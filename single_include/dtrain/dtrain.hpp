@@ -16430,8 +16430,9 @@ class OrderedChannel {
   bool has_run(std::uint64_t enqueued) const noexcept { return done_.load() >= enqueued; }
 
   /// The communicator is being destroyed: no work runs after this. Blocking: until an operation that runs in another
-  /// thread has ended, which is soon.
-  void close_order(std::uint64_t enqueued) noexcept {
+  /// thread has ended, which is soon. @returns whether it ended such an operation
+  bool close_order(std::uint64_t enqueued) noexcept {
+    const bool ends_operation = !has_run(enqueued) && in_operation_.load() != 0;
     if (!has_run(enqueued)) {
       static_cast<Derived&>(*this).abort(
           {CauseKind::exception, job_rank_, host_, "its communicator was destroyed before all of its work had run"});
@@ -16440,6 +16441,7 @@ class OrderedChannel {
     while (in_operation_.load() != 0) {
       futex_wait(in_operation_, 1, Deadline::after(std::chrono::seconds(1)), FutexScope::process);
     }
+    return ends_operation;
   }
 
   const int job_rank_;
@@ -16512,10 +16514,15 @@ class Channel : public OrderedChannel<Channel<T>> {
     }
   }
 
-  /// See OrderedChannel::close_order.
+  /// See OrderedChannel::close_order. Peers that wait for operations that have not begun learn that this rank has left.
+  /// An operation that had begun fails the job, because a peer may wait for the rest of its messages.
   void close(std::uint64_t enqueued) noexcept {
-    Order::close_order(enqueued);
-    transport_.close(!aborted());
+    const bool has_failed = aborted();
+    const bool ends_operation = Order::close_order(enqueued);
+    if (ends_operation && !has_failed) {
+      report_quietly(*failure_, *failure());
+    }
+    transport_.close(!has_failed && !ends_operation);
   }
 
  private:

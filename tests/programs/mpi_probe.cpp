@@ -214,12 +214,24 @@ int endless(const Group& group, std::string_view how) {
         values.resize(1'999'999);
       } else if (how == "leave") {
         return 0;
+      } else if (how == "drop") {
+        group.all_reduce(std::span(values), dtrain::ReduceOp::average, group.stream());
+        return 0;
       } else if (how == "stop") {
         std::this_thread::sleep_for(std::chrono::minutes(1));
       }
     }
     group.all_reduce(std::span(values), dtrain::ReduceOp::average);
   }
+}
+
+/// Every rank leaves with work that has not run.
+template <class Group>
+int drop_all(const Group& group) {
+  std::vector<float> values(2'000'000, 1);
+  group.all_reduce(std::span(values), dtrain::ReduceOp::average);
+  group.all_reduce(std::span(values), dtrain::ReduceOp::average, group.stream());
+  return 0;
 }
 
 /// Averages that are exact in every type, so that no order of the ranks matters.
@@ -341,6 +353,7 @@ int run(int argc, char** argv, std::string_view what) {
            : what == "large"         ? large(group)
            : what == "deterministic" ? deterministic(group)
            : what == "hang"          ? hang(group)
+           : what == "drop_all"      ? drop_all(group)
                                      : endless(group, what);
   });
   if (dtrain::backend::mpi::has_ended()) {

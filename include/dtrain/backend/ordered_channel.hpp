@@ -92,8 +92,9 @@ class OrderedChannel {
   bool has_run(std::uint64_t enqueued) const noexcept { return done_.load() >= enqueued; }
 
   /// The communicator is being destroyed: no work runs after this. Blocking: until an operation that runs in another
-  /// thread has ended, which is soon.
-  void close_order(std::uint64_t enqueued) noexcept {
+  /// thread has ended, which is soon. @returns whether it ended such an operation
+  bool close_order(std::uint64_t enqueued) noexcept {
+    const bool ends_operation = !has_run(enqueued) && in_operation_.load() != 0;
     if (!has_run(enqueued)) {
       static_cast<Derived&>(*this).abort(
           {CauseKind::exception, job_rank_, host_, "its communicator was destroyed before all of its work had run"});
@@ -102,6 +103,7 @@ class OrderedChannel {
     while (in_operation_.load() != 0) {
       futex_wait(in_operation_, 1, Deadline::after(std::chrono::seconds(1)), FutexScope::process);
     }
+    return ends_operation;
   }
 
   const int job_rank_;

@@ -74,10 +74,15 @@ class Channel : public OrderedChannel<Channel<T>> {
     }
   }
 
-  /// See OrderedChannel::close_order.
+  /// See OrderedChannel::close_order. Peers that wait for operations that have not begun learn that this rank has left.
+  /// An operation that had begun fails the job, because a peer may wait for the rest of its messages.
   void close(std::uint64_t enqueued) noexcept {
-    Order::close_order(enqueued);
-    transport_.close(!aborted());
+    const bool has_failed = aborted();
+    const bool ends_operation = Order::close_order(enqueued);
+    if (ends_operation && !has_failed) {
+      report_quietly(*failure_, *failure());
+    }
+    transport_.close(!has_failed && !ends_operation);
   }
 
  private:
