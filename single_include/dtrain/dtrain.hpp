@@ -16432,8 +16432,9 @@ class OrderedChannel {
   /// The communicator is being destroyed: no work runs after this. Blocking: until an operation that runs in another
   /// thread has ended, which is soon. @returns whether it ended such an operation
   bool close_order(std::uint64_t enqueued) noexcept {
-    const bool ends_operation = !has_run(enqueued) && in_operation_.load() != 0;
-    if (!has_run(enqueued)) {
+    const bool has_unrun_work = !has_run(enqueued);
+    const bool ends_operation = has_unrun_work && in_operation_.load() != 0;
+    if (has_unrun_work) {
       static_cast<Derived&>(*this).abort(
           {CauseKind::exception, job_rank_, host_, "its communicator was destroyed before all of its work had run"});
     }
