@@ -4,7 +4,6 @@
 
 #include <dtrain/dtrain.hpp>
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -17,15 +16,19 @@
 
 namespace gpt2 {
 
-/// The steps and their losses, beside the optimizer's and the hook's state. What decides which training it is stands
-/// there too, so that a checkpoint of another one is not taken for it. Threads: none but the one that uses it.
+/// The steps and their losses, beside the optimizer's and the hook's state. The losses' name in the file has the flags
+/// that decide which training it is, so that a checkpoint of another one is not taken for it. Threads: none but the one
+/// that uses it.
 class TrainingState {
  public:
   explicit TrainingState(const Options& options)
       : file_(options.checkpoint),
         save_after_(options.checkpoint_steps),
         measures_plan_(options.measures_plan),
-        which_{options.steps, static_cast<std::int64_t>(options.global_batch), static_cast<std::int64_t>(options.seed)},
+        flags_("--steps=" + std::to_string(options.steps) + " --global-batch=" + std::to_string(options.global_batch) +
+               " --seed=" + std::to_string(options.seed) + " --rate=" + std::to_string(options.rate) +
+               " --clip=" + std::to_string(options.clip) + " --hook=" + options.hook.text +
+               " --data=" + options.data.substr(0, 512)),
         losses_(static_cast<std::size_t>(options.steps)) {}
 
   std::int64_t step() const noexcept { return step_; }
@@ -49,14 +52,12 @@ class TrainingState {
   /// @throws dtrain::Error (usage) on every rank for the checkpoint of a training with other options
   template <class Ddp, class Optimizer>
   void load(Ddp& ddp, Optimizer& optimizer, shared::ChosenHook& hook) {
-    const std::array<std::int64_t, 3> sought = which_;
-    if (file_.empty() || !optimizer.load(file_, tensors(ddp, hook))) return;
-    if (which_ != sought) {
+    try {
+      if (file_.empty() || !optimizer.load(file_, tensors(ddp, hook))) return;
+    } catch (const dtrain::Error& error) {
+      if (error.code() != dtrain::make_error_code(dtrain::Errc::protocol)) throw;
       throw dtrain::Error(dtrain::Errc::usage,
-                          file_ + " is the checkpoint of a training with --steps=" + std::to_string(which_[0]) +
-                              " --global-batch=" + std::to_string(which_[1]) +
-                              " --seed=" + std::to_string(static_cast<std::uint64_t>(which_[2])) +
-                              "; go on with these, or name another file");
+                          std::string(error.what()) + "; go on with the flags it began with, or name another file");
     }
     averaged_ = step_;
     hook.set_steps(step_);
@@ -76,16 +77,15 @@ class TrainingState {
   std::vector<dtrain::NamedTensor> tensors(Ddp& ddp, shared::ChosenHook& hook) {
     std::vector<dtrain::NamedTensor> all = hook.state(ddp.group());
     if (measures_plan_) all.push_back(dtrain::plan_state(ddp));
-    all.push_back({"steps, global batch, seed", dtrain::tensor_view(which_.data(), {3})});
     all.push_back({"steps", dtrain::tensor_view(&step_, {})});
-    all.push_back({"losses", dtrain::tensor_view(losses_)});
+    all.push_back({"losses with " + flags_, dtrain::tensor_view(losses_)});
     return all;
   }
 
   std::string file_;
   std::int64_t save_after_;
   bool measures_plan_;
-  std::array<std::int64_t, 3> which_;
+  std::string flags_;
   std::int64_t step_ = 0;
   std::int64_t averaged_ = 0;
   std::vector<double> losses_;  // below averaged_ those of all ranks, from there on this rank's

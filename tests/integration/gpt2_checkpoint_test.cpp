@@ -81,9 +81,9 @@ TEST_CASE("killed and started again, a training ends with the bits and losses of
                                              {"--dtype=bf16", "--zero=1"},
                                              {"--hook=powersgd:4"},
                                              {"--hook=bf16:error-feedback"},
-                                             {"--steps=130", "--hook=topk:5"},
-                                             {"--steps=130", "--hook=local:3"},
-                                             {"--clip=0", "--plan=measured"}}) {
+                                             {"--steps=130", "--checkpoint-steps=110", "--hook=topk:5"},
+                                             {"--steps=130", "--checkpoint-steps=110", "--hook=local:3"},
+                                             {"--clip=0", "--checkpoint-steps=40", "--plan=measured"}}) {
     const std::string which = others.empty() ? "whole" : others.back();
     CAPTURE(which);
     const TemporaryDirectory folder;
@@ -132,7 +132,12 @@ TEST_CASE("the checkpoint of another training is refused in one sentence") {
     CHECK(result.exit_code == 2);
     return result.error;
   };
-  CHECK(support::contains(refusal("--seed=2"),
-                          "is the checkpoint of a training with --steps=20 --global-batch=16 "
-                          "--seed=1; go on with these, or name another file"));
+  for (const char* flag :
+       {"--seed=2", "--steps=30", "--clip=0.5", "--rate=0.001", "--hook=bf16", "--data=/etc/passwd"}) {
+    CAPTURE(flag);
+    const std::string error = refusal(flag);
+    CAPTURE(error);
+    CHECK(support::contains(error, "losses with --steps=20 --global-batch=16 --seed=1"));
+    CHECK(support::contains(error, "; go on with the flags it began with, or name another file"));
+  }
 }

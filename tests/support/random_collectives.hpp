@@ -43,7 +43,8 @@ struct RandomCollective {
                            : Kind::broadcast;
     made.dtype = all_dtypes[below(all_dtypes.size())];
     made.op = below(2) == 0 ? dtrain::ReduceOp::average : all_ops[below(all_ops.size())];
-    const std::size_t threshold = 8192 / dtrain::size_bytes(made.dtype);  // small messages, of any kind
+    // Bytes up to which messages of any kind, or inputs that a rank publishes whole, are small.
+    const std::size_t threshold = (below(2) == 0 ? 8192U : 16384U) / dtrain::size_bytes(made.dtype);
     const std::size_t lengths[] = {below(20), below(2000), threshold - 3 + below(6), threshold / 8 + below(3),
                                    below(40'000)};
     made.count = lengths[below(5)];

@@ -81,6 +81,9 @@ class OrderedChannel {
       reject();
     } else if (!cause_.flag().load()) {  // seq_cst, as in close_order(): this thread or that one sees the other's store
       work();
+      if (aborted()) {
+        interrupted_.store(true);
+      }
     }
     done_.store(std::max(done, turn), std::memory_order_release);
     in_operation_.store(0);
@@ -89,14 +92,15 @@ class OrderedChannel {
     }
   }
 
+  /// Whether an operation runs now. After abort() none begins.
+  bool is_in_operation() const noexcept { return in_operation_.load() != 0; }
+
   bool has_run(std::uint64_t enqueued) const noexcept { return done_.load() >= enqueued; }
 
   /// The communicator is being destroyed: no work runs after this. Blocking: until an operation that runs in another
-  /// thread has ended, which is soon. @returns whether it ended such an operation
+  /// thread has ended, which is soon. @returns whether an operation was interrupted, now or by an earlier failure
   bool close_order(std::uint64_t enqueued) noexcept {
-    const bool has_unrun_work = !has_run(enqueued);
-    const bool ends_operation = has_unrun_work && in_operation_.load() != 0;
-    if (has_unrun_work) {
+    if (!has_run(enqueued)) {
       static_cast<Derived&>(*this).abort(
           {CauseKind::exception, job_rank_, host_, "its communicator was destroyed before all of its work had run"});
     }
@@ -104,7 +108,7 @@ class OrderedChannel {
     while (in_operation_.load() != 0) {
       futex_wait(in_operation_, 1, Deadline::after(std::chrono::seconds(1)), FutexScope::process);
     }
-    return ends_operation;
+    return interrupted_.load();
   }
 
   const int job_rank_;
@@ -119,6 +123,7 @@ class OrderedChannel {
   std::atomic<std::int64_t> references_{1};
   std::atomic<std::uint64_t> done_{0};
   std::atomic<std::uint32_t> in_operation_{0};
+  std::atomic<bool> interrupted_{false};  ///< an operation that had begun may have left messages undone
   std::atomic<bool> closing_{false};
 };
 

@@ -38,7 +38,7 @@ namespace DTRAIN_NAMESPACE::launch {
 DTRAIN_DEFINED void log_binding(const std::vector<Cpus>& cpus, bool by_gpu) {
   if (cpus.empty()) {
     if (by_gpu) {
-      log(LogLevel::info, "workers are not bound to CPUs: the system does not name the NUMA node of each worker's GPU");
+      log(LogLevel::info, "workers are not bound to CPUs: the NUMA node of each worker's GPU is not known");
     }
     return;
   }
@@ -84,8 +84,9 @@ DTRAIN_DEFINED StartResult PerNode::start(int argc, char** argv, const BackendFa
                                                         stream::host::cores_by_affinity(), backend.visible_devices);
     check_most_workers(options.workers, backend);
     const bool by_gpu = backend.visible_devices != nullptr && options.binding == Binding::automatic;
-    options.program.cpus = by_gpu ? cpus_by_gpu(options.workers, allowed_cpus(), identity::Variables(environment))
-                                  : cpus_of_workers(options.binding, options.workers, allowed_cpus());
+    options.program.cpus =
+        by_gpu ? cpus_by_gpu(options.workers, allowed_cpus(), identity::Variables(environment), backend.visible_devices)
+               : cpus_of_workers(options.binding, options.workers, allowed_cpus());
     log_binding(options.program.cpus, by_gpu);
     survive_file_size_limit();
     options.program.loader = own_loader(arguments);

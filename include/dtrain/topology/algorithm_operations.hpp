@@ -2,6 +2,7 @@
 /// @file
 /// Operations of a topology's algorithm, and their order.
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <exception>
@@ -11,6 +12,7 @@
 #include <thread>
 
 #include "dtrain/backend/channel_context.hpp"
+#include "dtrain/backend/failure/first_cause.hpp"
 #include "dtrain/backend/ordered_channel.hpp"
 #include "dtrain/core/cause.hpp"
 #include "dtrain/core/config.hpp"
@@ -79,9 +81,9 @@ class AlgorithmOrder : public backend::OrderedChannel<AlgorithmOrder<State>> {
                         [&]() noexcept { fail_operation(Operation::name, std::string("it ") + backend::began_early); });
   }
 
-  /// Ends all channels of the communicator. The first cause is kept.
+  /// Ends all channels of the communicator; while it closes, only if an operation runs. The first cause is kept.
   void abort(const Cause& cause) noexcept {
-    if (this->cause_.set(cause)) {
+    if (this->cause_.set(cause) && (!is_closing_.load() || Order::is_in_operation())) {
       state_.inner.abort(cause);
       state_.algorithm.abort(cause);
     }
@@ -100,7 +102,14 @@ class AlgorithmOrder : public backend::OrderedChannel<AlgorithmOrder<State>> {
     return Order::has_run(count);
   }
 
-  void close(std::uint64_t enqueued) noexcept { Order::close_order(enqueued); }
+  /// See OrderedChannel::close_order. Unless an operation was interrupted, the channels close as if all had run.
+  void close(std::uint64_t enqueued) noexcept {
+    const bool has_failed = Order::aborted();
+    is_closing_.store(true);
+    if (Order::close_order(enqueued) && !has_failed) {
+      backend::report_quietly(*this->failure_, *Order::failure());
+    }
+  }
 
  private:
   friend Order;
@@ -113,6 +122,7 @@ class AlgorithmOrder : public backend::OrderedChannel<AlgorithmOrder<State>> {
   }
 
   State& state_;
+  std::atomic<bool> is_closing_{false};
 };
 
 }  // namespace DTRAIN_NAMESPACE::topology

@@ -78,6 +78,19 @@ TEST_CASE("a rank that reduces where the others broadcast or meet is an error on
     CHECK(self->latch->block_until_failed(Deadline::after(10s)));
     CHECK(self->latch->cause()->kind == dtrain::CauseKind::disagreement);
   });
+  const auto job = std::make_shared<FakeJob>(4);
+  run_thread_ranks(4, [&](RankThread& thread) {
+    HostRank<Nodes> self(job, thread.rank(), 4, "group", 10s, std::vector<int>{0, 0, 1, 1});
+    std::vector<std::int32_t> values(1000, 1);
+    if (thread.rank() < 2) {
+      self.communicator.broadcast(view(values), 0, self.stream.ref());
+    } else {
+      self.communicator.all_reduce(view(values), view(values), ReduceOp::sum, self.stream.ref());
+    }
+    CHECK_FALSE(self.wait());
+    CHECK(self.latch->block_until_failed(Deadline::after(10s)));
+    CHECK(self.latch->cause()->kind == dtrain::CauseKind::disagreement);
+  });
   run_two<Nodes>({0, 0}, [](int rank, auto& self) {
     std::vector<std::int32_t> values(1000, 1);
     if (rank == 0) {

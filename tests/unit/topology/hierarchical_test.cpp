@@ -6,6 +6,8 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <numeric>
+#include <span>
 #include <vector>
 
 #include "unit/topology/all_reduce.hpp"
@@ -52,6 +54,24 @@ TEST_CASE("nodes give the same bits on every rank and in every run, near the exa
 TEST_CASE("a buffer that goes in segments has the same bits on every rank, uneven nodes or not") {
   topology_test::check_bits<Channels>(3, {0, 0, 1}, 4'300'001);     // three of 8 MiB, of which a node shares one out
   topology_test::check_bits<Channels>(4, {0, 1, 0, 1}, 4'300'001);  // while another goes between the nodes
+}
+
+TEST_CASE("a broadcast that goes in segments reaches every rank, uneven nodes or not") {
+  constexpr std::size_t count = 4'300'001;  // two segments of 8 MiB for each rank that crosses
+  for (const Nodes& nodes : {Nodes{0, 0, 1}, {0, 1, 0, 1}}) {
+    const int ranks = static_cast<int>(nodes.size());
+    for (const int root : {0, ranks - 1}) {
+      support::run_topology_ranks<Channels>(ranks, nodes, [&](auto& self, int rank) {
+        std::vector<std::int32_t> values(count, -1);
+        if (rank == root) std::iota(values.begin(), values.end(), 0);
+        self.communicator.broadcast(dtrain::buffer_view(std::span(values)), root, self.stream.ref());
+        CHECK(self.wait());
+        CHECK(std::is_sorted(values.begin(), values.end()));
+        CHECK(values.front() == 0);
+        CHECK(values.back() == static_cast<std::int32_t>(count) - 1);
+      });
+    }
+  }
 }
 
 TEST_CASE("memory is the node's, and a reduction in it is right") {

@@ -78,11 +78,11 @@ class Channel : public OrderedChannel<Channel<T>> {
   /// An operation that had begun fails the job, because a peer may wait for the rest of its messages.
   void close(std::uint64_t enqueued) noexcept {
     const bool has_failed = aborted();
-    const bool ends_operation = Order::close_order(enqueued);
-    if (ends_operation && !has_failed) {
+    const bool interrupted = Order::close_order(enqueued);
+    if (interrupted && !has_failed) {
       report_quietly(*failure_, *failure());
     }
-    transport_.close(!has_failed && !ends_operation);
+    transport_.close(!has_failed && !interrupted);
   }
 
  private:
@@ -148,21 +148,27 @@ class Channel : public OrderedChannel<Channel<T>> {
       if (!routine.done() || token.timed_out) {
         log_place_at_timeout(failure(), *failure_, job_rank_, described_on(info_.name, operation, info_.describe));
       }
+    } catch (const PeerHasLeft& error) {
+      explain(operation, error, true);
     } catch (const Error& error) {
-      explain(operation, error);
+      explain(operation, error, false);
     } catch (const std::exception& error) {
       fail_operation(CauseKind::exception, operation, ": ", error.what());
     }
   }
 
-  /// After a transport error, waits up to 500 ms for the job's first cause, because the peer may have failed first.
-  void explain(const Operation& operation, const Error& error) noexcept {
-    if (error.code() == make_error_code(Errc::disagreement)) {
-      fail({CauseKind::disagreement, -1, "", error.what()});
+  /// Unless the calls differ, waits up to 500 ms for the job's first cause, because the peer may have failed first.
+  void explain(const Operation& operation, const Error& error, bool peer_has_left) noexcept {
+    const bool disagrees = error.code() == make_error_code(Errc::disagreement);
+    if (!disagrees || peer_has_left) {
+      failure_->block_until_failed(Deadline::after(std::chrono::milliseconds(500)));
+    }
+    if (aborted()) {
       return;
     }
-    failure_->block_until_failed(Deadline::after(std::chrono::milliseconds(500)));
-    if (!aborted()) {
+    if (disagrees) {
+      fail({CauseKind::disagreement, -1, "", error.what()});
+    } else {
       fail_operation(CauseKind::exception, operation, ": ", error.what());
     }
   }

@@ -11,10 +11,17 @@
 #include "dtrain/backend/message_passing/endpoint.hpp"
 #include "dtrain/backend/message_passing/memory.hpp"
 #include "dtrain/backend/operation.hpp"
+#include "dtrain/core/error.hpp"
 #include "dtrain/core/types/reduce_op.hpp"
 #include "dtrain/kernels/partial_reduction.hpp"
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
+
+/// A disagreement that an exception on the peer may have caused, which the job then learns of soon.
+class PeerHasLeft : public Error {
+ public:
+  using Error::Error;
+};
 
 /// Thresholds that select algorithms, and chunk sizes. Equal on every rank.
 struct Tuning {

@@ -13,6 +13,8 @@ namespace DTRAIN_NAMESPACE::backend::shared_memory {
 /// A rank's maximum of chunks in flight, and the bytes of a chunk: two are written while two are read.
 inline constexpr std::size_t mailbox_slots = 4;
 inline constexpr std::size_t mailbox_slot_bytes = std::size_t{32} << 10;
+/// Longer chunks are copied past the caches.
+inline constexpr std::size_t mailbox_cached_bytes = std::size_t{8} << 10;
 
 /// The sender fills a free slot and then sets `owner`; that rank reads it and frees it. Zeroed memory is a free slot.
 struct alignas(64) MailboxSlot {

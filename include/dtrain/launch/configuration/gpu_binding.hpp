@@ -92,12 +92,14 @@ inline Cpus cpus_near(const Gpu& gpu, const Cpus& cpus, const SystemFiles& files
 /// The CPUs of each worker: those of the NUMA node of its GPU. Workers of one NUMA node share its cores out, or have
 /// all of them if they are fewer than the workers. Worker i has GPU i, modulo their number (identity::choose_device).
 /// @param cpus those that this process may use: no worker gets another one
+/// @param visible_devices CUDA's count of visible devices, which differs if the system hides some of them, or parts of
+/// one
 /// @returns empty, which binds no worker, unless the system names the NUMA node of every worker's GPU
 /// Source: proc driver files of NVIDIA's Linux driver README; Documentation/ABI/testing/sysfs-bus-pci in Linux.
 inline std::vector<Cpus> cpus_by_gpu(int workers, const Cpus& cpus, const identity::Variables& variables,
-                                     const SystemFiles& files = SystemFiles()) {
+                                     int (*visible_devices)(), const SystemFiles& files = SystemFiles()) {
   const std::vector<detail::Gpu> gpus = detail::visible_gpus(detail::gpus_of(files), variables);
-  if (gpus.empty()) {
+  if (gpus.empty() || static_cast<std::size_t>(visible_devices()) != gpus.size()) {
     return {};
   }
   const auto count = static_cast<std::size_t>(workers);

@@ -26,9 +26,15 @@ struct TwoNodes : Machine {
   }
 };
 
-Shares bound(const Machine& machine, int workers, const dtrain::identity::Environment& environment = {},
-             const Cpus& cpus = {0, 1, 2, 3, 4, 5, 6, 7}) {
-  return cpus_by_gpu(workers, cpus, dtrain::identity::Variables(environment), machine.files());
+const Cpus eight{0, 1, 2, 3, 4, 5, 6, 7};
+int two() {
+  return 2;
+}
+
+Shares bound(
+    const Machine& machine, int workers, const dtrain::identity::Environment& environment = {},
+    const Cpus& cpus = eight, int (*visible_devices)() = [] { return 4; }) {
+  return cpus_by_gpu(workers, cpus, dtrain::identity::Variables(environment), visible_devices, machine.files());
 }
 
 }  // namespace
@@ -48,28 +54,31 @@ TEST_CASE("workers have all cores of a NUMA node that are theirs to use if these
 
 TEST_CASE("GPUs are those of CUDA_VISIBLE_DEVICES, by number or by UUID, in its order") {
   const TwoNodes machine;
-  CHECK(bound(machine, 2, {{"CUDA_VISIBLE_DEVICES", "2,0"}}) == Shares{{0, 1, 2, 3}, {4, 5, 6, 7}});
-  CHECK(bound(machine, 2, {{"CUDA_VISIBLE_DEVICES", "GPU-ccee,GPU-aabb-2"}}) == Shares{{0, 1, 2, 3}, {4, 5, 6, 7}});
+  CHECK(bound(machine, 2, {{"CUDA_VISIBLE_DEVICES", "2,0"}}, eight, two) == Shares{{0, 1, 2, 3}, {4, 5, 6, 7}});
+  CHECK(bound(machine, 2, {{"CUDA_VISIBLE_DEVICES", "GPU-ccee,GPU-aabb-2"}}, eight, two) ==
+        Shares{{0, 1, 2, 3}, {4, 5, 6, 7}});
 }
 
 TEST_CASE("no worker is bound where a GPU's number or NUMA node is not known") {
   const TwoNodes machine;
   for (const std::string list : {"4", "0,-1", "MIG-1234", "GPU-ff", "x", "0,,1"}) {
     CAPTURE(list);
-    CHECK(bound(machine, 2, {{"CUDA_VISIBLE_DEVICES", list}}).empty());
+    CHECK(bound(machine, 2, {{"CUDA_VISIBLE_DEVICES", list}}, eight, two).empty());
   }
-  CHECK(bound(machine, 2, {{"SLURM_JOB_ID", "7"}, {"CUDA_VISIBLE_DEVICES", "0,1"}}).empty());
+  CHECK(bound(machine, 2, {{"SLURM_JOB_ID", "7"}, {"CUDA_VISIBLE_DEVICES", "0,1"}}, eight, two).empty());
   CHECK(bound(machine, 4, {}, {0, 1, 2, 3}).empty());  // no CPU near the first GPU is this process's
   CHECK(bound(Machine(), 2).empty());
+  CHECK(bound(machine, 2, {}, eight, two).empty());  // two of the four are hidden
 
   const Machine virtual_machine;
   virtual_machine.has_gpu("0000:00:05.0", -1, "0-7");
-  CHECK(bound(virtual_machine, 1).empty());
+  CHECK(bound(virtual_machine, 1, {}, eight, [] { return 1; }).empty());
 }
 
 TEST_CASE("GPUs of several models have the order of their addresses only if CUDA_DEVICE_ORDER says so") {
   const TwoNodes machine;
   machine.has_gpu("0000:cc:00.0", 0, "0-3", "NVIDIA L4");
-  CHECK(bound(machine, 1).empty());
-  CHECK(bound(machine, 1, {{"CUDA_DEVICE_ORDER", "PCI_BUS_ID"}}) == Shares{{4, 5, 6, 7}});
+  const auto five = [] { return 5; };
+  CHECK(bound(machine, 1, {}, eight, five).empty());
+  CHECK(bound(machine, 1, {{"CUDA_DEVICE_ORDER", "PCI_BUS_ID"}}, eight, five) == Shares{{4, 5, 6, 7}});
 }

@@ -66,12 +66,16 @@ int job_rank(const OperationContext<E>& context, int rank) {
 }
 
 template <Endpoint E>
-[[noreturn]] DTRAIN_NOT_INLINED void disagree(const OperationContext<E>& context, int peer,
-                                              std::string_view peer_action) {
+DTRAIN_NOT_INLINED std::string difference_from(const OperationContext<E>& context, int peer,
+                                               std::string_view peer_action) {
   const ChannelInfo& channel = context.channel;
-  throw Error(Errc::disagreement,
-              unequal_calls(position_of(context.operation, channel.name), job_rank(context, context.rank()),
-                            described(context.operation, channel.describe), job_rank(context, peer), peer_action));
+  return unequal_calls(position_of(context.operation, channel.name), job_rank(context, context.rank()),
+                       described(context.operation, channel.describe), job_rank(context, peer), peer_action);
+}
+
+template <Endpoint E>
+[[noreturn]] void disagree(const OperationContext<E>& context, int peer, std::string_view peer_action) {
+  throw Error(Errc::disagreement, difference_from(context, peer, peer_action));
 }
 
 template <Endpoint E>
@@ -98,7 +102,8 @@ template <Endpoint E>
 inline constexpr OperationKind has_left = OperationKind::none;
 
 /// Checks a received header: `memory` holds `bytes` of a message from `peer`.
-/// @throws Error (disagreement) unless `peer` calls the same operation and sends `payload` bytes in the header
+/// @throws PeerHasLeft; Error (disagreement) unless `peer` calls the same operation and sends `payload` bytes in the
+/// header
 template <Endpoint E>
 DTRAIN_NOT_INLINED void check_header(const OperationContext<E>& context, int peer, const std::byte* memory,
                                      std::size_t bytes, std::size_t payload) {
@@ -108,7 +113,7 @@ DTRAIN_NOT_INLINED void check_header(const OperationContext<E>& context, int pee
   }
   std::memcpy(&other, memory, sizeof(Operation));
   if (other.kind == has_left) {
-    detail::disagree(context, peer, "has left the channel");
+    throw PeerHasLeft(Errc::disagreement, detail::difference_from(context, peer, "has left the channel"));
   }
   Operation counted = context.operation;
   counted.count = has_unequal_blocks(other.kind) ? other.count : counted.count;

@@ -81,7 +81,7 @@ struct AllReduce {
     void medium() noexcept {
       end(run_chunked(
           channel_, operation_, [] { return std::size_t{1}; }, count_ * element_, [&] { in_place(); },
-          [&](std::size_t) { channel_.copy_path().copy(own_slot(), work_.input, count_ * element_); },
+          [&](std::size_t) { kernels::copy_bytes(own_slot(), work_.input, count_ * element_); },
           [&](std::size_t) { reduce_published(); }, LastBarrier::omitted));
     }
 

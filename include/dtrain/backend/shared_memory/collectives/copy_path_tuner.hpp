@@ -57,7 +57,7 @@ class CopyPathTuner {
 
  private:
   static constexpr std::uint64_t period = 128;
-  static constexpr std::size_t least_bytes = std::size_t{8} << 10;
+  static constexpr std::size_t least_bytes = std::size_t{32} << 10;
 
   std::uint64_t operations_ = 0;
   std::array<double, 2> best_{};  ///< clock ticks per byte: through the caches, past them

@@ -171,7 +171,7 @@ DTRAIN_DEFINED bool MailboxEndpoint::send_chunk() noexcept {
   PendingMessage& message = messages_[sends_.front()];
   const std::size_t bytes = message.view.bytes();
   const std::size_t chunk = std::min(mailbox_slot_bytes, bytes - message.moved);
-  const auto copy = chunk <= slot_bytes ? &kernels::copy_bytes : &kernels::stream_bytes;
+  const auto copy = chunk <= mailbox_cached_bytes ? &kernels::copy_bytes : &kernels::stream_bytes;
   copy(memory_of(rank_, *slot), message.view.data + message.moved, chunk);
   slot->message = message.key();
   slot->offset = message.moved;
