@@ -11691,6 +11691,12 @@ static_assert(message_passing::Endpoint<Endpoint>);
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
+/// A disagreement that an exception on the peer may have caused, which the job then learns of soon.
+class PeerHasLeft : public Error {
+ public:
+  using Error::Error;
+};
+
 /// Thresholds that select algorithms, and chunk sizes. Equal on every rank.
 struct Tuning {
   std::size_t small_bytes = 8192;        ///< most payload bytes in an operation's first message to a peer
@@ -12003,12 +12009,16 @@ int job_rank(const OperationContext<E>& context, int rank) {
 }
 
 template <Endpoint E>
-[[noreturn]] DTRAIN_NOT_INLINED void disagree(const OperationContext<E>& context, int peer,
-                                              std::string_view peer_action) {
+DTRAIN_NOT_INLINED std::string difference_from(const OperationContext<E>& context, int peer,
+                                               std::string_view peer_action) {
   const ChannelInfo& channel = context.channel;
-  throw Error(Errc::disagreement,
-              unequal_calls(position_of(context.operation, channel.name), job_rank(context, context.rank()),
-                            described(context.operation, channel.describe), job_rank(context, peer), peer_action));
+  return unequal_calls(position_of(context.operation, channel.name), job_rank(context, context.rank()),
+                       described(context.operation, channel.describe), job_rank(context, peer), peer_action);
+}
+
+template <Endpoint E>
+[[noreturn]] void disagree(const OperationContext<E>& context, int peer, std::string_view peer_action) {
+  throw Error(Errc::disagreement, difference_from(context, peer, peer_action));
 }
 
 template <Endpoint E>
@@ -12035,7 +12045,8 @@ template <Endpoint E>
 inline constexpr OperationKind has_left = OperationKind::none;
 
 /// Checks a received header: `memory` holds `bytes` of a message from `peer`.
-/// @throws Error (disagreement) unless `peer` calls the same operation and sends `payload` bytes in the header
+/// @throws PeerHasLeft; Error (disagreement) unless `peer` calls the same operation and sends `payload` bytes in the
+/// header
 template <Endpoint E>
 DTRAIN_NOT_INLINED void check_header(const OperationContext<E>& context, int peer, const std::byte* memory,
                                      std::size_t bytes, std::size_t payload) {
@@ -12045,7 +12056,7 @@ DTRAIN_NOT_INLINED void check_header(const OperationContext<E>& context, int pee
   }
   std::memcpy(&other, memory, sizeof(Operation));
   if (other.kind == has_left) {
-    detail::disagree(context, peer, "has left the channel");
+    throw PeerHasLeft(Errc::disagreement, detail::difference_from(context, peer, "has left the channel"));
   }
   Operation counted = context.operation;
   counted.count = has_unequal_blocks(other.kind) ? other.count : counted.count;
@@ -16419,6 +16430,9 @@ class OrderedChannel {
       reject();
     } else if (!cause_.flag().load()) {  // seq_cst, as in close_order(): this thread or that one sees the other's store
       work();
+      if (aborted()) {
+        interrupted_.store(true);
+      }
     }
     done_.store(std::max(done, turn), std::memory_order_release);
     in_operation_.store(0);
@@ -16427,14 +16441,15 @@ class OrderedChannel {
     }
   }
 
+  /// Whether an operation runs now. After abort() none begins.
+  bool is_in_operation() const noexcept { return in_operation_.load() != 0; }
+
   bool has_run(std::uint64_t enqueued) const noexcept { return done_.load() >= enqueued; }
 
   /// The communicator is being destroyed: no work runs after this. Blocking: until an operation that runs in another
-  /// thread has ended, which is soon. @returns whether it ended such an operation
+  /// thread has ended, which is soon. @returns whether an operation was interrupted, now or by an earlier failure
   bool close_order(std::uint64_t enqueued) noexcept {
-    const bool has_unrun_work = !has_run(enqueued);
-    const bool ends_operation = has_unrun_work && in_operation_.load() != 0;
-    if (has_unrun_work) {
+    if (!has_run(enqueued)) {
       static_cast<Derived&>(*this).abort(
           {CauseKind::exception, job_rank_, host_, "its communicator was destroyed before all of its work had run"});
     }
@@ -16442,7 +16457,7 @@ class OrderedChannel {
     while (in_operation_.load() != 0) {
       futex_wait(in_operation_, 1, Deadline::after(std::chrono::seconds(1)), FutexScope::process);
     }
-    return ends_operation;
+    return interrupted_.load();
   }
 
   const int job_rank_;
@@ -16457,6 +16472,7 @@ class OrderedChannel {
   std::atomic<std::int64_t> references_{1};
   std::atomic<std::uint64_t> done_{0};
   std::atomic<std::uint32_t> in_operation_{0};
+  std::atomic<bool> interrupted_{false};  ///< an operation that had begun may have left messages undone
   std::atomic<bool> closing_{false};
 };
 
@@ -16519,11 +16535,11 @@ class Channel : public OrderedChannel<Channel<T>> {
   /// An operation that had begun fails the job, because a peer may wait for the rest of its messages.
   void close(std::uint64_t enqueued) noexcept {
     const bool has_failed = aborted();
-    const bool ends_operation = Order::close_order(enqueued);
-    if (ends_operation && !has_failed) {
+    const bool interrupted = Order::close_order(enqueued);
+    if (interrupted && !has_failed) {
       report_quietly(*failure_, *failure());
     }
-    transport_.close(!has_failed && !ends_operation);
+    transport_.close(!has_failed && !interrupted);
   }
 
  private:
@@ -16589,21 +16605,27 @@ class Channel : public OrderedChannel<Channel<T>> {
       if (!routine.done() || token.timed_out) {
         log_place_at_timeout(failure(), *failure_, job_rank_, described_on(info_.name, operation, info_.describe));
       }
+    } catch (const PeerHasLeft& error) {
+      explain(operation, error, true);
     } catch (const Error& error) {
-      explain(operation, error);
+      explain(operation, error, false);
     } catch (const std::exception& error) {
       fail_operation(CauseKind::exception, operation, ": ", error.what());
     }
   }
 
-  /// After a transport error, waits up to 500 ms for the job's first cause, because the peer may have failed first.
-  void explain(const Operation& operation, const Error& error) noexcept {
-    if (error.code() == make_error_code(Errc::disagreement)) {
-      fail({CauseKind::disagreement, -1, "", error.what()});
+  /// Unless the calls differ, waits up to 500 ms for the job's first cause, because the peer may have failed first.
+  void explain(const Operation& operation, const Error& error, bool peer_has_left) noexcept {
+    const bool disagrees = error.code() == make_error_code(Errc::disagreement);
+    if (!disagrees || peer_has_left) {
+      failure_->block_until_failed(Deadline::after(std::chrono::milliseconds(500)));
+    }
+    if (aborted()) {
       return;
     }
-    failure_->block_until_failed(Deadline::after(std::chrono::milliseconds(500)));
-    if (!aborted()) {
+    if (disagrees) {
+      fail({CauseKind::disagreement, -1, "", error.what()});
+    } else {
       fail_operation(CauseKind::exception, operation, ": ", error.what());
     }
   }
@@ -18789,9 +18811,9 @@ class AlgorithmOrder : public backend::OrderedChannel<AlgorithmOrder<State>> {
                         [&]() noexcept { fail_operation(Operation::name, std::string("it ") + backend::began_early); });
   }
 
-  /// Ends all channels of the communicator. The first cause is kept.
+  /// Ends all channels of the communicator; while it closes, only if an operation runs. The first cause is kept.
   void abort(const Cause& cause) noexcept {
-    if (this->cause_.set(cause)) {
+    if (this->cause_.set(cause) && (!is_closing_.load() || Order::is_in_operation())) {
       state_.inner.abort(cause);
       state_.algorithm.abort(cause);
     }
@@ -18810,7 +18832,14 @@ class AlgorithmOrder : public backend::OrderedChannel<AlgorithmOrder<State>> {
     return Order::has_run(count);
   }
 
-  void close(std::uint64_t enqueued) noexcept { Order::close_order(enqueued); }
+  /// See OrderedChannel::close_order. Unless an operation was interrupted, the channels close as if all had run.
+  void close(std::uint64_t enqueued) noexcept {
+    const bool has_failed = Order::aborted();
+    is_closing_.store(true);
+    if (Order::close_order(enqueued) && !has_failed) {
+      backend::report_quietly(*this->failure_, *Order::failure());
+    }
+  }
 
  private:
   friend Order;
@@ -18823,6 +18852,7 @@ class AlgorithmOrder : public backend::OrderedChannel<AlgorithmOrder<State>> {
   }
 
   State& state_;
+  std::atomic<bool> is_closing_{false};
 };
 
 }  // namespace DTRAIN_NAMESPACE::topology
@@ -43424,7 +43454,7 @@ class CopyPathTuner {
 
  private:
   static constexpr std::uint64_t period = 128;
-  static constexpr std::size_t least_bytes = std::size_t{8} << 10;
+  static constexpr std::size_t least_bytes = std::size_t{32} << 10;
 
   std::uint64_t operations_ = 0;
   std::array<double, 2> best_{};  ///< clock ticks per byte: through the caches, past them
@@ -43539,6 +43569,8 @@ namespace DTRAIN_NAMESPACE::backend::shared_memory {
 /// A rank's maximum of chunks in flight, and the bytes of a chunk: two are written while two are read.
 inline constexpr std::size_t mailbox_slots = 4;
 inline constexpr std::size_t mailbox_slot_bytes = std::size_t{32} << 10;
+/// Longer chunks are copied past the caches.
+inline constexpr std::size_t mailbox_cached_bytes = std::size_t{8} << 10;
 
 /// The sender fills a free slot and then sets `owner`; that rank reads it and frees it. Zeroed memory is a free slot.
 struct alignas(64) MailboxSlot {
@@ -44791,7 +44823,7 @@ struct AllReduce {
     void medium() noexcept {
       end(run_chunked(
           channel_, operation_, [] { return std::size_t{1}; }, count_ * element_, [&] { in_place(); },
-          [&](std::size_t) { channel_.copy_path().copy(own_slot(), work_.input, count_ * element_); },
+          [&](std::size_t) { kernels::copy_bytes(own_slot(), work_.input, count_ * element_); },
           [&](std::size_t) { reduce_published(); }, LastBarrier::omitted));
     }
 
@@ -45222,7 +45254,7 @@ DTRAIN_DEFINED bool MailboxEndpoint::send_chunk() noexcept {
   PendingMessage& message = messages_[sends_.front()];
   const std::size_t bytes = message.view.bytes();
   const std::size_t chunk = std::min(mailbox_slot_bytes, bytes - message.moved);
-  const auto copy = chunk <= slot_bytes ? &kernels::copy_bytes : &kernels::stream_bytes;
+  const auto copy = chunk <= mailbox_cached_bytes ? &kernels::copy_bytes : &kernels::stream_bytes;
   copy(memory_of(rank_, *slot), message.view.data + message.moved, chunk);
   slot->message = message.key();
   slot->offset = message.moved;
@@ -46702,12 +46734,14 @@ inline Cpus cpus_near(const Gpu& gpu, const Cpus& cpus, const SystemFiles& files
 /// The CPUs of each worker: those of the NUMA node of its GPU. Workers of one NUMA node share its cores out, or have
 /// all of them if they are fewer than the workers. Worker i has GPU i, modulo their number (identity::choose_device).
 /// @param cpus those that this process may use: no worker gets another one
+/// @param visible_devices CUDA's count of visible devices, which differs if the system hides some of them, or parts of
+/// one
 /// @returns empty, which binds no worker, unless the system names the NUMA node of every worker's GPU
 /// Source: proc driver files of NVIDIA's Linux driver README; Documentation/ABI/testing/sysfs-bus-pci in Linux.
 inline std::vector<Cpus> cpus_by_gpu(int workers, const Cpus& cpus, const identity::Variables& variables,
-                                     const SystemFiles& files = SystemFiles()) {
+                                     int (*visible_devices)(), const SystemFiles& files = SystemFiles()) {
   const std::vector<detail::Gpu> gpus = detail::visible_gpus(detail::gpus_of(files), variables);
-  if (gpus.empty()) {
+  if (gpus.empty() || static_cast<std::size_t>(visible_devices()) != gpus.size()) {
     return {};
   }
   const auto count = static_cast<std::size_t>(workers);
@@ -51089,7 +51123,7 @@ namespace DTRAIN_NAMESPACE::launch {
 DTRAIN_DEFINED void log_binding(const std::vector<Cpus>& cpus, bool by_gpu) {
   if (cpus.empty()) {
     if (by_gpu) {
-      log(LogLevel::info, "workers are not bound to CPUs: the system does not name the NUMA node of each worker's GPU");
+      log(LogLevel::info, "workers are not bound to CPUs: the NUMA node of each worker's GPU is not known");
     }
     return;
   }
@@ -51135,8 +51169,9 @@ DTRAIN_DEFINED StartResult PerNode::start(int argc, char** argv, const BackendFa
                                                         stream::host::cores_by_affinity(), backend.visible_devices);
     check_most_workers(options.workers, backend);
     const bool by_gpu = backend.visible_devices != nullptr && options.binding == Binding::automatic;
-    options.program.cpus = by_gpu ? cpus_by_gpu(options.workers, allowed_cpus(), identity::Variables(environment))
-                                  : cpus_of_workers(options.binding, options.workers, allowed_cpus());
+    options.program.cpus =
+        by_gpu ? cpus_by_gpu(options.workers, allowed_cpus(), identity::Variables(environment), backend.visible_devices)
+               : cpus_of_workers(options.binding, options.workers, allowed_cpus());
     log_binding(options.program.cpus, by_gpu);
     survive_file_size_limit();
     options.program.loader = own_loader(arguments);
