@@ -11694,7 +11694,7 @@ namespace DTRAIN_NAMESPACE::backend::message_passing {
 /// A disagreement that an exception on the peer may have caused, which the job then learns of soon.
 class PeerHasLeft : public Error {
  public:
-  using Error::Error;
+  explicit PeerHasLeft(std::string sentence) : Error(Errc::disagreement, std::move(sentence)) {}
 };
 
 /// Thresholds that select algorithms, and chunk sizes. Equal on every rank.
@@ -12056,7 +12056,7 @@ DTRAIN_NOT_INLINED void check_header(const OperationContext<E>& context, int pee
   }
   std::memcpy(&other, memory, sizeof(Operation));
   if (other.kind == has_left) {
-    throw PeerHasLeft(Errc::disagreement, detail::difference_from(context, peer, "has left the channel"));
+    throw PeerHasLeft(detail::difference_from(context, peer, "has left the channel"));
   }
   Operation counted = context.operation;
   counted.count = has_unequal_blocks(other.kind) ? other.count : counted.count;

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "dtrain/backend/exchange/block_exchange.hpp"
@@ -20,7 +21,7 @@ namespace DTRAIN_NAMESPACE::backend::message_passing {
 /// A disagreement that an exception on the peer may have caused, which the job then learns of soon.
 class PeerHasLeft : public Error {
  public:
-  using Error::Error;
+  explicit PeerHasLeft(std::string sentence) : Error(Errc::disagreement, std::move(sentence)) {}
 };
 
 /// Thresholds that select algorithms, and chunk sizes. Equal on every rank.

@@ -113,7 +113,7 @@ DTRAIN_NOT_INLINED void check_header(const OperationContext<E>& context, int pee
   }
   std::memcpy(&other, memory, sizeof(Operation));
   if (other.kind == has_left) {
-    throw PeerHasLeft(Errc::disagreement, detail::difference_from(context, peer, "has left the channel"));
+    throw PeerHasLeft(detail::difference_from(context, peer, "has left the channel"));
   }
   Operation counted = context.operation;
   counted.count = has_unequal_blocks(other.kind) ? other.count : counted.count;
