@@ -22273,6 +22273,76 @@ struct TimedWork {
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
+// ---- dtrain/ddp/hooks/cuda_cast.hpp
+
+/// @file
+/// CudaCast: rounds the f32 values of a bucket to 16 bits on a CUDA device, and widens what has been reduced.
+
+#if DTRAIN_WITH_CUDA
+
+#include <cstddef>
+#include <vector>
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// The 16-bit values are in memory of this object, because threads that narrow an array in its own place overwrite what
+/// others have not read. Work of one stream. Threads: one at a time.
+class CudaCast {
+ public:
+  /// Loads the kernels now, because loading may wait for work that waits for other ranks. Blocking.
+  /// @param narrowed f16 or bf16 @throws Error (unsupported) if the driver does not load them
+  CudaCast(DType narrowed, const Device& device)
+      : dtype_(loaded(narrowed, device)), narrow_(DType::f32, narrowed), widen_(narrowed, DType::f32) {}
+
+  /// Enqueued. Allocates if no earlier bucket was as large. Lifetime: until the next call's work runs.
+  /// @returns the values times `factor`, rounded once to nearest even @throws Error (cuda)
+  BufferView narrow(const BufferView& values, float factor, stream::cuda::StreamRef stream) {
+    const BufferView halves{at_least(values.count * size_bytes(dtype_), values.device.index), values.count, dtype_,
+                            values.device};
+    narrow_.add(halves.data, values.data, values.count);
+    narrow_.enqueue(factor, stream);
+    return halves;
+  }
+
+  /// Enqueued. @throws Error (cuda)
+  void widen(const BufferView& halves, const BufferView& values, stream::cuda::StreamRef stream) {
+    widen_.add(values.data, halves.data, values.count);
+    widen_.enqueue(1, stream);
+  }
+
+ private:
+  static DType loaded(DType narrowed, const Device& device) {
+    using stream::cuda::ScaledCopyBatch;
+    const stream::cuda::Stream stream(stream::cuda::Priority::normal, device.index);
+    if (!ScaledCopyBatch::load(DType::f32, narrowed, stream.ref()) ||
+        !ScaledCopyBatch::load(narrowed, DType::f32, stream.ref())) {
+      throw_error(Errc::unsupported,
+                  "the CUDA driver does not load the kernel with which hooks::Cast rounds gradients on {}: it is older "
+                  "than CUDA 12, or cannot compile PTX; update it, or leave the hook out",
+                  {to_string(device)});
+    }
+    return narrowed;
+  }
+
+  /// Smaller memory stays: enqueued work and graphs use it.
+  std::byte* at_least(std::size_t bytes, int device) {
+    if (memory_.empty() || memory_.back().bytes() < bytes) {
+      const stream::cuda::RelaxedCapture relaxed;  // the step may be captured
+      memory_.emplace_back(bytes, device);
+    }
+    return memory_.back().data();
+  }
+
+  DType dtype_;
+  stream::cuda::ScaledCopyBatch narrow_;
+  stream::cuda::ScaledCopyBatch widen_;
+  std::vector<stream::cuda::DeviceBuffer> memory_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+#endif  // DTRAIN_WITH_CUDA
+
 // ---- dtrain/ddp/hooks/largest_elements.hpp
 
 /// @file
@@ -26473,7 +26543,9 @@ inline bool every_parameter(const Parameter&) noexcept {
 
 namespace detail {
 
-/// @throws Error (invalid_argument) if `errors` are those of another model
+[[noreturn]] void throw_second_model(const char* kind);
+/// @throws Error (invalid_argument) if `errors` are those of another model, (unsupported) for errors of a gradient that
+/// is not in host memory
 void allocate_errors(ddp::Residuals& errors, std::span<const Parameter> parameters, const CastOptions& options);
 /// Adds the errors of earlier steps to the gradients, and keeps those of this step.
 void add_errors(ddp::Residuals& errors, std::span<const ddp::BucketGradient> gradients, DType to,
@@ -26486,12 +26558,15 @@ void add_errors(ddp::Residuals& errors, std::span<const ddp::BucketGradient> gra
 /// backend's (DdpOptions::accumulate). Gradients of other types are reduced as they are. Averages: each rank divides
 /// before it rounds, so that the sum of gradients in range is in range, but for the last
 /// 0.1% of f16's. For f16, elements below 6e-8 times the number
-/// of ranks become zero: scale the loss (LossScaler). Gradients are in host memory.
+/// of ranks become zero: scale the loss (LossScaler).
+///
+/// On a CUDA device it works for one model, has memory for the 16-bit values of the largest bucket, and its time is not
+/// measured.
 ///
 /// With error feedback, `hooks::Cast<dtrain::bfloat16> cast{{.error_feedback = dtrain::hooks::every_parameter}}`, a
 /// rank adds to a parameter's next gradient what rounding took from this one, so that over many steps it sends the
 /// sum of its gradients less one rounding. It keeps an f32 for each element. Errors of gradients that are not finite
-/// start anew; those of scaled ones (LossScaler) have the scale of their step: use bf16.
+/// start anew; those of scaled ones (LossScaler) have the scale of their step: use bf16. For gradients in host memory.
 /// Lifetime: with error feedback one model; a variable outlives its wrapper.
 template <class Half>
 class Cast {
@@ -26506,14 +26581,21 @@ class Cast {
            (options_.error_feedback ? " with error feedback" : "");
   }
 
+  /// @throws Error (invalid_argument) for a second model, (unsupported) if a device cannot round, or keep errors
   void prepare(std::span<const Parameter> parameters) {
     if (options_.error_feedback) detail::allocate_errors(errors_, parameters, options_);
+#if DTRAIN_WITH_CUDA
+    for (const Parameter& parameter : parameters) {
+      if (parameter.gradient.device.kind != DeviceKind::cuda) continue;
+      if (cuda_) detail::throw_second_model("on a CUDA device");
+      cuda_.emplace(dtype, parameter.gradient.device);
+      return;
+    }
+#endif
   }
 
   template <class C>
   void reduce(const ddp::GradientBucket<C>& bucket) {
-    static_assert(ddp::RunsHostWork<typename C::Stream>,
-                  "dtrain: hooks::Cast runs on the host: use it with a backend of host memory");
     const BufferView& all = bucket.values;
     if (all.dtype != DType::f32) {
       bucket.channel.all_reduce(all, all, bucket.op, bucket.stream);
@@ -26521,13 +26603,7 @@ class Cast {
     }
     const bool divides = bucket.op == ReduceOp::average;
     const auto divisor = static_cast<float>(divides ? bucket.channel.size() : 1);
-    const BufferView halves{all.data, all.count, dtype, all.device};
-    bucket.compress([this, gradients = bucket.gradients, all, divisor]() noexcept {
-      if (!errors_.is_empty()) detail::add_errors(errors_, gradients, dtype, divisor);
-      kernels::narrow_in_place(all.data, all.count, dtype, 1.0F / divisor);
-    });
-    bucket.channel.all_reduce(halves, halves, divides ? ReduceOp::sum : bucket.op, bucket.stream);
-    bucket.compress([all]() noexcept { kernels::widen_in_place(all.data, all.count, dtype); });
+    reduce_floats(bucket, divisor, divides ? ReduceOp::sum : bucket.op);
   }
 
   /// What a checkpoint needs of the errors, for save_checkpoint and load_checkpoint: each rank's become their average,
@@ -26545,22 +26621,55 @@ class Cast {
  private:
   static constexpr DType dtype = dtype_of<Half>::value;
 
+  template <class C>
+  requires ddp::RunsHostWork<typename C::Stream>
+  void reduce_floats(const ddp::GradientBucket<C>& bucket, float divisor, ReduceOp op) {
+    const BufferView& all = bucket.values;
+    const BufferView halves{all.data, all.count, dtype, all.device};
+    bucket.compress([this, gradients = bucket.gradients, all, divisor]() noexcept {
+      if (!errors_.is_empty()) detail::add_errors(errors_, gradients, dtype, divisor);
+      kernels::narrow_in_place(all.data, all.count, dtype, 1.0F / divisor);
+    });
+    bucket.channel.all_reduce(halves, halves, op, bucket.stream);
+    bucket.compress([all]() noexcept { kernels::widen_in_place(all.data, all.count, dtype); });
+  }
+
+#if DTRAIN_WITH_CUDA
+  template <class C>
+  requires std::is_same_v<typename C::Stream, stream::cuda::StreamRef>
+  void reduce_floats(const ddp::GradientBucket<C>& bucket, float divisor, ReduceOp op) {
+    const BufferView halves = cuda_->narrow(bucket.values, 1.0F / divisor, bucket.stream);
+    bucket.channel.all_reduce(halves, halves, op, bucket.stream);
+    cuda_->widen(halves, bucket.values, bucket.stream);
+  }
+#endif
+
   CastOptions options_;
   ddp::Residuals errors_;
+#if DTRAIN_WITH_CUDA
+  std::optional<ddp::CudaCast> cuda_;
+#endif
 };
 
 #if DTRAIN_DEFINITIONS
 
+DTRAIN_DEFINED void detail::throw_second_model(const char* kind) {
+  throw_error(Errc::invalid_argument, "a hooks::Cast {} is given to a second model; each model needs its own", {kind});
+}
+
 DTRAIN_DEFINED void detail::allocate_errors(ddp::Residuals& errors, std::span<const Parameter> parameters,
                                             const CastOptions& options) {
-  if (!errors.is_empty()) {
-    throw_error(Errc::invalid_argument,
-                "a hooks::Cast with error feedback is given to a second model; each model needs its own");
-  }
+  if (!errors.is_empty()) throw_second_model("with error feedback");
   std::vector<std::size_t> kept;
   for (const Parameter& parameter : parameters) {
     const TensorView& gradient = parameter.gradient;
     const bool keeps = gradient.dtype == DType::f32 && options.error_feedback(parameter);
+    if (keeps && gradient.device.kind != DeviceKind::host) {
+      throw_error(Errc::unsupported,
+                  "CastOptions::error_feedback is for gradients in host memory, but that of {} is on {}; leave "
+                  "it out",
+                  {ddp::describe_parameter(kept.size(), parameter.name), to_string(gradient.device)});
+    }
     kept.push_back(keeps ? gradient.flat().count : 0);
   }
   errors.allocate(kept);

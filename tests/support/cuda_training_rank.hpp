@@ -33,6 +33,7 @@ class CudaTrainingRank {
     std::chrono::nanoseconds timeout = std::chrono::seconds(10);
     dtrain::DdpOptions options{};
     dtrain::ddp::ReducerParts parts{};
+    dtrain::ddp::HookFunctions<dtrain::backend::Nccl::Communicator> hook{};
   };
 
   CudaTrainingRank(const std::shared_ptr<FakeJob>& job, int rank, int size, Wanted wanted)
@@ -54,10 +55,10 @@ class CudaTrainingRank {
       parameters.push_back({"p" + std::to_string(i), view, view});
     }
     dtrain::ddp::FailureContext context{nccl.latch, rank, "host-" + std::to_string(rank), wanted.timeout, {}};
-    reducer =
-        std::make_unique<NcclReducer>(std::move(nccl.communicator), nccl.stream.ref(), parameters,
-                                      dtrain::ddp::plan_buckets(dtrain::ddp::gradient_sizes(parameters), wanted.caps),
-                                      wanted.options, std::move(context), std::move(wanted.parts));
+    reducer = std::make_unique<NcclReducer>(
+        std::move(nccl.communicator), nccl.stream.ref(), parameters,
+        dtrain::ddp::plan_buckets(dtrain::ddp::gradient_sizes(parameters), wanted.caps), wanted.options,
+        std::move(context), std::move(wanted.parts), std::move(wanted.hook));
     for (std::size_t i = 0; wanted.bound && i < sizes_.size(); ++i) {
       parameters[i].gradient = reducer->bind(i);
     }

@@ -10,8 +10,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
+#include "dtrain/core/types/bfloat16.hpp"
+#include "dtrain/ddp/hooks/cast.hpp"
 #include "dtrain/ddp/step.hpp"
 #include "dtrain/stream/cuda/check.hpp"
 #include "support/cuda_training_rank.hpp"
@@ -48,7 +51,8 @@ inline void one_step(CudaTrainingRank& rank) {
 
 struct GraphReplays {
   bool bound = false;
-  int warm_up = 1;  ///< steps before the captured one
+  bool casts = false;  ///< by hooks::Cast
+  int warm_up = 1;     ///< steps before the captured one
   cudaStreamCaptureMode mode = cudaStreamCaptureModeThreadLocal;
 
   struct Outcome {
@@ -69,7 +73,11 @@ struct GraphReplays {
                               return std::vector<std::size_t>{1, 0, 3, 2};
                             },
                             [&](std::size_t i, const dtrain::TensorView& view) { (*parameters)[i].gradient = view; }};
-    CudaTrainingRank rank(open(), wanted);
+    if (casts) {
+      using dtrain::hooks::Cast;
+      wanted.hook = dtrain::ddp::hook_functions<dtrain::backend::Nccl::Communicator>(Cast<dtrain::bfloat16>());
+    }
+    CudaTrainingRank rank(open(), std::move(wanted));
     parameters = &rank.parameters;
     int& wrong = outcome.wrong;
     doing("warming up");

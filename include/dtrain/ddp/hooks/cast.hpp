@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <type_traits>
@@ -12,12 +13,15 @@
 
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/types/bfloat16.hpp"
 #include "dtrain/core/types/buffer_view.hpp"
+#include "dtrain/core/types/device.hpp"
 #include "dtrain/core/types/dtype.hpp"
 #include "dtrain/core/types/float16.hpp"
 #include "dtrain/core/types/reduce_op.hpp"
 #include "dtrain/ddp/checkpoint/named_tensor.hpp"
+#include "dtrain/ddp/hooks/cuda_cast.hpp"
 #include "dtrain/ddp/hooks/gradient_hook.hpp"
 #include "dtrain/ddp/hooks/residuals.hpp"
 #include "dtrain/ddp/parameter.hpp"
@@ -37,7 +41,9 @@ inline bool every_parameter(const Parameter&) noexcept {
 
 namespace detail {
 
-/// @throws Error (invalid_argument) if `errors` are those of another model
+[[noreturn]] void throw_second_model(const char* kind);
+/// @throws Error (invalid_argument) if `errors` are those of another model, (unsupported) for errors of a gradient that
+/// is not in host memory
 void allocate_errors(ddp::Residuals& errors, std::span<const Parameter> parameters, const CastOptions& options);
 /// Adds the errors of earlier steps to the gradients, and keeps those of this step.
 void add_errors(ddp::Residuals& errors, std::span<const ddp::BucketGradient> gradients, DType to,
@@ -50,12 +56,15 @@ void add_errors(ddp::Residuals& errors, std::span<const ddp::BucketGradient> gra
 /// backend's (DdpOptions::accumulate). Gradients of other types are reduced as they are. Averages: each rank divides
 /// before it rounds, so that the sum of gradients in range is in range, but for the last
 /// 0.1% of f16's. For f16, elements below 6e-8 times the number
-/// of ranks become zero: scale the loss (LossScaler). Gradients are in host memory.
+/// of ranks become zero: scale the loss (LossScaler).
+///
+/// On a CUDA device it works for one model, has memory for the 16-bit values of the largest bucket, and its time is not
+/// measured.
 ///
 /// With error feedback, `hooks::Cast<dtrain::bfloat16> cast{{.error_feedback = dtrain::hooks::every_parameter}}`, a
 /// rank adds to a parameter's next gradient what rounding took from this one, so that over many steps it sends the
 /// sum of its gradients less one rounding. It keeps an f32 for each element. Errors of gradients that are not finite
-/// start anew; those of scaled ones (LossScaler) have the scale of their step: use bf16.
+/// start anew; those of scaled ones (LossScaler) have the scale of their step: use bf16. For gradients in host memory.
 /// Lifetime: with error feedback one model; a variable outlives its wrapper.
 template <class Half>
 class Cast {
@@ -70,14 +79,21 @@ class Cast {
            (options_.error_feedback ? " with error feedback" : "");
   }
 
+  /// @throws Error (invalid_argument) for a second model, (unsupported) if a device cannot round, or keep errors
   void prepare(std::span<const Parameter> parameters) {
     if (options_.error_feedback) detail::allocate_errors(errors_, parameters, options_);
+#if DTRAIN_WITH_CUDA
+    for (const Parameter& parameter : parameters) {
+      if (parameter.gradient.device.kind != DeviceKind::cuda) continue;
+      if (cuda_) detail::throw_second_model("on a CUDA device");
+      cuda_.emplace(dtype, parameter.gradient.device);
+      return;
+    }
+#endif
   }
 
   template <class C>
   void reduce(const ddp::GradientBucket<C>& bucket) {
-    static_assert(ddp::RunsHostWork<typename C::Stream>,
-                  "dtrain: hooks::Cast runs on the host: use it with a backend of host memory");
     const BufferView& all = bucket.values;
     if (all.dtype != DType::f32) {
       bucket.channel.all_reduce(all, all, bucket.op, bucket.stream);
@@ -85,13 +101,7 @@ class Cast {
     }
     const bool divides = bucket.op == ReduceOp::average;
     const auto divisor = static_cast<float>(divides ? bucket.channel.size() : 1);
-    const BufferView halves{all.data, all.count, dtype, all.device};
-    bucket.compress([this, gradients = bucket.gradients, all, divisor]() noexcept {
-      if (!errors_.is_empty()) detail::add_errors(errors_, gradients, dtype, divisor);
-      kernels::narrow_in_place(all.data, all.count, dtype, 1.0F / divisor);
-    });
-    bucket.channel.all_reduce(halves, halves, divides ? ReduceOp::sum : bucket.op, bucket.stream);
-    bucket.compress([all]() noexcept { kernels::widen_in_place(all.data, all.count, dtype); });
+    reduce_floats(bucket, divisor, divides ? ReduceOp::sum : bucket.op);
   }
 
   /// What a checkpoint needs of the errors, for save_checkpoint and load_checkpoint: each rank's become their average,
@@ -109,22 +119,55 @@ class Cast {
  private:
   static constexpr DType dtype = dtype_of<Half>::value;
 
+  template <class C>
+  requires ddp::RunsHostWork<typename C::Stream>
+  void reduce_floats(const ddp::GradientBucket<C>& bucket, float divisor, ReduceOp op) {
+    const BufferView& all = bucket.values;
+    const BufferView halves{all.data, all.count, dtype, all.device};
+    bucket.compress([this, gradients = bucket.gradients, all, divisor]() noexcept {
+      if (!errors_.is_empty()) detail::add_errors(errors_, gradients, dtype, divisor);
+      kernels::narrow_in_place(all.data, all.count, dtype, 1.0F / divisor);
+    });
+    bucket.channel.all_reduce(halves, halves, op, bucket.stream);
+    bucket.compress([all]() noexcept { kernels::widen_in_place(all.data, all.count, dtype); });
+  }
+
+#if DTRAIN_WITH_CUDA
+  template <class C>
+  requires std::is_same_v<typename C::Stream, stream::cuda::StreamRef>
+  void reduce_floats(const ddp::GradientBucket<C>& bucket, float divisor, ReduceOp op) {
+    const BufferView halves = cuda_->narrow(bucket.values, 1.0F / divisor, bucket.stream);
+    bucket.channel.all_reduce(halves, halves, op, bucket.stream);
+    cuda_->widen(halves, bucket.values, bucket.stream);
+  }
+#endif
+
   CastOptions options_;
   ddp::Residuals errors_;
+#if DTRAIN_WITH_CUDA
+  std::optional<ddp::CudaCast> cuda_;
+#endif
 };
 
 #if DTRAIN_DEFINITIONS
 
+DTRAIN_DEFINED void detail::throw_second_model(const char* kind) {
+  throw_error(Errc::invalid_argument, "a hooks::Cast {} is given to a second model; each model needs its own", {kind});
+}
+
 DTRAIN_DEFINED void detail::allocate_errors(ddp::Residuals& errors, std::span<const Parameter> parameters,
                                             const CastOptions& options) {
-  if (!errors.is_empty()) {
-    throw_error(Errc::invalid_argument,
-                "a hooks::Cast with error feedback is given to a second model; each model needs its own");
-  }
+  if (!errors.is_empty()) throw_second_model("with error feedback");
   std::vector<std::size_t> kept;
   for (const Parameter& parameter : parameters) {
     const TensorView& gradient = parameter.gradient;
     const bool keeps = gradient.dtype == DType::f32 && options.error_feedback(parameter);
+    if (keeps && gradient.device.kind != DeviceKind::host) {
+      throw_error(Errc::unsupported,
+                  "CastOptions::error_feedback is for gradients in host memory, but that of {} is on {}; leave "
+                  "it out",
+                  {ddp::describe_parameter(kept.size(), parameter.name), to_string(gradient.device)});
+    }
     kept.push_back(keeps ? gradient.flat().count : 0);
   }
   errors.allocate(kept);

@@ -53,9 +53,12 @@ TEST_CASE("a step that was captured in a CUDA graph reduces whenever it is repla
       continue;
     }
     for (const bool bound : {false, true}) {
-      CAPTURE(ranks);
-      CAPTURE(bound);
-      expect_replays(ranks, {.bound = bound});
+      for (const bool casts : {false, true}) {
+        CAPTURE(ranks);
+        CAPTURE(bound);
+        CAPTURE(casts);
+        expect_replays(ranks, {.bound = bound, .casts = casts});
+      }
     }
   }
 }
@@ -77,6 +80,7 @@ TEST_CASE("nothing that a capture forbids is called in a step, whatever the capt
       CAPTURE(bound);
       expect_replays(1, {.bound = bound, .warm_up = 2, .mode = mode});
       expect_replays(1, {.bound = bound, .warm_up = 0, .mode = mode});
+      expect_replays(1, {.bound = bound, .casts = true, .warm_up = 0, .mode = mode});
     }
   }
 }

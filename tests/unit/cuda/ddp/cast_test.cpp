@@ -1,0 +1,231 @@
+#include "dtrain/ddp/hooks/cast.hpp"
+
+#include "dtrain/core/config.hpp"
+
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <cstddef>
+#include <cstring>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "dtrain/backend/nccl.hpp"
+#include "dtrain/backend/staged.hpp"
+#include "dtrain/distributed_data_parallel.hpp"
+#include "support/nccl_rank.hpp"
+#include "support/thread_group.hpp"
+
+namespace {
+
+using dtrain::bfloat16;
+using dtrain::DeviceKind;
+using dtrain::DistributedDataParallel;
+using dtrain::float16;
+using dtrain::Ready;
+using dtrain::ReduceOp;
+using dtrain::hooks::Cast;
+using dtrain::hooks::every_parameter;
+using support::run_groups;
+
+using NcclPolicy = dtrain::Policy<dtrain::launch::PerProcess, dtrain::backend::Nccl>;
+using StagedPolicy = dtrain::Policy<dtrain::launch::PerProcess, dtrain::backend::Staged<dtrain::backend::SharedMemory>>;
+
+/// f32 parameters of sizes that are no multiples of what a thread moves, and one of f64, on the rank's device.
+class Model {
+ public:
+  static constexpr DeviceKind device_kind = DeviceKind::cuda;
+
+  Model() : device_{DeviceKind::cuda, dtrain::stream::cuda::current_device()} {
+    for (const std::size_t size : {1001UL, 37UL, 20'003UL})
+      add<float>(size);
+    add<double>(5);
+  }
+
+  const std::vector<dtrain::Parameter>& parameters() const { return list_; }
+  void bind_gradient(std::size_t i, const dtrain::TensorView& view) { list_[i].gradient = view; }
+
+  /// Element k of gradient i is `element(i, k)`.
+  template <class Element>
+  void backward(const Ready& ready, Element element) {
+    for (std::size_t i = 0; i + 1 < list_.size(); ++i)
+      write<float>(i, element);
+    write<double>(list_.size() - 1, element);
+    for (std::size_t i = 0; i < list_.size(); ++i)
+      ready(i, stream_.ref().handle());
+  }
+
+  /// Blocking: after the work of the stream.
+  template <class T>
+  std::vector<T> gradient(std::size_t i) const {
+    dtrain::stream::cuda::Event event;
+    stream_.ref().record(event);
+    CHECK(event.block_until_complete(dtrain::Deadline::after(std::chrono::seconds(20))) ==
+          dtrain::stream::WaitResult::complete);
+    return support::on_host<T>(list_[i].gradient.data, list_[i].gradient.shape.element_count());
+  }
+
+ private:
+  template <class T>
+  void add(std::size_t count) {
+    memory_.push_back(support::on_device(std::vector<T>(count, T(1))));
+    const dtrain::TensorView view{
+        memory_.back().data(), {static_cast<std::int64_t>(count)}, dtrain::dtype_of<T>::value, device_};
+    list_.push_back({"p" + std::to_string(list_.size()), view, view});
+  }
+
+  template <class T, class Element>
+  void write(std::size_t i, Element element) {
+    std::vector<T> values(list_[i].gradient.shape.element_count());
+    for (std::size_t k = 0; k < values.size(); ++k)
+      values[k] = static_cast<T>(element(i, k));
+    support::write(list_[i].gradient.data, values);
+  }
+
+  dtrain::Device device_;
+  std::vector<support::DeviceBuffer> memory_;
+  std::vector<dtrain::Parameter> list_;
+  dtrain::stream::cuda::Stream stream_;
+};
+
+float element(int step, int rank, std::size_t i, std::size_t k) {
+  return std::sin(static_cast<float>(k + 100 * i + 7) * static_cast<float>(1 + rank + 3 * step)) * 0.01F;
+}
+
+/// How far the elements of f32 gradients are from the sum of each rank's rounded ones: the sum is rounded as well.
+template <class Half>
+int wrong_elements(const std::vector<float>& reduced, std::size_t i, int step, int ranks, float factor) {
+  int wrong = 0;
+  for (std::size_t k = 0; k < reduced.size(); ++k) {
+    float sum = 0;
+    float magnitude = 0;
+    for (int rank = 0; rank < ranks; ++rank) {
+      const float rounded = static_cast<float>(Half(element(step, rank, i, k) * factor));
+      sum += rounded;
+      magnitude += std::abs(rounded);
+    }
+    const float precision = std::is_same_v<Half, bfloat16> ? 0.004F : 0.0005F;
+    const float allowed = magnitude * static_cast<float>(ranks - 1) * precision;
+    wrong += std::abs(reduced[k] - sum) <= allowed + (ranks == 1 ? 0 : 1e-7F) ? 0 : 1;
+    wrong += reduced[k] == static_cast<float>(Half(reduced[k])) ? 0 : 1;
+  }
+  return wrong;
+}
+
+/// Small buckets, so that they are planned anew after the first step.
+template <class Policy, class Half>
+void expect_cast_steps(int ranks, ReduceOp op) {
+  std::atomic<int> wrong{0};
+  std::vector<std::vector<float>> all(static_cast<std::size_t>(ranks));
+  const auto ends = run_groups<Policy>(ranks, [&](const dtrain::ProcessGroup<Policy>& group) {
+    Model model;
+    DistributedDataParallel ddp{model, group, {.bucket_bytes = 5000, .reduce_op = op}, Cast<Half>()};
+    const float factor = op == ReduceOp::average ? 1.0F / static_cast<float>(ranks) : 1.0F;
+    for (int step = 0; step < 3; ++step) {
+      ddp.backward([&](Ready ready) {
+        model.backward(ready, [&](std::size_t i, std::size_t k) { return element(step, group.rank(), i, k); });
+      });
+      for (std::size_t i = 0; i < 3; ++i) {
+        const std::vector<float> reduced = model.gradient<float>(i);
+        wrong += wrong_elements<Half>(reduced, i, step, ranks, factor);
+        std::vector<float>& own = all[static_cast<std::size_t>(group.rank())];
+        own.insert(own.end(), reduced.begin(), reduced.end());
+      }
+      double sum = 0;  // f64 is reduced as it is
+      for (int rank = 0; rank < ranks; ++rank)
+        sum += static_cast<double>(element(step, rank, 3, 4)) * (op == ReduceOp::average ? 1.0 / ranks : 1.0);
+      wrong += std::abs(model.gradient<double>(3)[4] - sum) < 1e-15 ? 0 : 1;
+    }
+    const dtrain::CompressedTraffic traffic = ddp.statistics().hook;
+    wrong +=
+        ranks == 1 || (traffic.bytes_sent > traffic.bytes / 2 && traffic.bytes_sent < traffic.bytes * 51 / 100) ? 0 : 1;
+  });
+  for (const support::RankEnd& end : ends)
+    CHECK(end.text == "");
+  CHECK(wrong == 0);
+  for (const std::vector<float>& of_rank : all) {
+    REQUIRE(of_rank.size() == all[0].size());
+    CHECK(std::memcmp(of_rank.data(), all[0].data(), all[0].size() * sizeof(float)) == 0);
+  }
+}
+
+/// The error of the wrapper's constructor.
+std::string error_with(Cast<bfloat16> hook) {
+  std::string text;
+  (void)run_groups<NcclPolicy>(1, [&](const dtrain::ProcessGroup<NcclPolicy>& group) {
+    Model model;
+    try {
+      const DistributedDataParallel ddp{model, group, {}, hook};
+    } catch (const dtrain::Error& error) {
+      text = error.what();
+    }
+  });
+  return text;
+}
+
+}  // namespace
+
+TEST_CASE("hooks::Cast reduces 16 bits of every element on a device, to the same bits on all ranks") {
+  for (const int ranks : {1, 2, 3}) {
+    if (!support::enough_devices(ranks)) {
+      dtrain_test::skip("there is no device for each rank");
+      continue;
+    }
+    for (const ReduceOp op : {ReduceOp::average, ReduceOp::sum}) {
+      CAPTURE(ranks);
+      expect_cast_steps<NcclPolicy, bfloat16>(ranks, op);
+      expect_cast_steps<NcclPolicy, float16>(ranks, op);
+      expect_cast_steps<StagedPolicy, bfloat16>(ranks, op);
+    }
+  }
+}
+
+TEST_CASE("an average of f16 on devices that is in range does not overflow on the way") {
+  if (!support::enough_devices(3)) return dtrain_test::skip("there is no device for each of 3 ranks");
+  std::atomic<int> wrong{0};
+  const auto ends = run_groups<NcclPolicy>(3, [&](const dtrain::ProcessGroup<NcclPolicy>& group) {
+    Model model;
+    DistributedDataParallel ddp{model, group, {}, Cast<float16>()};
+    ddp.backward([&](Ready ready) { model.backward(ready, [](std::size_t, std::size_t) { return 60000.0F; }); });
+    for (const float value : model.gradient<float>(0))
+      wrong += std::abs(value - 60000.0F) <= 64 ? 0 : 1;
+  });
+  for (const support::RankEnd& end : ends)
+    CHECK(end.text == "");
+  CHECK(wrong == 0);
+}
+
+TEST_CASE("errors of gradients on a device are not kept, and the sentence says so") {
+  REQUIRE(support::enough_devices(1));
+  CHECK(error_with(Cast<bfloat16>{{.error_feedback = every_parameter}}) ==
+        "CastOptions::error_feedback is for gradients in host memory, but that of parameter 0 'p0' is on cuda:0; leave "
+        "it out");
+}
+
+TEST_CASE("a hooks::Cast on a device is for one model, and says so") {
+  REQUIRE(support::enough_devices(1));
+  (void)run_groups<NcclPolicy>(1, [](const dtrain::ProcessGroup<NcclPolicy>& group) {
+    Model model;
+    Model other;
+    Cast<bfloat16> hook;
+    const DistributedDataParallel ddp{model, group, {}, hook};
+    CHECK_THROWS_WITH_AS((DistributedDataParallel{other, group, {}, hook}),
+                         "a hooks::Cast on a CUDA device is given to a second model; each model needs its own",
+                         dtrain::Error);
+  });
+}
+
+#if DTRAIN_EMULATED_CUDA
+TEST_CASE("a driver that does not load the kernel of hooks::Cast is named") {
+  REQUIRE(support::enough_devices(1));
+  emulation::fail("cuLaunchKernel", 1, 209);  // CUDA_ERROR_NO_BINARY_FOR_GPU
+  CHECK(error_with(Cast<bfloat16>()) ==
+        "the CUDA driver does not load the kernel with which hooks::Cast rounds gradients on cuda:0: it is older than "
+        "CUDA 12, or cannot compile PTX; update it, or leave the hook out");
+  CHECK(error_with(Cast<bfloat16>()) == "");
+}
+#endif
