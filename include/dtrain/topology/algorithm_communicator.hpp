@@ -25,6 +25,9 @@ namespace DTRAIN_NAMESPACE::topology {
 ///   Algorithm(context, deadline)                             collective; opens the algorithm's own channels
 ///   bool all_reduce(ConstBufferView, BufferView, ReduceOp)   in the stream's thread; false: one of its channels failed
 ///   bool broadcast(BufferView, int root), bool barrier()     likewise; both or none
+///   bool reduce_scatter(ConstBufferView, BufferView, ReduceOp), bool all_gather(ConstBufferView, BufferView)
+///                                                            likewise; with bool scatters(): whether it has them here,
+///                                                            the same on all ranks
 ///   abort(cause), failure()                                  in any thread
 ///   allocate_blocking(bytes, deadline)                       if it has a type Allocation
 ///   compressed_traffic()                                     if it compresses; in any thread
@@ -39,6 +42,7 @@ class AlgorithmCommunicator {
   static auto allocation_of(void*) -> typename Inner::Allocation;
   static constexpr bool allocates_itself = requires { typename Algorithm::Allocation; };
   static constexpr bool broadcasts_itself = requires(Algorithm & algorithm) { algorithm.barrier(); };
+  static constexpr bool scatters_itself = requires(Algorithm & algorithm) { algorithm.scatters(); };
 
  public:
   using Stream = typename Inner::Stream;
@@ -85,9 +89,23 @@ class AlgorithmCommunicator {
 
   void reduce_scatter(ConstBufferView input, BufferView output, ReduceOp op,
                       Stream stream) requires backend::CanReduceScatter<Inner> {
+    if constexpr (scatters_itself) {
+      if (state_->algorithm.scatters()) {
+        backend::check_host_memory(B::name().data(), input, output);
+        backend::check_reduce_scatter(input, output, rank(), size());
+        return enqueue(AlgorithmReduceScatter{input, output, op}, stream);
+      }
+    }
     inner().reduce_scatter(input, output, op, stream);
   }
   void all_gather(ConstBufferView input, BufferView output, Stream stream) requires backend::CanAllGather<Inner> {
+    if constexpr (scatters_itself) {
+      if (state_->algorithm.scatters()) {
+        backend::check_host_memory(B::name().data(), input, output);
+        backend::check_all_gather(input, output, rank(), size());
+        return enqueue(AlgorithmAllGather{input, output}, stream);
+      }
+    }
     inner().all_gather(input, output, stream);
   }
   void exchange_blocks(const backend::BlockExchange& blocks, ConstBufferView input, BufferView output,

@@ -35,6 +35,27 @@ struct AlgorithmAllReduce {
     return algorithm.all_reduce(input, output, op);
   }
 };
+struct AlgorithmReduceScatter {
+  static constexpr const char* name = "a reduce_scatter";
+  ConstBufferView input;
+  BufferView output;
+  ReduceOp op;
+
+  template <class Algorithm>
+  bool run(Algorithm& algorithm) const {
+    return algorithm.reduce_scatter(input, output, op);
+  }
+};
+struct AlgorithmAllGather {
+  static constexpr const char* name = "an all_gather";
+  ConstBufferView input;
+  BufferView output;
+
+  template <class Algorithm>
+  bool run(Algorithm& algorithm) const {
+    return algorithm.all_gather(input, output);
+  }
+};
 struct AlgorithmBroadcast {
   static constexpr const char* name = "a broadcast";
   BufferView buffer;

@@ -52,22 +52,49 @@ class WireReduction {
   bool all_reduce(const BufferView& own, ReduceOp op, int ranks, Reduce reduce) {
     if constexpr (narrows<WireType>) {
       if (casts(own.dtype, op)) {
-        const float factor = op == ReduceOp::average ? 1.0F / static_cast<float>(ranks) : 1.0F;
-        const BufferView sent{own.data, own.count, WireType::dtype, own.device};
         traffic_.replaces(own.bytes());
-        traffic_.sends_all_reduce(sent.bytes());
-        traffic_.time([&] { kernels::narrow_in_place(own.data, own.count, WireType::dtype, factor); });
-        const bool serves = reduce(sent, ReduceOp::sum);
-        traffic_.time([&] { kernels::widen_in_place(own.data, own.count, WireType::dtype); });
+        traffic_.sends_all_reduce(narrowed(own).bytes());
+        narrow(own, op, ranks);
+        const bool serves = reduce(narrowed(own), ReduceOp::sum);
+        widen(own);
         return serves;
       }
     }
     return reduce(own, op);
   }
 
+  /// The same for a reduce-scatter of `whole`, whose content is lost, to `own`.
+  /// @param reduce `reduce(whole, own, op)`
+  template <class Reduce>
+  bool reduce_scatter(const BufferView& whole, const BufferView& own, ReduceOp op, int ranks, Reduce reduce) {
+    if constexpr (narrows<WireType>) {
+      if (casts(own.dtype, op)) {
+        traffic_.replaces(whole.bytes() / 2);
+        traffic_.sends(narrowed(whole).bytes());
+        narrow(whole, op, ranks);
+        const bool serves = reduce(narrowed(whole), narrowed(own), ReduceOp::sum);
+        widen(own);
+        return serves;
+      }
+    }
+    return reduce(whole, own, op);
+  }
+
   CompressedTraffic traffic() const noexcept { return traffic_.total(); }
 
  private:
+  static BufferView narrowed(const BufferView& view) noexcept {
+    return {view.data, view.count, WireType::dtype, view.device};
+  }
+
+  void narrow(const BufferView& view, ReduceOp op, int ranks) noexcept {
+    const float factor = op == ReduceOp::average ? 1.0F / static_cast<float>(ranks) : 1.0F;
+    traffic_.time([&] { kernels::narrow_in_place(view.data, view.count, WireType::dtype, factor); });
+  }
+  void widen(const BufferView& view) noexcept {
+    traffic_.time([&] { kernels::widen_in_place(view.data, view.count, WireType::dtype); });
+  }
+
   TrafficCounter traffic_;
 };
 

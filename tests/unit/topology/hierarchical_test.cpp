@@ -106,3 +106,16 @@ TEST_CASE(
   CHECK_FALSE(layout(3).is_even());
   CHECK(layout(4).is_even());
 }
+
+TEST_CASE("a layout knows whether each node's ranks, as many on all, follow those of the node before") {
+  const auto is_in_rank_order = [](const Nodes& nodes) {
+    return dtrain::topology::node_layout(nodes, 0).is_in_rank_order();
+  };
+  CHECK(is_in_rank_order({3}));
+  CHECK(is_in_rank_order({3, 3, 2, 2}));
+  CHECK(is_in_rank_order({0, 1, 2}));
+  CHECK_FALSE(is_in_rank_order({0, 1, 0, 1}));
+  CHECK_FALSE(is_in_rank_order({0, 0, 1, 0, 1, 1}));
+  CHECK_FALSE(is_in_rank_order({0, 0, 1}));
+  CHECK_FALSE(is_in_rank_order({0, 1, 1, 2, 2, 2}));
+}

@@ -1,5 +1,8 @@
 #include <doctest/doctest.h>
 
+#include <cstdint>
+#include <vector>
+
 #include "dtrain/backend/shared_memory.hpp"
 #include "dtrain/topology/hierarchical.hpp"
 #include "dtrain/topology/parameter_server.hpp"
@@ -26,6 +29,17 @@ TEST_CASE("random collectives are those of a serial reference through a tree") {
 
 TEST_CASE("random collectives are those of a serial reference on one to four nodes") {
   run_random_rounds<topology::Hierarchical<>::Rebind<SharedMemory>>(300'000, rounds_of_test(4), 10, 4, 20);
+}
+
+TEST_CASE("random collectives are those of a serial reference on nodes of as many successive ranks") {
+  using Channels = topology::Hierarchical<>::Rebind<SharedMemory>;
+  std::uint64_t seed = 350'000;
+  for (const std::vector<int>& node_of : {std::vector<int>{0, 0}, {0, 0, 1, 1}, {0, 0, 0, 1, 1, 1, 2, 2, 2}}) {
+    for (const auto accumulate : {dtrain::Accumulate::element, dtrain::Accumulate::f32}) {
+      const int ranks = static_cast<int>(node_of.size());
+      support::run_random_collectives<Channels>(ranks, node_of, ++seed, 40, accumulate, false);
+    }
+  }
 }
 
 TEST_CASE("random collectives are those of a serial reference, to the bit, with parameter servers") {

@@ -49,6 +49,38 @@ TEST_CASE("an average of f16 on the wire does not overflow where the values do n
   }
 }
 
+TEST_CASE("a reduce_scatter crosses between nodes in 16 bits, an all_gather as it is") {
+  support::run_topology_ranks<Channels<wire::Bf16>>(4, {0, 0, 1, 1}, [](auto& self, int rank) {
+    constexpr std::size_t block = 1003;
+    std::vector<float> values(4 * block);
+    for (std::size_t i = 0; i < values.size(); ++i)
+      values[i] = static_cast<float>(i) / 7 + static_cast<float>(rank);
+    std::vector<float> own(block);
+    self.communicator.reduce_scatter(dtrain::buffer_view(std::span(values)), dtrain::buffer_view(std::span(own)),
+                                     dtrain::ReduceOp::average, self.stream.ref());
+    REQUIRE(self.wait());
+    std::size_t near = 0;
+    std::size_t narrow = 0;
+    for (std::size_t i = 0; i < block; ++i) {
+      const float exact = values[static_cast<std::size_t>(rank) * block + i] - static_cast<float>(rank) + 1.5F;
+      near += std::abs(own[i] - exact) <= exact * 0.008F ? 1 : 0;
+      narrow += own[i] == static_cast<float>(dtrain::bfloat16(own[i])) ? 1 : 0;
+    }
+    CHECK(near == block);
+    CHECK(narrow == block);
+    const dtrain::CompressedTraffic traffic = self.communicator.compressed_traffic();
+    CHECK(traffic.bytes == 2 * block * sizeof(float) / 2);  // half of an all_reduce of a block for each node
+    CHECK(traffic.bytes_sent == traffic.bytes / 2);
+    own.assign(block, 1.0F / 3 + static_cast<float>(rank));
+    self.communicator.all_gather(dtrain::buffer_view(std::span(own)), dtrain::buffer_view(std::span(values)),
+                                 self.stream.ref());
+    REQUIRE(self.wait());
+    for (std::size_t peer = 0; peer < 4; ++peer)
+      CHECK(values[peer * block + peer] == 1.0F / 3 + static_cast<float>(peer));
+    CHECK(self.communicator.compressed_traffic().bytes == traffic.bytes);
+  });
+}
+
 TEST_CASE("a rank counts the bytes that it sends between nodes, and those that the wire type saves") {
   support::run_topology_ranks<Channels<wire::Bf16>>(4, {0, 0, 1, 1}, [](auto& self, int) {
     std::vector<float> values(1000);

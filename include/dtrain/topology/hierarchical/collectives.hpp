@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Two-level collectives, inside nodes and across nodes: all_reduce, broadcast and barrier of topology::Hierarchical.
+/// Two-level collectives of topology::Hierarchical, inside nodes and across nodes.
 
 #include <algorithm>
 #include <cstddef>
@@ -12,6 +12,7 @@
 #include "dtrain/core/compressed_traffic.hpp"
 #include "dtrain/core/types/reduce_op.hpp"
 #include "dtrain/kernels/partial_reduction.hpp"
+#include "dtrain/topology/hierarchical/block_collectives.hpp"
 #include "dtrain/topology/hierarchical/node_layout.hpp"
 #include "dtrain/topology/hierarchical/parallel_runner.hpp"
 #include "dtrain/topology/partition.hpp"
@@ -40,9 +41,9 @@ namespace DTRAIN_NAMESPACE::topology {
 /// A broadcast goes through the ranks of the root's node, of which each sends its block to the other nodes; each byte
 /// crosses to each node once.
 ///
-/// `WireType`: wire::Bf16 or wire::F16 sends sums and averages of f32 in 16 bits in step 2. Each node's partial result
-/// is an f32 sum, rounded once before it is sent; the backend rounds what it adds up across nodes. Source: Ueno and
-/// Yokota, "Exhaustive study of hierarchical AllReduce patterns for large messages between GPUs", 2019.
+/// `WireType`: wire::Bf16 or wire::F16 sends sums and averages of f32 in 16 bits across nodes. Each node's partial
+/// result is an f32 sum, rounded once before it is sent; the backend rounds what it adds up across nodes. Source: Ueno
+/// and Yokota, "Exhaustive study of hierarchical AllReduce patterns for large messages between GPUs", 2019.
 template <class B, class Intra, class WireType = wire::Same>
 class HierarchicalCollectives {
  public:
@@ -82,6 +83,26 @@ class HierarchicalCollectives {
       return across_->step([&](auto& across, auto stream) { across.all_reduce(input, output, op, stream); });
     }
     return reduce_in_segments(input, output, op);
+  }
+
+  /// Whether reduce_scatter() and all_gather() go by nodes: a node's ranks, of which each has as many, have successive
+  /// blocks.
+  bool scatters() const noexcept { return layout_.local_size > 1 && layout_.is_in_rank_order(); }
+
+  /// @pre scatters()
+  bool reduce_scatter(const ConstBufferView& input, const BufferView& output, ReduceOp op) {
+    if (layout_.nodes == 1) {
+      return node_.step([&](auto& node, auto stream) { node.reduce_scatter(input, output, op, stream); });
+    }
+    return block_collectives().reduce_scatter(input, output, op, accumulate_, wire_);
+  }
+
+  /// @pre scatters()
+  bool all_gather(const ConstBufferView& input, const BufferView& output) {
+    if (layout_.nodes == 1) {
+      return node_.step([&](auto& node, auto stream) { node.all_gather(input, output, stream); });
+    }
+    return block_collectives().all_gather(input, output);
   }
 
   bool broadcast(const BufferView& buffer, int root) {
@@ -148,8 +169,7 @@ class HierarchicalCollectives {
   /// Bytes of a segment for each cross-node group: the fixed cost of a reduction across nodes is then negligible.
   static constexpr std::size_t group_segment_bytes = std::size_t{8} << 20;
 
-  /// Whether all nodes have the same number of ranks.
-  bool is_uniform() const noexcept { return layout_.ranks == layout_.cross_node_groups * layout_.nodes; }
+  auto block_collectives() noexcept { return BlockCollectives{layout_, node_, *across_, partials_}; }
 
   std::size_t segment_length(DType type) const noexcept {
     return group_segment_bytes / size_bytes(type) * static_cast<std::size_t>(layout_.cross_node_groups);
@@ -178,9 +198,9 @@ class HierarchicalCollectives {
   bool reduce_in_segments(const ConstBufferView& input, const BufferView& output, ReduceOp op) {
     const kernels::PartialReduction reduction(output.dtype, op, layout_.ranks, accumulate_);
     const bool averages = op == ReduceOp::average;
-    const bool of_averages = averages && is_float(output.dtype) && is_uniform() && !reduction.widens();
+    const bool of_averages = averages && is_float(output.dtype) && layout_.is_uniform() && !reduction.widens();
     const bool apart = reduction.widens();
-    const bool scaled = apart || (averages && is_float(output.dtype) && !is_uniform());
+    const bool scaled = apart || (averages && is_float(output.dtype) && !layout_.is_uniform());
     const ReduceOp plain = averages && !of_averages ? ReduceOp::sum : op;
     const DType type = reduction.type();
     const std::size_t length = segment_length(type);
@@ -265,7 +285,7 @@ class HierarchicalCollectives {
   Accumulate accumulate_;
   NodeLayout layout_;
   WireReduction<WireType> wire_;
-  backend::message_passing::Scratch partials_;  ///< of two segments, if they are wider than the output's elements
+  backend::message_passing::Scratch partials_;  ///< wider than the output's elements; blocks of BlockCollectives
   SubChannel<typename Intra::Communicator> node_;
   std::optional<SubChannel<typename B::Communicator>> across_;
   std::optional<ParallelRunner> runner_;  ///< if this rank works both inside and across nodes; destroyed first

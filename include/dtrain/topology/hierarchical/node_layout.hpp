@@ -32,6 +32,10 @@ struct NodeLayout {
   std::vector<int> cross_node_members{};  ///< the rank of each node that has this local rank
 
   bool has_cross_node_group() const noexcept { return local_rank < cross_node_groups; }
+  /// Whether all nodes have the same number of ranks.
+  bool is_uniform() const noexcept { return ranks == cross_node_groups * nodes; }
+  /// Whether all nodes have the same number of ranks, and each node's follow those of the node before.
+  bool is_in_rank_order() const noexcept;
   /// Whether every rank of this node has a cross-node group.
   bool is_even() const noexcept { return local_size == cross_node_groups; }
 };
@@ -61,6 +65,15 @@ backend::ChannelContext across_nodes(const backend::ChannelContext& context, con
 #include "dtrain/backend/channel_setup/store_gather.hpp"
 
 namespace DTRAIN_NAMESPACE::topology {
+
+DTRAIN_DEFINED bool NodeLayout::is_in_rank_order() const noexcept {
+  for (int rank = 0; rank < ranks; ++rank) {
+    if (places[static_cast<std::size_t>(rank)].node != rank / cross_node_groups) {
+      return false;
+    }
+  }
+  return is_uniform();
+}
 
 DTRAIN_DEFINED NodeLayout node_layout(const std::vector<int>& node_of, int rank) {
   std::vector<int> order;  // numbers of the nodes, in the order of their first ranks
