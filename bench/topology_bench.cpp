@@ -1,5 +1,6 @@
 // One all-reduce of 100 MiB between two virtual hosts of two ranks, joined at 1 Gbit/s, along each topology; MPI's own
-// beside them. S / B is what its bytes take on the link.
+// beside them. A reduce-scatter and an all-gather after it, as in a step of a sharded optimizer, along Hierarchical and
+// Flat. S / B is what the bytes of either take on the link.
 
 #include <algorithm>
 #include <chrono>
@@ -26,6 +27,8 @@ constexpr const char* bench_name = "topology_bench";
 constexpr const char* usage_line = "[--samples=N] [--json=FILE]";
 constexpr std::size_t elements = std::size_t{25} << 20;
 constexpr std::size_t bytes = elements * sizeof(float);
+constexpr const char* all_reduce = "all_reduce";
+constexpr const char* scatter_and_gather = "scatter_and_gather";
 
 bench::VirtualHosts two_by_two() {
   bench::VirtualHosts hosts;
@@ -48,24 +51,42 @@ class TopologyRank {
         channel_(dtrain::group::GroupAccess::of(group_).open_channel("bench")),
         memory_(channel_.allocate_blocking(bytes, dtrain::Deadline::after(group_.timeout()))) {}
 
-  /// The first sample is a warm-up.
   void measure(int samples) {
+    measure(all_reduce, samples, [this](const dtrain::BufferView& view) {
+      channel_.all_reduce(view, view, dtrain::ReduceOp::sum, group_.stream());
+    });
+    using Topology = typename P::Topology;
+    if constexpr (std::is_same_v<Topology, dtrain::topology::Flat> ||
+                  std::is_same_v<Topology, dtrain::topology::Hierarchical<dtrain::backend::SharedMemory>>) {
+      measure(scatter_and_gather, samples, [this](const dtrain::BufferView& view) {
+        const std::size_t block = elements / static_cast<std::size_t>(group_.world_size());
+        const dtrain::BufferView own{view.data + static_cast<std::size_t>(group_.rank()) * block * sizeof(float), block,
+                                     view.dtype, view.device};
+        channel_.reduce_scatter(view, own, dtrain::ReduceOp::sum, group_.stream());
+        channel_.all_gather(own, view, group_.stream());
+      });
+    }
+  }
+
+ private:
+  /// The first sample is a warm-up. @param enqueue `enqueue(view)` makes every rank's elements their sums
+  template <class Enqueue>
+  void measure(const char* what, int samples, Enqueue enqueue) {
     const std::span<float> values(reinterpret_cast<float*>(memory_.data()), elements);
-    const dtrain::BufferView view = dtrain::buffer_view(values);
     for (int sample = 0; sample <= samples; ++sample) {
       for (std::size_t i = 0; i < elements; ++i) {
         values[i] = value(sample, i) + static_cast<float>(group_.rank());
       }
       group_.barrier();
       const std::int64_t begin = bench::now_nanoseconds();
-      channel_.all_reduce(view, view, dtrain::ReduceOp::sum, group_.stream());
+      enqueue(dtrain::buffer_view(values));
       dtrain::stream::host::Event event;
       group_.stream().record(event);
       dtrain::backend::block_until_complete(event, channel_, *dtrain::group::GroupAccess::of(group_).failure(),
                                             group_.timeout(), group_.rank());
       const std::int64_t end = bench::now_nanoseconds();
       if (sample > 0) {
-        bench::tell_interval("all_reduce", sample, {begin, end});
+        bench::tell_interval(what, sample, {begin, end});
       }
       const float ranks = static_cast<float>(group_.world_size());
       for (std::size_t i = 0; i < elements; ++i) {
@@ -76,7 +97,6 @@ class TopologyRank {
     }
   }
 
- private:
   static float value(int sample, std::size_t i) noexcept {
     return static_cast<float>(sample % 5) + static_cast<float>(i % 7);
   }
@@ -149,7 +169,8 @@ class Bench {
     std::printf("dtrain on Gloo: built without Gloo\n");
 #endif
 #ifdef DTRAIN_BENCH_TOPOLOGY_OPENMPI
-    add("openmpi", "mpi", "its own", job_.run_mpi_program(DTRAIN_BENCH_TOPOLOGY_OPENMPI, {samples_}));
+    bench::Told told = job_.run_mpi_program(DTRAIN_BENCH_TOPOLOGY_OPENMPI, {samples_});
+    add("openmpi", "mpi", "its own", all_reduce, told);
 #endif
     rows_.write_json(json_);
   }
@@ -159,21 +180,25 @@ class Bench {
   void run_backend(const char* backend, Run run) {
     for (const char* topology :
          {"Hierarchical", "HierarchicalBf16", "Ring", "Tree", "ParameterServer", "Flat", "FlatOverBf16"}) {
-      const double times = add("dtrain", backend, topology, run(std::string(backend) + "-" + topology));
+      bench::Told told = run(std::string(backend) + "-" + topology);
+      const double times = add("dtrain", backend, topology, all_reduce, told);
       for (const Goal& goal : goals) {
         if (goal.topology == std::string(topology)) {
           bench::print_goal(std::string(topology) + " at most " + bench::text_of(goal.times, " S / B"),
                             times <= goal.times, bench::text_of(times, ""));
         }
       }
+      if (!told.seconds[scatter_and_gather].empty()) {
+        add("dtrain", backend, topology, scatter_and_gather, told);
+      }
     }
   }
 
-  double add(const char* system, const char* backend, const char* topology, bench::Told told) {
-    const double seconds = bench::median(told.seconds["all_reduce"]);
+  double add(const char* system, const char* backend, const char* topology, const char* what, bench::Told& told) {
+    const std::vector<double>& samples = told.seconds[what];
+    const double seconds = bench::median(samples);
     const double times = seconds / (static_cast<double>(bytes) / hosts_.bytes_per_second);
-    rows_.add(bench::Row{bench_name, system, "all_reduce", hosts_.ranks(), hosts_.hosts, bytes, seconds,
-                         told.seconds["all_reduce"].size()}
+    rows_.add(bench::Row{bench_name, system, what, hosts_.ranks(), hosts_.hosts, bytes, seconds, samples.size()}
                   .with("backend", backend)
                   .with("topology", topology)
                   .with("times_link", times));
