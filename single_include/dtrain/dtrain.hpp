@@ -18765,6 +18765,27 @@ struct AlgorithmAllReduce {
     return algorithm.all_reduce(input, output, op);
   }
 };
+struct AlgorithmReduceScatter {
+  static constexpr const char* name = "a reduce_scatter";
+  ConstBufferView input;
+  BufferView output;
+  ReduceOp op;
+
+  template <class Algorithm>
+  bool run(Algorithm& algorithm) const {
+    return algorithm.reduce_scatter(input, output, op);
+  }
+};
+struct AlgorithmAllGather {
+  static constexpr const char* name = "an all_gather";
+  ConstBufferView input;
+  BufferView output;
+
+  template <class Algorithm>
+  bool run(Algorithm& algorithm) const {
+    return algorithm.all_gather(input, output);
+  }
+};
 struct AlgorithmBroadcast {
   static constexpr const char* name = "a broadcast";
   BufferView buffer;
@@ -18869,6 +18890,9 @@ namespace DTRAIN_NAMESPACE::topology {
 ///   Algorithm(context, deadline)                             collective; opens the algorithm's own channels
 ///   bool all_reduce(ConstBufferView, BufferView, ReduceOp)   in the stream's thread; false: one of its channels failed
 ///   bool broadcast(BufferView, int root), bool barrier()     likewise; both or none
+///   bool reduce_scatter(ConstBufferView, BufferView, ReduceOp), bool all_gather(ConstBufferView, BufferView)
+///                                                            likewise; with bool scatters(): whether it has them here,
+///                                                            the same on all ranks
 ///   abort(cause), failure()                                  in any thread
 ///   allocate_blocking(bytes, deadline)                       if it has a type Allocation
 ///   compressed_traffic()                                     if it compresses; in any thread
@@ -18883,6 +18907,7 @@ class AlgorithmCommunicator {
   static auto allocation_of(void*) -> typename Inner::Allocation;
   static constexpr bool allocates_itself = requires { typename Algorithm::Allocation; };
   static constexpr bool broadcasts_itself = requires(Algorithm & algorithm) { algorithm.barrier(); };
+  static constexpr bool scatters_itself = requires(Algorithm & algorithm) { algorithm.scatters(); };
 
  public:
   using Stream = typename Inner::Stream;
@@ -18929,9 +18954,23 @@ class AlgorithmCommunicator {
 
   void reduce_scatter(ConstBufferView input, BufferView output, ReduceOp op,
                       Stream stream) requires backend::CanReduceScatter<Inner> {
+    if constexpr (scatters_itself) {
+      if (state_->algorithm.scatters()) {
+        backend::check_host_memory(B::name().data(), input, output);
+        backend::check_reduce_scatter(input, output, rank(), size());
+        return enqueue(AlgorithmReduceScatter{input, output, op}, stream);
+      }
+    }
     inner().reduce_scatter(input, output, op, stream);
   }
   void all_gather(ConstBufferView input, BufferView output, Stream stream) requires backend::CanAllGather<Inner> {
+    if constexpr (scatters_itself) {
+      if (state_->algorithm.scatters()) {
+        backend::check_host_memory(B::name().data(), input, output);
+        backend::check_all_gather(input, output, rank(), size());
+        return enqueue(AlgorithmAllGather{input, output}, stream);
+      }
+    }
     inner().all_gather(input, output, stream);
   }
   void exchange_blocks(const backend::BlockExchange& blocks, ConstBufferView input, BufferView output,
@@ -19155,6 +19194,10 @@ struct NodeLayout {
   std::vector<int> cross_node_members{};  ///< the rank of each node that has this local rank
 
   bool has_cross_node_group() const noexcept { return local_rank < cross_node_groups; }
+  /// Whether all nodes have the same number of ranks.
+  bool is_uniform() const noexcept { return ranks == cross_node_groups * nodes; }
+  /// Whether all nodes have the same number of ranks, and each node's follow those of the node before.
+  bool is_in_rank_order() const noexcept;
   /// Whether every rank of this node has a cross-node group.
   bool is_even() const noexcept { return local_size == cross_node_groups; }
 };
@@ -19279,6 +19322,91 @@ inline void copy(const ConstBufferView& from, const BufferView& to) noexcept {
     kernels::copy_bytes(to.data, from.data, to.bytes());
   }
 }
+
+}  // namespace DTRAIN_NAMESPACE::topology
+
+// ---- dtrain/topology/hierarchical/block_collectives.hpp
+
+/// @file
+/// Two-level reduce-scatter and all-gather, inside nodes and across nodes.
+
+namespace DTRAIN_NAMESPACE::topology {
+
+/// For several nodes with layout.is_in_rank_order(). A reduce-scatter goes inside nodes first, a node's blocks after
+/// the other's, then across them; an all-gather the other way round. Each byte crosses between nodes once. What
+/// crosses, a block for each node, is in memory of the channel. Lifetime: a call.
+/// @tparam Node,Across SubChannels
+template <class Node, class Across>
+class BlockCollectives {
+ public:
+  BlockCollectives(const NodeLayout& layout, Node& node, Across& across,
+                   backend::message_passing::Scratch& memory) noexcept
+      : layout_(layout), node_(node), across_(across), memory_(memory) {}
+
+  /// An average of floats is the average of the nodes' averages, unless partial results are wider than elements.
+  /// @returns whether the channels still work, as all_gather()
+  template <class Wire>
+  bool reduce_scatter(const ConstBufferView& input, const BufferView& output, ReduceOp op, Accumulate accumulate,
+                      Wire& wire) {
+    const kernels::PartialReduction reduction(output.dtype, op, layout_.ranks, accumulate);
+    const bool apart = reduction.widens();
+    const ReduceOp plain = op == ReduceOp::average && (apart || !is_float(output.dtype)) ? ReduceOp::sum : op;
+    const std::size_t all = blocks_of_nodes(output.count);
+    const DType type = reduction.type();
+    const std::size_t wide = apart ? input.count + output.count : 0;
+    const BufferView crossing{memory_.at_least((all + wide) * size_bytes(type)), all, type, {}};
+    const BufferView partials = apart ? BufferView{crossing.data + crossing.bytes(), input.count, type, {}} : crossing;
+    const BufferView own = apart ? BufferView{partials.data + partials.bytes(), output.count, type, {}} : output;
+    if (apart) {
+      reduction.begin(input.data, partials.data, input.count);
+    }
+    for (int other = 0; other < layout_.nodes; ++other) {
+      const ConstBufferView theirs =
+          view_of(apart ? ConstBufferView(partials) : input, range_of_node(output.count, other));
+      const BufferView block = view_of(crossing, block_of(all, layout_.nodes, other));
+      if (!node_.step([&](auto& node, auto stream) { node.reduce_scatter(theirs, block, plain, stream); })) {
+        return false;
+      }
+    }
+    const auto reduce = [&](const BufferView& sent, const BufferView& result, ReduceOp by) {
+      return across_.step([&](auto& across, auto stream) { across.reduce_scatter(sent, result, by, stream); });
+    };
+    const bool serves = wire.reduce_scatter(crossing, own, plain, layout_.nodes, reduce);
+    if (serves) {
+      reduction.end(own.data, output.data, own.count);
+    }
+    return serves;
+  }
+
+  bool all_gather(const ConstBufferView& input, const BufferView& output) {
+    const std::size_t all = blocks_of_nodes(input.count);
+    const BufferView crossing{memory_.at_least(all * size_bytes(input.dtype)), all, input.dtype, {}};
+    bool serves = across_.step([&](auto& across, auto stream) { across.all_gather(input, crossing, stream); });
+    for (int other = 0; serves && other < layout_.nodes; ++other) {
+      const BufferView theirs = view_of(output, range_of_node(input.count, other));
+      const BufferView own = view_of(theirs, block_of(theirs.count, layout_.local_size, layout_.local_rank));
+      copy(view_of(crossing, block_of(all, layout_.nodes, other)), own);
+      serves = node_.step([&](auto& node, auto stream) { node.all_gather(own, theirs, stream); });
+    }
+    return serves;
+  }
+
+ private:
+  /// Elements of a block for each node. @param block elements of one rank
+  std::size_t blocks_of_nodes(std::size_t block) const noexcept {
+    return block * static_cast<std::size_t>(layout_.nodes);
+  }
+  /// The blocks of a node's ranks.
+  BufferRange range_of_node(std::size_t block, int node) const noexcept {
+    const std::size_t count = block * static_cast<std::size_t>(layout_.local_size);
+    return {count * static_cast<std::size_t>(node), count};
+  }
+
+  const NodeLayout& layout_;
+  Node& node_;
+  Across& across_;
+  backend::message_passing::Scratch& memory_;
+};
 
 }  // namespace DTRAIN_NAMESPACE::topology
 
@@ -19597,22 +19725,49 @@ class WireReduction {
   bool all_reduce(const BufferView& own, ReduceOp op, int ranks, Reduce reduce) {
     if constexpr (narrows<WireType>) {
       if (casts(own.dtype, op)) {
-        const float factor = op == ReduceOp::average ? 1.0F / static_cast<float>(ranks) : 1.0F;
-        const BufferView sent{own.data, own.count, WireType::dtype, own.device};
         traffic_.replaces(own.bytes());
-        traffic_.sends_all_reduce(sent.bytes());
-        traffic_.time([&] { kernels::narrow_in_place(own.data, own.count, WireType::dtype, factor); });
-        const bool serves = reduce(sent, ReduceOp::sum);
-        traffic_.time([&] { kernels::widen_in_place(own.data, own.count, WireType::dtype); });
+        traffic_.sends_all_reduce(narrowed(own).bytes());
+        narrow(own, op, ranks);
+        const bool serves = reduce(narrowed(own), ReduceOp::sum);
+        widen(own);
         return serves;
       }
     }
     return reduce(own, op);
   }
 
+  /// The same for a reduce-scatter of `whole`, whose content is lost, to `own`.
+  /// @param reduce `reduce(whole, own, op)`
+  template <class Reduce>
+  bool reduce_scatter(const BufferView& whole, const BufferView& own, ReduceOp op, int ranks, Reduce reduce) {
+    if constexpr (narrows<WireType>) {
+      if (casts(own.dtype, op)) {
+        traffic_.replaces(whole.bytes() / 2);
+        traffic_.sends(narrowed(whole).bytes());
+        narrow(whole, op, ranks);
+        const bool serves = reduce(narrowed(whole), narrowed(own), ReduceOp::sum);
+        widen(own);
+        return serves;
+      }
+    }
+    return reduce(whole, own, op);
+  }
+
   CompressedTraffic traffic() const noexcept { return traffic_.total(); }
 
  private:
+  static BufferView narrowed(const BufferView& view) noexcept {
+    return {view.data, view.count, WireType::dtype, view.device};
+  }
+
+  void narrow(const BufferView& view, ReduceOp op, int ranks) noexcept {
+    const float factor = op == ReduceOp::average ? 1.0F / static_cast<float>(ranks) : 1.0F;
+    traffic_.time([&] { kernels::narrow_in_place(view.data, view.count, WireType::dtype, factor); });
+  }
+  void widen(const BufferView& view) noexcept {
+    traffic_.time([&] { kernels::widen_in_place(view.data, view.count, WireType::dtype); });
+  }
+
   TrafficCounter traffic_;
 };
 
@@ -19700,7 +19855,7 @@ static_assert(Topology<FlatOver<wire::Bf16>>);
 // ---- dtrain/topology/hierarchical/collectives.hpp
 
 /// @file
-/// Two-level collectives, inside nodes and across nodes: all_reduce, broadcast and barrier of topology::Hierarchical.
+/// Two-level collectives of topology::Hierarchical, inside nodes and across nodes.
 
 namespace DTRAIN_NAMESPACE::topology {
 
@@ -19724,9 +19879,9 @@ namespace DTRAIN_NAMESPACE::topology {
 /// A broadcast goes through the ranks of the root's node, of which each sends its block to the other nodes; each byte
 /// crosses to each node once.
 ///
-/// `WireType`: wire::Bf16 or wire::F16 sends sums and averages of f32 in 16 bits in step 2. Each node's partial result
-/// is an f32 sum, rounded once before it is sent; the backend rounds what it adds up across nodes. Source: Ueno and
-/// Yokota, "Exhaustive study of hierarchical AllReduce patterns for large messages between GPUs", 2019.
+/// `WireType`: wire::Bf16 or wire::F16 sends sums and averages of f32 in 16 bits across nodes. Each node's partial
+/// result is an f32 sum, rounded once before it is sent; the backend rounds what it adds up across nodes. Source: Ueno
+/// and Yokota, "Exhaustive study of hierarchical AllReduce patterns for large messages between GPUs", 2019.
 template <class B, class Intra, class WireType = wire::Same>
 class HierarchicalCollectives {
  public:
@@ -19766,6 +19921,26 @@ class HierarchicalCollectives {
       return across_->step([&](auto& across, auto stream) { across.all_reduce(input, output, op, stream); });
     }
     return reduce_in_segments(input, output, op);
+  }
+
+  /// Whether reduce_scatter() and all_gather() go by nodes: a node's ranks, of which each has as many, have successive
+  /// blocks.
+  bool scatters() const noexcept { return layout_.local_size > 1 && layout_.is_in_rank_order(); }
+
+  /// @pre scatters()
+  bool reduce_scatter(const ConstBufferView& input, const BufferView& output, ReduceOp op) {
+    if (layout_.nodes == 1) {
+      return node_.step([&](auto& node, auto stream) { node.reduce_scatter(input, output, op, stream); });
+    }
+    return block_collectives().reduce_scatter(input, output, op, accumulate_, wire_);
+  }
+
+  /// @pre scatters()
+  bool all_gather(const ConstBufferView& input, const BufferView& output) {
+    if (layout_.nodes == 1) {
+      return node_.step([&](auto& node, auto stream) { node.all_gather(input, output, stream); });
+    }
+    return block_collectives().all_gather(input, output);
   }
 
   bool broadcast(const BufferView& buffer, int root) {
@@ -19832,8 +20007,7 @@ class HierarchicalCollectives {
   /// Bytes of a segment for each cross-node group: the fixed cost of a reduction across nodes is then negligible.
   static constexpr std::size_t group_segment_bytes = std::size_t{8} << 20;
 
-  /// Whether all nodes have the same number of ranks.
-  bool is_uniform() const noexcept { return layout_.ranks == layout_.cross_node_groups * layout_.nodes; }
+  auto block_collectives() noexcept { return BlockCollectives{layout_, node_, *across_, partials_}; }
 
   std::size_t segment_length(DType type) const noexcept {
     return group_segment_bytes / size_bytes(type) * static_cast<std::size_t>(layout_.cross_node_groups);
@@ -19862,9 +20036,9 @@ class HierarchicalCollectives {
   bool reduce_in_segments(const ConstBufferView& input, const BufferView& output, ReduceOp op) {
     const kernels::PartialReduction reduction(output.dtype, op, layout_.ranks, accumulate_);
     const bool averages = op == ReduceOp::average;
-    const bool of_averages = averages && is_float(output.dtype) && is_uniform() && !reduction.widens();
+    const bool of_averages = averages && is_float(output.dtype) && layout_.is_uniform() && !reduction.widens();
     const bool apart = reduction.widens();
-    const bool scaled = apart || (averages && is_float(output.dtype) && !is_uniform());
+    const bool scaled = apart || (averages && is_float(output.dtype) && !layout_.is_uniform());
     const ReduceOp plain = averages && !of_averages ? ReduceOp::sum : op;
     const DType type = reduction.type();
     const std::size_t length = segment_length(type);
@@ -19949,7 +20123,7 @@ class HierarchicalCollectives {
   Accumulate accumulate_;
   NodeLayout layout_;
   WireReduction<WireType> wire_;
-  backend::message_passing::Scratch partials_;  ///< of two segments, if they are wider than the output's elements
+  backend::message_passing::Scratch partials_;  ///< wider than the output's elements; blocks of BlockCollectives
   SubChannel<typename Intra::Communicator> node_;
   std::optional<SubChannel<typename B::Communicator>> across_;
   std::optional<ParallelRunner> runner_;  ///< if this rank works both inside and across nodes; destroyed first
@@ -46146,6 +46320,15 @@ DTRAIN_DEFINED std::optional<Cause> Communicator::failure() const {
 // ---- dtrain/topology/hierarchical/node_layout.hpp (definitions)
 
 namespace DTRAIN_NAMESPACE::topology {
+
+DTRAIN_DEFINED bool NodeLayout::is_in_rank_order() const noexcept {
+  for (int rank = 0; rank < ranks; ++rank) {
+    if (places[static_cast<std::size_t>(rank)].node != rank / cross_node_groups) {
+      return false;
+    }
+  }
+  return is_uniform();
+}
 
 DTRAIN_DEFINED NodeLayout node_layout(const std::vector<int>& node_of, int rank) {
   std::vector<int> order;  // numbers of the nodes, in the order of their first ranks
