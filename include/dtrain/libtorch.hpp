@@ -69,6 +69,7 @@ class DistributedDataParallel {
         buffers_(buffers),
         graph_(graph),
         allow_unused_(options.allow_unused_parameters),
+        is_alone_(group_.world_size() == 1 && !hook.reduce),
         state_(std::make_unique<State>(detail::modules_of(net_), group_, options, std::move(hook))) {
     require_same_tensors(group_, state_->model.fixed_tensors());
     synchronize_buffers(group_, state_->model.fixed_tensors(), BufferPolicy::rank0);
@@ -95,7 +96,7 @@ class DistributedDataParallel {
   void backward(const torch::autograd::variable_list& roots, const torch::autograd::variable_list& gradients,
                 bool retain_graph = false) {
     state_->ddp.backward([&](Ready ready) {
-      state_->model.backward(roots, gradients, retain_graph, allow_unused_, ready, state_->ddp.reduces());
+      state_->model.backward(roots, gradients, retain_graph, allow_unused_, ready, state_->ddp.reduces(), is_alone_);
       if (!used_here_.empty() && state_->ddp.reduces()) {
         require_same_graph();
       }
@@ -208,6 +209,7 @@ class DistributedDataParallel {
   BufferPolicy buffers_;
   GraphPolicy graph_;
   bool allow_unused_;
+  bool is_alone_;                            ///< no other rank, and no hook, changes gradients
   std::vector<std::int32_t> used_here_;      ///< with a static graph, once it is known
   std::vector<std::int32_t> used_anywhere_;  ///< likewise
   std::unique_ptr<State> state_;

@@ -19325,91 +19325,6 @@ inline void copy(const ConstBufferView& from, const BufferView& to) noexcept {
 
 }  // namespace DTRAIN_NAMESPACE::topology
 
-// ---- dtrain/topology/hierarchical/block_collectives.hpp
-
-/// @file
-/// Two-level reduce-scatter and all-gather, inside nodes and across nodes.
-
-namespace DTRAIN_NAMESPACE::topology {
-
-/// For several nodes with layout.is_in_rank_order(). A reduce-scatter goes inside nodes first, a node's blocks after
-/// the other's, then across them; an all-gather the other way round. Each byte crosses between nodes once. What
-/// crosses, a block for each node, is in memory of the channel. Lifetime: a call.
-/// @tparam Node,Across SubChannels
-template <class Node, class Across>
-class BlockCollectives {
- public:
-  BlockCollectives(const NodeLayout& layout, Node& node, Across& across,
-                   backend::message_passing::Scratch& memory) noexcept
-      : layout_(layout), node_(node), across_(across), memory_(memory) {}
-
-  /// An average of floats is the average of the nodes' averages, unless partial results are wider than elements.
-  /// @returns whether the channels still work, as all_gather()
-  template <class Wire>
-  bool reduce_scatter(const ConstBufferView& input, const BufferView& output, ReduceOp op, Accumulate accumulate,
-                      Wire& wire) {
-    const kernels::PartialReduction reduction(output.dtype, op, layout_.ranks, accumulate);
-    const bool apart = reduction.widens();
-    const ReduceOp plain = op == ReduceOp::average && (apart || !is_float(output.dtype)) ? ReduceOp::sum : op;
-    const std::size_t all = blocks_of_nodes(output.count);
-    const DType type = reduction.type();
-    const std::size_t wide = apart ? input.count + output.count : 0;
-    const BufferView crossing{memory_.at_least((all + wide) * size_bytes(type)), all, type, {}};
-    const BufferView partials = apart ? BufferView{crossing.data + crossing.bytes(), input.count, type, {}} : crossing;
-    const BufferView own = apart ? BufferView{partials.data + partials.bytes(), output.count, type, {}} : output;
-    if (apart) {
-      reduction.begin(input.data, partials.data, input.count);
-    }
-    for (int other = 0; other < layout_.nodes; ++other) {
-      const ConstBufferView theirs =
-          view_of(apart ? ConstBufferView(partials) : input, range_of_node(output.count, other));
-      const BufferView block = view_of(crossing, block_of(all, layout_.nodes, other));
-      if (!node_.step([&](auto& node, auto stream) { node.reduce_scatter(theirs, block, plain, stream); })) {
-        return false;
-      }
-    }
-    const auto reduce = [&](const BufferView& sent, const BufferView& result, ReduceOp by) {
-      return across_.step([&](auto& across, auto stream) { across.reduce_scatter(sent, result, by, stream); });
-    };
-    const bool serves = wire.reduce_scatter(crossing, own, plain, layout_.nodes, reduce);
-    if (serves) {
-      reduction.end(own.data, output.data, own.count);
-    }
-    return serves;
-  }
-
-  bool all_gather(const ConstBufferView& input, const BufferView& output) {
-    const std::size_t all = blocks_of_nodes(input.count);
-    const BufferView crossing{memory_.at_least(all * size_bytes(input.dtype)), all, input.dtype, {}};
-    bool serves = across_.step([&](auto& across, auto stream) { across.all_gather(input, crossing, stream); });
-    for (int other = 0; serves && other < layout_.nodes; ++other) {
-      const BufferView theirs = view_of(output, range_of_node(input.count, other));
-      const BufferView own = view_of(theirs, block_of(theirs.count, layout_.local_size, layout_.local_rank));
-      copy(view_of(crossing, block_of(all, layout_.nodes, other)), own);
-      serves = node_.step([&](auto& node, auto stream) { node.all_gather(own, theirs, stream); });
-    }
-    return serves;
-  }
-
- private:
-  /// Elements of a block for each node. @param block elements of one rank
-  std::size_t blocks_of_nodes(std::size_t block) const noexcept {
-    return block * static_cast<std::size_t>(layout_.nodes);
-  }
-  /// The blocks of a node's ranks.
-  BufferRange range_of_node(std::size_t block, int node) const noexcept {
-    const std::size_t count = block * static_cast<std::size_t>(layout_.local_size);
-    return {count * static_cast<std::size_t>(node), count};
-  }
-
-  const NodeLayout& layout_;
-  Node& node_;
-  Across& across_;
-  backend::message_passing::Scratch& memory_;
-};
-
-}  // namespace DTRAIN_NAMESPACE::topology
-
 // ---- dtrain/topology/sub_channel.hpp
 
 /// @file
@@ -19852,6 +19767,90 @@ static_assert(Topology<FlatOver<wire::Bf16>>);
 
 }  // namespace DTRAIN_NAMESPACE::topology
 
+// ---- dtrain/topology/hierarchical/node_blocks.hpp
+
+/// @file
+/// Two-level reduce-scatter and all-gather, inside nodes and across nodes.
+
+namespace DTRAIN_NAMESPACE::topology {
+
+/// For several nodes with layout.is_in_rank_order(). A reduce-scatter goes inside nodes first, a node's blocks after
+/// the other's, then across them; an all-gather the other way round. Each byte crosses between nodes once. What
+/// crosses, a block for each node, is in memory of the channel. Lifetime: a call.
+/// @tparam Node,Across SubChannels
+template <class Node, class Across>
+class NodeBlocks {
+ public:
+  NodeBlocks(const NodeLayout& layout, Node& node, Across& across, backend::message_passing::Scratch& memory) noexcept
+      : layout_(layout), node_(node), across_(across), memory_(memory) {}
+
+  /// An average of floats is the average of the nodes' averages, unless partial results are wider than elements.
+  /// @returns whether the channels still work, as all_gather()
+  template <class WireType>
+  bool reduce_scatter(const ConstBufferView& input, const BufferView& output, ReduceOp op, Accumulate accumulate,
+                      WireReduction<WireType>& wire) {
+    const kernels::PartialReduction reduction(output.dtype, op, layout_.ranks, accumulate);
+    const bool apart = reduction.widens();
+    const ReduceOp plain = op == ReduceOp::average && (apart || !is_float(output.dtype)) ? ReduceOp::sum : op;
+    const std::size_t all = blocks_of_nodes(output.count);
+    const DType type = reduction.type();
+    const std::size_t wide = apart ? input.count + output.count : 0;
+    const BufferView crossing{memory_.at_least((all + wide) * size_bytes(type)), all, type, {}};
+    const BufferView partials = apart ? BufferView{crossing.data + crossing.bytes(), input.count, type, {}} : crossing;
+    const BufferView own = apart ? BufferView{partials.data + partials.bytes(), output.count, type, {}} : output;
+    if (apart) {
+      reduction.begin(input.data, partials.data, input.count);
+    }
+    for (int other = 0; other < layout_.nodes; ++other) {
+      const ConstBufferView theirs =
+          view_of(apart ? ConstBufferView(partials) : input, range_of_node(output.count, other));
+      const BufferView block = view_of(crossing, block_of(all, layout_.nodes, other));
+      if (!node_.step([&](auto& node, auto stream) { node.reduce_scatter(theirs, block, plain, stream); })) {
+        return false;
+      }
+    }
+    const auto reduce = [&](const BufferView& sent, const BufferView& result, ReduceOp by) {
+      return across_.step([&](auto& across, auto stream) { across.reduce_scatter(sent, result, by, stream); });
+    };
+    const bool serves = wire.reduce_scatter(crossing, own, plain, layout_.nodes, reduce);
+    if (serves) {
+      reduction.end(own.data, output.data, own.count);
+    }
+    return serves;
+  }
+
+  bool all_gather(const ConstBufferView& input, const BufferView& output) {
+    const std::size_t all = blocks_of_nodes(input.count);
+    const BufferView crossing{memory_.at_least(all * size_bytes(input.dtype)), all, input.dtype, {}};
+    bool serves = across_.step([&](auto& across, auto stream) { across.all_gather(input, crossing, stream); });
+    for (int other = 0; serves && other < layout_.nodes; ++other) {
+      const BufferView theirs = view_of(output, range_of_node(input.count, other));
+      const BufferView own = view_of(theirs, block_of(theirs.count, layout_.local_size, layout_.local_rank));
+      copy(view_of(crossing, block_of(all, layout_.nodes, other)), own);
+      serves = node_.step([&](auto& node, auto stream) { node.all_gather(own, theirs, stream); });
+    }
+    return serves;
+  }
+
+ private:
+  /// Elements of a block for each node. @param block elements of one rank
+  std::size_t blocks_of_nodes(std::size_t block) const noexcept {
+    return block * static_cast<std::size_t>(layout_.nodes);
+  }
+  /// The blocks of a node's ranks.
+  BufferRange range_of_node(std::size_t block, int node) const noexcept {
+    const std::size_t count = block * static_cast<std::size_t>(layout_.local_size);
+    return {count * static_cast<std::size_t>(node), count};
+  }
+
+  const NodeLayout& layout_;
+  Node& node_;
+  Across& across_;
+  backend::message_passing::Scratch& memory_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::topology
+
 // ---- dtrain/topology/hierarchical/collectives.hpp
 
 /// @file
@@ -19932,7 +19931,7 @@ class HierarchicalCollectives {
     if (layout_.nodes == 1) {
       return node_.step([&](auto& node, auto stream) { node.reduce_scatter(input, output, op, stream); });
     }
-    return block_collectives().reduce_scatter(input, output, op, accumulate_, wire_);
+    return node_blocks().reduce_scatter(input, output, op, accumulate_, wire_);
   }
 
   /// @pre scatters()
@@ -19940,7 +19939,7 @@ class HierarchicalCollectives {
     if (layout_.nodes == 1) {
       return node_.step([&](auto& node, auto stream) { node.all_gather(input, output, stream); });
     }
-    return block_collectives().all_gather(input, output);
+    return node_blocks().all_gather(input, output);
   }
 
   bool broadcast(const BufferView& buffer, int root) {
@@ -20007,7 +20006,7 @@ class HierarchicalCollectives {
   /// Bytes of a segment for each cross-node group: the fixed cost of a reduction across nodes is then negligible.
   static constexpr std::size_t group_segment_bytes = std::size_t{8} << 20;
 
-  auto block_collectives() noexcept { return BlockCollectives{layout_, node_, *across_, partials_}; }
+  auto node_blocks() noexcept { return NodeBlocks{layout_, node_, *across_, partials_}; }
 
   std::size_t segment_length(DType type) const noexcept {
     return group_segment_bytes / size_bytes(type) * static_cast<std::size_t>(layout_.cross_node_groups);
@@ -20123,7 +20122,7 @@ class HierarchicalCollectives {
   Accumulate accumulate_;
   NodeLayout layout_;
   WireReduction<WireType> wire_;
-  backend::message_passing::Scratch partials_;  ///< wider than the output's elements; blocks of BlockCollectives
+  backend::message_passing::Scratch partials_;  ///< wider than the output's elements; blocks of NodeBlocks
   SubChannel<typename Intra::Communicator> node_;
   std::optional<SubChannel<typename B::Communicator>> across_;
   std::optional<ParallelRunner> runner_;  ///< if this rank works both inside and across nodes; destroyed first
@@ -22447,25 +22446,27 @@ struct TimedWork {
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
-// ---- dtrain/ddp/hooks/cuda_cast.hpp
+// ---- dtrain/ddp/hooks/device_cast.hpp
 
 /// @file
-/// CudaCast: rounds the f32 values of a bucket to 16 bits on a CUDA device, and widens what has been reduced.
-
-#if DTRAIN_WITH_CUDA
-
-#include <cstddef>
-#include <vector>
+/// DeviceCast: rounds the f32 values of a bucket to 16 bits on a device, and widens what has been reduced.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
+/// For streams that do not run work of the host.
+template <class Stream>
+class DeviceCast;
+
+#if DTRAIN_WITH_CUDA
+
 /// The 16-bit values are in memory of this object, because threads that narrow an array in its own place overwrite what
 /// others have not read. Work of one stream. Threads: one at a time.
-class CudaCast {
+template <>
+class DeviceCast<stream::cuda::StreamRef> {
  public:
   /// Loads the kernels now, because loading may wait for work that waits for other ranks. Blocking.
   /// @param narrowed f16 or bf16 @throws Error (unsupported) if the driver does not load them
-  CudaCast(DType narrowed, const Device& device)
+  DeviceCast(DType narrowed, const Device& device)
       : dtype_(loaded(narrowed, device)), narrow_(DType::f32, narrowed), widen_(narrowed, DType::f32) {}
 
   /// Enqueued. Allocates if no earlier bucket was as large. Lifetime: until the next call's work runs.
@@ -22513,9 +22514,9 @@ class CudaCast {
   std::vector<stream::cuda::DeviceBuffer> memory_;
 };
 
-}  // namespace DTRAIN_NAMESPACE::ddp
-
 #endif  // DTRAIN_WITH_CUDA
+
+}  // namespace DTRAIN_NAMESPACE::ddp
 
 // ---- dtrain/ddp/hooks/largest_elements.hpp
 
@@ -26484,7 +26485,8 @@ struct GradientBucket {
 /// - It is called once for each bucket and step, in the order of the buckets, from one thread at a time.
 /// - It does not wait for the work, and allocates nothing in later steps.
 /// - An exception ends the job, as one of the backward pass does.
-/// Optional: `hook.prepare(parameters)` gets the model's parameters once, before the first step, and may allocate.
+/// Optional: `hook.prepare(parameters)` gets the model's parameters once, before the first step, and may allocate. It
+/// may be a template of the communicator: `template <class C> void prepare(std::span<const Parameter> parameters)`.
 /// `hook.description()` is a std::string that must be the same on all ranks, and names the hook in the error if not.
 template <class H, class C>
 concept GradientHook = backend::Communicator<C> && requires(H& hook, const GradientBucket<C>& bucket) {
@@ -26519,7 +26521,9 @@ HookFunctions<C> hook_functions(H&& hook) {
   if constexpr (requires { std::string(kept->description()); }) {
     functions.description = kept->description();
   }
-  if constexpr (requires(std::span<const Parameter> parameters) { kept->prepare(parameters); }) {
+  if constexpr (requires(std::span<const Parameter> parameters) { kept->template prepare<C>(parameters); }) {
+    functions.prepare = [kept](std::span<const Parameter> parameters) { kept->template prepare<C>(parameters); };
+  } else if constexpr (requires(std::span<const Parameter> parameters) { kept->prepare(parameters); }) {
     functions.prepare = [kept](std::span<const Parameter> parameters) { kept->prepare(parameters); };
   }
   return functions;
@@ -26756,16 +26760,17 @@ class Cast {
   }
 
   /// @throws Error (invalid_argument) for a second model, (unsupported) if a device cannot round, or keep errors
+  template <class C>
+  void prepare(std::span<const Parameter> parameters) {
+    prepare(parameters);
+    if constexpr (!ddp::RunsHostWork<typename C::Stream>) {
+      if (device_) detail::throw_second_model("on a CUDA device");
+      if (!parameters.empty()) static_cast<void>(on_device<C>(parameters.front().gradient.device));
+    }
+  }
+  /// Without what a device needs, which then the first reduce() makes: for a hook that passes its calls on.
   void prepare(std::span<const Parameter> parameters) {
     if (options_.error_feedback) detail::allocate_errors(errors_, parameters, options_);
-#if DTRAIN_WITH_CUDA
-    for (const Parameter& parameter : parameters) {
-      if (parameter.gradient.device.kind != DeviceKind::cuda) continue;
-      if (cuda_) detail::throw_second_model("on a CUDA device");
-      cuda_.emplace(dtype, parameter.gradient.device);
-      return;
-    }
-#endif
   }
 
   template <class C>
@@ -26796,6 +26801,15 @@ class Cast {
   static constexpr DType dtype = dtype_of<Half>::value;
 
   template <class C>
+  auto& on_device(const Device& device) {
+    using OnDevice = ddp::DeviceCast<typename C::Stream>;
+    static_assert(
+        requires { sizeof(OnDevice); }, "dtrain: hooks::Cast rounds in host memory or on a CUDA device");
+    if (!device_) device_ = std::make_shared<OnDevice>(dtype, device);
+    return *static_cast<OnDevice*>(device_.get());
+  }
+
+  template <class C>
   requires ddp::RunsHostWork<typename C::Stream>
   void reduce_floats(const ddp::GradientBucket<C>& bucket, float divisor, ReduceOp op) {
     const BufferView& all = bucket.values;
@@ -26808,21 +26822,17 @@ class Cast {
     bucket.compress([all]() noexcept { kernels::widen_in_place(all.data, all.count, dtype); });
   }
 
-#if DTRAIN_WITH_CUDA
   template <class C>
-  requires std::is_same_v<typename C::Stream, stream::cuda::StreamRef>
   void reduce_floats(const ddp::GradientBucket<C>& bucket, float divisor, ReduceOp op) {
-    const BufferView halves = cuda_->narrow(bucket.values, 1.0F / divisor, bucket.stream);
+    auto& cast = on_device<C>(bucket.values.device);
+    const BufferView halves = cast.narrow(bucket.values, 1.0F / divisor, bucket.stream);
     bucket.channel.all_reduce(halves, halves, op, bucket.stream);
-    cuda_->widen(halves, bucket.values, bucket.stream);
+    cast.widen(halves, bucket.values, bucket.stream);
   }
-#endif
 
   CastOptions options_;
   ddp::Residuals errors_;
-#if DTRAIN_WITH_CUDA
-  std::optional<ddp::CudaCast> cuda_;
-#endif
+  std::shared_ptr<void> device_;  ///< a DeviceCast, for a communicator that runs no work of the host
 };
 
 #if DTRAIN_DEFINITIONS

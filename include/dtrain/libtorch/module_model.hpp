@@ -125,10 +125,12 @@ class ModuleModel {
   /// torch::autograd::backward with `ready` for each gradient that it makes. @throws what it throws, and `ready`; Error
   /// (invalid_argument) that names a parameter that was added, replaced or converted
   /// @param reduces whether the step does; if not, gradients that are not bound stay in .grad
+  /// @param alone one rank: dense gradients stay in .grad
   void backward(const torch::autograd::variable_list& roots, const torch::autograd::variable_list& gradients,
-                bool retain_graph, bool allow_unused, Ready ready, bool reduces = true) {
+                bool retain_graph, bool allow_unused, Ready ready, bool reduces = true, bool alone = false) {
     require_same_parameters();
     reduces_ = reduces;
+    alone_ = alone && binds_;
     for (std::size_t i = 0; i < entries_.size(); ++i) {
       entries_[i].is_ready = false;
       attach_hook(i);
@@ -141,9 +143,7 @@ class ModuleModel {
     torch::autograd::backward(roots, gradients, retain_graph);
     if (!allow_unused) return;  // the end of the step names those that took no part
     for (std::size_t i = 0; i < entries_.size(); ++i) {
-      if (!entries_[i].is_ready && entries_[i].value.grad().defined()) {
-        reduce_present(i);
-      }
+      if (!entries_[i].is_ready && entries_[i].value.grad().defined()) reduce_present(i);
     }
   }
 
@@ -159,7 +159,7 @@ class ModuleModel {
   /// before.
   void publish(const std::vector<std::int32_t>& used) {
     for (std::size_t i = 0; i < entries_.size(); ++i) {
-      if (used[i] != 0) entries_[i].value.mutable_grad() = entries_[i].gradient;
+      if (used[i] != 0 && !alone_) entries_[i].value.mutable_grad() = entries_[i].gradient;
       entries_[i].used = false;
     }
   }
@@ -229,7 +229,7 @@ class ModuleModel {
       if (reduces_) hand_over(index);
       return;
     }
-    bind_result(index);
+    if (!alone_ || entries_[index].value.grad().layout() != torch::kStrided) bind_result(index);
     detail::MarkReady<Kind>::mark(*ready_, index, parameters_[index].value.device);
   }
 
@@ -289,8 +289,8 @@ class ModuleModel {
   std::vector<Parameter> parameters_;  ///< of the entries
   std::vector<ModuleTensor> all_;      ///< every parameter, frozen ones too
   std::vector<ModuleTensor> fixed_;
-  std::optional<Ready> ready_;  ///< in backward(), as reduces_
-  bool reduces_ = true;
+  std::optional<Ready> ready_;           ///< in backward()
+  bool reduces_ = true, alone_ = false;  ///< of the last backward()
   bool binds_ = true;
   std::atomic<bool> warned_{false};
   std::atomic<bool> warned_sparse_{false};

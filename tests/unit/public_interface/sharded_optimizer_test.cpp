@@ -38,12 +38,12 @@ using front_test::BindingModel;
 using front_test::Group;
 using front_test::Model;
 using front_test::run_well;
-using whole_optimizer::WholeOptimizer;
 using whole_optimizer::backward;
 using whole_optimizer::element;
 using whole_optimizer::equal_bits;
 using whole_optimizer::fill_values;
 using whole_optimizer::sizes;
+using whole_optimizer::WholeOptimizer;
 using whole_optimizer::wrong_steps;
 namespace optimizers = dtrain::optimizers;
 

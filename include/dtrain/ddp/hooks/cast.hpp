@@ -4,7 +4,7 @@
 
 #include <cstddef>
 #include <functional>
-#include <optional>
+#include <memory>
 #include <span>
 #include <string>
 #include <type_traits>
@@ -21,7 +21,7 @@
 #include "dtrain/core/types/float16.hpp"
 #include "dtrain/core/types/reduce_op.hpp"
 #include "dtrain/ddp/checkpoint/named_tensor.hpp"
-#include "dtrain/ddp/hooks/cuda_cast.hpp"
+#include "dtrain/ddp/hooks/device_cast.hpp"
 #include "dtrain/ddp/hooks/gradient_hook.hpp"
 #include "dtrain/ddp/hooks/residuals.hpp"
 #include "dtrain/ddp/parameter.hpp"
@@ -80,16 +80,17 @@ class Cast {
   }
 
   /// @throws Error (invalid_argument) for a second model, (unsupported) if a device cannot round, or keep errors
+  template <class C>
+  void prepare(std::span<const Parameter> parameters) {
+    prepare(parameters);
+    if constexpr (!ddp::RunsHostWork<typename C::Stream>) {
+      if (device_) detail::throw_second_model("on a CUDA device");
+      if (!parameters.empty()) static_cast<void>(on_device<C>(parameters.front().gradient.device));
+    }
+  }
+  /// Without what a device needs, which then the first reduce() makes: for a hook that passes its calls on.
   void prepare(std::span<const Parameter> parameters) {
     if (options_.error_feedback) detail::allocate_errors(errors_, parameters, options_);
-#if DTRAIN_WITH_CUDA
-    for (const Parameter& parameter : parameters) {
-      if (parameter.gradient.device.kind != DeviceKind::cuda) continue;
-      if (cuda_) detail::throw_second_model("on a CUDA device");
-      cuda_.emplace(dtype, parameter.gradient.device);
-      return;
-    }
-#endif
   }
 
   template <class C>
@@ -120,6 +121,15 @@ class Cast {
   static constexpr DType dtype = dtype_of<Half>::value;
 
   template <class C>
+  auto& on_device(const Device& device) {
+    using OnDevice = ddp::DeviceCast<typename C::Stream>;
+    static_assert(
+        requires { sizeof(OnDevice); }, "dtrain: hooks::Cast rounds in host memory or on a CUDA device");
+    if (!device_) device_ = std::make_shared<OnDevice>(dtype, device);
+    return *static_cast<OnDevice*>(device_.get());
+  }
+
+  template <class C>
   requires ddp::RunsHostWork<typename C::Stream>
   void reduce_floats(const ddp::GradientBucket<C>& bucket, float divisor, ReduceOp op) {
     const BufferView& all = bucket.values;
@@ -132,21 +142,17 @@ class Cast {
     bucket.compress([all]() noexcept { kernels::widen_in_place(all.data, all.count, dtype); });
   }
 
-#if DTRAIN_WITH_CUDA
   template <class C>
-  requires std::is_same_v<typename C::Stream, stream::cuda::StreamRef>
   void reduce_floats(const ddp::GradientBucket<C>& bucket, float divisor, ReduceOp op) {
-    const BufferView halves = cuda_->narrow(bucket.values, 1.0F / divisor, bucket.stream);
+    auto& cast = on_device<C>(bucket.values.device);
+    const BufferView halves = cast.narrow(bucket.values, 1.0F / divisor, bucket.stream);
     bucket.channel.all_reduce(halves, halves, op, bucket.stream);
-    cuda_->widen(halves, bucket.values, bucket.stream);
+    cast.widen(halves, bucket.values, bucket.stream);
   }
-#endif
 
   CastOptions options_;
   ddp::Residuals errors_;
-#if DTRAIN_WITH_CUDA
-  std::optional<ddp::CudaCast> cuda_;
-#endif
+  std::shared_ptr<void> device_;  ///< a DeviceCast, for a communicator that runs no work of the host
 };
 
 #if DTRAIN_DEFINITIONS

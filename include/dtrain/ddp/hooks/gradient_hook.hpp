@@ -62,7 +62,8 @@ struct GradientBucket {
 /// - It is called once for each bucket and step, in the order of the buckets, from one thread at a time.
 /// - It does not wait for the work, and allocates nothing in later steps.
 /// - An exception ends the job, as one of the backward pass does.
-/// Optional: `hook.prepare(parameters)` gets the model's parameters once, before the first step, and may allocate.
+/// Optional: `hook.prepare(parameters)` gets the model's parameters once, before the first step, and may allocate. It
+/// may be a template of the communicator: `template <class C> void prepare(std::span<const Parameter> parameters)`.
 /// `hook.description()` is a std::string that must be the same on all ranks, and names the hook in the error if not.
 template <class H, class C>
 concept GradientHook = backend::Communicator<C> && requires(H& hook, const GradientBucket<C>& bucket) {
@@ -97,7 +98,9 @@ HookFunctions<C> hook_functions(H&& hook) {
   if constexpr (requires { std::string(kept->description()); }) {
     functions.description = kept->description();
   }
-  if constexpr (requires(std::span<const Parameter> parameters) { kept->prepare(parameters); }) {
+  if constexpr (requires(std::span<const Parameter> parameters) { kept->template prepare<C>(parameters); }) {
+    functions.prepare = [kept](std::span<const Parameter> parameters) { kept->template prepare<C>(parameters); };
+  } else if constexpr (requires(std::span<const Parameter> parameters) { kept->prepare(parameters); }) {
     functions.prepare = [kept](std::span<const Parameter> parameters) { kept->prepare(parameters); };
   }
   return functions;

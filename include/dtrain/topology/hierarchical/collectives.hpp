@@ -12,7 +12,7 @@
 #include "dtrain/core/compressed_traffic.hpp"
 #include "dtrain/core/types/reduce_op.hpp"
 #include "dtrain/kernels/partial_reduction.hpp"
-#include "dtrain/topology/hierarchical/block_collectives.hpp"
+#include "dtrain/topology/hierarchical/node_blocks.hpp"
 #include "dtrain/topology/hierarchical/node_layout.hpp"
 #include "dtrain/topology/hierarchical/parallel_runner.hpp"
 #include "dtrain/topology/partition.hpp"
@@ -94,7 +94,7 @@ class HierarchicalCollectives {
     if (layout_.nodes == 1) {
       return node_.step([&](auto& node, auto stream) { node.reduce_scatter(input, output, op, stream); });
     }
-    return block_collectives().reduce_scatter(input, output, op, accumulate_, wire_);
+    return node_blocks().reduce_scatter(input, output, op, accumulate_, wire_);
   }
 
   /// @pre scatters()
@@ -102,7 +102,7 @@ class HierarchicalCollectives {
     if (layout_.nodes == 1) {
       return node_.step([&](auto& node, auto stream) { node.all_gather(input, output, stream); });
     }
-    return block_collectives().all_gather(input, output);
+    return node_blocks().all_gather(input, output);
   }
 
   bool broadcast(const BufferView& buffer, int root) {
@@ -169,7 +169,7 @@ class HierarchicalCollectives {
   /// Bytes of a segment for each cross-node group: the fixed cost of a reduction across nodes is then negligible.
   static constexpr std::size_t group_segment_bytes = std::size_t{8} << 20;
 
-  auto block_collectives() noexcept { return BlockCollectives{layout_, node_, *across_, partials_}; }
+  auto node_blocks() noexcept { return NodeBlocks{layout_, node_, *across_, partials_}; }
 
   std::size_t segment_length(DType type) const noexcept {
     return group_segment_bytes / size_bytes(type) * static_cast<std::size_t>(layout_.cross_node_groups);
@@ -285,7 +285,7 @@ class HierarchicalCollectives {
   Accumulate accumulate_;
   NodeLayout layout_;
   WireReduction<WireType> wire_;
-  backend::message_passing::Scratch partials_;  ///< wider than the output's elements; blocks of BlockCollectives
+  backend::message_passing::Scratch partials_;  ///< wider than the output's elements; blocks of NodeBlocks
   SubChannel<typename Intra::Communicator> node_;
   std::optional<SubChannel<typename B::Communicator>> across_;
   std::optional<ParallelRunner> runner_;  ///< if this rank works both inside and across nodes; destroyed first

@@ -11,6 +11,7 @@
 #include "dtrain/kernels/partial_reduction.hpp"
 #include "dtrain/topology/hierarchical/node_layout.hpp"
 #include "dtrain/topology/partition.hpp"
+#include "dtrain/topology/wire.hpp"
 
 namespace DTRAIN_NAMESPACE::topology {
 
@@ -19,17 +20,16 @@ namespace DTRAIN_NAMESPACE::topology {
 /// crosses, a block for each node, is in memory of the channel. Lifetime: a call.
 /// @tparam Node,Across SubChannels
 template <class Node, class Across>
-class BlockCollectives {
+class NodeBlocks {
  public:
-  BlockCollectives(const NodeLayout& layout, Node& node, Across& across,
-                   backend::message_passing::Scratch& memory) noexcept
+  NodeBlocks(const NodeLayout& layout, Node& node, Across& across, backend::message_passing::Scratch& memory) noexcept
       : layout_(layout), node_(node), across_(across), memory_(memory) {}
 
   /// An average of floats is the average of the nodes' averages, unless partial results are wider than elements.
   /// @returns whether the channels still work, as all_gather()
-  template <class Wire>
+  template <class WireType>
   bool reduce_scatter(const ConstBufferView& input, const BufferView& output, ReduceOp op, Accumulate accumulate,
-                      Wire& wire) {
+                      WireReduction<WireType>& wire) {
     const kernels::PartialReduction reduction(output.dtype, op, layout_.ranks, accumulate);
     const bool apart = reduction.widens();
     const ReduceOp plain = op == ReduceOp::average && (apart || !is_float(output.dtype)) ? ReduceOp::sum : op;

@@ -1,10 +1,8 @@
 #pragma once
 /// @file
-/// CudaCast: rounds the f32 values of a bucket to 16 bits on a CUDA device, and widens what has been reduced.
+/// DeviceCast: rounds the f32 values of a bucket to 16 bits on a device, and widens what has been reduced.
 
 #include "dtrain/core/config.hpp"
-
-#if DTRAIN_WITH_CUDA
 
 #include <cstddef>
 #include <vector>
@@ -22,13 +20,20 @@
 
 namespace DTRAIN_NAMESPACE::ddp {
 
+/// For streams that do not run work of the host.
+template <class Stream>
+class DeviceCast;
+
+#if DTRAIN_WITH_CUDA
+
 /// The 16-bit values are in memory of this object, because threads that narrow an array in its own place overwrite what
 /// others have not read. Work of one stream. Threads: one at a time.
-class CudaCast {
+template <>
+class DeviceCast<stream::cuda::StreamRef> {
  public:
   /// Loads the kernels now, because loading may wait for work that waits for other ranks. Blocking.
   /// @param narrowed f16 or bf16 @throws Error (unsupported) if the driver does not load them
-  CudaCast(DType narrowed, const Device& device)
+  DeviceCast(DType narrowed, const Device& device)
       : dtype_(loaded(narrowed, device)), narrow_(DType::f32, narrowed), widen_(narrowed, DType::f32) {}
 
   /// Enqueued. Allocates if no earlier bucket was as large. Lifetime: until the next call's work runs.
@@ -76,6 +81,6 @@ class CudaCast {
   std::vector<stream::cuda::DeviceBuffer> memory_;
 };
 
-}  // namespace DTRAIN_NAMESPACE::ddp
-
 #endif  // DTRAIN_WITH_CUDA
+
+}  // namespace DTRAIN_NAMESPACE::ddp
