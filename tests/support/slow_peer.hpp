@@ -48,6 +48,7 @@ std::string said_when_crossed() {
   CapturedStderr captured;
   std::atomic<bool> is_open{false};
   std::atomic<bool> waits{false};
+  std::atomic<bool> has_ended{false};
   run_thread_ranks(2, [&](RankThread& thread) {
     const auto open = [&](const char* name, std::chrono::nanoseconds timeout) {
       dtrain::backend::ChannelContext context = channel_context(job, thread.rank(), 2, name, timeout);
@@ -67,6 +68,11 @@ std::string said_when_crossed() {
     HostRank<Backend>& own = thread.rank() == 0 ? group : other;
     own.communicator.barrier(own.stream.ref());
     static_cast<void>(own.wait());
+    if (thread.rank() == 1) {
+      has_ended = true;
+    } else {
+      holds_soon([&] { return has_ended.load(); });  // rank 1 is to see the timeout, not a channel that closes
+    }
   });
   return captured.text();
 }
