@@ -11050,6 +11050,15 @@ concept CanAllocate = HasRanks<C> && requires { typename C::Allocation; } && std
                         { memory.bytes() } noexcept -> std::same_as<std::size_t>;
                       };
 
+/// Several ways to all_reduce, in the same order on every rank. Variant 0 is the policy's own, and in use until
+/// use_variant(), which counts from the next all_reduce that is enqueued: every rank calls it between the same
+/// operations. @returns the names, which are static; empty: there is one way, number 0
+template <class C>
+concept HasVariants = requires(C c, const C& view, std::size_t variant) {
+  { view.variants() } -> std::same_as<std::vector<const char*>>;
+  { c.use_variant(variant) } -> std::same_as<void>;
+};
+
 /// Sums are faster or more exact than averages: DistributedDataParallel then scales gradients itself, if it can.
 template <class C>
 concept PrefersSums = requires { requires C::prefers_sums; };
@@ -18753,16 +18762,24 @@ struct Staged;
 
 namespace DTRAIN_NAMESPACE::topology {
 
+/// A way to all_reduce that an algorithm's communicator offers.
+struct AllReduceVariant {
+  const char* name = "";
+  bool is_by_algorithm = true;  ///< else by the backend
+  bool casts = true;            ///< to the algorithm's wire type, if it has one
+};
+
 /// Operations of a topology's algorithm: run() returns whether its channels still work.
 struct AlgorithmAllReduce {
   static constexpr const char* name = "an all_reduce";
   ConstBufferView input;
   BufferView output;
   ReduceOp op;
+  bool casts;
 
   template <class Algorithm>
   bool run(Algorithm& algorithm) const {
-    return algorithm.all_reduce(input, output, op);
+    return algorithm.all_reduce(input, output, op, casts);
   }
 };
 struct AlgorithmReduceScatter {
@@ -18888,7 +18905,10 @@ namespace DTRAIN_NAMESPACE::topology {
 
 /// Members of an `Algorithm`:
 ///   Algorithm(context, deadline)                             collective; opens the algorithm's own channels
-///   bool all_reduce(ConstBufferView, BufferView, ReduceOp)   in the stream's thread; false: one of its channels failed
+///   bool all_reduce(ConstBufferView, BufferView, ReduceOp, bool casts)
+///                                                            in the stream's thread; false: one of its channels failed
+///   std::span<const AllReduceVariant> variants()             static, the same on all ranks: the first is its own way;
+///                                                            empty where there is no other
 ///   bool broadcast(BufferView, int root), bool barrier()     likewise; both or none
 ///   bool reduce_scatter(ConstBufferView, BufferView, ReduceOp), bool all_gather(ConstBufferView, BufferView)
 ///                                                            likewise; with bool scatters(): whether it has them here,
@@ -18925,11 +18945,26 @@ class AlgorithmCommunicator {
   int size() const noexcept { return inner().size(); }
   const rendezvous::Membership& members() const noexcept { return state_->context.members; }
 
+  /// See HasVariants.
+  /// @{
+  std::vector<const char*> variants() const {
+    std::vector<const char*> names;
+    for (const AllReduceVariant& variant : state_->algorithm.variants())
+      names.push_back(variant.name);
+    return names;
+  }
+  void use_variant(std::size_t variant) {
+    const std::span<const AllReduceVariant> all = state_->algorithm.variants();
+    state_->variant = variant < all.size() ? all[variant] : AllReduceVariant();
+  }
+  /// @}
+
   /// See CanAllReduce. @throws Error (unsupported, invalid_argument) at the call
   void all_reduce(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) {
+    if (!state_->variant.is_by_algorithm) return inner().all_reduce(input, output, op, stream);
     backend::check_all_reduce_memory(Algorithm::name(), "", input, output);
     backend::check_all_reduce(input, output);
-    enqueue(AlgorithmAllReduce{input, output, op}, stream);
+    enqueue(AlgorithmAllReduce{input, output, op, state_->variant.casts}, stream);
   }
 
   /// See CanBroadcast.
@@ -19053,9 +19088,10 @@ class AlgorithmCommunicator {
     }
 
     const backend::ChannelContext context;
-    Inner inner;          ///< of the whole group, for operations that the algorithm lacks
+    Inner inner;          ///< of the whole group, for operations that the algorithm lacks, and for one of its variants
     Algorithm algorithm;  ///< has its own channels, because it runs while the program enqueues
     OperationOrder* const order;
+    AllReduceVariant variant;  ///< of the next all_reduce
     std::uint64_t enqueued = 0;
     std::uint64_t splits = 0;
   };
@@ -19215,6 +19251,35 @@ backend::ChannelContext inside_node(const backend::ChannelContext& context, cons
 
 /// Context with the ranks of all nodes that have this local rank. @pre layout.has_cross_node_group()
 backend::ChannelContext across_nodes(const backend::ChannelContext& context, const NodeLayout& layout);
+
+}  // namespace DTRAIN_NAMESPACE::topology
+
+// ---- dtrain/topology/hierarchical/hierarchical_variants.hpp
+
+/// @file
+/// Variants of Hierarchical's all_reduce: as the policy says, without the wire type, and the backend's own.
+
+namespace DTRAIN_NAMESPACE::topology {
+
+/// Those that make a difference in a layout: inside one node there is one way; where each node has one rank, the
+/// backend's own is Hierarchical without a wire type. @param narrows whether there is a wire type
+std::span<const AllReduceVariant> hierarchical_variants(const NodeLayout& layout, bool narrows) noexcept;
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED std::span<const AllReduceVariant> hierarchical_variants(const NodeLayout& layout,
+                                                                       bool narrows) noexcept {
+  static constexpr AllReduceVariant flat{"Flat", false, false};
+  static constexpr std::array plain{AllReduceVariant{"Hierarchical"}, flat};
+  static constexpr std::array with_wire{AllReduceVariant{"Hierarchical"},
+                                        AllReduceVariant{"Hierarchical in f32", true, false}, flat};
+  const std::span<const AllReduceVariant> all = narrows ? std::span<const AllReduceVariant>(with_wire) : plain;
+  const bool is_flat = layout.ranks == layout.nodes;  // without the wire type
+  if (layout.nodes == 1 || (is_flat && !narrows)) return {};
+  return is_flat ? all.first(2) : all;
+}
+
+#endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE::topology
 
@@ -19636,10 +19701,11 @@ class WireReduction {
   /// In place: rounds this rank's elements once, has them reduced, widens the result. An average in 16 bits is a sum
   /// of quotients, so that it does not overflow on the way.
   /// @param reduce `reduce(view, op)` reduces a view in place among `ranks` ranks @returns the result of `reduce`
+  /// @param may_cast false: the elements stay as they are
   template <class Reduce>
-  bool all_reduce(const BufferView& own, ReduceOp op, int ranks, Reduce reduce) {
+  bool all_reduce(const BufferView& own, ReduceOp op, int ranks, Reduce reduce, [[maybe_unused]] bool may_cast = true) {
     if constexpr (narrows<WireType>) {
-      if (casts(own.dtype, op)) {
+      if (may_cast && casts(own.dtype, op)) {
         traffic_.replaces(own.bytes());
         traffic_.sends_all_reduce(narrowed(own).bytes());
         narrow(own, op, ranks);
@@ -19714,11 +19780,17 @@ class FlatReduction {
     return channel_.communicator().allocate_blocking(bytes, deadline);
   }
 
-  bool all_reduce(const ConstBufferView& input, const BufferView& output, ReduceOp op) {
+  /// Flat's way is by the same channel, whose memory the gradients may be in.
+  std::span<const AllReduceVariant> variants() const noexcept {
+    static constexpr AllReduceVariant all[] = {{"FlatOver"}, {"Flat", true, false}};
+    return ranks_ == 1 ? std::span<const AllReduceVariant>() : all;
+  }
+
+  bool all_reduce(const ConstBufferView& input, const BufferView& output, ReduceOp op, bool casts) {
     const auto reduce = [&](const ConstBufferView& from, const BufferView& to, ReduceOp by) {
       return channel_.step([&](auto& channel, auto stream) { channel.all_reduce(from, to, by, stream); });
     };
-    if (ranks_ == 1 || !wire_.casts(output.dtype, op)) {
+    if (!casts || ranks_ == 1 || !wire_.casts(output.dtype, op)) {
       return reduce(input, output, op);
     }
     copy(input, output);
@@ -19908,18 +19980,22 @@ class HierarchicalCollectives {
     return node_.communicator().allocate_blocking(bytes, deadline);
   }
 
-  bool all_reduce(const ConstBufferView& input, const BufferView& output, ReduceOp op) {
+  std::span<const AllReduceVariant> variants() const noexcept {
+    return hierarchical_variants(layout_, narrows<WireType>);
+  }
+
+  bool all_reduce(const ConstBufferView& input, const BufferView& output, ReduceOp op, bool casts) {
     if (layout_.nodes == 1) {
       return node_.step([&](auto& node, auto stream) { node.all_reduce(input, output, op, stream); });
     }
     if (layout_.ranks == layout_.nodes) {
-      if (wire_.casts(output.dtype, op)) {
+      if (casts && wire_.casts(output.dtype, op)) {
         copy(input, output);
-        return all_reduce_across(output, op);
+        return all_reduce_across(output, op, casts);
       }
       return across_->step([&](auto& across, auto stream) { across.all_reduce(input, output, op, stream); });
     }
-    return reduce_in_segments(input, output, op);
+    return reduce_in_segments(input, output, op, casts);
   }
 
   /// Whether reduce_scatter() and all_gather() go by nodes: a node's ranks, of which each has as many, have successive
@@ -19974,9 +20050,7 @@ class HierarchicalCollectives {
 
   void abort(const Cause& cause) noexcept {
     node_.abort(cause);
-    if (across_) {
-      across_->abort(cause);
-    }
+    if (across_) across_->abort(cause);
   }
 
   std::optional<Cause> failure() const {
@@ -20032,7 +20106,7 @@ class HierarchicalCollectives {
     return serves && after(segments - 1);
   }
 
-  bool reduce_in_segments(const ConstBufferView& input, const BufferView& output, ReduceOp op) {
+  bool reduce_in_segments(const ConstBufferView& input, const BufferView& output, ReduceOp op, bool casts) {
     const kernels::PartialReduction reduction(output.dtype, op, layout_.ranks, accumulate_);
     const bool averages = op == ReduceOp::average;
     const bool of_averages = averages && is_float(output.dtype) && layout_.is_uniform() && !reduction.widens();
@@ -20056,7 +20130,7 @@ class HierarchicalCollectives {
       return reduce_in_node(scaled ? partials(index) : own, partials(index), plain);
     };
     const auto across = [&](std::size_t index) {
-      return reduce_across(partials(index), view_of(output, segment(index)), reduction, plain);
+      return reduce_across(partials(index), view_of(output, segment(index)), reduction, plain, casts);
     };
     const auto gather = [&](std::size_t index) { return all_gather_in_node(view_of(output, segment(index))); };
     return in_segments(segments_of(output.count, length), reduce, across, gather);
@@ -20081,12 +20155,12 @@ class HierarchicalCollectives {
 
   /// Reduces this rank's range of the nodes' partial results across nodes.
   bool reduce_across(const BufferView& partials, const BufferView& output, const kernels::PartialReduction& reduction,
-                     ReduceOp op) {
+                     ReduceOp op, bool casts) {
     const BufferView own = across_ ? view_of(partials, owned_range(partials, layout_.local_rank)) : BufferView{};
     if (own.count == 0) {
       return true;
     }
-    const bool serves = all_reduce_across(own, op);
+    const bool serves = all_reduce_across(own, op, casts);
     if (serves) {
       reduction.end(own.data, view_of(output, owned_range(output, layout_.local_rank)).data, own.count);
     }
@@ -20094,10 +20168,11 @@ class HierarchicalCollectives {
   }
 
   /// In place.
-  bool all_reduce_across(const BufferView& own, ReduceOp op) {
-    return wire_.all_reduce(own, op, layout_.nodes, [&](const BufferView& sent, ReduceOp by) {
+  bool all_reduce_across(const BufferView& own, ReduceOp op, bool casts) {
+    const auto reduce = [&](const BufferView& sent, ReduceOp by) {
       return across_->step([&](auto& across, auto stream) { across.all_reduce(sent, sent, by, stream); });
-    });
+    };
+    return wire_.all_reduce(own, op, layout_.nodes, reduce, casts);
   }
 
   bool all_gather_in_node(const BufferView& output) {

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "dtrain/backend/exchange/block_exchange.hpp"
 #include "dtrain/core/cause.hpp"
@@ -132,6 +133,15 @@ concept CanAllocate = HasRanks<C> && requires { typename C::Allocation; } && std
                         { memory.data() } noexcept -> std::same_as<std::byte*>;
                         { memory.bytes() } noexcept -> std::same_as<std::size_t>;
                       };
+
+/// Several ways to all_reduce, in the same order on every rank. Variant 0 is the policy's own, and in use until
+/// use_variant(), which counts from the next all_reduce that is enqueued: every rank calls it between the same
+/// operations. @returns the names, which are static; empty: there is one way, number 0
+template <class C>
+concept HasVariants = requires(C c, const C& view, std::size_t variant) {
+  { view.variants() } -> std::same_as<std::vector<const char*>>;
+  { c.use_variant(variant) } -> std::same_as<void>;
+};
 
 /// Sums are faster or more exact than averages: DistributedDataParallel then scales gradients itself, if it can.
 template <class C>

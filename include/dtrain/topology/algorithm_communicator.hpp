@@ -7,8 +7,10 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "dtrain/backend/backend.hpp"
 #include "dtrain/backend/channel_setup/split.hpp"
@@ -23,7 +25,10 @@ namespace DTRAIN_NAMESPACE::topology {
 
 /// Members of an `Algorithm`:
 ///   Algorithm(context, deadline)                             collective; opens the algorithm's own channels
-///   bool all_reduce(ConstBufferView, BufferView, ReduceOp)   in the stream's thread; false: one of its channels failed
+///   bool all_reduce(ConstBufferView, BufferView, ReduceOp, bool casts)
+///                                                            in the stream's thread; false: one of its channels failed
+///   std::span<const AllReduceVariant> variants()             static, the same on all ranks: the first is its own way;
+///                                                            empty where there is no other
 ///   bool broadcast(BufferView, int root), bool barrier()     likewise; both or none
 ///   bool reduce_scatter(ConstBufferView, BufferView, ReduceOp), bool all_gather(ConstBufferView, BufferView)
 ///                                                            likewise; with bool scatters(): whether it has them here,
@@ -60,11 +65,26 @@ class AlgorithmCommunicator {
   int size() const noexcept { return inner().size(); }
   const rendezvous::Membership& members() const noexcept { return state_->context.members; }
 
+  /// See HasVariants.
+  /// @{
+  std::vector<const char*> variants() const {
+    std::vector<const char*> names;
+    for (const AllReduceVariant& variant : state_->algorithm.variants())
+      names.push_back(variant.name);
+    return names;
+  }
+  void use_variant(std::size_t variant) {
+    const std::span<const AllReduceVariant> all = state_->algorithm.variants();
+    state_->variant = variant < all.size() ? all[variant] : AllReduceVariant();
+  }
+  /// @}
+
   /// See CanAllReduce. @throws Error (unsupported, invalid_argument) at the call
   void all_reduce(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) {
+    if (!state_->variant.is_by_algorithm) return inner().all_reduce(input, output, op, stream);
     backend::check_all_reduce_memory(Algorithm::name(), "", input, output);
     backend::check_all_reduce(input, output);
-    enqueue(AlgorithmAllReduce{input, output, op}, stream);
+    enqueue(AlgorithmAllReduce{input, output, op, state_->variant.casts}, stream);
   }
 
   /// See CanBroadcast.
@@ -188,9 +208,10 @@ class AlgorithmCommunicator {
     }
 
     const backend::ChannelContext context;
-    Inner inner;          ///< of the whole group, for operations that the algorithm lacks
+    Inner inner;          ///< of the whole group, for operations that the algorithm lacks, and for one of its variants
     Algorithm algorithm;  ///< has its own channels, because it runs while the program enqueues
     OperationOrder* const order;
+    AllReduceVariant variant;  ///< of the next all_reduce
     std::uint64_t enqueued = 0;
     std::uint64_t splits = 0;
   };

@@ -23,16 +23,24 @@
 
 namespace DTRAIN_NAMESPACE::topology {
 
+/// A way to all_reduce that an algorithm's communicator offers.
+struct AllReduceVariant {
+  const char* name = "";
+  bool is_by_algorithm = true;  ///< else by the backend
+  bool casts = true;            ///< to the algorithm's wire type, if it has one
+};
+
 /// Operations of a topology's algorithm: run() returns whether its channels still work.
 struct AlgorithmAllReduce {
   static constexpr const char* name = "an all_reduce";
   ConstBufferView input;
   BufferView output;
   ReduceOp op;
+  bool casts;
 
   template <class Algorithm>
   bool run(Algorithm& algorithm) const {
-    return algorithm.all_reduce(input, output, op);
+    return algorithm.all_reduce(input, output, op, casts);
   }
 };
 struct AlgorithmReduceScatter {

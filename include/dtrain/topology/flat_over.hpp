@@ -3,6 +3,7 @@
 /// topology::FlatOver: topology::Flat that sends f32 elements in 16 bits.
 
 #include <optional>
+#include <span>
 #include <string_view>
 
 #include "dtrain/backend/backend.hpp"
@@ -13,6 +14,7 @@
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/types/reduce_op.hpp"
 #include "dtrain/topology/algorithm_communicator.hpp"
+#include "dtrain/topology/algorithm_operations.hpp"
 #include "dtrain/topology/partition.hpp"
 #include "dtrain/topology/sub_channel.hpp"
 #include "dtrain/topology/topology.hpp"
@@ -39,11 +41,17 @@ class FlatReduction {
     return channel_.communicator().allocate_blocking(bytes, deadline);
   }
 
-  bool all_reduce(const ConstBufferView& input, const BufferView& output, ReduceOp op) {
+  /// Flat's way is by the same channel, whose memory the gradients may be in.
+  std::span<const AllReduceVariant> variants() const noexcept {
+    static constexpr AllReduceVariant all[] = {{"FlatOver"}, {"Flat", true, false}};
+    return ranks_ == 1 ? std::span<const AllReduceVariant>() : all;
+  }
+
+  bool all_reduce(const ConstBufferView& input, const BufferView& output, ReduceOp op, bool casts) {
     const auto reduce = [&](const ConstBufferView& from, const BufferView& to, ReduceOp by) {
       return channel_.step([&](auto& channel, auto stream) { channel.all_reduce(from, to, by, stream); });
     };
-    if (ranks_ == 1 || !wire_.casts(output.dtype, op)) {
+    if (!casts || ranks_ == 1 || !wire_.casts(output.dtype, op)) {
       return reduce(input, output, op);
     }
     copy(input, output);

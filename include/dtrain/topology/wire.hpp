@@ -48,10 +48,11 @@ class WireReduction {
   /// In place: rounds this rank's elements once, has them reduced, widens the result. An average in 16 bits is a sum
   /// of quotients, so that it does not overflow on the way.
   /// @param reduce `reduce(view, op)` reduces a view in place among `ranks` ranks @returns the result of `reduce`
+  /// @param may_cast false: the elements stay as they are
   template <class Reduce>
-  bool all_reduce(const BufferView& own, ReduceOp op, int ranks, Reduce reduce) {
+  bool all_reduce(const BufferView& own, ReduceOp op, int ranks, Reduce reduce, [[maybe_unused]] bool may_cast = true) {
     if constexpr (narrows<WireType>) {
-      if (casts(own.dtype, op)) {
+      if (may_cast && casts(own.dtype, op)) {
         traffic_.replaces(own.bytes());
         traffic_.sends_all_reduce(narrowed(own).bytes());
         narrow(own, op, ranks);

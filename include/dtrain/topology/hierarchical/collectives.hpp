@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <optional>
+#include <span>
 #include <string_view>
 
 #include "dtrain/backend/backend.hpp"
@@ -12,6 +13,8 @@
 #include "dtrain/core/compressed_traffic.hpp"
 #include "dtrain/core/types/reduce_op.hpp"
 #include "dtrain/kernels/partial_reduction.hpp"
+#include "dtrain/topology/algorithm_operations.hpp"
+#include "dtrain/topology/hierarchical/hierarchical_variants.hpp"
 #include "dtrain/topology/hierarchical/node_blocks.hpp"
 #include "dtrain/topology/hierarchical/node_layout.hpp"
 #include "dtrain/topology/hierarchical/parallel_runner.hpp"
@@ -71,18 +74,22 @@ class HierarchicalCollectives {
     return node_.communicator().allocate_blocking(bytes, deadline);
   }
 
-  bool all_reduce(const ConstBufferView& input, const BufferView& output, ReduceOp op) {
+  std::span<const AllReduceVariant> variants() const noexcept {
+    return hierarchical_variants(layout_, narrows<WireType>);
+  }
+
+  bool all_reduce(const ConstBufferView& input, const BufferView& output, ReduceOp op, bool casts) {
     if (layout_.nodes == 1) {
       return node_.step([&](auto& node, auto stream) { node.all_reduce(input, output, op, stream); });
     }
     if (layout_.ranks == layout_.nodes) {
-      if (wire_.casts(output.dtype, op)) {
+      if (casts && wire_.casts(output.dtype, op)) {
         copy(input, output);
-        return all_reduce_across(output, op);
+        return all_reduce_across(output, op, casts);
       }
       return across_->step([&](auto& across, auto stream) { across.all_reduce(input, output, op, stream); });
     }
-    return reduce_in_segments(input, output, op);
+    return reduce_in_segments(input, output, op, casts);
   }
 
   /// Whether reduce_scatter() and all_gather() go by nodes: a node's ranks, of which each has as many, have successive
@@ -137,9 +144,7 @@ class HierarchicalCollectives {
 
   void abort(const Cause& cause) noexcept {
     node_.abort(cause);
-    if (across_) {
-      across_->abort(cause);
-    }
+    if (across_) across_->abort(cause);
   }
 
   std::optional<Cause> failure() const {
@@ -195,7 +200,7 @@ class HierarchicalCollectives {
     return serves && after(segments - 1);
   }
 
-  bool reduce_in_segments(const ConstBufferView& input, const BufferView& output, ReduceOp op) {
+  bool reduce_in_segments(const ConstBufferView& input, const BufferView& output, ReduceOp op, bool casts) {
     const kernels::PartialReduction reduction(output.dtype, op, layout_.ranks, accumulate_);
     const bool averages = op == ReduceOp::average;
     const bool of_averages = averages && is_float(output.dtype) && layout_.is_uniform() && !reduction.widens();
@@ -219,7 +224,7 @@ class HierarchicalCollectives {
       return reduce_in_node(scaled ? partials(index) : own, partials(index), plain);
     };
     const auto across = [&](std::size_t index) {
-      return reduce_across(partials(index), view_of(output, segment(index)), reduction, plain);
+      return reduce_across(partials(index), view_of(output, segment(index)), reduction, plain, casts);
     };
     const auto gather = [&](std::size_t index) { return all_gather_in_node(view_of(output, segment(index))); };
     return in_segments(segments_of(output.count, length), reduce, across, gather);
@@ -244,12 +249,12 @@ class HierarchicalCollectives {
 
   /// Reduces this rank's range of the nodes' partial results across nodes.
   bool reduce_across(const BufferView& partials, const BufferView& output, const kernels::PartialReduction& reduction,
-                     ReduceOp op) {
+                     ReduceOp op, bool casts) {
     const BufferView own = across_ ? view_of(partials, owned_range(partials, layout_.local_rank)) : BufferView{};
     if (own.count == 0) {
       return true;
     }
-    const bool serves = all_reduce_across(own, op);
+    const bool serves = all_reduce_across(own, op, casts);
     if (serves) {
       reduction.end(own.data, view_of(output, owned_range(output, layout_.local_rank)).data, own.count);
     }
@@ -257,10 +262,11 @@ class HierarchicalCollectives {
   }
 
   /// In place.
-  bool all_reduce_across(const BufferView& own, ReduceOp op) {
-    return wire_.all_reduce(own, op, layout_.nodes, [&](const BufferView& sent, ReduceOp by) {
+  bool all_reduce_across(const BufferView& own, ReduceOp op, bool casts) {
+    const auto reduce = [&](const BufferView& sent, ReduceOp by) {
       return across_->step([&](auto& across, auto stream) { across.all_reduce(sent, sent, by, stream); });
-    });
+    };
+    return wire_.all_reduce(own, op, layout_.nodes, reduce, casts);
   }
 
   bool all_gather_in_node(const BufferView& output) {

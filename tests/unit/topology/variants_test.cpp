@@ -1,0 +1,149 @@
+// Several ways to all_reduce of one communicator, as a measured plan chooses among them.
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "dtrain/topology/flat_over.hpp"
+#include "dtrain/topology/hierarchical.hpp"
+#include "dtrain/topology/ring.hpp"
+#include "unit/topology/all_reduce.hpp"
+
+namespace variants_test {
+
+namespace wire = dtrain::wire;
+using dtrain::ReduceOp;
+using dtrain::backend::HasVariants;
+using dtrain::backend::SharedMemory;
+using Nodes = std::vector<int>;
+using Names = std::vector<std::string>;
+template <class Wire = wire::Same>
+using Hierarchical = typename dtrain::topology::Hierarchical<SharedMemory, Wire>::template Rebind<SharedMemory>;
+template <class Wire>
+using FlatOver = typename dtrain::topology::FlatOver<Wire>::template Rebind<SharedMemory>;
+
+static_assert(HasVariants<Hierarchical<>::Communicator>);
+static_assert(HasVariants<FlatOver<wire::F16>::Communicator>);
+static_assert(!HasVariants<SharedMemory::Communicator>);
+static_assert(!HasVariants<dtrain::topology::Ring::Rebind<SharedMemory>::Communicator>);
+
+template <class Backend>
+void check_names(const Nodes& nodes, const Names& expected) {
+  support::run_topology_ranks<Backend>(static_cast<int>(nodes.size()), nodes, [&](auto& self, int) {
+    const std::vector<const char*> names = self.communicator.variants();
+    CHECK(Names(names.begin(), names.end()) == expected);
+  });
+}
+
+TEST_CASE("a communicator has the variants that make a difference on its nodes, the same on all ranks") {
+  for (const Nodes& nodes : {Nodes{0}, {0, 0}, {0, 1}, {0, 1, 2}})
+    check_names<Hierarchical<>>(nodes, {});
+  for (const Nodes& nodes : {Nodes{0, 0, 1, 1}, {0, 1, 1, 1, 0}, {0, 0, 1}})
+    check_names<Hierarchical<>>(nodes, {"Hierarchical", "Flat"});
+  check_names<Hierarchical<wire::Bf16>>({0, 0}, {});
+  check_names<Hierarchical<wire::Bf16>>({0, 1}, {"Hierarchical", "Hierarchical in f32"});
+  check_names<Hierarchical<wire::F16>>({0, 0, 1, 1}, {"Hierarchical", "Hierarchical in f32", "Flat"});
+  check_names<FlatOver<wire::Bf16>>({0}, {});
+  check_names<FlatOver<wire::Bf16>>({0, 0}, {"FlatOver", "Flat"});
+}
+
+/// Reduces once by each variant, and by the first again, all enqueued before any runs. 16 bits lose the 2^-20.
+/// @param rounds by variant, whether it does
+template <class Backend>
+void check_variants(const Nodes& nodes, const std::vector<bool>& rounds) {
+  const int ranks = static_cast<int>(nodes.size());
+  support::run_topology_ranks<Backend>(ranks, nodes, [&](auto& self, int rank) {
+    constexpr std::size_t count = 1003;
+    std::vector<std::size_t> order(rounds.size() + 1, 0);
+    for (std::size_t variant = 0; variant < rounds.size(); ++variant)
+      order[variant] = variant;
+    std::vector<std::vector<float>> fractions(order.size(), std::vector<float>(count, 1.0F + 0x1p-20F));
+    std::vector<std::vector<std::int32_t>> integers(order.size(), std::vector<std::int32_t>(count, rank + 1));
+    for (std::size_t i = 0; i < order.size(); ++i) {
+      self.communicator.use_variant(order[i]);
+      for (const dtrain::BufferView view :
+           {dtrain::buffer_view(std::span(fractions[i])), dtrain::buffer_view(std::span(integers[i]))})
+        self.communicator.all_reduce(view, view, ReduceOp::sum, self.stream.ref());
+    }
+    REQUIRE(self.wait());
+    const auto number = static_cast<float>(ranks);
+    for (std::size_t i = 0; i < order.size(); ++i) {
+      CAPTURE(i);
+      const float sum = rounds[order[i]] ? number : number * (1.0F + 0x1p-20F);
+      CHECK(fractions[i] == std::vector<float>(count, sum));
+      CHECK(integers[i] == std::vector<std::int32_t>(count, ranks * (ranks + 1) / 2));
+    }
+  });
+}
+
+TEST_CASE("each all_reduce goes by the variant in use when it was enqueued, and all variants have the right sums") {
+  check_variants<Hierarchical<>>({0, 0, 1, 1}, {false, false});
+  check_variants<Hierarchical<>>({0, 1, 1, 1}, {false, false});
+  check_variants<Hierarchical<wire::Bf16>>({0, 0, 1, 1}, {true, false, false});
+  check_variants<Hierarchical<wire::F16>>({0, 1, 0, 1}, {true, false, false});
+  check_variants<Hierarchical<wire::Bf16>>({0, 1}, {true, false});
+  check_variants<FlatOver<wire::Bf16>>({0, 0, 0, 0}, {true, false});
+}
+
+TEST_CASE("in segments, too, the variant in f32 rounds nothing") {
+  support::run_topology_ranks<Hierarchical<wire::Bf16>>(4, {0, 1, 0, 1}, [&](auto& self, int) {
+    std::vector<float> values(4'300'001, 1.0F + 0x1p-20F);
+    const auto view = dtrain::buffer_view(std::span(values));
+    self.communicator.use_variant(1);
+    REQUIRE(self.all_reduce(view, view, ReduceOp::average));
+    CHECK(std::count(values.begin(), values.end(), 1.0F + 0x1p-20F) == 4'300'001);
+  });
+}
+
+TEST_CASE("FlatOver without its wire type has Flat's bits") {
+  constexpr std::size_t count = 20'011;
+  std::vector<std::vector<float>> ends;
+  const auto body = [&](auto& self, int rank) {
+    std::vector<float> values = topology_test::uneven_floats(count, rank);
+    const auto view = dtrain::buffer_view(std::span(values));
+    if constexpr (HasVariants<decltype(self.communicator)>) self.communicator.use_variant(1);
+    REQUIRE(self.all_reduce(view, view, ReduceOp::average));
+    if (rank == 0) ends.push_back(values);
+  };
+  support::run_topology_ranks<FlatOver<wire::F16>>(3, {0, 0, 0}, body);
+  support::run_topology_ranks<SharedMemory>(3, {0, 0, 0}, body);
+  CHECK(std::memcmp(ends.at(0).data(), ends.at(1).data(), count * sizeof(float)) == 0);
+}
+
+TEST_CASE("a variant concerns all_reduce alone, in the communicator's memory too, and not what a split makes") {
+  support::run_topology_ranks<Hierarchical<wire::Bf16>>(4, {0, 0, 1, 1}, [&](auto& self, int) {
+    const auto deadline = dtrain::Deadline::after(std::chrono::seconds(10));
+    const auto memory = self.communicator.allocate_blocking(4 * 64 * sizeof(float), deadline);
+    const dtrain::BufferView view{memory.data(), 4 * 64, dtrain::DType::f32, {}};
+    auto* const values = reinterpret_cast<float*>(view.data);
+    for (const std::size_t variant : {std::size_t{1}, std::size_t{2}}) {
+      std::fill(values, values + view.count, 1.0F + 0x1p-20F);
+      self.communicator.use_variant(variant);
+      REQUIRE(self.all_reduce(view, view, ReduceOp::sum));
+      CHECK(std::count(values, values + view.count, 4.0F * (1.0F + 0x1p-20F)) == 4 * 64);
+      CHECK(self.communicator.compressed_traffic() == dtrain::CompressedTraffic{});
+    }
+    std::vector<float> own(64);
+    std::fill(values, values + view.count, 1.0F + 0x1p-20F);
+    self.communicator.reduce_scatter(view, dtrain::buffer_view(std::span(own)), ReduceOp::sum, self.stream.ref());
+    REQUIRE(self.wait());
+    CHECK(own == std::vector<float>(64, 4.0F));
+    auto all = self.communicator.split_blocking(0, 0, deadline);
+    all.all_reduce(view, view, ReduceOp::average, self.stream.ref());
+    REQUIRE(self.wait());
+    CHECK(values[0] == 1.0F);
+    self.communicator.use_variant(7);  // as the first
+    std::fill(values, values + view.count, 1.0F + 0x1p-20F);
+    REQUIRE(self.all_reduce(view, view, ReduceOp::average));
+    CHECK(values[0] == 1.0F);
+  });
+}
+
+}  // namespace variants_test
