@@ -44,9 +44,11 @@ enum class AlgorithmsOf : bool { thresholds, measured_cost };
 template <class P>
 typename dtrain::ProcessGroup<P>::Communicator open_channel(const dtrain::ProcessGroup<P>& group,
                                                             AlgorithmsOf algorithms) {
-  const bool deterministic = algorithms == AlgorithmsOf::thresholds;
-  return dtrain::group::GroupAccess::of(group).open_channel(deterministic ? "bench" : "measured",
-                                                            dtrain::Accumulate::element, {}, deterministic);
+  using Preference = dtrain::backend::AlgorithmPreference;
+  const bool by_thresholds = algorithms == AlgorithmsOf::thresholds;
+  return dtrain::group::GroupAccess::of(group).open_channel(
+      by_thresholds ? "bench" : "measured", dtrain::Accumulate::element, {},
+      by_thresholds ? Preference::reproducible : Preference::as_chosen);
 }
 
 /// Carries out requests on a channel of its own.

@@ -7622,6 +7622,15 @@ struct AlgorithmChoice {
   constexpr AlgorithmChoice reproducible() const noexcept {
     return basis == Basis::measured ? AlgorithmChoice{} : *this;
   }
+  /// The choice, if it is not the fixed one, which is the default; else a measured one.
+  constexpr AlgorithmChoice or_measured() const noexcept { return basis == Basis::fixed ? measured() : *this; }
+};
+
+/// What a channel makes of its group's choice.
+enum class AlgorithmPreference : std::uint8_t {
+  as_chosen,
+  reproducible,  ///< AlgorithmChoice::reproducible()
+  measured,      ///< AlgorithmChoice::or_measured()
 };
 
 /// "alpha 2e-06 s, beta 1e-10 s/byte".
@@ -20692,7 +20701,8 @@ namespace DTRAIN_NAMESPACE::group {
 struct GroupOptions {
   Accumulate accumulate = Accumulate::element;  ///< f32 for f16 and bf16: up to twice the bytes of partial results
   /// How Mpi and Gloo select the algorithm of an all_reduce; others have one. By cost, it pays with many ranks. A
-  /// measured choice may differ from run to run, and the bits with it: DdpOptions::deterministic uses the fixed one.
+  /// measured choice may differ from run to run, and the bits with it: DdpOptions::deterministic uses the fixed one,
+  /// and a wrapper with a measured DdpOptions::plan a measured one unless `given`.
   backend::AlgorithmChoice algorithms{};
 };
 
@@ -20883,10 +20893,11 @@ class GroupInternals {
 
   /// Collective, blocking: opens a new channel, which never waits for another. Every rank opens the same channels in
   /// the same order. Error sentences contain `purpose`, and the text of `describe` for an operation unless it is empty.
-  /// @param accumulate f32: even if GroupOptions do not request it @param deterministic without measured choices
+  /// @param accumulate f32: even if GroupOptions do not request it
   Communicator open_channel(const std::string& purpose, Accumulate accumulate = Accumulate::element,
-                            const backend::DescribeOperation& describe = {}, bool deterministic = false) const {
-    return state_->open_channel(purpose, accumulate, describe, deterministic);
+                            const backend::DescribeOperation& describe = {},
+                            backend::AlgorithmPreference algorithms = {}) const {
+    return state_->open_channel(purpose, accumulate, describe, algorithms);
   }
 
   /// Sets entries of the group's store in the background.
@@ -20982,9 +20993,9 @@ class GroupStateBase : public RankContext::Closable {
                                           const backend::DescribeOperation& describe = {}) const;
 
   /// The same, for a further channel of the group. @param accumulate f32: even if the group's is not
-  /// @param deterministic without measured choices
   backend::ChannelContext next_channel_context(const std::string& purpose, Accumulate accumulate,
-                                               const backend::DescribeOperation& describe, bool deterministic);
+                                               const backend::DescribeOperation& describe,
+                                               backend::AlgorithmPreference algorithms);
 
   /// Prefix of the group that the next split with this color makes.
   std::string next_split_prefix(int color);
@@ -21089,11 +21100,11 @@ class GroupState final : public GroupStateBase {
   }
 
   /// Collective, blocking: a new channel for the ranks of this group, from the group's own if the backend can.
-  /// @param accumulate f32: even if the group's is not @param deterministic without measured choices
+  /// @param accumulate f32: even if the group's is not
   Communicator open_channel(const std::string& purpose, Accumulate accumulate,
-                            const backend::DescribeOperation& describe, bool deterministic) {
+                            const backend::DescribeOperation& describe, backend::AlgorithmPreference algorithms) {
     Communicator& own = live();
-    const backend::ChannelContext context = next_channel_context(purpose, accumulate, describe, deterministic);
+    const backend::ChannelContext context = next_channel_context(purpose, accumulate, describe, algorithms);
     const Deadline deadline = Deadline::after(rank_context_->timeout);
     if constexpr (backend::CanDuplicate<Backend>) {
       return Backend::duplicate_blocking(own, context, deadline);
@@ -23135,10 +23146,11 @@ struct DdpOptions {
   /// their content. Has no effect with `deterministic`, or if the first step is captured in a CUDA graph.
   bool reorder_gradients = true;
   /// PlanChoice::measured(): the first 29 steps measure, and choose the sizes of buckets in place of the two above,
-  /// which they return to if a step is not shorter; log level info has the reasons. For gradients in host memory, and
-  /// not with `deterministic`. Steps under no_sync() do not count. Where a sum's bits depend on the plan (see
-  /// backend::Determinism), they may differ from run to run. In a model of several element types, bound gradients may
-  /// move up to five times. If a program has other wrappers too, every rank must finish their steps in one order.
+  /// which they return to if a step is not shorter; log level info has the reasons. GroupOptions::algorithms then
+  /// default to measured() for the wrapper. For gradients in host memory, and not with `deterministic`. Steps under
+  /// no_sync() do not count. Where a sum's bits depend on the plan (see backend::Determinism), they may differ from run
+  /// to run. In a model of several element types, bound gradients may move up to five times. If a program has other
+  /// wrappers too, every rank must finish their steps in one order.
   PlanChoice plan{};
   /// A parameter without ready() in a step contributes zeros on that rank, or the gradient that steps under no_sync()
   /// have left since the last reduced step. Without this option, finish() names such parameters in an error. Unused
@@ -23164,6 +23176,10 @@ struct DdpOptions {
   stream::host::Progress progress = stream::host::Progress::automatic;  ///< the thread that runs the communication
 
   BucketCaps caps() const noexcept { return {first_bucket_bytes, bucket_bytes}; }
+  backend::AlgorithmPreference algorithms() const noexcept {
+    using Preference = backend::AlgorithmPreference;
+    return deterministic ? Preference::reproducible : plan.is_measured() ? Preference::measured : Preference::as_chosen;
+  }
 };
 
 /// @throws Error (invalid_argument).
@@ -30363,7 +30379,7 @@ void Driver<Backend, Group>::construct(const Group& group, ModelFunctions model,
   auto communicator = group.open_channel(
       "ddp", options.accumulate,
       [running = parts.running](const backend::Operation& operation) { return running->describe(operation); },
-      options.deterministic);
+      options.algorithms());
   if constexpr (Reducer<Communicator>::GradientCopier::copies_on_stream) {
     Reducer<Communicator>::GradientCopier::order_behind(stream.ref(), options.producer_stream);
   }
@@ -51638,11 +51654,13 @@ DTRAIN_DEFINED backend::ChannelContext GroupStateBase::channel_context(
 DTRAIN_DEFINED backend::ChannelContext GroupStateBase::next_channel_context(const std::string& purpose,
                                                                             Accumulate accumulate,
                                                                             const backend::DescribeOperation& describe,
-                                                                            bool deterministic) {
+                                                                            backend::AlgorithmPreference algorithms) {
   backend::ChannelContext context = channel_context(format_text("{}-{}", {purpose, channels_opened_.fetch_add(1)}),
                                                     std::max(accumulate, options_.accumulate), describe);
-  if (deterministic) {
+  if (algorithms == backend::AlgorithmPreference::reproducible) {
     context.algorithms = context.algorithms.reproducible();
+  } else if (algorithms == backend::AlgorithmPreference::measured) {
+    context.algorithms = context.algorithms.or_measured();
   }
   return context;
 }

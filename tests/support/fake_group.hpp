@@ -72,7 +72,8 @@ class ProcessGroup<support::FakePolicy> {
 
   support::FakeStreamOwner open_stream() const { return {}; }
   support::FakeCommunicator open_channel(const std::string& purpose, Accumulate = Accumulate::element,
-                                         const backend::DescribeOperation& = {}, bool /*deterministic*/ = false) const {
+                                         const backend::DescribeOperation& = {},
+                                         backend::AlgorithmPreference = {}) const {
     state_->opened.push_back(purpose);
     state_->channel->rank = rank();
     state_->channel->size = world_size();

@@ -41,6 +41,15 @@ struct AlgorithmChoice {
   constexpr AlgorithmChoice reproducible() const noexcept {
     return basis == Basis::measured ? AlgorithmChoice{} : *this;
   }
+  /// The choice, if it is not the fixed one, which is the default; else a measured one.
+  constexpr AlgorithmChoice or_measured() const noexcept { return basis == Basis::fixed ? measured() : *this; }
+};
+
+/// What a channel makes of its group's choice.
+enum class AlgorithmPreference : std::uint8_t {
+  as_chosen,
+  reproducible,  ///< AlgorithmChoice::reproducible()
+  measured,      ///< AlgorithmChoice::or_measured()
 };
 
 /// "alpha 2e-06 s, beta 1e-10 s/byte".

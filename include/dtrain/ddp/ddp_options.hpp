@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "dtrain/backend/algorithm_choice.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/text/format_text.hpp"
@@ -32,10 +33,11 @@ struct DdpOptions {
   /// their content. Has no effect with `deterministic`, or if the first step is captured in a CUDA graph.
   bool reorder_gradients = true;
   /// PlanChoice::measured(): the first 29 steps measure, and choose the sizes of buckets in place of the two above,
-  /// which they return to if a step is not shorter; log level info has the reasons. For gradients in host memory, and
-  /// not with `deterministic`. Steps under no_sync() do not count. Where a sum's bits depend on the plan (see
-  /// backend::Determinism), they may differ from run to run. In a model of several element types, bound gradients may
-  /// move up to five times. If a program has other wrappers too, every rank must finish their steps in one order.
+  /// which they return to if a step is not shorter; log level info has the reasons. GroupOptions::algorithms then
+  /// default to measured() for the wrapper. For gradients in host memory, and not with `deterministic`. Steps under
+  /// no_sync() do not count. Where a sum's bits depend on the plan (see backend::Determinism), they may differ from run
+  /// to run. In a model of several element types, bound gradients may move up to five times. If a program has other
+  /// wrappers too, every rank must finish their steps in one order.
   PlanChoice plan{};
   /// A parameter without ready() in a step contributes zeros on that rank, or the gradient that steps under no_sync()
   /// have left since the last reduced step. Without this option, finish() names such parameters in an error. Unused
@@ -61,6 +63,10 @@ struct DdpOptions {
   stream::host::Progress progress = stream::host::Progress::automatic;  ///< the thread that runs the communication
 
   BucketCaps caps() const noexcept { return {first_bucket_bytes, bucket_bytes}; }
+  backend::AlgorithmPreference algorithms() const noexcept {
+    using Preference = backend::AlgorithmPreference;
+    return deterministic ? Preference::reproducible : plan.is_measured() ? Preference::measured : Preference::as_chosen;
+  }
 };
 
 /// @throws Error (invalid_argument).

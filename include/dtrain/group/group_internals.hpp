@@ -42,10 +42,11 @@ class GroupInternals {
 
   /// Collective, blocking: opens a new channel, which never waits for another. Every rank opens the same channels in
   /// the same order. Error sentences contain `purpose`, and the text of `describe` for an operation unless it is empty.
-  /// @param accumulate f32: even if GroupOptions do not request it @param deterministic without measured choices
+  /// @param accumulate f32: even if GroupOptions do not request it
   Communicator open_channel(const std::string& purpose, Accumulate accumulate = Accumulate::element,
-                            const backend::DescribeOperation& describe = {}, bool deterministic = false) const {
-    return state_->open_channel(purpose, accumulate, describe, deterministic);
+                            const backend::DescribeOperation& describe = {},
+                            backend::AlgorithmPreference algorithms = {}) const {
+    return state_->open_channel(purpose, accumulate, describe, algorithms);
   }
 
   /// Sets entries of the group's store in the background.

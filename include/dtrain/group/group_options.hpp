@@ -12,7 +12,8 @@ namespace DTRAIN_NAMESPACE::group {
 struct GroupOptions {
   Accumulate accumulate = Accumulate::element;  ///< f32 for f16 and bf16: up to twice the bytes of partial results
   /// How Mpi and Gloo select the algorithm of an all_reduce; others have one. By cost, it pays with many ranks. A
-  /// measured choice may differ from run to run, and the bits with it: DdpOptions::deterministic uses the fixed one.
+  /// measured choice may differ from run to run, and the bits with it: DdpOptions::deterministic uses the fixed one,
+  /// and a wrapper with a measured DdpOptions::plan a measured one unless `given`.
   backend::AlgorithmChoice algorithms{};
 };
 

@@ -101,11 +101,11 @@ class GroupState final : public GroupStateBase {
   }
 
   /// Collective, blocking: a new channel for the ranks of this group, from the group's own if the backend can.
-  /// @param accumulate f32: even if the group's is not @param deterministic without measured choices
+  /// @param accumulate f32: even if the group's is not
   Communicator open_channel(const std::string& purpose, Accumulate accumulate,
-                            const backend::DescribeOperation& describe, bool deterministic) {
+                            const backend::DescribeOperation& describe, backend::AlgorithmPreference algorithms) {
     Communicator& own = live();
-    const backend::ChannelContext context = next_channel_context(purpose, accumulate, describe, deterministic);
+    const backend::ChannelContext context = next_channel_context(purpose, accumulate, describe, algorithms);
     const Deadline deadline = Deadline::after(rank_context_->timeout);
     if constexpr (backend::CanDuplicate<Backend>) {
       return Backend::duplicate_blocking(own, context, deadline);

@@ -58,9 +58,9 @@ class GroupStateBase : public RankContext::Closable {
                                           const backend::DescribeOperation& describe = {}) const;
 
   /// The same, for a further channel of the group. @param accumulate f32: even if the group's is not
-  /// @param deterministic without measured choices
   backend::ChannelContext next_channel_context(const std::string& purpose, Accumulate accumulate,
-                                               const backend::DescribeOperation& describe, bool deterministic);
+                                               const backend::DescribeOperation& describe,
+                                               backend::AlgorithmPreference algorithms);
 
   /// Prefix of the group that the next split with this color makes.
   std::string next_split_prefix(int color);
@@ -140,11 +140,13 @@ DTRAIN_DEFINED backend::ChannelContext GroupStateBase::channel_context(
 DTRAIN_DEFINED backend::ChannelContext GroupStateBase::next_channel_context(const std::string& purpose,
                                                                             Accumulate accumulate,
                                                                             const backend::DescribeOperation& describe,
-                                                                            bool deterministic) {
+                                                                            backend::AlgorithmPreference algorithms) {
   backend::ChannelContext context = channel_context(format_text("{}-{}", {purpose, channels_opened_.fetch_add(1)}),
                                                     std::max(accumulate, options_.accumulate), describe);
-  if (deterministic) {
+  if (algorithms == backend::AlgorithmPreference::reproducible) {
     context.algorithms = context.algorithms.reproducible();
+  } else if (algorithms == backend::AlgorithmPreference::measured) {
+    context.algorithms = context.algorithms.or_measured();
   }
   return context;
 }

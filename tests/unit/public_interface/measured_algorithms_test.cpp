@@ -20,9 +20,10 @@ struct Counting : support::CountingBackend {
 using Policy = dtrain::Policy<dtrain::launch::PerProcess, Counting>;
 
 constexpr int ranks = 3;
+constexpr std::uint64_t longest_message = 65536;  ///< to and fro between rank 0 and the last one, twice
 
 /// What each rank sends in a wrapper's life of two steps.
-std::vector<std::uint64_t> sent(dtrain::AlgorithmChoice choice, bool deterministic) {
+std::vector<std::uint64_t> sent(dtrain::AlgorithmChoice choice, const dtrain::DdpOptions& with) {
   support::CountedNetworks& networks = support::CountedNetworks::instance();
   networks.clear();
   dtrain::GroupOptions options;
@@ -31,7 +32,7 @@ std::vector<std::uint64_t> sent(dtrain::AlgorithmChoice choice, bool determinist
       ranks,
       [&](const dtrain::ProcessGroup<Policy>& group) {
         front_test::Model model({5000, 3});
-        dtrain::DistributedDataParallel ddp{model, group, {.deterministic = deterministic}};
+        dtrain::DistributedDataParallel ddp{model, group, with};
         for (int step = 0; step < 2; ++step) {
           for (std::vector<float>& gradient : model.gradients)
             gradient.assign(gradient.size(), static_cast<float>(group.rank()));
@@ -50,13 +51,20 @@ std::vector<std::uint64_t> sent(dtrain::AlgorithmChoice choice, bool determinist
 }
 
 TEST_CASE("a wrapper with DdpOptions::deterministic measures nothing and reduces as with the fixed choice") {
-  const std::vector<std::uint64_t> fixed = sent({}, false);
-  CHECK(sent({}, true) == fixed);
-  CHECK(sent(dtrain::AlgorithmChoice::measured(), true) == fixed);
-  const std::vector<std::uint64_t> measured = sent(dtrain::AlgorithmChoice::measured(), false);
-  constexpr std::uint64_t longest_message = 65536;  // to and fro between rank 0 and the last one, twice
+  const std::vector<std::uint64_t> fixed = sent({}, {});
+  CHECK(sent({}, {.deterministic = true}) == fixed);
+  CHECK(sent(dtrain::AlgorithmChoice::measured(), {.deterministic = true}) == fixed);
+  const std::vector<std::uint64_t> measured = sent(dtrain::AlgorithmChoice::measured(), {});
   CHECK(measured[0] > fixed[0] + longest_message);
   CHECK(measured[2] > fixed[2] + longest_message);
+}
+
+TEST_CASE("a wrapper with a measured plan measures the cost of messages too, unless the program has given it") {
+  const dtrain::DdpOptions plan{.plan = dtrain::PlanChoice::measured()};
+  const std::vector<std::uint64_t> measured = sent({}, plan);
+  CHECK(measured[0] > sent({}, {})[0] + longest_message);
+  const auto given = dtrain::AlgorithmChoice::given({1e-5, 1e-9});
+  CHECK(sent(given, plan) == sent(given, {}));
 }
 
 }  // namespace measured_algorithms_test

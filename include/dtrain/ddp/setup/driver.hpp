@@ -107,7 +107,7 @@ void Driver<Backend, Group>::construct(const Group& group, ModelFunctions model,
   auto communicator = group.open_channel(
       "ddp", options.accumulate,
       [running = parts.running](const backend::Operation& operation) { return running->describe(operation); },
-      options.deterministic);
+      options.algorithms());
   if constexpr (Reducer<Communicator>::GradientCopier::copies_on_stream) {
     Reducer<Communicator>::GradientCopier::order_behind(stream.ref(), options.producer_stream);
   }
