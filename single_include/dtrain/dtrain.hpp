@@ -21666,6 +21666,8 @@ struct BucketCaps {
   std::size_t first_bucket_bytes = std::size_t{1} << 20;
   /// Of any bucket of more than one parameter.
   std::size_t bucket_bytes = std::size_t{25} << 20;
+
+  friend bool operator==(const BucketCaps&, const BucketCaps&) = default;
 };
 
 /// Gradients that one collective reduces together.
@@ -23085,7 +23087,8 @@ DTRAIN_DEFINED std::string AddressCheck::text(const MemoryRange& range) {
 // ---- dtrain/ddp/planning/plan_choice.hpp
 
 /// @file
-/// PlanChoice: whether the sizes of buckets are given by DdpOptions or chosen from measurements of the first steps.
+/// PlanChoice: whether the sizes of buckets and the way to reduce them are given, or chosen from measurements of the
+/// first steps.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -23101,10 +23104,11 @@ class PlanChoice {
  public:
   using Make = std::shared_ptr<BucketPlanner> (*)(const PlannerSetup&);
 
-  /// Buckets of the sizes in DdpOptions.
+  /// Buckets of the sizes in DdpOptions, reduced as the policy and GroupOptions say.
   constexpr PlanChoice() noexcept = default;
 
-  /// The sizes with the shortest step by the measurements of steps 1 to 4. DdpOptions::plan has the conditions.
+  /// The sizes, and of a policy with several ways the way, with the shortest step by the measurements of the first
+  /// steps. DdpOptions::plan has the conditions.
   static constexpr PlanChoice measured() noexcept {
     PlanChoice choice;
     choice.make_ = &make_measured_plan;
@@ -23145,12 +23149,18 @@ struct DdpOptions {
   /// Rebuilds the buckets at the end of the first step, in rank 0's ready order. Bound gradients may then move, with
   /// their content. Has no effect with `deterministic`, or if the first step is captured in a CUDA graph.
   bool reorder_gradients = true;
-  /// PlanChoice::measured(): the first 29 steps measure, and choose the sizes of buckets in place of the two above,
-  /// which they return to if a step is not shorter; log level info has the reasons. GroupOptions::algorithms then
-  /// default to measured() for the wrapper. For gradients in host memory, and not with `deterministic`. Steps under
-  /// no_sync() do not count. Where a sum's bits depend on the plan (see backend::Determinism), they may differ from run
-  /// to run. In a model of several element types, bound gradients may move up to five times. If a program has other
-  /// wrappers too, every rank must finish their steps in one order.
+  /// PlanChoice::measured(): the first 29 steps measure, and choose, the same on every rank; log level info has the
+  /// reasons. What is given comes back if a step is not shorter with what they chose.
+  /// - The sizes of buckets, in place of the two above.
+  /// - Several hosts, topology::Hierarchical: it or Flat. With a wire type, as FlatOver: 16 bits or f32. Of several
+  /// ways
+  ///   the policy's own stays unless another is expected to shorten the step by more than 1%. Each way but the first
+  ///   takes two steps more. Only all_reduce changes; a hook's too.
+  /// - The thresholds of Mpi's and Gloo's all_reduce: as GroupOptions::algorithms, which default to measured() here.
+  /// For gradients in host memory, and not with `deterministic`. Steps under no_sync() do not count. Bits may differ
+  /// from run to run where a sum's bits depend on what is chosen (see backend::Determinism). In a model of several
+  /// element types, bound gradients may move up to eight times. If a program has other wrappers too, every rank must
+  /// finish their steps in one order.
   PlanChoice plan{};
   /// A parameter without ready() in a step contributes zeros on that rank, or the gradient that steps under no_sync()
   /// have left since the last reduced step. Without this option, finish() names such parameters in an error. Unused
@@ -24425,7 +24435,8 @@ DTRAIN_DEFINED std::vector<StepRecord> StepRecorder::records(std::uint64_t first
 // ---- dtrain/ddp/planning/bucket_planner.hpp
 
 /// @file
-/// BucketPlanner: interface of an object that changes a reducer's bucket plan between its first steps.
+/// BucketPlanner: interface of an object that changes a reducer's bucket plan, and how it reduces, between its first
+/// steps.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -24436,7 +24447,7 @@ struct FinishedStep {
   const StepRecorder& recorder;       ///< with the step's records
 };
 
-/// What checkpoints keep of a plan: see SavedPlan in measured_plan.hpp. Zeros: nothing yet.
+/// What checkpoints keep of a plan: see SavedPlan in saved_plan.hpp. Zeros: nothing yet.
 using SavedPlanNumbers = std::array<std::int64_t, 6>;
 
 /// Threads: the one that drives the steps. Pinned: a checkpoint's tensors refer to its numbers.
@@ -24456,6 +24467,8 @@ class BucketPlanner {
 
   /// Whether the plan changes no more.
   bool is_settled() const noexcept { return is_settled_; }
+  /// The variant of all_reduce for the next steps, a position in PlannerSetup::variants; 0 where there are none.
+  std::size_t variant() const noexcept { return variant_; }
   /// Whether each ready() of the next step is to be recorded.
   bool wants_ready_times() const noexcept { return wants_ready_times_; }
   /// Numbers for a checkpoint. Those of a settled plan stay when a checkpoint with others was loaded.
@@ -24473,6 +24486,7 @@ class BucketPlanner {
 
   bool is_settled_ = false;
   bool wants_ready_times_ = false;
+  std::size_t variant_ = 0;
   SavedPlanNumbers saved_{};    ///< a loaded checkpoint's until the plan is settled
   SavedPlanNumbers settled_{};  ///< valid once the plan is settled
 
@@ -24490,6 +24504,7 @@ struct PlannerSetup {
   const rendezvous::Membership& members;
   const FailureContext& context;
   const std::function<void()>& start_pending;  ///< as ProcessGroup::start_pending
+  std::vector<const char*> variants{};         ///< of the wrapper's communicator: see backend::HasVariants
 };
 
 /// @throws Error (invalid_argument): the present plan cannot be kept, because it is still measured
@@ -24501,88 +24516,10 @@ DTRAIN_NOT_INLINED DTRAIN_DEFINED void refuse_to_keep_plan() {
   throw_error(
       Errc::invalid_argument,
       "a ShardedOptimizer keeps the buckets of its wrapper, but DdpOptions::plan still measures to change them; "
-      "construct it after 29 steps, or the wrapper without DdpOptions::plan");
+      "construct it after 33 steps, or the wrapper without DdpOptions::plan");
 }
 
 #endif  // DTRAIN_DEFINITIONS
-
-}  // namespace DTRAIN_NAMESPACE::ddp
-
-// ---- dtrain/ddp/planning/measured_plan.hpp
-
-/// @file
-/// MeasuredPlan: measures the first steps, chooses the sizes of buckets, and goes back to the given ones if that was no
-/// gain.
-
-namespace DTRAIN_NAMESPACE::ddp {
-
-/// What a saved plan was made for. It is used again where all of it is the same.
-struct PlanConditions {
-  int world_size = 1;
-  int ranks_on_host = 1;
-  std::int64_t model = 0;  ///< digest of the gradients' sizes and types
-
-  friend bool operator==(const PlanConditions&, const PlanConditions&) = default;
-};
-
-/// A plan as the numbers of a checkpoint.
-struct SavedPlan {
-  PlanConditions conditions;
-  BucketCaps caps;
-
-  SavedPlanNumbers numbers() const noexcept;
-  /// Untrusted numbers. @returns nullopt if they are those of no plan
-  static std::optional<SavedPlan> from(const SavedPlanNumbers& numbers) noexcept;
-};
-
-/// Digest of the gradients' sizes and types, in the model's order.
-std::int64_t digest_of(std::span<const GradientSize> sizes);
-
-/// What is done after which step:
-///   1      takes the plan of a checkpoint that was loaded before, if its conditions hold, and ends
-///   2      has measured with the given sizes; now sizes that the cost of reductions is measured with
-///   3, 4   has measured with these; rank 0 chooses from all ranks' measurements; ends if it chooses the given sizes
-///   24     has timed 20 steps with the chosen sizes; now the given ones again
-///   29     has timed 5 steps with these: the sizes with the shorter median, of the slowest rank, stay; ends
-class MeasuredPlan final : public BucketPlanner {
- public:
-  /// Collective, blocking: rank 0 gets `own` of every rank, in rank order, and `choose` makes a text of them, which
-  /// every rank gets. @param name used once
-  using Choose = std::function<std::string(const std::vector<std::string>& texts)>;
-  using Exchange = std::function<std::string(const char* name, const std::string& own, const Choose& choose)>;
-
-  static constexpr std::uint64_t last_measured_step = 4;
-  static constexpr std::size_t trial_steps = 20;
-  static constexpr std::size_t given_steps = 5;
-
-  MeasuredPlan(std::vector<GradientSize> sizes, const BucketCaps& given, const PlanConditions& conditions,
-               Exchange exchange);
-
- private:
-  std::optional<BucketPlan> plan_after(std::span<const std::size_t> order, const FinishedStep& step);
-  std::optional<BucketPlan> adopt_saved();
-  std::optional<BucketPlan> choose();
-  std::optional<BucketPlan> after_trial_step(std::chrono::nanoseconds duration);
-  std::optional<BucketPlan> end_trial();
-  std::optional<BucketPlan> settle(const BucketCaps& caps);
-
-  std::string choose_sizes(const std::vector<std::string>& texts) const;
-  std::string compare_times(const std::vector<std::string>& texts) const;
-
-  void add_profile(const FinishedStep& step, const BucketCaps& caps);
-  BucketPlan plan_of(const BucketCaps& caps) const { return plan_buckets(sizes_, order_, caps); }
-
-  std::vector<GradientSize> sizes_;
-  std::vector<std::size_t> order_;
-  BucketCaps given_;
-  BucketCaps probing_;
-  BucketCaps chosen_;
-  PlanConditions conditions_;
-  Exchange exchange_;
-  std::uint64_t steps_ = 0;
-  std::vector<StepProfile> profiles_;  ///< of steps 2 to 4
-  std::array<std::chrono::nanoseconds, trial_steps + given_steps> durations_{};
-};
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
@@ -24595,9 +24532,10 @@ namespace DTRAIN_NAMESPACE::ddp {
 
 NamedTensor plan_tensor(BucketPlanner* planner);
 
-/// For save_checkpoint and load_checkpoint. If it is loaded before the first step, with as many ranks, as
-/// many of them on rank 0's host, and for the same gradients, the plan is used from the second step on, and nothing is
-/// measured. Lifetime: refers to memory of `ddp`. @throws Error (invalid_argument) without PlanChoice::measured()
+/// For save_checkpoint and load_checkpoint. If it is loaded before the first step, with as many ranks, as many of them
+/// on rank 0's host, for the same gradients and the same ways to reduce them, the plan is used from the second step on,
+/// and nothing is measured. Lifetime: refers to memory of `ddp`. @throws Error (invalid_argument) without
+/// PlanChoice::measured()
 template <class Ddp>
 NamedTensor plan_state(Ddp& ddp) {
   return plan_tensor(ddp.reducer().planner());
@@ -24621,6 +24559,123 @@ DTRAIN_DEFINED NamedTensor plan_tensor(BucketPlanner* planner) {
 namespace DTRAIN_NAMESPACE {
 using ddp::plan_state;
 }  // namespace DTRAIN_NAMESPACE
+
+// ---- dtrain/ddp/planning/saved_plan.hpp
+
+/// @file
+/// SavedPlan: a measured bucket plan as the numbers of a checkpoint, and the conditions under which it is used again.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// No communicator has more variants (backend::HasVariants).
+inline constexpr std::size_t max_variants = 8;
+
+/// Sizes of buckets, and the variant of all_reduce that reduces them.
+struct PlanSettings {
+  BucketCaps caps;
+  std::size_t variant = 0;
+
+  friend bool operator==(const PlanSettings&, const PlanSettings&) = default;
+};
+
+/// What a saved plan was made for. It is used again where all of it is the same.
+struct PlanConditions {
+  int world_size = 1;
+  int ranks_on_host = 1;
+  std::int64_t model = 0;  ///< see digest_of
+
+  friend bool operator==(const PlanConditions&, const PlanConditions&) = default;
+};
+
+/// A plan as the numbers of a checkpoint. The first is the format: 1, and 256 for each variant before the plan's own.
+struct SavedPlan {
+  PlanConditions conditions;
+  BucketCaps caps;
+  std::size_t variant = 0;
+
+  SavedPlanNumbers numbers() const noexcept;
+  /// Untrusted numbers. @returns nullopt if they are those of no plan
+  static std::optional<SavedPlan> from(const SavedPlanNumbers& numbers) noexcept;
+};
+
+/// Digest of the gradients' sizes and types, in the model's order, and of the names of the variants if there are any.
+std::int64_t digest_of(std::span<const GradientSize> sizes, std::span<const char* const> variants = {});
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/planning/measured_plan.hpp
+
+/// @file
+/// MeasuredPlan: measures the first steps, chooses the sizes of buckets and how they are reduced, and goes back to what
+/// was given if that was no gain.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+struct RankTiming;
+
+/// What is done after which step:
+///   1      takes the plan of a checkpoint that was loaded before, if its conditions hold, and ends
+///   2      has measured with the given sizes; now sizes that the cost of reductions is measured with
+///   3, 4   has measured with these; if there are more variants, now the next with these sizes
+///   5, 6   has measured that variant, with these sizes and with the given ones; two steps more for each further one
+///   L      was the last of these, 2 + 2 * variants: rank 0 chooses from all ranks' measurements; ends if it chooses
+///          what is given, which is the given sizes and the first variant
+///   L + 20 has timed 20 steps with the chosen plan; now what is given again
+///   L + 25 has timed 5 steps with that: the plan with the shorter median, of the slowest rank, stays; ends
+class MeasuredPlan final : public BucketPlanner {
+ public:
+  /// Collective, blocking: rank 0 gets `own` of every rank, in rank order, and `choose` makes a text of them, which
+  /// every rank gets. @param name used once
+  using Choose = std::function<std::string(const std::vector<std::string>& texts)>;
+  using Exchange = std::function<std::string(const char* name, const std::string& own, const Choose& choose)>;
+
+  static constexpr std::size_t trial_steps = 20;
+  static constexpr std::size_t given_steps = 5;
+
+  /// @param variants their names; empty: there is one way to reduce. Lifetime: of the names, static
+  MeasuredPlan(std::vector<GradientSize> sizes, const BucketCaps& given, std::vector<const char*> variants,
+               const PlanConditions& conditions, Exchange exchange);
+
+ private:
+  std::size_t variant_count() const noexcept { return variants_.empty() ? 1 : variants_.size(); }
+  std::uint64_t last_measured_step() const noexcept { return 2 + 2 * variant_count(); }
+  /// What a measured step, 2 to last_measured_step(), runs with.
+  PlanSettings settings_of(std::uint64_t step) const noexcept;
+
+  std::optional<BucketPlan> plan_after(std::span<const std::size_t> order, const FinishedStep& step);
+  std::optional<BucketPlan> adopt_saved();
+  std::optional<BucketPlan> after_measured_step(const FinishedStep& step);
+  std::optional<BucketPlan> choose();
+  std::optional<BucketPlan> after_trial_step(std::chrono::nanoseconds duration);
+  std::optional<BucketPlan> end_trial();
+  std::optional<BucketPlan> settle(const PlanSettings& settings);
+
+  std::string usable_saved() const;
+  std::string choose_settings_of(const std::vector<std::string>& texts) const;
+  std::string compare_times(const std::vector<std::string>& texts) const;
+  backend::LinkCost cost_of(std::size_t variant) const;
+  RankTiming own_timing() const;
+  PlanSettings settings_from(const std::string& text) const;
+
+  BucketPlan plan_of(const BucketCaps& caps) const { return plan_buckets(sizes_, order_, caps); }
+  BucketPlan use(const PlanSettings& settings);
+  /// "Flat, first_bucket_bytes 1048576 and bucket_bytes 2097152"; without a name if there are no variants.
+  std::string to_text(const PlanSettings& settings) const;
+
+  std::vector<GradientSize> sizes_;
+  std::vector<std::size_t> order_;
+  PlanSettings given_;
+  BucketCaps probing_;
+  PlanSettings chosen_;
+  std::vector<const char*> variants_;
+  PlanConditions conditions_;
+  Exchange exchange_;
+  std::uint64_t steps_ = 0;
+  std::vector<StepProfile> profiles_;  ///< of the measured steps
+  std::array<std::chrono::nanoseconds, trial_steps + given_steps> durations_{};
+};
+
+}  // namespace DTRAIN_NAMESPACE::ddp
 
 // ---- dtrain/ddp/profile/step_meter.hpp
 
@@ -28271,6 +28326,18 @@ std::optional<BucketPlan> next_plan(const BucketRebuild& rebuild, const BucketPl
                                     std::span<const GradientSize> sizes, std::span<const std::size_t> order,
                                     const BucketCaps& caps, StepMeter& meter);
 
+/// The same, and `communicator` uses the planner's variant from the next step on, whether the plan stays or not.
+template <class Communicator>
+std::optional<BucketPlan> next_plan([[maybe_unused]] Communicator& communicator, const BucketRebuild& rebuild,
+                                    const BucketPlan& plan, std::span<const GradientSize> sizes,
+                                    std::span<const std::size_t> order, const BucketCaps& caps, StepMeter& meter) {
+  std::optional<BucketPlan> next = next_plan(rebuild, plan, sizes, order, caps, meter);
+  if constexpr (backend::HasVariants<Communicator>) {
+    if (rebuild.planner) communicator.use_variant(rebuild.planner->variant());
+  }
+  return next;
+}
+
 /// Host memory for moving gradients: as large as the arena if that can be allocated, else smaller.
 struct RelocationBuffer {
   /// A buffer that is smaller than the arena need not be larger than this to be fast.
@@ -28626,7 +28693,7 @@ class BucketReduction final : BucketUpdate<Communicator>::Waits {
 
   /// Blocking. Between steps: adopts next_plan(), and moves gradients with their content. @returns whether they moved
   bool rebuild_buckets(std::span<const std::size_t> order, const BucketRebuild& rebuild, const BucketCaps& caps) {
-    std::optional<BucketPlan> next = next_plan(rebuild, plan(), sizes_, order, caps, meter_);
+    std::optional<BucketPlan> next = next_plan(communicator_, rebuild, plan(), sizes_, order, caps, meter_);
     if (!next) return false;
     read_norm();
     const bool moves = next->offset_of != plan().offset_of;
@@ -30339,7 +30406,7 @@ struct Driver {
  private:
   static FailureContext failure_context(const Group& group);
   BucketRebuild bucket_rebuild(const Group& group, const DdpOptions& options, const FailureContext& context,
-                               bool binds_gradients) const;
+                               bool binds_gradients, const Communicator& communicator) const;
 };
 
 // Defined apart from the class, so that what is instantiated with the definitions is not instantiated again.
@@ -30385,7 +30452,7 @@ void Driver<Backend, Group>::construct(const Group& group, ModelFunctions model,
   }
   broadcast_values(communicator, stream.ref(), parameters, model.buffers, context);
   parts.read_parameters = model.read_parameters;
-  parts.rebuild = bucket_rebuild(group, options, context, model.bind_gradient != nullptr);
+  parts.rebuild = bucket_rebuild(group, options, context, model.bind_gradient != nullptr, communicator);
   parts.rebuild.bind = model.bind_gradient;
   if (options.broadcast_buffers) parts.buffers = model.buffers;
   parts.scales_averages = scales;
@@ -30409,13 +30476,16 @@ FailureContext Driver<Backend, Group>::failure_context(const Group& group) {
 
 template <class Backend, class Group>
 BucketRebuild Driver<Backend, Group>::bucket_rebuild(const Group& group, const DdpOptions& options,
-                                                     const FailureContext& context, bool binds_gradients) const {
+                                                     const FailureContext& context, bool binds_gradients,
+                                                     [[maybe_unused]] const Communicator& communicator) const {
   BucketRebuild rebuild;
   rebuild.ranks_on_host = group.members().local_world_size;
   const std::function<void()> start_pending = [group] { group.start_pending(); };
   if (options.plan.is_measured()) {
-    rebuild.planner = options.plan.make()(
-        {options, parameters, binds_gradients, group.store(), prefix, group.members(), context, start_pending});
+    std::vector<const char*> variants;
+    if constexpr (backend::HasVariants<Communicator>) variants = communicator.variants();
+    rebuild.planner = options.plan.make()({options, parameters, binds_gradients, group.store(), prefix, group.members(),
+                                           context, start_pending, std::move(variants)});
   }
   if (options.reorder_gradients && !options.deterministic) {
     set_up_order_broadcast(
@@ -53019,13 +53089,13 @@ inline constexpr std::size_t max_ready_groups = 256;
 
 /// What one rank has measured.
 struct RankTiming {
-  backend::LinkCost cost;
-  double compute = 0;         ///< seconds from a step's begin
+  std::vector<backend::LinkCost> costs;  ///< by variant
+  double compute = 0;                    ///< seconds from a step's begin
   std::vector<double> ready;  ///< by group, in the ready order; `compute` for all if nothing is reduced before that
 };
 
 void fields(Serializer& of, RankTiming& timing);
-void fields(Serializer& of, BucketCaps& caps);
+void fields(Serializer& of, PlanSettings& settings);
 
 /// The longest time of a group's gradients. @param ready_at by parameter
 std::vector<double> grouped_times(std::span<const double> ready_at, std::span<const std::size_t> order);
@@ -53033,9 +53103,9 @@ std::vector<double> grouped_times(std::span<const double> ready_at, std::span<co
 /// The reverse. @param groups as many as grouped_times gives for this order @returns times by parameter
 std::vector<double> times_of_parameters(std::span<const double> groups, std::span<const std::size_t> order);
 
-/// One step of all ranks: it computes, and its gradients are ready, when the last rank's are. The cost is that of the
-/// rank whose reductions are the shortest, because it has waited for others the least.
-/// @param timings at least one; all with as many groups as the first
+/// One step of all ranks: it computes, and its gradients are ready, when the last rank's are. Each variant's cost is
+/// that of the rank whose reductions are the shortest, because it has waited for others the least.
+/// @param timings at least one; all with as many variants and groups as the first
 /// @param buckets,bytes of a plan, by which costs are compared
 RankTiming combined(std::span<const RankTiming> timings, std::size_t buckets, std::size_t bytes);
 
@@ -53066,18 +53136,22 @@ inline std::size_t group_of(std::size_t position, std::size_t parameters) noexce
 }  // namespace detail
 
 DTRAIN_DEFINED void fields(Serializer& of, RankTiming& timing) {
-  detail::seconds_field(of, timing.cost.message_seconds);
-  detail::seconds_field(of, timing.cost.byte_seconds);
+  of.list(timing.costs, 1, max_variants, [&of](backend::LinkCost& cost) {
+    detail::seconds_field(of, cost.message_seconds);
+    detail::seconds_field(of, cost.byte_seconds);
+  });
   detail::seconds_field(of, timing.compute);
   of.list(timing.ready, 0, max_ready_groups, [&of](double& time) { detail::seconds_field(of, time); });
 }
 
-DTRAIN_DEFINED void fields(Serializer& of, BucketCaps& caps) {
-  std::uint64_t first = caps.first_bucket_bytes;
-  std::uint64_t bucket = caps.bucket_bytes;
+DTRAIN_DEFINED void fields(Serializer& of, PlanSettings& settings) {
+  std::uint64_t first = settings.caps.first_bucket_bytes;
+  std::uint64_t bucket = settings.caps.bucket_bytes;
+  auto variant = static_cast<std::uint8_t>(settings.variant);
   of.number(first);
   of.number(bucket);
-  caps = {static_cast<std::size_t>(first), static_cast<std::size_t>(bucket)};
+  of.number(variant, 0, max_variants - 1);
+  settings = {{static_cast<std::size_t>(first), static_cast<std::size_t>(bucket)}, variant};
 }
 
 DTRAIN_DEFINED void fields(Serializer& of, TrialTimes& times) {
@@ -53104,12 +53178,15 @@ DTRAIN_DEFINED std::vector<double> times_of_parameters(std::span<const double> g
 }
 
 DTRAIN_DEFINED RankTiming combined(std::span<const RankTiming> timings, std::size_t buckets, std::size_t bytes) {
-  const auto communication = [=](const RankTiming& timing) {
-    return timing.cost.seconds(static_cast<double>(buckets), static_cast<double>(bytes));
+  const auto communication = [=](const backend::LinkCost& cost) {
+    return cost.seconds(static_cast<double>(buckets), static_cast<double>(bytes));
   };
   RankTiming all = timings.front();
   for (const RankTiming& timing : timings) {
-    if (communication(timing) < communication(all)) all.cost = timing.cost;
+    for (std::size_t variant = 0; variant < all.costs.size(); ++variant) {
+      const backend::LinkCost& cost = timing.costs[variant];
+      if (communication(cost) < communication(all.costs[variant])) all.costs[variant] = cost;
+    }
     all.compute = std::max(all.compute, timing.compute);
     for (std::size_t group = 0; group < all.ready.size(); ++group) {
       all.ready[group] = std::max(all.ready[group], timing.ready[group]);
@@ -53119,6 +53196,59 @@ DTRAIN_DEFINED RankTiming combined(std::span<const RankTiming> timings, std::siz
 }
 
 #endif  // DTRAIN_DEFINITIONS
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/planning/saved_plan.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+namespace detail {
+inline constexpr std::int64_t saved_format = 1;
+inline constexpr std::int64_t saved_variant = 256;  ///< what a variant adds to the format
+}  // namespace detail
+
+DTRAIN_DEFINED SavedPlanNumbers SavedPlan::numbers() const noexcept {
+  constexpr std::size_t most = std::numeric_limits<std::int64_t>::max();
+  return {detail::saved_format + detail::saved_variant * static_cast<std::int64_t>(variant),
+          conditions.world_size,
+          conditions.ranks_on_host,
+          conditions.model,
+          static_cast<std::int64_t>(std::min(caps.first_bucket_bytes, most)),
+          static_cast<std::int64_t>(std::min(caps.bucket_bytes, most))};
+}
+
+DTRAIN_DEFINED std::optional<SavedPlan> SavedPlan::from(const SavedPlanNumbers& numbers) noexcept {
+  const auto [format, world_size, ranks_on_host, model, first, bucket] = numbers;
+  constexpr std::int64_t most_ranks = std::int64_t{1} << 30;
+  if (format < 0 || format % detail::saved_variant != detail::saved_format || world_size < 1 ||
+      world_size > most_ranks || ranks_on_host < 1 || ranks_on_host > most_ranks || first < 0 || bucket < 0) {
+    return std::nullopt;
+  }
+  const auto variant = static_cast<std::size_t>(format / detail::saved_variant);
+  if (variant >= max_variants) return std::nullopt;
+  return SavedPlan{{static_cast<int>(world_size), static_cast<int>(ranks_on_host), model},
+                   {static_cast<std::size_t>(first), static_cast<std::size_t>(bucket)},
+                   variant};
+}
+
+DTRAIN_DEFINED std::int64_t digest_of(std::span<const GradientSize> sizes, std::span<const char* const> variants) {
+  Serializer writer;
+  for (const GradientSize& size : sizes) {
+    auto bytes = static_cast<std::uint64_t>(size.bytes);
+    DType dtype = size.dtype;
+    writer.number(bytes);
+    writer.choice(dtype, first_dtype, last_dtype);
+  }
+  for (const char* const variant : variants) {
+    std::string name = variant;
+    writer.text(name, name.size());
+  }
+  const Sha256Digest digest = Sha256().update(writer.characters()).digest();
+  std::int64_t number = 0;
+  std::memcpy(&number, digest.data(), sizeof number);
+  return number;
+}
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
@@ -53205,6 +53335,17 @@ std::vector<BucketCaps> candidate_caps(std::size_t total_bytes);
 /// precise.
 PlannedStep choose_caps(const GradientTimes& gradients, const BucketCaps& given, const backend::LinkCost& cost);
 
+/// What choose_settings has chosen, and the step that the model expects.
+struct PlannedSettings {
+  PlannedStep step;
+  std::size_t variant;
+};
+
+/// Pure. choose_caps for each variant: the first, unless the step of a later one is shorter by more than 1%.
+/// @param costs by variant, at least one
+PlannedSettings choose_settings(const GradientTimes& gradients, const BucketCaps& given,
+                                std::span<const backend::LinkCost> costs);
+
 /// Sizes whose reductions, measured beside those of `given`, differ by a factor of 2 at least, where that is possible:
 /// a first bucket of 1/512 of all bytes, then 1/16 each, and smaller ones at the end; or all gradients in one bucket.
 BucketCaps probing_caps(std::span<const GradientSize> sizes, std::span<const std::size_t> order,
@@ -53252,6 +53393,10 @@ DTRAIN_DEFINED std::vector<BucketCaps> candidate_caps(std::size_t total_bytes) {
   return candidates;
 }
 
+namespace detail {
+inline constexpr double gain = 0.99;  ///< times a step: what another must be shorter than
+}
+
 DTRAIN_DEFINED PlannedStep choose_caps(const GradientTimes& gradients, const BucketCaps& given,
                                        const backend::LinkCost& cost) {
   std::vector<PlannedStep> steps;
@@ -53261,13 +53406,23 @@ DTRAIN_DEFINED PlannedStep choose_caps(const GradientTimes& gradients, const Buc
     shortest = std::min(shortest, steps.back().times.step);
   }
   PlannedStep best = plan_step(gradients, given, cost);
-  if (!(shortest < 0.99 * best.times.step)) return best;
+  if (!(shortest < detail::gain * best.times.step)) return best;
   double least = std::numeric_limits<double>::max();
   for (const PlannedStep& step : steps) {
     if (step.times.step <= 1.005 * shortest && step.times.communication <= least) {
       least = step.times.communication;
       best = step;
     }
+  }
+  return best;
+}
+
+DTRAIN_DEFINED PlannedSettings choose_settings(const GradientTimes& gradients, const BucketCaps& given,
+                                               std::span<const backend::LinkCost> costs) {
+  PlannedSettings best{choose_caps(gradients, given, costs.front()), 0};
+  for (std::size_t variant = 1; variant < costs.size(); ++variant) {
+    const PlannedStep step = choose_caps(gradients, given, costs[variant]);
+    if (step.times.step < detail::gain * best.step.times.step) best = {step, variant};
   }
   return best;
 }
@@ -53298,46 +53453,7 @@ DTRAIN_DEFINED BucketCaps probing_caps(std::span<const GradientSize> sizes, std:
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-DTRAIN_DEFINED SavedPlanNumbers SavedPlan::numbers() const noexcept {
-  constexpr std::size_t most = std::numeric_limits<std::int64_t>::max();
-  return {1,
-          conditions.world_size,
-          conditions.ranks_on_host,
-          conditions.model,
-          static_cast<std::int64_t>(std::min(caps.first_bucket_bytes, most)),
-          static_cast<std::int64_t>(std::min(caps.bucket_bytes, most))};
-}
-
-DTRAIN_DEFINED std::optional<SavedPlan> SavedPlan::from(const SavedPlanNumbers& numbers) noexcept {
-  const auto [format, world_size, ranks_on_host, model, first, bucket] = numbers;
-  constexpr std::int64_t most_ranks = std::int64_t{1} << 30;
-  if (format != 1 || world_size < 1 || world_size > most_ranks || ranks_on_host < 1 || ranks_on_host > most_ranks ||
-      first < 0 || bucket < 0) {
-    return std::nullopt;
-  }
-  return SavedPlan{{static_cast<int>(world_size), static_cast<int>(ranks_on_host), model},
-                   {static_cast<std::size_t>(first), static_cast<std::size_t>(bucket)}};
-}
-
-DTRAIN_DEFINED std::int64_t digest_of(std::span<const GradientSize> sizes) {
-  Serializer writer;
-  for (const GradientSize& size : sizes) {
-    auto bytes = static_cast<std::uint64_t>(size.bytes);
-    DType dtype = size.dtype;
-    writer.number(bytes);
-    writer.choice(dtype, first_dtype, last_dtype);
-  }
-  const Sha256Digest digest = Sha256().update(writer.characters()).digest();
-  std::int64_t number = 0;
-  std::memcpy(&number, digest.data(), sizeof number);
-  return number;
-}
-
 namespace detail {
-
-inline bool are_equal(const BucketCaps& one, const BucketCaps& other) noexcept {
-  return one.first_bucket_bytes == other.first_bucket_bytes && one.bucket_bytes == other.bucket_bytes;
-}
 
 template <class T>
 T median(std::span<T> values) {
@@ -53362,11 +53478,6 @@ inline std::string buckets_text(std::size_t count) {
   return std::to_string(count) + (count == 1 ? " bucket" : " buckets");
 }
 
-/// "first_bucket_bytes 1048576 and bucket_bytes 2097152".
-inline std::string to_text(const BucketCaps& caps) {
-  return format_text("first_bucket_bytes {} and bucket_bytes {}", {caps.first_bucket_bytes, caps.bucket_bytes});
-}
-
 /// The times of each parameter that are the median of the profiles'.
 inline std::vector<double> median_ready_times(std::span<const StepProfile> profiles) {
   std::vector<double> times(profiles.front().ready_at.size());
@@ -53382,126 +53493,171 @@ inline std::vector<double> median_ready_times(std::span<const StepProfile> profi
 }  // namespace detail
 
 DTRAIN_DEFINED MeasuredPlan::MeasuredPlan(std::vector<GradientSize> sizes, const BucketCaps& given,
-                                          const PlanConditions& conditions, Exchange exchange)
+                                          std::vector<const char*> variants, const PlanConditions& conditions,
+                                          Exchange exchange)
     : BucketPlanner([](BucketPlanner& planner, std::span<const std::size_t> order, const FinishedStep& step) {
         return static_cast<MeasuredPlan&>(planner).plan_after(order, step);
       }),
       sizes_(std::move(sizes)),
       order_(reverse_order(sizes_.size())),
-      given_(given),
+      given_{given},
+      variants_(std::move(variants)),
       conditions_(conditions),
       exchange_(std::move(exchange)) {}
+
+DTRAIN_DEFINED PlanSettings MeasuredPlan::settings_of(std::uint64_t step) const noexcept {
+  const std::uint64_t variant = step <= 4 ? 0 : (step - 3) / 2;
+  const bool is_given = step == 2 || (variant > 0 && step % 2 == 0);
+  return {is_given ? given_.caps : probing_, static_cast<std::size_t>(variant)};
+}
+
+DTRAIN_DEFINED BucketPlan MeasuredPlan::use(const PlanSettings& settings) {
+  variant_ = settings.variant;
+  return plan_of(settings.caps);
+}
+
+DTRAIN_DEFINED std::string MeasuredPlan::to_text(const PlanSettings& settings) const {
+  const std::string caps = format_text("first_bucket_bytes {} and bucket_bytes {}",
+                                       {settings.caps.first_bucket_bytes, settings.caps.bucket_bytes});
+  return variants_.empty() ? caps : format_text("{}, {}", {variants_[settings.variant], caps});
+}
+
+DTRAIN_DEFINED PlanSettings MeasuredPlan::settings_from(const std::string& text) const {
+  const auto settings = from_bytes<PlanSettings>(text, "rank 0's bucket plan");
+  if (settings.variant >= variant_count()) {
+    throw_error(Errc::protocol, "rank 0 reduces by variant {} of {}; do all ranks run the same program?",
+                {settings.variant, variant_count()});
+  }
+  return settings;
+}
 
 DTRAIN_DEFINED std::optional<BucketPlan> MeasuredPlan::plan_after(std::span<const std::size_t> order,
                                                                   const FinishedStep& step) {
   if (!order.empty()) order_.assign(order.begin(), order.end());
-  switch (++steps_) {
-    case 1: return adopt_saved();
-    case 2:
-      add_profile(step, given_);
-      probing_ = probing_caps(sizes_, order_, given_);
-      return plan_of(probing_);
-    case 3: add_profile(step, probing_); return std::nullopt;
-    case last_measured_step: add_profile(step, probing_); return choose();
-    default: return after_trial_step(step.duration);
-  }
-}
-
-DTRAIN_DEFINED void MeasuredPlan::add_profile(const FinishedStep& step, const BucketCaps& caps) {
-  profiles_.push_back(
-      step_profile(step.recorder.records(step.number), step.number, sizes_.size(), plan_of(caps).buckets.size()));
+  if (++steps_ == 1) return adopt_saved();
+  return steps_ <= last_measured_step() ? after_measured_step(step) : after_trial_step(step.duration);
 }
 
 DTRAIN_DEFINED std::optional<BucketPlan> MeasuredPlan::adopt_saved() {
-  const auto usable = [this](const std::vector<std::string>&) -> std::string {
-    const std::optional<SavedPlan> saved = SavedPlan::from(saved_);
-    if (!saved) return {};
-    if (saved->conditions != conditions_) {
-      log(LogLevel::info,
-          "the bucket plan of the checkpoint is for other ranks or another model, and is measured anew");
-      return {};
-    }
-    log(LogLevel::info, format_text("bucket plan of the checkpoint: {}", {detail::to_text(saved->caps)}));
-    return to_bytes(saved->caps);
-  };
-  const std::string found = exchange_("saved", {}, usable);
-  if (!found.empty()) return settle(from_bytes<BucketCaps>(found, "rank 0's saved bucket plan"));
-  if (std::count_if(sizes_.begin(), sizes_.end(), [](const GradientSize& size) { return size.bytes != 0; }) < 2) {
-    return settle(given_);  // there is one plan only
-  }
+  const std::string found = exchange_("saved", {}, [this](const auto&) { return usable_saved(); });
+  if (!found.empty()) return settle(settings_from(found));
+  const auto gradients =
+      std::count_if(sizes_.begin(), sizes_.end(), [](const GradientSize& size) { return size.bytes != 0; });
+  if (gradients == 0 || (gradients == 1 && variants_.empty())) return settle(given_);  // there is one plan only
   wants_ready_times_ = true;
   return std::nullopt;
 }
 
-DTRAIN_DEFINED std::optional<BucketPlan> MeasuredPlan::choose() {
-  wants_ready_times_ = false;
-  std::vector<ReductionSample> samples;
-  const auto add_samples = [&](const BucketCaps& caps, std::span<const StepProfile> profiles) {
-    const BucketPlan plan = plan_of(caps);
-    for (std::size_t bucket = 0; bucket < plan.buckets.size(); ++bucket) {
-      double shortest = profiles[0].bucket_seconds[bucket];
-      for (const StepProfile& profile : profiles) {
-        shortest = std::min(shortest, profile.bucket_seconds[bucket]);
-      }
-      samples.push_back({static_cast<double>(plan.buckets[bucket].bytes), shortest});
-    }
-  };
-  const std::span<StepProfile> profiles(profiles_);
-  add_samples(given_, profiles.first(1));
-  add_samples(probing_, profiles.subspan(1));
-
-  RankTiming own;
-  own.cost = fit_reduction_cost(samples);
-  std::array<double, 3> compute{profiles[0].compute, profiles[1].compute, profiles[2].compute};
-  own.compute = detail::median(std::span<double>(compute));
-  own.ready = grouped_times(detail::median_ready_times(profiles), order_);
-  if (std::none_of(profiles.begin(), profiles.end(), [](const StepProfile& profile) { return profile.overlaps; })) {
-    std::fill(own.ready.begin(), own.ready.end(), own.compute);
+DTRAIN_DEFINED std::string MeasuredPlan::usable_saved() const {
+  const std::optional<SavedPlan> saved = SavedPlan::from(saved_);
+  if (!saved) return {};
+  if (saved->conditions != conditions_ || saved->variant >= variant_count()) {
+    log(LogLevel::info,
+        "the bucket plan of the checkpoint is for other ranks, another model or another topology, and is measured "
+        "anew");
+    return {};
   }
-  profiles_ = {};
-  const std::string found =
-      exchange_("sizes", to_bytes(own), [this](const auto& texts) { return choose_sizes(texts); });
-  chosen_ = from_bytes<BucketCaps>(found, "rank 0's bucket plan");
-  return detail::are_equal(chosen_, given_) ? settle(given_) : plan_of(chosen_);
+  const PlanSettings settings{saved->caps, saved->variant};
+  log(LogLevel::info, format_text("bucket plan of the checkpoint: {}", {to_text(settings)}));
+  return to_bytes(settings);
 }
 
-DTRAIN_DEFINED std::string MeasuredPlan::choose_sizes(const std::vector<std::string>& texts) const {
-  std::vector<RankTiming> timings;
-  for (const std::string& text : texts) {
-    timings.push_back(from_bytes<RankTiming>(text, "a rank's measurement"));
-    if (timings.back().ready.size() != timings.front().ready.size()) {
-      throw_error(Errc::protocol, "a rank has measured {} gradients, not {}; do all ranks run the same program?",
-                  {timings.back().ready.size(), timings.front().ready.size()});
+DTRAIN_DEFINED std::optional<BucketPlan> MeasuredPlan::after_measured_step(const FinishedStep& step) {
+  const std::size_t buckets = plan_of(settings_of(steps_).caps).buckets.size();
+  profiles_.push_back(step_profile(step.recorder.records(step.number), step.number, sizes_.size(), buckets));
+  if (steps_ == last_measured_step()) return choose();
+  if (steps_ == 2) probing_ = probing_caps(sizes_, order_, given_.caps);
+  return use(settings_of(steps_ + 1));
+}
+
+DTRAIN_DEFINED backend::LinkCost MeasuredPlan::cost_of(std::size_t variant) const {
+  std::vector<ReductionSample> samples;
+  for (const BucketCaps& caps : {given_.caps, probing_}) {
+    const BucketPlan plan = plan_of(caps);
+    std::vector<double> shortest(plan.buckets.size(), std::numeric_limits<double>::max());
+    for (std::size_t i = 0; i < profiles_.size(); ++i) {
+      if (settings_of(i + 2) != PlanSettings{caps, variant}) continue;
+      for (std::size_t bucket = 0; bucket < shortest.size(); ++bucket) {
+        shortest[bucket] = std::min(shortest[bucket], profiles_[i].bucket_seconds[bucket]);
+      }
+    }
+    for (std::size_t bucket = 0; bucket < shortest.size(); ++bucket) {
+      samples.push_back({static_cast<double>(plan.buckets[bucket].bytes), shortest[bucket]});
     }
   }
-  const BucketPlan plan = plan_of(given_);
+  return fit_reduction_cost(samples);
+}
+
+DTRAIN_DEFINED RankTiming MeasuredPlan::own_timing() const {
+  RankTiming own;
+  std::vector<double> compute;
+  for (const StepProfile& profile : profiles_) {
+    compute.push_back(profile.compute);
+  }
+  for (std::size_t variant = 0; variant < variant_count(); ++variant) {
+    own.costs.push_back(cost_of(variant));
+  }
+  own.compute = detail::median(std::span<double>(compute));
+  own.ready = grouped_times(detail::median_ready_times(profiles_), order_);
+  if (std::none_of(profiles_.begin(), profiles_.end(), [](const StepProfile& profile) { return profile.overlaps; })) {
+    std::fill(own.ready.begin(), own.ready.end(), own.compute);
+  }
+  return own;
+}
+
+DTRAIN_DEFINED std::optional<BucketPlan> MeasuredPlan::choose() {
+  wants_ready_times_ = false;
+  const RankTiming own = own_timing();
+  profiles_ = {};
+  const std::string found =
+      exchange_("sizes", to_bytes(own), [this](const auto& texts) { return choose_settings_of(texts); });
+  chosen_ = settings_from(found);
+  return chosen_ == given_ ? settle(given_) : use(chosen_);
+}
+
+DTRAIN_DEFINED std::string MeasuredPlan::choose_settings_of(const std::vector<std::string>& texts) const {
+  std::vector<RankTiming> timings;
+  for (const std::string& text : texts) {
+    const RankTiming& timing = timings.emplace_back(from_bytes<RankTiming>(text, "a rank's measurement"));
+    if (timing.ready.size() != timings.front().ready.size() || timing.costs.size() != variant_count()) {
+      throw_error(Errc::protocol,
+                  "a rank has measured {} gradients and {} variants, not {} and {}; do all ranks run the same program?",
+                  {timing.ready.size(), timing.costs.size(), timings.front().ready.size(), variant_count()});
+    }
+  }
+  const BucketPlan plan = plan_of(given_.caps);
   const RankTiming all = combined(timings, plan.buckets.size(), plan.arena_bytes);
   const std::vector<double> ready_at = times_of_parameters(all.ready, order_);
   const GradientTimes gradients{sizes_, order_, ready_at, all.compute};
-  const PlannedStep given = plan_step(gradients, given_, all.cost);
-  const PlannedStep best = choose_caps(gradients, given_, all.cost);
+  const PlannedStep given = plan_step(gradients, given_.caps, all.costs.front());
+  const PlannedSettings best = choose_settings(gradients, given_.caps, all.costs);
+  const PlanSettings settings{best.step.caps, best.variant};
+  std::string costs = to_string(all.costs.front());
+  for (std::size_t variant = 0; variant < variants_.size(); ++variant) {
+    const std::string cost = format_text("{} by {}", {to_string(all.costs[variant]), variants_[variant]});
+    costs = variant == 0 ? cost : format_text("{}, {}", {costs, cost});
+  }
   log(LogLevel::info,
       format_text("bucket plan measured: a reduction costs {}, a rank computes for {}: {} give {}, a step of {} by the "
                   "model; the given sizes {}, {}",
-                  {to_string(all.cost), detail::milliseconds(all.compute), detail::to_text(best.caps),
-                   detail::buckets_text(best.buckets), detail::milliseconds(best.times.step),
-                   detail::buckets_text(given.buckets), detail::milliseconds(given.times.step)}));
-  return to_bytes(best.caps);
+                  {costs, detail::milliseconds(all.compute), to_text(settings), detail::buckets_text(best.step.buckets),
+                   detail::milliseconds(best.step.times.step), detail::buckets_text(given.buckets),
+                   detail::milliseconds(given.times.step)}));
+  return to_bytes(settings);
 }
 
 DTRAIN_DEFINED std::optional<BucketPlan> MeasuredPlan::after_trial_step(std::chrono::nanoseconds duration) {
-  const auto trial_step = static_cast<std::size_t>(steps_ - last_measured_step);
+  const auto trial_step = static_cast<std::size_t>(steps_ - last_measured_step());
   durations_[trial_step - 1] = duration;
-  if (trial_step == trial_steps) return plan_of(given_);
+  if (trial_step == trial_steps) return use(given_);
   return trial_step == trial_steps + given_steps ? end_trial() : std::nullopt;
 }
 
 DTRAIN_DEFINED std::optional<BucketPlan> MeasuredPlan::end_trial() {
   const std::span<std::chrono::nanoseconds> durations(durations_);
   const TrialTimes own{detail::median(durations.first(trial_steps)), detail::median(durations.subspan(trial_steps))};
-  const std::string found =
-      exchange_("trial", to_bytes(own), [this](const auto& texts) { return compare_times(texts); });
-  return settle(from_bytes<BucketCaps>(found, "rank 0's bucket plan"));
+  return settle(
+      settings_from(exchange_("trial", to_bytes(own), [this](const auto& texts) { return compare_times(texts); })));
 }
 
 DTRAIN_DEFINED std::string MeasuredPlan::compare_times(const std::vector<std::string>& texts) const {
@@ -53518,10 +53674,10 @@ DTRAIN_DEFINED std::string MeasuredPlan::compare_times(const std::vector<std::st
   return to_bytes(is_slower ? given_ : chosen_);
 }
 
-DTRAIN_DEFINED std::optional<BucketPlan> MeasuredPlan::settle(const BucketCaps& caps) {
+DTRAIN_DEFINED std::optional<BucketPlan> MeasuredPlan::settle(const PlanSettings& settings) {
   is_settled_ = true;
-  saved_ = settled_ = SavedPlan{conditions_, caps}.numbers();
-  return plan_of(caps);
+  saved_ = settled_ = SavedPlan{conditions_, settings.caps, settings.variant}.numbers();
+  return use(settings);
 }
 
 DTRAIN_DEFINED std::shared_ptr<BucketPlanner> make_measured_plan(const PlannerSetup& setup) {
@@ -53545,7 +53701,7 @@ DTRAIN_DEFINED std::shared_ptr<BucketPlanner> make_measured_plan(const PlannerSe
   }
   std::vector<GradientSize> sizes = gradient_sizes(setup.parameters);
   const rendezvous::Membership& members = setup.members;
-  const PlanConditions conditions{members.world_size, members.local_world_size, digest_of(sizes)};
+  const PlanConditions conditions{members.world_size, members.local_world_size, digest_of(sizes, setup.variants)};
   const auto exchange = [store = setup.store, members, prefix = setup.prefix + "plan/", context = setup.context,
                          start_pending = setup.start_pending](const char* name, const std::string& own,
                                                               const MeasuredPlan::Choose& choose) {
@@ -53554,14 +53710,14 @@ DTRAIN_DEFINED std::shared_ptr<BucketPlanner> make_measured_plan(const PlannerSe
     try {
       return backend::store_gather(
           {store, members.rank, members.world_size, context.rank, Deadline::after(context.timeout),
-           "choosing the sizes of buckets", name_of},
+           "choosing the bucket plan", name_of},
           prefix + name, [&] { return own; }, choose);
     } catch (const Error&) {
       context.latch->throw_if_failed(context.rank);  // the first cause names its rank
       throw;
     }
   };
-  return std::make_shared<MeasuredPlan>(std::move(sizes), setup.options.caps(), conditions, exchange);
+  return std::make_shared<MeasuredPlan>(std::move(sizes), setup.options.caps(), setup.variants, conditions, exchange);
 }
 
 }  // namespace DTRAIN_NAMESPACE::ddp

@@ -33,6 +33,8 @@ struct BucketCaps {
   std::size_t first_bucket_bytes = std::size_t{1} << 20;
   /// Of any bucket of more than one parameter.
   std::size_t bucket_bytes = std::size_t{25} << 20;
+
+  friend bool operator==(const BucketCaps&, const BucketCaps&) = default;
 };
 
 /// Gradients that one collective reduces together.

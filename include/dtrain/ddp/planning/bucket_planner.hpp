@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// BucketPlanner: interface of an object that changes a reducer's bucket plan between its first steps.
+/// BucketPlanner: interface of an object that changes a reducer's bucket plan, and how it reduces, between its first
+/// steps.
 
 #include <array>
 #include <chrono>
@@ -10,6 +11,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "dtrain/backend/channel_setup/store_ref.hpp"
 #include "dtrain/core/config.hpp"
@@ -30,7 +32,7 @@ struct FinishedStep {
   const StepRecorder& recorder;       ///< with the step's records
 };
 
-/// What checkpoints keep of a plan: see SavedPlan in measured_plan.hpp. Zeros: nothing yet.
+/// What checkpoints keep of a plan: see SavedPlan in saved_plan.hpp. Zeros: nothing yet.
 using SavedPlanNumbers = std::array<std::int64_t, 6>;
 
 /// Threads: the one that drives the steps. Pinned: a checkpoint's tensors refer to its numbers.
@@ -50,6 +52,8 @@ class BucketPlanner {
 
   /// Whether the plan changes no more.
   bool is_settled() const noexcept { return is_settled_; }
+  /// The variant of all_reduce for the next steps, a position in PlannerSetup::variants; 0 where there are none.
+  std::size_t variant() const noexcept { return variant_; }
   /// Whether each ready() of the next step is to be recorded.
   bool wants_ready_times() const noexcept { return wants_ready_times_; }
   /// Numbers for a checkpoint. Those of a settled plan stay when a checkpoint with others was loaded.
@@ -67,6 +71,7 @@ class BucketPlanner {
 
   bool is_settled_ = false;
   bool wants_ready_times_ = false;
+  std::size_t variant_ = 0;
   SavedPlanNumbers saved_{};    ///< a loaded checkpoint's until the plan is settled
   SavedPlanNumbers settled_{};  ///< valid once the plan is settled
 
@@ -84,6 +89,7 @@ struct PlannerSetup {
   const rendezvous::Membership& members;
   const FailureContext& context;
   const std::function<void()>& start_pending;  ///< as ProcessGroup::start_pending
+  std::vector<const char*> variants{};         ///< of the wrapper's communicator: see backend::HasVariants
 };
 
 /// @throws Error (invalid_argument): the present plan cannot be kept, because it is still measured
@@ -95,7 +101,7 @@ DTRAIN_NOT_INLINED DTRAIN_DEFINED void refuse_to_keep_plan() {
   throw_error(
       Errc::invalid_argument,
       "a ShardedOptimizer keeps the buckets of its wrapper, but DdpOptions::plan still measures to change them; "
-      "construct it after 29 steps, or the wrapper without DdpOptions::plan");
+      "construct it after 33 steps, or the wrapper without DdpOptions::plan");
 }
 
 #endif  // DTRAIN_DEFINITIONS

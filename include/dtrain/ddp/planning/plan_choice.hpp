@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// PlanChoice: whether the sizes of buckets are given by DdpOptions or chosen from measurements of the first steps.
+/// PlanChoice: whether the sizes of buckets and the way to reduce them are given, or chosen from measurements of the
+/// first steps.
 
 #include <memory>
 
@@ -20,10 +21,11 @@ class PlanChoice {
  public:
   using Make = std::shared_ptr<BucketPlanner> (*)(const PlannerSetup&);
 
-  /// Buckets of the sizes in DdpOptions.
+  /// Buckets of the sizes in DdpOptions, reduced as the policy and GroupOptions say.
   constexpr PlanChoice() noexcept = default;
 
-  /// The sizes with the shortest step by the measurements of steps 1 to 4. DdpOptions::plan has the conditions.
+  /// The sizes, and of a policy with several ways the way, with the shortest step by the measurements of the first
+  /// steps. DdpOptions::plan has the conditions.
   static constexpr PlanChoice measured() noexcept {
     PlanChoice choice;
     choice.make_ = &make_measured_plan;

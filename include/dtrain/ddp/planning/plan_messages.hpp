@@ -14,6 +14,7 @@
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/serializer.hpp"
 #include "dtrain/ddp/bucket_plan.hpp"
+#include "dtrain/ddp/planning/saved_plan.hpp"
 #include "dtrain/kernels/sum_of_squares.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
@@ -24,13 +25,13 @@ inline constexpr std::size_t max_ready_groups = 256;
 
 /// What one rank has measured.
 struct RankTiming {
-  backend::LinkCost cost;
-  double compute = 0;         ///< seconds from a step's begin
+  std::vector<backend::LinkCost> costs;  ///< by variant
+  double compute = 0;                    ///< seconds from a step's begin
   std::vector<double> ready;  ///< by group, in the ready order; `compute` for all if nothing is reduced before that
 };
 
 void fields(Serializer& of, RankTiming& timing);
-void fields(Serializer& of, BucketCaps& caps);
+void fields(Serializer& of, PlanSettings& settings);
 
 /// The longest time of a group's gradients. @param ready_at by parameter
 std::vector<double> grouped_times(std::span<const double> ready_at, std::span<const std::size_t> order);
@@ -38,9 +39,9 @@ std::vector<double> grouped_times(std::span<const double> ready_at, std::span<co
 /// The reverse. @param groups as many as grouped_times gives for this order @returns times by parameter
 std::vector<double> times_of_parameters(std::span<const double> groups, std::span<const std::size_t> order);
 
-/// One step of all ranks: it computes, and its gradients are ready, when the last rank's are. The cost is that of the
-/// rank whose reductions are the shortest, because it has waited for others the least.
-/// @param timings at least one; all with as many groups as the first
+/// One step of all ranks: it computes, and its gradients are ready, when the last rank's are. Each variant's cost is
+/// that of the rank whose reductions are the shortest, because it has waited for others the least.
+/// @param timings at least one; all with as many variants and groups as the first
 /// @param buckets,bytes of a plan, by which costs are compared
 RankTiming combined(std::span<const RankTiming> timings, std::size_t buckets, std::size_t bytes);
 
@@ -71,18 +72,22 @@ inline std::size_t group_of(std::size_t position, std::size_t parameters) noexce
 }  // namespace detail
 
 DTRAIN_DEFINED void fields(Serializer& of, RankTiming& timing) {
-  detail::seconds_field(of, timing.cost.message_seconds);
-  detail::seconds_field(of, timing.cost.byte_seconds);
+  of.list(timing.costs, 1, max_variants, [&of](backend::LinkCost& cost) {
+    detail::seconds_field(of, cost.message_seconds);
+    detail::seconds_field(of, cost.byte_seconds);
+  });
   detail::seconds_field(of, timing.compute);
   of.list(timing.ready, 0, max_ready_groups, [&of](double& time) { detail::seconds_field(of, time); });
 }
 
-DTRAIN_DEFINED void fields(Serializer& of, BucketCaps& caps) {
-  std::uint64_t first = caps.first_bucket_bytes;
-  std::uint64_t bucket = caps.bucket_bytes;
+DTRAIN_DEFINED void fields(Serializer& of, PlanSettings& settings) {
+  std::uint64_t first = settings.caps.first_bucket_bytes;
+  std::uint64_t bucket = settings.caps.bucket_bytes;
+  auto variant = static_cast<std::uint8_t>(settings.variant);
   of.number(first);
   of.number(bucket);
-  caps = {static_cast<std::size_t>(first), static_cast<std::size_t>(bucket)};
+  of.number(variant, 0, max_variants - 1);
+  settings = {{static_cast<std::size_t>(first), static_cast<std::size_t>(bucket)}, variant};
 }
 
 DTRAIN_DEFINED void fields(Serializer& of, TrialTimes& times) {
@@ -109,12 +114,15 @@ DTRAIN_DEFINED std::vector<double> times_of_parameters(std::span<const double> g
 }
 
 DTRAIN_DEFINED RankTiming combined(std::span<const RankTiming> timings, std::size_t buckets, std::size_t bytes) {
-  const auto communication = [=](const RankTiming& timing) {
-    return timing.cost.seconds(static_cast<double>(buckets), static_cast<double>(bytes));
+  const auto communication = [=](const backend::LinkCost& cost) {
+    return cost.seconds(static_cast<double>(buckets), static_cast<double>(bytes));
   };
   RankTiming all = timings.front();
   for (const RankTiming& timing : timings) {
-    if (communication(timing) < communication(all)) all.cost = timing.cost;
+    for (std::size_t variant = 0; variant < all.costs.size(); ++variant) {
+      const backend::LinkCost& cost = timing.costs[variant];
+      if (communication(cost) < communication(all.costs[variant])) all.costs[variant] = cost;
+    }
     all.compute = std::max(all.compute, timing.compute);
     for (std::size_t group = 0; group < all.ready.size(); ++group) {
       all.ready[group] = std::max(all.ready[group], timing.ready[group]);

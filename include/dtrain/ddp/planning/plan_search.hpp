@@ -51,6 +51,17 @@ std::vector<BucketCaps> candidate_caps(std::size_t total_bytes);
 /// precise.
 PlannedStep choose_caps(const GradientTimes& gradients, const BucketCaps& given, const backend::LinkCost& cost);
 
+/// What choose_settings has chosen, and the step that the model expects.
+struct PlannedSettings {
+  PlannedStep step;
+  std::size_t variant;
+};
+
+/// Pure. choose_caps for each variant: the first, unless the step of a later one is shorter by more than 1%.
+/// @param costs by variant, at least one
+PlannedSettings choose_settings(const GradientTimes& gradients, const BucketCaps& given,
+                                std::span<const backend::LinkCost> costs);
+
 /// Sizes whose reductions, measured beside those of `given`, differ by a factor of 2 at least, where that is possible:
 /// a first bucket of 1/512 of all bytes, then 1/16 each, and smaller ones at the end; or all gradients in one bucket.
 BucketCaps probing_caps(std::span<const GradientSize> sizes, std::span<const std::size_t> order,
@@ -98,6 +109,10 @@ DTRAIN_DEFINED std::vector<BucketCaps> candidate_caps(std::size_t total_bytes) {
   return candidates;
 }
 
+namespace detail {
+inline constexpr double gain = 0.99;  ///< times a step: what another must be shorter than
+}
+
 DTRAIN_DEFINED PlannedStep choose_caps(const GradientTimes& gradients, const BucketCaps& given,
                                        const backend::LinkCost& cost) {
   std::vector<PlannedStep> steps;
@@ -107,13 +122,23 @@ DTRAIN_DEFINED PlannedStep choose_caps(const GradientTimes& gradients, const Buc
     shortest = std::min(shortest, steps.back().times.step);
   }
   PlannedStep best = plan_step(gradients, given, cost);
-  if (!(shortest < 0.99 * best.times.step)) return best;
+  if (!(shortest < detail::gain * best.times.step)) return best;
   double least = std::numeric_limits<double>::max();
   for (const PlannedStep& step : steps) {
     if (step.times.step <= 1.005 * shortest && step.times.communication <= least) {
       least = step.times.communication;
       best = step;
     }
+  }
+  return best;
+}
+
+DTRAIN_DEFINED PlannedSettings choose_settings(const GradientTimes& gradients, const BucketCaps& given,
+                                               std::span<const backend::LinkCost> costs) {
+  PlannedSettings best{choose_caps(gradients, given, costs.front()), 0};
+  for (std::size_t variant = 1; variant < costs.size(); ++variant) {
+    const PlannedStep step = choose_caps(gradients, given, costs[variant]);
+    if (step.times.step < detail::gain * best.step.times.step) best = {step, variant};
   }
   return best;
 }

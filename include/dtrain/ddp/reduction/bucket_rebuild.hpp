@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "dtrain/backend/communicator.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/process/available_memory.hpp"
 #include "dtrain/core/text/format_text.hpp"
@@ -48,6 +49,18 @@ struct BucketRebuild {
 std::optional<BucketPlan> next_plan(const BucketRebuild& rebuild, const BucketPlan& plan,
                                     std::span<const GradientSize> sizes, std::span<const std::size_t> order,
                                     const BucketCaps& caps, StepMeter& meter);
+
+/// The same, and `communicator` uses the planner's variant from the next step on, whether the plan stays or not.
+template <class Communicator>
+std::optional<BucketPlan> next_plan([[maybe_unused]] Communicator& communicator, const BucketRebuild& rebuild,
+                                    const BucketPlan& plan, std::span<const GradientSize> sizes,
+                                    std::span<const std::size_t> order, const BucketCaps& caps, StepMeter& meter) {
+  std::optional<BucketPlan> next = next_plan(rebuild, plan, sizes, order, caps, meter);
+  if constexpr (backend::HasVariants<Communicator>) {
+    if (rebuild.planner) communicator.use_variant(rebuild.planner->variant());
+  }
+  return next;
+}
 
 /// Host memory for moving gradients: as large as the arena if that can be allocated, else smaller.
 struct RelocationBuffer {

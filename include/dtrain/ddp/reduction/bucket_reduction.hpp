@@ -195,7 +195,7 @@ class BucketReduction final : BucketUpdate<Communicator>::Waits {
 
   /// Blocking. Between steps: adopts next_plan(), and moves gradients with their content. @returns whether they moved
   bool rebuild_buckets(std::span<const std::size_t> order, const BucketRebuild& rebuild, const BucketCaps& caps) {
-    std::optional<BucketPlan> next = next_plan(rebuild, plan(), sizes_, order, caps, meter_);
+    std::optional<BucketPlan> next = next_plan(communicator_, rebuild, plan(), sizes_, order, caps, meter_);
     if (!next) return false;
     read_norm();
     const bool moves = next->offset_of != plan().offset_of;

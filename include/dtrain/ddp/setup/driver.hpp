@@ -10,6 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "dtrain/backend/algorithm_choice.hpp"
+#include "dtrain/backend/communicator.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/version.hpp"
@@ -67,7 +69,7 @@ struct Driver {
  private:
   static FailureContext failure_context(const Group& group);
   BucketRebuild bucket_rebuild(const Group& group, const DdpOptions& options, const FailureContext& context,
-                               bool binds_gradients) const;
+                               bool binds_gradients, const Communicator& communicator) const;
 };
 
 // Defined apart from the class, so that what is instantiated with the definitions is not instantiated again.
@@ -113,7 +115,7 @@ void Driver<Backend, Group>::construct(const Group& group, ModelFunctions model,
   }
   broadcast_values(communicator, stream.ref(), parameters, model.buffers, context);
   parts.read_parameters = model.read_parameters;
-  parts.rebuild = bucket_rebuild(group, options, context, model.bind_gradient != nullptr);
+  parts.rebuild = bucket_rebuild(group, options, context, model.bind_gradient != nullptr, communicator);
   parts.rebuild.bind = model.bind_gradient;
   if (options.broadcast_buffers) parts.buffers = model.buffers;
   parts.scales_averages = scales;
@@ -137,13 +139,16 @@ FailureContext Driver<Backend, Group>::failure_context(const Group& group) {
 
 template <class Backend, class Group>
 BucketRebuild Driver<Backend, Group>::bucket_rebuild(const Group& group, const DdpOptions& options,
-                                                     const FailureContext& context, bool binds_gradients) const {
+                                                     const FailureContext& context, bool binds_gradients,
+                                                     [[maybe_unused]] const Communicator& communicator) const {
   BucketRebuild rebuild;
   rebuild.ranks_on_host = group.members().local_world_size;
   const std::function<void()> start_pending = [group] { group.start_pending(); };
   if (options.plan.is_measured()) {
-    rebuild.planner = options.plan.make()(
-        {options, parameters, binds_gradients, group.store(), prefix, group.members(), context, start_pending});
+    std::vector<const char*> variants;
+    if constexpr (backend::HasVariants<Communicator>) variants = communicator.variants();
+    rebuild.planner = options.plan.make()({options, parameters, binds_gradients, group.store(), prefix, group.members(),
+                                           context, start_pending, std::move(variants)});
   }
   if (options.reorder_gradients && !options.deterministic) {
     set_up_order_broadcast(

@@ -32,7 +32,8 @@ using std::chrono::nanoseconds;
 namespace {
 
 constexpr std::size_t mib = std::size_t{1} << 20;
-constexpr int last_step = 4 + static_cast<int>(MeasuredPlan::trial_steps + MeasuredPlan::given_steps);
+constexpr int timed_steps = static_cast<int>(MeasuredPlan::trial_steps + MeasuredPlan::given_steps);
+constexpr int last_step = 4 + timed_steps;
 
 bool are_same(const BucketPlan& one, const BucketPlan& other) {
   return one.bucket_of == other.bucket_of;
@@ -44,6 +45,9 @@ struct Simulation {
   std::size_t layers = 50;
   LinkCost cost{1e-4, 1 / 125e6};
   std::vector<double> layer_seconds{0.018, 0.018};  ///< by rank
+  /// Of the communicator, with the cost of each after the first; empty: it has none.
+  std::vector<const char*> variants{};
+  std::vector<LinkCost> other_costs{};
   bool overlaps = true;
   dtrain::DdpOptions options{.plan = PlanChoice::measured()};
   /// Time that a rank's step takes besides, by the step's number and plan.
@@ -53,8 +57,9 @@ struct Simulation {
   struct Rank {
     std::vector<BucketPlan> plans;  ///< of each step, and at last of the next one
     dtrain::ddp::SavedPlanNumbers saved{};
-    int settled_after = 0;      ///< a step's number; 0: never
-    std::vector<bool> timed{};  ///< of each step: whether its ready times were recorded
+    int settled_after = 0;                ///< a step's number; 0: never
+    std::vector<std::size_t> variants{};  ///< as plans
+    std::vector<bool> timed{};            ///< of each step: whether its ready times were recorded
   };
 
   /// @param saved the plan that the ranks have loaded
@@ -79,6 +84,9 @@ struct Simulation {
     return std::vector<dtrain::Parameter>(layers, {"layer", view, view});
   }
 
+  /// Of a plan whose trial takes place.
+  int last_step_of_all() const { return last_step + 2 * static_cast<int>(other_costs.size()); }
+
   BucketPlan given() const { return plan_buckets(dtrain::ddp::gradient_sizes(parameters()), options.caps()); }
 
  private:
@@ -91,15 +99,16 @@ struct Simulation {
     const std::vector<dtrain::Parameter> all = parameters();
     const std::string prefix = "ddp/0/";
     const std::function<void()> nothing = [] {};
-    const std::shared_ptr<BucketPlanner> planner =
-        options.plan.make()({options, all, true, support::FakeStore(job, rank), prefix, members, context, nothing});
+    const std::shared_ptr<BucketPlanner> planner = options.plan.make()(
+        {options, all, true, support::FakeStore(job, rank), prefix, members, context, nothing, variants});
     planner->saved() = saved;
     BucketPlan plan = given();
     StepRecorder recorder(1024);
-    for (int step = 1; step <= last_step + 3; ++step) {
+    for (int step = 1; step <= last_step_of_all() + 3; ++step) {
       result.plans.push_back(plan);
+      result.variants.push_back(planner->variant());
       result.timed.push_back(planner->wants_ready_times());
-      const nanoseconds duration = record(recorder, step, rank, plan);
+      const nanoseconds duration = record(recorder, step, rank, plan, planner->variant());
       if (planner->is_settled()) continue;
       if (std::optional<BucketPlan> next =
               planner->after_step({}, {static_cast<std::uint64_t>(step), duration, recorder})) {
@@ -112,7 +121,8 @@ struct Simulation {
   }
 
   /// Writes the records of a step. @returns its duration
-  nanoseconds record(StepRecorder& recorder, int step, int rank, const BucketPlan& plan) const {
+  nanoseconds record(StepRecorder& recorder, int step, int rank, const BucketPlan& plan, std::size_t variant) const {
+    const LinkCost& link = variant == 0 ? cost : other_costs[variant - 1];
     const auto begin = dtrain::ddp::StepRecord::Clock::time_point(std::chrono::seconds(10 * step));
     const auto note = [&](StepEvent event, std::size_t index, double seconds) {
       const auto time = std::chrono::duration_cast<nanoseconds>(std::chrono::duration<double>(seconds));
@@ -136,7 +146,7 @@ struct Simulation {
       for (int other = 0; other < ranks; ++other) {
         started = std::max(started, overlaps ? ready_at(other, last) : ready_at(other, 0));
       }
-      own_free_at = started + cost.seconds(1, static_cast<double>(plan.buckets[bucket].bytes));
+      own_free_at = started + link.seconds(1, static_cast<double>(plan.buckets[bucket].bytes));
       note(StepEvent::reduced, bucket, own_free_at);
     }
     return note(StepEvent::finished, 0, std::max(own_free_at, computed) + delay(step, plan));
@@ -231,14 +241,126 @@ TEST_CASE("numbers that are those of no plan are none") {
   const dtrain::ddp::SavedPlanNumbers good = SavedPlan{{4, 2, -7}, {mib, 2 * mib}}.numbers();
   REQUIRE(SavedPlan::from(good));
   CHECK(SavedPlan::from(good)->numbers() == good);
+  CHECK(good[0] == 1);  // as before there were variants
+  const dtrain::ddp::SavedPlanNumbers other = SavedPlan{{4, 2, -7}, {mib, 2 * mib}, 7}.numbers();
+  REQUIRE(SavedPlan::from(other));
+  CHECK(SavedPlan::from(other)->variant == 7);
+  CHECK(SavedPlan::from(other)->numbers() == other);
   CHECK_FALSE(SavedPlan::from({}));
   CHECK(SavedPlan::from(SavedPlan{{4, 2, -7}, {mib, SIZE_MAX}}.numbers()));
-  for (const auto& [index, value] :
-       {std::pair<std::size_t, std::int64_t>{0, 2}, {1, 0}, {1, std::int64_t{1} << 40}, {2, 0}, {4, -1}, {5, -1}}) {
+  for (const auto& [index, value] : {std::pair<std::size_t, std::int64_t>{0, 2},
+                                     {0, 257 + 1},
+                                     {0, 1 + 8 * 256},
+                                     {0, -255},
+                                     {1, 0},
+                                     {1, std::int64_t{1} << 40},
+                                     {2, 0},
+                                     {4, -1},
+                                     {5, -1}}) {
     dtrain::ddp::SavedPlanNumbers wrong = good;
     wrong[index] = value;
     CHECK_FALSE(SavedPlan::from(wrong));
   }
+}
+
+namespace {
+
+/// Ranks of a Hierarchical policy, where Flat is ten times as fast or as slow.
+Simulation two_ways(double flat) {
+  Simulation simulation;
+  simulation.cost = {1e-4, 1 / 40e6};  // slower than the backward pass
+  simulation.variants = {"Hierarchical", "Flat"};
+  simulation.other_costs = {{flat * 1e-4, flat / 40e6}};
+  return simulation;
+}
+
+}  // namespace
+
+TEST_CASE("each variant is measured with the sizes to probe with and the given ones, and the fastest is used") {
+  const Simulation simulation = two_ways(0.1);
+  const std::vector<Simulation::Rank> ranks = simulation.run();
+  CHECK(simulation.last_step_of_all() == 31);
+  for (const Simulation::Rank& rank : ranks) {
+    CHECK(rank.settled_after == 31);
+    CHECK(rank.variants == ranks[0].variants);
+    for (int step = 1; step <= 34; ++step) {
+      const auto i = static_cast<std::size_t>(step) - 1;
+      CAPTURE(step);
+      CHECK(are_same(rank.plans[i], ranks[0].plans[i]));
+      CHECK(rank.timed[i] == (step >= 2 && step <= 6));
+      const bool is_trial = step >= 7 && step <= 26;
+      CHECK(rank.variants[i] == (step == 5 || step == 6 || is_trial || step > 31 ? 1 : 0));
+    }
+    CHECK(are_same(rank.plans[4], rank.plans[3]));
+    CHECK(are_same(rank.plans[5], simulation.given()));
+    CHECK(are_same(rank.plans[28], simulation.given()));
+    const std::optional<SavedPlan> saved = SavedPlan::from(rank.saved);
+    REQUIRE(saved);
+    CHECK(saved->variant == 1);
+  }
+}
+
+TEST_CASE("a variant that is slower, or faster by less than the model is precise, leaves the policy's own") {
+  for (const double flat : {10.0, 1.0, 0.995}) {
+    CAPTURE(flat);
+    const Simulation simulation = two_ways(flat);
+    for (const Simulation::Rank& rank : simulation.run()) {
+      CHECK(rank.settled_after == 6);  // nothing else is faster than what is given
+      CHECK(are_same(rank.plans.back(), simulation.given()));
+      CHECK(rank.variants.back() == 0);
+      CHECK(SavedPlan::from(rank.saved)->variant == 0);
+    }
+  }
+}
+
+TEST_CASE("of three variants the last may be the fastest, and its sizes are its own") {
+  Simulation simulation = two_ways(10);
+  simulation.variants = {"Hierarchical", "Hierarchical in f32", "Flat"};
+  simulation.other_costs.push_back({0.2, 1e-12});  // few buckets are best
+  for (const Simulation::Rank& rank : simulation.run()) {
+    CHECK(rank.settled_after == 33);
+    CHECK(rank.variants.back() == 2);
+    CHECK(rank.plans.back().buckets.size() < 5);
+  }
+}
+
+TEST_CASE("a variant whose steps take longer in the trial is given up") {
+  Simulation simulation = two_ways(0.1);
+  simulation.delay = [](int step, const BucketPlan&) { return step >= 7 && step <= 26 ? 10.0 : 0.0; };
+  for (const Simulation::Rank& rank : simulation.run()) {
+    CHECK(rank.variants[6] == 1);
+    CHECK(rank.variants.back() == 0);
+    CHECK(are_same(rank.plans.back(), simulation.given()));
+  }
+}
+
+TEST_CASE("the variant alone may change, of a model of one parameter too") {
+  Simulation simulation = two_ways(0.1);
+  simulation.layers = 1;
+  for (const Simulation::Rank& rank : simulation.run()) {
+    CHECK(rank.settled_after == 31);
+    CHECK(rank.plans.back().buckets.size() == 1);
+    CHECK(rank.variants.back() == 1);
+  }
+}
+
+TEST_CASE("a saved variant is used again where the variants are the same, and the plan is measured anew elsewhere") {
+  const Simulation simulation = two_ways(0.1);
+  const dtrain::ddp::SavedPlanNumbers saved = simulation.run()[0].saved;
+  for (const Simulation::Rank& rank : simulation.run(saved)) {
+    CHECK(rank.settled_after == 1);
+    CHECK(rank.variants[1] == 1);
+    CHECK(rank.saved == saved);
+  }
+  CHECK(Simulation{}.run(saved)[1].settled_after == last_step);
+  Simulation others = simulation;
+  others.variants = {"FlatOver", "Flat"};
+  CHECK(others.run(saved)[0].settled_after == 31);
+  CHECK(simulation.run(Simulation{}.run()[0].saved)[0].settled_after == 31);
+  dtrain::ddp::SavedPlanNumbers third = saved;  // the conditions hold, but there is no such variant
+  third[0] = 1 + 2 * 256;
+  REQUIRE(SavedPlan::from(third)->variant == 2);
+  CHECK(simulation.run(third)[0].settled_after == 31);
 }
 
 TEST_CASE("a model of one parameter has one plan: nothing is measured") {

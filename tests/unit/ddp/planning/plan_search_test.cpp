@@ -12,6 +12,7 @@
 using dtrain::backend::LinkCost;
 using dtrain::ddp::BucketCaps;
 using dtrain::ddp::choose_caps;
+using dtrain::ddp::choose_settings;
 using dtrain::ddp::fit_reduction_cost;
 using dtrain::ddp::GradientSize;
 using dtrain::ddp::GradientTimes;
@@ -122,6 +123,21 @@ TEST_CASE("the given sizes stay where nothing is gained: a network that costs no
     CHECK(step.caps.first_bucket_bytes == given.first_bucket_bytes);
     CHECK(step.caps.bucket_bytes == given.bucket_bytes);
   }
+}
+
+TEST_CASE("of several variants the fastest has its best sizes, and the first stays unless another gains more than 1%") {
+  const Layers layers(50, 2 * mib, 0.018);
+  const LinkCost slow{1e-4, 1 / 40e6};
+  const LinkCost fast{1e-4, 1 / 125e6};
+  const auto choose = [&](const std::vector<LinkCost>& costs) { return choose_settings(layers.times(), {}, costs); };
+  CHECK(choose({slow}).variant == 0);
+  CHECK(choose({slow, fast}).variant == 1);
+  CHECK(choose({slow, fast}).step.caps == choose_caps(layers.times(), {}, fast).caps);
+  CHECK(choose({fast, slow}).variant == 0);
+  CHECK(choose({fast, fast, fast}).variant == 0);
+  CHECK(choose({slow, {1e-4, 0.995 / 40e6}}).variant == 0);
+  CHECK(choose({slow, {1e-4, 0.98 / 40e6}, {1e-4, 0.975 / 40e6}}).variant == 1);
+  CHECK(choose({{}, {}, fast}).variant == 0);  // all hidden, or nearly
 }
 
 TEST_CASE("the chosen sizes are no slower by the model than any others, and near the best of all cuts") {
