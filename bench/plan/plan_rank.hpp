@@ -31,9 +31,15 @@ struct PlanModel {
   double compute_seconds() const noexcept { return layers * std::chrono::duration<double>(layer_time).count(); }
 
   /// Sizes of buckets: the defaults, a bucket for each layer, and more layers in one until all are.
-  std::vector<dtrain::ddp::BucketCaps> sweep() const {
+  /// @param is_short leaves out some
+  std::vector<dtrain::ddp::BucketCaps> sweep(bool is_short) const {
     const std::size_t layer = static_cast<std::size_t>(layer_elements) * sizeof(float);
     std::vector<dtrain::ddp::BucketCaps> sizes{{}, {0, 0}};
+    if (is_short) {
+      for (const std::size_t layers_each : std::to_array<std::size_t>({2, 4, 8, 50}))
+        sizes.push_back({layers_each * layer, layers_each * layer});
+      return sizes;
+    }
     for (const std::size_t layers_each : std::to_array<std::size_t>({2, 4, 8, 16, 50})) {
       const std::size_t bytes = layers_each * layer;
       sizes.push_back({std::min(layer, bytes), bytes});
@@ -51,12 +57,13 @@ inline std::string sweep_kind(const dtrain::ddp::BucketCaps& caps) {
 template <class P>
 class PlanRank {
  public:
-  PlanRank(dtrain::ProcessGroup<P> group, const PlanModel& model) : group_(std::move(group)), model_(model) {}
+  PlanRank(dtrain::ProcessGroup<P> group, const PlanModel& model, bool is_short)
+      : group_(std::move(group)), model_(model), is_short_(is_short) {}
 
   void measure(int samples) {
-    constexpr int settled_steps = 30;
+    constexpr int settled_steps = 34;
     measure_with({.plan = dtrain::PlanChoice::measured()}, settled_steps, samples, "step/measured", "communication");
-    for (const dtrain::ddp::BucketCaps& caps : model_.sweep()) {
+    for (const dtrain::ddp::BucketCaps& caps : model_.sweep(is_short_)) {
       measure_with({.bucket_bytes = caps.bucket_bytes, .first_bucket_bytes = caps.first_bucket_bytes}, 2, samples,
                    sweep_kind(caps), "");
     }
@@ -80,6 +87,9 @@ class PlanRank {
       run(ddp, model, sample, step, compute);
     }
     tell_fact((step + "/buckets").c_str(), static_cast<double>(ddp.statistics().buckets));
+    if (const auto* const planner = ddp.reducer().planner()) {
+      tell_fact((step + "/variant").c_str(), static_cast<double>(planner->variant()));
+    }
     for (int sample = 1; sample <= samples && !communication.empty(); ++sample) {
       run(ddp, model, sample, communication, [&](const dtrain::Ready& ready) { model.announce(ready); });
     }
@@ -108,6 +118,7 @@ class PlanRank {
 
   dtrain::ProcessGroup<P> group_;
   PlanModel model_;
+  bool is_short_;
 };
 
 }  // namespace bench
