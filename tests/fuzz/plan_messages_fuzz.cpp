@@ -19,7 +19,7 @@ namespace {
 constexpr std::size_t layers = 4;
 
 RankTiming good_timing() {
-  return {{1e-4, 8e-9}, 0.9, {0.2, 0.4, 0.6, 0.9}};
+  return {{{1e-4, 8e-9}, {2e-4, 4e-9}}, 0.9, {0.2, 0.4, 0.6, 0.9}};
 }
 
 }  // namespace
@@ -37,15 +37,17 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   }
   fuzz::require(dtrain::to_bytes(*timing) == text, "what is read is written again as it was");
   fuzz::require(timing->ready.size() <= ddp::max_ready_groups, "rank 0 keeps as much of each rank");
-  if (timing->ready.size() != layers) {
+  fuzz::require(timing->costs.size() <= ddp::max_variants, "rank 0 keeps as many costs of each rank");
+  const std::vector<RankTiming> timings{good_timing(), *timing};
+  if (timing->ready.size() != layers || timing->costs.size() != timings.front().costs.size()) {
     return 0;  // refused beside rank 0's own
   }
-  const std::vector<RankTiming> timings{good_timing(), *timing};
   const RankTiming all = ddp::combined(timings, layers, std::size_t{8} << 20);
   const std::vector<ddp::GradientSize> sizes(layers, {std::size_t{2} << 20, dtrain::DType::f32, {}});
   const std::vector<std::size_t> order = ddp::reverse_order(layers);
   const std::vector<double> ready_at = ddp::times_of_parameters(all.ready, order);
-  const ddp::PlannedStep step = ddp::choose_caps({sizes, order, ready_at, all.compute}, {}, all.cost);
-  fuzz::require(step.buckets >= 1 && step.buckets <= layers, "a plan has the model's gradients");
+  const ddp::PlannedSettings settings = ddp::choose_settings({sizes, order, ready_at, all.compute}, {}, all.costs);
+  fuzz::require(settings.step.buckets >= 1 && settings.step.buckets <= layers, "a plan has the model's gradients");
+  fuzz::require(settings.variant < all.costs.size(), "a plan takes a variant that was measured");
   return 0;
 }

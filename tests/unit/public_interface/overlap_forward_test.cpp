@@ -183,13 +183,13 @@ void check_end(End end, Others others, Progress progress) {
   const auto began = std::chrono::steady_clock::now();
   std::array<std::string, 3> texts;
   const auto ends = support::run_groups<front_test::Policy>(3, [&](const Group& group) {
-    OpenStep<Stage> training(group, progress);
-    if (group.rank() == 1) {
-      if (end == End::throws) throw std::runtime_error("the loss is not a number");
-      group.leave();
-      return;
-    }
     try {
+      OpenStep<Stage> training(group, progress);  // the others may still be in it when rank 1 ends
+      if (group.rank() == 1) {
+        if (end == End::throws) throw std::runtime_error("the loss is not a number");
+        group.leave();
+        return;
+      }
       if (others == Others::compute_before_they_wait) std::this_thread::sleep_for(std::chrono::milliseconds(200));
       if (others == Others::wait || others == Others::compute_before_they_wait) {
         for (std::size_t i = 0; i < sizes.size(); ++i)
