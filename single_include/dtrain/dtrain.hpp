@@ -11007,6 +11007,24 @@ concept CanAllGather =
       { c.all_gather(input, output, stream) } -> std::same_as<void>;
     };
 
+/// Called with a part of another rank's block: `bytes` at `from`, which are those from byte `begin` of the block of
+/// `rank` on. The memory is readable during the call. Not called after a failure of the channel.
+struct BlockReader {
+  void* context;
+  std::size_t number;  ///< for the caller's own use
+  void (*read)(const BlockReader& reader, int rank, std::size_t begin, const std::byte* from,
+               std::size_t bytes) noexcept;
+};
+
+/// As CanAllGather, but instead of a copy in an `output` each rank gets the other ranks' `input`s to read, all of their
+/// parts in any order, in the thread that runs the work. Lifetime: what the reader refers to, until that has run.
+template <class C>
+concept CanReadBlocks =
+    HasRanks<C> &&
+    requires(C c, ConstBufferView input, const BlockReader& reader, typename C::Stream stream) {
+      { c.read_blocks(input, reader, stream) } -> std::same_as<void>;
+    };
+
 /// Block r of this rank's `input` goes to rank r, whose `output` gets it as the block of this rank: see BlockExchange.
 /// The input and output are disjoint, or this rank's block of both is the same memory (in place; not in all_to_all).
 template <class C>
@@ -17349,6 +17367,9 @@ class Communicator {
   /// copies them once.
   void all_gather(ConstBufferView input, BufferView output, Stream stream);
 
+  /// See CanReadBlocks. If all inputs are in one allocation, the parts are of the peers' own memory; else of copies.
+  void read_blocks(ConstBufferView input, const BlockReader& reader, Stream stream);
+
   /// See CanExchangeBlocks. If all inputs are in one allocation, each reader copies its blocks once; otherwise every
   /// rank publishes its blocks chunk by chunk. Allocates a copy of `blocks`.
   void exchange_blocks(const BlockExchange& blocks, ConstBufferView input, BufferView output, Stream stream);
@@ -17384,7 +17405,7 @@ class Communicator {
   ProcessOwned<ChannelOwner> owner_;
 };
 
-static_assert(backend::Communicator<Communicator> && CanSumSquares<Communicator>);
+static_assert(backend::Communicator<Communicator> && CanSumSquares<Communicator> && CanReadBlocks<Communicator>);
 
 }  // namespace DTRAIN_NAMESPACE::backend::shared_memory
 
@@ -23152,10 +23173,9 @@ struct DdpOptions {
   /// PlanChoice::measured(): the first 29 steps measure, and choose, the same on every rank; log level info has the
   /// reasons. What is given comes back if a step is not shorter with what they chose.
   /// - The sizes of buckets, in place of the two above.
-  /// - Several hosts, topology::Hierarchical: it or Flat. With a wire type, as FlatOver: 16 bits or f32. Of several
-  /// ways
-  ///   the policy's own stays unless another is expected to shorten the step by more than 1%. Each way but the first
-  ///   takes two steps more. Only all_reduce changes; a hook's too.
+  /// - With topology::Hierarchical on several hosts: it or Flat. With a wire type, FlatOver's too: 16 bits or f32. The
+  ///   policy's own way stays unless another is expected to shorten the step by more than 1%. Each further way takes
+  ///   two steps more. Only all_reduce changes; a hook's too.
   /// - The thresholds of Mpi's and Gloo's all_reduce: as GroupOptions::algorithms, which default to measured() here.
   /// For gradients in host memory, and not with `deterministic`. Steps under no_sync() do not count. Bits may differ
   /// from run to run where a sum's bits depend on what is chosen (see backend::Determinism). In a model of several
@@ -29562,6 +29582,7 @@ class ShardedParameters {
   bool is_for(const BucketPlan& plan) const noexcept { return plan_ == &plan; }
   std::size_t buckets() const noexcept { return layout_.buckets.size(); }
   const BucketShard& shard(std::size_t bucket) const noexcept { return layout_.buckets[bucket]; }
+  std::size_t element_bytes(std::size_t bucket) const noexcept { return size_bytes(plan_->buckets[bucket].dtype); }
 
   std::span<const Parameter> parameters() const noexcept { return {parameters_.data(), parameters_.size()}; }
   /// Whether a weight shares memory with `bytes` from `begin` on.
@@ -29611,8 +29632,13 @@ class ShardedParameters {
     if (failures_[bucket]) std::rethrow_exception(failures_[bucket]);
   }
 
-  /// Copies the bucket's new weights to the model, unless the rule threw. @param memory of the whole bucket
-  void store(std::size_t bucket, const std::byte* memory) const noexcept;
+  /// Copies new weights to the model, unless the rule threw: those of `bytes` of the bucket, from byte `begin` on.
+  /// @param memory of these bytes
+  void store(std::size_t bucket, std::size_t begin, const std::byte* memory, std::size_t bytes) const noexcept;
+  /// All of the bucket. @param memory of the whole bucket
+  void store(std::size_t bucket, const std::byte* memory) const noexcept {
+    store(bucket, 0, memory, plan_->buckets[bucket].bytes);
+  }
 
   /// All buckets are stored.
   void end_step() noexcept { ++steps_; }
@@ -29712,7 +29738,8 @@ using GradientInspection = std::function<bool(ShardedGradients&)>;
 
 /// A step updates each bucket as soon as it is reduced. With an inspection it waits until all are; with a rule that
 /// needs norms of whole parameters, until all are measured. Stage 1 gathers a bucket in its own memory as soon as it is
-/// updated; stage 2, and stage 1 with overlap_forward, when the backward pass has ended.
+/// updated; stage 2, and stage 1 with overlap_forward, when the backward pass has ended. Then, too, does a communicator
+/// with read_blocks(): it copies weights from the other ranks' memory to the model, and gathers nothing.
 template <class C, class Stage = zero::States>
 class ShardedReduction final : public BucketUpdate<C> {
  public:
@@ -29778,15 +29805,9 @@ class ShardedReduction final : public BucketUpdate<C> {
 
   void finish(C& channel, Stream stream) override {
     const bool updates_now = inspect_ || parameters_.measures();
-    if (inspect_ && !inspected(channel, stream)) {
-      return;
-    }
-    if (updates_now) {
-      update_all(channel, stream);
-    }
-    if (gathers_last()) {
-      gather_all(channel, stream);
-    }
+    if (inspect_ && !inspected(channel, stream)) return;
+    if (updates_now) update_all(channel, stream);
+    if (gathers_last()) gather_all(channel, stream);
     for (std::size_t bucket = 0; bucket < ranges_.size(); ++bucket) {
       if (updates_now) {
         waits_->for_event(updated_[bucket]);
@@ -29808,6 +29829,7 @@ class ShardedReduction final : public BucketUpdate<C> {
 
  private:
   using Event = typename Stream::Event;
+  static constexpr bool reads_blocks = backend::CanReadBlocks<C>;
 
   /// Of stage 1: reduced gradients stay in the arena.
   struct WholeGradients {
@@ -29876,16 +29898,39 @@ class ShardedReduction final : public BucketUpdate<C> {
   }
 
   /// After the backward pass, whose weights the model then no longer needs.
-  bool gathers_last() const noexcept { return Stage::divides_gradients || stage_.overlap_forward; }
+  bool gathers_last() const noexcept { return Stage::divides_gradients || reads_blocks || stage_.overlap_forward; }
 
   /// In the order of the forward pass. In stage 2 buckets share memory: each is stored before the next is gathered.
   void gather_all(C& channel, Stream stream) {
     for (std::size_t bucket = ranges_.size(); bucket-- > 0;) {
       if constexpr (Stage::divides_gradients) stream.enqueue([this, bucket]() noexcept { copy_to_place(bucket); });
-      gather(bucket, channel, stream);
-      stream.enqueue([this, bucket]() noexcept { parameters_.store(bucket, ranges_[bucket].data); });
+      if constexpr (reads_blocks) {
+        read(bucket, channel, stream);
+      } else {
+        gather(bucket, channel, stream);
+        stream.enqueue([this, bucket]() noexcept { parameters_.store(bucket, ranges_[bucket].data); });
+      }
       stream.record(stored_[bucket]);
     }
+  }
+
+  void read(std::size_t bucket, C& channel, Stream stream) {
+    const BucketShard& shard = parameters_.shard(bucket);
+    const auto store = [](const backend::BlockReader& reader, int rank, std::size_t begin, const std::byte* from,
+                          std::size_t bytes) noexcept {
+      const ShardedParameters& parameters = static_cast<ShardedReduction*>(reader.context)->parameters_;
+      const std::size_t block = parameters.shard(reader.number).block * parameters.element_bytes(reader.number);
+      parameters.store(reader.number, static_cast<std::size_t>(rank) * block + begin, from, bytes);
+    };
+    const BufferView own = part(ranges_[bucket], shard.own_begin, shard.block);
+    const BufferView rest = part(ranges_[bucket], shard.rest_begin, shard.rest_count);
+    const backend::BlockReader reader{this, bucket, store};
+    if (shard.block != 0) channel.read_blocks(own, reader, stream);
+    stream.enqueue([this, reader, rank = channel.rank(), own, rest]() noexcept {
+      reader.read(reader, rank, 0, own.data, own.bytes());
+      parameters_.store(reader.number, static_cast<std::size_t>(rest.data - ranges_[reader.number].data), rest.data,
+                        rest.bytes());
+    });
   }
 
   void copy_to_place(std::size_t bucket) noexcept {
@@ -30508,14 +30553,13 @@ namespace DTRAIN_NAMESPACE {
 /// weights. Stage 1 is zero::States, stage 2 zero::Gradients, which keeps as much of the gradients.
 ///
 ///   dtrain::DistributedDataParallel ddp{model, group};
-///   dtrain::ShardedOptimizer optimizer{ddp, dtrain::optimizers::AdamW{.rate = 3e-4F}};   // or a third,
-///   zero::Gradients{} ddp.backward([&](dtrain::Ready ready) { model.backward(ready); }, optimizer);   // the weights
-///   are new after it
+///   dtrain::ShardedOptimizer optimizer{ddp, dtrain::optimizers::AdamW{.rate = 3e-4F}};  // and perhaps the stage
+///   ddp.backward([&](dtrain::Ready ready) { model.backward(ready); }, optimizer);  // the weights are new after it
 ///
 /// A step reduce-scatters each bucket during the backward pass, applies the rule to this rank's share, and gathers the
-/// new weights: as many bytes as an all-reduce. The model's weights change when all its
-/// gradients are ready. Of the gradients' memory nothing is promised after the step: set or clear gradients before the
-/// next.
+/// new weights: as many bytes as an all-reduce. The ranks of backend::SharedMemory copy them from each other's memory
+/// to the model after the backward pass. The model's weights change when all its gradients are ready. Of the gradients'
+/// memory nothing is promised after the step: set or clear gradients before the next.
 /// - With backend::SharedMemory the weights have the bits that the rule would give with all of the state on one rank.
 /// - f16 and bf16 models: the share of the weights is kept in f32 too, from the construction on; values that the
 /// program then sets in the model do not change it. The rule gets f32 gradients.
@@ -45148,8 +45192,43 @@ void for_each_peer(const Channel& channel, F f) noexcept {
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
-/// Every rank publishes its block, in place or chunk by chunk, and copies the others'. Bytes moved for S bytes on n
-/// ranks (a block is S/n): in an arena 2nS, copied 2(n+1)S.
+/// Every rank publishes its block, in place or chunk by chunk, and `read(peer, begin, from, bytes)` gets the others'
+/// part by part. Small blocks pass through slots, with one barrier.
+/// @param input this rank's block @param arena of the input, if any
+template <class Read>
+void read_peer_blocks(Channel& channel, const Operation& operation, const std::byte* input, const Arena& arena,
+                      Read read) noexcept {
+  const std::size_t block = operation.count * size_bytes(operation.dtype);
+  if (channel.size() == 1) return;
+  if (block <= slot_bytes) {
+    kernels::copy_bytes(channel.small_input_of(channel.rank(), block), input, block);
+    if (channel.arrive_and_compare()) {
+      for_each_peer(channel, [&](int peer) { read(peer, std::size_t{0}, channel.small_input_of(peer, block), block); });
+    }
+    return;
+  }
+  const ChunkRange chunks(block, channel.control().chunk_bytes());
+  run_chunked(
+      channel, operation, [&] { return chunks.number(); }, block,
+      [&] {
+        for_each_peer(channel, [&](int peer) {
+          const std::byte* from = arena.buffer(peer, channel.operation_of(peer));
+          in_abortable_steps(channel, 0, block, 1,
+                             [&](std::size_t begin, std::size_t length) { read(peer, begin, from + begin, length); });
+        });
+      },
+      [&](std::size_t chunk) {
+        channel.copy_path().copy(channel.control().chunk_input(channel.rank(), chunk), input + chunks.begin(chunk),
+                                 chunks.length(chunk));
+      },
+      [&](std::size_t chunk) {
+        for_each_peer(channel, [&](int peer) {
+          read(peer, chunks.begin(chunk), channel.control().chunk_input(peer, chunk), chunks.length(chunk));
+        });
+      });
+}
+
+/// Bytes moved for S bytes on n ranks (a block is S/n): in an arena 2nS, copied 2(n+1)S.
 struct AllGather {
   const std::byte* input;  ///< may be this rank's block of the output
   std::byte* output;
@@ -45161,46 +45240,24 @@ struct AllGather {
     if (own != input) {
       kernels::copy_bytes(own, input, block);
     }
-    if (channel.size() > 1) {
-      block <= slot_bytes ? small(channel, block) : large(channel, operation, block);
-    }
+    read_peer_blocks(channel, operation, input, arena,
+                     [&](int peer, std::size_t begin, const std::byte* from, std::size_t bytes) {
+                       kernels::copy_bytes(output + static_cast<std::size_t>(peer) * block + begin, from, bytes);
+                     });
   }
+};
 
- private:
-  /// Through slots, with one barrier.
-  void small(Channel& channel, std::size_t block) const noexcept {
-    kernels::copy_bytes(channel.small_input_of(channel.rank(), block), input, block);
-    if (channel.arrive_and_compare()) {
-      for_each_peer(channel, [&](int peer) {
-        kernels::copy_bytes(output + static_cast<std::size_t>(peer) * block, channel.small_input_of(peer, block),
-                            block);
-      });
-    }
-  }
+/// An all-gather whose reader gets the peers' blocks.
+struct ReadBlocks {
+  const std::byte* input;
+  BlockReader reader;
+  Arena arena;  ///< of the input, if any
 
-  void large(Channel& channel, const Operation& operation, std::size_t block) const noexcept {
-    const ChunkRange chunks(block, channel.control().chunk_bytes());
-    run_chunked(
-        channel, operation, [&] { return chunks.number(); }, block,
-        [&] {
-          for_each_peer(channel, [&](int peer) {
-            const std::byte* from = arena.buffer(peer, channel.operation_of(peer));
-            std::byte* to = output + static_cast<std::size_t>(peer) * block;
-            in_abortable_steps(channel, 0, block, 1, [&](std::size_t begin, std::size_t length) {
-              kernels::copy_bytes(to + begin, from + begin, length);
-            });
-          });
-        },
-        [&](std::size_t chunk) {
-          channel.copy_path().copy(channel.control().chunk_input(channel.rank(), chunk), input + chunks.begin(chunk),
-                                   chunks.length(chunk));
-        },
-        [&](std::size_t chunk) {
-          for_each_peer(channel, [&](int peer) {
-            kernels::copy_bytes(output + static_cast<std::size_t>(peer) * block + chunks.begin(chunk),
-                                channel.control().chunk_input(peer, chunk), chunks.length(chunk));
-          });
-        });
+  void operator()(Channel& channel, const Operation& operation) const noexcept {
+    read_peer_blocks(channel, operation, input, arena,
+                     [&](int peer, std::size_t begin, const std::byte* from, std::size_t bytes) {
+                       reader.read(reader, peer, begin, from, bytes);
+                     });
   }
 };
 
@@ -46420,6 +46477,13 @@ DTRAIN_DEFINED void Communicator::all_gather(ConstBufferView input, BufferView o
   const ArenaTable::Location location = owner_->arenas.find(input.data, input.bytes());
   owner_->enqueue(owner_->next(OperationKind::all_gather, input, location),
                   AllGather{input.data, output.data, location.value.arena}, stream);
+}
+
+DTRAIN_DEFINED void Communicator::read_blocks(ConstBufferView input, const BlockReader& reader, Stream stream) {
+  check_host_memory(backend_name, input, input);
+  const ArenaTable::Location location = owner_->arenas.find(input.data, input.bytes());
+  owner_->enqueue(owner_->next(OperationKind::all_gather, input, location),
+                  ReadBlocks{input.data, reader, location.value.arena}, stream);
 }
 
 DTRAIN_DEFINED void Communicator::exchange_blocks(const BlockExchange& blocks, ConstBufferView input, BufferView output,
@@ -54457,13 +54521,21 @@ DTRAIN_DEFINED void ShardedParameters::measure_or_update_piece(const ShardPiece&
   }
 }
 
-DTRAIN_DEFINED void ShardedParameters::store(std::size_t bucket, const std::byte* memory) const noexcept {
+DTRAIN_DEFINED void ShardedParameters::store(std::size_t bucket, std::size_t begin, const std::byte* memory,
+                                             std::size_t bytes) const noexcept {
   if (failures_[bucket]) return;
   const PlannedBucket& planned = plan_->buckets[bucket];
-  for (const std::size_t parameter : planned.parameters) {
-    const TensorView& value = parameters_[parameter].value;
-    if (value.bytes() != 0) {
-      kernels::copy_bytes(value.data, memory + (plan_->offset_of[parameter] - planned.offset), value.bytes());
+  const auto begin_of = [&](std::size_t parameter) { return plan_->offset_of[parameter] - planned.offset; };
+  const auto end_of = [&](std::size_t parameter) { return begin_of(parameter) + parameters_[parameter].value.bytes(); };
+  const auto last = planned.parameters.end();
+  auto parameter =
+      std::partition_point(planned.parameters.begin(), last, [&](std::size_t index) { return end_of(index) <= begin; });
+  for (; parameter != last && begin_of(*parameter) < begin + bytes; ++parameter) {
+    const std::size_t from = std::max(begin_of(*parameter), begin);
+    const std::size_t to = std::min(end_of(*parameter), begin + bytes);
+    if (from < to) {
+      kernels::copy_bytes(parameters_[*parameter].value.data + (from - begin_of(*parameter)), memory + (from - begin),
+                          to - from);
     }
   }
 }

@@ -82,6 +82,24 @@ concept CanAllGather =
       { c.all_gather(input, output, stream) } -> std::same_as<void>;
     };
 
+/// Called with a part of another rank's block: `bytes` at `from`, which are those from byte `begin` of the block of
+/// `rank` on. The memory is readable during the call. Not called after a failure of the channel.
+struct BlockReader {
+  void* context;
+  std::size_t number;  ///< for the caller's own use
+  void (*read)(const BlockReader& reader, int rank, std::size_t begin, const std::byte* from,
+               std::size_t bytes) noexcept;
+};
+
+/// As CanAllGather, but instead of a copy in an `output` each rank gets the other ranks' `input`s to read, all of their
+/// parts in any order, in the thread that runs the work. Lifetime: what the reader refers to, until that has run.
+template <class C>
+concept CanReadBlocks =
+    HasRanks<C> &&
+    requires(C c, ConstBufferView input, const BlockReader& reader, typename C::Stream stream) {
+      { c.read_blocks(input, reader, stream) } -> std::same_as<void>;
+    };
+
 /// Block r of this rank's `input` goes to rank r, whose `output` gets it as the block of this rank: see BlockExchange.
 /// The input and output are disjoint, or this rank's block of both is the same memory (in place; not in all_to_all).
 template <class C>

@@ -157,6 +157,36 @@ TEST_CASE("an all-gather gives every rank every rank's block, in any memory") {
   });
 }
 
+/// What a reader gets.
+struct ReadWhole {
+  std::byte* whole;
+  std::size_t block_bytes;
+  std::size_t bytes = 0;
+
+  static void take(const dtrain::backend::BlockReader& reader, int rank, std::size_t begin, const std::byte* from,
+                   std::size_t bytes) noexcept {
+    auto& read = *static_cast<ReadWhole*>(reader.context);
+    std::memcpy(read.whole + static_cast<std::size_t>(rank) * read.block_bytes + begin, from, bytes);
+    read.bytes += bytes;
+  }
+};
+
+TEST_CASE("a reader of blocks gets each byte of the other ranks' blocks once, in any memory") {
+  const auto prepare = [](int ranks, std::size_t count) {
+    return support::awkward_values<float>(static_cast<std::size_t>(ranks) * count, count + 5);
+  };
+  for_all(prepare, [](SharedMemoryRank& self, Buffers at, const std::vector<float>& blocks, std::size_t count) {
+    const int rank = self.communicator.rank();
+    store(at.block, block_of(blocks, rank, count));
+    ReadWhole read{at.whole, count * sizeof(float)};
+    self.communicator.read_blocks(ConstBufferView{at.block, count, DType::f32}, {&read, 0, &ReadWhole::take},
+                                  self.stream.ref());
+    const bool ran = self.wait();
+    store(at.whole + static_cast<std::size_t>(rank) * read.block_bytes, block_of(blocks, rank, count));
+    return ran && holds(at.whole, blocks) && read.bytes == (blocks.size() - count) * sizeof(float);
+  });
+}
+
 TEST_CASE("a reduce-scatter followed by an all-gather is an all-reduce") {
   const int ranks = 4;
   const std::size_t count = 20'000;

@@ -57,6 +57,9 @@ class Communicator {
   /// copies them once.
   void all_gather(ConstBufferView input, BufferView output, Stream stream);
 
+  /// See CanReadBlocks. If all inputs are in one allocation, the parts are of the peers' own memory; else of copies.
+  void read_blocks(ConstBufferView input, const BlockReader& reader, Stream stream);
+
   /// See CanExchangeBlocks. If all inputs are in one allocation, each reader copies its blocks once; otherwise every
   /// rank publishes its blocks chunk by chunk. Allocates a copy of `blocks`.
   void exchange_blocks(const BlockExchange& blocks, ConstBufferView input, BufferView output, Stream stream);
@@ -92,7 +95,7 @@ class Communicator {
   ProcessOwned<ChannelOwner> owner_;
 };
 
-static_assert(backend::Communicator<Communicator> && CanSumSquares<Communicator>);
+static_assert(backend::Communicator<Communicator> && CanSumSquares<Communicator> && CanReadBlocks<Communicator>);
 
 }  // namespace DTRAIN_NAMESPACE::backend::shared_memory
 

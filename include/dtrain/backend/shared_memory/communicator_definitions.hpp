@@ -224,6 +224,13 @@ DTRAIN_DEFINED void Communicator::all_gather(ConstBufferView input, BufferView o
                   AllGather{input.data, output.data, location.value.arena}, stream);
 }
 
+DTRAIN_DEFINED void Communicator::read_blocks(ConstBufferView input, const BlockReader& reader, Stream stream) {
+  check_host_memory(backend_name, input, input);
+  const ArenaTable::Location location = owner_->arenas.find(input.data, input.bytes());
+  owner_->enqueue(owner_->next(OperationKind::all_gather, input, location),
+                  ReadBlocks{input.data, reader, location.value.arena}, stream);
+}
+
 DTRAIN_DEFINED void Communicator::exchange_blocks(const BlockExchange& blocks, ConstBufferView input, BufferView output,
                                                   Stream stream) {
   check_host_memory(backend_name, input, output);

@@ -46,6 +46,7 @@ class ShardedParameters {
   bool is_for(const BucketPlan& plan) const noexcept { return plan_ == &plan; }
   std::size_t buckets() const noexcept { return layout_.buckets.size(); }
   const BucketShard& shard(std::size_t bucket) const noexcept { return layout_.buckets[bucket]; }
+  std::size_t element_bytes(std::size_t bucket) const noexcept { return size_bytes(plan_->buckets[bucket].dtype); }
 
   std::span<const Parameter> parameters() const noexcept { return {parameters_.data(), parameters_.size()}; }
   /// Whether a weight shares memory with `bytes` from `begin` on.
@@ -95,8 +96,13 @@ class ShardedParameters {
     if (failures_[bucket]) std::rethrow_exception(failures_[bucket]);
   }
 
-  /// Copies the bucket's new weights to the model, unless the rule threw. @param memory of the whole bucket
-  void store(std::size_t bucket, const std::byte* memory) const noexcept;
+  /// Copies new weights to the model, unless the rule threw: those of `bytes` of the bucket, from byte `begin` on.
+  /// @param memory of these bytes
+  void store(std::size_t bucket, std::size_t begin, const std::byte* memory, std::size_t bytes) const noexcept;
+  /// All of the bucket. @param memory of the whole bucket
+  void store(std::size_t bucket, const std::byte* memory) const noexcept {
+    store(bucket, 0, memory, plan_->buckets[bucket].bytes);
+  }
 
   /// All buckets are stored.
   void end_step() noexcept { ++steps_; }

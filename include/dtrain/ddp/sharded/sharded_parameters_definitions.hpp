@@ -159,13 +159,21 @@ DTRAIN_DEFINED void ShardedParameters::measure_or_update_piece(const ShardPiece&
   }
 }
 
-DTRAIN_DEFINED void ShardedParameters::store(std::size_t bucket, const std::byte* memory) const noexcept {
+DTRAIN_DEFINED void ShardedParameters::store(std::size_t bucket, std::size_t begin, const std::byte* memory,
+                                             std::size_t bytes) const noexcept {
   if (failures_[bucket]) return;
   const PlannedBucket& planned = plan_->buckets[bucket];
-  for (const std::size_t parameter : planned.parameters) {
-    const TensorView& value = parameters_[parameter].value;
-    if (value.bytes() != 0) {
-      kernels::copy_bytes(value.data, memory + (plan_->offset_of[parameter] - planned.offset), value.bytes());
+  const auto begin_of = [&](std::size_t parameter) { return plan_->offset_of[parameter] - planned.offset; };
+  const auto end_of = [&](std::size_t parameter) { return begin_of(parameter) + parameters_[parameter].value.bytes(); };
+  const auto last = planned.parameters.end();
+  auto parameter =
+      std::partition_point(planned.parameters.begin(), last, [&](std::size_t index) { return end_of(index) <= begin; });
+  for (; parameter != last && begin_of(*parameter) < begin + bytes; ++parameter) {
+    const std::size_t from = std::max(begin_of(*parameter), begin);
+    const std::size_t to = std::min(end_of(*parameter), begin + bytes);
+    if (from < to) {
+      kernels::copy_bytes(parameters_[*parameter].value.data + (from - begin_of(*parameter)), memory + (from - begin),
+                          to - from);
     }
   }
 }

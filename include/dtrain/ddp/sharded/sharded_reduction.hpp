@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "dtrain/backend/communicator.hpp"
 #include "dtrain/core/types/buffer_view.hpp"
 #include "dtrain/core/types/reduce_op.hpp"
 #include "dtrain/ddp/bucket_update.hpp"
@@ -47,7 +48,8 @@ using GradientInspection = std::function<bool(ShardedGradients&)>;
 
 /// A step updates each bucket as soon as it is reduced. With an inspection it waits until all are; with a rule that
 /// needs norms of whole parameters, until all are measured. Stage 1 gathers a bucket in its own memory as soon as it is
-/// updated; stage 2, and stage 1 with overlap_forward, when the backward pass has ended.
+/// updated; stage 2, and stage 1 with overlap_forward, when the backward pass has ended. Then, too, does a communicator
+/// with read_blocks(): it copies weights from the other ranks' memory to the model, and gathers nothing.
 template <class C, class Stage = zero::States>
 class ShardedReduction final : public BucketUpdate<C> {
  public:
@@ -113,15 +115,9 @@ class ShardedReduction final : public BucketUpdate<C> {
 
   void finish(C& channel, Stream stream) override {
     const bool updates_now = inspect_ || parameters_.measures();
-    if (inspect_ && !inspected(channel, stream)) {
-      return;
-    }
-    if (updates_now) {
-      update_all(channel, stream);
-    }
-    if (gathers_last()) {
-      gather_all(channel, stream);
-    }
+    if (inspect_ && !inspected(channel, stream)) return;
+    if (updates_now) update_all(channel, stream);
+    if (gathers_last()) gather_all(channel, stream);
     for (std::size_t bucket = 0; bucket < ranges_.size(); ++bucket) {
       if (updates_now) {
         waits_->for_event(updated_[bucket]);
@@ -143,6 +139,7 @@ class ShardedReduction final : public BucketUpdate<C> {
 
  private:
   using Event = typename Stream::Event;
+  static constexpr bool reads_blocks = backend::CanReadBlocks<C>;
 
   /// Of stage 1: reduced gradients stay in the arena.
   struct WholeGradients {
@@ -211,16 +208,39 @@ class ShardedReduction final : public BucketUpdate<C> {
   }
 
   /// After the backward pass, whose weights the model then no longer needs.
-  bool gathers_last() const noexcept { return Stage::divides_gradients || stage_.overlap_forward; }
+  bool gathers_last() const noexcept { return Stage::divides_gradients || reads_blocks || stage_.overlap_forward; }
 
   /// In the order of the forward pass. In stage 2 buckets share memory: each is stored before the next is gathered.
   void gather_all(C& channel, Stream stream) {
     for (std::size_t bucket = ranges_.size(); bucket-- > 0;) {
       if constexpr (Stage::divides_gradients) stream.enqueue([this, bucket]() noexcept { copy_to_place(bucket); });
-      gather(bucket, channel, stream);
-      stream.enqueue([this, bucket]() noexcept { parameters_.store(bucket, ranges_[bucket].data); });
+      if constexpr (reads_blocks) {
+        read(bucket, channel, stream);
+      } else {
+        gather(bucket, channel, stream);
+        stream.enqueue([this, bucket]() noexcept { parameters_.store(bucket, ranges_[bucket].data); });
+      }
       stream.record(stored_[bucket]);
     }
+  }
+
+  void read(std::size_t bucket, C& channel, Stream stream) {
+    const BucketShard& shard = parameters_.shard(bucket);
+    const auto store = [](const backend::BlockReader& reader, int rank, std::size_t begin, const std::byte* from,
+                          std::size_t bytes) noexcept {
+      const ShardedParameters& parameters = static_cast<ShardedReduction*>(reader.context)->parameters_;
+      const std::size_t block = parameters.shard(reader.number).block * parameters.element_bytes(reader.number);
+      parameters.store(reader.number, static_cast<std::size_t>(rank) * block + begin, from, bytes);
+    };
+    const BufferView own = part(ranges_[bucket], shard.own_begin, shard.block);
+    const BufferView rest = part(ranges_[bucket], shard.rest_begin, shard.rest_count);
+    const backend::BlockReader reader{this, bucket, store};
+    if (shard.block != 0) channel.read_blocks(own, reader, stream);
+    stream.enqueue([this, reader, rank = channel.rank(), own, rest]() noexcept {
+      reader.read(reader, rank, 0, own.data, own.bytes());
+      parameters_.store(reader.number, static_cast<std::size_t>(rest.data - ranges_[reader.number].data), rest.data,
+                        rest.bytes());
+    });
   }
 
   void copy_to_place(std::size_t bucket) noexcept {

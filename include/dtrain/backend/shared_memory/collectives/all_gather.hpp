@@ -4,6 +4,7 @@
 
 #include <cstddef>
 
+#include "dtrain/backend/communicator.hpp"
 #include "dtrain/backend/shared_memory/arena.hpp"
 #include "dtrain/backend/shared_memory/channel.hpp"
 #include "dtrain/backend/shared_memory/collectives/chunked_collective.hpp"
@@ -11,8 +12,43 @@
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
-/// Every rank publishes its block, in place or chunk by chunk, and copies the others'. Bytes moved for S bytes on n
-/// ranks (a block is S/n): in an arena 2nS, copied 2(n+1)S.
+/// Every rank publishes its block, in place or chunk by chunk, and `read(peer, begin, from, bytes)` gets the others'
+/// part by part. Small blocks pass through slots, with one barrier.
+/// @param input this rank's block @param arena of the input, if any
+template <class Read>
+void read_peer_blocks(Channel& channel, const Operation& operation, const std::byte* input, const Arena& arena,
+                      Read read) noexcept {
+  const std::size_t block = operation.count * size_bytes(operation.dtype);
+  if (channel.size() == 1) return;
+  if (block <= slot_bytes) {
+    kernels::copy_bytes(channel.small_input_of(channel.rank(), block), input, block);
+    if (channel.arrive_and_compare()) {
+      for_each_peer(channel, [&](int peer) { read(peer, std::size_t{0}, channel.small_input_of(peer, block), block); });
+    }
+    return;
+  }
+  const ChunkRange chunks(block, channel.control().chunk_bytes());
+  run_chunked(
+      channel, operation, [&] { return chunks.number(); }, block,
+      [&] {
+        for_each_peer(channel, [&](int peer) {
+          const std::byte* from = arena.buffer(peer, channel.operation_of(peer));
+          in_abortable_steps(channel, 0, block, 1,
+                             [&](std::size_t begin, std::size_t length) { read(peer, begin, from + begin, length); });
+        });
+      },
+      [&](std::size_t chunk) {
+        channel.copy_path().copy(channel.control().chunk_input(channel.rank(), chunk), input + chunks.begin(chunk),
+                                 chunks.length(chunk));
+      },
+      [&](std::size_t chunk) {
+        for_each_peer(channel, [&](int peer) {
+          read(peer, chunks.begin(chunk), channel.control().chunk_input(peer, chunk), chunks.length(chunk));
+        });
+      });
+}
+
+/// Bytes moved for S bytes on n ranks (a block is S/n): in an arena 2nS, copied 2(n+1)S.
 struct AllGather {
   const std::byte* input;  ///< may be this rank's block of the output
   std::byte* output;
@@ -24,46 +60,24 @@ struct AllGather {
     if (own != input) {
       kernels::copy_bytes(own, input, block);
     }
-    if (channel.size() > 1) {
-      block <= slot_bytes ? small(channel, block) : large(channel, operation, block);
-    }
+    read_peer_blocks(channel, operation, input, arena,
+                     [&](int peer, std::size_t begin, const std::byte* from, std::size_t bytes) {
+                       kernels::copy_bytes(output + static_cast<std::size_t>(peer) * block + begin, from, bytes);
+                     });
   }
+};
 
- private:
-  /// Through slots, with one barrier.
-  void small(Channel& channel, std::size_t block) const noexcept {
-    kernels::copy_bytes(channel.small_input_of(channel.rank(), block), input, block);
-    if (channel.arrive_and_compare()) {
-      for_each_peer(channel, [&](int peer) {
-        kernels::copy_bytes(output + static_cast<std::size_t>(peer) * block, channel.small_input_of(peer, block),
-                            block);
-      });
-    }
-  }
+/// An all-gather whose reader gets the peers' blocks.
+struct ReadBlocks {
+  const std::byte* input;
+  BlockReader reader;
+  Arena arena;  ///< of the input, if any
 
-  void large(Channel& channel, const Operation& operation, std::size_t block) const noexcept {
-    const ChunkRange chunks(block, channel.control().chunk_bytes());
-    run_chunked(
-        channel, operation, [&] { return chunks.number(); }, block,
-        [&] {
-          for_each_peer(channel, [&](int peer) {
-            const std::byte* from = arena.buffer(peer, channel.operation_of(peer));
-            std::byte* to = output + static_cast<std::size_t>(peer) * block;
-            in_abortable_steps(channel, 0, block, 1, [&](std::size_t begin, std::size_t length) {
-              kernels::copy_bytes(to + begin, from + begin, length);
-            });
-          });
-        },
-        [&](std::size_t chunk) {
-          channel.copy_path().copy(channel.control().chunk_input(channel.rank(), chunk), input + chunks.begin(chunk),
-                                   chunks.length(chunk));
-        },
-        [&](std::size_t chunk) {
-          for_each_peer(channel, [&](int peer) {
-            kernels::copy_bytes(output + static_cast<std::size_t>(peer) * block + chunks.begin(chunk),
-                                channel.control().chunk_input(peer, chunk), chunks.length(chunk));
-          });
-        });
+  void operator()(Channel& channel, const Operation& operation) const noexcept {
+    read_peer_blocks(channel, operation, input, arena,
+                     [&](int peer, std::size_t begin, const std::byte* from, std::size_t bytes) {
+                       reader.read(reader, peer, begin, from, bytes);
+                     });
   }
 };
 
