@@ -261,8 +261,7 @@ TEST_CASE("two jobs of a real mpiexec with one port never add up to each other's
         if (name == "mpirun.openmpi") {
           arguments.insert(arguments.begin(), "--oversubscribe");
         }
-        jobs[job] = std::make_unique<Program>(mpiexec, arguments, common);
-        jobs[job]->close_input();
+        jobs[job] = std::make_unique<Program>(mpiexec, arguments, common);  // input: see real_launchers_test
       }
       const dtrain::Deadline deadline = support::soon(std::chrono::seconds(60));
       std::array<Result, 2> results{jobs[0]->wait(deadline), jobs[1]->wait(deadline)};
