@@ -80,8 +80,15 @@ void add_rows(bench::Told& told, const std::string& backend, const std::string& 
   add_row("AdamW on every rank", whole, 2 * all, all);
   add_row("ShardedOptimizer, AdamW", sharded, state, all);
   add_row("zero::Gradients, AdamW", bench::median(told.seconds["divided"]), state, gradients);
+  const bool frees = !told.seconds["freeing"].empty();
+  const double freeing = frees ? bench::median(told.seconds["freeing"]) : 0;
+  if (frees) add_row("the same, ready_frees_value", freeing, state, gradients);
   bench::print_goal(bench::text_of(most, " times the step with AdamW on every rank, at most"), sharded <= most * whole,
                     bench::text_of(sharded / whole, " times"));
+  if (frees) {
+    bench::print_goal("with zero::Gradients and ready_frees_value as well", freeing <= most * whole,
+                      bench::text_of(freeing / whole, " times"));
+  }
   bench::print_goal("a rank's state at most 1.02 times 8 bytes for each weight, divided by the ranks",
                     state <= 1.02 * formula, bench::text_of(state / formula, " times"));
   bench::print_goal(

@@ -1,12 +1,14 @@
 #pragma once
 /// @file
-/// A rank that takes steps with AdamW whole on every rank, with ShardedOptimizer, and with its second stage, in turns.
+/// A rank that takes steps with AdamW whole on every rank, with ShardedOptimizer, and with its second stage, in turns;
+/// where the backward pass computes, also with that and ready_frees_value.
 
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <thread>
 #include <utility>
@@ -26,6 +28,7 @@ class ShardRank {
  public:
   ShardRank(dtrain::ProcessGroup<P> group, const std::vector<std::int64_t>& sizes, bool computes)
       : group_(std::move(group)),
+        sizes_(sizes),
         computes_(computes),
         whole_model_(sizes),
         sharded_model_(sizes),
@@ -43,9 +46,12 @@ class ShardRank {
     divided_.backward([this](const dtrain::Ready& ready) { run_backward(divided_model_, ready); });
     dtrain::ShardedOptimizer sharded{sharded_, rule_};
     dtrain::ShardedOptimizer divided{divided_, rule_, dtrain::zero::Gradients{}};
+    std::optional<Freeing> freeing;
+    if (computes_) freeing.emplace(group_, sizes_, rule_);
+    const int turns = computes_ ? 4 : 3;
     for (int sample = 0; sample <= samples; ++sample) {
-      for (int turn = 0; turn < 3; ++turn) {
-        switch ((sample + turn) % 3) {
+      for (int turn = 0; turn < turns; ++turn) {
+        switch ((sample + turn) % turns) {
           case 0:
             measure_step("whole", sample, whole_model_, [&] {
               whole_.backward([this](const dtrain::Ready& ready) { run_backward(whole_model_, ready); });
@@ -57,14 +63,21 @@ class ShardRank {
               sharded_.backward([this](const dtrain::Ready& ready) { run_backward(sharded_model_, ready); }, sharded);
             });
             break;
-          default:
+          case 2:
             measure_step("divided", sample, divided_model_, [&] {
               divided_.backward([this](const dtrain::Ready& ready) { run_backward(divided_model_, ready); }, divided);
+            });
+            break;
+          default:
+            measure_step("freeing", sample, freeing->model, [&] {
+              freeing->ddp.backward([&](const dtrain::Ready& ready) { run_backward(freeing->model, ready); },
+                                    freeing->optimizer);
             });
         }
       }
       check(sharded_model_);
       check(divided_model_);
+      if (freeing) check(freeing->model);
     }
     tell_fact("state", static_cast<double>(sharded.state_bytes()));
     tell_fact("gradients", static_cast<double>(divided.gradient_bytes()));
@@ -72,6 +85,18 @@ class ShardRank {
   }
 
  private:
+  /// Its buckets are those of the others, because gradients become ready in the reverse order of the parameters.
+  struct Freeing {
+    Freeing(const dtrain::ProcessGroup<P>& group, const std::vector<std::int64_t>& sizes,
+            const dtrain::optimizers::AdamW& rule)
+        : model(sizes), ddp(model, group), optimizer(ddp, rule, dtrain::zero::Gradients{.ready_frees_value = true}) {}
+    OwningModel model;
+    dtrain::DistributedDataParallel<OwningModel, P> ddp;
+    dtrain::ShardedOptimizer<dtrain::optimizers::AdamW, typename P::ChannelBackend::Communicator,
+                             dtrain::zero::Gradients>
+        optimizer;
+  };
+
   template <class Model, class Step>
   void measure_step(const char* name, int sample, Model& model, Step step) {
     fill(model, sample);
@@ -130,6 +155,7 @@ class ShardRank {
   }
 
   dtrain::ProcessGroup<P> group_;
+  std::vector<std::int64_t> sizes_;
   bool computes_;
   dtrain::optimizers::AdamW rule_{};
   ShapeModel whole_model_;

@@ -267,6 +267,9 @@ inline void check_divided_memory(const Group& group) {
   require_error("has no overlap_forward", [&] {
     ShardedOptimizer{ddp, described, dtrain::zero::Gradients{.overlap_forward = true}};
   });
+  require_error("has no ready_frees_value", [&] {
+    ShardedOptimizer{ddp, described, dtrain::zero::States{.ready_frees_value = true}};
+  });
 }
 
 /// Gradients that are sparse, expanded or laid out otherwise than their parameter.

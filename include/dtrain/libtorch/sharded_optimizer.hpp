@@ -39,7 +39,8 @@ class ShardedOptimizer {
 
  public:
   /// Collective: every rank constructs it between the same steps, with the same groups. Allocates the state.
-  /// @throws Error (unsupported) for Double parameters, amsgrad and dampening, and for overlap_forward
+  /// @throws Error (unsupported) for Double parameters, amsgrad and dampening, and for overlap_forward and
+  /// ready_frees_value
   template <class Ddp>
   ShardedOptimizer(Ddp& ddp, O& options, Stage stage = {})
       : options_(options),
@@ -106,6 +107,11 @@ class ShardedOptimizer {
       throw Error(Errc::unsupported,
                   "libtorch::ShardedOptimizer has no overlap_forward: a module's forward pass would not wait for its "
                   "weights; leave it out");
+    }
+    if (stage.ready_frees_value) {
+      throw Error(Errc::unsupported,
+                  "libtorch::ShardedOptimizer has no ready_frees_value: autograd may use a weight after its gradient "
+                  "is ready; leave it out");
     }
     dtrain::ddp::check_sharded_parameters(ddp.wrapped().parameters());
     if constexpr (Stage::divides_gradients) ddp.unbind_gradients();

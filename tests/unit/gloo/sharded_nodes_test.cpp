@@ -21,8 +21,12 @@ TEST_CASE("on two nodes of two, Hierarchical shards an optimizer with the bits o
       using whole_optimizer::wrong_steps;
       const dtrain::DdpOptions options{.bucket_bytes = bucket_bytes};
       const dtrain::optimizers::AdamW rule{.rate = 0.01F};
-      wrong += wrong_steps<front_test::BindingModel>(group, rule, options, true);
-      wrong += wrong_steps<front_test::Model, dtrain::zero::Gradients>(group, rule, options, false);
+      for (const bool frees : {false, true}) {
+        const dtrain::zero::States states{.ready_frees_value = frees};
+        const dtrain::zero::Gradients gradients{.ready_frees_value = frees};
+        wrong += wrong_steps<front_test::BindingModel>(group, rule, options, true, states);
+        wrong += wrong_steps<front_test::Model>(group, rule, options, false, gradients);
+      }
     };
     front_test::expect_well(support::run_groups<NodesPolicy>(4, body, std::chrono::seconds(30), {"a", "a", "b", "b"}));
     CHECK(wrong == 0);

@@ -132,8 +132,9 @@ TEST_CASE("in stage 2 the model may use a gradient's memory again when its ready
   }
 }
 
+/// @param stage with overlap_forward or ready_frees_value
 template <class AnyModel, class Stage>
-int wrong_overlapped_steps(const Group& group, dtrain::stream::host::Progress progress) {
+int wrong_overlapped_steps(const Group& group, dtrain::stream::host::Progress progress, const Stage& stage) {
   AnyModel whole(sizes);
   AnyModel sharded(sizes);
   fill_values(whole);
@@ -145,7 +146,7 @@ int wrong_overlapped_steps(const Group& group, dtrain::stream::host::Progress pr
   DistributedDataParallel ddp{sharded, group, options};
   int wrong = 0;
   for (int round = 0; round < 2; ++round) {  // the second optimizer begins where the first one ends
-    ShardedOptimizer optimizer{ddp, rule, Stage{.overlap_forward = true}};
+    ShardedOptimizer optimizer{ddp, rule, stage};
     if (round == 1) reference = WholeOptimizer(rule);
     for (int step = 0; step < 4; ++step) {
       expected.backward(backward(whole, step, group.rank()));
@@ -161,13 +162,21 @@ int wrong_overlapped_steps(const Group& group, dtrain::stream::host::Progress pr
   return wrong + (equal_bits(whole.values, sharded.values) ? 0 : 1);
 }
 
-TEST_CASE("with overlap_forward each parameter has the same bits once it is waited for") {
+TEST_CASE("weights that are stored after a step, or during its backward pass, have the same bits") {
   using dtrain::stream::host::Progress;
+  using dtrain::zero::Gradients;
+  using dtrain::zero::States;
   for (const Progress progress : {Progress::caller, Progress::thread}) {
     std::atomic<int> wrong{0};
     run_well(3, [&](const Group& group) {
-      wrong += wrong_overlapped_steps<BindingModel, dtrain::zero::States>(group, progress);
-      wrong += wrong_overlapped_steps<Model, dtrain::zero::Gradients>(group, progress);
+      for (const bool frees : {false, true}) {
+        for (const bool overlaps : {!frees, true}) {
+          const States states{.overlap_forward = overlaps, .ready_frees_value = frees};
+          const Gradients gradients{.overlap_forward = overlaps, .ready_frees_value = frees};
+          wrong += wrong_overlapped_steps<BindingModel>(group, progress, states);
+          wrong += wrong_overlapped_steps<Model>(group, progress, gradients);
+        }
+      }
     });
     CHECK(wrong == 0);
   }
@@ -341,7 +350,7 @@ double largest_difference_of_lamb(const Group& group, std::size_t bucket_bytes, 
   LambInF64 reference(rule);
   DistributedDataParallel expected{whole, group, {.bucket_bytes = bucket_bytes}};
   DistributedDataParallel ddp{sharded, group, {.bucket_bytes = bucket_bytes}};
-  ShardedOptimizer optimizer{ddp, rule, Stage{}};
+  ShardedOptimizer optimizer{ddp, rule, Stage{.ready_frees_value = bucket_bytes == 3000}};
   double largest = 0;
   for (int step = 0; step < 5; ++step) {
     expected.backward(backward(whole, step, group.rank()));
@@ -414,7 +423,7 @@ TEST_CASE("an exception of a rule's measure() ends the job with its text") {
 }
 
 template <class AnyModel, class Stage>
-void check_clipping() {
+void check_clipping(const Stage& stage) {
   for (const std::size_t bucket_bytes : {std::size_t{3000}, std::size_t{1} << 20}) {
     std::atomic<int> wrong{0};
     run_well(3, [&](const Group& group) {
@@ -426,7 +435,7 @@ void check_clipping() {
       WholeOptimizer reference(rule);
       DistributedDataParallel expected{whole, group, {.bucket_bytes = bucket_bytes}};
       DistributedDataParallel ddp{sharded, group, {.bucket_bytes = bucket_bytes}};
-      ShardedOptimizer optimizer{ddp, rule, Stage{}};
+      ShardedOptimizer optimizer{ddp, rule, stage};
       for (int step = 0; step < 4; ++step) {
         const bool updates = step != 2;
         expected.backward(backward(whole, step, group.rank()), {.measure_norm = true});
@@ -453,8 +462,10 @@ void check_clipping() {
 }
 
 TEST_CASE("the norm of all gradients is known before the update, equal on all ranks, and clips") {
-  check_clipping<BindingModel, dtrain::zero::States>();
-  check_clipping<Model, dtrain::zero::Gradients>();
+  for (const bool frees : {false, true}) {  // weights are not freed before all gradients are seen
+    check_clipping<BindingModel>(dtrain::zero::States{.ready_frees_value = frees});
+    check_clipping<Model>(dtrain::zero::Gradients{.ready_frees_value = frees});
+  }
 }
 
 TEST_CASE("a step with an infinite gradient on one rank changes nothing on any, and lowers the loss's scale") {
@@ -711,24 +722,37 @@ struct Throwing {
   }
 };
 
-TEST_CASE("an exception of the rule ends the job with its text, and leaves the values of its rank") {
+template <class Stage>
+void check_throwing(const Stage& stage) {
   std::atomic<int> told{0};
+  std::atomic<int> changed{0};
   const auto ends = support::run_groups<front_test::Policy>(2, [&](const Group& group) {
     Model model({3000, 2000, 1000});
+    fill_values(model);
+    const std::vector<std::vector<float>> values = model.values;
     DistributedDataParallel ddp{model, group, {.bucket_bytes = 0}};
-    ShardedOptimizer optimizer{ddp, Throwing{group.rank()}};
+    ShardedOptimizer optimizer{ddp, Throwing{group.rank()}, stage};
     ddp.backward(backward(model, 0, group.rank()), optimizer);
     try {
       ddp.backward(backward(model, 1, group.rank()), optimizer);
       group.barrier();  // the other rank may have finished its step
     } catch (const std::exception& error) {
       told += std::string(error.what()).find("the learning rate is not a number") != std::string::npos ? 1 : 0;
+      changed += equal_bits(model.values, values) ? 0 : 1;
       throw;
     }
   });
   CHECK(told == 2);
+  CHECK(changed == 0);
   for (const support::RankEnd& end : ends)
     CHECK(end.text.find("the learning rate is not a number") != std::string::npos);
+}
+
+TEST_CASE("an exception of the rule ends the job with its text, and makes no rank take gradients for weights") {
+  for (const bool frees : {false, true}) {
+    check_throwing(dtrain::zero::States{.ready_frees_value = frees});
+    check_throwing(dtrain::zero::Gradients{.ready_frees_value = frees});
+  }
 }
 
 /// Takes its time; counts the calls that have begun and those that have ended.

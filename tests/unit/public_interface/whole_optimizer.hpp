@@ -82,7 +82,7 @@ inline bool equal_bits(const std::vector<std::vector<float>>& a, const std::vect
 
 /// Steps after which a ShardedOptimizer has not given the bits of the whole one.
 template <class AnyModel, class Stage = dtrain::zero::States, class Rule, class AnyGroup>
-int wrong_steps(const AnyGroup& group, Rule rule, dtrain::DdpOptions options, bool warm) {
+int wrong_steps(const AnyGroup& group, Rule rule, dtrain::DdpOptions options, bool warm, const Stage& stage = {}) {
   AnyModel whole(sizes);
   AnyModel sharded(sizes);
   fill_values(whole);
@@ -92,7 +92,7 @@ int wrong_steps(const AnyGroup& group, Rule rule, dtrain::DdpOptions options, bo
   dtrain::DistributedDataParallel expected{whole, group, options};
   dtrain::DistributedDataParallel ddp{sharded, group, options};
   if (warm) ddp.backward(backward(sharded, 50, group.rank(), true));  // plans the buckets in this order
-  dtrain::ShardedOptimizer optimizer{ddp, rule, Stage{}};
+  dtrain::ShardedOptimizer optimizer{ddp, rule, stage};
   int wrong = 0;
   for (int step = 0; step < 6; ++step) {
     expected.backward(backward(whole, step, group.rank()));

@@ -28,17 +28,25 @@ struct States {
   /// parameters.
   bool overlap_forward = false;
 
+  /// ready(i) also says that the backward pass no longer uses the value of parameter i, as that of a layer which has
+  /// computed the gradient of its input. New weights are then gathered, and stored in the model, during the backward
+  /// pass: a step that throws has perhaps changed some. Steps whose function looks at all gradients first, or whose
+  /// rule measures norms, change them when it has ended.
+  bool ready_frees_value = false;
+
   static constexpr bool divides_gradients = false;
 };
 
 /// Stage 2: the gradients too. A rank keeps its share of the reduced gradients, 1 / ranks. The arena holds two buckets
 /// at a time: a gradient is copied there by its ready(), which returns once the bucket two before is reduced, and the
-/// model may use the gradient's memory again. New weights are gathered after the backward pass instead of during it.
+/// model may use the gradient's memory again. New weights are gathered after the backward pass instead of during it;
+/// with ready_frees_value during it, and that ready() waits until those of the bucket two before are stored.
 /// - Not for models whose bind_gradient has their gradients in the arena. Gradients need no memory (see Parameter).
 /// - The wrapper then only makes steps with such an optimizer; those under no_sync() add up in the model's memory.
 /// - Gradients that are ready before any of the bucket two before theirs are kept in further memory.
 struct Gradients {
-  bool overlap_forward = false;  ///< as of States
+  bool overlap_forward = false;    ///< as of States
+  bool ready_frees_value = false;  ///< as of States
 
   static constexpr bool divides_gradients = true;
 };
@@ -47,11 +55,11 @@ struct Gradients {
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// A bucket's place in the arena is free once the bucket two before it is reduced. A gradient that is ready when that
-/// one is not even launched is kept in memory of its own: nothing waits for gradients that are yet to come. That memory
-/// stays for later steps. Steady state: allocates nothing.
-/// Threads: pack concurrently, for different parameters; before_launch and launched one at a time, beside it;
-/// everything else between steps. `wait(event)` blocks and may throw. Lifetime: the plan outlives it.
+/// A bucket's place in the arena is free once the bucket two before it is reduced, and once its new weights are stored
+/// if that is during the backward pass. A gradient that is ready when that one is not even launched is kept in memory
+/// of its own: nothing waits for gradients that are yet to come. That memory stays for later steps. Steady state:
+/// allocates nothing. Threads: pack concurrently, for different parameters; before_launch and launched one at a time,
+/// beside it; everything else between steps. `wait(event)` blocks and may throw. Lifetime: the plan outlives it.
 template <class Stream>
 class DividedGradients {
  public:
@@ -108,7 +116,7 @@ class DividedGradients {
     }
   }
 
-  /// The reduction of the bucket is enqueued.
+  /// The work of the bucket that uses its place is enqueued.
   void launched(std::size_t bucket, Stream stream) {
     stream.record(free_[bucket]);
     launched_.store(bucket + 1, std::memory_order_release);
@@ -163,7 +171,7 @@ class DividedGradients {
   const BucketPlan* plan_;
   std::vector<Part> parts_;  ///< of each bucket
   std::vector<Line> memory_;
-  std::vector<typename Stream::Event> free_;  ///< complete once the bucket is reduced
+  std::vector<typename Stream::Event> free_;  ///< complete once the bucket's place is free
   std::vector<Early> early_;                  ///< of each parameter
   std::atomic<std::size_t> early_bytes_{0};
   std::atomic<std::size_t> launched_{0};  ///< buckets of this step

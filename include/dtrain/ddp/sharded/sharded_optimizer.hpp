@@ -29,8 +29,9 @@ namespace DTRAIN_NAMESPACE {
 ///
 /// A step reduce-scatters each bucket during the backward pass, applies the rule to this rank's share, and gathers the
 /// new weights: as many bytes as an all-reduce. The ranks of backend::SharedMemory copy them from each other's memory
-/// to the model after the backward pass. The model's weights change when all its gradients are ready. Of the gradients'
-/// memory nothing is promised after the step: set or clear gradients before the next.
+/// to the model after the backward pass. The model's weights change when all its gradients are ready, or during the
+/// backward pass if the stage says ready_frees_value. Of the gradients' memory nothing is promised after the step: set
+/// or clear gradients before the next.
 /// - With backend::SharedMemory the weights have the bits that the rule would give with all of the state on one rank.
 /// - f16 and bf16 models: the share of the weights is kept in f32 too, from the construction on; values that the
 /// program then sets in the model do not change it. The rule gets f32 gradients.
@@ -41,9 +42,9 @@ namespace DTRAIN_NAMESPACE {
 template <class R, class C, class Stage = zero::States>
 class ShardedOptimizer {
  public:
-  /// Collective: every rank constructs it between the same steps. From now on `ddp` keeps its buckets; those of a
-  /// wrapper that has made a step follow the order in which gradients become ready. Allocates the state; in stage 2
-  /// also a smaller arena in place of that of `ddp`.
+  /// Collective: every rank constructs it between the same steps, for the same stage. From now on `ddp` keeps its
+  /// buckets; those of a wrapper that has made a step follow the order in which gradients become ready. Allocates the
+  /// state; in stage 2 also a smaller arena in place of that of `ddp`.
   /// @throws Error (unsupported) for parameters that are not f32, f16 or bf16, and in stage 2 for bound gradients
   template <class Ddp>
   explicit ShardedOptimizer(Ddp& ddp, R rule, Stage stage = {}) : rule_(std::make_shared<R>(std::move(rule))) {

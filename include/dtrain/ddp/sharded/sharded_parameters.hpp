@@ -88,7 +88,8 @@ class ShardedParameters {
   /// Two sums for each parameter, of this rank's parts. update() takes them as those of all ranks.
   std::span<double> square_sums() noexcept { return {square_sums_.data(), square_sums_.size()}; }
 
-  /// Replaces this rank's gradients in the bucket by new weights. An exception of the rule is kept.
+  /// Replaces this rank's gradients in the bucket by new weights. An exception of the rule is kept; after one, here or
+  /// in measure(), by the present weights.
   void update(std::size_t bucket, const ShardMemory& memory) noexcept;
 
   /// @throws the exception of the rule in measure() or update() of the bucket
@@ -109,6 +110,7 @@ class ShardedParameters {
 
  private:
   void measure_or_update(std::size_t bucket, const ShardMemory& memory, bool measures) noexcept;
+  void keep_weights(std::size_t bucket, const ShardMemory& memory) const noexcept;
   void measure_or_update_piece(const ShardPiece& piece, DType dtype, std::byte* memory, bool measures, bool is_counted);
 
   const BucketPlan* plan_;

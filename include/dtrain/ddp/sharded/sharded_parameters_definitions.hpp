@@ -109,6 +109,20 @@ DTRAIN_DEFINED void ShardedParameters::measure_or_update(std::size_t bucket, con
   } catch (...) {
     failures_[bucket] = std::current_exception();
   }
+  if (!measures && failures_[bucket]) keep_weights(bucket, memory);
+}
+
+/// In place of gradients, which the other ranks would take for new weights.
+DTRAIN_DEFINED void ShardedParameters::keep_weights(std::size_t bucket, const ShardMemory& memory) const noexcept {
+  const std::size_t element = element_bytes(bucket);
+  const auto keep = [&](const std::vector<ShardPiece>& pieces, std::byte* part) {
+    for (const ShardPiece& piece : pieces) {
+      kernels::copy_bytes(part + piece.in_part * element,
+                          parameters_[piece.parameter].value.data + piece.offset * element, piece.count * element);
+    }
+  };
+  keep(layout_.buckets[bucket].own, memory.block);
+  keep(layout_.buckets[bucket].rest, memory.rest);
 }
 
 /// In blocks that stay in the first-level cache: the rule gets copies of the weights, since the model's own are still

@@ -49,7 +49,8 @@ using GradientInspection = std::function<bool(ShardedGradients&)>;
 /// A step updates each bucket as soon as it is reduced. With an inspection it waits until all are; with a rule that
 /// needs norms of whole parameters, until all are measured. Stage 1 gathers a bucket in its own memory as soon as it is
 /// updated; stage 2, and stage 1 with overlap_forward, when the backward pass has ended. Then, too, does a communicator
-/// with read_blocks(): it copies weights from the other ranks' memory to the model, and gathers nothing.
+/// with read_blocks(): it copies weights from the other ranks' memory to the model, and gathers nothing. With
+/// ready_frees_value all of that comes as soon as a bucket is updated, and the model has its weights then.
 template <class C, class Stage = zero::States>
 class ShardedReduction final : public BucketUpdate<C> {
  public:
@@ -102,7 +103,7 @@ class ShardedReduction final : public BucketUpdate<C> {
       const BufferView rest = part(range, shard.rest_begin, shard.rest_count);
       channel.all_reduce(rest, like(range, own.rest, shard.rest_count), op, stream);
     }
-    divided_.launched(bucket, stream);
+    if (!stores_at_once()) divided_.launched(bucket, stream);
     if (inspect_) {
       stream.enqueue([this, bucket]() noexcept { parameters_.add_squares(bucket, own_part(bucket)); });
     } else if (parameters_.measures()) {
@@ -110,26 +111,25 @@ class ShardedReduction final : public BucketUpdate<C> {
     } else {
       update(bucket, stream);
       if (!gathers_last()) gather(bucket, channel, stream);
+      if (stores_at_once()) gather_and_store(bucket, channel, stream);
     }
+    if (stores_at_once()) divided_.launched(bucket, stream);
   }
 
   void finish(C& channel, Stream stream) override {
     const bool updates_now = inspect_ || parameters_.measures();
     if (inspect_ && !inspected(channel, stream)) return;
     if (updates_now) update_all(channel, stream);
-    if (gathers_last()) gather_all(channel, stream);
+    for (std::size_t bucket = ranges_.size(); gathers_last() && !stores_at_once() && bucket-- > 0;) {
+      gather_and_store(bucket, channel, stream);  // in the order of the forward pass
+    }
     for (std::size_t bucket = 0; bucket < ranges_.size(); ++bucket) {
-      if (updates_now) {
-        waits_->for_event(updated_[bucket]);
-      } else {
-        waits_->for_bucket(bucket);
-      }
+      updates_now ? waits_->for_event(updated_[bucket]) : waits_->for_bucket(bucket);
       parameters_.throw_if_failed(bucket);
       if (!gathers_last()) parameters_.store(bucket, ranges_[bucket].data);
     }
-    for (std::size_t bucket = 0; gathers_last() && !overlaps_forward() && bucket < ranges_.size(); ++bucket) {
+    for (std::size_t bucket = 0; gathers_last() && !overlaps_forward() && bucket < ranges_.size(); ++bucket)
       wait_for(bucket);
-    }
     parameters_.end_step();
   }
 
@@ -171,26 +171,19 @@ class ShardedReduction final : public BucketUpdate<C> {
 
   /// Where it has its reduced gradients.
   ShardMemory own_part(std::size_t bucket) noexcept {
-    if constexpr (Stage::divides_gradients) {
-      return divided_.part(bucket);
-    } else {
-      return place_of(bucket);
-    }
+    if constexpr (Stage::divides_gradients) return divided_.part(bucket);
+    return place_of(bucket);
   }
 
   /// Collective, blocking: whether the step updates.
   bool inspected(C& channel, Stream stream) {
-    for (std::size_t bucket = 0; bucket < ranges_.size(); ++bucket) {
+    for (std::size_t bucket = 0; bucket < ranges_.size(); ++bucket)
       waits_->for_bucket(bucket);
-    }
     ShardedGradients gradients(norm(channel, stream));
-    if (!inspect_(gradients)) {
-      return false;
-    }
+    if (!inspect_(gradients)) return false;
     parameters_.set_gradient_factor(gradients.factor());
-    for (std::size_t bucket = 0; parameters_.measures() && bucket < ranges_.size(); ++bucket) {
+    for (std::size_t bucket = 0; parameters_.measures() && bucket < ranges_.size(); ++bucket)
       measure(bucket, stream);
-    }
     return true;
   }
 
@@ -207,21 +200,27 @@ class ShardedReduction final : public BucketUpdate<C> {
     }
   }
 
-  /// After the backward pass, whose weights the model then no longer needs.
-  bool gathers_last() const noexcept { return Stage::divides_gradients || reads_blocks || stage_.overlap_forward; }
+  /// To the model, in this step.
+  bool stores_at_once() const noexcept { return stage_.ready_frees_value && !inspect_ && !parameters_.measures(); }
 
-  /// In the order of the forward pass. In stage 2 buckets share memory: each is stored before the next is gathered.
-  void gather_all(C& channel, Stream stream) {
-    for (std::size_t bucket = ranges_.size(); bucket-- > 0;) {
-      if constexpr (Stage::divides_gradients) stream.enqueue([this, bucket]() noexcept { copy_to_place(bucket); });
-      if constexpr (reads_blocks) {
-        read(bucket, channel, stream);
-      } else {
-        gather(bucket, channel, stream);
-        stream.enqueue([this, bucket]() noexcept { parameters_.store(bucket, ranges_[bucket].data); });
-      }
-      stream.record(stored_[bucket]);
+  /// After the backward pass, whose weights the model then no longer needs, unless it stores at once.
+  bool gathers_last() const noexcept {
+    return Stage::divides_gradients || reads_blocks || stage_.overlap_forward || stage_.ready_frees_value;
+  }
+
+  /// In stage 2 buckets share memory: each is stored before the next is gathered. After a failure of the channel, which
+  /// skips its work, nothing is stored.
+  void gather_and_store(std::size_t bucket, C& channel, Stream stream) {
+    if constexpr (Stage::divides_gradients) stream.enqueue([this, bucket]() noexcept { copy_to_place(bucket); });
+    if constexpr (reads_blocks) {
+      read(bucket, channel, stream);
+    } else {
+      gather(bucket, channel, stream);
+      stream.enqueue([this, bucket, &channel]() noexcept {
+        if (!channel.failure()) parameters_.store(bucket, ranges_[bucket].data);
+      });
     }
+    stream.record(stored_[bucket]);
   }
 
   void read(std::size_t bucket, C& channel, Stream stream) {
@@ -233,19 +232,23 @@ class ShardedReduction final : public BucketUpdate<C> {
       parameters.store(reader.number, static_cast<std::size_t>(rank) * block + begin, from, bytes);
     };
     const BufferView own = part(ranges_[bucket], shard.own_begin, shard.block);
-    const BufferView rest = part(ranges_[bucket], shard.rest_begin, shard.rest_count);
-    const backend::BlockReader reader{this, bucket, store};
-    if (shard.block != 0) channel.read_blocks(own, reader, stream);
-    stream.enqueue([this, reader, rank = channel.rank(), own, rest]() noexcept {
-      reader.read(reader, rank, 0, own.data, own.bytes());
-      parameters_.store(reader.number, static_cast<std::size_t>(rest.data - ranges_[reader.number].data), rest.data,
-                        rest.bytes());
+    if (shard.block != 0) channel.read_blocks(own, backend::BlockReader{this, bucket, store}, stream);
+    stream.enqueue([this, bucket, &channel]() noexcept {
+      if (!channel.failure()) store_own(bucket);
     });
+  }
+
+  void store_own(std::size_t bucket) const noexcept {
+    const BucketShard& shard = parameters_.shard(bucket);
+    const std::size_t element = parameters_.element_bytes(bucket);
+    const ShardMemory place = place_of(bucket);
+    parameters_.store(bucket, shard.own_begin * element, place.block, shard.block * element);
+    parameters_.store(bucket, shard.rest_begin * element, place.rest, shard.rest_count * element);
   }
 
   void copy_to_place(std::size_t bucket) noexcept {
     const BucketShard& shard = parameters_.shard(bucket);
-    const std::size_t element = size_bytes(ranges_[bucket].dtype);
+    const std::size_t element = parameters_.element_bytes(bucket);
     const ShardMemory place = place_of(bucket);
     const ShardMemory own = own_part(bucket);
     if (shard.block != 0) kernels::copy_bytes(place.block, own.block, shard.block * element);

@@ -43,13 +43,21 @@ class OnlyRank {
   void barrier(Stream) {}
   Allocation allocate_blocking(std::size_t bytes, dtrain::Deadline) { return Allocation(bytes); }
   void abort(const dtrain::Cause&) noexcept {}
-  std::optional<dtrain::Cause> failure() const { return {}; }
+  std::optional<dtrain::Cause> failure() const { return *cause; }
+
+  std::shared_ptr<std::optional<dtrain::Cause>> cause = std::make_shared<std::optional<dtrain::Cause>>();
 };
+
+/// With others it would read their memory.
+struct ReadingRank : OnlyRank {
+  void read_blocks(dtrain::ConstBufferView, const dtrain::backend::BlockReader&, Stream) {}
+};
+static_assert(dtrain::backend::CanReadBlocks<ReadingRank>);
 
 using Weights = std::vector<float>;
 
 /// Six parameters, each a bucket, whose update is value - gradient.
-template <class Stage>
+template <class Stage, class Channel = OnlyRank>
 struct Rank {
   explicit Rank(Stage stage) {
     for (std::size_t i = 0; i < 6; ++i) {
@@ -59,15 +67,15 @@ struct Rank {
     for (std::size_t i = 0; i < 6; ++i)
       parameters.push_back({"p", dtrain::tensor_view(values[i]), dtrain::tensor_view(gradients[i])});
     const dtrain::ddp::FailureContext context{latch, 0, "host", std::chrono::seconds(10), {}};
-    reducer = std::make_unique<dtrain::ddp::Reducer<OnlyRank>>(
-        OnlyRank(), stream.host_ref(), parameters,
+    reducer = std::make_unique<dtrain::ddp::Reducer<Channel>>(
+        channel, stream.host_ref(), parameters,
         dtrain::ddp::plan_buckets(dtrain::ddp::gradient_sizes(parameters), {0, 0}), dtrain::DdpOptions(), context);
     if (Stage::divides_gradients) reducer->reuse_memory();
     const auto rule = [](std::span<float> weights, std::span<const float> g, float* const*, const dtrain::StepInfo&) {
       for (std::size_t k = 0; k < weights.size(); ++k)
         weights[k] -= g[k];
     };
-    update = std::make_unique<dtrain::ddp::ShardedReduction<OnlyRank, Stage>>(
+    update = std::make_unique<dtrain::ddp::ShardedReduction<Channel, Stage>>(
         dtrain::ddp::ShardedParameters(parameters, reducer->plan(), 0, 1, 0, {rule, {}}), reducer->plan(), stage);
   }
 
@@ -86,13 +94,14 @@ struct Rank {
     return firsts;
   }
 
+  Channel channel;
   std::shared_ptr<dtrain::FailureLatch> latch = std::make_shared<dtrain::FailureLatch>();
   support::ManualStream stream{true};
   std::vector<std::vector<float>> values;
   std::vector<std::vector<float>> gradients;
   std::vector<dtrain::Parameter> parameters;
-  std::unique_ptr<dtrain::ddp::Reducer<OnlyRank>> reducer;
-  std::unique_ptr<dtrain::ddp::ShardedReduction<OnlyRank, Stage>> update;
+  std::unique_ptr<dtrain::ddp::Reducer<Channel>> reducer;
+  std::unique_ptr<dtrain::ddp::ShardedReduction<Channel, Stage>> update;
 };
 
 template <class Stage>
@@ -135,6 +144,44 @@ TEST_CASE("without it the step ends with all weights") {
   Rank<dtrain::zero::Gradients> two({});
   two.run_step();
   CHECK(two.weights() == Weights{-1, -1, -1, -1, -1, -1});
+}
+
+template <class Stage>
+void check_storing_at_once() {
+  Rank<Stage> rank(Stage{.ready_frees_value = true});
+  dtrain::Step step = rank.begin();
+  step.ready(5);
+  step.ready(4);
+  rank.stream.run();
+  CHECK(rank.weights() == Weights{0, 0, 0, 0, -1, -1});
+  for (std::size_t i = 4; i-- > 0;)
+    step.ready(i);
+  step.finish();
+  CHECK(rank.weights() == Weights{-1, -1, -1, -1, -1, -1});
+}
+
+TEST_CASE("with ready_frees_value new weights are stored during the backward pass") {
+  check_storing_at_once<dtrain::zero::States>();
+  check_storing_at_once<dtrain::zero::Gradients>();
+}
+
+template <class Stage, class Channel>
+void check_failed_channel() {
+  Rank<Stage, Channel> rank(Stage{.ready_frees_value = true});
+  dtrain::Step step = rank.begin();
+  step.ready(5);
+  rank.stream.run();
+  step.ready(4);
+  *rank.channel.cause = dtrain::Cause(dtrain::CauseKind::lost, 1, "host", "the peer is gone");
+  rank.stream.run();
+  CHECK(rank.weights() == Weights{0, 0, 0, 0, 0, -1});
+}
+
+TEST_CASE("after a failure of the channel, whose gradients are then not reduced, no new weights are stored") {
+  check_failed_channel<dtrain::zero::States, OnlyRank>();
+  check_failed_channel<dtrain::zero::Gradients, OnlyRank>();
+  check_failed_channel<dtrain::zero::States, ReadingRank>();
+  check_failed_channel<dtrain::zero::Gradients, ReadingRank>();
 }
 
 TEST_CASE("in stage 2 a gradient waits for the bucket two before its own, and for no later one") {
