@@ -43,7 +43,8 @@ class FlatReduction {
 
   /// Flat's way is by the same channel, whose memory the gradients may be in.
   std::span<const AllReduceVariant> variants() const noexcept {
-    static constexpr AllReduceVariant all[] = {{"FlatOver"}, {"Flat", true, false}};
+    static constexpr AllReduceVariant all[] = {
+        {WireType::dtype == DType::bf16 ? "FlatOver in bf16" : "FlatOver in f16"}, {"Flat", true, false}};
     return ranks_ == 1 ? std::span<const AllReduceVariant>() : all;
   }
 

@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// topology::Hierarchical: two-level all-reduce, broadcast and barrier, inside nodes and across nodes.
+/// topology::Hierarchical: two-level all-reduce, reduce-scatter, all-gather, broadcast and barrier, inside nodes and
+/// across nodes.
 
 #include <string_view>
 #include <type_traits>

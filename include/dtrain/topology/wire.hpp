@@ -13,7 +13,9 @@
 namespace DTRAIN_NAMESPACE::wire {
 
 /// The elements' own type.
-struct Same {};
+struct Same {
+  static constexpr DType dtype = DType::f32;
+};
 
 /// 16 bits with the range of f32.
 struct Bf16 {

@@ -48,10 +48,11 @@ TEST_CASE("a communicator has the variants that make a difference on its nodes, 
   for (const Nodes& nodes : {Nodes{0, 0, 1, 1}, {0, 1, 1, 1, 0}, {0, 0, 1}})
     check_names<Hierarchical<>>(nodes, {"Hierarchical", "Flat"});
   check_names<Hierarchical<wire::Bf16>>({0, 0}, {});
-  check_names<Hierarchical<wire::Bf16>>({0, 1}, {"Hierarchical", "Hierarchical in f32"});
-  check_names<Hierarchical<wire::F16>>({0, 0, 1, 1}, {"Hierarchical", "Hierarchical in f32", "Flat"});
+  check_names<Hierarchical<wire::Bf16>>({0, 1}, {"Hierarchical in bf16", "Hierarchical in f32"});
+  check_names<Hierarchical<wire::F16>>({0, 0, 1, 1}, {"Hierarchical in f16", "Hierarchical in f32", "Flat"});
   check_names<FlatOver<wire::Bf16>>({0}, {});
-  check_names<FlatOver<wire::Bf16>>({0, 0}, {"FlatOver", "Flat"});
+  check_names<FlatOver<wire::F16>>({0, 0}, {"FlatOver in f16", "Flat"});
+  check_names<FlatOver<wire::Bf16>>({0, 0}, {"FlatOver in bf16", "Flat"});
 }
 
 /// Reduces once by each variant, and by the first again, all enqueued before any runs. 16 bits lose the 2^-20.

@@ -75,7 +75,7 @@ class HierarchicalCollectives {
   }
 
   std::span<const AllReduceVariant> variants() const noexcept {
-    return hierarchical_variants(layout_, narrows<WireType>);
+    return hierarchical_variants(layout_, WireType::dtype);
   }
 
   bool all_reduce(const ConstBufferView& input, const BufferView& output, ReduceOp op, bool casts) {
