@@ -54,12 +54,11 @@ void add_errors(ddp::Residuals& errors, std::span<const ddp::BucketGradient> gra
 /// A GradientHook: `DistributedDataParallel ddp{model, group, options, hooks::Cast<dtrain::bfloat16>{}}`. Each rank
 /// rounds its f32 gradients to 16 bits in place, and the backend reduces those; sums of 16 bits are as precise as the
 /// backend's (DdpOptions::accumulate). Gradients of other types are reduced as they are. Averages: each rank divides
-/// before it rounds, so that the sum of gradients in range is in range, but for the last
-/// 0.1% of f16's. For f16, elements below 6e-8 times the number
-/// of ranks become zero: scale the loss (LossScaler).
+/// before it rounds, so that the sum of gradients in range is in range, but for the last 0.1% of f16's. For f16,
+/// elements below 6e-8 times the number of ranks become zero: scale the loss (LossScaler).
 ///
-/// On a CUDA device it works for one model, has memory for the 16-bit values of the largest bucket, and its time is not
-/// measured.
+/// On a CUDA device it works for one model, has memory for the 16-bit values of the largest bucket and of smaller ones
+/// that came before it, and its time is not measured.
 ///
 /// With error feedback, `hooks::Cast<dtrain::bfloat16> cast{{.error_feedback = dtrain::hooks::every_parameter}}`, a
 /// rank adds to a parameter's next gradient what rounding took from this one, so that over many steps it sends the
@@ -88,7 +87,8 @@ class Cast {
       if (!parameters.empty()) static_cast<void>(on_device<C>(parameters.front().gradient.device));
     }
   }
-  /// Without what a device needs, which then the first reduce() makes: for a hook that passes its calls on.
+  /// Without what a device needs, which the first reduce() then makes, blocking: for hooks of host memory that pass
+  /// their calls on. Those of a device call prepare<C>().
   void prepare(std::span<const Parameter> parameters) {
     if (options_.error_feedback) detail::allocate_errors(errors_, parameters, options_);
   }

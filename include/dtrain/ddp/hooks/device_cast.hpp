@@ -55,6 +55,7 @@ class DeviceCast<stream::cuda::StreamRef> {
  private:
   static DType loaded(DType narrowed, const Device& device) {
     using stream::cuda::ScaledCopyBatch;
+    const stream::cuda::RelaxedCapture relaxed;  // the step may be captured
     const stream::cuda::Stream stream(stream::cuda::Priority::normal, device.index);
     if (!ScaledCopyBatch::load(DType::f32, narrowed, stream.ref()) ||
         !ScaledCopyBatch::load(narrowed, DType::f32, stream.ref())) {
