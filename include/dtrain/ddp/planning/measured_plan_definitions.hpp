@@ -100,8 +100,8 @@ DTRAIN_DEFINED std::string MeasuredPlan::to_text(const PlanSettings& settings) c
 DTRAIN_DEFINED PlanSettings MeasuredPlan::settings_from(const std::string& text) const {
   const auto settings = from_bytes<PlanSettings>(text, "rank 0's bucket plan");
   if (settings.variant >= variant_count()) {
-    throw_error(Errc::protocol, "rank 0 reduces by variant {} of {}; do all ranks run the same program?",
-                {settings.variant, variant_count()});
+    throw_error(Errc::protocol, "rank 0 reduces in way {} of {}; do all ranks run the same program?",
+                {settings.variant + 1, variant_count()});
   }
   return settings;
 }
@@ -152,13 +152,11 @@ DTRAIN_DEFINED backend::LinkCost MeasuredPlan::cost_of(std::size_t variant) cons
     std::vector<double> shortest(plan.buckets.size(), std::numeric_limits<double>::max());
     for (std::size_t i = 0; i < profiles_.size(); ++i) {
       if (settings_of(i + 2) != PlanSettings{caps, variant}) continue;
-      for (std::size_t bucket = 0; bucket < shortest.size(); ++bucket) {
+      for (std::size_t bucket = 0; bucket < shortest.size(); ++bucket)
         shortest[bucket] = std::min(shortest[bucket], profiles_[i].bucket_seconds[bucket]);
-      }
     }
-    for (std::size_t bucket = 0; bucket < shortest.size(); ++bucket) {
+    for (std::size_t bucket = 0; bucket < shortest.size(); ++bucket)
       samples.push_back({static_cast<double>(plan.buckets[bucket].bytes), shortest[bucket]});
-    }
   }
   return fit_reduction_cost(samples);
 }
@@ -166,12 +164,10 @@ DTRAIN_DEFINED backend::LinkCost MeasuredPlan::cost_of(std::size_t variant) cons
 DTRAIN_DEFINED RankTiming MeasuredPlan::own_timing() const {
   RankTiming own;
   std::vector<double> compute;
-  for (const StepProfile& profile : profiles_) {
+  for (const StepProfile& profile : profiles_)
     compute.push_back(profile.compute);
-  }
-  for (std::size_t variant = 0; variant < variant_count(); ++variant) {
+  for (std::size_t variant = 0; variant < variant_count(); ++variant)
     own.costs.push_back(cost_of(variant));
-  }
   own.compute = detail::median(std::span<double>(compute));
   own.ready = grouped_times(detail::median_ready_times(profiles_), order_);
   if (std::none_of(profiles_.begin(), profiles_.end(), [](const StepProfile& profile) { return profile.overlaps; })) {
@@ -196,7 +192,7 @@ DTRAIN_DEFINED std::string MeasuredPlan::choose_settings_of(const std::vector<st
     const RankTiming& timing = timings.emplace_back(from_bytes<RankTiming>(text, "a rank's measurement"));
     if (timing.ready.size() != timings.front().ready.size() || timing.costs.size() != variant_count()) {
       throw_error(Errc::protocol,
-                  "a rank has measured {} gradients and {} variants, not {} and {}; do all ranks run the same program?",
+                  "a rank has measured {} groups of gradients in {} ways, not {} in {}; do all ranks run one program?",
                   {timing.ready.size(), timing.costs.size(), timings.front().ready.size(), variant_count()});
     }
   }
@@ -260,6 +256,12 @@ DTRAIN_DEFINED std::shared_ptr<BucketPlanner> make_measured_plan(const PlannerSe
     throw_error(Errc::invalid_argument,
                 "DdpOptions::deterministic keeps the first bucket plan, which DdpOptions::plan is to change by "
                 "measurements; set one of them");
+  }
+  if (setup.variants.size() > max_variants) {
+    throw_error(Errc::unsupported,
+                "DdpOptions::plan measures up to {} ways to reduce, but the backend offers {}; set "
+                "DdpOptions::bucket_bytes instead",
+                {max_variants, setup.variants.size()});
   }
   for (const Parameter& parameter : setup.parameters) {
     if (parameter.gradient.device.kind != DeviceKind::host) {

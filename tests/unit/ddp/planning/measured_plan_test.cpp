@@ -372,18 +372,26 @@ TEST_CASE("a model of one parameter has one plan: nothing is measured") {
   }
 }
 
-TEST_CASE("gradients that are not in host memory are refused") {
-  const Simulation simulation;
-  std::vector<dtrain::Parameter> parameters = simulation.parameters();
-  parameters[7].gradient.device = {dtrain::DeviceKind::cuda, 1};
+/// @param variants how many
+void check_refused(const std::vector<dtrain::Parameter>& parameters, std::size_t variants, const char* sentence) {
+  const dtrain::DdpOptions options{.plan = PlanChoice::measured()};
   const auto job = std::make_shared<support::FakeJob>(1);
   const std::string prefix = "ddp/0/";
   const dtrain::rendezvous::Membership members;
   const dtrain::ddp::FailureContext context{job->latch(0), 0, "host", std::chrono::seconds(20)};
   const std::function<void()> nothing = [] {};
-  CHECK_THROWS_WITH_AS(simulation.options.plan.make()({simulation.options, parameters, true, support::FakeStore(job, 0),
-                                                       prefix, members, context, nothing}),
-                       "DdpOptions::plan measures how gradients in host memory are reduced, but one is on cuda:1; set "
-                       "DdpOptions::bucket_bytes instead",
-                       dtrain::Error);
+  CHECK_THROWS_WITH_AS(options.plan.make()({options, parameters, true, support::FakeStore(job, 0), prefix, members,
+                                            context, nothing, std::vector<const char*>(variants, "a way")}),
+                       sentence, dtrain::Error);
+}
+
+TEST_CASE("gradients that are not in host memory are refused, and more ways to reduce than are measured") {
+  std::vector<dtrain::Parameter> parameters = Simulation().parameters();
+  check_refused(parameters, 9,
+                "DdpOptions::plan measures up to 8 ways to reduce, but the backend offers 9; set "
+                "DdpOptions::bucket_bytes instead");
+  parameters[7].gradient.device = {dtrain::DeviceKind::cuda, 1};
+  check_refused(parameters, 0,
+                "DdpOptions::plan measures how gradients in host memory are reduced, but one is on cuda:1; set "
+                "DdpOptions::bucket_bytes instead");
 }
