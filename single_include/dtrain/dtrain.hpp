@@ -11079,7 +11079,7 @@ concept CanAllocate = HasRanks<C> && requires { typename C::Allocation; } && std
 
 /// Several ways to all_reduce, in the same order on every rank. Variant 0 is the policy's own, and in use until
 /// use_variant(), which counts from the next all_reduce that is enqueued: every rank calls it between the same
-/// operations. @returns the names, which are static; empty: there is one way, number 0
+/// operations. @returns the names, which are static; empty: there is one way, number 0. A measured plan takes up to 8
 template <class C>
 concept HasVariants = requires(C c, const C& view, std::size_t variant) {
   { view.variants() } -> std::same_as<std::vector<const char*>>;
@@ -19292,20 +19292,21 @@ backend::ChannelContext across_nodes(const backend::ChannelContext& context, con
 namespace DTRAIN_NAMESPACE::topology {
 
 /// Those that make a difference in a layout: inside one node there is one way; where each node has one rank, the
-/// backend's own is Hierarchical without a wire type. @param narrows whether there is a wire type
-std::span<const AllReduceVariant> hierarchical_variants(const NodeLayout& layout, bool narrows) noexcept;
+/// backend's own is Hierarchical without a wire type. @param wire of f32 elements between nodes: f32, bf16 or f16
+std::span<const AllReduceVariant> hierarchical_variants(const NodeLayout& layout, DType wire) noexcept;
 
 #if DTRAIN_DEFINITIONS
 
-DTRAIN_DEFINED std::span<const AllReduceVariant> hierarchical_variants(const NodeLayout& layout,
-                                                                       bool narrows) noexcept {
+DTRAIN_DEFINED std::span<const AllReduceVariant> hierarchical_variants(const NodeLayout& layout, DType wire) noexcept {
+  static constexpr AllReduceVariant in_f32{"Hierarchical in f32", true, false};
   static constexpr AllReduceVariant flat{"Flat", false, false};
-  static constexpr std::array plain{AllReduceVariant{"Hierarchical"}, flat};
-  static constexpr std::array with_wire{AllReduceVariant{"Hierarchical"},
-                                        AllReduceVariant{"Hierarchical in f32", true, false}, flat};
-  const std::span<const AllReduceVariant> all = narrows ? std::span<const AllReduceVariant>(with_wire) : plain;
+  static constexpr AllReduceVariant plain[] = {{"Hierarchical"}, flat};
+  static constexpr AllReduceVariant with_bf16[] = {{"Hierarchical in bf16"}, in_f32, flat};
+  static constexpr AllReduceVariant with_f16[] = {{"Hierarchical in f16"}, in_f32, flat};
   const bool is_flat = layout.ranks == layout.nodes;  // without the wire type
-  if (layout.nodes == 1 || (is_flat && !narrows)) return {};
+  if (layout.nodes == 1 || (is_flat && wire == DType::f32)) return {};
+  if (wire == DType::f32) return plain;
+  const std::span<const AllReduceVariant> all = wire == DType::bf16 ? with_bf16 : with_f16;
   return is_flat ? all.first(2) : all;
 }
 
@@ -19696,7 +19697,9 @@ static_assert(Topology<Tree>);
 namespace DTRAIN_NAMESPACE::wire {
 
 /// The elements' own type.
-struct Same {};
+struct Same {
+  static constexpr DType dtype = DType::f32;
+};
 
 /// 16 bits with the range of f32.
 struct Bf16 {
@@ -19812,7 +19815,8 @@ class FlatReduction {
 
   /// Flat's way is by the same channel, whose memory the gradients may be in.
   std::span<const AllReduceVariant> variants() const noexcept {
-    static constexpr AllReduceVariant all[] = {{"FlatOver"}, {"Flat", true, false}};
+    static constexpr AllReduceVariant all[] = {
+        {WireType::dtype == DType::bf16 ? "FlatOver in bf16" : "FlatOver in f16"}, {"Flat", true, false}};
     return ranks_ == 1 ? std::span<const AllReduceVariant>() : all;
   }
 
@@ -20011,7 +20015,7 @@ class HierarchicalCollectives {
   }
 
   std::span<const AllReduceVariant> variants() const noexcept {
-    return hierarchical_variants(layout_, narrows<WireType>);
+    return hierarchical_variants(layout_, WireType::dtype);
   }
 
   bool all_reduce(const ConstBufferView& input, const BufferView& output, ReduceOp op, bool casts) {
@@ -20238,7 +20242,8 @@ class HierarchicalCollectives {
 // ---- dtrain/topology/hierarchical.hpp
 
 /// @file
-/// topology::Hierarchical: two-level all-reduce, broadcast and barrier, inside nodes and across nodes.
+/// topology::Hierarchical: two-level all-reduce, reduce-scatter, all-gather, broadcast and barrier, inside nodes and
+/// across nodes.
 
 namespace DTRAIN_NAMESPACE::topology {
 
@@ -22597,6 +22602,7 @@ class DeviceCast<stream::cuda::StreamRef> {
  private:
   static DType loaded(DType narrowed, const Device& device) {
     using stream::cuda::ScaledCopyBatch;
+    const stream::cuda::RelaxedCapture relaxed;  // the step may be captured
     const stream::cuda::Stream stream(stream::cuda::Priority::normal, device.index);
     if (!ScaledCopyBatch::load(DType::f32, narrowed, stream.ref()) ||
         !ScaledCopyBatch::load(narrowed, DType::f32, stream.ref())) {
@@ -23173,9 +23179,9 @@ struct DdpOptions {
   /// PlanChoice::measured(): the first 29 steps measure, and choose, the same on every rank; log level info has the
   /// reasons. What is given comes back if a step is not shorter with what they chose.
   /// - The sizes of buckets, in place of the two above.
-  /// - With topology::Hierarchical on several hosts: it or Flat. With a wire type, FlatOver's too: 16 bits or f32. The
-  ///   policy's own way stays unless another is expected to shorten the step by more than 1%. Each further way takes
-  ///   two steps more. Only all_reduce changes; a hook's too.
+  /// - With topology::Hierarchical on several hosts, one of them with several ranks: it or Flat. With a wire type,
+  ///   FlatOver's too: 16 bits or f32. The policy's own way stays unless another is expected to shorten the step by
+  ///   more than 1%. Each further way takes two steps more. Only all_reduce changes; a hook's too.
   /// - The thresholds of Mpi's and Gloo's all_reduce: as GroupOptions::algorithms, which default to measured() here.
   /// For gradients in host memory, and not with `deterministic`. Steps under no_sync() do not count. Bits may differ
   /// from run to run where a sum's bits depend on what is chosen (see backend::Determinism). In a model of several
@@ -24554,8 +24560,8 @@ NamedTensor plan_tensor(BucketPlanner* planner);
 
 /// For save_checkpoint and load_checkpoint. If it is loaded before the first step, with as many ranks, as many of them
 /// on rank 0's host, for the same gradients and the same ways to reduce them, the plan is used from the second step on,
-/// and nothing is measured. Lifetime: refers to memory of `ddp`. @throws Error (invalid_argument) without
-/// PlanChoice::measured()
+/// and steps are not measured (thresholds of Mpi and Gloo are: GroupOptions::algorithms). Lifetime: refers to memory of
+/// `ddp`. @throws Error (invalid_argument) without PlanChoice::measured()
 template <class Ddp>
 NamedTensor plan_state(Ddp& ddp) {
   return plan_tensor(ddp.reducer().planner());
@@ -26900,12 +26906,11 @@ void add_errors(ddp::Residuals& errors, std::span<const ddp::BucketGradient> gra
 /// A GradientHook: `DistributedDataParallel ddp{model, group, options, hooks::Cast<dtrain::bfloat16>{}}`. Each rank
 /// rounds its f32 gradients to 16 bits in place, and the backend reduces those; sums of 16 bits are as precise as the
 /// backend's (DdpOptions::accumulate). Gradients of other types are reduced as they are. Averages: each rank divides
-/// before it rounds, so that the sum of gradients in range is in range, but for the last
-/// 0.1% of f16's. For f16, elements below 6e-8 times the number
-/// of ranks become zero: scale the loss (LossScaler).
+/// before it rounds, so that the sum of gradients in range is in range, but for the last 0.1% of f16's. For f16,
+/// elements below 6e-8 times the number of ranks become zero: scale the loss (LossScaler).
 ///
-/// On a CUDA device it works for one model, has memory for the 16-bit values of the largest bucket, and its time is not
-/// measured.
+/// On a CUDA device it works for one model, has memory for the 16-bit values of the largest bucket and of smaller ones
+/// that came before it, and its time is not measured.
 ///
 /// With error feedback, `hooks::Cast<dtrain::bfloat16> cast{{.error_feedback = dtrain::hooks::every_parameter}}`, a
 /// rank adds to a parameter's next gradient what rounding took from this one, so that over many steps it sends the
@@ -26934,7 +26939,8 @@ class Cast {
       if (!parameters.empty()) static_cast<void>(on_device<C>(parameters.front().gradient.device));
     }
   }
-  /// Without what a device needs, which then the first reduce() makes: for a hook that passes its calls on.
+  /// Without what a device needs, which the first reduce() then makes, blocking: for hooks of host memory that pass
+  /// their calls on. Those of a device call prepare<C>().
   void prepare(std::span<const Parameter> parameters) {
     if (options_.error_feedback) detail::allocate_errors(errors_, parameters, options_);
   }
@@ -27920,8 +27926,9 @@ class HostGradientCopier {
   using Event = typename Stream::Event;
 
   /// Work items of a bucket: two stamps, its collective, its norm, and with the last one the broadcast of the buffers.
-  /// A sharded one has two reductions, an update and a gathering in place of collective and norm; PowerSgd has five.
-  static constexpr std::uint64_t items_per_bucket = 8;
+  /// In place of collective and norm, PowerSgd has five, and a sharded step up to six: two reductions, the update, the
+  /// copy to the arena, the gathering and the copy to the model.
+  static constexpr std::uint64_t items_per_bucket = 10;
 
   void stamp(std::size_t bucket, StepEvent event) const {
     if constexpr (is_measured) {
@@ -29404,17 +29411,25 @@ struct States {
   /// parameters.
   bool overlap_forward = false;
 
+  /// ready(i) also says that the backward pass no longer uses the value of parameter i, as that of a layer which has
+  /// computed the gradient of its input. New weights are then gathered, and stored in the model, during the backward
+  /// pass: a step that throws has perhaps changed some. Steps whose function looks at all gradients first, or whose
+  /// rule measures norms, change them when it has ended.
+  bool ready_frees_value = false;
+
   static constexpr bool divides_gradients = false;
 };
 
 /// Stage 2: the gradients too. A rank keeps its share of the reduced gradients, 1 / ranks. The arena holds two buckets
 /// at a time: a gradient is copied there by its ready(), which returns once the bucket two before is reduced, and the
-/// model may use the gradient's memory again. New weights are gathered after the backward pass instead of during it.
+/// model may use the gradient's memory again. New weights are gathered after the backward pass instead of during it;
+/// with ready_frees_value during it, and that ready() waits until those of the bucket two before are stored.
 /// - Not for models whose bind_gradient has their gradients in the arena. Gradients need no memory (see Parameter).
 /// - The wrapper then only makes steps with such an optimizer; those under no_sync() add up in the model's memory.
 /// - Gradients that are ready before any of the bucket two before theirs are kept in further memory.
 struct Gradients {
-  bool overlap_forward = false;  ///< as of States
+  bool overlap_forward = false;    ///< as of States
+  bool ready_frees_value = false;  ///< as of States
 
   static constexpr bool divides_gradients = true;
 };
@@ -29423,11 +29438,11 @@ struct Gradients {
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// A bucket's place in the arena is free once the bucket two before it is reduced. A gradient that is ready when that
-/// one is not even launched is kept in memory of its own: nothing waits for gradients that are yet to come. That memory
-/// stays for later steps. Steady state: allocates nothing.
-/// Threads: pack concurrently, for different parameters; before_launch and launched one at a time, beside it;
-/// everything else between steps. `wait(event)` blocks and may throw. Lifetime: the plan outlives it.
+/// A bucket's place in the arena is free once the bucket two before it is reduced, and once its new weights are stored
+/// if that is during the backward pass. A gradient that is ready when that one is not even launched is kept in memory
+/// of its own: nothing waits for gradients that are yet to come. That memory stays for later steps. Steady state:
+/// allocates nothing. Threads: pack concurrently, for different parameters; before_launch and launched one at a time,
+/// beside it; everything else between steps. `wait(event)` blocks and may throw. Lifetime: the plan outlives it.
 template <class Stream>
 class DividedGradients {
  public:
@@ -29484,7 +29499,7 @@ class DividedGradients {
     }
   }
 
-  /// The reduction of the bucket is enqueued.
+  /// The work of the bucket that uses its place is enqueued.
   void launched(std::size_t bucket, Stream stream) {
     stream.record(free_[bucket]);
     launched_.store(bucket + 1, std::memory_order_release);
@@ -29539,7 +29554,7 @@ class DividedGradients {
   const BucketPlan* plan_;
   std::vector<Part> parts_;  ///< of each bucket
   std::vector<Line> memory_;
-  std::vector<typename Stream::Event> free_;  ///< complete once the bucket is reduced
+  std::vector<typename Stream::Event> free_;  ///< complete once the bucket's place is free
   std::vector<Early> early_;                  ///< of each parameter
   std::atomic<std::size_t> early_bytes_{0};
   std::atomic<std::size_t> launched_{0};  ///< buckets of this step
@@ -29624,7 +29639,8 @@ class ShardedParameters {
   /// Two sums for each parameter, of this rank's parts. update() takes them as those of all ranks.
   std::span<double> square_sums() noexcept { return {square_sums_.data(), square_sums_.size()}; }
 
-  /// Replaces this rank's gradients in the bucket by new weights. An exception of the rule is kept.
+  /// Replaces this rank's gradients in the bucket by new weights. An exception of the rule is kept; after one, here or
+  /// in measure(), by the present weights.
   void update(std::size_t bucket, const ShardMemory& memory) noexcept;
 
   /// @throws the exception of the rule in measure() or update() of the bucket
@@ -29645,6 +29661,7 @@ class ShardedParameters {
 
  private:
   void measure_or_update(std::size_t bucket, const ShardMemory& memory, bool measures) noexcept;
+  void keep_weights(std::size_t bucket, const ShardMemory& memory) const noexcept;
   void measure_or_update_piece(const ShardPiece& piece, DType dtype, std::byte* memory, bool measures, bool is_counted);
 
   const BucketPlan* plan_;
@@ -29739,7 +29756,8 @@ using GradientInspection = std::function<bool(ShardedGradients&)>;
 /// A step updates each bucket as soon as it is reduced. With an inspection it waits until all are; with a rule that
 /// needs norms of whole parameters, until all are measured. Stage 1 gathers a bucket in its own memory as soon as it is
 /// updated; stage 2, and stage 1 with overlap_forward, when the backward pass has ended. Then, too, does a communicator
-/// with read_blocks(): it copies weights from the other ranks' memory to the model, and gathers nothing.
+/// with read_blocks(): it copies weights from the other ranks' memory to the model, and gathers nothing. With
+/// ready_frees_value all of that comes as soon as a bucket is updated, and the model has its weights then.
 template <class C, class Stage = zero::States>
 class ShardedReduction final : public BucketUpdate<C> {
  public:
@@ -29792,7 +29810,7 @@ class ShardedReduction final : public BucketUpdate<C> {
       const BufferView rest = part(range, shard.rest_begin, shard.rest_count);
       channel.all_reduce(rest, like(range, own.rest, shard.rest_count), op, stream);
     }
-    divided_.launched(bucket, stream);
+    if (!stores_at_once()) divided_.launched(bucket, stream);
     if (inspect_) {
       stream.enqueue([this, bucket]() noexcept { parameters_.add_squares(bucket, own_part(bucket)); });
     } else if (parameters_.measures()) {
@@ -29800,26 +29818,25 @@ class ShardedReduction final : public BucketUpdate<C> {
     } else {
       update(bucket, stream);
       if (!gathers_last()) gather(bucket, channel, stream);
+      if (stores_at_once()) gather_and_store(bucket, channel, stream);
     }
+    if (stores_at_once()) divided_.launched(bucket, stream);
   }
 
   void finish(C& channel, Stream stream) override {
     const bool updates_now = inspect_ || parameters_.measures();
     if (inspect_ && !inspected(channel, stream)) return;
     if (updates_now) update_all(channel, stream);
-    if (gathers_last()) gather_all(channel, stream);
+    for (std::size_t bucket = ranges_.size(); gathers_last() && !stores_at_once() && bucket-- > 0;) {
+      gather_and_store(bucket, channel, stream);  // in the order of the forward pass
+    }
     for (std::size_t bucket = 0; bucket < ranges_.size(); ++bucket) {
-      if (updates_now) {
-        waits_->for_event(updated_[bucket]);
-      } else {
-        waits_->for_bucket(bucket);
-      }
+      updates_now ? waits_->for_event(updated_[bucket]) : waits_->for_bucket(bucket);
       parameters_.throw_if_failed(bucket);
       if (!gathers_last()) parameters_.store(bucket, ranges_[bucket].data);
     }
-    for (std::size_t bucket = 0; gathers_last() && !overlaps_forward() && bucket < ranges_.size(); ++bucket) {
+    for (std::size_t bucket = 0; gathers_last() && !overlaps_forward() && bucket < ranges_.size(); ++bucket)
       wait_for(bucket);
-    }
     parameters_.end_step();
   }
 
@@ -29861,26 +29878,19 @@ class ShardedReduction final : public BucketUpdate<C> {
 
   /// Where it has its reduced gradients.
   ShardMemory own_part(std::size_t bucket) noexcept {
-    if constexpr (Stage::divides_gradients) {
-      return divided_.part(bucket);
-    } else {
-      return place_of(bucket);
-    }
+    if constexpr (Stage::divides_gradients) return divided_.part(bucket);
+    return place_of(bucket);
   }
 
   /// Collective, blocking: whether the step updates.
   bool inspected(C& channel, Stream stream) {
-    for (std::size_t bucket = 0; bucket < ranges_.size(); ++bucket) {
+    for (std::size_t bucket = 0; bucket < ranges_.size(); ++bucket)
       waits_->for_bucket(bucket);
-    }
     ShardedGradients gradients(norm(channel, stream));
-    if (!inspect_(gradients)) {
-      return false;
-    }
+    if (!inspect_(gradients)) return false;
     parameters_.set_gradient_factor(gradients.factor());
-    for (std::size_t bucket = 0; parameters_.measures() && bucket < ranges_.size(); ++bucket) {
+    for (std::size_t bucket = 0; parameters_.measures() && bucket < ranges_.size(); ++bucket)
       measure(bucket, stream);
-    }
     return true;
   }
 
@@ -29897,21 +29907,27 @@ class ShardedReduction final : public BucketUpdate<C> {
     }
   }
 
-  /// After the backward pass, whose weights the model then no longer needs.
-  bool gathers_last() const noexcept { return Stage::divides_gradients || reads_blocks || stage_.overlap_forward; }
+  /// To the model, in this step.
+  bool stores_at_once() const noexcept { return stage_.ready_frees_value && !inspect_ && !parameters_.measures(); }
 
-  /// In the order of the forward pass. In stage 2 buckets share memory: each is stored before the next is gathered.
-  void gather_all(C& channel, Stream stream) {
-    for (std::size_t bucket = ranges_.size(); bucket-- > 0;) {
-      if constexpr (Stage::divides_gradients) stream.enqueue([this, bucket]() noexcept { copy_to_place(bucket); });
-      if constexpr (reads_blocks) {
-        read(bucket, channel, stream);
-      } else {
-        gather(bucket, channel, stream);
-        stream.enqueue([this, bucket]() noexcept { parameters_.store(bucket, ranges_[bucket].data); });
-      }
-      stream.record(stored_[bucket]);
+  /// After the backward pass, whose weights the model then no longer needs, unless it stores at once.
+  bool gathers_last() const noexcept {
+    return Stage::divides_gradients || reads_blocks || stage_.overlap_forward || stage_.ready_frees_value;
+  }
+
+  /// In stage 2 buckets share memory: each is stored before the next is gathered. After a failure of the channel, which
+  /// skips its work, nothing is stored.
+  void gather_and_store(std::size_t bucket, C& channel, Stream stream) {
+    if constexpr (Stage::divides_gradients) stream.enqueue([this, bucket]() noexcept { copy_to_place(bucket); });
+    if constexpr (reads_blocks) {
+      read(bucket, channel, stream);
+    } else {
+      gather(bucket, channel, stream);
+      stream.enqueue([this, bucket, &channel]() noexcept {
+        if (!channel.failure()) parameters_.store(bucket, ranges_[bucket].data);
+      });
     }
+    stream.record(stored_[bucket]);
   }
 
   void read(std::size_t bucket, C& channel, Stream stream) {
@@ -29923,19 +29939,23 @@ class ShardedReduction final : public BucketUpdate<C> {
       parameters.store(reader.number, static_cast<std::size_t>(rank) * block + begin, from, bytes);
     };
     const BufferView own = part(ranges_[bucket], shard.own_begin, shard.block);
-    const BufferView rest = part(ranges_[bucket], shard.rest_begin, shard.rest_count);
-    const backend::BlockReader reader{this, bucket, store};
-    if (shard.block != 0) channel.read_blocks(own, reader, stream);
-    stream.enqueue([this, reader, rank = channel.rank(), own, rest]() noexcept {
-      reader.read(reader, rank, 0, own.data, own.bytes());
-      parameters_.store(reader.number, static_cast<std::size_t>(rest.data - ranges_[reader.number].data), rest.data,
-                        rest.bytes());
+    if (shard.block != 0) channel.read_blocks(own, backend::BlockReader{this, bucket, store}, stream);
+    stream.enqueue([this, bucket, &channel]() noexcept {
+      if (!channel.failure()) store_own(bucket);
     });
+  }
+
+  void store_own(std::size_t bucket) const noexcept {
+    const BucketShard& shard = parameters_.shard(bucket);
+    const std::size_t element = parameters_.element_bytes(bucket);
+    const ShardMemory place = place_of(bucket);
+    parameters_.store(bucket, shard.own_begin * element, place.block, shard.block * element);
+    parameters_.store(bucket, shard.rest_begin * element, place.rest, shard.rest_count * element);
   }
 
   void copy_to_place(std::size_t bucket) noexcept {
     const BucketShard& shard = parameters_.shard(bucket);
-    const std::size_t element = size_bytes(ranges_[bucket].dtype);
+    const std::size_t element = parameters_.element_bytes(bucket);
     const ShardMemory place = place_of(bucket);
     const ShardMemory own = own_part(bucket);
     if (shard.block != 0) kernels::copy_bytes(place.block, own.block, shard.block * element);
@@ -30558,8 +30578,9 @@ namespace DTRAIN_NAMESPACE {
 ///
 /// A step reduce-scatters each bucket during the backward pass, applies the rule to this rank's share, and gathers the
 /// new weights: as many bytes as an all-reduce. The ranks of backend::SharedMemory copy them from each other's memory
-/// to the model after the backward pass. The model's weights change when all its gradients are ready. Of the gradients'
-/// memory nothing is promised after the step: set or clear gradients before the next.
+/// to the model after the backward pass. The model's weights change when all its gradients are ready, or during the
+/// backward pass if the stage says ready_frees_value. Of the gradients' memory nothing is promised after the step: set
+/// or clear gradients before the next.
 /// - With backend::SharedMemory the weights have the bits that the rule would give with all of the state on one rank.
 /// - f16 and bf16 models: the share of the weights is kept in f32 too, from the construction on; values that the
 /// program then sets in the model do not change it. The rule gets f32 gradients.
@@ -30570,9 +30591,9 @@ namespace DTRAIN_NAMESPACE {
 template <class R, class C, class Stage = zero::States>
 class ShardedOptimizer {
  public:
-  /// Collective: every rank constructs it between the same steps. From now on `ddp` keeps its buckets; those of a
-  /// wrapper that has made a step follow the order in which gradients become ready. Allocates the state; in stage 2
-  /// also a smaller arena in place of that of `ddp`.
+  /// Collective: every rank constructs it between the same steps, for the same stage. From now on `ddp` keeps its
+  /// buckets; those of a wrapper that has made a step follow the order in which gradients become ready. Allocates the
+  /// state; in stage 2 also a smaller arena in place of that of `ddp`.
   /// @throws Error (unsupported) for parameters that are not f32, f16 or bf16, and in stage 2 for bound gradients
   template <class Ddp>
   explicit ShardedOptimizer(Ddp& ddp, R rule, Stage stage = {}) : rule_(std::make_shared<R>(std::move(rule))) {
@@ -53589,8 +53610,8 @@ DTRAIN_DEFINED std::string MeasuredPlan::to_text(const PlanSettings& settings) c
 DTRAIN_DEFINED PlanSettings MeasuredPlan::settings_from(const std::string& text) const {
   const auto settings = from_bytes<PlanSettings>(text, "rank 0's bucket plan");
   if (settings.variant >= variant_count()) {
-    throw_error(Errc::protocol, "rank 0 reduces by variant {} of {}; do all ranks run the same program?",
-                {settings.variant, variant_count()});
+    throw_error(Errc::protocol, "rank 0 reduces in way {} of {}; do all ranks run the same program?",
+                {settings.variant + 1, variant_count()});
   }
   return settings;
 }
@@ -53641,13 +53662,11 @@ DTRAIN_DEFINED backend::LinkCost MeasuredPlan::cost_of(std::size_t variant) cons
     std::vector<double> shortest(plan.buckets.size(), std::numeric_limits<double>::max());
     for (std::size_t i = 0; i < profiles_.size(); ++i) {
       if (settings_of(i + 2) != PlanSettings{caps, variant}) continue;
-      for (std::size_t bucket = 0; bucket < shortest.size(); ++bucket) {
+      for (std::size_t bucket = 0; bucket < shortest.size(); ++bucket)
         shortest[bucket] = std::min(shortest[bucket], profiles_[i].bucket_seconds[bucket]);
-      }
     }
-    for (std::size_t bucket = 0; bucket < shortest.size(); ++bucket) {
+    for (std::size_t bucket = 0; bucket < shortest.size(); ++bucket)
       samples.push_back({static_cast<double>(plan.buckets[bucket].bytes), shortest[bucket]});
-    }
   }
   return fit_reduction_cost(samples);
 }
@@ -53655,12 +53674,10 @@ DTRAIN_DEFINED backend::LinkCost MeasuredPlan::cost_of(std::size_t variant) cons
 DTRAIN_DEFINED RankTiming MeasuredPlan::own_timing() const {
   RankTiming own;
   std::vector<double> compute;
-  for (const StepProfile& profile : profiles_) {
+  for (const StepProfile& profile : profiles_)
     compute.push_back(profile.compute);
-  }
-  for (std::size_t variant = 0; variant < variant_count(); ++variant) {
+  for (std::size_t variant = 0; variant < variant_count(); ++variant)
     own.costs.push_back(cost_of(variant));
-  }
   own.compute = detail::median(std::span<double>(compute));
   own.ready = grouped_times(detail::median_ready_times(profiles_), order_);
   if (std::none_of(profiles_.begin(), profiles_.end(), [](const StepProfile& profile) { return profile.overlaps; })) {
@@ -53685,7 +53702,7 @@ DTRAIN_DEFINED std::string MeasuredPlan::choose_settings_of(const std::vector<st
     const RankTiming& timing = timings.emplace_back(from_bytes<RankTiming>(text, "a rank's measurement"));
     if (timing.ready.size() != timings.front().ready.size() || timing.costs.size() != variant_count()) {
       throw_error(Errc::protocol,
-                  "a rank has measured {} gradients and {} variants, not {} and {}; do all ranks run the same program?",
+                  "a rank has measured {} groups of gradients in {} ways, not {} in {}; do all ranks run one program?",
                   {timing.ready.size(), timing.costs.size(), timings.front().ready.size(), variant_count()});
     }
   }
@@ -53749,6 +53766,12 @@ DTRAIN_DEFINED std::shared_ptr<BucketPlanner> make_measured_plan(const PlannerSe
     throw_error(Errc::invalid_argument,
                 "DdpOptions::deterministic keeps the first bucket plan, which DdpOptions::plan is to change by "
                 "measurements; set one of them");
+  }
+  if (setup.variants.size() > max_variants) {
+    throw_error(Errc::unsupported,
+                "DdpOptions::plan measures up to {} ways to reduce, but the backend offers {}; set "
+                "DdpOptions::bucket_bytes instead",
+                {max_variants, setup.variants.size()});
   }
   for (const Parameter& parameter : setup.parameters) {
     if (parameter.gradient.device.kind != DeviceKind::host) {
@@ -54471,6 +54494,20 @@ DTRAIN_DEFINED void ShardedParameters::measure_or_update(std::size_t bucket, con
   } catch (...) {
     failures_[bucket] = std::current_exception();
   }
+  if (!measures && failures_[bucket]) keep_weights(bucket, memory);
+}
+
+/// In place of gradients, which the other ranks would take for new weights.
+DTRAIN_DEFINED void ShardedParameters::keep_weights(std::size_t bucket, const ShardMemory& memory) const noexcept {
+  const std::size_t element = element_bytes(bucket);
+  const auto keep = [&](const std::vector<ShardPiece>& pieces, std::byte* part) {
+    for (const ShardPiece& piece : pieces) {
+      kernels::copy_bytes(part + piece.in_part * element,
+                          parameters_[piece.parameter].value.data + piece.offset * element, piece.count * element);
+    }
+  };
+  keep(layout_.buckets[bucket].own, memory.block);
+  keep(layout_.buckets[bucket].rest, memory.rest);
 }
 
 /// In blocks that stay in the first-level cache: the rule gets copies of the weights, since the model's own are still

@@ -35,9 +35,9 @@ struct DdpOptions {
   /// PlanChoice::measured(): the first 29 steps measure, and choose, the same on every rank; log level info has the
   /// reasons. What is given comes back if a step is not shorter with what they chose.
   /// - The sizes of buckets, in place of the two above.
-  /// - With topology::Hierarchical on several hosts: it or Flat. With a wire type, FlatOver's too: 16 bits or f32. The
-  ///   policy's own way stays unless another is expected to shorten the step by more than 1%. Each further way takes
-  ///   two steps more. Only all_reduce changes; a hook's too.
+  /// - With topology::Hierarchical on several hosts, one of them with several ranks: it or Flat. With a wire type,
+  ///   FlatOver's too: 16 bits or f32. The policy's own way stays unless another is expected to shorten the step by
+  ///   more than 1%. Each further way takes two steps more. Only all_reduce changes; a hook's too.
   /// - The thresholds of Mpi's and Gloo's all_reduce: as GroupOptions::algorithms, which default to measured() here.
   /// For gradients in host memory, and not with `deterministic`. Steps under no_sync() do not count. Bits may differ
   /// from run to run where a sum's bits depend on what is chosen (see backend::Determinism). In a model of several

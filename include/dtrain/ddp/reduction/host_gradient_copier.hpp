@@ -126,8 +126,9 @@ class HostGradientCopier {
   using Event = typename Stream::Event;
 
   /// Work items of a bucket: two stamps, its collective, its norm, and with the last one the broadcast of the buffers.
-  /// A sharded one has two reductions, an update and a gathering in place of collective and norm; PowerSgd has five.
-  static constexpr std::uint64_t items_per_bucket = 8;
+  /// In place of collective and norm, PowerSgd has five, and a sharded step up to six: two reductions, the update, the
+  /// copy to the arena, the gathering and the copy to the model.
+  static constexpr std::uint64_t items_per_bucket = 10;
 
   void stamp(std::size_t bucket, StepEvent event) const {
     if constexpr (is_measured) {
