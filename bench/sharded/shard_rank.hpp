@@ -1,13 +1,13 @@
 #pragma once
 /// @file
-/// A rank that takes steps with AdamW whole on every rank, with ShardedOptimizer, and with its second stage, in turns;
-/// where the backward pass computes, also with that and ready_frees_value.
+/// A rank that takes steps with AdamW whole on every rank, with ShardedOptimizer, and with its second stage, in turns.
 
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <thread>
@@ -26,87 +26,105 @@ namespace bench {
 template <class P>
 class ShardRank {
  public:
+  /// @param computes whether the backward pass takes time: then ready_frees_value is measured too. Else that of a whole
+  /// optimizer whose model has gradients of its own, as it has in stage 2.
   ShardRank(dtrain::ProcessGroup<P> group, const std::vector<std::int64_t>& sizes, bool computes)
-      : group_(std::move(group)),
-        sizes_(sizes),
-        computes_(computes),
-        whole_model_(sizes),
-        sharded_model_(sizes),
-        divided_model_(sizes),
-        whole_(whole_model_, group_),
-        sharded_(sharded_model_, group_),
-        divided_(divided_model_, group_),
-        means_(whole_model_.elements()),
-        squares_(whole_model_.elements()) {}
+      : group_(std::move(group)), sizes_(sizes), computes_(computes) {}
 
   /// The first sample of each is a warm-up.
   void measure(int samples) {
-    sharded_.backward([this](const dtrain::Ready& ready) { run_backward(sharded_model_, ready); });
-    whole_.backward([this](const dtrain::Ready& ready) { run_backward(whole_model_, ready); });
-    divided_.backward([this](const dtrain::Ready& ready) { run_backward(divided_model_, ready); });
-    dtrain::ShardedOptimizer sharded{sharded_, rule_};
-    dtrain::ShardedOptimizer divided{divided_, rule_, dtrain::zero::Gradients{}};
+    Whole<ShapeModel> whole(*this);
+    Training<ShapeModel> sharded(*this);
+    Training<OwningModel> divided(*this);
+    dtrain::ShardedOptimizer states{sharded.ddp, rule_};
+    dtrain::ShardedOptimizer gradients{divided.ddp, rule_, dtrain::zero::Gradients{}};
+    std::vector<std::function<void(int)>> turns;
+    turns.emplace_back([&](int sample) { step("whole", sample, whole.training, [&] { whole.step(*this, sample); }); });
+    turns.emplace_back([&](int sample) { step("sharded", sample, sharded, [&] { sharded.step(*this, states); }); });
+    turns.emplace_back([&](int sample) { step("divided", sample, divided, [&] { divided.step(*this, gradients); }); });
     std::optional<Freeing> freeing;
-    if (computes_) freeing.emplace(group_, sizes_, rule_);
-    const int turns = computes_ ? 4 : 3;
-    for (int sample = 0; sample <= samples; ++sample) {
-      for (int turn = 0; turn < turns; ++turn) {
-        switch ((sample + turn) % turns) {
-          case 0:
-            measure_step("whole", sample, whole_model_, [&] {
-              whole_.backward([this](const dtrain::Ready& ready) { run_backward(whole_model_, ready); });
-              update_whole(static_cast<std::uint64_t>(sample) + 1);
-            });
-            break;
-          case 1:
-            measure_step("sharded", sample, sharded_model_, [&] {
-              sharded_.backward([this](const dtrain::Ready& ready) { run_backward(sharded_model_, ready); }, sharded);
-            });
-            break;
-          case 2:
-            measure_step("divided", sample, divided_model_, [&] {
-              divided_.backward([this](const dtrain::Ready& ready) { run_backward(divided_model_, ready); }, divided);
-            });
-            break;
-          default:
-            measure_step("freeing", sample, freeing->model, [&] {
-              freeing->ddp.backward([&](const dtrain::Ready& ready) { run_backward(freeing->model, ready); },
-                                    freeing->optimizer);
-            });
-        }
-      }
-      check(sharded_model_);
-      check(divided_model_);
-      if (freeing) check(freeing->model);
+    std::optional<Whole<OwningModel>> owning;
+    if (computes_) {
+      freeing.emplace(*this);
+      turns.emplace_back([&](int sample) {
+        step("freeing", sample, freeing->training, [&] { freeing->training.step(*this, freeing->optimizer); });
+      });
+    } else {
+      owning.emplace(*this);
+      turns.emplace_back(
+          [&](int sample) { step("owning", sample, owning->training, [&] { owning->step(*this, sample); }); });
     }
-    tell_fact("state", static_cast<double>(sharded.state_bytes()));
-    tell_fact("gradients", static_cast<double>(divided.gradient_bytes()));
-    tell_fact("arena", static_cast<double>(divided_.plan().arena_bytes));
+    for (int sample = 0; sample <= samples; ++sample) {
+      for (std::size_t turn = 0; turn < turns.size(); ++turn)
+        turns[(static_cast<std::size_t>(sample) + turn) % turns.size()](sample);
+      check(whole.training.model, sharded.model);
+      check(whole.training.model, divided.model);
+      check(whole.training.model, computes_ ? freeing->training.model : owning->training.model);
+    }
+    tell_fact("state", static_cast<double>(states.state_bytes()));
+    tell_fact("gradients", static_cast<double>(gradients.gradient_bytes()));
+    tell_fact("arena", static_cast<double>(divided.ddp.plan().arena_bytes));
   }
 
  private:
-  /// Its buckets are those of the others, because gradients become ready in the reverse order of the parameters.
+  /// A wrapped model, which has made a step.
+  template <class Model>
+  struct Training {
+    explicit Training(const ShardRank& rank) : model(rank.sizes_), ddp(model, rank.group_) { step(rank); }
+
+    /// @param optimizer a ShardedOptimizer, or none
+    void step(const ShardRank& rank, auto&... optimizer) {
+      ddp.backward([&](const dtrain::Ready& ready) { rank.run_backward(model, ready); }, optimizer...);
+    }
+
+    Model model;
+    dtrain::DistributedDataParallel<Model, P> ddp;
+  };
+
+  /// With all of the optimizer's state.
+  template <class Model>
+  struct Whole {
+    explicit Whole(const ShardRank& rank)
+        : training(rank), means(training.ddp.plan().arena_bytes / sizeof(float)), squares(means.size()) {}
+
+    void step(const ShardRank& rank, int sample) {
+      training.step(rank);
+      std::size_t offset = 0;
+      for (std::size_t i = 0; i < training.model.parameters().size(); ++i) {
+        const std::span<float> weights = training.model.parameters()[i].value.template as<float>();
+        rank.rule_(
+            weights, training.model.gradient(i),
+            {std::span(means).subspan(offset, weights.size()), std::span(squares).subspan(offset, weights.size())},
+            {static_cast<std::uint64_t>(sample) + 1, i});
+        offset += weights.size();
+      }
+    }
+
+    Training<Model> training;
+    std::vector<float> means;
+    std::vector<float> squares;
+  };
+
   struct Freeing {
-    Freeing(const dtrain::ProcessGroup<P>& group, const std::vector<std::int64_t>& sizes,
-            const dtrain::optimizers::AdamW& rule)
-        : model(sizes), ddp(model, group), optimizer(ddp, rule, dtrain::zero::Gradients{.ready_frees_value = true}) {}
-    OwningModel model;
-    dtrain::DistributedDataParallel<OwningModel, P> ddp;
+    explicit Freeing(const ShardRank& rank)
+        : training(rank), optimizer(training.ddp, rank.rule_, dtrain::zero::Gradients{.ready_frees_value = true}) {}
+    Training<OwningModel> training;
     dtrain::ShardedOptimizer<dtrain::optimizers::AdamW, typename P::ChannelBackend::Communicator,
                              dtrain::zero::Gradients>
         optimizer;
   };
 
   template <class Model, class Step>
-  void measure_step(const char* name, int sample, Model& model, Step step) {
-    fill(model, sample);
+  void step(const char* name, int sample, Training<Model>& training, Step run) {
+    for (std::size_t i = 0; i < training.model.parameters().size(); ++i) {
+      const auto value = static_cast<float>(group_.rank() + sample % 5) + static_cast<float>(i % 7);
+      std::ranges::fill(training.model.gradient(i), value);
+    }
     group_.barrier();
     const std::int64_t begin = now_nanoseconds();
-    step();
+    run();
     const std::int64_t end = now_nanoseconds();
-    if (sample > 0) {
-      tell_interval(name, sample, {begin, end});
-    }
+    if (sample > 0) tell_interval(name, sample, {begin, end});
   }
 
   template <class Model>
@@ -123,33 +141,14 @@ class ShardRank {
     }
   }
 
-  void update_whole(std::uint64_t step) {
-    std::size_t offset = 0;
-    for (std::size_t i = 0; i < whole_model_.parameters().size(); ++i) {
-      const std::span<float> weights = whole_model_.parameters()[i].value.template as<float>();
-      rule_(weights, whole_model_.gradient(i),
-            {std::span(means_).subspan(offset, weights.size()), std::span(squares_).subspan(offset, weights.size())},
-            {step, i});
-      offset += weights.size();
-    }
-  }
-
-  template <class Model>
-  void fill(Model& model, int sample) {
-    for (std::size_t i = 0; i < model.parameters().size(); ++i) {
-      const auto value = static_cast<float>(group_.rank() + sample % 5) + static_cast<float>(i % 7);
-      std::ranges::fill(model.gradient(i), value);
-    }
-  }
-
   /// Both trainings have the same weights, to the last bits.
   template <class Model>
-  void check(Model& model) {
-    for (std::size_t i = 0; i < whole_model_.parameters().size(); ++i) {
-      const auto a = whole_model_.parameters()[i].value.template as<float>();
+  static void check(ShapeModel& whole, Model& model) {
+    for (std::size_t i = 0; i < whole.parameters().size(); ++i) {
+      const auto a = whole.parameters()[i].value.template as<float>();
       const auto b = model.parameters()[i].value.template as<float>();
       if (!std::ranges::equal(a, b, [](float one, float other) { return std::abs(one - other) <= 1e-6F; })) {
-        throw dtrain::Error(dtrain::Errc::protocol, "the sharded optimizer's weights are wrong");
+        throw dtrain::Error(dtrain::Errc::protocol, "the weights of two trainings differ");
       }
     }
   }
@@ -158,14 +157,6 @@ class ShardRank {
   std::vector<std::int64_t> sizes_;
   bool computes_;
   dtrain::optimizers::AdamW rule_{};
-  ShapeModel whole_model_;
-  ShapeModel sharded_model_;
-  OwningModel divided_model_;
-  dtrain::DistributedDataParallel<ShapeModel, P> whole_;
-  dtrain::DistributedDataParallel<ShapeModel, P> sharded_;
-  dtrain::DistributedDataParallel<OwningModel, P> divided_;
-  std::vector<float> means_;  ///< of the whole optimizer
-  std::vector<float> squares_;
 };
 
 }  // namespace bench

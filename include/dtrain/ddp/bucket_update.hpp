@@ -43,8 +43,8 @@ class BucketUpdate {
   /// Begins a step. Lifetime: `waits` outlive it.
   virtual void begin(Waits& waits) = 0;
 
-  /// Copies a gradient to its place, once the memory there is free, or keeps a copy until then. Blocking: until earlier
-  /// buckets are reduced. Threads: any, concurrently for different parameters.
+  /// Copies a gradient to its place, once the memory there is free, or keeps a copy until then. Blocking: until work
+  /// of earlier buckets has run. Threads: any, concurrently for different parameters.
   /// @param gradient null: zeros
   virtual void pack(std::size_t parameter, const std::byte* gradient, const GradientSlot& slot) = 0;
 

@@ -436,7 +436,13 @@ void check_clipping(const Stage& stage) {
       DistributedDataParallel expected{whole, group, {.bucket_bytes = bucket_bytes}};
       DistributedDataParallel ddp{sharded, group, {.bucket_bytes = bucket_bytes}};
       ShardedOptimizer optimizer{ddp, rule, stage};
-      for (int step = 0; step < 4; ++step) {
+      for (int step = 0; step < 5; ++step) {
+        if (step == 1) {  // without a norm
+          expected.backward(backward(whole, step, group.rank()));
+          reference.step(whole);
+          ddp.backward(backward(sharded, step, group.rank()), optimizer);
+          continue;
+        }
         const bool updates = step != 2;
         expected.backward(backward(whole, step, group.rank()), {.measure_norm = true});
         const double before = dtrain::clip_gradients(expected, 5).norm;
@@ -455,7 +461,7 @@ void check_clipping(const Stage& stage) {
             wrong += std::abs(whole.values[i][k] - sharded.values[i][k]) <= 1e-6F ? 0 : 1;
         }
       }
-      wrong += optimizer.steps() == 3 ? 0 : 1;
+      wrong += optimizer.steps() == 4 ? 0 : 1;
     });
     CHECK(wrong == 0);
   }
@@ -527,8 +533,8 @@ struct HalfModel {
   std::vector<dtrain::Parameter> list;
 };
 
-template <class Half>
-int wrong_half_steps(const Group& group) {
+template <class Half, class Stage>
+int wrong_half_steps(const Group& group, const Stage& stage) {
   int wrong = 0;
   HalfModel<Half> whole;
   HalfModel<Half> sharded;
@@ -537,7 +543,7 @@ int wrong_half_steps(const Group& group) {
   dtrain::MasterWeights master{whole};
   const optimizers::Momentum rule{.rate = 1e-3F};
   std::vector<float> velocity(master.values().size());
-  ShardedOptimizer optimizer{ddp, rule};
+  ShardedOptimizer optimizer{ddp, rule, stage};
   for (int step = 0; step < 5; ++step) {
     expected.backward(whole.backward(step, group.rank()));
     master.load_gradients(expected);
@@ -554,7 +560,10 @@ int wrong_half_steps(const Group& group) {
 TEST_CASE("weights of 16 bits are updated in f32, as MasterWeights does") {
   std::atomic<int> wrong{0};
   run_well(2, [&](const Group& group) {
-    wrong += wrong_half_steps<dtrain::bfloat16>(group) + wrong_half_steps<dtrain::float16>(group);
+    for (const bool frees : {false, true}) {
+      wrong += wrong_half_steps<dtrain::bfloat16>(group, dtrain::zero::States{.ready_frees_value = frees});
+      wrong += wrong_half_steps<dtrain::float16>(group, dtrain::zero::Gradients{.ready_frees_value = frees});
+    }
   });
   CHECK(wrong == 0);
 }

@@ -13,7 +13,7 @@
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// No communicator has more variants (backend::HasVariants).
+/// Of a communicator (backend::HasVariants): no more are measured.
 inline constexpr std::size_t max_variants = 8;
 
 /// Sizes of buckets, and the variant of all_reduce that reduces them.

@@ -30,8 +30,9 @@ struct States {
 
   /// ready(i) also says that the backward pass no longer uses the value of parameter i, as that of a layer which has
   /// computed the gradient of its input. New weights are then gathered, and stored in the model, during the backward
-  /// pass: a step that throws has perhaps changed some. Steps whose function looks at all gradients first, or whose
-  /// rule measures norms, change them when it has ended.
+  /// pass, and the step ends with all of them, whatever overlap_forward says. Steps whose function looks at all
+  /// gradients first, or whose rule measures norms, do neither. Values do not move during the pass. When a job fails in
+  /// such a step, some weights are perhaps new, others old.
   bool ready_frees_value = false;
 
   static constexpr bool divides_gradients = false;

@@ -28,10 +28,10 @@ namespace DTRAIN_NAMESPACE {
 ///   ddp.backward([&](dtrain::Ready ready) { model.backward(ready); }, optimizer);  // the weights are new after it
 ///
 /// A step reduce-scatters each bucket during the backward pass, applies the rule to this rank's share, and gathers the
-/// new weights: as many bytes as an all-reduce. The ranks of backend::SharedMemory copy them from each other's memory
-/// to the model after the backward pass. The model's weights change when all its gradients are ready, or during the
-/// backward pass if the stage says ready_frees_value. Of the gradients' memory nothing is promised after the step: set
-/// or clear gradients before the next.
+/// new weights: as many bytes as an all-reduce. The ranks of backend::SharedMemory copy them from each other's memory.
+/// The model's weights change when all its gradients are ready, or during the backward pass if the stage says
+/// ready_frees_value. Of the gradients' memory nothing is promised after the step: set or clear gradients before the
+/// next.
 /// - With backend::SharedMemory the weights have the bits that the rule would give with all of the state on one rank.
 /// - f16 and bf16 models: the share of the weights is kept in f32 too, from the construction on; values that the
 /// program then sets in the model do not change it. The rule gets f32 gradients.

@@ -50,7 +50,7 @@ using GradientInspection = std::function<bool(ShardedGradients&)>;
 /// needs norms of whole parameters, until all are measured. Stage 1 gathers a bucket in its own memory as soon as it is
 /// updated; stage 2, and stage 1 with overlap_forward, when the backward pass has ended. Then, too, does a communicator
 /// with read_blocks(): it copies weights from the other ranks' memory to the model, and gathers nothing. With
-/// ready_frees_value all of that comes as soon as a bucket is updated, and the model has its weights then.
+/// ready_frees_value, a step that does not wait for all gradients does all of that as soon as a bucket is updated.
 template <class C, class Stage = zero::States>
 class ShardedReduction final : public BucketUpdate<C> {
  public:
@@ -287,7 +287,7 @@ class ShardedReduction final : public BucketUpdate<C> {
   std::conditional_t<Stage::divides_gradients, DividedGradients<Stream>, WholeGradients> divided_;
   std::vector<BufferView> ranges_;
   std::vector<Event> updated_;  ///< of each bucket, where all are updated together
-  std::vector<Event> stored_;   ///< of each bucket, where all are gathered together
+  std::vector<Event> stored_;   ///< of each bucket, where the stream stores its weights
   GradientInspection inspect_;
   Waits* waits_ = nullptr;
   double squares_ = 0;
